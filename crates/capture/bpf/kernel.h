@@ -1,0 +1,36 @@
+/* SPDX-License-Identifier: GPL-2.0 OR MIT */
+/* The few kernel types and functions that the programs use, relocated at load
+ * time to the running kernel's layout (CO-RE). */
+#ifndef TAPDECK_KERNEL_H
+#define TAPDECK_KERNEL_H
+
+#pragma clang attribute push(__attribute__((preserve_access_index)), apply_to = record)
+
+struct sk_buff {
+	unsigned int len;
+	unsigned char *head;
+	unsigned char *data;
+	__u16 mac_header;
+};
+
+struct net_device {
+	int ifindex;
+};
+
+struct nf_hook_state {
+	struct net_device *in;
+};
+
+struct bpf_nf_ctx {
+	const struct nf_hook_state *state;
+	struct sk_buff *skb;
+};
+
+#pragma clang attribute pop
+
+/* Since 6.3, 6.4 and 6.8; only the programs that call them need them. */
+extern int bpf_dynptr_from_skb(struct __sk_buff *skb, __u64 flags, struct bpf_dynptr *ptr) __ksym __weak;
+extern int bpf_xdp_metadata_rx_timestamp(const struct xdp_md *ctx, __u64 *timestamp) __ksym __weak;
+extern int bpf_xdp_metadata_rx_vlan_tag(const struct xdp_md *ctx, __u16 *vlan_proto, __u16 *vlan_tci) __ksym __weak;
+
+#endif

@@ -1,0 +1,39 @@
+/* SPDX-License-Identifier: GPL-2.0 OR MIT */
+/* What the loader tells the programs before they are verified. capture/src/bpf.rs
+ * has the same structures; their sizes are asserted there. */
+#ifndef TAPDECK_PARAMS_H
+#define TAPDECK_PARAMS_H
+
+#include <linux/types.h>
+
+struct td_params {
+	__u32 nrings;
+	__u32 block_shift;
+	__u32 block_bytes;     /* 1 << block_shift */
+	__u32 block_mask;      /* blocks in a ring, minus one; a power of two, minus one */
+	__u32 ring_mask;       /* bytes in a ring, minus one */
+	__u32 snaplen;
+	/* No copy is longer than len_mask + 1 bytes (a power of two, at least snaplen)
+	 * and none begins further behind its block's header than len_mask2 (twice as
+	 * much, a multiple of 4). The map has slack for that behind the ring, so that
+	 * the verifier sees that nothing is written past its end. */
+	__u32 len_mask;
+	__u32 len_mask2;
+	__u32 first_interface; /* pcapng interface id of ring 0 */
+	__u32 ifindex;
+	__u32 consume;
+	__u32 hardware_time;
+	__u32 hardware_vlan;
+	__u32 link_header; /* frames of this interface begin with a link layer header */
+};
+
+struct td_flush {
+	__u32 ring;
+	__u32 block;
+};
+
+/* pcapng custom blocks name who defined them by a Private Enterprise Number.
+ * 32473 is the one reserved for documentation (RFC 5612). */
+#define TD_PEN 32473
+
+#endif

@@ -1,0 +1,124 @@
+/* SPDX-License-Identifier: GPL-2.0 OR MIT */
+/*
+ * The ring: what the hook programs and user space agree on.
+ *
+ * A ring is an array of blocks, each a power of two in size. Producers reserve
+ * space with one compare-and-swap on a single word and commit with one addition
+ * to the counter of the block they wrote into. docs/ARCHITECTURE.md describes
+ * the protocol; this header holds its arithmetic and its memory layout, and
+ * nothing else, so that the BPF programs, the socket hooks and the model checker
+ * all run the same lines.
+ *
+ * The reservation word:
+ *
+ *    63            32 31    24 23             0
+ *   +----------------+--------+----------------+
+ *   |  block number  | epoch  |  bytes reserved|
+ *   +----------------+--------+----------------+
+ *
+ * Block numbers grow for ever and wrap at 2^32; block n lives in slot
+ * n % nblocks. The epoch names the UTC offset that every packet of the block is
+ * stamped with.
+ */
+#ifndef TAPDECK_RING_H
+#define TAPDECK_RING_H
+
+#include <linux/types.h>
+
+/* A pcapng custom block that only fills space takes at least this much, so this
+ * much of every block stays free for it. */
+#define TD_TAIL 16u
+
+#define TD_MIN_BLOCK_SHIFT 16
+#define TD_MAX_BLOCK_SHIFT 22
+#define TD_MAX_RINGS 128
+#define TD_EPOCHS 256
+
+/*
+ * A commit adds three numbers at once: bytes reserved (low 23 bits), bytes of
+ * frame (23 bits), packets (18 bits). The counter is never reset. Over one use
+ * of a block each sum stays below its field's width (TD_MAX_BLOCK_SHIFT), so the
+ * difference of two readings, one use apart, holds all three exactly.
+ */
+#define TD_FRAME_SHIFT 23
+#define TD_PACKET_SHIFT 46
+#define TD_FIELD_MASK ((1u << TD_FRAME_SHIFT) - 1)
+
+struct td_block {
+	__u64 commit; /* see above; a block is complete when the low field reaches its size */
+	__u32 used;   /* bytes of packets in it, valid once it is complete */
+	__u32 epoch;  /* of its packets, valid once it is complete */
+};
+
+/* Written by the kernel only. One for each ring, followed by its blocks' entries. */
+struct td_ring {
+	__u64 word;      /* the reservation word */
+	__u64 lost;      /* packets dropped here, whatever the cause */
+	__u64 told;      /* of them, announced in an epb_dropcount */
+	__u64 contended; /* of lost: gave up after TD_TRIES compare-and-swaps */
+	__u64 failed;    /* of lost: the packet's bytes could not be read */
+	__u64 reserved[3];
+	struct td_block block[];
+};
+
+/* Written by the reader only. One for each ring, on a cache line of its own. */
+struct td_release {
+	__u32 released; /* blocks below this number may be used again */
+	__u32 reserved[15];
+};
+
+/* Written by the recorder only. */
+struct td_control {
+	__u32 epoch; /* of blocks opened from now on */
+	__u32 reserved;
+	__s64 utc_offset_ns[TD_EPOCHS]; /* CLOCK_MONOTONIC + this = UTC */
+};
+
+/* How often a reservation is tried again when other producers are faster. */
+#define TD_TRIES 64
+
+static inline __u32 td_word_block(__u64 word)
+{
+	return word >> 32;
+}
+
+static inline __u32 td_word_epoch(__u64 word)
+{
+	return (__u32)word >> 24;
+}
+
+static inline __u32 td_word_bytes(__u64 word)
+{
+	return (__u32)word & 0xffffff;
+}
+
+static inline __u64 td_word(__u32 block, __u32 epoch, __u32 bytes)
+{
+	return ((__u64)block << 32) | (__u32)(epoch << 24) | bytes;
+}
+
+/* Does a reservation of len bytes fit into the block that the word has open? */
+static inline int td_fits(__u64 word, __u32 len, __u32 block_bytes)
+{
+	return td_word_bytes(word) + len <= block_bytes - TD_TAIL;
+}
+
+/* May the block after the open one be used, or does the reader still hold its slot? */
+static inline int td_next_is_free(__u64 word, __u32 released, __u32 nblocks)
+{
+	return td_word_block(word) + 1 - released < nblocks;
+}
+
+/* The word that closes the open block and reserves len bytes of the next. */
+static inline __u64 td_next_block(__u64 word, __u32 epoch, __u32 len)
+{
+	return td_word(td_word_block(word) + 1, epoch, len);
+}
+
+/* What a packet adds to the commit counter of its block. */
+static inline __u64 td_commit(__u32 reserved, __u32 frame, __u32 packets)
+{
+	return (__u64)reserved | (__u64)frame << TD_FRAME_SHIFT | (__u64)packets << TD_PACKET_SHIFT;
+}
+
+#endif

@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+/*
+ * Sends frames from inside the kernel: run with BPF_F_TEST_XDP_LIVE_FRAMES, it
+ * numbers each frame and redirects it to an interface.
+ */
+#include <linux/bpf.h>
+#include <bpf/bpf_helpers.h>
+
+char LICENSE[] SEC("license") = "Dual MIT/GPL";
+
+const volatile struct {
+	__u32 ifindex;
+	__u32 sequence_at; /* where in the frame 8 bytes of sequence number go, 14 to 256 */
+} params SEC(".rodata.params");
+
+__u64 sequence SEC(".data.sequence");
+
+SEC("xdp")
+int tapdeck_transmit(struct xdp_md *ctx)
+{
+	void *data = (void *)(long)ctx->data;
+	void *end = (void *)(long)ctx->data_end;
+	__u32 at = params.sequence_at & 0xff;
+
+	if (data + at + 8 > end)
+		return XDP_ABORTED;
+	*(__u64 *)(data + at) = sequence++;
+	return bpf_redirect(params.ifindex, 0);
+}

@@ -1,0 +1,130 @@
+//! The clock that packets are stamped with.
+//!
+//! A hook reads `CLOCK_MONOTONIC` and adds the offset to UTC that this module keeps. The kernel slews
+//! both clocks alike when NTP corrects them, so the offset changes only when somebody
+//! steps the clock. Then a new **epoch** begins: blocks opened from now on are stamped with
+//! the new offset, those that are open are closed, and the store begins a new
+//! segment. No segment holds a step.
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicI64, AtomicU32, Ordering::Acquire, Ordering::Release};
+
+use rustix::time::{ClockId, clock_gettime};
+
+use crate::bpf::Control;
+
+/// Offsets that change by less than this are the two clocks' reading times, not a step.
+const STEP_NS: i64 = 1_000_000;
+const EPOCHS: u32 = 256;
+
+/// Where the offset between `CLOCK_MONOTONIC` and UTC comes from.
+pub trait WallClock: Send + Sync {
+    /// UTC minus `CLOCK_MONOTONIC`, nanoseconds.
+    fn utc_offset_ns(&self) -> i64;
+}
+
+/// This machine's clock.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct SystemClock;
+
+fn read(clock: ClockId) -> i64 {
+    let t = clock_gettime(clock);
+    t.tv_sec * 1_000_000_000 + t.tv_nsec
+}
+
+impl WallClock for SystemClock {
+    fn utc_offset_ns(&self) -> i64 {
+        // The reading with the least time around it is the truest.
+        let sample = || {
+            let before = read(ClockId::Monotonic);
+            let wall = read(ClockId::Realtime);
+            let after = read(ClockId::Monotonic);
+            (after - before, wall - (before + (after - before) / 2))
+        };
+        (0..8).map(|_| sample()).min_by_key(|(width, _)| *width).map_or(0, |(_, offset)| offset)
+    }
+}
+
+/// A step of the clock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Step {
+    /// How far the clock went forward, nanoseconds; negative: back.
+    pub by_ns: i64,
+    /// The epoch that began with it.
+    pub epoch: u8,
+}
+
+/// The offset to UTC, shared by all hooks of a recording.
+pub struct Clock {
+    wall: Box<dyn WallClock>,
+    epoch: AtomicU32,
+    offsets: Box<[AtomicI64]>,
+    controls: Mutex<Vec<Control>>,
+}
+
+impl Default for Clock {
+    fn default() -> Self {
+        Self::new(Box::new(SystemClock))
+    }
+}
+
+impl Clock {
+    pub fn new(wall: Box<dyn WallClock>) -> Self {
+        let offset = wall.utc_offset_ns();
+        Self {
+            wall,
+            epoch: AtomicU32::new(0),
+            offsets: (0..EPOCHS).map(|_| AtomicI64::new(offset)).collect(),
+            controls: Mutex::new(Vec::new()),
+        }
+    }
+
+    /// The epoch of blocks opened from now on.
+    pub fn epoch(&self) -> u32 {
+        self.epoch.load(Acquire)
+    }
+
+    /// `CLOCK_MONOTONIC` plus this is UTC, in an epoch.
+    pub fn offset_ns(&self, epoch: u32) -> i64 {
+        self.offsets[(epoch % EPOCHS) as usize].load(Acquire)
+    }
+
+    /// UTC now, by the current epoch's offset.
+    pub fn now_ns(&self) -> u64 {
+        (read(ClockId::Monotonic) + self.offset_ns(self.epoch())) as u64
+    }
+
+    /// A packet's timestamp: `wall_ns` if the kernel gave one, else the time now.
+    pub(crate) fn stamp(&self, wall_ns: u64, epoch: u32) -> u64 {
+        match wall_ns {
+            0 => (read(ClockId::Monotonic) + self.offset_ns(epoch)) as u64,
+            ns => ns,
+        }
+    }
+
+    /// Adds a hook's copy of the offsets in the kernel, and keeps it up to date.
+    pub(crate) fn share_with(&self, control: Control) {
+        let mut controls = self.controls.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        control.set(self.epoch(), self.offset_ns(self.epoch()));
+        controls.push(control);
+    }
+
+    /// Looks whether the clock was stepped, and begins a new epoch if so.
+    pub fn check(&self) -> Option<Step> {
+        let epoch = self.epoch();
+        let old = self.offset_ns(epoch);
+        let new = self.wall.utc_offset_ns();
+        if (new - old).abs() < STEP_NS {
+            return None;
+        }
+        let next = (epoch + 1) % EPOCHS;
+        self.offsets[next as usize].store(new, Release);
+        for control in
+            self.controls.lock().unwrap_or_else(std::sync::PoisonError::into_inner).iter()
+        {
+            control.set(next, new);
+        }
+        self.epoch.store(next, Release);
+        Some(Step { by_ns: new - old, epoch: next as u8 })
+    }
+}

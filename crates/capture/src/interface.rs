@@ -1,0 +1,179 @@
+//! Network interfaces: what they are, and what they count, read over rtnetlink(7).
+//!
+//! Netlink answers for the network namespace this process is in; files under `/sys` may
+//! show another one's.
+
+use std::io;
+
+use netlink_packet_core::{
+    NLM_F_DUMP, NLM_F_REQUEST, NetlinkHeader, NetlinkMessage, NetlinkPayload,
+};
+use netlink_packet_route::RouteNetlinkMessage;
+use netlink_packet_route::address::{AddressAttribute, AddressMessage};
+use netlink_packet_route::link::{
+    InfoKind, LinkAttribute, LinkFlags, LinkInfo, LinkMessage, Stats64,
+};
+use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_ROUTE};
+use tapdeck_packet::link::LinkType;
+
+/// An interface as it was when it was looked up.
+#[derive(Clone, Debug)]
+pub struct Interface {
+    pub name: String,
+    pub index: u32,
+    /// `None`: frames have a form that is not recorded.
+    pub link: Option<LinkType>,
+    pub arphrd: u32,
+    pub up: bool,
+    pub running: bool,
+    pub mtu: u32,
+    pub mac: Option<[u8; 6]>,
+    pub rx_queues: u32,
+    /// The kind of a virtual interface (`veth`, `vlan`, ...).
+    pub kind: Option<String>,
+    pub counters: NicCounters,
+}
+
+/// What the device counts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct NicCounters {
+    pub rx_packets: u64,
+    pub rx_missed: u64,
+    pub tx_packets: u64,
+}
+
+impl NicCounters {
+    /// The growth since `before`. A counter that shrank belongs to a device that was made anew.
+    pub fn since(self, before: Self) -> Self {
+        let grown = |now: u64, then: u64| if now >= then { now - then } else { now };
+        Self {
+            rx_packets: grown(self.rx_packets, before.rx_packets),
+            rx_missed: grown(self.rx_missed, before.rx_missed),
+            tx_packets: grown(self.tx_packets, before.tx_packets),
+        }
+    }
+}
+
+/// Why an interface cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// no interface has this name
+    #[error("no interface is named {name}; there are: {}", there.join(", "))]
+    None { name: String, there: Vec<String> },
+    /// the kernel did not answer
+    #[error("cannot ask the kernel for its interfaces")]
+    Netlink(#[from] io::Error),
+}
+
+impl Interface {
+    /// Looks an interface up by name.
+    pub fn find(name: &str) -> Result<Self, Error> {
+        let all = Self::all()?;
+        let there: Vec<String> = all.iter().map(|i| i.name.clone()).collect();
+        all.into_iter()
+            .find(|i| i.name == name)
+            .ok_or_else(|| Error::None { name: name.to_owned(), there })
+    }
+
+    /// All interfaces of this network namespace.
+    pub fn all() -> Result<Vec<Self>, Error> {
+        let answers = dump(RouteNetlinkMessage::GetLink(LinkMessage::default()))?;
+        Ok(answers
+            .into_iter()
+            .filter_map(|m| match m {
+                RouteNetlinkMessage::NewLink(link) => Some(Self::from_message(&link)),
+                _ => None,
+            })
+            .collect())
+    }
+
+    fn from_message(m: &LinkMessage) -> Self {
+        let arphrd = u32::from(u16::from(m.header.link_layer_type));
+        let mut i = Self {
+            name: String::new(),
+            index: m.header.index,
+            link: LinkType::from_arphrd(arphrd),
+            arphrd,
+            up: m.header.flags.contains(LinkFlags::Up),
+            running: m.header.flags.contains(LinkFlags::Running),
+            mtu: 0,
+            mac: None,
+            rx_queues: 1,
+            kind: None,
+            counters: NicCounters::default(),
+        };
+        for attribute in &m.attributes {
+            match attribute {
+                LinkAttribute::IfName(name) => i.name.clone_from(name),
+                LinkAttribute::Mtu(mtu) => i.mtu = *mtu,
+                LinkAttribute::NumRxQueues(n) => i.rx_queues = (*n).max(1),
+                LinkAttribute::Address(a) => i.mac = a.as_slice().try_into().ok(),
+                LinkAttribute::Stats64(s) => i.counters = NicCounters::from(s),
+                LinkAttribute::LinkInfo(infos) => {
+                    i.kind = infos.iter().find_map(|info| match info {
+                        LinkInfo::Kind(InfoKind::Other(s)) => Some(s.clone()),
+                        LinkInfo::Kind(kind) => Some(kind.to_string()),
+                        _ => None,
+                    });
+                }
+                _ => {}
+            }
+        }
+        i
+    }
+
+    /// Whether an IPv4 or IPv6 address other than a link-local one is configured on it.
+    pub fn has_address(&self) -> Result<bool, Error> {
+        let answers = dump(RouteNetlinkMessage::GetAddress(AddressMessage::default()))?;
+        Ok(answers.iter().any(|m| match m {
+            RouteNetlinkMessage::NewAddress(a) if a.header.index == self.index => {
+                a.attributes.iter().any(|attribute| match attribute {
+                    AddressAttribute::Address(std::net::IpAddr::V6(ip)) => {
+                        !ip.is_unicast_link_local()
+                    }
+                    AddressAttribute::Address(_) => true,
+                    _ => false,
+                })
+            }
+            _ => false,
+        }))
+    }
+}
+
+impl From<&Stats64> for NicCounters {
+    fn from(s: &Stats64) -> Self {
+        Self { rx_packets: s.rx_packets, rx_missed: s.rx_missed_errors, tx_packets: s.tx_packets }
+    }
+}
+
+/// Sends a dump request and collects the answers.
+fn dump(request: RouteNetlinkMessage) -> io::Result<Vec<RouteNetlinkMessage>> {
+    let mut socket = Socket::new(NETLINK_ROUTE)?;
+    socket.bind_auto()?;
+    socket.connect(&SocketAddr::new(0, 0))?;
+    let mut message = NetlinkMessage::new(NetlinkHeader::default(), NetlinkPayload::from(request));
+    message.header.flags = NLM_F_DUMP | NLM_F_REQUEST;
+    message.header.sequence_number = 1;
+    message.finalize();
+    let mut bytes = vec![0; message.buffer_len()];
+    message.serialize(&mut bytes);
+    socket.send(&bytes, 0)?;
+
+    let mut answers = Vec::new();
+    loop {
+        let (received, _) = socket.recv_from_full()?;
+        let mut rest = &received[..];
+        while !rest.is_empty() {
+            let message = NetlinkMessage::<RouteNetlinkMessage>::deserialize(rest)
+                .map_err(|e| io::Error::new(io::ErrorKind::InvalidData, e.to_string()))?;
+            let len = (message.header.length as usize).next_multiple_of(4);
+            match message.payload {
+                NetlinkPayload::Done(_) => return Ok(answers),
+                NetlinkPayload::Error(e) if e.code.is_some() => return Err(e.to_io()),
+                NetlinkPayload::InnerMessage(m) => answers.push(m),
+                _ => {}
+            }
+            rest = rest.get(len..).unwrap_or(&[]);
+        }
+    }
+}

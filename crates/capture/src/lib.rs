@@ -1,0 +1,25 @@
+//! Takes packets off network interfaces, from hooks inside the kernel or from sockets.
+//!
+//! A [`Capture`] is one interface at one hook. It has one ring for each receive queue (XDP) or
+//! CPU (tcx, netfilter), or one for its socket; whoever reads the rings gets finished pcapng
+//! packet blocks (`tapdeck_packet::ring`). This is the only crate that knows BPF and
+//! packet sockets.
+
+mod bpf;
+mod capture;
+mod clock;
+pub mod filter;
+mod hook;
+pub mod interface;
+pub mod probe;
+pub mod ring;
+mod socket;
+mod sys;
+pub mod transmit;
+
+pub use capture::{Capture, Config, Error, Losses};
+pub use clock::{Clock, Step, SystemClock, WallClock};
+pub use hook::{Deliver, Hook};
+
+/// Rings of one capture at most (`TD_MAX_RINGS`). More queues than that share.
+pub const MAX_RINGS: u32 = 128;

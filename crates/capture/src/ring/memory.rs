@@ -1,0 +1,324 @@
+//! A ring's memory as it is mapped: the layout of `bpf/ring.h`.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
+
+use super::protocol::Memory;
+use crate::sys::arithmetic as word;
+use crate::sys::mapping::Mapping;
+
+const PAGE: usize = 4096;
+
+/// Offsets and sizes of `struct td_ring`, `td_block` and `td_release`.
+pub(crate) mod layout {
+    pub const RING: usize = 64;
+    pub const LOST: usize = 8;
+    pub const TOLD: usize = 16;
+    pub const CONTENDED: usize = 24;
+    pub const FAILED: usize = 32;
+    pub const BLOCK: usize = 16;
+    pub const USED: usize = 8;
+    pub const EPOCH: usize = 12;
+    pub const RELEASE: usize = 64;
+}
+
+/// How a capture's memory is divided.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Geometry {
+    pub nrings: u32,
+    /// Blocks in each ring, a power of two.
+    pub nblocks: u32,
+    pub block_shift: u32,
+    /// Bytes kept of a frame at most.
+    pub snaplen: u32,
+}
+
+/// Why a ring cannot be made as asked.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+pub enum GeometryError {
+    /// a block size that is no power of two from 64 KiB to 4 MiB
+    #[error("a block of {0} bytes: it must be a power of two from 64 KiB to 4 MiB")]
+    Block(u64),
+    /// a snaplen that does not fit into a block
+    #[error(
+        "a snaplen of {snaplen} bytes does not fit into blocks of {block_bytes}: take larger blocks or a smaller snaplen"
+    )]
+    Snaplen { snaplen: u32, block_bytes: u32 },
+    /// more memory than one ring can address
+    #[error("a ring of {0} bytes: at most 256 MiB for each queue can be addressed")]
+    TooLarge(u64),
+}
+
+impl Geometry {
+    /// The fewest blocks a ring works well with: one open, one at the disk, two between.
+    pub const MIN_BLOCKS: u32 = 4;
+    /// The verifier's limit on an offset into a map (`BPF_MAX_VAR_OFF`) is 512 MiB.
+    const MAX_RING: u64 = 256 << 20;
+
+    /// Divides `bytes` among `nrings` rings: each gets the largest power of two of
+    /// blocks that fits, and at least [`Geometry::MIN_BLOCKS`].
+    pub fn new(
+        bytes: u64,
+        block_bytes: u64,
+        nrings: u32,
+        snaplen: u32,
+    ) -> Result<Self, GeometryError> {
+        if !block_bytes.is_power_of_two() || !(1 << 16..=1 << 22).contains(&block_bytes) {
+            return Err(GeometryError::Block(block_bytes));
+        }
+        let block_bytes = block_bytes as u32;
+        // Header, options and the tail that always stays free.
+        if snaplen.next_multiple_of(4) + 96 > block_bytes {
+            return Err(GeometryError::Snaplen { snaplen, block_bytes });
+        }
+        let each = bytes / u64::from(nrings);
+        let blocks = (each / u64::from(block_bytes)).max(u64::from(Self::MIN_BLOCKS));
+        let nblocks = 1u64 << blocks.ilog2();
+        if nblocks * u64::from(block_bytes) > Self::MAX_RING {
+            return Err(GeometryError::TooLarge(nblocks * u64::from(block_bytes)));
+        }
+        Ok(Self { nrings, nblocks: nblocks as u32, block_shift: block_bytes.ilog2(), snaplen })
+    }
+
+    pub fn block_bytes(&self) -> u32 {
+        1 << self.block_shift
+    }
+
+    pub fn ring_bytes(&self) -> u32 {
+        self.nblocks << self.block_shift
+    }
+
+    /// A power of two, minus one: no copy is longer than this plus one.
+    pub(crate) fn len_mask(&self) -> u32 {
+        self.snaplen.max(256).next_power_of_two() - 1
+    }
+
+    /// Bytes of the map behind one ring: its blocks, and slack for the verifier.
+    pub(crate) fn data_stride(&self) -> usize {
+        let slack = 3 * (self.len_mask() as usize + 1) + PAGE;
+        self.ring_bytes() as usize + slack.next_multiple_of(PAGE)
+    }
+
+    /// Bytes of `struct td_ring` with its blocks.
+    pub(crate) fn ring_stride(&self) -> usize {
+        layout::RING + self.nblocks as usize * layout::BLOCK
+    }
+
+    /// All the memory that the rings take.
+    pub fn memory_bytes(&self) -> u64 {
+        let each = self.data_stride() + self.ring_stride() + layout::RELEASE;
+        each as u64 * u64::from(self.nrings)
+    }
+}
+
+/// The memory of one ring.
+#[derive(Debug)]
+pub struct RingMemory {
+    geometry: Geometry,
+    index: u32,
+    rings: Arc<Mapping>,
+    data: Arc<Mapping>,
+    release: Arc<Mapping>,
+}
+
+impl RingMemory {
+    /// Ring `index` of a set that lies in three mappings.
+    pub(crate) fn new(
+        geometry: Geometry,
+        index: u32,
+        rings: Arc<Mapping>,
+        data: Arc<Mapping>,
+        release: Arc<Mapping>,
+    ) -> Self {
+        Self { geometry, index, rings, data, release }
+    }
+
+    /// A set of rings in memory of this process, for the socket hooks.
+    pub(crate) fn anonymous(geometry: Geometry) -> io::Result<Vec<Self>> {
+        let n = geometry.nrings as usize;
+        let rings = Arc::new(Mapping::anonymous(n * geometry.ring_stride())?);
+        let data = Arc::new(Mapping::anonymous(n * geometry.data_stride())?);
+        let release = Arc::new(Mapping::anonymous(n * layout::RELEASE)?);
+        Ok((0..geometry.nrings)
+            .map(|i| Self::new(geometry, i, rings.clone(), data.clone(), release.clone()))
+            .collect())
+    }
+
+    pub fn geometry(&self) -> &Geometry {
+        &self.geometry
+    }
+
+    fn ring(&self, offset: usize) -> usize {
+        self.index as usize * self.geometry.ring_stride() + offset
+    }
+
+    fn block(&self, slot: u32, offset: usize) -> usize {
+        self.ring(layout::RING + slot as usize * layout::BLOCK + offset)
+    }
+
+    fn place(&self, slot: u32, offset: u32) -> usize {
+        self.index as usize * self.geometry.data_stride()
+            + ((slot as usize) << self.geometry.block_shift)
+            + offset as usize
+    }
+
+    /// The packets of a block that is complete and not yet released.
+    pub(crate) fn complete(&self, slot: u32, used: u32) -> &[u8] {
+        crate::sys::ring_bytes::complete(&self.data, self.place(slot, 0), used as usize)
+    }
+
+    /// Reserved space that is not yet committed, to be written by its producer.
+    pub(crate) fn reserved(&self, at: &super::Reserved) -> &mut [u8] {
+        crate::sys::ring_bytes::reserved(
+            &self.data,
+            self.place(at.slot, at.offset),
+            at.len as usize,
+        )
+    }
+
+    /// Packets dropped at this ring, whatever the cause.
+    pub fn lost(&self) -> u64 {
+        self.rings.u64(self.ring(layout::LOST)).load(Acquire)
+    }
+
+    /// Of [`RingMemory::lost`]: gave up because other producers were faster.
+    pub fn contended(&self) -> u64 {
+        self.rings.u64(self.ring(layout::CONTENDED)).load(Acquire)
+    }
+
+    /// Of [`RingMemory::lost`]: the packet's bytes could not be read.
+    pub fn failed(&self) -> u64 {
+        self.rings.u64(self.ring(layout::FAILED)).load(Acquire)
+    }
+
+    /// Everything that was lost here, by cause.
+    pub fn losses(&self) -> crate::Losses {
+        let (contended, unreadable) = (self.contended(), self.failed());
+        let ring = self.lost().saturating_sub(contended + unreadable);
+        crate::Losses { ring, contended, unreadable }
+    }
+
+    pub(crate) fn count_lost(&self, packets: u64) {
+        self.rings.u64(self.ring(layout::LOST)).fetch_add(packets, AcqRel);
+    }
+
+    /// Packets lost since the last call; whoever calls announces them.
+    pub(crate) fn take_untold(&self) -> u64 {
+        let told = self.rings.u64(self.ring(layout::TOLD));
+        let lost = self.lost();
+        lost - told.swap(lost, AcqRel)
+    }
+
+    pub(crate) fn untell(&self, packets: u64) {
+        self.rings.u64(self.ring(layout::TOLD)).fetch_sub(packets, AcqRel);
+    }
+
+    /// The block that is open, and the bytes reserved in it.
+    pub fn open_block(&self) -> (u32, u32) {
+        let w = self.word();
+        (word::word_block(w), word::word_bytes(w))
+    }
+
+    /// Bytes of the ring that hold packets or wait to be released.
+    pub fn fill_bytes(&self) -> u64 {
+        let w = self.word();
+        let closed = word::word_block(w).wrapping_sub(self.released());
+        (u64::from(closed) << self.geometry.block_shift) + u64::from(word::word_bytes(w))
+    }
+}
+
+impl Memory for RingMemory {
+    fn block_bytes(&self) -> u32 {
+        self.geometry.block_bytes()
+    }
+
+    fn nblocks(&self) -> u32 {
+        self.geometry.nblocks
+    }
+
+    fn word(&self) -> u64 {
+        self.rings.u64(self.ring(0)).load(Acquire)
+    }
+
+    fn swap_word(&self, old: u64, new: u64) -> Result<(), u64> {
+        let word = self.rings.u64(self.ring(0));
+        word.compare_exchange(old, new, AcqRel, Acquire).map(|_| ())
+    }
+
+    fn committed(&self, slot: u32) -> u64 {
+        self.rings.u64(self.block(slot, 0)).load(Acquire)
+    }
+
+    fn commit(&self, slot: u32, n: u64) {
+        self.rings.u64(self.block(slot, 0)).fetch_add(n, AcqRel);
+    }
+
+    fn set_closed(&self, slot: u32, used: u32, epoch: u32) {
+        self.rings.u32(self.block(slot, layout::USED)).store(used, Relaxed);
+        self.rings.u32(self.block(slot, layout::EPOCH)).store(epoch, Relaxed);
+    }
+
+    fn closed(&self, slot: u32) -> (u32, u32) {
+        let used = self.rings.u32(self.block(slot, layout::USED)).load(Relaxed);
+        let epoch = self.rings.u32(self.block(slot, layout::EPOCH)).load(Relaxed);
+        (used, epoch)
+    }
+
+    fn released(&self) -> u32 {
+        self.release.u32(self.index as usize * layout::RELEASE).load(Acquire)
+    }
+
+    fn set_released(&self, block: u32) {
+        self.release.u32(self.index as usize * layout::RELEASE).store(block, Release);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::protocol;
+    use super::{Geometry, GeometryError, layout};
+    use crate::{bpf, sys};
+
+    #[test]
+    fn layout_is_that_of_the_c_header() {
+        let here = [
+            layout::RING as u32,
+            layout::LOST as u32,
+            layout::TOLD as u32,
+            layout::CONTENDED as u32,
+            layout::FAILED as u32,
+            layout::BLOCK as u32,
+            layout::USED as u32,
+            layout::EPOCH as u32,
+            layout::RELEASE as u32,
+            bpf::CONTROL_BYTES as u32,
+            bpf::UTC_OFFSETS as u32,
+            bpf::PARAM_WORDS as u32 * 4,
+            protocol::FRAME_SHIFT,
+            protocol::PACKET_SHIFT,
+            tapdeck_packet::pcapng::MIN_FILL as u32,
+            protocol::TRIES,
+            16,
+            22,
+            crate::MAX_RINGS,
+            256,
+            tapdeck_packet::pcapng::ENTERPRISE,
+        ];
+        assert_eq!(here, sys::arithmetic::layout());
+    }
+
+    #[test]
+    fn memory_is_divided_into_powers_of_two() {
+        let g = Geometry::new(64 << 20, 1 << 20, 3, 262_144).unwrap();
+        assert_eq!((g.nblocks, g.ring_bytes()), (16, 16 << 20));
+        let g = Geometry::new(1, 1 << 20, 2, 65_535).unwrap();
+        assert_eq!(g.nblocks, Geometry::MIN_BLOCKS);
+        assert_eq!(Geometry::new(1 << 30, 3 << 20, 1, 1), Err(GeometryError::Block(3 << 20)));
+        assert!(matches!(Geometry::new(1 << 30, 1 << 20, 1, 1), Err(GeometryError::TooLarge(_))));
+        assert!(matches!(
+            Geometry::new(1 << 20, 1 << 16, 1, 65_535),
+            Err(GeometryError::Snaplen { .. })
+        ));
+    }
+}

@@ -1,0 +1,84 @@
+//! The producer's end of a ring for the socket hooks, where user space formats packets.
+
+use std::io;
+use std::sync::Arc;
+
+use tapdeck_packet::pcapng;
+
+use super::memory::{Geometry, RingMemory};
+use super::protocol::{Reservation, reserve};
+use crate::Clock;
+
+/// Rings in memory of this process: what each producer and each reader needs.
+pub fn socket_ring(geometry: Geometry) -> io::Result<Vec<Arc<RingMemory>>> {
+    Ok(RingMemory::anonymous(geometry)?.into_iter().map(Arc::new).collect())
+}
+
+/// Writes packets into a ring.
+pub struct Producer {
+    memory: Arc<RingMemory>,
+    clock: Arc<Clock>,
+    interface: u32,
+}
+
+/// The pieces of a packet.
+#[derive(Clone, Copy, Debug)]
+pub struct Packet<'a> {
+    /// `CLOCK_REALTIME` nanoseconds from the kernel; 0 where there are none.
+    pub time_ns: u64,
+    pub frame: &'a [u8],
+    /// A VLAN tag that was taken off and goes back behind the addresses.
+    pub tag: Option<[u8; 4]>,
+    /// Length on the wire, without `tag`.
+    pub original_len: u32,
+    /// `epb_flags`, 0 for none.
+    pub flags: u32,
+}
+
+const ADDRESSES: usize = 12;
+
+impl Producer {
+    pub fn new(memory: Arc<RingMemory>, clock: Arc<Clock>, interface: u32) -> Self {
+        Self { memory, clock, interface }
+    }
+
+    pub fn memory(&self) -> &RingMemory {
+        &self.memory
+    }
+
+    /// Counts packets that were lost before they reached this program.
+    pub fn count_lost(&self, packets: u64) {
+        if packets > 0 {
+            self.memory.count_lost(packets);
+        }
+    }
+
+    /// Writes one packet, or counts it as lost where the ring is full.
+    pub fn push(&self, p: &Packet<'_>) {
+        let split = p.tag.map_or(p.frame.len(), |_| ADDRESSES.min(p.frame.len()));
+        let (head, rest) = p.frame.split_at(split);
+        let tag: &[u8] = p.tag.as_ref().map_or(&[], |t| t);
+        let snaplen = self.memory.geometry().snaplen as usize;
+        let head = &head[..head.len().min(snaplen)];
+        let tag = &tag[..tag.len().min(snaplen - head.len())];
+        let rest = &rest[..rest.len().min(snaplen - head.len() - tag.len())];
+        let captured = head.len() + tag.len() + rest.len();
+        let original_len = p.original_len + p.tag.map_or(0, |t| t.len() as u32);
+
+        let gap = self.memory.take_untold();
+        let len = pcapng::packet_len(captured, p.flags, gap);
+        let reserved = match reserve(&*self.memory, len as u32, self.clock.epoch()) {
+            Reservation::Done(reserved) => reserved,
+            Reservation::Full | Reservation::Contended => {
+                self.memory.untell(gap);
+                self.memory.count_lost(1);
+                return;
+            }
+        };
+        let time_ns = self.clock.stamp(p.time_ns, reserved.epoch);
+        let out = self.memory.reserved(&reserved);
+        let frame = [head, tag, rest];
+        pcapng::write_packet(out, self.interface, time_ns, frame, original_len, p.flags, gap);
+        reserved.commit(&*self.memory, captured as u32, 1);
+    }
+}

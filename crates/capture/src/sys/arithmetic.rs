@@ -1,0 +1,62 @@
+//! The ring's arithmetic, compiled from `bpf/ring.h`: the very lines that the hook
+//! programs run.
+
+mod c {
+    unsafe extern "C" {
+        pub safe fn tapdeck_fits(word: u64, len: u32, block_bytes: u32) -> i32;
+        pub safe fn tapdeck_next_is_free(word: u64, released: u32, nblocks: u32) -> i32;
+        pub safe fn tapdeck_next_block(word: u64, epoch: u32, len: u32) -> u64;
+        pub safe fn tapdeck_word(block: u32, epoch: u32, bytes: u32) -> u64;
+        pub safe fn tapdeck_word_block(word: u64) -> u32;
+        pub safe fn tapdeck_word_epoch(word: u64) -> u32;
+        pub safe fn tapdeck_word_bytes(word: u64) -> u32;
+        pub safe fn tapdeck_commit(reserved: u32, frame: u32, packets: u32) -> u64;
+        pub safe static tapdeck_layout: [u32; 21];
+    }
+}
+
+/// Does a reservation of `len` bytes fit into the block that the word has open?
+pub fn fits(word: u64, len: u32, block_bytes: u32) -> bool {
+    c::tapdeck_fits(word, len, block_bytes) != 0
+}
+
+/// May the block after the open one be used, or does the reader hold its slot?
+pub fn next_is_free(word: u64, released: u32, nblocks: u32) -> bool {
+    c::tapdeck_next_is_free(word, released, nblocks) != 0
+}
+
+/// The word that closes the open block and reserves `len` bytes of the next.
+pub fn next_block(word: u64, epoch: u32, len: u32) -> u64 {
+    c::tapdeck_next_block(word, epoch, len)
+}
+
+/// A reservation word from its parts.
+pub fn word(block: u32, epoch: u32, bytes: u32) -> u64 {
+    c::tapdeck_word(block, epoch, bytes)
+}
+
+/// The number of the block that the word has open.
+pub fn word_block(word: u64) -> u32 {
+    c::tapdeck_word_block(word)
+}
+
+/// The epoch of the block that the word has open.
+pub fn word_epoch(word: u64) -> u32 {
+    c::tapdeck_word_epoch(word)
+}
+
+/// Bytes reserved in the block that the word has open.
+pub fn word_bytes(word: u64) -> u32 {
+    c::tapdeck_word_bytes(word)
+}
+
+/// What a packet adds to the commit counter of its block.
+pub fn commit(reserved: u32, frame: u32, packets: u32) -> u64 {
+    c::tapdeck_commit(reserved, frame, packets)
+}
+
+/// Sizes, offsets and constants as the C compiler has them, in the order of
+/// `bpf/ring_user.c`.
+pub fn layout() -> [u32; 21] {
+    c::tapdeck_layout
+}

@@ -1,0 +1,133 @@
+//! System calls that attach programs and wait for the kernel.
+
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+
+use libbpf_sys as bpf;
+
+/// Where [`attach`] attaches a program.
+#[derive(Clone, Copy, Debug)]
+pub enum AttachPoint {
+    /// In the driver (`generic` false), or in the core behind it.
+    Xdp {
+        ifindex: u32,
+        generic: bool,
+    },
+    TcxIngress {
+        ifindex: u32,
+    },
+    TcxEgress {
+        ifindex: u32,
+    },
+    /// Prerouting of one protocol family of this network namespace, before
+    /// everything else that is registered there.
+    NetfilterPrerouting {
+        family: u32,
+    },
+}
+
+/// Attaches a loaded program by a link. The program stays attached until the last
+/// descriptor of the link is closed, so also when this process is killed.
+///
+/// # Errors
+/// As bpf(2), `BPF_LINK_CREATE`: `EBUSY` where another program has the place,
+/// `EOPNOTSUPP` where the driver has no such hook, `EINVAL` where the kernel has none.
+pub fn attach(program: BorrowedFd<'_>, point: AttachPoint) -> io::Result<OwnedFd> {
+    const XDP_FLAGS_SKB_MODE: u32 = 1 << 1;
+    const XDP_FLAGS_DRV_MODE: u32 = 1 << 2;
+    // SAFETY: a structure of integers and pointers, for which all zeros are valid.
+    let mut opts: bpf::bpf_link_create_opts = unsafe { std::mem::zeroed() };
+    opts.sz = size_of_val(&opts) as _;
+    let (target, kind) = match point {
+        AttachPoint::Xdp { ifindex, generic } => {
+            opts.flags = if generic { XDP_FLAGS_SKB_MODE } else { XDP_FLAGS_DRV_MODE };
+            (ifindex, bpf::BPF_XDP)
+        }
+        AttachPoint::TcxIngress { ifindex } => (ifindex, bpf::BPF_TCX_INGRESS),
+        AttachPoint::TcxEgress { ifindex } => (ifindex, bpf::BPF_TCX_EGRESS),
+        AttachPoint::NetfilterPrerouting { family } => {
+            opts.__bindgen_anon_1.netfilter =
+                bpf::bpf_link_create_opts__bindgen_ty_1__bindgen_ty_5 {
+                    pf: family,
+                    hooknum: 0,
+                    // The kernel keeps the lowest value to itself.
+                    priority: i32::MIN + 1,
+                    flags: 0,
+                };
+            (0, bpf::BPF_NETFILTER)
+        }
+    };
+    // SAFETY: the descriptors are open, and `opts` is a valid structure of the size it states.
+    let fd =
+        unsafe { bpf::bpf_link_create(program.as_raw_fd(), target as i32, kind, &raw const opts) };
+    if fd < 0 {
+        return Err(io::Error::from_raw_os_error(-fd));
+    }
+    // SAFETY: the call has just made this descriptor, and nobody else owns it.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// Waits until every program run that had begun on any CPU has ended.
+pub fn wait_for_running_programs() {
+    const MEMBARRIER_CMD_GLOBAL: libc::c_int = 1;
+    // SAFETY: the call reads its integer arguments and no memory. It waits for an RCU grace
+    // period, during which BPF programs that were running must end. Where the kernel does
+    // not have it, the caller's next look at the ring still sees what they leave.
+    unsafe { libc::syscall(libc::SYS_membarrier, MEMBARRIER_CMD_GLOBAL, 0, 0) };
+}
+
+/// What the kernel says about XDP on an interface.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct XdpState {
+    /// `NETDEV_XDP_ACT_*` flags of the driver (since 6.3), 0 where unknown.
+    pub features: u64,
+    /// Ids of the programs attached in the driver, in the core and in the NIC.
+    pub driver_program: u32,
+    pub generic_program: u32,
+    pub hardware_program: u32,
+}
+
+/// Asks what XDP can do on an interface and what is attached there.
+pub fn xdp_state(ifindex: u32) -> io::Result<XdpState> {
+    // SAFETY: a structure of integers, for which all zeros are valid.
+    let mut opts: bpf::bpf_xdp_query_opts = unsafe { std::mem::zeroed() };
+    opts.sz = size_of_val(&opts) as _;
+    // SAFETY: `opts` is a valid structure of the size it states.
+    let rc = unsafe { bpf::bpf_xdp_query(ifindex as i32, 0, &raw mut opts) };
+    if rc < 0 {
+        return Err(io::Error::from_raw_os_error(-rc));
+    }
+    Ok(XdpState {
+        features: opts.feature_flags,
+        driver_program: opts.drv_prog_id,
+        generic_program: opts.skb_prog_id,
+        hardware_program: opts.hw_prog_id,
+    })
+}
+
+/// `ioctl(SIOCETHTOOL)`: whether the driver takes VLAN tags off received frames
+/// (ethtool's `rx-vlan-offload`).
+pub fn strips_vlan(name: &str) -> io::Result<bool> {
+    const SIOCETHTOOL: libc::c_ulong = 0x8946;
+    const ETHTOOL_GFLAGS: u32 = 0x25;
+    const ETH_FLAG_RXVLAN: u32 = 1 << 8;
+    let socket = rustix::net::socket(
+        rustix::net::AddressFamily::INET,
+        rustix::net::SocketType::DGRAM,
+        None,
+    )?;
+    let mut value = [ETHTOOL_GFLAGS, 0];
+    // SAFETY: a structure of integers and pointers, for which all zeros are valid.
+    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+    for (to, from) in request.ifr_name.iter_mut().zip(name.bytes().take(libc::IFNAMSIZ - 1)) {
+        *to = from as libc::c_char;
+    }
+    request.ifr_ifru.ifru_data = value.as_mut_ptr().cast();
+    // SAFETY: `request` names an interface and points to the 8 bytes that this command
+    // reads and writes; both outlive the call.
+    let rc = unsafe { libc::ioctl(socket.as_raw_fd(), SIOCETHTOOL, &raw mut request) };
+    if rc < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(value[1] & ETH_FLAG_RXVLAN != 0)
+}

@@ -1,0 +1,10 @@
+//! All of this crate's unsafe code: shared memory, and the system calls that no
+//! library wraps. What leaves this module is safe to use.
+#![allow(unsafe_code)]
+
+pub mod afxdp;
+pub mod arithmetic;
+pub mod kernel;
+pub mod mapping;
+pub mod packet_socket;
+pub mod ring_bytes;

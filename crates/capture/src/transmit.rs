@@ -1,0 +1,1 @@
+//! Sending from inside the kernel.

@@ -1,0 +1,12 @@
+//! What a packet and a recording are, apart from any socket or file: pcapng
+//! blocks, link types, the trait between a ring and whoever empties it, and the
+//! counters that account for every packet.
+//!
+//! Nothing here does I/O. `capture` and `store` both depend on this crate and never on
+//! each other.
+#![forbid(unsafe_code)]
+
+pub mod account;
+pub mod link;
+pub mod pcapng;
+pub mod ring;

@@ -1,0 +1,65 @@
+//! pcapng, as in draft-ietf-opsawg-pcapng: writing the blocks that stand around
+//! packets, and reading any file block by block.
+//!
+//! Packet blocks of a recording are written by the hook programs in the kernel, and
+//! by [`write_packet`] for the socket hooks. Everything is written in the byte
+//! order of this machine, as the section header says; the reader takes both.
+
+mod read;
+mod write;
+
+pub use read::{Error, Interface, PacketBlock, Reader, Record, Section, Statistics};
+pub use write::{
+    InterfaceDescription, StatisticsBlock, fill, interface_description, packet_len, section_header,
+    statistics, write_packet,
+};
+
+pub const SECTION_HEADER: u32 = 0x0a0d_0d0a;
+pub const INTERFACE_DESCRIPTION: u32 = 1;
+pub const SIMPLE_PACKET: u32 = 3;
+pub const INTERFACE_STATISTICS: u32 = 5;
+pub const ENHANCED_PACKET: u32 = 6;
+/// A custom block that must not be copied into a new file by tools that edit.
+pub const CUSTOM_NO_COPY: u32 = 0x4000_0bad;
+pub const BYTE_ORDER_MAGIC: u32 = 0x1a2b_3c4d;
+
+/// Who defines the custom blocks: 32473 is the Private Enterprise Number
+/// reserved for examples (RFC 5612). tapdeck's custom blocks only fill space.
+pub const ENTERPRISE: u32 = 32473;
+
+/// The smallest custom block: type, length, enterprise number, length.
+pub const MIN_FILL: usize = 16;
+
+/// An enhanced packet block without its frame: 28 bytes of header and the
+/// trailing length.
+pub const PACKET_OVERHEAD: usize = 32;
+
+/// `epb_flags`, bits 0-1: which way the packet went.
+pub const FLAG_INBOUND: u32 = 1;
+pub const FLAG_OUTBOUND: u32 = 2;
+
+pub(crate) mod option {
+    pub const END: u16 = 0;
+    pub const COMMENT: u16 = 1;
+    pub const SHB_HARDWARE: u16 = 2;
+    pub const SHB_OS: u16 = 3;
+    pub const SHB_USERAPPL: u16 = 4;
+    pub const IF_NAME: u16 = 2;
+    pub const IF_DESCRIPTION: u16 = 3;
+    pub const IF_MACADDR: u16 = 6;
+    pub const IF_SPEED: u16 = 8;
+    pub const IF_TSRESOL: u16 = 9;
+    pub const IF_FILTER: u16 = 11;
+    pub const IF_OS: u16 = 12;
+    pub const IF_TSOFFSET: u16 = 14;
+    pub const IF_HARDWARE: u16 = 15;
+    pub const EPB_FLAGS: u16 = 2;
+    pub const EPB_DROPCOUNT: u16 = 4;
+    pub const ISB_STARTTIME: u16 = 2;
+    pub const ISB_ENDTIME: u16 = 3;
+    pub const ISB_IFRECV: u16 = 4;
+    pub const ISB_IFDROP: u16 = 5;
+    pub const ISB_FILTERACCEPT: u16 = 6;
+    pub const ISB_OSDROP: u16 = 7;
+    pub const ISB_USRDELIV: u16 = 8;
+}

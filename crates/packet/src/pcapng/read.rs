@@ -1,0 +1,347 @@
+use super::{
+    BYTE_ORDER_MAGIC, ENHANCED_PACKET, INTERFACE_DESCRIPTION, INTERFACE_STATISTICS, SECTION_HEADER,
+    SIMPLE_PACKET, option,
+};
+use crate::link::LinkType;
+
+/// Why a block could not be read. Offsets count from where the reader began.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+pub enum Error {
+    /// the file does not begin with a pcapng section header
+    #[error("not a pcapng file: it does not begin with a section header")]
+    NotPcapng,
+    /// a block ends after the data does
+    #[error("cut short: the block at {at} needs {needed} bytes, {have} are there")]
+    CutShort { at: u64, needed: u64, have: u64 },
+    /// a block contradicts itself
+    #[error("damaged block at {at}: {what}")]
+    Damaged { at: u64, what: &'static str },
+}
+
+/// A section header: the byte order and who wrote the section.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Section {
+    pub application: Option<String>,
+    pub comment: Option<String>,
+}
+
+/// An interface description.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Interface {
+    pub link: LinkType,
+    pub snaplen: u32,
+    pub name: Option<String>,
+    pub description: Option<String>,
+    pub filter: Option<String>,
+    pub hardware: Option<String>,
+    pub os: Option<String>,
+    /// `if_tsresol` as it stands; 6 where the option is absent.
+    pub resolution: u8,
+    /// `if_tsoffset`, seconds.
+    pub offset_s: i64,
+}
+
+impl Interface {
+    /// A timestamp of this interface as UTC nanoseconds; `None` where it does not fit.
+    pub fn nanoseconds(&self, raw: u64) -> Option<i64> {
+        let per_second: u128 = if self.resolution & 0x80 == 0 {
+            10u128.checked_pow(u32::from(self.resolution))?
+        } else {
+            1u128.checked_shl(u32::from(self.resolution & 0x7f))?
+        };
+        let ns = u128::from(raw).checked_mul(1_000_000_000)? / per_second;
+        i64::try_from(ns).ok()?.checked_add(self.offset_s.checked_mul(1_000_000_000)?)
+    }
+}
+
+/// A packet: an enhanced or a simple packet block.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PacketBlock<'a> {
+    pub interface: u32,
+    /// In the interface's resolution; 0 for a simple packet block, which has no time.
+    pub timestamp: u64,
+    pub original_len: u32,
+    pub frame: &'a [u8],
+    pub flags: u32,
+    /// Packets lost between this one and the one before it on the same interface.
+    pub dropped: u64,
+}
+
+/// An interface statistics block.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Statistics {
+    pub interface: u32,
+    pub timestamp: u64,
+    pub received: Option<u64>,
+    pub interface_dropped: Option<u64>,
+    pub accepted: Option<u64>,
+    pub dropped: Option<u64>,
+    pub delivered: Option<u64>,
+    pub comment: Option<String>,
+}
+
+/// One block of a file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Record<'a> {
+    Section(Section),
+    Interface(Interface),
+    Packet(PacketBlock<'a>),
+    Statistics(Statistics),
+    /// Any other block, by its type.
+    Other(u32),
+}
+
+/// Reads a pcapng file or a piece of one, block by block.
+///
+/// The whole of it lies in memory (a mapping, or a window that the caller moves). A fault
+/// ends the reading; [`Reader::offset`] then tells where the last good block ends.
+pub struct Reader<'a> {
+    data: &'a [u8],
+    at: usize,
+    swapped: bool,
+    begun: bool,
+    failed: bool,
+}
+
+impl<'a> Reader<'a> {
+    pub fn new(data: &'a [u8]) -> Self {
+        Self { data, at: 0, swapped: false, begun: false, failed: false }
+    }
+
+    /// Where the next block begins.
+    pub fn offset(&self) -> u64 {
+        self.at as u64
+    }
+
+    fn u16(&self, b: &[u8]) -> u16 {
+        let v = u16::from_ne_bytes([b[0], b[1]]);
+        if self.swapped { v.swap_bytes() } else { v }
+    }
+
+    fn u32(&self, b: &[u8]) -> u32 {
+        let v = u32::from_ne_bytes([b[0], b[1], b[2], b[3]]);
+        if self.swapped { v.swap_bytes() } else { v }
+    }
+
+    fn u64(&self, b: &[u8]) -> u64 {
+        let v = u64::from_ne_bytes([b[0], b[1], b[2], b[3], b[4], b[5], b[6], b[7]]);
+        if self.swapped { v.swap_bytes() } else { v }
+    }
+
+    fn time(&self, b: &[u8]) -> u64 {
+        u64::from(self.u32(b)) << 32 | u64::from(self.u32(&b[4..]))
+    }
+
+    fn block(&mut self) -> Result<Record<'a>, Error> {
+        let at = self.at as u64;
+        let rest = &self.data[self.at..];
+        let damaged = |what| Error::Damaged { at, what };
+        let short =
+            |needed: usize| Error::CutShort { at, needed: needed as u64, have: rest.len() as u64 };
+        if rest.len() < 12 {
+            return Err(short(12));
+        }
+        // The section header's type reads the same in both byte orders.
+        if self.u32(rest) == SECTION_HEADER {
+            let magic = u32::from_ne_bytes([rest[8], rest[9], rest[10], rest[11]]);
+            self.swapped = match magic {
+                BYTE_ORDER_MAGIC => false,
+                m if m == BYTE_ORDER_MAGIC.swap_bytes() => true,
+                _ => return Err(damaged("the byte order mark is neither order's")),
+            };
+            self.begun = true;
+        }
+        if !self.begun {
+            return Err(Error::NotPcapng);
+        }
+        let kind = self.u32(rest);
+        let total = self.u32(&rest[4..]) as usize;
+        if total < 12 || !total.is_multiple_of(4) {
+            return Err(damaged("its length is less than 12 or no multiple of 4"));
+        }
+        if total > rest.len() {
+            return Err(short(total));
+        }
+        if self.u32(&rest[total - 4..]) as usize != total {
+            return Err(damaged("its two lengths differ"));
+        }
+        let body = &rest[8..total - 4];
+        let record = match kind {
+            SECTION_HEADER => self.section(body),
+            INTERFACE_DESCRIPTION => self.interface(body),
+            ENHANCED_PACKET => self.packet(body),
+            SIMPLE_PACKET => self.simple(body),
+            INTERFACE_STATISTICS => self.statistics(body),
+            other => Ok(Record::Other(other)),
+        };
+        let record = record.map_err(damaged)?;
+        self.at += total;
+        Ok(record)
+    }
+
+    fn section(&self, body: &'a [u8]) -> Result<Record<'a>, &'static str> {
+        if body.len() < 16 {
+            return Err("a section header of less than 28 bytes");
+        }
+        let mut section = Section::default();
+        for option in self.options(&body[16..]) {
+            let (code, value) = option?;
+            match code {
+                option::COMMENT => section.comment = Some(text(value)),
+                option::SHB_USERAPPL => section.application = Some(text(value)),
+                _ => {}
+            }
+        }
+        Ok(Record::Section(section))
+    }
+
+    fn interface(&self, body: &'a [u8]) -> Result<Record<'a>, &'static str> {
+        if body.len() < 8 {
+            return Err("an interface description of less than 20 bytes");
+        }
+        let mut interface = Interface {
+            link: LinkType(self.u16(body)),
+            snaplen: self.u32(&body[4..]),
+            name: None,
+            description: None,
+            filter: None,
+            hardware: None,
+            os: None,
+            resolution: 6,
+            offset_s: 0,
+        };
+        for option in self.options(&body[8..]) {
+            let (code, value) = option?;
+            match code {
+                option::IF_NAME => interface.name = Some(text(value)),
+                option::IF_DESCRIPTION => interface.description = Some(text(value)),
+                option::IF_HARDWARE => interface.hardware = Some(text(value)),
+                option::IF_OS => interface.os = Some(text(value)),
+                option::IF_FILTER if value.first() == Some(&0) => {
+                    interface.filter = Some(text(&value[1..]));
+                }
+                option::IF_TSRESOL if value.len() == 1 => interface.resolution = value[0],
+                option::IF_TSOFFSET if value.len() == 8 => {
+                    interface.offset_s = self.u64(value) as i64;
+                }
+                _ => {}
+            }
+        }
+        Ok(Record::Interface(interface))
+    }
+
+    fn packet(&self, body: &'a [u8]) -> Result<Record<'a>, &'static str> {
+        if body.len() < 20 {
+            return Err("a packet block of less than 32 bytes");
+        }
+        let captured = self.u32(&body[12..]) as usize;
+        let data = &body[20..];
+        if captured > data.len() {
+            return Err("the captured length passes the block's end");
+        }
+        let mut packet = PacketBlock {
+            interface: self.u32(body),
+            timestamp: self.time(&body[4..]),
+            original_len: self.u32(&body[16..]),
+            frame: &data[..captured],
+            flags: 0,
+            dropped: 0,
+        };
+        let padded = captured.next_multiple_of(4).min(data.len());
+        for option in self.options(&data[padded..]) {
+            let (code, value) = option?;
+            match code {
+                option::EPB_FLAGS if value.len() == 4 => packet.flags = self.u32(value),
+                option::EPB_DROPCOUNT if value.len() == 8 => packet.dropped = self.u64(value),
+                _ => {}
+            }
+        }
+        Ok(Record::Packet(packet))
+    }
+
+    fn simple(&self, body: &'a [u8]) -> Result<Record<'a>, &'static str> {
+        if body.len() < 4 {
+            return Err("a simple packet block of less than 16 bytes");
+        }
+        let original_len = self.u32(body);
+        let captured = (original_len as usize).min(body.len() - 4);
+        Ok(Record::Packet(PacketBlock {
+            interface: 0,
+            timestamp: 0,
+            original_len,
+            frame: &body[4..4 + captured],
+            flags: 0,
+            dropped: 0,
+        }))
+    }
+
+    fn statistics(&self, body: &'a [u8]) -> Result<Record<'a>, &'static str> {
+        if body.len() < 12 {
+            return Err("a statistics block of less than 24 bytes");
+        }
+        let mut statistics = Statistics {
+            interface: self.u32(body),
+            timestamp: self.time(&body[4..]),
+            ..Statistics::default()
+        };
+        for option in self.options(&body[12..]) {
+            let (code, value) = option?;
+            if code == option::COMMENT {
+                statistics.comment = Some(text(value));
+            }
+            if value.len() != 8 {
+                continue;
+            }
+            let number = Some(self.u64(value));
+            match code {
+                option::ISB_IFRECV => statistics.received = number,
+                option::ISB_IFDROP => statistics.interface_dropped = number,
+                option::ISB_FILTERACCEPT => statistics.accepted = number,
+                option::ISB_OSDROP => statistics.dropped = number,
+                option::ISB_USRDELIV => statistics.delivered = number,
+                _ => {}
+            }
+        }
+        Ok(Record::Statistics(statistics))
+    }
+
+    /// The options of a block, up to the end mark or the block's end.
+    fn options(
+        &self,
+        mut bytes: &'a [u8],
+    ) -> impl Iterator<Item = Result<(u16, &'a [u8]), &'static str>> {
+        std::iter::from_fn(move || {
+            if bytes.len() < 4 {
+                return None;
+            }
+            let code = self.u16(bytes);
+            let len = usize::from(self.u16(&bytes[2..]));
+            if code == option::END {
+                return None;
+            }
+            let Some(value) = bytes.get(4..4 + len) else {
+                bytes = &[];
+                return Some(Err("an option passes the block's end"));
+            };
+            bytes = bytes.get(4 + len.next_multiple_of(4)..).unwrap_or(&[]);
+            Some(Ok((code, value)))
+        })
+    }
+}
+
+fn text(value: &[u8]) -> String {
+    String::from_utf8_lossy(value).into_owned()
+}
+
+impl<'a> Iterator for Reader<'a> {
+    type Item = Result<Record<'a>, Error>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.failed || self.at == self.data.len() {
+            return None;
+        }
+        let record = self.block();
+        self.failed = record.is_err();
+        Some(record)
+    }
+}
