@@ -410,7 +410,7 @@ int tapdeck_netfilter(struct bpf_nf_ctx *ctx)
 }
 
 /* AF_XDP: hands every packet of a queue to the socket bound to that queue. */
-SEC("xdp")
+SEC("xdp.frags")
 int tapdeck_redirect(struct xdp_md *ctx)
 {
 	return bpf_redirect_map(&sockets, ctx->rx_queue_index, XDP_PASS);

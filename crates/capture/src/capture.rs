@@ -357,6 +357,30 @@ impl Capture {
         &self.config
     }
 
+    /// What the user should know about this capture that is no error.
+    pub fn warnings(&self) -> Vec<String> {
+        let mut warnings = Vec::new();
+        let name = &self.interface.name;
+        if let Source::Kernel { programs, .. } = &self.source
+            && matches!(self.config.hook, Hook::Xdp | Hook::XdpGeneric)
+            && programs[0] != Program::XdpMetadata
+            && kernel::strips_vlan(name).unwrap_or(false)
+        {
+            warnings.push(format!(
+                "{name} takes VLAN tags off before hook {} and does not hand them on: ethtool -K {name} rxvlan off keeps them",
+                self.config.hook
+            ));
+        }
+        if let Source::Kernel { links, .. } = &self.source
+            && !links.clsact.is_empty()
+        {
+            warnings.push(format!(
+                "this kernel has no tcx; a clsact filter on {name} does its work and stays if this process is killed (tc qdisc del dev {name} clsact)"
+            ));
+        }
+        warnings
+    }
+
     /// All the memory that the rings take, bytes.
     pub fn memory_bytes(&self) -> u64 {
         self.rings.first().map_or(0, |r| r.geometry().memory_bytes())

@@ -17,7 +17,7 @@ mod socket;
 mod sys;
 pub mod transmit;
 
-pub use capture::{Capture, Config, Error, Losses};
+pub use capture::{Capture, Config, Error, Event, Losses};
 pub use clock::{Clock, Step, SystemClock, WallClock};
 pub use hook::{Deliver, Hook};
 

@@ -40,10 +40,13 @@ pub trait Ring: Send {
     /// If they have not all been complete: that would be a fault in the caller.
     fn release(&mut self, blocks: u32);
 
+    /// Packets that were dropped at this ring so far, whatever the cause.
+    fn lost(&self) -> u64;
+
     /// The epoch of the block that is open for writing. Blocks that are closed
     /// and not yet released may have an earlier one.
     fn epoch(&self) -> u8;
 
-    /// Whether nothing of an epoch other than the open block's is left in the ring.
+    /// Whether every block that was closed has been released.
     fn caught_up(&self) -> bool;
 }

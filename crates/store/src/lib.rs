@@ -1,1 +1,27 @@
+//! The tape deck: takes finished blocks from rings and keeps them on disk.
+//!
+//! [`Writer`] empties rings into a [`Sink`]: a [`Deck`] (a store: a directory of segments), a
+//! [`Stream`] (one file or pipe), or nothing. A segment is a pcapng file;
+//! `docs/FORMAT.md` specifies it. Files are reached through [`io::Io`], so that tests can make a
+//! disk fail.
+#![forbid(unsafe_code)]
 
+mod deck;
+pub mod io;
+mod keeper;
+mod name;
+mod retention;
+mod segment;
+mod store;
+mod stream;
+mod totals;
+mod writer;
+
+pub use deck::{Deck, DeckConfig};
+pub use keeper::Log;
+pub use name::SegmentName;
+pub use retention::{MinFree, Retention};
+pub use store::{Error, Stored, Store};
+pub use stream::Stream;
+pub use totals::{InterfaceTotals, Totals};
+pub use writer::{Nothing, Outcome, Piece, Sink, Writer};

@@ -1,1 +1,35 @@
-fn main() {}
+//! The command line. Each command has a module; `units` parses what people write for sizes
+//! and times.
+#![forbid(unsafe_code)]
+
+mod flags;
+mod probe;
+mod record;
+mod units;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+fn main() -> ExitCode {
+    let cli = match flags::Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(e) => {
+            // Help and version go to standard output and are no error.
+            let code = u8::try_from(e.exit_code()).unwrap_or(2);
+            let _ = e.print();
+            return ExitCode::from(code);
+        }
+    };
+    let result = match cli.command {
+        flags::Command::Record(flags) => record::run(*flags),
+        flags::Command::Probe(flags) => probe::run(&flags),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(e) => {
+            eprintln!("tapdeck: {e:#}");
+            ExitCode::from(if e.is::<flags::Usage>() { 2 } else { 1 })
+        }
+    }
+}

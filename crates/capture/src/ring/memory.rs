@@ -220,6 +220,11 @@ impl RingMemory {
         (word::word_block(w), word::word_bytes(w))
     }
 
+    /// The epoch of the open block.
+    pub fn open_epoch(&self) -> u32 {
+        word::word_epoch(self.word())
+    }
+
     /// Bytes of the ring that hold packets or wait to be released.
     pub fn fill_bytes(&self) -> u64 {
         let w = self.word();

@@ -43,6 +43,10 @@ impl Ring for RingReader {
         self.reader.release(blocks);
     }
 
+    fn lost(&self) -> u64 {
+        self.reader.memory().lost()
+    }
+
     fn epoch(&self) -> u8 {
         self.reader.open_epoch()
     }

@@ -99,7 +99,13 @@ pub fn reserve<M: Memory>(memory: &M, len: u32, epoch: u32) -> Reservation {
         } else if word::next_is_free(seen, memory.released(), memory.nblocks()) {
             word::next_block(seen, epoch, len)
         } else {
-            return Reservation::Full;
+            // A word that others have moved on by more than a block looks full, too.
+            let now = memory.word();
+            if now == seen {
+                return Reservation::Full;
+            }
+            seen = now;
+            continue;
         };
         match memory.swap_word(seen, next) {
             Ok(()) => {

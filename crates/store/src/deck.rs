@@ -1,0 +1,210 @@
+//! A store as a sink: segments, one after the other.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::{Duration, Instant};
+
+use tapdeck_packet::pcapng::{InterfaceDescription, StatisticsBlock};
+
+use crate::io::Io;
+use crate::keeper::{Job, Keeper, Log, Work, is_full};
+use crate::segment::Live;
+use crate::store::NEXT;
+use crate::{Outcome, Piece, Retention, SegmentName, Sink, Store, Totals};
+
+/// How a deck writes.
+pub struct DeckConfig {
+    pub segment_bytes: u64,
+    /// A segment is closed when it is this old.
+    pub segment_time: Duration,
+    pub retention: Retention,
+    pub interfaces: Vec<InterfaceDescription>,
+    /// UTC, as packets are stamped.
+    pub now_ns: Arc<dyn Fn() -> u64 + Send + Sync>,
+    /// Where lines for the user go.
+    pub log: Log,
+}
+
+/// Free space that must be there before a segment is begun on a disk that was full.
+const ROOM: u64 = 16 << 20;
+
+/// Writes blocks into the segments of a store.
+pub struct Deck<I: Io> {
+    io: Arc<I>,
+    store: Store,
+    config: DeckConfig,
+    totals: Arc<Totals>,
+    keeper: Keeper<I::File>,
+    live: Option<Live<I::File>>,
+    next_number: u64,
+    /// Losses as of the last tick, and at the last segment's end.
+    lost: Vec<u64>,
+    lost_before: Vec<u64>,
+    was_full: bool,
+    rotating_since: Option<Instant>,
+    comment: Option<String>,
+}
+
+impl<I: Io> Deck<I> {
+    /// Begins to write into a store.
+    pub fn new(io: I, store: Store, config: DeckConfig, totals: Arc<Totals>) -> io::Result<Self> {
+        let closed = Store::segments(store.dir())?;
+        let next_number = closed.iter().map(|s| s.name.number + 1).max().unwrap_or(1);
+        let io = Arc::new(io);
+        let now_ns = config.now_ns.clone();
+        let work = Work {
+            dir: store.dir().to_owned(),
+            segment_bytes: config.segment_bytes,
+            retention: config.retention,
+            closed,
+            totals: totals.clone(),
+            log: config.log.clone(),
+            now_s: Box::new(move || (now_ns() / 1_000_000_000) as i64),
+        };
+        let keeper = Keeper::start(io.clone(), work)?;
+        let lost = vec![0; config.interfaces.len()];
+        Ok(Self {
+            io,
+            store,
+            config,
+            totals,
+            keeper,
+            live: None,
+            next_number,
+            lost_before: lost.clone(),
+            lost,
+            was_full: false,
+            rotating_since: None,
+            comment: None,
+        })
+    }
+
+    fn begin(&mut self) -> io::Result<()> {
+        if self.was_full && self.io.space(self.store.dir())?.free < ROOM {
+            return Err(rustix::io::Errno::NOSPC.into());
+        }
+        let file = self.keeper.take_next()?;
+        let began_ns = (self.config.now_ns)();
+        let name = SegmentName {
+            number: self.next_number,
+            began_s: (began_ns / 1_000_000_000) as i64,
+            live: true,
+        };
+        let from = self.store.dir().join(NEXT);
+        let to = name.path(self.store.dir());
+        let interfaces = &self.config.interfaces;
+        let live = Live::begin(file, name, began_ns, interfaces, self.comment.as_deref());
+        let live = live.and_then(|live| self.io.rename(&from, &to).map(|()| live));
+        self.keeper.send(Job::Prepare);
+        let live = live?;
+        self.comment = None;
+        self.was_full = false;
+        self.next_number += 1;
+        Totals::add(&self.totals.segments, 1);
+        Totals::add(&self.totals.bytes_written, live.end());
+        if let Some(since) = self.rotating_since.take() {
+            let ns = since.elapsed().as_nanos() as u64;
+            self.totals.rotation_ns_max.fetch_max(ns, Relaxed);
+        }
+        self.live = Some(live);
+        Ok(())
+    }
+
+    /// Closes the segment being written, if there is one.
+    fn end(&mut self) {
+        let Some(live) = self.live.take() else { return };
+        let now = (self.config.now_ns)();
+        let statistics = (0..self.config.interfaces.len())
+            .map(|i| {
+                let delivered = live.packets[i];
+                let dropped = self.lost[i] - self.lost_before[i];
+                StatisticsBlock {
+                    interface: i as u32,
+                    time_ns: now,
+                    start_ns: live.began_ns,
+                    end_ns: now,
+                    received: delivered + dropped,
+                    accepted: delivered + dropped,
+                    dropped,
+                    delivered,
+                    comment: None,
+                }
+            })
+            .collect();
+        self.lost_before.clone_from(&self.lost);
+        self.keeper.send(Job::Close { live, statistics });
+    }
+
+    fn rotate(&mut self) {
+        self.rotating_since = Some(Instant::now());
+        self.end();
+    }
+
+    fn fail(&mut self, written: usize, e: io::Error) -> Outcome {
+        self.was_full = is_full(&e);
+        Outcome::Stalled(written, e)
+    }
+}
+
+impl<I: Io> Sink for Deck<I> {
+    fn write(&mut self, batch: &[Piece<'_>]) -> Outcome {
+        if self.live.is_none()
+            && let Err(e) = self.begin()
+        {
+            return self.fail(0, e);
+        }
+        let Some(live) = &mut self.live else { return Outcome::Written(0) };
+        let mut end = live.end();
+        let fit = batch
+            .iter()
+            .take_while(|piece| {
+                end += Live::<I::File>::cost(piece);
+                end <= self.config.segment_bytes
+            })
+            .count();
+        if fit == 0 && live.packets.iter().any(|n| *n > 0) {
+            self.rotate();
+            return Outcome::Written(0);
+        }
+        let before = live.end();
+        let (written, result) = live.write(&batch[..fit.max(1)]);
+        Totals::add(&self.totals.bytes_written, live.end() - before);
+        match result {
+            Ok(()) => Outcome::Written(written),
+            Err(e) => {
+                // What is written stays as it is; the rest goes into another file.
+                if !is_full(&e) {
+                    Totals::add(&self.totals.write_errors, 1);
+                    (self.config.log)(&format!("{}: write failed: {e}; going on in a new segment", live.name));
+                }
+                self.end();
+                self.fail(written, e)
+            }
+        }
+    }
+
+    fn begin_epoch(&mut self, _: u8) {
+        self.comment = Some("the clock was stepped before this segment began".into());
+        self.rotate();
+    }
+
+    fn tick(&mut self, lost: &[u64]) {
+        self.lost.copy_from_slice(lost);
+        let now = (self.config.now_ns)();
+        let old = |live: &Live<I::File>| {
+            now.saturating_sub(live.began_ns) >= self.config.segment_time.as_nanos() as u64
+                && live.packets.iter().any(|n| *n > 0)
+        };
+        if self.live.as_ref().is_some_and(old) {
+            self.rotate();
+        }
+    }
+
+    fn finish(&mut self, lost: &[u64]) -> io::Result<()> {
+        self.lost.copy_from_slice(lost);
+        self.end();
+        self.keeper.finish();
+        Ok(())
+    }
+}

@@ -1,0 +1,104 @@
+use std::io::{self, IoSlice};
+use std::path::Path;
+
+use rustix::fd::OwnedFd;
+use rustix::fs::{FallocateFlags, Mode, OFlags};
+
+use super::{File, Io, Space};
+
+/// The file system of this machine.
+#[derive(Clone, Copy, Debug)]
+pub struct Disk {
+    direct: bool,
+}
+
+impl Disk {
+    /// Whether a directory's file system takes `O_DIRECT`, found out by trying.
+    pub fn direct_works(dir: &Path) -> io::Result<bool> {
+        let probe = dir.join(format!(".tapdeck-direct-{}", std::process::id()));
+        let opened = Self { direct: true }.create(&probe);
+        let works = match opened {
+            Ok(file) => {
+                let page = Box::new(super::Page::default());
+                let wrote = file.write_at(&[IoSlice::new(&page.0)], 0);
+                // A full disk says nothing about direct I/O.
+                !wrote.is_err_and(|e| e.kind() == io::ErrorKind::InvalidInput)
+            }
+            Err(e) if e.kind() == io::ErrorKind::InvalidInput => false,
+            Err(e) => return Err(e),
+        };
+        rustix::fs::unlink(&probe)?;
+        Ok(works)
+    }
+
+    /// Writes past the page cache (`direct`), or through it.
+    pub fn new(direct: bool) -> Self {
+        Self { direct }
+    }
+}
+
+impl Io for Disk {
+    type File = DiskFile;
+
+    fn create(&self, path: &Path) -> io::Result<DiskFile> {
+        let mut flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
+        if self.direct {
+            flags |= OFlags::DIRECT;
+        }
+        let fd = match rustix::fs::open(path, flags, Mode::from_raw_mode(0o640)) {
+            Ok(fd) => fd,
+            Err(e) => {
+                // Linux makes the file before it finds that it cannot be written directly.
+                if e == rustix::io::Errno::INVAL {
+                    let _ = rustix::fs::unlink(path);
+                }
+                return Err(e.into());
+            }
+        };
+        Ok(DiskFile(fd))
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        Ok(rustix::fs::rename(from, to)?)
+    }
+
+    fn remove(&self, path: &Path) -> io::Result<()> {
+        Ok(rustix::fs::unlink(path)?)
+    }
+
+    fn sync_dir(&self, dir: &Path) -> io::Result<()> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        Ok(rustix::fs::fsync(rustix::fs::open(dir, flags, Mode::empty())?)?)
+    }
+
+    fn space(&self, dir: &Path) -> io::Result<Space> {
+        let s = rustix::fs::statvfs(dir)?;
+        Ok(Space { free: s.f_bavail * s.f_frsize, total: s.f_blocks * s.f_frsize })
+    }
+}
+
+/// A file of [`Disk`].
+#[derive(Debug)]
+pub struct DiskFile(OwnedFd);
+
+impl File for DiskFile {
+    fn write_at(&self, pieces: &[IoSlice<'_>], offset: u64) -> io::Result<usize> {
+        Ok(rustix::io::retry_on_intr(|| rustix::io::pwritev(&self.0, pieces, offset))?)
+    }
+
+    fn preallocate(&self, len: u64) -> io::Result<()> {
+        match rustix::fs::fallocate(&self.0, FallocateFlags::KEEP_SIZE, 0, len) {
+            // A file system that cannot; blocks are then allocated as they are written.
+            Err(rustix::io::Errno::OPNOTSUPP) => Ok(()),
+            other => Ok(other?),
+        }
+    }
+
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        Ok(rustix::fs::ftruncate(&self.0, len)?)
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        Ok(rustix::fs::fsync(&self.0)?)
+    }
+}

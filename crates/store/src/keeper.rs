@@ -1,0 +1,232 @@
+//! The thread that does what may take long: sets the next segment aside before it is needed, closes
+//! finished ones, and deletes what retention lets go. The writer never waits for it, unless the
+//! next segment is not there in time.
+
+use std::io;
+use std::path::PathBuf;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use rustix::io::Errno;
+use tapdeck_packet::pcapng::StatisticsBlock;
+
+use crate::io::{File, Io};
+use crate::segment::{self, Live};
+use crate::store::{NEXT, on_disk};
+use crate::{Retention, Stored, Totals};
+
+/// Where lines for the user go.
+pub type Log = Arc<dyn Fn(&str) + Send + Sync>;
+
+pub(crate) enum Job<F> {
+    Prepare,
+    Close { live: Live<F>, statistics: Vec<StatisticsBlock> },
+}
+
+/// What the keeper has ready.
+enum Next<F> {
+    /// It is at work.
+    Coming,
+    Ready(F),
+    Failed(io::Error),
+}
+
+struct Shared<F> {
+    next: Mutex<Next<F>>,
+    changed: Condvar,
+}
+
+/// The writer's end of the thread.
+pub(crate) struct Keeper<F> {
+    jobs: Option<Sender<Job<F>>>,
+    shared: Arc<Shared<F>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl<F: File> Keeper<F> {
+    /// Starts the thread, which at once sets a first segment aside.
+    pub fn start<I: Io<File = F>>(io: Arc<I>, work: Work) -> io::Result<Self> {
+        let (jobs, queue) = channel();
+        let next = Mutex::new(Next::Coming);
+        let shared = Arc::new(Shared { next, changed: Condvar::new() });
+        let thread = std::thread::Builder::new().name("tapdeck-keeper".into()).spawn({
+            let shared = shared.clone();
+            move || Thread { io, shared, work }.run(&queue)
+        })?;
+        let keeper = Self { jobs: Some(jobs), shared, thread: Some(thread) };
+        keeper.send(Job::Prepare);
+        Ok(keeper)
+    }
+
+    pub fn send(&self, job: Job<F>) {
+        if let Some(jobs) = &self.jobs {
+            // The thread ends only when this sender is dropped.
+            let _ = jobs.send(job);
+        }
+    }
+
+    /// The segment set aside; waits until it is there. After an error another one is tried for.
+    pub fn take_next(&self) -> io::Result<F> {
+        let mut next = lock(&self.shared.next);
+        while matches!(*next, Next::Coming) {
+            next = self.shared.changed.wait(next).unwrap_or_else(PoisonError::into_inner);
+        }
+        match std::mem::replace(&mut *next, Next::Coming) {
+            Next::Ready(file) => Ok(file),
+            Next::Failed(e) => {
+                self.send(Job::Prepare);
+                Err(e)
+            }
+            Next::Coming => unreachable!("waited for above"),
+        }
+    }
+
+    /// Does what is left to do, and ends.
+    pub fn finish(&mut self) {
+        self.jobs = None;
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// What the thread works on.
+pub(crate) struct Work {
+    pub dir: PathBuf,
+    pub segment_bytes: u64,
+    pub retention: Retention,
+    /// Closed segments, oldest first.
+    pub closed: Vec<Stored>,
+    pub totals: Arc<Totals>,
+    pub log: Log,
+    pub now_s: Box<dyn Fn() -> i64 + Send>,
+}
+
+struct Thread<I: Io> {
+    io: Arc<I>,
+    shared: Arc<Shared<I::File>>,
+    work: Work,
+}
+
+impl<I: Io> Thread<I> {
+    fn run(mut self, queue: &Receiver<Job<I::File>>) {
+        self.note_stored();
+        loop {
+            match queue.recv_timeout(Duration::from_secs(1)) {
+                Ok(Job::Prepare) => {
+                    let next = match self.prepare() {
+                        Ok(file) => Next::Ready(file),
+                        Err(e) => Next::Failed(e),
+                    };
+                    *lock(&self.shared.next) = next;
+                    self.shared.changed.notify_all();
+                }
+                Ok(Job::Close { live, statistics }) => self.close(live, &statistics),
+                Err(RecvTimeoutError::Timeout) => self.tidy(0),
+                Err(RecvTimeoutError::Disconnected) => break,
+            }
+        }
+        let _ = self.io.remove(&self.work.dir.join(NEXT));
+        self.tidy(0);
+    }
+
+    fn prepare(&mut self) -> io::Result<I::File> {
+        self.tidy(self.work.segment_bytes);
+        let file = self.io.create(&self.work.dir.join(NEXT)).or_else(|e| {
+            if e.kind() != io::ErrorKind::AlreadyExists {
+                return Err(e);
+            }
+            // Left by a segment that could not be begun.
+            self.io.remove(&self.work.dir.join(NEXT))?;
+            self.io.create(&self.work.dir.join(NEXT))
+        })?;
+        while let Err(e) = file.preallocate(self.work.segment_bytes) {
+            // A call that fails keeps what it got so far.
+            file.set_len(0)?;
+            let full = is_full(&e);
+            if full && self.work.retention.deletes() && self.delete_oldest() {
+                continue;
+            }
+            if full {
+                // Written without; the disk may have room for a part.
+                break;
+            }
+            return Err(e);
+        }
+        Ok(file)
+    }
+
+    fn close(&mut self, live: Live<I::File>, statistics: &[StatisticsBlock]) {
+        let from = live.name.clone();
+        let packets = live.packets.iter().sum();
+        let result = live.close(statistics);
+        if let Err(e) = &result {
+            Totals::add(&self.work.totals.write_errors, 1);
+            (self.work.log)(&format!("{from}: could not be closed properly: {e}"));
+        }
+        let name = from.closed();
+        let (from, to) = (from.path(&self.work.dir), name.path(&self.work.dir));
+        let renamed = self.io.rename(&from, &to).and_then(|()| self.io.sync_dir(&self.work.dir));
+        if let Err(e) = renamed {
+            (self.work.log)(&format!("cannot rename {}: {e}", from.display()));
+        }
+        let bytes = std::fs::metadata(&to).map_or(0, |m| on_disk(&m));
+        self.work.closed.push(Stored { name, bytes, packets: Some(packets) });
+        self.tidy(0);
+    }
+
+    /// Deletes what retention lets go, with `coming` bytes about to be set aside.
+    fn tidy(&mut self, coming: u64) {
+        let work = &self.work;
+        if work.retention.deletes() {
+            let space = self.io.space(&work.dir).ok().map(|mut s| {
+                s.free = s.free.saturating_sub(coming);
+                s
+            });
+            // What is being written and what is set aside behind it.
+            let ahead = 2 * work.segment_bytes;
+            let go = work.retention.surplus(&work.closed, ahead, (work.now_s)(), space);
+            for _ in 0..go {
+                self.delete_oldest();
+            }
+        }
+        self.note_stored();
+    }
+
+    fn note_stored(&self) {
+        let bytes = self.work.closed.iter().map(|s| s.bytes).sum();
+        self.work.totals.bytes_stored.store(bytes, Relaxed);
+    }
+
+    /// Deletes the oldest segment; false where there is none.
+    fn delete_oldest(&mut self) -> bool {
+        if self.work.closed.is_empty() {
+            return false;
+        }
+        let segment = self.work.closed.remove(0);
+        let path = segment.name.path(&self.work.dir);
+        let packets = segment.packets.or_else(|| segment::packets_in(&path)).unwrap_or(0);
+        match self.io.remove(&path) {
+            Ok(()) => {
+                Totals::add(&self.work.totals.segments_deleted, 1);
+                Totals::add(&self.work.totals.packets_deleted, packets);
+            }
+            // Somebody else deleted it.
+            Err(e) if e.kind() == io::ErrorKind::NotFound => {}
+            Err(e) => (self.work.log)(&format!("cannot delete {}: {e}", path.display())),
+        }
+        true
+    }
+}
+
+pub(crate) fn is_full(e: &io::Error) -> bool {
+    let errno = e.raw_os_error().map(Errno::from_raw_os_error);
+    matches!(errno, Some(Errno::NOSPC | Errno::DQUOT)) || e.kind() == io::ErrorKind::WriteZero
+}

@@ -1,0 +1,236 @@
+//! One segment while it is written, and what can be said of one from its ends.
+
+use std::fs;
+use std::io::{self, IoSlice, Read, Seek, SeekFrom};
+use std::path::Path;
+
+use tapdeck_packet::pcapng::{self, InterfaceDescription, Reader, Record, StatisticsBlock};
+
+use crate::io::{File, PAGE, Page};
+use crate::{Piece, SegmentName};
+
+/// Says in each segment's header which program wrote it.
+pub const APPLICATION: &str = concat!("tapdeck ", env!("CARGO_PKG_VERSION"));
+const APPLICATION_PREFIX: &str = "tapdeck ";
+
+/// A segment being written. It is a valid pcapng file up to [`Live::end`] at any time.
+pub(crate) struct Live<F> {
+    pub name: SegmentName,
+    file: F,
+    /// Where the next block goes; a multiple of the page size.
+    end: u64,
+    pub began_ns: u64,
+    /// Packets of each interface in it.
+    pub packets: Vec<u64>,
+    scratch: Vec<Page>,
+}
+
+impl<F: File> Live<F> {
+    /// Writes a segment's head into an empty file.
+    pub fn begin(
+        file: F,
+        name: SegmentName,
+        began_ns: u64,
+        interfaces: &[InterfaceDescription],
+        comment: Option<&str>,
+    ) -> io::Result<Self> {
+        let mut head = Vec::new();
+        pcapng::section_header(&mut head, std::env::consts::OS, APPLICATION, comment);
+        for interface in interfaces {
+            pcapng::interface_description(&mut head, interface);
+        }
+        let packets = vec![0; interfaces.len()];
+        let mut live = Self { name, file, end: 0, began_ns, packets, scratch: Vec::new() };
+        live.append(head)?;
+        Ok(live)
+    }
+
+    pub fn end(&self) -> u64 {
+        self.end
+    }
+
+    /// What a batch of blocks takes on disk.
+    pub fn cost(piece: &Piece<'_>) -> u64 {
+        filled(piece.block.bytes.len()) as u64
+    }
+
+    /// Writes blocks as they lie, each followed by filling up to the next page.
+    ///
+    /// Gives back how many are wholly written. After an error or a short write the file may hold a torn
+    /// block behind [`Live::end`], so nothing more may be written; [`Live::close`] cuts it off.
+    pub fn write(&mut self, batch: &[Piece<'_>]) -> (usize, io::Result<()>) {
+        let tails: Vec<(usize, usize)> = batch
+            .iter()
+            .map(|p| {
+                let whole = p.block.bytes.len() / PAGE * PAGE;
+                (whole, (filled(p.block.bytes.len()) - whole) / PAGE)
+            })
+            .collect();
+        self.scratch.resize(tails.iter().map(|t| t.1).sum(), Page::default());
+        let mut pages = self.scratch.iter_mut();
+        for (piece, (whole, count)) in batch.iter().zip(&tails) {
+            let mut tail = piece.block.bytes[*whole..].to_vec();
+            fill_up(&mut tail);
+            for chunk in tail.chunks_exact(PAGE).take(*count) {
+                if let Some(page) = pages.next() {
+                    page.0.copy_from_slice(chunk);
+                }
+            }
+        }
+        let mut pages = self.scratch.iter();
+        let mut slices = Vec::with_capacity(batch.len() * 3);
+        for (piece, (whole, count)) in batch.iter().zip(&tails) {
+            if *whole > 0 {
+                slices.push(IoSlice::new(&piece.block.bytes[..*whole]));
+            }
+            slices.extend(pages.by_ref().take(*count).map(|page| IoSlice::new(&page.0)));
+        }
+        let wrote = write_all(&self.file, &slices, self.end);
+        let (mut bytes, result) = match wrote {
+            Ok(n) => (n, Ok(())),
+            Err((n, e)) => (n, Err(e)),
+        };
+        let mut written = 0;
+        for piece in batch {
+            let cost = Self::cost(piece);
+            if bytes < cost {
+                break;
+            }
+            bytes -= cost;
+            self.end += cost;
+            self.packets[piece.interface as usize] += u64::from(piece.block.contents.packets);
+            written += 1;
+        }
+        (written, result)
+    }
+
+    fn append(&mut self, mut bytes: Vec<u8>) -> io::Result<()> {
+        fill_up(&mut bytes);
+        let pages: Vec<Page> = bytes
+            .chunks_exact(PAGE)
+            .map(|chunk| {
+                let mut page = Page::default();
+                page.0.copy_from_slice(chunk);
+                page
+            })
+            .collect();
+        let slices: Vec<IoSlice<'_>> = pages.iter().map(|p| IoSlice::new(&p.0)).collect();
+        write_all(&self.file, &slices, self.end).map_err(|(_, e)| e)?;
+        self.end += bytes.len() as u64;
+        Ok(())
+    }
+
+    /// Ends the segment with statistics, cuts what is torn or was set aside behind its end, and
+    /// makes it durable. `statistics` is left out where the disk takes nothing more.
+    pub fn close(mut self, statistics: &[StatisticsBlock]) -> io::Result<(SegmentName, u64)> {
+        let mut tail = Vec::new();
+        for s in statistics {
+            pcapng::statistics(&mut tail, s);
+        }
+        // Where the tail does not fit, the packets before it still count.
+        let _ = if tail.is_empty() { Ok(()) } else { self.append(tail) };
+        self.file.set_len(self.end)?;
+        self.file.sync()?;
+        Ok((self.name, self.end))
+    }
+}
+
+/// A block's length on disk: with filling up to a page, for which at least
+/// [`pcapng::MIN_FILL`] bytes are needed if any.
+fn filled(len: usize) -> usize {
+    let page = len.next_multiple_of(PAGE);
+    if page != len && page - len < pcapng::MIN_FILL { page + PAGE } else { page }
+}
+
+fn fill_up(bytes: &mut Vec<u8>) {
+    let gap = filled(bytes.len()) - bytes.len();
+    if gap > 0 {
+        pcapng::fill(bytes, gap);
+    }
+}
+
+/// Writes all of it; an error says how many bytes were written before.
+fn write_all<F: File>(file: &F, slices: &[IoSlice<'_>], offset: u64) -> Result<u64, (u64, io::Error)> {
+    let total: usize = slices.iter().map(|s| s.len()).sum();
+    let mut done = 0;
+    while done < total {
+        // Where a call wrote less than all, go on behind it, at a page's border.
+        let mut skip = done;
+        let mut rest = Vec::with_capacity(slices.len());
+        for slice in slices {
+            if skip >= slice.len() {
+                skip -= slice.len();
+            } else {
+                rest.push(IoSlice::new(&slice[skip..]));
+                skip = 0;
+            }
+        }
+        let wrote = match file.write_at(&rest, offset + done as u64) {
+            Ok(0) => Err(io::Error::from(io::ErrorKind::WriteZero)),
+            other => other,
+        };
+        match wrote {
+            Ok(n) if n % PAGE == 0 || done + n == total => done += n,
+            // Direct I/O cannot go on in the middle of a page.
+            Ok(n) => done += n / PAGE * PAGE,
+            Err(e) => return Err((done as u64, e)),
+        }
+    }
+    Ok(done as u64)
+}
+
+/// Whether a file begins as a segment of this program does.
+pub(crate) fn is_ours(path: &Path) -> bool {
+    let mut head = Vec::new();
+    let Ok(file) = fs::File::open(path) else { return false };
+    if file.take(4096).read_to_end(&mut head).is_err() {
+        return false;
+    }
+    match Reader::new(&head).next() {
+        Some(Ok(Record::Section(s))) => {
+            s.application.is_some_and(|a| a.starts_with(APPLICATION_PREFIX))
+        }
+        _ => false,
+    }
+}
+
+/// Packets in a closed segment, from the statistics at its end; `None` where there are none, as in
+/// a segment that was not closed.
+pub(crate) fn packets_in(path: &Path) -> Option<u64> {
+    const WINDOW: u64 = 1 << 20;
+    let mut file = fs::File::open(path).ok()?;
+    let len = file.metadata().ok()?.len();
+    let start = len.saturating_sub(WINDOW);
+    file.seek(SeekFrom::Start(start)).ok()?;
+    let mut tail = Vec::new();
+    file.take(WINDOW).read_to_end(&mut tail).ok()?;
+
+    // Backwards by the lengths at the blocks' ends, past filling, until a packet.
+    let mut end = tail.len();
+    let mut sum = None;
+    loop {
+        let word = tail.get(end.checked_sub(4)?..end)?;
+        let total = u32::from_ne_bytes(word.try_into().ok()?) as usize;
+        let block = tail.get(end.checked_sub(total)?..end)?;
+        let kind = u32::from_ne_bytes(block.get(..4)?.try_into().ok()?);
+        match kind {
+            pcapng::INTERFACE_STATISTICS => {
+                sum = Some(sum.unwrap_or(0) + delivered(block)?);
+            }
+            pcapng::CUSTOM_NO_COPY => {}
+            _ => return sum,
+        }
+        end -= total;
+    }
+}
+
+fn delivered(block: &[u8]) -> Option<u64> {
+    // The reader wants a section header first.
+    let mut section = Vec::new();
+    pcapng::section_header(&mut section, "", "", None);
+    section.extend(block);
+    match Reader::new(&section).nth(1)? {
+        Ok(Record::Statistics(s)) => s.delivered,
+        _ => None,
+    }
+}

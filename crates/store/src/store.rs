@@ -1,0 +1,120 @@
+//! A store: a directory of segments, and the lock of the one recorder that writes there.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{FlockOperation, Mode, OFlags, flock};
+
+use crate::SegmentName;
+use crate::segment;
+
+const LOCK: &str = ".tapdeck.lock";
+/// The segment that is set aside before it is needed. It has no contents worth a name yet.
+pub(crate) const NEXT: &str = ".tapdeck-next";
+
+/// Why a directory cannot be recorded into.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// it is something else
+    #[error("{0} is not a directory")]
+    NotADirectory(PathBuf),
+    /// no permission
+    #[error("no permission to write in {0}")]
+    Permission(PathBuf),
+    /// another recorder writes there
+    #[error("{dir} is in use by another recorder{}: take another directory, or stop that one", of(*pid))]
+    InUse { dir: PathBuf, pid: Option<u32> },
+    /// anything else the file system says
+    #[error("cannot use {dir}: {source}")]
+    Io { dir: PathBuf, source: io::Error },
+}
+
+fn of(pid: Option<u32>) -> String {
+    pid.map(|p| format!(" (process {p})")).unwrap_or_default()
+}
+
+/// A segment on disk.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Stored {
+    pub name: SegmentName,
+    /// Bytes it takes on disk.
+    pub bytes: u64,
+    /// Packets in it, where that is known without reading it.
+    pub packets: Option<u64>,
+}
+
+/// A directory, locked for one recorder as long as this value lives.
+#[derive(Debug)]
+pub struct Store {
+    dir: PathBuf,
+    _lock: rustix::fd::OwnedFd,
+}
+
+impl Store {
+    /// Opens a directory for recording, making it if need be.
+    pub fn open(dir: &Path) -> Result<Self, Error> {
+        let fail = |source: io::Error| match source.kind() {
+            io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => {
+                Error::Permission(dir.to_owned())
+            }
+            io::ErrorKind::NotADirectory | io::ErrorKind::AlreadyExists => {
+                Error::NotADirectory(dir.to_owned())
+            }
+            _ => Error::Io { dir: dir.to_owned(), source },
+        };
+        fs::create_dir_all(dir).map_err(fail)?;
+        let path = dir.join(LOCK);
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC;
+        let lock = rustix::fs::open(&path, flags, Mode::from_raw_mode(0o640))
+            .map_err(|e| fail(e.into()))?;
+        if let Err(e) = flock(&lock, FlockOperation::NonBlockingLockExclusive) {
+            if e != rustix::io::Errno::WOULDBLOCK {
+                return Err(fail(e.into()));
+            }
+            let pid = fs::read_to_string(&path).ok().and_then(|s| s.trim().parse().ok());
+            return Err(Error::InUse { dir: dir.to_owned(), pid });
+        }
+        rustix::fs::ftruncate(&lock, 0).map_err(|e| fail(e.into()))?;
+        let pid = format!("{}\n", std::process::id());
+        // On a full disk the lock works without it.
+        let _ = rustix::io::pwrite(&lock, pid.as_bytes(), 0);
+        match fs::remove_file(dir.join(NEXT)) {
+            Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(fail(e)),
+            _ => {}
+        }
+        Ok(Self { dir: dir.to_owned(), _lock: lock })
+    }
+
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// The segments of a directory, oldest first. Anything that does not have a segment's name and
+    /// begin as a segment does is not ours and is left out.
+    pub fn segments(dir: &Path) -> io::Result<Vec<Stored>> {
+        let mut found = Vec::new();
+        for entry in fs::read_dir(dir)? {
+            let entry = entry?;
+            let Some(name) = entry.file_name().to_str().and_then(SegmentName::parse) else { continue };
+            let meta = match entry.metadata() {
+                Ok(meta) => meta,
+                Err(e) if e.kind() == io::ErrorKind::NotFound => continue,
+                Err(e) => return Err(e),
+            };
+            if !meta.is_file() || !segment::is_ours(&entry.path()) {
+                continue;
+            }
+            found.push(Stored { name, bytes: on_disk(&meta), packets: None });
+        }
+        found.sort_by(|a, b| a.name.cmp(&b.name));
+        Ok(found)
+    }
+}
+
+/// Bytes that a file takes on disk, which is less than its length where it has holes and more where
+/// space was set aside.
+pub(crate) fn on_disk(meta: &fs::Metadata) -> u64 {
+    use std::os::unix::fs::MetadataExt;
+    meta.blocks() * 512
+}

@@ -1,0 +1,48 @@
+//! What a writer has done, for others to read while it works.
+
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+/// Counts of one pcapng interface.
+#[derive(Debug, Default)]
+pub struct InterfaceTotals {
+    /// Packets in the output.
+    pub packets: AtomicU64,
+    /// Bytes of their frames.
+    pub frame_bytes: AtomicU64,
+    /// Packets that were in the ring when the recorder had to stop.
+    pub unwritten: AtomicU64,
+}
+
+/// Counts of a recording. Each has one writer; readers may see them a moment apart.
+#[derive(Debug, Default)]
+pub struct Totals {
+    pub interfaces: Vec<InterfaceTotals>,
+    /// Bytes written, with headers and filling.
+    pub bytes_written: AtomicU64,
+    /// Segments begun.
+    pub segments: AtomicU64,
+    /// Segments that retention deleted, and their packets.
+    pub segments_deleted: AtomicU64,
+    pub packets_deleted: AtomicU64,
+    /// Writes that failed.
+    pub write_errors: AtomicU64,
+    /// The longest time between two segments in which nothing could be written, nanoseconds.
+    pub rotation_ns_max: AtomicU64,
+    /// Not 0 while nothing can be written: the error number.
+    pub stalled_errno: AtomicU64,
+    /// Bytes that closed segments take on disk.
+    pub bytes_stored: AtomicU64,
+}
+
+impl Totals {
+    pub fn new(interfaces: usize) -> Self {
+        Self {
+            interfaces: (0..interfaces).map(|_| InterfaceTotals::default()).collect(),
+            ..Self::default()
+        }
+    }
+
+    pub(crate) fn add(counter: &AtomicU64, n: u64) {
+        counter.fetch_add(n, Relaxed);
+    }
+}

@@ -1,0 +1,270 @@
+//! Empties rings into a sink.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+
+use tapdeck_packet::ring::{Block, Contents, Ring};
+
+use crate::Totals;
+
+/// A block and whose it is.
+#[derive(Clone, Copy, Debug)]
+pub struct Piece<'a> {
+    /// The pcapng interface id of its packets.
+    pub interface: u32,
+    pub block: Block<'a>,
+}
+
+/// What a sink did with a batch.
+#[derive(Debug)]
+pub enum Outcome {
+    /// The first so many blocks are written; the others may be offered again at once.
+    Written(usize),
+    /// The first so many blocks are written; no more can be at present.
+    Stalled(usize, std::io::Error),
+    /// The first so many blocks are written, and there is nobody to write for any more.
+    Ended(usize),
+    /// The first so many blocks are written; nothing can be from now on.
+    Failed(usize, std::io::Error),
+}
+
+/// Where blocks go.
+pub trait Sink: Send {
+    /// Writes blocks. All of them are of one epoch, and of the same one as those before unless
+    /// [`Sink::begin_epoch`] was called in between.
+    fn write(&mut self, batch: &[Piece<'_>]) -> Outcome;
+
+    /// Blocks from now on are of another epoch.
+    fn begin_epoch(&mut self, epoch: u8);
+
+    /// Called at least every 10 ms or after each write, for what depends on time. `lost` holds
+    /// for each interface the packets dropped so far.
+    fn tick(&mut self, lost: &[u64]);
+
+    /// Writes what ends the output. `lost` as in [`Sink::tick`].
+    fn finish(&mut self, lost: &[u64]) -> std::io::Result<()>;
+}
+
+/// Blocks in one batch at most: enough for a large write, few enough that the rings get them back soon.
+const BATCH: usize = 8;
+const SHORTEST_WAIT: Duration = Duration::from_micros(500);
+const LONGEST_WAIT: Duration = Duration::from_millis(8);
+/// How long a writer that was told to stop waits for a sink that cannot write.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// Empties rings into a sink, on a thread of its own.
+pub struct Writer<S> {
+    rings: Vec<Box<dyn Ring>>,
+    sink: S,
+    totals: Arc<Totals>,
+    epoch: u8,
+    first: usize,
+    /// Packets that may still be written.
+    left: u64,
+}
+
+impl<S: Sink> Writer<S> {
+    /// `totals` has an entry for every interface id of the rings.
+    pub fn new(rings: Vec<Box<dyn Ring>>, sink: S, totals: Arc<Totals>) -> Self {
+        let epoch = rings.first().map_or(0, |r| r.epoch());
+        Self { rings, sink, totals, epoch, first: 0, left: u64::MAX }
+    }
+
+    /// Ends after so many packets, to the packet.
+    #[must_use]
+    pub fn limit(mut self, packets: u64) -> Self {
+        self.left = packets;
+        self
+    }
+
+    /// Writes until `stop` is set and the rings are empty, or until the sink's end. When `stop` is
+    /// set, the rings' producers have ended and every block is closed. `abandon` ends it
+    /// sooner. Packets that could not be written are counted.
+    pub fn run(mut self, stop: &AtomicBool, abandon: &AtomicBool) -> std::io::Result<()> {
+        let mut wait = SHORTEST_WAIT;
+        let mut stalled_since: Option<Instant> = None;
+        let mut failure = None;
+        loop {
+            // Read before the rings are looked at: nothing comes after it was set.
+            let stopping = stop.load(Relaxed);
+            let turn = self.turn();
+            let lost = self.lost();
+            self.sink.tick(&lost);
+            match turn {
+                Turn::Wrote => {
+                    wait = SHORTEST_WAIT;
+                    stalled_since = None;
+                    self.totals.stalled_errno.store(0, Relaxed);
+                    continue;
+                }
+                Turn::Ended => break,
+                Turn::Failed(e) => {
+                    failure = Some(e);
+                    break;
+                }
+                Turn::Idle if stopping && self.rings.iter().all(|r| r.caught_up()) => break,
+                Turn::Idle => {}
+                Turn::Stalled(e) => {
+                    let errno = e.raw_os_error().unwrap_or(5);
+                    self.totals.stalled_errno.store(errno as u64, Relaxed);
+                    let since = *stalled_since.get_or_insert_with(Instant::now);
+                    if stopping && since.elapsed() > PATIENCE {
+                        break;
+                    }
+                }
+            }
+            if abandon.load(Relaxed) {
+                break;
+            }
+            std::thread::sleep(wait);
+            wait = (wait * 2).min(LONGEST_WAIT);
+        }
+        self.count_unwritten();
+        let lost = self.lost();
+        self.sink.finish(&lost)?;
+        failure.map_or(Ok(()), Err)
+    }
+
+    fn lost(&self) -> Vec<u64> {
+        let mut lost = vec![0; self.totals.interfaces.len()];
+        for ring in &self.rings {
+            lost[ring.interface() as usize] += ring.lost();
+        }
+        lost
+    }
+
+    fn turn(&mut self) -> Turn {
+        let mut from = Vec::with_capacity(BATCH);
+        let mut batch = Vec::with_capacity(BATCH);
+        // Ring after ring, each with a part of the batch, and another one first every time.
+        let share = (BATCH / self.rings.len().max(1)).max(1);
+        for i in 0..self.rings.len() {
+            let at = (self.first + i) % self.rings.len();
+            let ring = &self.rings[at];
+            for ahead in 0..share.min(BATCH - batch.len()) {
+                let Some(block) = ring.peek(ahead as u32) else { break };
+                if block.contents.epoch != self.epoch {
+                    break;
+                }
+                let before: u64 = batch.iter().map(packets_of).sum();
+                if before >= self.left {
+                    break;
+                }
+                from.push(at);
+                let block = first_packets(block, self.left - before);
+                batch.push(Piece { interface: ring.interface(), block });
+            }
+        }
+        self.first = (self.first + 1) % self.rings.len().max(1);
+        if batch.is_empty() {
+            return self.next_epoch();
+        }
+        let outcome = self.sink.write(&batch);
+        let (written, turn) = match outcome {
+            Outcome::Written(n) => (n, Turn::Wrote),
+            Outcome::Stalled(n, e) => (n, Turn::Stalled(e)),
+            Outcome::Ended(n) => (n, Turn::Ended),
+            Outcome::Failed(n, e) => (n, Turn::Failed(e)),
+        };
+        for piece in &batch[..written] {
+            let totals = &self.totals.interfaces[piece.interface as usize];
+            Totals::add(&totals.packets, u64::from(piece.block.contents.packets));
+            Totals::add(&totals.frame_bytes, u64::from(piece.block.contents.frame_bytes));
+        }
+        self.left -= batch[..written].iter().map(packets_of).sum::<u64>();
+        for at in from.into_iter().take(written) {
+            self.rings[at].release(1);
+        }
+        if self.left == 0 { Turn::Ended } else { turn }
+    }
+
+    /// Begins the next epoch once nothing of the present one is left in any ring.
+    fn next_epoch(&mut self) -> Turn {
+        let current = self.epoch;
+        let mut next = None;
+        for ring in &self.rings {
+            match ring.peek(0) {
+                Some(block) if block.contents.epoch == current => return Turn::Idle,
+                Some(block) => next = Some(block.contents.epoch),
+                None if ring.epoch() == current || !ring.caught_up() => return Turn::Idle,
+                None => {}
+            }
+        }
+        match next {
+            Some(epoch) => {
+                self.epoch = epoch;
+                self.sink.begin_epoch(epoch);
+                Turn::Wrote
+            }
+            None => Turn::Idle,
+        }
+    }
+
+    fn count_unwritten(&self) {
+        if self.left == 0 {
+            // What came after the last packet that was asked for is nobody's loss.
+            return;
+        }
+        for ring in &self.rings {
+            let totals = &self.totals.interfaces[ring.interface() as usize];
+            let mut ahead = 0;
+            while let Some(block) = ring.peek(ahead) {
+                Totals::add(&totals.unwritten, u64::from(block.contents.packets));
+                ahead += 1;
+            }
+        }
+    }
+}
+
+fn packets_of(piece: &Piece<'_>) -> u64 {
+    u64::from(piece.block.contents.packets)
+}
+
+/// A block cut behind its first `n` packets.
+fn first_packets(block: Block<'_>, n: u64) -> Block<'_> {
+    if u64::from(block.contents.packets) <= n {
+        return block;
+    }
+    let word = |at: usize| {
+        let bytes = block.bytes.get(at..at + 4).and_then(|b| b.try_into().ok());
+        bytes.map_or(0, u32::from_ne_bytes)
+    };
+    let (mut end, mut packets, mut frame_bytes) = (0, 0, 0);
+    while u64::from(packets) < n && word(end + 4) != 0 {
+        // Type, length, and in a packet block 20 bytes on the captured length.
+        if word(end) == tapdeck_packet::pcapng::ENHANCED_PACKET {
+            packets += 1;
+            frame_bytes += word(end + 20);
+        }
+        end += word(end + 4) as usize;
+    }
+    let contents = Contents { packets, frame_bytes, ..block.contents };
+    Block { bytes: &block.bytes[..end], contents }
+}
+
+enum Turn {
+    Wrote,
+    Idle,
+    Stalled(std::io::Error),
+    Ended,
+    Failed(std::io::Error),
+}
+
+/// Writes nothing, for measuring everything before the disk.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Nothing;
+
+impl Sink for Nothing {
+    fn write(&mut self, batch: &[Piece<'_>]) -> Outcome {
+        Outcome::Written(batch.len())
+    }
+
+    fn begin_epoch(&mut self, _: u8) {}
+
+    fn tick(&mut self, _: &[u64]) {}
+
+    fn finish(&mut self, _: &[u64]) -> std::io::Result<()> {
+        Ok(())
+    }
+}

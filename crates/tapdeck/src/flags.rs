@@ -1,0 +1,169 @@
+//! The command line's flags, and their check before anything is touched.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use tapdeck_store::MinFree;
+
+use crate::units;
+
+/// A fault in how the command was called.
+#[derive(Debug)]
+pub struct Usage(pub String);
+
+impl std::fmt::Display for Usage {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Usage {}
+
+/// A network tap with a tape deck behind it: records packets to disk and loses none silently.
+#[derive(Debug, Parser)]
+#[command(version, arg_required_else_help = true)]
+pub struct Cli {
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    Record(Box<Record>),
+    Probe(Probe),
+}
+
+/// Record the packets of network interfaces, until Ctrl-C.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  tapdeck record -i eth0 --dir /var/tape --keep-bytes 100GiB
+  tapdeck record -i eth0,eth1 --hook xdp --dir /var/tape --keep-time 7d --min-free 5%
+  tapdeck record -i eth0 -w - | tshark -r -
+  tapdeck record -i eth0 --hook tpacket --filter 'port 53' -w dns.pcapng --duration 30s")]
+pub struct Record {
+    /// Interfaces to record, separated by commas
+    #[arg(short, long = "interface", value_name = "IFACE[,IFACE]", value_delimiter = ',', required = true)]
+    pub interfaces: Vec<String>,
+
+    /// Record into a store: a directory of pcapng segments
+    #[arg(long, value_name = "DIR")]
+    pub dir: Option<PathBuf>,
+
+    /// Record into one pcapng file; - is standard output
+    #[arg(short, long, value_name = "FILE")]
+    pub write: Option<PathBuf>,
+
+    /// Do everything but write, for experiments
+    #[arg(long)]
+    pub no_store: bool,
+
+    /// Where packets are taken; auto: tcx where the interface carries an IP address, else xdp
+    #[arg(long, value_enum, default_value_t = HookChoice::Auto)]
+    pub hook: HookChoice,
+
+    /// What happens to a packet after capture [default: pass; afxdp can only consume]
+    #[arg(long, value_enum)]
+    pub deliver: Option<DeliverChoice>,
+
+    /// Keep at most so many bytes of a packet
+    #[arg(long, value_name = "BYTES", default_value = "262144", value_parser = clap::value_parser!(u32).range(1..=262_144))]
+    pub snaplen: u32,
+
+    /// Record only packets that match, as in pcap-filter(7); hooks tpacket and recv
+    #[arg(long, value_name = "EXPR")]
+    pub filter: Option<String>,
+
+    /// Do not put the interfaces into promiscuous mode
+    #[arg(short = 'p', long)]
+    pub no_promiscuous: bool,
+
+    /// Begin a new segment at this size
+    #[arg(long, value_name = "SIZE", value_parser = units::size)]
+    pub segment_size: Option<u64>,
+
+    /// Begin a new segment when one is this old
+    #[arg(long, value_name = "TIME", default_value = "60s", value_parser = units::duration)]
+    pub segment_time: Duration,
+
+    /// Delete the oldest segments so that the store takes at most this much
+    #[arg(long, value_name = "SIZE", value_parser = units::size)]
+    pub keep_bytes: Option<u64>,
+
+    /// Delete segments that are older
+    #[arg(long, value_name = "TIME", value_parser = units::duration)]
+    pub keep_time: Option<Duration>,
+
+    /// Keep at most so many segments
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub keep_segments: Option<u64>,
+
+    /// Delete the oldest segments so that so much of the disk stays free
+    #[arg(long, value_name = "SIZE|PERCENT", value_parser = units::min_free)]
+    pub min_free: Option<MinFree>,
+
+    /// Memory for the rings of each interface
+    #[arg(long, value_name = "SIZE", default_value = "64MiB", value_parser = units::size)]
+    pub ring_bytes: u64,
+
+    /// Unit of the rings and of writing, a power of two from 64KiB to 4MiB
+    #[arg(long, value_name = "SIZE", default_value = "1MiB", value_parser = units::size)]
+    pub block_bytes: u64,
+
+    /// A packet is in the output and readable within this time
+    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = units::duration)]
+    pub flush: Duration,
+
+    /// Write past the page cache (`O_DIRECT`); auto: where the file system can
+    #[arg(long, value_enum, default_value_t = DirectChoice::Auto)]
+    pub direct: DirectChoice,
+
+    /// Stop after so many packets
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub count: Option<u64>,
+
+    /// Stop after this time
+    #[arg(long, value_name = "TIME", value_parser = units::duration)]
+    pub duration: Option<Duration>,
+
+    /// Write one JSON object of counters a second, and a last one; - is standard output
+    #[arg(long, value_name = "FILE")]
+    pub stats_json: Option<PathBuf>,
+}
+
+/// Say what this kernel and its network interfaces can do.
+#[derive(Debug, Args)]
+#[command(after_help = "Example:
+  tapdeck probe -i eth0")]
+pub struct Probe {
+    /// Only this interface
+    #[arg(short, long, value_name = "IFACE")]
+    pub interface: Option<String>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum HookChoice {
+    Auto,
+    Xdp,
+    XdpGeneric,
+    Tcx,
+    Netfilter,
+    Tpacket,
+    Recv,
+    Afxdp,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum DeliverChoice {
+    /// It goes on as if nobody had looked
+    Pass,
+    /// It ends here
+    Consume,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum DirectChoice {
+    Auto,
+    On,
+    Off,
+}

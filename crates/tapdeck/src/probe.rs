@@ -1,0 +1,9 @@
+//! `tapdeck probe`.
+
+use anyhow::Result;
+
+use crate::flags;
+
+pub fn run(_flags: &flags::Probe) -> Result<()> {
+    Ok(())
+}

@@ -1,0 +1,385 @@
+//! What the user learns: the live line, the JSON, the summary.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{IsTerminal, Write, stderr, stdout};
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
+
+use anyhow::{Context, Result};
+use serde::Serialize;
+use tapdeck_capture::{Capture, Step};
+use tapdeck_packet::account::Counters;
+use tapdeck_store::{Log, MinFree, Totals};
+
+use super::resolve::{Plan, Target};
+use crate::units::{show_bytes, show_count, show_rate};
+
+/// One object of `--stats-json`.
+#[derive(Serialize)]
+struct Json<'a> {
+    #[serde(flatten)]
+    sum: Counters,
+    interfaces: BTreeMap<&'a str, Interface>,
+    hook: String,
+    bytes_written: u64,
+    segments: u64,
+    segments_deleted: u64,
+    packets_deleted: u64,
+    write_errors: u64,
+    clock_steps: u64,
+    rotation_us_max: u64,
+    ring_bytes: u64,
+    ring_used_max: u64,
+    elapsed_s: u64,
+    elapsed_us: u64,
+    cpu_user_s: f64,
+    cpu_system_s: f64,
+    context_switches: u64,
+    max_rss_bytes: u64,
+    #[serde(rename = "final")]
+    is_final: bool,
+}
+
+#[derive(Serialize)]
+struct Interface {
+    #[serde(flatten)]
+    counters: Counters,
+    hook: &'static str,
+}
+
+/// Where the terminal's live line stands, shared with whoever logs.
+struct Line {
+    terminal: bool,
+    shown: bool,
+}
+
+impl Line {
+    fn say(&mut self, text: &str) {
+        let clear = if self.shown { "\r\x1b[K" } else { "" };
+        self.shown = false;
+        eprintln!("{clear}tapdeck: {text}");
+    }
+
+    fn show(&mut self, text: &str) {
+        if self.terminal {
+            self.shown = true;
+            eprint!("\r\x1b[K{text}");
+            let _ = stderr().flush();
+        }
+    }
+}
+
+/// Tells the user about a recording.
+pub struct Report {
+    plan: Plan,
+    totals: Arc<Totals>,
+    line: Arc<Mutex<Line>>,
+    json: Option<Box<dyn Write>>,
+    began: Instant,
+    ring_used_max: u64,
+    clock_steps: u64,
+    last: (Counters, u64),
+}
+
+impl Report {
+    pub fn new(plan: &Plan, totals: Arc<Totals>) -> Result<Self> {
+        let json: Option<Box<dyn Write>> = match &plan.stats_json {
+            None => None,
+            Some(path) if path.as_os_str() == "-" => Some(Box::new(stdout())),
+            Some(path) => {
+                let file = File::create(path).with_context(|| format!("cannot write {}", path.display()))?;
+                Some(Box::new(file))
+            }
+        };
+        let line = Line { terminal: stderr().is_terminal(), shown: false };
+        Ok(Self {
+            plan: plan.clone(),
+            totals,
+            line: Arc::new(Mutex::new(line)),
+            json,
+            began: Instant::now(),
+            ring_used_max: 0,
+            clock_steps: 0,
+            last: (Counters::default(), 0),
+        })
+    }
+
+    /// A way for other threads to tell the user something.
+    pub fn log(&self) -> Log {
+        let line = self.line.clone();
+        Arc::new(move |text| line.lock().unwrap_or_else(PoisonError::into_inner).say(text))
+    }
+
+    pub fn warn(&self, text: &str) {
+        self.line.lock().unwrap_or_else(PoisonError::into_inner).say(text);
+    }
+
+    pub fn started(&mut self, captures: &[Capture]) {
+        self.began = Instant::now();
+        for (capture, reason) in captures.iter().zip(&self.plan.reasons) {
+            let g = capture.rings()[0].geometry();
+            let reason = reason.map(|r| format!(" (auto: {r})")).unwrap_or_default();
+            self.warn(&format!(
+                "recording {} at hook {}{reason}, {} ring{} of {}, {} of memory",
+                capture.interface().name,
+                capture.config().hook,
+                g.nrings,
+                if g.nrings == 1 { "" } else { "s" },
+                show_bytes(u64::from(g.ring_bytes())),
+                show_bytes(capture.memory_bytes()),
+            ));
+            for warning in capture.warnings() {
+                self.warn(&warning);
+            }
+        }
+    }
+
+    /// Looks how full the rings are.
+    pub fn sample(&mut self, captures: &[Capture]) {
+        for ring in captures.iter().flat_map(Capture::rings) {
+            let full = u64::from(ring.geometry().ring_bytes());
+            let used = if ring.losses().ring > 0 { full } else { ring.fill_bytes().min(full) };
+            self.ring_used_max = self.ring_used_max.max(used);
+        }
+    }
+
+    pub fn clock_stepped(&mut self, step: Step) {
+        self.clock_steps += 1;
+        self.warn(&format!(
+            "the clock was stepped by {:+.3} s; a new segment begins",
+            step.by_ns as f64 / 1e9
+        ));
+    }
+
+    pub fn interface_event(&self, capture: &Capture, event: tapdeck_capture::Event) {
+        use tapdeck_capture::Event::{Back, Gone, LinkDown, LinkUp};
+        let what = match event {
+            Gone => "is gone; waiting for it to come back",
+            Back => "is back; recording goes on",
+            LinkDown => "has no link",
+            LinkUp => "has a link again",
+        };
+        self.warn(&format!("{} {what}", capture.interface().name));
+    }
+
+    fn counters(&self, captures: &[Capture]) -> Vec<Counters> {
+        let mut id = 0;
+        captures
+            .iter()
+            .map(|capture| {
+                let losses = capture.losses();
+                let nic = capture.nic();
+                let mut c = Counters {
+                    dropped_ring: losses.ring,
+                    dropped_contended: losses.contended,
+                    dropped_unreadable: losses.unreadable,
+                    nic_received: nic.rx_packets + nic.rx_missed,
+                    nic_dropped: nic.rx_missed,
+                    nic_sent: nic.tx_packets,
+                    ..Counters::default()
+                };
+                for _ in capture.rings() {
+                    let t = &self.totals.interfaces[id];
+                    c.captured += t.packets.load(Relaxed);
+                    c.bytes_captured += t.frame_bytes.load(Relaxed);
+                    c.dropped_unwritten += t.unwritten.load(Relaxed);
+                    id += 1;
+                }
+                c.dropped_other = c.dropped_contended + c.dropped_unreadable + c.dropped_unwritten;
+                c.seen = c.captured + c.filtered + c.dropped();
+                c
+            })
+            .collect()
+    }
+
+    fn write_json(&mut self, captures: &[Capture], each: &[Counters], sum: Counters, is_final: bool) {
+        let Some(out) = &mut self.json else { return };
+        let usage = used();
+        let t = &self.totals;
+        let interfaces = captures
+            .iter()
+            .zip(each)
+            .map(|(capture, counters)| {
+                let hook = capture.config().hook.name();
+                (capture.interface().name.as_str(), Interface { counters: *counters, hook })
+            })
+            .collect();
+        let mut hooks: Vec<_> = captures.iter().map(|c| c.config().hook.name()).collect();
+        hooks.dedup();
+        let json = Json {
+            sum,
+            interfaces,
+            hook: hooks.join(","),
+            bytes_written: t.bytes_written.load(Relaxed),
+            segments: t.segments.load(Relaxed),
+            segments_deleted: t.segments_deleted.load(Relaxed),
+            packets_deleted: t.packets_deleted.load(Relaxed),
+            write_errors: t.write_errors.load(Relaxed),
+            clock_steps: self.clock_steps,
+            rotation_us_max: t.rotation_ns_max.load(Relaxed) / 1000,
+            ring_bytes: captures.iter().map(Capture::memory_bytes).sum(),
+            ring_used_max: self.ring_used_max,
+            elapsed_s: self.began.elapsed().as_secs(),
+            elapsed_us: self.began.elapsed().as_micros() as u64,
+            cpu_user_s: usage.user_s,
+            cpu_system_s: usage.system_s,
+            context_switches: usage.switches,
+            max_rss_bytes: usage.max_rss_bytes,
+            is_final,
+        };
+        let written = serde_json::to_writer(&mut *out, &json)
+            .map_err(std::io::Error::from)
+            .and_then(|()| out.write_all(b"\n"))
+            .and_then(|()| out.flush());
+        if let Err(e) = written {
+            self.json = None;
+            // Whoever read it has gone; the recording goes on.
+            if e.kind() != std::io::ErrorKind::BrokenPipe {
+                self.warn(&format!("cannot write statistics any more: {e}"));
+            }
+        }
+    }
+
+    /// Once a second.
+    pub fn second(&mut self, captures: &[Capture]) {
+        let each = self.counters(captures);
+        let sum = total(&each);
+        let written = self.totals.bytes_written.load(Relaxed);
+        self.write_json(captures, &each, sum, false);
+        let (before, written_before) = self.last;
+        let packets = sum.captured + sum.dropped() - before.captured - before.dropped();
+        let bits = (sum.bytes_captured - before.bytes_captured) * 8;
+        let disk = written - written_before;
+        self.last = (sum, written);
+        let rings = captures.iter().flat_map(Capture::rings);
+        let fill = rings.map(|r| r.fill_bytes() * 100 / u64::from(r.geometry().ring_bytes())).max();
+        let stalled = match self.totals.stalled_errno.load(Relaxed) {
+            0 => String::new(),
+            e => format!(", CANNOT WRITE: {}", std::io::Error::from_raw_os_error(e as i32)),
+        };
+        let text = format!(
+            "{}pkt/s {}bit/s, {} captured, {} dropped, ring {} %, disk {}/s{}{stalled}",
+            show_rate(packets as f64),
+            show_rate(bits as f64),
+            show_count(sum.captured),
+            show_count(sum.dropped()),
+            fill.unwrap_or(0),
+            show_bytes(disk),
+            self.time_left(disk),
+        );
+        self.line.lock().unwrap_or_else(PoisonError::into_inner).show(&text);
+    }
+
+    /// How long until the disk, or what retention allows of it, is full at this rate.
+    fn time_left(&self, bytes_per_second: u64) -> String {
+        let Target::Store { dir, retention, .. } = &self.plan.target else { return String::new() };
+        let Ok(s) = rustix::fs::statvfs(dir) else { return String::new() };
+        let free = s.f_bavail * s.f_frsize;
+        let kept_free = match retention.min_free {
+            Some(MinFree::Bytes(b)) => b,
+            Some(MinFree::Share(share)) => (s.f_blocks as f64 * s.f_frsize as f64 * share) as u64,
+            None => 0,
+        };
+        let mut left = free.saturating_sub(kept_free);
+        if let Some(keep) = retention.bytes {
+            left = left.min(keep.saturating_sub(self.totals.bytes_stored.load(Relaxed)));
+        }
+        let what = if retention.deletes() { "deletion" } else { "disk full" };
+        match left.checked_div(bytes_per_second) {
+            None => format!(", {} left", show_bytes(left)),
+            Some(seconds) => {
+                let time = humantime::format_duration(std::time::Duration::from_secs(seconds)).to_string();
+                let coarse: Vec<&str> = time.split(' ').take(2).collect();
+                format!(", {} until {what}, {}", coarse.join(" "), show_bytes(left))
+            }
+        }
+    }
+
+    /// The last words.
+    pub fn finished(&mut self, captures: &[Capture]) {
+        self.sample(captures);
+        let each = self.counters(captures);
+        let sum = total(&each);
+        self.write_json(captures, &each, sum, true);
+        for (capture, c) in captures.iter().zip(&each) {
+            self.warn(&format!("{}: {}", capture.interface().name, accounting(c)));
+        }
+        if each.len() > 1 {
+            self.warn(&format!("all: {}", accounting(&sum)));
+        }
+        let t = &self.totals;
+        let deleted = t.segments_deleted.load(Relaxed);
+        let place = match &self.plan.target {
+            Target::Store { dir, .. } => format!(
+                "{} in {} segment{} in {}{}",
+                show_bytes(t.bytes_written.load(Relaxed)),
+                show_count(t.segments.load(Relaxed)),
+                if t.segments.load(Relaxed) == 1 { "" } else { "s" },
+                dir.display(),
+                if deleted == 0 {
+                    String::new()
+                } else {
+                    format!(
+                        "; retention deleted {} with {} packets",
+                        show_count(deleted),
+                        show_count(t.packets_deleted.load(Relaxed))
+                    )
+                },
+            ),
+            Target::File(path) => format!("{} in {}", show_bytes(t.bytes_written.load(Relaxed)), path.display()),
+            Target::Stdout => format!("{} to standard output", show_bytes(t.bytes_written.load(Relaxed))),
+            Target::Nothing => "nothing was stored".into(),
+        };
+        self.warn(&place);
+    }
+}
+
+fn total(each: &[Counters]) -> Counters {
+    let mut sum = Counters::default();
+    each.iter().for_each(|c| sum.add(c));
+    sum
+}
+
+fn accounting(c: &Counters) -> String {
+    let mut text = format!(
+        "{} seen = {} captured + {} filtered + {} dropped",
+        show_count(c.seen),
+        show_count(c.captured),
+        show_count(c.filtered),
+        show_count(c.dropped())
+    );
+    for (n, cause) in [
+        (c.dropped_ring, "ring full"),
+        (c.dropped_contended, "ring contended"),
+        (c.dropped_unreadable, "unreadable"),
+        (c.dropped_unwritten, "not written at the end"),
+    ] {
+        if n > 0 {
+            text += &format!(" ({} {cause})", show_count(n));
+        }
+    }
+    text + &format!("; device received {}, dropped {}", show_count(c.nic_received), show_count(c.nic_dropped))
+}
+
+#[derive(Default)]
+struct Used {
+    user_s: f64,
+    system_s: f64,
+    switches: u64,
+    max_rss_bytes: u64,
+}
+
+/// What this process has used, getrusage(2).
+fn used() -> Used {
+    use nix::sys::resource::{UsageWho, getrusage};
+    use nix::sys::time::TimeValLike;
+    let Ok(u) = getrusage(UsageWho::RUSAGE_SELF) else { return Used::default() };
+    Used {
+        user_s: u.user_time().num_microseconds() as f64 / 1e6,
+        system_s: u.system_time().num_microseconds() as f64 / 1e6,
+        switches: (u.voluntary_context_switches() + u.involuntary_context_switches()) as u64,
+        max_rss_bytes: u.max_rss() as u64 * 1024,
+    }
+}

@@ -1,0 +1,169 @@
+//! From flags to values that make sense together. Looks at interfaces, changes nothing.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::Result;
+use tapdeck_capture::interface::Interface;
+use tapdeck_capture::{Config, Deliver, Hook};
+use tapdeck_store::Retention;
+
+use crate::flags::{self, DeliverChoice, DirectChoice, HookChoice, Usage};
+use crate::units::show_bytes;
+
+const DEFAULT_SEGMENT: u64 = 1 << 30;
+const SMALLEST_SEGMENT: u64 = 8 << 20;
+
+/// Where packets go.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Target {
+    Store { dir: PathBuf, segment_bytes: u64, segment_time: Duration, retention: Retention },
+    File(PathBuf),
+    Stdout,
+    Nothing,
+}
+
+/// A recording as it will be.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    pub interfaces: Vec<(String, Config)>,
+    /// Why each interface got its hook, where the user left it open.
+    pub reasons: Vec<Option<&'static str>>,
+    pub target: Target,
+    pub flush: Duration,
+    pub direct: DirectChoice,
+    pub count: Option<u64>,
+    pub duration: Option<Duration>,
+    pub stats_json: Option<PathBuf>,
+}
+
+fn usage<T>(text: impl Into<String>) -> Result<T> {
+    Err(Usage(text.into()).into())
+}
+
+impl Plan {
+    pub fn new(f: flags::Record) -> Result<Self> {
+        let target = target(&f)?;
+        if target == Target::Stdout && f.stats_json.as_ref().is_some_and(|p| p.as_os_str() == "-") {
+            return usage("-w - and --stats-json - both want standard output: name a file for one of them");
+        }
+        let mut interfaces: Vec<(String, Config)> = Vec::new();
+        let mut reasons = Vec::new();
+        for name in &f.interfaces {
+            if interfaces.iter().any(|(n, _)| n == name) {
+                return usage(format!("{name} is named twice"));
+            }
+            let (hook, reason) = choose_hook(f.hook, name, f.filter.is_some())?;
+            let deliver = choose_deliver(f.deliver, hook, name)?;
+            let config = Config {
+                hook,
+                deliver,
+                snaplen: f.snaplen,
+                ring_bytes: f.ring_bytes,
+                block_bytes: f.block_bytes,
+                promiscuous: !f.no_promiscuous,
+                filter: f.filter.clone(),
+            };
+            interfaces.push((name.clone(), config));
+            reasons.push(reason);
+        }
+        Ok(Self {
+            interfaces,
+            reasons,
+            target,
+            flush: f.flush,
+            direct: f.direct,
+            count: f.count,
+            duration: f.duration,
+            stats_json: f.stats_json,
+        })
+    }
+}
+
+fn target(f: &flags::Record) -> Result<Target> {
+    let chosen = [f.dir.is_some(), f.write.is_some(), f.no_store];
+    match chosen.iter().filter(|c| **c).count() {
+        0 => return usage("where to? --dir DIR records into a store, -w FILE into one file"),
+        1 => {}
+        _ => return usage("--dir, -w and --no-store exclude each other: take one"),
+    }
+    let retention = Retention {
+        bytes: f.keep_bytes,
+        age: f.keep_time,
+        segments: f.keep_segments,
+        min_free: f.min_free,
+    };
+    if f.dir.is_none() && (retention.deletes() || f.segment_size.is_some()) {
+        return usage("segments and retention belong to a store: give --dir");
+    }
+    if f.no_store {
+        return Ok(Target::Nothing);
+    }
+    if let Some(file) = &f.write {
+        return Ok(if file.as_os_str() == "-" { Target::Stdout } else { Target::File(file.clone()) });
+    }
+    let dir = f.dir.clone().unwrap_or_default();
+    let segment_bytes = segment_bytes(f)?;
+    Ok(Target::Store { dir, segment_bytes, segment_time: f.segment_time, retention })
+}
+
+/// The segment being written and the one set aside behind it count towards what is kept, so that
+/// the disk never holds more than was said.
+fn segment_bytes(f: &flags::Record) -> Result<u64> {
+    let smallest = SMALLEST_SEGMENT.max(4 * f.block_bytes);
+    if let Some(asked) = f.segment_size {
+        if asked < smallest {
+            return usage(format!("--segment-size {}: at least {}", show_bytes(asked), show_bytes(smallest)));
+        }
+        if f.keep_bytes.is_some_and(|keep| keep < 3 * asked) {
+            return usage(format!(
+                "--keep-bytes must be at least three times --segment-size ({}): one closed, one written, one set aside",
+                show_bytes(asked)
+            ));
+        }
+        return Ok(asked / 4096 * 4096);
+    }
+    match f.keep_bytes {
+        Some(keep) if keep < 4 * smallest => {
+            usage(format!("--keep-bytes {}: at least {}", show_bytes(keep), show_bytes(4 * smallest)))
+        }
+        Some(keep) => Ok((keep / 8).clamp(smallest, DEFAULT_SEGMENT) / 4096 * 4096),
+        None => Ok(DEFAULT_SEGMENT),
+    }
+}
+
+fn choose_hook(choice: HookChoice, name: &str, filter: bool) -> Result<(Hook, Option<&'static str>)> {
+    let hook = match choice {
+        HookChoice::Auto => return auto(name, filter),
+        HookChoice::Xdp => Hook::Xdp,
+        HookChoice::XdpGeneric => Hook::XdpGeneric,
+        HookChoice::Tcx => Hook::Tcx,
+        HookChoice::Netfilter => Hook::Netfilter,
+        HookChoice::Tpacket => Hook::Tpacket,
+        HookChoice::Recv => Hook::Recv,
+        HookChoice::Afxdp => Hook::AfXdp,
+    };
+    Ok((hook, None))
+}
+
+fn auto(name: &str, filter: bool) -> Result<(Hook, Option<&'static str>)> {
+    let interface = Interface::find(name)?;
+    let (hook, reason) = tapdeck_capture::probe::auto(&interface)?;
+    if filter {
+        return Ok((Hook::Tpacket, Some("it takes filters")));
+    }
+    Ok((hook, Some(reason)))
+}
+
+fn choose_deliver(choice: Option<DeliverChoice>, hook: Hook, name: &str) -> Result<Deliver> {
+    match (choice, hook) {
+        (Some(DeliverChoice::Pass), _) => Ok(Deliver::Pass),
+        (Some(DeliverChoice::Consume), _) => Ok(Deliver::Consume),
+        // An AF_XDP socket always takes packets away. That must not cut anybody off unasked.
+        (None, Hook::AfXdp) if Interface::find(name)?.has_address()? => usage(format!(
+            "hook afxdp takes packets away from the host, and {name} carries an IP address: say --deliver consume if that is meant"
+        )),
+        (None, Hook::AfXdp) => Ok(Deliver::Consume),
+        (None, _) => Ok(Deliver::Pass),
+    }
+}

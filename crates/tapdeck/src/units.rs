@@ -1,0 +1,105 @@
+//! Sizes and times as people write them.
+
+use std::time::Duration;
+
+use tapdeck_store::MinFree;
+
+/// A size in bytes: `64MiB`, `1GB` (10^9), `1500`.
+pub fn size(s: &str) -> Result<u64, String> {
+    match parse_size::parse_size(s) {
+        Ok(0) => Err("must be more than 0".into()),
+        Ok(n) => Ok(n),
+        Err(_) => Err("is no size; write bytes or a unit, as 1500, 64MiB or 10GB".into()),
+    }
+}
+
+/// A time: `30s`, `7d`, `500ms`.
+pub fn duration(s: &str) -> Result<Duration, String> {
+    match humantime::parse_duration(s) {
+        Ok(d) if d.is_zero() => Err("must be more than 0".into()),
+        Ok(d) => Ok(d),
+        Err(_) => Err("is no time; write a number and a unit, as 500ms, 30s or 7d".into()),
+    }
+}
+
+/// Free space: a size, or a share of the disk as `5%`.
+pub fn min_free(s: &str) -> Result<MinFree, String> {
+    let Some(share) = s.strip_suffix('%') else { return size(s).map(MinFree::Bytes) };
+    match share.trim().parse::<f64>() {
+        Ok(p) if (0.0..100.0).contains(&p) => Ok(MinFree::Share(p / 100.0)),
+        _ => Err("is no share; write a percentage below 100, as 5%".into()),
+    }
+}
+
+/// Bytes for a person.
+pub fn show_bytes(n: u64) -> String {
+    const UNITS: [&str; 6] = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
+    let mut value = n as f64;
+    let mut unit = 0;
+    while value >= 1024.0 && unit + 1 < UNITS.len() {
+        value /= 1024.0;
+        unit += 1;
+    }
+    if unit == 0 { format!("{n} B") } else { format!("{value:.1} {}", UNITS[unit]) }
+}
+
+/// A count for a person: 1,234,567.
+pub fn show_count(n: u64) -> String {
+    let digits = n.to_string();
+    let mut out = String::with_capacity(digits.len() * 4 / 3);
+    for (i, c) in digits.chars().enumerate() {
+        if i > 0 && (digits.len() - i).is_multiple_of(3) {
+            out.push(',');
+        }
+        out.push(c);
+    }
+    out
+}
+
+/// A rate for a person: 1.23 M.
+pub fn show_rate(per_second: f64) -> String {
+    match per_second {
+        r if r >= 1e9 => format!("{:.2} G", r / 1e9),
+        r if r >= 1e6 => format!("{:.2} M", r / 1e6),
+        r if r >= 1e3 => format!("{:.1} k", r / 1e3),
+        r => format!("{r:.0} "),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{duration, min_free, show_bytes, show_count, size};
+    use std::time::Duration;
+    use tapdeck_store::MinFree;
+
+    #[test]
+    fn sizes() {
+        assert_eq!(size("1500"), Ok(1500));
+        assert_eq!(size("1GB"), Ok(1_000_000_000));
+        assert_eq!(size("64MiB"), Ok(64 << 20));
+        for bad in ["0", "-1", "1e99", "", "GB", "12 parsecs", "NaN"] {
+            assert!(size(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn times_and_shares() {
+        assert_eq!(duration("7d"), Ok(Duration::from_secs(7 * 86_400)));
+        assert_eq!(duration("500ms"), Ok(Duration::from_millis(500)));
+        for bad in ["0s", "-1s", "10", "soon"] {
+            assert!(duration(bad).is_err(), "{bad}");
+        }
+        assert_eq!(min_free("5%"), Ok(MinFree::Share(0.05)));
+        assert_eq!(min_free("1GiB"), Ok(MinFree::Bytes(1 << 30)));
+        for bad in ["101%", "-5%", "%", "nan%"] {
+            assert!(min_free(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn numbers_for_people() {
+        assert_eq!(show_count(1_234_567), "1,234,567");
+        assert_eq!(show_count(12), "12");
+        assert_eq!(show_bytes(64 << 20), "64.0 MiB");
+    }
+}
