@@ -32,8 +32,4 @@ struct td_flush {
 	__u32 block;
 };
 
-/* pcapng custom blocks name who defined them by a Private Enterprise Number.
- * 32473 is the one reserved for documentation (RFC 5612). */
-#define TD_PEN 32473
-
 #endif

@@ -79,7 +79,6 @@ struct epb {
 };
 
 #define EPB_TYPE 6
-#define CUSTOM_TYPE 0x40000bad
 #define OPT_FLAGS (2 | 4 << 16)
 #define OPT_DROPCOUNT (4 | 8 << 16)
 #define TAG_OFFSET 12
@@ -267,8 +266,7 @@ static __always_inline void record(enum hook hook, struct packet *p)
 
 	if (copy_frame(hook, p, frame, cap)) {
 		/* The space is taken; leave a block there that readers skip. */
-		epb->type = CUSTOM_TYPE;
-		epb->interface = TD_PEN;
+		epb->type = TD_FILL;
 		__sync_fetch_and_add(&ring->failed, 1);
 		__sync_fetch_and_add(&ring->lost, 1);
 		if (gap)

@@ -25,9 +25,10 @@
 
 #include <linux/types.h>
 
-/* A pcapng custom block that only fills space takes at least this much, so this
- * much of every block stays free for it. */
-#define TD_TAIL 16u
+/* The type of a pcapng block that only fills space, from the range for local use;
+ * the smallest takes TD_TAIL bytes, and as much of every ring block stays free for it. */
+#define TD_FILL 0x80007464u
+#define TD_TAIL 12u
 
 #define TD_MIN_BLOCK_SHIFT 16
 #define TD_MAX_BLOCK_SHIFT 22

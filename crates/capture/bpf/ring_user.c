@@ -65,5 +65,5 @@ const __u32 tapdeck_layout[] = {
 	TD_MAX_BLOCK_SHIFT,
 	TD_MAX_RINGS,
 	TD_EPOCHS,
-	TD_PEN,
+	TD_FILL,
 };

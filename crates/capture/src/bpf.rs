@@ -12,7 +12,7 @@ use std::sync::atomic::Ordering::Release;
 
 /// An object file, aligned as an ELF reader wants it.
 #[repr(C, align(8))]
-struct Aligned<T: ?Sized>(T);
+pub(crate) struct Aligned<T: ?Sized>(pub T);
 static RECORD: &Aligned<[u8]> =
     &Aligned(*include_bytes!(concat!(env!("OUT_DIR"), "/record.bpf.o")));
 
@@ -100,7 +100,7 @@ pub struct Loaded {
     rings: Vec<Arc<RingMemory>>,
 }
 
-fn map_error(e: &libbpf_rs::Error) -> io::Error {
+pub(crate) fn io_error(e: &libbpf_rs::Error) -> io::Error {
     let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(e);
     while let Some(c) = cause {
         if let Some(io) = c.downcast_ref::<io::Error>()
@@ -114,7 +114,7 @@ fn map_error(e: &libbpf_rs::Error) -> io::Error {
 }
 
 /// What libbpf says goes to nobody, but for a person who asks for it.
-fn quiet_libbpf() {
+pub(crate) fn quiet_libbpf() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
         if std::env::var_os("TAPDECK_LIBBPF_LOG").is_none() {
@@ -126,7 +126,7 @@ fn quiet_libbpf() {
 }
 
 fn open(programs: &[Program], params: &Params) -> io::Result<OpenObject> {
-    let mut object = ObjectBuilder::default().open_memory(&RECORD.0).map_err(|e| map_error(&e))?;
+    let mut object = ObjectBuilder::default().open_memory(&RECORD.0).map_err(|e| io_error(&e))?;
     let g = params.geometry;
     for mut program in object.progs_mut() {
         let wanted = programs.iter().find(|p| program.name() == p.name());
@@ -143,18 +143,18 @@ fn open(programs: &[Program], params: &Params) -> io::Result<OpenObject> {
             Some("release") => (64, g.nrings),
             Some(name) if name.ends_with(".rodata.params") => {
                 let bytes: Vec<u8> = params.words().iter().flat_map(|w| w.to_ne_bytes()).collect();
-                map.set_initial_value(&bytes).map_err(|e| map_error(&e))?;
+                map.set_initial_value(&bytes).map_err(|e| io_error(&e))?;
                 continue;
             }
             Some("sockets") => {
                 map.set_autocreate(programs.contains(&Program::Redirect))
-                    .map_err(|e| map_error(&e))?;
+                    .map_err(|e| io_error(&e))?;
                 continue;
             }
             _ => continue,
         };
-        map.set_value_size(value as u32).map_err(|e| map_error(&e))?;
-        map.set_max_entries(entries).map_err(|e| map_error(&e))?;
+        map.set_value_size(value as u32).map_err(|e| io_error(&e))?;
+        map.set_max_entries(entries).map_err(|e| io_error(&e))?;
     }
     Ok(object)
 }
@@ -167,7 +167,7 @@ impl Loaded {
     /// the kernel lacks what a program needs.
     pub fn new(programs: &[Program], params: &Params) -> io::Result<(Self, Control)> {
         quiet_libbpf();
-        let object = open(programs, params)?.load().map_err(|e| map_error(&e))?;
+        let object = open(programs, params)?.load().map_err(|e| io_error(&e))?;
         let g = params.geometry;
         let n = g.nrings as usize;
         let map = |name: &str, len: usize, writable: bool| -> io::Result<Arc<Mapping>> {
@@ -200,10 +200,10 @@ impl Loaded {
                 continue;
             }
             if let Some(old) = self.object.maps().find(|m| m.name() == name) {
-                map.reuse_fd(old.as_fd()).map_err(|e| map_error(&e))?;
+                map.reuse_fd(old.as_fd()).map_err(|e| io_error(&e))?;
             }
         }
-        self.object = open.load().map_err(|e| map_error(&e))?;
+        self.object = open.load().map_err(|e| io_error(&e))?;
         Ok(())
     }
 
@@ -241,7 +241,7 @@ impl Loaded {
         let mut args = Vec::from(ring.to_ne_bytes());
         args.extend(block.to_ne_bytes());
         let input = ProgramInput { context_in: Some(&mut args), ..ProgramInput::default() };
-        program.test_run(input).map_err(|e| map_error(&e))?;
+        program.test_run(input).map_err(|e| io_error(&e))?;
         Ok(())
     }
 }

@@ -217,7 +217,7 @@ pub(crate) fn packets_in(path: &Path) -> Option<u64> {
             pcapng::INTERFACE_STATISTICS => {
                 sum = Some(sum.unwrap_or(0) + delivered(block)?);
             }
-            pcapng::CUSTOM_NO_COPY => {}
+            pcapng::FILL => {}
             _ => return sum,
         }
         end -= total;

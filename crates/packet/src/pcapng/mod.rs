@@ -19,16 +19,14 @@ pub const INTERFACE_DESCRIPTION: u32 = 1;
 pub const SIMPLE_PACKET: u32 = 3;
 pub const INTERFACE_STATISTICS: u32 = 5;
 pub const ENHANCED_PACKET: u32 = 6;
-/// A custom block that must not be copied into a new file by tools that edit.
-pub const CUSTOM_NO_COPY: u32 = 0x4000_0bad;
+/// A block that only fills space, of a type reserved for local use (section 11.1), which every
+/// reader skips. A custom block would be the other choice, but Wireshark shows those as frames
+/// and counts them.
+pub const FILL: u32 = 0x8000_7464;
 pub const BYTE_ORDER_MAGIC: u32 = 0x1a2b_3c4d;
 
-/// Who defines the custom blocks: 32473 is the Private Enterprise Number
-/// reserved for examples (RFC 5612). tapdeck's custom blocks only fill space.
-pub const ENTERPRISE: u32 = 32473;
-
-/// The smallest custom block: type, length, enterprise number, length.
-pub const MIN_FILL: usize = 16;
+/// The smallest fill block: type, length, length.
+pub const MIN_FILL: usize = 12;
 
 /// An enhanced packet block without its frame: 28 bytes of header and the
 /// trailing length.

@@ -99,13 +99,15 @@ pub struct Reader<'a> {
     data: &'a [u8],
     at: usize,
     swapped: bool,
+    /// Of the section's first interface, which simple packets belong to; 0 for no limit.
+    snaplen: Option<u32>,
     begun: bool,
     failed: bool,
 }
 
 impl<'a> Reader<'a> {
     pub fn new(data: &'a [u8]) -> Self {
-        Self { data, at: 0, swapped: false, begun: false, failed: false }
+        Self { data, at: 0, swapped: false, snaplen: None, begun: false, failed: false }
     }
 
     /// Where the next block begins.
@@ -175,6 +177,11 @@ impl<'a> Reader<'a> {
             other => Ok(Record::Other(other)),
         };
         let record = record.map_err(damaged)?;
+        match &record {
+            Record::Section(_) => self.snaplen = None,
+            Record::Interface(interface) => _ = self.snaplen.get_or_insert(interface.snaplen),
+            _ => {}
+        }
         self.at += total;
         Ok(record)
     }
@@ -264,7 +271,9 @@ impl<'a> Reader<'a> {
             return Err("a simple packet block of less than 16 bytes");
         }
         let original_len = self.u32(body);
-        let captured = (original_len as usize).min(body.len() - 4);
+        // The block does not say how much of it is padding behind a frame that was cut.
+        let kept = self.snaplen.filter(|s| *s != 0).unwrap_or(u32::MAX);
+        let captured = (original_len.min(kept) as usize).min(body.len() - 4);
         Ok(Record::Packet(PacketBlock {
             interface: 0,
             timestamp: 0,

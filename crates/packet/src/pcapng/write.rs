@@ -1,5 +1,5 @@
 use super::{
-    BYTE_ORDER_MAGIC, CUSTOM_NO_COPY, ENHANCED_PACKET, ENTERPRISE, INTERFACE_DESCRIPTION,
+    BYTE_ORDER_MAGIC, ENHANCED_PACKET, FILL, INTERFACE_DESCRIPTION,
     INTERFACE_STATISTICS, MIN_FILL, PACKET_OVERHEAD, SECTION_HEADER, option,
 };
 use crate::link::LinkType;
@@ -109,14 +109,13 @@ pub fn statistics(out: &mut Vec<u8>, s: &StatisticsBlock) {
     });
 }
 
-/// Appends a custom block of exactly `len` bytes that holds nothing but zeros.
+/// Appends a fill block of exactly `len` bytes that holds nothing but zeros.
 ///
 /// # Panics
 /// If `len` is not a multiple of 4 or less than [`MIN_FILL`].
 pub fn fill(out: &mut Vec<u8>, len: usize) {
     assert!(len >= MIN_FILL && len.is_multiple_of(4), "fill of {len} bytes");
-    block(out, CUSTOM_NO_COPY, |b| {
-        b.extend(ENTERPRISE.to_ne_bytes());
+    block(out, FILL, |b| {
         b.resize(b.len() + len - MIN_FILL, 0);
     });
 }

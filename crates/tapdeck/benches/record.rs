@@ -1,0 +1,325 @@
+//! Recording, held against the peers, in one run: `make bench`, or `cargo bench -p tapdeck --bench record -- --runs 5`.
+//!
+//! A generator on core 0 floods one end of a veth pair; the capture process sits on core 1 and
+//! writes to disk. Methods take turns, so that what else the machine does hits all alike. Prints
+//! medians and spreads as a Markdown table. It measures and asserts nothing.
+
+#[path = "../tests/testbed/mod.rs"]
+mod testbed;
+
+use std::fs;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use nix::sys::resource::{UsageWho, getrusage};
+use rustix::process::Signal;
+use rustix::thread::{CpuSet, sched_setaffinity};
+use tapdeck_capture::interface::Interface;
+use tapdeck_capture::transmit::{Drain, Flood};
+use testbed::{Net, Running};
+
+#[derive(Clone, Debug)]
+enum Method {
+    Ceiling,
+    Tapdeck { hook: &'static str, store: bool },
+    Peer { name: &'static str, args: &'static str },
+}
+
+impl Method {
+    fn name(&self) -> String {
+        match self {
+            Self::Ceiling => "XDP_DROP alone".into(),
+            Self::Tapdeck { hook, store: true } => format!("tapdeck {hook}"),
+            Self::Tapdeck { hook, store: false } => format!("tapdeck {hook}, no store"),
+            Self::Peer { name, .. } => (*name).into(),
+        }
+    }
+
+    /// Whether the receiver takes frames without GRO.
+    fn native(&self) -> bool {
+        matches!(self, Self::Ceiling | Self::Tapdeck { hook: "xdp" | "afxdp", .. })
+    }
+}
+
+fn methods(all: bool) -> Vec<Method> {
+    let mut m = vec![
+        Method::Ceiling,
+        Method::Tapdeck { hook: "xdp", store: true },
+        Method::Tapdeck { hook: "xdp", store: false },
+        Method::Tapdeck { hook: "tcx", store: true },
+        Method::Tapdeck { hook: "netfilter", store: true },
+        Method::Tapdeck { hook: "xdp-generic", store: true },
+        Method::Tapdeck { hook: "tpacket", store: true },
+        Method::Tapdeck { hook: "recv", store: true },
+        Method::Tapdeck { hook: "afxdp", store: true },
+    ];
+    if all {
+        for (name, args) in [
+            ("tcpdump", "-i vb -n -B 65536 -w FILE.pcap"),
+            ("dumpcap", "-q -i vb -B 64 -w FILE.pcapng"),
+            ("netsniff-ng", "--in vb --out FILE.pcap --silent --ring-size 64MiB"),
+            ("daemonlogger", "-i vb -l DIR -n log"),
+        ] {
+            m.push(Method::Peer { name, args });
+        }
+    }
+    m
+}
+
+/// One run of one method.
+#[derive(Clone, Copy, Debug)]
+struct Sample {
+    sent: u64,
+    stored: u64,
+    seconds: f64,
+    /// CPU time of the capture process, ms.
+    cpu_ms: f64,
+    switches: f64,
+    rss_mib: f64,
+}
+
+fn main() {
+    let args: Vec<String> = std::env::args().collect();
+    let value = |name: &str, default: u64| {
+        let at = args.iter().position(|a| a == name);
+        at.and_then(|i| args.get(i + 1)).and_then(|v| v.parse().ok()).unwrap_or(default)
+    };
+    // `cargo test --benches` and the test suite run it tiny.
+    let tiny = args.iter().any(|a| a == "--test");
+    let runs = if tiny { 1 } else { value("--runs", 5) };
+    let packets = if tiny { 20_000 } else { value("--packets", 5_000_000) };
+    let only = args.iter().position(|a| a == "--only").and_then(|i| args.get(i + 1));
+    let threaded = args.iter().any(|a| a == "--threaded");
+    testbed::need_root();
+
+    for (size, share) in [(60u32, 1), (1514, 5)] {
+        let mut methods = methods(!tiny);
+        if let Some(only) = only {
+            methods.retain(|m| m.name() == *only || matches!(m, Method::Ceiling));
+        }
+        let packets = packets / share;
+        let mut samples: Vec<Vec<Sample>> = vec![Vec::new(); methods.len()];
+        for _ in 0..runs {
+            for (method, samples) in methods.iter().zip(&mut samples) {
+                match measure(method, size, packets as u32, threaded) {
+                    Ok(sample) => samples.push(sample),
+                    Err(why) => eprintln!("{}: {why}", method.name()),
+                }
+            }
+        }
+        print(size, &methods, &samples);
+    }
+}
+
+fn measure(method: &Method, size: u32, packets: u32, threaded: bool) -> Result<Sample, String> {
+    let net = Net::new();
+    net.addresses();
+    if !method.native() {
+        net.run(&net.b, "ethtool -K vb gro on");
+    }
+    let dir = tempfile::tempdir_in(target_dir()).map_err(|e| e.to_string())?;
+    let index = |ns: &str, dev: &str| net.inside(ns, || Interface::find(dev).expect("made above"));
+    let from = index(&net.a, "va");
+    let to = index(&net.b, "vb");
+    let frame = frame(size, &from, &to);
+    let drain = match method {
+        Method::Ceiling => {
+            Some(net.inside(&net.b, || Drain::attach(to.index)).map_err(|e| e.to_string())?)
+        }
+        _ => None,
+    };
+    if threaded {
+        receive_on_core_1(&net);
+    }
+    let mut recorder = start(method, &net, dir.path())?;
+    let before = getrusage(UsageWho::RUSAGE_CHILDREN).map_err(|e| e.to_string())?;
+    let rx_before = index(&net.b, "vb").counters;
+
+    let seconds = net.inside(&net.a, || -> Result<f64, String> {
+        let mut core = CpuSet::new();
+        core.set(0);
+        sched_setaffinity(None, &core).map_err(|e| e.to_string())?;
+        let flood = Flood::new(from.index, &frame, 42).map_err(|e| e.to_string())?;
+        let begin = Instant::now();
+        flood.send(packets).map_err(|e| e.to_string())?;
+        Ok(begin.elapsed().as_secs_f64())
+    })?;
+    // What was sent and reached the far end; the rest never left the generator.
+    let sent = index(&net.b, "vb").counters.since(rx_before).rx_packets;
+    drop(drain);
+    let mut rss_mib = 0.0;
+    if let Some(recorder) = recorder.take() {
+        std::thread::sleep(Duration::from_millis(300));
+        rss_mib = resident(recorder.0.id());
+        recorder.signal(Signal::INT);
+        let mut child = recorder;
+        child.0.wait().map_err(|e| e.to_string())?;
+    }
+    let after = getrusage(UsageWho::RUSAGE_CHILDREN).map_err(|e| e.to_string())?;
+    let cpu = |u: &nix::sys::resource::Usage| {
+        use nix::sys::time::TimeValLike;
+        (u.user_time().num_microseconds() + u.system_time().num_microseconds()) as f64 / 1e3
+    };
+    let stored = match method {
+        Method::Ceiling => sent,
+        Method::Tapdeck { .. } => {
+            let stats = fs::read_to_string(dir.path().join("stats.json")).map_err(|e| e.to_string())?;
+            let last: serde_json::Value = stats
+                .lines()
+                .last()
+                .and_then(|l| serde_json::from_str(l).ok())
+                .ok_or("no statistics")?;
+            last["captured"].as_u64().unwrap_or(0)
+        }
+        Method::Peer { .. } => count(dir.path())?,
+    };
+    Ok(Sample {
+        sent,
+        stored: stored.min(sent),
+        seconds,
+        cpu_ms: cpu(&after) - cpu(&before),
+        switches: (after.voluntary_context_switches() - before.voluntary_context_switches()) as f64 / seconds,
+        rss_mib,
+    })
+}
+
+/// Makes the receiving end's NAPI a kernel thread of its own and pins it to core 1.
+fn receive_on_core_1(net: &Net) {
+    net.run(&net.b, "ethtool -K vb gro on");
+    let on = net.command(&net.b, "sh").args(["-c", "echo 1 > /sys/class/net/vb/threaded"]).status();
+    assert!(on.is_ok_and(|s| s.success()), "no threaded NAPI");
+    for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
+        let comm = fs::read_to_string(entry.path().join("comm")).unwrap_or_default();
+        let Some(pid) = entry.file_name().to_str().and_then(|p| p.parse().ok()) else { continue };
+        if comm.starts_with("napi/vb-") {
+            let mut core = CpuSet::new();
+            core.set(1);
+            let _ = sched_setaffinity(rustix::process::Pid::from_raw(pid), &core);
+        }
+    }
+}
+
+/// Beside the build, so that recordings land on the disk that is measured and not on a tmpfs.
+fn target_dir() -> PathBuf {
+    PathBuf::from(env!("CARGO_TARGET_TMPDIR"))
+}
+
+fn start(method: &Method, net: &Net, dir: &Path) -> Result<Option<Running>, String> {
+    let path = |name: &str| dir.join(name).display().to_string();
+    let mut words = vec!["-c".to_owned(), "1".to_owned()];
+    match method {
+        Method::Ceiling => return Ok(None),
+        Method::Tapdeck { hook, store } => {
+            words.push(env!("CARGO_BIN_EXE_tapdeck").into());
+            let to = if *store { format!("--dir {}", path("store")) } else { "--no-store".into() };
+            let deliver = if *hook == "tpacket" || *hook == "recv" { "" } else { "--deliver consume" };
+            let line = format!("record -i vb --hook {hook} {deliver} {to} --stats-json {}", path("stats.json"));
+            words.extend(line.split_whitespace().map(str::to_owned));
+        }
+        Method::Peer { name, args } => {
+            words.push((*name).into());
+            let args = args.replace("FILE", &path("out")).replace("DIR", &path(""));
+            words.extend(args.split_whitespace().map(str::to_owned));
+        }
+    }
+    let mut command = net.command(&net.b, "taskset");
+    command.args(words).stdout(Stdio::null()).stderr(Stdio::piped());
+    let mut running = Running(command.spawn().map_err(|e| e.to_string())?);
+    // Each says something when it listens; two that do not are given a second.
+    let mut said = [0; 64];
+    match method {
+        Method::Peer { name: "netsniff-ng" | "daemonlogger", .. } => {
+            std::thread::sleep(Duration::from_secs(1));
+        }
+        _ => {
+            let out = running.0.stderr.as_mut().ok_or("no standard error")?;
+            let n = out.read(&mut said).map_err(|e| e.to_string())?;
+            if n == 0 {
+                return Err("it ended at once".into());
+            }
+            std::thread::sleep(Duration::from_millis(300));
+        }
+    }
+    if let Ok(Some(status)) = running.0.try_wait() {
+        return Err(format!("it ended at once: {status}"));
+    }
+    Ok(Some(running))
+}
+
+fn resident(pid: u32) -> f64 {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let line = status.lines().find_map(|l| l.strip_prefix("VmHWM:"));
+    line.and_then(|l| l.trim().trim_end_matches(" kB").parse::<f64>().ok()).unwrap_or(0.0) / 1024.0
+}
+
+/// Packets in the files that a peer left.
+fn count(dir: &Path) -> Result<u64, String> {
+    let mut sum = 0;
+    for entry in fs::read_dir(dir).map_err(|e| e.to_string())? {
+        let path = entry.map_err(|e| e.to_string())?.path();
+        let out = Command::new("capinfos").arg("-cMTr").arg(&path).output().map_err(|e| e.to_string())?;
+        let text = String::from_utf8_lossy(&out.stdout);
+        let n = text.split_whitespace().last().and_then(|n| n.parse::<u64>().ok());
+        sum += n.ok_or_else(|| format!("capinfos cannot count {}", path.display()))?;
+    }
+    Ok(sum)
+}
+
+/// A UDP packet from `a` to `b`, `size` bytes long on the wire without checksum.
+fn frame(size: u32, from: &Interface, to: &Interface) -> Vec<u8> {
+    let mut f = Vec::new();
+    f.extend(to.mac.expect("veth has one"));
+    f.extend(from.mac.expect("veth has one"));
+    f.extend([0x08, 0x00]);
+    let ip_len = (size - 14) as u16;
+    f.extend([0x45, 0]);
+    f.extend(ip_len.to_be_bytes());
+    f.extend([0, 0, 0, 0, 64, 17, 0, 0, 10, 213, 0, 1, 10, 213, 0, 2]);
+    let sum: u32 = f[14..34].chunks(2).map(|w| u32::from(u16::from_be_bytes([w[0], w[1]]))).sum();
+    let folded = (sum & 0xffff) + (sum >> 16);
+    f[24..26].copy_from_slice(&(!(folded as u16)).to_be_bytes());
+    f.extend(9u16.to_be_bytes());
+    f.extend(9u16.to_be_bytes());
+    f.extend((ip_len - 20).to_be_bytes());
+    f.extend([0, 0]);
+    f.resize(size as usize, 0);
+    f
+}
+
+fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
+}
+
+fn print(size: u32, methods: &[Method], samples: &[Vec<Sample>]) {
+    let rate = |s: &Sample| s.stored as f64 / s.seconds;
+    let ceiling = median(samples[0].iter().map(rate).collect());
+    println!("\n### {size}-byte frames, flat out\n");
+    println!(
+        "| method | stored, M/s | min-max | Gbit/s | of the ceiling | lost, % | CPU, ms per M sent | context switches/s | resident, MiB |"
+    );
+    println!("| --- | --- | --- | --- | --- | --- | --- | --- | --- |");
+    for (method, samples) in methods.iter().zip(samples) {
+        if samples.is_empty() {
+            println!("| {} | did not run | | | | | | | |", method.name());
+            continue;
+        }
+        let rates: Vec<f64> = samples.iter().map(rate).collect();
+        let of = |f: &dyn Fn(&Sample) -> f64| median(samples.iter().map(f).collect());
+        let lost = of(&|s| 100.0 * (1.0 - s.stored as f64 / s.sent as f64));
+        println!(
+            "| {} | {:.2} | {:.2}-{:.2} | {:.2} | {:.2} | {lost:.2} | {:.0} | {:.0} | {:.0} |",
+            method.name(),
+            median(rates.clone()) / 1e6,
+            rates.iter().copied().fold(f64::INFINITY, f64::min) / 1e6,
+            rates.iter().copied().fold(0.0, f64::max) / 1e6,
+            median(rates.clone()) * f64::from(size) * 8.0 / 1e9,
+            median(rates) / ceiling,
+            of(&|s| s.cpu_ms * 1e6 / s.sent as f64),
+            of(&|s| s.switches),
+            of(&|s| s.rss_mib),
+        );
+    }
+}
