@@ -104,10 +104,12 @@ static inline int td_fits(__u64 word, __u32 len, __u32 block_bytes)
 	return td_word_bytes(word) + len <= block_bytes - TD_TAIL;
 }
 
-/* May the block after the open one be used, or does the reader still hold its slot? */
+/* May the block after the open one be used, or does the reader still hold its slot?
+ * The difference is negative where the word is stale and the reader has got past it;
+ * the compare-and-swap that follows then fails and tells the present word. */
 static inline int td_next_is_free(__u64 word, __u32 released, __u32 nblocks)
 {
-	return td_word_block(word) + 1 - released < nblocks;
+	return (__s32)(td_word_block(word) + 1 - released) < (__s32)nblocks;
 }
 
 /* The word that closes the open block and reserves len bytes of the next. */

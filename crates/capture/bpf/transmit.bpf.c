@@ -10,7 +10,8 @@ char LICENSE[] SEC("license") = "Dual MIT/GPL";
 
 const volatile struct {
 	__u32 ifindex;
-	__u32 sequence_at; /* where in the frame 8 bytes of sequence number go, 14 to 256 */
+	__u32 sequence_at; /* where in the frame 8 bytes of sequence number go, 14 to 255 */
+	__u32 tag;         /* a VLAN's TCI */
 } params SEC(".rodata.params");
 
 __u64 sequence SEC(".data.sequence");
@@ -33,4 +34,12 @@ SEC("xdp.frags")
 int tapdeck_drop(struct xdp_md *ctx)
 {
 	return XDP_DROP;
+}
+
+/* Puts an 802.1ad tag beside every frame that leaves, as a VLAN device above this one would. */
+SEC("tc")
+int tapdeck_tag(struct __sk_buff *skb)
+{
+	bpf_skb_vlan_push(skb, __builtin_bswap16(0x88a8), params.tag);
+	return -1; /* TCX_NEXT */
 }

@@ -100,17 +100,12 @@ pub struct Loaded {
     rings: Vec<Arc<RingMemory>>,
 }
 
+/// The error number behind an error of libbpf-rs, which shows it in its text only.
 pub(crate) fn io_error(e: &libbpf_rs::Error) -> io::Error {
-    let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(e);
-    while let Some(c) = cause {
-        if let Some(io) = c.downcast_ref::<io::Error>()
-            && let Some(code) = io.raw_os_error()
-        {
-            return io::Error::from_raw_os_error(code);
-        }
-        cause = c.source();
-    }
-    io::Error::other(e.to_string())
+    let text = format!("{e:#}");
+    let number =
+        text.rsplit_once("(os error ").and_then(|(_, n)| n.split(')').next()?.parse().ok());
+    number.map_or_else(|| io::Error::other(text), io::Error::from_raw_os_error)
 }
 
 /// What libbpf says goes to nobody, but for a person who asks for it.

@@ -72,7 +72,7 @@ pub enum Error {
     #[error("hook {hook} {why}")]
     Deliver { hook: Hook, why: &'static str },
     /// anything else the kernel refuses
-    #[error("cannot capture on {name} at hook {hook}: {source}")]
+    #[error("cannot capture on {name} at hook {hook}")]
     Kernel { name: String, hook: Hook, source: io::Error },
 }
 
@@ -556,8 +556,7 @@ pub(crate) fn explain(interface: &Interface, hook: Hook, source: io::Error) -> E
         }
         (Some(libc::EBUSY | libc::EEXIST), Hook::Xdp | Hook::XdpGeneric | Hook::AfXdp) => {
             let state = kernel::xdp_state(interface.index).unwrap_or_default();
-            let id = [state.driver_program, state.generic_program, state.hardware_program];
-            Error::XdpBusy { name, id: id.into_iter().max().unwrap_or(0) }
+            Error::XdpBusy { name, id: attached_program(&state).unwrap_or(0) }
         }
         (Some(libc::EOPNOTSUPP), Hook::Xdp | Hook::AfXdp) => {
             unsupported("its driver has no XDP; xdp-generic and tcx work with every driver")
@@ -571,4 +570,10 @@ pub(crate) fn explain(interface: &Interface, hook: Hook, source: io::Error) -> E
         (Some(libc::ENOSYS), _) => unsupported("the kernel has no BPF"),
         _ => Error::Kernel { name, hook, source },
     }
+}
+
+/// The XDP program that has an interface already.
+pub(crate) fn attached_program(state: &kernel::XdpState) -> Option<u32> {
+    let ids = [state.driver_program, state.generic_program, state.hardware_program];
+    ids.into_iter().find(|id| *id != 0)
 }

@@ -1,15 +1,134 @@
-//! What this kernel and its interfaces can do.
+//! What this kernel and its interfaces can do, found out by trying.
 
-use crate::Hook;
+use std::io;
+
+use crate::bpf::{Loaded, Params, Program};
 use crate::interface::{Error, Interface};
+use crate::ring::Geometry;
+use crate::sys::kernel::{self, AttachPoint};
+use crate::sys::packet_socket;
+use crate::{Hook, capture};
 
 /// The hook for an interface when nobody chose one, and why: XDP stands before everything that
 /// the host's own traffic passes, so an interface that carries an address gets the hook that
 /// sees both directions, and one that only listens gets the fastest.
 pub fn auto(interface: &Interface) -> Result<(Hook, &'static str), Error> {
-    Ok(if interface.has_address()? {
-        (Hook::Tcx, "the interface carries an IP address, and tcx sees both directions")
-    } else {
-        (Hook::Xdp, "the interface carries no IP address, and xdp is the fastest")
-    })
+    if interface.has_address()? {
+        return Ok((
+            Hook::Tcx,
+            "the interface carries an IP address, and tcx sees both directions",
+        ));
+    }
+    if xdp_in_driver(interface) == Some(false) {
+        return Ok((Hook::Tcx, "the driver has no XDP"));
+    }
+    Ok((Hook::Xdp, "the interface carries no IP address, and xdp is the fastest"))
+}
+
+/// Whether the driver has XDP; `None` where the kernel does not tell (before 6.3).
+pub fn xdp_in_driver(interface: &Interface) -> Option<bool> {
+    const BASIC: u64 = 1;
+    let features = kernel::xdp_state(interface.index).ok()?.features;
+    (features != 0 || tells_features()).then_some(features & BASIC != 0)
+}
+
+/// Whether this kernel tells XDP features at all: the loopback interface and veth do since 6.3.
+fn tells_features() -> bool {
+    let all = Interface::all().unwrap_or_default();
+    all.iter().any(|i| kernel::xdp_state(i.index).is_ok_and(|s| s.features != 0))
+}
+
+/// Whether a hook works on this kernel: how, or why not.
+#[derive(Clone, Debug)]
+pub struct HookState {
+    pub hook: Hook,
+    pub works: Result<&'static str, String>,
+}
+
+/// Tries each hook's programs or sockets. Nothing is attached to any interface.
+pub fn hooks() -> Vec<HookState> {
+    Hook::ALL.into_iter().map(|hook| HookState { hook, works: works(hook) }).collect()
+}
+
+fn works(hook: Hook) -> Result<&'static str, String> {
+    let load = |programs: &[Program]| -> Result<Loaded, String> {
+        let geometry = Geometry::new(1, 1 << 16, 1, 1024).map_err(|e| e.to_string())?;
+        let params = Params {
+            geometry,
+            first_interface: 0,
+            ifindex: 0,
+            consume: false,
+            hardware_time: false,
+            hardware_vlan: false,
+            link_header: true,
+        };
+        Loaded::new(programs, &params).map(|(loaded, _)| loaded).map_err(|e| why(&e))
+    };
+    match hook {
+        Hook::Xdp => load(&[Program::Xdp]).map(|_| "in drivers that have XDP"),
+        Hook::XdpGeneric => load(&[Program::Xdp]).map(|_| "on every interface"),
+        Hook::AfXdp => load(&[Program::Redirect]).map(|_| "in drivers that have XDP"),
+        Hook::Netfilter => load(&[Program::Netfilter])
+            .map(|_| "IPv4 and IPv6, inbound")
+            .map_err(|e| format!("{e} (netfilter BPF links came with Linux 6.4)")),
+        Hook::Tcx => {
+            let loaded = load(&[Program::Ingress, Program::Egress])?;
+            Ok(if has_tcx(&loaded) { "both directions" } else { "both directions, by clsact" })
+        }
+        Hook::Tpacket | Hook::Recv => {
+            packet_socket::PacketSocket::new().map(|_| "both directions").map_err(|e| why(&e))
+        }
+    }
+}
+
+fn why(e: &io::Error) -> String {
+    match e.raw_os_error() {
+        Some(libc::EPERM | libc::EACCES) => "no permission: run as root".into(),
+        _ => e.to_string(),
+    }
+}
+
+/// Attaching to an interface that does not exist fails in one way where the kernel knows tcx (since 6.6),
+/// and in another where it does not.
+fn has_tcx(loaded: &Loaded) -> bool {
+    use std::os::fd::AsFd;
+    let Ok(program) = loaded.program(Program::Ingress) else { return false };
+    let point = AttachPoint::TcxIngress { ifindex: i32::MAX as u32 };
+    let result = kernel::attach(program.as_fd(), point);
+    result.is_err_and(|e| e.raw_os_error() == Some(libc::ENODEV))
+}
+
+/// What an interface can do.
+#[derive(Clone, Debug)]
+pub struct InterfaceState {
+    pub interface: Interface,
+    /// `None`: the kernel does not tell.
+    pub driver_xdp: Option<bool>,
+    pub zero_copy: bool,
+    /// Frames of several buffers (jumbo) reach XDP.
+    pub multi_buffer: bool,
+    /// The id of an XDP program that is attached already.
+    pub attached: Option<u32>,
+    pub strips_vlan: bool,
+    pub auto: Hook,
+    pub reason: &'static str,
+}
+
+impl InterfaceState {
+    pub fn of(interface: Interface) -> Result<Self, Error> {
+        const ZERO_COPY: u64 = 8;
+        const RX_SG: u64 = 32;
+        let state = kernel::xdp_state(interface.index).unwrap_or_default();
+        let (auto, reason) = auto(&interface)?;
+        Ok(Self {
+            driver_xdp: xdp_in_driver(&interface),
+            zero_copy: state.features & ZERO_COPY != 0,
+            multi_buffer: state.features & RX_SG != 0,
+            attached: capture::attached_program(&state),
+            strips_vlan: kernel::strips_vlan(&interface.name).unwrap_or(false),
+            auto,
+            reason,
+            interface,
+        })
+    }
 }

@@ -29,7 +29,7 @@ impl Flood {
     /// # Errors
     /// As bpf(2); `EINVAL` on kernels before 5.18.
     pub fn new(ifindex: u32, frame: &[u8], sequence_at: u32) -> io::Result<Self> {
-        Ok(Self { object: load(ifindex, sequence_at)?, frame: frame.to_vec() })
+        Ok(Self { object: load(ifindex, sequence_at, 0)?, frame: frame.to_vec() })
     }
 
     /// Sends the frame `count` times.
@@ -55,20 +55,40 @@ pub struct Drain {
 
 impl Drain {
     pub fn attach(ifindex: u32) -> io::Result<Self> {
-        let object = load(ifindex, 0)?;
+        let object = load(ifindex, 0, 0)?;
         let drop = program(&object, "tapdeck_drop")?;
         kernel::attach(drop.as_fd(), AttachPoint::Xdp { ifindex, generic: false })
             .map(|link| Self { _link: link })
     }
 }
 
-fn load(ifindex: u32, sequence_at: u32) -> io::Result<Object> {
+/// Tags every frame that leaves by an interface, for as long as this value lives. The tag (802.1ad)
+/// stands beside the frame, as a VLAN device above the interface would put it, so that the far end's
+/// device hands it on in the same way.
+#[derive(Debug)]
+pub struct Tag {
+    _link: OwnedFd,
+}
+
+impl Tag {
+    /// # Errors
+    /// `EINVAL` on kernels before 6.6.
+    pub fn attach(ifindex: u32, tci: u16) -> io::Result<Self> {
+        let object = load(0, 0, tci)?;
+        let tag = program(&object, "tapdeck_tag")?;
+        kernel::attach(tag.as_fd(), AttachPoint::TcxEgress { ifindex })
+            .map(|link| Self { _link: link })
+    }
+}
+
+fn load(ifindex: u32, sequence_at: u32, tag: u16) -> io::Result<Object> {
     quiet_libbpf();
     let mut object = ObjectBuilder::default().open_memory(&TRANSMIT.0).map_err(|e| io_error(&e))?;
     for mut map in object.maps_mut() {
         if map.name().to_str().is_some_and(|n| n.ends_with(".rodata.params")) {
             let mut params = Vec::from(ifindex.to_ne_bytes());
             params.extend(sequence_at.to_ne_bytes());
+            params.extend(u32::from(tag).to_ne_bytes());
             map.set_initial_value(&params).map_err(|e| io_error(&e))?;
         }
     }

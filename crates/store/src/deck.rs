@@ -176,7 +176,10 @@ impl<I: Io> Sink for Deck<I> {
                 // What is written stays as it is; the rest goes into another file.
                 if !is_full(&e) {
                     Totals::add(&self.totals.write_errors, 1);
-                    (self.config.log)(&format!("{}: write failed: {e}; going on in a new segment", live.name));
+                    (self.config.log)(&format!(
+                        "{}: write failed: {e}; going on in a new segment",
+                        live.name
+                    ));
                 }
                 self.end();
                 self.fail(written, e)

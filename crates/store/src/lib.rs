@@ -21,7 +21,7 @@ pub use deck::{Deck, DeckConfig};
 pub use keeper::Log;
 pub use name::SegmentName;
 pub use retention::{MinFree, Retention};
-pub use store::{Error, Stored, Store};
+pub use store::{Error, Store, Stored};
 pub use stream::Stream;
 pub use totals::{InterfaceTotals, Totals};
 pub use writer::{Nothing, Outcome, Piece, Sink, Writer};

@@ -39,7 +39,13 @@ impl Retention {
 
     /// How many of the closed segments, oldest first, must go. `coming` bytes and one
     /// segment are about to be written besides. `space` is how the file system stands.
-    pub fn surplus(&self, closed: &[Stored], coming: u64, now_s: i64, space: Option<Space>) -> usize {
+    pub fn surplus(
+        &self,
+        closed: &[Stored],
+        coming: u64,
+        now_s: i64,
+        space: Option<Space>,
+    ) -> usize {
         let mut bytes: u64 = closed.iter().map(|s| s.bytes).sum();
         let mut free = space.map(|s| s.free);
         let mut go = 0;

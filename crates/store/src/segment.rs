@@ -150,7 +150,11 @@ fn fill_up(bytes: &mut Vec<u8>) {
 }
 
 /// Writes all of it; an error says how many bytes were written before.
-fn write_all<F: File>(file: &F, slices: &[IoSlice<'_>], offset: u64) -> Result<u64, (u64, io::Error)> {
+fn write_all<F: File>(
+    file: &F,
+    slices: &[IoSlice<'_>],
+    offset: u64,
+) -> Result<u64, (u64, io::Error)> {
     let total: usize = slices.iter().map(|s| s.len()).sum();
     let mut done = 0;
     while done < total {

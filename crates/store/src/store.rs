@@ -26,7 +26,7 @@ pub enum Error {
     #[error("{dir} is in use by another recorder{}: take another directory, or stop that one", of(*pid))]
     InUse { dir: PathBuf, pid: Option<u32> },
     /// anything else the file system says
-    #[error("cannot use {dir}: {source}")]
+    #[error("cannot use {dir}")]
     Io { dir: PathBuf, source: io::Error },
 }
 
@@ -96,7 +96,9 @@ impl Store {
         let mut found = Vec::new();
         for entry in fs::read_dir(dir)? {
             let entry = entry?;
-            let Some(name) = entry.file_name().to_str().and_then(SegmentName::parse) else { continue };
+            let Some(name) = entry.file_name().to_str().and_then(SegmentName::parse) else {
+                continue;
+            };
             let meta = match entry.metadata() {
                 Ok(meta) => meta,
                 Err(e) if e.kind() == io::ErrorKind::NotFound => continue,

@@ -165,7 +165,8 @@ fn measure(method: &Method, size: u32, packets: u32, threaded: bool) -> Result<S
     let stored = match method {
         Method::Ceiling => sent,
         Method::Tapdeck { .. } => {
-            let stats = fs::read_to_string(dir.path().join("stats.json")).map_err(|e| e.to_string())?;
+            let stats =
+                fs::read_to_string(dir.path().join("stats.json")).map_err(|e| e.to_string())?;
             let last: serde_json::Value = stats
                 .lines()
                 .last()
@@ -180,7 +181,8 @@ fn measure(method: &Method, size: u32, packets: u32, threaded: bool) -> Result<S
         stored: stored.min(sent),
         seconds,
         cpu_ms: cpu(&after) - cpu(&before),
-        switches: (after.voluntary_context_switches() - before.voluntary_context_switches()) as f64 / seconds,
+        switches: (after.voluntary_context_switches() - before.voluntary_context_switches()) as f64
+            / seconds,
         rss_mib,
     })
 }
@@ -214,8 +216,12 @@ fn start(method: &Method, net: &Net, dir: &Path) -> Result<Option<Running>, Stri
         Method::Tapdeck { hook, store } => {
             words.push(env!("CARGO_BIN_EXE_tapdeck").into());
             let to = if *store { format!("--dir {}", path("store")) } else { "--no-store".into() };
-            let deliver = if *hook == "tpacket" || *hook == "recv" { "" } else { "--deliver consume" };
-            let line = format!("record -i vb --hook {hook} {deliver} {to} --stats-json {}", path("stats.json"));
+            let deliver =
+                if *hook == "tpacket" || *hook == "recv" { "" } else { "--deliver consume" };
+            let line = format!(
+                "record -i vb --hook {hook} {deliver} {to} --stats-json {}",
+                path("stats.json")
+            );
             words.extend(line.split_whitespace().map(str::to_owned));
         }
         Method::Peer { name, args } => {
@@ -259,7 +265,8 @@ fn count(dir: &Path) -> Result<u64, String> {
     let mut sum = 0;
     for entry in fs::read_dir(dir).map_err(|e| e.to_string())? {
         let path = entry.map_err(|e| e.to_string())?.path();
-        let out = Command::new("capinfos").arg("-cMTr").arg(&path).output().map_err(|e| e.to_string())?;
+        let out =
+            Command::new("capinfos").arg("-cMTr").arg(&path).output().map_err(|e| e.to_string())?;
         let text = String::from_utf8_lossy(&out.stdout);
         let n = text.split_whitespace().last().and_then(|n| n.parse::<u64>().ok());
         sum += n.ok_or_else(|| format!("capinfos cannot count {}", path.display()))?;

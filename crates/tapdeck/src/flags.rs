@@ -43,7 +43,13 @@ pub enum Command {
   tapdeck record -i eth0 --hook tpacket --filter 'port 53' -w dns.pcapng --duration 30s")]
 pub struct Record {
     /// Interfaces to record, separated by commas
-    #[arg(short, long = "interface", value_name = "IFACE[,IFACE]", value_delimiter = ',', required = true)]
+    #[arg(
+        short,
+        long = "interface",
+        value_name = "IFACE[,IFACE]",
+        value_delimiter = ',',
+        required = true
+    )]
     pub interfaces: Vec<String>,
 
     /// Record into a store: a directory of pcapng segments

@@ -1,9 +1,66 @@
-//! `tapdeck probe`.
+//! `tapdeck probe`: what this machine can do, for a person to read.
 
 use anyhow::Result;
+use tapdeck_capture::interface::Interface;
+use tapdeck_capture::probe::{InterfaceState, hooks};
 
 use crate::flags;
 
-pub fn run(_flags: &flags::Probe) -> Result<()> {
+pub fn run(flags: &flags::Probe) -> Result<()> {
+    let interfaces = match &flags.interface {
+        Some(name) => vec![Interface::find(name)?],
+        None => Interface::all()?,
+    };
+    let uname = rustix::system::uname();
+    println!(
+        "Linux {} on {}",
+        uname.release().to_string_lossy(),
+        uname.machine().to_string_lossy()
+    );
+    println!("\nhooks");
+    for state in hooks() {
+        match state.works {
+            Ok(how) => println!("  {:<12} yes: {how}", state.hook.name()),
+            Err(why) => println!("  {:<12} no: {why}", state.hook.name()),
+        }
+    }
+    for interface in interfaces {
+        println!();
+        show(&InterfaceState::of(interface)?);
+    }
     Ok(())
+}
+
+fn show(s: &InterfaceState) {
+    let i = &s.interface;
+    let kind = i.kind.as_deref().map(|k| format!(" ({k})")).unwrap_or_default();
+    let up = match (i.up, i.running) {
+        (false, _) => "down",
+        (true, false) => "up, no link",
+        (true, true) => "up",
+    };
+    let queues = if i.rx_queues == 1 { "queue" } else { "queues" };
+    println!("{}{kind}: {up}, MTU {}, {} receive {queues}", i.name, i.mtu, i.rx_queues);
+    if i.link.is_none() {
+        println!("  cannot be recorded: link type {} (ARPHRD)", i.arphrd);
+        return;
+    }
+    let xdp = match (s.driver_xdp, s.zero_copy, s.multi_buffer) {
+        (None, ..) => "unknown, this kernel does not tell".to_owned(),
+        (Some(false), ..) => "no".to_owned(),
+        (Some(true), zero_copy, multi_buffer) => format!(
+            "yes, AF_XDP {}, jumbo frames {}",
+            if zero_copy { "zero-copy" } else { "by copying" },
+            if multi_buffer { "yes" } else { "no" }
+        ),
+    };
+    println!("  XDP in the driver: {xdp}");
+    if let Some(id) = s.attached {
+        println!("  XDP program {id} is attached: hooks xdp and afxdp are taken");
+    }
+    println!(
+        "  VLAN tags are taken off by the device: {}",
+        if s.strips_vlan { "yes" } else { "no" }
+    );
+    println!("  --hook auto takes {}: {}", s.auto, s.reason);
 }

@@ -308,7 +308,7 @@ mod tests {
             22,
             crate::MAX_RINGS,
             256,
-            tapdeck_packet::pcapng::ENTERPRISE,
+            tapdeck_packet::pcapng::FILL,
         ];
         assert_eq!(here, sys::arithmetic::layout());
     }

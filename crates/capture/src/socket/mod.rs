@@ -1,36 +1,252 @@
-//! The socket hooks.
+//! The socket hooks: packets come to user space by a socket, and a thread formats them into the
+//! ring that the hook programs would fill.
+//!
+//! They are the methods that tapdeck is compared with, and the way to capture where no hook
+//! program can be loaded. Each module has one method's thread; what they have in common is how
+//! they end: first nothing new is let in, then the thread empties its socket, asks the kernel
+//! one last time what it dropped, and returns. So every packet that came before the end is
+//! captured or counted.
 
+mod afxdp;
+mod recv;
+mod tpacket;
+
+use std::io;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Acquire, Ordering::Release};
+use std::thread::{Builder, JoinHandle};
+use std::time::Duration;
 
+use tapdeck_packet::link::LinkType;
+use tapdeck_packet::pcapng::{FLAG_INBOUND, FLAG_OUTBOUND};
+
+use crate::capture::explain;
+use crate::filter;
 use crate::interface::Interface;
-use crate::ring::{Geometry, RingMemory};
-use crate::{Clock, Config, Error};
+use crate::ring::{Geometry, Packet, Producer, RingMemory, socket_ring};
+use crate::sys::kernel::wait_for_running_programs;
+use crate::sys::packet_socket::{PacketSocket, Received, promiscuous};
+use crate::{Clock, Config, Error, Hook};
+
+/// How long a thread waits for packets before it looks whether it shall end, and what was lost.
+const IDLE: Duration = Duration::from_millis(50);
 
 /// A capture by sockets: one thread for each, which formats packets into a ring.
 pub struct SocketHook {
     rings: Vec<Arc<RingMemory>>,
+    clock: Arc<Clock>,
+    first_interface: u32,
+    /// What sends packets to `AF_XDP` sockets.
+    redirect: Option<afxdp::Redirect>,
+    running: Option<Running>,
+}
+
+/// Threads at work, and what lets packets in to them.
+struct Running {
+    entrance: Entrance,
+    stop: Arc<AtomicBool>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+enum Entrance {
+    Packet(Arc<PacketSocket>),
+    Xdp {
+        link: OwnedFd,
+        /// Holds the interface in promiscuous mode as long as it is open.
+        _promiscuous: Option<OwnedFd>,
+    },
+}
+
+impl Entrance {
+    /// Returns when no packet comes in any more.
+    fn close(self) {
+        match self {
+            // Fails for want of memory alone; then the thread ends when it finds its socket empty.
+            Self::Packet(socket) => drop(socket.set_filter(&filter::REFUSE_ALL)),
+            Self::Xdp { link, .. } => drop(link),
+        }
+        wait_for_running_programs();
+    }
 }
 
 impl SocketHook {
+    /// Prepares the rings. A bad filter and a missing privilege show here already.
     pub fn open(
-        _interface: &Interface,
-        _config: &Config,
+        interface: &Interface,
+        config: &Config,
         geometry: Geometry,
-        _first_interface: u32,
-        _clock: &Arc<Clock>,
+        first_interface: u32,
+        clock: &Arc<Clock>,
     ) -> Result<Self, Error> {
-        Ok(Self { rings: crate::ring::socket_ring(geometry).unwrap() })
+        let failed = |e: io::Error| explain(interface, config.hook, e);
+        let redirect = if config.hook == Hook::AfXdp {
+            Some(afxdp::Redirect::load(interface).map_err(failed)?)
+        } else {
+            PacketSocket::new().map_err(failed)?;
+            filter::compile(interface, config)?;
+            None
+        };
+        Ok(Self {
+            rings: socket_ring(geometry).map_err(failed)?,
+            clock: clock.clone(),
+            first_interface,
+            redirect,
+            running: None,
+        })
     }
 
     pub fn rings(&self) -> &[Arc<RingMemory>] {
         &self.rings
     }
 
-    pub fn start(&mut self, _interface: &Interface, _config: &Config) -> Result<(), Error> {
+    /// Opens the sockets and starts their threads. Packets are received when this returns.
+    pub fn start(&mut self, interface: &Interface, config: &Config) -> Result<(), Error> {
+        self.stop();
+        let running = match &self.redirect {
+            Some(redirect) => self.start_xdp(redirect, interface, config)?,
+            None => self.start_packet(interface, config)?,
+        };
+        self.running = Some(running);
         Ok(())
     }
 
-    pub fn stop(&mut self) {}
+    /// Lets nothing new in, and returns when everything that had come is in the rings or counted.
+    pub fn stop(&mut self) {
+        let Some(running) = self.running.take() else { return };
+        running.entrance.close();
+        running.stop.store(true, Release);
+        for thread in running.threads {
+            if let Err(panic) = thread.join()
+                && !std::thread::panicking()
+            {
+                std::panic::resume_unwind(panic);
+            }
+        }
+    }
 
-    pub fn flush(&self, _ring: usize, _block: u32) {}
+    pub fn flush(&self, ring: usize, block: u32) {
+        crate::ring::flush(&*self.rings[ring], block, self.clock.epoch());
+    }
+
+    fn producer(&self, ring: usize) -> Producer {
+        let interface = self.first_interface + ring as u32;
+        Producer::new(self.rings[ring].clone(), self.clock.clone(), interface)
+    }
+
+    fn start_packet(&self, interface: &Interface, config: &Config) -> Result<Running, Error> {
+        let program = filter::compile(interface, config)?;
+        let start = || -> io::Result<Running> {
+            let socket = Arc::new(PacketSocket::new()?);
+            socket.set_filter(&program)?;
+            if is_loopback(interface) {
+                // Kernels before 4.20 cannot; the sink refuses those packets anyhow.
+                let _ = socket.ignore_outgoing();
+            }
+            if wants_promiscuous(interface, config) {
+                socket.join_promiscuous(interface.index)?;
+            }
+            let sink = Sink { producer: self.producer(0), skip_outgoing: is_loopback(interface) };
+            let stop = Arc::new(AtomicBool::new(false));
+            // All is set before the socket is bound, so that every packet meets it as it shall be.
+            let thread = if config.hook == Hook::Recv {
+                let receiver = recv::Receiver::new(socket.clone(), sink, config)?;
+                socket.bind(interface.index)?;
+                spawn("td-recv", stop.clone(), move |stop| receiver.run(stop))?
+            } else {
+                let receiver = tpacket::Receiver::new(socket.clone(), sink, config)?;
+                socket.bind(interface.index)?;
+                spawn("td-tpacket", stop.clone(), move |stop| receiver.run(stop))?
+            };
+            Ok(Running { entrance: Entrance::Packet(socket), stop, threads: vec![thread] })
+        };
+        start().map_err(|e| explain(interface, config.hook, e))
+    }
+
+    fn start_xdp(
+        &self,
+        redirect: &afxdp::Redirect,
+        interface: &Interface,
+        config: &Config,
+    ) -> Result<Running, Error> {
+        let sockets = afxdp::bind(interface, config, self.rings.len())?;
+        let start = || -> io::Result<Running> {
+            let promiscuous = wants_promiscuous(interface, config)
+                .then(|| promiscuous(interface.index))
+                .transpose()?;
+            // A socket whose thread does not start is closed, and with it the thread's peers.
+            let link = redirect.attach(interface.index, &sockets)?;
+            let mut running = Running {
+                entrance: Entrance::Xdp { link, _promiscuous: promiscuous },
+                stop: Arc::new(AtomicBool::new(false)),
+                threads: Vec::new(),
+            };
+            for (queue, socket) in sockets.into_iter().enumerate() {
+                let receiver = afxdp::Receiver::new(socket, self.producer(queue), config);
+                let name = format!("td-afxdp-{queue}");
+                match spawn(&name, running.stop.clone(), move |stop| receiver.run(stop)) {
+                    Ok(thread) => running.threads.push(thread),
+                    Err(e) => {
+                        running.stop.store(true, Release);
+                        return Err(e);
+                    }
+                }
+            }
+            Ok(running)
+        };
+        start().map_err(|e| explain(interface, config.hook, e))
+    }
+}
+
+impl Drop for SocketHook {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+fn spawn(
+    name: &str,
+    stop: Arc<AtomicBool>,
+    run: impl FnOnce(&AtomicBool) + Send + 'static,
+) -> io::Result<JoinHandle<()>> {
+    Builder::new().name(name.to_owned()).spawn(move || run(&stop))
+}
+
+fn wants_promiscuous(interface: &Interface, config: &Config) -> bool {
+    config.promiscuous && interface.link.is_some_and(LinkType::has_header)
+}
+
+fn is_loopback(interface: &Interface) -> bool {
+    interface.arphrd == u32::from(libc::ARPHRD_LOOPBACK)
+}
+
+/// Where packets of a packet socket go.
+struct Sink {
+    producer: Producer,
+    /// On the loopback interface a packet goes out and comes in; it is taken once, as it comes in
+    /// (as libpcap does).
+    skip_outgoing: bool,
+}
+
+impl Sink {
+    fn push(&self, p: &Received<'_>) {
+        if self.skip_outgoing && p.outgoing {
+            return;
+        }
+        self.producer.push(&Packet {
+            time_ns: p.time_ns,
+            frame: p.frame,
+            tag: p.tag,
+            original_len: p.original_len,
+            flags: if p.outgoing { FLAG_OUTBOUND } else { FLAG_INBOUND },
+        });
+    }
+
+    fn count_lost(&self, packets: u32) {
+        self.producer.count_lost(u64::from(packets));
+    }
+}
+
+fn is_set(stop: &AtomicBool) -> bool {
+    stop.load(Acquire)
 }

@@ -37,6 +37,15 @@ impl Mapping {
         Ok(Self::new(at, len))
     }
 
+    /// Maps `len` bytes of a file from `offset` on, writable: the rings of a socket, which have
+    /// each their own offset.
+    pub fn of_fd_at(fd: BorrowedFd<'_>, len: usize, offset: u64) -> io::Result<Self> {
+        let prot = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: as in `of_fd`.
+        let at = unsafe { mmap(std::ptr::null_mut(), len, prot, MapFlags::SHARED, fd, offset)? };
+        Ok(Self::new(at, len))
+    }
+
     /// Maps `len` bytes of zeroed memory, touched only as it is used.
     pub fn anonymous(len: usize) -> io::Result<Self> {
         // SAFETY: as in `of_fd`.
@@ -58,6 +67,11 @@ impl Mapping {
 
     pub fn len(&self) -> usize {
         self.len
+    }
+
+    /// Where the mapping begins, for the kernel to be told.
+    pub fn address(&self) -> u64 {
+        self.at.addr().get() as u64
     }
 
     fn check(&self, offset: usize, len: usize, align: usize) {

@@ -32,7 +32,8 @@ impl Signals {
         if !hangup_is_ignored() {
             wanted.push(SIGHUP);
         }
-        let mut signals = signal_hook::iterator::Signals::new(wanted).context("cannot listen for signals")?;
+        let mut signals =
+            signal_hook::iterator::Signals::new(wanted).context("cannot listen for signals")?;
         std::thread::Builder::new()
             .name("tapdeck-signal".into())
             .spawn({
@@ -162,7 +163,12 @@ fn open(plan: &resolve::Plan, clock: &Arc<Clock>) -> Result<Vec<Capture>> {
 }
 
 /// Detaches the hooks and closes the blocks they left open, which takes as long as the rings are full.
-fn end(captures: &mut [Capture], signals: &Signals, abandon: &AtomicBool, ended: impl Fn() -> bool) {
+fn end(
+    captures: &mut [Capture],
+    signals: &Signals,
+    abandon: &AtomicBool,
+    ended: impl Fn() -> bool,
+) {
     for capture in &mut *captures {
         capture.stop();
         capture.refresh_nic();

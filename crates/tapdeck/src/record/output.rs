@@ -36,14 +36,16 @@ pub fn start(plan: &Plan, job: Job) -> Result<JoinHandle<Result<()>>> {
             let out = stdout();
             if rustix::termios::isatty(&out) {
                 return Err(crate::flags::Usage(
-                    "-w - writes binary data, which a terminal cannot show: pipe it into a program".into(),
+                    "-w - writes binary data, which a terminal cannot show: pipe it into a program"
+                        .into(),
                 )
                 .into());
             }
             stream(plan, job, out, "standard output")
         }
         Target::File(path) => {
-            let file = File::create(path).with_context(|| format!("cannot write {}", path.display()))?;
+            let file =
+                File::create(path).with_context(|| format!("cannot write {}", path.display()))?;
             stream(plan, job, file, &path.display().to_string())
         }
         Target::Store { dir, segment_bytes, segment_time, retention } => {
@@ -69,7 +71,8 @@ fn direct(choice: DirectChoice, dir: &Path) -> Result<bool> {
     if choice == DirectChoice::Off {
         return Ok(false);
     }
-    let works = Disk::direct_works(dir).with_context(|| format!("cannot write in {}", dir.display()))?;
+    let works =
+        Disk::direct_works(dir).with_context(|| format!("cannot write in {}", dir.display()))?;
     if choice == DirectChoice::On && !works {
         anyhow::bail!(
             "the file system of {} cannot write past the page cache: leave --direct at auto",
@@ -79,7 +82,12 @@ fn direct(choice: DirectChoice, dir: &Path) -> Result<bool> {
     Ok(works)
 }
 
-fn stream(plan: &Plan, job: Job, out: impl Write + Send + 'static, name: &str) -> Result<JoinHandle<Result<()>>> {
+fn stream(
+    plan: &Plan,
+    job: Job,
+    out: impl Write + Send + 'static,
+    name: &str,
+) -> Result<JoinHandle<Result<()>>> {
     let clock = job.clock.clone();
     let now_ns = Box::new(move || clock.now_ns());
     let sink = Stream::new(out, &job.interfaces, job.totals.clone(), now_ns)

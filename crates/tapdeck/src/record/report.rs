@@ -89,7 +89,8 @@ impl Report {
             None => None,
             Some(path) if path.as_os_str() == "-" => Some(Box::new(stdout())),
             Some(path) => {
-                let file = File::create(path).with_context(|| format!("cannot write {}", path.display()))?;
+                let file = File::create(path)
+                    .with_context(|| format!("cannot write {}", path.display()))?;
                 Some(Box::new(file))
             }
         };
@@ -194,7 +195,13 @@ impl Report {
             .collect()
     }
 
-    fn write_json(&mut self, captures: &[Capture], each: &[Counters], sum: Counters, is_final: bool) {
+    fn write_json(
+        &mut self,
+        captures: &[Capture],
+        each: &[Counters],
+        sum: Counters,
+        is_final: bool,
+    ) {
         let Some(out) = &mut self.json else { return };
         let usage = used();
         let t = &self.totals;
@@ -290,7 +297,8 @@ impl Report {
         match left.checked_div(bytes_per_second) {
             None => format!(", {} left", show_bytes(left)),
             Some(seconds) => {
-                let time = humantime::format_duration(std::time::Duration::from_secs(seconds)).to_string();
+                let time =
+                    humantime::format_duration(std::time::Duration::from_secs(seconds)).to_string();
                 let coarse: Vec<&str> = time.split(' ').take(2).collect();
                 format!(", {} until {what}, {}", coarse.join(" "), show_bytes(left))
             }
@@ -328,8 +336,12 @@ impl Report {
                     )
                 },
             ),
-            Target::File(path) => format!("{} in {}", show_bytes(t.bytes_written.load(Relaxed)), path.display()),
-            Target::Stdout => format!("{} to standard output", show_bytes(t.bytes_written.load(Relaxed))),
+            Target::File(path) => {
+                format!("{} in {}", show_bytes(t.bytes_written.load(Relaxed)), path.display())
+            }
+            Target::Stdout => {
+                format!("{} to standard output", show_bytes(t.bytes_written.load(Relaxed)))
+            }
             Target::Nothing => "nothing was stored".into(),
         };
         self.warn(&place);
@@ -360,7 +372,11 @@ fn accounting(c: &Counters) -> String {
             text += &format!(" ({} {cause})", show_count(n));
         }
     }
-    text + &format!("; device received {}, dropped {}", show_count(c.nic_received), show_count(c.nic_dropped))
+    text + &format!(
+        "; device received {}, dropped {}",
+        show_count(c.nic_received),
+        show_count(c.nic_dropped)
+    )
 }
 
 #[derive(Default)]

@@ -45,7 +45,9 @@ impl Plan {
     pub fn new(f: flags::Record) -> Result<Self> {
         let target = target(&f)?;
         if target == Target::Stdout && f.stats_json.as_ref().is_some_and(|p| p.as_os_str() == "-") {
-            return usage("-w - and --stats-json - both want standard output: name a file for one of them");
+            return usage(
+                "-w - and --stats-json - both want standard output: name a file for one of them",
+            );
         }
         let mut interfaces: Vec<(String, Config)> = Vec::new();
         let mut reasons = Vec::new();
@@ -100,7 +102,11 @@ fn target(f: &flags::Record) -> Result<Target> {
         return Ok(Target::Nothing);
     }
     if let Some(file) = &f.write {
-        return Ok(if file.as_os_str() == "-" { Target::Stdout } else { Target::File(file.clone()) });
+        return Ok(if file.as_os_str() == "-" {
+            Target::Stdout
+        } else {
+            Target::File(file.clone())
+        });
     }
     let dir = f.dir.clone().unwrap_or_default();
     let segment_bytes = segment_bytes(f)?;
@@ -113,7 +119,11 @@ fn segment_bytes(f: &flags::Record) -> Result<u64> {
     let smallest = SMALLEST_SEGMENT.max(4 * f.block_bytes);
     if let Some(asked) = f.segment_size {
         if asked < smallest {
-            return usage(format!("--segment-size {}: at least {}", show_bytes(asked), show_bytes(smallest)));
+            return usage(format!(
+                "--segment-size {}: at least {}",
+                show_bytes(asked),
+                show_bytes(smallest)
+            ));
         }
         if f.keep_bytes.is_some_and(|keep| keep < 3 * asked) {
             return usage(format!(
@@ -124,15 +134,21 @@ fn segment_bytes(f: &flags::Record) -> Result<u64> {
         return Ok(asked / 4096 * 4096);
     }
     match f.keep_bytes {
-        Some(keep) if keep < 4 * smallest => {
-            usage(format!("--keep-bytes {}: at least {}", show_bytes(keep), show_bytes(4 * smallest)))
-        }
+        Some(keep) if keep < 4 * smallest => usage(format!(
+            "--keep-bytes {}: at least {}",
+            show_bytes(keep),
+            show_bytes(4 * smallest)
+        )),
         Some(keep) => Ok((keep / 8).clamp(smallest, DEFAULT_SEGMENT) / 4096 * 4096),
         None => Ok(DEFAULT_SEGMENT),
     }
 }
 
-fn choose_hook(choice: HookChoice, name: &str, filter: bool) -> Result<(Hook, Option<&'static str>)> {
+fn choose_hook(
+    choice: HookChoice,
+    name: &str,
+    filter: bool,
+) -> Result<(Hook, Option<&'static str>)> {
     let hook = match choice {
         HookChoice::Auto => return auto(name, filter),
         HookChoice::Xdp => Hook::Xdp,

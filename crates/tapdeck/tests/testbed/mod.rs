@@ -11,6 +11,8 @@ use std::time::{Duration, Instant};
 
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
+pub mod recorder;
+
 static NEXT: AtomicU32 = AtomicU32::new(0);
 
 /// Two namespaces, `a` with interface `va` and `b` with `vb`.
@@ -27,7 +29,10 @@ fn ip(args: &str) {
 
 /// Fails with the reason where a test cannot run.
 pub fn need_root() {
-    assert!(rustix::process::geteuid().is_root(), "this test makes network namespaces: run it as root");
+    assert!(
+        rustix::process::geteuid().is_root(),
+        "this test makes network namespaces: run it as root"
+    );
 }
 
 impl Net {
@@ -49,7 +54,9 @@ impl Net {
     /// Makes the veth pair.
     pub fn link(&self, queues: &str, mtu: u32) {
         let Self { a, b } = self;
-        ip(&format!("link add va netns {a} mtu {mtu} {queues} type veth peer name vb netns {b} mtu {mtu} {queues}"));
+        ip(&format!(
+            "link add va netns {a} mtu {mtu} {queues} type veth peer name vb netns {b} mtu {mtu} {queues}"
+        ));
         for (ns, dev) in [(a, "va"), (b, "vb")] {
             // No neighbour discovery or multicast reports between the packets of a test.
             self.run(ns, &format!("sysctl -qw net.ipv6.conf.{dev}.disable_ipv6=1"));

@@ -1,0 +1,228 @@
+//! The `afxdp` hook: a hook program in the driver sends every packet of a queue to the socket that
+//! has the queue, where the NIC itself writes it into user memory if the driver can.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::AtomicBool;
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use super::{IDLE, is_set};
+use crate::bpf::{Loaded, Params, Program};
+use crate::capture::explain;
+use crate::interface::Interface;
+use crate::ring::{Geometry, Packet, Producer};
+use crate::sys::afxdp::{CHUNK, Mode, ONE_CHUNK, XdpSocket};
+use crate::sys::kernel::{self, AttachPoint};
+use crate::{Config, Error, Hook};
+
+/// Ethernet header and two VLAN tags, which an MTU does not count.
+const LINK_HEADER: u32 = 14 + 2 * 4;
+const MIN_CHUNKS: u64 = 256;
+/// Chunks taken before they are given back.
+const BATCH: u32 = 64;
+/// The kernel frees the queue of a closed socket some time later.
+const QUEUE_FREED: Duration = Duration::from_millis(500);
+
+/// The program that sends packets to sockets, and its table of them.
+pub struct Redirect {
+    loaded: Loaded,
+}
+
+impl Redirect {
+    pub fn load(interface: &Interface) -> io::Result<Self> {
+        // The object has rings for the hooks that record in the kernel. Here nobody uses them.
+        let geometry = Geometry { nrings: 1, nblocks: 4, block_shift: 16, snaplen: 1024 };
+        let params = Params {
+            geometry,
+            first_interface: 0,
+            ifindex: interface.index,
+            consume: true,
+            hardware_time: false,
+            hardware_vlan: false,
+            link_header: true,
+        };
+        let (loaded, _) = Loaded::new(&[Program::Redirect], &params)?;
+        Ok(Self { loaded })
+    }
+
+    /// Enters the sockets, each at its queue, and attaches the program. It is detached when the
+    /// descriptor is closed.
+    pub fn attach(&self, ifindex: u32, sockets: &[XdpSocket]) -> io::Result<OwnedFd> {
+        let table = self.loaded.sockets()?;
+        for (queue, socket) in (0..).zip(sockets) {
+            socket.enter_into(table.as_fd(), queue)?;
+        }
+        let program = self.loaded.program(Program::Redirect)?;
+        kernel::attach(program.as_fd(), AttachPoint::Xdp { ifindex, generic: false })
+    }
+}
+
+/// Binds a socket to each receive queue, `queues` at most.
+pub fn bind(
+    interface: &Interface,
+    config: &Config,
+    queues: usize,
+) -> Result<Vec<XdpSocket>, Error> {
+    let chunks = (config.ring_bytes / queues as u64 / u64::from(CHUNK)).max(MIN_CHUNKS);
+    let chunks = 1 << chunks.ilog2();
+    let pieces = interface.mtu + LINK_HEADER > ONE_CHUNK;
+    // Without zero copy, pieces are welcome anyhow: a peer of a veth may send what
+    // segmentation offload has put together.
+    let mut modes: &[Mode] =
+        if pieces { &[Mode::AnyPieces] } else { &[Mode::ZeroCopy, Mode::CopyPieces, Mode::Copy] };
+    let mut sockets = Vec::new();
+    while sockets.len() < queues {
+        let queue = sockets.len() as u32;
+        match bind_queue(interface.index, queue, chunks, modes[0]) {
+            Ok(socket) => {
+                sockets.push(socket);
+                modes = &modes[..1];
+            }
+            // The device was made for more queues than it has switched on.
+            Err(e) if queue > 0 && e.raw_os_error() == Some(libc::EINVAL) => break,
+            Err(e) => match (e.raw_os_error(), modes) {
+                (Some(libc::EOPNOTSUPP | libc::EINVAL | libc::EPROTONOSUPPORT), [_, rest @ ..])
+                    if queue == 0 && !rest.is_empty() =>
+                {
+                    modes = rest;
+                }
+                _ => return Err(refused(interface, queue, pieces, e)),
+            },
+        }
+    }
+    Ok(sockets)
+}
+
+fn bind_queue(ifindex: u32, queue: u32, chunks: u32, mode: Mode) -> io::Result<XdpSocket> {
+    let deadline = Instant::now() + QUEUE_FREED;
+    loop {
+        match XdpSocket::bind(ifindex, queue, chunks, mode) {
+            Err(e) if e.raw_os_error() == Some(libc::EBUSY) && Instant::now() < deadline => {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            result => return result,
+        }
+    }
+}
+
+/// Says why a socket could not have a queue.
+fn refused(interface: &Interface, queue: u32, pieces: bool, e: io::Error) -> Error {
+    let unsupported =
+        |why| Error::Unsupported { name: interface.name.clone(), hook: Hook::AfXdp, why };
+    match e.raw_os_error() {
+        Some(libc::EBUSY) => {
+            unsupported(format!("another AF_XDP socket has receive queue {queue}"))
+        }
+        Some(libc::EINVAL | libc::EOPNOTSUPP) if pieces => unsupported(format!(
+            "frames of its MTU of {} take several buffers, which came with Linux 6.6 (set an MTU of {} or less)",
+            interface.mtu,
+            ONE_CHUNK - LINK_HEADER
+        )),
+        Some(libc::EAFNOSUPPORT) => {
+            unsupported("the kernel has no AF_XDP sockets (CONFIG_XDP_SOCKETS)".to_owned())
+        }
+        _ => explain(interface, Hook::AfXdp, e),
+    }
+}
+
+pub struct Receiver {
+    socket: XdpSocket,
+    producer: Producer,
+    snaplen: usize,
+    /// A packet put together from its pieces; as much of it as is kept.
+    whole: Vec<u8>,
+    /// Losses that the ring knows of.
+    lost: u64,
+}
+
+impl Receiver {
+    pub fn new(socket: XdpSocket, producer: Producer, config: &Config) -> Self {
+        let snaplen = config.snaplen as usize;
+        Self { socket, producer, snaplen, whole: Vec::with_capacity(snaplen), lost: 0 }
+    }
+
+    pub fn run(mut self, stop: &AtomicBool) {
+        loop {
+            // Read first: an empty ring is empty for good only if nothing came in before it was looked at.
+            let stopping = is_set(stop);
+            let there = self.socket.look();
+            let taken = self.take(there);
+            if taken == 0 {
+                self.ask_for_drops();
+                if stopping {
+                    return;
+                }
+                self.wait();
+            } else if self.socket.is_scarce(there) {
+                // Packets may have been lost for want of chunks, after those just taken.
+                self.ask_for_drops();
+            }
+        }
+    }
+
+    /// Takes the packets of the `there` oldest descriptors; an incomplete last one stays.
+    fn take(&mut self, there: u32) -> u32 {
+        let mut taken = 0;
+        let mut pending = 0;
+        while let Some(pieces) = self.pieces(pending, there - taken) {
+            self.push(pending, pieces);
+            pending += pieces;
+            if pending >= BATCH {
+                self.socket.give_back(pending);
+                taken += pending;
+                pending = 0;
+            }
+        }
+        if pending > 0 {
+            self.socket.give_back(pending);
+        }
+        taken + pending
+    }
+
+    /// Descriptors of the packet that begins `from` behind the oldest, if all of the `there` show its
+    /// end.
+    fn pieces(&self, from: u32, there: u32) -> Option<u32> {
+        (from..there).find(|&i| !self.socket.piece(i).more).map(|last| last + 1 - from)
+    }
+
+    fn push(&mut self, from: u32, pieces: u32) {
+        let packet = |frame, original_len| Packet {
+            time_ns: 0,
+            frame,
+            tag: None,
+            original_len,
+            // It sees one direction alone.
+            flags: 0,
+        };
+        if pieces == 1 {
+            let bytes = self.socket.piece(from).bytes;
+            self.producer.push(&packet(bytes, bytes.len() as u32));
+            return;
+        }
+        self.whole.clear();
+        let mut original_len = 0;
+        for i in from..from + pieces {
+            let bytes = self.socket.piece(i).bytes;
+            let room = self.snaplen - self.whole.len();
+            self.whole.extend_from_slice(&bytes[..bytes.len().min(room)]);
+            original_len += bytes.len() as u32;
+        }
+        self.producer.push(&packet(&self.whole, original_len));
+    }
+
+    fn ask_for_drops(&mut self) {
+        if let Ok(lost) = self.socket.lost() {
+            self.producer.count_lost(lost.saturating_sub(self.lost));
+            self.lost = lost;
+        }
+    }
+
+    /// Waits for packets.
+    fn wait(&self) {
+        let timeout = Timespec::try_from(IDLE).ok();
+        // A signal may end it; the caller looks again anyhow.
+        let _ = poll(&mut [PollFd::new(&self.socket, PollFlags::IN)], timeout.as_ref());
+    }
+}

@@ -1,0 +1,111 @@
+//! The `recv` hook: one system call and one copy for each packet, the classic way.
+
+use std::io::{self, ErrorKind};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use rustix::net::sockopt::{self, Timeout};
+
+use super::{IDLE, Sink, is_set};
+use crate::Config;
+use crate::sys::packet_socket::PacketSocket;
+
+/// The kernel doubles what it is asked for and holds it in an `int`.
+const MAX_BUFFER: u64 = 1 << 29;
+
+pub struct Receiver {
+    socket: Arc<PacketSocket>,
+    sink: Sink,
+    buffer: Vec<u8>,
+    drops: Drops,
+}
+
+/// The kernel's count of dropped packets, modulo 2³², which comes from two sides: each packet brings what
+/// it was when the packet came (so that the loss is put where it happened), and
+/// `PACKET_STATISTICS` tells of losses that no packet has followed yet.
+#[derive(Default)]
+struct Drops {
+    /// Those that the ring knows of.
+    counted: u32,
+    /// The sum of all `PACKET_STATISTICS`.
+    reported: u32,
+}
+
+impl Drops {
+    /// How many are new, if there were `total` so far. An older total than one already counted
+    /// brings nothing.
+    fn advance(&mut self, total: u32) -> u32 {
+        let new = total.wrapping_sub(self.counted);
+        if new > u32::MAX / 2 {
+            return 0;
+        }
+        self.counted = total;
+        new
+    }
+}
+
+impl Receiver {
+    pub fn new(socket: Arc<PacketSocket>, sink: Sink, config: &Config) -> io::Result<Self> {
+        socket.describe_packets()?;
+        let bytes = (config.ring_bytes / 2).min(MAX_BUFFER) as usize;
+        // Without CAP_NET_ADMIN the system's limit (net.core.rmem_max) holds.
+        sockopt::set_socket_recv_buffer_size_force(&*socket, bytes)
+            .or_else(|_| sockopt::set_socket_recv_buffer_size(&*socket, bytes))?;
+        sockopt::set_socket_timeout(&*socket, Timeout::Recv, Some(IDLE))?;
+        // The filter cuts packets to the snaplen before they are queued.
+        let buffer = vec![0; config.snaplen.max(1) as usize];
+        Ok(Self { socket, sink, buffer, drops: Drops::default() })
+    }
+
+    pub fn run(mut self, stop: &AtomicBool) {
+        loop {
+            // Read first: an empty socket is empty for good only if nothing came in before it was looked at.
+            let stopping = is_set(stop);
+            match self.socket.receive(&mut self.buffer, !stopping) {
+                Ok(packet) => {
+                    if packet.dropped_before != 0 {
+                        self.sink.count_lost(self.drops.advance(packet.dropped_before));
+                    }
+                    self.sink.push(&packet);
+                }
+                // The link was set down, or the interface is gone. The kernel says so once.
+                Err(e) if e.raw_os_error() == Some(libc::ENETDOWN) => {}
+                Err(e) if e.kind() == ErrorKind::Interrupted => {}
+                Err(e) => {
+                    self.ask_for_drops();
+                    if stopping {
+                        return;
+                    }
+                    if e.kind() != ErrorKind::WouldBlock {
+                        std::thread::sleep(IDLE);
+                    }
+                }
+            }
+        }
+    }
+
+    fn ask_for_drops(&mut self) {
+        if let Ok(s) = self.socket.take_statistics() {
+            self.drops.reported = self.drops.reported.wrapping_add(s.dropped);
+            self.sink.count_lost(self.drops.advance(self.drops.reported));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Drops;
+
+    #[test]
+    fn drops_are_counted_once_whichever_side_tells_first() {
+        let mut d = Drops::default();
+        let told = [3, 5, 5, 4, 9].map(|total| d.advance(total));
+        assert_eq!(told, [3, 2, 0, 0, 4]);
+    }
+
+    #[test]
+    fn drops_are_counted_across_the_end_of_32_bits() {
+        let mut d = Drops { counted: u32::MAX - 1, reported: 0 };
+        assert_eq!([d.advance(2), d.advance(u32::MAX), d.advance(3)], [4, 0, 1]);
+    }
+}

@@ -1,0 +1,594 @@
+//! The ring's protocol under a model checker: does it keep every packet whole, whatever order
+//! the memory operations of its producers and its reader take?
+//!
+//! [`Tape`] is a ring of 64-byte blocks in loom's memory. Its shared words are atomics with the
+//! orderings that `Memory` asks for. Packets, and what a closed block holds, lie in checked
+//! cells: loom fails the test where two threads touch one of them without one happening before
+//! the other, that is, where two producers own the same space, or where a reader looks at a
+//! block that is still being written or is being written again.
+//!
+//! The models are bounded to a few preemptions each; `LOOM_MAX_PREEMPTIONS` sets another bound.
+
+use std::cell::{Cell as PlainCell, RefCell};
+use std::ops::Deref;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use loom::cell::Cell;
+use loom::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
+use loom::sync::atomic::{AtomicU32, AtomicU64};
+use loom::thread;
+use tapdeck_capture::ring::{Memory, Reader, Reservation, Reserved, flush, reserve};
+use tapdeck_packet::pcapng::MIN_FILL;
+
+const BLOCK_BYTES: u32 = 64;
+/// What packets can take of a block: room for the smallest block that fills space stays free.
+const ROOM: u32 = BLOCK_BYTES - MIN_FILL as u32;
+const CELL_BYTES: u32 = 4;
+
+struct Slot {
+    commit: AtomicU64,
+    closed: Cell<(u32, u32)>,
+    cells: Vec<Cell<u32>>,
+}
+
+struct Tape {
+    word: AtomicU64,
+    released: AtomicU32,
+    slots: Vec<Slot>,
+    /// Of blocks opened from now on, as `struct td_control` has it.
+    epoch: AtomicU32,
+}
+
+/// A tape that threads share. Loom's threads all run on one thread of the system.
+#[derive(Clone)]
+struct Ring(Rc<Tape>);
+
+/// The parts of a reservation word.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Open {
+    block: u32,
+    epoch: u32,
+    bytes: u32,
+}
+
+impl Deref for Ring {
+    type Target = Tape;
+
+    fn deref(&self) -> &Tape {
+        &self.0
+    }
+}
+
+impl Ring {
+    fn new(nblocks: u32) -> Self {
+        let slot = || Slot {
+            commit: AtomicU64::new(0),
+            closed: Cell::new((0, 0)),
+            cells: (0..BLOCK_BYTES / CELL_BYTES).map(|_| Cell::new(0)).collect(),
+        };
+        Self(Rc::new(Tape {
+            word: AtomicU64::new(0),
+            released: AtomicU32::new(0),
+            slots: (0..nblocks).map(|_| slot()).collect(),
+            epoch: AtomicU32::new(0),
+        }))
+    }
+
+    fn open(&self) -> Open {
+        let word = self.word();
+        Open {
+            block: (word >> 32) as u32,
+            epoch: word as u32 >> 24,
+            bytes: word as u32 & 0x00ff_ffff,
+        }
+    }
+
+    /// Fills reserved space with cells that tell the packet, its length, its epoch and their place.
+    fn write(&self, at: &Reserved, id: u32) {
+        assert!(at.offset + at.len <= ROOM, "a packet in the tail");
+        for i in 0..at.len / CELL_BYTES {
+            let place = at.offset / CELL_BYTES + i;
+            self.slots[at.slot as usize].cells[place as usize].set(cell(id, at.len, at.epoch, i));
+        }
+    }
+}
+
+fn cell(id: u32, len: u32, epoch: u32, i: u32) -> u32 {
+    id << 24 | len << 16 | epoch << 8 | i
+}
+
+/// The frame in a packet of `len` bytes: a different number for different packets.
+fn frame_bytes(id: u32, len: u32) -> u32 {
+    len - id % 8
+}
+
+impl Memory for Ring {
+    fn block_bytes(&self) -> u32 {
+        BLOCK_BYTES
+    }
+
+    fn nblocks(&self) -> u32 {
+        self.slots.len() as u32
+    }
+
+    fn word(&self) -> u64 {
+        self.word.load(Acquire)
+    }
+
+    fn swap_word(&self, old: u64, new: u64) -> Result<(), u64> {
+        self.word.compare_exchange(old, new, AcqRel, Acquire).map(|_| ())
+    }
+
+    fn committed(&self, slot: u32) -> u64 {
+        self.slots[slot as usize].commit.load(Acquire)
+    }
+
+    fn commit(&self, slot: u32, n: u64) {
+        self.slots[slot as usize].commit.fetch_add(n, AcqRel);
+    }
+
+    fn set_closed(&self, slot: u32, used: u32, epoch: u32) {
+        self.slots[slot as usize].closed.set((used, epoch));
+    }
+
+    fn closed(&self, slot: u32) -> (u32, u32) {
+        self.slots[slot as usize].closed.get()
+    }
+
+    fn released(&self) -> u32 {
+        self.released.load(Acquire)
+    }
+
+    fn set_released(&self, block: u32) {
+        self.released.store(block, Release);
+    }
+}
+
+/// Reserves, writes and commits a packet. Returns whether there was space.
+fn send(memory: &impl Memory, ring: &Ring, id: u32, len: u32) -> bool {
+    match reserve(memory, len, ring.epoch.load(Relaxed)) {
+        Reservation::Done(at) => {
+            assert_eq!(at.len, len);
+            ring.write(&at, id);
+            at.commit(memory, frame_bytes(id, len), 1);
+            true
+        }
+        Reservation::Full => false,
+        Reservation::Contended => {
+            panic!("a handful of reservations cannot fail each other 64 times")
+        }
+    }
+}
+
+/// Sends packets in order. Returns those that found space.
+fn send_all(ring: &Ring, packets: &[(u32, u32)]) -> Vec<u32> {
+    packets.iter().filter(|(id, len)| send(ring, ring, *id, *len)).map(|(id, _)| *id).collect()
+}
+
+/// Whoever empties the ring, and the packets it got.
+struct Consumer {
+    ring: Ring,
+    reader: Reader<Ring>,
+    packets: Vec<u32>,
+}
+
+impl Consumer {
+    fn new(ring: &Ring) -> Self {
+        Self { ring: ring.clone(), reader: Reader::new(ring.clone()), packets: Vec::new() }
+    }
+
+    /// Reads every complete block that is next in line, then releases them together.
+    fn poll(&mut self) {
+        let mut blocks = 0;
+        while let Some((slot, used, contents)) = self.reader.peek(blocks) {
+            let (mut at, mut packets, mut bytes) = (0, 0, 0);
+            while at < used {
+                let (id, len) = self.packet(slot, at, u32::from(contents.epoch));
+                self.packets.push(id);
+                at += len;
+                packets += 1;
+                bytes += frame_bytes(id, len);
+            }
+            assert_eq!(at, used, "packets fill the used part of a block");
+            assert_eq!((contents.packets, contents.frame_bytes), (packets, bytes));
+            blocks += 1;
+        }
+        if blocks > 0 {
+            self.reader.release(blocks);
+        }
+    }
+
+    /// The id and the length of the packet at `at`, whose every cell must be its own.
+    fn packet(&self, slot: u32, at: u32, epoch: u32) -> (u32, u32) {
+        let cells = &self.ring.slots[slot as usize].cells[(at / CELL_BYTES) as usize..];
+        let first = cells[0].get();
+        let (id, len) = (first >> 24, first >> 16 & 0xff);
+        assert!(len > 0 && at + len <= ROOM, "no packet at {at}: {first:#x}");
+        for i in 0..len / CELL_BYTES {
+            let found = cells[i as usize].get();
+            assert_eq!(found, cell(id, len, epoch, i), "cell {i} of packet {id}");
+        }
+        (id, len)
+    }
+
+    /// Takes what is left once all producers are done, and returns all packets that came, sorted.
+    fn finish(mut self) -> Vec<u32> {
+        self.poll();
+        assert!(self.reader.caught_up(), "a closed block never became complete");
+        let open = self.ring.open();
+        assert_eq!(flush(&self.ring, open.block, open.epoch), open.bytes > 0);
+        self.poll();
+        assert!(self.reader.caught_up(), "a flushed block never became complete");
+        assert_eq!(self.ring.open().bytes, 0);
+        self.packets.sort_unstable();
+        self.packets
+    }
+}
+
+fn sorted(parts: impl IntoIterator<Item = Vec<u32>>) -> Vec<u32> {
+    let mut all: Vec<u32> = parts.into_iter().flatten().collect();
+    all.sort_unstable();
+    all
+}
+
+fn model(preemptions: usize, run: impl Fn() + Send + Sync + 'static) {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound.get_or_insert(preemptions);
+    builder.check(run);
+}
+
+/// Runs two producers against each other and against a reader that looks twice, and returns
+/// what was sent and what came.
+fn race(ring: &Ring, a: &'static [(u32, u32)], b: &'static [(u32, u32)]) -> (Vec<u32>, Vec<u32>) {
+    let mut consumer = Consumer::new(ring);
+    let producers = [a, b].map(|packets| {
+        let ring = ring.clone();
+        thread::spawn(move || send_all(&ring, packets))
+    });
+    for _ in 0..2 {
+        consumer.poll();
+        thread::yield_now();
+    }
+    let sent = sorted(producers.map(|p| p.join().unwrap()));
+    (sent, consumer.finish())
+}
+
+#[test]
+fn packets_of_two_producers_arrive_once_and_whole() {
+    model(3, || {
+        let ring = Ring::new(2);
+        let (sent, came) = race(&ring, &[(1, 24), (2, 32)], &[(3, 24), (4, 24)]);
+        assert_eq!(came, sent);
+    });
+}
+
+#[test]
+fn packets_that_each_need_a_block_arrive_once_and_whole() {
+    model(3, || {
+        let ring = Ring::new(2);
+        let (sent, came) = race(&ring, &[(1, ROOM), (2, ROOM)], &[(3, 32), (4, 40)]);
+        assert_eq!(came, sent);
+        // One block for each packet that found space; finishing has closed the last.
+        assert_eq!(ring.open(), Open { block: sent.len() as u32, epoch: 0, bytes: 0 });
+    });
+}
+
+#[test]
+fn a_ring_with_space_is_never_called_full() {
+    model(2, || {
+        let ring = Ring::new(4);
+        let (sent, came) = race(&ring, &[(1, ROOM), (2, ROOM), (3, ROOM)], &[(4, ROOM)]);
+        assert_eq!(sent, [1, 2, 3, 4]);
+        assert_eq!(came, sent);
+    });
+}
+
+#[test]
+fn a_full_ring_keeps_its_word_and_takes_packets_again_after_one_release() {
+    model(3, || {
+        let ring = Ring::new(2);
+        let mut consumer = Consumer::new(&ring);
+        assert_eq!(send_all(&ring, &[(1, ROOM), (2, 40)]), [1, 2]);
+        let full = ring.word();
+
+        let producers = [[(3, ROOM), (4, 16)], [(5, 32), (6, 40)]].map(|packets| {
+            let ring = ring.clone();
+            thread::spawn(move || send_all(&ring, &packets))
+        });
+        let sent = sorted(producers.map(|p| p.join().unwrap()));
+        assert_eq!(sent, [0u32; 0], "both blocks are in use");
+        assert_eq!(ring.word(), full);
+
+        // The first block is complete, the second still open.
+        consumer.poll();
+        assert_eq!(consumer.packets, [1]);
+        let Reservation::Done(at) = reserve(&ring, ROOM, 0) else {
+            panic!("a block has been released")
+        };
+        assert_eq!(at, Reserved { slot: 0, offset: 0, len: ROOM, epoch: 0 });
+        ring.write(&at, 7);
+        at.commit(&ring, frame_bytes(7, ROOM), 1);
+        assert_eq!(consumer.finish(), [1, 2, 7]);
+    });
+}
+
+#[test]
+fn drops_at_a_full_ring_are_exact_while_the_reader_releases() {
+    model(3, || {
+        let ring = Ring::new(2);
+        assert_eq!(send_all(&ring, &[(1, ROOM), (2, ROOM)]), [1, 2]);
+        let (mut sent, came) = race(&ring, &[(3, ROOM)], &[(4, ROOM), (5, ROOM)]);
+        sent.splice(0..0, [1, 2]);
+        assert_eq!(came, sent);
+        // A drop has not moved the word: it counts the packets that found space, no others.
+        assert_eq!(ring.open(), Open { block: sent.len() as u32, epoch: 0, bytes: 0 });
+    });
+}
+
+#[test]
+fn a_block_used_again_waits_for_the_reader_whichever_producer_writes_to_it() {
+    model(3, || {
+        let ring = Ring::new(2);
+        assert_eq!(send_all(&ring, &[(1, ROOM), (2, ROOM)]), [1, 2]);
+        // One of them opens the block that the reader has released; the other joins it there,
+        // and knows of the release from the word alone.
+        let (mut sent, came) = race(&ring, &[(3, 24)], &[(4, 24)]);
+        sent.splice(0..0, [1, 2]);
+        assert_eq!(came, sent);
+    });
+}
+
+/// What a CPU does to a ring.
+#[derive(Clone, Copy, Debug)]
+enum Act {
+    Send(u32, u32),
+    Flush,
+}
+
+impl Act {
+    /// Returns the packet that was sent, if one was.
+    fn perform(self, memory: &impl Memory, ring: &Ring) -> Option<u32> {
+        match self {
+            Self::Send(id, len) => send(memory, ring, id, len).then_some(id),
+            Self::Flush => {
+                let open = ring.open();
+                flush(memory, open.block, open.epoch);
+                None
+            }
+        }
+    }
+}
+
+/// A ring whose user is interrupted before its memory operation number `before`: another
+/// producer on the same CPU runs from beginning to end, as a hook in a soft interrupt does.
+struct Interrupted<'a, F> {
+    ring: &'a Ring,
+    before: PlainCell<u32>,
+    interrupt: RefCell<Option<F>>,
+}
+
+impl<F: FnOnce()> Interrupted<'_, F> {
+    fn step(&self) -> &Ring {
+        let left = self.before.get();
+        if left > 0 {
+            self.before.set(left - 1);
+        } else if let Some(interrupt) = self.interrupt.take() {
+            interrupt();
+        }
+        self.ring
+    }
+}
+
+impl<F: FnOnce()> Memory for Interrupted<'_, F> {
+    fn block_bytes(&self) -> u32 {
+        self.ring.block_bytes()
+    }
+
+    fn nblocks(&self) -> u32 {
+        self.ring.nblocks()
+    }
+
+    fn word(&self) -> u64 {
+        Memory::word(self.step())
+    }
+
+    fn swap_word(&self, old: u64, new: u64) -> Result<(), u64> {
+        self.step().swap_word(old, new)
+    }
+
+    fn committed(&self, slot: u32) -> u64 {
+        self.step().committed(slot)
+    }
+
+    fn commit(&self, slot: u32, n: u64) {
+        self.step().commit(slot, n);
+    }
+
+    fn set_closed(&self, slot: u32, used: u32, epoch: u32) {
+        self.step().set_closed(slot, used, epoch);
+    }
+
+    fn closed(&self, slot: u32) -> (u32, u32) {
+        self.step().closed(slot)
+    }
+
+    fn released(&self) -> u32 {
+        Memory::released(self.step())
+    }
+
+    fn set_released(&self, block: u32) {
+        self.step().set_released(block);
+    }
+}
+
+/// Models `outer` interrupted by `nested` before its operation number `before`, on a ring of
+/// three blocks whose open one holds a packet of 24 bytes, with a reader at work. Returns whether
+/// `outer` has so many operations.
+fn interrupted(outer: Act, nested: Act, before: u32) -> bool {
+    let reached = Arc::new(AtomicBool::new(false));
+    let reached_here = reached.clone();
+    model(3, move || {
+        let ring = Ring::new(3);
+        assert_eq!(send_all(&ring, &[(1, 24)]), [1]);
+        let theirs = ring.clone();
+        let consumer = thread::spawn(move || {
+            let mut consumer = Consumer::new(&theirs);
+            for _ in 0..2 {
+                consumer.poll();
+                thread::yield_now();
+            }
+            consumer
+        });
+
+        let from_nested = PlainCell::new(None);
+        let memory = Interrupted {
+            ring: &ring,
+            before: PlainCell::new(before),
+            interrupt: RefCell::new(Some(|| from_nested.set(nested.perform(&ring, &ring)))),
+        };
+        let from_outer = outer.perform(&memory, &ring);
+        if memory.interrupt.into_inner().is_none() {
+            reached_here.store(true, Relaxed);
+        }
+
+        let sent = [1].into_iter().chain(from_outer).chain(from_nested.get()).collect();
+        assert_eq!(consumer.join().unwrap().finish(), sorted([sent]));
+    });
+    reached.load(Relaxed)
+}
+
+/// Interrupts `outer` before each of its memory operations in turn, and returns how many it has.
+fn operations(outer: Act, nested: Act) -> u32 {
+    (0..64).find(|before| !interrupted(outer, nested, *before)).expect("few operations")
+}
+
+#[test]
+fn a_producer_may_be_interrupted_anywhere_by_another() {
+    for nested in [Act::Send(3, 24), Act::Send(3, ROOM)] {
+        // The word is loaded, swapped, and the packet committed.
+        assert!(operations(Act::Send(2, 24), nested) >= 3, "{nested:?}");
+        // And the other block is looked for, the full one closed in two steps.
+        assert!(operations(Act::Send(2, 32), nested) >= 6, "{nested:?}");
+    }
+}
+
+#[test]
+fn a_producer_may_be_interrupted_anywhere_by_a_flush() {
+    assert!(operations(Act::Send(2, 24), Act::Flush) >= 3);
+    assert!(operations(Act::Send(2, 32), Act::Flush) >= 6);
+}
+
+#[test]
+fn a_flush_may_be_interrupted_anywhere_by_a_producer() {
+    for nested in [Act::Send(3, 24), Act::Send(3, ROOM)] {
+        assert!(operations(Act::Flush, nested) >= 5, "{nested:?}");
+    }
+}
+
+#[test]
+fn a_flush_takes_a_block_from_under_its_producers() {
+    model(3, || {
+        let ring = Ring::new(3);
+        let mut consumer = Consumer::new(&ring);
+        assert_eq!(send_all(&ring, &[(1, 16)]), [1]);
+        let theirs = ring.clone();
+        let producer = thread::spawn(move || send_all(&theirs, &[(2, 24), (3, 24)]));
+        let theirs = ring.clone();
+        let flusher = thread::spawn(move || flush(&theirs, 0, 0));
+        for _ in 0..2 {
+            consumer.poll();
+            thread::yield_now();
+        }
+        assert_eq!(producer.join().unwrap(), [2, 3], "three blocks hold them in any order");
+        let closed = flusher.join().unwrap();
+        // 16 + 24 bytes close together, and the next 24 do not fit behind them. The flush and
+        // that packet compete for closing the first block: it is done once.
+        let open = ring.open();
+        match (open.block, open.bytes) {
+            // The producer closed it, or the flush did between the producer's packets.
+            (1, 24) => {}
+            // The flush did, before the producer's first packet.
+            (1, 48) => assert!(closed),
+            other => panic!("{other:?}"),
+        }
+        assert_eq!(consumer.finish(), [1, 2, 3]);
+    });
+}
+
+#[test]
+fn of_two_flushes_one_closes_the_block() {
+    model(3, || {
+        let ring = Ring::new(3);
+        let mut consumer = Consumer::new(&ring);
+        assert_eq!(send_all(&ring, &[(1, 16)]), [1]);
+        let flushers = [(); 2].map(|()| {
+            let ring = ring.clone();
+            thread::spawn(move || flush(&ring, 0, 0))
+        });
+        consumer.poll();
+        let closed = flushers.map(|f| f.join().unwrap());
+        assert!(closed[0] ^ closed[1], "{closed:?}");
+        assert_eq!(ring.open(), Open { block: 1, epoch: 0, bytes: 0 });
+        consumer.poll();
+        assert_eq!(consumer.packets, [1]);
+    });
+}
+
+#[test]
+fn a_flush_leaves_an_empty_block_and_one_it_does_not_know() {
+    model(3, || {
+        let ring = Ring::new(2);
+        let before = ring.word();
+        assert!(!flush(&ring, 0, 0));
+        assert_eq!(ring.word(), before, "an empty block of the same epoch");
+        assert_eq!(send_all(&ring, &[(1, ROOM), (2, 24)]), [1, 2]);
+        let before = ring.word();
+        assert!(!flush(&ring, 0, 0), "closed already");
+        assert!(!flush(&ring, 1, 0), "the next one is not free");
+        assert_eq!(ring.word(), before);
+    });
+}
+
+/// Changes the epoch while a producer sends two packets. That no block mixes epochs is what
+/// [`Consumer::packet`] asserts.
+fn change_epoch(ring: &Ring, first: &[(u32, u32)]) {
+    let mut consumer = Consumer::new(ring);
+    assert_eq!(send_all(ring, first).len(), first.len());
+    let theirs = ring.clone();
+    let producer = thread::spawn(move || send_all(&theirs, &[(2, 24), (3, 32)]));
+    let theirs = ring.clone();
+    let clock = thread::spawn(move || {
+        theirs.epoch.store(1, Relaxed);
+        flush(&theirs, theirs.open().block, 1);
+    });
+    for _ in 0..2 {
+        consumer.poll();
+        thread::yield_now();
+    }
+    assert_eq!(producer.join().unwrap(), [2, 3]);
+    clock.join().unwrap();
+
+    // A producer that had read the old epoch may have opened a block with it after the flush.
+    let open = ring.open();
+    if open.epoch == 0 {
+        flush(ring, open.block, 1);
+    }
+    assert_eq!(consumer.reader.open_epoch(), 1);
+    assert_eq!(send_all(ring, &[(4, 24)]), [4]);
+    assert_eq!(consumer.reader.open_epoch(), 1);
+    let mut all: Vec<u32> = first.iter().map(|(id, _)| *id).collect();
+    all.extend([2, 3, 4]);
+    assert_eq!(consumer.finish(), all);
+}
+
+#[test]
+fn an_epoch_that_changes_in_an_empty_ring_never_mixes_with_the_old() {
+    model(3, || change_epoch(&Ring::new(4), &[]));
+}
+
+#[test]
+fn an_epoch_that_changes_in_a_part_filled_block_never_mixes_with_the_old() {
+    model(3, || change_epoch(&Ring::new(4), &[(1, 16)]));
+}

@@ -1,0 +1,594 @@
+//! The socket hooks against the kernel: what is sent over a veth pair between two network
+//! namespaces stands in the rings byte for byte, or is counted as lost. Needs root.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::File;
+use std::os::fd::AsFd;
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+use tapdeck_capture::interface::Interface;
+use tapdeck_capture::ring::RingReader;
+use tapdeck_capture::{Capture, Clock, Config, Deliver, Error, Event, Hook};
+use tapdeck_packet::pcapng::{
+    FLAG_INBOUND, FLAG_OUTBOUND, Reader, Record, interface_description, section_header,
+};
+use tapdeck_packet::ring::Ring;
+
+/// Frames under way at a time: fewer than a veth's queue (256) and the backlog (1000) hold.
+const BURST: usize = 64;
+/// IEEE 802's first `EtherType` for experiments.
+const EXPERIMENT: [u8; 2] = [0x88, 0xb5];
+
+fn ip(arguments: &str) {
+    let output = Command::new("ip").args(arguments.split(' ')).output().expect("ip(8) is there");
+    let why = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "ip {arguments}: {why}");
+}
+
+/// Two network namespaces, each with one end of a veth pair: `td0` and `td1`.
+struct Lab {
+    near: String,
+    far: String,
+    pair: String,
+}
+
+impl Lab {
+    fn new(options: &str, mtu: u32) -> Self {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        assert!(rustix::process::geteuid().is_root(), "network namespaces need root");
+        let id = format!("{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+        let (near, far) = (format!("tda-{id}"), format!("tdb-{id}"));
+        let pair = format!(
+            "-n {near} link add td0 mtu {mtu}{options} type veth peer name td1 mtu {mtu}{options} netns {far}"
+        );
+        // Made first, so that what follows is undone if it fails.
+        let lab = Self { near, far, pair };
+        for namespace in [&lab.near, &lab.far] {
+            ip(&format!("netns add {namespace}"));
+            // Nobody else speaks on the wire.
+            inside(namespace, || {
+                std::fs::write("/proc/sys/net/ipv6/conf/default/disable_ipv6", "1").unwrap();
+            });
+            ip(&format!("-n {namespace} link set lo up"));
+        }
+        lab.plug();
+        lab
+    }
+
+    fn plug(&self) {
+        ip(&self.pair);
+        ip(&format!("-n {} link set td1 up", self.far));
+        ip(&format!("-n {} link set td0 up", self.near));
+    }
+
+    /// Runs a test in the namespace of `td0`.
+    fn run(&self, f: impl FnOnce(&Self) + Send) {
+        inside(&self.near, || f(self));
+    }
+
+    fn wire(&self) -> Wire {
+        Wire::new(self.far.clone(), "td1")
+    }
+}
+
+impl Drop for Lab {
+    fn drop(&mut self) {
+        for namespace in [&self.near, &self.far] {
+            let _ = Command::new("ip").args(["netns", "del", namespace]).output();
+        }
+    }
+}
+
+/// Runs something in a network namespace.
+fn inside<T: Send>(namespace: &str, f: impl FnOnce() -> T + Send) -> T {
+    std::thread::scope(|scope| {
+        let thread = scope.spawn(|| {
+            enter(namespace);
+            f()
+        });
+        thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    })
+}
+
+fn enter(namespace: &str) {
+    let file = File::open(format!("/run/netns/{namespace}")).unwrap();
+    move_into_link_name_space(file.as_fd(), Some(LinkNameSpaceType::Network)).unwrap();
+}
+
+/// Sends frames out by an interface, from a thread that lives in its namespace.
+struct Wire {
+    frames: Option<Sender<Vec<Vec<u8>>>>,
+    done: Receiver<()>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Wire {
+    fn new(namespace: String, interface: &'static str) -> Self {
+        let (frames, todo) = channel::<Vec<Vec<u8>>>();
+        let (ready, done) = channel();
+        let thread = std::thread::spawn(move || {
+            enter(&namespace);
+            let mut out = pcap::Capture::from_device(interface).unwrap().open().unwrap();
+            ready.send(()).unwrap();
+            for batch in todo {
+                for frame in batch {
+                    out.sendpacket(frame).unwrap();
+                }
+                ready.send(()).unwrap();
+            }
+        });
+        done.recv().unwrap();
+        Self { frames: Some(frames), done, thread: Some(thread) }
+    }
+
+    fn send(&self, frames: &[Vec<u8>]) {
+        self.begin(frames);
+        self.done.recv().unwrap();
+    }
+
+    fn begin(&self, frames: &[Vec<u8>]) {
+        self.frames.as_ref().unwrap().send(frames.to_vec()).unwrap();
+    }
+
+    /// Whether what was begun is sent.
+    fn is_done(&self) -> bool {
+        match self.done.try_recv() {
+            Ok(()) => true,
+            Err(TryRecvError::Empty) => false,
+            Err(TryRecvError::Disconnected) => panic!("the sender has failed"),
+        }
+    }
+
+    /// Sends so that nothing is lost before the interface `td0` of this namespace has it.
+    fn send_gently(&self, frames: &[Vec<u8>]) {
+        for burst in frames.chunks(BURST) {
+            let before = received();
+            self.send(burst);
+            until("the frames arrive", || received() >= before + burst.len() as u64);
+        }
+    }
+}
+
+impl Drop for Wire {
+    fn drop(&mut self) {
+        drop(self.frames.take());
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+fn received() -> u64 {
+    Interface::find("td0").unwrap().counters.rx_packets
+}
+
+fn until(what: &str, mut condition: impl FnMut() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(10);
+    while !condition() {
+        assert!(Instant::now() < deadline, "waited in vain until {what}");
+        std::thread::yield_now();
+    }
+}
+
+/// A frame of `len` bytes that carries its number, behind `tags`.
+fn frame(number: u32, len: usize, tags: &[u8]) -> Vec<u8> {
+    let mut f = vec![2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2];
+    f.extend(tags);
+    f.extend(EXPERIMENT);
+    f.extend(number.to_be_bytes());
+    let mut noise = number;
+    while f.len() < len {
+        noise = noise.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        f.push((noise >> 24) as u8);
+    }
+    f
+}
+
+const VLAN_7: [u8; 4] = [0x81, 0, 0x60, 7];
+const DOUBLE: [u8; 8] = [0x88, 0xa8, 0, 100, 0x81, 0, 0, 200];
+
+/// Frames of all lengths from 60 to `longest`, some of them with VLAN tags.
+fn frames(n: u32, longest: usize) -> Vec<Vec<u8>> {
+    (0..n)
+        .map(|i| {
+            let tags: &[u8] = match i % 10 {
+                3 => &VLAN_7,
+                7 => &DOUBLE,
+                _ => &[],
+            };
+            frame(i, 60 + (i as usize * 37) % (longest - 59), tags)
+        })
+        .collect()
+}
+
+fn number(frame: &[u8]) -> Option<u32> {
+    let at = (12..=20).step_by(4).find(|&at| frame.get(at..at + 2) == Some(&EXPERIMENT))?;
+    Some(u32::from_be_bytes(frame.get(at + 2..at + 6)?.try_into().unwrap()))
+}
+
+fn config(hook: Hook) -> Config {
+    Config {
+        hook,
+        deliver: if hook == Hook::AfXdp { Deliver::Consume } else { Deliver::Pass },
+        snaplen: 65_535,
+        ring_bytes: 64 << 20,
+        block_bytes: 1 << 20,
+        promiscuous: true,
+        filter: None,
+    }
+}
+
+fn open(interface: &str, config: &Config) -> Capture {
+    Capture::open(interface, config, 0, &Arc::new(Clock::default())).unwrap()
+}
+
+/// A packet out of a ring.
+#[derive(Debug)]
+struct Taken {
+    frame: Vec<u8>,
+    original_len: u32,
+    flags: u32,
+    dropped: u64,
+    timestamp: u64,
+}
+
+/// What was read from a capture's rings.
+struct Tape {
+    rings: Vec<RingReader>,
+    file: Vec<u8>,
+    packets: u64,
+}
+
+impl Tape {
+    fn new(capture: &Capture) -> Self {
+        let mut file = Vec::new();
+        section_header(&mut file, "Linux", "test", None);
+        for description in capture.descriptions() {
+            interface_description(&mut file, &description);
+        }
+        Self { rings: capture.readers(), file, packets: 0 }
+    }
+
+    /// Reads the blocks that are complete.
+    fn read(&mut self) {
+        for ring in &mut self.rings {
+            while let Some(block) = ring.peek(0) {
+                self.file.extend(block.bytes);
+                self.packets += u64::from(block.contents.packets);
+                ring.release(1);
+            }
+        }
+    }
+
+    /// Reads all there is. A full ring can close its last block only when it has a free one.
+    fn read_all(&mut self, capture: &mut Capture) {
+        self.read();
+        capture.flush_all().unwrap();
+        self.read();
+    }
+
+    /// Stops the capture and gives its packets, each ring's in their order.
+    fn finish(mut self, capture: &mut Capture) -> Vec<Taken> {
+        let begun = Instant::now();
+        capture.stop();
+        let took = begun.elapsed();
+        // 200 ms is the promise; a busy machine needs some room.
+        assert!(took < Duration::from_millis(300), "stopping took {took:?}");
+        self.read_all(capture);
+        assert!(self.rings.iter().all(Ring::caught_up));
+        let taken: Vec<Taken> = Reader::new(&self.file)
+            .filter_map(|record| match record.unwrap() {
+                Record::Packet(p) => Some(Taken {
+                    frame: p.frame.to_vec(),
+                    original_len: p.original_len,
+                    flags: p.flags,
+                    dropped: p.dropped,
+                    timestamp: p.timestamp,
+                }),
+                _ => None,
+            })
+            .collect();
+        assert_eq!(taken.len() as u64, self.packets, "the rings' own count of packets");
+        taken
+    }
+}
+
+fn finish(capture: &mut Capture) -> Vec<Taken> {
+    Tape::new(capture).finish(capture)
+}
+
+/// Everything that was sent is there once, byte for byte, and nothing else is.
+fn assert_same(sent: &[Vec<u8>], taken: &[Taken]) {
+    let sent: BTreeMap<u32, &[u8]> = sent.iter().map(|f| (number(f).unwrap(), &f[..])).collect();
+    let mut seen = BTreeSet::new();
+    for packet in taken {
+        let number = number(&packet.frame)
+            .unwrap_or_else(|| panic!("a frame that nobody sent: {packet:02x?}"));
+        assert_eq!(packet.frame, sent[&number], "frame {number}");
+        assert_eq!(packet.original_len as usize, packet.frame.len());
+        assert!(seen.insert(number), "frame {number} is there twice");
+    }
+    assert_eq!(seen.len(), sent.len());
+}
+
+fn now_ns() -> u64 {
+    std::time::UNIX_EPOCH.elapsed().unwrap().as_nanos() as u64
+}
+
+fn identity(hook: Hook, options: &str, mtu: u32) {
+    Lab::new(options, mtu).run(|lab| {
+        let wire = lab.wire();
+        let mut capture = open("td0", &config(hook));
+        let sent = frames(5000, mtu as usize + 14);
+        let before = now_ns();
+        capture.start().unwrap();
+        wire.send_gently(&sent);
+        let taken = finish(&mut capture);
+        let after = now_ns();
+
+        assert_eq!(taken.len() as u64 + capture.losses().total(), sent.len() as u64);
+        assert_eq!(capture.losses().total(), 0);
+        assert_same(&sent, &taken);
+        let flags = if hook.sees_outbound() { FLAG_INBOUND } else { 0 };
+        for packet in &taken {
+            assert_eq!((packet.flags, packet.dropped), (flags, 0));
+            assert!((before..=after).contains(&packet.timestamp), "{packet:?}");
+        }
+    });
+}
+
+#[test]
+fn recv_gives_every_frame() {
+    identity(Hook::Recv, "", 1500);
+}
+
+#[test]
+fn tpacket_gives_every_frame() {
+    identity(Hook::Tpacket, "", 1500);
+}
+
+#[test]
+fn afxdp_gives_every_frame_of_every_queue() {
+    identity(Hook::AfXdp, " numrxqueues 2 numtxqueues 2", 1500);
+}
+
+#[test]
+fn afxdp_puts_jumbo_frames_together() {
+    identity(Hook::AfXdp, "", 9000);
+}
+
+#[test]
+fn frames_are_cut_to_the_snaplen_and_keep_their_length() {
+    for hook in [Hook::Recv, Hook::Tpacket, Hook::AfXdp] {
+        for mtu in [1500, 9000] {
+            Lab::new("", mtu).run(|lab| {
+                let wire = lab.wire();
+                let mut capture = open("td0", &Config { snaplen: 100, ..config(hook) });
+                let sent = frames(200, mtu as usize + 14);
+                capture.start().unwrap();
+                wire.send_gently(&sent);
+                let taken = finish(&mut capture);
+                assert_eq!(taken.len(), sent.len());
+                for (packet, frame) in taken.iter().zip(&sent) {
+                    assert_eq!(packet.frame, frame[..frame.len().min(100)], "{hook}");
+                    assert_eq!(packet.original_len as usize, frame.len(), "{hook}");
+                }
+            });
+        }
+    }
+}
+
+#[test]
+fn packet_sockets_tell_the_direction() {
+    for hook in [Hook::Recv, Hook::Tpacket] {
+        Lab::new("", 1500).run(|lab| {
+            let (far, near) = (lab.wire(), Wire::new(lab.near.clone(), "td0"));
+            let mut capture = open("td0", &config(hook));
+            capture.start().unwrap();
+            far.send_gently(&[frame(1, 60, &[])]);
+            near.send(&[frame(2, 60, &VLAN_7)]);
+            let taken = finish(&mut capture);
+            let seen: Vec<_> = taken.iter().map(|p| (number(&p.frame), p.flags)).collect();
+            assert_eq!(seen, [(Some(1), FLAG_INBOUND), (Some(2), FLAG_OUTBOUND)], "{hook}");
+            assert_eq!(taken[1].frame, frame(2, 60, &VLAN_7));
+        });
+    }
+}
+
+#[test]
+fn a_packet_on_the_loopback_interface_is_taken_once() {
+    for hook in [Hook::Recv, Hook::Tpacket] {
+        Lab::new("", 1500).run(|lab| {
+            let wire = Wire::new(lab.near.clone(), "lo");
+            let mut capture = open("lo", &config(hook));
+            capture.start().unwrap();
+            let sent = frames(20, 200);
+            wire.send(&sent);
+            let taken = finish(&mut capture);
+            assert_same(&sent, &taken);
+            assert!(taken.iter().all(|p| p.flags == FLAG_INBOUND), "{hook}");
+        });
+    }
+}
+
+#[test]
+fn a_filter_lets_in_what_it_names() {
+    for hook in [Hook::Recv, Hook::Tpacket] {
+        Lab::new("", 1500).run(|lab| {
+            let wire = lab.wire();
+            let sent = frames(500, 1500);
+            let chosen: Vec<_> = sent.iter().filter(|f| f[12..16] == VLAN_7).cloned().collect();
+            assert_eq!(chosen.len(), 50);
+            let expressions =
+                [("vlan 7", &chosen[..]), ("inbound", &sent[..]), ("outbound", &[][..])];
+            for (expression, expected) in expressions {
+                let filter = Some(expression.to_owned());
+                let mut capture = open("td0", &Config { filter, ..config(hook) });
+                capture.start().unwrap();
+                wire.send_gently(&sent);
+                assert_same(expected, &finish(&mut capture));
+            }
+        });
+    }
+}
+
+#[test]
+fn a_bad_filter_is_refused_with_its_reason() {
+    Lab::new("", 1500).run(|_| {
+        let filter = Some("host and port".to_owned());
+        let config = Config { filter, ..config(Hook::Tpacket) };
+        match Capture::open("td0", &config, 0, &Arc::new(Clock::default())).err() {
+            Some(Error::Filter { expression, why }) => {
+                assert_eq!(expression, "host and port");
+                assert!(why.contains("syntax error"), "{why}");
+            }
+            other => panic!("{other:?}"),
+        }
+    });
+}
+
+/// Frames flat out into little memory: what is not captured is counted, to the packet.
+/// `reading` the rings meanwhile, only the kernel's side can be too slow.
+fn conservation(hook: Hook, reading: bool) {
+    Lab::new("", 1500).run(|lab| {
+        let wire = lab.wire();
+        let small =
+            Config { ring_bytes: 256 << 10, block_bytes: 64 << 10, snaplen: 2048, ..config(hook) };
+        let sent: Vec<_> = (0..60_000).map(|i| frame(i, 300, &[])).collect();
+        let mut capture = open("td0", &small);
+        let mut tape = Tape::new(&capture);
+        capture.start().unwrap();
+        wire.begin(&sent);
+        while !wire.is_done() {
+            if reading {
+                tape.read();
+            }
+        }
+        // Some frames may still be in the kernel's queue before the hook.
+        until("every frame is accounted for", || {
+            capture.refresh_nic();
+            tape.read_all(&mut capture);
+            tape.packets + capture.losses().total() == capture.nic().rx_packets
+        });
+        let taken = tape.finish(&mut capture);
+        let lost = capture.losses().total();
+        assert_eq!(taken.len() as u64 + lost, capture.nic().rx_packets, "{hook}");
+        assert!(reading || lost > 0, "{hook}: rings of 256 KiB hold 18 MB");
+
+        let announced: u64 = taken.iter().map(|p| p.dropped).sum();
+        assert!(announced <= lost, "{hook}: {announced} of {lost} lost frames are announced");
+        let numbers: Vec<u32> = taken.iter().map(|p| number(&p.frame).unwrap()).collect();
+        for (number, packet) in numbers.iter().zip(&taken) {
+            assert_eq!(packet.frame, sent[*number as usize]);
+        }
+        if hook == Hook::Recv && capture.nic().rx_packets == sent.len() as u64 {
+            // Each packet tells how many are missing just before it.
+            let before = std::iter::once(0).chain(numbers.iter().map(|n| n + 1));
+            for ((number, before), packet) in numbers.iter().zip(before).zip(&taken) {
+                assert_eq!(packet.dropped, u64::from(number - before), "frame {number}");
+            }
+        }
+    });
+}
+
+#[test]
+fn what_the_rings_lose_is_counted() {
+    for hook in [Hook::Recv, Hook::Tpacket, Hook::AfXdp] {
+        conservation(hook, false);
+    }
+}
+
+#[test]
+fn what_the_kernel_loses_is_counted() {
+    for hook in [Hook::Recv, Hook::Tpacket, Hook::AfXdp] {
+        conservation(hook, true);
+    }
+}
+
+#[test]
+fn a_capture_stops_promptly_in_the_midst_of_traffic() {
+    for hook in [Hook::Recv, Hook::Tpacket, Hook::AfXdp] {
+        Lab::new("", 1500).run(|lab| {
+            let wire = lab.wire();
+            let sent: Vec<_> = (0..200_000).map(|i| frame(i, 60, &[])).collect();
+            let mut capture = open("td0", &config(hook));
+            let mut tape = Tape::new(&capture);
+            capture.start().unwrap();
+            wire.begin(&sent);
+            until("packets come", || {
+                tape.read();
+                tape.packets > 20_000
+            });
+            let taken = tape.finish(&mut capture);
+            capture.refresh_nic();
+            let accounted = taken.len() as u64 + capture.losses().total();
+            assert!(accounted <= capture.nic().rx_packets, "{hook}");
+            // All frames before the last that was taken are there or counted.
+            let last = number(&taken[taken.len() - 1].frame).unwrap();
+            assert!(accounted > u64::from(last), "{hook}");
+        });
+    }
+}
+
+#[test]
+fn capture_goes_on_after_the_link_was_down() {
+    for hook in [Hook::Recv, Hook::Tpacket, Hook::AfXdp] {
+        Lab::new("", 1500).run(|lab| {
+            let wire = lab.wire();
+            until("the link is up", || Interface::find("td0").unwrap().running);
+            let mut capture = open("td0", &config(hook));
+            let sent = frames(200, 1500);
+            capture.start().unwrap();
+            wire.send_gently(&sent[..100]);
+            ip(&format!("-n {} link set td0 down", lab.near));
+            assert_eq!(capture.watch().unwrap(), Some(Event::LinkDown));
+            ip(&format!("-n {} link set td0 up", lab.near));
+            until("the link is up", || Interface::find("td0").unwrap().running);
+            wire.send_gently(&sent[100..]);
+            assert_same(&sent, &finish(&mut capture));
+        });
+    }
+}
+
+#[test]
+fn capture_goes_on_with_an_interface_that_was_made_anew() {
+    for hook in [Hook::Recv, Hook::Tpacket, Hook::AfXdp] {
+        Lab::new("", 1500).run(|lab| {
+            let mut capture = open("td0", &config(hook));
+            let sent = frames(200, 1500);
+            capture.start().unwrap();
+            lab.wire().send_gently(&sent[..100]);
+            ip(&format!("-n {} link del td0", lab.near));
+            assert_eq!(capture.watch().unwrap(), Some(Event::Gone));
+            assert_eq!(capture.watch().unwrap(), None);
+            lab.plug();
+            assert_eq!(capture.watch().unwrap(), Some(Event::Back));
+            lab.wire().send_gently(&sent[100..]);
+            assert_same(&sent, &finish(&mut capture));
+        });
+    }
+}
+
+#[test]
+fn a_stopped_capture_can_be_started_again() {
+    for hook in [Hook::Recv, Hook::Tpacket, Hook::AfXdp] {
+        Lab::new("", 1500).run(|lab| {
+            let wire = lab.wire();
+            let mut capture = open("td0", &config(hook));
+            let sent = frames(300, 1500);
+            for part in sent.chunks(100) {
+                capture.start().unwrap();
+                wire.send_gently(part);
+                capture.stop();
+            }
+            capture.start().unwrap();
+            assert_same(&sent, &finish(&mut capture));
+        });
+    }
+}

@@ -1,0 +1,327 @@
+//! Every hook records what was sent, byte for byte, and accounts for every packet.
+
+mod testbed;
+
+use std::path::Path;
+use std::process::Command;
+
+use tapdeck_capture::interface::Interface;
+use tapdeck_capture::transmit::Tag;
+use tapdeck_packet::pcapng::{FLAG_INBOUND, FLAG_OUTBOUND, PACKET_OVERHEAD};
+use testbed::recorder::{Contents, Recorder, Sender, assert_accounted, frame, number, segments};
+use testbed::{Net, wait_for};
+
+fn mac(net: &Net) -> [u8; 6] {
+    net.inside(&net.b, || Interface::find("vb").expect("made above")).mac.expect("veth has one")
+}
+
+/// Sends frames, and waits until the recorder has accounted for as many.
+fn send(net: &Net, recorder: &Recorder, frames: &[Vec<u8>]) {
+    net.inside(&net.a, || {
+        let mut sender = Sender::new();
+        frames.iter().for_each(|f| sender.send(f));
+    });
+    wait_for("the packets to be seen", || {
+        recorder.now()["seen"].as_u64().is_some_and(|n| n >= frames.len() as u64)
+    });
+}
+
+/// The standard tools read every segment without complaint and count as we do.
+fn assert_readable(dir: &Path, packets: u64) {
+    let mut counted = 0;
+    for segment in segments(dir) {
+        let mut tshark = Command::new("tshark");
+        tshark.arg("-r").arg(&segment).args(["-T", "fields", "-e", "frame.number"]);
+        let out = tshark.output().expect("tshark is installed: make setup");
+        let complaints: Vec<_> = String::from_utf8_lossy(&out.stderr)
+            .lines()
+            .filter(|l| !l.starts_with("Running as user"))
+            .map(str::to_owned)
+            .collect();
+        assert!(out.status.success() && complaints.is_empty(), "tshark: {complaints:?}");
+        counted += out.stdout.split(|b| *b == b'\n').filter(|l| !l.is_empty()).count() as u64;
+        for (tool, args) in [("capinfos", vec!["-cMTr"]), ("tcpdump", vec!["-c", "1", "-nr"])] {
+            let out =
+                Command::new(tool).args(args).arg(&segment).output().expect("it is installed");
+            let err = String::from_utf8_lossy(&out.stderr);
+            assert!(out.status.success(), "{tool}: {err}");
+            assert!(!err.contains("cut short") && !err.contains("damaged"), "{tool}: {err}");
+        }
+    }
+    assert_eq!(counted, packets, "tshark counts as many packets");
+}
+
+fn records_what_was_sent(hook: &str, flags: &str) {
+    let net = Net::new();
+    net.addresses();
+    let dir = tempfile::tempdir().expect("a directory");
+    let store = dir.path().join("store");
+    let line = format!("--hook {hook} {flags} --dir {}", store.display());
+    let recorder = Recorder::start(&net, dir.path(), &line);
+    let to = mac(&net);
+    let frames: Vec<_> = (0..3000).map(|i| frame(to, 60 + (i as usize * 7) % 1455, i)).collect();
+    send(&net, &recorder, &frames);
+    let stats = recorder.stop();
+
+    assert_accounted(&stats);
+    assert_eq!(number(&stats, "dropped_ring") + number(&stats, "dropped_other"), 0);
+    let contents = Contents::of_store(&store);
+    assert_eq!(contents.packets.len() as u64, number(&stats, "captured"));
+    let mine: Vec<_> =
+        contents.frames().into_iter().filter(|f| f[6..12] == [2, 0, 0, 0, 0, 1]).collect();
+    assert_eq!(mine.len(), frames.len());
+    // Packets of one queue stay in order; the socket and generic hooks may see several CPUs' queues.
+    let sorted = |mut v: Vec<Vec<u8>>| {
+        v.sort();
+        v
+    };
+    assert!(sorted(mine) == sorted(frames), "the frames differ");
+    assert!(contents.packets.iter().all(|p| p.original_len as usize == p.frame.len()));
+    let interface = &contents.interfaces[0];
+    assert_eq!((interface.name.as_deref(), interface.resolution), (Some("vb"), 9));
+    assert_eq!(
+        contents.statistics.iter().filter_map(|s| s.delivered).sum::<u64>(),
+        number(&stats, "captured")
+    );
+    assert_readable(&store, number(&stats, "captured"));
+}
+
+#[test]
+fn xdp_records_what_was_sent() {
+    records_what_was_sent("xdp", "");
+}
+
+#[test]
+fn xdp_generic_records_what_was_sent() {
+    records_what_was_sent("xdp-generic", "");
+}
+
+#[test]
+fn tcx_records_what_was_sent() {
+    records_what_was_sent("tcx", "");
+}
+
+#[test]
+fn netfilter_records_what_was_sent() {
+    records_what_was_sent("netfilter", "");
+}
+
+#[test]
+fn tpacket_records_what_was_sent() {
+    records_what_was_sent("tpacket", "");
+}
+
+#[test]
+fn recv_records_what_was_sent() {
+    records_what_was_sent("recv", "");
+}
+
+#[test]
+fn afxdp_records_what_was_sent() {
+    records_what_was_sent("afxdp", "--deliver consume");
+}
+
+/// What the device received is what the hook saw, to the packet.
+#[test]
+fn the_device_and_the_hook_count_alike() {
+    for (hook, deliver) in
+        [("xdp", "consume"), ("xdp", "pass"), ("tcx", "consume"), ("tcx", "pass")]
+    {
+        let net = Net::new();
+        let dir = tempfile::tempdir().expect("a directory");
+        let flags = format!("--hook {hook} --deliver {deliver} --no-store");
+        let recorder = Recorder::start(&net, dir.path(), &flags);
+        let frames: Vec<_> = (0..5000).map(|i| frame([2, 0, 0, 0, 0, 2], 60, i)).collect();
+        send(&net, &recorder, &frames);
+        let stats = recorder.stop();
+        assert_accounted(&stats);
+        assert_eq!(number(&stats, "seen"), 5000, "{hook} {deliver}");
+        let device = number(&stats, "nic_received") + number(&stats, "nic_sent");
+        assert_eq!(
+            device,
+            number(&stats, "seen") + number(&stats, "nic_dropped"),
+            "{hook} {deliver}"
+        );
+    }
+}
+
+#[test]
+fn a_packet_costs_32_bytes_at_xdp() {
+    let net = Net::new();
+    let dir = tempfile::tempdir().expect("a directory");
+    let store = dir.path().join("store");
+    let recorder =
+        Recorder::start(&net, dir.path(), &format!("--hook xdp --dir {}", store.display()));
+    let frames: Vec<_> = (0..2000).map(|i| frame([2, 0, 0, 0, 0, 2], 60, i)).collect();
+    send(&net, &recorder, &frames);
+    let stats = recorder.stop();
+    let packets = number(&stats, "captured");
+    // Each flush and each end fills up to a page.
+    let pages = number(&stats, "bytes_written") - packets * (60 + PACKET_OVERHEAD as u64);
+    assert!(pages < 8 * 4096, "{pages} bytes beside {packets} packets");
+}
+
+#[test]
+fn tcx_tells_the_direction_and_xdp_spends_nothing_on_it() {
+    for (hook, flags) in [("tcx", vec![FLAG_INBOUND, FLAG_OUTBOUND]), ("xdp", vec![0])] {
+        let net = Net::new();
+        net.addresses();
+        let dir = tempfile::tempdir().expect("a directory");
+        let store = dir.path().join("store");
+        let recorder =
+            Recorder::start(&net, dir.path(), &format!("--hook {hook} --dir {}", store.display()));
+        net.run(&net.a, "ping -q -c 3 -i 0.01 10.213.0.2");
+        recorder.stop();
+        let packets = Contents::of_store(&store).packets;
+        let mut seen: Vec<u32> = packets.iter().map(|p| p.flags).collect();
+        seen.sort_unstable();
+        seen.dedup();
+        assert_eq!(seen, flags, "{hook}");
+        let own = mac(&net);
+        for p in packets.iter().filter(|p| p.flags != 0) {
+            let outbound = p.frame[6..12] == own;
+            assert_eq!(p.flags == FLAG_OUTBOUND, outbound, "{:02x?}", &p.frame[..12]);
+        }
+    }
+}
+
+/// One tag stands in the frame, the outer one beside it, as a VLAN device or a NIC leaves it.
+#[test]
+fn vlan_tags_are_put_back() {
+    for hook in ["xdp", "tcx", "tpacket", "recv"] {
+        let net = Net::new();
+        let dir = tempfile::tempdir().expect("a directory");
+        let store = dir.path().join("store");
+        let recorder =
+            Recorder::start(&net, dir.path(), &format!("--hook {hook} --dir {}", store.display()));
+        let tagged = |tags: &[u8]| -> Vec<Vec<u8>> {
+            (0..50)
+                .map(|i| {
+                    let mut f = frame([2, 0, 0, 0, 0, 2], 60 + i as usize, i);
+                    f.splice(12..12, tags.iter().copied());
+                    f
+                })
+                .collect()
+        };
+        let _tag = net.inside(&net.a, || {
+            let va = Interface::find("va").expect("made above");
+            Tag::attach(va.index, 7).expect("a kernel with tcx")
+        });
+        send(&net, &recorder, &tagged(&[0x81, 0, 0, 42]));
+        recorder.stop();
+        let contents = Contents::of_store(&store);
+        assert!(
+            contents.frames() == tagged(&[0x88, 0xa8, 0, 7, 0x81, 0, 0, 42]),
+            "{hook}: {:02x?}",
+            contents.frames().first()
+        );
+        assert!(
+            contents.packets.iter().all(|p| p.original_len as usize == p.frame.len()),
+            "{hook}"
+        );
+    }
+}
+
+#[test]
+fn xdp_records_jumbo_frames() {
+    let net = Net::with("numtxqueues 1 numrxqueues 1", 9000);
+    let dir = tempfile::tempdir().expect("a directory");
+    let store = dir.path().join("store");
+    let recorder =
+        Recorder::start(&net, dir.path(), &format!("--hook xdp --dir {}", store.display()));
+    let sizes = [60, 1514, 3500, 4096, 8191, 9014];
+    let frames: Vec<_> =
+        (0..60).map(|i| frame([2, 0, 0, 0, 0, 2], sizes[i as usize % 6], i)).collect();
+    send(&net, &recorder, &frames);
+    recorder.stop();
+    assert!(Contents::of_store(&store).frames() == frames, "the frames differ");
+}
+
+#[test]
+fn a_super_frame_is_recorded_with_its_true_length() {
+    let net = Net::new();
+    net.addresses();
+    net.run(&net.a, "ethtool -K va tx on tso on gso on");
+    net.run(&net.b, "ethtool -K vb gro on");
+    let dir = tempfile::tempdir().expect("a directory");
+    let store = dir.path().join("store");
+    let recorder =
+        Recorder::start(&net, dir.path(), &format!("--hook tcx --dir {}", store.display()));
+    let bytes = net.inside(&net.b, || {
+        let listener = std::net::TcpListener::bind("10.213.0.2:7000").expect("a free port");
+        std::thread::scope(|s| {
+            s.spawn(|| {
+                net.inside(&net.a, || {
+                    use std::io::Write;
+                    let mut out =
+                        std::net::TcpStream::connect("10.213.0.2:7000").expect("it listens");
+                    out.write_all(&vec![7; 4 << 20]).expect("it reads");
+                });
+            });
+            let (mut stream, _) = listener.accept().expect("a connection");
+            std::io::copy(&mut stream, &mut std::io::sink()).expect("it writes")
+        })
+    });
+    recorder.stop();
+    let mut inbound = Contents::of_store(&store).packets;
+    inbound.retain(|p| p.flags == FLAG_INBOUND && p.frame[12..14] == [8, 0]);
+    assert!(inbound.iter().any(|p| p.frame.len() > 9000), "no super-frame came");
+    // Each frame's IP length is its own, and the payloads add up to what was sent.
+    let mut payload = 0;
+    for p in &inbound {
+        let total = usize::from(u16::from_be_bytes([p.frame[16], p.frame[17]]));
+        assert_eq!((total + 14, p.original_len as usize), (p.frame.len(), p.frame.len()));
+        let tcp = 14 + 20;
+        payload += total - 20 - usize::from(p.frame[tcp + 12] >> 4) * 4;
+    }
+    assert_eq!(payload as u64, bytes);
+}
+
+#[test]
+fn several_interfaces_go_into_one_recording() {
+    let net = Net::new();
+    net.run(&net.b, "ip link add vc type veth peer name vd");
+    net.run(&net.b, "sysctl -qw net.ipv6.conf.vc.disable_ipv6=1 net.ipv6.conf.vd.disable_ipv6=1");
+    net.run(&net.b, "ip link set vc up");
+    net.run(&net.b, "ip link set vd up");
+    let dir = tempfile::tempdir().expect("a directory");
+    let store = dir.path().join("store");
+    let flags = format!("--hook xdp --dir {}", store.display());
+    let recorder = Recorder::start_on(&net, "vb,vd", dir.path(), &flags);
+    let to_b: Vec<_> = (0..100).map(|i| frame([2, 0, 0, 0, 0, 2], 100, i)).collect();
+    let to_d: Vec<_> = (0..50).map(|i| frame([2, 0, 0, 0, 0, 3], 200, i)).collect();
+    net.inside(&net.b, || {
+        let mut sender = Sender::on("vc");
+        to_d.iter().for_each(|f| sender.send(f));
+    });
+    send(&net, &recorder, &to_b);
+    let stats = recorder.stop();
+    assert_accounted(&stats);
+    assert_eq!(number(&stats["interfaces"]["vb"], "captured"), 100);
+    assert_eq!(number(&stats["interfaces"]["vd"], "captured"), 50);
+    let contents = Contents::of_store(&store);
+    for (name, frames) in [("vb", &to_b), ("vd", &to_d)] {
+        let of: Vec<_> = contents
+            .packets
+            .iter()
+            .filter(|p| contents.interfaces[p.interface as usize].name.as_deref() == Some(name))
+            .map(|p| p.frame.clone())
+            .collect();
+        assert!(of == *frames, "{name}");
+    }
+}
+
+#[test]
+fn the_queue_of_a_packet_is_told_by_its_interface() {
+    let net = Net::with("numtxqueues 2 numrxqueues 2", 1500);
+    let dir = tempfile::tempdir().expect("a directory");
+    let store = dir.path().join("store");
+    let recorder =
+        Recorder::start(&net, dir.path(), &format!("--hook xdp --dir {}", store.display()));
+    let frames: Vec<_> = (0..10).map(|i| frame([2, 0, 0, 0, 0, 2], 100, i)).collect();
+    send(&net, &recorder, &frames);
+    recorder.stop();
+    let interfaces = Contents::of_store(&store).interfaces;
+    let told: Vec<_> = interfaces.iter().filter_map(|i| i.description.as_deref()).collect();
+    assert_eq!(told, ["hook xdp, receive queue 0", "hook xdp, receive queue 1"]);
+}
