@@ -53,6 +53,15 @@ const LONGEST_WAIT: Duration = Duration::from_millis(8);
 /// How long a writer that was told to stop waits for a sink that cannot write.
 const PATIENCE: Duration = Duration::from_secs(2);
 
+/// Why a writer came to its end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ending {
+    /// It was told to stop, or had written as many packets as were asked for.
+    Asked,
+    /// Nobody reads the output any more.
+    ReaderLeft,
+}
+
 /// Empties rings into a sink, on a thread of its own.
 pub struct Writer<S> {
     rings: Vec<Box<dyn Ring>>,
@@ -81,10 +90,10 @@ impl<S: Sink> Writer<S> {
     /// Writes until `stop` is set and the rings are empty, or until the sink's end. When `stop` is
     /// set, the rings' producers have ended and every block is closed. `abandon` ends it
     /// sooner. Packets that could not be written are counted.
-    pub fn run(mut self, stop: &AtomicBool, abandon: &AtomicBool) -> std::io::Result<()> {
+    pub fn run(mut self, stop: &AtomicBool, abandon: &AtomicBool) -> std::io::Result<Ending> {
         let mut wait = SHORTEST_WAIT;
         let mut stalled_since: Option<Instant> = None;
-        let mut failure = None;
+        let mut ending = Ok(Ending::Asked);
         loop {
             // Read before the rings are looked at: nothing comes after it was set.
             let stopping = stop.load(Relaxed);
@@ -98,9 +107,12 @@ impl<S: Sink> Writer<S> {
                     self.totals.stalled_errno.store(0, Relaxed);
                     continue;
                 }
-                Turn::Ended => break,
+                Turn::Ended => {
+                    ending = Ok(if self.left == 0 { Ending::Asked } else { Ending::ReaderLeft });
+                    break;
+                }
                 Turn::Failed(e) => {
-                    failure = Some(e);
+                    ending = Err(e);
                     break;
                 }
                 Turn::Idle if stopping && self.rings.iter().all(|r| r.caught_up()) => break,
@@ -123,7 +135,7 @@ impl<S: Sink> Writer<S> {
         self.count_unwritten();
         let lost = self.lost();
         self.sink.finish(&lost)?;
-        failure.map_or(Ok(()), Err)
+        ending
     }
 
     fn lost(&self) -> Vec<u64> {

@@ -12,7 +12,7 @@ use anyhow::{Context, Result};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use tapdeck_capture::{Capture, Clock};
 use tapdeck_packet::ring::Ring;
-use tapdeck_store::Totals;
+use tapdeck_store::{Ending, Totals};
 
 use crate::flags;
 use report::Report;
@@ -101,6 +101,7 @@ pub fn run(flags: flags::Record) -> Result<()> {
         }
         std::thread::sleep(TICK.min(until(next_report)));
         report.sample(&captures);
+        report.watch_output(&captures);
         if let Some(step) = clock.check() {
             report.clock_stepped(step);
         }
@@ -143,8 +144,14 @@ pub fn run(flags: flags::Record) -> Result<()> {
     for capture in &mut captures {
         capture.refresh_nic();
     }
-    report.finished(&captures);
-    result
+    let unwritten = report.finished(&captures);
+    // Whoever left the pipe wanted no more.
+    let wanted = result? == Ending::Asked;
+    anyhow::ensure!(
+        !wanted || unwritten == 0,
+        "{unwritten} packets could not be written before the end"
+    );
+    Ok(())
 }
 
 fn until(when: Instant) -> Duration {

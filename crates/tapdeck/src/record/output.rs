@@ -12,7 +12,7 @@ use tapdeck_capture::Clock;
 use tapdeck_packet::pcapng::InterfaceDescription;
 use tapdeck_packet::ring::Ring;
 use tapdeck_store::io::Disk;
-use tapdeck_store::{Deck, DeckConfig, Log, Nothing, Sink, Store, Stream, Totals, Writer};
+use tapdeck_store::{Deck, DeckConfig, Ending, Log, Nothing, Sink, Store, Stream, Totals, Writer};
 
 use super::resolve::{Plan, Target};
 use crate::flags::DirectChoice;
@@ -29,7 +29,7 @@ pub struct Job {
 }
 
 /// Opens the target and starts writing.
-pub fn start(plan: &Plan, job: Job) -> Result<JoinHandle<Result<()>>> {
+pub fn start(plan: &Plan, job: Job) -> Result<JoinHandle<Result<Ending>>> {
     match &plan.target {
         Target::Nothing => spawn(plan, job, Nothing),
         Target::Stdout => {
@@ -87,7 +87,7 @@ fn stream(
     job: Job,
     out: impl Write + Send + 'static,
     name: &str,
-) -> Result<JoinHandle<Result<()>>> {
+) -> Result<JoinHandle<Result<Ending>>> {
     let clock = job.clock.clone();
     let now_ns = Box::new(move || clock.now_ns());
     let sink = Stream::new(out, &job.interfaces, job.totals.clone(), now_ns)
@@ -95,7 +95,7 @@ fn stream(
     spawn(plan, job, sink)
 }
 
-fn spawn(plan: &Plan, job: Job, sink: impl Sink + 'static) -> Result<JoinHandle<Result<()>>> {
+fn spawn(plan: &Plan, job: Job, sink: impl Sink + 'static) -> Result<JoinHandle<Result<Ending>>> {
     let mut writer = Writer::new(job.rings, sink, job.totals);
     if let Some(count) = plan.count {
         writer = writer.limit(count);

@@ -81,6 +81,8 @@ pub struct Report {
     ring_used_max: u64,
     clock_steps: u64,
     last: (Counters, u64),
+    /// Since when nothing can be written, and what was dropped before.
+    stalled: Option<(Instant, u64)>,
 }
 
 impl Report {
@@ -104,6 +106,7 @@ impl Report {
             ring_used_max: 0,
             clock_steps: 0,
             last: (Counters::default(), 0),
+            stalled: None,
         })
     }
 
@@ -143,6 +146,36 @@ impl Report {
             let full = u64::from(ring.geometry().ring_bytes());
             let used = if ring.losses().ring > 0 { full } else { ring.fill_bytes().min(full) };
             self.ring_used_max = self.ring_used_max.max(used);
+        }
+    }
+
+    /// Tells when the output stalls and when it goes on.
+    pub fn watch_output(&mut self, captures: &[Capture]) {
+        let errno = self.totals.stalled_errno.load(Relaxed);
+        let lost = || captures.iter().map(|c| c.losses().total()).sum::<u64>();
+        match (errno, self.stalled) {
+            (0, Some((since, before))) => {
+                self.stalled = None;
+                self.warn(&format!(
+                    "writing goes on after {:.1} s; {} packets were dropped meanwhile",
+                    since.elapsed().as_secs_f64(),
+                    show_count(lost() - before)
+                ));
+            }
+            (0, None) | (_, Some(_)) => {}
+            (errno, None) => {
+                self.stalled = Some((Instant::now(), lost()));
+                let e = std::io::Error::from_raw_os_error(errno as i32);
+                let what = match e.kind() {
+                    std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded => {
+                        "the disk is full".to_owned()
+                    }
+                    _ => format!("cannot write: {e}"),
+                };
+                self.warn(&format!(
+                    "{what}; packets wait in memory, then they are dropped and counted"
+                ));
+            }
         }
     }
 
@@ -305,8 +338,8 @@ impl Report {
         }
     }
 
-    /// The last words.
-    pub fn finished(&mut self, captures: &[Capture]) {
+    /// The last words. Gives back how many packets could not be written.
+    pub fn finished(&mut self, captures: &[Capture]) -> u64 {
         self.sample(captures);
         let each = self.counters(captures);
         let sum = total(&each);
@@ -345,6 +378,7 @@ impl Report {
             Target::Nothing => "nothing was stored".into(),
         };
         self.warn(&place);
+        sum.dropped_unwritten
     }
 }
 

@@ -78,11 +78,17 @@ impl Recorder {
         self.finish()
     }
 
-    /// Waits until it ends by itself.
+    /// Waits until it ends by itself, all well.
     pub fn finish(mut self) -> Value {
         let status = self.process.0.wait().expect("it was started");
+        assert!(status.success(), "{status}: {:#?}", self.lines.iter().collect::<Vec<_>>());
+        self.finish_anyhow()
+    }
+
+    /// Waits until it ends by itself, well or not.
+    pub fn finish_anyhow(mut self) -> Value {
+        self.process.0.wait().expect("it was started");
         self.said.extend(self.lines.iter());
-        assert!(status.success(), "{status}: {:#?}", self.said);
         let stats = self.now();
         assert_eq!(stats["final"], true, "the last statistics are final: {:#?}", self.said);
         stats

@@ -1,0 +1,356 @@
+//! The command line: what it refuses, and how.
+
+mod testbed;
+
+use std::ffi::OsStr;
+use std::fs;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+use assert_cmd::Command;
+use testbed::Net;
+use testbed::recorder::{Contents, Recorder, Sender, frame, number, segments};
+
+fn tapdeck() -> Command {
+    Command::new(env!("CARGO_BIN_EXE_tapdeck"))
+}
+
+/// In namespace `b`, where `vb` is.
+fn inside(net: &Net) -> Command {
+    let mut command = Command::new("ip");
+    command.args(["netns", "exec", &net.b, env!("CARGO_BIN_EXE_tapdeck")]);
+    command
+}
+
+/// It ends with the code, says one line that holds all of `words`, and shows no stack.
+fn refuses(mut command: Command, args: &[&str], code: i32, words: &[&str]) {
+    let out =
+        command.args(args).timeout(std::time::Duration::from_secs(20)).output().expect("it runs");
+    let said = String::from_utf8_lossy(&out.stderr);
+    assert_eq!(out.status.code(), Some(code), "{args:?}: {said}");
+    for word in words {
+        assert!(said.contains(word), "{args:?} does not say {word:?}: {said}");
+    }
+    assert!(!said.contains("panicked") && !said.contains("backtrace"), "{args:?}: {said}");
+    // clap adds how the command is used; our own words are one line.
+    if said.starts_with("tapdeck:") {
+        assert_eq!(said.trim_end().lines().count(), 1, "{args:?}: {said}");
+    }
+}
+
+#[test]
+fn wrong_usage_is_told_from_failed_work() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let store = dir.path().join("s").display().to_string();
+    for (args, words) in [
+        (vec!["record"], vec!["--interface"]),
+        (vec!["record", "-i", "lo"], vec!["--dir", "-w"]),
+        (vec!["record", "-i", "lo", "--dir", &store, "-w", "x"], vec!["exclude each other"]),
+        (vec!["record", "-i", "lo,lo", "--no-store"], vec!["named twice"]),
+        (
+            vec!["record", "-i", "lo", "--no-store", "--hook", "pcap"],
+            vec!["xdp-generic", "netfilter"],
+        ),
+        (vec!["record", "-i", "lo", "--no-store", "--ring-bytes", "0"], vec!["more than 0"]),
+        (vec!["record", "-i", "lo", "--no-store", "--ring-bytes=-1"], vec!["no size"]),
+        (
+            vec!["record", "-i", "lo", "--no-store", "--ring-bytes", "1e99"],
+            vec!["no size", "64MiB"],
+        ),
+        (vec!["record", "-i", "lo", "--dir", &store, "--segment-size", "0"], vec!["more than 0"]),
+        (vec!["record", "-i", "lo", "--dir", &store, "--segment-size", "1MB"], vec!["at least"]),
+        (
+            vec![
+                "record",
+                "-i",
+                "lo",
+                "--dir",
+                &store,
+                "--keep-bytes",
+                "1GB",
+                "--segment-size",
+                "1GB",
+            ],
+            vec!["three times"],
+        ),
+        (vec!["record", "-i", "lo", "--dir", &store, "--min-free", "101%"], vec!["percentage"]),
+        (vec!["record", "-i", "lo", "--dir", &store, "--keep-time", "soon"], vec!["no time"]),
+        (vec!["record", "-i", "lo", "--no-store", "--keep-bytes", "1GB"], vec!["--dir"]),
+        (vec!["record", "-i", "lo", "--no-store", "--flush", "0s"], vec!["more than 0"]),
+        (vec!["record", "-i", "lo", "--no-store", "--snaplen", "0"], vec!["snaplen"]),
+        (vec!["record", "-i", "lo", "-w", "-", "--stats-json", "-"], vec!["standard output"]),
+        (vec!["replay"], vec!["replay"]),
+    ] {
+        refuses(tapdeck(), &args, 2, &words);
+    }
+    assert!(!Path::new(&store).exists(), "nothing was touched");
+}
+
+#[test]
+fn work_that_cannot_begin_says_why_and_what_to_do() {
+    let net = Net::new();
+    net.run(&net.b, "ip link add down0 type veth peer name down1");
+    let dir = tempfile::tempdir().expect("a directory");
+    let at = |name: &str| dir.path().join(name).display().to_string();
+    fs::write(dir.path().join("file"), "").expect("there is room");
+    let r = |args: &str| -> Vec<String> {
+        let mut all = vec!["record".to_owned(), "-i".to_owned()];
+        all.extend(args.split_whitespace().map(str::to_owned));
+        all
+    };
+    for (args, words) in [
+        (r("nope --no-store"), vec!["nope", "there are", "vb"]),
+        (r("down0 --no-store"), vec!["down0 is down", "ip link set down0 up"]),
+        (r("lo --no-store --hook xdp"), vec!["lo", "xdp", "xdp-generic"]),
+        (r("vb --no-store --ring-bytes 10TB --hook tpacket"), vec!["256 MiB"]),
+        (r("vb --no-store --hook xdp --block-bytes 100000"), vec!["power of two"]),
+        (r("vb --no-store --hook tpacket --block-bytes 64KiB --ring-bytes 1MiB"), vec!["snaplen"]),
+        (r("vb --no-store --hook xdp --filter ip"), vec!["filter", "tpacket", "recv"]),
+        (r("vb --no-store --hook tpacket --filter florb"), vec!["florb"]),
+        (r("vb --no-store --hook tpacket --deliver consume"), vec!["consume"]),
+        (r("vb --no-store --hook afxdp --deliver pass"), vec!["consume"]),
+        (r(&format!("vb --dir {}", at("file"))), vec!["not a directory"]),
+        (r("vb --dir /proc/tapdeck"), vec!["/proc/tapdeck"]),
+        (r(&format!("vb -w {}/no/such/place", at("file"))), vec!["no/such/place"]),
+    ] {
+        let args: Vec<&str> = args.iter().map(String::as_str).collect();
+        refuses(inside(&net), &args, 1, &words);
+    }
+}
+
+#[test]
+fn afxdp_does_not_cut_a_host_off_unasked() {
+    let net = Net::new();
+    net.addresses();
+    let args = ["record", "-i", "vb", "--no-store", "--hook", "afxdp"];
+    refuses(inside(&net), &args, 2, &["IP address", "--deliver consume"]);
+}
+
+#[test]
+fn without_privilege_it_names_the_capabilities() {
+    testbed::need_root();
+    for (hook, capability) in
+        [("tcx", "CAP_BPF"), ("xdp-generic", "CAP_NET_ADMIN"), ("recv", "CAP_NET_RAW")]
+    {
+        // The test binary's directory may not be open to others.
+        let dir = tempfile::Builder::new()
+            .permissions(std::os::unix::fs::PermissionsExt::from_mode(0o755))
+            .tempdir();
+        let dir = dir.expect("a directory");
+        let copy = dir.path().join("tapdeck");
+        fs::copy(env!("CARGO_BIN_EXE_tapdeck"), &copy).expect("there is room");
+        let mut command = Command::new("setpriv");
+        command
+            .args(["--reuid", "65534", "--regid", "65534", "--clear-groups", "--no-new-privs"])
+            .arg(&copy);
+        let args = ["record", "-i", "lo", "--no-store", "--hook", hook];
+        refuses(command, &args, 1, &["no permission", capability]);
+    }
+}
+
+#[test]
+fn a_program_at_the_hook_is_named() {
+    let net = Net::new();
+    let dir = tempfile::tempdir().expect("a directory");
+    let _other = Recorder::start(&net, dir.path(), "--hook xdp --no-store");
+    let args = ["record", "-i", "vb", "--no-store", "--hook", "xdp"];
+    refuses(inside(&net), &args, 1, &["XDP program", "id", "tcx"]);
+}
+
+#[test]
+fn a_store_has_one_recorder() {
+    let net = Net::new();
+    let dir = tempfile::tempdir().expect("a directory");
+    let store = dir.path().join("store").display().to_string();
+    let other = Recorder::start(&net, dir.path(), &format!("--hook tcx --dir {store}"));
+    let pid = other.process.0.id().to_string();
+    let args = ["record", "-i", "vb", "--dir", &store, "--hook", "tcx"];
+    refuses(inside(&net), &args, 1, &["in use", &pid]);
+}
+
+#[test]
+fn any_path_will_do() {
+    let net = Net::new();
+    let dir = tempfile::tempdir().expect("a directory");
+    for name in [OsStr::new("with spaces"), OsStr::from_bytes(b"not utf-8 \xff\xfe")] {
+        let store = dir.path().join(name);
+        let mut command = inside(&net);
+        command.args(["record", "-i", "vb", "--duration", "200ms", "--dir"]).arg(&store);
+        command.assert().success();
+        assert!(store.is_dir());
+    }
+}
+
+#[test]
+fn help_shows_examples_and_goes_to_standard_output() {
+    for args in [vec!["record", "--help"], vec!["probe", "--help"]] {
+        let out = tapdeck().args(&args).output().expect("it runs");
+        assert!(out.status.success() && out.stderr.is_empty());
+        assert!(String::from_utf8_lossy(&out.stdout).contains("Example"), "{args:?}");
+    }
+    let out = tapdeck().arg("--version").output().expect("it runs");
+    assert!(String::from_utf8_lossy(&out.stdout).starts_with("tapdeck "));
+}
+
+fn send(net: &Net, packets: u32, len: usize) {
+    net.inside(&net.a, || {
+        let mut sender = Sender::new();
+        (0..packets).for_each(|i| sender.send(&frame([2, 0, 0, 0, 0, 2], len, i)));
+    });
+}
+
+#[test]
+fn it_stops_after_a_count_to_the_packet() {
+    for hook in ["xdp", "tcx", "recv"] {
+        let net = Net::new();
+        let dir = tempfile::tempdir().expect("a directory");
+        let store = dir.path().join("store");
+        let flags = format!("--hook {hook} --count 1234 --flush 100ms --dir {}", store.display());
+        let recorder = Recorder::start(&net, dir.path(), &flags);
+        send(&net, 3000, 100);
+        let stats = recorder.finish();
+        assert_eq!(number(&stats, "captured"), 1234, "{hook}");
+        let frames = Contents::of_store(&store).frames();
+        let sent: Vec<_> = (0..1234).map(|i| frame([2, 0, 0, 0, 0, 2], 100, i)).collect();
+        assert!(frames == sent, "{hook}: the first 1234");
+    }
+}
+
+#[test]
+fn snaplen_cuts_and_the_length_stays_true() {
+    for hook in ["xdp", "tcx", "tpacket", "recv"] {
+        let net = Net::new();
+        let dir = tempfile::tempdir().expect("a directory");
+        let store = dir.path().join("store");
+        let flags = format!(
+            "--hook {hook} --snaplen 77 --count 50 --flush 100ms --dir {}",
+            store.display()
+        );
+        let recorder = Recorder::start(&net, dir.path(), &flags);
+        send(&net, 50, 200);
+        recorder.finish();
+        let packets = Contents::of_store(&store).packets;
+        assert_eq!(packets.len(), 50, "{hook}");
+        for (i, p) in packets.iter().enumerate() {
+            assert_eq!(p.original_len, 200, "{hook}");
+            assert!(p.frame == frame([2, 0, 0, 0, 0, 2], 200, i as u32)[..77], "{hook}");
+        }
+    }
+}
+
+#[test]
+fn one_file_and_a_pipe_hold_what_a_store_would() {
+    let net = Net::new();
+    let dir = tempfile::tempdir().expect("a directory");
+    let file = dir.path().join("one file.pcapng");
+    let mut command = net.command(&net.b, env!("CARGO_BIN_EXE_tapdeck"));
+    command
+        .args(["record", "-i", "vb", "--hook", "xdp", "--count", "500", "--flush", "100ms", "-w"]);
+    command.arg(&file).stderr(std::process::Stdio::piped());
+    let mut child = testbed::Running(command.spawn().expect("it was built"));
+    wait_until_recording(&mut child);
+    send(&net, 500, 300);
+    assert!(child.0.wait().expect("it was started").success());
+    let sent: Vec<_> = (0..500).map(|i| frame([2, 0, 0, 0, 0, 2], 300, i)).collect();
+    assert!(Contents::of(&file).frames() == sent, "the file");
+
+    // Into tcpdump, as a user would.
+    let script = format!(
+        "{} record -i vb --hook xdp --count 500 --flush 100ms -w - | tcpdump -nr - > {}",
+        env!("CARGO_BIN_EXE_tapdeck"),
+        dir.path().join("lines").display()
+    );
+    let mut shell = net.command(&net.b, "sh");
+    shell.args(["-c", &script]).stderr(std::process::Stdio::piped());
+    let mut child = testbed::Running(shell.spawn().expect("it was built"));
+    wait_until_recording(&mut child);
+    send(&net, 500, 300);
+    assert!(child.0.wait().expect("it was started").success());
+    let lines = fs::read_to_string(dir.path().join("lines")).expect("tcpdump wrote it");
+    assert_eq!(lines.lines().filter(|l| l.contains("10.213.0.2")).count(), 500);
+}
+
+/// A reader that leaves ends the recording, without an error.
+#[test]
+fn a_reader_may_leave_the_pipe() {
+    let net = Net::new();
+    let script = format!(
+        "{} record -i vb --hook xdp --flush 50ms -w - | head -c 3000 > /dev/null",
+        env!("CARGO_BIN_EXE_tapdeck")
+    );
+    let mut shell = net.command(&net.b, "bash");
+    shell.args(["-c", &format!("set -o pipefail; {script}")]).stderr(std::process::Stdio::piped());
+    let mut child = testbed::Running(shell.spawn().expect("it was built"));
+    wait_until_recording(&mut child);
+    let status = net.inside(&net.a, || {
+        let mut sender = Sender::new();
+        loop {
+            sender.send(&frame([2, 0, 0, 0, 0, 2], 300, 0));
+            if let Some(status) = child.0.try_wait().expect("it was started") {
+                break status;
+            }
+        }
+    });
+    // The packets that were in memory are nobody's loss: the one who wanted them has left.
+    assert!(status.success(), "{status}");
+}
+
+fn wait_until_recording(child: &mut testbed::Running) {
+    use std::io::{BufRead, BufReader};
+    let err = child.0.stderr.take().expect("piped");
+    let mut lines = BufReader::new(err).lines();
+    let ready = lines.by_ref().map_while(Result::ok).any(|l| l.contains("recording"));
+    assert!(ready, "it began to record");
+    // Whatever else it says must not fill the pipe.
+    std::thread::spawn(move || lines.for_each(drop));
+}
+
+#[test]
+fn segments_end_by_time_and_old_ones_go() {
+    let net = Net::new();
+    let dir = tempfile::tempdir().expect("a directory");
+    let store = dir.path().join("store");
+    let flags = format!(
+        "--hook xdp --segment-time 200ms --keep-segments 3 --flush 50ms --dir {}",
+        store.display()
+    );
+    let recorder = Recorder::start(&net, dir.path(), &flags);
+    testbed::wait_for("segments to be deleted", || {
+        send(&net, 10, 100);
+        recorder.now()["segments_deleted"].as_u64().is_some_and(|n| n >= 2)
+    });
+    let stats = recorder.stop();
+    assert!(segments(&store).len() <= 3);
+    let stored = Contents::of_store(&store).packets.len() as u64;
+    assert_eq!(stored + number(&stats, "packets_deleted"), number(&stats, "captured"));
+}
+
+#[test]
+fn a_filter_chooses_what_the_socket_hooks_record() {
+    for hook in ["tpacket", "recv"] {
+        let net = Net::new();
+        net.addresses();
+        let dir = tempfile::tempdir().expect("a directory");
+        let file = dir.path().join("f.pcapng").display().to_string();
+        let mut command = net.command(&net.b, env!("CARGO_BIN_EXE_tapdeck"));
+        command.args([
+            "record",
+            "-i",
+            "vb",
+            "--hook",
+            hook,
+            "--filter",
+            "icmp[icmptype] == icmp-echo",
+        ]);
+        command
+            .args(["--count", "3", "--flush", "50ms", "-w", &file])
+            .stderr(std::process::Stdio::piped());
+        let mut child = testbed::Running(command.spawn().expect("it was built"));
+        wait_until_recording(&mut child);
+        net.run(&net.a, "ping -q -c 3 -i 0.01 10.213.0.2");
+        assert!(child.0.wait().expect("it was started").success());
+        let contents = Contents::of(Path::new(&file));
+        assert_eq!(contents.interfaces[0].filter.as_deref(), Some("icmp[icmptype] == icmp-echo"));
+        assert!(contents.packets.iter().all(|p| p.frame[23] == 1 && p.frame[34] == 8), "{hook}");
+    }
+}

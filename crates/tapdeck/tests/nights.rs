@@ -1,0 +1,285 @@
+//! Bad nights: what goes wrong while recording is counted, reported and survived, and nothing that was
+//! stored is damaged.
+
+mod testbed;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use rustix::process::Signal;
+use testbed::recorder::{Contents, Recorder, Sender, assert_accounted, frame, number, segments};
+use testbed::{Net, wait_for};
+
+fn send(net: &Net, numbers: std::ops::Range<u32>, len: usize) {
+    net.inside(&net.a, || {
+        let mut sender = Sender::new();
+        numbers.for_each(|i| sender.send(&frame([2, 0, 0, 0, 0, 2], len, i)));
+    });
+}
+
+fn wait_for_seen(recorder: &Recorder, packets: u64) {
+    wait_for("the packets to be seen", || {
+        recorder.now()["seen"].as_u64().is_some_and(|n| n >= packets)
+    });
+}
+
+/// A file system of its own, of a given size.
+struct Mount(PathBuf);
+
+impl Mount {
+    fn tmpfs(at: &Path, size: &str) -> Self {
+        fs::create_dir(at).expect("a new directory");
+        let status = Command::new("mount")
+            .args(["-t", "tmpfs", "-o", &format!("size={size}"), "tapdeck-test"])
+            .arg(at)
+            .status();
+        assert!(status.is_ok_and(|s| s.success()), "root may mount");
+        Self(at.to_owned())
+    }
+
+    /// A file system in a file.
+    fn image(dir: &Path, kind: &str, mebibytes: u64) -> Self {
+        let image = dir.join(format!("{kind}.img"));
+        let file = fs::File::create(&image).expect("a new file");
+        file.set_len(mebibytes << 20).expect("a sparse file");
+        let mut mkfs = Command::new(format!("mkfs.{kind}"));
+        let quiet = if kind == "ext4" { "-Fq" } else { "-fq" };
+        assert!(
+            mkfs.arg(quiet).arg(&image).status().is_ok_and(|s| s.success()),
+            "mkfs.{kind}: make setup"
+        );
+        let at = dir.join(kind);
+        fs::create_dir(&at).expect("a new directory");
+        let status = Command::new("mount").args(["-o", "loop"]).arg(&image).arg(&at).status();
+        assert!(status.is_ok_and(|s| s.success()), "root may mount {kind}");
+        Self(at)
+    }
+}
+
+impl Drop for Mount {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg(&self.0).status();
+    }
+}
+
+#[test]
+fn a_full_disk_is_survived_and_recording_resumes() {
+    let net = Net::new();
+    let dir = tempfile::tempdir().expect("a directory");
+    let disk = Mount::tmpfs(&dir.path().join("disk"), "48M");
+    let ballast = disk.0.join("ballast");
+    fs::write(&ballast, vec![1; 24 << 20]).expect("there is room");
+    let store = disk.0.join("store");
+    let flags = format!(
+        "--hook xdp --ring-bytes 4MiB --segment-size 8MiB --flush 100ms --dir {}",
+        store.display()
+    );
+    let mut recorder = Recorder::start(&net, dir.path(), &flags);
+    send(&net, 0..40_000, 1000);
+    wait_for_seen(&recorder, 30_000);
+    wait_for("packets to be dropped", || number(&recorder.now(), "dropped_ring") > 0);
+    recorder.wait_to_say("disk is full");
+    fs::remove_file(&ballast).expect("it is ours");
+    recorder.wait_to_say("goes on");
+    send(&net, 40_000..40_100, 1000);
+    wait_for_seen(&recorder, 40_100);
+    let stats = recorder.stop();
+    assert_accounted(&stats);
+    assert_eq!(number(&stats, "seen"), 40_100);
+    let contents = Contents::of_store(&store);
+    assert_eq!(contents.packets.len() as u64, number(&stats, "captured"));
+    assert_eq!(contents.announced(), number(&stats, "dropped_ring"));
+    let last = contents.packets.last().expect("packets");
+    assert_eq!(last.frame[42..46], 40_099u32.to_be_bytes());
+}
+
+#[test]
+fn retention_makes_room_on_a_full_disk() {
+    let net = Net::new();
+    let dir = tempfile::tempdir().expect("a directory");
+    let disk = Mount::tmpfs(&dir.path().join("disk"), "48M");
+    let store = disk.0.join("store");
+    fs::create_dir(&store).expect("there is room");
+    fs::write(store.join("evidence.pcapng"), b"not ours").expect("there is room");
+    let flags = format!(
+        "--hook xdp --segment-size 8MiB --min-free 1MiB --flush 100ms --dir {}",
+        store.display()
+    );
+    let recorder = Recorder::start(&net, dir.path(), &flags);
+    for round in 0..10 {
+        send(&net, round * 10_000..(round + 1) * 10_000, 1000);
+        wait_for_seen(&recorder, u64::from(round + 1) * 10_000);
+    }
+    let stats = recorder.stop();
+    assert_accounted(&stats);
+    assert_eq!(number(&stats, "captured"), 100_000, "{stats}");
+    assert!(number(&stats, "segments_deleted") > 0);
+    let kept = fs::read(store.join("evidence.pcapng")).expect("it is still there");
+    assert_eq!(kept, b"not ours");
+    fs::remove_file(store.join("evidence.pcapng")).expect("it is there");
+    let stored = Contents::of_store(&store).packets.len() as u64;
+    assert_eq!(stored + number(&stats, "packets_deleted"), 100_000);
+}
+
+#[test]
+fn ext4_xfs_and_tmpfs_hold_the_same() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let disks = [
+        Mount::image(dir.path(), "ext4", 128),
+        Mount::image(dir.path(), "xfs", 512),
+        Mount::tmpfs(&dir.path().join("tmpfs"), "128M"),
+    ];
+    for disk in &disks {
+        for direct in ["auto", "off"] {
+            let net = Net::new();
+            let store = disk.0.join(direct);
+            let flags = format!(
+                "--hook xdp --segment-size 8MiB --flush 100ms --direct {direct} --dir {}",
+                store.display()
+            );
+            let recorder = Recorder::start(&net, dir.path(), &flags);
+            send(&net, 0..20_000, 1000);
+            wait_for_seen(&recorder, 20_000);
+            let stats = recorder.stop();
+            assert_eq!(number(&stats, "captured"), 20_000, "{} {direct}", store.display());
+            let contents = Contents::of_store(&store);
+            assert_eq!(contents.packets.len(), 20_000, "{} {direct}", store.display());
+            assert!(segments(&store).len() >= 3, "it rotated by size");
+        }
+    }
+}
+
+#[test]
+fn an_interface_may_go_and_come_back() {
+    for hook in ["xdp", "tcx", "tpacket", "recv"] {
+        let net = Net::new();
+        let dir = tempfile::tempdir().expect("a directory");
+        let store = dir.path().join("store");
+        let flags = format!("--hook {hook} --flush 100ms --dir {}", store.display());
+        let mut recorder = Recorder::start(&net, dir.path(), &flags);
+        send(&net, 0..100, 200);
+        wait_for_seen(&recorder, 100);
+        net.run(&net.b, "ip link del vb");
+        recorder.wait_to_say("is gone");
+        net.link("numtxqueues 1 numrxqueues 1", 1500);
+        recorder.wait_to_say("is back");
+        send(&net, 100..200, 200);
+        wait_for_seen(&recorder, 200);
+        let stats = recorder.stop();
+        assert_accounted(&stats);
+        assert_eq!(number(&stats, "captured"), 200, "{hook}");
+        assert_eq!(Contents::of_store(&store).packets.len(), 200, "{hook}");
+        let device = number(&stats, "nic_received");
+        assert_eq!(device, 200, "{hook}: the counters of both devices");
+    }
+}
+
+#[test]
+fn a_link_may_go_down_and_up() {
+    for hook in ["xdp", "tcx", "tpacket", "recv"] {
+        let net = Net::new();
+        let dir = tempfile::tempdir().expect("a directory");
+        let store = dir.path().join("store");
+        let flags = format!("--hook {hook} --flush 100ms --dir {}", store.display());
+        let mut recorder = Recorder::start(&net, dir.path(), &flags);
+        send(&net, 0..100, 200);
+        wait_for_seen(&recorder, 100);
+        net.run(&net.a, "ip link set va down");
+        recorder.wait_to_say("has no link");
+        net.run(&net.a, "ip link set va up");
+        recorder.wait_to_say("has a link again");
+        net.run(&net.b, "ip link set vb down");
+        recorder.wait_to_say("has no link");
+        net.run(&net.b, "ip link set vb up");
+        recorder.wait_to_say("has a link again");
+        send(&net, 100..200, 200);
+        wait_for_seen(&recorder, 200);
+        let stats = recorder.stop();
+        assert_eq!(number(&stats, "captured"), 200, "{hook}: {stats}");
+    }
+}
+
+#[test]
+fn a_recorder_that_was_stopped_for_three_seconds_goes_on() {
+    let net = Net::new();
+    let dir = tempfile::tempdir().expect("a directory");
+    let store = dir.path().join("store");
+    let flags = format!("--hook xdp --ring-bytes 4MiB --flush 100ms --dir {}", store.display());
+    let recorder = Recorder::start(&net, dir.path(), &flags);
+    send(&net, 0..100, 1000);
+    wait_for_seen(&recorder, 100);
+    recorder.process.signal(Signal::STOP);
+    let stopped = std::time::Instant::now();
+    let mut sent = 100;
+    while stopped.elapsed().as_secs() < 3 {
+        send(&net, sent..sent + 1000, 1000);
+        sent += 1000;
+    }
+    recorder.process.signal(Signal::CONT);
+    wait_for_seen(&recorder, u64::from(sent));
+    send(&net, sent..sent + 1, 1000);
+    wait_for_seen(&recorder, u64::from(sent) + 1);
+    let stats = recorder.stop();
+    assert_accounted(&stats);
+    assert_eq!(number(&stats, "seen"), u64::from(sent) + 1);
+    let contents = Contents::of_store(&store);
+    assert_eq!(contents.packets.len() as u64, number(&stats, "captured"));
+    assert_eq!(contents.announced(), number(&stats, "dropped_ring"));
+}
+
+/// What is flushed can be read while recording goes on, and after the recorder was killed.
+#[test]
+fn a_live_segment_is_readable_and_outlives_its_recorder() {
+    let net = Net::new();
+    let dir = tempfile::tempdir().expect("a directory");
+    let store = dir.path().join("store");
+    let flags = format!("--hook xdp --flush 200ms --dir {}", store.display());
+    let recorder = Recorder::start(&net, dir.path(), &flags);
+    let live = |packets: usize| {
+        let found = fs::read_dir(&store).expect("a store").flatten().map(|e| e.path());
+        let path = found.into_iter().find(|p| p.extension().is_some_and(|e| e == "live"));
+        path.filter(|p| Contents::of(p).packets.len() == packets)
+    };
+    // A single packet on an idle link does not wait for a full block.
+    send(&net, 0..1, 60);
+    wait_for("one packet to be readable", || live(1).is_some());
+    send(&net, 1..10_000, 1000);
+    wait_for("all packets to be readable", || live(10_000).is_some());
+    recorder.process.signal(Signal::KILL);
+    let mut process = recorder.process;
+    process.0.wait().expect("it was started");
+    assert!(live(10_000).is_some());
+
+    // The next recorder leaves it as it is, and counts on from its number.
+    let recorder = Recorder::start(&net, dir.path(), &flags);
+    send(&net, 0..5, 60);
+    wait_for_seen(&recorder, 5);
+    recorder.stop();
+    assert!(live(10_000).is_some());
+    let closed = segments(&store);
+    assert_eq!(closed.len(), 1);
+    let name = closed[0].file_name().and_then(|n| n.to_str()).expect("a name");
+    assert!(name.starts_with("tapdeck-00000002-"), "{name}");
+}
+
+#[test]
+fn the_second_interrupt_ends_it_at_once() {
+    let net = Net::new();
+    let dir = tempfile::tempdir().expect("a directory");
+    let disk = Mount::tmpfs(&dir.path().join("disk"), "16M");
+    fs::write(disk.0.join("ballast"), vec![1; 12 << 20]).expect("there is room");
+    let store = disk.0.join("store");
+    let flags = format!("--hook xdp --ring-bytes 64MiB --flush 100ms --dir {}", store.display());
+    let mut recorder = Recorder::start(&net, dir.path(), &flags);
+    send(&net, 0..20_000, 1000);
+    recorder.wait_to_say("disk is full");
+    recorder.process.signal(Signal::INT);
+    recorder.process.signal(Signal::TERM);
+    let stats = recorder.finish_anyhow();
+    // What could not be written is counted as such.
+    assert_accounted(&stats);
+    assert_eq!(number(&stats, "seen"), 20_000);
+    assert!(number(&stats, "dropped_unwritten") > 0, "{stats}");
+    assert_eq!(Contents::of_store(&store).packets.len() as u64, number(&stats, "captured"));
+}
