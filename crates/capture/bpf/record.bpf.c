@@ -81,6 +81,7 @@ struct epb {
 #define EPB_TYPE 6
 #define OPT_FLAGS (2 | 4 << 16)
 #define OPT_DROPCOUNT (4 | 8 << 16)
+#define NS_PER_S 1000000000ull
 #define TAG_OFFSET 12
 #define TAG_LEN 4
 
@@ -241,10 +242,11 @@ static __always_inline void record(enum hook hook, struct packet *p)
 		return;
 	}
 
-	__u64 ns = p->hardware_ns;
+	__u64 ns = bpf_ktime_get_ns() + control.utc_offset_ns[td_word_epoch(at)];
 
-	if (!ns)
-		ns = bpf_ktime_get_ns() + control.utc_offset_ns[td_word_epoch(at)];
+	/* A NIC whose clock is not set to UTC is not believed. */
+	if (p->hardware_ns && p->hardware_ns - ns + NS_PER_S < 2 * NS_PER_S)
+		ns = p->hardware_ns;
 
 	__u32 place = ((td_word_block(at) & params.block_mask) << params.block_shift) |
 		      (td_word_bytes(at) & (params.block_bytes - 1));

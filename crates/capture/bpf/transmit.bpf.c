@@ -12,9 +12,24 @@ const volatile struct {
 	__u32 ifindex;
 	__u32 sequence_at; /* where in the frame 8 bytes of sequence number go, 14 to 255 */
 	__u32 tag;         /* a VLAN's TCI */
+	__u32 gap_ns;      /* from one frame to the next; 0: as fast as it goes */
 } params SEC(".rodata.params");
 
 __u64 sequence SEC(".data.sequence");
+__u64 due_ns SEC(".data.sequence");
+
+/* Waits are spun away: the frames leave in batches of 64, the rate is exact over those. */
+static __always_inline void pace(void)
+{
+	__u64 now = bpf_ktime_get_ns();
+
+	/* After a pause the lost time is not made up for. */
+	if (now > due_ns + 64 * (__u64)params.gap_ns)
+		due_ns = now;
+	for (int i = 0; i < 4096 && now < due_ns; i++)
+		now = bpf_ktime_get_ns();
+	due_ns += params.gap_ns;
+}
 
 SEC("xdp")
 int tapdeck_transmit(struct xdp_md *ctx)
@@ -25,6 +40,8 @@ int tapdeck_transmit(struct xdp_md *ctx)
 
 	if (data + at + 8 > end)
 		return XDP_ABORTED;
+	if (params.gap_ns)
+		pace();
 	*(__u64 *)(data + at) = sequence++;
 	return bpf_redirect(params.ifindex, 0);
 }

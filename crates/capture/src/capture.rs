@@ -11,7 +11,7 @@ use crate::interface::{self, Interface, NicCounters};
 use crate::ring::{Geometry, GeometryError, RingMemory, RingReader};
 use crate::socket::SocketHook;
 use crate::sys::kernel::{self, AttachPoint};
-use crate::{Clock, Deliver, Hook, MAX_RINGS};
+use crate::{Clock, Deliver, Hook, MAX_RINGS, netlink};
 
 /// What to capture, and how.
 #[derive(Clone, Debug)]
@@ -150,14 +150,17 @@ impl Capture {
             let hook = SocketHook::open(&interface, &config, geometry, first_interface, clock)?;
             (hook.rings().to_vec(), Source::Socket(hook))
         } else {
+            let driver = match config.hook {
+                Hook::Xdp => netlink::rx_metadata(interface.index),
+                _ => netlink::RxMetadata::default(),
+            };
             let params = Params {
                 geometry,
                 first_interface,
                 ifindex: interface.index,
                 consume: config.deliver == Deliver::Consume,
-                hardware_time: false,
-                hardware_vlan: config.hook == Hook::Xdp
-                    && kernel::strips_vlan(name).unwrap_or(false),
+                hardware_time: driver.timestamp && kernel::stamps_received(name),
+                hardware_vlan: driver.vlan_tag && kernel::strips_vlan(name).unwrap_or(false),
                 link_header: link.has_header(),
             };
             let (loaded, control, programs) = load(config.hook, params).map_err(failed)?;
@@ -361,9 +364,14 @@ impl Capture {
     pub fn warnings(&self) -> Vec<String> {
         let mut warnings = Vec::new();
         let name = &self.interface.name;
-        if let Source::Kernel { programs, .. } = &self.source
-            && matches!(self.config.hook, Hook::Xdp | Hook::XdpGeneric)
-            && programs[0] != Program::XdpMetadata
+        let hands_on = match &self.source {
+            Source::Kernel { programs, params, .. } => {
+                params.hardware_vlan && programs[0] == Program::XdpMetadata
+            }
+            Source::Socket(_) => false,
+        };
+        if matches!(self.config.hook, Hook::Xdp | Hook::XdpGeneric | Hook::AfXdp)
+            && !hands_on
             && kernel::strips_vlan(name).unwrap_or(false)
         {
             warnings.push(format!(

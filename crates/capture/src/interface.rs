@@ -5,16 +5,14 @@
 
 use std::io;
 
-use netlink_packet_core::{
-    NLM_F_DUMP, NLM_F_REQUEST, NetlinkHeader, NetlinkMessage, NetlinkPayload,
-};
 use netlink_packet_route::RouteNetlinkMessage;
 use netlink_packet_route::address::{AddressAttribute, AddressMessage};
 use netlink_packet_route::link::{
     InfoKind, LinkAttribute, LinkFlags, LinkInfo, LinkMessage, Stats64,
 };
-use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_ROUTE};
 use tapdeck_packet::link::LinkType;
+
+use crate::netlink::dump;
 
 /// An interface as it was when it was looked up.
 #[derive(Clone, Debug)]
@@ -143,37 +141,5 @@ impl Interface {
 impl From<&Stats64> for NicCounters {
     fn from(s: &Stats64) -> Self {
         Self { rx_packets: s.rx_packets, rx_missed: s.rx_missed_errors, tx_packets: s.tx_packets }
-    }
-}
-
-/// Sends a dump request and collects the answers.
-fn dump(request: RouteNetlinkMessage) -> io::Result<Vec<RouteNetlinkMessage>> {
-    let mut socket = Socket::new(NETLINK_ROUTE)?;
-    socket.bind_auto()?;
-    socket.connect(&SocketAddr::new(0, 0))?;
-    let mut message = NetlinkMessage::new(NetlinkHeader::default(), NetlinkPayload::from(request));
-    message.header.flags = NLM_F_DUMP | NLM_F_REQUEST;
-    message.header.sequence_number = 1;
-    message.finalize();
-    let mut bytes = vec![0; message.buffer_len()];
-    message.serialize(&mut bytes);
-    socket.send(&bytes, 0)?;
-
-    let mut answers = Vec::new();
-    loop {
-        let (received, _) = socket.recv_from_full()?;
-        let mut rest = &received[..];
-        while !rest.is_empty() {
-            let message = NetlinkMessage::<RouteNetlinkMessage>::deserialize(rest)
-                .map_err(|e| io::Error::new(io::ErrorKind::InvalidData, e.to_string()))?;
-            let len = (message.header.length as usize).next_multiple_of(4);
-            match message.payload {
-                NetlinkPayload::Done(_) => return Ok(answers),
-                NetlinkPayload::Error(e) if e.code.is_some() => return Err(e.to_io()),
-                NetlinkPayload::InnerMessage(m) => answers.push(m),
-                _ => {}
-            }
-            rest = rest.get(len..).unwrap_or(&[]);
-        }
     }
 }

@@ -11,6 +11,7 @@ mod clock;
 pub mod filter;
 mod hook;
 pub mod interface;
+mod netlink;
 pub mod probe;
 pub mod ring;
 mod socket;

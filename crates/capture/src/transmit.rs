@@ -24,12 +24,13 @@ pub struct Flood {
 }
 
 impl Flood {
-    /// `sequence_at` is where in the frame 8 bytes of sequence number go.
+    /// `sequence_at` is where in the frame 8 bytes of sequence number go, `gap_ns` the time from one
+    /// frame to the next (at most about 50 µs; 0: as fast as it goes).
     ///
     /// # Errors
     /// As bpf(2); `EINVAL` on kernels before 5.18.
-    pub fn new(ifindex: u32, frame: &[u8], sequence_at: u32) -> io::Result<Self> {
-        Ok(Self { object: load(ifindex, sequence_at, 0)?, frame: frame.to_vec() })
+    pub fn new(ifindex: u32, frame: &[u8], sequence_at: u32, gap_ns: u32) -> io::Result<Self> {
+        Ok(Self { object: load(ifindex, sequence_at, 0, gap_ns)?, frame: frame.to_vec() })
     }
 
     /// Sends the frame `count` times.
@@ -55,7 +56,7 @@ pub struct Drain {
 
 impl Drain {
     pub fn attach(ifindex: u32) -> io::Result<Self> {
-        let object = load(ifindex, 0, 0)?;
+        let object = load(ifindex, 0, 0, 0)?;
         let drop = program(&object, "tapdeck_drop")?;
         kernel::attach(drop.as_fd(), AttachPoint::Xdp { ifindex, generic: false })
             .map(|link| Self { _link: link })
@@ -74,14 +75,14 @@ impl Tag {
     /// # Errors
     /// `EINVAL` on kernels before 6.6.
     pub fn attach(ifindex: u32, tci: u16) -> io::Result<Self> {
-        let object = load(0, 0, tci)?;
+        let object = load(0, 0, tci, 0)?;
         let tag = program(&object, "tapdeck_tag")?;
         kernel::attach(tag.as_fd(), AttachPoint::TcxEgress { ifindex })
             .map(|link| Self { _link: link })
     }
 }
 
-fn load(ifindex: u32, sequence_at: u32, tag: u16) -> io::Result<Object> {
+fn load(ifindex: u32, sequence_at: u32, tag: u16, gap_ns: u32) -> io::Result<Object> {
     quiet_libbpf();
     let mut object = ObjectBuilder::default().open_memory(&TRANSMIT.0).map_err(|e| io_error(&e))?;
     for mut map in object.maps_mut() {
@@ -89,6 +90,7 @@ fn load(ifindex: u32, sequence_at: u32, tag: u16) -> io::Result<Object> {
             let mut params = Vec::from(ifindex.to_ne_bytes());
             params.extend(sequence_at.to_ne_bytes());
             params.extend(u32::from(tag).to_ne_bytes());
+            params.extend(gap_ns.to_ne_bytes());
             map.set_initial_value(&params).map_err(|e| io_error(&e))?;
         }
     }

@@ -94,7 +94,8 @@ fn main() {
     let threaded = args.iter().any(|a| a == "--threaded");
     testbed::need_root();
 
-    for (size, share) in [(60u32, 1), (1514, 5)] {
+    // Smallest frames as fast as they go, and largest ones at 9 Gbit/s.
+    for (size, gap_ns, share) in [(60, 0, 1), (1514, 1514 * 8 / 9, 2)] {
         let mut methods = methods(!tiny);
         if let Some(only) = only {
             methods.retain(|m| m.name() == *only || matches!(m, Method::Ceiling));
@@ -103,17 +104,26 @@ fn main() {
         let mut samples: Vec<Vec<Sample>> = vec![Vec::new(); methods.len()];
         for _ in 0..runs {
             for (method, samples) in methods.iter().zip(&mut samples) {
-                match measure(method, size, packets as u32, threaded) {
+                match measure(method, &Load { size, gap_ns, packets: packets as u32, threaded }) {
                     Ok(sample) => samples.push(sample),
                     Err(why) => eprintln!("{}: {why}", method.name()),
                 }
             }
         }
-        print(size, &methods, &samples);
+        print(size, gap_ns, &methods, &samples);
     }
 }
 
-fn measure(method: &Method, size: u32, packets: u32, threaded: bool) -> Result<Sample, String> {
+/// What is sent.
+struct Load {
+    size: u32,
+    gap_ns: u32,
+    packets: u32,
+    /// Whether the receiving end has a core of its own.
+    threaded: bool,
+}
+
+fn measure(method: &Method, load: &Load) -> Result<Sample, String> {
     let net = Net::new();
     net.addresses();
     if !method.native() {
@@ -123,14 +133,14 @@ fn measure(method: &Method, size: u32, packets: u32, threaded: bool) -> Result<S
     let index = |ns: &str, dev: &str| net.inside(ns, || Interface::find(dev).expect("made above"));
     let from = index(&net.a, "va");
     let to = index(&net.b, "vb");
-    let frame = frame(size, &from, &to);
+    let frame = frame(load.size, &from, &to);
     let drain = match method {
         Method::Ceiling => {
             Some(net.inside(&net.b, || Drain::attach(to.index)).map_err(|e| e.to_string())?)
         }
         _ => None,
     };
-    if threaded {
+    if load.threaded {
         receive_on_core_1(&net);
     }
     let mut recorder = start(method, &net, dir.path())?;
@@ -141,9 +151,9 @@ fn measure(method: &Method, size: u32, packets: u32, threaded: bool) -> Result<S
         let mut core = CpuSet::new();
         core.set(0);
         sched_setaffinity(None, &core).map_err(|e| e.to_string())?;
-        let flood = Flood::new(from.index, &frame, 42).map_err(|e| e.to_string())?;
+        let flood = Flood::new(from.index, &frame, 42, load.gap_ns).map_err(|e| e.to_string())?;
         let begin = Instant::now();
-        flood.send(packets).map_err(|e| e.to_string())?;
+        flood.send(load.packets).map_err(|e| e.to_string())?;
         Ok(begin.elapsed().as_secs_f64())
     })?;
     // What was sent and reached the far end; the rest never left the generator.
@@ -300,10 +310,14 @@ fn median(mut values: Vec<f64>) -> f64 {
     values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
 }
 
-fn print(size: u32, methods: &[Method], samples: &[Vec<Sample>]) {
+fn print(size: u32, gap_ns: u32, methods: &[Method], samples: &[Vec<Sample>]) {
     let rate = |s: &Sample| s.stored as f64 / s.seconds;
     let ceiling = median(samples[0].iter().map(rate).collect());
-    println!("\n### {size}-byte frames, flat out\n");
+    let rate_text = match gap_ns {
+        0 => "flat out".to_owned(),
+        gap => format!("at {:.1} Gbit/s", f64::from(size) * 8.0 / f64::from(gap)),
+    };
+    println!("\n### {size}-byte frames, {rate_text}\n");
     println!(
         "| method | stored, M/s | min-max | Gbit/s | of the ceiling | lost, % | CPU, ms per M sent | context switches/s | resident, MiB |"
     );

@@ -11,6 +11,7 @@ mod c {
         pub safe fn tapdeck_word_epoch(word: u64) -> u32;
         pub safe fn tapdeck_word_bytes(word: u64) -> u32;
         pub safe fn tapdeck_commit(reserved: u32, frame: u32, packets: u32) -> u64;
+        #[cfg(test)]
         pub safe static tapdeck_layout: [u32; 21];
     }
 }
@@ -57,6 +58,7 @@ pub fn commit(reserved: u32, frame: u32, packets: u32) -> u64 {
 
 /// Sizes, offsets and constants as the C compiler has them, in the order of
 /// `bpf/ring_user.c`.
+#[cfg(test)]
 pub fn layout() -> [u32; 21] {
     c::tapdeck_layout
 }

@@ -105,29 +105,40 @@ pub fn xdp_state(ifindex: u32) -> io::Result<XdpState> {
     })
 }
 
-/// `ioctl(SIOCETHTOOL)`: whether the driver takes VLAN tags off received frames
-/// (ethtool's `rx-vlan-offload`).
-pub fn strips_vlan(name: &str) -> io::Result<bool> {
-    const SIOCETHTOOL: libc::c_ulong = 0x8946;
-    const ETHTOOL_GFLAGS: u32 = 0x25;
-    const ETH_FLAG_RXVLAN: u32 = 1 << 8;
+/// An ioctl(2) on an interface, by name, with `data` to read and write.
+fn interface_ioctl<T>(name: &str, command: libc::c_ulong, data: &mut T) -> io::Result<()> {
     let socket = rustix::net::socket(
         rustix::net::AddressFamily::INET,
         rustix::net::SocketType::DGRAM,
         None,
     )?;
-    let mut value = [ETHTOOL_GFLAGS, 0];
     // SAFETY: a structure of integers and pointers, for which all zeros are valid.
     let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
     for (to, from) in request.ifr_name.iter_mut().zip(name.bytes().take(libc::IFNAMSIZ - 1)) {
         *to = from as libc::c_char;
     }
-    request.ifr_ifru.ifru_data = value.as_mut_ptr().cast();
-    // SAFETY: `request` names an interface and points to the 8 bytes that this command
-    // reads and writes; both outlive the call.
-    let rc = unsafe { libc::ioctl(socket.as_raw_fd(), SIOCETHTOOL, &raw mut request) };
-    if rc < 0 {
-        return Err(io::Error::last_os_error());
-    }
+    request.ifr_ifru.ifru_data = std::ptr::from_mut(data).cast();
+    // SAFETY: `request` names an interface and points to a structure that the callers below
+    // make as large as their command reads and writes; both outlive the call.
+    let rc = unsafe { libc::ioctl(socket.as_raw_fd(), command, &raw mut request) };
+    if rc < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+/// Whether the driver takes VLAN tags off received frames (ethtool's `rx-vlan-offload`).
+pub fn strips_vlan(name: &str) -> io::Result<bool> {
+    const SIOCETHTOOL: libc::c_ulong = 0x8946;
+    const ETHTOOL_GFLAGS: u32 = 0x25;
+    const ETH_FLAG_RXVLAN: u32 = 1 << 8;
+    // struct ethtool_value
+    let mut value = [ETHTOOL_GFLAGS, 0];
+    interface_ioctl(name, SIOCETHTOOL, &mut value)?;
     Ok(value[1] & ETH_FLAG_RXVLAN != 0)
+}
+
+/// Whether hardware timestamping of received frames is switched on.
+pub fn stamps_received(name: &str) -> bool {
+    const SIOCGHWTSTAMP: libc::c_ulong = 0x89b1;
+    // struct hwtstamp_config: flags, tx_type, rx_filter
+    let mut config = [0u32; 3];
+    interface_ioctl(name, SIOCGHWTSTAMP, &mut config).is_ok() && config[2] != 0
 }

@@ -1,0 +1,116 @@
+//! Questions to the kernel over netlink(7): rtnetlink dumps, and the generic family `netdev`.
+
+use std::io;
+
+use netlink_packet_core::{
+    NLM_F_DUMP, NLM_F_REQUEST, NetlinkHeader, NetlinkMessage, NetlinkPayload,
+};
+use netlink_packet_route::RouteNetlinkMessage;
+use netlink_sys::protocols::{NETLINK_GENERIC, NETLINK_ROUTE};
+use netlink_sys::{Socket, SocketAddr};
+
+/// Sends a dump request and collects the answers.
+pub fn dump(request: RouteNetlinkMessage) -> io::Result<Vec<RouteNetlinkMessage>> {
+    let mut socket = Socket::new(NETLINK_ROUTE)?;
+    socket.bind_auto()?;
+    socket.connect(&SocketAddr::new(0, 0))?;
+    let mut message = NetlinkMessage::new(NetlinkHeader::default(), NetlinkPayload::from(request));
+    message.header.flags = NLM_F_DUMP | NLM_F_REQUEST;
+    message.header.sequence_number = 1;
+    message.finalize();
+    let mut bytes = vec![0; message.buffer_len()];
+    message.serialize(&mut bytes);
+    socket.send(&bytes, 0)?;
+
+    let mut answers = Vec::new();
+    loop {
+        let (received, _) = socket.recv_from_full()?;
+        let mut rest = &received[..];
+        while !rest.is_empty() {
+            let message = NetlinkMessage::<RouteNetlinkMessage>::deserialize(rest)
+                .map_err(|e| io::Error::new(io::ErrorKind::InvalidData, e.to_string()))?;
+            let len = (message.header.length as usize).next_multiple_of(4);
+            match message.payload {
+                NetlinkPayload::Done(_) => return Ok(answers),
+                NetlinkPayload::Error(e) if e.code.is_some() => return Err(e.to_io()),
+                NetlinkPayload::InnerMessage(m) => answers.push(m),
+                _ => {}
+            }
+            rest = rest.get(len..).unwrap_or(&[]);
+        }
+    }
+}
+
+/// What a driver tells an XDP program about a received frame (`enum netdev_xdp_rx_metadata`
+/// of `linux/netdev.h`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RxMetadata {
+    pub timestamp: bool,
+    pub vlan_tag: bool,
+}
+
+/// Asks what metadata a driver gives. Kernels before 6.3 do not know the question, and programs there
+/// cannot ask the driver either: nothing.
+pub fn rx_metadata(ifindex: u32) -> RxMetadata {
+    let bits = rx_metadata_bits(ifindex).unwrap_or(0);
+    RxMetadata { timestamp: bits & 1 != 0, vlan_tag: bits & 4 != 0 }
+}
+
+fn rx_metadata_bits(ifindex: u32) -> io::Result<u64> {
+    const GENL_ID_CTRL: u16 = 16;
+    const CTRL_CMD_GETFAMILY: u8 = 3;
+    const CTRL_ATTR_FAMILY_ID: u16 = 1;
+    const CTRL_ATTR_FAMILY_NAME: u16 = 2;
+    const NETDEV_CMD_DEV_GET: u8 = 1;
+    const NETDEV_A_DEV_IFINDEX: u16 = 1;
+    const NETDEV_A_DEV_XDP_RX_METADATA_FEATURES: u16 = 5;
+
+    let unknown = || io::Error::from(io::ErrorKind::NotFound);
+    let family = generic(GENL_ID_CTRL, CTRL_CMD_GETFAMILY, CTRL_ATTR_FAMILY_NAME, b"netdev\0")?;
+    let family = attribute(&family, CTRL_ATTR_FAMILY_ID).ok_or_else(unknown)?;
+    let family = u16::from_ne_bytes(family.try_into().map_err(|_| unknown())?);
+    let device = generic(family, NETDEV_CMD_DEV_GET, NETDEV_A_DEV_IFINDEX, &ifindex.to_ne_bytes())?;
+    let bits = attribute(&device, NETDEV_A_DEV_XDP_RX_METADATA_FEATURES).ok_or_else(unknown)?;
+    Ok(u64::from_ne_bytes(bits.try_into().map_err(|_| unknown())?))
+}
+
+/// One generic netlink request with one attribute; gives back the attributes of the answer.
+fn generic(family: u16, command: u8, attribute: u16, value: &[u8]) -> io::Result<Vec<u8>> {
+    const HEADERS: usize = 16 + 4;
+    const NLMSG_ERROR: u16 = 2;
+    let mut socket = Socket::new(NETLINK_GENERIC)?;
+    socket.bind_auto()?;
+    socket.connect(&SocketAddr::new(0, 0))?;
+    let mut message = vec![0; 4];
+    message.extend(family.to_ne_bytes());
+    message.extend(NLM_F_REQUEST.to_ne_bytes());
+    message.extend(1u32.to_ne_bytes());
+    message.extend(0u32.to_ne_bytes());
+    message.extend([command, 1, 0, 0]);
+    message.extend((4 + value.len() as u16).to_ne_bytes());
+    message.extend(attribute.to_ne_bytes());
+    message.extend(value);
+    message.resize(message.len().next_multiple_of(4), 0);
+    let len = message.len() as u32;
+    message[..4].copy_from_slice(&len.to_ne_bytes());
+    socket.send(&message, 0)?;
+    let (answer, _) = socket.recv_from_full()?;
+    let kind = answer.get(4..6).map(|k| u16::from_ne_bytes([k[0], k[1]]));
+    match answer.get(HEADERS..) {
+        Some(attributes) if kind != Some(NLMSG_ERROR) => Ok(attributes.to_vec()),
+        _ => Err(io::ErrorKind::Unsupported.into()),
+    }
+}
+
+/// The value of an attribute in a run of attributes.
+fn attribute(mut bytes: &[u8], wanted: u16) -> Option<&[u8]> {
+    while let [l0, l1, k0, k1, rest @ ..] = bytes {
+        let len = usize::from(u16::from_ne_bytes([*l0, *l1]));
+        let value = rest.get(..len.checked_sub(4)?)?;
+        if u16::from_ne_bytes([*k0, *k1]) == wanted {
+            return Some(value);
+        }
+        bytes = bytes.get(len.next_multiple_of(4)..)?;
+    }
+    None
+}
