@@ -185,6 +185,8 @@ impl Capture {
     pub fn start(&mut self) -> Result<(), Error> {
         let interface = Interface::find(&self.interface.name)?;
         self.nic_start = interface.counters;
+        // So that the first look tells if there is no link.
+        self.interface.running = true;
         self.attach()
     }
 

@@ -245,18 +245,15 @@ fn start(method: &Method, net: &Net, dir: &Path) -> Result<Option<Running>, Stri
     let mut running = Running(command.spawn().map_err(|e| e.to_string())?);
     // Each says something when it listens; two that do not are given a second.
     let mut said = [0; 64];
-    match method {
-        Method::Peer { name: "netsniff-ng" | "daemonlogger", .. } => {
-            std::thread::sleep(Duration::from_secs(1));
+    if matches!(method, Method::Peer { name: "netsniff-ng" | "daemonlogger", .. }) {
+        std::thread::sleep(Duration::from_secs(1));
+    } else {
+        let out = running.0.stderr.as_mut().ok_or("no standard error")?;
+        let n = out.read(&mut said).map_err(|e| e.to_string())?;
+        if n == 0 {
+            return Err("it ended at once".into());
         }
-        _ => {
-            let out = running.0.stderr.as_mut().ok_or("no standard error")?;
-            let n = out.read(&mut said).map_err(|e| e.to_string())?;
-            if n == 0 {
-                return Err("it ended at once".into());
-            }
-            std::thread::sleep(Duration::from_millis(300));
-        }
+        std::thread::sleep(Duration::from_millis(300));
     }
     if let Ok(Some(status)) = running.0.try_wait() {
         return Err(format!("it ended at once: {status}"));

@@ -5,6 +5,7 @@ mod testbed;
 
 use rustix::process::Signal;
 use rustix::thread::{CpuSet, sched_setaffinity};
+use tapdeck_capture::interface::Interface;
 use testbed::recorder::{Contents, Recorder, Sender, assert_accounted, frame, number};
 use testbed::{Net, wait_for};
 
@@ -15,12 +16,13 @@ const AFTER: u32 = 10;
 
 /// Sends on one CPU, so that all packets take one ring.
 fn send(net: &Net, numbers: std::ops::Range<u32>) {
+    let to = net.inside(&net.b, || Interface::find("vb").expect("made above")).mac.expect("a MAC");
     net.inside(&net.a, || {
         let mut core = CpuSet::new();
         core.set(0);
         sched_setaffinity(None, &core).expect("core 0 is there");
         let mut sender = Sender::new();
-        numbers.for_each(|i| sender.send(&frame([2, 0, 0, 0, 0, 2], FRAME, i)));
+        numbers.for_each(|i| sender.send(&frame(to, FRAME, i)));
     });
 }
 
@@ -28,6 +30,10 @@ fn send(net: &Net, numbers: std::ops::Range<u32>) {
 /// no other moment. Then it goes on.
 fn overload(hook: &str, sent: u32) -> (serde_json::Value, Contents) {
     let net = Net::new();
+    if hook == "netfilter" {
+        // It sees what IP would take.
+        net.run(&net.b, "ip addr add 10.213.0.2/24 dev vb");
+    }
     let dir = tempfile::tempdir().expect("a directory");
     let store = dir.path().join("store");
     let flags = format!(
@@ -102,6 +108,16 @@ fn the_law_holds_at_tcx() {
 }
 
 #[test]
+fn the_law_holds_at_xdp_generic() {
+    law_holds("xdp-generic");
+}
+
+#[test]
+fn the_law_holds_at_netfilter() {
+    law_holds("netfilter");
+}
+
+#[test]
 fn the_law_holds_at_tpacket() {
     law_holds("tpacket");
 }
@@ -120,4 +136,5 @@ fn the_law_holds_at_afxdp() {
 fn gaps_are_told_to_the_packet() {
     gaps_are_exact("xdp");
     gaps_are_exact("tcx");
+    gaps_are_exact("netfilter");
 }

@@ -19,7 +19,9 @@ fn mac(net: &Net) -> [u8; 6] {
 fn send(net: &Net, recorder: &Recorder, frames: &[Vec<u8>]) {
     net.inside(&net.a, || {
         let mut sender = Sender::new();
-        frames.iter().for_each(|f| sender.send(f));
+        for f in frames {
+            sender.send(f);
+        }
     });
     wait_for("the packets to be seen", || {
         recorder.now()["seen"].as_u64().is_some_and(|n| n >= frames.len() as u64)
@@ -292,7 +294,9 @@ fn several_interfaces_go_into_one_recording() {
     let to_d: Vec<_> = (0..50).map(|i| frame([2, 0, 0, 0, 0, 3], 200, i)).collect();
     net.inside(&net.b, || {
         let mut sender = Sender::on("vc");
-        to_d.iter().for_each(|f| sender.send(f));
+        for f in &to_d {
+            sender.send(f);
+        }
     });
     send(&net, &recorder, &to_b);
     let stats = recorder.stop();

@@ -1,6 +1,7 @@
 //! What the user learns: the live line, the JSON, the summary.
 
 use std::collections::BTreeMap;
+use std::fmt::Write as _;
 use std::fs::File;
 use std::io::{IsTerminal, Write, stderr, stdout};
 use std::sync::atomic::Ordering::Relaxed;
@@ -384,7 +385,9 @@ impl Report {
 
 fn total(each: &[Counters]) -> Counters {
     let mut sum = Counters::default();
-    each.iter().for_each(|c| sum.add(c));
+    for c in each {
+        sum.add(c);
+    }
     sum
 }
 
@@ -403,7 +406,8 @@ fn accounting(c: &Counters) -> String {
         (c.dropped_unwritten, "not written at the end"),
     ] {
         if n > 0 {
-            text += &format!(" ({} {cause})", show_count(n));
+            // Writing into a string does not fail.
+            let _ = write!(text, " ({} {cause})", show_count(n));
         }
     }
     text + &format!(

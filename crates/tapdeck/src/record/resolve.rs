@@ -172,14 +172,21 @@ fn auto(name: &str, filter: bool) -> Result<(Hook, Option<&'static str>)> {
 }
 
 fn choose_deliver(choice: Option<DeliverChoice>, hook: Hook, name: &str) -> Result<Deliver> {
+    let choice = choice.map(|c| match c {
+        DeliverChoice::Pass => Deliver::Pass,
+        DeliverChoice::Consume => Deliver::Consume,
+    });
     match (choice, hook) {
-        (Some(DeliverChoice::Pass), _) => Ok(Deliver::Pass),
-        (Some(DeliverChoice::Consume), _) => Ok(Deliver::Consume),
+        (Some(deliver), _) => Ok(deliver),
         // An AF_XDP socket always takes packets away. That must not cut anybody off unasked.
-        (None, Hook::AfXdp) if Interface::find(name)?.has_address()? => usage(format!(
-            "hook afxdp takes packets away from the host, and {name} carries an IP address: say --deliver consume if that is meant"
-        )),
-        (None, Hook::AfXdp) => Ok(Deliver::Consume),
+        (None, Hook::AfXdp) => {
+            if Interface::find(name)?.has_address()? {
+                return usage(format!(
+                    "hook afxdp takes packets away from the host, and {name} carries an IP address: say --deliver consume if that is meant"
+                ));
+            }
+            Ok(Deliver::Consume)
+        }
         (None, _) => Ok(Deliver::Pass),
     }
 }

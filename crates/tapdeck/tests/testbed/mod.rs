@@ -1,6 +1,7 @@
 //! A testbed: two network namespaces joined by a veth pair, under names of their own, removed when
 //! they are dropped.
 #![allow(dead_code, reason = "each test program uses a part of it")]
+#![allow(clippy::unused_self, reason = "what runs in a namespace needs the namespaces to be there")]
 
 use std::fs::File;
 use std::os::fd::AsFd;

@@ -53,14 +53,12 @@ impl Recorder {
     /// Waits for a line that contains something.
     pub fn wait_to_say(&mut self, what: &str) -> String {
         loop {
-            match self.lines.recv_timeout(Duration::from_secs(20)) {
-                Ok(line) => {
-                    self.said.push(line.clone());
-                    if line.contains(what) {
-                        return line;
-                    }
-                }
-                Err(_) => panic!("it never said {what:?} but: {:#?}", self.said),
+            let Ok(line) = self.lines.recv_timeout(Duration::from_secs(20)) else {
+                panic!("it never said {what:?} but: {:#?}", self.said);
+            };
+            self.said.push(line.clone());
+            if line.contains(what) {
+                return line;
             }
         }
     }
