@@ -9,7 +9,7 @@ use tapdeck_packet::pcapng::{InterfaceDescription, StatisticsBlock};
 
 use crate::io::Io;
 use crate::keeper::{Job, Keeper, Log, Work, is_full};
-use crate::segment::Live;
+use crate::segment::{Live, statistics_cost};
 use crate::store::NEXT;
 use crate::{Outcome, Piece, Retention, SegmentName, Sink, Store, Totals};
 
@@ -38,6 +38,8 @@ pub struct Deck<I: Io> {
     keeper: Keeper<I::File>,
     live: Option<Live<I::File>>,
     next_number: u64,
+    /// How far blocks reach in a segment at most, so that the statistics still fit.
+    blocks_end: u64,
     /// Losses as of the last tick, and at the last segment's end.
     lost: Vec<u64>,
     lost_before: Vec<u64>,
@@ -50,7 +52,9 @@ impl<I: Io> Deck<I> {
     /// Begins to write into a store.
     pub fn new(io: I, store: Store, config: DeckConfig, totals: Arc<Totals>) -> io::Result<Self> {
         let closed = Store::segments(store.dir())?;
-        let next_number = closed.iter().map(|s| s.name.number + 1).max().unwrap_or(1);
+        let next_number = Store::last_number(store.dir())? + 1;
+        let tail = statistics_cost(config.interfaces.len());
+        let blocks_end = config.segment_bytes.saturating_sub(tail);
         let io = Arc::new(io);
         let now_ns = config.now_ns.clone();
         let work = Work {
@@ -72,6 +76,7 @@ impl<I: Io> Deck<I> {
             keeper,
             live: None,
             next_number,
+            blocks_end,
             lost_before: lost.clone(),
             lost,
             was_full: false,
@@ -114,8 +119,21 @@ impl<I: Io> Deck<I> {
     /// Closes the segment being written, if there is one.
     fn end(&mut self) {
         let Some(live) = self.live.take() else { return };
+        let statistics = self.statistics(&live);
+        self.lost_before.clone_from(&self.lost);
+        self.keeper.send(Job::Close { live, statistics });
+    }
+
+    /// Closes the segment being written without another write. What was lost while it was written
+    /// is told by the next one.
+    fn give_up(&mut self) {
+        let Some(live) = self.live.take() else { return };
+        self.keeper.send(Job::Close { live, statistics: Vec::new() });
+    }
+
+    fn statistics(&self, live: &Live<I::File>) -> Vec<StatisticsBlock> {
         let now = (self.config.now_ns)();
-        let statistics = (0..self.config.interfaces.len())
+        (0..self.config.interfaces.len())
             .map(|i| {
                 let delivered = live.packets[i];
                 let dropped = self.lost[i] - self.lost_before[i];
@@ -131,9 +149,7 @@ impl<I: Io> Deck<I> {
                     comment: None,
                 }
             })
-            .collect();
-        self.lost_before.clone_from(&self.lost);
-        self.keeper.send(Job::Close { live, statistics });
+            .collect()
     }
 
     fn rotate(&mut self) {
@@ -143,6 +159,9 @@ impl<I: Io> Deck<I> {
 
     fn fail(&mut self, written: usize, e: io::Error) -> Outcome {
         self.was_full = is_full(&e);
+        if self.was_full {
+            self.keeper.send(Job::MakeRoom(ROOM));
+        }
         Outcome::Stalled(written, e)
     }
 }
@@ -160,7 +179,7 @@ impl<I: Io> Sink for Deck<I> {
             .iter()
             .take_while(|piece| {
                 end += Live::<I::File>::cost(piece);
-                end <= self.config.segment_bytes
+                end <= self.blocks_end
             })
             .count();
         if fit == 0 && live.packets.iter().any(|n| *n > 0) {
@@ -174,14 +193,16 @@ impl<I: Io> Sink for Deck<I> {
             Ok(()) => Outcome::Written(written),
             Err(e) => {
                 // What is written stays as it is; the rest goes into another file.
-                if !is_full(&e) {
+                if is_full(&e) {
+                    self.end();
+                } else {
                     Totals::add(&self.totals.write_errors, 1);
                     (self.config.log)(&format!(
                         "{}: write failed: {e}; going on in a new segment",
                         live.name
                     ));
+                    self.give_up();
                 }
-                self.end();
                 self.fail(written, e)
             }
         }
@@ -206,6 +227,7 @@ impl<I: Io> Sink for Deck<I> {
 
     fn finish(&mut self, lost: &[u64]) -> io::Result<()> {
         self.lost.copy_from_slice(lost);
+        self.keeper.send(Job::Last);
         self.end();
         self.keeper.finish();
         Ok(())

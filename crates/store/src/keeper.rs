@@ -23,7 +23,14 @@ pub type Log = Arc<dyn Fn(&str) + Send + Sync>;
 
 pub(crate) enum Job<F> {
     Prepare,
-    Close { live: Live<F>, statistics: Vec<StatisticsBlock> },
+    /// The disk is full: deletes the oldest segment unless so many bytes are free.
+    MakeRoom(u64),
+    /// What is being written is the last.
+    Last,
+    Close {
+        live: Live<F>,
+        statistics: Vec<StatisticsBlock>,
+    },
 }
 
 /// What the keeper has ready.
@@ -58,7 +65,7 @@ impl<F: File> Keeper<F> {
         let shared = Arc::new(Shared { next, changed: Condvar::new() });
         let thread = std::thread::Builder::new().name("tapdeck-keeper".into()).spawn({
             let shared = shared.clone();
-            move || Thread { io, shared, work }.run(&queue)
+            move || Thread { io, shared, work, last: false }.run(&queue)
         })?;
         let keeper = Self { jobs: Some(jobs), shared, thread: Some(thread) };
         keeper.send(Job::Prepare);
@@ -113,6 +120,8 @@ struct Thread<I: Io> {
     io: Arc<I>,
     shared: Arc<Shared<I::File>>,
     work: Work,
+    /// Nothing is set aside or written any more, but perhaps one segment to be closed.
+    last: bool,
 }
 
 impl<I: Io> Thread<I> {
@@ -128,6 +137,8 @@ impl<I: Io> Thread<I> {
                     *lock(&self.shared.next) = next;
                     self.shared.changed.notify_all();
                 }
+                Ok(Job::MakeRoom(bytes)) => self.make_room(bytes),
+                Ok(Job::Last) => self.last = true,
                 Ok(Job::Close { live, statistics }) => self.close(live, &statistics),
                 Err(RecvTimeoutError::Timeout) => self.tidy(0),
                 Err(RecvTimeoutError::Disconnected) => break,
@@ -168,16 +179,21 @@ impl<I: Io> Thread<I> {
         let packets = live.packets.iter().sum();
         let result = live.close(statistics);
         if let Err(e) = &result {
-            Totals::add(&self.work.totals.write_errors, 1);
+            if !is_full(e) {
+                Totals::add(&self.work.totals.write_errors, 1);
+            }
             (self.work.log)(&format!("{from}: could not be closed properly: {e}"));
         }
-        let name = from.closed();
-        let (from, to) = (from.path(&self.work.dir), name.path(&self.work.dir));
-        let renamed = self.io.rename(&from, &to).and_then(|()| self.io.sync_dir(&self.work.dir));
-        if let Err(e) = renamed {
-            (self.work.log)(&format!("cannot rename {}: {e}", from.display()));
+        let dir = &self.work.dir;
+        let mut name = from.closed();
+        if let Err(e) = self.io.rename(&from.path(dir), &name.path(dir)) {
+            (self.work.log)(&format!("cannot rename {}: {e}", from.path(dir).display()));
+            name = from;
         }
-        let bytes = std::fs::metadata(&to).map_or(0, |m| on_disk(&m));
+        if let Err(e) = self.io.sync_dir(dir) {
+            (self.work.log)(&format!("{name}: its name may not outlast a crash: {e}"));
+        }
+        let bytes = std::fs::metadata(name.path(dir)).map_or(0, |m| on_disk(&m));
         self.work.closed.push(Stored { name, bytes, packets: Some(packets) });
         self.tidy(0);
     }
@@ -191,13 +207,20 @@ impl<I: Io> Thread<I> {
                 s
             });
             // What is being written and what is set aside behind it.
-            let ahead = 2 * work.segment_bytes;
-            let go = work.retention.surplus(&work.closed, ahead, (work.now_s)(), space);
+            let (ahead, live) = if self.last { (0, 0) } else { (2 * work.segment_bytes, 1) };
+            let go = work.retention.surplus(&work.closed, ahead, live, (work.now_s)(), space);
             for _ in 0..go {
                 self.delete_oldest();
             }
         }
         self.note_stored();
+    }
+
+    fn make_room(&mut self, bytes: u64) {
+        let short = self.io.space(&self.work.dir).is_ok_and(|s| s.free < bytes);
+        if short && self.work.retention.deletes() && self.delete_oldest() {
+            self.note_stored();
+        }
     }
 
     fn note_stored(&self) {
@@ -212,7 +235,7 @@ impl<I: Io> Thread<I> {
         }
         let segment = self.work.closed.remove(0);
         let path = segment.name.path(&self.work.dir);
-        let packets = segment.packets.or_else(|| segment::packets_in(&path)).unwrap_or(0);
+        let packets = segment.packets.unwrap_or_else(|| segment::packets_in(&path));
         match self.io.remove(&path) {
             Ok(()) => {
                 Totals::add(&self.work.totals.segments_deleted, 1);

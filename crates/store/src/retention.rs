@@ -37,26 +37,30 @@ impl Retention {
         *self != Self::default()
     }
 
-    /// How many of the closed segments, oldest first, must go. `coming` bytes and one
-    /// segment are about to be written besides. `space` is how the file system stands.
+    /// How many of the closed segments, oldest first, must go. `coming` bytes and `live`
+    /// segments are being written besides, or about to be. `space` is how the file system stands.
     pub fn surplus(
         &self,
         closed: &[Stored],
         coming: u64,
+        live: u64,
         now_s: i64,
         space: Option<Space>,
     ) -> usize {
+        let age_s = self.age.map(|a| i64::try_from(a.as_secs()).unwrap_or(i64::MAX));
         let mut bytes: u64 = closed.iter().map(|s| s.bytes).sum();
         let mut free = space.map(|s| s.free);
         let mut go = 0;
         for (i, segment) in closed.iter().enumerate() {
-            let too_many = self.segments.is_some_and(|n| (closed.len() - i) as u64 + 1 > n);
+            let too_many = self.segments.is_some_and(|n| (closed.len() - i) as u64 + live > n);
             let too_large = self.bytes.is_some_and(|b| bytes + coming > b);
             // A segment is as old as its youngest packet, so as the beginning of the next one.
             let ended_s = closed.get(i + 1).map_or(now_s, |next| next.name.began_s);
-            let too_old = self.age.is_some_and(|a| now_s - ended_s > a.as_secs() as i64);
+            let too_old = age_s.is_some_and(|age_s| now_s - ended_s > age_s);
             let too_full = match (self.min_free, space, free) {
-                (Some(min), Some(space), Some(free)) => free < min.bytes(space.total) + coming,
+                (Some(min), Some(space), Some(free)) => {
+                    free < min.bytes(space.total).saturating_add(coming)
+                }
                 _ => false,
             };
             if !(too_many || too_large || too_old || too_full) {
@@ -91,30 +95,33 @@ mod tests {
     #[test]
     fn nothing_goes_without_a_limit() {
         let space = Some(Space { free: 0, total: 1000 });
-        assert_eq!(Retention::default().surplus(&segments(9), 100, 1 << 40, space), 0);
+        assert_eq!(Retention::default().surplus(&segments(9), 100, 1, 1 << 40, space), 0);
     }
 
     #[test]
     fn the_oldest_go_and_as_many_as_are_needed() {
         let kept = segments(5);
         let by_bytes = Retention { bytes: Some(350), ..Retention::default() };
-        assert_eq!(by_bytes.surplus(&kept, 100, 0, None), 3);
+        assert_eq!(by_bytes.surplus(&kept, 100, 1, 0, None), 3);
         let by_count = Retention { segments: Some(3), ..Retention::default() };
-        assert_eq!(by_count.surplus(&kept, 0, 0, None), 3);
+        assert_eq!(by_count.surplus(&kept, 0, 1, 0, None), 3);
+        assert_eq!(by_count.surplus(&kept, 0, 0, 0, None), 2);
         // The segment begun at 120 s ended when the next began, at 180 s.
         let by_age = Retention { age: Some(Duration::from_secs(100)), ..Retention::default() };
-        assert_eq!(by_age.surplus(&kept, 0, 281, None), 3);
+        assert_eq!(by_age.surplus(&kept, 0, 1, 281, None), 3);
+        let for_ever = Retention { age: Some(Duration::MAX), ..Retention::default() };
+        assert_eq!(for_ever.surplus(&kept, 0, 1, 281, None), 0);
         let space = Some(Space { free: 40, total: 1000 });
         let by_room = Retention { min_free: Some(MinFree::Share(0.25)), ..Retention::default() };
-        assert_eq!(by_room.surplus(&kept, 0, 0, space), 3);
+        assert_eq!(by_room.surplus(&kept, 0, 1, 0, space), 3);
         let by_room = Retention { min_free: Some(MinFree::Bytes(100)), ..Retention::default() };
-        assert_eq!(by_room.surplus(&kept, 100, 0, space), 2);
+        assert_eq!(by_room.surplus(&kept, 100, 1, 0, space), 2);
     }
 
     #[test]
     fn no_more_go_than_there_are() {
         let space = Some(Space { free: 0, total: 1000 });
         let all = Retention { min_free: Some(MinFree::Share(1.0)), ..Retention::default() };
-        assert_eq!(all.surplus(&segments(3), 100, 0, space), 3);
+        assert_eq!(all.surplus(&segments(3), 100, 1, 0, space), 3);
     }
 }

@@ -1,7 +1,7 @@
 //! One segment while it is written, and what can be said of one from its ends.
 
 use std::fs;
-use std::io::{self, IoSlice, Read, Seek, SeekFrom};
+use std::io::{self, BufReader, IoSlice, Read, Seek, SeekFrom};
 use std::path::Path;
 
 use tapdeck_packet::pcapng::{self, InterfaceDescription, Reader, Record, StatisticsBlock};
@@ -23,6 +23,8 @@ pub(crate) struct Live<F> {
     /// Packets of each interface in it.
     pub packets: Vec<u64>,
     scratch: Vec<Page>,
+    /// A write failed, and left behind `end` nobody knows what.
+    torn: bool,
 }
 
 impl<F: File> Live<F> {
@@ -40,7 +42,8 @@ impl<F: File> Live<F> {
             pcapng::interface_description(&mut head, interface);
         }
         let packets = vec![0; interfaces.len()];
-        let mut live = Self { name, file, end: 0, began_ns, packets, scratch: Vec::new() };
+        let scratch = Vec::new();
+        let mut live = Self { name, file, end: 0, began_ns, packets, scratch, torn: false };
         live.append(head)?;
         Ok(live)
     }
@@ -86,6 +89,7 @@ impl<F: File> Live<F> {
             slices.extend(pages.by_ref().take(*count).map(|page| IoSlice::new(&page.0)));
         }
         let wrote = write_all(&self.file, &slices, self.end);
+        self.torn = wrote.is_err();
         let (mut bytes, result) = match wrote {
             Ok(n) => (n, Ok(())),
             Err((n, e)) => (n, Err(e)),
@@ -121,18 +125,30 @@ impl<F: File> Live<F> {
     }
 
     /// Ends the segment with statistics, cuts what is torn or was set aside behind its end, and
-    /// makes it durable. `statistics` is left out where the disk takes nothing more.
+    /// makes it durable. `statistics` is empty where the file must not be written any more.
     pub fn close(mut self, statistics: &[StatisticsBlock]) -> io::Result<(SegmentName, u64)> {
+        if self.torn {
+            // On a full disk that is the room which the statistics need.
+            self.file.set_len(self.end)?;
+        }
         let mut tail = Vec::new();
         for s in statistics {
             pcapng::statistics(&mut tail, s);
         }
-        // Where the tail does not fit, the packets before it still count.
-        let _ = if tail.is_empty() { Ok(()) } else { self.append(tail) };
+        let told = if tail.is_empty() { Ok(()) } else { self.append(tail) };
+        // Where the tail cannot be written, the packets before it still count.
         self.file.set_len(self.end)?;
         self.file.sync()?;
+        told?;
         Ok((self.name, self.end))
     }
+}
+
+/// What the statistics at a segment's end take on disk.
+pub(crate) fn statistics_cost(interfaces: usize) -> u64 {
+    let mut one = Vec::new();
+    pcapng::statistics(&mut one, &StatisticsBlock::default());
+    filled(one.len() * interfaces) as u64
 }
 
 /// A block's length on disk: with filling up to a page, for which at least
@@ -176,7 +192,8 @@ fn write_all<F: File>(
         match wrote {
             Ok(n) if n % PAGE == 0 || done + n == total => done += n,
             // Direct I/O cannot go on in the middle of a page.
-            Ok(n) => done += n / PAGE * PAGE,
+            Ok(n) if n >= PAGE => done += n / PAGE * PAGE,
+            Ok(_) => return Err((done as u64, io::ErrorKind::WriteZero.into())),
             Err(e) => return Err((done as u64, e)),
         }
     }
@@ -198,9 +215,34 @@ pub(crate) fn is_ours(path: &Path) -> bool {
     }
 }
 
-/// Packets in a closed segment, from the statistics at its end; `None` where there are none, as in
-/// a segment that was not closed.
-pub(crate) fn packets_in(path: &Path) -> Option<u64> {
+/// Packets in a segment: from the statistics at its end, or counted where there are none, as in a
+/// segment that was not closed.
+pub(crate) fn packets_in(path: &Path) -> u64 {
+    packets_told(path).unwrap_or_else(|| packets_readable(path).unwrap_or(0))
+}
+
+/// Packets up to the first block that is torn.
+fn packets_readable(path: &Path) -> io::Result<u64> {
+    let file = fs::File::open(path)?;
+    let mut left = file.metadata()?.len();
+    let mut file = BufReader::with_capacity(1 << 20, file);
+    let mut packets = 0;
+    let mut head = [0; 8];
+    while left >= pcapng::MIN_FILL as u64 {
+        file.read_exact(&mut head)?;
+        let kind = u32::from_ne_bytes([head[0], head[1], head[2], head[3]]);
+        let total = u32::from_ne_bytes([head[4], head[5], head[6], head[7]]);
+        if total < pcapng::MIN_FILL as u32 || u64::from(total) > left {
+            break;
+        }
+        packets += u64::from(kind == pcapng::ENHANCED_PACKET);
+        file.seek_relative(i64::from(total) - head.len() as i64)?;
+        left -= u64::from(total);
+    }
+    Ok(packets)
+}
+
+fn packets_told(path: &Path) -> Option<u64> {
     const WINDOW: u64 = 1 << 20;
     let mut file = fs::File::open(path).ok()?;
     let len = file.metadata().ok()?.len();

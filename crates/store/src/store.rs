@@ -90,6 +90,18 @@ impl Store {
         &self.dir
     }
 
+    /// The highest number in a segment's name, ours or not, so that none is taken twice; 0 for none.
+    pub(crate) fn last_number(dir: &Path) -> io::Result<u64> {
+        let mut last = 0;
+        for entry in fs::read_dir(dir)? {
+            let name = entry?.file_name();
+            if let Some(name) = name.to_str().and_then(SegmentName::parse) {
+                last = last.max(name.number);
+            }
+        }
+        Ok(last)
+    }
+
     /// The segments of a directory, oldest first. Anything that does not have a segment's name and
     /// begin as a segment does is not ours and is left out.
     pub fn segments(dir: &Path) -> io::Result<Vec<Stored>> {

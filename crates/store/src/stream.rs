@@ -12,7 +12,6 @@ use crate::{Outcome, Piece, Sink, Totals};
 pub struct Stream<W> {
     out: W,
     totals: Arc<Totals>,
-    interfaces: usize,
     packets: Vec<u64>,
     began_ns: u64,
     now_ns: Box<dyn Fn() -> u64 + Send>,
@@ -39,7 +38,6 @@ impl<W: Write + Send> Stream<W> {
         Ok(Self {
             out,
             totals,
-            interfaces: interfaces.len(),
             packets: vec![0; interfaces.len()],
             began_ns: now_ns(),
             now_ns,
@@ -76,8 +74,7 @@ impl<W: Write + Send> Sink for Stream<W> {
         }
         let now = (self.now_ns)();
         let mut tail = Vec::new();
-        for i in 0..self.interfaces {
-            let delivered = self.packets[i];
+        for (i, (&delivered, &lost)) in self.packets.iter().zip(lost).enumerate() {
             pcapng::statistics(
                 &mut tail,
                 &StatisticsBlock {
@@ -85,15 +82,18 @@ impl<W: Write + Send> Sink for Stream<W> {
                     time_ns: now,
                     start_ns: self.began_ns,
                     end_ns: now,
-                    received: delivered + lost[i],
-                    accepted: delivered + lost[i],
-                    dropped: lost[i],
+                    received: delivered + lost,
+                    accepted: delivered + lost,
+                    dropped: lost,
                     delivered,
                     comment: self.comment.clone(),
                 },
             );
         }
-        self.out.write_all(&tail)?;
-        self.out.flush()
+        match self.out.write_all(&tail).and_then(|()| self.out.flush()) {
+            // Whoever left has all the packets.
+            Err(e) if e.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+            other => other,
+        }
     }
 }

@@ -76,7 +76,12 @@ pub struct Writer<S> {
 impl<S: Sink> Writer<S> {
     /// `totals` has an entry for every interface id of the rings.
     pub fn new(rings: Vec<Box<dyn Ring>>, sink: S, totals: Arc<Totals>) -> Self {
-        let epoch = rings.first().map_or(0, |r| r.epoch());
+        let oldest = |r: &dyn Ring| r.peek(0).map_or(r.epoch(), |b| b.contents.epoch);
+        // Counted modulo 256, and a writer begins before that many have passed.
+        let before = |a: u8, b: u8| (a.wrapping_sub(b) as i8) < 0;
+        let epoch =
+            rings.iter().map(|r| oldest(&**r)).reduce(|a, b| if before(b, a) { b } else { a });
+        let epoch = epoch.unwrap_or(0);
         Self { rings, sink, totals, epoch, first: 0, left: u64::MAX }
     }
 
@@ -97,7 +102,7 @@ impl<S: Sink> Writer<S> {
         loop {
             // Read before the rings are looked at: nothing comes after it was set.
             let stopping = stop.load(Relaxed);
-            let turn = self.turn();
+            let turn = self.turn(stopping);
             let lost = self.lost();
             self.sink.tick(&lost);
             match turn {
@@ -146,7 +151,10 @@ impl<S: Sink> Writer<S> {
         lost
     }
 
-    fn turn(&mut self) -> Turn {
+    fn turn(&mut self, stopping: bool) -> Turn {
+        if self.left == 0 {
+            return Turn::Ended;
+        }
         let mut from = Vec::with_capacity(BATCH);
         let mut batch = Vec::with_capacity(BATCH);
         // Ring after ring, each with a part of the batch, and another one first every time.
@@ -170,7 +178,7 @@ impl<S: Sink> Writer<S> {
         }
         self.first = (self.first + 1) % self.rings.len().max(1);
         if batch.is_empty() {
-            return self.next_epoch();
+            return self.next_epoch(stopping);
         }
         let outcome = self.sink.write(&batch);
         let (written, turn) = match outcome {
@@ -191,19 +199,32 @@ impl<S: Sink> Writer<S> {
         if self.left == 0 { Turn::Ended } else { turn }
     }
 
-    /// Begins the next epoch once nothing of the present one is left in any ring.
-    fn next_epoch(&mut self) -> Turn {
-        let current = self.epoch;
-        let mut next = None;
+    /// Begins the next epoch once nothing of the present one is left in any ring. Epochs are
+    /// counted modulo 256; a ring without traffic may have none of the next one's packets.
+    fn next_epoch(&mut self, stopping: bool) -> Turn {
+        let mut next: Option<u8> = None;
+        let mut waiting = false;
         for ring in &self.rings {
-            match ring.peek(0) {
-                Some(block) if block.contents.epoch == current => return Turn::Idle,
-                Some(block) => next = Some(block.contents.epoch),
-                None if ring.epoch() == current || !ring.caught_up() => return Turn::Idle,
-                None => {}
+            let epoch = if let Some(block) = ring.peek(0) {
+                waiting = true;
+                block.contents.epoch
+            } else {
+                let epoch = ring.epoch();
+                if !ring.caught_up() {
+                    return Turn::Idle;
+                }
+                if stopping {
+                    // Nothing comes from it any more.
+                    continue;
+                }
+                epoch
+            };
+            let after = |epoch: u8| epoch.wrapping_sub(self.epoch);
+            if next.is_none_or(|next| after(epoch) < after(next)) {
+                next = Some(epoch);
             }
         }
-        match next {
+        match next.filter(|next| waiting && *next != self.epoch) {
             Some(epoch) => {
                 self.epoch = epoch;
                 self.sink.begin_epoch(epoch);

@@ -43,7 +43,14 @@ impl Method {
     }
 }
 
-fn methods(all: bool) -> Vec<Method> {
+const PEERS: [(&str, &str); 4] = [
+    ("tcpdump", "-i vb -n -B 65536 -w FILE.pcap"),
+    ("dumpcap", "-q -i vb -B 64 -w FILE.pcapng"),
+    ("netsniff-ng", "--in vb --out FILE.pcap --silent --ring-size 64MiB"),
+    ("daemonlogger", "-i vb -l DIR -n log"),
+];
+
+fn methods() -> Vec<Method> {
     let mut m = vec![
         Method::Ceiling,
         Method::Tapdeck { hook: "xdp", store: true },
@@ -55,16 +62,14 @@ fn methods(all: bool) -> Vec<Method> {
         Method::Tapdeck { hook: "recv", store: true },
         Method::Tapdeck { hook: "afxdp", store: true },
     ];
-    if all {
-        for (name, args) in [
-            ("tcpdump", "-i vb -n -B 65536 -w FILE.pcap"),
-            ("dumpcap", "-q -i vb -B 64 -w FILE.pcapng"),
-            ("netsniff-ng", "--in vb --out FILE.pcap --silent --ring-size 64MiB"),
-            ("daemonlogger", "-i vb -l DIR -n log"),
-        ] {
-            m.push(Method::Peer { name, args });
-        }
-    }
+    m.extend(PEERS.map(|(name, args)| Method::Peer { name, args }));
+    m
+}
+
+/// The few that matter most.
+fn main_methods() -> Vec<Method> {
+    let mut m = methods();
+    m.retain(|m| matches!(m.name().as_str(), "XDP_DROP alone" | "tapdeck xdp" | "tcpdump"));
     m
 }
 
@@ -89,38 +94,91 @@ fn main() {
     // `cargo test --benches` and the test suite run it tiny.
     let tiny = args.iter().any(|a| a == "--test");
     let runs = if tiny { 1 } else { value("--runs", 5) };
-    let packets = if tiny { 20_000 } else { value("--packets", 5_000_000) };
+    let packets = if tiny { 10_000 } else { value("--packets", 3_000_000) as u32 };
     let only = args.iter().position(|a| a == "--only").and_then(|i| args.get(i + 1));
-    let threaded = args.iter().any(|a| a == "--threaded");
     testbed::need_root();
+    if !tiny {
+        print_machine();
+    }
 
-    // Smallest frames as fast as they go, and largest ones at 9 Gbit/s.
-    for (size, gap_ns, share) in [(60, 0, 1), (1514, 1514 * 8 / 9, 2)] {
-        let mut methods = methods(!tiny);
-        if let Some(only) = only {
-            methods.retain(|m| m.name() == *only || matches!(m, Method::Ceiling));
+    let flat_out = Load { size: 60, gap_ns: 0, packets, burst: packets, own_core: false };
+    let large = Load {
+        size: 1514,
+        gap_ns: 1514 * 8 / 9,
+        packets: packets / 3 * 2,
+        burst: u32::MAX,
+        own_core: false,
+    };
+    // A generator that needs as long for itself as the design's, and a receiver on the other core.
+    let bursts = Load { burst: 60_000, ..flat_out };
+    let two_cores = Load { own_core: true, ..flat_out };
+    for (load, methods) in [
+        (flat_out, methods()),
+        (large, methods()),
+        (bursts, main_methods()),
+        (two_cores, main_methods()),
+    ] {
+        let mut methods = methods;
+        if tiny {
+            methods.retain(|m| !matches!(m, Method::Peer { .. }));
         }
-        let packets = packets / share;
+        if let Some(only) = only {
+            methods
+                .retain(|m| only.split(',').any(|o| m.name() == o) || matches!(m, Method::Ceiling));
+        }
         let mut samples: Vec<Vec<Sample>> = vec![Vec::new(); methods.len()];
         for _ in 0..runs {
             for (method, samples) in methods.iter().zip(&mut samples) {
-                match measure(method, &Load { size, gap_ns, packets: packets as u32, threaded }) {
+                match measure(method, &load) {
                     Ok(sample) => samples.push(sample),
                     Err(why) => eprintln!("{}: {why}", method.name()),
                 }
             }
         }
-        print(size, gap_ns, &methods, &samples);
+        print(&load, &methods, &samples);
+    }
+}
+
+fn first_line(program: &str, argument: &str) -> String {
+    let out = Command::new(program).arg(argument).output();
+    let text = out.map(|o| [o.stdout, o.stderr].concat()).unwrap_or_default();
+    let text = String::from_utf8_lossy(&text).into_owned();
+    text.lines()
+        .find(|l| !l.trim().is_empty() && !l.starts_with("Running"))
+        .unwrap_or("not installed")
+        .trim()
+        .to_owned()
+}
+
+fn print_machine() {
+    let cpu = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let model = cpu.lines().find_map(|l| l.strip_prefix("model name")).unwrap_or_default();
+    println!(
+        "- kernel {}, {} x{model}",
+        first_line("uname", "-r"),
+        cpu.matches("processor\t").count()
+    );
+    println!("- {}", first_line("clang", "--version"));
+    for package in ["tcpdump", "wireshark-common", "netsniff-ng", "daemonlogger"] {
+        let query = Command::new("dpkg-query").args(["-W", package]).output();
+        let line = query.map(|o| String::from_utf8_lossy(&o.stdout).trim().replace('\t', " "));
+        println!("- {}", line.unwrap_or_else(|_| format!("{package}: unknown")));
+    }
+    for (name, args) in PEERS {
+        println!("- `{name} {args}`");
     }
 }
 
 /// What is sent.
+#[derive(Clone, Copy)]
 struct Load {
     size: u32,
     gap_ns: u32,
     packets: u32,
-    /// Whether the receiving end has a core of its own.
-    threaded: bool,
+    /// Frames for one run of the generator's program, each of which takes about 25 ms to set up.
+    burst: u32,
+    /// Whether packets are received on core 1, and not by the core that sends them.
+    own_core: bool,
 }
 
 fn measure(method: &Method, load: &Load) -> Result<Sample, String> {
@@ -140,7 +198,7 @@ fn measure(method: &Method, load: &Load) -> Result<Sample, String> {
         }
         _ => None,
     };
-    if load.threaded {
+    if load.own_core {
         receive_on_core_1(&net);
     }
     let mut recorder = start(method, &net, dir.path())?;
@@ -153,7 +211,12 @@ fn measure(method: &Method, load: &Load) -> Result<Sample, String> {
         sched_setaffinity(None, &core).map_err(|e| e.to_string())?;
         let flood = Flood::new(from.index, &frame, 42, load.gap_ns).map_err(|e| e.to_string())?;
         let begin = Instant::now();
-        flood.send(load.packets).map_err(|e| e.to_string())?;
+        let mut left = load.packets;
+        while left > 0 {
+            let now = left.min(load.burst);
+            flood.send(now).map_err(|e| e.to_string())?;
+            left -= now;
+        }
         Ok(begin.elapsed().as_secs_f64())
     })?;
     // What was sent and reached the far end; the rest never left the generator.
@@ -307,14 +370,16 @@ fn median(mut values: Vec<f64>) -> f64 {
     values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
 }
 
-fn print(size: u32, gap_ns: u32, methods: &[Method], samples: &[Vec<Sample>]) {
+fn print(load: &Load, methods: &[Method], samples: &[Vec<Sample>]) {
     let rate = |s: &Sample| s.stored as f64 / s.seconds;
     let ceiling = median(samples[0].iter().map(rate).collect());
-    let rate_text = match gap_ns {
-        0 => "flat out".to_owned(),
-        gap => format!("at {:.1} Gbit/s", f64::from(size) * 8.0 / f64::from(gap)),
+    let how = match (load.gap_ns, load.own_core) {
+        (0, _) if load.burst < load.packets => format!("in bursts of {}", load.burst),
+        (0, true) => "flat out, received on the other core".to_owned(),
+        (0, false) => "flat out".to_owned(),
+        (gap, _) => format!("at {:.1} Gbit/s", f64::from(load.size) * 8.0 / f64::from(gap)),
     };
-    println!("\n### {size}-byte frames, {rate_text}\n");
+    println!("\n### {}-byte frames, {how}\n", load.size);
     println!(
         "| method | stored, M/s | min-max | Gbit/s | of the ceiling | lost, % | CPU, ms per M sent | context switches/s | resident, MiB |"
     );
@@ -333,7 +398,7 @@ fn print(size: u32, gap_ns: u32, methods: &[Method], samples: &[Vec<Sample>]) {
             median(rates.clone()) / 1e6,
             rates.iter().copied().fold(f64::INFINITY, f64::min) / 1e6,
             rates.iter().copied().fold(0.0, f64::max) / 1e6,
-            median(rates.clone()) * f64::from(size) * 8.0 / 1e9,
+            median(rates.clone()) * f64::from(load.size) * 8.0 / 1e9,
             median(rates) / ceiling,
             of(&|s| s.cpu_ms * 1e6 / s.sent as f64),
             of(&|s| s.switches),

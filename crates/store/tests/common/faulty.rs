@@ -1,0 +1,408 @@
+//! A disk that fails as a seed says, and that watches what is done to it.
+//!
+//! It lies over the real one, so that what it lets through can be read back. Room on it is
+//! counted here: a disk is full when the test's budget is used up. Whatever is done that must never be is
+//! noted, and told by [`Faulty::violations`].
+
+use std::collections::HashMap;
+use std::io::{Error, IoSlice, Result};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+
+use rustix::io::Errno;
+use tapdeck_store::io::{Disk, File, Io, PAGE, Space};
+
+use super::Rng;
+
+/// How often what goes wrong, of a thousand calls.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Odds {
+    /// A write takes some of its pages.
+    pub short: u32,
+    /// A write takes some of its bytes and ends inside a page.
+    pub odd: u32,
+    /// A write fails.
+    pub write: u32,
+    /// Of those, how many leave a part of the data behind.
+    pub torn: u32,
+    pub create: u32,
+    pub preallocate: u32,
+    pub rename: u32,
+    pub sync: u32,
+    pub sync_dir: u32,
+}
+
+/// What is known of a file.
+#[derive(Debug, Default)]
+struct Known {
+    path: PathBuf,
+    /// How far calls said that they had written, in whole pages.
+    written: u64,
+    /// Bytes that it takes: written or set aside.
+    takes: u64,
+    /// A write failed since the file was last cut.
+    torn: bool,
+    /// A write failed for another reason than a full disk.
+    broken: bool,
+    removed: bool,
+}
+
+struct State {
+    rng: Rng,
+    odds: Odds,
+    files: Vec<Known>,
+    by_path: HashMap<PathBuf, usize>,
+    /// Bytes that the disk has; `None` for as many as one likes.
+    budget: Option<u64>,
+    space: Option<Space>,
+    fail_write: Option<(u64, Errno)>,
+    writes: u64,
+    /// Writes from this one on wait.
+    gate: Option<u64>,
+    waiting: bool,
+    violations: Vec<String>,
+    removed: Vec<String>,
+    usage_max: u64,
+    used_max: u64,
+    watched: Option<PathBuf>,
+}
+
+/// The disk; a clone is the same one.
+#[derive(Clone)]
+pub struct Faulty {
+    disk: Disk,
+    state: Arc<(Mutex<State>, Condvar)>,
+}
+
+/// A file of [`Faulty`].
+pub struct FaultyFile {
+    inner: <Disk as Io>::File,
+    id: usize,
+    on: Faulty,
+}
+
+fn errno<T>(e: Errno) -> Result<T> {
+    Err(Error::from_raw_os_error(e.raw_os_error()))
+}
+
+impl State {
+    fn chance(&mut self, of: fn(&Odds) -> u32) -> bool {
+        let odds = of(&self.odds);
+        self.rng.per_mille(odds)
+    }
+
+    fn used(&self) -> u64 {
+        self.files.iter().filter(|f| !f.removed).map(|f| f.takes).sum()
+    }
+
+    fn violation(&mut self, id: usize, what: &str) {
+        let line = format!("{}: {what}", self.files[id].path.display());
+        self.violations.push(line);
+    }
+
+    /// How many of so many bytes at an offset there is room for.
+    fn room(&self, id: usize, offset: u64, len: u64) -> u64 {
+        let Some(budget) = self.budget else { return len };
+        let free = budget.saturating_sub(self.used());
+        let reach = self.files[id].takes.max(offset) + free;
+        (reach.saturating_sub(offset) / PAGE as u64 * PAGE as u64).min(len)
+    }
+
+    fn check_write(&mut self, id: usize, pieces: &[IoSlice<'_>], offset: u64) {
+        let aligned = |n: usize| n.is_multiple_of(PAGE);
+        if !pieces.iter().all(|p| aligned(p.as_ptr() as usize) && aligned(p.len()))
+            || !aligned(offset as usize)
+        {
+            self.violation(id, "a write that direct I/O cannot do");
+        }
+        let file = &self.files[id];
+        let closed = file.path.extension().is_some_and(|e| e == "pcapng");
+        let (written, torn, broken) = (file.written, file.torn, file.broken);
+        if closed {
+            self.violation(id, "written after it was closed");
+        }
+        if broken {
+            self.violation(id, "written after an I/O error");
+        }
+        if torn {
+            self.violation(id, "written behind what is torn");
+        }
+        if offset < written {
+            self.violation(id, "overwritten");
+        }
+        if offset > written {
+            self.violation(id, "a hole");
+        }
+    }
+}
+
+impl Faulty {
+    pub fn new(seed: u64, odds: Odds) -> Self {
+        Self::over(Disk::new(false), seed, odds)
+    }
+
+    /// Nothing goes wrong by chance.
+    pub fn sound() -> Self {
+        Self::new(0, Odds::default())
+    }
+
+    pub fn over(disk: Disk, seed: u64, odds: Odds) -> Self {
+        let state = State {
+            rng: Rng(seed),
+            odds,
+            files: Vec::new(),
+            by_path: HashMap::new(),
+            budget: None,
+            space: None,
+            fail_write: None,
+            writes: 0,
+            gate: None,
+            waiting: false,
+            violations: Vec::new(),
+            removed: Vec::new(),
+            usage_max: 0,
+            used_max: 0,
+            watched: None,
+        };
+        Self { disk, state: Arc::new((Mutex::new(state), Condvar::new())) }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.0.lock().unwrap()
+    }
+
+    /// The disk has so many bytes from now on.
+    #[must_use]
+    pub fn with_budget(self, bytes: u64) -> Self {
+        self.set_budget(bytes);
+        self
+    }
+
+    pub fn set_budget(&self, bytes: u64) {
+        self.lock().budget = Some(bytes);
+    }
+
+    /// What the file system tells of its room, whatever there is.
+    pub fn tell_space(&self, space: Space) {
+        self.lock().space = Some(space);
+    }
+
+    /// The write of this number, from 1, fails.
+    pub fn fail_write(&self, number: u64, with: Errno) {
+        self.lock().fail_write = Some((number, with));
+    }
+
+    /// The write of this number, from 1, does not come back before [`Faulty::open_gate`].
+    pub fn shut_gate(&self, number: u64) {
+        self.lock().gate = Some(number);
+    }
+
+    pub fn is_waiting(&self) -> bool {
+        self.lock().waiting
+    }
+
+    /// Lets writes go on up to that of this number, or for ever.
+    pub fn open_gate(&self, next: Option<u64>) {
+        let mut state = self.lock();
+        state.gate = next;
+        state.waiting = false;
+        self.state.1.notify_all();
+    }
+
+    pub fn writes(&self) -> u64 {
+        self.lock().writes
+    }
+
+    /// Bytes that files take or have set aside.
+    pub fn used(&self) -> u64 {
+        self.lock().used()
+    }
+
+    /// What was done that must never be.
+    pub fn violations(&self) -> Vec<String> {
+        self.lock().violations.clone()
+    }
+
+    /// Segments that were deleted, in that order.
+    pub fn removed(&self) -> Vec<String> {
+        self.lock().removed.clone()
+    }
+
+    /// From now on measures what a directory takes on the real disk after every call.
+    pub fn watch(&self, dir: &Path) {
+        self.lock().watched = Some(dir.to_owned());
+    }
+
+    pub fn usage_max(&self) -> u64 {
+        self.lock().usage_max
+    }
+
+    /// The most that [`Faulty::used`] ever was.
+    pub fn used_max(&self) -> u64 {
+        self.lock().used_max
+    }
+
+    fn measure(&self) {
+        let mut state = self.lock();
+        state.used_max = state.used_max.max(state.used());
+        if let Some(dir) = state.watched.clone() {
+            state.usage_max = state.usage_max.max(super::disk_usage(&dir));
+        }
+    }
+}
+
+impl Io for Faulty {
+    type File = FaultyFile;
+
+    fn create(&self, path: &Path) -> Result<FaultyFile> {
+        if self.lock().chance(|o| o.create) {
+            return errno(Errno::IO);
+        }
+        let inner = self.disk.create(path)?;
+        let mut state = self.lock();
+        let id = state.files.len();
+        state.files.push(Known { path: path.to_owned(), ..Known::default() });
+        state.by_path.insert(path.to_owned(), id);
+        Ok(FaultyFile { inner, id, on: self.clone() })
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> Result<()> {
+        let mut state = self.lock();
+        if state.chance(|o| o.rename) {
+            return errno(Errno::IO);
+        }
+        if to.exists() {
+            state.violations.push(format!("{} renamed over {}", from.display(), to.display()));
+        }
+        self.disk.rename(from, to)?;
+        let id = state.by_path.remove(from).expect("a file that was created here");
+        to.clone_into(&mut state.files[id].path);
+        state.by_path.insert(to.to_owned(), id);
+        drop(state);
+        self.measure();
+        Ok(())
+    }
+
+    fn remove(&self, path: &Path) -> Result<()> {
+        self.disk.remove(path)?;
+        let mut state = self.lock();
+        if let Some(id) = state.by_path.remove(path) {
+            state.files[id].removed = true;
+        }
+        let name = path.file_name().unwrap().to_str().unwrap().to_owned();
+        if name != ".tapdeck-next" {
+            state.removed.push(name);
+        }
+        Ok(())
+    }
+
+    fn sync_dir(&self, _: &Path) -> Result<()> {
+        if self.lock().chance(|o| o.sync_dir) { errno(Errno::IO) } else { Ok(()) }
+    }
+
+    fn space(&self, dir: &Path) -> Result<Space> {
+        let state = self.lock();
+        match (state.space, state.budget) {
+            (Some(space), _) => Ok(space),
+            (None, Some(total)) => Ok(Space { free: total.saturating_sub(state.used()), total }),
+            (None, None) => self.disk.space(dir),
+        }
+    }
+}
+
+impl FaultyFile {
+    /// Writes the first `n` bytes to the real file.
+    fn put(&self, pieces: &[IoSlice<'_>], offset: u64, n: usize) -> Result<()> {
+        if n == pieces.iter().map(|p| p.len()).sum() {
+            // As they lie, for direct I/O.
+            let wrote = self.inner.write_at(pieces, offset)?;
+            assert_eq!(wrote, n, "the real disk must take all for a test to say what it took");
+            return Ok(());
+        }
+        let mut bytes: Vec<u8> = pieces.iter().flat_map(|p| p.iter().copied()).collect();
+        bytes.truncate(n);
+        let mut done = 0;
+        while done < n {
+            done += self.inner.write_at(&[IoSlice::new(&bytes[done..])], offset + done as u64)?;
+        }
+        Ok(())
+    }
+}
+
+impl File for FaultyFile {
+    fn write_at(&self, pieces: &[IoSlice<'_>], offset: u64) -> Result<usize> {
+        let (mutex, changed) = &*self.on.state;
+        let mut state = mutex.lock().unwrap();
+        state.writes += 1;
+        let number = state.writes;
+        while state.gate.is_some_and(|n| number >= n) {
+            state.waiting = true;
+            state = changed.wait(state).unwrap();
+        }
+        state.check_write(self.id, pieces, offset);
+        let total: usize = pieces.iter().map(|p| p.len()).sum();
+        let planned = state.fail_write.filter(|(n, _)| *n == number).map(|(_, e)| e);
+        if planned.is_some() || state.chance(|o| o.write) {
+            let torn = state.chance(|o| o.torn).then(|| state.rng.below(total));
+            let error = planned.unwrap_or(Errno::IO);
+            state.files[self.id].torn = true;
+            state.files[self.id].broken = error != Errno::NOSPC;
+            drop(state);
+            self.put(pieces, offset, torn.unwrap_or(0))?;
+            return errno(error);
+        }
+        let room = state.room(self.id, offset, total as u64) as usize;
+        if room == 0 && total > 0 {
+            state.files[self.id].torn = true;
+            return errno(Errno::NOSPC);
+        }
+        let mut n = room;
+        if state.chance(|o| o.short) {
+            n = n.min(PAGE * (1 + state.rng.below(total / PAGE)));
+        } else if state.chance(|o| o.odd) {
+            n = n.min(1 + state.rng.below(total));
+        }
+        let file = &mut state.files[self.id];
+        file.written = (offset + n as u64) / PAGE as u64 * PAGE as u64;
+        file.takes = file.takes.max((offset + n as u64).next_multiple_of(PAGE as u64));
+        drop(state);
+        self.put(pieces, offset, n)?;
+        self.on.measure();
+        Ok(n)
+    }
+
+    fn preallocate(&self, len: u64) -> Result<()> {
+        let mut state = self.on.lock();
+        if state.chance(|o| o.preallocate) {
+            return errno(Errno::IO);
+        }
+        let room = state.room(self.id, 0, len);
+        let file = &mut state.files[self.id];
+        // A call that fails keeps what it got.
+        file.takes = file.takes.max(room);
+        if room < len {
+            return errno(Errno::NOSPC);
+        }
+        drop(state);
+        self.inner.preallocate(len)?;
+        self.on.measure();
+        Ok(())
+    }
+
+    fn set_len(&self, len: u64) -> Result<()> {
+        self.inner.set_len(len)?;
+        let mut state = self.on.lock();
+        if len > state.files[self.id].written.max(state.files[self.id].takes) {
+            state.violation(self.id, "made longer");
+        }
+        let file = &mut state.files[self.id];
+        file.written = len;
+        file.takes = len.next_multiple_of(PAGE as u64);
+        file.torn = false;
+        Ok(())
+    }
+
+    fn sync(&self) -> Result<()> {
+        if self.on.lock().chance(|o| o.sync) { errno(Errno::IO) } else { Ok(()) }
+    }
+}

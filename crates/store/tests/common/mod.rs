@@ -1,0 +1,531 @@
+//! What the tests of a store share: rings in memory that a test fills, and reading back what
+//! was recorded.
+//!
+//! Each packet carries who it is, so that a reader can tell whether it came through once and whole.
+
+#![allow(dead_code, reason = "each test file takes its part")]
+
+pub mod faulty;
+
+use std::collections::BTreeMap;
+use std::ffi::OsStr;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering::SeqCst;
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize};
+use std::sync::{Arc, Mutex, OnceLock};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use tapdeck_packet::link::LinkType;
+use tapdeck_packet::pcapng::{self, InterfaceDescription, Reader, Record};
+use tapdeck_packet::ring::{Block, Contents, Ring};
+use tapdeck_store::io::{Io, PAGE};
+use tapdeck_store::{
+    Deck, DeckConfig, Ending, Retention, SegmentName, Sink, Store, Totals, Writer,
+};
+
+/// Sebastiano Vigna's splitmix64.
+pub struct Rng(pub u64);
+
+impl Rng {
+    pub fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    /// Less than `n`.
+    pub fn below(&mut self, n: usize) -> usize {
+        (self.next() % n as u64) as usize
+    }
+
+    /// True `n` times of a thousand.
+    pub fn per_mille(&mut self, n: u32) -> bool {
+        self.next() % 1000 < u64::from(n)
+    }
+}
+
+/// Who a packet is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Id {
+    pub interface: u32,
+    pub epoch: u8,
+    pub seq: u64,
+}
+
+const ID_BYTES: usize = 16;
+/// The least a packet block here can be.
+const LEAST: usize = pcapng::PACKET_OVERHEAD + ID_BYTES;
+
+impl Id {
+    fn frame(self, len: usize) -> Vec<u8> {
+        static NOISE: OnceLock<Vec<u8>> = OnceLock::new();
+        let mut frame = Vec::with_capacity(len);
+        frame.extend(self.interface.to_be_bytes());
+        frame.extend([self.epoch, 0, 0, 0]);
+        frame.extend(self.seq.to_be_bytes());
+        // The rest is a piece of noise that is another one for every neighbour.
+        let noise = NOISE.get_or_init(|| {
+            let mut rng = Rng(1);
+            (0..1024).flat_map(|_| rng.next().to_be_bytes()).collect()
+        });
+        let at = (self.seq as usize * 37 + self.interface as usize * 11) % 4096;
+        frame.extend(&noise[at..at + len - ID_BYTES]);
+        frame
+    }
+
+    fn read(frame: &[u8]) -> Self {
+        let id = Self {
+            interface: u32::from_be_bytes(frame[..4].try_into().unwrap()),
+            epoch: frame[4],
+            seq: u64::from_be_bytes(frame[8..16].try_into().unwrap()),
+        };
+        assert_eq!(frame, id.frame(frame.len()), "the frame of {id:?} is damaged");
+        id
+    }
+}
+
+struct Filled {
+    memory: Vec<u8>,
+    start: usize,
+    len: usize,
+    contents: Contents,
+}
+
+struct Shared {
+    blocks: Vec<OnceLock<Filled>>,
+    pushed: AtomicUsize,
+    released: AtomicUsize,
+    looks: AtomicUsize,
+    lost: AtomicU64,
+    epoch: AtomicU8,
+}
+
+/// The reader's end of a ring in memory.
+pub struct FakeRing {
+    interface: u32,
+    shared: Arc<Shared>,
+}
+
+impl Ring for FakeRing {
+    fn interface(&self) -> u32 {
+        self.interface
+    }
+
+    fn peek(&self, ahead: u32) -> Option<Block<'_>> {
+        self.shared.looks.fetch_add(1, SeqCst);
+        let at = self.shared.released.load(SeqCst) + ahead as usize;
+        let block = self.shared.blocks[at].get()?;
+        let bytes = &block.memory[block.start..block.start + block.len];
+        Some(Block { bytes, contents: block.contents })
+    }
+
+    fn release(&mut self, blocks: u32) {
+        let released = self.shared.released.fetch_add(blocks as usize, SeqCst) + blocks as usize;
+        assert!(released <= self.shared.pushed.load(SeqCst), "released before it was complete");
+    }
+
+    fn lost(&self) -> u64 {
+        self.shared.lost.load(SeqCst)
+    }
+
+    fn epoch(&self) -> u8 {
+        self.shared.epoch.load(SeqCst)
+    }
+
+    fn caught_up(&self) -> bool {
+        self.shared.released.load(SeqCst) == self.shared.pushed.load(SeqCst)
+    }
+}
+
+/// The test's end of a ring.
+pub struct Producer {
+    interface: u32,
+    seq: u64,
+    shared: Arc<Shared>,
+    /// All packets that were offered.
+    pub offered: Vec<Id>,
+}
+
+/// More blocks than any test fills.
+const BLOCKS: usize = 2048;
+
+/// A ring with its two ends.
+pub fn ring(interface: u32) -> (Producer, Box<dyn Ring>) {
+    let shared = Arc::new(Shared {
+        blocks: (0..BLOCKS).map(|_| OnceLock::new()).collect(),
+        pushed: AtomicUsize::new(0),
+        released: AtomicUsize::new(0),
+        looks: AtomicUsize::new(0),
+        lost: AtomicU64::new(0),
+        epoch: AtomicU8::new(0),
+    });
+    let ring = FakeRing { interface, shared: shared.clone() };
+    (Producer { interface, seq: 0, shared, offered: Vec::new() }, Box::new(ring))
+}
+
+/// As many rings, of one interface each.
+pub fn rings(n: u32) -> (Vec<Producer>, Vec<Box<dyn Ring>>) {
+    (0..n).map(ring).unzip()
+}
+
+impl Producer {
+    /// Closes a block of exactly `len` bytes, a multiple of 4 and at least one packet's. Gives back
+    /// how many packets it holds.
+    pub fn push(&mut self, len: usize) -> u32 {
+        assert!(len >= LEAST && len.is_multiple_of(4), "a block of {len} bytes");
+        let mut memory = vec![0; len + PAGE];
+        let start = memory.as_ptr().align_offset(PAGE);
+        let mut contents =
+            Contents { epoch: self.shared.epoch.load(SeqCst), ..Contents::default() };
+        let mut rng = Rng(self.seq ^ len as u64);
+        let mut at = start;
+        while at < start + len {
+            let left = start + len - at;
+            let id = Id { interface: self.interface, epoch: contents.epoch, seq: self.seq };
+            let mut frame_len = ID_BYTES + rng.below(1500);
+            // Frames of odd lengths, but the last one ends where the block does.
+            if pcapng::packet_len(frame_len, 0, 0) + LEAST > left {
+                frame_len = left - pcapng::PACKET_OVERHEAD;
+            }
+            let total = pcapng::packet_len(frame_len, 0, 0);
+            let frame = id.frame(frame_len);
+            let out = &mut memory[at..at + total];
+            let whole = frame_len as u32;
+            pcapng::write_packet(out, self.interface, self.seq, [&frame, &[], &[]], whole, 0, 0);
+            at += total;
+            contents.packets += 1;
+            contents.frame_bytes += whole;
+            self.offered.push(id);
+            self.seq += 1;
+        }
+        let block = Filled { memory, start, len, contents };
+        let n = self.shared.pushed.load(SeqCst);
+        // Counted first: a reader that sees the block may release it at once.
+        self.shared.pushed.store(n + 1, SeqCst);
+        assert!(self.shared.blocks[n].set(block).is_ok());
+        contents.packets
+    }
+
+    /// Closes a block of a length that is likely to be awkward.
+    pub fn push_any(&mut self, rng: &mut Rng) {
+        let pages = PAGE * (1 + rng.below(12));
+        let len = match rng.below(8) {
+            0 => pages,
+            1 => pages - 4,
+            2 => pages - 8,
+            3 => pages - 12,
+            4 => pages + LEAST,
+            _ => LEAST + rng.below(pages) / 4 * 4,
+        };
+        self.push(len);
+    }
+
+    pub fn lose(&self, packets: u64) {
+        self.shared.lost.fetch_add(packets, SeqCst);
+    }
+
+    /// Blocks from now on are of this epoch.
+    pub fn step_to(&self, epoch: u8) {
+        self.shared.epoch.store(epoch, SeqCst);
+    }
+
+    /// Waits until the writer has looked at the ring often enough to have done all that it
+    /// would do.
+    pub fn until_looked_at(&self) {
+        let before = self.shared.looks.load(SeqCst);
+        until("looks", || self.shared.looks.load(SeqCst) > before + 20);
+    }
+
+    /// Blocks that are closed and not released.
+    pub fn held(&self) -> usize {
+        self.shared.pushed.load(SeqCst) - self.shared.released.load(SeqCst)
+    }
+}
+
+/// All that was offered, in order.
+pub fn offered(producers: &[Producer]) -> Vec<Id> {
+    let mut all: Vec<Id> = producers.iter().flat_map(|p| p.offered.iter().copied()).collect();
+    all.sort_unstable();
+    all
+}
+
+pub fn lost(producers: &[Producer]) -> u64 {
+    producers.iter().map(|p| p.shared.lost.load(SeqCst)).sum()
+}
+
+/// Waits for what must come, without a word about how long it takes; a test that would wait for
+/// ever fails.
+pub fn until(what: &str, condition: impl Fn() -> bool) {
+    let began = Instant::now();
+    while !condition() {
+        assert!(began.elapsed() < Duration::from_secs(20), "still waiting: {what}");
+        // Threads that spin would take the processor from those they wait for.
+        std::thread::sleep(Duration::from_micros(100));
+    }
+}
+
+pub fn interfaces(n: u32) -> Vec<InterfaceDescription> {
+    (0..n)
+        .map(|i| InterfaceDescription {
+            link: LinkType::ETHERNET,
+            snaplen: 0,
+            name: format!("fake{i}"),
+            description: "in memory".into(),
+            filter: None,
+            hardware: None,
+            mac: None,
+            speed: None,
+        })
+        .collect()
+}
+
+/// A clock that a test sets.
+#[derive(Clone)]
+pub struct FakeClock(Arc<AtomicU64>);
+
+impl FakeClock {
+    /// 2026-01-02T03:04:05Z.
+    pub const BEGAN_S: u64 = 1_767_323_045;
+
+    pub fn new() -> Self {
+        Self(Arc::new(AtomicU64::new(Self::BEGAN_S * 1_000_000_000)))
+    }
+
+    /// Seconds after, or before, the beginning.
+    pub fn set(&self, s: i64) {
+        self.0.store((Self::BEGAN_S as i64 + s) as u64 * 1_000_000_000, SeqCst);
+    }
+
+    pub fn now_ns(&self) -> u64 {
+        self.0.load(SeqCst)
+    }
+}
+
+/// How a test records.
+pub struct Setup {
+    pub segment_bytes: u64,
+    pub segment_time: Duration,
+    pub retention: Retention,
+    pub clock: FakeClock,
+    pub limit: Option<u64>,
+    /// Lines for the user.
+    pub log: Arc<Mutex<Vec<String>>>,
+}
+
+impl Setup {
+    pub fn new(segment_bytes: u64) -> Self {
+        Self {
+            segment_bytes,
+            segment_time: Duration::from_secs(3600),
+            retention: Retention::default(),
+            clock: FakeClock::new(),
+            limit: None,
+            log: Arc::default(),
+        }
+    }
+
+    /// Begins to record the rings into a store in `dir`.
+    pub fn start<I: Io>(&self, dir: &Path, io: I, rings: Vec<Box<dyn Ring>>) -> Run {
+        let totals = Arc::new(Totals::new(rings.len()));
+        let clock = self.clock.clone();
+        let log = self.log.clone();
+        let config = DeckConfig {
+            segment_bytes: self.segment_bytes,
+            segment_time: self.segment_time,
+            retention: self.retention,
+            interfaces: interfaces(rings.len() as u32),
+            now_ns: Arc::new(move || clock.now_ns()),
+            log: Arc::new(move |line: &str| log.lock().unwrap().push(line.into())),
+        };
+        let store = Store::open(dir).unwrap();
+        let deck = Deck::new(io, store, config, totals.clone()).unwrap();
+        Run::start(rings, deck, totals, self.limit)
+    }
+
+    /// Records all that the rings hold and ends.
+    pub fn record<I: Io>(&self, dir: &Path, io: I, rings: Vec<Box<dyn Ring>>) -> Arc<Totals> {
+        let run = self.start(dir, io, rings);
+        run.stop().unwrap();
+        run.totals
+    }
+}
+
+/// A recording on a thread of its own.
+pub struct Run {
+    pub totals: Arc<Totals>,
+    pub stop: Arc<AtomicBool>,
+    pub abandon: Arc<AtomicBool>,
+    thread: Mutex<Option<JoinHandle<std::io::Result<Ending>>>>,
+}
+
+impl Run {
+    pub fn start<S: Sink + 'static>(
+        rings: Vec<Box<dyn Ring>>,
+        sink: S,
+        totals: Arc<Totals>,
+        limit: Option<u64>,
+    ) -> Self {
+        let mut writer = Writer::new(rings, sink, totals.clone());
+        if let Some(n) = limit {
+            writer = writer.limit(n);
+        }
+        let stop = Arc::new(AtomicBool::new(false));
+        let abandon = Arc::new(AtomicBool::new(false));
+        let thread = std::thread::spawn({
+            let (stop, abandon) = (stop.clone(), abandon.clone());
+            move || writer.run(&stop, &abandon)
+        });
+        Self { totals, stop, abandon, thread: Mutex::new(Some(thread)) }
+    }
+
+    pub fn is_finished(&self) -> bool {
+        self.thread.lock().unwrap().as_ref().is_none_or(JoinHandle::is_finished)
+    }
+
+    /// Tells the writer that the producers have ended, and waits for its end.
+    pub fn stop(&self) -> std::io::Result<Ending> {
+        self.stop.store(true, SeqCst);
+        self.join()
+    }
+
+    /// Waits for an end that comes by itself.
+    pub fn join(&self) -> std::io::Result<Ending> {
+        until("the writer ends", || self.is_finished());
+        self.thread.lock().unwrap().take().unwrap().join().unwrap()
+    }
+
+    pub fn packets(&self) -> u64 {
+        packets(&self.totals)
+    }
+}
+
+pub fn packets(totals: &Totals) -> u64 {
+    totals.interfaces.iter().map(|i| i.packets.load(SeqCst)).sum()
+}
+
+pub fn unwritten(totals: &Totals) -> u64 {
+    totals.interfaces.iter().map(|i| i.unwritten.load(SeqCst)).sum()
+}
+
+/// What one pcapng file holds.
+#[derive(Debug, Default)]
+pub struct Contained {
+    pub packets: Vec<Id>,
+    /// Of each interface, from the statistics: delivered and dropped.
+    pub statistics: BTreeMap<u32, (u64, u64)>,
+    pub interfaces: usize,
+    pub comment: Option<String>,
+    pub bytes: u64,
+}
+
+impl Contained {
+    pub fn delivered(&self) -> u64 {
+        self.statistics.values().map(|s| s.0).sum()
+    }
+
+    pub fn dropped(&self) -> u64 {
+        self.statistics.values().map(|s| s.1).sum()
+    }
+}
+
+/// Reads a whole pcapng file; whatever is wrong with it is a failure.
+pub fn read_bytes(what: &str, data: &[u8]) -> Contained {
+    let mut file = Contained { bytes: data.len() as u64, ..Contained::default() };
+    let mut sections = 0;
+    for record in Reader::new(data) {
+        match record.unwrap_or_else(|e| panic!("{what}: {e}")) {
+            Record::Section(section) => {
+                sections += 1;
+                assert!(section.application.unwrap().starts_with("tapdeck "));
+                file.comment = section.comment;
+            }
+            Record::Interface(interface) => {
+                assert_eq!(interface.resolution, 9);
+                file.interfaces += 1;
+            }
+            Record::Packet(packet) => {
+                let id = Id::read(packet.frame);
+                assert_eq!((id.interface, id.seq), (packet.interface, packet.timestamp), "{what}");
+                assert!((id.interface as usize) < file.interfaces, "{what}: no such interface");
+                assert!(file.statistics.is_empty(), "{what}: a packet behind the statistics");
+                file.packets.push(id);
+            }
+            Record::Statistics(s) => {
+                assert_eq!(s.received, Some(s.delivered.unwrap() + s.dropped.unwrap()), "{what}");
+                let told = (s.delivered.unwrap(), s.dropped.unwrap());
+                assert_eq!(file.statistics.insert(s.interface, told), None, "{what}: told twice");
+            }
+            Record::Other(kind) => assert_eq!(kind, pcapng::FILL, "{what}: a strange block"),
+        }
+    }
+    assert_eq!(sections, 1, "{what}: sections");
+    // What the statistics tell of a file is what is in it.
+    for (interface, (delivered, _)) in &file.statistics {
+        let there = file.packets.iter().filter(|p| p.interface == *interface).count() as u64;
+        assert_eq!(*delivered, there, "{what}: statistics of interface {interface}");
+    }
+    file
+}
+
+/// Names in a directory that look like a segment's, in the order in which a listing sorts them.
+pub fn names(dir: &Path) -> Vec<String> {
+    let mut names: Vec<String> = std::fs::read_dir(dir)
+        .unwrap()
+        .filter_map(|e| e.unwrap().file_name().into_string().ok())
+        .filter(|n| SegmentName::parse(n).is_some())
+        .collect();
+    names.sort();
+    names
+}
+
+/// Whether it is the name of a segment that is being written.
+pub fn is_live(name: &str) -> bool {
+    SegmentName::parse(name).is_some_and(|name| name.live)
+}
+
+/// Every segment of a store, in order, each wholly valid and with packets of one epoch only.
+pub fn read_store(dir: &Path) -> Vec<(String, Contained)> {
+    let read = |name: String| {
+        let contained = read_bytes(&name, &std::fs::read(dir.join(&name)).unwrap());
+        assert!(contained.bytes.is_multiple_of(PAGE as u64), "{name}: not whole pages");
+        let epochs: std::collections::BTreeSet<u8> =
+            contained.packets.iter().map(|p| p.epoch).collect();
+        assert!(epochs.len() < 2, "{name} holds packets of the epochs {epochs:?}");
+        (name, contained)
+    };
+    names(dir).into_iter().map(read).collect()
+}
+
+/// All packets of a store, sorted; each at most once.
+pub fn stored(segments: &[(String, Contained)]) -> Vec<Id> {
+    let mut all: Vec<Id> = segments.iter().flat_map(|s| s.1.packets.iter().copied()).collect();
+    all.sort_unstable();
+    for pair in all.windows(2) {
+        assert_ne!(pair[0], pair[1], "stored twice");
+    }
+    all
+}
+
+/// Bytes that the files of a store take on disk, without the lock.
+pub fn disk_usage(dir: &Path) -> u64 {
+    std::fs::read_dir(dir)
+        .unwrap()
+        .filter_map(|e| {
+            let e = e.unwrap();
+            // A file may go while the directory is read.
+            (e.file_name() != OsStr::new(".tapdeck.lock")).then(|| e.metadata().ok()).flatten()
+        })
+        .map(|m| m.blocks() * 512)
+        .sum()
+}
+
+/// A store's directory inside a temporary one, which is deleted with the first value.
+pub fn directory() -> (tempfile::TempDir, PathBuf) {
+    let temp = tempfile::tempdir().unwrap();
+    let dir = temp.path().join("store");
+    (temp, dir)
+}

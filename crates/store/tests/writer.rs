@@ -1,0 +1,542 @@
+//! What comes out of a writer: epochs, rotation, names, limits, and the ends that are no store.
+
+mod common;
+
+use std::io::{Error, ErrorKind, Write};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::sync::atomic::Ordering::SeqCst;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use common::faulty::Faulty;
+use common::{
+    FakeClock, Id, Producer, Rng, Run, Setup, directory, interfaces, is_live, lost, names, offered,
+    packets, read_bytes, read_store, ring, rings, stored, until, unwritten,
+};
+use tapdeck_packet::ring::Ring;
+use tapdeck_store::io::{Disk, PAGE};
+use tapdeck_store::{Ending, Error as StoreError, Nothing, SegmentName, Store, Stream, Totals};
+
+const SEGMENT: u64 = 128 << 10;
+
+fn disk() -> Disk {
+    Disk::new(false)
+}
+
+/// The epochs of a store's segments, in the order of their names; of those with packets.
+fn epochs(dir: &Path) -> Vec<u8> {
+    read_store(dir).iter().filter_map(|s| s.1.packets.first().map(|id| id.epoch)).collect()
+}
+
+fn began_s(name: &str) -> i64 {
+    SegmentName::parse(name).unwrap().began_s
+}
+
+#[test]
+fn blocks_of_all_lengths_come_through() {
+    let (_temp, dir) = directory();
+    let (mut producer, end) = ring(0);
+    for around in [PAGE, 2 * PAGE, 7 * PAGE] {
+        for off in [-64_i64, -16, -12, -8, -4, 0, 4, 8, 12, 48] {
+            producer.push((around as i64 + off) as usize);
+        }
+    }
+    producer.push(48);
+    let disk = Faulty::sound();
+    let totals = Setup::new(1 << 20).record(&dir, disk.clone(), vec![end]);
+    assert_eq!(disk.violations(), Vec::<String>::new());
+    let segments = read_store(&dir);
+    // In the order in which they came.
+    assert_eq!(segments[0].1.packets, producer.offered);
+    assert_eq!(packets(&totals), producer.offered.len() as u64);
+    assert_eq!(unwritten(&totals), 0);
+}
+
+#[test]
+fn what_is_told_is_what_is_there() {
+    let (_temp, dir) = directory();
+    let (mut producers, ends) = rings(3);
+    let mut rng = Rng(5);
+    for i in 0..60 {
+        let p = &mut producers[i % 2];
+        p.push_any(&mut rng);
+        p.lose(i as u64);
+    }
+    producers[2].lose(5);
+    let totals = Setup::new(SEGMENT).record(&dir, disk(), ends);
+    let segments = read_store(&dir);
+    assert_eq!(stored(&segments), offered(&producers));
+    assert!(segments.iter().all(|s| s.1.statistics.len() == 3 && s.1.interfaces == 3));
+    for p in 0..3 {
+        let of = &totals.interfaces[p as usize];
+        let delivered: u64 = segments.iter().map(|s| s.1.statistics[&p].0).sum();
+        assert_eq!(delivered, of.packets.load(SeqCst));
+        let dropped: u64 = segments.iter().map(|s| s.1.statistics[&p].1).sum();
+        assert_eq!(dropped, lost(&producers[p as usize..=p as usize]));
+    }
+    let bytes: u64 = segments.iter().map(|s| s.1.bytes).sum();
+    let ends = segments.len() as u64 * PAGE as u64;
+    assert_eq!(totals.bytes_written.load(SeqCst), bytes - ends, "all but the statistics");
+}
+
+#[test]
+fn epochs_never_share_a_segment_and_all_come_through() {
+    for seed in 0..40 {
+        let mut rng = Rng(seed);
+        let (_temp, dir) = directory();
+        let (mut producers, ends) = rings(1 + rng.below(4) as u32);
+        let mut epoch = if rng.per_mille(500) { 0 } else { 253_u8 };
+        for p in &producers {
+            p.step_to(epoch);
+        }
+        let mut run = None;
+        let mut ends = Some(ends);
+        for i in 0..60 {
+            let at = rng.below(producers.len());
+            producers[at].push_any(&mut rng);
+            if rng.per_mille(200) {
+                epoch = epoch.wrapping_add(1);
+                for p in &producers {
+                    // A ring without traffic hears of it late, some never.
+                    if rng.per_mille(800) {
+                        p.step_to(epoch);
+                    }
+                }
+            }
+            if i == 20 {
+                run = ends.take().map(|ends| Setup::new(SEGMENT).start(&dir, disk(), ends));
+            }
+        }
+        run.unwrap().stop().unwrap();
+        let segments = read_store(&dir);
+        assert_eq!(stored(&segments), offered(&producers), "seed {seed}");
+        let told: Vec<bool> = segments
+            .iter()
+            .map(|s| s.1.comment.as_deref().is_some_and(|c| c.contains("clock was stepped")))
+            .collect();
+        for (i, pair) in segments.windows(2).enumerate() {
+            let of = |at: usize| pair[at].1.packets.first().map(|id| id.epoch);
+            assert_eq!(of(0) != of(1), told[i + 1], "seed {seed}: a step is recorded, no other is");
+        }
+        assert!(!told[0]);
+    }
+}
+
+#[test]
+fn a_ring_that_is_ahead_waits_for_the_others() {
+    let (_temp, dir) = directory();
+    let (mut producers, ends) = rings(3);
+    producers[1].push(9000);
+    producers[0].step_to(1);
+    producers[0].push(9000);
+    producers[2].step_to(2);
+    producers[2].push(9000);
+    let run = Setup::new(SEGMENT).start(&dir, disk(), ends);
+    until("the first epoch", || producers[1].held() == 0);
+    producers[1].until_looked_at();
+    assert_eq!((producers[0].held(), producers[2].held()), (1, 1), "its epoch is not over");
+    producers[1].push(5000);
+    producers[1].step_to(1);
+    until("the second epoch", || producers[0].held() == 0);
+    producers[1].until_looked_at();
+    assert_eq!(producers[2].held(), 1);
+    producers[1].push(5000);
+    producers[0].step_to(2);
+    producers[1].step_to(2);
+    until("the third epoch", || producers[2].held() == 0);
+    run.stop().unwrap();
+    assert_eq!(epochs(&dir), [0, 1, 2]);
+    assert_eq!(stored(&read_store(&dir)), offered(&producers));
+}
+
+#[test]
+fn a_ring_without_traffic_holds_up_no_end() {
+    let (_temp, dir) = directory();
+    let (mut producers, ends) = rings(2);
+    producers[0].push(5000);
+    producers[0].step_to(1);
+    producers[0].push(5000);
+    // The other one never had a packet that would have opened a block of the new epoch.
+    let run = Setup::new(SEGMENT).start(&dir, disk(), ends);
+    assert_eq!(run.stop().unwrap(), Ending::Asked);
+    assert_eq!(epochs(&dir), [0, 1]);
+    assert_eq!(stored(&read_store(&dir)), offered(&producers));
+}
+
+#[test]
+fn names_sort_as_recorded_when_the_clock_goes_back() {
+    let (_temp, dir) = directory();
+    let setup = Setup::new(SEGMENT);
+    let (mut producer, end) = ring(0);
+    let run = setup.start(&dir, disk(), vec![end]);
+    let hours = [0, -3600, -3600, 7200, -86_400];
+    for (epoch, s) in hours.into_iter().enumerate() {
+        setup.clock.set(s);
+        producer.step_to(epoch as u8);
+        for _ in 0..8 {
+            producer.push(40_000);
+        }
+        until("written", || producer.held() == 0);
+    }
+    run.stop().unwrap();
+    let names = names(&dir);
+    assert!(names.len() as u64 == run.totals.segments.load(SeqCst) && names.len() > 10);
+    let times: Vec<i64> = names.iter().map(|n| began_s(n)).collect();
+    assert!(!times.is_sorted(), "the clock went back: {times:?}");
+    let order: Vec<Id> =
+        read_store(&dir).iter().flat_map(|s| s.1.packets.iter().copied()).collect();
+    assert_eq!(order, producer.offered);
+}
+
+#[test]
+fn numbering_goes_on_when_a_store_is_opened_again() {
+    let (_temp, dir) = directory();
+    let clock = FakeClock::new();
+    let mut all = Vec::new();
+    for run in 0..4 {
+        // The same second in two runs, and an earlier one.
+        clock.set([0, 0, -3600, 0][run]);
+        let (mut producer, end) = ring(run as u32);
+        // Each run has an interface of its own, and all those before.
+        let (_, mut ends): (Vec<_>, Vec<_>) = rings(run as u32);
+        for _ in 0..8 {
+            producer.push(40_000);
+        }
+        ends.push(end);
+        let mut setup = Setup::new(SEGMENT);
+        setup.clock = clock.clone();
+        setup.record(&dir, disk(), ends);
+        all.extend(producer.offered);
+        if run == 2 {
+            // The newest goes. Its number may come again: nobody can mistake it.
+            let newest = names(&dir).pop().unwrap();
+            let gone = read_store(&dir).pop().unwrap().1.packets;
+            std::fs::remove_file(dir.join(newest)).unwrap();
+            all.retain(|id| !gone.contains(id));
+        }
+    }
+    let order: Vec<Id> =
+        read_store(&dir).iter().flat_map(|s| s.1.packets.iter().copied()).collect();
+    assert_eq!(order, all);
+    let numbers: Vec<u64> =
+        names(&dir).iter().map(|n| SegmentName::parse(n).unwrap().number).collect();
+    assert_eq!(numbers, (1..=numbers.len() as u64).collect::<Vec<_>>());
+}
+
+#[test]
+fn a_segment_is_closed_when_it_is_old_enough_and_not_before() {
+    let (_temp, dir) = directory();
+    let mut setup = Setup::new(1 << 20);
+    setup.segment_time = Duration::from_secs(60);
+    let (mut producer, end) = ring(0);
+    let run = setup.start(&dir, disk(), vec![end]);
+    let live = || names(&dir).iter().filter(|n| is_live(n)).count();
+    for minute in 0..3 {
+        setup.clock.set(minute * 600);
+        producer.push(5000);
+        until("written", || producer.held() == 0);
+        setup.clock.set(minute * 600 + 59);
+        producer.push(5000);
+        until("written", || producer.held() == 0);
+        producer.until_looked_at();
+        assert_eq!((names(&dir).len() as i64, live()), (minute + 1, 1));
+        setup.clock.set(minute * 600 + 60);
+        until("closed", || live() == 0);
+        // Without packets there is no other.
+        setup.clock.set(minute * 600 + 300);
+        producer.until_looked_at();
+        assert_eq!(names(&dir).len() as i64, minute + 1);
+    }
+    run.stop().unwrap();
+    let began: Vec<i64> =
+        names(&dir).iter().map(|n| began_s(n) - FakeClock::BEGAN_S as i64).collect();
+    assert_eq!(began, [0, 600, 1200]);
+    assert_eq!(stored(&read_store(&dir)), offered(&[producer]));
+}
+
+#[test]
+fn a_block_that_is_larger_than_a_segment_gets_one_of_its_own() {
+    let (_temp, dir) = directory();
+    let (mut producer, end) = ring(0);
+    for len in [1000, 50_000, 1000, 60_000] {
+        producer.push(len);
+    }
+    Setup::new(16 << 10).record(&dir, disk(), vec![end]);
+    assert_eq!(stored(&read_store(&dir)), producer.offered);
+    assert_eq!(names(&dir).len(), 4);
+}
+
+#[test]
+fn a_store_has_one_recorder() {
+    let (_temp, dir) = directory();
+    let store = Store::open(&dir).unwrap();
+    match Store::open(&dir) {
+        Err(StoreError::InUse { dir: told, pid }) => {
+            assert_eq!((told, pid), (dir.clone(), Some(std::process::id())));
+        }
+        other => panic!("{other:?}"),
+    }
+    let text = Store::open(&dir).unwrap_err().to_string();
+    assert!(text.contains(&format!("(process {})", std::process::id())), "{text}");
+    drop(store);
+    Store::open(&dir).unwrap();
+}
+
+#[test]
+fn a_store_is_a_directory() {
+    let temp = tempfile::tempdir().unwrap();
+    let file = temp.path().join("file");
+    std::fs::write(&file, "mine").unwrap();
+    for path in [file.clone(), file.join("below")] {
+        let e = Store::open(&path).unwrap_err();
+        assert!(matches!(&e, StoreError::NotADirectory(p) if *p == path), "{e:?}");
+        assert!(e.to_string().contains("not a directory"));
+    }
+    assert_eq!(std::fs::read(&file).unwrap(), b"mine");
+    let e = Store::open(Path::new("/proc/nothing/here")).unwrap_err();
+    assert!(!e.to_string().is_empty());
+}
+
+#[test]
+fn a_path_may_hold_anything() {
+    let temp = tempfile::tempdir().unwrap();
+    let odd = std::ffi::OsStr::from_bytes(b"a store \xff\xfe/with 'all'\n of it");
+    let dir = temp.path().join(odd);
+    let (mut producer, end) = ring(0);
+    producer.push(5000);
+    Setup::new(SEGMENT).record(&dir, disk(), vec![end]);
+    assert_eq!(stored(&read_store(&dir)), producer.offered);
+    assert_eq!(Store::segments(&dir).unwrap().len(), 1);
+}
+
+#[test]
+fn what_a_crash_left_set_aside_is_removed() {
+    let (_temp, dir) = directory();
+    std::fs::create_dir(&dir).unwrap();
+    let next = dir.join(".tapdeck-next");
+    std::fs::write(&next, [0; 5000]).unwrap();
+    let store = Store::open(&dir).unwrap();
+    assert!(!next.exists());
+    drop(store);
+}
+
+#[test]
+fn a_limit_is_kept_to_the_packet() {
+    let mut rng = Rng(11);
+    for round in 0..40 {
+        let (_temp, dir) = directory();
+        let (mut producers, ends) = rings(1 + rng.below(3) as u32);
+        for p in &mut producers {
+            for _ in 0..12 {
+                p.push_any(&mut rng);
+            }
+        }
+        let all = offered(&producers);
+        let n = match round {
+            0 => 0,
+            1 => 1,
+            2 => all.len(),
+            _ => rng.below(all.len()),
+        };
+        let mut setup = Setup::new(SEGMENT);
+        setup.limit = Some(n as u64);
+        let run = setup.start(&dir, disk(), ends);
+        // It ends by itself.
+        assert_eq!(run.join().unwrap(), Ending::Asked);
+        let there = stored(&read_store(&dir));
+        assert_eq!((there.len(), run.packets()), (n, n as u64));
+        assert!(there.iter().all(|id| all.binary_search(id).is_ok()));
+        assert_eq!(unwritten(&run.totals), 0, "nobody asked for the rest");
+        for p in &producers {
+            // Of each ring the first.
+            let of: Vec<Id> = there
+                .iter()
+                .filter(|id| Some(id.interface) == p.offered.first().map(|o| o.interface))
+                .copied()
+                .collect();
+            assert_eq!(of, p.offered[..of.len()]);
+        }
+    }
+}
+
+#[test]
+fn a_limit_that_is_not_reached_does_not_matter() {
+    let (_temp, dir) = directory();
+    let (mut producer, end) = ring(0);
+    producer.push(9000);
+    let mut setup = Setup::new(SEGMENT);
+    setup.limit = Some(producer.offered.len() as u64 + 1);
+    let run = setup.start(&dir, disk(), vec![end]);
+    until("written", || producer.held() == 0);
+    assert!(!run.is_finished());
+    run.stop().unwrap();
+    assert_eq!(stored(&read_store(&dir)), producer.offered);
+}
+
+#[test]
+fn frame_bytes_are_those_of_the_packets_within_the_limit() {
+    let (mut producer, end) = ring(0);
+    producer.push(9000);
+    let out = Output::default();
+    let run = stream(&out, vec![end], Some(3));
+    run.join().unwrap();
+    let data = out.bytes();
+    let kept: usize = tapdeck_packet::pcapng::Reader::new(&data)
+        .filter_map(|r| match r.unwrap() {
+            tapdeck_packet::pcapng::Record::Packet(p) => Some(p.frame.len()),
+            _ => None,
+        })
+        .sum();
+    assert_eq!(run.totals.interfaces[0].frame_bytes.load(SeqCst), kept as u64);
+    assert_eq!(read_bytes("stream", &data).packets, producer.offered[..3]);
+}
+
+/// Takes so many bytes and then fails.
+#[derive(Clone)]
+struct Output {
+    bytes: Arc<Mutex<Vec<u8>>>,
+    takes: usize,
+    then: ErrorKind,
+}
+
+impl Default for Output {
+    fn default() -> Self {
+        Self { bytes: Arc::default(), takes: usize::MAX, then: ErrorKind::Other }
+    }
+}
+
+impl Output {
+    fn bytes(&self) -> Vec<u8> {
+        self.bytes.lock().unwrap().clone()
+    }
+}
+
+impl Write for Output {
+    fn write(&mut self, buf: &[u8]) -> std::io::Result<usize> {
+        let mut bytes = self.bytes.lock().unwrap();
+        // In pieces, as a pipe takes them.
+        let n = buf.len().min(1000).min(self.takes - bytes.len());
+        if n == 0 && !buf.is_empty() {
+            return Err(Error::from(self.then));
+        }
+        bytes.extend(&buf[..n]);
+        Ok(n)
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+fn stream(out: &Output, rings: Vec<Box<dyn Ring>>, limit: Option<u64>) -> Run {
+    let totals = Arc::new(Totals::new(rings.len()));
+    let clock = FakeClock::new();
+    let now_ns = Box::new(move || clock.now_ns());
+    let interfaces = interfaces(rings.len() as u32);
+    let sink = Stream::new(out.clone(), &interfaces, totals.clone(), now_ns).unwrap();
+    Run::start(rings, sink, totals, limit)
+}
+
+fn two_busy_rings() -> (Vec<Producer>, Vec<Box<dyn Ring>>) {
+    let (mut producers, ends) = rings(2);
+    let mut rng = Rng(3);
+    for p in &mut producers {
+        for _ in 0..20 {
+            p.push_any(&mut rng);
+            p.lose(2);
+        }
+    }
+    (producers, ends)
+}
+
+#[test]
+fn a_stream_is_one_valid_section() {
+    let (mut producers, ends) = two_busy_rings();
+    producers[0].step_to(1);
+    producers[1].step_to(1);
+    producers[1].push(5000);
+    let out = Output::default();
+    let run = stream(&out, ends, None);
+    assert_eq!(run.stop().unwrap(), Ending::Asked);
+    let file = read_bytes("stream", &out.bytes());
+    let mut there = file.packets.clone();
+    there.sort_unstable();
+    assert_eq!(there, offered(&producers));
+    assert_eq!(file.delivered(), run.packets());
+    assert_eq!(file.dropped(), lost(&producers));
+    assert_eq!(unwritten(&run.totals), 0);
+}
+
+/// At whichever byte the output ends: what was told to be written is there, and all else is told to
+/// be unwritten.
+#[test]
+fn a_stream_that_breaks_off_is_counted_to_the_packet() {
+    let whole = {
+        let (_, ends) = two_busy_rings();
+        let out = Output::default();
+        stream(&out, ends, None).stop().unwrap();
+        out.bytes().len()
+    };
+    let mut rng = Rng(17);
+    for round in 0..60 {
+        let then = if round % 2 == 0 { ErrorKind::BrokenPipe } else { ErrorKind::StorageFull };
+        let (producers, ends) = two_busy_rings();
+        // Behind the head, and before the last block's end.
+        let takes = 500 + rng.below(whole - 1000);
+        let out = Output { takes, then, ..Output::default() };
+        let run = stream(&out, ends, None);
+        match run.join() {
+            Ok(ending) => {
+                assert_eq!((ending, then), (Ending::ReaderLeft, ErrorKind::BrokenPipe));
+            }
+            Err(e) => assert_eq!((e.kind(), then), (ErrorKind::StorageFull, then)),
+        }
+        let all = offered(&producers).len() as u64;
+        assert_eq!(run.packets() + unwritten(&run.totals), all, "{takes} bytes");
+        let data = out.bytes();
+        assert_eq!(data.len(), takes, "nothing follows a torn block");
+        let told = run.totals.bytes_written.load(SeqCst) as usize;
+        let file = read_bytes("stream", &data[..told]);
+        assert_eq!(file.packets.len() as u64, run.packets(), "{takes} bytes");
+    }
+}
+
+#[test]
+fn a_reader_that_leaves_before_the_statistics_has_all_packets() {
+    let (mut producer, end) = ring(0);
+    producer.push(9000);
+    let out = Output::default();
+    stream(&out, vec![end], None).stop().unwrap();
+    let takes = out.bytes().len() - 20;
+    for then in [ErrorKind::BrokenPipe, ErrorKind::StorageFull] {
+        let (mut producer, end) = ring(0);
+        producer.push(9000);
+        let out = Output { takes, then, ..Output::default() };
+        let run = stream(&out, vec![end], None);
+        assert_eq!(run.stop().is_ok(), then == ErrorKind::BrokenPipe);
+        assert_eq!(run.packets(), producer.offered.len() as u64);
+        assert_eq!(unwritten(&run.totals), 0);
+    }
+}
+
+#[test]
+fn a_stream_that_cannot_take_its_head_is_none() {
+    for takes in [0, 30] {
+        let out = Output { takes, then: ErrorKind::StorageFull, ..Output::default() };
+        let clock = FakeClock::new();
+        let totals = Arc::new(Totals::new(1));
+        let begun = Stream::new(out, &interfaces(1), totals, Box::new(move || clock.now_ns()));
+        assert_eq!(begun.err().map(|e| e.kind()), Some(ErrorKind::StorageFull));
+    }
+}
+
+#[test]
+fn nothing_takes_everything() {
+    let (producers, ends) = two_busy_rings();
+    let totals = Arc::new(Totals::new(2));
+    let run = Run::start(ends, Nothing, totals, None);
+    run.stop().unwrap();
+    assert_eq!(run.packets(), offered(&producers).len() as u64);
+    assert!(producers.iter().all(|p| p.held() == 0));
+}
