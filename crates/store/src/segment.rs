@@ -173,6 +173,8 @@ fn write_all<F: File>(
 ) -> Result<u64, (u64, io::Error)> {
     let total: usize = slices.iter().map(|s| s.len()).sum();
     let mut done = 0;
+    // Writes of less than a page that are put up with.
+    let mut tries = 100;
     while done < total {
         // Where a call wrote less than all, go on behind it, at a page's border.
         let mut skip = done;
@@ -193,6 +195,7 @@ fn write_all<F: File>(
             Ok(n) if n % PAGE == 0 || done + n == total => done += n,
             // Direct I/O cannot go on in the middle of a page.
             Ok(n) if n >= PAGE => done += n / PAGE * PAGE,
+            Ok(_) if tries > 1 => tries -= 1,
             Ok(_) => return Err((done as u64, io::ErrorKind::WriteZero.into())),
             Err(e) => return Err((done as u64, e)),
         }
