@@ -1,0 +1,40 @@
+# The entry points. `make` alone lists them.
+
+# Where rustup puts cargo, and where Debian puts what only root needs.
+export PATH := $(or $(CARGO_HOME),$(HOME)/.cargo)/bin:$(PATH):/usr/sbin:/sbin
+
+.PHONY: help setup demo test lint advisories bench test-vm
+
+help: ## List the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup: ## Install what building and testing need and what is missing (Debian 12 or later)
+	@scripts/setup.sh
+
+demo: setup ## Record real programs' traffic beside tcpdump and compare, in about a minute (root)
+	@scripts/demo.sh
+
+# Documentation first and the tests last, so that their result is what stands at the end.
+test: setup ## Run every test, and the benchmark once and tiny (root)
+	cargo test --workspace --doc
+	cargo test --workspace --bench record -- --test
+	cargo test --workspace --tests
+
+lint: setup ## Check format, lints and, with cargo-deny installed, the dependencies' licenses and sources
+	cargo fmt --all --check
+	cargo clippy --workspace --all-targets -- -D warnings
+	@if cargo deny --version >/dev/null 2>&1; \
+	then cargo deny check bans licenses sources; \
+	else echo 'lint: dependencies are not checked without cargo-deny; scripts/setup.sh --lint installs it'; \
+	fi
+
+# Not a part of lint: what is known against a dependency changes while the code stays.
+advisories: ## Check the dependencies for known vulnerabilities (needs cargo-deny and the network)
+	cargo deny check advisories
+
+bench: ## Measure against the peers; BENCH='--runs 3 --packets 1000000' changes how (root)
+	@scripts/setup.sh --bench
+	cargo bench -p tapdeck --bench record -- $(BENCH)
+
+test-vm: ## Run the tests on other kernels, in virtual machines
+	scripts/test-vm.sh

@@ -1,0 +1,330 @@
+#!/usr/bin/env bash
+# Shows tapdeck at work: two network namespaces joined by a cable (a veth pair), real programs
+# talking across it, and tapdeck recording one end at two hooks at once, beside tcpdump. Then every
+# frame that tapdeck stored is compared with tcpdump's file. Exits with 1 if a single one differs.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+PATH="${CARGO_HOME:-$HOME/.cargo}/bin:$PATH:/usr/sbin:/sbin"
+
+SERVER=tapdeck-demo-$$-server
+CLIENT=tapdeck-demo-$$-client
+# The two ends of the cable.
+SERVER_MAC=02:00:00:00:00:01
+CLIENT_MAC=02:00:00:00:00:02
+VLAN=42
+
+NAME=tape.example # what dnsmasq answers for
+DNSMASQ_OPTIONS=(--keep-in-foreground --conf-file=/dev/null --no-resolv --no-hosts --user=root --pid-file
+    "--address=/$NAME/192.0.2.1" "--address=/$NAME/2001:db8::1")
+
+dir=
+has_vlan=no
+started=() # process ids, oldest first
+
+title() { printf '\n== %s\n\n' "$*"; }
+
+fail() {
+    echo "demo: $*" >&2
+    exit 1
+}
+
+# Whether the kernel is of this version or later.
+at_least() { [[ "$(printf '%s\n' "$1" "$(uname -r)" | sort -V | head -n 1)" == "$1" ]]; }
+
+on_server() { ip netns exec "$SERVER" "$@"; }
+on_client() { ip netns exec "$CLIENT" "$@"; }
+
+# start SIDE NAME COMMAND...: runs a program on one side; what it says goes to NAME.log.
+start() {
+    local side=$1 name=$2
+    shift 2
+    ip netns exec "$side" "$@" >"$dir/$name.log" 2>&1 </dev/null &
+    started+=($!)
+}
+
+# wait_for WHAT COMMAND...: until the command succeeds, at most ten seconds.
+wait_for() {
+    local what=$1 tries
+    shift
+    for ((tries = 0; tries < 200; tries++)); do
+        if "$@"; then return; fi
+        sleep 0.05
+    done
+    tail -n 5 "$dir"/*.log >&2
+    fail "waited in vain for $what"
+}
+
+says() { grep -q "$2" "$dir/$1.log"; }
+listens() { ip netns exec "$1" ss -Hln "$2" "sport = :$3" | grep -q .; }
+# Whether tcpdump has written all that the kernel holds for it: it says both counts when asked.
+tcpdump_caught_up() {
+    kill -USR1 "$tcpdump"
+    tail -n 1 "$dir/tcpdump.log" | awk '{ exit !(/packets captured,/ && $2 == $5) }'
+}
+has_link() { on_server cat /sys/class/net/cable/operstate | grep -q up; }
+
+# Ends what runs, newest first, and waits for it.
+stop_all() {
+    local i
+    for ((i = ${#started[@]} - 1; i >= 0; i--)); do
+        kill -TERM "${started[i]}" 2>/dev/null || true
+    done
+    wait "${started[@]}" || true
+    started=()
+}
+
+clean_up() {
+    trap '' INT TERM
+    if ((${#started[@]})); then stop_all; fi
+    ip netns del "$SERVER" 2>/dev/null || true
+    ip netns del "$CLIENT" 2>/dev/null || true
+    if [[ -n "$dir" ]]; then rm -rf "$dir"; fi
+}
+
+# The cable, with an end called `cable` in each namespace. It stays unplugged: the client's end is down.
+# The client sends whole frames, and the server does not join them again before it counts them. The server
+# leaves segmenting and checksums to the cable, so that the tcx hook and tcpdump, which listens after them,
+# see the same: segments of up to 64 KiB whose checksums are not filled in yet.
+lay_cable() {
+    local side n=1
+    ip netns add "$SERVER"
+    ip netns add "$CLIENT"
+    ip link add cable netns "$SERVER" address $SERVER_MAC type veth \
+        peer name cable netns "$CLIENT" address $CLIENT_MAC
+    for side in "$SERVER" "$CLIENT"; do
+        ip -n "$side" link set lo up
+        add_vlan "$side" $n
+        n=$((n + 1))
+    done
+    on_client ethtool -K cable tx off tso off gso off gro off >/dev/null
+    ip -n "$SERVER" link set cable up
+}
+
+# A VLAN interface on the cable, where the kernel has such (CONFIG_VLAN_8021Q).
+add_vlan() {
+    if ip -n "$1" link add link cable name vlan type vlan id $VLAN 2>"$dir/vlan.log"; then
+        has_vlan=yes
+        ip -n "$1" addr add "198.51.100.$2/24" dev vlan
+        # Before 6.8 no XDP program can ask for a tag that travels beside the frame: put it into the frame.
+        at_least 6.8 || ip netns exec "$1" ethtool -K cable txvlan off >/dev/null
+    else
+        grep -q 'Unknown device type' "$dir/vlan.log" || fail "$(cat "$dir/vlan.log")"
+    fi
+}
+
+plug_in() {
+    # Not before: the kernel turns GRO on when a program comes to the XDP hook.
+    on_server ethtool -K cable gro off
+    ip -n "$CLIENT" link set cable up
+    wait_for "the link" has_link
+    local side n=1
+    for side in "$SERVER" "$CLIENT"; do
+        ip -n "$side" addr add 192.0.2.$n/24 dev cable
+        ip -n "$side" addr add 2001:db8::$n/64 dev cable nodad
+        n=$((n + 1))
+    done
+    if [[ $has_vlan == yes ]]; then
+        ip -n "$SERVER" link set vlan up
+        ip -n "$CLIENT" link set vlan up
+    fi
+}
+
+# Before anybody stops, so that all three saw the same. What the server would send without a link, tcx sees
+# and tcpdump does not; so it falls silent first.
+unplug() {
+    on_server sysctl -qw net.ipv6.conf.cable.disable_ipv6=1
+    ip -n "$SERVER" addr flush dev cable
+    if [[ $has_vlan == yes ]]; then ip -n "$SERVER" link del vlan; fi
+    ip -n "$CLIENT" link set cable down
+}
+
+# fetch SIDE HOST FILE: downloads a file to that side and compares it with what was served.
+fetch() {
+    ip netns exec "$1" curl -sSf --globoff --max-time 20 -o "$dir/fetched" "http://$2:8000/$3"
+    cmp "$dir/fetched" "$dir/www/$3" || fail "$3 did not arrive as it was sent"
+    echo "curl     http://$2/$3: $(stat -c %s "$dir/fetched") bytes, as they were sent"
+}
+
+# look_up ANSWER OPTION...: asks for NAME.
+look_up() {
+    local answer=$1 got
+    shift
+    got=$(on_client dig +short +time=5 +tries=1 @192.0.2.1 "$NAME" "$@")
+    [[ "$got" == "$answer" ]] || fail "dig $* got '$got'"
+    echo "dig      $NAME $*: $got"
+}
+
+# echo_to ADDRESS SIZE: 20 pings that must all come back.
+echo_to() {
+    local said
+    said=$(on_client ping -q -c 20 -i 0.02 -W 5 -s "$2" "$1") || true
+    grep -q '20 received' <<<"$said" || fail "ping $1: $said"
+    echo "ping     $1: 20 of 20 with $2 bytes each came back"
+}
+
+talk() {
+    local i
+    echo_to 192.0.2.1 56
+    echo_to 192.0.2.1 4000
+    echo_to 2001:db8::1 1400
+    look_up 192.0.2.1 A
+    look_up 2001:db8::1 AAAA
+    look_up 192.0.2.1 A +tcp
+    fetch "$CLIENT" 192.0.2.1 film
+    fetch "$CLIENT" '[2001:db8::1]' film
+    fetch "$SERVER" 192.0.2.2 film
+    fetch "$SERVER" '[2001:db8::2]' film
+    for i in {1..40}; do fetch "$CLIENT" 192.0.2.1 page; done | sed -n '$s/$/, 40 times/p'
+    if [[ $has_vlan == yes ]]; then
+        echo_to 198.51.100.1 56
+        fetch "$CLIENT" 198.51.100.1 page
+        fetch "$SERVER" 198.51.100.2 page
+    else
+        send_tagged
+    fi
+}
+
+# Without VLAN interfaces: frames with a tag, made by hand.
+send_tagged() {
+    on_client python3 - "$SERVER_MAC" "$CLIENT_MAC" $VLAN <<'END'
+import socket, struct, sys
+to, sender, vlan = sys.argv[1:]
+out = socket.socket(socket.AF_PACKET, socket.SOCK_RAW)
+out.bind(("cable", 0))
+mac = lambda text: bytes.fromhex(text.replace(":", ""))
+for n in range(100):
+    data = f"tagged frame {n}".encode()
+    udp = struct.pack("!4H", 4242, 9, 8 + len(data), 0) + data
+    ip = bytearray(struct.pack("!BBHHHBBH", 0x45, 0, 20 + len(udp), n, 0, 64, 17, 0))
+    ip += socket.inet_aton("198.51.100.2") + socket.inet_aton("198.51.100.1")
+    total = sum(struct.unpack("!10H", ip))
+    ip[10:12] = struct.pack("!H", 0xFFFF - (total % 0xFFFF))
+    out.send(mac(to) + mac(sender) + struct.pack("!3H", 0x8100, int(vlan), 0x0800) + ip + udp)
+END
+    echo "python3  100 frames with tag $VLAN, made by hand: this kernel has no VLAN interfaces"
+}
+
+# The frames of a file that one end sent, as one hash a line, sorted.
+frames_from() {
+    tshark -r "$1" -n -o frame.generate_md5_hash:TRUE -Y "eth.src == $2" -T fields -e frame.md5_hash \
+        2>>"$dir/tshark.log" | LC_ALL=C sort
+}
+
+count() { wc -l <"$dir/$1"; }
+
+# The number that tapdeck itself gave in its last statistics.
+captured() { tail -n 1 "$dir/$1.json" | python3 -c 'import json, sys; print(json.load(sys.stdin)["captured"])'; }
+
+compare() {
+    local tool total same=yes
+    for tool in tcpdump xdp tcx; do
+        frames_from "$dir/$tool.pcapng" $CLIENT_MAC >"$dir/$tool.in"
+        frames_from "$dir/$tool.pcapng" $SERVER_MAC >"$dir/$tool.out"
+    done
+    printf '%-14s %10s %10s %10s   %s\n' recorder inbound outbound total 'same frames as tcpdump'
+    printf '%-14s %10d %10d %10d\n' tcpdump "$(count tcpdump.in)" "$(count tcpdump.out)" \
+        $(($(count tcpdump.in) + $(count tcpdump.out)))
+    for tool in xdp tcx; do
+        total=$(($(count $tool.in) + $(count $tool.out)))
+        same=yes
+        cmp -s "$dir/tcpdump.in" "$dir/$tool.in" || same=NO
+        # XDP is where packets come in: it sees none that leave.
+        if [[ $tool == xdp ]]; then [[ $total == $(count xdp.in) ]] || same=NO
+        else cmp -s "$dir/tcpdump.out" "$dir/$tool.out" || same=NO; fi
+        [[ $(captured $tool) == "$total" ]] || same="NO: it counted $(captured $tool)"
+        printf '%-14s %10d %10d %10d   %s\n' "tapdeck $tool" "$(count $tool.in)" "$(count $tool.out)" $total "$same"
+        [[ $same == yes ]] && continue
+        verdict=1
+        show_difference $tool tcpdump
+        if [[ $tool == tcx ]]; then show_difference tcpdump tcx; fi
+    done
+}
+
+# The first frames that only one of two recorders has.
+show_difference() {
+    local has=$1 lacks=$2 hash
+    for hash in $(LC_ALL=C comm -23 <(LC_ALL=C sort "$dir/$has".in "$dir/$has".out) \
+        <(LC_ALL=C sort "$dir/$lacks".in "$dir/$lacks".out) | sed 5q); do
+        echo "only $has has: $(tshark -r "$dir/$has.pcapng" -n -o frame.generate_md5_hash:TRUE \
+            -Y "frame.md5_hash == $hash" 2>>"$dir/tshark.log" | sed -n 1p)"
+    done
+}
+
+show_vlan() {
+    local tool tagged
+    for tool in tcpdump xdp tcx; do
+        tagged=$(tshark -r "$dir/$tool.pcapng" -n -Y "vlan.id == $VLAN" -T fields -e vlan.id 2>>"$dir/tshark.log" | wc -l)
+        echo "$tool: $tagged frames with tag $VLAN"
+        ((tagged)) || verdict=1
+    done
+    tshark -r "$dir/xdp.pcapng" -n -Y "vlan.id == $VLAN && ip" -T fields -E separator=, \
+        -e frame.number -e vlan.id -e ip.src -e ip.dst -e _ws.col.Info 2>>"$dir/tshark.log" \
+        | sed -n '1s/\(.*\),\(.*\),\(.*\),\(.*\),\(.*\)/for example at xdp: frame \1, tag \2, \3 > \4, \5/p'
+}
+
+((EUID == 0)) || fail "it makes network namespaces and records them: run it as root"
+title "Building"
+cargo build --release --bin tapdeck
+tapdeck=$PWD/target/release/tapdeck
+
+trap clean_up EXIT
+trap 'exit 130' INT
+trap 'exit 143' TERM
+dir=$(mktemp -d)
+chmod 755 "$dir"
+mkdir "$dir/www"
+head -c 8000000 /dev/urandom >"$dir/www/film"
+head -c 20000 /dev/urandom >"$dir/www/page"
+
+title "Three recorders on one end of a cable that is not plugged in yet"
+lay_cable
+start "$SERVER" http python3 -m http.server --bind :: --directory "$dir/www" 8000
+start "$CLIENT" http-back python3 -m http.server --bind :: --directory "$dir/www" 8000
+start "$SERVER" dns dnsmasq "${DNSMASQ_OPTIONS[@]}"
+wait_for "the server's web server" listens "$SERVER" -t 8000
+wait_for "the client's web server" listens "$CLIENT" -t 8000
+wait_for dnsmasq listens "$SERVER" -u 53
+start "$SERVER" tcpdump tcpdump -i cable -n -Z root -B 65536 -w "$dir/tcpdump.pcapng"
+tcpdump=${started[-1]}
+start "$SERVER" xdp "$tapdeck" record -i cable --hook xdp --dir "$dir/xdp" --stats-json "$dir/xdp.json"
+start "$SERVER" tcx "$tapdeck" record -i cable --hook tcx --dir "$dir/tcx" --stats-json "$dir/tcx.json"
+wait_for tcpdump says tcpdump 'listening on'
+wait_for "tapdeck at xdp" says xdp 'recording cable'
+wait_for "tapdeck at tcx" says tcx 'recording cable'
+grep -h 'recording cable' "$dir/xdp.log" "$dir/tcx.log"
+
+title "Plugged in: programs talk across it"
+plug_in
+talk
+unplug
+wait_for "tcpdump to write what it has" tcpdump_caught_up
+stop_all
+
+title "What tapdeck says at its end"
+tail -n 2 "$dir/xdp.log"
+tail -n 2 "$dir/tcx.log"
+grep -q '^0 packets dropped by kernel' "$dir/tcpdump.log" || fail "tcpdump dropped packets: it is no judge of this run"
+
+title "The judge: every frame in tapdeck's segments against tcpdump's file"
+verdict=0
+for tool in xdp tcx; do
+    mergecap -w "$dir/$tool.merged" "$dir/$tool"/*.pcapng
+    reordercap "$dir/$tool.merged" "$dir/$tool.pcapng" >>"$dir/tshark.log"
+done
+compare
+
+title "VLAN tags, which the kernel takes out of frames: tapdeck puts them back"
+show_vlan
+
+title "What was recorded at tcx, by tshark"
+tshark -q -n -r "$dir/tcx.pcapng" -z io,phs -z conv,ip 2>>"$dir/tshark.log" | grep -v '^=*$'
+
+title "Done"
+((verdict == 0)) || fail "tapdeck and tcpdump differ: see NO above"
+cat <<END
+Both stores hold what tcpdump saw, byte for byte. They were in a temporary directory, which is removed
+with the cable. To record for real, until Ctrl-C, and keep at most 10 GiB:
+
+    target/release/tapdeck record -i eth0 --dir /var/tape --keep-bytes 10GiB
+END
