@@ -76,6 +76,13 @@ pub enum Error {
     Kernel { name: String, hook: Hook, source: io::Error },
 }
 
+impl Error {
+    /// Whether what was asked for makes no sense, whatever the machine.
+    pub fn is_usage(&self) -> bool {
+        matches!(self, Self::Geometry(_) | Self::NoFilter(_) | Self::Deliver { .. })
+    }
+}
+
 /// Packets that were dropped before the rings' readers could get them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Losses {
@@ -135,7 +142,7 @@ impl Capture {
         let Some(link) = interface.link else {
             return Err(Error::LinkType { name: interface.name, arphrd: interface.arphrd });
         };
-        check_deliver(&interface, config)?;
+        check_deliver(config)?;
         let config = Config { snaplen: snaplen_for(config), ..config.clone() };
         let nrings = match config.hook {
             Hook::Tpacket | Hook::Recv => 1,
@@ -422,7 +429,7 @@ fn snaplen_for(config: &Config) -> u32 {
     }
 }
 
-fn check_deliver(interface: &Interface, config: &Config) -> Result<(), Error> {
+fn check_deliver(config: &Config) -> Result<(), Error> {
     let refuse = |why| Err(Error::Deliver { hook: config.hook, why });
     if config.filter.is_some() && !config.hook.takes_filter() {
         return Err(Error::NoFilter(config.hook));
@@ -434,7 +441,6 @@ fn check_deliver(interface: &Interface, config: &Config) -> Result<(), Error> {
         (Hook::Tpacket | Hook::Recv, Deliver::Consume) => {
             refuse("sees copies of packets and cannot consume them: take xdp, tcx or netfilter")
         }
-        (Hook::Netfilter, _) if interface.name == "lo" => Ok(()),
         _ => Ok(()),
     }
 }

@@ -29,7 +29,10 @@ fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(e) => {
             eprintln!("tapdeck: {e:#}");
-            ExitCode::from(if e.is::<flags::Usage>() { 2 } else { 1 })
+            let capture = e.downcast_ref::<tapdeck_capture::Error>();
+            let usage =
+                e.is::<flags::Usage>() || capture.is_some_and(tapdeck_capture::Error::is_usage);
+            ExitCode::from(if usage { 2 } else { 1 })
         }
     }
 }

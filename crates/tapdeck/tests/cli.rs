@@ -79,6 +79,24 @@ fn wrong_usage_is_told_from_failed_work() {
         (vec!["record", "-i", "lo", "--no-store", "--flush", "0s"], vec!["more than 0"]),
         (vec!["record", "-i", "lo", "--no-store", "--snaplen", "0"], vec!["snaplen"]),
         (vec!["record", "-i", "lo", "-w", "-", "--stats-json", "-"], vec!["standard output"]),
+        (
+            vec!["record", "-i", "lo", "--no-store", "--hook", "xdp", "--filter", "ip"],
+            vec!["filter", "tpacket", "recv"],
+        ),
+        (
+            vec!["record", "-i", "lo", "--no-store", "--hook", "recv", "--deliver", "consume"],
+            vec!["consume"],
+        ),
+        (
+            vec!["record", "-i", "lo", "--no-store", "--hook", "afxdp", "--deliver", "pass"],
+            vec!["consume"],
+        ),
+        (
+            vec!["record", "-i", "lo", "--no-store", "--hook", "recv", "--ring-bytes", "10TB"],
+            vec!["256 MiB"],
+        ),
+        (vec!["record", "-i", "lo", "--no-store", "--block-bytes", "100000"], vec!["power of two"]),
+        (vec!["record", "-i", "lo", "--no-store", "--block-bytes", "64KiB"], vec!["snaplen"]),
         (vec!["replay"], vec!["replay"]),
     ] {
         refuses(tapdeck(), &args, 2, &words);
@@ -102,13 +120,7 @@ fn work_that_cannot_begin_says_why_and_what_to_do() {
         (r("nope --no-store"), vec!["nope", "there are", "vb"]),
         (r("down0 --no-store"), vec!["down0 is down", "ip link set down0 up"]),
         (r("lo --no-store --hook xdp"), vec!["lo", "xdp", "xdp-generic"]),
-        (r("vb --no-store --ring-bytes 10TB --hook tpacket"), vec!["256 MiB"]),
-        (r("vb --no-store --hook xdp --block-bytes 100000"), vec!["power of two"]),
-        (r("vb --no-store --hook tpacket --block-bytes 64KiB --ring-bytes 1MiB"), vec!["snaplen"]),
-        (r("vb --no-store --hook xdp --filter ip"), vec!["filter", "tpacket", "recv"]),
         (r("vb --no-store --hook tpacket --filter florb"), vec!["florb"]),
-        (r("vb --no-store --hook tpacket --deliver consume"), vec!["consume"]),
-        (r("vb --no-store --hook afxdp --deliver pass"), vec!["consume"]),
         (r(&format!("vb --dir {}", at("file"))), vec!["not a directory"]),
         (r("vb --dir /proc/tapdeck"), vec!["/proc/tapdeck"]),
         (r(&format!("vb -w {}/no/such/place", at("file"))), vec!["no/such/place"]),

@@ -21,13 +21,13 @@ impl Disk {
             Ok(file) => {
                 let page = Box::new(super::Page::default());
                 let wrote = file.write_at(&[IoSlice::new(&page.0)], 0);
+                rustix::fs::unlink(&probe)?;
                 // A full disk says nothing about direct I/O.
                 !wrote.is_err_and(|e| e.kind() == io::ErrorKind::InvalidInput)
             }
             Err(e) if e.kind() == io::ErrorKind::InvalidInput => false,
             Err(e) => return Err(e),
         };
-        rustix::fs::unlink(&probe)?;
         Ok(works)
     }
 
