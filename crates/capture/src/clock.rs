@@ -94,12 +94,26 @@ impl Clock {
         (read(ClockId::Monotonic) + self.offset_ns(self.epoch())) as u64
     }
 
-    /// A packet's timestamp: `wall_ns` if the kernel gave one, else the time now.
-    pub(crate) fn stamp(&self, wall_ns: u64, epoch: u32) -> u64 {
-        match wall_ns {
-            0 => (read(ClockId::Monotonic) + self.offset_ns(epoch)) as u64,
-            ns => ns,
-        }
+    /// UTC now, by an epoch's offset: a packet's timestamp where the kernel gave none.
+    pub(crate) fn stamp(&self, epoch: u32) -> u64 {
+        (read(ClockId::Monotonic) + self.offset_ns(epoch)) as u64
+    }
+
+    /// The kernel's wall clock time of a packet on the scale of an epoch. They differ if the packet came
+    /// between a step of the clock and the epoch that begins with it, or waited in a socket
+    /// while the epoch began. Costs several readings of the clock.
+    pub(crate) fn on_scale(&self, wall_ns: u64, epoch: u32) -> u64 {
+        let scale = self.offset_ns(epoch);
+        let now = self.stamp(epoch);
+        let on = |other_scale: i64| wall_ns.wrapping_sub_signed(other_scale - scale);
+        let before = (epoch + EPOCHS - 1) % EPOCHS;
+        // It was stamped on one of these scales, and not long ago.
+        [on(self.wall.utc_offset_ns()), on(self.offset_ns(before))]
+            .into_iter()
+            .filter(|ns| ns.abs_diff(wall_ns) >= STEP_NS.unsigned_abs())
+            .chain([wall_ns])
+            .min_by_key(|ns| ns.abs_diff(now))
+            .unwrap_or(wall_ns)
     }
 
     /// Adds a hook's copy of the offsets in the kernel, and keeps it up to date.

@@ -68,9 +68,12 @@ fn works(hook: Hook) -> Result<&'static str, String> {
         Hook::Xdp => load(&[Program::Xdp]).map(|_| "in drivers that have XDP"),
         Hook::XdpGeneric => load(&[Program::Xdp]).map(|_| "on every interface"),
         Hook::AfXdp => load(&[Program::Redirect]).map(|_| "in drivers that have XDP"),
-        Hook::Netfilter => load(&[Program::Netfilter])
-            .map(|_| "IPv4 and IPv6, inbound")
-            .map_err(|e| format!("{e} (netfilter BPF links came with Linux 6.4)")),
+        Hook::Netfilter => {
+            load(&[Program::Netfilter]).map(|_| "IPv4 and IPv6, inbound").map_err(|why| match why {
+                why if why.starts_with("no permission") => why,
+                _ => "this kernel has no netfilter BPF links (they came with Linux 6.4)".into(),
+            })
+        }
         Hook::Tcx => {
             let loaded = load(&[Program::Ingress, Program::Egress])?;
             Ok(if has_tcx(&loaded) { "both directions" } else { "both directions, by clsact" })

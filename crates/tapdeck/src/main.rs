@@ -7,6 +7,8 @@ mod probe;
 mod record;
 mod units;
 
+use std::io::ErrorKind::BrokenPipe;
+use std::io::{self, Write};
 use std::process::ExitCode;
 
 use clap::Parser;
@@ -27,8 +29,12 @@ fn main() -> ExitCode {
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
+        // Whoever read our output has seen enough.
+        Err(e) if e.downcast_ref::<io::Error>().is_some_and(|e| e.kind() == BrokenPipe) => {
+            ExitCode::SUCCESS
+        }
         Err(e) => {
-            eprintln!("tapdeck: {e:#}");
+            let _ = writeln!(io::stderr(), "tapdeck: {e:#}");
             let capture = e.downcast_ref::<tapdeck_capture::Error>();
             let usage =
                 e.is::<flags::Usage>() || capture.is_some_and(tapdeck_capture::Error::is_usage);

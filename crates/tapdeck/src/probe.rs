@@ -1,5 +1,7 @@
 //! `tapdeck probe`: what this machine can do, for a person to read.
 
+use std::io::{BufWriter, Write, stdout};
+
 use anyhow::Result;
 use tapdeck_capture::interface::Interface;
 use tapdeck_capture::probe::{InterfaceState, hooks};
@@ -11,27 +13,30 @@ pub fn run(flags: &flags::Probe) -> Result<()> {
         Some(name) => vec![Interface::find(name)?],
         None => Interface::all()?,
     };
+    let out = &mut BufWriter::new(stdout());
     let uname = rustix::system::uname();
-    println!(
+    writeln!(
+        out,
         "Linux {} on {}",
         uname.release().to_string_lossy(),
         uname.machine().to_string_lossy()
-    );
-    println!("\nhooks");
+    )?;
+    writeln!(out, "\nhooks")?;
     for state in hooks() {
         match state.works {
-            Ok(how) => println!("  {:<12} yes: {how}", state.hook.name()),
-            Err(why) => println!("  {:<12} no: {why}", state.hook.name()),
+            Ok(how) => writeln!(out, "  {:<12} yes: {how}", state.hook.name())?,
+            Err(why) => writeln!(out, "  {:<12} no: {why}", state.hook.name())?,
         }
     }
     for interface in interfaces {
-        println!();
-        show(&InterfaceState::of(interface)?);
+        writeln!(out)?;
+        show(out, &InterfaceState::of(interface)?)?;
     }
+    out.flush()?;
     Ok(())
 }
 
-fn show(s: &InterfaceState) {
+fn show(out: &mut impl Write, s: &InterfaceState) -> std::io::Result<()> {
     let i = &s.interface;
     let kind = i.kind.as_deref().map(|k| format!(" ({k})")).unwrap_or_default();
     let up = match (i.up, i.running) {
@@ -40,10 +45,10 @@ fn show(s: &InterfaceState) {
         (true, true) => "up",
     };
     let queues = if i.rx_queues == 1 { "queue" } else { "queues" };
-    println!("{}{kind}: {up}, MTU {}, {} receive {queues}", i.name, i.mtu, i.rx_queues);
+    writeln!(out, "{}{kind}: {up}, MTU {}, {} receive {queues}", i.name, i.mtu, i.rx_queues)?;
     if i.link.is_none() {
-        println!("  cannot be recorded: link type {} (ARPHRD)", i.arphrd);
-        return;
+        writeln!(out, "  cannot be recorded: link type {} (ARPHRD)", i.arphrd)?;
+        return Ok(());
     }
     let xdp = match (s.driver_xdp, s.zero_copy, s.multi_buffer) {
         (None, ..) => "unknown, this kernel does not tell".to_owned(),
@@ -54,13 +59,15 @@ fn show(s: &InterfaceState) {
             if multi_buffer { "yes" } else { "no" }
         ),
     };
-    println!("  XDP in the driver: {xdp}");
+    writeln!(out, "  XDP in the driver: {xdp}")?;
     if let Some(id) = s.attached {
-        println!("  XDP program {id} is attached: hooks xdp and afxdp are taken");
+        writeln!(out, "  XDP program {id} is attached: hooks xdp and afxdp are taken")?;
     }
-    println!(
+    writeln!(
+        out,
         "  VLAN tags are taken off by the device: {}",
         if s.strips_vlan { "yes" } else { "no" }
-    );
-    println!("  --hook auto takes {}: {}", s.auto, s.reason);
+    )?;
+    writeln!(out, "  --hook auto takes {}: {}", s.auto, s.reason)?;
+    Ok(())
 }

@@ -1,5 +1,6 @@
 //! The producer's end of a ring for the socket hooks, where user space formats packets.
 
+use std::cell::Cell;
 use std::io;
 use std::sync::Arc;
 
@@ -19,7 +20,13 @@ pub struct Producer {
     memory: Arc<RingMemory>,
     clock: Arc<Clock>,
     interface: u32,
+    /// The last packet's timestamp and its epoch.
+    last: Cell<(u64, u32)>,
 }
+
+/// A packet that comes later than this after the one before, or before it, or is the first of an
+/// epoch, is looked at: the clock may have been stepped.
+const LOOK_NS: u64 = 100_000_000;
 
 /// The pieces of a packet.
 #[derive(Clone, Copy, Debug)]
@@ -39,11 +46,24 @@ const ADDRESSES: usize = 12;
 
 impl Producer {
     pub fn new(memory: Arc<RingMemory>, clock: Arc<Clock>, interface: u32) -> Self {
-        Self { memory, clock, interface }
+        Self { memory, clock, interface, last: Cell::new((0, 0)) }
     }
 
     pub fn memory(&self) -> &RingMemory {
         &self.memory
+    }
+
+    fn stamp(&self, wall_ns: u64, epoch: u32) -> u64 {
+        let (last_ns, last_epoch) = self.last.get();
+        let ns = if wall_ns == 0 {
+            self.clock.stamp(epoch)
+        } else if epoch == last_epoch && wall_ns.wrapping_sub(last_ns) < LOOK_NS {
+            wall_ns
+        } else {
+            self.clock.on_scale(wall_ns, epoch)
+        };
+        self.last.set((ns, epoch));
+        ns
     }
 
     /// Counts packets that were lost before they reached this program.
@@ -75,7 +95,7 @@ impl Producer {
                 return;
             }
         };
-        let time_ns = self.clock.stamp(p.time_ns, reserved.epoch);
+        let time_ns = self.stamp(p.time_ns, reserved.epoch);
         let out = self.memory.reserved(&reserved);
         let frame = [head, tag, rest];
         pcapng::write_packet(out, self.interface, time_ns, frame, original_len, p.flags, gap);

@@ -60,14 +60,15 @@ impl Line {
     fn say(&mut self, text: &str) {
         let clear = if self.shown { "\r\x1b[K" } else { "" };
         self.shown = false;
-        eprintln!("{clear}tapdeck: {text}");
+        // Where nobody can be told, recording goes on all the same.
+        let _ = writeln!(stderr(), "{clear}tapdeck: {text}");
     }
 
     fn show(&mut self, text: &str) {
         if self.terminal {
             self.shown = true;
-            eprint!("\r\x1b[K{text}");
-            let _ = stderr().flush();
+            let mut out = stderr();
+            let _ = write!(out, "\r\x1b[K{text}").and_then(|()| out.flush());
         }
     }
 }
