@@ -13,7 +13,6 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use nix::sys::resource::{UsageWho, getrusage};
 use rustix::process::Signal;
 use rustix::thread::{CpuSet, sched_setaffinity};
 use tapdeck_capture::interface::Interface;
@@ -182,6 +181,9 @@ struct Load {
 }
 
 fn measure(method: &Method, load: &Load) -> Result<Sample, String> {
+    // The disk is done with what the last method left.
+    let _ = Command::new("sync").status();
+    std::thread::sleep(Duration::from_millis(500));
     let net = Net::new();
     net.addresses();
     if !method.native() {
@@ -202,7 +204,8 @@ fn measure(method: &Method, load: &Load) -> Result<Sample, String> {
         receive_on_core_1(&net);
     }
     let mut recorder = start(method, &net, dir.path())?;
-    let before = getrusage(UsageWho::RUSAGE_CHILDREN).map_err(|e| e.to_string())?;
+    let pid = recorder.as_ref().map(|r| r.0.id());
+    let before = pid.map(used).unwrap_or_default();
     let rx_before = index(&net.b, "vb").counters;
 
     let seconds = net.inside(&net.a, || -> Result<f64, String> {
@@ -222,19 +225,14 @@ fn measure(method: &Method, load: &Load) -> Result<Sample, String> {
     // What was sent and reached the far end; the rest never left the generator.
     let sent = index(&net.b, "vb").counters.since(rx_before).rx_packets;
     drop(drain);
-    let mut rss_mib = 0.0;
+    // What was in flight arrives; then the start and the end of the process are not in the figures.
+    std::thread::sleep(Duration::from_millis(300));
+    let after = pid.map(used).unwrap_or_default();
     if let Some(recorder) = recorder.take() {
-        std::thread::sleep(Duration::from_millis(300));
-        rss_mib = resident(recorder.0.id());
         recorder.signal(Signal::INT);
         let mut child = recorder;
         child.0.wait().map_err(|e| e.to_string())?;
     }
-    let after = getrusage(UsageWho::RUSAGE_CHILDREN).map_err(|e| e.to_string())?;
-    let cpu = |u: &nix::sys::resource::Usage| {
-        use nix::sys::time::TimeValLike;
-        (u.user_time().num_microseconds() + u.system_time().num_microseconds()) as f64 / 1e3
-    };
     let stored = match method {
         Method::Ceiling => sent,
         Method::Tapdeck { .. } => {
@@ -253,10 +251,9 @@ fn measure(method: &Method, load: &Load) -> Result<Sample, String> {
         sent,
         stored: stored.min(sent),
         seconds,
-        cpu_ms: cpu(&after) - cpu(&before),
-        switches: (after.voluntary_context_switches() - before.voluntary_context_switches()) as f64
-            / seconds,
-        rss_mib,
+        cpu_ms: after.cpu_ms - before.cpu_ms,
+        switches: (after.switches - before.switches) / seconds,
+        rss_mib: after.rss_mib,
     })
 }
 
@@ -324,10 +321,29 @@ fn start(method: &Method, net: &Net, dir: &Path) -> Result<Option<Running>, Stri
     Ok(Some(running))
 }
 
-fn resident(pid: u32) -> f64 {
+/// What a process has used so far, all its threads together.
+#[derive(Default)]
+struct Used {
+    cpu_ms: f64,
+    switches: f64,
+    rss_mib: f64,
+}
+
+fn used(pid: u32) -> Used {
+    let number = |text: &str, key: &str| {
+        let line = text.lines().find_map(|l| l.strip_prefix(key));
+        let value = line.and_then(|l| l.split_whitespace().next()?.parse::<f64>().ok());
+        value.unwrap_or(0.0)
+    };
     let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
-    let line = status.lines().find_map(|l| l.strip_prefix("VmHWM:"));
-    line.and_then(|l| l.trim().trim_end_matches(" kB").parse::<f64>().ok()).unwrap_or(0.0) / 1024.0
+    let mut used = Used { rss_mib: number(&status, "VmHWM:") / 1024.0, ..Used::default() };
+    for task in fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten() {
+        let schedstat = fs::read_to_string(task.path().join("schedstat")).unwrap_or_default();
+        used.cpu_ms += number(&schedstat, "") / 1e6;
+        let status = fs::read_to_string(task.path().join("status")).unwrap_or_default();
+        used.switches += number(&status, "voluntary_ctxt_switches:");
+    }
+    used
 }
 
 /// Packets in the files that a peer left.
