@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0 OR MIT */
-/* What the loader tells the programs before they are verified. capture/src/bpf.rs
- * has the same structures; their sizes are asserted there. */
+/* What the loader tells the programs before they are verified. src/bpf.rs has the
+ * same structures; a test in src/ring/memory.rs compares their sizes. */
 #ifndef TAPDECK_PARAMS_H
 #define TAPDECK_PARAMS_H
 
@@ -24,6 +24,7 @@ struct td_params {
 	__u32 consume;
 	__u32 hardware_time;
 	__u32 hardware_vlan;
+	__u32 by_cpu;      /* XDP: a ring for each CPU, and not for each receive queue */
 	__u32 link_header; /* frames of this interface begin with a link layer header */
 };
 

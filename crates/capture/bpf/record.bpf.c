@@ -184,17 +184,21 @@ static __always_inline long copy_frame(enum hook hook, struct packet *p, __u8 *t
 		__u32 link_len = ((p->link_len - 1) & 31) + 1;
 
 		if (cap <= link_len)
-			return bpf_probe_read_kernel(to, cap & 31, p->link);
+			return bpf_probe_read_kernel(to, ((cap - 1) & 31) + 1, p->link);
 		if (bpf_probe_read_kernel(to, link_len, p->link))
 			return -1;
 		return copy(hook, p, 0, to + link_len, BOUNDED(cap - link_len));
 	}
-	if (!p->tag)
+	if (!p->tag || cap <= TAG_OFFSET)
 		return copy(hook, p, 0, to, BOUNDED(cap));
-	if (cap < TAG_OFFSET + TAG_LEN)
-		return copy(hook, p, 0, to, TAG_OFFSET);
 	if (copy(hook, p, 0, to, TAG_OFFSET))
 		return -1;
+	if (cap < TAG_OFFSET + TAG_LEN) {
+		/* A part of the tag: the rest of the word stays padding. */
+		*(__u32 *)(to + TAG_OFFSET) =
+			p->tag & __builtin_bswap32(~0u << 8 * (TAG_OFFSET + TAG_LEN - cap));
+		return 0;
+	}
 	*(__u32 *)(to + TAG_OFFSET) = p->tag;
 	if (cap == TAG_OFFSET + TAG_LEN)
 		return 0;
@@ -213,20 +217,23 @@ static __always_inline void record(enum hook hook, struct packet *p)
 	__u32 len = p->len + (p->tag ? TAG_LEN : 0) + p->link_len;
 	__u32 cap = len < params.snaplen ? len : params.snaplen;
 
-	if (!cap)
+	if (!cap) {
+		__sync_fetch_and_add(&ring->failed, 1);
+		__sync_fetch_and_add(&ring->lost, 1);
 		return;
+	}
 
 	__u32 padded = (cap + 3) & ~3u;
 	__u32 total = sizeof(struct epb) + padded + 4;
-	__u64 lost = *(volatile __u64 *)&ring->lost;
 	__u64 told = *(volatile __u64 *)&ring->told;
+	__u64 lost = *(volatile __u64 *)&ring->lost;
 	__u64 gap = 0;
 
 	if (p->flags)
 		total += 8;
 	/* Rare: packets were dropped since the last one that was kept. Whoever moves
 	 * `told` announces them. */
-	if (lost != told && __sync_val_compare_and_swap(&ring->told, told, lost) == told) {
+	if ((__s64)(lost - told) > 0 && __sync_val_compare_and_swap(&ring->told, told, lost) == told) {
 		gap = lost - told;
 		total += 12;
 	}
@@ -295,9 +302,15 @@ static __always_inline void record(enum hook hook, struct packet *p)
 	add_ordered(&block_of(ring, td_word_block(at))->commit, td_commit(total, cap, commit_packets));
 }
 
-static __always_inline __u32 queue_ring(__u32 queue)
+static __always_inline __u32 ring_for(__u32 unit)
 {
-	return queue < params.nrings ? queue : queue % params.nrings;
+	return unit < params.nrings ? unit : unit % params.nrings;
+}
+
+/* In the driver one CPU at a time serves a queue; in the core any CPU may. */
+static __always_inline __u32 xdp_ring(struct xdp_md *ctx)
+{
+	return ring_for(params.by_cpu ? bpf_get_smp_processor_id() : ctx->rx_queue_index);
 }
 
 static __always_inline __u32 vlan_tag(__u16 proto_be, __u16 tci)
@@ -316,7 +329,7 @@ int tapdeck_xdp(struct xdp_md *ctx)
 	struct packet p = {
 		.ctx = ctx,
 		.len = bpf_xdp_get_buff_len(ctx),
-		.ring = queue_ring(ctx->rx_queue_index),
+		.ring = xdp_ring(ctx),
 	};
 
 	record(HOOK_XDP, &p);
@@ -330,7 +343,7 @@ int tapdeck_xdp_metadata(struct xdp_md *ctx)
 	struct packet p = {
 		.ctx = ctx,
 		.len = bpf_xdp_get_buff_len(ctx),
-		.ring = queue_ring(ctx->rx_queue_index),
+		.ring = xdp_ring(ctx),
 	};
 	__u64 ns = 0;
 	__u16 proto = 0, tci = 0;
@@ -348,7 +361,7 @@ static __always_inline void record_skb(struct __sk_buff *skb, __u32 direction)
 	struct packet p = {
 		.ctx = skb,
 		.len = skb->len,
-		.ring = queue_ring(bpf_get_smp_processor_id()),
+		.ring = ring_for(bpf_get_smp_processor_id()),
 		.flags = direction,
 	};
 
@@ -393,7 +406,7 @@ int tapdeck_netfilter(struct bpf_nf_ctx *ctx)
 	struct packet p = {
 		.ctx = ctx,
 		.len = skb->len,
-		.ring = queue_ring(bpf_get_smp_processor_id()),
+		.ring = ring_for(bpf_get_smp_processor_id()),
 	};
 
 	if (params.link_header) {

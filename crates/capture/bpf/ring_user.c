@@ -43,7 +43,7 @@ __u64 tapdeck_commit(__u32 reserved, __u32 frame, __u32 packets)
 	return td_commit(reserved, frame, packets);
 }
 
-/* What src/ring/layout.rs believes, so that a test can hold it against the truth. */
+/* What src/ring/memory.rs believes, so that a test can hold it against the truth. */
 const __u32 tapdeck_layout[] = {
 	sizeof(struct td_ring),
 	__builtin_offsetof(struct td_ring, lost),

@@ -17,7 +17,7 @@ static RECORD: &Aligned<[u8]> =
     &Aligned(*include_bytes!(concat!(env!("OUT_DIR"), "/record.bpf.o")));
 
 /// `sizeof(struct td_params) / 4`.
-pub(crate) const PARAM_WORDS: usize = 14;
+pub(crate) const PARAM_WORDS: usize = 15;
 /// `sizeof(struct td_control)`, and where its offsets begin.
 pub(crate) const CONTROL_BYTES: usize = 8 + 256 * 8;
 pub(crate) const UTC_OFFSETS: usize = 8;
@@ -58,6 +58,8 @@ pub struct Params {
     pub consume: bool,
     pub hardware_time: bool,
     pub hardware_vlan: bool,
+    /// At the XDP hooks: a ring for each CPU, and not for each receive queue.
+    pub by_cpu: bool,
     pub link_header: bool,
 }
 
@@ -78,6 +80,7 @@ impl Params {
             u32::from(self.consume),
             u32::from(self.hardware_time),
             u32::from(self.hardware_vlan),
+            u32::from(self.by_cpu),
             u32::from(self.link_header),
         ]
     }

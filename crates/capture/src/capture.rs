@@ -46,9 +46,9 @@ pub enum Error {
     Geometry(#[from] GeometryError),
     /// rings that memory cannot hold
     #[error(
-        "the rings of {name} take {needed} MiB and {available} MiB of memory are free: take a smaller --ring-bytes"
+        "the rings of {name} do not fit into memory, of which {available_mib} MiB are free: take a smaller --ring-bytes"
     )]
-    Memory { name: String, needed: u64, available: u64 },
+    Memory { name: String, available_mib: u64 },
     /// no privilege
     #[error(
         "no permission to capture at hook {hook}: run as root, or with the capabilities {needed}"
@@ -122,6 +122,8 @@ struct Links {
     fds: Vec<OwnedFd>,
     /// Filters on kernels without tcx; these stay when the process dies.
     clsact: Vec<libbpf_rs::TcHook>,
+    /// Held while they are attached, so that a second recorder does not replace them.
+    clsact_lock: Option<OwnedFd>,
     /// Holds the interface in promiscuous mode as long as it is open.
     promiscuous: Option<OwnedFd>,
 }
@@ -144,13 +146,16 @@ impl Capture {
         };
         check_deliver(config)?;
         let config = Config { snaplen: snaplen_for(config), ..config.clone() };
-        let nrings = match config.hook {
-            Hook::Tpacket | Hook::Recv => 1,
-            Hook::Xdp | Hook::AfXdp => interface.rx_queues.min(MAX_RINGS),
-            Hook::XdpGeneric | Hook::Tcx | Hook::Netfilter => possible_cpus().min(MAX_RINGS),
+        let nrings = wanted_rings(&interface, config.hook).min(MAX_RINGS);
+        // Each AF_XDP socket has a ring to itself.
+        let ring_bytes = match config.hook {
+            Hook::AfXdp => {
+                let least = u64::from(nrings * Geometry::MIN_BLOCKS) * config.block_bytes;
+                config.ring_bytes.max(least)
+            }
+            _ => config.ring_bytes,
         };
-        let geometry =
-            Geometry::new(config.ring_bytes, config.block_bytes, nrings, config.snaplen)?;
+        let geometry = Geometry::new(ring_bytes, config.block_bytes, nrings, config.snaplen)?;
         check_memory(&interface, &geometry)?;
         let failed = |source| explain(&interface, config.hook, source);
         let (rings, source) = if config.hook.is_socket() {
@@ -168,6 +173,7 @@ impl Capture {
                 consume: config.deliver == Deliver::Consume,
                 hardware_time: driver.timestamp && kernel::stamps_received(name),
                 hardware_vlan: driver.vlan_tag && kernel::strips_vlan(name).unwrap_or(false),
+                by_cpu: config.hook == Hook::XdpGeneric,
                 link_header: link.has_header(),
             };
             let (loaded, control, programs) = load(config.hook, params).map_err(failed)?;
@@ -255,39 +261,31 @@ impl Capture {
         Ok(())
     }
 
-    /// Looks whether the interface is still the one that is captured. If it was deleted, waits for one
-    /// of that name and captures there. Called regularly.
+    /// Looks whether the interface is still there, under whatever name. If it was deleted, waits for one
+    /// of its name and captures there. Called regularly.
     pub fn watch(&mut self) -> Result<Option<Event>, Error> {
-        let now = match Interface::find(&self.interface.name) {
-            Ok(now) => now,
-            Err(interface::Error::None { .. }) if self.attached => {
+        if self.attached {
+            let Some(now) = Interface::by_index(self.interface.index)? else {
                 self.nic_gone = self.nic();
-                self.nic_start = NicCounters::default();
-                self.interface.counters = NicCounters::default();
+                self.nic_start = self.interface.counters;
                 self.stop();
                 return Ok(Some(Event::Gone));
-            }
-            Err(interface::Error::None { .. }) => return Ok(None),
-            Err(e) => return Err(e.into()),
-        };
-        if self.attached && now.index == self.interface.index {
-            let event = match (self.interface.running, now.running) {
+            };
+            let before = std::mem::replace(&mut self.interface, now);
+            return Ok(match (before.running, self.interface.running) {
                 (true, false) => Some(Event::LinkDown),
                 (false, true) => Some(Event::LinkUp),
                 _ => None,
-            };
-            self.interface = now;
-            return Ok(event);
+            });
         }
-        if self.attached {
-            // Deleted and made anew between two looks.
-            self.nic_gone = self.nic();
-            self.stop();
-        }
+        let Some(now) = Interface::by_name(&self.interface.name)? else { return Ok(None) };
         if !now.up {
             return Ok(None);
         }
-        self.nic_start = NicCounters::default();
+        if now.link != self.interface.link {
+            return Err(Error::LinkType { name: now.name, arphrd: now.arphrd });
+        }
+        self.nic_start = now.counters;
         self.interface = now;
         if let Source::Kernel { loaded, programs, params, .. } = &mut self.source {
             params.ifindex = self.interface.index;
@@ -312,9 +310,7 @@ impl Capture {
 
     /// Reads the device's counters anew.
     pub fn refresh_nic(&mut self) {
-        if let Ok(now) = Interface::find(&self.interface.name)
-            && now.index == self.interface.index
-        {
+        if let Ok(Some(now)) = Interface::by_index(self.interface.index) {
             self.interface.counters = now.counters;
         }
     }
@@ -343,12 +339,21 @@ impl Capture {
             Hook::Tpacket | Hook::Recv => "socket",
             Hook::XdpGeneric | Hook::Tcx | Hook::Netfilter => "CPU",
         };
-        (0..self.rings.len())
+        let nrings = self.rings.len() as u32;
+        let wanted = wanted_rings(&self.interface, self.config.hook);
+        (0..nrings)
             .map(|ring| InterfaceDescription {
                 link: self.interface.link.unwrap_or(tapdeck_packet::link::LinkType::ETHERNET),
                 snaplen: self.config.snaplen,
                 name: self.interface.name.clone(),
-                description: format!("hook {}, {unit} {ring}", self.config.hook),
+                description: if wanted > nrings {
+                    format!(
+                        "hook {}, every {unit} n with n mod {nrings} = {ring}",
+                        self.config.hook
+                    )
+                } else {
+                    format!("hook {}, {unit} {ring}", self.config.hook)
+                },
                 filter: self.config.filter.clone(),
                 hardware: self.interface.kind.clone(),
                 mac: self.interface.mac,
@@ -373,6 +378,14 @@ impl Capture {
     pub fn warnings(&self) -> Vec<String> {
         let mut warnings = Vec::new();
         let name = &self.interface.name;
+        let wanted = wanted_rings(&self.interface, self.config.hook);
+        let has = self.rings.len() as u32;
+        if has < wanted {
+            warnings.push(format!(
+                "{wanted} queues or CPUs share {has} rings; --ring-bytes {} gives each its own",
+                u64::from(wanted * Geometry::MIN_BLOCKS) * self.config.block_bytes
+            ));
+        }
         let hands_on = match &self.source {
             Source::Kernel { programs, params, .. } => {
                 params.hardware_vlan && programs[0] == Program::XdpMetadata
@@ -451,8 +464,7 @@ fn check_memory(interface: &Interface, geometry: &Geometry) -> Result<(), Error>
     if available.is_some_and(|a| needed > a / 10 * 9) {
         return Err(Error::Memory {
             name: interface.name.clone(),
-            needed: needed >> 20,
-            available: available.unwrap_or(0) >> 20,
+            available_mib: available.unwrap_or(0) >> 20,
         });
     }
     Ok(())
@@ -465,8 +477,21 @@ fn available_memory() -> Option<u64> {
     Some(kib * 1024)
 }
 
-fn possible_cpus() -> u32 {
-    libbpf_rs::num_possible_cpus().map_or(1, |n| n as u32)
+/// One ring for each receive queue, CPU or socket.
+fn wanted_rings(interface: &Interface, hook: Hook) -> u32 {
+    match hook {
+        Hook::Tpacket | Hook::Recv => 1,
+        Hook::Xdp | Hook::AfXdp => interface.rx_queues,
+        // One that is switched on later shares a ring.
+        Hook::XdpGeneric | Hook::Tcx | Hook::Netfilter => online_cpus(),
+    }
+}
+
+fn online_cpus() -> u32 {
+    // Not available_parallelism(3): packets come to CPUs that this process may not use.
+    let stat = std::fs::read_to_string("/proc/stat").unwrap_or_default();
+    let cpus = stat.lines().filter(|l| l.starts_with("cpu") && !l.starts_with("cpu ")).count();
+    (cpus as u32).max(1)
 }
 
 fn load(hook: Hook, params: Params) -> io::Result<(Loaded, crate::bpf::Control, Vec<Program>)> {
@@ -509,7 +534,7 @@ fn attach(
             match both {
                 // Kernels before 6.6 do not know the attach type.
                 Err(e) if e.raw_os_error() == Some(libc::EINVAL) => {
-                    links.clsact = attach_clsact(loaded, ifindex)?;
+                    attach_clsact(loaded, ifindex, &mut links)?;
                 }
                 other => other?,
             }
@@ -527,13 +552,12 @@ fn attach(
     Ok(links)
 }
 
-/// A priority of our own in the clsact queueing discipline, so that a filter left by a recorder that was
+/// Our own place in the clsact queueing discipline, so that a filter left by a recorder that was
 /// killed is replaced, and nobody else's is.
 const CLSACT_PRIORITY: u32 = 0x7ad;
 
-fn attach_clsact(loaded: &Loaded, ifindex: u32) -> io::Result<Vec<libbpf_rs::TcHook>> {
-    let other = |e: libbpf_rs::Error| io::Error::other(e.to_string());
-    let mut hooks = Vec::new();
+fn attach_clsact(loaded: &Loaded, ifindex: u32, links: &mut Links) -> io::Result<()> {
+    links.clsact_lock = Some(kernel::lock_name(&format!("tapdeck-clsact-{ifindex}"))?);
     for (program, point) in
         [(Program::Ingress, libbpf_rs::TC_INGRESS), (Program::Egress, libbpf_rs::TC_EGRESS)]
     {
@@ -544,11 +568,13 @@ fn attach_clsact(loaded: &Loaded, ifindex: u32) -> io::Result<Vec<libbpf_rs::TcH
             .handle(1)
             .priority(CLSACT_PRIORITY)
             .replace(true);
-        hook.create().map_err(other)?;
-        hook.attach().map_err(other)?;
-        hooks.push(hook);
+        if let Err(e) = hook.create().and_then(|mut h| h.attach()) {
+            detach(std::mem::take(links));
+            return Err(crate::bpf::io_error(&e));
+        }
+        links.clsact.push(hook);
     }
-    Ok(hooks)
+    Ok(())
 }
 
 fn detach(links: Links) {
@@ -574,11 +600,14 @@ pub(crate) fn explain(interface: &Interface, hook: Hook, source: io::Error) -> E
             let state = kernel::xdp_state(interface.index).unwrap_or_default();
             Error::XdpBusy { name, id: attached_program(&state).unwrap_or(0) }
         }
+        (Some(libc::EADDRINUSE), Hook::Tcx) => {
+            unsupported("another recorder has its clsact filter there")
+        }
         (Some(libc::EOPNOTSUPP), Hook::Xdp | Hook::AfXdp) => {
             unsupported("its driver has no XDP; xdp-generic and tcx work with every driver")
         }
         (Some(libc::ENOMEM), _) => {
-            Error::Memory { name, needed: 0, available: available_memory().unwrap_or(0) >> 20 }
+            Error::Memory { name, available_mib: available_memory().unwrap_or(0) >> 20 }
         }
         (Some(libc::EINVAL | libc::EOPNOTSUPP), Hook::Netfilter) => {
             unsupported("the kernel has no netfilter BPF links (they came with 6.4)")

@@ -59,6 +59,8 @@ pub struct Clock {
     wall: Box<dyn WallClock>,
     epoch: AtomicU32,
     offsets: Box<[AtomicI64]>,
+    /// `CLOCK_MONOTONIC` when each epoch began.
+    began_ns: Box<[AtomicI64]>,
     controls: Mutex<Vec<Control>>,
 }
 
@@ -75,6 +77,7 @@ impl Clock {
             wall,
             epoch: AtomicU32::new(0),
             offsets: (0..EPOCHS).map(|_| AtomicI64::new(offset)).collect(),
+            began_ns: (0..EPOCHS).map(|_| AtomicI64::new(0)).collect(),
             controls: Mutex::new(Vec::new()),
         }
     }
@@ -106,10 +109,13 @@ impl Clock {
         let scale = self.offset_ns(epoch);
         let now = self.stamp(epoch);
         let on = |other_scale: i64| wall_ns.wrapping_sub_signed(other_scale - scale);
-        let before = (epoch + EPOCHS - 1) % EPOCHS;
-        // It was stamped on one of these scales, and not long ago.
-        [on(self.wall.utc_offset_ns()), on(self.offset_ns(before))]
+        let before = self.offset_ns((epoch + EPOCHS - 1) % EPOCHS);
+        // Only what came before the epoch can have been stamped on the scale before it.
+        let began_ns = self.began_ns[(epoch % EPOCHS) as usize].load(Acquire);
+        let earlier = (wall_ns as i64).wrapping_sub(before) <= began_ns;
+        [Some(on(self.wall.utc_offset_ns())), earlier.then(|| on(before))]
             .into_iter()
+            .flatten()
             .filter(|ns| ns.abs_diff(wall_ns) >= STEP_NS.unsigned_abs())
             .chain([wall_ns])
             .min_by_key(|ns| ns.abs_diff(now))
@@ -133,6 +139,7 @@ impl Clock {
         }
         let next = (epoch + 1) % EPOCHS;
         self.offsets[next as usize].store(new, Release);
+        self.began_ns[next as usize].store(read(ClockId::Monotonic), Release);
         for control in
             self.controls.lock().unwrap_or_else(std::sync::PoisonError::into_inner).iter()
         {

@@ -12,7 +12,7 @@ use netlink_packet_route::link::{
 };
 use tapdeck_packet::link::LinkType;
 
-use crate::netlink::dump;
+use crate::netlink::ask;
 
 /// An interface as it was when it was looked up.
 #[derive(Clone, Debug)]
@@ -66,16 +66,46 @@ pub enum Error {
 impl Interface {
     /// Looks an interface up by name.
     pub fn find(name: &str) -> Result<Self, Error> {
-        let all = Self::all()?;
-        let there: Vec<String> = all.iter().map(|i| i.name.clone()).collect();
-        all.into_iter()
-            .find(|i| i.name == name)
-            .ok_or_else(|| Error::None { name: name.to_owned(), there })
+        if let Some(interface) = Self::by_name(name)? {
+            return Ok(interface);
+        }
+        let there = Self::all()?.into_iter().map(|i| i.name).collect();
+        Err(Error::None { name: name.to_owned(), there })
+    }
+
+    /// The interface of a name, if there is one.
+    pub fn by_name(name: &str) -> Result<Option<Self>, Error> {
+        let mut question = LinkMessage::default();
+        question.attributes.push(LinkAttribute::IfName(name.to_owned()));
+        Self::one(question)
+    }
+
+    /// The interface of an index, if there is one.
+    pub fn by_index(index: u32) -> Result<Option<Self>, Error> {
+        let mut question = LinkMessage::default();
+        question.header.index = index;
+        Self::one(question)
+    }
+
+    fn one(question: LinkMessage) -> Result<Option<Self>, Error> {
+        match ask(RouteNetlinkMessage::GetLink(question), false) {
+            Ok(answers) => Ok(answers.into_iter().find_map(|m| match m {
+                RouteNetlinkMessage::NewLink(link) => Some(Self::from_message(&link)),
+                _ => None,
+            })),
+            // A name that is too long is nobody's, too.
+            Err(e)
+                if matches!(e.raw_os_error(), Some(libc::ENODEV | libc::ERANGE | libc::EINVAL)) =>
+            {
+                Ok(None)
+            }
+            Err(e) => Err(e.into()),
+        }
     }
 
     /// All interfaces of this network namespace.
     pub fn all() -> Result<Vec<Self>, Error> {
-        let answers = dump(RouteNetlinkMessage::GetLink(LinkMessage::default()))?;
+        let answers = ask(RouteNetlinkMessage::GetLink(LinkMessage::default()), true)?;
         Ok(answers
             .into_iter()
             .filter_map(|m| match m {
@@ -122,7 +152,7 @@ impl Interface {
 
     /// Whether an IPv4 or IPv6 address other than a link-local one is configured on it.
     pub fn has_address(&self) -> Result<bool, Error> {
-        let answers = dump(RouteNetlinkMessage::GetAddress(AddressMessage::default()))?;
+        let answers = ask(RouteNetlinkMessage::GetAddress(AddressMessage::default()), true)?;
         Ok(answers.iter().any(|m| match m {
             RouteNetlinkMessage::NewAddress(a) if a.header.index == self.index => {
                 a.attributes.iter().any(|attribute| match attribute {

@@ -9,13 +9,13 @@ use netlink_packet_route::RouteNetlinkMessage;
 use netlink_sys::protocols::{NETLINK_GENERIC, NETLINK_ROUTE};
 use netlink_sys::{Socket, SocketAddr};
 
-/// Sends a dump request and collects the answers.
-pub fn dump(request: RouteNetlinkMessage) -> io::Result<Vec<RouteNetlinkMessage>> {
+/// Asks one rtnetlink question and collects the answers: one, or all there are (`dump`).
+pub fn ask(question: RouteNetlinkMessage, dump: bool) -> io::Result<Vec<RouteNetlinkMessage>> {
     let mut socket = Socket::new(NETLINK_ROUTE)?;
     socket.bind_auto()?;
     socket.connect(&SocketAddr::new(0, 0))?;
-    let mut message = NetlinkMessage::new(NetlinkHeader::default(), NetlinkPayload::from(request));
-    message.header.flags = NLM_F_DUMP | NLM_F_REQUEST;
+    let mut message = NetlinkMessage::new(NetlinkHeader::default(), NetlinkPayload::from(question));
+    message.header.flags = if dump { NLM_F_REQUEST | NLM_F_DUMP } else { NLM_F_REQUEST };
     message.header.sequence_number = 1;
     message.finalize();
     let mut bytes = vec![0; message.buffer_len()];
@@ -38,6 +38,9 @@ pub fn dump(request: RouteNetlinkMessage) -> io::Result<Vec<RouteNetlinkMessage>
             }
             rest = rest.get(len..).unwrap_or(&[]);
         }
+        if !dump {
+            return Ok(answers);
+        }
     }
 }
 
@@ -56,19 +59,28 @@ pub fn rx_metadata(ifindex: u32) -> RxMetadata {
     RxMetadata { timestamp: bits & 1 != 0, vlan_tag: bits & 4 != 0 }
 }
 
-fn rx_metadata_bits(ifindex: u32) -> io::Result<u64> {
+/// Whether this kernel has the family, and so tells what drivers can do (since 6.3).
+pub fn knows_devices() -> bool {
+    netdev_family().is_ok()
+}
+
+fn netdev_family() -> io::Result<u16> {
     const GENL_ID_CTRL: u16 = 16;
     const CTRL_CMD_GETFAMILY: u8 = 3;
     const CTRL_ATTR_FAMILY_ID: u16 = 1;
     const CTRL_ATTR_FAMILY_NAME: u16 = 2;
+    let family = generic(GENL_ID_CTRL, CTRL_CMD_GETFAMILY, CTRL_ATTR_FAMILY_NAME, b"netdev\0")?;
+    let id = attribute(&family, CTRL_ATTR_FAMILY_ID).and_then(|id| id.try_into().ok());
+    id.map(u16::from_ne_bytes).ok_or_else(|| io::ErrorKind::NotFound.into())
+}
+
+fn rx_metadata_bits(ifindex: u32) -> io::Result<u64> {
     const NETDEV_CMD_DEV_GET: u8 = 1;
     const NETDEV_A_DEV_IFINDEX: u16 = 1;
     const NETDEV_A_DEV_XDP_RX_METADATA_FEATURES: u16 = 5;
 
     let unknown = || io::Error::from(io::ErrorKind::NotFound);
-    let family = generic(GENL_ID_CTRL, CTRL_CMD_GETFAMILY, CTRL_ATTR_FAMILY_NAME, b"netdev\0")?;
-    let family = attribute(&family, CTRL_ATTR_FAMILY_ID).ok_or_else(unknown)?;
-    let family = u16::from_ne_bytes(family.try_into().map_err(|_| unknown())?);
+    let family = netdev_family()?;
     let device = generic(family, NETDEV_CMD_DEV_GET, NETDEV_A_DEV_IFINDEX, &ifindex.to_ne_bytes())?;
     let bits = attribute(&device, NETDEV_A_DEV_XDP_RX_METADATA_FEATURES).ok_or_else(unknown)?;
     Ok(u64::from_ne_bytes(bits.try_into().map_err(|_| unknown())?))

@@ -7,7 +7,7 @@ use crate::interface::{Error, Interface};
 use crate::ring::Geometry;
 use crate::sys::kernel::{self, AttachPoint};
 use crate::sys::packet_socket;
-use crate::{Hook, capture};
+use crate::{Hook, capture, netlink};
 
 /// The hook for an interface when nobody chose one, and why: XDP stands before everything that
 /// the host's own traffic passes, so an interface that carries an address gets the hook that
@@ -19,23 +19,22 @@ pub fn auto(interface: &Interface) -> Result<(Hook, &'static str), Error> {
             "the interface carries an IP address, and tcx sees both directions",
         ));
     }
-    if xdp_in_driver(interface) == Some(false) {
-        return Ok((Hook::Tcx, "the driver has no XDP"));
+    let state = kernel::xdp_state(interface.index).unwrap_or_default();
+    if capture::attached_program(&state).is_some() {
+        return Ok((Hook::Tcx, "the interface has an XDP program already"));
     }
-    Ok((Hook::Xdp, "the interface carries no IP address, and xdp is the fastest"))
+    Ok(match xdp_in_driver(interface) {
+        Some(true) => (Hook::Xdp, "the interface carries no IP address, and xdp is the fastest"),
+        Some(false) => (Hook::Tcx, "the driver has no XDP"),
+        None => (Hook::Tcx, "this kernel does not tell whether the driver has XDP"),
+    })
 }
 
 /// Whether the driver has XDP; `None` where the kernel does not tell (before 6.3).
 pub fn xdp_in_driver(interface: &Interface) -> Option<bool> {
     const BASIC: u64 = 1;
     let features = kernel::xdp_state(interface.index).ok()?.features;
-    (features != 0 || tells_features()).then_some(features & BASIC != 0)
-}
-
-/// Whether this kernel tells XDP features at all: the loopback interface and veth do since 6.3.
-fn tells_features() -> bool {
-    let all = Interface::all().unwrap_or_default();
-    all.iter().any(|i| kernel::xdp_state(i.index).is_ok_and(|s| s.features != 0))
+    netlink::knows_devices().then_some(features & BASIC != 0)
 }
 
 /// Whether a hook works on this kernel: how, or why not.
@@ -60,6 +59,7 @@ fn works(hook: Hook) -> Result<&'static str, String> {
             consume: false,
             hardware_time: false,
             hardware_vlan: false,
+            by_cpu: false,
             link_header: true,
         };
         Loaded::new(programs, &params).map(|(loaded, _)| loaded).map_err(|e| why(&e))

@@ -40,6 +40,9 @@ pub trait Ring: Send {
     /// If they have not all been complete: that would be a fault in the caller.
     fn release(&mut self, blocks: u32);
 
+    /// Packets in the ring, in complete blocks and in others. Exact once the producers have ended.
+    fn unread(&self) -> u64;
+
     /// Packets that were dropped at this ring so far, whatever the cause.
     fn lost(&self) -> u64;
 

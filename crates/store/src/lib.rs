@@ -24,4 +24,4 @@ pub use retention::{MinFree, Retention};
 pub use store::{Error, Store, Stored};
 pub use stream::Stream;
 pub use totals::{InterfaceTotals, Totals};
-pub use writer::{Ending, Nothing, Outcome, Piece, Sink, Writer};
+pub use writer::{Course, Ending, Nothing, Outcome, Piece, Sink, Writer};

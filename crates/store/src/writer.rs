@@ -1,7 +1,8 @@
 //! Empties rings into a sink.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::time::{Duration, Instant};
 
 use tapdeck_packet::ring::{Block, Contents, Ring};
@@ -53,6 +54,50 @@ const LONGEST_WAIT: Duration = Duration::from_millis(8);
 /// How long a writer that was told to stop waits for a sink that cannot write.
 const PATIENCE: Duration = Duration::from_secs(2);
 
+/// How far a recording has come, told between the thread that looks after the hooks and the writer.
+#[derive(Debug, Default)]
+pub struct Course {
+    producers_ended: AtomicBool,
+    blocks_closed: AtomicBool,
+    hurried: AtomicBool,
+    writer_ended: AtomicBool,
+}
+
+impl Course {
+    /// No packet comes any more. Blocks may still be open.
+    pub fn end_producers(&self) {
+        self.producers_ended.store(true, Release);
+    }
+
+    /// Nor does any block change any more.
+    pub fn close_blocks(&self) {
+        self.producers_ended.store(true, Release);
+        self.blocks_closed.store(true, Release);
+    }
+
+    /// What is not written yet shall not be.
+    pub fn hurry(&self) {
+        self.hurried.store(true, Release);
+    }
+
+    /// Whether the writer writes no more, for whatever reason.
+    pub fn writer_has_ended(&self) -> bool {
+        self.writer_ended.load(Acquire)
+    }
+
+    fn producers_have_ended(&self) -> bool {
+        self.producers_ended.load(Acquire)
+    }
+
+    fn blocks_are_closed(&self) -> bool {
+        self.blocks_closed.load(Acquire)
+    }
+
+    fn is_hurried(&self) -> bool {
+        self.hurried.load(Acquire)
+    }
+}
+
 /// Why a writer came to its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ending {
@@ -92,19 +137,22 @@ impl<S: Sink> Writer<S> {
         self
     }
 
-    /// Writes until `stop` is set and the rings are empty, or until the sink's end. When `stop` is
-    /// set, the rings' producers have ended and every block is closed. `abandon` ends it
-    /// sooner. Packets that could not be written are counted.
-    pub fn run(mut self, stop: &AtomicBool, abandon: &AtomicBool) -> std::io::Result<Ending> {
+    /// Writes until the recording has come to its end and the rings are empty, or until the sink
+    /// can take no more. Then takes what still comes out of the rings, so that their last blocks can
+    /// be closed, and counts it as not written.
+    pub fn run(mut self, course: &Course) -> std::io::Result<Ending> {
         let mut wait = SHORTEST_WAIT;
         let mut stalled_since: Option<Instant> = None;
         let mut ending = Ok(Ending::Asked);
         loop {
             // Read before the rings are looked at: nothing comes after it was set.
-            let stopping = stop.load(Relaxed);
-            let turn = self.turn(stopping);
+            let closed = course.blocks_are_closed();
+            let turn = self.turn(closed);
             let lost = self.lost();
             self.sink.tick(&lost);
+            if course.is_hurried() {
+                break;
+            }
             match turn {
                 Turn::Wrote => {
                     wait = SHORTEST_WAIT;
@@ -120,27 +168,56 @@ impl<S: Sink> Writer<S> {
                     ending = Err(e);
                     break;
                 }
-                Turn::Idle if stopping && self.rings.iter().all(|r| r.caught_up()) => break,
+                Turn::Idle if closed && self.rings.iter().all(|r| r.caught_up()) => break,
                 Turn::Idle => {}
                 Turn::Stalled(e) => {
                     let errno = e.raw_os_error().unwrap_or(5);
                     self.totals.stalled_errno.store(errno as u64, Relaxed);
-                    let since = *stalled_since.get_or_insert_with(Instant::now);
-                    if stopping && since.elapsed() > PATIENCE {
-                        break;
+                    if course.producers_have_ended() {
+                        let since = *stalled_since.get_or_insert_with(Instant::now);
+                        if since.elapsed() > PATIENCE {
+                            break;
+                        }
                     }
                 }
-            }
-            if abandon.load(Relaxed) {
-                break;
             }
             std::thread::sleep(wait);
             wait = (wait * 2).min(LONGEST_WAIT);
         }
-        self.count_unwritten();
+        course.writer_ended.store(true, Release);
+        self.discard(course);
         let lost = self.lost();
         self.sink.finish(&lost)?;
         ending
+    }
+
+    /// Empties the rings into nothing until the recording has ended.
+    fn discard(&mut self, course: &Course) {
+        // What came after the last packet that was asked for is nobody's loss.
+        let counts = self.left > 0;
+        let totals = self.totals.clone();
+        let count = |ring: &dyn Ring, packets: u64| {
+            if counts {
+                Totals::add(&totals.interfaces[ring.interface() as usize].unwritten, packets);
+            }
+        };
+        loop {
+            let closed = course.blocks_are_closed();
+            for ring in &mut self.rings {
+                while let Some(block) = ring.peek(0) {
+                    let packets = u64::from(block.contents.packets);
+                    count(&**ring, packets);
+                    ring.release(1);
+                }
+            }
+            if closed {
+                break;
+            }
+            std::thread::sleep(SHORTEST_WAIT);
+        }
+        for ring in &self.rings {
+            count(&**ring, ring.unread());
+        }
     }
 
     fn lost(&self) -> Vec<u64> {
@@ -231,21 +308,6 @@ impl<S: Sink> Writer<S> {
                 Turn::Wrote
             }
             None => Turn::Idle,
-        }
-    }
-
-    fn count_unwritten(&self) {
-        if self.left == 0 {
-            // What came after the last packet that was asked for is nobody's loss.
-            return;
-        }
-        for ring in &self.rings {
-            let totals = &self.totals.interfaces[ring.interface() as usize];
-            let mut ahead = 0;
-            while let Some(block) = ring.peek(ahead) {
-                Totals::add(&totals.unwritten, u64::from(block.contents.packets));
-                ahead += 1;
-            }
         }
     }
 }

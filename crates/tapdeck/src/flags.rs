@@ -116,8 +116,8 @@ pub struct Record {
     #[arg(long, value_name = "SIZE", default_value = "1MiB", value_parser = units::size)]
     pub block_bytes: u64,
 
-    /// A packet is in the output and readable within this time
-    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = units::duration)]
+    /// A packet is in the output and readable within this time, at least 100ms
+    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = units::flush)]
     pub flush: Duration,
 
     /// Write past the page cache (`O_DIRECT`); auto: where the file system can

@@ -22,6 +22,14 @@ pub fn duration(s: &str) -> Result<Duration, String> {
     }
 }
 
+/// A time of at least 100 ms, three times as long as the recorder may take to look at its rings.
+pub fn flush(s: &str) -> Result<Duration, String> {
+    match duration(s)? {
+        d if d < Duration::from_millis(100) => Err("must be at least 100ms".into()),
+        d => Ok(d),
+    }
+}
+
 /// Free space: a size, or a share of the disk as `5%`.
 pub fn min_free(s: &str) -> Result<MinFree, String> {
     let Some(share) = s.strip_suffix('%') else { return size(s).map(MinFree::Bytes) };

@@ -77,6 +77,7 @@ fn wrong_usage_is_told_from_failed_work() {
         (vec!["record", "-i", "lo", "--dir", &store, "--keep-time", "soon"], vec!["no time"]),
         (vec!["record", "-i", "lo", "--no-store", "--keep-bytes", "1GB"], vec!["--dir"]),
         (vec!["record", "-i", "lo", "--no-store", "--flush", "0s"], vec!["more than 0"]),
+        (vec!["record", "-i", "lo", "--no-store", "--flush", "99ms"], vec!["at least 100ms"]),
         (vec!["record", "-i", "lo", "--no-store", "--snaplen", "0"], vec!["snaplen"]),
         (vec!["record", "-i", "lo", "-w", "-", "--stats-json", "-"], vec!["standard output"]),
         (
@@ -287,7 +288,7 @@ fn one_file_and_a_pipe_hold_what_a_store_would() {
 fn a_reader_may_leave_the_pipe() {
     let net = Net::new();
     let script = format!(
-        "{} record -i vb --hook xdp --flush 50ms -w - | head -c 3000 > /dev/null",
+        "{} record -i vb --hook xdp --flush 100ms -w - | head -c 3000 > /dev/null",
         env!("CARGO_BIN_EXE_tapdeck")
     );
     let mut shell = net.command(&net.b, "bash");
@@ -323,7 +324,7 @@ fn segments_end_by_time_and_old_ones_go() {
     let dir = tempfile::tempdir().expect("a directory");
     let store = dir.path().join("store");
     let flags = format!(
-        "--hook xdp --segment-time 200ms --keep-segments 3 --flush 50ms --dir {}",
+        "--hook xdp --segment-time 200ms --keep-segments 3 --flush 100ms --dir {}",
         store.display()
     );
     let recorder = Recorder::start(&net, dir.path(), &flags);
@@ -355,7 +356,7 @@ fn a_filter_chooses_what_the_socket_hooks_record() {
             "icmp[icmptype] == icmp-echo",
         ]);
         command
-            .args(["--count", "3", "--flush", "50ms", "-w", &file])
+            .args(["--count", "3", "--flush", "100ms", "-w", &file])
             .stderr(std::process::Stdio::piped());
         let mut child = testbed::Running(command.spawn().expect("it was built"));
         wait_until_recording(&mut child);
@@ -363,6 +364,48 @@ fn a_filter_chooses_what_the_socket_hooks_record() {
         assert!(child.0.wait().expect("it was started").success());
         let contents = Contents::of(Path::new(&file));
         assert_eq!(contents.interfaces[0].filter.as_deref(), Some("icmp[icmptype] == icmp-echo"));
+        assert_eq!(contents.packets.len(), 3, "{hook}");
         assert!(contents.packets.iter().all(|p| p.frame[23] == 1 && p.frame[34] == 8), "{hook}");
     }
+}
+
+/// On a quiet link, what is flushed comes out of the pipe while recording goes on.
+#[test]
+fn a_pipe_gets_a_packet_when_it_is_flushed() {
+    use std::io::Read;
+    let net = Net::new();
+    let mut command = net.command(&net.b, env!("CARGO_BIN_EXE_tapdeck"));
+    command.args(["record", "-i", "vb", "--hook", "xdp", "--flush", "100ms", "-w", "-"]);
+    command.stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::piped());
+    let mut child = testbed::Running(command.spawn().expect("it was built"));
+    wait_until_recording(&mut child);
+    send(&net, 1, 100);
+    let mut out = child.0.stdout.take().expect("piped");
+    let sent = frame([2, 0, 0, 0, 0, 2], 100, 0);
+    let mut got: Vec<u8> = Vec::new();
+    while !got.windows(sent.len()).any(|w| w == sent) {
+        let mut piece = [0; 4096];
+        let n = out.read(&mut piece).expect("a pipe");
+        assert!(n > 0, "it ended");
+        got.extend(&piece[..n]);
+    }
+    assert!(child.interrupt().success());
+}
+
+/// A hook that cannot be had costs nobody a file.
+#[test]
+fn a_recording_that_cannot_begin_leaves_files_alone() {
+    let net = Net::new();
+    let dir = tempfile::tempdir().expect("a directory");
+    let _other = Recorder::start(&net, dir.path(), "--hook xdp --no-store");
+    let old = dir.path().join("old.pcapng");
+    fs::write(&old, b"evidence").expect("there is room");
+    let store = dir.path().join("store").display().to_string();
+    let old_name = old.display().to_string();
+    for to in [["-w", old_name.as_str()], ["--dir", store.as_str()]] {
+        let args = ["record", "-i", "vb", "--hook", "xdp", to[0], to[1]];
+        refuses(inside(&net), &args, 1, &["XDP program"]);
+    }
+    assert_eq!(fs::read(&old).expect("it is there"), b"evidence");
+    assert!(!Path::new(&store).join(".tapdeck-next").exists());
 }

@@ -4,13 +4,13 @@
 mod testbed;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicI64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicI64, Ordering::Relaxed};
 use std::time::Duration;
 
 use tapdeck_capture::{Capture, Clock, Config, Deliver, Hook, SystemClock, WallClock};
 use tapdeck_packet::ring::Ring;
 use tapdeck_store::io::Disk;
-use tapdeck_store::{Deck, DeckConfig, Ending, Retention, Store, Totals, Writer};
+use tapdeck_store::{Course, Deck, DeckConfig, Ending, Retention, Store, Totals, Writer};
 use testbed::recorder::{Contents, Sender, frame, segments};
 use testbed::{Net, wait_for};
 
@@ -71,11 +71,11 @@ fn records_a_step(net: &Net, hook: Hook) {
         totals.clone(),
     )
     .expect("a store");
-    let stop = Arc::new(AtomicBool::new(false));
+    let course = Arc::new(Course::default());
     let writer = Writer::new(rings, deck, totals.clone());
     let thread = std::thread::spawn({
-        let stop = stop.clone();
-        move || writer.run(&stop, &AtomicBool::new(false))
+        let course = course.clone();
+        move || writer.run(&course)
     });
     capture.start().expect("the interface is there");
 
@@ -99,7 +99,7 @@ fn records_a_step(net: &Net, hook: Hook) {
         capture.flush_all().expect("the rings are there");
         seen(&capture)
     });
-    stop.store(true, Relaxed);
+    course.close_blocks();
     assert_eq!(thread.join().expect("it does not panic").expect("the disk works"), Ending::Asked);
 
     let files = segments(dir.path());

@@ -5,6 +5,7 @@ mod testbed;
 use std::path::Path;
 use std::process::Command;
 
+use rustix::thread::{CpuSet, sched_setaffinity};
 use tapdeck_capture::interface::Interface;
 use tapdeck_capture::transmit::Tag;
 use tapdeck_packet::pcapng::{FLAG_INBOUND, FLAG_OUTBOUND, PACKET_OVERHEAD};
@@ -268,15 +269,27 @@ fn a_super_frame_is_recorded_with_its_true_length() {
     let mut inbound = Contents::of_store(&store).packets;
     inbound.retain(|p| p.flags == FLAG_INBOUND && p.frame[12..14] == [8, 0]);
     assert!(inbound.iter().any(|p| p.frame.len() > 9000), "no super-frame came");
-    // Each frame's IP length is its own, and the payloads add up to what was sent.
-    let mut payload = 0;
+    // Each frame's IP length is its own, and the payloads make up what was sent. A part of it may
+    // have been sent twice.
+    let mut pieces = Vec::new();
     for p in &inbound {
         let total = usize::from(u16::from_be_bytes([p.frame[16], p.frame[17]]));
         assert_eq!((total + 14, p.original_len as usize), (p.frame.len(), p.frame.len()));
-        let tcp = 14 + 20;
-        payload += total - 20 - usize::from(p.frame[tcp + 12] >> 4) * 4;
+        let tcp = &p.frame[14 + 20..];
+        let sequence = u32::from_be_bytes([tcp[4], tcp[5], tcp[6], tcp[7]]);
+        pieces.push((sequence, (total - 20 - usize::from(tcp[12] >> 4) * 4) as u32));
     }
-    assert_eq!(payload as u64, bytes);
+    let first = pieces.iter().map(|(sequence, _)| *sequence).next().expect("packets");
+    pieces.sort_by_key(|(sequence, _)| sequence.wrapping_sub(first));
+    let (mut end, mut payload) = (first, 0);
+    for (sequence, len) in pieces {
+        let new = sequence.wrapping_add(len).wrapping_sub(end) as i32;
+        if len > 0 && new > 0 {
+            payload += (new as u32).min(len);
+            end = sequence.wrapping_add(len);
+        }
+    }
+    assert_eq!(u64::from(payload), bytes);
 }
 
 #[test]
@@ -315,17 +328,79 @@ fn several_interfaces_go_into_one_recording() {
     }
 }
 
-#[test]
-fn the_queue_of_a_packet_is_told_by_its_interface() {
-    let net = Net::with("numtxqueues 2 numrxqueues 2", 1500);
+/// Which interface id packets sent on one CPU get.
+fn interface_of_packets_from(cpu: usize, net: &Net, hook: &str) -> (Vec<u32>, Vec<String>) {
     let dir = tempfile::tempdir().expect("a directory");
     let store = dir.path().join("store");
     let recorder =
-        Recorder::start(&net, dir.path(), &format!("--hook xdp --dir {}", store.display()));
-    let frames: Vec<_> = (0..10).map(|i| frame([2, 0, 0, 0, 0, 2], 100, i)).collect();
-    send(&net, &recorder, &frames);
+        Recorder::start(net, dir.path(), &format!("--hook {hook} --dir {}", store.display()));
+    net.inside(&net.a, || {
+        let mut core = CpuSet::new();
+        core.set(cpu);
+        sched_setaffinity(None, &core).expect("the CPU is there");
+        let mut sender = Sender::new();
+        for i in 0..10 {
+            sender.send(&frame([2, 0, 0, 0, 0, 2], 100, i));
+        }
+    });
+    wait_for("the packets", || recorder.now()["seen"].as_u64().is_some_and(|n| n >= 10));
     recorder.stop();
-    let interfaces = Contents::of_store(&store).interfaces;
-    let told: Vec<_> = interfaces.iter().filter_map(|i| i.description.as_deref()).collect();
-    assert_eq!(told, ["hook xdp, receive queue 0", "hook xdp, receive queue 1"]);
+    let contents = Contents::of_store(&store);
+    let mut ids: Vec<u32> = contents.packets.iter().map(|p| p.interface).collect();
+    ids.dedup();
+    let told = contents.interfaces.into_iter().filter_map(|i| i.description).collect();
+    (ids, told)
+}
+
+/// The sender's device is told to take the queue of the CPU that sends (XPS), and a veth's far end receives
+/// on the queue that it was sent on.
+#[test]
+fn the_queue_or_cpu_of_a_packet_is_told_by_its_interface() {
+    let cpus = std::thread::available_parallelism().map_or(1, usize::from);
+    assert!(cpus > 1, "this test needs two CPUs");
+    for (hook, unit) in [("xdp", "receive queue"), ("xdp-generic", "CPU"), ("tcx", "CPU")] {
+        let net = Net::with("numtxqueues 2 numrxqueues 2", 1500);
+        for cpu in [0, 1] {
+            let line = format!("echo {} > /sys/class/net/va/queues/tx-{cpu}/xps_cpus", 1 << cpu);
+            let status = net.command(&net.a, "sh").args(["-c", &line]).status();
+            assert!(status.is_ok_and(|s| s.success()), "XPS");
+        }
+        for cpu in [0, 1] {
+            let (ids, told) = interface_of_packets_from(cpu, &net, hook);
+            assert_eq!(ids, [cpu as u32], "{hook}, sent on CPU {cpu}");
+            let expected: Vec<String> =
+                (0..told.len()).map(|n| format!("hook {hook}, {unit} {n}")).collect();
+            assert_eq!(told, expected);
+        }
+    }
+}
+
+/// Where a tag is put back and the packet is cut inside it or before it.
+#[test]
+fn a_tag_is_cut_where_the_snaplen_says() {
+    let net = Net::new();
+    let _tag = net.inside(&net.a, || {
+        let va = Interface::find("va").expect("made above");
+        Tag::attach(va.index, 7).expect("a kernel with tcx")
+    });
+    for hook in ["xdp", "tcx", "tpacket", "recv"] {
+        for snaplen in [1, 4, 11, 12, 13, 14, 15, 16, 17, 40] {
+            let dir = tempfile::tempdir().expect("a directory");
+            let store = dir.path().join("store");
+            let flags = format!("--hook {hook} --snaplen {snaplen} --dir {}", store.display());
+            let recorder = Recorder::start(&net, dir.path(), &flags);
+            let frames: Vec<_> = (0..5).map(|i| frame([2, 0, 0, 0, 0, 2], 100, i)).collect();
+            send(&net, &recorder, &frames);
+            recorder.stop();
+            let cut: Vec<Vec<u8>> = frames
+                .into_iter()
+                .map(|mut f| {
+                    f.splice(12..12, [0x88, 0xa8, 0, 7]);
+                    f.truncate(snaplen);
+                    f
+                })
+                .collect();
+            assert!(Contents::of_store(&store).frames() == cut, "{hook}, snaplen {snaplen}");
+        }
+    }
 }

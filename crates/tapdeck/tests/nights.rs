@@ -263,23 +263,32 @@ fn a_live_segment_is_readable_and_outlives_its_recorder() {
     assert!(name.starts_with("tapdeck-00000002-"), "{name}");
 }
 
+/// A disk that is full when the recorder is told to stop: it gives up after a while, or at once if told
+/// twice, and what it could not write is counted, in rings that are full and in rings that are not.
 #[test]
-fn the_second_interrupt_ends_it_at_once() {
-    let net = Net::new();
-    let dir = tempfile::tempdir().expect("a directory");
-    let disk = Mount::tmpfs(&dir.path().join("disk"), "16M");
-    fs::write(disk.0.join("ballast"), vec![1; 12 << 20]).expect("there is room");
-    let store = disk.0.join("store");
-    let flags = format!("--hook xdp --ring-bytes 64MiB --flush 100ms --dir {}", store.display());
-    let mut recorder = Recorder::start(&net, dir.path(), &flags);
-    send(&net, 0..20_000, 1000);
-    recorder.wait_to_say("disk is full");
-    recorder.process.signal(Signal::INT);
-    recorder.process.signal(Signal::TERM);
-    let stats = recorder.finish_anyhow();
-    // What could not be written is counted as such.
-    assert_accounted(&stats);
-    assert_eq!(number(&stats, "seen"), 20_000);
-    assert!(number(&stats, "dropped_unwritten") > 0, "{stats}");
-    assert_eq!(Contents::of_store(&store).packets.len() as u64, number(&stats, "captured"));
+fn what_a_full_disk_does_not_take_at_the_end_is_counted() {
+    for (ring, twice) in [("64MiB", true), ("64MiB", false), ("1MiB", true), ("1MiB", false)] {
+        let net = Net::new();
+        let dir = tempfile::tempdir().expect("a directory");
+        let disk = Mount::tmpfs(&dir.path().join("disk"), "16M");
+        fs::write(disk.0.join("ballast"), vec![1; 12 << 20]).expect("there is room");
+        let store = disk.0.join("store");
+        let flags = format!(
+            "--hook tcx --ring-bytes {ring} --block-bytes 128KiB --snaplen 2000 --flush 100ms --dir {}",
+            store.display()
+        );
+        let mut recorder = Recorder::start(&net, dir.path(), &flags);
+        send(&net, 0..20_000, 1000);
+        recorder.wait_to_say("disk is full");
+        recorder.process.signal(Signal::INT);
+        if twice {
+            recorder.process.signal(Signal::TERM);
+        }
+        let stats = recorder.finish_anyhow();
+        assert_accounted(&stats);
+        assert_eq!(number(&stats, "seen"), 20_000, "{ring} {twice}: {stats}");
+        assert!(number(&stats, "dropped_unwritten") > 0, "{ring} {twice}: {stats}");
+        let stored = Contents::of_store(&store).packets.len() as u64;
+        assert_eq!(stored, number(&stats, "captured"), "{ring} {twice}");
+    }
 }

@@ -57,7 +57,8 @@ impl Geometry {
     const MAX_RING: u64 = 256 << 20;
 
     /// Divides `bytes` among `nrings` rings: each gets the largest power of two of
-    /// blocks that fits, and at least [`Geometry::MIN_BLOCKS`].
+    /// blocks that fits, and at least [`Geometry::MIN_BLOCKS`]. Where `bytes` are too few for that,
+    /// there are fewer rings.
     pub fn new(
         bytes: u64,
         block_bytes: u64,
@@ -72,6 +73,8 @@ impl Geometry {
         if snaplen.next_multiple_of(4) + 96 > block_bytes {
             return Err(GeometryError::Snaplen { snaplen, block_bytes });
         }
+        let smallest = u64::from(Self::MIN_BLOCKS) * u64::from(block_bytes);
+        let nrings = nrings.min(u32::try_from(bytes / smallest).unwrap_or(u32::MAX)).max(1);
         let each = bytes / u64::from(nrings);
         let blocks = (each / u64::from(block_bytes)).max(u64::from(Self::MIN_BLOCKS));
         let nblocks = 1u64 << blocks.ilog2();
@@ -227,8 +230,10 @@ impl RingMemory {
 
     /// Bytes of the ring that hold packets or wait to be released.
     pub fn fill_bytes(&self) -> u64 {
+        // In this order the reader cannot get past the word that is looked at.
+        let released = self.released();
         let w = self.word();
-        let closed = word::word_block(w).wrapping_sub(self.released());
+        let closed = word::word_block(w).wrapping_sub(released);
         (u64::from(closed) << self.geometry.block_shift) + u64::from(word::word_bytes(w))
     }
 }
@@ -318,7 +323,9 @@ mod tests {
         let g = Geometry::new(64 << 20, 1 << 20, 3, 262_144).unwrap();
         assert_eq!((g.nblocks, g.ring_bytes()), (16, 16 << 20));
         let g = Geometry::new(1, 1 << 20, 2, 65_535).unwrap();
-        assert_eq!(g.nblocks, Geometry::MIN_BLOCKS);
+        assert_eq!((g.nrings, g.nblocks), (1, Geometry::MIN_BLOCKS));
+        let g = Geometry::new(64 << 20, 1 << 20, 128, 65_535).unwrap();
+        assert_eq!((g.nrings, g.nblocks), (16, Geometry::MIN_BLOCKS));
         assert_eq!(Geometry::new(1 << 30, 3 << 20, 1, 1), Err(GeometryError::Block(3 << 20)));
         assert!(matches!(Geometry::new(1 << 30, 1 << 20, 1, 1), Err(GeometryError::TooLarge(_))));
         assert!(matches!(

@@ -43,6 +43,10 @@ impl Ring for RingReader {
         self.reader.release(blocks);
     }
 
+    fn unread(&self) -> u64 {
+        self.reader.unread()
+    }
+
     fn lost(&self) -> u64 {
         self.reader.memory().lost()
     }

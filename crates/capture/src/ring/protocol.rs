@@ -68,8 +68,9 @@ impl<M: Memory + ?Sized> Memory for std::sync::Arc<M> {
     }
 }
 
-/// Space in a block that belongs to one producer until it commits.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Space in a block that belongs to one producer until it commits. There is one value for each
+/// space, and committing consumes it.
+#[derive(Debug, PartialEq, Eq)]
 pub struct Reserved {
     pub slot: u32,
     /// Where in the block.
@@ -79,7 +80,7 @@ pub struct Reserved {
 }
 
 /// What became of a reservation.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Debug, PartialEq, Eq)]
 pub enum Reservation {
     Done(Reserved),
     /// No block is free. Nothing has changed.
@@ -99,13 +100,7 @@ pub fn reserve<M: Memory>(memory: &M, len: u32, epoch: u32) -> Reservation {
         } else if word::next_is_free(seen, memory.released(), memory.nblocks()) {
             word::next_block(seen, epoch, len)
         } else {
-            // A word that others have moved on by more than a block looks full, too.
-            let now = memory.word();
-            if now == seen {
-                return Reservation::Full;
-            }
-            seen = now;
-            continue;
+            return Reservation::Full;
         };
         match memory.swap_word(seen, next) {
             Ok(()) => {
@@ -216,6 +211,16 @@ impl<M: Memory> Reader<M> {
             epoch: epoch as u8,
         };
         Some((slot, used, contents))
+    }
+
+    /// Packets in all blocks that are not released, complete or not.
+    pub fn unread(&self) -> u64 {
+        (0..self.memory.nblocks())
+            .map(|slot| {
+                let sum = self.memory.committed(slot).wrapping_sub(self.before[slot as usize]);
+                sum >> PACKET_SHIFT
+            })
+            .sum()
     }
 
     /// Gives the oldest blocks back.

@@ -15,7 +15,7 @@ use crate::interface::Interface;
 use crate::ring::{Geometry, Packet, Producer};
 use crate::sys::afxdp::{CHUNK, Mode, ONE_CHUNK, XdpSocket};
 use crate::sys::kernel::{self, AttachPoint};
-use crate::{Config, Error, Hook};
+use crate::{Config, Error, Hook, MAX_RINGS};
 
 /// Ethernet header and two VLAN tags, which an MTU does not count.
 const LINK_HEADER: u32 = 14 + 2 * 4;
@@ -41,6 +41,7 @@ impl Redirect {
             consume: true,
             hardware_time: false,
             hardware_vlan: false,
+            by_cpu: false,
             link_header: true,
         };
         let (loaded, _) = Loaded::new(&[Program::Redirect], &params)?;
@@ -65,6 +66,16 @@ pub fn bind(
     config: &Config,
     queues: usize,
 ) -> Result<Vec<XdpSocket>, Error> {
+    if interface.rx_queues > MAX_RINGS {
+        return Err(Error::Unsupported {
+            name: interface.name.clone(),
+            hook: Hook::AfXdp,
+            why: format!(
+                "it has {} receive queues, and at most {MAX_RINGS} can have a socket",
+                interface.rx_queues
+            ),
+        });
+    }
     let chunks = (config.ring_bytes / queues as u64 / u64::from(CHUNK)).max(MIN_CHUNKS);
     let chunks = 1 << chunks.ilog2();
     let pieces = interface.mtu + LINK_HEADER > ONE_CHUNK;

@@ -67,13 +67,33 @@ pub fn attach(program: BorrowedFd<'_>, point: AttachPoint) -> io::Result<OwnedFd
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
+/// Takes a name that one process at a time can hold, in this network namespace: an abstract Unix
+/// socket, which is gone with its process however that ends.
+///
+/// # Errors
+/// `EADDRINUSE` where somebody holds it.
+pub fn lock_name(name: &str) -> io::Result<OwnedFd> {
+    use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+    let socket = rustix::net::socket_with(
+        AddressFamily::UNIX,
+        SocketType::DGRAM,
+        SocketFlags::CLOEXEC,
+        None,
+    )?;
+    rustix::net::bind(&socket, &SocketAddrUnix::new_abstract_name(name.as_bytes())?)?;
+    Ok(socket)
+}
+
 /// Waits until every program run that had begun on any CPU has ended.
 pub fn wait_for_running_programs() {
     const MEMBARRIER_CMD_GLOBAL: libc::c_int = 1;
     // SAFETY: the call reads its integer arguments and no memory. It waits for an RCU grace
-    // period, during which BPF programs that were running must end. Where the kernel does
-    // not have it, the caller's next look at the ring still sees what they leave.
-    unsafe { libc::syscall(libc::SYS_membarrier, MEMBARRIER_CMD_GLOBAL, 0, 0) };
+    // period, during which BPF programs that were running must end.
+    let rc = unsafe { libc::syscall(libc::SYS_membarrier, MEMBARRIER_CMD_GLOBAL, 0, 0) };
+    if rc != 0 {
+        // Kernels with tickless CPUs (nohz_full) refuse it. A program runs for microseconds.
+        std::thread::sleep(std::time::Duration::from_millis(50));
+    }
 }
 
 /// What the kernel says about XDP on an interface.

@@ -19,7 +19,7 @@ pub struct Mapping {
 }
 
 // SAFETY: the memory belongs to the mapping, not to a thread, and is reached
-// through atomics or under the contract of `bytes` and `write`.
+// through atomics or under the contract of `bytes` and `bytes_mut`.
 unsafe impl Send for Mapping {}
 // SAFETY: as above.
 unsafe impl Sync for Mapping {}

@@ -12,7 +12,7 @@ use std::ffi::OsStr;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering::SeqCst;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize};
+use std::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -22,7 +22,7 @@ use tapdeck_packet::pcapng::{self, InterfaceDescription, Reader, Record};
 use tapdeck_packet::ring::{Block, Contents, Ring};
 use tapdeck_store::io::{Io, PAGE};
 use tapdeck_store::{
-    Deck, DeckConfig, Ending, Retention, SegmentName, Sink, Store, Totals, Writer,
+    Course, Deck, DeckConfig, Ending, Retention, SegmentName, Sink, Store, Totals, Writer,
 };
 
 /// Sebastiano Vigna's splitmix64.
@@ -126,6 +126,12 @@ impl Ring for FakeRing {
     fn release(&mut self, blocks: u32) {
         let released = self.shared.released.fetch_add(blocks as usize, SeqCst) + blocks as usize;
         assert!(released <= self.shared.pushed.load(SeqCst), "released before it was complete");
+    }
+
+    fn unread(&self) -> u64 {
+        let held = self.shared.released.load(SeqCst)..self.shared.pushed.load(SeqCst);
+        let blocks = self.shared.blocks[held].iter().filter_map(OnceLock::get);
+        blocks.map(|b| u64::from(b.contents.packets)).sum()
     }
 
     fn lost(&self) -> u64 {
@@ -357,8 +363,7 @@ impl Setup {
 /// A recording on a thread of its own.
 pub struct Run {
     pub totals: Arc<Totals>,
-    pub stop: Arc<AtomicBool>,
-    pub abandon: Arc<AtomicBool>,
+    pub course: Arc<Course>,
     thread: Mutex<Option<JoinHandle<std::io::Result<Ending>>>>,
 }
 
@@ -373,13 +378,12 @@ impl Run {
         if let Some(n) = limit {
             writer = writer.limit(n);
         }
-        let stop = Arc::new(AtomicBool::new(false));
-        let abandon = Arc::new(AtomicBool::new(false));
+        let course = Arc::new(Course::default());
         let thread = std::thread::spawn({
-            let (stop, abandon) = (stop.clone(), abandon.clone());
-            move || writer.run(&stop, &abandon)
+            let course = course.clone();
+            move || writer.run(&course)
         });
-        Self { totals, stop, abandon, thread: Mutex::new(Some(thread)) }
+        Self { totals, course, thread: Mutex::new(Some(thread)) }
     }
 
     pub fn is_finished(&self) -> bool {
@@ -388,13 +392,14 @@ impl Run {
 
     /// Tells the writer that the producers have ended, and waits for its end.
     pub fn stop(&self) -> std::io::Result<Ending> {
-        self.stop.store(true, SeqCst);
+        self.course.close_blocks();
         self.join()
     }
 
     /// Waits for an end that comes by itself.
     pub fn join(&self) -> std::io::Result<Ending> {
-        until("the writer ends", || self.is_finished());
+        until("the writer ends", || self.course.writer_has_ended());
+        self.course.close_blocks();
         self.thread.lock().unwrap().take().unwrap().join().unwrap()
     }
 

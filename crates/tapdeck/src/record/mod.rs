@@ -5,21 +5,24 @@ mod report;
 mod resolve;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use tapdeck_capture::{Capture, Clock};
 use tapdeck_packet::ring::Ring;
-use tapdeck_store::{Ending, Totals};
+use tapdeck_store::{Course, Ending, Totals};
 
 use crate::flags;
+use output::{Job, Output};
 use report::Report;
 
 /// How often the recorder looks after its hooks.
 const TICK: Duration = Duration::from_millis(20);
-const SECOND: Duration = Duration::from_secs(1);
+/// How long one who has asked twice for the end waits for an output that hangs.
+const HURRY: Duration = Duration::from_secs(2);
 
 /// Signals as they arrive. The first asks for an orderly end, the second for a quick one.
 struct Signals(Arc<AtomicUsize>);
@@ -69,93 +72,43 @@ pub fn run(flags: flags::Record) -> Result<()> {
     let interfaces: Vec<_> = captures.iter().flat_map(Capture::descriptions).collect();
     let totals = Arc::new(Totals::new(interfaces.len()));
     let mut report = Report::new(&plan, totals.clone())?;
+    let output = Output::open(&plan)?;
 
+    // Packets wait in the rings until the output is begun, so that a hook that cannot be had costs
+    // nobody a file.
+    for capture in &mut captures {
+        capture.start()?;
+    }
     let mut rings: Vec<Box<dyn Ring>> = Vec::new();
     for capture in &captures {
         rings.extend(capture.readers().into_iter().map(|r| Box::new(r) as Box<dyn Ring>));
     }
-    let stop = Arc::new(AtomicBool::new(false));
-    let abandon = Arc::new(AtomicBool::new(false));
-    let job = output::Job {
+    let course = Arc::new(Course::default());
+    let job = Job {
         rings,
         interfaces,
         totals,
         clock: clock.clone(),
-        stop: stop.clone(),
-        abandon: abandon.clone(),
+        course: course.clone(),
         log: report.log(),
     };
-    let writer = output::start(&plan, job)?;
-    for capture in &mut captures {
-        capture.start()?;
-    }
+    let writer = output.start(&plan, job)?;
     report.started(&captures);
 
-    let began = Instant::now();
-    let flush_every = (plan.flush / 3).max(TICK);
-    let mut next_flush = began + flush_every;
-    let mut next_report = began + SECOND;
-    while signals.received() == 0 && !writer.is_finished() {
-        if plan.duration.is_some_and(|d| began.elapsed() >= d) {
-            break;
-        }
-        std::thread::sleep(TICK.min(until(next_report)));
-        report.sample(&captures);
-        report.watch_output(&captures);
-        if let Some(step) = clock.check() {
-            report.clock_stepped(step);
-        }
-        let now = Instant::now();
-        let flushing = now >= next_flush;
-        if flushing {
-            next_flush = now + flush_every;
-        }
-        for capture in &mut captures {
-            let behind = capture.rings().iter().any(|r| r.open_epoch() != clock.epoch());
-            if behind {
-                capture.flush_all()?;
-            } else if flushing {
-                capture.flush()?;
-            }
-        }
-        if now >= next_report {
-            next_report += SECOND;
-            for capture in &mut captures {
-                match capture.watch() {
-                    Ok(None) => {}
-                    Ok(Some(event)) => report.interface_event(capture, event),
-                    Err(e) => report.warn(&format!("{}: {e}", capture.interface().name)),
-                }
-                capture.refresh_nic();
-            }
-            report.second(&captures);
-        }
+    while signals.received() == 0 && !course.writer_has_ended() && !report.is_over() {
+        look_after(&mut captures, &clock, &mut report);
     }
 
-    end(&mut captures, &signals, &abandon, || writer.is_finished());
-    stop.store(true, Relaxed);
-    while !writer.is_finished() {
-        if signals.received() > 1 {
-            abandon.store(true, Relaxed);
-        }
-        std::thread::sleep(Duration::from_millis(2));
-    }
-    let result = writer.join().unwrap_or_else(|_| Err(anyhow::anyhow!("the writer failed")));
-    for capture in &mut captures {
-        capture.refresh_nic();
-    }
+    end(&mut captures, &signals, &course);
+    let written = join(writer, &signals);
     let unwritten = report.finished(&captures);
     // Whoever left the pipe wanted no more.
-    let wanted = result? == Ending::Asked;
+    let wanted = written? == Ending::Asked;
     anyhow::ensure!(
         !wanted || unwritten == 0,
         "{unwritten} packets could not be written before the end"
     );
     Ok(())
-}
-
-fn until(when: Instant) -> Duration {
-    when.saturating_duration_since(Instant::now()).max(Duration::from_millis(1))
 }
 
 fn open(plan: &resolve::Plan, clock: &Arc<Clock>) -> Result<Vec<Capture>> {
@@ -169,17 +122,49 @@ fn open(plan: &resolve::Plan, clock: &Arc<Clock>) -> Result<Vec<Capture>> {
     Ok(captures)
 }
 
-/// Detaches the hooks and closes the blocks they left open, which takes as long as the rings are full.
-fn end(
-    captures: &mut [Capture],
-    signals: &Signals,
-    abandon: &AtomicBool,
-    ended: impl Fn() -> bool,
-) {
+/// One look at everything that the writer does not do: flush, clock, interfaces, report.
+fn look_after(captures: &mut [Capture], clock: &Clock, report: &mut Report) {
+    std::thread::sleep(TICK);
+    report.sample(captures);
+    report.watch_output(captures);
+    if let Some(step) = clock.check() {
+        report.clock_stepped(step);
+    }
+    let flushing = report.is_time_to_flush();
+    for capture in &mut *captures {
+        let behind = capture.rings().iter().any(|r| r.open_epoch() != clock.epoch());
+        let flushed = if behind {
+            capture.flush_all()
+        } else if flushing {
+            capture.flush()
+        } else {
+            Ok(())
+        };
+        if let Err(e) = flushed {
+            report.warn(&format!("{}: cannot flush: {e}", capture.interface().name));
+        }
+    }
+    if report.is_time_to_report() {
+        for capture in &mut *captures {
+            match capture.watch() {
+                Ok(None) => {}
+                Ok(Some(event)) => report.interface_event(capture, event),
+                Err(e) => report.warn(&format!("{}: {e}", capture.interface().name)),
+            }
+        }
+        report.second(captures);
+    }
+}
+
+/// Detaches the hooks and closes the blocks they left open. While the rings are full that
+/// waits for the writer, which gives up on an output that takes nothing.
+fn end(captures: &mut [Capture], signals: &Signals, course: &Course) {
     for capture in &mut *captures {
         capture.stop();
         capture.refresh_nic();
     }
+    course.end_producers();
+    let mut hurried_since: Option<Instant> = None;
     loop {
         let mut open = false;
         for capture in &mut *captures {
@@ -187,12 +172,33 @@ fn end(
             let _ = capture.flush_all();
             open |= capture.rings().iter().any(|r| r.open_block().1 > 0);
         }
-        if !open || ended() || signals.received() > 1 {
+        if signals.received() > 1 {
+            course.hurry();
+            let since = hurried_since.get_or_insert_with(Instant::now);
+            if since.elapsed() > HURRY {
+                break;
+            }
+        }
+        if !open {
             break;
         }
         std::thread::sleep(Duration::from_millis(5));
     }
-    if signals.received() > 1 {
-        abandon.store(true, Relaxed);
+    course.close_blocks();
+}
+
+/// Waits for the writer, unless it hangs and somebody is in a hurry.
+fn join(writer: JoinHandle<Result<Ending>>, signals: &Signals) -> Result<Ending> {
+    let mut hurried_since: Option<Instant> = None;
+    while !writer.is_finished() {
+        if signals.received() > 1 {
+            let since = hurried_since.get_or_insert_with(Instant::now);
+            anyhow::ensure!(
+                since.elapsed() < HURRY,
+                "the output hangs; what was not written is lost and not counted"
+            );
+        }
+        std::thread::sleep(Duration::from_millis(2));
     }
+    writer.join().unwrap_or_else(|_| Err(anyhow::anyhow!("the writer failed")))
 }

@@ -1,10 +1,10 @@
 //! Opens what the packets go to, and starts the thread that writes.
 
-use std::fs::File;
+use std::fs::{File, OpenOptions};
 use std::io::{Write, stdout};
+use std::os::fd::AsFd;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 use std::thread::JoinHandle;
 
 use anyhow::{Context, Result};
@@ -12,10 +12,12 @@ use tapdeck_capture::Clock;
 use tapdeck_packet::pcapng::InterfaceDescription;
 use tapdeck_packet::ring::Ring;
 use tapdeck_store::io::Disk;
-use tapdeck_store::{Deck, DeckConfig, Ending, Log, Nothing, Sink, Store, Stream, Totals, Writer};
+use tapdeck_store::{
+    Course, Deck, DeckConfig, Ending, Log, Nothing, Sink, Store, Stream, Totals, Writer,
+};
 
 use super::resolve::{Plan, Target};
-use crate::flags::DirectChoice;
+use crate::flags::{DirectChoice, Usage};
 
 /// What the writer works on.
 pub struct Job {
@@ -23,46 +25,72 @@ pub struct Job {
     pub interfaces: Vec<InterfaceDescription>,
     pub totals: Arc<Totals>,
     pub clock: Arc<Clock>,
-    pub stop: Arc<AtomicBool>,
-    pub abandon: Arc<AtomicBool>,
+    pub course: Arc<Course>,
     pub log: Log,
 }
 
-/// Opens the target and starts writing.
-pub fn start(plan: &Plan, job: Job) -> Result<JoinHandle<Result<Ending>>> {
-    match &plan.target {
-        Target::Nothing => spawn(plan, job, Nothing),
-        Target::Stdout => {
-            let out = stdout();
-            if rustix::termios::isatty(&out) {
-                return Err(crate::flags::Usage(
-                    "-w - writes binary data, which a terminal cannot show: pipe it into a program"
-                        .into(),
-                )
-                .into());
+/// An output that is there and can be written, and that nothing was written to yet.
+pub enum Output {
+    Nothing,
+    Stream(File, String),
+    Store(Store, Disk),
+}
+
+impl Output {
+    pub fn open(plan: &Plan) -> Result<Self> {
+        match &plan.target {
+            Target::Nothing => Ok(Self::Nothing),
+            Target::Stdout => {
+                let out = stdout();
+                if rustix::termios::isatty(&out) {
+                    let text = "-w - writes binary data, which a terminal cannot show: pipe it into a program";
+                    return Err(Usage(text.into()).into());
+                }
+                // Rust's own standard output keeps back what has no end of line.
+                let file =
+                    out.as_fd().try_clone_to_owned().context("cannot write to standard output")?;
+                Ok(Self::Stream(file.into(), "standard output".into()))
             }
-            stream(plan, job, out, "standard output")
+            Target::File(path) => {
+                let name = path.display().to_string();
+                // What is there is cut only when recording begins.
+                let file = OpenOptions::new().write(true).create(true).truncate(false).open(path);
+                Ok(Self::Stream(file.with_context(|| format!("cannot write {name}"))?, name))
+            }
+            Target::Store { dir, .. } => {
+                let store = Store::open(dir)?;
+                Ok(Self::Store(store, Disk::new(direct(plan.direct, dir)?)))
+            }
         }
-        Target::File(path) => {
-            let file =
-                File::create(path).with_context(|| format!("cannot write {}", path.display()))?;
-            stream(plan, job, file, &path.display().to_string())
-        }
-        Target::Store { dir, segment_bytes, segment_time, retention } => {
-            let store = Store::open(dir)?;
-            let disk = Disk::new(direct(plan.direct, dir)?);
-            let clock = job.clock.clone();
-            let config = DeckConfig {
-                segment_bytes: *segment_bytes,
-                segment_time: *segment_time,
-                retention: *retention,
-                interfaces: job.interfaces.clone(),
-                now_ns: Arc::new(move || clock.now_ns()),
-                log: job.log.clone(),
-            };
-            let deck = Deck::new(disk, store, config, job.totals.clone())
-                .with_context(|| format!("cannot use {}", dir.display()))?;
-            spawn(plan, job, deck)
+    }
+
+    /// Starts the thread that writes.
+    pub fn start(self, plan: &Plan, job: Job) -> Result<JoinHandle<Result<Ending>>> {
+        match (self, &plan.target) {
+            (
+                Self::Store(store, disk),
+                Target::Store { dir, segment_bytes, segment_time, retention },
+            ) => {
+                let clock = job.clock.clone();
+                let config = DeckConfig {
+                    segment_bytes: *segment_bytes,
+                    segment_time: *segment_time,
+                    retention: *retention,
+                    interfaces: job.interfaces.clone(),
+                    now_ns: Arc::new(move || clock.now_ns()),
+                    log: job.log.clone(),
+                };
+                let deck = Deck::new(disk, store, config, job.totals.clone())
+                    .with_context(|| format!("cannot use {}", dir.display()))?;
+                spawn(plan, job, deck)
+            }
+            (Self::Stream(file, name), target) => {
+                if matches!(target, Target::File(_)) && file.metadata().is_ok_and(|m| m.is_file()) {
+                    file.set_len(0).with_context(|| format!("cannot write {name}"))?;
+                }
+                stream(plan, job, file, &name)
+            }
+            _ => spawn(plan, job, Nothing),
         }
     }
 }
@@ -102,6 +130,6 @@ fn spawn(plan: &Plan, job: Job, sink: impl Sink + 'static) -> Result<JoinHandle<
     }
     std::thread::Builder::new()
         .name("tapdeck-writer".into())
-        .spawn(move || writer.run(&job.stop, &job.abandon).context("the output failed"))
+        .spawn(move || writer.run(&job.course).context("the output failed"))
         .context("cannot start a thread")
 }

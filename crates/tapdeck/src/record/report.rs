@@ -6,7 +6,7 @@ use std::fs::File;
 use std::io::{IsTerminal, Write, stderr, stdout};
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use serde::Serialize;
@@ -16,6 +16,8 @@ use tapdeck_store::{Log, MinFree, Totals};
 
 use super::resolve::{Plan, Target};
 use crate::units::{show_bytes, show_count, show_rate};
+
+const SECOND: Duration = Duration::from_secs(1);
 
 /// One object of `--stats-json`.
 #[derive(Serialize)]
@@ -80,6 +82,8 @@ pub struct Report {
     line: Arc<Mutex<Line>>,
     json: Option<Box<dyn Write>>,
     began: Instant,
+    next_flush: Instant,
+    next_report: Instant,
     ring_used_max: u64,
     clock_steps: u64,
     last: (Counters, u64),
@@ -105,6 +109,8 @@ impl Report {
             line: Arc::new(Mutex::new(line)),
             json,
             began: Instant::now(),
+            next_flush: Instant::now(),
+            next_report: Instant::now(),
             ring_used_max: 0,
             clock_steps: 0,
             last: (Counters::default(), 0),
@@ -124,6 +130,7 @@ impl Report {
 
     pub fn started(&mut self, captures: &[Capture]) {
         self.began = Instant::now();
+        self.next_report = self.began + SECOND;
         for (capture, reason) in captures.iter().zip(&self.plan.reasons) {
             let g = capture.rings()[0].geometry();
             let reason = reason.map(|r| format!(" (auto: {r})")).unwrap_or_default();
@@ -140,6 +147,22 @@ impl Report {
                 self.warn(&warning);
             }
         }
+    }
+
+    /// Whether the recording was to end by now.
+    pub fn is_over(&self) -> bool {
+        self.plan.duration.is_some_and(|d| self.began.elapsed() >= d)
+    }
+
+    /// True so often that a packet waits for no longer than was said: a block is closed at the second
+    /// look at it, and looks are a third of that time apart.
+    pub fn is_time_to_flush(&mut self) -> bool {
+        due(&mut self.next_flush, self.plan.flush / 3)
+    }
+
+    /// True once a second.
+    pub fn is_time_to_report(&mut self) -> bool {
+        due(&mut self.next_report, SECOND)
     }
 
     /// Looks how full the rings are.
@@ -332,8 +355,7 @@ impl Report {
         match left.checked_div(bytes_per_second) {
             None => format!(", {} left", show_bytes(left)),
             Some(seconds) => {
-                let time =
-                    humantime::format_duration(std::time::Duration::from_secs(seconds)).to_string();
+                let time = humantime::format_duration(Duration::from_secs(seconds)).to_string();
                 let coarse: Vec<&str> = time.split(' ').take(2).collect();
                 format!(", {} until {what}, {}", coarse.join(" "), show_bytes(left))
             }
@@ -382,6 +404,16 @@ impl Report {
         self.warn(&place);
         sum.dropped_unwritten
     }
+}
+
+/// Whether the time has come; if so, it comes again after `every`.
+fn due(next: &mut Instant, every: Duration) -> bool {
+    let now = Instant::now();
+    let due = now >= *next;
+    if due {
+        *next = (*next + every).max(now);
+    }
+    due
 }
 
 fn total(each: &[Counters]) -> Counters {
