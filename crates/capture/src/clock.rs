@@ -108,7 +108,7 @@ impl Clock {
     pub(crate) fn on_scale(&self, wall_ns: u64, epoch: u32) -> u64 {
         let scale = self.offset_ns(epoch);
         let now = self.stamp(epoch);
-        let on = |other_scale: i64| wall_ns.wrapping_sub_signed(other_scale - scale);
+        let on = |other_scale: i64| wall_ns.wrapping_add_signed(scale - other_scale);
         let before = self.offset_ns((epoch + EPOCHS - 1) % EPOCHS);
         // Only what came before the epoch can have been stamped on the scale before it.
         let began_ns = self.began_ns[(epoch % EPOCHS) as usize].load(Acquire);

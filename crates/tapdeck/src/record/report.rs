@@ -83,7 +83,7 @@ pub struct Report {
     json: Option<Box<dyn Write>>,
     began: Instant,
     next_flush: Instant,
-    next_report: Instant,
+    next_second: Instant,
     ring_used_max: u64,
     clock_steps: u64,
     last: (Counters, u64),
@@ -110,7 +110,7 @@ impl Report {
             json,
             began: Instant::now(),
             next_flush: Instant::now(),
-            next_report: Instant::now(),
+            next_second: Instant::now(),
             ring_used_max: 0,
             clock_steps: 0,
             last: (Counters::default(), 0),
@@ -130,7 +130,7 @@ impl Report {
 
     pub fn started(&mut self, captures: &[Capture]) {
         self.began = Instant::now();
-        self.next_report = self.began + SECOND;
+        self.next_second = self.began + SECOND;
         for (capture, reason) in captures.iter().zip(&self.plan.reasons) {
             let g = capture.rings()[0].geometry();
             let reason = reason.map(|r| format!(" (auto: {r})")).unwrap_or_default();
@@ -162,7 +162,7 @@ impl Report {
 
     /// True once a second.
     pub fn is_time_to_report(&mut self) -> bool {
-        due(&mut self.next_report, SECOND)
+        due(&mut self.next_second, SECOND)
     }
 
     /// Looks how full the rings are.
