@@ -50,9 +50,9 @@ pub struct Deck<I: Io> {
 
 impl<I: Io> Deck<I> {
     /// Begins to write into a store.
-    pub fn new(io: I, store: Store, config: DeckConfig, totals: Arc<Totals>) -> io::Result<Self> {
-        let closed = Store::segments(store.dir())?;
-        let next_number = Store::last_number(store.dir())? + 1;
+    pub fn new(io: I, mut store: Store, config: DeckConfig, totals: Arc<Totals>) -> io::Result<Self> {
+        let closed = std::mem::take(&mut store.found);
+        let next_number = store.last_number + 1;
         let tail = statistics_cost(config.interfaces.len());
         let blocks_end = config.segment_bytes.saturating_sub(tail);
         let io = Arc::new(io);

@@ -48,6 +48,9 @@ pub struct Stored {
 #[derive(Debug)]
 pub struct Store {
     dir: PathBuf,
+    /// What was there when it was opened, oldest first.
+    pub(crate) found: Vec<Stored>,
+    pub(crate) last_number: u64,
     _lock: rustix::fd::OwnedFd,
 }
 
@@ -83,7 +86,9 @@ impl Store {
             Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(fail(e)),
             _ => {}
         }
-        Ok(Self { dir: dir.to_owned(), _lock: lock })
+        let found = Self::segments(dir).map_err(fail)?;
+        let last_number = Self::last_number(dir).map_err(fail)?;
+        Ok(Self { dir: dir.to_owned(), found, last_number, _lock: lock })
     }
 
     pub fn dir(&self) -> &Path {
@@ -91,7 +96,7 @@ impl Store {
     }
 
     /// The highest number in a segment's name, ours or not, so that none is taken twice; 0 for none.
-    pub(crate) fn last_number(dir: &Path) -> io::Result<u64> {
+    fn last_number(dir: &Path) -> io::Result<u64> {
         let mut last = 0;
         for entry in fs::read_dir(dir)? {
             let name = entry?.file_name();
