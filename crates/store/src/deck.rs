@@ -50,7 +50,12 @@ pub struct Deck<I: Io> {
 
 impl<I: Io> Deck<I> {
     /// Begins to write into a store.
-    pub fn new(io: I, mut store: Store, config: DeckConfig, totals: Arc<Totals>) -> io::Result<Self> {
+    pub fn new(
+        io: I,
+        mut store: Store,
+        config: DeckConfig,
+        totals: Arc<Totals>,
+    ) -> io::Result<Self> {
         let closed = std::mem::take(&mut store.found);
         let next_number = store.last_number + 1;
         let tail = statistics_cost(config.interfaces.len());
