@@ -64,6 +64,20 @@ pub struct Params {
 }
 
 impl Params {
+    /// For programs that let packets pass, with the smallest rings, which nobody reads.
+    pub fn unread(ifindex: u32) -> Self {
+        Self {
+            geometry: Geometry { nrings: 1, nblocks: 4, block_shift: 16, snaplen: 1024 },
+            first_interface: 0,
+            ifindex,
+            consume: false,
+            hardware_time: false,
+            hardware_vlan: false,
+            by_cpu: false,
+            link_header: true,
+        }
+    }
+
     fn words(&self) -> [u32; PARAM_WORDS] {
         let g = &self.geometry;
         [

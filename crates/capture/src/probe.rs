@@ -1,18 +1,28 @@
 //! What this kernel and its interfaces can do, found out by trying.
 
 use std::io;
+use std::os::fd::AsFd;
 
 use crate::bpf::{Loaded, Params, Program};
 use crate::interface::{Error, Interface};
-use crate::ring::Geometry;
 use crate::sys::kernel::{self, AttachPoint};
 use crate::sys::packet_socket;
 use crate::{Hook, capture, netlink};
 
 /// The hook for an interface when nobody chose one, and why: XDP stands before everything that
 /// the host's own traffic passes, so an interface that carries an address gets the hook that
-/// sees both directions, and one that only listens gets the fastest.
+/// sees both directions, and one that only listens gets the fastest. Where the kernel does not tell
+/// whether the driver has XDP, that is tried: a program that lets everything pass is attached for a moment.
 pub fn auto(interface: &Interface) -> Result<(Hook, &'static str), Error> {
+    let (hook, reason) = likely(interface)?;
+    if hook == Hook::Xdp && xdp_in_driver(interface).is_none() && try_xdp(interface).is_err() {
+        return Ok((Hook::Tcx, "the driver has no XDP"));
+    }
+    Ok((hook, reason))
+}
+
+/// What [`auto`] would say if the driver has XDP wherever the kernel does not tell.
+fn likely(interface: &Interface) -> Result<(Hook, &'static str), Error> {
     if interface.has_address()? {
         return Ok((
             Hook::Tcx,
@@ -23,11 +33,21 @@ pub fn auto(interface: &Interface) -> Result<(Hook, &'static str), Error> {
     if capture::attached_program(&state).is_some() {
         return Ok((Hook::Tcx, "the interface has an XDP program already"));
     }
-    Ok(match xdp_in_driver(interface) {
-        Some(true) => (Hook::Xdp, "the interface carries no IP address, and xdp is the fastest"),
-        Some(false) => (Hook::Tcx, "the driver has no XDP"),
-        None => (Hook::Tcx, "this kernel does not tell whether the driver has XDP"),
-    })
+    if xdp_in_driver(interface) == Some(false) {
+        return Ok((Hook::Tcx, "the driver has no XDP"));
+    }
+    Ok((Hook::Xdp, "the interface carries no IP address, and xdp is the fastest"))
+}
+
+fn try_xdp(interface: &Interface) -> io::Result<()> {
+    let loaded = load(&[Program::Xdp])?;
+    let point = AttachPoint::Xdp { ifindex: interface.index, generic: false };
+    kernel::attach(loaded.program(Program::Xdp)?.as_fd(), point).map(drop)
+}
+
+/// Loads programs that let everything pass, with the smallest ring.
+fn load(programs: &[Program]) -> io::Result<Loaded> {
+    Loaded::new(programs, &Params::unread(0)).map(|(loaded, _)| loaded)
 }
 
 /// Whether the driver has XDP; `None` where the kernel does not tell (before 6.3).
@@ -50,20 +70,7 @@ pub fn hooks() -> Vec<HookState> {
 }
 
 fn works(hook: Hook) -> Result<&'static str, String> {
-    let load = |programs: &[Program]| -> Result<Loaded, String> {
-        let geometry = Geometry::new(1, 1 << 16, 1, 1024).map_err(|e| e.to_string())?;
-        let params = Params {
-            geometry,
-            first_interface: 0,
-            ifindex: 0,
-            consume: false,
-            hardware_time: false,
-            hardware_vlan: false,
-            by_cpu: false,
-            link_header: true,
-        };
-        Loaded::new(programs, &params).map(|(loaded, _)| loaded).map_err(|e| why(&e))
-    };
+    let load = |programs: &[Program]| load(programs).map_err(|e| why(&e));
     match hook {
         Hook::Xdp => load(&[Program::Xdp]).map(|_| "in drivers that have XDP"),
         Hook::XdpGeneric => load(&[Program::Xdp]).map(|_| "on every interface"),
@@ -94,7 +101,6 @@ fn why(e: &io::Error) -> String {
 /// Attaching to an interface that does not exist fails in one way where the kernel knows tcx (since 6.6),
 /// and in another where it does not.
 fn has_tcx(loaded: &Loaded) -> bool {
-    use std::os::fd::AsFd;
     let Ok(program) = loaded.program(Program::Ingress) else { return false };
     let point = AttachPoint::TcxIngress { ifindex: i32::MAX as u32 };
     let result = kernel::attach(program.as_fd(), point);
@@ -122,7 +128,7 @@ impl InterfaceState {
         const ZERO_COPY: u64 = 8;
         const RX_SG: u64 = 32;
         let state = kernel::xdp_state(interface.index).unwrap_or_default();
-        let (auto, reason) = auto(&interface)?;
+        let (auto, reason) = likely(&interface)?;
         Ok(Self {
             driver_xdp: xdp_in_driver(&interface),
             zero_copy: state.features & ZERO_COPY != 0,

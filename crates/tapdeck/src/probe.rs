@@ -3,6 +3,7 @@
 use std::io::{BufWriter, Write, stdout};
 
 use anyhow::Result;
+use tapdeck_capture::Hook;
 use tapdeck_capture::interface::Interface;
 use tapdeck_capture::probe::{InterfaceState, hooks};
 
@@ -68,6 +69,10 @@ fn show(out: &mut impl Write, s: &InterfaceState) -> std::io::Result<()> {
         "  VLAN tags are taken off by the device: {}",
         if s.strips_vlan { "yes" } else { "no" }
     )?;
-    writeln!(out, "  --hook auto takes {}: {}", s.auto, s.reason)?;
+    let unless = match (s.auto, s.driver_xdp) {
+        (Hook::Xdp, None) => " (tcx if the driver turns out to have none)",
+        _ => "",
+    };
+    writeln!(out, "  --hook auto takes {}{unless}: {}", s.auto, s.reason)?;
     Ok(())
 }

@@ -12,7 +12,7 @@ use super::{IDLE, is_set};
 use crate::bpf::{Loaded, Params, Program};
 use crate::capture::explain;
 use crate::interface::Interface;
-use crate::ring::{Geometry, Packet, Producer};
+use crate::ring::{Packet, Producer};
 use crate::sys::afxdp::{CHUNK, Mode, ONE_CHUNK, XdpSocket};
 use crate::sys::kernel::{self, AttachPoint};
 use crate::{Config, Error, Hook, MAX_RINGS};
@@ -33,18 +33,7 @@ pub struct Redirect {
 impl Redirect {
     pub fn load(interface: &Interface) -> io::Result<Self> {
         // The object has rings for the hooks that record in the kernel. Here nobody uses them.
-        let geometry = Geometry { nrings: 1, nblocks: 4, block_shift: 16, snaplen: 1024 };
-        let params = Params {
-            geometry,
-            first_interface: 0,
-            ifindex: interface.index,
-            consume: true,
-            hardware_time: false,
-            hardware_vlan: false,
-            by_cpu: false,
-            link_header: true,
-        };
-        let (loaded, _) = Loaded::new(&[Program::Redirect], &params)?;
+        let (loaded, _) = Loaded::new(&[Program::Redirect], &Params::unread(interface.index))?;
         Ok(Self { loaded })
     }
 

@@ -369,10 +369,12 @@ impl Report {
         let sum = total(&each);
         self.write_json(captures, &each, sum, true);
         for (capture, c) in captures.iter().zip(&each) {
-            self.warn(&format!("{}: {}", capture.interface().name, accounting(c)));
+            let outbound = capture.config().hook.sees_outbound();
+            self.warn(&format!("{}: {}", capture.interface().name, accounting(c, outbound)));
         }
         if each.len() > 1 {
-            self.warn(&format!("all: {}", accounting(&sum)));
+            let outbound = captures.iter().any(|c| c.config().hook.sees_outbound());
+            self.warn(&format!("all: {}", accounting(&sum, outbound)));
         }
         let t = &self.totals;
         let deleted = t.segments_deleted.load(Relaxed);
@@ -424,7 +426,8 @@ fn total(each: &[Counters]) -> Counters {
     sum
 }
 
-fn accounting(c: &Counters) -> String {
+/// The accounting line; what the device sent is a part of it where the hook sees that.
+fn accounting(c: &Counters, outbound: bool) -> String {
     let mut text = format!(
         "{} seen = {} captured + {} filtered + {} dropped",
         show_count(c.seen),
@@ -443,11 +446,9 @@ fn accounting(c: &Counters) -> String {
             let _ = write!(text, " ({} {cause})", show_count(n));
         }
     }
-    text + &format!(
-        "; device received {}, dropped {}",
-        show_count(c.nic_received),
-        show_count(c.nic_dropped)
-    )
+    let sent = if outbound { format!(", sent {}", show_count(c.nic_sent)) } else { String::new() };
+    let (received, dropped) = (show_count(c.nic_received), show_count(c.nic_dropped));
+    text + &format!("; device received {received}{sent}, dropped {dropped}")
 }
 
 #[derive(Default)]
