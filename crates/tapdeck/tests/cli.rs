@@ -409,3 +409,43 @@ fn a_recording_that_cannot_begin_leaves_files_alone() {
     assert_eq!(fs::read(&old).expect("it is there"), b"evidence");
     assert!(!Path::new(&store).join(".tapdeck-next").exists());
 }
+
+#[test]
+fn rings_that_memory_cannot_hold_are_refused() {
+    let net = Net::new();
+    for hook in ["xdp", "tcx", "tpacket"] {
+        let mut command = Command::new("ip");
+        // As on a machine with little memory.
+        command.args([
+            "netns",
+            "exec",
+            &net.b,
+            "prlimit",
+            "--as=200000000",
+            env!("CARGO_BIN_EXE_tapdeck"),
+        ]);
+        let args = ["record", "-i", "vb", "--no-store", "--hook", hook, "--ring-bytes", "256MiB"];
+        refuses(command, &args, 1, &["memory", "--ring-bytes"]);
+    }
+}
+
+#[test]
+fn an_interface_is_promiscuous_while_it_is_recorded() {
+    let net = Net::new();
+    let promiscuity = || {
+        let out = net.command(&net.b, "ip").args(["-d", "link", "show", "vb"]).output();
+        let text = String::from_utf8(out.expect("ip(8) is installed").stdout).expect("text");
+        let after = text.split("promiscuity ").nth(1).expect("ip -d tells it");
+        after.split_whitespace().next().and_then(|n| n.parse::<u32>().ok()).expect("a number")
+    };
+    for hook in ["xdp", "xdp-generic", "tcx", "netfilter", "tpacket", "recv"] {
+        let dir = tempfile::tempdir().expect("a directory");
+        for (flag, expected) in [("", 1), ("--no-promiscuous", 0)] {
+            let recorder =
+                Recorder::start(&net, dir.path(), &format!("--hook {hook} --no-store {flag}"));
+            assert_eq!(promiscuity(), expected, "{hook} {flag}");
+            recorder.stop();
+            assert_eq!(promiscuity(), 0, "{hook} {flag}, afterwards");
+        }
+    }
+}

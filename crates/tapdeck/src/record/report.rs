@@ -37,8 +37,10 @@ struct Json<'a> {
     ring_used_max: u64,
     elapsed_s: u64,
     elapsed_us: u64,
-    cpu_user_s: f64,
-    cpu_system_s: f64,
+    cpu_user_s: u64,
+    cpu_user_us: u64,
+    cpu_system_s: u64,
+    cpu_system_us: u64,
     context_switches: u64,
     max_rss_bytes: u64,
     #[serde(rename = "final")]
@@ -288,8 +290,10 @@ impl Report {
             ring_used_max: self.ring_used_max,
             elapsed_s: self.began.elapsed().as_secs(),
             elapsed_us: self.began.elapsed().as_micros() as u64,
-            cpu_user_s: usage.user_s,
-            cpu_system_s: usage.system_s,
+            cpu_user_s: usage.user_us / 1_000_000,
+            cpu_user_us: usage.user_us,
+            cpu_system_s: usage.system_us / 1_000_000,
+            cpu_system_us: usage.system_us,
             context_switches: usage.switches,
             max_rss_bytes: usage.max_rss_bytes,
             is_final,
@@ -453,8 +457,8 @@ fn accounting(c: &Counters, outbound: bool) -> String {
 
 #[derive(Default)]
 struct Used {
-    user_s: f64,
-    system_s: f64,
+    user_us: u64,
+    system_us: u64,
     switches: u64,
     max_rss_bytes: u64,
 }
@@ -465,8 +469,8 @@ fn used() -> Used {
     use nix::sys::time::TimeValLike;
     let Ok(u) = getrusage(UsageWho::RUSAGE_SELF) else { return Used::default() };
     Used {
-        user_s: u.user_time().num_microseconds() as f64 / 1e6,
-        system_s: u.system_time().num_microseconds() as f64 / 1e6,
+        user_us: u.user_time().num_microseconds() as u64,
+        system_us: u.system_time().num_microseconds() as u64,
         switches: (u.voluntary_context_switches() + u.involuntary_context_switches()) as u64,
         max_rss_bytes: u.max_rss() as u64 * 1024,
     }
