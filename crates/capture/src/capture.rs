@@ -529,12 +529,12 @@ fn attach(
     };
     match config.hook {
         Hook::Tcx => {
-            let both = link(Program::Ingress, AttachPoint::TcxIngress { ifindex })
-                .and_then(|()| link(Program::Egress, AttachPoint::TcxEgress { ifindex }));
-            match both {
+            let ways = tcx_ways(interface);
+            let attached = ways.iter().try_for_each(|(program, point, _)| link(*program, *point));
+            match attached {
                 // Kernels before 6.6 do not know the attach type.
                 Err(e) if e.raw_os_error() == Some(libc::EINVAL) => {
-                    attach_clsact(loaded, ifindex, &mut links)?;
+                    attach_clsact(loaded, interface, &mut links)?;
                 }
                 other => other?,
             }
@@ -552,15 +552,29 @@ fn attach(
     Ok(links)
 }
 
+/// Which programs go where at the tcx hook, and where clsact has the same place.
+type TcxWay = (Program, AttachPoint, libbpf_rs::TcAttachPoint);
+
+/// Both ways; on the loopback interface inbound only, for what leaves it comes back.
+fn tcx_ways(interface: &Interface) -> Vec<TcxWay> {
+    const ARPHRD_LOOPBACK: u32 = 772;
+    let ifindex = interface.index;
+    let mut ways =
+        vec![(Program::Ingress, AttachPoint::TcxIngress { ifindex }, libbpf_rs::TC_INGRESS)];
+    if interface.arphrd != ARPHRD_LOOPBACK {
+        ways.push((Program::Egress, AttachPoint::TcxEgress { ifindex }, libbpf_rs::TC_EGRESS));
+    }
+    ways
+}
+
 /// Our own place in the clsact queueing discipline, so that a filter left by a recorder that was
 /// killed is replaced, and nobody else's is.
 const CLSACT_PRIORITY: u32 = 0x7ad;
 
-fn attach_clsact(loaded: &Loaded, ifindex: u32, links: &mut Links) -> io::Result<()> {
+fn attach_clsact(loaded: &Loaded, interface: &Interface, links: &mut Links) -> io::Result<()> {
+    let ifindex = interface.index;
     links.clsact_lock = Some(kernel::lock_name(&format!("tapdeck-clsact-{ifindex}"))?);
-    for (program, point) in
-        [(Program::Ingress, libbpf_rs::TC_INGRESS), (Program::Egress, libbpf_rs::TC_EGRESS)]
-    {
+    for (program, _, point) in tcx_ways(interface) {
         let fd = loaded.program(program)?;
         let mut hook = libbpf_rs::TcHook::new(fd.as_fd());
         hook.ifindex(ifindex as i32)

@@ -64,7 +64,8 @@ pub struct Record {
     #[arg(long)]
     pub no_store: bool,
 
-    /// Where packets are taken; auto: tcx where the interface carries an IP address, else xdp
+    /// Where packets are taken; auto: tcx where the interface carries an IP address or has no XDP, else
+    /// xdp, and tpacket with --filter
     #[arg(long, value_enum, default_value_t = HookChoice::Auto)]
     pub hook: HookChoice,
 
@@ -84,7 +85,7 @@ pub struct Record {
     #[arg(short = 'p', long)]
     pub no_promiscuous: bool,
 
-    /// Begin a new segment at this size
+    /// Begin a new segment at this size [default: 1GiB, or an eighth of --keep-bytes if that is less]
     #[arg(long, value_name = "SIZE", value_parser = units::size)]
     pub segment_size: Option<u64>,
 
@@ -120,7 +121,7 @@ pub struct Record {
     #[arg(long, value_name = "TIME", default_value = "1s", value_parser = units::flush)]
     pub flush: Duration,
 
-    /// Write past the page cache (`O_DIRECT`); auto: where the file system can
+    /// Write past the page cache (O_DIRECT); auto: where the file system can
     #[arg(long, value_enum, default_value_t = DirectChoice::Auto)]
     pub direct: DirectChoice,
 

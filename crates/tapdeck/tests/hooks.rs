@@ -404,3 +404,19 @@ fn a_tag_is_cut_where_the_snaplen_says() {
         }
     }
 }
+
+/// On the loopback interface each packet leaves and comes back, and is one packet all the same.
+#[test]
+fn a_packet_on_loopback_is_recorded_once() {
+    for hook in ["tcx", "tpacket", "recv", "xdp-generic"] {
+        let net = Net::new();
+        let dir = tempfile::tempdir().expect("a directory");
+        let store = dir.path().join("store");
+        let flags = format!("--hook {hook} --dir {}", store.display());
+        let recorder = Recorder::start_on(&net, "lo", dir.path(), &flags);
+        net.run(&net.b, "ping -q -c 5 -i 0.01 127.0.0.1");
+        recorder.stop();
+        // Five requests and five answers.
+        assert_eq!(Contents::of_store(&store).packets.len(), 10, "{hook}");
+    }
+}
