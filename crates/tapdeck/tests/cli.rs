@@ -25,7 +25,7 @@ fn inside(net: &Net) -> Command {
 /// It ends with the code, says one line that holds all of `words`, and shows no stack.
 fn refuses(mut command: Command, args: &[&str], code: i32, words: &[&str]) {
     let out =
-        command.args(args).timeout(std::time::Duration::from_secs(20)).output().expect("it runs");
+        command.args(args).timeout(std::time::Duration::from_secs(60)).output().expect("it runs");
     let said = String::from_utf8_lossy(&out.stderr);
     assert_eq!(out.status.code(), Some(code), "{args:?}: {said}");
     for word in words {

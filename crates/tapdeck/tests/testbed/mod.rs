@@ -113,11 +113,11 @@ impl Drop for Net {
     }
 }
 
-/// Waits until something is true, and fails after ten seconds with what it waited for.
+/// Waits until something is true, and fails after a minute with what it waited for.
 pub fn wait_for(what: &str, mut done: impl FnMut() -> bool) {
     let begin = Instant::now();
     while !done() {
-        assert!(begin.elapsed() < Duration::from_secs(10), "waited in vain for {what}");
+        assert!(begin.elapsed() < Duration::from_secs(60), "waited in vain for {what}");
         thread::sleep(Duration::from_millis(5));
     }
 }

@@ -53,7 +53,7 @@ impl Recorder {
     /// Waits for a line that contains something.
     pub fn wait_to_say(&mut self, what: &str) -> String {
         loop {
-            let Ok(line) = self.lines.recv_timeout(Duration::from_secs(20)) else {
+            let Ok(line) = self.lines.recv_timeout(Duration::from_secs(60)) else {
                 panic!("it never said {what:?} but: {:#?}", self.said);
             };
             self.said.push(line.clone());
