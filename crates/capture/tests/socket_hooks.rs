@@ -276,7 +276,6 @@ impl Tape {
     /// Stops the capture and gives its packets, each ring's in their order.
     fn finish(mut self, capture: &mut Capture) -> Vec<Taken> {
         capture.stop();
-        // 200 ms is the promise; a busy machine needs some room.
         self.read_all(capture);
         assert!(self.rings.iter().all(Ring::caught_up));
         let taken: Vec<Taken> = Reader::new(&self.file)
