@@ -357,7 +357,6 @@ impl Capture {
                 filter: self.config.filter.clone(),
                 hardware: self.interface.kind.clone(),
                 mac: self.interface.mac,
-                speed: None,
             })
             .collect()
     }
@@ -405,7 +404,7 @@ impl Capture {
             && !links.clsact.is_empty()
         {
             warnings.push(format!(
-                "this kernel has no tcx; a clsact filter on {name} does its work and stays if this process is killed (tc qdisc del dev {name} clsact)"
+                "this kernel has no tcx; clsact filters on {name} do its work and stay if this process is killed, until the next recorder replaces them (tc filter del dev {name} ingress pref {CLSACT_PRIORITY}, and egress)"
             ));
         }
         warnings

@@ -1,7 +1,6 @@
 //! The hooks: where a packet is taken.
 
 use std::fmt;
-use std::str::FromStr;
 
 /// Where packets are taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -64,14 +63,6 @@ impl Hook {
 impl fmt::Display for Hook {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())
-    }
-}
-
-impl FromStr for Hook {
-    type Err = String;
-
-    fn from_str(s: &str) -> Result<Self, String> {
-        Self::ALL.into_iter().find(|h| h.name() == s).ok_or_else(|| format!("no hook is named {s}"))
     }
 }
 

@@ -270,10 +270,9 @@ proptest! {
         filter in proptest::option::of(text()),
         hardware in proptest::option::of(text()),
         mac in any::<Option<[u8; 6]>>(),
-        speed in any::<Option<u64>>(),
     ) {
         let written = InterfaceDescription {
-            link: LinkType(link), snaplen, name, description, filter, hardware, mac, speed
+            link: LinkType(link), snaplen, name, description, filter, hardware, mac
         };
         let mut block = Vec::new();
         interface_description(&mut block, &written);
@@ -293,7 +292,6 @@ proptest! {
         let mut expected =
             vec![(2, bytes(&cut(&written.name))), (3, bytes(&cut(&written.description)))];
         expected.extend(mac.map(|m| (6, m.to_vec())));
-        expected.extend(speed.map(|s| (8, s.to_ne_bytes().to_vec())));
         expected.push((9, vec![9]));
         expected.extend(filter.as_ref().map(|f| (11, bytes(&format!("\0{f}")))));
         expected.extend(written.hardware.as_ref().map(|h| (15, bytes(&cut(h)))));

@@ -23,7 +23,6 @@ fn valid_file() -> Vec<u8> {
             filter: Some("not port 22".into()),
             hardware: Some("virtio_net".into()),
             mac: Some([2, 0, 0, 0, 0, 1]),
-            speed: Some(10_000_000_000),
         };
         pcapng::interface_description(&mut out, &interface);
         for captured in [0, 1, 14, 60, 61, 203] {

@@ -3,7 +3,9 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use tapdeck_capture::Hook;
 use tapdeck_store::MinFree;
 
 use crate::units;
@@ -66,7 +68,7 @@ pub struct Record {
 
     /// Where packets are taken; auto: tcx where the interface carries an IP address or has no XDP, else
     /// xdp, and tpacket with --filter
-    #[arg(long, value_enum, default_value_t = HookChoice::Auto)]
+    #[arg(long, value_name = "HOOK", default_value = "auto", value_parser = hook_choice())]
     pub hook: HookChoice,
 
     /// What happens to a packet after capture [default: pass; afxdp can only consume]
@@ -148,16 +150,14 @@ pub struct Probe {
     pub interface: Option<String>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum HookChoice {
-    Auto,
-    Xdp,
-    XdpGeneric,
-    Tcx,
-    Netfilter,
-    Tpacket,
-    Recv,
-    Afxdp,
+/// A hook, or none: the interface decides.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HookChoice(pub Option<Hook>);
+
+fn hook_choice() -> impl TypedValueParser<Value = HookChoice> {
+    let names = std::iter::once("auto").chain(Hook::ALL.map(Hook::name));
+    PossibleValuesParser::new(names)
+        .map(|name| HookChoice(Hook::ALL.into_iter().find(|hook| hook.name() == name)))
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]

@@ -45,7 +45,6 @@ pub(crate) mod option {
     pub const IF_NAME: u16 = 2;
     pub const IF_DESCRIPTION: u16 = 3;
     pub const IF_MACADDR: u16 = 6;
-    pub const IF_SPEED: u16 = 8;
     pub const IF_TSRESOL: u16 = 9;
     pub const IF_FILTER: u16 = 11;
     pub const IF_OS: u16 = 12;

@@ -18,8 +18,6 @@ pub struct InterfaceDescription {
     /// The driver and, where known, the device.
     pub hardware: Option<String>,
     pub mac: Option<[u8; 6]>,
-    /// Bits per second.
-    pub speed: Option<u64>,
 }
 
 /// What an interface statistics block says (section 4.6). Times are UTC
@@ -68,9 +66,6 @@ pub fn interface_description(out: &mut Vec<u8>, interface: &InterfaceDescription
         put(b, option::IF_DESCRIPTION, interface.description.as_bytes());
         if let Some(mac) = interface.mac {
             put(b, option::IF_MACADDR, &mac);
-        }
-        if let Some(speed) = interface.speed {
-            put(b, option::IF_SPEED, &speed.to_ne_bytes());
         }
         put(b, option::IF_TSRESOL, &[9]);
         if let Some(filter) = &interface.filter {

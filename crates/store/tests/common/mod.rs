@@ -284,7 +284,6 @@ pub fn interfaces(n: u32) -> Vec<InterfaceDescription> {
             filter: None,
             hardware: None,
             mac: None,
-            speed: None,
         })
         .collect()
 }

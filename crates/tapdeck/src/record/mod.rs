@@ -21,8 +21,53 @@ use report::Report;
 
 /// How often the recorder looks after its hooks.
 const TICK: Duration = Duration::from_millis(20);
+const SECOND: Duration = Duration::from_secs(1);
 /// How long one who has asked twice for the end waits for an output that hangs.
 const HURRY: Duration = Duration::from_secs(2);
+
+/// When something is due.
+struct Schedule {
+    end: Option<Instant>,
+    /// A block is closed at the second look at it, and a look may be late: so that no packet waits for
+    /// longer than was said, looks are a third of that time apart.
+    flush_every: Duration,
+    next_flush: Instant,
+    next_second: Instant,
+}
+
+impl Schedule {
+    fn new(plan: &resolve::Plan) -> Self {
+        let now = Instant::now();
+        Self {
+            end: plan.duration.and_then(|d| now.checked_add(d)),
+            flush_every: plan.flush / 3,
+            next_flush: now,
+            next_second: now + SECOND,
+        }
+    }
+
+    fn is_over(&self) -> bool {
+        self.end.is_some_and(|end| Instant::now() >= end)
+    }
+
+    fn is_time_to_flush(&mut self) -> bool {
+        due(&mut self.next_flush, self.flush_every)
+    }
+
+    fn is_a_second_over(&mut self) -> bool {
+        due(&mut self.next_second, SECOND)
+    }
+}
+
+/// Whether the time has come; if so, it comes again after `every`.
+fn due(next: &mut Instant, every: Duration) -> bool {
+    let now = Instant::now();
+    let due = now >= *next;
+    if due {
+        *next = (*next + every).max(now);
+    }
+    due
+}
 
 /// Signals as they arrive. The first asks for an orderly end, the second for a quick one.
 struct Signals(Arc<AtomicUsize>);
@@ -95,8 +140,9 @@ pub fn run(flags: flags::Record) -> Result<()> {
     let writer = output.start(&plan, job)?;
     report.started(&captures);
 
-    while signals.received() == 0 && !course.writer_has_ended() && !report.is_over() {
-        look_after(&mut captures, &clock, &mut report);
+    let mut schedule = Schedule::new(&plan);
+    while signals.received() == 0 && !course.writer_has_ended() && !schedule.is_over() {
+        look_after(&mut captures, &clock, &mut schedule, &mut report);
     }
 
     end(&mut captures, &signals, &course);
@@ -123,14 +169,19 @@ fn open(plan: &resolve::Plan, clock: &Arc<Clock>) -> Result<Vec<Capture>> {
 }
 
 /// One look at everything that the writer does not do: flush, clock, interfaces, report.
-fn look_after(captures: &mut [Capture], clock: &Clock, report: &mut Report) {
+fn look_after(
+    captures: &mut [Capture],
+    clock: &Clock,
+    schedule: &mut Schedule,
+    report: &mut Report,
+) {
     std::thread::sleep(TICK);
     report.sample(captures);
     report.watch_output(captures);
     if let Some(step) = clock.check() {
         report.clock_stepped(step);
     }
-    let flushing = report.is_time_to_flush();
+    let flushing = schedule.is_time_to_flush();
     for capture in &mut *captures {
         let behind = capture.rings().iter().any(|r| r.open_epoch() != clock.epoch());
         let flushed = if behind {
@@ -144,7 +195,7 @@ fn look_after(captures: &mut [Capture], clock: &Clock, report: &mut Report) {
             report.warn(&format!("{}: cannot flush: {e}", capture.interface().name));
         }
     }
-    if report.is_time_to_report() {
+    if schedule.is_a_second_over() {
         for capture in &mut *captures {
             match capture.watch() {
                 Ok(None) => {}

@@ -17,8 +17,6 @@ use tapdeck_store::{Log, MinFree, Totals};
 use super::resolve::{Plan, Target};
 use crate::units::{show_bytes, show_count, show_rate};
 
-const SECOND: Duration = Duration::from_secs(1);
-
 /// One object of `--stats-json`.
 #[derive(Serialize)]
 struct Json<'a> {
@@ -84,8 +82,6 @@ pub struct Report {
     line: Arc<Mutex<Line>>,
     json: Option<Box<dyn Write>>,
     began: Instant,
-    next_flush: Instant,
-    next_second: Instant,
     ring_used_max: u64,
     clock_steps: u64,
     last: (Counters, u64),
@@ -111,8 +107,6 @@ impl Report {
             line: Arc::new(Mutex::new(line)),
             json,
             began: Instant::now(),
-            next_flush: Instant::now(),
-            next_second: Instant::now(),
             ring_used_max: 0,
             clock_steps: 0,
             last: (Counters::default(), 0),
@@ -132,7 +126,6 @@ impl Report {
 
     pub fn started(&mut self, captures: &[Capture]) {
         self.began = Instant::now();
-        self.next_second = self.began + SECOND;
         for (capture, reason) in captures.iter().zip(&self.plan.reasons) {
             let g = capture.rings()[0].geometry();
             let reason = reason.map(|r| format!(" (auto: {r})")).unwrap_or_default();
@@ -149,22 +142,6 @@ impl Report {
                 self.warn(&warning);
             }
         }
-    }
-
-    /// Whether the recording was to end by now.
-    pub fn is_over(&self) -> bool {
-        self.plan.duration.is_some_and(|d| self.began.elapsed() >= d)
-    }
-
-    /// True so often that a packet waits for no longer than was said: a block is closed at the second
-    /// look at it, and looks are a third of that time apart.
-    pub fn is_time_to_flush(&mut self) -> bool {
-        due(&mut self.next_flush, self.plan.flush / 3)
-    }
-
-    /// True once a second.
-    pub fn is_time_to_report(&mut self) -> bool {
-        due(&mut self.next_second, SECOND)
     }
 
     /// Looks how full the rings are.
@@ -410,16 +387,6 @@ impl Report {
         self.warn(&place);
         sum.dropped_unwritten
     }
-}
-
-/// Whether the time has come; if so, it comes again after `every`.
-fn due(next: &mut Instant, every: Duration) -> bool {
-    let now = Instant::now();
-    let due = now >= *next;
-    if due {
-        *next = (*next + every).max(now);
-    }
-    due
 }
 
 fn total(each: &[Counters]) -> Counters {

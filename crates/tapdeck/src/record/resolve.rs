@@ -149,16 +149,7 @@ fn choose_hook(
     name: &str,
     filter: bool,
 ) -> Result<(Hook, Option<&'static str>)> {
-    let hook = match choice {
-        HookChoice::Auto => return auto(name, filter),
-        HookChoice::Xdp => Hook::Xdp,
-        HookChoice::XdpGeneric => Hook::XdpGeneric,
-        HookChoice::Tcx => Hook::Tcx,
-        HookChoice::Netfilter => Hook::Netfilter,
-        HookChoice::Tpacket => Hook::Tpacket,
-        HookChoice::Recv => Hook::Recv,
-        HookChoice::Afxdp => Hook::AfXdp,
-    };
+    let Some(hook) = choice.0 else { return auto(name, filter) };
     Ok((hook, None))
 }
 
