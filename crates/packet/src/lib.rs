@@ -10,3 +10,4 @@ pub mod account;
 pub mod link;
 pub mod pcapng;
 pub mod ring;
+pub mod trace;

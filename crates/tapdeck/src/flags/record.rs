@@ -1,40 +1,12 @@
-//! The command line's flags, and their check before anything is touched.
-
 use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::{Args, ValueEnum};
 use tapdeck_capture::Hook;
 use tapdeck_store::MinFree;
 
 use crate::units;
-
-/// A fault in how the command was called.
-#[derive(Debug)]
-pub struct Usage(pub String);
-
-impl std::fmt::Display for Usage {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl std::error::Error for Usage {}
-
-/// A network tap with a tape deck behind it: records packets to disk and loses none silently.
-#[derive(Debug, Parser)]
-#[command(version, arg_required_else_help = true)]
-pub struct Cli {
-    #[command(subcommand)]
-    pub command: Command,
-}
-
-#[derive(Debug, Subcommand)]
-pub enum Command {
-    Record(Box<Record>),
-    Probe(Probe),
-}
 
 /// Record the packets of network interfaces, until Ctrl-C.
 #[derive(Debug, Args)]
@@ -138,16 +110,6 @@ pub struct Record {
     /// Write one JSON object of counters a second, and a last one; - is standard output
     #[arg(long, value_name = "FILE")]
     pub stats_json: Option<PathBuf>,
-}
-
-/// Say what this kernel and its network interfaces can do.
-#[derive(Debug, Args)]
-#[command(after_help = "Example:
-  tapdeck probe -i eth0")]
-pub struct Probe {
-    /// Only this interface
-    #[arg(short, long, value_name = "IFACE")]
-    pub interface: Option<String>,
 }
 
 /// A hook, or none: the interface decides.
