@@ -2,11 +2,12 @@
 //! blocks, link types, the trait between a ring and whoever empties it, and the
 //! counters that account for every packet.
 //!
-//! Nothing here does I/O. `capture` and `store` both depend on this crate and never on
+//! Nothing here opens a file or a socket. `capture` and `store` both depend on this crate and never on
 //! each other.
 #![forbid(unsafe_code)]
 
 pub mod account;
+pub mod generate;
 pub mod link;
 pub mod pcapng;
 pub mod ring;

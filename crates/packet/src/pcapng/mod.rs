@@ -8,6 +8,7 @@
 mod read;
 mod write;
 
+pub(crate) use read::{Blocks, HEAD, nanoseconds};
 pub use read::{Error, Interface, PacketBlock, Reader, Record, Section, Statistics};
 pub use write::{
     InterfaceDescription, StatisticsBlock, fill, interface_description, packet_len, section_header,
@@ -16,6 +17,7 @@ pub use write::{
 
 pub const SECTION_HEADER: u32 = 0x0a0d_0d0a;
 pub const INTERFACE_DESCRIPTION: u32 = 1;
+pub(crate) const OBSOLETE_PACKET: u32 = 2;
 pub const SIMPLE_PACKET: u32 = 3;
 pub const INTERFACE_STATISTICS: u32 = 5;
 pub const ENHANCED_PACKET: u32 = 6;
@@ -48,6 +50,7 @@ pub(crate) mod option {
     pub const IF_TSRESOL: u16 = 9;
     pub const IF_FILTER: u16 = 11;
     pub const IF_OS: u16 = 12;
+    pub const IF_FCSLEN: u16 = 13;
     pub const IF_TSOFFSET: u16 = 14;
     pub const IF_HARDWARE: u16 = 15;
     pub const EPB_FLAGS: u16 = 2;

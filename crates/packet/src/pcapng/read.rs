@@ -44,14 +44,26 @@ pub struct Interface {
 impl Interface {
     /// A timestamp of this interface as UTC nanoseconds; `None` where it does not fit.
     pub fn nanoseconds(&self, raw: u64) -> Option<i64> {
-        let per_second: u128 = if self.resolution & 0x80 == 0 {
-            10u128.checked_pow(u32::from(self.resolution))?
-        } else {
-            1u128.checked_shl(u32::from(self.resolution & 0x7f))?
-        };
-        let ns = u128::from(raw).checked_mul(1_000_000_000)? / per_second;
-        i64::try_from(ns).ok()?.checked_add(self.offset_s.checked_mul(1_000_000_000)?)
+        nanoseconds(self.resolution, self.offset_s, raw)
     }
+}
+
+/// A timestamp as UTC nanoseconds, from `if_tsresol` and `if_tsoffset`.
+pub(crate) fn nanoseconds(resolution: u8, offset_s: i64, raw: u64) -> Option<i64> {
+    // As the general case below, without its wide division, for nearly all files.
+    const FACTORS: [u64; 10] =
+        [1_000_000_000, 100_000_000, 10_000_000, 1_000_000, 100_000, 10_000, 1_000, 100, 10, 1];
+    let offset_ns = offset_s.checked_mul(1_000_000_000)?;
+    if let Some(factor) = FACTORS.get(usize::from(resolution)) {
+        return i64::try_from(raw.checked_mul(*factor)?).ok()?.checked_add(offset_ns);
+    }
+    let per_second: u128 = if resolution & 0x80 == 0 {
+        10u128.checked_pow(u32::from(resolution))?
+    } else {
+        1u128.checked_shl(u32::from(resolution & 0x7f))?
+    };
+    let ns = u128::from(raw).checked_mul(1_000_000_000)? / per_second;
+    i64::try_from(ns).ok()?.checked_add(offset_ns)
 }
 
 /// A packet: an enhanced or a simple packet block.
@@ -98,16 +110,13 @@ pub enum Record<'a> {
 pub struct Reader<'a> {
     data: &'a [u8],
     at: usize,
-    swapped: bool,
-    /// Of the section's first interface, which simple packets belong to; 0 for no limit.
-    snaplen: Option<u32>,
-    begun: bool,
+    blocks: Blocks,
     failed: bool,
 }
 
 impl<'a> Reader<'a> {
     pub fn new(data: &'a [u8]) -> Self {
-        Self { data, at: 0, swapped: false, snaplen: None, begun: false, failed: false }
+        Self { data, at: 0, blocks: Blocks::default(), failed: false }
     }
 
     /// Where the next block begins.
@@ -115,6 +124,54 @@ impl<'a> Reader<'a> {
         self.at as u64
     }
 
+    fn block(&mut self) -> Result<Record<'a>, Error> {
+        let at = self.at as u64;
+        let rest = &self.data[self.at..];
+        let short =
+            |needed: usize| Error::CutShort { at, needed: needed as u64, have: rest.len() as u64 };
+        let Some(head) = rest.first_chunk() else {
+            return Err(short(HEAD));
+        };
+        let (kind, total) = self.blocks.head(at, head)?;
+        if total > rest.len() {
+            return Err(short(total));
+        }
+        let (body, tail) = rest[8..total].split_at(total - 12);
+        self.blocks.tail(at, total, tail)?;
+        let record = self.blocks.record(kind, body).map_err(|what| Error::Damaged { at, what })?;
+        self.at += total;
+        Ok(record)
+    }
+}
+
+impl<'a> Iterator for Reader<'a> {
+    type Item = Result<Record<'a>, Error>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.failed || self.at == self.data.len() {
+            return None;
+        }
+        let record = self.block();
+        self.failed = record.is_err();
+        Some(record)
+    }
+}
+
+/// What must be there of a block before anything can be said about it: type, length, and of a
+/// section header the byte order mark.
+pub(crate) const HEAD: usize = 12;
+
+/// Understands blocks one by one, wherever they lie, and keeps what one tells about those that
+/// follow in its section.
+#[derive(Default)]
+pub(crate) struct Blocks {
+    swapped: bool,
+    /// Of the section's first interface, which simple packets belong to; 0 for no limit.
+    snaplen: Option<u32>,
+    begun: bool,
+}
+
+impl Blocks {
     fn u16(&self, b: &[u8]) -> u16 {
         let v = u16::from_ne_bytes([b[0], b[1]]);
         if self.swapped { v.swap_bytes() } else { v }
@@ -134,18 +191,13 @@ impl<'a> Reader<'a> {
         u64::from(self.u32(b)) << 32 | u64::from(self.u32(&b[4..]))
     }
 
-    fn block(&mut self) -> Result<Record<'a>, Error> {
-        let at = self.at as u64;
-        let rest = &self.data[self.at..];
+    /// The type and the whole length of the block at `at`, which begins with `head`. The length
+    /// is at least [`HEAD`]. A section header's byte order holds from here on.
+    pub(crate) fn head(&mut self, at: u64, head: &[u8; HEAD]) -> Result<(u32, usize), Error> {
         let damaged = |what| Error::Damaged { at, what };
-        let short =
-            |needed: usize| Error::CutShort { at, needed: needed as u64, have: rest.len() as u64 };
-        if rest.len() < 12 {
-            return Err(short(12));
-        }
         // The section header's type reads the same in both byte orders.
-        if self.u32(rest) == SECTION_HEADER {
-            let magic = u32::from_ne_bytes([rest[8], rest[9], rest[10], rest[11]]);
+        if self.u32(head) == SECTION_HEADER {
+            let magic = u32::from_ne_bytes([head[8], head[9], head[10], head[11]]);
             self.swapped = match magic {
                 BYTE_ORDER_MAGIC => false,
                 m if m == BYTE_ORDER_MAGIC.swap_bytes() => true,
@@ -156,37 +208,69 @@ impl<'a> Reader<'a> {
         if !self.begun {
             return Err(Error::NotPcapng);
         }
-        let kind = self.u32(rest);
-        let total = self.u32(&rest[4..]) as usize;
-        if total < 12 || !total.is_multiple_of(4) {
+        let total = self.u32(&head[4..]) as usize;
+        if total < HEAD || !total.is_multiple_of(4) {
             return Err(damaged("its length is less than 12 or no multiple of 4"));
         }
-        if total > rest.len() {
-            return Err(short(total));
+        Ok((self.u32(head), total))
+    }
+
+    /// Checks the last 4 bytes of the block at `at`, which repeat its length.
+    pub(crate) fn tail(&self, at: u64, total: usize, tail: &[u8]) -> Result<(), Error> {
+        if self.u32(tail) as usize == total {
+            return Ok(());
         }
-        if self.u32(&rest[total - 4..]) as usize != total {
-            return Err(damaged("its two lengths differ"));
-        }
-        let body = &rest[8..total - 4];
+        Err(Error::Damaged { at, what: "its two lengths differ" })
+    }
+
+    /// What a block says whose type is `kind`. `body` is all between its lengths.
+    pub(crate) fn record<'a>(
+        &mut self,
+        kind: u32,
+        body: &'a [u8],
+    ) -> Result<Record<'a>, &'static str> {
         let record = match kind {
             SECTION_HEADER => self.section(body),
             INTERFACE_DESCRIPTION => self.interface(body),
-            ENHANCED_PACKET => self.packet(body),
+            ENHANCED_PACKET => self.packet(body).map(Record::Packet),
             SIMPLE_PACKET => self.simple(body),
             INTERFACE_STATISTICS => self.statistics(body),
             other => Ok(Record::Other(other)),
-        };
-        let record = record.map_err(damaged)?;
+        }?;
         match &record {
             Record::Section(_) => self.snaplen = None,
             Record::Interface(interface) => _ = self.snaplen.get_or_insert(interface.snaplen),
             _ => {}
         }
-        self.at += total;
         Ok(record)
     }
 
-    fn section(&self, body: &'a [u8]) -> Result<Record<'a>, &'static str> {
+    /// The body of an obsolete packet block (appendix A), which differs from an enhanced one in
+    /// that its first word holds a shorter interface id and a count of drops.
+    pub(crate) fn obsolete<'a>(&self, body: &'a [u8]) -> Result<PacketBlock<'a>, &'static str> {
+        const UNKNOWN: u16 = 0xffff;
+        let packet = self.packet(body)?;
+        let dropped = match self.u16(&body[2..]) {
+            UNKNOWN => 0,
+            count => u64::from(count),
+        };
+        Ok(PacketBlock { interface: u32::from(self.u16(body)), dropped, ..packet })
+    }
+
+    /// `if_fcslen` of an interface description's body that [`Blocks::record`] took, in bytes; 0
+    /// where it is absent. The specification's text says bits and its example says bytes, so a
+    /// number too large for `epb_flags`, which counts bytes in four bits, is taken for bits.
+    pub(crate) fn fcs_len(&self, body: &[u8]) -> u32 {
+        let fcs = |(code, value): (u16, &[u8])| {
+            (code == option::IF_FCSLEN && value.len() == 1).then(|| u32::from(value[0]))
+        };
+        match self.options(&body[8..]).flatten().find_map(fcs).unwrap_or(0) {
+            bytes @ ..16 => bytes,
+            bits => bits / 8,
+        }
+    }
+
+    fn section<'a>(&self, body: &'a [u8]) -> Result<Record<'a>, &'static str> {
         if body.len() < 16 {
             return Err("a section header of less than 28 bytes");
         }
@@ -202,7 +286,7 @@ impl<'a> Reader<'a> {
         Ok(Record::Section(section))
     }
 
-    fn interface(&self, body: &'a [u8]) -> Result<Record<'a>, &'static str> {
+    fn interface<'a>(&self, body: &'a [u8]) -> Result<Record<'a>, &'static str> {
         if body.len() < 8 {
             return Err("an interface description of less than 20 bytes");
         }
@@ -237,7 +321,7 @@ impl<'a> Reader<'a> {
         Ok(Record::Interface(interface))
     }
 
-    fn packet(&self, body: &'a [u8]) -> Result<Record<'a>, &'static str> {
+    fn packet<'a>(&self, body: &'a [u8]) -> Result<PacketBlock<'a>, &'static str> {
         if body.len() < 20 {
             return Err("a packet block of less than 32 bytes");
         }
@@ -263,10 +347,10 @@ impl<'a> Reader<'a> {
                 _ => {}
             }
         }
-        Ok(Record::Packet(packet))
+        Ok(packet)
     }
 
-    fn simple(&self, body: &'a [u8]) -> Result<Record<'a>, &'static str> {
+    fn simple<'a>(&self, body: &'a [u8]) -> Result<Record<'a>, &'static str> {
         if body.len() < 4 {
             return Err("a simple packet block of less than 16 bytes");
         }
@@ -284,7 +368,7 @@ impl<'a> Reader<'a> {
         }))
     }
 
-    fn statistics(&self, body: &'a [u8]) -> Result<Record<'a>, &'static str> {
+    fn statistics<'a>(&self, body: &'a [u8]) -> Result<Record<'a>, &'static str> {
         if body.len() < 12 {
             return Err("a statistics block of less than 24 bytes");
         }
@@ -315,7 +399,7 @@ impl<'a> Reader<'a> {
     }
 
     /// The options of a block, up to the end mark or the block's end.
-    fn options(
+    fn options<'a>(
         &self,
         mut bytes: &'a [u8],
     ) -> impl Iterator<Item = Result<(u16, &'a [u8]), &'static str>> {
@@ -340,17 +424,4 @@ impl<'a> Reader<'a> {
 
 fn text(value: &[u8]) -> String {
     String::from_utf8_lossy(value).into_owned()
-}
-
-impl<'a> Iterator for Reader<'a> {
-    type Item = Result<Record<'a>, Error>;
-
-    fn next(&mut self) -> Option<Self::Item> {
-        if self.failed || self.at == self.data.len() {
-            return None;
-        }
-        let record = self.block();
-        self.failed = record.is_err();
-        Some(record)
-    }
 }

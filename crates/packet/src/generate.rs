@@ -1,0 +1,222 @@
+//! What a generator is to send, as plain tables: `traffic` fills them from a workload, and whoever sends
+//! (user space frame by frame, or a BPF program) makes packets of them.
+//!
+//! The meaning of each table is in `docs/FORMAT.md`, "Generated packets". Both makers must agree on every
+//! byte.
+
+/// Bytes of a frame that a maker may write as headers, before the payload.
+pub const MAX_HEADERS: usize = 160;
+/// Bytes of random filler that payloads are cut from, a power of two.
+pub const FILLER_BYTES: usize = 1 << 20;
+/// Numbered payloads begin with identity, send time and checksum.
+pub const TAG_BYTES: usize = 18;
+/// Payloads that are shorter begin with the lower half of the sequence number and a checksum.
+pub const SHORT_TAG_BYTES: usize = 6;
+/// Bits of the sequence number in a packet's identity; the stream has the rest.
+pub const SEQUENCE_BITS: u32 = 40;
+/// Streams of a run at most.
+pub const MAX_STREAMS: u32 = 1 << (64 - SEQUENCE_BITS);
+
+/// A column of an alias table: two outcomes, and where in 2³² the first ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(C)]
+pub struct Column {
+    pub threshold: u32,
+    pub own: u32,
+    pub other: u32,
+}
+
+impl Column {
+    /// The outcome for a random number: its lower half chooses the column, its upper half
+    /// one of the two outcomes there.
+    pub fn pick(columns: &[Self], random: u64) -> u32 {
+        let low = random & 0xffff_ffff;
+        let column = &columns[((low * columns.len() as u64) >> 32) as usize];
+        if ((random >> 32) as u32) < column.threshold { column.own } else { column.other }
+    }
+}
+
+/// What stands between the outer Ethernet header and the packet of the flow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Tunnel {
+    None,
+    /// RFC 7348, over IPv4.
+    Vxlan,
+    /// RFC 2784, over IPv4.
+    Gre,
+}
+
+/// Transport of a flow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Transport {
+    Udp,
+    Tcp,
+    /// Echo requests.
+    Icmp,
+}
+
+impl Transport {
+    /// Length of its header.
+    pub const fn header_len(self) -> usize {
+        match self {
+            Self::Tcp => 20,
+            Self::Udp | Self::Icmp => 8,
+        }
+    }
+
+    /// Its number in the IP header.
+    pub const fn number(self, ipv6: bool) -> u8 {
+        match self {
+            Self::Udp => 17,
+            Self::Tcp => 6,
+            Self::Icmp if ipv6 => 58,
+            Self::Icmp => 1,
+        }
+    }
+}
+
+/// One flow, with what of its checksums does not change from packet to packet. Addresses are as they
+/// stand in the packet; an IPv4 address takes the first four bytes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Flow {
+    /// Its number in the whole run.
+    pub stream: u32,
+    pub source: [u8; 16],
+    pub destination: [u8; 16],
+    /// ICMP: the identifier.
+    pub source_port: u16,
+    pub destination_port: u16,
+    pub transport: Transport,
+    /// Source port of the tunnel's UDP header (RFC 7348, section 5: entropy for load balancing).
+    pub tunnel_port: u16,
+    /// TCP's sequence number of the first packet, and its acknowledgement number.
+    pub tcp_sequence: u32,
+    pub tcp_acknowledgement: u32,
+    /// [`Sum`] of the IPv4 header with zeros for length, identification and checksum.
+    pub header_sum: u16,
+    /// [`Sum`] of the pseudo header without its length and of the transport header without
+    /// length, sequence number and checksum.
+    pub transport_sum: u16,
+}
+
+/// Headers that all packets of a run share, up to the transport header, with zeros where a packet's own values go.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Headers {
+    pub bytes: Vec<u8>,
+    /// Where the outer IPv4 header begins, if there is a tunnel.
+    pub outer_ip_at: usize,
+    /// Where the IP header of the flow begins.
+    pub ip_at: usize,
+    pub tunnel: Tunnel,
+    pub ipv6: bool,
+}
+
+impl Headers {
+    /// Where the transport header begins.
+    pub fn transport_at(&self) -> usize {
+        self.bytes.len()
+    }
+}
+
+/// How long the packets are.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Sizes {
+    /// Drawn: outcomes of the columns are lengths.
+    Drawn(Vec<Column>),
+    /// In this order, from `first` on in steps of `step`, over and over.
+    Sequence { sizes: Vec<u16>, first: u64, step: u64 },
+}
+
+/// All that decides the bytes of one sender's packets but the send time.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// Of this sender: what is drawn.
+    pub seed: u64,
+    /// Of the run: where in the filler a payload begins.
+    pub payload_seed: u64,
+    pub headers: Headers,
+    pub flows: Vec<Flow>,
+    /// How flows are drawn: outcomes are indexes into `flows`. `None`: each as often as any.
+    pub shares: Option<Vec<Column>>,
+    pub sizes: Sizes,
+    /// The longest frame that `sizes` has.
+    pub longest: u16,
+    /// The flow that comes every so often beside the others.
+    pub mark: Option<Flow>,
+    /// [`FILLER_BYTES`] and as many more as the longest frame has.
+    pub filler: Vec<u8>,
+}
+
+/// Fractions of a nanosecond in which gaps are kept: 2⁻²⁰.
+pub const GAP_PARTS: u32 = 20;
+
+/// Packets at a constant rate: of packets, or of bits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pace {
+    /// From one packet to the next, in 2⁻²⁰ ns.
+    pub gap: u64,
+    /// And so much more for each byte of the packet.
+    pub gap_per_byte: u64,
+    /// From the start to the first packet, so that several senders take turns.
+    pub lead_ns: u64,
+}
+
+/// When a sender stops; 0: never for this reason.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Limits {
+    pub packets: u64,
+    pub duration_ns: u64,
+}
+
+/// How long after its end a run of limited time may still send what was due before.
+pub const LATE_NS: u64 = 10_000_000;
+
+/// A ones' complement sum, as in RFC 1071, of 16-bit words in this machine's byte order, in which it
+/// comes out in that order too (section 2 (B)).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Sum(u32);
+
+impl Sum {
+    /// With a word that is written in network byte order.
+    pub fn word(self, value: u16) -> Self {
+        self.native(value.to_be())
+    }
+
+    /// With a word or a folded sum in this machine's byte order.
+    pub fn native(self, value: u16) -> Self {
+        // 65,536 of them fit.
+        Self(self.0 + u32::from(value))
+    }
+
+    /// With bytes, which begin at an even offset; a last odd one is padded with zero.
+    pub fn bytes(self, bytes: &[u8]) -> Self {
+        let (words, odd) = bytes.as_chunks::<2>();
+        let last = odd.first().map_or(0, |&b| u16::from_ne_bytes([b, 0]));
+        words.iter().fold(self.native(last), |sum, &w| {
+            Self(sum.fold().into()).native(u16::from_ne_bytes(w))
+        })
+    }
+
+    pub fn fold(self) -> u16 {
+        let once = (self.0 & 0xffff) + (self.0 >> 16);
+        ((once & 0xffff) + (once >> 16)) as u16
+    }
+
+    /// What stands in the header, as it lies in memory.
+    pub fn checksum(self) -> [u8; 2] {
+        (!self.fold()).to_ne_bytes()
+    }
+}
+
+/// Sums of the filler up to every second byte, modulo 65,535: the sum of any piece is a difference of two.
+pub fn filler_sums(filler: &[u8]) -> Vec<u16> {
+    let (words, _) = filler.as_chunks::<2>();
+    let mut sum = 0u32;
+    let mut sums = Vec::with_capacity(words.len() + 1);
+    sums.push(0);
+    for &word in words {
+        sum = (sum + u32::from(u16::from_ne_bytes(word))) % 0xffff;
+        sums.push(sum as u16);
+    }
+    sums
+}

@@ -1,0 +1,190 @@
+//! Which packets does a capture file hold? Answered for pcap and pcapng, for files of any size,
+//! from anything that can be read: a file, a pipe, a decompressor.
+//!
+//! The source is read once, in large pieces, into one window of 256 KiB. A packet borrows from
+//! the window and nothing is copied; so [`Reader::next_packet`] lends, and is no iterator. The
+//! window grows only for a packet that does not fit, and no length in the file can make it grow
+//! past 16 MiB, or at all before the bytes have come. Blocks of pcapng that no packet depends on
+//! are passed over however large they are.
+//!
+//! [`crate::pcapng::Reader`] is for pcapng that lies in memory, and gives every block. Both
+//! understand a block with the same code.
+
+use std::io::{self, Read};
+use std::ops::Range;
+
+use crate::link::LinkType;
+use crate::pcapng::SECTION_HEADER;
+
+mod pcap;
+mod pcapng;
+mod window;
+
+use pcap::Pcap;
+use pcapng::Pcapng;
+use window::Window;
+
+/// No block that must stand in memory is longer, and no pcap record captured more; libpcap has
+/// the same limit for pcapng.
+const MAX_LEN: usize = 16 << 20;
+
+/// A packet of a capture file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Packet<'a> {
+    /// UTC; `None` where the file has no time for it, or one that does not fit.
+    pub time_ns: Option<i64>,
+    pub link: LinkType,
+    /// Bytes of the link-layer frame on the wire as the file says, without FCS.
+    pub original_len: u32,
+    /// What was captured of the frame, without FCS.
+    pub frame: &'a [u8],
+    /// Counted over all sections of the file, from 0; always 0 in pcap.
+    pub interface: u32,
+    /// `epb_flags`; 0 where there are none, and in pcap.
+    pub flags: u32,
+    /// Packets lost between this one and the one before it on the same interface, where the file
+    /// says so.
+    pub dropped: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Format {
+    Pcap,
+    Pcapng,
+}
+
+/// Why a capture file could not be read, or not further. Offsets count from the file's beginning.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// the source failed
+    #[error("cannot read: {0}")]
+    Io(io::Error),
+    /// there is not a single byte
+    #[error("empty: a capture file has at least a header")]
+    Empty,
+    /// the first bytes are no capture file's
+    #[error("neither pcap nor pcapng: it begins with neither's magic number")]
+    Neither,
+    /// the file ends within the header, block or record at `at`
+    #[error("cut short: what begins at byte {at} needs {needed} bytes, {have} are there")]
+    CutShort { at: u64, needed: u64, have: u64 },
+    /// the block or record at `at` contradicts itself or what stands before it
+    #[error("damaged at byte {at}: {what}")]
+    Damaged { at: u64, what: &'static str },
+    /// the file may be good, but is of a kind that cannot be read
+    #[error("cannot be read from byte {at} on: {what}")]
+    Unsupported { at: u64, what: &'static str },
+}
+
+impl From<crate::pcapng::Error> for Error {
+    fn from(error: crate::pcapng::Error) -> Self {
+        use crate::pcapng::Error as E;
+        match error {
+            E::NotPcapng => Self::Neither,
+            E::CutShort { at, needed, have } => Self::CutShort { at, needed, have },
+            E::Damaged { at, what } => Self::Damaged { at, what },
+        }
+    }
+}
+
+/// Whether bytes that begin a file are a capture file's. Only the first 4 count; fewer are not.
+pub fn looks_like_trace(first: &[u8]) -> bool {
+    first.first_chunk().is_some_and(|first| is_section_header(*first) || pcap::is_magic(*first))
+}
+
+/// The section header's type reads the same in both byte orders.
+fn is_section_header(first: [u8; 4]) -> bool {
+    u32::from_ne_bytes(first) == SECTION_HEADER
+}
+
+/// Reads the packets of a pcap or pcapng file one after the other.
+pub struct Reader<R> {
+    window: Window<R>,
+    file: File,
+    failed: bool,
+}
+
+enum File {
+    Pcap(Pcap),
+    Pcapng(Pcapng),
+}
+
+/// A packet that stands in the window.
+struct Found {
+    /// Of the block or record, which begins the window.
+    len: usize,
+    /// Within the block or record.
+    frame: Range<usize>,
+    time_ns: Option<i64>,
+    link: LinkType,
+    original_len: u32,
+    interface: u32,
+    flags: u32,
+    dropped: u64,
+}
+
+impl<R: Read> Reader<R> {
+    /// Reads the magic number, and the header of a pcap file. `source` needs no buffer of its own.
+    pub fn new(source: R) -> Result<Self, Error> {
+        let mut window = Window::new(source);
+        window.fill(4)?;
+        let Some(first) = window.bytes().first_chunk() else {
+            return Err(if window.bytes().is_empty() { Error::Empty } else { Error::Neither });
+        };
+        let file = if is_section_header(*first) {
+            File::Pcapng(Pcapng::default())
+        } else if pcap::is_magic(*first) {
+            File::Pcap(Pcap::begin(&mut window)?)
+        } else {
+            return Err(Error::Neither);
+        };
+        Ok(Self { window, file, failed: false })
+    }
+
+    pub fn format(&self) -> Format {
+        match self.file {
+            File::Pcap(_) => Format::Pcap,
+            File::Pcapng(_) => Format::Pcapng,
+        }
+    }
+
+    /// Where the last good block or record ends and the next one begins, in bytes from the
+    /// file's beginning.
+    pub fn offset(&self) -> u64 {
+        self.window.taken()
+    }
+
+    /// The next packet; `None` where the file ends behind a whole block or record.
+    ///
+    /// A fault is told once, after all packets before it. Every call after it gives `None`.
+    pub fn next_packet(&mut self) -> Result<Option<Packet<'_>>, Error> {
+        if self.failed {
+            return Ok(None);
+        }
+        let found = match &mut self.file {
+            File::Pcap(pcap) => pcap.next(&mut self.window),
+            File::Pcapng(pcapng) => pcapng.next(&mut self.window),
+        };
+        self.failed = found.is_err();
+        let Some(found) = found? else {
+            return Ok(None);
+        };
+        let block = self.window.take(found.len);
+        Ok(Some(Packet {
+            time_ns: found.time_ns,
+            link: found.link,
+            original_len: found.original_len,
+            frame: &block[found.frame],
+            interface: found.interface,
+            flags: found.flags,
+            dropped: found.dropped,
+        }))
+    }
+}
+
+/// How much of `captured` bytes stays, and the length on the wire, without an FCS of `fcs` bytes.
+/// What was captured holds FCS only as far as it reaches into the frame's last bytes.
+fn without_fcs(captured: usize, original_len: u32, fcs: u32) -> (usize, u32) {
+    let end = captured.max(original_len as usize).saturating_sub(fcs as usize);
+    (captured.min(end), original_len.saturating_sub(fcs))
+}

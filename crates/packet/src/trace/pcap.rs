@@ -1,0 +1,140 @@
+//! pcap, as in pcap-savefile(5): a header for the file, then a record for each packet.
+
+use std::io::Read;
+
+use super::window::Window;
+use super::{Error, Found, MAX_LEN, without_fcs};
+use crate::link::LinkType;
+
+const MICROSECONDS: u32 = 0xa1b2_c3d4;
+const NANOSECONDS: u32 = 0xa1b2_3c4d;
+/// Of Linux 2.x with Alexey Kuznetsov's patches: microseconds, and 8 bytes more in each record.
+const PATCHED: u32 = 0xa1b2_cd34;
+
+const HEADER: usize = 24;
+const RECORD: usize = 16;
+const PATCHED_RECORD: usize = 24;
+
+/// libpcap's MAXIMUM_SNAPLEN. A record may be as long even where the file's own snap length is
+/// less, since some writers get that wrong.
+const SNAPLEN: u32 = 262_144;
+
+/// Of the field that holds the link type: bit 26 says that frames end in an FCS, bits 28-31 of
+/// how many 16-bit words.
+const FCS_KNOWN: u32 = 1 << 26;
+const FCS_SHIFT: u32 = 28;
+
+/// Which of a record's two lengths comes first: versions before 2.3 wrote the original length
+/// first, and version 2.3 did so on some systems.
+enum Lengths {
+    CapturedFirst,
+    OriginalFirst,
+    Unsure,
+}
+
+/// Whether the four bytes are a pcap file's first.
+pub(super) fn is_magic(first: [u8; 4]) -> bool {
+    order(first).is_some()
+}
+
+/// The magic number in this machine's byte order, and whether the file's is the other.
+fn order(first: [u8; 4]) -> Option<(u32, bool)> {
+    let magic = u32::from_ne_bytes(first);
+    let known = |m: u32| matches!(m, MICROSECONDS | NANOSECONDS | PATCHED);
+    match (known(magic), known(magic.swap_bytes())) {
+        (true, _) => Some((magic, false)),
+        (_, true) => Some((magic.swap_bytes(), true)),
+        _ => None,
+    }
+}
+
+pub(super) struct Pcap {
+    swapped: bool,
+    record: usize,
+    lengths: Lengths,
+    /// Of the fraction of a second in a record's time.
+    unit_ns: i64,
+    link: LinkType,
+    fcs: u32,
+    /// More than this was not captured of any packet.
+    max: u32,
+}
+
+impl Pcap {
+    /// Reads the file's header.
+    pub(super) fn begin<R: Read>(window: &mut Window<R>) -> Result<Self, Error> {
+        if !window.fill(HEADER)? {
+            return Err(window.short(HEADER));
+        }
+        let header = window.take(HEADER);
+        let first = [header[0], header[1], header[2], header[3]];
+        let (magic, swapped) = order(first).ok_or(Error::Neither)?;
+        let version = half(swapped, &header[4..]);
+        if version != 2 {
+            return Err(Error::Unsupported { at: 4, what: "a version of pcap other than 2" });
+        }
+        let link = word(swapped, &header[20..]);
+        Ok(Self {
+            swapped,
+            record: if magic == PATCHED { PATCHED_RECORD } else { RECORD },
+            lengths: match half(swapped, &header[6..]) {
+                ..3 => Lengths::OriginalFirst,
+                3 => Lengths::Unsure,
+                4.. => Lengths::CapturedFirst,
+            },
+            unit_ns: if magic == NANOSECONDS { 1 } else { 1000 },
+            link: LinkType(link as u16),
+            fcs: if link & FCS_KNOWN == 0 { 0 } else { 2 * (link >> FCS_SHIFT) },
+            max: word(swapped, &header[16..]).clamp(SNAPLEN, MAX_LEN as u32),
+        })
+    }
+
+    pub(super) fn next<R: Read>(&self, window: &mut Window<R>) -> Result<Option<Found>, Error> {
+        if !window.fill(self.record)? {
+            let ended = window.bytes().is_empty();
+            return if ended { Ok(None) } else { Err(window.short(self.record)) };
+        }
+        let header = &window.bytes()[..self.record];
+        let number = |at: usize| word(self.swapped, &header[at..]);
+        let (captured, original_len) = self.lengths(number(8), number(12));
+        if captured > self.max {
+            let what = "a record of more bytes than the snap length lets be captured";
+            return Err(Error::Damaged { at: window.taken(), what });
+        }
+        let time_ns = i64::from(number(0)) * 1_000_000_000 + i64::from(number(4)) * self.unit_ns;
+        let len = self.record + captured as usize;
+        if !window.fill(len)? {
+            return Err(window.short(len));
+        }
+        let (kept, original_len) = without_fcs(captured as usize, original_len, self.fcs);
+        Ok(Some(Found {
+            len,
+            frame: self.record..self.record + kept,
+            time_ns: Some(time_ns),
+            link: self.link,
+            original_len,
+            interface: 0,
+            flags: 0,
+            dropped: 0,
+        }))
+    }
+
+    /// (captured, original), from a record's lengths in their order in the file.
+    fn lengths(&self, first: u32, second: u32) -> (u32, u32) {
+        match self.lengths {
+            Lengths::CapturedFirst => (first, second),
+            Lengths::OriginalFirst => (second, first),
+            Lengths::Unsure => (first.min(second), first.max(second)),
+        }
+    }
+}
+
+fn half(swapped: bool, b: &[u8]) -> u16 {
+    let v = u16::from_ne_bytes([b[0], b[1]]);
+    if swapped { v.swap_bytes() } else { v }
+}
+
+fn word(swapped: bool, b: &[u8]) -> u32 {
+    let v = u32::from_ne_bytes([b[0], b[1], b[2], b[3]]);
+    if swapped { v.swap_bytes() } else { v }
+}
