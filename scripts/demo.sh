@@ -1,7 +1,11 @@
 #!/usr/bin/env bash
 # Shows tapdeck at work: two network namespaces joined by a cable (a veth pair), real programs
 # talking across it, and tapdeck recording one end at two hooks at once, beside tcpdump. Then every
-# frame that tapdeck stored is compared with tcpdump's file. Exits with 1 if a single one differs.
+# frame that tapdeck stored is compared with tcpdump's file.
+# After that tapdeck itself sends: packets of the lengths that it has just seen, numbered, so that each
+# one that was recorded can be held against the one that was sent: at a steady pace, with faults planted
+# in the recording, and as fast as it goes.
+# Exits with 1 if a single frame differs, or if a packet is missing that nobody says was dropped.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -17,6 +21,11 @@ VLAN=42
 NAME=tape.example # what dnsmasq answers for
 DNSMASQ_OPTIONS=(--keep-in-foreground --conf-file=/dev/null --no-resolv --no-hosts --user=root --pid-file
     "--address=/$NAME/192.0.2.1" "--address=/$NAME/2001:db8::1")
+
+# What is generated: many flows, the first of them the busiest.
+WORKLOAD=(--flows 1000 --zipf 1.1 --proto "udp,tcp,icmp" --vlan "$VLAN")
+PACKETS=200000
+PACE=40kpps # about 60 MB/s for the disk
 
 dir=
 has_vlan=no
@@ -213,8 +222,12 @@ frames_from() {
 
 count() { wc -l <"$dir/$1"; }
 
-# The number that tapdeck itself gave in its last statistics.
-captured() { tail -n 1 "$dir/$1.json" | python3 -c 'import json, sys; print(json.load(sys.stdin)["captured"])'; }
+# figure KEY: of the JSON object on standard input.
+figure() { python3 -c 'import json, sys; print(json.load(sys.stdin)[sys.argv[1]])' "$1"; }
+
+# A number that a recorder gave in its last statistics, which it writes once a second.
+counted() { tail -n 1 "$dir/$1.json" | figure "$2"; }
+captured() { counted "$1" captured; }
 
 compare() {
     local tool total same=yes
@@ -261,6 +274,82 @@ show_vlan() {
     tshark -r "$dir/xdp.pcapng" -n -Y "vlan.id == $VLAN && ip" -T fields -E separator=, \
         -e frame.number -e vlan.id -e ip.src -e ip.dst -e _ws.col.Info 2>>"$dir/tshark.log" \
         | sed -n '1s/\(.*\),\(.*\),\(.*\),\(.*\),\(.*\)/for example at xdp: frame \1, tag \2, \3 > \4, \5/p'
+}
+
+# The cable carries nothing now but what is generated: no addresses, no neighbours to look for.
+plug_in_again() {
+    on_client sysctl -qw net.ipv6.conf.all.disable_ipv6=1
+    ip -n "$CLIENT" link set cable up
+    wait_for "the link" has_link
+}
+
+# Whether a recorder has seen nothing new between its last two statistics.
+is_quiet() { tail -n 2 "$dir/$1.json" | cut -d , -f 1 | uniq -d | grep -q 'seen.*[1-9]'; }
+
+# generate NAME OPTION...: the client sends, the server records into the store NAME.
+generate() {
+    local name=$1
+    shift
+    start "$SERVER" "$name" "$tapdeck" record -i cable --hook xdp --deliver consume \
+        --dir "$dir/$name" --stats-json "$dir/$name.json"
+    wait_for "tapdeck at xdp" says "$name" 'recording cable'
+    on_client "$tapdeck" gen -i cable --size "dist:$dir/real.dist" "${WORKLOAD[@]}" --count $PACKETS \
+        --json "$dir/$name.sent" "$@"
+    wait_for "the last packet" is_quiet "$name"
+    stop_all
+    grep ' seen = ' "$dir/$name.log"
+}
+
+# check RECORDING SENT: prints what came back of what was sent, and keeps the figures as `found`. Faults
+# are not the end of it: some are planted.
+check() {
+    local question=("$tapdeck" check-traffic "$dir/$1" --sent "$dir/$2.sent" --streams 5)
+    "${question[@]}" --json >"$dir/found" 2>"$dir/check.log" || true
+    [[ -s "$dir/found" ]] || fail "$(cat "$dir/check.log")"
+    "${question[@]}" 2>/dev/null || true
+}
+
+# expect KEY NUMBER...: whether the judge found just that.
+expect() {
+    local got
+    while (($#)); do
+        got=$(figure "$1" <"$dir/found")
+        [[ $got == "$2" ]] || differ "$1: $got, and not $2"
+        shift 2
+    done
+}
+
+differ() {
+    echo "NO: $*"
+    verdict=1
+}
+
+# In a copy of the recording: one packet taken out, one doubled, one spoilt from its 500th byte on.
+plant_faults() {
+    local out double spoil
+    mergecap -w "$dir/copy.pcapng" "$dir"/paced/*.pcapng
+    read -r out double spoil < <(tshark -r "$dir/copy.pcapng" -n -c 2000 -Y 'frame.len > 1000' -T fields \
+        -e frame.number 2>>"$dir/tshark.log" | sed -n '100p;200p;300p' | paste -s -d ' ')
+    editcap "$dir/copy.pcapng" "$dir/rest.pcapng" "$out" "$spoil"
+    editcap -r "$dir/copy.pcapng" "$dir/double.pcapng" "$double"
+    editcap -r -E 1 -o 500 "$dir/copy.pcapng" "$dir/spoilt.pcapng" "$spoil" >>"$dir/tshark.log" 2>&1
+    mergecap -w "$dir/planted.pcapng" "$dir"/{rest,double,spoilt}.pcapng
+    echo "editcap  packet $out taken out, packet $double doubled, packet $spoil spoilt"
+}
+
+# What three say of a run must add up: the sender, the recorder, and the judge, who has only the store.
+balance() {
+    local sent seen stored arrived lost
+    sent=$(figure sent <"$dir/$1.sent")
+    seen=$(counted "$1" seen)
+    stored=$(captured "$1")
+    arrived=$(figure arrived <"$dir/found")
+    lost=$(figure lost <"$dir/found")
+    printf '\n%-12s %10s %10s %10s\n' '' packets stored missing
+    printf '%-12s %10d\n' sender "$sent"
+    printf '%-12s %10d %10d %10d\n' recorder "$seen" "$stored" $((seen - stored)) \
+        judge $((arrived + lost)) "$arrived" "$lost"
+    ((sent == seen && sent == arrived + lost && stored == arrived)) || differ "the three do not agree"
 }
 
 ((EUID == 0)) || fail "it makes network namespaces and records them: run it as root"
@@ -320,11 +409,36 @@ show_vlan
 title "What was recorded at tcx, by tshark"
 tshark -q -n -r "$dir/tcx.pcapng" -z io,phs -z conv,ip 2>>"$dir/tshark.log" | grep -v '^=*$'
 
+title "How long packets are: learnt from what was recorded at xdp"
+"$tapdeck" dist "$dir/xdp.pcapng" -o "$dir/real.dist" --top 5
+
+title "Plugged in again: tapdeck sends packets of such lengths, at $PACE, and records them on the far end"
+plug_in_again
+generate paced --rate $PACE
+
+title "The judge: the store against what was sent, packet by packet"
+check paced paced
+expect intact "$(figure sent <"$dir/paced.sent")" lost 0 repeated 0 reordered 0 damaged 0
+echo
+"$tapdeck" dist "$dir"/paced/*.pcapng -o "$dir/generated.dist" --top 5
+
+title "Would the judge notice? Three faults planted in a copy"
+plant_faults
+check planted.pcapng paced
+expect lost 1 repeated 1 reordered 0 damaged 1
+
+title "As fast as it goes: what the recorder cannot keep, it counts"
+generate flat-out --rate max
+check flat-out flat-out >"$dir/flat-out.txt"
+balance flat-out
+expect repeated 0 reordered 0 damaged 0
+
 title "Done"
-((verdict == 0)) || fail "tapdeck and tcpdump differ: see NO above"
+((verdict == 0)) || fail "not all is as it must be: see NO above"
 cat <<END
-Both stores hold what tcpdump saw, byte for byte. They were in a temporary directory, which is removed
-with the cable. To record for real, until Ctrl-C, and keep at most 10 GiB:
+The first two stores hold what tcpdump saw, byte for byte; of what tapdeck sent, every packet was stored or
+counted as dropped. All was in a temporary directory, which is removed with the cable. To record for real,
+until Ctrl-C, and keep at most 10 GiB:
 
     target/release/tapdeck record -i eth0 --dir /var/tape --keep-bytes 10GiB
 END

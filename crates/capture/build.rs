@@ -17,7 +17,7 @@ fn main() {
         .and_then(|o| String::from_utf8(o.stdout).ok())
         .map(|s| format!("/usr/include/{}", s.trim()))
         .unwrap_or_default();
-    for program in ["record", "transmit"] {
+    for program in ["record", "transmit", "generate"] {
         let source = format!("bpf/{program}.bpf.c");
         libbpf_cargo::SkeletonBuilder::new()
             .source(&source)

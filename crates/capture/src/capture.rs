@@ -300,12 +300,7 @@ impl Capture {
     /// What the device has counted since [`Capture::start`]. Where the device is gone, up to when it
     /// was last seen.
     pub fn nic(&self) -> NicCounters {
-        let now = self.interface.counters.since(self.nic_start);
-        NicCounters {
-            rx_packets: self.nic_gone.rx_packets + now.rx_packets,
-            rx_missed: self.nic_gone.rx_missed + now.rx_missed,
-            tx_packets: self.nic_gone.tx_packets + now.tx_packets,
-        }
+        self.nic_gone + self.interface.counters.since(self.nic_start)
     }
 
     /// Reads the device's counters anew.

@@ -4,6 +4,7 @@
 //! show another one's.
 
 use std::io;
+use std::ops::Add;
 
 use netlink_packet_route::RouteNetlinkMessage;
 use netlink_packet_route::address::{AddressAttribute, AddressMessage};
@@ -12,7 +13,8 @@ use netlink_packet_route::link::{
 };
 use tapdeck_packet::link::LinkType;
 
-use crate::netlink::ask;
+use crate::netlink::{self, ask};
+use crate::sys::kernel;
 
 /// An interface as it was when it was looked up.
 #[derive(Clone, Debug)]
@@ -38,6 +40,10 @@ pub struct NicCounters {
     pub rx_packets: u64,
     pub rx_missed: u64,
     pub tx_packets: u64,
+    pub tx_bytes: u64,
+    /// Packets that were to be sent and were not. One that is sent after all, later, may stand here
+    /// for each time that there was no room for it.
+    pub tx_dropped: u64,
 }
 
 impl NicCounters {
@@ -48,6 +54,22 @@ impl NicCounters {
             rx_packets: grown(self.rx_packets, before.rx_packets),
             rx_missed: grown(self.rx_missed, before.rx_missed),
             tx_packets: grown(self.tx_packets, before.tx_packets),
+            tx_bytes: grown(self.tx_bytes, before.tx_bytes),
+            tx_dropped: grown(self.tx_dropped, before.tx_dropped),
+        }
+    }
+}
+
+impl Add for NicCounters {
+    type Output = Self;
+
+    fn add(self, other: Self) -> Self {
+        Self {
+            rx_packets: self.rx_packets + other.rx_packets,
+            rx_missed: self.rx_missed + other.rx_missed,
+            tx_packets: self.tx_packets + other.tx_packets,
+            tx_bytes: self.tx_bytes + other.tx_bytes,
+            tx_dropped: self.tx_dropped + other.tx_dropped,
         }
     }
 }
@@ -150,6 +172,21 @@ impl Interface {
         i
     }
 
+    /// The speed of its link in Mbit/s; `None` where nobody knows. (A veth pair says 10000, and is
+    /// not held to it.)
+    pub fn speed_mbit(&self) -> io::Result<Option<u32>> {
+        netlink::speed_mbit(self.index)
+    }
+
+    /// Whether it sends what XDP programs redirect to it, at this moment: a veth does while its
+    /// other end has an XDP program or GRO. `None` where the kernel does not say (before 6.3).
+    pub fn takes_redirected_frames(&self) -> Option<bool> {
+        const NETDEV_XDP_ACT_NDO_XMIT: u64 = 1 << 2;
+        // Kernels that do not say give no features, as do drivers that have none.
+        let state = kernel::xdp_state(self.index).ok()?;
+        netlink::knows_devices().then_some(state.features & NETDEV_XDP_ACT_NDO_XMIT != 0)
+    }
+
     /// Whether an IPv4 or IPv6 address other than a link-local one is configured on it.
     pub fn has_address(&self) -> Result<bool, Error> {
         let answers = ask(RouteNetlinkMessage::GetAddress(AddressMessage::default()), true)?;
@@ -170,6 +207,12 @@ impl Interface {
 
 impl From<&Stats64> for NicCounters {
     fn from(s: &Stats64) -> Self {
-        Self { rx_packets: s.rx_packets, rx_missed: s.rx_missed_errors, tx_packets: s.tx_packets }
+        Self {
+            rx_packets: s.rx_packets,
+            rx_missed: s.rx_missed_errors,
+            tx_packets: s.tx_packets,
+            tx_bytes: s.tx_bytes,
+            tx_dropped: s.tx_dropped,
+        }
     }
 }

@@ -14,6 +14,7 @@ pub mod interface;
 mod netlink;
 pub mod probe;
 pub mod ring;
+mod route;
 mod socket;
 mod sys;
 pub mod transmit;

@@ -1,4 +1,5 @@
-//! Questions to the kernel over netlink(7): rtnetlink dumps, and the generic family `netdev`.
+//! Questions to the kernel over netlink(7): rtnetlink dumps, and the generic families `netdev` and
+//! `ethtool`.
 
 use std::io;
 
@@ -61,15 +62,47 @@ pub fn rx_metadata(ifindex: u32) -> RxMetadata {
 
 /// Whether this kernel has the family, and so tells what drivers can do (since 6.3).
 pub fn knows_devices() -> bool {
-    netdev_family().is_ok()
+    family("netdev").is_ok()
 }
 
-fn netdev_family() -> io::Result<u16> {
+/// Asks for a link's speed in Mbit/s. `None` where there is no such thing, or the kernel does not
+/// know it: the link is down, or the driver or the kernel (before 5.6) cannot tell.
+pub fn speed_mbit(ifindex: u32) -> io::Result<Option<u32>> {
+    const ETHTOOL_MSG_LINKMODES_GET: u8 = 4;
+    const ETHTOOL_A_LINKMODES_HEADER: u16 = 1;
+    const ETHTOOL_A_HEADER_DEV_INDEX: u16 = 1;
+    const ETHTOOL_A_LINKMODES_SPEED: u16 = 5;
+    const NLA_F_NESTED: u16 = 1 << 15;
+    const SPEED_UNKNOWN: u32 = u32::MAX;
+
+    let mut device = Vec::from(8u16.to_ne_bytes());
+    device.extend(ETHTOOL_A_HEADER_DEV_INDEX.to_ne_bytes());
+    device.extend(ifindex.to_ne_bytes());
+    let header = ETHTOOL_A_LINKMODES_HEADER | NLA_F_NESTED;
+    let answer = family("ethtool")
+        .and_then(|ethtool| generic(ethtool, ETHTOOL_MSG_LINKMODES_GET, header, &device));
+    let modes = match answer {
+        Ok(modes) => modes,
+        Err(e) if matches!(e.raw_os_error(), Some(libc::EOPNOTSUPP | libc::ENOENT)) => {
+            return Ok(None);
+        }
+        Err(e) => return Err(e),
+    };
+    let speed = attribute(&modes, ETHTOOL_A_LINKMODES_SPEED).and_then(|s| s.try_into().ok());
+    Ok(speed.map(u32::from_ne_bytes).filter(|&s| s != 0 && s != SPEED_UNKNOWN))
+}
+
+/// The number of a generic family.
+///
+/// # Errors
+/// `ENOENT` where the kernel does not have it.
+fn family(name: &str) -> io::Result<u16> {
     const GENL_ID_CTRL: u16 = 16;
     const CTRL_CMD_GETFAMILY: u8 = 3;
     const CTRL_ATTR_FAMILY_ID: u16 = 1;
     const CTRL_ATTR_FAMILY_NAME: u16 = 2;
-    let family = generic(GENL_ID_CTRL, CTRL_CMD_GETFAMILY, CTRL_ATTR_FAMILY_NAME, b"netdev\0")?;
+    let name = [name.as_bytes(), &[0]].concat();
+    let family = generic(GENL_ID_CTRL, CTRL_CMD_GETFAMILY, CTRL_ATTR_FAMILY_NAME, &name)?;
     let id = attribute(&family, CTRL_ATTR_FAMILY_ID).and_then(|id| id.try_into().ok());
     id.map(u16::from_ne_bytes).ok_or_else(|| io::ErrorKind::NotFound.into())
 }
@@ -80,7 +113,7 @@ fn rx_metadata_bits(ifindex: u32) -> io::Result<u64> {
     const NETDEV_A_DEV_XDP_RX_METADATA_FEATURES: u16 = 5;
 
     let unknown = || io::Error::from(io::ErrorKind::NotFound);
-    let family = netdev_family()?;
+    let family = family("netdev")?;
     let device = generic(family, NETDEV_CMD_DEV_GET, NETDEV_A_DEV_IFINDEX, &ifindex.to_ne_bytes())?;
     let bits = attribute(&device, NETDEV_A_DEV_XDP_RX_METADATA_FEATURES).ok_or_else(unknown)?;
     Ok(u64::from_ne_bytes(bits.try_into().map_err(|_| unknown())?))
@@ -107,10 +140,12 @@ fn generic(family: u16, command: u8, attribute: u16, value: &[u8]) -> io::Result
     message[..4].copy_from_slice(&len.to_ne_bytes());
     socket.send(&message, 0)?;
     let (answer, _) = socket.recv_from_full()?;
-    let kind = answer.get(4..6).map(|k| u16::from_ne_bytes([k[0], k[1]]));
-    match answer.get(HEADERS..) {
-        Some(attributes) if kind != Some(NLMSG_ERROR) => Ok(attributes.to_vec()),
-        _ => Err(io::ErrorKind::Unsupported.into()),
+    match answer.get(4..6).map(|kind| u16::from_ne_bytes([kind[0], kind[1]])) {
+        Some(NLMSG_ERROR) => {
+            let code = answer.get(16..20).and_then(|code| code.try_into().ok());
+            Err(io::Error::from_raw_os_error(-code.map_or(-libc::EIO, i32::from_ne_bytes)))
+        }
+        _ => Ok(answer.get(HEADERS..).unwrap_or(&[]).to_vec()),
     }
 }
 

@@ -171,6 +171,15 @@ pub struct Limits {
 /// How long after its end a run of limited time may still send what was due before.
 pub const LATE_NS: u64 = 10_000_000;
 
+impl Limits {
+    /// Whether a sender that has made so many packets makes no other, which is due then. Times count from the start.
+    pub fn are_reached(&self, made: u64, now_ns: u64, due_ns: u64) -> bool {
+        let late = self.duration_ns.saturating_add(LATE_NS);
+        (self.packets > 0 && made >= self.packets)
+            || (self.duration_ns > 0 && (due_ns >= self.duration_ns || now_ns >= late))
+    }
+}
+
 /// A ones' complement sum, as in RFC 1071, of 16-bit words in this machine's byte order, in which it
 /// comes out in that order too (section 2 (B)).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -2,8 +2,13 @@
 //! and times.
 #![forbid(unsafe_code)]
 
+mod check_traffic;
+mod dist;
 mod flags;
+mod generate;
+mod interrupt;
 mod probe;
+mod progress;
 mod record;
 mod units;
 
@@ -26,6 +31,9 @@ fn main() -> ExitCode {
     let result = match cli.command {
         flags::Command::Record(flags) => record::run(*flags),
         flags::Command::Probe(flags) => probe::run(&flags),
+        flags::Command::CheckTraffic(flags) => check_traffic::run(&flags),
+        flags::Command::Dist(flags) => dist::run(&flags),
+        flags::Command::Gen(flags) => generate::run(&flags),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

@@ -26,6 +26,28 @@ pub enum AttachPoint {
     },
 }
 
+/// Runs an XDP program on copies of a frame and does with each what the program says
+/// (`BPF_F_TEST_XDP_LIVE_FRAMES`), `repeat` times or until a signal comes; in batches after which
+/// redirected frames leave.
+///
+/// # Errors
+/// As bpf(2), `BPF_PROG_TEST_RUN`: `EINTR` after a signal, `EINVAL` where the frame is too long or the kernel is
+/// before 5.18.
+pub fn run_live(program: BorrowedFd<'_>, frame: &[u8], repeat: u32, batch: u32) -> io::Result<()> {
+    // SAFETY: a structure of integers and pointers, for which all zeros are valid.
+    let mut opts: bpf::bpf_test_run_opts = unsafe { std::mem::zeroed() };
+    opts.sz = size_of_val(&opts) as _;
+    opts.data_in = frame.as_ptr().cast();
+    opts.data_size_in = frame.len() as u32;
+    opts.repeat = repeat as i32;
+    opts.flags = bpf::BPF_F_TEST_XDP_LIVE_FRAMES;
+    opts.batch_size = batch;
+    // SAFETY: the descriptor is open; `opts` has the size it states, and the frame, which the kernel only
+    // reads, outlives the call.
+    let rc = unsafe { bpf::bpf_prog_test_run_opts(program.as_raw_fd(), &raw mut opts) };
+    if rc < 0 { Err(io::Error::from_raw_os_error(-rc)) } else { Ok(()) }
+}
+
 /// Attaches a loaded program by a link. The program stays attached until the last
 /// descriptor of the link is closed, so also when this process is killed.
 ///

@@ -17,6 +17,9 @@ pub fn promiscuous(ifindex: u32) -> io::Result<OwnedFd> {
     Ok(socket.0)
 }
 
+/// Frames that one call sends at most.
+pub const SEND_BATCH: usize = 64;
+
 /// A packet as the kernel hands it to a packet socket.
 #[derive(Clone, Copy, Debug)]
 pub struct Received<'a> {
@@ -59,10 +62,19 @@ impl PacketSocket {
 
     /// Lets packets of an interface in.
     pub fn bind(&self, ifindex: u32) -> io::Result<()> {
+        self.bind_protocol(ifindex, libc::ETH_P_ALL as u16)
+    }
+
+    /// Has the socket send by an interface, and still receive nothing.
+    pub fn bind_to_send(&self, ifindex: u32) -> io::Result<()> {
+        self.bind_protocol(ifindex, 0)
+    }
+
+    fn bind_protocol(&self, ifindex: u32, protocol: u16) -> io::Result<()> {
         // SAFETY: a structure of integers, for which all zeros are valid.
         let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
         address.sll_family = libc::AF_PACKET as u16;
-        address.sll_protocol = (libc::ETH_P_ALL as u16).to_be();
+        address.sll_protocol = protocol.to_be();
         address.sll_ifindex = ifindex as i32;
         // SAFETY: the kernel reads an address of the size that is stated.
         let rc = unsafe {
@@ -73,6 +85,39 @@ impl PacketSocket {
             )
         };
         if rc < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+    }
+
+    /// Sends past the interface's queueing discipline.
+    pub fn bypass_qdisc(&self) -> io::Result<()> {
+        set_option(&self.0, libc::SOL_PACKET, libc::PACKET_QDISC_BYPASS, &1i32)
+    }
+
+    /// Sends the first [`SEND_BATCH`] of `frames`; tells how many of them the driver or the
+    /// queueing discipline took, always the first ones. Does not wait.
+    ///
+    /// # Errors
+    /// What hinders the first frame: `ENOBUFS` where the driver or the queueing discipline has no
+    /// room, `EAGAIN` where too much of this socket is under way, `EMSGSIZE` where it is longer
+    /// than the MTU allows, `ENETDOWN` where the interface is down, `ENXIO` where it is gone.
+    pub fn send<'a>(&self, frames: impl Iterator<Item = &'a [u8]>) -> io::Result<usize> {
+        // SAFETY: structures of integers and pointers, for which all zeros are valid.
+        let (mut messages, mut pieces): ([libc::mmsghdr; SEND_BATCH], [libc::iovec; SEND_BATCH]) =
+            unsafe { (std::mem::zeroed(), std::mem::zeroed()) };
+        let mut count = 0;
+        for (frame, (message, piece)) in frames.zip(messages.iter_mut().zip(&mut pieces)) {
+            // The kernel does not write to it, though the type says so.
+            piece.iov_base = frame.as_ptr().cast_mut().cast();
+            piece.iov_len = frame.len();
+            message.msg_hdr.msg_iov = std::ptr::from_mut(piece);
+            message.msg_hdr.msg_iovlen = 1;
+            count += 1;
+        }
+        // SAFETY: the first `count` messages point each to a piece, and that to a frame, of the
+        // sizes they state; all outlive the call, which only reads the frames.
+        let sent = unsafe {
+            libc::sendmmsg(self.0.as_raw_fd(), messages.as_mut_ptr(), count, libc::MSG_DONTWAIT)
+        };
+        if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(sent as usize) }
     }
 
     pub fn join_promiscuous(&self, ifindex: u32) -> io::Result<()> {

@@ -1,103 +1,144 @@
-//! Sending from inside the kernel, as fast as it goes: a BPF program run with
-//! `BPF_F_TEST_XDP_LIVE_FRAMES` numbers each copy of a frame and redirects it to an interface.
+//! Sends frames by an interface.
 //!
-//! The far end must take redirected frames: a veth peer needs an XDP program or GRO.
-//! Each run costs about 25 ms to set up, so this serves floods, not pacing.
+//! There are two kinds. [`Flood`] has a program in the kernel make the frames, which is fastest
+//! and serves floods only. A [`Sender`] is given finished frames by this process, one after
+//! another, and so can send anything at any time: [`PacketSender`] by a packet socket, which works
+//! everywhere, and [`XdpSender`] by an `AF_XDP` socket, which is worth it where the driver reads
+//! the frames from user memory (zero copy).
+//!
+//! A sender never passes a frame over. While the interface has no room the frame waits, and so do
+//! those behind it; so the frames that were sent are always the first [`Sender::sent`] of those
+//! that were pushed. What becomes of them behind the driver is for the interface's counters to say
+//! ([`crate::interface::NicCounters`]).
 
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::time::{Duration, Instant};
 
-use libbpf_rs::{Object, ObjectBuilder, ProgramInput, ProgramMut};
+use rustix::thread::{NanosleepRelativeResult, Timespec, nanosleep, sched_yield};
 
-use crate::bpf::{Aligned, io_error, quiet_libbpf};
-use crate::sys::kernel::{self, AttachPoint};
+use crate::interface::{Error, Interface};
 
-static TRANSMIT: &Aligned<[u8]> =
-    &Aligned(*include_bytes!(concat!(env!("OUT_DIR"), "/transmit.bpf.o")));
+mod afxdp;
+mod flood;
+pub mod live;
+mod packet;
 
-const BPF_F_TEST_XDP_LIVE_FRAMES: u32 = 1 << 1;
+pub use afxdp::XdpSender;
+pub use flood::{Drain, Flood, Tag};
+pub use live::Live;
+pub use packet::{PacketSender, Qdisc};
 
-/// Floods one interface with copies of one frame.
-pub struct Flood {
-    object: Object,
-    frame: Vec<u8>,
-}
+/// Ethernet header and one VLAN tag, which an MTU does not count: longer frames the kernel refuses.
+const LINK_HEADER: usize = 14 + 4;
+/// Only an Ethernet header: what is shorter is no frame.
+const SHORTEST: usize = 14;
 
-impl Flood {
-    /// `sequence_at` is where in the frame 8 bytes of sequence number go, `gap_ns` the time from one
-    /// frame to the next (at most about 50 µs; 0: as fast as it goes).
+/// Sends finished Ethernet frames (without FCS) by one interface.
+///
+/// # Errors
+/// [`Sender::slot`] and [`Sender::flush`] end with `Interrupted` where a signal came while they
+/// waited, or where the interface took nothing for 100 ms: the caller decides whether to go on, and
+/// calls again if so. All other errors mean that the interface does not take the frame that is
+/// next: `ENETDOWN` where it is down or has no carrier, `ENXIO` where it is gone, `EMSGSIZE` where
+/// the frame is longer than its MTU allows, `ETIMEDOUT` where it took nothing for 5 s for no reason
+/// that is known (the far end of a veth pair may have a smaller MTU). After any of them each frame
+/// that was pushed is still counted either in [`Sender::sent`] or in [`Sender::queued`].
+pub trait Sender: Send {
+    /// Room for the next frame, of as many bytes as were asked for when the sender was opened, with
+    /// old bytes in it. Waits until there is some, and sends what is queued where that makes it.
+    fn slot(&mut self) -> io::Result<&mut [u8]>;
+
+    /// Queues the first `len` bytes of the slot.
     ///
-    /// # Errors
-    /// As bpf(2); `EINVAL` on kernels before 5.18.
-    pub fn new(ifindex: u32, frame: &[u8], sequence_at: u32, gap_ns: u32) -> io::Result<Self> {
-        Ok(Self { object: load(ifindex, sequence_at, 0, gap_ns)?, frame: frame.to_vec() })
+    /// # Panics
+    /// If no slot was asked for since the last push, or `len` is below 14 or above the slot's.
+    fn push(&mut self, len: usize);
+
+    /// Hands everything that is queued to the interface. Waits until it has taken all.
+    fn flush(&mut self) -> io::Result<()>;
+
+    /// Frames that were pushed and not taken.
+    fn queued(&self) -> usize;
+
+    /// Frames that the interface took: the first so many of those pushed.
+    fn sent(&self) -> u64;
+
+    /// How often the interface was offered a frame and did not take it, mostly for want of room.
+    /// Some drivers (veth) count each such time as a dropped packet, though the frame went later.
+    fn turned_away(&self) -> u64;
+}
+
+/// Waits for an interface that has no room at the moment.
+struct Patience {
+    ifindex: u32,
+    /// Since when it took nothing.
+    since: Option<Instant>,
+    /// Since when the caller did not get to look at its flags.
+    busy: Option<Instant>,
+}
+
+impl Patience {
+    /// Room that a driver makes at once is not worth a sleep, which lasts at least as long.
+    const YIELD: Duration = Duration::from_micros(50);
+    const SLEEP: Timespec = Timespec { tv_sec: 0, tv_nsec: 50_000 };
+    /// A signal that comes just before a sleep does not end it. So the caller gets to look at its
+    /// flags anyway, no later than this.
+    const LONGEST: Duration = Duration::from_millis(100);
+    /// A frame that the interface will never take looks like a full queue, to most drivers.
+    const HOPELESS: Duration = Duration::from_secs(5);
+
+    fn new(ifindex: u32) -> Self {
+        Self { ifindex, since: None, busy: None }
     }
 
-    /// Sends the frame `count` times.
-    pub fn send(&self, count: u32) -> io::Result<()> {
-        let program = program(&self.object, "tapdeck_transmit")?;
-        let input = ProgramInput {
-            data_in: Some(&self.frame),
-            flags: BPF_F_TEST_XDP_LIVE_FRAMES,
-            repeat: count,
-            ..ProgramInput::default()
-        };
-        program.test_run(input).map_err(|e| io_error(&e))?;
-        Ok(())
+    /// The interface has taken something.
+    fn renew(&mut self) {
+        (self.since, self.busy) = (None, None);
     }
-}
 
-/// Drops every packet of an interface in its driver, for as long as this value lives: the least that a
-/// receiver can do, against which hooks are measured.
-#[derive(Debug)]
-pub struct Drain {
-    _link: OwnedFd,
-}
-
-impl Drain {
-    pub fn attach(ifindex: u32) -> io::Result<Self> {
-        let object = load(ifindex, 0, 0, 0)?;
-        let drop = program(&object, "tapdeck_drop")?;
-        kernel::attach(drop.as_fd(), AttachPoint::Xdp { ifindex, generic: false })
-            .map(|link| Self { _link: link })
+    /// Waits a little for room for a frame of `len` bytes.
+    fn wait(&mut self, len: usize) -> io::Result<()> {
+        self.wait_by(len, || match nanosleep(&Self::SLEEP) {
+            NanosleepRelativeResult::Err(e) => Err(e.into()),
+            NanosleepRelativeResult::Interrupted(_) => Err(io::ErrorKind::Interrupted.into()),
+            NanosleepRelativeResult::Ok => Ok(()),
+        })
     }
-}
 
-/// Tags every frame that leaves by an interface, for as long as this value lives. The tag (802.1ad)
-/// stands beside the frame, as a VLAN device above the interface would put it, so that the far end's
-/// device hands it on in the same way.
-#[derive(Debug)]
-pub struct Tag {
-    _link: OwnedFd,
-}
-
-impl Tag {
-    /// # Errors
-    /// `EINVAL` on kernels before 6.6.
-    pub fn attach(ifindex: u32, tci: u16) -> io::Result<Self> {
-        let object = load(0, 0, tci, 0)?;
-        let tag = program(&object, "tapdeck_tag")?;
-        kernel::attach(tag.as_fd(), AttachPoint::TcxEgress { ifindex })
-            .map(|link| Self { _link: link })
-    }
-}
-
-fn load(ifindex: u32, sequence_at: u32, tag: u16, gap_ns: u32) -> io::Result<Object> {
-    quiet_libbpf();
-    let mut object = ObjectBuilder::default().open_memory(&TRANSMIT.0).map_err(|e| io_error(&e))?;
-    for mut map in object.maps_mut() {
-        if map.name().to_str().is_some_and(|n| n.ends_with(".rodata.params")) {
-            let mut params = Vec::from(ifindex.to_ne_bytes());
-            params.extend(sequence_at.to_ne_bytes());
-            params.extend(u32::from(tag).to_ne_bytes());
-            params.extend(gap_ns.to_ne_bytes());
-            map.set_initial_value(&params).map_err(|e| io_error(&e))?;
+    /// The same, with a sleep that knows better when to end.
+    fn wait_by(&mut self, len: usize, sleep: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
+        let now = Instant::now();
+        let since = *self.since.get_or_insert(now);
+        let busy = *self.busy.get_or_insert(now);
+        if now - since < Self::YIELD {
+            sched_yield();
+            return Ok(());
         }
+        if now - busy < Self::LONGEST {
+            return sleep();
+        }
+        self.busy = None;
+        if let Some(obstacle) = self.obstacle(len) {
+            return Err(obstacle);
+        }
+        if now - since < Self::HOPELESS {
+            return Err(io::ErrorKind::Interrupted.into());
+        }
+        self.renew();
+        Err(io::Error::from_raw_os_error(libc::ETIMEDOUT))
     }
-    object.load().map_err(|e| io_error(&e))
-}
 
-fn program<'o>(object: &'o Object, name: &str) -> io::Result<ProgramMut<'o>> {
-    let missing = || io::Error::other(format!("{name} is not loaded"));
-    object.progs_mut().find(|p| p.name() == name).ok_or_else(missing)
+    /// What will keep an interface from taking a frame of `len` bytes however long it waits: for
+    /// some of these the kernel has no other answer than for a full queue.
+    fn obstacle(&self, len: usize) -> Option<io::Error> {
+        let code = match Interface::by_index(self.ifindex) {
+            Ok(None) => libc::ENXIO,
+            Ok(Some(i)) if !i.up || !i.running => libc::ENETDOWN,
+            Ok(Some(i)) if len > i.mtu as usize + LINK_HEADER => libc::EMSGSIZE,
+            Ok(Some(_)) => return None,
+            Err(Error::Netlink(e)) => return Some(e),
+            Err(e) => return Some(io::Error::other(e)),
+        };
+        Some(io::Error::from_raw_os_error(code))
+    }
 }

@@ -1,10 +1,16 @@
 //! The command line's flags, and their check before anything is touched.
 
+mod check_traffic;
+mod dist;
+mod generate;
 mod probe;
 mod record;
 
 use clap::{Parser, Subcommand};
 
+pub use self::check_traffic::CheckTraffic;
+pub use self::dist::{Dist, FromChoice, LengthChoice, ToChoice};
+pub use self::generate::{BackendChoice, GapsChoice, Gen, MethodChoice, ProtoChoice, TunnelChoice};
 pub use self::probe::Probe;
 pub use self::record::{DeliverChoice, DirectChoice, HookChoice, Record};
 
@@ -32,4 +38,7 @@ pub struct Cli {
 pub enum Command {
     Record(Box<Record>),
     Probe(Probe),
+    Dist(Box<Dist>),
+    Gen(Box<Gen>),
+    CheckTraffic(CheckTraffic),
 }

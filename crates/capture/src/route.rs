@@ -1,0 +1,207 @@
+//! Whether this machine's own way out leads over an interface: the question to ask before flooding
+//! it.
+//!
+//! It does if a default route leaves by the interface, or by one that shares a wire with it. A
+//! bridge or bond shares the wires of its ports, a VLAN or macvlan interface that of the interface
+//! it sits on. So from the device of a route one goes down to what it sits on, any number of times,
+//! then up again to what else sits there; the interfaces met on the way are the ones to keep away
+//! from. Interfaces in other network namespaces cannot be seen, and what is behind the other end of
+//! a veth pair is not looked for.
+
+use std::collections::{HashMap, VecDeque};
+use std::io;
+
+use netlink_packet_route::link::{InfoKind, LinkAttribute, LinkInfo, LinkMessage};
+use netlink_packet_route::route::{
+    RouteAddress, RouteAttribute, RouteMessage, RouteType, RouteVia,
+};
+use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
+
+use crate::interface::Interface;
+use crate::netlink::ask;
+
+/// Routes to the machine's own addresses.
+const RT_TABLE_LOCAL: u32 = 255;
+
+impl Interface {
+    /// The default route (IPv4 or IPv6, of any table) that leaves by this interface or by one that
+    /// shares a wire with it, if there is one, in words: `default via 10.0.0.1 dev br0, of which
+    /// eth0 is a port`.
+    pub fn carries_default_route(&self) -> io::Result<Option<String>> {
+        let mut question = RouteMessage::default();
+        question.header.address_family = AddressFamily::Unspec;
+        let routes = ask(RouteNetlinkMessage::GetRoute(question), true)?;
+        let layers = Layers::read()?;
+        let hops = routes.iter().filter_map(|m| match m {
+            RouteNetlinkMessage::NewRoute(route) if is_default(route) => Some(hops(route)),
+            _ => None,
+        });
+        Ok(hops.flatten().find_map(|hop| {
+            // A next hop that is an object of its own and which the kernel does not explain may be
+            // anywhere.
+            let Some(device) = hop.device else {
+                return Some(format!("default {}, whose interface is not known", hop.gateway));
+            };
+            let way = layers.way(device, self.index)?;
+            Some(format!("default {}dev {}{way}", hop.gateway, layers.name(device)))
+        }))
+    }
+}
+
+fn is_default(route: &RouteMessage) -> bool {
+    let h = &route.header;
+    // The header has room for small numbers only.
+    let long = route.attributes.iter().find_map(|a| match a {
+        RouteAttribute::Table(table) => Some(*table),
+        _ => None,
+    });
+    h.destination_prefix_length == 0
+        && h.kind == RouteType::Unicast
+        && matches!(h.address_family, AddressFamily::Inet | AddressFamily::Inet6)
+        && long.unwrap_or(u32::from(h.table)) != RT_TABLE_LOCAL
+}
+
+/// One way that a route leads.
+#[derive(Default)]
+struct Hop {
+    device: Option<u32>,
+    /// `via ADDRESS `, or nothing.
+    gateway: String,
+}
+
+/// The ways a route leads; more than one where it is multipath.
+fn hops(route: &RouteMessage) -> Vec<Hop> {
+    let mut hops = Vec::new();
+    let mut hop = Hop::default();
+    let mut object = None;
+    for attribute in &route.attributes {
+        match attribute {
+            RouteAttribute::Oif(device) => hop.device = Some(*device),
+            RouteAttribute::NhId(id) => object = Some(*id),
+            RouteAttribute::MultiPath(many) => hops.extend(many.iter().map(|one| Hop {
+                device: Some(one.interface_index),
+                gateway: one.attributes.iter().filter_map(gateway).collect(),
+            })),
+            other => hop.gateway.extend(gateway(other)),
+        }
+    }
+    if hops.is_empty() && hop.device.is_none() {
+        hop.gateway = object.map_or_else(String::new, |id| format!("by next hop {id}"));
+        hops.extend(object.map(|_| hop));
+    } else if hop.device.is_some() {
+        hops.push(hop);
+    }
+    hops
+}
+
+fn gateway(attribute: &RouteAttribute) -> Option<String> {
+    match attribute {
+        RouteAttribute::Gateway(RouteAddress::Inet(ip))
+        | RouteAttribute::Via(RouteVia::Inet(ip)) => Some(format!("via {ip} ")),
+        RouteAttribute::Gateway(RouteAddress::Inet6(ip))
+        | RouteAttribute::Via(RouteVia::Inet6(ip)) => Some(format!("via {ip} ")),
+        _ => None,
+    }
+}
+
+/// How the interfaces of this network namespace sit on each other.
+struct Layers {
+    names: HashMap<u32, String>,
+    edges: Vec<Edge>,
+}
+
+/// One interface sits on another.
+struct Edge {
+    upper: u32,
+    lower: u32,
+    /// The lower is one of several ports of the upper.
+    port: bool,
+}
+
+impl Layers {
+    fn read() -> io::Result<Self> {
+        let links = ask(RouteNetlinkMessage::GetLink(LinkMessage::default()), true)?;
+        let mut layers = Self { names: HashMap::new(), edges: Vec::new() };
+        for message in &links {
+            if let RouteNetlinkMessage::NewLink(link) = message {
+                layers.add(link);
+            }
+        }
+        Ok(layers)
+    }
+
+    fn add(&mut self, link: &LinkMessage) {
+        let index = link.header.index;
+        let (mut lower, mut elsewhere, mut is_pair) = (None, false, false);
+        for attribute in &link.attributes {
+            match attribute {
+                LinkAttribute::IfName(name) => drop(self.names.insert(index, name.clone())),
+                LinkAttribute::Controller(upper) if *upper != 0 => {
+                    self.edges.push(Edge { upper: *upper, lower: index, port: true });
+                }
+                LinkAttribute::Link(other) if *other != 0 => lower = Some(*other),
+                LinkAttribute::LinkNetNsId(_) => elsewhere = true,
+                // The other end of a pair is not below it.
+                LinkAttribute::LinkInfo(infos) => {
+                    is_pair = infos.iter().any(|info| match info {
+                        LinkInfo::Kind(InfoKind::Veth) => true,
+                        LinkInfo::Kind(kind) => kind.to_string() == "netkit",
+                        _ => false,
+                    });
+                }
+                _ => {}
+            }
+        }
+        if let Some(lower) = lower.filter(|_| !elsewhere && !is_pair) {
+            self.edges.push(Edge { upper: index, lower, port: false });
+        }
+    }
+
+    fn name(&self, index: u32) -> String {
+        self.names.get(&index).cloned().unwrap_or_else(|| format!("of index {index}"))
+    }
+
+    /// How one gets from an interface down, and up again, to another, in words; `None` where one
+    /// does not. Nothing to say where they are the same.
+    fn way(&self, from: u32, to: u32) -> Option<String> {
+        let mut seen = vec![(from, false)];
+        let mut todo = VecDeque::from([(from, false, String::new())]);
+        while let Some((here, climbing, words)) = todo.pop_front() {
+            if here == to {
+                return Some(words);
+            }
+            for edge in &self.edges {
+                let (next, climbs, word) = if edge.upper == here && !climbing {
+                    (edge.lower, false, edge.down(&self.name(edge.lower)))
+                } else if edge.lower == here {
+                    (edge.upper, true, edge.up(&self.name(edge.upper)))
+                } else {
+                    continue;
+                };
+                if !seen.contains(&(next, climbs)) {
+                    seen.push((next, climbs));
+                    todo.push_back((next, climbs, words.clone() + &word));
+                }
+            }
+        }
+        None
+    }
+}
+
+impl Edge {
+    fn down(&self, lower: &str) -> String {
+        if self.port {
+            format!(", of which {lower} is a port")
+        } else {
+            format!(", which sits on {lower}")
+        }
+    }
+
+    fn up(&self, upper: &str) -> String {
+        if self.port {
+            format!(", which is a port of {upper}")
+        } else {
+            format!(", on which {upper} sits")
+        }
+    }
+}

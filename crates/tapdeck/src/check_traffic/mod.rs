@@ -1,0 +1,68 @@
+//! `tapdeck check-traffic`: a recording against what was sent.
+
+mod input;
+mod report;
+
+use std::fs;
+use std::io::{self, BufWriter, ErrorKind, Write, stdout};
+use std::path::Path;
+
+use anyhow::{Context, Result, bail};
+use tapdeck_traffic::check::{Check, Report};
+use tapdeck_traffic::sent::Sent;
+
+use crate::flags::{self, Usage};
+use crate::units::show_count;
+use input::Told;
+
+pub fn run(flags: &flags::CheckTraffic) -> Result<()> {
+    if flags.recording.iter().filter(|path| path.as_os_str() == "-").count() > 1 {
+        return Err(Usage("- is named twice: standard input can be read once".into()).into());
+    }
+    let sent = read_sent(&flags.sent)?;
+    let mut check =
+        Check::new(sent, flags.routed).with_context(|| flags.sent.display().to_string())?;
+    let mut told = Told::default();
+    for input in input::resolve(&flags.recording)? {
+        input.read(&mut check, &mut told, flags.up_to_damage)?;
+    }
+    let report = check.finish();
+    match write(flags, &report, &told) {
+        // Whoever read it has seen enough; what was found stays true.
+        Err(e) if e.kind() == ErrorKind::BrokenPipe => {}
+        result => result.context("cannot write to standard output")?,
+    }
+    if report.is_clean() {
+        return Ok(());
+    }
+    bail!("{}", verdict(&report))
+}
+
+fn read_sent(path: &Path) -> Result<Sent> {
+    let name = path.display();
+    let text = fs::read(path).with_context(|| format!("cannot read {name}"))?;
+    serde_json::from_slice(&text)
+        .with_context(|| format!("{name} is not what `tapdeck gen --json` wrote"))
+}
+
+fn write(flags: &flags::CheckTraffic, report: &Report, told: &Told) -> io::Result<()> {
+    let mut out = BufWriter::new(stdout());
+    if flags.json {
+        report::write_json(&mut out, report, told)?;
+    } else {
+        report::write_text(&mut out, report, told, flags.streams)?;
+    }
+    out.flush()
+}
+
+/// Why the exit code is 1.
+fn verdict(report: &Report) -> String {
+    let faults = [
+        (report.lost, "lost"),
+        (report.damaged, "damaged"),
+        (report.cut, "captured too short to tell"),
+    ];
+    let told = faults.into_iter().filter(|(n, _)| *n > 0);
+    let told: Vec<String> = told.map(|(n, what)| format!("{} {what}", show_count(n))).collect();
+    format!("not all packets came back whole: {}", told.join(", "))
+}

@@ -1,0 +1,276 @@
+//! `tapdeck dist`: from packets or tables to a distribution of sizes, in the form that is asked for.
+
+mod live;
+mod output;
+mod report;
+
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use tapdeck_traffic::dist::{
+    self, Counts, Format, LeftOut, Length, Options, Parameters, Source, TwoStage,
+};
+use tapdeck_traffic::sampling::{Alias, SplitMix64};
+
+use crate::flags::{self, FromChoice, LengthChoice, ToChoice, Usage};
+use crate::interrupt::Interrupt;
+use crate::progress::{Watched, say};
+use crate::units::show_count;
+use output::{Staged, Target};
+
+/// The thesis' program draws ten million.
+const SAMPLES: u64 = 1_000_000;
+const SEED: u64 = 1;
+
+/// All inputs together.
+struct Gathered {
+    counts: Counts,
+    length: Length,
+    /// No input said what its sizes measure, and neither did the user.
+    length_is_assumed: bool,
+    left_out: LeftOut,
+    /// Packets that `--max-size` leaves out.
+    above_max: u64,
+    /// The counts are shares, not packets.
+    is_model: bool,
+}
+
+pub fn run(flags: &flags::Dist) -> Result<()> {
+    let output = Target::new(flags.output.clone());
+    let plot = flags.plot.clone().map(|path| Target::new(Some(path)));
+    check(flags, &output, plot.as_ref())?;
+    for target in plot.iter().chain([&output]) {
+        target.check()?;
+    }
+    let source = gather(flags)?;
+    let parameters = parameters(flags);
+    let model = TwoStage::new(&source.counts, &parameters)?;
+    report::summary(&source, &model, flags.top);
+
+    // Only from here on is there something that an end at once would leave behind.
+    let interrupt = Interrupt::listen()?;
+    let mut plotted = plot.as_ref().map(Staged::open).transpose()?;
+    if let Some(out) = &mut plotted {
+        let title = title(flags);
+        let (source_p, model_p) = (source.counts.probabilities(), model.probabilities());
+        let svg = dist::plot::svg(&title, source.length, &source_p, &model_p);
+        out.write_all(svg.map_err(anyhow::Error::msg)?.as_bytes())?;
+    }
+    let mut out = Staged::open(&output)?;
+    write(&mut out, flags, &source, &model, &interrupt)?;
+    out.finish()?;
+    plotted.map_or(Ok(()), Staged::finish)
+}
+
+fn usage<T>(text: impl Into<String>) -> Result<T> {
+    Err(Usage(text.into()).into())
+}
+
+/// What clap cannot tell of the flags.
+fn check(flags: &flags::Dist, output: &Target, plot: Option<&Target>) -> Result<()> {
+    if flags.interface.is_none() && flags.from.is_empty() {
+        return usage("what to read? Name files, - for standard input, or -i IFACE");
+    }
+    if flags.interface.is_none() && (flags.duration.is_some() || flags.count.is_some()) {
+        return usage("--duration and --count are for -i: files are read to their end");
+    }
+    if flags.from.iter().filter(|path| path.as_os_str() == "-").count() > 1 {
+        return usage("- is named twice: standard input can be read once");
+    }
+    if plot == Some(output) {
+        return usage("-o and --plot are the same: give each its own file");
+    }
+    if flags.surround_pgset && flags.to != ToChoice::Pktgen {
+        return usage("--surround-pgset is for --to pktgen");
+    }
+    if (flags.samples.is_some() || flags.seed.is_some()) && flags.to != ToChoice::Sizes {
+        return usage("-n and --seed are for --to sizes: nothing else is drawn");
+    }
+    if !(flags.outlier_bound > 0.0 && flags.outlier_bound <= 1.0) {
+        return usage("--outlier-bound is a share above 0 and up to 1");
+    }
+    Ok(())
+}
+
+fn parameters(flags: &flags::Dist) -> Parameters {
+    Parameters {
+        outlier_bound: flags.outlier_bound,
+        bin_width: flags.bin_width,
+        precision: flags.precision,
+        max_size: flags.max_size,
+    }
+}
+
+/// Reads all inputs, or counts on the interface.
+fn gather(flags: &flags::Dist) -> Result<Gathered> {
+    let asked = flags.length.map(|choice| match choice {
+        LengthChoice::Frame => Length::Frame,
+        LengthChoice::Ip => Length::Ip,
+    });
+    let mut all = match &flags.interface {
+        Some(name) => count(flags, name, asked.unwrap_or(Length::Frame))?,
+        None => read_all(flags, asked)?,
+    };
+    if let Some(max_size) = flags.max_size {
+        all.above_max = all.counts.above(max_size);
+        all.counts = all.counts.up_to(max_size);
+        if all.counts.packets() == 0 {
+            return Err(dist::Error::AllAbove { max_size }.into());
+        }
+    }
+    Ok(all)
+}
+
+fn count(flags: &flags::Dist, name: &str, length: Length) -> Result<Gathered> {
+    let limits = live::Limits { duration: flags.duration, count: flags.count };
+    let interrupt = Interrupt::listen()?;
+    let tally = live::count(name, length, &limits, &interrupt)?;
+    if tally.counts.packets() == 0 {
+        let packets = tally.left_out.packets();
+        let why = if packets == 0 { "no packet came" } else { "no packet that counts came" };
+        anyhow::bail!("{name}: {why}, so there is no distribution; {packets} were left out");
+    }
+    Ok(Gathered {
+        counts: tally.counts,
+        length,
+        length_is_assumed: false,
+        left_out: tally.left_out,
+        above_max: 0,
+        is_model: false,
+    })
+}
+
+fn read_all(flags: &flags::Dist, asked: Option<Length>) -> Result<Gathered> {
+    let mut counts = Counts::new();
+    let mut left_out = LeftOut::default();
+    let mut is_model = false;
+    // Who said first what sizes measure.
+    let mut stated: Option<(Length, &PathBuf)> = None;
+    for path in &flags.from {
+        let length = asked.or(stated.map(|(length, _)| length));
+        let name = name(path);
+        let read = read(flags, path, &name, length);
+        let source = match (read, stated) {
+            (Err(dist::Error::Length { stated, asked }), Some((_, first))) => anyhow::bail!(
+                "{name} holds the lengths of {stated}s and {} those of {asked}s, which do not add up: count one kind (--length {} has capture files counted so)",
+                self::name(first),
+                stated.name(),
+            ),
+            (read, _) => read.with_context(|| name.clone())?,
+        };
+        if let Some(damage) = &source.damage {
+            say(&format!("{name}: {damage}; the packets up to there count"));
+        }
+        is_model |= source.format == Format::Pktgen;
+        if is_model && flags.from.len() > 1 {
+            anyhow::bail!(
+                "{name}: pktgen's commands hold shares and no packets, so that nothing can be added to them: read the file by itself"
+            );
+        }
+        counts.merge(&source.counts).with_context(|| name.clone())?;
+        left_out.add(&source.left_out);
+        stated = stated.or(source.length.map(|length| (length, path)));
+    }
+    let length = asked.or(stated.map(|(length, _)| length));
+    Ok(Gathered {
+        counts,
+        length: length.unwrap_or(Length::Frame),
+        length_is_assumed: length.is_none(),
+        left_out,
+        above_max: 0,
+        is_model,
+    })
+}
+
+fn name(path: &Path) -> String {
+    if path.as_os_str() == "-" { "standard input".into() } else { path.display().to_string() }
+}
+
+fn read(
+    flags: &flags::Dist,
+    path: &Path,
+    name: &str,
+    length: Option<Length>,
+) -> Result<Source, dist::Error> {
+    let options = Options {
+        format: match flags.format {
+            FromChoice::Auto => None,
+            FromChoice::Trace => Some(Format::Trace),
+            FromChoice::Sizes => Some(Format::Sizes),
+            FromChoice::Dist => Some(Format::Dist),
+            FromChoice::Pktgen => Some(Format::Pktgen),
+            FromChoice::Toml => Some(Format::Toml),
+        },
+        length,
+        separator: flags.separator,
+        up_to_damage: flags.up_to_damage,
+    };
+    let (input, total): (Box<dyn Read>, Option<u64>) = if path.as_os_str() == "-" {
+        (Box::new(io::stdin().lock()), None)
+    } else {
+        let file = File::open(path)?;
+        let total = file.metadata()?;
+        (Box::new(file), total.is_file().then_some(total.len()))
+    };
+    dist::read(Watched::new(input, name, total), options)
+}
+
+/// What the plot is headed with.
+fn title(flags: &flags::Dist) -> String {
+    match (&flags.interface, &flags.from[..]) {
+        (Some(interface), _) => format!("Packet sizes on {interface}"),
+        (None, [path]) => format!("Packet sizes of {}", name(path)),
+        (None, paths) => format!("Packet sizes of {} inputs", paths.len()),
+    }
+}
+
+fn write(
+    out: &mut impl Write,
+    flags: &flags::Dist,
+    source: &Gathered,
+    model: &TwoStage,
+    interrupt: &Interrupt,
+) -> Result<()> {
+    let Gathered { counts, length, .. } = source;
+    match flags.to {
+        ToChoice::Dist => dist::write_dist(out, counts, *length, flags.separator.unwrap_or(' '))?,
+        ToChoice::Pktgen => dist::write_pktgen(out, model, *length, flags.surround_pgset)?,
+        ToChoice::Toml => dist::write_toml(out, counts, *length, Some(model))?,
+        ToChoice::Sizes => draw(out, flags, counts, interrupt)?,
+    }
+    Ok(())
+}
+
+/// Draws sizes, exactly as probable as they are in the source, and says how far the sample came out from it.
+fn draw(
+    out: &mut impl Write,
+    flags: &flags::Dist,
+    counts: &Counts,
+    interrupt: &Interrupt,
+) -> Result<()> {
+    /// Sizes between two looks for Ctrl-C.
+    const PIECE: u64 = 1 << 16;
+    let (samples, seed) = (flags.samples.unwrap_or(SAMPLES), flags.seed.unwrap_or(SEED));
+    let (sizes, weights): (Vec<u16>, Vec<u64>) = counts.iter().unzip();
+    let alias = Alias::new(&weights);
+    let mut random = SplitMix64::new(seed);
+    let mut sample = Counts::new();
+    let mut left = samples;
+    while left > 0 {
+        anyhow::ensure!(!interrupt.asked(), "interrupted; the output is not complete");
+        for _ in 0..left.min(PIECE) {
+            let size = sizes[alias.pick(random.next_u64())];
+            sample.add(size, 1)?;
+            writeln!(out, "{size}")?;
+        }
+        left -= left.min(PIECE);
+    }
+    say(&format!(
+        "sample: {} sizes, seed {seed}, KS distance to the source {:.4}",
+        show_count(samples),
+        sample.ks_distance(&counts.probabilities())
+    ));
+    Ok(())
+}

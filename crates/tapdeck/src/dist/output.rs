@@ -1,0 +1,123 @@
+//! Files that appear when they are complete: written under another name in the same directory,
+//! then renamed.
+
+use std::fs::{File, Permissions};
+use std::io::{self, BufWriter, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use tempfile::NamedTempFile;
+
+/// Where something is written to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Target {
+    Stdout,
+    File(PathBuf),
+}
+
+impl Target {
+    pub fn new(path: Option<PathBuf>) -> Self {
+        match path {
+            Some(path) if path.as_os_str() != "-" => Self::File(path),
+            _ => Self::Stdout,
+        }
+    }
+
+    /// Fails where it could not be written, before work is put into it. A pipe's reader would take a look for
+    /// the whole, so a pipe is not tried.
+    pub fn check(&self) -> Result<()> {
+        match self {
+            Self::File(path) if path.metadata().is_ok_and(|m| !m.is_file() && !m.is_dir()) => {
+                Ok(())
+            }
+            _ => Staged::open(self).map(drop),
+        }
+    }
+}
+
+/// An output that is being written. Dropped before [`Staged::finish`], it leaves no file.
+pub enum Staged {
+    Stdout(BufWriter<io::Stdout>),
+    /// A pipe or a device, which no file may take the place of.
+    Special(BufWriter<File>, PathBuf),
+    File(BufWriter<NamedTempFile>, PathBuf),
+}
+
+impl Staged {
+    pub fn open(target: &Target) -> Result<Self> {
+        let Target::File(path) = target else {
+            return Ok(Self::Stdout(BufWriter::new(io::stdout())));
+        };
+        let cannot = || format!("cannot write {}", path.display());
+        // What a link points to is replaced, not the link.
+        let path = path.canonicalize().unwrap_or_else(|_| path.clone());
+        match path.metadata() {
+            Ok(there) if there.is_dir() => anyhow::bail!("{}: it is a directory", cannot()),
+            Ok(there) if !there.is_file() => {
+                let file = File::options().write(true).open(&path).with_context(cannot)?;
+                Ok(Self::Special(BufWriter::new(file), path))
+            }
+            there => {
+                // As a new file's, less the umask.
+                let mode = there.map_or(0o666, |m| m.permissions().mode());
+                let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty());
+                let file = tempfile::Builder::new()
+                    .prefix(".tapdeck-")
+                    .permissions(Permissions::from_mode(mode))
+                    .tempfile_in(dir.unwrap_or(Path::new(".")))
+                    .map_err(without_name)
+                    .with_context(cannot)?;
+                Ok(Self::File(BufWriter::new(file), path))
+            }
+        }
+    }
+
+    /// What was written is there from now on.
+    pub fn finish(self) -> Result<()> {
+        match self {
+            Self::Stdout(mut out) => out.flush()?,
+            Self::Special(mut out, path) => {
+                out.flush().with_context(|| format!("cannot write {}", path.display()))?;
+            }
+            Self::File(out, path) => {
+                let cannot = || format!("cannot write {}", path.display());
+                let file = out
+                    .into_inner()
+                    .map_err(io::IntoInnerError::into_error)
+                    .with_context(cannot)?;
+                file.as_file().sync_all().with_context(cannot)?;
+                file.persist(&path).map_err(|e| e.error).with_context(cannot)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The error alone: tempfile's words name the file that is to be renamed, which nobody asked for.
+fn without_name(e: io::Error) -> io::Error {
+    let inner = e.get_ref().and_then(|named| named.source());
+    let inner = inner.and_then(|source| source.downcast_ref::<io::Error>());
+    match inner.and_then(io::Error::raw_os_error) {
+        Some(errno) => io::Error::from_raw_os_error(errno),
+        None => e,
+    }
+}
+
+impl Write for Staged {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        match self {
+            Self::Stdout(out) => out.write(bytes),
+            Self::Special(out, _) => out.write(bytes),
+            Self::File(out, _) => out.write(bytes),
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        match self {
+            Self::Stdout(out) => out.flush(),
+            Self::Special(out, _) => out.flush(),
+            Self::File(out, _) => out.flush(),
+        }
+    }
+}

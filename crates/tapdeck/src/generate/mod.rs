@@ -1,0 +1,182 @@
+//! `tapdeck gen`: from the flags to senders at work and the record of what they sent.
+
+mod report;
+mod resolve;
+mod worker;
+
+use std::os::unix::thread::JoinHandleExt;
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Barrier};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, anyhow};
+use nix::sys::pthread::pthread_kill;
+use nix::sys::signal::Signal;
+use signal_hook::consts::SIGURG;
+use tapdeck_capture::interface::Interface;
+use tapdeck_capture::transmit::live::Live;
+use tapdeck_capture::transmit::{PacketSender, Qdisc, Sender, XdpSender};
+use tapdeck_traffic::frame::Frames;
+use tapdeck_traffic::pacing::Schedule;
+use tapdeck_traffic::source::{Generated, Source};
+
+use crate::flags;
+use crate::interrupt::Interrupt;
+use report::Report;
+use resolve::{Backend, Generation, Job, Load};
+use worker::{Done, Here, Shared, Watch};
+
+/// How often a run is looked after.
+const TICK: Duration = Duration::from_millis(5);
+/// How often it is asked whether the interfaces are still there.
+const LOOK: Duration = Duration::from_millis(200);
+
+/// A sender, ready to go.
+enum Ready {
+    Kernel(Box<Live>),
+    Here(Box<Here>),
+}
+
+/// A sender at work.
+struct Running {
+    watch: Watch,
+    thread: JoinHandle<Done>,
+}
+
+/// Sends until everything is sent or somebody ends it.
+pub fn run(flags: &flags::Gen) -> Result<()> {
+    let job = Job::new(flags)?;
+    let report = Report::new(flags.json.as_deref())?;
+    let interrupt = Interrupt::listen()?;
+    // The signal by which senders in the kernel are woken; what it does is to interrupt them.
+    signal_hook::flag::register(SIGURG, Arc::new(AtomicBool::new(false)))
+        .context("cannot listen for signals")?;
+    let ready = (0..job.senders()).map(|s| prepare(&job, s)).collect::<Result<Vec<_>>>()?;
+    report::started(&job);
+    let running = start(&job, ready)?;
+    let trouble = look_after(&job, &running, &interrupt);
+    let mut done = Vec::new();
+    for sender in running {
+        done.push(sender.thread.join().map_err(|_| anyhow!("a sender failed"))?);
+    }
+    let failed = done.iter_mut().find_map(|d| d.error.take());
+    report.finished(&job, &done, interrupt.asked())?;
+    if let Some(trouble) = trouble {
+        return Err(anyhow!(trouble));
+    }
+    failed.map_or(Ok(()), |e| Err(anyhow!("{}: sending ended: {e}", names(&job.interfaces))))
+}
+
+fn names(interfaces: &[Interface]) -> String {
+    interfaces.iter().map(|i| i.name.as_str()).collect::<Vec<_>>().join(",")
+}
+
+/// The interface of a sender, and which of the interface's threads it is.
+fn place(job: &Job, sender: u32) -> (&Interface, u32) {
+    (&job.interfaces[(sender / job.threads) as usize], sender % job.threads)
+}
+
+fn prepare(job: &Job, sender: u32) -> Result<Ready> {
+    let generation = match &job.load {
+        Load::Generated(generation) => generation,
+        Load::Recorded(recording) => {
+            let replay = recording.replay.take().expect("there is one sender");
+            let socket = socket(job, sender, recording.contents.longest)?;
+            return Ok(here(socket, replay));
+        }
+    };
+    let Generation { workload, table, rate, gaps } = generation;
+    let senders = job.senders();
+    let plan = workload.plan(sender, table.sizes(sender, senders), table.longest());
+    let limits = job.limits_of(sender);
+    let mark_every_ns = workload.mark.map_or(0, |mark| mark.every_ns);
+    let pace = rate.pace(sender, senders);
+    if job.backend == Backend::Xdp {
+        let (interface, _) = place(job, sender);
+        let live = Live::open(interface.index, &plan, mark_every_ns, pace, limits);
+        let live = live.map_err(|e| resolve::explain(job.backend, &interface.name, &e))?;
+        return Ok(Ready::Kernel(Box::new(live)));
+    }
+    let schedule = pace.map(|pace| Schedule::new(pace, *gaps, plan.seed));
+    let source = Generated::new(Frames::new(plan), schedule, limits, mark_every_ns);
+    Ok(here(socket(job, sender, table.longest().into())?, Box::new(source)))
+}
+
+fn here(sender: Box<dyn Sender>, source: Box<dyn Source>) -> Ready {
+    Ready::Here(Box::new(Here { sender, source, shared: Arc::new(Shared::default()) }))
+}
+
+/// What sends finished frames of so many bytes at most.
+fn socket(job: &Job, sender: u32, longest: usize) -> Result<Box<dyn Sender>> {
+    let (interface, queue) = place(job, sender);
+    let explain = |e| resolve::explain(job.backend, &interface.name, &e);
+    Ok(match job.backend {
+        Backend::AfXdp => Box::new(XdpSender::open(interface, queue, longest).map_err(explain)?),
+        _ => Box::new(PacketSender::open(interface, longest, Qdisc::Bypassed).map_err(explain)?),
+    })
+}
+
+/// Starts all senders at once.
+fn start(job: &Job, ready: Vec<Ready>) -> Result<Vec<Running>> {
+    let together = Arc::new(Barrier::new(ready.len()));
+    let mut running = Vec::new();
+    for (i, sender) in ready.into_iter().enumerate() {
+        let cpu = (!job.cpus.is_empty()).then(|| job.cpus[i % job.cpus.len()]);
+        let together = together.clone();
+        let watch = match &sender {
+            Ready::Kernel(live) => Watch::Kernel(live.monitor()),
+            Ready::Here(here) => Watch::Here(here.shared.clone()),
+        };
+        let work = move || {
+            if let Some(cpu) = cpu {
+                // It was tried before.
+                let _ = worker::pin(cpu);
+            }
+            together.wait();
+            match sender {
+                Ready::Kernel(live) => worker::in_kernel(&live),
+                Ready::Here(here) => here.run(),
+            }
+        };
+        let thread = std::thread::Builder::new().name("tapdeck-sender".into()).spawn(work);
+        running.push(Running { watch, thread: thread.context("cannot start a thread")? });
+    }
+    Ok(running)
+}
+
+/// Until all senders have ended. Tells what went wrong with an interface.
+fn look_after(job: &Job, running: &[Running], interrupt: &Interrupt) -> Option<String> {
+    let mut line = report::Live::new(job.packets());
+    let mut looked = Instant::now();
+    let mut trouble = None;
+    while running.iter().any(|r| !r.thread.is_finished()) {
+        std::thread::sleep(TICK);
+        if looked.elapsed() >= LOOK {
+            looked = Instant::now();
+            trouble = trouble.or_else(|| job.interfaces.iter().find_map(look_at));
+            line.show(running.iter().map(|r| &r.watch));
+        }
+        for sender in running {
+            if interrupt.asked() || trouble.is_some() {
+                sender.watch.stop();
+            }
+            if sender.watch.wants_signal() && !sender.thread.is_finished() {
+                // It may have ended in this moment, which is as well.
+                let _ = pthread_kill(sender.thread.as_pthread_t(), Signal::SIGURG);
+            }
+        }
+    }
+    trouble
+}
+
+/// What keeps an interface from sending.
+fn look_at(interface: &Interface) -> Option<String> {
+    let name = &interface.name;
+    match Interface::by_index(interface.index) {
+        Ok(None) => Some(format!("{name} is gone")),
+        Ok(Some(i)) if !i.up => Some(format!("{name} went down")),
+        Ok(Some(i)) if !i.running => Some(format!("{name} lost its link")),
+        _ => None,
+    }
+}

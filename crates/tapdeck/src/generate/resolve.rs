@@ -1,0 +1,454 @@
+//! From flags to a job: everything is checked here, before the first packet goes.
+
+use std::cell::Cell;
+use std::io;
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, anyhow};
+use ipnet::IpNet;
+use rustix::thread::{CpuSet, sched_getaffinity};
+use tapdeck_capture::interface::Interface;
+use tapdeck_capture::transmit::live;
+use tapdeck_packet::generate::Limits;
+use tapdeck_traffic::pacing::{Gaps, OnOff, Rate};
+use tapdeck_traffic::replay::{self, Contents, Replay, Rewrite, Speed};
+use tapdeck_traffic::sizes::{Bounds, Error as SizeError, Method, Table};
+use tapdeck_traffic::workload::{Mac, Mark, Outer, OuterKind, Protocol, Workload};
+
+use crate::flags::{
+    BackendChoice, GapsChoice, Gen, MethodChoice, ProtoChoice, TunnelChoice, Usage,
+};
+
+/// How packets get to an interface.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Backend {
+    /// Made in the kernel.
+    Xdp,
+    /// Made here, sent by a packet socket.
+    Packet,
+    /// Made here, sent by an AF_XDP socket.
+    AfXdp,
+}
+
+impl Backend {
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Xdp => "xdp",
+            Self::Packet => "txring",
+            Self::AfXdp => "afxdp",
+        }
+    }
+}
+
+/// What is to be done.
+pub struct Job {
+    pub interfaces: Vec<Interface>,
+    /// Threads for each interface.
+    pub threads: u32,
+    pub cpus: Vec<u32>,
+    pub load: Load,
+    /// As it was asked for.
+    pub rate_text: String,
+    /// Packets a second that were asked for.
+    pub asked_pps: Option<f64>,
+    pub limits: Limits,
+    pub backend: Backend,
+    /// Why this one, where nobody asked for it.
+    pub reason: Option<&'static str>,
+}
+
+/// What is to be sent.
+pub enum Load {
+    Generated(Generation),
+    Recorded(Recording),
+}
+
+pub struct Generation {
+    pub workload: Workload,
+    pub table: Table,
+    pub rate: Rate,
+    pub gaps: Gaps,
+}
+
+pub struct Recording {
+    pub path: PathBuf,
+    pub contents: Contents,
+    /// Until it is given to a sender.
+    pub replay: Cell<Option<Box<Replay>>>,
+    /// Packets of all rounds; 0: there is no end.
+    pub packets: u64,
+}
+
+/// Paced senders up to this many packets a second send from user space, where waiting costs no CPU.
+const SLOW_PPS: f64 = 200e3;
+
+fn usage(text: impl Into<String>) -> anyhow::Error {
+    Usage(text.into()).into()
+}
+
+impl Job {
+    pub fn new(f: &Gen) -> Result<Self> {
+        check_cpus(&f.cpu)?;
+        match &f.replay {
+            Some(path) => Self::replay(f, path),
+            None => Self::generate(f),
+        }
+    }
+
+    fn generate(f: &Gen) -> Result<Self> {
+        let senders = f.interfaces.len() as u32 * f.threads;
+        let workload = workload(f, senders)?;
+        let (rate_text, rate) = rate(f)?;
+        let gaps = gaps(f, rate)?;
+        if f.count.is_some_and(|count| count < senders.into()) {
+            return Err(usage(format!("--count: {senders} threads need one packet each at least")));
+        }
+        let interfaces = interfaces(f)?;
+        let bounds = bounds(&workload, &interfaces);
+        let method = match f.method {
+            MethodChoice::Alias => Method::Alias,
+            MethodChoice::TwoStage => Method::TwoStage,
+        };
+        let table = Table::new(&f.size, method, bounds, f.up_to_damage).map_err(|e| match e {
+            SizeError::Dist { .. } | SizeError::Trace { .. } | SizeError::NoPackets(_) => e.into(),
+            e => usage(format!("--size: {e}")),
+        })?;
+        let pps = rate.packets_per_s(table.mean());
+        for interface in &interfaces {
+            fits_link(interface, pps, table.mean(), interfaces.len())?;
+        }
+        let pps_each = pps.map(|pps| pps / f64::from(senders));
+        let (backend, reason) = backend(f, &interfaces, &table, pps_each)?;
+        Ok(Self {
+            interfaces,
+            threads: f.threads,
+            cpus: f.cpu.clone(),
+            load: Load::Generated(Generation { workload, table, rate, gaps }),
+            rate_text,
+            asked_pps: pps,
+            limits: limits(f),
+            backend,
+            reason,
+        })
+    }
+
+    fn replay(f: &Gen, path: &Path) -> Result<Self> {
+        let interfaces = interfaces(f)?;
+        let [interface] = &*interfaces else {
+            return Err(usage("--replay: a file is sent by one interface"));
+        };
+        let (backend, reason) = match f.backend {
+            BackendChoice::Auto => (Backend::Packet, Some("recorded packets come from here")),
+            BackendChoice::Txring => (Backend::Packet, None),
+            BackendChoice::Afxdp => (Backend::AfXdp, None),
+            BackendChoice::Xdp => {
+                return Err(usage(
+                    "--backend xdp makes packets by itself; a replay takes txring or afxdp",
+                ));
+            }
+        };
+        let speed = match f.speed.1 {
+            Speed::Rate(Rate::Bits { per_s, .. }) => {
+                Speed::Rate(Rate::Bits { per_s, wire: f.wire })
+            }
+            _ if f.wire => return Err(usage(WIRE_OF_WHAT)),
+            speed => speed,
+        };
+        let options = replay::Options {
+            timing: speed.timing(Gaps::Constant, 0),
+            loops: f.loops,
+            rewrite: Rewrite {
+                rules: f.rewrite.clone(),
+                source_mac: f.src_mac,
+                destination_mac: f.dst_mac,
+            },
+            longest: (interface.mtu + ETHERNET) as usize,
+            limits: limits(f),
+            up_to_damage: f.up_to_damage,
+        };
+        let replay = Replay::open(path, options)?;
+        let contents = replay.contents().clone();
+        let asked_pps = match speed {
+            Speed::Rate(rate) => rate.packets_per_s(contents.mean_bytes()),
+            Speed::Max => None,
+            Speed::Factor(_) if contents.mean_gap_ns() == 0 => None,
+            Speed::Factor(factor) => Some(1e9 * factor / contents.mean_gap_ns() as f64),
+        };
+        if matches!(speed, Speed::Rate(_)) {
+            fits_link(interface, asked_pps, contents.mean_bytes(), 1)?;
+        }
+        let rounds = contents.round.packets * f.loops;
+        let packets = f.count.map_or(rounds, |n| if rounds == 0 { n } else { n.min(rounds) });
+        let replay = Cell::new(Some(Box::new(replay)));
+        Ok(Self {
+            load: Load::Recorded(Recording { path: path.to_owned(), contents, replay, packets }),
+            interfaces,
+            threads: 1,
+            cpus: f.cpu.clone(),
+            rate_text: f.speed.0.clone(),
+            asked_pps,
+            limits: limits(f),
+            backend,
+            reason,
+        })
+    }
+
+    pub fn senders(&self) -> u32 {
+        self.interfaces.len() as u32 * self.threads
+    }
+
+    /// Packets that will be sent; 0: nobody knows.
+    pub fn packets(&self) -> u64 {
+        match &self.load {
+            Load::Generated(_) => self.limits.packets,
+            Load::Recorded(recording) => recording.packets,
+        }
+    }
+
+    /// Where one of the senders stops.
+    pub fn limits_of(&self, sender: u32) -> Limits {
+        let (all, n) = (self.limits.packets, u64::from(self.senders()));
+        let packets = all / n + u64::from(u64::from(sender) < all % n);
+        Limits { packets, ..self.limits }
+    }
+}
+
+const WIRE_OF_WHAT: &str =
+    "--wire: it says what bits a second count; give a rate in bits, as 700mbit";
+/// A link header without tags.
+const ETHERNET: u32 = 14;
+
+fn limits(f: &Gen) -> Limits {
+    let duration_ns = f.duration.map_or(0, |d| u64::try_from(d.as_nanos()).unwrap_or(u64::MAX));
+    Limits { packets: f.count.unwrap_or(0), duration_ns }
+}
+
+fn check_cpus(cpus: &[u32]) -> Result<()> {
+    let allowed = sched_getaffinity(None).context("cannot ask for the CPUs")?;
+    for &cpu in cpus {
+        if cpu as usize >= CpuSet::MAX_CPU || !allowed.is_set(cpu as usize) {
+            return Err(usage(format!(
+                "--cpu {cpu}: this process may not run there, or there is no such CPU"
+            )));
+        }
+    }
+    Ok(())
+}
+
+fn rate(f: &Gen) -> Result<(String, Rate)> {
+    let (text, rate) = f.ipg.clone().unwrap_or_else(|| f.rate.clone());
+    match rate {
+        Rate::Bits { per_s, .. } => {
+            let of = if f.wire { "of the wire" } else { "of frames" };
+            Ok((format!("{text} {of}"), Rate::Bits { per_s, wire: f.wire }))
+        }
+        _ if f.wire => Err(usage(WIRE_OF_WHAT)),
+        rate => Ok((text, rate)),
+    }
+}
+
+fn gaps(f: &Gen, rate: Rate) -> Result<Gaps> {
+    if f.gaps == GapsChoice::Constant {
+        return Ok(Gaps::Constant);
+    }
+    if rate == Rate::Max {
+        return Err(usage(
+            "--gaps: packets that go as fast as they can have no gaps; give a --rate",
+        ));
+    }
+    if f.gaps == GapsChoice::Poisson {
+        return Ok(Gaps::Poisson);
+    }
+    if !(f.hurst > 0.5 && f.hurst < 1.0) {
+        return Err(usage(format!("--hurst {}: it must be above 0.5 and below 1", f.hurst)));
+    }
+    let ns = |d: std::time::Duration| d.as_nanos() as f64;
+    let (on_ns, off_ns) = (ns(f.on), ns(f.off));
+    Ok(Gaps::OnOff(OnOff { hurst: f.hurst, on_ns, off_ns, sources: f.sources }))
+}
+
+/// Addresses that are administered locally, and nobody's.
+const SOURCE_MAC: Mac = Mac([2, b't', b'd', 0, 0, 1]);
+const DESTINATION_MAC: Mac = Mac([2, b't', b'd', 0, 0, 2]);
+
+fn workload(f: &Gen, senders: u32) -> Result<Workload> {
+    let default =
+        |v4: &str, v6: &str| -> IpNet { if f.ipv6 { v6 } else { v4 }.parse().expect("a network") };
+    let source = f.src.unwrap_or_else(|| default("198.18.0.0/24", "2001:2::/64"));
+    let destination = f.dst.unwrap_or_else(|| default("198.19.0.0/24", "2001:2:0:1::/64"));
+    if f.ipv6 && source.addr().is_ipv4() {
+        return Err(usage(format!("--ipv6 with --src {source}: that is an IPv4 address")));
+    }
+    if f.vlan.len() > 2 {
+        return Err(usage("--vlan: one tag or two"));
+    }
+    let mark = f.mark_every.map(|every| {
+        let end = |given: Option<IpAddr>, v4: &str, v6: &str| {
+            let default = if source.addr().is_ipv6() { v6 } else { v4 };
+            given.unwrap_or_else(|| default.parse().expect("an address"))
+        };
+        Mark {
+            every_ns: every.as_nanos() as u64,
+            source: end(f.mark_src, "203.0.113.1", "2001:db8::1"),
+            destination: end(f.mark_dst, "203.0.113.2", "2001:db8::2"),
+        }
+    });
+    let outer = f.tunnel.map(|kind| Outer {
+        kind: match kind {
+            TunnelChoice::Vxlan => OuterKind::Vxlan,
+            TunnelChoice::Gre => OuterKind::Gre,
+        },
+        source: f.tunnel_src,
+        destination: f.tunnel_dst,
+        vni: f.vni,
+    });
+    let protocol = |p: &ProtoChoice| match p {
+        ProtoChoice::Udp => Protocol::Udp,
+        ProtoChoice::Tcp => Protocol::Tcp,
+        ProtoChoice::Icmp => Protocol::Icmp,
+    };
+    let workload = Workload {
+        seed: f.seed,
+        source_mac: f.src_mac.unwrap_or(SOURCE_MAC),
+        destination_mac: f.dst_mac.unwrap_or(DESTINATION_MAC),
+        vlans: f.vlan.clone(),
+        outer,
+        source,
+        destination,
+        source_ports: f.sport,
+        destination_ports: f.dport,
+        protocols: f.proto.iter().map(protocol).collect(),
+        flows: f.flows.unwrap_or(senders),
+        zipf: f.zipf,
+        payload: f.payload,
+        mark,
+        senders,
+    };
+    workload.check().map_err(|e| usage(e.to_string()))?;
+    Ok(workload)
+}
+
+fn interfaces(f: &Gen) -> Result<Vec<Interface>> {
+    let mut found: Vec<Interface> = Vec::new();
+    for name in &f.interfaces {
+        let interface = Interface::find(name).map_err(tapdeck_capture::Error::from)?;
+        if found.iter().any(|i| i.index == interface.index) {
+            return Err(usage(format!("{name} is named twice; --threads makes several senders")));
+        }
+        if !interface.link.is_some_and(tapdeck_packet::link::LinkType::has_header) {
+            return Err(usage(format!("{name} does not carry Ethernet frames")));
+        }
+        if !interface.up {
+            anyhow::bail!("{name} is down; bring it up: ip link set {name} up");
+        }
+        if !interface.running {
+            anyhow::bail!("{name} has no link; its far end is down or unplugged");
+        }
+        if !f.yes_this_interface {
+            let route = interface.carries_default_route();
+            if let Some(route) = route.context("cannot ask the kernel for its routes")? {
+                return Err(usage(format!(
+                    "{name} carries the default route ({route}): this would flood your own network; --yes-this-interface if that is meant"
+                )));
+            }
+        }
+        found.push(interface);
+    }
+    Ok(found)
+}
+
+fn bounds(workload: &Workload, interfaces: &[Interface]) -> Bounds {
+    const TAG: u32 = 4;
+    let mtu = interfaces.iter().map(|i| i.mtu).min().unwrap_or(0);
+    let tags = workload.vlans.len() as u32;
+    // One tag (802.1Q) an MTU does not count; of an 802.1ad tag the kernel does not know.
+    let most = mtu + ETHERNET + if tags == 1 { TAG } else { 0 };
+    let mut link_bytes = ETHERNET + TAG * tags;
+    if workload.outer.is_some() {
+        link_bytes = workload.headers().ip_at as u32;
+    }
+    Bounds {
+        least: workload.shortest(),
+        link_bytes: link_bytes as u16,
+        // What the IP header can say, and less than a page of headers.
+        most: most.min(65_000) as u16,
+        mtu,
+    }
+}
+
+fn fits_link(interface: &Interface, pps: Option<f64>, mean: f64, interfaces: usize) -> Result<()> {
+    let speed = interface.speed_mbit().unwrap_or(None);
+    let (Some(pps), Some(speed)) = (pps, speed) else { return Ok(()) };
+    let wire = tapdeck_traffic::pacing::WIRE_BYTES as f64;
+    let asked = pps / interfaces as f64 * 8.0 * (mean + wire) / 1e6;
+    if asked > f64::from(speed) {
+        return Err(usage(format!(
+            "--rate: that is {asked:.0} Mbit/s on the wire, and {} is a link of {speed} Mbit/s; ask for less, or for max",
+            interface.name
+        )));
+    }
+    Ok(())
+}
+
+/// `pps` is of one sender.
+fn backend(
+    f: &Gen,
+    interfaces: &[Interface],
+    table: &Table,
+    pps: Option<f64>,
+) -> Result<(Backend, Option<&'static str>)> {
+    let too_long = usize::from(table.longest()) > live::LONGEST;
+    let irregular = f.gaps != GapsChoice::Constant;
+    match f.backend {
+        BackendChoice::Txring => return Ok((Backend::Packet, None)),
+        BackendChoice::Afxdp => return Ok((Backend::AfXdp, None)),
+        BackendChoice::Xdp if too_long => {
+            let text = format!("--backend xdp: frames are at most {} bytes", live::LONGEST);
+            return Err(usage(text));
+        }
+        BackendChoice::Xdp if irregular => {
+            return Err(usage(
+                "--backend xdp sends at constant gaps; txring and afxdp can do --gaps",
+            ));
+        }
+        BackendChoice::Xdp => {
+            for interface in interfaces {
+                if interface.takes_redirected_frames() == Some(false) {
+                    anyhow::bail!(
+                        "--backend xdp: {} takes no redirected frames; a veth needs GRO (ethtool -K NAME gro on) or an XDP program at its far end",
+                        interface.name
+                    );
+                }
+            }
+            return Ok((Backend::Xdp, None));
+        }
+        BackendChoice::Auto => {}
+    }
+    let user = |reason| Ok((Backend::Packet, Some(reason)));
+    if irregular {
+        return user("gaps vary");
+    }
+    if too_long {
+        return user("frames are longer than a page");
+    }
+    if pps.is_some_and(|pps| pps <= SLOW_PPS) {
+        return user("the rate leaves time to wait");
+    }
+    if interfaces.iter().any(|i| i.takes_redirected_frames() != Some(true)) {
+        return user("the interface or its far end takes no redirected frames");
+    }
+    Ok((Backend::Xdp, Some("the fastest")))
+}
+
+/// An error of opening a back end, and what to do about it.
+pub fn explain(backend: Backend, name: &str, error: &io::Error) -> anyhow::Error {
+    let what = format!("{name}: cannot send by {}: {error}", backend.name());
+    match error.kind() {
+        io::ErrorKind::PermissionDenied => anyhow!(
+            "{what}; run it as root, or with CAP_NET_RAW, CAP_NET_ADMIN, CAP_BPF and CAP_PERFMON"
+        ),
+        _ if backend == Backend::Packet => anyhow!(what),
+        _ => anyhow!("{what}; --backend txring works everywhere"),
+    }
+}

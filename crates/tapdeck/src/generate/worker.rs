@@ -1,0 +1,292 @@
+//! One sender at work, in the kernel or here, and what it did.
+
+use std::io::{self, ErrorKind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
+
+use hdrhistogram::Histogram;
+use rustix::thread::{CpuSet, sched_setaffinity};
+use rustix::time::{ClockId, clock_gettime};
+use tapdeck_capture::transmit::Sender;
+use tapdeck_capture::transmit::live::{Live, Monitor, Outcome};
+use tapdeck_capture::{SystemClock, WallClock};
+use tapdeck_traffic::source::Source;
+
+/// Times with two digits, up to an hour.
+type Times = Histogram<u64>;
+
+fn times() -> Times {
+    Histogram::new_with_bounds(1, 3_600_000_000_000, 2).expect("these bounds are valid")
+}
+
+/// What a sender did. Times are `CLOCK_MONOTONIC` nanoseconds.
+pub struct Done {
+    pub made: u64,
+    /// Taken by the interface.
+    pub sent: u64,
+    pub bytes: u64,
+    /// Packets made, by length.
+    pub sizes: Vec<u64>,
+    pub sequences: Vec<u64>,
+    pub first_ns: u64,
+    pub last_ns: u64,
+    pub utc_offset_ns: i64,
+    pub gaps: Times,
+    pub jitters: Times,
+    pub late_max_ns: u64,
+    /// How far behind its time the last packet was.
+    pub late_last_ns: u64,
+    /// What else is to be said about the packets.
+    pub remarks: Vec<String>,
+    pub error: Option<io::Error>,
+}
+
+impl Done {
+    fn new() -> Self {
+        Self {
+            made: 0,
+            sent: 0,
+            bytes: 0,
+            sizes: vec![0; 1 << 16],
+            sequences: Vec::new(),
+            first_ns: 0,
+            last_ns: 0,
+            utc_offset_ns: SystemClock.utc_offset_ns(),
+            gaps: times(),
+            jitters: times(),
+            late_max_ns: 0,
+            late_last_ns: 0,
+            remarks: Vec::new(),
+            error: None,
+        }
+    }
+}
+
+/// Looks at a sender from outside, and ends it.
+#[derive(Clone)]
+pub enum Watch {
+    Kernel(Monitor),
+    Here(Arc<Shared>),
+}
+
+#[derive(Default)]
+pub struct Shared {
+    stop: AtomicBool,
+    sent: AtomicU64,
+    bytes: AtomicU64,
+}
+
+impl Watch {
+    pub fn sent(&self) -> u64 {
+        match self {
+            Self::Kernel(monitor) => monitor.progress().taken,
+            Self::Here(shared) => shared.sent.load(Relaxed),
+        }
+    }
+
+    pub fn bytes(&self) -> u64 {
+        match self {
+            Self::Kernel(monitor) => monitor.progress().bytes,
+            Self::Here(shared) => shared.bytes.load(Relaxed),
+        }
+    }
+
+    pub fn stop(&self) {
+        match self {
+            Self::Kernel(monitor) => monitor.stop(),
+            Self::Here(shared) => shared.stop.store(true, Relaxed),
+        }
+    }
+
+    /// Its thread must be woken by a signal to see that there is nothing more to do.
+    pub fn wants_signal(&self) -> bool {
+        match self {
+            Self::Kernel(monitor) => monitor.progress().done || monitor.is_stopped(),
+            Self::Here(shared) => shared.stop.load(Relaxed),
+        }
+    }
+}
+
+/// Keeps this thread on a CPU.
+pub fn pin(cpu: u32) -> io::Result<()> {
+    let mut set = CpuSet::new();
+    set.set(cpu as usize);
+    Ok(sched_setaffinity(None, &set)?)
+}
+
+/// Sends what is made in the kernel.
+pub fn in_kernel(live: &Live) -> Done {
+    let monitor = live.monitor();
+    let mut done = Done::new();
+    while !monitor.progress().done && !monitor.is_stopped() {
+        match live.run() {
+            Err(e) if e.kind() != ErrorKind::Interrupted => {
+                done.error = Some(e);
+                break;
+            }
+            _ => {}
+        }
+    }
+    match live.outcome() {
+        Ok(outcome) => take_over(&mut done, outcome),
+        Err(e) => done.error = done.error.or(Some(e)),
+    }
+    done
+}
+
+fn take_over(done: &mut Done, outcome: Outcome) {
+    for (len, n) in outcome.sizes {
+        done.sizes[usize::from(len)] = n;
+    }
+    let record = |times: &mut Times, counts: Vec<(u64, u64)>, max: u64| {
+        for (ns, n) in counts {
+            times.saturating_record_n(ns.min(max).max(1), n);
+        }
+    };
+    record(&mut done.gaps, outcome.gaps, outcome.gap_max_ns);
+    record(&mut done.jitters, outcome.jitters, outcome.jitter_max_ns);
+    done.made = outcome.progress.made;
+    done.sent = outcome.progress.taken;
+    done.bytes = outcome.progress.bytes;
+    done.sequences = outcome.sequences;
+    done.first_ns = outcome.first_ns;
+    done.last_ns = outcome.last_ns;
+    done.utc_offset_ns = outcome.utc_offset_ns;
+    done.late_max_ns = outcome.late_max_ns;
+    done.late_last_ns = outcome.late_last_ns;
+    if outcome.progress.failed {
+        let error = io::Error::other("the program in the kernel could not make a packet");
+        done.error = done.error.take().or(Some(error));
+    }
+}
+
+/// Sends what is made here.
+pub struct Here {
+    pub sender: Box<dyn Sender>,
+    pub source: Box<dyn Source>,
+    pub shared: Arc<Shared>,
+}
+
+fn now_ns() -> u64 {
+    let t = clock_gettime(ClockId::Monotonic);
+    t.tv_sec as u64 * 1_000_000_000 + t.tv_nsec as u64
+}
+
+/// What comes after a bunch of packets.
+enum Next {
+    /// The next one is due so many nanoseconds after the start.
+    Wait(u64),
+    Go,
+    End,
+}
+
+impl Here {
+    /// Packets that go in one call at most.
+    const BUNCH: usize = 64;
+    /// A sleep may last so much longer than it should.
+    const SLACK_NS: u64 = 80_000;
+    /// Somebody may want the end.
+    const LONGEST_SLEEP_NS: u64 = 50_000_000;
+
+    pub fn run(mut self) -> Done {
+        let mut done = Done::new();
+        let start = now_ns();
+        if let Err(e) = self.send(start, &mut done) {
+            done.error = Some(e);
+        }
+        done.sent = self.sender.sent();
+        done.sequences = self.source.sequences();
+        done.remarks = self.source.remarks();
+        done
+    }
+
+    fn is_stopped(&self) -> bool {
+        self.shared.stop.load(Relaxed)
+    }
+
+    fn send(&mut self, start: u64, done: &mut Done) -> io::Result<()> {
+        while !self.is_stopped() {
+            let next = self.bunch(start, done)?;
+            self.flush()?;
+            self.shared.sent.store(self.sender.sent(), Relaxed);
+            self.shared.bytes.store(done.bytes, Relaxed);
+            match next {
+                Next::End => return Ok(()),
+                Next::Go => {}
+                Next::Wait(due) => {
+                    let wait = (start + due).saturating_sub(now_ns());
+                    if wait > 2 * Self::SLACK_NS {
+                        let sleep = (wait - Self::SLACK_NS).min(Self::LONGEST_SLEEP_NS);
+                        std::thread::sleep(Duration::from_nanos(sleep));
+                    } else {
+                        std::hint::spin_loop();
+                    }
+                }
+            }
+        }
+        self.flush()
+    }
+
+    /// Queues the packets that are due.
+    fn bunch(&mut self, start: u64, done: &mut Done) -> io::Result<Next> {
+        for _ in 0..Self::BUNCH {
+            let now = now_ns();
+            let due = self.source.due_ns();
+            if let Some(due) = due.filter(|due| start + due > now) {
+                return Ok(Next::Wait(due));
+            }
+            let utc_ns = now.wrapping_add_signed(done.utc_offset_ns);
+            let Self { sender, source, shared } = &mut *self;
+            let slot = loop {
+                match sender.slot() {
+                    Err(e) if e.kind() == ErrorKind::Interrupted => {
+                        if shared.stop.load(Relaxed) {
+                            return Ok(Next::End);
+                        }
+                    }
+                    // A detour, for the borrow that is returned must not be the one that failed.
+                    Ok(_) => break sender.slot()?,
+                    Err(e) => return Err(e),
+                }
+            };
+            let Some(len) = source.next(slot, now - start, utc_ns)? else {
+                return Ok(Next::End);
+            };
+            sender.push(len);
+            observe(done, len, now, due.map(|due| start + due));
+        }
+        Ok(Next::Go)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        loop {
+            match self.sender.flush() {
+                Err(e) if e.kind() == ErrorKind::Interrupted && !self.is_stopped() => {}
+                // What is left in the queue was made and not sent, and is told so.
+                Err(e) if e.kind() == ErrorKind::Interrupted => return Ok(()),
+                result => return result,
+            }
+        }
+    }
+}
+
+fn observe(done: &mut Done, len: usize, now: u64, due: Option<u64>) {
+    let late = due.map_or(0, |due| now - due);
+    if done.made == 0 {
+        done.first_ns = now;
+    } else {
+        let gap = now - done.last_ns;
+        done.gaps.saturating_record(gap.max(1));
+        if due.is_some() {
+            // The gap that was due is this one without the change of lateness.
+            done.jitters.saturating_record(late.abs_diff(done.late_last_ns).max(1));
+        }
+    }
+    done.late_last_ns = late;
+    done.late_max_ns = done.late_max_ns.max(late);
+    done.last_ns = now;
+    done.made += 1;
+    done.bytes += len as u64;
+    done.sizes[len] += 1;
+}

@@ -1,0 +1,74 @@
+//! What a person at a terminal is told while something goes on.
+
+use std::io::{self, IsTerminal, Read, Write, stderr};
+use std::time::{Duration, Instant};
+
+use crate::units::show_bytes;
+
+/// Where nobody can be told, the work goes on all the same.
+pub fn say(text: &str) {
+    let _ = writeln!(stderr(), "tapdeck: {text}");
+}
+
+/// A line on the terminal that changes; nothing elsewhere. It goes when this is dropped.
+pub struct Progress {
+    terminal: bool,
+    shown: bool,
+    next: Instant,
+}
+
+impl Progress {
+    const EVERY: Duration = Duration::from_millis(250);
+
+    pub fn new() -> Self {
+        let next = Instant::now() + Self::EVERY;
+        Self { terminal: stderr().is_terminal(), shown: false, next }
+    }
+
+    pub fn show(&mut self, text: impl FnOnce() -> String) {
+        if !self.terminal || Instant::now() < self.next {
+            return;
+        }
+        self.next = Instant::now() + Self::EVERY;
+        self.shown = true;
+        let mut out = stderr();
+        let _ = write!(out, "\r\x1b[K{}", text()).and_then(|()| out.flush());
+    }
+}
+
+impl Drop for Progress {
+    fn drop(&mut self) {
+        if self.shown {
+            let _ = write!(stderr(), "\r\x1b[K");
+        }
+    }
+}
+
+/// An input of which it is shown how much has been read.
+pub struct Watched<R> {
+    input: R,
+    name: String,
+    read: u64,
+    /// Of a file.
+    total: Option<u64>,
+    progress: Progress,
+}
+
+impl<R: Read> Watched<R> {
+    pub fn new(input: R, name: &str, total: Option<u64>) -> Self {
+        Self { input, name: name.to_owned(), read: 0, total, progress: Progress::new() }
+    }
+}
+
+impl<R: Read> Read for Watched<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let n = self.input.read(buffer)?;
+        self.read += n as u64;
+        let Self { name, read, total, progress, .. } = self;
+        progress.show(|| match total {
+            Some(total) => format!("{name}: {} of {}", show_bytes(*read), show_bytes(*total)),
+            None => format!("{name}: {}", show_bytes(*read)),
+        });
+        Ok(n)
+    }
+}

@@ -1,0 +1,119 @@
+//! What a packet's size is the size of, and where in a frame the IP packet begins.
+
+use serde::{Deserialize, Serialize};
+use tapdeck_packet::link::LinkType;
+
+/// What sizes measure.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Length {
+    /// The frame as it was captured: with its link-layer header, without the check sequence.
+    Frame,
+    /// The IP packet, as its header tells: IPv4's total length, IPv6's payload length and 40.
+    Ip,
+}
+
+impl Length {
+    /// As it is written in files and flags.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Frame => "frame",
+            Self::Ip => "ip",
+        }
+    }
+
+    pub(super) fn from_name(name: &str) -> Option<Self> {
+        [Self::Frame, Self::Ip].into_iter().find(|length| length.name() == name)
+    }
+}
+
+impl std::fmt::Display for Length {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Frame => "frame",
+            Self::Ip => "IP packet",
+        })
+    }
+}
+
+/// A link type in whose frames no IP packet is looked for.
+pub(super) struct UnknownLink;
+
+const ETHERTYPE_IPV4: u16 = 0x0800;
+const ETHERTYPE_IPV6: u16 = 0x86dd;
+/// 802.1Q, 802.1ad and what was used before that.
+const ETHERTYPES_TAG: [u16; 3] = [0x8100, 0x88a8, 0x9100];
+const PPP_IPV4: u16 = 0x0021;
+const PPP_IPV6: u16 = 0x0057;
+/// Address families of BSD's loopback header: 2 is IPv4 everywhere, IPv6 differs between systems.
+const FAMILIES: [u32; 4] = [2, 24, 28, 30];
+
+/// The length of the IP packet in a frame; `None` where it holds none, or none whose header
+/// was captured and can be right.
+pub(super) fn ip_length(link: LinkType, frame: &[u8]) -> Result<Option<u32>, UnknownLink> {
+    // Link types as in pcap-linktype(7).
+    Ok(match link.0 {
+        0 | 108 => loopback(frame),
+        1 => behind_ethertype(frame, 12),
+        9 => point_to_point(frame),
+        12 | 14 | 101 | 228 | 229 => packet_length(frame),
+        // Linux cooked captures, the second with its protocol in front.
+        113 => behind_ethertype(frame, 14),
+        276 => match read_u16(frame, 0) {
+            Some(ethertype) => tagged(ethertype, frame, 20),
+            None => None,
+        },
+        _ => return Err(UnknownLink),
+    })
+}
+
+fn read_u16(bytes: &[u8], at: usize) -> Option<u16> {
+    let two = bytes.get(at..at + 2)?;
+    Some(u16::from_be_bytes([two[0], two[1]]))
+}
+
+fn behind_ethertype(frame: &[u8], at: usize) -> Option<u32> {
+    tagged(read_u16(frame, at)?, frame, at + 2)
+}
+
+/// A packet of a protocol that begins at `at`, behind any number of VLAN tags.
+fn tagged(mut ethertype: u16, frame: &[u8], mut at: usize) -> Option<u32> {
+    while ETHERTYPES_TAG.contains(&ethertype) {
+        ethertype = read_u16(frame, at + 2)?;
+        at += 4;
+    }
+    let is_ip = matches!(ethertype, ETHERTYPE_IPV4 | ETHERTYPE_IPV6);
+    packet_length(frame.get(at..).filter(|_| is_ip)?)
+}
+
+fn loopback(frame: &[u8]) -> Option<u32> {
+    let family = u32::from_be_bytes(*frame.first_chunk()?);
+    // In the byte order of whoever captured, which no field tells.
+    let is_ip = FAMILIES.contains(&family) || FAMILIES.contains(&family.swap_bytes());
+    packet_length(&frame[4..]).filter(|_| is_ip)
+}
+
+fn point_to_point(frame: &[u8]) -> Option<u32> {
+    let at = if frame.starts_with(&[0xff, 0x03]) { 2 } else { 0 };
+    let is_ip = matches!(read_u16(frame, at)?, PPP_IPV4 | PPP_IPV6);
+    packet_length(&frame[at + 2..]).filter(|_| is_ip)
+}
+
+/// The length that an IP header tells. Linux has segments that it has yet to cut (BIG TCP) carry a length of
+/// 0; they, and jumbograms of RFC 2675, come back as lengths that no size is.
+fn packet_length(packet: &[u8]) -> Option<u32> {
+    const IPV4_HEADER: u32 = 20;
+    const IPV6_HEADER: u32 = 40;
+    const HOP_BY_HOP: u8 = 0;
+    match packet.first()? >> 4 {
+        4 => {
+            let length = u32::from(read_u16(packet, 2)?);
+            (length == 0 || length >= IPV4_HEADER).then_some(length)
+        }
+        6 => match (read_u16(packet, 4)?, packet.get(6)?) {
+            (0, &HOP_BY_HOP) => Some(0),
+            (payload, _) => Some(IPV6_HEADER + u32::from(payload)),
+        },
+        _ => None,
+    }
+}

@@ -1,0 +1,181 @@
+//! From any input to a distribution. What an input is, its beginning tells: a capture file by its magic
+//! number, text by its first line that is no comment.
+
+use std::fs::File;
+use std::io::{BufRead, BufReader, Cursor, Read};
+use std::path::Path;
+
+use tapdeck_packet::trace;
+
+use super::lines::Lines;
+use super::text::fields;
+use super::{Counts, Error, Fault, LeftOut, Length, Tally, TwoStage, pktgen, text, toml};
+
+/// What an input is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Format {
+    /// A capture file, pcap or pcapng.
+    Trace,
+    /// Sizes with space between them.
+    Sizes,
+    /// Lines `<size> <count>`.
+    Dist,
+    /// Commands for the kernel packet generator, bare or `pgset "..."`.
+    Pktgen,
+    /// What [`write_toml`](super::write_toml) writes.
+    Toml,
+}
+
+/// How an input is read. By default its format is found out, and a damaged capture file is an error.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Options {
+    pub format: Option<Format>,
+    /// The sizes that are wanted. By default those that the input states; of a capture file, frames.
+    pub length: Option<Length>,
+    /// Between size and count in a line of a distribution, besides space.
+    pub separator: Option<char>,
+    /// Take what stands before the damage in a capture file.
+    pub up_to_damage: bool,
+}
+
+/// A distribution as it was read. It is not empty.
+#[derive(Debug)]
+pub struct Source {
+    pub format: Format,
+    /// Of pktgen's commands, which hold shares and not packets: whole numbers in the proportion of the shares.
+    pub counts: Counts,
+    /// What the sizes measure, as far as the input says it.
+    pub length: Option<Length>,
+    pub left_out: LeftOut,
+    /// Where a capture file was left.
+    pub damage: Option<trace::Error>,
+    /// The two-stage model, where the input holds one.
+    pub model: Option<TwoStage>,
+}
+
+/// Reads a file. Memory does not grow with its size.
+pub fn read_file(path: &Path, options: Options) -> Result<Source, Error> {
+    read(File::open(path)?, options)
+}
+
+/// Reads a distribution from anything.
+pub fn read(mut input: impl Read, options: Options) -> Result<Source, Error> {
+    /// Enough to tell a capture file by.
+    const HEAD: u64 = 64;
+    let mut head = Vec::new();
+    input.by_ref().take(HEAD).read_to_end(&mut head)?;
+    let is_trace = match options.format {
+        Some(format) => format == Format::Trace,
+        None => trace::looks_like_trace(&head),
+    };
+    let input = Cursor::new(head).chain(input);
+    let source = if is_trace {
+        read_trace(input, options)?
+    } else {
+        read_text(Lines::new(BufReader::with_capacity(1 << 16, input)), options)?
+    };
+    match (source.length, options.length) {
+        (Some(stated), Some(asked)) if stated != asked => Err(Error::Length { stated, asked }),
+        _ => Ok(source),
+    }
+}
+
+fn read_trace(input: impl Read, options: Options) -> Result<Source, Error> {
+    let mut tally = Tally::new(options.length.unwrap_or(Length::Frame));
+    let mut damage = None;
+    let mut reader = trace::Reader::new(input).map_err(trace_error)?;
+    loop {
+        match reader.next_packet() {
+            Ok(Some(p)) => tally.packet(p.link, p.original_len, p.frame)?,
+            Ok(None) => break,
+            Err(e @ (trace::Error::CutShort { .. } | trace::Error::Damaged { .. }))
+                if options.up_to_damage =>
+            {
+                damage = Some(e);
+                break;
+            }
+            Err(e) => return Err(trace_error(e)),
+        }
+    }
+    if tally.counts.packets() == 0 {
+        return Err(Error::NoPackets { packets: tally.left_out.packets() });
+    }
+    Ok(Source {
+        format: Format::Trace,
+        counts: tally.counts,
+        length: Some(tally.length),
+        left_out: tally.left_out,
+        damage,
+        model: None,
+    })
+}
+
+fn trace_error(e: trace::Error) -> Error {
+    match e {
+        trace::Error::CutShort { .. } | trace::Error::Damaged { .. } => Error::Damaged(e),
+        e => Error::Trace(e),
+    }
+}
+
+fn read_text(mut lines: Lines<impl BufRead>, options: Options) -> Result<Source, Error> {
+    let first = lines.next()?.ok_or(Error::Empty)?;
+    let format = match options.format {
+        Some(format) => format,
+        None => detect(&first, options.separator)
+            .ok_or_else(|| Fault::Unknown(Fault::shown(&first)).at(lines.number()))?,
+    };
+    let mut counts = Counts::new();
+    let mut model = None;
+    match format {
+        // A capture file has no lines.
+        Format::Trace => return Err(Fault::NotText.at(lines.number())),
+        Format::Sizes => lines.each(first, |line| text::sizes(&mut counts, line))?,
+        Format::Dist => {
+            lines.each(first, |line| text::dist(&mut counts, line, options.separator))?;
+        }
+        Format::Pktgen => {
+            let mut commands = pktgen::Commands::default();
+            lines.each(first, |line| commands.line(line))?;
+            let read = commands.finish().map_err(Error::Model)?;
+            counts = read.counts()?;
+            model = Some(read);
+        }
+        Format::Toml => {
+            let contents = toml::parse(&lines.into_text(&first)?)?;
+            return finish(format, contents.counts, Some(contents.length), contents.model);
+        }
+    }
+    finish(format, counts, lines.length, model)
+}
+
+fn finish(
+    format: Format,
+    counts: Counts,
+    length: Option<Length>,
+    model: Option<TwoStage>,
+) -> Result<Source, Error> {
+    if counts.packets() == 0 {
+        return Err(Error::AllZero);
+    }
+    Ok(Source { format, counts, length, left_out: LeftOut::default(), damage: None, model })
+}
+
+/// What a text is whose first line this is. Two numbers are a size and a count.
+fn detect(line: &str, separator: Option<char>) -> Option<Format> {
+    let begins_as_number =
+        |field: &&str| field.trim_start_matches('-').starts_with(|c: char| c.is_ascii_digit());
+    if pktgen::is_command(line) {
+        return Some(Format::Pktgen);
+    }
+    if toml::is_toml(line) && separator != Some('=') {
+        return Some(Format::Toml);
+    }
+    let fields = fields(line, separator);
+    let numbers = fields.iter().all(begins_as_number);
+    match fields.len() {
+        // So that the fault is found in its place, one number is enough.
+        2 if fields.iter().any(begins_as_number) => Some(Format::Dist),
+        _ if numbers => Some(Format::Sizes),
+        _ => None,
+    }
+}

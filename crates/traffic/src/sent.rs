@@ -1,0 +1,64 @@
+//! What a run sent: the JSON that the generator leaves and that the judge of what came back reads.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::workload::Workload;
+
+/// The record of a run. Times are UTC nanoseconds.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct Sent {
+    /// Packets that the interfaces took.
+    pub sent: u64,
+    /// Bytes of all frames made, without preamble, frame check sequence and gap.
+    pub bytes: u64,
+    /// From the first packet to the end of the last one's slot.
+    pub elapsed_s: f64,
+    pub seed: u64,
+    /// Packets made, by length of the frame; their sum is `sent + refused`.
+    pub sizes: BTreeMap<u16, u64>,
+    /// Packets made and numbered that an interface did not take.
+    pub refused: u64,
+    pub started_ns: u64,
+    pub ended_ns: u64,
+    pub interfaces: Vec<String>,
+    pub backend: String,
+    pub rate: Rate,
+    /// From one packet to the next of the same sender.
+    pub gap_ns: Option<Spread>,
+    /// How far each gap was from the one that was due, where one was.
+    pub jitter_ns: Option<Spread>,
+    /// The run was ended before its count or duration was reached.
+    pub interrupted: bool,
+    /// `None` for a replay, whose packets carry no numbers.
+    pub workload: Option<Workload>,
+    /// Packets made of each stream, in their order; the mark's last, if there are marks.
+    pub streams: Vec<u64>,
+}
+
+/// What was asked for and what came of it.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct Rate {
+    /// As it was written on the command line.
+    pub asked: String,
+    /// Packets a second that were asked for; `None`: as fast as it goes. For bits a second: by the mean size.
+    pub asked_pps: Option<f64>,
+    pub pps: f64,
+    /// Of the frames.
+    pub bits_per_s: f64,
+    /// With preamble, frame check sequence and gap: 24 bytes more a frame.
+    pub wire_bits_per_s: f64,
+    /// It sent as fast as it could and stayed behind what was asked.
+    pub saturated: bool,
+    /// The farthest that a packet was behind its time.
+    pub late_max_ns: u64,
+}
+
+/// A distribution of times in nanoseconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Spread {
+    pub p50: u64,
+    pub p99: u64,
+    pub max: u64,
+}
