@@ -223,6 +223,31 @@ fn streams_are_numbered_without_holes_by_several_threads() {
 }
 
 #[test]
+fn several_interfaces_share_flows_and_count() {
+    let net = Net::new();
+    net.run(&net.a, &format!("ip link add vc type veth peer name vd netns {}", net.b));
+    for (ns, dev) in [(&net.a, "vc"), (&net.b, "vd")] {
+        net.run(ns, &format!("sysctl -qw net.ipv6.conf.{dev}.disable_ipv6=1"));
+        net.run(ns, &format!("ip link set {dev} up"));
+    }
+    for backend in BACKENDS {
+        let dir = tempfile::tempdir().expect("a directory");
+        let flags = "--hook xdp --no-store --ring-bytes 64MiB --count 3001";
+        let recorder = Recorder::start_on(&net, "vb,vd", dir.path(), flags);
+        let args = format!("-i va,vc --flows 5 --count 3001 --rate 90kpps --backend {backend}");
+        let (sent, _) = run(&net, &args);
+        let stats = recorder.finish();
+        assert_eq!((sent.sent, sent.refused), (3001, 0), "{backend}");
+        let seen = |dev: &str| number(&stats["interfaces"][dev], "seen");
+        assert_eq!((seen("vb"), seen("vd")), (1501, 1500), "{backend}");
+        let (even, odd): (Vec<_>, Vec<_>) =
+            sent.streams.iter().enumerate().partition(|(i, _)| i % 2 == 0);
+        let sum = |of: Vec<(usize, &u64)>| of.into_iter().map(|(_, n)| n).sum::<u64>();
+        assert_eq!((sum(even), sum(odd)), (1501, 1500), "{backend}: flows are divided");
+    }
+}
+
+#[test]
 fn marks_come_in_time_beside_the_others() {
     let net = Net::new();
     for backend in BACKENDS {
@@ -403,7 +428,7 @@ fn bad_input_is_refused_in_one_line() {
     let whole = pcap(&[(vec![0; 60], 60), (vec![0; 60], 60)]);
     let cut = &whole[..whole.len() - 10];
     let cut = path("cut", cut);
-    let usage: [(&str, &[&str]); 24] = [
+    let usage: [(&str, &[&str]); 27] = [
         ("--size 59", &["59", "at least 60"]),
         ("--size 1515", &["1515", "1514"]),
         ("--size 60-9000", &["9000", "MTU"]),
@@ -416,6 +441,9 @@ fn bad_input_is_refused_in_one_line() {
         ("--rate 100gbit", &["10000 Mbit/s", "max"]),
         ("--gaps poisson", &["--rate"]),
         ("--gaps onoff --rate 1kpps --hurst 1.5", &["1.5"]),
+        ("--gaps poisson --rate 1kpps --hurst 0.7", &["--gaps onoff"]),
+        ("--hurst 0.7", &["--gaps"]),
+        ("--tunnel gre --vni 7 --size 200", &["--vni"]),
         ("--count 0", &["--count"]),
         ("--count 1 --threads 2", &["--count"]),
         ("--flows 0", &["flows"]),

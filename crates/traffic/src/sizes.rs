@@ -298,6 +298,9 @@ fn read_sizes(path: &Path, up_to_damage: bool) -> Result<(Vec<u16>, Option<Strin
 #[cfg(test)]
 mod tests {
     use super::{Bounds, Error, Method, Spec, Table};
+    use crate::dist::Counts;
+    use crate::sampling::SplitMix64;
+    use tapdeck_packet::generate::{Column, Sizes};
 
     const BOUNDS: Bounds = Bounds { least: 60, link_bytes: 14, most: 1514, mtu: 1500 };
 
@@ -332,6 +335,30 @@ mod tests {
         ] {
             let error = table(bad).unwrap_err().to_string();
             assert!(error.contains(says), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_million_packets_are_near_their_source() {
+        let mut source = Counts::new();
+        for (size, packets) in [(60, 700), (66, 310), (576, 5), (590, 90), (1000, 1), (1514, 800)] {
+            source.add(size, packets).expect("it fits");
+        }
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("source");
+        let lines: Vec<String> = source.iter().map(|(size, n)| format!("{size} {n}\n")).collect();
+        std::fs::write(&path, lines.concat()).expect("room on the disk");
+        for method in [Method::Alias, Method::TwoStage] {
+            let table = Table::new(&Spec::Dist(path.clone()), method, BOUNDS, false).unwrap();
+            let Sizes::Drawn(columns) = table.sizes(0, 1) else { panic!("sizes are drawn") };
+            let mut random = SplitMix64::new(3);
+            let mut drawn = Counts::new();
+            for _ in 0..1_000_000 {
+                let size = Column::pick(&columns, random.next_u64());
+                drawn.add(size as u16, 1).expect("it fits");
+            }
+            let distance = source.ks_distance(&drawn.probabilities());
+            assert!(distance <= 0.01, "{method:?}: {distance}");
         }
     }
 }

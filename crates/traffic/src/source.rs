@@ -79,3 +79,83 @@ impl Source for Generated {
         self.frames.sequences().collect()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::{Generated, Source};
+    use crate::frame::Frames;
+    use crate::pacing::{Gaps, Rate, Schedule};
+    use crate::workload::{Mac, Mark, Payload, Ports, Protocol, Workload};
+    use tapdeck_packet::generate::{Column, LATE_NS, Limits, Sizes};
+
+    fn generated(rate: Rate, limits: Limits, mark_every_ns: u64) -> Generated {
+        let address = |s: &str| s.parse().expect("an address");
+        let workload = Workload {
+            seed: 1,
+            source_mac: Mac([2; 6]),
+            destination_mac: Mac([4; 6]),
+            vlans: Vec::new(),
+            outer: None,
+            source: "10.0.0.0/24".parse().expect("a network"),
+            destination: "10.0.1.0/24".parse().expect("a network"),
+            source_ports: Ports(1, 9),
+            destination_ports: Ports(9, 9),
+            protocols: vec![Protocol::Udp],
+            flows: 2,
+            zipf: None,
+            payload: Payload::Zero,
+            mark: Some(Mark {
+                every_ns: 1,
+                source: address("10.9.0.1"),
+                destination: address("10.9.0.2"),
+            }),
+            senders: 1,
+        };
+        let sizes = Sizes::Drawn(vec![Column { threshold: 0, own: 100, other: 100 }]);
+        let plan = workload.plan(0, sizes, 100);
+        let schedule = rate.pace(0, 1).map(|pace| Schedule::new(pace, Gaps::Constant, 1));
+        Generated::new(Frames::new(plan), schedule, limits, mark_every_ns)
+    }
+
+    /// Packets that are sent in time, each `late_ns` after it is due.
+    fn count(source: &mut Generated, late_ns: u64) -> u64 {
+        let mut buffer = [0; 100];
+        let mut packets = 0;
+        loop {
+            let now = source.due_ns().unwrap_or(packets * 1000) + late_ns;
+            match source.next(&mut buffer, now, now).expect("nothing is read") {
+                Some(len) => assert_eq!(len, 100),
+                None => return packets,
+            }
+            packets += 1;
+        }
+    }
+
+    #[test]
+    fn a_run_has_the_packets_that_are_due_in_its_time_and_no_other() {
+        let rate = Rate::Packets { per_s: 20_000.0 };
+        let second = Limits { packets: 0, duration_ns: 1_000_000_000 };
+        assert_eq!(count(&mut generated(rate, second, 0), 0), 20_000);
+        // What is due in time is sent although it is late, but only so late.
+        assert_eq!(count(&mut generated(rate, second, 0), LATE_NS), 20_000);
+        assert_eq!(count(&mut generated(rate, second, 0), LATE_NS + 50_000_000), 19_000);
+        let few = Limits { packets: 77, ..second };
+        assert_eq!(count(&mut generated(rate, few, 0), 0), 77);
+        assert_eq!(count(&mut generated(Rate::Max, few, 0), 0), 77);
+        let bits = Rate::Bits { per_s: 800_000.0, wire: false };
+        assert_eq!(count(&mut generated(bits, second, 0), 0), 1000);
+    }
+
+    #[test]
+    fn marks_are_due_by_the_schedule_and_leave_the_others_as_they_are() {
+        let rate = Rate::Packets { per_s: 1000.0 };
+        let limits = Limits { packets: 1000, duration_ns: 0 };
+        let mut marked = generated(rate, limits, 100_000_000);
+        assert_eq!(count(&mut marked, 0), 1000);
+        let sequences = marked.sequences();
+        assert_eq!(sequences[2], 10);
+        let mut plain = generated(rate, Limits { packets: 990, ..limits }, 0);
+        assert_eq!(count(&mut plain, 0), 990);
+        assert_eq!(plain.sequences()[..2], sequences[..2]);
+    }
+}

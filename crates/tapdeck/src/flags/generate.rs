@@ -55,25 +55,26 @@ pub struct Gen {
     #[arg(long)]
     pub wire: bool,
 
-    /// How gaps vary: not at all; exponentially; or bursts of on-off sources, self-similar together
+    /// How gaps vary: not at all; exponentially; or bursts of on-off sources, self-similar together, which keep to the
+    /// rate in the long run
     #[arg(long, value_enum, default_value_t = GapsChoice::Constant)]
     pub gaps: GapsChoice,
 
-    /// Hurst parameter of --gaps onoff, above 0.5 and below 1
-    #[arg(long, value_name = "H", default_value_t = 0.8)]
-    pub hurst: f64,
+    /// Hurst parameter of --gaps onoff, above 0.5 and below 1 [default: 0.8]
+    #[arg(long, value_name = "H", requires = "gaps")]
+    pub hurst: Option<f64>,
 
-    /// Mean time that a source of --gaps onoff is on
-    #[arg(long, value_name = "TIME", default_value = "10ms", value_parser = units::duration)]
-    pub on: Duration,
+    /// Mean time that a source of --gaps onoff is on [default: 10ms]
+    #[arg(long, value_name = "TIME", requires = "gaps", value_parser = units::duration)]
+    pub on: Option<Duration>,
 
-    /// Mean time that a source of --gaps onoff is off
-    #[arg(long, value_name = "TIME", default_value = "10ms", value_parser = units::duration)]
-    pub off: Duration,
+    /// Mean time that a source of --gaps onoff is off [default: 10ms]
+    #[arg(long, value_name = "TIME", requires = "gaps", value_parser = units::duration)]
+    pub off: Option<Duration>,
 
-    /// Sources of --gaps onoff
-    #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=1024))]
-    pub sources: u32,
+    /// Sources of --gaps onoff [default: 16]
+    #[arg(long, value_name = "N", requires = "gaps", value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub sources: Option<u32>,
 
     /// Stop after so many packets
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
@@ -138,16 +139,16 @@ pub struct Gen {
     pub tunnel: Option<TunnelChoice>,
 
     /// Outer source address of the tunnel
-    #[arg(long, value_name = "ADDR", default_value = "192.0.2.1")]
+    #[arg(long, value_name = "ADDR", default_value = "192.0.2.1", requires = "tunnel")]
     pub tunnel_src: Ipv4Addr,
 
     /// Outer destination address of the tunnel
-    #[arg(long, value_name = "ADDR", default_value = "192.0.2.2")]
+    #[arg(long, value_name = "ADDR", default_value = "192.0.2.2", requires = "tunnel")]
     pub tunnel_dst: Ipv4Addr,
 
-    /// VXLAN network identifier
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(0..1 << 24))]
-    pub vni: u32,
+    /// VXLAN network identifier [default: 1]
+    #[arg(long, value_name = "N", requires = "tunnel", value_parser = clap::value_parser!(u32).range(0..1 << 24))]
+    pub vni: Option<u32>,
 
     /// A packet with addresses of its own every so often, beside the others
     #[arg(long, value_name = "TIME", value_parser = units::duration)]

@@ -4,6 +4,7 @@ use std::cell::Cell;
 use std::io;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow};
 use ipnet::IpNet;
@@ -249,6 +250,10 @@ fn rate(f: &Gen) -> Result<(String, Rate)> {
 }
 
 fn gaps(f: &Gen, rate: Rate) -> Result<Gaps> {
+    let of_sources = f.hurst.is_some() || f.on.is_some() || f.off.is_some() || f.sources.is_some();
+    if of_sources && f.gaps != GapsChoice::OnOff {
+        return Err(usage("--hurst, --on, --off and --sources are for --gaps onoff"));
+    }
     if f.gaps == GapsChoice::Constant {
         return Ok(Gaps::Constant);
     }
@@ -260,12 +265,13 @@ fn gaps(f: &Gen, rate: Rate) -> Result<Gaps> {
     if f.gaps == GapsChoice::Poisson {
         return Ok(Gaps::Poisson);
     }
-    if !(f.hurst > 0.5 && f.hurst < 1.0) {
-        return Err(usage(format!("--hurst {}: it must be above 0.5 and below 1", f.hurst)));
+    let hurst = f.hurst.unwrap_or(0.8);
+    if !(hurst > 0.5 && hurst < 1.0) {
+        return Err(usage(format!("--hurst {hurst}: it must be above 0.5 and below 1")));
     }
-    let ns = |d: std::time::Duration| d.as_nanos() as f64;
-    let (on_ns, off_ns) = (ns(f.on), ns(f.off));
-    Ok(Gaps::OnOff(OnOff { hurst: f.hurst, on_ns, off_ns, sources: f.sources }))
+    let ns = |time: Option<Duration>| time.unwrap_or(Duration::from_millis(10)).as_nanos() as f64;
+    let sources = f.sources.unwrap_or(16);
+    Ok(Gaps::OnOff(OnOff { hurst, on_ns: ns(f.on), off_ns: ns(f.off), sources }))
 }
 
 /// Addresses that are administered locally, and nobody's.
@@ -279,6 +285,9 @@ fn workload(f: &Gen, senders: u32) -> Result<Workload> {
     let destination = f.dst.unwrap_or_else(|| default("198.19.0.0/24", "2001:2:0:1::/64"));
     if f.ipv6 && source.addr().is_ipv4() {
         return Err(usage(format!("--ipv6 with --src {source}: that is an IPv4 address")));
+    }
+    if f.vni.is_some() && f.tunnel == Some(TunnelChoice::Gre) {
+        return Err(usage("--vni: GRE has no network identifier; it is for --tunnel vxlan"));
     }
     if f.vlan.len() > 2 {
         return Err(usage("--vlan: one tag or two"));
@@ -301,7 +310,7 @@ fn workload(f: &Gen, senders: u32) -> Result<Workload> {
         },
         source: f.tunnel_src,
         destination: f.tunnel_dst,
-        vni: f.vni,
+        vni: f.vni.unwrap_or(1),
     });
     let protocol = |p: &ProtoChoice| match p {
         ProtoChoice::Udp => Protocol::Udp,

@@ -68,7 +68,7 @@ fn shares(area: &Area, length: Length, source: &[(u16, f64)], model: &[(u16, f64
         .draw_series(LineSeries::new(plateaus(model, floor), MODEL.stroke_width(1)))?
         .label("two-stage model")
         .legend(|(x, y)| PathElement::new([(x, y), (x + 18, y)], MODEL.stroke_width(1)));
-    legend(&mut chart, SeriesLabelPosition::UpperRight)
+    legend(&mut chart, SeriesLabelPosition::UpperMiddle)
 }
 
 fn cumulative(area: &Area, length: Length, source: &[(u16, f64)], model: &[(u16, f64)]) -> Drawn {
