@@ -29,7 +29,9 @@ pub enum Error {
     #[error("{flows} flows for {senders} senders: each needs one at least")]
     Senders { flows: u32, senders: u32 },
     /// what no command line makes
-    #[error("there must be one protocol at least, one sender at least and two VLAN tags at most")]
+    #[error(
+        "it needs one protocol and one sender at least, ports from low to high, and two VLAN tags at most"
+    )]
     Shape,
     /// an exponent that is no number of 0 or more
     #[error("Zipf exponent {0}: it must be from 0 to 10")]
@@ -206,6 +208,11 @@ impl Workload {
     /// # Errors
     /// Where it contradicts itself.
     pub fn check(&self) -> Result<(), Error> {
+        let ports = [self.source_ports, self.destination_ports];
+        let shaped = ports.iter().all(|p| p.0 <= p.1) && self.vlans.len() <= 2;
+        if self.protocols.is_empty() || self.senders == 0 || !shaped {
+            return Err(Error::Shape);
+        }
         let (s, d) = (self.source, self.destination);
         if s.addr().is_ipv4() != d.addr().is_ipv4() {
             return Err(Error::Versions(s, d));
@@ -219,9 +226,6 @@ impl Workload {
         }
         if !(1..=MAX_FLOWS).contains(&self.flows) {
             return Err(Error::Flows(self.flows));
-        }
-        if self.protocols.is_empty() || self.vlans.len() > 2 || self.senders == 0 {
-            return Err(Error::Shape);
         }
         // Echo requests have no destination port, so flows of one would be told apart by the others alone.
         let icmp = self.protocols.contains(&Protocol::Icmp);

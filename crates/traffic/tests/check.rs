@@ -623,8 +623,8 @@ fn what_cannot_be_judged_is_refused() {
     assert!(fails(|s| s.ended_ns = 1).contains("ended before"));
     assert!(fails(|s| s.streams[0] += 1).contains("not the same number"));
     assert!(fails(|s| s.streams[0] = u64::MAX).contains("not the same number"));
-    assert!(fails(|s| workload(s).protocols.clear()).contains("protocols"));
+    assert!(fails(|s| workload(s).protocols.clear()).contains("protocol"));
     assert!(fails(|s| workload(s).source_ports = Ports(9, 8)).contains("ports"));
-    assert!(fails(|s| workload(s).vlans = vec![1; 50]).contains("headers"));
+    assert!(fails(|s| workload(s).vlans = vec![1; 50]).contains("VLAN"));
     assert!(fails(|s| workload(s).flows = 0).contains("flows"));
 }

@@ -92,7 +92,7 @@ fn notes(out: &mut impl Write, r: &Report, told: &Told) -> io::Result<()> {
             "packets, of whatever traffic, the recorder dropped by its own account (not counting those after the last it kept)",
         ),
         (r.damaged_as_by_routing, routed),
-        (r.unidentified, "of the damaged packets do not tell which they were"),
+        (r.unidentified, "damaged packets no longer tell which they were"),
         (
             r.cut,
             "packets were captured too short to hold their number: record with a larger --snaplen",

@@ -16,7 +16,7 @@ mod time;
 use std::collections::HashMap;
 use std::net::{Ipv4Addr, Ipv6Addr};
 
-use tapdeck_packet::generate::{Flow, MAX_HEADERS, Transport};
+use tapdeck_packet::generate::{Flow, Transport};
 
 use self::order::{Arrival, Order};
 use self::recognise::{Numbered, Recogniser, Seen};
@@ -74,7 +74,7 @@ impl Check {
     /// Where `sent` is a replay, or no run of this generator.
     pub fn new(sent: Sent, routed: bool) -> Result<Self, Error> {
         let workload = sent.workload.ok_or(Error::Replay)?;
-        can_be(&workload)?;
+        workload.check()?;
         if sent.streams.len() as u64
             != u64::from(workload.flows) + u64::from(workload.mark.is_some())
         {
@@ -247,21 +247,6 @@ impl Check {
 }
 
 /// # Errors
-/// Where a workload could not have been sent, as in a file that somebody wrote by hand.
-fn can_be(workload: &Workload) -> Result<(), Error> {
-    let ports = [workload.source_ports, workload.destination_ports];
-    if workload.protocols.is_empty() || ports.iter().any(|p| p.0 > p.1) {
-        return Err(Error::Contradiction(
-            "a workload without protocols, or with ports from high to low",
-        ));
-    }
-    workload.check()?;
-    if workload.vlans.len() > 2 || workload.headers().transport_at() + 20 > MAX_HEADERS {
-        return Err(Error::Contradiction("a workload with more headers than the generator makes"));
-    }
-    Ok(())
-}
-
 /// `None` where it is too large.
 fn sum<'a>(mut counts: impl Iterator<Item = &'a u64>) -> Option<u64> {
     counts.try_fold(0, |sum: u64, &n| sum.checked_add(n))
