@@ -216,8 +216,9 @@ pub struct Frames {
 }
 
 impl Frames {
-    pub fn new(plan: Plan) -> Self {
-        let maker = Maker::new(plan.headers.clone(), plan.payload_seed, plan.filler.clone());
+    pub fn new(mut plan: Plan) -> Self {
+        let filler = std::mem::take(&mut plan.filler);
+        let maker = Maker::new(plan.headers.clone(), plan.payload_seed, filler);
         let first =
             |flow: &Flow| Number { sequence: 0, tcp_sequence: flow.tcp_sequence, time_ns: 0 };
         let next = plan.flows.iter().chain(&plan.mark).map(first).collect();
@@ -276,7 +277,8 @@ impl Frames {
         self.next.iter().map(|n| n.sequence)
     }
 
-    pub fn plan(&self) -> &Plan {
-        &self.plan
+    /// Whether the plan has marks.
+    pub fn has_mark(&self) -> bool {
+        self.plan.mark.is_some()
     }
 }

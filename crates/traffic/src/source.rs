@@ -48,7 +48,7 @@ impl Generated {
         limits: Limits,
         mark_every_ns: u64,
     ) -> Self {
-        let mark_every_ns = if frames.plan().mark.is_some() { mark_every_ns } else { 0 };
+        let mark_every_ns = if frames.has_mark() { mark_every_ns } else { 0 };
         Self { frames, schedule, limits, mark_every_ns, next_mark_ns: 0, made: 0 }
     }
 }
