@@ -11,13 +11,14 @@ help: ## List the targets
 setup: ## Install what building and testing need and what is missing (Debian 12 or later)
 	@scripts/setup.sh
 
-demo: setup ## Record real programs' traffic beside tcpdump and compare, in about a minute (root)
+demo: setup ## Record real and generated traffic and check every packet, in about a minute (root)
 	@scripts/demo.sh
 
 # Documentation first and the tests last, so that their result is what stands at the end.
-test: setup ## Run every test, and the benchmark once and tiny (root)
+test: setup ## Run every test, and the benchmarks once and tiny (root)
 	cargo test --workspace --doc
 	cargo test --workspace --bench record -- --test
+	cargo test --workspace --bench generate -- --test
 	cargo test --workspace --tests
 
 lint: setup ## Check format, lints and, with cargo-deny installed, the dependencies' licenses and sources
@@ -35,6 +36,7 @@ advisories: ## Check the dependencies for known vulnerabilities (needs cargo-den
 bench: ## Measure against the peers; BENCH='--runs 3 --packets 1000000' changes how (root)
 	@scripts/setup.sh --bench
 	cargo bench -p tapdeck --bench record -- $(BENCH)
+	cargo bench -p tapdeck --bench generate -- $(BENCH)
 
 test-vm: ## Run the tests on other kernels, in virtual machines
 	scripts/test-vm.sh

@@ -3,7 +3,7 @@
 # missing, and it says what it does.
 #
 #   scripts/setup.sh            for `make demo` and `make test`
-#   scripts/setup.sh --bench    and the recorders that `make bench` compares with
+#   scripts/setup.sh --bench    and what `make bench` compares with
 #   scripts/setup.sh --lint     and cargo-deny, which takes minutes to compile
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -39,6 +39,8 @@ NEEDED="
 NEEDED_FOR_BENCH="
     netsniff-ng      netsniff-ng
     daemonlogger     daemonlogger
+    tcpreplay        tcpreplay
+    xdp-tools        xdp-trafficgen
 "
 
 say() { echo "setup: $*"; }

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Tests tapdeck on the oldest kernel that it promises to work on: boots Debian 12's Linux 6.1 in a
-# virtual machine (QEMU) and runs scripts/vm/tests.sh there. The machine has no disk and no network;
-# all that it runs is in its initial RAM file system. Exits with 1 if a test failed, the machine
-# came to no end, or it took too long.
+# virtual machine (QEMU) and runs scripts/vm/tests.sh there, and by it cargo's tests of what sends. The
+# machine has no disk and no network; all that it runs is in its initial RAM file system. Exits with 1
+# if a test failed, the machine came to no end, or it took too long.
 #
 #   scripts/test-vm.sh [TEST...]    only the tests whose names contain one of these words
 #
@@ -14,11 +14,14 @@ cd "$(dirname "$0")/.."
 PATH="${CARGO_HOME:-$HOME/.cargo}/bin:$PATH:/usr/sbin:/sbin"
 
 SERIES=6.1
-TIMEOUT=${TAPDECK_VM_TIMEOUT:-600}
+TIMEOUT=${TAPDECK_VM_TIMEOUT:-1800}
 KVM_TIMEOUT=15 # to boot
 CACHE=target/vm
-MODULES=(veth 8021q sch_ingress cls_bpf loop ext4)
-PROGRAMS=(bash ip tc tcpdump ethtool ping mke2fs)
+MODULES=(veth 8021q sch_ingress sch_tbf cls_bpf bridge macvlan loop ext4)
+PROGRAMS=(bash ip tc tcpdump ethtool ping mke2fs chrt setpriv tshark editcap)
+# Of cargo's test programs, those that the kernel has a say in.
+PACKAGES=(tapdeck tapdeck-capture)
+TESTS=(generate dist check_traffic transmit)
 # A Debian package, and a program that shows that it is there.
 NEEDED="
     qemu-system-x86  qemu-system-x86_64
@@ -31,6 +34,9 @@ NEEDED="
     ethtool          ethtool
     iputils-ping     ping
     e2fsprogs        mke2fs
+    util-linux       setpriv
+    tshark           tshark
+    wireshark-common editcap
 "
 
 say() { echo "test-vm: $*"; }
@@ -85,10 +91,16 @@ fetch_kernel() {
     mv "$kernel_dir.part" "$kernel_dir"
 }
 
-# put ROOT PROGRAM: copies a program to ROOT/bin, and the libraries that it is linked with.
+# Prints the paths of the programs that are built: tapdeck and the tests.
+build() {
+    cargo test --release --no-run "${PACKAGES[@]/#/--package=}" "${TESTS[@]/#/--test=}" \
+        --message-format=json-render-diagnostics | grep -o '"executable":"[^"]*"' | cut -d '"' -f 4
+}
+
+# put ROOT PROGRAM [PATH]: copies a program to ROOT/bin, or as ROOT/PATH, and the libraries that it is linked with.
 put() {
     local library
-    cp -L "$2" "$1/bin/"
+    cp -L "$2" "$1/${3:-bin/}"
     ldd "$2" 2>/dev/null | grep -o '/[^ ]*' | while read -r library; do
         [[ -e $1$library ]] || cp -L --parents "$library" "$1"
     done
@@ -96,16 +108,26 @@ put() {
 
 # The image, with modules in the order in which they are to be loaded.
 make_image() {
-    local root program module
+    local root program name module
     root=$(mktemp -d)
+    chmod 755 "$root" # so that users other than root can run programs
     # shellcheck disable=SC2064
     trap "rm -rf '$root'" EXIT
-    mkdir -p "$root"/{bin,dev,etc,mnt,modules,proc,run,sys,tmp}
+    mkdir -p "$root"/{bin,dev,etc,mnt,modules,proc,run,sys,tests,tmp}
     echo 'root:x:0:0::/:/bin/bash' >"$root/etc/passwd"
     cp -L "$(command -v busybox)" "$root/bin/"
     for program in "${PROGRAMS[@]}"; do put "$root" "$(command -v "$program")"; done
-    put "$root" target/release/tapdeck
-    strip "$root/bin/tapdeck"
+    for program in "${built[@]}"; do
+        if [[ $program == */deps/* ]]; then
+            name=$(basename "$program")
+            put "$root" "$program" "tests/${name%-*}"
+        else
+            put "$root" "$program"
+            # Where cargo's tests look for it.
+            echo "$program" >"$root/built"
+        fi
+    done
+    strip "$root/bin/tapdeck" "$root/tests/"*
     for module in "${MODULES[@]}"; do
         modprobe -d "$kernel_dir/tree" -S "$kernel_release" --show-depends "$module" | awk '$1 == "insmod" { print $2 }'
     done | awk '!seen[$0]++' | while read -r module; do
@@ -124,7 +146,7 @@ make_image() {
 run() {
     say "booting Linux $kernel_release (accelerator $1), at most $TIMEOUT s"
     timeout --kill-after=5 "$TIMEOUT" qemu-system-x86_64 \
-        -machine "q35,accel=$1" -cpu max -smp 2 -m 1024 \
+        -machine "q35,accel=$1" -cpu max -smp 2 -m 2048 \
         -nodefaults -no-user-config -display none -no-reboot -net none \
         -serial "file:$CACHE/console.log" -serial stdio \
         -kernel "$kernel_dir/tree/boot/vmlinuz-$kernel_release" -initrd "$CACHE/image.cpio" \
@@ -142,7 +164,8 @@ kvm_works() {
 }
 
 install_packages
-cargo build --release -p tapdeck
+built=$(build)
+mapfile -t built <<<"$built"
 mkdir -p "$CACHE"
 fetch_kernel
 make_image "$@"

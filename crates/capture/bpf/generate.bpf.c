@@ -120,8 +120,9 @@ struct {
 	__u64 late_max_ns;
 	__u64 gap_max_ns;
 	__u64 jitter_max_ns;
-	__u32 cpu;
+	__u64 owner;   /* the thread that runs the program */
 	__u32 done;
+	__u32 pad;
 } state SEC(".data.state");
 
 struct {
@@ -413,20 +414,34 @@ static __always_inline void advance(__u32 len)
 	state.due_part = part & ((1 << PART_BITS) - 1);
 }
 
-/* Whether the run is over, for a packet that is due now. */
+/* Whether the run is over, for a packet that is due then. */
 static __always_inline int over(__u64 now, __u64 due)
 {
+	__u64 passed = now - state.start_ns;
+
 	if (params.count && state.made >= params.count)
 		return 1;
 	if (!params.duration_ns)
 		return 0;
-	return due - state.start_ns >= params.duration_ns || now - state.start_ns >= params.duration_ns + LATE_NS;
+	if (due - state.start_ns >= params.duration_ns)
+		return 1;
+	return passed >= LATE_NS && passed - LATE_NS >= params.duration_ns;
+}
+
+/* When there is something to do: the next packet is due, or the run is over. */
+static __always_inline __u64 next_moment(void)
+{
+	__u64 wait = state.due_ns - state.start_ns;
+
+	if (params.duration_ns && wait > params.duration_ns)
+		wait = params.duration_ns;
+	return state.start_ns + wait;
 }
 
 SEC("xdp")
 int tapdeck_generate(struct xdp_md *ctx)
 {
-	__u64 now, due, flow_random, size_random;
+	__u64 now, due, moment, flow_random, size_random;
 	__u32 index, len, i;
 	struct flow *f;
 
@@ -434,16 +449,16 @@ int tapdeck_generate(struct xdp_md *ctx)
 		return XDP_DROP;
 	now = bpf_ktime_get_ns();
 	if (!state.due_ns) {
-		state.start_ns = now;
-		state.next_mark_ns = now;
-		state.due_ns = now + params.lead_ns;
+		if (!state.start_ns)
+			state.start_ns = now;
+		state.next_mark_ns = state.start_ns;
+		state.due_ns = state.start_ns + params.lead_ns;
 	}
-	if (params.paced) {
-		for (i = 0; i < SPINS && now < state.due_ns; i++)
-			now = bpf_ktime_get_ns();
-		if (now < state.due_ns)
-			return XDP_DROP;
-	}
+	moment = params.paced ? next_moment() : state.start_ns;
+	for (i = 0; i < SPINS && now < moment; i++)
+		now = bpf_ktime_get_ns();
+	if (now < moment)
+		return XDP_DROP;
 	due = params.paced ? state.due_ns : now;
 	if (over(now, due)) {
 		state.done = 1;
@@ -473,7 +488,6 @@ int tapdeck_generate(struct xdp_md *ctx)
 	observe(now, due);
 	if (params.paced)
 		advance(len);
-	state.cpu = bpf_get_smp_processor_id();
 	state.made++;
 	state.bytes += len;
 	tables.made[len & (MAX_FRAME - 1)]++;
@@ -483,18 +497,26 @@ fault:
 	return XDP_ABORTED;
 }
 
+/* Run once by the thread that will run the other: notes which it is. */
+SEC("raw_tp")
+int tapdeck_own(void *ctx)
+{
+	state.owner = bpf_get_current_pid_tgid();
+	return 0;
+}
+
 struct net_device {
 	int ifindex;
 } __attribute__((preserve_access_index));
 
-/* What became of the redirected frames: they are handed to the interface in bunches, before the batch ends
- * in which they were made, and on the same CPU. Whoever else redirects to it there does so outside of a batch. */
+/* What became of the redirected frames: they are handed to the interface in bunches, by the thread that made
+ * them and before the batch ends. What else this thread hands on (it may be interrupted) it does between batches. */
 SEC("tp_btf/xdp_devmap_xmit")
 int BPF_PROG(tapdeck_taken, const struct net_device *from, const struct net_device *to, int sent, int drops)
 {
-	if (state.made == state.taken + state.refused || state.cpu != bpf_get_smp_processor_id())
+	if (state.owner != bpf_get_current_pid_tgid() || to->ifindex != params.ifindex)
 		return 0;
-	if (to->ifindex != params.ifindex)
+	if (state.made == state.taken + state.refused)
 		return 0;
 	state.taken += sent;
 	state.refused += drops;

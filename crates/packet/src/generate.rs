@@ -4,6 +4,8 @@
 //! The meaning of each table is in `docs/FORMAT.md`, "Generated packets". Both makers must agree on every
 //! byte.
 
+use std::sync::Arc;
+
 /// Bytes of a frame that a maker may write as headers, before the payload.
 pub const MAX_HEADERS: usize = 160;
 /// Bytes of random filler that payloads are cut from, a power of two.
@@ -124,7 +126,7 @@ pub enum Sizes {
     /// Drawn: outcomes of the columns are lengths.
     Drawn(Vec<Column>),
     /// In this order, from `first` on in steps of `step`, over and over.
-    Sequence { sizes: Vec<u16>, first: u64, step: u64 },
+    Sequence { sizes: Arc<[u16]>, first: u64, step: u64 },
 }
 
 /// All that decides the bytes of one sender's packets but the send time.

@@ -4,6 +4,7 @@
 //! writes to disk. Methods take turns, so that what else the machine does hits all alike. Prints
 //! medians and spreads as a Markdown table. It measures and asserts nothing.
 
+mod common;
 #[path = "../tests/testbed/mod.rs"]
 mod testbed;
 
@@ -13,6 +14,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use common::{Options, Spread, frame};
 use rustix::process::Signal;
 use rustix::thread::{CpuSet, sched_setaffinity};
 use tapdeck_capture::interface::Interface;
@@ -85,18 +87,10 @@ struct Sample {
 }
 
 fn main() {
-    let args: Vec<String> = std::env::args().collect();
-    let value = |name: &str, default: u64| {
-        let at = args.iter().position(|a| a == name);
-        at.and_then(|i| args.get(i + 1)).and_then(|v| v.parse().ok()).unwrap_or(default)
-    };
-    // `cargo test --benches` and the test suite run it tiny.
-    let tiny = args.iter().any(|a| a == "--test");
-    let runs = if tiny { 1 } else { value("--runs", 5) };
-    let packets = if tiny { 10_000 } else { value("--packets", 3_000_000) as u32 };
-    let only = args.iter().position(|a| a == "--only").and_then(|i| args.get(i + 1));
+    let options = Options::new(3_000_000);
+    let packets = options.packets as u32;
     testbed::need_root();
-    if !tiny {
+    if !options.tiny {
         print_machine();
     }
 
@@ -118,15 +112,12 @@ fn main() {
         (two_cores, main_methods()),
     ] {
         let mut methods = methods;
-        if tiny {
+        if options.tiny {
             methods.retain(|m| !matches!(m, Method::Peer { .. }));
         }
-        if let Some(only) = only {
-            methods
-                .retain(|m| only.split(',').any(|o| m.name() == o) || matches!(m, Method::Ceiling));
-        }
+        methods.retain(|m| matches!(m, Method::Ceiling) || options.wants("--only", &m.name()));
         let mut samples: Vec<Vec<Sample>> = vec![Vec::new(); methods.len()];
-        for _ in 0..runs {
+        for _ in 0..options.runs {
             for (method, samples) in methods.iter().zip(&mut samples) {
                 match measure(method, &load) {
                     Ok(sample) => samples.push(sample),
@@ -138,31 +129,8 @@ fn main() {
     }
 }
 
-fn first_line(program: &str, argument: &str) -> String {
-    let out = Command::new(program).arg(argument).output();
-    let text = out.map(|o| [o.stdout, o.stderr].concat()).unwrap_or_default();
-    let text = String::from_utf8_lossy(&text).into_owned();
-    text.lines()
-        .find(|l| !l.trim().is_empty() && !l.starts_with("Running"))
-        .unwrap_or("not installed")
-        .trim()
-        .to_owned()
-}
-
 fn print_machine() {
-    let cpu = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    let model = cpu.lines().find_map(|l| l.strip_prefix("model name")).unwrap_or_default();
-    println!(
-        "- kernel {}, {} x{model}",
-        first_line("uname", "-r"),
-        cpu.matches("processor\t").count()
-    );
-    println!("- {}", first_line("clang", "--version"));
-    for package in ["tcpdump", "wireshark-common", "netsniff-ng", "daemonlogger"] {
-        let query = Command::new("dpkg-query").args(["-W", package]).output();
-        let line = query.map(|o| String::from_utf8_lossy(&o.stdout).trim().replace('\t', " "));
-        println!("- {}", line.unwrap_or_else(|_| format!("{package}: unknown")));
-    }
+    common::print_machine(&["tcpdump", "wireshark-common", "netsniff-ng", "daemonlogger"]);
     for (name, args) in PEERS {
         println!("- `{name} {args}`");
     }
@@ -193,7 +161,8 @@ fn measure(method: &Method, load: &Load) -> Result<Sample, String> {
     let index = |ns: &str, dev: &str| net.inside(ns, || Interface::find(dev).expect("made above"));
     let from = index(&net.a, "va");
     let to = index(&net.b, "vb");
-    let frame = frame(load.size, &from, &to);
+    let mac = |i: &Interface| i.mac.expect("veth has one");
+    let frame = frame(load.size, mac(&from), mac(&to));
     let drain = match method {
         Method::Ceiling => {
             Some(net.inside(&net.b, || Drain::attach(to.index)).map_err(|e| e.to_string())?)
@@ -209,9 +178,7 @@ fn measure(method: &Method, load: &Load) -> Result<Sample, String> {
     let rx_before = index(&net.b, "vb").counters;
 
     let seconds = net.inside(&net.a, || -> Result<f64, String> {
-        let mut core = CpuSet::new();
-        core.set(0);
-        sched_setaffinity(None, &core).map_err(|e| e.to_string())?;
+        common::stay_on_core(0).map_err(|e| e.to_string())?;
         let flood = Flood::new(from.index, &frame, 42, load.gap_ns).map_err(|e| e.to_string())?;
         let begin = Instant::now();
         let mut left = load.packets;
@@ -335,8 +302,8 @@ fn used(pid: u32) -> Used {
         let value = line.and_then(|l| l.split_whitespace().next()?.parse::<f64>().ok());
         value.unwrap_or(0.0)
     };
-    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
-    let mut used = Used { rss_mib: number(&status, "VmHWM:") / 1024.0, ..Used::default() };
+    let rss_mib = common::resident_mib(pid).unwrap_or_default();
+    let mut used = Used { rss_mib, ..Used::default() };
     for task in fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten() {
         let schedstat = fs::read_to_string(task.path().join("schedstat")).unwrap_or_default();
         used.cpu_ms += number(&schedstat, "") / 1e6;
@@ -360,35 +327,9 @@ fn count(dir: &Path) -> Result<u64, String> {
     Ok(sum)
 }
 
-/// A UDP packet from `a` to `b`, `size` bytes long on the wire without checksum.
-fn frame(size: u32, from: &Interface, to: &Interface) -> Vec<u8> {
-    let mut f = Vec::new();
-    f.extend(to.mac.expect("veth has one"));
-    f.extend(from.mac.expect("veth has one"));
-    f.extend([0x08, 0x00]);
-    let ip_len = (size - 14) as u16;
-    f.extend([0x45, 0]);
-    f.extend(ip_len.to_be_bytes());
-    f.extend([0, 0, 0, 0, 64, 17, 0, 0, 10, 213, 0, 1, 10, 213, 0, 2]);
-    let sum: u32 = f[14..34].chunks(2).map(|w| u32::from(u16::from_be_bytes([w[0], w[1]]))).sum();
-    let folded = (sum & 0xffff) + (sum >> 16);
-    f[24..26].copy_from_slice(&(!(folded as u16)).to_be_bytes());
-    f.extend(9u16.to_be_bytes());
-    f.extend(9u16.to_be_bytes());
-    f.extend((ip_len - 20).to_be_bytes());
-    f.extend([0, 0]);
-    f.resize(size as usize, 0);
-    f
-}
-
-fn median(mut values: Vec<f64>) -> f64 {
-    values.sort_by(f64::total_cmp);
-    values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
-}
-
 fn print(load: &Load, methods: &[Method], samples: &[Vec<Sample>]) {
     let rate = |s: &Sample| s.stored as f64 / s.seconds;
-    let ceiling = median(samples[0].iter().map(rate).collect());
+    let ceiling = Spread::of(samples[0].iter().map(rate)).median;
     let how = match (load.gap_ns, load.own_core) {
         (0, _) if load.burst < load.packets => format!("in bursts of {}", load.burst),
         (0, true) => "flat out, received on the other core".to_owned(),
@@ -405,17 +346,17 @@ fn print(load: &Load, methods: &[Method], samples: &[Vec<Sample>]) {
             println!("| {} | did not run | | | | | | | |", method.name());
             continue;
         }
-        let rates: Vec<f64> = samples.iter().map(rate).collect();
-        let of = |f: &dyn Fn(&Sample) -> f64| median(samples.iter().map(f).collect());
+        let rates = Spread::of(samples.iter().map(rate));
+        let of = |f: &dyn Fn(&Sample) -> f64| Spread::of(samples.iter().map(f)).median;
         let lost = of(&|s| 100.0 * (1.0 - s.stored as f64 / s.sent as f64));
         println!(
             "| {} | {:.2} | {:.2}-{:.2} | {:.2} | {:.2} | {lost:.2} | {:.0} | {:.0} | {:.0} |",
             method.name(),
-            median(rates.clone()) / 1e6,
-            rates.iter().copied().fold(f64::INFINITY, f64::min) / 1e6,
-            rates.iter().copied().fold(0.0, f64::max) / 1e6,
-            median(rates.clone()) * f64::from(load.size) * 8.0 / 1e9,
-            median(rates) / ceiling,
+            rates.median / 1e6,
+            rates.min / 1e6,
+            rates.max / 1e6,
+            rates.median * f64::from(load.size) * 8.0 / 1e9,
+            rates.median / ceiling,
             of(&|s| s.cpu_ms * 1e6 / s.sent as f64),
             of(&|s| s.switches),
             of(&|s| s.rss_mib),

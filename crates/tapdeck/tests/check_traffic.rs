@@ -43,7 +43,7 @@ impl Run {
             mark: None,
             senders: 1,
         };
-        let sizes = Sizes::Sequence { sizes: vec![60, 100, 1514], first: 0, step: 1 };
+        let sizes = Sizes::Sequence { sizes: [60, 100, 1514].into(), first: 0, step: 1 };
         let mut maker = Frames::new(workload.plan(0, sizes, 1514));
         let mut buffer = [0; 1514];
         let mut sent = Sent {

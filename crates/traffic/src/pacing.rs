@@ -14,6 +14,11 @@ use crate::sampling::SplitMix64;
 /// sequence 4, gap 12 (IEEE 802.3, clauses 3 and 4).
 pub const WIRE_BYTES: u64 = 24;
 
+/// Rates a second that due times can hold: less, and a gap would not fit.
+const LEAST_PACKETS: f64 = 1e-3;
+const LEAST_BITS: f64 = 1e3;
+const MOST: f64 = 1e12;
+
 /// How much to send, all senders together.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Rate {
@@ -36,7 +41,9 @@ pub enum Error {
     #[error("{0:?} is no rate; write packets as 1.2mpps, bits as 700mbit, or max")]
     Unit(String),
     /// nothing, or less, or more than can be
-    #[error("{0:?} is a rate that cannot be; it must be more than 0 and at most 1e12 a second")]
+    #[error(
+        "{0:?} is a rate that cannot be; it must be from 0.001 packets or 1000 bits to 1e12 a second"
+    )]
     Value(String),
     /// not a number with a unit of time
     #[error("{0:?} is no gap; write a time as 800ns, 3us or 1.5ms")]
@@ -66,7 +73,8 @@ impl FromStr for Rate {
             "bit" | "bit/s" | "bps" | "bits" => Self::Bits { per_s, wire: false },
             _ => return Err(Error::Unit(s.to_owned())),
         };
-        if per_s > 0.0 && per_s <= 1e12 { Ok(rate) } else { Err(Error::Value(s.to_owned())) }
+        let least = if matches!(rate, Self::Packets { .. }) { LEAST_PACKETS } else { LEAST_BITS };
+        if (least..=MOST).contains(&per_s) { Ok(rate) } else { Err(Error::Value(s.to_owned())) }
     }
 }
 
@@ -75,7 +83,7 @@ impl Rate {
     pub fn from_gap(s: &str) -> Result<Self, Error> {
         let fault = || Error::Gap(s.to_owned());
         let text = s.trim();
-        let digits = text.find(|c: char| c.is_ascii_alphabetic()).ok_or_else(fault)?;
+        let digits = text.find(|c: char| c.is_alphabetic()).ok_or_else(fault)?;
         let (number, unit) = text.split_at(digits);
         let scale = match unit {
             "ns" => 1e9,
@@ -86,7 +94,7 @@ impl Rate {
         };
         let number: f64 = number.trim().parse().map_err(|_| fault())?;
         let per_s = scale / number;
-        if number > 0.0 && (1e-6..=1e12).contains(&per_s) {
+        if number > 0.0 && (LEAST_PACKETS..=MOST).contains(&per_s) {
             Ok(Self::Packets { per_s })
         } else {
             Err(Error::Value(s.to_owned()))
@@ -104,10 +112,11 @@ impl Rate {
         }
     }
 
-    /// What one of `senders` keeps to, so that all together keep to the rate; `None`: as fast as it goes.
-    pub fn pace(self, sender: u32, senders: u32) -> Option<Pace> {
+    /// What a sender keeps to that has this share of the packets; `None`: as fast as it goes. Of several senders,
+    /// number `sender` begins so many gaps later.
+    pub fn pace(self, share: f64, sender: u32) -> Option<Pace> {
         let parts = f64::from(1u32 << GAP_PARTS);
-        let ns = 1e9 * f64::from(senders);
+        let ns = 1e9 / share;
         match self {
             Self::Max => None,
             Self::Packets { per_s } => Some(Pace {
@@ -144,6 +153,15 @@ pub struct OnOff {
     pub on_ns: f64,
     pub off_ns: f64,
     pub sources: u32,
+}
+
+impl OnOff {
+    /// How much work it is to go on by one packet, in looks at a source.
+    pub fn work(&self, packets_per_s: f64) -> f64 {
+        let changes =
+            2.0 * f64::from(self.sources) * 1e9 / packets_per_s / (self.on_ns + self.off_ns);
+        changes * f64::from(self.sources)
+    }
 }
 
 /// Due times of one sender.
@@ -275,8 +293,20 @@ mod tests {
         assert_eq!("max".parse(), Ok(Rate::Max));
         assert_eq!(Rate::from_gap("3us"), packets(1e6 / 3.0));
         assert_eq!(Rate::from_gap("800ns"), packets(1.25e6));
-        for bad in ["", "0pps", "-1mpps", "nanpps", "infmbit", "5", "5 parsecs", "mpps", "1e99pps"]
-        {
+        assert_eq!(Rate::from_gap("3µs"), packets(1e6 / 3.0));
+        for bad in [
+            "",
+            "0pps",
+            "-1mpps",
+            "nanpps",
+            "infmbit",
+            "5",
+            "5 parsecs",
+            "mpps",
+            "1e99pps",
+            "0.0001pps",
+            "10bit",
+        ] {
             assert!(bad.parse::<Rate>().is_err(), "{bad}");
         }
         for bad in ["", "0us", "-3us", "3", "us", "nan s", "1e-9ns"] {
@@ -286,7 +316,7 @@ mod tests {
 
     /// Due times of packets of these sizes.
     fn times(rate: Rate, gaps: Gaps, packets: usize, len: impl Fn(usize) -> usize) -> Vec<u64> {
-        let mut schedule = Schedule::new(rate.pace(0, 1).expect("a rate"), gaps, 7);
+        let mut schedule = Schedule::new(rate.pace(1.0, 0).expect("a rate"), gaps, 7);
         let due = |n| {
             let due = schedule.due_ns();
             schedule.advance(len(n));
@@ -350,7 +380,7 @@ mod tests {
             let mut counts = vec![0.0; 200_000];
             let per_s = 10e3;
             let mut schedule = Schedule::new(
-                Rate::Packets { per_s }.pace(0, 1).expect("a rate"),
+                Rate::Packets { per_s }.pace(1.0, 0).expect("a rate"),
                 Gaps::OnOff(model),
                 11,
             );

@@ -25,11 +25,12 @@ pub struct Sent {
     pub interfaces: Vec<String>,
     pub backend: String,
     pub rate: Rate,
-    /// From one packet to the next of the same sender.
+    /// From one packet to the next of the same sender, as they are made: back end `xdp` hands those on together that are due
+    /// within a few microseconds.
     pub gap_ns: Option<Spread>,
     /// How far each gap was from the one that was due, where one was.
     pub jitter_ns: Option<Spread>,
-    /// The run was ended before its count or duration was reached.
+    /// A signal or a lost interface ended the run.
     pub interrupted: bool,
     /// `None` for a replay, whose packets carry no numbers.
     pub workload: Option<Workload>,

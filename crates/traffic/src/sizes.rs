@@ -7,6 +7,7 @@
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
+use std::sync::Arc;
 
 use tapdeck_packet::generate::Sizes;
 use tapdeck_packet::trace;
@@ -52,9 +53,20 @@ pub enum Error {
     /// longer than the interface takes
     #[error("a size of {size} bytes is too large: {mtu} of MTU allow frames of {most}")]
     Large { size: u16, most: u16, mtu: u32 },
+    /// a file that holds such sizes, as recorders see them where the kernel joins packets
+    #[error(
+        "{path}: it has a packet of {size} bytes, and {mtu} of MTU allow frames of {most}; leave such out: \
+        tapdeck dist {path} --max-size {most} -o FILE, then dist:FILE",
+        path = path.display()
+    )]
+    LargeIn { path: PathBuf, size: u16, most: u16, mtu: u32 },
     /// the distribution cannot be used
-    #[error("{path}: {error}", path = path.display())]
-    Dist { path: PathBuf, error: dist::Error },
+    #[error("{path}", path = path.display())]
+    Dist {
+        path: PathBuf,
+        #[source]
+        error: dist::Error,
+    },
     /// the capture file cannot be read
     #[error("{path}: {error}", path = path.display())]
     Trace { path: PathBuf, error: trace::Error },
@@ -123,7 +135,7 @@ pub struct Table {
 #[derive(Clone, Debug)]
 enum Kind {
     Weights(Vec<(u16, u64)>),
-    Sequence(Vec<u16>),
+    Sequence(Arc<[u16]>),
 }
 
 impl Table {
@@ -157,11 +169,16 @@ impl Table {
             Spec::Trace(path) => {
                 let (sizes, hurt) = read_sizes(path, up_to_damage)?;
                 damage = hurt;
-                (Kind::Sequence(sizes), false)
+                (Kind::Sequence(sizes.into()), false)
             }
         };
         let mut table = Self { kind, mean: 0.0, longest: 0, raised: 0.0, damage };
-        table.fit(bounds, strict)?;
+        table.fit(bounds, strict).map_err(|e| match (e, spec) {
+            (Error::Large { size, most, mtu }, Spec::Dist(path) | Spec::Trace(path)) => {
+                Error::LargeIn { path: path.clone(), size, most, mtu }
+            }
+            (e, _) => e,
+        })?;
         Ok(table)
     }
 
@@ -187,7 +204,10 @@ impl Table {
             Kind::Weights(weights) => {
                 weights.iter_mut().try_for_each(|(size, n)| each(size, *n))?;
             }
-            Kind::Sequence(sizes) => sizes.iter_mut().try_for_each(|size| each(size, 1))?,
+            Kind::Sequence(sizes) => {
+                let sizes = Arc::get_mut(sizes).expect("nobody has it yet");
+                sizes.iter_mut().try_for_each(|size| each(size, 1))?;
+            }
         }
         if longest > bounds.most {
             return Err(Error::Large { size: longest, most: bounds.most, mtu: bounds.mtu });

@@ -54,18 +54,22 @@ impl Generated {
 }
 
 impl Source for Generated {
+    /// No later than the end, for it is then that it has no more.
     fn due_ns(&self) -> Option<u64> {
-        self.schedule.as_ref().map(Schedule::due_ns)
+        let end = if self.limits.duration_ns > 0 { self.limits.duration_ns } else { u64::MAX };
+        let counted = self.limits.packets > 0 && self.made >= self.limits.packets;
+        let due = self.schedule.as_ref().map(Schedule::due_ns);
+        due.filter(|_| !counted).map(|due| due.min(end))
     }
 
     fn next(&mut self, buffer: &mut [u8], now_ns: u64, utc_ns: u64) -> io::Result<Option<usize>> {
-        let due = self.due_ns().unwrap_or(now_ns);
+        let due = self.schedule.as_ref().map_or(now_ns, Schedule::due_ns);
         if self.limits.are_reached(self.made, now_ns, due) {
             return Ok(None);
         }
         let mark = self.mark_every_ns > 0 && due >= self.next_mark_ns;
         if mark {
-            self.next_mark_ns += self.mark_every_ns;
+            self.next_mark_ns = self.next_mark_ns.saturating_add(self.mark_every_ns);
         }
         let made = self.frames.make(buffer, utc_ns, mark);
         if let Some(schedule) = &mut self.schedule {
@@ -113,7 +117,7 @@ mod tests {
         };
         let sizes = Sizes::Drawn(vec![Column { threshold: 0, own: 100, other: 100 }]);
         let plan = workload.plan(0, sizes, 100);
-        let schedule = rate.pace(0, 1).map(|pace| Schedule::new(pace, Gaps::Constant, 1));
+        let schedule = rate.pace(1.0, 0).map(|pace| Schedule::new(pace, Gaps::Constant, 1));
         Generated::new(Frames::new(plan), schedule, limits, mark_every_ns)
     }
 

@@ -25,6 +25,9 @@ pub enum Error {
     /// one end is IPv4, the other IPv6
     #[error("source {0} and destination {1} are not of the same IP version")]
     Versions(IpNet, IpNet),
+    /// a mark of another IP version than the flows
+    #[error("the mark's address {0} and the flows' addresses {1} are not of the same IP version")]
+    MarkVersion(IpAddr, IpNet),
     /// fewer flows than senders
     #[error("{flows} flows for {senders} senders: each needs one at least")]
     Senders { flows: u32, senders: u32 },
@@ -220,7 +223,7 @@ impl Workload {
         if let Some(mark) = self.mark {
             for end in [mark.source, mark.destination] {
                 if end.is_ipv4() != s.addr().is_ipv4() {
-                    return Err(Error::Versions(IpNet::from(end), s));
+                    return Err(Error::MarkVersion(end, s));
                 }
             }
         }
@@ -463,13 +466,27 @@ impl Workload {
         sum.fold()
     }
 
+    /// How often a flow has a packet, in proportion to the others.
+    fn weight(&self, stream: u32) -> u64 {
+        self.zipf.map_or(1, |exponent| (1e15 / f64::from(stream + 1).powf(exponent)).ceil() as u64)
+    }
+
+    /// The share of all packets that each sender has: that of its flows.
+    pub fn shares(&self) -> Vec<f64> {
+        let mut weights = vec![0.0; self.senders as usize];
+        for stream in 0..self.flows {
+            weights[(stream % self.senders) as usize] += self.weight(stream) as f64;
+        }
+        let total: f64 = weights.iter().sum();
+        weights.iter().map(|weight| weight / total).collect()
+    }
+
     /// What one of the senders sends. `longest` is the longest frame of `sizes`.
     pub fn plan(&self, sender: u32, sizes: Sizes, longest: u16) -> Plan {
         let streams = (sender..self.flows).step_by(self.senders as usize);
         let flows: Vec<Flow> = streams.filter_map(|stream| self.flow(stream)).collect();
-        let shares = self.zipf.filter(|_| flows.len() > 1).map(|exponent| {
-            let weight = |f: &Flow| (1e15 / f64::from(f.stream + 1).powf(exponent)).ceil() as u64;
-            let weights: Vec<u64> = flows.iter().map(weight).collect();
+        let shares = self.zipf.filter(|_| flows.len() > 1).map(|_| {
+            let weights: Vec<u64> = flows.iter().map(|f| self.weight(f.stream)).collect();
             Alias::new(&weights).columns().to_vec()
         });
         Plan {

@@ -229,7 +229,7 @@ fn a_rate_overrides_the_recorded_times() {
         let timing = speed.timing(Gaps::Constant, 7);
         let options = Options { timing, loops: 2, ..Options::default() };
         let sent = all(&mut open(&bytes, options).expect("open"));
-        let pace = text.parse::<Rate>().ok().and_then(|rate| rate.pace(0, 1)).expect("a pace");
+        let pace = text.parse::<Rate>().ok().and_then(|rate| rate.pace(1.0, 0)).expect("a pace");
         let mut schedule = Schedule::new(pace, Gaps::Constant, 7);
         for (due, frame) in &sent {
             assert_eq!(*due, Some(schedule.due_ns()), "{text}");

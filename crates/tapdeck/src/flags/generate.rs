@@ -35,8 +35,9 @@ pub struct Gen {
 
     /// Length of frames without check sequence: 64, 64-1500, normal:64-1500, imix, dist:FILE (drawn from a distribution as
     /// `tapdeck dist` reads), trace:FILE (the sizes of a capture file, in their order)
-    #[arg(long, value_name = "SIZE", default_value = "64", value_parser = size)]
-    pub size: sizes::Spec,
+    /// [default: 64, or as much as the headers take]
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    pub size: Option<sizes::Spec>,
 
     /// How sizes are drawn with dist:FILE: each with its exact share, or by the two-stage model (see `tapdeck dist`)
     #[arg(long, value_enum, default_value_t = MethodChoice::Alias)]
@@ -44,11 +45,11 @@ pub struct Gen {
 
     /// Packets a second (1.2mpps, 50kpps) or bits a second of frames (700mbit, 9.6gbit), all interfaces
     /// together; max: as fast as it goes
-    #[arg(long, value_name = "RATE", default_value = "max", value_parser = rate)]
+    #[arg(long, value_name = "RATE", default_value = "max", value_parser = rate, allow_hyphen_values = true)]
     pub rate: (String, Rate),
 
     /// Time from one packet to the next, instead of a rate: 800ns, 3us
-    #[arg(long, value_name = "TIME", conflicts_with = "rate", value_parser = gap)]
+    #[arg(long, value_name = "TIME", conflicts_with = "rate", value_parser = gap, allow_hyphen_values = true)]
     pub ipg: Option<(String, Rate)>,
 
     /// Bits a second count what the wire carries: 24 bytes more a frame for preamble, check sequence and gap
@@ -76,7 +77,7 @@ pub struct Gen {
     #[arg(long, value_name = "N", requires = "gaps", value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub sources: Option<u32>,
 
-    /// Stop after so many packets
+    /// Stop after so many packets; without this and --duration it sends until Ctrl-C
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub count: Option<u64>,
 
@@ -89,7 +90,7 @@ pub struct Gen {
     pub flows: Option<u32>,
 
     /// Share of flow n is 1/n^S; without: all the same
-    #[arg(long, value_name = "S")]
+    #[arg(long, value_name = "S", allow_hyphen_values = true)]
     pub zipf: Option<f64>,
 
     /// Source addresses [default: 198.18.0.0/24, or 2001:2::/64 with --ipv6]
@@ -150,7 +151,7 @@ pub struct Gen {
     #[arg(long, value_name = "N", requires = "tunnel", value_parser = clap::value_parser!(u32).range(0..1 << 24))]
     pub vni: Option<u32>,
 
-    /// A packet with addresses of its own every so often, beside the others
+    /// A packet with addresses of its own every so often, in place of one that is due
     #[arg(long, value_name = "TIME", value_parser = units::duration)]
     pub mark_every: Option<Duration>,
 
@@ -191,7 +192,7 @@ pub struct Gen {
     #[arg(long, value_enum, default_value_t = BackendChoice::Auto)]
     pub backend: BackendChoice,
 
-    /// Threads for each interface
+    /// Threads for each interface; each sends flows of its own, and at a rate their share of it
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=128))]
     pub threads: u32,
 
@@ -213,12 +214,16 @@ pub struct Gen {
 }
 
 /// What a capture file decides by itself.
-const NOT_WITH_REPLAY: [&str; 21] = [
+const NOT_WITH_REPLAY: [&str; 26] = [
     "size",
     "method",
     "rate",
     "ipg",
     "gaps",
+    "hurst",
+    "on",
+    "off",
+    "sources",
     "flows",
     "zipf",
     "src",
@@ -229,12 +234,13 @@ const NOT_WITH_REPLAY: [&str; 21] = [
     "ipv6",
     "vlan",
     "tunnel",
+    "tunnel_src",
+    "tunnel_dst",
+    "vni",
     "mark_every",
     "payload",
     "seed",
     "threads",
-    "hurst",
-    "sources",
 ];
 
 /// How sizes are drawn.

@@ -17,6 +17,7 @@ use signal_hook::consts::SIGURG;
 use tapdeck_capture::interface::Interface;
 use tapdeck_capture::transmit::live::Live;
 use tapdeck_capture::transmit::{PacketSender, Qdisc, Sender, XdpSender};
+use tapdeck_packet::generate::Limits;
 use tapdeck_traffic::frame::Frames;
 use tapdeck_traffic::pacing::Schedule;
 use tapdeck_traffic::source::{Generated, Source};
@@ -32,6 +33,10 @@ const TICK: Duration = Duration::from_millis(5);
 /// How often it is asked whether the interfaces are still there.
 const LOOK: Duration = Duration::from_millis(200);
 
+/// Until a thread, or a thread's run in the kernel, is set up; they may have to take turns at it.
+const THREAD_SETTLES_NS: u64 = 2_000_000;
+const KERNEL_SETTLES_NS: u64 = 40_000_000;
+
 /// A sender, ready to go.
 enum Ready {
     Kernel(Box<Live>),
@@ -46,13 +51,21 @@ struct Running {
 
 /// Sends until everything is sent or somebody ends it.
 pub fn run(flags: &flags::Gen) -> Result<()> {
-    let job = Job::new(flags)?;
+    let mut job = Job::new(flags)?;
     let report = Report::new(flags.json.as_deref())?;
     let interrupt = Interrupt::listen()?;
     // The signal by which senders in the kernel are woken; what it does is to interrupt them.
     signal_hook::flag::register(SIGURG, Arc::new(AtomicBool::new(false)))
         .context("cannot listen for signals")?;
-    let ready = (0..job.senders()).map(|s| prepare(&job, s)).collect::<Result<Vec<_>>>()?;
+    let ready = match prepare(&job) {
+        // Nobody asked for this back end.
+        Err(e) if job.backend == Backend::Xdp && job.reason.is_some() => {
+            job.backend = Backend::Packet;
+            job.reason = Some(format!("{e:#}"));
+            prepare(&job)?
+        }
+        ready => ready?,
+    };
     report::started(&job);
     let running = start(&job, ready)?;
     let trouble = look_after(&job, &running, &interrupt);
@@ -60,12 +73,13 @@ pub fn run(flags: &flags::Gen) -> Result<()> {
     for sender in running {
         done.push(sender.thread.join().map_err(|_| anyhow!("a sender failed"))?);
     }
-    let failed = done.iter_mut().find_map(|d| d.error.take());
-    report.finished(&job, &done, interrupt.asked())?;
-    if let Some(trouble) = trouble {
-        return Err(anyhow!(trouble));
-    }
-    failed.map_or(Ok(()), |e| Err(anyhow!("{}: sending ended: {e}", names(&job.interfaces))))
+    let failed = (0..).zip(&mut done).find_map(|(sender, d)| {
+        let error = d.error.take()?;
+        Some(resolve::ended(&place(&job, sender).0.name, &error))
+    });
+    let is_whole = trouble.is_none() && failed.is_none();
+    report.finished(&job, &done, interrupt.asked() || !is_whole)?;
+    trouble.map(|text| anyhow!(text)).or(failed).map_or(Ok(()), Err)
 }
 
 fn names(interfaces: &[Interface]) -> String {
@@ -77,25 +91,30 @@ fn place(job: &Job, sender: u32) -> (&Interface, u32) {
     (&job.interfaces[(sender / job.threads) as usize], sender % job.threads)
 }
 
-fn prepare(job: &Job, sender: u32) -> Result<Ready> {
-    let generation = match &job.load {
-        Load::Generated(generation) => generation,
-        Load::Recorded(recording) => {
-            let replay = recording.replay.take().expect("there is one sender");
-            let socket = socket(job, sender, recording.contents.longest)?;
-            return Ok(here(socket, replay));
+fn prepare(job: &Job) -> Result<Vec<Ready>> {
+    match &job.load {
+        Load::Generated(generation) => {
+            let limits = job.limits_of_each(&generation.shares);
+            let senders = (0..).zip(limits);
+            senders.map(|(sender, limits)| generator(job, generation, sender, limits)).collect()
         }
-    };
-    let Generation { workload, table, rate, gaps } = generation;
-    let senders = job.senders();
-    let plan = workload.plan(sender, table.sizes(sender, senders), table.longest());
-    let limits = job.limits_of(sender);
+        Load::Recorded(recording) => {
+            let socket = socket(job, 0, recording.contents.longest)?;
+            let replay = recording.replay.take().expect("it is prepared once");
+            Ok(vec![here(socket, replay)])
+        }
+    }
+}
+
+fn generator(job: &Job, generation: &Generation, sender: u32, limits: Limits) -> Result<Ready> {
+    let Generation { workload, table, rate, gaps, shares } = generation;
+    let plan = workload.plan(sender, table.sizes(sender, job.senders()), table.longest());
     let mark_every_ns = workload.mark.map_or(0, |mark| mark.every_ns);
-    let pace = rate.pace(sender, senders);
+    let pace = rate.pace(shares[sender as usize], sender);
     if job.backend == Backend::Xdp {
         let (interface, _) = place(job, sender);
         let live = Live::open(interface.index, &plan, mark_every_ns, pace, limits);
-        let live = live.map_err(|e| resolve::explain(job.backend, &interface.name, &e))?;
+        let live = live.map_err(|e| resolve::explain(job.backend, interface, &e))?;
         return Ok(Ready::Kernel(Box::new(live)));
     }
     let schedule = pace.map(|pace| Schedule::new(pace, *gaps, plan.seed));
@@ -110,7 +129,7 @@ fn here(sender: Box<dyn Sender>, source: Box<dyn Source>) -> Ready {
 /// What sends finished frames of so many bytes at most.
 fn socket(job: &Job, sender: u32, longest: usize) -> Result<Box<dyn Sender>> {
     let (interface, queue) = place(job, sender);
-    let explain = |e| resolve::explain(job.backend, &interface.name, &e);
+    let explain = |e: std::io::Error| resolve::explain(job.backend, interface, &e);
     Ok(match job.backend {
         Backend::AfXdp => Box::new(XdpSender::open(interface, queue, longest).map_err(explain)?),
         _ => Box::new(PacketSender::open(interface, longest, Qdisc::Bypassed).map_err(explain)?),
@@ -120,6 +139,10 @@ fn socket(job: &Job, sender: u32, longest: usize) -> Result<Box<dyn Sender>> {
 /// Starts all senders at once.
 fn start(job: &Job, ready: Vec<Ready>) -> Result<Vec<Running>> {
     let together = Arc::new(Barrier::new(ready.len()));
+    // One alone starts when it is ready. Several start together, when all of them should be.
+    let senders = ready.len() as u64;
+    let settle = if job.backend == Backend::Xdp { KERNEL_SETTLES_NS } else { THREAD_SETTLES_NS };
+    let start_ns = (senders > 1).then(|| worker::now_ns() + senders * settle);
     let mut running = Vec::new();
     for (i, sender) in ready.into_iter().enumerate() {
         let cpu = (!job.cpus.is_empty()).then(|| job.cpus[i % job.cpus.len()]);
@@ -135,8 +158,8 @@ fn start(job: &Job, ready: Vec<Ready>) -> Result<Vec<Running>> {
             }
             together.wait();
             match sender {
-                Ready::Kernel(live) => worker::in_kernel(&live),
-                Ready::Here(here) => here.run(),
+                Ready::Kernel(live) => worker::in_kernel(&live, start_ns),
+                Ready::Here(here) => here.run(start_ns),
             }
         };
         let thread = std::thread::Builder::new().name("tapdeck-sender".into()).spawn(work);

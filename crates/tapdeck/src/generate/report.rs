@@ -8,6 +8,7 @@ use std::time::Instant;
 
 use anyhow::{Context, Result};
 use hdrhistogram::Histogram;
+use tapdeck_packet::generate::Limits;
 use tapdeck_traffic::pacing::WIRE_BYTES;
 use tapdeck_traffic::sent::{Rate, Sent, Spread};
 use tapdeck_traffic::workload::Workload;
@@ -48,18 +49,24 @@ impl Live {
 }
 
 pub struct Report {
-    json: Option<Box<dyn Write>>,
+    json: Option<Json>,
+}
+
+enum Json {
+    Stdout,
+    File(File),
 }
 
 impl Report {
-    /// Opens the file for the JSON, so that a run is not in vain.
+    /// Opens the file for the JSON, so that a run is not in vain. What stands in it stays until there is something
+    /// in its place.
     pub fn new(json: Option<&Path>) -> Result<Self> {
-        let json: Option<Box<dyn Write>> = match json {
+        let json = match json {
             None => None,
-            Some(path) if path.as_os_str() == "-" => Some(Box::new(stdout())),
+            Some(path) if path.as_os_str() == "-" => Some(Json::Stdout),
             Some(path) => {
-                let file = File::create(path);
-                Some(Box::new(file.with_context(|| format!("cannot write {}", path.display()))?))
+                let file = File::options().write(true).create(true).truncate(false).open(path);
+                Some(Json::File(file.with_context(|| format!("cannot write {}", path.display()))?))
             }
         };
         Ok(Self { json })
@@ -69,24 +76,33 @@ impl Report {
         let sent = sum_up(job, done, interrupted);
         summary(job, &sent);
         done.iter().flat_map(|d| &d.remarks).for_each(|remark| say(remark));
-        if let Some(out) = &mut self.json {
-            let text = serde_json::to_string_pretty(&sent).context("cannot make the JSON")?;
-            writeln!(out, "{text}")
-                .and_then(|()| out.flush())
-                .or_else(|e| match e.kind() {
-                    // Whoever read it has seen enough.
-                    io::ErrorKind::BrokenPipe => Ok(()),
-                    _ => Err(e),
-                })
-                .context("cannot write the JSON")?;
+        let written = match &mut self.json {
+            None => Ok(()),
+            Some(Json::Stdout) => write_json(&mut stdout().lock(), &sent),
+            Some(Json::File(file)) => empty(file).and_then(|()| write_json(file, &sent)),
+        };
+        match written {
+            // Whoever read it has seen enough.
+            Err(e) if e.kind() == io::ErrorKind::BrokenPipe => {}
+            written => written.context("cannot write the JSON")?,
         }
         Ok(())
     }
 }
 
+/// Pipes and devices have nothing to be taken away.
+fn empty(file: &File) -> io::Result<()> {
+    if file.metadata()?.is_file() { file.set_len(0) } else { Ok(()) }
+}
+
+fn write_json(out: &mut impl Write, sent: &Sent) -> io::Result<()> {
+    let text = serde_json::to_string_pretty(sent)?;
+    writeln!(out, "{text}").and_then(|()| out.flush())
+}
+
 /// Says what is about to be sent.
 pub fn started(job: &Job) {
-    let reason = job.reason.map(|r| format!(" (auto: {r})")).unwrap_or_default();
+    let reason = job.reason.as_ref().map(|r| format!(" (auto: {r})")).unwrap_or_default();
     let by = format!("{} with back end {}{reason}", names(&job.interfaces), job.backend.name());
     match &job.load {
         Load::Generated(generation) => started_generating(job, generation, &by),
@@ -95,10 +111,11 @@ pub fn started(job: &Job) {
 }
 
 fn summary(job: &Job, sent: &Sent) {
+    let share = sent.sent as f64 / (sent.sent + sent.refused).max(1) as f64;
     say(&format!(
         "sent {} packets, {} bytes in {:.3} s: {}packets/s, {}bit/s ({}bit/s on the wire)",
         show_count(sent.sent),
-        show_count(sent.bytes),
+        show_count((sent.bytes as f64 * share).round() as u64),
         sent.elapsed_s,
         show_rate(sent.rate.pps),
         show_rate(sent.rate.bits_per_s),
@@ -129,14 +146,19 @@ fn summary(job: &Job, sent: &Sent) {
         ));
     }
     if sent.rate.saturated {
+        let why = if sent.refused * 100 > sent.sent + sent.refused {
+            "the interface does not take as many".to_owned()
+        } else {
+            format!("the sender is at its limit, up to {} late", show_ns(sent.rate.late_max_ns))
+        };
+        let asked = sent.rate.asked_pps.map(show_rate).unwrap_or_default();
         say(&format!(
-            "this sender is at its limit: {} were asked for, {}packets/s went; the last packet was late by {}",
+            "not as fast as asked: {} is {asked}packets/s, and {}packets/s went; {why}",
             sent.rate.asked,
             show_rate(sent.rate.pps),
-            show_ns(sent.rate.late_max_ns),
         ));
     }
-    if sent.interrupted {
+    if sent.interrupted && (job.limits != Limits::default() || job.packets() > 0) {
         say("it was ended before its time");
     }
 }
@@ -220,6 +242,8 @@ fn sum_up(job: &Job, done: &[Done], interrupted: bool) -> Sent {
     };
     let late_last_ns = done.iter().map(|d| d.late_last_ns).max().unwrap_or(0);
     let paced = job.asked_pps.is_some();
+    // A hundredth of the run, or what any thread may have to wait.
+    let late_s = (0.01 * between_s).max(0.001);
     let workload = match &job.load {
         Load::Generated(generation) => Some(&generation.workload),
         Load::Recorded(_) => None,
@@ -248,9 +272,7 @@ fn sum_up(job: &Job, done: &[Done], interrupted: bool) -> Sent {
             pps: per_s(sent as f64),
             bits_per_s: per_s(8.0 * bytes as f64 * share),
             wire_bits_per_s: per_s(8.0 * (bytes + made * WIRE_BYTES) as f64 * share),
-            saturated: paced
-                && late_last_ns as f64 / 1e9 > 0.01 * between_s
-                && late_last_ns > 1_000_000,
+            saturated: paced && (late_last_ns as f64 / 1e9 > late_s || share < 0.99),
             late_max_ns: done.iter().map(|d| d.late_max_ns).max().unwrap_or(0),
         },
         gap_ns: spread(done.iter().map(|d| &d.gaps)),

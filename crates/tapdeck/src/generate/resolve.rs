@@ -8,13 +8,14 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow};
 use ipnet::IpNet;
+use rustix::io::Errno;
 use rustix::thread::{CpuSet, sched_getaffinity};
 use tapdeck_capture::interface::Interface;
 use tapdeck_capture::transmit::live;
 use tapdeck_packet::generate::Limits;
 use tapdeck_traffic::pacing::{Gaps, OnOff, Rate};
 use tapdeck_traffic::replay::{self, Contents, Replay, Rewrite, Speed};
-use tapdeck_traffic::sizes::{Bounds, Error as SizeError, Method, Table};
+use tapdeck_traffic::sizes::{Bounds, Error as SizeError, Method, Spec, Table};
 use tapdeck_traffic::workload::{Mac, Mark, Outer, OuterKind, Protocol, Workload};
 
 use crate::flags::{
@@ -56,7 +57,7 @@ pub struct Job {
     pub limits: Limits,
     pub backend: Backend,
     /// Why this one, where nobody asked for it.
-    pub reason: Option<&'static str>,
+    pub reason: Option<String>,
 }
 
 /// What is to be sent.
@@ -70,6 +71,8 @@ pub struct Generation {
     pub table: Table,
     pub rate: Rate,
     pub gaps: Gaps,
+    /// Of the packets that each sender has.
+    pub shares: Vec<f64>,
 }
 
 pub struct Recording {
@@ -111,26 +114,36 @@ impl Job {
             MethodChoice::Alias => Method::Alias,
             MethodChoice::TwoStage => Method::TwoStage,
         };
-        let table = Table::new(&f.size, method, bounds, f.up_to_damage).map_err(|e| match e {
-            SizeError::Dist { .. } | SizeError::Trace { .. } | SizeError::NoPackets(_) => e.into(),
-            e => usage(format!("--size: {e}")),
+        let size = f.size.clone().unwrap_or(Spec::One(workload.shortest().max(DEFAULT_SIZE)));
+        let table = Table::new(&size, method, bounds, f.up_to_damage).map_err(|e| match e {
+            SizeError::Form(_)
+            | SizeError::Small { .. }
+            | SizeError::Large { .. }
+            | SizeError::Method => usage(format!("--size: {e}")),
+            e => e.into(),
         })?;
+        if f.up_to_damage && !matches!(size, Spec::Dist(_) | Spec::Trace(_)) {
+            return Err(usage("--up-to-damage: no file is read"));
+        }
         let pps = rate.packets_per_s(table.mean());
+        check_gaps(gaps, pps)?;
+        let shares = workload.shares();
+        check_marks(&workload, pps.map(|pps| pps * shares[0]))?;
         for interface in &interfaces {
             fits_link(interface, pps, table.mean(), interfaces.len())?;
         }
-        let pps_each = pps.map(|pps| pps / f64::from(senders));
-        let (backend, reason) = backend(f, &interfaces, &table, pps_each)?;
+        let busiest = shares.iter().copied().fold(0.0, f64::max);
+        let (backend, reason) = backend(f, &interfaces, &table, pps.map(|pps| pps * busiest))?;
         Ok(Self {
             interfaces,
             threads: f.threads,
             cpus: f.cpu.clone(),
-            load: Load::Generated(Generation { workload, table, rate, gaps }),
+            load: Load::Generated(Generation { workload, table, rate, gaps, shares }),
             rate_text,
             asked_pps: pps,
             limits: limits(f),
             backend,
-            reason,
+            reason: reason.map(str::to_owned),
         })
     }
 
@@ -179,7 +192,7 @@ impl Job {
         if matches!(speed, Speed::Rate(_)) {
             fits_link(interface, asked_pps, contents.mean_bytes(), 1)?;
         }
-        let rounds = contents.round.packets * f.loops;
+        let rounds = contents.round.packets.saturating_mul(f.loops);
         let packets = f.count.map_or(rounds, |n| if rounds == 0 { n } else { n.min(rounds) });
         let replay = Cell::new(Some(Box::new(replay)));
         Ok(Self {
@@ -191,7 +204,7 @@ impl Job {
             asked_pps,
             limits: limits(f),
             backend,
-            reason,
+            reason: reason.map(str::to_owned),
         })
     }
 
@@ -207,13 +220,26 @@ impl Job {
         }
     }
 
-    /// Where one of the senders stops.
-    pub fn limits_of(&self, sender: u32) -> Limits {
-        let (all, n) = (self.limits.packets, u64::from(self.senders()));
-        let packets = all / n + u64::from(u64::from(sender) < all % n);
-        Limits { packets, ..self.limits }
+    /// Where each sender stops: of a count, one packet is for each, and the rest by their shares.
+    pub fn limits_of_each(&self, shares: &[f64]) -> Vec<Limits> {
+        let mut each = vec![self.limits; shares.len()];
+        if self.limits.packets == 0 {
+            return each;
+        }
+        let rest = self.limits.packets - shares.len() as u64;
+        let mut left = rest;
+        for (limits, share) in each.iter_mut().zip(shares) {
+            let part = ((rest as f64 * share) as u64).min(left);
+            limits.packets = 1 + part;
+            left -= part;
+        }
+        each[0].packets += left;
+        each
     }
 }
+
+/// Bytes of a frame where nobody says how many, if that has room for the headers.
+const DEFAULT_SIZE: u16 = 64;
 
 const WIRE_OF_WHAT: &str =
     "--wire: it says what bits a second count; give a rate in bits, as 700mbit";
@@ -274,13 +300,35 @@ fn gaps(f: &Gen, rate: Rate) -> Result<Gaps> {
     Ok(Gaps::OnOff(OnOff { hurst, on_ns: ns(f.on), off_ns: ns(f.off), sources }))
 }
 
+/// Sources that change much more often than packets come would take longer than the packets.
+fn check_gaps(gaps: Gaps, pps: Option<f64>) -> Result<()> {
+    const MOST_WORK: f64 = 1e6;
+    let (Gaps::OnOff(model), Some(pps)) = (gaps, pps) else { return Ok(()) };
+    if model.work(pps) > MOST_WORK {
+        return Err(usage(
+            "--gaps onoff: the sources change far more often than packets are sent; give longer --on and --off, or fewer --sources",
+        ));
+    }
+    Ok(())
+}
+
+/// The first sender sends the marks, each in place of a packet that is due.
+fn check_marks(workload: &Workload, pps: Option<f64>) -> Result<()> {
+    let (Some(mark), Some(pps)) = (workload.mark, pps) else { return Ok(()) };
+    if mark.every_ns as f64 * pps <= 1e9 {
+        return Err(usage("--mark-every: at this rate, there would be nothing but marks"));
+    }
+    Ok(())
+}
+
 /// Addresses that are administered locally, and nobody's.
 const SOURCE_MAC: Mac = Mac([2, b't', b'd', 0, 0, 1]);
 const DESTINATION_MAC: Mac = Mac([2, b't', b'd', 0, 0, 2]);
 
 fn workload(f: &Gen, senders: u32) -> Result<Workload> {
+    let ipv6 = f.ipv6 || [f.src, f.dst].iter().flatten().any(|net| net.addr().is_ipv6());
     let default =
-        |v4: &str, v6: &str| -> IpNet { if f.ipv6 { v6 } else { v4 }.parse().expect("a network") };
+        |v4: &str, v6: &str| -> IpNet { if ipv6 { v6 } else { v4 }.parse().expect("a network") };
     let source = f.src.unwrap_or_else(|| default("198.18.0.0/24", "2001:2::/64"));
     let destination = f.dst.unwrap_or_else(|| default("198.19.0.0/24", "2001:2:0:1::/64"));
     if f.ipv6 && source.addr().is_ipv4() {
@@ -298,7 +346,7 @@ fn workload(f: &Gen, senders: u32) -> Result<Workload> {
             given.unwrap_or_else(|| default.parse().expect("an address"))
         };
         Mark {
-            every_ns: every.as_nanos() as u64,
+            every_ns: u64::try_from(every.as_nanos()).unwrap_or(u64::MAX),
             source: end(f.mark_src, "203.0.113.1", "2001:db8::1"),
             destination: end(f.mark_dst, "203.0.113.2", "2001:db8::2"),
         }
@@ -444,20 +492,49 @@ fn backend(
     if pps.is_some_and(|pps| pps <= SLOW_PPS) {
         return user("the rate leaves time to wait");
     }
-    if interfaces.iter().any(|i| i.takes_redirected_frames() != Some(true)) {
-        return user("the interface or its far end takes no redirected frames");
+    for interface in interfaces {
+        match interface.takes_redirected_frames() {
+            Some(true) => {}
+            Some(false) => return user("the interface or its far end takes no redirected frames"),
+            None => {
+                return user(
+                    "before Linux 6.3 the kernel does not tell whether redirected frames are taken; --backend xdp tries",
+                );
+            }
+        }
     }
     Ok((Backend::Xdp, Some("the fastest")))
 }
 
 /// An error of opening a back end, and what to do about it.
-pub fn explain(backend: Backend, name: &str, error: &io::Error) -> anyhow::Error {
-    let what = format!("{name}: cannot send by {}: {error}", backend.name());
-    match error.kind() {
-        io::ErrorKind::PermissionDenied => anyhow!(
+pub fn explain(backend: Backend, interface: &Interface, error: &io::Error) -> anyhow::Error {
+    let what = format!("{}: cannot send by {}: {error}", interface.name, backend.name());
+    match error.raw_os_error().map(Errno::from_raw_os_error) {
+        Some(Errno::PERM | Errno::ACCESS) => anyhow!(
             "{what}; run it as root, or with CAP_NET_RAW, CAP_NET_ADMIN, CAP_BPF and CAP_PERFMON"
         ),
+        Some(Errno::MFILE) => {
+            anyhow!("{what}; raise the limit (ulimit -n), or take fewer --threads")
+        }
+        Some(Errno::INVAL | Errno::OVERFLOW) if backend == Backend::AfXdp => {
+            anyhow!("{what}; each of the --threads needs a queue of its own")
+        }
         _ if backend == Backend::Packet => anyhow!(what),
         _ => anyhow!("{what}; --backend txring works everywhere"),
+    }
+}
+
+/// An error in the middle of a run, in words.
+pub fn ended(interface: &str, error: &io::Error) -> anyhow::Error {
+    match error.raw_os_error().map(Errno::from_raw_os_error) {
+        Some(Errno::NETDOWN) => anyhow!("{interface} went down or lost its link"),
+        Some(Errno::NXIO | Errno::NODEV) => anyhow!("{interface} is gone"),
+        Some(Errno::MSGSIZE) => {
+            anyhow!("{interface} does not take frames of this length: its MTU was changed")
+        }
+        Some(Errno::TIMEDOUT) => {
+            anyhow!("{interface} takes no packets: is the MTU at its far end smaller?")
+        }
+        _ => anyhow!("{interface}: sending ended: {error}"),
     }
 }

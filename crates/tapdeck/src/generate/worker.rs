@@ -115,9 +115,12 @@ pub fn pin(cpu: u32) -> io::Result<()> {
     Ok(sched_setaffinity(None, &set)?)
 }
 
-/// Sends what is made in the kernel.
-pub fn in_kernel(live: &Live) -> Done {
+/// Sends what is made in the kernel, from then on or at once.
+pub fn in_kernel(live: &Live, start_ns: Option<u64>) -> Done {
     let monitor = live.monitor();
+    if let Some(ns) = start_ns {
+        monitor.start_at(ns);
+    }
     let mut done = Done::new();
     while !monitor.progress().done && !monitor.is_stopped() {
         match live.run() {
@@ -168,14 +171,15 @@ pub struct Here {
     pub shared: Arc<Shared>,
 }
 
-fn now_ns() -> u64 {
+/// `CLOCK_MONOTONIC`, nanoseconds.
+pub fn now_ns() -> u64 {
     let t = clock_gettime(ClockId::Monotonic);
     t.tv_sec as u64 * 1_000_000_000 + t.tv_nsec as u64
 }
 
 /// What comes after a bunch of packets.
 enum Next {
-    /// The next one is due so many nanoseconds after the start.
+    /// There is something to do then, and not before.
     Wait(u64),
     Go,
     End,
@@ -189,9 +193,10 @@ impl Here {
     /// Somebody may want the end.
     const LONGEST_SLEEP_NS: u64 = 50_000_000;
 
-    pub fn run(mut self) -> Done {
+    /// Sends from then on, or at once.
+    pub fn run(mut self, start_ns: Option<u64>) -> Done {
         let mut done = Done::new();
-        let start = now_ns();
+        let start = start_ns.unwrap_or_else(now_ns);
         if let Err(e) = self.send(start, &mut done) {
             done.error = Some(e);
         }
@@ -214,8 +219,8 @@ impl Here {
             match next {
                 Next::End => return Ok(()),
                 Next::Go => {}
-                Next::Wait(due) => {
-                    let wait = (start + due).saturating_sub(now_ns());
+                Next::Wait(moment) => {
+                    let wait = moment.saturating_sub(now_ns());
                     if wait > 2 * Self::SLACK_NS {
                         let sleep = (wait - Self::SLACK_NS).min(Self::LONGEST_SLEEP_NS);
                         std::thread::sleep(Duration::from_nanos(sleep));
@@ -233,8 +238,9 @@ impl Here {
         for _ in 0..Self::BUNCH {
             let now = now_ns();
             let due = self.source.due_ns();
-            if let Some(due) = due.filter(|due| start + due > now) {
-                return Ok(Next::Wait(due));
+            let moment = start.saturating_add(due.unwrap_or(0));
+            if moment > now {
+                return Ok(Next::Wait(moment));
             }
             let utc_ns = now.wrapping_add_signed(done.utc_offset_ns);
             let Self { sender, source, shared } = &mut *self;

@@ -40,7 +40,7 @@ impl Speed {
         match self {
             Self::Factor(factor) => Timing::Own { factor },
             Self::Max => Timing::Max,
-            Self::Rate(rate) => match rate.pace(0, 1) {
+            Self::Rate(rate) => match rate.pace(1.0, 0) {
                 Some(pace) => Timing::Paced(Schedule::new(pace, gaps, seed)),
                 None => Timing::Max,
             },

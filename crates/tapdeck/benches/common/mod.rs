@@ -1,0 +1,129 @@
+//! What the benchmarks share: their options, the machine they run on, a frame, and statistics.
+
+use std::fs;
+use std::process::Command;
+
+use rustix::thread::{CpuSet, sched_setaffinity};
+
+/// How a benchmark runs. What it does not know it passes over, for cargo adds flags of its own.
+#[derive(Clone)]
+pub struct Options {
+    /// `--runs N`: of each method.
+    pub runs: usize,
+    /// `--packets N`: in a run that goes flat out.
+    pub packets: u64,
+    /// `--test`: everything once and tiny, as the test suite runs it.
+    pub tiny: bool,
+    args: Vec<String>,
+}
+
+impl Options {
+    pub fn new(packets: u64) -> Self {
+        let args: Vec<String> = std::env::args().collect();
+        let tiny = args.iter().any(|a| a == "--test");
+        let mut options = Self { runs: 1, packets: 10_000, tiny, args };
+        if !tiny {
+            options.runs = options.number("--runs", 5) as usize;
+            options.packets = options.number("--packets", packets);
+        }
+        options
+    }
+
+    pub fn number(&self, name: &str, default: u64) -> u64 {
+        self.value(name).and_then(|v| v.parse().ok()).unwrap_or(default)
+    }
+
+    fn value(&self, name: &str) -> Option<&str> {
+        let at = self.args.iter().position(|a| a == name)?;
+        self.args.get(at + 1).map(String::as_str)
+    }
+
+    /// Whether something is among what was asked for: by its name, or by the first word of it.
+    /// All are, if `list` (`--only a,b`) was not given.
+    pub fn wants(&self, list: &str, name: &str) -> bool {
+        let word = name.split(' ').next();
+        self.value(list).is_none_or(|l| l.split(',').any(|o| o == name || Some(o) == word))
+    }
+}
+
+/// Says what everything runs on, with the versions of these Debian packages.
+pub fn print_machine(packages: &[&str]) {
+    let cpu = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let model = cpu.lines().find(|l| l.starts_with("model name")).and_then(|l| l.split_once(": "));
+    println!(
+        "- kernel {}, {} x {}",
+        first_line("uname", "-r"),
+        cpu.matches("processor\t").count(),
+        model.map_or("unknown", |(_, model)| model),
+    );
+    println!("- {}", first_line("clang", "--version"));
+    for package in packages {
+        let query = Command::new("dpkg-query").args(["-W", package]).output();
+        let line = query.map(|o| String::from_utf8_lossy(&o.stdout).trim().replace('\t', " "));
+        println!("- {}", line.unwrap_or_else(|_| format!("{package}: unknown")));
+    }
+}
+
+fn first_line(program: &str, argument: &str) -> String {
+    let out = Command::new(program).arg(argument).output();
+    let text = out.map(|o| [o.stdout, o.stderr].concat()).unwrap_or_default();
+    let text = String::from_utf8_lossy(&text).into_owned();
+    text.lines()
+        .find(|l| !l.trim().is_empty() && !l.starts_with("Running"))
+        .unwrap_or("not installed")
+        .trim()
+        .to_owned()
+}
+
+/// Keeps the calling thread on one core.
+pub fn stay_on_core(number: usize) -> std::io::Result<()> {
+    let mut core = CpuSet::new();
+    core.set(number);
+    Ok(sched_setaffinity(None, &core)?)
+}
+
+/// The most memory that a process had resident so far; `None` once it has ended.
+pub fn resident_mib(pid: u32) -> Option<f64> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let line = status.lines().find_map(|l| l.strip_prefix("VmHWM:"))?;
+    line.split_whitespace().next()?.parse::<f64>().ok().map(|kib| kib / 1024.0)
+}
+
+/// A UDP packet for the discard port, `size` bytes long on the wire without checksum.
+pub fn frame(size: u32, from: [u8; 6], to: [u8; 6]) -> Vec<u8> {
+    let mut f = Vec::new();
+    f.extend(to);
+    f.extend(from);
+    f.extend([0x08, 0x00]);
+    let ip_len = (size - 14) as u16;
+    f.extend([0x45, 0]);
+    f.extend(ip_len.to_be_bytes());
+    f.extend([0, 0, 0, 0, 64, 17, 0, 0, 10, 213, 0, 1, 10, 213, 0, 2]);
+    let sum: u32 = f[14..34].chunks(2).map(|w| u32::from(u16::from_be_bytes([w[0], w[1]]))).sum();
+    let folded = (sum & 0xffff) + (sum >> 16);
+    f[24..26].copy_from_slice(&(!(folded as u16)).to_be_bytes());
+    f.extend(9u16.to_be_bytes());
+    f.extend(9u16.to_be_bytes());
+    f.extend((ip_len - 20).to_be_bytes());
+    f.extend([0, 0]);
+    f.resize(size as usize, 0);
+    f
+}
+
+/// Median, least and most of the values; not a number where there are none.
+#[derive(Clone, Copy, Debug)]
+pub struct Spread {
+    pub median: f64,
+    pub min: f64,
+    pub max: f64,
+}
+
+impl Spread {
+    pub fn of(values: impl Iterator<Item = f64>) -> Self {
+        let mut values: Vec<f64> = values.collect();
+        values.sort_by(f64::total_cmp);
+        let at = |i: usize| values.get(i).copied().unwrap_or(f64::NAN);
+        let last = values.len().saturating_sub(1);
+        Self { median: at(values.len() / 2), min: at(0), max: at(last) }
+    }
+}
