@@ -61,7 +61,9 @@ pub fn run(flags: &flags::Gen) -> Result<()> {
         // Nobody asked for this back end.
         Err(e) if job.backend == Backend::Xdp && job.reason.is_some() => {
             job.backend = Backend::Packet;
-            job.reason = Some(format!("{e:#}"));
+            // What to do about it is not of interest now.
+            let text = e.to_string();
+            job.reason = text.split(';').next().map(str::to_owned);
             prepare(&job)?
         }
         ready => ready?,
