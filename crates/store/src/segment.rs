@@ -11,7 +11,7 @@ use crate::{Piece, SegmentName};
 
 /// Says in each segment's header which program wrote it.
 pub const APPLICATION: &str = concat!("tapdeck ", env!("CARGO_PKG_VERSION"));
-const APPLICATION_PREFIX: &str = "tapdeck ";
+pub(crate) const APPLICATION_PREFIX: &str = "tapdeck ";
 
 /// A segment being written. It is a valid pcapng file up to [`Live::end`] at any time.
 pub(crate) struct Live<F> {
@@ -110,16 +110,7 @@ impl<F: File> Live<F> {
 
     fn append(&mut self, mut bytes: Vec<u8>) -> io::Result<()> {
         fill_up(&mut bytes);
-        let pages: Vec<Page> = bytes
-            .chunks_exact(PAGE)
-            .map(|chunk| {
-                let mut page = Page::default();
-                page.0.copy_from_slice(chunk);
-                page
-            })
-            .collect();
-        let slices: Vec<IoSlice<'_>> = pages.iter().map(|p| IoSlice::new(&p.0)).collect();
-        write_all(&self.file, &slices, self.end).map_err(|(_, e)| e)?;
+        write_pages(&self.file, &bytes, self.end)?;
         self.end += bytes.len() as u64;
         Ok(())
     }
@@ -153,16 +144,32 @@ pub(crate) fn statistics_cost(interfaces: usize) -> u64 {
 
 /// A block's length on disk: with filling up to a page, for which at least
 /// [`pcapng::MIN_FILL`] bytes are needed if any.
-fn filled(len: usize) -> usize {
+pub(crate) fn filled(len: usize) -> usize {
     let page = len.next_multiple_of(PAGE);
     if page != len && page - len < pcapng::MIN_FILL { page + PAGE } else { page }
 }
 
-fn fill_up(bytes: &mut Vec<u8>) {
+/// Fills up to a multiple of a page.
+pub(crate) fn fill_up(bytes: &mut Vec<u8>) {
     let gap = filled(bytes.len()) - bytes.len();
     if gap > 0 {
         pcapng::fill(bytes, gap);
     }
+}
+
+/// Writes whole pages from any memory.
+pub(crate) fn write_pages<F: File>(file: &F, bytes: &[u8], offset: u64) -> io::Result<()> {
+    let pages: Vec<Page> = bytes
+        .chunks_exact(PAGE)
+        .map(|chunk| {
+            let mut page = Page::default();
+            page.0.copy_from_slice(chunk);
+            page
+        })
+        .collect();
+    let slices: Vec<IoSlice<'_>> = pages.iter().map(|p| IoSlice::new(&p.0)).collect();
+    write_all(file, &slices, offset).map_err(|(_, e)| e)?;
+    Ok(())
 }
 
 /// Writes all of it; an error says how many bytes were written before.
@@ -245,7 +252,8 @@ fn packets_readable(path: &Path) -> io::Result<u64> {
     Ok(packets)
 }
 
-fn packets_told(path: &Path) -> Option<u64> {
+/// Packets that the statistics at a segment's end tell; `None` where none stand there.
+pub(crate) fn packets_told(path: &Path) -> Option<u64> {
     const WINDOW: u64 = 1 << 20;
     let mut file = fs::File::open(path).ok()?;
     let len = file.metadata().ok()?.len();

@@ -9,7 +9,7 @@ use rustix::fs::{FlockOperation, Mode, OFlags, flock};
 use crate::SegmentName;
 use crate::segment;
 
-const LOCK: &str = ".tapdeck.lock";
+pub(crate) const LOCK: &str = ".tapdeck.lock";
 /// The segment that is set aside before it is needed. It has no contents worth a name yet.
 pub(crate) const NEXT: &str = ".tapdeck-next";
 
@@ -32,6 +32,11 @@ pub enum Error {
 
 fn of(pid: Option<u32>) -> String {
     pid.map(|p| format!(" (process {p})")).unwrap_or_default()
+}
+
+fn in_use(dir: &Path) -> Error {
+    let pid = fs::read_to_string(dir.join(LOCK)).ok().and_then(|s| s.trim().parse().ok());
+    Error::InUse { dir: dir.to_owned(), pid }
 }
 
 /// A segment on disk.
@@ -75,8 +80,7 @@ impl Store {
             if e != rustix::io::Errno::WOULDBLOCK {
                 return Err(fail(e.into()));
             }
-            let pid = fs::read_to_string(&path).ok().and_then(|s| s.trim().parse().ok());
-            return Err(Error::InUse { dir: dir.to_owned(), pid });
+            return Err(in_use(dir));
         }
         rustix::fs::ftruncate(&lock, 0).map_err(|e| fail(e.into()))?;
         let pid = format!("{}\n", std::process::id());
@@ -89,6 +93,27 @@ impl Store {
         let found = Self::segments(dir).map_err(fail)?;
         let last_number = Self::last_number(dir).map_err(fail)?;
         Ok(Self { dir: dir.to_owned(), found, last_number, _lock: lock })
+    }
+
+    /// Fails where somebody holds a store's lock, and changes nothing to find that out.
+    pub(crate) fn check_free(dir: &Path) -> Result<(), Error> {
+        let path = dir.join(LOCK);
+        let lock = match rustix::fs::open(&path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()) {
+            Ok(lock) => lock,
+            Err(rustix::io::Errno::NOENT) => return Ok(()),
+            Err(e) => return Err(Error::Io { dir: dir.to_owned(), source: e.into() }),
+        };
+        match flock(&lock, FlockOperation::NonBlockingLockShared) {
+            Ok(()) => Ok(()),
+            Err(rustix::io::Errno::WOULDBLOCK) => Err(in_use(dir)),
+            Err(e) => Err(Error::Io { dir: dir.to_owned(), source: e.into() }),
+        }
+    }
+
+    /// Looks again at what is there, after it was changed.
+    pub(crate) fn look_again(&mut self) -> io::Result<()> {
+        self.found = Self::segments(&self.dir)?;
+        Ok(())
     }
 
     pub fn dir(&self) -> &Path {

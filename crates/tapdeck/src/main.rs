@@ -9,7 +9,9 @@ mod generate;
 mod interrupt;
 mod probe;
 mod progress;
+mod query;
 mod record;
+mod recover;
 mod units;
 
 use std::io::ErrorKind::BrokenPipe;
@@ -31,8 +33,10 @@ fn main() -> ExitCode {
     let result = match cli.command {
         flags::Command::Record(flags) => record::run(*flags),
         flags::Command::Probe(flags) => probe::run(&flags),
+        flags::Command::Query(flags) => query::run(&flags),
         flags::Command::CheckTraffic(flags) => check_traffic::run(&flags),
         flags::Command::Dist(flags) => dist::run(&flags),
+        flags::Command::Recover(flags) => recover::run(&flags),
         flags::Command::Gen(flags) => generate::run(&flags),
     };
     match result {

@@ -251,16 +251,18 @@ fn a_live_segment_is_readable_and_outlives_its_recorder() {
     process.0.wait().expect("it was started");
     assert!(live(10_000).is_some());
 
-    // The next recorder leaves it as it is, and counts on from its number.
+    // The next recorder closes it with all its packets, and counts on from its number.
     let recorder = Recorder::start(&net, dir.path(), &flags);
     send(&net, 0..5, 60);
     wait_for_seen(&recorder, 5);
     recorder.stop();
-    assert!(live(10_000).is_some());
     let closed = segments(&store);
-    assert_eq!(closed.len(), 1);
-    let name = closed[0].file_name().and_then(|n| n.to_str()).expect("a name");
-    assert!(name.starts_with("tapdeck-00000002-"), "{name}");
+    let name = |at: usize| closed[at].file_name().and_then(|n| n.to_str()).expect("a name");
+    assert!(name(0).starts_with("tapdeck-00000001-"), "{}", name(0));
+    assert!(name(1).starts_with("tapdeck-00000002-"), "{}", name(1));
+    assert_eq!(closed.len(), 2);
+    let packets = |at: usize| Contents::of(&closed[at]).packets.len();
+    assert_eq!((packets(0), packets(1)), (10_000, 5));
 }
 
 /// A disk that is full when the recorder is told to stop: it gives up after a while, or at once if told

@@ -84,7 +84,7 @@ struct Packet {
 /// Sends `count` packets, with a mark at every tenth if there are marks.
 fn send(workload: &Workload, sizes: &[u16], count: u64) -> (Sent, Vec<Packet>) {
     let longest = sizes.iter().copied().max().expect("a size");
-    let sequence = Sizes::Sequence { sizes: sizes.to_vec(), first: 0, step: 1 };
+    let sequence = Sizes::Sequence { sizes: sizes.into(), first: 0, step: 1 };
     let mut frames = Frames::new(workload.plan(0, sequence, longest));
     let mut made = BTreeMap::<u16, u64>::new();
     let mut buffer = vec![0; longest.into()];

@@ -58,6 +58,11 @@ impl Io for Disk {
         Ok(DiskFile(fd))
     }
 
+    fn open(&self, path: &Path) -> io::Result<DiskFile> {
+        let flags = OFlags::WRONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        Ok(DiskFile(rustix::fs::open(path, flags, Mode::empty())?))
+    }
+
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
         Ok(rustix::fs::rename(from, to)?)
     }

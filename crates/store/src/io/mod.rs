@@ -14,6 +14,8 @@ pub trait Io: Send + Sync + 'static {
 
     /// Makes a new file for writing; fails where one of that name exists.
     fn create(&self, path: &Path) -> Result<Self::File>;
+    /// Opens a file that is there, to mend it; through the page cache, for what is read meanwhile.
+    fn open(&self, path: &Path) -> Result<Self::File>;
     fn rename(&self, from: &Path, to: &Path) -> Result<()>;
     fn remove(&self, path: &Path) -> Result<()>;
     /// Makes names in a directory durable.

@@ -45,6 +45,8 @@ struct Known {
     /// A write failed for another reason than a full disk.
     broken: bool,
     removed: bool,
+    /// It was there before, so that what stands in it may be written over.
+    mended: bool,
 }
 
 struct State {
@@ -117,12 +119,15 @@ impl State {
         }
         let file = &self.files[id];
         let closed = file.path.extension().is_some_and(|e| e == "pcapng");
-        let (written, torn, broken) = (file.written, file.torn, file.broken);
+        let (written, torn, broken, mended) = (file.written, file.torn, file.broken, file.mended);
         if closed {
             self.violation(id, "written after it was closed");
         }
         if broken {
             self.violation(id, "written after an I/O error");
+        }
+        if mended {
+            return;
         }
         if torn {
             self.violation(id, "written behind what is torn");
@@ -266,6 +271,29 @@ impl Io for Faulty {
         Ok(FaultyFile { inner, id, on: self.clone() })
     }
 
+    fn open(&self, path: &Path) -> Result<FaultyFile> {
+        if self.lock().chance(|o| o.create) {
+            return errno(Errno::IO);
+        }
+        let inner = self.disk.open(path)?;
+        let takes = std::fs::metadata(path)?.len().next_multiple_of(PAGE as u64);
+        let mut state = self.lock();
+        let id = state.files.len();
+        let known = Known {
+            path: path.to_owned(),
+            written: takes,
+            takes,
+            mended: true,
+            ..Known::default()
+        };
+        state.files.push(known);
+        // What is known of it from before counts no more.
+        if let Some(before) = state.by_path.insert(path.to_owned(), id) {
+            state.files[before].removed = true;
+        }
+        Ok(FaultyFile { inner, id, on: self.clone() })
+    }
+
     fn rename(&self, from: &Path, to: &Path) -> Result<()> {
         let mut state = self.lock();
         if state.chance(|o| o.rename) {
@@ -275,9 +303,11 @@ impl Io for Faulty {
             state.violations.push(format!("{} renamed over {}", from.display(), to.display()));
         }
         self.disk.rename(from, to)?;
-        let id = state.by_path.remove(from).expect("a file that was created here");
-        to.clone_into(&mut state.files[id].path);
-        state.by_path.insert(to.to_owned(), id);
+        // Others were there before this disk was.
+        if let Some(id) = state.by_path.remove(from) {
+            to.clone_into(&mut state.files[id].path);
+            state.by_path.insert(to.to_owned(), id);
+        }
         drop(state);
         self.measure();
         Ok(())

@@ -4,7 +4,9 @@ mod check_traffic;
 mod dist;
 mod generate;
 mod probe;
+mod query;
 mod record;
+mod recover;
 
 use clap::{Parser, Subcommand};
 
@@ -12,7 +14,9 @@ pub use self::check_traffic::CheckTraffic;
 pub use self::dist::{Dist, FromChoice, LengthChoice, ToChoice};
 pub use self::generate::{BackendChoice, GapsChoice, Gen, MethodChoice, ProtoChoice, TunnelChoice};
 pub use self::probe::Probe;
+pub use self::query::Query;
 pub use self::record::{DeliverChoice, DirectChoice, HookChoice, Record};
+pub use self::recover::Recover;
 
 /// A fault in how the command was called.
 #[derive(Debug)]
@@ -38,7 +42,9 @@ pub struct Cli {
 pub enum Command {
     Record(Box<Record>),
     Probe(Probe),
+    Query(Query),
     Dist(Box<Dist>),
     Gen(Box<Gen>),
     CheckTraffic(CheckTraffic),
+    Recover(Recover),
 }

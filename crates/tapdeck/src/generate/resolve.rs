@@ -62,7 +62,7 @@ pub struct Job {
 
 /// What is to be sent.
 pub enum Load {
-    Generated(Generation),
+    Generated(Box<Generation>),
     Recorded(Recording),
 }
 
@@ -138,7 +138,7 @@ impl Job {
             interfaces,
             threads: f.threads,
             cpus: f.cpu.clone(),
-            load: Load::Generated(Generation { workload, table, rate, gaps, shares }),
+            load: Load::Generated(Box::new(Generation { workload, table, rate, gaps, shares })),
             rate_text,
             asked_pps: pps,
             limits: limits(f),

@@ -117,7 +117,7 @@ pub fn run(flags: flags::Record) -> Result<()> {
     let interfaces: Vec<_> = captures.iter().flat_map(Capture::descriptions).collect();
     let totals = Arc::new(Totals::new(interfaces.len()));
     let mut report = Report::new(&plan, totals.clone())?;
-    let output = Output::open(&plan)?;
+    let output = Output::open(&plan, &report.log())?;
 
     // Packets wait in the rings until the output is begun, so that a hook that cannot be had costs
     // nobody a file.

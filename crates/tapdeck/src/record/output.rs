@@ -13,11 +13,13 @@ use tapdeck_packet::pcapng::InterfaceDescription;
 use tapdeck_packet::ring::Ring;
 use tapdeck_store::io::Disk;
 use tapdeck_store::{
-    Course, Deck, DeckConfig, Ending, Log, Nothing, Sink, Store, Stream, Totals, Writer,
+    Closed, Course, Deck, DeckConfig, Ending, Finding, Log, Nothing, Sink, Store, Stream, Totals,
+    Writer,
 };
 
 use super::resolve::{Plan, Target};
 use crate::flags::{DirectChoice, Usage};
+use crate::recover::describe;
 
 /// What the writer works on.
 pub struct Job {
@@ -37,7 +39,7 @@ pub enum Output {
 }
 
 impl Output {
-    pub fn open(plan: &Plan) -> Result<Self> {
+    pub fn open(plan: &Plan, log: &Log) -> Result<Self> {
         match &plan.target {
             Target::Nothing => Ok(Self::Nothing),
             Target::Stdout => {
@@ -58,7 +60,8 @@ impl Output {
                 Ok(Self::Stream(file.with_context(|| format!("cannot write {name}"))?, name))
             }
             Target::Store { dir, .. } => {
-                let store = Store::open(dir)?;
+                let mut store = Store::open(dir)?;
+                recover(&mut store, log);
                 Ok(Self::Store(store, Disk::new(direct(plan.direct, dir)?)))
             }
         }
@@ -92,6 +95,15 @@ impl Output {
             }
             _ => spawn(plan, job, Nothing),
         }
+    }
+}
+
+/// Closes what an earlier recorder could not close. Nothing that goes wrong there keeps this one from
+/// recording.
+fn recover(store: &mut Store, log: &Log) {
+    let each = |finding: &Finding| log(&describe(finding, false));
+    if let Err(e) = store.recover(&Disk::new(false), Closed::None, each) {
+        log(&format!("cannot recover what an earlier recorder left: {:#}", anyhow::Error::from(e)));
     }
 }
 

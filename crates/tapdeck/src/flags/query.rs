@@ -1,0 +1,53 @@
+use std::path::PathBuf;
+
+use clap::Args;
+
+use crate::query::time;
+
+/// Give packets of a store back, in time order, while it is being recorded.
+///
+/// Without -w, --count or --json, packets are listed one a line: time, interface, protocol, addresses and ports, length.
+/// The answer is what is on disk when the query begins.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "T: a time as 2026-01-02T03:04:05Z or 2026-01-02T04:04:05.678+01:00, or \"10m ago\", or seconds since 1970
+
+Examples:
+  tapdeck query --dir /var/tape host 10.0.0.7 and tcp port 443 --after \"10m ago\"
+  tapdeck query --dir /var/tape -w - 'udp port 53' | tshark -r -
+  tapdeck query --dir /var/tape --after 2026-01-02T14:02:00Z --before 2026-01-02T14:05:00Z -w part.pcapng
+  tapdeck query --dir /var/tape --count vlan 12"
+)]
+pub struct Query {
+    /// The store, a directory that `tapdeck record --dir` wrote or is writing
+    #[arg(long, value_name = "DIR")]
+    pub dir: PathBuf,
+
+    /// Only packets that match, as in pcap-filter(7) and for `tcpdump -r`; several words are joined
+    #[arg(value_name = "EXPR")]
+    pub expression: Vec<String>,
+
+    /// Only packets from this time on
+    #[arg(long, value_name = "T", value_parser = time::point)]
+    pub after: Option<i64>,
+
+    /// Only packets from before this time
+    #[arg(long, value_name = "T", value_parser = time::point)]
+    pub before: Option<i64>,
+
+    /// At most so many packets, the earliest
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub limit: Option<u64>,
+
+    /// Write the packets to a pcapng file; - is standard output
+    #[arg(short, long, value_name = "FILE", conflicts_with_all = ["count", "json"])]
+    pub write: Option<PathBuf>,
+
+    /// Say only how many packets there are
+    #[arg(long, conflicts_with = "json")]
+    pub count: bool,
+
+    /// Write one JSON object a packet
+    #[arg(long)]
+    pub json: bool,
+}

@@ -1,0 +1,175 @@
+//! `tapdeck query`: packets of a store, in time order.
+
+mod filter;
+mod output;
+mod summary;
+pub mod time;
+
+use std::io::{IsTerminal, Write, stderr, stdout};
+
+use anyhow::{Context, Result};
+use tapdeck_store::query::{Course, Query, Snapshot, Span};
+
+use crate::flags::{self, Usage};
+use crate::interrupt::Interrupt;
+use crate::progress::{Progress, say};
+use crate::units::{show_bytes, show_count};
+use filter::Filter;
+use output::Output;
+
+pub fn run(flags: &flags::Query) -> Result<()> {
+    let span = span(flags)?;
+    let interrupt = Interrupt::listen()?;
+    yield_to_recorder();
+    let snapshot = Snapshot::open(&flags.dir, span)?;
+    let expression = flags.expression.join(" ");
+    let filter = Filter::new(&expression, snapshot.interfaces())?;
+    let query = Query::new(snapshot, span, filter);
+    let answer = Answer { query, interrupt, progress: Progress::new(), faults: 0 };
+    if flags.count { answer.count(flags) } else { answer.packets(flags) }
+}
+
+fn span(flags: &flags::Query) -> Result<Span> {
+    let span = Span {
+        after_ns: flags.after.unwrap_or(Span::ALL.after_ns),
+        before_ns: flags.before.unwrap_or(Span::ALL.before_ns),
+    };
+    if span.after_ns > span.before_ns {
+        let text = format!(
+            "--after {} is later than --before {}",
+            time::show(span.after_ns),
+            time::show(span.before_ns)
+        );
+        return Err(Usage(text).into());
+    }
+    Ok(span)
+}
+
+/// The recorder goes first. An I/O priority that nobody set follows the nice value: 19 is the lowest of
+/// the best-effort class (ioprio_set(2)).
+fn yield_to_recorder() {
+    // Where it may not, the query is as good and only less polite.
+    let _ = rustix::process::nice(19);
+}
+
+/// What the section header of an answer says.
+fn comment(flags: &flags::Query) -> String {
+    let store = flags.dir.display();
+    let expression = flags.expression.join(" ");
+    let mut words = vec![format!("from the store {store}")];
+    words.extend((!expression.is_empty()).then(|| format!("filter {expression}")));
+    words.extend(flags.after.map(|ns| format!("after {}", time::show(ns))));
+    words.extend(flags.before.map(|ns| format!("before {}", time::show(ns))));
+    words.extend(flags.limit.map(|n| format!("limit {n}")));
+    words.join(", ")
+}
+
+struct Answer {
+    query: Query<Filter>,
+    interrupt: Interrupt,
+    progress: Progress,
+    /// Notes that mean that packets are missing or out of order.
+    faults: usize,
+}
+
+/// How an answer ended.
+struct Given {
+    packets: u64,
+    /// Told by the packets themselves.
+    dropped: u64,
+    limited: bool,
+}
+
+impl Answer {
+    fn count(mut self, flags: &flags::Query) -> Result<()> {
+        let Self { query, interrupt, progress, .. } = &mut self;
+        let limit = flags.limit.unwrap_or(u64::MAX);
+        query.count(|course| {
+            progress.show(|| show(course, course.matches));
+            course.matches < limit && !interrupt.asked()
+        })?;
+        let matches = self.query.course().matches.min(limit);
+        let limited = matches == limit;
+        let interrupted = self.interrupt.asked() && !limited;
+        self.tell(&Given { packets: matches, dropped: 0, limited });
+        if !interrupted {
+            writeln!(stdout(), "{matches}")?;
+        }
+        self.verdict()
+    }
+
+    fn packets(mut self, flags: &flags::Query) -> Result<()> {
+        let mut output = Output::open(flags)?;
+        // Packets that appear on the terminal are progress enough.
+        let listing = flags.write.is_none() && stdout().is_terminal();
+        let interfaces = self.query.snapshot().interfaces().to_vec();
+        let cannot = format!("cannot write {}", output.name);
+        output.begin(&comment(flags), &interfaces).with_context(|| cannot.clone())?;
+        let limit = flags.limit.unwrap_or(u64::MAX);
+        let mut given = Given { packets: 0, dropped: 0, limited: false };
+        while !given.limited && !self.interrupt.asked() {
+            let Self { query, interrupt, progress, .. } = &mut self;
+            let mut wrote = Ok(());
+            let packet = query.next_packet(|course| {
+                if !listing {
+                    progress.show(|| show(course, given.packets));
+                }
+                // Nobody waits for packets that are there while more are looked for.
+                wrote = output.flush();
+                wrote.is_ok() && !interrupt.asked()
+            })?;
+            if let Some(packet) = &packet {
+                let name = &interfaces[packet.interface as usize].name;
+                wrote = wrote.and_then(|()| output.packet(name, packet));
+                given.packets += 1;
+                given.dropped += packet.dropped;
+                given.limited = given.packets == limit;
+            }
+            let ended = packet.is_none();
+            wrote.with_context(|| cannot.clone())?;
+            if ended {
+                break;
+            }
+        }
+        output.flush().with_context(|| cannot.clone())?;
+        self.tell(&given);
+        self.verdict()
+    }
+
+    /// Says on standard error what is to be said of the answer.
+    fn tell(&mut self, given: &Given) {
+        self.progress = Progress::new();
+        for note in self.query.take_notes() {
+            self.faults += usize::from(note.is_fault());
+            say(&note.to_string());
+        }
+        let course = self.query.course();
+        // Where a limit ended it, the answer's span ends with its last packet.
+        let dropped = if given.limited { given.dropped } else { course.dropped };
+        if dropped > 0 {
+            say(&format!(
+                "the recording dropped {} packets in the span of this answer; each gap is told by the packet after it",
+                show_count(dropped)
+            ));
+        }
+        if self.interrupt.asked() && !given.limited {
+            say(&format!("stopped by a signal: {}", show(course, given.packets)));
+            self.interrupt.heard();
+        } else if stderr().is_terminal() {
+            say(&format!("{} packets", show_count(given.packets)));
+        }
+    }
+
+    fn verdict(&self) -> Result<()> {
+        anyhow::ensure!(
+            self.faults == 0,
+            "the answer is not whole, as said above; `tapdeck recover` mends what a crash left"
+        );
+        Ok(())
+    }
+}
+
+fn show(course: Course, packets: u64) -> String {
+    let (bytes, total) = (show_bytes(course.bytes), show_bytes(course.total_bytes));
+    format!("{} packets, {bytes} of {total} looked through", show_count(packets))
+}

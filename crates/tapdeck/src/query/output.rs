@@ -1,0 +1,184 @@
+//! What becomes of the packets of an answer: a pcapng file, lines of text or of JSON.
+//!
+//! Each goes out by whole blocks or lines, so that a file is valid at any moment.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Write, stdout};
+use std::net::IpAddr;
+use std::os::fd::AsFd;
+use std::path::Path;
+
+use anyhow::{Context, Result};
+use serde::Serialize;
+use tapdeck_packet::pcapng;
+use tapdeck_store::SegmentName;
+use tapdeck_store::query::{Described, Packet};
+
+use super::summary::{Protocol, Summary};
+use super::time;
+use crate::flags::{self, Usage};
+
+const APPLICATION: &str = concat!("tapdeck ", env!("CARGO_PKG_VERSION"));
+/// Bytes that are written at once.
+const PIECE: usize = 256 << 10;
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Form {
+    Pcapng,
+    Text,
+    Json,
+}
+
+/// Where the packets go.
+pub struct Output {
+    form: Form,
+    file: File,
+    pub name: String,
+    /// Whole blocks or lines.
+    pending: Vec<u8>,
+}
+
+impl Output {
+    /// Opens it, and changes nothing that is there.
+    pub fn open(flags: &flags::Query) -> Result<Self> {
+        let form = match (&flags.write, flags.json) {
+            (Some(_), _) => Form::Pcapng,
+            (None, true) => Form::Json,
+            (None, false) => Form::Text,
+        };
+        let pending = Vec::with_capacity(PIECE + (64 << 10));
+        if let Some(path) = flags.write.as_deref().filter(|p| p.as_os_str() != "-") {
+            refuse_segments(path)?;
+            let name = path.display().to_string();
+            let file = OpenOptions::new().write(true).create(true).truncate(false).open(path);
+            let file = file.with_context(|| format!("cannot write {name}"))?;
+            return Ok(Self { form, file, name, pending });
+        }
+        let out = stdout();
+        if form == Form::Pcapng && rustix::termios::isatty(&out) {
+            let text =
+                "-w - writes binary data, which a terminal cannot show: pipe it into a program";
+            return Err(Usage(text.into()).into());
+        }
+        let file = out.as_fd().try_clone_to_owned().context("cannot write to standard output")?;
+        Ok(Self { form, file: file.into(), name: "standard output".into(), pending })
+    }
+
+    /// Writes what stands before the packets. What was in a file is gone.
+    pub fn begin(&mut self, comment: &str, interfaces: &[Described]) -> io::Result<()> {
+        if self.form != Form::Pcapng {
+            return Ok(());
+        }
+        if self.name != "standard output" && self.file.metadata()?.is_file() {
+            self.file.set_len(0)?;
+        }
+        let os = std::env::consts::OS;
+        pcapng::section_header(&mut self.pending, os, APPLICATION, Some(comment));
+        for interface in interfaces {
+            self.pending.extend_from_slice(&interface.block);
+        }
+        self.flush()
+    }
+
+    pub fn packet(&mut self, interface: &str, packet: &Packet<'_>) -> io::Result<()> {
+        match self.form {
+            Form::Pcapng => self.block(packet),
+            Form::Text => self.line(interface, packet)?,
+            Form::Json => self.object(interface, packet)?,
+        }
+        if self.pending.len() < PIECE { Ok(()) } else { self.flush() }
+    }
+
+    /// Everything is out.
+    pub fn flush(&mut self) -> io::Result<()> {
+        if !self.pending.is_empty() {
+            self.file.write_all(&self.pending)?;
+            self.pending.clear();
+        }
+        Ok(())
+    }
+
+    fn block(&mut self, p: &Packet<'_>) {
+        let start = self.pending.len();
+        let len = pcapng::packet_len(p.frame.len(), p.flags, p.dropped);
+        self.pending.resize(start + len, 0);
+        let (out, frame) = (&mut self.pending[start..], [p.frame, &[], &[]]);
+        let time_ns = p.time_ns as u64;
+        pcapng::write_packet(out, p.interface, time_ns, frame, p.original_len, p.flags, p.dropped);
+    }
+
+    fn line(&mut self, interface: &str, p: &Packet<'_>) -> io::Result<()> {
+        let s = Summary::of(p.link, p.frame);
+        let out = &mut self.pending;
+        write!(out, "{} {interface}", time::show(p.time_ns))?;
+        if let Some(protocol) = s.protocol {
+            write!(out, " {protocol}")?;
+        }
+        if let (Some(src), Some(dst)) = (s.src, s.dst) {
+            write!(out, " {} > {}", endpoint(src, s.sport), endpoint(dst, s.dport))?;
+        }
+        write!(out, " length {}", p.original_len)?;
+        if p.dropped > 0 {
+            write!(out, " ({} dropped before it)", p.dropped)?;
+        }
+        writeln!(out)
+    }
+
+    fn object(&mut self, interface: &str, p: &Packet<'_>) -> io::Result<()> {
+        let s = Summary::of(p.link, p.frame);
+        let object = Object {
+            time: time::show(p.time_ns),
+            interface,
+            src: s.src,
+            dst: s.dst,
+            sport: s.sport,
+            dport: s.dport,
+            protocol: s.protocol.as_ref().map(Protocol::to_string),
+            length: p.original_len,
+            dropped: p.dropped,
+        };
+        serde_json::to_writer(&mut self.pending, &object)?;
+        self.pending.push(b'\n');
+        Ok(())
+    }
+}
+
+/// A packet in JSON. What it does not have is `null`.
+#[derive(Serialize)]
+struct Object<'a> {
+    time: String,
+    interface: &'a str,
+    src: Option<IpAddr>,
+    dst: Option<IpAddr>,
+    sport: Option<u16>,
+    dport: Option<u16>,
+    protocol: Option<String>,
+    length: u32,
+    /// Packets lost before it; only where there were any.
+    #[serde(skip_serializing_if = "is_zero")]
+    dropped: u64,
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde calls it so")]
+fn is_zero(n: &u64) -> bool {
+    *n == 0
+}
+
+fn endpoint(address: IpAddr, port: Option<u16>) -> String {
+    match (address, port) {
+        (_, None) => address.to_string(),
+        (IpAddr::V4(v4), Some(port)) => format!("{v4}:{port}"),
+        (IpAddr::V6(v6), Some(port)) => format!("[{v6}]:{port}"),
+    }
+}
+
+/// A store must not be destroyed by the slip of a hand.
+fn refuse_segments(path: &Path) -> Result<()> {
+    let real = path.canonicalize().unwrap_or_else(|_| path.to_owned());
+    let name = real.file_name().and_then(|name| name.to_str());
+    if name.and_then(SegmentName::parse).is_some() {
+        let path = path.display();
+        return Err(Usage(format!("-w {path} has the name of a segment: take another name")).into());
+    }
+    Ok(())
+}

@@ -1,0 +1,238 @@
+//! What a person wants to know first of a packet: who talks to whom, by what, and how long it is.
+//!
+//! Reads Ethernet with VLAN tags, IPv4 and IPv6. Where a packet ends early, what can be told
+//! until there is told.
+
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use tapdeck_packet::link::LinkType;
+
+/// Addresses, ports and protocol, each as far as the packet has it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Summary {
+    pub src: Option<IpAddr>,
+    pub dst: Option<IpAddr>,
+    pub sport: Option<u16>,
+    pub dport: Option<u16>,
+    pub protocol: Option<Protocol>,
+}
+
+/// What stands in the innermost header that was read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Protocol {
+    /// Of an IP packet.
+    Ip(u8),
+    /// Of an Ethernet frame that holds something else.
+    Ether(u16),
+    /// An Ethernet frame with a length instead (IEEE 802.3).
+    Llc,
+}
+
+impl fmt::Display for Protocol {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = match self {
+            Self::Ip(1) => "icmp",
+            Self::Ip(2) => "igmp",
+            Self::Ip(TCP) => "tcp",
+            Self::Ip(UDP) => "udp",
+            Self::Ip(47) => "gre",
+            Self::Ip(50) => "esp",
+            Self::Ip(AH) => "ah",
+            Self::Ip(58) => "icmp6",
+            Self::Ip(SCTP) => "sctp",
+            Self::Ip(number) => return write!(f, "ip-proto-{number}"),
+            Self::Ether(0x0806) => "arp",
+            Self::Ether(0x8847 | 0x8848) => "mpls",
+            Self::Ether(0x88cc) => "lldp",
+            Self::Ether(kind) => return write!(f, "ethertype-{kind:04x}"),
+            Self::Llc => "llc",
+        };
+        f.write_str(name)
+    }
+}
+
+const IPV4: u16 = 0x0800;
+const IPV6: u16 = 0x86dd;
+/// IEEE 802.1Q, 802.1ad, and what came before the latter.
+const TAGS: [u16; 3] = [0x8100, 0x88a8, 0x9100];
+/// Lower numbers in a type's place are lengths.
+const FIRST_TYPE: u16 = 0x0600;
+const TCP: u8 = 6;
+const UDP: u8 = 17;
+const AH: u8 = 51;
+const SCTP: u8 = 132;
+const UDP_LITE: u8 = 136;
+
+impl Summary {
+    pub fn of(link: LinkType, frame: &[u8]) -> Self {
+        let mut summary = Self::default();
+        // What is not there ends the reading; what was read stays.
+        let _ = match link {
+            LinkType::ETHERNET => summary.ethernet(frame),
+            LinkType::RAW => match frame.first().map(|b| b >> 4) {
+                Some(4) => summary.ipv4(frame),
+                Some(6) => summary.ipv6(frame),
+                _ => None,
+            },
+            _ => None,
+        };
+        summary
+    }
+
+    fn ethernet(&mut self, frame: &[u8]) -> Option<()> {
+        let mut at = 12;
+        while TAGS.contains(&half(frame, at)?) {
+            at += 4;
+        }
+        let payload = frame.get(at + 2..)?;
+        match half(frame, at)? {
+            IPV4 => self.ipv4(payload),
+            IPV6 => self.ipv6(payload),
+            kind => {
+                let protocol =
+                    if kind < FIRST_TYPE { Protocol::Llc } else { Protocol::Ether(kind) };
+                self.protocol = Some(protocol);
+                Some(())
+            }
+        }
+    }
+
+    fn ipv4(&mut self, packet: &[u8]) -> Option<()> {
+        self.protocol = Some(Protocol::Ether(IPV4));
+        let header = packet.first_chunk::<20>()?;
+        let address = |at: usize| {
+            header[at..at + 4].first_chunk().map(|b: &[u8; 4]| Ipv4Addr::from(*b).into())
+        };
+        self.src = address(12);
+        self.dst = address(16);
+        self.protocol = Some(Protocol::Ip(header[9]));
+        let offset = half(packet, 6)? & 0x1fff;
+        if offset == 0 {
+            self.ports(header[9], packet, usize::from(header[0] & 0x0f) * 4)
+        } else {
+            None
+        }
+    }
+
+    fn ipv6(&mut self, packet: &[u8]) -> Option<()> {
+        self.protocol = Some(Protocol::Ether(IPV6));
+        let header = packet.first_chunk::<40>()?;
+        let address = |at: usize| {
+            header[at..at + 16].first_chunk().map(|b: &[u8; 16]| Ipv6Addr::from(*b).into())
+        };
+        self.src = address(8);
+        self.dst = address(24);
+        let (mut next, mut at) = (header[6], 40);
+        loop {
+            self.protocol = Some(Protocol::Ip(next));
+            // RFC 8200, section 4, and RFC 4302.
+            let len = match next {
+                0 | 43 | 60 => 8 + 8 * usize::from(*packet.get(at + 1)?),
+                AH => 8 + 4 * usize::from(*packet.get(at + 1)?),
+                44 => 8,
+                _ => return self.ports(next, packet, at),
+            };
+            let is_later_fragment = next == 44 && half(packet, at + 2)? & 0xfff8 != 0;
+            next = *packet.get(at)?;
+            if is_later_fragment {
+                self.protocol = Some(Protocol::Ip(next));
+                return None;
+            }
+            at += len;
+        }
+    }
+
+    fn ports(&mut self, protocol: u8, packet: &[u8], at: usize) -> Option<()> {
+        if matches!(protocol, TCP | UDP | SCTP | UDP_LITE) {
+            self.sport = Some(half(packet, at)?);
+            self.dport = Some(half(packet, at + 2)?);
+        }
+        Some(())
+    }
+}
+
+fn half(bytes: &[u8], at: usize) -> Option<u16> {
+    let bytes = bytes.get(at..at + 2)?;
+    Some(u16::from_be_bytes([bytes[0], bytes[1]]))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Protocol, Summary};
+    use tapdeck_packet::link::LinkType;
+
+    fn ipv4(protocol: u8, offset: u16) -> Vec<u8> {
+        let mut p = vec![0x46, 0, 0, 60, 0, 0];
+        p.extend(offset.to_be_bytes());
+        p.extend([64, protocol, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2]);
+        p.extend([1, 1, 1, 1]);
+        p.extend([0, 80, 0, 53, 0, 0, 0, 0]);
+        p
+    }
+
+    fn ipv6(next: u8, rest: &[u8]) -> Vec<u8> {
+        let mut p = vec![0x60, 0, 0, 0, 0, 0, next, 64];
+        p.extend([0xfd; 16]);
+        p.extend([0xfe; 16]);
+        p.extend(rest);
+        p
+    }
+
+    fn of_ethernet(types: &[u16], packet: &[u8]) -> Summary {
+        let mut frame = vec![2; 12];
+        for (i, kind) in types.iter().enumerate() {
+            if i > 0 {
+                frame.extend([0, 7]);
+            }
+            frame.extend(kind.to_be_bytes());
+        }
+        frame.extend(packet);
+        Summary::of(LinkType::ETHERNET, &frame)
+    }
+
+    fn ports(s: &Summary) -> (Option<u16>, Option<u16>) {
+        (s.sport, s.dport)
+    }
+
+    #[test]
+    fn addresses_and_ports_are_found_behind_tags_and_options() {
+        let plain = of_ethernet(&[0x0800], &ipv4(17, 0x2000));
+        assert_eq!(plain.src.map(|a| a.to_string()).as_deref(), Some("10.0.0.1"));
+        assert_eq!(plain.dst.map(|a| a.to_string()).as_deref(), Some("10.0.0.2"));
+        assert_eq!(ports(&plain), (Some(80), Some(53)));
+        assert_eq!(plain.protocol, Some(Protocol::Ip(17)));
+        assert_eq!(of_ethernet(&[0x88a8, 0x8100, 0x0800], &ipv4(17, 0)), plain);
+        assert_eq!(Summary::of(LinkType::RAW, &ipv4(17, 0)), plain);
+        assert_eq!(ports(&of_ethernet(&[0x0800], &ipv4(17, 1))), (None, None), "a later fragment");
+        assert_eq!(ports(&of_ethernet(&[0x0800], &ipv4(1, 0))), (None, None), "icmp has none");
+    }
+
+    #[test]
+    fn extension_headers_are_passed() {
+        let udp = [0, 80, 0, 53];
+        let plain = of_ethernet(&[0x86dd], &ipv6(6, &udp));
+        assert_eq!(plain.dst.map(|a| a.to_string()), Some("fefe:".repeat(7) + "fefe"));
+        let mut options = vec![44, 1];
+        options.extend([0; 14]);
+        let fragment = |offset: u8| [6, 0, 0, offset, 0, 0, 0, 1];
+        let stacked = |offset| [&options[..], &fragment(offset), &udp].concat();
+        assert_eq!(of_ethernet(&[0x86dd], &ipv6(0, &stacked(1))), plain);
+        let later = of_ethernet(&[0x86dd], &ipv6(0, &stacked(8)));
+        assert_eq!((later.protocol, ports(&later)), (Some(Protocol::Ip(6)), (None, None)));
+    }
+
+    #[test]
+    fn what_is_cut_or_unknown_tells_what_it_can() {
+        let whole = ipv4(17, 0);
+        for len in 0..whole.len() {
+            let s = of_ethernet(&[0x0800], &whole[..len]);
+            assert_eq!(s.src.is_some(), len >= 20, "{len}");
+            assert_eq!(s.sport.is_some(), len >= 26, "{len}");
+        }
+        assert_eq!(Summary::of(LinkType::ETHERNET, &[0; 13]), Summary::default());
+        assert_eq!(of_ethernet(&[0x0806], &[]).protocol.unwrap().to_string(), "arp");
+        assert_eq!(of_ethernet(&[0x88b5], &[]).protocol.unwrap().to_string(), "ethertype-88b5");
+        assert_eq!(of_ethernet(&[0x0026], &[]).protocol, Some(Protocol::Llc));
+    }
+}

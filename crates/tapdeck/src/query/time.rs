@@ -1,0 +1,80 @@
+//! Points in time as people write them.
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use jiff::Timestamp;
+
+/// UTC nanoseconds of `2026-01-02T03:04:05Z`, `10m ago` or `1767323045.5`.
+pub fn point(text: &str) -> Result<i64, String> {
+    let text = text.trim();
+    if let Some(ago) = text.strip_suffix("ago") {
+        return before_now(ago.trim())
+            .ok_or_else(|| "is no time; write a number and a unit, as \"10m ago\"".into());
+    }
+    if text.starts_with(|c: char| c.is_ascii_digit())
+        && text.bytes().all(|b| b.is_ascii_digit() || b == b'.')
+    {
+        return epoch(text).ok_or_else(|| "is no number of seconds since 1970".into());
+    }
+    let point = text.parse::<Timestamp>().ok().and_then(|t| i64::try_from(t.as_nanosecond()).ok());
+    point.ok_or_else(|| {
+        "is no time; write 2026-01-02T03:04:05Z, \"10m ago\" or seconds since 1970".into()
+    })
+}
+
+/// A point in time for people and programs: RFC 3339 with nanoseconds.
+pub fn show(time_ns: i64) -> String {
+    let time = Timestamp::from_nanosecond(i128::from(time_ns)).unwrap_or(Timestamp::UNIX_EPOCH);
+    format!("{time:.9}")
+}
+
+fn before_now(ago: &str) -> Option<i64> {
+    let ago = humantime::parse_duration(ago).ok()?;
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).ok()?;
+    i64::try_from(now.checked_sub(ago)?.as_nanos()).ok()
+}
+
+fn epoch(text: &str) -> Option<i64> {
+    let (seconds, fraction) = text.split_once('.').unwrap_or((text, "0"));
+    if fraction.is_empty() || fraction.len() > 9 || fraction.contains('.') {
+        return None;
+    }
+    let seconds: i64 = seconds.parse().ok()?;
+    let fraction: i64 = format!("{fraction:0<9}").parse().ok()?;
+    seconds.checked_mul(1_000_000_000)?.checked_add(fraction)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{point, show};
+
+    #[test]
+    fn points_in_time() {
+        const T: i64 = 1_767_323_045_000_000_000;
+        assert_eq!(point("2026-01-02T03:04:05Z"), Ok(T));
+        assert_eq!(point("2026-01-02T04:04:05.000000001+01:00"), Ok(T + 1));
+        assert_eq!(point("1767323045"), Ok(T));
+        assert_eq!(point("1767323045.25"), Ok(T + 250_000_000));
+        assert_eq!(point("1767323045.000000001"), Ok(T + 1));
+        assert_eq!(point(&show(T + 123)), Ok(T + 123));
+        let (old, new) = (point("2h ago").unwrap(), point("1h 59m ago").unwrap());
+        assert!(old < new && new - old < 61_000_000_000);
+        for bad in [
+            "",
+            "soon",
+            "ago",
+            "x ago",
+            "10m",
+            "1.2.3",
+            "1767323045.",
+            "1.0000000001",
+            "99999999999999999999",
+            "99999999999",
+            "2026-01-02",
+            "2026-01-02T03:04:05",
+            "9999-01-01T00:00:00Z",
+        ] {
+            assert!(point(bad).is_err(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,182 @@
+//! `tapdeck recover`: mends what a crash left of a store, and says what was lost.
+
+use std::io::{self, ErrorKind, Write, stdout};
+use std::path::Path;
+
+use anyhow::{Context, Result, bail};
+use serde::Serialize;
+use tapdeck_store::io::Disk;
+use tapdeck_store::{Action, Closed, Error, Finding, Store};
+
+use crate::flags;
+use crate::units::{show_bytes, show_count};
+
+#[derive(Serialize)]
+struct Json<'a> {
+    dir: &'a str,
+    dry_run: bool,
+    /// Nothing is left, or after a dry run would be left, that must be mended.
+    sound: bool,
+    mended: u64,
+    set_aside: u64,
+    failed: u64,
+    packets: u64,
+    bytes_cut: u64,
+    bytes_replaced: u64,
+    segments: &'a [Segment],
+}
+
+#[derive(Serialize)]
+struct Segment {
+    name: String,
+    /// What was done: `none`, `closed`, `set-aside` or `failed`.
+    action: &'static str,
+    packets_before: u64,
+    packets: u64,
+    bytes_cut: u64,
+    bytes_replaced: u64,
+    error: Option<String>,
+}
+
+impl Segment {
+    fn new(finding: &Finding) -> Self {
+        let (action, error) = match &finding.action {
+            Action::None => ("none", None),
+            Action::Close => ("closed", None),
+            Action::SetAside => ("set-aside", None),
+            Action::Fail(fault) => ("failed", Some(fault.to_string())),
+        };
+        Self {
+            name: finding.name.to_string(),
+            action,
+            packets_before: finding.packets_before,
+            packets: finding.packets,
+            bytes_cut: finding.bytes_cut,
+            bytes_replaced: finding.bytes_replaced,
+            error,
+        }
+    }
+}
+
+pub fn run(flags: &flags::Recover) -> Result<()> {
+    let dir = &flags.dir;
+    let name = dir.display().to_string();
+    // Opening a store would make it.
+    if !dir.is_dir() {
+        bail!("{name} is not a directory: name a store that `tapdeck record --dir` wrote");
+    }
+    let closed = if flags.all { Closed::All } else { Closed::Unended };
+    let mut segments = Vec::new();
+    let mut told = Ok(());
+    let each = |finding: &Finding| {
+        if !flags.json && told.is_ok() {
+            // Whoever stops reading does not stop the work.
+            told = writeln!(stdout(), "{}", describe(finding, flags.dry_run));
+        }
+        segments.push(Segment::new(finding));
+    };
+    let done = if flags.dry_run {
+        Store::examine(dir, closed, each)
+    } else {
+        let store = Store::open(dir);
+        store.and_then(|mut store| store.recover(&Disk::new(false), closed, each))
+    };
+    done.map_err(explain)?;
+    let failed = segments.iter().filter(|s| s.error.is_some()).count();
+    let told = told.and_then(|()| summarise(flags, &name, &segments));
+    if failed > 0 {
+        let which = segments.iter().find_map(|s| Some((&s.name, s.error.as_ref()?)));
+        let (segment, why) = which.context("it was counted")?;
+        let more = if failed == 1 { String::new() } else { format!(" ({} more)", failed - 1) };
+        bail!("{}: cannot be mended: {why}{more}", Path::new(&name).join(segment).display());
+    }
+    match told {
+        Err(e) if e.kind() != ErrorKind::BrokenPipe => {
+            Err(e).context("cannot write to standard output")
+        }
+        _ => Ok(()),
+    }
+}
+
+/// The error of a command that is not a recorder itself.
+fn explain(e: Error) -> anyhow::Error {
+    match e {
+        Error::InUse { dir, pid } => {
+            let pid = pid.map(|pid| format!(" (process {pid})")).unwrap_or_default();
+            anyhow::anyhow!(
+                "{} is in use by a recorder{pid}: what it writes needs no mending before it ends",
+                dir.display()
+            )
+        }
+        e => e.into(),
+    }
+}
+
+/// One line about a segment; what `record` says, too.
+pub fn describe(finding: &Finding, dry_run: bool) -> String {
+    let name = &finding.name;
+    let whole = format!("{} packets", show_count(finding.packets));
+    let would = if dry_run { "would be " } else { "" };
+    match &finding.action {
+        Action::None => format!("{name}: sound, {whole}"),
+        Action::SetAside => {
+            format!("{name}: holds no packet, {would}renamed to {name}.damaged")
+        }
+        Action::Fail(fault) => format!("{name}: cannot be mended: {fault}"),
+        Action::Close => {
+            let mut parts = vec![format!("{name}: {would}recovered"), whole];
+            if finding.packets > finding.packets_before {
+                let behind = show_count(finding.packets - finding.packets_before);
+                parts.push(format!("{behind} of them behind damage"));
+            }
+            if finding.bytes_replaced > 0 {
+                let bytes = show_bytes(finding.bytes_replaced);
+                parts.push(format!("{bytes} damaged and replaced with fill"));
+            }
+            if finding.bytes_cut > 0 {
+                parts.push(format!("{} torn and cut", show_bytes(finding.bytes_cut)));
+            }
+            parts.join(", ")
+        }
+    }
+}
+
+/// The last line, or all as JSON.
+fn summarise(flags: &flags::Recover, dir: &str, segments: &[Segment]) -> io::Result<()> {
+    let count = |action: &str| segments.iter().filter(|s| s.action == action).count() as u64;
+    let sum = |of: fn(&Segment) -> u64| segments.iter().map(of).sum::<u64>();
+    let json = Json {
+        dir,
+        dry_run: flags.dry_run,
+        sound: count("failed") == 0,
+        mended: count("closed"),
+        set_aside: count("set-aside"),
+        failed: count("failed"),
+        packets: sum(|s| s.packets),
+        bytes_cut: sum(|s| s.bytes_cut),
+        bytes_replaced: sum(|s| s.bytes_replaced),
+        segments,
+    };
+    let mut out = stdout().lock();
+    if flags.json {
+        serde_json::to_writer_pretty(&mut out, &json)?;
+        return writeln!(out);
+    }
+    let would = if flags.dry_run { "would be " } else { "" };
+    let told = [
+        (json.mended, format!("{would}recovered")),
+        (json.set_aside, format!("{would}set aside")),
+        (json.failed, "cannot be mended".to_owned()),
+    ];
+    let told: Vec<String> = told
+        .iter()
+        .filter(|(n, _)| *n > 0)
+        .map(|(n, what)| format!("{} {what}", show_count(*n)))
+        .collect();
+    if told.is_empty() {
+        return writeln!(out, "{dir}: nothing to mend");
+    }
+    let lost = json.bytes_cut + json.bytes_replaced;
+    let lost = if lost == 0 { "nothing".to_owned() } else { show_bytes(lost) };
+    writeln!(out, "{dir}: {}; {} packets, {lost} lost", told.join(", "), show_count(json.packets))
+}
