@@ -1,5 +1,7 @@
 //! `tapdeck gen`: from the flags to senders at work and the record of what they sent.
 
+mod backend;
+mod interfaces;
 mod report;
 mod resolve;
 mod worker;
@@ -24,8 +26,9 @@ use tapdeck_traffic::source::{Generated, Source};
 
 use crate::flags;
 use crate::interrupt::Interrupt;
+use backend::Backend;
 use report::Report;
-use resolve::{Backend, Generation, Job, Load};
+use resolve::{Generation, Job, Load};
 use worker::{Done, Here, Shared, Watch};
 
 /// How often a run is looked after.
@@ -77,7 +80,7 @@ pub fn run(flags: &flags::Gen) -> Result<()> {
     }
     let failed = (0..).zip(&mut done).find_map(|(sender, d)| {
         let error = d.error.take()?;
-        Some(resolve::ended(&place(&job, sender).0.name, &error))
+        Some(backend::ended(&place(&job, sender).0.name, &error))
     });
     let is_whole = trouble.is_none() && failed.is_none();
     report.finished(&job, &done, interrupt.asked() || !is_whole)?;
@@ -116,7 +119,7 @@ fn generator(job: &Job, generation: &Generation, sender: u32, limits: Limits) ->
     if job.backend == Backend::Xdp {
         let (interface, _) = place(job, sender);
         let live = Live::open(interface.index, &plan, mark_every_ns, pace, limits);
-        let live = live.map_err(|e| resolve::explain(job.backend, interface, &e))?;
+        let live = live.map_err(|e| backend::explain(job.backend, interface, &e))?;
         return Ok(Ready::Kernel(Box::new(live)));
     }
     let schedule = pace.map(|pace| Schedule::new(pace, *gaps, plan.seed));
@@ -131,7 +134,7 @@ fn here(sender: Box<dyn Sender>, source: Box<dyn Source>) -> Ready {
 /// What sends finished frames of so many bytes at most.
 fn socket(job: &Job, sender: u32, longest: usize) -> Result<Box<dyn Sender>> {
     let (interface, queue) = place(job, sender);
-    let explain = |e: std::io::Error| resolve::explain(job.backend, interface, &e);
+    let explain = |e: std::io::Error| backend::explain(job.backend, interface, &e);
     Ok(match job.backend {
         Backend::AfXdp => Box::new(XdpSender::open(interface, queue, longest).map_err(explain)?),
         _ => Box::new(PacketSender::open(interface, longest, Qdisc::Bypassed).map_err(explain)?),

@@ -1,47 +1,25 @@
 //! From flags to a job: everything is checked here, before the first packet goes.
 
 use std::cell::Cell;
-use std::io;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Context, Result};
 use ipnet::IpNet;
-use rustix::io::Errno;
 use rustix::thread::{CpuSet, sched_getaffinity};
 use tapdeck_capture::interface::Interface;
-use tapdeck_capture::transmit::live;
 use tapdeck_packet::generate::Limits;
 use tapdeck_traffic::pacing::{Gaps, OnOff, Rate};
 use tapdeck_traffic::replay::{self, Contents, Replay, Rewrite, Speed};
-use tapdeck_traffic::sizes::{Bounds, Error as SizeError, Method, Spec, Table};
+use tapdeck_traffic::sizes::{Error as SizeError, Method, Spec, Table};
 use tapdeck_traffic::workload::{Mac, Mark, Outer, OuterKind, Protocol, Workload};
 
+use super::backend::{self, Backend};
+use super::interfaces::{self, ETHERNET};
 use crate::flags::{
     BackendChoice, GapsChoice, Gen, MethodChoice, ProtoChoice, TunnelChoice, Usage,
 };
-
-/// How packets get to an interface.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Backend {
-    /// Made in the kernel.
-    Xdp,
-    /// Made here, sent by a packet socket.
-    Packet,
-    /// Made here, sent by an AF_XDP socket.
-    AfXdp,
-}
-
-impl Backend {
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Xdp => "xdp",
-            Self::Packet => "txring",
-            Self::AfXdp => "afxdp",
-        }
-    }
-}
 
 /// What is to be done.
 pub struct Job {
@@ -84,10 +62,8 @@ pub struct Recording {
     pub packets: u64,
 }
 
-/// Paced senders up to this many packets a second send from user space, where waiting costs no CPU.
-const SLOW_PPS: f64 = 200e3;
-
-fn usage(text: impl Into<String>) -> anyhow::Error {
+/// A fault in how the command was called.
+pub fn usage(text: impl Into<String>) -> anyhow::Error {
     Usage(text.into()).into()
 }
 
@@ -108,8 +84,8 @@ impl Job {
         if f.count.is_some_and(|count| count < senders.into()) {
             return Err(usage(format!("--count: {senders} threads need one packet each at least")));
         }
-        let interfaces = interfaces(f)?;
-        let bounds = bounds(&workload, &interfaces);
+        let interfaces = interfaces::find(f)?;
+        let bounds = interfaces::bounds(&workload, &interfaces);
         let method = match f.method {
             MethodChoice::Alias => Method::Alias,
             MethodChoice::TwoStage => Method::TwoStage,
@@ -130,10 +106,11 @@ impl Job {
         let shares = workload.shares();
         check_marks(&workload, pps.map(|pps| pps * shares[0]))?;
         for interface in &interfaces {
-            fits_link(interface, pps, table.mean(), interfaces.len())?;
+            interfaces::fits_link(interface, pps, table.mean(), interfaces.len())?;
         }
         let busiest = shares.iter().copied().fold(0.0, f64::max);
-        let (backend, reason) = backend(f, &interfaces, &table, pps.map(|pps| pps * busiest))?;
+        let (backend, reason) =
+            backend::choose(f, &interfaces, &table, pps.map(|pps| pps * busiest))?;
         Ok(Self {
             interfaces,
             threads: f.threads,
@@ -148,7 +125,7 @@ impl Job {
     }
 
     fn replay(f: &Gen, path: &Path) -> Result<Self> {
-        let interfaces = interfaces(f)?;
+        let interfaces = interfaces::find(f)?;
         let [interface] = &*interfaces else {
             return Err(usage("--replay: a file is sent by one interface"));
         };
@@ -190,7 +167,7 @@ impl Job {
             Speed::Factor(factor) => Some(1e9 * factor / contents.mean_gap_ns() as f64),
         };
         if matches!(speed, Speed::Rate(_)) {
-            fits_link(interface, asked_pps, contents.mean_bytes(), 1)?;
+            interfaces::fits_link(interface, asked_pps, contents.mean_bytes(), 1)?;
         }
         let rounds = contents.round.packets.saturating_mul(f.loops);
         let packets = f.count.map_or(rounds, |n| if rounds == 0 { n } else { n.min(rounds) });
@@ -243,9 +220,6 @@ const DEFAULT_SIZE: u16 = 64;
 
 const WIRE_OF_WHAT: &str =
     "--wire: it says what bits a second count; give a rate in bits, as 700mbit";
-/// A link header without tags.
-const ETHERNET: u32 = 14;
-
 fn limits(f: &Gen) -> Limits {
     let duration_ns = f.duration.map_or(0, |d| u64::try_from(d.as_nanos()).unwrap_or(u64::MAX));
     Limits { packets: f.count.unwrap_or(0), duration_ns }
@@ -384,157 +358,4 @@ fn workload(f: &Gen, senders: u32) -> Result<Workload> {
     };
     workload.check().map_err(|e| usage(e.to_string()))?;
     Ok(workload)
-}
-
-fn interfaces(f: &Gen) -> Result<Vec<Interface>> {
-    let mut found: Vec<Interface> = Vec::new();
-    for name in &f.interfaces {
-        let interface = Interface::find(name).map_err(tapdeck_capture::Error::from)?;
-        if found.iter().any(|i| i.index == interface.index) {
-            return Err(usage(format!("{name} is named twice; --threads makes several senders")));
-        }
-        if !interface.link.is_some_and(tapdeck_packet::link::LinkType::has_header) {
-            return Err(usage(format!("{name} does not carry Ethernet frames")));
-        }
-        if !interface.up {
-            anyhow::bail!("{name} is down; bring it up: ip link set {name} up");
-        }
-        if !interface.running {
-            anyhow::bail!("{name} has no link; its far end is down or unplugged");
-        }
-        if !f.yes_this_interface {
-            let route = interface.carries_default_route();
-            if let Some(route) = route.context("cannot ask the kernel for its routes")? {
-                return Err(usage(format!(
-                    "{name} carries the default route ({route}): this would flood your own network; --yes-this-interface if that is meant"
-                )));
-            }
-        }
-        found.push(interface);
-    }
-    Ok(found)
-}
-
-fn bounds(workload: &Workload, interfaces: &[Interface]) -> Bounds {
-    const TAG: u32 = 4;
-    let mtu = interfaces.iter().map(|i| i.mtu).min().unwrap_or(0);
-    let tags = workload.vlans.len() as u32;
-    // One tag (802.1Q) an MTU does not count; of an 802.1ad tag the kernel does not know.
-    let most = mtu + ETHERNET + if tags == 1 { TAG } else { 0 };
-    let mut link_bytes = ETHERNET + TAG * tags;
-    if workload.outer.is_some() {
-        link_bytes = workload.headers().ip_at as u32;
-    }
-    Bounds {
-        least: workload.shortest(),
-        link_bytes: link_bytes as u16,
-        // What the IP header can say, and less than a page of headers.
-        most: most.min(65_000) as u16,
-        mtu,
-    }
-}
-
-fn fits_link(interface: &Interface, pps: Option<f64>, mean: f64, interfaces: usize) -> Result<()> {
-    let speed = interface.speed_mbit().unwrap_or(None);
-    let (Some(pps), Some(speed)) = (pps, speed) else { return Ok(()) };
-    let wire = tapdeck_traffic::pacing::WIRE_BYTES as f64;
-    let asked = pps / interfaces as f64 * 8.0 * (mean + wire) / 1e6;
-    if asked > f64::from(speed) {
-        return Err(usage(format!(
-            "--rate: that is {asked:.0} Mbit/s on the wire, and {} is a link of {speed} Mbit/s; ask for less, or for max",
-            interface.name
-        )));
-    }
-    Ok(())
-}
-
-/// `pps` is of one sender.
-fn backend(
-    f: &Gen,
-    interfaces: &[Interface],
-    table: &Table,
-    pps: Option<f64>,
-) -> Result<(Backend, Option<&'static str>)> {
-    let too_long = usize::from(table.longest()) > live::LONGEST;
-    let irregular = f.gaps != GapsChoice::Constant;
-    match f.backend {
-        BackendChoice::Txring => return Ok((Backend::Packet, None)),
-        BackendChoice::Afxdp => return Ok((Backend::AfXdp, None)),
-        BackendChoice::Xdp if too_long => {
-            let text = format!("--backend xdp: frames are at most {} bytes", live::LONGEST);
-            return Err(usage(text));
-        }
-        BackendChoice::Xdp if irregular => {
-            return Err(usage(
-                "--backend xdp sends at constant gaps; txring and afxdp can do --gaps",
-            ));
-        }
-        BackendChoice::Xdp => {
-            for interface in interfaces {
-                if interface.takes_redirected_frames() == Some(false) {
-                    anyhow::bail!(
-                        "--backend xdp: {} takes no redirected frames; a veth needs GRO (ethtool -K NAME gro on) or an XDP program at its far end",
-                        interface.name
-                    );
-                }
-            }
-            return Ok((Backend::Xdp, None));
-        }
-        BackendChoice::Auto => {}
-    }
-    let user = |reason| Ok((Backend::Packet, Some(reason)));
-    if irregular {
-        return user("gaps vary");
-    }
-    if too_long {
-        return user("frames are longer than a page");
-    }
-    if pps.is_some_and(|pps| pps <= SLOW_PPS) {
-        return user("the rate leaves time to wait");
-    }
-    for interface in interfaces {
-        match interface.takes_redirected_frames() {
-            Some(true) => {}
-            Some(false) => return user("the interface or its far end takes no redirected frames"),
-            None => {
-                return user(
-                    "before Linux 6.3 the kernel does not tell whether redirected frames are taken; --backend xdp tries",
-                );
-            }
-        }
-    }
-    Ok((Backend::Xdp, Some("the fastest")))
-}
-
-/// An error of opening a back end, and what to do about it.
-pub fn explain(backend: Backend, interface: &Interface, error: &io::Error) -> anyhow::Error {
-    let what = format!("{}: cannot send by {}: {error}", interface.name, backend.name());
-    match error.raw_os_error().map(Errno::from_raw_os_error) {
-        Some(Errno::PERM | Errno::ACCESS) => anyhow!(
-            "{what}; run it as root, or with CAP_NET_RAW, CAP_NET_ADMIN, CAP_BPF and CAP_PERFMON"
-        ),
-        Some(Errno::MFILE) => {
-            anyhow!("{what}; raise the limit (ulimit -n), or take fewer --threads")
-        }
-        Some(Errno::INVAL | Errno::OVERFLOW) if backend == Backend::AfXdp => {
-            anyhow!("{what}; each of the --threads needs a queue of its own")
-        }
-        _ if backend == Backend::Packet => anyhow!(what),
-        _ => anyhow!("{what}; --backend txring works everywhere"),
-    }
-}
-
-/// An error in the middle of a run, in words.
-pub fn ended(interface: &str, error: &io::Error) -> anyhow::Error {
-    match error.raw_os_error().map(Errno::from_raw_os_error) {
-        Some(Errno::NETDOWN) => anyhow!("{interface} went down or lost its link"),
-        Some(Errno::NXIO | Errno::NODEV) => anyhow!("{interface} is gone"),
-        Some(Errno::MSGSIZE) => {
-            anyhow!("{interface} does not take frames of this length: its MTU was changed")
-        }
-        Some(Errno::TIMEDOUT) => {
-            anyhow!("{interface} takes no packets: is the MTU at its far end smaller?")
-        }
-        _ => anyhow!("{interface}: sending ended: {error}"),
-    }
 }

@@ -1,0 +1,127 @@
+//! Which way packets go, and what to say when one cannot be gone.
+
+use std::io;
+
+use anyhow::{Result, anyhow};
+use rustix::io::Errno;
+use tapdeck_capture::interface::Interface;
+use tapdeck_capture::transmit::live;
+use tapdeck_traffic::sizes::Table;
+
+use super::resolve::usage;
+use crate::flags::{BackendChoice, GapsChoice, Gen};
+
+/// How packets get to an interface.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Backend {
+    /// Made in the kernel.
+    Xdp,
+    /// Made here, sent by a packet socket.
+    Packet,
+    /// Made here, sent by an AF_XDP socket.
+    AfXdp,
+}
+
+impl Backend {
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Xdp => "xdp",
+            Self::Packet => "txring",
+            Self::AfXdp => "afxdp",
+        }
+    }
+}
+
+/// Paced senders up to this many packets a second send from user space, where waiting costs no CPU.
+const SLOW_PPS: f64 = 200e3;
+
+/// `pps` is of one sender.
+pub fn choose(
+    f: &Gen,
+    interfaces: &[Interface],
+    table: &Table,
+    pps: Option<f64>,
+) -> Result<(Backend, Option<&'static str>)> {
+    let too_long = usize::from(table.longest()) > live::LONGEST;
+    let irregular = f.gaps != GapsChoice::Constant;
+    match f.backend {
+        BackendChoice::Txring => return Ok((Backend::Packet, None)),
+        BackendChoice::Afxdp => return Ok((Backend::AfXdp, None)),
+        BackendChoice::Xdp if too_long => {
+            let text = format!("--backend xdp: frames are at most {} bytes", live::LONGEST);
+            return Err(usage(text));
+        }
+        BackendChoice::Xdp if irregular => {
+            return Err(usage(
+                "--backend xdp sends at constant gaps; txring and afxdp can do --gaps",
+            ));
+        }
+        BackendChoice::Xdp => {
+            for interface in interfaces {
+                if interface.takes_redirected_frames() == Some(false) {
+                    anyhow::bail!(
+                        "--backend xdp: {} takes no redirected frames; a veth needs GRO (ethtool -K NAME gro on) or an XDP program at its far end",
+                        interface.name
+                    );
+                }
+            }
+            return Ok((Backend::Xdp, None));
+        }
+        BackendChoice::Auto => {}
+    }
+    let user = |reason| Ok((Backend::Packet, Some(reason)));
+    if irregular {
+        return user("gaps vary");
+    }
+    if too_long {
+        return user("frames are longer than a page");
+    }
+    if pps.is_some_and(|pps| pps <= SLOW_PPS) {
+        return user("the rate leaves time to wait");
+    }
+    for interface in interfaces {
+        match interface.takes_redirected_frames() {
+            Some(true) => {}
+            Some(false) => return user("the interface or its far end takes no redirected frames"),
+            None => {
+                return user(
+                    "before Linux 6.3 the kernel does not tell whether redirected frames are taken; --backend xdp tries",
+                );
+            }
+        }
+    }
+    Ok((Backend::Xdp, Some("the fastest")))
+}
+
+/// An error of opening a back end, and what to do about it.
+pub fn explain(backend: Backend, interface: &Interface, error: &io::Error) -> anyhow::Error {
+    let what = format!("{}: cannot send by {}: {error}", interface.name, backend.name());
+    match error.raw_os_error().map(Errno::from_raw_os_error) {
+        Some(Errno::PERM | Errno::ACCESS) => anyhow!(
+            "{what}; run it as root, or with CAP_NET_RAW, CAP_NET_ADMIN, CAP_BPF and CAP_PERFMON"
+        ),
+        Some(Errno::MFILE) => {
+            anyhow!("{what}; raise the limit (ulimit -n), or take fewer --threads")
+        }
+        Some(Errno::INVAL | Errno::OVERFLOW) if backend == Backend::AfXdp => {
+            anyhow!("{what}; each of the --threads needs a queue of its own")
+        }
+        _ if backend == Backend::Packet => anyhow!(what),
+        _ => anyhow!("{what}; --backend txring works everywhere"),
+    }
+}
+
+/// An error in the middle of a run, in words.
+pub fn ended(interface: &str, error: &io::Error) -> anyhow::Error {
+    match error.raw_os_error().map(Errno::from_raw_os_error) {
+        Some(Errno::NETDOWN) => anyhow!("{interface} went down or lost its link"),
+        Some(Errno::NXIO | Errno::NODEV) => anyhow!("{interface} is gone"),
+        Some(Errno::MSGSIZE) => {
+            anyhow!("{interface} does not take frames of this length: its MTU was changed")
+        }
+        Some(Errno::TIMEDOUT) => {
+            anyhow!("{interface} takes no packets: is the MTU at its far end smaller?")
+        }
+        _ => anyhow!("{interface}: sending ended: {error}"),
+    }
+}

@@ -1,0 +1,82 @@
+//! The interfaces to send by: whether they can, and may.
+
+use anyhow::{Context, Result};
+use tapdeck_capture::interface::Interface;
+use tapdeck_traffic::sizes::Bounds;
+use tapdeck_traffic::workload::Workload;
+
+use super::resolve::usage;
+use crate::flags::Gen;
+
+/// A link header without tags.
+pub const ETHERNET: u32 = 14;
+
+/// Looks them up.
+pub fn find(f: &Gen) -> Result<Vec<Interface>> {
+    let mut found: Vec<Interface> = Vec::new();
+    for name in &f.interfaces {
+        let interface = Interface::find(name).map_err(tapdeck_capture::Error::from)?;
+        if found.iter().any(|i| i.index == interface.index) {
+            return Err(usage(format!("{name} is named twice; --threads makes several senders")));
+        }
+        if !interface.link.is_some_and(tapdeck_packet::link::LinkType::has_header) {
+            return Err(usage(format!("{name} does not carry Ethernet frames")));
+        }
+        if !interface.up {
+            anyhow::bail!("{name} is down; bring it up: ip link set {name} up");
+        }
+        if !interface.running {
+            anyhow::bail!("{name} has no link; its far end is down or unplugged");
+        }
+        if !f.yes_this_interface {
+            let route = interface.carries_default_route();
+            if let Some(route) = route.context("cannot ask the kernel for its routes")? {
+                return Err(usage(format!(
+                    "{name} carries the default route ({route}): this would flood your own network; --yes-this-interface if that is meant"
+                )));
+            }
+        }
+        found.push(interface);
+    }
+    Ok(found)
+}
+
+/// What they allow packets to be long.
+pub fn bounds(workload: &Workload, interfaces: &[Interface]) -> Bounds {
+    const TAG: u32 = 4;
+    let mtu = interfaces.iter().map(|i| i.mtu).min().unwrap_or(0);
+    let tags = workload.vlans.len() as u32;
+    // One tag (802.1Q) an MTU does not count; of an 802.1ad tag the kernel does not know.
+    let most = mtu + ETHERNET + if tags == 1 { TAG } else { 0 };
+    let mut link_bytes = ETHERNET + TAG * tags;
+    if workload.outer.is_some() {
+        link_bytes = workload.headers().ip_at as u32;
+    }
+    Bounds {
+        least: workload.shortest(),
+        link_bytes: link_bytes as u16,
+        // What the IP header can say, and less than a page of headers.
+        most: most.min(65_000) as u16,
+        mtu,
+    }
+}
+
+/// Refuses a rate that the link of one of so many cannot take.
+pub fn fits_link(
+    interface: &Interface,
+    pps: Option<f64>,
+    mean: f64,
+    interfaces: usize,
+) -> Result<()> {
+    let speed = interface.speed_mbit().unwrap_or(None);
+    let (Some(pps), Some(speed)) = (pps, speed) else { return Ok(()) };
+    let wire = tapdeck_traffic::pacing::WIRE_BYTES as f64;
+    let asked = pps / interfaces as f64 * 8.0 * (mean + wire) / 1e6;
+    if asked > f64::from(speed) {
+        return Err(usage(format!(
+            "--rate: that is {asked:.0} Mbit/s on the wire, and {} is a link of {speed} Mbit/s; ask for less, or for max",
+            interface.name
+        )));
+    }
+    Ok(())
+}
