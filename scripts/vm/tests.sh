@@ -525,7 +525,7 @@ cargo_tests() {
 
 cargo_test() {
     begin "${1%/*}"
-    check "${1#*/}" "/tests/${1%/*}" --exact "${1#*/}" --nocapture
+    check "${1#*/}" timeout 300 "/tests/${1%/*}" --exact "${1#*/}" --nocapture
     grep '^skipped' check.out | note
 }
 

@@ -495,7 +495,7 @@ fn speeds_as_people_write_them() {
         ("2x", "write x2"),
         ("", "write x2"),
         ("fast", "write x2"),
-        ("0pps", "more than 0"),
+        ("0pps", "from 0.001 packets"),
     ] {
         let error = speed(bad).expect_err(bad);
         assert!(error.contains(says) && error.contains(bad) && !error.contains('\n'), "{error}");
