@@ -68,9 +68,12 @@ impl Lab {
         run(&format!("ip -n {} {words}", self.far));
     }
 
-    /// Runs a test in the near namespace.
+    /// Runs a test in the near namespace, where the link is up: the kernel says so a little after it was plugged.
     fn run(&self, f: impl FnOnce(&Self) + Send) {
-        inside(&self.near, || f(self));
+        inside(&self.near, || {
+            until_running();
+            f(self);
+        });
     }
 
     /// Records what arrives at the far end.
