@@ -115,17 +115,20 @@ impl Rate {
     /// What a sender keeps to that has this share of the packets; `None`: as fast as it goes. Of several senders,
     /// number `sender` begins so many gaps later.
     pub fn pace(self, share: f64, sender: u32) -> Option<Pace> {
+        // So that adding gaps cannot overflow: 73 minutes, and as much for the longest packet.
+        const LONGEST: f64 = (1u64 << 62) as f64;
+        const LONGEST_PER_BYTE: f64 = (1u64 << (62 - u16::BITS)) as f64;
         let parts = f64::from(1u32 << GAP_PARTS);
         let ns = 1e9 / share;
         match self {
             Self::Max => None,
             Self::Packets { per_s } => Some(Pace {
-                gap: (ns / per_s * parts).round() as u64,
+                gap: (ns / per_s * parts).round().min(LONGEST) as u64,
                 gap_per_byte: 0,
                 lead_ns: (1e9 / per_s * f64::from(sender)) as u64,
             }),
             Self::Bits { per_s, wire } => {
-                let per_byte = (ns * 8.0 / per_s * parts).round() as u64;
+                let per_byte = (ns * 8.0 / per_s * parts).round().min(LONGEST_PER_BYTE) as u64;
                 let gap = if wire { WIRE_BYTES * per_byte } else { 0 };
                 Some(Pace { gap, gap_per_byte: per_byte, lead_ns: 0 })
             }

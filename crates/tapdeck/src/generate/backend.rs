@@ -35,6 +35,10 @@ impl Backend {
 /// Paced senders up to this many packets a second send from user space, where waiting costs no CPU.
 const SLOW_PPS: f64 = 200e3;
 
+/// What makes an interface take frames that are made in the kernel.
+pub const NEEDS_A_FAR_END: &str =
+    "a veth needs GRO (ethtool -K NAME gro on) or an XDP program at its far end";
+
 /// `pps` is of one sender.
 pub fn choose(
     f: &Gen,
@@ -60,7 +64,7 @@ pub fn choose(
             for interface in interfaces {
                 if interface.takes_redirected_frames() == Some(false) {
                     anyhow::bail!(
-                        "--backend xdp: {} takes no redirected frames; a veth needs GRO (ethtool -K NAME gro on) or an XDP program at its far end",
+                        "--backend xdp: {} takes no redirected frames; {NEEDS_A_FAR_END}",
                         interface.name
                     );
                 }
@@ -93,22 +97,21 @@ pub fn choose(
     Ok((Backend::Xdp, Some("the fastest")))
 }
 
-/// An error of opening a back end, and what to do about it.
-pub fn explain(backend: Backend, interface: &Interface, error: &io::Error) -> anyhow::Error {
-    let what = format!("{}: cannot send by {}: {error}", interface.name, backend.name());
-    match error.raw_os_error().map(Errno::from_raw_os_error) {
-        Some(Errno::PERM | Errno::ACCESS) => anyhow!(
-            "{what}; run it as root, or with CAP_NET_RAW, CAP_NET_ADMIN, CAP_BPF and CAP_PERFMON"
-        ),
-        Some(Errno::MFILE) => {
-            anyhow!("{what}; raise the limit (ulimit -n), or take fewer --threads")
+/// What to do about an error of opening a back end, with the error as its cause.
+pub fn explain(backend: Backend, interface: &Interface, error: io::Error) -> anyhow::Error {
+    let advice = match error.raw_os_error().map(Errno::from_raw_os_error) {
+        Some(Errno::PERM | Errno::ACCESS) => {
+            " (run it as root, or with CAP_NET_RAW, CAP_NET_ADMIN, CAP_BPF and CAP_PERFMON)"
         }
+        Some(Errno::MFILE) => " (raise the limit with ulimit -n, or take fewer --threads)",
         Some(Errno::INVAL | Errno::OVERFLOW) if backend == Backend::AfXdp => {
-            anyhow!("{what}; each of the --threads needs a queue of its own")
+            " (each of the --threads needs a queue of its own)"
         }
-        _ if backend == Backend::Packet => anyhow!(what),
-        _ => anyhow!("{what}; --backend txring works everywhere"),
-    }
+        _ if backend == Backend::Packet => "",
+        _ => " (--backend txring works everywhere)",
+    };
+    let what = format!("{}: cannot send by {}{advice}", interface.name, backend.name());
+    anyhow::Error::new(error).context(what)
 }
 
 /// An error in the middle of a run, in words.

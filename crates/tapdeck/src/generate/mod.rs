@@ -60,14 +60,12 @@ pub fn run(flags: &flags::Gen) -> Result<()> {
     // The signal by which senders in the kernel are woken; what it does is to interrupt them.
     signal_hook::flag::register(SIGURG, Arc::new(AtomicBool::new(false)))
         .context("cannot listen for signals")?;
-    let ready = match prepare(&job) {
+    let ready = match prepare(&mut job) {
         // Nobody asked for this back end.
         Err(e) if job.backend == Backend::Xdp && job.reason.is_some() => {
             job.backend = Backend::Packet;
-            // What to do about it is not of interest now.
-            let text = e.to_string();
-            job.reason = text.split(';').next().map(str::to_owned);
-            prepare(&job)?
+            job.reason = Some(format!("xdp cannot be had: {}", e.root_cause()));
+            prepare(&mut job)?
         }
         ready => ready?,
     };
@@ -83,8 +81,18 @@ pub fn run(flags: &flags::Gen) -> Result<()> {
         Some(backend::ended(&place(&job, sender).0.name, &error))
     });
     let is_whole = trouble.is_none() && failed.is_none();
-    report.finished(&job, &done, interrupt.asked() || !is_whole)?;
-    trouble.map(|text| anyhow!(text)).or(failed).map_or(Ok(()), Err)
+    let sent = report.finished(&job, &done, interrupt.asked() || !is_whole)?;
+    if let Some(failed) = trouble.map(|text| anyhow!(text)).or(failed) {
+        return Err(failed);
+    }
+    // Kernels before 6.3 do not tell beforehand.
+    anyhow::ensure!(
+        job.backend != Backend::Xdp || sent.sent > 0 || sent.refused == 0,
+        "{} took none of the packets; {}",
+        names(&job.interfaces),
+        backend::NEEDS_A_FAR_END
+    );
+    Ok(())
 }
 
 fn names(interfaces: &[Interface]) -> String {
@@ -96,19 +104,18 @@ fn place(job: &Job, sender: u32) -> (&Interface, u32) {
     (&job.interfaces[(sender / job.threads) as usize], sender % job.threads)
 }
 
-fn prepare(job: &Job) -> Result<Vec<Ready>> {
-    match &job.load {
-        Load::Generated(generation) => {
-            let limits = job.limits_of_each(&generation.shares);
-            let senders = (0..).zip(limits);
-            senders.map(|(sender, limits)| generator(job, generation, sender, limits)).collect()
-        }
-        Load::Recorded(recording) => {
-            let socket = socket(job, 0, recording.contents.longest)?;
-            let replay = recording.replay.take().expect("it is prepared once");
-            Ok(vec![here(socket, replay)])
-        }
+fn prepare(job: &mut Job) -> Result<Vec<Ready>> {
+    if let Load::Recorded(recording) = &mut job.load {
+        let longest = recording.contents.longest;
+        let replay = recording.replay.take().expect("it is prepared once");
+        return Ok(vec![here(socket(job, 0, longest)?, replay)]);
     }
+    let Load::Generated(generation) = &job.load else {
+        unreachable!("recordings are dealt with above")
+    };
+    let limits = job.limits_of_each(&generation.shares);
+    let senders = (0..).zip(limits);
+    senders.map(|(sender, limits)| generator(job, generation, sender, limits)).collect()
 }
 
 fn generator(job: &Job, generation: &Generation, sender: u32, limits: Limits) -> Result<Ready> {
@@ -119,7 +126,7 @@ fn generator(job: &Job, generation: &Generation, sender: u32, limits: Limits) ->
     if job.backend == Backend::Xdp {
         let (interface, _) = place(job, sender);
         let live = Live::open(interface.index, &plan, mark_every_ns, pace, limits);
-        let live = live.map_err(|e| backend::explain(job.backend, interface, &e))?;
+        let live = live.map_err(|e| backend::explain(job.backend, interface, e))?;
         return Ok(Ready::Kernel(Box::new(live)));
     }
     let schedule = pace.map(|pace| Schedule::new(pace, *gaps, plan.seed));
@@ -134,7 +141,7 @@ fn here(sender: Box<dyn Sender>, source: Box<dyn Source>) -> Ready {
 /// What sends finished frames of so many bytes at most.
 fn socket(job: &Job, sender: u32, longest: usize) -> Result<Box<dyn Sender>> {
     let (interface, queue) = place(job, sender);
-    let explain = |e: std::io::Error| backend::explain(job.backend, interface, &e);
+    let explain = |e| backend::explain(job.backend, interface, e);
     Ok(match job.backend {
         Backend::AfXdp => Box::new(XdpSender::open(interface, queue, longest).map_err(explain)?),
         _ => Box::new(PacketSender::open(interface, longest, Qdisc::Bypassed).map_err(explain)?),

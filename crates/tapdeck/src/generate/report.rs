@@ -72,7 +72,8 @@ impl Report {
         Ok(Self { json })
     }
 
-    pub fn finished(mut self, job: &Job, done: &[Done], interrupted: bool) -> Result<()> {
+    /// Tells what was done, and gives it back.
+    pub fn finished(mut self, job: &Job, done: &[Done], interrupted: bool) -> Result<Sent> {
         let sent = sum_up(job, done, interrupted);
         summary(job, &sent);
         done.iter().flat_map(|d| &d.remarks).for_each(|remark| say(remark));
@@ -86,7 +87,7 @@ impl Report {
             Err(e) if e.kind() == io::ErrorKind::BrokenPipe => {}
             written => written.context("cannot write the JSON")?,
         }
-        Ok(())
+        Ok(sent)
     }
 }
 

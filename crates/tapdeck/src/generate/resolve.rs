@@ -1,6 +1,5 @@
 //! From flags to a job: everything is checked here, before the first packet goes.
 
-use std::cell::Cell;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -57,7 +56,7 @@ pub struct Recording {
     pub path: PathBuf,
     pub contents: Contents,
     /// Until it is given to a sender.
-    pub replay: Cell<Option<Box<Replay>>>,
+    pub replay: Option<Box<Replay>>,
     /// Packets of all rounds; 0: there is no end.
     pub packets: u64,
 }
@@ -171,7 +170,7 @@ impl Job {
         }
         let rounds = contents.round.packets.saturating_mul(f.loops);
         let packets = f.count.map_or(rounds, |n| if rounds == 0 { n } else { n.min(rounds) });
-        let replay = Cell::new(Some(Box::new(replay)));
+        let replay = Some(Box::new(replay));
         Ok(Self {
             load: Load::Recorded(Recording { path: path.to_owned(), contents, replay, packets }),
             interfaces,

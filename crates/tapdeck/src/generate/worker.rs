@@ -212,7 +212,11 @@ impl Here {
 
     fn send(&mut self, start: u64, done: &mut Done) -> io::Result<()> {
         while !self.is_stopped() {
-            let next = self.bunch(start, done)?;
+            let next = match self.bunch(start, done) {
+                // There was no room, and so nothing was made. Whether the end is wanted is asked again.
+                Err(e) if e.kind() == ErrorKind::Interrupted => Next::Go,
+                next => next?,
+            };
             self.flush()?;
             self.shared.sent.store(self.sender.sent(), Relaxed);
             self.shared.bytes.store(done.bytes, Relaxed);
@@ -243,23 +247,11 @@ impl Here {
                 return Ok(Next::Wait(moment));
             }
             let utc_ns = now.wrapping_add_signed(done.utc_offset_ns);
-            let Self { sender, source, shared } = &mut *self;
-            let slot = loop {
-                match sender.slot() {
-                    Err(e) if e.kind() == ErrorKind::Interrupted => {
-                        if shared.stop.load(Relaxed) {
-                            return Ok(Next::End);
-                        }
-                    }
-                    // A detour, for the borrow that is returned must not be the one that failed.
-                    Ok(_) => break sender.slot()?,
-                    Err(e) => return Err(e),
-                }
-            };
-            let Some(len) = source.next(slot, now - start, utc_ns)? else {
+            let slot = self.sender.slot()?;
+            let Some(len) = self.source.next(slot, now - start, utc_ns)? else {
                 return Ok(Next::End);
             };
-            sender.push(len);
+            self.sender.push(len);
             observe(done, len, now, due.map(|due| start + due));
         }
         Ok(Next::Go)

@@ -29,4 +29,4 @@ pub use read::{Format, Options, Source, read, read_file};
 pub use tally::{LeftOut, Tally};
 pub use text::{write_dist, write_sizes};
 pub use toml::write_toml;
-pub use two_stage::{Arrays, Cells, MAX_PRECISION, Parameters, TwoStage};
+pub use two_stage::{Cells, MAX_PRECISION, Parameters, TwoStage};

@@ -219,17 +219,6 @@ impl TwoStage {
         }
         Ok(counts)
     }
-
-    /// The arrays that sizes are drawn from.
-    pub fn arrays(&self) -> Arrays {
-        let fill = |entries: &[(u16, u32)]| -> Vec<u16> {
-            let cells = |(size, n): &(u16, u32)| std::iter::repeat_n(*size, *n as usize);
-            entries.iter().flat_map(cells).collect()
-        };
-        let mut first = fill(&self.0.outliers);
-        first.resize(self.0.precision as usize, 0);
-        Arrays { first, second: fill(&self.0.bins), model: self.clone() }
-    }
 }
 
 /// The weights of outliers and of bins, in parts of a packet: (4.1) to (4.9).
@@ -284,27 +273,4 @@ fn gcd(a: u128, b: u128) -> u128 {
 
 fn lcm(a: u128, b: u128) -> u128 {
     a / gcd(a, b) * b
-}
-
-/// The model as the thesis' generator holds it: two arrays, filled cell by cell.
-#[derive(Clone, Debug)]
-pub struct Arrays {
-    /// A size, or 0 (-1 in the thesis): look into the second.
-    first: Vec<u16>,
-    /// First sizes of bins.
-    second: Vec<u16>,
-    model: TwoStage,
-}
-
-impl Arrays {
-    /// A size, from at most three numbers that are uniform over 64 bits.
-    pub fn draw(&self, mut random: impl FnMut() -> u64) -> u16 {
-        let mut below = |n: usize| ((u128::from(random()) * n as u128) >> 64) as usize;
-        let size = self.first[below(self.first.len())];
-        if size != 0 {
-            return size;
-        }
-        let bin = self.model.sizes_of_bin(self.second[below(self.second.len())]);
-        (bin.start as usize + below(bin.len())) as u16
-    }
 }
