@@ -8,6 +8,7 @@
 
 pub mod account;
 pub mod generate;
+pub mod key;
 pub mod link;
 pub mod pcapng;
 pub mod ring;

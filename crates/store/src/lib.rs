@@ -8,6 +8,7 @@
 
 mod deck;
 pub mod io;
+mod index;
 mod keeper;
 mod name;
 pub mod query;
