@@ -19,6 +19,7 @@ test: setup ## Run every test, and the benchmarks once and tiny (root)
 	cargo test --workspace --doc
 	cargo test --workspace --bench record -- --test
 	cargo test --workspace --bench generate -- --test
+	cargo test --workspace --bench query -- --test
 	cargo test --workspace --tests
 
 lint: setup ## Check format, lints and, with cargo-deny installed, the dependencies' licenses and sources
@@ -37,6 +38,7 @@ bench: ## Measure against the peers; BENCH='--runs 3 --packets 1000000' changes 
 	@scripts/setup.sh --bench
 	cargo bench -p tapdeck --bench record -- $(BENCH)
 	cargo bench -p tapdeck --bench generate -- $(BENCH)
+	cargo bench -p tapdeck --bench query -- $(BENCH)
 
 test-vm: ## Run the tests on other kernels, in virtual machines
 	scripts/test-vm.sh

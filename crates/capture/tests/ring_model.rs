@@ -16,11 +16,13 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use loom::cell::Cell;
+use loom::sync::Mutex;
 use loom::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use loom::sync::atomic::{AtomicU32, AtomicU64};
 use loom::thread;
-use tapdeck_capture::ring::{Memory, Reader, Reservation, Reserved, flush, reserve};
+use tapdeck_capture::ring::{Memory, Reader, Reservation, Reserved, end_hold, flush, reserve};
 use tapdeck_packet::pcapng::MIN_FILL;
+use tapdeck_packet::ring::Holds;
 
 const BLOCK_BYTES: u32 = 64;
 /// What packets can take of a block: room for the smallest block that fills space stays free.
@@ -92,6 +94,19 @@ impl Ring {
             let place = at.offset / CELL_BYTES + i;
             self.slots[at.slot as usize].cells[place as usize].set(cell(id, at.len, at.epoch, i));
         }
+    }
+
+    /// The id and the length of the packet at `at`, whose every cell must be its own.
+    fn packet(&self, slot: u32, at: u32, epoch: u32) -> (u32, u32) {
+        let cells = &self.slots[slot as usize].cells[(at / CELL_BYTES) as usize..];
+        let first = cells[0].get();
+        let (id, len) = (first >> 24, first >> 16 & 0xff);
+        assert!(len > 0 && at + len <= ROOM, "no packet at {at}: {first:#x}");
+        for i in 0..len / CELL_BYTES {
+            let found = cells[i as usize].get();
+            assert_eq!(found, cell(id, len, epoch, i), "cell {i} of packet {id}");
+        }
+        (id, len)
     }
 }
 
@@ -171,12 +186,15 @@ fn send_all(ring: &Ring, packets: &[(u32, u32)]) -> Vec<u32> {
 struct Consumer {
     ring: Ring,
     reader: Reader<Ring>,
+    holds: Rc<Mutex<Holds>>,
     packets: Vec<u32>,
 }
 
 impl Consumer {
     fn new(ring: &Ring) -> Self {
-        Self { ring: ring.clone(), reader: Reader::new(ring.clone()), packets: Vec::new() }
+        let reader = Reader::new(ring.clone());
+        let holds = Rc::new(Mutex::new(reader.holds()));
+        Self { ring: ring.clone(), reader, holds, packets: Vec::new() }
     }
 
     /// Reads every complete block that is next in line, then releases them together.
@@ -185,7 +203,7 @@ impl Consumer {
         while let Some((slot, used, contents)) = self.reader.peek(blocks) {
             let (mut at, mut packets, mut bytes) = (0, 0, 0);
             while at < used {
-                let (id, len) = self.packet(slot, at, u32::from(contents.epoch));
+                let (id, len) = self.ring.packet(slot, at, u32::from(contents.epoch));
                 self.packets.push(id);
                 at += len;
                 packets += 1;
@@ -196,21 +214,8 @@ impl Consumer {
             blocks += 1;
         }
         if blocks > 0 {
-            self.reader.release(blocks);
+            self.reader.release(blocks, &mut self.holds.lock().unwrap());
         }
-    }
-
-    /// The id and the length of the packet at `at`, whose every cell must be its own.
-    fn packet(&self, slot: u32, at: u32, epoch: u32) -> (u32, u32) {
-        let cells = &self.ring.slots[slot as usize].cells[(at / CELL_BYTES) as usize..];
-        let first = cells[0].get();
-        let (id, len) = (first >> 24, first >> 16 & 0xff);
-        assert!(len > 0 && at + len <= ROOM, "no packet at {at}: {first:#x}");
-        for i in 0..len / CELL_BYTES {
-            let found = cells[i as usize].get();
-            assert_eq!(found, cell(id, len, epoch, i), "cell {i} of packet {id}");
-        }
-        (id, len)
     }
 
     /// Takes what is left once all producers are done, and returns all packets that came, sorted.
@@ -591,4 +596,44 @@ fn an_epoch_that_changes_in_an_empty_ring_never_mixes_with_the_old() {
 #[test]
 fn an_epoch_that_changes_in_a_part_filled_block_never_mixes_with_the_old() {
     model(3, || change_epoch(&Ring::new(4), &[(1, 16)]));
+}
+
+/// Holds the oldest block for a thread of its own, while the reader releases it and all others and a producer wants it.
+fn hold_while_others_go_on(nblocks: u32, first: &[(u32, u32)], then: &'static [(u32, u32)]) {
+    let ring = Ring::new(nblocks);
+    let mut sent = send_all(&ring, first);
+    let mut consumer = Consumer::new(&ring);
+    let (slot, used, contents) = consumer.reader.peek(0).expect("the first block is closed");
+    let block = consumer.holds.lock().unwrap().hold(0);
+    let theirs = (ring.clone(), consumer.holds.clone());
+    let holder = thread::spawn(move || {
+        let (ring, holds) = theirs;
+        let stays = holds.lock().unwrap().read(block);
+        if stays {
+            assert_eq!(ring.packet(slot, 0, u32::from(contents.epoch)), (1, used));
+        }
+        end_hold(&ring, &mut holds.lock().unwrap(), block);
+    });
+    let theirs = ring.clone();
+    let producer = thread::spawn(move || send_all(&theirs, then));
+    for _ in 0..2 {
+        consumer.poll();
+        thread::yield_now();
+    }
+    holder.join().unwrap();
+    sent.extend(producer.join().unwrap());
+    assert_eq!(consumer.finish(), sent);
+    assert_eq!(ring.released.load(Relaxed), ring.open().block, "nothing is kept for ever");
+}
+
+#[test]
+fn a_held_block_is_written_again_only_when_it_was_read() {
+    model(3, || hold_while_others_go_on(2, &[(1, ROOM), (2, ROOM)], &[(3, ROOM)]));
+}
+
+#[test]
+fn a_hold_that_lapses_is_never_read() {
+    // The second block is released behind the first, which the ring waits for no longer.
+    let blocks = &[(1, ROOM), (2, ROOM), (3, 24)];
+    model(3, || hold_while_others_go_on(3, blocks, &[(4, ROOM), (5, ROOM)]));
 }

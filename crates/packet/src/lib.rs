@@ -7,7 +7,9 @@
 #![forbid(unsafe_code)]
 
 pub mod account;
+pub mod filter;
 pub mod generate;
+pub mod header;
 pub mod key;
 pub mod link;
 pub mod pcapng;

@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 
 use tapdeck_packet::pcapng::{InterfaceDescription, StatisticsBlock};
 
-use crate::io::Io;
+use crate::indexer::{self, Indexer, Indexing, Place, Sizes};
+use crate::io::{File, Io};
 use crate::keeper::{Job, Keeper, Log, Work, is_full};
 use crate::segment::{Live, statistics_cost};
 use crate::store::NEXT;
@@ -24,6 +25,8 @@ pub struct DeckConfig {
     pub now_ns: Arc<dyn Fn() -> u64 + Send + Sync>,
     /// Where lines for the user go.
     pub log: Log,
+    /// How the store is indexed, if it is.
+    pub indexing: Option<Indexing>,
 }
 
 /// Free space that must be there before a segment is begun on a disk that was full.
@@ -36,6 +39,7 @@ pub struct Deck<I: Io> {
     config: DeckConfig,
     totals: Arc<Totals>,
     keeper: Keeper<I::File>,
+    indexer: Option<Indexer>,
     live: Option<Live<I::File>>,
     next_number: u64,
     /// How far blocks reach in a segment at most, so that the statistics still fit.
@@ -62,16 +66,31 @@ impl<I: Io> Deck<I> {
         let blocks_end = config.segment_bytes.saturating_sub(tail);
         let io = Arc::new(io);
         let now_ns = config.now_ns.clone();
+        let index_sizes = Arc::new(Sizes::default());
         let work = Work {
             dir: store.dir().to_owned(),
             segment_bytes: config.segment_bytes,
             retention: config.retention,
+            index_room: config.indexing.as_ref().map_or(0, |_| index_room(config.segment_bytes)),
+            index_sizes: index_sizes.clone(),
             closed,
             totals: totals.clone(),
             log: config.log.clone(),
             now_s: Box::new(move || (now_ns() / 1_000_000_000) as i64),
         };
         let keeper = Keeper::start(io.clone(), work)?;
+        let start = |indexing| {
+            let work = indexer::Work {
+                dir: store.dir().to_owned(),
+                indexing,
+                links: config.interfaces.iter().map(|i| i.link).collect(),
+                totals: totals.clone(),
+                sizes: index_sizes,
+                log: config.log.clone(),
+            };
+            Indexer::start(io.clone(), work)
+        };
+        let indexer = config.indexing.clone().map(start).transpose()?;
         let lost = vec![0; config.interfaces.len()];
         Ok(Self {
             io,
@@ -79,6 +98,7 @@ impl<I: Io> Deck<I> {
             config,
             totals,
             keeper,
+            indexer,
             live: None,
             next_number,
             blocks_end,
@@ -117,6 +137,9 @@ impl<I: Io> Deck<I> {
             let ns = since.elapsed().as_nanos() as u64;
             self.totals.rotation_ns_max.fetch_max(ns, Relaxed);
         }
+        if let Some(indexer) = &self.indexer {
+            indexer.begin(live.name.clone());
+        }
         self.live = Some(live);
         Ok(())
     }
@@ -126,14 +149,19 @@ impl<I: Io> Deck<I> {
         let Some(live) = self.live.take() else { return };
         let statistics = self.statistics(&live);
         self.lost_before.clone_from(&self.lost);
-        self.keeper.send(Job::Close { live, statistics });
+        self.close(live, statistics);
+    }
+
+    fn close(&self, live: Live<I::File>, statistics: Vec<StatisticsBlock>) {
+        let tell = self.indexer.as_ref().map(Indexer::end);
+        self.keeper.send(Job::Close { live, statistics, tell });
     }
 
     /// Closes the segment being written without another write. What was lost while it was written
     /// is told by the next one.
     fn give_up(&mut self) {
         let Some(live) = self.live.take() else { return };
-        self.keeper.send(Job::Close { live, statistics: Vec::new() });
+        self.close(live, Vec::new());
     }
 
     fn statistics(&self, live: &Live<I::File>) -> Vec<StatisticsBlock> {
@@ -194,6 +222,9 @@ impl<I: Io> Sink for Deck<I> {
         let before = live.end();
         let (written, result) = live.write(&batch[..fit.max(1)]);
         Totals::add(&self.totals.bytes_written, live.end() - before);
+        if let Some(indexer) = &self.indexer {
+            index::<I::File>(indexer, before, &batch[..written]);
+        }
         match result {
             Ok(()) => Outcome::Written(written),
             Err(e) => {
@@ -234,7 +265,24 @@ impl<I: Io> Sink for Deck<I> {
         self.lost.copy_from_slice(lost);
         self.keeper.send(Job::Last);
         self.end();
+        if let Some(indexer) = &mut self.indexer {
+            indexer.finish();
+        }
         self.keeper.finish();
         Ok(())
     }
+}
+
+/// Hands on blocks that were written from `offset` on.
+fn index<F: File>(indexer: &Indexer, mut offset: u64, batch: &[Piece<'_>]) {
+    for piece in batch {
+        let on_disk = Live::<F>::cost(piece);
+        indexer.block(Place { offset, len: piece.block.bytes.len(), on_disk }, piece.hold());
+        offset += on_disk;
+    }
+}
+
+/// What the files of an index may take for a moment, log and draft together: many times what they do with real traffic.
+fn index_room(segment_bytes: u64) -> u64 {
+    segment_bytes / 16 + (64 << 10)
 }

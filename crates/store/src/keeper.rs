@@ -1,11 +1,11 @@
 //! The thread that does what may take long: sets the next segment aside before it is needed, closes
-//! finished ones, and deletes what retention lets go. The writer never waits for it, unless the
+//! finished ones, and deletes what retention lets go, with its index. The writer never waits for it, unless the
 //! next segment is not there in time.
 
 use std::io;
 use std::path::PathBuf;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -13,6 +13,7 @@ use std::time::Duration;
 use rustix::io::Errno;
 use tapdeck_packet::pcapng::StatisticsBlock;
 
+use crate::indexer::{Closed, Sizes};
 use crate::io::{File, Io};
 use crate::segment::{self, Live};
 use crate::store::{NEXT, on_disk};
@@ -30,6 +31,8 @@ pub(crate) enum Job<F> {
     Close {
         live: Live<F>,
         statistics: Vec<StatisticsBlock>,
+        /// Who wants to hear that it is closed.
+        tell: Option<SyncSender<Closed>>,
     },
 }
 
@@ -109,6 +112,9 @@ pub(crate) struct Work {
     pub dir: PathBuf,
     pub segment_bytes: u64,
     pub retention: Retention,
+    /// What index files may grow by until they are looked at again.
+    pub index_room: u64,
+    pub index_sizes: Arc<Sizes>,
     /// Closed segments, oldest first.
     pub closed: Vec<Stored>,
     pub totals: Arc<Totals>,
@@ -139,7 +145,13 @@ impl<I: Io> Thread<I> {
                 }
                 Ok(Job::MakeRoom(bytes)) => self.make_room(bytes),
                 Ok(Job::Last) => self.last = true,
-                Ok(Job::Close { live, statistics }) => self.close(live, &statistics),
+                Ok(Job::Close { live, statistics, tell }) => {
+                    let closed = self.close(live, &statistics);
+                    if let (Some(tell), Some(closed)) = (tell, closed) {
+                        // Whoever has gone wants to know no more.
+                        let _ = tell.send(closed);
+                    }
+                }
                 Err(RecvTimeoutError::Timeout) => self.tidy(0),
                 Err(RecvTimeoutError::Disconnected) => break,
             }
@@ -174,7 +186,8 @@ impl<I: Io> Thread<I> {
         Ok(file)
     }
 
-    fn close(&mut self, live: Live<I::File>, statistics: &[StatisticsBlock]) {
+    /// Closes a segment. Tells nothing of one that cannot be found afterwards.
+    fn close(&mut self, live: Live<I::File>, statistics: &[StatisticsBlock]) -> Option<Closed> {
         let from = live.name.clone();
         let packets = live.packets.iter().sum();
         let result = live.close(statistics);
@@ -193,13 +206,18 @@ impl<I: Io> Thread<I> {
         if let Err(e) = self.io.sync_dir(dir) {
             (self.work.log)(&format!("{name}: its name may not outlast a crash: {e}"));
         }
-        let bytes = std::fs::metadata(name.path(dir)).map_or(0, |m| on_disk(&m));
-        self.work.closed.push(Stored { name, bytes, packets: Some(packets) });
+        let meta = std::fs::metadata(name.path(dir)).ok();
+        let bytes = meta.as_ref().map_or(0, on_disk);
+        self.work.closed.push(Stored { name, bytes, index_bytes: 0, packets: Some(packets) });
         self.tidy(0);
+        let told = if result.is_ok() { statistics } else { &[] };
+        let dropped = told.iter().map(|s| s.dropped).sum();
+        meta.map(|meta| Closed { len: meta.len(), dropped })
     }
 
     /// Deletes what retention lets go, with `coming` bytes about to be set aside.
     fn tidy(&mut self, coming: u64) {
+        let indexes = self.count_indexes();
         let work = &self.work;
         if work.retention.deletes() {
             let space = self.io.space(&work.dir).ok().map(|mut s| {
@@ -207,7 +225,9 @@ impl<I: Io> Thread<I> {
                 s
             });
             // What is being written and what is set aside behind it.
-            let (ahead, live) = if self.last { (0, 0) } else { (2 * work.segment_bytes, 1) };
+            let (ahead, live) =
+                if self.last { (0, 0) } else { (2 * work.segment_bytes + work.index_room, 1) };
+            let ahead = ahead + indexes;
             let go = work.retention.surplus(&work.closed, ahead, live, (work.now_s)(), space);
             for _ in 0..go {
                 self.delete_oldest();
@@ -223,9 +243,24 @@ impl<I: Io> Thread<I> {
         }
     }
 
-    fn note_stored(&self) {
-        let bytes = self.work.closed.iter().map(|s| s.bytes).sum();
+    /// Takes in what the indexes of closed segments take; gives back what those of others do.
+    fn count_indexes(&mut self) -> u64 {
+        let closed = &mut self.work.closed;
+        self.work.index_sizes.take(|name, bytes| {
+            let is_it =
+                |s: &&mut Stored| (s.name.number, s.name.began_s) == (name.number, name.began_s);
+            let segment = closed.iter_mut().rev().find(is_it);
+            segment.map(|segment| segment.index_bytes = bytes).is_some()
+        })
+    }
+
+    fn note_stored(&mut self) {
+        let others = self.count_indexes();
+        let closed = &self.work.closed;
+        let bytes = closed.iter().map(Stored::bytes_in_all).sum();
         self.work.totals.bytes_stored.store(bytes, Relaxed);
+        let index_bytes = others + closed.iter().map(|s| s.index_bytes).sum::<u64>();
+        self.work.totals.index_bytes.store(index_bytes, Relaxed);
     }
 
     /// Deletes the oldest segment; false where there is none.
@@ -245,6 +280,11 @@ impl<I: Io> Thread<I> {
             Err(e) if e.kind() == io::ErrorKind::NotFound => {}
             Err(e) => (self.work.log)(&format!("cannot delete {}: {e}", path.display())),
         }
+        for path in segment.name.index_paths(&self.work.dir) {
+            // Most are not there; one that stays goes when the store is opened again.
+            let _ = self.io.remove(&path);
+        }
+        self.work.index_sizes.forget(&segment.name);
         true
     }
 }

@@ -7,25 +7,30 @@
 #![forbid(unsafe_code)]
 
 mod deck;
-pub mod io;
 mod index;
+mod indexer;
+pub mod io;
 mod keeper;
 mod name;
 pub mod query;
 mod recover;
 mod retention;
 mod segment;
+pub mod stat;
 mod store;
 mod stream;
 mod totals;
+mod verify;
 mod writer;
 
 pub use deck::{Deck, DeckConfig};
+pub use indexer::Indexing;
 pub use keeper::Log;
 pub use name::SegmentName;
-pub use recover::{Action, Closed, Fault, Finding};
+pub use recover::{Action, Closed, Fault, Finding, IndexAction, Scope};
 pub use retention::{MinFree, Retention};
 pub use store::{Error, Store, Stored};
 pub use stream::Stream;
 pub use totals::{InterfaceTotals, Totals};
+pub use verify::{Flaw, Indexed, Verdict, verify};
 pub use writer::{Course, Ending, Nothing, Outcome, Piece, Sink, Writer};

@@ -1,7 +1,8 @@
 //! Names of segments: `tapdeck-00000042-20260102T030405Z.pcapng`.
 //!
 //! The number comes first, so that names sort in the order of recording even when the clock
-//! went back. While a segment is being written its name ends in `.pcapng.live`.
+//! went back. While a segment is being written its name ends in `.pcapng.live`. Its index has the same name with other ends: `.index`,
+//! while it is recorded `.index.live`, and `.index.new` while that becomes the other.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -11,6 +12,9 @@ use jiff::Timestamp;
 const PREFIX: &str = "tapdeck-";
 const CLOSED: &str = ".pcapng";
 const LIVE: &str = ".pcapng.live";
+const INDEX: &str = ".index";
+const INDEX_LOG: &str = ".index.live";
+const INDEX_DRAFT: &str = ".index.new";
 
 /// A segment's name.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -45,6 +49,39 @@ impl SegmentName {
         dir.join(self.to_string())
     }
 
+    /// Where its index lies.
+    pub(crate) fn index_path(&self, dir: &Path) -> PathBuf {
+        dir.join(format!("{}{INDEX}", self.stem()))
+    }
+
+    /// Where the log of its index lies while that is made.
+    pub(crate) fn index_log_path(&self, dir: &Path) -> PathBuf {
+        dir.join(format!("{}{INDEX_LOG}", self.stem()))
+    }
+
+    /// Where its index is written before it can be read.
+    pub(crate) fn index_draft_path(&self, dir: &Path) -> PathBuf {
+        dir.join(format!("{}{INDEX_DRAFT}", self.stem()))
+    }
+
+    /// All of them.
+    pub(crate) fn index_paths(&self, dir: &Path) -> [PathBuf; 3] {
+        [self.index_path(dir), self.index_log_path(dir), self.index_draft_path(dir)]
+    }
+
+    /// The closed segment that a file name of an index belongs to, and whether it is that of a draft.
+    pub(crate) fn parse_index(file_name: &str) -> Option<(Self, bool)> {
+        let (stem, _) = file_name.split_once(INDEX)?;
+        let name = Self::parse(&format!("{stem}{CLOSED}"))?;
+        let end = &file_name[stem.len()..];
+        [INDEX, INDEX_LOG, INDEX_DRAFT].contains(&end).then_some((name, end == INDEX_DRAFT))
+    }
+
+    fn stem(&self) -> String {
+        let began = Timestamp::from_second(self.began_s).unwrap_or(Timestamp::UNIX_EPOCH);
+        format!("{PREFIX}{:08}-{}", self.number, began.strftime("%Y%m%dT%H%M%SZ"))
+    }
+
     /// The name it has when it is closed.
     pub fn closed(&self) -> Self {
         Self { live: false, ..self.clone() }
@@ -53,9 +90,7 @@ impl SegmentName {
 
 impl fmt::Display for SegmentName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let began = Timestamp::from_second(self.began_s).unwrap_or(Timestamp::UNIX_EPOCH);
-        let end = if self.live { LIVE } else { CLOSED };
-        write!(f, "{PREFIX}{:08}-{}{end}", self.number, began.strftime("%Y%m%dT%H%M%SZ"))
+        write!(f, "{}{}", self.stem(), if self.live { LIVE } else { CLOSED })
     }
 }
 
@@ -76,10 +111,34 @@ mod tests {
             "tapdeck-00000042-20260132T030405Z.pcapng",
             "tapdeck-000000042-20260102T030405Z.pcapng",
             "tapdeck-.pcapng",
+            "tapdeck-00000042-20260102T030405Z.index",
+            "tapdeck-00000042-20260102T030405Z.index.live",
             "evidence.pcapng",
             "",
         ] {
             assert_eq!(SegmentName::parse(other), None, "{other}");
+        }
+    }
+
+    #[test]
+    fn names_of_index_files_tell_their_segment() {
+        let name = SegmentName { number: 42, began_s: 1_767_323_045, live: false };
+        let [index, log, draft] = name.index_paths(std::path::Path::new("")).map(|path| {
+            SegmentName::parse_index(path.to_str().unwrap()).unwrap_or_else(|| panic!("{path:?}"))
+        });
+        assert_eq!(
+            [&index, &log, &draft],
+            [&(name.clone(), false), &(name.clone(), false), &(name, true)]
+        );
+        for other in [
+            "tapdeck-00000042-20260102T030405Z.pcapng",
+            "tapdeck-00000042-20260102T030405Z.index.bak",
+            "tapdeck-00000042-20260102T030405Z.index.",
+            "tapdeck-42-20260102T030405Z.index",
+            ".index",
+            "notes.index",
+        ] {
+            assert_eq!(SegmentName::parse_index(other), None, "{other}");
         }
     }
 }

@@ -48,7 +48,7 @@ impl Retention {
         space: Option<Space>,
     ) -> usize {
         let age_s = self.age.map(|a| i64::try_from(a.as_secs()).unwrap_or(i64::MAX));
-        let mut bytes: u64 = closed.iter().map(|s| s.bytes).sum();
+        let mut bytes: u64 = closed.iter().map(Stored::bytes_in_all).sum();
         let mut free = space.map(|s| s.free);
         let mut go = 0;
         for (i, segment) in closed.iter().enumerate() {
@@ -66,8 +66,8 @@ impl Retention {
             if !(too_many || too_large || too_old || too_full) {
                 break;
             }
-            bytes -= segment.bytes;
-            free = free.map(|f| f + segment.bytes);
+            bytes -= segment.bytes_in_all();
+            free = free.map(|f| f + segment.bytes_in_all());
             go = i + 1;
         }
         go
@@ -86,7 +86,8 @@ mod tests {
         (0..n)
             .map(|i| Stored {
                 name: SegmentName { number: i, began_s: i as i64 * 60, live: false },
-                bytes: 100,
+                bytes: 98,
+                index_bytes: 2,
                 packets: None,
             })
             .collect()

@@ -4,7 +4,9 @@ use std::fs;
 use std::io::{self, BufReader, IoSlice, Read, Seek, SeekFrom};
 use std::path::Path;
 
-use tapdeck_packet::pcapng::{self, InterfaceDescription, Reader, Record, StatisticsBlock};
+use tapdeck_packet::pcapng::{
+    self, InterfaceDescription, Reader, Record, Statistics, StatisticsBlock,
+};
 
 use crate::io::{File, PAGE, Page};
 use crate::{Piece, SegmentName};
@@ -159,16 +161,18 @@ pub(crate) fn fill_up(bytes: &mut Vec<u8>) {
 
 /// Writes whole pages from any memory.
 pub(crate) fn write_pages<F: File>(file: &F, bytes: &[u8], offset: u64) -> io::Result<()> {
-    let pages: Vec<Page> = bytes
-        .chunks_exact(PAGE)
-        .map(|chunk| {
-            let mut page = Page::default();
+    /// Pages in one call: fewer than the slices that writev(2) takes.
+    const PAGES: usize = 256;
+    let mut pages = vec![Page::default(); PAGES.min(bytes.len() / PAGE)];
+    let mut at = offset;
+    for part in bytes.chunks(PAGES * PAGE) {
+        let pages = &mut pages[..part.len() / PAGE];
+        for (page, chunk) in pages.iter_mut().zip(part.chunks_exact(PAGE)) {
             page.0.copy_from_slice(chunk);
-            page
-        })
-        .collect();
-    let slices: Vec<IoSlice<'_>> = pages.iter().map(|p| IoSlice::new(&p.0)).collect();
-    write_all(file, &slices, offset).map_err(|(_, e)| e)?;
+        }
+        let slices: Vec<IoSlice<'_>> = pages.iter().map(|p| IoSlice::new(&p.0)).collect();
+        at += write_all(file, &slices, at).map_err(|(_, e)| e)?;
+    }
     Ok(())
 }
 
@@ -254,6 +258,15 @@ fn packets_readable(path: &Path) -> io::Result<u64> {
 
 /// Packets that the statistics at a segment's end tell; `None` where none stand there.
 pub(crate) fn packets_told(path: &Path) -> Option<u64> {
+    statistics_told(path)?.iter().map(|s| s.delivered).sum()
+}
+
+/// Losses that the statistics at a segment's end tell; `None` where none stand there.
+pub(crate) fn dropped_told(path: &Path) -> Option<u64> {
+    Some(statistics_told(path)?.iter().filter_map(|s| s.dropped).sum())
+}
+
+pub(crate) fn statistics_told(path: &Path) -> Option<Vec<Statistics>> {
     const WINDOW: u64 = 1 << 20;
     let mut file = fs::File::open(path).ok()?;
     let len = file.metadata().ok()?.len();
@@ -264,30 +277,28 @@ pub(crate) fn packets_told(path: &Path) -> Option<u64> {
 
     // Backwards by the lengths at the blocks' ends, past filling, until a packet.
     let mut end = tail.len();
-    let mut sum = None;
+    let mut told = Vec::new();
     loop {
         let word = tail.get(end.checked_sub(4)?..end)?;
         let total = u32::from_ne_bytes(word.try_into().ok()?) as usize;
         let block = tail.get(end.checked_sub(total)?..end)?;
         let kind = u32::from_ne_bytes(block.get(..4)?.try_into().ok()?);
         match kind {
-            pcapng::INTERFACE_STATISTICS => {
-                sum = Some(sum.unwrap_or(0) + delivered(block)?);
-            }
+            pcapng::INTERFACE_STATISTICS => told.push(statistics_of(block)?),
             pcapng::FILL => {}
-            _ => return sum,
+            _ => return (!told.is_empty()).then_some(told),
         }
         end -= total;
     }
 }
 
-fn delivered(block: &[u8]) -> Option<u64> {
+fn statistics_of(block: &[u8]) -> Option<Statistics> {
     // The reader wants a section header first.
     let mut section = Vec::new();
     pcapng::section_header(&mut section, "", "", None);
     section.extend(block);
     match Reader::new(&section).nth(1)? {
-        Ok(Record::Statistics(s)) => s.delivered,
+        Ok(Record::Statistics(s)) => Some(s),
         _ => None,
     }
 }

@@ -45,8 +45,17 @@ pub struct Stored {
     pub name: SegmentName,
     /// Bytes it takes on disk.
     pub bytes: u64,
+    /// Bytes that its index takes there.
+    pub index_bytes: u64,
     /// Packets in it, where that is known without reading it.
     pub packets: Option<u64>,
+}
+
+impl Stored {
+    /// What goes from the disk with it.
+    pub(crate) fn bytes_in_all(&self) -> u64 {
+        self.bytes + self.index_bytes
+    }
 }
 
 /// A directory, locked for one recorder as long as this value lives.
@@ -90,6 +99,7 @@ impl Store {
             Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(fail(e)),
             _ => {}
         }
+        remove_orphans(dir).map_err(fail)?;
         let found = Self::segments(dir).map_err(fail)?;
         let last_number = Self::last_number(dir).map_err(fail)?;
         Ok(Self { dir: dir.to_owned(), found, last_number, _lock: lock })
@@ -149,11 +159,32 @@ impl Store {
             if !meta.is_file() || !segment::is_ours(&entry.path()) {
                 continue;
             }
-            found.push(Stored { name, bytes: on_disk(&meta), packets: None });
+            let index = name.index_paths(dir);
+            let index = index.iter().filter_map(|path| fs::symlink_metadata(path).ok());
+            let index_bytes = index.map(|meta| on_disk(&meta)).sum();
+            found.push(Stored { name, bytes: on_disk(&meta), index_bytes, packets: None });
         }
         found.sort_by(|a, b| a.name.cmp(&b.name));
         Ok(found)
     }
+}
+
+/// Removes index files that were not finished or whose segment is gone: a crash may have come between the deletion of the one and the other.
+fn remove_orphans(dir: &Path) -> io::Result<()> {
+    for entry in fs::read_dir(dir)? {
+        let entry = entry?;
+        let Some((name, is_draft)) = entry.file_name().to_str().and_then(SegmentName::parse_index)
+        else {
+            continue;
+        };
+        let live = SegmentName { live: true, ..name.clone() };
+        let has_segment = [name, live].iter().any(|n| n.path(dir).symlink_metadata().is_ok());
+        if entry.file_type()?.is_file() && (is_draft || !has_segment) {
+            // One that stays is in nobody's way.
+            let _ = fs::remove_file(entry.path());
+        }
+    }
+    Ok(())
 }
 
 /// Bytes that a file takes on disk, which is less than its length where it has holes and more where

@@ -30,8 +30,14 @@ pub struct Totals {
     pub rotation_ns_max: AtomicU64,
     /// Not 0 while nothing can be written: the error number.
     pub stalled_errno: AtomicU64,
-    /// Bytes that closed segments take on disk.
+    /// Bytes that closed segments and their indexes take on disk.
     pub bytes_stored: AtomicU64,
+    /// Bytes that index files take on disk.
+    pub index_bytes: AtomicU64,
+    /// Bytes of packet blocks that were written and that the indexer has not looked at yet.
+    pub index_behind_bytes: AtomicU64,
+    /// Bytes of packet blocks that the indexer had to read from segments, because it came too late for them in the ring.
+    pub index_read_bytes: AtomicU64,
 }
 
 impl Totals {
@@ -44,5 +50,9 @@ impl Totals {
 
     pub(crate) fn add(counter: &AtomicU64, n: u64) {
         counter.fetch_add(n, Relaxed);
+    }
+
+    pub(crate) fn subtract(counter: &AtomicU64, n: u64) {
+        counter.fetch_sub(n, Relaxed);
     }
 }

@@ -5,16 +5,26 @@ use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::time::{Duration, Instant};
 
-use tapdeck_packet::ring::{Block, Contents, Ring};
+use tapdeck_packet::ring::{Block, Contents, Hold, Ring};
 
 use crate::Totals;
 
 /// A block and whose it is.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy)]
 pub struct Piece<'a> {
     /// The pcapng interface id of its packets.
     pub interface: u32,
     pub block: Block<'a>,
+    ring: &'a dyn Ring,
+    ahead: u32,
+}
+
+impl Piece<'_> {
+    /// Keeps its bytes beyond the call that they were offered in; its ring's block may have more of them. At most one sink may ask
+    /// for it, once it has taken the piece.
+    pub fn hold(&self) -> Option<Box<dyn Hold>> {
+        self.ring.hold(self.ahead)
+    }
 }
 
 /// What a sink did with a batch.
@@ -93,7 +103,8 @@ impl Course {
         self.blocks_closed.load(Acquire)
     }
 
-    fn is_hurried(&self) -> bool {
+    /// Whether what is not done yet shall be left.
+    pub(crate) fn is_hurried(&self) -> bool {
         self.hurried.load(Acquire)
     }
 }
@@ -240,7 +251,8 @@ impl<S: Sink> Writer<S> {
             let at = (self.first + i) % self.rings.len();
             let ring = &self.rings[at];
             for ahead in 0..share.min(BATCH - batch.len()) {
-                let Some(block) = ring.peek(ahead as u32) else { break };
+                let ahead = ahead as u32;
+                let Some(block) = ring.peek(ahead) else { break };
                 if block.contents.epoch != self.epoch {
                     break;
                 }
@@ -250,7 +262,7 @@ impl<S: Sink> Writer<S> {
                 }
                 from.push(at);
                 let block = first_packets(block, self.left - before);
-                batch.push(Piece { interface: ring.interface(), block });
+                batch.push(Piece { interface: ring.interface(), block, ring: &**ring, ahead });
             }
         }
         self.first = (self.first + 1) % self.rings.len().max(1);

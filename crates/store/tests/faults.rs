@@ -82,10 +82,12 @@ fn storm(seed: u64) {
         rename: 0,
         sync: often(300),
         sync_dir: often(300),
+        index_write: often(300),
     };
     let (_temp, dir) = directory();
     let disk = Faulty::new(rng.next(), odds);
     let mut setup = Setup::new(SEGMENT << rng.below(3));
+    setup.indexed = rng.per_mille(700);
     if rng.per_mille(300) {
         setup.retention = Retention { segments: Some(4), ..Retention::default() };
     }

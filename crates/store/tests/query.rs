@@ -5,12 +5,14 @@ mod common;
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use common::Rng;
+use tapdeck_packet::key::Plan;
 use tapdeck_packet::link::LinkType;
 use tapdeck_packet::pcapng::{self, InterfaceDescription, StatisticsBlock};
 use tapdeck_store::SegmentName;
-use tapdeck_store::query::{Error, Note, Packet, Query, SLACK_NS, Snapshot, Span};
+use tapdeck_store::query::{Error, Matcher, Note, Packet, Query, SLACK_NS, Snapshot, Span};
 
 const SECOND: i64 = 1_000_000_000;
 /// When the recordings of these tests begin.
@@ -112,12 +114,12 @@ fn all(_: &Packet<'_>) -> bool {
     true
 }
 
-fn query<M: Fn(&Packet<'_>) -> bool>(dir: &Path, span: Span, matcher: M) -> Query<M> {
-    Query::new(Snapshot::open(dir, span).expect("a store"), span, matcher)
+fn query<M: Matcher + Clone + Send + 'static>(dir: &Path, span: Span, matcher: M) -> Query<M> {
+    Query::new(Snapshot::open(dir, span).expect("a store"), span, Plan::All, matcher)
 }
 
 /// The rest of an answer: time, interface, dropped and frame of each packet.
-fn rest<M: Fn(&Packet<'_>) -> bool>(query: &mut Query<M>) -> Vec<Made> {
+fn rest<M: Matcher + Clone + Send + 'static>(query: &mut Query<M>) -> Vec<Made> {
     let mut found = Vec::new();
     while let Some(p) = query.next_packet(|_| true).expect("readable") {
         assert_eq!((p.flags, p.original_len as usize), (1, p.frame.len()), "kept as it was");
@@ -127,7 +129,7 @@ fn rest<M: Fn(&Packet<'_>) -> bool>(query: &mut Query<M>) -> Vec<Made> {
     found
 }
 
-fn ids<M: Fn(&Packet<'_>) -> bool>(query: &mut Query<M>) -> Vec<u64> {
+fn ids<M: Matcher + Clone + Send + 'static>(query: &mut Query<M>) -> Vec<u64> {
     rest(query).iter().map(|p| id(&p.frame)).collect()
 }
 
@@ -492,6 +494,23 @@ fn whoever_watches_can_end_it() {
     assert_eq!(ids(&mut q), [1], "and go on");
 }
 
+/// Whoever leaves it half-way leaves no thread behind.
+#[test]
+fn its_threads_end_with_it() {
+    let temp = tempfile::tempdir().expect("a directory");
+    for number in 1..=4 {
+        let packets: Vec<Made> = (0..1000).map(|i| made(0, T0 + i, i as u64)).collect();
+        segment(temp.path(), number, T0, &packets);
+    }
+    let held = Arc::new(());
+    let clone = held.clone();
+    let mut q = query(temp.path(), Span::ALL, move |_: &Packet<'_>| Arc::strong_count(&clone) > 0);
+    assert!(q.next_packet(|_| true).expect("readable").is_some());
+    assert!(Arc::strong_count(&held) > 2, "one for each thread");
+    drop(q);
+    assert_eq!(Arc::strong_count(&held), 1);
+}
+
 #[test]
 fn bytes_that_flipped_are_survived() {
     let temp = tempfile::tempdir().expect("a directory");
@@ -510,7 +529,7 @@ fn bytes_that_flipped_are_survived() {
         let path = draft.write(temp.path(), 1, T0, round % 2 == 0);
         let span = Span { after_ns: T0 - 3600 * SECOND, before_ns: i64::MAX };
         if let Ok(snapshot) = Snapshot::open(temp.path(), span) {
-            let mut q = Query::new(snapshot, span, all);
+            let mut q = Query::new(snapshot, span, Plan::All, all);
             let mut last_ns = i64::MIN;
             let mut found = 0;
             while let Some(p) = q.next_packet(|_| true).expect("readable") {

@@ -13,7 +13,7 @@ use rustix::io::Errno;
 use tapdeck_packet::pcapng::{self, Reader, Record};
 use tapdeck_packet::trace;
 use tapdeck_store::io::{Io, PAGE};
-use tapdeck_store::{Action, Closed, Error, Fault, Finding, Store};
+use tapdeck_store::{Action, Closed, Error, Fault, Finding, IndexAction, Scope, Store};
 
 const LIVE: &str = "tapdeck-00000001-20260102T030405Z.pcapng.live";
 const CLOSED: &str = "tapdeck-00000001-20260102T030405Z.pcapng";
@@ -96,9 +96,13 @@ fn store(files: &[(&str, &[u8])]) -> (tempfile::TempDir, PathBuf) {
 }
 
 fn recover<I: Io>(dir: &Path, io: &I, closed: Closed) -> Vec<Finding> {
+    recover_in(dir, io, Scope { closed, index: false })
+}
+
+fn recover_in<I: Io>(dir: &Path, io: &I, scope: Scope) -> Vec<Finding> {
     let mut findings = Vec::new();
     let each = |f: &Finding| findings.push(copy(f));
-    Store::open(dir).unwrap().recover(io, closed, each).unwrap();
+    Store::open(dir).unwrap().recover(io, scope, each).unwrap();
     findings
 }
 
@@ -113,7 +117,12 @@ fn copy(f: &Finding) -> Finding {
         Action::Fail(Fault::ByteOrder) => Action::Fail(Fault::ByteOrder),
         Action::Fail(Fault::Io(e)) => Action::Fail(Fault::Io(e.kind().into())),
     };
-    Finding { name: f.name.clone(), action, ..*f }
+    let index = match &f.index {
+        IndexAction::None => IndexAction::None,
+        IndexAction::Make => IndexAction::Make,
+        IndexAction::Fail(e) => IndexAction::Fail(e.kind().into()),
+    };
+    Finding { name: f.name.clone(), action, index, ..*f }
 }
 
 /// All of a directory but the lock.
@@ -156,7 +165,8 @@ fn check_closed(dir: &Path) -> BTreeSet<Who> {
 fn recovered(bytes: &[u8]) -> (BTreeSet<Who>, Finding) {
     let (_temp, dir) = store(&[(LIVE, bytes)]);
     let mut foretold = Vec::new();
-    Store::examine(&dir, Closed::None, |f| foretold.push(copy(f))).unwrap();
+    Store::examine(&dir, Scope { closed: Closed::None, index: false }, |f| foretold.push(copy(f)))
+        .unwrap();
     assert_eq!(listing(&dir), [(LIVE.to_owned(), bytes.to_vec())], "examining changes nothing");
     let disk = Faulty::sound();
     let mut findings = recover(&dir, &disk, Closed::None);
@@ -480,8 +490,10 @@ fn a_running_recorder_keeps_its_segments() {
     let run = Setup::new(1 << 20).start(&dir, Faulty::sound(), ends);
     common::until("written", || run.packets() == producers[0].offered.len() as u64);
     assert!(is_live(&names(&dir)[0]));
-    let refused = Store::examine(&dir, Closed::None, |f| panic!("{f:?}"));
+    let refused =
+        Store::examine(&dir, Scope { closed: Closed::None, index: false }, |f| panic!("{f:?}"));
     assert!(matches!(refused, Err(Error::InUse { pid: Some(_), .. })), "{refused:?}");
     run.stop().unwrap();
-    Store::examine(&dir, Closed::None, |f| panic!("{f:?}")).unwrap();
+    Store::examine(&dir, Scope { closed: Closed::None, index: false }, |f| panic!("{f:?}"))
+        .unwrap();
 }

@@ -12,7 +12,9 @@ mod progress;
 mod query;
 mod record;
 mod recover;
+mod stat;
 mod units;
+mod verify;
 
 use std::io::ErrorKind::BrokenPipe;
 use std::io::{self, Write};
@@ -37,6 +39,8 @@ fn main() -> ExitCode {
         flags::Command::CheckTraffic(flags) => check_traffic::run(&flags),
         flags::Command::Dist(flags) => dist::run(&flags),
         flags::Command::Recover(flags) => recover::run(&flags),
+        flags::Command::Stat(flags) => stat::run(&flags),
+        flags::Command::Verify(flags) => verify::run(&flags),
         flags::Command::Gen(flags) => generate::run(&flags),
     };
     match result {

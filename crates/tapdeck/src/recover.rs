@@ -6,7 +6,7 @@ use std::path::Path;
 use anyhow::{Context, Result, bail};
 use serde::Serialize;
 use tapdeck_store::io::Disk;
-use tapdeck_store::{Action, Closed, Error, Finding, Store};
+use tapdeck_store::{Action, Closed, Error, Finding, IndexAction, Scope, Store};
 
 use crate::flags;
 use crate::units::{show_bytes, show_count};
@@ -19,6 +19,8 @@ struct Json<'a> {
     sound: bool,
     mended: u64,
     set_aside: u64,
+    /// Segments that got an index.
+    indexed: u64,
     failed: u64,
     packets: u64,
     bytes_cut: u64,
@@ -31,6 +33,8 @@ struct Segment {
     name: String,
     /// What was done: `none`, `closed`, `set-aside` or `failed`.
     action: &'static str,
+    /// What was done with its index: `none`, `made` or `failed`.
+    index: &'static str,
     packets_before: u64,
     packets: u64,
     bytes_cut: u64,
@@ -40,20 +44,26 @@ struct Segment {
 
 impl Segment {
     fn new(finding: &Finding) -> Self {
-        let (action, error) = match &finding.action {
+        let (action, fault) = match &finding.action {
             Action::None => ("none", None),
             Action::Close => ("closed", None),
             Action::SetAside => ("set-aside", None),
-            Action::Fail(fault) => ("failed", Some(fault.to_string())),
+            Action::Fail(fault) => ("failed", Some(format!("cannot be mended: {fault}"))),
+        };
+        let (index, index_fault) = match &finding.index {
+            IndexAction::None => ("none", None),
+            IndexAction::Make => ("made", None),
+            IndexAction::Fail(e) => ("failed", Some(format!("its index cannot be made: {e}"))),
         };
         Self {
             name: finding.name.to_string(),
             action,
+            index,
             packets_before: finding.packets_before,
             packets: finding.packets,
             bytes_cut: finding.bytes_cut,
             bytes_replaced: finding.bytes_replaced,
-            error,
+            error: fault.or(index_fault),
         }
     }
 }
@@ -66,6 +76,7 @@ pub fn run(flags: &flags::Recover) -> Result<()> {
         bail!("{name} is not a directory: name a store that `tapdeck record --dir` wrote");
     }
     let closed = if flags.all { Closed::All } else { Closed::Unended };
+    let scope = Scope { closed, index: !flags.no_index };
     let mut segments = Vec::new();
     let mut told = Ok(());
     let each = |finding: &Finding| {
@@ -76,10 +87,10 @@ pub fn run(flags: &flags::Recover) -> Result<()> {
         segments.push(Segment::new(finding));
     };
     let done = if flags.dry_run {
-        Store::examine(dir, closed, each)
+        Store::examine(dir, scope, each)
     } else {
         let store = Store::open(dir);
-        store.and_then(|mut store| store.recover(&Disk::new(false), closed, each))
+        store.and_then(|mut store| store.recover(&Disk::new(false), scope, each))
     };
     done.map_err(explain)?;
     let failed = segments.iter().filter(|s| s.error.is_some()).count();
@@ -88,7 +99,7 @@ pub fn run(flags: &flags::Recover) -> Result<()> {
         let which = segments.iter().find_map(|s| Some((&s.name, s.error.as_ref()?)));
         let (segment, why) = which.context("it was counted")?;
         let more = if failed == 1 { String::new() } else { format!(" ({} more)", failed - 1) };
-        bail!("{}: cannot be mended: {why}{more}", Path::new(&name).join(segment).display());
+        bail!("{}: {why}{more}", Path::new(&name).join(segment).display());
     }
     match told {
         Err(e) if e.kind() != ErrorKind::BrokenPipe => {
@@ -117,8 +128,16 @@ pub fn describe(finding: &Finding, dry_run: bool) -> String {
     let name = &finding.name;
     let whole = format!("{} packets", show_count(finding.packets));
     let would = if dry_run { "would be " } else { "" };
+    let index = match &finding.index {
+        IndexAction::None => String::new(),
+        IndexAction::Make if dry_run => ", its index would be made".into(),
+        IndexAction::Make => ", its index was made".into(),
+        IndexAction::Fail(e) => format!(", its index cannot be made: {e}"),
+    };
     match &finding.action {
-        Action::None => format!("{name}: sound, {whole}"),
+        // Nobody read it to count its packets.
+        Action::None if finding.packets == 0 => format!("{name}: sound{index}"),
+        Action::None => format!("{name}: sound, {whole}{index}"),
         Action::SetAside => {
             format!("{name}: holds no packet, {would}renamed to {name}.damaged")
         }
@@ -136,7 +155,7 @@ pub fn describe(finding: &Finding, dry_run: bool) -> String {
             if finding.bytes_cut > 0 {
                 parts.push(format!("{} torn and cut", show_bytes(finding.bytes_cut)));
             }
-            parts.join(", ")
+            parts.join(", ") + &index
         }
     }
 }
@@ -148,10 +167,11 @@ fn summarise(flags: &flags::Recover, dir: &str, segments: &[Segment]) -> io::Res
     let json = Json {
         dir,
         dry_run: flags.dry_run,
-        sound: count("failed") == 0,
+        sound: segments.iter().all(|s| s.error.is_none()),
         mended: count("closed"),
         set_aside: count("set-aside"),
-        failed: count("failed"),
+        indexed: segments.iter().filter(|s| s.index == "made").count() as u64,
+        failed: segments.iter().filter(|s| s.error.is_some()).count() as u64,
         packets: sum(|s| s.packets),
         bytes_cut: sum(|s| s.bytes_cut),
         bytes_replaced: sum(|s| s.bytes_replaced),
@@ -166,6 +186,7 @@ fn summarise(flags: &flags::Recover, dir: &str, segments: &[Segment]) -> io::Res
     let told = [
         (json.mended, format!("{would}recovered")),
         (json.set_aside, format!("{would}set aside")),
+        (json.indexed, format!("{would}indexed")),
         (json.failed, "cannot be mended".to_owned()),
     ];
     let told: Vec<String> = told

@@ -67,6 +67,7 @@ fn records_a_step(net: &Net, hook: Hook) {
             interfaces,
             now_ns: Arc::new(move || now.now_ns()),
             log: Arc::new(|line| panic!("{line}")),
+            indexing: None,
         },
         totals.clone(),
     )

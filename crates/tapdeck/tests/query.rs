@@ -510,6 +510,38 @@ fn memory_is_bounded_whatever_the_answer_is() {
 }
 
 #[test]
+fn explain_tells_how_packets_are_found_instead_of_them() {
+    let dir = tempfile::tempdir().expect("a directory");
+    three_hours(dir.path());
+    let object = |args: &[&str]| -> Value {
+        let out = answer(dir.path(), &[&["--explain", "--json"], args].concat());
+        serde_json::from_slice(&out).expect("one object")
+    };
+    let all = object(&["udp and ether src 02:02:02:02:02:02"]);
+    assert_eq!((&all["segments"], &all["segments_scanned"]), (&3.into(), &3.into()), "{all}");
+    assert_eq!(all["understood"], true);
+    assert!(all["plan"].as_str().is_some_and(|plan| plan.contains("protocol 17")), "{all}");
+    assert_eq!(all["segment_bytes_read"], all["segment_bytes"]);
+    let some = object(&["--limit", "3", "--before", "1767330000"]);
+    assert_eq!((&some["packets"], &some["segments_outside"]), (&3.into(), &1.into()), "{some}");
+    assert!(some["first_packet_s"].as_f64() <= some["elapsed_s"].as_f64(), "{some}");
+    let none = object(&["--before", "1767330000", "ether[0] = 99"]);
+    assert_eq!((&none["packets"], &none["first_packet_s"]), (&0.into(), &Value::Null), "{none}");
+
+    let text = answer(dir.path(), &["--explain", "--count", "src host 10.1.2.3"]);
+    let text = String::from_utf8_lossy(&text);
+    for line in [
+        "expression: src host 10.1.2.3",
+        "span: the beginning to the end",
+        "granules: 0 of 0",
+        "packets: 0",
+    ] {
+        assert!(text.lines().any(|l| l == line), "{line} in {text}");
+    }
+    assert!(text.contains("source address 10.1.2.3"), "{text}");
+}
+
+#[test]
 fn bad_input_is_told_in_one_line() {
     let dir = tempfile::tempdir().expect("a directory");
     let store = dir.path().join("store");
@@ -544,6 +576,7 @@ fn bad_input_is_told_in_one_line() {
         &["--limit", "0"],
         &["--count", "--json"],
         &["-w", "x", "--count"],
+        &["-w", "x", "--explain"],
     ] {
         let out = query(&store, args).output().expect("it runs");
         assert_eq!(out.status.code(), Some(2), "{args:?}: {}", said(&out));

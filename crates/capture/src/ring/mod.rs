@@ -6,26 +6,33 @@
 //! socket hook's thread, and under the model checker (`tests/ring_model.rs`). The arithmetic is
 //! compiled from the header that the hook programs include.
 
+mod hold;
 mod memory;
 mod protocol;
 mod socket;
 
 pub use memory::{Geometry, GeometryError, RingMemory};
-pub use protocol::{Memory, Reader, Reservation, Reserved, flush, reserve};
+pub use protocol::{Memory, Reader, Reservation, Reserved, end_hold, flush, reserve};
 pub use socket::{Packet, Producer, socket_ring};
 
 use std::sync::Arc;
-use tapdeck_packet::ring::{Block, Ring};
+use tapdeck_packet::ring::{Block, Hold, Ring};
+
+use hold::{HeldBlock, Kept};
 
 /// The reader's end of a ring in shared memory.
 pub struct RingReader {
     reader: Reader<Arc<RingMemory>>,
     interface: u32,
+    kept: Arc<Kept>,
 }
 
 impl RingReader {
+    /// The one reader of `memory`.
     pub fn new(memory: Arc<RingMemory>, interface: u32) -> Self {
-        Self { reader: Reader::new(memory), interface }
+        let reader = Reader::new(memory.clone());
+        let kept = Arc::new(Kept::new(memory, reader.holds()));
+        Self { reader, interface, kept }
     }
 }
 
@@ -39,8 +46,13 @@ impl Ring for RingReader {
         Some(Block { bytes: self.reader.memory().complete(slot, used), contents })
     }
 
+    fn hold(&self, ahead: u32) -> Option<Box<dyn Hold>> {
+        let (slot, used, _) = self.reader.peek(ahead)?;
+        Some(Box::new(HeldBlock::new(&self.kept, ahead, slot, used)))
+    }
+
     fn release(&mut self, blocks: u32) {
-        self.reader.release(blocks);
+        self.reader.release(blocks, &mut self.kept.holds());
     }
 
     fn unread(&self) -> u64 {

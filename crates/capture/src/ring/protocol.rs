@@ -1,6 +1,6 @@
 //! Reservation, commit, flush and reading, over any memory.
 
-use tapdeck_packet::ring::Contents;
+use tapdeck_packet::ring::{Contents, Holds};
 
 use crate::sys::arithmetic as word;
 
@@ -170,10 +170,18 @@ fn close<M: Memory>(memory: &M, seen: u64) {
     memory.commit(slot, word::commit(memory.block_bytes() - used, 0, 0));
 }
 
+/// Ends the hold of a block, and gives back what was kept by it. Whoever releases blocks takes turns with this: `holds`
+/// is behind a lock, and the number of the first block not free goes up under it.
+pub fn end_hold<M: Memory>(memory: &M, holds: &mut Holds, block: u64) {
+    if let Some(released) = holds.end(block) {
+        memory.set_released(released);
+    }
+}
+
 /// The one reader of a ring.
 pub struct Reader<M> {
     memory: M,
-    /// The oldest block that is not released.
+    /// The oldest block that it has not released. The producers may have to wait for some before it, which are held.
     next: u32,
     /// Each slot's commit counter when its block was last released.
     before: Vec<u64>,
@@ -213,6 +221,11 @@ impl<M: Memory> Reader<M> {
         Some((slot, used, contents))
     }
 
+    /// Bookkeeping for those who hold blocks of this ring.
+    pub fn holds(&self) -> Holds {
+        Holds::new(self.next, self.memory.nblocks())
+    }
+
     /// Packets in all blocks that are not released, complete or not.
     pub fn unread(&self) -> u64 {
         (0..self.memory.nblocks())
@@ -223,18 +236,18 @@ impl<M: Memory> Reader<M> {
             .sum()
     }
 
-    /// Gives the oldest blocks back.
+    /// Gives the oldest blocks back, but for what is held.
     ///
     /// # Panics
     /// If they are not all complete.
-    pub fn release(&mut self, blocks: u32) {
+    pub fn release(&mut self, blocks: u32, holds: &mut Holds) {
         for ahead in 0..blocks {
             assert!(self.peek(ahead).is_some(), "a block was released before it was complete");
             let slot = self.slot(ahead);
             self.before[slot as usize] = self.memory.committed(slot);
         }
         self.next = self.next.wrapping_add(blocks);
-        self.memory.set_released(self.next);
+        self.memory.set_released(holds.release(blocks));
     }
 
     /// The epoch of the open block.

@@ -38,7 +38,8 @@ pub const PACKET_OVERHEAD: usize = 32;
 pub const FLAG_INBOUND: u32 = 1;
 pub const FLAG_OUTBOUND: u32 = 2;
 
-pub(crate) mod option {
+/// Codes of options; each means something in the blocks of its prefix only.
+pub mod option {
     pub const END: u16 = 0;
     pub const COMMENT: u16 = 1;
     pub const SHB_HARDWARE: u16 = 2;

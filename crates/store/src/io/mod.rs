@@ -2,8 +2,10 @@
 //! faults in between.
 
 mod disk;
+mod read;
 
 pub use disk::Disk;
+pub(crate) use read::{forget_pages, read_at};
 
 use std::io::{IoSlice, Result};
 use std::path::Path;

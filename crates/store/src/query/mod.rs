@@ -1,40 +1,57 @@
-//! Which packets of a store match, in time order? Answered by reading the segments, without an index,
-//! for stores that are being written and deleted from meanwhile.
+//! Which packets of a store match, in time order? Answered from the segments and what is indexed of them, for stores that are being written and
+//! deleted from meanwhile.
 //!
-//! A segment is not sorted: rings lie in it by blocks, neighbouring segments overlap in time, and
-//! even inside a ring packets may be stamped in another order than they were reserved in. So
-//! segments are read in their order, in **granules** of at most 256 KiB, and of each granule with
-//! matches it is remembered where it lies and when its first match was. Granules are then merged by time; inside
-//! one, matches are sorted. That is exact for any order of packets inside segments, and needs no
-//! bound on disorder.
+//! A segment is not sorted: rings lie in it by blocks, neighbouring segments overlap in time, and even inside a ring packets may be
+//! stamped in another order than they were reserved in. So the answer is merged, from **pieces** of segments whose matches are
+//! sorted. What may still hold a part of it is a **source**: a segment of which no more is known than how it begins, granules that its index names, or a
+//! stretch that is not indexed and has to be read from end to end. Each source has a bound, the earliest time that may be in it. A packet goes out when
+//! it is before the bounds of all sources that are left; until then the source with the lowest bound is looked at. A look
+//! at a segment gives its granules and stretches, a look at a stretch a piece and the rest of the stretch. Nothing is looked at that the
+//! next packet does not need; so the first packet comes soon, and an answer depends on the store alone.
 //!
-//! Matches of granules stay in memory as long as there is room ([`MEMORY`]). Where there is not, those that are
-//! needed last are forgotten, and read again when their time comes. So a small answer costs one
-//! pass over the segments, a large one at most two over those granules that hold it, and disorder beyond all
-//! measure costs time but no memory. An index will take the first pass's place: all that it has to
-//! tell is which granules may hold matches.
+//! The bounds of granules are exact. Those of what is not indexed are taken on trust: a segment may hold nothing from more than
+//! [`SLACK_NS`] before its own beginning. Where a packet shows that this was wrong, a [`Note`] says so. The same bound tells which segments
+//! lie outside the span that was asked for.
 //!
-//! Packets come out before all segments are read: those from before the earliest that a segment not yet read
-//! may hold ([`SLACK_NS`]). The same bound tells which segments lie outside the span that was asked
-//! for. It is the one thing taken on trust here, and where a packet shows that it was wrong, a [`Note`] says so.
+//! Matches of pieces stay in memory as long as there is room ([`MEMORY`]). Where there is not, the piece that is needed
+//! last is forgotten and becomes a source again, with its next match as its bound. So disorder beyond all measure costs time but no memory.
+//!
+//! Threads look at sources ahead of need ([`Crew`]), as many as [`AHEAD`] allows. What they found waits until the answer
+//! needs it.
+//!
+//! **Losses.** A packet tells how many were lost before it. Where it is not in the answer, the next match of its interface tells it instead: packets that
+//! tell of losses are merged like matches, and then added up. Granules without a match are not read for that, since the index has their
+//! sums; only where a match falls into the time of such a granule, and it is open which losses come before the match, it is read.
 
 mod blocks;
-mod granule;
+mod crew;
+mod ends;
+mod expand;
+mod losses;
+mod piece;
+mod reader;
 mod snapshot;
+mod source;
+#[cfg(test)]
+mod tests;
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::BTreeMap;
+use std::collections::btree_map::OccupiedEntry;
 use std::fmt;
-use std::fs::File;
 use std::io;
 use std::path::PathBuf;
+use std::sync::Arc;
 
+use tapdeck_packet::key::Plan;
 use tapdeck_packet::link::LinkType;
-use tapdeck_packet::pcapng::Record;
 
-use blocks::{Blocks, Stop, read_ahead};
-use granule::{Collector, Granule, Key};
+use crew::Crew;
+use losses::Losses;
+use piece::{Found, Key, Piece};
+use reader::{Asked, Reader};
 pub use snapshot::{Described, Snapshot};
-use snapshot::{Segment, open_segment};
+pub(crate) use snapshot::{Segment, open_segment};
+use source::{Loss, Outcome, Rank, Source, Work};
 
 /// How long before its segment began, and before the segment's first packet, a packet may have been
 /// stamped at most; and how long after its end. A block waits in its ring for the flush interval and
@@ -42,12 +59,12 @@ use snapshot::{Segment, open_segment};
 /// alike, which the segment's first packet shows.
 pub const SLACK_NS: i64 = 60 * 1_000_000_000;
 
-/// Bytes of matches in memory at most.
-const MEMORY: usize = 40 << 20;
-const GRANULE: usize = 256 << 10;
-const SMALLEST_GRANULE: usize = 16 << 10;
-/// Segments kept open for reading a second time.
-const OPEN_FILES: usize = 16;
+/// Bytes of matches in memory at most, beyond those that were found ahead of need.
+const MEMORY: usize = 32 << 20;
+/// Bytes of segments that are read ahead of need at most.
+const AHEAD: usize = 4 << 20;
+const PIECE: usize = 256 << 10;
+const SMALLEST_PIECE: usize = 16 << 10;
 
 /// UTC nanoseconds, from `after_ns` on, up to but without `before_ns`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -116,7 +133,7 @@ pub enum Error {
 }
 
 impl Error {
-    fn new(path: PathBuf, source: io::Error) -> Self {
+    pub(crate) fn new(path: PathBuf, source: io::Error) -> Self {
         match source.kind() {
             io::ErrorKind::PermissionDenied => Self::Permission(path),
             io::ErrorKind::NotFound => Self::NotFound(path),
@@ -133,14 +150,28 @@ pub enum Note {
     Deleted(String),
     /// A segment is damaged, or was cut although it is closed; what follows is not in the answer.
     Damaged { segment: String, at: u64, what: String },
+    /// A granule of a segment is not what was indexed. What could be read of it is in the answer.
+    Changed { segment: String, at: u64 },
     /// A segment holds packets from further back than [`SLACK_NS`] allows.
     Late(String),
+    /// The index of a segment is damaged. All of the segment was read instead.
+    Index { segment: String, why: String },
 }
 
 impl Note {
     /// Whether packets that are on disk are missing or out of order because of it.
     pub fn is_fault(&self) -> bool {
-        !matches!(self, Self::Deleted(_))
+        !matches!(self, Self::Deleted(_) | Self::Index { .. })
+    }
+
+    fn segment(&self) -> &str {
+        match self {
+            Self::Deleted(segment)
+            | Self::Damaged { segment, .. }
+            | Self::Changed { segment, .. }
+            | Self::Late(segment)
+            | Self::Index { segment, .. } => segment,
+        }
     }
 }
 
@@ -159,6 +190,18 @@ impl fmt::Display for Note {
                     "{segment} is damaged at byte {at} ({what}); what follows there is not in the answer"
                 )
             }
+            Self::Changed { segment, at } => {
+                write!(
+                    f,
+                    "{segment} is damaged at byte {at} (its checksum differs); what could be read there is in the answer"
+                )
+            }
+            Self::Index { segment, why } => {
+                write!(
+                    f,
+                    "the index of {segment} cannot be used ({why}), so all of it was read; `tapdeck recover` makes a new one"
+                )
+            }
             Self::Late(segment) => {
                 write!(
                     f,
@@ -172,7 +215,7 @@ impl fmt::Display for Note {
 /// How far a query has come.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Course {
-    /// Bytes of segments looked through, and how many there are.
+    /// Bytes of segments that were read or that nothing had to be read of, and how many there are.
     pub bytes: u64,
     pub total_bytes: u64,
     /// Matches found so far.
@@ -180,92 +223,132 @@ pub struct Course {
     /// Packets that the recording says it dropped inside the span: before the packets that were
     /// looked at, or by the statistics of the segments if those tell of more and the whole store was asked for.
     pub dropped: u64,
+    /// Segments looked at; those of them with an index; and those of which something is not indexed.
+    pub segments: u64,
+    pub indexed: u64,
+    pub scanned: u64,
+    /// Granules in their indexes, and those of them that have to be read.
+    pub granules: u64,
+    pub wanted: u64,
+    /// What was read of indexes and of segments, in all.
+    pub index_bytes: u64,
+    pub read_bytes: u64,
+}
+
+impl Course {
+    fn add(&mut self, other: Self) {
+        self.bytes += other.bytes;
+        self.matches += other.matches;
+        self.dropped += other.dropped;
+        self.segments += other.segments;
+        self.indexed += other.indexed;
+        self.scanned += other.scanned;
+        self.granules += other.granules;
+        self.wanted += other.wanted;
+        self.index_bytes += other.index_bytes;
+        self.read_bytes += other.read_bytes;
+    }
 }
 
 /// An answer while it is made.
 pub struct Query<M> {
-    snapshot: Snapshot,
-    span: Span,
-    matcher: M,
-    blocks: Blocks,
-    granule_bytes: usize,
-    /// The segment that is looked through, and how far.
-    segment: usize,
-    scanning: Option<(File, u64)>,
-    /// For each segment, the earliest packet that it or one after it may hold.
-    earliest_ns: Vec<i64>,
-    /// Packets dropped at each interface since its last match.
-    untold: BTreeMap<u32, u64>,
-    /// By their next match.
-    waiting: BTreeMap<Key, Granule>,
-    /// Those of them that are in memory.
-    held: BTreeSet<Key>,
+    asked: Arc<Asked>,
+    crew: Crew<M>,
+    /// What has to be looked at, and what is looked at ahead of need.
+    sources: BTreeMap<Rank, Source>,
+    ahead: BTreeMap<Rank, Ahead>,
+    /// The lowest bound of both; `None` where nothing is left.
+    bound_ns: Option<i64>,
+    /// By what is next in them.
+    waiting: BTreeMap<Key, Piece>,
+    /// The piece that has the answer's next packet.
+    current: Option<Piece>,
+    /// Of both.
     held_bytes: usize,
-    /// The granule whose next match is the answer's next packet.
-    current: Option<Granule>,
+    /// The packet that went out last.
     last: Option<Key>,
-    files: VecDeque<(usize, File)>,
+    losses: Losses,
     notes: Vec<Note>,
     course: Course,
-    announced: u64,
     told: u64,
 }
 
-impl<M: Matcher> Query<M> {
-    pub fn new(mut snapshot: Snapshot, span: Span, matcher: M) -> Self {
-        let mut earliest_ns: Vec<i64> = snapshot.segments.iter().map(|s| s.earliest_ns).collect();
-        for i in (1..earliest_ns.len()).rev() {
-            earliest_ns[i - 1] = earliest_ns[i - 1].min(earliest_ns[i]);
-        }
+/// A source that is looked at ahead of need.
+struct Ahead {
+    bytes: usize,
+    outcome: Option<io::Result<Outcome>>,
+}
+
+impl<M: Matcher + Clone + Send + 'static> Query<M> {
+    /// `plan` leaves out no packet that `matcher` takes.
+    pub fn new(mut snapshot: Snapshot, span: Span, plan: Plan, matcher: M) -> Self {
+        let notes = std::mem::take(&mut snapshot.notes);
         let total_bytes = snapshot.segments.iter().map(|s| s.end - s.begin).sum();
-        // About one granule of each ring is in memory at a time.
+        let index_bytes = snapshot.index_bytes;
+        let of_segment = |(segment, s): (usize, &Segment)| {
+            (Rank { bound_ns: s.earliest_ns, segment, begin: 0 }, Source::Segment)
+        };
+        let sources: BTreeMap<Rank, Source> =
+            snapshot.segments.iter().enumerate().map(of_segment).collect();
+        // About one piece of each ring is in memory at a time.
         let rings = snapshot.segments.iter().map(|s| s.head.interfaces.len()).max().unwrap_or(0);
         let share = MEMORY / (4 * rings.max(1)) / 4096 * 4096;
+        let piece_bytes = share.clamp(SMALLEST_PIECE, PIECE);
+        let asked = Arc::new(Asked { snapshot, span, plan, piece_bytes });
         Self {
-            span,
-            matcher,
-            blocks: Blocks::default(),
-            granule_bytes: share.clamp(SMALLEST_GRANULE, GRANULE),
-            segment: 0,
-            scanning: None,
-            earliest_ns,
-            untold: BTreeMap::new(),
+            crew: Crew::new(Reader::new(asked.clone(), matcher)),
+            asked,
+            bound_ns: sources.first_key_value().map(|(rank, _)| rank.bound_ns),
+            sources,
+            ahead: BTreeMap::new(),
             waiting: BTreeMap::new(),
-            held: BTreeSet::new(),
-            held_bytes: 0,
             current: None,
+            held_bytes: 0,
             last: None,
-            files: VecDeque::new(),
-            notes: std::mem::take(&mut snapshot.notes),
-            course: Course { total_bytes, ..Course::default() },
-            announced: 0,
+            losses: Losses::default(),
+            notes,
+            course: Course { total_bytes, index_bytes, ..Course::default() },
             told: 0,
-            snapshot,
         }
     }
 
     pub fn snapshot(&self) -> &Snapshot {
-        &self.snapshot
+        &self.asked.snapshot
     }
 
     pub fn course(&self) -> Course {
-        let dropped = match self.span {
+        let dropped = match self.asked.span {
             // A loss that no packet came after stands in the statistics only.
-            Span::ALL => self.announced.max(self.told),
-            _ => self.announced,
+            Span::ALL => self.course.dropped.max(self.told),
+            _ => self.course.dropped,
         };
         Course { dropped, ..self.course }
     }
 
-    /// What there is to tell since the last call.
+    /// What there is to tell since the last call, in the order of segments.
     pub fn take_notes(&mut self) -> Vec<Note> {
-        std::mem::take(&mut self.notes)
+        let mut notes = std::mem::take(&mut self.notes);
+        notes.sort_by(|a, b| a.segment().cmp(b.segment()));
+        notes
     }
 
-    /// Looks through all segments without putting anything in order; [`Course::matches`] is then
+    /// Looks at everything without putting anything in order; [`Course::matches`] is then
     /// the answer's size. `watch` is called every few hundred KiB; where it gives false, this ends.
     pub fn count(&mut self, mut watch: impl FnMut(Course) -> bool) -> Result<(), Error> {
-        while watch(self.course()) && !matches!(self.scan()?, Scanned::All) {}
+        self.crew.count_only();
+        while watch(self.course()) {
+            while self.ahead.len() < 2 * self.crew.size()
+                && let Some(work) = self.sources.pop_first()
+            {
+                self.submit(work);
+            }
+            let done = self.ahead.iter().find(|(_, ahead)| ahead.outcome.is_some());
+            match done.map(|(rank, _)| *rank) {
+                Some(rank) => self.admit(rank)?,
+                None if self.ahead.is_empty() => break,
+                None => self.wait(),
+            }
+        }
         Ok(())
     }
 
@@ -275,127 +358,157 @@ impl<M: Matcher> Query<M> {
         &mut self,
         mut watch: impl FnMut(Course) -> bool,
     ) -> Result<Option<Packet<'_>>, Error> {
-        let stays = self.stays();
-        if let Some(granule) = self.current.take_if(|_| !stays) {
-            self.put_back(granule);
-        }
-        while self.current.is_none() {
-            let horizon = self.horizon_ns();
-            match self.waiting.pop_first() {
-                Some((key, granule)) if horizon.is_none_or(|ns| key.time_ns < ns) => {
-                    self.load(key, granule)?;
-                    continue;
-                }
-                Some((key, granule)) => _ = self.waiting.insert(key, granule),
-                None => {}
+        let found = loop {
+            match self.next_found() {
+                Some(found) if found.matches => break found,
+                Some(found) => self.losses.add(found.interface, found.dropped),
+                None if self.bound_ns.is_none() => return Ok(None),
+                None if !watch(self.course()) => return Ok(None),
+                None => self.advance()?,
             }
-            if !watch(self.course()) {
-                return Ok(None);
-            }
-            match self.scan()? {
-                Scanned::Matches(granule) => self.keep(granule),
-                Scanned::All if self.waiting.is_empty() => return Ok(None),
-                Scanned::All | Scanned::Nothing => {}
-            }
-        }
-        let Some(granule) = &mut self.current else { return Ok(None) };
-        Ok(granule.take().map(|found| {
-            let link = self.snapshot.interfaces[found.interface as usize].link;
-            granule.packet(&found, link)
-        }))
+        };
+        let dropped = found.dropped + self.losses.take(found.interface);
+        let Some(piece) = &self.current else { return Ok(None) };
+        let link = self.asked.snapshot.interfaces[found.interface as usize].link;
+        Ok(Some(Packet { dropped, ..piece.packet(&found, link) }))
     }
 
-    /// Packets from before this are all known; `None` where all are.
-    fn horizon_ns(&self) -> Option<i64> {
-        self.earliest_ns.get(self.segment).copied()
-    }
-
-    /// Whether the current granule also has the next packet.
-    fn stays(&mut self) -> bool {
-        let Some(key) = self.current.as_ref().and_then(Granule::key) else { return false };
-        let first = self.waiting.first_key_value();
-        let stays = self.horizon_ns().is_none_or(|ns| key.time_ns < ns)
-            && first.is_none_or(|(other, _)| key < *other);
-        if stays {
+    /// What is next in time order of all that was found, if nothing before it can be found any more.
+    fn next_found(&mut self) -> Option<Found> {
+        let key = self.lead()?;
+        if self.bound_ns.is_some_and(|ns| ns <= key.time_ns) {
+            return None;
+        }
+        let found = *self.current.as_ref()?.peek()?;
+        if found.matches {
+            let ambiguous = self.losses.come_to(key.time_ns, found.interface);
+            if !ambiguous.is_empty() {
+                self.sources.extend(ambiguous.iter().map(Loss::open));
+                self.find_bound();
+                return None;
+            }
+            if self.last.is_some_and(|last| key < last) {
+                self.note(Note::Late(self.segment_name(key.segment)));
+            }
             self.last = Some(key);
         }
-        stays
+        self.current.as_mut()?.take()
     }
 
-    /// A granule's next packet is another one than before.
-    fn put_back(&mut self, granule: Granule) {
-        self.held_bytes -= granule.bytes();
-        if granule.key().is_some() {
-            self.keep(granule);
+    /// Makes the piece with what is next the current one.
+    fn lead(&mut self) -> Option<Key> {
+        let key = self.current.as_ref().and_then(Piece::key);
+        let other = self.waiting.first_key_value().map(|(key, _)| *key);
+        if key.is_some_and(|key| other.is_none_or(|other| key < other)) {
+            return key;
         }
+        let next = self.waiting.pop_first().map(|(_, piece)| piece);
+        if let Some(piece) = std::mem::replace(&mut self.current, next) {
+            self.held_bytes -= piece.bytes();
+            self.keep(piece);
+        }
+        other
     }
 
-    /// Makes a granule wait for its time, in memory if there is room.
-    fn keep(&mut self, granule: Granule) {
-        let Some(key) = granule.key() else { return };
-        self.held_bytes += granule.bytes();
-        self.waiting.insert(key, granule);
-        self.held.insert(key);
+    /// Makes a piece wait for its time, in memory if there is room.
+    fn keep(&mut self, piece: Piece) {
+        let Some(key) = piece.key() else { return };
+        self.held_bytes += piece.bytes();
+        self.waiting.insert(key, piece);
         while self.held_bytes > MEMORY {
-            let Some(last) = self.held.pop_last() else { break };
-            if let Some(granule) = self.waiting.get_mut(&last) {
-                self.held_bytes -= granule.bytes();
-                granule.forget();
+            let Some((last, piece)) = self.waiting.pop_last() else { break };
+            self.held_bytes -= piece.bytes();
+            self.sources.extend([piece.forget(last)]);
+            self.find_bound();
+        }
+    }
+
+    /// Takes in what the source with the lowest bound gives.
+    fn advance(&mut self) -> Result<(), Error> {
+        let first = self.ahead.first_key_value().map(|(rank, _)| *rank);
+        let source = self.sources.first_entry().filter(|e| first.is_none_or(|f| *e.key() < f));
+        let needed = source.map(OccupiedEntry::remove_entry);
+        self.look_ahead();
+        match (needed, first) {
+            // Nobody is there sooner than who needs it.
+            (Some((rank, source)), _) => {
+                let outcome = self.crew.look(rank, source);
+                self.take_in(rank, outcome)
+            }
+            (None, Some(rank)) => {
+                while self.ahead.get(&rank).is_some_and(|ahead| ahead.outcome.is_none()) {
+                    self.wait();
+                }
+                self.admit(rank)
+            }
+            (None, None) => Ok(()),
+        }
+    }
+
+    /// Has the crew look at what will be needed next, if there is room.
+    fn look_ahead(&mut self) {
+        let mut room = AHEAD.saturating_sub(self.ahead.values().map(|a| a.bytes).sum());
+        while let Some((_, source)) = self.sources.first_key_value() {
+            let bytes = source.bytes(self.asked.piece_bytes);
+            let has_room = match source {
+                // While there are packets to give, segments are left alone: they may be long.
+                Source::Segment => {
+                    let found_none = self.waiting.is_empty() && self.current.is_none();
+                    found_none && self.ahead.len() < self.crew.size()
+                }
+                _ => bytes <= room,
+            };
+            if !has_room {
+                break;
+            }
+            room -= bytes;
+            if let Some(work) = self.sources.pop_first() {
+                self.submit(work);
             }
         }
     }
 
-    /// Makes a granule the current one, unless its segment is gone.
-    fn load(&mut self, key: Key, mut granule: Granule) -> Result<(), Error> {
-        if !self.held.remove(&key) {
-            match self.read_again(key, &mut granule) {
-                Ok(()) => {}
-                Err(e) if e.kind() == io::ErrorKind::NotFound => {
-                    let name = self.snapshot.segments[key.segment].name.to_string();
-                    self.note(Note::Deleted(name));
-                    return Ok(());
-                }
-                Err(e) => return Err(Error::new(self.snapshot.path(key.segment), e)),
-            }
-            self.held_bytes += granule.bytes();
+    fn submit(&mut self, (rank, source): Work) {
+        let bytes = source.bytes(self.asked.piece_bytes);
+        self.ahead.insert(rank, Ahead { bytes, outcome: None });
+        self.crew.submit((rank, source));
+    }
+
+    /// Until something that was submitted is done.
+    fn wait(&mut self) {
+        let (rank, outcome) = self.crew.wait();
+        if let Some(ahead) = self.ahead.get_mut(&rank) {
+            ahead.outcome = Some(outcome);
         }
-        if self.last.is_some_and(|last| key < last) {
-            self.note(Note::Late(self.snapshot.segments[key.segment].name.to_string()));
+    }
+
+    /// Takes in what was looked at ahead.
+    fn admit(&mut self, rank: Rank) -> Result<(), Error> {
+        match self.ahead.remove(&rank).and_then(|ahead| ahead.outcome) {
+            Some(outcome) => self.take_in(rank, outcome),
+            None => Ok(()),
         }
-        self.last = Some(key);
-        self.current = Some(granule);
+    }
+
+    /// Takes in what a source gave.
+    fn take_in(&mut self, rank: Rank, outcome: io::Result<Outcome>) -> Result<(), Error> {
+        let outcome = outcome.map_err(|e| Error::new(self.snapshot().path(rank.segment), e))?;
+        self.course.add(outcome.course);
+        self.told += outcome.told;
+        self.sources.extend(outcome.sources);
+        self.losses.expect(outcome.losses);
+        outcome.notes.into_iter().for_each(|note| self.note(note));
+        self.find_bound();
+        if let Some(piece) = outcome.piece {
+            self.keep(piece);
+        }
         Ok(())
     }
 
-    fn read_again(&mut self, key: Key, granule: &mut Granule) -> io::Result<()> {
-        if !self.files.iter().any(|(segment, _)| *segment == key.segment) {
-            let name = &self.snapshot.segments[key.segment].name;
-            let file = open_segment(&self.snapshot.dir, name)?;
-            self.files.truncate(OPEN_FILES - 1);
-            self.files.push_front((key.segment, file));
-        }
-        let Some((_, file)) = self.files.iter().find(|(segment, _)| *segment == key.segment) else {
-            return Err(io::ErrorKind::NotFound.into());
-        };
-        let segment = &self.snapshot.segments[key.segment];
-        let mut untold: BTreeMap<u32, u64> = granule.untold.iter().copied().collect();
-        let mut collector = Collector::new(&self.snapshot, segment, self.span, &mut untold);
-        let (begin, end) = (granule.begin, granule.begin + u64::from(granule.len));
-        let mut at = begin;
-        while at < end {
-            let want = (end - at) as usize;
-            let part = self.blocks.read(file, segment, at, end, want, |at, record| {
-                collector.take(at, record, &self.matcher)
-            })?;
-            if part.bytes == 0 {
-                break;
-            }
-            at += part.bytes;
-        }
-        let packets = collector.finish();
-        granule.fill(packets, key);
-        // The file's contents are what they were, or it is as good as gone.
-        if granule.key() == Some(key) { Ok(()) } else { Err(io::ErrorKind::NotFound.into()) }
+    fn find_bound(&mut self) {
+        let source = self.sources.first_key_value().map(|(rank, _)| rank.bound_ns);
+        let ahead = self.ahead.first_key_value().map(|(rank, _)| rank.bound_ns);
+        self.bound_ns = source.into_iter().chain(ahead).min();
     }
 
     fn note(&mut self, note: Note) {
@@ -404,78 +517,7 @@ impl<M: Matcher> Query<M> {
         }
     }
 
-    /// Looks through the next piece of the segments.
-    fn scan(&mut self) -> Result<Scanned, Error> {
-        let Some(segment) = self.snapshot.segments.get(self.segment) else {
-            return Ok(Scanned::All);
-        };
-        let (file, begin) = match self.scanning.take() {
-            Some(scanning) => scanning,
-            None => match open_segment(&self.snapshot.dir, &segment.name) {
-                Ok(file) => {
-                    read_ahead(&file);
-                    (file, segment.begin)
-                }
-                Err(e) if e.kind() == io::ErrorKind::NotFound => {
-                    let name = segment.name.to_string();
-                    self.course.bytes += segment.end - segment.begin;
-                    self.segment += 1;
-                    self.note(Note::Deleted(name));
-                    return Ok(Scanned::Nothing);
-                }
-                Err(e) => return Err(Error::new(self.snapshot.path(self.segment), e)),
-            },
-        };
-        let before: Vec<(u32, u64)> = self.untold.iter().map(|(i, n)| (*i, *n)).collect();
-        let mut collector = Collector::new(&self.snapshot, segment, self.span, &mut self.untold);
-        let told = &mut self.told;
-        let read = self.blocks.read(
-            &file,
-            segment,
-            begin,
-            segment.end,
-            self.granule_bytes,
-            |at, record| {
-                if let Record::Statistics(s) = &record {
-                    *told += s.dropped.unwrap_or(0);
-                }
-                collector.take(at, record, &self.matcher)
-            },
-        );
-        let part = read.map_err(|e| Error::new(self.snapshot.path(self.segment), e))?;
-        self.announced += collector.dropped;
-        let packets = collector.finish();
-        self.course.matches += packets.len() as u64;
-        let granule = Granule::new(self.segment, begin, part.bytes as u32, before, packets);
-        self.course.bytes += part.bytes;
-        let note = ended(segment, begin + part.bytes, &part.stop);
-        match part.stop {
-            Stop::More => self.scanning = Some((file, begin + part.bytes)),
-            Stop::End | Stop::Cut | Stop::Damaged(_) => {
-                self.course.bytes += segment.end - (begin + part.bytes);
-                self.segment += 1;
-            }
-        }
-        self.notes.extend(note);
-        Ok(granule.map_or(Scanned::Nothing, Scanned::Matches))
+    fn segment_name(&self, segment: usize) -> String {
+        self.asked.snapshot.segments[segment].name.to_string()
     }
-}
-
-/// What a look at the next piece of the segments found.
-enum Scanned {
-    Matches(Granule),
-    Nothing,
-    /// There is no piece any more.
-    All,
-}
-
-/// What is to be told of how a segment ended at `at`. One that is being written may be cut anywhere.
-fn ended(segment: &Segment, at: u64, stop: &Stop) -> Option<Note> {
-    let what = match stop {
-        Stop::More | Stop::End => return None,
-        Stop::Cut if segment.name.live => return None,
-        Stop::Cut => "it is cut short".to_owned(),
-        Stop::Damaged(what) => (*what).to_owned(),
-    };
-    Some(Note::Damaged { segment: segment.name.to_string(), at, what })
 }

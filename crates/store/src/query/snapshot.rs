@@ -8,20 +8,16 @@ use std::sync::Arc;
 
 use rustix::fs::{Mode, OFlags};
 use tapdeck_packet::link::LinkType;
-use tapdeck_packet::pcapng::{Error as BlockError, MIN_FILL, Reader, Record};
 
-use super::blocks::{forget_pages, read_at};
-use super::{Error, Note, SLACK_NS, Span};
+use super::ends::{Ends, Seen, look_at_all};
+use super::{Error, Note, Span};
 use crate::SegmentName;
 use crate::store::LOCK;
 
-/// What is read of a segment's beginning or end at first, and at most.
-const FIRST: usize = 16 << 10;
-const MOST: usize = 16 << 20;
-const APPLICATION: &str = "tapdeck ";
-const NANOSECONDS: u8 = 9;
 /// How often a directory is listed until two lists agree.
 const LISTS: usize = 100;
+/// Segments whose ends are in memory at a time.
+const AT_ONCE: usize = 256;
 
 /// An interface of a store: a ring of a network interface, as one recording or several described it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -33,17 +29,17 @@ pub struct Described {
 }
 
 /// How a segment begins.
-pub(super) struct Head {
+pub(crate) struct Head {
     /// The section header block.
     pub section: Vec<u8>,
     /// For each interface id, the index into [`Snapshot::interfaces`].
     pub interfaces: Vec<u32>,
 }
 
-pub(super) struct Segment {
+pub(crate) struct Segment {
     pub name: SegmentName,
     pub head: Arc<Head>,
-    /// Where the blocks behind the interface descriptions begin.
+    /// Where the blocks behind the interface descriptions, and the fill behind those, begin.
     pub begin: u64,
     /// The file's length when it was looked at.
     pub end: u64,
@@ -54,10 +50,12 @@ pub(super) struct Segment {
 /// The segments of a store that a span of time reaches into. Those that come later are not in it,
 /// nor is what is written after it was made.
 pub struct Snapshot {
-    pub(super) dir: PathBuf,
-    pub(super) segments: Vec<Segment>,
-    pub(super) notes: Vec<Note>,
-    pub(super) interfaces: Vec<Described>,
+    pub(crate) dir: PathBuf,
+    pub(crate) segments: Vec<Segment>,
+    pub(crate) notes: Vec<Note>,
+    pub(crate) interfaces: Vec<Described>,
+    /// Read of indexes.
+    pub(crate) index_bytes: u64,
     skipped: usize,
 }
 
@@ -71,22 +69,14 @@ impl Snapshot {
             segments: Vec::new(),
             notes: Vec::new(),
             interfaces: Vec::new(),
+            index_bytes: 0,
             skipped: 0,
         };
-        let mut buffer = Vec::new();
         let mut ours = 0;
-        for name in names {
-            let path = name.path(dir);
-            let file = match open_segment(dir, &name) {
-                Ok(file) => file,
-                Err(e) if e.kind() == io::ErrorKind::NotFound => {
-                    snapshot.notes.push(Note::Deleted(name.to_string()));
-                    ours += 1;
-                    continue;
-                }
-                Err(e) => return Err(Error::new(path, e)),
-            };
-            ours += usize::from(snapshot.add(&file, name, span, &mut buffer)?);
+        for names in names.chunks(AT_ONCE) {
+            for (name, seen) in names.iter().zip(look_at_all(dir, names, span)) {
+                ours += usize::from(snapshot.add(name, seen?, span)?);
+            }
         }
         if ours == 0 && !recorded {
             return Err(Error::NotAStore(dir.to_owned()));
@@ -104,34 +94,25 @@ impl Snapshot {
         (self.segments.len(), self.skipped)
     }
 
-    pub(super) fn path(&self, segment: usize) -> PathBuf {
+    pub(crate) fn path(&self, segment: usize) -> PathBuf {
         self.segments[segment].name.path(&self.dir)
     }
 
     /// Takes in a segment; false if it is none of tapdeck's.
-    fn add(
-        &mut self,
-        file: &File,
-        name: SegmentName,
-        span: Span,
-        buffer: &mut Vec<u8>,
-    ) -> Result<bool, Error> {
-        let fail = |e| Error::new(name.path(&self.dir), e);
-        let about = file.metadata().map_err(fail)?;
-        let end = about.len();
-        let Some(begun) = begin(file, end, buffer).map_err(fail)? else { return Ok(false) };
+    fn add(&mut self, name: &SegmentName, seen: Seen, span: Span) -> Result<bool, Error> {
+        let Ends { begun, end, earliest_ns, latest_ns, index_bytes } = match seen {
+            Seen::Segment(ends) => ends,
+            Seen::Foreign => return Ok(false),
+            Seen::Gone => {
+                self.notes.push(Note::Deleted(name.to_string()));
+                return Ok(true);
+            }
+        };
+        self.index_bytes += index_bytes;
         if begun.swapped {
             return Err(Error::ByteOrder(name.path(&self.dir)));
         }
-        let began_ns = name.began_s.saturating_mul(1_000_000_000);
-        let first_ns = begun.first_ns.unwrap_or(began_ns);
-        let earliest_ns = began_ns.min(first_ns).saturating_sub(SLACK_NS);
-        // One that is being written has no end yet.
-        let over = !name.live && earliest_ns < span.after_ns && {
-            let latest = latest_ns(file, end, &begun.section, buffer).map_err(fail)?;
-            latest.is_some_and(|ns| ns.saturating_add(SLACK_NS) < span.after_ns)
-        };
-        if over || earliest_ns >= span.before_ns {
+        if latest_ns.is_some_and(|ns| ns < span.after_ns) || earliest_ns >= span.before_ns {
             self.skipped += 1;
             return Ok(true);
         }
@@ -154,6 +135,7 @@ impl Snapshot {
             }
             _ => Arc::new(head),
         };
+        let name = name.clone();
         self.segments.push(Segment { name, head, begin: begun.end, end, earliest_ns });
         Ok(true)
     }
@@ -202,9 +184,9 @@ fn list(dir: &Path) -> io::Result<(Vec<SegmentName>, bool)> {
 }
 
 /// A segment that was live when it was listed may have been closed meanwhile.
-pub(super) fn open_segment(dir: &Path, name: &SegmentName) -> io::Result<File> {
+pub(crate) fn open_segment(dir: &Path, name: &SegmentName, how: OFlags) -> io::Result<File> {
     let open = |name: &SegmentName| {
-        let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW | how;
         rustix::fs::open(name.path(dir), flags, Mode::empty())
             .map(File::from)
             .map_err(io::Error::from)
@@ -212,124 +194,5 @@ pub(super) fn open_segment(dir: &Path, name: &SegmentName) -> io::Result<File> {
     match open(name) {
         Err(e) if e.kind() == io::ErrorKind::NotFound && name.live => open(&name.closed()),
         result => result,
-    }
-}
-
-/// What stands at a segment's beginning.
-struct Begun {
-    section: Vec<u8>,
-    swapped: bool,
-    interfaces: Vec<Described>,
-    /// Behind the descriptions.
-    end: u64,
-    /// Of the first packet.
-    first_ns: Option<i64>,
-    damaged: Option<(u64, &'static str)>,
-}
-
-/// `None` where it is not ours.
-fn begin(file: &File, len: u64, buffer: &mut Vec<u8>) -> io::Result<Option<Begun>> {
-    let mut want = FIRST;
-    loop {
-        buffer.resize((want as u64).min(len) as usize, 0);
-        let have = read_at(file, buffer, 0)?;
-        buffer.truncate(have);
-        forget_pages(file, 0, have as u64);
-        let (begun, short) = parse_begin(buffer);
-        if !short || have < want || want >= MOST {
-            return Ok(begun);
-        }
-        want *= 4;
-    }
-}
-
-/// The second: whether more could be told from more bytes.
-fn parse_begin(bytes: &[u8]) -> (Option<Begun>, bool) {
-    let mut reader = Reader::new(bytes);
-    let section = match reader.next() {
-        Some(Ok(Record::Section(section))) => section,
-        Some(Err(BlockError::CutShort { .. })) => return (None, true),
-        _ => return (None, false),
-    };
-    if !section.application.is_some_and(|a| a.starts_with(APPLICATION)) {
-        return (None, false);
-    }
-    let mut at = reader.offset() as usize;
-    let magic = tapdeck_packet::pcapng::BYTE_ORDER_MAGIC.to_ne_bytes();
-    let mut begun = Begun {
-        section: bytes[..at].to_vec(),
-        swapped: bytes[8..12] != magic,
-        interfaces: Vec::new(),
-        end: at as u64,
-        first_ns: None,
-        damaged: None,
-    };
-    while let Some(record) = reader.next() {
-        match record {
-            Ok(Record::Interface(interface)) => {
-                if interface.resolution != NANOSECONDS || interface.offset_s != 0 {
-                    begun.damaged =
-                        Some((at as u64, "an interface whose times are not nanoseconds"));
-                }
-                let block = bytes[at..reader.offset() as usize].to_vec();
-                let name = interface.name.unwrap_or_default();
-                begun.interfaces.push(Described { block, name, link: interface.link });
-                begun.end = reader.offset();
-            }
-            Ok(Record::Packet(packet)) => {
-                begun.first_ns = i64::try_from(packet.timestamp).ok();
-                return (Some(begun), false);
-            }
-            Ok(_) => {}
-            Err(e) => return (Some(begun), matches!(e, BlockError::CutShort { .. })),
-        }
-        at = reader.offset() as usize;
-    }
-    (Some(begun), true)
-}
-
-/// The latest time that stands at a segment's end: when it was closed, or of its last packet. `None`
-/// where none is found there.
-fn latest_ns(
-    file: &File,
-    len: u64,
-    section: &[u8],
-    buffer: &mut Vec<u8>,
-) -> io::Result<Option<i64>> {
-    let mut want = FIRST as u64;
-    loop {
-        let begin = len.saturating_sub(want);
-        buffer.resize((len - begin) as usize, 0);
-        let have = read_at(file, buffer, begin)?;
-        forget_pages(file, begin, begin + have as u64);
-        if have < buffer.len() {
-            return Ok(None);
-        }
-        match parse_end(buffer, section) {
-            None if begin > 0 && want < MOST as u64 => want *= 4,
-            latest => return Ok(latest),
-        }
-    }
-}
-
-/// Backwards by the lengths at the blocks' ends, until a packet.
-fn parse_end(bytes: &[u8], section: &[u8]) -> Option<i64> {
-    let mut end = bytes.len();
-    let mut latest: Option<i64> = None;
-    let mut one = Vec::new();
-    loop {
-        let word = bytes[end.checked_sub(4)?..end].first_chunk()?;
-        let total = u32::from_ne_bytes(*word) as usize;
-        let at = end.checked_sub(total).filter(|_| total >= MIN_FILL)?;
-        one.clear();
-        one.extend_from_slice(section);
-        one.extend_from_slice(&bytes[at..end]);
-        match Reader::new(&one).nth(1)?.ok()? {
-            Record::Packet(p) => return latest.max(i64::try_from(p.timestamp).ok()),
-            Record::Statistics(s) => latest = latest.max(i64::try_from(s.timestamp).ok()),
-            Record::Other(_) => {}
-            Record::Section(_) | Record::Interface(_) => return None,
-        }
-        end = at;
     }
 }

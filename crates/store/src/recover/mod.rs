@@ -8,8 +8,10 @@
 //! gets its final name. The steps are in such an order that a recovery which is itself cut short
 //! is finished by the next one, and a sound store is not changed.
 //!
-//! There are no checksums yet: a packet whose inner sectors are missing, while both its ends are
-//! there, counts as whole.
+//! A packet whose inner sectors are missing, while both its ends are there, counts as whole; only the checksums of an index that was
+//! made before tell, and `verify` looks at those.
+//!
+//! A segment without a complete index then gets one. What the log of its index has is kept.
 
 mod mend;
 mod resync;
@@ -20,6 +22,7 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
+use crate::index::{self, Index};
 use crate::io::Io;
 use crate::store::Error;
 use crate::{SegmentName, Store, segment};
@@ -69,12 +72,24 @@ pub enum Action {
     Fail(Fault),
 }
 
+/// What is done with a segment's index, or would be.
+#[derive(Debug)]
+pub enum IndexAction {
+    /// It is as it should be, or was not looked at.
+    None,
+    /// It was made, of what its log had and the segment.
+    Make,
+    /// The segment can be queried without.
+    Fail(io::Error),
+}
+
 /// What was found of one segment.
 #[derive(Debug)]
 pub struct Finding {
     /// The file's name as it was found.
     pub name: SegmentName,
     pub action: Action,
+    pub index: IndexAction,
     /// Packets that could be read before, up to the first damage.
     pub packets_before: u64,
     /// Packets that can be read now.
@@ -85,76 +100,136 @@ pub struct Finding {
     pub bytes_cut: u64,
 }
 
+/// What is looked at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Scope {
+    pub closed: Closed,
+    /// Whether segments without a complete index get one.
+    pub index: bool,
+}
+
 impl Store {
     /// Mends what a crash left. `each` hears of every segment that was looked at, oldest first, as soon
     /// as it is done; one that cannot be mended does not keep the others from it.
     pub fn recover<I: Io>(
         &mut self,
         io: &I,
-        closed: Closed,
+        scope: Scope,
         each: impl FnMut(&Finding),
     ) -> Result<(), Error> {
         let dir = self.dir().to_owned();
-        let mend = |name: &SegmentName, survey: Option<&Survey>| match survey {
-            Some(survey) => mend::close(io, &dir, name, survey),
-            None => mend::set_aside(io, &dir, name),
-        };
-        let done = look(&dir, closed, mend, each).and_then(|()| self.look_again());
+        let hand = Mend { io, dir: &dir };
+        let done = look(&dir, scope, &hand, each).and_then(|()| self.look_again());
         done.map_err(|source| Error::Io { dir, source })
     }
 
     /// Says what [`Store::recover`] would do, and changes nothing. Fails where a recorder is at work.
-    pub fn examine(dir: &Path, closed: Closed, each: impl FnMut(&Finding)) -> Result<(), Error> {
+    pub fn examine(dir: &Path, scope: Scope, each: impl FnMut(&Finding)) -> Result<(), Error> {
         Self::check_free(dir)?;
-        let mend = |name: &SegmentName, survey: Option<&Survey>| match survey {
-            Some(_) => mend::check_names(dir, name),
-            None => mend::check_name(dir, &mend::aside(name)),
-        };
-        look(dir, closed, mend, each).map_err(|source| Error::Io { dir: dir.to_owned(), source })
+        look(dir, scope, &Examine { dir }, each)
+            .map_err(|source| Error::Io { dir: dir.to_owned(), source })
     }
 }
 
-/// Looks at the segments of a directory. `mend` does what one needs: with a survey to close it,
-/// without to set it aside.
+/// Who does what a segment needs.
+trait Hand {
+    fn close(&self, name: &SegmentName, survey: &Survey) -> Result<(), Fault>;
+    fn set_aside(&self, name: &SegmentName) -> Result<(), Fault>;
+    /// Makes the index of a closed segment; `afresh` where its bytes were changed.
+    fn index(&self, name: &SegmentName, afresh: bool) -> io::Result<()>;
+}
+
+struct Mend<'a, I> {
+    io: &'a I,
+    dir: &'a Path,
+}
+
+impl<I: Io> Hand for Mend<'_, I> {
+    fn close(&self, name: &SegmentName, survey: &Survey) -> Result<(), Fault> {
+        mend::close(self.io, self.dir, name, survey)
+    }
+
+    fn set_aside(&self, name: &SegmentName) -> Result<(), Fault> {
+        mend::set_aside(self.io, self.dir, name)
+    }
+
+    fn index(&self, name: &SegmentName, afresh: bool) -> io::Result<()> {
+        index::complete(self.io, self.dir, name, afresh).map(|_| ())
+    }
+}
+
+struct Examine<'a> {
+    dir: &'a Path,
+}
+
+impl Hand for Examine<'_> {
+    fn close(&self, name: &SegmentName, _: &Survey) -> Result<(), Fault> {
+        mend::check_names(self.dir, name)
+    }
+
+    fn set_aside(&self, name: &SegmentName) -> Result<(), Fault> {
+        mend::check_name(self.dir, &mend::aside(name))
+    }
+
+    fn index(&self, _: &SegmentName, _: bool) -> io::Result<()> {
+        Ok(())
+    }
+}
+
 fn look(
     dir: &Path,
-    closed: Closed,
-    mend: impl Fn(&SegmentName, Option<&Survey>) -> Result<(), Fault>,
+    scope: Scope,
+    hand: &impl Hand,
     mut each: impl FnMut(&Finding),
 ) -> io::Result<()> {
     for name in names(dir)? {
-        let wanted = name.live
-            || match closed {
+        let is_closed = !name.live;
+        let read = name.live
+            || match scope.closed {
                 Closed::None => false,
                 Closed::Unended => segment::packets_told(&name.path(dir)).is_none(),
                 Closed::All => true,
             };
-        if !wanted {
-            continue;
-        }
+        // Of closed segments only those that were asked for.
+        let index = scope.index && !(is_closed && scope.closed == Closed::None);
         let mut finding = Finding::new(name);
-        match finding.look(dir, &mend) {
-            Ok(Some(action)) => finding.action = action,
-            Ok(None) => continue,
-            Err(fault) => finding.action = Action::Fail(fault),
+        if read {
+            match finding.look(dir, hand) {
+                Ok(Some(action)) => finding.action = action,
+                Ok(None) => continue,
+                Err(fault) => finding.action = Action::Fail(fault),
+            }
         }
-        each(&finding);
+        let can_be_indexed = match finding.action {
+            Action::None => is_closed && (read || segment::is_ours(&finding.name.path(dir))),
+            Action::Close => true,
+            Action::SetAside | Action::Fail(_) => false,
+        };
+        if index && can_be_indexed {
+            finding.look_at_index(dir, scope.closed == Closed::All, hand);
+        }
+        if read || !matches!(finding.index, IndexAction::None) {
+            each(&finding);
+        }
     }
     Ok(())
 }
 
 impl Finding {
     fn new(name: SegmentName) -> Self {
-        let action = Action::None;
-        Self { name, action, packets_before: 0, packets: 0, bytes_replaced: 0, bytes_cut: 0 }
+        Self {
+            name,
+            action: Action::None,
+            index: IndexAction::None,
+            packets_before: 0,
+            packets: 0,
+            bytes_replaced: 0,
+            bytes_cut: 0,
+        }
     }
 
     /// Takes in how a segment is and has done what it needs; `None` where it is nobody's business.
-    fn look(
-        &mut self,
-        dir: &Path,
-        mend: impl Fn(&SegmentName, Option<&Survey>) -> Result<(), Fault>,
-    ) -> Result<Option<Action>, Fault> {
+    fn look(&mut self, dir: &Path, hand: &impl Hand) -> Result<Option<Action>, Fault> {
         let file = fs::File::open(self.name.path(dir))?;
         match Head::read(&file)? {
             Head::Strangers => return Ok(None),
@@ -163,7 +238,7 @@ impl Finding {
             Head::OtherByteOrder => return Err(Fault::ByteOrder),
             Head::Damaged if survey::holds_packets(&file)? => return Err(Fault::Head),
             Head::Damaged => {
-                mend(&self.name, None)?;
+                hand.set_aside(&self.name)?;
                 return Ok(Some(Action::SetAside));
             }
             Head::Ours => {}
@@ -176,13 +251,34 @@ impl Finding {
         if !self.name.live && survey.is_sound() {
             return Ok(Some(Action::None));
         }
-        mend(&self.name, Some(&survey))?;
+        hand.close(&self.name, &survey)?;
         Ok(Some(Action::Close))
+    }
+
+    /// Has the index of a segment made that has none, or none that can be used. With `thorough` all of it is read.
+    fn look_at_index(&mut self, dir: &Path, thorough: bool, hand: &impl Hand) {
+        let name = self.name.closed();
+        let changed = self.bytes_replaced > 0 || self.bytes_cut > 0;
+        let is_complete = || -> io::Result<bool> {
+            let len = fs::metadata(name.path(dir))?.len();
+            let Some(mut index) = Index::open(dir, &name, len)? else { return Ok(false) };
+            if thorough {
+                index.read_all()?;
+            }
+            Ok(index.summary().complete)
+        };
+        if !changed && is_complete().unwrap_or(false) {
+            return;
+        }
+        self.index = match hand.index(&name, self.bytes_replaced > 0) {
+            Ok(()) => IndexAction::Make,
+            Err(e) => IndexAction::Fail(e),
+        };
     }
 }
 
 /// All files with a segment's name, oldest first, whatever is in them.
-fn names(dir: &Path) -> io::Result<Vec<SegmentName>> {
+pub(crate) fn names(dir: &Path) -> io::Result<Vec<SegmentName>> {
     let mut names = Vec::new();
     for entry in fs::read_dir(dir)? {
         let entry = entry?;

@@ -3,6 +3,8 @@
 //! It lies over the real one, so that what it lets through can be read back. Room on it is
 //! counted here: a disk is full when the test's budget is used up. Whatever is done that must never be is
 //! noted, and told by [`Faulty::violations`].
+//!
+//! Writes of segments and of index files are counted apart, for different threads do them.
 
 use std::collections::HashMap;
 use std::io::{Error, IoSlice, Result};
@@ -10,6 +12,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 
 use rustix::io::Errno;
+use tapdeck_store::SegmentName;
 use tapdeck_store::io::{Disk, File, Io, PAGE, Space};
 
 use super::Rng;
@@ -30,6 +33,8 @@ pub struct Odds {
     pub rename: u32,
     pub sync: u32,
     pub sync_dir: u32,
+    /// As `write`, of an index.
+    pub index_write: u32,
 }
 
 /// What is known of a file.
@@ -47,6 +52,44 @@ struct Known {
     removed: bool,
     /// It was there before, so that what stands in it may be written over.
     mended: bool,
+    kind: Kind,
+}
+
+/// What is written, by its name.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Kind {
+    #[default]
+    Segment,
+    IndexLog,
+    /// An index that is not there yet: written in any order.
+    IndexDraft,
+}
+
+impl Kind {
+    fn of(path: &Path) -> Self {
+        let name = path.to_str().unwrap_or_default();
+        if name.ends_with(".index.new") {
+            Self::IndexDraft
+        } else if name.ends_with(".index.live") {
+            Self::IndexLog
+        } else {
+            Self::Segment
+        }
+    }
+
+    fn is_index(self) -> bool {
+        self != Self::Segment
+    }
+}
+
+/// What a test planned for writes of one kind.
+#[derive(Default)]
+struct Plan {
+    fail: Option<(u64, Errno)>,
+    writes: u64,
+    /// Writes from this one on wait.
+    gate: Option<u64>,
+    waiting: bool,
 }
 
 struct State {
@@ -57,11 +100,8 @@ struct State {
     /// Bytes that the disk has; `None` for as many as one likes.
     budget: Option<u64>,
     space: Option<Space>,
-    fail_write: Option<(u64, Errno)>,
-    writes: u64,
-    /// Writes from this one on wait.
-    gate: Option<u64>,
-    waiting: bool,
+    segments: Plan,
+    indexes: Plan,
     violations: Vec<String>,
     removed: Vec<String>,
     usage_max: u64,
@@ -93,6 +133,10 @@ impl State {
         self.rng.per_mille(odds)
     }
 
+    fn plan(&mut self, is_index: bool) -> &mut Plan {
+        if is_index { &mut self.indexes } else { &mut self.segments }
+    }
+
     fn used(&self) -> u64 {
         self.files.iter().filter(|f| !f.removed).map(|f| f.takes).sum()
     }
@@ -118,7 +162,7 @@ impl State {
             self.violation(id, "a write that direct I/O cannot do");
         }
         let file = &self.files[id];
-        let closed = file.path.extension().is_some_and(|e| e == "pcapng");
+        let closed = file.path.extension().is_some_and(|e| e == "pcapng" || e == "index");
         let (written, torn, broken, mended) = (file.written, file.torn, file.broken, file.mended);
         if closed {
             self.violation(id, "written after it was closed");
@@ -126,7 +170,7 @@ impl State {
         if broken {
             self.violation(id, "written after an I/O error");
         }
-        if mended {
+        if mended || self.files[id].kind == Kind::IndexDraft {
             return;
         }
         if torn {
@@ -159,10 +203,8 @@ impl Faulty {
             by_path: HashMap::new(),
             budget: None,
             space: None,
-            fail_write: None,
-            writes: 0,
-            gate: None,
-            waiting: false,
+            segments: Plan::default(),
+            indexes: Plan::default(),
             violations: Vec::new(),
             removed: Vec::new(),
             usage_max: 0,
@@ -194,28 +236,48 @@ impl Faulty {
 
     /// The write of this number, from 1, fails.
     pub fn fail_write(&self, number: u64, with: Errno) {
-        self.lock().fail_write = Some((number, with));
+        self.lock().segments.fail = Some((number, with));
     }
 
     /// The write of this number, from 1, does not come back before [`Faulty::open_gate`].
     pub fn shut_gate(&self, number: u64) {
-        self.lock().gate = Some(number);
+        self.lock().segments.gate = Some(number);
+    }
+
+    /// As [`Faulty::fail_write`], of index files.
+    pub fn fail_index_write(&self, number: u64, with: Errno) {
+        self.lock().indexes.fail = Some((number, with));
+    }
+
+    /// Writes of index files do not come back before [`Faulty::open_index_gate`].
+    pub fn shut_index_gate(&self) {
+        self.lock().indexes.gate = Some(0);
+    }
+
+    pub fn open_index_gate(&self) {
+        let mut state = self.lock();
+        state.indexes.gate = None;
+        self.state.1.notify_all();
+    }
+
+    pub fn index_is_waiting(&self) -> bool {
+        self.lock().indexes.waiting
     }
 
     pub fn is_waiting(&self) -> bool {
-        self.lock().waiting
+        self.lock().segments.waiting
     }
 
     /// Lets writes go on up to that of this number, or for ever.
     pub fn open_gate(&self, next: Option<u64>) {
         let mut state = self.lock();
-        state.gate = next;
-        state.waiting = false;
+        state.segments.gate = next;
+        state.segments.waiting = false;
         self.state.1.notify_all();
     }
 
     pub fn writes(&self) -> u64 {
-        self.lock().writes
+        self.lock().segments.writes
     }
 
     /// Bytes that files take or have set aside.
@@ -266,7 +328,7 @@ impl Io for Faulty {
         let inner = self.disk.create(path)?;
         let mut state = self.lock();
         let id = state.files.len();
-        state.files.push(Known { path: path.to_owned(), ..Known::default() });
+        state.files.push(Known { path: path.to_owned(), kind: Kind::of(path), ..Known::default() });
         state.by_path.insert(path.to_owned(), id);
         Ok(FaultyFile { inner, id, on: self.clone() })
     }
@@ -320,7 +382,7 @@ impl Io for Faulty {
             state.files[id].removed = true;
         }
         let name = path.file_name().unwrap().to_str().unwrap().to_owned();
-        if name != ".tapdeck-next" {
+        if SegmentName::parse(&name).is_some() {
             state.removed.push(name);
         }
         Ok(())
@@ -363,16 +425,20 @@ impl File for FaultyFile {
     fn write_at(&self, pieces: &[IoSlice<'_>], offset: u64) -> Result<usize> {
         let (mutex, changed) = &*self.on.state;
         let mut state = mutex.lock().unwrap();
-        state.writes += 1;
-        let number = state.writes;
-        while state.gate.is_some_and(|n| number >= n) {
-            state.waiting = true;
+        let is_index = state.files[self.id].kind.is_index();
+        let planned = state.plan(is_index);
+        planned.writes += 1;
+        let number = planned.writes;
+        while state.plan(is_index).gate.is_some_and(|n| number >= n) {
+            state.plan(is_index).waiting = true;
             state = changed.wait(state).unwrap();
         }
         state.check_write(self.id, pieces, offset);
         let total: usize = pieces.iter().map(|p| p.len()).sum();
-        let planned = state.fail_write.filter(|(n, _)| *n == number).map(|(_, e)| e);
-        if planned.is_some() || state.chance(|o| o.write) {
+        let planned = state.plan(is_index).fail.filter(|(n, _)| *n == number);
+        let planned = planned.map(|(_, e)| e);
+        let odds: fn(&Odds) -> u32 = if is_index { |o| o.index_write } else { |o| o.write };
+        if planned.is_some() || state.chance(odds) {
             let torn = state.chance(|o| o.torn).then(|| state.rng.below(total));
             let error = planned.unwrap_or(Errno::IO);
             state.files[self.id].torn = true;

@@ -19,10 +19,10 @@ use std::time::{Duration, Instant};
 
 use tapdeck_packet::link::LinkType;
 use tapdeck_packet::pcapng::{self, InterfaceDescription, Reader, Record};
-use tapdeck_packet::ring::{Block, Contents, Ring};
+use tapdeck_packet::ring::{Block, Contents, Hold, Holds, Ring};
 use tapdeck_store::io::{Io, PAGE};
 use tapdeck_store::{
-    Course, Deck, DeckConfig, Ending, Retention, SegmentName, Sink, Store, Totals, Writer,
+    Course, Deck, DeckConfig, Ending, Indexing, Retention, SegmentName, Sink, Store, Totals, Writer,
 };
 
 /// Sebastiano Vigna's splitmix64.
@@ -99,6 +99,9 @@ struct Shared {
     blocks: Vec<OnceLock<Filled>>,
     pushed: AtomicUsize,
     released: AtomicUsize,
+    holds: Mutex<Holds>,
+    /// Blocks that a producer could write again.
+    free: AtomicUsize,
     looks: AtomicUsize,
     lost: AtomicU64,
     epoch: AtomicU8,
@@ -123,9 +126,18 @@ impl Ring for FakeRing {
         Some(Block { bytes, contents: block.contents })
     }
 
+    fn hold(&self, ahead: u32) -> Option<Box<dyn Hold>> {
+        self.peek(ahead)?;
+        let shared = self.shared.clone();
+        let block = shared.holds.lock().unwrap().hold(ahead);
+        Some(Box::new(FakeHold { shared, block }))
+    }
+
     fn release(&mut self, blocks: u32) {
+        let mut holds = self.shared.holds.lock().unwrap();
         let released = self.shared.released.fetch_add(blocks as usize, SeqCst) + blocks as usize;
         assert!(released <= self.shared.pushed.load(SeqCst), "released before it was complete");
+        self.shared.free.store(holds.release(blocks) as usize, SeqCst);
     }
 
     fn unread(&self) -> u64 {
@@ -147,6 +159,28 @@ impl Ring for FakeRing {
     }
 }
 
+struct FakeHold {
+    shared: Arc<Shared>,
+    block: u64,
+}
+
+impl Hold for FakeHold {
+    fn bytes(&mut self) -> Option<&[u8]> {
+        let stays = self.shared.holds.lock().unwrap().read(self.block);
+        let block = self.shared.blocks[self.block as usize].get()?;
+        stays.then_some(&block.memory[block.start..block.start + block.len])
+    }
+}
+
+impl Drop for FakeHold {
+    fn drop(&mut self) {
+        let mut holds = self.shared.holds.lock().unwrap();
+        if let Some(free) = holds.end(self.block) {
+            self.shared.free.store(free as usize, SeqCst);
+        }
+    }
+}
+
 /// The test's end of a ring.
 pub struct Producer {
     interface: u32,
@@ -158,6 +192,8 @@ pub struct Producer {
 
 /// More blocks than any test fills.
 const BLOCKS: usize = 2048;
+/// What the rings say they have, of which a quarter may wait for whoever holds it.
+pub const RING_BLOCKS: u32 = 16;
 
 /// A ring with its two ends.
 pub fn ring(interface: u32) -> (Producer, Box<dyn Ring>) {
@@ -165,6 +201,8 @@ pub fn ring(interface: u32) -> (Producer, Box<dyn Ring>) {
         blocks: (0..BLOCKS).map(|_| OnceLock::new()).collect(),
         pushed: AtomicUsize::new(0),
         released: AtomicUsize::new(0),
+        holds: Mutex::new(Holds::new(0, RING_BLOCKS)),
+        free: AtomicUsize::new(0),
         looks: AtomicUsize::new(0),
         lost: AtomicU64::new(0),
         epoch: AtomicU8::new(0),
@@ -250,6 +288,13 @@ impl Producer {
     pub fn held(&self) -> usize {
         self.shared.pushed.load(SeqCst) - self.shared.released.load(SeqCst)
     }
+
+    /// Blocks that are released and still kept from the producers.
+    pub fn kept(&self) -> usize {
+        // In this order it is never less than nothing.
+        let free = self.shared.free.load(SeqCst);
+        self.shared.released.load(SeqCst) - free
+    }
 }
 
 /// All that was offered, in order.
@@ -317,6 +362,7 @@ pub struct Setup {
     pub retention: Retention,
     pub clock: FakeClock,
     pub limit: Option<u64>,
+    pub indexed: bool,
     /// Lines for the user.
     pub log: Arc<Mutex<Vec<String>>>,
 }
@@ -329,6 +375,7 @@ impl Setup {
             retention: Retention::default(),
             clock: FakeClock::new(),
             limit: None,
+            indexed: false,
             log: Arc::default(),
         }
     }
@@ -338,6 +385,8 @@ impl Setup {
         let totals = Arc::new(Totals::new(rings.len()));
         let clock = self.clock.clone();
         let log = self.log.clone();
+        let course = Arc::new(Course::default());
+        let indexing = Indexing { cpu: None, course: course.clone() };
         let config = DeckConfig {
             segment_bytes: self.segment_bytes,
             segment_time: self.segment_time,
@@ -345,10 +394,11 @@ impl Setup {
             interfaces: interfaces(rings.len() as u32),
             now_ns: Arc::new(move || clock.now_ns()),
             log: Arc::new(move |line: &str| log.lock().unwrap().push(line.into())),
+            indexing: self.indexed.then_some(indexing),
         };
         let store = Store::open(dir).unwrap();
         let deck = Deck::new(io, store, config, totals.clone()).unwrap();
-        Run::start(rings, deck, totals, self.limit)
+        Run::start_on(course, rings, deck, totals, self.limit)
     }
 
     /// Records all that the rings hold and ends.
@@ -373,11 +423,20 @@ impl Run {
         totals: Arc<Totals>,
         limit: Option<u64>,
     ) -> Self {
+        Self::start_on(Arc::default(), rings, sink, totals, limit)
+    }
+
+    fn start_on<S: Sink + 'static>(
+        course: Arc<Course>,
+        rings: Vec<Box<dyn Ring>>,
+        sink: S,
+        totals: Arc<Totals>,
+        limit: Option<u64>,
+    ) -> Self {
         let mut writer = Writer::new(rings, sink, totals.clone());
         if let Some(n) = limit {
             writer = writer.limit(n);
         }
-        let course = Arc::new(Course::default());
         let thread = std::thread::spawn({
             let course = course.clone();
             move || writer.run(&course)
@@ -481,6 +540,17 @@ pub fn names(dir: &Path) -> Vec<String> {
         .unwrap()
         .filter_map(|e| e.unwrap().file_name().into_string().ok())
         .filter(|n| SegmentName::parse(n).is_some())
+        .collect();
+    names.sort();
+    names
+}
+
+/// Names in a directory of index files, sorted.
+pub fn index_names(dir: &Path) -> Vec<String> {
+    let mut names: Vec<String> = std::fs::read_dir(dir)
+        .unwrap()
+        .filter_map(|e| e.unwrap().file_name().into_string().ok())
+        .filter(|n| n.contains(".index"))
         .collect();
     names.sort();
     names

@@ -1,4 +1,5 @@
 //! What the benchmarks share: their options, the machine they run on, a frame, and statistics.
+#![allow(dead_code, reason = "each benchmark uses a part of it")]
 
 use std::fs;
 use std::process::Command;
@@ -31,6 +32,12 @@ impl Options {
 
     pub fn number(&self, name: &str, default: u64) -> u64 {
         self.value(name).and_then(|v| v.parse().ok()).unwrap_or(default)
+    }
+
+    /// Numbers separated by commas (`--gigabytes 1,4`); what is no number is passed over.
+    pub fn numbers(&self, name: &str, default: &str) -> Vec<f64> {
+        let list = self.value(name).unwrap_or(default);
+        list.split(',').filter_map(|n| n.trim().parse().ok()).collect()
     }
 
     fn value(&self, name: &str) -> Option<&str> {
@@ -126,4 +133,28 @@ impl Spread {
         let last = values.len().saturating_sub(1);
         Self { median: at(values.len() / 2), min: at(0), max: at(last) }
     }
+}
+
+/// The head of a Markdown table.
+pub fn table(heads: &[&str]) {
+    println!("| {} |", heads.join(" | "));
+    println!("|{}", " --- |".repeat(heads.len()));
+}
+
+/// A row of a Markdown table.
+pub fn row(cells: &[String]) {
+    println!("| {} |", cells.join(" | "));
+}
+
+/// A number for a table, or that there is none.
+pub fn cell(value: f64, digits: usize) -> String {
+    if value.is_nan() { "-".into() } else { format!("{value:.digits$}") }
+}
+
+/// From the least to the most, for a table.
+pub fn range(spread: Spread, unit: f64, digits: usize) -> String {
+    if spread.median.is_nan() {
+        return "-".into();
+    }
+    format!("{:.digits$} to {:.digits$}", spread.min / unit, spread.max / unit)
 }

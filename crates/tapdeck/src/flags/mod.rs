@@ -7,6 +7,8 @@ mod probe;
 mod query;
 mod record;
 mod recover;
+mod stat;
+mod verify;
 
 use clap::{Parser, Subcommand};
 
@@ -17,6 +19,8 @@ pub use self::probe::Probe;
 pub use self::query::Query;
 pub use self::record::{DeliverChoice, DirectChoice, HookChoice, Record};
 pub use self::recover::Recover;
+pub use self::stat::Stat;
+pub use self::verify::Verify;
 
 /// A fault in how the command was called.
 #[derive(Debug)]
@@ -47,4 +51,6 @@ pub enum Command {
     Gen(Box<Gen>),
     CheckTraffic(CheckTraffic),
     Recover(Recover),
+    Stat(Stat),
+    Verify(Verify),
 }

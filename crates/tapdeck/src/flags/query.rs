@@ -16,7 +16,8 @@ Examples:
   tapdeck query --dir /var/tape host 10.0.0.7 and tcp port 443 --after \"10m ago\"
   tapdeck query --dir /var/tape -w - 'udp port 53' | tshark -r -
   tapdeck query --dir /var/tape --after 2026-01-02T14:02:00Z --before 2026-01-02T14:05:00Z -w part.pcapng
-  tapdeck query --dir /var/tape --count vlan 12"
+  tapdeck query --dir /var/tape --count vlan 12
+  tapdeck query --dir /var/tape --explain net 10.0.0.0/8 and not port 22"
 )]
 pub struct Query {
     /// The store, a directory that `tapdeck record --dir` wrote or is writing
@@ -50,4 +51,8 @@ pub struct Query {
     /// Write one JSON object a packet
     #[arg(long)]
     pub json: bool,
+
+    /// Write no packets but how they are found: the plan, and what was read for it; with --json as one object
+    #[arg(long, conflicts_with = "write")]
+    pub explain: bool,
 }

@@ -99,6 +99,14 @@ pub struct Record {
     #[arg(long, value_enum, default_value_t = DirectChoice::Auto)]
     pub direct: DirectChoice,
 
+    /// Do not index the store: queries read all of it
+    #[arg(long)]
+    pub no_index: bool,
+
+    /// Index on this CPU only
+    #[arg(long, value_name = "CPU")]
+    pub index_cpu: Option<u32>,
+
     /// Stop after so many packets
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub count: Option<u64>,

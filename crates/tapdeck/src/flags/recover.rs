@@ -6,7 +6,7 @@ use clap::Args;
 ///
 /// Segments that their recorder did not close get their end: what is torn there is cut, damage in the middle is replaced with
 /// fill, so that the packets behind it can be read, and statistics are written. So do closed segments that were cut short, as
-/// by a copy that broke off. Not while a recorder writes there; `tapdeck record` recovers its own store when it starts. The
+/// by a copy that broke off. Then segments whose index is missing or damaged get one, from what is left of it. Not while a recorder writes there; `tapdeck record` recovers its own store when it starts. The
 /// exit code is 1 if something could not be mended.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
@@ -18,9 +18,13 @@ pub struct Recover {
     #[arg(long, value_name = "DIR")]
     pub dir: PathBuf,
 
-    /// Read closed segments from beginning to end too, not only those that do not end as they should
+    /// Read closed segments and indexes from beginning to end too, not only those that do not end as they should
     #[arg(long)]
     pub all: bool,
+
+    /// Make no index
+    #[arg(long)]
+    pub no_index: bool,
 
     /// Say what would be done, and change nothing
     #[arg(long)]

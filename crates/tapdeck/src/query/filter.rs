@@ -4,86 +4,158 @@
 //! it understands and refuses just what tcpdump does with a file. libpcap also decides each packet, but for
 //! one case. The `pcap` crate gives it the captured length only, so where a packet was cut and the
 //! program asks how long it was on the wire, the program is run here.
+//!
+//! Which keys the packets must have is read from the text, and believed only where libpcap makes the same programs of the text and
+//! of what was understood of it ([`tapdeck_packet::filter`]).
+
+use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use pcap::BpfProgram;
 use rustix::fd::AsRawFd;
+use tapdeck_packet::filter;
+use tapdeck_packet::key::Plan;
 use tapdeck_packet::link::LinkType;
 use tapdeck_store::query::{Described, Matcher, Packet};
 
 use crate::flags::Usage;
 
-/// An expression, or none: then every packet matches.
-pub struct Filter(Vec<(LinkType, Program)>);
+/// An expression, or none: then every packet matches. Each thread that matches packets needs a clone of its own.
+#[derive(Clone)]
+pub struct Filter {
+    programs: Vec<(LinkType, Program)>,
+    plan: Arc<Plan>,
+    is_understood: bool,
+}
 
 struct Program {
-    compiled: BpfProgram,
-    /// Where the program asks for the length on the wire.
-    instructions: Option<Vec<Instruction>>,
+    expression: Arc<str>,
+    link: LinkType,
+    /// None where a clone could not be compiled to the same program.
+    compiled: Option<BpfProgram>,
+    instructions: Arc<[Instruction]>,
+    /// On the wire.
+    asks_for_length: bool,
 }
 
 impl Filter {
     /// Compiles it for all interfaces.
     pub fn new(expression: &str, interfaces: &[Described]) -> Result<Self> {
+        let mut links: Vec<LinkType> = interfaces.iter().map(|i| i.link).collect();
+        // A store without packets yet refuses nonsense all the same.
+        if links.is_empty() {
+            links.push(LinkType::ETHERNET);
+        }
+        Self::for_links(expression, links)
+    }
+
+    fn for_links(expression: &str, links: impl IntoIterator<Item = LinkType>) -> Result<Self> {
         let mut programs: Vec<(LinkType, Program)> = Vec::new();
         if expression.is_empty() {
-            return Ok(Self(programs));
+            return Ok(Self { programs, plan: Arc::new(Plan::All), is_understood: true });
         }
-        // A store without packets yet refuses nonsense all the same.
-        let links = interfaces
-            .iter()
-            .map(|i| i.link)
-            .chain(interfaces.is_empty().then_some(LinkType::ETHERNET));
+        let text: Arc<str> = expression.into();
         for link in links {
             if !programs.iter().any(|(known, _)| *known == link) {
-                programs.push((link, Program::new(expression, link)?));
+                programs.push((link, Program::new(Arc::clone(&text), link)?));
             }
         }
-        Ok(Self(programs))
+        let plan = believed_plan(expression, &programs);
+        let is_understood = plan.is_some();
+        Ok(Self { programs, plan: Arc::new(plan.unwrap_or(Plan::All)), is_understood })
+    }
+
+    /// The keys of the packets that match, and of others.
+    pub fn plan(&self) -> &Plan {
+        &self.plan
+    }
+
+    /// False where nothing is planned because the expression is of a form that is not known.
+    pub fn is_understood(&self) -> bool {
+        self.is_understood
     }
 }
 
 impl Matcher for Filter {
     fn matches(&self, packet: &Packet<'_>) -> bool {
-        let program = self.0.iter().find(|(link, _)| *link == packet.link);
+        let program = self.programs.iter().find(|(link, _)| *link == packet.link);
         program.is_none_or(|(_, program)| program.matches(packet.frame, packet.original_len))
     }
 }
 
+/// What the expression says of keys, if libpcap agrees on what it says.
+fn believed_plan(expression: &str, programs: &[(LinkType, Program)]) -> Option<Plan> {
+    let parsed = filter::parse(expression).ok()?;
+    let plan = parsed.plan();
+    // Then there is nothing to believe, and no name to look up again.
+    if plan == Plan::All {
+        return Some(plan);
+    }
+    let printed: Arc<str> = parsed.to_string().into();
+    let is_same = |(link, program): &(LinkType, Program)| {
+        Program::new(Arc::clone(&printed), *link)
+            .is_ok_and(|again| again.instructions == program.instructions)
+    };
+    programs.iter().all(is_same).then_some(plan)
+}
+
 impl Program {
-    fn new(expression: &str, link: LinkType) -> Result<Self> {
-        let cannot = || format!("libpcap cannot be asked about link type {}", link.0);
-        let file = rustix::fs::memfd_create("tapdeck", rustix::fs::MemfdFlags::CLOEXEC)
-            .with_context(cannot)?;
-        rustix::io::write(&file, &file_header(link)).with_context(cannot)?;
-        rustix::fs::seek(&file, rustix::fs::SeekFrom::Start(0)).with_context(cannot)?;
-        let path = format!("/proc/self/fd/{}", file.as_raw_fd());
-        let handle = pcap::Capture::from_file(path).with_context(cannot)?;
-        let compiled = handle.compile(expression, true).map_err(|e| {
-            let why = match e {
-                pcap::Error::PcapError(text) => text,
-                other => other.to_string(),
-            };
-            Usage(format!("filter '{expression}': {why}"))
-        })?;
-        let instructions: Option<Vec<_>> = compiled
-            .get_instructions()
-            .iter()
-            .map(|i| Instruction::parse(&i.to_string()))
-            .collect();
-        let instructions = instructions.context("libpcap made an unknown instruction")?;
-        let asks = instructions.iter().any(|i| matches!(i.code, LOAD_LENGTH | LOADX_LENGTH));
-        Ok(Self { compiled, instructions: asks.then_some(instructions) })
+    fn new(expression: Arc<str>, link: LinkType) -> Result<Self> {
+        let compiled = compile(&expression, link)?;
+        let instructions =
+            instructions(&compiled).context("libpcap made an unknown instruction")?;
+        let asks_for_length =
+            instructions.iter().any(|i| matches!(i.code, LOAD_LENGTH | LOADX_LENGTH));
+        Ok(Self { expression, link, compiled: Some(compiled), instructions, asks_for_length })
     }
 
     fn matches(&self, frame: &[u8], original_len: u32) -> bool {
-        match &self.instructions {
-            Some(program) if original_len as usize != frame.len() => {
-                run(program, frame, original_len).is_some_and(|n| n > 0)
+        match &self.compiled {
+            Some(compiled) if !self.asks_for_length || original_len as usize == frame.len() => {
+                compiled.filter(frame)
             }
-            _ => self.compiled.filter(frame),
+            _ => run(&self.instructions, frame, original_len).is_some_and(|n| n > 0),
         }
     }
+}
+
+/// libpcap's program may be used by one thread only, so a clone compiles again. If a name has other addresses now, the
+/// clone runs the first program here: the threads of a query must not differ.
+impl Clone for Program {
+    fn clone(&self) -> Self {
+        let again = compile(&self.expression, self.link).ok();
+        let compiled =
+            again.filter(|again| instructions(again).as_ref() == Some(&self.instructions));
+        Self {
+            expression: Arc::clone(&self.expression),
+            link: self.link,
+            compiled,
+            instructions: Arc::clone(&self.instructions),
+            asks_for_length: self.asks_for_length,
+        }
+    }
+}
+
+fn compile(expression: &str, link: LinkType) -> Result<BpfProgram> {
+    let cannot = || format!("libpcap cannot be asked about link type {}", link.0);
+    let file = rustix::fs::memfd_create("tapdeck", rustix::fs::MemfdFlags::CLOEXEC)
+        .with_context(cannot)?;
+    rustix::io::write(&file, &file_header(link)).with_context(cannot)?;
+    rustix::fs::seek(&file, rustix::fs::SeekFrom::Start(0)).with_context(cannot)?;
+    let path = format!("/proc/self/fd/{}", file.as_raw_fd());
+    let handle = pcap::Capture::from_file(path).with_context(cannot)?;
+    let compiled = handle.compile(expression, true).map_err(|e| {
+        let why = match e {
+            pcap::Error::PcapError(text) => text,
+            other => other.to_string(),
+        };
+        Usage(format!("filter '{expression}': {why}"))
+    })?;
+    Ok(compiled)
+}
+
+fn instructions(program: &BpfProgram) -> Option<Arc<[Instruction]>> {
+    program.get_instructions().iter().map(|i| Instruction::parse(&i.to_string())).collect()
 }
 
 /// A pcap file of a link type without packets.
@@ -100,7 +172,7 @@ fn file_header(link: LinkType) -> Vec<u8> {
 }
 
 /// An instruction of the classic BPF machine (McCanne and Jacobson, USENIX Winter 1993).
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Instruction {
     code: u16,
     jt: u8,
@@ -180,74 +252,4 @@ fn run(program: &[Instruction], frame: &[u8], original_len: u32) -> Option<u32> 
 }
 
 #[cfg(test)]
-mod tests {
-    use tapdeck_packet::link::LinkType;
-
-    use super::{Program, run};
-
-    /// Frames of all kinds and none, from a seed: the first bytes are often those of real headers.
-    fn frames() -> Vec<Vec<u8>> {
-        let mut state = 7u64;
-        let mut random = move || {
-            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-            (state >> 33) as usize
-        };
-        let types = [[0x08, 0x00], [0x86, 0xdd], [0x08, 0x06], [0x81, 0x00], [0x88, 0x47]];
-        let mut frame = move |_| {
-            let mut frame: Vec<u8> = (0..random() % 120).map(|_| random() as u8).collect();
-            let mut put = |at: usize, bytes: &[u8]| {
-                if let Some(place) = frame.get_mut(at..at + bytes.len()) {
-                    place.copy_from_slice(bytes);
-                }
-            };
-            let kind = types[random() % types.len()];
-            put(12, &kind);
-            put(14, &[[0x45, 0x46, 0x60][random() % 3]]);
-            // An IPv4 length, or the type behind a tag.
-            put(16, &[[0, (random() % 120) as u8], [0x08, 0x00]][random() % 2]);
-            put(20, &[0, 0]);
-            put(23, &[[1, 6, 17][random() % 3]]);
-            put(26, &[10, 0, 0, (random() % 3) as u8, 10, 0, 0, (random() % 3) as u8]);
-            put(34, &[0, [53, 80, 9][random() % 3], 0, [53, 80, 9][random() % 3]]);
-            frame
-        };
-        (0..3000).map(&mut frame).collect()
-    }
-
-    #[test]
-    fn whole_packets_are_decided_as_libpcap_decides_them() {
-        for expression in [
-            "len >= 60 and udp",
-            "less 40 or greater 90",
-            "host 10.0.0.1 and len > 20",
-            "tcp port 80 and ip[2:2] < len",
-            "port 53 and len != 64",
-            "vlan and len > 30 and ip",
-            "portrange 9-60 and len & 1 = 0",
-            "ip[6:2] & 0x1fff = 0 and len % 3 = 1",
-            "len / 7 > 5 or ether[0] ^ 3 = len - 20",
-            "not ip and len << 2 > 100 or len >> 1 < ether[5] * 2",
-            "mpls or ip6 proto 17 and len | 1 > 50",
-            "len > 10 and (tcp[13] & 7 != 0 or arp or icmp)",
-        ] {
-            let program = Program::new(expression, LinkType::ETHERNET).expect(expression);
-            let instructions = program.instructions.as_ref().expect("it asks for the length");
-            let mut matched = 0;
-            for frame in frames().iter().filter(|f| !f.is_empty()) {
-                let ours = run(instructions, frame, frame.len() as u32).is_some_and(|n| n > 0);
-                assert_eq!(ours, program.compiled.filter(frame), "{expression}: {frame:02x?}");
-                matched += u32::from(ours);
-            }
-            assert!(matched > 0, "{expression} matches nothing");
-        }
-    }
-
-    #[test]
-    fn the_length_of_a_cut_packet_is_that_on_the_wire() {
-        let program = Program::new("greater 1000", LinkType::ETHERNET).expect("an expression");
-        assert!(program.matches(&[0; 54], 1000));
-        assert!(!program.matches(&[0; 54], 999));
-        let udp = Program::new("ip[0] = 0x45 and len > 1000", LinkType::ETHERNET).expect("one too");
-        assert!(!udp.matches(&[8; 14], 2000), "what was not captured cannot match");
-    }
-}
+mod tests;

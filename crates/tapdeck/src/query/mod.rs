@@ -1,11 +1,13 @@
 //! `tapdeck query`: packets of a store, in time order.
 
+mod explain;
 mod filter;
 mod output;
 mod summary;
 pub mod time;
 
 use std::io::{IsTerminal, Write, stderr, stdout};
+use std::time::Instant;
 
 use anyhow::{Context, Result};
 use tapdeck_store::query::{Course, Query, Snapshot, Span};
@@ -14,19 +16,27 @@ use crate::flags::{self, Usage};
 use crate::interrupt::Interrupt;
 use crate::progress::{Progress, say};
 use crate::units::{show_bytes, show_count};
+use explain::Explanation;
 use filter::Filter;
 use output::Output;
 
 pub fn run(flags: &flags::Query) -> Result<()> {
     let span = span(flags)?;
+    let began = Instant::now();
     let interrupt = Interrupt::listen()?;
     yield_to_recorder();
     let snapshot = Snapshot::open(&flags.dir, span)?;
     let expression = flags.expression.join(" ");
     let filter = Filter::new(&expression, snapshot.interfaces())?;
-    let query = Query::new(snapshot, span, filter);
+    let plan = filter.plan().clone();
+    let explanation = flags.explain.then(|| Explanation::new(flags, &filter, began));
+    let query = Query::new(snapshot, span, plan, filter);
     let answer = Answer { query, interrupt, progress: Progress::new(), faults: 0 };
-    if flags.count { answer.count(flags) } else { answer.packets(flags) }
+    match explanation {
+        Some(explanation) => answer.explain(flags, explanation),
+        None if flags.count => answer.count(flags),
+        None => answer.packets(flags),
+    }
 }
 
 fn span(flags: &flags::Query) -> Result<Span> {
@@ -47,7 +57,7 @@ fn span(flags: &flags::Query) -> Result<Span> {
 
 /// The recorder goes first. An I/O priority that nobody set follows the nice value: 19 is the lowest of
 /// the best-effort class (ioprio_set(2)).
-fn yield_to_recorder() {
+pub fn yield_to_recorder() {
     // Where it may not, the query is as good and only less polite.
     let _ = rustix::process::nice(19);
 }
@@ -133,6 +143,38 @@ impl Answer {
         }
         output.flush().with_context(|| cannot.clone())?;
         self.tell(&given);
+        self.verdict()
+    }
+
+    /// Does as the query would without --explain, and tells what that took.
+    fn explain(mut self, flags: &flags::Query, mut explanation: Explanation) -> Result<()> {
+        let limit = flags.limit.unwrap_or(u64::MAX);
+        let mut given = Given { packets: 0, dropped: 0, limited: false };
+        let Self { query, interrupt, progress, .. } = &mut self;
+        if flags.count {
+            query.count(|course| {
+                progress.show(|| show(course, course.matches));
+                explanation.found(course.matches);
+                course.matches < limit && !interrupt.asked()
+            })?;
+            given.packets = query.course().matches.min(limit);
+        } else {
+            while given.packets < limit {
+                let packet = query.next_packet(|course| {
+                    progress.show(|| show(course, given.packets));
+                    !interrupt.asked()
+                })?;
+                let Some(packet) = packet else { break };
+                given.packets += 1;
+                given.dropped += packet.dropped;
+                explanation.found(given.packets);
+            }
+        }
+        given.limited = given.packets == limit;
+        self.tell(&given);
+        let outside = self.query.snapshot().segments().1;
+        let text = explanation.text(given.packets, &self.query.course(), outside, flags.json);
+        writeln!(stdout(), "{text}")?;
         self.verdict()
     }
 

@@ -146,7 +146,7 @@ pub fn run(flags: flags::Record) -> Result<()> {
     }
 
     end(&mut captures, &signals, &course);
-    let written = join(writer, &signals);
+    let written = join(writer, &signals, &course, &report);
     let unwritten = report.finished(&captures);
     // Whoever left the pipe wanted no more.
     let wanted = written? == Ending::Asked;
@@ -238,16 +238,35 @@ fn end(captures: &mut [Capture], signals: &Signals, course: &Course) {
     course.close_blocks();
 }
 
-/// Waits for the writer, unless it hangs and somebody is in a hurry.
-fn join(writer: JoinHandle<Result<Ending>>, signals: &Signals) -> Result<Ending> {
+/// Waits for the writer and the index, unless they hang and somebody is in a hurry.
+fn join(
+    writer: JoinHandle<Result<Ending>>,
+    signals: &Signals,
+    course: &Course,
+    report: &Report,
+) -> Result<Ending> {
     let mut hurried_since: Option<Instant> = None;
+    let mut written_since: Option<Instant> = None;
+    // Signals that are put up with; one more means a hurry.
+    let mut patience = 1;
+    let mut told = false;
     while !writer.is_finished() {
-        if signals.received() > 1 {
+        if course.writer_has_ended() && !told {
+            told = written_since.get_or_insert_with(Instant::now).elapsed() > HURRY;
+            if told {
+                patience = signals.received().min(patience);
+                report.waits_for_index();
+            }
+        }
+        if signals.received() > patience {
+            course.hurry();
             let since = hurried_since.get_or_insert_with(Instant::now);
-            anyhow::ensure!(
-                since.elapsed() < HURRY,
+            let what = if course.writer_has_ended() {
+                "the disk hangs; the last segment may not be closed: tapdeck recover does that"
+            } else {
                 "the output hangs; what was not written is lost and not counted"
-            );
+            };
+            anyhow::ensure!(since.elapsed() < HURRY, what);
         }
         std::thread::sleep(Duration::from_millis(2));
     }

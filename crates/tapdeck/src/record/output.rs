@@ -13,8 +13,8 @@ use tapdeck_packet::pcapng::InterfaceDescription;
 use tapdeck_packet::ring::Ring;
 use tapdeck_store::io::Disk;
 use tapdeck_store::{
-    Closed, Course, Deck, DeckConfig, Ending, Finding, Log, Nothing, Sink, Store, Stream, Totals,
-    Writer,
+    Closed, Course, Deck, DeckConfig, Ending, Finding, Indexing, Log, Nothing, Scope, Sink, Store,
+    Stream, Totals, Writer,
 };
 
 use super::resolve::{Plan, Target};
@@ -59,9 +59,9 @@ impl Output {
                 let file = OpenOptions::new().write(true).create(true).truncate(false).open(path);
                 Ok(Self::Stream(file.with_context(|| format!("cannot write {name}"))?, name))
             }
-            Target::Store { dir, .. } => {
+            Target::Store { dir, index, .. } => {
                 let mut store = Store::open(dir)?;
-                recover(&mut store, log);
+                recover(&mut store, index.is_some(), log);
                 Ok(Self::Store(store, Disk::new(direct(plan.direct, dir)?)))
             }
         }
@@ -72,9 +72,11 @@ impl Output {
         match (self, &plan.target) {
             (
                 Self::Store(store, disk),
-                Target::Store { dir, segment_bytes, segment_time, retention },
+                Target::Store { dir, segment_bytes, segment_time, retention, index },
             ) => {
                 let clock = job.clock.clone();
+                let indexing =
+                    index.map(|index| Indexing { cpu: index.cpu, course: job.course.clone() });
                 let config = DeckConfig {
                     segment_bytes: *segment_bytes,
                     segment_time: *segment_time,
@@ -82,6 +84,7 @@ impl Output {
                     interfaces: job.interfaces.clone(),
                     now_ns: Arc::new(move || clock.now_ns()),
                     log: job.log.clone(),
+                    indexing,
                 };
                 let deck = Deck::new(disk, store, config, job.totals.clone())
                     .with_context(|| format!("cannot use {}", dir.display()))?;
@@ -100,9 +103,10 @@ impl Output {
 
 /// Closes what an earlier recorder could not close. Nothing that goes wrong there keeps this one from
 /// recording.
-fn recover(store: &mut Store, log: &Log) {
+fn recover(store: &mut Store, index: bool, log: &Log) {
     let each = |finding: &Finding| log(&describe(finding, false));
-    if let Err(e) = store.recover(&Disk::new(false), Closed::None, each) {
+    let scope = Scope { closed: Closed::None, index };
+    if let Err(e) = store.recover(&Disk::new(false), scope, each) {
         log(&format!("cannot recover what an earlier recorder left: {:#}", anyhow::Error::from(e)));
     }
 }

@@ -17,6 +17,9 @@ use tapdeck_store::{Log, MinFree, Totals};
 use super::resolve::{Plan, Target};
 use crate::units::{show_bytes, show_count, show_rate};
 
+/// An index that is so far behind does not keep up; less is in flight.
+const WORTH_TELLING: u64 = 64 << 20;
+
 /// One object of `--stats-json`.
 #[derive(Serialize)]
 struct Json<'a> {
@@ -29,6 +32,9 @@ struct Json<'a> {
     segments_deleted: u64,
     packets_deleted: u64,
     write_errors: u64,
+    index_bytes: u64,
+    index_behind_bytes: u64,
+    index_read_bytes: u64,
     clock_steps: u64,
     rotation_us_max: u64,
     ring_bytes: u64,
@@ -153,6 +159,14 @@ impl Report {
         }
     }
 
+    /// Tells why the end takes long, where it is the index.
+    pub fn waits_for_index(&self) {
+        let behind = show_bytes(self.totals.index_behind_bytes.load(Relaxed));
+        self.warn(&format!(
+            "everything is recorded; the index is {behind} behind (Ctrl-C: leave it so, queries take longer then)"
+        ));
+    }
+
     /// Tells when the output stalls and when it goes on.
     pub fn watch_output(&mut self, captures: &[Capture]) {
         let errno = self.totals.stalled_errno.load(Relaxed);
@@ -261,6 +275,9 @@ impl Report {
             segments_deleted: t.segments_deleted.load(Relaxed),
             packets_deleted: t.packets_deleted.load(Relaxed),
             write_errors: t.write_errors.load(Relaxed),
+            index_bytes: t.index_bytes.load(Relaxed),
+            index_behind_bytes: t.index_behind_bytes.load(Relaxed),
+            index_read_bytes: t.index_read_bytes.load(Relaxed),
             clock_steps: self.clock_steps,
             rotation_us_max: t.rotation_ns_max.load(Relaxed) / 1000,
             ring_bytes: captures.iter().map(Capture::memory_bytes).sum(),
@@ -301,12 +318,16 @@ impl Report {
         self.last = (sum, written);
         let rings = captures.iter().flat_map(Capture::rings);
         let fill = rings.map(|r| r.fill_bytes() * 100 / u64::from(r.geometry().ring_bytes())).max();
+        let behind = match self.totals.index_behind_bytes.load(Relaxed) {
+            bytes if bytes < WORTH_TELLING => String::new(),
+            bytes => format!(", index {} behind", show_bytes(bytes)),
+        };
         let stalled = match self.totals.stalled_errno.load(Relaxed) {
             0 => String::new(),
             e => format!(", CANNOT WRITE: {}", std::io::Error::from_raw_os_error(e as i32)),
         };
         let text = format!(
-            "{}pkt/s {}bit/s, {} captured, {} dropped, ring {} %, disk {}/s{}{stalled}",
+            "{}pkt/s {}bit/s, {} captured, {} dropped, ring {} %, disk {}/s{}{behind}{stalled}",
             show_rate(packets as f64),
             show_rate(bits as f64),
             show_count(sum.captured),

@@ -3,7 +3,8 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
+use rustix::thread::{CpuSet, sched_getaffinity};
 use tapdeck_capture::interface::Interface;
 use tapdeck_capture::{Config, Deliver, Hook};
 use tapdeck_store::Retention;
@@ -17,10 +18,23 @@ const SMALLEST_SEGMENT: u64 = 8 << 20;
 /// Where packets go.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Target {
-    Store { dir: PathBuf, segment_bytes: u64, segment_time: Duration, retention: Retention },
+    Store {
+        dir: PathBuf,
+        segment_bytes: u64,
+        segment_time: Duration,
+        retention: Retention,
+        index: Option<Index>,
+    },
     File(PathBuf),
     Stdout,
     Nothing,
+}
+
+/// How a store is indexed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Index {
+    /// The CPU for it, if there is one.
+    pub cpu: Option<u32>,
 }
 
 /// A recording as it will be.
@@ -98,6 +112,9 @@ fn target(f: &flags::Record) -> Result<Target> {
     if f.dir.is_none() && (retention.deletes() || f.segment_size.is_some()) {
         return usage("segments and retention belong to a store: give --dir");
     }
+    if f.dir.is_none() && f.index_cpu.is_some() {
+        return usage("--index-cpu: only a store has an index: give --dir");
+    }
     if f.no_store {
         return Ok(Target::Nothing);
     }
@@ -109,11 +126,27 @@ fn target(f: &flags::Record) -> Result<Target> {
         });
     }
     let dir = f.dir.clone().unwrap_or_default();
+    let index = index(f)?;
     let segment_bytes = segment_bytes(f)?;
-    Ok(Target::Store { dir, segment_bytes, segment_time: f.segment_time, retention })
+    Ok(Target::Store { dir, segment_bytes, segment_time: f.segment_time, retention, index })
 }
 
-/// The segment being written and the one set aside behind it count towards what is kept, so that
+fn index(f: &flags::Record) -> Result<Option<Index>> {
+    if f.no_index && f.index_cpu.is_some() {
+        return usage("--no-index and --index-cpu exclude each other: take one");
+    }
+    if let Some(cpu) = f.index_cpu {
+        let allowed = sched_getaffinity(None).context("cannot ask for the CPUs")?;
+        if cpu as usize >= CpuSet::MAX_CPU || !allowed.is_set(cpu as usize) {
+            return usage(format!(
+                "--index-cpu {cpu}: this process may not run there, or there is no such CPU"
+            ));
+        }
+    }
+    Ok((!f.no_index).then_some(Index { cpu: f.index_cpu }))
+}
+
+/// The segment being written and the one set aside behind it count towards what is kept, and so do indexes, so that
 /// the disk never holds more than was said.
 fn segment_bytes(f: &flags::Record) -> Result<u64> {
     let smallest = SMALLEST_SEGMENT.max(4 * f.block_bytes);
@@ -125,9 +158,11 @@ fn segment_bytes(f: &flags::Record) -> Result<u64> {
                 show_bytes(smallest)
             ));
         }
-        if f.keep_bytes.is_some_and(|keep| keep < 3 * asked) {
+        let (indexes, and) =
+            if f.no_index { (0, "") } else { (asked / 4, " and a quarter more for indexes") };
+        if f.keep_bytes.is_some_and(|keep| keep < 3 * asked + indexes) {
             return usage(format!(
-                "--keep-bytes must be at least three times --segment-size ({}): one closed, one written, one set aside",
+                "--keep-bytes must be at least three times --segment-size ({}){and}: one closed, one written, one set aside",
                 show_bytes(asked)
             ));
         }

@@ -1,0 +1,137 @@
+//! What an identifier is of, by its qualifiers: addresses, ports, numbers of protocols, names.
+
+use std::net::Ipv4Addr;
+
+use super::parse::{Parsed, Parser};
+use super::scan::Token;
+use super::{Kind, Leaf, Protocol, Qualifiers, Sign};
+
+impl Parser<'_> {
+    pub(super) fn numbered(&self, qualifiers: Qualifiers, number: u32) -> Parsed<Leaf> {
+        let Qualifiers { protocol, direction, kind } = qualifiers;
+        let port = u16::try_from(number);
+        let ipv4 = |address: u32, mask: u32| Leaf::Ipv4 {
+            protocol,
+            direction,
+            address: address.into(),
+            mask: mask.into(),
+        };
+        Ok(match (kind, port) {
+            (Kind::Proto, _) => Leaf::Number { protocol, number },
+            (Kind::ProtoChain, _) => Leaf::Named { qualifiers, name: number.to_string() },
+            (Kind::Host | Kind::Net, _) if is_decnet(protocol) => {
+                Leaf::Named { qualifiers, name: number.to_string() }
+            }
+            (Kind::Host, _) => ipv4(number, u32::MAX),
+            (Kind::Net, _) => {
+                // The number is that of the leftmost bytes; but 0 is a host.
+                let shift = if number == 0 { 0 } else { number.leading_zeros() / 8 * 8 };
+                ipv4(number << shift, u32::MAX << shift)
+            }
+            (Kind::Port, Ok(port)) => Leaf::Port { protocol, direction, port },
+            (Kind::PortRange, Ok(port)) => {
+                Leaf::PortRange { protocol, direction, first: port, last: port }
+            }
+            (Kind::Port | Kind::PortRange, Err(_)) => {
+                return self.fail("no port has the number before this");
+            }
+            (Kind::Gateway, _) => return self.fail("a gateway has a name"),
+        })
+    }
+
+    /// Reads an identifier that is no number.
+    pub(super) fn identifier(&mut self, qualifiers: Qualifiers) -> Parsed<Leaf> {
+        let Qualifiers { protocol, direction, kind } = qualifiers;
+        let is_address = matches!(kind, Kind::Host | Kind::Net);
+        match self.next()? {
+            Token::Name(text) => Ok(named(qualifiers, text)),
+            Token::Dotted { text, .. } if is_decnet(protocol) => {
+                Ok(Leaf::Named { qualifiers, name: text.to_owned() })
+            }
+            Token::Dotted { address, bits, .. } if is_address => {
+                self.ipv4(qualifiers, address, bits)
+            }
+            Token::Ipv6(address) if is_address => {
+                let prefix_bits = if self.takes("/") { self.number()? } else { 128 };
+                let host_bits = u128::MAX.checked_shr(prefix_bits).unwrap_or(0);
+                let is_prefix = prefix_bits <= 128 && address.to_bits() & host_bits == 0;
+                if !is_prefix || (kind == Kind::Host && prefix_bits != 128) {
+                    return self.refuse("not a prefix");
+                }
+                Ok(Leaf::Ipv6 { protocol, direction, address, prefix_bits })
+            }
+            Token::Mac(address)
+                if kind == Kind::Host && protocol.is_some_and(|p| p.is("ether")) =>
+            {
+                Ok(Leaf::Mac { direction, address })
+            }
+            _ => self.refuse("not an identifier of its kind"),
+        }
+    }
+
+    /// `address` has been read; `bits` of it were written.
+    fn ipv4(&mut self, qualifiers: Qualifiers, address: Ipv4Addr, bits: u32) -> Parsed<Leaf> {
+        let Qualifiers { protocol, direction, kind } = qualifiers;
+        let left = |bits: u32| Ipv4Addr::from(!u32::MAX.checked_shr(bits).unwrap_or(0));
+        let mask = if self.takes("/") {
+            Some(self.number()?).filter(|bits| *bits <= 32).map(left)
+        } else if self.takes("mask") {
+            match self.next()? {
+                Token::Dotted { address, .. } => Some(address),
+                _ => None,
+            }
+        } else {
+            return Ok(Leaf::Ipv4 { protocol, direction, address, mask: left(bits) });
+        };
+        match mask {
+            Some(mask) if kind == Kind::Net && (address & !mask).is_unspecified() => {
+                Ok(Leaf::Ipv4 { protocol, direction, address, mask })
+            }
+            _ => self.refuse("not a network"),
+        }
+    }
+}
+
+fn is_decnet(protocol: Option<Protocol>) -> bool {
+    protocol.is_some_and(|p| p.is("decnet"))
+}
+
+/// A name can always be written so, keyword or not.
+pub(super) fn escaped(name: &str) -> String {
+    format!("\\{name}")
+}
+
+fn named(qualifiers: Qualifiers, text: &str) -> Leaf {
+    let Qualifiers { protocol, direction, kind } = qualifiers;
+    let known = match kind {
+        Kind::PortRange => {
+            ports(text).map(|(first, last)| Leaf::PortRange { protocol, direction, first, last })
+        }
+        Kind::Proto => proto(protocol, text).map(|number| Leaf::Number { protocol, number }),
+        _ => None,
+    };
+    known.unwrap_or_else(|| Leaf::Named { qualifiers, name: escaped(text) })
+}
+
+/// Two numbers, the lower first whichever way they stand.
+fn ports(text: &str) -> Option<(u16, u16)> {
+    let is_decimal = |text: &&str| text.bytes().all(|b| b.is_ascii_digit());
+    let number = |text: &str| Some(text).filter(is_decimal)?.parse::<u16>().ok();
+    let (first, last) = text.split_once('-')?;
+    let (first, last) = (number(first)?, number(last)?);
+    Some((first.min(last), first.max(last)))
+}
+
+/// The number of a protocol by a name that has one meaning everywhere. Where the system has another meaning for it, libpcap does
+/// not make the same program of name and number.
+fn proto(protocol: Option<Protocol>, name: &str) -> Option<u32> {
+    const OTHERS: &[(&str, u32)] = &[("gre", 47), ("ipv6-icmp", 58), ("ospf", 89)];
+    let other = || OTHERS.iter().find(|(known, _)| *known == name).map(|(_, number)| *number);
+    let sign = Protocol::named(name).map(|p| p.sign);
+    match (protocol.map(|p| p.name), sign) {
+        (Some("ether"), Some(Sign::EtherType(number))) => Some(number.into()),
+        (None | Some("ip" | "ip6"), Some(Sign::Number(number))) => Some(number.into()),
+        (None | Some("ip" | "ip6"), None) => other(),
+        _ => None,
+    }
+}

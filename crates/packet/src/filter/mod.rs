@@ -1,0 +1,222 @@
+//! What does a filter expression say of the packets that it asks for?
+//!
+//! libpcap compiles pcap-filter(7) and decides every packet; nothing here does. But a store can be read faster where it is known
+//! which [keys](crate::key) the packets must have, and that stands in the text. So the text is parsed as libpcap's
+//! grammar has it ([`parse`]), and an [`Expression`] says two things: its [`plan`](Expression::plan), and itself, with all that the
+//! user left out spelled out. The latter makes the plan safe to believe: if libpcap compiles what was printed to the program that it
+//! made of the user's text, the expression was understood. What is not understood is no fault, but must be looked for everywhere.
+//!
+//! `grammar.y`, `scanner.l` and `gencode.c` of libpcap 1.10 are what this follows. It takes some texts that
+//! libpcap refuses, which do not come this far.
+
+mod identifier;
+mod parse;
+mod plan;
+mod print;
+mod scan;
+
+use std::net::{Ipv4Addr, Ipv6Addr};
+
+pub use parse::parse;
+
+/// A text that is no filter expression, or one of a form that is not known here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("not understood from byte {at} on: {what}")]
+pub struct NotUnderstood {
+    pub at: usize,
+    pub what: &'static str,
+}
+
+/// A filter expression. Prints itself in parentheses and with all its qualifiers, such that libpcap makes the same program of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Expression(Node);
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Node {
+    /// `and` and `or` bind alike, from the left; what stands in a row is one node.
+    And(Vec<Node>),
+    Or(Vec<Node>),
+    Not(Box<Node>),
+    Leaf(Leaf),
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Leaf {
+    Protocol(Protocol),
+    /// `host` or `net`.
+    Ipv4 {
+        protocol: Option<Protocol>,
+        direction: Direction,
+        address: Ipv4Addr,
+        mask: Ipv4Addr,
+    },
+    Ipv6 {
+        protocol: Option<Protocol>,
+        direction: Direction,
+        address: Ipv6Addr,
+        prefix_bits: u32,
+    },
+    Mac {
+        direction: Direction,
+        address: [u8; 6],
+    },
+    Port {
+        protocol: Option<Protocol>,
+        direction: Direction,
+        port: u16,
+    },
+    /// `first` is not above `last`.
+    PortRange {
+        protocol: Option<Protocol>,
+        direction: Direction,
+        first: u16,
+        last: u16,
+    },
+    /// `proto`
+    Number {
+        protocol: Option<Protocol>,
+        number: u32,
+    },
+    Vlan(Option<u32>),
+    Mpls(Option<u32>),
+    PppoeDiscovery,
+    PppoeSession(Option<u32>),
+    Geneve(Option<u32>),
+    Broadcast(Option<Protocol>),
+    Relation {
+        left: Arithmetic,
+        comparison: &'static str,
+        right: Arithmetic,
+    },
+    /// A name that only the system knows, or another identifier of which no key is known.
+    Named {
+        qualifiers: Qualifiers,
+        name: String,
+    },
+    /// A primitive of which no key is known, word for word.
+    Words(Vec<String>),
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Arithmetic {
+    Number(u32),
+    Length,
+    /// `protocol[at : bytes]`
+    Load {
+        protocol: Protocol,
+        at: Box<Arithmetic>,
+        bytes: u32,
+    },
+    Negative(Box<Arithmetic>),
+    Binary {
+        left: Box<Arithmetic>,
+        operator: &'static str,
+        right: Box<Arithmetic>,
+    },
+}
+
+/// What stands before an identifier, and holds for the next one that has nothing before it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Qualifiers {
+    protocol: Option<Protocol>,
+    direction: Direction,
+    kind: Kind,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Direction {
+    /// The default too.
+    Either,
+    Source,
+    Destination,
+    Both,
+    /// An address of an IEEE 802.11 header, as it is called there.
+    Wlan(&'static str),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Host,
+    Net,
+    Port,
+    PortRange,
+    Proto,
+    ProtoChain,
+    Gateway,
+}
+
+/// A protocol that has a keyword.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Protocol {
+    name: &'static str,
+    sign: Sign,
+}
+
+/// What tells that a packet has a protocol.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Sign {
+    EtherType(u16),
+    /// The IPv4 protocol or the IPv6 next header.
+    Number(u8),
+    /// It is the link layer, or nothing that there is a key for.
+    Other,
+}
+
+impl Protocol {
+    fn named(name: &str) -> Option<Self> {
+        use Sign::{EtherType, Number, Other};
+        /// What libpcap calls by one name or another.
+        const LINK: [&str; 7] = ["link", "ether", "ppp", "slip", "fddi", "tr", "wlan"];
+        const PROTOCOLS: &[(&str, Sign)] = &[
+            ("ip", EtherType(0x0800)),
+            ("ip6", EtherType(0x86dd)),
+            ("arp", EtherType(0x0806)),
+            ("rarp", EtherType(0x8035)),
+            ("atalk", EtherType(0x809b)),
+            ("aarp", EtherType(0x80f3)),
+            ("decnet", EtherType(0x6003)),
+            ("lat", EtherType(0x6004)),
+            ("sca", EtherType(0x6007)),
+            ("mopdl", EtherType(0x6001)),
+            ("moprc", EtherType(0x6002)),
+            ("icmp", Number(1)),
+            ("igmp", Number(2)),
+            ("tcp", Number(6)),
+            ("igrp", Number(9)),
+            ("udp", Number(17)),
+            ("esp", Number(50)),
+            ("ah", Number(51)),
+            ("icmp6", Number(58)),
+            ("pim", Number(103)),
+            ("vrrp", Number(112)),
+            ("carp", Number(112)),
+            ("sctp", Number(132)),
+            ("iso", Other),
+            ("esis", Other),
+            ("es-is", Other),
+            ("isis", Other),
+            ("is-is", Other),
+            ("l1", Other),
+            ("l2", Other),
+            ("iih", Other),
+            ("lsp", Other),
+            ("snp", Other),
+            ("csnp", Other),
+            ("psnp", Other),
+            ("clnp", Other),
+            ("stp", Other),
+            ("ipx", Other),
+            ("netbeui", Other),
+            ("radio", Other),
+        ];
+        if LINK.contains(&name) {
+            return Some(Self { name: "ether", sign: Other });
+        }
+        let (name, sign) = PROTOCOLS.iter().find(|(known, _)| *known == name)?;
+        Some(Self { name, sign: *sign })
+    }
+
+    fn is(self, name: &str) -> bool {
+        self.name == name
+    }
+}

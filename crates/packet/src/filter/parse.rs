@@ -1,0 +1,490 @@
+//! Reads expressions as libpcap's `grammar.y` has them, by recursive descent.
+//!
+//! Two things are peculiar there. An identifier with nothing before it has the qualifiers of the one before (`port 80 or 443`);
+//! they pass by parentheses, and a primitive that takes none ends them. And what an opening parenthesis
+//! begins, an expression, identifiers or arithmetic, shows only later: so the smallest [`Unit`] is one of these.
+
+use super::identifier::escaped;
+use super::scan::{Placed, Token, tokens};
+use super::{
+    Arithmetic, Direction, Expression, Kind, Leaf, Node, NotUnderstood, Protocol, Qualifiers,
+};
+
+/// Nodes inside each other.
+const DEPTH: usize = 50;
+/// Of one relation; signs and brackets too.
+const OPERATORS: usize = 32;
+/// Parentheses, negations and operands inside each other. What is printed may have two for each node and operator.
+const NESTING: usize = 2 * (DEPTH + OPERATORS) + 10;
+
+/// Reads a filter expression. The empty one, which takes every packet, is none.
+///
+/// # Errors
+/// If the text is none, or of a form that is not known, which libpcap may know all the same.
+pub fn parse(text: &str) -> Result<Expression, NotUnderstood> {
+    let tokens = tokens(text)?;
+    let mut parser = Parser { tokens: &tokens, at: 0, end: text.len(), nesting: 0, operators: 0 };
+    match parser.list(None)? {
+        Unit::Term(part) if parser.peek().is_none() => Ok(Expression(part.node)),
+        Unit::Term(_) => parser.fail("neither 'and' nor 'or'"),
+        _ => parser.fail("not a primitive"),
+    }
+}
+
+pub(super) type Parsed<T> = Result<T, NotUnderstood>;
+
+pub(super) struct Parser<'a> {
+    tokens: &'a [Placed<'a>],
+    at: usize,
+    /// Of the text.
+    end: usize,
+    nesting: usize,
+    operators: usize,
+}
+
+struct Part {
+    node: Node,
+    /// For identifiers that follow; none where there are none to pass on.
+    qualifiers: Option<Qualifiers>,
+    depth: usize,
+}
+
+impl Part {
+    fn leaf(leaf: Leaf, qualifiers: Option<Qualifiers>) -> Box<Self> {
+        Box::new(Self { node: Node::Leaf(leaf), qualifiers, depth: 1 })
+    }
+}
+
+/// It is small, for there are many on the stack where they are nested.
+enum Unit {
+    /// What stands by itself.
+    Term(Box<Part>),
+    /// Identifiers that have their qualifiers from before.
+    Identifiers(Box<Part>),
+    /// An identifier or an operand.
+    Number(u32),
+    Operand(Arithmetic),
+}
+
+/// Expressions.
+impl Parser<'_> {
+    /// Units with `and` and `or` between them. `inherited` are the qualifiers of an identifier that has none itself.
+    fn list(&mut self, inherited: Option<Qualifiers>) -> Parsed<Unit> {
+        let first = self.unit(inherited)?;
+        if !matches!(self.next_word(), Some("and" | "or")) {
+            return Ok(first);
+        }
+        let (mut list, are_terms) = match first {
+            Unit::Term(part) => (part, true),
+            first => (self.identifiers(first, inherited)?, false),
+        };
+        while let Some(word) = self.takes_one(&["and", "or"]) {
+            let inherited = list.qualifiers;
+            let right = match self.unit(inherited)? {
+                Unit::Term(part) if are_terms => part,
+                right => self.identifiers(right, inherited)?,
+            };
+            list = self.join(list, word, right)?;
+        }
+        Ok(if are_terms { Unit::Term(list) } else { Unit::Identifiers(list) })
+    }
+
+    fn join(&self, left: Box<Part>, word: &str, right: Box<Part>) -> Parsed<Box<Part>> {
+        let in_row = left.depth.max(right.depth + 1);
+        let (node, depth) = match (left.node, word) {
+            (Node::And(mut nodes), "and") => {
+                nodes.push(right.node);
+                (Node::And(nodes), in_row)
+            }
+            (Node::Or(mut nodes), "or") => {
+                nodes.push(right.node);
+                (Node::Or(nodes), in_row)
+            }
+            (left, "and") => (Node::And(vec![left, right.node]), in_row + 1),
+            (left, _) => (Node::Or(vec![left, right.node]), in_row + 1),
+        };
+        self.bounded(Part { node, qualifiers: right.qualifiers, depth })
+    }
+
+    fn negate(&self, part: Box<Part>) -> Parsed<Box<Part>> {
+        let (node, depth) = (Node::Not(Box::new(part.node)), part.depth + 1);
+        self.bounded(Part { node, depth, qualifiers: part.qualifiers })
+    }
+
+    fn bounded(&self, part: Part) -> Parsed<Box<Part>> {
+        if part.depth > DEPTH { self.fail("it is nested too deep") } else { Ok(Box::new(part)) }
+    }
+
+    /// Calls `read`, which may come back here.
+    fn nested<T>(&mut self, read: impl FnOnce(&mut Self) -> Parsed<T>) -> Parsed<T> {
+        self.nesting += 1;
+        if self.nesting > NESTING {
+            return self.fail("it is nested too deep");
+        }
+        let result = read(self);
+        self.nesting -= 1;
+        result
+    }
+
+    fn unit(&mut self, inherited: Option<Qualifiers>) -> Parsed<Unit> {
+        let is_load = matches!(self.tokens.get(self.at + 1), Some((Token::Word("["), _)));
+        let unit = match self.peek() {
+            Some(Token::Word("not")) => self.nested(|parser| parser.negation(inherited))?,
+            Some(Token::Word("(")) => self.nested(|parser| parser.parenthesis(inherited))?,
+            Some(Token::Number(number)) => {
+                self.at += 1;
+                Unit::Number(number)
+            }
+            Some(Token::Word("len" | "-")) => Unit::Operand(self.operand()?),
+            Some(Token::Protocol(_)) if is_load => Unit::Operand(self.operand()?),
+            _ => self.primitive(inherited)?,
+        };
+        self.relation(unit)
+    }
+
+    fn negation(&mut self, inherited: Option<Qualifiers>) -> Parsed<Unit> {
+        self.at += 1;
+        match self.unit(inherited)? {
+            Unit::Term(part) => self.negate(part).map(Unit::Term),
+            unit => {
+                let part = self.identifiers(unit, inherited)?;
+                self.negate(part).map(Unit::Identifiers)
+            }
+        }
+    }
+
+    fn parenthesis(&mut self, inherited: Option<Qualifiers>) -> Parsed<Unit> {
+        self.at += 1;
+        let mut inside = self.list(inherited)?;
+        self.expect(")", "not in these parentheses")?;
+        if let Unit::Term(part) = &mut inside {
+            part.qualifiers = inherited;
+        }
+        Ok(inside)
+    }
+
+    /// `unit`, or what it is the first operand of.
+    fn relation(&mut self, unit: Unit) -> Parsed<Unit> {
+        let left = match unit {
+            Unit::Number(number) if self.is_at_operator() => Arithmetic::Number(number),
+            Unit::Operand(operand) => operand,
+            unit => return Ok(unit),
+        };
+        let left = self.operations(left, None)?;
+        let Some(comparison) = self.takes_one(COMPARISONS) else { return Ok(Unit::Operand(left)) };
+        let right = self.arithmetic()?;
+        self.operators = 0;
+        Ok(Unit::Term(Part::leaf(Leaf::Relation { left, comparison, right }, None)))
+    }
+
+    fn is_at_operator(&self) -> bool {
+        self.next_word().is_some_and(|word| COMPARISONS.contains(&word) || level(word).is_some())
+    }
+
+    fn identifiers(&self, unit: Unit, qualifiers: Option<Qualifiers>) -> Parsed<Box<Part>> {
+        match (unit, qualifiers) {
+            (Unit::Identifiers(part), _) => Ok(part),
+            (Unit::Number(number), Some(known)) => {
+                Ok(Part::leaf(self.numbered(known, number)?, qualifiers))
+            }
+            (Unit::Number(_), None) => self.fail("nothing says what the number is of"),
+            (Unit::Term(_) | Unit::Operand(_), _) => self.fail("not an identifier"),
+        }
+    }
+}
+
+const COMPARISONS: &[&str] = &["=", "!=", "<", "<=", ">", ">="];
+
+/// How tight an operator binds; those that the grammar gives no precedence have 0.
+fn level(operator: &str) -> Option<u8> {
+    match operator {
+        "%" | "^" => Some(0),
+        "|" => Some(1),
+        "&" => Some(2),
+        "<<" | ">>" => Some(3),
+        "+" | "-" => Some(4),
+        "*" | "/" => Some(5),
+        _ => None,
+    }
+}
+
+/// Of the sign before an operand.
+const SIGN: u8 = 6;
+
+/// Arithmetic.
+impl Parser<'_> {
+    fn arithmetic(&mut self) -> Parsed<Arithmetic> {
+        let first = self.operand()?;
+        self.operations(first, None)
+    }
+
+    /// `left` and what follows it as far as it binds tighter than the operator before `left`, which is of the level `before`.
+    /// Where either has no precedence, a parser made by yacc goes on.
+    fn operations(&mut self, mut left: Arithmetic, before: Option<u8>) -> Parsed<Arithmetic> {
+        while let Some(operator) = self.next_word()
+            && let Some(level) = level(operator)
+            && before.is_none_or(|before| before == 0 || level == 0 || level > before)
+        {
+            self.at += 1;
+            self.count_operator()?;
+            let right = self.operand()?;
+            let right = self.operations(right, Some(level))?;
+            left = Arithmetic::Binary { left: Box::new(left), operator, right: Box::new(right) };
+        }
+        Ok(left)
+    }
+
+    fn count_operator(&mut self) -> Parsed<()> {
+        self.operators += 1;
+        if self.operators > OPERATORS { self.fail("it has too many operators") } else { Ok(()) }
+    }
+
+    fn operand(&mut self) -> Parsed<Arithmetic> {
+        self.nested(|parser| match parser.next()? {
+            Token::Number(number) => Ok(Arithmetic::Number(number)),
+            Token::Word("len") => Ok(Arithmetic::Length),
+            Token::Word("-") => {
+                parser.count_operator()?;
+                let first = parser.operand()?;
+                let operand = parser.operations(first, Some(SIGN))?;
+                Ok(Arithmetic::Negative(Box::new(operand)))
+            }
+            Token::Word("(") => {
+                let inside = parser.arithmetic()?;
+                parser.expect(")", "not in these parentheses")?;
+                Ok(inside)
+            }
+            Token::Protocol(protocol) => {
+                parser.expect("[", "a protocol is no operand")?;
+                parser.count_operator()?;
+                let at = Box::new(parser.arithmetic()?);
+                let bytes = if parser.takes(":") { parser.number()? } else { 1 };
+                parser.expect("]", "not in these brackets")?;
+                Ok(Arithmetic::Load { protocol, at, bytes })
+            }
+            _ => parser.refuse("not an operand"),
+        })
+    }
+}
+
+/// Primitives.
+impl Parser<'_> {
+    fn primitive(&mut self, inherited: Option<Qualifiers>) -> Parsed<Unit> {
+        let first = self.next()?;
+        let protocol = match first {
+            Token::Protocol(protocol) => Some(protocol),
+            _ => {
+                self.at -= 1;
+                None
+            }
+        };
+        if self.next_word().is_some_and(is_qualifier) {
+            return self.nested(|parser| parser.qualified(protocol));
+        }
+        match (first, inherited) {
+            (Token::Protocol(_) | Token::Word(_), _) => {
+                let leaf = self.unqualified(protocol)?;
+                Ok(Unit::Term(Part::leaf(leaf, None)))
+            }
+            (_, Some(qualifiers)) => {
+                let leaf = self.identifier(qualifiers)?;
+                Ok(Unit::Identifiers(Part::leaf(leaf, inherited)))
+            }
+            (_, None) => self.fail("nothing says what kind of thing this is"),
+        }
+    }
+
+    /// A primitive without identifiers, or one that has them in a form of its own. `protocol` stands before it.
+    fn unqualified(&mut self, protocol: Option<Protocol>) -> Parsed<Leaf> {
+        let with_words = ["multicast", "type", "subtype", "dir", "direction"];
+        if self.takes("broadcast") {
+            return Ok(Leaf::Broadcast(protocol));
+        }
+        if let Some(protocol) = protocol {
+            return match self.next_word() {
+                Some(word) if with_words.contains(&word) => {
+                    self.words(Some(protocol)).map(Leaf::Words)
+                }
+                _ => Ok(Leaf::Protocol(protocol)),
+            };
+        }
+        match self.takes_one(&["vlan", "mpls", "pppoed", "pppoes", "geneve"]) {
+            Some("vlan") => Ok(Leaf::Vlan(self.optional_number()?)),
+            Some("mpls") => Ok(Leaf::Mpls(self.optional_number()?)),
+            Some("pppoed") => Ok(Leaf::PppoeDiscovery),
+            Some("pppoes") => Ok(Leaf::PppoeSession(self.optional_number()?)),
+            Some(_) => Ok(Leaf::Geneve(self.optional_number()?)),
+            None => self.words(None).map(Leaf::Words),
+        }
+    }
+
+    /// Qualifiers and the identifiers behind them.
+    fn qualified(&mut self, protocol: Option<Protocol>) -> Parsed<Unit> {
+        let direction = self.direction()?;
+        let kind = match self.next_word() {
+            Some("host") => Some(Kind::Host),
+            Some("net") => Some(Kind::Net),
+            Some("port") => Some(Kind::Port),
+            Some("portrange") => Some(Kind::PortRange),
+            Some("proto") if direction.is_none() => Some(Kind::Proto),
+            Some("protochain") if direction.is_none() => Some(Kind::ProtoChain),
+            Some("gateway") if direction.is_none() => Some(Kind::Gateway),
+            _ => None,
+        };
+        self.at += usize::from(kind.is_some());
+        let qualifiers = Some(Qualifiers {
+            protocol,
+            direction: direction.unwrap_or(Direction::Either),
+            kind: kind.unwrap_or(Kind::Host),
+        });
+        let unit = self.unit(qualifiers)?;
+        self.identifiers(unit, qualifiers).map(Unit::Term)
+    }
+
+    fn direction(&mut self) -> Parsed<Option<Direction>> {
+        if let Some(word) = self.takes_one(WLAN_ADDRESSES) {
+            return Ok(Some(Direction::Wlan(word)));
+        }
+        let (other, direction) = match self.takes_one(&["src", "dst"]) {
+            None => return Ok(None),
+            Some("src") => ("dst", Direction::Source),
+            Some(_) => ("src", Direction::Destination),
+        };
+        let direction = match self.takes_one(&["and", "or"]) {
+            None => return Ok(Some(direction)),
+            Some("and") => Direction::Both,
+            Some(_) => Direction::Either,
+        };
+        self.expect(other, "not the other direction")?;
+        Ok(Some(direction))
+    }
+
+    /// A primitive that is kept word for word.
+    fn words(&mut self, protocol: Option<Protocol>) -> Parsed<Vec<String>> {
+        let mut words: Vec<String> = protocol.map(|p| p.name.to_owned()).into_iter().collect();
+        let Some(word) = self.next_word() else { return self.fail("not a primitive") };
+        self.at += 1;
+        words.push(word.to_owned());
+        match word {
+            "multicast" | "inbound" | "outbound" | "lane" | "metac" | "bcc" | "oam" | "oamf4"
+            | "oamf4ec" | "oamf4sc" | "sc" | "ilmic" | "connectmsg" | "metaconnect" | "fisu"
+            | "lssu" | "lsu" | "msu" | "hfisu" | "hlssu" | "hmsu" => {}
+            "less" | "greater" | "ifindex" | "rnr" | "rulenum" | "srnr" | "subrulenum" => {
+                words.push(self.number()?.to_string());
+            }
+            "on" | "ifname" | "rset" | "ruleset" | "reason" | "action" | "subtype" | "dir"
+            | "direction" => words.push(self.name_or_number()?),
+            "type" => {
+                words.push(self.name_or_number()?);
+                if self.takes("subtype") {
+                    words.extend(["subtype".to_owned(), self.name_or_number()?]);
+                }
+            }
+            "llc" => match self.peek() {
+                Some(Token::Name(_)) => words.push(self.name_or_number()?),
+                _ => words.extend(self.takes_one(&["rnr", "rulenum"]).map(str::to_owned)),
+            },
+            "byte" => {
+                words.push(self.number()?.to_string());
+                match self.takes_one(&["&", "|", "<", ">", "="]) {
+                    Some(operator) => words.push(operator.to_owned()),
+                    None => return self.fail("not an operator of 'byte'"),
+                }
+                words.push(self.number()?.to_string());
+            }
+            "vpi" | "vci" | "sio" | "opc" | "dpc" | "sls" | "hsio" | "hopc" | "hdpc" | "hsls" => {
+                words.extend(self.takes_one(COMPARISONS).map(str::to_owned));
+                words.push(self.number()?.to_string());
+            }
+            _ => return self.refuse("not a primitive"),
+        }
+        Ok(words)
+    }
+
+    fn name_or_number(&mut self) -> Parsed<String> {
+        match self.next()? {
+            Token::Name(text) => Ok(escaped(text)),
+            Token::Number(number) => Ok(number.to_string()),
+            _ => self.refuse("neither a name nor a number"),
+        }
+    }
+
+    /// A number, which may stand in parentheses, or nothing.
+    fn optional_number(&mut self) -> Parsed<Option<u32>> {
+        let mut open = 0;
+        while self.takes("(") {
+            open += 1;
+        }
+        if open == 0 && !matches!(self.peek(), Some(Token::Number(_))) {
+            return Ok(None);
+        }
+        let number = self.number()?;
+        for _ in 0..open {
+            self.expect(")", "not in these parentheses")?;
+        }
+        Ok(Some(number))
+    }
+}
+
+const WLAN_ADDRESSES: &[&str] = &[
+    "ra", "ta", "addr1", "addr2", "addr3", "addr4", "address1", "address2", "address3", "address4",
+];
+
+fn is_qualifier(word: &str) -> bool {
+    const OTHERS: &[&str] =
+        &["src", "dst", "host", "net", "port", "portrange", "proto", "protochain", "gateway"];
+    OTHERS.contains(&word) || WLAN_ADDRESSES.contains(&word)
+}
+
+/// Tokens.
+impl<'a> Parser<'a> {
+    pub(super) fn peek(&self) -> Option<Token<'a>> {
+        self.tokens.get(self.at).map(|(token, _)| *token)
+    }
+
+    fn next_word(&self) -> Option<&'static str> {
+        match self.peek() {
+            Some(Token::Word(word)) => Some(word),
+            _ => None,
+        }
+    }
+
+    pub(super) fn next(&mut self) -> Parsed<Token<'a>> {
+        let Some(token) = self.peek() else { return self.fail("it ends too soon") };
+        self.at += 1;
+        Ok(token)
+    }
+
+    pub(super) fn takes(&mut self, word: &'static str) -> bool {
+        self.takes_one(&[word]).is_some()
+    }
+
+    /// One of `words`, if it comes next.
+    fn takes_one(&mut self, words: &[&str]) -> Option<&'static str> {
+        let word = self.next_word().filter(|word| words.contains(word))?;
+        self.at += 1;
+        Some(word)
+    }
+
+    fn expect(&mut self, word: &'static str, what: &'static str) -> Parsed<()> {
+        if self.takes(word) { Ok(()) } else { self.fail(what) }
+    }
+
+    pub(super) fn number(&mut self) -> Parsed<u32> {
+        match self.next()? {
+            Token::Number(number) => Ok(number),
+            _ => self.refuse("not a number"),
+        }
+    }
+
+    /// What comes next is not understood.
+    pub(super) fn fail<T>(&self, what: &'static str) -> Parsed<T> {
+        let at = self.tokens.get(self.at).map_or(self.end, |(_, at)| *at);
+        Err(NotUnderstood { at, what })
+    }
+
+    /// What was read last is not understood.
+    pub(super) fn refuse<T>(&self, what: &'static str) -> Parsed<T> {
+        Err(NotUnderstood { at: self.tokens[self.at - 1].1, what })
+    }
+}

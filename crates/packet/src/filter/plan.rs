@@ -1,0 +1,276 @@
+//! The plan: which keys a packet has for which the expression holds.
+//!
+//! A packet's keys are those of all its headers at any depth, more than libpcap looks at. So a primitive's keys are there wherever
+//! in the packet libpcap finds it true; but that its negation is true, no key tells.
+//!
+//! One thing needs care. `vlan`, `mpls`, `pppoes` and `geneve` **move** the offsets of all that stands to their right, whether or
+//! not they hold. In `vlan and host A` that is as it should be. In `vlan or host A` libpcap looks for A four bytes further in packets without a tag
+//! too, and what it finds there is no address and has no key. So nothing is planned for a primitive unless every mover to its left
+//! holds in all packets for which the whole does.
+
+use std::net::Ipv4Addr;
+
+use super::{Arithmetic, Direction, Expression, Leaf, Node, Protocol, Sign};
+use crate::key::{Class, Plan};
+
+impl Expression {
+    /// The keys of the packets for which the expression holds, and of others.
+    pub fn plan(&self) -> Plan {
+        self.0.seen(false, true).plan
+    }
+}
+
+/// A node, as far as keys tell.
+struct Seen {
+    plan: Plan,
+    /// Some mover stands in it.
+    moves: bool,
+    /// Where it is true, all its movers are.
+    is_sure: bool,
+}
+
+impl Node {
+    /// `is_negated`: what counts is where it is false. `is_placed`: the movers to its left hold.
+    fn seen(&self, is_negated: bool, is_placed: bool) -> Seen {
+        match self {
+            Self::Not(node) => node.seen(!is_negated, is_placed),
+            // De Morgan.
+            Self::And(nodes) if is_negated => any(nodes, true, is_placed),
+            Self::Or(nodes) if is_negated => every(nodes, true, is_placed),
+            Self::And(nodes) => every(nodes, false, is_placed),
+            Self::Or(nodes) => any(nodes, false, is_placed),
+            Self::Leaf(leaf) => {
+                let moves = leaf.moves();
+                let plan = if is_negated || !is_placed { Plan::All } else { leaf.plan() };
+                Seen { plan, moves, is_sure: !(moves && is_negated) }
+            }
+        }
+    }
+}
+
+fn every(nodes: &[Node], is_negated: bool, mut is_placed: bool) -> Seen {
+    let (mut moves, mut is_sure) = (false, true);
+    let plans = nodes.iter().map(|node| {
+        let seen = node.seen(is_negated, is_placed);
+        moves |= seen.moves;
+        is_sure &= seen.is_sure;
+        is_placed &= seen.is_sure;
+        seen.plan
+    });
+    let plan = all_of(plans.collect());
+    Seen { plan, moves, is_sure }
+}
+
+fn any(nodes: &[Node], is_negated: bool, mut is_placed: bool) -> Seen {
+    let mut moves = false;
+    let plans = nodes.iter().map(|node| {
+        let seen = node.seen(is_negated, is_placed);
+        moves |= seen.moves;
+        // The next is looked at where this one is false.
+        is_placed &= !seen.moves;
+        seen.plan
+    });
+    let plan = one_of(plans.collect());
+    Seen { plan, moves, is_sure: !moves }
+}
+
+/// What all `plans` say.
+fn all_of(plans: Vec<Plan>) -> Plan {
+    let mut flat = Vec::new();
+    for plan in plans {
+        let inner = match plan {
+            Plan::Every(inner) => inner,
+            Plan::All => continue,
+            plan => vec![plan],
+        };
+        for plan in inner {
+            if !flat.contains(&plan) {
+                flat.push(plan);
+            }
+        }
+    }
+    match flat.len() {
+        0 => Plan::All,
+        1 => flat.remove(0),
+        _ => Plan::Every(flat),
+    }
+}
+
+/// What at least one of `plans` says. There is one.
+fn one_of(plans: Vec<Plan>) -> Plan {
+    let mut flat = Vec::new();
+    for plan in plans {
+        let inner = match plan {
+            Plan::Any(inner) => inner,
+            Plan::All => return Plan::All,
+            plan => vec![plan],
+        };
+        for plan in inner {
+            if !flat.contains(&plan) {
+                flat.push(plan);
+            }
+        }
+    }
+    if flat.len() == 1 { flat.remove(0) } else { Plan::Any(flat) }
+}
+
+fn key(class: Class, key: impl Into<u128>) -> Plan {
+    let key = key.into();
+    Plan::Keys { class, first: key, last: key }
+}
+
+fn ether_type(number: u16) -> Plan {
+    key(Class::EtherType, number)
+}
+
+impl Leaf {
+    fn moves(&self) -> bool {
+        matches!(self, Self::Vlan(_) | Self::Mpls(_) | Self::PppoeSession(_) | Self::Geneve(_))
+    }
+
+    fn plan(&self) -> Plan {
+        const UDP: u8 = 17;
+        const GENEVE: u16 = 6081;
+        match *self {
+            Self::Protocol(protocol) => protocol.plan(),
+            Self::Ipv4 { protocol, direction, address, mask } => {
+                ipv4(protocol, direction, address, mask)
+            }
+            Self::Ipv6 { direction, address, prefix_bits, .. } => match prefix_bits {
+                // No byte of the address is looked at.
+                0 => ether_type(IPV6),
+                bits => {
+                    let first = address.to_bits();
+                    let last = first | u128::MAX.checked_shr(bits).unwrap_or(0);
+                    directed(direction, Class::SourceIpv6, Class::DestinationIpv6, first, last)
+                }
+            },
+            Self::Mac { direction, address: [a, b, c, d, e, f] } => {
+                let mac = u64::from_be_bytes([0, 0, a, b, c, d, e, f]).into();
+                directed(direction, Class::SourceMac, Class::DestinationMac, mac, mac)
+            }
+            Self::Port { protocol, direction, port } => ports(protocol, direction, port, port),
+            Self::PortRange { protocol, direction, first, last } => {
+                ports(protocol, direction, first, last)
+            }
+            Self::Number { protocol, number } => numbered(protocol, number),
+            Self::Vlan(number) => {
+                let tagged = [0x8100, 0x88a8, 0x9100].map(ether_type);
+                let vlan = number.map_or(Plan::All, |number| key(Class::Vlan, number));
+                all_of(vec![Plan::Any(tagged.to_vec()), vlan])
+            }
+            // Multicast is not looked for. A second label is one of a packet that has a first.
+            Self::Mpls(number) => {
+                let label = number.map_or(Plan::All, |number| key(Class::Mpls, number));
+                all_of(vec![ether_type(0x8847), label])
+            }
+            Self::PppoeDiscovery => ether_type(0x8863),
+            Self::PppoeSession(_) => ether_type(0x8864),
+            Self::Geneve(_) => {
+                all_of(vec![key(Class::Protocol, UDP), key(Class::DestinationPort, GENEVE)])
+            }
+            Self::Broadcast(protocol) if protocol.is_none_or(|p| p.is("ether")) => {
+                key(Class::DestinationMac, 0xffff_ffff_ffff_u64)
+            }
+            Self::Relation { ref left, ref right, .. } => all_of(vec![left.guard(), right.guard()]),
+            Self::Broadcast(_) | Self::Named { .. } | Self::Words(_) => Plan::All,
+        }
+    }
+}
+
+const IPV4: u16 = 0x0800;
+const IPV6: u16 = 0x86dd;
+const ARP: u16 = 0x0806;
+const RARP: u16 = 0x8035;
+
+impl Protocol {
+    fn plan(self) -> Plan {
+        match self.sign {
+            Sign::EtherType(number) => ether_type(number),
+            Sign::Number(number) => key(Class::Protocol, number),
+            Sign::Other => Plan::All,
+        }
+    }
+}
+
+fn directed(
+    direction: Direction,
+    source: Class,
+    destination: Class,
+    first: u128,
+    last: u128,
+) -> Plan {
+    let keys = |class| Plan::Keys { class, first, last };
+    match direction {
+        Direction::Source => keys(source),
+        Direction::Destination => keys(destination),
+        Direction::Either => Plan::Any(vec![keys(source), keys(destination)]),
+        Direction::Both => Plan::Every(vec![keys(source), keys(destination)]),
+        Direction::Wlan(_) => Plan::All,
+    }
+}
+
+/// Without a protocol, it is one of IPv4, ARP and RARP, which share their classes.
+fn ipv4(
+    protocol: Option<Protocol>,
+    direction: Direction,
+    address: Ipv4Addr,
+    mask: Ipv4Addr,
+) -> Plan {
+    // Of a mask with gaps, what it begins with.
+    let prefix_bits = mask.to_bits().leading_ones();
+    let host_bits = u32::MAX.checked_shr(prefix_bits).unwrap_or(0);
+    let (first, last) = (address.to_bits() & !host_bits, address.to_bits() | host_bits);
+    let (source, destination) = (Class::SourceIpv4, Class::DestinationIpv4);
+    let addresses = directed(direction, source, destination, first.into(), last.into());
+    let kinds = match protocol {
+        Some(protocol) => protocol.plan(),
+        None => Plan::Any([IPV4, ARP, RARP].map(ether_type).to_vec()),
+    };
+    if mask.is_unspecified() {
+        // No byte of the address is looked at.
+        kinds
+    } else if protocol.is_none_or(|p| p.is("ip")) {
+        // That it is IPv4 says little.
+        addresses
+    } else {
+        all_of(vec![kinds, addresses])
+    }
+}
+
+/// Any protocol that has ports will do where none is named.
+fn ports(protocol: Option<Protocol>, direction: Direction, first: u16, last: u16) -> Plan {
+    let (source, destination) = (Class::SourcePort, Class::DestinationPort);
+    let ports = directed(direction, source, destination, first.into(), last.into());
+    all_of(vec![protocol.map_or(Plan::All, Protocol::plan), ports])
+}
+
+/// `proto`
+fn numbered(protocol: Option<Protocol>, number: u32) -> Plan {
+    /// Up to here it is a length, and the number one of IEEE 802.2, for which there is no key.
+    const ETHERNET_MTU: u16 = 1500;
+    let carried = || u8::try_from(number).map_or(Plan::All, |number| key(Class::Protocol, number));
+    match protocol {
+        None => carried(),
+        Some(protocol) if protocol.is("ether") => match u16::try_from(number) {
+            Ok(number) if number > ETHERNET_MTU => ether_type(number),
+            _ => Plan::All,
+        },
+        Some(protocol) if protocol.is("ip") || protocol.is("ip6") => {
+            all_of(vec![protocol.plan(), carried()])
+        }
+        Some(_) => Plan::All,
+    }
+}
+
+impl Arithmetic {
+    /// What libpcap tests before it computes. Of two operands it forgets the test of the right one.
+    fn guard(&self) -> Plan {
+        match self {
+            Self::Number(_) | Self::Length => Plan::All,
+            Self::Load { protocol, at, .. } => all_of(vec![at.guard(), protocol.plan()]),
+            Self::Negative(operand) => operand.guard(),
+            Self::Binary { left, .. } => left.guard(),
+        }
+    }
+}

@@ -1,0 +1,169 @@
+//! Which keys stand in a packet's headers, and which packets lie inside its tunnels?
+//!
+//! A question to a store is answered by what libpcap's filter program accepts; the keys only say where it is worth
+//! looking. So this walk has one rule: **a key that any such program could find must be among those given**, also in packets
+//! that are cut or make no sense. One key too many costs a look at a packet that was not asked for; one too few loses an answer.
+//!
+//! libpcap's programs are naive, and the walk has to be as naive. Behind `EtherType` 0x0800 `src host` compares the four
+//! bytes at 12, whatever the version says; `port` looks at four times the header length, even where that is inside the header; no
+//! program looks at the total length, so that padding counts as payload; each load needs its own bytes to be captured and no others. Where
+//! the walk goes further than libpcap (extension headers, tunnels that it has no word for), it is for questions about inner
+//! packets, which [`inner_packets`] shows to libpcap one by one.
+//!
+//! What the walk does not give:
+//! - what stands in LLC (IEEE 802.3) but for SNAP's type;
+//! - what `protochain` finds, which reads authentication headers at places of its own;
+//! - what is read at offsets that `vlan`, `mpls`, `pppoes` or `geneve` have moved although the packet has no such header,
+//!   as in `not vlan and ip` and `vlan or ip`: there `ip` reads behind a tag that need not be there.
+//!
+//! Nothing is allocated, and no bytes make it panic. Loops and tunnels are bounded; beyond, the packet is **opaque**: it may
+//! hold keys that were not given.
+
+mod ether;
+mod ip;
+mod tunnel;
+
+pub use tunnel::is_udp_tunnel;
+
+use crate::key::{Class, Keys};
+use crate::link::LinkType;
+
+/// Tunnels inside each other that are followed. A label stack and PPPoE count as tunnels.
+const TUNNELS: u8 = 8;
+
+/// Gives every key of the packet, at any depth, to `to`. `frame` is what was captured of it.
+///
+/// False where the walk gave up: there may be further keys.
+#[inline]
+pub fn keys(link: LinkType, frame: &[u8], to: &mut impl Keys) -> bool {
+    let mut walk = Walk { visit: &mut KeysOnly(to), tunnels: 0, is_opaque: false };
+    walk.link(link, frame);
+    !walk.is_opaque
+}
+
+/// Calls `each` for every packet inside the tunnels of this one, the outer before the inner: Ethernet frames
+/// ([`LinkType::ETHERNET`]), and IP packets that no Ethernet header precedes ([`LinkType::RAW`]).
+/// Their keys are among the [`keys`] of the whole.
+pub fn inner_packets(link: LinkType, frame: &[u8], each: &mut impl FnMut(LinkType, &[u8])) {
+    Walk { visit: &mut InnerOnly(each), tunnels: 0, is_opaque: false }.link(link, frame);
+}
+
+/// What the walk tells.
+trait Visit {
+    fn key(&mut self, class: Class, key: u128);
+    fn inner(&mut self, link: LinkType, frame: &[u8]);
+}
+
+struct KeysOnly<'a, K>(&'a mut K);
+
+impl<K: Keys> Visit for KeysOnly<'_, K> {
+    #[inline]
+    fn key(&mut self, class: Class, key: u128) {
+        self.0.key(class, key);
+    }
+
+    #[inline]
+    fn inner(&mut self, _: LinkType, _: &[u8]) {}
+}
+
+struct InnerOnly<'a, F>(&'a mut F);
+
+impl<F: FnMut(LinkType, &[u8])> Visit for InnerOnly<'_, F> {
+    fn key(&mut self, _: Class, _: u128) {}
+
+    fn inner(&mut self, link: LinkType, frame: &[u8]) {
+        (self.0)(link, frame);
+    }
+}
+
+/// A walk goes inwards only: a header has one payload. It is inlined for what most packets are, and calls for the rest.
+struct Walk<'a, V> {
+    visit: &'a mut V,
+    tunnels: u8,
+    is_opaque: bool,
+}
+
+impl<V: Visit> Walk<'_, V> {
+    #[inline]
+    fn link(&mut self, link: LinkType, frame: &[u8]) {
+        if link == LinkType::ETHERNET {
+            self.ethernet(frame);
+        } else {
+            self.other_link(link, frame);
+        }
+    }
+
+    /// Numbers of pcap-linktype(7).
+    #[inline(never)]
+    fn other_link(&mut self, link: LinkType, frame: &[u8]) {
+        const NULL: u16 = 0;
+        const PPP: u16 = 9;
+        const LOOP: u16 = 108;
+        const COOKED: u16 = 113;
+        const IPV4: u16 = 228;
+        const IPV6: u16 = 229;
+        const COOKED_2: u16 = 276;
+        match link.0 {
+            // 12 and 14 are how some systems number raw IP inside.
+            12 | 14 | 101 => self.by_version(frame),
+            IPV4 => self.typed(ether::IPV4, frame),
+            IPV6 => self.typed(ether::IPV6, frame),
+            NULL | LOOP => self.loopback(frame),
+            COOKED => self.cooked(half(frame, 14), half(frame, 4), frame.get(6..), frame.get(16..)),
+            COOKED_2 => {
+                let length = frame.get(11).map(|&n| n.into());
+                self.cooked(half(frame, 0), length, frame.get(12..), frame.get(20..));
+            }
+            // Address and control bytes come first, whatever they are.
+            PPP => self.ppp(frame.get(2..).unwrap_or_default()),
+            _ => self.is_opaque = true,
+        }
+    }
+
+    /// What RAW holds is an IP packet of the version that it says.
+    fn by_version(&mut self, packet: &[u8]) {
+        match packet.first().map(|b| b >> 4) {
+            Some(4) => self.typed(ether::IPV4, packet),
+            Some(6) => self.typed(ether::IPV6, packet),
+            _ => {}
+        }
+    }
+
+    /// The address family's number is that of the system that captured, and in its byte order.
+    fn loopback(&mut self, frame: &[u8]) {
+        let Some((family, packet)) = frame.split_first_chunk::<4>() else { return };
+        match u32::from_be_bytes(*family).min(u32::from_le_bytes(*family)) {
+            2 => self.typed(ether::IPV4, packet),
+            // Linux, NetBSD and OpenBSD, FreeBSD, macOS.
+            10 | 24 | 28 | 30 => self.typed(ether::IPV6, packet),
+            _ => {}
+        }
+    }
+
+    /// Linux's "cooked" header, either version, has one address: the sender's.
+    fn cooked(
+        &mut self,
+        kind: Option<u16>,
+        address_bytes: Option<u16>,
+        address: Option<&[u8]>,
+        payload: Option<&[u8]>,
+    ) {
+        let address = address.and_then(|bytes| bytes.first_chunk::<6>());
+        if let (Some(6), Some(&address)) = (address_bytes, address) {
+            self.visit.key(Class::SourceMac, ether::mac(address));
+        }
+        if let Some(kind) = kind {
+            self.typed(kind, payload.unwrap_or_default());
+        }
+    }
+}
+
+#[inline]
+fn half(bytes: &[u8], at: usize) -> Option<u16> {
+    bytes.get(at..)?.first_chunk().map(|&b| u16::from_be_bytes(b))
+}
+
+#[inline]
+fn word(bytes: &[u8], at: usize) -> Option<u32> {
+    bytes.get(at..)?.first_chunk().map(|&b| u32::from_be_bytes(b))
+}

@@ -1,0 +1,148 @@
+//! Numbers and lists of numbers as bytes.
+
+use std::io;
+
+/// The index does not say what an index says.
+pub(super) fn damaged(what: &'static str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, what)
+}
+
+/// LEB128: seven bits a byte, the lowest first, the highest bit set where more follows.
+pub(super) fn put(out: &mut Vec<u8>, mut n: u64) {
+    while n >= 0x80 {
+        out.push(n as u8 | 0x80);
+        n >>= 7;
+    }
+    out.push(n as u8);
+}
+
+/// Signed numbers with those near zero first: 0, -1, 1, -2.
+pub(super) fn put_signed(out: &mut Vec<u8>, n: i64) {
+    put(out, (n << 1 ^ n >> 63) as u64);
+}
+
+/// Ascending granule numbers, none twice. How many there are; then for each run of successive numbers its distance from
+/// the end of the one before, doubled, and one more if the run is longer than one; its length less two then follows.
+pub(super) fn put_granules(out: &mut Vec<u8>, granules: &[u32]) {
+    put(out, granules.len() as u64);
+    let mut next = 0;
+    let mut rest = granules;
+    while let Some(&first) = rest.first() {
+        let run = rest.iter().zip(first..).take_while(|(g, n)| *g == n).count();
+        let gap = u64::from(first - next) << 1;
+        if run == 1 {
+            put(out, gap);
+        } else {
+            put(out, gap | 1);
+            put(out, run as u64 - 2);
+        }
+        next = first + run as u32;
+        rest = &rest[run..];
+    }
+}
+
+/// Takes numbers off bytes.
+pub(super) struct Bytes<'a>(pub &'a [u8]);
+
+impl<'a> Bytes<'a> {
+    pub fn take(&mut self, n: usize) -> io::Result<&'a [u8]> {
+        let (head, rest) = self.0.split_at_checked(n).ok_or_else(|| damaged("it ends early"))?;
+        self.0 = rest;
+        Ok(head)
+    }
+
+    pub fn byte(&mut self) -> io::Result<u8> {
+        Ok(self.take(1)?[0])
+    }
+
+    pub fn u32(&mut self) -> io::Result<u32> {
+        let b = self.take(4)?;
+        Ok(u32::from_le_bytes([b[0], b[1], b[2], b[3]]))
+    }
+
+    pub fn u64(&mut self) -> io::Result<u64> {
+        Ok(u64::from(self.u32()?) | u64::from(self.u32()?) << 32)
+    }
+
+    pub fn number(&mut self) -> io::Result<u64> {
+        let mut n = 0u64;
+        for shift in (0..64).step_by(7) {
+            let byte = self.byte()?;
+            if shift == 63 && byte > 1 {
+                break;
+            }
+            n |= u64::from(byte & 0x7f) << shift;
+            if byte & 0x80 == 0 {
+                return Ok(n);
+            }
+        }
+        Err(damaged("a number is too long"))
+    }
+
+    pub fn small(&mut self) -> io::Result<u32> {
+        u32::try_from(self.number()?).map_err(|_| damaged("a number is too large"))
+    }
+
+    pub fn signed(&mut self) -> io::Result<i64> {
+        let n = self.number()?;
+        Ok((n >> 1) as i64 ^ -((n & 1) as i64))
+    }
+
+    /// Gives each run of a list of granules, of which there are `of`, as its first number and the one behind its last.
+    pub fn granules(&mut self, of: u32, mut each: impl FnMut(u32, u32)) -> io::Result<u32> {
+        let count = self.small()?;
+        let (mut left, mut next) = (count, 0u32);
+        while left > 0 {
+            let gap = self.number()?;
+            let run = if gap & 1 == 0 { 1 } else { self.number()?.saturating_add(2) };
+            let first = u64::from(next) + (gap >> 1);
+            if run > u64::from(left) || first.saturating_add(run) > u64::from(of) {
+                return Err(damaged("a list of granules goes past the last one"));
+            }
+            next = (first + run) as u32;
+            left -= run as u32;
+            each(first as u32, next);
+        }
+        Ok(count)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Bytes, put, put_granules, put_signed};
+
+    #[test]
+    fn numbers_read_back() {
+        for n in [0, 1, 127, 128, 16383, 16384, u64::from(u32::MAX), u64::MAX] {
+            let mut out = Vec::new();
+            put(&mut out, n);
+            put_signed(&mut out, n as i64);
+            let mut bytes = Bytes(&out);
+            assert_eq!(bytes.number().unwrap(), n);
+            assert_eq!(bytes.signed().unwrap(), n as i64);
+            assert!(bytes.0.is_empty());
+        }
+        assert!(Bytes(&[0x80; 9]).number().is_err());
+        assert!(Bytes(&[0xff; 10]).number().is_err(), "more than 64 bits");
+    }
+
+    #[test]
+    fn lists_read_back_and_runs_are_short() {
+        for list in [&[][..], &[0], &[7], &[0, 1, 2, 3], &[0, 2, 4], &[5, 6, 9, 10, 11, 4000]] {
+            let mut out = Vec::new();
+            put_granules(&mut out, list);
+            let mut read = Vec::new();
+            let mut bytes = Bytes(&out);
+            let count = bytes.granules(4001, |a, b| read.extend(a..b)).unwrap();
+            assert_eq!((count as usize, &read[..]), (list.len(), list));
+            assert!(bytes.0.is_empty());
+            if let Some(last) = list.last() {
+                assert!(Bytes(&out).granules(*last, |_, _| {}).is_err(), "{list:?} is too long");
+            }
+        }
+        let all: Vec<u32> = (0..16384).collect();
+        let mut out = Vec::new();
+        put_granules(&mut out, &all);
+        assert!(out.len() < 8);
+    }
+}

@@ -1,0 +1,168 @@
+//! Makes one index of the chunks of a log.
+//!
+//! The chunks' dictionaries are sorted, so one pass over all of them at once makes the segment's: in memory stands one section of each chunk. Where a
+//! class is told by hashes in one chunk, it is in the whole; the exact keys of the others are few then, and are sorted anew.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::fs::File;
+use std::io;
+use std::sync::Arc;
+
+use tapdeck_packet::key::Class;
+
+use super::builder::summary;
+use super::code::damaged;
+use super::image::{Draft, Entries, Flush, Header, Image, Source, hash};
+
+/// Opens the chunks of a log, one behind the other, as far as they are whole.
+pub(super) fn chunks(file: File) -> io::Result<Vec<Image>> {
+    let len = file.metadata()?.len();
+    let source = Source::File(Arc::new(file));
+    let (mut chunks, mut at) = (Vec::new(), 0);
+    while at < len {
+        // The last may be on its way.
+        let Ok(chunk) = Image::open(source.clone(), at, len) else { break };
+        at += chunk.len;
+        chunks.push(chunk);
+    }
+    Ok(chunks)
+}
+
+/// Writes the index of a segment. `header` says whose it is and how it ended; what follows from the granules is put in. Gives back the
+/// image's length.
+pub(super) fn merge(
+    chunks: &mut [Image],
+    mut header: Header,
+    flush: &mut Flush<'_>,
+) -> io::Result<u64> {
+    let mut granules = Vec::new();
+    for (i, chunk) in chunks.iter_mut().enumerate() {
+        granules.extend(chunk.granules()?.into_iter().map(|granule| (granule, i)));
+    }
+    granules.sort_by_key(|(granule, _)| granule.place.start);
+    if granules.windows(2).any(|w| w[0].0.place.end > w[1].0.place.start) {
+        return Err(damaged("granules of two chunks overlap"));
+    }
+    // Of each chunk, what number each of its granules has in the whole.
+    let mut numbers: Vec<Vec<u32>> = vec![Vec::new(); chunks.len()];
+    for (number, (_, chunk)) in granules.iter().enumerate() {
+        numbers[*chunk].push(number as u32);
+    }
+    let granules: Vec<_> = granules.into_iter().map(|(granule, _)| granule).collect();
+    let whole = summary(&granules);
+    header.summary.packets = whole.packets;
+    header.summary.first_ns = whole.first_ns;
+    header.summary.last_ns = whole.last_ns;
+
+    let mut draft = Draft::new(flush);
+    granules.into_iter().try_for_each(|granule| draft.granule(granule))?;
+    for class in Class::ALL {
+        merge_class(chunks, class, &numbers, &mut draft)?;
+    }
+    draft.finish(&header)
+}
+
+fn merge_class(
+    chunks: &mut [Image],
+    class: Class,
+    numbers: &[Vec<u32>],
+    draft: &mut Draft<'_>,
+) -> io::Result<()> {
+    let hashed = chunks.iter().any(|c| c.directory.dictionaries[class as usize].hashed);
+    let mut streams = Vec::with_capacity(chunks.len());
+    for (chunk, numbers) in chunks.iter_mut().zip(numbers) {
+        let exact = !chunk.directory.dictionaries[class as usize].hashed;
+        streams.push(if hashed && exact {
+            Stream::rehashed(chunk, class, numbers)?
+        } else {
+            Stream::Sections {
+                chunk,
+                class,
+                numbers,
+                next: 0,
+                bytes: Vec::new(),
+                at: 0,
+                key: [0; 16],
+            }
+        });
+    }
+    let mut heads = BinaryHeap::new();
+    let mut lists = vec![Vec::new(); streams.len()];
+    for (i, stream) in streams.iter_mut().enumerate() {
+        heads.extend(stream.next(&mut lists[i])?.map(|key| Reverse((key, i))));
+    }
+    draft.class(class, hashed, |granules| {
+        let Some(&Reverse((key, _))) = heads.peek() else { return Ok(None) };
+        while let Some(Reverse((_, i))) = heads.peek().copied().filter(|h| h.0.0 == key) {
+            heads.pop();
+            granules.append(&mut lists[i]);
+            heads.extend(streams[i].next(&mut lists[i])?.map(|key| Reverse((key, i))));
+        }
+        if !granules.is_sorted() {
+            granules.sort_unstable();
+        }
+        granules.dedup();
+        Ok::<_, io::Error>(Some(key))
+    })
+}
+
+/// The keys of a class of one chunk, in order, with the numbers that granules have in the whole.
+enum Stream<'a> {
+    Sections {
+        chunk: &'a mut Image,
+        class: Class,
+        numbers: &'a [u32],
+        next: usize,
+        bytes: Vec<u8>,
+        at: usize,
+        key: [u8; 16],
+    },
+    /// A key above the number of a granule.
+    Pairs(std::iter::Peekable<std::vec::IntoIter<u64>>),
+}
+
+impl Stream<'_> {
+    fn rehashed(chunk: &mut Image, class: Class, numbers: &[u32]) -> io::Result<Self> {
+        let mut pairs = Vec::new();
+        chunk.entries(class, 0, u128::MAX, |key, from, to| {
+            let granules = numbers.get(from as usize..to as usize).unwrap_or_default();
+            pairs.extend(
+                granules.iter().map(|granule| (hash(key) as u64) << 32 | u64::from(*granule)),
+            );
+        })?;
+        pairs.sort_unstable();
+        pairs.dedup();
+        Ok(Self::Pairs(pairs.into_iter().peekable()))
+    }
+
+    /// The next key; its granules go behind `granules`.
+    fn next(&mut self, granules: &mut Vec<u32>) -> io::Result<Option<u128>> {
+        match self {
+            Self::Pairs(pairs) => {
+                let Some(pair) = pairs.next() else { return Ok(None) };
+                granules.push(pair as u32);
+                while let Some(same) = pairs.next_if(|next| next >> 32 == pair >> 32) {
+                    granules.push(same as u32);
+                }
+                Ok(Some(u128::from(pair >> 32)))
+            }
+            Self::Sections { chunk, class, numbers, next, bytes, at, key } => loop {
+                let width = chunk.directory.dictionaries[*class as usize].width(*class);
+                let of = numbers.len() as u32;
+                let mut entries =
+                    Entries::resume(bytes.get(*at..).unwrap_or_default(), width, of, *key);
+                let found = entries.next(|_, from, to| {
+                    granules.extend(numbers.get(from as usize..to as usize).unwrap_or_default());
+                })?;
+                *at = bytes.len() - entries.rest();
+                *key = entries.key();
+                if found.is_some() {
+                    return Ok(found);
+                }
+                let Some(section) = chunk.section(*class, *next)? else { return Ok(None) };
+                (*next, *bytes, *at, *key) = (*next + 1, section, 0, [0; 16]);
+            },
+        }
+    }
+}

@@ -1,0 +1,219 @@
+//! Looks at one source: reads a piece of a segment and gathers what matches.
+
+use std::fs::File;
+use std::io;
+use std::ops::Range;
+use std::sync::Arc;
+
+use rustix::fs::OFlags;
+use tapdeck_packet::key::Plan;
+
+use super::blocks::{Blocks, Fault, Stop, read_ahead};
+use super::expand::expand;
+use super::piece::{Collector, Key, Piece};
+use super::snapshot::{Segment, Snapshot, open_segment};
+use super::source::{Outcome, Rank, Source};
+use super::{Course, Matcher, Note, Span};
+use crate::io::forget_pages;
+
+/// What is asked, and of what.
+pub struct Asked {
+    pub snapshot: Snapshot,
+    pub span: Span,
+    pub plan: Plan,
+    /// About what is read at once.
+    pub piece_bytes: usize,
+}
+
+pub struct Reader<M> {
+    asked: Arc<Asked>,
+    matcher: M,
+    blocks: Blocks,
+    /// What is found is wanted, not only how much it is.
+    pub keep: bool,
+    /// The file system reads past the page cache, as far as is known.
+    direct: bool,
+}
+
+impl<M: Clone> Clone for Reader<M> {
+    fn clone(&self) -> Self {
+        let matcher = self.matcher.clone();
+        Self { keep: self.keep, ..Self::new(self.asked.clone(), matcher) }
+    }
+}
+
+impl<M> Reader<M> {
+    pub fn new(asked: Arc<Asked>, matcher: M) -> Self {
+        Self { asked, matcher, blocks: Blocks::default(), keep: true, direct: true }
+    }
+}
+
+impl<M: Matcher> Reader<M> {
+    pub fn look(&mut self, rank: Rank, source: Source) -> io::Result<Outcome> {
+        let asked = self.asked.clone();
+        let segment = &asked.snapshot.segments[rank.segment];
+        let bytes = match &source {
+            Source::Segment => segment.end - segment.begin,
+            Source::Stretch { end, .. } => end - rank.begin,
+            Source::Granules(_) => source.bytes(0) as u64,
+            Source::Again { .. } => 0,
+        };
+        let outcome = match source {
+            Source::Segment => expand(&asked, rank.segment),
+            Source::Stretch { end, file } => self.stretch(rank, end, file),
+            Source::Granules(granules) => self.granules(rank, &granules),
+            Source::Again { len, from } => self.again(rank, len, from),
+        };
+        match outcome {
+            Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(Outcome {
+                course: Course { bytes, ..Course::default() },
+                notes: vec![Note::Deleted(segment.name.to_string())],
+                ..Outcome::default()
+            }),
+            outcome => outcome,
+        }
+    }
+
+    /// Reads the next piece of what is not indexed.
+    fn stretch(&mut self, rank: Rank, end: u64, file: Option<File>) -> io::Result<Outcome> {
+        let asked = self.asked.clone();
+        let segment = &asked.snapshot.segments[rank.segment];
+        let file = if let Some(file) = file {
+            file
+        } else {
+            let file = open_segment(&asked.snapshot.dir, &segment.name, OFlags::empty())?;
+            read_ahead(&file);
+            file
+        };
+        let mut collector = Collector::new(&asked.snapshot, segment, asked.span, self.keep);
+        let part = self.blocks.read(
+            &file,
+            &segment.head.section,
+            rank.begin..end,
+            asked.piece_bytes,
+            |at, record| collector.take(at, &record, &self.matcher),
+        )?;
+        let mut outcome = collector.finish(rank.segment, rank.begin, part.bytes);
+        let at = rank.begin + part.bytes;
+        outcome.course.read_bytes = part.bytes;
+        outcome.course.bytes = part.bytes;
+        if part.stop == Stop::More {
+            let source = Source::Stretch { end, file: Some(file) };
+            outcome.sources.push((Rank { begin: at, ..rank }, source));
+        } else {
+            outcome.course.bytes += end - at;
+            outcome.notes.extend(ended(segment, at, end, &part.stop));
+        }
+        Ok(outcome)
+    }
+
+    /// Reads granules that the index names.
+    fn granules(&mut self, rank: Rank, granules: &[(u32, u32)]) -> io::Result<Outcome> {
+        let asked = self.asked.clone();
+        let segment = &asked.snapshot.segments[rank.segment];
+        let len: u64 = granules.iter().map(|(len, _)| u64::from(*len)).sum();
+        let have = self.load(segment, rank.begin, len as usize)?;
+        let mut collector = Collector::new(&asked.snapshot, segment, asked.span, self.keep);
+        let mut notes = Vec::new();
+        let mut begin = rank.begin;
+        for (len, checksum) in granules {
+            let place = begin..begin + u64::from(*len);
+            begin = place.end;
+            let note = self.granule(segment, &place, *checksum, &mut collector);
+            if matches!(note, Some(Note::Damaged { .. })) && granules.len() > 1 {
+                return Ok(one_by_one(rank, granules, have));
+            }
+            notes.extend(note);
+        }
+        let mut outcome = collector.finish(rank.segment, rank.begin, len);
+        outcome.course.read_bytes = have as u64;
+        outcome.course.bytes = len;
+        // Expanding the segment has told of all of it.
+        outcome.told = 0;
+        outcome.notes = notes;
+        Ok(outcome)
+    }
+
+    /// Gathers what is in a granule that was loaded.
+    fn granule(
+        &mut self,
+        segment: &Segment,
+        place: &Range<u64>,
+        checksum: u32,
+        collector: &mut Collector<'_>,
+    ) -> Option<Note> {
+        let is_intact = crc32c::crc32c(self.blocks.bytes(place)) == checksum;
+        let (good, fault) =
+            self.blocks.parse(place, |at, record| collector.take(at, &record, &self.matcher));
+        let (segment, at) = (segment.name.to_string(), place.start);
+        let what = match fault {
+            Some(Fault::Damaged(what)) => what,
+            Some(Fault::Short(_)) => "a block passes the end of what was indexed",
+            None if good < place.end => "it is cut short",
+            None => return (!is_intact).then_some(Note::Changed { segment, at }),
+        };
+        Some(Note::Damaged { segment, at: good, what: what.to_owned() })
+    }
+
+    /// Reads what was read before, or was known in sum only.
+    fn again(&mut self, rank: Rank, len: u64, from: Option<Key>) -> io::Result<Outcome> {
+        let asked = self.asked.clone();
+        let segment = &asked.snapshot.segments[rank.segment];
+        let have = self.load(segment, rank.begin, len as usize)?;
+        let mut collector = Collector::new(&asked.snapshot, segment, asked.span, true);
+        let place = rank.begin..rank.begin + len;
+        self.blocks.parse(&place, |at, record| collector.take(at, &record, &self.matcher));
+        let mut piece = collector.finish(rank.segment, rank.begin, len).piece;
+        if let (Some(piece), Some(key)) = (&mut piece, from) {
+            piece.skip_to(key);
+        }
+        // The file's contents are what they were, or it is as good as gone.
+        if from.is_some() && piece.as_ref().and_then(Piece::key) != from {
+            return Err(io::ErrorKind::NotFound.into());
+        }
+        let course = Course { read_bytes: have as u64, ..Course::default() };
+        Ok(Outcome { course, piece, ..Outcome::default() })
+    }
+
+    /// Puts a piece of a segment into the buffer, past the page cache if that can be; gives back how much of it there is.
+    fn load(&mut self, segment: &Segment, at: u64, len: usize) -> io::Result<usize> {
+        let section = &segment.head.section;
+        let dir = &self.asked.snapshot.dir;
+        if self.direct {
+            let loaded = open_segment(dir, &segment.name, OFlags::DIRECT)
+                .and_then(|file| self.blocks.load(&file, section, at, len));
+            match loaded {
+                Err(e) if e.kind() == io::ErrorKind::InvalidInput => self.direct = false,
+                loaded => return loaded,
+            }
+        }
+        let file = open_segment(dir, &segment.name, OFlags::empty())?;
+        let have = self.blocks.load(&file, section, at, len)?;
+        forget_pages(&file, at, at + have as u64);
+        Ok(have)
+    }
+}
+
+/// Granules of which one is damaged, so that it does not touch the others.
+fn one_by_one(rank: Rank, granules: &[(u32, u32)], have: usize) -> Outcome {
+    let mut outcome = Outcome::default();
+    outcome.course.read_bytes = have as u64;
+    let mut begin = rank.begin;
+    for granule in granules {
+        outcome.sources.push((Rank { begin, ..rank }, Source::Granules(vec![*granule])));
+        begin += u64::from(granule.0);
+    }
+    outcome
+}
+
+/// What is to be told of how a stretch up to `end` ended at `at`. A segment that is being written may be cut anywhere.
+fn ended(segment: &Segment, at: u64, end: u64, stop: &Stop) -> Option<Note> {
+    let what = match stop {
+        Stop::More | Stop::End => return None,
+        Stop::Cut if segment.name.live && end == segment.end => return None,
+        Stop::Cut => "it is cut short",
+        Stop::Damaged(what) => what,
+    };
+    let what = what.to_owned();
+    Some(Note::Damaged { segment: segment.name.to_string(), at, what })
+}

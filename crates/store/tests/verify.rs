@@ -1,0 +1,228 @@
+//! `verify` finds what is wrong and nothing else: over stores made for the purpose, each damaged in one place.
+
+mod common;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use common::Rng;
+use tapdeck_packet::link::LinkType;
+use tapdeck_packet::pcapng::{self, InterfaceDescription, StatisticsBlock};
+use tapdeck_store::io::Disk;
+use tapdeck_store::{Closed, Indexed, Scope, SegmentName, Store, Verdict};
+
+const T0: u64 = 1_767_323_045_000_000_000;
+const NAME: SegmentName = SegmentName { number: 3, began_s: 1_767_323_045, live: false };
+const INDEX: &str = "tapdeck-00000003-20260102T030405Z.index";
+
+fn fill(bytes: &mut Vec<u8>) {
+    let gap = bytes.len().next_multiple_of(4096) - bytes.len();
+    match gap {
+        0 => {}
+        1..pcapng::MIN_FILL => pcapng::fill(bytes, gap + 4096),
+        _ => pcapng::fill(bytes, gap),
+    }
+}
+
+fn frame(rng: &mut Rng) -> Vec<u8> {
+    let mut f = vec![2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 8, 0, 0x45, 0, 0, 60, 0, 0, 0, 0, 64, 17];
+    f.extend([0, 0, 10, 0, 0, rng.below(50) as u8, 10, 0, 1, rng.below(50) as u8]);
+    f.extend((rng.below(3000) as u16).to_be_bytes());
+    f.extend([0, 53]);
+    f.resize(60 + rng.below(900), 7);
+    f
+}
+
+/// A segment of two interfaces; the places of its packets.
+fn segment(seed: u64, packets: usize) -> (Vec<u8>, Vec<usize>) {
+    let mut rng = Rng(seed);
+    let mut bytes = Vec::new();
+    pcapng::section_header(&mut bytes, "linux", "tapdeck 0.1.0", None);
+    for name in ["eth0", "eth1"] {
+        let description = InterfaceDescription {
+            link: LinkType::ETHERNET,
+            snaplen: 262_144,
+            name: name.into(),
+            description: "hook tcx, CPU 0".into(),
+            filter: None,
+            hardware: None,
+            mac: None,
+        };
+        pcapng::interface_description(&mut bytes, &description);
+    }
+    fill(&mut bytes);
+    let mut counts = [0; 2];
+    let mut places = Vec::new();
+    for i in 0..packets {
+        let interface = (i / 100 % 2) as u32;
+        let dropped = u64::from(i % 500 == 499);
+        let frame = frame(&mut rng);
+        places.push(bytes.len());
+        let start = bytes.len();
+        bytes.resize(start + pcapng::packet_len(frame.len(), 0, dropped), 0);
+        let time_ns = T0 + i as u64 * 1000;
+        let len = frame.len() as u32;
+        let out = &mut bytes[start..];
+        pcapng::write_packet(out, interface, time_ns, [&frame, &[], &[]], len, 0, dropped);
+        counts[interface as usize] += 1;
+        if i % 100 == 99 {
+            fill(&mut bytes);
+        }
+    }
+    fill(&mut bytes);
+    for (interface, delivered) in counts.into_iter().enumerate() {
+        let told = StatisticsBlock {
+            interface: interface as u32,
+            time_ns: T0 + 1_000_000_000,
+            delivered,
+            dropped: 5,
+            received: delivered + 5,
+            accepted: delivered + 5,
+            ..StatisticsBlock::default()
+        };
+        pcapng::statistics(&mut bytes, &told);
+    }
+    fill(&mut bytes);
+    (bytes, places)
+}
+
+/// A store with one segment, indexed.
+fn store(segment: &[u8]) -> (tempfile::TempDir, PathBuf) {
+    let temp = tempfile::tempdir().unwrap();
+    let dir = temp.path().join("store");
+    fs::create_dir(&dir).unwrap();
+    fs::write(NAME.path(&dir), segment).unwrap();
+    index(&dir);
+    (temp, dir)
+}
+
+fn index(dir: &Path) {
+    let scope = Scope { closed: Closed::Unended, index: true };
+    Store::open(dir).unwrap().recover(&Disk::new(false), scope, |_| {}).unwrap();
+}
+
+fn verify(dir: &Path) -> Verdict {
+    let mut verdicts = Vec::new();
+    assert!(tapdeck_store::verify(dir, |_| true, |v| verdicts.push(v.clone())).unwrap());
+    assert_eq!(verdicts.len(), 1, "{verdicts:?}");
+    verdicts.remove(0)
+}
+
+#[test]
+fn a_sound_store_has_no_flaw() {
+    let (bytes, places) = segment(1, 5000);
+    let (_temp, dir) = store(&bytes);
+    let verdict = verify(&dir);
+    assert_eq!((verdict.count, verdict.flaws), (0, Vec::new()));
+    assert_eq!((verdict.packets, verdict.indexed), (places.len() as u64, Indexed::Whole));
+    assert_eq!(verdict.bytes, bytes.len() as u64);
+    fs::remove_file(dir.join(INDEX)).unwrap();
+    let verdict = verify(&dir);
+    assert_eq!((verdict.count, verdict.indexed), (0, Indexed::No), "one without an index is sound");
+    let empty = tempfile::tempdir().unwrap();
+    assert!(tapdeck_store::verify(empty.path(), |_| true, |_| {}).is_err(), "that is no store");
+    assert!(!tapdeck_store::verify(&dir, |_| false, |_| {}).unwrap(), "it was told to end");
+}
+
+#[test]
+fn every_changed_bit_of_a_segment_is_found() {
+    let (bytes, _) = segment(2, 1500);
+    let (_temp, dir) = store(&bytes);
+    let mut rng = Rng(3);
+    for _ in 0..150 {
+        let at = rng.below(bytes.len());
+        let mut bad = bytes.clone();
+        bad[at] ^= 1 << rng.below(8);
+        fs::write(NAME.path(&dir), &bad).unwrap();
+        let mut verdicts = Vec::new();
+        tapdeck_store::verify(&dir, |_| true, |v| verdicts.push(v.clone())).unwrap();
+        // Where the header no longer says that it is ours, it is nobody's business.
+        if at < 200 && verdicts.is_empty() {
+            continue;
+        }
+        assert!(verdicts[0].count > 0, "byte {at} of {}", bytes.len());
+        let near = verdicts[0].flaws.iter().any(|f| f.at <= at as u64 + 4096);
+        assert!(near, "byte {at}: {:?}", verdicts[0].flaws);
+    }
+}
+
+#[test]
+fn every_changed_bit_of_an_index_is_found() {
+    let (bytes, _) = segment(4, 1500);
+    let (_temp, dir) = store(&bytes);
+    let good = fs::read(dir.join(INDEX)).unwrap();
+    let mut rng = Rng(5);
+    let mut tried = 0;
+    while tried < 150 {
+        let at = rng.below(good.len());
+        // What fills pages up means nothing.
+        if good[at] == 0 {
+            continue;
+        }
+        tried += 1;
+        let mut bad = good.clone();
+        bad[at] ^= 1 << rng.below(8);
+        fs::write(dir.join(INDEX), &bad).unwrap();
+        let verdict = verify(&dir);
+        assert!(verdict.count > 0, "byte {at} of {}", good.len());
+        assert_eq!(verdict.flaws[0].file, INDEX);
+    }
+}
+
+#[test]
+fn an_index_that_lies_with_right_checksums_is_found() {
+    let (bytes, _) = segment(6, 3000);
+    let (_temp, dir) = store(&bytes);
+    // Of a segment of the same name and length, in which one packet has another port.
+    let (mut other, places) = segment(6, 3000);
+    let port = places[1234] + 28 + 36;
+    other[port..port + 2].copy_from_slice(&[9, 9]);
+    let (_other, other) = store(&other);
+    fs::copy(other.join(INDEX), dir.join(INDEX)).unwrap();
+    let verdict = verify(&dir);
+    let told: Vec<&str> = verdict.flaws.iter().map(|f| f.what.as_str()).collect();
+    assert!(told.iter().any(|what| what.contains("checksum")), "{told:?}");
+    assert!(told.iter().any(|what| what.contains("destination port 0x909")), "{told:?}");
+}
+
+#[test]
+fn what_the_statistics_tell_is_held_against_what_is_there() {
+    let (bytes, places) = segment(7, 1000);
+    let temp = tempfile::tempdir().unwrap();
+    let flaws = |bytes: &[u8]| -> Vec<String> {
+        fs::write(NAME.path(temp.path()), bytes).unwrap();
+        verify(temp.path()).flaws.into_iter().map(|f| f.what).collect()
+    };
+    assert_eq!(flaws(&bytes), Vec::<String>::new());
+    // A packet that became fill.
+    let mut bad = bytes.clone();
+    bad[places[10]..places[10] + 4].copy_from_slice(&pcapng::FILL.to_ne_bytes());
+    assert_eq!(
+        flaws(&bad),
+        ["the statistics of interface 0 tell of 500 packets, and there are 499"]
+    );
+    // Statistics that are not there, and an end that is not.
+    let end = bytes.len() - 4096;
+    assert_eq!(flaws(&bytes[..end]).len(), 2);
+    let cut = flaws(&bytes[..places[700] + 10]);
+    assert!(cut[0].contains("cut short"), "{cut:?}");
+    let mut bad = bytes.clone();
+    bad[places[20] + 8] = 7;
+    assert!(flaws(&bad)[0].contains("not described"));
+    assert_eq!(flaws(&bytes[..3]), ["it does not begin with a section header"]);
+}
+
+#[test]
+fn a_live_segment_may_end_anywhere() {
+    let (bytes, places) = segment(8, 1000);
+    let temp = tempfile::tempdir().unwrap();
+    let live = SegmentName { live: true, ..NAME };
+    for cut in [places[900], places[900] + 17, places[901] - 1] {
+        fs::write(live.path(temp.path()), &bytes[..cut]).unwrap();
+        let verdict = verify(temp.path());
+        assert_eq!((verdict.count, verdict.packets), (0, 900), "{:?}", verdict.flaws);
+    }
+    fs::write(live.path(temp.path()), []).unwrap();
+    fs::write(temp.path().join(".tapdeck.lock"), []).unwrap();
+    assert!(tapdeck_store::verify(temp.path(), |_| true, |v| panic!("{v:?}")).unwrap());
+}

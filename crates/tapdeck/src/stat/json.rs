@@ -1,0 +1,129 @@
+//! The report for programs.
+
+use std::io::{self, Write};
+
+use serde::Serialize;
+use tapdeck_store::stat::{Report, Tops};
+
+use super::share;
+use crate::flags;
+use crate::query::time;
+
+/// Parts of the span that the rate is told of.
+const PARTS: usize = 60;
+
+#[derive(Serialize)]
+struct Json<'a> {
+    dir: String,
+    segments: u64,
+    /// Of them, those that are being written.
+    segments_live: u64,
+    /// Those that are not in `rate` and not among hosts and ports.
+    segments_not_indexed: u64,
+    packets: u64,
+    bytes_stored: u64,
+    index_bytes: u64,
+    /// Of packets; null where there are none.
+    first: Option<String>,
+    last: Option<String>,
+    /// Packets, in all gaps.
+    lost: u64,
+    gaps: Vec<Gap<'a>>,
+    /// Smaller gaps, for which there was no room in the list.
+    gaps_omitted: u64,
+    rate: Option<Rate>,
+    top_hosts: Vec<Host>,
+    top_ports: Vec<Port>,
+    /// Share of the pieces in which there were too many hosts, or ports, to list them all.
+    hosts_unlisted: f64,
+    ports_unlisted: f64,
+}
+
+#[derive(Serialize)]
+struct Gap<'a> {
+    /// Null at the end of a recording.
+    interface: Option<&'a str>,
+    first: String,
+    last: String,
+    lost: u64,
+}
+
+#[derive(Serialize)]
+#[allow(clippy::struct_field_names, reason = "units come last")]
+struct Rate {
+    /// Length of a part; the first begins at `first`.
+    part_s: f64,
+    packets_per_s: Vec<f64>,
+    bytes_per_s: Vec<f64>,
+}
+
+#[derive(Serialize)]
+struct Host {
+    host: String,
+    share: f64,
+}
+
+#[derive(Serialize)]
+struct Port {
+    port: u16,
+    share: f64,
+}
+
+pub fn write(out: &mut impl Write, flags: &flags::Stat, report: &Report) -> io::Result<()> {
+    let top_hosts =
+        listed(&report.hosts).map(|(host, share)| Host { host: host.to_string(), share });
+    let top_ports = listed(&report.ports).map(|(port, share)| Port { port, share });
+    let json = Json {
+        dir: flags.dir.display().to_string(),
+        segments: report.segments,
+        segments_live: report.live,
+        segments_not_indexed: report.not_indexed,
+        packets: report.packets,
+        bytes_stored: report.bytes_stored,
+        index_bytes: report.index_bytes,
+        first: report.times.map(|t| time::show(t.0)),
+        last: report.times.map(|t| time::show(t.1)),
+        lost: report.gaps.lost(),
+        gaps: gaps(report),
+        gaps_omitted: report.gaps.more,
+        rate: rate(report),
+        top_hosts: top_hosts.collect(),
+        top_ports: top_ports.collect(),
+        hosts_unlisted: rounded(share(report.hosts.unlisted, report.hosts.of)),
+        ports_unlisted: rounded(share(report.ports.unlisted, report.ports.of)),
+    };
+    serde_json::to_writer_pretty(&mut *out, &json)?;
+    writeln!(out)
+}
+
+fn listed<K: Copy>(tops: &Tops<K>) -> impl Iterator<Item = (K, f64)> {
+    tops.list.iter().map(|(key, granules)| (*key, rounded(share(*granules, tops.of))))
+}
+
+fn gaps(report: &Report) -> Vec<Gap<'_>> {
+    let list = report.gaps.list.iter();
+    list.map(|gap| Gap {
+        interface: gap.interface.as_deref(),
+        first: time::show(gap.first_ns),
+        last: time::show(gap.last_ns),
+        lost: gap.lost,
+    })
+    .collect()
+}
+
+fn rate(report: &Report) -> Option<Rate> {
+    let (first_ns, last_ns) = report.times.filter(|(first, last)| first < last)?;
+    let part_s = (last_ns - first_ns) as f64 / 1e9 / PARTS as f64;
+    let parts = report.rate.parts(PARTS, first_ns, last_ns);
+    let per_s = |n: f64| rounded(n / part_s);
+    Some(Rate {
+        part_s,
+        packets_per_s: parts.iter().map(|a| per_s(a.packets)).collect(),
+        bytes_per_s: parts.iter().map(|a| per_s(a.bytes)).collect(),
+    })
+}
+
+/// As many digits as it is worth.
+fn rounded(value: f64) -> f64 {
+    (value * 1e4).round() / 1e4
+}

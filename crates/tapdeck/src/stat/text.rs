@@ -1,0 +1,181 @@
+//! The report for people.
+
+use std::fmt::{Display, Write};
+use std::io::{IsTerminal, stdout};
+use std::time::Duration;
+
+use jiff::Timestamp;
+use tapdeck_store::stat::{Amount, Gap, Report, Tops};
+
+use super::chart::bars;
+use super::share;
+use crate::flags;
+use crate::query::time;
+use crate::units::{show_bytes, show_count, show_rate};
+
+/// Where nothing is known of a terminal.
+const WIDTH: usize = 80;
+/// Of what stands before the bars.
+const LABEL: usize = 11;
+/// Gaps that are listed.
+const GAPS: usize = 5;
+
+pub fn page(flags: &flags::Stat, report: &Report) -> String {
+    let mut page = String::new();
+    // Memory takes it all.
+    let _ = summary(&mut page, report)
+        .and_then(|()| chart(&mut page, report))
+        .and_then(|()| if flags.top > 0 { tops(&mut page, report) } else { Ok(()) })
+        .and_then(|()| gaps(&mut page, report));
+    page
+}
+
+fn line(page: &mut String, label: &str, text: impl Display) -> std::fmt::Result {
+    writeln!(page, "{label:<LABEL$}{text}")
+}
+
+fn summary(page: &mut String, report: &Report) -> std::fmt::Result {
+    let live = match report.live {
+        0 => String::new(),
+        n => format!(", {} of them being written", show_count(n)),
+    };
+    line(page, "segments", format!("{}{live}", show_count(report.segments)))?;
+    line(page, "packets", show_count(report.packets))?;
+    let percent = share(report.index_bytes, report.bytes_stored) * 100.0;
+    let (stored, index) = (show_bytes(report.bytes_stored), show_bytes(report.index_bytes));
+    line(page, "stored", format!("{stored}, and {index} of indexes ({percent:.2} %)"))?;
+    if let Some((first_ns, last_ns)) = report.times {
+        line(page, "first", time::show(first_ns))?;
+        let after = show_ns(last_ns.saturating_sub(first_ns));
+        line(page, "last", format!("{}, {after} later", time::show(last_ns)))?;
+    }
+    let (lost, gaps) = (report.gaps.lost(), report.gaps.count());
+    let lost = match gaps {
+        0 => "nothing".into(),
+        1 => format!("{} packets in one gap", show_count(lost)),
+        _ => format!("{} packets in {} gaps", show_count(lost), show_count(gaps)),
+    };
+    line(page, "lost", lost)?;
+    if report.not_indexed > 0 {
+        let n = show_count(report.not_indexed);
+        line(
+            page,
+            "not told",
+            format!(
+                "rate, hosts and ports of {n} segments that are not indexed; `tapdeck recover` makes their indexes"
+            ),
+        )?;
+    }
+    Ok(())
+}
+
+fn chart(page: &mut String, report: &Report) -> std::fmt::Result {
+    let Some((first_ns, last_ns)) = report.times.filter(|(first, last)| first < last) else {
+        return Ok(());
+    };
+    let columns = width().saturating_sub(LABEL).clamp(20, 200);
+    let parts = report.rate.parts(columns, first_ns, last_ns);
+    if parts.iter().all(|amount| amount.packets <= 0.0) {
+        return Ok(());
+    }
+    writeln!(page)?;
+    let part_ns = (last_ns - first_ns) / columns as i64;
+    let mut curve = |label: &str, of: fn(&Amount) -> f64| {
+        let per_s = |n: f64, ns: i64| show_rate(n / (ns.max(1) as f64 / 1e9)).trim().to_owned();
+        let values: Vec<f64> = parts.iter().map(of).collect();
+        let most = per_s(values.iter().copied().fold(0.0, f64::max), part_ns);
+        let mean = per_s(values.iter().sum(), last_ns - first_ns);
+        line(page, label, bars(&values))?;
+        line(page, "", format!("mean {mean}, at most {most} in {}", show_ns(part_ns)))
+    };
+    curve("packets/s", |amount| amount.packets)?;
+    curve("bytes/s", |amount| amount.bytes)?;
+    let (first, last) = (clock(first_ns), clock(last_ns));
+    let rest = columns.saturating_sub(first.len());
+    if rest > last.len() { line(page, "", format!("{first}{last:>rest$}")) } else { Ok(()) }
+}
+
+/// Hosts on the left, ports on the right.
+fn tops(page: &mut String, report: &Report) -> std::fmt::Result {
+    let (hosts, ports) = (rows(&report.hosts), rows(&report.ports));
+    if hosts.is_empty() && ports.is_empty() {
+        return Ok(());
+    }
+    writeln!(page, "\nIn what share of the recording's pieces a host or port appears:")?;
+    let wide = hosts.iter().map(|row| row.0.len()).max().unwrap_or(0).max(15);
+    for i in 0..hosts.len().max(ports.len()) {
+        let (host, of) = hosts.get(i).cloned().unwrap_or_default();
+        let left = format!("{host:<wide$}  {of:>7}");
+        let right =
+            ports.get(i).map_or(String::new(), |(port, of)| format!("port {port:<5}  {of:>7}"));
+        writeln!(page, "{}", format!("{left}   {right}").trim_end())?;
+    }
+    for (what, unlisted, of, about) in [
+        ("addresses", report.hosts.unlisted, report.hosts.of, report.hosts.about),
+        ("ports", report.ports.unlisted, report.ports.of, report.ports.about),
+    ] {
+        if unlisted > 0 {
+            let percent = share(unlisted, of) * 100.0;
+            writeln!(
+                page,
+                "In {percent:.1} % of the pieces there are too many {what} to list them all."
+            )?;
+        } else if about {
+            writeln!(page, "There are so many {what} that shares may be a little too low.")?;
+        }
+    }
+    Ok(())
+}
+
+fn rows<K: Display>(tops: &Tops<K>) -> Vec<(String, String)> {
+    let percent = |granules: u64| format!("{:.1} %", share(granules, tops.of) * 100.0);
+    tops.list.iter().map(|(key, granules)| (key.to_string(), percent(*granules))).collect()
+}
+
+fn gaps(page: &mut String, report: &Report) -> std::fmt::Result {
+    let mut largest: Vec<&Gap> = report.gaps.list.iter().collect();
+    if largest.is_empty() {
+        return Ok(());
+    }
+    largest.sort_by_key(|gap| std::cmp::Reverse(gap.lost));
+    largest.truncate(GAPS);
+    largest.sort_by_key(|gap| gap.first_ns);
+    let is_all = report.gaps.count() == largest.len() as u64;
+    let which = if is_all { "The gaps" } else { "The largest gaps" };
+    writeln!(page, "\n{which}:")?;
+    for gap in largest {
+        let lost = show_count(gap.lost);
+        let (first, last) = (clock(gap.first_ns), clock(gap.last_ns));
+        match &gap.interface {
+            Some(name) => writeln!(page, "{first} to {last}  {name}: {lost} packets")?,
+            None => writeln!(page, "{first}, at the end of a recording: {lost} packets")?,
+        }
+    }
+    Ok(())
+}
+
+/// To the millisecond.
+fn clock(time_ns: i64) -> String {
+    let time = Timestamp::from_nanosecond(i128::from(time_ns)).unwrap_or(Timestamp::UNIX_EPOCH);
+    format!("{time:.3}")
+}
+
+/// A length of time, to two or more digits.
+fn show_ns(ns: i64) -> String {
+    let ns = u64::try_from(ns).unwrap_or(0);
+    let unit = match ns {
+        60_000_000_000.. => 1_000_000_000,
+        1_000_000_000.. => 100_000_000,
+        10_000_000.. => 1_000_000,
+        10_000.. => 1_000,
+        _ => 1,
+    };
+    humantime::format_duration(Duration::from_nanos(ns / unit * unit)).to_string()
+}
+
+/// Columns of the terminal.
+fn width() -> usize {
+    let out = stdout();
+    let size = out.is_terminal().then(|| rustix::termios::tcgetwinsize(&out).ok()).flatten();
+    size.map(|size| usize::from(size.ws_col)).filter(|columns| *columns > 0).unwrap_or(WIDTH)
+}

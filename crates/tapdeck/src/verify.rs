@@ -1,0 +1,142 @@
+//! `tapdeck verify`: whether a store is what it should be.
+
+use std::io::{self, ErrorKind, Write, stdout};
+
+use anyhow::{Context, Result, bail};
+use serde::Serialize;
+use tapdeck_store::{Indexed, Verdict};
+
+use crate::flags;
+use crate::interrupt::Interrupt;
+use crate::progress::Progress;
+use crate::units::{show_bytes, show_count};
+
+#[derive(Serialize)]
+struct Json<'a> {
+    dir: &'a str,
+    sound: bool,
+    packets: u64,
+    bytes: u64,
+    faults: u64,
+    segments: &'a [Segment],
+}
+
+#[derive(Serialize)]
+struct Segment {
+    name: String,
+    packets: u64,
+    bytes: u64,
+    /// Bytes of it that are indexed; all of it where the index is whole.
+    indexed_bytes: u64,
+    faults: u64,
+    /// The first of them.
+    first_faults: Vec<Fault>,
+}
+
+#[derive(Serialize)]
+struct Fault {
+    file: String,
+    /// In the segment.
+    at: u64,
+    what: String,
+}
+
+impl Segment {
+    fn new(verdict: &Verdict) -> Self {
+        let fault = |f: &tapdeck_store::Flaw| Fault {
+            file: f.file.clone(),
+            at: f.at,
+            what: f.what.clone(),
+        };
+        Self {
+            name: verdict.name.to_string(),
+            packets: verdict.packets,
+            bytes: verdict.bytes,
+            indexed_bytes: match verdict.indexed {
+                Indexed::Whole => verdict.bytes,
+                Indexed::Part(bytes) => bytes,
+                Indexed::No => 0,
+            },
+            faults: verdict.count,
+            first_faults: verdict.flaws.iter().map(fault).collect(),
+        }
+    }
+}
+
+pub fn run(flags: &flags::Verify) -> Result<()> {
+    let dir = flags.dir.display().to_string();
+    let interrupt = Interrupt::listen()?;
+    crate::query::yield_to_recorder();
+    let mut progress = Progress::new();
+    let mut segments = Vec::new();
+    let mut told = Ok(());
+    let watch = |bytes| {
+        progress.show(|| format!("{} looked through", show_bytes(bytes)));
+        !interrupt.asked()
+    };
+    let done = tapdeck_store::verify(&flags.dir, watch, |verdict| {
+        if !flags.json && told.is_ok() {
+            // Whoever stops reading does not stop the work.
+            told = tell(verdict);
+        }
+        segments.push(Segment::new(verdict));
+    });
+    drop(progress);
+    if !done? {
+        bail!("stopped by a signal: {} segments were looked at", segments.len());
+    }
+    let faults: u64 = segments.iter().map(|s| s.faults).sum();
+    let told = told.and_then(|()| summarise(flags.json, &dir, faults, &segments));
+    if faults > 0 {
+        bail!("{dir}: {}; `tapdeck recover --all` mends what can be mended", number(faults));
+    }
+    match told {
+        Err(e) if e.kind() != ErrorKind::BrokenPipe => {
+            Err(e).context("cannot write to standard output")
+        }
+        _ => Ok(()),
+    }
+}
+
+fn number(faults: u64) -> String {
+    if faults == 1 { "1 fault".into() } else { format!("{} faults", show_count(faults)) }
+}
+
+fn tell(verdict: &Verdict) -> io::Result<()> {
+    let mut out = stdout().lock();
+    let index = match verdict.indexed {
+        Indexed::Whole => "indexed".to_owned(),
+        Indexed::Part(bytes) => format!("{} of it indexed", show_bytes(bytes)),
+        Indexed::No => "no index".to_owned(),
+    };
+    let sound = if verdict.count == 0 { "sound".into() } else { number(verdict.count) };
+    let packets = show_count(verdict.packets);
+    writeln!(out, "{}: {sound}, {packets} packets, {index}", verdict.name)?;
+    for flaw in &verdict.flaws {
+        writeln!(out, "  {} at byte {}: {}", flaw.file, flaw.at, flaw.what)?;
+    }
+    let more = verdict.count - verdict.flaws.len() as u64;
+    if more > 0 {
+        writeln!(out, "  and {} more", show_count(more))?;
+    }
+    Ok(())
+}
+
+fn summarise(json: bool, dir: &str, faults: u64, segments: &[Segment]) -> io::Result<()> {
+    let sum = |of: fn(&Segment) -> u64| segments.iter().map(of).sum::<u64>();
+    let (packets, bytes) = (sum(|s| s.packets), sum(|s| s.bytes));
+    let mut out = stdout().lock();
+    if json {
+        let json = Json { dir, sound: faults == 0, packets, bytes, faults, segments };
+        serde_json::to_writer_pretty(&mut out, &json)?;
+        return writeln!(out);
+    }
+    let sound = if faults == 0 { "sound".into() } else { number(faults) };
+    writeln!(
+        out,
+        "{dir}: {sound}; {} segments, {} packets, {}",
+        show_count(segments.len() as u64),
+        show_count(packets),
+        show_bytes(bytes)
+    )
+}
