@@ -24,6 +24,8 @@ mod verify;
 mod writer;
 
 pub use deck::{Deck, DeckConfig};
+#[doc(hidden)]
+pub use index::read_anything as read_any_index;
 pub use indexer::Indexing;
 pub use keeper::Log;
 pub use name::SegmentName;

@@ -25,8 +25,8 @@ const SEED: u64 = 20_260_102;
 const EXPRESSIONS: u64 = 1000;
 /// Expressions for which it pays to make a store.
 const ROUND: u64 = 100;
-/// Whether every other round asks a store with an index.
-const INDEXED: bool = false;
+/// Whether rounds of even seeds ask a store with an index. Its live segment never has one.
+const INDEXED: bool = true;
 
 /// How `tapdeck query` is asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -41,6 +41,7 @@ use crate::segment::write_pages;
 pub(crate) use builder::Builder;
 pub(crate) use compare::{Checker, Difference};
 use image::{Header, Image, Source};
+pub(crate) use occurrence::read_ahead;
 pub(crate) use rebuild::{Head, complete};
 
 /// A piece of a segment: whole blocks, one after the other.
@@ -394,4 +395,10 @@ fn joined(mut parts: Vec<Range<u64>>) -> Vec<Range<u64>> {
         joins
     });
     parts
+}
+
+/// Reads bytes as the parts of an index; for fuzzing.
+#[doc(hidden)]
+pub fn read_anything(bytes: &[u8]) {
+    image::read_anything(bytes);
 }

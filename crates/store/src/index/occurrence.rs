@@ -1,15 +1,25 @@
 //! In how many granules does a key stand? Read from the dictionaries alone, one after the other, in bounded memory.
 
 use std::io;
+use std::path::Path;
 use std::sync::Arc;
 
+use rustix::fs::{Advice, fadvise};
 use tapdeck_packet::key::Class;
 
 use super::image::{Image, Source};
-use super::{Granule, Index};
+use super::{Granule, Index, open_file};
+use crate::SegmentName;
 
 /// Sections of keys that are looked at together.
 const SECTIONS: usize = 64;
+
+/// All of the index of a segment will be read soon.
+pub(crate) fn read_ahead(dir: &Path, name: &SegmentName) {
+    if let Ok(Some(file)) = open_file(&name.index_path(dir)) {
+        let _ = fadvise(file, 0, None, Advice::WillNeed);
+    }
+}
 
 impl Index {
     /// Of one chunk, as a builder makes it.
@@ -55,7 +65,11 @@ impl Index {
             for class in &listed {
                 image.entries(*class, *first, last, |key, from, to| found.push((key, from, to)))?;
             }
-            found.sort_unstable();
+            #[allow(
+                clippy::stable_sort_primitive,
+                reason = "it merges two sorted lists in one pass"
+            )]
+            found.sort();
             for same in found.chunk_by(|a, b| a.0 == b.0) {
                 each(same[0].0, &united(same));
             }

@@ -345,3 +345,19 @@ fn damage_is_told_and_never_believed() {
         assert!(ask().is_err(), "cut at {cut}");
     }
 }
+
+#[test]
+fn nonsense_with_right_checksums_is_told_too() {
+    let (pieces, _) = segment(7, 2, 100_000, MIX);
+    let good = log(&pieces);
+    let mut rng = Rng(8);
+    for _ in 0..3000 {
+        let at = rng.below(good.len() as u64) as usize;
+        let mut bytes = good[at..good.len().min(at + 1 + rng.below(3000) as usize)].to_vec();
+        for _ in 0..rng.below(4) {
+            let at = rng.below(bytes.len() as u64) as usize;
+            bytes[at] = [0, 1, 0x7f, 0x80, 0xff, rng.below(256) as u8][rng.below(6) as usize];
+        }
+        super::read_anything(&bytes);
+    }
+}

@@ -21,10 +21,10 @@ use tapdeck_packet::key::Class;
 use tapdeck_packet::link::LinkType;
 use tapdeck_packet::pcapng::{self, Reader, Record};
 
-use crate::index::{Builder, Granule, Index};
+use crate::index::{Builder, Granule, Index, read_ahead};
 use crate::io::{forget_pages, read_at};
 use crate::query::{Error, Note, SLACK_NS, Segment, Snapshot, Span, open_segment};
-use crate::segment::statistics_told;
+use crate::segment::{dropped_told, statistics_told};
 use gaps::Finder;
 pub use gaps::{Gap, Gaps};
 pub use rate::{Amount, Rate};
@@ -86,7 +86,13 @@ pub fn stat(
     for (done, segment) in snapshot.segments.iter().enumerate() {
         let path = segment.name.path(dir);
         watch(done, snapshot.segments.len());
-        match survey.segment(segment, &mut |()| watch(done, snapshot.segments.len())) {
+        if question.top > 0 {
+            // While this one is looked at, the disk reads the next.
+            for soon in snapshot.segments[done..].iter().take(2) {
+                read_ahead(dir, &soon.name);
+            }
+        }
+        match survey.segment(segment, &mut || watch(done, snapshot.segments.len())) {
             Err(e) if e.kind() == io::ErrorKind::NotFound => {
                 survey.report.notes.push(Note::Deleted(segment.name.to_string()));
             }
@@ -129,7 +135,7 @@ struct Survey<'a> {
 }
 
 /// Called while a segment is read.
-type Watch<'a> = dyn FnMut(()) + 'a;
+type Watch<'a> = dyn FnMut() + 'a;
 
 impl<'a> Survey<'a> {
     fn new(snapshot: &'a Snapshot, question: Question, notes: Vec<Note>) -> Self {
@@ -212,7 +218,8 @@ impl<'a> Survey<'a> {
             told += self.read(segment, file, at..segment.end, watch)?;
         }
         let last_ns = tables.iter().flatten().map(|g| g.last_ns).max().unwrap_or(i64::MIN);
-        self.settle(segment, last_ns, summary.dropped, told);
+        let stated = if summary.complete { summary.dropped } else { self.stated(segment) };
+        self.settle(segment, last_ns, stated, told);
         Ok(())
     }
 
@@ -220,7 +227,7 @@ impl<'a> Survey<'a> {
     fn without(&mut self, segment: &Segment, file: &File, watch: &mut Watch<'_>) -> io::Result<()> {
         let Some(statistics) = self.statistics(segment) else {
             let told = self.read(segment, file, segment.begin..segment.end, watch)?;
-            self.settle(segment, i64::MIN, told, told);
+            self.settle(segment, i64::MIN, self.stated(segment), told);
             return Ok(());
         };
         let span = self.question.span;
@@ -302,11 +309,14 @@ impl<'a> Survey<'a> {
         if granule.packets == 0 || is_outside || granule.place.start >= segment.end {
             return Ok(None);
         }
-        if span.contains(granule.first_ns) && span.contains(granule.last_ns) {
+        // The segment went on behind it since it was looked at, or it was cut.
+        let is_cut = granule.place.end > segment.end;
+        if span.contains(granule.first_ns) && span.contains(granule.last_ns) && !is_cut {
             return Ok(Some(Part::of(granule)));
         }
-        let (part, damage) = read_part(file, segment, &granule.place, span)?;
-        if let Some((at, what)) = damage {
+        let place = granule.place.start..granule.place.end.min(segment.end);
+        let (part, damage) = read_part(file, segment, &place, span)?;
+        if let Some((at, what)) = damage.filter(|_| !(is_cut && segment.name.live)) {
             self.damaged(segment, at, what);
         }
         Ok((part.packets > 0).then_some(part))
@@ -383,7 +393,7 @@ impl<'a> Survey<'a> {
             segment.head.interfaces.iter().map(|i| interfaces[*i as usize].link).collect();
         let mut told = 0;
         let mut take = |builder: &mut Builder| {
-            watch(());
+            watch();
             let mut index = Index::of_chunk(builder.chunk())?;
             let tables = index.tables()?;
             told += self.tables(segment, file, &mut index, &tables)?;
@@ -400,6 +410,12 @@ impl<'a> Survey<'a> {
             self.damaged(segment, end, "there is no whole block");
         }
         Ok(told)
+    }
+
+    /// Losses by a segment's statistics, if they are written.
+    fn stated(&self, segment: &Segment) -> u64 {
+        let path = segment.name.path(&self.snapshot.dir);
+        if segment.name.live { 0 } else { dropped_told(&path).unwrap_or(0) }
     }
 
     /// Holds what a segment's packets tell of losses against its statistics. What is lost behind its last packet is told by a packet of the next
@@ -428,7 +444,10 @@ impl<'a> Survey<'a> {
 
     fn unusable(&mut self, segment: &Segment, e: &io::Error) {
         let (segment, why) = (segment.name.to_string(), e.to_string());
-        self.report.unusable.push(Unusable { segment, why });
+        // A log has many dictionaries.
+        if self.report.unusable.last().is_none_or(|last| last.segment != segment) {
+            self.report.unusable.push(Unusable { segment, why });
+        }
     }
 
     fn damaged(&mut self, segment: &Segment, at: u64, what: &str) {
