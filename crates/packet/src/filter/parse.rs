@@ -4,6 +4,8 @@
 //! they pass by parentheses, and a primitive that takes none ends them. And what an opening parenthesis
 //! begins, an expression, identifiers or arithmetic, shows only later: so the smallest [`Unit`] is one of these.
 
+use std::mem;
+
 use super::identifier::escaped;
 use super::scan::{Placed, Token, tokens};
 use super::{
@@ -84,35 +86,35 @@ impl Parser<'_> {
                 Unit::Term(part) if are_terms => part,
                 right => self.identifiers(right, inherited)?,
             };
-            list = self.join(list, word, right)?;
+            self.join(&mut list, word, *right)?;
         }
         Ok(if are_terms { Unit::Term(list) } else { Unit::Identifiers(list) })
     }
 
-    fn join(&self, left: Box<Part>, word: &str, right: Box<Part>) -> Parsed<Box<Part>> {
-        let in_row = left.depth.max(right.depth + 1);
-        let (node, depth) = match (left.node, word) {
-            (Node::And(mut nodes), "and") => {
-                nodes.push(right.node);
-                (Node::And(nodes), in_row)
+    fn join(&self, list: &mut Part, word: &str, right: Part) -> Parsed<()> {
+        list.depth = list.depth.max(right.depth + 1);
+        list.qualifiers = right.qualifiers;
+        match (&mut list.node, word) {
+            (Node::And(nodes), "and") | (Node::Or(nodes), "or") => nodes.push(right.node),
+            (left, _) => {
+                let left = mem::replace(left, Node::And(Vec::new()));
+                let nodes = vec![left, right.node];
+                list.node = if word == "and" { Node::And(nodes) } else { Node::Or(nodes) };
+                list.depth += 1;
             }
-            (Node::Or(mut nodes), "or") => {
-                nodes.push(right.node);
-                (Node::Or(nodes), in_row)
-            }
-            (left, "and") => (Node::And(vec![left, right.node]), in_row + 1),
-            (left, _) => (Node::Or(vec![left, right.node]), in_row + 1),
-        };
-        self.bounded(Part { node, qualifiers: right.qualifiers, depth })
+        }
+        self.bound(list)
     }
 
-    fn negate(&self, part: Box<Part>) -> Parsed<Box<Part>> {
-        let (node, depth) = (Node::Not(Box::new(part.node)), part.depth + 1);
-        self.bounded(Part { node, depth, qualifiers: part.qualifiers })
+    fn negate(&self, part: &mut Part) -> Parsed<()> {
+        let positive = mem::replace(&mut part.node, Node::And(Vec::new()));
+        part.node = Node::Not(Box::new(positive));
+        part.depth += 1;
+        self.bound(part)
     }
 
-    fn bounded(&self, part: Part) -> Parsed<Box<Part>> {
-        if part.depth > DEPTH { self.fail("it is nested too deep") } else { Ok(Box::new(part)) }
+    fn bound(&self, part: &Part) -> Parsed<()> {
+        if part.depth > DEPTH { self.fail("it is nested too deep") } else { Ok(()) }
     }
 
     /// Calls `read`, which may come back here.
@@ -145,10 +147,14 @@ impl Parser<'_> {
     fn negation(&mut self, inherited: Option<Qualifiers>) -> Parsed<Unit> {
         self.at += 1;
         match self.unit(inherited)? {
-            Unit::Term(part) => self.negate(part).map(Unit::Term),
+            Unit::Term(mut part) => {
+                self.negate(&mut part)?;
+                Ok(Unit::Term(part))
+            }
             unit => {
-                let part = self.identifiers(unit, inherited)?;
-                self.negate(part).map(Unit::Identifiers)
+                let mut part = self.identifiers(unit, inherited)?;
+                self.negate(&mut part)?;
+                Ok(Unit::Identifiers(part))
             }
         }
     }
@@ -271,12 +277,11 @@ impl Parser<'_> {
 impl Parser<'_> {
     fn primitive(&mut self, inherited: Option<Qualifiers>) -> Parsed<Unit> {
         let first = self.next()?;
-        let protocol = match first {
-            Token::Protocol(protocol) => Some(protocol),
-            _ => {
-                self.at -= 1;
-                None
-            }
+        let protocol = if let Token::Protocol(protocol) = first {
+            Some(protocol)
+        } else {
+            self.at -= 1;
+            None
         };
         if self.next_word().is_some_and(is_qualifier) {
             return self.nested(|parser| parser.qualified(protocol));

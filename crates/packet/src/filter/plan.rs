@@ -145,8 +145,8 @@ impl Leaf {
                     directed(direction, Class::SourceIpv6, Class::DestinationIpv6, first, last)
                 }
             },
-            Self::Mac { direction, address: [a, b, c, d, e, f] } => {
-                let mac = u64::from_be_bytes([0, 0, a, b, c, d, e, f]).into();
+            Self::Mac { direction, address } => {
+                let mac = address.iter().fold(0, |mac, byte| mac << 8 | u128::from(*byte));
                 directed(direction, Class::SourceMac, Class::DestinationMac, mac, mac)
             }
             Self::Port { protocol, direction, port } => ports(protocol, direction, port, port),

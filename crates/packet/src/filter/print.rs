@@ -56,9 +56,9 @@ impl Display for Leaf {
                 let qualifiers = qualify(protocol, direction, Kind::Net);
                 write!(f, "{qualifiers} {address}/{prefix_bits}")
             }
-            Self::Mac { direction, address: [a, b, c, d, e, g] } => {
-                write!(f, "ether {}host ", Word(*direction))?;
-                write!(f, "{a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{g:02x}")
+            Self::Mac { direction, address } => {
+                let bytes = address.map(|byte| format!("{byte:02x}"));
+                write!(f, "ether {}host {}", Word(*direction), bytes.join(":"))
             }
             Self::Port { protocol, direction, port } => {
                 write!(f, "{} {port}", qualify(protocol, direction, Kind::Port))

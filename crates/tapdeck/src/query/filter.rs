@@ -2,8 +2,10 @@
 //!
 //! libpcap compiles the expression for each link type, on the handle of a capture file of that type: so
 //! it understands and refuses just what tcpdump does with a file. libpcap also decides each packet, but for
-//! one case. The `pcap` crate gives it the captured length only, so where a packet was cut and the
-//! program asks how long it was on the wire, the program is run here.
+//! three cases, in which its program is run here. The `pcap` crate gives it the captured length only, which will not do where a packet was
+//! cut and the program asks how long it was on the wire. And the programs of `protochain` go round in circles for
+//! ever on some packets: each extension header is looked for at a place that is counted from the first. Such packets do not match.
+//! And those of `geneve` read scratch memory that may never have been written, and which libpcap does not clear: two looks at a packet could differ. Here it is zero.
 //!
 //! Which keys the packets must have is read from the text, and believed only where libpcap makes the same programs of the text and
 //! of what was understood of it ([`tapdeck_packet::filter`]).
@@ -36,6 +38,8 @@ struct Program {
     instructions: Arc<[Instruction]>,
     /// On the wire.
     asks_for_length: bool,
+    /// It may never end, or read memory that was not written.
+    is_unsound: bool,
 }
 
 impl Filter {
@@ -106,14 +110,19 @@ impl Program {
             instructions(&compiled).context("libpcap made an unknown instruction")?;
         let asks_for_length =
             instructions.iter().any(|i| matches!(i.code, LOAD_LENGTH | LOADX_LENGTH));
-        Ok(Self { expression, link, compiled: Some(compiled), instructions, asks_for_length })
+        let is_unsound = instructions.iter().any(|i| match i.code {
+            JUMP_ALWAYS => (i.k as i32) < 0,
+            code => matches!(code, LOAD_MEMORY | LOADX_MEMORY),
+        });
+        let compiled = Some(compiled);
+        Ok(Self { expression, link, compiled, instructions, asks_for_length, is_unsound })
     }
 
     fn matches(&self, frame: &[u8], original_len: u32) -> bool {
+        let is_cut = original_len as usize != frame.len();
+        let is_run_here = self.is_unsound || (is_cut && self.asks_for_length);
         match &self.compiled {
-            Some(compiled) if !self.asks_for_length || original_len as usize == frame.len() => {
-                compiled.filter(frame)
-            }
+            Some(compiled) if !is_run_here => compiled.filter(frame),
             _ => run(&self.instructions, frame, original_len).is_some_and(|n| n > 0),
         }
     }
@@ -132,6 +141,7 @@ impl Clone for Program {
             compiled,
             instructions: Arc::clone(&self.instructions),
             asks_for_length: self.asks_for_length,
+            is_unsound: self.is_unsound,
         }
     }
 }
@@ -182,6 +192,11 @@ struct Instruction {
 
 const LOAD_LENGTH: u16 = 0x80;
 const LOADX_LENGTH: u16 = 0x81;
+const LOAD_MEMORY: u16 = 0x60;
+const LOADX_MEMORY: u16 = 0x61;
+const JUMP_ALWAYS: u16 = 0x05;
+/// Steps. After each round of some thirty, `protochain` is at one of 257 places, and soon where it has been before.
+const CIRCLES: usize = 1 << 14;
 
 impl Instruction {
     /// From its fields, which the `pcap` crate keeps private but prints as `tcpdump -ddd` does.
@@ -198,14 +213,14 @@ impl Instruction {
 }
 
 /// How many bytes of the packet the program accepts; `None` where it reads past what was captured, divides by zero or
-/// is no program, for which libpcap refuses a packet too.
+/// is no program, for which libpcap refuses a packet too, and where it does not end.
 fn run(program: &[Instruction], frame: &[u8], original_len: u32) -> Option<u32> {
     let bytes = |at: u32, n: usize| frame.get(at as usize..)?.get(..n);
     let word = |at| bytes(at, 4).map(|b| u32::from_be_bytes([b[0], b[1], b[2], b[3]]));
     let half = |at| bytes(at, 2).map(|b| u32::from(u16::from_be_bytes([b[0], b[1]])));
     let byte = |at| bytes(at, 1).map(|b| u32::from(b[0]));
     let (mut a, mut x, mut memory, mut at) = (0u32, 0u32, [0u32; 16], 0usize);
-    loop {
+    for _ in 0..program.len() + CIRCLES {
         let Instruction { code, jt, jf, k } = *program.get(at)?;
         at += 1;
         // Arithmetic and jumps: the other operand is the constant or the index register.
@@ -219,8 +234,8 @@ fn run(program: &[Instruction], frame: &[u8], original_len: u32) -> Option<u32> 
             0x40 => a = word(x.checked_add(k)?)?,
             0x48 => a = half(x.checked_add(k)?)?,
             0x50 => a = byte(x.checked_add(k)?)?,
-            0x60 => a = *memory.get(k as usize)?,
-            0x61 => x = *memory.get(k as usize)?,
+            LOAD_MEMORY => a = *memory.get(k as usize)?,
+            LOADX_MEMORY => x = *memory.get(k as usize)?,
             LOAD_LENGTH => a = original_len,
             LOADX_LENGTH => x = original_len,
             0xb1 => x = (byte(k)? & 0x0f) << 2,
@@ -237,7 +252,7 @@ fn run(program: &[Instruction], frame: &[u8], original_len: u32) -> Option<u32> 
             0x84 => a = a.wrapping_neg(),
             0x94 | 0x9c => a = a.checked_rem(operand)?,
             0xa4 | 0xac => a ^= operand,
-            0x05 => at = at.checked_add_signed(k as i32 as isize)?,
+            JUMP_ALWAYS => at = at.checked_add_signed(k as i32 as isize)?,
             0x15 | 0x1d => at += usize::from(if a == operand { jt } else { jf }),
             0x25 | 0x2d => at += usize::from(if a > operand { jt } else { jf }),
             0x35 | 0x3d => at += usize::from(if a >= operand { jt } else { jf }),
@@ -249,6 +264,7 @@ fn run(program: &[Instruction], frame: &[u8], original_len: u32) -> Option<u32> 
             _ => return None,
         }
     }
+    None
 }
 
 #[cfg(test)]

@@ -77,6 +77,25 @@ fn the_length_of_a_cut_packet_is_that_on_the_wire() {
     assert!(!udp.matches(&[8; 14], 2000), "what was not captured cannot match");
 }
 
+#[test]
+fn a_program_that_goes_round_in_circles_comes_to_an_end() {
+    let chain = ethernet("ip6 protochain 6");
+    // A routing header, whose next header is destination options and whose length is that of the fixed part.
+    let mut frame = vec![0; 90];
+    frame[12..15].copy_from_slice(&[0x86, 0xdd, 0x60]);
+    frame[20] = 43;
+    frame[54..56].copy_from_slice(&[60, 0]);
+    // Destination options that send libpcap back to themselves.
+    frame[62..64].copy_from_slice(&[60, 0]);
+    assert!(!chain.matches(&frame, 90), "it goes round");
+    frame[62..64].copy_from_slice(&[6, 0]);
+    assert!(chain.matches(&frame, 90));
+    frame[62..64].copy_from_slice(&[17, 0]);
+    assert!(!chain.matches(&frame, 90));
+    let without = ethernet("ip6 proto 43");
+    assert!(without.matches(&frame, 90) && !without.is_unsound);
+}
+
 /// All that pcap-filter(7) describes for links that are recorded, and its examples where they need no names.
 const EXPRESSIONS: &[&str] = &[
     "dst host 10.0.0.1",
@@ -363,4 +382,18 @@ fn movers_that_do_not_hold_leave_no_plan_behind_them() {
     let filter = Filter::for_links(expression, [LinkType::ETHERNET]).expect("an expression");
     let source = |plan: &Plan| matches!(plan, Plan::Keys { class: Class::SourceIpv4, .. });
     assert!(!source(filter.plan()), "{:?}", filter.plan());
+}
+
+#[test]
+fn memory_that_was_not_written_is_zero() {
+    // The port is looked for in scratch memory where there was no GENEVE header.
+    let program =
+        Program::new("geneve or port 53".into(), LinkType::ETHERNET).expect("an expression");
+    assert!(program.is_unsound);
+    let mut frame = vec![0; 60];
+    frame[12..15].copy_from_slice(&[8, 0, 0x45]);
+    frame[23] = 17;
+    frame[37] = 53;
+    let first = program.matches(&frame, 60);
+    assert!((0..1000).all(|_| program.matches(&frame, 60) == first));
 }
