@@ -3,7 +3,7 @@
 # Where rustup puts cargo, and where Debian puts what only root needs.
 export PATH := $(or $(CARGO_HOME),$(HOME)/.cargo)/bin:$(PATH):/usr/sbin:/sbin
 
-.PHONY: help setup demo test lint advisories bench test-vm
+.PHONY: help setup demo test nightly lint advisories bench test-vm
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -21,6 +21,13 @@ test: setup ## Run every test, and the benchmarks once and tiny (root)
 	cargo test --workspace --bench generate -- --test
 	cargo test --workspace --bench query -- --test
 	cargo test --workspace --tests
+
+# Ten minutes of everything at once, ten thousand questions from a new seed, and planner against libpcap.
+nightly: setup ## Run the long tests: half an hour (root)
+	TAPDECK_MARATHON_SECONDS=600 cargo test --release -p tapdeck --test marathon
+	TAPDECK_EXPRESSIONS=10000 TAPDECK_SEED=$$(date +%Y%m%d000) cargo test --release -p tapdeck --test expressions -- --nocapture
+	TAPDECK_EXPRESSIONS=30000 TAPDECK_SEED=$$(date +%Y%m%d000) cargo test --release -p tapdeck --test plans -- --nocapture
+	cargo test --release -p tapdeck --test crashes -- --nocapture
 
 lint: setup ## Check format, lints and, with cargo-deny installed, the dependencies' licenses and sources
 	cargo fmt --all --check

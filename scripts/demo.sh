@@ -5,7 +5,8 @@
 # After that tapdeck itself sends: packets of the lengths that it has just seen, numbered, so that each
 # one that was recorded can be held against the one that was sent: at a steady pace, with faults planted
 # in the recording, and as fast as it goes.
-# Exits with 1 if a single frame differs, or if a packet is missing that nobody says was dropped.
+# The store is asked, too, and its answers are held against tcpdump's.
+# Exits with 1 if a single frame or answer differs, or if a packet is missing that nobody says was dropped.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -337,6 +338,16 @@ plant_faults() {
     echo "editcap  packet $out taken out, packet $double doubled, packet $spoil spoilt"
 }
 
+# ask EXPRESSION: the same question to tapdeck's store and to tcpdump, which reads all of it.
+ask() {
+    local found theirs
+    found=$("$tapdeck" query --dir "$dir/paced" --count "$@")
+    theirs=$(for segment in "$dir"/paced/*.pcapng; do tcpdump -n -r "$segment" "$@" 2>>"$dir/tshark.log"; done | wc -l)
+    echo "$*: $found packets; tcpdump finds $theirs"
+    [[ $found == "$theirs" ]] || differ "the answers are not the same"
+    "$tapdeck" query --dir "$dir/paced" --explain "$@" | grep -E '^(granules|read of|all after)' | sed 's/^/    /'
+}
+
 # What three say of a run must add up: the sender, the recorder, and the judge, who has only the store.
 balance() {
     local sent seen stored arrived lost
@@ -422,6 +433,13 @@ expect intact "$(figure sent <"$dir/paced.sent")" lost 0 repeated 0 reordered 0 
 echo
 "$tapdeck" dist "$dir"/paced/*.pcapng -o "$dir/generated.dist" --top 5
 
+title "The store: what is in it, whether it is sound, and three questions to it, held against tcpdump"
+"$tapdeck" stat --dir "$dir/paced" --top 3
+"$tapdeck" verify --dir "$dir/paced"
+ask vlan $VLAN and host 198.18.0.77 and udp
+ask vlan $VLAN and src net 198.18.0.0/28 and tcp dst port 9
+ask vlan $VLAN and host 203.0.113.1
+
 title "Would the judge notice? Three faults planted in a copy"
 plant_faults
 check planted.pcapng paced | sed '/^frame bytes/,/^$/d' # which are as before
@@ -441,4 +459,8 @@ counted as dropped. All was in a temporary directory, which is removed with the 
 until Ctrl-C, and keep at most 10 GiB:
 
     target/release/tapdeck record -i eth0 --dir /var/tape --keep-bytes 10GiB
+
+and to ask, meanwhile:
+
+    target/release/tapdeck query --dir /var/tape host 192.0.2.1 and tcp port 443 --after "10m ago"
 END
