@@ -278,7 +278,10 @@ impl<I: Io> Thread<I> {
             }
             // Somebody else deleted it.
             Err(e) if e.kind() == io::ErrorKind::NotFound => {}
-            Err(e) => (self.work.log)(&format!("cannot delete {}: {e}", path.display())),
+            Err(e) => {
+                (self.work.log)(&format!("cannot delete {}: {e}", path.display()));
+                return true;
+            }
         }
         for path in segment.name.index_paths(&self.work.dir) {
             // Most are not there; one that stays goes when the store is opened again.

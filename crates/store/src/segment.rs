@@ -8,7 +8,7 @@ use tapdeck_packet::pcapng::{
     self, InterfaceDescription, Reader, Record, Statistics, StatisticsBlock,
 };
 
-use crate::io::{File, PAGE, Page};
+use crate::io::{File, PAGE, Page, read_at};
 use crate::{Piece, SegmentName};
 
 /// Says in each segment's header which program wrote it.
@@ -216,11 +216,13 @@ fn write_all<F: File>(
 
 /// Whether a file begins as a segment of this program does.
 pub(crate) fn is_ours(path: &Path) -> bool {
-    let mut head = Vec::new();
-    let Ok(file) = fs::File::open(path) else { return false };
-    if file.take(4096).read_to_end(&mut head).is_err() {
-        return false;
-    }
+    fs::File::open(path).is_ok_and(|file| begins_as_ours(&file))
+}
+
+pub(crate) fn begins_as_ours(file: &fs::File) -> bool {
+    let mut head = vec![0; 4096];
+    let Ok(have) = read_at(file, &mut head, 0) else { return false };
+    head.truncate(have);
     match Reader::new(&head).next() {
         Some(Ok(Record::Section(s))) => {
             s.application.is_some_and(|a| a.starts_with(APPLICATION_PREFIX))
@@ -267,6 +269,16 @@ pub(crate) fn dropped_told(path: &Path) -> Option<u64> {
 }
 
 pub(crate) fn statistics_told(path: &Path) -> Option<Vec<Statistics>> {
+    end_of(path).map(|(told, _)| told)
+}
+
+/// Where the statistics at a segment's end begin; `None` where none stand there.
+pub(crate) fn body_end(path: &Path) -> Option<u64> {
+    end_of(path).map(|(_, at)| at)
+}
+
+/// The statistics at a segment's end, and where they begin.
+fn end_of(path: &Path) -> Option<(Vec<Statistics>, u64)> {
     const WINDOW: u64 = 1 << 20;
     let mut file = fs::File::open(path).ok()?;
     let len = file.metadata().ok()?.len();
@@ -277,16 +289,19 @@ pub(crate) fn statistics_told(path: &Path) -> Option<Vec<Statistics>> {
 
     // Backwards by the lengths at the blocks' ends, past filling, until a packet.
     let mut end = tail.len();
-    let mut told = Vec::new();
+    let (mut told, mut begin) = (Vec::new(), 0);
     loop {
         let word = tail.get(end.checked_sub(4)?..end)?;
         let total = u32::from_ne_bytes(word.try_into().ok()?) as usize;
         let block = tail.get(end.checked_sub(total)?..end)?;
         let kind = u32::from_ne_bytes(block.get(..4)?.try_into().ok()?);
         match kind {
-            pcapng::INTERFACE_STATISTICS => told.push(statistics_of(block)?),
+            pcapng::INTERFACE_STATISTICS => {
+                told.push(statistics_of(block)?);
+                begin = start + (end - total) as u64;
+            }
             pcapng::FILL => {}
-            _ => return (!told.is_empty()).then_some(told),
+            _ => return (!told.is_empty()).then_some((told, begin)),
         }
         end -= total;
     }

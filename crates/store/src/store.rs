@@ -169,7 +169,8 @@ impl Store {
     }
 }
 
-/// Removes index files that were not finished or whose segment is gone: a crash may have come between the deletion of the one and the other.
+/// Removes index files that were not finished or whose segment is gone, and logs whose index is there: a crash may have come between the
+/// deletion of the one and the other.
 fn remove_orphans(dir: &Path) -> io::Result<()> {
     for entry in fs::read_dir(dir)? {
         let entry = entry?;
@@ -178,8 +179,9 @@ fn remove_orphans(dir: &Path) -> io::Result<()> {
             continue;
         };
         let live = SegmentName { live: true, ..name.clone() };
+        let is_merged = entry.path() == name.index_log_path(dir) && name.index_path(dir).exists();
         let has_segment = [name, live].iter().any(|n| n.path(dir).symlink_metadata().is_ok());
-        if entry.file_type()?.is_file() && (is_draft || !has_segment) {
+        if entry.file_type()?.is_file() && (is_draft || is_merged || !has_segment) {
             // One that stays is in nobody's way.
             let _ = fs::remove_file(entry.path());
         }

@@ -75,7 +75,7 @@ pub fn verify(
         };
         let fail = |e| Error::new(name.path(dir), e);
         let verdict = match Head::read(&file).map_err(fail)? {
-            Some(_) if !segment::is_ours(&name.path(dir)) => continue,
+            Some(_) if !segment::begins_as_ours(&file) => continue,
             // Nothing is written of it yet.
             None if name.live && file.metadata().map_err(fail)?.len() == 0 => continue,
             None => {
@@ -175,7 +175,8 @@ impl Walk {
             let Some(mut index) = index else { return Ok(None) };
             index.read_all()?;
             let is_whole = index.summary().complete;
-            if is_whole {
+            // Of one that was closed since it was listed, the length was taken before.
+            if is_whole && !name.live {
                 let outside = checksum_outside(file, self.len, index.indexed())?;
                 if outside != index.summary().outside {
                     let what = "its head or its end is not what was indexed (checksum)";
@@ -214,6 +215,8 @@ impl Walk {
             bytes.resize(prefix.len() + (upto - at) as usize, 0);
             let have = read_at(file, &mut bytes[prefix.len()..], at)?;
             bytes.truncate(prefix.len() + have);
+            // As when a recorder cuts what a failed write left.
+            self.len = if have as u64 == upto - at { self.len } else { at + have as u64 };
             let (whole, stop) = self.blocks(at, &bytes, prefix.len());
             self.index(at, &bytes[prefix.len()..][..whole]);
             forget_pages(file, at, at + whole as u64);

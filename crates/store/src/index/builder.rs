@@ -52,6 +52,16 @@ struct Open {
     checksum: u32,
 }
 
+/// What an index needs to know of a packet of a file that is no segment.
+pub(crate) struct ForeignPacket<'a> {
+    pub time_ns: i64,
+    /// As the file counts them.
+    pub interface: u32,
+    pub link: LinkType,
+    pub dropped: u64,
+    pub frame: &'a [u8],
+}
+
 impl Builder {
     /// `links` has the link type of each interface id.
     pub fn new(name: &SegmentName, links: Vec<LinkType>) -> Self {
@@ -206,11 +216,9 @@ impl Builder {
             granule.opaque = true;
             return;
         };
-        granule.packets += 1;
         let time = u64::from(u32_at(block, 12)) << 32 | u64::from(u32_at(block, 16));
         let time_ns = i64::try_from(time).unwrap_or(i64::MAX);
-        granule.first_ns = granule.first_ns.min(time_ns);
-        granule.last_ns = granule.last_ns.max(time_ns);
+        note_time(granule, time_ns);
         // Most have no options.
         if block.len() > 32 + captured.next_multiple_of(4) {
             note_dropped(granule, block, 28 + captured.next_multiple_of(4));
@@ -228,11 +236,35 @@ impl Builder {
         granule.opaque |= !header::keys(*link, frame, &mut self.pairs);
     }
 
+    /// Takes in a packet of a file that is no segment, in the granule that begins at `offset`.
+    pub fn foreign_packet(&mut self, offset: u64, packet: &ForeignPacket<'_>) {
+        let granule = &mut self.open(offset).granule;
+        note_time(granule, packet.time_ns);
+        if packet.dropped > 0 {
+            add_dropped(granule, packet.interface, packet.dropped);
+        }
+        let followed = header::keys(packet.link, packet.frame, &mut self.pairs);
+        self.open(offset).granule.opaque |= !followed;
+    }
+
+    /// Ends the granule that begins at `offset`, and has these bytes.
+    pub fn foreign_granule(&mut self, offset: u64, bytes: &[u8]) {
+        self.open(offset);
+        self.take(bytes);
+        self.covered += bytes.len() as u64;
+        self.close();
+    }
+
     /// Whether it holds as much as a chunk should.
     pub fn is_full(&self) -> bool {
         self.covered >= CHUNK
             || self.pairs.most() >= PAIRS
             || self.granules.len() as u32 > Pairs::MOST_GRANULES / 2
+    }
+
+    /// Pairs of key and granule in the class that has most.
+    pub fn pairs(&self) -> usize {
+        self.pairs.most()
     }
 
     pub fn is_empty(&self) -> bool {
@@ -351,6 +383,13 @@ fn next_block(bytes: &[u8]) -> Option<&[u8]> {
     bytes.get(..total)
 }
 
+#[inline]
+fn note_time(granule: &mut Granule, time_ns: i64) {
+    granule.packets += 1;
+    granule.first_ns = granule.first_ns.min(time_ns);
+    granule.last_ns = granule.last_ns.max(time_ns);
+}
+
 /// Takes in what the options of a packet block say of losses.
 fn note_dropped(granule: &mut Granule, block: &[u8], mut at: usize) {
     let half = |at: usize| u16::from_ne_bytes([block[at], block[at + 1]]);
@@ -364,7 +403,10 @@ fn note_dropped(granule: &mut Granule, block: &[u8], mut at: usize) {
     if dropped == 0 {
         return;
     }
-    let interface = u32_at(block, 8);
+    add_dropped(granule, u32_at(block, 8), dropped);
+}
+
+fn add_dropped(granule: &mut Granule, interface: u32, dropped: u64) {
     match granule.dropped.iter_mut().find(|(known, _)| *known == interface) {
         Some((_, packets)) => *packets += dropped,
         None => granule.dropped.push((interface, dropped)),

@@ -33,7 +33,14 @@ pub(crate) struct Checker {
     /// The image that the builder's blocks are of, and how many of its granules are done.
     image: usize,
     done: Vec<usize>,
+    /// Chunks whose keys are yet to be held against those of that image, each with the number of its first granule there.
+    made: Vec<(u32, Image)>,
+    /// About how many pairs of key and granule a class of them has at most.
+    pairs: usize,
 }
+
+/// Each look at the keys reads all of an image's: it is worth it for so many pairs, and their memory is bounded.
+const PAIRS: usize = 1 << 20;
 
 impl Checker {
     pub fn new(index: Index, name: &SegmentName, links: Vec<LinkType>) -> io::Result<Self> {
@@ -50,7 +57,8 @@ impl Checker {
         ends.sort_unstable();
         let done = vec![0; images.len()];
         let builder = Builder::new(name, links).with_ends(ends);
-        Ok(Self { images, stretches: stretches.into(), builder, image: 0, done })
+        let stretches = stretches.into();
+        Ok(Self { images, stretches, builder, image: 0, done, made: Vec::new(), pairs: 0 })
     }
 
     /// Where the next blocks that it wants begin, and where they end.
@@ -64,6 +72,7 @@ impl Checker {
         if *image != self.image {
             let image = *image;
             self.check(differences)?;
+            self.check_keys(differences)?;
             self.image = image;
             return self.take(blocks, differences);
         }
@@ -93,6 +102,7 @@ impl Checker {
     /// After the last blocks.
     pub fn finish(mut self, differences: &mut Vec<Difference>) -> io::Result<()> {
         self.check(differences)?;
+        self.check_keys(differences)?;
         for (i, (_, granules)) in self.images.iter().enumerate() {
             if let Some(granule) = granules.get(self.done[i]) {
                 let what = "it is indexed and not in the segment".into();
@@ -106,11 +116,12 @@ impl Checker {
         if self.builder.is_empty() {
             return Ok(());
         }
+        self.pairs += self.builder.pairs();
         let chunk = self.builder.chunk();
         let len = chunk.len() as u64;
         let mut made = Image::open(Source::Memory(Arc::new(chunk)), 0, len)?;
         let granules = made.granules()?;
-        let (image, have) = &mut self.images[self.image];
+        let (_, have) = &self.images[self.image];
         let first = self.done[self.image];
         self.done[self.image] += granules.len();
         for (i, made) in granules.iter().enumerate() {
@@ -127,7 +138,19 @@ impl Checker {
                 return Ok(());
             }
         }
-        let numbers = first as u32..(first + granules.len()) as u32;
+        self.made.push((first as u32, made));
+        if self.pairs >= PAIRS { self.check_keys(differences) } else { Ok(()) }
+    }
+
+    fn check_keys(&mut self, differences: &mut Vec<Difference>) -> io::Result<()> {
+        self.pairs = 0;
+        let made = std::mem::take(&mut self.made);
+        let (Some((first, _)), Some((last, end))) = (made.first(), made.last()) else {
+            return Ok(());
+        };
+        let numbers = *first..*last + end.directory.granules;
+        let (image, granules) = &mut self.images[self.image];
+        let mut made = made;
         for class in Class::ALL {
             if let Some((granule, what)) = differ_in(image, &numbers, &mut made, class)? {
                 let at = granules.get(granule as usize).map_or(0, |g| g.place.start);
@@ -154,38 +177,41 @@ fn differ(have: &Granule, made: &Granule) -> Option<(bool, String)> {
     })
 }
 
-/// The first key that only one of the two has in a granule, which is counted from the first of `numbers`.
+/// The first key that only one of the two has in a granule, and the granule's number. `made` has the granules of `numbers`, each chunk from a number on.
 fn differ_in(
     have: &mut Image,
     numbers: &Range<u32>,
-    made: &mut Image,
+    made: &mut [(u32, Image)],
     class: Class,
 ) -> io::Result<Option<(u32, String)>> {
     let hashed = |image: &Image| image.directory.dictionaries[class as usize].hashed;
-    let (have_hashed, made_hashed) = (hashed(have), hashed(made));
-    let any = have_hashed || made_hashed;
-    let pairs = |image: &mut Image, numbers: &Range<u32>, hash_it: bool| {
-        let mut pairs = Vec::new();
-        image.entries(class, 0, u128::MAX, |key, from, to| {
-            let key = if hash_it { hash(key) } else { key };
-            let granules = from.max(numbers.start)..to.min(numbers.end);
-            pairs.extend(granules.map(|granule| (key, granule - numbers.start)));
+    let any = hashed(have) || made.iter().any(|(_, made)| hashed(made));
+    let mut there = Vec::new();
+    let rehash = any && !hashed(have);
+    have.entries(class, 0, u128::MAX, |key, from, to| {
+        let key = if rehash { hash(key) } else { key };
+        let granules = from.max(numbers.start)..to.min(numbers.end);
+        there.extend(granules.map(|granule| (key, granule)));
+    })?;
+    let mut due = Vec::new();
+    for (first, made) in made {
+        let rehash = any && !hashed(made);
+        made.entries(class, 0, u128::MAX, |key, from, to| {
+            let key = if rehash { hash(key) } else { key };
+            due.extend((from..to).map(|granule| (key, *first + granule)));
         })?;
+    }
+    for pairs in [&mut there, &mut due] {
         pairs.sort_unstable();
         pairs.dedup();
-        Ok::<_, io::Error>(pairs)
-    };
-    let all = 0..made.directory.granules;
-    let have = pairs(have, numbers, any && !have_hashed)?;
-    let made = pairs(made, &all, any && !made_hashed)?;
-    let same = have.iter().zip(&made).take_while(|(a, b)| a == b).count();
-    let (key, granule, what) = match (have.get(same), made.get(same)) {
+    }
+    let same = there.iter().zip(&due).take_while(|(a, b)| a == b).count();
+    let (missing, extra) = ("has, which the index does not know", "does not have");
+    let ((key, granule), what) = match (there.get(same), due.get(same)) {
         (None, None) => return Ok(None),
-        (Some(have), made) if made.is_none_or(|made| have < made) => {
-            (have.0, have.1, "does not have")
-        }
-        (_, Some(made)) => (made.0, made.1, "has, which the index does not know"),
-        (Some(have), None) => (have.0, have.1, "does not have"),
+        (Some(there), Some(due)) if there < due => (*there, extra),
+        (Some(there), None) => (*there, extra),
+        (_, Some(due)) => (*due, missing),
     };
     Ok(Some((granule, format!("{} {key:#x}, that the granule {what}", class.name()))))
 }

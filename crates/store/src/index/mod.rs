@@ -6,7 +6,7 @@
 //! exactly it must tell too widely.
 //!
 //! A [`Builder`] takes blocks as they are recorded and makes a **chunk** of the index of about every 32 MiB; chunks are appended to the segment's log, where queries of other
-//! processes find them. When the segment is closed, [`write`](IndexWriter) merges the log into one index, so that a question costs two or three
+//! processes find them. When the segment is closed, [`close`] merges the log into one index, so that a question costs two or three
 //! small reads a segment. Memory is bounded by the chunk: pairs of key and granule, counted.
 //!
 //! Where addresses or ports are random, as in a flood, their dictionary would be larger than what it saves. Such a class is then told by 16 bits of a hash of each key:
@@ -15,6 +15,7 @@
 mod builder;
 mod code;
 mod compare;
+mod foreign;
 mod image;
 mod merge;
 mod occurrence;
@@ -31,15 +32,16 @@ use std::path::Path;
 use std::sync::Arc;
 
 use roaring::RoaringBitmap;
-use rustix::fs::{Mode, OFlags};
+use rustix::fs::{FileType, Mode, OFlags};
 use tapdeck_packet::key::{Class, Plan};
 
 use crate::SegmentName;
 use crate::io::{File as _, Io, read_at};
 use crate::query::Span;
 use crate::segment::write_pages;
-pub(crate) use builder::Builder;
+pub(crate) use builder::{Builder, ForeignPacket, GRANULE};
 pub(crate) use compare::{Checker, Difference};
+pub(crate) use foreign::{Identity, Maker, places};
 use image::{Header, Image, Source};
 pub(crate) use occurrence::read_ahead;
 pub(crate) use rebuild::{Head, complete};
@@ -188,9 +190,12 @@ impl Index {
 }
 
 fn open_file(path: &Path) -> io::Result<Option<File>> {
-    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
     match rustix::fs::open(path, flags, Mode::empty()) {
         Ok(file) => {
+            if !FileType::from_raw_mode(rustix::fs::fstat(&file)?.st_mode).is_file() {
+                return Err(code::damaged("it is no file"));
+            }
             // It is asked for here and there, and nothing around it is wanted.
             let _ = rustix::fs::fadvise(file.as_fd(), 0, None, rustix::fs::Advice::Random);
             Ok(Some(file.into()))

@@ -12,7 +12,7 @@ use tapdeck_packet::pcapng::{Reader, Record};
 
 use super::{Builder, Index, close};
 use crate::SegmentName;
-use crate::io::{Io, forget_pages, read_at};
+use crate::io::{Io, PAGE, forget_pages, read_at};
 use crate::segment::{self, write_pages};
 
 /// What is read of a segment's beginning at first, and at most.
@@ -53,7 +53,8 @@ impl Head {
         while let Some(Ok(record)) = reader.next() {
             match record {
                 Record::Interface(interface) => head.links.push(interface.link),
-                Record::Other(_) => {}
+                // What fills the head up ends with a page; more of it is the body's.
+                Record::Other(_) if !head.body.is_multiple_of(PAGE as u64) => {}
                 _ => return (Some(head), true),
             }
             head.body = reader.offset();
@@ -62,21 +63,14 @@ impl Head {
     }
 }
 
-/// Makes the index of a closed segment complete. `afresh` where a log that is there cannot be used, because the segment was changed. Gives back the
-/// index's length.
-pub(crate) fn complete<I: Io>(
-    io: &I,
-    dir: &Path,
-    name: &SegmentName,
-    afresh: bool,
-) -> io::Result<u64> {
-    if !afresh && index_missing(io, dir, name).is_ok() {
-        let made = finish(io, dir, name);
-        if made.is_ok() {
-            return made;
-        }
+/// Makes the index of a closed segment complete, from the log that is there if it can be used. Gives back the index's length.
+pub(crate) fn complete<I: Io>(io: &I, dir: &Path, name: &SegmentName) -> io::Result<u64> {
+    use io::ErrorKind::{InvalidData, UnexpectedEof, Unsupported};
+    match index_missing(io, dir, name).and_then(|()| finish(io, dir, name)) {
+        // The log cannot be used.
+        Err(e) if matches!(e.kind(), InvalidData | UnexpectedEof | Unsupported) => {}
+        made => return made,
     }
-    // There is no log, or none that can be used.
     for path in [name.index_path(dir), name.index_log_path(dir)] {
         match io.remove(&path) {
             Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
@@ -98,6 +92,10 @@ fn index_missing<I: Io>(io: &I, dir: &Path, name: &SegmentName) -> io::Result<()
     let len = file.metadata()?.len();
     let head = Head::read(&file)?.ok_or(io::ErrorKind::InvalidData)?;
     let have = Index::open_log(dir, name)?;
+    // A log does not reach into statistics, or the segment is another one than when it was written.
+    let body = head.body..segment::body_end(&name.path(dir)).unwrap_or(len);
+    let parts = have.as_ref().map(Index::indexed).unwrap_or_default();
+    missing(body, &parts)?;
     let (log, mut at) = match &have {
         Some(index) => (io.open(&path)?, index.len()),
         None => (io.create(&path)?, 0),
@@ -109,7 +107,7 @@ fn index_missing<I: Io>(io: &I, dir: &Path, name: &SegmentName) -> io::Result<()
         at += chunk.len() as u64;
         Ok(())
     };
-    for stretch in missing(head.body..len, &have.map(|i| i.indexed()).unwrap_or_default())? {
+    for stretch in missing(head.body..len, &parts)? {
         let end = builder.read(&file, stretch.clone(), &mut append)?;
         if end < stretch.end {
             return Err(io::Error::new(

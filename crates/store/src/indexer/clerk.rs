@@ -82,6 +82,10 @@ impl<I: Io> Clerk<I> {
             }
             Task::Chunk(chunk) if !segment.has_failed => self.append(segment, &chunk),
             Task::Missed(missed) => self.read_missed(segment, &missed),
+            Task::Skip => {
+                segment.is_partial = true;
+                Ok(())
+            }
             Task::End(closed) if !segment.has_failed => self.finish(segment, &closed),
             Task::Chunk(_) | Task::End(_) => Ok(()),
         }

@@ -18,6 +18,7 @@ mod tests;
 use std::collections::BTreeMap;
 use std::io;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::mpsc::{Receiver, Sender, SyncSender, TryRecvError, channel, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
@@ -71,6 +72,8 @@ pub(crate) struct Closed {
 enum Job {
     Begin(SegmentName),
     Block(Place, Option<Box<dyn Hold>>),
+    /// A part of the segment will not be indexed.
+    Skip,
     /// What is heard from it says that the segment is closed.
     End(Receiver<Closed>),
 }
@@ -80,6 +83,7 @@ enum Task {
     Begin(SegmentName),
     Chunk(Vec<u8>),
     Missed(Vec<Place>),
+    Skip,
     End(Receiver<Closed>),
 }
 
@@ -92,9 +96,14 @@ pub(crate) struct Indexer {
     jobs: Option<Sender<Job>>,
     threads: Vec<JoinHandle<()>>,
     totals: Arc<Totals>,
+    /// Of the segment being written.
+    has_skipped: AtomicBool,
 }
 
 impl Indexer {
+    /// So many bytes may wait to be indexed, which bounds the list of them. What is written beyond stays without.
+    const MOST_BEHIND: u64 = 16 << 30;
+
     /// Starts the threads.
     pub fn start<I: Io>(io: Arc<I>, work: Work) -> io::Result<Self> {
         let (jobs, queue) = channel();
@@ -127,7 +136,7 @@ impl Indexer {
         };
         let threads =
             vec![spawn("tapdeck-index", Box::new(walk))?, spawn("tapdeck-merge", Box::new(write))?];
-        Ok(Self { jobs: Some(jobs), threads, totals })
+        Ok(Self { jobs: Some(jobs), threads, totals, has_skipped: AtomicBool::new(false) })
     }
 
     fn send(&self, job: Job) {
@@ -139,11 +148,18 @@ impl Indexer {
 
     /// A segment begins.
     pub fn begin(&self, name: SegmentName) {
+        self.has_skipped.store(false, Relaxed);
         self.send(Job::Begin(name));
     }
 
     /// A block was written to it. `hold` keeps its bytes, if they still can be had.
     pub fn block(&self, place: Place, hold: Option<Box<dyn Hold>>) {
+        if self.totals.index_behind_bytes.load(Relaxed) > Self::MOST_BEHIND {
+            if !self.has_skipped.swap(true, Relaxed) {
+                self.send(Job::Skip);
+            }
+            return;
+        }
         Totals::add(&self.totals.index_behind_bytes, place.on_disk);
         self.send(Job::Block(place, hold));
     }
@@ -192,6 +208,7 @@ impl Walker {
                     self.tell(Task::Begin(name));
                 }
                 Some(Job::Block(place, hold)) => self.walk(place, hold),
+                Some(Job::Skip) => self.tell(Task::Skip),
                 Some(Job::End(closed)) => {
                     self.tell_chunk();
                     self.tell_missed();

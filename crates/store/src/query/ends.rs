@@ -13,7 +13,7 @@ use super::snapshot::{Described, open_segment};
 use super::{Error, SLACK_NS, Span};
 use crate::SegmentName;
 use crate::index::Index;
-use crate::io::{forget_pages, read_at};
+use crate::io::{PAGE, forget_pages, read_at};
 
 /// What is read of a segment's beginning or end at first, and at most.
 const FIRST: usize = 16 << 10;
@@ -173,8 +173,10 @@ fn parse_begin(bytes: &[u8]) -> (Option<Begun>, bool) {
                 begun.first_ns = i64::try_from(packet.timestamp).ok();
                 return (Some(begun), false);
             }
-            // The fill behind the descriptions.
-            Ok(Record::Other(_)) if begun.end == at as u64 => begun.end = reader.offset(),
+            // The fill behind the descriptions, which ends with a page. More of it is the body's.
+            Ok(Record::Other(_)) if begun.end == at as u64 && !at.is_multiple_of(PAGE) => {
+                begun.end = reader.offset();
+            }
             Ok(_) => {}
             Err(e) => return (Some(begun), matches!(e, BlockError::CutShort { .. })),
         }

@@ -14,7 +14,14 @@ use crate::index::{Granule, Index};
 
 pub fn expand(asked: &Asked, number: usize) -> io::Result<Outcome> {
     let segment = &asked.snapshot.segments[number];
-    let mut expansion = Expansion { asked, segment, number, outcome: Outcome::default() };
+    let mut expansion = Expansion {
+        asked,
+        number,
+        place: segment.begin..segment.end,
+        earliest_ns: segment.earliest_ns,
+        interfaces: &segment.head.interfaces,
+        outcome: Outcome::default(),
+    };
     match expansion.by_index() {
         Ok(true) => expansion.outcome.course.indexed = 1,
         Ok(false) => expansion.outcome = expansion.whole()?,
@@ -24,42 +31,83 @@ pub fn expand(asked: &Asked, number: usize) -> io::Result<Outcome> {
             expansion.outcome.notes.push(Note::Index { segment, why });
         }
     }
-    let mut outcome = expansion.outcome;
-    let is_stretch = |source: &Source| matches!(source, Source::Stretch { .. });
-    let course = &mut outcome.course;
-    course.segments = 1;
-    course.scanned = u64::from(outcome.sources.iter().any(|(_, source)| is_stretch(source)));
-    course.bytes = segment.end - segment.begin;
-    for (rank, source) in &outcome.sources {
-        course.bytes -= match source {
-            Source::Stretch { end, .. } => end - rank.begin,
-            source => source.bytes(0) as u64,
-        };
-    }
-    Ok(outcome)
+    Ok(expansion.told())
+}
+
+/// The same of a foreign file; `None` where it has no index, or one that cannot be used.
+pub fn expand_capture(asked: &Asked, number: usize) -> Option<Outcome> {
+    let capture = &asked.snapshot.captures[number];
+    let mut index = capture.index()?;
+    let mut expansion = Expansion {
+        asked,
+        number,
+        place: capture.begin..capture.end,
+        earliest_ns: i64::MIN,
+        interfaces: capture.inner.interfaces(),
+        outcome: Outcome::default(),
+    };
+    let granules = index.select(&asked.plan, asked.span).ok()?;
+    expansion.granules(granules).ok()?;
+    expansion.count(&index);
+    expansion.outcome.course.indexed = 1;
+    Some(expansion.told())
 }
 
 struct Expansion<'a> {
     asked: &'a Asked,
-    segment: &'a Segment,
+    /// Of the segment in its snapshot.
     number: usize,
+    /// Where its packets are.
+    place: Range<u64>,
+    earliest_ns: i64,
+    /// Those of the snapshot, by interface id.
+    interfaces: &'a [u32],
     outcome: Outcome,
 }
 
-impl Expansion<'_> {
+impl<'a> Expansion<'a> {
+    fn segment(&self) -> &'a Segment {
+        &self.asked.snapshot.segments[self.number]
+    }
+
+    /// What was found, and what it adds to the course.
+    fn told(self) -> Outcome {
+        let mut outcome = self.outcome;
+        let is_stretch = |source: &Source| matches!(source, Source::Stretch { .. });
+        let course = &mut outcome.course;
+        course.segments = 1;
+        course.scanned = u64::from(outcome.sources.iter().any(|(_, source)| is_stretch(source)));
+        course.bytes = self.place.end - self.place.start;
+        for (rank, source) in &outcome.sources {
+            course.bytes -= match source {
+                Source::Stretch { end, .. } => end - rank.begin,
+                source => source.bytes(0) as u64,
+            };
+        }
+        outcome
+    }
+
+    /// What an index told.
+    fn count(&mut self, index: &Index) {
+        let course = &mut self.outcome.course;
+        course.granules = index.granules();
+        course.index_bytes = index.bytes_read();
+        self.outcome.told = index.summary().dropped;
+    }
+
     /// The segment from beginning to end, if it is still there.
     fn whole(&self) -> io::Result<Outcome> {
-        let Segment { name, begin, end, .. } = self.segment;
-        open_segment(&self.asked.snapshot.dir, name, OFlags::empty())?;
-        let mut whole = Self { outcome: Outcome::default(), ..*self };
-        whole.stretch(*begin..*end);
+        open_segment(&self.asked.snapshot.dir, &self.segment().name, OFlags::empty())?;
+        let place = self.place.clone();
+        let mut whole = Self { outcome: Outcome::default(), place: place.clone(), ..*self };
+        whole.stretch(place);
         Ok(whole.outcome)
     }
 
     /// Whether there is an index. An error is its damage.
     fn by_index(&mut self) -> io::Result<bool> {
         let Asked { snapshot, plan, span, .. } = self.asked;
-        let Segment { name, begin, end, .. } = self.segment;
+        let Segment { name, begin, end, .. } = self.segment();
         let Some(mut index) = Index::open(&snapshot.dir, name, *end)? else { return Ok(false) };
         let granules = index.select(plan, *span)?;
         let mut at = *begin;
@@ -71,17 +119,14 @@ impl Expansion<'_> {
             self.stretch(at..*end);
         }
         self.granules(granules)?;
-        let course = &mut self.outcome.course;
-        course.granules = index.granules();
-        course.index_bytes = index.bytes_read();
-        self.outcome.told = index.summary().dropped;
+        self.count(&index);
         Ok(true)
     }
 
     /// What is not indexed. Packets in it may be from as early as any of the segment.
     fn stretch(&mut self, place: Range<u64>) {
         if !place.is_empty() {
-            let bound_ns = self.segment.earliest_ns;
+            let bound_ns = self.earliest_ns;
             let rank = Rank { bound_ns, segment: self.number, begin: place.start };
             self.outcome.sources.push((rank, Source::Stretch { end: place.end, file: None }));
         }
@@ -90,19 +135,19 @@ impl Expansion<'_> {
     /// What the index names, in the order of the segment.
     fn granules(&mut self, granules: Vec<Granule>) -> io::Result<()> {
         let mut run = Run::default();
-        let mut at = self.segment.begin;
+        let mut at = self.place.start;
         for granule in granules {
             let place = granule.place.clone();
             if place.start < at || place.is_empty() || place.end - place.start > LONGEST as u64 {
                 return Err(unfit("a granule is not where it should be"));
             }
             at = place.end;
-            if place.start >= self.segment.end {
+            if place.start >= self.place.end {
                 // It was written later.
                 break;
             }
-            if place.end > self.segment.end {
-                self.stretch(place.start..self.segment.end);
+            if place.end > self.place.end {
+                self.stretch(place.start..self.place.end);
                 continue;
             }
             let span = self.asked.span;
@@ -123,7 +168,7 @@ impl Expansion<'_> {
 
     fn loss(&mut self, granule: Granule) -> io::Result<()> {
         let Granule { place, first_ns, last_ns, dropped, .. } = granule;
-        let interfaces = &self.segment.head.interfaces;
+        let interfaces = self.interfaces;
         let of_snapshot = |(id, packets)| Some((*interfaces.get(id as usize)?, packets));
         let dropped: Option<Vec<(u32, u64)>> = dropped.into_iter().map(of_snapshot).collect();
         let Some(dropped) = dropped else { return Err(unfit("it tells of an unknown interface")) };

@@ -16,6 +16,9 @@
 //! Matches of pieces stay in memory as long as there is room ([`MEMORY`]). Where there is not, the piece that is needed
 //! last is forgotten and becomes a source again, with its next match as its bound. So disorder beyond all measure costs time but no memory.
 //!
+//! Of capture files of other recorders nothing is known before they are read ([`foreign`]): each is one stretch whose bound is lower than any
+//! time, so all of them are read before the first packet goes out.
+//!
 //! Threads look at sources ahead of need ([`Crew`]), as many as [`AHEAD`] allows. What they found waits until the answer
 //! needs it.
 //!
@@ -27,9 +30,12 @@ mod blocks;
 mod crew;
 mod ends;
 mod expand;
+mod foreign;
 mod losses;
+mod make;
 mod piece;
 mod reader;
+mod scan;
 mod snapshot;
 mod source;
 #[cfg(test)]
@@ -46,7 +52,9 @@ use tapdeck_packet::key::Plan;
 use tapdeck_packet::link::LinkType;
 
 use crew::Crew;
+pub use foreign::Search;
 use losses::Losses;
+pub use make::index_captures;
 use piece::{Found, Key, Piece};
 use reader::{Asked, Reader};
 pub use snapshot::{Described, Snapshot};
@@ -121,6 +129,17 @@ pub enum Error {
     /// there are no segments, and no recorder was ever there
     #[error("{0} has no segments: name a store that `tapdeck record --dir` wrote")]
     NotAStore(PathBuf),
+    /// neither segments nor files of other recorders
+    #[error(
+        "{0} has no segments and no pcap or pcapng files: name a store that `tapdeck record --dir` wrote, or capture files"
+    )]
+    NoCaptures(PathBuf),
+    /// a file of something else
+    #[error("{0} is not a directory, and it is no pcap or pcapng file either")]
+    NotACapture(PathBuf),
+    /// a capture file describes an interface behind where [`Snapshot::open_any`] looked
+    #[error("{0} was changed while it was read: query again")]
+    LateInterface(PathBuf),
     /// no permission
     #[error("no permission to read {0}")]
     Permission(PathBuf),
@@ -154,6 +173,12 @@ pub enum Note {
     Changed { segment: String, at: u64 },
     /// A segment holds packets from further back than [`SLACK_NS`] allows.
     Late(String),
+    /// A capture file of another recorder ends within a packet.
+    Unfinished { segment: String, at: u64 },
+    /// A capture file of another recorder has packets without a time, or from before 1970.
+    Timeless(String),
+    /// No index can be made of a capture file of another recorder.
+    NotIndexed { segment: String, why: String },
     /// The index of a segment is damaged. All of the segment was read instead.
     Index { segment: String, why: String },
 }
@@ -161,7 +186,7 @@ pub enum Note {
 impl Note {
     /// Whether packets that are on disk are missing or out of order because of it.
     pub fn is_fault(&self) -> bool {
-        !matches!(self, Self::Deleted(_) | Self::Index { .. })
+        matches!(self, Self::Damaged { .. } | Self::Changed { .. } | Self::Late(_))
     }
 
     fn segment(&self) -> &str {
@@ -169,6 +194,9 @@ impl Note {
             Self::Deleted(segment)
             | Self::Damaged { segment, .. }
             | Self::Changed { segment, .. }
+            | Self::Unfinished { segment, .. }
+            | Self::NotIndexed { segment, .. }
+            | Self::Timeless(segment)
             | Self::Late(segment)
             | Self::Index { segment, .. } => segment,
         }
@@ -196,10 +224,25 @@ impl fmt::Display for Note {
                     "{segment} is damaged at byte {at} (its checksum differs); what could be read there is in the answer"
                 )
             }
+            Self::Unfinished { segment, at } => {
+                write!(
+                    f,
+                    "{segment} ends at byte {at} with the beginning of a packet, as files do that are being written; what is whole is in the answer"
+                )
+            }
+            Self::Timeless(segment) => {
+                write!(
+                    f,
+                    "{segment} holds packets without a time; each has that of the packet before it in the file"
+                )
+            }
+            Self::NotIndexed { segment, why } => {
+                write!(f, "no index can be made of {segment} ({why}); all of it is read")
+            }
             Self::Index { segment, why } => {
                 write!(
                     f,
-                    "the index of {segment} cannot be used ({why}), so all of it was read; `tapdeck recover` makes a new one"
+                    "the index of {segment} cannot be used ({why}), so all of it was read; `tapdeck recover --all` makes a new one"
                 )
             }
             Self::Late(segment) => {
@@ -283,13 +326,12 @@ impl<M: Matcher + Clone + Send + 'static> Query<M> {
     /// `plan` leaves out no packet that `matcher` takes.
     pub fn new(mut snapshot: Snapshot, span: Span, plan: Plan, matcher: M) -> Self {
         let notes = std::mem::take(&mut snapshot.notes);
-        let total_bytes = snapshot.segments.iter().map(|s| s.end - s.begin).sum();
+        let total_bytes = snapshot.parts().map(|(bytes, _)| bytes).sum();
         let index_bytes = snapshot.index_bytes;
-        let of_segment = |(segment, s): (usize, &Segment)| {
-            (Rank { bound_ns: s.earliest_ns, segment, begin: 0 }, Source::Segment)
-        };
+        let of_segment =
+            |(segment, (_, bound_ns))| (Rank { bound_ns, segment, begin: 0 }, Source::Segment);
         let sources: BTreeMap<Rank, Source> =
-            snapshot.segments.iter().enumerate().map(of_segment).collect();
+            snapshot.parts().enumerate().map(of_segment).collect();
         // About one piece of each ring is in memory at a time.
         let rings = snapshot.segments.iter().map(|s| s.head.interfaces.len()).max().unwrap_or(0);
         let share = MEMORY / (4 * rings.max(1)) / 4096 * 4096;
@@ -388,7 +430,7 @@ impl<M: Matcher + Clone + Send + 'static> Query<M> {
                 return None;
             }
             if self.last.is_some_and(|last| key < last) {
-                self.note(Note::Late(self.segment_name(key.segment)));
+                self.note(Note::Late(self.snapshot().name(key.segment)));
             }
             self.last = Some(key);
         }
@@ -448,13 +490,15 @@ impl<M: Matcher + Clone + Send + 'static> Query<M> {
     /// Has the crew look at what will be needed next, if there is room.
     fn look_ahead(&mut self) {
         let mut room = AHEAD.saturating_sub(self.ahead.values().map(|a| a.bytes).sum());
-        while let Some((_, source)) = self.sources.first_key_value() {
+        while let Some((rank, source)) = self.sources.first_key_value() {
             let bytes = source.bytes(self.asked.piece_bytes);
             let has_room = match source {
-                // While there are packets to give, segments are left alone: they may be long.
+                // While there are packets to give, segments are left alone: they may be long. But no packet goes
+                // out before foreign files are read.
                 Source::Segment => {
                     let found_none = self.waiting.is_empty() && self.current.is_none();
-                    found_none && self.ahead.len() < self.crew.size()
+                    let is_needed = found_none || rank.bound_ns == i64::MIN;
+                    is_needed && self.ahead.len() < self.crew.size()
                 }
                 _ => bytes <= room,
             };
@@ -492,7 +536,11 @@ impl<M: Matcher + Clone + Send + 'static> Query<M> {
 
     /// Takes in what a source gave.
     fn take_in(&mut self, rank: Rank, outcome: io::Result<Outcome>) -> Result<(), Error> {
-        let outcome = outcome.map_err(|e| Error::new(self.snapshot().path(rank.segment), e))?;
+        let path = || self.snapshot().path(rank.segment);
+        let outcome = outcome.map_err(|e| Error::new(path(), e))?;
+        if outcome.is_late {
+            return Err(Error::LateInterface(path()));
+        }
         self.course.add(outcome.course);
         self.told += outcome.told;
         self.sources.extend(outcome.sources);
@@ -515,9 +563,5 @@ impl<M: Matcher + Clone + Send + 'static> Query<M> {
         if !self.notes.contains(&note) {
             self.notes.push(note);
         }
-    }
-
-    fn segment_name(&self, segment: usize) -> String {
-        self.asked.snapshot.segments[segment].name.to_string()
     }
 }

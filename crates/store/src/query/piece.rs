@@ -3,7 +3,8 @@
 use tapdeck_packet::link::LinkType;
 use tapdeck_packet::pcapng::Record;
 
-use super::snapshot::{Segment, Snapshot};
+use super::scan::{self, Context};
+use super::snapshot::Snapshot;
 use super::source::{Outcome, Rank, Source, Work};
 use super::{Course, Matcher, Packet, Span};
 
@@ -43,6 +44,8 @@ pub struct Piece {
     segment: usize,
     begin: u64,
     len: u64,
+    /// What has to be known to read it again, in a foreign file.
+    context: Option<Context>,
     contents: Contents,
 }
 
@@ -69,6 +72,10 @@ impl Piece {
         self.contents.next = self.contents.found.partition_point(before);
     }
 
+    pub fn set_context(&mut self, context: Context) {
+        self.context = Some(context);
+    }
+
     /// Memory that it takes.
     pub fn bytes(&self) -> usize {
         self.contents.frames.capacity() + self.contents.found.capacity() * size_of::<Found>()
@@ -77,7 +84,7 @@ impl Piece {
     /// What has to be read again for what is left; `key` is the piece's own.
     pub fn forget(self, key: Key) -> Work {
         let rank = Rank { bound_ns: key.time_ns, segment: self.segment, begin: self.begin };
-        (rank, Source::Again { len: self.len, from: Some(key) })
+        (rank, Source::Again { len: self.len, from: Some(key), context: self.context })
     }
 
     pub fn packet(&self, found: &Found, link: LinkType) -> Packet<'_> {
@@ -96,7 +103,8 @@ impl Piece {
 /// Gathers what is found in a piece, block by block.
 pub struct Collector<'a> {
     snapshot: &'a Snapshot,
-    segment: &'a Segment,
+    /// By interface id.
+    interfaces: &'a [u32],
     span: Span,
     /// Or only count it.
     keep: bool,
@@ -107,9 +115,9 @@ pub struct Collector<'a> {
 }
 
 impl<'a> Collector<'a> {
-    pub fn new(snapshot: &'a Snapshot, segment: &'a Segment, span: Span, keep: bool) -> Self {
+    pub fn new(snapshot: &'a Snapshot, interfaces: &'a [u32], span: Span, keep: bool) -> Self {
         let contents = Contents::default();
-        Self { snapshot, segment, span, keep, contents, matches: 0, dropped: 0, told: 0 }
+        Self { snapshot, interfaces, span, keep, contents, matches: 0, dropped: 0, told: 0 }
     }
 
     /// Takes in the block at `at`.
@@ -130,17 +138,13 @@ impl<'a> Collector<'a> {
                 return Err("a header in the middle of a segment");
             }
         };
-        let Some(&interface) = self.segment.head.interfaces.get(block.interface as usize) else {
+        let Some(&interface) = self.interfaces.get(block.interface as usize) else {
             return Err("a packet of an interface that was not described");
         };
         let Ok(time_ns) = i64::try_from(block.timestamp) else {
             return Err("a packet of a time that cannot be");
         };
-        if !self.span.contains(time_ns) {
-            return Ok(());
-        }
-        self.dropped += block.dropped;
-        let matches = matcher.matches(&Packet {
+        let packet = Packet {
             time_ns,
             interface,
             link: self.snapshot.interfaces[interface as usize].link,
@@ -148,25 +152,42 @@ impl<'a> Collector<'a> {
             frame: block.frame,
             flags: block.flags,
             dropped: block.dropped,
-        });
-        self.matches += u64::from(matches);
-        if !self.keep || !matches && block.dropped == 0 {
-            return Ok(());
+        };
+        self.packet(at, &packet, matcher);
+        Ok(())
+    }
+
+    /// Takes in a packet of a foreign file.
+    pub fn take_foreign(&mut self, at: u64, record: &scan::Record<'_>, matcher: &impl Matcher) {
+        let scan::Record { time_ns, interface, link, original_len, frame, flags, dropped, .. } =
+            *record;
+        let packet = Packet { time_ns, interface, link, original_len, frame, flags, dropped };
+        self.packet(at, &packet, matcher);
+    }
+
+    fn packet(&mut self, at: u64, packet: &Packet<'_>, matcher: &impl Matcher) {
+        if !self.span.contains(packet.time_ns) {
+            return;
         }
-        let frame = if matches { block.frame } else { &[] };
+        self.dropped += packet.dropped;
+        let matches = matcher.matches(packet);
+        self.matches += u64::from(matches);
+        if !self.keep || !matches && packet.dropped == 0 {
+            return;
+        }
+        let frame = if matches { packet.frame } else { &[] };
         self.contents.found.push(Found {
-            time_ns,
+            time_ns: packet.time_ns,
             at,
             frame_at: self.contents.frames.len() as u32,
             frame_len: frame.len() as u32,
-            interface,
-            original_len: block.original_len,
-            flags: block.flags,
+            interface: packet.interface,
+            original_len: packet.original_len,
+            flags: packet.flags,
             matches,
-            dropped: block.dropped,
+            dropped: packet.dropped,
         });
         self.contents.frames.extend_from_slice(frame);
-        Ok(())
     }
 
     /// What was found, in time order; equal times keep the order of their places. The piece is `len` bytes from `begin` on.
@@ -175,7 +196,7 @@ impl<'a> Collector<'a> {
         self.contents.found.shrink_to_fit();
         self.contents.frames.shrink_to_fit();
         let is_empty = self.contents.found.is_empty();
-        let piece = Piece { segment, begin, len, contents: self.contents };
+        let piece = Piece { segment, begin, len, context: None, contents: self.contents };
         let course = Course { matches: self.matches, dropped: self.dropped, ..Course::default() };
         let piece = (!is_empty).then_some(piece);
         Outcome { course, told: self.told, piece, ..Outcome::default() }

@@ -9,8 +9,9 @@ use rustix::fs::OFlags;
 use tapdeck_packet::key::Plan;
 
 use super::blocks::{Blocks, Fault, Stop, read_ahead};
-use super::expand::expand;
+use super::expand::{expand, expand_capture};
 use super::piece::{Collector, Key, Piece};
+use super::scan::{Context, Scanner};
 use super::snapshot::{Segment, Snapshot, open_segment};
 use super::source::{Outcome, Rank, Source};
 use super::{Course, Matcher, Note, Span};
@@ -29,6 +30,7 @@ pub struct Reader<M> {
     asked: Arc<Asked>,
     matcher: M,
     blocks: Blocks,
+    scanner: Scanner,
     /// What is found is wanted, not only how much it is.
     pub keep: bool,
     /// The file system reads past the page cache, as far as is known.
@@ -44,30 +46,44 @@ impl<M: Clone> Clone for Reader<M> {
 
 impl<M> Reader<M> {
     pub fn new(asked: Arc<Asked>, matcher: M) -> Self {
-        Self { asked, matcher, blocks: Blocks::default(), keep: true, direct: true }
+        let (blocks, scanner) = (Blocks::default(), Scanner::default());
+        Self { asked, matcher, blocks, scanner, keep: true, direct: true }
     }
 }
 
 impl<M: Matcher> Reader<M> {
     pub fn look(&mut self, rank: Rank, source: Source) -> io::Result<Outcome> {
         let asked = self.asked.clone();
-        let segment = &asked.snapshot.segments[rank.segment];
+        let (snapshot, number) = (&asked.snapshot, rank.segment);
         let bytes = match &source {
-            Source::Segment => segment.end - segment.begin,
+            Source::Segment => snapshot.parts().nth(number).map_or(0, |(bytes, _)| bytes),
             Source::Stretch { end, .. } => end - rank.begin,
+            Source::Scan { .. } => snapshot.captures[number].end - rank.begin,
             Source::Granules(_) => source.bytes(0) as u64,
             Source::Again { .. } => 0,
         };
         let outcome = match source {
-            Source::Segment => expand(&asked, rank.segment),
+            Source::Segment if snapshot.is_foreign() => match expand_capture(&asked, number) {
+                Some(outcome) => Ok(outcome),
+                None => self.scan(rank, snapshot.captures[number].context.clone(), None),
+            },
+            Source::Segment => expand(&asked, number),
+            Source::Scan { context, file } => self.scan(rank, context, file),
             Source::Stretch { end, file } => self.stretch(rank, end, file),
+            Source::Granules(granules) if snapshot.is_foreign() => {
+                self.foreign_granules(rank, &granules)
+            }
             Source::Granules(granules) => self.granules(rank, &granules),
-            Source::Again { len, from } => self.again(rank, len, from),
+            Source::Again { len, from, context } if snapshot.is_foreign() => {
+                let known = || snapshot.captures[number].context_at(rank.begin);
+                self.scan_again(rank, len, from, &context.unwrap_or_else(known))
+            }
+            Source::Again { len, from, .. } => self.again(rank, len, from),
         };
         match outcome {
             Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(Outcome {
                 course: Course { bytes, ..Course::default() },
-                notes: vec![Note::Deleted(segment.name.to_string())],
+                notes: vec![Note::Deleted(snapshot.name(number))],
                 ..Outcome::default()
             }),
             outcome => outcome,
@@ -85,7 +101,8 @@ impl<M: Matcher> Reader<M> {
             read_ahead(&file);
             file
         };
-        let mut collector = Collector::new(&asked.snapshot, segment, asked.span, self.keep);
+        let mut collector =
+            Collector::new(&asked.snapshot, &segment.head.interfaces, asked.span, self.keep);
         let part = self.blocks.read(
             &file,
             &segment.head.section,
@@ -113,7 +130,8 @@ impl<M: Matcher> Reader<M> {
         let segment = &asked.snapshot.segments[rank.segment];
         let len: u64 = granules.iter().map(|(len, _)| u64::from(*len)).sum();
         let have = self.load(segment, rank.begin, len as usize)?;
-        let mut collector = Collector::new(&asked.snapshot, segment, asked.span, self.keep);
+        let mut collector =
+            Collector::new(&asked.snapshot, &segment.head.interfaces, asked.span, self.keep);
         let mut notes = Vec::new();
         let mut begin = rank.begin;
         for (len, checksum) in granules {
@@ -160,18 +178,125 @@ impl<M: Matcher> Reader<M> {
         let asked = self.asked.clone();
         let segment = &asked.snapshot.segments[rank.segment];
         let have = self.load(segment, rank.begin, len as usize)?;
-        let mut collector = Collector::new(&asked.snapshot, segment, asked.span, true);
+        let mut collector =
+            Collector::new(&asked.snapshot, &segment.head.interfaces, asked.span, true);
         let place = rank.begin..rank.begin + len;
         self.blocks.parse(&place, |at, record| collector.take(at, &record, &self.matcher));
         let mut piece = collector.finish(rank.segment, rank.begin, len).piece;
-        if let (Some(piece), Some(key)) = (&mut piece, from) {
-            piece.skip_to(key);
-        }
-        // The file's contents are what they were, or it is as good as gone.
-        if from.is_some() && piece.as_ref().and_then(Piece::key) != from {
-            return Err(io::ErrorKind::NotFound.into());
-        }
+        go_to(&mut piece, from)?;
         let course = Course { read_bytes: have as u64, ..Course::default() };
+        Ok(Outcome { course, piece, ..Outcome::default() })
+    }
+
+    /// Reads the next piece of a foreign file.
+    fn scan(&mut self, rank: Rank, context: Context, file: Option<File>) -> io::Result<Outcome> {
+        let asked = self.asked.clone();
+        let capture = &asked.snapshot.captures[rank.segment];
+        let file = file.map_or_else(|| capture.open(), Ok)?;
+        let begin = rank.begin.max(capture.begin);
+        let mut collector = Collector::new(&asked.snapshot, &[], asked.span, self.keep);
+        let mut is_timeless = false;
+        let passed = self.scanner.read(
+            &file,
+            &context,
+            begin..capture.end,
+            asked.piece_bytes,
+            &mut |described| asked.snapshot.known_interface(&described),
+            |at, record| {
+                is_timeless |= record.is_timeless;
+                collector.take_foreign(at, record, &self.matcher);
+            },
+        )?;
+        let mut outcome = collector.finish(rank.segment, begin, passed.end - begin);
+        outcome.is_late = passed.is_late;
+        outcome.course.read_bytes = passed.bytes_read;
+        outcome.course.bytes = passed.end - begin;
+        let is_first = begin == capture.begin;
+        outcome.course.segments = u64::from(is_first);
+        outcome.course.scanned = u64::from(is_first);
+        if let Some(piece) = &mut outcome.piece {
+            piece.set_context(context);
+        }
+        let segment = capture.name.clone();
+        if is_timeless {
+            outcome.notes.push(Note::Timeless(segment.clone()));
+        }
+        let at = passed.end;
+        let note = match passed.stop {
+            Stop::More => {
+                let source = Source::Scan { context: passed.context, file: Some(file) };
+                outcome.sources.push((Rank { begin: at, ..rank }, source));
+                return Ok(outcome);
+            }
+            Stop::End => None,
+            Stop::Cut => Some(Note::Unfinished { segment, at }),
+            Stop::Damaged(what) => Some(Note::Damaged { segment, at, what: what.to_owned() }),
+        };
+        outcome.notes.extend(note);
+        outcome.course.bytes += capture.end - at;
+        Ok(outcome)
+    }
+
+    /// Reads granules of a foreign file that its index names.
+    fn foreign_granules(&mut self, rank: Rank, granules: &[(u32, u32)]) -> io::Result<Outcome> {
+        let asked = self.asked.clone();
+        let capture = &asked.snapshot.captures[rank.segment];
+        let file = capture.open()?;
+        let mut collector = Collector::new(&asked.snapshot, &[], asked.span, self.keep);
+        let (mut notes, mut read_bytes) = (Vec::new(), 0);
+        let mut begin = rank.begin;
+        for (len, checksum) in granules {
+            let end = begin + u64::from(*len);
+            let passed = self.scanner.read(
+                &file,
+                &capture.context_at(begin),
+                begin..end,
+                *len as usize,
+                &mut |described| asked.snapshot.known_interface(&described),
+                |at, record| collector.take_foreign(at, record, &self.matcher),
+            )?;
+            read_bytes += passed.bytes_read;
+            // It is the file that was indexed, by its length and time.
+            if crc32c::crc32c(self.scanner.bytes()) != *checksum {
+                notes.push(Note::Changed { segment: capture.name.clone(), at: begin });
+            }
+            begin = end;
+        }
+        let mut outcome = collector.finish(rank.segment, rank.begin, begin - rank.begin);
+        if let Some(piece) = &mut outcome.piece {
+            piece.set_context(capture.context_at(rank.begin));
+        }
+        outcome.course.read_bytes = read_bytes;
+        outcome.course.bytes = begin - rank.begin;
+        outcome.notes = notes;
+        Ok(outcome)
+    }
+
+    /// Reads again what was read of a foreign file.
+    fn scan_again(
+        &mut self,
+        rank: Rank,
+        len: u64,
+        from: Option<Key>,
+        context: &Context,
+    ) -> io::Result<Outcome> {
+        let asked = self.asked.clone();
+        let file = asked.snapshot.captures[rank.segment].open()?;
+        let mut collector = Collector::new(&asked.snapshot, &[], asked.span, true);
+        let passed = self.scanner.read(
+            &file,
+            context,
+            rank.begin..rank.begin + len,
+            len as usize,
+            &mut |described| asked.snapshot.known_interface(&described),
+            |at, record| collector.take_foreign(at, record, &self.matcher),
+        )?;
+        let mut piece = collector.finish(rank.segment, rank.begin, len).piece;
+        go_to(&mut piece, from)?;
+        if let Some(piece) = &mut piece {
+            piece.set_context(context.clone());
+        }
+        let course = Course { read_bytes: passed.bytes_read, ..Course::default() };
         Ok(Outcome { course, piece, ..Outcome::default() })
     }
 
@@ -192,6 +317,18 @@ impl<M: Matcher> Reader<M> {
         forget_pages(&file, at, at + have as u64);
         Ok(have)
     }
+}
+
+/// Leaves out of a piece that was read again what went out before.
+fn go_to(piece: &mut Option<Piece>, from: Option<Key>) -> io::Result<()> {
+    if let (Some(piece), Some(key)) = (&mut *piece, from) {
+        piece.skip_to(key);
+    }
+    // The file's contents are what they were, or it is as good as gone.
+    if from.is_some() && piece.as_ref().and_then(Piece::key) != from {
+        return Err(io::ErrorKind::NotFound.into());
+    }
+    Ok(())
 }
 
 /// Granules of which one is damaged, so that it does not touch the others.

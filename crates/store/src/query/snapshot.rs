@@ -10,6 +10,7 @@ use rustix::fs::{Mode, OFlags};
 use tapdeck_packet::link::LinkType;
 
 use super::ends::{Ends, Seen, look_at_all};
+use super::foreign::Capture;
 use super::{Error, Note, Span};
 use crate::SegmentName;
 use crate::store::LOCK;
@@ -48,15 +49,18 @@ pub(crate) struct Segment {
 }
 
 /// The segments of a store that a span of time reaches into. Those that come later are not in it,
-/// nor is what is written after it was made.
+/// nor is what is written after it was made. Or capture files of other recorders: then it has no segments.
 pub struct Snapshot {
     pub(crate) dir: PathBuf,
     pub(crate) segments: Vec<Segment>,
+    pub(super) captures: Vec<Capture>,
+    /// Device and inode of those, and of those that were left out.
+    pub(super) files: Vec<(u64, u64)>,
     pub(crate) notes: Vec<Note>,
     pub(crate) interfaces: Vec<Described>,
     /// Read of indexes.
     pub(crate) index_bytes: u64,
-    skipped: usize,
+    pub(super) skipped: usize,
 }
 
 impl Snapshot {
@@ -64,14 +68,7 @@ impl Snapshot {
     pub fn open(dir: &Path, span: Span) -> Result<Self, Error> {
         let fail = |e| Error::new(dir.to_owned(), e);
         let (names, recorded) = list(dir).map_err(fail)?;
-        let mut snapshot = Self {
-            dir: dir.to_owned(),
-            segments: Vec::new(),
-            notes: Vec::new(),
-            interfaces: Vec::new(),
-            index_bytes: 0,
-            skipped: 0,
-        };
+        let mut snapshot = Self::empty(dir);
         let mut ours = 0;
         for names in names.chunks(AT_ONCE) {
             for (name, seen) in names.iter().zip(look_at_all(dir, names, span)) {
@@ -84,18 +81,53 @@ impl Snapshot {
         Ok(snapshot)
     }
 
-    /// The interfaces of all segments that are read, each once.
+    pub(super) fn empty(dir: &Path) -> Self {
+        Self {
+            dir: dir.to_owned(),
+            segments: Vec::new(),
+            captures: Vec::new(),
+            files: Vec::new(),
+            notes: Vec::new(),
+            interfaces: Vec::new(),
+            index_bytes: 0,
+            skipped: 0,
+        }
+    }
+
+    /// The interfaces of all segments or files that are read, each once.
     pub fn interfaces(&self) -> &[Described] {
         &self.interfaces
     }
 
-    /// Segments to be read, and those left out because they lie outside of the span.
+    /// Segments or files to be read, and those left out because they lie outside of the span.
     pub fn segments(&self) -> (usize, usize) {
-        (self.segments.len(), self.skipped)
+        (self.segments.len() + self.captures.len(), self.skipped)
     }
 
-    pub(crate) fn path(&self, segment: usize) -> PathBuf {
-        self.segments[segment].name.path(&self.dir)
+    /// Whether these are files of other recorders.
+    pub fn is_foreign(&self) -> bool {
+        !self.files.is_empty()
+    }
+
+    pub(super) fn path(&self, segment: usize) -> PathBuf {
+        match self.captures.get(segment) {
+            Some(capture) => capture.path().to_owned(),
+            None => self.segments[segment].name.path(&self.dir),
+        }
+    }
+
+    /// Of a segment or file, for notes.
+    pub(super) fn name(&self, segment: usize) -> String {
+        match self.captures.get(segment) {
+            Some(capture) => capture.name.clone(),
+            None => self.segments[segment].name.to_string(),
+        }
+    }
+
+    /// Of each segment or file: how many bytes are to be looked through, and from when its earliest packet may be.
+    pub(super) fn parts(&self) -> impl Iterator<Item = (u64, i64)> {
+        let segments = self.segments.iter().map(|s| (s.end - s.begin, s.earliest_ns));
+        segments.chain(self.captures.iter().map(|c| (c.end - c.begin, c.earliest_ns)))
     }
 
     /// Takes in a segment; false if it is none of tapdeck's.

@@ -3,6 +3,7 @@
 use std::fs::File;
 
 use super::piece::{Key, Piece};
+use super::scan::Context;
 use super::{Course, Note};
 
 /// Where something stands among what has still to be looked at.
@@ -10,7 +11,7 @@ use super::{Course, Note};
 pub struct Rank {
     /// Nothing in it is from before this.
     pub bound_ns: i64,
-    /// Index of the segment in its snapshot.
+    /// Index of the segment, or of the foreign file, in its snapshot.
     pub segment: usize,
     /// Where it begins in the segment.
     pub begin: u64,
@@ -21,10 +22,12 @@ pub enum Source {
     Segment,
     /// What is not indexed, up to `end`. The file is open where a part was read.
     Stretch { end: u64, file: Option<File> },
+    /// The rest of a foreign file, which is open where a part was read.
+    Scan { context: Context, file: Option<File> },
     /// Granules one after the other that the index names: length and CRC32C of each.
     Granules(Vec<(u32, u32)>),
     /// What was read before, or what is known from the index in sum: found again from a packet on, or all of it. It counts no more.
-    Again { len: u64, from: Option<Key> },
+    Again { len: u64, from: Option<Key>, context: Option<Context> },
 }
 
 impl Source {
@@ -32,7 +35,7 @@ impl Source {
     pub fn bytes(&self, piece_bytes: usize) -> usize {
         match self {
             Self::Segment => 0,
-            Self::Stretch { .. } => piece_bytes,
+            Self::Stretch { .. } | Self::Scan { .. } => piece_bytes,
             Self::Granules(granules) => granules.iter().map(|(len, _)| *len as usize).sum(),
             Self::Again { len, .. } => *len as usize,
         }
@@ -54,7 +57,7 @@ pub struct Loss {
 impl Loss {
     /// What tells which packets the losses come before.
     pub fn open(&self) -> Work {
-        (self.rank, Source::Again { len: self.len, from: None })
+        (self.rank, Source::Again { len: self.len, from: None, context: None })
     }
 }
 
@@ -70,4 +73,6 @@ pub struct Outcome {
     pub sources: Vec<Work>,
     pub losses: Vec<Loss>,
     pub notes: Vec<Note>,
+    /// A foreign file describes an interface that the snapshot does not have.
+    pub is_late: bool,
 }

@@ -135,8 +135,8 @@ impl Store {
 trait Hand {
     fn close(&self, name: &SegmentName, survey: &Survey) -> Result<(), Fault>;
     fn set_aside(&self, name: &SegmentName) -> Result<(), Fault>;
-    /// Makes the index of a closed segment; `afresh` where its bytes were changed.
-    fn index(&self, name: &SegmentName, afresh: bool) -> io::Result<()>;
+    /// Makes the index of a closed segment.
+    fn index(&self, name: &SegmentName) -> io::Result<()>;
 }
 
 struct Mend<'a, I> {
@@ -153,8 +153,8 @@ impl<I: Io> Hand for Mend<'_, I> {
         mend::set_aside(self.io, self.dir, name)
     }
 
-    fn index(&self, name: &SegmentName, afresh: bool) -> io::Result<()> {
-        index::complete(self.io, self.dir, name, afresh).map(|_| ())
+    fn index(&self, name: &SegmentName) -> io::Result<()> {
+        index::complete(self.io, self.dir, name).map(|_| ())
     }
 }
 
@@ -171,7 +171,7 @@ impl Hand for Examine<'_> {
         mend::check_name(self.dir, &mend::aside(name))
     }
 
-    fn index(&self, _: &SegmentName, _: bool) -> io::Result<()> {
+    fn index(&self, _: &SegmentName) -> io::Result<()> {
         Ok(())
     }
 }
@@ -258,7 +258,6 @@ impl Finding {
     /// Has the index of a segment made that has none, or none that can be used. With `thorough` all of it is read.
     fn look_at_index(&mut self, dir: &Path, thorough: bool, hand: &impl Hand) {
         let name = self.name.closed();
-        let changed = self.bytes_replaced > 0 || self.bytes_cut > 0;
         let is_complete = || -> io::Result<bool> {
             let len = fs::metadata(name.path(dir))?.len();
             let Some(mut index) = Index::open(dir, &name, len)? else { return Ok(false) };
@@ -267,10 +266,12 @@ impl Finding {
             }
             Ok(index.summary().complete)
         };
-        if !changed && is_complete().unwrap_or(false) {
+        // One of a segment that is mended goes with what it pointed to.
+        let is_mended = matches!(self.action, Action::Close);
+        if !is_mended && is_complete().unwrap_or(false) {
             return;
         }
-        self.index = match hand.index(&name, self.bytes_replaced > 0) {
+        self.index = match hand.index(&name) {
             Ok(()) => IndexAction::Make,
             Err(e) => IndexAction::Fail(e),
         };

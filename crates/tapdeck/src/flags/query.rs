@@ -4,7 +4,7 @@ use clap::Args;
 
 use crate::query::time;
 
-/// Give packets of a store back, in time order, while it is being recorded.
+/// Give packets of a store back, in time order, while it is being recorded; or those of capture files of other programs.
 ///
 /// Without -w, --count or --json, packets are listed one a line: time, interface, protocol, addresses and ports, length.
 /// The answer is what is on disk when the query begins.
@@ -17,11 +17,13 @@ Examples:
   tapdeck query --dir /var/tape -w - 'udp port 53' | tshark -r -
   tapdeck query --dir /var/tape --after 2026-01-02T14:02:00Z --before 2026-01-02T14:05:00Z -w part.pcapng
   tapdeck query --dir /var/tape --count vlan 12
+  tapdeck query --dir /var/log/dumpcap -w merged.pcapng host 10.0.0.7
   tapdeck query --dir /var/tape --explain net 10.0.0.0/8 and not port 22"
 )]
 pub struct Query {
-    /// The store, a directory that `tapdeck record --dir` wrote or is writing
-    #[arg(long, value_name = "DIR")]
+    /// The store, a directory that `tapdeck record --dir` wrote or is writing; or a pcap or pcapng file, or a directory of
+    /// such files
+    #[arg(long, value_name = "PATH")]
     pub dir: PathBuf,
 
     /// Only packets that match, as in pcap-filter(7) and for `tcpdump -r`; several words are joined
@@ -51,6 +53,12 @@ pub struct Query {
     /// Write one JSON object a packet
     #[arg(long)]
     pub json: bool,
+
+    /// Make an index of each file of another program that has none, beside it or in the user's cache, and use it
+    ///
+    /// Indexes that are there are used without this. One of a file that has changed since is not, and is made anew with this.
+    #[arg(long)]
+    pub index: bool,
 
     /// Write no packets but how they are found: the plan, and what was read for it; with --json as one object
     #[arg(long, conflicts_with = "write")]

@@ -1,4 +1,4 @@
-//! `tapdeck query`: packets of a store, in time order.
+//! `tapdeck query`: packets of a store, or of capture files of other recorders, in time order.
 
 mod explain;
 mod filter;
@@ -7,10 +7,11 @@ mod summary;
 pub mod time;
 
 use std::io::{IsTerminal, Write, stderr, stdout};
+use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use anyhow::{Context, Result};
-use tapdeck_store::query::{Course, Query, Snapshot, Span};
+use tapdeck_store::query::{Course, Error, Query, Search, Snapshot, Span, index_captures};
 
 use crate::flags::{self, Usage};
 use crate::interrupt::Interrupt;
@@ -25,7 +26,29 @@ pub fn run(flags: &flags::Query) -> Result<()> {
     let began = Instant::now();
     let interrupt = Interrupt::listen()?;
     yield_to_recorder();
-    let snapshot = Snapshot::open(&flags.dir, span)?;
+    if flags.index {
+        make_indexes(&flags.dir, &interrupt)?;
+    }
+    match attempt(flags, span, began, &interrupt, false) {
+        Err(e) if matches!(e.downcast_ref(), Some(Error::LateInterface(_))) => {
+            attempt(flags, span, began, &interrupt, true)
+        }
+        done => done,
+    }
+}
+
+/// Gives the whole answer, or nothing where foreign files have interfaces that are not described at their beginnings. `whole` finds them.
+fn attempt(
+    flags: &flags::Query,
+    span: Span,
+    began: Instant,
+    interrupt: &Interrupt,
+    whole: bool,
+) -> Result<()> {
+    let cache = cache();
+    let search = Search { whole, cache: cache.as_deref() };
+    let snapshot = Snapshot::open_any(&flags.dir, span, search)?;
+    refuse_to_overwrite(flags.write.as_deref(), &snapshot)?;
     let expression = flags.expression.join(" ");
     let filter = Filter::new(&expression, snapshot.interfaces())?;
     let plan = filter.plan().clone();
@@ -37,6 +60,51 @@ pub fn run(flags: &flags::Query) -> Result<()> {
         None if flags.count => answer.count(flags),
         None => answer.packets(flags),
     }
+}
+
+/// Where indexes go whose files lie where nobody may write.
+fn cache() -> Option<PathBuf> {
+    let dir = |name| std::env::var_os(name).map(PathBuf::from).filter(|dir| dir.is_absolute());
+    let cache = dir("XDG_CACHE_HOME").or_else(|| Some(dir("HOME")?.join(".cache")));
+    cache.map(|cache| cache.join("tapdeck"))
+}
+
+/// For files of other recorders that have none.
+fn make_indexes(path: &Path, interrupt: &Interrupt) -> Result<()> {
+    match Snapshot::open(path, Span::ALL) {
+        Err(Error::NotAStore(_) | Error::NotADirectory(_)) => {}
+        Err(e) => return Err(e.into()),
+        Ok(_) => {
+            let path = path.display();
+            let text = format!(
+                "--index is for files of other programs, and {path} is a store: `tapdeck recover` makes what indexes it lacks"
+            );
+            return Err(Usage(text).into());
+        }
+    }
+    let mut progress = Progress::new();
+    let notes = index_captures(path, cache().as_deref(), |bytes| {
+        progress.show(|| format!("{} indexed", show_bytes(bytes)));
+        !interrupt.asked()
+    })?;
+    drop(progress);
+    for note in notes {
+        say(&note.to_string());
+    }
+    Ok(())
+}
+
+/// What is asked must not be overwritten.
+fn refuse_to_overwrite(write: Option<&Path>, snapshot: &Snapshot) -> Result<()> {
+    let Some(path) = write else { return Ok(()) };
+    if path.metadata().is_ok_and(|file| snapshot.has_file(&file)) {
+        let path = path.display();
+        return Err(Usage(format!(
+            "-w {path} is one of the files that are asked: take another name"
+        ))
+        .into());
+    }
+    Ok(())
 }
 
 fn span(flags: &flags::Query) -> Result<Span> {
@@ -66,7 +134,7 @@ pub fn yield_to_recorder() {
 fn comment(flags: &flags::Query) -> String {
     let store = flags.dir.display();
     let expression = flags.expression.join(" ");
-    let mut words = vec![format!("from the store {store}")];
+    let mut words = vec![format!("from {store}")];
     words.extend((!expression.is_empty()).then(|| format!("filter {expression}")));
     words.extend(flags.after.map(|ns| format!("after {}", time::show(ns))));
     words.extend(flags.before.map(|ns| format!("before {}", time::show(ns))));
@@ -74,9 +142,9 @@ fn comment(flags: &flags::Query) -> String {
     words.join(", ")
 }
 
-struct Answer {
+struct Answer<'a> {
     query: Query<Filter>,
-    interrupt: Interrupt,
+    interrupt: &'a Interrupt,
     progress: Progress,
     /// Notes that mean that packets are missing or out of order.
     faults: usize,
@@ -90,7 +158,7 @@ struct Given {
     limited: bool,
 }
 
-impl Answer {
+impl Answer<'_> {
     fn count(mut self, flags: &flags::Query) -> Result<()> {
         let Self { query, interrupt, progress, .. } = &mut self;
         let limit = flags.limit.unwrap_or(u64::MAX);
@@ -114,7 +182,7 @@ impl Answer {
         let listing = flags.write.is_none() && stdout().is_terminal();
         let interfaces = self.query.snapshot().interfaces().to_vec();
         let cannot = format!("cannot write {}", output.name);
-        output.begin(&comment(flags), &interfaces).with_context(|| cannot.clone())?;
+        let mut begun = false;
         let limit = flags.limit.unwrap_or(u64::MAX);
         let mut given = Given { packets: 0, dropped: 0, limited: false };
         while !given.limited && !self.interrupt.asked() {
@@ -128,6 +196,10 @@ impl Answer {
                 wrote = output.flush();
                 wrote.is_ok() && !interrupt.asked()
             })?;
+            // Before, it may turn out that there are more interfaces.
+            if !std::mem::replace(&mut begun, true) {
+                wrote = output.begin(&comment(flags), &interfaces);
+            }
             if let Some(packet) = &packet {
                 let name = &interfaces[packet.interface as usize].name;
                 wrote = wrote.and_then(|()| output.packet(name, packet));
@@ -140,6 +212,9 @@ impl Answer {
             if ended {
                 break;
             }
+        }
+        if !begun {
+            output.begin(&comment(flags), &interfaces).with_context(|| cannot.clone())?;
         }
         output.flush().with_context(|| cannot.clone())?;
         self.tell(&given);
@@ -205,7 +280,12 @@ impl Answer {
     fn verdict(&self) -> Result<()> {
         anyhow::ensure!(
             self.faults == 0,
-            "the answer is not whole, as said above; `tapdeck recover` mends what a crash left"
+            "the answer is not whole, as said above{}",
+            if self.query.snapshot().is_foreign() {
+                ""
+            } else {
+                "; `tapdeck recover` mends what a crash left"
+            }
         );
         Ok(())
     }
