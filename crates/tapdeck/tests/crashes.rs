@@ -36,11 +36,7 @@ fn packets(path: &Path) -> BTreeSet<Who> {
 
 fn live(store: &Path) -> Option<PathBuf> {
     let entries = fs::read_dir(store).expect("the store").flatten().map(|e| e.path());
-    entries.into_iter().find(|p| p.extension().is_some_and(|e| e == "live") && !is_index(p))
-}
-
-fn is_index(path: &Path) -> bool {
-    path.to_string_lossy().contains(".index")
+    entries.into_iter().find(|p| p.to_string_lossy().ends_with(".pcapng.live"))
 }
 
 fn tapdeck(command: &str, store: &Path, args: &[&str]) -> String {

@@ -42,7 +42,7 @@ fn succeeds(out: &Output) -> String {
 /// Segments that were not closed.
 fn lives(dir: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(dir).expect("a store").flatten().map(|e| e.path());
-    entries.filter(|p| p.extension().is_some_and(|e| e == "live")).collect()
+    entries.filter(|p| p.to_string_lossy().ends_with(".pcapng.live")).collect()
 }
 
 /// Packets up to where the file ends or is torn.
@@ -137,6 +137,7 @@ fn what_a_killed_recorder_leaves_is_recovered_and_recorded_into_again() {
         assert!(lives(&store).is_empty());
         for segment in left {
             let closed = segment.with_extension("");
+            assert!(closed.with_extension("index").exists(), "{told}");
             let contents = Contents::of(&closed);
             let packets = contents.packets.len() as u64;
             let delivered: u64 = contents.statistics.iter().filter_map(|s| s.delivered).sum();
