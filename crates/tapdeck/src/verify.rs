@@ -88,7 +88,8 @@ pub fn run(flags: &flags::Verify) -> Result<()> {
     let faults: u64 = segments.iter().map(|s| s.faults).sum();
     let told = told.and_then(|()| summarise(flags.json, &dir, faults, &segments));
     if faults > 0 {
-        bail!("{dir}: {}; `tapdeck recover --all` mends what can be mended", number(faults));
+        // A byte that changed inside of a packet is nothing that anybody could mend.
+        bail!("{dir}: {}; `tapdeck recover --all` mends what is torn or cut", number(faults));
     }
     match told {
         Err(e) if e.kind() != ErrorKind::BrokenPipe => {

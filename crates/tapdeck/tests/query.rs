@@ -610,3 +610,26 @@ fn gaps_and_damage_are_told() {
     assert_eq!((out.status.code(), &out.stdout[..]), (Some(1), &b"3\n"[..]));
     assert!(said(&out).contains("is damaged at byte"), "{}", said(&out));
 }
+
+#[test]
+fn packets_inside_tunnels_count_if_asked_for() {
+    let recorded = Recorded::new();
+    let store = recorded.store();
+    let count = |args: &[&str]| -> u64 {
+        let args = [&["--count"], args].concat();
+        String::from_utf8(answer(&store, &args)).expect("text").trim().parse().expect("a number")
+    };
+    let tunnels = count(&["udp port 4789"]);
+    assert_eq!(tunnels, 1000);
+    // The inner packets have the addresses that those of other streams have outside.
+    let net = "src net 198.18.0.0/16 and dst net 198.19.0.0/16";
+    let outside = count(&[net]);
+    let outer = count(&[&format!("{net} and udp port 4789")]);
+    assert_eq!(count(&["--inner", net]), outside + tunnels - outer);
+    assert_eq!(count(&["--inner", "host 203.0.113.9"]), 0);
+    let first = answer(&store, &["--json", "--inner", "--limit", "1", "udp port 4789"]);
+    assert!(!first.is_empty(), "what is outside counts all the same");
+    let explained =
+        String::from_utf8(answer(&store, &["--explain", "--inner", "host 203.0.113.9"]));
+    assert!(explained.expect("text").contains("read of segments: 0 B"), "the index knows them");
+}

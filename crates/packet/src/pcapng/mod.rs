@@ -11,8 +11,8 @@ mod write;
 pub(crate) use read::{Blocks, HEAD, nanoseconds};
 pub use read::{Error, Interface, PacketBlock, Reader, Record, Section, Statistics};
 pub use write::{
-    InterfaceDescription, StatisticsBlock, fill, interface_description, packet_len, section_header,
-    statistics, write_packet,
+    InterfaceDescription, StatisticsBlock, comment_packet, fill, interface_description, packet_len,
+    section_header, statistics, write_packet,
 };
 
 pub const SECTION_HEADER: u32 = 0x0a0d_0d0a;

@@ -178,6 +178,17 @@ pub fn write_packet(
     put(&(total as u32).to_ne_bytes());
 }
 
+/// Adds a comment to the packet block with options that [`write_packet`] wrote at the end of `out`, from `start` on.
+pub fn comment_packet(out: &mut Vec<u8>, start: usize, text: &str) {
+    // In place of the end of the options and the length.
+    out.truncate(out.len() - 8);
+    put(out, option::COMMENT, text.as_bytes());
+    put(out, option::END, &[]);
+    let total = (out.len() - start + 4) as u32;
+    out[start + 4..start + 8].copy_from_slice(&total.to_ne_bytes());
+    out.extend(total.to_ne_bytes());
+}
+
 fn block(out: &mut Vec<u8>, kind: u32, body: impl FnOnce(&mut Vec<u8>)) {
     let start = out.len();
     out.extend(kind.to_ne_bytes());

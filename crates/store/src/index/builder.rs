@@ -32,7 +32,8 @@ const PIECE: usize = 1 << 20;
 /// Flows that are remembered, a power of two.
 const FLOWS: usize = 2048;
 
-/// Makes the index of a stretch of a segment, from blocks as they come. Its memory is bounded: 1 MiB for each class, 4 MiB for those of IPv6, and 1 MiB.
+/// Makes the index of a stretch of a segment, from blocks as they come. Its memory is bounded if it is emptied whenever it is full: about 1 MiB for each class, 4 MiB for those of IPv6, what the pairs of one
+/// block more take, and 1 MiB.
 pub(crate) struct Builder {
     name: SegmentName,
     links: Vec<LinkType>,
@@ -140,7 +141,7 @@ impl Builder {
             let have = read_at(file, &mut buffer, at)?;
             let whole = whole_blocks(&buffer[..have]);
             if whole == 0 {
-                // A block is 4 MiB at most.
+                // No block of a segment is longer than a ring's, which are 4 MiB at most.
                 if have < buffer.len() || at + have as u64 == stretch.end || want > 4 * PIECE {
                     break;
                 }

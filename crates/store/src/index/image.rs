@@ -310,7 +310,7 @@ impl<'a> Draft<'a> {
         Ok(())
     }
 
-    /// The keys of the next class, in ascending order, each with its granules. Gives back how many bytes they took.
+    /// The keys of the next class, in ascending order, each with its granules.
     pub fn class<E>(
         &mut self,
         class: Class,

@@ -3,7 +3,7 @@
 //! When the writer has put a block on disk, the block still lies in the ring and most likely in a processor's cache. It is
 //! handed on just so, by a [`Hold`]: the **walker** thread looks at every packet in it and then lets it go. No byte is
 //! copied, and the ring waits for the one block that is being looked at, no more: a hold that the walker does not come to in
-//! time lapses, and the block is **missed**. So an indexer that is too slow costs the index its freshness and nobody a packet.
+//! time lapses, and the block is **missed**. So an indexer that is too slow costs the index its freshness, and the producers at most a quarter of the ring and the block that is being looked at.
 //!
 //! The **clerk** thread ([`clerk`]) does all that may wait for a disk: it appends chunks to the index's log, reads what was missed from
 //! the segment, and merges the log into the index once the segment is closed. Where it does not keep up, the walker waits for it, and

@@ -17,6 +17,7 @@ Examples:
   tapdeck query --dir /var/tape -w - 'udp port 53' | tshark -r -
   tapdeck query --dir /var/tape --after 2026-01-02T14:02:00Z --before 2026-01-02T14:05:00Z -w part.pcapng
   tapdeck query --dir /var/tape --count vlan 12
+  tapdeck query --dir /var/tape --inner host 172.16.5.4
   tapdeck query --dir /var/log/dumpcap -w merged.pcapng host 10.0.0.7
   tapdeck query --dir /var/tape --explain net 10.0.0.0/8 and not port 22"
 )]
@@ -29,6 +30,10 @@ pub struct Query {
     /// Only packets that match, as in pcap-filter(7) and for `tcpdump -r`; several words are joined
     #[arg(value_name = "EXPR")]
     pub expression: Vec<String>,
+
+    /// Also packets that hold one that matches inside a tunnel: VXLAN, GENEVE, GRE, IP in IP, GTP-U, MPLS, PPPoE
+    #[arg(long)]
+    pub inner: bool,
 
     /// Only packets from this time on
     #[arg(long, value_name = "T", value_parser = time::point)]

@@ -15,9 +15,9 @@ use std::sync::Arc;
 use anyhow::{Context, Result};
 use pcap::BpfProgram;
 use rustix::fd::AsRawFd;
-use tapdeck_packet::filter;
 use tapdeck_packet::key::Plan;
 use tapdeck_packet::link::LinkType;
+use tapdeck_packet::{filter, header};
 use tapdeck_store::query::{Described, Matcher, Packet};
 
 use crate::flags::Usage;
@@ -26,6 +26,8 @@ use crate::flags::Usage;
 #[derive(Clone)]
 pub struct Filter {
     programs: Vec<(LinkType, Program)>,
+    /// For packets inside of packets, if those count too.
+    inner: Vec<(LinkType, Program)>,
     plan: Arc<Plan>,
     is_understood: bool,
 }
@@ -43,20 +45,25 @@ struct Program {
 }
 
 impl Filter {
-    /// Compiles it for all interfaces.
-    pub fn new(expression: &str, interfaces: &[Described]) -> Result<Self> {
+    /// Compiles it for all interfaces, and if `inner` is true also for the packets inside their packets.
+    pub fn new(expression: &str, interfaces: &[Described], inner: bool) -> Result<Self> {
         let mut links: Vec<LinkType> = interfaces.iter().map(|i| i.link).collect();
         // A store without packets yet refuses nonsense all the same.
         if links.is_empty() {
             links.push(LinkType::ETHERNET);
         }
-        Self::for_links(expression, links)
+        Self::for_links(expression, links, inner)
     }
 
-    fn for_links(expression: &str, links: impl IntoIterator<Item = LinkType>) -> Result<Self> {
+    fn for_links(
+        expression: &str,
+        links: impl IntoIterator<Item = LinkType>,
+        inner: bool,
+    ) -> Result<Self> {
         let mut programs: Vec<(LinkType, Program)> = Vec::new();
         if expression.is_empty() {
-            return Ok(Self { programs, plan: Arc::new(Plan::All), is_understood: true });
+            let plan = Arc::new(Plan::All);
+            return Ok(Self { programs, inner: Vec::new(), plan, is_understood: true });
         }
         let text: Arc<str> = expression.into();
         for link in links {
@@ -64,9 +71,14 @@ impl Filter {
                 programs.push((link, Program::new(Arc::clone(&text), link)?));
             }
         }
-        let plan = believed_plan(expression, &programs);
+        // What means nothing without an Ethernet header does not match a packet that has none.
+        let of = |link| Some((link, Program::new(Arc::clone(&text), link).ok()?));
+        let links = [LinkType::ETHERNET, LinkType::RAW];
+        let inner: Vec<_> = links.into_iter().filter(|_| inner).filter_map(of).collect();
+        let plan = believed_plan(expression, programs.iter().chain(&inner));
         let is_understood = plan.is_some();
-        Ok(Self { programs, plan: Arc::new(plan.unwrap_or(Plan::All)), is_understood })
+        let plan = Arc::new(plan.unwrap_or(Plan::All));
+        Ok(Self { programs, inner, plan, is_understood })
     }
 
     /// The keys of the packets that match, and of others.
@@ -84,11 +96,28 @@ impl Matcher for Filter {
     fn matches(&self, packet: &Packet<'_>) -> bool {
         let program = self.programs.iter().find(|(link, _)| *link == packet.link);
         program.is_none_or(|(_, program)| program.matches(packet.frame, packet.original_len))
+            || !self.inner.is_empty() && self.matches_inside(packet)
+    }
+}
+
+impl Filter {
+    fn matches_inside(&self, packet: &Packet<'_>) -> bool {
+        let mut found = false;
+        header::inner_packets(packet.link, packet.frame, &mut |link, frame| {
+            let program = self.inner.iter().find(|(known, _)| *known == link);
+            // How long it is where it was cut stands in no header that all of them have.
+            let matches = |program: &Program| program.matches(frame, frame.len() as u32);
+            found = found || program.is_some_and(|(_, program)| matches(program));
+        });
+        found
     }
 }
 
 /// What the expression says of keys, if libpcap agrees on what it says.
-fn believed_plan(expression: &str, programs: &[(LinkType, Program)]) -> Option<Plan> {
+fn believed_plan<'a>(
+    expression: &str,
+    mut programs: impl Iterator<Item = &'a (LinkType, Program)>,
+) -> Option<Plan> {
     let parsed = filter::parse(expression).ok()?;
     let plan = parsed.plan();
     // Then there is nothing to believe, and no name to look up again.
@@ -100,7 +129,7 @@ fn believed_plan(expression: &str, programs: &[(LinkType, Program)]) -> Option<P
         Program::new(Arc::clone(&printed), *link)
             .is_ok_and(|again| again.instructions == program.instructions)
     };
-    programs.iter().all(is_same).then_some(plan)
+    programs.all(is_same).then_some(plan)
 }
 
 impl Program {

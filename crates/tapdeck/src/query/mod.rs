@@ -50,7 +50,7 @@ fn attempt(
     let snapshot = Snapshot::open_any(&flags.dir, span, search)?;
     refuse_to_overwrite(flags.write.as_deref(), &snapshot)?;
     let expression = flags.expression.join(" ");
-    let filter = Filter::new(&expression, snapshot.interfaces())?;
+    let filter = Filter::new(&expression, snapshot.interfaces(), flags.inner)?;
     let plan = filter.plan().clone();
     let explanation = flags.explain.then(|| Explanation::new(flags, &filter, began));
     let query = Query::new(snapshot, span, plan, filter);
@@ -136,6 +136,7 @@ fn comment(flags: &flags::Query) -> String {
     let expression = flags.expression.join(" ");
     let mut words = vec![format!("from {store}")];
     words.extend((!expression.is_empty()).then(|| format!("filter {expression}")));
+    words.extend(flags.inner.then(|| "also inside tunnels".to_owned()));
     words.extend(flags.after.map(|ns| format!("after {}", time::show(ns))));
     words.extend(flags.before.map(|ns| format!("before {}", time::show(ns))));
     words.extend(flags.limit.map(|n| format!("limit {n}")));

@@ -105,6 +105,11 @@ impl Output {
         let (out, frame) = (&mut self.pending[start..], [p.frame, &[], &[]]);
         let time_ns = p.time_ns as u64;
         pcapng::write_packet(out, p.interface, time_ns, frame, p.original_len, p.flags, p.dropped);
+        if p.dropped > 0 {
+            let text =
+                format!("{} packets of this interface were dropped before this one", p.dropped);
+            pcapng::comment_packet(&mut self.pending, start, &text);
+        }
     }
 
     fn line(&mut self, interface: &str, p: &Packet<'_>) -> io::Result<()> {

@@ -312,33 +312,33 @@ fn libpcap_makes_the_same_program_of_what_is_printed() {
 
 #[test]
 fn a_plan_is_believed_where_libpcap_reads_the_same() {
-    let filter = Filter::for_links("tcp dst port 80 or 443", [LinkType::ETHERNET, COOKED]);
+    let filter = Filter::for_links("tcp dst port 80 or 443", [LinkType::ETHERNET, COOKED], false);
     let filter = filter.expect("an expression");
     assert!(filter.is_understood());
     assert_eq!(*filter.plan(), filter::parse("tcp dst port 80 or 443").expect("one").plan());
 
     let programs = [(LinkType::ETHERNET, ethernet("udp port 53"))];
-    assert_eq!(super::believed_plan("udp port 54", &programs), None);
-    assert!(super::believed_plan("port 53 and udp or tcp", &programs).is_none());
-    let plan = super::believed_plan("udp dst or src port 0x35", &programs).expect("the same");
+    assert_eq!(super::believed_plan("udp port 54", programs.iter()), None);
+    assert!(super::believed_plan("port 53 and udp or tcp", programs.iter()).is_none());
+    let plan = super::believed_plan("udp dst or src port 0x35", programs.iter()).expect("the same");
     assert_ne!(plan, Plan::All);
 }
 
 #[test]
 fn what_is_not_understood_is_looked_for_everywhere() {
     let strange = "ether proto 0x1.2.3";
-    assert!(Filter::for_links(strange, [LinkType::ETHERNET]).is_err(), "libpcap decides");
+    assert!(Filter::for_links(strange, [LinkType::ETHERNET], false).is_err(), "libpcap decides");
     let deep = format!("{}tcp{}", "(".repeat(500), ")".repeat(500));
-    let filter = Filter::for_links(&deep, [LinkType::ETHERNET]).expect("libpcap takes it");
+    let filter = Filter::for_links(&deep, [LinkType::ETHERNET], false).expect("libpcap takes it");
     assert!(!filter.is_understood());
     assert_eq!(*filter.plan(), Plan::All);
-    let none = Filter::for_links("", [LinkType::ETHERNET]).expect("every packet");
+    let none = Filter::for_links("", [LinkType::ETHERNET], false).expect("every packet");
     assert!(none.is_understood() && *none.plan() == Plan::All);
 }
 
 #[test]
 fn a_clone_decides_in_another_thread_what_the_first_decides() {
-    let filter = Filter::for_links("host 10.0.0.1 or len > 100", [LinkType::ETHERNET]);
+    let filter = Filter::for_links("host 10.0.0.1 or len > 100", [LinkType::ETHERNET], false);
     let filter = filter.expect("an expression");
     let frames: &[Vec<u8>] = &frames();
     let decide = |filter: &Filter| -> Vec<bool> {
@@ -379,7 +379,7 @@ fn movers_that_do_not_hold_leave_no_plan_behind_them() {
     frame[30..34].copy_from_slice(&[10, 0, 0, 1]);
     let expression = "not vlan and src host 10.0.0.1";
     assert!(ethernet(expression).matches(&frame, 60), "libpcap has not become wiser");
-    let filter = Filter::for_links(expression, [LinkType::ETHERNET]).expect("an expression");
+    let filter = Filter::for_links(expression, [LinkType::ETHERNET], false).expect("an expression");
     let source = |plan: &Plan| matches!(plan, Plan::Keys { class: Class::SourceIpv4, .. });
     assert!(!source(filter.plan()), "{:?}", filter.plan());
 }
