@@ -4,7 +4,6 @@
 //! [`Stream`] (one file or pipe), or nothing. A segment is a pcapng file;
 //! `docs/FORMAT.md` specifies it. Files are reached through [`io::Io`], so that tests can make a
 //! disk fail.
-#![forbid(unsafe_code)]
 
 mod deck;
 mod index;

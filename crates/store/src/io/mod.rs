@@ -2,9 +2,11 @@
 //! faults in between.
 
 mod disk;
+mod priority;
 mod read;
 
 pub use disk::Disk;
+pub use priority::yield_disk;
 pub(crate) use read::{forget_pages, read_at};
 
 use std::io::{IoSlice, Result};

@@ -147,7 +147,7 @@ fn measure(options: &Options, beside: Beside, load: &str, pps: f64) -> Result<Sa
 fn ask_until(done: &AtomicBool, beside: Beside, store: &Path, filter: &str) -> Result<u64, String> {
     let line = beside.command(&store.display().to_string(), filter);
     let mut answers = 0;
-    while beside != Beside::Nothing && !done.load(Relaxed) {
+    while beside != Beside::Nothing && (answers == 0 || !done.load(Relaxed)) {
         let mut command = Command::new("taskset");
         command.args(["-c", "1"]).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         if beside.is_peer() {
@@ -158,7 +158,8 @@ fn ask_until(done: &AtomicBool, beside: Beside, store: &Path, filter: &str) -> R
         let mut group = Group::start(&mut command)?;
         let status = loop {
             match group.0.try_wait().map_err(|e| e.to_string())? {
-                None if done.load(Relaxed) => return Ok(answers),
+                // A first answer is waited for, however long it takes.
+                None if answers > 0 && done.load(Relaxed) => return Ok(answers),
                 None => thread::sleep(Duration::from_millis(1)),
                 Some(status) => break status,
             }

@@ -123,11 +123,11 @@ fn span(flags: &flags::Query) -> Result<Span> {
     Ok(span)
 }
 
-/// The recorder goes first. An I/O priority that nobody set follows the nice value: 19 is the lowest of
-/// the best-effort class (ioprio_set(2)).
+/// The recorder goes first, at the processor and at the disk.
 pub fn yield_to_recorder() {
     // Where it may not, the query is as good and only less polite.
     let _ = rustix::process::nice(19);
+    let _ = tapdeck_store::io::yield_disk();
 }
 
 /// What the section header of an answer says.

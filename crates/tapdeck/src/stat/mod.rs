@@ -16,8 +16,7 @@ use crate::query::time;
 
 pub fn run(flags: &flags::Stat) -> Result<()> {
     let question = Question { span: span(flags)?, top: usize::from(flags.top) };
-    // The recorder goes first. Where it may not, this is as good and only less polite.
-    let _ = rustix::process::nice(19);
+    crate::query::yield_to_recorder();
     let mut progress = Progress::new();
     let report = stat(&flags.dir, question, |done, total| {
         progress.show(|| format!("{done} of {total} segments"));
