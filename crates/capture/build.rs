@@ -17,7 +17,16 @@ fn main() {
         .and_then(|o| String::from_utf8(o.stdout).ok())
         .map(|s| format!("/usr/include/{}", s.trim()))
         .unwrap_or_default();
-    for program in ["record", "transmit", "generate"] {
+    for program in [
+        "record",
+        "record_rules",
+        "serve",
+        "transmit",
+        "generate",
+        "headers_test",
+        "filter_test",
+        "rules_test",
+    ] {
         let source = format!("bpf/{program}.bpf.c");
         libbpf_cargo::SkeletonBuilder::new()
             .source(&source)
@@ -26,5 +35,15 @@ fn main() {
             .build()
             .unwrap_or_else(|e| panic!("{source} does not compile (is clang installed?): {e:#}"));
     }
-    cc::Build::new().file("bpf/ring_user.c").compile("tapdeck_ring");
+    cc::Build::new().file("bpf/ring_user.c").file("bpf/serve_user.c").compile("tapdeck_ring");
+    cc::Build::new()
+        .file("bpf/headers_user.c")
+        .flag_if_supported("-Wno-unused-parameter")
+        .compile("tapdeck_headers");
+    // An image is bytes that are read as what stands there.
+    cc::Build::new()
+        .file("bpf/rules_user.c")
+        .flag("-fno-strict-aliasing")
+        .opt_level(2)
+        .compile("tapdeck_rules");
 }

@@ -8,9 +8,11 @@
 
 struct sk_buff {
 	unsigned int len;
+	unsigned int data_len;
 	unsigned char *head;
 	unsigned char *data;
 	__u16 mac_header;
+	__u16 queue_mapping;
 };
 
 struct net_device {

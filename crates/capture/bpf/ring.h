@@ -58,7 +58,8 @@ struct td_ring {
 	__u64 told;      /* of them, announced in an epb_dropcount */
 	__u64 contended; /* of lost: gave up after TD_TRIES compare-and-swaps */
 	__u64 failed;    /* of lost: the packet's bytes could not be read */
-	__u64 reserved[3];
+	__u64 filtered;  /* packets that the filter or the rules refused; not lost */
+	__u64 reserved[2];
 	struct td_block block[];
 };
 
@@ -70,8 +71,8 @@ struct td_release {
 
 /* Written by the recorder only. */
 struct td_control {
-	__u32 epoch; /* of blocks opened from now on */
-	__u32 reserved;
+	__u32 epoch;   /* of blocks opened from now on */
+	__u32 snaplen; /* of packets from now on; what the ring was made for limits it */
 	__s64 utc_offset_ns[TD_EPOCHS]; /* CLOCK_MONOTONIC + this = UTC */
 };
 

@@ -13,10 +13,23 @@ const volatile struct {
 	__u32 sequence_at; /* where in the frame 8 bytes of sequence number go, 14 to 255 */
 	__u32 tag;         /* a VLAN's TCI */
 	__u32 gap_ns;      /* from one frame to the next; 0: as fast as it goes */
+	__u32 pairs;       /* of addresses that the frames take in turn, a power of two; 0: the frame's own */
 } params SEC(".rodata.params");
 
 __u64 sequence SEC(".data.sequence");
 __u64 due_ns SEC(".data.sequence");
+
+#define MAX_PAIRS 4096
+/* Where an IPv4 packet behind an Ethernet header has its two addresses. */
+#define ADDRESSES_AT 26
+
+/* Source and destination, as they lie in a frame. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, MAX_PAIRS);
+	__type(key, __u32);
+	__type(value, __u64);
+} pairs SEC(".maps");
 
 /* Waits are spun away: the frames leave in batches of 64, the rate is exact over those. */
 static __always_inline void pace(void)
@@ -42,6 +55,15 @@ int tapdeck_transmit(struct xdp_md *ctx)
 		return XDP_ABORTED;
 	if (params.gap_ns)
 		pace();
+	if (params.pairs) {
+		__u32 ix = sequence & (params.pairs - 1);
+		__u64 *pair = bpf_map_lookup_elem(&pairs, &ix);
+
+		if (!pair || data + ADDRESSES_AT + sizeof(*pair) > end)
+			return XDP_ABORTED;
+		*(__u32 *)(data + ADDRESSES_AT) = *pair;
+		*(__u32 *)(data + ADDRESSES_AT + 4) = *pair >> 32;
+	}
 	*(__u64 *)(data + at) = sequence++;
 	return bpf_redirect(params.ifindex, 0);
 }

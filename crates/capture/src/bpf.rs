@@ -6,8 +6,12 @@ use std::sync::{Arc, Once};
 
 use libbpf_rs::{MapCore, Object, ObjectBuilder, OpenObject, PrintLevel, ProgramInput};
 
+use crate::filter::ebpf::INSTRUCTION;
+use crate::filter::splice::{Filters, splice};
 use crate::ring::{Geometry, RingMemory};
+use crate::rules::Images;
 use crate::sys::mapping::Mapping;
+use crate::sys::{kernel, program};
 use std::sync::atomic::Ordering::Release;
 
 /// An object file, aligned as an ELF reader wants it.
@@ -15,11 +19,14 @@ use std::sync::atomic::Ordering::Release;
 pub(crate) struct Aligned<T: ?Sized>(pub T);
 static RECORD: &Aligned<[u8]> =
     &Aligned(*include_bytes!(concat!(env!("OUT_DIR"), "/record.bpf.o")));
+static RECORD_RULES: &Aligned<[u8]> =
+    &Aligned(*include_bytes!(concat!(env!("OUT_DIR"), "/record_rules.bpf.o")));
 
 /// `sizeof(struct td_params) / 4`.
-pub(crate) const PARAM_WORDS: usize = 15;
-/// `sizeof(struct td_control)`, and where its offsets begin.
+pub(crate) const PARAM_WORDS: usize = 16;
+/// `sizeof(struct td_control)`, and where its snaplen and its offsets are.
 pub(crate) const CONTROL_BYTES: usize = 8 + 256 * 8;
+pub(crate) const SNAPLEN: usize = 4;
 pub(crate) const UTC_OFFSETS: usize = 8;
 
 const BPF_F_XDP_DEV_BOUND_ONLY: u32 = 1 << 6;
@@ -37,7 +44,7 @@ pub enum Program {
 }
 
 impl Program {
-    fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Xdp => "tapdeck_xdp",
             Self::XdpMetadata => "tapdeck_xdp_metadata",
@@ -61,6 +68,10 @@ pub struct Params {
     /// At the XDP hooks: a ring for each CPU, and not for each receive queue.
     pub by_cpu: bool,
     pub link_header: bool,
+    /// Filters are put in.
+    pub filtered: bool,
+    /// There may be rules: the programs are those that look for some.
+    pub judged: bool,
 }
 
 impl Params {
@@ -75,10 +86,17 @@ impl Params {
             hardware_vlan: false,
             by_cpu: false,
             link_header: true,
+            filtered: false,
+            judged: false,
         }
     }
 
-    fn words(&self) -> [u32; PARAM_WORDS] {
+    /// The structure as the programs have it.
+    pub(crate) fn bytes(&self) -> Vec<u8> {
+        self.words().iter().flat_map(|word| word.to_ne_bytes()).collect()
+    }
+
+    pub(crate) fn words(&self) -> [u32; PARAM_WORDS] {
         let g = &self.geometry;
         [
             g.nrings,
@@ -96,14 +114,20 @@ impl Params {
             u32::from(self.hardware_vlan),
             u32::from(self.by_cpu),
             u32::from(self.link_header),
+            u32::from(self.filtered),
         ]
     }
 }
 
 /// Where a hook's programs read the offset to UTC.
-pub(crate) struct Control(Mapping);
+pub(crate) struct Control(Arc<Mapping>);
 
 impl Control {
+    /// In `CONTROL_BYTES` of a mapping that can be written.
+    pub(crate) fn new(mapping: Arc<Mapping>) -> Self {
+        Self(mapping)
+    }
+
     /// Stores an epoch's offset, then makes it the epoch of blocks opened from now on.
     pub(crate) fn set(&self, epoch: u32, utc_offset_ns: i64) {
         self.0.i64(UTC_OFFSETS + epoch as usize * 8).store(utc_offset_ns, Release);
@@ -113,8 +137,9 @@ impl Control {
 
 /// Loaded programs and their rings.
 pub struct Loaded {
-    object: Object,
+    programs: LoadedObject,
     rings: Vec<Arc<RingMemory>>,
+    control: Arc<Mapping>,
 }
 
 /// The error number behind an error of libbpf-rs, which shows it in its text only.
@@ -137,8 +162,98 @@ pub(crate) fn quiet_libbpf() {
     });
 }
 
+/// What [`load_filtered`] has loaded.
+pub(crate) struct LoadedObject {
+    /// The maps, and the programs that are not hook programs.
+    pub(crate) object: Object,
+    hooks: Vec<(Program, OwnedFd)>,
+}
+
+impl LoadedObject {
+    /// A hook program's descriptor.
+    pub(crate) fn program(&self, program: Program) -> io::Result<OwnedFd> {
+        self.hooks
+            .iter()
+            .find(|(which, _)| *which == program)
+            .ok_or_else(|| io::Error::other(format!("{} is not loaded", program.name())))?
+            .1
+            .try_clone()
+    }
+}
+
+/// Loads hook programs with filters in them, and whatever else the object has.
+///
+/// Refuses a program bound to its device, which is `ifindex`, that the kernel moved while it verified it. The kernel
+/// then forgets to tell the device, and reads freed memory when that goes away; such a program
+/// must be gone before.
+///
+/// # Errors
+/// As bpf(2): `E2BIG` where the verifier gives up for the filters' length.
+pub(crate) fn load_filtered(
+    mut open: OpenObject,
+    programs: &[Program],
+    ifindex: u32,
+    filters: &Filters,
+) -> io::Result<LoadedObject> {
+    program::prepare(&mut open)?;
+    let mut hooks = Vec::new();
+    for which in programs {
+        let Some(raw) = open.progs().find(|p| p.name() == which.name()) else { continue };
+        let bound = *which == Program::XdpMetadata;
+        let mut text = splice(&program::text(&raw)?, filters).map_err(io::Error::other)?;
+        if bound {
+            text.make_room(filters.growth());
+            text.make_room(before_page_end(text.insns.len() * INSTRUCTION));
+        }
+        let fd = program::load(&open, &raw, &text, if bound { ifindex } else { 0 })?;
+        if bound {
+            let translated = kernel::translated_bytes(fd.as_fd())?;
+            if !stays_in_place(text.insns.len() * INSTRUCTION, translated) {
+                return Err(io::Error::other("the program outgrew the pages it was loaded in"));
+            }
+        }
+        hooks.push((*which, fd));
+    }
+    for mut program in open.progs_mut() {
+        if programs.iter().any(|which| program.name() == which.name()) {
+            program.set_autoload(false);
+        }
+    }
+    let object = open.load().map_err(|e| io_error(&e))?;
+    Ok(LoadedObject { object, hooks })
+}
+
+/// Instructions that do nothing, to be put before a program of so many bytes. The verifier writes out loops (`bpf_loop`) before it
+/// takes them out again. So that the program does not outgrow its pages in between, whatever size the structure before it
+/// has, they push its end away from a page's.
+fn before_page_end(loaded: usize) -> usize {
+    const PAGE: usize = 4096;
+    const LOOPS: usize = 1024;
+    // The structure before the program takes from 48 to 128 bytes.
+    const FIRST: usize = 88;
+    let end = (128 + loaded) % PAGE;
+    let missing = if end < FIRST {
+        FIRST - end
+    } else if end > PAGE - LOOPS {
+        PAGE - end + FIRST
+    } else {
+        0
+    };
+    missing.div_ceil(INSTRUCTION)
+}
+
+/// Whether a program of so many bytes, `struct bpf_prog` before them, still has room in the pages that the kernel took for it
+/// when it has grown to `translated`. The structure's size differs between kernels: it is taken as small before and as large after.
+fn stays_in_place(loaded: usize, translated: usize) -> bool {
+    const PAGE: usize = 4096;
+    const SMALLEST: usize = 48;
+    const LARGEST: usize = 128;
+    LARGEST + translated <= (SMALLEST + loaded).next_multiple_of(PAGE)
+}
+
 fn open(programs: &[Program], params: &Params) -> io::Result<OpenObject> {
-    let mut object = ObjectBuilder::default().open_memory(&RECORD.0).map_err(|e| io_error(&e))?;
+    let bytes = if params.judged { &RECORD_RULES.0[..] } else { &RECORD.0[..] };
+    let mut object = ObjectBuilder::default().open_memory(bytes).map_err(|e| io_error(&e))?;
     let g = params.geometry;
     for mut program in object.progs_mut() {
         let wanted = programs.iter().find(|p| program.name() == p.name());
@@ -154,8 +269,7 @@ fn open(programs: &[Program], params: &Params) -> io::Result<OpenObject> {
             Some("data") => (g.data_stride(), g.nrings),
             Some("release") => (64, g.nrings),
             Some(name) if name.ends_with(".rodata.params") => {
-                let bytes: Vec<u8> = params.words().iter().flat_map(|w| w.to_ne_bytes()).collect();
-                map.set_initial_value(&bytes).map_err(|e| io_error(&e))?;
+                map.set_initial_value(&params.bytes()).map_err(|e| io_error(&e))?;
                 continue;
             }
             Some("sockets") => {
@@ -177,13 +291,18 @@ impl Loaded {
     /// # Errors
     /// As bpf(2): `EPERM` without the privilege, `ENOMEM` where the rings do not fit, `EINVAL` where
     /// the kernel lacks what a program needs.
-    pub fn new(programs: &[Program], params: &Params) -> io::Result<(Self, Control)> {
+    pub fn new(
+        programs: &[Program],
+        params: &Params,
+        filters: &Filters,
+    ) -> io::Result<(Self, Control)> {
         quiet_libbpf();
-        let object = open(programs, params)?.load().map_err(|e| io_error(&e))?;
+        let loaded = load_filtered(open(programs, params)?, programs, params.ifindex, filters)?;
         let g = params.geometry;
         let n = g.nrings as usize;
         let map = |name: &str, len: usize, writable: bool| -> io::Result<Arc<Mapping>> {
-            let map = object
+            let map = loaded
+                .object
                 .maps()
                 .find(|m| m.name().to_str().is_some_and(|n| n.ends_with(name)))
                 .ok_or_else(|| io::Error::other(format!("the program has no map {name}")))?;
@@ -193,29 +312,34 @@ impl Loaded {
         let data = map("data", n * g.data_stride(), false)?;
         let release = map("release", n * 64, true)?;
         let control = map(".data.control", CONTROL_BYTES, true)?;
-        let control = Control(Arc::into_inner(control).expect("just made, not yet shared"));
+        control.u32(SNAPLEN).store(g.snaplen, Release);
         let rings = (0..g.nrings)
             .map(|i| {
                 let memory = RingMemory::new(g, i, rings.clone(), data.clone(), release.clone());
                 Arc::new(memory)
             })
             .collect();
-        Ok((Self { object, rings }, control))
+        Ok((Self { programs: loaded, rings, control: control.clone() }, Control(control)))
     }
 
-    /// Loads the programs anew over the same rings, for a device that was made anew.
-    pub fn reload(&mut self, programs: &[Program], params: &Params) -> io::Result<()> {
+    /// Loads the programs anew over the same rings, for a device that was made anew or with another filter.
+    pub fn reload(
+        &mut self,
+        programs: &[Program],
+        params: &Params,
+        filters: &Filters,
+    ) -> io::Result<()> {
         let mut open = open(programs, params)?;
         for mut map in open.maps_mut() {
             let name = map.name().to_owned();
             if name.to_str().is_some_and(|n| n.ends_with(".rodata.params")) || !map.autocreate() {
                 continue;
             }
-            if let Some(old) = self.object.maps().find(|m| m.name() == name) {
+            if let Some(old) = self.programs.object.maps().find(|m| m.name() == name) {
                 map.reuse_fd(old.as_fd()).map_err(|e| io_error(&e))?;
             }
         }
-        self.object = open.load().map_err(|e| io_error(&e))?;
+        self.programs = load_filtered(open, programs, params.ifindex, filters)?;
         Ok(())
     }
 
@@ -225,17 +349,18 @@ impl Loaded {
 
     /// A loaded program's descriptor.
     pub fn program(&self, program: Program) -> io::Result<OwnedFd> {
-        self.object
-            .progs()
-            .find(|p| p.name() == program.name())
-            .ok_or_else(|| io::Error::other(format!("{} is not loaded", program.name())))?
-            .as_fd()
-            .try_clone_to_owned()
+        self.programs.program(program)
+    }
+
+    /// Keeps at most so many bytes of a packet from now on, and never more than the rings were made for.
+    pub fn set_snaplen(&self, bytes: u32) {
+        self.control.u32(SNAPLEN).store(bytes, Release);
     }
 
     /// The descriptor of the map of AF_XDP sockets.
     pub fn sockets(&self) -> io::Result<OwnedFd> {
-        self.object
+        self.programs
+            .object
             .maps()
             .find(|m| m.name() == "sockets")
             .ok_or_else(|| io::Error::other("no map of sockets"))?
@@ -243,9 +368,15 @@ impl Loaded {
             .try_clone_to_owned()
     }
 
+    /// The places for rule sets; there are some where the parameters say that there may be rules.
+    pub fn images(&self) -> io::Result<Images> {
+        Images::of(&self.programs.object)
+    }
+
     /// Closes `block` of a ring if it is still open and holds something.
     pub fn flush(&self, ring: u32, block: u32) -> io::Result<()> {
         let program = self
+            .programs
             .object
             .progs_mut()
             .find(|p| p.name() == "tapdeck_flush")
@@ -255,5 +386,29 @@ impl Loaded {
         let input = ProgramInput { context_in: Some(&mut args), ..ProgramInput::default() };
         program.test_run(input).map_err(|e| io_error(&e))?;
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{before_page_end, stays_in_place};
+
+    #[test]
+    fn a_program_stays_where_its_pages_have_room() {
+        assert!(stays_in_place(4000, 3900));
+        assert!(!stays_in_place(4000, 4000), "the structure before it takes room too");
+        assert!(stays_in_place(4090, 8000), "two pages from the start");
+        assert!(!stays_in_place(3000, 4096));
+    }
+
+    #[test]
+    fn a_program_ends_where_its_last_page_has_room_for_loops() {
+        for loaded in (0..20_000).step_by(8) {
+            let all = loaded + before_page_end(loaded) * 8;
+            for structure in [48, 56, 64, 128] {
+                let end: usize = structure + all;
+                assert!(end.next_multiple_of(4096) - end >= 1000, "{loaded} {structure}");
+            }
+        }
     }
 }

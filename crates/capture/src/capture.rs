@@ -1,16 +1,21 @@
 //! One interface at one hook.
 
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
+use tapdeck_packet::link::LinkType;
 use tapdeck_packet::pcapng::InterfaceDescription;
 
+use crate::attach::{CLSACT_PRIORITY, Links, check_memory, wanted_rings};
+pub(crate) use crate::attach::{attached_program, explain};
 use crate::bpf::{Loaded, Params, Program};
+use crate::device::Device;
+use crate::filter::{self, splice::Filters};
 use crate::interface::{self, Interface, NicCounters};
 use crate::ring::{Geometry, GeometryError, RingMemory, RingReader};
+use crate::rules::{self, Compiled, Hits, Images};
 use crate::socket::SocketHook;
-use crate::sys::kernel::{self, AttachPoint};
+use crate::sys::kernel;
 use crate::{Clock, Deliver, Hook, MAX_RINGS, netlink};
 
 /// What to capture, and how.
@@ -25,6 +30,8 @@ pub struct Config {
     pub promiscuous: bool,
     /// A pcap-filter(7) expression.
     pub filter: Option<String>,
+    /// What no rule accepts is not captured.
+    pub rules: Option<Arc<Compiled>>,
 }
 
 /// Why a capture cannot begin.
@@ -66,8 +73,31 @@ pub enum Error {
     #[error("bad filter {expression:?}: {why}")]
     Filter { expression: String, why: String },
     /// a hook that takes no filter
-    #[error("hook {0} takes no filter: tpacket and recv do")]
+    #[error(
+        "hook {0} takes no filter, for its packets are gone from the host before one could look: take xdp, tcx, netfilter, tpacket or recv"
+    )]
     NoFilter(Hook),
+    /// a hook whose programs stay as they are
+    #[error(
+        "hook {0} cannot change its filter while it records (the kernel exchanges no netfilter programs): stop, and start with the other filter"
+    )]
+    FixedFilter(Hook),
+    /// a hook that judges nothing
+    #[error(
+        "hook {0} takes no rules, which are judged by the programs of other hooks: take xdp, xdp-generic, tcx or netfilter"
+    )]
+    NoRules(Hook),
+    /// a hook whose programs stay as they are
+    #[error(
+        "hook {0} cannot begin with rules while it records (the kernel exchanges no netfilter programs): start with --rules, which can be exchanged then"
+    )]
+    FixedRules(Hook),
+    /// rules that the kernel cannot have
+    #[error(transparent)]
+    Rules(#[from] rules::Error),
+    /// a snaplen that the ring was not made for
+    #[error("a snaplen of {asked}: from 1 to {most}, with which the recording began")]
+    Snaplen { asked: u32, most: u32 },
     /// a hook that cannot do with packets what is asked
     #[error("hook {hook} {why}")]
     Deliver { hook: Hook, why: &'static str },
@@ -79,7 +109,16 @@ pub enum Error {
 impl Error {
     /// Whether what was asked for makes no sense, whatever the machine.
     pub fn is_usage(&self) -> bool {
-        matches!(self, Self::Geometry(_) | Self::NoFilter(_) | Self::Deliver { .. })
+        matches!(
+            self,
+            Self::Geometry(_)
+                | Self::NoFilter(_)
+                | Self::FixedFilter(_)
+                | Self::NoRules(_)
+                | Self::FixedRules(_)
+                | Self::Snaplen { .. }
+                | Self::Deliver { .. }
+        ) || matches!(self, Self::Rules(e) if e.is_usage())
     }
 }
 
@@ -100,32 +139,30 @@ impl Losses {
 /// Packets of one interface at one hook.
 pub struct Capture {
     config: Config,
-    interface: Interface,
+    device: Device,
     first_interface: u32,
     rings: Vec<Arc<RingMemory>>,
     source: Source,
-    /// The device's counters: those of devices that are gone, and the present one's at its start.
-    nic_gone: NicCounters,
-    nic_start: NicCounters,
     /// For each ring, the part-filled block that [`Capture::flush`] saw last.
     waiting: Vec<Option<u32>>,
     attached: bool,
+    paused: bool,
+    /// Bytes kept of a packet now; `config` has what the rings were made for.
+    snaplen: u32,
 }
 
+#[expect(clippy::large_enum_variant, reason = "there is one for each interface")]
 enum Source {
-    Kernel { loaded: Loaded, programs: Vec<Program>, params: Params, links: Links },
+    Kernel {
+        loaded: Loaded,
+        programs: Vec<Program>,
+        params: Params,
+        filters: Filters,
+        /// Where the programs look for rules, once there were some.
+        images: Option<Images>,
+        links: Links,
+    },
     Socket(SocketHook),
-}
-
-#[derive(Default)]
-struct Links {
-    fds: Vec<OwnedFd>,
-    /// Filters on kernels without tcx; these stay when the process dies.
-    clsact: Vec<libbpf_rs::TcHook>,
-    /// Held while they are attached, so that a second recorder does not replace them.
-    clsact_lock: Option<OwnedFd>,
-    /// Holds the interface in promiscuous mode as long as it is open.
-    promiscuous: Option<OwnedFd>,
 }
 
 impl Capture {
@@ -137,16 +174,11 @@ impl Capture {
         first_interface: u32,
         clock: &Arc<Clock>,
     ) -> Result<Self, Error> {
-        let interface = Interface::find(name)?;
-        if !interface.up {
-            return Err(Error::Down(interface.name));
-        }
-        let Some(link) = interface.link else {
-            return Err(Error::LinkType { name: interface.name, arphrd: interface.arphrd });
-        };
+        let device = Device::open(name)?;
+        let interface = &device.interface;
         check_deliver(config)?;
         let config = Config { snaplen: snaplen_for(config), ..config.clone() };
-        let nrings = wanted_rings(&interface, config.hook).min(MAX_RINGS);
+        let nrings = wanted_rings(interface, config.hook).min(MAX_RINGS);
         // Each AF_XDP socket has a ring to itself.
         let ring_bytes = match config.hook {
             Hook::AfXdp => {
@@ -156,16 +188,16 @@ impl Capture {
             _ => config.ring_bytes,
         };
         let geometry = Geometry::new(ring_bytes, config.block_bytes, nrings, config.snaplen)?;
-        check_memory(&interface, &geometry)?;
-        let failed = |source| explain(&interface, config.hook, source);
+        check_memory(&interface.name, geometry.memory_bytes())?;
         let (rings, source) = if config.hook.is_socket() {
-            let hook = SocketHook::open(&interface, &config, geometry, first_interface, clock)?;
+            let hook = SocketHook::open(interface, &config, geometry, first_interface, clock)?;
             (hook.rings().to_vec(), Source::Socket(hook))
         } else {
             let driver = match config.hook {
                 Hook::Xdp => netlink::rx_metadata(interface.index),
                 _ => netlink::RxMetadata::default(),
             };
+            let filters = filters_for(interface, &config)?;
             let params = Params {
                 geometry,
                 first_interface,
@@ -174,42 +206,47 @@ impl Capture {
                 hardware_time: driver.timestamp && kernel::stamps_received(name),
                 hardware_vlan: driver.vlan_tag && kernel::strips_vlan(name).unwrap_or(false),
                 by_cpu: config.hook == Hook::XdpGeneric,
-                link_header: link.has_header(),
+                link_header: interface.link.is_some_and(LinkType::has_header),
+                filtered: !filters.is_empty(),
+                judged: config.rules.is_some(),
             };
-            let (loaded, control, programs) = load(config.hook, params).map_err(failed)?;
+            let (loaded, control, programs) = load(config.hook, &params, &filters)
+                .map_err(|e| explain_load(interface, &config, &filters, e))?;
             clock.share_with(control);
             let rings = loaded.rings().to_vec();
-            (rings, Source::Kernel { loaded, programs, params, links: Links::default() })
+            let images = config.rules.as_ref().map(|rules| images_with(&loaded, rules));
+            let images = images.transpose().map_err(|e| explain_rules(interface, &config, e))?;
+            let links = Links::default();
+            (rings, Source::Kernel { loaded, programs, params, filters, images, links })
         };
         Ok(Self {
-            nic_start: interface.counters,
-            nic_gone: NicCounters::default(),
             waiting: vec![None; rings.len()],
+            snaplen: config.snaplen,
             config,
-            interface,
+            device,
             first_interface,
             rings,
             source,
             attached: false,
+            paused: false,
         })
     }
 
     /// Attaches the hook. The device's counters count from here.
     pub fn start(&mut self) -> Result<(), Error> {
-        let interface = Interface::find(&self.interface.name)?;
-        self.nic_start = interface.counters;
-        // So that the first look tells if there is no link.
-        self.interface.running = true;
+        self.device.begin()?;
         self.attach()
     }
 
     fn attach(&mut self) -> Result<(), Error> {
-        let (interface, config) = (&self.interface, &self.config);
+        let (interface, config) = (&self.device.interface, &self.config);
         match &mut self.source {
             Source::Socket(hook) => hook.start(interface, config)?,
             Source::Kernel { loaded, links, programs, .. } => {
-                *links = attach(loaded, programs, interface, config)
-                    .map_err(|e| explain(interface, config.hook, e))?;
+                let program = |which| loaded.program(which);
+                let (hook, promiscuous) = (config.hook, config.promiscuous);
+                *links = Links::attach(interface, hook, promiscuous, programs[0], &program)
+                    .map_err(|e| explain(interface, hook, e))?;
             }
         }
         self.attached = true;
@@ -224,7 +261,7 @@ impl Capture {
         match &mut self.source {
             Source::Socket(hook) => hook.stop(),
             Source::Kernel { links, .. } => {
-                detach(std::mem::take(links));
+                std::mem::take(links).detach();
                 kernel::wait_for_running_programs();
             }
         }
@@ -264,49 +301,200 @@ impl Capture {
     /// Looks whether the interface is still there, under whatever name. If it was deleted, waits for one
     /// of its name and captures there. Called regularly.
     pub fn watch(&mut self) -> Result<Option<Event>, Error> {
-        if self.attached {
-            let Some(now) = Interface::by_index(self.interface.index)? else {
-                self.nic_gone = self.nic();
-                self.nic_start = self.interface.counters;
-                self.stop();
-                return Ok(Some(Event::Gone));
-            };
-            let before = std::mem::replace(&mut self.interface, now);
-            return Ok(match (before.running, self.interface.running) {
-                (true, false) => Some(Event::LinkDown),
-                (false, true) => Some(Event::LinkUp),
-                _ => None,
-            });
-        }
-        let Some(now) = Interface::by_name(&self.interface.name)? else { return Ok(None) };
-        if !now.up {
+        if self.paused {
             return Ok(None);
         }
-        if now.link != self.interface.link {
-            return Err(Error::LinkType { name: now.name, arphrd: now.arphrd });
+        if self.attached {
+            let event = self.device.look()?;
+            if event == Some(Event::Gone) {
+                self.stop();
+            }
+            return Ok(event);
         }
-        self.nic_start = now.counters;
-        self.interface = now;
-        if let Source::Kernel { loaded, programs, params, .. } = &mut self.source {
-            params.ifindex = self.interface.index;
-            loaded
-                .reload(programs, params)
-                .map_err(|e| explain(&self.interface, self.config.hook, e))?;
+        if !self.device.is_back()? {
+            return Ok(None);
         }
+        self.reload()?;
         self.attach()?;
         Ok(Some(Event::Back))
+    }
+
+    /// Loads the programs for the interface as it is now.
+    fn reload(&mut self) -> Result<(), Error> {
+        let (interface, config) = (&self.device.interface, &self.config);
+        if let Source::Kernel { loaded, programs, params, filters, .. } = &mut self.source {
+            params.ifindex = interface.index;
+            loaded
+                .reload(programs, params, filters)
+                .map_err(|e| explain_load(interface, config, filters, e))?;
+        }
+        Ok(())
+    }
+
+    /// Takes another filter, or none, while packets flow: each is judged by the old one or by the new one, and
+    /// when this returns none is judged by the old one any more.
+    ///
+    /// # Errors
+    /// A filter that does not compile or that the kernel refuses, and a hook that cannot exchange it; the old
+    /// one is then still there.
+    pub fn set_filter(&mut self, expression: Option<&str>) -> Result<(), Error> {
+        let config = Config { filter: expression.map(str::to_owned), ..self.config.clone() };
+        check_deliver(&config)?;
+        let interface = &self.device.interface;
+        match &mut self.source {
+            Source::Socket(hook) => {
+                let now = Config { snaplen: self.snaplen, ..config.clone() };
+                hook.set_filter(interface, &now)?;
+            }
+            Source::Kernel { .. } if config.hook == Hook::Netfilter && self.attached => {
+                return Err(Error::FixedFilter(config.hook));
+            }
+            Source::Kernel { loaded, programs, params, filters, links, .. } => {
+                let new = filters_for(interface, &config)?;
+                let changed = Params { filtered: !new.is_empty(), ..*params };
+                loaded
+                    .reload(programs, &changed, &new)
+                    .map_err(|e| explain_load(interface, &config, &new, e))?;
+                if let Err(e) = links.exchange(programs[0], &|which| loaded.program(which)) {
+                    put_back(loaded, programs, params, filters, links);
+                    return Err(explain(interface, config.hook, e));
+                }
+                kernel::wait_for_running_programs();
+                (*filters, *params) = (new, changed);
+            }
+        }
+        self.config = config;
+        Ok(())
+    }
+
+    /// Takes another set of rules, or none, while packets flow, and gives what the old one counted in the end. Each
+    /// packet is judged by one of them as a whole, and when this returns none is judged by the old one any more.
+    ///
+    /// # Errors
+    /// A hook that takes no rules or cannot begin with them now, and a set that the kernel has no memory for; the old one is
+    /// then still there.
+    pub fn set_rules(&mut self, rules: Option<Arc<Compiled>>) -> Result<Option<Hits>, Error> {
+        let config = Config { rules, ..self.config.clone() };
+        check_deliver(&config)?;
+        let interface = &self.device.interface;
+        let mut hits = None;
+        if let Source::Kernel { loaded, programs, params, filters, images, links } =
+            &mut self.source
+        {
+            match (images, &config.rules) {
+                (Some(images), rules) => hits = images.set(0, rules.as_ref())?,
+                (None, None) => {}
+                (None, Some(_)) if config.hook == Hook::Netfilter && self.attached => {
+                    return Err(Error::FixedRules(config.hook));
+                }
+                (images, Some(rules)) => {
+                    let changed = Params { judged: true, ..*params };
+                    loaded
+                        .reload(programs, &changed, filters)
+                        .map_err(|e| explain_load(interface, &config, filters, e))?;
+                    let exchanged = images_with(loaded, rules).and_then(|new| {
+                        links
+                            .exchange(programs[0], &|which| loaded.program(which))
+                            .map_err(RulesFault::Load)?;
+                        Ok(new)
+                    });
+                    let new = match exchanged {
+                        Ok(new) => new,
+                        Err(e) => {
+                            put_back(loaded, programs, params, filters, links);
+                            return Err(explain_rules(interface, &config, e));
+                        }
+                    };
+                    kernel::wait_for_running_programs();
+                    (*images, *params) = (Some(new), changed);
+                }
+            }
+        }
+        self.config = config;
+        Ok(hits)
+    }
+
+    /// What the present set of rules has counted.
+    pub fn rule_hits(&self) -> Option<Hits> {
+        match &self.source {
+            Source::Kernel { images, .. } => images.as_ref()?.hits(0),
+            Source::Socket(_) => None,
+        }
+    }
+
+    /// Keeps at most so many bytes of each packet from now on.
+    ///
+    /// # Errors
+    /// Where that is 0 or more than the recording began with.
+    pub fn set_snaplen(&mut self, bytes: u32) -> Result<(), Error> {
+        if !(1..=self.config.snaplen).contains(&bytes) {
+            return Err(Error::Snaplen { asked: bytes, most: self.config.snaplen });
+        }
+        if self.config.hook == Hook::AfXdp {
+            return Err(Error::Deliver { hook: Hook::AfXdp, why: "keeps its snaplen" });
+        }
+        match &mut self.source {
+            Source::Kernel { loaded, .. } => loaded.set_snaplen(bytes),
+            Source::Socket(hook) => {
+                let now = Config { snaplen: bytes, ..self.config.clone() };
+                hook.set_filter(&self.device.interface, &now)?;
+            }
+        }
+        self.snaplen = bytes;
+        Ok(())
+    }
+
+    /// How many bytes of each packet are kept now.
+    pub fn snaplen(&self) -> u32 {
+        self.snaplen
+    }
+
+    /// Sees no packets until [`Capture::resume`], and what the device counts meanwhile does not count.
+    pub fn pause(&mut self) {
+        if !self.paused {
+            self.device.refresh();
+            self.device.pause();
+            self.stop();
+            self.paused = true;
+        }
+    }
+
+    /// Sees packets again. Where the interface is not there, [`Capture::watch`] waits for it.
+    ///
+    /// # Errors
+    /// Where the hook cannot be attached any more; it is still paused then.
+    pub fn resume(&mut self) -> Result<(), Error> {
+        if !self.paused {
+            return Ok(());
+        }
+        if self.device.is_back()? {
+            // It may be another device, since the pause or since a call that failed.
+            self.reload()?;
+            self.attach()?;
+        }
+        self.paused = false;
+        Ok(())
+    }
+
+    pub fn is_paused(&self) -> bool {
+        self.paused
+    }
+
+    /// Packets that the filter refused. The socket hooks see none of those.
+    pub fn filtered(&self) -> u64 {
+        self.rings.iter().map(|r| r.filtered()).sum()
     }
 
     /// What the device has counted since [`Capture::start`]. Where the device is gone, up to when it
     /// was last seen.
     pub fn nic(&self) -> NicCounters {
-        self.nic_gone + self.interface.counters.since(self.nic_start)
+        self.device.nic()
     }
 
-    /// Reads the device's counters anew.
+    /// Reads the device's counters anew, but for a pause, when what it counts does not count.
     pub fn refresh_nic(&mut self) {
-        if let Ok(Some(now)) = Interface::by_index(self.interface.index) {
-            self.interface.counters = now.counters;
+        if !self.paused {
+            self.device.refresh();
         }
     }
 
@@ -335,12 +523,12 @@ impl Capture {
             Hook::XdpGeneric | Hook::Tcx | Hook::Netfilter => "CPU",
         };
         let nrings = self.rings.len() as u32;
-        let wanted = wanted_rings(&self.interface, self.config.hook);
+        let wanted = wanted_rings(&self.device.interface, self.config.hook);
         (0..nrings)
             .map(|ring| InterfaceDescription {
-                link: self.interface.link.unwrap_or(tapdeck_packet::link::LinkType::ETHERNET),
+                link: self.device.interface.link.unwrap_or(LinkType::ETHERNET),
                 snaplen: self.config.snaplen,
-                name: self.interface.name.clone(),
+                name: self.device.interface.name.clone(),
                 description: if wanted > nrings {
                     format!(
                         "hook {}, every {unit} n with n mod {nrings} = {ring}",
@@ -350,8 +538,8 @@ impl Capture {
                     format!("hook {}, {unit} {ring}", self.config.hook)
                 },
                 filter: self.config.filter.clone(),
-                hardware: self.interface.kind.clone(),
-                mac: self.interface.mac,
+                hardware: self.device.interface.kind.clone(),
+                mac: self.device.interface.mac,
             })
             .collect()
     }
@@ -361,7 +549,7 @@ impl Capture {
     }
 
     pub fn interface(&self) -> &Interface {
-        &self.interface
+        &self.device.interface
     }
 
     pub fn config(&self) -> &Config {
@@ -371,8 +559,8 @@ impl Capture {
     /// What the user should know about this capture that is no error.
     pub fn warnings(&self) -> Vec<String> {
         let mut warnings = Vec::new();
-        let name = &self.interface.name;
-        let wanted = wanted_rings(&self.interface, self.config.hook);
+        let name = &self.device.interface.name;
+        let wanted = wanted_rings(&self.device.interface, self.config.hook);
         let has = self.rings.len() as u32;
         if has < wanted {
             warnings.push(format!(
@@ -396,7 +584,7 @@ impl Capture {
             ));
         }
         if let Source::Kernel { links, .. } = &self.source
-            && !links.clsact.is_empty()
+            && links.by_clsact()
         {
             warnings.push(format!(
                 "this kernel has no tcx; clsact filters on {name} do its work and stay if this process is killed, until the next recorder replaces them (tc filter del dev {name} ingress pref {CLSACT_PRIORITY}, and egress)"
@@ -441,6 +629,9 @@ fn check_deliver(config: &Config) -> Result<(), Error> {
     if config.filter.is_some() && !config.hook.takes_filter() {
         return Err(Error::NoFilter(config.hook));
     }
+    if config.rules.is_some() && config.hook.is_socket() {
+        return Err(Error::NoRules(config.hook));
+    }
     match (config.hook, config.deliver) {
         (Hook::AfXdp, Deliver::Pass) => {
             refuse("takes packets away from the host: it needs --deliver consume")
@@ -452,43 +643,65 @@ fn check_deliver(config: &Config) -> Result<(), Error> {
     }
 }
 
-fn check_memory(interface: &Interface, geometry: &Geometry) -> Result<(), Error> {
-    let needed = geometry.memory_bytes();
-    let available = available_memory();
-    if available.is_some_and(|a| needed > a / 10 * 9) {
-        return Err(Error::Memory {
-            name: interface.name.clone(),
-            available_mib: available.unwrap_or(0) >> 20,
-        });
-    }
-    Ok(())
-}
-
-fn available_memory() -> Option<u64> {
-    let info = std::fs::read_to_string("/proc/meminfo").ok()?;
-    let line = info.lines().find_map(|l| l.strip_prefix("MemAvailable:"))?;
-    let kib: u64 = line.trim().trim_end_matches(" kB").parse().ok()?;
-    Some(kib * 1024)
-}
-
-/// One ring for each receive queue, CPU or socket.
-fn wanted_rings(interface: &Interface, hook: Hook) -> u32 {
-    match hook {
-        Hook::Tpacket | Hook::Recv => 1,
-        Hook::Xdp | Hook::AfXdp => interface.rx_queues,
-        // One that is switched on later shares a ring.
-        Hook::XdpGeneric | Hook::Tcx | Hook::Netfilter => online_cpus(),
+/// Loads the programs as they were before a change, after some of the links, or none, took the changed ones. A link
+/// that took no changed one still has its old one.
+fn put_back(
+    loaded: &mut Loaded,
+    programs: &[Program],
+    params: &Params,
+    filters: &Filters,
+    links: &mut Links,
+) {
+    // Where the device is gone neither can be done, and Capture::watch loads them anew.
+    if loaded.reload(programs, params, filters).is_ok() {
+        let _ = links.exchange(programs[0], &|which| loaded.program(which));
+        kernel::wait_for_running_programs();
     }
 }
 
-fn online_cpus() -> u32 {
-    // Not available_parallelism(3): packets come to CPUs that this process may not use.
-    let stat = std::fs::read_to_string("/proc/stat").unwrap_or_default();
-    let cpus = stat.lines().filter(|l| l.starts_with("cpu") && !l.starts_with("cpu ")).count();
-    (cpus as u32).max(1)
+/// The places for rules of programs that have just been loaded, with a set in the first.
+fn images_with(loaded: &Loaded, rules: &Arc<Compiled>) -> Result<Images, RulesFault> {
+    let mut images = loaded.images().map_err(RulesFault::Load)?;
+    images.set(0, Some(rules)).map_err(RulesFault::Rules)?;
+    Ok(images)
 }
 
-fn load(hook: Hook, params: Params) -> io::Result<(Loaded, crate::bpf::Control, Vec<Program>)> {
+enum RulesFault {
+    Load(io::Error),
+    Rules(rules::Error),
+}
+
+fn explain_rules(interface: &Interface, config: &Config, fault: RulesFault) -> Error {
+    match fault {
+        RulesFault::Load(source) => explain(interface, config.hook, source),
+        RulesFault::Rules(error) => error.into(),
+    }
+}
+
+/// The filter of a hook program, if there is one.
+fn filters_for(interface: &Interface, config: &Config) -> Result<Filters, Error> {
+    let mut filters = Filters::new();
+    if let Some(expression) = &config.filter {
+        filters.add(filter::for_hook(interface, config.hook, expression)?);
+    }
+    Ok(filters)
+}
+
+/// Says what an error of the kernel means for whoever wanted programs with this filter.
+fn explain_load(
+    interface: &Interface,
+    config: &Config,
+    filters: &Filters,
+    source: io::Error,
+) -> Error {
+    filter::refused(interface, config.hook, config.filter.as_deref(), filters.longest(), source)
+}
+
+fn load(
+    hook: Hook,
+    params: &Params,
+    filters: &Filters,
+) -> io::Result<(Loaded, crate::bpf::Control, Vec<Program>)> {
     let plain = match hook {
         Hook::Tcx => vec![Program::Ingress, Program::Egress],
         Hook::Netfilter => vec![Program::Netfilter],
@@ -497,136 +710,10 @@ fn load(hook: Hook, params: Params) -> io::Result<(Loaded, crate::bpf::Control, 
     // Only a program bound to its device may ask the driver, and not every driver can be asked.
     if params.hardware_time || params.hardware_vlan {
         let programs = vec![Program::XdpMetadata];
-        if let Ok((loaded, control)) = Loaded::new(&programs, &params) {
+        if let Ok((loaded, control)) = Loaded::new(&programs, params, filters) {
             return Ok((loaded, control, programs));
         }
     }
-    let (loaded, control) = Loaded::new(&plain, &params)?;
+    let (loaded, control) = Loaded::new(&plain, params, filters)?;
     Ok((loaded, control, plain))
-}
-
-fn attach(
-    loaded: &Loaded,
-    programs: &[Program],
-    interface: &Interface,
-    config: &Config,
-) -> io::Result<Links> {
-    let ifindex = interface.index;
-    let mut links = Links::default();
-    if config.promiscuous && interface.link.is_some_and(tapdeck_packet::link::LinkType::has_header)
-    {
-        links.promiscuous = Some(crate::sys::packet_socket::promiscuous(ifindex)?);
-    }
-    let mut link = |program: Program, point| -> io::Result<()> {
-        links.fds.push(kernel::attach(loaded.program(program)?.as_fd(), point)?);
-        Ok(())
-    };
-    match config.hook {
-        Hook::Tcx => {
-            let ways = tcx_ways(interface);
-            let attached = ways.iter().try_for_each(|(program, point, _)| link(*program, *point));
-            match attached {
-                // Kernels before 6.6 do not know the attach type.
-                Err(e) if e.raw_os_error() == Some(libc::EINVAL) => {
-                    attach_clsact(loaded, interface, &mut links)?;
-                }
-                other => other?,
-            }
-        }
-        Hook::Netfilter => {
-            for family in [libc::NFPROTO_IPV4, libc::NFPROTO_IPV6] {
-                link(
-                    Program::Netfilter,
-                    AttachPoint::NetfilterPrerouting { family: family as u32 },
-                )?;
-            }
-        }
-        hook => link(programs[0], AttachPoint::Xdp { ifindex, generic: hook == Hook::XdpGeneric })?,
-    }
-    Ok(links)
-}
-
-/// Which programs go where at the tcx hook, and where clsact has the same place.
-type TcxWay = (Program, AttachPoint, libbpf_rs::TcAttachPoint);
-
-/// Both ways; on the loopback interface inbound only, for what leaves it comes back.
-fn tcx_ways(interface: &Interface) -> Vec<TcxWay> {
-    const ARPHRD_LOOPBACK: u32 = 772;
-    let ifindex = interface.index;
-    let mut ways =
-        vec![(Program::Ingress, AttachPoint::TcxIngress { ifindex }, libbpf_rs::TC_INGRESS)];
-    if interface.arphrd != ARPHRD_LOOPBACK {
-        ways.push((Program::Egress, AttachPoint::TcxEgress { ifindex }, libbpf_rs::TC_EGRESS));
-    }
-    ways
-}
-
-/// Our own place in the clsact queueing discipline, so that a filter left by a recorder that was
-/// killed is replaced, and nobody else's is.
-const CLSACT_PRIORITY: u32 = 0x7ad;
-
-fn attach_clsact(loaded: &Loaded, interface: &Interface, links: &mut Links) -> io::Result<()> {
-    let ifindex = interface.index;
-    links.clsact_lock = Some(kernel::lock_name(&format!("tapdeck-clsact-{ifindex}"))?);
-    for (program, _, point) in tcx_ways(interface) {
-        let fd = loaded.program(program)?;
-        let mut hook = libbpf_rs::TcHook::new(fd.as_fd());
-        hook.ifindex(ifindex as i32)
-            .attach_point(point)
-            .handle(1)
-            .priority(CLSACT_PRIORITY)
-            .replace(true);
-        if let Err(e) = hook.create().and_then(|mut h| h.attach()) {
-            detach(std::mem::take(links));
-            return Err(crate::bpf::io_error(&e));
-        }
-        links.clsact.push(hook);
-    }
-    Ok(())
-}
-
-fn detach(links: Links) {
-    for mut hook in links.clsact {
-        // Fails where the interface is gone, and the filter with it.
-        let _ = hook.detach();
-    }
-}
-
-/// Says what an error of the kernel means for whoever asked for this hook.
-pub(crate) fn explain(interface: &Interface, hook: Hook, source: io::Error) -> Error {
-    let name = interface.name.clone();
-    let unsupported =
-        |why: &str| Error::Unsupported { name: name.clone(), hook, why: why.to_owned() };
-    match (source.raw_os_error(), hook) {
-        (Some(libc::EPERM | libc::EACCES), Hook::Tpacket | Hook::Recv) => {
-            Error::Privilege { hook, needed: "CAP_NET_RAW" }
-        }
-        (Some(libc::EPERM | libc::EACCES), _) => {
-            Error::Privilege { hook, needed: "CAP_BPF, CAP_NET_ADMIN, CAP_PERFMON and CAP_NET_RAW" }
-        }
-        (Some(libc::EBUSY | libc::EEXIST), Hook::Xdp | Hook::XdpGeneric | Hook::AfXdp) => {
-            let state = kernel::xdp_state(interface.index).unwrap_or_default();
-            Error::XdpBusy { name, id: attached_program(&state).unwrap_or(0) }
-        }
-        (Some(libc::EADDRINUSE), Hook::Tcx) => {
-            unsupported("another recorder has its clsact filter there")
-        }
-        (Some(libc::EOPNOTSUPP), Hook::Xdp | Hook::AfXdp) => {
-            unsupported("its driver has no XDP; xdp-generic and tcx work with every driver")
-        }
-        (Some(libc::ENOMEM), _) => {
-            Error::Memory { name, available_mib: available_memory().unwrap_or(0) >> 20 }
-        }
-        (Some(libc::EINVAL | libc::EOPNOTSUPP), Hook::Netfilter) => {
-            unsupported("the kernel has no netfilter BPF links (they came with 6.4)")
-        }
-        (Some(libc::ENOSYS), _) => unsupported("the kernel has no BPF"),
-        _ => Error::Kernel { name, hook, source },
-    }
-}
-
-/// The XDP program that has an interface already.
-pub(crate) fn attached_program(state: &kernel::XdpState) -> Option<u32> {
-    let ids = [state.driver_program, state.generic_program, state.hardware_program];
-    ids.into_iter().find(|id| *id != 0)
 }

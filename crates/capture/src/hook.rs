@@ -54,9 +54,9 @@ impl Hook {
         matches!(self, Self::Tcx | Self::Tpacket | Self::Recv)
     }
 
-    /// Whether a filter can be attached to it.
+    /// Whether it takes a filter.
     pub fn takes_filter(self) -> bool {
-        matches!(self, Self::Tpacket | Self::Recv)
+        self != Self::AfXdp
     }
 }
 

@@ -5,16 +5,21 @@
 //! packet blocks (`tapdeck_packet::ring`). This is the only crate that knows BPF and
 //! packet sockets.
 
+mod attach;
 mod bpf;
 mod capture;
 mod clock;
+pub mod deck;
+mod device;
 pub mod filter;
+pub mod headers;
 mod hook;
 pub mod interface;
 mod netlink;
 pub mod probe;
 pub mod ring;
 mod route;
+pub mod rules;
 mod socket;
 mod sys;
 pub mod transmit;
@@ -24,4 +29,4 @@ pub use clock::{Clock, Step, SystemClock, WallClock};
 pub use hook::{Deliver, Hook};
 
 /// Rings of one capture at most (`TD_MAX_RINGS`). More queues than that share.
-pub const MAX_RINGS: u32 = 128;
+pub const MAX_RINGS: u32 = tapdeck_packet::ring::layout::MAX_RINGS;

@@ -4,6 +4,7 @@ use std::io;
 use std::os::fd::AsFd;
 
 use crate::bpf::{Loaded, Params, Program};
+use crate::filter::splice::Filters;
 use crate::interface::{Error, Interface};
 use crate::sys::kernel::{self, AttachPoint};
 use crate::sys::packet_socket;
@@ -47,7 +48,7 @@ fn try_xdp(interface: &Interface) -> io::Result<()> {
 
 /// Loads programs that let everything pass, with the smallest ring.
 fn load(programs: &[Program]) -> io::Result<Loaded> {
-    Loaded::new(programs, &Params::unread(0)).map(|(loaded, _)| loaded)
+    Loaded::new(programs, &Params::unread(0), &Filters::new()).map(|(loaded, _)| loaded)
 }
 
 /// Whether the driver has XDP; `None` where the kernel does not tell (before 6.3).

@@ -20,7 +20,9 @@ use loom::sync::Mutex;
 use loom::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use loom::sync::atomic::{AtomicU32, AtomicU64};
 use loom::thread;
-use tapdeck_capture::ring::{Memory, Reader, Reservation, Reserved, end_hold, flush, reserve};
+use tapdeck_capture::ring::{
+    Memory, ReadMemory, Reader, Reservation, Reserved, end_hold, flush, reserve,
+};
 use tapdeck_packet::pcapng::MIN_FILL;
 use tapdeck_packet::ring::Holds;
 
@@ -119,7 +121,7 @@ fn frame_bytes(id: u32, len: u32) -> u32 {
     len - id % 8
 }
 
-impl Memory for Ring {
+impl ReadMemory for Ring {
     fn block_bytes(&self) -> u32 {
         BLOCK_BYTES
     }
@@ -132,20 +134,8 @@ impl Memory for Ring {
         self.word.load(Acquire)
     }
 
-    fn swap_word(&self, old: u64, new: u64) -> Result<(), u64> {
-        self.word.compare_exchange(old, new, AcqRel, Acquire).map(|_| ())
-    }
-
     fn committed(&self, slot: u32) -> u64 {
         self.slots[slot as usize].commit.load(Acquire)
-    }
-
-    fn commit(&self, slot: u32, n: u64) {
-        self.slots[slot as usize].commit.fetch_add(n, AcqRel);
-    }
-
-    fn set_closed(&self, slot: u32, used: u32, epoch: u32) {
-        self.slots[slot as usize].closed.set((used, epoch));
     }
 
     fn closed(&self, slot: u32) -> (u32, u32) {
@@ -158,6 +148,20 @@ impl Memory for Ring {
 
     fn set_released(&self, block: u32) {
         self.released.store(block, Release);
+    }
+}
+
+impl Memory for Ring {
+    fn swap_word(&self, old: u64, new: u64) -> Result<(), u64> {
+        self.word.compare_exchange(old, new, AcqRel, Acquire).map(|_| ())
+    }
+
+    fn commit(&self, slot: u32, n: u64) {
+        self.slots[slot as usize].commit.fetch_add(n, AcqRel);
+    }
+
+    fn set_closed(&self, slot: u32, used: u32, epoch: u32) {
+        self.slots[slot as usize].closed.set((used, epoch));
     }
 }
 
@@ -386,7 +390,7 @@ impl<F: FnOnce()> Interrupted<'_, F> {
     }
 }
 
-impl<F: FnOnce()> Memory for Interrupted<'_, F> {
+impl<F: FnOnce()> ReadMemory for Interrupted<'_, F> {
     fn block_bytes(&self) -> u32 {
         self.ring.block_bytes()
     }
@@ -396,15 +400,29 @@ impl<F: FnOnce()> Memory for Interrupted<'_, F> {
     }
 
     fn word(&self) -> u64 {
-        Memory::word(self.step())
-    }
-
-    fn swap_word(&self, old: u64, new: u64) -> Result<(), u64> {
-        self.step().swap_word(old, new)
+        ReadMemory::word(self.step())
     }
 
     fn committed(&self, slot: u32) -> u64 {
         self.step().committed(slot)
+    }
+
+    fn closed(&self, slot: u32) -> (u32, u32) {
+        self.step().closed(slot)
+    }
+
+    fn released(&self) -> u32 {
+        ReadMemory::released(self.step())
+    }
+
+    fn set_released(&self, block: u32) {
+        self.step().set_released(block);
+    }
+}
+
+impl<F: FnOnce()> Memory for Interrupted<'_, F> {
+    fn swap_word(&self, old: u64, new: u64) -> Result<(), u64> {
+        self.step().swap_word(old, new)
     }
 
     fn commit(&self, slot: u32, n: u64) {
@@ -413,18 +431,6 @@ impl<F: FnOnce()> Memory for Interrupted<'_, F> {
 
     fn set_closed(&self, slot: u32, used: u32, epoch: u32) {
         self.step().set_closed(slot, used, epoch);
-    }
-
-    fn closed(&self, slot: u32) -> (u32, u32) {
-        self.step().closed(slot)
-    }
-
-    fn released(&self) -> u32 {
-        Memory::released(self.step())
-    }
-
-    fn set_released(&self, block: u32) {
-        self.step().set_released(block);
     }
 }
 
@@ -553,6 +559,33 @@ fn a_flush_leaves_an_empty_block_and_one_it_does_not_know() {
         assert!(!flush(&ring, 0, 0), "closed already");
         assert!(!flush(&ring, 1, 0), "the next one is not free");
         assert_eq!(ring.word(), before);
+    });
+}
+
+#[test]
+fn what_is_committed_of_an_open_block_can_be_read_while_more_is_written() {
+    model(3, || {
+        let ring = Ring::new(2);
+        let consumer = Consumer::new(&ring);
+        // Of one length: what one has reserved must not pass for what the other has committed.
+        let producers = [[(1, 24)], [(2, 24)]].map(|packets| {
+            let ring = ring.clone();
+            thread::spawn(move || send_all(&ring, &packets))
+        });
+        for _ in 0..2 {
+            if let Some((slot, bytes)) = consumer.reader.peek_open(0) {
+                let mut at = 0;
+                while at < bytes {
+                    at += ring.packet(slot, at, 0).1;
+                }
+                assert_eq!(at, bytes, "packets fill what is readable");
+            }
+            thread::yield_now();
+        }
+        let sent = sorted(producers.map(|p| p.join().unwrap()));
+        assert_eq!(consumer.reader.peek_open(0), Some((0, 48)));
+        assert_eq!(consumer.reader.peek_open(1), None, "that is not the open block");
+        assert_eq!(consumer.finish(), sent);
     });
 }
 

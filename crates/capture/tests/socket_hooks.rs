@@ -221,6 +221,7 @@ fn config(hook: Hook) -> Config {
         block_bytes: 1 << 20,
         promiscuous: true,
         filter: None,
+        rules: None,
     }
 }
 

@@ -14,4 +14,5 @@ pub mod key;
 pub mod link;
 pub mod pcapng;
 pub mod ring;
+pub mod rules;
 pub mod trace;

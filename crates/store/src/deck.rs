@@ -12,7 +12,7 @@ use crate::io::{File, Io};
 use crate::keeper::{Job, Keeper, Log, Work, is_full};
 use crate::segment::{Live, statistics_cost};
 use crate::store::NEXT;
-use crate::{Outcome, Piece, Retention, SegmentName, Sink, Store, Totals};
+use crate::{Done, Outcome, Piece, Retention, SegmentName, Sink, Store, Totals};
 
 /// How a deck writes.
 pub struct DeckConfig {
@@ -185,6 +185,7 @@ impl<I: Io> Deck<I> {
             .collect()
     }
 
+    /// Ends a segment whose successor somebody waits for: blocks are there to be written.
     fn rotate(&mut self) {
         self.rotating_since = Some(Instant::now());
         self.end();
@@ -249,6 +250,18 @@ impl<I: Io> Sink for Deck<I> {
         self.rotate();
     }
 
+    fn begin_segment(&mut self, interfaces: Option<Vec<InterfaceDescription>>, done: Done) {
+        if let Some(interfaces) = interfaces {
+            assert_eq!(interfaces.len(), self.config.interfaces.len(), "rings keep their ids");
+            self.config.interfaces = interfaces;
+        }
+        if self.live.as_ref().is_some_and(|live| live.packets.iter().any(|n| *n > 0)) {
+            self.end();
+        }
+        // Behind the closing of the segment, if there was one.
+        self.keeper.send(Job::Tell(done));
+    }
+
     fn tick(&mut self, lost: &[u64]) {
         self.lost.copy_from_slice(lost);
         let now = (self.config.now_ns)();
@@ -257,7 +270,7 @@ impl<I: Io> Sink for Deck<I> {
                 && live.packets.iter().any(|n| *n > 0)
         };
         if self.live.as_ref().is_some_and(old) {
-            self.rotate();
+            self.end();
         }
     }
 

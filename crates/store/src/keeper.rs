@@ -17,7 +17,7 @@ use crate::indexer::{Closed, Sizes};
 use crate::io::{File, Io};
 use crate::segment::{self, Live};
 use crate::store::{NEXT, on_disk};
-use crate::{Retention, Stored, Totals};
+use crate::{Done, Retention, Stored, Totals};
 
 /// Where lines for the user go.
 pub type Log = Arc<dyn Fn(&str) + Send + Sync>;
@@ -28,6 +28,8 @@ pub(crate) enum Job<F> {
     MakeRoom(u64),
     /// What is being written is the last.
     Last,
+    /// Tells somebody that all jobs before are done.
+    Tell(Done),
     Close {
         live: Live<F>,
         statistics: Vec<StatisticsBlock>,
@@ -145,6 +147,7 @@ impl<I: Io> Thread<I> {
                 }
                 Ok(Job::MakeRoom(bytes)) => self.make_room(bytes),
                 Ok(Job::Last) => self.last = true,
+                Ok(Job::Tell(done)) => done(),
                 Ok(Job::Close { live, statistics, tell }) => {
                     let closed = self.close(live, &statistics);
                     if let (Some(tell), Some(closed)) = (tell, closed) {

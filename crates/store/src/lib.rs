@@ -34,4 +34,4 @@ pub use store::{Error, Store, Stored};
 pub use stream::Stream;
 pub use totals::{InterfaceTotals, Totals};
 pub use verify::{Flaw, Indexed, Verdict, verify};
-pub use writer::{Course, Ending, Nothing, Outcome, Piece, Sink, Writer};
+pub use writer::{Course, Done, Ending, Nothing, Outcome, Piece, Sink, Writer};

@@ -104,7 +104,11 @@ impl<F: File> Live<F> {
             }
             bytes -= cost;
             self.end += cost;
-            self.packets[piece.interface as usize] += u64::from(piece.block.contents.packets);
+            piece.each_interface(|interface, packets, _| {
+                if let Some(counted) = self.packets.get_mut(interface) {
+                    *counted += packets;
+                }
+            });
             written += 1;
         }
         (written, result)

@@ -56,7 +56,11 @@ impl<W: Write + Send> Sink for Stream<W> {
                 let ended = e.kind() == io::ErrorKind::BrokenPipe;
                 return if ended { Outcome::Ended(i) } else { Outcome::Failed(i, e) };
             }
-            self.packets[piece.interface as usize] += u64::from(piece.block.contents.packets);
+            piece.each_interface(|interface, packets, _| {
+                if let Some(counted) = self.packets.get_mut(interface) {
+                    *counted += packets;
+                }
+            });
             Totals::add(&self.totals.bytes_written, piece.block.bytes.len() as u64);
         }
         Outcome::Written(batch.len())

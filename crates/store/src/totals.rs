@@ -11,6 +11,8 @@ pub struct InterfaceTotals {
     pub frame_bytes: AtomicU64,
     /// Packets that were in the ring when the recorder had to stop.
     pub unwritten: AtomicU64,
+    /// Packets that the rings dropped, as the writer saw it last.
+    pub lost: AtomicU64,
 }
 
 /// Counts of a recording. Each has one writer; readers may see them a moment apart.

@@ -1,10 +1,12 @@
 //! Empties rings into a sink.
 
-use std::sync::Arc;
+use std::fmt;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use tapdeck_packet::pcapng::InterfaceDescription;
 use tapdeck_packet::ring::{Block, Contents, Hold, Ring};
 
 use crate::Totals;
@@ -20,6 +22,18 @@ pub struct Piece<'a> {
 }
 
 impl Piece<'_> {
+    /// Tells of each interface that has packets in it: its id, so many packets, so many bytes of frames. Of an interface it may
+    /// tell in several parts.
+    pub fn each_interface(&self, mut tell: impl FnMut(usize, u64, u64)) {
+        let Contents { packets, frame_bytes, .. } = self.block.contents;
+        if !self.ring.is_mixed() {
+            return tell(self.interface as usize, u64::from(packets), u64::from(frame_bytes));
+        }
+        for packet in Packets::of(self.block.bytes) {
+            tell(packet.interface as usize, 1, u64::from(packet.captured));
+        }
+    }
+
     /// Keeps its bytes beyond the call that they were offered in; its ring's block may have more of them. At most one sink may ask
     /// for it, once it has taken the piece.
     pub fn hold(&self) -> Option<Box<dyn Hold>> {
@@ -53,6 +67,13 @@ pub trait Sink: Send {
     /// for each interface the packets dropped so far.
     fn tick(&mut self, lost: &[u64]);
 
+    /// What comes from now on goes into another segment, where there are such, and is described there by `interfaces` if they
+    /// have changed. Calls `done` when the segment before can be taken away.
+    fn begin_segment(&mut self, interfaces: Option<Vec<InterfaceDescription>>, done: Done) {
+        let _ = interfaces;
+        done();
+    }
+
     /// Writes what ends the output. `lost` as in [`Sink::tick`].
     fn finish(&mut self, lost: &[u64]) -> std::io::Result<()>;
 }
@@ -64,16 +85,50 @@ const LONGEST_WAIT: Duration = Duration::from_millis(8);
 /// How long a writer that was told to stop waits for a sink that cannot write.
 const PATIENCE: Duration = Duration::from_secs(2);
 
+/// How long a segment that was asked for waits for packets that came before.
+const LAST_PACKETS: Duration = Duration::from_millis(100);
+
+/// Called once when something is done, on whichever thread; dropped where it will not be.
+pub type Done = Box<dyn FnOnce() + Send>;
+
 /// How far a recording has come, told between the thread that looks after the hooks and the writer.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub struct Course {
     producers_ended: AtomicBool,
     blocks_closed: AtomicBool,
     hurried: AtomicBool,
     writer_ended: AtomicBool,
+    /// Who asked for another segment since the writer looked last.
+    segments_asked: Mutex<SegmentsAsked>,
+}
+
+impl fmt::Debug for Course {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Course")
+            .field("producers_ended", &self.producers_ended)
+            .field("blocks_closed", &self.blocks_closed)
+            .field("hurried", &self.hurried)
+            .field("writer_ended", &self.writer_ended)
+            .finish_non_exhaustive()
+    }
 }
 
 impl Course {
+    /// Asks for a new segment. What lies in complete blocks now is still for the one before, unless so much more comes
+    /// that the writer never catches up. It has these `interfaces`, or the same. `done` is called when the one before has
+    /// its final name.
+    ///
+    /// # Panics
+    /// The writer does if there are not as many interfaces as before.
+    pub fn begin_segment(&self, interfaces: Option<Vec<InterfaceDescription>>, done: Done) {
+        let mut asked = self.segments_asked.lock().unwrap_or_else(PoisonError::into_inner);
+        asked.add(SegmentsAsked { interfaces, waiting: vec![done], since: Some(Instant::now()) });
+    }
+
+    fn take_segments_asked(&self) -> SegmentsAsked {
+        std::mem::take(&mut *self.segments_asked.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
     /// No packet comes any more. Blocks may still be open.
     pub fn end_producers(&self) {
         self.producers_ended.store(true, Release);
@@ -154,15 +209,23 @@ impl<S: Sink> Writer<S> {
     pub fn run(mut self, course: &Course) -> std::io::Result<Ending> {
         let mut wait = SHORTEST_WAIT;
         let mut stalled_since: Option<Instant> = None;
+        let mut asked = SegmentsAsked::default();
         let mut ending = Ok(Ending::Asked);
         loop {
+            asked.add(course.take_segments_asked());
             // Read before the rings are looked at: nothing comes after it was set.
             let closed = course.blocks_are_closed();
+            if closed {
+                self.rings.iter_mut().for_each(|ring| ring.end());
+            }
             let turn = self.turn(closed);
             let lost = self.lost();
             self.sink.tick(&lost);
             if course.is_hurried() {
                 break;
+            }
+            if asked.is_time(matches!(turn, Turn::Idle)) {
+                self.sink.begin_segment(asked.interfaces.take(), asked.done());
             }
             match turn {
                 Turn::Wrote => {
@@ -215,6 +278,9 @@ impl<S: Sink> Writer<S> {
         loop {
             let closed = course.blocks_are_closed();
             for ring in &mut self.rings {
+                if closed {
+                    ring.end();
+                }
                 while let Some(block) = ring.peek(0) {
                     let packets = u64::from(block.contents.packets);
                     count(&**ring, packets);
@@ -235,6 +301,9 @@ impl<S: Sink> Writer<S> {
         let mut lost = vec![0; self.totals.interfaces.len()];
         for ring in &self.rings {
             lost[ring.interface() as usize] += ring.lost();
+        }
+        for (totals, lost) in self.totals.interfaces.iter().zip(&lost) {
+            totals.lost.store(*lost, Relaxed);
         }
         lost
     }
@@ -277,9 +346,12 @@ impl<S: Sink> Writer<S> {
             Outcome::Failed(n, e) => (n, Turn::Failed(e)),
         };
         for piece in &batch[..written] {
-            let totals = &self.totals.interfaces[piece.interface as usize];
-            Totals::add(&totals.packets, u64::from(piece.block.contents.packets));
-            Totals::add(&totals.frame_bytes, u64::from(piece.block.contents.frame_bytes));
+            piece.each_interface(|interface, packets, frame_bytes| {
+                if let Some(totals) = self.totals.interfaces.get(interface) {
+                    Totals::add(&totals.packets, packets);
+                    Totals::add(&totals.frame_bytes, frame_bytes);
+                }
+            });
         }
         self.left -= batch[..written].iter().map(packets_of).sum::<u64>();
         for at in from.into_iter().take(written) {
@@ -324,6 +396,34 @@ impl<S: Sink> Writer<S> {
     }
 }
 
+/// Those who wait for another segment, and since when.
+#[derive(Default)]
+struct SegmentsAsked {
+    interfaces: Option<Vec<InterfaceDescription>>,
+    waiting: Vec<Done>,
+    since: Option<Instant>,
+}
+
+impl SegmentsAsked {
+    fn add(&mut self, new: Self) {
+        self.interfaces = new.interfaces.or(self.interfaces.take());
+        self.waiting.extend(new.waiting);
+        self.since = self.since.or(new.since);
+    }
+
+    /// Whether what came before is written, or was waited for long enough.
+    fn is_time(&self, idle: bool) -> bool {
+        self.since.is_some_and(|since| idle || since.elapsed() > LAST_PACKETS)
+    }
+
+    /// Tells all of them at once.
+    fn done(&mut self) -> Done {
+        self.since = None;
+        let waiting = std::mem::take(&mut self.waiting);
+        Box::new(move || waiting.into_iter().for_each(|done| done()))
+    }
+}
+
 fn packets_of(piece: &Piece<'_>) -> u64 {
     u64::from(piece.block.contents.packets)
 }
@@ -333,21 +433,59 @@ fn first_packets(block: Block<'_>, n: u64) -> Block<'_> {
     if u64::from(block.contents.packets) <= n {
         return block;
     }
-    let word = |at: usize| {
-        let bytes = block.bytes.get(at..at + 4).and_then(|b| b.try_into().ok());
-        bytes.map_or(0, u32::from_ne_bytes)
-    };
     let (mut end, mut packets, mut frame_bytes) = (0, 0, 0);
-    while u64::from(packets) < n && word(end + 4) != 0 {
-        // Type, length, and in a packet block 20 bytes on the captured length.
-        if word(end) == tapdeck_packet::pcapng::ENHANCED_PACKET {
-            packets += 1;
-            frame_bytes += word(end + 20);
-        }
-        end += word(end + 4) as usize;
+    for packet in Packets::of(block.bytes).take(n as usize) {
+        packets += 1;
+        frame_bytes += packet.captured;
+        end = packet.end;
     }
     let contents = Contents { packets, frame_bytes, ..block.contents };
     Block { bytes: &block.bytes[..end], contents }
+}
+
+/// The heads of the packet blocks in a ring's block, in order.
+struct Packets<'a> {
+    bytes: &'a [u8],
+    at: usize,
+}
+
+struct PacketHead {
+    interface: u32,
+    captured: u32,
+    /// Where the packet's block ends in the ring's.
+    end: usize,
+}
+
+impl<'a> Packets<'a> {
+    fn of(bytes: &'a [u8]) -> Self {
+        Self { bytes, at: 0 }
+    }
+
+    fn word(&self, offset: usize) -> Option<u32> {
+        let at = self.at + offset;
+        self.bytes.get(at..at + 4)?.try_into().ok().map(u32::from_ne_bytes)
+    }
+}
+
+impl Iterator for Packets<'_> {
+    type Item = PacketHead;
+
+    fn next(&mut self) -> Option<PacketHead> {
+        loop {
+            // Type, length, the interface's id, and behind the time the captured length.
+            let (kind, length) = (self.word(0)?, self.word(4)?);
+            if length == 0 {
+                return None;
+            }
+            let head = (self.word(8), self.word(20));
+            self.at += length as usize;
+            if let (tapdeck_packet::pcapng::ENHANCED_PACKET, (Some(interface), Some(captured))) =
+                (kind, head)
+            {
+                return Some(PacketHead { interface, captured, end: self.at });
+            }
+        }
+    }
 }
 
 enum Turn {

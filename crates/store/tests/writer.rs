@@ -6,6 +6,7 @@ use std::io::{Error, ErrorKind, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::atomic::Ordering::SeqCst;
+use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -14,6 +15,7 @@ use common::{
     FakeClock, Id, Producer, Rng, Run, Setup, directory, interfaces, is_live, lost, names, offered,
     packets, read_bytes, read_store, ring, rings, stored, until, unwritten,
 };
+use tapdeck_packet::pcapng::Record;
 use tapdeck_packet::ring::Ring;
 use tapdeck_store::io::{Disk, PAGE};
 use tapdeck_store::{Ending, Error as StoreError, Nothing, SegmentName, Store, Stream, Totals};
@@ -225,6 +227,59 @@ fn numbering_goes_on_when_a_store_is_opened_again() {
 }
 
 #[test]
+fn a_segment_that_is_asked_for_begins_behind_what_there_was_and_tells_when() {
+    let (_temp, dir) = directory();
+    let (mut producer, end) = ring(0);
+    let run = Setup::new(1 << 20).start(&dir, disk(), vec![end]);
+    let rotate = |interfaces| {
+        let (send, done) = channel();
+        run.course.begin_segment(interfaces, Box::new(move || send.send(()).unwrap()));
+        done.recv_timeout(Duration::from_secs(60)).expect("it is told");
+    };
+    rotate(None);
+    assert_eq!(names(&dir), Vec::<String>::new(), "nothing came, so there is none");
+    for segment in 1..=3 {
+        producer.push(5000);
+        producer.push(5000);
+        // What is complete is for the segment that was.
+        rotate(None);
+        let names = names(&dir);
+        assert_eq!(names.len(), segment);
+        assert!(!names.iter().any(|name| is_live(name)), "{names:?}");
+        assert_eq!(producer.held(), 0);
+    }
+    // From here on another filter.
+    let filtered = |filter: &str| {
+        let mut interfaces = interfaces(1);
+        interfaces[0].filter = Some(filter.to_owned());
+        Some(interfaces)
+    };
+    rotate(filtered("port 53"));
+    producer.push(5000);
+    run.stop().unwrap();
+    let filters: Vec<Option<String>> = names(&dir)
+        .iter()
+        .map(|name| {
+            let data = std::fs::read(dir.join(name)).unwrap();
+            let interface = tapdeck_packet::pcapng::Reader::new(&data).find_map(|r| match r {
+                Ok(Record::Interface(interface)) => Some(interface.filter),
+                _ => None,
+            });
+            interface.unwrap()
+        })
+        .collect();
+    assert_eq!(filters.last().unwrap().as_deref(), Some("port 53"));
+    assert!(filters[..3].iter().all(|f| f.as_deref() != Some("port 53")), "{filters:?}");
+    assert_eq!(stored(&read_store(&dir)), offered(&[producer]));
+
+    // Who asks one that has ended is not told.
+    let (send, done) = channel::<()>();
+    run.course.begin_segment(None, Box::new(move || send.send(()).unwrap()));
+    drop(run);
+    assert!(done.recv_timeout(Duration::from_secs(60)).is_err());
+}
+
+#[test]
 fn a_segment_is_closed_when_it_is_old_enough_and_not_before() {
     let (_temp, dir) = directory();
     let mut setup = Setup::new(1 << 20);
@@ -384,7 +439,7 @@ fn frame_bytes_are_those_of_the_packets_within_the_limit() {
     let data = out.bytes();
     let kept: usize = tapdeck_packet::pcapng::Reader::new(&data)
         .filter_map(|r| match r.unwrap() {
-            tapdeck_packet::pcapng::Record::Packet(p) => Some(p.frame.len()),
+            Record::Packet(p) => Some(p.frame.len()),
             _ => None,
         })
         .sum();

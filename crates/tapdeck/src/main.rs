@@ -2,7 +2,10 @@
 //! and times.
 #![forbid(unsafe_code)]
 
+mod attach;
 mod check_traffic;
+mod control;
+mod ctl;
 mod dist;
 mod flags;
 mod generate;
@@ -12,6 +15,8 @@ mod progress;
 mod query;
 mod record;
 mod recover;
+mod rules;
+mod serve;
 mod stat;
 mod units;
 mod verify;
@@ -34,11 +39,15 @@ fn main() -> ExitCode {
     };
     let result = match cli.command {
         flags::Command::Record(flags) => record::run(*flags),
+        flags::Command::Attach(flags) => attach::run(&flags),
+        flags::Command::Serve(flags) => serve::run(&flags),
         flags::Command::Probe(flags) => probe::run(&flags),
+        flags::Command::Ctl(flags) => ctl::run(&flags),
         flags::Command::Query(flags) => query::run(&flags),
         flags::Command::CheckTraffic(flags) => check_traffic::run(&flags),
         flags::Command::Dist(flags) => dist::run(&flags),
         flags::Command::Recover(flags) => recover::run(&flags),
+        flags::Command::Rules(flags) => rules::run(&flags),
         flags::Command::Stat(flags) => stat::run(&flags),
         flags::Command::Verify(flags) => verify::run(&flags),
         flags::Command::Gen(flags) => generate::run(&flags),
@@ -52,8 +61,12 @@ fn main() -> ExitCode {
         Err(e) => {
             let _ = writeln!(io::stderr(), "tapdeck: {e:#}");
             let capture = e.downcast_ref::<tapdeck_capture::Error>();
-            let usage =
-                e.is::<flags::Usage>() || capture.is_some_and(tapdeck_capture::Error::is_usage);
+            let rules = e.downcast_ref::<tapdeck_capture::rules::Error>();
+            let deck = e.downcast_ref::<tapdeck_capture::deck::Error>();
+            let usage = e.is::<flags::Usage>()
+                || capture.is_some_and(tapdeck_capture::Error::is_usage)
+                || deck.is_some_and(tapdeck_capture::deck::Error::is_usage)
+                || rules.is_some_and(tapdeck_capture::rules::Error::is_usage);
             ExitCode::from(if usage { 2 } else { 1 })
         }
     }

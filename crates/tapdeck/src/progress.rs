@@ -10,6 +10,35 @@ pub fn say(text: &str) {
     let _ = writeln!(stderr(), "tapdeck: {text}");
 }
 
+/// The live line of something that goes on, and what is said meanwhile.
+pub struct Line {
+    terminal: bool,
+    shown: bool,
+}
+
+impl Line {
+    pub fn new() -> Self {
+        Self { terminal: stderr().is_terminal(), shown: false }
+    }
+
+    /// A line that stays. The live line comes again below.
+    pub fn say(&mut self, text: &str) {
+        let clear = if self.shown { "\r\x1b[K" } else { "" };
+        self.shown = false;
+        // Where nobody can be told, the work goes on all the same.
+        let _ = writeln!(stderr(), "{clear}tapdeck: {text}");
+    }
+
+    /// The live line; nothing where there is no terminal.
+    pub fn show(&mut self, text: &str) {
+        if self.terminal {
+            self.shown = true;
+            let mut out = stderr();
+            let _ = write!(out, "\r\x1b[K{text}").and_then(|()| out.flush());
+        }
+    }
+}
+
 /// A line on the terminal that changes; nothing elsewhere. It goes when this is dropped.
 pub struct Progress {
     terminal: bool,

@@ -30,6 +30,14 @@ pub fn flush(s: &str) -> Result<Duration, String> {
     }
 }
 
+/// The permission of a file: `0660`.
+pub fn mode(s: &str) -> Result<u32, String> {
+    match u32::from_str_radix(s, 8) {
+        Ok(mode) if mode <= 0o777 => Ok(mode),
+        _ => Err("is no mode; write three octal digits, as 0660".into()),
+    }
+}
+
 /// Free space: a size, or a share of the disk as `5%`.
 pub fn min_free(s: &str) -> Result<MinFree, String> {
     let Some(share) = s.strip_suffix('%') else { return size(s).map(MinFree::Bytes) };

@@ -81,8 +81,19 @@ fn wrong_usage_is_told_from_failed_work() {
         (vec!["record", "-i", "lo", "--no-store", "--snaplen", "0"], vec!["snaplen"]),
         (vec!["record", "-i", "lo", "-w", "-", "--stats-json", "-"], vec!["standard output"]),
         (
-            vec!["record", "-i", "lo", "--no-store", "--hook", "xdp", "--filter", "ip"],
-            vec!["filter", "tpacket", "recv"],
+            vec![
+                "record",
+                "-i",
+                "lo",
+                "--no-store",
+                "--hook",
+                "afxdp",
+                "--deliver",
+                "consume",
+                "--filter",
+                "ip",
+            ],
+            vec!["filter", "xdp", "tcx", "tpacket"],
         ),
         (
             vec!["record", "-i", "lo", "--no-store", "--hook", "recv", "--deliver", "consume"],

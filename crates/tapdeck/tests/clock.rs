@@ -50,6 +50,7 @@ fn records_a_step(net: &Net, hook: Hook) {
         block_bytes: 1 << 20,
         promiscuous: true,
         filter: None,
+        rules: None,
     };
     let mut capture = Capture::open("vb", &config, 0, &clock).expect("a kernel with this hook");
     let rings: Vec<Box<dyn Ring>> =

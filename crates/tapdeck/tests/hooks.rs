@@ -328,6 +328,25 @@ fn several_interfaces_go_into_one_recording() {
     }
 }
 
+/// The kernel wants each of a namespace's programs there at a place of its own.
+#[test]
+fn several_interfaces_and_recorders_share_netfilter() {
+    let net = Net::new();
+    net.run(&net.b, "ip link add vc type veth peer name vd");
+    net.run(&net.b, "ip link set vd up");
+    let dir = tempfile::tempdir().expect("a directory");
+    let others = tempfile::tempdir().expect("a directory");
+    let recorder = Recorder::start_on(&net, "vd,vb", dir.path(), "--hook netfilter --no-store");
+    let other = Recorder::start_on(&net, "vb", others.path(), "--hook netfilter --no-store");
+    let frames: Vec<_> = (0..20).map(|i| frame(mac(&net), 100, i)).collect();
+    send(&net, &recorder, &frames);
+    send(&net, &other, &[]);
+    for stats in [recorder.stop(), other.stop()] {
+        assert_accounted(&stats);
+        assert_eq!(number(&stats["interfaces"]["vb"], "captured"), 20);
+    }
+}
+
 /// Which interface id packets sent on one CPU get.
 fn interface_of_packets_from(cpu: usize, net: &Net, hook: &str) -> (Vec<u32>, Vec<String>) {
     let dir = tempfile::tempdir().expect("a directory");

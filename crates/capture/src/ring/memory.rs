@@ -4,24 +4,13 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 
+use tapdeck_packet::ring::{BlockBytes, ReadMemory, Readable, layout};
+
 use super::protocol::Memory;
 use crate::sys::arithmetic as word;
 use crate::sys::mapping::Mapping;
 
 const PAGE: usize = 4096;
-
-/// Offsets and sizes of `struct td_ring`, `td_block` and `td_release`.
-pub(crate) mod layout {
-    pub const RING: usize = 64;
-    pub const LOST: usize = 8;
-    pub const TOLD: usize = 16;
-    pub const CONTENDED: usize = 24;
-    pub const FAILED: usize = 32;
-    pub const BLOCK: usize = 16;
-    pub const USED: usize = 8;
-    pub const EPOCH: usize = 12;
-    pub const RELEASE: usize = 64;
-}
 
 /// How a capture's memory is divided.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -166,11 +155,6 @@ impl RingMemory {
             + offset as usize
     }
 
-    /// The packets of a block that is complete and not yet released.
-    pub(crate) fn complete(&self, slot: u32, used: u32) -> &[u8] {
-        crate::sys::ring_bytes::complete(&self.data, self.place(slot, 0), used as usize)
-    }
-
     /// Reserved space that is not yet committed, to be written by its producer.
     pub(crate) fn reserved(&self, at: &super::Reserved) -> &mut [u8] {
         crate::sys::ring_bytes::reserved(
@@ -193,6 +177,11 @@ impl RingMemory {
     /// Of [`RingMemory::lost`]: the packet's bytes could not be read.
     pub fn failed(&self) -> u64 {
         self.rings.u64(self.ring(layout::FAILED)).load(Acquire)
+    }
+
+    /// Packets that the filter or the rules refused.
+    pub fn filtered(&self) -> u64 {
+        self.rings.u64(self.ring(layout::FILTERED)).load(Acquire)
     }
 
     /// Everything that was lost here, by cause.
@@ -238,7 +227,7 @@ impl RingMemory {
     }
 }
 
-impl Memory for RingMemory {
+impl ReadMemory for RingMemory {
     fn block_bytes(&self) -> u32 {
         self.geometry.block_bytes()
     }
@@ -251,22 +240,8 @@ impl Memory for RingMemory {
         self.rings.u64(self.ring(0)).load(Acquire)
     }
 
-    fn swap_word(&self, old: u64, new: u64) -> Result<(), u64> {
-        let word = self.rings.u64(self.ring(0));
-        word.compare_exchange(old, new, AcqRel, Acquire).map(|_| ())
-    }
-
     fn committed(&self, slot: u32) -> u64 {
         self.rings.u64(self.block(slot, 0)).load(Acquire)
-    }
-
-    fn commit(&self, slot: u32, n: u64) {
-        self.rings.u64(self.block(slot, 0)).fetch_add(n, AcqRel);
-    }
-
-    fn set_closed(&self, slot: u32, used: u32, epoch: u32) {
-        self.rings.u32(self.block(slot, layout::USED)).store(used, Relaxed);
-        self.rings.u32(self.block(slot, layout::EPOCH)).store(epoch, Relaxed);
     }
 
     fn closed(&self, slot: u32) -> (u32, u32) {
@@ -284,8 +259,37 @@ impl Memory for RingMemory {
     }
 }
 
+impl Memory for RingMemory {
+    fn swap_word(&self, old: u64, new: u64) -> Result<(), u64> {
+        let word = self.rings.u64(self.ring(0));
+        word.compare_exchange(old, new, AcqRel, Acquire).map(|_| ())
+    }
+
+    fn commit(&self, slot: u32, n: u64) {
+        self.rings.u64(self.block(slot, 0)).fetch_add(n, AcqRel);
+    }
+
+    fn set_closed(&self, slot: u32, used: u32, epoch: u32) {
+        self.rings.u32(self.block(slot, layout::USED)).store(used, Relaxed);
+        self.rings.u32(self.block(slot, layout::EPOCH)).store(epoch, Relaxed);
+    }
+}
+
+impl BlockBytes for RingMemory {
+    fn bytes(&self, at: &Readable) -> &[u8] {
+        let len = at.bytes().min(self.geometry.block_bytes()) as usize;
+        crate::sys::ring_bytes::complete(&self.data, self.place(at.slot(), 0), len)
+    }
+
+    fn lost(&self) -> u64 {
+        RingMemory::lost(self)
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    use tapdeck_packet::ring::{FRAME_SHIFT, PACKET_SHIFT};
+
     use super::super::protocol;
     use super::{Geometry, GeometryError, layout};
     use crate::{bpf, sys};
@@ -298,20 +302,22 @@ mod tests {
             layout::TOLD as u32,
             layout::CONTENDED as u32,
             layout::FAILED as u32,
+            layout::FILTERED as u32,
             layout::BLOCK as u32,
             layout::USED as u32,
             layout::EPOCH as u32,
             layout::RELEASE as u32,
             bpf::CONTROL_BYTES as u32,
+            bpf::SNAPLEN as u32,
             bpf::UTC_OFFSETS as u32,
             bpf::PARAM_WORDS as u32 * 4,
-            protocol::FRAME_SHIFT,
-            protocol::PACKET_SHIFT,
+            FRAME_SHIFT,
+            PACKET_SHIFT,
             tapdeck_packet::pcapng::MIN_FILL as u32,
             protocol::TRIES,
-            16,
-            22,
-            crate::MAX_RINGS,
+            layout::MIN_BLOCK_SHIFT,
+            layout::MAX_BLOCK_SHIFT,
+            layout::MAX_RINGS,
             256,
             tapdeck_packet::pcapng::FILL,
         ];

@@ -11,6 +11,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use super::{IDLE, is_set};
 use crate::bpf::{Loaded, Params, Program};
 use crate::capture::explain;
+use crate::filter::splice::Filters;
 use crate::interface::Interface;
 use crate::ring::{Packet, Producer};
 use crate::sys::afxdp::{CHUNK, Mode, ONE_CHUNK, XdpSocket};
@@ -33,7 +34,8 @@ pub struct Redirect {
 impl Redirect {
     pub fn load(interface: &Interface) -> io::Result<Self> {
         // The object has rings for the hooks that record in the kernel. Here nobody uses them.
-        let (loaded, _) = Loaded::new(&[Program::Redirect], &Params::unread(interface.index))?;
+        let (loaded, _) =
+            Loaded::new(&[Program::Redirect], &Params::unread(interface.index), &Filters::new())?;
         Ok(Self { loaded })
     }
 

@@ -18,6 +18,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Acquire, Ordering::Release};
 use std::thread::{Builder, JoinHandle};
 use std::time::Duration;
 
+use libc::sock_filter;
 use tapdeck_packet::link::LinkType;
 use tapdeck_packet::pcapng::{FLAG_INBOUND, FLAG_OUTBOUND};
 
@@ -125,6 +126,21 @@ impl SocketHook {
         }
     }
 
+    /// Exchanges the filter, and how much it keeps of a packet, for those of `config`. Returns when no packet is
+    /// judged by the old one any more.
+    pub fn set_filter(&self, interface: &Interface, config: &Config) -> Result<(), Error> {
+        let program = filter::compile(interface, config)?;
+        match &self.running {
+            Some(Running { entrance: Entrance::Packet(socket), .. }) => {
+                set_filter(socket, &program, interface, config)?;
+                wait_for_running_programs();
+            }
+            // AF_XDP sockets keep all of a packet.
+            Some(Running { entrance: Entrance::Xdp { .. }, .. }) | None => {}
+        }
+        Ok(())
+    }
+
     pub fn flush(&self, ring: usize, block: u32) {
         crate::ring::flush(&*self.rings[ring], block, self.clock.epoch());
     }
@@ -136,9 +152,10 @@ impl SocketHook {
 
     fn start_packet(&self, interface: &Interface, config: &Config) -> Result<Running, Error> {
         let program = filter::compile(interface, config)?;
+        let failed = |e| explain(interface, config.hook, e);
+        let socket = Arc::new(PacketSocket::new().map_err(failed)?);
+        set_filter(&socket, &program, interface, config)?;
         let start = || -> io::Result<Running> {
-            let socket = Arc::new(PacketSocket::new()?);
-            socket.set_filter(&program)?;
             if is_loopback(interface) {
                 // Kernels before 4.20 cannot; the sink refuses those packets anyhow.
                 let _ = socket.ignore_outgoing();
@@ -160,7 +177,7 @@ impl SocketHook {
             };
             Ok(Running { entrance: Entrance::Packet(socket), stop, threads: vec![thread] })
         };
-        start().map_err(|e| explain(interface, config.hook, e))
+        start().map_err(failed)
     }
 
     fn start_xdp(
@@ -210,6 +227,17 @@ fn spawn(
     run: impl FnOnce(&AtomicBool) + Send + 'static,
 ) -> io::Result<JoinHandle<()>> {
     Builder::new().name(name.to_owned()).spawn(move || run(&stop))
+}
+
+fn set_filter(
+    socket: &PacketSocket,
+    program: &[sock_filter],
+    interface: &Interface,
+    config: &Config,
+) -> Result<(), Error> {
+    let expression = config.filter.as_deref();
+    let set = socket.set_filter(program);
+    set.map_err(|e| filter::refused(interface, config.hook, expression, program.len(), e))
 }
 
 fn wants_promiscuous(interface: &Interface, config: &Config) -> bool {

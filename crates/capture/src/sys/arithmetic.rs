@@ -12,7 +12,9 @@ mod c {
         pub safe fn tapdeck_word_bytes(word: u64) -> u32;
         pub safe fn tapdeck_commit(reserved: u32, frame: u32, packets: u32) -> u64;
         #[cfg(test)]
-        pub safe static tapdeck_layout: [u32; 21];
+        pub safe static tapdeck_layout: [u32; 23];
+        #[cfg(test)]
+        pub safe static tapdeck_serve_layout: [u32; 17];
     }
 }
 
@@ -59,6 +61,12 @@ pub fn commit(reserved: u32, frame: u32, packets: u32) -> u64 {
 /// Sizes, offsets and constants as the C compiler has them, in the order of
 /// `bpf/ring_user.c`.
 #[cfg(test)]
-pub fn layout() -> [u32; 21] {
+pub fn layout() -> [u32; 23] {
     c::tapdeck_layout
+}
+
+/// As [`layout`], for what programs of groups share with user space, in the order of `bpf/serve_user.c`.
+#[cfg(test)]
+pub fn serve_layout() -> [u32; 17] {
+    c::tapdeck_serve_layout
 }

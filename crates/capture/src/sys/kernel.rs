@@ -23,6 +23,8 @@ pub enum AttachPoint {
     /// everything else that is registered there.
     NetfilterPrerouting {
         family: u32,
+        /// Places behind the first.
+        behind: u32,
     },
 }
 
@@ -67,13 +69,13 @@ pub fn attach(program: BorrowedFd<'_>, point: AttachPoint) -> io::Result<OwnedFd
         }
         AttachPoint::TcxIngress { ifindex } => (ifindex, bpf::BPF_TCX_INGRESS),
         AttachPoint::TcxEgress { ifindex } => (ifindex, bpf::BPF_TCX_EGRESS),
-        AttachPoint::NetfilterPrerouting { family } => {
+        AttachPoint::NetfilterPrerouting { family, behind } => {
             opts.__bindgen_anon_1.netfilter =
                 bpf::bpf_link_create_opts__bindgen_ty_1__bindgen_ty_5 {
                     pf: family,
                     hooknum: 0,
                     // The kernel keeps the lowest value to itself.
-                    priority: i32::MIN + 1,
+                    priority: i32::MIN + 1 + behind as i32,
                     flags: 0,
                 };
             (0, bpf::BPF_NETFILTER)
@@ -87,6 +89,29 @@ pub fn attach(program: BorrowedFd<'_>, point: AttachPoint) -> io::Result<OwnedFd
     }
     // SAFETY: the call has just made this descriptor, and nobody else owns it.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// Puts another program in the place of the one that a link holds attached.
+///
+/// # Errors
+/// As bpf(2), `BPF_LINK_UPDATE`: `EOPNOTSUPP` or `EINVAL` where links of this kind cannot do that.
+pub fn exchange(link: BorrowedFd<'_>, program: BorrowedFd<'_>) -> io::Result<()> {
+    // SAFETY: both descriptors are open; no options are given.
+    let rc =
+        unsafe { bpf::bpf_link_update(link.as_raw_fd(), program.as_raw_fd(), std::ptr::null()) };
+    if rc < 0 { Err(io::Error::from_raw_os_error(-rc)) } else { Ok(()) }
+}
+
+/// Bytes of a loaded program's instructions, as the verifier has left them.
+pub fn translated_bytes(program: BorrowedFd<'_>) -> io::Result<usize> {
+    // SAFETY: a structure of integers and pointers, for which all zeros are valid.
+    let mut info: bpf::bpf_prog_info = unsafe { std::mem::zeroed() };
+    let mut len = size_of_val(&info) as u32;
+    // SAFETY: the descriptor is open, and `info` has the size that `len` states; its pointers are null with
+    // lengths of zero, so that the kernel writes nowhere else.
+    let rc =
+        unsafe { bpf::bpf_prog_get_info_by_fd(program.as_raw_fd(), &raw mut info, &raw mut len) };
+    if rc < 0 { Err(io::Error::from_raw_os_error(-rc)) } else { Ok(info.xlated_prog_len as usize) }
 }
 
 /// Takes a name that one process at a time can hold, in this network namespace: an abstract Unix

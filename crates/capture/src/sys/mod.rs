@@ -4,7 +4,10 @@
 
 pub mod afxdp;
 pub mod arithmetic;
+pub mod headers;
 pub mod kernel;
 pub mod mapping;
 pub mod packet_socket;
+pub mod program;
 pub mod ring_bytes;
+pub mod rules;

@@ -7,7 +7,7 @@
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 
-use libbpf_rs::{Object, ObjectBuilder, ProgramInput, ProgramMut};
+use libbpf_rs::{MapCore, MapFlags, Object, ObjectBuilder, ProgramInput, ProgramMut};
 
 use crate::bpf::{Aligned, io_error, quiet_libbpf};
 use crate::sys::kernel::{self, AttachPoint};
@@ -16,6 +16,8 @@ static TRANSMIT: &Aligned<[u8]> =
     &Aligned(*include_bytes!(concat!(env!("OUT_DIR"), "/transmit.bpf.o")));
 
 const BPF_F_TEST_XDP_LIVE_FRAMES: u32 = 1 << 1;
+/// `MAX_PAIRS` of `transmit.bpf.c`.
+const MAX_PAIRS: usize = 4096;
 
 /// Floods one interface with copies of one frame.
 pub struct Flood {
@@ -30,7 +32,33 @@ impl Flood {
     /// # Errors
     /// As bpf(2); `EINVAL` on kernels before 5.18.
     pub fn new(ifindex: u32, frame: &[u8], sequence_at: u32, gap_ns: u32) -> io::Result<Self> {
-        Ok(Self { object: load(ifindex, sequence_at, 0, gap_ns)?, frame: frame.to_vec() })
+        let params = Params { ifindex, sequence_at, gap_ns, ..Params::default() };
+        Ok(Self { object: load(params)?, frame: frame.to_vec() })
+    }
+
+    /// As [`Flood::new`], for an IPv4 frame whose addresses (source and destination as they lie in it; the header's checksum
+    /// stays as it is) are taken from `pairs` in turn.
+    ///
+    /// # Errors
+    /// As bpf(2); `EINVAL` where the pairs are not a power of two or more than 4096.
+    pub fn with_addresses(
+        ifindex: u32,
+        frame: &[u8],
+        sequence_at: u32,
+        gap_ns: u32,
+        pairs: &[[u8; 8]],
+    ) -> io::Result<Self> {
+        if !pairs.len().is_power_of_two() || pairs.len() > MAX_PAIRS {
+            return Err(io::Error::from_raw_os_error(libc::EINVAL));
+        }
+        let params = Params { ifindex, sequence_at, gap_ns, pairs: pairs.len() as u32, tag: 0 };
+        let object = load(params)?;
+        let map = object.maps().find(|m| m.name() == "pairs");
+        let map = map.ok_or_else(|| io::Error::other("no map of pairs"))?;
+        for (key, pair) in (0u32..).zip(pairs) {
+            map.update(&key.to_ne_bytes(), pair, MapFlags::ANY).map_err(|e| io_error(&e))?;
+        }
+        Ok(Self { object, frame: frame.to_vec() })
     }
 
     /// Sends the frame `count` times.
@@ -56,7 +84,7 @@ pub struct Drain {
 
 impl Drain {
     pub fn attach(ifindex: u32) -> io::Result<Self> {
-        let object = load(ifindex, 0, 0, 0)?;
+        let object = load(Params::default())?;
         let drop = program(&object, "tapdeck_drop")?;
         kernel::attach(drop.as_fd(), AttachPoint::Xdp { ifindex, generic: false })
             .map(|link| Self { _link: link })
@@ -75,23 +103,32 @@ impl Tag {
     /// # Errors
     /// `EINVAL` on kernels before 6.6.
     pub fn attach(ifindex: u32, tci: u16) -> io::Result<Self> {
-        let object = load(0, 0, tci, 0)?;
+        let object = load(Params { tag: tci, ..Params::default() })?;
         let tag = program(&object, "tapdeck_tag")?;
         kernel::attach(tag.as_fd(), AttachPoint::TcxEgress { ifindex })
             .map(|link| Self { _link: link })
     }
 }
 
-fn load(ifindex: u32, sequence_at: u32, tag: u16, gap_ns: u32) -> io::Result<Object> {
+/// `params` of `transmit.bpf.c`.
+#[derive(Clone, Copy, Default)]
+struct Params {
+    ifindex: u32,
+    sequence_at: u32,
+    tag: u16,
+    gap_ns: u32,
+    pairs: u32,
+}
+
+fn load(params: Params) -> io::Result<Object> {
     quiet_libbpf();
     let mut object = ObjectBuilder::default().open_memory(&TRANSMIT.0).map_err(|e| io_error(&e))?;
     for mut map in object.maps_mut() {
         if map.name().to_str().is_some_and(|n| n.ends_with(".rodata.params")) {
-            let mut params = Vec::from(ifindex.to_ne_bytes());
-            params.extend(sequence_at.to_ne_bytes());
-            params.extend(u32::from(tag).to_ne_bytes());
-            params.extend(gap_ns.to_ne_bytes());
-            map.set_initial_value(&params).map_err(|e| io_error(&e))?;
+            let Params { ifindex, sequence_at, tag, gap_ns, pairs } = params;
+            let words = [ifindex, sequence_at, tag.into(), gap_ns, pairs];
+            let bytes: Vec<u8> = words.iter().flat_map(|w| w.to_ne_bytes()).collect();
+            map.set_initial_value(&bytes).map_err(|e| io_error(&e))?;
         }
     }
     object.load().map_err(|e| io_error(&e))

@@ -37,6 +37,7 @@ pub fn count(name: &str, length: Length, limits: &Limits, interrupt: &Interrupt)
         block_bytes: 1 << 20,
         promiscuous: true,
         filter: None,
+        rules: None,
     };
     let mut capture = Capture::open(name, &config, 0, &Arc::new(Clock::default()))?;
     let mut counter = Counter::new(&capture, length, limits.count);

@@ -1,7 +1,7 @@
 //! `tapdeck dist`: from packets or tables to a distribution of sizes, in the form that is asked for.
 
 mod live;
-mod output;
+pub mod output;
 mod report;
 
 use std::fs::File;

@@ -1,24 +1,36 @@
 //! The command line's flags, and their check before anything is touched.
 
+mod attach;
 mod check_traffic;
+mod ctl;
 mod dist;
 mod generate;
 mod probe;
 mod query;
 mod record;
 mod recover;
+mod rules;
+mod serve;
 mod stat;
 mod verify;
 
 use clap::{Parser, Subcommand};
 
+pub use self::attach::Attach;
 pub use self::check_traffic::CheckTraffic;
+pub use self::ctl::{
+    Ctl, InGroup as CtlGroup, Lines as CtlLines, RulesVerb as CtlRules, Verb as CtlVerb,
+};
 pub use self::dist::{Dist, FromChoice, LengthChoice, ToChoice};
 pub use self::generate::{BackendChoice, GapsChoice, Gen, MethodChoice, ProtoChoice, TunnelChoice};
 pub use self::probe::Probe;
 pub use self::query::Query;
-pub use self::record::{DeliverChoice, DirectChoice, HookChoice, Record};
+pub use self::record::{DeliverChoice, DirectChoice, EngineChoice, HookChoice, Record};
 pub use self::recover::Recover;
+pub use self::rules::{
+    Compile as RulesCompile, Explain as RulesExplain, Rules, RulesVerb, Test as RulesTest,
+};
+pub use self::serve::Serve;
 pub use self::stat::Stat;
 pub use self::verify::Verify;
 
@@ -45,12 +57,16 @@ pub struct Cli {
 #[derive(Debug, Subcommand)]
 pub enum Command {
     Record(Box<Record>),
+    Serve(Serve),
+    Attach(Attach),
     Probe(Probe),
+    Ctl(Ctl),
     Query(Query),
     Dist(Box<Dist>),
     Gen(Box<Gen>),
     CheckTraffic(CheckTraffic),
     Recover(Recover),
+    Rules(Rules),
     Stat(Stat),
     Verify(Verify),
 }

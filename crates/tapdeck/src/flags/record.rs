@@ -4,6 +4,7 @@ use std::time::Duration;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, ValueEnum};
 use tapdeck_capture::Hook;
+use tapdeck_capture::deck::MAX_WEIGHT;
 use tapdeck_store::MinFree;
 
 use crate::units;
@@ -14,7 +15,8 @@ use crate::units;
   tapdeck record -i eth0 --dir /var/tape --keep-bytes 100GiB
   tapdeck record -i eth0,eth1 --hook xdp --dir /var/tape --keep-time 7d --min-free 5%
   tapdeck record -i eth0 -w - | tshark -r -
-  tapdeck record -i eth0 --hook tpacket --filter 'port 53' -w dns.pcapng --duration 30s")]
+  tapdeck record --group ids --dir /var/tape
+  tapdeck record -i eth0 --filter 'port 53' -w dns.pcapng --duration 30s")]
 pub struct Record {
     /// Interfaces to record, separated by commas
     #[arg(
@@ -22,9 +24,22 @@ pub struct Record {
         long = "interface",
         value_name = "IFACE[,IFACE]",
         value_delimiter = ',',
-        required = true
+        required_unless_present = "group"
     )]
     pub interfaces: Vec<String>,
+
+    /// Record as a member of this group of a running `tapdeck serve`, which has the hooks
+    #[arg(long, value_name = "NAME", conflicts_with_all = ["interfaces", "hook", "deliver", "snaplen", "filter", "rules", "rules_engine", "no_promiscuous", "ring_bytes", "block_bytes", "flush"])]
+    pub group: Option<String>,
+
+    /// The share of the group's traffic, relative to its other members
+    #[arg(long, value_name = "N", default_value_t = 1, requires = "group", value_parser = clap::value_parser!(u32).range(1..=i64::from(MAX_WEIGHT)))]
+    pub weight: u32,
+
+    /// Listen here for `tapdeck ctl` [default: .tapdeck.sock in the store]; with --group, the daemon's socket [default: TAPDECK_SOCKET, or
+    /// /run/tapdeck/serve.sock]
+    #[arg(long, value_name = "PATH")]
+    pub socket: Option<PathBuf>,
 
     /// Record into a store: a directory of pcapng segments
     #[arg(long, value_name = "DIR")]
@@ -39,7 +54,7 @@ pub struct Record {
     pub no_store: bool,
 
     /// Where packets are taken; auto: tcx where the interface carries an IP address or has no XDP, else
-    /// xdp, and tpacket with --filter
+    /// xdp
     #[arg(long, value_name = "HOOK", default_value = "auto", value_parser = hook_choice())]
     pub hook: HookChoice,
 
@@ -51,9 +66,17 @@ pub struct Record {
     #[arg(long, value_name = "BYTES", default_value = "262144", value_parser = clap::value_parser!(u32).range(1..=262_144))]
     pub snaplen: u32,
 
-    /// Record only packets that match, as in pcap-filter(7); hooks tpacket and recv
+    /// Record only packets that match, as in pcap-filter(7); every hook but afxdp
     #[arg(long, value_name = "EXPR")]
     pub filter: Option<String>,
+
+    /// Record only packets that a rule of this file accepts; hooks xdp, xdp-generic, tcx and netfilter; - is standard input
+    #[arg(long, value_name = "FILE")]
+    pub rules: Option<PathBuf>,
+
+    /// How rules are looked up: by candidates, or by walking through all signatures, for comparisons
+    #[arg(long, value_enum, value_name = "ENGINE", default_value_t = EngineChoice::Candidates)]
+    pub rules_engine: EngineChoice,
 
     /// Do not put the interfaces into promiscuous mode
     #[arg(short = 'p', long)]
@@ -128,6 +151,12 @@ fn hook_choice() -> impl TypedValueParser<Value = HookChoice> {
     let names = std::iter::once("auto").chain(Hook::ALL.map(Hook::name));
     PossibleValuesParser::new(names)
         .map(|name| HookChoice(Hook::ALL.into_iter().find(|hook| hook.name() == name)))
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum EngineChoice {
+    Candidates,
+    Walk,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]

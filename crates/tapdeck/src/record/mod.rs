@@ -1,8 +1,10 @@
 //! `tapdeck record`: from the flags to a running recording and its report.
 
+mod control;
 mod output;
 mod report;
 mod resolve;
+mod source;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -11,13 +13,14 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
-use tapdeck_capture::{Capture, Clock};
-use tapdeck_packet::ring::Ring;
+use tapdeck_capture::Clock;
 use tapdeck_store::{Course, Ending, Totals};
 
 use crate::flags;
+use control::{Control, Recorder};
 use output::{Job, Output};
 use report::Report;
+use source::Source;
 
 /// How often the recorder looks after its hooks.
 const TICK: Duration = Duration::from_millis(20);
@@ -113,24 +116,19 @@ pub fn run(flags: flags::Record) -> Result<()> {
     let plan = resolve::Plan::new(flags)?;
     let signals = Signals::listen()?;
     let clock = Arc::new(Clock::default());
-    let mut captures = open(&plan, &clock)?;
-    let interfaces: Vec<_> = captures.iter().flat_map(Capture::descriptions).collect();
+    let mut source = Source::open(&plan, &clock)?;
+    let interfaces = source.descriptions();
     let totals = Arc::new(Totals::new(interfaces.len()));
     let mut report = Report::new(&plan, totals.clone())?;
     let output = Output::open(&plan, &report.log())?;
+    let mut control = Control::open(&plan, &report)?;
 
     // Packets wait in the rings until the output is begun, so that a hook that cannot be had costs
     // nobody a file.
-    for capture in &mut captures {
-        capture.start()?;
-    }
-    let mut rings: Vec<Box<dyn Ring>> = Vec::new();
-    for capture in &captures {
-        rings.extend(capture.readers().into_iter().map(|r| Box::new(r) as Box<dyn Ring>));
-    }
+    source.start()?;
     let course = Arc::new(Course::default());
     let job = Job {
-        rings,
+        rings: source.take_rings(),
         interfaces,
         totals,
         clock: clock.clone(),
@@ -138,16 +136,34 @@ pub fn run(flags: flags::Record) -> Result<()> {
         log: report.log(),
     };
     let writer = output.start(&plan, job)?;
-    report.started(&captures);
+    report.started(&source);
 
     let mut schedule = Schedule::new(&plan);
     while signals.received() == 0 && !course.writer_has_ended() && !schedule.is_over() {
-        look_after(&mut captures, &clock, &mut schedule, &mut report);
+        let tick = Instant::now() + TICK;
+        match &mut control {
+            Some(control) => {
+                let (source, report) = (&mut source, &mut report);
+                control.serve(tick, &mut Recorder { source, report, course: &course });
+                if control.stops() {
+                    break;
+                }
+            }
+            None => std::thread::sleep(TICK),
+        }
+        look_after(&mut source, &clock, &mut schedule, &mut report, control.as_mut());
+        if source.has_ended() {
+            report.warn("the daemon has ended");
+            break;
+        }
     }
 
-    end(&mut captures, &signals, &course);
+    end(&mut source, &signals, &course);
+    if let Some(control) = &mut control {
+        control.end();
+    }
     let written = join(writer, &signals, &course, &report);
-    let unwritten = report.finished(&captures);
+    let unwritten = report.finished(&source);
     // Whoever left the pipe wanted no more.
     let wanted = written? == Ending::Asked;
     anyhow::ensure!(
@@ -157,72 +173,41 @@ pub fn run(flags: flags::Record) -> Result<()> {
     Ok(())
 }
 
-fn open(plan: &resolve::Plan, clock: &Arc<Clock>) -> Result<Vec<Capture>> {
-    let mut captures: Vec<Capture> = Vec::new();
-    let mut first_interface = 0;
-    for (name, config) in &plan.interfaces {
-        let capture = Capture::open(name, config, first_interface, clock)?;
-        first_interface += capture.rings().len() as u32;
-        captures.push(capture);
-    }
-    Ok(captures)
-}
-
 /// One look at everything that the writer does not do: flush, clock, interfaces, report.
 fn look_after(
-    captures: &mut [Capture],
+    source: &mut Source,
     clock: &Clock,
     schedule: &mut Schedule,
     report: &mut Report,
+    control: Option<&mut Control>,
 ) {
-    std::thread::sleep(TICK);
-    report.sample(captures);
-    report.watch_output(captures);
+    report.sample(source);
+    report.watch_output(source);
     if let Some(step) = clock.check() {
         report.clock_stepped(step);
     }
-    let flushing = schedule.is_time_to_flush();
-    for capture in &mut *captures {
-        let behind = capture.rings().iter().any(|r| r.open_epoch() != clock.epoch());
-        let flushed = if behind {
-            capture.flush_all()
-        } else if flushing {
-            capture.flush()
-        } else {
-            Ok(())
-        };
-        if let Err(e) = flushed {
-            report.warn(&format!("{}: cannot flush: {e}", capture.interface().name));
-        }
+    for (name, e) in source.flush(clock, schedule.is_time_to_flush()) {
+        report.warn(&format!("{name}: cannot flush: {e}"));
     }
     if schedule.is_a_second_over() {
-        for capture in &mut *captures {
-            match capture.watch() {
-                Ok(None) => {}
-                Ok(Some(event)) => report.interface_event(capture, event),
-                Err(e) => report.warn(&format!("{}: {e}", capture.interface().name)),
-            }
+        for told in source.watch() {
+            report.interface_event(&told);
         }
-        report.second(captures);
+        report.second(source);
+        if let Some(control) = control {
+            control.second(source, report);
+        }
     }
 }
 
 /// Detaches the hooks and closes the blocks they left open. While the rings are full that
 /// waits for the writer, which gives up on an output that takes nothing.
-fn end(captures: &mut [Capture], signals: &Signals, course: &Course) {
-    for capture in &mut *captures {
-        capture.stop();
-        capture.refresh_nic();
-    }
+fn end(source: &mut Source, signals: &Signals, course: &Course) {
+    source.stop();
     course.end_producers();
     let mut hurried_since: Option<Instant> = None;
     loop {
-        let mut open = false;
-        for capture in &mut *captures {
-            // A block that cannot be closed now is tried for again.
-            let _ = capture.flush_all();
-            open |= capture.rings().iter().any(|r| r.open_block().1 > 0);
-        }
+        let closed = source.close_blocks();
         if signals.received() > 1 {
             course.hurry();
             let since = hurried_since.get_or_insert_with(Instant::now);
@@ -230,7 +215,7 @@ fn end(captures: &mut [Capture], signals: &Signals, course: &Course) {
                 break;
             }
         }
-        if !open {
+        if closed {
             break;
         }
         std::thread::sleep(Duration::from_millis(5));

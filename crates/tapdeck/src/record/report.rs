@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::fs::File;
-use std::io::{IsTerminal, Write, stderr, stdout};
+use std::io::{Write, stdout};
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -14,7 +14,10 @@ use tapdeck_capture::{Capture, Step};
 use tapdeck_packet::account::Counters;
 use tapdeck_store::{Log, MinFree, Totals};
 
-use super::resolve::{Plan, Target};
+use super::resolve::{From, Plan, Target};
+use super::source::{Source, Taken, Told};
+use crate::control::Answer;
+use crate::progress::Line;
 use crate::units::{show_bytes, show_count, show_rate};
 
 /// An index that is so far behind does not keep up; less is in flight.
@@ -25,8 +28,9 @@ const WORTH_TELLING: u64 = 64 << 20;
 struct Json<'a> {
     #[serde(flatten)]
     sum: Counters,
-    interfaces: BTreeMap<&'a str, Interface>,
+    interfaces: BTreeMap<&'a str, Interface<'a>>,
     hook: String,
+    paused: bool,
     bytes_written: u64,
     segments: u64,
     segments_deleted: u64,
@@ -52,33 +56,15 @@ struct Json<'a> {
 }
 
 #[derive(Serialize)]
-struct Interface {
+struct Interface<'a> {
     #[serde(flatten)]
     counters: Counters,
     hook: &'static str,
-}
-
-/// Where the terminal's live line stands, shared with whoever logs.
-struct Line {
-    terminal: bool,
-    shown: bool,
-}
-
-impl Line {
-    fn say(&mut self, text: &str) {
-        let clear = if self.shown { "\r\x1b[K" } else { "" };
-        self.shown = false;
-        // Where nobody can be told, recording goes on all the same.
-        let _ = writeln!(stderr(), "{clear}tapdeck: {text}");
-    }
-
-    fn show(&mut self, text: &str) {
-        if self.terminal {
-            self.shown = true;
-            let mut out = stderr();
-            let _ = write!(out, "\r\x1b[K{text}").and_then(|()| out.flush());
-        }
-    }
+    paused: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    snaplen: Option<u32>,
+    filter: Option<&'a str>,
+    rules: u32,
 }
 
 /// Tells the user about a recording.
@@ -106,7 +92,7 @@ impl Report {
                 Some(Box::new(file))
             }
         };
-        let line = Line { terminal: stderr().is_terminal(), shown: false };
+        let line = Line::new();
         Ok(Self {
             plan: plan.clone(),
             totals,
@@ -130,9 +116,15 @@ impl Report {
         self.line.lock().unwrap_or_else(PoisonError::into_inner).say(text);
     }
 
-    pub fn started(&mut self, captures: &[Capture]) {
+    pub fn started(&mut self, source: &Source) {
         self.began = Instant::now();
-        for (capture, reason) in captures.iter().zip(&self.plan.reasons) {
+        if let From::Group { name, .. } = &self.plan.from {
+            self.warn(&format!(
+                "recording group {name} as a member of it, {} of memory",
+                show_bytes(source.memory_bytes())
+            ));
+        }
+        for (capture, reason) in source.captures().iter().zip(self.plan.from.reasons()) {
             let g = capture.rings()[0].geometry();
             let reason = reason.map(|r| format!(" (auto: {r})")).unwrap_or_default();
             self.warn(&format!(
@@ -151,8 +143,8 @@ impl Report {
     }
 
     /// Looks how full the rings are.
-    pub fn sample(&mut self, captures: &[Capture]) {
-        for ring in captures.iter().flat_map(Capture::rings) {
+    pub fn sample(&mut self, source: &Source) {
+        for ring in source.captures().iter().flat_map(Capture::rings) {
             let full = u64::from(ring.geometry().ring_bytes());
             let used = if ring.losses().ring > 0 { full } else { ring.fill_bytes().min(full) };
             self.ring_used_max = self.ring_used_max.max(used);
@@ -168,16 +160,18 @@ impl Report {
     }
 
     /// Tells when the output stalls and when it goes on.
-    pub fn watch_output(&mut self, captures: &[Capture]) {
+    pub fn watch_output(&mut self, source: &Source) {
         let errno = self.totals.stalled_errno.load(Relaxed);
-        let lost = || captures.iter().map(|c| c.losses().total()).sum::<u64>();
+        let lost =
+            || source.account(&self.totals).iter().map(|t| t.counters.dropped()).sum::<u64>();
         match (errno, self.stalled) {
             (0, Some((since, before))) => {
+                let meanwhile = lost().saturating_sub(before);
                 self.stalled = None;
                 self.warn(&format!(
                     "writing goes on after {:.1} s; {} packets were dropped meanwhile",
                     since.elapsed().as_secs_f64(),
-                    show_count(lost() - before)
+                    show_count(meanwhile)
                 ));
             }
             (0, None) | (_, Some(_)) => {}
@@ -205,71 +199,47 @@ impl Report {
         ));
     }
 
-    pub fn interface_event(&self, capture: &Capture, event: tapdeck_capture::Event) {
+    pub fn interface_event(&self, told: &Told) {
         use tapdeck_capture::Event::{Back, Gone, LinkDown, LinkUp};
-        let what = match event {
-            Gone => "is gone; waiting for it to come back",
-            Back => "is back; recording goes on",
-            LinkDown => "has no link",
-            LinkUp => "has a link again",
+        let what = match &told.event {
+            Ok(Gone) => "is gone; waiting for it to come back",
+            Ok(Back) => "is back; recording goes on",
+            Ok(LinkDown) => "has no link",
+            Ok(LinkUp) => "has a link again",
+            Err(e) => return self.warn(&format!("{}: {e}", told.name)),
         };
-        self.warn(&format!("{} {what}", capture.interface().name));
+        self.warn(&format!("{} {what}", told.name));
     }
 
-    fn counters(&self, captures: &[Capture]) -> Vec<Counters> {
-        let mut id = 0;
-        captures
-            .iter()
-            .map(|capture| {
-                let losses = capture.losses();
-                let nic = capture.nic();
-                let mut c = Counters {
-                    dropped_ring: losses.ring,
-                    dropped_contended: losses.contended,
-                    dropped_unreadable: losses.unreadable,
-                    nic_received: nic.rx_packets + nic.rx_missed,
-                    nic_dropped: nic.rx_missed,
-                    nic_sent: nic.tx_packets,
-                    ..Counters::default()
-                };
-                for _ in capture.rings() {
-                    let t = &self.totals.interfaces[id];
-                    c.captured += t.packets.load(Relaxed);
-                    c.bytes_captured += t.frame_bytes.load(Relaxed);
-                    c.dropped_unwritten += t.unwritten.load(Relaxed);
-                    id += 1;
-                }
-                c.dropped_other = c.dropped_contended + c.dropped_unreadable + c.dropped_unwritten;
-                c.seen = c.captured + c.filtered + c.dropped();
-                c
-            })
-            .collect()
+    /// Where packets are recorded now, without the rest of the plan.
+    pub fn target(&self) -> &Target {
+        &self.plan.target
     }
 
-    fn write_json(
-        &mut self,
-        captures: &[Capture],
-        each: &[Counters],
-        sum: Counters,
-        is_final: bool,
-    ) {
-        let Some(out) = &mut self.json else { return };
+    /// What has been counted up to now, for who asks.
+    pub fn stats(&self, source: &Source) -> Answer {
+        let each = source.account(&self.totals);
+        Answer::ok(self.json(source, &each, false))
+    }
+
+    fn json<'a>(&self, source: &Source, each: &'a [Taken], is_final: bool) -> Json<'a> {
         let usage = used();
         let t = &self.totals;
-        let interfaces = captures
-            .iter()
-            .zip(each)
-            .map(|(capture, counters)| {
-                let hook = capture.config().hook.name();
-                (capture.interface().name.as_str(), Interface { counters: *counters, hook })
-            })
-            .collect();
-        let mut hooks: Vec<_> = captures.iter().map(|c| c.config().hook.name()).collect();
+        let interface = |taken: &'a Taken| Interface {
+            counters: taken.counters,
+            hook: taken.hook,
+            paused: taken.settings.paused,
+            snaplen: taken.settings.snaplen,
+            filter: taken.settings.filter.as_deref(),
+            rules: taken.settings.rules,
+        };
+        let mut hooks: Vec<_> = each.iter().map(|taken| taken.hook).collect();
         hooks.dedup();
-        let json = Json {
-            sum,
-            interfaces,
+        Json {
+            sum: total(each),
+            interfaces: each.iter().map(|taken| (taken.name.as_str(), interface(taken))).collect(),
             hook: hooks.join(","),
+            paused: each.iter().any(|taken| taken.settings.paused),
             bytes_written: t.bytes_written.load(Relaxed),
             segments: t.segments.load(Relaxed),
             segments_deleted: t.segments_deleted.load(Relaxed),
@@ -280,7 +250,7 @@ impl Report {
             index_read_bytes: t.index_read_bytes.load(Relaxed),
             clock_steps: self.clock_steps,
             rotation_us_max: t.rotation_ns_max.load(Relaxed) / 1000,
-            ring_bytes: captures.iter().map(Capture::memory_bytes).sum(),
+            ring_bytes: source.memory_bytes(),
             ring_used_max: self.ring_used_max,
             elapsed_s: self.began.elapsed().as_secs(),
             elapsed_us: self.began.elapsed().as_micros() as u64,
@@ -291,7 +261,15 @@ impl Report {
             context_switches: usage.switches,
             max_rss_bytes: usage.max_rss_bytes,
             is_final,
-        };
+        }
+    }
+
+    fn write_json(&mut self, source: &Source, each: &[Taken], is_final: bool) {
+        if self.json.is_none() {
+            return;
+        }
+        let json = self.json(source, each, is_final);
+        let Some(out) = &mut self.json else { return };
         let written = serde_json::to_writer(&mut *out, &json)
             .map_err(std::io::Error::from)
             .and_then(|()| out.write_all(b"\n"))
@@ -306,18 +284,20 @@ impl Report {
     }
 
     /// Once a second.
-    pub fn second(&mut self, captures: &[Capture]) {
-        let each = self.counters(captures);
+    pub fn second(&mut self, source: &Source) {
+        let each = source.account(&self.totals);
         let sum = total(&each);
         let written = self.totals.bytes_written.load(Relaxed);
-        self.write_json(captures, &each, sum, false);
+        self.write_json(source, &each, false);
         let (before, written_before) = self.last;
         let packets = sum.captured + sum.dropped() - before.captured - before.dropped();
         let bits = (sum.bytes_captured - before.bytes_captured) * 8;
         let disk = written - written_before;
         self.last = (sum, written);
-        let rings = captures.iter().flat_map(Capture::rings);
+        let rings = source.captures().iter().flat_map(Capture::rings);
         let fill = rings.map(|r| r.fill_bytes() * 100 / u64::from(r.geometry().ring_bytes())).max();
+        let ring = fill.map(|percent| format!(", ring {percent} %")).unwrap_or_default();
+        let paused = if each.iter().any(|taken| taken.settings.paused) { ", PAUSED" } else { "" };
         let behind = match self.totals.index_behind_bytes.load(Relaxed) {
             bytes if bytes < WORTH_TELLING => String::new(),
             bytes => format!(", index {} behind", show_bytes(bytes)),
@@ -327,12 +307,11 @@ impl Report {
             e => format!(", CANNOT WRITE: {}", std::io::Error::from_raw_os_error(e as i32)),
         };
         let text = format!(
-            "{}pkt/s {}bit/s, {} captured, {} dropped, ring {} %, disk {}/s{}{behind}{stalled}",
+            "{}pkt/s {}bit/s, {} captured, {} dropped{ring}, disk {}/s{}{behind}{stalled}{paused}",
             show_rate(packets as f64),
             show_rate(bits as f64),
             show_count(sum.captured),
             show_count(sum.dropped()),
-            fill.unwrap_or(0),
             show_bytes(disk),
             self.time_left(disk),
         );
@@ -365,18 +344,18 @@ impl Report {
     }
 
     /// The last words. Gives back how many packets could not be written.
-    pub fn finished(&mut self, captures: &[Capture]) -> u64 {
-        self.sample(captures);
-        let each = self.counters(captures);
+    pub fn finished(&mut self, source: &Source) -> u64 {
+        self.sample(source);
+        let each = source.account(&self.totals);
         let sum = total(&each);
-        self.write_json(captures, &each, sum, true);
-        for (capture, c) in captures.iter().zip(&each) {
-            let outbound = capture.config().hook.sees_outbound();
-            self.warn(&format!("{}: {}", capture.interface().name, accounting(c, outbound)));
+        self.write_json(source, &each, true);
+        let devices = matches!(source, Source::Interfaces(_));
+        for Taken { name, counters, outbound, .. } in &each {
+            self.warn(&format!("{name}: {}", accounting(counters, devices, *outbound)));
         }
         if each.len() > 1 {
-            let outbound = captures.iter().any(|c| c.config().hook.sees_outbound());
-            self.warn(&format!("all: {}", accounting(&sum, outbound)));
+            let outbound = each.iter().any(|taken| taken.outbound);
+            self.warn(&format!("all: {}", accounting(&sum, devices, outbound)));
         }
         let t = &self.totals;
         let deleted = t.segments_deleted.load(Relaxed);
@@ -410,16 +389,16 @@ impl Report {
     }
 }
 
-fn total(each: &[Counters]) -> Counters {
+fn total(each: &[Taken]) -> Counters {
     let mut sum = Counters::default();
-    for c in each {
-        sum.add(c);
+    for taken in each {
+        sum.add(&taken.counters);
     }
     sum
 }
 
 /// The accounting line; what the device sent is a part of it where the hook sees that.
-fn accounting(c: &Counters, outbound: bool) -> String {
+fn accounting(c: &Counters, devices: bool, outbound: bool) -> String {
     let mut text = format!(
         "{} seen = {} captured + {} filtered + {} dropped",
         show_count(c.seen),
@@ -437,6 +416,10 @@ fn accounting(c: &Counters, outbound: bool) -> String {
             // Writing into a string does not fail.
             let _ = write!(text, " ({} {cause})", show_count(n));
         }
+    }
+    // A member knows nothing of devices.
+    if !devices {
+        return text;
     }
     let sent = if outbound { format!(", sent {}", show_count(c.nic_sent)) } else { String::new() };
     let (received, dropped) = (show_count(c.nic_received), show_count(c.nic_dropped));

@@ -7,9 +7,12 @@ use anyhow::{Context, Result};
 use rustix::thread::{CpuSet, sched_getaffinity};
 use tapdeck_capture::interface::Interface;
 use tapdeck_capture::{Config, Deliver, Hook};
+use tapdeck_client::Options as Attach;
+use tapdeck_packet::rules::image::{Engine, Options};
 use tapdeck_store::Retention;
 
-use crate::flags::{self, DeliverChoice, DirectChoice, HookChoice, Usage};
+use crate::control::{Loaded, load, recorder_path};
+use crate::flags::{self, DeliverChoice, DirectChoice, EngineChoice, HookChoice, Usage};
 use crate::units::show_bytes;
 
 const DEFAULT_SEGMENT: u64 = 1 << 30;
@@ -30,6 +33,47 @@ pub enum Target {
     Nothing,
 }
 
+/// Where packets come from.
+#[derive(Clone, Debug)]
+pub enum From {
+    Interfaces {
+        interfaces: Vec<(String, Config)>,
+        /// Why each interface got its hook, where the user left it open.
+        reasons: Vec<Option<&'static str>>,
+        /// The rules that all of them begin with.
+        rules: Option<Loaded>,
+    },
+    Group {
+        name: String,
+        options: Attach,
+    },
+}
+
+impl From {
+    pub fn rules(&self) -> Option<&Loaded> {
+        match self {
+            Self::Interfaces { rules, .. } => rules.as_ref(),
+            Self::Group { .. } => None,
+        }
+    }
+
+    pub fn reasons(&self) -> &[Option<&'static str>] {
+        match self {
+            Self::Interfaces { reasons, .. } => reasons,
+            Self::Group { .. } => &[],
+        }
+    }
+}
+
+/// Where a recorder listens for who wants to control it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Socket {
+    /// In its store. If that cannot be, it records all the same.
+    InStore(PathBuf),
+    At(PathBuf),
+    Nowhere,
+}
+
 /// How a store is indexed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Index {
@@ -40,10 +84,12 @@ pub struct Index {
 /// A recording as it will be.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    pub interfaces: Vec<(String, Config)>,
-    /// Why each interface got its hook, where the user left it open.
-    pub reasons: Vec<Option<&'static str>>,
+    pub from: From,
     pub target: Target,
+    /// How rules become what the kernel takes.
+    pub rules_options: Options,
+    /// The control socket.
+    pub socket: Socket,
     pub flush: Duration,
     pub direct: DirectChoice,
     pub count: Option<u64>,
@@ -63,30 +109,31 @@ impl Plan {
                 "-w - and --stats-json - both want standard output: name a file for one of them",
             );
         }
-        let mut interfaces: Vec<(String, Config)> = Vec::new();
-        let mut reasons = Vec::new();
-        for name in &f.interfaces {
-            if interfaces.iter().any(|(n, _)| n == name) {
-                return usage(format!("{name} is named twice"));
+        let engine = match f.rules_engine {
+            EngineChoice::Candidates => Engine::Candidates,
+            EngineChoice::Walk => Engine::Walk,
+        };
+        let rules_options = Options { engine, ..Options::default() };
+        let from = match &f.group {
+            Some(name) => {
+                let mut options = Attach { weight: f.weight, ..Attach::default() };
+                if let Some(socket) = &f.socket {
+                    options.socket.clone_from(socket);
+                }
+                From::Group { name: name.clone(), options }
             }
-            let (hook, reason) = choose_hook(f.hook, name, f.filter.is_some())?;
-            let deliver = choose_deliver(f.deliver, hook, name)?;
-            let config = Config {
-                hook,
-                deliver,
-                snaplen: f.snaplen,
-                ring_bytes: f.ring_bytes,
-                block_bytes: f.block_bytes,
-                promiscuous: !f.no_promiscuous,
-                filter: f.filter.clone(),
-            };
-            interfaces.push((name.clone(), config));
-            reasons.push(reason);
-        }
+            None => from_interfaces(&f, &rules_options)?,
+        };
+        let socket = match (&f.group, f.socket, &target) {
+            (None, Some(path), _) => Socket::At(path),
+            (_, _, Target::Store { dir, .. }) => Socket::InStore(recorder_path(dir)),
+            _ => Socket::Nowhere,
+        };
         Ok(Self {
-            interfaces,
-            reasons,
+            from,
             target,
+            rules_options,
+            socket,
             flush: f.flush,
             direct: f.direct,
             count: f.count,
@@ -94,6 +141,32 @@ impl Plan {
             stats_json: f.stats_json,
         })
     }
+}
+
+fn from_interfaces(f: &flags::Record, rules_options: &Options) -> Result<From> {
+    let rules = f.rules.as_deref().map(|path| load(path, rules_options)).transpose()?;
+    let mut interfaces: Vec<(String, Config)> = Vec::new();
+    let mut reasons = Vec::new();
+    for name in &f.interfaces {
+        if interfaces.iter().any(|(n, _)| n == name) {
+            return usage(format!("{name} is named twice"));
+        }
+        let (hook, reason) = choose_hook(f.hook, name)?;
+        let deliver = choose_deliver(f.deliver, hook, name)?;
+        let config = Config {
+            hook,
+            deliver,
+            snaplen: f.snaplen,
+            ring_bytes: f.ring_bytes,
+            block_bytes: f.block_bytes,
+            promiscuous: !f.no_promiscuous,
+            filter: f.filter.clone(),
+            rules: rules.as_ref().map(|(_, compiled)| compiled.clone()),
+        };
+        interfaces.push((name.clone(), config));
+        reasons.push(reason);
+    }
+    Ok(From::Interfaces { interfaces, reasons, rules })
 }
 
 fn target(f: &flags::Record) -> Result<Target> {
@@ -179,21 +252,11 @@ fn segment_bytes(f: &flags::Record) -> Result<u64> {
     }
 }
 
-fn choose_hook(
-    choice: HookChoice,
-    name: &str,
-    filter: bool,
-) -> Result<(Hook, Option<&'static str>)> {
-    let Some(hook) = choice.0 else { return auto(name, filter) };
-    Ok((hook, None))
-}
-
-fn auto(name: &str, filter: bool) -> Result<(Hook, Option<&'static str>)> {
-    let interface = Interface::find(name)?;
-    let (hook, reason) = tapdeck_capture::probe::auto(&interface)?;
-    if filter {
-        return Ok((Hook::Tpacket, Some("it takes filters")));
+fn choose_hook(choice: HookChoice, name: &str) -> Result<(Hook, Option<&'static str>)> {
+    if let Some(hook) = choice.0 {
+        return Ok((hook, None));
     }
+    let (hook, reason) = tapdeck_capture::probe::auto(&Interface::find(name)?)?;
     Ok((hook, Some(reason)))
 }
 

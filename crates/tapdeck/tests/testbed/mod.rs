@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
+pub mod daemon;
 pub mod recorder;
 
 static NEXT: AtomicU32 = AtomicU32::new(0);

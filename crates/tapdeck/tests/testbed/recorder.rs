@@ -28,11 +28,23 @@ impl Recorder {
         Self::start_on(net, "vb", dir, flags)
     }
 
+    /// With a filter, in words.
+    pub fn start_filtered(net: &Net, dir: &Path, flags: &str, filter: &str) -> Self {
+        let mut words: Vec<&str> = flags.split_whitespace().collect();
+        words.extend(["--filter", filter]);
+        Self::start_with(net, "vb", dir, &words)
+    }
+
     pub fn start_on(net: &Net, interfaces: &str, dir: &Path, flags: &str) -> Self {
+        let words: Vec<&str> = flags.split_whitespace().collect();
+        Self::start_with(net, interfaces, dir, &words)
+    }
+
+    fn start_with(net: &Net, interfaces: &str, dir: &Path, flags: &[&str]) -> Self {
         let stats = dir.join("stats.json");
         let mut command = net.command(&net.b, env!("CARGO_BIN_EXE_tapdeck"));
         command.args(["record", "-i", interfaces, "--stats-json"]).arg(&stats);
-        command.args(flags.split_whitespace()).stdout(Stdio::null()).stderr(Stdio::piped());
+        command.args(flags).stdout(Stdio::null()).stderr(Stdio::piped());
         let mut child = command.spawn().expect("the program was built");
         let err = child.stderr.take().expect("piped above");
         let (send, lines) = channel();

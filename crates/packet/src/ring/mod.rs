@@ -10,6 +10,16 @@
 //! only afterwards. So that a slow reader does not take the ring from them, a hold lapses when
 //! nobody has begun to read and a quarter of the ring was released behind it. [`Holds`] is this
 //! reckoning, for all who implement the trait.
+//!
+//! [`RingReader`] implements the trait over any memory that is laid out as `capture`'s `bpf/ring.h` says, so that the recorder
+//! and the programs that attach to it read rings by the same lines.
+
+mod reader;
+
+pub use reader::{
+    BlockBytes, FRAME_SHIFT, PACKET_SHIFT, ReadMemory, Readable, Reader, RingReader, end_hold,
+    layout,
+};
 
 use std::collections::VecDeque;
 
@@ -35,8 +45,13 @@ pub struct Block<'a> {
 
 /// The reader's end of a ring.
 pub trait Ring: Send {
-    /// The pcapng interface id that all packets of this ring carry.
+    /// The pcapng interface id that all packets of this ring carry, and by which its losses are counted.
     fn interface(&self) -> u32;
+
+    /// Whether packets may carry other ids than [`Ring::interface`], as in the ring of a group of interfaces.
+    fn is_mixed(&self) -> bool {
+        false
+    }
 
     /// The complete block that is `ahead` blocks after the oldest one not yet
     /// released, or `None` where that block is still being filled.
@@ -62,8 +77,12 @@ pub trait Ring: Send {
     /// and not yet released may have an earlier one.
     fn epoch(&self) -> u8;
 
-    /// Whether every block that was closed has been released.
+    /// Whether every block that was closed has been released, and after [`Ring::end`] the open one too.
     fn caught_up(&self) -> bool;
+
+    /// The producers have ended. From now on the open block, which nobody may be there to close, is handed out behind the
+    /// others as a complete one, as far as it was filled.
+    fn end(&mut self) {}
 }
 
 /// A block that somebody wants to read after it was released, on whichever thread. Dropping it is the end of that.

@@ -1,0 +1,183 @@
+/* SPDX-License-Identifier: GPL-2.0 OR MIT */
+/*
+ * Filters: pcap-filter(7) expressions, compiled by libpcap to classic BPF and translated to eBPF
+ * by the loader (src/filter/), which puts them in place of the functions td_filter_* here.
+ *
+ * A filter sees the frame as a packet socket would: a VLAN tag that was taken off it stands beside it. What
+ * it reads where the frame lies before it, it reads itself; anything else it asks td_load_* for.
+ *
+ * The including file defines `params` before it includes this.
+ */
+#ifndef TAPDECK_FILTER_H
+#define TAPDECK_FILTER_H
+
+#include "packet.h"
+
+/* The functions that stand in for filters are known by these numbers (src/filter/splice.rs). */
+#define TD_FILTER_MARK 0x7adf1170
+
+/* What a filter is told of a packet beside its frame: its length, its direction
+ * (epb_flags), and how long the link layer header before the data is (netfilter). */
+#define TD_ABOUT_FLAGS_SHIFT 32
+#define TD_ABOUT_LINK_SHIFT 40
+
+static __always_inline __u64 td_filter_about(const struct packet *p)
+{
+	return (__u64)(p->len + p->link_len) | (__u64)(p->flags & 3) << TD_ABOUT_FLAGS_SHIFT |
+	       (__u64)(p->link_len & 63) << TD_ABOUT_LINK_SHIFT;
+}
+
+/* Loads from here on tell what the kernel knows of a packet (SKF_AD_* in linux/filter.h). */
+#define TD_AD_PROTOCOL 0
+#define TD_AD_PKTTYPE 4
+#define TD_AD_IFINDEX 8
+#define TD_AD_MARK 20
+#define TD_AD_QUEUE 24
+#define TD_AD_HATYPE 28
+#define TD_AD_RXHASH 32
+#define TD_AD_CPU 36
+#define TD_AD_RANDOM 56
+
+#define TD_PACKET_HOST 0
+#define TD_PACKET_BROADCAST 1
+#define TD_PACKET_MULTICAST 2
+#define TD_PACKET_OUTGOING 4
+#define TD_ARPHRD_ETHER 1
+#define TD_ARPHRD_NONE 0xfffe
+#define TD_OUTBOUND 2
+
+static __always_inline long td_copy(enum hook hook, void *ctx, __u64 about, __u32 from, void *to,
+				    __u32 len)
+{
+	struct packet p = { .ctx = ctx };
+
+	if (hook != HOOK_NETFILTER)
+		return copy(hook, &p, from, to, len);
+
+	struct sk_buff *skb = ((struct bpf_nf_ctx *)ctx)->skb;
+	__u32 link_len = about >> TD_ABOUT_LINK_SHIFT & 63;
+
+	/* The link layer header lies before the data, in the linear part with it. */
+	if (from + len <= link_len + skb->len - skb->data_len)
+		return bpf_probe_read_kernel(to, len, skb->data - link_len + from);
+	if (from < link_len)
+		return -1;
+	return copy(hook, &p, from - link_len, to, len);
+}
+
+/* 1 to 4 bytes at an offset of the frame as a number, or -1. */
+static __always_inline __s64 td_read(enum hook hook, void *ctx, __u64 about, __u64 offset, __u32 size)
+{
+	__u32 word = 0;
+
+	if (offset > 0xffffff)
+		return -1;
+	/* The barrier keeps the compiler from folding the proof away. */
+	size -= 1;
+	asm volatile("" : "+r"(size));
+	size = (size & 3) + 1;
+	if (td_copy(hook, ctx, about, offset, &word, size))
+		return -1;
+	return __builtin_bswap32(word) >> (32 - 8 * size);
+}
+
+/*
+ * What a filter cannot see: size bytes at an offset of the frame or, where size is 0, what stands
+ * beside it by that number. Less than 0 where there is no such thing. The frame is read in one
+ * place, so that the compiler shares nothing between several that the verifier does not understand.
+ */
+static __always_inline __s64 td_load(enum hook hook, void *ctx, __u64 offset, __u32 size, __u64 about)
+{
+	struct xdp_md *xdp = ctx;
+	struct __sk_buff *skb = ctx;
+	__u32 beside = size ? ~0u : offset;
+
+	switch (beside) {
+	case TD_AD_PROTOCOL:
+		offset = params.link_header ? 12 : 0;
+		size = params.link_header ? 2 : 1;
+		break;
+	case TD_AD_PKTTYPE:
+		if ((about >> TD_ABOUT_FLAGS_SHIFT & 3) == TD_OUTBOUND)
+			return TD_PACKET_OUTGOING;
+		if (hook == HOOK_SKB)
+			return skb->pkt_type;
+		if (!params.link_header)
+			return TD_PACKET_HOST;
+		offset = 0;
+		size = 4;
+		break;
+	case TD_AD_IFINDEX:
+		if (hook == HOOK_XDP)
+			return xdp->ingress_ifindex;
+		return hook == HOOK_SKB ? skb->ifindex : params.ifindex;
+	case TD_AD_MARK:
+		return hook == HOOK_SKB ? skb->mark : 0;
+	case TD_AD_QUEUE:
+		if (hook == HOOK_XDP)
+			return xdp->rx_queue_index;
+		return hook == HOOK_SKB ? skb->queue_mapping : 0;
+	case TD_AD_HATYPE:
+		return params.link_header ? TD_ARPHRD_ETHER : TD_ARPHRD_NONE;
+	case TD_AD_RXHASH:
+		return hook == HOOK_SKB ? skb->hash : 0;
+	case TD_AD_CPU:
+		return bpf_get_smp_processor_id();
+	case TD_AD_RANDOM:
+		return bpf_get_prandom_u32();
+	}
+
+	__s64 value = td_read(hook, ctx, about, offset, size);
+
+	if (value < 0)
+		return value;
+	if (beside == TD_AD_PROTOCOL) {
+		if (!params.link_header)
+			return value >> 4 == 6 ? 0x86dd : 0x0800;
+		/* IEEE 802.3 has a length there: ETH_P_802_2. */
+		return value < 0x600 ? 4 : value;
+	}
+	if (beside == TD_AD_PKTTYPE) {
+		if (value == 0xffffffff)
+			return TD_PACKET_BROADCAST;
+		return value >> 24 & 1 ? TD_PACKET_MULTICAST : TD_PACKET_HOST;
+	}
+	return value;
+}
+
+#define TD_LOADER(name, hook, context)                                                             \
+	__noinline __s64 td_load_##name(struct context *ctx, __u64 offset, __u32 size, __u64 about) \
+	{                                                                                          \
+		return td_load(hook, ctx, offset, size, about);                                    \
+	}
+
+/* The loader takes this out and puts filters in, which use all the arguments and call td_load_*. */
+#define TD_FILTER(name, hook, context)                                                             \
+	TD_LOADER(name, hook, context)                                                             \
+	__noinline int td_filter_##name(struct context *ctx, __u32 n, __u32 tag, __u64 about)      \
+	{                                                                                          \
+		int mark;                                                                          \
+                                                                                                   \
+		asm volatile("%0 = %1"                                                             \
+			     : "=r"(mark)                                                          \
+			     : "i"(TD_FILTER_MARK + hook), "r"(ctx), "r"(n), "r"(tag), "r"(about)); \
+		return td_load_##name(ctx, mark, 1, about) >= 0;                                   \
+	}
+
+TD_FILTER(xdp, HOOK_XDP, xdp_md)
+TD_FILTER(skb, HOOK_SKB, __sk_buff)
+TD_FILTER(netfilter, HOOK_NETFILTER, bpf_nf_ctx)
+
+/* Does filter number n take the packet? */
+static __always_inline bool td_filter_accepts(enum hook hook, struct packet *p, __u32 n)
+{
+	__u64 about = td_filter_about(p);
+
+	if (hook == HOOK_XDP)
+		return td_filter_xdp(p->ctx, n, p->tag, about);
+	if (hook == HOOK_SKB)
+		return td_filter_skb(p->ctx, n, p->tag, about);
+	return td_filter_netfilter(p->ctx, n, p->tag, about);
+}
+
+#endif

@@ -1,0 +1,526 @@
+/* SPDX-License-Identifier: GPL-2.0 OR MIT */
+/*
+ * Who speaks to whom in a packet?
+ *
+ * td_outer() finds the addresses, protocol and ports of the outermost IP packet: what rules judge. It leaves behind where
+ * it stopped, and td_innermost() goes on from there through tunnels to the innermost IP packet: what steering goes by.
+ *
+ * What most packets are (Ethernet, at most two tags, IP without options, not a fragment) td_outer() reads inline and in
+ * place, and what most tunnels hold one function reads in the same way. All else is walked by functions that the
+ * verifier looks at once each, for they are global: no path through one multiplies the paths through the next. Their
+ * state is the tuple itself.
+ *
+ * Limits, so that every walk ends: TD_TAGS VLAN tags, TD_EXTENSIONS extension headers, TD_LABELS labels, TD_TUNNELS
+ * tunnels (a label stack and PPPoE are tunnels). Behind more tags or labels no IP packet is found; of more extension
+ * headers the protocol is the one where the walk ended; behind more tunnels the packet found last counts. Lengths that
+ * headers state are not tested against the frame's, so padding can be taken for ports, as libpcap's filters do.
+ */
+#ifndef TAPDECK_HEADERS_H
+#define TAPDECK_HEADERS_H
+
+#include "tuple.h"
+#include "fragments.h"
+#include "tunnels.h"
+
+static __always_inline void td_set_ipv4(struct td_tuple *t, const void *header)
+{
+	t->family = 4;
+	t->protocol = td_byte(header + 9);
+	t->source_port = 0;
+	t->destination_port = 0;
+	t->fragment_id = 0;
+	t->source[0] = *(const __u32 *)(header + 12);
+	t->source[1] = t->source[2] = t->source[3] = 0;
+	t->destination[0] = *(const __u32 *)(header + 16);
+	t->destination[1] = t->destination[2] = t->destination[3] = 0;
+}
+
+static __always_inline void td_set_ipv6(struct td_tuple *t, const void *header)
+{
+	t->family = 6;
+	t->protocol = td_byte(header + 6);
+	t->source_port = 0;
+	t->destination_port = 0;
+	t->fragment_id = 0;
+	for (int i = 0; i < 4; i++) {
+		t->source[i] = *(const __u32 *)(header + 8 + 4 * i);
+		t->destination[i] = *(const __u32 *)(header + 24 + 4 * i);
+	}
+}
+
+/*
+ * The walk. A step reads what `next` says stands at `offset`, and puts there what it found, or TD_NOTHING. Only an IP
+ * header that is whole changes the rest of the tuple.
+ */
+
+/* Any IP packet behind `tags` tags has enough bytes for a view of all the types. */
+static __always_inline int td_read_link(enum hook hook, void *ctx, struct td_tuple *t, __u32 tags)
+{
+	__u8 buffer[24] __attribute__((aligned(8)));
+	const void *types;
+
+	if (!t)
+		return 0;
+
+	__u32 at = t->offset;
+
+	t->next = TD_NOTHING;
+	types = td_view(hook, ctx, at + 12, 20, buffer);
+	if (!types)
+		return 0;
+	TD_UNROLL
+	for (__u32 i = 0; i <= TD_TAGS; i++) {
+		__u16 type = td_half(types + 4 * i);
+
+		if (!td_is_tag(type)) {
+			t->next = td_of_ethertype(type);
+			if (t->next == TD_ETHERNET)
+				t->next = TD_NOTHING;
+			t->offset = at + 14 + 4 * i;
+			return 0;
+		}
+		if (i >= tags)
+			return 0;
+	}
+	return 0;
+}
+
+static __always_inline int td_read_ipv4(enum hook hook, void *ctx, struct td_tuple *t)
+{
+	__u8 buffer[24] __attribute__((aligned(8)));
+	const void *header, *four;
+
+	if (!t)
+		return 0;
+
+	__u32 at = t->offset;
+
+	t->next = TD_NOTHING;
+	header = td_view(hook, ctx, at, 24, buffer);
+	four = header ? header + 20 : NULL;
+	if (!header) {
+		header = td_view(hook, ctx, at, 20, buffer);
+		if (!header)
+			return 0;
+	}
+
+	__u8 first = td_byte(header);
+	__u32 length = (first & 15) * 4;
+
+	if (first >> 4 != 4 || length < 20)
+		return 0;
+
+	__u16 fragment = td_half(header + 6);
+
+	t->flags &= TD_QUOTED;
+	td_set_ipv4(t, header);
+	if (fragment & 0x3fff) {
+		t->fragment_id = *(const __u16 *)(header + 4);
+		t->flags |= fragment & 0x1fff ? TD_LATER_FRAGMENT : TD_FIRST_FRAGMENT;
+	}
+	if (fragment & 0x1fff) {
+		td_recall(t);
+		return 0;
+	}
+	if (length != 20)
+		four = td_view(hook, ctx, at + length, 4, buffer);
+	td_transport(t, t->protocol, four, at + length);
+	if (fragment & 0x2000)
+		td_remember(t);
+	return 0;
+}
+
+#define TD_HOP_BY_HOP 0
+#define TD_ROUTING 43
+#define TD_FRAGMENT 44
+#define TD_AUTHENTICATION 51
+#define TD_DESTINATION_OPTIONS 60
+
+static __always_inline bool td_is_extension(__u8 protocol)
+{
+	return protocol == TD_HOP_BY_HOP || protocol == TD_ROUTING || protocol == TD_FRAGMENT ||
+	       protocol == TD_AUTHENTICATION || protocol == TD_DESTINATION_OPTIONS;
+}
+
+/* Passes the extension header of type `protocol` at `offset`. Not 0: there is no more to pass. */
+static __always_inline int td_read_extension(enum hook hook, void *ctx, struct td_tuple *t)
+{
+	__u8 buffer[8] __attribute__((aligned(8)));
+	const void *header;
+
+	if (!t)
+		return 1;
+
+	__u8 kind = t->protocol;
+	__u32 at = t->offset;
+
+	if (kind == TD_FRAGMENT) {
+		header = td_view(hook, ctx, at, 8, buffer);
+		if (!header)
+			return 1;
+
+		__u16 fragment = td_half(header + 2);
+
+		t->protocol = td_byte(header);
+		/* A packet that is its only fragment is none (RFC 6946). */
+		if (fragment & 0xfff9) {
+			t->fragment_id = *(const __u32 *)(header + 4);
+			t->flags |= fragment & 0xfff8 ? TD_LATER_FRAGMENT : TD_FIRST_FRAGMENT;
+		}
+		t->offset = at + 8;
+		return fragment & 0xfff8 ? 1 : 0;
+	}
+	header = td_view(hook, ctx, at, 4, buffer);
+	if (!header)
+		return 1;
+
+	__u32 units = td_byte(header + 1);
+
+	t->protocol = td_byte(header);
+	t->offset = at + 8 + (kind == TD_AUTHENTICATION ? 4 : 8) * units;
+	return 0;
+}
+
+/* Needs td_extension(), which the including file has for its hooks. */
+#define TD_READ_IPV6(hook, ctx, t, td_extension)                                                                   \
+	({                                                                                                         \
+		if (td_begin_ipv6(hook, ctx, t)) {                                                                 \
+			for (int i = 0; i < TD_EXTENSIONS; i++)                                                    \
+				if (!td_is_extension((t)->protocol) || td_extension(ctx, t))                       \
+					break;                                                                     \
+			td_end_ipv6(hook, ctx, t);                                                                 \
+		}                                                                                                  \
+		0;                                                                                                 \
+	})
+
+static __always_inline bool td_begin_ipv6(enum hook hook, void *ctx, struct td_tuple *t)
+{
+	__u8 buffer[40] __attribute__((aligned(8)));
+	const void *header;
+
+	if (!t)
+		return false;
+
+	__u32 at = t->offset;
+
+	t->next = TD_NOTHING;
+	header = td_view(hook, ctx, at, 40, buffer);
+	if (!header || td_byte(header) >> 4 != 6)
+		return false;
+	t->flags &= TD_QUOTED;
+	td_set_ipv6(t, header);
+	t->offset = at + 40;
+	return true;
+}
+
+static __always_inline void td_end_ipv6(enum hook hook, void *ctx, struct td_tuple *t)
+{
+	__u32 four __attribute__((aligned(8)));
+
+	if (t->flags & TD_LATER_FRAGMENT) {
+		td_recall(t);
+		return;
+	}
+	if (!td_is_extension(t->protocol))
+		td_transport(t, t->protocol, td_view(hook, ctx, t->offset, 4, &four), t->offset);
+	if (t->flags & TD_FIRST_FRAGMENT)
+		td_remember(t);
+}
+
+/* An IP packet in the linear part that is not worth a walk: no options, no extension header, not a fragment. */
+static __always_inline bool td_read_plain_ip(struct td_tuple *t, const void *ip, const void *end, __u16 type, __u32 at)
+{
+	if (type == TD_ETHERTYPE_IPV4) {
+		if (ip + 24 > end || td_byte(ip) != 0x45 || td_half(ip + 6) & 0x3fff)
+			return false;
+		t->flags = 0;
+		td_set_ipv4(t, ip);
+		td_transport(t, t->protocol, ip + 20, at + 20);
+		return true;
+	}
+	if (type == TD_ETHERTYPE_IPV6) {
+		if (ip + 44 > end || td_byte(ip) >> 4 != 6 || td_is_extension(td_byte(ip + 6)))
+			return false;
+		t->flags = 0;
+		td_set_ipv6(t, ip);
+		td_transport(t, t->protocol, ip + 40, at + 40);
+		return true;
+	}
+	return false;
+}
+
+/* The outermost packet, where it is plain. False: somebody has to look closer. */
+static __always_inline bool td_read_plain(struct td_tuple *t, const void *data, const void *end, bool has_link)
+{
+	const void *ip = data;
+	__u32 at = 0;
+	__u16 type;
+
+	if (has_link) {
+		/* No IPv4 packet with ports has less. */
+		if (data + 38 > end)
+			return false;
+		type = td_half(data + 12);
+		at = 14;
+		if (td_is_tag(type)) {
+			type = td_half(data + 16);
+			at = 18;
+			if (td_is_tag(type)) {
+				type = td_half(data + 20);
+				at = 22;
+			}
+		}
+		ip = data + at;
+	} else {
+		if (data + 1 > end)
+			return false;
+		type = td_byte(data) >> 4 == 4 ? TD_ETHERTYPE_IPV4 : TD_ETHERTYPE_IPV6;
+	}
+	return td_read_plain_ip(t, ip, end, type, at);
+}
+
+/* What most tunnels hold, as above. Writes `to` only where it is. */
+static __always_inline bool td_read_plain_inside(enum hook hook, void *ctx, const struct td_tuple *from,
+						 struct td_tuple *to)
+{
+	const void *end, *data = td_linear(hook, ctx, &end);
+	__u64 at = from->offset;
+	__u16 type = 0;
+
+	if (!data || at > TD_FARTHEST)
+		return false;
+	asm volatile("" : "+r"(at));
+
+	const void *inside = data + at;
+
+	switch (from->next) {
+	case TD_VXLAN:
+		if (inside + 8 > end || !(td_byte(inside) & 8))
+			return false;
+		type = TD_ETHERTYPE_ETHERNET;
+		at += 8;
+		break;
+	case TD_GENEVE:
+		if (inside + 8 > end || td_byte(inside) >> 6)
+			return false;
+		type = td_half(inside + 2);
+		at += 8 + (td_byte(inside) & 0x3f) * 4;
+		break;
+	case TD_GTP_U:
+		if (inside + 9 > end || td_byte(inside) != 0x30 || td_byte(inside + 1) != 255)
+			return false;
+		type = td_byte(inside + 8) >> 4 == 4 ? TD_ETHERTYPE_IPV4 : TD_ETHERTYPE_IPV6;
+		at += 8;
+		break;
+	case TD_GRE:
+		if (inside + 4 > end || td_half(inside))
+			return false;
+		type = td_half(inside + 2);
+		at += 4;
+		break;
+	case TD_IPV4:
+		type = TD_ETHERTYPE_IPV4;
+		break;
+	case TD_IPV6:
+		type = TD_ETHERTYPE_IPV6;
+		break;
+	}
+	inside = data + at;
+	if (type == TD_ETHERTYPE_ETHERNET) {
+		if (inside + 14 > end)
+			return false;
+		type = td_half(inside + 12);
+		at += 14;
+		inside += 14;
+	}
+	return td_read_plain_ip(to, inside, end, type, at);
+}
+
+/*
+ * From here on a function for each step and hook. They are global functions, so the verifier takes nothing for granted about the
+ * tuple and looks at each once; it wants their arguments tested for NULL.
+ */
+#ifdef TD_USER
+#define TD_GLOBAL static
+#else
+#define TD_GLOBAL __noinline
+#endif
+
+#define TD_WALK(HOOK, name, type)                                                                                  \
+	TD_GLOBAL int td_link_##name(type *ctx, struct td_tuple *t, __u32 tags)                                    \
+	{                                                                                                          \
+		return td_read_link(HOOK, ctx, t, tags);                                                           \
+	}                                                                                                          \
+	TD_GLOBAL int td_ipv4_##name(type *ctx, struct td_tuple *t)                                                \
+	{                                                                                                          \
+		return td_read_ipv4(HOOK, ctx, t);                                                                 \
+	}                                                                                                          \
+	TD_GLOBAL int td_extension_##name(type *ctx, struct td_tuple *t)                                           \
+	{                                                                                                          \
+		return td_read_extension(HOOK, ctx, t);                                                            \
+	}                                                                                                          \
+	TD_GLOBAL int td_ipv6_##name(type *ctx, struct td_tuple *t)                                                \
+	{                                                                                                          \
+		return TD_READ_IPV6(HOOK, ctx, t, td_extension_##name);                                            \
+	}                                                                                                          \
+	TD_GLOBAL int td_gtp_u_##name(type *ctx, struct td_tuple *t)                                               \
+	{                                                                                                          \
+		return td_read_gtp_u(HOOK, ctx, t);                                                                \
+	}                                                                                                          \
+	TD_GLOBAL int td_mpls_##name(type *ctx, struct td_tuple *t)                                                \
+	{                                                                                                          \
+		return td_read_mpls(HOOK, ctx, t);                                                                 \
+	}                                                                                                          \
+	TD_GLOBAL int td_gre_##name(type *ctx, struct td_tuple *t)                                                 \
+	{                                                                                                          \
+		return td_read_gre(HOOK, ctx, t);                                                                  \
+	}                                                                                                          \
+	TD_GLOBAL int td_tunnel_##name(type *ctx, struct td_tuple *t)                                              \
+	{                                                                                                          \
+		return td_read_tunnel(HOOK, ctx, t);                                                               \
+	}                                                                                                          \
+	/* The outermost packet, if it is not one of those that td_outer() reads itself. */                        \
+	TD_GLOBAL int td_begin_##name(type *ctx, struct td_tuple *t, __u32 has_link, __u32 tags)                   \
+	{                                                                                                          \
+		if (!t)                                                                                            \
+			return 0;                                                                                  \
+		t->offset = 0;                                                                                     \
+		if (has_link)                                                                                      \
+			td_link_##name(ctx, t, tags);                                                              \
+		else                                                                                               \
+			t->next = td_raw(HOOK, ctx);                                                               \
+		if (t->next == TD_IPV4)                                                                            \
+			return td_ipv4_##name(ctx, t);                                                             \
+		if (t->next == TD_IPV6)                                                                            \
+			return td_ipv6_##name(ctx, t);                                                             \
+		return 0;                                                                                          \
+	}                                                                                                          \
+	/* Through tunnels to the innermost packet. */                                                             \
+	TD_GLOBAL int td_walk_##name(type *ctx, struct td_tuple *t)                                                \
+	{                                                                                                          \
+		if (!t)                                                                                            \
+			return 0;                                                                                  \
+                                                                                                                   \
+		__u8 is_first_fragment = t->flags & TD_FIRST_FRAGMENT && !(t->flags & TD_QUOTED);                  \
+                                                                                                                   \
+		if (is_first_fragment)                                                                             \
+			td_enter_fragment(t);                                                                      \
+		for (int i = 0; i < TD_TUNNELS && t->next >= TD_IPV4; i++) {                                       \
+			if (t->next == TD_GRE)                                                                     \
+				td_gre_##name(ctx, t);                                                             \
+			else if (t->next == TD_GTP_U)                                                              \
+				td_gtp_u_##name(ctx, t);                                                           \
+			else if (t->next == TD_MPLS)                                                               \
+				td_mpls_##name(ctx, t);                                                            \
+			else if (t->next > TD_ETHERNET)                                                            \
+				td_tunnel_##name(ctx, t);                                                          \
+			if (t->next == TD_ETHERNET)                                                                \
+				td_link_##name(ctx, t, TD_TAGS);                                                   \
+			if (t->next == TD_IPV4)                                                                    \
+				td_ipv4_##name(ctx, t);                                                            \
+			else if (t->next == TD_IPV6)                                                               \
+				td_ipv6_##name(ctx, t);                                                            \
+		}                                                                                                  \
+		if (t->next >= TD_IPV4)                                                                            \
+			t->next = TD_NOTHING;                                                                      \
+		if (is_first_fragment)                                                                             \
+			td_leave_fragment(t);                                                                      \
+		return 0;                                                                                          \
+	}                                                                                                          \
+	/* The same from one tuple to another, if that is quick. */                                          \
+	TD_GLOBAL int td_inside_##name(type *ctx, struct td_tuple *from, struct td_tuple *to)                      \
+	{                                                                                                          \
+		if (!from || !to)                                                                                  \
+			return 0;                                                                                  \
+		if (!(from->flags & TD_FIRST_FRAGMENT) && td_read_plain_inside(HOOK, ctx, from, to) &&             \
+		    to->next < TD_IPV4)                                                                            \
+			return 0;                                                                                  \
+		__builtin_memcpy(to, from, sizeof(*to));                                                           \
+		return td_walk_##name(ctx, to);                                                                    \
+	}
+
+static __always_inline __u8 td_raw(enum hook hook, void *ctx)
+{
+	__u8 buffer[8] __attribute__((aligned(8)));
+	const void *first = td_view(hook, ctx, 0, 1, buffer);
+
+	return first ? td_of_version(td_byte(first)) : TD_NOTHING;
+}
+
+#ifdef TD_USER
+TD_WALK(HOOK_USER, user, struct td_frame)
+#define TD_CALL(step, hook, p, ...) td_##step##_user((p)->ctx, ##__VA_ARGS__)
+#else
+TD_WALK(HOOK_XDP, xdp, struct xdp_md)
+TD_WALK(HOOK_SKB, skb, struct __sk_buff)
+TD_WALK(HOOK_NETFILTER, netfilter, struct bpf_nf_ctx)
+#define TD_CALL(step, hook, p, ...)                                                                                \
+	((hook) == HOOK_XDP ? td_##step##_xdp((p)->ctx, ##__VA_ARGS__) :                                           \
+	 (hook) == HOOK_SKB ? td_##step##_skb((p)->ctx, ##__VA_ARGS__) :                                           \
+			      td_##step##_netfilter((p)->ctx, ##__VA_ARGS__))
+#endif
+
+/* The outermost IP packet. `t` need not be initialized. */
+static __always_inline void td_outer(enum hook hook, struct packet *p, struct td_tuple *t)
+{
+	const void *end, *data = td_linear(hook, p->ctx, &end);
+
+	__builtin_memset(t, 0, sizeof(*t));
+	if (data && td_read_plain(t, data, end, td_has_link(hook, p)))
+		return;
+	TD_CALL(begin, hook, p, t, td_has_link(hook, p), p->tag ? TD_TAGS - 1 : TD_TAGS);
+}
+
+/* Is `outer`, as td_outer() left it, not the innermost packet too? */
+static __always_inline bool td_has_inner(const struct td_tuple *outer)
+{
+	return outer->next >= TD_IPV4 || outer->flags & TD_LATER_FRAGMENT;
+}
+
+/* The innermost packet, where td_has_inner(). */
+static __always_inline void td_innermost(enum hook hook, struct packet *p, struct td_tuple *outer, struct td_tuple *t)
+{
+	if (outer->next >= TD_IPV4) {
+		TD_CALL(inside, hook, p, outer, t);
+		return;
+	}
+	__builtin_memcpy(t, outer, sizeof(*t));
+	td_recall_inner(t);
+}
+
+/*
+ * Both, as far as somebody has asked for them: for programs in which several may. Set `have` to 0 for each packet.
+ * Most packets have one tuple, which is then read once and copied nowhere.
+ */
+struct td_headers {
+	struct td_tuple outer;
+	struct td_tuple innermost;
+	__u32 have; /* enum td_have */
+};
+
+enum td_have { TD_HAVE_OUTER = 1, TD_HAVE_INNERMOST = 2, TD_ARE_TWO = 4 };
+
+static __always_inline struct td_tuple *td_get_outer(enum hook hook, struct packet *p, struct td_headers *h)
+{
+	if (!(h->have & TD_HAVE_OUTER)) {
+		td_outer(hook, p, &h->outer);
+		h->have |= TD_HAVE_OUTER;
+	}
+	return &h->outer;
+}
+
+static __always_inline struct td_tuple *td_get_innermost(enum hook hook, struct packet *p, struct td_headers *h)
+{
+	struct td_tuple *outer = td_get_outer(hook, p, h);
+
+	if (!(h->have & TD_HAVE_INNERMOST)) {
+		h->have |= TD_HAVE_INNERMOST;
+		if (td_has_inner(outer)) {
+			td_innermost(hook, p, outer, &h->innermost);
+			h->have |= TD_ARE_TWO;
+		}
+	}
+	return h->have & TD_ARE_TWO ? &h->innermost : outer;
+}
+
+#endif

@@ -1,0 +1,227 @@
+/* SPDX-License-Identifier: GPL-2.0 OR MIT */
+/*
+ * How a packet gets into a ring: reserve, write one finished pcapng Enhanced Packet
+ * Block (draft-ietf-opsawg-pcapng, section 4.3), commit. docs/ARCHITECTURE.md
+ * describes the protocol.
+ *
+ * The including file defines `params` and `control` before it includes this, and
+ * `released_of(place)` after or before: the number up to which the reader of that ring has
+ * released blocks. It is the reader's to write: whatever it is, nothing outside its ring is harmed.
+ */
+#ifndef TAPDECK_PRODUCE_H
+#define TAPDECK_PRODUCE_H
+
+#include "packet.h"
+#include "ring.h"
+
+/* A ring, and where its blocks are. */
+struct place {
+	struct td_ring *ring;
+	__u8 *data;
+	__u32 index;  /* of the ring */
+	__u32 member; /* whose ring it is, where there are several readers */
+};
+
+static __always_inline __u32 released_of(const struct place *place);
+
+struct epb {
+	__u32 type;
+	__u32 total_len;
+	__u32 interface;
+	__u32 time_high;
+	__u32 time_low;
+	__u32 captured_len;
+	__u32 original_len;
+};
+
+#define EPB_TYPE 6
+#define OPT_FLAGS (2 | 4 << 16)
+#define OPT_DROPCOUNT (4 | 8 << 16)
+#define NS_PER_S 1000000000ull
+
+/*
+ * An addition whose result is used compiles to BPF_FETCH, which is a full
+ * barrier; without, it has no ordering at all on weakly ordered machines.
+ */
+static __always_inline void add_ordered(__u64 *counter, __u64 n)
+{
+	__u64 before = __sync_fetch_and_add(counter, n);
+
+	asm volatile("" : : "r"(before));
+}
+
+static __always_inline struct td_block *block_of(struct td_ring *ring, __u32 number)
+{
+	return &ring->block[number & params.block_mask];
+}
+
+static __always_inline void close_block(struct td_ring *ring, __u64 word)
+{
+	struct td_block *block = block_of(ring, td_word_block(word));
+	__u32 used = td_word_bytes(word);
+
+	block->used = used;
+	block->epoch = td_word_epoch(word);
+	add_ordered(&block->commit, td_commit(params.block_bytes - used, 0, 0));
+}
+
+/* Reserves len bytes and gives back the word they were reserved at, its byte
+ * field being their place in the block. */
+static __always_inline bool reserve(const struct place *place, __u32 len, __u64 *at)
+{
+	struct td_ring *ring = place->ring;
+	__u64 word = *(volatile __u64 *)&ring->word;
+
+	for (int i = 0; i < TD_TRIES; i++) {
+		bool fits = td_fits(word, len, params.block_bytes);
+		__u64 next, seen;
+
+		if (fits) {
+			next = word + len;
+		} else {
+			if (!td_next_is_free(word, released_of(place), params.block_mask + 1))
+				return false;
+			next = td_next_block(word, *(volatile __u32 *)&control.epoch & (TD_EPOCHS - 1), len);
+		}
+		seen = __sync_val_compare_and_swap(&ring->word, word, next);
+		if (seen == word) {
+			if (!fits)
+				close_block(ring, word);
+			*at = fits ? word : next - len;
+			return true;
+		}
+		word = seen;
+	}
+	__sync_fetch_and_add(&ring->contended, 1);
+	return false;
+}
+
+/* Writes the packet into a ring, as a packet of that pcapng interface, with at most snaplen
+ * bytes of its frame. Gives back how many; 0: it could not be written, which is counted. */
+static __always_inline __u32 put(enum hook hook, struct packet *p, const struct place *place,
+				 __u32 snaplen, __u32 interface)
+{
+	struct td_ring *ring = place->ring;
+	__u32 len = frame_len(p);
+	__u32 cap = len < snaplen ? len : snaplen;
+
+	if (!cap) {
+		__sync_fetch_and_add(&ring->failed, 1);
+		__sync_fetch_and_add(&ring->lost, 1);
+		return 0;
+	}
+
+	__u32 padded = (cap + 3) & ~3u;
+	__u32 total = sizeof(struct epb) + padded + 4;
+	__u64 told = *(volatile __u64 *)&ring->told;
+	__u64 lost = *(volatile __u64 *)&ring->lost;
+	__u64 gap = 0;
+
+	if (p->flags)
+		total += 8;
+	/* Rare: packets were dropped since the last one that was kept. Whoever moves
+	 * `told` announces them. */
+	if ((__s64)(lost - told) > 0 && __sync_val_compare_and_swap(&ring->told, told, lost) == told) {
+		gap = lost - told;
+		total += 12;
+	}
+	if (p->flags || gap)
+		total += 4;
+
+	__u64 at;
+
+	if (!reserve(place, total, &at)) {
+		if (gap)
+			__sync_fetch_and_add(&ring->told, -gap);
+		__sync_fetch_and_add(&ring->lost, 1);
+		return 0;
+	}
+
+	__u64 ns = bpf_ktime_get_ns() + control.utc_offset_ns[td_word_epoch(at)];
+
+	/* A NIC whose clock is not set to UTC is not believed. */
+	if (p->hardware_ns && p->hardware_ns - ns + NS_PER_S < 2 * NS_PER_S)
+		ns = p->hardware_ns;
+
+	__u32 offset = ((td_word_block(at) & params.block_mask) << params.block_shift) |
+		       (td_word_bytes(at) & (params.block_bytes - 1));
+	__u8 *out = place->data + (offset & params.ring_mask);
+	struct epb *epb = (struct epb *)out;
+	__u8 *frame = out + sizeof(*epb);
+
+	epb->type = EPB_TYPE;
+	epb->total_len = total;
+	epb->interface = interface;
+	epb->time_high = ns >> 32;
+	epb->time_low = ns;
+	epb->captured_len = cap;
+	epb->original_len = len;
+	/* Zeroes the padding; where there is none, what follows overwrites it. */
+	*(__u32 *)(frame + (cap & params.len_mask2)) = 0;
+
+	__u32 commit_packets = 1;
+
+	if (copy_frame(hook, p, frame, cap)) {
+		/* The space is taken; leave a block there that readers skip. */
+		epb->type = TD_FILL;
+		__sync_fetch_and_add(&ring->failed, 1);
+		__sync_fetch_and_add(&ring->lost, 1);
+		if (gap)
+			__sync_fetch_and_add(&ring->told, -gap);
+		commit_packets = 0;
+		cap = 0;
+	}
+
+	__u32 *word = (__u32 *)(frame + (padded & params.len_mask2));
+
+	if (p->flags) {
+		*word++ = OPT_FLAGS;
+		*word++ = p->flags;
+	}
+	if (gap) {
+		*word++ = OPT_DROPCOUNT;
+		*word++ = gap;
+		*word++ = gap >> 32;
+	}
+	if (p->flags || gap)
+		*word++ = 0;
+	*word = total;
+
+	add_ordered(&block_of(ring, td_word_block(at))->commit, td_commit(total, cap, commit_packets));
+	return cap;
+}
+
+/* Closes the block that user space has seen waiting, if it is still open and holds
+ * something: one more producer, which reserves the rest of the block for nothing.
+ * Gives back 1 where it closed one. */
+static __always_inline int flush(const struct place *place, __u32 block)
+{
+	struct td_ring *ring = place->ring;
+	__u64 word = *(volatile __u64 *)&ring->word;
+	__u32 epoch = *(volatile __u32 *)&control.epoch & (TD_EPOCHS - 1);
+
+	if (td_word_block(word) != block)
+		return 0;
+	if (!td_word_bytes(word)) {
+		if (td_word_epoch(word) == epoch)
+			return 0;
+		__sync_val_compare_and_swap(&ring->word, word, td_word(td_word_block(word), epoch, 0));
+		return 0;
+	}
+	if (!td_next_is_free(word, released_of(place), params.block_mask + 1))
+		return 0;
+	for (int i = 0; i < TD_TRIES; i++) {
+		__u64 seen = __sync_val_compare_and_swap(&ring->word, word, td_next_block(word, epoch, 0));
+
+		if (seen == word) {
+			close_block(ring, word);
+			return 1;
+		}
+		if (td_word_block(seen) != block)
+			return 0;
+		word = seen;
+	}
+	return 0;
+}
+
+#endif

@@ -1,0 +1,140 @@
+/* SPDX-License-Identifier: GPL-2.0 OR MIT */
+/*
+ * One body, five programs: what each hook knows of a packet, handed to take(hook, packet),
+ * which the including file defines.
+ */
+#ifndef TAPDECK_PROGRAMS_H
+#define TAPDECK_PROGRAMS_H
+
+#include "packet.h"
+
+static __always_inline __u32 ring_for(__u32 unit)
+{
+	return unit < params.nrings ? unit : unit % params.nrings;
+}
+
+/* In the driver one CPU at a time serves a queue; in the core any CPU may. */
+static __always_inline __u32 xdp_ring(struct xdp_md *ctx)
+{
+	return ring_for(params.by_cpu ? bpf_get_smp_processor_id() : ctx->rx_queue_index);
+}
+
+static __always_inline __u32 vlan_tag(__u16 proto_be, __u16 tci)
+{
+	return (__u32)proto_be | (__u32)__builtin_bswap16(tci) << 16;
+}
+
+static __always_inline int xdp_verdict(void)
+{
+	return params.consume ? XDP_DROP : XDP_PASS;
+}
+
+SEC("xdp.frags")
+int tapdeck_xdp(struct xdp_md *ctx)
+{
+	struct packet p = {
+		.ctx = ctx,
+		.len = bpf_xdp_get_buff_len(ctx),
+		.ring = xdp_ring(ctx),
+	};
+
+	take(HOOK_XDP, &p);
+	return xdp_verdict();
+}
+
+/*
+ * The verifier lengthens a program by what it puts in place of map look-ups and kernel functions.
+ * One that is bound to its device must not outgrow the pages it came in: the kernel moves it then,
+ * forgets to tell the device, and reads freed memory when that goes away. These do nothing, are
+ * taken out before anything is put in, and leave a page of room.
+ */
+#define LEAVE_ROOM asm volatile(".rept 512\n\tgoto +0\n\t.endr")
+
+/* Bound to its device, so that the driver's own metadata can be asked for. */
+SEC("xdp.frags")
+int tapdeck_xdp_metadata(struct xdp_md *ctx)
+{
+	struct packet p = {
+		.ctx = ctx,
+		.len = bpf_xdp_get_buff_len(ctx),
+		.ring = xdp_ring(ctx),
+	};
+	__u64 ns = 0;
+	__u16 proto = 0, tci = 0;
+
+	LEAVE_ROOM;
+	if (params.hardware_time && !bpf_xdp_metadata_rx_timestamp(ctx, &ns))
+		p.hardware_ns = ns;
+	if (params.hardware_vlan && !bpf_xdp_metadata_rx_vlan_tag(ctx, &proto, &tci))
+		p.tag = vlan_tag(proto, tci);
+	take(HOOK_XDP, &p);
+	return xdp_verdict();
+}
+
+static __always_inline void take_skb(struct __sk_buff *skb, __u32 direction)
+{
+	struct packet p = {
+		.ctx = skb,
+		.len = skb->len,
+		.ring = ring_for(bpf_get_smp_processor_id()),
+		.flags = direction,
+	};
+
+	if (skb->vlan_present)
+		p.tag = vlan_tag(skb->vlan_proto, skb->vlan_tci);
+	take(HOOK_SKB, &p);
+}
+
+/* draft-ietf-opsawg-pcapng, section 4.3.1: 01 inbound, 10 outbound. */
+#define INBOUND 1
+#define OUTBOUND 2
+
+/* TCX_NEXT and TC_ACT_UNSPEC are the same number, so are TCX_DROP and TC_ACT_SHOT. */
+#define SKB_NEXT -1
+#define SKB_DROP 2
+
+SEC("tc")
+int tapdeck_ingress(struct __sk_buff *skb)
+{
+	take_skb(skb, INBOUND);
+	return params.consume ? SKB_DROP : SKB_NEXT;
+}
+
+SEC("tc")
+int tapdeck_egress(struct __sk_buff *skb)
+{
+	take_skb(skb, OUTBOUND);
+	return params.consume ? SKB_DROP : SKB_NEXT;
+}
+
+#define NF_DROP 0
+#define NF_ACCEPT 1
+
+SEC("netfilter")
+int tapdeck_netfilter(struct bpf_nf_ctx *ctx)
+{
+	struct sk_buff *skb = ctx->skb;
+
+	if ((__u32)ctx->state->in->ifindex != params.ifindex)
+		return NF_ACCEPT;
+
+	struct packet p = {
+		.ctx = ctx,
+		.len = skb->len,
+		.ring = ring_for(bpf_get_smp_processor_id()),
+	};
+
+	if (params.link_header) {
+		const unsigned char *link = skb->head + skb->mac_header;
+		__u64 link_len = skb->data - link;
+
+		if (link_len && link_len <= 32) {
+			p.link = link;
+			p.link_len = link_len;
+		}
+	}
+	take(HOOK_NETFILTER, &p);
+	return params.consume ? NF_DROP : NF_ACCEPT;
+}
+
+#endif

@@ -1,0 +1,369 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+/*
+ * Groups: one program on an interface, many programs behind it.
+ *
+ * A packet goes to every group that takes it, and in each to the member that steering picks: into that
+ * member's rings, as one finished pcapng Enhanced Packet Block (produce.h). Each program serves one interface at
+ * one hook (a port), with the list of its groups as a constant; all programs share the maps.
+ *
+ * A member maps its rings and reads them by itself. It writes one word for each ring, the number of blocks that it has
+ * released; whatever stands there is used for a comparison only, and places in the rings are masked, so a
+ * member that writes nonsense loses its own packets and nobody else's.
+ */
+#include <stdbool.h>
+#include <linux/bpf.h>
+#include <bpf/bpf_helpers.h>
+#include <bpf/bpf_core_read.h>
+#include "params.h"
+#include "ring.h"
+#include "serve.h"
+
+char LICENSE[] SEC("license") = "Dual MIT/GPL";
+
+/* In sections of their own so that the loader can write each as one piece. */
+const volatile struct td_params params SEC(".rodata.params");
+const volatile struct td_port port SEC(".rodata.port");
+
+struct td_control control SEC(".data.control");
+
+#include "produce.h"
+#include "filter.h"
+#include "steer.h"
+
+#define TD_IMAGES TD_MAX_GROUPS
+#include "images.h"
+
+/* Sizes, and what the maps inside of maps are like, are set by the loader. */
+#define MAP_OF_MEMBERS(name)                                                                       \
+	struct {                                                                                   \
+		__uint(type, BPF_MAP_TYPE_ARRAY_OF_MAPS);                                          \
+		__uint(max_entries, TD_MAX_MEMBERS);                                               \
+		__uint(key_size, sizeof(__u32));                                                   \
+		__uint(value_size, sizeof(__u32));                                                 \
+	} name SEC(".maps")
+
+MAP_OF_MEMBERS(rings);
+MAP_OF_MEMBERS(data);
+MAP_OF_MEMBERS(release);
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct td_group);
+} groups SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct td_slots);
+} slots SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct td_counts);
+} counts SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, TD_MAX_MEMBERS);
+	__type(key, __u32);
+	__type(value, struct td_taken);
+} taken SEC(".maps");
+
+/* What a member's copy of a packet needs to be told. */
+struct told {
+	__u32 len; /* these as in struct packet */
+	__u32 ring;
+	__u32 flags;
+	__u32 link_len;
+	__u64 link;
+	__u64 hardware_ns;
+	__u32 tag;
+	__u32 snaplen;
+	__u32 interface;
+	__u32 copies; /* made in the present group */
+};
+
+/* What is known of one packet, on the CPU it is on: no program of ours interrupts another. The stack
+ * has no room for it, and the verifier must not follow the count of copies. */
+struct scratch {
+	struct told told;
+	struct td_headers headers; /* looked for once, for all groups that ask */
+	struct td_verdict verdict; /* of the rules of the present group */
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct scratch);
+} scratch SEC(".maps");
+
+#define NOW(word) (*(volatile typeof(word) *)&(word))
+
+static __always_inline __u32 released_of(const struct place *place)
+{
+	__u32 member = place->member, ix = place->index;
+	void *inner = bpf_map_lookup_elem(&release, &member);
+	struct td_release *r = inner ? bpf_map_lookup_elem(inner, &ix) : NULL;
+
+	return r ? NOW(r->released) : 0;
+}
+
+static __always_inline bool place_of(__u32 member, __u32 ix, struct place *place)
+{
+	void *its_rings = bpf_map_lookup_elem(&rings, &member);
+	void *its_data = bpf_map_lookup_elem(&data, &member);
+
+	if (!its_rings || !its_data)
+		return false;
+	place->ring = bpf_map_lookup_elem(its_rings, &ix);
+	place->data = bpf_map_lookup_elem(its_data, &ix);
+	place->index = ix;
+	place->member = member;
+	return place->ring && place->data;
+}
+
+/* No more than the rings were made for. */
+static __always_inline __u32 snaplen(__u32 wanted)
+{
+	return wanted < params.snaplen ? wanted : params.snaplen;
+}
+
+/* Writes the packet into a member's ring; `owner` is a slot's value. */
+static __always_inline void deliver(enum hook hook, void *ctx, struct told *told, __u32 owner)
+{
+	__u32 member = owner - 1;
+	struct place place;
+	struct packet p = {
+		.ctx = ctx,
+		.len = told->len,
+		.ring = told->ring,
+		.flags = told->flags,
+		.link_len = told->link_len,
+		.link = (const void *)told->link,
+		.hardware_ns = told->hardware_ns,
+		.tag = told->tag,
+	};
+
+	if (!owner || !place_of(member, p.ring, &place))
+		return;
+	told->copies++;
+
+	__u32 kept = put(hook, &p, &place, snaplen(told->snaplen), told->interface);
+	struct td_taken *t = kept ? bpf_map_lookup_elem(&taken, &member) : NULL;
+
+	if (t) {
+		t->packets++;
+		t->bytes += kept;
+	}
+}
+
+/* One packet on its way through the groups of a port. */
+struct way {
+	struct packet *packet;
+	struct scratch *scratch;
+	struct td_slots *slots; /* of the group that it is at */
+};
+
+/* A global function: the verifier looks at it once, and not wherever it is called from. */
+#define DELIVER(name, hook, type)                                                                  \
+	__noinline int deliver_##name(type *ctx, struct told *told, __u32 owner)                   \
+	{                                                                                          \
+		if (told)                                                                          \
+			deliver(hook, ctx, told, owner);                                           \
+		return 0;                                                                          \
+	}                                                                                          \
+	static long copy_##name(__u32 i, struct way *way)                                          \
+	{                                                                                          \
+		__u32 owner = NOW(way->slots->slot[i & (TD_SLOTS - 1)]);                           \
+                                                                                                   \
+		deliver_##name(way->packet->ctx, &way->scratch->told, owner);                      \
+		return 0;                                                                          \
+	}
+
+DELIVER(xdp, HOOK_XDP, struct xdp_md)
+DELIVER(skb, HOOK_SKB, struct __sk_buff)
+DELIVER(netfilter, HOOK_NETFILTER, struct bpf_nf_ctx)
+
+#define BY_HOOK(hook, call, ...)                                                                   \
+	((hook) == HOOK_XDP   ? call##_xdp(__VA_ARGS__) :                                          \
+	 (hook) == HOOK_SKB   ? call##_skb(__VA_ARGS__) :                                          \
+				call##_netfilter(__VA_ARGS__))
+
+static __always_inline void copy_to_all(enum hook hook, struct way *way, __u32 listed)
+{
+	if (hook == HOOK_XDP)
+		bpf_loop(listed, copy_xdp, way, 0);
+	else if (hook == HOOK_SKB)
+		bpf_loop(listed, copy_skb, way, 0);
+	else
+		bpf_loop(listed, copy_netfilter, way, 0);
+}
+
+static __always_inline void deliver_to(enum hook hook, struct way *way, __u32 owner)
+{
+	BY_HOOK(hook, deliver, way->packet->ctx, &way->scratch->told, owner);
+}
+
+/* To the member or, of both ends, the two members that the packet belongs to. */
+static __always_inline void steer(enum hook hook, struct way *way, __u32 group_number)
+{
+	struct td_group *group = bpf_map_lookup_elem(&groups, &group_number);
+
+	if (!group)
+		return;
+
+	__u32 steering = NOW(group->steering), listed = NOW(group->listed);
+	__u32 second = 0;
+	__u32 number = td_steer_hash(hook, way->packet, &way->scratch->headers, steering, group_number, &second);
+	__u32 slot = td_is_hash(steering) ? number >> (32 - TD_SLOT_BITS) :
+		     listed		  ? number % listed :
+					    0;
+	__u32 owner = NOW(way->slots->slot[slot & (TD_SLOTS - 1)]);
+
+	deliver_to(hook, way, owner);
+	if (steering == TD_BOTH_ENDS) {
+		__u32 other = NOW(way->slots->slot[second >> (32 - TD_SLOT_BITS)]);
+
+		if (other != owner)
+			deliver_to(hook, way, other);
+	}
+}
+
+/* Functions of their own, so that what they need of the stack is not added to what the others need. */
+#define STEER(name, hook)                                                                          \
+	static __noinline int steer_##name(struct way *way, __u32 group_number)                    \
+	{                                                                                          \
+		steer(hook, way, group_number);                                                    \
+		return 0;                                                                          \
+	}
+
+STEER(xdp, HOOK_XDP)
+STEER(skb, HOOK_SKB)
+STEER(netfilter, HOOK_NETFILTER)
+
+/* Do the rules of a group let it have the packet? They may shorten what it keeps. */
+static __always_inline bool rules_accept(enum hook hook, struct way *way, __u32 group_number)
+{
+	struct td_verdict *verdict = &way->scratch->verdict;
+	struct told *told = &way->scratch->told;
+	struct td_tuple *outer = td_get_outer(hook, way->packet, &way->scratch->headers);
+
+	if (!td_judge(group_number, outer, verdict))
+		return true;
+	switch (verdict->action) {
+	case TD_ACCEPT:
+		return true;
+	case TD_SNAPLEN:
+		if (verdict->snaplen < told->snaplen)
+			told->snaplen = verdict->snaplen;
+		return true;
+	case TD_GROUP:
+		return verdict->group == group_number;
+	default:
+		return false;
+	}
+}
+
+/* Brings the packet to one group. */
+static __always_inline void visit(enum hook hook, struct way *way, __u32 ix)
+{
+	__u32 at = ix & (TD_MAX_GROUPS - 1);
+	__u32 number = port.entry[at].group, count = port.counts + ix;
+	struct td_group *group = bpf_map_lookup_elem(&groups, &number);
+	struct td_slots *its_slots = bpf_map_lookup_elem(&slots, &number);
+	struct td_counts *its_counts = bpf_map_lookup_elem(&counts, &count);
+
+	if (!group || !its_slots || !its_counts || NOW(group->paused))
+		return;
+	its_counts->seen++;
+
+	__u32 filter = port.entry[at].filter;
+
+	if (params.filtered && filter && !td_filter_accepts(hook, way->packet, filter - 1)) {
+		its_counts->filtered++;
+		return;
+	}
+
+	struct told *told = &way->scratch->told;
+
+	way->slots = its_slots;
+	told->snaplen = NOW(group->snaplen);
+	told->interface = port.entry[at].interface;
+	told->copies = 0;
+	if (NOW(group->rules) && !rules_accept(hook, way, number)) {
+		its_counts->filtered++;
+		return;
+	}
+
+	__u32 sole = NOW(group->sole);
+
+	if (sole)
+		deliver_to(hook, way, sole);
+	else if (NOW(group->steering) == TD_COPY)
+		copy_to_all(hook, way, NOW(group->listed));
+	else
+		BY_HOOK(hook, steer, way, number);
+	if (!told->copies)
+		its_counts->no_member++;
+	else
+		its_counts->extra += told->copies - 1;
+}
+
+#define VISIT(name, hook)                                                                          \
+	static long visit_##name(__u32 ix, struct way *way)                                        \
+	{                                                                                          \
+		visit(hook, way, ix);                                                              \
+		return 0;                                                                          \
+	}
+
+VISIT(xdp, HOOK_XDP)
+VISIT(skb, HOOK_SKB)
+VISIT(netfilter, HOOK_NETFILTER)
+
+static __always_inline void take(enum hook hook, struct packet *p)
+{
+	__u32 own = port.port, only = 0;
+	struct td_counts *all = bpf_map_lookup_elem(&counts, &own);
+	struct way way = { .packet = p, .scratch = bpf_map_lookup_elem(&scratch, &only) };
+
+	if (!all || !way.scratch)
+		return;
+
+	struct told *told = &way.scratch->told;
+
+	told->len = p->len;
+	told->ring = p->ring;
+	told->flags = p->flags;
+	told->link_len = p->link_len;
+	told->link = (__u64)p->link;
+	told->hardware_ns = p->hardware_ns;
+	told->tag = p->tag;
+	way.scratch->headers.have = 0;
+	all->seen++;
+	if (hook == HOOK_XDP)
+		bpf_loop(port.entries, visit_xdp, &way, 0);
+	else if (hook == HOOK_SKB)
+		bpf_loop(port.entries, visit_skb, &way, 0);
+	else
+		bpf_loop(port.entries, visit_netfilter, &way, 0);
+}
+
+#include "programs.h"
+
+/* Closes a part-filled block of a member's ring. User space runs it when a packet has waited for
+ * as long as it may. */
+SEC("syscall")
+int tapdeck_flush(struct td_flush_member *args)
+{
+	struct place place;
+
+	return place_of(args->member, args->ring, &place) ? flush(&place, args->block) : 0;
+}

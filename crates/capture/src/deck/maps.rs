@@ -1,0 +1,284 @@
+//! The maps that the programs of groups share with each other and with user space: what `bpf/serve.h` says.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::Ordering::{Relaxed, Release};
+use std::sync::{Mutex, PoisonError};
+use std::thread;
+
+use libbpf_rs::{MapCore, MapFlags, MapHandle, MapType, Object};
+
+use super::steering::{SLOTS, Shares, Steering};
+use crate::bpf::io_error;
+use crate::ring::Geometry;
+use crate::sys::mapping::Mapping;
+
+pub(super) const MAX_GROUPS: usize = 256;
+pub(super) const MAX_MEMBERS: usize = 1024;
+/// `sizeof(struct td_group)`, and its words.
+pub(super) const GROUP: usize = 64;
+const STEERING: usize = 0;
+const SNAPLEN: usize = 4;
+const PAUSED: usize = 8;
+const SOLE: usize = 12;
+const LISTED: usize = 16;
+const RULES: usize = 20;
+/// `sizeof(struct td_slots)`.
+pub(super) const SLOTS_BYTES: usize = SLOTS * 2;
+/// Words of `struct td_port` before its entries, and of one of those.
+pub(super) const PORT_WORDS: usize = 4;
+pub(super) const ENTRY_WORDS: usize = 2;
+
+/// What the maps of a member are for.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Part {
+    Rings,
+    Data,
+    Release,
+}
+
+impl Part {
+    pub(super) const ALL: [Self; 3] = [Self::Rings, Self::Data, Self::Release];
+
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Rings => "rings",
+            Self::Data => "data",
+            Self::Release => "release",
+        }
+    }
+
+    pub(super) fn stride(self, geometry: &Geometry) -> usize {
+        match self {
+            Self::Rings => geometry.ring_stride(),
+            Self::Data => geometry.data_stride(),
+            Self::Release => 64,
+        }
+    }
+
+    /// A map of this kind, its memory zeroed.
+    ///
+    /// # Errors
+    /// As bpf(2), `BPF_MAP_CREATE`: `ENOMEM` where it does not fit.
+    pub(super) fn create(self, geometry: &Geometry) -> io::Result<MapHandle> {
+        const BPF_F_MMAPABLE: u32 = 1 << 10;
+        let options = libbpf_sys::bpf_map_create_opts {
+            sz: size_of::<libbpf_sys::bpf_map_create_opts>() as _,
+            map_flags: BPF_F_MMAPABLE,
+            ..Default::default()
+        };
+        let (name, value) = (Some(self.name()), self.stride(geometry) as u32);
+        MapHandle::create(MapType::Array, name, 4, value, geometry.nrings, &options)
+            .map_err(|e| io_error(&e))
+    }
+}
+
+/// `struct td_counts`, over all CPUs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Counts {
+    pub seen: u64,
+    pub filtered: u64,
+    pub no_member: u64,
+    pub extra: u64,
+}
+
+/// The maps, as user space has them.
+pub(super) struct Maps {
+    /// Of [`Part::ALL`], by member.
+    members: [MapHandle; 3],
+    groups: Mapping,
+    slots: Mapping,
+    counts: MapHandle,
+    taken: MapHandle,
+}
+
+impl Maps {
+    /// Those of a loaded object, for so many groups.
+    pub(super) fn of(object: &Object, groups: usize) -> io::Result<Self> {
+        let find = |name: &str| -> io::Result<MapHandle> {
+            let map = object.maps().find(|map| map.name() == name);
+            let map =
+                map.ok_or_else(|| io::Error::other(format!("the program has no map {name}")))?;
+            MapHandle::try_from(&map).map_err(|e| io_error(&e))
+        };
+        Ok(Self {
+            members: [find("rings")?, find("data")?, find("release")?],
+            groups: Mapping::of_fd(find("groups")?.as_fd(), groups * GROUP, true)?,
+            slots: Mapping::of_fd(find("slots")?.as_fd(), groups * SLOTS_BYTES, true)?,
+            counts: find("counts")?,
+            taken: find("taken")?,
+        })
+    }
+
+    /// Lets the programs reach a member's maps, which count for nobody yet.
+    pub(super) fn insert(&self, member: u32, parts: [&MapHandle; 3]) -> io::Result<()> {
+        let none = vec![vec![0; 16]; libbpf_rs::num_possible_cpus().map_err(|e| io_error(&e))?];
+        self.taken
+            .update_percpu(&member.to_ne_bytes(), &none, MapFlags::ANY)
+            .map_err(|e| io_error(&e))?;
+        let inserts = self.members.iter().zip(parts).map(|(outer, inner)| {
+            move || {
+                let fd = std::os::fd::AsRawFd::as_raw_fd(&inner.as_fd());
+                outer.update(&member.to_ne_bytes(), &fd.to_ne_bytes(), MapFlags::ANY)
+            }
+        });
+        at_once(inserts)
+    }
+
+    /// Takes the maps of members away from the programs. No program may reach them any more.
+    pub(super) fn remove(&self, members: &[u32]) -> io::Result<()> {
+        let removals = members.iter().flat_map(|member| {
+            self.members.iter().map(move |outer| move || outer.delete(&member.to_ne_bytes()))
+        });
+        at_once(removals)
+    }
+
+    fn group(&self, group: usize, word: usize) -> &std::sync::atomic::AtomicU32 {
+        self.groups.u32(group * GROUP + word)
+    }
+
+    pub(super) fn set_steering(&self, group: usize, steering: Steering) {
+        self.group(group, STEERING).store(steering.number(), Release);
+    }
+
+    pub(super) fn set_snaplen(&self, group: usize, snaplen: u32) {
+        self.group(group, SNAPLEN).store(snaplen, Release);
+    }
+
+    pub(super) fn set_paused(&self, group: usize, is_paused: bool) {
+        self.group(group, PAUSED).store(is_paused.into(), Release);
+    }
+
+    pub(super) fn is_paused(&self, group: usize) -> bool {
+        self.group(group, PAUSED).load(Relaxed) != 0
+    }
+
+    pub(super) fn set_rules(&self, group: usize, has_rules: bool) {
+        self.group(group, RULES).store(has_rules.into(), Release);
+    }
+
+    /// Tells the programs who owns which slot. At every moment between, each slot has an owner of before or after.
+    pub(super) fn set_shares(&self, group: usize, shares: &Shares) {
+        if shares.sole() == 0 {
+            self.write_slots(group, shares);
+            self.group(group, SOLE).store(0, Release);
+        } else {
+            self.group(group, SOLE).store(shares.sole().into(), Release);
+            self.write_slots(group, shares);
+        }
+    }
+
+    /// A list that shrinks is shorter before its slots change. Those behind its end stay as they are: a program that
+    /// has read the old length may still take its owner from there, who is served until no such program runs.
+    fn write_slots(&self, group: usize, shares: &Shares) {
+        let listed = self.group(group, LISTED);
+        if shares.listed() < listed.load(Relaxed) {
+            listed.store(shares.listed(), Release);
+        }
+        for (i, pair) in shares.slots()[..shares.used()].chunks(2).enumerate() {
+            let word = self.slots.u32(group * SLOTS_BYTES + i * 4);
+            let before = word.load(Relaxed);
+            let mut bytes = before.to_ne_bytes();
+            for (half, owner) in bytes.chunks_exact_mut(2).zip(pair) {
+                half.copy_from_slice(&owner.to_ne_bytes());
+            }
+            let owners = u32::from_ne_bytes(bytes);
+            if before != owners {
+                word.store(owners, Release);
+            }
+        }
+        listed.store(shares.listed(), Release);
+    }
+
+    pub(super) fn counts(&self, at: u32) -> io::Result<Counts> {
+        let [seen, filtered, no_member, extra] = sums(&self.counts, at)?;
+        Ok(Counts { seen, filtered, no_member, extra })
+    }
+
+    /// Packets and bytes of frames that were put into a member's rings.
+    pub(super) fn taken(&self, member: u32) -> io::Result<(u64, u64)> {
+        let [packets, bytes] = sums(&self.taken, member)?;
+        Ok((packets, bytes))
+    }
+}
+
+/// Words of a per-CPU entry, added up.
+fn sums<const N: usize>(map: &MapHandle, at: u32) -> io::Result<[u64; N]> {
+    let cpus = map.lookup_percpu(&at.to_ne_bytes(), MapFlags::ANY).map_err(|e| io_error(&e))?;
+    let mut sums = [0u64; N];
+    for cpu in cpus.unwrap_or_default() {
+        for (sum, word) in sums.iter_mut().zip(cpu.chunks_exact(8)) {
+            *sum += u64::from_ne_bytes(word.try_into().expect("chunks of 8"));
+        }
+    }
+    Ok(sums)
+}
+
+/// After each change of a map of maps, the kernel waits until no program can see the old state. So as many as there are
+/// wait together, or as many as there can be threads. Each is tried, whatever becomes of the others.
+fn at_once<F>(changes: impl Iterator<Item = F>) -> io::Result<()>
+where
+    F: FnOnce() -> libbpf_rs::Result<()> + Send,
+{
+    const THREADS: usize = 96;
+    let waiting: Mutex<Vec<F>> = Mutex::new(changes.collect());
+    let next = || waiting.lock().unwrap_or_else(PoisonError::into_inner).pop();
+    let work = || {
+        let mut result = Ok(());
+        while let Some(change) = next() {
+            result = result.and(change());
+        }
+        result
+    };
+    let helpers = waiting.lock().unwrap_or_else(PoisonError::into_inner).len().min(THREADS);
+    thread::scope(|scope| {
+        // This thread works too, and alone where no other can be made.
+        let threads: Vec<_> = (1..helpers)
+            .map_while(|_| thread::Builder::new().spawn_scoped(scope, work).ok())
+            .collect();
+        let own = work();
+        let results = threads
+            .into_iter()
+            .map(|thread| thread.join().unwrap_or_else(|e| std::panic::resume_unwind(e)));
+        results.fold(own, libbpf_rs::Result::and).map_err(|e| io_error(&e))
+    })
+}
+
+/// A map's descriptor for somebody else.
+pub(super) fn share(map: &MapHandle) -> io::Result<OwnedFd> {
+    map.as_fd().try_clone_to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{
+        ENTRY_WORDS, GROUP, LISTED, MAX_GROUPS, MAX_MEMBERS, PAUSED, PORT_WORDS, RULES, SLOTS,
+        SLOTS_BYTES, SNAPLEN, SOLE, STEERING,
+    };
+    use crate::sys::arithmetic::serve_layout;
+
+    #[test]
+    fn layout_is_that_of_the_c_header() {
+        let port = (PORT_WORDS + MAX_GROUPS * ENTRY_WORDS) * 4;
+        let here = [
+            MAX_GROUPS,
+            MAX_MEMBERS,
+            SLOTS,
+            SLOTS_BYTES,
+            GROUP,
+            STEERING,
+            SNAPLEN,
+            PAUSED,
+            SOLE,
+            LISTED,
+            RULES,
+            PORT_WORDS * 4,
+            ENTRY_WORDS * 4,
+            port,
+            4 * 8,
+            2 * 8,
+            3 * 4,
+        ];
+        assert_eq!(here.map(|n| n as u32), serve_layout());
+    }
+}

@@ -1,0 +1,177 @@
+//! One reader of a group: its rings, and how it is woken.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+
+use libbpf_rs::MapHandle;
+use rustix::pipe::{PipeFlags, pipe_with};
+
+use super::maps::{Part, share};
+use crate::ring::{Geometry, ReadMemory, RingMemory};
+use crate::sys::mapping::Mapping;
+
+/// The descriptors that a member gets.
+pub(super) struct Ends {
+    pub rings: OwnedFd,
+    pub data: OwnedFd,
+    pub release: OwnedFd,
+    pub wake: OwnedFd,
+}
+
+/// A member, as its deck has it.
+pub(super) struct Member {
+    pub group: usize,
+    pub weight: u32,
+    rings: Vec<RingMemory>,
+    /// Written to when there is something to read. A pipe and no eventfd: with that a member could make the deck wait.
+    wake: OwnedFd,
+    looks: Vec<Look>,
+    /// Woken for a block that some producer may not have finished then.
+    is_due: bool,
+    /// Looks so far.
+    looked: u32,
+}
+
+/// After so many looks, a member that has not read everything is woken again.
+const REMINDER: u32 = 50;
+
+/// A ring as it was at the last look.
+#[derive(Clone, Copy, Debug, Default)]
+struct Look {
+    block: u32,
+    is_open: bool,
+}
+
+/// The maps of a member that are its own.
+pub(super) struct Parts([MapHandle; 3]);
+
+impl Parts {
+    /// Makes them. Nobody can write the rings and the blocks but the programs: user space may map them to read only, the deck too.
+    pub(super) fn new(geometry: &Geometry) -> io::Result<Self> {
+        let [rings, data, release] = Part::ALL.map(|part| part.create(geometry));
+        let parts = Self([rings?, data?, release?]);
+        for map in &parts.0[..2] {
+            map.freeze().map_err(|e| crate::bpf::io_error(&e))?;
+        }
+        Ok(parts)
+    }
+
+    pub(super) fn all(&self) -> [&MapHandle; 3] {
+        let [rings, data, release] = &self.0;
+        [rings, data, release]
+    }
+}
+
+impl Member {
+    /// A member of these maps.
+    pub(super) fn new(
+        group: usize,
+        weight: u32,
+        parts: &Parts,
+        geometry: &Geometry,
+    ) -> io::Result<(Self, Ends)> {
+        let map = |part: Part| {
+            let len = part.stride(geometry) * geometry.nrings as usize;
+            // The number of released blocks is the member's to write, and only looked at here.
+            Mapping::of_fd(parts.all()[part as usize].as_fd(), len, false).map(Arc::new)
+        };
+        let (rings, data, release) = (map(Part::Rings)?, map(Part::Data)?, map(Part::Release)?);
+        let memory =
+            |i| RingMemory::new(*geometry, i, rings.clone(), data.clone(), release.clone());
+        let (wakes, wake) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
+        let [rings_fd, data_fd, release_fd] = parts.all().map(share);
+        let member = Self {
+            group,
+            weight,
+            rings: (0..geometry.nrings).map(memory).collect(),
+            wake,
+            looks: vec![Look::default(); geometry.nrings as usize],
+            is_due: false,
+            looked: 0,
+        };
+        Ok((member, Ends { rings: rings_fd?, data: data_fd?, release: release_fd?, wake: wakes }))
+    }
+
+    pub(super) fn rings(&self) -> &[RingMemory] {
+        &self.rings
+    }
+
+    /// The open blocks that hold something, and held something at the last look, where they can be closed: a full ring
+    /// has no room for the next one. Wakes the member for those that were closed since.
+    pub(super) fn look(&mut self) -> Vec<(u32, u32)> {
+        let mut waiting = Vec::new();
+        let mut has_more = false;
+        for ((ring, look), i) in self.rings.iter().zip(&mut self.looks).zip(0..) {
+            let (block, bytes) = ring.open_block();
+            let is_same = block == look.block;
+            let is_full = block.wrapping_add(1).wrapping_sub(ring.released()) as i32
+                >= ring.geometry().nblocks as i32;
+            if is_same && look.is_open && bytes > 0 && !is_full {
+                waiting.push((i, block));
+            }
+            has_more |= !is_same;
+            *look = Look { block, is_open: bytes > 0 };
+        }
+        // Now and then for whatever is left, in case a producer took longer than that.
+        self.looked = self.looked.wrapping_add(1);
+        let is_behind = || self.rings.iter().any(|ring| ring.open_block().0 != ring.released());
+        if has_more || self.is_due || (self.looked.is_multiple_of(REMINDER) && is_behind()) {
+            self.wake();
+        }
+        self.is_due = has_more;
+        waiting
+    }
+
+    /// The open blocks that hold something.
+    pub(super) fn open_blocks(&self) -> Vec<(u32, u32)> {
+        let open = self.rings.iter().zip(0..).filter_map(|(ring, i)| {
+            let (block, bytes) = ring.open_block();
+            (bytes > 0).then_some((i, block))
+        });
+        open.collect()
+    }
+
+    /// A member that does not read its pipe has enough in it to wake up.
+    pub(super) fn wake(&self) {
+        let _ = rustix::io::write(&self.wake, &[1]);
+    }
+
+    /// Bytes that wait in its rings. A member that says nonsense about what it has read is believed up to what there can be.
+    pub(super) fn fill_bytes(&self) -> u64 {
+        let most = |ring: &RingMemory| u64::from(ring.geometry().ring_bytes());
+        self.rings.iter().map(|ring| ring.fill_bytes().min(most(ring))).sum()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsFd;
+
+    use libbpf_rs::{MapCore, MapFlags};
+
+    use super::{Member, Parts};
+    use crate::deck::maps::Part;
+    use crate::ring::Geometry;
+    use crate::sys::mapping::Mapping;
+
+    #[test]
+    fn a_member_can_write_how_far_it_has_read_and_nothing_else() {
+        let geometry = Geometry { nrings: 2, nblocks: 4, block_shift: 16, snaplen: 64 };
+        let parts = Parts::new(&geometry).expect("root may make maps");
+        let (_member, ends) = Member::new(0, 1, &parts, &geometry).unwrap();
+        let fds =
+            [(Part::Rings, &ends.rings), (Part::Data, &ends.data), (Part::Release, &ends.release)];
+        for ((part, fd), map) in fds.into_iter().zip(parts.all()) {
+            let len = part.stride(&geometry) * 2;
+            let is_its_own = matches!(part, Part::Release);
+            assert!(Mapping::of_fd(fd.as_fd(), len, false).is_ok(), "{part:?}");
+            let writable = Mapping::of_fd(fd.as_fd(), len, true);
+            let refused = writable.err().and_then(|e| e.raw_os_error());
+            assert_eq!(refused, (!is_its_own).then_some(libc::EPERM), "{part:?}");
+            let value = vec![1; part.stride(&geometry)];
+            let update = map.update(&0u32.to_ne_bytes(), &value, MapFlags::ANY);
+            assert_eq!(update.is_ok(), is_its_own, "{part:?}");
+        }
+    }
+}

@@ -1,0 +1,766 @@
+//! Many programs on one interface: groups, their members, and the hook programs that serve them.
+//!
+//! A [`Deck`] owns the hooks. One program at each interface and hook (a port) hands every packet to all groups that want it,
+//! and in each group to the member that steering picks, as a finished pcapng block in that member's own rings
+//! (`bpf/serve.bpf.c`). A member is whoever got the four descriptors of a [`Membership`]: it maps them and reads, without any
+//! privilege and without another word to the deck.
+//!
+//! What a member could do to others was the question that shaped this:
+//! - Each member has maps of its own, which the programs find through maps of maps. It sees no one else's packets.
+//! - The rings and the blocks are frozen: user space can map them to read only. The kernel goes on writing.
+//! - One word for each ring, the number of released blocks, is the member's to write. The programs compare with it and
+//!   use it for nothing else. A member that lies, or does not read, loses packets, which are counted to it.
+//! - Waking it is one byte into a pipe that never blocks.
+//!
+//! Comings and goings are changes of single words in maps, so no packet meets half of one. What a member that left has
+//! in its rings is freed when no program can be writing there any more; one wait does for all who leave together.
+
+mod error;
+mod maps;
+mod member;
+mod port;
+mod stats;
+mod steering;
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+
+use libbpf_rs::MapCore;
+use tapdeck_packet::link::LinkType;
+use tapdeck_packet::pcapng::InterfaceDescription;
+
+pub use error::Error;
+pub use stats::{DeckStats, GroupStats, MemberStats, PortStats};
+pub use steering::{NoSteering, Steering};
+
+use crate::attach::{available_memory, check_memory, explain};
+use crate::bpf::{CONTROL_BYTES, Control};
+use crate::device::Device;
+use crate::ring::{Geometry, RingMemory};
+use crate::rules::{Compiled, Hits, Images};
+use crate::sys::kernel;
+use crate::sys::mapping::Mapping;
+use crate::{Clock, Deliver, Event, Hook, MAX_RINGS};
+use maps::{MAX_GROUPS, MAX_MEMBERS, Maps, Part};
+use member::{Member, Parts};
+use port::{Entry, Filter, Hub, Port, Sizes};
+use steering::{Owner, Shares};
+
+/// The most that a member may weigh, so that none can take all of its group from the others.
+pub const MAX_WEIGHT: u32 = 100;
+
+/// What a group takes, and how its members share it.
+#[derive(Clone, Debug)]
+pub struct GroupConfig {
+    pub name: String,
+    pub interfaces: Vec<String>,
+    /// Not one of the socket hooks.
+    pub hook: Hook,
+    /// Groups that share an interface at a hook must agree.
+    pub deliver: Deliver,
+    /// A pcap-filter(7) expression.
+    pub filter: Option<String>,
+    /// What no rule accepts is filtered. A rule for one group means the number of that group in [`DeckConfig::groups`].
+    pub rules: Option<Arc<Compiled>>,
+    /// Bytes kept of a frame at most.
+    pub snaplen: u32,
+    pub steering: Steering,
+    pub promiscuous: bool,
+}
+
+/// What a deck serves.
+#[derive(Clone, Debug)]
+pub struct DeckConfig {
+    pub groups: Vec<GroupConfig>,
+    /// For all rings of one member together.
+    pub ring_bytes: u64,
+    pub block_bytes: u64,
+}
+
+/// What a member gets. Whoever holds the descriptors can read the packets.
+#[derive(Debug)]
+pub struct Membership {
+    pub member: u32,
+    pub geometry: Geometry,
+    /// Bytes from one ring's `struct td_ring` to the next in `rings`.
+    pub ring_stride: usize,
+    /// Bytes from one ring's blocks to the next ring's in `data`.
+    pub data_stride: usize,
+    /// Bytes from one ring's `struct td_release` to the next in `release`.
+    pub release_stride: usize,
+    /// To be mapped to read only.
+    pub rings: OwnedFd,
+    /// To be mapped to read only.
+    pub data: OwnedFd,
+    /// The member writes here how far it has read.
+    pub release: OwnedFd,
+    /// A pipe's reading end: there is a byte in it when there is something new.
+    pub wake: OwnedFd,
+    /// The packets' interface ids count these.
+    pub interfaces: Vec<InterfaceDescription>,
+}
+
+impl Membership {
+    /// Maps the rings, for a member in this process. Each has one reader ([`crate::ring::RingReader`]).
+    ///
+    /// # Errors
+    /// As mmap(2).
+    pub fn map(&self) -> io::Result<Vec<Arc<RingMemory>>> {
+        let (n, geometry) = (self.geometry.nrings as usize, self.geometry);
+        let rings = Arc::new(Mapping::of_fd(self.rings.as_fd(), n * self.ring_stride, false)?);
+        let data = Arc::new(Mapping::of_fd(self.data.as_fd(), n * self.data_stride, false)?);
+        let release =
+            Arc::new(Mapping::of_fd(self.release.as_fd(), n * self.release_stride, true)?);
+        let memory = |i| {
+            Arc::new(RingMemory::new(geometry, i, rings.clone(), data.clone(), release.clone()))
+        };
+        Ok((0..geometry.nrings).map(memory).collect())
+    }
+}
+
+struct Group {
+    config: GroupConfig,
+    /// The most that snaplen may be set to.
+    most: u32,
+    shares: Shares,
+    /// Its ports, and where its counters at each are.
+    ports: Vec<(usize, u32)>,
+    /// The sums of members that are gone.
+    gone: GroupStats,
+}
+
+/// Groups and their members, on any number of interfaces.
+pub struct Deck {
+    groups: Vec<Group>,
+    ports: Vec<Port>,
+    hub: Hub,
+    maps: Maps,
+    images: Images,
+    geometry: Geometry,
+    members: Vec<Option<Member>>,
+}
+
+impl Deck {
+    /// Prepares everything; packets flow from [`Deck::start`] on.
+    ///
+    /// # Errors
+    /// Where an interface or a hook does not work, or what is asked makes no sense.
+    pub fn open(config: &DeckConfig, clock: &Arc<Clock>) -> Result<Self, Error> {
+        check(config)?;
+        let (mut ports, places) = ports_of(config)?;
+        let wanted = ports.iter().map(Port::wanted_rings).max().unwrap_or(1);
+        let snaplen = config.groups.iter().map(|group| group.snaplen).max().unwrap_or(1);
+        let nrings = wanted.min(MAX_RINGS);
+        let geometry = Geometry::new(config.ring_bytes, config.block_bytes, nrings, snaplen)?;
+
+        // As much as one member takes, for the kernel is shown what members' maps are like.
+        if let Some(port) = ports.first() {
+            check_memory(&port.device.interface.name, geometry.memory_bytes())?;
+        }
+        let mut counts = ports.len() as u32;
+        for (i, port) in ports.iter_mut().enumerate() {
+            port.list.port = i as u32;
+            port.list.counts = counts;
+            counts += port.list.entries.len() as u32;
+        }
+        let sizes = Sizes { groups: config.groups.len() as u32, counts };
+        let hub = Hub::new(geometry, sizes).map_err(|e| match ports.first() {
+            Some(port) => explain(&port.device.interface, port.hook, e).into(),
+            None => kernel_error("load the programs", e),
+        })?;
+        let shared = share(&hub, config.groups.len());
+        let (maps, mut images, control) =
+            shared.map_err(|e| kernel_error("map what the programs share", e))?;
+        clock.share_with(control);
+        for (i, group) in config.groups.iter().enumerate() {
+            maps.set_steering(i, group.steering);
+            maps.set_snaplen(i, group.snaplen);
+            if let Some(rules) = &group.rules {
+                images.set(i as u32, Some(rules))?;
+                maps.set_rules(i, true);
+            }
+        }
+        for port in &mut ports {
+            port.load(&hub, geometry)?;
+        }
+        let groups = config.groups.iter().zip(places).map(|(group, places)| Group {
+            config: group.clone(),
+            most: group.snaplen,
+            shares: Shares::new(group.steering),
+            ports: places.iter().map(|(port, at)| (*port, ports[*port].list.counts + at)).collect(),
+            gone: GroupStats::default(),
+        });
+        let groups = groups.collect();
+        let members = (0..MAX_MEMBERS).map(|_| None).collect();
+        Ok(Self { groups, ports, hub, maps, images, geometry, members })
+    }
+
+    /// Attaches all programs. The devices' counters count from here.
+    ///
+    /// # Errors
+    /// Where one cannot be attached; then none is.
+    pub fn start(&mut self) -> Result<(), Error> {
+        for i in 0..self.ports.len() {
+            let port = &mut self.ports[i];
+            if let Err(e) = port.device.begin().and_then(|()| port.attach()) {
+                self.detach();
+                return Err(e.into());
+            }
+        }
+        Ok(())
+    }
+
+    fn detach(&mut self) {
+        for port in &mut self.ports {
+            port.detach();
+        }
+    }
+
+    /// Detaches all programs and waits until none of them runs. Everything that was captured is then in the members' rings,
+    /// in complete blocks, but for rings that are full.
+    pub fn stop(&mut self) {
+        self.detach();
+        kernel::wait_for_running_programs();
+        // What could not be closed is in rings whose members do not read.
+        let _ = self.flush_all();
+    }
+
+    /// Whether a group has this name.
+    pub fn has_group(&self, name: &str) -> bool {
+        self.groups.iter().any(|group| group.config.name == name)
+    }
+
+    /// The groups as they are configured now, in order.
+    pub fn groups(&self) -> impl Iterator<Item = &GroupConfig> {
+        self.groups.iter().map(|group| &group.config)
+    }
+
+    fn group(&self, name: &str) -> Result<usize, Error> {
+        let found = self.groups.iter().position(|group| group.config.name == name);
+        found.ok_or_else(|| Error::NoGroup {
+            name: name.to_owned(),
+            there: self.groups.iter().map(|group| group.config.name.clone()).collect(),
+        })
+    }
+
+    /// Somebody comes: makes rings for it, and gives it its share. The share comes from members that have more than theirs.
+    ///
+    /// # Errors
+    /// Where memory or places are short, or there is no such group.
+    pub fn join(&mut self, group: &str, weight: u32) -> Result<Membership, Error> {
+        let at = self.group(group)?;
+        if !(1..=MAX_WEIGHT).contains(&weight) {
+            return Err(Error::Weight(group.to_owned()));
+        }
+        let free = self.members.iter().position(Option::is_none);
+        let number = free.ok_or_else(|| Error::Full(group.to_owned()))? as u32;
+        let needed = self.geometry.memory_bytes();
+        let available = available_memory();
+        let too_large = |available: Option<u64>| Error::Memory {
+            group: group.to_owned(),
+            needed_mib: needed.div_ceil(1 << 20),
+            available_mib: available.unwrap_or(0) >> 20,
+        };
+        if available.is_some_and(|available| needed > available / 10 * 9) {
+            return Err(too_large(available));
+        }
+        let failed = |e: io::Error| match e.raw_os_error() {
+            Some(libc::ENOMEM) => too_large(available),
+            _ => kernel_error(&format!("make rings for a member of group {group}"), e),
+        };
+        let parts = Parts::new(&self.geometry).map_err(failed)?;
+        let (member, ends) = Member::new(at, weight, &parts, &self.geometry).map_err(failed)?;
+        let inserted = self.maps.insert(number, parts.all());
+        // Their first blocks begin in the clock's present epoch.
+        let ready = inserted.and_then(|()| {
+            (0..self.geometry.nrings).try_for_each(|ring| self.hub.flush(number, ring, 0))
+        });
+        if let Err(e) = ready {
+            // Some may have been inserted. Those that were not cannot be removed.
+            let _ = self.maps.remove(&[number]);
+            return Err(failed(e));
+        }
+        self.members[number as usize] = Some(member);
+        self.groups[at].shares.add(owner(number), weight);
+        self.maps.set_shares(at, &self.groups[at].shares);
+        Ok(Membership {
+            member: number,
+            geometry: self.geometry,
+            ring_stride: Part::Rings.stride(&self.geometry),
+            data_stride: Part::Data.stride(&self.geometry),
+            release_stride: Part::Release.stride(&self.geometry),
+            rings: ends.rings,
+            data: ends.data,
+            release: ends.release,
+            wake: ends.wake,
+            interfaces: self.descriptions(at),
+        })
+    }
+
+    /// Some leave, in whatever way. Their shares go to the others at once; when no program writes to their rings any more,
+    /// these are closed, so that a member that has not gone can read its last packets, and freed. Gives
+    /// back what they got.
+    pub fn leave(&mut self, members: &[u32]) -> Vec<(u32, MemberStats)> {
+        let mut leaving: Vec<u32> = members.to_vec();
+        leaving.sort_unstable();
+        leaving.dedup();
+        leaving.retain(|number| self.member(*number).is_some());
+        if leaving.is_empty() {
+            return Vec::new();
+        }
+        for (at, group) in self.groups.iter_mut().enumerate() {
+            let of_group = |number: &&u32| {
+                let member = self.members.get(**number as usize).and_then(Option::as_ref);
+                member.is_some_and(|member| member.group == at)
+            };
+            let owners: Vec<Owner> =
+                leaving.iter().filter(of_group).map(|number| owner(*number)).collect();
+            if !owners.is_empty() {
+                group.shares.remove(&owners);
+                self.maps.set_shares(at, &group.shares);
+            }
+        }
+        kernel::wait_for_running_programs();
+        let mut left = Vec::new();
+        for &number in &leaving {
+            // Where its rings are full, the last block stays open. The member can tell that nobody writes there.
+            let _ = self.flush_member(number);
+            let stats = self.member_stats(number).unwrap_or_default();
+            let gone = self.members[number as usize].take();
+            if let Some(member) = gone {
+                member.wake();
+                self.groups[member.group].gone.add(&stats);
+            }
+            left.push((number, stats));
+        }
+        // Fails only for what is not there.
+        let _ = self.maps.remove(&leaving);
+        left
+    }
+
+    fn member(&self, number: u32) -> Option<&Member> {
+        self.members.get(number as usize).and_then(Option::as_ref)
+    }
+
+    fn numbers(&self) -> impl Iterator<Item = u32> + use<> {
+        let there: Vec<u32> =
+            (0..).zip(&self.members).filter(|(_, m)| m.is_some()).map(|(n, _)| n).collect();
+        there.into_iter()
+    }
+
+    /// Closes blocks that have waited since the last call, and wakes the members for which there is something to read.
+    /// Called every 20 ms.
+    pub fn tick(&mut self) -> io::Result<()> {
+        for (number, member) in (0..).zip(&mut self.members) {
+            let Some(member) = member else { continue };
+            let waiting = member.look();
+            for (ring, block) in &waiting {
+                self.hub.flush(number, *ring, *block)?;
+            }
+            if !waiting.is_empty() {
+                member.wake();
+            }
+        }
+        Ok(())
+    }
+
+    /// Closes every block of a member that holds something, but where its ring is full, and wakes it.
+    pub fn flush_member(&mut self, member: u32) -> io::Result<()> {
+        let Some(there) = self.member(member) else { return Ok(()) };
+        for (ring, block) in there.open_blocks() {
+            self.hub.flush(member, ring, block)?;
+        }
+        there.wake();
+        Ok(())
+    }
+
+    /// As [`Deck::flush_member`] for all; after the clock was stepped, so that no block holds packets of both times. Blocks
+    /// that hold nothing yet go over to the new time too.
+    pub fn flush_all(&mut self) -> io::Result<()> {
+        for number in self.numbers() {
+            let Some(member) = self.member(number) else { continue };
+            for (ring, memory) in (0..).zip(member.rings()) {
+                self.hub.flush(number, ring, memory.open_block().0)?;
+            }
+            member.wake();
+        }
+        Ok(())
+    }
+
+    /// Looks whether interfaces are gone, or back. Called once a second.
+    ///
+    /// # Errors
+    /// Where programs cannot be attached to an interface that came back. The next call tries again.
+    pub fn watch(&mut self) -> Result<Vec<(String, Event)>, Error> {
+        let mut events = Vec::new();
+        let mut failure = None;
+        for port in &mut self.ports {
+            let name = port.device.interface.name.clone();
+            match port.watch(&self.hub, self.geometry) {
+                Ok(event) => events.extend(event.map(|event| (name, event))),
+                Err(e) => failure = Some(e),
+            }
+        }
+        // It comes again; an event does not.
+        match failure {
+            Some(e) if events.is_empty() => Err(e.into()),
+            _ => Ok(events),
+        }
+    }
+
+    /// Reads the devices' counters anew, for [`Deck::stats`].
+    pub fn refresh_nic(&mut self) {
+        for port in &mut self.ports {
+            port.device.refresh();
+        }
+    }
+
+    /// From now on packets of this group are cut to so many bytes.
+    ///
+    /// # Errors
+    /// Where that is nothing, or more than at the start.
+    pub fn set_snaplen(&mut self, group: &str, snaplen: u32) -> Result<(), Error> {
+        let at = self.group(group)?;
+        let most = self.groups[at].most;
+        if snaplen == 0 {
+            return Err(Error::Snaplen(group.to_owned()));
+        }
+        if snaplen > most {
+            return Err(Error::SnaplenGrows { group: group.to_owned(), snaplen, most });
+        }
+        self.groups[at].config.snaplen = snaplen;
+        self.maps.set_snaplen(at, snaplen);
+        Ok(())
+    }
+
+    /// Exchanges a group's filter. Each packet meets the old one or the new one, and none is lost; afterwards the old one judges
+    /// no packet any more.
+    ///
+    /// # Errors
+    /// Where the filter does not compile or the kernel does not take it, or at hook netfilter, whose programs cannot be
+    /// exchanged. Then all is as it was.
+    pub fn set_filter(&mut self, group: &str, filter: Option<&str>) -> Result<(), Error> {
+        let at = self.group(group)?;
+        if self.groups[at].config.hook == Hook::Netfilter {
+            return Err(Error::Netfilter(group.to_owned()));
+        }
+        let ports: Vec<usize> = self.groups[at].ports.iter().map(|(port, _)| *port).collect();
+        let put = |port: &usize| self.ports[*port].put_filter(at, Filter::of(filter));
+        let before: Vec<Filter> = ports.iter().map(put).collect();
+        let exchanged = self.exchange(&ports);
+        if exchanged.is_err() {
+            for (port, before) in ports.iter().zip(before) {
+                self.ports[*port].put_filter(at, before);
+            }
+        } else {
+            self.groups[at].config.filter = filter.map(str::to_owned);
+        }
+        kernel::wait_for_running_programs();
+        exchanged.map_err(Error::from)
+    }
+
+    /// Puts new programs at these ports, or at none of them.
+    fn exchange(&mut self, ports: &[usize]) -> Result<(), crate::Error> {
+        let renewed: Vec<_> = ports
+            .iter()
+            .map(|port| self.ports[*port].renew(&self.hub))
+            .collect::<Result<_, _>>()?;
+        let mut before = Vec::new();
+        for (port, ready) in ports.iter().zip(renewed) {
+            let Some(ready) = ready else { continue };
+            match self.ports[*port].exchange(ready) {
+                Ok(old) => before.extend(old.map(|old| (*port, old))),
+                Err(e) => {
+                    for (port, old) in before {
+                        // The kernel has just taken its successor there; what fails has no interface any more.
+                        let _ = self.ports[port].exchange(old);
+                    }
+                    return Err(e);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Exchanges a group's rules as a whole: each packet is judged by the old set or by the new one. Gives back what the old one
+    /// counted, to the last packet.
+    ///
+    /// # Errors
+    /// Where the kernel has no room for them. Then the old ones stay.
+    pub fn set_rules(
+        &mut self,
+        group: &str,
+        rules: Option<Arc<Compiled>>,
+    ) -> Result<Option<Hits>, Error> {
+        let at = self.group(group)?;
+        if rules.is_none() {
+            self.maps.set_rules(at, false);
+        }
+        let before = self.images.set(at as u32, rules.as_ref())?;
+        if rules.is_some() {
+            self.maps.set_rules(at, true);
+        }
+        self.groups[at].config.rules = rules;
+        Ok(before)
+    }
+
+    /// How many packets each rule of a group has taken, since its rules were exchanged last.
+    pub fn rule_hits(&self, group: &str) -> Option<Hits> {
+        self.images.hits(self.group(group).ok()? as u32)
+    }
+
+    /// Stops giving packets to a group, or to all. Afterwards none is on its way.
+    ///
+    /// # Errors
+    /// Where there is no such group.
+    pub fn pause(&mut self, group: Option<&str>) -> Result<(), Error> {
+        self.set_paused(group, true)?;
+        kernel::wait_for_running_programs();
+        Ok(())
+    }
+
+    /// Gives them packets again.
+    ///
+    /// # Errors
+    /// Where there is no such group.
+    pub fn resume(&mut self, group: Option<&str>) -> Result<(), Error> {
+        self.set_paused(group, false)
+    }
+
+    fn set_paused(&mut self, group: Option<&str>, is_paused: bool) -> Result<(), Error> {
+        let which = match group {
+            Some(name) => {
+                let at = self.group(name)?;
+                at..at + 1
+            }
+            None => 0..self.groups.len(),
+        };
+        for at in which {
+            self.maps.set_paused(at, is_paused);
+        }
+        Ok(())
+    }
+
+    /// All counters.
+    ///
+    /// # Errors
+    /// Where the kernel does not give them.
+    pub fn stats(&self) -> io::Result<DeckStats> {
+        let members: Vec<MemberStats> =
+            self.numbers().map(|number| self.member_stats(number)).collect::<io::Result<_>>()?;
+        let ports = self.ports.iter().map(|port| {
+            Ok(PortStats {
+                interface: port.device.interface.name.clone(),
+                hook: port.hook,
+                attached: port.is_attached(),
+                seen: self.maps.counts(port.list.port)?.seen,
+                nic: port.device.nic(),
+            })
+        });
+        let groups = (0..self.groups.len()).map(|at| self.group_stats(at, &members));
+        Ok(DeckStats {
+            ports: ports.collect::<io::Result<_>>()?,
+            groups: groups.collect::<io::Result<_>>()?,
+            members,
+        })
+    }
+
+    fn group_stats(&self, at: usize, members: &[MemberStats]) -> io::Result<GroupStats> {
+        let group = &self.groups[at];
+        let mut stats = GroupStats {
+            name: group.config.name.clone(),
+            paused: self.maps.is_paused(at),
+            members: group.shares.members() as u32,
+            ..group.gone.clone()
+        };
+        for (_, count) in &group.ports {
+            let counts = self.maps.counts(*count)?;
+            stats.seen += counts.seen;
+            stats.filtered += counts.filtered;
+            stats.no_member += counts.no_member;
+            stats.extra += counts.extra;
+        }
+        for member in members.iter().filter(|member| member.group == group.config.name) {
+            stats.add(member);
+        }
+        Ok(stats)
+    }
+
+    /// Packets that a group has seen, read without the counters of members and of other groups.
+    ///
+    /// # Errors
+    /// Where there is no such group, or the kernel does not give them.
+    pub fn group_seen(&self, name: &str) -> io::Result<u64> {
+        let group = self.groups.iter().find(|group| group.config.name == name);
+        let ports = &group.ok_or(io::ErrorKind::NotFound)?.ports;
+        ports.iter().map(|(_, count)| Ok(self.maps.counts(*count)?.seen)).sum()
+    }
+
+    /// The counters of one member.
+    ///
+    /// # Errors
+    /// Where there is no such member, or the kernel does not give them.
+    pub fn member_stats(&self, number: u32) -> io::Result<MemberStats> {
+        let member = self.member(number).ok_or(io::ErrorKind::NotFound)?;
+        let (captured, captured_bytes) = self.maps.taken(number)?;
+        let mut stats = MemberStats {
+            member: number,
+            group: self.groups[member.group].config.name.clone(),
+            weight: member.weight,
+            captured,
+            captured_bytes,
+            ring_fill_bytes: member.fill_bytes(),
+            ring_bytes: u64::from(self.geometry.ring_bytes()) * u64::from(self.geometry.nrings),
+            ..MemberStats::default()
+        };
+        for losses in member.rings().iter().map(RingMemory::losses) {
+            stats.dropped_ring += losses.ring;
+            stats.dropped_other += losses.contended + losses.unreadable;
+        }
+        Ok(stats)
+    }
+
+    /// Memory that the rings of one member take.
+    pub fn member_bytes(&self) -> u64 {
+        self.geometry.memory_bytes()
+    }
+
+    /// What the user should know that is no error.
+    pub fn warnings(&self) -> Vec<String> {
+        let wanted = self.ports.iter().map(Port::wanted_rings).max().unwrap_or(1);
+        let mut warnings: Vec<String> = self.ports.iter().flat_map(Port::warnings).collect();
+        if self.geometry.nrings < wanted {
+            warnings.push(format!(
+                "{wanted} queues or CPUs share {} rings of each member; ring-bytes of {} give each its own",
+                self.geometry.nrings,
+                u64::from(wanted * Geometry::MIN_BLOCKS) * u64::from(self.geometry.block_bytes())
+            ));
+        }
+        warnings
+    }
+
+    /// The interfaces of a group's packets.
+    fn descriptions(&self, at: usize) -> Vec<InterfaceDescription> {
+        let group = &self.groups[at];
+        let describe = |port: &Port| {
+            let interface = &port.device.interface;
+            InterfaceDescription {
+                link: interface.link.unwrap_or(LinkType::ETHERNET),
+                snaplen: group.most,
+                name: interface.name.clone(),
+                description: format!("hook {}, group {}", port.hook, group.config.name),
+                filter: group.config.filter.clone(),
+                hardware: interface.kind.clone(),
+                mac: interface.mac,
+            }
+        };
+        group.ports.iter().map(|(port, _)| describe(&self.ports[*port])).collect()
+    }
+}
+
+impl Drop for Deck {
+    fn drop(&mut self) {
+        self.detach();
+    }
+}
+
+/// What a slot holds for a member.
+fn owner(member: u32) -> Owner {
+    member as Owner + 1
+}
+
+fn kernel_error(what: &str, source: io::Error) -> Error {
+    Error::Kernel { what: what.to_owned(), source }
+}
+
+/// Refuses what makes no sense on any machine.
+fn check(config: &DeckConfig) -> Result<(), Error> {
+    if config.groups.is_empty() {
+        return Err(Error::NoGroups);
+    }
+    if config.groups.len() > MAX_GROUPS {
+        return Err(Error::TooManyGroups(config.groups.len()));
+    }
+    for (i, group) in config.groups.iter().enumerate() {
+        let name = || group.name.clone();
+        if group.name.is_empty() {
+            return Err(Error::NoName);
+        }
+        if config.groups[..i].iter().any(|other| other.name == group.name) {
+            return Err(Error::Twice(name()));
+        }
+        if group.hook.is_socket() {
+            return Err(Error::SocketHook { group: name(), hook: group.hook });
+        }
+        if group.snaplen == 0 {
+            return Err(Error::Snaplen(name()));
+        }
+        if group.interfaces.is_empty() {
+            return Err(Error::NoInterface(name()));
+        }
+        for (j, interface) in group.interfaces.iter().enumerate() {
+            if group.interfaces[..j].contains(interface) {
+                let interface = interface.clone();
+                return Err(Error::InterfaceTwice { group: name(), interface });
+            }
+        }
+    }
+    Ok(())
+}
+
+/// For each group, its ports and its place in their lists.
+type Places = Vec<Vec<(usize, u32)>>;
+
+/// The ports that the groups need.
+fn ports_of(config: &DeckConfig) -> Result<(Vec<Port>, Places), Error> {
+    let mut ports: Vec<Port> = Vec::new();
+    // Who asked for each first.
+    let mut first: Vec<&str> = Vec::new();
+    let mut places = Vec::new();
+    for (number, group) in (0..).zip(&config.groups) {
+        let mut its_places = Vec::new();
+        for (nth, name) in (0..).zip(&group.interfaces) {
+            let device = Device::open(name)?;
+            let is_it = |port: &Port| {
+                port.device.interface.index == device.interface.index && port.hook == group.hook
+            };
+            let at = ports.iter().position(is_it).unwrap_or_else(|| {
+                ports.push(Port::new(device, group.hook, group.deliver));
+                first.push(&group.name);
+                ports.len() - 1
+            });
+            let port = &mut ports[at];
+            if port.deliver != group.deliver {
+                return Err(Error::Deliver {
+                    one: first[at].to_owned(),
+                    other: group.name.clone(),
+                    interface: name.clone(),
+                    hook: group.hook,
+                });
+            }
+            port.promiscuous |= group.promiscuous;
+            // By another of its names.
+            if port.list.entries.last().is_some_and(|entry| entry.group == number) {
+                let (group, interface) = (group.name.clone(), name.clone());
+                return Err(Error::InterfaceTwice { group, interface });
+            }
+            its_places.push((at, port.list.entries.len() as u32));
+            let filter = Filter::of(group.filter.as_deref());
+            port.list.entries.push(Entry { group: number, interface: nth, filter });
+        }
+        places.push(its_places);
+    }
+    Ok((ports, places))
+}
+
+/// What the programs share with user space.
+fn share(hub: &Hub, groups: usize) -> io::Result<(Maps, Images, Control)> {
+    let object = hub.object();
+    let control = object
+        .maps()
+        .find(|map| map.name().to_str().is_some_and(|name| name.ends_with(".data.control")))
+        .ok_or_else(|| io::Error::other("the program has no map of the clock"))?;
+    let control = Control::new(Arc::new(Mapping::of_fd(control.as_fd(), CONTROL_BYTES, true)?));
+    Ok((Maps::of(object, groups)?, Images::of(object)?, control))
+}

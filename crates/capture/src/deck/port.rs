@@ -1,0 +1,430 @@
+//! One interface at one hook, and the groups that get their packets there.
+
+use std::io;
+use std::os::fd::AsFd;
+
+use libbpf_rs::{MapCore, Object, ObjectBuilder, OpenObject, ProgramInput};
+
+use super::maps::{ENTRY_WORDS, MAX_GROUPS, PORT_WORDS, Part};
+use crate::attach::{Links, explain, wanted_rings};
+use crate::bpf::{self, Aligned, LoadedObject, Params, Program, io_error};
+use crate::device::Device;
+use crate::filter::splice::Filters;
+use crate::filter::{self, cbpf};
+use crate::ring::Geometry;
+use crate::sys::kernel;
+use crate::{Deliver, Error, Event, Hook, netlink};
+use tapdeck_packet::link::LinkType;
+
+static SERVE: &Aligned<[u8]> = &Aligned(*include_bytes!(concat!(env!("OUT_DIR"), "/serve.bpf.o")));
+
+const BPF_F_XDP_DEV_BOUND_ONLY: u32 = 1 << 6;
+const FLUSH: &str = "tapdeck_flush";
+
+/// A group at a port.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Entry {
+    pub group: u16,
+    /// The interface's number in the group's list.
+    pub interface: u16,
+    pub filter: Filter,
+}
+
+/// A group's filter at a port.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Filter {
+    expression: Option<String>,
+    /// What was made of it for the interface as it is.
+    compiled: Option<cbpf::Program>,
+}
+
+impl Filter {
+    pub(super) fn of(expression: Option<&str>) -> Self {
+        Self { expression: expression.map(str::to_owned), compiled: None }
+    }
+}
+
+/// `struct td_port`.
+#[derive(Clone, Debug, Default)]
+pub(super) struct List {
+    pub port: u32,
+    /// Where the counters of its groups begin.
+    pub counts: u32,
+    pub entries: Vec<Entry>,
+}
+
+impl List {
+    /// The structure, with the filters' numbers.
+    fn bytes(&self, filters: &[Option<u32>]) -> Vec<u8> {
+        let mut words = vec![0u32; PORT_WORDS + MAX_GROUPS * ENTRY_WORDS];
+        words[..3].copy_from_slice(&[self.port, self.counts, self.entries.len() as u32]);
+        let mut bytes: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
+        for (i, entry) in self.entries.iter().enumerate() {
+            let at = (PORT_WORDS + i * ENTRY_WORDS) * 4;
+            bytes[at..at + 2].copy_from_slice(&entry.group.to_ne_bytes());
+            bytes[at + 2..at + 4].copy_from_slice(&entry.interface.to_ne_bytes());
+            let filter = filters.get(i).copied().flatten().map_or(0, |number| number as u16 + 1);
+            bytes[at + 4..at + 6].copy_from_slice(&filter.to_ne_bytes());
+        }
+        bytes
+    }
+}
+
+/// How large the maps are that all ports share.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Sizes {
+    pub groups: u32,
+    pub counts: u32,
+}
+
+/// What is told to the programs before they are verified.
+struct Constants {
+    params: Params,
+    list: Vec<u8>,
+    filters: Filters,
+    /// The expression of the longest one.
+    longest: Option<String>,
+}
+
+fn open(programs: &[Program], constants: &Constants) -> io::Result<OpenObject> {
+    bpf::quiet_libbpf();
+    let mut object = ObjectBuilder::default().open_memory(&SERVE.0).map_err(|e| io_error(&e))?;
+    for mut program in object.progs_mut() {
+        let wanted = programs.iter().find(|p| program.name() == p.name());
+        program.set_autoload(wanted.is_some());
+        if wanted == Some(&Program::XdpMetadata) {
+            program.set_ifindex(constants.params.ifindex);
+            program.set_flags(BPF_F_XDP_DEV_BOUND_ONLY);
+        }
+    }
+    for mut map in object.maps_mut() {
+        let value = match map.name().to_str() {
+            Some(name) if name.ends_with(".rodata.params") => constants.params.bytes(),
+            Some(name) if name.ends_with(".rodata.port") => constants.list.clone(),
+            _ => continue,
+        };
+        map.set_initial_value(&value).map_err(|e| io_error(&e))?;
+    }
+    Ok(object)
+}
+
+/// What all ports have in common: the maps, and the program that closes blocks.
+pub(super) struct Hub {
+    loaded: LoadedObject,
+}
+
+impl Hub {
+    pub(super) fn new(geometry: Geometry, sizes: Sizes) -> io::Result<Self> {
+        let constants = Constants {
+            params: Params { geometry, ..Params::unread(0) },
+            list: List::default().bytes(&[]),
+            filters: Filters::new(),
+            longest: None,
+        };
+        let mut open = open(&[], &constants)?;
+        for mut program in open.progs_mut().filter(|p| p.name() == FLUSH) {
+            program.set_autoload(true);
+        }
+        for mut map in open.maps_mut() {
+            let entries = match map.name().to_str() {
+                Some("groups" | "slots") => sizes.groups,
+                Some("counts") => sizes.counts,
+                _ => continue,
+            };
+            map.set_max_entries(entries).map_err(|e| io_error(&e))?;
+        }
+        // The kernel takes from these what the maps of members are like.
+        let mut patterns = Vec::new();
+        for part in Part::ALL {
+            patterns.push((part, part.create(&geometry)?));
+        }
+        for (part, pattern) in &patterns {
+            for mut map in open.maps_mut().filter(|map| map.name() == part.name()) {
+                map.set_inner_map_fd(pattern.as_fd()).map_err(|e| io_error(&e))?;
+            }
+        }
+        Ok(Self { loaded: bpf::load_filtered(open, &[], 0, &constants.filters)? })
+    }
+
+    pub(super) fn object(&self) -> &Object {
+        &self.loaded.object
+    }
+
+    /// Loads programs over the maps.
+    fn load(&self, programs: &[Program], constants: &Constants) -> io::Result<LoadedObject> {
+        let mut open = open(programs, constants)?;
+        for mut map in open.maps_mut() {
+            let name = map.name().to_owned();
+            // Each has its own.
+            if name.to_str().is_some_and(|name| name.contains(".rodata")) {
+                continue;
+            }
+            if let Some(shared) = self.loaded.object.maps().find(|map| map.name() == name) {
+                map.reuse_fd(shared.as_fd()).map_err(|e| io_error(&e))?;
+            }
+        }
+        bpf::load_filtered(open, programs, constants.params.ifindex, &constants.filters)
+    }
+
+    /// Closes `block` of a member's ring if it is still open and holds something.
+    pub(super) fn flush(&self, member: u32, ring: u32, block: u32) -> io::Result<()> {
+        let program = self.loaded.object.progs_mut().find(|program| program.name() == FLUSH);
+        let program = program.ok_or_else(|| io::Error::other("tapdeck_flush is not loaded"))?;
+        let mut args: Vec<u8> =
+            [member, ring, block].iter().flat_map(|word| word.to_ne_bytes()).collect();
+        let input = ProgramInput { context_in: Some(&mut args), ..ProgramInput::default() };
+        program.test_run(input).map_err(|e| io_error(&e))?;
+        Ok(())
+    }
+}
+
+/// A port.
+pub(super) struct Port {
+    pub device: Device,
+    pub hook: Hook,
+    pub deliver: Deliver,
+    pub promiscuous: bool,
+    pub list: List,
+    params: Params,
+    ready: Option<Ready>,
+    links: Links,
+    is_attached: bool,
+}
+
+/// Programs that are loaded.
+pub(super) struct Ready {
+    loaded: LoadedObject,
+    /// Which, and the first of them is that of the XDP hooks.
+    first: Program,
+}
+
+impl Port {
+    /// A port without programs.
+    pub(super) fn new(device: Device, hook: Hook, deliver: Deliver) -> Self {
+        let params = Params {
+            consume: deliver == Deliver::Consume,
+            by_cpu: hook == Hook::XdpGeneric,
+            link_header: device.interface.link.is_some_and(LinkType::has_header),
+            ..Params::unread(device.interface.index)
+        };
+        Self {
+            device,
+            hook,
+            deliver,
+            promiscuous: false,
+            list: List::default(),
+            params,
+            ready: None,
+            links: Links::default(),
+            is_attached: false,
+        }
+    }
+
+    /// As many rings would give each of its queues or CPUs one of its own.
+    pub(super) fn wanted_rings(&self) -> u32 {
+        wanted_rings(&self.device.interface, self.hook)
+    }
+
+    pub(super) fn is_attached(&self) -> bool {
+        self.is_attached
+    }
+
+    /// What the user should know of it that is no error.
+    pub(super) fn warnings(&self) -> Vec<String> {
+        let name = &self.device.interface.name;
+        let mut warnings = Vec::new();
+        let asks = |ready: &Ready| ready.first == Program::XdpMetadata;
+        let hands_on = self.params.hardware_vlan && self.ready.as_ref().is_some_and(asks);
+        if matches!(self.hook, Hook::Xdp | Hook::XdpGeneric)
+            && !hands_on
+            && kernel::strips_vlan(name).unwrap_or(false)
+        {
+            warnings.push(format!(
+                "{name} takes VLAN tags off before hook {} and does not hand them on: ethtool -K {name} rxvlan off keeps them",
+                self.hook
+            ));
+        }
+        if self.links.by_clsact() {
+            warnings.push(format!(
+                "this kernel has no tcx; clsact filters on {name} do its work and stay if this process is killed, until the next one replaces them"
+            ));
+        }
+        warnings
+    }
+
+    fn explain(&self, e: io::Error) -> Error {
+        explain(&self.device.interface, self.hook, e)
+    }
+
+    /// Says what an error of the kernel means where programs with all these filters were wanted.
+    fn refused(&self, constants: &Constants, e: io::Error) -> Error {
+        match (e.raw_os_error(), &constants.longest) {
+            (Some(libc::E2BIG), Some(expression)) => Error::Filter {
+                expression: expression.clone(),
+                why: format!(
+                    "it is the longest at {}, hook {}, with {} instructions, and all filters there have more ways through them than the kernel's verifier walks; make them shorter or fewer",
+                    self.device.interface.name,
+                    self.hook,
+                    constants.filters.longest(),
+                ),
+            },
+            _ => self.explain(e),
+        }
+    }
+
+    /// Loads its programs over the hub's maps.
+    pub(super) fn load(&mut self, hub: &Hub, geometry: Geometry) -> Result<(), Error> {
+        let interface = &self.device.interface;
+        let driver = match self.hook {
+            Hook::Xdp => netlink::rx_metadata(interface.index),
+            _ => netlink::RxMetadata::default(),
+        };
+        let longest = match self.hook {
+            Hook::Xdp | Hook::XdpGeneric => 65_535,
+            _ => u32::MAX,
+        };
+        self.params = Params {
+            geometry: Geometry { snaplen: geometry.snaplen.min(longest), ..geometry },
+            ifindex: interface.index,
+            hardware_time: driver.timestamp && kernel::stamps_received(&interface.name),
+            hardware_vlan: driver.vlan_tag && kernel::strips_vlan(&interface.name).unwrap_or(false),
+            ..self.params
+        };
+        // What was made of them may not suit the interface that is there now.
+        for entry in &mut self.list.entries {
+            entry.filter.compiled = None;
+        }
+        self.ready = Some(self.prepare(hub)?);
+        Ok(())
+    }
+
+    /// Gives a group another filter, for the programs that are loaded next. Gives back the one before.
+    pub(super) fn put_filter(&mut self, group: usize, filter: Filter) -> Filter {
+        let mut entries = self.list.entries.iter_mut();
+        match entries.find(|entry| usize::from(entry.group) == group) {
+            Some(entry) => std::mem::replace(&mut entry.filter, filter),
+            None => filter,
+        }
+    }
+
+    /// Loads programs for what the list of groups says now, to be exchanged for those that are there. While the interface is
+    /// gone there are none: they are loaded when it comes back, but filters that would then be refused are refused now.
+    pub(super) fn renew(&mut self, hub: &Hub) -> Result<Option<Ready>, Error> {
+        if self.ready.is_some() {
+            return self.prepare(hub).map(Some);
+        }
+        for Filter { expression, compiled } in self.list.entries.iter().map(|entry| &entry.filter) {
+            if let (Some(expression), None) = (expression, compiled) {
+                filter::check_absent(&self.device.interface, expression)?;
+            }
+        }
+        Ok(None)
+    }
+
+    /// Loads programs for what the list of groups says now.
+    fn prepare(&mut self, hub: &Hub) -> Result<Ready, Error> {
+        let plain: &[Program] = match self.hook {
+            Hook::Tcx => &[Program::Ingress, Program::Egress],
+            Hook::Netfilter => &[Program::Netfilter],
+            _ => &[Program::Xdp],
+        };
+        self.compile()?;
+        let constants = self.constants();
+        // Only a program bound to its device may ask the driver, and not every driver can be asked.
+        if self.params.hardware_time || self.params.hardware_vlan {
+            let bound = [Program::XdpMetadata];
+            if let Ok(loaded) = hub.load(&bound, &constants) {
+                return Ok(Ready { loaded, first: bound[0] });
+            }
+        }
+        let loaded = hub.load(plain, &constants).map_err(|e| self.refused(&constants, e))?;
+        Ok(Ready { loaded, first: plain[0] })
+    }
+
+    /// Compiles the filters that are new.
+    fn compile(&mut self) -> Result<(), Error> {
+        let mut compiler = filter::Compiler::new(&self.device.interface, self.hook);
+        for Filter { expression, compiled } in
+            self.list.entries.iter_mut().map(|entry| &mut entry.filter)
+        {
+            if let (Some(expression), None) = (expression, &compiled) {
+                *compiled = Some(compiler.compile(expression)?);
+            }
+        }
+        Ok(())
+    }
+
+    fn constants(&self) -> Constants {
+        let mut filters = Filters::new();
+        let mut numbers = Vec::new();
+        let mut longest = None;
+        for Filter { expression, compiled } in self.list.entries.iter().map(|entry| &entry.filter) {
+            let before = filters.longest();
+            numbers.push(compiled.clone().map(|program| filters.add(program)));
+            if filters.longest() > before {
+                longest.clone_from(expression);
+            }
+        }
+        let params = Params { filtered: !filters.is_empty(), ..self.params };
+        Constants { params, list: self.list.bytes(&numbers), filters, longest }
+    }
+
+    /// Attaches its programs; packets flow from here on.
+    pub(super) fn attach(&mut self) -> Result<(), Error> {
+        let interface = &self.device.interface;
+        let links = match &self.ready {
+            Some(Ready { loaded, first }) => {
+                let program = |which| loaded.program(which);
+                Links::attach(interface, self.hook, self.promiscuous, *first, &program)
+            }
+            None => Err(io::Error::other("no program is loaded")),
+        };
+        self.links = links.map_err(|e| self.explain(e))?;
+        self.is_attached = true;
+        Ok(())
+    }
+
+    /// Detaches them. Some may still be running.
+    pub(super) fn detach(&mut self) {
+        self.is_attached = false;
+        std::mem::take(&mut self.links).detach();
+    }
+
+    /// Puts programs in the place of those that are attached, which it gives back.
+    ///
+    /// # Errors
+    /// Where the kernel refuses it. Then those before stay.
+    pub(super) fn exchange(&mut self, ready: Ready) -> Result<Option<Ready>, Error> {
+        if self.is_attached {
+            let program = |which| ready.loaded.program(which);
+            if let Err(e) = self.links.exchange(ready.first, &program) {
+                // One of several links may have been changed. What fails here has no interface any more.
+                if let Some(before) = &self.ready {
+                    let program = |which| before.loaded.program(which);
+                    let _ = self.links.exchange(before.first, &program);
+                }
+                return Err(self.explain(e));
+            }
+        }
+        Ok(self.ready.replace(ready))
+    }
+
+    /// Looks whether the interface is still there. If it was deleted, waits for one of its name and goes on there.
+    pub(super) fn watch(&mut self, hub: &Hub, geometry: Geometry) -> Result<Option<Event>, Error> {
+        if self.is_attached {
+            let event = self.device.look()?;
+            if event == Some(Event::Gone) {
+                self.detach();
+                // A program that is bound to a device must not outlive it.
+                self.ready = None;
+            }
+            return Ok(event);
+        }
+        if !self.device.is_back()? {
+            return Ok(None);
+        }
+        self.load(hub, geometry)?;
+        self.attach()?;
+        Ok(Some(Event::Back))
+    }
+}

@@ -1,0 +1,622 @@
+//! From classic BPF to eBPF.
+//!
+//! A filter becomes one or two pieces of code, which `splice` puts into functions. The **direct** one reads the
+//! frame where it lies. It looks once, at its beginning, whether all that it reads at fixed places (up to
+//! [`PREFIX`] bytes) is there, and from then on such a load is a load; one behind X compares once. What does not lie in
+//! the linear part of a packet is asked for by a call, out of the way of the other code. Where already the look at the beginning
+//! fails, because the frame is short or its linear part is, the **calling** piece takes over, which asks for each
+//! byte by a call; it has no bound on what a frame must have, and it is all there is where a hook
+//! cannot see the frame (netfilter).
+//!
+//! Two pieces, and not a check at every load, are what keeps the verifier's work in proportion to the
+//! filter's length: what it knows of the frame is the same on every way through either of them, so it never
+//! walks one twice.
+//!
+//! A piece is entered as the function it stands in is called: r1 the hook's context, r2 the filter's number, r3 the
+//! stripped VLAN tag, r4 what else is known of the packet (`td_filter_about` in bpf/filter.h). It leaves with r0 not 0 if it
+//! takes the packet.
+
+use super::cbpf::{Ancillary, Arithmetic, Condition, Instruction, Operand, Program, Size, Value};
+use super::ebpf::{self, FP, Insn, Reg};
+
+/// Bytes that the direct piece asks for at its beginning at most: every Ethernet frame has as many, and the usual filters
+/// read no fixed place behind them.
+const PREFIX: u32 = 60;
+/// How far a pointer into a packet may be moved (`MAX_PACKET_OFF`).
+const MAX_OFFSET: u32 = 0xffff;
+/// Code that may lie between two islands; a jump reaches 32,767 instructions, and must get across
+/// one island and as much code.
+const ISLAND_DISTANCE: usize = 14_000;
+/// Instructions of one [`Detour`] at most.
+const DETOUR: usize = 20;
+
+/// Where things are kept in the function's stack frame.
+mod stack {
+    pub const TAG: i16 = -8;
+    pub const ABOUT: i16 = -16;
+    pub const CONTEXT: i16 = -24;
+    pub const DATA: i16 = -32;
+    pub const END: i16 = -40;
+    pub const OTHER: i16 = -48;
+    /// The filter's words of memory.
+    pub const MEMORY: i16 = -112;
+}
+
+/// What a piece of code calls.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Callee {
+    /// `td_load_*` of bpf/filter.h, which reads what the code cannot see.
+    Load,
+    /// The calling piece of this filter.
+    Calling,
+}
+
+/// Code that can be put anywhere in a function.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Piece {
+    pub insns: Vec<Insn>,
+    /// Calls, by their place, whose distance is filled in later.
+    pub calls: Vec<(usize, Callee)>,
+}
+
+/// Where a hook's context tells where the frame lies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pointers {
+    pub data: i16,
+    pub data_end: i16,
+}
+
+/// The piece of filter `number` that reads the frame where it lies.
+pub fn direct(program: &Program, number: u32, pointers: Pointers) -> Piece {
+    let places = || program.instructions().iter().filter_map(fixed_place);
+    let prefix = places().filter(|end| *end <= PREFIX).max().unwrap_or(0);
+    let mut t = Translator::new(program, DIRECT, prefix);
+    let reads = program.instructions().iter().any(reads_frame);
+    if reads {
+        t.put(ebpf::load(ebpf::WORD, DATA, CONTEXT, pointers.data));
+        t.put(ebpf::load(ebpf::WORD, END, CONTEXT, pointers.data_end));
+    }
+    if prefix > 0 {
+        t.put(ebpf::alu64(ebpf::MOV, DIRECT.a, DATA));
+        t.put(ebpf::alu64_constant(ebpf::ADD, DIRECT.a, prefix as i32));
+        let at = t.put(ebpf::jump64(ebpf::JGT, DIRECT.a, END));
+        t.detours.push(Detour { from: vec![at], kind: Kind::Calling { number } });
+    }
+    if program.instructions().iter().any(asks_for_tag) {
+        t.put(ebpf::store(ebpf::WORD, FP, stack::TAG, Reg(3)));
+    }
+    let far = places().any(|end| end > prefix);
+    let computes = program.instructions().contains(&Instruction::XFromA);
+    if far || computes || program.instructions().iter().any(asks_about) {
+        t.put(ebpf::store(ebpf::DOUBLE, FP, stack::ABOUT, Reg(4)));
+    }
+    t.run()
+}
+
+/// The piece that asks for everything by calls.
+pub fn calling(program: &Program) -> Piece {
+    let mut t = Translator::new(program, CALLING, 0);
+    t.put(ebpf::alu64(ebpf::MOV, KEPT_CONTEXT, Reg(1)));
+    t.put(ebpf::alu64(ebpf::MOV, KEPT_ABOUT, Reg(4)));
+    if program.instructions().iter().any(asks_for_tag) {
+        t.put(ebpf::store(ebpf::WORD, FP, stack::TAG, Reg(3)));
+    }
+    t.run()
+}
+
+/// The registers of the classic machine, and one to work with.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Machine {
+    a: Reg,
+    x: Reg,
+    work: Reg,
+}
+
+/// In the direct piece all are registers that a call loses, so that nothing has to be saved where none is made.
+const DIRECT: Machine = Machine { a: Reg(0), x: Reg(4), work: Reg(3) };
+const CONTEXT: Reg = Reg(1);
+const DATA: Reg = Reg(2);
+const END: Reg = Reg(5);
+
+/// In the calling piece they are those that a call keeps.
+const CALLING: Machine = Machine { a: Reg(7), x: Reg(8), work: Reg(1) };
+const KEPT_CONTEXT: Reg = Reg(6);
+const KEPT_ABOUT: Reg = Reg(9);
+
+/// Where in the frame something is read.
+#[derive(Clone, Copy)]
+enum Place {
+    At(u32),
+    BehindX(u32),
+    /// Not in it, but beside it.
+    Beside(u32),
+}
+
+/// What becomes of what is read.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Into {
+    A,
+    /// X, as the length of a header.
+    X,
+}
+
+/// Code that is seldom needed, kept out of the way.
+struct Detour {
+    /// The jumps that lead to it.
+    from: Vec<usize>,
+    kind: Kind,
+}
+
+enum Kind {
+    /// The calling piece does it all.
+    Calling { number: u32 },
+    /// One load by a call, and back.
+    Load { place: Place, size: Size, into: Into, back: usize },
+}
+
+struct Translator<'a> {
+    program: &'a Program,
+    machine: Machine,
+    /// Bytes of the frame that are known to be there.
+    prefix: u32,
+    piece: Piece,
+    /// For each instruction of the program, the jumps to it that are not yet filled in.
+    jumps: Vec<Vec<usize>>,
+    detours: Vec<Detour>,
+    /// The oldest jump or detour that waits, or where the last island ended.
+    waiting_since: usize,
+}
+
+impl<'a> Translator<'a> {
+    fn new(program: &'a Program, machine: Machine, prefix: u32) -> Self {
+        Self {
+            program,
+            machine,
+            prefix,
+            piece: Piece::default(),
+            jumps: vec![Vec::new(); program.instructions().len()],
+            detours: Vec::new(),
+            waiting_since: 0,
+        }
+    }
+
+    fn run(mut self) -> Piece {
+        let first = self.program.memory_read_first();
+        for word in (0..16u32).filter(|word| first & 1 << word != 0) {
+            self.put(ebpf::store_constant(ebpf::WORD, FP, memory(word), 0));
+        }
+        self.put(ebpf::alu32_constant(ebpf::MOV, self.machine.a, 0));
+        if self.machine == DIRECT {
+            // Also 0, from what r4 holds at first, but not to the verifier; see `look`.
+            self.put(ebpf::alu64_constant(ebpf::RSH, self.machine.x, 63));
+        } else {
+            self.put(ebpf::alu32_constant(ebpf::MOV, self.machine.x, 0));
+        }
+        let reachable = self.program.reachable();
+        let mut falls = true;
+        for (at, instruction) in self.program.instructions().iter().enumerate() {
+            // The verifier wants no code that cannot be reached.
+            if !reachable[at] {
+                continue;
+            }
+            if self.here() - self.waiting_since + self.detours.len() * DETOUR > ISLAND_DISTANCE {
+                self.island(at, falls);
+            }
+            for from in std::mem::take(&mut self.jumps[at]) {
+                self.land(from);
+            }
+            falls = self.instruction(at, *instruction);
+        }
+        self.take_detours();
+        self.piece
+    }
+
+    fn here(&self) -> usize {
+        self.piece.insns.len()
+    }
+
+    fn put(&mut self, insn: Insn) -> usize {
+        self.piece.insns.push(insn);
+        self.here() - 1
+    }
+
+    /// Fills in a jump so that it leads to what comes next.
+    fn land(&mut self, from: usize) {
+        self.aim(from, self.here());
+    }
+
+    fn aim(&mut self, from: usize, to: usize) {
+        let distance = to as i64 - from as i64 - 1;
+        self.piece.insns[from].offset =
+            i16::try_from(distance).expect("islands keep jumps within reach");
+    }
+
+    fn jump_to(&mut self, target: usize, insn: Insn) {
+        let at = self.put(insn);
+        self.jumps[target].push(at);
+    }
+
+    /// What waits is put here, in the middle of the code, and jumps that have far to go stop over.
+    fn island(&mut self, next: usize, falls: bool) {
+        let over = falls.then(|| self.put(ebpf::go()));
+        for target in next..self.jumps.len() {
+            let jumps = std::mem::take(&mut self.jumps[target]);
+            if jumps.is_empty() {
+                continue;
+            }
+            for from in jumps {
+                self.land(from);
+            }
+            self.jump_to(target, ebpf::go());
+        }
+        self.take_detours();
+        if let Some(over) = over {
+            self.land(over);
+        }
+        self.waiting_since = self.here();
+    }
+
+    /// One instruction; tells whether the next one may follow it.
+    fn instruction(&mut self, at: usize, instruction: Instruction) -> bool {
+        let Machine { a, x, .. } = self.machine;
+        match instruction {
+            Instruction::Load(size, place) => self.load(Place::At(place), size, Into::A),
+            Instruction::LoadBehindX(size, place) => {
+                self.load(Place::BehindX(place), size, Into::A);
+            }
+            Instruction::LoadXHeaderLength(place) => {
+                self.load(Place::At(place), Size::Byte, Into::X);
+            }
+            Instruction::LoadAncillary(what) => self.ancillary(what),
+            Instruction::LoadValue(value) => self.value(a, value),
+            Instruction::LoadXValue(value) => self.value(x, value),
+            Instruction::Store(word) => {
+                self.put(ebpf::store(ebpf::WORD, FP, memory(word), a));
+            }
+            Instruction::StoreX(word) => {
+                self.put(ebpf::store(ebpf::WORD, FP, memory(word), x));
+            }
+            Instruction::Arithmetic(operation, operand) => self.arithmetic(operation, operand),
+            Instruction::Negate => {
+                self.put(ebpf::alu32_constant(ebpf::NEG, a, 0));
+            }
+            Instruction::Jump(ahead) => {
+                if ahead > 0 {
+                    self.jump_to(at + 1 + ahead as usize, ebpf::go());
+                }
+                return ahead == 0;
+            }
+            Instruction::Branch { condition, operand, yes, no } => {
+                let (yes, no) = (at + 1 + usize::from(yes), at + 1 + usize::from(no));
+                return self.branch(condition, operand, at + 1, yes, no);
+            }
+            Instruction::Return(k) => {
+                self.leave(k != 0);
+                return false;
+            }
+            Instruction::ReturnA => {
+                if a != Reg(0) {
+                    self.put(ebpf::alu32(ebpf::MOV, Reg(0), a));
+                }
+                self.put(ebpf::exit());
+                return false;
+            }
+            Instruction::XFromA => {
+                self.put(ebpf::alu32(ebpf::MOV, x, a));
+                if self.machine == DIRECT {
+                    self.forget(x);
+                }
+            }
+            Instruction::AFromX => {
+                self.put(ebpf::alu32(ebpf::MOV, a, x));
+            }
+        }
+        true
+    }
+
+    fn leave(&mut self, accept: bool) {
+        self.put(ebpf::alu32_constant(ebpf::MOV, Reg(0), u32::from(accept)));
+        self.put(ebpf::exit());
+    }
+
+    fn value(&mut self, to: Reg, value: Value) {
+        match value {
+            Value::Constant(k) => {
+                self.put(ebpf::alu32_constant(ebpf::MOV, to, k));
+            }
+            Value::Memory(word) => {
+                self.put(ebpf::load(ebpf::WORD, to, FP, memory(word)));
+            }
+            Value::Length => {
+                if self.machine == DIRECT {
+                    self.put(ebpf::load(ebpf::DOUBLE, to, FP, stack::ABOUT));
+                    self.put(ebpf::alu32(ebpf::MOV, to, to));
+                } else {
+                    self.put(ebpf::alu32(ebpf::MOV, to, KEPT_ABOUT));
+                }
+            }
+        }
+    }
+
+    fn ancillary(&mut self, what: Ancillary) {
+        let a = self.machine.a;
+        if let Ancillary::Other(number) = what {
+            // There are none of size 0 in a frame: that is how the loader tells.
+            self.call(Place::Beside(number), 0, Into::A);
+            return;
+        }
+        // Protocol and TCI, as they would stand in the frame.
+        self.put(ebpf::load(ebpf::WORD, a, FP, stack::TAG));
+        match what {
+            Ancillary::VlanTagPresent => {
+                let none = self.put(ebpf::jump32_constant(ebpf::JEQ, a, 0));
+                self.put(ebpf::alu32_constant(ebpf::MOV, a, 1));
+                self.land(none);
+            }
+            Ancillary::VlanTag => self.half(a, cfg!(target_endian = "little")),
+            _ => self.half(a, cfg!(target_endian = "big")),
+        }
+    }
+
+    /// One half of a register, which holds it in network order.
+    fn half(&mut self, a: Reg, high: bool) {
+        if high {
+            self.put(ebpf::alu32_constant(ebpf::RSH, a, 16));
+        }
+        self.put(ebpf::swap(a, 16));
+    }
+
+    fn arithmetic(&mut self, operation: Arithmetic, operand: Operand) {
+        let Machine { a, x, .. } = self.machine;
+        let code = match operation {
+            Arithmetic::Add => ebpf::ADD,
+            Arithmetic::Subtract => ebpf::SUB,
+            Arithmetic::Multiply => ebpf::MUL,
+            Arithmetic::Divide => ebpf::DIV,
+            Arithmetic::Modulo => ebpf::MOD,
+            Arithmetic::And => ebpf::AND,
+            Arithmetic::Or => ebpf::OR,
+            Arithmetic::Xor => ebpf::XOR,
+            Arithmetic::ShiftLeft => ebpf::LSH,
+            Arithmetic::ShiftRight => ebpf::RSH,
+        };
+        if let Operand::Constant(k) = operand {
+            self.put(ebpf::alu32_constant(code, a, k));
+            return;
+        }
+        match operation {
+            Arithmetic::Divide | Arithmetic::Modulo => {
+                let divisible = self.put(ebpf::jump32_constant(ebpf::JNE, x, 0));
+                self.leave(false);
+                self.land(divisible);
+                self.put(ebpf::alu32(code, a, x));
+            }
+            Arithmetic::ShiftLeft | Arithmetic::ShiftRight => {
+                let short = self.put(ebpf::jump32_constant(ebpf::JLT, x, 32));
+                self.put(ebpf::alu32_constant(ebpf::MOV, a, 0));
+                let done = self.put(ebpf::go());
+                self.land(short);
+                self.put(ebpf::alu32(code, a, x));
+                self.land(done);
+            }
+            _ => {
+                self.put(ebpf::alu32(code, a, x));
+            }
+        }
+    }
+
+    fn branch(
+        &mut self,
+        condition: Condition,
+        operand: Operand,
+        next: usize,
+        yes: usize,
+        no: usize,
+    ) -> bool {
+        if yes == no {
+            if yes != next {
+                self.jump_to(yes, ebpf::go());
+            }
+            return yes == next;
+        }
+        let Machine { a, x, .. } = self.machine;
+        let compare = |code| match operand {
+            Operand::Constant(k) => ebpf::jump32_constant(code, a, k),
+            Operand::X => ebpf::jump32(code, a, x),
+        };
+        let (code, opposite) = match condition {
+            Condition::Equal => (ebpf::JEQ, Some(ebpf::JNE)),
+            Condition::Greater => (ebpf::JGT, Some(ebpf::JLE)),
+            Condition::GreaterOrEqual => (ebpf::JGE, Some(ebpf::JLT)),
+            Condition::BitsSet => (ebpf::JSET, None),
+        };
+        match opposite {
+            Some(opposite) if yes == next => self.jump_to(no, compare(opposite)),
+            _ => {
+                self.jump_to(yes, compare(code));
+                if no != next {
+                    self.jump_to(no, ebpf::go());
+                }
+            }
+        }
+        yes == next || no == next
+    }
+
+    fn load(&mut self, place: Place, size: Size, into: Into) {
+        if self.machine == CALLING {
+            self.call(place, size.bytes(), into);
+            return;
+        }
+        let (Place::At(offset) | Place::BehindX(offset) | Place::Beside(offset)) = place;
+        let end = offset.saturating_add(size.bytes());
+        if matches!(place, Place::At(_)) && end <= self.prefix {
+            self.read(DATA, offset as i16, size, into);
+        } else if end > MAX_OFFSET - 1 {
+            self.call(place, size.bytes(), into);
+        } else {
+            self.look(place, end, size, into);
+        }
+    }
+
+    /// A load from a place that has to be looked at first.
+    fn look(&mut self, place: Place, end: u32, size: Size, into: Into) {
+        let Machine { x, work, .. } = self.machine;
+        let mut from = Vec::new();
+        if matches!(place, Place::BehindX(_)) {
+            // 32 bits, so that what is learnt about the copy is not learnt about X.
+            self.put(ebpf::alu32(ebpf::MOV, work, x));
+            let limit = (MAX_OFFSET - end) as i32;
+            from.push(self.put(ebpf::jump64_constant(ebpf::JGT, work, limit)));
+        } else {
+            // This is 0, but not to the verifier: what it learns about one place would else be something
+            // else on every way here, and it would walk on from here once for each.
+            self.put(ebpf::load(ebpf::DOUBLE, work, FP, stack::ABOUT));
+            self.put(ebpf::alu64_constant(ebpf::RSH, work, 63));
+        }
+        self.put(ebpf::alu64(ebpf::ADD, work, DATA));
+        self.put(ebpf::alu64_constant(ebpf::ADD, work, end as i32));
+        from.push(self.put(ebpf::jump64(ebpf::JGT, work, END)));
+        self.read(work, -(size.bytes() as i16), size, into);
+        let back = self.here();
+        self.detours.push(Detour { from, kind: Kind::Load { place, size, into, back } });
+    }
+
+    /// Leaves a register as it is, but the verifier no longer knows anything about it. A place in the frame that
+    /// was computed has other bounds on every way to it, and the verifier would walk on from there once for each.
+    fn forget(&mut self, register: Reg) {
+        let work = self.machine.work;
+        // This is 0, but not to the verifier.
+        self.put(ebpf::load(ebpf::DOUBLE, work, FP, stack::ABOUT));
+        self.put(ebpf::alu64_constant(ebpf::ARSH, work, 63));
+        self.put(ebpf::alu64(ebpf::XOR, register, work));
+    }
+
+    /// A load from a place that the verifier knows.
+    fn read(&mut self, base: Reg, offset: i16, size: Size, into: Into) {
+        let to = if into == Into::A { self.machine.a } else { self.machine.x };
+        match size {
+            Size::Byte => {
+                self.put(ebpf::load(ebpf::BYTE, to, base, offset));
+            }
+            Size::Half => {
+                self.put(ebpf::load(ebpf::HALF, to, base, offset));
+                self.put(ebpf::swap(to, 16));
+            }
+            Size::Word => {
+                self.put(ebpf::load(ebpf::WORD, to, base, offset));
+                self.put(ebpf::swap(to, 32));
+            }
+        }
+        self.finish(into, to);
+    }
+
+    fn finish(&mut self, into: Into, to: Reg) {
+        if into == Into::X {
+            self.put(ebpf::alu32_constant(ebpf::AND, to, 15));
+            self.put(ebpf::alu32_constant(ebpf::LSH, to, 2));
+        }
+    }
+
+    /// A load by a call, which refuses the packet where there is nothing.
+    fn call(&mut self, place: Place, size: u32, into: Into) {
+        let Machine { a, x, .. } = self.machine;
+        let direct = self.machine == DIRECT;
+        let kept = if into == Into::A { x } else { a };
+        if direct {
+            self.put(ebpf::store(ebpf::DOUBLE, FP, stack::CONTEXT, CONTEXT));
+            self.put(ebpf::store(ebpf::DOUBLE, FP, stack::OTHER, kept));
+            self.put(ebpf::store(ebpf::DOUBLE, FP, stack::DATA, DATA));
+            self.put(ebpf::store(ebpf::DOUBLE, FP, stack::END, END));
+        } else {
+            self.put(ebpf::alu64(ebpf::MOV, Reg(1), KEPT_CONTEXT));
+        }
+        match place {
+            Place::At(offset) | Place::Beside(offset) => {
+                self.put(ebpf::alu32_constant(ebpf::MOV, Reg(2), offset));
+            }
+            Place::BehindX(offset) => {
+                self.put(ebpf::alu64(ebpf::MOV, Reg(2), x));
+                self.put(ebpf::alu64_constant(ebpf::ADD, Reg(2), offset as i32));
+            }
+        }
+        self.put(ebpf::alu32_constant(ebpf::MOV, Reg(3), size));
+        match place {
+            _ if !direct => self.put(ebpf::alu64(ebpf::MOV, Reg(4), KEPT_ABOUT)),
+            Place::Beside(_) => self.put(ebpf::load(ebpf::DOUBLE, Reg(4), FP, stack::ABOUT)),
+            // Where the direct piece is in use, the loader has to know no more to find a byte.
+            _ => self.put(ebpf::alu32_constant(ebpf::MOV, Reg(4), 0)),
+        };
+        let at = self.put(ebpf::call());
+        self.piece.calls.push((at, Callee::Load));
+        let there = self.put(ebpf::jump64_constant(ebpf::JSGE, Reg(0), 0));
+        self.leave(false);
+        self.land(there);
+        let to = if into == Into::A { a } else { x };
+        if to != Reg(0) {
+            self.put(ebpf::alu32(ebpf::MOV, to, Reg(0)));
+        }
+        self.finish(into, to);
+        if direct {
+            self.put(ebpf::load(ebpf::DOUBLE, CONTEXT, FP, stack::CONTEXT));
+            self.put(ebpf::load(ebpf::DOUBLE, kept, FP, stack::OTHER));
+            self.put(ebpf::load(ebpf::DOUBLE, DATA, FP, stack::DATA));
+            self.put(ebpf::load(ebpf::DOUBLE, END, FP, stack::END));
+        }
+    }
+
+    fn take_detours(&mut self) {
+        for detour in std::mem::take(&mut self.detours) {
+            for from in detour.from {
+                self.land(from);
+            }
+            match detour.kind {
+                Kind::Calling { number } => {
+                    self.put(ebpf::alu32_constant(ebpf::MOV, Reg(2), number));
+                    let at = self.put(ebpf::call());
+                    self.piece.calls.push((at, Callee::Calling));
+                    self.put(ebpf::exit());
+                }
+                Kind::Load { place, size, into, back } => {
+                    self.call(place, size.bytes(), into);
+                    let at = self.put(ebpf::go());
+                    self.aim(at, back);
+                }
+            }
+        }
+    }
+}
+
+fn memory(word: u32) -> i16 {
+    stack::MEMORY + 4 * word as i16
+}
+
+/// The end of what an instruction reads at a fixed place of the frame.
+fn fixed_place(instruction: &Instruction) -> Option<u32> {
+    match *instruction {
+        Instruction::Load(size, place) => Some(place.saturating_add(size.bytes())),
+        Instruction::LoadXHeaderLength(place) => Some(place.saturating_add(1)),
+        _ => None,
+    }
+}
+
+fn reads_frame(instruction: &Instruction) -> bool {
+    fixed_place(instruction).is_some()
+        || matches!(
+            instruction,
+            Instruction::LoadBehindX(..) | Instruction::LoadAncillary(Ancillary::Other(_))
+        )
+}
+
+fn asks_for_tag(instruction: &Instruction) -> bool {
+    use Ancillary::{VlanProtocol, VlanTag, VlanTagPresent};
+    matches!(instruction, Instruction::LoadAncillary(VlanTag | VlanTagPresent | VlanProtocol))
+}
+
+fn asks_about(instruction: &Instruction) -> bool {
+    matches!(
+        instruction,
+        Instruction::LoadAncillary(Ancillary::Other(_))
+            | Instruction::LoadValue(Value::Length)
+            | Instruction::LoadXValue(Value::Length)
+    )
+}

@@ -1,0 +1,350 @@
+//! Rule sets inside the kernel: put there, exchanged while packets flow, and counted.
+//!
+//! A [`Compiled`] set is an image (`tapdeck_packet::rules::image`) and what is needed to place it. [`Images`] are the sets of one loaded
+//! object, by number. Each lies in a map of its own, as large as the next of four sizes; behind the image in the same
+//! map are the counters, a lane for each CPU (or for several, on machines with very many), so an exchange of the map exchanges all
+//! of it at once. A packet looks its map up once and keeps to it to the end. When [`Images::set`] returns, no program works with
+//! the old map any more, and what that had counted is final: the hits of the old set and of the new one add up to the packets seen.
+
+use std::io;
+use std::sync::Arc;
+
+use libbpf_rs::{MapCore, MapFlags, MapHandle, MapType, Object};
+use tapdeck_packet::rules::image::{self, Facts, Image, Lanes, Options};
+use tapdeck_packet::rules::{RuleSet, Tuple};
+
+use crate::bpf::io_error;
+use crate::sys::mapping::Mapping;
+use crate::sys::{kernel, rules as sys};
+
+/// The sizes of images, as powers of two of bytes (`TD_IMAGE_SIZE` in `bpf/images.h`).
+const SIZES: [u32; 4] = [18, 21, 24, 25];
+/// The maps that an object with rules has beside those of each size.
+const SIZE_MAP: &str = "images";
+/// All counters together take at most so much, or CPUs share a lane.
+const COUNTER_BYTES: u64 = 4 << 20;
+/// Programs that count without atomic additions may not meet in a cache line.
+const LINE: u64 = 64;
+
+/// Why rules cannot be put into the kernel.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// a set that cannot be judged
+    #[error(transparent)]
+    Image(#[from] image::Error),
+    /// more than the largest map that programs have a place for
+    #[error(
+        "{rules} rules need {mib} MiB of kernel memory, and a set can have {most_mib}: merge some (tapdeck rules compile), or split the set over several groups"
+    )]
+    TooLarge { rules: u32, mib: u64, most_mib: u64 },
+    /// no memory
+    #[error(
+        "{rules} rules need {mib} MiB of kernel memory, which is not there: free some, or take fewer rules"
+    )]
+    Memory { rules: u32, mib: u64 },
+    /// anything else the kernel refuses
+    #[error("cannot put {rules} rules into the kernel")]
+    Kernel { rules: u32, source: io::Error },
+}
+
+impl Error {
+    /// Whether the rules are at fault, whatever the machine.
+    pub fn is_usage(&self) -> bool {
+        matches!(self, Self::Image(_) | Self::TooLarge { .. })
+    }
+}
+
+/// A rule set ready for the kernel.
+#[derive(Clone, Debug)]
+pub struct Compiled {
+    image: Image,
+    lanes: Lanes,
+    /// Which of [`SIZES`].
+    size: usize,
+}
+
+impl Compiled {
+    /// # Errors
+    /// Where the set is beyond a limit, or names a group that there is not.
+    pub fn new(set: &RuleSet, options: &Options) -> Result<Self, Error> {
+        let cpus = libbpf_rs::num_possible_cpus().unwrap_or(1) as u64;
+        Self::for_cpus(set, options, cpus)
+    }
+
+    fn for_cpus(set: &RuleSet, options: &Options, cpus: u64) -> Result<Self, Error> {
+        let image = Image::build(set, options)?;
+        let rules = set.len() as u32;
+        let lane_bytes = ((u64::from(rules) + 1) * 8).next_multiple_of(LINE);
+        let mut lanes = cpus.next_power_of_two();
+        while lanes > 1 && lanes * lane_bytes > COUNTER_BYTES {
+            lanes /= 2;
+        }
+        let bytes = image.bytes().len() as u64 + lanes * lane_bytes;
+        let Some(size) = SIZES.iter().position(|size| bytes <= 1 << size) else {
+            let most_mib = 1 << (SIZES[SIZES.len() - 1] - 20);
+            return Err(Error::TooLarge { rules, mib: bytes.div_ceil(1 << 20), most_mib });
+        };
+        let lanes = Lanes {
+            at: image.bytes().len() as u32,
+            lane_bytes: lane_bytes as u32,
+            lanes: lanes as u32,
+            is_shared: lanes < cpus,
+        };
+        Ok(Self { image, lanes, size })
+    }
+
+    /// How many rules the set has, those that are not enabled among them.
+    pub fn rules(&self) -> u32 {
+        self.image.facts().rules
+    }
+
+    pub fn facts(&self) -> &Facts {
+        self.image.facts()
+    }
+
+    /// Bytes of the image without counters.
+    pub fn image_bytes(&self) -> u64 {
+        self.image.bytes().len() as u64
+    }
+
+    /// Kernel memory that it takes.
+    pub fn kernel_bytes(&self) -> u64 {
+        1 << SIZES[self.size]
+    }
+
+    /// The image with its lanes, as many words as [`Compiled::kernel_bytes`] at most.
+    fn words(&self) -> impl Iterator<Item = u64> {
+        let mut bytes = self.image.bytes().to_vec();
+        self.lanes.write(&mut bytes);
+        (0..bytes.len() / 8)
+            .map(move |i| u64::from_ne_bytes(std::array::from_fn(|byte| bytes[i * 8 + byte])))
+    }
+
+    /// Adds up the lanes, whose words `counter` gives by their places.
+    fn hits(&self, counter: impl Fn(usize) -> u64) -> Hits {
+        let rules = self.rules() as usize;
+        let mut sums: Vec<u64> = vec![0; rules + 1];
+        for lane in 0..self.lanes.lanes as usize {
+            let at = self.lanes.at as usize + lane * self.lanes.lane_bytes as usize;
+            for (rule, sum) in sums.iter_mut().enumerate() {
+                *sum += counter(at + rule * 8);
+            }
+        }
+        let none = sums.pop().unwrap_or(0);
+        Hits { per_rule: sums, none }
+    }
+}
+
+/// How many packets each rule has taken.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Hits {
+    /// By the rules' numbers.
+    pub per_rule: Vec<u64>,
+    /// Packets that no rule took.
+    pub none: u64,
+}
+
+impl Hits {
+    /// All packets that were judged.
+    pub fn seen(&self) -> u64 {
+        self.per_rule.iter().sum::<u64>() + self.none
+    }
+}
+
+/// What the rules say of a packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// No rule takes it.
+    None,
+    Accept {
+        rule: u32,
+    },
+    Drop {
+        rule: u32,
+    },
+    Snaplen {
+        rule: u32,
+        bytes: u32,
+    },
+    /// For the group that the set's options gave this number.
+    Group {
+        rule: u32,
+        group: u32,
+    },
+}
+
+impl From<sys::RawVerdict> for Verdict {
+    fn from(raw: sys::RawVerdict) -> Self {
+        let rule = raw.rule;
+        match raw.action {
+            1 => Self::Accept { rule },
+            2 => Self::Drop { rule },
+            3 => Self::Snaplen { rule, bytes: raw.snaplen },
+            4 => Self::Group { rule, group: raw.group },
+            _ => Self::None,
+        }
+    }
+}
+
+impl Verdict {
+    /// From the words of a `struct td_verdict`.
+    pub fn from_words(words: [u32; 4]) -> Self {
+        sys::RawVerdict::from_words(words).into()
+    }
+
+    /// The rule that takes the packet.
+    pub fn rule(&self) -> Option<u32> {
+        match *self {
+            Self::None => None,
+            Self::Accept { rule }
+            | Self::Drop { rule }
+            | Self::Snaplen { rule, .. }
+            | Self::Group { rule, .. } => Some(rule),
+        }
+    }
+}
+
+/// A tuple as the program `tapdeck_judge` of `bpf/rules_test.bpf.c` reads it.
+pub fn judged_bytes(tuple: &Tuple) -> [u8; 40] {
+    sys::JudgedTuple::from(tuple).bytes()
+}
+
+/// The kernel's judge in this process: the same image, the same lines of C.
+pub struct Twin {
+    compiled: Arc<Compiled>,
+    memory: Vec<u64>,
+}
+
+impl Twin {
+    pub fn new(compiled: &Arc<Compiled>) -> Self {
+        let mut memory = vec![0; (compiled.kernel_bytes() / 8) as usize];
+        for (to, word) in memory.iter_mut().zip(compiled.words()) {
+            *to = word;
+        }
+        Self { compiled: compiled.clone(), memory }
+    }
+
+    /// Judges a packet and counts it, as CPU number `cpu` would.
+    pub fn judge(&mut self, tuple: &Tuple, cpu: u32) -> Verdict {
+        sys::judge(&mut self.memory, tuple, cpu).into()
+    }
+
+    /// Whether the Bloom filter takes words for a masked packet and its signature.
+    pub fn bloom(&self, addresses: u64, rest: u64) -> bool {
+        sys::bloom(&self.memory, addresses, rest)
+    }
+
+    pub fn hits(&self) -> Hits {
+        self.compiled.hits(|at| self.memory[at / 8])
+    }
+}
+
+/// A set in the kernel.
+struct Placed {
+    compiled: Arc<Compiled>,
+    memory: Mapping,
+}
+
+impl Placed {
+    fn hits(&self) -> Hits {
+        self.compiled.hits(|at| self.memory.u64(at).load(std::sync::atomic::Ordering::Relaxed))
+    }
+}
+
+/// The rule sets of one loaded object, by number.
+pub struct Images {
+    /// Which size each set has, from 1; 0 where there is no set.
+    sizes: MapHandle,
+    /// For each size, the maps of the sets.
+    maps: [MapHandle; SIZES.len()],
+    placed: Vec<Option<Placed>>,
+}
+
+/// Names of the maps that only rules need, for loaders of objects that have them.
+pub fn map_names() -> impl Iterator<Item = String> {
+    std::iter::once(SIZE_MAP.into()).chain(SIZES.iter().map(|size| format!("{SIZE_MAP}_{size}")))
+}
+
+impl Images {
+    /// Finds the maps of an object whose programs include `bpf/images.h`. There are no sets at first.
+    pub fn of(object: &Object) -> io::Result<Self> {
+        let map = |name: &str| {
+            let map = object
+                .maps()
+                .find(|map| map.name() == name)
+                .ok_or_else(|| io::Error::other(format!("the program has no map {name}")))?;
+            MapHandle::try_from(&map).map_err(|e| io_error(&e))
+        };
+        let sizes = map(SIZE_MAP)?;
+        let placed = (0..sizes.max_entries()).map(|_| None).collect();
+        let [a, b, c, d] = SIZES.map(|size| map(&format!("{SIZE_MAP}_{size}")));
+        Ok(Self { sizes, maps: [a?, b?, c?, d?], placed })
+    }
+
+    /// Puts a set in the place of another, or takes it away, and gives what the old one counted in the end. Every
+    /// packet is judged by one of them as a whole.
+    ///
+    /// # Panics
+    /// If there are not so many numbers.
+    pub fn set(
+        &mut self,
+        number: u32,
+        compiled: Option<&Arc<Compiled>>,
+    ) -> Result<Option<Hits>, Error> {
+        let rules = compiled.map_or(0, |compiled| compiled.rules());
+        let failed = |source| Error::Kernel { rules, source };
+        let key = number.to_ne_bytes();
+        let old = self.placed[number as usize].as_ref().map(|old| old.compiled.size);
+        let new = compiled.map(|compiled| self.place(number, compiled)).transpose()?;
+        let size = new.as_ref().map(|new| new.compiled.size);
+        if size != old {
+            let size = size.map_or(0, |size| size as u32 + 1);
+            self.sizes
+                .update(&key, &size.to_ne_bytes(), MapFlags::ANY)
+                .map_err(|e| failed(io_error(&e)))?;
+        }
+        kernel::wait_for_running_programs();
+        if let Some(old) = old.filter(|&old| Some(old) != size) {
+            self.maps[old].delete(&key).map_err(|e| failed(io_error(&e)))?;
+        }
+        let old = std::mem::replace(&mut self.placed[number as usize], new);
+        Ok(old.map(|old| old.hits()))
+    }
+
+    /// A map with the set in it, where programs find it that look among maps of its size.
+    fn place(&self, number: u32, compiled: &Arc<Compiled>) -> Result<Placed, Error> {
+        let rules = compiled.rules();
+        let bytes = compiled.kernel_bytes();
+        let explain = |source: io::Error| match source.raw_os_error() {
+            Some(libc::ENOMEM) => Error::Memory { rules, mib: bytes.div_ceil(1 << 20) },
+            _ => Error::Kernel { rules, source },
+        };
+        let options = libbpf_sys::bpf_map_create_opts {
+            sz: size_of::<libbpf_sys::bpf_map_create_opts>() as _,
+            map_flags: libbpf_sys::BPF_F_MMAPABLE,
+            ..Default::default()
+        };
+        let map = MapHandle::create(MapType::Array, Some("rules"), 4, bytes as u32, 1, &options)
+            .map_err(|e| explain(io_error(&e)))?;
+        let memory = Mapping::of_fd(std::os::fd::AsFd::as_fd(&map), bytes as usize, true)
+            .map_err(explain)?;
+        for (i, word) in compiled.words().enumerate() {
+            memory.u64(i * 8).store(word, std::sync::atomic::Ordering::Relaxed);
+        }
+        let fd = std::os::fd::AsRawFd::as_raw_fd(&std::os::fd::AsFd::as_fd(&map));
+        self.maps[compiled.size]
+            .update(&number.to_ne_bytes(), &fd.to_ne_bytes(), MapFlags::ANY)
+            .map_err(|e| explain(io_error(&e)))?;
+        Ok(Placed { compiled: compiled.clone(), memory })
+    }
+
+    /// The set of a number.
+    pub fn get(&self, number: u32) -> Option<&Arc<Compiled>> {
+        Some(&self.placed.get(number as usize)?.as_ref()?.compiled)
+    }
+
+    /// What a set has counted so far.
+    pub fn hits(&self, number: u32) -> Option<Hits> {
+        Some(self.placed.get(number as usize)?.as_ref()?.hits())
+    }
+}

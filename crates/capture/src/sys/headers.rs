@@ -1,0 +1,103 @@
+//! What the hook programs find in a packet, compiled from `bpf/headers.h` and `bpf/steer.h`: the very lines that they run.
+
+use std::mem::transmute_copy;
+
+/// `struct td_tuple`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Tuple {
+    /// 4 or 6; 0 where there is no IP packet, and then nothing else means anything.
+    pub family: u8,
+    /// Of IPv6, that of the header behind the extension headers, or of the one where reading stopped.
+    pub protocol: u8,
+    /// Sum of `HAS_PORTS` and its like.
+    pub flags: u8,
+    /// What comes next inside of the packet, where the reader stopped: 0 for nothing that it knows.
+    pub next: u8,
+    pub source_port: u16,
+    pub destination_port: u16,
+    /// As it stands in the header; an IPv4 identification in the first two bytes.
+    pub fragment_id: [u8; 4],
+    /// Where the next header would begin.
+    pub offset: u32,
+    /// In network order, an IPv4 address in the first four bytes.
+    pub source: [u8; 16],
+    pub destination: [u8; 16],
+}
+
+/// `struct td_found`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Found {
+    pub outer: Tuple,
+    innermost: Tuple,
+    have: u32,
+    pub number: [u32; 9],
+    pub second: u32,
+}
+
+const _: () = assert!(size_of::<Tuple>() == 48 && size_of::<Found>() == 140);
+
+impl Found {
+    /// The tuple of the innermost IP packet.
+    pub fn innermost(&self) -> &Tuple {
+        const ARE_TWO: u32 = 4;
+        if self.have & ARE_TWO == 0 { &self.outer } else { &self.innermost }
+    }
+
+    /// From the bytes that a program left.
+    ///
+    /// # Panics
+    /// If there are fewer than a `Found` has.
+    pub fn from_bytes(bytes: &[u8]) -> Self {
+        let bytes: &[u8; size_of::<Self>()] = bytes.first_chunk().expect("a whole td_found");
+        // SAFETY: any bytes are a valid value of integers alone, and the length is that of the type.
+        unsafe { transmute_copy(bytes) }
+    }
+}
+
+mod c {
+    use super::Found;
+
+    unsafe extern "C" {
+        pub safe fn tapdeck_headers_forget();
+        pub fn tapdeck_headers_find(
+            bytes: *const u8,
+            linear: u32,
+            len: u32,
+            has_link: u32,
+            tag: u32,
+            ns: u64,
+            found: *mut Found,
+        );
+    }
+}
+
+/// Forgets the fragments that this thread has seen.
+pub fn forget() {
+    c::tapdeck_headers_forget();
+}
+
+/// Looks at a frame as a hook would. `linear` of its bytes are read in place and the others through a copy;
+/// `tag` is that of `struct packet`.
+///
+/// # Panics
+/// If `linear` is more than there are bytes.
+pub fn find(frame: &[u8], linear: usize, has_link: bool, tag: u32, ns: u64) -> Found {
+    assert!(linear <= frame.len(), "{linear} of {} bytes", frame.len());
+    let mut found = Found::default();
+    // SAFETY: the function reads `len` bytes behind the pointer at most, which are the frame's, and writes one `td_found`, whose
+    // size is asserted above and by a test that compares what is found with what was sent; it keeps no pointer.
+    unsafe {
+        c::tapdeck_headers_find(
+            frame.as_ptr(),
+            linear as u32,
+            frame.len() as u32,
+            has_link.into(),
+            tag,
+            ns,
+            &raw mut found,
+        );
+    }
+    found
+}

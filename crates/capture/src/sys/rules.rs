@@ -1,0 +1,119 @@
+//! The judge of `bpf/look.h`, compiled for user space: the very lines that the hook programs run.
+
+use tapdeck_packet::rules::{Family, Tuple};
+
+const HAS_PORTS: u8 = 1;
+
+/// `struct td_tuple` of `bpf/judged.h`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct JudgedTuple {
+    family: u8,
+    protocol: u8,
+    flags: u8,
+    pad: u8,
+    source_port: u16,
+    destination_port: u16,
+    source: [u8; 16],
+    destination: [u8; 16],
+}
+
+impl JudgedTuple {
+    /// As the hook programs have it.
+    pub fn bytes(&self) -> [u8; 40] {
+        let mut bytes = [0; 40];
+        bytes[..3].copy_from_slice(&[self.family, self.protocol, self.flags]);
+        bytes[4..6].copy_from_slice(&self.source_port.to_ne_bytes());
+        bytes[6..8].copy_from_slice(&self.destination_port.to_ne_bytes());
+        bytes[8..24].copy_from_slice(&self.source);
+        bytes[24..].copy_from_slice(&self.destination);
+        bytes
+    }
+}
+
+impl From<&Tuple> for JudgedTuple {
+    fn from(tuple: &Tuple) -> Self {
+        let (source_port, destination_port) = tuple.ports.unwrap_or_default();
+        Self {
+            family: match tuple.family {
+                None => 0,
+                Some(Family::V4) => 4,
+                Some(Family::V6) => 6,
+            },
+            protocol: tuple.protocol,
+            flags: if tuple.ports.is_some() { HAS_PORTS } else { 0 },
+            pad: 0,
+            source_port,
+            destination_port,
+            source: tuple.source.to_be_bytes(),
+            destination: tuple.destination.to_be_bytes(),
+        }
+    }
+}
+
+/// `struct td_verdict`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RawVerdict {
+    pub action: u32,
+    pub snaplen: u32,
+    pub group: u32,
+    pub rule: u32,
+}
+
+impl RawVerdict {
+    pub fn from_words([action, snaplen, group, rule]: [u32; 4]) -> Self {
+        Self { action, snaplen, group, rule }
+    }
+}
+
+mod c {
+    use super::{JudgedTuple, RawVerdict};
+
+    unsafe extern "C" {
+        pub fn tapdeck_judge_image(
+            image: *mut u8,
+            mask: u64,
+            tuple: *const JudgedTuple,
+            cpu: u32,
+            verdict: *mut RawVerdict,
+        );
+        pub fn tapdeck_bloom(image: *const u8, mask: u64, addresses: u64, rest: u64) -> i32;
+    }
+}
+
+fn mask(image: &[u64]) -> u64 {
+    let bytes = size_of_val(image);
+    assert!(bytes.is_power_of_two() && bytes >= 4096, "an image of {bytes} bytes");
+    bytes as u64 - 1
+}
+
+/// Judges a tuple as CPU number `cpu` does, and counts it in the image.
+///
+/// # Panics
+/// If the memory is not of a power of two of bytes, or less than a page.
+pub fn judge(image: &mut [u64], tuple: &Tuple, cpu: u32) -> RawVerdict {
+    let mut verdict = RawVerdict::default();
+    let tuple = JudgedTuple::from(tuple);
+    // SAFETY: the memory is ours alone and of a power of two of bytes, and nothing is read or written but under the
+    // mask, which is that less one; the header fits into a page. The other pointers are to whole structures.
+    unsafe {
+        c::tapdeck_judge_image(
+            image.as_mut_ptr().cast(),
+            mask(image),
+            &raw const tuple,
+            cpu,
+            &raw mut verdict,
+        );
+    }
+    verdict
+}
+
+/// Whether the Bloom filter in an image takes a masked tuple of IPv4 for one of its own.
+///
+/// # Panics
+/// As [`judge`].
+pub fn bloom(image: &[u64], addresses: u64, rest: u64) -> bool {
+    // SAFETY: as in `judge`, and nothing is written.
+    unsafe { c::tapdeck_bloom(image.as_ptr().cast(), mask(image), addresses, rest) != 0 }
+}

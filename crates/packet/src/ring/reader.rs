@@ -1,0 +1,359 @@
+//! Reading a ring, over any memory that holds one.
+//!
+//! `docs/ARCHITECTURE.md` has the protocol. This is the reader's half of it, without the memory: `capture` reads rings that
+//! it has mapped itself, `client` those that it was given by the daemon, and the model checker its own. The producers'
+//! half is in `capture`.
+//!
+//! Blocks may be read for longer than the reader needs them ([`super::Hold`]). That bookkeeping is behind a lock, which is
+//! taken for a block, never for a packet. Both the reader that releases blocks and whoever ends a hold tell the producers
+//! how far they may go, always with the lock in hand: so that number only goes up, and it goes past a block only after the
+//! last look at its bytes.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use super::{Block, Contents, Hold, Holds, Ring};
+
+/// Of a commit counter: where each of its three fields begins (`TD_FRAME_SHIFT`, `TD_PACKET_SHIFT`).
+pub const FRAME_SHIFT: u32 = 23;
+pub const PACKET_SHIFT: u32 = 46;
+const FIELD_MASK: u64 = (1 << FRAME_SHIFT) - 1;
+
+/// Offsets and sizes of `struct td_ring`, `td_block` and `td_release` of `bpf/ring.h`.
+pub mod layout {
+    pub const RING: usize = 64;
+    pub const LOST: usize = 8;
+    pub const TOLD: usize = 16;
+    pub const CONTENDED: usize = 24;
+    pub const FAILED: usize = 32;
+    pub const FILTERED: usize = 40;
+    pub const BLOCK: usize = 16;
+    pub const USED: usize = 8;
+    pub const EPOCH: usize = 12;
+    pub const RELEASE: usize = 64;
+    /// Blocks are from `1 << MIN_BLOCK_SHIFT` to `1 << MAX_BLOCK_SHIFT` bytes.
+    pub const MIN_BLOCK_SHIFT: u32 = 16;
+    pub const MAX_BLOCK_SHIFT: u32 = 22;
+    pub const MAX_RINGS: u32 = 128;
+}
+
+/// The parts of a reservation word (`td_word_block` and the others of `bpf/ring.h`).
+fn word_block(word: u64) -> u32 {
+    (word >> 32) as u32
+}
+
+fn word_epoch(word: u64) -> u8 {
+    (word >> 24) as u8
+}
+
+fn word_bytes(word: u64) -> u32 {
+    word as u32 & 0x00ff_ffff
+}
+
+/// The shared words of a ring, as its reader needs them. Orderings are the least that the protocol needs.
+pub trait ReadMemory {
+    fn block_bytes(&self) -> u32;
+    /// A power of two.
+    fn nblocks(&self) -> u32;
+    /// Loads the reservation word (acquire).
+    fn word(&self) -> u64;
+    /// Loads a slot's commit counter (acquire).
+    fn committed(&self, slot: u32) -> u64;
+    /// What a closed block holds: bytes used and epoch. Valid once the block is complete.
+    fn closed(&self, slot: u32) -> (u32, u32);
+    /// Loads the number of the first block not yet released (acquire).
+    fn released(&self) -> u32;
+    /// Stores it (release).
+    fn set_released(&self, block: u32);
+}
+
+impl<M: ReadMemory + ?Sized> ReadMemory for Arc<M> {
+    fn block_bytes(&self) -> u32 {
+        (**self).block_bytes()
+    }
+    fn nblocks(&self) -> u32 {
+        (**self).nblocks()
+    }
+    fn word(&self) -> u64 {
+        (**self).word()
+    }
+    fn committed(&self, slot: u32) -> u64 {
+        (**self).committed(slot)
+    }
+    fn closed(&self, slot: u32) -> (u32, u32) {
+        (**self).closed(slot)
+    }
+    fn released(&self) -> u32 {
+        (**self).released()
+    }
+    fn set_released(&self, block: u32) {
+        (**self).set_released(block);
+    }
+}
+
+/// The beginning of a block, up to where everything is committed and nobody will write again before the block is released.
+/// Only a [`RingReader`] makes one, and it lets go of the bytes before it releases the block.
+#[derive(Debug)]
+pub struct Readable {
+    slot: u32,
+    bytes: u32,
+}
+
+impl Readable {
+    pub fn slot(&self) -> u32 {
+        self.slot
+    }
+
+    pub fn bytes(&self) -> u32 {
+        self.bytes
+    }
+}
+
+/// A ring's memory with its blocks.
+pub trait BlockBytes: ReadMemory + Send + Sync + 'static {
+    /// The bytes of a block that may be read. A [`Readable`] of more than a block's bytes is cut there.
+    fn bytes(&self, at: &Readable) -> &[u8];
+
+    /// Packets dropped at this ring so far, whatever the cause.
+    fn lost(&self) -> u64;
+}
+
+/// Ends the hold of a block, and gives back what was kept by it. Whoever releases blocks takes turns with this: `holds`
+/// is behind a lock, and the number of the first block not free goes up under it.
+pub fn end_hold<M: ReadMemory>(memory: &M, holds: &mut Holds, block: u64) {
+    if let Some(released) = holds.end(block) {
+        memory.set_released(released);
+    }
+}
+
+/// The one reader of a ring.
+pub struct Reader<M> {
+    memory: M,
+    /// The oldest block that it has not released. The producers may have to wait for some before it, which are held.
+    next: u32,
+    /// Each slot's commit counter when its block was last released.
+    before: Vec<u64>,
+    /// Whether the open block counts as complete.
+    ended: bool,
+}
+
+impl<M: ReadMemory> Reader<M> {
+    /// A reader of a ring that nobody has read from.
+    pub fn new(memory: M) -> Self {
+        let before = vec![0; memory.nblocks() as usize];
+        Self { next: memory.released(), before, memory, ended: false }
+    }
+
+    pub fn memory(&self) -> &M {
+        &self.memory
+    }
+
+    fn slot(&self, ahead: u32) -> u32 {
+        self.next.wrapping_add(ahead) % self.memory.nblocks()
+    }
+
+    /// What was added to a slot's commit counter since its block was last released.
+    fn sum(&self, slot: u32) -> u64 {
+        self.memory.committed(slot).wrapping_sub(self.before[slot as usize])
+    }
+
+    /// Slot, bytes used and contents of the block `ahead` of the oldest, if it is complete.
+    pub fn peek(&self, ahead: u32) -> Option<(u32, u32, Contents)> {
+        if ahead >= self.memory.nblocks() {
+            return None;
+        }
+        let slot = self.slot(ahead);
+        let sum = self.sum(slot);
+        let (used, epoch) = if sum & FIELD_MASK == u64::from(self.memory.block_bytes()) {
+            let (used, epoch) = self.memory.closed(slot);
+            (used, epoch as u8)
+        } else if self.ended {
+            let (_, used) = self.peek_open(ahead).filter(|(_, used)| *used > 0)?;
+            (used, self.open_epoch())
+        } else {
+            return None;
+        };
+        let contents = Contents {
+            packets: (sum >> PACKET_SHIFT) as u32,
+            frame_bytes: (sum >> FRAME_SHIFT & FIELD_MASK) as u32,
+            epoch,
+        };
+        Some((slot, used, contents))
+    }
+
+    /// From now on the open block counts as complete, for the producers have ended.
+    pub fn end(&mut self) {
+        self.ended = true;
+    }
+
+    /// Slot and bytes of the block `ahead` of the oldest, if it is the open one and all that was reserved in it so far is committed.
+    /// More may follow behind those bytes; they themselves stay as they are.
+    pub fn peek_open(&self, ahead: u32) -> Option<(u32, u32)> {
+        if ahead >= self.memory.nblocks() {
+            return None;
+        }
+        let slot = self.slot(ahead);
+        // In this order. What is committed was reserved before, so the word, loaded later, tells at least that much; where it
+        // tells no more, nothing was reserved and not committed when the counter was loaded.
+        let committed = (self.sum(slot) & FIELD_MASK) as u32;
+        let word = self.memory.word();
+        let is_open = word_block(word) == self.next.wrapping_add(ahead);
+        (is_open && word_bytes(word) == committed).then_some((slot, committed))
+    }
+
+    /// Bookkeeping for those who hold blocks of this ring.
+    pub fn holds(&self) -> Holds {
+        Holds::new(self.next, self.memory.nblocks())
+    }
+
+    /// Packets in all blocks that are not released, complete or not.
+    pub fn unread(&self) -> u64 {
+        (0..self.memory.nblocks()).map(|slot| self.sum(slot) >> PACKET_SHIFT).sum()
+    }
+
+    /// Gives the oldest blocks back, but for what is held.
+    ///
+    /// # Panics
+    /// If they are not all complete.
+    pub fn release(&mut self, blocks: u32, holds: &mut Holds) {
+        for ahead in 0..blocks {
+            assert!(self.peek(ahead).is_some(), "a block was released before it was complete");
+            let slot = self.slot(ahead);
+            self.before[slot as usize] = self.memory.committed(slot);
+        }
+        self.next = self.next.wrapping_add(blocks);
+        self.memory.set_released(holds.release(blocks));
+    }
+
+    /// The epoch of the open block.
+    pub fn open_epoch(&self) -> u8 {
+        word_epoch(self.memory.word())
+    }
+
+    /// Whether every block that is handed out has been released.
+    pub fn caught_up(&self) -> bool {
+        let open = word_block(self.memory.word());
+        if self.ended && open.wrapping_add(1) == self.next {
+            return true;
+        }
+        open == self.next && !(self.ended && self.peek(0).is_some())
+    }
+}
+
+/// The reader's end of a ring in shared memory.
+pub struct RingReader<M> {
+    reader: Reader<Arc<M>>,
+    interface: u32,
+    is_mixed: bool,
+    kept: Arc<Kept<M>>,
+    /// Bytes at the beginning of the oldest block that are known to be committed.
+    begun: u32,
+}
+
+impl<M: BlockBytes> RingReader<M> {
+    /// The one reader of `memory`.
+    pub fn new(memory: Arc<M>, interface: u32) -> Self {
+        let reader = Reader::new(memory.clone());
+        let kept = Arc::new(Kept { memory, holds: Mutex::new(reader.holds()) });
+        Self { reader, interface, is_mixed: false, kept, begun: 0 }
+    }
+
+    /// The same reader of a ring that holds packets of several interfaces, each with its own number.
+    pub fn mixed(self) -> Self {
+        Self { is_mixed: true, ..self }
+    }
+
+    /// Looks how much of the oldest block can be read by now, complete or not, which [`RingReader::begun`] then shows. False where
+    /// producers are at work in the open block: then it is as much as before.
+    pub fn look(&mut self) -> bool {
+        let complete = self.reader.peek(0).map(|(_, used, _)| used);
+        // A block that is neither complete nor open waits for its last producer.
+        let begun = complete.or_else(|| self.reader.peek_open(0).map(|(_, bytes)| bytes));
+        self.begun = begun.unwrap_or(self.begun);
+        begun.is_some()
+    }
+
+    /// The beginning of the oldest block, as far as the last [`RingReader::look`] saw it.
+    pub fn begun(&self) -> &[u8] {
+        self.reader.memory().bytes(&Readable { slot: self.reader.slot(0), bytes: self.begun })
+    }
+}
+
+impl<M: BlockBytes> Ring for RingReader<M> {
+    fn interface(&self) -> u32 {
+        self.interface
+    }
+
+    fn is_mixed(&self) -> bool {
+        self.is_mixed
+    }
+
+    fn peek(&self, ahead: u32) -> Option<Block<'_>> {
+        let (slot, bytes, contents) = self.reader.peek(ahead)?;
+        Some(Block { bytes: self.reader.memory().bytes(&Readable { slot, bytes }), contents })
+    }
+
+    fn hold(&self, ahead: u32) -> Option<Box<dyn Hold>> {
+        let (slot, bytes, _) = self.reader.peek(ahead)?;
+        let block = self.kept.holds().hold(ahead);
+        Some(Box::new(HeldBlock { kept: self.kept.clone(), block, at: Readable { slot, bytes } }))
+    }
+
+    fn release(&mut self, blocks: u32) {
+        if blocks > 0 {
+            self.begun = 0;
+        }
+        self.reader.release(blocks, &mut self.kept.holds());
+    }
+
+    fn unread(&self) -> u64 {
+        self.reader.unread()
+    }
+
+    fn lost(&self) -> u64 {
+        self.reader.memory().lost()
+    }
+
+    fn epoch(&self) -> u8 {
+        self.reader.open_epoch()
+    }
+
+    fn caught_up(&self) -> bool {
+        self.reader.caught_up()
+    }
+
+    fn end(&mut self) {
+        self.reader.end();
+    }
+}
+
+/// What all holds of a ring have in common.
+struct Kept<M> {
+    memory: Arc<M>,
+    holds: Mutex<Holds>,
+}
+
+impl<M> Kept<M> {
+    fn holds(&self) -> MutexGuard<'_, Holds> {
+        self.holds.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A complete block, held.
+struct HeldBlock<M: BlockBytes> {
+    kept: Arc<Kept<M>>,
+    block: u64,
+    at: Readable,
+}
+
+impl<M: BlockBytes> Hold for HeldBlock<M> {
+    fn bytes(&mut self) -> Option<&[u8]> {
+        let stays = self.kept.holds().read(self.block);
+        stays.then(|| self.kept.memory.bytes(&self.at))
+    }
+}
+
+impl<M: BlockBytes> Drop for HeldBlock<M> {
+    fn drop(&mut self) {
+        end_hold(&*self.kept.memory, &mut self.kept.holds(), self.block);
+    }
+}

@@ -1,0 +1,244 @@
+//! Rules that a set could do without.
+//!
+//! A rule is not needed if every packet that it takes would have the same done to it without the rule. Found are rules
+//! whose packets all fit one other rule:
+//! - one that comes before it in the order of precedence, so that it takes nothing at all: it is a **duplicate**, or **hidden**;
+//! - one that comes after it with the same action, with no rule of another action between them that some of the packets fit: it is a
+//!   **subset**. Without it, its packets count as hits of the rules that take them then.
+//!
+//! All that are found can go at once. A rule that only several others together make unnecessary is not found.
+
+use std::collections::{HashMap, HashSet};
+
+use super::hash::Map;
+use super::judge::{Table, tables};
+use super::rule::Action;
+use super::set::RuleSet;
+use super::signature::{Key, Pattern, Signature};
+
+/// Why a rule is not needed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Why {
+    /// A rule before it looks for the same. It takes nothing, whatever its action.
+    Duplicate,
+    /// A rule of the same rank before it takes all its packets. It takes nothing, whatever its action.
+    Hidden,
+    /// A rule after it would take its packets and do the same.
+    Subset,
+}
+
+/// A rule that is not needed, by its number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Merged {
+    pub rule: u32,
+    /// The rule that makes it so.
+    pub by: u32,
+    pub why: Why,
+}
+
+/// A pattern whose packets a later rule would take, if no rule between the two objects.
+struct Candidate {
+    key: Key,
+    place: u32,
+    /// The place of the later rule.
+    by: u32,
+}
+
+impl RuleSet {
+    /// The enabled rules that are not needed, by their numbers.
+    pub fn merge(&self) -> Vec<Merged> {
+        Merger::new(self).merge()
+    }
+
+    /// The set without some of its rules.
+    pub fn without(&self, merged: &[Merged]) -> Self {
+        let mut goes = vec![false; self.len()];
+        for merged in merged {
+            goes[merged.rule as usize] = true;
+        }
+        let mut set = Self::default();
+        for (entry, _) in self.entries().iter().zip(goes).filter(|(_, goes)| !goes) {
+            set.push(entry.clone());
+        }
+        set
+    }
+}
+
+struct Merger<'a> {
+    set: &'a RuleSet,
+    order: Vec<u32>,
+    tables: Vec<Table>,
+    /// A number for the action at each place; equal actions have the same.
+    actions: Vec<u32>,
+    /// What is known of the patterns at each place.
+    found: Vec<Found>,
+    /// Patterns of which a later rule has a duplicate and stays, for its other pattern is needed.
+    repeated: HashSet<Pattern>,
+}
+
+/// A rule can go if all its patterns can.
+#[derive(Clone, Copy, Default)]
+struct Found {
+    patterns: u8,
+    needless: u8,
+    /// The place of a rule that makes it so, and how.
+    by: Option<(u32, Why)>,
+}
+
+impl<'a> Merger<'a> {
+    fn new(set: &'a RuleSet) -> Self {
+        let order = set.order();
+        let mut numbers: HashMap<&Action, u32> = HashMap::new();
+        let actions = order.iter().map(|&number| {
+            let next = numbers.len() as u32;
+            *numbers.entry(&set.entries()[number as usize].rule.action).or_insert(next)
+        });
+        let actions = actions.collect();
+        let patterns = |&number: &u32| set.entries()[number as usize].rule.patterns().count() as u8;
+        let found =
+            order.iter().map(|number| Found { patterns: patterns(number), ..Found::default() });
+        let found = found.collect();
+        Self { set, tables: tables(set, &order), order, actions, found, repeated: HashSet::new() }
+    }
+
+    fn merge(mut self) -> Vec<Merged> {
+        self.duplicates();
+        for index in 0..self.tables.len() {
+            let candidates = self.candidates(index);
+            self.subsets(self.tables[index].signature, candidates);
+        }
+        let mut merged: Vec<Merged> = (self.order.iter().zip(&self.found))
+            .filter(|(_, found)| found.needless == found.patterns)
+            .filter_map(|(&rule, found)| {
+                found.by.map(|(by, why)| Merged { rule, by: self.order[by as usize], why })
+            })
+            .collect();
+        merged.sort_unstable_by_key(|merged| merged.rule);
+        merged
+    }
+
+    fn note(&mut self, place: u32, by: u32, why: Why) {
+        let found = &mut self.found[place as usize];
+        found.needless += 1;
+        // Of the two patterns that a rule may have, one that takes packets says what the rule is.
+        if found.by.is_none_or(|(_, known)| known != Why::Subset) {
+            found.by = Some((by, why));
+        }
+    }
+
+    fn does_the_same(&self, one: u32, two: u32) -> bool {
+        self.actions[one as usize] == self.actions[two as usize]
+    }
+
+    /// Patterns that the tables do not hold, because an equal one comes first.
+    fn duplicates(&mut self) {
+        let tables: HashMap<Signature, usize> =
+            self.tables.iter().enumerate().map(|(index, table)| (table.signature, index)).collect();
+        for (place, number) in (0..).zip(self.order.clone()) {
+            for pattern in self.set.entries()[number as usize].rule.patterns() {
+                let first = self.tables[tables[&pattern.signature]].places[&pattern.key];
+                if first < place {
+                    self.note(place, first, Why::Duplicate);
+                }
+            }
+            let found = self.found[place as usize];
+            if (1..found.patterns).contains(&found.needless) {
+                self.repeated.extend(self.set.entries()[number as usize].rule.patterns());
+            }
+        }
+    }
+
+    /// Notes the hidden patterns of a table, and gives those that may be subsets.
+    fn candidates(&mut self, index: usize) -> Vec<Candidate> {
+        let table = &self.tables[index];
+        let wider: Vec<&Table> = self
+            .tables
+            .iter()
+            .filter(|other| other.signature != table.signature)
+            .filter(|other| other.signature.covers(&table.signature))
+            .collect();
+        let (mut hidden, mut candidates) = (Vec::new(), Vec::new());
+        for (&key, &place) in &table.places {
+            // Without it, a rule that stays would take its packets.
+            let is_repeated = self.repeated.contains(&Pattern { signature: table.signature, key });
+            let containing =
+                wider.iter().filter_map(|other| other.places.get(&other.signature.mask(&key)));
+            let (mut before, mut after) = (None, None);
+            for &by in containing {
+                let nearest = if by < place { &mut before } else { &mut after };
+                *nearest = Some(nearest.map_or(by, |known: u32| known.min(by)));
+            }
+            match (before, after) {
+                (Some(by), _) => hidden.push((place, by)),
+                // What contains it and does something else takes its packets before any other that contains it.
+                (None, Some(by)) if self.does_the_same(place, by) && !is_repeated => {
+                    candidates.push(Candidate { key, place, by });
+                }
+                _ => {}
+            }
+        }
+        for (place, by) in hidden {
+            self.note(place, by, Why::Hidden);
+        }
+        candidates
+    }
+
+    /// Notes the candidates of one signature to which no rule between them and the rule that contains them objects.
+    fn subsets(&mut self, signature: Signature, mut candidates: Vec<Candidate>) {
+        for table in &self.tables {
+            let Some(last) = candidates.iter().map(|candidate| candidate.by).max() else { return };
+            let Some(common) = signature.common(&table.signature) else { continue };
+            if table.first >= last {
+                // The tables are in the order of their first rules.
+                break;
+            }
+            let objections = Objections::new(table, common, &self.actions);
+            candidates.retain(|candidate| {
+                !objections.any(&common.mask(&candidate.key), candidate, &self.actions)
+            });
+        }
+        for Candidate { place, by, .. } in candidates {
+            self.note(place, by, Why::Subset);
+        }
+    }
+}
+
+/// The rules of one table by what they have in common with a signature.
+struct Objections(Map<Key, Vec<Rival>>);
+
+struct Rival {
+    place: u32,
+    /// Where in the list the next rule of another action stands.
+    next_other: usize,
+}
+
+impl Objections {
+    fn new(table: &Table, common: Signature, actions: &[u32]) -> Self {
+        let mut rivals: Map<Key, Vec<Rival>> = Map::default();
+        for (key, &place) in &table.places {
+            rivals.entry(common.mask(key)).or_default().push(Rival { place, next_other: 0 });
+        }
+        for list in rivals.values_mut() {
+            list.sort_unstable_by_key(|rival| rival.place);
+            let mut next_other = list.len();
+            for index in (0..list.len()).rev() {
+                let action = |index: usize| actions[list[index].place as usize];
+                if index + 1 < list.len() && action(index) != action(index + 1) {
+                    next_other = index + 1;
+                }
+                list[index].next_other = next_other;
+            }
+        }
+        Self(rivals)
+    }
+
+    /// Whether a rule of another action stands between the candidate and the rule that contains it.
+    fn any(&self, common: &Key, candidate: &Candidate, actions: &[u32]) -> bool {
+        let Some(list) = self.0.get(common) else { return false };
+        let next = list.partition_point(|rival| rival.place <= candidate.place);
+        let Some(rival) = list.get(next) else { return false };
+        let is_other = actions[rival.place as usize] != actions[candidate.place as usize];
+        let other = if is_other { next } else { rival.next_other };
+        list.get(other).is_some_and(|other| other.place < candidate.by)
+    }
+}

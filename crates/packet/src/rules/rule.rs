@@ -1,0 +1,171 @@
+//! One rule: what stands in a line of a rule file.
+
+use std::fmt;
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+
+use super::signature::{Family, Key, Pattern, Signature};
+use super::tuple::{ICMP, ICMPV6, TCP, UDP, has_ports, left};
+
+/// The most that a rule's `snaplen=` can keep, in bytes.
+pub const MAX_SNAPLEN: u32 = 262_144;
+/// Bytes of a group's name in a rule.
+pub const MAX_GROUP_NAME: usize = 64;
+
+/// What happens to a packet that a rule takes.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Action {
+    Accept,
+    Drop,
+    /// Accept, and keep at most so many bytes, from 1 to [`MAX_SNAPLEN`].
+    Snaplen(u32),
+    /// Accept for the members of this group alone.
+    Group(String),
+}
+
+/// An IP protocol as a rule names it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Protocol {
+    /// The control messages of the packet's own IP version: protocol 1 in IPv4, 58 in IPv6.
+    Icmp,
+    Number(u8),
+}
+
+/// One line of a rule file. What is `None` fits everything.
+///
+/// [`Rule::new`] makes sure that the addresses are of one family; prefixes have no bits set behind their length.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Rule {
+    pub action: Action,
+    pub source: Option<IpNet>,
+    pub destination: Option<IpNet>,
+    pub source_port: Option<u16>,
+    pub destination_port: Option<u16>,
+    pub protocol: Option<Protocol>,
+}
+
+impl Rule {
+    /// The same rule with the bits behind each prefix cleared.
+    pub(super) fn truncated(mut self) -> Self {
+        self.source = self.source.map(|net| net.trunc());
+        self.destination = self.destination.map(|net| net.trunc());
+        self
+    }
+
+    /// The family of its addresses; `None` where both are `any`.
+    pub fn family(&self) -> Option<Family> {
+        let net = self.source.or(self.destination)?;
+        Some(if net.addr().is_ipv4() { Family::V4 } else { Family::V6 })
+    }
+
+    /// What it looks for in each family where that differs: `proto icmp` without an address is two patterns, any other
+    /// rule is one. They are of the same rank, and no packet fits both.
+    pub fn patterns(&self) -> impl Iterator<Item = Pattern> + use<> {
+        let both = [Some(Family::V4), Some(Family::V6)];
+        let families = match (self.family(), self.protocol) {
+            (None, Some(Protocol::Icmp)) => both,
+            (family, _) => [family, None],
+        };
+        let count = if families == both { 2 } else { 1 };
+        let patterns = families.map(|family| self.pattern(family));
+        patterns.into_iter().take(count)
+    }
+
+    fn pattern(&self, family: Option<Family>) -> Pattern {
+        let protocol = self.protocol.map(|protocol| match (protocol, family) {
+            (Protocol::Number(number), _) => number,
+            (Protocol::Icmp, Some(Family::V6)) => ICMPV6,
+            (Protocol::Icmp, _) => ICMP,
+        });
+        let bits = |net: Option<IpNet>| net.map_or(0, |net| net.prefix_len());
+        let address = |net: Option<IpNet>| net.map_or(0, |net| left(net.network()));
+        Pattern {
+            signature: Signature {
+                family,
+                source_bits: bits(self.source),
+                destination_bits: bits(self.destination),
+                source_port: self.source_port.is_some(),
+                destination_port: self.destination_port.is_some(),
+                protocol: protocol.is_some(),
+            },
+            key: Key {
+                source: address(self.source),
+                destination: address(self.destination),
+                source_port: self.source_port.unwrap_or(0),
+                destination_port: self.destination_port.unwrap_or(0),
+                protocol: protocol.unwrap_or(0),
+            },
+        }
+    }
+
+    /// Sum of the widths of its masks in bits, the thesis' measure of how specific it is: from 0 to 296.
+    pub fn rank(&self) -> u16 {
+        self.pattern(self.family()).signature.rank()
+    }
+
+    /// Why no packet can ever fit it, where that is so.
+    pub fn impossible(&self) -> Option<&'static str> {
+        let asks_for_ports = self.source_port.is_some() || self.destination_port.is_some();
+        let has_ports = match self.protocol {
+            None => true,
+            Some(Protocol::Icmp) => false,
+            Some(Protocol::Number(number)) => has_ports(number),
+        };
+        (asks_for_ports && !has_ports).then_some("it asks for ports, and its protocol has none")
+    }
+}
+
+impl fmt::Display for Action {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Accept => f.write_str("accept"),
+            Self::Drop => f.write_str("drop"),
+            Self::Snaplen(bytes) => write!(f, "snaplen={bytes}"),
+            Self::Group(name) => write!(f, "group={name}"),
+        }
+    }
+}
+
+impl fmt::Display for Protocol {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Self::Icmp => f.write_str("icmp"),
+            Self::Number(TCP) => f.write_str("tcp"),
+            Self::Number(UDP) => f.write_str("udp"),
+            Self::Number(number) => write!(f, "{number}"),
+        }
+    }
+}
+
+/// The line of a rule file that it is.
+impl fmt::Display for Rule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} src ", self.action)?;
+        net(f, self.source)?;
+        f.write_str(" dst ")?;
+        net(f, self.destination)?;
+        f.write_str(" sport ")?;
+        or_any(f, self.source_port)?;
+        f.write_str(" dport ")?;
+        or_any(f, self.destination_port)?;
+        f.write_str(" proto ")?;
+        or_any(f, self.protocol)
+    }
+}
+
+/// A prefix that is a whole address is written as one.
+fn net(f: &mut fmt::Formatter<'_>, net: Option<IpNet>) -> fmt::Result {
+    let whole = net.filter(|net| net.prefix_len() == net.max_prefix_len());
+    match whole.map(|net| net.addr()) {
+        Some(address) => or_any::<IpAddr>(f, Some(address)),
+        None => or_any(f, net),
+    }
+}
+
+fn or_any<T: fmt::Display>(f: &mut fmt::Formatter<'_>, value: Option<T>) -> fmt::Result {
+    match value {
+        Some(value) => write!(f, "{value}"),
+        None => f.write_str("any"),
+    }
+}

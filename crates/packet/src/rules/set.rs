@@ -1,0 +1,112 @@
+//! A set of rules, and the order in which they count.
+
+use std::cmp::Reverse;
+use std::fmt;
+
+use super::rule::Rule;
+use super::signature::Signature;
+use super::tuple::Tuple;
+
+/// A rule in its place.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Entry {
+    pub rule: Rule,
+    /// A rule that is not enabled stays in the set, keeps its number, and takes nothing.
+    pub enabled: bool,
+    /// The line of its file, counted from 1; 0 where it comes from elsewhere.
+    pub line: u32,
+}
+
+/// Rules in the order of their file. A rule's number is its place in that, from 0.
+///
+/// Each interface or group that has rules has a set of its own.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RuleSet {
+    entries: Vec<Entry>,
+}
+
+impl RuleSet {
+    pub fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    /// The rules by their numbers, those that are not enabled among them.
+    pub fn entries(&self) -> &[Entry] {
+        &self.entries
+    }
+
+    pub fn rule(&self, number: usize) -> Option<&Rule> {
+        self.entries.get(number).map(|entry| &entry.rule)
+    }
+
+    /// Adds a rule behind all others.
+    pub fn push(&mut self, entry: Entry) {
+        self.entries.push(entry);
+    }
+
+    /// Takes a rule out; those behind it move up by one.
+    pub fn remove(&mut self, number: usize) -> Option<Entry> {
+        (number < self.entries.len()).then(|| self.entries.remove(number))
+    }
+
+    /// The number of the first rule that is equal to this one.
+    pub fn position(&self, rule: &Rule) -> Option<usize> {
+        self.entries.iter().position(|entry| entry.rule == *rule)
+    }
+
+    /// False where there is no such rule.
+    pub fn set_enabled(&mut self, number: usize, enabled: bool) -> bool {
+        let entry = self.entries.get_mut(number);
+        entry.map(|entry| entry.enabled = enabled).is_some()
+    }
+
+    /// The numbers of the enabled rules in the order of precedence: the first of these that fits a packet takes it.
+    ///
+    /// Rules of higher rank come first, rules of equal rank in the order of the file.
+    pub fn order(&self) -> Vec<u32> {
+        let enabled = (0..).zip(&self.entries).filter(|(_, entry)| entry.enabled);
+        let mut ranked: Vec<(Reverse<u16>, u32)> =
+            enabled.map(|(number, entry)| (Reverse(entry.rule.rank()), number)).collect();
+        ranked.sort_unstable();
+        ranked.into_iter().map(|(_, number)| number).collect()
+    }
+
+    /// The signatures of enabled rules, each once, those of higher rank first.
+    pub fn signatures(&self) -> Vec<Signature> {
+        let enabled = self.entries.iter().filter(|entry| entry.enabled);
+        let mut signatures: Vec<Signature> =
+            enabled.flat_map(|entry| entry.rule.patterns()).map(|p| p.signature).collect();
+        signatures.sort_unstable_by_key(|signature| (Reverse(signature.rank()), *signature));
+        signatures.dedup();
+        signatures
+    }
+
+    /// The number of the rule that takes a packet, by looking at every rule: what all faster ways must agree with.
+    pub fn judge(&self, tuple: &Tuple) -> Option<u32> {
+        let fits = |number: &u32| {
+            self.entries[*number as usize].rule.patterns().any(|pattern| pattern.fits(tuple))
+        };
+        self.order().into_iter().find(fits)
+    }
+}
+
+impl FromIterator<Rule> for RuleSet {
+    fn from_iter<T: IntoIterator<Item = Rule>>(rules: T) -> Self {
+        let entries = rules.into_iter().map(|rule| Entry { rule, enabled: true, line: 0 });
+        Self { entries: entries.collect() }
+    }
+}
+
+/// A rule file: enabled rules alone, each on a line.
+impl fmt::Display for RuleSet {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.entries
+            .iter()
+            .filter(|entry| entry.enabled)
+            .try_for_each(|entry| writeln!(f, "{}", entry.rule))
+    }
+}

@@ -1,0 +1,196 @@
+//! `tapdeck attach`: a member's packets as one pcapng stream, in the order of their times.
+//!
+//! It is the smallest program that a member can be, and needs no privilege but the socket's. Who wants packets on disk
+//! without a copy takes `record --group`.
+
+use std::fs::File;
+use std::io::{self, BufWriter, ErrorKind, Write, stdout};
+use std::os::fd::AsFd;
+use std::path::Path;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use anyhow::{Context, Result};
+use tapdeck_client::{Member, Next, Options, Packet};
+use tapdeck_packet::pcapng::{self, StatisticsBlock};
+
+use crate::flags::{self, Usage};
+use crate::interrupt::Interrupt;
+use crate::progress::say;
+use crate::units::show_count;
+
+/// How soon it is noticed that it shall end.
+const LOOK: Duration = Duration::from_millis(100);
+/// Written at once; what waits is written when there is nothing more to read.
+const BUFFER: usize = 256 << 10;
+
+/// Writes packets until something ends it.
+pub fn run(flags: &flags::Attach) -> Result<()> {
+    let to_terminal = flags.write.as_os_str() == "-" && rustix::termios::isatty(stdout());
+    if to_terminal {
+        let text = "standard output is a terminal, which cannot show binary data: pipe it into a program, or name a file with -w";
+        return Err(Usage(text.into()).into());
+    }
+    let interrupt = Interrupt::listen()?;
+    let mut options = Options { weight: flags.weight, ..Options::default() };
+    if let Some(socket) = &flags.socket {
+        options.socket.clone_from(socket);
+    }
+    let mut member = Member::open(&flags.group, &options)?;
+    say(&format!("member {} of group {}", member.id(), flags.group));
+    let mut tape = Tape::begin(&flags.write, &member)?;
+    let end = flags.duration.and_then(|d| Instant::now().checked_add(d));
+    let most = flags.count.unwrap_or(u64::MAX);
+
+    let mut reader_left = false;
+    // What has come is passed on before more is waited for, however steadily that comes.
+    let mut waits = false;
+    while !interrupt.asked() && tape.packets < most {
+        let look = if waits { LOOK } else { Duration::ZERO };
+        let left = end.map_or(look, |end| end.saturating_duration_since(Instant::now()).min(look));
+        match member.next_packet(Some(left))? {
+            Next::Got(packet) => {
+                waits = false;
+                reader_left = !tape.write(&packet)?;
+            }
+            Next::Nothing => {
+                waits = true;
+                reader_left = !tape.flush()?;
+            }
+            Next::End => {
+                say("the daemon has ended");
+                break;
+            }
+        }
+        if reader_left || end.is_some_and(|end| Instant::now() >= end) {
+            break;
+        }
+    }
+    // What came before the end is still to be read. A daemon that is gone cannot be left.
+    let _ = member.attachment().leave();
+    while !reader_left && tape.packets < most {
+        let Next::Got(packet) = member.next_packet(Some(Duration::ZERO))? else { break };
+        reader_left = !tape.write(&packet)?;
+    }
+    let dropped = member.counts().dropped;
+    if !reader_left {
+        tape.end(dropped)?;
+    }
+    say(&format!("{} packets, {} dropped", show_count(tape.packets), show_count(dropped)));
+    Ok(())
+}
+
+/// The pcapng stream.
+struct Tape {
+    out: BufWriter<File>,
+    name: String,
+    /// One packet's block.
+    block: Vec<u8>,
+    packets: u64,
+    /// Of each interface.
+    counts: Vec<u64>,
+    began_ns: u64,
+}
+
+impl Tape {
+    fn begin(path: &Path, member: &Member) -> Result<Self> {
+        let (file, name) = if path.as_os_str() == "-" {
+            // Rust's own standard output keeps back what has no end of line.
+            let out = stdout().as_fd().try_clone_to_owned();
+            (out.context("cannot write to standard output")?.into(), "standard output".into())
+        } else {
+            let name = path.display().to_string();
+            (File::create(path).with_context(|| format!("cannot write {name}"))?, name)
+        };
+        let mut head = Vec::new();
+        pcapng::section_header(
+            &mut head,
+            std::env::consts::OS,
+            concat!("tapdeck ", env!("CARGO_PKG_VERSION")),
+            None,
+        );
+        for interface in member.interfaces() {
+            pcapng::interface_description(&mut head, interface);
+        }
+        let mut tape = Self {
+            out: BufWriter::with_capacity(BUFFER, file),
+            name,
+            block: head,
+            packets: 0,
+            counts: vec![0; member.interfaces().len()],
+            began_ns: now_ns(),
+        };
+        tape.put()?;
+        tape.flush()?;
+        Ok(tape)
+    }
+
+    /// False where nobody reads any more.
+    fn write(&mut self, packet: &Packet<'_>) -> Result<bool> {
+        let len = pcapng::packet_len(packet.bytes.len(), packet.flags, packet.dropped);
+        self.block.clear();
+        self.block.resize(len, 0);
+        pcapng::write_packet(
+            &mut self.block,
+            packet.interface,
+            packet.timestamp_ns,
+            [packet.bytes, &[], &[]],
+            packet.original_len,
+            packet.flags,
+            packet.dropped,
+        );
+        self.packets += 1;
+        if let Some(count) = self.counts.get_mut(packet.interface as usize) {
+            *count += 1;
+        }
+        self.put()
+    }
+
+    fn put(&mut self) -> Result<bool> {
+        let written = self.out.write_all(&self.block);
+        self.is_read(written)
+    }
+
+    fn flush(&mut self) -> Result<bool> {
+        let flushed = self.out.flush();
+        self.is_read(flushed)
+    }
+
+    fn is_read(&self, result: io::Result<()>) -> Result<bool> {
+        match result {
+            Ok(()) => Ok(true),
+            // Whoever read it has seen enough.
+            Err(e) if e.kind() == ErrorKind::BrokenPipe => Ok(false),
+            Err(e) => Err(e).with_context(|| format!("cannot write to {}", self.name)),
+        }
+    }
+
+    /// Ends the stream with what each interface gave. A member's drops are counted for its rings, which have no interface of
+    /// their own: the first one tells them.
+    fn end(&mut self, dropped: u64) -> Result<()> {
+        let now = now_ns();
+        self.block.clear();
+        for (interface, &delivered) in self.counts.iter().enumerate() {
+            let dropped = if interface == 0 { dropped } else { 0 };
+            let statistics = StatisticsBlock {
+                interface: interface as u32,
+                time_ns: now,
+                start_ns: self.began_ns,
+                end_ns: now,
+                received: delivered + dropped,
+                accepted: delivered + dropped,
+                dropped,
+                delivered,
+                comment: None,
+            };
+            pcapng::statistics(&mut self.block, &statistics);
+        }
+        self.put()?;
+        self.flush()?;
+        Ok(())
+    }
+}
+
+fn now_ns() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    since.as_nanos() as u64
+}

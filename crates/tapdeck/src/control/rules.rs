@@ -1,0 +1,36 @@
+//! Rules as the kernel takes them.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use anyhow::{Context, Result};
+use tapdeck_capture::rules::{Compiled, Hits};
+use tapdeck_packet::rules::RuleSet;
+use tapdeck_packet::rules::image::Options;
+
+use super::book::{Compile, Counted};
+use crate::rules::read_rules;
+
+/// A set of rules and its form for the kernel.
+pub type Loaded = (RuleSet, Arc<Compiled>);
+
+/// How sets become what the kernel takes.
+pub fn compiler(options: Options) -> Compile<Arc<Compiled>> {
+    Arc::new(move |set| match Compiled::new(set, &options) {
+        Ok(compiled) => Ok(Arc::new(compiled)),
+        Err(e) => Err(format!("{:#}", anyhow::Error::from(e))),
+    })
+}
+
+/// Reads a rule file.
+pub fn load(path: &Path, options: &Options) -> Result<Loaded> {
+    let set = read_rules(path)?;
+    let compiled = Compiled::new(&set, options).with_context(|| path.display().to_string())?;
+    Ok((set, Arc::new(compiled)))
+}
+
+impl From<Hits> for Counted {
+    fn from(hits: Hits) -> Self {
+        Self { each: hits.per_rule, none: hits.none }
+    }
+}

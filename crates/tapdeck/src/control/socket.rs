@@ -1,0 +1,233 @@
+//! The socket's place in the file system.
+
+use std::fs;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use rustix::fs::{AtFlags, FlockOperation, Gid, Mode, OFlags};
+use rustix::io::Errno;
+use tapdeck_client::Address;
+
+/// Beside the lock of the store. A dot keeps it out of listings; readers of the store take only names of segments.
+const IN_STORE: &str = ".tapdeck.sock";
+
+/// How long others may take for their turn.
+const TURN: Duration = Duration::from_secs(1);
+
+/// Where the socket of a recorder into a store is.
+pub fn recorder_path(dir: &Path) -> PathBuf {
+    dir.join(IN_STORE)
+}
+
+/// Who may connect.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Access {
+    pub mode: u32,
+    pub group: Option<String>,
+}
+
+impl Default for Access {
+    /// The owner alone.
+    fn default() -> Self {
+        Self { mode: 0o600, group: None }
+    }
+}
+
+/// A socket that listens. Its file goes when this is dropped.
+#[derive(Debug)]
+pub struct Socket {
+    pub(super) listener: UnixListener,
+    path: PathBuf,
+    /// Device and inode, so that nobody else's file is removed.
+    file: (u64, u64),
+}
+
+impl Socket {
+    /// Listens at `path`. What a process that died has left there is replaced.
+    pub fn bind(path: &Path, access: &Access) -> Result<Self> {
+        let what = || format!("cannot listen at {}", path.display());
+        if path == Path::new(tapdeck_client::DEFAULT_SOCKET)
+            && let Some(dir) = path.parent()
+        {
+            fs::create_dir_all(dir).with_context(what)?;
+        }
+        let group = access.group.as_deref().map(find_group).transpose().with_context(what)?;
+        let _turn = take_turn(path).with_context(what)?;
+        remove_dead(path)?;
+        let address = Address::of(path).with_context(what)?;
+        let socket = address.bind().with_context(what)?;
+        let meta = fs::symlink_metadata(path).with_context(what)?;
+        let file = (meta.dev(), meta.ino());
+        // Made before the rest, so that the file goes if that fails.
+        let socket = Self { listener: socket.into(), path: path.to_owned(), file };
+        // Nobody can connect before it listens, so nobody connects before this.
+        if group.is_some() {
+            rustix::fs::chownat(rustix::fs::CWD, path, None, group, AtFlags::SYMLINK_NOFOLLOW)
+                .with_context(what)?;
+        }
+        rustix::fs::chmod(path, Mode::from_raw_mode(access.mode)).with_context(what)?;
+        rustix::net::listen(&socket.listener, 128).with_context(what)?;
+        Ok(socket)
+    }
+}
+
+impl Drop for Socket {
+    fn drop(&mut self) {
+        let ours = fs::symlink_metadata(&self.path).is_ok_and(|m| (m.dev(), m.ino()) == self.file);
+        if ours {
+            let _ = fs::remove_file(&self.path);
+        }
+    }
+}
+
+/// Connects to a socket.
+pub(super) fn connect(path: &Path) -> io::Result<UnixStream> {
+    Address::of(path)?.connect()
+}
+
+/// One at a time may look whether a socket is dead and make its own. Ends when it is dropped.
+fn take_turn(path: &Path) -> io::Result<Option<OwnedFd>> {
+    let dir = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let dir = rustix::fs::open(dir, flags, Mode::empty())?;
+    // A file system without locks has no turns.
+    let until = Instant::now() + TURN;
+    loop {
+        match rustix::fs::flock(&dir, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => return Ok(Some(dir)),
+            // Whoever can read the directory can hold its lock, and must not keep anybody from starting.
+            Err(Errno::WOULDBLOCK | Errno::INTR) if Instant::now() < until => {
+                std::thread::sleep(Duration::from_millis(10));
+            }
+            Err(_) => return Ok(None),
+        }
+    }
+}
+
+/// Makes room for a socket, unless somebody needs what is there.
+fn remove_dead(path: &Path) -> Result<()> {
+    let shown = path.display();
+    match fs::symlink_metadata(path) {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(e) => return Err(e).with_context(|| format!("cannot listen at {shown}")),
+        Ok(meta) if !meta.file_type().is_socket() => {
+            bail!("cannot listen at {shown}: there is a file already; name another --socket");
+        }
+        Ok(_) => {}
+    }
+    // One that accepts nobody may have a full queue: whoever listens there listens nevertheless.
+    match Address::of(path).and_then(|address| address.connect_now()) {
+        Err(e)
+            if e.kind() != io::ErrorKind::WouldBlock
+                && e.kind() != io::ErrorKind::ConnectionRefused =>
+        {
+            Err(e).with_context(|| format!("cannot tell who listens at {shown}"))
+        }
+        Ok(_) => bail!(
+            "another tapdeck listens at {shown}: stop it (tapdeck ctl --socket {shown} stop), or name another --socket"
+        ),
+        Err(e) if e.kind() == io::ErrorKind::ConnectionRefused => {
+            fs::remove_file(path).with_context(|| format!("cannot remove the dead socket {shown}"))
+        }
+        Err(_) => bail!(
+            "another tapdeck listens at {shown} and takes nobody: end it, or name another --socket"
+        ),
+    }
+}
+
+fn find_group(name: &str) -> Result<Gid> {
+    let group = nix::unistd::Group::from_name(name).context("cannot ask for groups")?;
+    let group = group.with_context(|| format!("there is no group {name} on this machine"))?;
+    Ok(Gid::from_raw(group.gid.as_raw()))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+    use std::os::unix::net::UnixListener;
+
+    use super::{Access, Socket, connect};
+
+    #[test]
+    fn a_dead_socket_is_replaced_a_live_one_is_not_and_its_file_goes() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("control.sock");
+        drop(UnixListener::bind(&path).unwrap());
+        assert!(path.exists(), "what a process that died leaves");
+
+        let access = Access { mode: 0o640, group: None };
+        let live = Socket::bind(&path, &access).unwrap();
+        let mode = path.metadata().unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o640);
+        connect(&path).unwrap();
+        let refused = Socket::bind(&path, &access).unwrap_err();
+        assert!(format!("{refused:#}").contains("another tapdeck listens at"), "{refused:#}");
+        drop(live);
+        assert!(!path.exists());
+    }
+
+    #[test]
+    fn the_lock_of_another_keeps_nobody_from_starting() {
+        let dir = tempfile::tempdir().unwrap();
+        let held = std::fs::File::open(dir.path()).unwrap();
+        rustix::fs::flock(&held, rustix::fs::FlockOperation::LockExclusive).unwrap();
+        Socket::bind(&dir.path().join("control.sock"), &Access::default()).unwrap();
+    }
+
+    #[test]
+    fn one_that_listens_and_takes_nobody_is_not_waited_for() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("control.sock");
+        let socket = Socket::bind(&path, &Access::default()).unwrap();
+        let address = super::Address::of(&path).unwrap();
+        let clients: Vec<_> =
+            std::iter::from_fn(|| address.connect_now().ok()).take(1000).collect();
+        assert!(clients.len() < 1000, "its queue is full");
+        let refused = Socket::bind(&path, &Access::default()).unwrap_err();
+        assert!(format!("{refused:#}").contains("another tapdeck listens at"), "{refused:#}");
+        drop(socket);
+    }
+
+    #[test]
+    fn files_of_others_stay() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("letter");
+        std::fs::write(&path, "dear").unwrap();
+        assert!(Socket::bind(&path, &Access::default()).is_err());
+        assert_eq!(std::fs::read(&path).unwrap(), b"dear");
+
+        let path = dir.path().join("taken-over.sock");
+        let socket = Socket::bind(&path, &Access::default()).unwrap();
+        std::fs::remove_file(&path).unwrap();
+        std::fs::write(&path, "dear").unwrap();
+        drop(socket);
+        assert!(path.exists());
+    }
+
+    #[test]
+    fn a_path_may_be_long() {
+        let dir = tempfile::tempdir().unwrap();
+        let deep = dir.path().join("d".repeat(100)).join("e".repeat(100));
+        std::fs::create_dir_all(&deep).unwrap();
+        let path = deep.join("control.sock");
+        let _socket = Socket::bind(&path, &Access::default()).unwrap();
+        connect(&path).unwrap();
+    }
+
+    #[test]
+    fn what_cannot_be_is_said() {
+        let nowhere = std::path::Path::new("/nonexistent/x.sock");
+        assert!(Socket::bind(nowhere, &Access::default()).is_err());
+        let dir = tempfile::tempdir().unwrap();
+        let access = Access { mode: 0o660, group: Some("no-such-group-here".into()) };
+        let path = dir.path().join("control.sock");
+        let told = format!("{:#}", Socket::bind(&path, &access).unwrap_err());
+        assert!(told.contains("no-such-group-here"), "{told}");
+        assert!(!path.exists());
+    }
+}

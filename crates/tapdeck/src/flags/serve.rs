@@ -1,0 +1,56 @@
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::Args;
+
+use crate::units;
+
+/// Own the hooks of interfaces and give their packets to groups of programs, which attach and leave at any time
+#[derive(Debug, Args)]
+#[command(after_help = "A configuration:
+  [serve]                        # all of this may be left out
+  socket = \"/run/tapdeck/serve.sock\"
+  socket-mode = \"0660\"           # who may attach: the file's permission
+  socket-group = \"netops\"
+  ring-bytes = \"16MiB\"           # of each member
+  block-bytes = \"256KiB\"
+
+  [[group]]
+  name = \"ids\"
+  interfaces = [\"eth1\"]
+  hook = \"xdp\"                   # auto xdp xdp-generic tcx netfilter
+  deliver = \"pass\"               # or consume
+  filter = \"not port 22\"         # pcap-filter(7)
+  rules = \"ids.rules\"            # a rule file, named as seen from this one
+  snaplen = 65535
+  steering = \"flow\"              # flow ip-pair src dst both-ends mac vlan round-robin queue copy
+  promiscuous = true
+
+Examples:
+  tapdeck serve --config /etc/tapdeck.toml
+  tapdeck serve --config /etc/tapdeck.toml --socket /run/deck.sock --stats-json stats.jsonl")]
+pub struct Serve {
+    /// What to serve, as TOML
+    #[arg(long, value_name = "FILE")]
+    pub config: PathBuf,
+
+    /// Listen here, whatever the configuration says [default: TAPDECK_SOCKET, or /run/tapdeck/serve.sock]
+    #[arg(long, value_name = "PATH")]
+    pub socket: Option<PathBuf>,
+
+    /// The permission of the socket's file, whatever the configuration says
+    #[arg(long, value_name = "MODE", value_parser = units::mode)]
+    pub socket_mode: Option<u32>,
+
+    /// The group of users that the socket's file belongs to, whatever the configuration says
+    #[arg(long, value_name = "NAME")]
+    pub socket_group: Option<String>,
+
+    /// Stop after this time
+    #[arg(long, value_name = "TIME", value_parser = units::duration)]
+    pub duration: Option<Duration>,
+
+    /// Write one JSON object of counters a second, and a last one; - is standard output
+    #[arg(long, value_name = "FILE")]
+    pub stats_json: Option<PathBuf>,
+}

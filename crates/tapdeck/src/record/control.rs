@@ -1,0 +1,318 @@
+//! What `tapdeck ctl` may ask of a recorder, done.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, TryRecvError, channel};
+use std::time::{Duration, Instant};
+
+use serde_json::json;
+use tapdeck_capture::Capture;
+use tapdeck_capture::rules::Compiled;
+use tapdeck_store::Course;
+
+use super::report::Report;
+use super::resolve::{Plan, Socket as Where, Target};
+use super::source::Source;
+use crate::control::{
+    Access, Answer, Book, Changes, ClientId, Command, Counted, Event, Refused, RulesCommand,
+    Server, Socket, compiler,
+};
+use crate::units::show_count;
+
+type Rules = Arc<Compiled>;
+
+/// How long the last answers may take.
+const FAREWELL: Duration = Duration::from_millis(500);
+
+/// The recorder's control socket, and what is not answered yet.
+pub struct Control {
+    server: Server,
+    /// One, for all interfaces have the same rules.
+    books: [Book<Rules>; 1],
+    changes: Changes<Rules>,
+    /// Who asked for a new segment.
+    rotations: Vec<(ClientId, Receiver<()>)>,
+    /// Somebody asked for the end.
+    stops: bool,
+}
+
+impl Control {
+    /// Listens where the plan says. A socket that nobody asked for is no reason not to record.
+    pub fn open(plan: &Plan, report: &Report) -> anyhow::Result<Option<Self>> {
+        let bind = |path: &PathBuf| Socket::bind(path, &Access::default());
+        let socket = match &plan.socket {
+            Where::Nowhere => return Ok(None),
+            Where::At(path) => bind(path)?,
+            Where::InStore(path) => match bind(path) {
+                Ok(socket) => socket,
+                Err(e) => {
+                    report.warn(&format!("tapdeck ctl cannot control this recorder: {e:#}"));
+                    return Ok(None);
+                }
+            },
+        };
+        Ok(Some(Self {
+            server: Server::new(socket),
+            books: [Book::new(compiler(plan.rules_options.clone()), plan.from.rules().cloned())],
+            changes: Changes::default(),
+            rotations: Vec::new(),
+            stops: false,
+        }))
+    }
+
+    /// Whether somebody asked for the end.
+    pub fn stops(&self) -> bool {
+        self.stops
+    }
+
+    /// Does what is asked until a time.
+    pub fn serve(&mut self, until: Instant, recorder: &mut Recorder<'_>) {
+        loop {
+            for event in self.server.turn(until) {
+                match event {
+                    Event::Asked(client, command) => self.take(client, command, recorder),
+                    Event::Gone(_) => {}
+                }
+            }
+            let put = |_, rules: Option<&Rules>| recorder.set_rules(rules);
+            if let Some((client, answer)) = self.changes.settle(&mut self.books, put) {
+                self.server.answer(client, answer);
+            }
+            self.settle_rotations();
+            if self.stops || Instant::now() >= until {
+                return;
+            }
+        }
+    }
+
+    /// Tells those who watch how it stands. Called once a second.
+    pub fn second(&mut self, source: &Source, report: &Report) {
+        if self.server.has_watchers() {
+            self.server.tell_watchers(&report.stats(source));
+        }
+    }
+
+    /// The recording has ended: what is not answered will not be done. Who asked for the end sees the connection
+    /// close when all is done.
+    pub fn end(&mut self) {
+        let rotations = std::mem::take(&mut self.rotations).into_iter().map(|(client, _)| client);
+        for client in self.changes.end().into_iter().chain(rotations) {
+            self.server.answer(client, Answer::error("the recording has ended"));
+        }
+        self.server.flush(FAREWELL);
+    }
+
+    fn take(&mut self, client: ClientId, command: Command, recorder: &mut Recorder<'_>) {
+        let answer = match command {
+            Command::Stats {} => recorder.report.stats(recorder.source),
+            Command::Watch {} => {
+                self.server.make_watcher(client);
+                recorder.report.stats(recorder.source)
+            }
+            Command::Stop {} => {
+                self.stops = true;
+                Answer::done()
+            }
+            Command::Rotate {} => match recorder.rotate() {
+                Ok(done) => return self.rotations.push((client, done)),
+                Err(why) => Answer::error(&why),
+            },
+            Command::Pause { group } => recorder.pause(group.as_deref()).into(),
+            Command::Resume { group } => recorder.resume(group.as_deref()).into(),
+            Command::Snaplen { snaplen, group } => {
+                recorder.set_snaplen(group.as_deref(), snaplen).into()
+            }
+            Command::Filter { filter, group } => {
+                recorder.set_filter(group.as_deref(), filter.as_deref()).into()
+            }
+            Command::Rules(command) => match recorder.owns(command.group()) {
+                Ok(()) => return self.take_rules(client, command, recorder),
+                Err(why) => Answer::error(&why),
+            },
+            Command::Groups {} => Answer::ok(json!({"groups": []})),
+            Command::Attach { .. } | Command::Flush {} | Command::Leave {} => Answer::error(
+                "this is a recorder, and only a daemon has groups: start tapdeck serve, and name its socket",
+            ),
+        };
+        self.server.answer(client, answer);
+    }
+
+    fn take_rules(&mut self, client: ClientId, command: RulesCommand, recorder: &mut Recorder<'_>) {
+        match command {
+            RulesCommand::List { .. } => self.server.answer(client, self.books[0].list()),
+            RulesCommand::Hits { .. } => {
+                let answer = recorder.hits(&self.books[0]);
+                self.server.answer(client, answer);
+            }
+            change => self.changes.push(client, 0, change),
+        }
+    }
+
+    /// Tells those whose new segment has begun.
+    fn settle_rotations(&mut self) {
+        for (client, done) in std::mem::take(&mut self.rotations) {
+            match done.try_recv() {
+                Ok(()) => self.server.answer(client, Answer::done()),
+                Err(TryRecvError::Empty) => self.rotations.push((client, done)),
+                Err(TryRecvError::Disconnected) => {
+                    self.server.answer(client, Answer::error("the recording has ended"));
+                }
+            }
+        }
+    }
+}
+
+/// What a command works on.
+pub struct Recorder<'a> {
+    pub source: &'a mut Source,
+    pub report: &'a mut Report,
+    pub course: &'a Course,
+}
+
+type Done = Result<Answer, String>;
+
+impl Recorder<'_> {
+    /// Whether the hooks are ours, so that they can be changed.
+    fn owns(&self, group: Option<&str>) -> Result<(), String> {
+        if let Some(group) = group {
+            return Err(format!(
+                "this is a recorder and has no group {group}: leave \"group\" out"
+            ));
+        }
+        match self.source {
+            Source::Interfaces(_) => Ok(()),
+            Source::Group(_) => {
+                Err("this recorder is a member of a group: ask the daemon that has the hooks"
+                    .into())
+            }
+        }
+    }
+
+    fn pause(&mut self, group: Option<&str>) -> Done {
+        self.owns(group)?;
+        for capture in self.source.captures_mut() {
+            capture.pause();
+        }
+        self.report.warn("paused: packets are not seen until it is told to resume");
+        Ok(Answer::done())
+    }
+
+    fn resume(&mut self, group: Option<&str>) -> Done {
+        self.owns(group)?;
+        let captures = self.source.captures_mut();
+        let were_paused: Vec<bool> = captures.iter().map(Capture::is_paused).collect();
+        for at in 0..captures.len() {
+            let Err(e) = captures[at].resume() else { continue };
+            let why = told(&captures[at].interface().name, e);
+            for (capture, _) in captures[..at].iter_mut().zip(&were_paused).filter(|(_, was)| **was)
+            {
+                capture.pause();
+            }
+            return Err(why);
+        }
+        self.report.warn("recording goes on");
+        Ok(Answer::done())
+    }
+
+    fn set_snaplen(&mut self, group: Option<&str>, snaplen: u32) -> Done {
+        self.owns(group)?;
+        let most = self.source.captures().iter().map(|c| c.config().snaplen).min().unwrap_or(0);
+        if snaplen == 0 || snaplen > most {
+            return Err(format!(
+                "snaplen {snaplen}: from 1 to {most}, for which this recorder was started"
+            ));
+        }
+        let captures = self.source.captures_mut();
+        let before: Vec<u32> = captures.iter().map(Capture::snaplen).collect();
+        for at in 0..captures.len() {
+            let Err(e) = captures[at].set_snaplen(snaplen) else { continue };
+            let why = told(&captures[at].interface().name, e);
+            for (capture, before) in captures[..at].iter_mut().zip(&before) {
+                // It had that one a moment ago.
+                let _ = capture.set_snaplen(*before);
+            }
+            return Err(why);
+        }
+        self.report.warn(&format!("snaplen is {snaplen} from now on"));
+        Ok(Answer::ok(json!({ "snaplen": snaplen })))
+    }
+
+    /// Changes the filter of all interfaces or, where one refuses, of none.
+    fn set_filter(&mut self, group: Option<&str>, filter: Option<&str>) -> Done {
+        self.owns(group)?;
+        let captures = self.source.captures_mut();
+        let before: Vec<_> = captures.iter().map(|c| c.config().filter.clone()).collect();
+        for at in 0..captures.len() {
+            let Err(e) = captures[at].set_filter(filter) else { continue };
+            let why = told(&captures[at].interface().name, e);
+            for (capture, before) in captures[..at].iter_mut().zip(&before) {
+                // It had that one a moment ago.
+                let _ = capture.set_filter(before.as_deref());
+            }
+            return Err(why);
+        }
+        // Each segment says which filter its packets have passed.
+        if matches!(self.report.target(), Target::Store { .. }) {
+            let _ = self.source.flush_all();
+            self.course.begin_segment(Some(self.source.descriptions()), Box::new(|| {}));
+        }
+        self.report.warn(&match filter {
+            Some(filter) => format!("the filter is {filter:?} from now on"),
+            None => "there is no filter from now on".into(),
+        });
+        Ok(Answer::ok(json!({ "filter": filter })))
+    }
+
+    /// Exchanges the rules of all interfaces or, where one refuses, of none. Gives back what the old ones have counted in the end.
+    fn set_rules(&mut self, rules: Option<&Rules>) -> Result<Counted, Refused> {
+        let captures = self.source.captures_mut();
+        let before: Vec<_> = captures.iter().map(|c| c.config().rules.clone()).collect();
+        let mut last = Counted::default();
+        for at in 0..captures.len() {
+            match captures[at].set_rules(rules.cloned()) {
+                Ok(hits) => last.add(hits.unwrap_or_default().into()),
+                Err(e) => {
+                    let why = told(&captures[at].interface().name, e);
+                    for (capture, before) in captures[..at].iter_mut().zip(before) {
+                        // It had these a moment ago.
+                        let _ = capture.set_rules(before);
+                    }
+                    return Err(Refused { why, last });
+                }
+            }
+        }
+        self.report.warn(&match rules {
+            Some(rules) => format!("{} rules judge from now on", show_count(rules.rules().into())),
+            None => "no rules judge from now on".into(),
+        });
+        Ok(last)
+    }
+
+    fn hits(&self, book: &Book<Rules>) -> Answer {
+        let mut now = Counted::default();
+        for hits in self.source.captures().iter().filter_map(Capture::rule_hits) {
+            now.add(hits.into());
+        }
+        book.hits(&now)
+    }
+
+    /// Begins a new segment. Heard of when the one before has its final name.
+    fn rotate(&mut self) -> Result<Receiver<()>, String> {
+        if !matches!(self.report.target(), Target::Store { .. }) {
+            return Err("there are no segments: only a recorder with --dir has them".into());
+        }
+        self.source.flush_all().map_err(|e| format!("{e:#}"))?;
+        let (send, done) = channel();
+        // Who asked may be gone by then.
+        let tell = move || {
+            let _ = send.send(());
+        };
+        self.course.begin_segment(None, Box::new(tell));
+        Ok(done)
+    }
+}
+
+fn told(interface: &str, e: tapdeck_capture::Error) -> String {
+    let told = format!("{:#}", anyhow::Error::from(e));
+    if told.contains(interface) { told } else { format!("{interface}: {told}") }
+}

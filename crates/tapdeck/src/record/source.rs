@@ -1,0 +1,297 @@
+//! Where the packets of a recording come from: interfaces with hooks of its own, or a group of a daemon that has them.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+
+use anyhow::{Context, Result};
+use tapdeck_capture::{Capture, Clock, Event, Losses};
+use tapdeck_client::{Attachment, Member, Options};
+use tapdeck_packet::account::Counters;
+use tapdeck_packet::pcapng::InterfaceDescription;
+use tapdeck_packet::ring::Ring;
+use tapdeck_store::Totals;
+
+use super::resolve::{From, Plan};
+
+/// What fills the rings.
+pub enum Source {
+    Interfaces(Vec<Capture>),
+    Group(Box<Group>),
+}
+
+/// A membership.
+pub struct Group {
+    name: String,
+    attachment: Attachment,
+    /// Until the writer has them.
+    rings: Vec<Box<dyn Ring>>,
+    interfaces: Vec<InterfaceDescription>,
+    memory_bytes: u64,
+}
+
+/// One line of the account.
+pub struct Taken {
+    pub name: String,
+    pub hook: &'static str,
+    /// Whether the hook sees what the device sends.
+    pub outbound: bool,
+    pub counters: Counters,
+    pub settings: Settings,
+}
+
+/// What can be changed while it goes on.
+pub struct Settings {
+    pub paused: bool,
+    /// `None` where somebody else decides.
+    pub snaplen: Option<u32>,
+    pub filter: Option<String>,
+    /// How many judge.
+    pub rules: u32,
+}
+
+/// Something that the user is told.
+pub struct Told {
+    pub name: String,
+    pub event: Result<Event, String>,
+}
+
+impl Source {
+    pub fn open(plan: &Plan, clock: &Arc<Clock>) -> Result<Self> {
+        match &plan.from {
+            From::Interfaces { interfaces, .. } => {
+                let mut captures: Vec<Capture> = Vec::new();
+                let mut first_interface = 0;
+                for (name, config) in interfaces {
+                    let capture = Capture::open(name, config, first_interface, clock)?;
+                    first_interface += capture.rings().len() as u32;
+                    captures.push(capture);
+                }
+                Ok(Self::Interfaces(captures))
+            }
+            From::Group { name, options } => Ok(Self::Group(Box::new(Group::join(name, options)?))),
+        }
+    }
+
+    /// From now on packets come.
+    pub fn start(&mut self) -> Result<()> {
+        if let Self::Interfaces(captures) = self {
+            for capture in captures {
+                capture.start()?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The readers of all rings. Each ring has one, so this is called once.
+    pub fn take_rings(&mut self) -> Vec<Box<dyn Ring>> {
+        match self {
+            Self::Interfaces(captures) => {
+                let readers = captures.iter().flat_map(Capture::readers);
+                readers.map(|reader| Box::new(reader) as Box<dyn Ring>).collect()
+            }
+            Self::Group(group) => std::mem::take(&mut group.rings),
+        }
+    }
+
+    /// The pcapng interfaces that packets name.
+    pub fn descriptions(&self) -> Vec<InterfaceDescription> {
+        match self {
+            Self::Interfaces(captures) => captures.iter().flat_map(Capture::descriptions).collect(),
+            Self::Group(group) => group.interfaces.clone(),
+        }
+    }
+
+    pub fn memory_bytes(&self) -> u64 {
+        match self {
+            Self::Interfaces(captures) => captures.iter().map(Capture::memory_bytes).sum(),
+            Self::Group(group) => group.memory_bytes,
+        }
+    }
+
+    /// Hooks of our own, if there are.
+    pub fn captures(&self) -> &[Capture] {
+        match self {
+            Self::Interfaces(captures) => captures,
+            Self::Group(_) => &[],
+        }
+    }
+
+    pub fn captures_mut(&mut self) -> &mut [Capture] {
+        match self {
+            Self::Interfaces(captures) => captures,
+            Self::Group(_) => &mut [],
+        }
+    }
+
+    /// Nothing comes any more, for whoever owns the hooks has ended.
+    pub fn has_ended(&mut self) -> bool {
+        match self {
+            Self::Interfaces(_) => false,
+            Self::Group(group) => {
+                // A pipe that cannot be read has no news.
+                let _ = group.attachment.drain();
+                group.attachment.is_over()
+            }
+        }
+    }
+
+    /// Closes blocks that have waited, or all where the clock was stepped. The daemon does so for its members.
+    pub fn flush(&mut self, clock: &Clock, waited: bool) -> Vec<(String, io::Error)> {
+        let mut failed = Vec::new();
+        for capture in self.captures_mut() {
+            let behind = capture.rings().iter().any(|r| r.open_epoch() != clock.epoch());
+            let flushed = if behind {
+                capture.flush_all()
+            } else if waited {
+                capture.flush()
+            } else {
+                Ok(())
+            };
+            if let Err(e) = flushed {
+                failed.push((capture.interface().name.clone(), e));
+            }
+        }
+        failed
+    }
+
+    /// Closes every part-filled block.
+    pub fn flush_all(&mut self) -> Result<()> {
+        match self {
+            Self::Interfaces(captures) => {
+                for capture in captures {
+                    let name = &capture.interface().name.clone();
+                    capture.flush_all().with_context(|| format!("{name}: cannot flush"))?;
+                }
+                Ok(())
+            }
+            Self::Group(group) => group.attachment.flush().context("cannot flush"),
+        }
+    }
+
+    /// Looks after the interfaces, once a second.
+    pub fn watch(&mut self) -> Vec<Told> {
+        let mut told = Vec::new();
+        for capture in self.captures_mut() {
+            let event = capture.watch().map_err(|e| format!("{:#}", anyhow::Error::from(e)));
+            if let Some(event) = event.transpose() {
+                told.push(Told { name: capture.interface().name.clone(), event });
+            }
+        }
+        told
+    }
+
+    /// No packet comes any more when this returns. Blocks may still be open.
+    pub fn stop(&mut self) {
+        match self {
+            Self::Interfaces(captures) => {
+                for capture in captures {
+                    capture.stop();
+                    capture.refresh_nic();
+                }
+            }
+            // A daemon that is gone cannot be left.
+            Self::Group(group) => drop(group.attachment.leave()),
+        }
+    }
+
+    /// Tries to close all blocks after the end; false where some are still open, for their rings are full.
+    pub fn close_blocks(&mut self) -> bool {
+        let mut open = false;
+        for capture in self.captures_mut() {
+            // A block that cannot be closed now is tried for again.
+            let _ = capture.flush_all();
+            open |= capture.rings().iter().any(|r| r.open_block().1 > 0);
+        }
+        !open
+    }
+
+    /// The account of each interface, or of the membership.
+    pub fn account(&self, totals: &Totals) -> Vec<Taken> {
+        match self {
+            Self::Interfaces(captures) => {
+                let mut id = 0;
+                let mut taken = Vec::new();
+                for capture in captures {
+                    let ids = id..id + capture.rings().len();
+                    id = ids.end;
+                    taken.push(of_capture(capture, totals, ids));
+                }
+                taken
+            }
+            Self::Group(group) => vec![group.account(totals)],
+        }
+    }
+}
+
+impl Group {
+    fn join(name: &str, options: &Options) -> Result<Self> {
+        let member = Member::open(name, options)?;
+        let g = *member.geometry();
+        let interfaces = member.interfaces().to_vec();
+        let ring_bytes = u64::from(g.nblocks) << g.block_shift;
+        let memory_bytes = u64::from(g.nrings) * ring_bytes;
+        let (rings, attachment) = member.into_rings();
+        Ok(Self { name: name.to_owned(), attachment, rings, interfaces, memory_bytes })
+    }
+
+    fn account(&self, totals: &Totals) -> Taken {
+        let mut counters = Counters::default();
+        let mut lost = 0;
+        for totals in &totals.interfaces {
+            add(&mut counters, totals);
+            lost += totals.lost.load(Relaxed);
+        }
+        complete(&mut counters, Losses { ring: lost, ..Losses::default() }, 0);
+        Taken {
+            name: format!("deck:{}", self.name),
+            hook: "group",
+            outbound: false,
+            counters,
+            settings: Settings { paused: false, snaplen: None, filter: None, rules: 0 },
+        }
+    }
+}
+
+fn of_capture(capture: &Capture, totals: &Totals, ids: std::ops::Range<usize>) -> Taken {
+    let nic = capture.nic();
+    let mut counters = Counters {
+        nic_received: nic.rx_packets + nic.rx_missed,
+        nic_dropped: nic.rx_missed,
+        nic_sent: nic.tx_packets,
+        ..Counters::default()
+    };
+    for totals in &totals.interfaces[ids] {
+        add(&mut counters, totals);
+    }
+    complete(&mut counters, capture.losses(), capture.filtered());
+    Taken {
+        name: capture.interface().name.clone(),
+        hook: capture.config().hook.name(),
+        outbound: capture.config().hook.sees_outbound(),
+        counters,
+        settings: Settings {
+            paused: capture.is_paused(),
+            snaplen: Some(capture.snaplen()),
+            filter: capture.config().filter.clone(),
+            rules: capture.config().rules.as_ref().map_or(0, |rules| rules.rules()),
+        },
+    }
+}
+
+/// What the writer says.
+fn add(counters: &mut Counters, totals: &tapdeck_store::InterfaceTotals) {
+    counters.captured += totals.packets.load(Relaxed);
+    counters.bytes_captured += totals.frame_bytes.load(Relaxed);
+    counters.dropped_unwritten += totals.unwritten.load(Relaxed);
+}
+
+/// What the hook says, and the sums.
+fn complete(c: &mut Counters, losses: Losses, filtered: u64) {
+    c.dropped_ring = losses.ring;
+    c.dropped_contended = losses.contended;
+    c.dropped_unreadable = losses.unreadable;
+    c.filtered = filtered;
+    c.dropped_other = c.dropped_contended + c.dropped_unreadable + c.dropped_unwritten;
+    c.seen = c.captured + c.filtered + c.dropped();
+}

@@ -1,0 +1,39 @@
+//! Rule files.
+
+use std::fs;
+use std::io::{self, Read};
+use std::path::Path;
+
+use anyhow::{Context, Result, bail};
+use tapdeck_packet::rules::RuleSet;
+
+use super::name;
+use crate::progress::say;
+
+/// Reads a rule file; - is standard input. Where it has several faults, all but the last that is told go to standard error before.
+pub fn read(path: &Path) -> Result<RuleSet> {
+    let name = name(path);
+    let cannot = || format!("cannot read {name}");
+    let text = if path.as_os_str() == "-" {
+        let mut text = Vec::new();
+        io::stdin().lock().read_to_end(&mut text).with_context(cannot)?;
+        text
+    } else {
+        fs::read(path).with_context(cannot)?
+    };
+    let faults = match RuleSet::parse(&text) {
+        Ok(set) => return Ok(set),
+        Err(faults) => faults,
+    };
+    if let ([fault], 1) = (&faults.errors[..], faults.count) {
+        bail!("{name}: {fault}");
+    }
+    for fault in &faults.errors {
+        say(&format!("{name}: {fault}"));
+    }
+    let first = match faults.errors.len() {
+        told if told < faults.count => format!("the first {told} are told above"),
+        _ => "as told above".into(),
+    };
+    bail!("{name}: {} lines are no rules, {first}", faults.count)
+}

@@ -1,0 +1,405 @@
+//! What is asked of the daemon, done; and members, as they come and go.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use serde::Serialize;
+use serde_json::json;
+use tapdeck_capture::Clock;
+use tapdeck_capture::deck::{Deck, MemberStats, Membership};
+use tapdeck_capture::rules::Compiled;
+use tapdeck_packet::pcapng::InterfaceDescription;
+use tapdeck_packet::rules::image::Options;
+
+use super::report::{Report, Snapshot};
+use crate::control::{
+    Answer, Book, Changes, ClientId, Command, Counted, Event, Loaded, Peer, Refused, RulesCommand,
+    Server, compiler,
+};
+use crate::units::show_count;
+
+type Rules = Arc<Compiled>;
+
+/// Of the protocol between the daemon and its members.
+const PROTOCOL: u32 = 1;
+/// How long the last answers may take.
+const FAREWELL: Duration = Duration::from_millis(500);
+
+/// A daemon at work.
+pub struct Daemon {
+    server: Server,
+    deck: Deck,
+    report: Report,
+    members: BTreeMap<ClientId, u32>,
+    /// The rules of each group, in the deck's order.
+    books: Vec<Book<Rules>>,
+    changes: Changes<Rules>,
+    stops: bool,
+}
+
+/// What a member needs to map its rings.
+#[derive(Serialize)]
+struct Attached<'a> {
+    protocol: u32,
+    group: &'a str,
+    member: u32,
+    nrings: u32,
+    nblocks: u32,
+    block_shift: u32,
+    snaplen: u32,
+    ring_stride: usize,
+    data_stride: usize,
+    release_stride: usize,
+    interfaces: Vec<Interface<'a>>,
+}
+
+#[derive(Serialize)]
+struct Interface<'a> {
+    name: &'a str,
+    link: u16,
+    snaplen: u32,
+    description: &'a str,
+    filter: Option<&'a str>,
+    hardware: Option<&'a str>,
+    mac: Option<String>,
+}
+
+/// What a member is told of itself.
+#[derive(Serialize)]
+struct Own {
+    member: u32,
+    /// Of its whole group.
+    seen: u64,
+    captured: u64,
+    bytes_captured: u64,
+    dropped_ring: u64,
+    dropped_other: u64,
+}
+
+type Done = Result<Answer, String>;
+
+impl Daemon {
+    /// `rules` are what the groups have now.
+    pub fn new(
+        server: Server,
+        deck: Deck,
+        report: Report,
+        rules: Vec<Option<Loaded>>,
+        options: Options,
+    ) -> Self {
+        let compile = compiler(options);
+        let books = rules.into_iter().map(|now| Book::new(compile.clone(), now)).collect();
+        let (members, changes) = (BTreeMap::new(), Changes::default());
+        Self { server, deck, report, members, books, changes, stops: false }
+    }
+
+    /// Whether somebody asked for the end.
+    pub fn stops(&self) -> bool {
+        self.stops
+    }
+
+    /// Does what is asked until a time.
+    pub fn serve(&mut self, until: Instant) {
+        loop {
+            let mut leaving = Vec::new();
+            for event in self.server.turn(until) {
+                match event {
+                    Event::Asked(client, Command::Leave {}) | Event::Gone(client) => {
+                        leaving.push(client);
+                    }
+                    Event::Asked(client, command) => self.take(client, command),
+                }
+            }
+            self.leave(&leaving);
+            let Self { deck, report, .. } = self;
+            let put = |book, rules: Option<&Rules>| set_rules(deck, report, book, rules);
+            if let Some((client, answer)) = self.changes.settle(&mut self.books, put) {
+                self.server.answer(client, answer);
+            }
+            if self.stops || Instant::now() >= until {
+                return;
+            }
+        }
+    }
+
+    /// What must be done every 20 ms.
+    pub fn look_after(&mut self, clock: &Clock) {
+        if let Some(step) = clock.check() {
+            let by_s = step.by_ns as f64 / 1e9;
+            self.report.say(&format!("the clock was stepped by {by_s:+.3} s"));
+            if let Err(e) = self.deck.flush_all() {
+                self.report.say(&format!("cannot flush: {e}"));
+            }
+        }
+        if let Err(e) = self.deck.tick() {
+            self.report.say(&format!("cannot flush: {e}"));
+        }
+    }
+
+    /// What must be done every second.
+    pub fn second(&mut self) {
+        match self.deck.watch() {
+            Ok(events) => events.iter().for_each(|(name, event)| self.report.event(name, *event)),
+            Err(e) => self.report.say(&format!("{:#}", anyhow::Error::from(e))),
+        }
+        self.deck.refresh_nic();
+        match self.snapshot() {
+            Ok(snapshot) => {
+                let snapshot = snapshot.told(&self.deck, false);
+                self.report.second(&snapshot);
+                if self.server.has_watchers() {
+                    self.server.tell_watchers(&Answer::ok(&snapshot));
+                }
+            }
+            Err(e) => self.report.say(&format!("cannot read the counters: {e}")),
+        }
+    }
+
+    /// Ends it: members see their connections close, and read what is left.
+    pub fn end(mut self) -> io::Result<()> {
+        self.deck.stop();
+        self.deck.refresh_nic();
+        for client in self.changes.end() {
+            self.server.answer(client, Answer::error("the daemon has ended"));
+        }
+        self.server.flush(FAREWELL);
+        let snapshot = self.snapshot()?;
+        self.report.finished(&snapshot.told(&self.deck, true));
+        Ok(())
+    }
+
+    fn snapshot(&self) -> io::Result<Snapshot> {
+        let peers = self
+            .members
+            .iter()
+            .filter_map(|(client, member)| Some((*member, self.server.peer(*client)?)));
+        let peers: BTreeMap<u32, Peer> = peers.collect();
+        Ok(Snapshot { stats: self.deck.stats()?, peers, elapsed: self.report.elapsed() })
+    }
+
+    fn take(&mut self, client: ClientId, command: Command) {
+        let answer = match command {
+            Command::Stats {} => match self.members.get(&client) {
+                Some(member) => self.own(*member),
+                None => self.stats(),
+            },
+            Command::Groups {} => self.stats(),
+            Command::Watch {} => {
+                self.server.make_watcher(client);
+                self.stats()
+            }
+            Command::Attach { group, weight } => self.attach(client, &group, weight),
+            Command::Flush {} => self.flush(client),
+            Command::Pause { group } => self.pause(group.as_deref()),
+            Command::Resume { group } => self.resume(group.as_deref()),
+            Command::Snaplen { snaplen, group } => self.set_snaplen(group, snaplen),
+            Command::Filter { filter, group } => self.set_filter(group, filter.as_deref()),
+            Command::Rules(RulesCommand::List { group }) => {
+                self.book(group).map(|at| self.books[at].list())
+            }
+            Command::Rules(RulesCommand::Hits { group }) => self.hits(group),
+            Command::Rules(change) => match self.book(change.group().map(str::to_owned)) {
+                Ok(at) => return self.changes.push(client, at, change),
+                Err(why) => Err(why),
+            },
+            Command::Rotate {} => {
+                Err("a daemon writes no segments: ask the recorder that does".into())
+            }
+            Command::Stop {} => {
+                self.stops = true;
+                Ok(Answer::done())
+            }
+            // They leave together.
+            Command::Leave {} => return,
+        };
+        self.server.answer(client, answer);
+    }
+
+    fn stats(&self) -> Done {
+        let snapshot = self.snapshot().map_err(|e| format!("cannot read the counters: {e}"))?;
+        Ok(Answer::ok(snapshot.told(&self.deck, false)))
+    }
+
+    fn own(&self, member: u32) -> Done {
+        let failed = |e: io::Error| format!("cannot read the counters: {e}");
+        let stats = self.deck.member_stats(member).map_err(failed)?;
+        let seen = self.deck.group_seen(&stats.group).map_err(failed)?;
+        Ok(Answer::ok(Own::new(&stats, seen)))
+    }
+
+    fn attach(&mut self, client: ClientId, group: &str, weight: u32) -> Done {
+        if self.members.contains_key(&client) {
+            return Err("this connection is a member already: open another one".into());
+        }
+        let joined = self.deck.join(group, weight).map_err(told)?;
+        let answer = Answer::ok(Attached::new(group, &joined));
+        self.members.insert(client, joined.member);
+        self.server.make_member(client);
+        if let Some(peer) = self.server.peer(client) {
+            self.report.joined(group, joined.member, peer);
+        }
+        let Membership { rings, data, release, wake, .. } = joined;
+        Ok(answer.with(vec![rings, data, release, wake]))
+    }
+
+    fn flush(&mut self, client: ClientId) -> Done {
+        let member = self.members.get(&client).ok_or(NO_MEMBER)?;
+        self.deck.flush_member(*member).map_err(|e| format!("cannot flush: {e}"))?;
+        Ok(Answer::done())
+    }
+
+    /// Those that are gone, and those that asked, leave together.
+    fn leave(&mut self, clients: &[ClientId]) {
+        let mut leaving: Vec<(ClientId, u32)> = Vec::new();
+        for client in clients {
+            match self.members.remove(client) {
+                Some(member) => leaving.push((*client, member)),
+                None => self.server.answer(*client, Answer::error(NO_MEMBER)),
+            }
+        }
+        let numbers: Vec<u32> = leaving.iter().map(|(_, member)| *member).collect();
+        let left: BTreeMap<u32, MemberStats> = self.deck.leave(&numbers).into_iter().collect();
+        if leaving.is_empty() {
+            return;
+        }
+        for (client, member) in leaving {
+            let stats = left.get(&member).cloned().unwrap_or_default();
+            self.report.left(&stats);
+            self.server.end_member(client);
+            let seen = self.deck.group_seen(&stats.group).unwrap_or_default();
+            self.server.answer(client, Answer::ok(Own::new(&stats, seen)));
+        }
+    }
+
+    fn pause(&mut self, group: Option<&str>) -> Done {
+        self.deck.pause(group).map_err(told)?;
+        self.report.say(&format!("{} paused", which(group)));
+        Ok(Answer::done())
+    }
+
+    fn resume(&mut self, group: Option<&str>) -> Done {
+        self.deck.resume(group).map_err(told)?;
+        self.report.say(&format!("{} resumed", which(group)));
+        Ok(Answer::done())
+    }
+
+    fn set_snaplen(&mut self, group: Option<String>, snaplen: u32) -> Done {
+        let group = self.one(group)?;
+        self.deck.set_snaplen(&group, snaplen).map_err(told)?;
+        self.report.say(&format!("group {group}: snaplen is {snaplen} from now on"));
+        Ok(Answer::ok(json!({ "group": group, "snaplen": snaplen })))
+    }
+
+    fn set_filter(&mut self, group: Option<String>, filter: Option<&str>) -> Done {
+        let group = self.one(group)?;
+        self.deck.set_filter(&group, filter).map_err(told)?;
+        self.report.say(&match filter {
+            Some(filter) => format!("group {group}: the filter is {filter:?} from now on"),
+            None => format!("group {group}: there is no filter from now on"),
+        });
+        Ok(Answer::ok(json!({ "group": group, "filter": filter })))
+    }
+
+    fn hits(&self, group: Option<String>) -> Done {
+        let at = self.book(group)?;
+        let name = self.deck.groups().nth(at).map_or("", |group| &group.name);
+        let now = self.deck.rule_hits(name).unwrap_or_default();
+        Ok(self.books[at].hits(&now.into()))
+    }
+
+    /// The group that is meant: there may be only one.
+    fn one(&self, group: Option<String>) -> Result<String, String> {
+        let names: Vec<&str> = self.deck.groups().map(|g| g.name.as_str()).collect();
+        match (group, &names[..]) {
+            (Some(group), names) if names.contains(&group.as_str()) => Ok(group),
+            (Some(group), names) => {
+                Err(format!("there is no group {group}; there are {}", names.join(", ")))
+            }
+            (None, [only]) => Ok((*only).to_owned()),
+            (None, names) => Err(format!("which group? there are {}", names.join(", "))),
+        }
+    }
+
+    /// Where the rules of a group are.
+    fn book(&self, group: Option<String>) -> Result<usize, String> {
+        let group = self.one(group)?;
+        let at = self.deck.groups().position(|g| g.name == group);
+        at.ok_or_else(|| format!("there is no group {group}"))
+    }
+}
+
+const NO_MEMBER: &str = "this connection is no member: attach to a group first";
+
+fn set_rules(
+    deck: &mut Deck,
+    report: &mut Report,
+    group: usize,
+    rules: Option<&Rules>,
+) -> Result<Counted, Refused> {
+    let name = deck.groups().nth(group).map(|group| group.name.clone()).unwrap_or_default();
+    let last = deck.set_rules(&name, rules.cloned()).map_err(|e| Refused::from(told(e)))?;
+    report.say(&match rules {
+        Some(rules) => {
+            format!("group {name}: {} rules judge from now on", show_count(rules.rules().into()))
+        }
+        None => format!("group {name}: no rules judge from now on"),
+    });
+    Ok(last.unwrap_or_default().into())
+}
+
+fn which(group: Option<&str>) -> String {
+    group.map_or_else(|| "all groups are".into(), |group| format!("group {group} is"))
+}
+
+fn told(e: tapdeck_capture::deck::Error) -> String {
+    format!("{:#}", anyhow::Error::from(e))
+}
+
+impl Own {
+    fn new(stats: &MemberStats, seen: u64) -> Self {
+        Self {
+            member: stats.member,
+            seen,
+            captured: stats.captured,
+            bytes_captured: stats.captured_bytes,
+            dropped_ring: stats.dropped_ring,
+            dropped_other: stats.dropped_other,
+        }
+    }
+}
+
+impl<'a> Attached<'a> {
+    fn new(group: &'a str, joined: &'a Membership) -> Self {
+        let g = joined.geometry;
+        Self {
+            protocol: PROTOCOL,
+            group,
+            member: joined.member,
+            nrings: g.nrings,
+            nblocks: g.nblocks,
+            block_shift: g.block_shift,
+            snaplen: g.snaplen,
+            ring_stride: joined.ring_stride,
+            data_stride: joined.data_stride,
+            release_stride: joined.release_stride,
+            interfaces: joined.interfaces.iter().map(Interface::new).collect(),
+        }
+    }
+}
+
+impl<'a> Interface<'a> {
+    fn new(interface: &'a InterfaceDescription) -> Self {
+        let mac = interface.mac.map(|mac| mac.map(|byte| format!("{byte:02x}")).join(":"));
+        Self {
+            name: &interface.name,
+            link: interface.link.0,
+            snaplen: interface.snaplen,
+            description: &interface.description,
+            filter: interface.filter.as_deref(),
+            hardware: interface.hardware.as_deref(),
+            mac,
+        }
+    }
+}

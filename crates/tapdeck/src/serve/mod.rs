@@ -1,0 +1,67 @@
+//! `tapdeck serve`: owns the hooks of interfaces and gives their packets to groups of programs.
+//!
+//! The kernel does all that happens to a packet, by `tapdeck_capture::deck`; a member reads its rings without this
+//! process. What is left is a loop that turns every 20 ms: it does what is asked over the control socket, closes blocks that
+//! wait, wakes members, and looks whether any has gone. A member's connection is its membership. Those whose connections have ended by
+//! the same turn leave together, for the kernel must be waited for once each time.
+
+mod config;
+mod daemon;
+mod report;
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use tapdeck_capture::Clock;
+use tapdeck_capture::deck::Deck;
+
+use crate::control::{Server, Socket};
+use crate::flags;
+use crate::interrupt::Interrupt;
+use config::Plan;
+use daemon::Daemon;
+use report::Report;
+
+/// How often the daemon looks after its members.
+const TICK: Duration = Duration::from_millis(20);
+const SECOND: Duration = Duration::from_secs(1);
+
+/// Serves until something ends it.
+pub fn run(flags: &flags::Serve) -> Result<()> {
+    let plan = Plan::read(flags)?;
+    let interrupt = Interrupt::listen()?;
+    allow_many_files();
+    let clock = Arc::new(Clock::default());
+    let mut deck = Deck::open(&plan.deck, &clock)?;
+    let socket = Socket::bind(&plan.socket, &plan.access)?;
+    let mut report = Report::new(flags.stats_json.as_deref())?;
+    deck.start()?;
+    report.started(&plan, &deck);
+
+    let server = Server::new(socket);
+    let mut daemon = Daemon::new(server, deck, report, plan.rules, plan.rules_options);
+    let end = flags.duration.and_then(|d| Instant::now().checked_add(d));
+    let is_over = || end.is_some_and(|end| Instant::now() >= end);
+    let mut next_second = Instant::now() + SECOND;
+    while !interrupt.asked() && !daemon.stops() && !is_over() {
+        daemon.serve(Instant::now() + TICK);
+        daemon.look_after(&clock);
+        if Instant::now() >= next_second {
+            next_second = (next_second + SECOND).max(Instant::now());
+            daemon.second();
+        }
+    }
+    daemon.end().context("cannot tell how it ended")
+}
+
+/// A member takes a connection, a pipe and maps; a thousand are more than a process may have, unless it asks.
+fn allow_many_files() {
+    use nix::sys::resource::{Resource, getrlimit, setrlimit};
+    if let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_NOFILE)
+        && soft < hard
+    {
+        // Where it may not, there can be fewer members.
+        let _ = setrlimit(Resource::RLIMIT_NOFILE, hard, hard);
+    }
+}

@@ -1,0 +1,170 @@
+//! A daemon under test, and its members.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+use std::time::Duration;
+
+use rustix::process::Signal;
+use serde_json::Value;
+
+use super::{Net, Running, wait_for};
+
+/// `tapdeck serve` in namespace `b`.
+pub struct Daemon {
+    pub process: Running,
+    pub dir: tempfile::TempDir,
+    lines: Receiver<String>,
+    said: Vec<String>,
+}
+
+impl Daemon {
+    /// Starts it with a configuration, and waits until it serves.
+    pub fn start(net: &Net, config: &str) -> Self {
+        let dir = tempfile::tempdir().expect("a directory");
+        let mut command = Self::command(net, dir.path(), config);
+        let mut child = command.stderr(Stdio::piped()).spawn().expect("the program was built");
+        let lines = lines_of(&mut child);
+        let mut daemon = Self { process: Running(child), dir, lines, said: Vec::new() };
+        daemon.wait_to_say("serving at");
+        daemon
+    }
+
+    /// The command, with the configuration written.
+    pub fn command(net: &Net, dir: &Path, config: &str) -> Command {
+        let file = dir.join("deck.toml");
+        fs::write(&file, config).expect("a directory");
+        let mut command = net.command(&net.b, env!("CARGO_BIN_EXE_tapdeck"));
+        command.args(["serve", "--config"]).arg(file);
+        command.arg("--socket").arg(dir.join("s")).arg("--stats-json").arg(dir.join("stats.json"));
+        command.stdout(Stdio::null());
+        command
+    }
+
+    pub fn socket(&self) -> PathBuf {
+        self.dir.path().join("s")
+    }
+
+    /// Waits for a line that contains something.
+    pub fn wait_to_say(&mut self, what: &str) -> String {
+        loop {
+            let Ok(line) = self.lines.recv_timeout(Duration::from_secs(60)) else {
+                panic!("it never said {what:?} but: {:#?}", self.said);
+            };
+            self.said.push(line.clone());
+            if line.contains(what) {
+                return line;
+            }
+        }
+    }
+
+    pub fn connect(&self) -> Asking {
+        Asking(BufReader::new(UnixStream::connect(self.socket()).expect("it listens")))
+    }
+
+    /// The counters of a group.
+    pub fn group(&self, name: &str) -> Value {
+        let stats = self.connect().ask(r#"{"verb":"stats"}"#);
+        let groups = stats["groups"].as_array().expect("groups").clone();
+        groups.into_iter().find(|g| g["name"] == name).unwrap_or_else(|| panic!("{name}: {stats}"))
+    }
+
+    /// Waits until a group has seen so many packets.
+    pub fn wait_seen(&self, name: &str, packets: u64) {
+        wait_for("the group to see the packets", || {
+            super::recorder::number(&self.group(name), "seen") >= packets
+        });
+    }
+
+    pub fn wait_members(&self, name: &str, members: usize) {
+        wait_for("the members", || {
+            self.group(name)["members"].as_array().is_some_and(|m| m.len() == members)
+        });
+    }
+
+    pub fn ctl(&self, words: &str) -> Output {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_tapdeck"));
+        command.arg("ctl").arg("--socket").arg(self.socket()).args(words.split_whitespace());
+        command.output().expect("the program was built")
+    }
+
+    /// Ends it as Ctrl-C does, and gives back its last counters.
+    pub fn stop(mut self) -> Value {
+        self.process.signal(Signal::INT);
+        let status = self.process.0.wait().expect("it was started");
+        self.said.extend(self.lines.iter());
+        assert!(status.success(), "{status}: {:#?}", self.said);
+        assert!(!self.socket().exists());
+        let stats = fs::read_to_string(self.dir.path().join("stats.json")).expect("it was written");
+        let last: Value =
+            serde_json::from_str(stats.lines().last().expect("a line")).expect("JSON");
+        assert_eq!(last["final"], true, "{last}");
+        for group in last["groups"].as_array().expect("groups") {
+            assert_accounted(group);
+        }
+        last
+    }
+}
+
+/// The law of a group: all that it saw is somewhere.
+pub fn assert_accounted(group: &Value) {
+    let n = |key| super::recorder::number(group, key);
+    let kept =
+        n("captured") + n("filtered") + n("no_member") + n("dropped_ring") + n("dropped_other");
+    assert_eq!(n("seen") + n("extra"), kept, "{group}");
+}
+
+/// A connection on which something is asked.
+pub struct Asking(pub BufReader<UnixStream>);
+
+impl Asking {
+    pub fn ask(&mut self, request: &str) -> Value {
+        self.0.get_mut().write_all(format!("{request}\n").as_bytes()).expect("it reads");
+        let mut line = String::new();
+        self.0.read_line(&mut line).expect("it answers");
+        serde_json::from_str(&line).unwrap_or_else(|e| panic!("{e}: {line:?}"))
+    }
+}
+
+/// `tapdeck attach`, which writes a file.
+pub struct Member {
+    pub process: Running,
+    pub file: PathBuf,
+}
+
+impl Member {
+    /// Starts it, and waits until it is a member.
+    pub fn start(daemon: &mut Daemon, group: &str, name: &str, flags: &str) -> Self {
+        let file = daemon.dir.path().join(format!("{name}.pcapng"));
+        let mut command = Command::new(env!("CARGO_BIN_EXE_tapdeck"));
+        command.args(["attach", "--group", group, "--socket"]).arg(daemon.socket());
+        command.arg("-w").arg(&file).args(flags.split_whitespace());
+        command.stdout(Stdio::null()).stderr(Stdio::null());
+        let process = Running(command.spawn().expect("the program was built"));
+        daemon.wait_to_say(" comes (process");
+        Self { process, file }
+    }
+
+    /// Ends it as Ctrl-C does, and gives back what it has written.
+    pub fn stop(self) -> super::recorder::Contents {
+        let status = self.process.interrupt();
+        assert!(status.success(), "{status}");
+        super::recorder::Contents::of(&self.file)
+    }
+}
+
+fn lines_of(child: &mut Child) -> Receiver<String> {
+    let err = child.stderr.take().expect("piped");
+    let (send, lines) = channel();
+    std::thread::spawn(move || {
+        for line in BufReader::new(err).lines().map_while(Result::ok) {
+            if send.send(line).is_err() {
+                break;
+            }
+        }
+    });
+    lines
+}
