@@ -3,23 +3,28 @@
 # Where rustup puts cargo, and where Debian puts what only root needs.
 export PATH := $(or $(CARGO_HOME),$(HOME)/.cargo)/bin:$(PATH):/usr/sbin:/sbin
 
-.PHONY: help setup demo test nightly lint advisories bench test-vm
+.PHONY: help setup demo test nightly lint advisories bench lab lab-quick lab-test test-vm
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: ## Install what building and testing need and what is missing (Debian 12 or later)
-	@scripts/setup.sh
+	@scripts/setup.sh --lab
 
-demo: setup ## Record real and generated traffic and check every packet, in about a minute (root)
+demo: ## Record real and generated traffic and check every packet, in about a minute (root)
+	@scripts/setup.sh
 	@scripts/demo.sh
 
 # Documentation first and the tests last, so that their result is what stands at the end.
 test: setup ## Run every test, and the benchmarks once and tiny (root)
+	cargo build --workspace
 	cargo test --workspace --doc
 	cargo test --workspace --bench record -- --test
 	cargo test --workspace --bench generate -- --test
 	cargo test --workspace --bench query -- --test
+	cargo test --workspace --bench sharing -- --test
+	cargo test --workspace --bench rules -- --test
+	lab/.venv/bin/python -m pytest -q lab/tests
 	cargo test --workspace --tests
 
 # Ten minutes of everything at once, ten thousand questions from a new seed, and planner against libpcap.
@@ -28,6 +33,8 @@ nightly: setup ## Run the long tests: half an hour (root)
 	TAPDECK_EXPRESSIONS=10000 TAPDECK_SEED=$$(date +%Y%m%d000) cargo test --release -p tapdeck --test expressions -- --nocapture
 	TAPDECK_EXPRESSIONS=30000 TAPDECK_SEED=$$(date +%Y%m%d000) cargo test --release -p tapdeck --test plans -- --nocapture
 	cargo test --release -p tapdeck --test crashes -- --nocapture
+	TAPDECK_STEERED_PACKETS=10000000 cargo test --release -p tapdeck --test steering -- --nocapture
+	TAPDECK_FILTER_PROGRAMS=20000 cargo test --release -p tapdeck-capture --lib filter -- --nocapture
 
 lint: setup ## Check format, lints and, with cargo-deny installed, the dependencies' licenses and sources
 	cargo fmt --all --check
@@ -43,9 +50,30 @@ advisories: ## Check the dependencies for known vulnerabilities (needs cargo-den
 
 bench: ## Measure against the peers; BENCH='--runs 3 --packets 1000000' changes how (root)
 	@scripts/setup.sh --bench
+	cargo build --release --workspace
 	cargo bench -p tapdeck --bench record -- $(BENCH)
 	cargo bench -p tapdeck --bench generate -- $(BENCH)
 	cargo bench -p tapdeck --bench query -- $(BENCH)
+	cargo bench -p tapdeck --bench sharing -- $(BENCH)
+	cargo bench -p tapdeck-capture --bench rules
+
+# Where the lab's results go: make lab-quick OUT=DIR
+OUT ?= lab-results
+
+lab-quick: ## Rerun the references' experiments, a quarter of an hour of them, into OUT=DIR (root)
+	@scripts/setup.sh --lab --bench
+	cargo build --release --workspace
+	lab/lab run --quick --out $(OUT)
+
+lab: ## Rerun the references' experiments overnight, into OUT=DIR (root)
+	@scripts/setup.sh --lab --bench
+	cargo build --release --workspace
+	lab/lab run --out $(OUT)
+
+lab-test: ## Run the lab's own tests (root)
+	@scripts/setup.sh --lab
+	cargo build --workspace
+	lab/.venv/bin/python -m pytest -q lab/tests
 
 test-vm: ## Run the tests on other kernels, in virtual machines
 	scripts/test-vm.sh

@@ -2,7 +2,8 @@
 # Installs what building, testing and the demonstration need on Debian 12 or later: only what is
 # missing, and it says what it does.
 #
-#   scripts/setup.sh            for `make demo` and `make test`
+#   scripts/setup.sh            for `make demo`
+#   scripts/setup.sh --lab      and the lab, for `make test` and `make lab`
 #   scripts/setup.sh --bench    and what `make bench` compares with
 #   scripts/setup.sh --lint     and cargo-deny, which takes minutes to compile
 set -euo pipefail
@@ -36,11 +37,17 @@ NEEDED="
     tshark           tshark
     xfsprogs         mkfs.xfs
 "
+NEEDED_FOR_LAB="
+    python3-venv     /usr/share/doc/python3-venv
+    chromium         chromium
+    fio              fio
+"
 NEEDED_FOR_BENCH="
     netsniff-ng      netsniff-ng
     daemonlogger     daemonlogger
     tcpreplay        tcpreplay
     xdp-tools        xdp-trafficgen
+    stenographer     stenotype
 "
 
 say() { echo "setup: $*"; }
@@ -100,6 +107,16 @@ install_rust() {
     done
 }
 
+# The lab's Python, with exactly the versions that it states.
+install_lab() {
+    local stamp=lab/.venv/requirements.txt
+    cmp -s lab/requirements.txt "$stamp" && return 0
+    say "installing the lab's Python packages into lab/.venv"
+    python3 -m venv --clear lab/.venv || fail "python3 -m venv does not work: apt-get install python3-venv"
+    lab/.venv/bin/pip install -q --disable-pip-version-check -r lab/requirements.txt
+    cp lab/requirements.txt "$stamp"
+}
+
 # What cannot be installed is said, and left to the user: building works without.
 check_system() {
     local release
@@ -114,6 +131,7 @@ install_packages "$NEEDED"
 install_rust
 for option in "$@"; do
     case "$option" in
+        --lab) install_packages "$NEEDED_FOR_LAB" && install_lab ;;
         --bench) install_packages "$NEEDED_FOR_BENCH" ;;
         --lint) cargo deny --version >/dev/null 2>&1 || cargo install --locked cargo-deny ;;
         *) fail "unknown option $option: see the top of scripts/setup.sh" ;;

@@ -1,0 +1,311 @@
+"""What the raw results of a scenario say: cells, tests, analysis of variance, and whether the reference's claims hold.
+
+Reads nothing but rows (`results.Loaded`), knows what to compare from the scenario, and how from `stats`.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from dataclasses import dataclass
+
+import pandas as pd
+
+from . import stats
+from .metrics import METRICS, number
+from .results import Loaded
+from .scenario import Claim, Goal
+from .stats import Anova, Difference, Summary
+
+SIGNIFICANT = 0.05
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One combination of levels, and one metric there."""
+
+    levels: dict[str, str]
+    metric: str
+    summary: Summary
+    outliers: int
+
+
+def conditions(loaded: Loaded, but: set[str] = frozenset()) -> list[dict[str, str]]:
+    """All combinations of the levels of all factors but some."""
+    factors = {f: [level.name for level in levels] for f, levels in loaded.scenario.factors.items() if f not in but}
+    return [dict(zip(factors, names)) for names in itertools.product(*factors.values())]
+
+
+def values(runs: pd.DataFrame, metric: str, levels: dict[str, str]) -> list[float]:
+    """Of the runs at these levels; scaled as they are shown."""
+    wanted = runs[metric].notna().to_numpy()
+    for factor, level in levels.items():
+        wanted = wanted & (runs[factor] == level).to_numpy()
+    return (runs[metric].to_numpy()[wanted] * METRICS[metric].scale).tolist()
+
+
+def cells(loaded: Loaded) -> list[Cell]:
+    """Of the scenario's metrics, those that were measured; combinations with no run are left out."""
+    found = []
+    for levels in conditions(loaded):
+        for metric in loaded.scenario.metrics:
+            numbers = values(loaded.good, metric, levels)
+            if numbers:
+                found.append(Cell(levels, metric, stats.summarize(numbers), sum(stats.outliers(numbers))))
+    return found
+
+
+@dataclass(frozen=True)
+class TestRow:
+    __test__ = False
+
+    metric: str
+    factor: str
+    a: str
+    b: str
+    """The base."""
+    where: dict[str, str]
+    """Empty: over all conditions."""
+    result: Difference
+    """a minus b."""
+    p: float
+    """Corrected by Holm for all tests of the scenario of its kind, over all conditions or under one."""
+
+    @property
+    def significant(self) -> bool:
+        return self.p < SIGNIFICANT
+
+    @property
+    def a_is_better(self) -> bool | None:
+        """None where they do not differ, or no way is better."""
+        better = METRICS[self.metric].better
+        if not self.significant or not better:
+            return None
+        return (self.result.difference > 0) == (better == "more")
+
+
+def tests(loaded: Loaded) -> list[TestRow]:
+    """The scenario's tests: averaged over all conditions, and then, where there are several, under each of them."""
+    over_all, under_each = [], []
+    for test in loaded.scenario.tests:
+        where = conditions(loaded, {test.factor})
+        for level in loaded.scenario.factors[test.factor]:
+            if level.name == test.base:
+                continue
+            names = (test.metric, test.factor, level.name, test.base)
+            d = pooled(loaded, *names, {})
+            if not math.isnan(d.difference):
+                over_all.append((*names, where[0] if len(where) == 1 else {}, d))
+            if len(where) == 1:
+                continue
+            for condition in where:
+                a, b = (values(loaded.good, test.metric, condition | {test.factor: n}) for n in names[2:])
+                if a and b:
+                    under_each.append((*names, condition, stats.welch(a, b)))
+    return _corrected(over_all) + _corrected(under_each)
+
+
+def _corrected(rows: list[tuple]) -> list[TestRow]:
+    return [TestRow(*row, p) for row, p in zip(rows, stats.holm([row[-1].p for row in rows]))]
+
+
+def anova(loaded: Loaded) -> Anova | str | None:
+    """The analysis that the scenario asks for, or why there is none."""
+    of = loaded.scenario.anova
+    if of is None:
+        return None
+    a, b = of.factors
+    runs = loaded.good.dropna(subset=[of.metric])
+    # A method that could not be run at one level is left out at all, and named by the table of what did not run.
+    for one, other in ((a, b), (b, a)):
+        all_of_them = runs[other].nunique()
+        complete = runs.groupby(one)[other].nunique()
+        runs = runs[runs[one].isin(complete[complete == all_of_them].index)]
+    runs = runs.assign(**{of.metric: runs[of.metric] * METRICS[of.metric].scale})
+    try:
+        return stats.anova(runs, of.metric, a, b, of.log)
+    except ValueError as error:
+        return str(error)
+
+
+@dataclass(frozen=True)
+class Verdict:
+    claim: Claim
+    verdict: str
+    """`agrees`, `disagrees`, or `not decided`."""
+    found: str
+    """What was found here, in words."""
+
+
+def verdicts(loaded: Loaded) -> list[Verdict]:
+    """Each claim against what was measured: pooled over all other conditions, by its 95 % interval."""
+    return [Verdict(claim, *_judge(loaded, claim)) for claim in loaded.scenario.claims]
+
+
+def _judge(loaded: Loaded, claim: Claim) -> tuple[str, str]:
+    if claim.expect == "explains":
+        result = anova(loaded)
+        if not isinstance(result, Anova):
+            return "not decided", result or "no analysis of variance"
+        share = result.effect(claim.a).share
+        return (
+            "agrees" if share >= claim.share else "disagrees"
+        ), f"{claim.a} explains {100 * share:.1f} % of the variation"
+    if claim.expect == "none":
+        numbers = values(loaded.good, claim.metric, dict(claim.where) | {claim.factor: claim.a})
+        if not numbers:
+            return "not decided", f"{claim.a} was not run"
+        m = METRICS[claim.metric]
+        found = (
+            f"{m.title} of {claim.a} in {len(numbers)} runs: {number(min(numbers))} to {number(max(numbers))} {m.unit}"
+        )
+        return ("agrees" if not any(numbers) else "disagrees"), found
+    if not all(_has_level(loaded, claim, name) for name in (claim.a, claim.b)):
+        return "not decided", f"{claim.a} and {claim.b} were not both run"
+    difference = pooled(loaded, claim.metric, claim.factor, claim.a, claim.b, dict(claim.where))
+    return decide(claim, difference), in_words(difference, claim.metric, claim.a, claim.b)
+
+
+def _has_level(loaded: Loaded, claim: Claim, name: str) -> bool:
+    return bool((loaded.good[claim.factor] == name).any())
+
+
+def decide(claim: Claim, d: Difference) -> str:
+    if math.isnan(d.low):
+        return "not decided"
+    if claim.expect == "same":
+        if -claim.margin <= d.low and d.high <= claim.margin:
+            return "agrees"
+        return "disagrees" if d.low > claim.margin or d.high < -claim.margin else "not decided"
+    low, high = (d.low, d.high) if claim.expect == "more" else (-d.high, -d.low)
+    if low > 0:
+        return "agrees"
+    # No difference at all, seen without spread, is no "less" and no "more".
+    return "disagrees" if high < 0 or low == high == 0 else "not decided"
+
+
+def pooled(loaded: Loaded, metric: str, factor: str, a: str, b: str, where: dict[str, str]) -> Difference:
+    """The difference of two levels, averaged over all conditions under which both were measured."""
+    pairs = []
+    for condition in conditions(loaded, {factor, *where}):
+        x, y = (values(loaded.good, metric, condition | where | {factor: name}) for name in (a, b))
+        if len(x) > 1 and len(y) > 1:
+            pairs.append((x, y))
+    return stats.stratified(pairs)
+
+
+def in_words(d: Difference, metric: str, a: str, b: str) -> str:
+    m = METRICS[metric]
+    unit = "points" if m.unit == "%" else m.unit
+    if math.isnan(d.difference):
+        return f"{m.title}: too few runs of {a} and {b} to compare"
+    if math.isnan(d.low):
+        return f"{m.title}: {a} − {b} = {number(d.difference)} {unit}"
+    interval = f"95 % interval {number(d.low)} to {number(d.high)}" if d.low != d.high else "without any spread"
+    return f"{m.title}: {a} − {b} = {number(d.difference)} {unit} ({interval}, {p_text(d.p)})"
+
+
+def p_text(p: float) -> str:
+    if math.isnan(p):
+        return "p unknown"
+    return "p < 0.001" if p < 0.001 else f"p = {p:.3f}"
+
+
+def sentence(loaded: Loaded) -> str:
+    """The result in a sentence: tapdeck's best against the best of the others, by the first metric that has a better way."""
+    metric = next((m for m in loaded.scenario.metrics if METRICS[m].better), None)
+    if metric is None or "method" not in loaded.scenario.factors:
+        return ""
+    m = METRICS[metric]
+    means = {}
+    for level in loaded.scenario.factors["method"]:
+        if level.name in ("count", "drop"):
+            continue
+        of_level = [
+            stats.summarize(v).mean
+            for c in conditions(loaded, {"method"})
+            if (v := values(loaded.good, metric, c | {"method": level.name}))
+        ]
+        if of_level:
+            means[level.name] = sum(of_level) / len(of_level)
+    best = max if m.better == "more" else min
+    ours = {n: v for n, v in means.items() if n.startswith("tapdeck")}
+    others = {n: v for n, v in means.items() if n not in ours}
+    if not ours:
+        return ""
+    a = best(ours, key=ours.get)
+    whose = "the best of the others"
+    if not others and len(ours) > 1:
+        others, whose = {n: v for n, v in ours.items() if n != a}, "the next"
+    text = f"Over all conditions {a} has {m.title} of {number(means[a])} {m.unit} in the mean"
+    if others:
+        b = best(others, key=others.get)
+        difference = pooled(loaded, metric, "method", a, b, {})
+        text += f", and {b}, {whose}, {number(means[b])} {m.unit}; " + in_words(difference, metric, a, b)
+    return text + "."
+
+
+@dataclass(frozen=True)
+class GoalRow:
+    goal: Goal
+    by_method: dict[str, Summary]
+    reached: bool | None
+
+
+def goals(loaded: Loaded) -> list[GoalRow]:
+    rows = []
+    for goal in loaded.scenario.goals:
+        where = dict(goal.where)
+        base = 1.0
+        if goal.of:
+            base = stats.summarize(values(loaded.good, goal.metric, where | {"method": goal.of})).mean
+        by_method = {}
+        for level in loaded.scenario.factors["method"]:
+            numbers = values(loaded.good, goal.metric, where | {"method": level.name})
+            if numbers and level.name not in ("count", "drop"):
+                by_method[level.name] = stats.summarize([x / base for x in numbers])
+        ours = by_method.get(goal.method)
+        reached = None
+        if ours and not math.isnan(ours.median):
+            reached = ours.median <= goal.goal if goal.at_most else ours.median >= goal.goal
+        rows.append(GoalRow(goal, by_method, reached))
+    return rows
+
+
+@dataclass(frozen=True)
+class Standing:
+    """Tapdeck against somebody else, in one test."""
+
+    scenario: str
+    row: TestRow
+    tapdeck: str
+    other: str
+    wins: bool | None
+    """None: no difference was shown."""
+
+
+def standings(all_loaded: list[Loaded]) -> list[Standing]:
+    found = []
+    for loaded in all_loaded:
+        for row in tests(loaded):
+            a, b = row.a.startswith("tapdeck"), row.b.startswith("tapdeck")
+            if row.factor != "method" or a == b or {row.a, row.b} & {"count", "drop"} or not METRICS[row.metric].better:
+                continue
+            wins = None if row.a_is_better is None else row.a_is_better == a
+            ours, other = (row.a, row.b) if a else (row.b, row.a)
+            found.append(Standing(loaded.scenario.name, row, ours, other, wins))
+    return found
+
+
+def not_run(loaded: Loaded) -> list[tuple[dict[str, str], str, str]]:
+    """What could not be run: levels, status, why; each combination once."""
+    frame = loaded.runs[loaded.runs["status"] != "ok"]
+    found, seen = [], set()
+    for _, row in frame.iterrows():
+        levels = {f: row[f"f.{f}"] for f in loaded.scenario.factors}
+        # A missing program is missing everywhere.
+        key = (levels.get("method"), row["why"])
+        if key not in seen:
+            seen.add(key)
+            found.append((levels, row["status"], row["why"]))
+    return found

@@ -1,0 +1,422 @@
+"""The measurement cycle (Schneider, 3.4): one run, from nothing to a row of metrics.
+
+Start samplers and capture, wait until both are ready, read the counters, generate, read the counters, stop, collect.
+Every wait is for something that is seen; nothing sleeps for as long as it hopefully takes.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from . import methods, nodrop, samplers
+from .methods import Capture, Context, Failed, Method, Missing, Refused
+from .settings import RATE_UNITS
+from .testbed import Nothing, Veth, Wire
+
+MARK = "203.0.113.1"
+"""The source address of marked packets."""
+
+
+@dataclass
+class Lab:
+    """Where runs take place."""
+
+    tapdeck: Path
+    work: Path
+    """A directory on the disk that is measured."""
+    sample_s: float = 0.5
+    wire: Wire | None = None
+    """The user's interfaces; None: veth pairs."""
+    data: Path = methods.LAB / "scenarios"
+    """Where distributions are."""
+    disk_mb_per_s: float = 0.0
+    """What the disk takes; 0: not known."""
+    tools: Path = field(default_factory=methods.build_tools)
+
+
+@dataclass
+class Measured:
+    metrics: dict[str, float]
+    capture_command: str
+    generate_command: str
+    samples: list[dict[str, float]]
+
+
+def measure(lab: Lab, settings: dict, seed: int) -> Measured:
+    """One run. Raises Missing, Refused, Failed, TestbedError."""
+    settings = settings | {"rate": resolve_rate(settings["rate"], lab.disk_mb_per_s)}
+    method = methods.ALL[settings["method"]]
+    if missing := method.missing(lab.tapdeck):
+        raise Missing(missing)
+    if why := method.refuses(settings):
+        raise Refused(why)
+    _check_room(lab, settings)
+    directory = Path(tempfile.mkdtemp(prefix="run", dir=lab.work))
+    try:
+        # What the last run left to write is not this one's.
+        if settings["store"] == "disk":
+            os.sync()
+        with _testbed(lab, settings, method) as bed:
+            return _cycle(lab, settings, seed, method, bed, directory)
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+def _check_room(lab: Lab, s: dict):
+    """Refuses what might fill the disk: a run at twice the disk's speed, and a reserve."""
+    if s["store"] != "disk":
+        return
+    speed = 2e6 * (lab.disk_mb_per_s or 1000)
+    needed, free = 2e9 + speed * (s["seconds"] + s["warmup_s"]), shutil.disk_usage(lab.work).free
+    if free < needed:
+        raise Refused(f"{lab.work} has {free / 1e9:.0f} GB free, and the run might need {needed / 1e9:.0f} GB")
+
+
+def resolve_rate(rate: str, disk_mb_per_s: float) -> str:
+    """`disk:0.8` is so much of what the disk takes, as a rate of the frames' bits."""
+    if not rate.startswith("disk:"):
+        return rate
+    if not disk_mb_per_s:
+        raise Refused("the disk was not measured, so nothing can be a share of its speed (apt-get install fio)")
+    return f"{float(rate[5:]) * disk_mb_per_s * 8:.0f}mbit"
+
+
+def _testbed(lab: Lab, settings: dict, method: Method):
+    if isinstance(method, methods.Fake):
+        return Nothing()
+    if lab.wire:
+        return Wire(lab.wire.sender, lab.wire.device, lab.wire.ssh, settings)
+    return Veth(settings, method.native)
+
+
+def _cycle(lab: Lab, settings: dict, seed: int, method: Method, bed, directory: Path) -> Measured:
+    context = Context(settings, bed.device or "", directory, lab.tapdeck, lab.tools / "load")
+    record = directory / "sent.json"
+    command = _generator(lab, settings, seed, bed, directory, record)
+    with (
+        Capture(method, bed, context) as capture,
+        samplers.Sampler(lab.sample_s, bed.namespace, bed.device, lab.work) as sampler,
+    ):
+        sampler.pids = capture.pids
+        before = 0 if isinstance(bed, Nothing) else bed.received()
+        used_before = samplers.used(capture.pids)
+        asker = _asker(lab, settings, bed, capture)
+        sent = _generate(command, settings, record, asker)
+        _wait_for_arrivals(bed)
+        used_after = samplers.used(capture.pids)
+        capture.settle()
+        arrived = sent["sent"] if isinstance(bed, Nothing) else bed.received() - before
+        if not method.polls:
+            # What it does after the packets is for them, too.
+            used_after = samplers.used(capture.pids)
+        counts = capture.stop()
+        if not counts:
+            counts = [methods.Counts(arrived, arrived)]
+    begin, end = _begin_and_end(sent, bed, sampler)
+    metrics = _metrics(sent, arrived, counts)
+    metrics |= _costs(settings, sent, arrived, used_before, used_after)
+    metrics |= _sampled(settings, begin, end, sampler)
+    metrics |= _asked(settings, sent, begin, asker)
+    metrics["index_share"] = counts[0].index_share
+    if settings["warmup_s"] and not isinstance(bed, Nothing):
+        _leave_warm_up_out(metrics, settings, begin, end, sampler)
+    return Measured(
+        metrics,
+        _tidy(capture.command, bed, directory, lab),
+        _tidy(shlex.join(command), bed, directory, lab),
+        _table(sampler),
+    )
+
+
+def _generator(lab: Lab, s: dict, seed: int, bed, directory: Path, record: Path) -> list[str]:
+    if isinstance(bed, Nothing):
+        numbers = [str(s["packets"]), str(pps_of(s["rate"], 64))]
+        return [sys.executable, "-m", "tapdeck_lab.fake", "generate", str(directory / "pipe"), *numbers, str(record)]
+    size = s["size"]
+    if size.startswith("dist:"):
+        size = f"dist:{bed.put(lab.data / size.removeprefix('dist:'))}"
+    words = ["tapdeck" if bed.ssh else str(lab.tapdeck), "gen", "-i", bed.sender, "--size", size, "--seed", str(seed)]
+    words += ["--ipg", s["rate"].removeprefix("ipg:")] if s["rate"].startswith("ipg:") else ["--rate", s["rate"]]
+    if s["packets"]:
+        words += ["--count", str(s["packets"])]
+    else:
+        words += ["--duration", f"{round(1000 * (s['seconds'] + s['warmup_s']))}ms"]
+    words += ["--flows", str(max(s["flows"], s["gen_threads"])), "--threads", str(s["gen_threads"])]
+    # To the capturing host itself, since netfilter sees nothing else.
+    words += ["--dst-mac", bed.mac, "--backend", s["backend"]]
+    if s["signatures"]:
+        words += ["--sport", "9", "--dport", "9"]
+    if s["gen_cpu"]:
+        words += ["--cpu", s["gen_cpu"]]
+    if s["mark_every_s"]:
+        words += ["--mark-every", f"{round(1000 * s['mark_every_s'])}ms", "--mark-src", MARK]
+    return bed.generate_command([*words, "--json", "-" if bed.ssh else str(record)])
+
+
+def _generate(command: list[str], s: dict, record: Path, asker) -> dict:
+    seconds = 120 + 3 * (s["seconds"] + s["warmup_s"]) + s["packets"] / 1e3
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=methods.LAB, start_new_session=True
+    )
+    try:
+        if asker:
+            asker.start()
+        out, error = process.communicate(timeout=seconds)
+    except subprocess.TimeoutExpired as late:
+        raise Failed(f"the generator took more than {seconds:.0f} s") from late
+    finally:
+        if asker:
+            asker.stop()
+        if process.poll() is None:
+            process.kill()
+            process.wait()
+    if process.returncode:
+        raise Failed(f"the generator failed: {error.strip().rpartition(chr(10))[2]}")
+    return json.loads(record.read_text() if record.exists() else out)
+
+
+def _wait_for_arrivals(bed):
+    """Until nothing more comes in."""
+    if isinstance(bed, Nothing):
+        return
+    last, end = -1, time.monotonic() + 10
+    while (now := bed.received()) != last and time.monotonic() < end:
+        last = now
+        time.sleep(0.02)
+
+
+def _metrics(sent: dict, arrived: int, counts: list[methods.Counts]) -> dict[str, float]:
+    if arrived == 0:
+        raise Failed("nothing arrived at the far end")
+    # Packets of others are in the output too, and in the counter; more than arrived cannot be captured.
+    captured = [min(c.captured, arrived) for c in counts]
+    mean = sum(captured) / len(captured)
+    detected = sum(min(c.detected, arrived) for c in counts) / len(counts)
+    elapsed = sent["elapsed_s"]
+    pps, mbit = arrived / elapsed, sent["bytes"] / max(sent["sent"], 1) * arrived * 8 / elapsed / 1e6
+    return {
+        "asked": sent["sent"],
+        "sent": arrived,
+        "undelivered": sent["sent"] - arrived,
+        "detected": detected,
+        "captured": mean,
+        "not_detected": arrived - detected,
+        "dropped": detected - mean,
+        "lost": arrived - mean,
+        "loss": (arrived - mean) / arrived,
+        "capture_rate": mean / arrived,
+        "capture_rate_worst": min(captured) / arrived,
+        "capture_rate_best": max(captured) / arrived,
+        "sent_pps": pps,
+        "sent_mbit": mbit,
+        "captured_pps": pps * mean / arrived,
+        "captured_mbit": mbit * mean / arrived,
+        "seconds": elapsed,
+    }
+
+
+def _costs(s: dict, sent: dict, arrived: int, before: samplers.Used, after: samplers.Used) -> dict[str, float]:
+    if s["method"] in ("count", "drop"):
+        return {}
+    cpu_s = after.cpu_s - before.cpu_s
+    return {
+        "cpu_capture": 100 * cpu_s / sent["elapsed_s"],
+        "cpu_ms_per_mpkt": 1e9 * cpu_s / arrived,
+        "switches_per_s": (after.switches - before.switches) / sent["elapsed_s"],
+    }
+
+
+def _begin_and_end(sent: dict, bed, sampler: samplers.Sampler) -> tuple[float, float]:
+    """When packets were sent, as time.monotonic(): as the generator says, or, where its clock is another's, as they came."""
+    if bed.ssh:
+        pairs = zip(sampler.samples, sampler.samples[1:])
+        moving = [(x.at, y.at) for x, y in pairs if y.received > x.received]
+        return (moving[0][0], moving[-1][1]) if moving else (math.nan, math.nan)
+    offset = time.time() - time.monotonic()
+    return sent["started_ns"] / 1e9 - offset, sent["ended_ns"] / 1e9 - offset
+
+
+def _sampled(s: dict, begin: float, end: float, sampler: samplers.Sampler) -> dict[str, float]:
+    begin += s["warmup_s"]
+    # An interval counts if most of it is in the run.
+    half = sampler.interval_s / 2
+    during = [i for i in samplers.intervals(sampler.samples) if i.end > begin + half and i.begin < end - half]
+    busy = samplers.trim(during)
+    shares = samplers.mean_shares(busy)
+    samples = [x for x in sampler.samples if x.at >= begin]
+    metrics = {
+        "cpu_busy": 100 - shares["idle"],
+        "cpu_user": shares["user"] + shares["nice"],
+        "cpu_system": shares["system"],
+        "cpu_softirq": shares["softirq"] + shares["irq"],
+    }
+    if s["method"] not in ("count", "drop"):
+        metrics["rss_mib"] = max((x.used.rss_mib for x in samples), default=math.nan)
+    if s["store"] == "disk" and len(samples) > 1:
+        took = samples[-1].at - samples[0].at
+        metrics["disk_mib_per_s"] = (samples[-1].written - samples[0].written) / took / 2**20
+    return metrics
+
+
+def _leave_warm_up_out(metrics: dict, s: dict, begin: float, end: float, sampler: samplers.Sampler):
+    """Rates of the time after the warm-up, by the samples of the far end's counter. Losses count from the first packet."""
+    inside = [x for x in sampler.samples if begin + s["warmup_s"] <= x.at <= end]
+    if len(inside) < 2 or not metrics["sent_pps"]:
+        return
+    pps = (inside[-1].received - inside[0].received) / (inside[-1].at - inside[0].at)
+    factor = pps / metrics["sent_pps"]
+    for name in ("sent_pps", "sent_mbit", "captured_pps", "captured_mbit"):
+        metrics[name] *= factor
+    metrics["seconds"] = s["seconds"]
+
+
+class Asker(threading.Thread):
+    """Asks for the marked packets, over and over, while packets come (PKAP's experiment 3)."""
+
+    def __init__(self, command: list[str], delay_s: float):
+        super().__init__(daemon=True)
+        self.command, self.delay_s = command, delay_s
+        self.answers: list[tuple[float, float, int]] = []
+        """When each was asked (time.monotonic()), how long it took, and what it found."""
+        self._over = threading.Event()
+        self._process: subprocess.Popen | None = None
+
+    def run(self):
+        self._over.wait(self.delay_s)
+        while not self._over.is_set():
+            begin = time.monotonic()
+            self._process = subprocess.Popen(self.command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+            out = self._process.communicate()[0]
+            if self._process.returncode >= 0:
+                counts = [int(word) for line in out.splitlines() for word in line.split()[:1] if word.isdigit()]
+                self.answers.append((begin, time.monotonic() - begin, sum(counts)))
+
+    def stop(self):
+        """A question that is still being answered when the packets end is not done."""
+        self._over.set()
+        process = self._process
+        if process and process.poll() is None:
+            process.kill()
+        if self.is_alive():
+            self.join()
+
+
+def _asker(lab: Lab, s: dict, bed, capture: Capture) -> Asker | None:
+    if s["query"] == "none":
+        return None
+    if not s["mark_every_s"]:
+        raise Refused("queries ask for marked packets: set mark_every_s")
+    directory = capture.contexts[0].directory
+    if s["query"] == "tapdeck":
+        words = [str(lab.tapdeck), "query", "--dir", str(directory / "store"), "--count", "host", MARK]
+    else:
+        # Each file from its beginning to its end, as it is at that moment.
+        find = f"find {shlex.quote(str(directory))} -name '*.pcap*' -o -name 'log.*' -o -name '*.live'"
+        words = ["sh", "-c", f"for f in $({find}); do tcpdump -n -r $f --count host {MARK}; done"]
+    pin = ["taskset", "-c", s["capture_cpu"]] if s["capture_cpu"] else []
+    return Asker(bed.capture_command([*pin, *words]), 0.2 * s["seconds"])
+
+
+def _asked(s: dict, sent: dict, first_packet: float, asker: Asker | None) -> dict[str, float]:
+    if not asker:
+        return {}
+    done = asker.answers
+    metrics = {"queries": len(done), "query_ms": math.nan, "marked_found": math.nan}
+    if done:
+        metrics["query_ms"] = 1e3 * sum(took for _, took, _ in done) / len(done)
+        at, _, found = done[-1]
+        marked = min(sent["streams"][-1], math.floor((at - first_packet) / s["mark_every_s"]))
+        metrics["marked_found"] = min(1.0, found / marked) if marked > 0 else math.nan
+    return metrics
+
+
+def _tidy(command: str, bed, directory: Path, lab: Lab) -> str:
+    """A command as somebody else would write it."""
+    command = re.sub(r"ip netns exec \S+ |--dst-mac \S+ ", "", command)
+    for old, new in [(str(directory), "DIR"), (str(lab.tapdeck), "tapdeck"), (str(lab.tools), "lab/build")]:
+        command = command.replace(old, new)
+    command = command.replace(f"dist:{lab.data}/", "dist:")
+    for name, new in [(bed.device, "CAPTURE"), (bed.sender, "SENDER")]:
+        if name:
+            command = command.replace(name, new)
+    return command.replace("/app0", "")
+
+
+def _table(sampler: samplers.Sampler) -> list[dict[str, float]]:
+    """The samples as rows: shares of each core since the sample before, and what was used so far."""
+    if not sampler.samples:
+        return []
+    begin = sampler.samples[0].at
+    after = {i.end: i for i in samplers.intervals(sampler.samples)}
+    rows = []
+    for sample in sampler.samples:
+        row = {"t_s": round(sample.at - begin, 4)}
+        for core in sample.cpu:
+            shares = after[sample.at].shares[core] if sample.at in after else {}
+            row |= {f"{core}_{state}": round(shares.get(state, math.nan), 2) for state in samplers.STATES}
+        row |= {"capture_cpu_s": round(sample.used.cpu_s, 4), "capture_switches": sample.used.switches}
+        row |= {
+            "capture_rss_mib": round(sample.used.rss_mib, 2),
+            "disk_bytes": sample.written,
+            "received": sample.received,
+        }
+        rows.append(row)
+    return rows
+
+
+def search(lab: Lab, settings: dict, seed: int) -> Measured:
+    """The highest rate without a loss, by binary search in the manner of RFC 2544; a trial is a run.
+
+    The search begins with as fast as it goes; what counts as the rate of a trial is what arrived.
+    """
+    trials: list[Measured] = []
+    passed: dict[float, float] = {}
+
+    def trial(pps: float | None) -> Measured:
+        asked = "max" if pps is None else f"{pps:.0f}pps"
+        trials.append(measure(lab, settings | {"rate": asked}, seed + len(trials)))
+        return trials[-1]
+
+    flat_out = trial(None)
+    if flat_out.metrics["lost"] == 0:
+        rate, best = flat_out.metrics["sent_pps"], flat_out
+    else:
+        top = flat_out.metrics["sent_pps"]
+
+        def passes(pps: float) -> bool:
+            # The one at the top has been made.
+            if pps == top:
+                return False
+            done = trial(pps)
+            if done.metrics["lost"] == 0:
+                passed[pps] = done.metrics["sent_pps"]
+            return done.metrics["lost"] == 0
+
+        found = nodrop.search(passes, top / 32, top, settings["resolution"])
+        rate, best = passed.get(found.rate, 0.0), trials[-1]
+    metrics = best.metrics | {"no_drop_pps": rate, "trials": len(trials)}
+    return Measured(metrics, best.capture_command, best.generate_command, best.samples)
+
+
+def pps_of(rate: str, frame_bytes: float) -> float:
+    """Packets a second of a rate as a scenario writes it; infinite for max."""
+    if rate == "max":
+        return math.inf
+    if rate.startswith("ipg:"):
+        number = float(rate[4:].rstrip("nums"))
+        return 1 / (number * {"ns": 1e-9, "us": 1e-6, "ms": 1e-3}[rate[-2:]]) if number else math.inf
+    unit = next(u for u in sorted(RATE_UNITS, key=len, reverse=True) if rate.endswith(u))
+    value = float(rate.removesuffix(unit)) * RATE_UNITS[unit]
+    return value if unit.endswith("pps") else value / 8 / frame_bytes

@@ -1,0 +1,91 @@
+"""What a figure is worth nothing without: machine, kernel, versions, and how fast the disk is."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import shutil
+import subprocess
+from pathlib import Path
+
+
+def describe(tapdeck: Path) -> dict:
+    return {
+        "cpu": _cpu(),
+        "cores": os.cpu_count(),
+        "memory_mib": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2**20,
+        "kernel": platform.release(),
+        "clocksource": _read("/sys/devices/system/clocksource/clocksource0/current_clocksource"),
+        "versions": versions(tapdeck),
+        "git": _git(),
+    }
+
+
+def versions(tapdeck: Path) -> dict[str, str]:
+    """The first line that each program says of itself, of those that are there."""
+    programs = {
+        "tapdeck": [str(tapdeck), "--version"],
+        "tcpdump": ["tcpdump", "--version"],
+        "dumpcap": ["dumpcap", "--version"],
+        "netsniff-ng": ["netsniff-ng", "--version"],
+        "daemonlogger": ["dpkg-query", "-W", "daemonlogger"],
+        "stenotype": ["dpkg-query", "-W", "stenographer"],
+        "dpdk-testpmd": ["dpkg-query", "-W", "dpdk"],
+        "fio": ["fio", "--version"],
+        "clang": ["clang", "--version"],
+        "python": ["python3", "--version"],
+    }
+    found = {}
+    for name, command in programs.items():
+        if not shutil.which(name) and name != "tapdeck":
+            continue
+        try:
+            out = subprocess.run(command, capture_output=True, text=True, timeout=20)
+        except (OSError, subprocess.TimeoutExpired):
+            continue
+        lines = [line.strip() for line in (out.stdout + out.stderr).splitlines() if any(c.isdigit() for c in line)]
+        found[name] = lines[0][:100] if lines else "unknown"
+    return found
+
+
+def _cpu() -> str:
+    for line in _read("/proc/cpuinfo").splitlines():
+        if line.startswith("model name"):
+            return line.partition(":")[2].strip()
+    return platform.machine()
+
+
+def _read(path: str) -> str:
+    try:
+        return Path(path).read_text().strip()
+    except OSError:
+        return ""
+
+
+def _git() -> str:
+    here = Path(__file__).parent
+    try:
+        out = subprocess.run(["git", "describe", "--always", "--dirty"], cwd=here, capture_output=True, text=True)
+    except OSError:
+        return ""
+    return out.stdout.strip()
+
+
+def measure_disk(directory: Path, seconds: int) -> dict:
+    """Sequential writing past the page cache, by fio: MB/s, or why it is not known."""
+    if not shutil.which("fio"):
+        return {"missing": "fio is not installed (apt-get install fio): the disk was not measured"}
+    if shutil.disk_usage(directory).free < 8e9:
+        return {"missing": f"{directory} has less than 8 GB free: the disk was not measured"}
+    file = directory / "disk.fio"
+    command = f"fio --name=disk --filename={file} --rw=write --bs=4M --direct=1 --ioengine=psync --size=4G"
+    command += f" --runtime={seconds} --time_based --end_fsync=1 --output-format=json"
+    try:
+        out = subprocess.run(command.split(), capture_output=True, text=True, timeout=seconds + 60)
+        written = json.loads(out.stdout[out.stdout.index("{") :])["jobs"][0]["write"]
+        return {"command": command, "mb_per_s": round(written["bw_bytes"] / 1e6, 1)}
+    except (subprocess.TimeoutExpired, ValueError, KeyError, IndexError) as error:
+        return {"missing": f"fio failed: {error}"}
+    finally:
+        file.unlink(missing_ok=True)

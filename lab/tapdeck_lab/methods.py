@@ -1,0 +1,673 @@
+"""Capture methods: who captures, with which command, when it is ready, and how many packets it got.
+
+Each method is a class with a few answers; `Capture` does the rest alike for all: start, wait until it is seen
+to be ready, wait until it has nothing left to do, end it as Ctrl-C does, count what it left behind. What was
+captured is counted in the output, not taken from what the program says, wherever there is an output.
+
+The settings of the peers are those that their own documentation recommends for speed (`advice`).
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from . import rules, samplers
+from .settings import METHODS
+from .testbed import run
+
+LAB = Path(__file__).parents[1]
+READY_S = 60
+"""How long a method may take to become ready."""
+SETTLE_S = 120
+"""How long it may take to write what it has."""
+
+
+class Missing(Exception):
+    """A program that is not here, and how to get it."""
+
+
+class Refused(Exception):
+    """What a method, or the lab, cannot do, and why."""
+
+
+class Failed(Exception):
+    """What went wrong in a run, as far as the programs said."""
+
+
+@dataclass(frozen=True)
+class Context:
+    """What a command is made from."""
+
+    settings: dict
+    device: str
+    directory: Path
+    tapdeck: Path
+    load: Path
+
+    def for_app(self, i: int) -> Context:
+        directory = self.directory / f"app{i}"
+        directory.mkdir(exist_ok=True)
+        return Context(self.settings, self.device, directory, self.tapdeck, self.load)
+
+
+@dataclass(frozen=True)
+class Counts:
+    captured: int
+    detected: float = math.nan
+    """Packets that the method says it has seen, captured or not."""
+    index_share: float = math.nan
+    """Bytes of its index for each byte that it stored."""
+
+
+class Method:
+    program = ""
+    package = ""
+    native = False
+    """Whether it takes frames in the driver, where live frames need no GRO."""
+    advice = ""
+    holds_back_s = 0.2
+    """How long a packet may wait in the program before it does something about it."""
+    stays = False
+    """Whether it stays for ever when it is asked to end, and must be killed."""
+    polls = False
+    """Whether it uses all of a CPU, whatever comes."""
+    can: frozenset[str] = frozenset()
+    """What of `load`, `filter`, `snaplen`, `no-store`, `apps`, `gzip`, `rules` it can do."""
+
+    def __init__(self, name: str):
+        self.name, self.means = name, METHODS[name]
+
+    def missing(self, tapdeck: Path) -> str:
+        if self.program and not shutil.which(self.program):
+            return f"{self.program} is not installed (apt-get install {self.package or self.program})"
+        return ""
+
+    def refuses(self, s: dict) -> str:
+        """What of the settings this method cannot do."""
+        asked = {
+            "load": s["load"].startswith(("copy", "zlib")),
+            "gzip": s["load"].startswith("gzip"),
+            "filter": bool(s["filter"]),
+            "snaplen": bool(s["snaplen"]),
+            "no-store": s["store"] == "none",
+            "apps": s["apps"] > 1,
+            "rules": bool(s["signatures"]),
+        }
+        cannot = [what for what, wanted in asked.items() if wanted and what not in self.can]
+        return f"{self.name} cannot do {', '.join(cannot)} here" if cannot else ""
+
+    def service(self, c: Context) -> list[str]:
+        """What must be there before the first application, if anything."""
+        return []
+
+    def pipeline(self, c: Context) -> list[list[str]]:
+        """The commands of one application, joined by pipes."""
+        raise NotImplementedError
+
+    def is_ready(self, pid: int, log: str) -> bool:
+        return has_packet_socket(pid)
+
+    def is_done(self, log: str) -> bool:
+        return True
+
+    def count(self, c: Context, log: str) -> Counts:
+        raise NotImplementedError
+
+
+def has_packet_socket(pid: int) -> bool:
+    """Whether a process has a packet socket that is bound and receives, as /proc/net/packet says."""
+    try:
+        rows = [line.split() for line in Path(f"/proc/{pid}/net/packet").read_text().splitlines()[1:]]
+        running = {row[8] for row in rows if row[5] == "1" and row[4] != "0"}
+        held = {os.readlink(fd) for fd in Path(f"/proc/{pid}/fd").iterdir()}
+    except OSError:
+        return False
+    return any(f"socket:[{inode}]" in held for inode in running)
+
+
+def count_file(path: Path) -> int:
+    """Packets in a capture file, by reading all of it; a file whose name ends in .gz is unpacked."""
+    if path.suffix == ".gz":
+        with subprocess.Popen(["gzip", "-dc", path], stdout=subprocess.PIPE) as unpack:
+            return _count(subprocess.run(["tcpdump", "-r", "-", "--count"], stdin=unpack.stdout, capture_output=True))
+    return _count(subprocess.run(["tcpdump", "-r", path, "--count"], capture_output=True))
+
+
+def _count(out: subprocess.CompletedProcess) -> int:
+    said = re.match(rb"(\d+) packet", out.stdout)
+    if not said:
+        raise Failed(f"tcpdump cannot count: {out.stderr.decode(errors='replace').strip()}")
+    return int(said[1])
+
+
+def first_number(pattern: str, text: str) -> float:
+    found = re.search(pattern, text)
+    return float(found[1]) if found else math.nan
+
+
+def behind_pipe(c: Context) -> list[str]:
+    """Who reads the stream of a method that writes to its standard output."""
+    kind, _, number = c.settings["load"].partition(":")
+    if kind == "gzip":
+        return ["sh", "-c", f"exec gzip -{number} > {shlex.quote(str(c.directory / 'out.gz'))}"]
+    work = [] if kind == "none" else [{"copy": "-c", "zlib": "-z"}[kind], number]
+    return [str(c.load), "-r", "-", *work]
+
+
+def count_behind_pipe(c: Context) -> int:
+    if c.settings["load"].startswith("gzip"):
+        return count_file(c.directory / "out.gz")
+    return json.loads((c.directory / "stdout").read_text())["packets"]
+
+
+class Tapdeck(Method):
+    advice = "defaults; consume at the hooks that can"
+    can = frozenset({"load", "gzip", "filter", "snaplen", "no-store", "rules"})
+
+    def __init__(self, hook: str):
+        super().__init__(f"tapdeck-{hook}")
+        self.hook = hook
+        self.native = hook in ("xdp", "afxdp")
+        if hook in ("tcx", "tpacket", "recv"):
+            self.can = self.can | {"apps"}
+
+    def missing(self, tapdeck: Path) -> str:
+        return "" if os.access(tapdeck, os.X_OK) else f"{tapdeck} is not there (cargo build --release -p tapdeck)"
+
+    def pipeline(self, c: Context) -> list[list[str]]:
+        s = c.settings
+        words = [str(c.tapdeck), "record", "-i", c.device, "--hook", self.hook]
+        # Several at once see a packet only if each lets it pass.
+        if self.hook not in ("tpacket", "recv") and s["apps"] == 1:
+            words += ["--deliver", s["deliver"]]
+        words += ["--ring-bytes", f"{s['ring_mib']}MiB", "--stats-json", str(c.directory / "stats.json")]
+        if s["snaplen"]:
+            words += ["--snaplen", str(s["snaplen"])]
+        if s["filter"]:
+            words += ["--filter", s["filter"]]
+        if s["signatures"]:
+            file = c.directory / "rules"
+            file.write_text(rules.text(s["signatures"], s["match"]))
+            words += ["--rules", str(file)]
+            if s["engine"] != "candidates":
+                words += ["--rules-engine", s["engine"]]
+        if s["load"] != "none":
+            return [[*words, "-w", "-"], behind_pipe(c)]
+        if s["store"] == "none":
+            return [[*words, "--no-store"]]
+        return [[*words, "--dir", str(c.directory / "store"), *([] if s["index"] else ["--no-index"])]]
+
+    def is_ready(self, pid: int, log: str) -> bool:
+        return "recording" in log
+
+    def count(self, c: Context, log: str) -> Counts:
+        last = json.loads((c.directory / "stats.json").read_text().splitlines()[-1])
+        if not last["final"]:
+            raise Failed("tapdeck did not end well: " + log.strip().rpartition("\n")[2])
+        piped = c.settings["load"] != "none"
+        index_share = last["index_bytes"] / last["bytes_written"] if last["bytes_written"] else math.nan
+        return Counts(count_behind_pipe(c) if piped else last["captured"], last["seen"], index_share)
+
+
+class Deck(Method):
+    """One capture for all applications: `tapdeck serve`, of whose group each is a member that gets every packet."""
+
+    advice = "defaults; consume"
+    native = True
+    can = frozenset({"load", "gzip", "filter", "snaplen", "no-store", "apps"})
+
+    def missing(self, tapdeck: Path) -> str:
+        return ALL["tapdeck-xdp"].missing(tapdeck)
+
+    def service(self, c: Context) -> list[str]:
+        s = c.settings
+        lines = [
+            "[serve]",
+            f'ring-bytes = "{s["ring_mib"]}MiB"',
+            "[[group]]",
+            'name = "lab"',
+            f'interfaces = ["{c.device}"]',
+        ]
+        lines += ['hook = "xdp"', f'deliver = "{s["deliver"]}"', 'steering = "copy"']
+        lines += [f"snaplen = {s['snaplen']}"] if s["snaplen"] else []
+        lines += [f'filter = "{s["filter"]}"'] if s["filter"] else []
+        (c.directory / "deck.toml").write_text("\n".join(lines) + "\n")
+        words = [str(c.tapdeck), "serve", "--config", str(c.directory / "deck.toml")]
+        return [*words, "--socket", str(c.directory / "deck.sock"), "--stats-json", str(c.directory / "deck.json")]
+
+    def pipeline(self, c: Context) -> list[list[str]]:
+        s, socket = c.settings, str(c.directory.parent / "deck.sock")
+        words = [str(c.tapdeck), "attach", "--group", "lab", "--socket", socket, "-w"]
+        if s["load"] == "none" and s["store"] == "disk":
+            return [[*words, str(c.directory / "out.pcapng")]]
+        return [[*words, "-"], behind_pipe(c)]
+
+    def is_ready(self, pid: int, log: str) -> bool:
+        return "serving at" in log or "of group lab" in log
+
+    def count(self, c: Context, log: str) -> Counts:
+        seen = json.loads((c.directory.parent / "deck.json").read_text().splitlines()[-1])["groups"][0]["seen"]
+        if (c.directory / "out.pcapng").exists():
+            return Counts(count_file(c.directory / "out.pcapng"), seen)
+        return Counts(count_behind_pipe(c), seen)
+
+
+class Tcpdump(Method):
+    program = "tcpdump"
+    advice = "tcpdump(8): -n, a larger buffer (-B), -w instead of printing"
+    # Its buffer gives up a block that is not full after a second (pcap(3PCAP), packet buffer timeout).
+    holds_back_s = 1.3
+    can = frozenset({"gzip", "filter", "snaplen", "no-store", "apps"})
+
+    def pipeline(self, c: Context) -> list[list[str]]:
+        s = c.settings
+        words = ["tcpdump", "-i", c.device, "-n", "-Z", "root", "-B", str(s["ring_mib"] * 1024)]
+        if s["snaplen"]:
+            words += ["-s", str(s["snaplen"])]
+        if s["load"] != "none":
+            return [[*words, "-w", "-", *filter_words(s)], behind_pipe(c)]
+        to = "/dev/null" if s["store"] == "none" else str(c.directory / "out.pcap")
+        return [[*words, "-w", to, *filter_words(s)]]
+
+    def count(self, c: Context, log: str) -> Counts:
+        detected = first_number(r"(\d+) packets? received by filter", log)
+        if c.settings["load"] != "none":
+            return Counts(count_behind_pipe(c), detected)
+        if c.settings["store"] == "none":
+            return Counts(int(first_number(r"(\d+) packets? captured", log)), detected)
+        return Counts(count_file(c.directory / "out.pcap"), detected)
+
+
+def filter_words(s: dict) -> list[str]:
+    return [s["filter"]] if s["filter"] else []
+
+
+class Dumpcap(Method):
+    program, package = "dumpcap", "wireshark-common"
+    advice = "dumpcap(1): -q, a larger buffer (-B)"
+    can = frozenset({"filter", "snaplen", "apps"})
+
+    def pipeline(self, c: Context) -> list[list[str]]:
+        s = c.settings
+        words = ["dumpcap", "-q", "-i", c.device, "-B", str(s["ring_mib"]), "-w", str(c.directory / "out.pcapng")]
+        if s["snaplen"]:
+            words += ["-s", str(s["snaplen"])]
+        return [words + (["-f", s["filter"]] if s["filter"] else [])]
+
+    def count(self, c: Context, log: str) -> Counts:
+        received = first_number(r"received/dropped on interface [^:]*: (\d+)/", log)
+        dropped = first_number(r"received/dropped on interface [^:]*: \d+/(\d+)", log)
+        return Counts(count_file(c.directory / "out.pcapng"), received + dropped)
+
+
+class NetsniffNg(Method):
+    program = "netsniff-ng"
+    advice = "netsniff-ng(8): --silent, a larger ring (--ring-size), scatter/gather writing as is its default"
+    can = frozenset({"filter", "apps"})
+
+    def pipeline(self, c: Context) -> list[list[str]]:
+        s = c.settings
+        words = ["netsniff-ng", "--in", c.device, "--out", str(c.directory / "out.pcap"), "--silent"]
+        words += ["--ring-size", f"{s['ring_mib']}MiB"]
+        if s["capture_cpu"]:
+            words += ["--bind-cpu", s["capture_cpu"].split(",")[0]]
+        return [words + filter_words(s)]
+
+    def count(self, c: Context, log: str) -> Counts:
+        return Counts(count_file(c.directory / "out.pcap"), first_number(r"(\d+)\s+packets incoming", log))
+
+
+class Daemonlogger(Method):
+    program = "daemonlogger"
+    advice = "its README has nothing on speed: defaults, by libpcap's mapped ring"
+    holds_back_s = 1.3
+    can = frozenset({"filter", "apps"})
+
+    def pipeline(self, c: Context) -> list[list[str]]:
+        return [["daemonlogger", "-i", c.device, "-l", str(c.directory), "-n", "log", *filter_words(c.settings)]]
+
+    def count(self, c: Context, log: str) -> Counts:
+        return Counts(sum(count_file(file) for file in c.directory.glob("log.*")))
+
+
+class Stenotype(Method):
+    program, package = "stenotype", "stenographer"
+    advice = "stenographer's INSTALL.md: one thread a core, more blocks and AIOs; 64 blocks are 64 MiB"
+    holds_back_s = 1.6
+    stays = True
+
+    def pipeline(self, c: Context) -> list[list[str]]:
+        for part in ("PKT0", "IDX0"):
+            (c.directory / part).mkdir(exist_ok=True)
+        words = (
+            f"stenotype --iface={c.device} --threads=1 --blocks={c.settings['ring_mib']} --aiops=32 --blockage_sec=1"
+        )
+        words += f" --uid=root --gid=root --seccomp=none -v -v --dir={c.directory}"
+        return [words.split()]
+
+    def is_ready(self, pid: int, log: str) -> bool:
+        return "starting to process packets" in log
+
+    def is_done(self, log: str) -> bool:
+        return "Finishing thread" in log and log.count("] Wrote index") >= log.count("Opening packet file")
+
+    def count(self, c: Context, log: str) -> Counts:
+        stored, index = (sum(f.stat().st_size for f in (c.directory / part).iterdir()) for part in ("PKT0", "IDX0"))
+        packets = sum(int(n) for n in re.findall(r"Stored (\d+) with ", log))
+        return Counts(packets, index_share=index / stored if stored else math.nan)
+
+
+class Libpcap(Method):
+    advice = "pcap(3PCAP): a larger buffer"
+    can = frozenset({"load", "filter", "snaplen", "no-store", "apps"})
+
+    def missing(self, tapdeck: Path) -> str:
+        return "" if shutil.which("cc") else "there is no C compiler (apt-get install gcc libpcap-dev zlib1g-dev)"
+
+    def refuses(self, s: dict) -> str:
+        if s["store"] != "none":
+            return "libpcap, an application of its own, only reads: set store to none"
+        return super().refuses(s)
+
+    def pipeline(self, c: Context) -> list[list[str]]:
+        s = c.settings
+        words = [str(c.load), "-i", c.device, "-B", str(s["ring_mib"])]
+        kind, _, number = s["load"].partition(":")
+        if kind != "none":
+            words += [{"copy": "-c", "zlib": "-z"}[kind], number]
+        if s["snaplen"]:
+            words += ["-s", str(s["snaplen"])]
+        return [words + (["-f", s["filter"]] if s["filter"] else [])]
+
+    def is_ready(self, pid: int, log: str) -> bool:
+        return "ready" in log
+
+    def count(self, c: Context, log: str) -> Counts:
+        said = json.loads((c.directory / "stdout").read_text())
+        return Counts(said["packets"], said["received"] + said["dropped"])
+
+
+class Testpmd(Method):
+    program, package = "dpdk-testpmd", "dpdk-dev librte-net-pcap23 librte-net-af-packet23 librte-net-af-xdp23"
+    advice = "DPDK's pcap driver writes what testpmd forwards; no huge pages, since a veth pair has no use of them"
+    holds_back_s = 0.5
+    polls = True
+
+    def __init__(self, name: str, driver: str):
+        super().__init__(name)
+        self.driver = driver
+
+    def pipeline(self, c: Context) -> list[list[str]]:
+        # It needs a core for its commands beside the one that forwards.
+        cores = ",".join(sorted({"0", c.settings["capture_cpu"].split(",")[0] or "1"}))
+        words = ["dpdk-testpmd", "-l", cores, "--no-huge", "-m", "512", "--no-pci", "--file-prefix", c.device]
+        words += ["--vdev", f"net_{self.driver}0,iface={c.device}"]
+        words += ["--vdev", f"net_pcap0,tx_pcap={c.directory / 'out.pcap'}"]
+        words += ["--", "--forward-mode=io", "--auto-start", "--no-flush-rx", "--stats-period=1"]
+        return [[*words, "--total-num-mbufs=32768"]]
+
+    def is_ready(self, pid: int, log: str) -> bool:
+        return "start packet forwarding" in log
+
+    def count(self, c: Context, log: str) -> Counts:
+        return Counts(count_file(c.directory / "out.pcap"))
+
+
+class CountOnly(Method):
+    """Nobody captures: the interface counts and the kernel throws away."""
+
+    can = frozenset({"no-store"})
+
+    def pipeline(self, c: Context) -> list[list[str]]:
+        return []
+
+
+class Drop(CountOnly):
+    """An XDP program drops every packet: nothing that looks at packets there can be faster."""
+
+    native = True
+
+    def missing(self, tapdeck: Path) -> str:
+        return "" if shutil.which("clang") else "clang is not installed (apt-get install clang)"
+
+
+class Fake(Method):
+    can = frozenset({"no-store"})
+
+    def pipeline(self, c: Context) -> list[list[str]]:
+        pipe = c.directory.parent / "pipe"
+        os.mkfifo(pipe)
+        share = c.settings["planted_loss"]
+        return [[sys.executable, "-m", "tapdeck_lab.fake", "capture", str(pipe), str(share), str(c.directory / "kept")]]
+
+    def is_ready(self, pid: int, log: str) -> bool:
+        return "ready" in log
+
+    def count(self, c: Context, log: str) -> Counts:
+        said = json.loads((c.directory / "kept").read_text())
+        return Counts(said["kept"], said["received"])
+
+
+TAPDECK_HOOKS = ("xdp", "xdp-generic", "tcx", "netfilter", "tpacket", "recv", "afxdp")
+
+ALL: dict[str, Method] = {
+    method.name: method
+    for method in [
+        *(Tapdeck(hook) for hook in TAPDECK_HOOKS),
+        Deck("tapdeck-deck"),
+        Tcpdump("tcpdump"),
+        Dumpcap("dumpcap"),
+        NetsniffNg("netsniff-ng"),
+        Daemonlogger("daemonlogger"),
+        Stenotype("stenotype"),
+        Libpcap("libpcap"),
+        Testpmd("testpmd-afpacket", "af_packet"),
+        Testpmd("testpmd-afxdp", "af_xdp"),
+        CountOnly("count"),
+        Drop("drop"),
+        Fake("fake"),
+    ]
+}
+
+
+def build_tools() -> Path:
+    """Compiles what is written in C, once; gives the directory."""
+    built = LAB / "build"
+    built.mkdir(exist_ok=True)
+    jobs = [
+        ("cc", ["-O2", "-o", "load", "../load/load.c", "-lpcap", "-lz"]),
+        ("clang", ["-O2", "-target", "bpf", "-c", "../load/drop.bpf.c", "-o", "drop.o"]),
+    ]
+    for compiler, words in jobs:
+        made, source = built / words[words.index("-o") + 1], built / next(w for w in words if w.endswith(".c"))
+        if not shutil.which(compiler) or (made.exists() and made.stat().st_mtime > source.stat().st_mtime):
+            continue
+        out = subprocess.run([compiler, *words], cwd=built, capture_output=True, text=True)
+        if out.returncode:
+            raise Missing(f"{compiler} {' '.join(words)}: {out.stderr.strip().partition(chr(10))[0]}")
+    return built
+
+
+class Capture:
+    """A method at work; a context manager, at whose end nothing of it is left."""
+
+    def __init__(self, method: Method, bed, context: Context):
+        self.method, self.bed, self.context = method, bed, context
+        self.processes: list[list[subprocess.Popen]] = []
+        self.contexts: list[Context] = []
+        self.service: subprocess.Popen | None = None
+        self.command = ""
+
+    def __enter__(self) -> Capture:
+        try:
+            if isinstance(self.method, Drop):
+                self._attach_drop()
+            if not isinstance(self.method, CountOnly):
+                self._start_service()
+                for i in range(self.context.settings["apps"]):
+                    self._start(self.context.for_app(i))
+                self._wait_until_ready()
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_):
+        for process in self._all():
+            if process.poll() is None:
+                process.kill()
+            process.wait()
+        if isinstance(self.method, Drop):
+            run(self.bed.capture_command(["ip", "link", "set", "dev", self.context.device, "xdp", "off"]))
+
+    def _all(self) -> list[subprocess.Popen]:
+        service = [self.service] if self.service else []
+        return [process for pipeline in self.processes for process in pipeline] + service
+
+    @property
+    def pids(self) -> list[int]:
+        return [process.pid for process in self._all()]
+
+    def _attach_drop(self):
+        program = LAB / "build" / "drop.o"
+        run(
+            self.bed.capture_command(
+                ["ip", "link", "set", "dev", self.context.device, "xdp", "obj", str(program), "sec", "xdp"]
+            )
+        )
+        self.command = f"ip link set dev {self.context.device} xdp obj drop.o sec xdp"
+
+    def _start_service(self):
+        words = self.method.service(self.context)
+        if not words:
+            return
+        self.command = shlex.join(words)
+        self.service = self._spawn(words, self.context, "service", subprocess.DEVNULL, subprocess.DEVNULL)
+        log = self.context.directory / "service"
+
+        def ready() -> bool:
+            self._check()
+            return self.method.is_ready(self.service.pid, log.read_text(errors="replace"))
+
+        self._wait("ready", READY_S, ready)
+
+    def _spawn(self, words: list[str], context: Context, log: str, stdin, stdout) -> subprocess.Popen:
+        cpus = context.settings["capture_cpu"]
+        pin = ["taskset", "-c", cpus] if cpus else []
+        with open(context.directory / log, "w") as errors:
+            return subprocess.Popen(
+                self.bed.capture_command([*pin, *words]),
+                stdin=stdin,
+                stdout=stdout,
+                stderr=errors,
+                cwd=LAB,
+                # Ctrl-C is for the lab, which ends them in its own time.
+                start_new_session=True,
+            )
+
+    def _start(self, context: Context):
+        pipeline = self.method.pipeline(context)
+        if not self.contexts:
+            command = " | ".join(shlex.join(words) for words in pipeline)
+            self.command = f"{self.command} & {command}" if self.command else command
+        self.contexts.append(context)
+        started: list[subprocess.Popen] = []
+        self.processes.append(started)
+        with open(context.directory / "stdout", "w") as out:
+            for i, words in enumerate(pipeline):
+                stdin = started[-1].stdout if started else subprocess.DEVNULL
+                stdout = out if i + 1 == len(pipeline) else subprocess.PIPE
+                started.append(self._spawn(words, context, f"log{i}", stdin, stdout))
+        # The reader has its own copy; with ours it would never see the end.
+        for process in started[:-1]:
+            process.stdout.close()
+
+    def _log(self, i: int) -> str:
+        directory = self.contexts[i].directory
+        parts = [directory / "log0", *([directory / "stdout"] if len(self.processes[i]) == 1 else [])]
+        return "".join(p.read_text(errors="replace") for p in parts if p.exists())
+
+    def _wait(self, what: str, seconds: float, done: Callable[[], bool]):
+        end = time.monotonic() + seconds
+        while not done():
+            if time.monotonic() > end:
+                raise Failed(f"{self.method.name} was not {what} within {seconds:.0f} s: {self._last_words()}")
+            time.sleep(0.01)
+
+    def _last_words(self) -> str:
+        said = [line for i in range(len(self.processes)) for line in self._log(i).strip().splitlines()]
+        if self.service:
+            said = (self.context.directory / "service").read_text(errors="replace").strip().splitlines() + said
+        errors = [line for line in said if "error" in line.lower()]
+        return (errors or said or ["it said nothing"])[-1][:300]
+
+    def _check(self):
+        for process in self._all():
+            if process.poll() is not None:
+                raise Failed(f"{self.method.name} ended with {process.returncode}: {self._last_words()}")
+
+    def _wait_until_ready(self):
+        def ready() -> bool:
+            self._check()
+            return all(self.method.is_ready(p[0].pid, self._log(i)) for i, p in enumerate(self.processes))
+
+        self._wait("ready", READY_S, ready)
+
+    def settle(self):
+        """Waits until it has done nothing for longer than it holds packets back."""
+        done, since, looked = self._work_done(), time.monotonic(), 0.0
+
+        def idle() -> bool:
+            nonlocal done, since, looked
+            self._check()
+            now = time.monotonic()
+            if now - looked >= 0.05:
+                was, done = done, self._work_done()
+                # Less than 5 % of a core is what waiting takes. Who waits for a CPU is not idle.
+                if done - was > 0.05 * max(now - looked, 0.05) or (
+                    not self.method.polls and samplers.is_at_work(self.pids)
+                ):
+                    since = now
+                looked = now
+            return now - since > self.method.holds_back_s
+
+        if self.pids:
+            self._wait("idle", SETTLE_S, idle)
+
+    def _work_done(self) -> float:
+        """CPU time used so far, s; of who always uses all of it, the bytes written."""
+        if not self.method.polls:
+            return samplers.used(self.pids).cpu_s
+        files = (file for c in self.contexts for file in c.directory.rglob("*") if file.is_file())
+        return float(sum(file.stat().st_size for file in files if not file.name.startswith(("log", "stdout"))))
+
+    def stop(self) -> list[Counts]:
+        """Ends it, and counts what each application has."""
+        for pipeline in self.processes:
+            pipeline[0].send_signal(signal.SIGINT)
+        if self.method.stays:
+            self._wait(
+                "done", SETTLE_S, lambda: all(self.method.is_done(self._log(i)) for i in range(len(self.processes)))
+            )
+            for process in self._all():
+                process.kill()
+        for process in self._all():
+            if process is self.service:
+                process.send_signal(signal.SIGINT)
+            try:
+                process.wait(SETTLE_S)
+            except subprocess.TimeoutExpired as error:
+                raise Failed(f"{self.method.name} did not end: {self._last_words()}") from error
+        return [self.method.count(context, self._log(i)) for i, context in enumerate(self.contexts)]

@@ -1,0 +1,72 @@
+"""Metrics: what is measured in a run, with its unit and which way is better.
+
+"Sent" is what arrived at the far end of the wire by its own counter, so that what a generator could not
+send is nobody's loss; "captured" is what the method's output holds, by counting it.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Metric:
+    title: str
+    unit: str
+    better: str
+    """"more", "less", or "" where neither is better."""
+    scale: float = 1.0
+    """Shown is the value times this."""
+
+    @property
+    def label(self) -> str:
+        return f"{self.title} [{self.unit}]" if self.unit else self.title
+
+
+METRICS: dict[str, Metric] = {
+    "asked": Metric("packets generated", "packets", ""),
+    "sent": Metric("packets sent", "packets", ""),
+    "undelivered": Metric("packets generated that did not arrive", "packets", ""),
+    "detected": Metric("packets detected", "packets", "more"),
+    "captured": Metric("packets captured", "packets", "more"),
+    "not_detected": Metric("packets not detected", "packets", "less"),
+    "dropped": Metric("packets detected and dropped", "packets", "less"),
+    "lost": Metric("packets lost", "packets", "less"),
+    "loss": Metric("loss", "%", "less", 100),
+    "capture_rate": Metric("capturing rate", "%", "more", 100),
+    "capture_rate_worst": Metric("capturing rate of the worst application", "%", "more", 100),
+    "capture_rate_best": Metric("capturing rate of the best application", "%", "more", 100),
+    "sent_pps": Metric("packets sent", "million/s", "", 1e-6),
+    "sent_mbit": Metric("data rate", "Mbit/s", ""),
+    "captured_pps": Metric("packets captured", "million/s", "more", 1e-6),
+    "captured_mbit": Metric("throughput", "Mbit/s", "more"),
+    "no_drop_pps": Metric("highest rate without a loss", "million/s", "more", 1e-6),
+    "trials": Metric("trials of the search", "", ""),
+    "cpu_busy": Metric("CPU, all cores", "%", "less"),
+    "cpu_user": Metric("CPU, user", "%", ""),
+    "cpu_system": Metric("CPU, system", "%", ""),
+    "cpu_softirq": Metric("CPU, softirq", "%", ""),
+    "cpu_capture": Metric("CPU of the capture processes", "% of a core", "less"),
+    "cpu_ms_per_mpkt": Metric("CPU time of the capture processes", "ms per million packets", "less"),
+    "rss_mib": Metric("resident memory", "MiB", "less"),
+    "switches_per_s": Metric("context switches", "1/s", "less"),
+    "disk_mib_per_s": Metric("written to disk", "MiB/s", ""),
+    "index_share": Metric("index, of what is stored", "%", "less", 100),
+    "queries": Metric("queries done", "", "more"),
+    "query_ms": Metric("delay of a query", "ms", "less"),
+    "marked_found": Metric("marked packets found", "%", "more", 100),
+    "seconds": Metric("time of sending", "s", ""),
+}
+
+
+def number(x: float) -> str:
+    """For people, with about four digits."""
+    if math.isnan(x):
+        return "-"
+    if math.isinf(x):
+        return "∞" if x > 0 else "-∞"
+    if x == 0:
+        return "0"
+    text = f"{x:,.0f}" if abs(x) >= 1000 else f"{x:.3g}" if abs(x) < 1e-3 else f"{x:.4g}"
+    return text.replace("-", "−", 1)

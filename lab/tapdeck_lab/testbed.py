@@ -1,0 +1,189 @@
+"""Testbeds: a wire with a generator at one end and whoever captures at the other.
+
+`Veth` is made for each run and removed after it: two network namespaces and a veth pair between them, with
+queues, threaded NAPI and GRO as the run's settings say. `Wire` is two interfaces of the user, the generator's
+possibly on another machine that ssh reaches. `Nothing` is no wire at all, for the method `fake`.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import shlex
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+from . import samplers
+
+
+class TestbedError(Exception):
+    """Why there is no testbed."""
+
+    __test__ = False
+
+
+def run(command: list[str] | str) -> str:
+    """What a command prints; it must succeed."""
+    words = shlex.split(command) if isinstance(command, str) else command
+    try:
+        out = subprocess.run(words, capture_output=True, text=True, timeout=60)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise TestbedError(f"{shlex.join(words)}: {error}") from error
+    if out.returncode:
+        raise TestbedError(f"{shlex.join(words)}: {out.stderr.strip() or out.stdout.strip()}")
+    return out.stdout
+
+
+class Veth:
+    """A veth pair between two namespaces; a context manager. Devices have names of their own, by which
+    the kernel's threads for them are found."""
+
+    numbers = itertools.count()
+
+    ssh = ""
+
+    def __init__(self, settings: dict, native: bool):
+        self.settings, self.native = settings, native
+        number = next(self.numbers)
+        self.sender_ns, self.namespace = f"lab-{os.getpid()}-{number}-a", f"lab-{os.getpid()}-{number}-b"
+        # Names of devices are short.
+        self.sender, self.device = f"a{os.getpid()}{number % 10}", f"b{os.getpid()}{number % 10}"
+
+    def __enter__(self) -> Veth:
+        try:
+            self._make()
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_):
+        for namespace in (self.sender_ns, self.namespace):
+            subprocess.run(["ip", "netns", "del", namespace], capture_output=True)
+
+    def _make(self):
+        if os.geteuid() != 0:
+            raise TestbedError("network namespaces need root")
+        s = self.settings
+        if s["nic_ring"]:
+            raise TestbedError("nic_ring is for real interfaces (--cap-if): a veth pair's ring has 256 places, always")
+        for namespace in (self.sender_ns, self.namespace):
+            run(f"ip netns add {namespace}")
+        queues = f"numtxqueues {s['queues']} numrxqueues {s['queues']}"
+        run(
+            f"ip link add {self.sender} netns {self.sender_ns} {queues} type veth "
+            f"peer name {self.device} netns {self.namespace} {queues}"
+        )
+        # Live frames reach a stack through GRO, and an XDP program without it.
+        thread = s["napi"] == "thread"
+        gro = s["gro"] == "on" or (s["gro"] == "auto" and (thread or not self.native))
+        for namespace, device, on in [(self.sender_ns, self.sender, False), (self.namespace, self.device, gro)]:
+            # No neighbour discovery or multicast reports between the packets of a run.
+            inside = f"ip netns exec {namespace}"
+            run(f"{inside} sysctl -qw net.ipv6.conf.{device}.disable_ipv6=1")
+            run(f"{inside} ethtool -K {device} tx off tso off gso off gro {'on' if on else 'off'}")
+            run(f"ip -n {namespace} link set lo up")
+            run(f"ip -n {namespace} link set {device} up")
+        if thread:
+            self._receive_in_threads()
+        self.mac = json.loads(run(f"ip -n {self.namespace} -j link show {self.device}"))[0]["address"]
+
+    def _receive_in_threads(self):
+        write = f"echo 1 > /sys/class/net/{self.device}/threaded"
+        run(["ip", "netns", "exec", self.namespace, "sh", "-c", write])
+        if not self.settings["napi_cpu"]:
+            return
+        cpus = {int(n) for n in self.settings["napi_cpu"].split(",")}
+        for comm in Path("/proc").glob("[0-9]*/comm"):
+            try:
+                if comm.read_text().startswith(f"napi/{self.device}-"):
+                    os.sched_setaffinity(int(comm.parent.name), cpus)
+            except (OSError, ValueError):
+                continue
+
+    def capture_command(self, words: list[str]) -> list[str]:
+        return ["ip", "netns", "exec", self.namespace, *words]
+
+    def generate_command(self, words: list[str]) -> list[str]:
+        return ["ip", "netns", "exec", self.sender_ns, *words]
+
+    def put(self, file: Path) -> str:
+        return str(file)
+
+    def received(self) -> int:
+        return samplers.inside(self.namespace, lambda: samplers.received(self.device))
+
+
+def remove_stale():
+    """Removes the namespaces of a lab that was killed."""
+    for namespace in Path("/run/netns").glob("lab-*-*-[ab]"):
+        if not Path(f"/proc/{namespace.name.split('-')[1]}").exists():
+            subprocess.run(["ip", "netns", "del", namespace.name], capture_output=True)
+
+
+@dataclass
+class Wire:
+    """Two interfaces of the user."""
+
+    sender: str
+    device: str
+    ssh: str = ""
+    """user@host of the generator's machine; empty: this one."""
+    settings: dict | None = None
+    namespace: None = None
+    """The capture's; here it is the lab's own."""
+
+    def __enter__(self) -> Wire:
+        s = self.settings or {}
+        self.mac = json.loads(run(f"ip -j link show dev {self.device}"))[0]["address"]
+        if s.get("nic_ring"):
+            run(f"ethtool -G {self.device} rx {s['nic_ring']}")
+        if s.get("gro", "auto") != "auto":
+            run(f"ethtool -K {self.device} gro {s['gro']}")
+        if s.get("napi") == "thread":
+            run(["sh", "-c", f"echo 1 > /sys/class/net/{self.device}/threaded"])
+        return self
+
+    def __exit__(self, *_):
+        if (self.settings or {}).get("napi") == "thread":
+            subprocess.run(["sh", "-c", f"echo 0 > /sys/class/net/{self.device}/threaded"], capture_output=True)
+
+    def put(self, file: Path) -> str:
+        """Makes a file known to the generator's machine; gives its path there."""
+        if not self.ssh:
+            return str(file)
+        there = f"/tmp/lab-{file.name}"
+        copy = ["ssh", "-o", "BatchMode=yes", self.ssh, f"cat > {shlex.quote(there)}"]
+        with open(file, "rb") as source:
+            if subprocess.run(copy, stdin=source, capture_output=True).returncode:
+                raise TestbedError(f"{file} cannot be copied to {self.ssh}")
+        return there
+
+    def capture_command(self, words: list[str]) -> list[str]:
+        return words
+
+    def generate_command(self, words: list[str]) -> list[str]:
+        return ["ssh", "-o", "BatchMode=yes", self.ssh, shlex.join(words)] if self.ssh else words
+
+    def received(self) -> int:
+        return samplers.received(self.device)
+
+
+class Nothing:
+    """No wire: the fake generator writes into a pipe."""
+
+    namespace = device = None
+    sender = mac = ssh = ""
+
+    def __enter__(self) -> Nothing:
+        return self
+
+    def __exit__(self, *_):
+        pass
+
+    def capture_command(self, words: list[str]) -> list[str]:
+        return words
+
+    generate_command = capture_command

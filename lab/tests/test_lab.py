@@ -1,0 +1,327 @@
+"""The instrument as a whole: with a method that is known exactly, and once on a real wire."""
+
+import csv
+import json
+import math
+import os
+import shutil
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tapdeck_lab import __main__ as command_line
+from tapdeck_lab import analysis, cycle, results, scenario, settings
+from tapdeck_lab.cycle import Lab
+from tapdeck_lab.methods import Missing, Refused
+
+LAB = Path(__file__).parents[1]
+
+FAKE = """\
+title = "planted losses"
+asks = "Are they found?"
+
+[settings]
+method = "fake"
+store = "none"
+packets = {packets}
+rate = "{rate}"
+
+[factors]
+planted_loss = [0.0, 0.05, 0.25]
+
+[runs]
+repetitions = 2
+metrics = ["loss", "captured"]
+
+[[plot]]
+kind = "bars"
+y = ["loss"]
+x = "planted_loss"
+by = "planted_loss"
+"""
+
+
+def fake_file(directory: Path, packets: int = 2000, rate: str = "max") -> Path:
+    file = directory / "planted.toml"
+    file.write_text(FAKE.format(packets=packets, rate=rate))
+    return file
+
+
+def tapdeck() -> Path:
+    places = [
+        Path(p)
+        for p in (
+            os.environ.get("TAPDECK", ""),
+            LAB.parent / "target/release/tapdeck",
+            LAB.parent / "target/debug/tapdeck",
+        )
+        if p
+    ]
+    found = next((p for p in places if p.exists()), None)
+    assert found, "tapdeck is not built: cargo build -p tapdeck"
+    return found
+
+
+@pytest.fixture
+def lab(tmp_path):
+    work = tmp_path / "work"
+    work.mkdir()
+    return Lab(tapdeck(), work, 0.05)
+
+
+def rows(out: Path, name: str) -> list[dict]:
+    with open(out / name / "runs.csv", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+@pytest.mark.parametrize("share", [0.0, 0.001, 0.05, 1.0])
+def test_a_planted_loss_is_measured_exactly(lab, share):
+    values = settings.defaults() | {"method": "fake", "store": "none", "packets": 5000, "planted_loss": share}
+    metrics = cycle.measure(lab, values, 1).metrics
+    assert metrics["sent"] == 5000
+    assert metrics["lost"] == int(5000 * share)
+    assert metrics["loss"] == metrics["lost"] / 5000
+    assert metrics["capture_rate"] == 1 - metrics["loss"]
+    assert not list(lab.work.iterdir())
+
+
+def test_the_no_drop_rate_of_what_always_loses_is_nothing(lab):
+    values = settings.defaults() | {"method": "fake", "store": "none", "packets": 200, "planted_loss": 0.05}
+    found = cycle.search(lab, values, 1)
+    assert found.metrics["no_drop_pps"] == 0
+    assert found.metrics["trials"] == 2
+    values["planted_loss"] = 0.0
+    found = cycle.search(lab, values, 1)
+    assert found.metrics["trials"] == 1
+    assert found.metrics["no_drop_pps"] == found.metrics["sent_pps"]
+
+
+def test_a_run_leaves_rows_and_a_report(tmp_path):
+    out = tmp_path / "out"
+    file = fake_file(tmp_path)
+    words = ["run", "--out", str(out), "--scenario", str(file), "--tapdeck", str(tapdeck()), "--quick"]
+    assert command_line.main(words) == 0
+    made = rows(out, "planted")
+    assert [row["status"] for row in made] == ["ok"] * 6
+    assert {(row["f.planted_loss"], float(row["m.loss"])) for row in made} == {
+        ("0.0", 0),
+        ("0.05", 0.05),
+        ("0.25", 0.25),
+    }
+    machine = json.loads((out / "machine.json").read_text())
+    assert machine["kernel"] and machine["versions"] and machine["disk"]
+    page = (out / "report.html").read_text()
+    assert "planted losses" in page and "<svg" in page
+    # A second run over the first is refused, and goes on with --resume, where nothing is left to do.
+    assert command_line.main(words) == 1
+    assert command_line.main([*words, "--resume"]) == 0
+    assert rows(out, "planted") == made
+
+
+def test_ctrl_c_keeps_what_is_done_and_resume_goes_on(tmp_path):
+    out = tmp_path / "out"
+    file = fake_file(tmp_path, 10_000, "20kpps")
+    words = [
+        str(LAB / "lab"),
+        "run",
+        "--out",
+        str(out),
+        "--scenario",
+        str(file),
+        "--tapdeck",
+        str(tapdeck()),
+        "--quick",
+    ]
+    process = subprocess.Popen(words, stderr=subprocess.PIPE, text=True)
+    try:
+        for line in process.stderr:
+            if line.startswith("[2/6]"):
+                assert "left" in line
+                break
+        process.send_signal(signal.SIGINT)
+        said = process.stderr.read()
+        assert process.wait(60) == 130, said
+    finally:
+        process.kill()
+    assert "--resume" in said
+    kept = rows(out, "planted")
+    assert 2 <= len(kept) < 6
+    assert (out / "report.html").exists() and not (out / "work").exists()
+    # A line that a crash cut off is made again.
+    with open(out / "planted" / "runs.csv", "a") as torn:
+        torn.write("5,1,77")
+    subprocess.run([*words, "--resume", "--no-report"], check=True, stderr=subprocess.DEVNULL)
+    after = rows(out, "planted")
+    assert after[: len(kept)] == kept
+    assert sorted(int(row["order"]) for row in after) == list(range(6))
+
+
+def test_results_of_another_scenario_are_not_resumed(tmp_path):
+    one = scenario.parse(FAKE.format(packets=10, rate="max"), "s")
+    other = scenario.parse(FAKE.format(packets=20, rate="max"), "s")
+    results.Results.create(tmp_path, one, resume=True)
+    with pytest.raises(results.ResultsError, match="another scenario"):
+        results.Results.create(tmp_path, other, resume=True)
+
+
+def test_what_cannot_be_is_refused_by_name(lab, monkeypatch):
+    values = settings.defaults() | {"packets": 10}
+    with pytest.raises(Refused, match="daemonlogger cannot do no-store"):
+        cycle.measure(lab, values | {"method": "daemonlogger", "store": "none"}, 1)
+    monkeypatch.setattr(shutil, "which", lambda _: None)
+    with pytest.raises(Missing, match="apt-get install wireshark-common"):
+        cycle.measure(lab, values | {"method": "dumpcap"}, 1)
+
+
+def test_wrong_usage_ends_with_2(tmp_path, capsys):
+    file = tmp_path / "wrong.toml"
+    file.write_text('title = "t"\nnonsense = 1\n')
+    assert command_line.main(["check", str(file)]) == 2
+    assert f"{file}:2: unknown key nonsense" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("method", ["tapdeck-xdp", "tapdeck-netfilter", "tapdeck-tpacket", "tcpdump", "count", "drop"])
+def test_a_slow_trickle_is_captured_whole(lab, method):
+    """On a veth pair: as many packets as were sent arrive, and each is in the output."""
+    values = settings.defaults() | {"method": method, "packets": 2000, "rate": "20kpps", "flows": 10}
+    measured = cycle.measure(lab, values, 1)
+    metrics = measured.metrics
+    assert metrics["asked"] == metrics["sent"] == metrics["captured"] == 2000
+    assert metrics["sent_mbit"] == pytest.approx(64 * 8 * metrics["sent_pps"] / 1e6)
+    if method not in ("count", "drop"):
+        assert metrics["rss_mib"] > 1
+        assert metrics["cpu_capture"] > 0
+        assert "CAPTURE" in measured.capture_command
+    assert measured.samples[-1]["received"] >= 2000
+    assert not any(name.startswith(f"lab-{os.getpid()}") for name in os.listdir("/run/netns"))
+
+
+def test_several_applications_queues_and_threads(lab):
+    values = settings.defaults() | {"method": "tcpdump", "apps": 2, "packets": 2000, "rate": "20kpps"}
+    metrics = cycle.measure(lab, values, 1).metrics
+    assert metrics["capture_rate_worst"] == metrics["capture_rate_best"] == 1
+    values |= {"apps": 1, "queues": 2, "napi": "thread", "napi_cpu": "0", "gen_threads": 2}
+    assert cycle.measure(lab, values, 1).metrics["lost"] == 0
+
+
+@pytest.mark.parametrize("load", ["copy:3", "zlib:1", "gzip:1"])
+def test_an_application_with_a_load_counts_all(lab, load):
+    values = settings.defaults() | {"method": "tapdeck-xdp", "load": load, "packets": 2000, "rate": "20kpps"}
+    assert cycle.measure(lab, values, 1).metrics["captured"] == 2000
+
+
+def test_the_warm_up_is_left_out_of_rates_but_not_of_losses(lab):
+    values = settings.defaults() | {
+        "method": "count",
+        "store": "none",
+        "rate": "20kpps",
+        "seconds": 0.5,
+        "warmup_s": 0.3,
+    }
+    metrics = cycle.measure(lab, values, 1).metrics
+    assert metrics["sent"] == pytest.approx(16_000, rel=0.01)
+    assert metrics["seconds"] == 0.5
+    assert metrics["sent_pps"] == pytest.approx(20_000, rel=0.2)
+
+
+def test_marked_packets_are_asked_for_meanwhile(lab):
+    values = settings.defaults() | {
+        "method": "tapdeck-xdp",
+        "rate": "5kpps",
+        "seconds": 3.0,
+        "mark_every_s": 0.05,
+        "query": "tapdeck",
+    }
+    metrics = cycle.measure(lab, values, 1).metrics
+    assert metrics["queries"] >= 1
+    assert metrics["query_ms"] > 0
+    assert 0 <= metrics["marked_found"] <= 1
+
+
+def test_what_answers_to_queries_say():
+    """The first packet is sent at 100 s, a marked one every half second; the last question, at 102 s, finds three of four."""
+    asker = cycle.Asker([], 0)
+    asker.answers = [(101.0, 0.5, 1), (102.0, 1.5, 3)]
+    values = settings.defaults() | {"mark_every_s": 0.5}
+    assert cycle._asked(values, {"streams": [90, 10]}, 100.0, asker) == {
+        "queries": 2,
+        "query_ms": 1000.0,
+        "marked_found": 0.75,
+    }
+    asker.answers = []
+    nothing = cycle._asked(values, {"streams": [90, 10]}, 100.0, asker)
+    assert nothing["queries"] == 0 and math.isnan(nothing["query_ms"])
+    assert cycle._asked(values, {}, 100.0, None) == {}
+
+
+@pytest.fixture
+def wire():
+    """A veth pair of which both ends are in one namespace, as two interfaces of a machine are."""
+    name = f"labw-{os.getpid()}"
+    for line in (
+        f"ip netns add {name}",
+        f"ip -n {name} link add gen type veth peer name cap",
+        f"ip netns exec {name} sysctl -qw net.ipv6.conf.all.disable_ipv6=1",
+        f"ip -n {name} link set gen up",
+        f"ip -n {name} link set cap up",
+    ):
+        subprocess.run(line.split(), check=True)
+    yield name
+    subprocess.run(["ip", "netns", "del", name], check=True)
+
+
+@pytest.mark.parametrize("remote", [False, True])
+def test_interfaces_of_the_user_and_a_generator_behind_ssh(tmp_path, wire, remote):
+    """What stands for ssh here runs the command on this machine."""
+    file = tmp_path / "wire.toml"
+    file.write_text(
+        'title = "wire"\n[settings]\npackets = 3000\nrate = "20kpps"\nsize = "dist:mwn.dist"\n'
+        '[factors]\nmethod = ["tcpdump"]\n[runs]\nrepetitions = 1\nmetrics = ["loss"]\n'
+    )
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    (programs / "ssh").write_text('#!/bin/sh\necho "$3" >> "$(dirname "$0")/asked"\nexec sh -c "$4"\n')
+    (programs / "ssh").chmod(0o755)
+    (programs / "tapdeck").symlink_to(tapdeck())
+    out = tmp_path / "out"
+    words = [
+        "ip",
+        "netns",
+        "exec",
+        wire,
+        str(LAB / "lab"),
+        "run",
+        "--out",
+        str(out),
+        "--scenario",
+        str(file),
+        "--quick",
+    ]
+    words += ["--tapdeck", str(tapdeck()), "--gen-if", "gen", "--cap-if", "cap", "--no-report"]
+    words += ["--gen-ssh", "user@elsewhere"] if remote else []
+    path = f"{programs}:{os.environ['PATH']}"
+    subprocess.run(words, check=True, env=os.environ | {"PATH": path}, stderr=subprocess.DEVNULL)
+    (row,) = rows(out, "wire")
+    assert row["status"] == "ok", row["why"]
+    assert float(row["m.sent"]) == float(row["m.captured"]) == 3000
+    assert float(row["m.cpu_busy"]) > 0
+    assert (programs / "asked").exists() == remote
+
+
+def test_rates_are_understood():
+    assert cycle.pps_of("100mbit", 125) == 100_000
+    assert cycle.pps_of("1.2mpps", 64) == 1_200_000
+    assert cycle.pps_of("ipg:3us", 64) == pytest.approx(1e6 / 3)
+    assert cycle.pps_of("max", 64) == math.inf
+    assert cycle.resolve_rate("disk:0.8", 1000) == "6400mbit"
+    with pytest.raises(Refused, match="fio"):
+        cycle.resolve_rate("disk:0.8", 0)
+
+
+def test_conditions_of_an_experiment():
+    s = scenario.parse(FAKE.format(packets=10, rate="max"), "s")
+    loaded = results.Loaded(s, None, 0)
+    assert analysis.conditions(loaded) == [{"planted_loss": "0.0"}, {"planted_loss": "0.05"}, {"planted_loss": "0.25"}]
+    assert analysis.conditions(loaded, {"planted_loss"}) == [{}]
