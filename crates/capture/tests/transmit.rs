@@ -68,9 +68,12 @@ impl Lab {
         run(&format!("ip -n {} {words}", self.far));
     }
 
-    /// Runs a test in the near namespace, where the link is up: the kernel says so a little after it was plugged.
+    /// Runs a test in the near namespace, where the link is up: the kernel says so a little after it was plugged. And on one
+    /// CPU: a veth queues frames for the one that sends them, be it a queueing discipline's timer, and what several
+    /// have queued may overtake.
     fn run(&self, f: impl FnOnce(&Self) + Send) {
         inside(&self.near, || {
+            stay_here();
             until_running();
             f(self);
         });
@@ -330,6 +333,14 @@ fn fill(kind: Kind, lab: &Lab, prepare: impl FnOnce() + Send) {
     assert_eq!(counters().since(before).tx_packets, n as u64);
 }
 
+/// Keeps this thread on the CPU that it is on.
+fn stay_here() -> CpuSet {
+    let mut one = CpuSet::new();
+    one.set(sched_getcpu());
+    sched_setaffinity(None, &one).unwrap();
+    one
+}
+
 /// Has a thread take what comes to the far end, one that gets to it only while this thread sleeps.
 fn slow_far_end(lab: &Lab) {
     run(&format!("ip netns exec {} ethtool -K td1 gro on", lab.far));
@@ -338,9 +349,7 @@ fn slow_far_end(lab: &Lab) {
     let threaded = "echo 1 > /sys/class/net/td1/threaded";
     let shell = ["netns", "exec", &lab.far, "sh", "-c", threaded];
     assert!(Command::new("ip").args(shell).status().unwrap().success());
-    let mut one = CpuSet::new();
-    one.set(sched_getcpu());
-    sched_setaffinity(None, &one).unwrap();
+    let one = stay_here();
     let mut found = false;
     for process in std::fs::read_dir("/proc").unwrap().map(Result::unwrap) {
         let name = std::fs::read_to_string(process.path().join("comm")).unwrap_or_default();
