@@ -247,6 +247,7 @@ def sentence(loaded: Loaded) -> str:
 
 @dataclass(frozen=True)
 class GoalRow:
+    scenario: str
     goal: Goal
     by_method: dict[str, Summary]
     reached: bool | None
@@ -256,19 +257,21 @@ def goals(loaded: Loaded) -> list[GoalRow]:
     rows = []
     for goal in loaded.scenario.goals:
         where = dict(goal.where)
-        base = 1.0
-        if goal.of:
-            base = stats.summarize(values(loaded.good, goal.metric, where | {"method": goal.of})).mean
         by_method = {}
         for level in loaded.scenario.factors["method"]:
-            numbers = values(loaded.good, goal.metric, where | {"method": level.name})
-            if numbers and level.name not in ("count", "drop"):
-                by_method[level.name] = stats.summarize([x / base for x in numbers])
+            own = {"method": level.name}
+            base = [1.0]
+            if goal.of or goal.than:
+                base = values(loaded.good, goal.metric, where | own | goal.than | ({"method": goal.of} if goal.of else {}))
+            numbers = values(loaded.good, goal.metric, where | own)
+            if numbers and base and level.name not in ("count", "drop"):
+                mean = stats.summarize(base).mean
+                by_method[level.name] = stats.summarize([x / mean for x in numbers])
         ours = by_method.get(goal.method)
         reached = None
         if ours and not math.isnan(ours.median):
             reached = ours.median <= goal.goal if goal.at_most else ours.median >= goal.goal
-        rows.append(GoalRow(goal, by_method, reached))
+        rows.append(GoalRow(loaded.scenario.name, goal, by_method, reached))
     return rows
 
 

@@ -333,13 +333,30 @@ def _asked(s: dict, sent: dict, first_packet: float, asker: Asker | None) -> dic
     if not asker:
         return {}
     done = asker.answers
-    metrics = {"queries": len(done), "query_ms": math.nan, "marked_found": math.nan}
+    metrics = {"queries": len(done), "query_ms": math.nan, "marked_found": math.nan, "found_after_ms": math.nan}
     if done:
         metrics["query_ms"] = 1e3 * sum(took for _, took, _ in done) / len(done)
         at, _, found = done[-1]
         marked = min(sent["streams"][-1], math.floor((at - first_packet) / s["mark_every_s"]))
         metrics["marked_found"] = min(1.0, found / marked) if marked > 0 else math.nan
+        metrics["found_after_ms"] = 1e3 * _found_after(done, first_packet, s["mark_every_s"], sent["streams"][-1])
     return metrics
+
+
+def _found_after(answers: list[tuple[float, float, int]], first_packet: float, every_s: float, marked: int) -> float:
+    """The longest time from a marked packet's sending to the end of the first answer that has it.
+
+    Of one that no answer has, the time until the last answer. Packets sent before the first question say nothing.
+    """
+    longest = math.nan
+    ends = [(at + took, found) for at, took, found in answers]
+    for k in range(1, marked + 1):
+        sent = first_packet + k * every_s
+        if sent < answers[0][0] or sent > ends[-1][0]:
+            continue
+        seen = next((end for end, found in ends if found >= k), ends[-1][0])
+        longest = max(seen - sent, 0.0 if math.isnan(longest) else longest)
+    return longest
 
 
 def _tidy(command: str, bed, directory: Path, lab: Lab) -> str:

@@ -55,6 +55,7 @@ METRICS: dict[str, Metric] = {
     "index_share": Metric("index, of what is stored", "%", "less", 100),
     "queries": Metric("queries done", "", "more"),
     "query_ms": Metric("delay of a query", "ms", "less"),
+    "found_after_ms": Metric("longest time until an answer has a packet", "ms", "less"),
     "marked_found": Metric("marked packets found", "%", "more", 100),
     "seconds": Metric("time of sending", "s", ""),
 }

@@ -29,8 +29,6 @@ class Section:
     anova: Anova | str | None = None
     anova_figure: str = ""
     verdicts: list[analysis.Verdict] = field(default_factory=list)
-    goals: list[analysis.GoalRow] = field(default_factory=list)
-    goal_methods: list[str] = field(default_factory=list)
     sentence: str = ""
     held: list[tuple[str, str]] = field(default_factory=list)
     """Settings that are not at their defaults."""
@@ -55,6 +53,7 @@ def write(out: Path) -> Path:
     all_loaded = results.read(out)
     sections = [section(loaded) for loaded in all_loaded]
     standings = analysis.standings(all_loaded)
+    goals = [row for loaded in all_loaded for row in analysis.goals(loaded)]
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(Path(__file__).parent),
         autoescape=True,
@@ -72,6 +71,8 @@ def write(out: Path) -> Path:
         metrics=METRICS,
         methods={name: method for name, method in methods.ALL.items() if _is_used(name, all_loaded)},
         missing=_missing(sections),
+        goals=goals,
+        goal_methods=list(dict.fromkeys(method for row in goals for method in row.by_method)),
         math=math,
     )
     path = out / "report.html"
@@ -132,12 +133,6 @@ def section(loaded: Loaded) -> Section:
             plots.residuals(made.anova, METRICS[scenario.anova.metric].unit), f"{scenario.name}-anova"
         )
     made.verdicts = analysis.verdicts(loaded)
-    made.goals = analysis.goals(loaded)
-    made.goal_methods = [
-        level.name
-        for level in scenario.factors.get("method", [])
-        if any(level.name in row.by_method for row in made.goals)
-    ]
     made.sentence = analysis.sentence(loaded)
     made.commands = _commands(loaded)
     return made

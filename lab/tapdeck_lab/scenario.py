@@ -114,13 +114,17 @@ class Claim:
 
 @dataclass(frozen=True)
 class Goal:
-    """What the design promises: a metric of `method`, or its ratio to that of the method `of`, is at least (or at most) `goal`."""
+    """What the design promises: a metric of `method` is at least (or at most) `goal`.
+
+    Or its ratio: to that of the method `of`, or to its own at the levels `than`.
+    """
 
     says: str
     metric: str
     goal: float
     where: dict[str, str] = field(default_factory=dict)
     of: str = ""
+    than: dict[str, str] = field(default_factory=dict)
     method: str = "tapdeck-xdp"
     at_most: bool = False
     best_peer: str = ""
@@ -404,7 +408,7 @@ class _Reader:
                 continue
             if not _is_of(annotations[key], value):
                 self.refuse([*where, key], f"{key} must be {annotations[key]}, not {value!r}")
-            elif key == "where":
+            elif key in ("where", "than"):
                 fields[key] = {factor: str(level) for factor, level in value.items()}
             else:
                 fields[key] = value
@@ -500,7 +504,10 @@ class _Reader:
         for key in ("of", "method"):
             if key in fields:
                 self._level([*where, key], "method", fields[key], factors)
-        for name, level in fields.get("where", {}).items():
-            self._factor([*where, "where"], name, factors)
-            self._level([*where, "where"], name, str(level), factors)
+        for key in ("where", "than"):
+            for name, level in fields.get(key, {}).items():
+                self._factor([*where, key], name, factors)
+                self._level([*where, key], name, str(level), factors)
+        if "method" in factors and not fields.get("method"):
+            self._level([*where, "method"], "method", Goal.method, factors)
         return Goal(**fields)

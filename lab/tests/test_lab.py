@@ -249,6 +249,8 @@ def test_what_answers_to_queries_say():
         "queries": 2,
         "query_ms": 1000.0,
         "marked_found": 0.75,
+        # The second is sent with the first question, and is in the last answer.
+        "found_after_ms": 2500.0,
     }
     asker.answers = []
     nothing = cycle._asked(values, {"streams": [90, 10]}, 100.0, asker)
@@ -325,3 +327,14 @@ def test_conditions_of_an_experiment():
     loaded = results.Loaded(s, None, 0)
     assert analysis.conditions(loaded) == [{"planted_loss": "0.0"}, {"planted_loss": "0.05"}, {"planted_loss": "0.25"}]
     assert analysis.conditions(loaded, {"planted_loss"}) == [{}]
+
+
+def test_a_packet_is_found_by_the_first_answer_that_has_it():
+    # Marked packets at 1.1, 1.2, 1.3 and 1.4; answers are there at 1.15, 1.45 and 1.7.
+    answers = [(1.05, 0.10, 0), (1.16, 0.29, 2), (1.46, 0.24, 3)]
+    assert cycle._found_after(answers, 1.0, 0.1, 3) == pytest.approx(1.7 - 1.3)
+    # The fourth is in no answer.
+    assert cycle._found_after(answers, 1.0, 0.1, 4) == pytest.approx(1.7 - 1.3)
+    assert cycle._found_after([(1.05, 0.65, 0)], 1.0, 0.1, 4) == pytest.approx(1.7 - 1.1)
+    # Those of before the first question, or after the last answer, say nothing.
+    assert math.isnan(cycle._found_after([(2.0, 0.1, 3)], 1.0, 0.1, 9))

@@ -139,6 +139,15 @@ def test_goals_are_ratios_to_the_ceiling(out):
     assert rows[1].goal.at_most
 
 
+def test_goals_are_ratios_to_other_levels(tmp_path):
+    invent(tmp_path, load("pfq-signatures"))
+    loaded = read(tmp_path)["pfq-signatures"]
+    worst = analysis.goals(loaded)[0].by_method["tapdeck"]
+    runs = loaded.good[(loaded.good["method"] == "tapdeck") & (loaded.good["case"] == "worst")]
+    one, many = (runs[runs["signatures"] == n]["captured_pps"] for n in ("1", "500"))
+    assert worst.median == pytest.approx(many.median() / one.mean())
+
+
 def test_an_analysis_of_variance_leaves_incomplete_methods_out(out):
     loaded = read(out)["onl-method-system"]
     gone = loaded.runs[(loaded.runs["f.method"] == "tapdeck-recv") & (loaded.runs["f.system"] == "tuned")].index

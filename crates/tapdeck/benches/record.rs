@@ -16,7 +16,6 @@ use std::time::{Duration, Instant};
 
 use common::{Options, Spread, frame};
 use rustix::process::Signal;
-use rustix::thread::{CpuSet, sched_setaffinity};
 use tapdeck_capture::interface::Interface;
 use tapdeck_capture::transmit::{Drain, Flood};
 use testbed::{Net, Running};
@@ -170,7 +169,7 @@ fn measure(method: &Method, load: &Load) -> Result<Sample, String> {
         _ => None,
     };
     if load.own_core {
-        receive_on_core_1(&net);
+        common::receive_on_core_1(&net);
     }
     let mut recorder = start(method, &net, dir.path())?;
     let pid = recorder.as_ref().map(|r| r.0.id());
@@ -222,22 +221,6 @@ fn measure(method: &Method, load: &Load) -> Result<Sample, String> {
         switches: (after.switches - before.switches) / seconds,
         rss_mib: after.rss_mib,
     })
-}
-
-/// Makes the receiving end's NAPI a kernel thread of its own and pins it to core 1.
-fn receive_on_core_1(net: &Net) {
-    net.run(&net.b, "ethtool -K vb gro on");
-    let on = net.command(&net.b, "sh").args(["-c", "echo 1 > /sys/class/net/vb/threaded"]).status();
-    assert!(on.is_ok_and(|s| s.success()), "no threaded NAPI");
-    for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
-        let comm = fs::read_to_string(entry.path().join("comm")).unwrap_or_default();
-        let Some(pid) = entry.file_name().to_str().and_then(|p| p.parse().ok()) else { continue };
-        if comm.starts_with("napi/vb-") {
-            let mut core = CpuSet::new();
-            core.set(1);
-            let _ = sched_setaffinity(rustix::process::Pid::from_raw(pid), &core);
-        }
-    }
 }
 
 /// Beside the build, so that recordings land on the disk that is measured and not on a tmpfs.

@@ -1,5 +1,5 @@
 //! What filters, rules and groups cost, and eight programs on one interface, in one run: `make bench`, or
-//! `cargo bench -p tapdeck --bench sharing -- --runs 5 --parts filters,rules,groups,programs`.
+//! `cargo bench -p tapdeck --bench sharing -- --runs 5 --parts filters,rules,groups,hook,programs`.
 //!
 //! A generator on core 0 floods one end of a veth pair; what captures sits on core 1. The receiving end's driver, and with it
 //! the hook program, runs on the generator's core, so a rate is one over the time for one packet's sending *and* its
@@ -13,6 +13,8 @@ mod common;
 mod filters;
 #[path = "sharing/groups.rs"]
 mod groups;
+#[path = "sharing/hook.rs"]
+mod hook;
 #[path = "sharing/programs.rs"]
 mod programs;
 #[path = "sharing/rules.rs"]
@@ -36,6 +38,9 @@ fn main() {
     }
     if options.wants("--parts", "groups") {
         groups::measure(&options);
+    }
+    if options.wants("--parts", "hook") {
+        hook::measure(&options);
     }
     if options.wants("--parts", "programs") {
         programs::measure(&options);

@@ -4,7 +4,9 @@
 use std::fs;
 use std::process::Command;
 
-use rustix::thread::{CpuSet, sched_setaffinity};
+use rustix::thread::{CpuSet, Pid, sched_setaffinity};
+
+use crate::testbed::Net;
 
 /// How a benchmark runs. What it does not know it passes over, for cargo adds flags of its own.
 #[derive(Clone)]
@@ -50,6 +52,22 @@ impl Options {
     pub fn wants(&self, list: &str, name: &str) -> bool {
         let word = name.split(' ').next();
         self.value(list).is_none_or(|l| l.split(',').any(|o| o == name || Some(o) == word))
+    }
+}
+
+/// Makes the receiving end's NAPI a kernel thread of its own and pins it to core 1.
+pub fn receive_on_core_1(net: &Net) {
+    net.run(&net.b, "ethtool -K vb gro on");
+    let on = net.command(&net.b, "sh").args(["-c", "echo 1 > /sys/class/net/vb/threaded"]).status();
+    assert!(on.is_ok_and(|s| s.success()), "no threaded NAPI");
+    for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
+        let comm = fs::read_to_string(entry.path().join("comm")).unwrap_or_default();
+        let Some(pid) = entry.file_name().to_str().and_then(|p| p.parse().ok()) else { continue };
+        if comm.starts_with("napi/vb-") {
+            let mut core = CpuSet::new();
+            core.set(1);
+            let _ = sched_setaffinity(Pid::from_raw(pid), &core);
+        }
     }
 }
 

@@ -44,6 +44,8 @@ pub struct Sample {
     pub filtered: u64,
     /// CPU time of the capture process while packets came, ms.
     pub cpu_ms: f64,
+    /// Time of the hook program for one packet, ns, while there is a [`HookClock`].
+    pub hook_ns: f64,
 }
 
 impl Sample {
@@ -144,6 +146,7 @@ impl Bed {
         let sent = self.flood(load)?;
         std::thread::sleep(Duration::from_millis(200));
         let cpu_ms = cpu_ms(recorder.0.id()) - before;
+        let hook_ns = hook_ns(recorder.0.id());
         end(recorder)?;
         let last = last_object(&stats)?;
         let number = |key: &str| last[key].as_u64().unwrap_or(0);
@@ -152,6 +155,7 @@ impl Bed {
             captured: number("captured").min(sent.packets),
             filtered: number("filtered"),
             cpu_ms,
+            hook_ns,
         })
     }
 
@@ -161,7 +165,7 @@ impl Bed {
         let drain = self.net.inside(&self.net.b, || Drain::attach(index));
         let _drain = drain.map_err(|e| e.to_string())?;
         let sent = self.flood(load)?;
-        Ok(Sample { sent, captured: 0, filtered: sent.packets, cpu_ms: 0.0 })
+        Ok(Sample { sent, captured: 0, filtered: sent.packets, cpu_ms: 0.0, hook_ns: f64::NAN })
     }
 }
 
@@ -196,6 +200,40 @@ pub fn cpu_ms(pid: u32) -> f64 {
         schedstat.split_whitespace().next().and_then(|ns| ns.parse::<f64>().ok()).unwrap_or(0.0)
     };
     tasks.map(of).sum::<f64>() / 1e6
+}
+
+/// Has the kernel measure the time that BPF programs take, which costs every run of one two looks at the clock, for as long as
+/// this lives (`kernel.bpf_stats_enabled`, Documentation/admin-guide/sysctl/kernel.rst).
+pub struct HookClock(String);
+
+const BPF_STATS: &str = "/proc/sys/kernel/bpf_stats_enabled";
+
+impl HookClock {
+    pub fn start() -> Result<Self, String> {
+        let before = fs::read_to_string(BPF_STATS).map_err(|e| e.to_string())?;
+        fs::write(BPF_STATS, "1").map_err(|e| e.to_string())?;
+        Ok(Self(before))
+    }
+}
+
+impl Drop for HookClock {
+    fn drop(&mut self) {
+        let _ = fs::write(BPF_STATS, &self.0);
+    }
+}
+
+/// Mean time of the program that has run most often of those that a process holds; not a number where none was measured.
+pub fn hook_ns(pid: u32) -> f64 {
+    let files = fs::read_dir(format!("/proc/{pid}/fdinfo")).into_iter().flatten().flatten();
+    let of = |file: fs::DirEntry| {
+        let text = fs::read_to_string(file.path()).unwrap_or_default();
+        let number = |key: &str| -> Option<f64> {
+            text.lines().find_map(|l| l.strip_prefix(key)?.trim().parse().ok())
+        };
+        Some((number("run_cnt:")?, number("run_time_ns:")?))
+    };
+    let most = files.filter_map(of).max_by(|a, b| a.0.total_cmp(&b.0));
+    most.map_or(f64::NAN, |(runs, ns)| ns / runs)
 }
 
 /// A named way of capturing, and what its runs found.

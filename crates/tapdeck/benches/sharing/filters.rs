@@ -7,7 +7,7 @@ use crate::bed::{Bed, Load, in_turns, print};
 use crate::common::{Options, Spread};
 
 /// Figure 6.5. Its `ip dst 990.99.12.23` is no address; 198.51.100.23 stands for it.
-fn fifty_instructions() -> String {
+pub fn fifty_instructions() -> String {
     let mut text = "ether[6:4]=0x00000000 and ether[10]=0x00 and not tcp".to_owned();
     for (i, tens) in (1..20).enumerate() {
         let _ = write!(text, " and not ip src {tens}0.11.12.{}", 13 + i);
@@ -19,14 +19,19 @@ fn fifty_instructions() -> String {
     text
 }
 
-pub fn measure(options: &Options) {
-    let load = Load {
+/// What [`fifty_instructions`] lets pass, and looks through to its end.
+pub fn passes_fifty_instructions(options: &Options) -> Load {
+    Load {
         size: 60,
         packets: options.packets,
         pairs: vec![[192, 168, 10, 100, 192, 168, 10, 12]],
         source_mac: Some([0; 6]),
         ..Load::default()
-    };
+    }
+}
+
+pub fn measure(options: &Options) {
+    let load = passes_fifty_instructions(options);
     for hook in ["xdp", "tcx"] {
         let record = |filter: Option<&str>| {
             let flags = format!("--hook {hook} --deliver consume");

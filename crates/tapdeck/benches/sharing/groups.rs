@@ -2,14 +2,14 @@
 
 use std::fmt::Write as _;
 
-use crate::bed::{Bed, Load, Pair, Sample, cpu_ms, end, in_turns, last_object, print, words};
+use crate::bed::{Bed, Load, Pair, Sample, cpu_ms, end, hook_ns, in_turns, last_object, print, words};
 use crate::common::Options;
 
 /// A way of sharing: groups, members in each, steering.
-struct Way {
-    groups: u32,
-    members: u32,
-    steering: &'static str,
+pub struct Way {
+    pub groups: u32,
+    pub members: u32,
+    pub steering: &'static str,
 }
 
 const WAYS: [Way; 8] = [
@@ -28,7 +28,7 @@ fn pairs() -> Vec<Pair> {
 }
 
 /// One run of a daemon whose members let their rings go by unread, but for what they count.
-fn serve(way: &Way, load: &Load) -> Result<Sample, String> {
+pub fn serve(way: &Way, load: &Load) -> Result<Sample, String> {
     let bed = Bed::new(true);
     let socket = bed.path("socket");
     let mut config = format!("[serve]\nsocket = {:?}\n", socket.display().to_string());
@@ -56,6 +56,7 @@ fn serve(way: &Way, load: &Load) -> Result<Sample, String> {
     let sent = bed.flood(load)?;
     std::thread::sleep(std::time::Duration::from_millis(200));
     let cpu_ms = cpu() - before;
+    let hook_ns = hook_ns(daemon.0.id());
     for member in members {
         end(member)?;
     }
@@ -65,7 +66,7 @@ fn serve(way: &Way, load: &Load) -> Result<Sample, String> {
     let sum = |key: &str| groups.iter().map(|g| g[key].as_u64().unwrap_or(0)).sum::<u64>();
     // Of all copies, the share that was kept: as if there had been one.
     let copies = u64::from(if way.steering == "copy" { way.members } else { way.groups });
-    Ok(Sample { sent, captured: (sum("captured") / copies).min(sent.packets), filtered: 0, cpu_ms })
+    Ok(Sample { sent, captured: (sum("captured") / copies).min(sent.packets), filtered: 0, cpu_ms, hook_ns })
 }
 
 pub fn measure(options: &Options) {
