@@ -263,11 +263,12 @@ test_hook_netfilter() {
 
 test_filter() {
     local hook
-    for hook in tpacket recv; do
-        begin "filter at $hook"
+    for hook in tpacket recv xdp xdp-generic tcx 'afxdp --deliver consume'; do
+        begin "filter at ${hook%% *}"
         record --hook $hook --dir store --filter 'udp and greater 700'
         send 300 $NOBODY
-        ping_b 10
+        # Where they are taken away, nobody answers.
+        [[ $hook == afxdp* ]] || ping_b 10
         sleep 2
         stop
         # 42 bytes of headers and i * 11 % 1400 + 1 of payload.
@@ -275,8 +276,77 @@ test_filter() {
         for ((i = 0; i < 300; i++)); do ((42 + i * 11 % 1400 + 1 >= 700)) && expected=$((expected + 1)); done
         check "$expected packets match" equal "$(number captured)" $expected
         check "seen = captured + filtered + dropped" accounted
+        # A socket does not count what its filter refuses. tcx sees answers as well.
+        case $hook in
+            xdp*) check "the others are counted" equal "$(number filtered)" $((310 - expected)) ;;
+            tcx) check "the others are counted" equal "$(number filtered)" $((320 - expected)) ;;
+            afxdp*) check "the others are counted" equal "$(number filtered)" $((300 - expected)) ;;
+        esac
     done
 }
+
+test_rules() {
+    local hook
+    for hook in xdp xdp-generic tcx; do
+        begin "rules at $hook"
+        cat >rules <<'END'
+accept src any dst 10.0.0.0/8 sport any dport 10007 proto udp
+snaplen=64 src any dst any sport any dport 10008 proto udp
+drop src 10.0.0.0/8 dst any sport any dport any proto udp
+accept src 2001:db8::/32 dst any sport any dport any proto tcp
+accept src any dst any sport any dport any proto icmp
+END
+        record --hook $hook --dir store --rules rules
+        send 300 $NOBODY
+        until_seen 300
+        stop
+        check "two packets are taken" equal "$(number captured)" 2
+        check "the others are refused" equal "$(number filtered)" 298
+        check "seen = captured + filtered + dropped" accounted
+    done
+}
+
+test_groups() {
+    local hook
+    for hook in xdp tcx; do
+        begin "groups at $hook"
+        cat >deck.toml <<END
+[[group]]
+name = "shared"
+interfaces = ["vb"]
+hook = "$hook"
+filter = "udp"
+[[group]]
+name = "copied"
+interfaces = ["vb"]
+hook = "$hook"
+snaplen = 64
+steering = "copy"
+END
+        in_b tapdeck serve --config deck.toml --socket socket --stats-json stats.json 2>tapdeck.log &
+        recorder=$!
+        wait_for grep -q 'serving at' tapdeck.log
+        local members=() i
+        for i in 1 2 3 4; do
+            tapdeck attach --socket socket --group $( ((i < 3)) && echo shared || echo copied) -w member$i.pcapng 2>member$i.log &
+            members+=($!)
+            wait_for grep -q 'of group' member$i.log
+        done
+        send 300 $NOBODY
+        # Each flow's packets have a port of their own.
+        wait_for shared_so_far 300
+        sleep 1
+        kill -INT "${members[@]}"
+        wait "${members[@]}"
+        stop
+        check "two members share the packets" equal "$(frames member1.pcapng member2.pcapng | sort -u | count)" 300
+        check "both have some" test "$(frames member1.pcapng | count)" -gt 50 -a "$(frames member2.pcapng | count)" -gt 50
+        check "two have a copy each" equal "$(frames member3.pcapng | count) $(frames member4.pcapng | count)" "300 300"
+        check "the daemon ends well" equal "$(tail -n 1 stats.json | grep -c '"final":true')" 1
+    done
+}
+
+shared_so_far() { (($(frames member1.pcapng member2.pcapng | count) >= $1)); }
 
 test_consume() {
     local hook

@@ -63,6 +63,15 @@ struct {
 	__uint(value_size, sizeof(__u32));
 } sockets SEC(".maps");
 
+/* Packets that a filter has kept from the socket of each queue, on cache lines of their own. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, TD_MAX_RINGS);
+	__uint(key_size, sizeof(__u32));
+	__uint(value_size, 64);
+} refused SEC(".maps");
+
 static __always_inline __u32 released_of(const struct place *place)
 {
 	__u32 ix = place->index;
@@ -119,11 +128,21 @@ static __always_inline void take(enum hook hook, struct packet *p)
 
 #include "programs.h"
 
-/* AF_XDP: hands every packet of a queue to the socket bound to that queue. */
+/* AF_XDP: hands the packets of a queue that the filter takes to the socket bound to that queue. */
 SEC("xdp.frags")
 int tapdeck_redirect(struct xdp_md *ctx)
 {
-	return bpf_redirect_map(&sockets, ctx->rx_queue_index, XDP_PASS);
+	struct packet p = { .ctx = ctx, .len = bpf_xdp_get_buff_len(ctx) };
+	__u32 queue = ctx->rx_queue_index;
+
+	if (params.filtered && !td_filter_accepts(HOOK_XDP, &p, 0)) {
+		__u64 *packets = bpf_map_lookup_elem(&refused, &queue);
+
+		if (packets)
+			__sync_fetch_and_add(packets, 1);
+		return XDP_DROP;
+	}
+	return bpf_redirect_map(&sockets, queue, XDP_PASS);
 }
 
 /*

@@ -6,6 +6,7 @@ use std::sync::{Arc, Once};
 
 use libbpf_rs::{MapCore, Object, ObjectBuilder, OpenObject, PrintLevel, ProgramInput};
 
+use crate::MAX_RINGS;
 use crate::filter::ebpf::INSTRUCTION;
 use crate::filter::splice::{Filters, splice};
 use crate::ring::{Geometry, RingMemory};
@@ -28,6 +29,9 @@ pub(crate) const PARAM_WORDS: usize = 16;
 pub(crate) const CONTROL_BYTES: usize = 8 + 256 * 8;
 pub(crate) const SNAPLEN: usize = 4;
 pub(crate) const UTC_OFFSETS: usize = 8;
+
+/// Size of a value of the map `refused`.
+pub(crate) const REFUSED_STRIDE: usize = 64;
 
 const BPF_F_XDP_DEV_BOUND_ONLY: u32 = 1 << 6;
 
@@ -272,7 +276,7 @@ fn open(programs: &[Program], params: &Params) -> io::Result<OpenObject> {
                 map.set_initial_value(&params.bytes()).map_err(|e| io_error(&e))?;
                 continue;
             }
-            Some("sockets") => {
+            Some("sockets" | "refused") => {
                 map.set_autocreate(programs.contains(&Program::Redirect))
                     .map_err(|e| io_error(&e))?;
                 continue;
@@ -359,11 +363,21 @@ impl Loaded {
 
     /// The descriptor of the map of AF_XDP sockets.
     pub fn sockets(&self) -> io::Result<OwnedFd> {
+        self.map("sockets")
+    }
+
+    /// What the filter has kept from each AF_XDP socket: a word every [`REFUSED_STRIDE`] bytes.
+    pub fn refused(&self) -> io::Result<Arc<Mapping>> {
+        let len = MAX_RINGS as usize * REFUSED_STRIDE;
+        Ok(Arc::new(Mapping::of_fd(self.map("refused")?.as_fd(), len, false)?))
+    }
+
+    fn map(&self, name: &str) -> io::Result<OwnedFd> {
         self.programs
             .object
             .maps()
-            .find(|m| m.name() == "sockets")
-            .ok_or_else(|| io::Error::other("no map of sockets"))?
+            .find(|m| m.name() == name)
+            .ok_or_else(|| io::Error::other(format!("no map {name}")))?
             .as_fd()
             .try_clone_to_owned()
     }

@@ -72,11 +72,6 @@ pub enum Error {
     /// a filter that does not compile
     #[error("bad filter {expression:?}: {why}")]
     Filter { expression: String, why: String },
-    /// a hook that takes no filter
-    #[error(
-        "hook {0} takes no filter, for its packets are gone from the host before one could look: take xdp, tcx, netfilter, tpacket or recv"
-    )]
-    NoFilter(Hook),
     /// a hook whose programs stay as they are
     #[error(
         "hook {0} cannot change its filter while it records (the kernel exchanges no netfilter programs): stop, and start with the other filter"
@@ -112,7 +107,6 @@ impl Error {
         matches!(
             self,
             Self::Geometry(_)
-                | Self::NoFilter(_)
                 | Self::FixedFilter(_)
                 | Self::NoRules(_)
                 | Self::FixedRules(_)
@@ -626,9 +620,6 @@ fn snaplen_for(config: &Config) -> u32 {
 
 fn check_deliver(config: &Config) -> Result<(), Error> {
     let refuse = |why| Err(Error::Deliver { hook: config.hook, why });
-    if config.filter.is_some() && !config.hook.takes_filter() {
-        return Err(Error::NoFilter(config.hook));
-    }
     if config.rules.is_some() && config.hook.is_socket() {
         return Err(Error::NoRules(config.hook));
     }
@@ -679,7 +670,7 @@ fn explain_rules(interface: &Interface, config: &Config, fault: RulesFault) -> E
 }
 
 /// The filter of a hook program, if there is one.
-fn filters_for(interface: &Interface, config: &Config) -> Result<Filters, Error> {
+pub(crate) fn filters_for(interface: &Interface, config: &Config) -> Result<Filters, Error> {
     let mut filters = Filters::new();
     if let Some(expression) = &config.filter {
         filters.add(filter::for_hook(interface, config.hook, expression)?);
@@ -688,7 +679,7 @@ fn filters_for(interface: &Interface, config: &Config) -> Result<Filters, Error>
 }
 
 /// Says what an error of the kernel means for whoever wanted programs with this filter.
-fn explain_load(
+pub(crate) fn explain_load(
     interface: &Interface,
     config: &Config,
     filters: &Filters,

@@ -53,11 +53,6 @@ impl Hook {
     pub fn sees_outbound(self) -> bool {
         matches!(self, Self::Tcx | Self::Tpacket | Self::Recv)
     }
-
-    /// Whether it takes a filter.
-    pub fn takes_filter(self) -> bool {
-        self != Self::AfXdp
-    }
 }
 
 impl fmt::Display for Hook {

@@ -81,21 +81,6 @@ fn wrong_usage_is_told_from_failed_work() {
         (vec!["record", "-i", "lo", "--no-store", "--snaplen", "0"], vec!["snaplen"]),
         (vec!["record", "-i", "lo", "-w", "-", "--stats-json", "-"], vec!["standard output"]),
         (
-            vec![
-                "record",
-                "-i",
-                "lo",
-                "--no-store",
-                "--hook",
-                "afxdp",
-                "--deliver",
-                "consume",
-                "--filter",
-                "ip",
-            ],
-            vec!["filter", "xdp", "tcx", "tpacket"],
-        ),
-        (
             vec!["record", "-i", "lo", "--no-store", "--hook", "recv", "--deliver", "consume"],
             vec!["consume"],
         ),

@@ -227,7 +227,7 @@ fn wait_for_more(c: &mut Controlled) {
 /// Packets flow while the filter is changed to and fro: each is judged by one of the two filters, and none is lost.
 #[test]
 fn filters_are_exchanged_under_load_and_every_packet_is_accounted_for() {
-    for hook in ["xdp", "tcx"] {
+    for hook in ["xdp", "tcx", "afxdp --deliver consume"] {
         let mut c = Controlled::start(&format!("--hook {hook}"));
         let traffic = Traffic::start(&c);
         for filter in ["tcp", "udp", "tcp", "udp"] {

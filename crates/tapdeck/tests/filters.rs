@@ -21,6 +21,8 @@ use testbed::recorder::{Contents, Recorder, Sender, assert_accounted, frame, num
 use testbed::{Net, Running, wait_for};
 
 const KERNEL_HOOKS: [&str; 4] = ["xdp", "xdp-generic", "tcx", "netfilter"];
+const AFXDP: &str = "afxdp --deliver consume";
+/// What their filter refuses they do not see.
 const SOCKET_HOOKS: [&str; 2] = ["tpacket", "recv"];
 
 fn net(hook: &str) -> Net {
@@ -113,7 +115,7 @@ fn ports() -> Vec<Vec<u8>> {
 fn packets_that_match_are_recorded_at_every_hook_and_the_others_counted() {
     let frames = ports();
     let expected: Vec<_> = frames.iter().skip(1).step_by(3).cloned().collect();
-    for hook in KERNEL_HOOKS.into_iter().chain(SOCKET_HOOKS) {
+    for hook in KERNEL_HOOKS.into_iter().chain([AFXDP]).chain(SOCKET_HOOKS) {
         records(hook, "udp dst port 53 and host 10.213.0.2", &frames, &expected);
     }
 }
@@ -124,14 +126,14 @@ fn lengths_and_bytes_far_behind_are_judged_at_every_hook() {
     let is_long = |f: &&Vec<u8>| f.len() >= 900 && f[851] & 1 == 1;
     let expected: Vec<_> = frames.iter().filter(is_long).cloned().collect();
     assert!(expected.len() > 10, "some match");
-    for hook in KERNEL_HOOKS.into_iter().chain(SOCKET_HOOKS) {
+    for hook in KERNEL_HOOKS.into_iter().chain([AFXDP]).chain(SOCKET_HOOKS) {
         records(hook, "greater 900 and ether[851] & 1 = 1", &frames, &expected);
     }
 }
 
 #[test]
 fn a_filter_that_refuses_all_refuses_all() {
-    for hook in KERNEL_HOOKS {
+    for hook in KERNEL_HOOKS.into_iter().chain([AFXDP]) {
         records(hook, "host 198.51.100.1", &ports(), &[]);
     }
 }

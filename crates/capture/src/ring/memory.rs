@@ -195,6 +195,10 @@ impl RingMemory {
         self.rings.u64(self.ring(layout::LOST)).fetch_add(packets, AcqRel);
     }
 
+    pub(crate) fn count_filtered(&self, packets: u64) {
+        self.rings.u64(self.ring(layout::FILTERED)).fetch_add(packets, AcqRel);
+    }
+
     /// Packets lost since the last call; whoever calls announces them.
     pub(crate) fn take_untold(&self) -> u64 {
         let told = self.rings.u64(self.ring(layout::TOLD));

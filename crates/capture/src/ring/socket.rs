@@ -73,6 +73,13 @@ impl Producer {
         }
     }
 
+    /// Counts packets that a filter has kept from this program.
+    pub fn count_filtered(&self, packets: u64) {
+        if packets > 0 {
+            self.memory.count_filtered(packets);
+        }
+    }
+
     /// Writes one packet, or counts it as lost where the ring is full.
     pub fn push(&self, p: &Packet<'_>) {
         let split = p.tag.map_or(p.frame.len(), |_| ADDRESSES.min(p.frame.len()));

@@ -2,20 +2,24 @@
 //! has the queue, where the NIC itself writes it into user memory if the driver can.
 
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
-use std::sync::atomic::AtomicBool;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
+use tapdeck_packet::link::LinkType;
+
 use super::{IDLE, is_set};
-use crate::bpf::{Loaded, Params, Program};
-use crate::capture::explain;
+use crate::bpf::{Loaded, Params, Program, REFUSED_STRIDE};
+use crate::capture::{explain, explain_load, filters_for};
 use crate::filter::splice::Filters;
 use crate::interface::Interface;
 use crate::ring::{Packet, Producer};
 use crate::sys::afxdp::{CHUNK, Mode, ONE_CHUNK, XdpSocket};
 use crate::sys::kernel::{self, AttachPoint};
+use crate::sys::mapping::Mapping;
 use crate::{Config, Error, Hook, MAX_RINGS};
 
 /// Ethernet header and two VLAN tags, which an MTU does not count.
@@ -26,17 +30,41 @@ const BATCH: u32 = 64;
 /// The kernel frees the queue of a closed socket some time later.
 const QUEUE_FREED: Duration = Duration::from_millis(500);
 
-/// The program that sends packets to sockets, and its table of them.
+/// The program that sends packets to sockets, its table of them, and its filter.
 pub struct Redirect {
     loaded: Loaded,
 }
 
 impl Redirect {
-    pub fn load(interface: &Interface) -> io::Result<Self> {
+    pub fn load(interface: &Interface, config: &Config) -> Result<Self, Error> {
+        let filters = filters_for(interface, config)?;
         // The object has rings for the hooks that record in the kernel. Here nobody uses them.
-        let (loaded, _) =
-            Loaded::new(&[Program::Redirect], &Params::unread(interface.index), &Filters::new())?;
+        let (loaded, _) = Loaded::new(&[Program::Redirect], &params(interface, &filters), &filters)
+            .map_err(|e| explain_load(interface, config, &filters, e))?;
         Ok(Self { loaded })
+    }
+
+    /// Exchanges the filter for that of `config`, where the program is attached by `link`.
+    pub fn set_filter(
+        &mut self,
+        interface: &Interface,
+        config: &Config,
+        link: BorrowedFd<'_>,
+    ) -> Result<(), Error> {
+        let filters = filters_for(interface, config)?;
+        self.loaded
+            .reload(&[Program::Redirect], &params(interface, &filters), &filters)
+            .map_err(|e| explain_load(interface, config, &filters, e))?;
+        let exchange = || {
+            let program = self.loaded.program(Program::Redirect)?;
+            kernel::exchange(link, program.as_fd())
+        };
+        exchange().map_err(|e| explain(interface, config.hook, e))
+    }
+
+    /// What the filter has kept from each socket.
+    pub fn refused(&self) -> io::Result<Arc<Mapping>> {
+        self.loaded.refused()
     }
 
     /// Enters the sockets, each at its queue, and attaches the program. It is detached when the
@@ -48,6 +76,14 @@ impl Redirect {
         }
         let program = self.loaded.program(Program::Redirect)?;
         kernel::attach(program.as_fd(), AttachPoint::Xdp { ifindex, generic: false })
+    }
+}
+
+fn params(interface: &Interface, filters: &Filters) -> Params {
+    Params {
+        link_header: interface.link.is_some_and(LinkType::has_header),
+        filtered: !filters.is_empty(),
+        ..Params::unread(interface.index)
     }
 }
 
@@ -137,18 +173,30 @@ pub struct Receiver {
     whole: Vec<u8>,
     /// Losses that the ring knows of.
     lost: u64,
+    /// What the filter has kept from the socket, and as much of it as the ring knows of.
+    refused: Arc<Mapping>,
+    queue: usize,
+    filtered: u64,
 }
 
 impl Receiver {
-    pub fn new(socket: XdpSocket, producer: Producer, config: &Config) -> Self {
+    pub fn new(
+        socket: XdpSocket,
+        queue: usize,
+        producer: Producer,
+        refused: Arc<Mapping>,
+        config: &Config,
+    ) -> Self {
         let snaplen = config.snaplen as usize;
-        Self { socket, producer, snaplen, whole: Vec::with_capacity(snaplen), lost: 0 }
+        let whole = Vec::with_capacity(snaplen);
+        Self { socket, producer, snaplen, whole, lost: 0, refused, queue, filtered: 0 }
     }
 
     pub fn run(mut self, stop: &AtomicBool) {
         loop {
             // Read first: an empty ring is empty for good only if nothing came in before it was looked at.
             let stopping = is_set(stop);
+            self.count_filtered();
             let there = self.socket.look();
             let taken = self.take(there);
             if taken == 0 {
@@ -219,6 +267,12 @@ impl Receiver {
             self.producer.count_lost(lost.saturating_sub(self.lost));
             self.lost = lost;
         }
+    }
+
+    fn count_filtered(&mut self) {
+        let filtered = self.refused.u64(self.queue * REFUSED_STRIDE).load(Relaxed);
+        self.producer.count_filtered(filtered - self.filtered);
+        self.filtered = filtered;
     }
 
     /// Waits for packets.

@@ -12,7 +12,7 @@ mod recv;
 mod tpacket;
 
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Acquire, Ordering::Release};
 use std::thread::{Builder, JoinHandle};
@@ -82,7 +82,7 @@ impl SocketHook {
     ) -> Result<Self, Error> {
         let failed = |e: io::Error| explain(interface, config.hook, e);
         let redirect = if config.hook == Hook::AfXdp {
-            Some(afxdp::Redirect::load(interface).map_err(failed)?)
+            Some(afxdp::Redirect::load(interface, config)?)
         } else {
             PacketSocket::new().map_err(failed)?;
             filter::compile(interface, config)?;
@@ -104,9 +104,14 @@ impl SocketHook {
     /// Opens the sockets and starts their threads. Packets are received when this returns.
     pub fn start(&mut self, interface: &Interface, config: &Config) -> Result<(), Error> {
         self.stop();
-        let running = match &self.redirect {
-            Some(redirect) => self.start_xdp(redirect, interface, config)?,
-            None => self.start_packet(interface, config)?,
+        let running = if self.redirect.is_some() {
+            // The interface may be another than when this was opened.
+            let redirect = afxdp::Redirect::load(interface, config)?;
+            let running = self.start_xdp(&redirect, interface, config)?;
+            self.redirect = Some(redirect);
+            running
+        } else {
+            self.start_packet(interface, config)?
         };
         self.running = Some(running);
         Ok(())
@@ -128,16 +133,18 @@ impl SocketHook {
 
     /// Exchanges the filter, and how much it keeps of a packet, for those of `config`. Returns when no packet is
     /// judged by the old one any more.
-    pub fn set_filter(&self, interface: &Interface, config: &Config) -> Result<(), Error> {
-        let program = filter::compile(interface, config)?;
-        match &self.running {
-            Some(Running { entrance: Entrance::Packet(socket), .. }) => {
+    pub fn set_filter(&mut self, interface: &Interface, config: &Config) -> Result<(), Error> {
+        match (&self.running, &mut self.redirect) {
+            (Some(Running { entrance: Entrance::Packet(socket), .. }), _) => {
+                let program = filter::compile(interface, config)?;
                 set_filter(socket, &program, interface, config)?;
-                wait_for_running_programs();
             }
-            // AF_XDP sockets keep all of a packet.
-            Some(Running { entrance: Entrance::Xdp { .. }, .. }) | None => {}
+            (Some(Running { entrance: Entrance::Xdp { link, .. }, .. }), Some(redirect)) => {
+                redirect.set_filter(interface, config, link.as_fd())?;
+            }
+            _ => return Ok(()),
         }
+        wait_for_running_programs();
         Ok(())
     }
 
@@ -193,13 +200,15 @@ impl SocketHook {
                 .transpose()?;
             // A socket whose thread does not start is closed, and with it the thread's peers.
             let link = redirect.attach(interface.index, &sockets)?;
+            let refused = redirect.refused()?;
             let mut running = Running {
                 entrance: Entrance::Xdp { link, _promiscuous: promiscuous },
                 stop: Arc::new(AtomicBool::new(false)),
                 threads: Vec::new(),
             };
             for (queue, socket) in sockets.into_iter().enumerate() {
-                let receiver = afxdp::Receiver::new(socket, self.producer(queue), config);
+                let (producer, refused) = (self.producer(queue), refused.clone());
+                let receiver = afxdp::Receiver::new(socket, queue, producer, refused, config);
                 let name = format!("td-afxdp-{queue}");
                 match spawn(&name, running.stop.clone(), move |stop| receiver.run(stop)) {
                     Ok(thread) => running.threads.push(thread),

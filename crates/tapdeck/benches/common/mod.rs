@@ -55,11 +55,12 @@ impl Options {
     }
 }
 
-/// Makes the receiving end's NAPI a kernel thread of its own and pins it to core 1.
-pub fn receive_on_core_1(net: &Net) {
+/// Makes the receiving end's NAPI a kernel thread of its own and pins it to core 1. Gives the threads.
+pub fn receive_on_core_1(net: &Net) -> Vec<Pid> {
     net.run(&net.b, "ethtool -K vb gro on");
     let on = net.command(&net.b, "sh").args(["-c", "echo 1 > /sys/class/net/vb/threaded"]).status();
     assert!(on.is_ok_and(|s| s.success()), "no threaded NAPI");
+    let mut threads = Vec::new();
     for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
         let comm = fs::read_to_string(entry.path().join("comm")).unwrap_or_default();
         let Some(pid) = entry.file_name().to_str().and_then(|p| p.parse().ok()) else { continue };
@@ -67,8 +68,10 @@ pub fn receive_on_core_1(net: &Net) {
             let mut core = CpuSet::new();
             core.set(1);
             let _ = sched_setaffinity(Pid::from_raw(pid), &core);
+            threads.extend(Pid::from_raw(pid));
         }
     }
+    threads
 }
 
 /// Says what everything runs on, with the versions of these Debian packages.

@@ -2,7 +2,9 @@
 
 use std::fmt::Write as _;
 
-use crate::bed::{Bed, Load, Pair, Sample, cpu_ms, end, hook_ns, in_turns, last_object, print, words};
+use crate::bed::{
+    Bed, Load, Pair, Sample, cpu_ms, end, hook_ns, in_turns, last_object, print, words,
+};
 use crate::common::Options;
 
 /// A way of sharing: groups, members in each, steering.
@@ -66,7 +68,13 @@ pub fn serve(way: &Way, load: &Load) -> Result<Sample, String> {
     let sum = |key: &str| groups.iter().map(|g| g[key].as_u64().unwrap_or(0)).sum::<u64>();
     // Of all copies, the share that was kept: as if there had been one.
     let copies = u64::from(if way.steering == "copy" { way.members } else { way.groups });
-    Ok(Sample { sent, captured: (sum("captured") / copies).min(sent.packets), filtered: 0, cpu_ms, hook_ns })
+    Ok(Sample {
+        sent,
+        captured: (sum("captured") / copies).min(sent.packets),
+        filtered: 0,
+        cpu_ms,
+        hook_ns,
+    })
 }
 
 pub fn measure(options: &Options) {

@@ -1,14 +1,13 @@
 //! What of a packet's time is the hook program's, as the kernel measures it, and what a filter and steering add to that. The
 //! differences are small beside the time for a packet's sending, and rates alone do not show them.
 
-use crate::bed::{Bed, HookClock, Load, in_turns};
+use crate::bed::{Bed, HookClock, Load, Sample, in_turns};
 use crate::common::{Options, Spread, cell, range, row, table};
 use crate::filters::{fifty_instructions, passes_fifty_instructions};
 use crate::groups::{Way, serve};
 
 /// All packets are of one flow, which has one member: what is added is finding it, and not the rings of eight.
-const STEERINGS: [&str; 7] =
-    ["flow", "ip-pair", "source", "destination", "mac", "vlan", "queue"];
+const STEERINGS: [&str; 7] = ["flow", "ip-pair", "src", "dst", "mac", "vlan", "queue"];
 
 pub fn measure(options: &Options) {
     let _clock = match HookClock::start() {
@@ -38,7 +37,7 @@ pub fn measure(options: &Options) {
             cell(ns(i).median, 1),
             range(ns(i), 1.0, 1),
             cell(ns(i).median - ns(without).median, 1),
-            cell(Spread::of(series.samples.iter().map(|s| s.lost_percent())).median, 2),
+            cell(Spread::of(series.samples.iter().map(Sample::lost_percent)).median, 2),
         ]);
     }
 }

@@ -1,7 +1,7 @@
 //! Eight programs on one interface at once (Schneider 2005, figure 6.9): of what is sent, how much does each get?
 //!
-//! Packets are received on core 1, where the programs are, by a thread of the driver's own: on the generator's core, what they cost would
-//! slow the generator, and nothing would be lost.
+//! Packets are received on core 1, where the programs are, by a thread of the driver's own that goes before them, as a network card's
+//! interrupts do: on the generator's core, what they cost would slow the generator, and nothing would be lost.
 
 use std::path::PathBuf;
 
@@ -45,7 +45,10 @@ struct Found {
 
 fn run(way: Way, load: &Load) -> Result<Found, String> {
     let bed = Bed::new(!matches!(way, Way::Tcpdump));
-    common::receive_on_core_1(&bed.net);
+    for thread in common::receive_on_core_1(&bed.net) {
+        let line = format!("chrt --fifo --pid 1 {}", thread.as_raw_nonzero());
+        bed.net.run(&bed.net.b, &line);
+    }
     let socket = bed.path("socket").display().to_string();
     let daemon = if matches!(way, Way::Tcpdump) { None } else { Some(serve(&bed, &socket)?) };
     let start = |i: usize| -> Result<Running, String> {
@@ -115,8 +118,11 @@ fn shim() -> PathBuf {
 }
 
 pub fn measure(options: &Options) {
-    let rates: Vec<f64> =
-        if options.tiny { vec![50.0] } else { options.numbers("--kpps", "50,100,150,200,300,400") };
+    let rates: Vec<f64> = if options.tiny {
+        vec![50.0]
+    } else {
+        options.numbers("--kpps", "50,100,200,300,400,600,800")
+    };
     println!(
         "\n### Eight programs on one interface, {SIZE}-byte frames: what each got of what was sent, %\n"
     );

@@ -66,7 +66,7 @@ pub struct Record {
     #[arg(long, value_name = "BYTES", default_value = "262144", value_parser = clap::value_parser!(u32).range(1..=262_144))]
     pub snaplen: u32,
 
-    /// Record only packets that match, as in pcap-filter(7); every hook but afxdp
+    /// Record only packets that match, as in pcap-filter(7)
     #[arg(long, value_name = "EXPR")]
     pub filter: Option<String>,
 
