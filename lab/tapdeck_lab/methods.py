@@ -157,13 +157,21 @@ def first_number(pattern: str, text: str) -> float:
     return float(found[1]) if found else math.nan
 
 
+SHIM = "libtapdeck_pcap.so"
+
+
+def load_words(s: dict) -> list[str]:
+    """The work that the application of `load/load.c` does with each packet."""
+    kind, _, number = s["load"].partition(":")
+    return [] if kind == "none" else [{"copy": "-c", "zlib": "-z"}[kind], number]
+
+
 def behind_pipe(c: Context) -> list[str]:
     """Who reads the stream of a method that writes to its standard output."""
     kind, _, number = c.settings["load"].partition(":")
     if kind == "gzip":
         return ["sh", "-c", f"exec gzip -{number} > {shlex.quote(str(c.directory / 'out.gz'))}"]
-    work = [] if kind == "none" else [{"copy": "-c", "zlib": "-z"}[kind], number]
-    return [str(c.load), "-r", "-", *work]
+    return [str(c.load), "-r", "-", *load_words(c.settings)]
 
 
 def count_behind_pipe(c: Context) -> int:
@@ -222,14 +230,19 @@ class Tapdeck(Method):
 
 
 class Deck(Method):
-    """One capture for all applications: `tapdeck serve`, of whose group each is a member that gets every packet."""
+    """One capture for all applications: `tapdeck serve`, of whose group each is a member that gets every packet.
 
-    advice = "defaults; consume"
+    An application that only reads packets is that of the method `libpcap`, unchanged, on the device `deck:lab`.
+    """
+
+    advice = "defaults; consume; libtapdeck_pcap.so in the place of libpcap"
     native = True
     can = frozenset({"load", "gzip", "filter", "snaplen", "no-store", "apps"})
 
     def missing(self, tapdeck: Path) -> str:
-        return ALL["tapdeck-xdp"].missing(tapdeck)
+        shim = tapdeck.with_name(SHIM)
+        without = "" if shim.exists() else f"{shim} is not there (cargo build --release --workspace)"
+        return ALL["tapdeck-xdp"].missing(tapdeck) or ALL["libpcap"].missing(tapdeck) or without
 
     def service(self, c: Context) -> list[str]:
         s = c.settings
@@ -250,17 +263,21 @@ class Deck(Method):
     def pipeline(self, c: Context) -> list[list[str]]:
         s, socket = c.settings, str(c.directory.parent / "deck.sock")
         words = [str(c.tapdeck), "attach", "--group", "lab", "--socket", socket, "-w"]
-        if s["load"] == "none" and s["store"] == "disk":
+        if s["load"].startswith("gzip"):
+            return [[*words, "-"], behind_pipe(c)]
+        if s["store"] == "disk":
             return [[*words, str(c.directory / "out.pcapng")]]
-        return [[*words, "-"], behind_pipe(c)]
+        environment = ["env", f"LD_PRELOAD={c.tapdeck.with_name(SHIM)}", f"TAPDECK_SOCKET={socket}"]
+        return [[*environment, str(c.load), "-i", "deck:lab", "-B", str(s["ring_mib"]), *load_words(s)]]
 
     def is_ready(self, pid: int, log: str) -> bool:
-        return "serving at" in log or "of group lab" in log
+        return "serving at" in log or "of group lab" in log or "ready" in log
 
     def count(self, c: Context, log: str) -> Counts:
         seen = json.loads((c.directory.parent / "deck.json").read_text().splitlines()[-1])["groups"][0]["seen"]
         if (c.directory / "out.pcapng").exists():
             return Counts(count_file(c.directory / "out.pcapng"), seen)
+        # The application says how many it counted, as one behind a pipe does.
         return Counts(count_behind_pipe(c), seen)
 
 
@@ -383,10 +400,7 @@ class Libpcap(Method):
 
     def pipeline(self, c: Context) -> list[list[str]]:
         s = c.settings
-        words = [str(c.load), "-i", c.device, "-B", str(s["ring_mib"])]
-        kind, _, number = s["load"].partition(":")
-        if kind != "none":
-            words += [{"copy": "-c", "zlib": "-z"}[kind], number]
+        words = [str(c.load), "-i", c.device, "-B", str(s["ring_mib"]), *load_words(s)]
         if s["snaplen"]:
             words += ["-s", str(s["snaplen"])]
         return [words + (["-f", s["filter"]] if s["filter"] else [])]

@@ -1,7 +1,8 @@
 """Metrics: what is measured in a run, with its unit and which way is better.
 
 "Sent" is what arrived at the far end of the wire by its own counter, so that what a generator could not
-send is nobody's loss; "captured" is what the method's output holds, by counting it.
+send is nobody's loss; where a thread of its own receives, it is what the generator sent, since what that
+thread does not get to is lost as at a network card; "captured" is what the method's output holds, by counting it.
 """
 
 from __future__ import annotations

@@ -72,7 +72,6 @@ def write(out: Path) -> Path:
         methods={name: method for name, method in methods.ALL.items() if _is_used(name, all_loaded)},
         missing=_missing(sections),
         goals=goals,
-        goal_methods=list(dict.fromkeys(method for row in goals for method in row.by_method)),
         math=math,
     )
     path = out / "report.html"

@@ -99,8 +99,9 @@ SETTINGS: dict[str, Setting] = {
     "mark_every_s": Setting(0.0, _number(0, 3600), "a marked packet so often, s; 0: none"),
     # The wire and the machine.
     "queues": Setting(1, _number(1, 64, int), "receive queues"),
-    "napi": Setting("softirq", _one_of("softirq", "thread"), "where the kernel receives"),
-    "napi_cpu": Setting("", _pattern(CPUS, "CPUs like 1 or 0,1"), "CPUs of threaded NAPI"),
+    # On the sender's core; by a thread; by a thread that goes before all others, as a network card's interrupts do.
+    "napi": Setting("softirq", _one_of("softirq", "thread", "first"), "where the kernel receives"),
+    "napi_cpu": Setting("", _pattern(CPUS, "CPUs like 1 or 0,1"), "CPUs of the receiving thread"),
     "gro": Setting("auto", _one_of("auto", "on", "off"), "generic receive offload; auto: where live frames need it"),
     "nic_ring": Setting(0, _number(0, 65536, int), "descriptors of the receive ring; 0: as it is"),
     "gen_cpu": Setting("0", _pattern(CPUS, "CPUs like 1 or 0,1"), "CPU of the generator"),

@@ -77,7 +77,7 @@ class Veth:
             f"peer name {self.device} netns {self.namespace} {queues}"
         )
         # Live frames reach a stack through GRO, and an XDP program without it.
-        thread = s["napi"] == "thread"
+        thread = s["napi"] != "softirq"
         gro = s["gro"] == "on" or (s["gro"] == "auto" and (thread or not self.native))
         for namespace, device, on in [(self.sender_ns, self.sender, False), (self.namespace, self.device, gro)]:
             # No neighbour discovery or multicast reports between the packets of a run.
@@ -93,13 +93,16 @@ class Veth:
     def _receive_in_threads(self):
         write = f"echo 1 > /sys/class/net/{self.device}/threaded"
         run(["ip", "netns", "exec", self.namespace, "sh", "-c", write])
-        if not self.settings["napi_cpu"]:
-            return
-        cpus = {int(n) for n in self.settings["napi_cpu"].split(",")}
+        cpus = {int(n) for n in self.settings["napi_cpu"].split(",") if n}
         for comm in Path("/proc").glob("[0-9]*/comm"):
             try:
-                if comm.read_text().startswith(f"napi/{self.device}-"):
-                    os.sched_setaffinity(int(comm.parent.name), cpus)
+                if not comm.read_text().startswith(f"napi/{self.device}-"):
+                    continue
+                thread = int(comm.parent.name)
+                if cpus:
+                    os.sched_setaffinity(thread, cpus)
+                if self.settings["napi"] == "first":
+                    os.sched_setscheduler(thread, os.SCHED_FIFO, os.sched_param(1))
             except (OSError, ValueError):
                 continue
 
@@ -142,12 +145,12 @@ class Wire:
             run(f"ethtool -G {self.device} rx {s['nic_ring']}")
         if s.get("gro", "auto") != "auto":
             run(f"ethtool -K {self.device} gro {s['gro']}")
-        if s.get("napi") == "thread":
+        if s.get("napi", "softirq") != "softirq":
             run(["sh", "-c", f"echo 1 > /sys/class/net/{self.device}/threaded"])
         return self
 
     def __exit__(self, *_):
-        if (self.settings or {}).get("napi") == "thread":
+        if (self.settings or {}).get("napi", "softirq") != "softirq":
             subprocess.run(["sh", "-c", f"echo 0 > /sys/class/net/{self.device}/threaded"], capture_output=True)
 
     def put(self, file: Path) -> str:
