@@ -206,6 +206,20 @@ def test_several_applications_queues_and_threads(lab):
     assert cycle.measure(lab, values, 1).metrics["lost"] == 0
 
 
+def test_a_receiver_of_its_own_answers_for_what_it_drops(lab):
+    values = settings.defaults() | {"method": "libpcap", "store": "none", "seconds": 0.3, "napi": "first", "napi_cpu": "1"}
+    metrics = cycle.measure(lab, values, 1).metrics
+    assert metrics["sent"] == metrics["asked"]
+    assert metrics["lost"] == metrics["sent"] - metrics["captured"] >= metrics["undelivered"] >= 0
+
+
+@pytest.mark.parametrize("store", ["none", "disk"])
+def test_applications_share_a_group(lab, store):
+    values = settings.defaults() | {"method": "tapdeck-deck", "store": store, "apps": 2, "packets": 2000, "rate": "20kpps"}
+    metrics = cycle.measure(lab, values, 1).metrics
+    assert metrics["capture_rate_worst"] == metrics["capture_rate_best"] == 1
+
+
 @pytest.mark.parametrize("load", ["copy:3", "zlib:1", "gzip:1"])
 def test_an_application_with_a_load_counts_all(lab, load):
     values = settings.defaults() | {"method": "tapdeck-xdp", "load": load, "packets": 2000, "rate": "20kpps"}

@@ -323,7 +323,7 @@ hook = "$hook"
 snaplen = 64
 steering = "copy"
 END
-        in_b tapdeck serve --config deck.toml --socket socket --stats-json stats.json 2>tapdeck.log &
+        ip netns exec b tapdeck serve --config deck.toml --socket socket --stats-json stats.json 2>tapdeck.log &
         recorder=$!
         wait_for grep -q 'serving at' tapdeck.log
         local members=() i

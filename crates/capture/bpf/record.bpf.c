@@ -87,19 +87,39 @@ static __always_inline __u32 snaplen(void)
 	return now < params.snaplen ? now : params.snaplen;
 }
 
+#ifdef TD_RULES
+/*
+ * What is known of one packet, on the CPU it is on: no program of ours interrupts another. The stack has no room for it:
+ * before Linux 6.13 all frames together have 512 bytes.
+ */
+struct scratch {
+	struct td_tuple tuple;
+	struct td_verdict verdict;
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct scratch);
+} scratch SEC(".maps");
+#endif
+
 /* Whether the rules take a packet; lowers `keep` where one says so. */
 static __always_inline bool rules_accept(enum hook hook, struct packet *p, __u32 *keep)
 {
 #ifdef TD_RULES
-	struct td_verdict verdict;
-	struct td_tuple tuple;
+	__u32 only = 0;
+	struct scratch *s = bpf_map_lookup_elem(&scratch, &only);
 
-	td_outer(hook, p, &tuple);
-	if (!td_judge(0, &tuple, &verdict))
+	if (!s)
 		return true;
-	if (verdict.action == TD_SNAPLEN && verdict.snaplen < *keep)
-		*keep = verdict.snaplen;
-	return verdict.action != TD_NONE && verdict.action != TD_DROP;
+	td_outer(hook, p, &s->tuple);
+	if (!td_judge(0, &s->tuple, &s->verdict))
+		return true;
+	if (s->verdict.action == TD_SNAPLEN && s->verdict.snaplen < *keep)
+		*keep = s->verdict.snaplen;
+	return s->verdict.action != TD_NONE && s->verdict.action != TD_DROP;
 #else
 	return true;
 #endif
