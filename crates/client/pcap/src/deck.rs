@@ -222,7 +222,8 @@ impl<T> Deck<T> {
 
     /// Whether the loop was to be broken; tells it once.
     fn was_broken(&self) -> bool {
-        if !self.is_broken.swap(false, SeqCst) {
+        // Asked for each packet: reading alone costs nothing.
+        if !self.is_broken.load(SeqCst) || !self.is_broken.swap(false, SeqCst) {
             return false;
         }
         let _ = rustix::io::read(&self.broken, &mut [0; 8]);
