@@ -115,6 +115,8 @@ fn pausing_is_exact(hook: &str) {
     c.tell(&json!({"verb": "pause"}));
     assert_eq!(c.stats()["paused"], true);
     c.tell(&json!({"verb": "pause"}));
+    let told = c.ask(&json!({"verb": "filter", "filter": "no filter at all"}));
+    assert!(told["error"].is_string(), "{hook}: a bad filter is refused at once: {told}");
     c.send(50);
     c.tell(&json!({"verb": "resume"}));
     c.tell(&json!({"verb": "resume"}));
@@ -134,7 +136,7 @@ fn number_of(frame: &[u8]) -> u32 {
 
 #[test]
 fn nothing_is_seen_while_it_is_paused() {
-    for hook in ["xdp", "tcx", "tpacket"] {
+    for hook in ["xdp", "tcx", "tpacket", "afxdp --deliver consume"] {
         pausing_is_exact(hook);
     }
 }

@@ -134,9 +134,10 @@ impl SocketHook {
     /// Exchanges the filter, and how much it keeps of a packet, for those of `config`. Returns when no packet is
     /// judged by the old one any more.
     pub fn set_filter(&mut self, interface: &Interface, config: &Config) -> Result<(), Error> {
+        // A bad one is refused also while nothing runs.
+        let program = filter::compile(interface, config)?;
         match (&self.running, &mut self.redirect) {
             (Some(Running { entrance: Entrance::Packet(socket), .. }), _) => {
-                let program = filter::compile(interface, config)?;
                 set_filter(socket, &program, interface, config)?;
             }
             (Some(Running { entrance: Entrance::Xdp { link, .. }, .. }), Some(redirect)) => {
