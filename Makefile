@@ -3,7 +3,7 @@
 # Where rustup puts cargo, and where Debian puts what only root needs.
 export PATH := $(or $(CARGO_HOME),$(HOME)/.cargo)/bin:$(PATH):/usr/sbin:/sbin
 
-.PHONY: help setup demo test nightly lint advisories bench lab lab-quick lab-test test-vm
+.PHONY: help setup demo test nightly lint advisories bench lab lab-once lab-quick lab-test test-vm
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -64,6 +64,11 @@ lab-quick: ## Rerun the references' experiments, a quarter of an hour of them, i
 	@scripts/setup.sh --lab --bench
 	cargo build --release --workspace
 	lab/lab run --quick --out $(OUT)
+
+lab-once: ## Run each combination of the full profile once and briefly, to see that all of it runs here, into OUT=DIR (root)
+	@scripts/setup.sh --lab --bench
+	cargo build --release --workspace
+	lab/lab run --once --out $(OUT)
 
 lab: ## Rerun the references' experiments overnight, into OUT=DIR (root)
 	@scripts/setup.sh --lab --bench

@@ -20,7 +20,11 @@ def parser() -> argparse.ArgumentParser:
 
     run = commands.add_parser("run", help="run scenarios and write a report")
     run.add_argument("--out", type=Path, required=True, help="directory for raw data and report.html")
-    run.add_argument("--quick", action="store_true", help="the quick profile: a quarter of an hour for all")
+    profile = run.add_mutually_exclusive_group()
+    profile.add_argument("--quick", action="store_true", help="the quick profile: a quarter of an hour for all")
+    profile.add_argument(
+        "--once", action="store_true", help="each combination once, and briefly: does all of it run here? three quarters of an hour"
+    )
     run.add_argument("--only", default="", metavar="NAME[,NAME]", help="these scenarios")
     run.add_argument(
         "--scenario", type=Path, action="append", default=[], metavar="FILE", help="a scenario of your own"
@@ -43,7 +47,9 @@ def parser() -> argparse.ArgumentParser:
 
     check = commands.add_parser("check", help="read scenario files and say what they would take")
     check.add_argument("files", type=Path, nargs="*")
-    check.add_argument("--quick", action="store_true")
+    profile = check.add_mutually_exclusive_group()
+    profile.add_argument("--quick", action="store_true")
+    profile.add_argument("--once", action="store_true")
     return top
 
 
@@ -62,7 +68,6 @@ def main(words: list[str] | None = None) -> int:
 
 
 def chosen(options: argparse.Namespace) -> list[scenario.Scenario]:
-    profile = "quick" if options.quick else "full"
     files = list(options.scenario)
     if options.only or not files:
         there = {file.stem: file for file in sorted(SCENARIOS.glob("*.toml"))}
@@ -71,7 +76,11 @@ def chosen(options: argparse.Namespace) -> list[scenario.Scenario]:
             if name not in there:
                 raise scenario.ScenarioError(f"there is no scenario {name}; there are {', '.join(there)}")
         files += [there[name] for name in names]
-    return [scenario.load(file, profile) for file in files]
+    return [scenario.load(file, profile_of(options)) for file in files]
+
+
+def profile_of(options: argparse.Namespace) -> str:
+    return "quick" if options.quick else "once" if options.once else "full"
 
 
 def run(options: argparse.Namespace) -> int:
@@ -85,13 +94,13 @@ def run(options: argparse.Namespace) -> int:
     work.mkdir(parents=True)
     known = results.read_machine(out) if options.resume else {}
     if not known:
-        known = machine.describe(options.tapdeck) | {"disk": machine.measure_disk(work, 3 if options.quick else 20)}
+        known = machine.describe(options.tapdeck) | {"disk": machine.measure_disk(work, 20 if profile_of(options) == "full" else 3)}
         results.write_machine(out, known)
     wire = testbed.Wire(options.gen_if, options.cap_if, options.gen_ssh) if options.gen_if else None
     lab = Lab(
         options.tapdeck.resolve(),
         work,
-        0.1 if options.quick else 0.5,
+        0.5 if profile_of(options) == "full" else 0.1,
         wire,
         disk_mb_per_s=known["disk"].get("mb_per_s", 0),
     )
@@ -131,7 +140,7 @@ def check(options: argparse.Namespace) -> int:
     files = options.files or sorted(SCENARIOS.glob("*.toml"))
     total = 0.0
     for file in files:
-        one = scenario.load(file, "quick" if options.quick else "full")
+        one = scenario.load(file, profile_of(options))
         plan = one.plan()
         seconds = sum(runner.expected_s(one, r) for r in plan)
         total += seconds

@@ -43,6 +43,8 @@ class Lab:
     """Where distributions are."""
     disk_mb_per_s: float = 0.0
     """What the disk takes; 0: not known."""
+    no_drop_pps: dict[str, float] = field(default_factory=dict)
+    """Rates without a loss that were found, by the settings of the run."""
     tools: Path = field(default_factory=methods.build_tools)
 
 
@@ -56,11 +58,11 @@ class Measured:
 
 def measure(lab: Lab, settings: dict, seed: int) -> Measured:
     """One run. Raises Missing, Refused, Failed, TestbedError."""
-    settings = settings | {"rate": resolve_rate(settings["rate"], lab.disk_mb_per_s)}
+    settings = settings | {"rate": resolve_rate(lab, settings, seed)}
     method = methods.ALL[settings["method"]]
     if missing := method.missing(lab.tapdeck):
         raise Missing(missing)
-    if why := method.refuses(settings):
+    if why := method.refuses(settings) or _contradiction(settings):
         raise Refused(why)
     _check_room(lab, settings)
     directory = Path(tempfile.mkdtemp(prefix="run", dir=lab.work))
@@ -74,6 +76,15 @@ def measure(lab: Lab, settings: dict, seed: int) -> Measured:
         shutil.rmtree(directory, ignore_errors=True)
 
 
+def _contradiction(s: dict) -> str:
+    asks = s["query"] != "none" or s["flow_query"]
+    if asks and not s["mark_every_s"]:
+        return "queries ask for marked packets: set mark_every_s"
+    if asks and s["store"] != "disk":
+        return "queries ask for what is stored: set store to disk"
+    return ""
+
+
 def _check_room(lab: Lab, s: dict):
     """Refuses what might fill the disk: a run at twice the disk's speed, and a reserve."""
     if s["store"] != "disk":
@@ -84,13 +95,26 @@ def _check_room(lab: Lab, s: dict):
         raise Refused(f"{lab.work} has {free / 1e9:.0f} GB free, and the run might need {needed / 1e9:.0f} GB")
 
 
-def resolve_rate(rate: str, disk_mb_per_s: float) -> str:
-    """`disk:0.8` is so much of what the disk takes, as a rate of the frames' bits."""
-    if not rate.startswith("disk:"):
-        return rate
-    if not disk_mb_per_s:
-        raise Refused("the disk was not measured, so nothing can be a share of its speed (apt-get install fio)")
-    return f"{float(rate[5:]) * disk_mb_per_s * 8:.0f}mbit"
+def resolve_rate(lab: Lab, s: dict, seed: int) -> str:
+    """A rate as the generator takes it.
+
+    `disk:0.8` is so much of what the disk takes, as a rate of the frames' bits; `no-drop:0.8` so much of the highest
+    rate at which the same run loses nothing while nobody asks, which is searched for once.
+    """
+    of, _, share = s["rate"].partition(":")
+    if of == "disk":
+        if not lab.disk_mb_per_s:
+            raise Refused("the disk was not measured, so nothing can be a share of its speed (apt-get install fio)")
+        return f"{float(share) * lab.disk_mb_per_s * 8:.0f}mbit"
+    if of == "no-drop":
+        alone = s | {"rate": "max", "query": "none", "flow_query": False}
+        key = json.dumps(alone, sort_keys=True)
+        if key not in lab.no_drop_pps:
+            lab.no_drop_pps[key] = search(lab, alone, seed).metrics["no_drop_pps"]
+        if not lab.no_drop_pps[key]:
+            raise Refused("no rate without a loss was found, so nothing can be a share of it")
+        return f"{float(share) * lab.no_drop_pps[key]:.0f}pps"
+    return s["rate"]
 
 
 def _testbed(lab: Lab, settings: dict, method: Method):
@@ -135,6 +159,7 @@ def _cycle(lab: Lab, settings: dict, seed: int, method: Method, bed, directory: 
     metrics |= _costs(settings, sent, arrived, used_before, used_after)
     metrics |= _sampled(settings, begin, end, sampler)
     metrics |= _asked(settings, sent, begin, asker)
+    metrics |= _ask_for_a_flow(lab, settings, capture) if settings["flow_query"] else {}
     metrics["index_share"] = counts[0].index_share
     if settings["warmup_s"] and not isinstance(bed, Nothing):
         _leave_warm_up_out(metrics, settings, begin, end, sampler)
@@ -320,17 +345,74 @@ class Asker(threading.Thread):
 def _asker(lab: Lab, s: dict, bed, capture: Capture) -> Asker | None:
     if s["query"] == "none":
         return None
-    if not s["mark_every_s"]:
-        raise Refused("queries ask for marked packets: set mark_every_s")
     directory = capture.contexts[0].directory
-    if s["query"] == "tapdeck":
+    if s["query"] == "own" and isinstance(capture.method, methods.Tapdeck):
         words = [str(lab.tapdeck), "query", "--dir", str(directory / "store"), "--count", "host", MARK]
     else:
-        # Each file from its beginning to its end, as it is at that moment.
-        find = f"find {shlex.quote(str(directory))} -name '*.pcap*' -o -name 'log.*' -o -name '*.live'"
-        words = ["sh", "-c", f"for f in $({find}); do tcpdump -n -r $f --count host {MARK}; done"]
+        words = _scan(directory, "--count", f"host {MARK}")
     pin = ["taskset", "-c", s["capture_cpu"]] if s["capture_cpu"] else []
     return Asker(bed.capture_command([*pin, *words]), 0.2 * s["seconds"])
+
+
+def _scan(directory: Path, how: str, expression: str) -> list[str]:
+    """Each file from its beginning to its end, as it is at that moment."""
+    find = f"find {shlex.quote(str(directory))} -name '*.pcap*' -o -name 'log.*' -o -name '*.live'"
+    return ["sh", "-c", f"for f in $({find} | sort); do tcpdump -n -r $f {how} {expression}; done"]
+
+
+def _ask_for_a_flow(lab: Lab, s: dict, capture: Capture) -> dict[str, float]:
+    """How soon the marked conversation, a 5-tuple, comes out of what was stored, and how long a scan takes for the same.
+
+    Each begins with nothing of it in the page cache. Who has no way of its own is scanned for its answer, too.
+    """
+    directory = capture.contexts[0].directory
+    files = [f for f in directory.rglob("*") if f.is_file()]
+    # With the file's name, since there may be several.
+    ends = subprocess.run(_scan(directory, "-c 1", f"host {MARK}"), capture_output=True, text=True).stdout
+    found = re.search(r"IP (\S+)\.(\d+) > (\S+)\.(\d+): (\w+)", ends)
+    if not found:
+        raise Failed("no marked packet was stored")
+    src, sport, dst, dport = found.groups()[:4]
+    flow = f"src host {src} and src port {sport} and dst host {dst} and dst port {dport} and udp"
+    own = scan = _scan(directory, "-l", flow)
+    if isinstance(capture.method, methods.Tapdeck):
+        own = [str(lab.tapdeck), "query", "--dir", str(directory / "store"), flow]
+    # The scan is second, for whom a disk that remembers is faster.
+    _forget(files)
+    first_ms, all_ms, packets = _time(own)
+    _forget(files)
+    _, scan_ms, scanned = _time(scan)
+    if packets != scanned:
+        raise Failed(f"the answer has {packets} packets, and the scan {scanned}")
+    return {
+        "first_packet_ms": first_ms,
+        "flow_ms": all_ms,
+        "scan_ms": scan_ms,
+        "first_packet_share": first_ms / scan_ms,
+        "stored_mib": sum(f.stat().st_size for f in files) / 2**20,
+    }
+
+
+def _forget(files: list[Path]):
+    """Takes files out of the page cache."""
+    for file in files:
+        descriptor = os.open(file, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+        finally:
+            os.close(descriptor)
+
+
+def _time(command: list[str]) -> tuple[float, float, int]:
+    """When a command's first line came and when it ended, ms after it began, and how many lines there were."""
+    begin = time.monotonic()
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
+        first, lines = math.nan, 0
+        for _ in process.stdout:
+            first = time.monotonic() - begin if lines == 0 else first
+            lines += 1
+    return 1e3 * first, 1e3 * (time.monotonic() - begin), lines
 
 
 def _asked(s: dict, sent: dict, first_packet: float, asker: Asker | None) -> dict[str, float]:

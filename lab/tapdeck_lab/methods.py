@@ -224,9 +224,14 @@ class Tapdeck(Method):
         last = json.loads((c.directory / "stats.json").read_text().splitlines()[-1])
         if not last["final"]:
             raise Failed("tapdeck did not end well: " + log.strip().rpartition("\n")[2])
-        piped = c.settings["load"] != "none"
         index_share = last["index_bytes"] / last["bytes_written"] if last["bytes_written"] else math.nan
-        return Counts(count_behind_pipe(c) if piped else last["captured"], last["seen"], index_share)
+        if c.settings["load"] != "none":
+            captured = count_behind_pipe(c)
+        elif c.settings["store"] == "none":
+            captured = last["captured"]
+        else:
+            captured = sum(count_file(file) for file in (c.directory / "store").rglob("*.pcapng"))
+        return Counts(captured, last["seen"], index_share)
 
 
 class Deck(Method):

@@ -57,6 +57,11 @@ METRICS: dict[str, Metric] = {
     "queries": Metric("queries done", "", "more"),
     "query_ms": Metric("delay of a query", "ms", "less"),
     "found_after_ms": Metric("longest time until an answer has a packet", "ms", "less"),
+    "first_packet_ms": Metric("first packet of a conversation", "ms", "less"),
+    "flow_ms": Metric("a conversation, all of it", "ms", "less"),
+    "scan_ms": Metric("the same by `tcpdump -r` of all that was stored", "ms", ""),
+    "first_packet_share": Metric("first packet of a conversation, of the time of a scan", "%", "less", 100),
+    "stored_mib": Metric("stored", "MiB", ""),
     "marked_found": Metric("marked packets found", "%", "more", 100),
     "seconds": Metric("time of sending", "s", ""),
 }

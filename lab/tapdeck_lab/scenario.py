@@ -46,7 +46,9 @@ from pathlib import Path
 from . import settings
 from .metrics import METRICS
 
-PROFILES = ("full", "quick")
+PROFILES = ("full", "quick", "once")
+"""`once` is the full profile with one short run of each combination: does all of it run here?"""
+ONCE_S = 0.5
 
 
 class ScenarioError(Exception):
@@ -230,6 +232,14 @@ def _is_of(annotation: str, value: object) -> bool:
             return isinstance(value, {"str": str, "bool": bool}[annotation])
 
 
+def _short(values: dict[str, object]) -> dict[str, object]:
+    """Settings with at most `ONCE_S` of traffic, and a search that soon gives up."""
+    limits = {"seconds": ONCE_S, "warmup_s": ONCE_S, "packets": 10_000}
+    # What is no number has been refused.
+    long = {n: most for n, most in limits.items() if isinstance(values.get(n), (int, float)) and values[n] > most}
+    return values | long | ({"resolution": 0.5} if "resolution" in values else {})
+
+
 class _Reader:
     """Takes a parsed file apart and collects all that is wrong with it, each with its line."""
 
@@ -293,6 +303,9 @@ class _Reader:
                 self.refuse(["quick", "factors", factor], f"{factor} is no factor of the full profile")
         if profile == "quick":
             values, factors, runs = values | quick_values, factors | quick_factors, runs | quick_runs
+        if profile == "once":
+            values, runs = _short(settings.defaults() | values), runs | {"repetitions": 1}
+            factors = {f: [Level(level.name, _short(level.settings)) for level in levels] for f, levels in factors.items()}
         metrics = runs.get("metrics", [])
         scenario = Scenario(
             name=name,
@@ -351,6 +364,8 @@ class _Reader:
         factors = {}
         for factor, levels in table.items():
             here = [*where, factor]
+            if factor in METRICS:
+                self.refuse(here, f"{factor} is a metric: name the factor otherwise")
             if isinstance(levels, list):
                 if factor not in settings.SETTINGS:
                     self.refuse(here, f"no such setting: {factor}; name its levels' settings in [{'.'.join(here)}]")

@@ -33,7 +33,7 @@ METHODS = {
 }
 """What each method is; how each works stands in `methods`."""
 
-RATE = re.compile(r"max|\d+(\.\d+)?(pps|kpps|mpps|kbit|mbit|gbit)|ipg:\d+(\.\d+)?(ns|us|ms)|disk:[01]\.\d+")
+RATE = re.compile(r"max|\d+(\.\d+)?(pps|kpps|mpps|kbit|mbit|gbit)|ipg:\d+(\.\d+)?(ns|us|ms)|(disk|no-drop):[01]\.\d+")
 SIZE = re.compile(r"\d+|\d+-\d+|normal:\d+-\d+|imix|dist:[\w.-]+")
 LOAD = re.compile(r"none|copy:\d+|zlib:\d|gzip:\d")
 CPUS = re.compile(r"(\d+(,\d+)*)?")
@@ -88,7 +88,7 @@ SETTINGS: dict[str, Setting] = {
     "method": Setting("tapdeck-xdp", _method, "who captures"),
     # Traffic.
     "size": Setting("64", _pattern(SIZE, "as --size of `tapdeck gen`"), "frame size, bytes"),
-    "rate": Setting("max", _pattern(RATE, "a rate like 700mbit, 1.2mpps, ipg:3us, disk:0.8 or max"), "rate asked for"),
+    "rate": Setting("max", _pattern(RATE, "a rate like 700mbit, 1.2mpps, ipg:3us, disk:0.8, no-drop:0.8 or max"), "rate asked for"),
     # 0: as many as fit into `seconds`.
     "packets": Setting(0, _number(0, 10**12, int), "packets of a run"),
     "seconds": Setting(2.0, _number(0.05, 86400), "length of a run without its warm-up, s"),
@@ -120,7 +120,9 @@ SETTINGS: dict[str, Setting] = {
         "last", _one_of("last", "middle"), "which rules packets match: the least specific, or one in the middle"
     ),
     "engine": Setting("candidates", _one_of("candidates", "walk"), "how rules are looked up"),
-    "query": Setting("none", _one_of("none", "tapdeck", "scan"), "what asks for marked packets, over and over"),
+    # By tapdeck's index, where there is one; otherwise by a scan.
+    "query": Setting("none", _one_of("none", "own", "scan"), "what asks for marked packets meanwhile, over and over"),
+    "flow_query": Setting(False, _one_of(True, False), "whether the marked conversation is asked for afterwards, too"),
     "resolution": Setting(0.05, _number(0.001, 0.5), "resolution of the search for a rate without a loss"),
     "planted_loss": Setting(0.0, _number(0, 1), "share that the method `fake` loses, exactly"),
 }

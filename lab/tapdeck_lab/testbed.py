@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import re
 import shlex
 import subprocess
 from dataclasses import dataclass
@@ -140,28 +141,57 @@ class Wire:
 
     def __enter__(self) -> Wire:
         s = self.settings or {}
+        self.undo: list[list[str]] = []
+        """Commands that make the machines as they were, the last first."""
         self.mac = json.loads(run(f"ip -j link show dev {self.device}"))[0]["address"]
-        if s.get("nic_ring"):
-            run(f"ethtool -G {self.device} rx {s['nic_ring']}")
-        if s.get("gro", "auto") != "auto":
-            run(f"ethtool -K {self.device} gro {s['gro']}")
-        if s.get("napi", "softirq") != "softirq":
-            run(["sh", "-c", f"echo 1 > /sys/class/net/{self.device}/threaded"])
+        try:
+            self._set(s)
+        except BaseException:
+            self.__exit__()
+            raise
         return self
 
+    def _set(self, s: dict):
+        if places := s.get("nic_ring"):
+            before = self._now("-g", r"(?s)Current hardware settings:.*?RX:\s*(\d+)")
+            self._change(["ethtool", "-G", self.device, "rx"], str(places), before)
+        if s.get("gro", "auto") != "auto":
+            before = self._now("-k", r"generic-receive-offload: (on|off)")
+            self._change(["ethtool", "-K", self.device, "gro"], s["gro"], before)
+        if s.get("napi", "softirq") != "softirq":
+            file = f"/sys/class/net/{self.device}/threaded"
+            self._change(["sh", "-c", f"echo $0 > {file}"], "1", Path(file).read_text().strip())
+
+    def _now(self, what: str, pattern: str) -> str:
+        found = re.search(pattern, run(["ethtool", what, self.device]))
+        if not found:
+            raise TestbedError(f"ethtool {what} {self.device} does not say how it is set")
+        return found[1]
+
+    def _change(self, command: list[str], to: str, before: str):
+        if to != before:
+            run([*command, to])
+            self.undo.append([*command, before])
+
     def __exit__(self, *_):
-        if (self.settings or {}).get("napi", "softirq") != "softirq":
-            subprocess.run(["sh", "-c", f"echo 0 > /sys/class/net/{self.device}/threaded"], capture_output=True)
+        for command in reversed(self.undo):
+            subprocess.run(command, capture_output=True)
 
     def put(self, file: Path) -> str:
-        """Makes a file known to the generator's machine; gives its path there."""
+        """Makes a file known to the generator's machine for the time of a run; gives its path there."""
         if not self.ssh:
             return str(file)
-        there = f"/tmp/lab-{file.name}"
-        copy = ["ssh", "-o", "BatchMode=yes", self.ssh, f"cat > {shlex.quote(there)}"]
         with open(file, "rb") as source:
-            if subprocess.run(copy, stdin=source, capture_output=True).returncode:
-                raise TestbedError(f"{file} cannot be copied to {self.ssh}")
+            copy = subprocess.run(
+                self.generate_command(["sh", "-c", 'd=$(mktemp -d) && cat > "$d/$0" && echo "$d/$0"', file.name]),
+                stdin=source,
+                capture_output=True,
+                text=True,
+            )
+        if copy.returncode:
+            raise TestbedError(f"{file} cannot be copied to {self.ssh}: {copy.stderr.strip()}")
+        there = copy.stdout.strip()
+        self.undo.append(self.generate_command(["rm", "-r", str(Path(there).parent)]))
         return there
 
     def capture_command(self, words: list[str]) -> list[str]:

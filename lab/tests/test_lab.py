@@ -246,12 +246,42 @@ def test_marked_packets_are_asked_for_meanwhile(lab):
         "rate": "5kpps",
         "seconds": 3.0,
         "mark_every_s": 0.05,
-        "query": "tapdeck",
+        "query": "own",
     }
     metrics = cycle.measure(lab, values, 1).metrics
     assert metrics["queries"] >= 1
     assert metrics["query_ms"] > 0
     assert 0 <= metrics["marked_found"] <= 1
+
+
+@pytest.mark.parametrize("method", ["tapdeck-xdp", "tcpdump"])
+def test_a_conversation_is_asked_for_afterwards(lab, method):
+    values = settings.defaults() | {"method": method, "rate": "20kpps", "seconds": 1.0, "flows": 10, "size": "imix"}
+    metrics = cycle.measure(lab, values | {"mark_every_s": 0.05, "flow_query": True}, 1).metrics
+    assert 0 < metrics["first_packet_ms"] <= metrics["flow_ms"]
+    assert metrics["first_packet_share"] == metrics["first_packet_ms"] / metrics["scan_ms"]
+    assert metrics["stored_mib"] > 20_000 * 300 / 2**20
+    with pytest.raises(Refused, match="set mark_every_s"):
+        cycle.measure(lab, values | {"flow_query": True}, 1)
+    with pytest.raises(Refused, match="set store to disk"):
+        cycle.measure(lab, values | {"flow_query": True, "mark_every_s": 0.05, "store": "none"}, 1)
+
+
+def test_a_share_of_the_rate_without_a_loss_is_searched_for_once(lab, monkeypatch):
+    searched = []
+
+    def search(_, alone, seed):
+        searched.append(alone)
+        return cycle.Measured({"no_drop_pps": 1000.0 if alone["planted_loss"] == 0 else 0.0}, "", "", [])
+
+    monkeypatch.setattr(cycle, "search", search)
+    values = settings.defaults() | {"method": "fake", "rate": "no-drop:0.8", "mark_every_s": 0.1}
+    assert cycle.resolve_rate(lab, values | {"query": "own"}, 1) == "800pps"
+    assert cycle.resolve_rate(lab, values | {"flow_query": True}, 2) == "800pps"
+    (alone,) = searched
+    assert alone["rate"] == "max" and alone["query"] == "none" and not alone["flow_query"]
+    with pytest.raises(Refused, match="no rate without a loss"):
+        cycle.resolve_rate(lab, values | {"planted_loss": 0.5}, 1)
 
 
 def test_what_answers_to_queries_say():
@@ -288,12 +318,17 @@ def wire():
     subprocess.run(["ip", "netns", "del", name], check=True)
 
 
+def how_it_is_set(wire: str) -> str:
+    show = "ethtool -k cap | grep generic-receive; cat /sys/class/net/cap/threaded"
+    return subprocess.run(["ip", "netns", "exec", wire, "sh", "-c", show], check=True, capture_output=True, text=True).stdout
+
+
 @pytest.mark.parametrize("remote", [False, True])
 def test_interfaces_of_the_user_and_a_generator_behind_ssh(tmp_path, wire, remote):
     """What stands for ssh here runs the command on this machine."""
     file = tmp_path / "wire.toml"
     file.write_text(
-        'title = "wire"\n[settings]\npackets = 3000\nrate = "20kpps"\nsize = "dist:mwn.dist"\n'
+        'title = "wire"\n[settings]\npackets = 3000\nrate = "20kpps"\nsize = "dist:mwn.dist"\ngro = "on"\nnapi = "thread"\n'
         '[factors]\nmethod = ["tcpdump"]\n[runs]\nrepetitions = 1\nmetrics = ["loss"]\n'
     )
     programs = tmp_path / "bin"
@@ -318,7 +353,12 @@ def test_interfaces_of_the_user_and_a_generator_behind_ssh(tmp_path, wire, remot
     words += ["--tapdeck", str(tapdeck()), "--gen-if", "gen", "--cap-if", "cap", "--no-report"]
     words += ["--gen-ssh", "user@elsewhere"] if remote else []
     path = f"{programs}:{os.environ['PATH']}"
-    subprocess.run(words, check=True, env=os.environ | {"PATH": path}, stderr=subprocess.DEVNULL)
+    temporary = tmp_path / "tmp"
+    temporary.mkdir()
+    environment = os.environ | {"PATH": path, "TMPDIR": str(temporary)}
+    before = how_it_is_set(wire)
+    subprocess.run(words, check=True, env=environment, stderr=subprocess.DEVNULL)
+    assert how_it_is_set(wire) == before and not list(temporary.iterdir())
     (row,) = rows(out, "wire")
     assert row["status"] == "ok", row["why"]
     assert float(row["m.sent"]) == float(row["m.captured"]) == 3000
@@ -331,9 +371,11 @@ def test_rates_are_understood():
     assert cycle.pps_of("1.2mpps", 64) == 1_200_000
     assert cycle.pps_of("ipg:3us", 64) == pytest.approx(1e6 / 3)
     assert cycle.pps_of("max", 64) == math.inf
-    assert cycle.resolve_rate("disk:0.8", 1000) == "6400mbit"
+    lab, asked = Lab(Path(), Path(), tools=Path()), settings.defaults() | {"rate": "disk:0.8"}
     with pytest.raises(Refused, match="fio"):
-        cycle.resolve_rate("disk:0.8", 0)
+        cycle.resolve_rate(lab, asked, 1)
+    lab.disk_mb_per_s = 1000
+    assert cycle.resolve_rate(lab, asked, 1) == "6400mbit"
 
 
 def test_conditions_of_an_experiment():

@@ -97,6 +97,13 @@ def test_the_quick_profile_changes_what_it_says():
     assert s.settings["seconds"] == 1.0
 
 
+def test_once_is_all_of_the_full_profile_in_short():
+    s = scenario.parse(GOOD.replace("seconds = 1.0", "seconds = 60.0\npackets = 7"), "s", "once")
+    full = scenario.parse(GOOD, "s").plan()
+    assert [set(r.levels.values()) for r in s.plan()] == [set(r.levels.values()) for r in full[: len(full) // 3]]
+    assert all(r.settings["seconds"] == scenario.ONCE_S and r.settings["packets"] == 7 for r in s.plan())
+
+
 @pytest.mark.parametrize(
     ("old", "new", "at", "reason"),
     [
@@ -121,6 +128,7 @@ def test_the_quick_profile_changes_what_it_says():
             "leave_out",
             "no such factor: 'methud'",
         ),
+        ("[factors.system]", "[factors.loss]", "[factors.loss]", "loss is a metric: name the factor otherwise"),
         ('rate = ["max"]', 'size = ["64"]', "size", "size is no factor of the full profile"),
         ('title = "t"', 'title = "t', "title", "Illegal character"),
         ('title = "t"\n', "", "source", "title is missing"),
@@ -143,7 +151,7 @@ def test_all_that_is_wrong_is_said_at_once():
 @pytest.mark.parametrize("profile", scenario.PROFILES)
 def test_the_scenarios_that_come_with_it_are_right(profile):
     files = sorted(SCENARIOS.glob("*.toml"))
-    assert len(files) == 27
+    assert len(files) == 28
     for file in files:
         s = scenario.load(file, profile)
         assert s.plan(), file
