@@ -8,7 +8,7 @@ use crate::filter::splice::Filters;
 use crate::interface::{Error, Interface};
 use crate::sys::kernel::{self, AttachPoint};
 use crate::sys::packet_socket;
-use crate::{Hook, capture, netlink};
+use crate::{Hook, attach, netlink};
 
 /// The hook for an interface when nobody chose one, and why: XDP stands before everything that
 /// the host's own traffic passes, so an interface that carries an address gets the hook that
@@ -31,7 +31,7 @@ fn likely(interface: &Interface) -> Result<(Hook, &'static str), Error> {
         ));
     }
     let state = kernel::xdp_state(interface.index).unwrap_or_default();
-    if capture::attached_program(&state).is_some() {
+    if attach::attached_program(&state).is_some() {
         return Ok((Hook::Tcx, "the interface has an XDP program already"));
     }
     if xdp_in_driver(interface) == Some(false) {
@@ -134,7 +134,7 @@ impl InterfaceState {
             driver_xdp: xdp_in_driver(&interface),
             zero_copy: state.features & ZERO_COPY != 0,
             multi_buffer: state.features & RX_SG != 0,
-            attached: capture::attached_program(&state),
+            attached: attach::attached_program(&state),
             strips_vlan: kernel::strips_vlan(&interface.name).unwrap_or(false),
             auto,
             reason,

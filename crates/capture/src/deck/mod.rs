@@ -15,6 +15,8 @@
 //! Comings and goings are changes of single words in maps, so no packet meets half of one. What a member that left has
 //! in its rings is freed when no program can be writing there any more; one wait does for all who leave together.
 
+mod change;
+mod config;
 mod error;
 mod maps;
 mod member;
@@ -30,53 +32,26 @@ use libbpf_rs::MapCore;
 use tapdeck_packet::link::LinkType;
 use tapdeck_packet::pcapng::InterfaceDescription;
 
+pub use config::{DeckConfig, GroupConfig};
 pub use error::Error;
 pub use stats::{DeckStats, GroupStats, MemberStats, PortStats};
 pub use steering::{NoSteering, Steering};
 
 use crate::attach::{available_memory, check_memory, explain};
 use crate::bpf::{CONTROL_BYTES, Control};
-use crate::device::Device;
 use crate::ring::{Geometry, RingMemory};
-use crate::rules::{Compiled, Hits, Images};
+use crate::rules::Images;
 use crate::sys::kernel;
 use crate::sys::mapping::Mapping;
-use crate::{Clock, Deliver, Event, Hook, MAX_RINGS};
-use maps::{MAX_GROUPS, MAX_MEMBERS, Maps, Part};
+use crate::{Clock, Event, MAX_RINGS};
+use config::{check, ports_of};
+use maps::{MAX_MEMBERS, Maps, Part};
 use member::{Member, Parts};
-use port::{Entry, Filter, Hub, Port, Sizes};
+use port::{Hub, Port, Sizes};
 use steering::{Owner, Shares};
 
 /// The most that a member may weigh, so that none can take all of its group from the others.
 pub const MAX_WEIGHT: u32 = 100;
-
-/// What a group takes, and how its members share it.
-#[derive(Clone, Debug)]
-pub struct GroupConfig {
-    pub name: String,
-    pub interfaces: Vec<String>,
-    /// Not one of the socket hooks.
-    pub hook: Hook,
-    /// Groups that share an interface at a hook must agree.
-    pub deliver: Deliver,
-    /// A pcap-filter(7) expression.
-    pub filter: Option<String>,
-    /// What no rule accepts is filtered. A rule for one group means the number of that group in [`DeckConfig::groups`].
-    pub rules: Option<Arc<Compiled>>,
-    /// Bytes kept of a frame at most.
-    pub snaplen: u32,
-    pub steering: Steering,
-    pub promiscuous: bool,
-}
-
-/// What a deck serves.
-#[derive(Clone, Debug)]
-pub struct DeckConfig {
-    pub groups: Vec<GroupConfig>,
-    /// For all rings of one member together.
-    pub ring_bytes: u64,
-    pub block_bytes: u64,
-}
 
 /// What a member gets. Whoever holds the descriptors can read the packets.
 #[derive(Debug)]
@@ -416,211 +391,6 @@ impl Deck {
         }
     }
 
-    /// From now on packets of this group are cut to so many bytes.
-    ///
-    /// # Errors
-    /// Where that is nothing, or more than at the start.
-    pub fn set_snaplen(&mut self, group: &str, snaplen: u32) -> Result<(), Error> {
-        let at = self.group(group)?;
-        let most = self.groups[at].most;
-        if snaplen == 0 {
-            return Err(Error::Snaplen(group.to_owned()));
-        }
-        if snaplen > most {
-            return Err(Error::SnaplenGrows { group: group.to_owned(), snaplen, most });
-        }
-        self.groups[at].config.snaplen = snaplen;
-        self.maps.set_snaplen(at, snaplen);
-        Ok(())
-    }
-
-    /// Exchanges a group's filter. Each packet meets the old one or the new one, and none is lost; afterwards the old one judges
-    /// no packet any more.
-    ///
-    /// # Errors
-    /// Where the filter does not compile or the kernel does not take it, or at hook netfilter, whose programs cannot be
-    /// exchanged. Then all is as it was.
-    pub fn set_filter(&mut self, group: &str, filter: Option<&str>) -> Result<(), Error> {
-        let at = self.group(group)?;
-        if self.groups[at].config.hook == Hook::Netfilter {
-            return Err(Error::Netfilter(group.to_owned()));
-        }
-        let ports: Vec<usize> = self.groups[at].ports.iter().map(|(port, _)| *port).collect();
-        let put = |port: &usize| self.ports[*port].put_filter(at, Filter::of(filter));
-        let before: Vec<Filter> = ports.iter().map(put).collect();
-        let exchanged = self.exchange(&ports);
-        if exchanged.is_err() {
-            for (port, before) in ports.iter().zip(before) {
-                self.ports[*port].put_filter(at, before);
-            }
-        } else {
-            self.groups[at].config.filter = filter.map(str::to_owned);
-        }
-        kernel::wait_for_running_programs();
-        exchanged.map_err(Error::from)
-    }
-
-    /// Puts new programs at these ports, or at none of them.
-    fn exchange(&mut self, ports: &[usize]) -> Result<(), crate::Error> {
-        let renewed: Vec<_> = ports
-            .iter()
-            .map(|port| self.ports[*port].renew(&self.hub))
-            .collect::<Result<_, _>>()?;
-        let mut before = Vec::new();
-        for (port, ready) in ports.iter().zip(renewed) {
-            let Some(ready) = ready else { continue };
-            match self.ports[*port].exchange(ready) {
-                Ok(old) => before.extend(old.map(|old| (*port, old))),
-                Err(e) => {
-                    for (port, old) in before {
-                        // The kernel has just taken its successor there; what fails has no interface any more.
-                        let _ = self.ports[port].exchange(old);
-                    }
-                    return Err(e);
-                }
-            }
-        }
-        Ok(())
-    }
-
-    /// Exchanges a group's rules as a whole: each packet is judged by the old set or by the new one. Gives back what the old one
-    /// counted, to the last packet.
-    ///
-    /// # Errors
-    /// Where the kernel has no room for them. Then the old ones stay.
-    pub fn set_rules(
-        &mut self,
-        group: &str,
-        rules: Option<Arc<Compiled>>,
-    ) -> Result<Option<Hits>, Error> {
-        let at = self.group(group)?;
-        if rules.is_none() {
-            self.maps.set_rules(at, false);
-        }
-        let before = self.images.set(at as u32, rules.as_ref())?;
-        if rules.is_some() {
-            self.maps.set_rules(at, true);
-        }
-        self.groups[at].config.rules = rules;
-        Ok(before)
-    }
-
-    /// How many packets each rule of a group has taken, since its rules were exchanged last.
-    pub fn rule_hits(&self, group: &str) -> Option<Hits> {
-        self.images.hits(self.group(group).ok()? as u32)
-    }
-
-    /// Stops giving packets to a group, or to all. Afterwards none is on its way.
-    ///
-    /// # Errors
-    /// Where there is no such group.
-    pub fn pause(&mut self, group: Option<&str>) -> Result<(), Error> {
-        self.set_paused(group, true)?;
-        kernel::wait_for_running_programs();
-        Ok(())
-    }
-
-    /// Gives them packets again.
-    ///
-    /// # Errors
-    /// Where there is no such group.
-    pub fn resume(&mut self, group: Option<&str>) -> Result<(), Error> {
-        self.set_paused(group, false)
-    }
-
-    fn set_paused(&mut self, group: Option<&str>, is_paused: bool) -> Result<(), Error> {
-        let which = match group {
-            Some(name) => {
-                let at = self.group(name)?;
-                at..at + 1
-            }
-            None => 0..self.groups.len(),
-        };
-        for at in which {
-            self.maps.set_paused(at, is_paused);
-        }
-        Ok(())
-    }
-
-    /// All counters.
-    ///
-    /// # Errors
-    /// Where the kernel does not give them.
-    pub fn stats(&self) -> io::Result<DeckStats> {
-        let members: Vec<MemberStats> =
-            self.numbers().map(|number| self.member_stats(number)).collect::<io::Result<_>>()?;
-        let ports = self.ports.iter().map(|port| {
-            Ok(PortStats {
-                interface: port.device.interface.name.clone(),
-                hook: port.hook,
-                attached: port.is_attached(),
-                seen: self.maps.counts(port.list.port)?.seen,
-                nic: port.device.nic(),
-            })
-        });
-        let groups = (0..self.groups.len()).map(|at| self.group_stats(at, &members));
-        Ok(DeckStats {
-            ports: ports.collect::<io::Result<_>>()?,
-            groups: groups.collect::<io::Result<_>>()?,
-            members,
-        })
-    }
-
-    fn group_stats(&self, at: usize, members: &[MemberStats]) -> io::Result<GroupStats> {
-        let group = &self.groups[at];
-        let mut stats = GroupStats {
-            name: group.config.name.clone(),
-            paused: self.maps.is_paused(at),
-            members: group.shares.members() as u32,
-            ..group.gone.clone()
-        };
-        for (_, count) in &group.ports {
-            let counts = self.maps.counts(*count)?;
-            stats.seen += counts.seen;
-            stats.filtered += counts.filtered;
-            stats.no_member += counts.no_member;
-            stats.extra += counts.extra;
-        }
-        for member in members.iter().filter(|member| member.group == group.config.name) {
-            stats.add(member);
-        }
-        Ok(stats)
-    }
-
-    /// Packets that a group has seen, read without the counters of members and of other groups.
-    ///
-    /// # Errors
-    /// Where there is no such group, or the kernel does not give them.
-    pub fn group_seen(&self, name: &str) -> io::Result<u64> {
-        let group = self.groups.iter().find(|group| group.config.name == name);
-        let ports = &group.ok_or(io::ErrorKind::NotFound)?.ports;
-        ports.iter().map(|(_, count)| Ok(self.maps.counts(*count)?.seen)).sum()
-    }
-
-    /// The counters of one member.
-    ///
-    /// # Errors
-    /// Where there is no such member, or the kernel does not give them.
-    pub fn member_stats(&self, number: u32) -> io::Result<MemberStats> {
-        let member = self.member(number).ok_or(io::ErrorKind::NotFound)?;
-        let (captured, captured_bytes) = self.maps.taken(number)?;
-        let mut stats = MemberStats {
-            member: number,
-            group: self.groups[member.group].config.name.clone(),
-            weight: member.weight,
-            captured,
-            captured_bytes,
-            ring_fill_bytes: member.fill_bytes(),
-            ring_bytes: u64::from(self.geometry.ring_bytes()) * u64::from(self.geometry.nrings),
-            ..MemberStats::default()
-        };
-        for losses in member.rings().iter().map(RingMemory::losses) {
-            stats.dropped_ring += losses.ring;
-            stats.dropped_other += losses.contended + losses.unreadable;
-        }
-        Ok(stats)
-    }
-
     /// Memory that the rings of one member take.
     pub fn member_bytes(&self) -> u64 {
         self.geometry.memory_bytes()
@@ -672,86 +442,6 @@ fn owner(member: u32) -> Owner {
 
 fn kernel_error(what: &str, source: io::Error) -> Error {
     Error::Kernel { what: what.to_owned(), source }
-}
-
-/// Refuses what makes no sense on any machine.
-fn check(config: &DeckConfig) -> Result<(), Error> {
-    if config.groups.is_empty() {
-        return Err(Error::NoGroups);
-    }
-    if config.groups.len() > MAX_GROUPS {
-        return Err(Error::TooManyGroups(config.groups.len()));
-    }
-    for (i, group) in config.groups.iter().enumerate() {
-        let name = || group.name.clone();
-        if group.name.is_empty() {
-            return Err(Error::NoName);
-        }
-        if config.groups[..i].iter().any(|other| other.name == group.name) {
-            return Err(Error::Twice(name()));
-        }
-        if group.hook.is_socket() {
-            return Err(Error::SocketHook { group: name(), hook: group.hook });
-        }
-        if group.snaplen == 0 {
-            return Err(Error::Snaplen(name()));
-        }
-        if group.interfaces.is_empty() {
-            return Err(Error::NoInterface(name()));
-        }
-        for (j, interface) in group.interfaces.iter().enumerate() {
-            if group.interfaces[..j].contains(interface) {
-                let interface = interface.clone();
-                return Err(Error::InterfaceTwice { group: name(), interface });
-            }
-        }
-    }
-    Ok(())
-}
-
-/// For each group, its ports and its place in their lists.
-type Places = Vec<Vec<(usize, u32)>>;
-
-/// The ports that the groups need.
-fn ports_of(config: &DeckConfig) -> Result<(Vec<Port>, Places), Error> {
-    let mut ports: Vec<Port> = Vec::new();
-    // Who asked for each first.
-    let mut first: Vec<&str> = Vec::new();
-    let mut places = Vec::new();
-    for (number, group) in (0..).zip(&config.groups) {
-        let mut its_places = Vec::new();
-        for (nth, name) in (0..).zip(&group.interfaces) {
-            let device = Device::open(name)?;
-            let is_it = |port: &Port| {
-                port.device.interface.index == device.interface.index && port.hook == group.hook
-            };
-            let at = ports.iter().position(is_it).unwrap_or_else(|| {
-                ports.push(Port::new(device, group.hook, group.deliver));
-                first.push(&group.name);
-                ports.len() - 1
-            });
-            let port = &mut ports[at];
-            if port.deliver != group.deliver {
-                return Err(Error::Deliver {
-                    one: first[at].to_owned(),
-                    other: group.name.clone(),
-                    interface: name.clone(),
-                    hook: group.hook,
-                });
-            }
-            port.promiscuous |= group.promiscuous;
-            // By another of its names.
-            if port.list.entries.last().is_some_and(|entry| entry.group == number) {
-                let (group, interface) = (group.name.clone(), name.clone());
-                return Err(Error::InterfaceTwice { group, interface });
-            }
-            its_places.push((at, port.list.entries.len() as u32));
-            let filter = Filter::of(group.filter.as_deref());
-            port.list.entries.push(Entry { group: number, interface: nth, filter });
-        }
-        places.push(its_places);
-    }
-    Ok((ports, places))
 }
 
 /// What the programs share with user space.

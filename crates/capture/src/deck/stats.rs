@@ -1,7 +1,11 @@
 //! What happened to the packets.
 
+use std::io;
+
+use super::Deck;
 use crate::Hook;
 use crate::interface::NicCounters;
+use crate::ring::RingMemory;
 
 /// The counters of a deck. For a group, over all its ports and over all members that it has and has had:
 ///
@@ -75,5 +79,86 @@ impl GroupStats {
         self.captured_bytes += member.captured_bytes;
         self.dropped_ring += member.dropped_ring;
         self.dropped_other += member.dropped_other;
+    }
+}
+
+impl Deck {
+    /// All counters.
+    ///
+    /// # Errors
+    /// Where the kernel does not give them.
+    pub fn stats(&self) -> io::Result<DeckStats> {
+        let members: Vec<MemberStats> =
+            self.numbers().map(|number| self.member_stats(number)).collect::<io::Result<_>>()?;
+        let ports = self.ports.iter().map(|port| {
+            Ok(PortStats {
+                interface: port.device.interface.name.clone(),
+                hook: port.hook,
+                attached: port.is_attached(),
+                seen: self.maps.counts(port.list.port)?.seen,
+                nic: port.device.nic(),
+            })
+        });
+        let groups = (0..self.groups.len()).map(|at| self.group_stats(at, &members));
+        Ok(DeckStats {
+            ports: ports.collect::<io::Result<_>>()?,
+            groups: groups.collect::<io::Result<_>>()?,
+            members,
+        })
+    }
+
+    fn group_stats(&self, at: usize, members: &[MemberStats]) -> io::Result<GroupStats> {
+        let group = &self.groups[at];
+        let mut stats = GroupStats {
+            name: group.config.name.clone(),
+            paused: self.maps.is_paused(at),
+            members: group.shares.members() as u32,
+            ..group.gone.clone()
+        };
+        for (_, count) in &group.ports {
+            let counts = self.maps.counts(*count)?;
+            stats.seen += counts.seen;
+            stats.filtered += counts.filtered;
+            stats.no_member += counts.no_member;
+            stats.extra += counts.extra;
+        }
+        for member in members.iter().filter(|member| member.group == group.config.name) {
+            stats.add(member);
+        }
+        Ok(stats)
+    }
+
+    /// Packets that a group has seen, read without the counters of members and of other groups.
+    ///
+    /// # Errors
+    /// Where there is no such group, or the kernel does not give them.
+    pub fn group_seen(&self, name: &str) -> io::Result<u64> {
+        let group = self.groups.iter().find(|group| group.config.name == name);
+        let ports = &group.ok_or(io::ErrorKind::NotFound)?.ports;
+        ports.iter().map(|(_, count)| Ok(self.maps.counts(*count)?.seen)).sum()
+    }
+
+    /// The counters of one member.
+    ///
+    /// # Errors
+    /// Where there is no such member, or the kernel does not give them.
+    pub fn member_stats(&self, number: u32) -> io::Result<MemberStats> {
+        let member = self.member(number).ok_or(io::ErrorKind::NotFound)?;
+        let (captured, captured_bytes) = self.maps.taken(number)?;
+        let mut stats = MemberStats {
+            member: number,
+            group: self.groups[member.group].config.name.clone(),
+            weight: member.weight,
+            captured,
+            captured_bytes,
+            ring_fill_bytes: member.fill_bytes(),
+            ring_bytes: u64::from(self.geometry.ring_bytes()) * u64::from(self.geometry.nrings),
+            ..MemberStats::default()
+        };
+        for losses in member.rings().iter().map(RingMemory::losses) {
+            stats.dropped_ring += losses.ring;
+            stats.dropped_other += losses.contended + losses.unreadable;
+        }
+        Ok(stats)
     }
 }

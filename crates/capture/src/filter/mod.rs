@@ -22,7 +22,7 @@ use libc::sock_filter;
 use pcap::{Active, Capture, Linktype};
 use tapdeck_packet::link::LinkType;
 
-use crate::capture::explain;
+use crate::attach::explain;
 use crate::interface::Interface;
 use crate::{Config, Error, Hook};
 

@@ -12,8 +12,9 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use tapdeck_packet::link::LinkType;
 
 use super::{IDLE, is_set};
+use crate::attach::explain;
 use crate::bpf::{Loaded, Params, Program, REFUSED_STRIDE};
-use crate::capture::{explain, explain_load, filters_for};
+use crate::capture::{explain_load, filters_for};
 use crate::filter::splice::Filters;
 use crate::interface::Interface;
 use crate::ring::{Packet, Producer};

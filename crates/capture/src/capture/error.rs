@@ -1,0 +1,88 @@
+//! What can go wrong with a capture.
+
+use std::io;
+
+use crate::ring::GeometryError;
+use crate::{Hook, interface, rules};
+
+/// Why a capture cannot begin.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// the interface is not there or cannot be asked for
+    #[error(transparent)]
+    Interface(#[from] interface::Error),
+    /// the interface is down
+    #[error("{0} is down: set it up first (ip link set {0} up)")]
+    Down(String),
+    /// frames of a form that is not recorded
+    #[error(
+        "{name} has link type {arphrd} (ARPHRD), which cannot be recorded: only Ethernet and bare IP can"
+    )]
+    LinkType { name: String, arphrd: u32 },
+    /// sizes that do not fit
+    #[error(transparent)]
+    Geometry(#[from] GeometryError),
+    /// rings that memory cannot hold
+    #[error(
+        "the rings of {name} do not fit into memory, of which {available_mib} MiB are free: take a smaller --ring-bytes"
+    )]
+    Memory { name: String, available_mib: u64 },
+    /// no privilege
+    #[error(
+        "no permission to capture at hook {hook}: run as root, or with the capabilities {needed}"
+    )]
+    Privilege { hook: Hook, needed: &'static str },
+    /// another XDP program has the place
+    #[error(
+        "{name} has an XDP program already (id {id}): remove it (ip link set {name} xdp off), or take --hook tcx"
+    )]
+    XdpBusy { name: String, id: u32 },
+    /// a hook that kernel, driver or interface do not have
+    #[error("{name} has no hook {hook}: {why}; tapdeck probe -i {name} says what it has")]
+    Unsupported { name: String, hook: Hook, why: String },
+    /// a filter that does not compile
+    #[error("bad filter {expression:?}: {why}")]
+    Filter { expression: String, why: String },
+    /// a hook whose programs stay as they are
+    #[error(
+        "hook {0} cannot change its filter while it records (the kernel exchanges no netfilter programs): stop, and start with the other filter"
+    )]
+    FixedFilter(Hook),
+    /// a hook that judges nothing
+    #[error(
+        "hook {0} takes no rules, which are judged by the programs of other hooks: take xdp, xdp-generic, tcx or netfilter"
+    )]
+    NoRules(Hook),
+    /// a hook whose programs stay as they are
+    #[error(
+        "hook {0} cannot begin with rules while it records (the kernel exchanges no netfilter programs): start with --rules, which can be exchanged then"
+    )]
+    FixedRules(Hook),
+    /// rules that the kernel cannot have
+    #[error(transparent)]
+    Rules(#[from] rules::Error),
+    /// a snaplen that the ring was not made for
+    #[error("a snaplen of {asked}: from 1 to {most}, with which the recording began")]
+    Snaplen { asked: u32, most: u32 },
+    /// a hook that cannot do with packets what is asked
+    #[error("hook {hook} {why}")]
+    Deliver { hook: Hook, why: &'static str },
+    /// anything else the kernel refuses
+    #[error("cannot capture on {name} at hook {hook}")]
+    Kernel { name: String, hook: Hook, source: io::Error },
+}
+
+impl Error {
+    /// Whether what was asked for makes no sense, whatever the machine.
+    pub fn is_usage(&self) -> bool {
+        matches!(
+            self,
+            Self::Geometry(_)
+                | Self::FixedFilter(_)
+                | Self::NoRules(_)
+                | Self::FixedRules(_)
+                | Self::Snaplen { .. }
+                | Self::Deliver { .. }
+        ) || matches!(self, Self::Rules(e) if e.is_usage())
+    }
+}

@@ -1,0 +1,387 @@
+//! One interface at one hook.
+
+mod change;
+mod error;
+mod load;
+
+use std::io;
+use std::sync::Arc;
+
+use tapdeck_packet::link::LinkType;
+use tapdeck_packet::pcapng::InterfaceDescription;
+
+pub use error::Error;
+pub(crate) use load::{explain_load, filters_for};
+
+use crate::attach::{CLSACT_PRIORITY, Links, check_memory, explain, wanted_rings};
+use crate::bpf::{Loaded, Params, Program};
+use crate::device::Device;
+use crate::filter::splice::Filters;
+use crate::interface::{Interface, NicCounters};
+use crate::ring::{Geometry, RingMemory, RingReader};
+use crate::rules::{Compiled, Images};
+use crate::socket::SocketHook;
+use crate::sys::kernel;
+use crate::{Clock, Deliver, Hook, MAX_RINGS, netlink};
+use load::{check_deliver, explain_rules, images_with, load, snaplen_for};
+
+/// What to capture, and how.
+#[derive(Clone, Debug)]
+pub struct Config {
+    pub hook: Hook,
+    pub deliver: Deliver,
+    pub snaplen: u32,
+    /// For all rings of an interface together.
+    pub ring_bytes: u64,
+    pub block_bytes: u64,
+    pub promiscuous: bool,
+    /// A pcap-filter(7) expression.
+    pub filter: Option<String>,
+    /// What no rule accepts is not captured.
+    pub rules: Option<Arc<Compiled>>,
+}
+
+/// Packets that were dropped before the rings' readers could get them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Losses {
+    pub ring: u64,
+    pub contended: u64,
+    pub unreadable: u64,
+}
+
+impl Losses {
+    pub fn total(&self) -> u64 {
+        self.ring + self.contended + self.unreadable
+    }
+}
+
+/// Packets of one interface at one hook.
+pub struct Capture {
+    config: Config,
+    device: Device,
+    first_interface: u32,
+    rings: Vec<Arc<RingMemory>>,
+    source: Source,
+    /// For each ring, the part-filled block that [`Capture::flush`] saw last.
+    waiting: Vec<Option<u32>>,
+    attached: bool,
+    paused: bool,
+    /// Bytes kept of a packet now; `config` has what the rings were made for.
+    snaplen: u32,
+}
+
+#[expect(clippy::large_enum_variant, reason = "there is one for each interface")]
+enum Source {
+    Kernel {
+        loaded: Loaded,
+        programs: Vec<Program>,
+        params: Params,
+        filters: Filters,
+        /// Where the programs look for rules, once there were some.
+        images: Option<Images>,
+        links: Links,
+    },
+    Socket(SocketHook),
+}
+
+impl Capture {
+    /// Prepares everything; packets flow from [`Capture::start`] on. The rings' packets carry
+    /// the pcapng interface ids from `first_interface` on.
+    pub fn open(
+        name: &str,
+        config: &Config,
+        first_interface: u32,
+        clock: &Arc<Clock>,
+    ) -> Result<Self, Error> {
+        let device = Device::open(name)?;
+        let interface = &device.interface;
+        check_deliver(config)?;
+        let config = Config { snaplen: snaplen_for(config), ..config.clone() };
+        let nrings = wanted_rings(interface, config.hook).min(MAX_RINGS);
+        // Each AF_XDP socket has a ring to itself.
+        let ring_bytes = match config.hook {
+            Hook::AfXdp => {
+                let least = u64::from(nrings * Geometry::MIN_BLOCKS) * config.block_bytes;
+                config.ring_bytes.max(least)
+            }
+            _ => config.ring_bytes,
+        };
+        let geometry = Geometry::new(ring_bytes, config.block_bytes, nrings, config.snaplen)?;
+        check_memory(&interface.name, geometry.memory_bytes())?;
+        let (rings, source) = if config.hook.is_socket() {
+            let hook = SocketHook::open(interface, &config, geometry, first_interface, clock)?;
+            (hook.rings().to_vec(), Source::Socket(hook))
+        } else {
+            let driver = match config.hook {
+                Hook::Xdp => netlink::rx_metadata(interface.index),
+                _ => netlink::RxMetadata::default(),
+            };
+            let filters = filters_for(interface, &config)?;
+            let params = Params {
+                geometry,
+                first_interface,
+                ifindex: interface.index,
+                consume: config.deliver == Deliver::Consume,
+                hardware_time: driver.timestamp && kernel::stamps_received(name),
+                hardware_vlan: driver.vlan_tag && kernel::strips_vlan(name).unwrap_or(false),
+                by_cpu: config.hook == Hook::XdpGeneric,
+                link_header: interface.link.is_some_and(LinkType::has_header),
+                filtered: !filters.is_empty(),
+                judged: config.rules.is_some(),
+            };
+            let (loaded, control, programs) = load(config.hook, &params, &filters)
+                .map_err(|e| explain_load(interface, &config, &filters, e))?;
+            clock.share_with(control);
+            let rings = loaded.rings().to_vec();
+            let images = config.rules.as_ref().map(|rules| images_with(&loaded, rules));
+            let images = images.transpose().map_err(|e| explain_rules(interface, &config, e))?;
+            let links = Links::default();
+            (rings, Source::Kernel { loaded, programs, params, filters, images, links })
+        };
+        Ok(Self {
+            waiting: vec![None; rings.len()],
+            snaplen: config.snaplen,
+            config,
+            device,
+            first_interface,
+            rings,
+            source,
+            attached: false,
+            paused: false,
+        })
+    }
+
+    /// Attaches the hook. The device's counters count from here.
+    pub fn start(&mut self) -> Result<(), Error> {
+        self.device.begin()?;
+        self.attach()
+    }
+
+    fn attach(&mut self) -> Result<(), Error> {
+        let (interface, config) = (&self.device.interface, &self.config);
+        match &mut self.source {
+            Source::Socket(hook) => hook.start(interface, config)?,
+            Source::Kernel { loaded, links, programs, .. } => {
+                let program = |which| loaded.program(which);
+                let (hook, promiscuous) = (config.hook, config.promiscuous);
+                *links = Links::attach(interface, hook, promiscuous, programs[0], &program)
+                    .map_err(|e| explain(interface, hook, e))?;
+            }
+        }
+        self.attached = true;
+        Ok(())
+    }
+
+    /// Detaches the hook and waits until no program or thread of it runs any more. Everything that
+    /// was captured is then in the rings, in blocks that are complete or that
+    /// [`Capture::flush_all`] closes.
+    pub fn stop(&mut self) {
+        self.attached = false;
+        match &mut self.source {
+            Source::Socket(hook) => hook.stop(),
+            Source::Kernel { links, .. } => {
+                std::mem::take(links).detach();
+                kernel::wait_for_running_programs();
+            }
+        }
+    }
+
+    /// Closes every block that has been part-filled since the last call, so that no packet
+    /// waits for longer than the time between two calls, twice. Called regularly.
+    pub fn flush(&mut self) -> io::Result<()> {
+        for ring in 0..self.rings.len() {
+            let (block, bytes) = self.rings[ring].open_block();
+            let waited = self.waiting[ring] == Some(block);
+            self.waiting[ring] = (bytes > 0).then_some(block);
+            if waited && bytes > 0 {
+                self.close(ring as u32, block)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Closes every part-filled block, and lets empty ones take the current epoch.
+    pub fn flush_all(&mut self) -> io::Result<()> {
+        for ring in 0..self.rings.len() {
+            let (block, _) = self.rings[ring].open_block();
+            self.close(ring as u32, block)?;
+        }
+        Ok(())
+    }
+
+    fn close(&self, ring: u32, block: u32) -> io::Result<()> {
+        match &self.source {
+            Source::Socket(hook) => hook.flush(ring as usize, block),
+            Source::Kernel { loaded, .. } => loaded.flush(ring, block)?,
+        }
+        Ok(())
+    }
+
+    /// Looks whether the interface is still there, under whatever name. If it was deleted, waits for one
+    /// of its name and captures there. Called regularly.
+    pub fn watch(&mut self) -> Result<Option<Event>, Error> {
+        if self.paused {
+            return Ok(None);
+        }
+        if self.attached {
+            let event = self.device.look()?;
+            if event == Some(Event::Gone) {
+                self.stop();
+            }
+            return Ok(event);
+        }
+        if !self.device.is_back()? {
+            return Ok(None);
+        }
+        self.reload()?;
+        self.attach()?;
+        Ok(Some(Event::Back))
+    }
+
+    /// Loads the programs for the interface as it is now.
+    fn reload(&mut self) -> Result<(), Error> {
+        let (interface, config) = (&self.device.interface, &self.config);
+        if let Source::Kernel { loaded, programs, params, filters, .. } = &mut self.source {
+            params.ifindex = interface.index;
+            loaded
+                .reload(programs, params, filters)
+                .map_err(|e| explain_load(interface, config, filters, e))?;
+        }
+        Ok(())
+    }
+
+    /// Packets that the filter refused. The socket hooks see none of those.
+    pub fn filtered(&self) -> u64 {
+        self.rings.iter().map(|r| r.filtered()).sum()
+    }
+
+    /// What the device has counted since [`Capture::start`]. Where the device is gone, up to when it
+    /// was last seen.
+    pub fn nic(&self) -> NicCounters {
+        self.device.nic()
+    }
+
+    /// Reads the device's counters anew, but for a pause, when what it counts does not count.
+    pub fn refresh_nic(&mut self) {
+        if !self.paused {
+            self.device.refresh();
+        }
+    }
+
+    /// Packets that were dropped, by cause.
+    pub fn losses(&self) -> Losses {
+        self.rings.iter().map(|r| r.losses()).fold(Losses::default(), |a, b| Losses {
+            ring: a.ring + b.ring,
+            contended: a.contended + b.contended,
+            unreadable: a.unreadable + b.unreadable,
+        })
+    }
+
+    /// The readers of the rings. Each ring has one, so this is called once.
+    pub fn readers(&self) -> Vec<RingReader> {
+        (self.first_interface..)
+            .zip(&self.rings)
+            .map(|(interface, memory)| RingReader::new(memory.clone(), interface))
+            .collect()
+    }
+
+    /// One pcapng interface description for each ring.
+    pub fn descriptions(&self) -> Vec<InterfaceDescription> {
+        let unit = match self.config.hook {
+            Hook::Xdp | Hook::AfXdp => "receive queue",
+            Hook::Tpacket | Hook::Recv => "socket",
+            Hook::XdpGeneric | Hook::Tcx | Hook::Netfilter => "CPU",
+        };
+        let nrings = self.rings.len() as u32;
+        let wanted = wanted_rings(&self.device.interface, self.config.hook);
+        (0..nrings)
+            .map(|ring| InterfaceDescription {
+                link: self.device.interface.link.unwrap_or(LinkType::ETHERNET),
+                snaplen: self.config.snaplen,
+                name: self.device.interface.name.clone(),
+                description: if wanted > nrings {
+                    format!(
+                        "hook {}, every {unit} n with n mod {nrings} = {ring}",
+                        self.config.hook
+                    )
+                } else {
+                    format!("hook {}, {unit} {ring}", self.config.hook)
+                },
+                filter: self.config.filter.clone(),
+                hardware: self.device.interface.kind.clone(),
+                mac: self.device.interface.mac,
+            })
+            .collect()
+    }
+
+    pub fn rings(&self) -> &[Arc<RingMemory>] {
+        &self.rings
+    }
+
+    pub fn interface(&self) -> &Interface {
+        &self.device.interface
+    }
+
+    pub fn config(&self) -> &Config {
+        &self.config
+    }
+
+    /// What the user should know about this capture that is no error.
+    pub fn warnings(&self) -> Vec<String> {
+        let mut warnings = Vec::new();
+        let name = &self.device.interface.name;
+        let wanted = wanted_rings(&self.device.interface, self.config.hook);
+        let has = self.rings.len() as u32;
+        if has < wanted {
+            warnings.push(format!(
+                "{wanted} queues or CPUs share {has} rings; --ring-bytes {} gives each its own",
+                u64::from(wanted * Geometry::MIN_BLOCKS) * self.config.block_bytes
+            ));
+        }
+        let hands_on = match &self.source {
+            Source::Kernel { programs, params, .. } => {
+                params.hardware_vlan && programs[0] == Program::XdpMetadata
+            }
+            Source::Socket(_) => false,
+        };
+        if matches!(self.config.hook, Hook::Xdp | Hook::XdpGeneric | Hook::AfXdp)
+            && !hands_on
+            && kernel::strips_vlan(name).unwrap_or(false)
+        {
+            warnings.push(format!(
+                "{name} takes VLAN tags off before hook {} and does not hand them on: ethtool -K {name} rxvlan off keeps them",
+                self.config.hook
+            ));
+        }
+        if let Source::Kernel { links, .. } = &self.source
+            && links.by_clsact()
+        {
+            warnings.push(format!(
+                "this kernel has no tcx; clsact filters on {name} do its work and stay if this process is killed, until the next recorder replaces them (tc filter del dev {name} ingress pref {CLSACT_PRIORITY}, and egress)"
+            ));
+        }
+        warnings
+    }
+
+    /// All the memory that the rings take, bytes.
+    pub fn memory_bytes(&self) -> u64 {
+        self.rings.first().map_or(0, |r| r.geometry().memory_bytes())
+    }
+}
+
+impl Drop for Capture {
+    fn drop(&mut self) {
+        if self.attached {
+            self.stop();
+        }
+    }
+}
+
+/// What happened to an interface.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Event {
+    Gone,
+    Back,
+    LinkDown,
+    LinkUp,
+}

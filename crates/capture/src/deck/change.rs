@@ -1,0 +1,137 @@
+//! What can change while packets flow: a group's snaplen, filter and rules, and whether it gets any.
+
+use std::sync::Arc;
+
+use super::port::Filter;
+use super::{Deck, Error};
+use crate::Hook;
+use crate::rules::{Compiled, Hits};
+use crate::sys::kernel;
+
+impl Deck {
+    /// From now on packets of this group are cut to so many bytes.
+    ///
+    /// # Errors
+    /// Where that is nothing, or more than at the start.
+    pub fn set_snaplen(&mut self, group: &str, snaplen: u32) -> Result<(), Error> {
+        let at = self.group(group)?;
+        let most = self.groups[at].most;
+        if snaplen == 0 {
+            return Err(Error::Snaplen(group.to_owned()));
+        }
+        if snaplen > most {
+            return Err(Error::SnaplenGrows { group: group.to_owned(), snaplen, most });
+        }
+        self.groups[at].config.snaplen = snaplen;
+        self.maps.set_snaplen(at, snaplen);
+        Ok(())
+    }
+
+    /// Exchanges a group's filter. Each packet meets the old one or the new one, and none is lost; afterwards the old one judges
+    /// no packet any more.
+    ///
+    /// # Errors
+    /// Where the filter does not compile or the kernel does not take it, or at hook netfilter, whose programs cannot be
+    /// exchanged. Then all is as it was.
+    pub fn set_filter(&mut self, group: &str, filter: Option<&str>) -> Result<(), Error> {
+        let at = self.group(group)?;
+        if self.groups[at].config.hook == Hook::Netfilter {
+            return Err(Error::Netfilter(group.to_owned()));
+        }
+        let ports: Vec<usize> = self.groups[at].ports.iter().map(|(port, _)| *port).collect();
+        let put = |port: &usize| self.ports[*port].put_filter(at, Filter::of(filter));
+        let before: Vec<Filter> = ports.iter().map(put).collect();
+        let exchanged = self.exchange(&ports);
+        if exchanged.is_err() {
+            for (port, before) in ports.iter().zip(before) {
+                self.ports[*port].put_filter(at, before);
+            }
+        } else {
+            self.groups[at].config.filter = filter.map(str::to_owned);
+        }
+        kernel::wait_for_running_programs();
+        exchanged.map_err(Error::from)
+    }
+
+    /// Puts new programs at these ports, or at none of them.
+    fn exchange(&mut self, ports: &[usize]) -> Result<(), crate::Error> {
+        let renewed: Vec<_> = ports
+            .iter()
+            .map(|port| self.ports[*port].renew(&self.hub))
+            .collect::<Result<_, _>>()?;
+        let mut before = Vec::new();
+        for (port, ready) in ports.iter().zip(renewed) {
+            let Some(ready) = ready else { continue };
+            match self.ports[*port].exchange(ready) {
+                Ok(old) => before.extend(old.map(|old| (*port, old))),
+                Err(e) => {
+                    for (port, old) in before {
+                        // The kernel has just taken its successor there; what fails has no interface any more.
+                        let _ = self.ports[port].exchange(old);
+                    }
+                    return Err(e);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Exchanges a group's rules as a whole: each packet is judged by the old set or by the new one. Gives back what the old one
+    /// counted, to the last packet.
+    ///
+    /// # Errors
+    /// Where the kernel has no room for them. Then the old ones stay.
+    pub fn set_rules(
+        &mut self,
+        group: &str,
+        rules: Option<Arc<Compiled>>,
+    ) -> Result<Option<Hits>, Error> {
+        let at = self.group(group)?;
+        if rules.is_none() {
+            self.maps.set_rules(at, false);
+        }
+        let before = self.images.set(at as u32, rules.as_ref())?;
+        if rules.is_some() {
+            self.maps.set_rules(at, true);
+        }
+        self.groups[at].config.rules = rules;
+        Ok(before)
+    }
+
+    /// How many packets each rule of a group has taken, since its rules were exchanged last.
+    pub fn rule_hits(&self, group: &str) -> Option<Hits> {
+        self.images.hits(self.group(group).ok()? as u32)
+    }
+
+    /// Stops giving packets to a group, or to all. Afterwards none is on its way.
+    ///
+    /// # Errors
+    /// Where there is no such group.
+    pub fn pause(&mut self, group: Option<&str>) -> Result<(), Error> {
+        self.set_paused(group, true)?;
+        kernel::wait_for_running_programs();
+        Ok(())
+    }
+
+    /// Gives them packets again.
+    ///
+    /// # Errors
+    /// Where there is no such group.
+    pub fn resume(&mut self, group: Option<&str>) -> Result<(), Error> {
+        self.set_paused(group, false)
+    }
+
+    fn set_paused(&mut self, group: Option<&str>, is_paused: bool) -> Result<(), Error> {
+        let which = match group {
+            Some(name) => {
+                let at = self.group(name)?;
+                at..at + 1
+            }
+            None => 0..self.groups.len(),
+        };
+        for at in which {
+            self.maps.set_paused(at, is_paused);
+        }
+        Ok(())
+    }
+}

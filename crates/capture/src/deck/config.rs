@@ -1,0 +1,119 @@
+//! What a deck serves, and the ports that it takes.
+
+use std::sync::Arc;
+
+use super::Error;
+use super::maps::MAX_GROUPS;
+use super::port::{Entry, Filter, Port};
+use super::steering::Steering;
+use crate::device::Device;
+use crate::rules::Compiled;
+use crate::{Deliver, Hook};
+
+/// What a group takes, and how its members share it.
+#[derive(Clone, Debug)]
+pub struct GroupConfig {
+    pub name: String,
+    pub interfaces: Vec<String>,
+    /// Not one of the socket hooks.
+    pub hook: Hook,
+    /// Groups that share an interface at a hook must agree.
+    pub deliver: Deliver,
+    /// A pcap-filter(7) expression.
+    pub filter: Option<String>,
+    /// What no rule accepts is filtered. A rule for one group means the number of that group in [`DeckConfig::groups`].
+    pub rules: Option<Arc<Compiled>>,
+    /// Bytes kept of a frame at most.
+    pub snaplen: u32,
+    pub steering: Steering,
+    pub promiscuous: bool,
+}
+
+/// What a deck serves.
+#[derive(Clone, Debug)]
+pub struct DeckConfig {
+    pub groups: Vec<GroupConfig>,
+    /// For all rings of one member together.
+    pub ring_bytes: u64,
+    pub block_bytes: u64,
+}
+
+/// Refuses what makes no sense on any machine.
+pub(super) fn check(config: &DeckConfig) -> Result<(), Error> {
+    if config.groups.is_empty() {
+        return Err(Error::NoGroups);
+    }
+    if config.groups.len() > MAX_GROUPS {
+        return Err(Error::TooManyGroups(config.groups.len()));
+    }
+    for (i, group) in config.groups.iter().enumerate() {
+        let name = || group.name.clone();
+        if group.name.is_empty() {
+            return Err(Error::NoName);
+        }
+        if config.groups[..i].iter().any(|other| other.name == group.name) {
+            return Err(Error::Twice(name()));
+        }
+        if group.hook.is_socket() {
+            return Err(Error::SocketHook { group: name(), hook: group.hook });
+        }
+        if group.snaplen == 0 {
+            return Err(Error::Snaplen(name()));
+        }
+        if group.interfaces.is_empty() {
+            return Err(Error::NoInterface(name()));
+        }
+        for (j, interface) in group.interfaces.iter().enumerate() {
+            if group.interfaces[..j].contains(interface) {
+                let interface = interface.clone();
+                return Err(Error::InterfaceTwice { group: name(), interface });
+            }
+        }
+    }
+    Ok(())
+}
+
+/// For each group, its ports and its place in their lists.
+pub(super) type Places = Vec<Vec<(usize, u32)>>;
+
+/// The ports that the groups need.
+pub(super) fn ports_of(config: &DeckConfig) -> Result<(Vec<Port>, Places), Error> {
+    let mut ports: Vec<Port> = Vec::new();
+    // Who asked for each first.
+    let mut first: Vec<&str> = Vec::new();
+    let mut places = Vec::new();
+    for (number, group) in (0..).zip(&config.groups) {
+        let mut its_places = Vec::new();
+        for (nth, name) in (0..).zip(&group.interfaces) {
+            let device = Device::open(name)?;
+            let is_it = |port: &Port| {
+                port.device.interface.index == device.interface.index && port.hook == group.hook
+            };
+            let at = ports.iter().position(is_it).unwrap_or_else(|| {
+                ports.push(Port::new(device, group.hook, group.deliver));
+                first.push(&group.name);
+                ports.len() - 1
+            });
+            let port = &mut ports[at];
+            if port.deliver != group.deliver {
+                return Err(Error::Deliver {
+                    one: first[at].to_owned(),
+                    other: group.name.clone(),
+                    interface: name.clone(),
+                    hook: group.hook,
+                });
+            }
+            port.promiscuous |= group.promiscuous;
+            // By another of its names.
+            if port.list.entries.last().is_some_and(|entry| entry.group == number) {
+                let (group, interface) = (group.name.clone(), name.clone());
+                return Err(Error::InterfaceTwice { group, interface });
+            }
+            its_places.push((at, port.list.entries.len() as u32));
+            let filter = Filter::of(group.filter.as_deref());
+            port.list.entries.push(Entry { group: number, interface: nth, filter });
+        }
+        places.push(its_places);
+    }
+    Ok((ports, places))
+}
