@@ -13,6 +13,7 @@
 //! came for that long; then the last block, which nobody will close any more, is read as far as it is committed, which is all of it.
 
 use std::io;
+use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -170,13 +171,57 @@ pub struct Counts {
     pub dropped: u64,
 }
 
+/// A packet of the oldest block that was looked at and not handed out: what [`Packet`] says, with places in the block.
+#[derive(Clone)]
+struct Head {
+    timestamp_ns: u64,
+    interface: u32,
+    frame: Range<usize>,
+    original_len: u32,
+    flags: u32,
+    dropped: u64,
+    /// Where the next one begins.
+    end: usize,
+}
+
+impl Head {
+    /// The packet at `at` or after it, if there is one.
+    fn find(begun: &[u8], at: usize) -> Option<Result<Self, Error>> {
+        let rest = begun.get(at..).unwrap_or_default();
+        let mut packets = Packets::new(rest);
+        Some(packets.next()?.map(|packet| {
+            let frame = at + (packet.bytes.as_ptr().addr() - rest.as_ptr().addr());
+            Self {
+                timestamp_ns: packet.timestamp_ns,
+                interface: packet.interface,
+                frame: frame..frame + packet.bytes.len(),
+                original_len: packet.original_len,
+                flags: packet.flags,
+                dropped: packet.dropped,
+                end: at + packets.offset(),
+            }
+        }))
+    }
+
+    fn packet<'a>(&self, begun: &'a [u8]) -> Packet<'a> {
+        Packet {
+            timestamp_ns: self.timestamp_ns,
+            interface: self.interface,
+            bytes: &begun[self.frame.clone()],
+            original_len: self.original_len,
+            flags: self.flags,
+            dropped: self.dropped,
+        }
+    }
+}
+
 /// A ring and how far it was read.
 struct Lane {
     ring: RingReader<Memory>,
     /// Bytes of the oldest block that were handed out.
     at: usize,
-    /// The time of the packet that is there, where it was looked at.
-    head: Option<u64>,
+    /// The packet that is there, where it was looked at.
+    head: Option<Head>,
     /// Packets in all blocks that were given back.
     packets: u64,
 }
@@ -210,12 +255,12 @@ impl Lane {
     /// Whether there is a packet at `at`, as far as the last look went.
     fn refill(&mut self) -> Result<bool, Error> {
         if self.head.is_none() {
-            let rest = self.ring.begun().get(self.at..).unwrap_or_default();
-            match Packets::new(rest).next() {
-                Some(Ok(packet)) => self.head = Some(packet.timestamp_ns),
+            let begun = self.ring.begun();
+            match Head::find(begun, self.at) {
+                Some(Ok(head)) => self.head = Some(head),
                 // Nothing but filling, or what nobody can read.
                 found => {
-                    self.at += rest.len();
+                    self.at = self.at.max(begun.len());
                     found.transpose()?;
                 }
             }
@@ -303,13 +348,12 @@ impl Member {
             Next::Nothing => Ok(Next::Nothing),
             Next::End => Ok(Next::End),
             Next::Got(lane) => {
-                let Lane { ring, at, head, .. } = &mut self.lanes[lane];
-                let mut packets = Packets::new(ring.begun().get(*at..).unwrap_or_default());
-                let packet = packets.next().transpose()?;
-                *at += packets.offset();
-                *head = None;
                 self.taken = Some(lane);
-                Ok(packet.map_or(Next::Nothing, Next::Got))
+                let Lane { ring, at, head, .. } = &mut self.lanes[lane];
+                Ok(head.take().map_or(Next::Nothing, |head| {
+                    *at = head.end;
+                    Next::Got(head.packet(ring.begun()))
+                }))
             }
         }
     }
@@ -381,7 +425,11 @@ impl Member {
                 lane.refill()?;
             }
         }
-        let heads = self.lanes.iter().enumerate().filter_map(|(i, lane)| Some((lane.head?, i)));
+        let heads = self
+            .lanes
+            .iter()
+            .enumerate()
+            .filter_map(|(i, lane)| Some((lane.head.as_ref()?.timestamp_ns, i)));
         Ok(heads.min().map(|(_, lane)| lane))
     }
 

@@ -4,8 +4,7 @@
 //! without a copy takes `record --group`.
 
 use std::fs::File;
-use std::io::{self, BufWriter, ErrorKind, Write, stdout};
-use std::os::fd::AsFd;
+use std::io::{self, BufWriter, ErrorKind, Write};
 use std::path::Path;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -13,9 +12,10 @@ use anyhow::{Context, Result};
 use tapdeck_client::{Member, Next, Options, Packet};
 use tapdeck_packet::pcapng::{self, StatisticsBlock};
 
-use crate::flags::{self, Usage};
+use crate::flags;
 use crate::interrupt::Interrupt;
 use crate::progress::say;
+use crate::standard_output;
 use crate::units::show_count;
 
 /// How soon it is noticed that it shall end.
@@ -25,10 +25,8 @@ const BUFFER: usize = 256 << 10;
 
 /// Writes packets until something ends it.
 pub fn run(flags: &flags::Attach) -> Result<()> {
-    let to_terminal = flags.write.as_os_str() == "-" && rustix::termios::isatty(stdout());
-    if to_terminal {
-        let text = "standard output is a terminal, which cannot show binary data: pipe it into a program, or name a file with -w";
-        return Err(Usage(text.into()).into());
+    if flags.write.as_os_str() == "-" {
+        standard_output::refuse_terminal()?;
     }
     let interrupt = Interrupt::listen()?;
     let mut options = Options { weight: flags.weight, ..Options::default() };
@@ -94,9 +92,7 @@ struct Tape {
 impl Tape {
     fn begin(path: &Path, member: &Member) -> Result<Self> {
         let (file, name) = if path.as_os_str() == "-" {
-            // Rust's own standard output keeps back what has no end of line.
-            let out = stdout().as_fd().try_clone_to_owned();
-            (out.context("cannot write to standard output")?.into(), "standard output".into())
+            (standard_output::open()?, standard_output::NAME.to_owned())
         } else {
             let name = path.display().to_string();
             (File::create(path).with_context(|| format!("cannot write {name}"))?, name)

@@ -17,6 +17,7 @@ mod record;
 mod recover;
 mod rules;
 mod serve;
+mod standard_output;
 mod stat;
 mod units;
 mod verify;

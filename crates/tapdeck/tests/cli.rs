@@ -377,6 +377,7 @@ fn a_pipe_gets_a_packet_when_it_is_flushed() {
     wait_until_recording(&mut child);
     send(&net, 1, 100);
     let mut out = child.0.stdout.take().expect("piped");
+    assert_eq!(rustix::pipe::fcntl_getpipe_size(&out).expect("a pipe"), 1 << 20);
     let sent = frame([2, 0, 0, 0, 0, 2], 100, 0);
     let mut got: Vec<u8> = Vec::new();
     while !got.windows(sent.len()).any(|w| w == sent) {

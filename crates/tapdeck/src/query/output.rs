@@ -3,9 +3,8 @@
 //! Each goes out by whole blocks or lines, so that a file is valid at any moment.
 
 use std::fs::{File, OpenOptions};
-use std::io::{self, Write, stdout};
+use std::io::{self, Write};
 use std::net::IpAddr;
-use std::os::fd::AsFd;
 use std::path::Path;
 
 use anyhow::{Context, Result};
@@ -17,6 +16,7 @@ use tapdeck_store::query::{Described, Packet};
 use super::summary::{Protocol, Summary};
 use super::time;
 use crate::flags::{self, Usage};
+use crate::standard_output;
 
 const APPLICATION: &str = concat!("tapdeck ", env!("CARGO_PKG_VERSION"));
 /// Bytes that are written at once.
@@ -54,14 +54,15 @@ impl Output {
             let file = file.with_context(|| format!("cannot write {name}"))?;
             return Ok(Self { form, file, name, pending });
         }
-        let out = stdout();
-        if form == Form::Pcapng && rustix::termios::isatty(&out) {
-            let text =
-                "-w - writes binary data, which a terminal cannot show: pipe it into a program";
-            return Err(Usage(text.into()).into());
+        if form == Form::Pcapng {
+            standard_output::refuse_terminal()?;
         }
-        let file = out.as_fd().try_clone_to_owned().context("cannot write to standard output")?;
-        Ok(Self { form, file: file.into(), name: "standard output".into(), pending })
+        Ok(Self {
+            form,
+            file: standard_output::open()?,
+            name: standard_output::NAME.into(),
+            pending,
+        })
     }
 
     /// Writes what stands before the packets. What was in a file is gone.
@@ -69,7 +70,7 @@ impl Output {
         if self.form != Form::Pcapng {
             return Ok(());
         }
-        if self.name != "standard output" && self.file.metadata()?.is_file() {
+        if self.name != standard_output::NAME && self.file.metadata()?.is_file() {
             self.file.set_len(0)?;
         }
         let os = std::env::consts::OS;

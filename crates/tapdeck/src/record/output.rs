@@ -1,8 +1,7 @@
 //! Opens what the packets go to, and starts the thread that writes.
 
 use std::fs::{File, OpenOptions};
-use std::io::{Write, stdout};
-use std::os::fd::AsFd;
+use std::io::Write;
 use std::path::Path;
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -18,8 +17,9 @@ use tapdeck_store::{
 };
 
 use super::resolve::{Plan, Target};
-use crate::flags::{DirectChoice, Usage};
+use crate::flags::DirectChoice;
 use crate::recover::describe;
+use crate::standard_output;
 
 /// What the writer works on.
 pub struct Job {
@@ -43,15 +43,8 @@ impl Output {
         match &plan.target {
             Target::Nothing => Ok(Self::Nothing),
             Target::Stdout => {
-                let out = stdout();
-                if rustix::termios::isatty(&out) {
-                    let text = "-w - writes binary data, which a terminal cannot show: pipe it into a program";
-                    return Err(Usage(text.into()).into());
-                }
-                // Rust's own standard output keeps back what has no end of line.
-                let file =
-                    out.as_fd().try_clone_to_owned().context("cannot write to standard output")?;
-                Ok(Self::Stream(file.into(), "standard output".into()))
+                standard_output::refuse_terminal()?;
+                Ok(Self::Stream(standard_output::open()?, standard_output::NAME.into()))
             }
             Target::File(path) => {
                 let name = path.display().to_string();
