@@ -389,6 +389,44 @@ fn a_pipe_gets_a_packet_when_it_is_flushed() {
     assert!(child.interrupt().success());
 }
 
+/// Scheduling policy and nice value of a thread, as in proc_pid_stat(5), if it has begun.
+fn scheduling(process: u32, name: &str) -> Option<(u32, i32)> {
+    let tasks = fs::read_dir(format!("/proc/{process}/task")).expect("it runs");
+    let stats = tasks.filter_map(|task| fs::read_to_string(task.ok()?.path().join("stat")).ok());
+    let mut its = stats.filter_map(|stat| {
+        let (before, after) = stat.rsplit_once(')')?;
+        before.ends_with(&format!("({name}")).then(|| after.to_owned())
+    });
+    let fields = its.next()?;
+    let field = |n: usize| fields.split_whitespace().nth(n - 3);
+    Some((field(41)?.parse().ok()?, field(19)?.parse().ok()?))
+}
+
+/// What the disk fetches itself is a moment's work, which nothing waits for long; copying into the page cache is not.
+#[test]
+fn a_writer_of_direct_io_goes_first_and_nobody_else() {
+    let (normal, fifo) = (0, 1);
+    let net = Net::new();
+    for (direct, policy) in [("on", fifo), ("off", normal)] {
+        let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a directory");
+        let store = dir.path().join("store");
+        let flags = format!("--hook tcx --direct {direct} --dir {}", store.display());
+        let recorder = Recorder::start(&net, dir.path(), &flags);
+        let threads = [
+            ("tapdeck-writer", (policy, 0)),
+            ("tapdeck-index", (normal, 0)),
+            ("tapdeck-merge", (normal, 10)),
+            ("tapdeck-keeper", (normal, 0)),
+            ("tapdeck", (normal, 0)),
+        ];
+        for (name, expected) in threads {
+            let now = || scheduling(recorder.process.0.id(), name);
+            testbed::wait_for(&format!("{name}, direct {direct}"), || now() == Some(expected));
+        }
+        recorder.stop();
+    }
+}
+
 /// A hook that cannot be had costs nobody a file.
 #[test]
 fn a_recording_that_cannot_begin_leaves_files_alone() {

@@ -35,6 +35,10 @@ impl Disk {
     pub fn new(direct: bool) -> Self {
         Self { direct }
     }
+
+    pub fn is_direct(self) -> bool {
+        self.direct
+    }
 }
 
 impl Io for Disk {

@@ -6,7 +6,7 @@ mod priority;
 mod read;
 
 pub use disk::Disk;
-pub use priority::yield_disk;
+pub use priority::{go_first, yield_disk};
 pub(crate) use read::{forget_pages, read_at};
 
 use std::io::{IoSlice, Result};

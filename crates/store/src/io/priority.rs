@@ -1,4 +1,4 @@
-//! Whose turn it is at the disk.
+//! Whose turn it is at the disk and at the processor.
 
 use std::io;
 
@@ -11,6 +11,23 @@ pub fn yield_disk() -> io::Result<()> {
     const IDLE: libc::c_int = 3 << 13;
     // SAFETY: the call takes three numbers and touches no memory.
     let done = unsafe { libc::syscall(libc::SYS_ioprio_set, PROCESS, SELF, IDLE) };
+    if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// This thread runs before all that have no time of their own: class FIFO of sched(7), the lowest priority there. It is for whoever
+/// soon waits again, and needs `CAP_SYS_NICE`. Threads that it starts are as others.
+#[allow(unsafe_code, reason = "no library has this call")]
+pub fn go_first() -> io::Result<()> {
+    const SELF: libc::pid_t = 0;
+    let priority = libc::sched_param { sched_priority: 1 };
+    // SAFETY: the structure outlives the call, which reads it.
+    let done = unsafe {
+        libc::sched_setscheduler(
+            SELF,
+            libc::SCHED_FIFO | libc::SCHED_RESET_ON_FORK,
+            &raw const priority,
+        )
+    };
     if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 

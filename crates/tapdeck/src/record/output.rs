@@ -10,7 +10,7 @@ use anyhow::{Context, Result};
 use tapdeck_capture::Clock;
 use tapdeck_packet::pcapng::InterfaceDescription;
 use tapdeck_packet::ring::Ring;
-use tapdeck_store::io::Disk;
+use tapdeck_store::io::{Disk, go_first};
 use tapdeck_store::{
     Closed, Course, Deck, DeckConfig, Ending, Finding, Indexing, Log, Nothing, Scope, Sink, Store,
     Stream, Totals, Writer,
@@ -81,7 +81,7 @@ impl Output {
                 };
                 let deck = Deck::new(disk, store, config, job.totals.clone())
                     .with_context(|| format!("cannot use {}", dir.display()))?;
-                spawn(plan, job, deck)
+                spawn(plan, job, deck, disk.is_direct())
             }
             (Self::Stream(file, name), target) => {
                 if matches!(target, Target::File(_)) && file.metadata().is_ok_and(|m| m.is_file()) {
@@ -89,7 +89,7 @@ impl Output {
                 }
                 stream(plan, job, file, &name)
             }
-            _ => spawn(plan, job, Nothing),
+            _ => spawn(plan, job, Nothing, false),
         }
     }
 }
@@ -129,16 +129,30 @@ fn stream(
     let now_ns = Box::new(move || clock.now_ns());
     let sink = Stream::new(out, &job.interfaces, job.totals.clone(), now_ns)
         .with_context(|| format!("cannot write to {name}"))?;
-    spawn(plan, job, sink)
+    spawn(plan, job, sink, false)
 }
 
-fn spawn(plan: &Plan, job: Job, sink: impl Sink + 'static) -> Result<JoinHandle<Result<Ending>>> {
+/// Starts the writer. One that needs a processor for moments alone, since the disk fetches the packets itself, `goes_first`: what
+/// else runs there, queries and the index above all, keeps no block from the disk.
+fn spawn(
+    plan: &Plan,
+    job: Job,
+    sink: impl Sink + 'static,
+    goes_first: bool,
+) -> Result<JoinHandle<Result<Ending>>> {
     let mut writer = Writer::new(job.rings, sink, job.totals);
     if let Some(count) = plan.count {
         writer = writer.limit(count);
     }
+    let run = move || {
+        if goes_first {
+            // Without the privilege it waits for its turn.
+            let _ = go_first();
+        }
+        writer.run(&job.course).context("the output failed")
+    };
     std::thread::Builder::new()
         .name("tapdeck-writer".into())
-        .spawn(move || writer.run(&job.course).context("the output failed"))
+        .spawn(run)
         .context("cannot start a thread")
 }
