@@ -301,10 +301,13 @@ impl<M: Matcher> Reader<M> {
     }
 
     /// Puts a piece of a segment into the buffer, past the page cache if that can be; gives back how much of it there is.
+    ///
+    /// Not where somebody writes: ext4 and XFS keep a file's lock while they read it directly, and a recorder that makes the file
+    /// longer would wait until the disk, which hears others first, has answered the query.
     fn load(&mut self, segment: &Segment, at: u64, len: usize) -> io::Result<usize> {
         let section = &segment.head.section;
         let dir = &self.asked.snapshot.dir;
-        if self.direct {
+        if self.direct && !segment.name.live {
             let loaded = open_segment(dir, &segment.name, OFlags::DIRECT)
                 .and_then(|file| self.blocks.load(&file, section, at, len));
             match loaded {
