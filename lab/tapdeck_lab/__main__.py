@@ -23,7 +23,9 @@ def parser() -> argparse.ArgumentParser:
     profile = run.add_mutually_exclusive_group()
     profile.add_argument("--quick", action="store_true", help="the quick profile: a quarter of an hour for all")
     profile.add_argument(
-        "--once", action="store_true", help="each combination once, and briefly: does all of it run here? three quarters of an hour"
+        "--once",
+        action="store_true",
+        help="each combination of the full profile once and briefly, to see that all of it runs here: half an hour",
     )
     run.add_argument("--only", default="", metavar="NAME[,NAME]", help="these scenarios")
     run.add_argument(

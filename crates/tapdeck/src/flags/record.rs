@@ -118,7 +118,8 @@ pub struct Record {
     #[arg(long, value_name = "TIME", default_value = "1s", value_parser = units::flush)]
     pub flush: Duration,
 
-    /// Write past the page cache (O_DIRECT); auto: where the file system can
+    /// Write past the page cache (O_DIRECT), and then before other threads get the CPU (SCHED_FIFO); auto: where the file
+    /// system can
     #[arg(long, value_enum, default_value_t = DirectChoice::Auto)]
     pub direct: DirectChoice,
 
