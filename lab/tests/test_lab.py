@@ -134,7 +134,9 @@ def test_ctrl_c_keeps_what_is_done_and_resume_goes_on(tmp_path):
         str(tapdeck()),
         "--quick",
     ]
-    process = subprocess.Popen(words, stderr=subprocess.PIPE, text=True)
+    # A shell that starts something in the background has it ignore Ctrl-C.
+    foreground = ["env", "--default-signal=INT"]
+    process = subprocess.Popen([*foreground, *words], stderr=subprocess.PIPE, text=True)
     try:
         for line in process.stderr:
             if line.startswith("[2/6]"):
