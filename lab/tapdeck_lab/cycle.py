@@ -367,12 +367,11 @@ def _ask_for_a_flow(lab: Lab, s: dict, capture: Capture) -> dict[str, float]:
     """
     directory = capture.contexts[0].directory
     files = [f for f in directory.rglob("*") if f.is_file()]
-    # With the file's name, since there may be several.
-    ends = subprocess.run(_scan(directory, "-c 1", f"host {MARK}"), capture_output=True, text=True).stdout
-    found = re.search(r"IP (\S+)\.(\d+) > (\S+)\.(\d+): (\w+)", ends)
+    first_of_each = subprocess.run(_scan(directory, "-c 1", f"host {MARK}"), capture_output=True, text=True).stdout
+    found = re.search(r"IP (\S+)\.(\d+) > (\S+)\.(\d+):", first_of_each)
     if not found:
         raise Failed("no marked packet was stored")
-    src, sport, dst, dport = found.groups()[:4]
+    src, sport, dst, dport = found.groups()
     flow = f"src host {src} and src port {sport} and dst host {dst} and dst port {dport} and udp"
     own = scan = _scan(directory, "-l", flow)
     if isinstance(capture.method, methods.Tapdeck):

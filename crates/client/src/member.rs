@@ -172,7 +172,6 @@ pub struct Counts {
 }
 
 /// A packet of the oldest block that was looked at and not handed out: what [`Packet`] says, with places in the block.
-#[derive(Clone)]
 struct Head {
     timestamp_ns: u64,
     interface: u32,

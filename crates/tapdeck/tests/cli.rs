@@ -406,8 +406,11 @@ fn scheduling(process: u32, name: &str) -> Option<(u32, i32)> {
 #[test]
 fn a_writer_of_direct_io_goes_first_and_nobody_else() {
     let (normal, fifo) = (0, 1);
+    // Where nobody may have that class, a recorder does without.
+    let may = std::thread::spawn(|| tapdeck_store::io::go_first().is_ok()).join().expect("a call");
+    let first = if may { fifo } else { normal };
     let net = Net::new();
-    for (direct, policy) in [("on", fifo), ("off", normal)] {
+    for (direct, policy) in [("on", first), ("off", normal)] {
         let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a directory");
         let store = dir.path().join("store");
         let flags = format!("--hook tcx --direct {direct} --dir {}", store.display());

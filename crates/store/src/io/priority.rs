@@ -14,7 +14,7 @@ pub fn yield_disk() -> io::Result<()> {
     if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// This thread runs before all that have no time of their own: class FIFO of sched(7), the lowest priority there. It is for whoever
+/// This thread runs before all of the normal classes: class FIFO of sched(7), at its lowest priority. It is for whoever
 /// soon waits again, and needs `CAP_SYS_NICE`. Threads that it starts are as others.
 #[allow(unsafe_code, reason = "no library has this call")]
 pub fn go_first() -> io::Result<()> {
