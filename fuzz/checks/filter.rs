@@ -4,7 +4,8 @@
 use tapdeck_packet::filter;
 use tapdeck_packet::key::Plan;
 
-/// Reads `data` as an expression. What is understood is understood again when it is printed. True if it was.
+/// Reads `data` as an expression. What is understood is understood again when it is printed. True
+/// if it was.
 ///
 /// # Panics
 /// If it is not, or if the plan is none.

@@ -7,8 +7,8 @@ use tapdeck_packet::rules::{Judge, Rule, RuleSet};
 /// Rules above which merging and clustering would make one input take too long.
 const MANY: usize = 200;
 
-/// Reads `data` as a rule file. What is understood is understood again when it is printed, and all that is made of it
-/// judges alike. Gives back the number of rules.
+/// Reads `data` as a rule file. What is understood is understood again when it is printed, and all
+/// that is made of it judges alike. Gives back the number of rules.
 ///
 /// # Panics
 /// If one of these does not hold.
@@ -34,7 +34,8 @@ pub fn check(data: &[u8]) -> Option<usize> {
     Some(set.len())
 }
 
-/// Packets that fit its rules are judged alike by every judge, without what merging would leave out, and after clustering.
+/// Packets that fit its rules are judged alike by every judge, without what merging would leave
+/// out, and after clustering.
 pub fn check_judges(set: &RuleSet) {
     let sample = Sample::of_rules(set);
     let merged = set.merge();

@@ -1,8 +1,9 @@
-//! What judging a packet by rules costs, inside the kernel: against the number of signatures, as in the thesis (Gopalakrishnan 2011,
-//! chapter 6), for its engine and for ours.
+//! What judging a packet by rules costs, inside the kernel: against the number of signatures, as in
+//! the thesis (Gopalakrishnan 2011, chapter 6), for its engine and for ours.
 //!
-//! `cargo bench -p tapdeck-capture --bench rules` needs the privilege to load BPF programs. The figures are ns a judgement, without
-//! what it costs to have the packet's tuple; they differ between machines, and only their ratios count.
+//! `cargo bench -p tapdeck-capture --bench rules` needs the privilege to load BPF programs. The
+//! figures are ns a judgement, without what it costs to have the packet's tuple; they differ
+//! between machines, and only their ratios count.
 
 #[path = "../tests/kernel_judge/mod.rs"]
 mod kernel_judge;
@@ -28,7 +29,8 @@ impl Random {
     }
 }
 
-/// A rule of signature number `i` of the thesis' form: prefixes of 8 to 32 bits, ports and protocol looked at or not.
+/// A rule of signature number `i` of the thesis' form: prefixes of 8 to 32 bits, ports and protocol
+/// looked at or not.
 fn rule(random: &mut Random, i: u64) -> Rule {
     // Numbers that have no factor in common make each combination once.
     let (source, destination, rest) = (8 + i % 25, 8 + i * 7 / 25 % 25, i * 3 % 8);
@@ -46,7 +48,8 @@ fn rule(random: &mut Random, i: u64) -> Rule {
     }
 }
 
-/// Two rules of signature number `i`: the packets of [`hostile`] come from where one says and go to where the other says.
+/// Two rules of signature number `i`: the packets of [`hostile`] come from where one says and go to
+/// where the other says.
 fn near(i: u64) -> [Rule; 2] {
     let net = |far: bool, bits: u64| {
         let address = Ipv4Addr::new(if far { 250 } else { 10 }, 1, 2, 3);

@@ -13,8 +13,8 @@ use crate::{Error, Hook};
 /// Gives a loaded program's descriptor.
 pub(crate) type Programs<'a> = dyn Fn(Program) -> io::Result<OwnedFd> + 'a;
 
-/// Programs that are attached to an interface. Dropping it takes them away, but for those of clsact, which
-/// [`Links::detach`] does.
+/// Programs that are attached to an interface. Dropping it takes them away, but for those of
+/// clsact, which [`Links::detach`] does.
 #[derive(Default)]
 pub(crate) struct Links {
     fds: Vec<(Program, OwnedFd)>,
@@ -62,7 +62,8 @@ impl Links {
                 for family in [libc::NFPROTO_IPV4, libc::NFPROTO_IPV6] {
                     let at =
                         |behind| AttachPoint::NetfilterPrerouting { family: family as u32, behind };
-                    // Of BPF programs the kernel wants one at each place, whichever interface they look at.
+                    // Of BPF programs the kernel wants one at each place, whichever interface they
+                    // look at.
                     let mut attached = link(Program::Netfilter, at(0));
                     for behind in 1..NETFILTER_PLACES {
                         match attached {
@@ -80,10 +81,12 @@ impl Links {
         Ok(links)
     }
 
-    /// Puts other programs in the place of those that are attached. Each packet meets the old one or the new one.
+    /// Puts other programs in the place of those that are attached. Each packet meets the old one
+    /// or the new one.
     ///
     /// # Errors
-    /// As bpf(2), `BPF_LINK_UPDATE`: `EOPNOTSUPP` or `EINVAL` for netfilter, whose programs cannot be exchanged.
+    /// As bpf(2), `BPF_LINK_UPDATE`: `EOPNOTSUPP` or `EINVAL` for netfilter, whose programs cannot
+    /// be exchanged.
     pub(crate) fn exchange(&mut self, xdp: Program, program: &Programs<'_>) -> io::Result<()> {
         for (which, link) in &mut self.fds {
             if matches!(which, Program::Xdp | Program::XdpMetadata) {

@@ -187,9 +187,9 @@ impl LoadedObject {
 
 /// Loads hook programs with filters in them, and whatever else the object has.
 ///
-/// Refuses a program bound to its device, which is `ifindex`, that the kernel moved while it verified it. The kernel
-/// then forgets to tell the device, and reads freed memory when that goes away; such a program
-/// must be gone before.
+/// Refuses a program bound to its device, which is `ifindex`, that the kernel moved while it
+/// verified it. The kernel then forgets to tell the device, and reads freed memory when that goes
+/// away; such a program must be gone before.
 ///
 /// # Errors
 /// As bpf(2): `E2BIG` where the verifier gives up for the filters' length.
@@ -227,9 +227,10 @@ pub(crate) fn load_filtered(
     Ok(LoadedObject { object, hooks })
 }
 
-/// Instructions that do nothing, to be put before a program of so many bytes. The verifier writes out loops (`bpf_loop`) before it
-/// takes them out again. So that the program does not outgrow its pages in between, whatever size the structure before it
-/// has, they push its end away from a page's.
+/// Instructions that do nothing, to be put before a program of so many bytes. The verifier writes
+/// out loops (`bpf_loop`) before it takes them out again. So that the program does not outgrow its
+/// pages in between, whatever size the structure before it has, they push its end away from a
+/// page's.
 fn before_page_end(loaded: usize) -> usize {
     const PAGE: usize = 4096;
     const LOOPS: usize = 1024;
@@ -246,8 +247,9 @@ fn before_page_end(loaded: usize) -> usize {
     missing.div_ceil(INSTRUCTION)
 }
 
-/// Whether a program of so many bytes, `struct bpf_prog` before them, still has room in the pages that the kernel took for it
-/// when it has grown to `translated`. The structure's size differs between kernels: it is taken as small before and as large after.
+/// Whether a program of so many bytes, `struct bpf_prog` before them, still has room in the pages
+/// that the kernel took for it when it has grown to `translated`. The structure's size differs
+/// between kernels: it is taken as small before and as large after.
 fn stays_in_place(loaded: usize, translated: usize) -> bool {
     const PAGE: usize = 4096;
     const SMALLEST: usize = 48;
@@ -293,8 +295,8 @@ impl Loaded {
     /// Loads programs with rings of their own.
     ///
     /// # Errors
-    /// As bpf(2): `EPERM` without the privilege, `ENOMEM` where the rings do not fit, `EINVAL` where
-    /// the kernel lacks what a program needs.
+    /// As bpf(2): `EPERM` without the privilege, `ENOMEM` where the rings do not fit, `EINVAL`
+    /// where the kernel lacks what a program needs.
     pub fn new(
         programs: &[Program],
         params: &Params,
@@ -326,7 +328,8 @@ impl Loaded {
         Ok((Self { programs: loaded, rings, control: control.clone() }, Control(control)))
     }
 
-    /// Loads the programs anew over the same rings, for a device that was made anew or with another filter.
+    /// Loads the programs anew over the same rings, for a device that was made anew or with another
+    /// filter.
     pub fn reload(
         &mut self,
         programs: &[Program],
@@ -356,7 +359,8 @@ impl Loaded {
         self.programs.program(program)
     }
 
-    /// Keeps at most so many bytes of a packet from now on, and never more than the rings were made for.
+    /// Keeps at most so many bytes of a packet from now on, and never more than the rings were made
+    /// for.
     pub fn set_snaplen(&self, bytes: u32) {
         self.control.u32(SNAPLEN).store(bytes, Release);
     }

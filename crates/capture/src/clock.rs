@@ -1,7 +1,7 @@
 //! The clock that packets are stamped with.
 //!
-//! A hook reads `CLOCK_MONOTONIC` and adds the offset to UTC that this module keeps. The kernel slews
-//! both clocks alike when NTP corrects them, so the offset changes only when somebody
+//! A hook reads `CLOCK_MONOTONIC` and adds the offset to UTC that this module keeps. The kernel
+//! slews both clocks alike when NTP corrects them, so the offset changes only when somebody
 //! steps the clock. Then a new **epoch** begins: blocks opened from now on are stamped with
 //! the new offset, those that are open are closed, and the store begins a new
 //! segment. No segment holds a step.
@@ -102,9 +102,9 @@ impl Clock {
         (read(ClockId::Monotonic) + self.offset_ns(epoch)) as u64
     }
 
-    /// The kernel's wall clock time of a packet on the scale of an epoch. They differ if the packet came
-    /// between a step of the clock and the epoch that begins with it, or waited in a socket
-    /// while the epoch began. Costs several readings of the clock.
+    /// The kernel's wall clock time of a packet on the scale of an epoch. They differ if the packet
+    /// came between a step of the clock and the epoch that begins with it, or waited in a
+    /// socket while the epoch began. Costs several readings of the clock.
     pub(crate) fn on_scale(&self, wall_ns: u64, epoch: u32) -> u64 {
         let scale = self.offset_ns(epoch);
         let now = self.stamp(epoch);

@@ -1,4 +1,5 @@
-//! An interface that something is attached to: what its device counts, and whether it is still there.
+//! An interface that something is attached to: what its device counts, and whether it is still
+//! there.
 
 use crate::interface::{Interface, NicCounters};
 use crate::{Error, Event};
@@ -46,7 +47,8 @@ impl Device {
         })
     }
 
-    /// Looks whether there is a device of the name again, after [`Event::Gone`]; then it is this one.
+    /// Looks whether there is a device of the name again, after [`Event::Gone`]; then it is this
+    /// one.
     pub(crate) fn is_back(&mut self) -> Result<bool, Error> {
         let Some(now) = Interface::by_name(&self.interface.name)? else { return Ok(false) };
         if !now.up {
@@ -66,7 +68,8 @@ impl Device {
         self.start = self.interface.counters;
     }
 
-    /// What the device has counted since [`Device::begin`]. Where it is gone, up to when it was last seen.
+    /// What the device has counted since [`Device::begin`]. Where it is gone, up to when it was
+    /// last seen.
     pub(crate) fn nic(&self) -> NicCounters {
         self.gone + self.interface.counters.since(self.start)
     }

@@ -41,8 +41,8 @@ pub struct NicCounters {
     pub rx_missed: u64,
     pub tx_packets: u64,
     pub tx_bytes: u64,
-    /// Packets that were to be sent and were not. One that is sent after all, later, may stand here
-    /// for each time that there was no room for it.
+    /// Packets that were to be sent and were not. One that is sent after all, later, may stand
+    /// here for each time that there was no room for it.
     pub tx_dropped: u64,
 }
 

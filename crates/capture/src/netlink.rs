@@ -53,8 +53,8 @@ pub struct RxMetadata {
     pub vlan_tag: bool,
 }
 
-/// Asks what metadata a driver gives. Kernels before 6.3 do not know the question, and programs there
-/// cannot ask the driver either: nothing.
+/// Asks what metadata a driver gives. Kernels before 6.3 do not know the question, and programs
+/// there cannot ask the driver either: nothing.
 pub fn rx_metadata(ifindex: u32) -> RxMetadata {
     let bits = rx_metadata_bits(ifindex).unwrap_or(0);
     RxMetadata { timestamp: bits & 1 != 0, vlan_tag: bits & 4 != 0 }

@@ -13,7 +13,8 @@ use crate::{Hook, attach, netlink};
 /// The hook for an interface when nobody chose one, and why: XDP stands before everything that
 /// the host's own traffic passes, so an interface that carries an address gets the hook that
 /// sees both directions, and one that only listens gets the fastest. Where the kernel does not tell
-/// whether the driver has XDP, that is tried: a program that lets everything pass is attached for a moment.
+/// whether the driver has XDP, that is tried: a program that lets everything pass is attached for a
+/// moment.
 pub fn auto(interface: &Interface) -> Result<(Hook, &'static str), Error> {
     let (hook, reason) = likely(interface)?;
     if hook == Hook::Xdp && xdp_in_driver(interface).is_none() && try_xdp(interface).is_err() {
@@ -99,8 +100,8 @@ fn why(e: &io::Error) -> String {
     }
 }
 
-/// Attaching to an interface that does not exist fails in one way where the kernel knows tcx (since 6.6),
-/// and in another where it does not.
+/// Attaching to an interface that does not exist fails in one way where the kernel knows tcx (since
+/// 6.6), and in another where it does not.
 fn has_tcx(loaded: &Loaded) -> bool {
     let Ok(program) = loaded.program(Program::Ingress) else { return false };
     let point = AttachPoint::TcxIngress { ifindex: i32::MAX as u32 };

@@ -1,10 +1,12 @@
 //! Rule sets inside the kernel: put there, exchanged while packets flow, and counted.
 //!
-//! A [`Compiled`] set is an image (`tapdeck_packet::rules::image`) and what is needed to place it. [`Images`] are the sets of one loaded
-//! object, by number. Each lies in a map of its own, as large as the next of four sizes; behind the image in the same
-//! map are the counters, a lane for each CPU (or for several, on machines with very many), so an exchange of the map exchanges all
-//! of it at once. A packet looks its map up once and keeps to it to the end. When [`Images::set`] returns, no program works with
-//! the old map any more, and what that had counted is final: the hits of the old set and of the new one add up to the packets seen.
+//! A [`Compiled`] set is an image (`tapdeck_packet::rules::image`) and what is needed to place it.
+//! [`Images`] are the sets of one loaded object, by number. Each lies in a map of its own, as large
+//! as the next of four sizes; behind the image in the same map are the counters, a lane for each
+//! CPU (or for several, on machines with very many), so an exchange of the map exchanges all
+//! of it at once. A packet looks its map up once and keeps to it to the end. When [`Images::set`]
+//! returns, no program works with the old map any more, and what that had counted is final: the
+//! hits of the old set and of the new one add up to the packets seen.
 
 use std::io;
 use std::sync::Arc;
@@ -266,7 +268,8 @@ pub fn map_names() -> impl Iterator<Item = String> {
 }
 
 impl Images {
-    /// Finds the maps of an object whose programs include `bpf/images.h`. There are no sets at first.
+    /// Finds the maps of an object whose programs include `bpf/images.h`. There are no sets at
+    /// first.
     pub fn of(object: &Object) -> io::Result<Self> {
         let map = |name: &str| {
             let map = object
@@ -281,8 +284,8 @@ impl Images {
         Ok(Self { sizes, maps: [a?, b?, c?, d?], placed })
     }
 
-    /// Puts a set in the place of another, or takes it away, and gives what the old one counted in the end. Every
-    /// packet is judged by one of them as a whole.
+    /// Puts a set in the place of another, or takes it away, and gives what the old one counted in
+    /// the end. Every packet is judged by one of them as a whole.
     ///
     /// # Panics
     /// If there are not so many numbers.

@@ -1,4 +1,5 @@
-//! Groups over veth pairs: who gets which packets, and that every packet is accounted for. Needs root.
+//! Groups over veth pairs: who gets which packets, and that every packet is accounted for. Needs
+//! root.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
@@ -35,8 +36,8 @@ fn wait_for(what: &str, mut done: impl FnMut() -> bool) {
     }
 }
 
-/// Two network namespaces, joined by a veth pair: `va` in the first, `vb` in the second, which this thread
-/// has moved into.
+/// Two network namespaces, joined by a veth pair: `va` in the first, `vb` in the second, which this
+/// thread has moved into.
 struct Lab {
     far: String,
     near: String,
@@ -210,7 +211,8 @@ impl Member {
     }
 }
 
-/// The packet blocks of a ring's block, behind a section header and an interface for the reader's sake.
+/// The packet blocks of a ring's block, behind a section header and an interface for the reader's
+/// sake.
 fn read_block(bytes: &[u8], packets: &mut Vec<Packet>) {
     let mut file = Vec::new();
     for word in [0x0a0d_0d0au32, 28, 0x1a2b_3c4d, 1, u32::MAX, u32::MAX, 28] {
@@ -870,8 +872,8 @@ fn an_interface_that_comes_back_is_served_again() {
     }
 }
 
-/// Neither a filter given while the interface is away, nor one that comes to an interface made anew that nobody has looked
-/// for yet, is in force if it was refused.
+/// Neither a filter given while the interface is away, nor one that comes to an interface made anew
+/// that nobody has looked for yet, is in force if it was refused.
 #[test]
 fn a_filter_that_is_refused_is_nowhere_in_force() {
     let lab = Lab::new();

@@ -1,4 +1,5 @@
-//! A block of a ring in shared memory that somebody holds: nobody writes over it, and the ring goes on behind it.
+//! A block of a ring in shared memory that somebody holds: nobody writes over it, and the ring goes
+//! on behind it.
 
 use std::sync::Arc;
 

@@ -631,7 +631,8 @@ fn an_epoch_that_changes_in_a_part_filled_block_never_mixes_with_the_old() {
     model(3, || change_epoch(&Ring::new(4), &[(1, 16)]));
 }
 
-/// Holds the oldest block for a thread of its own, while the reader releases it and all others and a producer wants it.
+/// Holds the oldest block for a thread of its own, while the reader releases it and all others and
+/// a producer wants it.
 fn hold_while_others_go_on(nblocks: u32, first: &[(u32, u32)], then: &'static [(u32, u32)]) {
     let ring = Ring::new(nblocks);
     let mut sent = send_all(&ring, first);

@@ -39,7 +39,8 @@ fn the_kernel_judges_as_looking_at_every_rule_does() {
     }
 }
 
-/// Sets of three sizes of image, in which one rule takes what comes from 10/8; its number and those before it differ.
+/// Sets of three sizes of image, in which one rule takes what comes from 10/8; its number and those
+/// before it differ.
 fn sets() -> Vec<Arc<Compiled>> {
     let mut random = Random(3);
     [0, 1, 5000, 50_000, 3, 20_000]

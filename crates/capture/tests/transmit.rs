@@ -68,9 +68,9 @@ impl Lab {
         run(&format!("ip -n {} {words}", self.far));
     }
 
-    /// Runs a test in the near namespace, where the link is up: the kernel says so a little after it was plugged. And on one
-    /// CPU: a veth queues frames for the one that sends them, be it a queueing discipline's timer, and what several
-    /// have queued may overtake.
+    /// Runs a test in the near namespace, where the link is up: the kernel says so a little after
+    /// it was plugged. And on one CPU: a veth queues frames for the one that sends them, be it
+    /// a queueing discipline's timer, and what several have queued may overtake.
     fn run(&self, f: impl FnOnce(&Self) + Send) {
         inside(&self.near, || {
             stay_here();
@@ -173,7 +173,8 @@ fn push(sender: &mut dyn Sender, frame: &[u8]) {
     sender.push(frame.len());
 }
 
-/// Repeats what was interrupted: it may be, whenever the machine is busy with other things for long.
+/// Repeats what was interrupted: it may be, whenever the machine is busy with other things for
+/// long.
 fn again<T>(mut f: impl FnMut() -> io::Result<T>) -> T {
     let mut result = None;
     until("the interface takes it", || {

@@ -42,7 +42,8 @@ impl Address {
         Ok(socket.into())
     }
 
-    /// As [`Address::connect`], but waits for nobody: `EAGAIN` where the listener does not take those who wait already.
+    /// As [`Address::connect`], but waits for nobody: `EAGAIN` where the listener does not take
+    /// those who wait already.
     ///
     /// # Errors
     /// As connect(2).

@@ -1,19 +1,22 @@
 //! Reads the packets of a group of a running `tapdeck serve`.
 //!
-//! The daemon owns the hooks. A program attaches to a group over a Unix socket and becomes a member of it: it gets rings of its
-//! own, which the kernel fills, and needs no privilege but the socket's permission. [`Member::open`] attaches. Then there are
-//! three ways to read:
+//! The daemon owns the hooks. A program attaches to a group over a Unix socket and becomes a member
+//! of it: it gets rings of its own, which the kernel fills, and needs no privilege but the socket's
+//! permission. [`Member::open`] attaches. Then there are three ways to read:
 //!
-//! - [`Member::next_batch`] gives a complete block of packets, in place; the next call gives it back to the kernel. Packets
-//!   of one batch are in order, those of different rings are not.
-//! - [`Member::next_packet`] gives packet after packet, in place, in the order of their times over all rings.
-//! - [`Member::into_rings`] gives the rings themselves (`tapdeck_packet::ring::Ring`), for whoever takes whole blocks elsewhere.
+//! - [`Member::next_batch`] gives a complete block of packets, in place; the next call gives it
+//!   back to the kernel. Packets of one batch are in order, those of different rings are not.
+//! - [`Member::next_packet`] gives packet after packet, in place, in the order of their times over
+//!   all rings.
+//! - [`Member::into_rings`] gives the rings themselves (`tapdeck_packet::ring::Ring`), for whoever
+//!   takes whole blocks elsewhere.
 //!
-//! [`Member`] is a file descriptor to wait for besides others. When the daemon ends, what is in the rings can still be read to the
-//! last packet, and then comes the end. Closing is dropping, and the kernel is told even if the program is killed.
+//! [`Member`] is a file descriptor to wait for besides others. When the daemon ends, what is in the
+//! rings can still be read to the last packet, and then comes the end. Closing is dropping, and the
+//! kernel is told even if the program is killed.
 //!
-//! C programs have the same as `include/tapdeck.h` and `libtapdeck_client.so`; `docs/CLIENT.md` is the manual of both, and of
-//! the object that stands in for libpcap (`tapdeck-pcap`).
+//! C programs have the same as `include/tapdeck.h` and `libtapdeck_client.so`; `docs/CLIENT.md` is
+//! the manual of both, and of the object that stands in for libpcap (`tapdeck-pcap`).
 
 mod address;
 mod member;

@@ -1,16 +1,20 @@
 //! A membership: its rings, read block by block or packet by packet.
 //!
-//! **Order.** Packets of one ring are in order, but a member has as many rings as the interfaces have queues or CPUs. A *look* finds how
-//! far each ring is committed; from then on the earliest packet of all is handed out, until a ring that had packets has none, which
-//! calls for another look. So a ring without a packet was empty when all others were looked at, and whatever comes to it
-//! later is later than what they show. What stays is the time that a producer takes from reading the clock to its commit.
+//! **Order.** Packets of one ring are in order, but a member has as many rings as the interfaces
+//! have queues or CPUs. A *look* finds how far each ring is committed; from then on the earliest
+//! packet of all is handed out, until a ring that had packets has none, which calls for another
+//! look. So a ring without a packet was empty when all others were looked at, and whatever comes to
+//! it later is later than what they show. What stays is the time that a producer takes from reading
+//! the clock to its commit.
 //!
-//! **Waiting.** The daemon writes a byte to a pipe when there are complete blocks. The pipe is emptied only when the rings were found
-//! empty, and then they are looked at once more: so the descriptor stays readable as long as there may be more. Part-filled blocks
-//! are closed by the daemon when a packet has waited for some tens of milliseconds.
+//! **Waiting.** The daemon writes a byte to a pipe when there are complete blocks. The pipe is
+//! emptied only when the rings were found empty, and then they are looked at once more: so the
+//! descriptor stays readable as long as there may be more. Part-filled blocks are closed by the
+//! daemon when a packet has waited for some tens of milliseconds.
 //!
-//! **The end.** A daemon that ends closes the pipe. Its programs leave the interfaces a moment later, so the end is told when nothing
-//! came for that long; then the last block, which nobody will close any more, is read as far as it is committed, which is all of it.
+//! **The end.** A daemon that ends closes the pipe. Its programs leave the interfaces a moment
+//! later, so the end is told when nothing came for that long; then the last block, which nobody
+//! will close any more, is read as far as it is committed, which is all of it.
 
 use std::io;
 use std::ops::Range;
@@ -27,9 +31,11 @@ use crate::memory::{MapError, Memory};
 use crate::session::{Grant, Session, Stats, default_socket};
 use crate::{Error, Geometry};
 
-/// Packets may come so long after the daemon has ended, for the kernel takes its programs away on a thread of its own.
+/// Packets may come so long after the daemon has ended, for the kernel takes its programs away on a
+/// thread of its own.
 const AFTERMATH: Duration = Duration::from_millis(50);
-/// How often a ring is looked at again whose producers are just at work. They take well below a microsecond.
+/// How often a ring is looked at again whose producers are just at work. They take well below a
+/// microsecond.
 const LOOKS: u32 = 64;
 
 /// How to attach.
@@ -171,7 +177,8 @@ pub struct Counts {
     pub dropped: u64,
 }
 
-/// A packet of the oldest block that was looked at and not handed out: what [`Packet`] says, with places in the block.
+/// A packet of the oldest block that was looked at and not handed out: what [`Packet`] says, with
+/// places in the block.
 struct Head {
     timestamp_ns: u64,
     interface: u32,
@@ -267,7 +274,8 @@ impl Lane {
         Ok(self.head.is_some())
     }
 
-    /// Looks whether there is a block that is handed out as a whole: a complete one, or in the end the open one.
+    /// Looks whether there is a block that is handed out as a whole: a complete one, or in the end
+    /// the open one.
     fn has_block(&mut self, ended: bool) -> bool {
         self.settle();
         if self.ring.peek(0).is_none() && !ended {
@@ -334,14 +342,15 @@ impl Member {
         &self.interfaces
     }
 
-    /// The next run of packets, in place; the one before goes back to the kernel. Waits for `timeout` at most, for ever with
-    /// `None` and not at all with zero.
+    /// The next run of packets, in place; the one before goes back to the kernel. Waits for
+    /// `timeout` at most, for ever with `None` and not at all with zero.
     pub fn next_batch(&mut self, timeout: Option<Duration>) -> Result<Next<Batch<'_>>, Error> {
         let found = self.until(timeout, |member| Ok(member.find_batch()))?;
         Ok(found.map(|(lane, from)| Batch { bytes: &self.lanes[lane].ring.begun()[from..] }))
     }
 
-    /// The next packet in the order of time, in place; the one before is gone. Waits as [`Member::next_batch`] does.
+    /// The next packet in the order of time, in place; the one before is gone. Waits as
+    /// [`Member::next_batch`] does.
     pub fn next_packet(&mut self, timeout: Option<Duration>) -> Result<Next<Packet<'_>>, Error> {
         match self.until(timeout, Self::find_packet)? {
             Next::Nothing => Ok(Next::Nothing),
@@ -386,8 +395,9 @@ impl Member {
         self.attachment.stats()
     }
 
-    /// The rings themselves, for somebody who takes whole blocks elsewhere, and what keeps the membership. Packets carry the index
-    /// of their interface in [`Member::interfaces`]; where the group has several, [`Ring::is_mixed`] says so.
+    /// The rings themselves, for somebody who takes whole blocks elsewhere, and what keeps the
+    /// membership. Packets carry the index of their interface in [`Member::interfaces`]; where
+    /// the group has several, [`Ring::is_mixed`] says so.
     pub fn into_rings(self) -> (Vec<Box<dyn Ring>>, Attachment) {
         let is_mixed = self.interfaces.len() > 1;
         let ring = |lane: Lane| -> Box<dyn Ring> {
@@ -461,7 +471,8 @@ impl Member {
     }
 }
 
-/// To be waited for besides other descriptors: readable when there may be something to read. It stays so until reading finds nothing.
+/// To be waited for besides other descriptors: readable when there may be something to read. It
+/// stays so until reading finds nothing.
 impl AsFd for Member {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.attachment.as_fd()
@@ -492,7 +503,8 @@ impl Attachment {
         self.session.leave()
     }
 
-    /// Whether the daemon was found to have ended. A packet may still come for a moment, until [`Attachment::is_over`].
+    /// Whether the daemon was found to have ended. A packet may still come for a moment, until
+    /// [`Attachment::is_over`].
     pub fn has_ended(&self) -> bool {
         self.ended.is_some()
     }
@@ -502,7 +514,8 @@ impl Attachment {
         self.ended.is_some_and(|at| at.elapsed() >= AFTERMATH)
     }
 
-    /// Waits until there may be something to read, or `other` can be read, or a signal came, for `timeout` at most.
+    /// Waits until there may be something to read, or `other` can be read, or a signal came, for
+    /// `timeout` at most.
     pub fn wait(
         &mut self,
         timeout: Option<Duration>,

@@ -1,7 +1,7 @@
 //! A member's rings as it has mapped them: the layout of `crates/capture/bpf/ring.h`.
 //!
-//! The blocks and the words that the kernel writes are mapped read-only. The member writes one number, the first block that it
-//! has not released.
+//! The blocks and the words that the kernel writes are mapped read-only. The member writes one
+//! number, the first block that it has not released.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};

@@ -30,7 +30,8 @@ const MAX_LINE: usize = 16 << 20;
 /// What comes with an attachment: the maps `rings`, `data` and `release`, and the pipe `wake`.
 const ATTACHED_FDS: usize = 4;
 
-/// The socket to use where nobody names one: [`SOCKET_VARIABLE`] if it is set, else [`DEFAULT_SOCKET`].
+/// The socket to use where nobody names one: [`SOCKET_VARIABLE`] if it is set, else
+/// [`DEFAULT_SOCKET`].
 pub fn default_socket() -> PathBuf {
     let named = std::env::var_os(SOCKET_VARIABLE).filter(|path| !path.is_empty());
     named.map_or_else(|| PathBuf::from(DEFAULT_SOCKET), PathBuf::from)
@@ -144,7 +145,8 @@ pub struct Session {
     stream: UnixStream,
     /// Received and not yet taken for an answer.
     rest: Vec<u8>,
-    /// Why an answer did not come. If it comes late it must not be taken for that to another request, so none is made.
+    /// Why an answer did not come. If it comes late it must not be taken for that to another
+    /// request, so none is made.
     failed: Option<io::ErrorKind>,
 }
 

@@ -1,4 +1,5 @@
-//! The C header and the shared library, by the example that is compiled here as a user would, and by a program that calls the rest.
+//! The C header and the shared library, by the example that is compiled here as a user would, and
+//! by a program that calls the rest.
 
 mod support;
 

@@ -450,7 +450,8 @@ fn groups_are_listed() {
     );
 }
 
-/// As `record --group` reads: the open block, which a full ring or a daemon that is gone leaves behind, is read at the end.
+/// As `record --group` reads: the open block, which a full ring or a daemon that is gone leaves
+/// behind, is read at the end.
 #[test]
 fn rings_give_out_the_open_block_once_nothing_comes_any_more() {
     let form = Form { nrings: 1, nblocks: 2, block_shift: 16 };

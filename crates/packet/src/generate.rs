@@ -1,8 +1,8 @@
-//! What a generator is to send, as plain tables: `traffic` fills them from a workload, and whoever sends
-//! (user space frame by frame, or a BPF program) makes packets of them.
+//! What a generator is to send, as plain tables: `traffic` fills them from a workload, and whoever
+//! sends (user space frame by frame, or a BPF program) makes packets of them.
 //!
-//! The meaning of each table is in `docs/FORMAT.md`, "Generated packets". Both makers must agree on every
-//! byte.
+//! The meaning of each table is in `docs/FORMAT.md`, "Generated packets". Both makers must agree on
+//! every byte.
 
 use std::sync::Arc;
 
@@ -77,8 +77,8 @@ impl Transport {
     }
 }
 
-/// One flow, with what of its checksums does not change from packet to packet. Addresses are as they
-/// stand in the packet; an IPv4 address takes the first four bytes.
+/// One flow, with what of its checksums does not change from packet to packet. Addresses are as
+/// they stand in the packet; an IPv4 address takes the first four bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Flow {
     /// Its number in the whole run.
@@ -101,7 +101,8 @@ pub struct Flow {
     pub transport_sum: u16,
 }
 
-/// Headers that all packets of a run share, up to the transport header, with zeros where a packet's own values go.
+/// Headers that all packets of a run share, up to the transport header, with zeros where a packet's
+/// own values go.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Headers {
     pub bytes: Vec<u8>,
@@ -174,7 +175,8 @@ pub struct Limits {
 pub const LATE_NS: u64 = 10_000_000;
 
 impl Limits {
-    /// Whether a sender that has made so many packets makes no other, which is due then. Times count from the start.
+    /// Whether a sender that has made so many packets makes no other, which is due then. Times
+    /// count from the start.
     pub fn are_reached(&self, made: u64, now_ns: u64, due_ns: u64) -> bool {
         let late = self.duration_ns.saturating_add(LATE_NS);
         (self.packets > 0 && made >= self.packets)
@@ -182,8 +184,8 @@ impl Limits {
     }
 }
 
-/// A ones' complement sum, as in RFC 1071, of 16-bit words in this machine's byte order, in which it
-/// comes out in that order too (section 2 (B)).
+/// A ones' complement sum, as in RFC 1071, of 16-bit words in this machine's byte order, in which
+/// it comes out in that order too (section 2 (B)).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sum(u32);
 
@@ -219,7 +221,8 @@ impl Sum {
     }
 }
 
-/// Sums of the filler up to every second byte, modulo 65,535: the sum of any piece is a difference of two.
+/// Sums of the filler up to every second byte, modulo 65,535: the sum of any piece is a difference
+/// of two.
 pub fn filler_sums(filler: &[u8]) -> Vec<u16> {
     let (words, _) = filler.as_chunks::<2>();
     let mut sum = 0u32;

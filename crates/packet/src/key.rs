@@ -1,17 +1,20 @@
 //! What can a packet be found by?
 //!
-//! A **key** is one thing that stands in a packet's headers, of one **class**: the address `10.0.0.1` as an
-//! IPv4 source, the number 443 as a destination port. The walk over headers says which keys a packet has, the index of
-//! a store remembers which packets have a key, and the planner of a query says which keys the packets that are asked
-//! for must have. All three speak of this one list.
+//! A **key** is one thing that stands in a packet's headers, of one **class**: the address
+//! `10.0.0.1` as an IPv4 source, the number 443 as a destination port. The walk over headers says
+//! which keys a packet has, the index of a store remembers which packets have a key, and the
+//! planner of a query says which keys the packets that are asked for must have. All three speak of
+//! this one list.
 //!
-//! A packet's keys are those of all its headers at any depth, outer and inner, so that a question about either finds it.
+//! A packet's keys are those of all its headers at any depth, outer and inner, so that a question
+//! about either finds it.
 
 /// A kind of key. Its number stands in files (`docs/FORMAT.md`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]
 pub enum Class {
-    /// The type of what an Ethernet, cooked, GRE or GENEVE header carries, or as its first bits show where there is none (MPLS, raw IP).
+    /// The type of what an Ethernet, cooked, GRE or GENEVE header carries, or as its first bits
+    /// show where there is none (MPLS, raw IP).
     EtherType = 0,
     /// VLAN id of any IEEE 802.1Q or 802.1ad tag.
     Vlan = 1,
@@ -81,11 +84,13 @@ impl Class {
 
 /// Takes the keys of a packet.
 pub trait Keys {
-    /// `key` is a number of [`Class::width`] bytes, in network byte order where it is an address. The same key may come more than once.
+    /// `key` is a number of [`Class::width`] bytes, in network byte order where it is an address.
+    /// The same key may come more than once.
     fn key(&mut self, class: Class, key: u128);
 }
 
-/// Which packets can be in an answer, as far as keys tell. What a plan leaves out is certainly not in it.
+/// Which packets can be in an answer, as far as keys tell. What a plan leaves out is certainly not
+/// in it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Plan {
     /// Any packet.

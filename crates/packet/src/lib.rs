@@ -2,8 +2,8 @@
 //! blocks, link types, the trait between a ring and whoever empties it, and the
 //! counters that account for every packet.
 //!
-//! Nothing here opens a file or a socket. `capture` and `store` both depend on this crate and never on
-//! each other.
+//! Nothing here opens a file or a socket. `capture` and `store` both depend on this crate and never
+//! on each other.
 #![forbid(unsafe_code)]
 
 pub mod account;

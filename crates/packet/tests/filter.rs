@@ -1,5 +1,5 @@
-//! Filter expressions: what is understood of them, what it is printed as, and which keys they ask for. That libpcap agrees is
-//! tested where libpcap is, in `crates/tapdeck`.
+//! Filter expressions: what is understood of them, what it is printed as, and which keys they ask
+//! for. That libpcap agrees is tested where libpcap is, in `crates/tapdeck`.
 
 #[path = "../../../fuzz/checks/filter.rs"]
 mod check;

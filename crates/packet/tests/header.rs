@@ -1,5 +1,5 @@
-//! The keys of packets: exactly those of every header, at any depth, of packets built here; and never fewer than libpcap's
-//! programs could find, however a packet is cut and mangled.
+//! The keys of packets: exactly those of every header, at any depth, of packets built here; and
+//! never fewer than libpcap's programs could find, however a packet is cut and mangled.
 
 use std::collections::BTreeSet;
 
@@ -78,7 +78,8 @@ fn udp(destination: u16, payload: Packet) -> Packet {
     payload.behind(&[0x13, 0x88, high, low, 0, 0, 0, 0], &keys)
 }
 
-/// `first` is version and header length, `offset` of a fragment is in units of 8 bytes, `n` is in all addresses.
+/// `first` is version and header length, `offset` of a fragment is in units of 8 bytes, `n` is in
+/// all addresses.
 fn ipv4_with(n: u8, first: u8, offset: u8, protocol: u8, payload: Packet) -> Packet {
     let keys = [
         (Class::Protocol, protocol.into()),
@@ -474,8 +475,8 @@ fn what_is_not_followed_to_its_end_is_opaque() {
     }
 }
 
-/// What programs that libpcap 1.10 makes for Ethernet read, written down from `tcpdump -d`: where a load fails, a packet is
-/// not accepted.
+/// What programs that libpcap 1.10 makes for Ethernet read, written down from `tcpdump -d`: where a
+/// load fails, a packet is not accepted.
 struct Programs<'a> {
     frame: &'a [u8],
     accepted: Vec<Key>,
@@ -629,7 +630,8 @@ fn accepted(frame: &[u8]) -> Vec<Key> {
     programs.accepted
 }
 
-/// Frames that were right once: bytes changed, mostly to such as mean something, and the end cut or filled.
+/// Frames that were right once: bytes changed, mostly to such as mean something, and the end cut or
+/// filled.
 fn awkward() -> impl Strategy<Value = (LinkType, Vec<u8>)> {
     let meaning = prop::sample::select(vec![
         0, 1, 4, 6, 17, 29, 41, 44, 47, 51, 60, 0x08, 0x40, 0x41, 0x44, 0x45, 0x4f, 0x60, 0x65,

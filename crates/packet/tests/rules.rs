@@ -1,4 +1,5 @@
-//! The language of rules, what a rule fits, and that whatever is made of a set judges as the set does.
+//! The language of rules, what a rule fits, and that whatever is made of a set judges as the set
+//! does.
 
 use std::fmt::Write;
 use std::net::IpAddr;

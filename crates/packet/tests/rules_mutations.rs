@@ -1,5 +1,5 @@
-//! The fuzz target of the rule files' reader, run on the stable compiler over a fixed set of mutations of a valid file, and
-//! of frames that the reader of tuples has to survive.
+//! The fuzz target of the rule files' reader, run on the stable compiler over a fixed set of
+//! mutations of a valid file, and of frames that the reader of tuples has to survive.
 
 #[path = "../../../fuzz/checks/rules.rs"]
 mod check;

@@ -295,7 +295,8 @@ fn index<F: File>(indexer: &Indexer, mut offset: u64, batch: &[Piece<'_>]) {
     }
 }
 
-/// What the files of an index may take for a moment, log and draft together: many times what they do with real traffic.
+/// What the files of an index may take for a moment, log and draft together: many times what they
+/// do with real traffic.
 fn index_room(segment_bytes: u64) -> u64 {
     segment_bytes / 16 + (64 << 10)
 }

@@ -1,8 +1,9 @@
 //! Names of segments: `tapdeck-00000042-20260102T030405Z.pcapng`.
 //!
 //! The number comes first, so that names sort in the order of recording even when the clock
-//! went back. While a segment is being written its name ends in `.pcapng.live`. Its index has the same name with other ends: `.index`,
-//! while it is recorded `.index.live`, and `.index.new` while that becomes the other.
+//! went back. While a segment is being written its name ends in `.pcapng.live`. Its index has the
+//! same name with other ends: `.index`, while it is recorded `.index.live`, and `.index.new` while
+//! that becomes the other.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -69,7 +70,8 @@ impl SegmentName {
         [self.index_path(dir), self.index_log_path(dir), self.index_draft_path(dir)]
     }
 
-    /// The closed segment that a file name of an index belongs to, and whether it is that of a draft.
+    /// The closed segment that a file name of an index belongs to, and whether it is that of a
+    /// draft.
     pub(crate) fn parse_index(file_name: &str) -> Option<(Self, bool)> {
         let (stem, _) = file_name.split_once(INDEX)?;
         let name = Self::parse(&format!("{stem}{CLOSED}"))?;

@@ -61,8 +61,9 @@ impl<F: File> Live<F> {
 
     /// Writes blocks as they lie, each followed by filling up to the next page.
     ///
-    /// Gives back how many are wholly written. After an error or a short write the file may hold a torn
-    /// block behind [`Live::end`], so nothing more may be written; [`Live::close`] cuts it off.
+    /// Gives back how many are wholly written. After an error or a short write the file may hold a
+    /// torn block behind [`Live::end`], so nothing more may be written; [`Live::close`] cuts it
+    /// off.
     pub fn write(&mut self, batch: &[Piece<'_>]) -> (usize, io::Result<()>) {
         let tails: Vec<(usize, usize)> = batch
             .iter()

@@ -130,7 +130,8 @@ impl Store {
         &self.dir
     }
 
-    /// The highest number in a segment's name, ours or not, so that none is taken twice; 0 for none.
+    /// The highest number in a segment's name, ours or not, so that none is taken twice; 0 for
+    /// none.
     fn last_number(dir: &Path) -> io::Result<u64> {
         let mut last = 0;
         for entry in fs::read_dir(dir)? {
@@ -169,8 +170,8 @@ impl Store {
     }
 }
 
-/// Removes index files that were not finished or whose segment is gone, and logs whose index is there: a crash may have come between the
-/// deletion of the one and the other.
+/// Removes index files that were not finished or whose segment is gone, and logs whose index is
+/// there: a crash may have come between the deletion of the one and the other.
 fn remove_orphans(dir: &Path) -> io::Result<()> {
     for entry in fs::read_dir(dir)? {
         let entry = entry?;

@@ -38,7 +38,8 @@ pub struct Totals {
     pub index_bytes: AtomicU64,
     /// Bytes of packet blocks that were written and that the indexer has not looked at yet.
     pub index_behind_bytes: AtomicU64,
-    /// Bytes of packet blocks that the indexer had to read from segments, because it came too late for them in the ring.
+    /// Bytes of packet blocks that the indexer had to read from segments, because it came too late
+    /// for them in the ring.
     pub index_read_bytes: AtomicU64,
 }
 

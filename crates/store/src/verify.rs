@@ -1,7 +1,10 @@
-//! Is everything in a store what it should be? Every block, length, counter, checksum and entry of an index; nothing is changed.
+//! Is everything in a store what it should be? Every block, length, counter, checksum and entry of
+//! an index; nothing is changed.
 //!
-//! A segment is read once, in pieces of bounded size. Its blocks are checked by themselves and counted, the counts are held against the statistics at its end, and the
-//! whole is indexed anew and held against its index, key by key. A live segment may end anywhere, and its index may be behind.
+//! A segment is read once, in pieces of bounded size. Its blocks are checked by themselves and
+//! counted, the counts are held against the statistics at its end, and the whole is indexed anew
+//! and held against its index, key by key. A live segment may end anywhere, and its index may be
+//! behind.
 
 use std::fs::File;
 use std::io;
@@ -55,8 +58,9 @@ pub struct Verdict {
     pub count: u64,
 }
 
-/// Looks at all segments of a store, oldest first. `each` hears of every one as soon as it is done; one that is deleted meanwhile is passed over. `watch` is
-/// called with the bytes read so far, every MiB; where it gives false, this ends and gives false.
+/// Looks at all segments of a store, oldest first. `each` hears of every one as soon as it is done;
+/// one that is deleted meanwhile is passed over. `watch` is called with the bytes read so far,
+/// every MiB; where it gives false, this ends and gives false.
 pub fn verify(
     dir: &Path,
     mut watch: impl FnMut(u64) -> bool,

@@ -22,8 +22,8 @@ pub struct Piece<'a> {
 }
 
 impl Piece<'_> {
-    /// Tells of each interface that has packets in it: its id, so many packets, so many bytes of frames. Of an interface it may
-    /// tell in several parts.
+    /// Tells of each interface that has packets in it: its id, so many packets, so many bytes of
+    /// frames. Of an interface it may tell in several parts.
     pub fn each_interface(&self, mut tell: impl FnMut(usize, u64, u64)) {
         let Contents { packets, frame_bytes, .. } = self.block.contents;
         if !self.ring.is_mixed() {
@@ -34,8 +34,8 @@ impl Piece<'_> {
         }
     }
 
-    /// Keeps its bytes beyond the call that they were offered in; its ring's block may have more of them. At most one sink may ask
-    /// for it, once it has taken the piece.
+    /// Keeps its bytes beyond the call that they were offered in; its ring's block may have more of
+    /// them. At most one sink may ask for it, once it has taken the piece.
     pub fn hold(&self) -> Option<Box<dyn Hold>> {
         self.ring.hold(self.ahead)
     }
@@ -67,8 +67,9 @@ pub trait Sink: Send {
     /// for each interface the packets dropped so far.
     fn tick(&mut self, lost: &[u64]);
 
-    /// What comes from now on goes into another segment, where there are such, and is described there by `interfaces` if they
-    /// have changed. Calls `done` when the segment before can be taken away.
+    /// What comes from now on goes into another segment, where there are such, and is described
+    /// there by `interfaces` if they have changed. Calls `done` when the segment before can be
+    /// taken away.
     fn begin_segment(&mut self, interfaces: Option<Vec<InterfaceDescription>>, done: Done) {
         let _ = interfaces;
         done();
@@ -78,7 +79,8 @@ pub trait Sink: Send {
     fn finish(&mut self, lost: &[u64]) -> std::io::Result<()>;
 }
 
-/// Blocks in one batch at most: enough for a large write, few enough that the rings get them back soon.
+/// Blocks in one batch at most: enough for a large write, few enough that the rings get them back
+/// soon.
 const BATCH: usize = 8;
 const SHORTEST_WAIT: Duration = Duration::from_micros(500);
 const LONGEST_WAIT: Duration = Duration::from_millis(8);
@@ -114,9 +116,9 @@ impl fmt::Debug for Course {
 }
 
 impl Course {
-    /// Asks for a new segment. What lies in complete blocks now is still for the one before, unless so much more comes
-    /// that the writer never catches up. It has these `interfaces`, or the same. `done` is called when the one before has
-    /// its final name.
+    /// Asks for a new segment. What lies in complete blocks now is still for the one before, unless
+    /// so much more comes that the writer never catches up. It has these `interfaces`, or the
+    /// same. `done` is called when the one before has its final name.
     ///
     /// # Panics
     /// The writer does if there are not as many interfaces as before.
@@ -204,8 +206,8 @@ impl<S: Sink> Writer<S> {
     }
 
     /// Writes until the recording has come to its end and the rings are empty, or until the sink
-    /// can take no more. Then takes what still comes out of the rings, so that their last blocks can
-    /// be closed, and counts it as not written.
+    /// can take no more. Then takes what still comes out of the rings, so that their last blocks
+    /// can be closed, and counts it as not written.
     pub fn run(mut self, course: &Course) -> std::io::Result<Ending> {
         let mut wait = SHORTEST_WAIT;
         let mut stalled_since: Option<Instant> = None;

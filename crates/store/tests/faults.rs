@@ -365,8 +365,8 @@ fn with_retention_room_is_made_when_a_write_finds_the_disk_full() {
     }
     let run = setup.start(&dir, disk.clone(), ends);
     until("some segments", || producers[0].held() == 0);
-    // The segment being written and the next have their space. Now somebody takes all the rest, and a
-    // write fails in spite of that.
+    // The segment being written and the next have their space. Now somebody takes all the rest, and
+    // a write fails in spite of that.
     disk.set_budget(disk.used());
     disk.fail_write(disk.writes() + 1, Errno::NOSPC);
     let before = names(&dir);

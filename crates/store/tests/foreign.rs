@@ -1,5 +1,5 @@
-//! Queries of capture files of other recorders: whatever is in them, and wherever pieces of them end, the packets are those that
-//! [`trace::Reader`] finds in the whole file.
+//! Queries of capture files of other recorders: whatever is in them, and wherever pieces of them
+//! end, the packets are those that [`trace::Reader`] finds in the whole file.
 
 use std::fs;
 use std::path::Path;
@@ -28,7 +28,8 @@ impl Rng {
 /// Time, link type, length on the wire and frame.
 type Plain = (i64, u16, u32, Vec<u8>);
 
-/// Packets as they stand in the file, up to where it ends or is damaged; each without a time has that of the one before it. And whether it ended.
+/// Packets as they stand in the file, up to where it ends or is damaged; each without a time has
+/// that of the one before it. And whether it ended.
 fn by_reader(bytes: &[u8]) -> (Vec<Plain>, bool) {
     let (mut packets, mut time_ns) = (Vec::new(), 0);
     let Ok(mut reader) = trace::Reader::new(bytes) else { return (packets, false) };
@@ -214,7 +215,8 @@ fn a_long_block_without_packets_is_passed_over() {
     assert!(matches!(notes[..], [Note::Unfinished { .. }]), "{notes:?}");
 }
 
-/// More packets than memory has room for, the latest first, in two files: most are forgotten and read again.
+/// More packets than memory has room for, the latest first, in two files: most are forgotten and
+/// read again.
 #[test]
 fn disorder_beyond_measure_is_put_in_order() {
     const PACKETS: u32 = 18_000;
@@ -275,7 +277,8 @@ fn a_file_that_is_replaced_meanwhile_is_told() {
     assert_eq!((packets, query.take_notes()), (1, vec![Note::Deleted("b".into())]));
 }
 
-/// Losses before packets that do not match are told by the next one that does: also where an index says that there is none to be read.
+/// Losses before packets that do not match are told by the next one that does: also where an index
+/// says that there is none to be read.
 #[test]
 fn losses_are_told_with_and_without_an_index() {
     let dir = tempfile::tempdir().expect("a directory");

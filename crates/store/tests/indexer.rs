@@ -260,7 +260,8 @@ fn what_an_index_takes_counts_towards_what_is_kept() {
     assert_eq!(totals.bytes_stored.load(SeqCst), disk_usage(&dir));
 }
 
-/// Whichever write of an index fails: packets are all there, it is told once, and at most one segment has no index.
+/// Whichever write of an index fails: packets are all there, it is told once, and at most one
+/// segment has no index.
 #[test]
 fn an_index_that_cannot_be_written_is_told_once_and_costs_nothing_else() {
     let mut without = 0;

@@ -1,5 +1,5 @@
-//! What a query answers, over segments made for the purpose: every order that rings and rotations can leave behind,
-//! and segments that are cut, damaged, renamed and deleted under it.
+//! What a query answers, over segments made for the purpose: every order that rings and rotations
+//! can leave behind, and segments that are cut, damaged, renamed and deleted under it.
 
 mod common;
 
@@ -133,8 +133,8 @@ fn ids<M: Matcher + Clone + Send + 'static>(query: &mut Query<M>) -> Vec<u64> {
     rest(query).iter().map(|p| id(&p.frame)).collect()
 }
 
-/// Packets as rings leave them: each ring by blocks that are nearly in order, blocks of rings in any
-/// order that a backlog may bring, cut into segments anywhere. Times often are equal.
+/// Packets as rings leave them: each ring by blocks that are nearly in order, blocks of rings in
+/// any order that a backlog may bring, cut into segments anywhere. Times often are equal.
 fn recording(rng: &mut Rng) -> Vec<Vec<Made>> {
     let rings = 1 + rng.below(3) as u32;
     let mut queues: Vec<Vec<Vec<Made>>> = Vec::new();

@@ -286,7 +286,8 @@ fn wherever_a_copy_is_cut_all_before_it_stays() {
     }
 }
 
-/// Whichever step fails, and whatever a failed write leaves, the next recovery comes to the same end.
+/// Whichever step fails, and whatever a failed write leaves, the next recovery comes to the same
+/// end.
 #[test]
 fn a_recovery_that_is_cut_short_is_finished_by_the_next() {
     let written = Written::new(9, 12);

@@ -1,5 +1,5 @@
-//! What `stat` tells of a store is what the packets in it add up to: with indexes, with a part of them or none, over any span, and while segments
-//! are written, deleted and damaged.
+//! What `stat` tells of a store is what the packets in it add up to: with indexes, with a part of
+//! them or none, over any span, and while segments are written, deleted and damaged.
 
 mod common;
 
@@ -58,7 +58,8 @@ fn fill(bytes: &mut Vec<u8>) {
     }
 }
 
-/// Writes a segment. Where it is closed, its statistics tell of as many losses as its packets, and `behind` more or less.
+/// Writes a segment. Where it is closed, its statistics tell of as many losses as its packets, and
+/// `behind` more or less.
 fn write(dir: &Path, number: u64, live: bool, packets: &[Packet], behind: i64) -> PathBuf {
     let mut bytes = Vec::new();
     pcapng::section_header(&mut bytes, "linux", "tapdeck 0.1.0", None);
@@ -112,7 +113,8 @@ fn write(dir: &Path, number: u64, live: bool, packets: &[Packet], behind: i64) -
     path
 }
 
-/// Packets of several segments, which overlap in time. Some tell of losses. Host 0 is in all of them; from the first second on there are many.
+/// Packets of several segments, which overlap in time. Some tell of losses. Host 0 is in all of
+/// them; from the first second on there are many.
 fn traffic(rng: &mut Rng) -> Vec<Vec<Packet>> {
     let mut times = [T0; RINGS.len()];
     let mut segment = |rng: &mut Rng| {
@@ -312,7 +314,8 @@ fn losses_are_told_once_and_behind_the_last_packet_too() {
     let (_temp, dir) = directory();
     fs::create_dir(&dir).unwrap();
     let at = |s: i64, dropped| Packet { dropped, ..Packet::at(T0 + s * SECOND) };
-    // The first recording ends with 4 lost. What is lost behind the second segment, the third tells.
+    // The first recording ends with 4 lost. What is lost behind the second segment, the third
+    // tells.
     write(&dir, 1, false, &[at(0, 3), at(1, 0)], 4);
     write(&dir, 2, false, &[at(100, 0), at(101, 0)], 5);
     write(&dir, 3, false, &[at(200, 5), at(205, 7)], -5);

@@ -1,4 +1,5 @@
-//! `verify` finds what is wrong and nothing else: over stores made for the purpose, each damaged in one place.
+//! `verify` finds what is wrong and nothing else: over stores made for the purpose, each damaged in
+//! one place.
 
 mod common;
 
@@ -315,7 +316,8 @@ fn recover(dir: &Path, io: &impl Io) {
     Store::open(dir).unwrap().recover(io, scope, |_| {}).unwrap();
 }
 
-/// Recovers with a machine that dies after any number of calls, and then with one that lives: the store must be sound, with so many packets.
+/// Recovers with a machine that dies after any number of calls, and then with one that lives: the
+/// store must be sound, with so many packets.
 fn survives_dying(packets: u64, make: impl Fn() -> (tempfile::TempDir, PathBuf)) {
     for calls in 0.. {
         let (_temp, dir) = make();
@@ -354,7 +356,8 @@ fn an_index_never_outlives_what_it_pointed_to() {
         fs::write(NAME.path(&dir), damaged()).unwrap();
         (temp, dir)
     });
-    // The same of a live segment with a log: one that a first recovery left before it made the index.
+    // The same of a live segment with a log: one that a first recovery left before it made the
+    // index.
     let with_log = |bytes: &[u8], then: &[u8]| {
         for calls in 0.. {
             let (temp, dir) = store(bytes);

@@ -1,12 +1,14 @@
-//! Sending, held against the peers, in one run: `make bench`, or `cargo bench -p tapdeck --bench generate -- --runs 5`.
+//! Sending, held against the peers, in one run: `make bench`, or `cargo bench -p tapdeck --bench
+//! generate -- --runs 5`.
 //!
-//! Each generator in turn sends from core 0 into a veth pair of its own. What counts is what arrives:
-//! core 1 reads the packet counter of the far end every millisecond, and rates are of that counter,
-//! whatever the generator says of itself; so nobody's start is in the clock. Prints medians and spreads
-//! as Markdown tables. It measures and asserts nothing, but for `--test`, which asserts that what was
-//! said to be sent is what arrived.
+//! Each generator in turn sends from core 0 into a veth pair of its own. What counts is what
+//! arrives: core 1 reads the packet counter of the far end every millisecond, and rates are of that
+//! counter, whatever the generator says of itself; so nobody's start is in the clock. Prints
+//! medians and spreads as Markdown tables. It measures and asserts nothing, but for `--test`, which
+//! asserts that what was said to be sent is what arrived.
 //!
-//! `--cases speed,stack,mixes,rates,sizes,memory` runs a part; `--seconds 10` makes paced runs longer.
+//! `--cases speed,stack,mixes,rates,sizes,memory` runs a part; `--seconds 10` makes paced runs
+//! longer.
 
 mod common;
 mod generators;
@@ -204,7 +206,8 @@ fn rates(options: &Options) {
 }
 
 fn rate(options: &Options, asked: &Asked, seconds: f64) {
-    // A little more, so that all still send when the time is over; a tenth of a second is enough to count.
+    // A little more, so that all still send when the time is over; a tenth of a second is enough to
+    // count.
     let packets = asked.pps * if options.tiny { 0.1 } else { seconds + 0.2 };
     let peer = |name: &str, tool: fn(String) -> Tool, rate: &str| Row {
         sizes: asked.sizes,

@@ -1,4 +1,5 @@
-//! Recording, held against the peers, in one run: `make bench`, or `cargo bench -p tapdeck --bench record -- --runs 5`.
+//! Recording, held against the peers, in one run: `make bench`, or `cargo bench -p tapdeck --bench
+//! record -- --runs 5`.
 //!
 //! A generator on core 0 floods one end of a veth pair; the capture process sits on core 1 and
 //! writes to disk. Methods take turns, so that what else the machine does hits all alike. Prints

@@ -1,7 +1,7 @@
 //! `tapdeck attach`: a member's packets as one pcapng stream, in the order of their times.
 //!
-//! It is the smallest program that a member can be, and needs no privilege but the socket's. Who wants packets on disk
-//! without a copy takes `record --group`.
+//! It is the smallest program that a member can be, and needs no privilege but the socket's. Who
+//! wants packets on disk without a copy takes `record --group`.
 
 use std::fs::File;
 use std::io::{self, BufWriter, ErrorKind, Write};
@@ -160,8 +160,8 @@ impl Tape {
         }
     }
 
-    /// Ends the stream with what each interface gave. A member's drops are counted for its rings, which have no interface of
-    /// their own: the first one tells them.
+    /// Ends the stream with what each interface gave. A member's drops are counted for its rings,
+    /// which have no interface of their own: the first one tells them.
     fn end(&mut self, dropped: u64) -> Result<()> {
         let now = now_ns();
         self.block.clear();

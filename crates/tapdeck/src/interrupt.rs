@@ -7,7 +7,8 @@ use anyhow::{Context, Result};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::flag;
 
-/// Whether somebody asked for the end. Whoever asks again before it was heard ends the program at once.
+/// Whether somebody asked for the end. Whoever asks again before it was heard ends the program at
+/// once.
 pub struct Interrupt(Arc<AtomicBool>);
 
 impl Interrupt {

@@ -10,8 +10,8 @@ use crate::flags::Usage;
 
 /// What messages call it.
 pub const NAME: &str = "standard output";
-/// What anybody may have of a pipe (`pipe-max-size` in proc(5)); usual are 64 KiB, for which both sides would wait for each
-/// other more often.
+/// What anybody may have of a pipe (`pipe-max-size` in proc(5)); usual are 64 KiB, for which both
+/// sides would wait for each other more often.
 const PIPE_BYTES: usize = 1 << 20;
 
 pub fn refuse_terminal() -> Result<()> {

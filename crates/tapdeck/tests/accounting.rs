@@ -1,5 +1,5 @@
-//! Nothing is lost silently: the accounting law, to the packet, from half to four times the point at which a
-//! ring overflows; and every gap is told where it is.
+//! Nothing is lost silently: the accounting law, to the packet, from half to four times the point
+//! at which a ring overflows; and every gap is told where it is.
 
 mod testbed;
 

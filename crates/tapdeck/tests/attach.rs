@@ -1,5 +1,5 @@
-//! Programs that attach to a group of a running daemon: through the client library, and through the object that stands in
-//! for libpcap.
+//! Programs that attach to a group of a running daemon: through the client library, and through the
+//! object that stands in for libpcap.
 
 mod testbed;
 
@@ -35,7 +35,8 @@ impl Daemon {
         let directory = tempfile::tempdir().expect("a place for the socket");
         fs::set_permissions(directory.path(), Permissions::from_mode(0o755)).expect("it is ours");
         let config = directory.path().join("tapdeck.toml");
-        // Room for all packets of a test on one CPU, so that none is dropped however slow its reader is.
+        // Room for all packets of a test on one CPU, so that none is dropped however slow its
+        // reader is.
         let text = format!("[serve]\nring-bytes = \"64MiB\"\n{groups}");
         fs::write(&config, text).expect("the directory is there");
         let mut command = net.command(&net.b, env!("CARGO_BIN_EXE_tapdeck"));
@@ -110,8 +111,8 @@ fn send(net: &Net, numbers: std::ops::Range<u32>) {
     });
 }
 
-/// Sends packets, a few at a time, and has the members read them, so that no ring has to hold many. Each member gets all
-/// of them, in order.
+/// Sends packets, a few at a time, and has the members read them, so that no ring has to hold many.
+/// Each member gets all of them, in order.
 fn send_to_all(net: &Net, packets: u32, members: &mut [&mut Member]) {
     const AT_ONCE: usize = 500;
     for first in (0..packets).step_by(AT_ONCE) {

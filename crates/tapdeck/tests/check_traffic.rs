@@ -240,7 +240,8 @@ fn files_standard_input_and_stores_make_one_recording() {
     fs::create_dir(&store).expect("there is room");
     let segment =
         |name: &str, bytes: &[u8]| fs::write(store.join(name), bytes).expect("there is room");
-    // Listed in the order of their numbers; the last is being written, and ends in the middle of packet 899.
+    // Listed in the order of their numbers; the last is being written, and ends in the middle of
+    // packet 899.
     segment("tapdeck-00000002-20260102T030505Z.pcapng", &run.pcapng(600..700, 0));
     segment("tapdeck-00000001-20260102T030405Z.pcapng", &run.pcapng(500..600, 0));
     let live = run.pcapng(700..900, 0);

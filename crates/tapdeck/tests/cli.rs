@@ -402,7 +402,8 @@ fn scheduling(process: u32, name: &str) -> Option<(u32, i32)> {
     Some((field(41)?.parse().ok()?, field(19)?.parse().ok()?))
 }
 
-/// What the disk fetches itself is a moment's work, which nothing waits for long; copying into the page cache is not.
+/// What the disk fetches itself is a moment's work, which nothing waits for long; copying into the
+/// page cache is not.
 #[test]
 fn a_writer_of_direct_io_goes_first_and_nobody_else() {
     let (normal, fifo) = (0, 1);

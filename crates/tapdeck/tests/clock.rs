@@ -1,5 +1,5 @@
-//! A clock that is set back by an hour while packets are recorded: no segment holds the step, no packet is
-//! lost, and each is stamped with the scale that was valid when it came.
+//! A clock that is set back by an hour while packets are recorded: no segment holds the step, no
+//! packet is lost, and each is stamped with the scale that was valid when it came.
 
 mod testbed;
 

@@ -1,5 +1,5 @@
-//! A running recorder is asked and steered: what it answers is true, what it is told takes effect on packets that come
-//! later, to the packet, and nothing that anybody sends can end it.
+//! A running recorder is asked and steered: what it answers is true, what it is told takes effect
+//! on packets that come later, to the packet, and nothing that anybody sends can end it.
 
 mod testbed;
 
@@ -226,7 +226,8 @@ fn wait_for_more(c: &mut Controlled) {
     c.wait_seen(before + 100);
 }
 
-/// Packets flow while the filter is changed to and fro: each is judged by one of the two filters, and none is lost.
+/// Packets flow while the filter is changed to and fro: each is judged by one of the two filters,
+/// and none is lost.
 #[test]
 fn filters_are_exchanged_under_load_and_every_packet_is_accounted_for() {
     for hook in ["xdp", "tcx", "afxdp --deliver consume"] {

@@ -1,5 +1,5 @@
-//! A recorder that is killed at any moment, again and again, into the same store: what was on disk when it died is there in the end, sound, indexed and
-//! in the answers.
+//! A recorder that is killed at any moment, again and again, into the same store: what was on disk
+//! when it died is there in the end, sound, indexed and in the answers.
 
 mod testbed;
 

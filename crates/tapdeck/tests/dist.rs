@@ -1,4 +1,5 @@
-//! `tapdeck dist`: capture files, tables and live packets in, every format out, and what it refuses.
+//! `tapdeck dist`: capture files, tables and live packets in, every format out, and what it
+//! refuses.
 
 mod testbed;
 
@@ -63,8 +64,8 @@ fn pcap(link: u32, packets: &[(&[u8], u32)]) -> Vec<u8> {
     file
 }
 
-/// Three IPv4 packets of 46 bytes, one of 1500, an IPv6 one of 540, and an ARP request, on Ethernet, cut to
-/// 60 bytes.
+/// Three IPv4 packets of 46 bytes, one of 1500, an IPv6 one of 540, and an ARP request, on
+/// Ethernet, cut to 60 bytes.
 fn ethernet() -> Vec<u8> {
     let to = [2, 0, 0, 0, 0, 2];
     let (small, large) = (frame(to, 60, 1), frame(to, 1514, 2));

@@ -1,9 +1,10 @@
-//! `tapdeck query` against `tcpdump -r`, over awkward traffic: the same packets in the same order, for any expression and
-//! time, or refused by both.
+//! `tapdeck query` against `tcpdump -r`, over awkward traffic: the same packets in the same order,
+//! for any expression and time, or refused by both.
 //!
-//! `TAPDECK_EXPRESSIONS` says how many expressions are tried, `TAPDECK_SEED` which. Each round has a seed,
-//! which makes a store and the expressions that it is asked; a failure names the round's, so that
-//! the round can be run alone. What fails is made as small as it fails, and the first packet that differs is shown.
+//! `TAPDECK_EXPRESSIONS` says how many expressions are tried, `TAPDECK_SEED` which. Each round has
+//! a seed, which makes a store and the expressions that it is asked; a failure names the round's,
+//! so that the round can be run alone. What fails is made as small as it fails, and the first
+//! packet that differs is shown.
 
 mod awkward;
 
@@ -163,7 +164,8 @@ fn by_tcpdump(store: &Store, expression: &Expression) -> Reference {
         Some(0) => Reference::Chosen(packets(&out.stdout).expect("a whole file")),
         Some(_) => Reference::Refused,
         None => {
-            // libpcap's program for it can go round in circles where there are authentication headers.
+            // libpcap's program for it can go round in circles where there are authentication
+            // headers.
             assert!(text.contains("protochain"), "{text} does not end");
             Reference::Nothing
         }

@@ -156,7 +156,8 @@ fn behind_options(headers: usize, n: u32) -> Vec<u8> {
     f
 }
 
-/// A packet whose chain is longer than the filter follows is refused, whatever else the filter says.
+/// A packet whose chain is longer than the filter follows is refused, whatever else the filter
+/// says.
 #[test]
 fn chains_of_headers_are_followed_to_their_bound() {
     const BOUND: usize = 16;
@@ -175,7 +176,8 @@ fn chains_of_headers_are_followed_to_their_bound() {
     }
 }
 
-/// With and without tags, one and two, some of which the kernel takes off before a hook sees the frame.
+/// With and without tags, one and two, some of which the kernel takes off before a hook sees the
+/// frame.
 fn tags() -> Vec<Vec<u8>> {
     const SEVEN: [u8; 4] = [0x81, 0, 0, 7];
     const EIGHT: [u8; 4] = [0x81, 0, 0x60, 8];
@@ -335,8 +337,8 @@ fn drain(readers: &mut [impl Ring], numbers: &mut Vec<u32>) {
     }
 }
 
-/// Packets alternate between two ports. First one port is recorded, then the other; where the filter changed,
-/// no packet is missing and none is judged twice.
+/// Packets alternate between two ports. First one port is recorded, then the other; where the
+/// filter changed, no packet is missing and none is judged twice.
 #[test]
 fn a_filter_changes_under_load_and_every_packet_is_judged_once() {
     for hook in ["xdp", "xdp-generic", "tcx", "tpacket", "recv"] {
@@ -422,7 +424,8 @@ fn netfilter_says_that_its_filter_stays() {
     });
 }
 
-/// The kernel says of a filter that is too large for a socket what it says of rings that do not fit.
+/// The kernel says of a filter that is too large for a socket what it says of rings that do not
+/// fit.
 #[test]
 fn a_filter_too_large_for_a_socket_is_refused_as_such() {
     const LIMIT: &str = "/proc/sys/net/core/optmem_max";
@@ -519,7 +522,8 @@ fn make_anew(net: &Net) {
     net.link("numtxqueues 1 numrxqueues 1", 1500);
 }
 
-/// Sends as many packets to ports 53 and 54, and gives the numbers of those that are recorded: evens go to 53.
+/// Sends as many packets to ports 53 and 54, and gives the numbers of those that are recorded:
+/// evens go to 53.
 fn recorded(net: &Net, capture: &mut Capture, wanted: usize) -> BTreeSet<u32> {
     let mac = mac(net);
     let frames: Vec<_> = (0..40).map(|n| to_port(mac, 80, n, 53 + (n % 2) as u16)).collect();
@@ -534,8 +538,8 @@ fn recorded(net: &Net, capture: &mut Capture, wanted: usize) -> BTreeSet<u32> {
     numbers.into_iter().collect()
 }
 
-/// The links to an interface that was made anew take no other program: what was refused is not there when the
-/// capture has found the new one.
+/// The links to an interface that was made anew take no other program: what was refused is not
+/// there when the capture has found the new one.
 #[test]
 fn what_was_refused_while_the_interface_was_made_anew_is_not_in_force() {
     let drop_all = "drop src any dst any sport any dport any proto any";

@@ -1,4 +1,5 @@
-//! `tapdeck query` over capture files of other recorders: the packets that `tcpdump -r` gives of each, in time order over all.
+//! `tapdeck query` over capture files of other recorders: the packets that `tcpdump -r` gives of
+//! each, in time order over all.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
@@ -56,7 +57,8 @@ fn plain(data: &[u8]) -> Vec<Plain> {
     packets
 }
 
-/// What tcpdump gives of files, in time order; where times are equal, in the order of the files and of what is in them.
+/// What tcpdump gives of files, in time order; where times are equal, in the order of the files and
+/// of what is in them.
 fn by_tcpdump(files: &[PathBuf], expression: &str) -> Vec<Plain> {
     let mut all = Vec::new();
     for file in files {
@@ -79,7 +81,8 @@ impl Rng {
     }
 }
 
-/// UDP or TCP between few hosts and ports, of Ethernet, at times in no order and often equal. Some are cut.
+/// UDP or TCP between few hosts and ports, of Ethernet, at times in no order and often equal. Some
+/// are cut.
 fn packets(rng: &mut Rng, count: usize) -> Vec<Plain> {
     let packet = |_| {
         let protocol = if rng.below(2) == 0 { 17 } else { 6 };
@@ -194,8 +197,9 @@ impl Order {
     }
 }
 
-/// A directory of files of many kinds that overlap in time, and of others. Gives back the capture files in the order of their names. No
-/// file's byte order changes midway, which libpcap does not read: [`interfaces_that_come_late_are_found`] has one.
+/// A directory of files of many kinds that overlap in time, and of others. Gives back the capture
+/// files in the order of their names. No file's byte order changes midway, which libpcap does not
+/// read: [`interfaces_that_come_late_are_found`] has one.
 fn files(dir: &Path) -> Vec<PathBuf> {
     let rng = &mut Rng(7);
     let mut several = LITTLE.pcapng("eth0", 6, 0, &packets(rng, 300));
@@ -332,7 +336,8 @@ fn an_answer_opens_everywhere_and_is_not_written_over_what_is_read() {
     assert!(plain(&fs::read(&out).expect("it is there")) == expected, "untouched");
 }
 
-/// A file whose interfaces are described where they are needed, far behind its beginning, and of more than one link type.
+/// A file whose interfaces are described where they are needed, far behind its beginning, and of
+/// more than one link type.
 #[test]
 fn interfaces_that_come_late_are_found() {
     let dir = tempfile::tempdir().expect("a directory");
@@ -514,7 +519,8 @@ fn an_index_narrows_what_is_read_until_the_file_changes() {
     }
 }
 
-/// `tcpdump -i any` writes such, and tunnels have such: what is looked for stands elsewhere in their packets.
+/// `tcpdump -i any` writes such, and tunnels have such: what is looked for stands elsewhere in
+/// their packets.
 #[test]
 fn an_index_leaves_out_nothing_of_other_link_types() {
     const COOKED: u16 = 113;

@@ -1,4 +1,5 @@
-//! `tapdeck gen`: what it says it sent is what came, packet for packet, whatever the back end; and what it refuses.
+//! `tapdeck gen`: what it says it sent is what came, packet for packet, whatever the back end; and
+//! what it refuses.
 
 mod testbed;
 
@@ -33,14 +34,16 @@ fn run(net: &Net, args: &str) -> (Sent, String) {
     (sent, said(&out))
 }
 
-/// Sends so many packets to a recorder. Gives back the record, and the frames in the order of arrival.
+/// Sends so many packets to a recorder. Gives back the record, and the frames in the order of
+/// arrival.
 fn send(net: &Net, args: &str, packets: u64) -> (Sent, Vec<Vec<u8>>) {
     let dir = tempfile::tempdir().expect("a directory");
     let file = dir.path().join("came.pcapng");
     // With an XDP program there, the far end takes redirected frames.
     let flags = format!("--hook xdp -w {} --count {packets}", file.display());
     let recorder = Recorder::start(net, dir.path(), &flags);
-    // At a rate at which a ring of 256 packets at the far end lasts for many times what a thread may have to wait.
+    // At a rate at which a ring of 256 packets at the far end lasts for many times what a thread
+    // may have to wait.
     let rate = if args.contains("--rate") { "" } else { "--rate 20kpps" };
     let (sent, _) = run(net, &format!("-i va --count {packets} {rate} {args}"));
     assert_eq!((sent.sent, sent.refused), (packets, 0), "{args}");
@@ -56,7 +59,8 @@ fn sizes(frames: &[Vec<u8>]) -> BTreeMap<u16, u64> {
     sizes
 }
 
-/// A pcap file of Ethernet frames, a millisecond apart: what was captured, and the length on the wire.
+/// A pcap file of Ethernet frames, a millisecond apart: what was captured, and the length on the
+/// wire.
 fn pcap(packets: &[(Vec<u8>, u32)]) -> Vec<u8> {
     let header = [0xa1b2_c3d4u32, 0x0004_0002, 0, 0, 65_535, 1];
     let mut file: Vec<u8> = header.into_iter().flat_map(u32::to_le_bytes).collect();

@@ -73,7 +73,8 @@ fn records_what_was_sent(hook: &str, flags: &str) {
     let mine: Vec<_> =
         contents.frames().into_iter().filter(|f| f[6..12] == [2, 0, 0, 0, 0, 1]).collect();
     assert_eq!(mine.len(), frames.len());
-    // Packets of one queue stay in order; the socket and generic hooks may see several CPUs' queues.
+    // Packets of one queue stay in order; the socket and generic hooks may see several CPUs'
+    // queues.
     let sorted = |mut v: Vec<Vec<u8>>| {
         v.sort();
         v
@@ -371,8 +372,8 @@ fn interface_of_packets_from(cpu: usize, net: &Net, hook: &str) -> (Vec<u32>, Ve
     (ids, told)
 }
 
-/// The sender's device is told to take the queue of the CPU that sends (XPS), and a veth's far end receives
-/// on the queue that it was sent on.
+/// The sender's device is told to take the queue of the CPU that sends (XPS), and a veth's far end
+/// receives on the queue that it was sent on.
 #[test]
 fn the_queue_or_cpu_of_a_packet_is_told_by_its_interface() {
     let cpus = std::thread::available_parallelism().map_or(1, usize::from);

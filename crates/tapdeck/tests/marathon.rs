@@ -1,4 +1,5 @@
-//! Everything at once, for as long as one likes: recording, queries of all kinds and verification, while retention deletes under them. `make nightly` runs it for ten minutes.
+//! Everything at once, for as long as one likes: recording, queries of all kinds and verification,
+//! while retention deletes under them. `make nightly` runs it for ten minutes.
 
 mod testbed;
 

@@ -1,5 +1,5 @@
-//! Bad nights: what goes wrong while recording is counted, reported and survived, and nothing that was
-//! stored is damaged.
+//! Bad nights: what goes wrong while recording is counted, reported and survived, and nothing that
+//! was stored is damaged.
 
 mod testbed;
 
@@ -265,8 +265,9 @@ fn a_live_segment_is_readable_and_outlives_its_recorder() {
     assert_eq!((packets(0), packets(1)), (10_000, 5));
 }
 
-/// A disk that is full when the recorder is told to stop: it gives up after a while, or at once if told
-/// twice, and what it could not write is counted, in rings that are full and in rings that are not.
+/// A disk that is full when the recorder is told to stop: it gives up after a while, or at once if
+/// told twice, and what it could not write is counted, in rings that are full and in rings that are
+/// not.
 #[test]
 fn what_a_full_disk_does_not_take_at_the_end_is_counted() {
     for (ring, twice) in [("64MiB", true), ("64MiB", false), ("1MiB", true), ("1MiB", false)] {

@@ -1,7 +1,8 @@
 //! The plans of filter expressions against libpcap, over random expressions and awkward traffic.
 //!
-//! Two things must hold. libpcap makes the same program of an expression and of what was understood of it,
-//! so that plans are believed at all; and a packet that such a program takes has the keys that the plan asks for, so that they may be.
+//! Two things must hold. libpcap makes the same program of an expression and of what was understood
+//! of it, so that plans are believed at all; and a packet that such a program takes has the keys
+//! that the plan asks for, so that they may be.
 //!
 //! `TAPDECK_EXPRESSIONS` says how many expressions of each kind are tried, `TAPDECK_SEED` which.
 
@@ -28,8 +29,8 @@ const LINKS: [LinkType; 5] = [LinkType::ETHERNET, LinkType::RAW, COOKED, LOOPBAC
 const STRETCHES: usize = 60;
 const FRAMES: usize = 40;
 
-/// libpcap's grammar, as far as it is about links that are recorded. What stands in braces is one of those of that name; the first
-/// ends it soonest.
+/// libpcap's grammar, as far as it is about links that are recorded. What stands in braces is one
+/// of those of that name; the first ends it soonest.
 const GRAMMAR: &[(&str, &[&str])] = &[
     (
         "expr",
@@ -412,7 +413,8 @@ fn on_link(link: LinkType, frame: &[u8]) -> Option<Vec<u8>> {
     Some([&header, packet].concat())
 }
 
-/// Packets that were followed to their end, and their keys. The others are looked at for every plan.
+/// Packets that were followed to their end, and their keys. The others are looked at for every
+/// plan.
 fn packets(link: LinkType) -> Vec<(Vec<u8>, Found)> {
     let mut rng = rng();
     let mut packets = Vec::new();

@@ -1,5 +1,5 @@
-//! `tapdeck query`: its answers are those of `tcpdump -r` over the whole store; on stores that are recorded into, copied,
-//! deleted from and somebody else's.
+//! `tapdeck query`: its answers are those of `tcpdump -r` over the whole store; on stores that are
+//! recorded into, copied, deleted from and somebody else's.
 
 mod testbed;
 
@@ -67,7 +67,8 @@ fn canonical(mut packets: Vec<Plain>) -> Vec<Plain> {
     packets
 }
 
-/// A store of two interfaces with several rings each, cut packets, several segments, and traffic of many kinds.
+/// A store of two interfaces with several rings each, cut packets, several segments, and traffic of
+/// many kinds.
 struct Recorded {
     dir: tempfile::TempDir,
     captured: u64,

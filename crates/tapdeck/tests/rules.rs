@@ -94,7 +94,8 @@ fn trace() -> Vec<u8> {
         // Ranks: 0: 32, 1: 32, 2: 32, 3: 8, 4: 32, 5: 40, 6: 32, 7: 24.
         ipv4([10, 1, 0, 1], other, 17, 0, &ports(40000, 53)), // 0
         ipv4([10, 1, 0, 1], other, 17, 0, &ports(40000, 54)), // none
-        ipv4([10, 0, 0, 7], other, 17, 0, &ports(40000, 53)), // 0, of the same rank as 1, and before it
+        ipv4([10, 0, 0, 7], other, 17, 0, &ports(40000, 53)), /* 0, of the same rank as 1, and
+                                                               * before it */
         ipv4([10, 0, 0, 7], other, 17, 0, &ports(40000, 54)), // 1
         ipv4([10, 0, 0, 7], server, 6, 0, &ports(40000, 80)), // 1, before 2
         ipv4([10, 0, 0, 8], server, 6, 0, &ports(40000, 80)), // 2

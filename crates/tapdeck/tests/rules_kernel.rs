@@ -1,4 +1,5 @@
-//! Rules choose packets inside the kernel, at every hook that has them, and every packet is accounted for.
+//! Rules choose packets inside the kernel, at every hook that has them, and every packet is
+//! accounted for.
 
 mod testbed;
 
@@ -39,7 +40,8 @@ fn frames(mac: [u8; 6]) -> Vec<Vec<u8>> {
         .map(|n| {
             let mut f = frame(mac, 60 + n as usize * 3, n);
             f[26..30].copy_from_slice(&[10, 213, (n % 7) as u8, (n % 11) as u8]);
-            // What the addresses have changed of it: netfilter does not see a packet whose sum is wrong.
+            // What the addresses have changed of it: netfilter does not see a packet whose sum is
+            // wrong.
             f[24..26].fill(0);
             let words = f[14..34].chunks(2).map(|w| u32::from(u16::from_be_bytes([w[0], w[1]])));
             let sum: u32 = words.sum();

@@ -1,5 +1,5 @@
-//! A daemon and its groups: members come and go, also by kill -9, and every packet is accounted for; what is asked and
-//! configured wrongly is told.
+//! A daemon and its groups: members come and go, also by kill -9, and every packet is accounted
+//! for; what is asked and configured wrongly is told.
 
 mod testbed;
 
@@ -80,7 +80,8 @@ fn each_group_gets_every_packet_and_its_members_share_them() {
     assert_eq!((n(1, "captured"), n(1, "extra")), (2000, 1000));
 }
 
-/// Those that leave or are killed lose only what was on its way to them, and the others get the rest.
+/// Those that leave or are killed lose only what was on its way to them, and the others get the
+/// rest.
 #[test]
 fn the_share_of_a_member_that_is_killed_goes_to_the_others() {
     let net = Net::new();
@@ -158,7 +159,8 @@ fn attach_writes_what_comes_steadily() {
     let head = length();
     let mut sent = 0;
     wait_for("a packet in the file", || {
-        // Far less than a buffer holds, and no pause in which it would be written for want of others.
+        // Far less than a buffer holds, and no pause in which it would be written for want of
+        // others.
         assert!(sent < 200, "nothing of {sent} packets was written");
         send(&net, sent..sent + 1);
         sent += 1;
@@ -209,7 +211,8 @@ fn a_recorder_can_be_a_member() {
     daemon.stop();
 }
 
-/// The rings of a member hold packets of all interfaces of its group; each is counted where it came in.
+/// The rings of a member hold packets of all interfaces of its group; each is counted where it came
+/// in.
 #[test]
 fn a_recorder_tells_the_interfaces_of_its_group_apart() {
     let net = Net::new();
@@ -240,8 +243,8 @@ fn a_recorder_tells_the_interfaces_of_its_group_apart() {
     daemon.stop();
 }
 
-/// A daemon that is killed takes nothing along: what it put into a member's rings is recorded, also what lies in blocks
-/// that nobody closes any more.
+/// A daemon that is killed takes nothing along: what it put into a member's rings is recorded, also
+/// what lies in blocks that nobody closes any more.
 #[test]
 fn a_recorder_survives_the_daemon() {
     let net = Net::new();

@@ -1,5 +1,5 @@
-//! `tapdeck stat`: its numbers are those of `tapdeck query` over the same store, of any kind; on stores that are recorded into, copied and
-//! somebody else's.
+//! `tapdeck stat`: its numbers are those of `tapdeck query` over the same store, of any kind; on
+//! stores that are recorded into, copied and somebody else's.
 
 #[allow(dead_code)]
 mod awkward;

@@ -1,4 +1,5 @@
-//! Packets of a flow stay with their member as long as nobody comes or goes, and members share flows evenly.
+//! Packets of a flow stay with their member as long as nobody comes or goes, and members share
+//! flows evenly.
 //!
 //! `TAPDECK_STEERED_PACKETS` says how many packets are sent; 200,000 if it says nothing.
 

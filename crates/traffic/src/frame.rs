@@ -1,10 +1,10 @@
 //! Making packets: headers, numbers, filler and checksums, in user space.
 //!
-//! This is the reference for what a generated packet is; the BPF program that makes them in the kernel must
-//! agree with it on every byte, and the judge of what came back makes each packet again and compares.
-//! No sum over a payload is ever taken: filler is cut from a table whose partial sums are known, and the
-//! payload's own checksum makes the whole payload sum to zero, so that the transport's checksum depends on
-//! headers alone.
+//! This is the reference for what a generated packet is; the BPF program that makes them in the
+//! kernel must agree with it on every byte, and the judge of what came back makes each packet again
+//! and compares. No sum over a payload is ever taken: filler is cut from a table whose partial sums
+//! are known, and the payload's own checksum makes the whole payload sum to zero, so that the
+//! transport's checksum depends on headers alone.
 
 use std::sync::Arc;
 
@@ -225,8 +225,8 @@ impl Frames {
         Self { random: SplitMix64::new(plan.seed), plan, maker, drawn: 0, next }
     }
 
-    /// Makes the next packet at the beginning of `buffer`; `mark`: the next mark, which takes no part in the
-    /// order of the others.
+    /// Makes the next packet at the beginning of `buffer`; `mark`: the next mark, which takes no
+    /// part in the order of the others.
     ///
     /// # Panics
     /// If the buffer is shorter than the plan's longest frame, or the plan has no mark.

@@ -1,8 +1,8 @@
 //! When packets are sent: the rate, and how the gaps between packets vary.
 //!
-//! A [`Schedule`] gives each packet its due time, counted from the start, from the sizes of those before
-//! it. Due times add up whatever happens, so a sender that was held up makes the time good, and the
-//! rate over a run is exact.
+//! A [`Schedule`] gives each packet its due time, counted from the start, from the sizes of those
+//! before it. Due times add up whatever happens, so a sender that was held up makes the time good,
+//! and the rate over a run is exact.
 
 use std::str::FromStr;
 
@@ -10,8 +10,8 @@ use tapdeck_packet::generate::{GAP_PARTS, Pace};
 
 use crate::sampling::SplitMix64;
 
-/// Bytes that each frame takes on an Ethernet wire beside its own: preamble and start delimiter 8, frame check
-/// sequence 4, gap 12 (IEEE 802.3, clauses 3 and 4).
+/// Bytes that each frame takes on an Ethernet wire beside its own: preamble and start delimiter 8,
+/// frame check sequence 4, gap 12 (IEEE 802.3, clauses 3 and 4).
 pub const WIRE_BYTES: u64 = 24;
 
 /// Rates a second that due times can hold: less, and a gap would not fit.
@@ -112,8 +112,8 @@ impl Rate {
         }
     }
 
-    /// What a sender keeps to that has this share of the packets; `None`: as fast as it goes. Of several senders,
-    /// number `sender` begins so many gaps later.
+    /// What a sender keeps to that has this share of the packets; `None`: as fast as it goes. Of
+    /// several senders, number `sender` begins so many gaps later.
     pub fn pace(self, share: f64, sender: u32) -> Option<Pace> {
         // So that adding gaps cannot overflow: 73 minutes, and as much for the longest packet.
         const LONGEST: f64 = (1u64 << 62) as f64;
@@ -142,10 +142,10 @@ pub enum Gaps {
     Constant,
     /// Exponential: a Poisson process.
     Poisson,
-    /// The sum of sources that are on and off in turn, for times with a Pareto distribution. With many, the
-    /// load is self-similar with this Hurst parameter: Taqqu, Willinger and Sherman, "Proof of a
-    /// fundamental result in self-similar traffic modeling" (CCR 27 (2), 1997); times of index
-    /// `3 - 2 H` have a finite mean and no variance.
+    /// The sum of sources that are on and off in turn, for times with a Pareto distribution. With
+    /// many, the load is self-similar with this Hurst parameter: Taqqu, Willinger and Sherman,
+    /// "Proof of a fundamental result in self-similar traffic modeling" (CCR 27 (2), 1997);
+    /// times of index `3 - 2 H` have a finite mean and no variance.
     OnOff(OnOff),
 }
 

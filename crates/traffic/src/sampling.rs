@@ -1,8 +1,9 @@
 //! Drawing: which size, which flow.
 //!
 //! Every choice is made from the output of [`SplitMix64`], which a BPF program computes as well as
-//! user space does, and by the alias method, which takes two look-ups whatever the number of outcomes.
-//! So a sender in the kernel and one in user space make the same packets from the same seed.
+//! user space does, and by the alias method, which takes two look-ups whatever the number of
+//! outcomes. So a sender in the kernel and one in user space make the same packets from the same
+//! seed.
 
 pub use tapdeck_packet::generate::Column;
 
@@ -36,11 +37,12 @@ pub fn mix(mut z: u64) -> u64 {
     z ^ (z >> 31)
 }
 
-/// Draws from weighted outcomes in constant time: Walker's alias method, with Vose's way to build the
-/// table ("A linear algorithm for generating random numbers with a given distribution", IEEE TSE 17 (9), 1991).
+/// Draws from weighted outcomes in constant time: Walker's alias method, with Vose's way to build
+/// the table ("A linear algorithm for generating random numbers with a given distribution", IEEE
+/// TSE 17 (9), 1991).
 ///
-/// The table is built in integers. A column's threshold is kept in 32 bits, so an outcome's probability is
-/// exact to 2⁻³² of its column.
+/// The table is built in integers. A column's threshold is kept in 32 bits, so an outcome's
+/// probability is exact to 2⁻³² of its column.
 #[derive(Clone, Debug)]
 pub struct Alias {
     columns: Vec<Column>,
@@ -74,8 +76,8 @@ impl Alias {
         Self { columns }
     }
 
-    /// The outcome that a random number stands for: its lower half chooses the column, its upper half
-    /// one of the two outcomes there.
+    /// The outcome that a random number stands for: its lower half chooses the column, its upper
+    /// half one of the two outcomes there.
     pub fn pick(&self, random: u64) -> usize {
         Column::pick(&self.columns, random) as usize
     }

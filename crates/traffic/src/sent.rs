@@ -25,8 +25,8 @@ pub struct Sent {
     pub interfaces: Vec<String>,
     pub backend: String,
     pub rate: Rate,
-    /// From one packet to the next of the same sender, as they are made: back end `xdp` hands those on together that are due
-    /// within a few microseconds.
+    /// From one packet to the next of the same sender, as they are made: back end `xdp` hands
+    /// those on together that are due within a few microseconds.
     pub gap_ns: Option<Spread>,
     /// How far each gap was from the one that was due, where one was.
     pub jitter_ns: Option<Spread>,
@@ -43,7 +43,8 @@ pub struct Sent {
 pub struct Rate {
     /// As it was written on the command line.
     pub asked: String,
-    /// Packets a second that were asked for; `None`: as fast as it goes. For bits a second: by the mean size.
+    /// Packets a second that were asked for; `None`: as fast as it goes. For bits a second: by the
+    /// mean size.
     pub asked_pps: Option<f64>,
     pub pps: f64,
     /// Of the frames.

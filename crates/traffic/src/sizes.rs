@@ -1,8 +1,9 @@
 //! How long packets are: what a person asks for, and the table that senders draw from.
 //!
-//! Lengths are of frames with their Ethernet header and without check sequence, as tcpdump shows them.
-//! Whatever was asked for becomes weights of lengths, and an alias table of those: so a normal distribution
-//! costs a sender no more than a single size. Only the sizes of a trace keep their order.
+//! Lengths are of frames with their Ethernet header and without check sequence, as tcpdump shows
+//! them. Whatever was asked for becomes weights of lengths, and an alias table of those: so a
+//! normal distribution costs a sender no more than a single size. Only the sizes of a trace keep
+//! their order.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -21,7 +22,8 @@ use crate::workload::MIN_FRAME;
 pub enum Spec {
     One(u16),
     Uniform(u16, u16),
-    /// Around the middle of the range, which is six standard deviations wide; nothing outside of it.
+    /// Around the middle of the range, which is six standard deviations wide; nothing outside of
+    /// it.
     Normal(u16, u16),
     /// The "simple IMIX": 7 packets of 40 bytes of IP to 4 of 576 to 1 of 1500, each in a frame.
     Imix,
@@ -139,7 +141,8 @@ enum Kind {
 }
 
 impl Table {
-    /// Reads and checks what was asked for. `up_to_damage`: use a damaged capture file as far as it goes.
+    /// Reads and checks what was asked for. `up_to_damage`: use a damaged capture file as far as it
+    /// goes.
     pub fn new(
         spec: &Spec,
         method: Method,
@@ -182,8 +185,8 @@ impl Table {
         Ok(table)
     }
 
-    /// Holds the sizes to the bounds: what is too short is an error where a person wrote it, and is made longer
-    /// where it comes from a file.
+    /// Holds the sizes to the bounds: what is too short is an error where a person wrote it, and is
+    /// made longer where it comes from a file.
     fn fit(&mut self, bounds: Bounds, strict: bool) -> Result<(), Error> {
         let least = bounds.least;
         let (mut packets, mut bytes, mut raised, mut longest) = (0u128, 0u128, 0u128, 0);

@@ -12,8 +12,8 @@ pub trait Source: Send {
     /// When the next packet is due; `None`: whenever there is room for it.
     fn due_ns(&self) -> Option<u64>;
 
-    /// Writes the next packet into the beginning of `buffer` and tells its length; `None`: there is no more.
-    /// `now_ns` is when this is, `utc_ns` the same moment in UTC.
+    /// Writes the next packet into the beginning of `buffer` and tells its length; `None`: there is
+    /// no more. `now_ns` is when this is, `utc_ns` the same moment in UTC.
     ///
     /// # Errors
     /// Where packets are read from a file, and that fails.

@@ -182,7 +182,8 @@ impl From<Protocol> for Transport {
     }
 }
 
-/// What a run sends, but for its sizes and its times. With the seed it decides all headers and payloads.
+/// What a run sends, but for its sizes and its times. With the seed it decides all headers and
+/// payloads.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Workload {
@@ -230,7 +231,8 @@ impl Workload {
         if !(1..=MAX_FLOWS).contains(&self.flows) {
             return Err(Error::Flows(self.flows));
         }
-        // Echo requests have no destination port, so flows of one would be told apart by the others alone.
+        // Echo requests have no destination port, so flows of one would be told apart by the others
+        // alone.
         let icmp = self.protocols.contains(&Protocol::Icmp);
         let destination_ports = if icmp { 1 } else { self.destination_ports.count() };
         let there = hosts(s) * hosts(d) * self.source_ports.count() * destination_ports;
@@ -311,7 +313,8 @@ impl Workload {
         bytes.extend(ip);
         match outer.kind {
             OuterKind::Vxlan => {
-                // UDP with no checksum (RFC 7348, section 5), the flag that the identifier is valid.
+                // UDP with no checksum (RFC 7348, section 5), the flag that the identifier is
+                // valid.
                 bytes.extend([0, 0]);
                 bytes.extend(4789u16.to_be_bytes());
                 bytes.extend([0, 0, 0, 0, 0x08, 0, 0, 0]);
@@ -335,8 +338,8 @@ impl Workload {
         if stream > self.flows {
             return None;
         }
-        // A bijection from numbers to (source, destination, source port, destination port) that moves all of
-        // them early, so that a few flows already differ in all that ranges.
+        // A bijection from numbers to (source, destination, source port, destination port) that
+        // moves all of them early, so that a few flows already differ in all that ranges.
         let mut rest = u128::from(stream);
         let mut digit = |radix: u128| {
             let digit = rest % radix;
@@ -532,8 +535,8 @@ pub const MIN_FRAME: u16 = 60;
 /// Time to live and hop limit.
 const HOPS: u8 = 64;
 
-/// A header with zeros for length, identification, checksum and addresses; "don't fragment" is set, as for a
-/// packet whose identification need not be unique (RFC 6864).
+/// A header with zeros for length, identification, checksum and addresses; "don't fragment" is set,
+/// as for a packet whose identification need not be unique (RFC 6864).
 fn ipv4_header(protocol: u8) -> [u8; 20] {
     let mut header = [0; 20];
     header[0] = 0x45;

@@ -362,7 +362,8 @@ proptest! {
     }
 }
 
-/// Every single bit of packets of every kind: the packet is damaged, and no other is said to be anything.
+/// Every single bit of packets of every kind: the packet is damaged, and no other is said to be
+/// anything.
 #[test]
 fn a_flipped_bit_damages_one_packet_wherever_it_is() {
     for workload in workloads() {

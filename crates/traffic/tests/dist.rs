@@ -1,5 +1,5 @@
-//! Packet-size distributions: the two-stage model against the thesis' formulas, drawing against the model, every
-//! format there and back, and what is refused.
+//! Packet-size distributions: the two-stage model against the thesis' formulas, drawing against the
+//! model, every format there and back, and what is refused.
 
 use std::collections::BTreeMap;
 
@@ -43,8 +43,8 @@ fn any_parameters() -> impl Strategy<Value = Parameters> {
         })
 }
 
-/// What the thesis' formulas say, (4.1) to (4.9), each written down as it stands there: the probabilities of
-/// outliers and of bins.
+/// What the thesis' formulas say, (4.1) to (4.9), each written down as it stands there: the
+/// probabilities of outliers and of bins.
 fn thesis(c: &Sizes, p: &Parameters, n_ps: u16) -> (BTreeMap<u16, f64>, BTreeMap<u16, f64>) {
     let c_i = |i: u32| c.get(&(i as u16)).map_or(0.0, |n| *n as f64);
     let n_ps = u32::from(n_ps);
@@ -235,7 +235,8 @@ fn example() -> Counts {
     counts
 }
 
-/// The generator of the thesis (section 4.2.2, figure 4.3), to the letter: two arrays, filled cell by cell.
+/// The generator of the thesis (section 4.2.2, figure 4.3), to the letter: two arrays, filled cell
+/// by cell.
 struct Arrays {
     first: Vec<Option<u16>>,
     second: Vec<u16>,

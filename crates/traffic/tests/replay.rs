@@ -1,5 +1,6 @@
-//! Recordings sent again: what is sent, when, and with which addresses. The judge of rewriting is a packet that
-//! was built with the other addresses from the beginning, its checksums summed up word by word.
+//! Recordings sent again: what is sent, when, and with which addresses. The judge of rewriting is a
+//! packet that was built with the other addresses from the beginning, its checksums summed up word
+//! by word.
 
 use std::fs::OpenOptions;
 use std::io::Write;
@@ -18,7 +19,8 @@ use tempfile::NamedTempFile;
 const ETHERNET: u32 = 1;
 const SECOND: u64 = 1_000_000_000;
 
-/// A recorded packet: its time in ns since some day, and its bytes; `beyond` more were not captured.
+/// A recorded packet: its time in ns since some day, and its bytes; `beyond` more were not
+/// captured.
 #[derive(Clone, Debug)]
 struct Recorded {
     time_ns: u64,

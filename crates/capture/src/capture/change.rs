@@ -14,12 +14,12 @@ use crate::rules::{Compiled, Hits};
 use crate::sys::kernel;
 
 impl Capture {
-    /// Takes another filter, or none, while packets flow: each is judged by the old one or by the new one, and
-    /// when this returns none is judged by the old one any more.
+    /// Takes another filter, or none, while packets flow: each is judged by the old one or by the
+    /// new one, and when this returns none is judged by the old one any more.
     ///
     /// # Errors
-    /// A filter that does not compile or that the kernel refuses, and a hook that cannot exchange it; the old
-    /// one is then still there.
+    /// A filter that does not compile or that the kernel refuses, and a hook that cannot exchange
+    /// it; the old one is then still there.
     pub fn set_filter(&mut self, expression: Option<&str>) -> Result<(), Error> {
         let config = Config { filter: expression.map(str::to_owned), ..self.config.clone() };
         check_deliver(&config)?;
@@ -50,12 +50,13 @@ impl Capture {
         Ok(())
     }
 
-    /// Takes another set of rules, or none, while packets flow, and gives what the old one counted in the end. Each
-    /// packet is judged by one of them as a whole, and when this returns none is judged by the old one any more.
+    /// Takes another set of rules, or none, while packets flow, and gives what the old one counted
+    /// in the end. Each packet is judged by one of them as a whole, and when this returns none
+    /// is judged by the old one any more.
     ///
     /// # Errors
-    /// A hook that takes no rules or cannot begin with them now, and a set that the kernel has no memory for; the old one is
-    /// then still there.
+    /// A hook that takes no rules or cannot begin with them now, and a set that the kernel has no
+    /// memory for; the old one is then still there.
     pub fn set_rules(&mut self, rules: Option<Arc<Compiled>>) -> Result<Option<Hits>, Error> {
         let config = Config { rules, ..self.config.clone() };
         check_deliver(&config)?;
@@ -132,7 +133,8 @@ impl Capture {
         self.snaplen
     }
 
-    /// Sees no packets until [`Capture::resume`], and what the device counts meanwhile does not count.
+    /// Sees no packets until [`Capture::resume`], and what the device counts meanwhile does not
+    /// count.
     pub fn pause(&mut self) {
         if !self.paused {
             self.device.refresh();
@@ -164,8 +166,8 @@ impl Capture {
     }
 }
 
-/// Loads the programs as they were before a change, after some of the links, or none, took the changed ones. A link
-/// that took no changed one still has its old one.
+/// Loads the programs as they were before a change, after some of the links, or none, took the
+/// changed ones. A link that took no changed one still has its old one.
 fn put_back(
     loaded: &mut Loaded,
     programs: &[Program],

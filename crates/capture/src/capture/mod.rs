@@ -217,8 +217,8 @@ impl Capture {
         Ok(())
     }
 
-    /// Looks whether the interface is still there, under whatever name. If it was deleted, waits for one
-    /// of its name and captures there. Called regularly.
+    /// Looks whether the interface is still there, under whatever name. If it was deleted, waits
+    /// for one of its name and captures there. Called regularly.
     pub fn watch(&mut self) -> Result<Option<Event>, Error> {
         if self.paused {
             return Ok(None);
@@ -255,8 +255,8 @@ impl Capture {
         self.rings.iter().map(|r| r.filtered()).sum()
     }
 
-    /// What the device has counted since [`Capture::start`]. Where the device is gone, up to when it
-    /// was last seen.
+    /// What the device has counted since [`Capture::start`]. Where the device is gone, up to when
+    /// it was last seen.
     pub fn nic(&self) -> NicCounters {
         self.device.nic()
     }

@@ -1,4 +1,5 @@
-//! What can change while packets flow: a group's snaplen, filter and rules, and whether it gets any.
+//! What can change while packets flow: a group's snaplen, filter and rules, and whether it gets
+//! any.
 
 use std::sync::Arc;
 
@@ -27,12 +28,12 @@ impl Deck {
         Ok(())
     }
 
-    /// Exchanges a group's filter. Each packet meets the old one or the new one, and none is lost; afterwards the old one judges
-    /// no packet any more.
+    /// Exchanges a group's filter. Each packet meets the old one or the new one, and none is lost;
+    /// afterwards the old one judges no packet any more.
     ///
     /// # Errors
-    /// Where the filter does not compile or the kernel does not take it, or at hook netfilter, whose programs cannot be
-    /// exchanged. Then all is as it was.
+    /// Where the filter does not compile or the kernel does not take it, or at hook netfilter,
+    /// whose programs cannot be exchanged. Then all is as it was.
     pub fn set_filter(&mut self, group: &str, filter: Option<&str>) -> Result<(), Error> {
         let at = self.group(group)?;
         if self.groups[at].config.hook == Hook::Netfilter {
@@ -66,7 +67,8 @@ impl Deck {
                 Ok(old) => before.extend(old.map(|old| (*port, old))),
                 Err(e) => {
                     for (port, old) in before {
-                        // The kernel has just taken its successor there; what fails has no interface any more.
+                        // The kernel has just taken its successor there; what fails has no
+                        // interface any more.
                         let _ = self.ports[port].exchange(old);
                     }
                     return Err(e);
@@ -76,8 +78,8 @@ impl Deck {
         Ok(())
     }
 
-    /// Exchanges a group's rules as a whole: each packet is judged by the old set or by the new one. Gives back what the old one
-    /// counted, to the last packet.
+    /// Exchanges a group's rules as a whole: each packet is judged by the old set or by the new
+    /// one. Gives back what the old one counted, to the last packet.
     ///
     /// # Errors
     /// Where the kernel has no room for them. Then the old ones stay.

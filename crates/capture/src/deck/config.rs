@@ -21,7 +21,8 @@ pub struct GroupConfig {
     pub deliver: Deliver,
     /// A pcap-filter(7) expression.
     pub filter: Option<String>,
-    /// What no rule accepts is filtered. A rule for one group means the number of that group in [`DeckConfig::groups`].
+    /// What no rule accepts is filtered. A rule for one group means the number of that group in
+    /// [`DeckConfig::groups`].
     pub rules: Option<Arc<Compiled>>,
     /// Bytes kept of a frame at most.
     pub snaplen: u32,

@@ -1,4 +1,5 @@
-//! The maps that the programs of groups share with each other and with user space: what `bpf/serve.h` says.
+//! The maps that the programs of groups share with each other and with user space: what
+//! `bpf/serve.h` says.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -157,7 +158,8 @@ impl Maps {
         self.group(group, RULES).store(has_rules.into(), Release);
     }
 
-    /// Tells the programs who owns which slot. At every moment between, each slot has an owner of before or after.
+    /// Tells the programs who owns which slot. At every moment between, each slot has an owner of
+    /// before or after.
     pub(super) fn set_shares(&self, group: usize, shares: &Shares) {
         if shares.sole() == 0 {
             self.write_slots(group, shares);
@@ -168,8 +170,9 @@ impl Maps {
         }
     }
 
-    /// A list that shrinks is shorter before its slots change. Those behind its end stay as they are: a program that
-    /// has read the old length may still take its owner from there, who is served until no such program runs.
+    /// A list that shrinks is shorter before its slots change. Those behind its end stay as they
+    /// are: a program that has read the old length may still take its owner from there, who is
+    /// served until no such program runs.
     fn write_slots(&self, group: usize, shares: &Shares) {
         let listed = self.group(group, LISTED);
         if shares.listed() < listed.load(Relaxed) {
@@ -214,8 +217,9 @@ fn sums<const N: usize>(map: &MapHandle, at: u32) -> io::Result<[u64; N]> {
     Ok(sums)
 }
 
-/// After each change of a map of maps, the kernel waits until no program can see the old state. So as many as there are
-/// wait together, or as many as there can be threads. Each is tried, whatever becomes of the others.
+/// After each change of a map of maps, the kernel waits until no program can see the old state. So
+/// as many as there are wait together, or as many as there can be threads. Each is tried, whatever
+/// becomes of the others.
 fn at_once<F>(changes: impl Iterator<Item = F>) -> io::Result<()>
 where
     F: FnOnce() -> libbpf_rs::Result<()> + Send,

@@ -24,7 +24,8 @@ pub(super) struct Member {
     pub group: usize,
     pub weight: u32,
     rings: Vec<RingMemory>,
-    /// Written to when there is something to read. A pipe and no eventfd: with that a member could make the deck wait.
+    /// Written to when there is something to read. A pipe and no eventfd: with that a member could
+    /// make the deck wait.
     wake: OwnedFd,
     looks: Vec<Look>,
     /// Woken for a block that some producer may not have finished then.
@@ -47,7 +48,8 @@ struct Look {
 pub(super) struct Parts([MapHandle; 3]);
 
 impl Parts {
-    /// Makes them. Nobody can write the rings and the blocks but the programs: user space may map them to read only, the deck too.
+    /// Makes them. Nobody can write the rings and the blocks but the programs: user space may map
+    /// them to read only, the deck too.
     pub(super) fn new(geometry: &Geometry) -> io::Result<Self> {
         let [rings, data, release] = Part::ALL.map(|part| part.create(geometry));
         let parts = Self([rings?, data?, release?]);
@@ -97,8 +99,9 @@ impl Member {
         &self.rings
     }
 
-    /// The open blocks that hold something, and held something at the last look, where they can be closed: a full ring
-    /// has no room for the next one. Wakes the member for those that were closed since.
+    /// The open blocks that hold something, and held something at the last look, where they can be
+    /// closed: a full ring has no room for the next one. Wakes the member for those that were
+    /// closed since.
     pub(super) fn look(&mut self) -> Vec<(u32, u32)> {
         let mut waiting = Vec::new();
         let mut has_more = false;
@@ -137,7 +140,8 @@ impl Member {
         let _ = rustix::io::write(&self.wake, &[1]);
     }
 
-    /// Bytes that wait in its rings. A member that says nonsense about what it has read is believed up to what there can be.
+    /// Bytes that wait in its rings. A member that says nonsense about what it has read is believed
+    /// up to what there can be.
     pub(super) fn fill_bytes(&self) -> u64 {
         let most = |ring: &RingMemory| u64::from(ring.geometry().ring_bytes());
         self.rings.iter().map(|ring| ring.fill_bytes().min(most(ring))).sum()

@@ -1,19 +1,24 @@
 //! Many programs on one interface: groups, their members, and the hook programs that serve them.
 //!
-//! A [`Deck`] owns the hooks. One program at each interface and hook (a port) hands every packet to all groups that want it,
-//! and in each group to the member that steering picks, as a finished pcapng block in that member's own rings
-//! (`bpf/serve.bpf.c`). A member is whoever got the four descriptors of a [`Membership`]: it maps them and reads, without any
-//! privilege and without another word to the deck.
+//! A [`Deck`] owns the hooks. One program at each interface and hook (a port) hands every packet to
+//! all groups that want it, and in each group to the member that steering picks, as a finished
+//! pcapng block in that member's own rings (`bpf/serve.bpf.c`). A member is whoever got the four
+//! descriptors of a [`Membership`]: it maps them and reads, without any privilege and without
+//! another word to the deck.
 //!
 //! What a member could do to others was the question that shaped this:
-//! - Each member has maps of its own, which the programs find through maps of maps. It sees no one else's packets.
-//! - The rings and the blocks are frozen: user space can map them to read only. The kernel goes on writing.
-//! - One word for each ring, the number of released blocks, is the member's to write. The programs compare with it and
-//!   use it for nothing else. A member that lies, or does not read, loses packets, which are counted to it.
+//! - Each member has maps of its own, which the programs find through maps of maps. It sees no one
+//!   else's packets.
+//! - The rings and the blocks are frozen: user space can map them to read only. The kernel goes on
+//!   writing.
+//! - One word for each ring, the number of released blocks, is the member's to write. The programs
+//!   compare with it and use it for nothing else. A member that lies, or does not read, loses
+//!   packets, which are counted to it.
 //! - Waking it is one byte into a pipe that never blocks.
 //!
-//! Comings and goings are changes of single words in maps, so no packet meets half of one. What a member that left has
-//! in its rings is freed when no program can be writing there any more; one wait does for all who leave together.
+//! Comings and goings are changes of single words in maps, so no packet meets half of one. What a
+//! member that left has in its rings is freed when no program can be writing there any more; one
+//! wait does for all who leave together.
 
 mod change;
 mod config;
@@ -77,7 +82,8 @@ pub struct Membership {
 }
 
 impl Membership {
-    /// Maps the rings, for a member in this process. Each has one reader ([`crate::ring::RingReader`]).
+    /// Maps the rings, for a member in this process. Each has one reader
+    /// ([`crate::ring::RingReader`]).
     ///
     /// # Errors
     /// As mmap(2).
@@ -192,8 +198,8 @@ impl Deck {
         }
     }
 
-    /// Detaches all programs and waits until none of them runs. Everything that was captured is then in the members' rings,
-    /// in complete blocks, but for rings that are full.
+    /// Detaches all programs and waits until none of them runs. Everything that was captured is
+    /// then in the members' rings, in complete blocks, but for rings that are full.
     pub fn stop(&mut self) {
         self.detach();
         kernel::wait_for_running_programs();
@@ -219,7 +225,8 @@ impl Deck {
         })
     }
 
-    /// Somebody comes: makes rings for it, and gives it its share. The share comes from members that have more than theirs.
+    /// Somebody comes: makes rings for it, and gives it its share. The share comes from members
+    /// that have more than theirs.
     ///
     /// # Errors
     /// Where memory or places are short, or there is no such group.
@@ -273,9 +280,9 @@ impl Deck {
         })
     }
 
-    /// Some leave, in whatever way. Their shares go to the others at once; when no program writes to their rings any more,
-    /// these are closed, so that a member that has not gone can read its last packets, and freed. Gives
-    /// back what they got.
+    /// Some leave, in whatever way. Their shares go to the others at once; when no program writes
+    /// to their rings any more, these are closed, so that a member that has not gone can read
+    /// its last packets, and freed. Gives back what they got.
     pub fn leave(&mut self, members: &[u32]) -> Vec<(u32, MemberStats)> {
         let mut leaving: Vec<u32> = members.to_vec();
         leaving.sort_unstable();
@@ -299,7 +306,8 @@ impl Deck {
         kernel::wait_for_running_programs();
         let mut left = Vec::new();
         for &number in &leaving {
-            // Where its rings are full, the last block stays open. The member can tell that nobody writes there.
+            // Where its rings are full, the last block stays open. The member can tell that nobody
+            // writes there.
             let _ = self.flush_member(number);
             let stats = self.member_stats(number).unwrap_or_default();
             let gone = self.members[number as usize].take();
@@ -324,8 +332,8 @@ impl Deck {
         there.into_iter()
     }
 
-    /// Closes blocks that have waited since the last call, and wakes the members for which there is something to read.
-    /// Called every 20 ms.
+    /// Closes blocks that have waited since the last call, and wakes the members for which there is
+    /// something to read. Called every 20 ms.
     pub fn tick(&mut self) -> io::Result<()> {
         for (number, member) in (0..).zip(&mut self.members) {
             let Some(member) = member else { continue };
@@ -340,7 +348,8 @@ impl Deck {
         Ok(())
     }
 
-    /// Closes every block of a member that holds something, but where its ring is full, and wakes it.
+    /// Closes every block of a member that holds something, but where its ring is full, and wakes
+    /// it.
     pub fn flush_member(&mut self, member: u32) -> io::Result<()> {
         let Some(there) = self.member(member) else { return Ok(()) };
         for (ring, block) in there.open_blocks() {
@@ -350,8 +359,8 @@ impl Deck {
         Ok(())
     }
 
-    /// As [`Deck::flush_member`] for all; after the clock was stepped, so that no block holds packets of both times. Blocks
-    /// that hold nothing yet go over to the new time too.
+    /// As [`Deck::flush_member`] for all; after the clock was stepped, so that no block holds
+    /// packets of both times. Blocks that hold nothing yet go over to the new time too.
     pub fn flush_all(&mut self) -> io::Result<()> {
         for number in self.numbers() {
             let Some(member) = self.member(number) else { continue };

@@ -298,7 +298,8 @@ impl Port {
         Ok(())
     }
 
-    /// Gives a group another filter, for the programs that are loaded next. Gives back the one before.
+    /// Gives a group another filter, for the programs that are loaded next. Gives back the one
+    /// before.
     pub(super) fn put_filter(&mut self, group: usize, filter: Filter) -> Filter {
         let mut entries = self.list.entries.iter_mut();
         match entries.find(|entry| usize::from(entry.group) == group) {
@@ -307,8 +308,9 @@ impl Port {
         }
     }
 
-    /// Loads programs for what the list of groups says now, to be exchanged for those that are there. While the interface is
-    /// gone there are none: they are loaded when it comes back, but filters that would then be refused are refused now.
+    /// Loads programs for what the list of groups says now, to be exchanged for those that are
+    /// there. While the interface is gone there are none: they are loaded when it comes back,
+    /// but filters that would then be refused are refused now.
     pub(super) fn renew(&mut self, hub: &Hub) -> Result<Option<Ready>, Error> {
         if self.ready.is_some() {
             return self.prepare(hub).map(Some);
@@ -398,7 +400,8 @@ impl Port {
         if self.is_attached {
             let program = |which| ready.loaded.program(which);
             if let Err(e) = self.links.exchange(ready.first, &program) {
-                // One of several links may have been changed. What fails here has no interface any more.
+                // One of several links may have been changed. What fails here has no interface any
+                // more.
                 if let Some(before) = &self.ready {
                     let program = |which| before.loaded.program(which);
                     let _ = self.links.exchange(before.first, &program);
@@ -409,7 +412,8 @@ impl Port {
         Ok(self.ready.replace(ready))
     }
 
-    /// Looks whether the interface is still there. If it was deleted, waits for one of its name and goes on there.
+    /// Looks whether the interface is still there. If it was deleted, waits for one of its name and
+    /// goes on there.
     pub(super) fn watch(&mut self, hub: &Hub, geometry: Geometry) -> Result<Option<Event>, Error> {
         if self.is_attached {
             let event = self.device.look()?;

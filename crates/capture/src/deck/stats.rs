@@ -7,7 +7,8 @@ use crate::Hook;
 use crate::interface::NicCounters;
 use crate::ring::RingMemory;
 
-/// The counters of a deck. For a group, over all its ports and over all members that it has and has had:
+/// The counters of a deck. For a group, over all its ports and over all members that it has and has
+/// had:
 ///
 /// ```text
 /// seen + extra = filtered + no_member + captured + dropped_ring + dropped_other

@@ -1,8 +1,8 @@
 //! Which member of a group gets a packet.
 //!
-//! The kernel makes a number of each packet (`bpf/steer.h`) and looks it up in a table of slots, whose owners are told
-//! here. [`Shares`] is that table's other half: who owns which slot, by weight, so that as few as possible change hands when
-//! somebody comes or leaves.
+//! The kernel makes a number of each packet (`bpf/steer.h`) and looks it up in a table of slots,
+//! whose owners are told here. [`Shares`] is that table's other half: who owns which slot, by
+//! weight, so that as few as possible change hands when somebody comes or leaves.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
@@ -174,8 +174,8 @@ impl Shares {
         }
     }
 
-    /// How many turns each has in a round: as many as it weighs, or less where the table has no room for that, but one at
-    /// least.
+    /// How many turns each has in a round: as many as it weighs, or less where the table has no
+    /// room for that, but one at least.
     fn turns(&self) -> BTreeMap<Owner, u32> {
         let total: u64 = self.weights.values().map(|w| u64::from(*w)).sum();
         let common = self.weights.values().fold(0, |a, b| gcd(a, *b)).max(1);
@@ -194,7 +194,8 @@ impl Shares {
     fn take_turns(&mut self) {
         let each = self.turns();
         let turns = each.values().map(|n| *n as usize).sum::<usize>().min(SLOTS);
-        // A member's nth turn is in the middle of the nth part of the round, of as many as it has turns.
+        // A member's nth turn is in the middle of the nth part of the round, of as many as it has
+        // turns.
         let at = |n: u64, turns: u32| (2 * n + 1) * (1 << 40) / u64::from(turns);
         let mut waiting: BinaryHeap<Reverse<(u64, Owner, u64)>> =
             each.iter().map(|(owner, n)| Reverse((at(0, *n), *owner, 0))).collect();
@@ -223,9 +224,10 @@ impl Shares {
         held
     }
 
-    /// A newcomer gets slots from whoever has most beyond its due, of each the last. The hashes spread what is counted up
-    /// (addresses, ports) evenly over the table, and stretches of it share that more evenly than slots from here and there.
-    /// However little it weighs it gets one, and nobody's last one is taken.
+    /// A newcomer gets slots from whoever has most beyond its due, of each the last. The hashes
+    /// spread what is counted up (addresses, ports) evenly over the table, and stretches of it
+    /// share that more evenly than slots from here and there. However little it weighs it gets
+    /// one, and nobody's last one is taken.
     fn give(&mut self, newcomer: Owner) {
         let due = self.due();
         let wanted = (due[&newcomer].round() as usize).max(1);

@@ -1,10 +1,10 @@
 //! Classic BPF, as libpcap writes it: instructions as a type, and what a program must hold to.
 //!
-//! The machine is that of McCanne and Jacobson (1993): an accumulator A, an index register X, sixteen
-//! words of memory, jumps forward only. The rules are those of libpcap's validator (`bpf_validate`), and
-//! what an instruction does is what its interpreter (`bpf_filter`) does, with the kernel's additions:
-//! loads from offsets near 2³² do not read the frame but tell what stands beside it
-//! (`SKF_AD_*` in linux/filter.h).
+//! The machine is that of McCanne and Jacobson (1993): an accumulator A, an index register X,
+//! sixteen words of memory, jumps forward only. The rules are those of libpcap's validator
+//! (`bpf_validate`), and what an instruction does is what its interpreter (`bpf_filter`) does, with
+//! the kernel's additions: loads from offsets near 2³² do not read the frame but tell what stands
+//! beside it (`SKF_AD_*` in linux/filter.h).
 
 use libc::sock_filter;
 
@@ -196,7 +196,8 @@ impl Program {
         reached
     }
 
-    /// The words of memory that some run reads before it has written them, a bit for each. They are 0 then.
+    /// The words of memory that some run reads before it has written them, a bit for each. They are
+    /// 0 then.
     pub fn memory_read_first(&self) -> u16 {
         let mut written: Vec<Option<u16>> = vec![None; self.0.len()];
         written[0] = Some(0);

@@ -1,5 +1,5 @@
-//! The few eBPF instructions that translations are made of, by the names of the kernel's documentation
-//! (Documentation/bpf/standardization/instruction-set.rst).
+//! The few eBPF instructions that translations are made of, by the names of the kernel's
+//! documentation (Documentation/bpf/standardization/instruction-set.rst).
 
 /// One instruction, as the kernel takes it (`struct bpf_insn`).
 #[repr(C)]

@@ -1,12 +1,13 @@
 //! Filter expressions, pcap-filter(7): libpcap compiles them to classic BPF, the kernel runs them.
 //!
-//! They are compiled on a live handle of the interface, as tcpdump does. Only then does libpcap use what
-//! the kernel alone can tell (`inbound`, and VLAN tags that stand beside the packet instead of in
-//! it); a program compiled for a file would look for those in the bytes and miss them.
+//! They are compiled on a live handle of the interface, as tcpdump does. Only then does libpcap use
+//! what the kernel alone can tell (`inbound`, and VLAN tags that stand beside the packet instead of
+//! in it); a program compiled for a file would look for those in the bytes and miss them.
 //!
-//! A loop is written out first ([`unroll`]). Then a socket takes the program as it is. A hook program cannot run it,
-//! so it is translated: [`cbpf`] is what libpcap wrote, [`ebpf`] what the kernel takes, [`translate`] the way from one
-//! to the other, and [`splice`] puts the result into a hook program before that is loaded.
+//! A loop is written out first ([`unroll`]). Then a socket takes the program as it is. A hook
+//! program cannot run it, so it is translated: [`cbpf`] is what libpcap wrote, [`ebpf`] what the
+//! kernel takes, [`translate`] the way from one to the other, and [`splice`] puts the result into a
+//! hook program before that is loaded.
 
 pub(crate) mod cbpf;
 pub(crate) mod ebpf;
@@ -38,7 +39,8 @@ const fn returning(bytes: u32) -> sock_filter {
     sock_filter { code: RETURN, jt: 0, jf: 0, k: bytes }
 }
 
-/// The socket filter for what `config` asks: its expression, or else everything, cut to its snaplen.
+/// The socket filter for what `config` asks: its expression, or else everything, cut to its
+/// snaplen.
 pub(crate) fn compile(interface: &Interface, config: &Config) -> Result<Vec<sock_filter>, Error> {
     let keep = returning(config.snaplen.clamp(1, MAX_SNAPLEN));
     let Some(expression) = &config.filter else {
@@ -62,8 +64,8 @@ pub(crate) fn for_hook(
     classic(interface, hook, expression).map(|(program, _)| program)
 }
 
-/// Compiles expressions for the hook programs of one interface, all on one live handle: the kernel waits for its readers
-/// whenever one is opened or closed.
+/// Compiles expressions for the hook programs of one interface, all on one live handle: the kernel
+/// waits for its readers whenever one is opened or closed.
 pub(crate) struct Compiler<'a> {
     interface: &'a Interface,
     hook: Hook,
@@ -87,14 +89,14 @@ impl<'a> Compiler<'a> {
     }
 }
 
-/// Refuses an expression for an interface that is not there now. One that only a live interface can be asked about
-/// (`inbound`) is refused too.
+/// Refuses an expression for an interface that is not there now. One that only a live interface can
+/// be asked about (`inbound`) is refused too.
 pub(crate) fn check_absent(interface: &Interface, expression: &str) -> Result<(), Error> {
     made(None, interface, expression).map(|_| ())
 }
 
-/// Says what an error of the kernel means for whoever wanted a socket, or programs, with this filter of so many
-/// instructions.
+/// Says what an error of the kernel means for whoever wanted a socket, or programs, with this
+/// filter of so many instructions.
 pub(crate) fn refused(
     interface: &Interface,
     hook: Hook,

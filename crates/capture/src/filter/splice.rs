@@ -1,11 +1,11 @@
 //! Puts filters into a hook program.
 //!
-//! A hook program that is compiled with `bpf/filter.h` calls a function that stands in for its filters
-//! and holds nothing but a mark. Before the program is loaded, this takes that function out and
-//! puts the translations in: a way to the filter whose number it is given, and the direct pieces of all
-//! of them, behind the whole program their calling pieces. The kernel allows a program 256 functions, and a jump
-//! reaches 32,767 instructions; so a function holds as many filters as are within reach, and only where they
-//! are too many for one do more functions follow.
+//! A hook program that is compiled with `bpf/filter.h` calls a function that stands in for its
+//! filters and holds nothing but a mark. Before the program is loaded, this takes that function out
+//! and puts the translations in: a way to the filter whose number it is given, and the direct
+//! pieces of all of them, behind the whole program their calling pieces. The kernel allows a
+//! program 256 functions, and a jump reaches 32,767 instructions; so a function holds as many
+//! filters as are within reach, and only where they are too many for one do more functions follow.
 
 use std::collections::HashMap;
 
@@ -13,8 +13,8 @@ use super::cbpf::Program;
 use super::ebpf::{self, Insn, Reg};
 use super::translate::{self, Callee, Piece, Pointers};
 
-/// What the functions in `bpf/filter.h` that stand in for filters are known by: they move this number,
-/// and that of the hook added to it, to a register.
+/// What the functions in `bpf/filter.h` that stand in for filters are known by: they move this
+/// number, and that of the hook added to it, to a register.
 const MARK: i32 = 0x7adf_1170;
 /// Functions of a program (`BPF_MAX_SUBPROGS`).
 const MAX_FUNCTIONS: usize = 256;
@@ -49,7 +49,8 @@ impl Filters {
         self.0.is_empty()
     }
 
-    /// Instructions that the verifier may add to the translations, beyond those it puts in the place of others.
+    /// Instructions that the verifier may add to the translations, beyond those it puts in the
+    /// place of others.
     pub fn growth(&self) -> usize {
         // Each reads two fields of its hook's context, and the verifier guards a division.
         self.0.iter().map(|program| 8 + 4 * program.divisions()).sum()
@@ -76,7 +77,8 @@ pub struct Text {
 }
 
 impl Text {
-    /// Puts `count` instructions that do nothing in front. The verifier takes them out before it puts others in.
+    /// Puts `count` instructions that do nothing in front. The verifier takes them out before it
+    /// puts others in.
     pub fn make_room(&mut self, count: usize) {
         self.insns.splice(0..0, std::iter::repeat_n(ebpf::nop(), count));
         for function in &mut self.functions[1..] {
@@ -189,7 +191,8 @@ struct Change<'a> {
     insns: &'a [Insn],
 }
 
-/// Where an instruction that is not changed itself, or the beginning of one that is, comes to stand.
+/// Where an instruction that is not changed itself, or the beginning of one that is, comes to
+/// stand.
 fn moved(changes: &[Change<'_>], at: usize) -> usize {
     changes
         .iter()
@@ -293,7 +296,8 @@ fn pack(pieces: Vec<Numbered>) -> Vec<Vec<Numbered>> {
     groups
 }
 
-/// The functions of groups of filters and, where they are several, one before them that finds the right one.
+/// The functions of groups of filters and, where they are several, one before them that finds the
+/// right one.
 fn with_router(groups: &[Vec<Numbered>], homes: &Homes) -> Vec<Body> {
     let mut functions = Vec::new();
     if groups.len() != 1 {

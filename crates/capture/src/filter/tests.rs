@@ -166,7 +166,8 @@ fn program(random: &mut Random, len: usize) -> Vec<sock_filter> {
     stores.chain(code).collect()
 }
 
-/// A frame that looks like traffic at its beginning. The kernel tries programs on no IP packet without a whole header.
+/// A frame that looks like traffic at its beginning. The kernel tries programs on no IP packet
+/// without a whole header.
 fn frame(random: &mut Random) -> Vec<u8> {
     let len = match random.below(5) {
         0 => 15 + random.below(20),
@@ -415,8 +416,8 @@ fn every_one_of_many_filters_is_found_by_its_number() {
     compare(&programs, &frames);
 }
 
-/// What a program with loops decides where none goes round more than `rounds` times, for libpcap's interpreter:
-/// each jump back counts on its way, in memory that libpcap leaves alone.
+/// What a program with loops decides where none goes round more than `rounds` times, for libpcap's
+/// interpreter: each jump back counts on its way, in memory that libpcap leaves alone.
 fn counted(code: &[sock_filter], rounds: u32) -> Vec<sock_filter> {
     const KEPT: u32 = 12;
     let mut heads: Vec<u32> = Vec::new();
@@ -481,7 +482,8 @@ const CHAINS: [&str; 9] = [
     "vlan and ip6 protochain 6",
 ];
 
-/// Where libpcap goes round, the written-out program does, and so do its translations at every hook.
+/// Where libpcap goes round, the written-out program does, and so do its translations at every
+/// hook.
 #[test]
 fn loops_are_followed_as_libpcap_follows_them() {
     let mut random = Random(0xc4a1);

@@ -1,26 +1,27 @@
 //! From classic BPF to eBPF.
 //!
-//! A filter becomes one or two pieces of code, which `splice` puts into functions. The **direct** one reads the
-//! frame where it lies. It looks once, at its beginning, whether all that it reads at fixed places (up to
-//! [`PREFIX`] bytes) is there, and from then on such a load is a load; one behind X compares once. What does not lie in
-//! the linear part of a packet is asked for by a call, out of the way of the other code. Where already the look at the beginning
-//! fails, because the frame is short or its linear part is, the **calling** piece takes over, which asks for each
-//! byte by a call; it has no bound on what a frame must have, and it is all there is where a hook
-//! cannot see the frame (netfilter).
+//! A filter becomes one or two pieces of code, which `splice` puts into functions. The **direct**
+//! one reads the frame where it lies. It looks once, at its beginning, whether all that it reads at
+//! fixed places (up to [`PREFIX`] bytes) is there, and from then on such a load is a load; one
+//! behind X compares once. What does not lie in the linear part of a packet is asked for by a call,
+//! out of the way of the other code. Where already the look at the beginning fails, because the
+//! frame is short or its linear part is, the **calling** piece takes over, which asks for each byte
+//! by a call; it has no bound on what a frame must have, and it is all there is where a hook cannot
+//! see the frame (netfilter).
 //!
-//! Two pieces, and not a check at every load, are what keeps the verifier's work in proportion to the
-//! filter's length: what it knows of the frame is the same on every way through either of them, so it never
-//! walks one twice.
+//! Two pieces, and not a check at every load, are what keeps the verifier's work in proportion to
+//! the filter's length: what it knows of the frame is the same on every way through either of them,
+//! so it never walks one twice.
 //!
-//! A piece is entered as the function it stands in is called: r1 the hook's context, r2 the filter's number, r3 the
-//! stripped VLAN tag, r4 what else is known of the packet (`td_filter_about` in bpf/filter.h). It leaves with r0 not 0 if it
-//! takes the packet.
+//! A piece is entered as the function it stands in is called: r1 the hook's context, r2 the
+//! filter's number, r3 the stripped VLAN tag, r4 what else is known of the packet
+//! (`td_filter_about` in bpf/filter.h). It leaves with r0 not 0 if it takes the packet.
 
 use super::cbpf::{Ancillary, Arithmetic, Condition, Instruction, Operand, Program, Size, Value};
 use super::ebpf::{self, FP, Insn, Reg};
 
-/// Bytes that the direct piece asks for at its beginning at most: every Ethernet frame has as many, and the usual filters
-/// read no fixed place behind them.
+/// Bytes that the direct piece asks for at its beginning at most: every Ethernet frame has as many,
+/// and the usual filters read no fixed place behind them.
 const PREFIX: u32 = 60;
 /// How far a pointer into a packet may be moved (`MAX_PACKET_OFF`).
 const MAX_OFFSET: u32 = 0xffff;
@@ -112,7 +113,8 @@ struct Machine {
     work: Reg,
 }
 
-/// In the direct piece all are registers that a call loses, so that nothing has to be saved where none is made.
+/// In the direct piece all are registers that a call loses, so that nothing has to be saved where
+/// none is made.
 const DIRECT: Machine = Machine { a: Reg(0), x: Reg(4), work: Reg(3) };
 const CONTEXT: Reg = Reg(1);
 const DATA: Reg = Reg(2);
@@ -468,8 +470,9 @@ impl<'a> Translator<'a> {
             let limit = (MAX_OFFSET - end) as i32;
             from.push(self.put(ebpf::jump64_constant(ebpf::JGT, work, limit)));
         } else {
-            // This is 0, but not to the verifier: what it learns about one place would else be something
-            // else on every way here, and it would walk on from here once for each.
+            // This is 0, but not to the verifier: what it learns about one place would else be
+            // something else on every way here, and it would walk on from here once for
+            // each.
             self.put(ebpf::load(ebpf::DOUBLE, work, FP, stack::ABOUT));
             self.put(ebpf::alu64_constant(ebpf::RSH, work, 63));
         }
@@ -481,8 +484,9 @@ impl<'a> Translator<'a> {
         self.detours.push(Detour { from, kind: Kind::Load { place, size, into, back } });
     }
 
-    /// Leaves a register as it is, but the verifier no longer knows anything about it. A place in the frame that
-    /// was computed has other bounds on every way to it, and the verifier would walk on from there once for each.
+    /// Leaves a register as it is, but the verifier no longer knows anything about it. A place in
+    /// the frame that was computed has other bounds on every way to it, and the verifier would
+    /// walk on from there once for each.
     fn forget(&mut self, register: Reg) {
         let work = self.machine.work;
         // This is 0, but not to the verifier.

@@ -1,20 +1,22 @@
 //! Programs with loops, which libpcap writes for `protochain` alone, as programs without.
 //!
-//! `protochain` follows the headers of a packet to their end, and jumps back for each. Neither machine of the kernel
-//! takes that: the classic one knows no jump backwards, and the verifier of the other walks every way there is. So a
-//! loop is written out: its body stands there once for each time that it may be run, and a jump back leads into the
-//! next copy. The last one's leads to a return: a packet that would go round once more is refused, whatever the rest
-//! of the program would say to it.
+//! `protochain` follows the headers of a packet to their end, and jumps back for each. Neither
+//! machine of the kernel takes that: the classic one knows no jump backwards, and the verifier of
+//! the other walks every way there is. So a loop is written out: its body stands there once for
+//! each time that it may be run, and a jump back leads into the next copy. The last one's leads to
+//! a return: a packet that would go round once more is refused, whatever the rest of the program
+//! would say to it.
 //!
-//! The bound is more than a limit. libpcap takes the length of an authentication header for its place, so some packets
-//! lead its loop in circles; where it runs one itself, they hold it for ever.
+//! The bound is more than a limit. libpcap takes the length of an authentication header for its
+//! place, so some packets lead its loop in circles; where it runs one itself, they hold it for
+//! ever.
 
 use libc::sock_filter;
 
 use super::cbpf::{Invalid, MAX_INSTRUCTIONS};
 
-/// Headers that each loop follows at most. With as many, `protochain 6` fits into the 20 KiB that older kernels let a
-/// socket have for it (`net.core.optmem_max`).
+/// Headers that each loop follows at most. With as many, `protochain 6` fits into the 20 KiB that
+/// older kernels let a socket have for it (`net.core.optmem_max`).
 pub const MAX_ROUNDS: usize = 16;
 /// And those it has to follow at least: RFC 8200, 4.1, would have 7 at most.
 pub const MIN_ROUNDS: usize = 8;
@@ -144,8 +146,8 @@ fn jump(code: u16, k: u32) -> sock_filter {
     sock_filter { code, jt: 0, jf: 0, k }
 }
 
-/// Puts the instructions in a row. Where a condition's target is out of its reach, a jump that reaches it stands
-/// behind the condition.
+/// Puts the instructions in a row. Where a condition's target is out of its reach, a jump that
+/// reaches it stands behind the condition.
 fn lay_out(nodes: &[Node]) -> Vec<sock_filter> {
     let mut far = vec![(false, false); nodes.len()];
     let places = loop {

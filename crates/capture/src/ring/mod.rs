@@ -4,8 +4,8 @@
 //! here it stands for user space, generic over the memory that it works on, so
 //! that the same lines run over memory shared with the kernel, over memory shared with a
 //! socket hook's thread, and under the model checker (`tests/ring_model.rs`). The arithmetic is
-//! compiled from the header that the hook programs include. The reader's half is in `tapdeck_packet::ring`, for programs that
-//! attach to a ring from outside have it too.
+//! compiled from the header that the hook programs include. The reader's half is in
+//! `tapdeck_packet::ring`, for programs that attach to a ring from outside have it too.
 
 mod memory;
 mod protocol;

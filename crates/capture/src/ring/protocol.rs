@@ -7,10 +7,11 @@ use crate::sys::arithmetic as word;
 /// How often a reservation is tried again when other producers are faster (`TD_TRIES`).
 pub const TRIES: u32 = 64;
 
-/// The shared words of a ring, as its producers need them. Orderings are the least that the protocol needs; the hook
-/// programs' atomics are all full barriers.
+/// The shared words of a ring, as its producers need them. Orderings are the least that the
+/// protocol needs; the hook programs' atomics are all full barriers.
 pub trait Memory: ReadMemory {
-    /// Replaces the reservation word if it is still `old`, else tells what it is (acquire and release).
+    /// Replaces the reservation word if it is still `old`, else tells what it is (acquire and
+    /// release).
     fn swap_word(&self, old: u64, new: u64) -> Result<(), u64>;
     /// Adds to a slot's commit counter (acquire and release).
     fn commit(&self, slot: u32, n: u64);

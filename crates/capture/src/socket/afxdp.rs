@@ -195,7 +195,8 @@ impl Receiver {
 
     pub fn run(mut self, stop: &AtomicBool) {
         loop {
-            // Read first: an empty ring is empty for good only if nothing came in before it was looked at.
+            // Read first: an empty ring is empty for good only if nothing came in before it was
+            // looked at.
             let stopping = is_set(stop);
             self.count_filtered();
             let there = self.socket.look();
@@ -232,8 +233,8 @@ impl Receiver {
         taken + pending
     }
 
-    /// Descriptors of the packet that begins `from` behind the oldest, if all of the `there` show its
-    /// end.
+    /// Descriptors of the packet that begins `from` behind the oldest, if all of the `there` show
+    /// its end.
     fn pieces(&self, from: u32, there: u32) -> Option<u32> {
         (from..there).find(|&i| !self.socket.piece(i).more).map(|last| last + 1 - from)
     }

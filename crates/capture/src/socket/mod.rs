@@ -131,8 +131,8 @@ impl SocketHook {
         }
     }
 
-    /// Exchanges the filter, and how much it keeps of a packet, for those of `config`. Returns when no packet is
-    /// judged by the old one any more.
+    /// Exchanges the filter, and how much it keeps of a packet, for those of `config`. Returns when
+    /// no packet is judged by the old one any more.
     pub fn set_filter(&mut self, interface: &Interface, config: &Config) -> Result<(), Error> {
         // A bad one is refused also while nothing runs.
         let program = filter::compile(interface, config)?;

@@ -20,8 +20,8 @@ pub struct Receiver {
     drops: Drops,
 }
 
-/// The kernel's count of dropped packets, modulo 2³², which comes from two sides: each packet brings what
-/// it was when the packet came (so that the loss is put where it happened), and
+/// The kernel's count of dropped packets, modulo 2³², which comes from two sides: each packet
+/// brings what it was when the packet came (so that the loss is put where it happened), and
 /// `PACKET_STATISTICS` tells of losses that no packet has followed yet.
 #[derive(Default)]
 struct Drops {
@@ -59,7 +59,8 @@ impl Receiver {
 
     pub fn run(mut self, stop: &AtomicBool) {
         loop {
-            // Read first: an empty socket is empty for good only if nothing came in before it was looked at.
+            // Read first: an empty socket is empty for good only if nothing came in before it was
+            // looked at.
             let stopping = is_set(stop);
             match self.socket.receive(&mut self.buffer, !stopping) {
                 Ok(packet) => {

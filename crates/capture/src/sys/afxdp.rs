@@ -142,8 +142,8 @@ impl XdpSocket {
     /// Binds a socket with `chunks` chunks, a power of two, and hands all of them to the kernel.
     ///
     /// # Errors
-    /// As bind(2): `EOPNOTSUPP` or `EINVAL` where kernel or driver cannot do as `mode` says, or where there is
-    /// no such queue; `EBUSY` where another socket has it.
+    /// As bind(2): `EOPNOTSUPP` or `EINVAL` where kernel or driver cannot do as `mode` says, or
+    /// where there is no such queue; `EBUSY` where another socket has it.
     pub fn bind(ifindex: u32, queue: u32, chunks: u32, mode: Mode) -> io::Result<Self> {
         let (fd, memory) = with_memory(chunks)?;
         sockopt::set_xdp_umem_fill_ring_size(&fd, chunks)?;
@@ -231,8 +231,8 @@ impl XdpSocket {
     /// Packets that came to the queue and not into the rx ring, since the socket was made.
     ///
     /// `rx_dropped` has those for which there was no chunk, or that were too long. An empty
-    /// fill ring alone (`rx_fill_ring_empty_descs`) is no loss: in copy mode the same packet is counted in
-    /// `rx_dropped`, and in zero-copy mode the NIC counts what it misses.
+    /// fill ring alone (`rx_fill_ring_empty_descs`) is no loss: in copy mode the same packet is
+    /// counted in `rx_dropped`, and in zero-copy mode the NIC counts what it misses.
     pub fn lost(&self) -> io::Result<u64> {
         let s = sockopt::xdp_statistics(&self.fd)?;
         Ok(s.rx_dropped + s.rx_ring_full.unwrap_or(0))

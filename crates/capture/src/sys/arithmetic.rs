@@ -65,7 +65,8 @@ pub fn layout() -> [u32; 23] {
     c::tapdeck_layout
 }
 
-/// As [`layout`], for what programs of groups share with user space, in the order of `bpf/serve_user.c`.
+/// As [`layout`], for what programs of groups share with user space, in the order of
+/// `bpf/serve_user.c`.
 #[cfg(test)]
 pub fn serve_layout() -> [u32; 17] {
     c::tapdeck_serve_layout

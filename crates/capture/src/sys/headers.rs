@@ -1,4 +1,5 @@
-//! What the hook programs find in a packet, compiled from `bpf/headers.h` and `bpf/steer.h`: the very lines that they run.
+//! What the hook programs find in a packet, compiled from `bpf/headers.h` and `bpf/steer.h`: the
+//! very lines that they run.
 
 use std::mem::transmute_copy;
 
@@ -8,11 +9,13 @@ use std::mem::transmute_copy;
 pub struct Tuple {
     /// 4 or 6; 0 where there is no IP packet, and then nothing else means anything.
     pub family: u8,
-    /// Of IPv6, that of the header behind the extension headers, or of the one where reading stopped.
+    /// Of IPv6, that of the header behind the extension headers, or of the one where reading
+    /// stopped.
     pub protocol: u8,
     /// Sum of `HAS_PORTS` and its like.
     pub flags: u8,
-    /// What comes next inside of the packet, where the reader stopped: 0 for nothing that it knows.
+    /// What comes next inside of the packet, where the reader stopped: 0 for nothing that it
+    /// knows.
     pub next: u8,
     pub source_port: u16,
     pub destination_port: u16,
@@ -51,7 +54,8 @@ impl Found {
     /// If there are fewer than a `Found` has.
     pub fn from_bytes(bytes: &[u8]) -> Self {
         let bytes: &[u8; size_of::<Self>()] = bytes.first_chunk().expect("a whole td_found");
-        // SAFETY: any bytes are a valid value of integers alone, and the length is that of the type.
+        // SAFETY: any bytes are a valid value of integers alone, and the length is that of the
+        // type.
         unsafe { transmute_copy(bytes) }
     }
 }
@@ -78,16 +82,17 @@ pub fn forget() {
     c::tapdeck_headers_forget();
 }
 
-/// Looks at a frame as a hook would. `linear` of its bytes are read in place and the others through a copy;
-/// `tag` is that of `struct packet`.
+/// Looks at a frame as a hook would. `linear` of its bytes are read in place and the others through
+/// a copy; `tag` is that of `struct packet`.
 ///
 /// # Panics
 /// If `linear` is more than there are bytes.
 pub fn find(frame: &[u8], linear: usize, has_link: bool, tag: u32, ns: u64) -> Found {
     assert!(linear <= frame.len(), "{linear} of {} bytes", frame.len());
     let mut found = Found::default();
-    // SAFETY: the function reads `len` bytes behind the pointer at most, which are the frame's, and writes one `td_found`, whose
-    // size is asserted above and by a test that compares what is found with what was sent; it keeps no pointer.
+    // SAFETY: the function reads `len` bytes behind the pointer at most, which are the frame's, and
+    // writes one `td_found`, whose size is asserted above and by a test that compares what is
+    // found with what was sent; it keeps no pointer.
     unsafe {
         c::tapdeck_headers_find(
             frame.as_ptr(),

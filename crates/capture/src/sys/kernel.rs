@@ -33,8 +33,8 @@ pub enum AttachPoint {
 /// redirected frames leave.
 ///
 /// # Errors
-/// As bpf(2), `BPF_PROG_TEST_RUN`: `EINTR` after a signal, `EINVAL` where the frame is too long or the kernel is
-/// before 5.18.
+/// As bpf(2), `BPF_PROG_TEST_RUN`: `EINTR` after a signal, `EINVAL` where the frame is too long or
+/// the kernel is before 5.18.
 pub fn run_live(program: BorrowedFd<'_>, frame: &[u8], repeat: u32, batch: u32) -> io::Result<()> {
     // SAFETY: a structure of integers and pointers, for which all zeros are valid.
     let mut opts: bpf::bpf_test_run_opts = unsafe { std::mem::zeroed() };
@@ -44,8 +44,8 @@ pub fn run_live(program: BorrowedFd<'_>, frame: &[u8], repeat: u32, batch: u32) 
     opts.repeat = repeat as i32;
     opts.flags = bpf::BPF_F_TEST_XDP_LIVE_FRAMES;
     opts.batch_size = batch;
-    // SAFETY: the descriptor is open; `opts` has the size it states, and the frame, which the kernel only
-    // reads, outlives the call.
+    // SAFETY: the descriptor is open; `opts` has the size it states, and the frame, which the
+    // kernel only reads, outlives the call.
     let rc = unsafe { bpf::bpf_prog_test_run_opts(program.as_raw_fd(), &raw mut opts) };
     if rc < 0 { Err(io::Error::from_raw_os_error(-rc)) } else { Ok(()) }
 }
@@ -107,8 +107,8 @@ pub fn translated_bytes(program: BorrowedFd<'_>) -> io::Result<usize> {
     // SAFETY: a structure of integers and pointers, for which all zeros are valid.
     let mut info: bpf::bpf_prog_info = unsafe { std::mem::zeroed() };
     let mut len = size_of_val(&info) as u32;
-    // SAFETY: the descriptor is open, and `info` has the size that `len` states; its pointers are null with
-    // lengths of zero, so that the kernel writes nowhere else.
+    // SAFETY: the descriptor is open, and `info` has the size that `len` states; its pointers are
+    // null with lengths of zero, so that the kernel writes nowhere else.
     let rc =
         unsafe { bpf::bpf_prog_get_info_by_fd(program.as_raw_fd(), &raw mut info, &raw mut len) };
     if rc < 0 { Err(io::Error::from_raw_os_error(-rc)) } else { Ok(info.xlated_prog_len as usize) }

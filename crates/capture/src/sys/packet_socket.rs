@@ -232,8 +232,8 @@ impl PacketSocket {
         Ok(Statistics { packets: value.tp_packets, dropped: value.tp_drops })
     }
 
-    /// Makes the kernel write packets into a ring of `blocks` blocks, and maps it. A block is handed
-    /// over when it is full or `retire_ms` after its first packet, or up to twice that.
+    /// Makes the kernel write packets into a ring of `blocks` blocks, and maps it. A block is
+    /// handed over when it is full or `retire_ms` after its first packet, or up to twice that.
     pub fn map_ring(&self, blocks: u32, retire_ms: u32) -> io::Result<RxRing> {
         const FRAME: u32 = 2048;
         let version = libc::tpacket_versions::TPACKET_V3 as i32;

@@ -47,7 +47,8 @@ pub fn text(program: &OpenProgram<'_>) -> io::Result<Text> {
     })
 }
 
-/// Loads a program with other instructions than libbpf would, bound to the device `ifindex` if that is not 0.
+/// Loads a program with other instructions than libbpf would, bound to the device `ifindex` if that
+/// is not 0.
 ///
 /// # Errors
 /// As bpf(2), `BPF_PROG_LOAD`: `E2BIG` where the verifier gives up.
@@ -86,8 +87,9 @@ pub fn load(
         opts.log_buf = log.as_mut_ptr().cast::<c_char>();
         opts.log_size = log.len() as u32;
     }
-    // SAFETY: the instructions have the kernel's layout, and there are as many as is said; `opts` has the size it
-    // states and points to buffers of the sizes it states. All outlive the call.
+    // SAFETY: the instructions have the kernel's layout, and there are as many as is said; `opts`
+    // has the size it states and points to buffers of the sizes it states. All outlive the
+    // call.
     let fd = unsafe {
         bpf::bpf_prog_load(
             kind,
@@ -140,8 +142,8 @@ pub fn run(program: std::os::fd::BorrowedFd<'_>, context: &[u8], frame: &[u8]) -
         opts.ctx_in = context.as_ptr().cast();
         opts.ctx_size_in = context.len() as u32;
     }
-    // SAFETY: the descriptor is open; `opts` has the size it states, and frame and context, which the kernel only
-    // reads, outlive the call.
+    // SAFETY: the descriptor is open; `opts` has the size it states, and frame and context, which
+    // the kernel only reads, outlive the call.
     let rc = unsafe { bpf::bpf_prog_test_run_opts(program.as_raw_fd(), &raw mut opts) };
     if rc < 0 { Err(io::Error::from_raw_os_error(-rc)) } else { Ok(opts.retval) }
 }

@@ -7,7 +7,8 @@ use super::mapping::Mapping;
 pub fn complete(data: &Mapping, at: usize, len: usize) -> &[u8] {
     // SAFETY: a complete block is not written again before the reader releases it
     // (`Reader::release` takes `&mut self`, so no slice borrowed from the reader is left then), nor
-    // while somebody reads it by a `Hold`, whose slices borrow from it (`Holds::read`, `Holds::release`).
+    // while somebody reads it by a `Hold`, whose slices borrow from it (`Holds::read`,
+    // `Holds::release`).
     unsafe { data.bytes(at, len) }
 }
 

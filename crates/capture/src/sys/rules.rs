@@ -95,8 +95,9 @@ fn mask(image: &[u64]) -> u64 {
 pub fn judge(image: &mut [u64], tuple: &Tuple, cpu: u32) -> RawVerdict {
     let mut verdict = RawVerdict::default();
     let tuple = JudgedTuple::from(tuple);
-    // SAFETY: the memory is ours alone and of a power of two of bytes, and nothing is read or written but under the
-    // mask, which is that less one; the header fits into a page. The other pointers are to whole structures.
+    // SAFETY: the memory is ours alone and of a power of two of bytes, and nothing is read or
+    // written but under the mask, which is that less one; the header fits into a page. The
+    // other pointers are to whole structures.
     unsafe {
         c::tapdeck_judge_image(
             image.as_mut_ptr().cast(),

@@ -26,8 +26,8 @@ pub struct Flood {
 }
 
 impl Flood {
-    /// `sequence_at` is where in the frame 8 bytes of sequence number go, `gap_ns` the time from one
-    /// frame to the next (at most about 50 µs; 0: as fast as it goes).
+    /// `sequence_at` is where in the frame 8 bytes of sequence number go, `gap_ns` the time from
+    /// one frame to the next (at most about 50 µs; 0: as fast as it goes).
     ///
     /// # Errors
     /// As bpf(2); `EINVAL` on kernels before 5.18.
@@ -36,8 +36,8 @@ impl Flood {
         Ok(Self { object: load(params)?, frame: frame.to_vec() })
     }
 
-    /// As [`Flood::new`], for an IPv4 frame whose addresses (source and destination as they lie in it; the header's checksum
-    /// stays as it is) are taken from `pairs` in turn.
+    /// As [`Flood::new`], for an IPv4 frame whose addresses (source and destination as they lie in
+    /// it; the header's checksum stays as it is) are taken from `pairs` in turn.
     ///
     /// # Errors
     /// As bpf(2); `EINVAL` where the pairs are not a power of two or more than 4096.
@@ -75,8 +75,8 @@ impl Flood {
     }
 }
 
-/// Drops every packet of an interface in its driver, for as long as this value lives: the least that a
-/// receiver can do, against which hooks are measured.
+/// Drops every packet of an interface in its driver, for as long as this value lives: the least
+/// that a receiver can do, against which hooks are measured.
 #[derive(Debug)]
 pub struct Drain {
     _link: OwnedFd,
@@ -92,8 +92,8 @@ impl Drain {
 }
 
 /// Tags every frame that leaves by an interface, for as long as this value lives. The tag (802.1ad)
-/// stands beside the frame, as a VLAN device above the interface would put it, so that the far end's
-/// device hands it on in the same way.
+/// stands beside the frame, as a VLAN device above the interface would put it, so that the far
+/// end's device hands it on in the same way.
 #[derive(Debug)]
 pub struct Tag {
     _link: OwnedFd,

@@ -1,13 +1,13 @@
 //! Generating inside the kernel: a BPF program makes each frame and redirects it to the interface.
 //!
-//! The program runs with `BPF_F_TEST_XDP_LIVE_FRAMES` in the calling thread, and keeps it until the run is over
-//! or a signal comes. It waits for due times by reading the clock over and over, so it takes a whole CPU.
-//! Setting up takes about 25 ms.
+//! The program runs with `BPF_F_TEST_XDP_LIVE_FRAMES` in the calling thread, and keeps it until the
+//! run is over or a signal comes. It waits for due times by reading the clock over and over, so it
+//! takes a whole CPU. Setting up takes about 25 ms.
 //!
-//! The far end must take redirected frames: a veth peer needs an XDP program or GRO, and many drivers
-//! send them only while an XDP program is on the interface
-//! ([`takes_redirected_frames`](crate::interface::Interface::takes_redirected_frames)). Frames that the interface does
-//! not take are counted.
+//! The far end must take redirected frames: a veth peer needs an XDP program or GRO, and many
+//! drivers send them only while an XDP program is on the interface
+//! ([`takes_redirected_frames`](crate::interface::Interface::takes_redirected_frames)). Frames that
+//! the interface does not take are counted.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -30,8 +30,8 @@ use crate::sys::mapping::Mapping;
 static GENERATE: &Aligned<[u8]> =
     &Aligned(*include_bytes!(concat!(env!("OUT_DIR"), "/generate.bpf.o")));
 
-/// The longest frame that fits in a page beside what the kernel keeps there: in Linux 6.1, whose notes are
-/// the longest, and therefore in all.
+/// The longest frame that fits in a page beside what the kernel keeps there: in Linux 6.1, whose
+/// notes are the longest, and therefore in all.
 pub const LONGEST: usize = 3368;
 /// Sizes that a sequence can have at most.
 pub const LONGEST_SEQUENCE: usize = 1 << 26;
@@ -87,7 +87,8 @@ pub struct Outcome {
     pub last_ns: u64,
     /// UTC minus `CLOCK_MONOTONIC`.
     pub utc_offset_ns: i64,
-    /// Gaps between packets, and how far each was from its plan: nanoseconds and how many there were.
+    /// Gaps between packets, and how far each was from its plan: nanoseconds and how many there
+    /// were.
     pub gaps: Vec<(u64, u64)>,
     pub jitters: Vec<(u64, u64)>,
     pub gap_max_ns: u64,
@@ -153,7 +154,8 @@ impl Live {
         Ok(Self { object, monitor, frame, batch, flows, utc_offset_ns, _taken: taken })
     }
 
-    /// Sends until the run is over. It may end before: [`Progress::done`] tells, and the next call goes on.
+    /// Sends until the run is over. It may end before: [`Progress::done`] tells, and the next call
+    /// goes on.
     ///
     /// # Errors
     /// `EINTR` after a signal to this thread; else as bpf(2).
@@ -223,8 +225,8 @@ impl Live {
     }
 }
 
-/// Packets that leave together. Each batch costs as much as several packets, so at high rates those go
-/// together that are due within a few microseconds.
+/// Packets that leave together. Each batch costs as much as several packets, so at high rates those
+/// go together that are due within a few microseconds.
 fn batch(pace: Option<Pace>, plan: &Plan) -> u32 {
     const ALONE_NS: u64 = 5_000;
     const TOGETHER_NS: u64 = 20_000;
@@ -244,7 +246,8 @@ pub struct Monitor {
 }
 
 impl Monitor {
-    /// Says when the run starts, in `CLOCK_MONOTONIC` nanoseconds, if it has not begun. Else it starts when it runs.
+    /// Says when the run starts, in `CLOCK_MONOTONIC` nanoseconds, if it has not begun. Else it
+    /// starts when it runs.
     pub fn start_at(&self, ns: u64) {
         self.state.u64(at::START).store(ns, Relaxed);
     }

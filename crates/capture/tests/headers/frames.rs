@@ -89,7 +89,8 @@ impl Kind {
     }
 }
 
-/// Makes one frame. With the same numbers and `is_reverse` set, it makes the frame of the other direction.
+/// Makes one frame. With the same numbers and `is_reverse` set, it makes the frame of the other
+/// direction.
 pub struct Build<'a> {
     random: &'a mut Random,
     is_reverse: bool,

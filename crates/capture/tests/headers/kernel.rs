@@ -1,5 +1,5 @@
-//! The same inside the kernel, where the verifier has to accept it: each hook's program over generated frames, by
-//! BPF_PROG_TEST_RUN.
+//! The same inside the kernel, where the verifier has to accept it: each hook's program over
+//! generated frames, by BPF_PROG_TEST_RUN.
 
 use libbpf_rs::{MapCore, MapFlags, MapHandle, Object, ObjectBuilder, ProgramInput};
 use tapdeck_capture::headers::Found;
@@ -76,7 +76,8 @@ fn assert_agree(found: &Found, expected: &Looked, context: &str) {
     assert_eq!(found.second, expected.second, "second number: {context}");
 }
 
-/// Runs over many frames, none shorter than the kernel wants, each of which finds nothing remembered of others.
+/// Runs over many frames, none shorter than the kernel wants, each of which finds nothing
+/// remembered of others.
 fn compare(hook: &Hook, has_link: bool, least: usize) {
     for seed in 0..1_500 {
         let mut random = Random(seed ^ 0x6b65);
@@ -144,7 +145,8 @@ fn tc_finds_what_the_reference_finds() {
     compare(&Hook::load("tapdeck_ingress", true), true, ETHERNET_AND_IPV6);
 }
 
-/// A hook sees the link layer's header of a packet that came over Ethernet, though its data begins behind it.
+/// A hook sees the link layer's header of a packet that came over Ethernet, though its data begins
+/// behind it.
 #[test]
 fn netfilter_finds_what_the_reference_finds() {
     const NFPROTO_IPV4: u8 = 2;

@@ -1,6 +1,6 @@
-//! What the hook programs find in a packet, held against a second reader that was written from the same description and shares
-//! no code: over generated frames, cut and damaged ones, in user space and inside the kernel at every hook. And what
-//! steering promises of its hashes.
+//! What the hook programs find in a packet, held against a second reader that was written from the
+//! same description and shares no code: over generated frames, cut and damaged ones, in user space
+//! and inside the kernel at every hook. And what steering promises of its hashes.
 
 mod frames;
 mod reference;
@@ -316,7 +316,8 @@ fn worst_share(numbers: &[u32], slots: &[u16], members: usize) -> f64 {
 /// Slots of a group's table, as `serve` has them.
 const SLOTS: usize = 8192;
 
-/// Members that came one after the other; each took the highest slots of everybody, as many as its share.
+/// Members that came one after the other; each took the highest slots of everybody, as many as its
+/// share.
 fn joined(members: usize) -> Vec<u16> {
     let mut slots = vec![0_u16; SLOTS];
     for newcomer in 1..members {
@@ -356,8 +357,9 @@ fn numbers(steering: usize, frames: impl Iterator<Item = Vec<u8>>) -> Vec<u32> {
     frames.map(|frame| look(&frame, frame.len(), true, None).number[steering]).collect()
 }
 
-/// Chance alone would have one of ten members more than 5 % off the mean of 1,000 flows in half of all cases: its standard
-/// deviation is 3 %. For ranges of addresses and ports the hashes are better than chance.
+/// Chance alone would have one of ten members more than 5 % off the mean of 1,000 flows in half of
+/// all cases: its standard deviation is 3 %. For ranges of addresses and ports the hashes are
+/// better than chance.
 #[test]
 fn ten_members_share_generated_flows_within_five_percent() {
     for (hosts, ports) in

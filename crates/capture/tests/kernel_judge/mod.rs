@@ -1,5 +1,5 @@
-//! The judge inside the kernel, alone: tuples go in by a map, verdicts come out of it, and the kernel says how long it took.
-//! For tests and for the benchmark.
+//! The judge inside the kernel, alone: tuples go in by a map, verdicts come out of it, and the
+//! kernel says how long it took. For tests and for the benchmark.
 #![allow(dead_code, reason = "neither uses all of it")]
 
 use std::sync::Arc;
@@ -64,7 +64,8 @@ impl KernelJudge {
 }
 
 impl Runner {
-    /// Leaves packets to be judged: a power of two of them, or as many as there are in a test that judges each once.
+    /// Leaves packets to be judged: a power of two of them, or as many as there are in a test that
+    /// judges each once.
     pub fn leave(&mut self, tuples: &[Tuple]) {
         assert!(tuples.len() <= TUPLES);
         let mut bytes = vec![0; TUPLES * JUDGED_BYTES];
@@ -76,8 +77,8 @@ impl Runner {
         self.tuples = tuples.len();
     }
 
-    /// Judges so many packets, those that were left one after the other and again, and gives the ns it took. `quiet`
-    /// reads them and judges nothing.
+    /// Judges so many packets, those that were left one after the other and again, and gives the ns
+    /// it took. `quiet` reads them and judges nothing.
     pub fn run(&self, count: u32, quiet: bool) -> u64 {
         let mask = self.tuples.next_power_of_two() as u32 - 1;
         let mut run: Vec<u8> = [0, mask, count, u32::from(quiet), 0, 0]

@@ -1,8 +1,9 @@
 //! A handle of a group: what pcap(3PCAP) says of a live capture, over a member of the group.
 //!
-//! Everything is behind one lock, which is held neither while a packet is shown to the program nor while nothing comes: both are
-//! when the program, or a signal handler of it, calls again. Breaking the loop takes no lock, and counts are given from the last
-//! time where it is not free, for signal handlers call both.
+//! Everything is behind one lock, which is held neither while a packet is shown to the program nor
+//! while nothing comes: both are when the program, or a signal handler of it, calls again. Breaking
+//! the loop takes no lock, and counts are given from the last time where it is not free, for signal
+//! handlers call both.
 
 use std::fmt::Display;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -63,7 +64,8 @@ impl Default for Settings {
     }
 }
 
-/// A packet for the program. The bytes are borrowed from the member until the next one is asked for.
+/// A packet for the program. The bytes are borrowed from the member until the next one is asked
+/// for.
 #[derive(Clone, Copy, Debug)]
 pub struct Shown {
     pub seconds: i64,
@@ -167,7 +169,8 @@ impl<T> Deck<T> {
         Fault::NotActivated
     }
 
-    /// Attaches to the group. `make` makes what libpcap does for a handle: link type, snaplen, whether times are nanoseconds.
+    /// Attaches to the group. `make` makes what libpcap does for a handle: link type, snaplen,
+    /// whether times are nanoseconds.
     pub fn activate(&self, make: impl FnOnce(i32, u32, bool) -> Option<T>) -> Result<(), Fault> {
         let mut state = self.state();
         if state.active.is_some() {
@@ -230,8 +233,8 @@ impl<T> Deck<T> {
         true
     }
 
-    /// Shows packets to the program: at most `limit`, and without one, as many as a buffer may hold. Waits for the first as
-    /// the handle's settings say. Gives back how many it showed.
+    /// Shows packets to the program: at most `limit`, and without one, as many as a buffer may
+    /// hold. Waits for the first as the handle's settings say. Gives back how many it showed.
     pub fn dispatch(
         &self,
         limit: Option<u32>,
@@ -323,8 +326,9 @@ impl<T> Deck<T> {
             Ok(_) | Err(rustix::io::Errno::INTR) => {}
             Err(e) => return Err(self.fail(e)),
         }
-        // The flag is set before the number is written, and looked at after this: so no break is missed, and a number that was
-        // written after its flag had been told already does not end every wait from now on.
+        // The flag is set before the number is written, and looked at after this: so no break is
+        // missed, and a number that was written after its flag had been told already does
+        // not end every wait from now on.
         let _ = rustix::io::read(&self.broken, &mut [0; 8]);
         Ok(())
     }
@@ -338,7 +342,8 @@ impl<T> Deck<T> {
         counts
     }
 
-    /// Packets that came and passed the filter or were not looked at, with those dropped; and those dropped.
+    /// Packets that came and passed the filter or were not looked at, with those dropped; and those
+    /// dropped.
     pub fn counts(&self) -> Result<Counts, Fault> {
         let Ok(state) = self.state.try_lock() else {
             let load = |count: &AtomicU32| count.load(SeqCst);

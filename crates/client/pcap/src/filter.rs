@@ -1,8 +1,9 @@
 //! A compiled filter, as it is run on packets in this process.
 //!
-//! libpcap writes `inbound` and `outbound` as a load from where the kernel keeps the packet's type, which its interpreter cannot do. There
-//! are two answers only, so there are two programs: in each, that load is replaced by its answer. Other things that only
-//! the kernel knows of a packet are refused.
+//! libpcap writes `inbound` and `outbound` as a load from where the kernel keeps the packet's type,
+//! which its interpreter cannot do. There are two answers only, so there are two programs: in each,
+//! that load is replaced by its answer. Other things that only the kernel knows of a packet are
+//! refused.
 
 /// `struct bpf_insn`.
 #[repr(C)]

@@ -1,4 +1,5 @@
-//! What programs call of libpcap beyond tcpdump, by a program in C, and by one that loads libpcap itself.
+//! What programs call of libpcap beyond tcpdump, by a program in C, and by one that loads libpcap
+//! itself.
 
 #[path = "../../tests/support/mod.rs"]
 mod support;

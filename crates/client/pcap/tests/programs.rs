@@ -1,4 +1,5 @@
-//! Unchanged programs on the device `deck:NAME`: tcpdump, dumpcap and tshark, against a daemon that has no kernel behind it.
+//! Unchanged programs on the device `deck:NAME`: tcpdump, dumpcap and tshark, against a daemon that
+//! has no kernel behind it.
 
 #[path = "../../tests/support/mod.rs"]
 mod support;

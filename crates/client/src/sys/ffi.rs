@@ -1,8 +1,9 @@
 //! What C calls: `include/tapdeck.h` describes each function and structure.
 //!
-//! Every function takes pointers that its C caller vouches for, as the header says: a `struct tapdeck` is one that `tapdeck_open`
-//! returned and `tapdeck_close` was not given, used by one thread at a time; other pointers are null where that is allowed, and else valid for
-//! the call. A panic would be a fault of this crate; it becomes an error and does not reach C.
+//! Every function takes pointers that its C caller vouches for, as the header says: a `struct
+//! tapdeck` is one that `tapdeck_open` returned and `tapdeck_close` was not given, used by one
+//! thread at a time; other pointers are null where that is allowed, and else valid for the call. A
+//! panic would be a fault of this crate; it becomes an error and does not reach C.
 
 use std::ffi::{CStr, CString, OsStr, c_char, c_int};
 use std::os::fd::{AsFd, AsRawFd};

@@ -9,21 +9,24 @@ use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
 /// A shared mapping that is unmapped when it is dropped.
 ///
-/// The kernel changes the memory at any time. Words are therefore reached as atomics only; [`Mapping::committed`] gives plain
-/// bytes and asks its caller to know that nobody is writing them.
+/// The kernel changes the memory at any time. Words are therefore reached as atomics only;
+/// [`Mapping::committed`] gives plain bytes and asks its caller to know that nobody is writing
+/// them.
 #[derive(Debug)]
 pub struct Mapping {
     at: NonNull<u8>,
     len: usize,
 }
 
-// SAFETY: the memory belongs to the mapping, not to a thread, and is reached through atomics or as bytes that nobody writes.
+// SAFETY: the memory belongs to the mapping, not to a thread, and is reached through atomics or as
+// bytes that nobody writes.
 unsafe impl Send for Mapping {}
 // SAFETY: as above.
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
-    /// Maps the first `len` bytes of a BPF map or another file. Only a writable mapping may be stored to.
+    /// Maps the first `len` bytes of a BPF map or another file. Only a writable mapping may be
+    /// stored to.
     pub fn new(fd: BorrowedFd<'_>, len: usize, writable: bool) -> io::Result<Self> {
         let mut prot = ProtFlags::READ;
         if writable {
@@ -50,8 +53,9 @@ impl Mapping {
     /// If `offset` is unaligned or beyond the mapping.
     pub fn u64(&self, offset: usize) -> &AtomicU64 {
         self.check(offset, 8, 8);
-        // SAFETY: in bounds and aligned (checked), mapped as long as `self` lives; every access from this process to such
-        // words is atomic, and where the mapping is not writable, a load.
+        // SAFETY: in bounds and aligned (checked), mapped as long as `self` lives; every access
+        // from this process to such words is atomic, and where the mapping is not writable,
+        // a load.
         unsafe { AtomicU64::from_ptr(self.at.as_ptr().add(offset).cast()) }
     }
 
@@ -65,16 +69,18 @@ impl Mapping {
     /// `len` plain bytes at `offset`, committed in a block that is not yet released.
     pub fn committed(&self, offset: usize, len: usize) -> &[u8] {
         self.check(offset, len, 1);
-        // SAFETY: in bounds (checked) and mapped. Committed bytes are not written again before the reader releases their
-        // block: `RingReader` alone asks for them (only it makes a `Readable`), lends them no longer than it is borrowed
-        // shared, and needs `&mut` to release.
+        // SAFETY: in bounds (checked) and mapped. Committed bytes are not written again before the
+        // reader releases their block: `RingReader` alone asks for them (only it makes a
+        // `Readable`), lends them no longer than it is borrowed shared, and needs `&mut` to
+        // release.
         unsafe { std::slice::from_raw_parts(self.at.as_ptr().add(offset), len) }
     }
 }
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: the mapping is this value's own, and every reference into it borrowed from `self`, so none is left.
+        // SAFETY: the mapping is this value's own, and every reference into it borrowed from
+        // `self`, so none is left.
         let _ = unsafe { munmap(self.at.as_ptr().cast(), self.len) };
     }
 }

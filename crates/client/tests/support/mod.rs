@@ -1,4 +1,5 @@
-//! A daemon without a kernel behind it: it answers on a socket as `tapdeck serve` does, and gives rings that the test fills.
+//! A daemon without a kernel behind it: it answers on a socket as `tapdeck serve` does, and gives
+//! rings that the test fills.
 #![allow(dead_code)]
 
 use std::fs::File;
@@ -68,7 +69,8 @@ pub struct Sent {
 /// 2026-11-22 09:00 UTC.
 pub const EPOCH_NS: u64 = 1_795_338_000_000_000_000;
 
-/// An Ethernet frame with an IPv4 UDP datagram from 10.0.0.1 to 10.0.0.2, whose source port is 1000 + `n`.
+/// An Ethernet frame with an IPv4 UDP datagram from 10.0.0.1 to 10.0.0.2, whose source port is 1000
+/// + `n`.
 pub fn udp(n: u16) -> Sent {
     let payload = n.to_be_bytes();
     let udp_len = 8 + payload.len() as u16;
@@ -105,8 +107,8 @@ struct Producer {
     told: u64,
 }
 
-/// A member's memory, as the kernel would fill it. It is written with `pwrite`: the files lie in memory, so the member's
-/// mappings show it at once.
+/// A member's memory, as the kernel would fill it. It is written with `pwrite`: the files lie in
+/// memory, so the member's mappings show it at once.
 pub struct Tape {
     form: Form,
     rings: File,
@@ -200,7 +202,8 @@ impl Tape {
         }
     }
 
-    /// Reserves room for a packet and leaves it uncommitted, as a producer does that is at work. Gives back what the commit is.
+    /// Reserves room for a packet and leaves it uncommitted, as a producer does that is at work.
+    /// Gives back what the commit is.
     pub fn begin(&mut self, ring: usize, sent: &Sent) -> Option<(u32, u64)> {
         let p = &self.producers[ring];
         let dropped = p.lost - p.told;

@@ -122,8 +122,8 @@ fn ports(text: &str) -> Option<(u16, u16)> {
     Some((first.min(last), first.max(last)))
 }
 
-/// The number of a protocol by a name that has one meaning everywhere. Where the system has another meaning for it, libpcap does
-/// not make the same program of name and number.
+/// The number of a protocol by a name that has one meaning everywhere. Where the system has another
+/// meaning for it, libpcap does not make the same program of name and number.
 fn proto(protocol: Option<Protocol>, name: &str) -> Option<u32> {
     const OTHERS: &[(&str, u32)] = &[("gre", 47), ("ipv6-icmp", 58), ("ospf", 89)];
     let other = || OTHERS.iter().find(|(known, _)| *known == name).map(|(_, number)| *number);

@@ -1,13 +1,15 @@
 //! What does a filter expression say of the packets that it asks for?
 //!
-//! libpcap compiles pcap-filter(7) and decides every packet; nothing here does. But a store can be read faster where it is known
-//! which [keys](crate::key) the packets must have, and that stands in the text. So the text is parsed as libpcap's
-//! grammar has it ([`parse`]), and an [`Expression`] says two things: its [`plan`](Expression::plan), and itself, with all that the
-//! user left out spelled out. The latter makes the plan safe to believe: if libpcap compiles what was printed to the program that it
-//! made of the user's text, the expression was understood. What is not understood is no fault, but must be looked for everywhere.
+//! libpcap compiles pcap-filter(7) and decides every packet; nothing here does. But a store can be
+//! read faster where it is known which [keys](crate::key) the packets must have, and that stands in
+//! the text. So the text is parsed as libpcap's grammar has it ([`parse`]), and an [`Expression`]
+//! says two things: its [`plan`](Expression::plan), and itself, with all that the user left out
+//! spelled out. The latter makes the plan safe to believe: if libpcap compiles what was printed to
+//! the program that it made of the user's text, the expression was understood. What is not
+//! understood is no fault, but must be looked for everywhere.
 //!
-//! `grammar.y`, `scanner.l` and `gencode.c` of libpcap 1.10 are what this follows. It takes some texts that
-//! libpcap refuses, which do not come this far.
+//! `grammar.y`, `scanner.l` and `gencode.c` of libpcap 1.10 are what this follows. It takes some
+//! texts that libpcap refuses, which do not come this far.
 
 mod identifier;
 mod parse;
@@ -27,7 +29,8 @@ pub struct NotUnderstood {
     pub what: &'static str,
 }
 
-/// A filter expression. Prints itself in parentheses and with all its qualifiers, such that libpcap makes the same program of it.
+/// A filter expression. Prints itself in parentheses and with all its qualifiers, such that libpcap
+/// makes the same program of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Expression(Node);
 

@@ -1,8 +1,9 @@
 //! Reads expressions as libpcap's `grammar.y` has them, by recursive descent.
 //!
-//! Two things are peculiar there. An identifier with nothing before it has the qualifiers of the one before (`port 80 or 443`);
-//! they pass by parentheses, and a primitive that takes none ends them. And what an opening parenthesis
-//! begins, an expression, identifiers or arithmetic, shows only later: so the smallest [`Unit`] is one of these.
+//! Two things are peculiar there. An identifier with nothing before it has the qualifiers of the
+//! one before (`port 80 or 443`); they pass by parentheses, and a primitive that takes none ends
+//! them. And what an opening parenthesis begins, an expression, identifiers or arithmetic, shows
+//! only later: so the smallest [`Unit`] is one of these.
 
 use std::mem;
 
@@ -16,7 +17,8 @@ use super::{
 const DEPTH: usize = 50;
 /// Of one relation; signs and brackets too.
 const OPERATORS: usize = 32;
-/// Parentheses, negations and operands inside each other. What is printed may have two for each node and operator.
+/// Parentheses, negations and operands inside each other. What is printed may have two for each
+/// node and operator.
 const NESTING: usize = 2 * (DEPTH + OPERATORS) + 10;
 
 /// Reads a filter expression. The empty one, which takes every packet, is none.
@@ -70,7 +72,8 @@ enum Unit {
 
 /// Expressions.
 impl Parser<'_> {
-    /// Units with `and` and `or` between them. `inherited` are the qualifiers of an identifier that has none itself.
+    /// Units with `and` and `or` between them. `inherited` are the qualifiers of an identifier that
+    /// has none itself.
     fn list(&mut self, inherited: Option<Qualifiers>) -> Parsed<Unit> {
         let first = self.unit(inherited)?;
         if !matches!(self.next_word(), Some("and" | "or")) {
@@ -224,8 +227,8 @@ impl Parser<'_> {
         self.operations(first, None)
     }
 
-    /// `left` and what follows it as far as it binds tighter than the operator before `left`, which is of the level `before`.
-    /// Where either has no precedence, a parser made by yacc goes on.
+    /// `left` and what follows it as far as it binds tighter than the operator before `left`, which
+    /// is of the level `before`. Where either has no precedence, a parser made by yacc goes on.
     fn operations(&mut self, mut left: Arithmetic, before: Option<u8>) -> Parsed<Arithmetic> {
         while let Some(operator) = self.next_word()
             && let Some(level) = level(operator)
@@ -299,7 +302,8 @@ impl Parser<'_> {
         }
     }
 
-    /// A primitive without identifiers, or one that has them in a form of its own. `protocol` stands before it.
+    /// A primitive without identifiers, or one that has them in a form of its own. `protocol`
+    /// stands before it.
     fn unqualified(&mut self, protocol: Option<Protocol>) -> Parsed<Leaf> {
         let with_words = ["multicast", "type", "subtype", "dir", "direction"];
         if self.takes("broadcast") {

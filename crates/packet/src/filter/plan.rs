@@ -1,12 +1,14 @@
 //! The plan: which keys a packet has for which the expression holds.
 //!
-//! A packet's keys are those of all its headers at any depth, more than libpcap looks at. So a primitive's keys are there wherever
-//! in the packet libpcap finds it true; but that its negation is true, no key tells.
+//! A packet's keys are those of all its headers at any depth, more than libpcap looks at. So a
+//! primitive's keys are there wherever in the packet libpcap finds it true; but that its negation
+//! is true, no key tells.
 //!
-//! One thing needs care. `vlan`, `mpls`, `pppoes` and `geneve` **move** the offsets of all that stands to their right, whether or
-//! not they hold. In `vlan and host A` that is as it should be. In `vlan or host A` libpcap looks for A four bytes further in packets without a tag
-//! too, and what it finds there is no address and has no key. So nothing is planned for a primitive unless every mover to its left
-//! holds in all packets for which the whole does.
+//! One thing needs care. `vlan`, `mpls`, `pppoes` and `geneve` **move** the offsets of all that
+//! stands to their right, whether or not they hold. In `vlan and host A` that is as it should be.
+//! In `vlan or host A` libpcap looks for A four bytes further in packets without a tag
+//! too, and what it finds there is no address and has no key. So nothing is planned for a primitive
+//! unless every mover to its left holds in all packets for which the whole does.
 
 use std::net::Ipv4Addr;
 

@@ -1,5 +1,5 @@
-//! The words of an expression, as libpcap's `scanner.l` finds them: the longest that fits is taken, of two of one length
-//! what is named first there.
+//! The words of an expression, as libpcap's `scanner.l` finds them: the longest that fits is taken,
+//! of two of one length what is named first there.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
@@ -11,7 +11,8 @@ pub(super) enum Token<'a> {
     Word(&'static str),
     Protocol(Protocol),
     Number(u32),
-    /// Two to four numbers with dots between them, as a left-justified address, and how many bits they give.
+    /// Two to four numbers with dots between them, as a left-justified address, and how many bits
+    /// they give.
     Dotted {
         address: Ipv4Addr,
         bits: u32,
@@ -162,7 +163,8 @@ fn named(word: &str) -> Result<Token<'_>, &'static str> {
     Ok(keyword.map_or(Token::Name(word), |k| Token::Word(k)))
 }
 
-/// The forms that stand in a word: `x-x-x-x-x-x`, `x.x.x.x.x.x`, `xxxx.xxxx.xxxx` and `xxxxxxxxxxxx`.
+/// The forms that stand in a word: `x-x-x-x-x-x`, `x.x.x.x.x.x`, `xxxx.xxxx.xxxx` and
+/// `xxxxxxxxxxxx`.
 fn any_mac(word: &str) -> Option<[u8; 6]> {
     let digits = |from: usize| word.get(from..from + 2);
     let at: Option<[usize; 6]> = match (word.len(), word.as_bytes()) {

@@ -93,7 +93,8 @@ impl<V: Visit> Walk<'_, V> {
         }
     }
 
-    /// RFC 3032. What the last label's packet is, only its ends know; its first bits are a good guess, and libpcap's.
+    /// RFC 3032. What the last label's packet is, only its ends know; its first bits are a good
+    /// guess, and libpcap's.
     pub(super) fn mpls(&mut self, mut stack: &[u8]) {
         if !self.enter() {
             return;
@@ -123,7 +124,8 @@ impl<V: Visit> Walk<'_, V> {
         }
     }
 
-    /// `packet` begins with PPP's protocol. libpcap compares that, translated where the protocol has an `EtherType`.
+    /// `packet` begins with PPP's protocol. libpcap compares that, translated where the protocol
+    /// has an `EtherType`.
     pub(super) fn ppp(&mut self, packet: &[u8]) {
         let Some((protocol, payload)) = packet.split_first_chunk() else { return };
         let protocol = u16::from_be_bytes(*protocol);
@@ -145,8 +147,8 @@ impl<V: Visit> Walk<'_, V> {
     /// As [`Walk::typed`], where what stands there is a packet inside a tunnel.
     pub(super) fn carried(&mut self, kind: u16, payload: &[u8]) {
         let version = payload.first().map(|b| b >> 4);
-        // A packet of a link type RAW is what its first bits say; of one that says otherwise than its tunnel, only the
-        // tunnel's reading has its keys given.
+        // A packet of a link type RAW is what its first bits say; of one that says otherwise than
+        // its tunnel, only the tunnel's reading has its keys given.
         let is_ip = matches!((kind, version), (IPV4, Some(4)) | (IPV6, Some(6)));
         if is_ip && self.tunnels > 0 {
             self.visit.inner(LinkType::RAW, payload);

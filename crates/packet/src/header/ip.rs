@@ -22,7 +22,8 @@ impl<V: Visit> Walk<'_, V> {
     /// Neither version nor lengths are tested, for libpcap does not.
     #[inline]
     pub(super) fn ipv4(&mut self, packet: &[u8]) {
-        // The least header; shorter ones have no tunnel's header behind them, but for libpcap they have ports.
+        // The least header; shorter ones have no tunnel's header behind them, but for libpcap they
+        // have ports.
         const HEADER: usize = 20;
         let Some(&protocol) = packet.get(9) else { return };
         self.visit.key(Class::Protocol, protocol.into());
@@ -58,8 +59,8 @@ impl<V: Visit> Walk<'_, V> {
         }
     }
 
-    /// libpcap compares those 32-bit words that a prefix reaches into. Of an address that is cut, the words that are there
-    /// are given, as the lowest address that has them.
+    /// libpcap compares those 32-bit words that a prefix reaches into. Of an address that is cut,
+    /// the words that are there are given, as the lowest address that has them.
     #[inline]
     fn ipv6_address(&mut self, class: Class, packet: &[u8], at: usize) {
         let bytes = packet.get(at..).unwrap_or_default();
@@ -73,7 +74,8 @@ impl<V: Visit> Walk<'_, V> {
         }
     }
 
-    /// Passes extension headers (RFC 8200, section 4); there may be none. The key of `next` has been given.
+    /// Passes extension headers (RFC 8200, section 4); there may be none. The key of `next` has
+    /// been given.
     #[inline(never)]
     fn ipv6_chain(&mut self, mut next: u8, mut payload: &[u8]) {
         loop {

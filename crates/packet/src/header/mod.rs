@@ -1,23 +1,26 @@
 //! Which keys stand in a packet's headers, and which packets lie inside its tunnels?
 //!
-//! A question to a store is answered by what libpcap's filter program accepts; the keys only say where it is worth
-//! looking. So this walk has one rule: **a key that any such program could find must be among those given**, also in packets
-//! that are cut or make no sense. One key too many costs a look at a packet that was not asked for; one too few loses an answer.
+//! A question to a store is answered by what libpcap's filter program accepts; the keys only say
+//! where it is worth looking. So this walk has one rule: **a key that any such program could find
+//! must be among those given**, also in packets that are cut or make no sense. One key too many
+//! costs a look at a packet that was not asked for; one too few loses an answer.
 //!
-//! libpcap's programs are naive, and the walk has to be as naive. Behind `EtherType` 0x0800 `src host` compares the four
-//! bytes at 12, whatever the version says; `port` looks at four times the header length, even where that is inside the header; no
-//! program looks at the total length, so that padding counts as payload; each load needs its own bytes to be captured and no others. Where
-//! the walk goes further than libpcap (extension headers, tunnels that it has no word for), it is for questions about inner
-//! packets, which [`inner_packets`] shows to libpcap one by one.
+//! libpcap's programs are naive, and the walk has to be as naive. Behind `EtherType` 0x0800 `src
+//! host` compares the four bytes at 12, whatever the version says; `port` looks at four times the
+//! header length, even where that is inside the header; no program looks at the total length, so
+//! that padding counts as payload; each load needs its own bytes to be captured and no others.
+//! Where the walk goes further than libpcap (extension headers, tunnels that it has no word for),
+//! it is for questions about inner packets, which [`inner_packets`] shows to libpcap one by one.
 //!
 //! What the walk does not give:
 //! - what stands in LLC (IEEE 802.3) but for SNAP's type;
 //! - what `protochain` finds, which reads authentication headers at places of its own;
-//! - what is read at offsets that `vlan`, `mpls`, `pppoes` or `geneve` have moved although the packet has no such header,
-//!   as in `not vlan and ip` and `vlan or ip`: there `ip` reads behind a tag that need not be there.
+//! - what is read at offsets that `vlan`, `mpls`, `pppoes` or `geneve` have moved although the
+//!   packet has no such header, as in `not vlan and ip` and `vlan or ip`: there `ip` reads behind a
+//!   tag that need not be there.
 //!
-//! Nothing is allocated, and no bytes make it panic. Loops and tunnels are bounded; beyond, the packet is **opaque**: it may
-//! hold keys that were not given.
+//! Nothing is allocated, and no bytes make it panic. Loops and tunnels are bounded; beyond, the
+//! packet is **opaque**: it may hold keys that were not given.
 
 mod ether;
 mod ip;
@@ -41,9 +44,9 @@ pub fn keys(link: LinkType, frame: &[u8], to: &mut impl Keys) -> bool {
     !walk.is_opaque
 }
 
-/// Calls `each` for every packet inside the tunnels of this one, the outer before the inner: Ethernet frames
-/// ([`LinkType::ETHERNET`]), and IP packets that no Ethernet header precedes ([`LinkType::RAW`]).
-/// Their keys are among the [`keys`] of the whole.
+/// Calls `each` for every packet inside the tunnels of this one, the outer before the inner:
+/// Ethernet frames ([`LinkType::ETHERNET`]), and IP packets that no Ethernet header precedes
+/// ([`LinkType::RAW`]). Their keys are among the [`keys`] of the whole.
 pub fn inner_packets(link: LinkType, frame: &[u8], each: &mut impl FnMut(LinkType, &[u8])) {
     Walk { visit: &mut InnerOnly(each), tunnels: 0, is_opaque: false }.link(link, frame);
 }
@@ -76,7 +79,8 @@ impl<F: FnMut(LinkType, &[u8])> Visit for InnerOnly<'_, F> {
     }
 }
 
-/// A walk goes inwards only: a header has one payload. It is inlined for what most packets are, and calls for the rest.
+/// A walk goes inwards only: a header has one payload. It is inlined for what most packets are, and
+/// calls for the rest.
 struct Walk<'a, V> {
     visit: &'a mut V,
     tunnels: u8,

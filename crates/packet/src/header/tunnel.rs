@@ -88,8 +88,9 @@ impl<V: Visit> Walk<'_, V> {
             self.visit.key(Class::EtherType, kind.into());
             self.carried_frame(payload);
         } else {
-            // Behind a tag that follows with no Ethernet header, libpcap takes the next type from GENEVE's network
-            // identifier. Nobody sends that; whoever does is not worth a second reading.
+            // Behind a tag that follows with no Ethernet header, libpcap takes the next type from
+            // GENEVE's network identifier. Nobody sends that; whoever does is not worth
+            // a second reading.
             self.is_opaque |= ether::is_tag(kind);
             self.carried(kind, payload);
         }

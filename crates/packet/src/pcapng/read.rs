@@ -119,7 +119,8 @@ impl<'a> Reader<'a> {
         Self { data, at: 0, blocks: Blocks::default(), failed: false }
     }
 
-    /// Reads blocks from inside a section that this machine has written, as a ring holds them: no section header stands before them.
+    /// Reads blocks from inside a section that this machine has written, as a ring holds them: no
+    /// section header stands before them.
     pub fn inside(data: &'a [u8]) -> Self {
         Self { data, at: 0, blocks: Blocks { begun: true, ..Blocks::default() }, failed: false }
     }

@@ -178,7 +178,8 @@ pub fn write_packet(
     put(&(total as u32).to_ne_bytes());
 }
 
-/// Adds a comment to the packet block with options that [`write_packet`] wrote at the end of `out`, from `start` on.
+/// Adds a comment to the packet block with options that [`write_packet`] wrote at the end of `out`,
+/// from `start` on.
 pub fn comment_packet(out: &mut Vec<u8>, start: usize, text: &str) {
     // In place of the end of the options and the length.
     out.truncate(out.len() - 8);

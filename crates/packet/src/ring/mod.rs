@@ -11,8 +11,8 @@
 //! nobody has begun to read and a quarter of the ring was released behind it. [`Holds`] is this
 //! reckoning, for all who implement the trait.
 //!
-//! [`RingReader`] implements the trait over any memory that is laid out as `capture`'s `bpf/ring.h` says, so that the recorder
-//! and the programs that attach to it read rings by the same lines.
+//! [`RingReader`] implements the trait over any memory that is laid out as `capture`'s `bpf/ring.h`
+//! says, so that the recorder and the programs that attach to it read rings by the same lines.
 
 mod reader;
 
@@ -45,10 +45,12 @@ pub struct Block<'a> {
 
 /// The reader's end of a ring.
 pub trait Ring: Send {
-    /// The pcapng interface id that all packets of this ring carry, and by which its losses are counted.
+    /// The pcapng interface id that all packets of this ring carry, and by which its losses are
+    /// counted.
     fn interface(&self) -> u32;
 
-    /// Whether packets may carry other ids than [`Ring::interface`], as in the ring of a group of interfaces.
+    /// Whether packets may carry other ids than [`Ring::interface`], as in the ring of a group of
+    /// interfaces.
     fn is_mixed(&self) -> bool {
         false
     }
@@ -77,22 +79,25 @@ pub trait Ring: Send {
     /// and not yet released may have an earlier one.
     fn epoch(&self) -> u8;
 
-    /// Whether every block that was closed has been released, and after [`Ring::end`] the open one too.
+    /// Whether every block that was closed has been released, and after [`Ring::end`] the open one
+    /// too.
     fn caught_up(&self) -> bool;
 
-    /// The producers have ended. From now on the open block, which nobody may be there to close, is handed out behind the
-    /// others as a complete one, as far as it was filled.
+    /// The producers have ended. From now on the open block, which nobody may be there to close, is
+    /// handed out behind the others as a complete one, as far as it was filled.
     fn end(&mut self) {}
 }
 
-/// A block that somebody wants to read after it was released, on whichever thread. Dropping it is the end of that.
+/// A block that somebody wants to read after it was released, on whichever thread. Dropping it is
+/// the end of that.
 pub trait Hold: Send {
-    /// The packet blocks that [`Ring::peek`] showed, which from now on stay as long as this value does; `None` where the
-    /// hold has lapsed.
+    /// The packet blocks that [`Ring::peek`] showed, which from now on stay as long as this value
+    /// does; `None` where the hold has lapsed.
     fn bytes(&mut self) -> Option<&[u8]>;
 }
 
-/// Which blocks of a ring the producers may have, as its reader releases blocks and others hold some.
+/// Which blocks of a ring the producers may have, as its reader releases blocks and others hold
+/// some.
 ///
 /// Blocks are counted from 0 here, without wrapping.
 #[derive(Debug)]
@@ -103,7 +108,8 @@ pub struct Holds {
     released: u64,
     /// Oldest first.
     held: VecDeque<Held>,
-    /// A hold that nobody has begun to read lapses when so many blocks were released from it on, and another.
+    /// A hold that nobody has begun to read lapses when so many blocks were released from it on,
+    /// and another.
     patience: u64,
 }
 
@@ -120,7 +126,8 @@ impl Holds {
         Self { first, released: 0, held: VecDeque::new(), patience }
     }
 
-    /// Holds the block that is `ahead` blocks after the oldest one not released. Gives back its number here.
+    /// Holds the block that is `ahead` blocks after the oldest one not released. Gives back its
+    /// number here.
     ///
     /// # Panics
     /// If it is held already.
@@ -132,8 +139,8 @@ impl Holds {
         block
     }
 
-    /// The reader has released so many blocks more. Gives back the first block that the producers may not have,
-    /// as the ring counts.
+    /// The reader has released so many blocks more. Gives back the first block that the producers
+    /// may not have, as the ring counts.
     pub fn release(&mut self, blocks: u32) -> u32 {
         self.released += u64::from(blocks);
         let (released, patience) = (self.released, self.patience);

@@ -1,19 +1,21 @@
 //! Reading a ring, over any memory that holds one.
 //!
-//! `docs/ARCHITECTURE.md` has the protocol. This is the reader's half of it, without the memory: `capture` reads rings that
-//! it has mapped itself, `client` those that it was given by the daemon, and the model checker its own. The producers'
-//! half is in `capture`.
+//! `docs/ARCHITECTURE.md` has the protocol. This is the reader's half of it, without the memory:
+//! `capture` reads rings that it has mapped itself, `client` those that it was given by the daemon,
+//! and the model checker its own. The producers' half is in `capture`.
 //!
-//! Blocks may be read for longer than the reader needs them ([`super::Hold`]). That bookkeeping is behind a lock, which is
-//! taken for a block, never for a packet. Both the reader that releases blocks and whoever ends a hold tell the producers
-//! how far they may go, always with the lock in hand: so that number only goes up, and it goes past a block only after the
-//! last look at its bytes.
+//! Blocks may be read for longer than the reader needs them ([`super::Hold`]). That bookkeeping is
+//! behind a lock, which is taken for a block, never for a packet. Both the reader that releases
+//! blocks and whoever ends a hold tell the producers how far they may go, always with the lock in
+//! hand: so that number only goes up, and it goes past a block only after the last look at its
+//! bytes.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::{Block, Contents, Hold, Holds, Ring};
 
-/// Of a commit counter: where each of its three fields begins (`TD_FRAME_SHIFT`, `TD_PACKET_SHIFT`).
+/// Of a commit counter: where each of its three fields begins (`TD_FRAME_SHIFT`,
+/// `TD_PACKET_SHIFT`).
 pub const FRAME_SHIFT: u32 = 23;
 pub const PACKET_SHIFT: u32 = 46;
 const FIELD_MASK: u64 = (1 << FRAME_SHIFT) - 1;
@@ -49,7 +51,8 @@ fn word_bytes(word: u64) -> u32 {
     word as u32 & 0x00ff_ffff
 }
 
-/// The shared words of a ring, as its reader needs them. Orderings are the least that the protocol needs.
+/// The shared words of a ring, as its reader needs them. Orderings are the least that the protocol
+/// needs.
 pub trait ReadMemory {
     fn block_bytes(&self) -> u32;
     /// A power of two.
@@ -90,8 +93,9 @@ impl<M: ReadMemory + ?Sized> ReadMemory for Arc<M> {
     }
 }
 
-/// The beginning of a block, up to where everything is committed and nobody will write again before the block is released.
-/// Only a [`RingReader`] makes one, and it lets go of the bytes before it releases the block.
+/// The beginning of a block, up to where everything is committed and nobody will write again before
+/// the block is released. Only a [`RingReader`] makes one, and it lets go of the bytes before it
+/// releases the block.
 #[derive(Debug)]
 pub struct Readable {
     slot: u32,
@@ -110,15 +114,17 @@ impl Readable {
 
 /// A ring's memory with its blocks.
 pub trait BlockBytes: ReadMemory + Send + Sync + 'static {
-    /// The bytes of a block that may be read. A [`Readable`] of more than a block's bytes is cut there.
+    /// The bytes of a block that may be read. A [`Readable`] of more than a block's bytes is cut
+    /// there.
     fn bytes(&self, at: &Readable) -> &[u8];
 
     /// Packets dropped at this ring so far, whatever the cause.
     fn lost(&self) -> u64;
 }
 
-/// Ends the hold of a block, and gives back what was kept by it. Whoever releases blocks takes turns with this: `holds`
-/// is behind a lock, and the number of the first block not free goes up under it.
+/// Ends the hold of a block, and gives back what was kept by it. Whoever releases blocks takes
+/// turns with this: `holds` is behind a lock, and the number of the first block not free goes up
+/// under it.
 pub fn end_hold<M: ReadMemory>(memory: &M, holds: &mut Holds, block: u64) {
     if let Some(released) = holds.end(block) {
         memory.set_released(released);
@@ -128,7 +134,8 @@ pub fn end_hold<M: ReadMemory>(memory: &M, holds: &mut Holds, block: u64) {
 /// The one reader of a ring.
 pub struct Reader<M> {
     memory: M,
-    /// The oldest block that it has not released. The producers may have to wait for some before it, which are held.
+    /// The oldest block that it has not released. The producers may have to wait for some before
+    /// it, which are held.
     next: u32,
     /// Each slot's commit counter when its block was last released.
     before: Vec<u64>,
@@ -185,15 +192,17 @@ impl<M: ReadMemory> Reader<M> {
         self.ended = true;
     }
 
-    /// Slot and bytes of the block `ahead` of the oldest, if it is the open one and all that was reserved in it so far is committed.
-    /// More may follow behind those bytes; they themselves stay as they are.
+    /// Slot and bytes of the block `ahead` of the oldest, if it is the open one and all that was
+    /// reserved in it so far is committed. More may follow behind those bytes; they themselves
+    /// stay as they are.
     pub fn peek_open(&self, ahead: u32) -> Option<(u32, u32)> {
         if ahead >= self.memory.nblocks() {
             return None;
         }
         let slot = self.slot(ahead);
-        // In this order. What is committed was reserved before, so the word, loaded later, tells at least that much; where it
-        // tells no more, nothing was reserved and not committed when the counter was loaded.
+        // In this order. What is committed was reserved before, so the word, loaded later, tells at
+        // least that much; where it tells no more, nothing was reserved and not committed
+        // when the counter was loaded.
         let committed = (self.sum(slot) & FIELD_MASK) as u32;
         let word = self.memory.word();
         let is_open = word_block(word) == self.next.wrapping_add(ahead);
@@ -257,13 +266,15 @@ impl<M: BlockBytes> RingReader<M> {
         Self { reader, interface, is_mixed: false, kept, begun: 0 }
     }
 
-    /// The same reader of a ring that holds packets of several interfaces, each with its own number.
+    /// The same reader of a ring that holds packets of several interfaces, each with its own
+    /// number.
     pub fn mixed(self) -> Self {
         Self { is_mixed: true, ..self }
     }
 
-    /// Looks how much of the oldest block can be read by now, complete or not, which [`RingReader::begun`] then shows. False where
-    /// producers are at work in the open block: then it is as much as before.
+    /// Looks how much of the oldest block can be read by now, complete or not, which
+    /// [`RingReader::begun`] then shows. False where producers are at work in the open block:
+    /// then it is as much as before.
     pub fn look(&mut self) -> bool {
         let complete = self.reader.peek(0).map(|(_, used, _)| used);
         // A block that is neither complete nor open waits for its last producer.

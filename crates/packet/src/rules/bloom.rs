@@ -1,12 +1,14 @@
 //! How large is a Bloom filter for a promised rate of false positives?
 //!
-//! Of a filter of `m` bits with `n` patterns in it, each of which set `k` bits, a pattern that is not in it
-//! finds all its bits set at a rate of `f = (1 - e^(-kn/m))^k` (Gopalakrishnan 2011, section 4.7). In tapdeck such a
-//! false positive costs an exact look-up that finds nothing; no packet is judged wrongly by it.
+//! Of a filter of `m` bits with `n` patterns in it, each of which set `k` bits, a pattern that is
+//! not in it finds all its bits set at a rate of `f = (1 - e^(-kn/m))^k` (Gopalakrishnan 2011,
+//! section 4.7). In tapdeck such a false positive costs an exact look-up that finds nothing; no
+//! packet is judged wrongly by it.
 
 /// Bits that each pattern sets: the thesis' `k`.
 pub const HASHES: u32 = 4;
-/// The rate that is promised where nobody asks for another: what the thesis' filter of [`THESIS_BITS`] was made for.
+/// The rate that is promised where nobody asks for another: what the thesis' filter of
+/// [`THESIS_BITS`] was made for.
 pub const PROMISED_RATE: f64 = 0.002;
 /// The size of the thesis' filter.
 pub const THESIS_BITS: u64 = 1 << 16;
@@ -63,7 +65,8 @@ pub fn capacity(bits: u64, promised: f64) -> u64 {
     patterns
 }
 
-/// The least power of two of bits, at least [`MIN_BITS`], that keeps the rate; of sizes above 2^62 that one.
+/// The least power of two of bits, at least [`MIN_BITS`], that keeps the rate; of sizes above 2^62
+/// that one.
 pub fn bits(patterns: u64, promised: f64) -> u64 {
     const MOST: u64 = 1 << 62;
     let about = (patterns as f64 * bits_each(promised)).min(MOST as f64) as u64;

@@ -1,17 +1,21 @@
 //! Which signatures should a set have?
 //!
-//! Each signature costs tries, whatever the number of its rules. A rule can be written under another signature, with longer prefixes,
-//! as several rules: 10.0.0.0/23 is 10.0.0.0/24 and 10.0.1.0/24. Where all rules of a signature are written under another one that the set
-//! has anyway, the set has one signature less. Gopalakrishnan 2011, chapter 6, leaves the choice open; this is a greedy one.
+//! Each signature costs tries, whatever the number of its rules. A rule can be written under
+//! another signature, with longer prefixes, as several rules: 10.0.0.0/23 is 10.0.0.0/24 and
+//! 10.0.1.0/24. Where all rules of a signature are written under another one that the set
+//! has anyway, the set has one signature less. Gopalakrishnan 2011, chapter 6, leaves the choice
+//! open; this is a greedy one.
 //!
 //! A **move** takes all rules of one signature to another. It
-//! - **saves** the tries that both signatures had on the same packet of a sample, and a 64th of a try for the signature itself: an engine reads
-//!   them in words of 64 bits, and `walk` tries it on every packet;
+//! - **saves** the tries that both signatures had on the same packet of a sample, and a 64th of a
+//!   try for the signature itself: an engine reads them in words of 64 bits, and `walk` tries it on
+//!   every packet;
 //! - **costs** the rules that it adds.
 //!
-//! The move that saves the most for each rule that it adds is made first, until none saves anything or the set has grown to its
-//! bound. What rules a packet fits stays the same, and so does **which of them takes it**: longer prefixes make a rule
-//! come earlier, and a move that would put it before a rule that shares packets with it and came before it is not made.
+//! The move that saves the most for each rule that it adds is made first, until none saves anything
+//! or the set has grown to its bound. What rules a packet fits stays the same, and so does **which
+//! of them takes it**: longer prefixes make a rule come earlier, and a move that would put it
+//! before a rule that shares packets with it and came before it is not made.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
@@ -53,7 +57,8 @@ pub struct Move {
     pub saved: f64,
 }
 
-/// The patterns of one signature with their rules' places in the order of precedence, and how they meet the sample.
+/// The patterns of one signature with their rules' places in the order of precedence, and how they
+/// meet the sample.
 struct Group {
     signature: Signature,
     places: Map<Key, u32>,
@@ -87,7 +92,8 @@ impl PartialOrd for Proposal {
 }
 
 impl RuleSet {
-    /// Chooses signatures. The set has then at most `growth` times as many patterns; 1 is none more.
+    /// Chooses signatures. The set has then at most `growth` times as many patterns; 1 is none
+    /// more.
     pub fn cluster(&self, sample: &Sample, growth: f64) -> Clustered {
         let order = self.order();
         let groups: Vec<Group> = tables(self, &order)
@@ -142,7 +148,8 @@ impl Group {
     }
 }
 
-/// How many bits longer the prefixes of `to` are, if that is all that differs and it is not too much.
+/// How many bits longer the prefixes of `to` are, if that is all that differs and it is not too
+/// much.
 fn longer(from: Signature, to: Signature) -> Option<(u8, u8)> {
     let same = |signature: Signature| {
         let Signature { family, source_port, destination_port, protocol, .. } = signature;
@@ -228,7 +235,8 @@ impl Clustering {
         (saved > 0.0).then(|| Proposal { worth: saved / added as f64, saved, from, to })
     }
 
-    /// Whether no rule of `from` would come before one that shares packets with it and comes before it now.
+    /// Whether no rule of `from` would come before one that shares packets with it and comes before
+    /// it now.
     fn keeps_precedence(&self, from: usize, to: usize) -> bool {
         let moved = &self.groups[from];
         let rank = self.groups[to].signature.rank();
@@ -273,7 +281,8 @@ impl Clustering {
         self.moves.push(Move { from: one, to: two, patterns: moved.len(), gained, saved });
     }
 
-    /// Writes the groups as rules. A rule of which nothing was moved stays as it was written, also where it takes nothing.
+    /// Writes the groups as rules. A rule of which nothing was moved stays as it was written, also
+    /// where it takes nothing.
     fn finish(self, set: &RuleSet, order: &[u32]) -> Clustered {
         let moved: Vec<Signature> = self.moves.iter().map(|m| m.from).collect();
         // Rank, place, and the pattern that makes a part of its rule.

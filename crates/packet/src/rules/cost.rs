@@ -1,9 +1,11 @@
 //! How much work is it to judge packets by a set?
 //!
-//! The unit is the **try**: one look-up of a packet under one signature. Both engines try signatures in the order of their
-//! best rules, and stop where the best that was found comes before all that is left. What they try differs:
+//! The unit is the **try**: one look-up of a packet under one signature. Both engines try
+//! signatures in the order of their best rules, and stop where the best that was found comes before
+//! all that is left. What they try differs:
 //! - `walk`, the thesis', tries every signature that the packet has the fields for;
-//! - the default tries **candidates** alone: signatures under which each field of the packet, by itself, is a field of some rule.
+//! - the default tries **candidates** alone: signatures under which each field of the packet, by
+//!   itself, is a field of some rule.
 
 use std::collections::{HashMap, HashSet};
 
@@ -15,7 +17,8 @@ use super::tuple::Tuple;
 /// Packets that a sample keeps.
 pub const SAMPLE: usize = 8192;
 
-/// Packets picked evenly from any number of them, each with the same chance. The same packets make the same sample.
+/// Packets picked evenly from any number of them, each with the same chance. The same packets make
+/// the same sample.
 #[derive(Clone, Debug, Default)]
 pub struct Sample {
     tuples: Vec<Tuple>,
@@ -35,7 +38,8 @@ impl Sample {
         }
     }
 
-    /// Where there is no trace: a packet for each enabled rule that one can fit, which fits it. Of more than [`SAMPLE`] rules, so many are taken, evenly.
+    /// Where there is no trace: a packet for each enabled rule that one can fit, which fits it. Of
+    /// more than [`SAMPLE`] rules, so many are taken, evenly.
     pub fn of_rules(set: &RuleSet) -> Self {
         let mut sample = Self::default();
         let order = set.order();

@@ -1,7 +1,8 @@
 //! What a datagram's first fragment says, for its later ones: only the first has ports.
 //!
-//! The hook programs remember the same (`bpf/fragments.h`), though not the same number of datagrams. A fragment whose first one was not
-//! seen before it, was forgotten, or came so long before that nobody would put the two together any more has no ports.
+//! The hook programs remember the same (`bpf/fragments.h`), though not the same number of
+//! datagrams. A fragment whose first one was not seen before it, was forgotten, or came so long
+//! before that nobody would put the two together any more has no ports.
 
 use std::collections::HashMap;
 

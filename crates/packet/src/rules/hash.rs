@@ -1,6 +1,7 @@
 //! A hash for keys of rules: tables of them are asked for every packet and every signature.
 //!
-//! It is not made against somebody who chooses keys to collide. Rules are their owner's; packets are only looked up, never inserted.
+//! It is not made against somebody who chooses keys to collide. Rules are their owner's; packets
+//! are only looked up, never inserted.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};

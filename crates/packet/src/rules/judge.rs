@@ -1,4 +1,5 @@
-//! A judge that is fast enough for traces: one hash table for each signature, tried in the order of precedence.
+//! A judge that is fast enough for traces: one hash table for each signature, tried in the order of
+//! precedence.
 //!
 //! It finds what [`RuleSet::judge`] finds, which looks at every rule.
 
@@ -27,8 +28,8 @@ pub(super) struct Table {
     pub places: Map<Key, u32>,
 }
 
-/// All patterns of a set with their rules' places in the order of precedence, by signature; the tables are in the
-/// order of their best rules.
+/// All patterns of a set with their rules' places in the order of precedence, by signature; the
+/// tables are in the order of their best rules.
 pub(super) fn tables(set: &RuleSet, order: &[u32]) -> Vec<Table> {
     let mut tables: HashMap<Signature, Table> = HashMap::new();
     for (place, &number) in (0..).zip(order) {

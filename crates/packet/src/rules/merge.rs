@@ -1,12 +1,15 @@
 //! Rules that a set could do without.
 //!
-//! A rule is not needed if every packet that it takes would have the same done to it without the rule. Found are rules
-//! whose packets all fit one other rule:
-//! - one that comes before it in the order of precedence, so that it takes nothing at all: it is a **duplicate**, or **hidden**;
-//! - one that comes after it with the same action, with no rule of another action between them that some of the packets fit: it is a
-//!   **subset**. Without it, its packets count as hits of the rules that take them then.
+//! A rule is not needed if every packet that it takes would have the same done to it without the
+//! rule. Found are rules whose packets all fit one other rule:
+//! - one that comes before it in the order of precedence, so that it takes nothing at all: it is a
+//!   **duplicate**, or **hidden**;
+//! - one that comes after it with the same action, with no rule of another action between them that
+//!   some of the packets fit: it is a **subset**. Without it, its packets count as hits of the
+//!   rules that take them then.
 //!
-//! All that are found can go at once. A rule that only several others together make unnecessary is not found.
+//! All that are found can go at once. A rule that only several others together make unnecessary is
+//! not found.
 
 use std::collections::{HashMap, HashSet};
 
@@ -21,7 +24,8 @@ use super::signature::{Key, Pattern, Signature};
 pub enum Why {
     /// A rule before it looks for the same. It takes nothing, whatever its action.
     Duplicate,
-    /// A rule of the same rank before it takes all its packets. It takes nothing, whatever its action.
+    /// A rule of the same rank before it takes all its packets. It takes nothing, whatever its
+    /// action.
     Hidden,
     /// A rule after it would take its packets and do the same.
     Subset,
@@ -170,7 +174,8 @@ impl<'a> Merger<'a> {
             }
             match (before, after) {
                 (Some(by), _) => hidden.push((place, by)),
-                // What contains it and does something else takes its packets before any other that contains it.
+                // What contains it and does something else takes its packets before any other that
+                // contains it.
                 (None, Some(by)) if self.does_the_same(place, by) && !is_repeated => {
                     candidates.push(Candidate { key, place, by });
                 }
@@ -183,7 +188,8 @@ impl<'a> Merger<'a> {
         candidates
     }
 
-    /// Notes the candidates of one signature to which no rule between them and the rule that contains them objects.
+    /// Notes the candidates of one signature to which no rule between them and the rule that
+    /// contains them objects.
     fn subsets(&mut self, signature: Signature, mut candidates: Vec<Candidate>) {
         for table in &self.tables {
             let Some(last) = candidates.iter().map(|candidate| candidate.by).max() else { return };

@@ -1,13 +1,14 @@
 //! Which packets does a set of rules take?
 //!
-//! A **rule** is a pattern over a packet's 5-tuple, and what to do with packets that fit it. Its **signature** is the
-//! pattern's mask alone: how many bits of each address it looks at, and whether it looks at ports and protocol. Rules of
-//! one signature differ in values only, so one exact look-up judges a packet against all of them
-//! (Gopalakrishnan 2011, chapter 4).
+//! A **rule** is a pattern over a packet's 5-tuple, and what to do with packets that fit it. Its
+//! **signature** is the pattern's mask alone: how many bits of each address it looks at, and
+//! whether it looks at ports and protocol. Rules of one signature differ in values only, so one
+//! exact look-up judges a packet against all of them (Gopalakrishnan 2011, chapter 4).
 //!
-//! Rules judge a packet's **outer** headers, as a [`Tuple`] says them. Of the rules that fit, one takes the packet: that of the
-//! most specific signature, and among equals the first of the file. [`RuleSet::order`] is that order; whoever judges packets,
-//! in the kernel or here, takes the first rule in it that fits. What no rule takes is not captured.
+//! Rules judge a packet's **outer** headers, as a [`Tuple`] says them. Of the rules that fit, one
+//! takes the packet: that of the most specific signature, and among equals the first of the file.
+//! [`RuleSet::order`] is that order; whoever judges packets, in the kernel or here, takes the first
+//! rule in it that fits. What no rule takes is not captured.
 //!
 //! `docs/RULES.md` has the language and the model for users.
 

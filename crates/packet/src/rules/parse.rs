@@ -6,7 +6,8 @@
 //! ACTION src ADDR[/N]|any dst ADDR[/N]|any sport N|any dport N|any proto tcp|udp|icmp|N|any
 //! ```
 //!
-//! An address with bits set behind its prefix is taken as the prefix: the mask is applied, as it is to packets.
+//! An address with bits set behind its prefix is taken as the prefix: the mask is applied, as it is
+//! to packets.
 
 use std::fmt;
 use std::net::IpAddr;

@@ -34,7 +34,8 @@ pub enum Protocol {
 
 /// One line of a rule file. What is `None` fits everything.
 ///
-/// [`Rule::new`] makes sure that the addresses are of one family; prefixes have no bits set behind their length.
+/// [`Rule::new`] makes sure that the addresses are of one family; prefixes have no bits set behind
+/// their length.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Rule {
     pub action: Action,
@@ -59,8 +60,8 @@ impl Rule {
         Some(if net.addr().is_ipv4() { Family::V4 } else { Family::V6 })
     }
 
-    /// What it looks for in each family where that differs: `proto icmp` without an address is two patterns, any other
-    /// rule is one. They are of the same rank, and no packet fits both.
+    /// What it looks for in each family where that differs: `proto icmp` without an address is two
+    /// patterns, any other rule is one. They are of the same rank, and no packet fits both.
     pub fn patterns(&self) -> impl Iterator<Item = Pattern> + use<> {
         let both = [Some(Family::V4), Some(Family::V6)];
         let families = match (self.family(), self.protocol) {
@@ -99,7 +100,8 @@ impl Rule {
         }
     }
 
-    /// Sum of the widths of its masks in bits, the thesis' measure of how specific it is: from 0 to 296.
+    /// Sum of the widths of its masks in bits, the thesis' measure of how specific it is: from 0 to
+    /// 296.
     pub fn rank(&self) -> u16 {
         self.pattern(self.family()).signature.rank()
     }

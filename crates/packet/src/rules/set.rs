@@ -64,7 +64,8 @@ impl RuleSet {
         entry.map(|entry| entry.enabled = enabled).is_some()
     }
 
-    /// The numbers of the enabled rules in the order of precedence: the first of these that fits a packet takes it.
+    /// The numbers of the enabled rules in the order of precedence: the first of these that fits a
+    /// packet takes it.
     ///
     /// Rules of higher rank come first, rules of equal rank in the order of the file.
     pub fn order(&self) -> Vec<u32> {
@@ -85,7 +86,8 @@ impl RuleSet {
         signatures
     }
 
-    /// The number of the rule that takes a packet, by looking at every rule: what all faster ways must agree with.
+    /// The number of the rule that takes a packet, by looking at every rule: what all faster ways
+    /// must agree with.
     pub fn judge(&self, tuple: &Tuple) -> Option<u32> {
         let fits = |number: &u32| {
             self.entries[*number as usize].rule.patterns().any(|pattern| pattern.fits(tuple))

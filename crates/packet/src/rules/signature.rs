@@ -37,7 +37,8 @@ pub struct Signature {
 /// Values under the masks of a signature; what a mask leaves out is 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Key {
-    /// An IPv4 address stands in the highest 32 bits, so that a prefix means the same for both families.
+    /// An IPv4 address stands in the highest 32 bits, so that a prefix means the same for both
+    /// families.
     pub source: u128,
     pub destination: u128,
     pub source_port: u16,
@@ -80,7 +81,8 @@ impl Signature {
             + protocol
     }
 
-    /// What it sees of a packet; `None` where it looks at something that is not known of the packet, for nothing can then fit.
+    /// What it sees of a packet; `None` where it looks at something that is not known of the
+    /// packet, for nothing can then fit.
     #[inline]
     pub fn of(&self, tuple: &Tuple) -> Option<Key> {
         if self.family.is_some() && self.family != tuple.family {
@@ -114,7 +116,8 @@ impl Signature {
         }
     }
 
-    /// Whether it looks at nothing that `other` does not look at: each pattern of `other` lies then inside exactly one of its own.
+    /// Whether it looks at nothing that `other` does not look at: each pattern of `other` lies then
+    /// inside exactly one of its own.
     pub fn covers(&self, other: &Self) -> bool {
         (self.family.is_none() || self.family == other.family)
             && self.source_bits <= other.source_bits
@@ -124,7 +127,8 @@ impl Signature {
             && self.protocol <= other.protocol
     }
 
-    /// What both look at: patterns of the two have packets in common if they agree on that. `None` where they are of different families.
+    /// What both look at: patterns of the two have packets in common if they agree on that. `None`
+    /// where they are of different families.
     pub fn common(&self, other: &Self) -> Option<Self> {
         let family = match (self.family, other.family) {
             (Some(one), Some(two)) if one != two => return None,

@@ -1,14 +1,17 @@
 //! What rules see of a packet: its outer 5-tuple.
 //!
-//! The reader takes the frame as it stands on the wire: an Ethernet header with up to [`MAX_TAGS`] VLAN tags, or what
-//! another link type has before IP; then IPv4 with its options, or IPv6 with up to [`MAX_EXTENSIONS`] extension
-//! headers. It does not look into tunnels, MPLS and PPPoE. The hook programs read the same way (`bpf/headers.h`).
+//! The reader takes the frame as it stands on the wire: an Ethernet header with up to [`MAX_TAGS`]
+//! VLAN tags, or what another link type has before IP; then IPv4 with its options, or IPv6 with up
+//! to [`MAX_EXTENSIONS`] extension headers. It does not look into tunnels, MPLS and PPPoE. The hook
+//! programs read the same way (`bpf/headers.h`).
 //!
 //! What cannot be read is **unknown**, and fits no rule that asks for it:
-//! - a frame without an IP packet, or with one whose fixed header is cut short or of another version, has no family;
-//! - ports are known of TCP, UDP, UDP-Lite, SCTP and DCCP, where the frame reaches so far; of a fragment only if it is the first;
-//! - the protocol of IPv6 is the first header that is no extension header. Where the chain goes on behind what can be
-//!   read, it is the extension header where reading stopped.
+//! - a frame without an IP packet, or with one whose fixed header is cut short or of another
+//!   version, has no family;
+//! - ports are known of TCP, UDP, UDP-Lite, SCTP and DCCP, where the frame reaches so far; of a
+//!   fragment only if it is the first;
+//! - the protocol of IPv6 is the first header that is no extension header. Where the chain goes on
+//!   behind what can be read, it is the extension header where reading stopped.
 //!
 //! Total and payload lengths are not looked at.
 
@@ -140,7 +143,8 @@ fn network_layer(link: LinkType, frame: &[u8]) -> Option<(u16, &[u8])> {
         12 | 14 | 101 => by_version(frame),
         RAW_IPV4 => Some((IPV4, frame)),
         RAW_IPV6 => Some((IPV6, frame)),
-        // The address family's number is the system's that captured; the packet says its version itself.
+        // The address family's number is the system's that captured; the packet says its version
+        // itself.
         NULL | LOOP => by_version(frame.get(4..)?),
         COOKED => behind_tags(half(frame, 14)?, &frame[16..]),
         COOKED_2 => behind_tags(half(frame, 0)?, frame.get(20..)?),
@@ -219,7 +223,8 @@ fn ipv6(packet: &[u8]) -> Option<Tuple> {
     Some(tuple)
 }
 
-/// Passes one extension header (RFC 8200, section 4) and gives where the next header is; `None` where there is none to pass.
+/// Passes one extension header (RFC 8200, section 4) and gives where the next header is; `None`
+/// where there is none to pass.
 fn extension(tuple: &mut Tuple, packet: &[u8], at: usize) -> Option<usize> {
     if tuple.fragment.is_some_and(|fragment| !fragment.is_first) {
         // What stands here is the middle of something.

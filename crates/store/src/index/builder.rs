@@ -1,7 +1,8 @@
 //! Makes a chunk of an index from blocks as they come.
 //!
-//! This is the work that indexing adds to recording, so most packets must cost next to nothing: a packet of a flow that was already seen in the
-//! same granule has no key that is not noted, and a look at 32 bytes tells that.
+//! This is the work that indexing adds to recording, so most packets must cost next to nothing: a
+//! packet of a flow that was already seen in the same granule has no key that is not noted, and a
+//! look at 32 bytes tells that.
 
 use std::fs::File;
 use std::io;
@@ -24,7 +25,8 @@ pub(crate) const GRANULE: u64 = 128 << 10;
 const CHUNK: u64 = 32 << 20;
 /// Or when a class has so many pairs, which bounds the memory.
 const PAIRS: usize = 128 << 10;
-/// A class is told by hashes where its exact keys would take more than this share of what they point into, and there are more pairs than this.
+/// A class is told by hashes where its exact keys would take more than this share of what they
+/// point into, and there are more pairs than this.
 const SHARE: u64 = 64;
 const FEW: usize = 16 << 10;
 /// What is read of a file at once.
@@ -32,8 +34,9 @@ const PIECE: usize = 1 << 20;
 /// Flows that are remembered, a power of two.
 const FLOWS: usize = 2048;
 
-/// Makes the index of a stretch of a segment, from blocks as they come. Its memory is bounded if it is emptied whenever it is full: about 1 MiB for each class, 4 MiB for those of IPv6, what the pairs of one
-/// block more take, and 1 MiB.
+/// Makes the index of a stretch of a segment, from blocks as they come. Its memory is bounded if it
+/// is emptied whenever it is full: about 1 MiB for each class, 4 MiB for those of IPv6, what the
+/// pairs of one block more take, and 1 MiB.
 pub(crate) struct Builder {
     name: SegmentName,
     links: Vec<LinkType>,
@@ -92,14 +95,16 @@ impl Builder {
         }
     }
 
-    /// Takes in whole pcapng blocks, which lie in the segment from `offset` on and take `on_disk` bytes there with the fill behind them.
+    /// Takes in whole pcapng blocks, which lie in the segment from `offset` on and take `on_disk`
+    /// bytes there with the fill behind them.
     pub fn add(&mut self, offset: u64, blocks: &[u8], on_disk: u64) {
         self.covered += on_disk;
         self.go_to(offset);
         let (mut at, mut begin) = (0, 0);
         while at < blocks.len() {
             let Some(block) = next_block(&blocks[at..]) else {
-                // What cannot be read here can neither be found; whoever reads the segment sees the same.
+                // What cannot be read here can neither be found; whoever reads the segment sees the
+                // same.
                 at = blocks.len();
                 self.open(offset + begin as u64).granule.opaque = true;
                 break;
@@ -126,8 +131,9 @@ impl Builder {
         }
     }
 
-    /// The same from a segment's file: the whole blocks in a stretch that begins with one. Gives back where something else than a
-    /// whole block begins, which is the stretch's end if there is none. `full` is called whenever the builder is full.
+    /// The same from a segment's file: the whole blocks in a stretch that begins with one. Gives
+    /// back where something else than a whole block begins, which is the stretch's end if there
+    /// is none. `full` is called whenever the builder is full.
     pub fn read(
         &mut self,
         file: &File,
@@ -158,7 +164,8 @@ impl Builder {
         Ok(at)
     }
 
-    /// What comes now lies at `offset`: in a granule of its own if that is not behind what came last.
+    /// What comes now lies at `offset`: in a granule of its own if that is not behind what came
+    /// last.
     fn go_to(&mut self, offset: u64) {
         let goes_on = self.open.as_ref().is_none_or(|open| open.granule.place.end == offset);
         if !goes_on || self.open.is_some() && self.ends(self.open_len(), offset) {
@@ -272,7 +279,8 @@ impl Builder {
         self.covered == 0
     }
 
-    /// What was taken in, as a chunk of an index log, a multiple of a page long. The builder is empty then.
+    /// What was taken in, as a chunk of an index log, a multiple of a page long. The builder is
+    /// empty then.
     pub fn chunk(&mut self) -> Vec<u8> {
         self.close();
         let mut bytes = Vec::new();
@@ -370,7 +378,8 @@ fn u32_at(bytes: &[u8], at: usize) -> u32 {
     u32::from_ne_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
 }
 
-/// The block that bytes begin with; `None` where none does, or no whole one. A packet's is long enough for its fields.
+/// The block that bytes begin with; `None` where none does, or no whole one. A packet's is long
+/// enough for its fields.
 #[inline]
 fn next_block(bytes: &[u8]) -> Option<&[u8]> {
     if bytes.len() < 12 {
@@ -423,7 +432,8 @@ fn whole_blocks(bytes: &[u8]) -> usize {
     at
 }
 
-/// All that a packet of plain TCP or UDP in IPv4 has keys of; `None` for any other, for a fragment, and for what may be a tunnel.
+/// All that a packet of plain TCP or UDP in IPv4 has keys of; `None` for any other, for a fragment,
+/// and for what may be a tunnel.
 #[inline]
 fn flow(frame: &[u8]) -> Option<[u64; 4]> {
     let head: &[u8; 38] = frame.first_chunk()?;

@@ -21,8 +21,9 @@ pub(super) fn put_signed(out: &mut Vec<u8>, n: i64) {
     put(out, (n << 1 ^ n >> 63) as u64);
 }
 
-/// Ascending granule numbers, none twice. How many there are; then for each run of successive numbers its distance from
-/// the end of the one before, doubled, and one more if the run is longer than one; its length less two then follows.
+/// Ascending granule numbers, none twice. How many there are; then for each run of successive
+/// numbers its distance from the end of the one before, doubled, and one more if the run is longer
+/// than one; its length less two then follows.
 pub(super) fn put_granules(out: &mut Vec<u8>, granules: &[u32]) {
     put(out, granules.len() as u64);
     let mut next = 0;
@@ -88,7 +89,8 @@ impl<'a> Bytes<'a> {
         Ok((n >> 1) as i64 ^ -((n & 1) as i64))
     }
 
-    /// Gives each run of a list of granules, of which there are `of`, as its first number and the one behind its last.
+    /// Gives each run of a list of granules, of which there are `of`, as its first number and the
+    /// one behind its last.
     pub fn granules(&mut self, of: u32, mut each: impl FnMut(u32, u32)) -> io::Result<u32> {
         let count = self.small()?;
         let (mut left, mut next) = (count, 0u32);

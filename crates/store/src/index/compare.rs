@@ -1,6 +1,7 @@
 //! Does an index say what its segment holds?
 //!
-//! The segment is indexed anew, chunk by chunk, with granules that end where those of the index do; then both must say the same.
+//! The segment is indexed anew, chunk by chunk, with granules that end where those of the index do;
+//! then both must say the same.
 
 use std::collections::VecDeque;
 use std::io;
@@ -33,13 +34,15 @@ pub(crate) struct Checker {
     /// The image that the builder's blocks are of, and how many of its granules are done.
     image: usize,
     done: Vec<usize>,
-    /// Chunks whose keys are yet to be held against those of that image, each with the number of its first granule there.
+    /// Chunks whose keys are yet to be held against those of that image, each with the number of
+    /// its first granule there.
     made: Vec<(u32, Image)>,
     /// About how many pairs of key and granule a class of them has at most.
     pairs: usize,
 }
 
-/// Each look at the keys reads all of an image's: it is worth it for so many pairs, and their memory is bounded.
+/// Each look at the keys reads all of an image's: it is worth it for so many pairs, and their
+/// memory is bounded.
 const PAIRS: usize = 1 << 20;
 
 impl Checker {
@@ -177,7 +180,8 @@ fn differ(have: &Granule, made: &Granule) -> Option<(bool, String)> {
     })
 }
 
-/// The first key that only one of the two has in a granule, and the granule's number. `made` has the granules of `numbers`, each chunk from a number on.
+/// The first key that only one of the two has in a granule, and the granule's number. `made` has
+/// the granules of `numbers`, each chunk from a number on.
 fn differ_in(
     have: &mut Image,
     numbers: &Range<u32>,

@@ -1,7 +1,9 @@
 //! Where in a capture file of another recorder may packets with a certain key be?
 //!
-//! Its index is an index as of a segment. In place of the segment's number and beginning, the header has what tells this file from others and from itself when it is
-//! changed ([`Identity`]). It lies beside the file, or in a cache where nobody may write there, and is written at once: there is no log that others read.
+//! Its index is an index as of a segment. In place of the segment's number and beginning, the
+//! header has what tells this file from others and from itself when it is changed ([`Identity`]).
+//! It lies beside the file, or in a cache where nobody may write there, and is written at once:
+//! there is no log that others read.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind};
@@ -17,7 +19,8 @@ use crate::io::{PAGE, read_at};
 
 const SUFFIX: &str = "tapdeck-index";
 
-/// What tells a file from others: its length, when it was changed, and how it begins. A copy of it with its times is the same.
+/// What tells a file from others: its length, when it was changed, and how it begins. A copy of it
+/// with its times is the same.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Identity {
     len: u64,
@@ -54,7 +57,8 @@ impl Identity {
     }
 }
 
-/// Where the index of a file may lie: beside it, and in the cache under a name that tells all of its path.
+/// Where the index of a file may lie: beside it, and in the cache under a name that tells all of
+/// its path.
 pub(crate) fn places(path: &Path, cache: Option<&Path>) -> Vec<PathBuf> {
     let mut name = path.file_name().unwrap_or_default().to_owned();
     let mut places = Vec::new();

@@ -1,7 +1,9 @@
-//! An index as it stands in a file: one page of header, then sections, then the directory that names them.
+//! An index as it stands in a file: one page of header, then sections, then the directory that
+//! names them.
 //!
-//! A section is read by itself, and each has a checksum: a question about one key reads the header, the directory and one section of keys. All
-//! numbers are in little-endian byte order. `docs/FORMAT.md` specifies it.
+//! A section is read by itself, and each has a checksum: a question about one key reads the header,
+//! the directory and one section of keys. All numbers are in little-endian byte order.
+//! `docs/FORMAT.md` specifies it.
 
 use std::fs::File;
 use std::io;
@@ -245,7 +247,8 @@ impl Header {
 /// Takes whole pages, at offsets from the image's beginning.
 pub(super) type Flush<'a> = dyn FnMut(&[u8], u64) -> io::Result<()> + 'a;
 
-/// An image while it is written. Sections go out as they come; the header, which names the rest, is last.
+/// An image while it is written. Sections go out as they come; the header, which names the rest, is
+/// last.
 pub(super) struct Draft<'a> {
     flush: &'a mut Flush<'a>,
     /// What is not out yet, from `base` on.
@@ -360,7 +363,8 @@ impl<'a> Draft<'a> {
     }
 }
 
-/// An entry of a dictionary: how many bytes the key shares with the one before it in the section, the others, its granules.
+/// An entry of a dictionary: how many bytes the key shares with the one before it in the section,
+/// the others, its granules.
 fn put_entry(out: &mut Vec<u8>, last: Option<u128>, key: u128, width: usize, granules: &[u32]) {
     let bytes = key.to_be_bytes();
     let shared = last.map_or(0, |last| {

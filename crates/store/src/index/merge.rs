@@ -1,7 +1,8 @@
 //! Makes one index of the chunks of a log.
 //!
-//! The chunks' dictionaries are sorted, so one pass over all of them at once makes the segment's: in memory stands one section of each chunk. Where a
-//! class is told by hashes in one chunk, it is in the whole; the exact keys of the others are few then, and are sorted anew.
+//! The chunks' dictionaries are sorted, so one pass over all of them at once makes the segment's:
+//! in memory stands one section of each chunk. Where a class is told by hashes in one chunk, it is
+//! in the whole; the exact keys of the others are few then, and are sorted anew.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -29,8 +30,8 @@ pub(super) fn chunks(file: File) -> io::Result<Vec<Image>> {
     Ok(chunks)
 }
 
-/// Writes the index of a segment. `header` says whose it is and how it ended; what follows from the granules is put in. Gives back the
-/// image's length.
+/// Writes the index of a segment. `header` says whose it is and how it ended; what follows from the
+/// granules is put in. Gives back the image's length.
 pub(super) fn merge(
     chunks: &mut [Image],
     mut header: Header,

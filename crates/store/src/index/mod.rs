@@ -1,16 +1,21 @@
 //! Where in a segment may packets with a certain key be?
 //!
-//! A segment is tiled by **granules** of about 128 KiB: whole blocks, one after the other. Its index has a table of them, with times, losses and
-//! checksums, and for each class of keys a dictionary from key to the granules that hold it ([`image`], `docs/FORMAT.md`). It names a superset: granules are what a query
-//! reads anyway, and libpcap decides each packet in them. So an index can be wrong in one way only, by leaving a granule out; what it cannot tell
-//! exactly it must tell too widely.
+//! A segment is tiled by **granules** of about 128 KiB: whole blocks, one after the other. Its
+//! index has a table of them, with times, losses and checksums, and for each class of keys a
+//! dictionary from key to the granules that hold it ([`image`], `docs/FORMAT.md`). It names a
+//! superset: granules are what a query reads anyway, and libpcap decides each packet in them. So an
+//! index can be wrong in one way only, by leaving a granule out; what it cannot tell exactly it
+//! must tell too widely.
 //!
-//! A [`Builder`] takes blocks as they are recorded and makes a **chunk** of the index of about every 32 MiB; chunks are appended to the segment's log, where queries of other
-//! processes find them. When the segment is closed, [`close`] merges the log into one index, so that a question costs two or three
-//! small reads a segment. Memory is bounded by the chunk: pairs of key and granule, counted.
+//! A [`Builder`] takes blocks as they are recorded and makes a **chunk** of the index of about
+//! every 32 MiB; chunks are appended to the segment's log, where queries of other processes find
+//! them. When the segment is closed, [`close`] merges the log into one index, so that a question
+//! costs two or three small reads a segment. Memory is bounded by the chunk: pairs of key and
+//! granule, counted.
 //!
-//! Where addresses or ports are random, as in a flood, their dictionary would be larger than what it saves. Such a class is then told by 16 bits of a hash of each key:
-//! equality still finds the granules, with about one wrong one in a hundred, and ranges find all.
+//! Where addresses or ports are random, as in a flood, their dictionary would be larger than what
+//! it saves. Such a class is then told by 16 bits of a hash of each key: equality still finds the
+//! granules, with about one wrong one in a hundred, and ranges find all.
 
 mod builder;
 mod code;
@@ -51,7 +56,8 @@ pub(crate) use rebuild::{Head, complete};
 pub(crate) struct Granule {
     /// Where it lies in the segment.
     pub place: Range<u64>,
-    /// The earliest and the latest of its packets, UTC; the first is later than the last where there are none.
+    /// The earliest and the latest of its packets, UTC; the first is later than the last where
+    /// there are none.
     pub first_ns: i64,
     pub last_ns: i64,
     pub packets: u32,
@@ -74,7 +80,8 @@ pub(crate) struct Summary {
     pub last_ns: i64,
     /// Lost, as the segment's statistics tell; 0 while it is written.
     pub dropped: u64,
-    /// CRC32C of the segment's bytes that lie in no granule: its head and its end. 0 while it is written.
+    /// CRC32C of the segment's bytes that lie in no granule: its head and its end. 0 while it is
+    /// written.
     pub outside: u32,
     /// The segment is closed and all its packets are indexed.
     pub complete: bool,
@@ -89,8 +96,9 @@ pub(crate) struct Index {
 }
 
 impl Index {
-    /// Opens what there is for a segment of `segment_len` bytes: its index, or the log of one that is written. `None` where there is
-    /// none; an error where it is damaged or not this segment's.
+    /// Opens what there is for a segment of `segment_len` bytes: its index, or the log of one that
+    /// is written. `None` where there is none; an error where it is damaged or not this
+    /// segment's.
     pub fn open(dir: &Path, name: &SegmentName, segment_len: u64) -> io::Result<Option<Self>> {
         // The log of one that is closed meanwhile becomes an index.
         for _ in 0..2 {
@@ -145,8 +153,9 @@ impl Index {
         &self.summary
     }
 
-    /// The parts of the segment that are indexed, ascending, none next to another. What lies between and behind them, within the segment's
-    /// body, has to be read, unless the index is complete.
+    /// The parts of the segment that are indexed, ascending, none next to another. What lies
+    /// between and behind them, within the segment's body, has to be read, unless the index is
+    /// complete.
     pub fn indexed(&self) -> Vec<Range<u64>> {
         joined(self.images.iter().flat_map(|i| i.directory.parts.iter().cloned()).collect())
     }
@@ -172,8 +181,9 @@ impl Index {
         self.images.iter().map(|i| u64::from(i.directory.granules)).sum()
     }
 
-    /// The granules that may hold packets of `plan` within `span`, and those inside it that tell of losses; in the order of the segment. An error
-    /// means that the index is damaged: it must not be believed, and the segment be read instead.
+    /// The granules that may hold packets of `plan` within `span`, and those inside it that tell of
+    /// losses; in the order of the segment. An error means that the index is damaged: it must
+    /// not be believed, and the segment be read instead.
     pub fn select(&mut self, plan: &Plan, span: Span) -> io::Result<Vec<Granule>> {
         let mut selected = Vec::new();
         for image in &mut self.images {
@@ -245,7 +255,8 @@ fn select(image: &mut Image, plan: &Plan, span: Span, to: &mut Vec<Granule>) -> 
 /// A further question costs a read, as a granule too many does.
 const FEW: u64 = 2;
 
-/// The granules with the keys of a plan; `None` for all. Those whose keys are not all known are not among them.
+/// The granules with the keys of a plan; `None` for all. Those whose keys are not all known are not
+/// among them.
 fn find(image: &mut Image, plan: &Plan) -> io::Result<Option<RoaringBitmap>> {
     match plan {
         Plan::All => Ok(None),
@@ -316,7 +327,8 @@ fn find_keys(
     Ok(Some(found))
 }
 
-/// Makes the index of a segment that is closed from its log, which goes. `dropped` is what its statistics tell. Gives back the index's length. After an error there is the log or nothing.
+/// Makes the index of a segment that is closed from its log, which goes. `dropped` is what its
+/// statistics tell. Gives back the index's length. After an error there is the log or nothing.
 pub(crate) fn close<I: Io>(
     io: &I,
     dir: &Path,

@@ -1,4 +1,5 @@
-//! In how many granules does a key stand? Read from the dictionaries alone, one after the other, in bounded memory.
+//! In how many granules does a key stand? Read from the dictionaries alone, one after the other, in
+//! bounded memory.
 
 use std::io;
 use std::path::Path;
@@ -39,8 +40,9 @@ impl Index {
         self.images[table].directory.dictionaries[class as usize].hashed
     }
 
-    /// The keys of a table that have one of two classes of the same width, ascending. Each comes once, with the runs of the granules that hold
-    /// it: their first numbers in the table and the ones behind their last, ascending. Hashed keys are left out.
+    /// The keys of a table that have one of two classes of the same width, ascending. Each comes
+    /// once, with the runs of the granules that hold it: their first numbers in the table and
+    /// the ones behind their last, ascending. Hashed keys are left out.
     pub fn keys(
         &mut self,
         table: usize,

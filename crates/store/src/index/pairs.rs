@@ -1,8 +1,9 @@
 //! Which keys stand in which granules, gathered as packets come.
 //!
-//! A pair of key and granule is noted once, or a few times more; sorting makes a dictionary of them. There is no table of all keys, which random
-//! addresses could make as large as they like: each class has a list of pairs, and a small memory of those noted last,
-//! which keeps what repeats itself in a granule from being noted again.
+//! A pair of key and granule is noted once, or a few times more; sorting makes a dictionary of
+//! them. There is no table of all keys, which random addresses could make as large as they like:
+//! each class has a list of pairs, and a small memory of those noted last, which keeps what repeats
+//! itself in a granule from being noted again.
 
 use tapdeck_packet::key::{Class, Keys};
 
@@ -50,8 +51,8 @@ impl Pairs {
         self.ipv6.iter_mut().for_each(Ipv6::clear);
     }
 
-    /// The pairs of a class in order, each once. Granules come in order already: a stable sort by key is the cheaper the fewer
-    /// keys there are.
+    /// The pairs of a class in order, each once. Granules come in order already: a stable sort by
+    /// key is the cheaper the fewer keys there are.
     pub fn sorted(&mut self, class: Class) -> Sorted<'_> {
         match place(class) {
             Place::Short(i) => {

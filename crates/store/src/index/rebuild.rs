@@ -1,4 +1,5 @@
-//! Makes the index of a segment that was recorded without one, or whose recorder did not come to it.
+//! Makes the index of a segment that was recorded without one, or whose recorder did not come to
+//! it.
 //!
 //! What a log of it has already is kept: after a crash only the last chunk is missing.
 
@@ -63,7 +64,8 @@ impl Head {
     }
 }
 
-/// Makes the index of a closed segment complete, from the log that is there if it can be used. Gives back the index's length.
+/// Makes the index of a closed segment complete, from the log that is there if it can be used.
+/// Gives back the index's length.
 pub(crate) fn complete<I: Io>(io: &I, dir: &Path, name: &SegmentName) -> io::Result<u64> {
     use io::ErrorKind::{InvalidData, UnexpectedEof, Unsupported};
     match index_missing(io, dir, name).and_then(|()| finish(io, dir, name)) {

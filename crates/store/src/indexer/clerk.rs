@@ -1,10 +1,12 @@
 //! The files of the index: its log while a segment is written, the index when it is closed.
 //!
-//! The order is such that no reader ever takes a part for the whole: the index is written under a name of its own,
-//! made durable and renamed; then the log goes. A log alone is as good as the chunks in it.
+//! The order is such that no reader ever takes a part for the whole: the index is written under a
+//! name of its own, made durable and renamed; then the log goes. A log alone is as good as the
+//! chunks in it.
 //!
-//! Retention may delete a segment while its index is made. The keeper deletes the segment first and then what lies beside it, and
-//! here it is looked for the segment after a file was made: whoever comes second leaves nothing behind.
+//! Retention may delete a segment while its index is made. The keeper deletes the segment first and
+//! then what lies beside it, and here it is looked for the segment after a file was made: whoever
+//! comes second leaves nothing behind.
 
 use std::fs;
 use std::io;
@@ -156,8 +158,9 @@ impl<I: Io> Clerk<I> {
         result
     }
 
-    /// Waits until the segment is closed, and merges the log into its index. A log with a part missing stays what it is, and so does one
-    /// that cannot be merged: it is as good, but slower to use.
+    /// Waits until the segment is closed, and merges the log into its index. A log with a part
+    /// missing stays what it is, and so does one that cannot be merged: it is as good, but
+    /// slower to use.
     fn finish(&self, segment: &mut Segment<I::File>, closed: &Receiver<Closed>) -> io::Result<()> {
         let (dir, name) = (&self.work.dir, &segment.name);
         let Ok(closed) = closed.recv() else { return Ok(()) };
@@ -207,7 +210,8 @@ impl<F> Segment<F> {
     }
 }
 
-/// Whether a segment was deleted, under whichever name. It may be closed meanwhile, so in this order.
+/// Whether a segment was deleted, under whichever name. It may be closed meanwhile, so in this
+/// order.
 pub(super) fn is_gone(dir: &Path, name: &SegmentName) -> bool {
     let names = [SegmentName { live: true, ..name.clone() }, name.closed()];
     names.iter().all(|name| {

@@ -1,15 +1,19 @@
 //! Makes the index while packets are recorded, and never in their way.
 //!
-//! When the writer has put a block on disk, the block still lies in the ring and most likely in a processor's cache. It is
-//! handed on just so, by a [`Hold`]: the **walker** thread looks at every packet in it and then lets it go. No byte is
-//! copied, and the ring waits for the one block that is being looked at, no more: a hold that the walker does not come to in
-//! time lapses, and the block is **missed**. So an indexer that is too slow costs the index its freshness, and the producers at most a quarter of the ring and the block that is being looked at.
+//! When the writer has put a block on disk, the block still lies in the ring and most likely in a
+//! processor's cache. It is handed on just so, by a [`Hold`]: the **walker** thread looks at every
+//! packet in it and then lets it go. No byte is copied, and the ring waits for the one block that
+//! is being looked at, no more: a hold that the walker does not come to in time lapses, and the
+//! block is **missed**. So an indexer that is too slow costs the index its freshness, and the
+//! producers at most a quarter of the ring and the block that is being looked at.
 //!
-//! The **clerk** thread ([`clerk`]) does all that may wait for a disk: it appends chunks to the index's log, reads what was missed from
-//! the segment, and merges the log into the index once the segment is closed. Where it does not keep up, the walker waits for it, and
-//! misses more blocks, which cost only their place. That bounds all memory.
+//! The **clerk** thread ([`clerk`]) does all that may wait for a disk: it appends chunks to the
+//! index's log, reads what was missed from the segment, and merges the log into the index once the
+//! segment is closed. Where it does not keep up, the walker waits for it, and misses more blocks,
+//! which cost only their place. That bounds all memory.
 //!
-//! The index is a convenience: whatever goes wrong with it is told once a segment, and queries read that segment instead.
+//! The index is a convenience: whatever goes wrong with it is told once a segment, and queries read
+//! that segment instead.
 
 mod clerk;
 #[cfg(test)]
@@ -87,7 +91,8 @@ enum Task {
     End(Receiver<Closed>),
 }
 
-/// Tasks that may wait for the clerk: with the chunks of up to 32 MiB of packets that is little memory, and enough for it to close a segment meanwhile.
+/// Tasks that may wait for the clerk: with the chunks of up to 32 MiB of packets that is little
+/// memory, and enough for it to close a segment meanwhile.
 const TASKS: usize = 16;
 
 /// The writer's end of the threads.
@@ -101,7 +106,8 @@ pub(crate) struct Indexer {
 }
 
 impl Indexer {
-    /// So many bytes may wait to be indexed, which bounds the list of them. What is written beyond stays without.
+    /// So many bytes may wait to be indexed, which bounds the list of them. What is written beyond
+    /// stays without.
     const MOST_BEHIND: u64 = 16 << 30;
 
     /// Starts the threads.
@@ -171,7 +177,8 @@ impl Indexer {
         tell
     }
 
-    /// Waits until everything is indexed, unless somebody is in a hurry. Segments must get closed meanwhile.
+    /// Waits until everything is indexed, unless somebody is in a hurry. Segments must get closed
+    /// meanwhile.
     pub fn finish(&mut self) {
         self.jobs = None;
         for thread in self.threads.drain(..) {
@@ -256,8 +263,8 @@ impl Walker {
     }
 }
 
-/// What the index files of segments take on disk, as the clerk tells it and the keeper counts it. Those that do not grow any more
-/// leave the table when they are counted.
+/// What the index files of segments take on disk, as the clerk tells it and the keeper counts it.
+/// Those that do not grow any more leave the table when they are counted.
 #[derive(Debug, Default)]
 pub(crate) struct Sizes(Mutex<BTreeMap<SegmentName, Size>>);
 
@@ -277,7 +284,8 @@ impl Sizes {
         self.with(|sizes| sizes.remove(&name.closed()));
     }
 
-    /// Gives each size to `count`, which says whether it has taken it in. Returns the sum of those that it has not.
+    /// Gives each size to `count`, which says whether it has taken it in. Returns the sum of those
+    /// that it has not.
     pub fn take(&self, mut count: impl FnMut(&SegmentName, u64) -> bool) -> u64 {
         self.with(|sizes| {
             let mut others = 0;

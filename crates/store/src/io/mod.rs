@@ -29,7 +29,8 @@ pub trait Io: Send + Sync + 'static {
 
 /// An open file.
 pub trait File: Send + 'static {
-    /// Writes at an offset; may write less than all. Addresses, lengths and offset are multiples of [`PAGE`].
+    /// Writes at an offset; may write less than all. Addresses, lengths and offset are multiples of
+    /// [`PAGE`].
     fn write_at(&self, pieces: &[IoSlice<'_>], offset: u64) -> Result<usize>;
     /// Sets space aside without changing the file's length.
     fn preallocate(&self, len: u64) -> Result<()>;

@@ -2,8 +2,8 @@
 
 use std::io;
 
-/// What this thread, and those that it starts, ask of disks is done when nobody else wants them: class idle of ioprio_set(2). It works with the schedulers `mq-deadline`
-/// and `bfq`.
+/// What this thread, and those that it starts, ask of disks is done when nobody else wants them:
+/// class idle of ioprio_set(2). It works with the schedulers `mq-deadline` and `bfq`.
 #[allow(unsafe_code, reason = "no library has this call")]
 pub fn yield_disk() -> io::Result<()> {
     const PROCESS: libc::c_int = 1;
@@ -14,8 +14,9 @@ pub fn yield_disk() -> io::Result<()> {
     if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// This thread runs before all of the normal classes: class FIFO of sched(7), at its lowest priority. It is for whoever
-/// soon waits again, and needs `CAP_SYS_NICE`. Threads that it starts are as others.
+/// This thread runs before all of the normal classes: class FIFO of sched(7), at its lowest
+/// priority. It is for whoever soon waits again, and needs `CAP_SYS_NICE`. Threads that it starts
+/// are as others.
 #[allow(unsafe_code, reason = "no library has this call")]
 pub fn go_first() -> io::Result<()> {
     const SELF: libc::pid_t = 0;

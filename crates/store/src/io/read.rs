@@ -21,8 +21,8 @@ pub(crate) fn read_at(file: &File, buffer: &mut [u8], at: u64) -> io::Result<usi
     Ok(have)
 }
 
-/// Gives pages back to the machine that records. Where the file system does not listen, it costs memory
-/// and nothing else.
+/// Gives pages back to the machine that records. Where the file system does not listen, it costs
+/// memory and nothing else.
 pub(crate) fn forget_pages(file: &File, begin: u64, end: u64) {
     if let Some(len) = NonZeroU64::new(end - begin) {
         let _ = fadvise(file, begin, Some(len), Advice::DontNeed);

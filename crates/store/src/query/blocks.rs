@@ -1,8 +1,9 @@
 //! Reads whole pcapng blocks out of any place of a segment.
 //!
-//! A segment that is read from end to end goes through the page cache, for its reading ahead; but what was read is given back at
-//! once, so that a query of everything does not empty the cache of the machine that records. What an index names is read past
-//! the cache, where the file system can do that.
+//! A segment that is read from end to end goes through the page cache, for its reading ahead; but
+//! what was read is given back at once, so that a query of everything does not empty the cache of
+//! the machine that records. What an index names is read past the cache, where the file system can
+//! do that.
 
 use std::fs::File;
 use std::io;
@@ -51,8 +52,8 @@ pub struct Blocks {
 }
 
 impl Blocks {
-    /// Reads about `want` bytes of the beginning of a part of a segment, at least one block. Gives each whole block
-    /// with its place to `each`, which may find it damaged.
+    /// Reads about `want` bytes of the beginning of a part of a segment, at least one block. Gives
+    /// each whole block with its place to `each`, which may find it damaged.
     pub fn read(
         &mut self,
         file: &File,
@@ -115,8 +116,9 @@ impl Blocks {
         &piece[at(part.start)..at(part.end)]
     }
 
-    /// Gives each whole block of what was loaded of a part of the segment to `each`; what stands before the part is gone then. Gives back where
-    /// the last of them ends, and what stands there.
+    /// Gives each whole block of what was loaded of a part of the segment to `each`; what stands
+    /// before the part is gone then. Gives back where the last of them ends, and what stands
+    /// there.
     pub fn parse(
         &mut self,
         part: &Range<u64>,

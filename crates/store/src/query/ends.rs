@@ -88,7 +88,8 @@ fn look(dir: &Path, name: &SegmentName, span: Span, buffer: &mut Vec<u8>) -> io:
     Ok(Seen::Segment(Ends { begun, end, earliest_ns, latest_ns, index_bytes }))
 }
 
-/// Between which times a segment's packets are, by what stands at its ends. The end is looked at only if the beginning is before the span; `None` where there is no end to be told.
+/// Between which times a segment's packets are, by what stands at its ends. The end is looked at
+/// only if the beginning is before the span; `None` where there is no end to be told.
 fn believed_times(
     name: &SegmentName,
     file: &File,
@@ -185,8 +186,8 @@ fn parse_begin(bytes: &[u8]) -> (Option<Begun>, bool) {
     (Some(begun), true)
 }
 
-/// The latest time that stands at a segment's end: when it was closed, or of its last packet. `None`
-/// where none is found there.
+/// The latest time that stands at a segment's end: when it was closed, or of its last packet.
+/// `None` where none is found there.
 fn latest_ns(
     file: &File,
     len: u64,

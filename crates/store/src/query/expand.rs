@@ -1,4 +1,5 @@
-//! What is there to be read of a segment? As much as its index names, what is not indexed, or all of it.
+//! What is there to be read of a segment? As much as its index names, what is not indexed, or all
+//! of it.
 
 use std::io;
 use std::ops::Range;

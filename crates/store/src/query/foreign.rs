@@ -1,15 +1,19 @@
 //! Which capture files of other recorders are there, and of what interfaces are their packets?
 //!
-//! pcap and pcapng files, alone or all of a directory, whoever wrote them: they are known by how they begin. Nothing is known of the order of
-//! their packets, neither within a file nor of one to another, so all of each has to be read before the first packet can be given.
+//! pcap and pcapng files, alone or all of a directory, whoever wrote them: they are known by how
+//! they begin. Nothing is known of the order of their packets, neither within a file nor of one to
+//! another, so all of each has to be read before the first packet can be given.
 //!
-//! An answer names its interfaces before its packets. Those of a pcapng file nearly always stand at its beginning, so that is what is looked at. Where another
-//! comes later ([`Error::LateInterface`]), whoever asks begins again and has all of the files looked through for descriptions. Since no packet goes out before
-//! all is read, it has given nothing by then.
+//! An answer names its interfaces before its packets. Those of a pcapng file nearly always stand at
+//! its beginning, so that is what is looked at. Where another comes later
+//! ([`Error::LateInterface`]), whoever asks begins again and has all of the files looked through
+//! for descriptions. Since no packet goes out before all is read, it has given nothing by then.
 //!
-//! Of a file that has an index ([`super::make`]) the times are known, and all that is described is at its beginning.
+//! Of a file that has an index ([`super::make`]) the times are known, and all that is described is
+//! at its beginning.
 //!
-//! Interfaces that are described alike are one. Those of pcap files have no names; there is one for each link type.
+//! Interfaces that are described alike are one. Those of pcap files have no names; there is one for
+//! each link type.
 
 use std::fs::{self, File};
 use std::io;
@@ -83,15 +87,17 @@ impl Capture {
 /// How capture files are looked for.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Search<'a> {
-    /// All of each pcapng file is looked through for interfaces, which is needed only after [`Error::LateInterface`].
+    /// All of each pcapng file is looked through for interfaces, which is needed only after
+    /// [`Error::LateInterface`].
     pub whole: bool,
     /// Where indexes are that are not beside their files.
     pub cache: Option<&'a Path>,
 }
 
 impl Snapshot {
-    /// What is at `path`: a store as with [`Snapshot::open`], a pcap or pcapng file, or a directory with such files. Files that are something else
-    /// are passed over, and so are directories in it.
+    /// What is at `path`: a store as with [`Snapshot::open`], a pcap or pcapng file, or a directory
+    /// with such files. Files that are something else are passed over, and so are directories
+    /// in it.
     pub fn open_any(path: &Path, span: Span, search: Search<'_>) -> Result<Self, Error> {
         match Self::open(path, span) {
             Err(Error::NotAStore(_) | Error::NotADirectory(_)) => {
@@ -234,8 +240,8 @@ pub(super) fn begin(file: &File, metadata: &fs::Metadata) -> io::Result<Begin> {
     })
 }
 
-/// An interface as it stands in an answer: in nanoseconds, and with no limit to what is captured. libpcap refuses files whose
-/// interfaces have different limits.
+/// An interface as it stands in an answer: in nanoseconds, and with no limit to what is captured.
+/// libpcap refuses files whose interfaces have different limits.
 pub(crate) fn described(interface: Interface) -> Described {
     let Interface { link, name, description, filter, hardware, .. } = interface;
     let mut block = Vec::new();

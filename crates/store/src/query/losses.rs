@@ -25,7 +25,8 @@ impl Losses {
         self.expected.extend(losses.into_iter().map(|loss| (loss.rank, loss)));
     }
 
-    /// The answer comes to a match. Gives back of which granules it must be known which losses are before it.
+    /// The answer comes to a match. Gives back of which granules it must be known which losses are
+    /// before it.
     pub fn come_to(&mut self, time_ns: i64, interface: u32) -> Vec<Loss> {
         while let Some(entry) = self.expected.first_entry().filter(|e| e.key().bound_ns <= time_ns)
         {

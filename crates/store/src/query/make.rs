@@ -1,7 +1,8 @@
 //! Makes indexes of capture files of other recorders.
 //!
-//! A granule of such a file must be readable by itself, with nothing but what stands at the file's beginning: so a file with several sections, or
-//! with interfaces that are described later, has no index; nor has one that is cut or damaged, or has packets without times. All of those are
+//! A granule of such a file must be readable by itself, with nothing but what stands at the file's
+//! beginning: so a file with several sections, or with interfaces that are described later, has no
+//! index; nor has one that is cut or damaged, or has packets without times. All of those are
 //! read from end to end, as without an index.
 
 use std::fs::File;
@@ -15,8 +16,9 @@ use super::scan::{Context, Passed, Record, Scanner};
 use super::{Error, Note};
 use crate::index::{ForeignPacket, Identity, Maker, places};
 
-/// Makes an index of each capture file at `path` that has none: beside it, or in `cache` where that cannot be. `watch` is called every 128 KiB with how
-/// many bytes were indexed; where it gives false, this ends, and the file that it is at has none. Tells of which files none can be made.
+/// Makes an index of each capture file at `path` that has none: beside it, or in `cache` where that
+/// cannot be. `watch` is called every 128 KiB with how many bytes were indexed; where it gives
+/// false, this ends, and the file that it is at has none. Tells of which files none can be made.
 pub fn index_captures(
     path: &Path,
     cache: Option<&Path>,

@@ -1,30 +1,38 @@
-//! Which packets of a store match, in time order? Answered from the segments and what is indexed of them, for stores that are being written and
-//! deleted from meanwhile.
+//! Which packets of a store match, in time order? Answered from the segments and what is indexed of
+//! them, for stores that are being written and deleted from meanwhile.
 //!
-//! A segment is not sorted: rings lie in it by blocks, neighbouring segments overlap in time, and even inside a ring packets may be
-//! stamped in another order than they were reserved in. So the answer is merged, from **pieces** of segments whose matches are
-//! sorted. What may still hold a part of it is a **source**: a segment of which no more is known than how it begins, granules that its index names, or a
-//! stretch that is not indexed and has to be read from end to end. Each source has a bound, the earliest time that may be in it. A packet goes out when
-//! it is before the bounds of all sources that are left; until then the source with the lowest bound is looked at. A look
-//! at a segment gives its granules and stretches, a look at a stretch a piece and the rest of the stretch. Nothing is looked at that the
-//! next packet does not need; so the first packet comes soon, and an answer depends on the store alone.
+//! A segment is not sorted: rings lie in it by blocks, neighbouring segments overlap in time, and
+//! even inside a ring packets may be stamped in another order than they were reserved in. So the
+//! answer is merged, from **pieces** of segments whose matches are sorted. What may still hold a
+//! part of it is a **source**: a segment of which no more is known than how it begins, granules
+//! that its index names, or a stretch that is not indexed and has to be read from end to end. Each
+//! source has a bound, the earliest time that may be in it. A packet goes out when it is before the
+//! bounds of all sources that are left; until then the source with the lowest bound is looked at. A
+//! look at a segment gives its granules and stretches, a look at a stretch a piece and the rest of
+//! the stretch. Nothing is looked at that the next packet does not need; so the first packet comes
+//! soon, and an answer depends on the store alone.
 //!
-//! The bounds of granules are exact. Those of what is not indexed are taken on trust: a segment may hold nothing from more than
-//! [`SLACK_NS`] before its own beginning. Where a packet shows that this was wrong, a [`Note`] says so. The same bound tells which segments
-//! lie outside the span that was asked for.
+//! The bounds of granules are exact. Those of what is not indexed are taken on trust: a segment may
+//! hold nothing from more than [`SLACK_NS`] before its own beginning. Where a packet shows that
+//! this was wrong, a [`Note`] says so. The same bound tells which segments lie outside the span
+//! that was asked for.
 //!
-//! Matches of pieces stay in memory as long as there is room ([`MEMORY`]). Where there is not, the piece that is needed
-//! last is forgotten and becomes a source again, with its next match as its bound. So disorder beyond all measure costs time but no memory.
+//! Matches of pieces stay in memory as long as there is room ([`MEMORY`]). Where there is not, the
+//! piece that is needed last is forgotten and becomes a source again, with its next match as its
+//! bound. So disorder beyond all measure costs time but no memory.
 //!
-//! Of capture files of other recorders nothing is known before they are read ([`foreign`]): each is one stretch whose bound is lower than any
-//! time, so all of them are read before the first packet goes out.
+//! Of capture files of other recorders nothing is known before they are read ([`foreign`]): each is
+//! one stretch whose bound is lower than any time, so all of them are read before the first packet
+//! goes out.
 //!
-//! Threads look at sources ahead of need ([`Crew`]), as many as [`AHEAD`] allows. What they found waits until the answer
-//! needs it.
+//! Threads look at sources ahead of need ([`Crew`]), as many as [`AHEAD`] allows. What they found
+//! waits until the answer needs it.
 //!
-//! **Losses.** A packet tells how many were lost before it. Where it is not in the answer, the next match of its interface tells it instead: packets that
-//! tell of losses are merged like matches, and then added up. Granules without a match are not read for that, since the index has their
-//! sums; only where a match falls into the time of such a granule, and it is open which losses come before the match, it is read.
+//! **Losses.** A packet tells how many were lost before it. Where it is not in the answer, the next
+//! match of its interface tells it instead: packets that tell of losses are merged like matches,
+//! and then added up. Granules without a match are not read for that, since the index has their
+//! sums; only where a match falls into the time of such a granule, and it is open which losses come
+//! before the match, it is read.
 
 mod blocks;
 mod crew;
@@ -62,9 +70,9 @@ pub(crate) use snapshot::{Segment, open_segment};
 use source::{Loss, Outcome, Rank, Source, Work};
 
 /// How long before its segment began, and before the segment's first packet, a packet may have been
-/// stamped at most; and how long after its end. A block waits in its ring for the flush interval and
-/// for the blocks before it; a device's clock is believed up to a second. A writer that hangs for longer delays all rings
-/// alike, which the segment's first packet shows.
+/// stamped at most; and how long after its end. A block waits in its ring for the flush interval
+/// and for the blocks before it; a device's clock is believed up to a second. A writer that hangs
+/// for longer delays all rings alike, which the segment's first packet shows.
 pub const SLACK_NS: i64 = 60 * 1_000_000_000;
 
 /// Bytes of matches in memory at most, beyond those that were found ahead of need.
@@ -264,9 +272,11 @@ pub struct Course {
     /// Matches found so far.
     pub matches: u64,
     /// Packets that the recording says it dropped inside the span: before the packets that were
-    /// looked at, or by the statistics of the segments if those tell of more and the whole store was asked for.
+    /// looked at, or by the statistics of the segments if those tell of more and the whole store
+    /// was asked for.
     pub dropped: u64,
-    /// Segments looked at; those of them with an index; and those of which something is not indexed.
+    /// Segments looked at; those of them with an index; and those of which something is not
+    /// indexed.
     pub segments: u64,
     pub indexed: u64,
     pub scanned: u64,
@@ -394,8 +404,8 @@ impl<M: Matcher + Clone + Send + 'static> Query<M> {
         Ok(())
     }
 
-    /// The next packet in time order, of equal times the one that lies first in the store; `None` at the answer's
-    /// end. `watch` as in [`Query::count`].
+    /// The next packet in time order, of equal times the one that lies first in the store; `None`
+    /// at the answer's end. `watch` as in [`Query::count`].
     pub fn next_packet(
         &mut self,
         mut watch: impl FnMut(Course) -> bool,
@@ -415,7 +425,8 @@ impl<M: Matcher + Clone + Send + 'static> Query<M> {
         Ok(Some(Packet { dropped, ..piece.packet(&found, link) }))
     }
 
-    /// What is next in time order of all that was found, if nothing before it can be found any more.
+    /// What is next in time order of all that was found, if nothing before it can be found any
+    /// more.
     fn next_found(&mut self) -> Option<Found> {
         let key = self.lead()?;
         if self.bound_ns.is_some_and(|ns| ns <= key.time_ns) {
@@ -493,8 +504,8 @@ impl<M: Matcher + Clone + Send + 'static> Query<M> {
         while let Some((rank, source)) = self.sources.first_key_value() {
             let bytes = source.bytes(self.asked.piece_bytes);
             let has_room = match source {
-                // While there are packets to give, segments are left alone: they may be long. But no packet goes
-                // out before foreign files are read.
+                // While there are packets to give, segments are left alone: they may be long. But
+                // no packet goes out before foreign files are read.
                 Source::Segment => {
                     let found_none = self.waiting.is_empty() && self.current.is_none();
                     let is_needed = found_none || rank.bound_ns == i64::MIN;

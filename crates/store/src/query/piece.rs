@@ -190,7 +190,8 @@ impl<'a> Collector<'a> {
         self.contents.frames.extend_from_slice(frame);
     }
 
-    /// What was found, in time order; equal times keep the order of their places. The piece is `len` bytes from `begin` on.
+    /// What was found, in time order; equal times keep the order of their places. The piece is
+    /// `len` bytes from `begin` on.
     pub fn finish(mut self, segment: usize, begin: u64, len: u64) -> Outcome {
         self.contents.found.sort_by_key(|f| f.time_ns);
         self.contents.found.shrink_to_fit();

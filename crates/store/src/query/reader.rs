@@ -300,10 +300,12 @@ impl<M: Matcher> Reader<M> {
         Ok(Outcome { course, piece, ..Outcome::default() })
     }
 
-    /// Puts a piece of a segment into the buffer, past the page cache if that can be; gives back how much of it there is.
+    /// Puts a piece of a segment into the buffer, past the page cache if that can be; gives back
+    /// how much of it there is.
     ///
-    /// Not where somebody writes: ext4 and XFS keep a file's lock while they read it directly, and a recorder that makes the file
-    /// longer would wait until the disk, which hears others first, has answered the query.
+    /// Not where somebody writes: ext4 and XFS keep a file's lock while they read it directly, and
+    /// a recorder that makes the file longer would wait until the disk, which hears others
+    /// first, has answered the query.
     fn load(&mut self, segment: &Segment, at: u64, len: usize) -> io::Result<usize> {
         let section = &segment.head.section;
         let dir = &self.asked.snapshot.dir;
@@ -346,7 +348,8 @@ fn one_by_one(rank: Rank, granules: &[(u32, u32)], have: usize) -> Outcome {
     outcome
 }
 
-/// What is to be told of how a stretch up to `end` ended at `at`. A segment that is being written may be cut anywhere.
+/// What is to be told of how a stretch up to `end` ended at `at`. A segment that is being written
+/// may be cut anywhere.
 fn ended(segment: &Segment, at: u64, end: u64, stop: &Stop) -> Option<Note> {
     let what = match stop {
         Stop::More | Stop::End => return None,

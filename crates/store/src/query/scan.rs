@@ -1,9 +1,11 @@
 //! Reads whole records out of any place of another recorder's capture file.
 //!
-//! What a record means may depend on what stands far before it: on the file's header, on the section it is in and the interfaces that were
-//! described there. Where a piece begins, its [`Context`] has that as bytes: with them in front, a piece reads like a file.
+//! What a record means may depend on what stands far before it: on the file's header, on the
+//! section it is in and the interfaces that were described there. Where a piece begins, its
+//! [`Context`] has that as bytes: with them in front, a piece reads like a file.
 //!
-//! The file goes through the page cache and stays there: whoever asks once of such files asks again, and nothing but the cache makes that fast.
+//! The file goes through the page cache and stays there: whoever asks once of such files asks
+//! again, and nothing but the cache makes that fast.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -100,8 +102,9 @@ pub struct Scanner {
 }
 
 impl Scanner {
-    /// Reads about `want` bytes of the beginning of a part of a file, at least one record. Gives each packet to `each`, with where it lies
-    /// or a place before it that is behind the packet before. `known` gives the index of an interface.
+    /// Reads about `want` bytes of the beginning of a part of a file, at least one record. Gives
+    /// each packet to `each`, with where it lies or a place before it that is behind the packet
+    /// before. `known` gives the index of an interface.
     pub fn read(
         &mut self,
         file: &File,
@@ -172,7 +175,8 @@ enum Fault {
     Damaged(&'static str),
 }
 
-/// Gives each packet of a piece that lies at `begin`. Gives back how many bytes are good records, the last packet's time, and what ended it.
+/// Gives each packet of a piece that lies at `begin`. Gives back how many bytes are good records,
+/// the last packet's time, and what ended it.
 fn packets(
     bytes: &[u8],
     context: &Context,

@@ -20,7 +20,8 @@ const LISTS: usize = 100;
 /// Segments whose ends are in memory at a time.
 const AT_ONCE: usize = 256;
 
-/// An interface of a store: a ring of a network interface, as one recording or several described it.
+/// An interface of a store: a ring of a network interface, as one recording or several described
+/// it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Described {
     /// Its interface description block as it stands in the segments.
@@ -49,7 +50,8 @@ pub(crate) struct Segment {
 }
 
 /// The segments of a store that a span of time reaches into. Those that come later are not in it,
-/// nor is what is written after it was made. Or capture files of other recorders: then it has no segments.
+/// nor is what is written after it was made. Or capture files of other recorders: then it has no
+/// segments.
 pub struct Snapshot {
     pub(crate) dir: PathBuf,
     pub(crate) segments: Vec<Segment>,
@@ -124,7 +126,8 @@ impl Snapshot {
         }
     }
 
-    /// Of each segment or file: how many bytes are to be looked through, and from when its earliest packet may be.
+    /// Of each segment or file: how many bytes are to be looked through, and from when its earliest
+    /// packet may be.
     pub(super) fn parts(&self) -> impl Iterator<Item = (u64, i64)> {
         let segments = self.segments.iter().map(|s| (s.end - s.begin, s.earliest_ns));
         segments.chain(self.captures.iter().map(|c| (c.end - c.begin, c.earliest_ns)))

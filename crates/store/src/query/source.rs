@@ -26,7 +26,8 @@ pub enum Source {
     Scan { context: Context, file: Option<File> },
     /// Granules one after the other that the index names: length and CRC32C of each.
     Granules(Vec<(u32, u32)>),
-    /// What was read before, or what is known from the index in sum: found again from a packet on, or all of it. It counts no more.
+    /// What was read before, or what is known from the index in sum: found again from a packet on,
+    /// or all of it. It counts no more.
     Again { len: u64, from: Option<Key>, context: Option<Context> },
 }
 

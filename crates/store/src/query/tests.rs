@@ -1,4 +1,5 @@
-//! What a query answers by an index, against all packets of the store: with whole, partial, damaged and no indexes alike.
+//! What a query answers by an index, against all packets of the store: with whole, partial, damaged
+//! and no indexes alike.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -219,7 +220,8 @@ fn fits(plan: &Plan, keys: &[(Class, u128)]) -> bool {
     }
 }
 
-/// The answer, from all packets in the order of the store: with what it must say of losses; and how many there were in the span.
+/// The answer, from all packets in the order of the store: with what it must say of losses; and how
+/// many there were in the span.
 fn expected(drafts: &[Draft], asked: &Asked, span: Span) -> (Vec<Made>, u64) {
     let all = drafts.iter().flat_map(|d| &d.packets).filter(|p| span.contains(p.time_ns));
     let mut all: Vec<&Made> = all.collect();

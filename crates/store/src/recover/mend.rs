@@ -2,7 +2,8 @@
 //!
 //! 1. its index goes, unless it is the log of a live segment of which nothing is changed;
 //! 2. a closed segment becomes a live one again, so that nobody takes it for whole meanwhile;
-//! 3. damage in the middle becomes fill: only the ends of the fill are written, the damaged bytes stay;
+//! 3. damage in the middle becomes fill: only the ends of the fill are written, the damaged bytes
+//!    stay;
 //! 4. the file is cut behind the last whole block, which gives back the room set aside;
 //! 5. statistics are written there;
 //! 6. sync, rename to the final name, sync of the directory.
@@ -54,7 +55,8 @@ pub(super) fn close<I: Io>(
     let live = SegmentName { live: true, ..name.clone() };
     let (path, closed) = (live.path(dir), name.closed());
     check_names(dir, name)?;
-    // What is in them points into bytes that change; a crash from here on must not leave them beside what it becomes.
+    // What is in them points into bytes that change; a crash from here on must not leave them
+    // beside what it becomes.
     if !name.live || !survey.damage.is_empty() || survey.bytes_cut > 0 {
         for path in name.index_paths(dir) {
             match io.remove(&path) {

@@ -1,15 +1,15 @@
 //! What did a crash leave of a store, and how does it become sound again without losing a packet?
 //!
-//! A recorder that is killed leaves a live segment that ends with its last write. A power loss leaves
-//! less: any sectors of what was not yet durable may be missing, and read as zeros. A copy may
-//! have been cut anywhere. [`survey`] reads such a file once and finds all its whole packets, also
-//! behind damage ([`resync`]); [`mend`] then makes it a segment that any reader reads to its end:
-//! damage becomes fill, what is torn at the end is cut, statistics are written, and the segment
-//! gets its final name. The steps are in such an order that a recovery which is itself cut short
-//! is finished by the next one, and a sound store is not changed.
+//! A recorder that is killed leaves a live segment that ends with its last write. A power loss
+//! leaves less: any sectors of what was not yet durable may be missing, and read as zeros. A copy
+//! may have been cut anywhere. [`survey`] reads such a file once and finds all its whole packets,
+//! also behind damage ([`resync`]); [`mend`] then makes it a segment that any reader reads to its
+//! end: damage becomes fill, what is torn at the end is cut, statistics are written, and the
+//! segment gets its final name. The steps are in such an order that a recovery which is itself cut
+//! short is finished by the next one, and a sound store is not changed.
 //!
-//! A packet whose inner sectors are missing, while both its ends are there, counts as whole; only the checksums of an index that was
-//! made before tell, and `verify` looks at those.
+//! A packet whose inner sectors are missing, while both its ends are there, counts as whole; only
+//! the checksums of an index that was made before tell, and `verify` looks at those.
 //!
 //! A segment without a complete index then gets one. What the log of its index has is kept.
 
@@ -109,8 +109,8 @@ pub struct Scope {
 }
 
 impl Store {
-    /// Mends what a crash left. `each` hears of every segment that was looked at, oldest first, as soon
-    /// as it is done; one that cannot be mended does not keep the others from it.
+    /// Mends what a crash left. `each` hears of every segment that was looked at, oldest first, as
+    /// soon as it is done; one that cannot be mended does not keep the others from it.
     pub fn recover<I: Io>(
         &mut self,
         io: &I,
@@ -123,7 +123,8 @@ impl Store {
         done.map_err(|source| Error::Io { dir, source })
     }
 
-    /// Says what [`Store::recover`] would do, and changes nothing. Fails where a recorder is at work.
+    /// Says what [`Store::recover`] would do, and changes nothing. Fails where a recorder is at
+    /// work.
     pub fn examine(dir: &Path, scope: Scope, each: impl FnMut(&Finding)) -> Result<(), Error> {
         Self::check_free(dir)?;
         look(dir, scope, &Examine { dir }, each)
@@ -255,7 +256,8 @@ impl Finding {
         Ok(Some(Action::Close))
     }
 
-    /// Has the index of a segment made that has none, or none that can be used. With `thorough` all of it is read.
+    /// Has the index of a segment made that has none, or none that can be used. With `thorough` all
+    /// of it is read.
     fn look_at_index(&mut self, dir: &Path, thorough: bool, hand: &impl Hand) {
         let name = self.name.closed();
         let is_complete = || -> io::Result<bool> {

@@ -1,9 +1,9 @@
 //! Where do whole blocks begin again behind damage?
 //!
-//! Any bytes may look like a block, above all the frame of a packet that carried a capture file. So a
-//! place counts only if the run of blocks that begins there ends as true ones do. A block's end tells its
-//! beginning, so a run that was found inside a frame can never join the true blocks behind it: it
-//! breaks where the frame ends. A run is true that
+//! Any bytes may look like a block, above all the frame of a packet that carried a capture file. So
+//! a place counts only if the run of blocks that begins there ends as true ones do. A block's end
+//! tells its beginning, so a run that was found inside a frame can never join the true blocks
+//! behind it: it breaks where the frame ends. A run is true that
 //!
 //! - reaches the end of the file, or is longer than any frame, or
 //! - goes on behind filling that ends at a page's border, as the writer puts it, or
@@ -91,7 +91,8 @@ impl Chunk {
         Some(u32::from_ne_bytes(bytes.try_into().ok()?))
     }
 
-    /// Looks at each place from `start` to `until`, but takes none before `from`. True if the search is over.
+    /// Looks at each place from `start` to `until`, but takes none before `from`. True if the
+    /// search is over.
     fn search(&self, start: u64, until: u64, from: u64, behind: &mut Behind) -> bool {
         let mut refused = HashSet::new();
         let mut at = start;
@@ -120,8 +121,8 @@ impl Chunk {
         false
     }
 
-    /// Whether the run of blocks from a place on is one of true blocks. `refused` are blocks of runs that
-    /// are not; a run that comes to one of them is the same run.
+    /// Whether the run of blocks from a place on is one of true blocks. `refused` are blocks of
+    /// runs that are not; a run that comes to one of them is the same run.
     fn is_true(&self, from: u64, refused: &mut HashSet<u64>) -> bool {
         let mut at = from;
         let mut after_page = false;
@@ -173,7 +174,8 @@ impl Chunk {
     }
 
     /// Whether a block stands at a place whose beginning or end lies in a sector that is missing.
-    /// Behind a run that was found inside a frame stands what is no block's type: the frame's own end.
+    /// Behind a run that was found inside a frame stands what is no block's type: the frame's own
+    /// end.
     fn is_torn(&self, at: u64) -> bool {
         let begins = self.is_missing(at)
             || matches!(self.word(at), Some(ENHANCED_PACKET | INTERFACE_STATISTICS | FILL));

@@ -111,7 +111,8 @@ impl Survey {
         Ok(survey)
     }
 
-    /// Reads whole blocks from a place on and looks behind what ends them. Where it goes on, if it does.
+    /// Reads whole blocks from a place on and looks behind what ends them. Where it goes on, if it
+    /// does.
     fn stretch(&mut self, file: &File, from: u64) -> Result<Option<u64>, Fault> {
         let end = self.walk(file, from)?;
         self.end = end;
@@ -196,7 +197,8 @@ impl Survey {
             Record::Section(_) => {}
             Record::Interface(i) => self.interfaces.push((i.clone(), Tally::default())),
             Record::Packet(packet) => {
-                // Where the sector with the lengths is missing, an empty packet seems to stand there.
+                // Where the sector with the lengths is missing, an empty packet seems to stand
+                // there.
                 if packet.original_len == 0 || packet.frame.len() > packet.original_len as usize {
                     return Ok(false);
                 }

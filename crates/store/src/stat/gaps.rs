@@ -1,7 +1,7 @@
 //! Where are packets missing, and how many?
 //!
-//! The index knows losses by granule. Under overload nearly every granule tells of some, so what lies close together is one gap: the list stays
-//! as short as the story is.
+//! The index knows losses by granule. Under overload nearly every granule tells of some, so what
+//! lies close together is one gap: the list stays as short as the story is.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +13,8 @@ const MOST: usize = 10_000;
 /// A time in which packets were lost.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Gap {
-    /// `None` where the statistics of a segment alone tell of it: at the end of a recording, behind its last packet.
+    /// `None` where the statistics of a segment alone tell of it: at the end of a recording,
+    /// behind its last packet.
     pub interface: Option<String>,
     /// Times of the first and the last packet in the granules that tell of it, UTC.
     pub first_ns: i64,
@@ -57,7 +58,8 @@ impl Finder {
     pub fn add(&mut self, interface: Option<&str>, first_ns: i64, last_ns: i64, lost: u64) {
         let gaps = self.found.entry(interface.map(str::to_owned)).or_default();
         let (mut first_ns, mut last_ns, mut lost) = (first_ns, last_ns, lost);
-        // None of them is close to another, so the last that begins early enough is the first to look at.
+        // None of them is close to another, so the last that begins early enough is the first to
+        // look at.
         while let Some((&begin, &(end, more))) = gaps
             .range(..=last_ns.saturating_add(JOINED_NS))
             .next_back()

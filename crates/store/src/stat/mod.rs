@@ -1,10 +1,12 @@
 //! What is in a store? Told from its indexes, without reading the packets.
 //!
-//! The granules of an index tell packets, times and losses; its dictionaries tell hosts and ports. What a live segment has beyond its index is
-//! little, and is indexed here, in memory. A granule that a span's border goes through is read, so that packets are counted exactly.
+//! The granules of an index tell packets, times and losses; its dictionaries tell hosts and ports.
+//! What a live segment has beyond its index is little, and is indexed here, in memory. A granule
+//! that a span's border goes through is read, so that packets are counted exactly.
 //!
-//! A closed segment without an index would have to be read from end to end. Its packets and losses stand in the statistics at its end, so only those are
-//! told of it, unless a border goes through it or it has no statistics.
+//! A closed segment without an index would have to be read from end to end. Its packets and losses
+//! stand in the statistics at its end, so only those are told of it, unless a border goes through
+//! it or it has no statistics.
 
 mod gaps;
 mod rate;
@@ -38,7 +40,8 @@ const END: usize = 256 << 10;
 #[derive(Clone, Copy, Debug)]
 pub struct Question {
     pub span: Span,
-    /// Whether hosts and ports are wanted, of which all dictionaries have to be read; and how many of each.
+    /// Whether hosts and ports are wanted, of which all dictionaries have to be read; and how many
+    /// of each.
     pub top: usize,
 }
 
@@ -52,11 +55,12 @@ pub struct Unusable {
 /// What a store holds within the span.
 #[derive(Clone, Debug)]
 pub struct Report {
-    /// Segments with anything within the span, as far as is known, and those of them that are being written.
+    /// Segments with anything within the span, as far as is known, and those of them that are
+    /// being written.
     pub segments: u64,
     pub live: u64,
-    /// Segments whose statistics alone were asked: what they hold is not in the rate, and not among hosts and ports. Their times are about
-    /// right.
+    /// Segments whose statistics alone were asked: what they hold is not in the rate, and not
+    /// among hosts and ports. Their times are about right.
     pub not_indexed: u64,
     pub packets: u64,
     /// Of whole segments if the span is all of time; else of what of them is within.
@@ -74,7 +78,8 @@ pub struct Report {
     pub unusable: Vec<Unusable>,
 }
 
-/// Looks at the whole store, oldest segment first. `watch` hears how many of the segments are done, and how many there are.
+/// Looks at the whole store, oldest segment first. `watch` hears how many of the segments are done,
+/// and how many there are.
 pub fn stat(
     dir: &Path,
     question: Question,
@@ -130,7 +135,8 @@ struct Survey<'a> {
     gaps: Finder,
     hosts: Tally<IpAddr>,
     ports: Tally<u16>,
-    /// Losses by the statistics of segments that no packet has told of yet, with the segments' ends.
+    /// Losses by the statistics of segments that no packet has told of yet, with the segments'
+    /// ends.
     untold: Vec<(i64, u64)>,
 }
 
@@ -172,7 +178,8 @@ impl<'a> Survey<'a> {
         self.report
     }
 
-    /// A segment that is no more there is an error of the kind `NotFound`, and nothing of it is counted.
+    /// A segment that is no more there is an error of the kind `NotFound`, and nothing of it is
+    /// counted.
     fn segment(&mut self, segment: &Segment, watch: &mut Watch<'_>) -> io::Result<()> {
         let dir = &self.snapshot.dir;
         let file = open_segment(dir, &segment.name, OFlags::empty())?;
@@ -252,7 +259,8 @@ impl<'a> Survey<'a> {
         Ok(())
     }
 
-    /// What stands at the end of a closed segment, if that says all of it: no border of the span goes through the segment.
+    /// What stands at the end of a closed segment, if that says all of it: no border of the span
+    /// goes through the segment.
     fn statistics(&self, segment: &Segment) -> Option<Vec<pcapng::Statistics>> {
         if segment.name.live {
             return None;
@@ -267,7 +275,8 @@ impl<'a> Survey<'a> {
         (is_whole && (is_within || span == Span::ALL)).then_some(told)
     }
 
-    /// Takes in the granules and keys of an index. Gives back what its packets tell of losses, also outside of the span.
+    /// Takes in the granules and keys of an index. Gives back what its packets tell of losses, also
+    /// outside of the span.
     fn tables(
         &mut self,
         segment: &Segment,
@@ -341,7 +350,8 @@ impl<'a> Survey<'a> {
         self.report.times = Some((first.min(first_ns), last.max(last_ns)));
     }
 
-    /// Counts hosts and ports in the granules of a table; `wanted` says how many of those before each are wanted.
+    /// Counts hosts and ports in the granules of a table; `wanted` says how many of those before
+    /// each are wanted.
     fn keys(&mut self, index: &mut Index, table: usize, wanted: &[u32]) -> io::Result<()> {
         let all = u64::from(wanted.last().copied().unwrap_or(0));
         if all == 0 {
@@ -418,8 +428,9 @@ impl<'a> Survey<'a> {
         if segment.name.live { 0 } else { dropped_told(&path).unwrap_or(0) }
     }
 
-    /// Holds what a segment's packets tell of losses against its statistics. What is lost behind its last packet is told by a packet of the next
-    /// segment, or by none where the recording ended.
+    /// Holds what a segment's packets tell of losses against its statistics. What is lost behind
+    /// its last packet is told by a packet of the next segment, or by none where the recording
+    /// ended.
     fn settle(&mut self, segment: &Segment, last_ns: i64, stated: u64, told: u64) {
         if stated > told {
             let began_ns = segment.name.began_s.saturating_mul(1_000_000_000);
@@ -497,7 +508,8 @@ fn read_part(
     Ok((part, None))
 }
 
-/// The times of the earliest packet at a segment's beginning and of the latest at its end; `None` where there are no packets.
+/// The times of the earliest packet at a segment's beginning and of the latest at its end; `None`
+/// where there are no packets.
 fn times_at_ends(file: &File, segment: &Segment) -> io::Result<Option<(i64, i64)>> {
     let mut bytes = segment.head.section.clone();
     let head = bytes.len();

@@ -1,6 +1,8 @@
-//! How much was recorded when? For a recording of which nobody knows the length before all of it was seen.
+//! How much was recorded when? For a recording of which nobody knows the length before all of it
+//! was seen.
 //!
-//! Amounts are kept in bins of a power of two nanoseconds. When there are too many bins, two neighbours become one.
+//! Amounts are kept in bins of a power of two nanoseconds. When there are too many bins, two
+//! neighbours become one.
 
 use std::collections::BTreeMap;
 
@@ -60,7 +62,8 @@ impl Rate {
         }
     }
 
-    /// In `n` equal parts of the time from `first_ns` to `last_ns`, within which all of it lies; as exact as a 500th of that time, about.
+    /// In `n` equal parts of the time from `first_ns` to `last_ns`, within which all of it lies; as
+    /// exact as a 500th of that time, about.
     pub fn parts(&self, n: usize, first_ns: i64, last_ns: i64) -> Vec<Amount> {
         let (first, end) = (i128::from(first_ns), i128::from(last_ns) + 1);
         let mut parts = vec![Amount::default(); n];
@@ -116,7 +119,8 @@ mod tests {
     fn days_need_no_more_memory_and_lose_nothing() {
         let mut rate = Rate::new();
         let hour = 3_600_000_000_000;
-        // Much in the first half hour of each hour, little in the second, and times as no clock has them.
+        // Much in the first half hour of each hour, little in the second, and times as no clock has
+        // them.
         for i in 0..200 * 1800 {
             let at = T0 + i * 2_000_000_000;
             let packets = if (at - T0) % hour < hour / 2 { 9.0 } else { 1.0 };

@@ -1,8 +1,8 @@
 //! A disk that fails as a seed says, and that watches what is done to it.
 //!
 //! It lies over the real one, so that what it lets through can be read back. Room on it is
-//! counted here: a disk is full when the test's budget is used up. Whatever is done that must never be is
-//! noted, and told by [`Faulty::violations`].
+//! counted here: a disk is full when the test's budget is used up. Whatever is done that must never
+//! be is noted, and told by [`Faulty::violations`].
 //!
 //! Writes of segments and of index files are counted apart, for different threads do them.
 

@@ -55,7 +55,8 @@ impl Options {
     }
 }
 
-/// Makes the receiving end's NAPI a kernel thread of its own and pins it to core 1. Gives the threads.
+/// Makes the receiving end's NAPI a kernel thread of its own and pins it to core 1. Gives the
+/// threads.
 pub fn receive_on_core_1(net: &Net) -> Vec<Pid> {
     net.run(&net.b, "ethtool -K vb gro on");
     let on = net.command(&net.b, "sh").args(["-c", "echo 1 > /sys/class/net/vb/threaded"]).status();

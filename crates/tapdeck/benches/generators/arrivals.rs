@@ -8,7 +8,8 @@ use tapdeck_capture::interface::Interface;
 use crate::common;
 use crate::testbed::Running;
 
-/// The far end's counter over time, each reading that saw it grow: seconds, and packets since the beginning.
+/// The far end's counter over time, each reading that saw it grow: seconds, and packets since the
+/// beginning.
 #[derive(Debug, Default)]
 pub struct Arrivals(Vec<(f64, u64)>);
 
@@ -17,8 +18,8 @@ impl Arrivals {
         self.0.last().map_or(0, |(_, n)| *n)
     }
 
-    /// Packets a second while they came: between the first reading with packets and the last but one that saw
-    /// more, for packets kept coming after both.
+    /// Packets a second while they came: between the first reading with packets and the last but
+    /// one that saw more, for packets kept coming after both.
     pub fn pps(&self) -> f64 {
         match self.0[..] {
             [(t0, n0), .., (t1, n1), _] => (n1 - n0) as f64 / (t1 - t0),
@@ -26,8 +27,8 @@ impl Arrivals {
         }
     }
 
-    /// Packets a second over so many seconds from the first; a generator that sends a second's packets in one go and
-    /// then waits is right over whole seconds.
+    /// Packets a second over so many seconds from the first; a generator that sends a second's
+    /// packets in one go and then waits is right over whole seconds.
     pub fn pps_over(&self, seconds: f64) -> f64 {
         let Some((t0, n0)) = self.0.first() else { return f64::NAN };
         let end = t0 + seconds;
@@ -61,8 +62,8 @@ pub fn counter() -> Result<u64, String> {
     Interface::find("vb").map(|i| i.counters.rx_packets).map_err(|e| e.to_string())
 }
 
-/// Reads the far end's counter until the generator has ended and nothing more comes. Gives back what arrived, and the
-/// generator's memory.
+/// Reads the far end's counter until the generator has ended and nothing more comes. Gives back
+/// what arrived, and the generator's memory.
 pub fn watch(mut generator: Running, begin: u64) -> Result<(Arrivals, f64), String> {
     /// Nothing here takes so long, not even beside a compiler.
     const LIMIT: Duration = Duration::from_secs(120);

@@ -1,5 +1,5 @@
-//! The generators that are compared: how each is told what to send, what it says of itself afterwards, and one
-//! run of it into a veth pair of its own.
+//! The generators that are compared: how each is told what to send, what it says of itself
+//! afterwards, and one run of it into a veth pair of its own.
 
 use std::fs::{self, File};
 use std::io;
@@ -15,7 +15,8 @@ use arrivals::{Arrivals, counter, watch};
 
 mod arrivals;
 
-/// What peers send for "imix": seven of 60 bytes to four of 590 to one of 1514, as `gen --size imix` draws.
+/// What peers send for "imix": seven of 60 bytes to four of 590 to one of 1514, as `gen --size
+/// imix` draws.
 pub const IMIX: [u32; 12] = [60, 590, 60, 60, 590, 60, 1514, 60, 590, 60, 590, 60];
 pub const IMIX_MEAN: f64 = 4294.0 / 12.0;
 pub const SMALL: [u32; 1] = [64];

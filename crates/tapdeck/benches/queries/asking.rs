@@ -1,4 +1,5 @@
-//! How soon stores of several sizes answer, with nothing of them in the page cache, and what is read from disk for it.
+//! How soon stores of several sizes answer, with nothing of them in the page cache, and what is
+//! read from disk for it.
 
 use std::fs;
 use std::path::Path;
@@ -184,7 +185,8 @@ impl Asker<'_> {
             command.arg("--version").stdout(Stdio::null()).stderr(Stdio::null());
             let _ = command.stdin(Stdio::null()).status();
         }
-        // The whole of it, not only what it takes to tell its version; others have no debugging information.
+        // The whole of it, not only what it takes to tell its version; others have no debugging
+        // information.
         let _ = fs::read(env!("CARGO_BIN_EXE_tapdeck"));
     }
 

@@ -1,7 +1,8 @@
 //! What questions without end take from a recorder at 80 % of the most it records without a loss.
 //!
-//! The generator has core 0, and whoever asks shares core 1 with the recorder: the worst that can be, and the only way in
-//! which asking does not slow the generator instead. There are packets in the store before, about which to ask.
+//! The generator has core 0, and whoever asks shares core 1 with the recorder: the worst that can
+//! be, and the only way in which asking does not slow the generator instead. There are packets in
+//! the store before, about which to ask.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -93,7 +94,8 @@ fn flags(load: &str, rate: &str, seconds: f64) -> String {
     format!("{load} --dport 1-1023 --rate {rate} --duration {:.0}ms", seconds * 1e3)
 }
 
-/// The rate at which nothing is lost: what comes if the generator goes flat out, or else less and less.
+/// The rate at which nothing is lost: what comes if the generator goes flat out, or else less and
+/// less.
 fn most_pps(load: &str) -> Result<f64, String> {
     const SECONDS: f64 = 3.0;
     const STEP: f64 = 0.85;

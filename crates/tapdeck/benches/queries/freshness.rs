@@ -1,5 +1,6 @@
-//! How long after a packet came a query gives it: a packet is sent to a port of its own, and then the question for that port
-//! is asked again and again until it has an answer. The time includes the last question's.
+//! How long after a packet came a query gives it: a packet is sent to a port of its own, and then
+//! the question for that port is asked again and again until it has an answer. The time includes
+//! the last question's.
 
 use std::process::Command;
 use std::thread;

@@ -1,5 +1,6 @@
-//! What the index costs while recording. Recorders take turns; each has a veth pair of its own, the generator on core
-//! 0 and itself on core 1. CPU time is all that the process took until everything, the index too, was on disk.
+//! What the index costs while recording. Recorders take turns; each has a veth pair of its own, the
+//! generator on core 0 and itself on core 1. CPU time is all that the process took until
+//! everything, the index too, was on disk.
 
 use super::recorder::{Method, Recorded, Recorder};
 use super::traffic::{self, Came, Traffic, ceiling_pps};

@@ -1,4 +1,5 @@
-//! What the four questions share: recorders and what they leave, traffic for them, and processes under measurement.
+//! What the four questions share: recorders and what they leave, traffic for them, and processes
+//! under measurement.
 
 pub mod asking;
 pub mod disturbance;
@@ -16,7 +17,8 @@ use std::time::Duration;
 
 use tempfile::TempDir;
 
-/// A directory beside the build, so that recordings land on the disk that is measured and not on a tmpfs.
+/// A directory beside the build, so that recordings land on the disk that is measured and not on a
+/// tmpfs.
 fn scratch() -> Result<TempDir, String> {
     let target = PathBuf::from(env!("CARGO_TARGET_TMPDIR"));
     tempfile::Builder::new().prefix("bench-").tempdir_in(target).map_err(|e| e.to_string())

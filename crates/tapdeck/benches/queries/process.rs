@@ -39,7 +39,8 @@ impl Drop for Group {
     }
 }
 
-/// CPU time of a process so far, all its threads together, to the nanosecond; threads that have ended are not in it.
+/// CPU time of a process so far, all its threads together, to the nanosecond; threads that have
+/// ended are not in it.
 pub fn cpu_so_far_ms(pid: u32) -> f64 {
     let tasks = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
     tasks
@@ -58,7 +59,8 @@ pub fn read_so_far_mib(pid: u32) -> f64 {
     bytes.unwrap_or(f64::NAN) / f64::from(1 << 20)
 }
 
-/// Waits for the end of a process and tells what it used. No other child of this process may be waited for meanwhile.
+/// Waits for the end of a process and tells what it used. No other child of this process may be
+/// waited for meanwhile.
 pub fn wait(child: &mut Child) -> Result<Used, String> {
     // Not waited for yet, its files in /proc are still there.
     let options = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;

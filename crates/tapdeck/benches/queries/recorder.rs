@@ -21,8 +21,8 @@ pub enum Method {
     Stenotype,
 }
 
-/// 64 MiB of ring and a second until the last block is written, as tapdeck has; no other user and no system call filter, for which
-/// it asks by default.
+/// 64 MiB of ring and a second until the last block is written, as tapdeck has; no other user and
+/// no system call filter, for which it asks by default.
 pub const STENOTYPE: &str = "--iface=vb --threads=1 --blocks=64 --aiops=32 --blockage_sec=1 \
                              --uid=root --gid=root --seccomp=none -v -v";
 
@@ -58,7 +58,8 @@ pub struct Recorder {
     started_ms: f64,
 }
 
-/// What a recorder stored, and what it took to do so from the moment it listened until everything was on disk.
+/// What a recorder stored, and what it took to do so from the moment it listened until everything
+/// was on disk.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Recorded {
     pub packets: u64,
@@ -127,8 +128,8 @@ impl Recorder {
         Ok(())
     }
 
-    /// stenotype leaves unread what is in the ring when it is asked to end; so it is not asked before its file has
-    /// stopped growing for longer than it holds a block back.
+    /// stenotype leaves unread what is in the ring when it is asked to end; so it is not asked
+    /// before its file has stopped growing for longer than it holds a block back.
     fn wait_until_idle(&mut self) -> Result<(), String> {
         let (dir, mut length, mut since) = (self.dir.join("PKT0"), None, Instant::now());
         self.wait_for("idle disk", |_| {

@@ -1,5 +1,5 @@
-//! stenographer, the server that answers from what stenotype wrote. It speaks HTTP over TLS and believes only clients with a
-//! certificate; curl asks, as its own stenoread does.
+//! stenographer, the server that answers from what stenotype wrote. It speaks HTTP over TLS and
+//! believes only clients with a certificate; curl asks, as its own stenoread does.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -100,7 +100,8 @@ pub fn packets(pcap: &[u8]) -> u64 {
     packets
 }
 
-/// The last packet file keeps the name of an unfinished one when stenotype ends, and the server deletes such.
+/// The last packet file keeps the name of an unfinished one when stenotype ends, and the server
+/// deletes such.
 fn finish_last_file(dir: &Path) -> std::io::Result<()> {
     for entry in fs::read_dir(dir)? {
         let entry = entry?;

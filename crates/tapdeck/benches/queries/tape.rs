@@ -1,8 +1,9 @@
 //! Stores to ask about.
 //!
-//! A store is recorded gigabyte after gigabyte, each of 10,000 conversations between hosts of its own: what a question about one of
-//! them has for an answer is as large in a small store as in a large one. A pair of hosts that is seen all along, about
-//! 300 times in any store, is the opposite. stenotype records the same packets, slower, so as not to lose any.
+//! A store is recorded gigabyte after gigabyte, each of 10,000 conversations between hosts of its
+//! own: what a question about one of them has for an answer is as large in a small store as in a
+//! large one. A pair of hosts that is seen all along, about 300 times in any store, is the
+//! opposite. stenotype records the same packets, slower, so as not to lose any.
 
 use std::path::{Path, PathBuf};
 

@@ -1,4 +1,5 @@
-//! What is sent: one frame over and over, at a pace or as fast as it goes, or what `tapdeck gen` makes. Always from core 0.
+//! What is sent: one frame over and over, at a pace or as fast as it goes, or what `tapdeck gen`
+//! makes. Always from core 0.
 
 use std::process::{Command, Stdio};
 use std::time::Instant;
@@ -22,8 +23,8 @@ pub struct Came {
 
 #[derive(Clone, Debug)]
 pub enum Traffic {
-    /// Copies of a frame of `size` bytes, `gap_ns` apart (0: as fast as it goes); after each `burst` of them the generator
-    /// takes 25 ms for itself.
+    /// Copies of a frame of `size` bytes, `gap_ns` apart (0: as fast as it goes); after each
+    /// `burst` of them the generator takes 25 ms for itself.
     Copies { size: u32, gap_ns: u32, packets: u32, burst: u32 },
     /// As `tapdeck gen` with these flags.
     Generated(String),

@@ -23,7 +23,8 @@ pub struct Load {
     pub packets: u64,
     /// 0: as fast as it goes.
     pub gap_ns: u32,
-    /// Addresses that the frames take in turn, a power of two of them; the frame's own where there are none.
+    /// Addresses that the frames take in turn, a power of two of them; the frame's own where there
+    /// are none.
     pub pairs: Vec<Pair>,
     /// The frames' source MAC, where it is not the interface's.
     pub source_mac: Option<[u8; 6]>,
@@ -66,7 +67,8 @@ pub struct Bed {
 }
 
 impl Bed {
-    /// `native`: the far end takes frames by an XDP program of its own; else GRO makes it take them.
+    /// `native`: the far end takes frames by an XDP program of its own; else GRO makes it take
+    /// them.
     pub fn new(native: bool) -> Self {
         let net = Net::new();
         net.addresses();
@@ -202,8 +204,9 @@ pub fn cpu_ms(pid: u32) -> f64 {
     tasks.map(of).sum::<f64>() / 1e6
 }
 
-/// Has the kernel measure the time that BPF programs take, which costs every run of one two looks at the clock, for as long as
-/// this lives (`kernel.bpf_stats_enabled`, Documentation/admin-guide/sysctl/kernel.rst).
+/// Has the kernel measure the time that BPF programs take, which costs every run of one two looks
+/// at the clock, for as long as this lives (`kernel.bpf_stats_enabled`,
+/// Documentation/admin-guide/sysctl/kernel.rst).
 pub struct HookClock(String);
 
 const BPF_STATS: &str = "/proc/sys/kernel/bpf_stats_enabled";
@@ -222,7 +225,8 @@ impl Drop for HookClock {
     }
 }
 
-/// Mean time of the program that has run most often of those that a process holds; not a number where none was measured.
+/// Mean time of the program that has run most often of those that a process holds; not a number
+/// where none was measured.
 pub fn hook_ns(pid: u32) -> f64 {
     let files = fs::read_dir(format!("/proc/{pid}/fdinfo")).into_iter().flatten().flatten();
     let of = |file: fs::DirEntry| {
@@ -242,7 +246,8 @@ pub struct Series {
     pub samples: Vec<Sample>,
 }
 
-/// Runs each of `ways` as often as asked, in turns. A way that cannot run is told, and has fewer samples.
+/// Runs each of `ways` as often as asked, in turns. A way that cannot run is told, and has fewer
+/// samples.
 pub fn in_turns(
     runs: usize,
     names: &[String],

@@ -1,5 +1,5 @@
-//! What a filter costs that every packet passes after fifty instructions (Schneider 2005, figure 6.5), and one that refuses
-//! every packet.
+//! What a filter costs that every packet passes after fifty instructions (Schneider 2005, figure
+//! 6.5), and one that refuses every packet.
 
 use std::fmt::Write as _;
 

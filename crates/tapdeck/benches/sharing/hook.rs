@@ -1,12 +1,14 @@
-//! What of a packet's time is the hook program's, as the kernel measures it, and what a filter and steering add to that. The
-//! differences are small beside the time for a packet's sending, and rates alone do not show them.
+//! What of a packet's time is the hook program's, as the kernel measures it, and what a filter and
+//! steering add to that. The differences are small beside the time for a packet's sending, and
+//! rates alone do not show them.
 
 use crate::bed::{Bed, HookClock, Load, Sample, in_turns};
 use crate::common::{Options, Spread, cell, range, row, table};
 use crate::filters::{fifty_instructions, passes_fifty_instructions};
 use crate::groups::{Way, serve};
 
-/// All packets are of one flow, which has one member: what is added is finding it, and not the rings of eight.
+/// All packets are of one flow, which has one member: what is added is finding it, and not the
+/// rings of eight.
 const STEERINGS: [&str; 7] = ["flow", "ip-pair", "src", "dst", "mac", "vlan", "queue"];
 
 pub fn measure(options: &Options) {

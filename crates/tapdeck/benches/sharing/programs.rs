@@ -1,7 +1,9 @@
-//! Eight programs on one interface at once (Schneider 2005, figure 6.9): of what is sent, how much does each get?
+//! Eight programs on one interface at once (Schneider 2005, figure 6.9): of what is sent, how much
+//! does each get?
 //!
-//! Packets are received on core 1, where the programs are, by a thread of the driver's own that goes before them, as a network card's
-//! interrupts do: on the generator's core, what they cost would slow the generator, and nothing would be lost.
+//! Packets are received on core 1, where the programs are, by a thread of the driver's own that
+//! goes before them, as a network card's interrupts do: on the generator's core, what they cost
+//! would slow the generator, and nothing would be lost.
 
 use std::path::PathBuf;
 

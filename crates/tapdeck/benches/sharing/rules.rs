@@ -1,8 +1,8 @@
-//! Rate, CPU and loss against the number of signatures (Gopalakrishnan 2011, chapter 6), for the engine that `record` takes and
-//! the thesis's walk through the list.
+//! Rate, CPU and loss against the number of signatures (Gopalakrishnan 2011, chapter 6), for the
+//! engine that `record` takes and the thesis's walk through the list.
 //!
-//! "None" is the thesis's worst case: no packet has a rule, so that every signature has to be ruled out. "Match": there is one rule for
-//! each signature, and each packet has another rule.
+//! "None" is the thesis's worst case: no packet has a rule, so that every signature has to be ruled
+//! out. "Match": there is one rule for each signature, and each packet has another rule.
 
 use std::fmt::Write as _;
 use std::net::Ipv4Addr;

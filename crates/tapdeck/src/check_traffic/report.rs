@@ -8,7 +8,8 @@ use tapdeck_traffic::check::{Report, Size};
 use super::input::Told;
 use crate::units::show_count;
 
-/// Classes of frame lengths as in RFC 2819 (RMON), from and to, less the frame check sequence, which is not recorded.
+/// Classes of frame lengths as in RFC 2819 (RMON), from and to, less the frame check sequence,
+/// which is not recorded.
 const CLASSES: [(u16, u16); 7] =
     [(0, 60), (61, 123), (124, 251), (252, 507), (508, 1019), (1020, 1514), (1515, u16::MAX)];
 

@@ -1,8 +1,8 @@
 //! The rules that are in force, and how they are changed.
 //!
-//! A change makes a whole new set of them and has it compiled, on a thread of its own, for a hundred thousand rules take
-//! a while. Only when it is ready the whole set takes the old one's place, so that no packet is judged by half of it, and a
-//! set that cannot be has changed nothing.
+//! A change makes a whole new set of them and has it compiled, on a thread of its own, for a
+//! hundred thousand rules take a while. Only when it is ready the whole set takes the old one's
+//! place, so that no packet is judged by half of it, and a set that cannot be has changed nothing.
 
 use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
@@ -113,8 +113,8 @@ impl<C: Clone + Send + 'static> Book<C> {
         self.listed(None)
     }
 
-    /// All rules, with how many packets each has taken since it is there; `now` is what the kernel says of the set that is in
-    /// force.
+    /// All rules, with how many packets each has taken since it is there; `now` is what the kernel
+    /// says of the set that is in force.
     pub fn hits(&self, now: &Counted) -> Answer {
         self.listed(Some(now))
     }
@@ -176,7 +176,8 @@ impl<C: Clone + Send + 'static> Book<C> {
     }
 }
 
-/// Changes of rules that are asked for. One is made at a time, so that each begins with what the one before has left.
+/// Changes of rules that are asked for. One is made at a time, so that each begins with what the
+/// one before has left.
 pub struct Changes<C> {
     running: Option<(Asked, Making<C>)>,
     waiting: VecDeque<(Asked, RulesCommand)>,
@@ -203,8 +204,8 @@ impl<C: Clone + Send + 'static> Changes<C> {
         self.waiting.push_back((Asked { client, book }, change));
     }
 
-    /// Brings into force what is ready, by `put`, which gives back what the set before has counted, and begins what comes next. Gives
-    /// back whom to answer, and what.
+    /// Brings into force what is ready, by `put`, which gives back what the set before has counted,
+    /// and begins what comes next. Gives back whom to answer, and what.
     pub fn settle(
         &mut self,
         books: &mut [Book<C>],

@@ -101,8 +101,8 @@ impl Command {
         matches!(self, Self::Rules(RulesCommand::List { .. } | RulesCommand::Hits { .. }))
     }
 
-    /// Whether it only looks, or belongs to being a member. All else changes what is captured for everybody, so the socket's
-    /// permission is not enough for it.
+    /// Whether it only looks, or belongs to being a member. All else changes what is captured for
+    /// everybody, so the socket's permission is not enough for it.
     pub fn is_harmless(&self) -> bool {
         match self {
             Self::Stats {}

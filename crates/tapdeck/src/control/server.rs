@@ -1,11 +1,12 @@
 //! All clients of the socket at once, turned by whoever has what they ask for.
 //!
-//! A client has at most one request under way: its next line is looked at when the answer to the last one is written. So answers come in
-//! order, and a client that does not read holds one answer and no more. What it may hold otherwise is bounded too: its lines are short,
-//! but one client at a time may send a long one, the text of a rule file, which is read as JSON on a thread of its own.
+//! A client has at most one request under way: its next line is looked at when the answer to the
+//! last one is written. So answers come in order, and a client that does not read holds one answer
+//! and no more. What it may hold otherwise is bounded too: its lines are short, but one client at a
+//! time may send a long one, the text of a rule file, which is read as JSON on a thread of its own.
 //!
-//! When there are as many clients as there may be, a new one takes the place of the one that was silent for longest. Members of groups
-//! are not counted: the groups have their own bound.
+//! When there are as many clients as there may be, a new one takes the place of the one that was
+//! silent for longest. Members of groups are not counted: the groups have their own bound.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io::{self, IoSlice, Read};

@@ -13,7 +13,8 @@ use rustix::fs::{AtFlags, FlockOperation, Gid, Mode, OFlags};
 use rustix::io::Errno;
 use tapdeck_client::Address;
 
-/// Beside the lock of the store. A dot keeps it out of listings; readers of the store take only names of segments.
+/// Beside the lock of the store. A dot keeps it out of listings; readers of the store take only
+/// names of segments.
 const IN_STORE: &str = ".tapdeck.sock";
 
 /// How long others may take for their turn.
@@ -100,7 +101,8 @@ fn take_turn(path: &Path) -> io::Result<Option<OwnedFd>> {
     loop {
         match rustix::fs::flock(&dir, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => return Ok(Some(dir)),
-            // Whoever can read the directory can hold its lock, and must not keep anybody from starting.
+            // Whoever can read the directory can hold its lock, and must not keep anybody from
+            // starting.
             Err(Errno::WOULDBLOCK | Errno::INTR) if Instant::now() < until => {
                 std::thread::sleep(Duration::from_millis(10));
             }

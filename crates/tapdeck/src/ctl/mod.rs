@@ -1,7 +1,7 @@
 //! `tapdeck ctl`: asks a running recorder or daemon over its control socket.
 //!
-//! It makes a request of the command line, and a text for people of the answer. What can be asked and what is answered,
-//! `docs/CONTROL.md` says; here is nothing that knows what it means.
+//! It makes a request of the command line, and a text for people of the answer. What can be asked
+//! and what is answered, `docs/CONTROL.md` says; here is nothing that knows what it means.
 
 mod text;
 

@@ -1,4 +1,5 @@
-//! `tapdeck dist`: from packets or tables to a distribution of sizes, in the form that is asked for.
+//! `tapdeck dist`: from packets or tables to a distribution of sizes, in the form that is asked
+//! for.
 
 mod live;
 pub mod output;
@@ -243,7 +244,8 @@ fn write(
     Ok(())
 }
 
-/// Draws sizes, exactly as probable as they are in the source, and says how far the sample came out from it.
+/// Draws sizes, exactly as probable as they are in the source, and says how far the sample came out
+/// from it.
 fn draw(
     out: &mut impl Write,
     flags: &flags::Dist,

@@ -24,8 +24,8 @@ impl Target {
         }
     }
 
-    /// Fails where it could not be written, before work is put into it. A pipe's reader would take a look for
-    /// the whole, so a pipe is not tried.
+    /// Fails where it could not be written, before work is put into it. A pipe's reader would take
+    /// a look for the whole, so a pipe is not tried.
     pub fn check(&self) -> Result<()> {
         match self {
             Self::File(path) if path.metadata().is_ok_and(|m| !m.is_file() && !m.is_dir()) => {

@@ -4,8 +4,8 @@ use clap::Args;
 
 /// Say what of generated traffic came back: lost, repeated, reordered and damaged packets.
 ///
-/// Every packet of the recording is compared, byte for byte, with the one that `tapdeck gen` made. The exit code is 1 if
-/// any was lost or damaged, or captured too short to tell.
+/// Every packet of the recording is compared, byte for byte, with the one that `tapdeck gen` made.
+/// The exit code is 1 if any was lost or damaged, or captured too short to tell.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   tapdeck gen -i eth1 --count 1000000 --rate 500kpps --json sent.json
@@ -33,7 +33,8 @@ pub struct CheckTraffic {
     #[arg(long, value_name = "N", default_value_t = 10)]
     pub streams: usize,
 
-    /// Write one JSON object to standard output, with all streams that have faults, instead of the tables
+    /// Write one JSON object to standard output, with all streams that have faults, instead of the
+    /// tables
     #[arg(long)]
     pub json: bool,
 }

@@ -12,7 +12,8 @@ use clap::{Args, Subcommand};
   tapdeck ctl rules replace ids.rules --group ids
   tapdeck ctl --dir /var/tape watch --json | jq .captured")]
 pub struct Ctl {
-    /// The control socket of the other program [default: TAPDECK_SOCKET, or /run/tapdeck/serve.sock]
+    /// The control socket of the other program [default: TAPDECK_SOCKET, or
+    /// /run/tapdeck/serve.sock]
     #[arg(long, value_name = "PATH", global = true)]
     pub socket: Option<PathBuf>,
 

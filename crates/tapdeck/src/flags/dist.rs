@@ -7,9 +7,9 @@ use crate::units;
 
 /// Count packet sizes, and turn their distribution into what generators read.
 ///
-/// Reads capture files (pcap, pcapng), lists of sizes, tables of sizes and counts, pktgen's commands and its own
-/// TOML; several inputs add up. What was found, and how far the two-stage model is from it, goes to
-/// standard error.
+/// Reads capture files (pcap, pcapng), lists of sizes, tables of sizes and counts, pktgen's
+/// commands and its own TOML; several inputs add up. What was found, and how far the two-stage
+/// model is from it, goes to standard error.
 #[derive(Debug, Args)]
 #[command(after_help = "Formats:
   sizes   numbers with space between them; a line that begins with two is read as dist
@@ -51,13 +51,13 @@ pub struct Dist {
     #[arg(long, value_name = "FORMAT", value_enum, default_value_t = ToChoice::Dist)]
     pub to: ToChoice,
 
-    /// What is counted: whole frames without check sequence, or IP packets, others left out [default: what
-    /// the input says, else frame]
+    /// What is counted: whole frames without check sequence, or IP packets, others left out
+    /// [default: what the input says, else frame]
     #[arg(long, value_enum)]
     pub length: Option<LengthChoice>,
 
-    /// Share of all packets from which on a size is an outlier, drawn exactly. The text of the model's thesis
-    /// says 0.02 (2 %), its program 0.002
+    /// Share of all packets from which on a size is an outlier, drawn exactly. The text of the
+    /// model's thesis says 0.02 (2 %), its program 0.002
     #[arg(long, value_name = "SHARE", default_value_t = 0.002)]
     pub outlier_bound: f64,
 
@@ -73,7 +73,8 @@ pub struct Dist {
     #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u16).range(1..))]
     pub max_size: Option<u16>,
 
-    /// Stands between size and count of dist; what is read may have space all the same [default: space]
+    /// Stands between size and count of dist; what is read may have space all the same [default:
+    /// space]
     #[arg(long, value_name = "CHAR", value_parser = separator)]
     pub separator: Option<char>,
 

@@ -13,9 +13,10 @@ use crate::units;
 
 /// Send generated or recorded traffic.
 ///
-/// Generated packets carry a stream number, a sequence number, their send time and a checksum, by which
-/// `tapdeck check-traffic` finds what was lost, repeated, reordered or damaged. The same flags and seed make the same packets,
-/// byte for byte but for the send time, whatever the back end.
+/// Generated packets carry a stream number, a sequence number, their send time and a checksum, by
+/// which `tapdeck check-traffic` finds what was lost, repeated, reordered or damaged. The same
+/// flags and seed make the same packets, byte for byte but for the send time, whatever the back
+/// end.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   tapdeck gen -i veth0 --count 1000000 --json sent.json
@@ -33,18 +34,19 @@ pub struct Gen {
     )]
     pub interfaces: Vec<String>,
 
-    /// Length of frames without check sequence: 64, 64-1500, normal:64-1500, imix, dist:FILE (drawn from a distribution as
-    /// `tapdeck dist` reads), trace:FILE (the sizes of a capture file, in their order)
-    /// [default: 64, or as much as the headers take]
+    /// Length of frames without check sequence: 64, 64-1500, normal:64-1500, imix, dist:FILE
+    /// (drawn from a distribution as `tapdeck dist` reads), trace:FILE (the sizes of a capture
+    /// file, in their order) [default: 64, or as much as the headers take]
     #[arg(long, value_name = "SIZE", value_parser = size)]
     pub size: Option<sizes::Spec>,
 
-    /// How sizes are drawn with dist:FILE: each with its exact share, or by the two-stage model (see `tapdeck dist`)
+    /// How sizes are drawn with dist:FILE: each with its exact share, or by the two-stage model
+    /// (see `tapdeck dist`)
     #[arg(long, value_enum, default_value_t = MethodChoice::Alias)]
     pub method: MethodChoice,
 
-    /// Packets a second (1.2mpps, 50kpps) or bits a second of frames (700mbit, 9.6gbit), all interfaces
-    /// together; max: as fast as it goes
+    /// Packets a second (1.2mpps, 50kpps) or bits a second of frames (700mbit, 9.6gbit), all
+    /// interfaces together; max: as fast as it goes
     #[arg(long, value_name = "RATE", default_value = "max", value_parser = rate, allow_hyphen_values = true)]
     pub rate: (String, Rate),
 
@@ -52,12 +54,13 @@ pub struct Gen {
     #[arg(long, value_name = "TIME", conflicts_with = "rate", value_parser = gap, allow_hyphen_values = true)]
     pub ipg: Option<(String, Rate)>,
 
-    /// Bits a second count what the wire carries: 24 bytes more a frame for preamble, check sequence and gap
+    /// Bits a second count what the wire carries: 24 bytes more a frame for preamble, check
+    /// sequence and gap
     #[arg(long)]
     pub wire: bool,
 
-    /// How gaps vary: not at all; exponentially; or bursts of on-off sources, self-similar together, which keep to the
-    /// rate in the long run
+    /// How gaps vary: not at all; exponentially; or bursts of on-off sources, self-similar
+    /// together, which keep to the rate in the long run
     #[arg(long, value_enum, default_value_t = GapsChoice::Constant)]
     pub gaps: GapsChoice,
 
@@ -183,12 +186,14 @@ pub struct Gen {
     #[arg(long = "loop", value_name = "N", default_value_t = 1, requires = "replay")]
     pub loops: u64,
 
-    /// Give the hosts of one network the addresses of another in a replay, with checksums put right; may be repeated
+    /// Give the hosts of one network the addresses of another in a replay, with checksums put
+    /// right; may be repeated
     #[arg(long, value_name = "OLD=NEW", requires = "replay", value_parser = rewrite)]
     pub rewrite: Vec<Rule>,
 
-    /// How packets are sent: made by a BPF program in the kernel (xdp), by a packet socket past the queueing
-    /// discipline (txring), or by an AF_XDP socket; auto takes what can do what is asked, and says which
+    /// How packets are sent: made by a BPF program in the kernel (xdp), by a packet socket past
+    /// the queueing discipline (txring), or by an AF_XDP socket; auto takes what can do what
+    /// is asked, and says which
     #[arg(long, value_enum, default_value_t = BackendChoice::Auto)]
     pub backend: BackendChoice,
 

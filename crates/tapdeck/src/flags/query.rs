@@ -4,10 +4,11 @@ use clap::Args;
 
 use crate::query::time;
 
-/// Give packets of a store back, in time order, while it is being recorded; or those of capture files of other programs.
+/// Give packets of a store back, in time order, while it is being recorded; or those of capture
+/// files of other programs.
 ///
-/// Without -w, --count or --json, packets are listed one a line: time, interface, protocol, addresses and ports, length.
-/// The answer is what is on disk when the query begins.
+/// Without -w, --count or --json, packets are listed one a line: time, interface, protocol,
+/// addresses and ports, length. The answer is what is on disk when the query begins.
 #[derive(Debug, Args)]
 #[command(
     after_help = "T: a time as 2026-01-02T03:04:05Z or 2026-01-02T04:04:05.678+01:00, or \"10m ago\", or seconds since 1970
@@ -22,16 +23,18 @@ Examples:
   tapdeck query --dir /var/tape --explain net 10.0.0.0/8 and not port 22"
 )]
 pub struct Query {
-    /// The store, a directory that `tapdeck record --dir` wrote or is writing; or a pcap or pcapng file, or a directory of
-    /// such files
+    /// The store, a directory that `tapdeck record --dir` wrote or is writing; or a pcap or pcapng
+    /// file, or a directory of such files
     #[arg(long, value_name = "PATH")]
     pub dir: PathBuf,
 
-    /// Only packets that match, as in pcap-filter(7) and for `tcpdump -r`; several words are joined
+    /// Only packets that match, as in pcap-filter(7) and for `tcpdump -r`; several words are
+    /// joined
     #[arg(value_name = "EXPR")]
     pub expression: Vec<String>,
 
-    /// Also packets that hold one that matches inside a tunnel: VXLAN, GENEVE, GRE, IP in IP, GTP-U, MPLS, PPPoE
+    /// Also packets that hold one that matches inside a tunnel: VXLAN, GENEVE, GRE, IP in IP,
+    /// GTP-U, MPLS, PPPoE
     #[arg(long)]
     pub inner: bool,
 
@@ -59,13 +62,16 @@ pub struct Query {
     #[arg(long)]
     pub json: bool,
 
-    /// Make an index of each file of another program that has none, beside it or in the user's cache, and use it
+    /// Make an index of each file of another program that has none, beside it or in the user's
+    /// cache, and use it
     ///
-    /// Indexes that are there are used without this. One of a file that has changed since is not, and is made anew with this.
+    /// Indexes that are there are used without this. One of a file that has changed since is not,
+    /// and is made anew with this.
     #[arg(long)]
     pub index: bool,
 
-    /// Write no packets but how they are found: the plan, and what was read for it; with --json as one object
+    /// Write no packets but how they are found: the plan, and what was read for it; with --json as
+    /// one object
     #[arg(long, conflicts_with = "write")]
     pub explain: bool,
 }

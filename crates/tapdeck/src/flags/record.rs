@@ -36,8 +36,8 @@ pub struct Record {
     #[arg(long, value_name = "N", default_value_t = 1, requires = "group", value_parser = clap::value_parser!(u32).range(1..=i64::from(MAX_WEIGHT)))]
     pub weight: u32,
 
-    /// Listen here for `tapdeck ctl` [default: .tapdeck.sock in the store]; with --group, the daemon's socket [default: TAPDECK_SOCKET, or
-    /// /run/tapdeck/serve.sock]
+    /// Listen here for `tapdeck ctl` [default: .tapdeck.sock in the store]; with --group, the
+    /// daemon's socket [default: TAPDECK_SOCKET, or /run/tapdeck/serve.sock]
     #[arg(long, value_name = "PATH")]
     pub socket: Option<PathBuf>,
 
@@ -53,8 +53,8 @@ pub struct Record {
     #[arg(long)]
     pub no_store: bool,
 
-    /// Where packets are taken; auto: tcx where the interface carries an IP address or has no XDP, else
-    /// xdp
+    /// Where packets are taken; auto: tcx where the interface carries an IP address or has no XDP,
+    /// else xdp
     #[arg(long, value_name = "HOOK", default_value = "auto", value_parser = hook_choice())]
     pub hook: HookChoice,
 
@@ -70,11 +70,13 @@ pub struct Record {
     #[arg(long, value_name = "EXPR")]
     pub filter: Option<String>,
 
-    /// Record only packets that a rule of this file accepts; hooks xdp, xdp-generic, tcx and netfilter; - is standard input
+    /// Record only packets that a rule of this file accepts; hooks xdp, xdp-generic, tcx and
+    /// netfilter; - is standard input
     #[arg(long, value_name = "FILE")]
     pub rules: Option<PathBuf>,
 
-    /// How rules are looked up: by candidates, or by walking through all signatures, for comparisons
+    /// How rules are looked up: by candidates, or by walking through all signatures, for
+    /// comparisons
     #[arg(long, value_enum, value_name = "ENGINE", default_value_t = EngineChoice::Candidates)]
     pub rules_engine: EngineChoice,
 
@@ -82,7 +84,8 @@ pub struct Record {
     #[arg(short = 'p', long)]
     pub no_promiscuous: bool,
 
-    /// Begin a new segment at this size [default: 1GiB, or an eighth of --keep-bytes if that is less]
+    /// Begin a new segment at this size [default: 1GiB, or an eighth of --keep-bytes if that is
+    /// less]
     #[arg(long, value_name = "SIZE", value_parser = units::size)]
     pub segment_size: Option<u64>,
 
@@ -118,8 +121,8 @@ pub struct Record {
     #[arg(long, value_name = "TIME", default_value = "1s", value_parser = units::flush)]
     pub flush: Duration,
 
-    /// Write past the page cache (O_DIRECT), and then before other threads get the CPU (SCHED_FIFO); auto: where the file
-    /// system can
+    /// Write past the page cache (O_DIRECT), and then before other threads get the CPU
+    /// (SCHED_FIFO); auto: where the file system can
     #[arg(long, value_enum, default_value_t = DirectChoice::Auto)]
     pub direct: DirectChoice,
 

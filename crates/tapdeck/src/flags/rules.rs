@@ -4,8 +4,9 @@ use clap::{Args, Subcommand};
 
 /// Check rule files, choose their signatures, tell what they cost, and try them on a capture file.
 ///
-/// A rule file says which packets are recorded, or which a group takes: `tapdeck record --rules FILE`, or
-/// `rules = "FILE"` in a group. Nothing here needs a privilege or touches a running recorder.
+/// A rule file says which packets are recorded, or which a group takes: `tapdeck record --rules
+/// FILE`, or `rules = "FILE"` in a group. Nothing here needs a privilege or touches a running
+/// recorder.
 #[derive(Debug, Args)]
 #[command(after_help = "A rule is a line, and # begins a comment:
   ACTION src ADDR[/N]|any dst ADDR[/N]|any sport N|any dport N|any proto tcp|udp|icmp|N|any
@@ -30,11 +31,13 @@ pub enum RulesVerb {
     Test(Test),
 }
 
-/// Choose the signatures of a set: write rules of rare prefix lengths as several rules of common ones.
+/// Choose the signatures of a set: write rules of rare prefix lengths as several rules of common
+/// ones.
 ///
-/// Each signature (lengths of both prefixes, and whether ports and protocol are looked at) costs look-ups for packets, however few
-/// rules it has. What is written is a rule file, in the order in which rules count, that judges every packet as the given
-/// one does; each of its rules is one of the given ones or a part of one. What that saves goes to standard error.
+/// Each signature (lengths of both prefixes, and whether ports and protocol are looked at) costs
+/// look-ups for packets, however few rules it has. What is written is a rule file, in the order in
+/// which rules count, that judges every packet as the given one does; each of its rules is one of
+/// the given ones or a part of one. What that saves goes to standard error.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   tapdeck rules compile office.rules -o office.compiled
@@ -44,7 +47,8 @@ pub struct Compile {
     #[arg(value_name = "FILE")]
     pub file: PathBuf,
 
-    /// Save the most on packets as in this capture file (pcap, pcapng); - is standard input [default: one packet for each rule]
+    /// Save the most on packets as in this capture file (pcap, pcapng); - is standard input
+    /// [default: one packet for each rule]
     #[arg(long, value_name = "TRACE")]
     pub sample: Option<PathBuf>,
 
@@ -56,8 +60,8 @@ pub struct Compile {
     #[arg(long, value_name = "TIMES", default_value_t = 1.25, value_parser = growth)]
     pub growth: f64,
 
-    /// Leave out rules that are not needed: duplicates, and those inside others of the same action. Their hits will count
-    /// as those of other rules
+    /// Leave out rules that are not needed: duplicates, and those inside others of the same
+    /// action. Their hits will count as those of other rules
     #[arg(long)]
     pub merge: bool,
 
@@ -66,7 +70,8 @@ pub struct Compile {
     pub output: Option<PathBuf>,
 }
 
-/// Tell the signatures of a set, what judging a packet costs, the memory it takes in the kernel, and which rules are not needed.
+/// Tell the signatures of a set, what judging a packet costs, the memory it takes in the kernel,
+/// and which rules are not needed.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   tapdeck rules explain office.rules
@@ -76,7 +81,8 @@ pub struct Explain {
     #[arg(value_name = "FILE")]
     pub file: PathBuf,
 
-    /// Count tries on the packets of this capture file (pcap, pcapng); - is standard input [default: one packet for each rule]
+    /// Count tries on the packets of this capture file (pcap, pcapng); - is standard input
+    /// [default: one packet for each rule]
     #[arg(long, value_name = "TRACE")]
     pub sample: Option<PathBuf>,
 
@@ -84,11 +90,13 @@ pub struct Explain {
     #[arg(long, requires = "sample")]
     pub up_to_damage: bool,
 
-    /// The rate of false positives that the Bloom filter promises; each costs a look-up in vain, none a wrong judgement
+    /// The rate of false positives that the Bloom filter promises; each costs a look-up in vain,
+    /// none a wrong judgement
     #[arg(long, value_name = "SHARE", default_value_t = tapdeck_packet::rules::bloom::PROMISED_RATE)]
     pub false_positive_rate: f64,
 
-    /// Keep the Bloom filter at so many bits, and fail where that breaks the promise [default: as many as it takes]
+    /// Keep the Bloom filter at so many bits, and fail where that breaks the promise [default: as
+    /// many as it takes]
     #[arg(long, value_name = "BITS")]
     pub bloom_bits: Option<u64>,
 

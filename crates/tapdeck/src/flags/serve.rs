@@ -5,7 +5,8 @@ use clap::Args;
 
 use crate::units;
 
-/// Own the hooks of interfaces and give their packets to groups of programs, which attach and leave at any time
+/// Own the hooks of interfaces and give their packets to groups of programs, which attach and leave
+/// at any time
 #[derive(Debug, Args)]
 #[command(after_help = "A configuration:
   [serve]                        # all of this may be left out
@@ -34,7 +35,8 @@ pub struct Serve {
     #[arg(long, value_name = "FILE")]
     pub config: PathBuf,
 
-    /// Listen here, whatever the configuration says [default: TAPDECK_SOCKET, or /run/tapdeck/serve.sock]
+    /// Listen here, whatever the configuration says [default: TAPDECK_SOCKET, or
+    /// /run/tapdeck/serve.sock]
     #[arg(long, value_name = "PATH")]
     pub socket: Option<PathBuf>,
 

@@ -4,15 +4,18 @@ use clap::Args;
 
 use crate::query::time;
 
-/// Tell what is in a store, also while it is being recorded: how much, from when, what was lost, who talks.
+/// Tell what is in a store, also while it is being recorded: how much, from when, what was lost,
+/// who talks.
 ///
-/// Read from the indexes of the store, not from its packets. The number of packets is exact. A segment without an index counts by the
-/// statistics at its end; what it holds is not in the chart and not among hosts and ports until `tapdeck recover` has made its index.
+/// Read from the indexes of the store, not from its packets. The number of packets is exact. A
+/// segment without an index counts by the statistics at its end; what it holds is not in the chart
+/// and not among hosts and ports until `tapdeck recover` has made its index.
 ///
-/// Hosts and ports are listed by the share of the recording's pieces that they appear in, as source or destination, at any depth of a
-/// tunnel; a piece is about 128 KiB of packets. So a host with 40 % was there in 40 % of the recording, whether it sent much or little.
-/// `lost` are packets that the recorder dropped; losses that are less than a second apart are one gap, and its times are those
-/// of the pieces that tell of it.
+/// Hosts and ports are listed by the share of the recording's pieces that they appear in, as source
+/// or destination, at any depth of a tunnel; a piece is about 128 KiB of packets. So a host with 40
+/// % was there in 40 % of the recording, whether it sent much or little. `lost` are packets that
+/// the recorder dropped; losses that are less than a second apart are one gap, and its times are
+/// those of the pieces that tell of it.
 #[derive(Debug, Args)]
 #[command(
     after_help = "T: a time as 2026-01-02T03:04:05Z or 2026-01-02T04:04:05.678+01:00, or \"10m ago\", or seconds since 1970

@@ -4,8 +4,9 @@ use clap::Args;
 
 /// Check everything in a store: every block, length, counter, checksum and entry of an index.
 ///
-/// Nothing is changed, and it may run beside a recorder and queries. What is wrong is told with the file and the byte of the segment; the exit code is then 1.
-/// `tapdeck recover --all` mends what can be mended.
+/// Nothing is changed, and it may run beside a recorder and queries. What is wrong is told with the
+/// file and the byte of the segment; the exit code is then 1. `tapdeck recover --all` mends what
+/// can be mended.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   tapdeck verify --dir /var/tape

@@ -61,7 +61,8 @@ pub fn bounds(workload: &Workload, interfaces: &[Interface]) -> Bounds {
     }
 }
 
-/// Refuses a rate that the link of one of so many cannot take. The 10 Gbit/s that a veth pair says it has hold nothing back.
+/// Refuses a rate that the link of one of so many cannot take. The 10 Gbit/s that a veth pair says
+/// it has hold nothing back.
 pub fn fits_link(
     interface: &Interface,
     pps: Option<f64>,

@@ -58,8 +58,8 @@ enum Json {
 }
 
 impl Report {
-    /// Opens the file for the JSON, so that a run is not in vain. What stands in it stays until there is something
-    /// in its place.
+    /// Opens the file for the JSON, so that a run is not in vain. What stands in it stays until
+    /// there is something in its place.
     pub fn new(json: Option<&Path>) -> Result<Self> {
         let json = match json {
             None => None,

@@ -213,7 +213,8 @@ impl Here {
     fn send(&mut self, start: u64, done: &mut Done) -> io::Result<()> {
         while !self.is_stopped() {
             let next = match self.bunch(start, done) {
-                // There was no room, and so nothing was made. Whether the end is wanted is asked again.
+                // There was no room, and so nothing was made. Whether the end is wanted is asked
+                // again.
                 Err(e) if e.kind() == ErrorKind::Interrupted => Next::Go,
                 next => next?,
             };

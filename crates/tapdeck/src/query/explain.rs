@@ -28,7 +28,8 @@ pub struct Explanation {
 #[derive(Serialize)]
 struct Object<'a> {
     expression: &'a str,
-    /// False where the expression narrows nothing, because it is of a form that the planner does not know.
+    /// False where the expression narrows nothing, because it is of a form that the planner does
+    /// not know.
     understood: bool,
     plan: &'a str,
     after: Option<&'a str>,

@@ -1,14 +1,16 @@
 //! Filter expressions over recorded packets: pcap-filter(7), as `tcpdump -r` takes them.
 //!
-//! libpcap compiles the expression for each link type, on the handle of a capture file of that type: so
-//! it understands and refuses just what tcpdump does with a file. libpcap also decides each packet, but for
-//! three cases, in which its program is run here. The `pcap` crate gives it the captured length only, which will not do where a packet was
-//! cut and the program asks how long it was on the wire. And the programs of `protochain` go round in circles for
-//! ever on some packets: each extension header is looked for at a place that is counted from the first. Such packets do not match.
-//! And those of `geneve` read scratch memory that may never have been written, and which libpcap does not clear: two looks at a packet could differ. Here it is zero.
+//! libpcap compiles the expression for each link type, on the handle of a capture file of that
+//! type: so it understands and refuses just what tcpdump does with a file. libpcap also decides
+//! each packet, but for three cases, in which its program is run here. The `pcap` crate gives it
+//! the captured length only, which will not do where a packet was cut and the program asks how long
+//! it was on the wire. And the programs of `protochain` go round in circles for ever on some
+//! packets: each extension header is looked for at a place that is counted from the first. Such
+//! packets do not match. And those of `geneve` read scratch memory that may never have been
+//! written, and which libpcap does not clear: two looks at a packet could differ. Here it is zero.
 //!
-//! Which keys the packets must have is read from the text, and believed only where libpcap makes the same programs of the text and
-//! of what was understood of it ([`tapdeck_packet::filter`]).
+//! Which keys the packets must have is read from the text, and believed only where libpcap makes
+//! the same programs of the text and of what was understood of it ([`tapdeck_packet::filter`]).
 
 use std::sync::Arc;
 
@@ -22,7 +24,8 @@ use tapdeck_store::query::{Described, Matcher, Packet};
 
 use crate::flags::Usage;
 
-/// An expression, or none: then every packet matches. Each thread that matches packets needs a clone of its own.
+/// An expression, or none: then every packet matches. Each thread that matches packets needs a
+/// clone of its own.
 #[derive(Clone)]
 pub struct Filter {
     programs: Vec<(LinkType, Program)>,
@@ -45,7 +48,8 @@ struct Program {
 }
 
 impl Filter {
-    /// Compiles it for all interfaces, and if `inner` is true also for the packets inside their packets.
+    /// Compiles it for all interfaces, and if `inner` is true also for the packets inside their
+    /// packets.
     pub fn new(expression: &str, interfaces: &[Described], inner: bool) -> Result<Self> {
         let mut links: Vec<LinkType> = interfaces.iter().map(|i| i.link).collect();
         // A store without packets yet refuses nonsense all the same.
@@ -157,8 +161,8 @@ impl Program {
     }
 }
 
-/// libpcap's program may be used by one thread only, so a clone compiles again. If a name has other addresses now, the
-/// clone runs the first program here: the threads of a query must not differ.
+/// libpcap's program may be used by one thread only, so a clone compiles again. If a name has other
+/// addresses now, the clone runs the first program here: the threads of a query must not differ.
 impl Clone for Program {
     fn clone(&self) -> Self {
         let again = compile(&self.expression, self.link).ok();
@@ -224,7 +228,8 @@ const LOADX_LENGTH: u16 = 0x81;
 const LOAD_MEMORY: u16 = 0x60;
 const LOADX_MEMORY: u16 = 0x61;
 const JUMP_ALWAYS: u16 = 0x05;
-/// Steps. After each round of some thirty, `protochain` is at one of 257 places, and soon where it has been before.
+/// Steps. After each round of some thirty, `protochain` is at one of 257 places, and soon where it
+/// has been before.
 const CIRCLES: usize = 1 << 14;
 
 impl Instruction {
@@ -241,8 +246,9 @@ impl Instruction {
     }
 }
 
-/// How many bytes of the packet the program accepts; `None` where it reads past what was captured, divides by zero or
-/// is no program, for which libpcap refuses a packet too, and where it does not end.
+/// How many bytes of the packet the program accepts; `None` where it reads past what was captured,
+/// divides by zero or is no program, for which libpcap refuses a packet too, and where it does not
+/// end.
 fn run(program: &[Instruction], frame: &[u8], original_len: u32) -> Option<u32> {
     let bytes = |at: u32, n: usize| frame.get(at as usize..)?.get(..n);
     let word = |at| bytes(at, 4).map(|b| u32::from_be_bytes([b[0], b[1], b[2], b[3]]));

@@ -37,7 +37,8 @@ pub fn run(flags: &flags::Query) -> Result<()> {
     }
 }
 
-/// Gives the whole answer, or nothing where foreign files have interfaces that are not described at their beginnings. `whole` finds them.
+/// Gives the whole answer, or nothing where foreign files have interfaces that are not described at
+/// their beginnings. `whole` finds them.
 fn attempt(
     flags: &flags::Query,
     span: Span,

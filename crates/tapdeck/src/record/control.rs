@@ -92,8 +92,8 @@ impl Control {
         }
     }
 
-    /// The recording has ended: what is not answered will not be done. Who asked for the end sees the connection
-    /// close when all is done.
+    /// The recording has ended: what is not answered will not be done. Who asked for the end sees
+    /// the connection close when all is done.
     pub fn end(&mut self) {
         let rotations = std::mem::take(&mut self.rotations).into_iter().map(|(client, _)| client);
         for client in self.changes.end().into_iter().chain(rotations) {
@@ -263,7 +263,8 @@ impl Recorder<'_> {
         Ok(Answer::ok(json!({ "filter": filter })))
     }
 
-    /// Exchanges the rules of all interfaces or, where one refuses, of none. Gives back what the old ones have counted in the end.
+    /// Exchanges the rules of all interfaces or, where one refuses, of none. Gives back what the
+    /// old ones have counted in the end.
     fn set_rules(&mut self, rules: Option<&Rules>) -> Result<Counted, Refused> {
         let captures = self.source.captures_mut();
         let before: Vec<_> = captures.iter().map(|c| c.config().rules.clone()).collect();

@@ -31,8 +31,8 @@ const HURRY: Duration = Duration::from_secs(2);
 /// When something is due.
 struct Schedule {
     end: Option<Instant>,
-    /// A block is closed at the second look at it, and a look may be late: so that no packet waits for
-    /// longer than was said, looks are a third of that time apart.
+    /// A block is closed at the second look at it, and a look may be late: so that no packet waits
+    /// for longer than was said, looks are a third of that time apart.
     flush_every: Duration,
     next_flush: Instant,
     next_second: Instant,

@@ -94,8 +94,8 @@ impl Output {
     }
 }
 
-/// Closes what an earlier recorder could not close. Nothing that goes wrong there keeps this one from
-/// recording.
+/// Closes what an earlier recorder could not close. Nothing that goes wrong there keeps this one
+/// from recording.
 fn recover(store: &mut Store, index: bool, log: &Log) {
     let each = |finding: &Finding| log(&describe(finding, false));
     let scope = Scope { closed: Closed::None, index };
@@ -132,8 +132,9 @@ fn stream(
     spawn(plan, job, sink, false)
 }
 
-/// Starts the writer. One that needs a processor for moments alone, since the disk fetches the packets itself, `goes_first`: what
-/// else runs there, queries and the index above all, keeps no block from the disk.
+/// Starts the writer. One that needs a processor for moments alone, since the disk fetches the
+/// packets itself, `goes_first`: what else runs there, queries and the index above all, keeps no
+/// block from the disk.
 fn spawn(
     plan: &Plan,
     job: Job,

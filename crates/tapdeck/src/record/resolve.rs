@@ -219,8 +219,8 @@ fn index(f: &flags::Record) -> Result<Option<Index>> {
     Ok((!f.no_index).then_some(Index { cpu: f.index_cpu }))
 }
 
-/// The segment being written and the one set aside behind it count towards what is kept, and so do indexes, so that
-/// the disk never holds more than was said.
+/// The segment being written and the one set aside behind it count towards what is kept, and so do
+/// indexes, so that the disk never holds more than was said.
 fn segment_bytes(f: &flags::Record) -> Result<u64> {
     let smallest = SMALLEST_SEGMENT.max(4 * f.block_bytes);
     if let Some(asked) = f.segment_size {

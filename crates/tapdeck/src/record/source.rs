@@ -1,4 +1,5 @@
-//! Where the packets of a recording come from: interfaces with hooks of its own, or a group of a daemon that has them.
+//! Where the packets of a recording come from: interfaces with hooks of its own, or a group of a
+//! daemon that has them.
 
 use std::io;
 use std::sync::Arc;
@@ -136,7 +137,8 @@ impl Source {
         }
     }
 
-    /// Closes blocks that have waited, or all where the clock was stepped. The daemon does so for its members.
+    /// Closes blocks that have waited, or all where the clock was stepped. The daemon does so for
+    /// its members.
     pub fn flush(&mut self, clock: &Clock, waited: bool) -> Vec<(String, io::Error)> {
         let mut failed = Vec::new();
         for capture in self.captures_mut() {
@@ -195,7 +197,8 @@ impl Source {
         }
     }
 
-    /// Tries to close all blocks after the end; false where some are still open, for their rings are full.
+    /// Tries to close all blocks after the end; false where some are still open, for their rings
+    /// are full.
     pub fn close_blocks(&mut self) -> bool {
         let mut open = false;
         for capture in self.captures_mut() {

@@ -21,7 +21,8 @@ struct Report {
     rules: usize,
     signatures: Vec<SignatureReport>,
     bloom: BloomReport,
-    /// Of one image, as the hook programs read it. Two of them are in memory while a set is exchanged.
+    /// Of one image, as the hook programs read it. Two of them are in memory while a set is
+    /// exchanged.
     kernel_bytes: u64,
     tries: TriesReport,
     not_needed: Vec<NotNeeded>,

@@ -10,7 +10,8 @@ use tapdeck_packet::rules::RuleSet;
 use super::name;
 use crate::progress::say;
 
-/// Reads a rule file; - is standard input. Where it has several faults, all but the last that is told go to standard error before.
+/// Reads a rule file; - is standard input. Where it has several faults, all but the last that is
+/// told go to standard error before.
 pub fn read(path: &Path) -> Result<RuleSet> {
     let name = name(path);
     let cannot = || format!("cannot read {name}");

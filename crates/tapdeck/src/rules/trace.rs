@@ -15,7 +15,8 @@ use tapdeck_packet::trace::{Error, Reader};
 use super::name;
 use crate::progress::{Watched, say};
 
-/// Gives every packet's tuple, and its length on the wire, in the order of the file. Later fragments have the ports of their first.
+/// Gives every packet's tuple, and its length on the wire, in the order of the file. Later
+/// fragments have the ports of their first.
 pub fn read(path: &Path, up_to_damage: bool, mut each: impl FnMut(&Tuple, u32)) -> Result<()> {
     let name = name(path);
     let (input, total) = open(path).with_context(|| format!("cannot open {name}"))?;

@@ -1,9 +1,10 @@
 //! `tapdeck serve`: owns the hooks of interfaces and gives their packets to groups of programs.
 //!
-//! The kernel does all that happens to a packet, by `tapdeck_capture::deck`; a member reads its rings without this
-//! process. What is left is a loop that turns every 20 ms: it does what is asked over the control socket, closes blocks that
-//! wait, wakes members, and looks whether any has gone. A member's connection is its membership. Those whose connections have ended by
-//! the same turn leave together, for the kernel must be waited for once each time.
+//! The kernel does all that happens to a packet, by `tapdeck_capture::deck`; a member reads its
+//! rings without this process. What is left is a loop that turns every 20 ms: it does what is asked
+//! over the control socket, closes blocks that wait, wakes members, and looks whether any has gone.
+//! A member's connection is its membership. Those whose connections have ended by the same turn
+//! leave together, for the kernel must be waited for once each time.
 
 mod config;
 mod daemon;
@@ -55,7 +56,8 @@ pub fn run(flags: &flags::Serve) -> Result<()> {
     daemon.end().context("cannot tell how it ended")
 }
 
-/// A member takes a connection, a pipe and maps; a thousand are more than a process may have, unless it asks.
+/// A member takes a connection, a pipe and maps; a thousand are more than a process may have,
+/// unless it asks.
 fn allow_many_files() {
     use nix::sys::resource::{Resource, getrlimit, setrlimit};
     if let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_NOFILE)

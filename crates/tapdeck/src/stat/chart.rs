@@ -2,7 +2,8 @@
 
 const BARS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
 
-/// A bar for each value, the highest for the largest of them. What is more than nothing can be seen.
+/// A bar for each value, the highest for the largest of them. What is more than nothing can be
+/// seen.
 pub fn bars(values: &[f64]) -> String {
     let most = values.iter().copied().fold(0.0, f64::max);
     let bar = |value: &f64| match (value / most * 8.0).ceil() as usize {

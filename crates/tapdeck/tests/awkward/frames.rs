@@ -1,10 +1,12 @@
 //! Frames of every kind that pcap-filter(7) knows and of some that it does not.
 //!
-//! A frame is put together from the outside in: each layer asks for what it is to carry and stands before it. So
-//! anything may carry anything, to a depth of a few tunnels. Then some are cut, damaged or padded.
+//! A frame is put together from the outside in: each layer asks for what it is to carry and stands
+//! before it. So anything may carry anything, to a depth of a few tunnels. Then some are cut,
+//! damaged or padded.
 //!
-//! Traffic comes in **stretches**: for a while only a few kinds of layers are sent between a few hosts, and mostly whole. If all kinds were
-//! mixed evenly, every piece of a store would hold a bit of everything, and an index would have nothing to leave out.
+//! Traffic comes in **stretches**: for a while only a few kinds of layers are sent between a few
+//! hosts, and mostly whole. If all kinds were mixed evenly, every piece of a store would hold a bit
+//! of everything, and an index would have nothing to leave out.
 
 use super::{IPV4, IPV6, LABELS, MACS, PORTS, PROTOCOLS, Rng, SESSIONS, VLANS, VNIS};
 
@@ -233,7 +235,8 @@ impl Stretch {
         out
     }
 
-    /// IEEE 802.2, as SNAP (RFC 1042) or with the service access points of the protocols that pcap-filter(7) names.
+    /// IEEE 802.2, as SNAP (RFC 1042) or with the service access points of the protocols that
+    /// pcap-filter(7) names.
     fn llc(&self, rng: &mut Rng, snap: bool, depth: usize) -> Vec<u8> {
         if snap {
             let oui = rng.one(&[[0; 3], [0; 3], [0, 0, 0x0c], [8, 0, 7], [0, 0, 0xf8]]);
@@ -378,7 +381,8 @@ impl Stretch {
         [vec![kind, rng.one(&[0, 1, 4])], rng.bytes(6), about].concat()
     }
 
-    /// GRE (RFC 2784, 2890) with any of checksum, key and sequence number; now and then another version.
+    /// GRE (RFC 2784, 2890) with any of checksum, key and sequence number; now and then another
+    /// version.
     fn gre(&self, rng: &mut Rng, depth: usize) -> Vec<u8> {
         let flags = rng.one(&[0, 0, 0x80, 0x20, 0x10, 0xb0, 0x40]);
         let fields = [0x80, 0x20, 0x10].iter().filter(|f| flags & **f != 0).count();
@@ -419,7 +423,8 @@ impl Stretch {
         out
     }
 
-    /// GTP-U (3GPP TS 29.281), with a sequence number and extension headers, or a message that carries no packet.
+    /// GTP-U (3GPP TS 29.281), with a sequence number and extension headers, or a message that
+    /// carries no packet.
     fn gtp(&self, rng: &mut Rng, depth: usize) -> Vec<u8> {
         let flags = rng.one(&[0x30, 0x30, 0x32, 0x34, 0x36]);
         let kind = rng.one(&[255, 255, 255, 1, 26]);
@@ -451,7 +456,8 @@ fn udp(ports: [u16; 2], payload: &[u8]) -> Vec<u8> {
     [&joined(ports), &length.to_be_bytes()[..], &[0; 2], payload].concat()
 }
 
-/// An extension header of IPv6, of which the authentication header counts its length in another unit.
+/// An extension header of IPv6, of which the authentication header counts its length in another
+/// unit.
 fn extension(rng: &mut Rng, header: u8, next: u8) -> Vec<u8> {
     let next = if rng.percent(2) { rng.one(&PROTOCOLS) } else { next };
     match header {

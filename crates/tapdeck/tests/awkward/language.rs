@@ -1,7 +1,8 @@
 //! Expressions of pcap-filter(7), all of the language as libpcap 1.10 has it for Ethernet.
 //!
-//! They are trees, so that what fails can be made smaller by taking parts away. What a tree reads as need
-//! not be what the tree means: without parentheses `or` and `and` bind alike, and `host a or b` borrows its `host` from the left.
+//! They are trees, so that what fails can be made smaller by taking parts away. What a tree reads
+//! as need not be what the tree means: without parentheses `or` and `and` bind alike, and `host a
+//! or b` borrows its `host` from the left.
 //!
 //! A name that is none of the language's would be looked up in the DNS, so none is made.
 

@@ -1,8 +1,9 @@
-//! Where do programs disagree about packets? In traffic that is nested, cut, malformed or merely unusual, and in
-//! expressions that mix what few people write. This makes both, from a seed and without a network.
+//! Where do programs disagree about packets? In traffic that is nested, cut, malformed or merely
+//! unusual, and in expressions that mix what few people write. This makes both, from a seed and
+//! without a network.
 //!
-//! Packets and expressions draw their addresses, ports, tags and labels from the same few values, so that
-//! an expression often finds something and seldom everything.
+//! Packets and expressions draw their addresses, ports, tags and labels from the same few values,
+//! so that an expression often finds something and seldom everything.
 
 pub mod frames;
 pub mod language;

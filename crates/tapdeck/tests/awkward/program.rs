@@ -1,8 +1,9 @@
 //! Does an expression have an answer at all?
 //!
-//! libpcap keeps where a GENEVE packet's inner headers begin in the scratch memory of its filter machine. In `geneve or port 53` it
-//! looks for the port there even if there was no GENEVE header, so where the memory was never written. libpcap does not clear it: the
-//! answer depends on what lay on the stack, and two programs need not agree, nor one program with itself.
+//! libpcap keeps where a GENEVE packet's inner headers begin in the scratch memory of its filter
+//! machine. In `geneve or port 53` it looks for the port there even if there was no GENEVE header,
+//! so where the memory was never written. libpcap does not clear it: the answer depends on what lay
+//! on the stack, and two programs need not agree, nor one program with itself.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +13,8 @@ const JUMP_ALWAYS: u16 = 0x05;
 const JUMP: u16 = 0x05;
 const RETURN: u16 = 0x06;
 
-/// Whether a way through the program, which is given as `tcpdump -ddd` prints it, reads memory before it is written.
+/// Whether a way through the program, which is given as `tcpdump -ddd` prints it, reads memory
+/// before it is written.
 pub fn reads_unwritten_memory(program: &str) -> bool {
     let program: Vec<[u32; 4]> = program.lines().skip(1).map(instruction).collect();
     // The memory words that are written on every way to an instruction, as bits.

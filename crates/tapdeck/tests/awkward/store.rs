@@ -1,8 +1,9 @@
 //! A store of awkward traffic, and the same packets as one capture file for other programs.
 //!
-//! Three rings of two network interfaces write to it. Their blocks lie in the segments as they were handed over, so times go back and
-//! forth from block to block, and now and then inside one. Some packets share their time. The file for others is in the order that
-//! a store's packets have: by time, and by place where times are equal.
+//! Three rings of two network interfaces write to it. Their blocks lie in the segments as they were
+//! handed over, so times go back and forth from block to block, and now and then inside one. Some
+//! packets share their time. The file for others is in the order that a store's packets have: by
+//! time, and by place where times are equal.
 
 use std::collections::VecDeque;
 use std::fs;
@@ -38,7 +39,8 @@ pub struct Store {
 }
 
 impl Store {
-    /// Writes a closed segment for each piece of the traffic, and a live one for the last. With `index` the closed ones are indexed.
+    /// Writes a closed segment for each piece of the traffic, and a live one for the last. With
+    /// `index` the closed ones are indexed.
     pub fn new(rng: &mut Rng, index: bool) -> Self {
         let dir = tempfile::tempdir().expect("a directory");
         let store = Self { dir, packets: Vec::new() };

@@ -1,12 +1,13 @@
-//! What of a run's packets came back? Lost, repeated, reordered and damaged ones are counted, in total, by stream, by
-//! size and over time, and the time they took is told where clocks allow.
+//! What of a run's packets came back? Lost, repeated, reordered and damaged ones are counted, in
+//! total, by stream, by size and over time, and the time they took is told where clocks allow.
 //!
-//! [`Check`] takes what the generator says it sent and then, one by one, the packets of a recording. It holds
-//! no packets: memory grows with the streams (24 bytes each) and with the holes in their numbers.
+//! [`Check`] takes what the generator says it sent and then, one by one, the packets of a
+//! recording. It holds no packets: memory grows with the streams (24 bytes each) and with the holes
+//! in their numbers.
 //!
-//! Ethernet frames are expected as they were sent, or routed (`routed`), or without VLAN tags, which many devices
-//! take off; captured whole or in part. Packets too short to hold a send time cannot be told from those of an
-//! earlier run with the same addresses.
+//! Ethernet frames are expected as they were sent, or routed (`routed`), or without VLAN tags,
+//! which many devices take off; captured whole or in part. Packets too short to hold a send time
+//! cannot be told from those of an earlier run with the same addresses.
 
 mod order;
 mod recognise;
@@ -40,7 +41,8 @@ pub enum Error {
     Contradiction(&'static str),
 }
 
-/// Send times may be so far outside the run: it is noted when it began and ended, not for each packet.
+/// Send times may be so far outside the run: it is noted when it began and ended, not for each
+/// packet.
 const MARGIN_NS: u64 = 1_000_000_000;
 
 /// What was wrong with a stream.
@@ -118,8 +120,8 @@ impl Check {
         })
     }
 
-    /// Takes in the next packet of the recording: when it was captured, UTC, its length on the wire, and what was
-    /// captured of it, from the Ethernet header on.
+    /// Takes in the next packet of the recording: when it was captured, UTC, its length on the
+    /// wire, and what was captured of it, from the Ethernet header on.
     pub fn packet(&mut self, captured_ns: Option<i64>, original_len: u32, frame: &[u8]) {
         match self.recogniser.see(&self.order, original_len, frame) {
             Seen::Foreign => self.report.foreign += 1,

@@ -1,9 +1,9 @@
 //! In which order did the packets of each stream come, and which of them are still out?
 //!
-//! A stream needs the next number expected and how many before it are missing: 16 bytes, and 8 for how many
-//! there should be. Numbers that were jumped over are holes, in one tree for all streams; a hole takes 56
-//! bytes and the tree's share, whatever its length. So memory grows with losses and not with packets, and yet a
-//! late packet and a repeated one are told apart however late they are.
+//! A stream needs the next number expected and how many before it are missing: 16 bytes, and 8 for
+//! how many there should be. Numbers that were jumped over are holes, in one tree for all streams;
+//! a hole takes 56 bytes and the tree's share, whatever its length. So memory grows with losses and
+//! not with packets, and yet a late packet and a repeated one are told apart however late they are.
 
 use std::collections::BTreeMap;
 
@@ -12,8 +12,8 @@ use std::collections::BTreeMap;
 struct Hole {
     /// The first number behind it.
     end: u64,
-    /// The arrival of the packet that jumped: of all that came before the missing ones though it has a greater
-    /// number, the first.
+    /// The arrival of the packet that jumped: of all that came before the missing ones though it
+    /// has a greater number, the first.
     jumper: u64,
     captured_ns: Option<i64>,
     bucket: u32,
@@ -113,7 +113,8 @@ impl Order {
             self.holes.insert((id, sequence + 1), whole);
         }
         self.streams[id as usize].missing -= 1;
-        // A recording of several queues holds them piece by piece: what stands behind may have come before.
+        // A recording of several queues holds them piece by piece: what stands behind may have come
+        // before.
         match (captured_ns, whole.captured_ns) {
             (Some(own), Some(jumper)) if own < jumper => Arrival::InOrder,
             _ => Arrival::Reordered { extent: arrival - whole.jumper },

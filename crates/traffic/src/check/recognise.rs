@@ -1,18 +1,20 @@
 //! Which packet is this, and is it as it was sent?
 //!
-//! All bytes of a generated packet follow from its stream, its number, its length, its send time and, for TCP, its
-//! sequence number. So a frame is read at the places where the tag must be, the packet of that number is made
-//! again, and the two are compared. Where they agree in every captured byte there is nothing more to ask.
+//! All bytes of a generated packet follow from its stream, its number, its length, its send time
+//! and, for TCP, its sequence number. So a frame is read at the places where the tag must be, the
+//! packet of that number is made again, and the two are compared. Where they agree in every
+//! captured byte there is nothing more to ask.
 //!
-//! Where they differ, the question is whether the *number* can be believed, because believing a wrong one would make
-//! a packet that came look lost and another look repeated. It is believed when something confirms it that it
-//! does not consist of: the payload's checksum, or filler of which every number has a piece of its own. A short tag
-//! does not name its stream; addresses and ports do, and the transport's checksum has to confirm them.
-//! Otherwise the packet is damaged and unidentified, as long as its addresses are the run's.
+//! Where they differ, the question is whether the *number* can be believed, because believing a
+//! wrong one would make a packet that came look lost and another look repeated. It is believed when
+//! something confirms it that it does not consist of: the payload's checksum, or filler of which
+//! every number has a piece of its own. A short tag does not name its stream; addresses and ports
+//! do, and the transport's checksum has to confirm them. Otherwise the packet is damaged and
+//! unidentified, as long as its addresses are the run's.
 //!
-//! Damage may have hit lengths and types as well, so a frame is read in every way in which it can be one of this
-//! run: as long as it is or as its IP header says, with each transport's header, with the VLAN tags or
-//! without. The reading with the best evidence counts.
+//! Damage may have hit lengths and types as well, so a frame is read in every way in which it can
+//! be one of this run: as long as it is or as its IP header says, with each transport's header,
+//! with the VLAN tags or without. The reading with the best evidence counts.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::ops::RangeInclusive;
@@ -167,8 +169,8 @@ impl Recogniser {
         seen
     }
 
-    /// Reads a frame as the last one was read that was intact, with the length that it has and the protocol that
-    /// it says.
+    /// Reads a frame as the last one was read that was intact, with the length that it has and the
+    /// protocol that it says.
     fn see_intact(
         &mut self,
         order: &Order,
@@ -370,7 +372,8 @@ impl Recogniser {
         let (payload, expected) = (&bytes[payload_at..], &self.expected[payload_at..bytes.len()]);
         let tag = if is_short { SHORT_TAG_BYTES } else { TAG_BYTES };
         if payload.len() < tag {
-            // Its checksum was not captured. Whose addresses are those of the stream that it names is believed.
+            // Its checksum was not captured. Whose addresses are those of the stream that it names
+            // is believed.
             let believed = is_short || self.stream_of(bytes) == Some(flow.stream);
             return if believed { Evidence::Likely } else { Evidence::Nothing };
         }
@@ -387,7 +390,8 @@ impl Recogniser {
         if self.is_answer(bytes) { Evidence::Answer } else { evidence }
     }
 
-    /// Whether the frame goes from the expected destination to the expected source, as an echo reply does.
+    /// Whether the frame goes from the expected destination to the expected source, as an echo
+    /// reply does.
     fn is_answer(&self, bytes: &[u8]) -> bool {
         let headers = self.maker.headers();
         let (at, len) =
@@ -400,8 +404,8 @@ impl Recogniser {
         source != destination && (destination, source) == expected
     }
 
-    /// Whether the transport's checksum is the one that the flow's headers have. It covers the addresses too, but
-    /// for ICMP over IPv4, where the IP header's has to be asked.
+    /// Whether the transport's checksum is the one that the flow's headers have. It covers the
+    /// addresses too, but for ICMP over IPv4, where the IP header's has to be asked.
     fn are_addresses_proven(&self, bytes: &[u8], claim: &Claim) -> bool {
         let same = |at: usize| bytes[at..at + 2] == self.expected[at..at + 2];
         let headers = self.maker.headers();
@@ -413,8 +417,8 @@ impl Recogniser {
         }
     }
 
-    /// A packet with the run's addresses, but another's time and other filler. In a frame that was captured
-    /// whole the payload's checksum would have told.
+    /// A packet with the run's addresses, but another's time and other filler. In a frame that was
+    /// captured whole the payload's checksum would have told.
     fn perhaps_other_run(
         &self,
         bytes: &[u8],
@@ -494,7 +498,8 @@ impl Recogniser {
         Some(Ends { source, destination, transport: kind, ports, identifier: half(4) })
     }
 
-    /// How many of addresses, ports and protocol are none of the run's, with the protocol that fits best.
+    /// How many of addresses, ports and protocol are none of the run's, with the protocol that fits
+    /// best.
     fn ends_off(&self, ends: &Ends) -> usize {
         let w = &self.workload;
         let mark = |end: IpAddr| w.mark.is_some_and(|m| m.source == end || m.destination == end);
@@ -535,8 +540,8 @@ struct Ends {
     identifier: u16,
 }
 
-/// Whether filler is the expected one for the most part; `None` where there is not enough that could differ,
-/// for zeros are the same for all numbers.
+/// Whether filler is the expected one for the most part; `None` where there is not enough that
+/// could differ, for zeros are the same for all numbers.
 fn agreement(filler: &[u8], expected: &[u8]) -> Option<bool> {
     let telling = filler.iter().zip(expected).filter(|&(_, &e)| e != 0);
     let (same, all) =

@@ -8,15 +8,16 @@ use crate::sent::Spread;
 
 /// What became of a run's packets.
 ///
-/// A packet that came is one of intact, repeated and damaged; `received` is their sum. What was made and is
-/// neither refused, lost, nor arrived does not exist: `made = refused + lost + arrived + unidentified + cut`, where
-/// `arrived` counts numbers and not packets, as long as no more came than was made.
+/// A packet that came is one of intact, repeated and damaged; `received` is their sum. What was
+/// made and is neither refused, lost, nor arrived does not exist: `made = refused + lost + arrived
+/// + unidentified + cut`, where `arrived` counts numbers and not packets, as long as no more came
+/// than was made.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Report {
     /// Packets made and numbered.
     pub made: u64,
-    /// Of them, those that the sender's interface did not take. Nobody knows which: in the tables by
-    /// stream, size and time they are among the lost.
+    /// Of them, those that the sender's interface did not take. Nobody knows which: in the tables
+    /// by stream, size and time they are among the lost.
     pub refused: u64,
     /// Packets of this run in the recording.
     pub received: u64,
@@ -27,9 +28,11 @@ pub struct Report {
     pub lost: u64,
     /// Intact packets whose number had come before.
     pub repeated: u64,
-    /// First copies that came after a packet of their stream with a greater number (RFC 4737, section 3).
+    /// First copies that came after a packet of their stream with a greater number (RFC 4737,
+    /// section 3).
     pub reordered: u64,
-    /// How many packets of its stream a reordered one came behind its place (RFC 4737, section 4.2).
+    /// How many packets of its stream a reordered one came behind its place (RFC 4737, section
+    /// 4.2).
     pub reordering_extent: Option<Spread>,
     /// Packets of this run that differ from what was sent.
     pub damaged: u64,
@@ -39,7 +42,8 @@ pub struct Report {
     pub cut: u64,
     /// Packets that came without VLAN tags that were sent, but are otherwise right.
     pub untagged: u64,
-    /// Damaged, but right if Ethernet addresses and hop limits may differ: as packets that were routed.
+    /// Damaged, but right if Ethernet addresses and hop limits may differ: as packets that were
+    /// routed.
     pub damaged_as_by_routing: u64,
     /// Packets that have nothing to do with the run.
     pub foreign: u64,

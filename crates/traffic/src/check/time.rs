@@ -108,8 +108,8 @@ impl Course {
         Self { started_ns, period_ns, periods, unread: vec![0; count], last: 0 }
     }
 
-    /// Whose period a packet belongs to: by its send time, without one by its capture time, without either with
-    /// the one before.
+    /// Whose period a packet belongs to: by its send time, without one by its capture time, without
+    /// either with the one before.
     pub(super) fn place(&mut self, sent_ns: Option<u64>, captured_ns: Option<i64>) -> usize {
         let captured_ns = captured_ns.and_then(|ns| u64::try_from(ns).ok());
         if let Some(ns) = sent_ns.or(captured_ns) {
@@ -126,8 +126,9 @@ impl Course {
         &mut self.periods[place]
     }
 
-    /// The periods, with what is missing by the place of the packet that came instead; `None` is the end. Each
-    /// unread packet stands for one that is missing: the next, for the jump is seen after it, or else the last before.
+    /// The periods, with what is missing by the place of the packet that came instead; `None` is
+    /// the end. Each unread packet stands for one that is missing: the next, for the jump is
+    /// seen after it, or else the last before.
     pub(super) fn finish(
         mut self,
         missing: impl Iterator<Item = (Option<u32>, u64)>,

@@ -124,8 +124,9 @@ impl Counts {
         self.iter().map(|(size, n)| (size, n as f64 / self.total as f64)).collect()
     }
 
-    /// The Kolmogorov-Smirnov distance to other probabilities: the largest difference, over all sizes,
-    /// between the shares of packets of at most that size. 0 is the same, 1 has nothing in common.
+    /// The Kolmogorov-Smirnov distance to other probabilities: the largest difference, over all
+    /// sizes, between the shares of packets of at most that size. 0 is the same, 1 has nothing
+    /// in common.
     pub fn ks_distance(&self, probabilities: &[(u16, f64)]) -> f64 {
         let mut difference = vec![0.0; SIZES];
         for (size, p) in self.probabilities() {

@@ -99,8 +99,8 @@ fn point_to_point(frame: &[u8]) -> Option<u32> {
     packet_length(&frame[at + 2..]).filter(|_| is_ip)
 }
 
-/// The length that an IP header tells. Linux has segments that it has yet to cut (BIG TCP) carry a length of
-/// 0; they, and jumbograms of RFC 2675, come back as lengths that no size is.
+/// The length that an IP header tells. Linux has segments that it has yet to cut (BIG TCP) carry a
+/// length of 0; they, and jumbograms of RFC 2675, come back as lengths that no size is.
 fn packet_length(packet: &[u8]) -> Option<u32> {
     const IPV4_HEADER: u32 = 20;
     const IPV6_HEADER: u32 = 40;

@@ -1,13 +1,13 @@
-//! The commands with which the thesis' kernel packet generator is told a two-stage model (section A.2.2), bare or
-//! as lines of a shell script, `pgset "..."`.
+//! The commands with which the thesis' kernel packet generator is told a two-stage model (section
+//! A.2.2), bare or as lines of a shell script, `pgset "..."`.
 
 use std::io::{self, Write};
 
 use super::lines::number;
 use super::{Cells, Fault, Length, TwoStage};
 
-/// Writes the commands; `surround_pgset` makes lines for a shell script of them, which can also hold a
-/// comment that says what the sizes measure.
+/// Writes the commands; `surround_pgset` makes lines for a shell script of them, which can also
+/// hold a comment that says what the sizes measure.
 pub fn write_pktgen(
     out: &mut impl Write,
     model: &TwoStage,

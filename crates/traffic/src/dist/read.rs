@@ -1,5 +1,5 @@
-//! From any input to a distribution. What an input is, its beginning tells: a capture file by its magic
-//! number, text by its first line that is no comment.
+//! From any input to a distribution. What an input is, its beginning tells: a capture file by its
+//! magic number, text by its first line that is no comment.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Cursor, Read};
@@ -26,11 +26,13 @@ pub enum Format {
     Toml,
 }
 
-/// How an input is read. By default its format is found out, and a damaged capture file is an error.
+/// How an input is read. By default its format is found out, and a damaged capture file is an
+/// error.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Options {
     pub format: Option<Format>,
-    /// The sizes that are wanted. By default those that the input states; of a capture file, frames.
+    /// The sizes that are wanted. By default those that the input states; of a capture file,
+    /// frames.
     pub length: Option<Length>,
     /// Between size and count in a line of a distribution, besides space.
     pub separator: Option<char>,
@@ -42,7 +44,8 @@ pub struct Options {
 #[derive(Debug)]
 pub struct Source {
     pub format: Format,
-    /// Of pktgen's commands, which hold shares and not packets: whole numbers in the proportion of the shares.
+    /// Of pktgen's commands, which hold shares and not packets: whole numbers in the proportion of
+    /// the shares.
     pub counts: Counts,
     /// What the sizes measure, as far as the input says it.
     pub length: Option<Length>,

@@ -8,7 +8,8 @@ use super::{Counts, Error, Length};
 pub struct LeftOut {
     /// No IP packet, or one whose header was not captured or cannot be.
     pub not_ip: u64,
-    /// Of no bytes or of more than 65,535: a capture on a sending host has segments before they are cut.
+    /// Of no bytes or of more than 65,535: a capture on a sending host has segments before they
+    /// are cut.
     pub no_size: u64,
 }
 

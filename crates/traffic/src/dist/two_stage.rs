@@ -1,12 +1,12 @@
-//! The two-stage model of packet sizes: Schneider, "Performance evaluation of packet capturing systems for
-//! high-speed networks" (2005), section 4.2; formulas by their number there.
+//! The two-stage model of packet sizes: Schneider, "Performance evaluation of packet capturing
+//! systems for high-speed networks" (2005), section 4.2; formulas by their number there.
 //!
-//! Sizes that many packets have, the outliers, are drawn exactly from a first array. The others share
-//! bins: where the first array holds no size, a bin is drawn from a second array, and in it a size uniformly.
-//! A cell is worth the same share of the packets in both arrays, as (4.10) has it: together they have as many
-//! cells as the precision. Whoever looks into the second array draws among the cells that are filled there.
-//! A bin's jitter reaches over its whole width; size 0 and sizes above the maximum cannot occur, so it is
-//! cut to the sizes that can.
+//! Sizes that many packets have, the outliers, are drawn exactly from a first array. The others
+//! share bins: where the first array holds no size, a bin is drawn from a second array, and in it a
+//! size uniformly. A cell is worth the same share of the packets in both arrays, as (4.10) has it:
+//! together they have as many cells as the precision. Whoever looks into the second array draws
+//! among the cells that are filled there. A bin's jitter reaches over its whole width; size 0 and
+//! sizes above the maximum cannot occur, so it is cut to the sizes that can.
 
 use serde::{Deserialize, Serialize};
 
@@ -24,8 +24,8 @@ pub struct Parameters {
     pub bin_width: u16,
     /// Cells in an array.
     pub precision: u32,
-    /// Larger packets are left out of the model. By default 1500, or the largest packet where that is
-    /// larger: nothing is left out.
+    /// Larger packets are left out of the model. By default 1500, or the largest packet where that
+    /// is larger: nothing is left out.
     pub max_size: Option<u16>,
 }
 
@@ -73,8 +73,8 @@ pub struct Cells {
     pub max_size: u16,
     /// Sizes and their cells in the first array.
     pub outliers: Vec<(u16, u32)>,
-    /// First sizes of bins and their cells in the second array: what the outliers leave of `precision`. Files of
-    /// others may have rounded them otherwise.
+    /// First sizes of bins and their cells in the second array: what the outliers leave of
+    /// `precision`. Files of others may have rounded them otherwise.
     pub bins: Vec<(u16, u32)>,
 }
 
@@ -254,8 +254,8 @@ fn weigh(
     (outliers, bins)
 }
 
-/// Shares `cells` out in proportion to weights, by largest remainder: the sum is exact, and no share is off by a
-/// whole cell.
+/// Shares `cells` out in proportion to weights, by largest remainder: the sum is exact, and no
+/// share is off by a whole cell.
 fn share_out(weights: &[u128], cells: u32) -> Vec<u32> {
     let total: u128 = weights.iter().sum();
     let quota = |weight: u128| weight * u128::from(cells);

@@ -95,8 +95,8 @@ impl Contents {
 }
 
 impl Tally {
-    /// Counts a packet, and has the clock go on if it is one to be sent: packets that are left out have no part
-    /// in the times of the others.
+    /// Counts a packet, and has the clock go on if it is one to be sent: packets that are left out
+    /// have no part in the times of the others.
     pub(super) fn count(&mut self, fate: &Fate, clock: &mut Clock, time_ns: Option<i64>) {
         match fate {
             Fate::Sent(form) => {

@@ -1,22 +1,22 @@
 //! A recording sent again: which frame is next, and when?
 //!
-//! The file is pcap or pcapng of any size and is never in memory. It is read through once before anything is
-//! sent, because a fault in the middle of a file should be known before half of it is on the wire, and
-//! because progress and a rate in bits need to know what there is. That pass costs as long as the
-//! disk takes to give the file, and keeps nothing but counts ([`Contents`]). For the same reason
-//! a pipe cannot be replayed. Every round reads just the packets that the first pass read, so a
-//! file that is still being recorded has its end where it was then.
+//! The file is pcap or pcapng of any size and is never in memory. It is read through once before
+//! anything is sent, because a fault in the middle of a file should be known before half of it is
+//! on the wire, and because progress and a rate in bits need to know what there is. That pass costs
+//! as long as the disk takes to give the file, and keeps nothing but counts ([`Contents`]). For the
+//! same reason a pipe cannot be replayed. Every round reads just the packets that the first pass
+//! read, so a file that is still being recorded has its end where it was then.
 //!
-//! In its own time a packet is due at its offset from the first packet, divided by the factor. Recordings of
-//! several queues or of a clock that was set have times that go back; such a packet is due at once, as is one
-//! without a time. The offsets of the others stay what they are, so no error adds up. A second round
-//! begins one mean gap behind the last packet.
+//! In its own time a packet is due at its offset from the first packet, divided by the factor.
+//! Recordings of several queues or of a clock that was set have times that go back; such a packet
+//! is due at once, as is one without a time. The offsets of the others stay what they are, so no
+//! error adds up. A second round begins one mean gap behind the last packet.
 //!
-//! Frames have the length that they had on the wire: what the recorder cut off is zeros. What cannot be
-//! sent is left out and counted ([`Tally`]).
+//! Frames have the length that they had on the wire: what the recorder cut off is zeros. What
+//! cannot be sent is left out and counted ([`Tally`]).
 //!
-//! One frame is made in advance, since its time has to be known; this is also where the file is read, in pieces
-//! of 256 KiB.
+//! One frame is made in advance, since its time has to be known; this is also where the file is
+//! read, in pieces of 256 KiB.
 
 use std::fs::File;
 use std::io::{self, Seek};
@@ -52,15 +52,16 @@ pub enum Timing {
     Max,
 }
 
-/// What is asked of a replay. By default the file goes once, in its own time, to an interface of 1500 bytes of MTU.
+/// What is asked of a replay. By default the file goes once, in its own time, to an interface of
+/// 1500 bytes of MTU.
 #[derive(Clone, Debug)]
 pub struct Options {
     pub timing: Timing,
     /// How often the file is sent; 0: over and over.
     pub loops: u64,
     pub rewrite: Rewrite,
-    /// Bytes of the longest frame without VLAN tag that the interface takes; longer ones are left out. One tag
-    /// (802.1Q) an MTU does not count.
+    /// Bytes of the longest frame without VLAN tag that the interface takes; longer ones are left
+    /// out. One tag (802.1Q) an MTU does not count.
     pub longest: usize,
     pub limits: Limits,
     /// Use a damaged file as far as it is good.
@@ -124,8 +125,8 @@ impl Replay {
     /// Reads the file through, and gets the first frame.
     ///
     /// # Errors
-    /// If it is no regular file, is damaged (but see [`Options::up_to_damage`]), holds a packet of a link type
-    /// that cannot be sent, or none that can.
+    /// If it is no regular file, is damaged (but see [`Options::up_to_damage`]), holds a packet of
+    /// a link type that cannot be sent, or none that can.
     pub fn open(path: &Path, options: Options) -> Result<Self, Error> {
         let fault = |error| Error::Io { path: path.to_owned(), error };
         let file = contents::open(path)?;
@@ -205,8 +206,8 @@ impl Replay {
 }
 
 impl Source for Replay {
-    /// Nobody has to wait for a packet that will not come: behind the last one this is `None`, and never later than
-    /// the run's end.
+    /// Nobody has to wait for a packet that will not come: behind the last one this is `None`, and
+    /// never later than the run's end.
     fn due_ns(&self) -> Option<u64> {
         let Limits { packets, duration_ns } = self.options.limits;
         if !self.ready || (packets > 0 && self.tally.packets >= packets) {

@@ -29,8 +29,8 @@ pub(super) struct Form {
     pub padded: bool,
 }
 
-/// Decides on a packet for an interface that takes frames of `longest` bytes. An error is a link type
-/// of which no frame can be made.
+/// Decides on a packet for an interface that takes frames of `longest` bytes. An error is a link
+/// type of which no frame can be made.
 pub(super) fn fate(packet: &Packet<'_>, longest: usize) -> Result<Fate, LinkType> {
     // Link types as in pcap-linktype(7).
     let ethertype = match packet.link.0 {

@@ -1,18 +1,19 @@
 //! Other addresses in a frame, and checksums that stay as right as they were.
 //!
-//! A recording is sent where its addresses do not belong, so networks are exchanged for others of the same
-//! size, in IPv4 and IPv6 headers and in ARP, behind any number of VLAN tags. Each checksum that an address
-//! goes into is changed by what the address changed (RFC 1624, equation 3). So nothing else of the packet
-//! has to be there: packets that were cut, and first fragments, come out right, and a checksum that was
-//! wrong is wrong by as much as before.
+//! A recording is sent where its addresses do not belong, so networks are exchanged for others of
+//! the same size, in IPv4 and IPv6 headers and in ARP, behind any number of VLAN tags. Each
+//! checksum that an address goes into is changed by what the address changed (RFC 1624, equation
+//! 3). So nothing else of the packet has to be there: packets that were cut, and first fragments,
+//! come out right, and a checksum that was wrong is wrong by as much as before.
 //!
-//! Back again leads to the same bytes, with one exception: 0xffff and 0 are the same checksum, and 0xffff
-//! in an IPv4, TCP or ICMPv6 header, which nobody computes, comes back as 0. In UDP, where 0 is no checksum, it is
-//! 0xffff that is written.
+//! Back again leads to the same bytes, with one exception: 0xffff and 0 are the same checksum, and
+//! 0xffff in an IPv4, TCP or ICMPv6 header, which nobody computes, comes back as 0. In UDP, where 0
+//! is no checksum, it is 0xffff that is written.
 //!
-//! Left as it is: what stands deeper, which is the packet that an ICMP error quotes, the inside of tunnels, targets
-//! of neighbour discovery and names in any protocol; addresses in IPv4 options and IPv6 routing headers; checksums
-//! of transports other than UDP, TCP and ICMPv6; MAC addresses in ARP; and frames of IEEE 802.3 with LLC.
+//! Left as it is: what stands deeper, which is the packet that an ICMP error quotes, the inside of
+//! tunnels, targets of neighbour discovery and names in any protocol; addresses in IPv4 options and
+//! IPv6 routing headers; checksums of transports other than UDP, TCP and ICMPv6; MAC addresses in
+//! ARP; and frames of IEEE 802.3 with LLC.
 
 use std::net::IpAddr;
 
@@ -43,8 +44,8 @@ pub struct Rewrite {
     pub destination_mac: Option<Mac>,
 }
 
-/// A network that takes the place of another of the same size. Addresses are numbers, with the last byte
-/// lowest.
+/// A network that takes the place of another of the same size. Addresses are numbers, with the last
+/// byte lowest.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rule {
     /// Of an address in bytes.
@@ -149,7 +150,8 @@ impl Rewrite {
         };
         let payload = packet[..end].get(HEADER..).unwrap_or_default();
         if let Some(found) = behind_extensions(packet.get(6).copied().unwrap_or(0), payload) {
-            // RFC 8200, section 8.1: the checksum has the final destination, which is in the routing header.
+            // RFC 8200, section 8.1: the checksum has the final destination, which is in the
+            // routing header.
             let change = if found.routed { source } else { source.native(destination.fold()) };
             transport(packet.get_mut(HEADER + found.at..end), found.protocol, change);
         }
@@ -167,8 +169,8 @@ impl Rewrite {
         self.address(packet, 8 + 4 + 2 * hardware_len, 4);
     }
 
-    /// Exchanges the address of `len` bytes at `at`, if it is there and a rule is for it. Gives what this adds
-    /// to a sum that the address is part of.
+    /// Exchanges the address of `len` bytes at `at`, if it is there and a rule is for it. Gives
+    /// what this adds to a sum that the address is part of.
     fn address(&self, packet: &mut [u8], at: usize, len: usize) -> Sum {
         let Some(place) = packet.get_mut(at..at + len) else {
             return Sum::default();
@@ -216,8 +218,8 @@ struct Found {
     routed: bool,
 }
 
-/// Follows extension headers (RFC 8200, section 4) from the one of number `protocol`, which begins `payload`.
-/// `None`: the transport is not in this fragment, or not in what was captured.
+/// Follows extension headers (RFC 8200, section 4) from the one of number `protocol`, which begins
+/// `payload`. `None`: the transport is not in this fragment, or not in what was captured.
 fn behind_extensions(mut protocol: u8, payload: &[u8]) -> Option<Found> {
     const HOP_BY_HOP: u8 = 0;
     const ROUTING: u8 = 43;

@@ -1,8 +1,9 @@
 //! The functions of libpcap that this object defines, and all of its unsafe code.
 //!
-//! Their callers promise what pcap(3PCAP) asks of them: handles that are open, texts that end, room for what is written. A handle that is no
-//! group's is handed to the real function as it came. A panic would be a fault of this object; it becomes the error that the function
-//! has, and does not reach the program.
+//! Their callers promise what pcap(3PCAP) asks of them: handles that are open, texts that end, room
+//! for what is written. A handle that is no group's is handed to the real function as it came. A
+//! panic would be a fault of this object; it becomes the error that the function has, and does not
+//! reach the program.
 #![allow(unsafe_code)]
 
 mod real;
@@ -28,7 +29,8 @@ use types::{
 /// A handle of libpcap's that has no device; closed when dropped.
 struct Dead(NonNull<Pcap>);
 
-// SAFETY: libpcap's handles belong to no thread; one at a time uses them, which `Deck`'s lock sees to.
+// SAFETY: libpcap's handles belong to no thread; one at a time uses them, which `Deck`'s lock sees
+// to.
 unsafe impl Send for Dead {}
 
 impl Dead {
@@ -56,7 +58,8 @@ impl Drop for Dead {
 /// What is behind a group's `pcap_t`.
 pub struct Handle {
     deck: Deck<Dead>,
-    /// What `pcap_next_ex` and `pcap_geterr` return the address of. Written by the one thread that uses the handle, as libpcap's own.
+    /// What `pcap_next_ex` and `pcap_geterr` return the address of. Written by the one thread that
+    /// uses the handle, as libpcap's own.
     header: UnsafeCell<PacketHeader>,
     error: UnsafeCell<[c_char; ERROR_BYTES]>,
 }
@@ -148,7 +151,8 @@ impl Handle {
         let limit = u32::try_from(count).ok().filter(|count| *count > 0);
         self.deck.dispatch(limit, &run_filter, |shown| {
             let header = header(&shown);
-            // SAFETY: the caller's function, called as libpcap would; the bytes stay until the next packet is asked for.
+            // SAFETY: the caller's function, called as libpcap would; the bytes stay until the next
+            // packet is asked for.
             unsafe { handler(user, &raw const header, shown.bytes) };
         })
     }
@@ -357,7 +361,8 @@ pub unsafe extern "C" fn pcap_findalldevs(
 /// # Safety
 /// `devices` points to a list of libpcap's.
 unsafe fn append(devices: *mut *mut Interface, name: &str, description: &str) {
-    // SAFETY: every element of the list is valid; new memory is filled before it is linked, or freed.
+    // SAFETY: every element of the list is valid; new memory is filled before it is linked, or
+    // freed.
     unsafe {
         let text = |text: &str| {
             let at = libc::malloc(text.len() + 1).cast::<c_char>();

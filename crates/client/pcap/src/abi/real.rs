@@ -28,9 +28,11 @@ impl Symbol {
     }
 }
 
-/// Finds a function behind this object, or in a libpcap that the program has loaded where that does not look.
+/// Finds a function behind this object, or in a libpcap that the program has loaded where that does
+/// not look.
 fn look_up(name: &CStr) -> *mut c_void {
-    // SAFETY: `dlsym` with a valid name; the pseudo-handle is meant for objects that stand in for others.
+    // SAFETY: `dlsym` with a valid name; the pseudo-handle is meant for objects that stand in for
+    // others.
     let at = unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) };
     if !at.is_null() {
         return at;

@@ -1,7 +1,7 @@
 //! Which handles are groups.
 //!
-//! A signal handler may ask (`pcap_breakloop`), so looking up takes no lock: it walks a list to which nodes are only ever added. A handle that is closed leaves its
-//! node to the next one.
+//! A signal handler may ask (`pcap_breakloop`), so looking up takes no lock: it walks a list to
+//! which nodes are only ever added. A handle that is closed leaves its node to the next one.
 
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicPtr, Ordering::Acquire, Ordering::Release};

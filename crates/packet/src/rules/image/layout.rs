@@ -46,8 +46,8 @@ impl Outcome {
     }
 }
 
-/// Where packets are counted behind an image: so many counters of 8 bytes in each lane, one for each rule and one
-/// for packets that none takes.
+/// Where packets are counted behind an image: so many counters of 8 bytes in each lane, one for
+/// each rule and one for packets that none takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lanes {
     /// Where they begin, a multiple of 64.
@@ -82,8 +82,8 @@ impl Writer {
         self.0
     }
 
-    /// Fills up to a multiple of `to`, and gives that place. An image beyond the bound is refused in the end, so a place
-    /// that has lost its high bits is never read.
+    /// Fills up to a multiple of `to`, and gives that place. An image beyond the bound is refused
+    /// in the end, so a place that has lost its high bits is never read.
     fn align(&mut self, to: usize) -> u32 {
         self.0.resize(self.0.len().next_multiple_of(to), 0);
         self.0.len() as u32

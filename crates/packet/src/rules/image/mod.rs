@@ -1,20 +1,25 @@
 //! What the kernel reads of a rule set: one flat, position-independent piece of memory.
 //!
-//! The hook programs judge each packet by an **image** (`crates/capture/bpf/rules.h` is its form, `look.h` next to it the look-up).
-//! It must answer in a time that hardly grows with the number of rules or of signatures, and fit a hundred thousand rules into a few
-//! MiB. So everything that can be decided beforehand is decided here:
+//! The hook programs judge each packet by an **image** (`crates/capture/bpf/rules.h` is its form,
+//! `look.h` next to it the look-up). It must answer in a time that hardly grows with the number of
+//! rules or of signatures, and fit a hundred thousand rules into a few MiB. So everything that can
+//! be decided beforehand is decided here:
 //!
-//! - All patterns stand in one **hash table** for each family, masked, with their signature's number ([`perfect`]). No two share a
-//!   slot: a look-up is one comparison, whoever chose the packets. A [Bloom filter](super::bloom) of all of them is the first look.
-//! - Which **signatures** are worth a look-up is known from the packet's addresses. The prefixes of all rules cut the address space
-//!   into intervals; tables of places lead an address to its interval's signatures ([`prefixes`]). Neighbouring intervals share a list where together they
+//! - All patterns stand in one **hash table** for each family, masked, with their signature's
+//!   number ([`perfect`]). No two share a slot: a look-up is one comparison, whoever chose the
+//!   packets. A [Bloom filter](super::bloom) of all of them is the first look.
+//! - Which **signatures** are worth a look-up is known from the packet's addresses. The prefixes of
+//!   all rules cut the address space into intervals; tables of places lead an address to its
+//!   interval's signatures ([`prefixes`]). Neighbouring intervals share a list where together they
 //!   have few signatures; so a list may name more than it must, never less.
-//! - Where an address is covered by more than four signatures there is a **bitmap**, and those of both addresses and of ports and protocol are
-//!   intersected. Sets without such an address have no bitmaps at all.
-//! - Signatures that look at no address are at most eight, and are listed by which of ports and protocol some rule asks for.
+//! - Where an address is covered by more than four signatures there is a **bitmap**, and those of
+//!   both addresses and of ports and protocol are intersected. Sets without such an address have no
+//!   bitmaps at all.
+//! - Signatures that look at no address are at most eight, and are listed by which of ports and
+//!   protocol some rule asks for.
 //!
-//! Precedence is [`RuleSet::order`]: a rule's priority is its place there, signatures are numbered by their best rule, and each
-//! rule knows from which signature on no better one can come.
+//! Precedence is [`RuleSet::order`]: a rule's priority is its place there, signatures are numbered
+//! by their best rule, and each rule knows from which signature on no better one can come.
 
 mod layout;
 mod perfect;
@@ -148,12 +153,14 @@ impl std::fmt::Debug for Image {
 pub struct Facts {
     /// Rules of the set, those that are not enabled among them: counters are kept for each.
     pub rules: u32,
-    /// Patterns in the tables; those of a rule that can never be the first to fit are not among them.
+    /// Patterns in the tables; those of a rule that can never be the first to fit are not among
+    /// them.
     pub patterns: u64,
     /// Signatures that are tried for packets of IPv4 and of IPv6.
     pub signatures: [u32; 2],
     pub bloom_bits: u64,
-    /// Bytes of tables that find signatures by address, of those the lists and bitmaps; of hash tables.
+    /// Bytes of tables that find signatures by address, of those the lists and bitmaps; of hash
+    /// tables.
     pub prefix_bytes: u64,
     pub row_bytes: u64,
     pub hash_bytes: u64,

@@ -1,8 +1,10 @@
 //! A hash table without collisions.
 //!
-//! All that will ever stand in it is known. Keys are hashed into buckets of some three, and each bucket, the largest first, is given a
-//! **displacement** that sends its keys to slots that are free (Belazzougui, Botelho and Dietzfelbinger, "Hash, Displace, and Compress",
-//! 2009). A look-up reads its bucket's displacement and one slot: no chain, and nothing that chosen packets can make slow.
+//! All that will ever stand in it is known. Keys are hashed into buckets of some three, and each
+//! bucket, the largest first, is given a **displacement** that sends its keys to slots that are
+//! free (Belazzougui, Botelho and Dietzfelbinger, "Hash, Displace, and Compress", 2009). A look-up
+//! reads its bucket's displacement and one slot: no chain, and nothing that chosen packets can make
+//! slow.
 
 const MIX_1: u64 = 0x9e37_79b9_7f4a_7c15;
 const MIX_2: u64 = 0xc2b2_ae3d_27d4_eb4f;
@@ -16,7 +18,8 @@ fn finish(x: u64) -> u64 {
 /// `td_hash4` of `look.h`.
 pub fn hash4(seed: u64, addresses: u64, rest: u64) -> u64 {
     let x = (addresses ^ seed).wrapping_mul(MIX_1);
-    // Short prefixes differ in high bits alone, as do signatures' numbers in `rest`: these must not cancel those.
+    // Short prefixes differ in high bits alone, as do signatures' numbers in `rest`: these must not
+    // cancel those.
     let x = x ^ x >> 32;
     finish(x.wrapping_add(rest.wrapping_mul(MIX_2)))
 }

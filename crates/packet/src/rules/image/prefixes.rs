@@ -1,10 +1,12 @@
 //! From an address to the signatures that can fit there.
 //!
-//! The prefixes of all rules cut the address space into **intervals** in which the same signatures have a covering prefix. A
-//! **node** cuts a range of keys into equal buckets and has a place for each: a list of signatures, or where to look on. A
-//! bucket that several intervals fall into gets the list of all their signatures together if that is short; else a **chunk**, which
-//! tells up to six intervals apart, or a node of its own. Keys have 64 bits: an IPv4 address in the high half, or the high half of an
-//! IPv6 address, behind which the low half is looked up where prefixes are longer than that.
+//! The prefixes of all rules cut the address space into **intervals** in which the same signatures
+//! have a covering prefix. A **node** cuts a range of keys into equal buckets and has a place for
+//! each: a list of signatures, or where to look on. A bucket that several intervals fall into gets
+//! the list of all their signatures together if that is short; else a **chunk**, which tells up to
+//! six intervals apart, or a node of its own. Keys have 64 bits: an IPv4 address in the high half,
+//! or the high half of an IPv6 address, behind which the low half is looked up where prefixes are
+//! longer than that.
 
 use std::collections::HashMap;
 

@@ -80,7 +80,8 @@ fn the_length_of_a_cut_packet_is_that_on_the_wire() {
 #[test]
 fn a_program_that_goes_round_in_circles_comes_to_an_end() {
     let chain = ethernet("ip6 protochain 6");
-    // A routing header, whose next header is destination options and whose length is that of the fixed part.
+    // A routing header, whose next header is destination options and whose length is that of the
+    // fixed part.
     let mut frame = vec![0; 90];
     frame[12..15].copy_from_slice(&[0x86, 0xdd, 0x60]);
     frame[20] = 43;
@@ -96,7 +97,8 @@ fn a_program_that_goes_round_in_circles_comes_to_an_end() {
     assert!(without.matches(&frame, 90) && !without.is_unsound);
 }
 
-/// All that pcap-filter(7) describes for links that are recorded, and its examples where they need no names.
+/// All that pcap-filter(7) describes for links that are recorded, and its examples where they need
+/// no names.
 const EXPRESSIONS: &[&str] = &[
     "dst host 10.0.0.1",
     "src host 10.0.0.1",
@@ -372,7 +374,8 @@ fn a_clone_that_would_differ_runs_the_first_program() {
 
 #[test]
 fn movers_that_do_not_hold_leave_no_plan_behind_them() {
-    // Four bytes further, an untagged packet whose length is 2048 looks like IPv4 from its destination.
+    // Four bytes further, an untagged packet whose length is 2048 looks like IPv4 from its
+    // destination.
     let mut frame = vec![0; 60];
     frame[12..14].copy_from_slice(&[8, 0]);
     frame[16..18].copy_from_slice(&[8, 0]);
