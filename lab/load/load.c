@@ -1,10 +1,12 @@
 /* An application that does something with each packet, as Schneider's createDist does (6.3.4).
  *
- *     load -i IFACE -B MIB [-s SNAPLEN] [-f FILTER] [-c COPIES] [-z LEVEL]     captures by libpcap until SIGINT
- *     load -r -                       [-c COPIES] [-z LEVEL]                   reads a capture from standard input
+ *     load -i IFACE -B MIB [-s SNAPLEN] [-f FILTER] [-c COPIES] [-z LEVEL]     captures by libpcap
+ * until SIGINT load -r -                       [-c COPIES] [-z LEVEL]                   reads a
+ * capture from standard input
  *
- * Copies each packet so many times, and compresses it into nothing (gzwrite to /dev/null), then counts it.
- * Says "ready" when it listens, and at the end what it counted and what libpcap counted. */
+ * Copies each packet so many times, and compresses it into nothing (gzwrite to /dev/null), then
+ * counts it. Says "ready" when it listens, and at the end what it counted and what libpcap counted.
+ */
 #include <pcap/pcap.h>
 #include <signal.h>
 #include <stdio.h>
@@ -58,7 +60,8 @@ static pcap_t *listen_on(const char *interface, int mib, int snaplen, const char
 	if (pcap_set_snaplen(p, snaplen) || pcap_set_promisc(p, 1) || pcap_set_timeout(p, 100) ||
 	    pcap_set_buffer_size(p, mib << 20) || pcap_activate(p) < 0)
 		fail(pcap_geterr(p));
-	if (filter && (pcap_compile(p, &program, filter, 1, PCAP_NETMASK_UNKNOWN) || pcap_setfilter(p, &program)))
+	if (filter && (pcap_compile(p, &program, filter, 1, PCAP_NETMASK_UNKNOWN) ||
+		       pcap_setfilter(p, &program)))
 		fail(pcap_geterr(p));
 	return p;
 }
@@ -68,25 +71,40 @@ int main(int argc, char **argv)
 	char why[PCAP_ERRBUF_SIZE];
 	const char *interface = NULL, *file = NULL, *filter = NULL;
 	int option, mib = 64, snaplen = 262144, level = -1;
-	struct work work = {0};
-	struct pcap_stat counted = {0};
+	struct work work = { 0 };
+	struct pcap_stat counted = { 0 };
 
 	while ((option = getopt(argc, argv, "i:r:B:s:f:c:z:")) != -1) {
 		switch (option) {
-		case 'i': interface = optarg; break;
-		case 'r': file = optarg; break;
-		case 'B': mib = atoi(optarg); break;
-		case 's': snaplen = atoi(optarg); break;
-		case 'f': filter = optarg; break;
-		case 'c': work.copies = atoi(optarg); break;
-		case 'z': level = atoi(optarg); break;
-		default: fail("see the top of load.c");
+		case 'i':
+			interface = optarg;
+			break;
+		case 'r':
+			file = optarg;
+			break;
+		case 'B':
+			mib = atoi(optarg);
+			break;
+		case 's':
+			snaplen = atoi(optarg);
+			break;
+		case 'f':
+			filter = optarg;
+			break;
+		case 'c':
+			work.copies = atoi(optarg);
+			break;
+		case 'z':
+			level = atoi(optarg);
+			break;
+		default:
+			fail("see the top of load.c");
 		}
 	}
 	if (!interface == !file)
 		fail("one of -i and -r is needed");
 	if (level >= 0) {
-		char mode[] = {'w', 'b', (char)('0' + level % 10), 0};
+		char mode[] = { 'w', 'b', (char)('0' + level % 10), 0 };
 		work.into = gzopen("/dev/null", mode);
 		if (!work.into)
 			fail("zlib cannot open /dev/null");
@@ -109,6 +127,7 @@ int main(int argc, char **argv)
 		pcap_stats(pcap, &counted);
 	if (work.into)
 		gzclose(work.into);
-	printf("{\"packets\": %llu, \"received\": %u, \"dropped\": %u}\n", work.packets, counted.ps_recv, counted.ps_drop);
+	printf("{\"packets\": %llu, \"received\": %u, \"dropped\": %u}\n", work.packets,
+	       counted.ps_recv, counted.ps_drop);
 	return 0;
 }

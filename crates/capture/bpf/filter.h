@@ -3,8 +3,9 @@
  * Filters: pcap-filter(7) expressions, compiled by libpcap to classic BPF and translated to eBPF
  * by the loader (src/filter/), which puts them in place of the functions td_filter_* here.
  *
- * A filter sees the frame as a packet socket would: a VLAN tag that was taken off it stands beside it. What
- * it reads where the frame lies before it, it reads itself; anything else it asks td_load_* for.
+ * A filter sees the frame as a packet socket would: a VLAN tag that was taken off it stands beside
+ * it. What it reads where the frame lies before it, it reads itself; anything else it asks
+ * td_load_* for.
  *
  * The including file defines `params` before it includes this.
  */
@@ -66,7 +67,8 @@ static __always_inline long td_copy(enum hook hook, void *ctx, __u64 about, __u3
 }
 
 /* 1 to 4 bytes at an offset of the frame as a number, or -1. */
-static __always_inline __s64 td_read(enum hook hook, void *ctx, __u64 about, __u64 offset, __u32 size)
+static __always_inline __s64 td_read(enum hook hook, void *ctx, __u64 about, __u64 offset,
+				     __u32 size)
 {
 	__u32 word = 0;
 
@@ -86,7 +88,8 @@ static __always_inline __s64 td_read(enum hook hook, void *ctx, __u64 about, __u
  * beside it by that number. Less than 0 where there is no such thing. The frame is read in one
  * place, so that the compiler shares nothing between several that the verifier does not understand.
  */
-static __always_inline __s64 td_load(enum hook hook, void *ctx, __u64 offset, __u32 size, __u64 about)
+static __always_inline __s64 td_load(enum hook hook, void *ctx, __u64 offset, __u32 size,
+				     __u64 about)
 {
 	struct xdp_md *xdp = ctx;
 	struct __sk_buff *skb = ctx;
@@ -145,23 +148,25 @@ static __always_inline __s64 td_load(enum hook hook, void *ctx, __u64 offset, __
 	return value;
 }
 
-#define TD_LOADER(name, hook, context)                                                             \
-	__noinline __s64 td_load_##name(struct context *ctx, __u64 offset, __u32 size, __u64 about) \
-	{                                                                                          \
-		return td_load(hook, ctx, offset, size, about);                                    \
+#define TD_LOADER(name, hook, context)                                                 \
+	__noinline __s64 td_load_##name(struct context *ctx, __u64 offset, __u32 size, \
+					__u64 about)                                   \
+	{                                                                              \
+		return td_load(hook, ctx, offset, size, about);                        \
 	}
 
 /* The loader takes this out and puts filters in, which use all the arguments and call td_load_*. */
-#define TD_FILTER(name, hook, context)                                                             \
-	TD_LOADER(name, hook, context)                                                             \
-	__noinline int td_filter_##name(struct context *ctx, __u32 n, __u32 tag, __u64 about)      \
-	{                                                                                          \
-		int mark;                                                                          \
-                                                                                                   \
-		asm volatile("%0 = %1"                                                             \
-			     : "=r"(mark)                                                          \
-			     : "i"(TD_FILTER_MARK + hook), "r"(ctx), "r"(n), "r"(tag), "r"(about)); \
-		return td_load_##name(ctx, mark, 1, about) >= 0;                                   \
+#define TD_FILTER(name, hook, context)                                                        \
+	TD_LOADER(name, hook, context)                                                        \
+	__noinline int td_filter_##name(struct context *ctx, __u32 n, __u32 tag, __u64 about) \
+	{                                                                                     \
+		int mark;                                                                     \
+                                                                                              \
+		asm volatile("%0 = %1"                                                        \
+			     : "=r"(mark)                                                     \
+			     : "i"(TD_FILTER_MARK + hook), "r"(ctx), "r"(n), "r"(tag),        \
+			       "r"(about));                                                   \
+		return td_load_##name(ctx, mark, 1, about) >= 0;                              \
 	}
 
 TD_FILTER(xdp, HOOK_XDP, xdp_md)

@@ -2,10 +2,11 @@
 /*
  * What a datagram's first fragment said, for its later ones.
  *
- * Only the first fragment of a datagram has its ports, and what lies inside of its tunnel. Later ones look it up by
- * addresses, identification and (IPv4) protocol. Who comes before its first fragment, or so late that the kernel would no longer
- * wait for it, has no ports, and belongs to its addresses and protocol alone: a flow's whole packets and first fragments
- * never move because of it.
+ * Only the first fragment of a datagram has its ports, and what lies inside of its tunnel. Later
+ * ones look it up by addresses, identification and (IPv4) protocol. Who comes before its first
+ * fragment, or so late that the kernel would no longer wait for it, has no ports, and belongs to
+ * its addresses and protocol alone: a flow's whole packets and first fragments never move because
+ * of it.
  */
 #ifndef TAPDECK_FRAGMENTS_H
 #define TAPDECK_FRAGMENTS_H
@@ -73,7 +74,8 @@ static __u64 td_now_ns(void);
 static struct td_fragment *td_find(const struct td_fragment_key *key);
 static struct td_inner_fragment *td_find_inner(const struct td_fragment_key *key);
 static void td_keep(const struct td_fragment_key *key, const struct td_fragment *fragment);
-static void td_keep_inner(const struct td_fragment_key *key, const struct td_inner_fragment *fragment);
+static void td_keep_inner(const struct td_fragment_key *key,
+			  const struct td_inner_fragment *fragment);
 
 #else
 
@@ -111,9 +113,11 @@ static __always_inline struct td_scratch *td_scratch(void)
 
 #define td_now_ns() bpf_ktime_get_ns()
 #define td_find(key) ((struct td_fragment *)bpf_map_lookup_elem(&td_fragments, key))
-#define td_find_inner(key) ((struct td_inner_fragment *)bpf_map_lookup_elem(&td_inner_fragments, key))
+#define td_find_inner(key) \
+	((struct td_inner_fragment *)bpf_map_lookup_elem(&td_inner_fragments, key))
 #define td_keep(key, fragment) bpf_map_update_elem(&td_fragments, key, fragment, BPF_ANY)
-#define td_keep_inner(key, fragment) bpf_map_update_elem(&td_inner_fragments, key, fragment, BPF_ANY)
+#define td_keep_inner(key, fragment) \
+	bpf_map_update_elem(&td_inner_fragments, key, fragment, BPF_ANY)
 
 #endif
 
@@ -122,8 +126,10 @@ TD_GLOBAL_ALONE int td_remember(struct td_tuple *t)
 {
 	struct td_scratch *scratch = td_scratch();
 
-	/* An error's quote says the same as the fragment did, if at all. Without ports IPv4's later fragments miss nothing. */
-	if (!scratch || !t || t->flags & TD_QUOTED || (t->family == 4 && !(t->flags & TD_HAS_PORTS)))
+	/* An error's quote says the same as the fragment did, if at all. Without ports IPv4's later
+	 * fragments miss nothing. */
+	if (!scratch || !t || t->flags & TD_QUOTED ||
+	    (t->family == 4 && !(t->flags & TD_HAS_PORTS)))
 		return 0;
 	scratch->fragment.since_ns = td_now_ns();
 	scratch->fragment.source_port = t->source_port;

@@ -30,19 +30,19 @@ enum { UDP, TCP, ICMP };
 
 const volatile struct {
 	__u64 payload_seed;
-	__u64 gap;         /* from one packet to the next, in 2^-20 ns */
+	__u64 gap;	   /* from one packet to the next, in 2^-20 ns */
 	__u64 gap_per_byte;
 	__u64 duration_ns; /* 0: no end */
-	__u64 count;       /* 0: no end */
+	__u64 count;	   /* 0: no end */
 	__u64 mark_every_ns;
-	__u64 lead_ns;     /* from the start to the first packet */
+	__u64 lead_ns;	   /* from the start to the first packet */
 	__s64 utc_offset_ns;
 	__u32 paced;
 	__u32 ifindex;
-	__u32 flows;       /* without the mark's, which is the next */
-	__u32 shares;      /* columns; 0: flows are equal */
-	__u32 sizes;       /* columns; 0: there is a sequence */
-	__u32 sequence;    /* sizes in it */
+	__u32 flows;	   /* without the mark's, which is the next */
+	__u32 shares;	   /* columns; 0: flows are equal */
+	__u32 sizes;	   /* columns; 0: there is a sequence */
+	__u32 sequence;	   /* sizes in it */
 	__u32 first;
 	__u32 step;
 	__u32 frame_bytes; /* of the frame this program is run with */
@@ -68,7 +68,7 @@ struct flow {
 	__u32 stream;
 	__be32 tcp_acknowledgement;
 	__u32 tcp_sequence; /* of the next packet */
-	__u64 next;         /* number of the next packet */
+	__u64 next;	    /* number of the next packet */
 };
 _Static_assert(sizeof(struct flow) == 64, "a cache line");
 
@@ -509,10 +509,12 @@ struct net_device {
 	int ifindex;
 } __attribute__((preserve_access_index));
 
-/* What became of the redirected frames: they are handed to the interface in bunches, by the thread that made
- * them and before the batch ends. What else this thread hands on (it may be interrupted) it does between batches. */
+/* What became of the redirected frames: they are handed to the interface in bunches, by the thread
+ * that made them and before the batch ends. What else this thread hands on (it may be interrupted)
+ * it does between batches. */
 SEC("tp_btf/xdp_devmap_xmit")
-int BPF_PROG(tapdeck_taken, const struct net_device *from, const struct net_device *to, int sent, int drops)
+int BPF_PROG(tapdeck_taken, const struct net_device *from, const struct net_device *to, int sent,
+	     int drops)
 {
 	if (state.owner != bpf_get_current_pid_tgid() || to->ifindex != params.ifindex)
 		return 0;

@@ -2,18 +2,20 @@
 /*
  * Who speaks to whom in a packet?
  *
- * td_outer() finds the addresses, protocol and ports of the outermost IP packet: what rules judge. It leaves behind where
- * it stopped, and td_innermost() goes on from there through tunnels to the innermost IP packet: what steering goes by.
+ * td_outer() finds the addresses, protocol and ports of the outermost IP packet: what rules judge.
+ * It leaves behind where it stopped, and td_innermost() goes on from there through tunnels to the
+ * innermost IP packet: what steering goes by.
  *
- * What most packets are (Ethernet, at most two tags, IP without options, not a fragment) td_outer() reads inline and in
- * place, and what most tunnels hold one function reads in the same way. All else is walked by functions that the
- * verifier looks at once each, for they are global: no path through one multiplies the paths through the next. Their
- * state is the tuple itself.
+ * What most packets are (Ethernet, at most two tags, IP without options, not a fragment) td_outer()
+ * reads inline and in place, and what most tunnels hold one function reads in the same way. All
+ * else is walked by functions that the verifier looks at once each, for they are global: no path
+ * through one multiplies the paths through the next. Their state is the tuple itself.
  *
- * Limits, so that every walk ends: TD_TAGS VLAN tags, TD_EXTENSIONS extension headers, TD_LABELS labels, TD_TUNNELS
- * tunnels (a label stack and PPPoE are tunnels). Behind more tags or labels no IP packet is found; of more extension
- * headers the protocol is the one where the walk ended; behind more tunnels the packet found last counts. Lengths that
- * headers state are not tested against the frame's, so padding can be taken for ports, as libpcap's filters do.
+ * Limits, so that every walk ends: TD_TAGS VLAN tags, TD_EXTENSIONS extension headers, TD_LABELS
+ * labels, TD_TUNNELS tunnels (a label stack and PPPoE are tunnels). Behind more tags or labels no
+ * IP packet is found; of more extension headers the protocol is the one where the walk ended;
+ * behind more tunnels the packet found last counts. Lengths that headers state are not tested
+ * against the frame's, so padding can be taken for ports, as libpcap's filters do.
  */
 #ifndef TAPDECK_HEADERS_H
 #define TAPDECK_HEADERS_H
@@ -49,8 +51,8 @@ static __always_inline void td_set_ipv6(struct td_tuple *t, const void *header)
 }
 
 /*
- * The walk. A step reads what `next` says stands at `offset`, and puts there what it found, or TD_NOTHING. Only an IP
- * header that is whole changes the rest of the tuple.
+ * The walk. A step reads what `next` says stands at `offset`, and puts there what it found, or
+ * TD_NOTHING. Only an IP header that is whole changes the rest of the tuple.
  */
 
 /* Any IP packet behind `tags` tags has enough bytes for a view of all the types. */
@@ -182,15 +184,15 @@ static __always_inline int td_read_extension(enum hook hook, void *ctx, struct t
 }
 
 /* Needs td_extension(), which the including file has for its hooks. */
-#define TD_READ_IPV6(hook, ctx, t, td_extension)                                                                   \
-	({                                                                                                         \
-		if (td_begin_ipv6(hook, ctx, t)) {                                                                 \
-			for (int i = 0; i < TD_EXTENSIONS; i++)                                                    \
-				if (!td_is_extension((t)->protocol) || td_extension(ctx, t))                       \
-					break;                                                                     \
-			td_end_ipv6(hook, ctx, t);                                                                 \
-		}                                                                                                  \
-		0;                                                                                                 \
+#define TD_READ_IPV6(hook, ctx, t, td_extension)                                             \
+	({                                                                                   \
+		if (td_begin_ipv6(hook, ctx, t)) {                                           \
+			for (int i = 0; i < TD_EXTENSIONS; i++)                              \
+				if (!td_is_extension((t)->protocol) || td_extension(ctx, t)) \
+					break;                                               \
+			td_end_ipv6(hook, ctx, t);                                           \
+		}                                                                            \
+		0;                                                                           \
 	})
 
 static __always_inline bool td_begin_ipv6(enum hook hook, void *ctx, struct td_tuple *t)
@@ -227,8 +229,10 @@ static __always_inline void td_end_ipv6(enum hook hook, void *ctx, struct td_tup
 		td_remember(t);
 }
 
-/* An IP packet in the linear part that is not worth a walk: no options, no extension header, not a fragment. */
-static __always_inline bool td_read_plain_ip(struct td_tuple *t, const void *ip, const void *end, __u16 type, __u32 at)
+/* An IP packet in the linear part that is not worth a walk: no options, no extension header, not a
+ * fragment. */
+static __always_inline bool td_read_plain_ip(struct td_tuple *t, const void *ip, const void *end,
+					     __u16 type, __u32 at)
 {
 	if (type == TD_ETHERTYPE_IPV4) {
 		if (ip + 24 > end || td_byte(ip) != 0x45 || td_half(ip + 6) & 0x3fff)
@@ -250,7 +254,8 @@ static __always_inline bool td_read_plain_ip(struct td_tuple *t, const void *ip,
 }
 
 /* The outermost packet, where it is plain. False: somebody has to look closer. */
-static __always_inline bool td_read_plain(struct td_tuple *t, const void *data, const void *end, bool has_link)
+static __always_inline bool td_read_plain(struct td_tuple *t, const void *data, const void *end,
+					  bool has_link)
 {
 	const void *ip = data;
 	__u32 at = 0;
@@ -280,8 +285,8 @@ static __always_inline bool td_read_plain(struct td_tuple *t, const void *data, 
 }
 
 /* What most tunnels hold, as above. Writes `to` only where it is. */
-static __always_inline bool td_read_plain_inside(enum hook hook, void *ctx, const struct td_tuple *from,
-						 struct td_tuple *to)
+static __always_inline bool td_read_plain_inside(enum hook hook, void *ctx,
+						 const struct td_tuple *from, struct td_tuple *to)
 {
 	const void *end, *data = td_linear(hook, ctx, &end);
 	__u64 at = from->offset;
@@ -337,8 +342,9 @@ static __always_inline bool td_read_plain_inside(enum hook hook, void *ctx, cons
 }
 
 /*
- * From here on a function for each step and hook. They are global functions, so the verifier takes nothing for granted about the
- * tuple and looks at each once; it wants their arguments tested for NULL.
+ * From here on a function for each step and hook. They are global functions, so the verifier takes
+ * nothing for granted about the tuple and looks at each once; it wants their arguments tested for
+ * NULL.
  */
 #ifdef TD_USER
 #define TD_GLOBAL static
@@ -346,97 +352,97 @@ static __always_inline bool td_read_plain_inside(enum hook hook, void *ctx, cons
 #define TD_GLOBAL __noinline
 #endif
 
-#define TD_WALK(HOOK, name, type)                                                                                  \
-	TD_GLOBAL int td_link_##name(type *ctx, struct td_tuple *t, __u32 tags)                                    \
-	{                                                                                                          \
-		return td_read_link(HOOK, ctx, t, tags);                                                           \
-	}                                                                                                          \
-	TD_GLOBAL int td_ipv4_##name(type *ctx, struct td_tuple *t)                                                \
-	{                                                                                                          \
-		return td_read_ipv4(HOOK, ctx, t);                                                                 \
-	}                                                                                                          \
-	TD_GLOBAL int td_extension_##name(type *ctx, struct td_tuple *t)                                           \
-	{                                                                                                          \
-		return td_read_extension(HOOK, ctx, t);                                                            \
-	}                                                                                                          \
-	TD_GLOBAL int td_ipv6_##name(type *ctx, struct td_tuple *t)                                                \
-	{                                                                                                          \
-		return TD_READ_IPV6(HOOK, ctx, t, td_extension_##name);                                            \
-	}                                                                                                          \
-	TD_GLOBAL int td_gtp_u_##name(type *ctx, struct td_tuple *t)                                               \
-	{                                                                                                          \
-		return td_read_gtp_u(HOOK, ctx, t);                                                                \
-	}                                                                                                          \
-	TD_GLOBAL int td_mpls_##name(type *ctx, struct td_tuple *t)                                                \
-	{                                                                                                          \
-		return td_read_mpls(HOOK, ctx, t);                                                                 \
-	}                                                                                                          \
-	TD_GLOBAL int td_gre_##name(type *ctx, struct td_tuple *t)                                                 \
-	{                                                                                                          \
-		return td_read_gre(HOOK, ctx, t);                                                                  \
-	}                                                                                                          \
-	TD_GLOBAL int td_tunnel_##name(type *ctx, struct td_tuple *t)                                              \
-	{                                                                                                          \
-		return td_read_tunnel(HOOK, ctx, t);                                                               \
-	}                                                                                                          \
-	/* The outermost packet, if it is not one of those that td_outer() reads itself. */                        \
-	TD_GLOBAL int td_begin_##name(type *ctx, struct td_tuple *t, __u32 has_link, __u32 tags)                   \
-	{                                                                                                          \
-		if (!t)                                                                                            \
-			return 0;                                                                                  \
-		t->offset = 0;                                                                                     \
-		if (has_link)                                                                                      \
-			td_link_##name(ctx, t, tags);                                                              \
-		else                                                                                               \
-			t->next = td_raw(HOOK, ctx);                                                               \
-		if (t->next == TD_IPV4)                                                                            \
-			return td_ipv4_##name(ctx, t);                                                             \
-		if (t->next == TD_IPV6)                                                                            \
-			return td_ipv6_##name(ctx, t);                                                             \
-		return 0;                                                                                          \
-	}                                                                                                          \
-	/* Through tunnels to the innermost packet. */                                                             \
-	TD_GLOBAL int td_walk_##name(type *ctx, struct td_tuple *t)                                                \
-	{                                                                                                          \
-		if (!t)                                                                                            \
-			return 0;                                                                                  \
-                                                                                                                   \
-		__u8 is_first_fragment = t->flags & TD_FIRST_FRAGMENT && !(t->flags & TD_QUOTED);                  \
-                                                                                                                   \
-		if (is_first_fragment)                                                                             \
-			td_enter_fragment(t);                                                                      \
-		for (int i = 0; i < TD_TUNNELS && t->next >= TD_IPV4; i++) {                                       \
-			if (t->next == TD_GRE)                                                                     \
-				td_gre_##name(ctx, t);                                                             \
-			else if (t->next == TD_GTP_U)                                                              \
-				td_gtp_u_##name(ctx, t);                                                           \
-			else if (t->next == TD_MPLS)                                                               \
-				td_mpls_##name(ctx, t);                                                            \
-			else if (t->next > TD_ETHERNET)                                                            \
-				td_tunnel_##name(ctx, t);                                                          \
-			if (t->next == TD_ETHERNET)                                                                \
-				td_link_##name(ctx, t, TD_TAGS);                                                   \
-			if (t->next == TD_IPV4)                                                                    \
-				td_ipv4_##name(ctx, t);                                                            \
-			else if (t->next == TD_IPV6)                                                               \
-				td_ipv6_##name(ctx, t);                                                            \
-		}                                                                                                  \
-		if (t->next >= TD_IPV4)                                                                            \
-			t->next = TD_NOTHING;                                                                      \
-		if (is_first_fragment)                                                                             \
-			td_leave_fragment(t);                                                                      \
-		return 0;                                                                                          \
-	}                                                                                                          \
-	/* The same from one tuple to another, if that is quick. */                                          \
-	TD_GLOBAL int td_inside_##name(type *ctx, struct td_tuple *from, struct td_tuple *to)                      \
-	{                                                                                                          \
-		if (!from || !to)                                                                                  \
-			return 0;                                                                                  \
-		if (!(from->flags & TD_FIRST_FRAGMENT) && td_read_plain_inside(HOOK, ctx, from, to) &&             \
-		    to->next < TD_IPV4)                                                                            \
-			return 0;                                                                                  \
-		__builtin_memcpy(to, from, sizeof(*to));                                                           \
-		return td_walk_##name(ctx, to);                                                                    \
+#define TD_WALK(HOOK, name, type)                                                                 \
+	TD_GLOBAL int td_link_##name(type *ctx, struct td_tuple *t, __u32 tags)                   \
+	{                                                                                         \
+		return td_read_link(HOOK, ctx, t, tags);                                          \
+	}                                                                                         \
+	TD_GLOBAL int td_ipv4_##name(type *ctx, struct td_tuple *t)                               \
+	{                                                                                         \
+		return td_read_ipv4(HOOK, ctx, t);                                                \
+	}                                                                                         \
+	TD_GLOBAL int td_extension_##name(type *ctx, struct td_tuple *t)                          \
+	{                                                                                         \
+		return td_read_extension(HOOK, ctx, t);                                           \
+	}                                                                                         \
+	TD_GLOBAL int td_ipv6_##name(type *ctx, struct td_tuple *t)                               \
+	{                                                                                         \
+		return TD_READ_IPV6(HOOK, ctx, t, td_extension_##name);                           \
+	}                                                                                         \
+	TD_GLOBAL int td_gtp_u_##name(type *ctx, struct td_tuple *t)                              \
+	{                                                                                         \
+		return td_read_gtp_u(HOOK, ctx, t);                                               \
+	}                                                                                         \
+	TD_GLOBAL int td_mpls_##name(type *ctx, struct td_tuple *t)                               \
+	{                                                                                         \
+		return td_read_mpls(HOOK, ctx, t);                                                \
+	}                                                                                         \
+	TD_GLOBAL int td_gre_##name(type *ctx, struct td_tuple *t)                                \
+	{                                                                                         \
+		return td_read_gre(HOOK, ctx, t);                                                 \
+	}                                                                                         \
+	TD_GLOBAL int td_tunnel_##name(type *ctx, struct td_tuple *t)                             \
+	{                                                                                         \
+		return td_read_tunnel(HOOK, ctx, t);                                              \
+	}                                                                                         \
+	/* The outermost packet, if it is not one of those that td_outer() reads itself. */       \
+	TD_GLOBAL int td_begin_##name(type *ctx, struct td_tuple *t, __u32 has_link, __u32 tags)  \
+	{                                                                                         \
+		if (!t)                                                                           \
+			return 0;                                                                 \
+		t->offset = 0;                                                                    \
+		if (has_link)                                                                     \
+			td_link_##name(ctx, t, tags);                                             \
+		else                                                                              \
+			t->next = td_raw(HOOK, ctx);                                              \
+		if (t->next == TD_IPV4)                                                           \
+			return td_ipv4_##name(ctx, t);                                            \
+		if (t->next == TD_IPV6)                                                           \
+			return td_ipv6_##name(ctx, t);                                            \
+		return 0;                                                                         \
+	}                                                                                         \
+	/* Through tunnels to the innermost packet. */                                            \
+	TD_GLOBAL int td_walk_##name(type *ctx, struct td_tuple *t)                               \
+	{                                                                                         \
+		if (!t)                                                                           \
+			return 0;                                                                 \
+                                                                                                  \
+		__u8 is_first_fragment = t->flags & TD_FIRST_FRAGMENT && !(t->flags & TD_QUOTED); \
+                                                                                                  \
+		if (is_first_fragment)                                                            \
+			td_enter_fragment(t);                                                     \
+		for (int i = 0; i < TD_TUNNELS && t->next >= TD_IPV4; i++) {                      \
+			if (t->next == TD_GRE)                                                    \
+				td_gre_##name(ctx, t);                                            \
+			else if (t->next == TD_GTP_U)                                             \
+				td_gtp_u_##name(ctx, t);                                          \
+			else if (t->next == TD_MPLS)                                              \
+				td_mpls_##name(ctx, t);                                           \
+			else if (t->next > TD_ETHERNET)                                           \
+				td_tunnel_##name(ctx, t);                                         \
+			if (t->next == TD_ETHERNET)                                               \
+				td_link_##name(ctx, t, TD_TAGS);                                  \
+			if (t->next == TD_IPV4)                                                   \
+				td_ipv4_##name(ctx, t);                                           \
+			else if (t->next == TD_IPV6)                                              \
+				td_ipv6_##name(ctx, t);                                           \
+		}                                                                                 \
+		if (t->next >= TD_IPV4)                                                           \
+			t->next = TD_NOTHING;                                                     \
+		if (is_first_fragment)                                                            \
+			td_leave_fragment(t);                                                     \
+		return 0;                                                                         \
+	}                                                                                         \
+	/* The same from one tuple to another, if that is quick. */                               \
+	TD_GLOBAL int td_inside_##name(type *ctx, struct td_tuple *from, struct td_tuple *to)     \
+	{                                                                                         \
+		if (!from || !to)                                                                 \
+			return 0;                                                                 \
+		if (!(from->flags & TD_FIRST_FRAGMENT) &&                                         \
+		    td_read_plain_inside(HOOK, ctx, from, to) && to->next < TD_IPV4)              \
+			return 0;                                                                 \
+		__builtin_memcpy(to, from, sizeof(*to));                                          \
+		return td_walk_##name(ctx, to);                                                   \
 	}
 
 static __always_inline __u8 td_raw(enum hook hook, void *ctx)
@@ -454,10 +460,10 @@ TD_WALK(HOOK_USER, user, struct td_frame)
 TD_WALK(HOOK_XDP, xdp, struct xdp_md)
 TD_WALK(HOOK_SKB, skb, struct __sk_buff)
 TD_WALK(HOOK_NETFILTER, netfilter, struct bpf_nf_ctx)
-#define TD_CALL(step, hook, p, ...)                                                                                \
-	((hook) == HOOK_XDP ? td_##step##_xdp((p)->ctx, ##__VA_ARGS__) :                                           \
-	 (hook) == HOOK_SKB ? td_##step##_skb((p)->ctx, ##__VA_ARGS__) :                                           \
-			      td_##step##_netfilter((p)->ctx, ##__VA_ARGS__))
+#define TD_CALL(step, hook, p, ...)                                      \
+	((hook) == HOOK_XDP   ? td_##step##_xdp((p)->ctx, ##__VA_ARGS__) \
+	 : (hook) == HOOK_SKB ? td_##step##_skb((p)->ctx, ##__VA_ARGS__) \
+			      : td_##step##_netfilter((p)->ctx, ##__VA_ARGS__))
 #endif
 
 /* The outermost IP packet. `t` need not be initialized. */
@@ -478,7 +484,8 @@ static __always_inline bool td_has_inner(const struct td_tuple *outer)
 }
 
 /* The innermost packet, where td_has_inner(). */
-static __always_inline void td_innermost(enum hook hook, struct packet *p, struct td_tuple *outer, struct td_tuple *t)
+static __always_inline void td_innermost(enum hook hook, struct packet *p, struct td_tuple *outer,
+					 struct td_tuple *t)
 {
 	if (outer->next >= TD_IPV4) {
 		TD_CALL(inside, hook, p, outer, t);
@@ -489,8 +496,8 @@ static __always_inline void td_innermost(enum hook hook, struct packet *p, struc
 }
 
 /*
- * Both, as far as somebody has asked for them: for programs in which several may. Set `have` to 0 for each packet.
- * Most packets have one tuple, which is then read once and copied nowhere.
+ * Both, as far as somebody has asked for them: for programs in which several may. Set `have` to 0
+ * for each packet. Most packets have one tuple, which is then read once and copied nowhere.
  */
 struct td_headers {
 	struct td_tuple outer;
@@ -500,7 +507,8 @@ struct td_headers {
 
 enum td_have { TD_HAVE_OUTER = 1, TD_HAVE_INNERMOST = 2, TD_ARE_TWO = 4 };
 
-static __always_inline struct td_tuple *td_get_outer(enum hook hook, struct packet *p, struct td_headers *h)
+static __always_inline struct td_tuple *td_get_outer(enum hook hook, struct packet *p,
+						     struct td_headers *h)
 {
 	if (!(h->have & TD_HAVE_OUTER)) {
 		td_outer(hook, p, &h->outer);
@@ -509,7 +517,8 @@ static __always_inline struct td_tuple *td_get_outer(enum hook hook, struct pack
 	return &h->outer;
 }
 
-static __always_inline struct td_tuple *td_get_innermost(enum hook hook, struct packet *p, struct td_headers *h)
+static __always_inline struct td_tuple *td_get_innermost(enum hook hook, struct packet *p,
+							 struct td_headers *h)
 {
 	struct td_tuple *outer = td_get_outer(hook, p, h);
 

@@ -16,7 +16,8 @@ static __always_inline void td_find_all(enum hook hook, struct packet *p, struct
 	found->headers.have = 0;
 	td_get_innermost(hook, p, &found->headers);
 	for (__u32 steering = 0; steering < TD_COPY; steering++)
-		found->number[steering] = td_steer_hash(hook, p, &found->headers, steering, 0, &found->second);
+		found->number[steering] =
+			td_steer_hash(hook, p, &found->headers, steering, 0, &found->second);
 }
 
 #endif

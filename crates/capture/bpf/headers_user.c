@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: GPL-2.0 OR MIT */
-/* headers.h and steer.h over a plain buffer, for whoever wants to know what the hook programs find, and for tests. */
+/* headers.h and steer.h over a plain buffer, for whoever wants to know what the hook programs find,
+ * and for tests. */
 #define TD_USER
 #include "headers_found.h"
 
-/* In place of the kernel's maps: the fragments that this thread has seen, the oldest being overwritten. */
+/* In place of the kernel's maps: the fragments that this thread has seen, the oldest being
+ * overwritten. */
 #define SLOTS 64
 
 static __thread __u64 now_ns;
@@ -22,23 +24,23 @@ static __thread struct {
 
 static __thread __u32 next_fragment, next_inner;
 
-#define FIND(table, wanted)                                                                                        \
-	({                                                                                                         \
-		int at = -1;                                                                                       \
-		for (int i = 0; i < SLOTS; i++)                                                                    \
-			if (table[i].is_used && !memcmp(&table[i].key, wanted, sizeof(*wanted)))                   \
-				at = i;                                                                            \
-		at;                                                                                                \
+#define FIND(table, wanted)                                                                      \
+	({                                                                                       \
+		int at = -1;                                                                     \
+		for (int i = 0; i < SLOTS; i++)                                                  \
+			if (table[i].is_used && !memcmp(&table[i].key, wanted, sizeof(*wanted))) \
+				at = i;                                                          \
+		at;                                                                              \
 	})
 
-#define KEEP(table, next, wanted, value)                                                                           \
-	({                                                                                                         \
-		int at = FIND(table, wanted);                                                                      \
-		if (at < 0)                                                                                        \
-			at = next++ % SLOTS;                                                                       \
-		table[at].key = *wanted;                                                                           \
-		table[at].fragment = *value;                                                                       \
-		table[at].is_used = true;                                                                          \
+#define KEEP(table, next, wanted, value)      \
+	({                                    \
+		int at = FIND(table, wanted); \
+		if (at < 0)                   \
+			at = next++ % SLOTS;  \
+		table[at].key = *wanted;      \
+		table[at].fragment = *value;  \
+		table[at].is_used = true;     \
 	})
 
 static struct td_scratch *td_scratch(void)
@@ -72,7 +74,8 @@ static void td_keep(const struct td_fragment_key *key, const struct td_fragment 
 	KEEP(fragments, next_fragment, key, fragment);
 }
 
-static void td_keep_inner(const struct td_fragment_key *key, const struct td_inner_fragment *fragment)
+static void td_keep_inner(const struct td_fragment_key *key,
+			  const struct td_inner_fragment *fragment)
 {
 	KEEP(inner, next_inner, key, fragment);
 }
@@ -83,8 +86,8 @@ void tapdeck_headers_forget(void)
 	memset(inner, 0, sizeof(inner));
 }
 
-void tapdeck_headers_find(const __u8 *bytes, __u32 linear, __u32 len, __u32 has_link, __u32 tag, __u64 ns,
-			  struct td_found *found)
+void tapdeck_headers_find(const __u8 *bytes, __u32 linear, __u32 len, __u32 has_link, __u32 tag,
+			  __u64 ns, struct td_found *found)
 {
 	struct td_frame frame = { .bytes = bytes, .linear = linear, .len = len };
 	struct packet p = { .ctx = &frame, .tag = tag, .link_header = has_link };

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0 OR MIT */
-/* What is judged of a tuple, for those who have no packet: user space, tests and benchmarks of the judge alone. The hook
- * programs have it from headers.h, by the same names. */
+/* What is judged of a tuple, for those who have no packet: user space, tests and benchmarks of the
+ * judge alone. The hook programs have it from headers.h, by the same names. */
 #ifndef TAPDECK_JUDGED_H
 #define TAPDECK_JUDGED_H
 

@@ -31,8 +31,10 @@ struct bpf_nf_ctx {
 #pragma clang attribute pop
 
 /* Since 6.3, 6.4 and 6.8; only the programs that call them need them. */
-extern int bpf_dynptr_from_skb(struct __sk_buff *skb, __u64 flags, struct bpf_dynptr *ptr) __ksym __weak;
+extern int bpf_dynptr_from_skb(struct __sk_buff *skb, __u64 flags,
+			       struct bpf_dynptr *ptr) __ksym __weak;
 extern int bpf_xdp_metadata_rx_timestamp(const struct xdp_md *ctx, __u64 *timestamp) __ksym __weak;
-extern int bpf_xdp_metadata_rx_vlan_tag(const struct xdp_md *ctx, __u16 *vlan_proto, __u16 *vlan_tci) __ksym __weak;
+extern int bpf_xdp_metadata_rx_vlan_tag(const struct xdp_md *ctx, __u16 *vlan_proto,
+					__u16 *vlan_tci) __ksym __weak;
 
 #endif

@@ -26,8 +26,8 @@ struct td_image {
 	__u64 mask;
 };
 
-#define TD_AT(image, type, align, place)                                                           \
-	((type *)((image)->bytes + ((place) & ((image)->mask & ~((align)-1ull)))))
+#define TD_AT(image, type, align, place) \
+	((type *)((image)->bytes + ((place) & ((image)->mask & ~((align) - 1ull)))))
 #define TD_U64(image, place) (*TD_AT(image, __u64, 8, place))
 #define TD_U32(image, place) (*TD_AT(image, __u32, 4, place))
 
@@ -40,10 +40,10 @@ struct td_image {
 /* Keeps the compiler from computing with what the verifier is to see as it is. */
 #define TD_OPAQUE(x) asm volatile("" : "+r"(x))
 #else
-#define td_loop(n, step, state)                                                                    \
-	do {                                                                                       \
-		for (__u64 _i = 0; _i < (n) && !step(_i, state); _i++)                             \
-			;                                                                          \
+#define td_loop(n, step, state)                                        \
+	do {                                                           \
+		for (__u64 _i = 0; _i < (n) && !step(_i, state); _i++) \
+			;                                              \
 	} while (0)
 #define TD_STEP static
 #define TD_ROLLED
@@ -55,7 +55,8 @@ struct td_image {
 struct td_look {
 	struct td_image image;
 	const struct td_family *family;
-	__u64 word[4]; /* IPv6: both addresses; IPv4: both in the first, the destination in the third's high half */
+	__u64 word[4]; /* IPv6: both addresses; IPv4: both in the first, the destination in the
+			  third's high half */
 	__u64 rest;
 	__u32 limit;   /* signatures from this number on hold nothing better */
 	__u32 six;
@@ -112,8 +113,8 @@ static __always_inline __u32 td_chunk_place(const struct td_image *image, __u32 
 {
 	const struct td_chunk *chunk = TD_AT(image, const struct td_chunk, 64, (__u64)at << 6);
 	__u64 at_most = 5 - (td_less(key, chunk->from[0]) + td_less(key, chunk->from[1]) +
-		      td_less(key, chunk->from[2]) + td_less(key, chunk->from[3]) +
-		      td_less(key, chunk->from[4]));
+			     td_less(key, chunk->from[2]) + td_less(key, chunk->from[3]) +
+			     td_less(key, chunk->from[4]));
 
 	TD_OPAQUE(at_most);
 	return chunk->place[at_most & 7];
@@ -133,10 +134,10 @@ TD_STEP long td_way_step(__u64 i, struct td_look *look)
 	case TD_NODE:
 		if (place & TD_LOW)
 			look->high = look->word[look->side ? 3 : 1];
-		look->place = td_node_place(image,
-					    TD_AT(image, const struct td_node, 32,
-						  (__u64)(place & (TD_LOW - 1)) << 5),
-					    look->high);
+		look->place = td_node_place(
+			image,
+			TD_AT(image, const struct td_node, 32, (__u64)(place & (TD_LOW - 1)) << 5),
+			look->high);
 		return 0;
 	default:
 		return 1;
@@ -155,7 +156,8 @@ static __always_inline __u32 td_place_of(struct td_look *look, int side)
 {
 	const struct td_family *family = look->family;
 	__u64 high = look->word[side ? 2 : 0];
-	__u32 place = td_node_place(&look->image, side ? &family->destination : &family->source, high);
+	__u32 place =
+		td_node_place(&look->image, side ? &family->destination : &family->source, high);
 
 	if (place < (__u32)TD_CHUNK << TD_KIND_SHIFT)
 		return place;
@@ -188,7 +190,8 @@ static __always_inline __u64 td_hash4(__u64 seed, __u64 addresses, __u64 rest)
 {
 	__u64 x = (addresses ^ seed) * TD_MIX_1;
 
-	/* Short prefixes differ in high bits alone, as do signatures' numbers in `rest`: these must not cancel those. */
+	/* Short prefixes differ in high bits alone, as do signatures' numbers in `rest`: these must
+	 * not cancel those. */
 	x ^= x >> 32;
 	return td_finish(x + rest * TD_MIX_2);
 }
@@ -203,7 +206,8 @@ static __always_inline __u64 td_hash6(__u64 seed, const __u64 word[4], __u64 res
 	return td_finish((source + rest * TD_MIX_2) * TD_MIX_1 + destination * TD_MIX_3);
 }
 
-static __always_inline int td_bloom_bit(const struct td_image *image, const struct td_rules *head, __u32 bits)
+static __always_inline int td_bloom_bit(const struct td_image *image, const struct td_rules *head,
+					__u32 bits)
 {
 	__u64 bit = bits & head->bloom_mask;
 
@@ -211,7 +215,8 @@ static __always_inline int td_bloom_bit(const struct td_image *image, const stru
 }
 
 /* The other three bits; the first is in the hash's low half. */
-static __always_inline int td_bloom_rest(const struct td_image *image, const struct td_rules *head, __u64 hash)
+static __always_inline int td_bloom_rest(const struct td_image *image, const struct td_rules *head,
+					 __u64 hash)
 {
 	__u64 other = (hash ^ head->seed) * TD_MIX_2;
 
@@ -221,7 +226,8 @@ static __always_inline int td_bloom_rest(const struct td_image *image, const str
 }
 
 /* Where the hash table has what hashes so, if it has it: no two of its entries share a slot. */
-static __always_inline __u32 td_slot(const struct td_image *image, const struct td_family *family, __u64 hash)
+static __always_inline __u32 td_slot(const struct td_image *image, const struct td_family *family,
+				     __u64 hash)
 {
 	__u32 at = family->displacements + ((__u32)hash & family->bucket_mask) * 2;
 	__u32 displacement = *TD_AT(image, __u16, 2, at);
@@ -238,8 +244,10 @@ static __always_inline void td_keep_better(struct td_look *look, const struct td
 	}
 }
 
-/* Whether the hash of a masked tuple passes the Bloom filter: all its bits, or one as a first look. */
-static __always_inline int td_bloom(const struct td_image *image, const struct td_rules *head, __u64 hash, int all)
+/* Whether the hash of a masked tuple passes the Bloom filter: all its bits, or one as a first look.
+ */
+static __always_inline int td_bloom(const struct td_image *image, const struct td_rules *head,
+				    __u64 hash, int all)
 {
 	return td_bloom_bit(image, head, hash) && (!all || td_bloom_rest(image, head, hash));
 }
@@ -264,7 +272,8 @@ static __always_inline void td_try4(struct td_look *look, __u32 number, int all)
 		td_keep_better(look, &entry->outcome);
 }
 
-static __always_inline void td_mask6(const struct td_look *look, const struct td_key6 *mask, __u64 word[4])
+static __always_inline void td_mask6(const struct td_look *look, const struct td_key6 *mask,
+				     __u64 word[4])
 {
 	word[0] = look->word[0] & mask->source[0];
 	word[1] = look->word[1] & mask->source[1];
@@ -294,8 +303,8 @@ static __always_inline void td_try6(struct td_look *look, __u32 number, int all)
 	/* Masked anew: to keep them takes stack, of which programs have little. */
 	TD_FORGET;
 	td_mask6(look, mask, word);
-	if (entry->source[0] == word[0] && entry->source[1] == word[1] && entry->destination[0] == word[2] &&
-	    entry->destination[1] == word[3])
+	if (entry->source[0] == word[0] && entry->source[1] == word[1] &&
+	    entry->destination[0] == word[2] && entry->destination[1] == word[3])
 		td_keep_better(look, &entry->outcome);
 }
 
@@ -399,7 +408,8 @@ static __always_inline __u32 td_used(const struct td_image *image, __u32 bitmap,
 }
 
 /* Which of source port, destination port and protocol some rule asks for: bits 0 to 2. */
-static __always_inline __u32 td_types(const struct td_image *image, const struct td_rules *head, __u64 rest)
+static __always_inline __u32 td_types(const struct td_image *image, const struct td_rules *head,
+				      __u64 rest)
 {
 	__u32 ports = rest >> 40 & 1;
 
@@ -414,7 +424,8 @@ static __always_inline __u64 td_without_source(__u64 list)
 	return list & (list >> 14 & 0x0001000100010001ull) * 0xffff;
 }
 
-/* Read anew each time: what one branch has shown of them would keep ways apart that the verifier could take for one. */
+/* Read anew each time: what one branch has shown of them would keep ways apart that the verifier
+ * could take for one. */
 #define TD_FLAGS(family) (*(const volatile __u32 *)&(family)->flags)
 
 /* Tries what the addresses lead to, then what looks at no address. */
@@ -475,7 +486,8 @@ static __always_inline void td_candidates(struct td_look *look, const struct td_
 
 		if (i >= 2 && !(TD_FLAGS(family) & TD_HAS_GENERIC))
 			break;
-		lanes = i < 2 ? look->list[i & 1] : TD_U64(image, family->generic + types * 16 + (i - 2) * 8);
+		lanes = i < 2 ? look->list[i & 1]
+			      : TD_U64(image, family->generic + types * 16 + (i - 2) * 8);
 		TD_ROLLED
 		for (j = 0; j < 4 && lanes; j++, lanes >>= 16) {
 			if (look->six)
@@ -523,8 +535,8 @@ static __always_inline void td_look_up(struct td_look *look, const struct td_tup
 }
 
 /* Adds the packet to its rule's counter. */
-static __always_inline void td_count(const struct td_image *image, const struct td_rules *head, __u32 rule,
-				     __u32 cpu)
+static __always_inline void td_count(const struct td_image *image, const struct td_rules *head,
+				     __u32 rule, __u32 cpu)
 {
 	__u64 lane = (__u64)(cpu & head->lane_mask) * head->lane_bytes;
 	__u64 *counter = TD_AT(image, __u64, 8, head->hits + lane + (__u64)rule * 8);
@@ -548,7 +560,8 @@ static __always_inline void td_judge_image(struct td_look *look, const struct td
 	verdict->rule = look->best.rule;
 	verdict->snaplen = look->best.action == TD_SNAPLEN ? value : ~0u;
 	verdict->group = look->best.action == TD_GROUP ? value : ~0u;
-	td_count(&look->image, head, look->best.action == TD_NONE ? head->nrules : look->best.rule, cpu);
+	td_count(&look->image, head, look->best.action == TD_NONE ? head->nrules : look->best.rule,
+		 cpu);
 }
 
 #endif

@@ -15,13 +15,13 @@ enum hook { HOOK_XDP, HOOK_SKB, HOOK_NETFILTER };
 /* What a hook knows of a packet before it is copied. */
 struct packet {
 	void *ctx;
-	__u32 len;           /* of the frame, without a stripped tag */
+	__u32 len;	     /* of the frame, without a stripped tag */
 	__u32 ring;
-	__u32 flags;         /* epb_flags; 0: no option is spent on it */
-	__u32 link_len;      /* netfilter: bytes of link layer header before the data */
+	__u32 flags;	     /* epb_flags; 0: no option is spent on it */
+	__u32 link_len;	     /* netfilter: bytes of link layer header before the data */
 	const void *link;    /* netfilter: where they are */
 	__u64 hardware_ns;   /* from the NIC, 0: none */
-	__u32 tag;           /* a stripped VLAN tag, protocol and TCI in network order, 0: none */
+	__u32 tag;	     /* a stripped VLAN tag, protocol and TCI in network order, 0: none */
 };
 
 #define TAG_OFFSET 12
@@ -44,11 +44,11 @@ static __always_inline long copy(enum hook hook, struct packet *p, __u32 from, v
 
 /* The verifier wants to see that a length is at least 1 and at most len_mask + 1;
  * the barrier keeps the compiler from folding the proof away. */
-#define BOUNDED(len)                                                                               \
-	({                                                                                         \
-		__u32 _l = (len)-1;                                                                \
-		asm volatile("" : "+r"(_l));                                                       \
-		(_l & params.len_mask) + 1;                                                            \
+#define BOUNDED(len)                         \
+	({                                   \
+		__u32 _l = (len) - 1;        \
+		asm volatile("" : "+r"(_l)); \
+		(_l & params.len_mask) + 1;  \
 	})
 
 /* Copies the first cap bytes of the frame to `to`, with what was taken off it put back. */

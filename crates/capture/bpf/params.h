@@ -24,9 +24,9 @@ struct td_params {
 	__u32 consume;
 	__u32 hardware_time;
 	__u32 hardware_vlan;
-	__u32 by_cpu;      /* XDP: a ring for each CPU, and not for each receive queue */
+	__u32 by_cpu;	   /* XDP: a ring for each CPU, and not for each receive queue */
 	__u32 link_header; /* frames of this interface begin with a link layer header */
-	__u32 filtered;    /* a filter has been put in (filter.h) */
+	__u32 filtered;	   /* a filter has been put in (filter.h) */
 };
 
 struct td_flush {

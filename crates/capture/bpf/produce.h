@@ -81,7 +81,8 @@ static __always_inline bool reserve(const struct place *place, __u32 len, __u64 
 		} else {
 			if (!td_next_is_free(word, released_of(place), params.block_mask + 1))
 				return false;
-			next = td_next_block(word, *(volatile __u32 *)&control.epoch & (TD_EPOCHS - 1), len);
+			next = td_next_block(
+				word, *(volatile __u32 *)&control.epoch & (TD_EPOCHS - 1), len);
 		}
 		seen = __sync_val_compare_and_swap(&ring->word, word, next);
 		if (seen == word) {
@@ -121,7 +122,8 @@ static __always_inline __u32 put(enum hook hook, struct packet *p, const struct 
 		total += 8;
 	/* Rare: packets were dropped since the last one that was kept. Whoever moves
 	 * `told` announces them. */
-	if ((__s64)(lost - told) > 0 && __sync_val_compare_and_swap(&ring->told, told, lost) == told) {
+	if ((__s64)(lost - told) > 0 &&
+	    __sync_val_compare_and_swap(&ring->told, told, lost) == told) {
 		gap = lost - told;
 		total += 12;
 	}
@@ -187,7 +189,8 @@ static __always_inline __u32 put(enum hook hook, struct packet *p, const struct 
 		*word++ = 0;
 	*word = total;
 
-	add_ordered(&block_of(ring, td_word_block(at))->commit, td_commit(total, cap, commit_packets));
+	add_ordered(&block_of(ring, td_word_block(at))->commit,
+		    td_commit(total, cap, commit_packets));
 	return cap;
 }
 
@@ -205,13 +208,15 @@ static __always_inline int flush(const struct place *place, __u32 block)
 	if (!td_word_bytes(word)) {
 		if (td_word_epoch(word) == epoch)
 			return 0;
-		__sync_val_compare_and_swap(&ring->word, word, td_word(td_word_block(word), epoch, 0));
+		__sync_val_compare_and_swap(&ring->word, word,
+					    td_word(td_word_block(word), epoch, 0));
 		return 0;
 	}
 	if (!td_next_is_free(word, released_of(place), params.block_mask + 1))
 		return 0;
 	for (int i = 0; i < TD_TRIES; i++) {
-		__u64 seen = __sync_val_compare_and_swap(&ring->word, word, td_next_block(word, epoch, 0));
+		__u64 seen = __sync_val_compare_and_swap(&ring->word, word,
+							 td_next_block(word, epoch, 0));
 
 		if (seen == word) {
 			close_block(ring, word);

@@ -2,9 +2,10 @@
 /*
  * Bytes of a packet, wherever they lie.
  *
- * td_view() gives `len` bytes of the frame from `offset` on: in place where the hook shows the packet's linear part and
- * they lie in it, else copied into the caller's buffer by a helper. What it gives may lie on the stack, where the verifier
- * wants aligned loads: so read fields at their natural alignment, counted from `offset`.
+ * td_view() gives `len` bytes of the frame from `offset` on: in place where the hook shows the
+ * packet's linear part and they lie in it, else copied into the caller's buffer by a helper. What
+ * it gives may lie on the stack, where the verifier wants aligned loads: so read fields at their
+ * natural alignment, counted from `offset`.
  *
  * The twin for user space (TD_USER) reads a plain buffer, of which a first part is shown as linear.
  */
@@ -46,8 +47,8 @@ struct packet {
 	__u32 link_header;
 };
 
-static __always_inline const void *td_view(enum hook hook, const struct td_frame *frame, __u32 offset, __u32 len,
-					   void *buffer)
+static __always_inline const void *td_view(enum hook hook, const struct td_frame *frame,
+					   __u32 offset, __u32 len, void *buffer)
 {
 	if (offset > TD_FARTHEST || offset + len > frame->len)
 		return NULL;
@@ -57,7 +58,8 @@ static __always_inline const void *td_view(enum hook hook, const struct td_frame
 	return buffer;
 }
 
-static __always_inline const void *td_linear(enum hook hook, const struct td_frame *frame, const void **end)
+static __always_inline const void *td_linear(enum hook hook, const struct td_frame *frame,
+					     const void **end)
 {
 	*end = frame->bytes + frame->linear;
 	return frame->bytes;
@@ -69,7 +71,8 @@ static __always_inline bool td_has_link(enum hook hook, const struct packet *p)
 }
 
 /* Destination and source address of the link layer, 12 bytes. */
-static __always_inline const void *td_view_macs(enum hook hook, const struct packet *p, void *buffer)
+static __always_inline const void *td_view_macs(enum hook hook, const struct packet *p,
+						void *buffer)
 {
 	return p->link_header ? td_view(hook, p->ctx, 0, 12, buffer) : NULL;
 }
@@ -87,7 +90,8 @@ static __always_inline __u32 td_queue(enum hook hook, const struct packet *p)
 #define NULL ((void *)0)
 #endif
 
-/* In a frame of its own: the compiler would put something else where the dynptr was, and the verifier minds. */
+/* In a frame of its own: the compiler would put something else where the dynptr was, and the
+ * verifier minds. */
 static __noinline long td_copy_netfilter(struct bpf_nf_ctx *ctx, __u32 at, void *buffer, __u32 len)
 {
 	struct packet p = { .ctx = ctx };
@@ -95,7 +99,8 @@ static __noinline long td_copy_netfilter(struct bpf_nf_ctx *ctx, __u32 at, void 
 	return copy(HOOK_NETFILTER, &p, at, buffer, len);
 }
 
-static __always_inline const void *td_view(enum hook hook, void *ctx, __u32 offset, __u32 len, void *buffer)
+static __always_inline const void *td_view(enum hook hook, void *ctx, __u32 offset, __u32 len,
+					   void *buffer)
 {
 	__u64 at = offset;
 
@@ -144,10 +149,12 @@ static __always_inline bool td_has_link(enum hook hook, const struct packet *p)
 }
 
 /* Destination and source address of the link layer, 12 bytes. */
-static __always_inline const void *td_view_macs(enum hook hook, const struct packet *p, void *buffer)
+static __always_inline const void *td_view_macs(enum hook hook, const struct packet *p,
+						void *buffer)
 {
 	if (hook == HOOK_NETFILTER)
-		return p->link_len < 12 || bpf_probe_read_kernel(buffer, 12, p->link) ? NULL : buffer;
+		return p->link_len < 12 || bpf_probe_read_kernel(buffer, 12, p->link) ? NULL
+										      : buffer;
 	return params.link_header ? td_view(hook, p->ctx, 0, 12, buffer) : NULL;
 }
 
@@ -157,8 +164,8 @@ static __always_inline __u32 td_queue(enum hook hook, const struct packet *p)
 	if (hook == HOOK_XDP)
 		return ((struct xdp_md *)p->ctx)->rx_queue_index;
 
-	__u32 mapping = hook == HOOK_SKB ? ((struct __sk_buff *)p->ctx)->queue_mapping :
-					   ((struct bpf_nf_ctx *)p->ctx)->skb->queue_mapping;
+	__u32 mapping = hook == HOOK_SKB ? ((struct __sk_buff *)p->ctx)->queue_mapping
+					 : ((struct bpf_nf_ctx *)p->ctx)->skb->queue_mapping;
 
 	/* The kernel stores a receive queue as its number plus one. */
 	return p->flags == 2 || !mapping ? mapping : mapping - 1;

@@ -89,8 +89,8 @@ static __always_inline __u32 snaplen(void)
 
 #ifdef TD_RULES
 /*
- * What is known of one packet, on the CPU it is on: no program of ours interrupts another. The stack has no room for it:
- * before Linux 6.13 all frames together have 512 bytes.
+ * What is known of one packet, on the CPU it is on: no program of ours interrupts another. The
+ * stack has no room for it: before Linux 6.13 all frames together have 512 bytes.
  */
 struct scratch {
 	struct td_tuple tuple;

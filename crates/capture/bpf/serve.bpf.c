@@ -2,13 +2,14 @@
 /*
  * Groups: one program on an interface, many programs behind it.
  *
- * A packet goes to every group that takes it, and in each to the member that steering picks: into that
- * member's rings, as one finished pcapng Enhanced Packet Block (produce.h). Each program serves one interface at
- * one hook (a port), with the list of its groups as a constant; all programs share the maps.
+ * A packet goes to every group that takes it, and in each to the member that steering picks: into
+ * that member's rings, as one finished pcapng Enhanced Packet Block (produce.h). Each program
+ * serves one interface at one hook (a port), with the list of its groups as a constant; all
+ * programs share the maps.
  *
- * A member maps its rings and reads them by itself. It writes one word for each ring, the number of blocks that it has
- * released; whatever stands there is used for a comparison only, and places in the rings are masked, so a
- * member that writes nonsense loses its own packets and nobody else's.
+ * A member maps its rings and reads them by itself. It writes one word for each ring, the number of
+ * blocks that it has released; whatever stands there is used for a comparison only, and places in
+ * the rings are masked, so a member that writes nonsense loses its own packets and nobody else's.
  */
 #include <stdbool.h>
 #include <linux/bpf.h>
@@ -34,12 +35,12 @@ struct td_control control SEC(".data.control");
 #include "images.h"
 
 /* Sizes, and what the maps inside of maps are like, are set by the loader. */
-#define MAP_OF_MEMBERS(name)                                                                       \
-	struct {                                                                                   \
-		__uint(type, BPF_MAP_TYPE_ARRAY_OF_MAPS);                                          \
-		__uint(max_entries, TD_MAX_MEMBERS);                                               \
-		__uint(key_size, sizeof(__u32));                                                   \
-		__uint(value_size, sizeof(__u32));                                                 \
+#define MAP_OF_MEMBERS(name)                              \
+	struct {                                          \
+		__uint(type, BPF_MAP_TYPE_ARRAY_OF_MAPS); \
+		__uint(max_entries, TD_MAX_MEMBERS);      \
+		__uint(key_size, sizeof(__u32));          \
+		__uint(value_size, sizeof(__u32));        \
 	} name SEC(".maps")
 
 MAP_OF_MEMBERS(rings);
@@ -90,8 +91,8 @@ struct told {
 	__u32 copies; /* made in the present group */
 };
 
-/* What is known of one packet, on the CPU it is on: no program of ours interrupts another. The stack
- * has no room for it, and the verifier must not follow the count of copies. */
+/* What is known of one packet, on the CPU it is on: no program of ours interrupts another. The
+ * stack has no room for it, and the verifier must not follow the count of copies. */
 struct scratch {
 	struct told told;
 	struct td_headers headers; /* looked for once, for all groups that ask */
@@ -173,29 +174,29 @@ struct way {
 };
 
 /* A global function: the verifier looks at it once, and not wherever it is called from. */
-#define DELIVER(name, hook, type)                                                                  \
-	__noinline int deliver_##name(type *ctx, struct told *told, __u32 owner)                   \
-	{                                                                                          \
-		if (told)                                                                          \
-			deliver(hook, ctx, told, owner);                                           \
-		return 0;                                                                          \
-	}                                                                                          \
-	static long copy_##name(__u32 i, struct way *way)                                          \
-	{                                                                                          \
-		__u32 owner = NOW(way->slots->slot[i & (TD_SLOTS - 1)]);                           \
-                                                                                                   \
-		deliver_##name(way->packet->ctx, &way->scratch->told, owner);                      \
-		return 0;                                                                          \
+#define DELIVER(name, hook, type)                                                \
+	__noinline int deliver_##name(type *ctx, struct told *told, __u32 owner) \
+	{                                                                        \
+		if (told)                                                        \
+			deliver(hook, ctx, told, owner);                         \
+		return 0;                                                        \
+	}                                                                        \
+	static long copy_##name(__u32 i, struct way *way)                        \
+	{                                                                        \
+		__u32 owner = NOW(way->slots->slot[i & (TD_SLOTS - 1)]);         \
+                                                                                 \
+		deliver_##name(way->packet->ctx, &way->scratch->told, owner);    \
+		return 0;                                                        \
 	}
 
 DELIVER(xdp, HOOK_XDP, struct xdp_md)
 DELIVER(skb, HOOK_SKB, struct __sk_buff)
 DELIVER(netfilter, HOOK_NETFILTER, struct bpf_nf_ctx)
 
-#define BY_HOOK(hook, call, ...)                                                                   \
-	((hook) == HOOK_XDP   ? call##_xdp(__VA_ARGS__) :                                          \
-	 (hook) == HOOK_SKB   ? call##_skb(__VA_ARGS__) :                                          \
-				call##_netfilter(__VA_ARGS__))
+#define BY_HOOK(hook, call, ...)                        \
+	((hook) == HOOK_XDP   ? call##_xdp(__VA_ARGS__) \
+	 : (hook) == HOOK_SKB ? call##_skb(__VA_ARGS__) \
+			      : call##_netfilter(__VA_ARGS__))
 
 static __always_inline void copy_to_all(enum hook hook, struct way *way, __u32 listed)
 {
@@ -222,10 +223,11 @@ static __always_inline void steer(enum hook hook, struct way *way, __u32 group_n
 
 	__u32 steering = NOW(group->steering), listed = NOW(group->listed);
 	__u32 second = 0;
-	__u32 number = td_steer_hash(hook, way->packet, &way->scratch->headers, steering, group_number, &second);
-	__u32 slot = td_is_hash(steering) ? number >> (32 - TD_SLOT_BITS) :
-		     listed		  ? number % listed :
-					    0;
+	__u32 number = td_steer_hash(hook, way->packet, &way->scratch->headers, steering,
+				     group_number, &second);
+	__u32 slot = td_is_hash(steering) ? number >> (32 - TD_SLOT_BITS)
+		     : listed		  ? number % listed
+					  : 0;
 	__u32 owner = NOW(way->slots->slot[slot & (TD_SLOTS - 1)]);
 
 	deliver_to(hook, way, owner);
@@ -237,12 +239,13 @@ static __always_inline void steer(enum hook hook, struct way *way, __u32 group_n
 	}
 }
 
-/* Functions of their own, so that what they need of the stack is not added to what the others need. */
-#define STEER(name, hook)                                                                          \
-	static __noinline int steer_##name(struct way *way, __u32 group_number)                    \
-	{                                                                                          \
-		steer(hook, way, group_number);                                                    \
-		return 0;                                                                          \
+/* Functions of their own, so that what they need of the stack is not added to what the others need.
+ */
+#define STEER(name, hook)                                                       \
+	static __noinline int steer_##name(struct way *way, __u32 group_number) \
+	{                                                                       \
+		steer(hook, way, group_number);                                 \
+		return 0;                                                       \
 	}
 
 STEER(xdp, HOOK_XDP)
@@ -317,11 +320,11 @@ static __always_inline void visit(enum hook hook, struct way *way, __u32 ix)
 		its_counts->extra += told->copies - 1;
 }
 
-#define VISIT(name, hook)                                                                          \
-	static long visit_##name(__u32 ix, struct way *way)                                        \
-	{                                                                                          \
-		visit(hook, way, ix);                                                              \
-		return 0;                                                                          \
+#define VISIT(name, hook)                                   \
+	static long visit_##name(__u32 ix, struct way *way) \
+	{                                                   \
+		visit(hook, way, ix);                       \
+		return 0;                                   \
 	}
 
 VISIT(xdp, HOOK_XDP)

@@ -2,17 +2,20 @@
 /*
  * Which member of a group does a packet go to?
  *
- * Steering is two steps. td_steer_hash() makes a number of the packet, by what the group wants kept together. A table of the
- * group, which user space fills, makes a member of the number:
+ * Steering is two steps. td_steer_hash() makes a number of the packet, by what the group wants kept
+ * together. A table of the group, which user space fills, makes a member of the number:
  *
- *   - of a hash (flow to vlan) its highest bits are the number of a slot: slots[hash >> shift]. A member has as many slots as
- *     its weight wants, anywhere in the table. When it leaves, only its slots change hands, so nothing else moves.
- *   - of a turn (round robin, queue) the remainder: order[turn % entries]. There is nothing to be kept in its place.
+ *   - of a hash (flow to vlan) its highest bits are the number of a slot: slots[hash >> shift]. A
+ * member has as many slots as its weight wants, anywhere in the table. When it leaves, only its
+ * slots change hands, so nothing else moves.
+ *   - of a turn (round robin, queue) the remainder: order[turn % entries]. There is nothing to be
+ * kept in its place.
  *
- * A packet's two ends are added before they are multiplied, so both directions have one hash. The hashes are linear:
- * multiples of odd constants that have no small common structure (Knuth, TAOCP volume 3, section 6.4), whose high bits
- * spread ranges of addresses and ports more evenly than chance would, and anything else as evenly. They keep no
- * secret: who chooses addresses and ports at will can choose a member, as with a network card's own hash.
+ * A packet's two ends are added before they are multiplied, so both directions have one hash. The
+ * hashes are linear: multiples of odd constants that have no small common structure (Knuth, TAOCP
+ * volume 3, section 6.4), whose high bits spread ranges of addresses and ports more evenly than
+ * chance would, and anything else as evenly. They keep no secret: who chooses addresses and ports
+ * at will can choose a member, as with a network card's own hash.
  *
  * What is not IP has no addresses; those of its Ethernet header stand in for them.
  */
@@ -22,16 +25,16 @@
 #include "headers.h"
 
 enum td_steering {
-	TD_FLOW,        /* addresses, ports and protocol of the innermost packet, the same both ways */
-	TD_IP_PAIR,     /* its addresses, the same both ways */
-	TD_SOURCE,      /* its source address */
+	TD_FLOW, /* addresses, ports and protocol of the innermost packet, the same both ways */
+	TD_IP_PAIR, /* its addresses, the same both ways */
+	TD_SOURCE, /* its source address */
 	TD_DESTINATION, /* its destination address */
-	TD_BOTH_ENDS,   /* the owner of its source, and that of its destination: two numbers */
-	TD_MAC,         /* the frame's Ethernet addresses, the same both ways */
-	TD_VLAN,        /* the outermost tag's VLAN, 0 without a tag */
+	TD_BOTH_ENDS, /* the owner of its source, and that of its destination: two numbers */
+	TD_MAC, /* the frame's Ethernet addresses, the same both ways */
+	TD_VLAN, /* the outermost tag's VLAN, 0 without a tag */
 	TD_ROUND_ROBIN, /* a turn: members one after the other */
-	TD_QUEUE,       /* a turn: the receive queue */
-	TD_COPY,        /* no number: all members */
+	TD_QUEUE, /* a turn: the receive queue */
+	TD_COPY, /* no number: all members */
 };
 
 /* Does it need the packet's headers, as td_innermost() finds them? */
@@ -148,18 +151,19 @@ static __always_inline __u16 td_vlan(enum hook hook, struct packet *p)
 }
 
 /* An ICMP error goes where the conversation goes that it is about. */
-#define TD_STEER_QUOTE(name, type)                                                                                 \
-	TD_GLOBAL int td_steer_quote_##name(type *ctx, struct td_tuple *t, __u32 steering)                         \
-	{                                                                                                          \
-		struct td_scratch *scratch = td_scratch();                                                         \
-                                                                                                                   \
-		if (!scratch || !t)                                                                                \
-			return 0;                                                                                  \
-		__builtin_memcpy(&scratch->quoted, t, sizeof(*t));                                                 \
-		scratch->quoted.next = t->next == TD_QUOTE_IPV4 ? TD_IPV4 : TD_IPV6;                               \
-		scratch->quoted.flags = TD_QUOTED;                                                                 \
-		td_walk_##name(ctx, &scratch->quoted);                                                             \
-		return steering == TD_FLOW ? td_hash_flow(&scratch->quoted) : td_hash_ip_pair(&scratch->quoted);   \
+#define TD_STEER_QUOTE(name, type)                                                         \
+	TD_GLOBAL int td_steer_quote_##name(type *ctx, struct td_tuple *t, __u32 steering) \
+	{                                                                                  \
+		struct td_scratch *scratch = td_scratch();                                 \
+                                                                                           \
+		if (!scratch || !t)                                                        \
+			return 0;                                                          \
+		__builtin_memcpy(&scratch->quoted, t, sizeof(*t));                         \
+		scratch->quoted.next = t->next == TD_QUOTE_IPV4 ? TD_IPV4 : TD_IPV6;       \
+		scratch->quoted.flags = TD_QUOTED;                                         \
+		td_walk_##name(ctx, &scratch->quoted);                                     \
+		return steering == TD_FLOW ? td_hash_flow(&scratch->quoted)                \
+					   : td_hash_ip_pair(&scratch->quoted);            \
 	}
 
 #ifdef TD_USER
@@ -201,8 +205,8 @@ static __always_inline __u32 td_turn(__u32 group)
 #endif
 
 /* Of a packet that is IP. `t` is what td_innermost() left. */
-static __always_inline __u32 td_hash_tuple(enum hook hook, struct packet *p, struct td_tuple *t, __u32 steering,
-					   __u32 *second)
+static __always_inline __u32 td_hash_tuple(enum hook hook, struct packet *p, struct td_tuple *t,
+					   __u32 steering, __u32 *second)
 {
 	switch (steering) {
 	case TD_BOTH_ENDS:
@@ -219,11 +223,13 @@ static __always_inline __u32 td_hash_tuple(enum hook hook, struct packet *p, str
 }
 
 /*
- * The packet's number, and with TD_BOTH_ENDS a second one: a hash, or where td_is_hash() says no, a turn. `headers` is what
- * is known of the packet so far: see there. With TD_COPY nobody asks for one.
+ * The packet's number, and with TD_BOTH_ENDS a second one: a hash, or where td_is_hash() says no, a
+ * turn. `headers` is what is known of the packet so far: see there. With TD_COPY nobody asks for
+ * one.
  */
-static __always_inline __u32 td_steer_hash(enum hook hook, struct packet *p, struct td_headers *headers,
-					   __u32 steering, __u32 group, __u32 *second)
+static __always_inline __u32 td_steer_hash(enum hook hook, struct packet *p,
+					   struct td_headers *headers, __u32 steering, __u32 group,
+					   __u32 *second)
 {
 	__u16 macs[6] __attribute__((aligned(8)));
 

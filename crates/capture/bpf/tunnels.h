@@ -47,7 +47,8 @@ static __always_inline int td_read_gtp_u(enum hook hook, void *ctx, struct td_tu
 	return 0;
 }
 
-/* RFC 3032. What the last label's packet is, only its ends know; its first bits are a good guess. */
+/* RFC 3032. What the last label's packet is, only its ends know; its first bits are a good guess.
+ */
 static __always_inline int td_read_mpls(enum hook hook, void *ctx, struct td_tuple *t)
 {
 	__u8 buffer[4] __attribute__((aligned(8)));

@@ -15,7 +15,7 @@ enum td_tuple_flags {
 	TD_HAS_PORTS = 1,
 	TD_FIRST_FRAGMENT = 2,
 	TD_LATER_FRAGMENT = 4, /* its ports, if it has any here, are those of its first fragment */
-	TD_QUOTED = 8,         /* from inside an ICMP error */
+	TD_QUOTED = 8, /* from inside an ICMP error */
 };
 
 /* What stands at a tuple's `offset`. */
@@ -35,15 +35,16 @@ enum td_next {
 };
 
 struct td_tuple {
-	__u8 family;        /* 4, 6; 0: not IP, and nothing else here means anything */
-	__u8 protocol;      /* IPv6: of the header behind the extension headers, or of the one that ended the walk */
-	__u8 flags;         /* enum td_tuple_flags */
-	__u8 next;          /* enum td_next */
-	__u16 source_port;  /* host order */
+	__u8 family; /* 4, 6; 0: not IP, and nothing else here means anything */
+	__u8 protocol; /* IPv6: of the header behind the extension headers, or of the one that ended
+			  the walk */
+	__u8 flags; /* enum td_tuple_flags */
+	__u8 next; /* enum td_next */
+	__u16 source_port; /* host order */
 	__u16 destination_port;
-	__u32 fragment_id;  /* of a fragment, network order */
+	__u32 fragment_id; /* of a fragment, network order */
 	__u32 offset;
-	__u32 source[4];    /* network order; IPv4 in the first */
+	__u32 source[4]; /* network order; IPv4 in the first */
 	__u32 destination[4];
 };
 
@@ -74,8 +75,8 @@ static __always_inline __u8 td_byte(const void *at)
 
 static __always_inline bool td_has_ports(__u8 protocol)
 {
-	return protocol == TD_TCP || protocol == TD_UDP || protocol == TD_SCTP || protocol == TD_UDP_LITE ||
-	       protocol == TD_DCCP;
+	return protocol == TD_TCP || protocol == TD_UDP || protocol == TD_SCTP ||
+	       protocol == TD_UDP_LITE || protocol == TD_DCCP;
 }
 
 static __always_inline __u8 td_of_ethertype(__u16 type)
@@ -125,8 +126,10 @@ static __always_inline bool td_quotes(__u8 family, __u8 type)
 	return type == 3 || type == 4 || type == 5 || type == 11 || type == 12;
 }
 
-/* What stands behind IP's header, at `at`; `four` are its first bytes, or NULL where there are not as many. */
-static __always_inline void td_transport(struct td_tuple *t, __u8 protocol, const void *four, __u32 at)
+/* What stands behind IP's header, at `at`; `four` are its first bytes, or NULL where there are not
+ * as many. */
+static __always_inline void td_transport(struct td_tuple *t, __u8 protocol, const void *four,
+					 __u32 at)
 {
 	t->next = TD_NOTHING;
 	if (td_has_ports(protocol)) {
@@ -157,7 +160,8 @@ static __always_inline void td_transport(struct td_tuple *t, __u8 protocol, cons
 		break;
 	case 1:
 	case 58:
-		if (protocol == (t->family == 4 ? 1 : 58) && four && td_quotes(t->family, td_byte(four))) {
+		if (protocol == (t->family == 4 ? 1 : 58) && four &&
+		    td_quotes(t->family, td_byte(four))) {
 			t->next = t->family == 4 ? TD_QUOTE_IPV4 : TD_QUOTE_IPV6;
 			t->offset = at + 8;
 		}

@@ -34,9 +34,10 @@ int main(int argc, char **argv)
 		while ((got = tapdeck_batch_next(&batch, &packet)) == TAPDECK_OK) {
 			if (tapdeck_interface(deck, packet.interface_id, &interface) != TAPDECK_OK)
 				interface.name = "?";
-			printf("%" PRIu64 " %s %" PRIu32 " of %" PRIu32 " bytes, %" PRIu64 " lost before\n",
-			       packet.timestamp_ns, interface.name, packet.captured, packet.original,
-			       packet.dropped);
+			printf("%" PRIu64 " %s %" PRIu32 " of %" PRIu32 " bytes, %" PRIu64
+			       " lost before\n",
+			       packet.timestamp_ns, interface.name, packet.captured,
+			       packet.original, packet.dropped);
 		}
 		if (got == TAPDECK_ERROR)
 			fprintf(stderr, "follow: a block is damaged\n");

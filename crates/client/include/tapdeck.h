@@ -36,7 +36,7 @@ extern "C" {
 #define TAPDECK_ERROR_BYTES 512
 
 /* What functions that return an int say. */
-#define TAPDECK_OK 1       /* there was something, or it was done */
+#define TAPDECK_OK 1	   /* there was something, or it was done */
 #define TAPDECK_NOTHING 0  /* nothing by now */
 #define TAPDECK_ERROR (-1) /* tapdeck_error() says why */
 #define TAPDECK_END (-2)   /* nothing any more: the daemon has ended, and all was read */
@@ -64,8 +64,8 @@ struct tapdeck_packet {
 	uint32_t captured;     /* so many */
 	uint32_t original;     /* bytes of the frame as it was on the wire */
 	uint32_t interface_id; /* see tapdeck_interface() */
-	uint32_t flags;        /* epb_flags of pcapng: bits 0 and 1 are 1 in, 2 out, 0 not known */
-	uint64_t dropped;      /* packets for this member lost since the one before in its ring */
+	uint32_t flags; /* epb_flags of pcapng: bits 0 and 1 are 1 in, 2 out, 0 not known */
+	uint64_t dropped; /* packets for this member lost since the one before in its ring */
 };
 
 /* An interface of the group. Texts live as long as the struct tapdeck. */
@@ -78,8 +78,8 @@ struct tapdeck_interface {
 /* What the rings of this member say; costs no system call. */
 struct tapdeck_counts {
 	uint64_t received; /* packets that came into the rings, read or not */
-	uint64_t unread;   /* of them, in blocks that were not given back */
-	uint64_t dropped;  /* packets that the rings had no room for, or lost for any other reason */
+	uint64_t unread; /* of them, in blocks that were not given back */
+	uint64_t dropped; /* packets that the rings had no room for, or lost for any other reason */
 };
 
 /* What the daemon counts for this member. */

@@ -20,13 +20,12 @@
 #include <unistd.h>
 #include <linux/bpf.h>
 
-#define MUST(x)                                                                           \
-	do {                                                                              \
-		if (!(x)) {                                                               \
-			fprintf(stderr, "line %d: %s: %s\n", __LINE__, #x,                \
-				strerror(errno));                                         \
-			exit(1);                                                          \
-		}                                                                         \
+#define MUST(x)                                                                              \
+	do {                                                                                 \
+		if (!(x)) {                                                                  \
+			fprintf(stderr, "line %d: %s: %s\n", __LINE__, #x, strerror(errno)); \
+			exit(1);                                                             \
+		}                                                                            \
 	} while (0)
 
 static char answer[1 << 16];
@@ -46,7 +45,9 @@ static void attach(const char *path, const char *group, int fds[4])
 	struct sockaddr_un address = { .sun_family = AF_UNIX };
 	char request[256], space[CMSG_SPACE(4 * sizeof(int))];
 	struct iovec part = { answer, sizeof(answer) - 1 };
-	struct msghdr message = { .msg_iov = &part, .msg_iovlen = 1, .msg_control = space,
+	struct msghdr message = { .msg_iov = &part,
+				  .msg_iovlen = 1,
+				  .msg_control = space,
 				  .msg_controllen = sizeof(space) };
 	const int fd = socket(AF_UNIX, SOCK_STREAM, 0);
 	ssize_t got;
@@ -73,8 +74,7 @@ static void try_to_write(int fd, size_t bytes)
 {
 	uint32_t key = 0;
 	static char value[64 << 20];
-	union bpf_attr update = { .map_fd = fd, .key = (uintptr_t)&key,
-				  .value = (uintptr_t)value };
+	union bpf_attr update = { .map_fd = fd, .key = (uintptr_t)&key, .value = (uintptr_t)value };
 	void *at = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
 
 	MUST(at == MAP_FAILED && (errno == EPERM || errno == EACCES));

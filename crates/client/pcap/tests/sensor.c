@@ -1,7 +1,8 @@
 /*
  * What a network sensor does with libpcap, beyond what tcpdump does: non-blocking
  * reads behind select(), filters changed on the way, counts from a signal handler,
- * a loop that is broken, also by another thread, several handles at once. Linked with libpcap and nothing else.
+ * a loop that is broken, also by another thread, several handles at once. Linked with libpcap and
+ * nothing else.
  *
  * It says "ready" when it waits for packets that tests/functions.rs puts into the rings,
  * which are numbered by their source port, 1000 and up.
@@ -17,12 +18,12 @@
 #include <sys/time.h>
 #include <unistd.h>
 
-#define MUST(x)                                                                           \
-	do {                                                                              \
-		if (!(x)) {                                                               \
-			fprintf(stderr, "line %d: %s\n", __LINE__, #x);                   \
-			exit(1);                                                          \
-		}                                                                         \
+#define MUST(x)                                                         \
+	do {                                                            \
+		if (!(x)) {                                             \
+			fprintf(stderr, "line %d: %s\n", __LINE__, #x); \
+			exit(1);                                        \
+		}                                                       \
 	} while (0)
 
 static pcap_t *p;
@@ -219,7 +220,8 @@ static void files(const char *path)
 	say("ready"); /* 20 and 21 */
 	MUST(pcap_loop(p, 2, pcap_dump, (u_char *)dumper) == 0);
 	pcap_dump_close(dumper);
-	MUST((file = pcap_open_offline_with_tstamp_precision(path, PCAP_TSTAMP_PRECISION_NANO, error)));
+	MUST((file = pcap_open_offline_with_tstamp_precision(path, PCAP_TSTAMP_PRECISION_NANO,
+							     error)));
 	MUST(pcap_snapshot(file) == 2000 && pcap_datalink(file) == DLT_EN10MB);
 	MUST(pcap_next_ex(file, &header, &frame) == 1 && number(frame) == 20);
 	MUST(header->ts.tv_usec == 20000020);
