@@ -5,7 +5,6 @@
 //! `docs/FORMAT.md` specifies it. Files are reached through [`io::Io`], so that tests can make a
 //! disk fail.
 
-mod deck;
 mod index;
 mod indexer;
 pub mod io;
@@ -15,6 +14,7 @@ pub mod query;
 mod recover;
 mod retention;
 mod segment;
+mod segment_sink;
 pub mod stat;
 mod store;
 mod stream;
@@ -22,7 +22,6 @@ mod totals;
 mod verify;
 mod writer;
 
-pub use deck::{Deck, DeckConfig};
 #[doc(hidden)]
 pub use index::read_anything as read_any_index;
 pub use indexer::Indexing;
@@ -30,6 +29,7 @@ pub use keeper::Log;
 pub use name::SegmentName;
 pub use recover::{Action, Closed, Fault, Finding, IndexAction, Scope};
 pub use retention::{MinFree, Retention};
+pub use segment_sink::{Deck, DeckConfig};
 pub use store::{Error, Store, Stored};
 pub use stream::Stream;
 pub use totals::{InterfaceTotals, Totals};

@@ -14,7 +14,7 @@ use tapdeck_packet::pcapng::{self, StatisticsBlock};
 
 use crate::flags;
 use crate::interrupt::Interrupt;
-use crate::progress::say;
+use crate::progress_line::say;
 use crate::standard_output;
 use crate::units::show_count;
 

@@ -8,7 +8,7 @@ use tapdeck_store::{Indexed, Verdict};
 
 use crate::flags;
 use crate::interrupt::Interrupt;
-use crate::progress::Progress;
+use crate::progress_line::Progress;
 use crate::units::{show_bytes, show_count};
 
 #[derive(Serialize)]

@@ -12,9 +12,9 @@
 //! with. A second one, made when link type, snaplen and precision of the times are known, does what
 //! libpcap does without a device: it compiles filters and writes files.
 //!
-//! [`deck`] is what a handle does, [`filter`] what becomes of a filter, `abi` the functions
+//! [`handle`] is what a handle does, [`filter`] what becomes of a filter, `abi` the functions
 //! themselves: all unsafe code is there.
 
 mod abi;
-mod deck;
 mod filter;
+mod handle;

@@ -7,7 +7,7 @@
 //! block is **missed**. So an indexer that is too slow costs the index its freshness, and the
 //! producers at most a quarter of the ring and the block that is being looked at.
 //!
-//! The **clerk** thread ([`clerk`]) does all that may wait for a disk: it appends chunks to the
+//! The **clerk** thread ([`merger`]) does all that may wait for a disk: it appends chunks to the
 //! index's log, reads what was missed from the segment, and merges the log into the index once the
 //! segment is closed. Where it does not keep up, the walker waits for it, and misses more blocks,
 //! which cost only their place. That bounds all memory.
@@ -15,7 +15,7 @@
 //! The index is a convenience: whatever goes wrong with it is told once a segment, and queries read
 //! that segment instead.
 
-mod clerk;
+mod merger;
 #[cfg(test)]
 mod tests;
 
@@ -33,7 +33,7 @@ use tapdeck_packet::ring::Hold;
 use crate::index::Builder;
 use crate::io::Io;
 use crate::{Course, Log, SegmentName, Totals};
-use clerk::Clerk;
+use merger::Clerk;
 
 /// How an index is made.
 #[derive(Clone)]

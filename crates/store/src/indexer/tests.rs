@@ -356,7 +356,7 @@ fn sizes_are_counted_until_they_are_taken_for_good() {
 #[test]
 fn a_gone_segment_is_told_from_one_that_was_closed() {
     let scene = Scene::new();
-    let is_gone = |dir: &Path| super::clerk::is_gone(dir, &scene.name);
+    let is_gone = |dir: &Path| super::merger::is_gone(dir, &scene.name);
     assert!(!is_gone(&scene.dir));
     fs::rename(scene.name.path(&scene.dir), scene.name.closed().path(&scene.dir)).unwrap();
     assert!(!is_gone(&scene.dir));

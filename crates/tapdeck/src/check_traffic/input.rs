@@ -10,7 +10,7 @@ use tapdeck_packet::trace::{Error, Reader};
 use tapdeck_store::{SegmentName, Store};
 use tapdeck_traffic::check::Check;
 
-use crate::progress::Watched;
+use crate::progress_line::Watched;
 
 /// A piece of the recording.
 pub enum Input {

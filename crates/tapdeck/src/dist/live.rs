@@ -13,7 +13,7 @@ use tapdeck_packet::ring::Ring;
 use tapdeck_traffic::dist::{Length, Tally};
 
 use crate::interrupt::Interrupt;
-use crate::progress::{Progress, say};
+use crate::progress_line::{Progress, say};
 use crate::units::show_count;
 
 const TICK: Duration = Duration::from_millis(20);

@@ -17,7 +17,7 @@ use tapdeck_traffic::sampling::{Alias, SplitMix64};
 
 use crate::flags::{self, FromChoice, LengthChoice, ToChoice, Usage};
 use crate::interrupt::Interrupt;
-use crate::progress::{Watched, say};
+use crate::progress_line::{Watched, say};
 use crate::units::show_count;
 use output::{Staged, Target};
 

@@ -2,7 +2,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
-use tapdeck_capture::deck::MAX_WEIGHT;
+use tapdeck_capture::groups::MAX_WEIGHT;
 
 use crate::units;
 

@@ -4,7 +4,7 @@ use std::time::Duration;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, ValueEnum};
 use tapdeck_capture::Hook;
-use tapdeck_capture::deck::MAX_WEIGHT;
+use tapdeck_capture::groups::MAX_WEIGHT;
 use tapdeck_store::MinFree;
 
 use crate::units;

@@ -16,7 +16,7 @@ use tapdeck_traffic::workload::Workload;
 use super::names;
 use super::resolve::{Generation, Job, Load, Recording};
 use super::worker::{Done, Watch};
-use crate::progress::{Progress, say};
+use crate::progress_line::{Progress, say};
 use crate::units::{show_count, show_rate};
 
 /// The line on the terminal.

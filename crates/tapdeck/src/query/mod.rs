@@ -15,7 +15,7 @@ use tapdeck_store::query::{Course, Error, Query, Search, Snapshot, Span, index_c
 
 use crate::flags::{self, Usage};
 use crate::interrupt::Interrupt;
-use crate::progress::{Progress, say};
+use crate::progress_line::{Progress, say};
 use crate::units::{show_bytes, show_count};
 use explain::Explanation;
 use filter::Filter;

@@ -17,7 +17,7 @@ use tapdeck_store::{Log, MinFree, Totals};
 use super::resolve::{From, Plan, Target};
 use super::source::{Source, Taken, Told};
 use crate::control::Answer;
-use crate::progress::Line;
+use crate::progress_line::Line;
 use crate::units::{show_bytes, show_count, show_rate};
 
 /// An index that is so far behind does not keep up; less is in flight.

@@ -9,7 +9,7 @@ use tapdeck_packet::rules::{Merged, RuleSet};
 
 use crate::dist::output::{Staged, Target};
 use crate::flags;
-use crate::progress::say;
+use crate::progress_line::say;
 use crate::units::show_count;
 
 pub fn run(flags: &flags::RulesCompile) -> Result<()> {

@@ -8,7 +8,7 @@ use anyhow::{Context, Result, bail};
 use tapdeck_packet::rules::RuleSet;
 
 use super::name;
-use crate::progress::say;
+use crate::progress_line::say;
 
 /// Reads a rule file; - is standard input. Where it has several faults, all but the last that is
 /// told go to standard error before.

@@ -13,7 +13,7 @@ use tapdeck_packet::rules::tuple::is_readable;
 use tapdeck_packet::trace::{Error, Reader};
 
 use super::name;
-use crate::progress::{Watched, say};
+use crate::progress_line::{Watched, say};
 
 /// Gives every packet's tuple, and its length on the wire, in the order of the file. Later
 /// fragments have the ports of their first.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use serde::Deserialize;
-use tapdeck_capture::deck::{DeckConfig, GroupConfig, Steering};
+use tapdeck_capture::groups::{DeckConfig, GroupConfig, Steering};
 use tapdeck_capture::interface::Interface;
 use tapdeck_capture::rules::Compiled;
 use tapdeck_capture::{Deliver, Hook, probe};
@@ -276,7 +276,7 @@ fn auto(interfaces: &[String]) -> Result<Hook> {
 mod tests {
     use std::path::Path;
 
-    use tapdeck_capture::deck::Steering;
+    use tapdeck_capture::groups::Steering;
 
     use super::{File, parse};
 

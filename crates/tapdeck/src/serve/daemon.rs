@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use serde::Serialize;
 use serde_json::json;
 use tapdeck_capture::Clock;
-use tapdeck_capture::deck::{Deck, MemberStats, Membership};
+use tapdeck_capture::groups::{Deck, MemberStats, Membership};
 use tapdeck_capture::rules::Compiled;
 use tapdeck_packet::pcapng::InterfaceDescription;
 use tapdeck_packet::rules::image::Options;
@@ -353,7 +353,7 @@ fn which(group: Option<&str>) -> String {
     group.map_or_else(|| "all groups are".into(), |group| format!("group {group} is"))
 }
 
-fn told(e: tapdeck_capture::deck::Error) -> String {
+fn told(e: tapdeck_capture::groups::Error) -> String {
     format!("{:#}", anyhow::Error::from(e))
 }
 

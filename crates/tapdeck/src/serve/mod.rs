@@ -1,6 +1,6 @@
 //! `tapdeck serve`: owns the hooks of interfaces and gives their packets to groups of programs.
 //!
-//! The kernel does all that happens to a packet, by `tapdeck_capture::deck`; a member reads its
+//! The kernel does all that happens to a packet, by `tapdeck_capture::groups`; a member reads its
 //! rings without this process. What is left is a loop that turns every 20 ms: it does what is asked
 //! over the control socket, closes blocks that wait, wakes members, and looks whether any has gone.
 //! A member's connection is its membership. Those whose connections have ended by the same turn
@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use tapdeck_capture::Clock;
-use tapdeck_capture::deck::Deck;
+use tapdeck_capture::groups::Deck;
 
 use crate::control::{Server, Socket};
 use crate::flags;

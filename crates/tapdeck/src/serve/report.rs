@@ -9,11 +9,11 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use serde::Serialize;
 use tapdeck_capture::Event;
-use tapdeck_capture::deck::{Deck, DeckStats, GroupConfig, GroupStats, MemberStats, PortStats};
+use tapdeck_capture::groups::{Deck, DeckStats, GroupConfig, GroupStats, MemberStats, PortStats};
 
 use super::config::Plan;
 use crate::control::Peer;
-use crate::progress::Line;
+use crate::progress_line::Line;
 use crate::units::{show_bytes, show_count, show_rate};
 
 /// All counters at a moment.

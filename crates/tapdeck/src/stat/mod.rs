@@ -11,7 +11,7 @@ use tapdeck_store::query::Span;
 use tapdeck_store::stat::{Question, Report, stat};
 
 use crate::flags::{self, Usage};
-use crate::progress::{Progress, say};
+use crate::progress_line::{Progress, say};
 use crate::query::time;
 
 pub fn run(flags: &flags::Stat) -> Result<()> {

@@ -18,8 +18,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::{NonNull, null, null_mut};
 use std::time::Duration;
 
-use crate::deck::{Deck, Direction, Fault, MAX_SNAPLEN, PREFIX, Shown};
 use crate::filter::{Filter, Instruction, Way};
+use crate::handle::{Deck, Direction, Fault, MAX_SNAPLEN, PREFIX, Shown};
 use types::{
     Dumper, ERROR_BYTES, ERROR_TSTAMP_PRECISION_NOTSUP, Handler, Interface, PCAP_ERROR,
     PCAP_IF_CONNECTION_NOT_APPLICABLE, PCAP_IF_RUNNING, PCAP_IF_UP, PacketHeader, Pcap, Program,

@@ -155,7 +155,7 @@ mod tests {
     use libbpf_rs::{MapCore, MapFlags};
 
     use super::{Member, Parts};
-    use crate::deck::maps::Part;
+    use crate::groups::maps::Part;
     use crate::ring::Geometry;
     use crate::sys::mapping::Mapping;
 

@@ -11,7 +11,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
-use tapdeck_capture::deck::{
+use tapdeck_capture::groups::{
     Deck, DeckConfig, Error, GroupConfig, GroupStats, Membership, Steering,
 };
 use tapdeck_capture::ring::{ReadMemory, RingMemory, RingReader};
