@@ -2,7 +2,8 @@
 //! `crates/traffic/tests/dist_mutations.rs`, which runs it on the stable compiler.
 
 use tapdeck_traffic::dist::{
-    Error, Format, Length, Options, Source, read, write_dist, write_pktgen, write_sizes, write_toml,
+    DistInput, Error, Format, Length, Options, read, write_dist, write_pktgen, write_sizes,
+    write_toml,
 };
 
 pub const FORMATS: [Format; 4] = [Format::Sizes, Format::Dist, Format::Pktgen, Format::Toml];
@@ -40,7 +41,7 @@ pub fn check_as(format: Format, data: &[u8]) -> Result<(), Error> {
     Ok(())
 }
 
-fn write(format: Format, source: &Source) -> Vec<u8> {
+fn write(format: Format, source: &DistInput) -> Vec<u8> {
     let mut out = Vec::new();
     let length = source.length.unwrap_or(Length::Frame);
     let counts = &source.counts;

@@ -234,7 +234,7 @@ class Tapdeck(Method):
         return Counts(captured, last["seen"], index_share)
 
 
-class Deck(Method):
+class Serve(Method):
     """One capture for all applications: `tapdeck serve`, of whose group each is a member that gets every packet.
 
     An application that only reads packets is that of the method `libpcap`, unchanged, on the device `deck:lab`.
@@ -263,10 +263,10 @@ class Deck(Method):
         lines += [f'filter = "{s["filter"]}"'] if s["filter"] else []
         (c.directory / "deck.toml").write_text("\n".join(lines) + "\n")
         words = [str(c.tapdeck), "serve", "--config", str(c.directory / "deck.toml")]
-        return [*words, "--socket", str(c.directory / "deck.sock"), "--stats-json", str(c.directory / "deck.json")]
+        return [*words, "--socket", str(c.directory / "serve.sock"), "--stats-json", str(c.directory / "serve.json")]
 
     def pipeline(self, c: Context) -> list[list[str]]:
-        s, socket = c.settings, str(c.directory.parent / "deck.sock")
+        s, socket = c.settings, str(c.directory.parent / "serve.sock")
         words = [str(c.tapdeck), "attach", "--group", "lab", "--socket", socket, "-w"]
         if s["load"].startswith("gzip"):
             return [[*words, "-"], behind_pipe(c)]
@@ -279,7 +279,7 @@ class Deck(Method):
         return "serving at" in log or "of group lab" in log or "ready" in log
 
     def count(self, c: Context, log: str) -> Counts:
-        seen = json.loads((c.directory.parent / "deck.json").read_text().splitlines()[-1])["groups"][0]["seen"]
+        seen = json.loads((c.directory.parent / "serve.json").read_text().splitlines()[-1])["groups"][0]["seen"]
         if (c.directory / "out.pcapng").exists():
             return Counts(count_file(c.directory / "out.pcapng"), seen)
         # The application says how many it counted, as one behind a pipe does.
@@ -485,7 +485,7 @@ ALL: dict[str, Method] = {
     method.name: method
     for method in [
         *(Tapdeck(hook) for hook in TAPDECK_HOOKS),
-        Deck("tapdeck-deck"),
+        Serve("tapdeck-serve"),
         Tcpdump("tcpdump"),
         Dumpcap("dumpcap"),
         NetsniffNg("netsniff-ng"),

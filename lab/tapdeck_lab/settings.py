@@ -18,7 +18,7 @@ METHODS = {
     "tapdeck-tpacket": "tapdeck, mapped packet socket",
     "tapdeck-recv": "tapdeck, packet socket, one call a packet",
     "tapdeck-afxdp": "tapdeck, AF_XDP socket",
-    "tapdeck-deck": "tapdeck serve at XDP, whose members all get every packet",
+    "tapdeck-serve": "tapdeck serve at XDP, whose members all get every packet",
     "tcpdump": "tcpdump",
     "dumpcap": "Wireshark's dumpcap",
     "netsniff-ng": "netsniff-ng",

@@ -217,7 +217,7 @@ def test_a_receiver_of_its_own_answers_for_what_it_drops(lab):
 
 @pytest.mark.parametrize("store", ["none", "disk"])
 def test_applications_share_a_group(lab, store):
-    values = settings.defaults() | {"method": "tapdeck-deck", "store": store, "apps": 2, "packets": 2000, "rate": "20kpps"}
+    values = settings.defaults() | {"method": "tapdeck-serve", "store": store, "apps": 2, "packets": 2000, "rate": "20kpps"}
     metrics = cycle.measure(lab, values, 1).metrics
     assert metrics["capture_rate_worst"] == metrics["capture_rate_best"] == 1
 

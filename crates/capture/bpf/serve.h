@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0 OR MIT */
 /* What the programs of groups and user space agree on, beside the rings (ring.h).
- * src/deck/maps.rs has the same numbers, and a test there compares them. */
+ * src/groups/maps.rs has the same numbers, and a test there compares them. */
 #ifndef TAPDECK_SERVE_H
 #define TAPDECK_SERVE_H
 

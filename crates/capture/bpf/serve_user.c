@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0 OR MIT */
-/* What src/deck/maps.rs believes of serve.h, so that a test can hold it against the truth. */
+/* What src/groups/maps.rs believes of serve.h, so that a test can hold it against the truth. */
 #include <stddef.h>
 #include "serve.h"
 

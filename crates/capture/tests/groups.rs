@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use tapdeck_capture::groups::{
-    Deck, DeckConfig, Error, GroupConfig, GroupStats, Membership, Steering,
+    Error, GroupConfig, GroupStats, Groups, GroupsConfig, Membership, Steering,
 };
 use tapdeck_capture::ring::{ReadMemory, RingMemory, RingReader};
 use tapdeck_capture::rules::{Compiled, Hits};
@@ -154,14 +154,14 @@ fn group(name: &str, steering: Steering) -> GroupConfig {
     }
 }
 
-fn config(groups: Vec<GroupConfig>) -> DeckConfig {
-    DeckConfig { groups, ring_bytes: 1 << 20, block_bytes: 1 << 16 }
+fn config(groups: Vec<GroupConfig>) -> GroupsConfig {
+    GroupsConfig { groups, ring_bytes: 1 << 20, block_bytes: 1 << 16 }
 }
 
-fn started(groups: Vec<GroupConfig>) -> Deck {
-    let mut deck = Deck::open(&config(groups), &Arc::new(Clock::default())).expect("it opens");
-    deck.start().expect("it starts");
-    deck
+fn started(groups: Vec<GroupConfig>) -> Groups {
+    let mut groups = Groups::open(&config(groups), &Arc::new(Clock::default())).expect("it opens");
+    groups.start().expect("it starts");
+    groups
 }
 
 /// A packet, as a member reads it.
@@ -187,8 +187,8 @@ impl Member {
         Self { membership, memory, rings, packets: Vec::new() }
     }
 
-    fn join(deck: &mut Deck, group: &str, weight: u32) -> Self {
-        Self::of(deck.join(group, weight).expect("it may join"))
+    fn join(groups: &mut Groups, group: &str, weight: u32) -> Self {
+        Self::of(groups.join(group, weight).expect("it may join"))
     }
 
     fn number(&self) -> u32 {
@@ -232,13 +232,13 @@ fn read_block(bytes: &[u8], packets: &mut Vec<Packet>) {
     }
 }
 
-fn stats_of(deck: &Deck, group: &str) -> GroupStats {
-    let stats = deck.stats().expect("the kernel counts");
+fn stats_of(groups: &Groups, group: &str) -> GroupStats {
+    let stats = groups.stats().expect("the kernel counts");
     stats.groups.into_iter().find(|g| g.name == group).expect("the group is there")
 }
 
-fn wait_seen(deck: &Deck, group: &str, packets: u64) {
-    wait_for("packets to be seen", || stats_of(deck, group).seen >= packets);
+fn wait_seen(groups: &Groups, group: &str, packets: u64) {
+    wait_for("packets to be seen", || stats_of(groups, group).seen >= packets);
 }
 
 fn assert_law(stats: &GroupStats) {
@@ -253,19 +253,19 @@ fn assert_law(stats: &GroupStats) {
     );
 }
 
-/// Stops the deck and lets members read everything.
-fn finish(deck: &mut Deck, members: &mut [&mut Member]) {
-    deck.stop();
+/// Stops the groups and lets members read everything.
+fn finish(groups: &mut Groups, members: &mut [&mut Member]) {
+    groups.stop();
     for member in members {
         member.read();
     }
 }
 
 /// Sends frames, and waits until the group has seen them all.
-fn send(lab: &Lab, deck: &Deck, group: &str, frames: &[Vec<u8>]) {
-    let before = stats_of(deck, group).seen;
+fn send(lab: &Lab, groups: &Groups, group: &str, frames: &[Vec<u8>]) {
+    let before = stats_of(groups, group).seen;
     lab.send("va", frames);
-    wait_seen(deck, group, before + frames.len() as u64);
+    wait_seen(groups, group, before + frames.len() as u64);
 }
 
 const HOOKS: [Hook; 4] = [Hook::Xdp, Hook::XdpGeneric, Hook::Tcx, Hook::Netfilter];
@@ -276,19 +276,19 @@ fn each_group_gets_every_packet() {
     for hook in HOOKS {
         let names = ["one", "two", "three"];
         let groups = names.map(|name| GroupConfig { hook, ..group(name, Steering::Flow) });
-        let mut deck = started(groups.to_vec());
-        let mut members = names.map(|name| Member::join(&mut deck, name, 1));
+        let mut groups = started(groups.to_vec());
+        let mut members = names.map(|name| Member::join(&mut groups, name, 1));
         let frames = flows(3000);
-        send(&lab, &deck, "three", &frames);
-        finish(&mut deck, &mut members.each_mut());
+        send(&lab, &groups, "three", &frames);
+        finish(&mut groups, &mut members.each_mut());
         for (member, name) in members.iter().zip(names) {
             let got: Vec<Vec<u8>> = member.packets.iter().map(|p| p.frame.clone()).collect();
             assert!(sorted(&got) == sorted(&frames), "{hook}: {} packets", got.len());
-            let stats = stats_of(&deck, name);
+            let stats = stats_of(&groups, name);
             assert_law(&stats);
             assert_eq!((stats.seen, stats.captured, stats.captured_bytes), (3000, 3000, 180_000));
         }
-        let ports = deck.stats().unwrap().ports;
+        let ports = groups.stats().unwrap().ports;
         assert_eq!(ports.iter().map(|port| port.seen).collect::<Vec<_>>(), [3000]);
     }
 }
@@ -338,11 +338,11 @@ fn what_belongs_together_goes_to_one_member() {
         Steering::BothEnds,
     ];
     for (steering, hook) in all.into_iter().zip(hooks.into_iter().cycle()) {
-        let mut deck = started(vec![GroupConfig { hook, ..group("g", steering) }]);
-        let mut members: Vec<Member> = (0..4).map(|_| Member::join(&mut deck, "g", 1)).collect();
-        send(&lab, &deck, "g", &frames);
-        finish(&mut deck, &mut members.iter_mut().collect::<Vec<_>>());
-        let stats = stats_of(&deck, "g");
+        let mut groups = started(vec![GroupConfig { hook, ..group("g", steering) }]);
+        let mut members: Vec<Member> = (0..4).map(|_| Member::join(&mut groups, "g", 1)).collect();
+        send(&lab, &groups, "g", &frames);
+        finish(&mut groups, &mut members.iter_mut().collect::<Vec<_>>());
+        let stats = stats_of(&groups, "g");
         assert_law(&stats);
         assert_eq!((stats.seen, stats.no_member), (3000, 0), "{steering}");
 
@@ -390,11 +390,11 @@ fn macs_vlans_turns_queues_and_copies() {
     for steering in
         [Steering::Mac, Steering::Vlan, Steering::RoundRobin, Steering::Queue, Steering::Copy]
     {
-        let mut deck = started(vec![group("g", steering)]);
-        let mut members: Vec<Member> = (0..4).map(|_| Member::join(&mut deck, "g", 1)).collect();
-        send(&lab, &deck, "g", &frames);
-        finish(&mut deck, &mut members.iter_mut().collect::<Vec<_>>());
-        let stats = stats_of(&deck, "g");
+        let mut groups = started(vec![group("g", steering)]);
+        let mut members: Vec<Member> = (0..4).map(|_| Member::join(&mut groups, "g", 1)).collect();
+        send(&lab, &groups, "g", &frames);
+        finish(&mut groups, &mut members.iter_mut().collect::<Vec<_>>());
+        let stats = stats_of(&groups, "g");
         assert_law(&stats);
         assert_eq!((stats.seen, stats.no_member, stats.dropped_ring), (2048, 0, 0));
         let each: Vec<usize> = members.iter().map(|m| m.packets.len()).collect();
@@ -423,12 +423,13 @@ fn macs_vlans_turns_queues_and_copies() {
 #[test]
 fn members_share_by_weight() {
     let lab = Lab::new();
-    let mut deck = started(vec![group("g", Steering::Flow), group("turns", Steering::RoundRobin)]);
+    let mut groups =
+        started(vec![group("g", Steering::Flow), group("turns", Steering::RoundRobin)]);
     let mut members: Vec<Member> =
-        [1, 3].map(|weight| Member::join(&mut deck, "g", weight)).into_iter().collect();
-    members.extend([1, 3].map(|weight| Member::join(&mut deck, "turns", weight)));
-    send(&lab, &deck, "turns", &flows(4000));
-    finish(&mut deck, &mut members.iter_mut().collect::<Vec<_>>());
+        [1, 3].map(|weight| Member::join(&mut groups, "g", weight)).into_iter().collect();
+    members.extend([1, 3].map(|weight| Member::join(&mut groups, "turns", weight)));
+    send(&lab, &groups, "turns", &flows(4000));
+    finish(&mut groups, &mut members.iter_mut().collect::<Vec<_>>());
     let each: Vec<usize> = members.iter().map(|m| m.packets.len()).collect();
     assert_eq!((each[0] + each[1], each[2] + each[3]), (4000, 4000));
     assert!(each[0].abs_diff(1000) < 150, "{each:?}");
@@ -438,11 +439,11 @@ fn members_share_by_weight() {
 #[test]
 fn only_the_share_of_whoever_leaves_moves() {
     let lab = Lab::new();
-    let mut deck = started(vec![group("g", Steering::Flow)]);
-    let mut members: Vec<Member> = (0..5).map(|_| Member::join(&mut deck, "g", 1)).collect();
+    let mut groups = started(vec![group("g", Steering::Flow)]);
+    let mut members: Vec<Member> = (0..5).map(|_| Member::join(&mut groups, "g", 1)).collect();
     let frames = flows(2000);
-    send(&lab, &deck, "g", &frames);
-    deck.flush_all().unwrap();
+    send(&lab, &groups, "g", &frames);
+    groups.flush_all().unwrap();
     members.iter_mut().for_each(Member::read);
     let before: Vec<BTreeSet<u32>> = members
         .iter_mut()
@@ -451,12 +452,12 @@ fn only_the_share_of_whoever_leaves_moves() {
     assert_eq!(before.iter().map(BTreeSet::len).sum::<usize>(), 2000);
 
     let gone = members.remove(2);
-    let left = deck.leave(&[gone.number(), 999, gone.number()]);
+    let left = groups.leave(&[gone.number(), 999, gone.number()]);
     assert_eq!(left.len(), 1);
     assert_eq!((left[0].0, left[0].1.captured), (gone.number(), before[2].len() as u64));
-    assert!(deck.leave(&[gone.number()]).is_empty());
-    send(&lab, &deck, "g", &frames);
-    deck.flush_all().unwrap();
+    assert!(groups.leave(&[gone.number()]).is_empty());
+    send(&lab, &groups, "g", &frames);
+    groups.flush_all().unwrap();
     members.iter_mut().for_each(Member::read);
     let stayed = [0, 1, 3, 4].map(|i| &before[i]);
     for (member, before) in members.iter().zip(stayed) {
@@ -467,15 +468,15 @@ fn only_the_share_of_whoever_leaves_moves() {
 
     // Everybody leaves, and somebody comes.
     let all: Vec<u32> = members.iter().map(Member::number).collect();
-    assert_eq!(deck.leave(&all).len(), 4);
-    send(&lab, &deck, "g", &frames[..100]);
-    assert_eq!(stats_of(&deck, "g").no_member, 100);
-    let mut last = Member::join(&mut deck, "g", 1);
+    assert_eq!(groups.leave(&all).len(), 4);
+    send(&lab, &groups, "g", &frames[..100]);
+    assert_eq!(stats_of(&groups, "g").no_member, 100);
+    let mut last = Member::join(&mut groups, "g", 1);
     assert_eq!(last.number(), 0, "numbers are used again");
-    send(&lab, &deck, "g", &frames);
-    finish(&mut deck, &mut [&mut last]);
+    send(&lab, &groups, "g", &frames);
+    finish(&mut groups, &mut [&mut last]);
     assert_eq!(last.packets.len(), 2000);
-    let stats = stats_of(&deck, "g");
+    let stats = stats_of(&groups, "g");
     assert_law(&stats);
     assert_eq!((stats.seen, stats.captured, stats.members), (6100, 6000, 1));
 }
@@ -485,29 +486,29 @@ fn only_the_share_of_whoever_leaves_moves() {
 fn no_packet_is_without_a_member_while_some_leave() {
     let lab = Lab::new();
     let names = ["turns", "queues", "copies"];
-    let mut deck = started(vec![
+    let mut groups = started(vec![
         group("turns", Steering::RoundRobin),
         group("queues", Steering::Queue),
         group("copies", Steering::Copy),
     ]);
-    let mut stay = names.map(|name| Member::join(&mut deck, name, 1));
+    let mut stay = names.map(|name| Member::join(&mut groups, name, 1));
     let frames = flows(6000);
     thread::scope(|scope| {
         let sending = scope.spawn(|| frames.chunks(50).for_each(|part| lab.send("va", part)));
         while !sending.is_finished() {
             let mut come: Vec<u32> = Vec::new();
             for name in names.iter().cycle().take(9) {
-                come.push(deck.join(name, 1).unwrap().member);
+                come.push(groups.join(name, 1).unwrap().member);
             }
-            deck.leave(&come);
-            deck.tick().unwrap();
+            groups.leave(&come);
+            groups.tick().unwrap();
             stay.iter_mut().for_each(Member::read);
         }
     });
-    wait_seen(&deck, "copies", 6000);
-    finish(&mut deck, &mut stay.each_mut());
+    wait_seen(&groups, "copies", 6000);
+    finish(&mut groups, &mut stay.each_mut());
     for name in names {
-        let stats = stats_of(&deck, name);
+        let stats = stats_of(&groups, name);
         assert_law(&stats);
         assert_eq!((stats.seen, stats.no_member), (6000, 0), "{name}");
     }
@@ -528,19 +529,19 @@ fn a_step_of_the_clock_reaches_rings_that_hold_nothing() {
     let lab = Lab::new();
     let set = Arc::new(AtomicI64::new(0));
     let clock = Arc::new(Clock::new(Box::new(SetClock(set.clone()))));
-    let mut deck = Deck::open(&config(vec![group("g", Steering::Copy)]), &clock).unwrap();
-    deck.start().unwrap();
-    let mut there = Member::join(&mut deck, "g", 1);
-    send(&lab, &deck, "g", &flows(10));
+    let mut groups = Groups::open(&config(vec![group("g", Steering::Copy)]), &clock).unwrap();
+    groups.start().unwrap();
+    let mut there = Member::join(&mut groups, "g", 1);
+    send(&lab, &groups, "g", &flows(10));
     set.store(3_600_000_000_000, Ordering::Relaxed);
     assert!(clock.check().is_some());
-    deck.flush_all().unwrap();
-    let mut new = Member::join(&mut deck, "g", 1);
+    groups.flush_all().unwrap();
+    let mut new = Member::join(&mut groups, "g", 1);
     for memory in there.memory.iter().chain(&new.memory) {
         assert_eq!((memory.open_epoch(), memory.open_block().1), (clock.epoch(), 0));
     }
-    send(&lab, &deck, "g", &flows(10));
-    finish(&mut deck, &mut [&mut there, &mut new]);
+    send(&lab, &groups, "g", &flows(10));
+    finish(&mut groups, &mut [&mut there, &mut new]);
     assert_eq!((there.packets.len(), new.packets.len()), (20, 10));
 }
 
@@ -548,10 +549,10 @@ fn a_step_of_the_clock_reaches_rings_that_hold_nothing() {
 #[test]
 fn the_last_packets_can_be_read_after_leaving() {
     let lab = Lab::new();
-    let mut deck = started(vec![group("g", Steering::Flow)]);
-    let mut member = Member::join(&mut deck, "g", 1);
-    send(&lab, &deck, "g", &flows(777));
-    let left = deck.leave(&[member.number()]);
+    let mut groups = started(vec![group("g", Steering::Flow)]);
+    let mut member = Member::join(&mut groups, "g", 1);
+    send(&lab, &groups, "g", &flows(777));
+    let left = groups.leave(&[member.number()]);
     member.read();
     assert_eq!((member.packets.len(), left[0].1.captured), (777, 777));
 }
@@ -560,22 +561,22 @@ fn the_last_packets_can_be_read_after_leaving() {
 fn a_member_that_does_not_read_loses_its_own_packets_only() {
     let lab = Lab::new();
     let groups = vec![group("g", Steering::Copy), group("other", Steering::Flow)];
-    let mut deck = started(groups);
-    let mut reads = Member::join(&mut deck, "g", 1);
-    let mut lazy = Member::join(&mut deck, "g", 1);
-    let mut other = Member::join(&mut deck, "other", 1);
+    let mut groups = started(groups);
+    let mut reads = Member::join(&mut groups, "g", 1);
+    let mut lazy = Member::join(&mut groups, "g", 1);
+    let mut other = Member::join(&mut groups, "other", 1);
     // More than all rings hold: about 700 packets fit into a block of 64 KiB.
     let ring = reads.membership.geometry.nblocks * 750 * reads.membership.geometry.nrings;
     let frames = flows(ring * 2);
     for part in frames.chunks(500) {
-        send(&lab, &deck, "other", part);
-        deck.tick().unwrap();
+        send(&lab, &groups, "other", part);
+        groups.tick().unwrap();
         reads.read();
         other.read();
     }
-    finish(&mut deck, &mut [&mut reads, &mut other]);
+    finish(&mut groups, &mut [&mut reads, &mut other]);
     assert_eq!((reads.packets.len(), other.packets.len()), (frames.len(), frames.len()));
-    let stats = deck.stats().unwrap();
+    let stats = groups.stats().unwrap();
     let of = |m: &Member| stats.members.iter().find(|s| s.member == m.number()).unwrap();
     assert_eq!((of(&reads).dropped_ring, of(&other).dropped_ring), (0, 0));
     assert!(of(&lazy).dropped_ring > 0);
@@ -589,27 +590,27 @@ fn a_member_that_does_not_read_loses_its_own_packets_only() {
 #[test]
 fn nonsense_about_what_was_read_harms_nobody_else() {
     let lab = Lab::new();
-    let mut deck = started(vec![group("g", Steering::Copy)]);
-    let mut good = Member::join(&mut deck, "g", 1);
-    let bad = Member::join(&mut deck, "g", 1);
+    let mut groups = started(vec![group("g", Steering::Copy)]);
+    let mut good = Member::join(&mut groups, "g", 1);
+    let bad = Member::join(&mut groups, "g", 1);
     let words = [1, 3, 4, 5, 1000, u32::MAX, 1 << 31, (1 << 31) - 1, 0x5555_5555, 0];
     let mut sent = 0;
     for (i, part) in flows(12_000).chunks(400).enumerate() {
         for memory in &bad.memory {
             memory.set_released(words[i % words.len()]);
         }
-        send(&lab, &deck, "g", part);
+        send(&lab, &groups, "g", part);
         sent += part.len();
-        deck.tick().unwrap();
-        deck.flush_member(bad.number()).unwrap();
+        groups.tick().unwrap();
+        groups.flush_member(bad.number()).unwrap();
         good.read();
-        let stats = deck.stats().unwrap();
+        let stats = groups.stats().unwrap();
         assert_law(&stats.groups[0]);
         assert!(stats.members.iter().all(|m| m.ring_fill_bytes <= m.ring_bytes));
     }
-    finish(&mut deck, &mut [&mut good]);
+    finish(&mut groups, &mut [&mut good]);
     assert_eq!((good.packets.len(), good.numbers().len()), (sent, sent));
-    let left = deck.leave(&[bad.number()]);
+    let left = groups.leave(&[bad.number()]);
     assert_eq!(left[0].1.captured + left[0].1.dropped_ring, sent as u64);
 }
 
@@ -618,7 +619,7 @@ fn filters_pauses_and_cuts_are_accounted_for() {
     let lab = Lab::new();
     for hook in HOOKS {
         let filter = |text: &str| Some(text.to_owned());
-        let mut deck = started(vec![
+        let mut groups = started(vec![
             GroupConfig {
                 hook,
                 filter: filter("udp src port 1000"),
@@ -627,19 +628,19 @@ fn filters_pauses_and_cuts_are_accounted_for() {
             GroupConfig { hook, filter: filter("not udp"), ..group("none", Steering::Copy) },
             GroupConfig { hook, snaplen: 50, ..group("all", Steering::Flow) },
         ]);
-        let mut members = ["few", "none", "all"].map(|name| Member::join(&mut deck, name, 1));
+        let mut members = ["few", "none", "all"].map(|name| Member::join(&mut groups, name, 1));
         let frames = flows(1000);
-        send(&lab, &deck, "all", &frames);
-        deck.pause(Some("few")).unwrap();
-        deck.set_snaplen("all", 20).unwrap();
-        send(&lab, &deck, "all", &frames);
-        deck.pause(None).unwrap();
+        send(&lab, &groups, "all", &frames);
+        groups.pause(Some("few")).unwrap();
+        groups.set_snaplen("all", 20).unwrap();
+        send(&lab, &groups, "all", &frames);
+        groups.pause(None).unwrap();
         lab.send("va", &frames);
-        wait_for("packets", || deck.stats().unwrap().ports[0].seen == 3000);
-        deck.resume(None).unwrap();
-        send(&lab, &deck, "all", &frames);
-        finish(&mut deck, &mut members.each_mut());
-        let [few, none, all] = ["few", "none", "all"].map(|name| stats_of(&deck, name));
+        wait_for("packets", || groups.stats().unwrap().ports[0].seen == 3000);
+        groups.resume(None).unwrap();
+        send(&lab, &groups, "all", &frames);
+        finish(&mut groups, &mut members.each_mut());
+        let [few, none, all] = ["few", "none", "all"].map(|name| stats_of(&groups, name));
         for stats in [&few, &none, &all] {
             assert_law(stats);
         }
@@ -658,33 +659,33 @@ fn a_filter_is_exchanged_without_losing_a_packet() {
     let lab = Lab::new();
     for hook in [Hook::Xdp, Hook::XdpGeneric, Hook::Tcx] {
         let of = |name| GroupConfig { hook, ..group(name, Steering::Flow) };
-        let mut deck = started(vec![of("g"), of("all")]);
-        let mut members = ["g", "all"].map(|name| Member::join(&mut deck, name, 1));
+        let mut groups = started(vec![of("g"), of("all")]);
+        let mut members = ["g", "all"].map(|name| Member::join(&mut groups, name, 1));
         let frames = flows(4000);
         let even = "udp[11] & 1 = 0";
         thread::scope(|scope| {
             let sending = scope.spawn(|| lab.send("va", &frames));
             for filter in [Some(even), Some("udp[11] & 1 = 1"), None, Some("ip"), Some(even)] {
-                deck.set_filter("g", filter).unwrap();
-                deck.tick().unwrap();
+                groups.set_filter("g", filter).unwrap();
+                groups.tick().unwrap();
                 members.iter_mut().for_each(Member::read);
             }
             sending.join().unwrap();
         });
-        wait_seen(&deck, "all", 4000);
-        finish(&mut deck, &mut members.each_mut());
-        let [g, all] = ["g", "all"].map(|name| stats_of(&deck, name));
+        wait_seen(&groups, "all", 4000);
+        finish(&mut groups, &mut members.each_mut());
+        let [g, all] = ["g", "all"].map(|name| stats_of(&groups, name));
         assert_law(&g);
         assert_eq!((g.seen, all.seen, all.captured), (4000, 4000, 4000), "{hook}");
         assert_eq!(members[0].packets.len() as u64, g.captured);
         assert_eq!(members[1].packets.len(), 4000);
-        let bad = deck.set_filter("g", Some("udp portt 1")).unwrap_err();
+        let bad = groups.set_filter("g", Some("udp portt 1")).unwrap_err();
         assert!(bad.to_string().contains("udp portt 1"), "{bad}");
-        assert_eq!(deck.groups().next().unwrap().filter.as_deref(), Some(even));
+        assert_eq!(groups.configs().next().unwrap().filter.as_deref(), Some(even));
     }
-    let mut deck =
+    let mut groups =
         started(vec![GroupConfig { hook: Hook::Netfilter, ..group("g", Steering::Flow) }]);
-    let refused = deck.set_filter("g", Some("ip")).unwrap_err();
+    let refused = groups.set_filter("g", Some("ip")).unwrap_err();
     assert!(refused.is_usage() && refused.to_string().contains("netfilter"), "{refused}");
 }
 
@@ -707,7 +708,7 @@ snaplen=5000 src any dst any sport 1005 dport any proto udp
 ";
     for hook in HOOKS {
         let of = |name, rules| GroupConfig { hook, rules, ..group(name, Steering::Flow) };
-        let mut deck = started(vec![
+        let mut groups = started(vec![
             of("g", Some(rules(text))),
             of("h", Some(rules(text))),
             GroupConfig {
@@ -717,14 +718,14 @@ snaplen=5000 src any dst any sport 1005 dport any proto udp
             of("free", None),
         ]);
         let names = ["g", "h", "both", "free"];
-        let mut members = names.map(|name| Member::join(&mut deck, name, 1));
-        send(&lab, &deck, "free", &flows(50));
-        let hits = deck.rule_hits("g").unwrap();
+        let mut members = names.map(|name| Member::join(&mut groups, name, 1));
+        send(&lab, &groups, "free", &flows(50));
+        let hits = groups.rule_hits("g").unwrap();
         let fives: u64 = hits.per_rule.iter().sum();
         assert_eq!((fives, hits.none, hits.seen()), (6, 44, 50), "{hook}");
-        assert_eq!(deck.rule_hits("both").unwrap().seen(), 1, "its filter comes first");
-        assert!(deck.rule_hits("free").is_none() && deck.rule_hits("nobody").is_none());
-        finish(&mut deck, &mut members.each_mut());
+        assert_eq!(groups.rule_hits("both").unwrap().seen(), 1, "its filter comes first");
+        assert!(groups.rule_hits("free").is_none() && groups.rule_hits("nobody").is_none());
+        finish(&mut groups, &mut members.each_mut());
         let got =
             |i: usize| members[i].packets.iter().map(|p| (number_of_port(&p.frame), p.frame.len()));
         assert_eq!(
@@ -740,9 +741,9 @@ snaplen=5000 src any dst any sport 1005 dport any proto udp
         assert_eq!(sorted_pairs(got(2)), [(1000, 60)], "{hook}");
         assert_eq!(members[3].packets.len(), 50);
         for name in names {
-            assert_law(&stats_of(&deck, name));
+            assert_law(&stats_of(&groups, name));
         }
-        assert_eq!((stats_of(&deck, "g").filtered, stats_of(&deck, "both").filtered), (46, 49));
+        assert_eq!((stats_of(&groups, "g").filtered, stats_of(&groups, "both").filtered), (46, 49));
     }
 }
 
@@ -760,8 +761,8 @@ fn sorted_pairs(pairs: impl Iterator<Item = (u16, usize)>) -> Vec<(u16, usize)> 
 #[test]
 fn rules_are_exchanged_without_losing_a_hit() {
     let lab = Lab::new();
-    let mut deck = started(vec![group("g", Steering::Flow)]);
-    let mut member = Member::join(&mut deck, "g", 1);
+    let mut groups = started(vec![group("g", Steering::Flow)]);
+    let mut member = Member::join(&mut groups, "g", 1);
     let frames = flows(4000);
     let sets = [
         rules("accept src 10.0.0.0/20 dst any sport any dport any proto any"),
@@ -776,20 +777,20 @@ fn rules_are_exchanged_without_losing_a_hit() {
         judged += hits.seen();
         accepted += if which == 1 { 0 } else { hits.per_rule[0] };
     };
-    deck.set_rules("g", Some(sets[0].clone())).unwrap();
+    groups.set_rules("g", Some(sets[0].clone())).unwrap();
     thread::scope(|scope| {
         let sending = scope.spawn(|| lab.send("va", &frames));
         for i in 0..12 {
-            count(deck.set_rules("g", Some(sets[(i + 1) % 3].clone())).unwrap(), i % 3);
-            deck.tick().unwrap();
+            count(groups.set_rules("g", Some(sets[(i + 1) % 3].clone())).unwrap(), i % 3);
+            groups.tick().unwrap();
             member.read();
         }
         sending.join().unwrap();
     });
-    wait_seen(&deck, "g", 4000);
-    finish(&mut deck, &mut [&mut member]);
-    count(deck.set_rules("g", None).unwrap(), 0);
-    let stats = stats_of(&deck, "g");
+    wait_seen(&groups, "g", 4000);
+    finish(&mut groups, &mut [&mut member]);
+    count(groups.set_rules("g", None).unwrap(), 0);
+    let stats = stats_of(&groups, "g");
     assert_law(&stats);
     assert_eq!((judged, accepted), (4000, stats.captured));
     assert_eq!((stats.dropped_ring, member.packets.len() as u64), (0, stats.captured));
@@ -803,16 +804,16 @@ fn a_group_on_two_interfaces_tells_them_apart() {
         interfaces: interfaces.map(str::to_owned).to_vec(),
         ..group(name, Steering::Flow)
     };
-    let mut deck = started(vec![both("one", ["vb", "vb2"]), both("two", ["vb2", "vb"])]);
-    let mut members = ["one", "two"].map(|name| Member::join(&mut deck, name, 1));
+    let mut groups = started(vec![both("one", ["vb", "vb2"]), both("two", ["vb2", "vb"])]);
+    let mut members = ["one", "two"].map(|name| Member::join(&mut groups, name, 1));
     let names: Vec<&str> =
         members[1].membership.interfaces.iter().map(|i| i.name.as_str()).collect();
     assert_eq!(names, ["vb2", "vb"]);
     lab.send("va", &flows(300));
     lab.send("va2", &flows(500));
-    wait_seen(&deck, "two", 800);
-    wait_seen(&deck, "one", 800);
-    finish(&mut deck, &mut members.each_mut());
+    wait_seen(&groups, "two", 800);
+    wait_seen(&groups, "one", 800);
+    finish(&mut groups, &mut members.each_mut());
     for (member, expected) in members.iter().zip([[300, 500], [500, 300]]) {
         let of = |id| member.packets.iter().filter(|p| p.interface == id).count();
         assert_eq!([of(0), of(1)], expected);
@@ -823,24 +824,24 @@ fn a_group_on_two_interfaces_tells_them_apart() {
 fn members_are_woken_and_get_part_filled_blocks() {
     use rustix::event::{PollFd, PollFlags, poll};
     let lab = Lab::new();
-    let mut deck = started(vec![group("g", Steering::Flow)]);
-    let mut member = Member::join(&mut deck, "g", 1);
+    let mut groups = started(vec![group("g", Steering::Flow)]);
+    let mut member = Member::join(&mut groups, "g", 1);
     let wake = member.membership.wake.try_clone().unwrap();
     let is_awake = || {
         let mut fds = [PollFd::new(&wake, PollFlags::IN)];
         poll(&mut fds, Some(&rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 })).unwrap() == 1
     };
-    deck.tick().unwrap();
+    groups.tick().unwrap();
     assert!(!is_awake(), "there is nothing");
-    send(&lab, &deck, "g", &flows(3));
-    deck.tick().unwrap();
+    send(&lab, &groups, "g", &flows(3));
+    groups.tick().unwrap();
     member.read();
     assert!(member.packets.is_empty() && !is_awake(), "the first look");
-    deck.tick().unwrap();
+    groups.tick().unwrap();
     assert!(is_awake(), "the second");
     member.read();
     assert_eq!(member.packets.len(), 3);
-    deck.leave(&[member.number()]);
+    groups.leave(&[member.number()]);
     while rustix::io::read(&wake, &mut [0; 64]).expect("nonblocking, and closed") > 0 {}
 }
 
@@ -848,25 +849,25 @@ fn members_are_woken_and_get_part_filled_blocks() {
 fn an_interface_that_comes_back_is_served_again() {
     let lab = Lab::new();
     for hook in HOOKS {
-        let mut deck = started(vec![GroupConfig { hook, ..group("g", Steering::Flow) }]);
-        let mut member = Member::join(&mut deck, "g", 1);
-        send(&lab, &deck, "g", &flows(100));
-        deck.watch().unwrap();
+        let mut groups = started(vec![GroupConfig { hook, ..group("g", Steering::Flow) }]);
+        let mut member = Member::join(&mut groups, "g", 1);
+        send(&lab, &groups, "g", &flows(100));
+        groups.watch().unwrap();
         run(&format!("ip -n {} link del vb", lab.near));
         let mut events = Vec::new();
         wait_for("it to be missed", || {
-            events.extend(deck.watch().unwrap());
+            events.extend(groups.watch().unwrap());
             events.contains(&("vb".to_owned(), Event::Gone))
         });
-        assert!(!deck.stats().unwrap().ports[0].attached);
+        assert!(!groups.stats().unwrap().ports[0].attached);
         lab.plug("va", "vb");
         wait_for("it to be back", || {
-            events.extend(deck.watch().unwrap());
+            events.extend(groups.watch().unwrap());
             events.contains(&("vb".to_owned(), Event::Back))
         });
-        send(&lab, &deck, "g", &flows(200));
-        finish(&mut deck, &mut [&mut member]);
-        let stats = stats_of(&deck, "g");
+        send(&lab, &groups, "g", &flows(200));
+        finish(&mut groups, &mut [&mut member]);
+        let stats = stats_of(&groups, "g");
         assert_law(&stats);
         assert_eq!((stats.seen, member.packets.len()), (300, 300), "{hook}");
     }
@@ -879,32 +880,32 @@ fn a_filter_that_is_refused_is_nowhere_in_force() {
     let lab = Lab::new();
     for hook in [Hook::Xdp, Hook::Tcx] {
         let of = |name| GroupConfig { hook, ..group(name, Steering::Flow) };
-        let mut deck = started(vec![of("g"), of("h")]);
-        let mut members = ["g", "h"].map(|name| Member::join(&mut deck, name, 1));
-        let wait_event = |deck: &mut Deck, event: Event| {
+        let mut groups = started(vec![of("g"), of("h")]);
+        let mut members = ["g", "h"].map(|name| Member::join(&mut groups, name, 1));
+        let wait_event = |groups: &mut Groups, event: Event| {
             wait_for("the interface to change", || {
-                deck.watch().unwrap().contains(&("vb".to_owned(), event))
+                groups.watch().unwrap().contains(&("vb".to_owned(), event))
             });
         };
-        let filter_of = |deck: &Deck| deck.groups().next().and_then(|g| g.filter.clone());
+        let filter_of = |groups: &Groups| groups.configs().next().and_then(|g| g.filter.clone());
         run(&format!("ip -n {} link del vb", lab.near));
-        wait_event(&mut deck, Event::Gone);
-        let bad = deck.set_filter("g", Some("udp portt 1")).unwrap_err();
+        wait_event(&mut groups, Event::Gone);
+        let bad = groups.set_filter("g", Some("udp portt 1")).unwrap_err();
         assert!(bad.to_string().contains("udp portt 1"), "{bad}");
-        assert_eq!(filter_of(&deck), None);
+        assert_eq!(filter_of(&groups), None);
         let good = Some("udp src port 1000");
-        deck.set_filter("g", good).unwrap();
+        groups.set_filter("g", good).unwrap();
         lab.plug("va", "vb");
-        wait_event(&mut deck, Event::Back);
+        wait_event(&mut groups, Event::Back);
 
         run(&format!("ip -n {} link del vb", lab.near));
         lab.plug("va", "vb");
-        deck.set_filter("g", None).unwrap_err();
-        assert_eq!(filter_of(&deck).as_deref(), good);
-        wait_event(&mut deck, Event::Gone);
-        wait_event(&mut deck, Event::Back);
-        send(&lab, &deck, "h", &flows(100));
-        finish(&mut deck, &mut members.each_mut());
+        groups.set_filter("g", None).unwrap_err();
+        assert_eq!(filter_of(&groups).as_deref(), good);
+        wait_event(&mut groups, Event::Gone);
+        wait_event(&mut groups, Event::Back);
+        send(&lab, &groups, "h", &flows(100));
+        finish(&mut groups, &mut members.each_mut());
         let each = members.each_ref().map(|m| m.packets.len());
         assert_eq!(each, [1, 100], "{hook}");
     }
@@ -913,26 +914,26 @@ fn a_filter_that_is_refused_is_nowhere_in_force() {
 #[test]
 fn two_hundred_and_fifty_six_groups() {
     let lab = Lab::new();
-    let groups = (0..256).map(|i| GroupConfig {
+    let configs = (0..256).map(|i| GroupConfig {
         snaplen: 64,
         filter: Some(format!("udp src port {}", 1000 + i)),
         ..group(&format!("g{i}"), Steering::Flow)
     });
-    let groups: Vec<GroupConfig> = groups.collect();
-    let mut deck = started(groups.clone());
-    let mut first = Member::join(&mut deck, "g0", 1);
-    let mut last = Member::join(&mut deck, "g255", 1);
-    send(&lab, &deck, "g255", &flows(512));
-    finish(&mut deck, &mut [&mut first, &mut last]);
+    let configs: Vec<GroupConfig> = configs.collect();
+    let mut groups = started(configs.clone());
+    let mut first = Member::join(&mut groups, "g0", 1);
+    let mut last = Member::join(&mut groups, "g255", 1);
+    send(&lab, &groups, "g255", &flows(512));
+    finish(&mut groups, &mut [&mut first, &mut last]);
     assert_eq!((first.packets.len(), last.packets.len()), (1, 1));
-    let stats = deck.stats().unwrap();
+    let stats = groups.stats().unwrap();
     assert!(stats.groups.iter().all(|g| (g.seen, g.filtered) == (512, 511)));
     stats.groups.iter().for_each(assert_law);
-    drop(deck);
+    drop(groups);
 
-    let mut more = groups;
+    let mut more = configs;
     more.push(group("one too many", Steering::Flow));
-    let refused = Deck::open(&config(more), &Arc::new(Clock::default())).err().expect("too many");
+    let refused = Groups::open(&config(more), &Arc::new(Clock::default())).err().expect("too many");
     assert!(refused.is_usage() && refused.to_string().contains("256"), "{refused}");
 }
 
@@ -947,40 +948,40 @@ fn a_thousand_and_twenty_four_members_come_and_die_at_once() {
         GroupConfig { snaplen: 64, ..group("many", Steering::Flow) },
         GroupConfig { snaplen: 64, ..group("turns", Steering::RoundRobin) },
     ];
-    let smallest = DeckConfig { groups, ring_bytes: 1, block_bytes: 1 << 16 };
-    let mut deck = Deck::open(&smallest, &Arc::new(Clock::default())).expect("it opens");
-    deck.start().unwrap();
+    let smallest = GroupsConfig { groups, ring_bytes: 1, block_bytes: 1 << 16 };
+    let mut groups = Groups::open(&smallest, &Arc::new(Clock::default())).expect("it opens");
+    groups.start().unwrap();
     let mut numbers = Vec::new();
     for i in 0..1024 {
-        let joined = deck.join(if i % 2 == 0 { "many" } else { "turns" }, 1);
+        let joined = groups.join(if i % 2 == 0 { "many" } else { "turns" }, 1);
         numbers.push(joined.expect("there is room").member);
     }
-    let full = deck.join("many", 1).unwrap_err();
+    let full = groups.join("many", 1).unwrap_err();
     assert!(matches!(&full, Error::Full(_)) && !full.is_usage(), "{full}");
-    send(&lab, &deck, "turns", &flows(2048));
-    let stats = deck.stats().unwrap();
+    send(&lab, &groups, "turns", &flows(2048));
+    let stats = groups.stats().unwrap();
     assert_eq!(stats.members.len(), 1024);
     stats.groups.iter().for_each(assert_law);
     assert!(stats.members.iter().filter(|m| m.group == "turns").all(|m| m.captured >= 2));
 
     // All but one.
     let begin = Instant::now();
-    let left = deck.leave(&numbers[1..]);
+    let left = groups.leave(&numbers[1..]);
     println!("1,023 members left in {:?}", begin.elapsed());
     assert_eq!(left.len(), 1023);
-    send(&lab, &deck, "turns", &flows(100));
-    let stats = deck.stats().unwrap();
+    send(&lab, &groups, "turns", &flows(100));
+    let stats = groups.stats().unwrap();
     stats.groups.iter().for_each(assert_law);
     assert_eq!((stats.groups[1].no_member, stats.members[0].group.as_str()), (100, "many"));
     assert_eq!(stats.groups[0].captured, 2148);
-    assert_eq!(deck.join("turns", 1).unwrap().member, 1);
+    assert_eq!(groups.join("turns", 1).unwrap().member, 1);
 }
 
 #[test]
 fn what_makes_no_sense_is_refused() {
     let _lab = Lab::new();
     let open = |groups: Vec<GroupConfig>| {
-        let opened = Deck::open(&config(groups), &Arc::new(Clock::default()));
+        let opened = Groups::open(&config(groups), &Arc::new(Clock::default()));
         opened.err().map(|e| (e.is_usage(), e.to_string()))
     };
     let g = || group("g", Steering::Flow);
@@ -1008,12 +1009,12 @@ fn what_makes_no_sense_is_refused() {
         assert!(message.contains(text) && usage == is_usage, "{message}");
     }
 
-    let mut deck = started(vec![g()]);
-    let no_group = deck.join("h", 1).unwrap_err();
+    let mut groups = started(vec![g()]);
+    let no_group = groups.join("h", 1).unwrap_err();
     assert!(no_group.to_string().contains("no group is named h; there are: g"), "{no_group}");
-    assert!(deck.join("g", 0).unwrap_err().is_usage());
-    assert!(deck.set_snaplen("g", 1501).unwrap_err().to_string().contains("1500"));
-    assert!(deck.set_snaplen("g", 0).is_err());
-    assert!(deck.pause(Some("h")).is_err());
-    assert!(deck.leave(&[0, 5000]).is_empty());
+    assert!(groups.join("g", 0).unwrap_err().is_usage());
+    assert!(groups.set_snaplen("g", 1501).unwrap_err().to_string().contains("1500"));
+    assert!(groups.set_snaplen("g", 0).is_err());
+    assert!(groups.pause(Some("h")).is_err());
+    assert!(groups.leave(&[0, 5000]).is_empty());
 }

@@ -22,17 +22,17 @@ int main(int argc, char **argv)
 		fprintf(stderr, "usage: follow GROUP [SOCKET]\n");
 		return 2;
 	}
-	struct tapdeck *deck = tapdeck_open(argc > 2 ? argv[2] : NULL, argv[1], &options, why);
-	if (!deck) {
+	struct tapdeck *tapdeck = tapdeck_open(argc > 2 ? argv[2] : NULL, argv[1], &options, why);
+	if (!tapdeck) {
 		fprintf(stderr, "follow: %s\n", why);
 		return 1;
 	}
-	while ((got = tapdeck_next_batch(deck, -1, &batch)) == TAPDECK_OK) {
+	while ((got = tapdeck_next_batch(tapdeck, -1, &batch)) == TAPDECK_OK) {
 		struct tapdeck_packet packet;
 		struct tapdeck_interface interface;
 
 		while ((got = tapdeck_batch_next(&batch, &packet)) == TAPDECK_OK) {
-			if (tapdeck_interface(deck, packet.interface_id, &interface) != TAPDECK_OK)
+			if (tapdeck_interface(tapdeck, packet.interface_id, &interface) != TAPDECK_OK)
 				interface.name = "?";
 			printf("%" PRIu64 " %s %" PRIu32 " of %" PRIu32 " bytes, %" PRIu64
 			       " lost before\n",
@@ -44,10 +44,10 @@ int main(int argc, char **argv)
 		fflush(stdout);
 	}
 	if (got == TAPDECK_ERROR)
-		fprintf(stderr, "follow: %s\n", tapdeck_error(deck));
-	tapdeck_counts(deck, &counts);
+		fprintf(stderr, "follow: %s\n", tapdeck_error(tapdeck));
+	tapdeck_counts(tapdeck, &counts);
 	printf("received %" PRIu64 ", unread %" PRIu64 ", dropped %" PRIu64 "\n", counts.received,
 	       counts.unread, counts.dropped);
-	tapdeck_close(deck);
+	tapdeck_close(tapdeck);
 	return got == TAPDECK_END ? 0 : 1;
 }

@@ -8,13 +8,13 @@
  * socket's permission. Link with -ltapdeck_client.
  *
  *	char why[TAPDECK_ERROR_BYTES];
- *	struct tapdeck *deck = tapdeck_open(NULL, "ids", NULL, why);
+ *	struct tapdeck *tapdeck = tapdeck_open(NULL, "ids", NULL, why);
  *	struct tapdeck_batch batch;
  *	struct tapdeck_packet packet;
- *	while (tapdeck_next_batch(deck, -1, &batch) == TAPDECK_OK)
+ *	while (tapdeck_next_batch(tapdeck, -1, &batch) == TAPDECK_OK)
  *		while (tapdeck_batch_next(&batch, &packet) == TAPDECK_OK)
  *			look_at(packet.bytes, packet.captured);
- *	tapdeck_close(deck);
+ *	tapdeck_close(tapdeck);
  *
  * One thread at a time uses a struct tapdeck. No function sets errno, raises a
  * signal or ends the process. docs/CLIENT.md says more.
@@ -103,10 +103,10 @@ struct tapdeck *tapdeck_open(const char *socket, const char *group,
 			     const struct tapdeck_options *options, char *error);
 
 /* Leaves the group and frees everything. NULL is allowed. */
-void tapdeck_close(struct tapdeck *deck);
+void tapdeck_close(struct tapdeck *tapdeck);
 
 /* Why the last function failed that returned TAPDECK_ERROR; valid until the next call. */
-const char *tapdeck_error(const struct tapdeck *deck);
+const char *tapdeck_error(const struct tapdeck *tapdeck);
 
 /*
  * Gives the next run of packets; the one before goes back to the kernel. Waits for
@@ -114,7 +114,7 @@ const char *tapdeck_error(const struct tapdeck *deck);
  * Returns TAPDECK_OK, TAPDECK_NOTHING, TAPDECK_ERROR or TAPDECK_END. Batches of
  * different rings may overlap in time.
  */
-int tapdeck_next_batch(struct tapdeck *deck, int timeout_ms, struct tapdeck_batch *batch);
+int tapdeck_next_batch(struct tapdeck *tapdeck, int timeout_ms, struct tapdeck_batch *batch);
 
 /* The next packet of a batch: TAPDECK_OK, TAPDECK_NOTHING behind the last one, or
  * TAPDECK_ERROR where the bytes are no packet. */
@@ -122,30 +122,30 @@ int tapdeck_batch_next(struct tapdeck_batch *batch, struct tapdeck_packet *packe
 
 /* Gives the next packet in the order of time over all rings, as tapdeck_next_batch()
  * gives batches. It is valid until the next call that reads. */
-int tapdeck_next_packet(struct tapdeck *deck, int timeout_ms, struct tapdeck_packet *packet);
+int tapdeck_next_packet(struct tapdeck *tapdeck, int timeout_ms, struct tapdeck_packet *packet);
 
 /* Gives back what was handed out, without asking for more. */
-void tapdeck_release(struct tapdeck *deck);
+void tapdeck_release(struct tapdeck *tapdeck);
 
 /* A descriptor for select(), poll() or epoll: readable when there may be something to
  * read, until reading finds nothing. Do not read from it and do not close it. */
-int tapdeck_fd(const struct tapdeck *deck);
+int tapdeck_fd(const struct tapdeck *tapdeck);
 
 /* Bytes kept of a frame at most. */
-uint32_t tapdeck_snaplen(const struct tapdeck *deck);
+uint32_t tapdeck_snaplen(const struct tapdeck *tapdeck);
 
 /* Describes an interface, counted from 0: TAPDECK_OK, or TAPDECK_NOTHING where there is none. */
-int tapdeck_interface(const struct tapdeck *deck, uint32_t id, struct tapdeck_interface *interface);
+int tapdeck_interface(const struct tapdeck *tapdeck, uint32_t id, struct tapdeck_interface *interface);
 
 /* Counts of this member: TAPDECK_OK. */
-int tapdeck_counts(const struct tapdeck *deck, struct tapdeck_counts *counts);
+int tapdeck_counts(const struct tapdeck *tapdeck, struct tapdeck_counts *counts);
 
 /* Asks the daemon for its counts: TAPDECK_OK or TAPDECK_ERROR. */
-int tapdeck_stats(struct tapdeck *deck, struct tapdeck_stats *stats);
+int tapdeck_stats(struct tapdeck *tapdeck, struct tapdeck_stats *stats);
 
 /* Has the daemon close part-filled blocks, so that what is in them comes as a batch now:
  * TAPDECK_OK or TAPDECK_ERROR. It does so by itself within some tens of milliseconds. */
-int tapdeck_flush(struct tapdeck *deck);
+int tapdeck_flush(struct tapdeck *tapdeck);
 
 #ifdef __cplusplus
 }

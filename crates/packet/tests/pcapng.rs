@@ -391,32 +391,32 @@ fn a_packet_is_only_written_where_it_fits_exactly() {
 // Files.
 
 #[derive(Clone, Debug)]
-enum Piece {
+enum FilePart {
     Section,
     Packet(Sent),
     Fill(usize),
     Statistics(StatisticsBlock),
 }
 
-fn pieces(len: std::ops::RangeInclusive<usize>) -> impl Strategy<Value = Vec<Piece>> {
+fn pieces(len: std::ops::RangeInclusive<usize>) -> impl Strategy<Value = Vec<FilePart>> {
     let piece = prop_oneof![
-        1 => Just(Piece::Section),
-        5 => sent(0..=100usize).prop_map(Piece::Packet),
-        1 => (3..40usize).prop_map(|words| Piece::Fill(words * 4)),
-        1 => statistics_block(any::<Option<String>>()).prop_map(Piece::Statistics),
+        1 => Just(FilePart::Section),
+        5 => sent(0..=100usize).prop_map(FilePart::Packet),
+        1 => (3..40usize).prop_map(|words| FilePart::Fill(words * 4)),
+        1 => statistics_block(any::<Option<String>>()).prop_map(FilePart::Statistics),
     ];
     proptest::collection::vec(piece, len)
 }
 
-fn write_file(pieces: &[Piece]) -> Vec<u8> {
+fn write_file(pieces: &[FilePart]) -> Vec<u8> {
     let mut file = Vec::new();
     section_header(&mut file, "Linux 6.1", "tapdeck", None);
     for piece in pieces {
         match piece {
-            Piece::Section => section_header(&mut file, "", "", Some("another")),
-            Piece::Packet(sent) => sent.write(&mut file),
-            Piece::Fill(len) => fill(&mut file, *len),
-            Piece::Statistics(s) => statistics(&mut file, s),
+            FilePart::Section => section_header(&mut file, "", "", Some("another")),
+            FilePart::Packet(sent) => sent.write(&mut file),
+            FilePart::Fill(len) => fill(&mut file, *len),
+            FilePart::Statistics(s) => statistics(&mut file, s),
         }
     }
     file
@@ -436,10 +436,10 @@ proptest! {
             let record = reader.next().unwrap().unwrap();
             prop_assert_eq!(reader.offset(), *end as u64);
             let same = match (i.checked_sub(1).map(|i| &pieces[i]), record) {
-                (None | Some(Piece::Section), Record::Section(_))
-                | (Some(Piece::Fill(_)), Record::Other(FILL)) => true,
-                (Some(Piece::Packet(sent)), record) => record == sent.record(),
-                (Some(Piece::Statistics(s)), Record::Statistics(ours)) => {
+                (None | Some(FilePart::Section), Record::Section(_))
+                | (Some(FilePart::Fill(_)), Record::Other(FILL)) => true,
+                (Some(FilePart::Packet(sent)), record) => record == sent.record(),
+                (Some(FilePart::Statistics(s)), Record::Statistics(ours)) => {
                     ours.received == Some(s.received) && ours.comment == s.comment
                 }
                 _ => false,

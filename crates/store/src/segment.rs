@@ -9,7 +9,7 @@ use tapdeck_packet::pcapng::{
 };
 
 use crate::io::{File, PAGE, Page, read_at};
-use crate::{Piece, SegmentName};
+use crate::{InterfaceBlock, SegmentName};
 
 /// Says in each segment's header which program wrote it.
 pub const APPLICATION: &str = concat!("tapdeck ", env!("CARGO_PKG_VERSION"));
@@ -55,7 +55,7 @@ impl<F: File> Live<F> {
     }
 
     /// What a batch of blocks takes on disk.
-    pub fn cost(piece: &Piece<'_>) -> u64 {
+    pub fn cost(piece: &InterfaceBlock<'_>) -> u64 {
         filled(piece.block.bytes.len()) as u64
     }
 
@@ -64,7 +64,7 @@ impl<F: File> Live<F> {
     /// Gives back how many are wholly written. After an error or a short write the file may hold a
     /// torn block behind [`Live::end`], so nothing more may be written; [`Live::close`] cuts it
     /// off.
-    pub fn write(&mut self, batch: &[Piece<'_>]) -> (usize, io::Result<()>) {
+    pub fn write(&mut self, batch: &[InterfaceBlock<'_>]) -> (usize, io::Result<()>) {
         let tails: Vec<(usize, usize)> = batch
             .iter()
             .map(|p| {

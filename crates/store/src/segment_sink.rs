@@ -12,10 +12,10 @@ use crate::io::{File, Io};
 use crate::keeper::{Job, Keeper, Log, Work, is_full};
 use crate::segment::{Live, statistics_cost};
 use crate::store::NEXT;
-use crate::{Done, Outcome, Piece, Retention, SegmentName, Sink, Store, Totals};
+use crate::{Done, InterfaceBlock, Outcome, Retention, SegmentName, Sink, Store, Totals};
 
-/// How a deck writes.
-pub struct DeckConfig {
+/// How a sink writes.
+pub struct SegmentSinkConfig {
     pub segment_bytes: u64,
     /// A segment is closed when it is this old.
     pub segment_time: Duration,
@@ -33,10 +33,10 @@ pub struct DeckConfig {
 const ROOM: u64 = 16 << 20;
 
 /// Writes blocks into the segments of a store.
-pub struct Deck<I: Io> {
+pub struct SegmentSink<I: Io> {
     io: Arc<I>,
     store: Store,
-    config: DeckConfig,
+    config: SegmentSinkConfig,
     totals: Arc<Totals>,
     keeper: Keeper<I::File>,
     indexer: Option<Indexer>,
@@ -52,12 +52,12 @@ pub struct Deck<I: Io> {
     comment: Option<String>,
 }
 
-impl<I: Io> Deck<I> {
+impl<I: Io> SegmentSink<I> {
     /// Begins to write into a store.
     pub fn new(
         io: I,
         mut store: Store,
-        config: DeckConfig,
+        config: SegmentSinkConfig,
         totals: Arc<Totals>,
     ) -> io::Result<Self> {
         let closed = std::mem::take(&mut store.found);
@@ -200,8 +200,8 @@ impl<I: Io> Deck<I> {
     }
 }
 
-impl<I: Io> Sink for Deck<I> {
-    fn write(&mut self, batch: &[Piece<'_>]) -> Outcome {
+impl<I: Io> Sink for SegmentSink<I> {
+    fn write(&mut self, batch: &[InterfaceBlock<'_>]) -> Outcome {
         if self.live.is_none()
             && let Err(e) = self.begin()
         {
@@ -287,7 +287,7 @@ impl<I: Io> Sink for Deck<I> {
 }
 
 /// Hands on blocks that were written from `offset` on.
-fn index<F: File>(indexer: &Indexer, mut offset: u64, batch: &[Piece<'_>]) {
+fn index<F: File>(indexer: &Indexer, mut offset: u64, batch: &[InterfaceBlock<'_>]) {
     for piece in batch {
         let on_disk = Live::<F>::cost(piece);
         indexer.block(Place { offset, len: piece.block.bytes.len(), on_disk }, piece.hold());

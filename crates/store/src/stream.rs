@@ -6,7 +6,7 @@ use std::sync::Arc;
 use tapdeck_packet::pcapng::{self, InterfaceDescription, StatisticsBlock};
 
 use crate::segment::APPLICATION;
-use crate::{Outcome, Piece, Sink, Totals};
+use crate::{InterfaceBlock, Outcome, Sink, Totals};
 
 /// Writes a single pcapng section to anything that takes bytes.
 pub struct Stream<W> {
@@ -48,7 +48,7 @@ impl<W: Write + Send> Stream<W> {
 }
 
 impl<W: Write + Send> Sink for Stream<W> {
-    fn write(&mut self, batch: &[Piece<'_>]) -> Outcome {
+    fn write(&mut self, batch: &[InterfaceBlock<'_>]) -> Outcome {
         for (i, piece) in batch.iter().enumerate() {
             if let Err(e) = self.out.write_all(piece.block.bytes) {
                 // Part of a block may be out; nothing can follow it.

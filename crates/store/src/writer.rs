@@ -13,7 +13,7 @@ use crate::Totals;
 
 /// A block and whose it is.
 #[derive(Clone, Copy)]
-pub struct Piece<'a> {
+pub struct InterfaceBlock<'a> {
     /// The pcapng interface id of its packets.
     pub interface: u32,
     pub block: Block<'a>,
@@ -21,7 +21,7 @@ pub struct Piece<'a> {
     ahead: u32,
 }
 
-impl Piece<'_> {
+impl InterfaceBlock<'_> {
     /// Tells of each interface that has packets in it: its id, so many packets, so many bytes of
     /// frames. Of an interface it may tell in several parts.
     pub fn each_interface(&self, mut tell: impl FnMut(usize, u64, u64)) {
@@ -58,7 +58,7 @@ pub enum Outcome {
 pub trait Sink: Send {
     /// Writes blocks. All of them are of one epoch, and of the same one as those before unless
     /// [`Sink::begin_epoch`] was called in between.
-    fn write(&mut self, batch: &[Piece<'_>]) -> Outcome;
+    fn write(&mut self, batch: &[InterfaceBlock<'_>]) -> Outcome;
 
     /// Blocks from now on are of another epoch.
     fn begin_epoch(&mut self, epoch: u8);
@@ -95,7 +95,7 @@ pub type Done = Box<dyn FnOnce() + Send>;
 
 /// How far a recording has come, told between the thread that looks after the hooks and the writer.
 #[derive(Default)]
-pub struct Course {
+pub struct WriterControl {
     producers_ended: AtomicBool,
     blocks_closed: AtomicBool,
     hurried: AtomicBool,
@@ -104,9 +104,9 @@ pub struct Course {
     segments_asked: Mutex<SegmentsAsked>,
 }
 
-impl fmt::Debug for Course {
+impl fmt::Debug for WriterControl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Course")
+        f.debug_struct("WriterControl")
             .field("producers_ended", &self.producers_ended)
             .field("blocks_closed", &self.blocks_closed)
             .field("hurried", &self.hurried)
@@ -115,7 +115,7 @@ impl fmt::Debug for Course {
     }
 }
 
-impl Course {
+impl WriterControl {
     /// Asks for a new segment. What lies in complete blocks now is still for the one before, unless
     /// so much more comes that the writer never catches up. It has these `interfaces`, or the
     /// same. `done` is called when the one before has its final name.
@@ -208,22 +208,22 @@ impl<S: Sink> Writer<S> {
     /// Writes until the recording has come to its end and the rings are empty, or until the sink
     /// can take no more. Then takes what still comes out of the rings, so that their last blocks
     /// can be closed, and counts it as not written.
-    pub fn run(mut self, course: &Course) -> std::io::Result<Ending> {
+    pub fn run(mut self, control: &WriterControl) -> std::io::Result<Ending> {
         let mut wait = SHORTEST_WAIT;
         let mut stalled_since: Option<Instant> = None;
         let mut asked = SegmentsAsked::default();
         let mut ending = Ok(Ending::Asked);
         loop {
-            asked.add(course.take_segments_asked());
+            asked.add(control.take_segments_asked());
             // Read before the rings are looked at: nothing comes after it was set.
-            let closed = course.blocks_are_closed();
+            let closed = control.blocks_are_closed();
             if closed {
                 self.rings.iter_mut().for_each(|ring| ring.end());
             }
             let turn = self.turn(closed);
             let lost = self.lost();
             self.sink.tick(&lost);
-            if course.is_hurried() {
+            if control.is_hurried() {
                 break;
             }
             if asked.is_time(matches!(turn, Turn::Idle)) {
@@ -249,7 +249,7 @@ impl<S: Sink> Writer<S> {
                 Turn::Stalled(e) => {
                     let errno = e.raw_os_error().unwrap_or(5);
                     self.totals.stalled_errno.store(errno as u64, Relaxed);
-                    if course.producers_have_ended() {
+                    if control.producers_have_ended() {
                         let since = *stalled_since.get_or_insert_with(Instant::now);
                         if since.elapsed() > PATIENCE {
                             break;
@@ -260,15 +260,15 @@ impl<S: Sink> Writer<S> {
             std::thread::sleep(wait);
             wait = (wait * 2).min(LONGEST_WAIT);
         }
-        course.writer_ended.store(true, Release);
-        self.discard(course);
+        control.writer_ended.store(true, Release);
+        self.discard(control);
         let lost = self.lost();
         self.sink.finish(&lost)?;
         ending
     }
 
     /// Empties the rings into nothing until the recording has ended.
-    fn discard(&mut self, course: &Course) {
+    fn discard(&mut self, control: &WriterControl) {
         // What came after the last packet that was asked for is nobody's loss.
         let counts = self.left > 0;
         let totals = self.totals.clone();
@@ -278,7 +278,7 @@ impl<S: Sink> Writer<S> {
             }
         };
         loop {
-            let closed = course.blocks_are_closed();
+            let closed = control.blocks_are_closed();
             for ring in &mut self.rings {
                 if closed {
                     ring.end();
@@ -333,7 +333,12 @@ impl<S: Sink> Writer<S> {
                 }
                 from.push(at);
                 let block = first_packets(block, self.left - before);
-                batch.push(Piece { interface: ring.interface(), block, ring: &**ring, ahead });
+                batch.push(InterfaceBlock {
+                    interface: ring.interface(),
+                    block,
+                    ring: &**ring,
+                    ahead,
+                });
             }
         }
         self.first = (self.first + 1) % self.rings.len().max(1);
@@ -426,7 +431,7 @@ impl SegmentsAsked {
     }
 }
 
-fn packets_of(piece: &Piece<'_>) -> u64 {
+fn packets_of(piece: &InterfaceBlock<'_>) -> u64 {
     u64::from(piece.block.contents.packets)
 }
 
@@ -503,7 +508,7 @@ enum Turn {
 pub struct Nothing;
 
 impl Sink for Nothing {
-    fn write(&mut self, batch: &[Piece<'_>]) -> Outcome {
+    fn write(&mut self, batch: &[InterfaceBlock<'_>]) -> Outcome {
         Outcome::Written(batch.len())
     }
 

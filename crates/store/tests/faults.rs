@@ -310,7 +310,7 @@ fn what_a_full_disk_does_not_take_is_counted_at_the_end() {
         let run = Setup::new(SEGMENT).start(&dir, disk.clone(), ends);
         until("the stall", || run.totals.stalled_errno.load(SeqCst) != 0);
         if abandon {
-            run.course.hurry();
+            run.control.hurry();
         }
         run.stop().unwrap();
         check_laws(&dir, &disk, &run, &producers);

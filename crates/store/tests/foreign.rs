@@ -319,14 +319,14 @@ fn losses_are_told_with_and_without_an_index() {
         while let Some(p) = query.next_packet(|_| true).expect("an answer") {
             found.push((p.time_ns, p.interface, p.dropped));
         }
-        (found, query.course())
+        (found, query.progress())
     };
-    let (expected, course) = ask();
+    let (expected, progress) = ask();
     assert!(expected.len() > 5 && expected.iter().any(|(.., dropped)| *dropped > 0));
-    assert_eq!((course.indexed, course.scanned), (0, 1));
+    assert_eq!((progress.indexed, progress.scanned), (0, 1));
     assert_eq!(index_captures(&path, None, |_| true).expect("a file"), []);
-    let (found, course) = ask();
+    let (found, progress) = ask();
     assert_eq!(found, expected);
-    assert_eq!((course.indexed, course.scanned), (1, 0));
-    assert!(course.wanted < course.granules, "{course:?}");
+    assert_eq!((progress.indexed, progress.scanned), (1, 0));
+    assert!(progress.wanted < progress.granules, "{progress:?}");
 }

@@ -16,7 +16,7 @@ use common::{
 use rustix::io::Errno;
 use tapdeck_packet::ring::Hold;
 use tapdeck_store::io::Disk;
-use tapdeck_store::{Outcome, Piece, Retention, Sink, Store, Totals};
+use tapdeck_store::{InterfaceBlock, Outcome, Retention, Sink, Store, Totals};
 
 const SEGMENT: u64 = 128 << 10;
 
@@ -141,7 +141,7 @@ fn an_indexer_that_stands_still_keeps_nobody_from_anything() {
 struct Hoarder(Arc<Mutex<Vec<Box<dyn Hold>>>>);
 
 impl Sink for Hoarder {
-    fn write(&mut self, batch: &[Piece<'_>]) -> Outcome {
+    fn write(&mut self, batch: &[InterfaceBlock<'_>]) -> Outcome {
         let holds = batch.iter().map(|piece| piece.hold().expect("it is complete"));
         self.0.lock().unwrap().extend(holds);
         Outcome::Written(batch.len())
@@ -343,9 +343,9 @@ fn one_in_a_hurry_does_not_wait_for_the_index() {
     let run = indexed().start(&dir, disk.clone(), ends);
     until("all is written", || producers.iter().all(|p| p.held() == 0));
     until("it is behind", || disk.index_is_waiting());
-    run.course.close_blocks();
-    until("the writer has done its part", || run.course.writer_has_ended());
-    run.course.hurry();
+    run.control.close_blocks();
+    until("the writer has done its part", || run.control.writer_has_ended());
+    run.control.hurry();
     disk.open_index_gate();
     run.stop().unwrap();
     assert_eq!(stored(&read_store(&dir)), offered(&producers));

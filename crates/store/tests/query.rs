@@ -192,8 +192,8 @@ fn every_packet_comes_once_and_in_time_order() {
         assert_eq!(rest(&mut some), expected, "seed {seed}");
         let mut count = query(temp.path(), span, third);
         count.count(|_| true).expect("readable");
-        assert_eq!(count.course().matches, expected.len() as u64, "seed {seed}");
-        assert_eq!(count.course().bytes, count.course().total_bytes, "seed {seed}");
+        assert_eq!(count.progress().matches, expected.len() as u64, "seed {seed}");
+        assert_eq!(count.progress().bytes, count.progress().total_bytes, "seed {seed}");
         assert_eq!((count.take_notes(), some.take_notes()), (vec![], vec![]), "seed {seed}");
     }
 }
@@ -233,8 +233,8 @@ fn packets_come_before_all_segments_are_read() {
     let mut query = query(temp.path(), Span::ALL, all);
     let first = query.next_packet(|_| true).expect("readable").expect("there are 200");
     assert_eq!(id(first.frame), 10);
-    let course = query.course();
-    assert!(course.bytes * 5 < course.total_bytes, "{course:?}");
+    let progress = query.progress();
+    assert!(progress.bytes * 5 < progress.total_bytes, "{progress:?}");
     assert_eq!(ids(&mut query).len(), 199);
 }
 
@@ -314,12 +314,12 @@ fn gaps_are_told_by_the_next_match_of_the_interface() {
     };
     let mut whole = query(temp.path(), Span::ALL, even);
     assert_eq!(told(&mut whole), [(0, 5), (2, 100), (6, 9), (8, 1), (10, 23)]);
-    assert_eq!(whole.course().dropped, 138);
+    assert_eq!(whole.progress().dropped, 138);
     // From where the span begins, and no further than it goes.
     let span = Span { after_ns: T0 + 5, before_ns: T0 + 10 };
     let mut part = query(temp.path(), span, even);
     assert_eq!(told(&mut part), [(6, 2), (8, 1)]);
-    assert_eq!(part.course().dropped, 6, "with the gap before a packet that does not match");
+    assert_eq!(part.progress().dropped, 6, "with the gap before a packet that does not match");
 }
 
 #[test]
@@ -331,7 +331,7 @@ fn losses_that_no_packet_follows_are_in_the_statistics() {
     draft.write(temp.path(), 1, T0, false);
     let mut query = query(temp.path(), Span::ALL, all);
     assert_eq!(ids(&mut query), [1]);
-    assert_eq!(query.course().dropped, 10);
+    assert_eq!(query.progress().dropped, 10);
 }
 
 #[test]
@@ -490,7 +490,7 @@ fn whoever_watches_can_end_it() {
     segment(temp.path(), 1, T0, &[made(0, T0, 1)]);
     let mut q = query(temp.path(), Span::ALL, all);
     assert_eq!(q.next_packet(|_| false).expect("readable"), None);
-    assert_eq!(q.course().bytes, 0);
+    assert_eq!(q.progress().bytes, 0);
     assert_eq!(ids(&mut q), [1], "and go on");
 }
 

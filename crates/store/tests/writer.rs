@@ -233,7 +233,7 @@ fn a_segment_that_is_asked_for_begins_behind_what_there_was_and_tells_when() {
     let run = Setup::new(1 << 20).start(&dir, disk(), vec![end]);
     let rotate = |interfaces| {
         let (send, done) = channel();
-        run.course.begin_segment(interfaces, Box::new(move || send.send(()).unwrap()));
+        run.control.begin_segment(interfaces, Box::new(move || send.send(()).unwrap()));
         done.recv_timeout(Duration::from_secs(60)).expect("it is told");
     };
     rotate(None);
@@ -274,7 +274,7 @@ fn a_segment_that_is_asked_for_begins_behind_what_there_was_and_tells_when() {
 
     // Who asks one that has ended is not told.
     let (send, done) = channel::<()>();
-    run.course.begin_segment(None, Box::new(move || send.send(()).unwrap()));
+    run.control.begin_segment(None, Box::new(move || send.send(()).unwrap()));
     drop(run);
     assert!(done.recv_timeout(Duration::from_secs(60)).is_err());
 }

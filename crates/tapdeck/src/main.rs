@@ -63,10 +63,10 @@ fn main() -> ExitCode {
             let _ = writeln!(io::stderr(), "tapdeck: {e:#}");
             let capture = e.downcast_ref::<tapdeck_capture::Error>();
             let rules = e.downcast_ref::<tapdeck_capture::rules::Error>();
-            let deck = e.downcast_ref::<tapdeck_capture::groups::Error>();
+            let groups = e.downcast_ref::<tapdeck_capture::groups::Error>();
             let usage = e.is::<flags::Usage>()
                 || capture.is_some_and(tapdeck_capture::Error::is_usage)
-                || deck.is_some_and(tapdeck_capture::groups::Error::is_usage)
+                || groups.is_some_and(tapdeck_capture::groups::Error::is_usage)
                 || rules.is_some_and(tapdeck_capture::rules::Error::is_usage);
             ExitCode::from(if usage { 2 } else { 1 })
         }

@@ -40,13 +40,13 @@ impl Line {
 }
 
 /// A line on the terminal that changes; nothing elsewhere. It goes when this is dropped.
-pub struct Progress {
+pub struct ProgressLine {
     terminal: bool,
     shown: bool,
     next: Instant,
 }
 
-impl Progress {
+impl ProgressLine {
     const EVERY: Duration = Duration::from_millis(250);
 
     pub fn new() -> Self {
@@ -65,7 +65,7 @@ impl Progress {
     }
 }
 
-impl Drop for Progress {
+impl Drop for ProgressLine {
     fn drop(&mut self) {
         if self.shown {
             let _ = write!(stderr(), "\r\x1b[K");
@@ -80,12 +80,12 @@ pub struct Watched<R> {
     read: u64,
     /// Of a file.
     total: Option<u64>,
-    progress: Progress,
+    progress: ProgressLine,
 }
 
 impl<R: Read> Watched<R> {
     pub fn new(input: R, name: &str, total: Option<u64>) -> Self {
-        Self { input, name: name.to_owned(), read: 0, total, progress: Progress::new() }
+        Self { input, name: name.to_owned(), read: 0, total, progress: ProgressLine::new() }
     }
 }
 

@@ -8,7 +8,7 @@ use tapdeck_store::{Indexed, Verdict};
 
 use crate::flags;
 use crate::interrupt::Interrupt;
-use crate::progress_line::Progress;
+use crate::progress_line::ProgressLine;
 use crate::units::{show_bytes, show_count};
 
 #[derive(Serialize)]
@@ -67,7 +67,7 @@ pub fn run(flags: &flags::Verify) -> Result<()> {
     let dir = flags.dir.display().to_string();
     let interrupt = Interrupt::listen()?;
     crate::query::yield_to_recorder();
-    let mut progress = Progress::new();
+    let mut progress = ProgressLine::new();
     let mut segments = Vec::new();
     let mut told = Ok(());
     let watch = |bytes| {

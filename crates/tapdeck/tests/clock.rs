@@ -10,7 +10,9 @@ use std::time::Duration;
 use tapdeck_capture::{Capture, Clock, Config, Deliver, Hook, SystemClock, WallClock};
 use tapdeck_packet::ring::Ring;
 use tapdeck_store::io::Disk;
-use tapdeck_store::{Course, Deck, DeckConfig, Ending, Retention, Store, Totals, Writer};
+use tapdeck_store::{
+    Ending, Retention, SegmentSink, SegmentSinkConfig, Store, Totals, Writer, WriterControl,
+};
 use testbed::recorder::{Contents, Sender, frame, segments};
 use testbed::{Net, wait_for};
 
@@ -58,10 +60,10 @@ fn records_a_step(net: &Net, hook: Hook) {
     let interfaces = capture.descriptions();
     let totals = Arc::new(Totals::new(interfaces.len()));
     let now = clock.clone();
-    let deck = Deck::new(
+    let sink = SegmentSink::new(
         Disk::new(false),
         Store::open(dir.path()).expect("a directory"),
-        DeckConfig {
+        SegmentSinkConfig {
             segment_bytes: 64 << 20,
             segment_time: Duration::from_secs(3600),
             retention: Retention::default(),
@@ -73,11 +75,11 @@ fn records_a_step(net: &Net, hook: Hook) {
         totals.clone(),
     )
     .expect("a store");
-    let course = Arc::new(Course::default());
-    let writer = Writer::new(rings, deck, totals.clone());
+    let control = Arc::new(WriterControl::default());
+    let writer = Writer::new(rings, sink, totals.clone());
     let thread = std::thread::spawn({
-        let course = course.clone();
-        move || writer.run(&course)
+        let control = control.clone();
+        move || writer.run(&control)
     });
     capture.start().expect("the interface is there");
 
@@ -101,7 +103,7 @@ fn records_a_step(net: &Net, hook: Hook) {
         capture.flush_all().expect("the rings are there");
         seen(&capture)
     });
-    course.close_blocks();
+    control.close_blocks();
     assert_eq!(thread.join().expect("it does not panic").expect("the disk works"), Ending::Asked);
 
     let files = segments(dir.path());

@@ -8,7 +8,7 @@ use crate::frame::Frames;
 use crate::pacing::Schedule;
 
 /// Where a sender gets its packets from. Times are nanoseconds since the start.
-pub trait Source: Send {
+pub trait PacketSource: Send {
     /// When the next packet is due; `None`: whenever there is room for it.
     fn due_ns(&self) -> Option<u64>;
 
@@ -53,7 +53,7 @@ impl Generated {
     }
 }
 
-impl Source for Generated {
+impl PacketSource for Generated {
     /// No later than the end, for it is then that it has no more.
     fn due_ns(&self) -> Option<u64> {
         let end = if self.limits.duration_ns > 0 { self.limits.duration_ns } else { u64::MAX };
@@ -86,7 +86,7 @@ impl Source for Generated {
 
 #[cfg(test)]
 mod tests {
-    use super::{Generated, Source};
+    use super::{Generated, PacketSource};
     use crate::frame::Frames;
     use crate::pacing::{Gaps, Rate, Schedule};
     use crate::workload::{Mac, Mark, Payload, Ports, Protocol, Workload};

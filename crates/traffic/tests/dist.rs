@@ -6,8 +6,8 @@ use std::collections::BTreeMap;
 use proptest::prelude::*;
 use tapdeck_packet::link::LinkType;
 use tapdeck_traffic::dist::{
-    Cells, Counts, Error, Format, Length, Options, Parameters, Source, Tally, TwoStage, plot, read,
-    write_dist, write_pktgen, write_sizes, write_toml,
+    Cells, Counts, DistInput, Error, Format, Length, Options, Parameters, Tally, TwoStage, plot,
+    read, write_dist, write_pktgen, write_sizes, write_toml,
 };
 use tapdeck_traffic::sampling::SplitMix64;
 
@@ -292,7 +292,7 @@ fn draws_follow_the_models_probabilities() {
     assert!(chi < quantile, "{chi} with {k} degrees of freedom, at most {quantile}");
 }
 
-fn read_text(text: &str) -> Result<Source, Error> {
+fn read_text(text: &str) -> Result<DistInput, Error> {
     read(text.as_bytes(), Options::default())
 }
 

@@ -13,7 +13,7 @@ use tapdeck_packet::link::LinkType;
 use tapdeck_packet::pcapng::{self, InterfaceDescription};
 use tapdeck_traffic::pacing::{Gaps, Rate, Schedule};
 use tapdeck_traffic::replay::{Contents, Error, Options, Replay, Rewrite, Speed, Tally, Timing};
-use tapdeck_traffic::source::Source;
+use tapdeck_traffic::source::PacketSource;
 use tempfile::NamedTempFile;
 
 const ETHERNET: u32 = 1;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::load::{
     RulesFault, check_deliver, explain_load, explain_rules, filters_for, images_with,
 };
-use super::{Capture, Config, Error, Source};
+use super::{Backend, Capture, Config, Error};
 use crate::Hook;
 use crate::attach::{Links, explain};
 use crate::bpf::{Loaded, Params, Program};
@@ -24,15 +24,15 @@ impl Capture {
         let config = Config { filter: expression.map(str::to_owned), ..self.config.clone() };
         check_deliver(&config)?;
         let interface = &self.device.interface;
-        match &mut self.source {
-            Source::Socket(hook) => {
+        match &mut self.backend {
+            Backend::Socket(hook) => {
                 let now = Config { snaplen: self.snaplen, ..config.clone() };
                 hook.set_filter(interface, &now)?;
             }
-            Source::Kernel { .. } if config.hook == Hook::Netfilter && self.attached => {
+            Backend::Kernel { .. } if config.hook == Hook::Netfilter && self.attached => {
                 return Err(Error::FixedFilter(config.hook));
             }
-            Source::Kernel { loaded, programs, params, filters, links, .. } => {
+            Backend::Kernel { loaded, programs, params, filters, links, .. } => {
                 let new = filters_for(interface, &config)?;
                 let changed = Params { filtered: !new.is_empty(), ..*params };
                 loaded
@@ -62,8 +62,8 @@ impl Capture {
         check_deliver(&config)?;
         let interface = &self.device.interface;
         let mut hits = None;
-        if let Source::Kernel { loaded, programs, params, filters, images, links } =
-            &mut self.source
+        if let Backend::Kernel { loaded, programs, params, filters, images, links } =
+            &mut self.backend
         {
             match (images, &config.rules) {
                 (Some(images), rules) => hits = images.set(0, rules.as_ref())?,
@@ -100,9 +100,9 @@ impl Capture {
 
     /// What the present set of rules has counted.
     pub fn rule_hits(&self) -> Option<Hits> {
-        match &self.source {
-            Source::Kernel { images, .. } => images.as_ref()?.hits(0),
-            Source::Socket(_) => None,
+        match &self.backend {
+            Backend::Kernel { images, .. } => images.as_ref()?.hits(0),
+            Backend::Socket(_) => None,
         }
     }
 
@@ -117,9 +117,9 @@ impl Capture {
         if self.config.hook == Hook::AfXdp {
             return Err(Error::Deliver { hook: Hook::AfXdp, why: "keeps its snaplen" });
         }
-        match &mut self.source {
-            Source::Kernel { loaded, .. } => loaded.set_snaplen(bytes),
-            Source::Socket(hook) => {
+        match &mut self.backend {
+            Backend::Kernel { loaded, .. } => loaded.set_snaplen(bytes),
+            Backend::Socket(hook) => {
                 let now = Config { snaplen: bytes, ..self.config.clone() };
                 hook.set_filter(&self.device.interface, &now)?;
             }

@@ -61,7 +61,7 @@ pub struct Capture {
     device: Device,
     first_interface: u32,
     rings: Vec<Arc<RingMemory>>,
-    source: Source,
+    backend: Backend,
     /// For each ring, the part-filled block that [`Capture::flush`] saw last.
     waiting: Vec<Option<u32>>,
     attached: bool,
@@ -71,7 +71,7 @@ pub struct Capture {
 }
 
 #[expect(clippy::large_enum_variant, reason = "there is one for each interface")]
-enum Source {
+enum Backend {
     Kernel {
         loaded: Loaded,
         programs: Vec<Program>,
@@ -108,9 +108,9 @@ impl Capture {
         };
         let geometry = Geometry::new(ring_bytes, config.block_bytes, nrings, config.snaplen)?;
         check_memory(&interface.name, geometry.memory_bytes())?;
-        let (rings, source) = if config.hook.is_socket() {
+        let (rings, backend) = if config.hook.is_socket() {
             let hook = SocketHook::open(interface, &config, geometry, first_interface, clock)?;
-            (hook.rings().to_vec(), Source::Socket(hook))
+            (hook.rings().to_vec(), Backend::Socket(hook))
         } else {
             let driver = match config.hook {
                 Hook::Xdp => netlink::rx_metadata(interface.index),
@@ -136,7 +136,7 @@ impl Capture {
             let images = config.rules.as_ref().map(|rules| images_with(&loaded, rules));
             let images = images.transpose().map_err(|e| explain_rules(interface, &config, e))?;
             let links = Links::default();
-            (rings, Source::Kernel { loaded, programs, params, filters, images, links })
+            (rings, Backend::Kernel { loaded, programs, params, filters, images, links })
         };
         Ok(Self {
             waiting: vec![None; rings.len()],
@@ -145,7 +145,7 @@ impl Capture {
             device,
             first_interface,
             rings,
-            source,
+            backend,
             attached: false,
             paused: false,
         })
@@ -159,9 +159,9 @@ impl Capture {
 
     fn attach(&mut self) -> Result<(), Error> {
         let (interface, config) = (&self.device.interface, &self.config);
-        match &mut self.source {
-            Source::Socket(hook) => hook.start(interface, config)?,
-            Source::Kernel { loaded, links, programs, .. } => {
+        match &mut self.backend {
+            Backend::Socket(hook) => hook.start(interface, config)?,
+            Backend::Kernel { loaded, links, programs, .. } => {
                 let program = |which| loaded.program(which);
                 let (hook, promiscuous) = (config.hook, config.promiscuous);
                 *links = Links::attach(interface, hook, promiscuous, programs[0], &program)
@@ -177,9 +177,9 @@ impl Capture {
     /// [`Capture::flush_all`] closes.
     pub fn stop(&mut self) {
         self.attached = false;
-        match &mut self.source {
-            Source::Socket(hook) => hook.stop(),
-            Source::Kernel { links, .. } => {
+        match &mut self.backend {
+            Backend::Socket(hook) => hook.stop(),
+            Backend::Kernel { links, .. } => {
                 std::mem::take(links).detach();
                 kernel::wait_for_running_programs();
             }
@@ -210,9 +210,9 @@ impl Capture {
     }
 
     fn close(&self, ring: u32, block: u32) -> io::Result<()> {
-        match &self.source {
-            Source::Socket(hook) => hook.flush(ring as usize, block),
-            Source::Kernel { loaded, .. } => loaded.flush(ring, block)?,
+        match &self.backend {
+            Backend::Socket(hook) => hook.flush(ring as usize, block),
+            Backend::Kernel { loaded, .. } => loaded.flush(ring, block)?,
         }
         Ok(())
     }
@@ -241,7 +241,7 @@ impl Capture {
     /// Loads the programs for the interface as it is now.
     fn reload(&mut self) -> Result<(), Error> {
         let (interface, config) = (&self.device.interface, &self.config);
-        if let Source::Kernel { loaded, programs, params, filters, .. } = &mut self.source {
+        if let Backend::Kernel { loaded, programs, params, filters, .. } = &mut self.backend {
             params.ifindex = interface.index;
             loaded
                 .reload(programs, params, filters)
@@ -338,11 +338,11 @@ impl Capture {
                 u64::from(wanted * Geometry::MIN_BLOCKS) * self.config.block_bytes
             ));
         }
-        let hands_on = match &self.source {
-            Source::Kernel { programs, params, .. } => {
+        let hands_on = match &self.backend {
+            Backend::Kernel { programs, params, .. } => {
                 params.hardware_vlan && programs[0] == Program::XdpMetadata
             }
-            Source::Socket(_) => false,
+            Backend::Socket(_) => false,
         };
         if matches!(self.config.hook, Hook::Xdp | Hook::XdpGeneric | Hook::AfXdp)
             && !hands_on
@@ -353,7 +353,7 @@ impl Capture {
                 self.config.hook
             ));
         }
-        if let Source::Kernel { links, .. } = &self.source
+        if let Backend::Kernel { links, .. } = &self.backend
             && links.by_clsact()
         {
             warnings.push(format!(

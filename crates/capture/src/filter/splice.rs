@@ -11,7 +11,7 @@ use std::collections::HashMap;
 
 use super::cbpf::Program;
 use super::ebpf::{self, Insn, Reg};
-use super::translate::{self, Callee, Piece, Pointers};
+use super::translate::{self, Callee, CodeFragment, Pointers};
 
 /// What the functions in `bpf/filter.h` that stand in for filters are known by: they move this
 /// number, and that of the hook added to it, to a register.
@@ -273,7 +273,7 @@ impl Layout {
     }
 }
 
-type Numbered = (u32, Piece);
+type Numbered = (u32, CodeFragment);
 /// For each filter that has a calling piece, the function with it.
 type Homes = HashMap<u32, usize>;
 

@@ -54,7 +54,7 @@ pub enum Callee {
 
 /// Code that can be put anywhere in a function.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Piece {
+pub struct CodeFragment {
     pub insns: Vec<Insn>,
     /// Calls, by their place, whose distance is filled in later.
     pub calls: Vec<(usize, Callee)>,
@@ -68,7 +68,7 @@ pub struct Pointers {
 }
 
 /// The piece of filter `number` that reads the frame where it lies.
-pub fn direct(program: &Program, number: u32, pointers: Pointers) -> Piece {
+pub fn direct(program: &Program, number: u32, pointers: Pointers) -> CodeFragment {
     let places = || program.instructions().iter().filter_map(fixed_place);
     let prefix = places().filter(|end| *end <= PREFIX).max().unwrap_or(0);
     let mut t = Translator::new(program, DIRECT, prefix);
@@ -95,7 +95,7 @@ pub fn direct(program: &Program, number: u32, pointers: Pointers) -> Piece {
 }
 
 /// The piece that asks for everything by calls.
-pub fn calling(program: &Program) -> Piece {
+pub fn calling(program: &Program) -> CodeFragment {
     let mut t = Translator::new(program, CALLING, 0);
     t.put(ebpf::alu64(ebpf::MOV, KEPT_CONTEXT, Reg(1)));
     t.put(ebpf::alu64(ebpf::MOV, KEPT_ABOUT, Reg(4)));
@@ -161,7 +161,7 @@ struct Translator<'a> {
     machine: Machine,
     /// Bytes of the frame that are known to be there.
     prefix: u32,
-    piece: Piece,
+    piece: CodeFragment,
     /// For each instruction of the program, the jumps to it that are not yet filled in.
     jumps: Vec<Vec<usize>>,
     detours: Vec<Detour>,
@@ -175,14 +175,14 @@ impl<'a> Translator<'a> {
             program,
             machine,
             prefix,
-            piece: Piece::default(),
+            piece: CodeFragment::default(),
             jumps: vec![Vec::new(); program.instructions().len()],
             detours: Vec::new(),
             waiting_since: 0,
         }
     }
 
-    fn run(mut self) -> Piece {
+    fn run(mut self) -> CodeFragment {
         let first = self.program.memory_read_first();
         for word in (0..16u32).filter(|word| first & 1 << word != 0) {
             self.put(ebpf::store_constant(ebpf::WORD, FP, memory(word), 0));

@@ -4,26 +4,26 @@
 use std::sync::Arc;
 
 use super::port::Filter;
-use super::{Deck, Error};
+use super::{Error, Groups};
 use crate::Hook;
 use crate::rules::{Compiled, Hits};
 use crate::sys::kernel;
 
-impl Deck {
+impl Groups {
     /// From now on packets of this group are cut to so many bytes.
     ///
     /// # Errors
     /// Where that is nothing, or more than at the start.
     pub fn set_snaplen(&mut self, group: &str, snaplen: u32) -> Result<(), Error> {
         let at = self.group(group)?;
-        let most = self.groups[at].most;
+        let most = self.list[at].most;
         if snaplen == 0 {
             return Err(Error::Snaplen(group.to_owned()));
         }
         if snaplen > most {
             return Err(Error::SnaplenGrows { group: group.to_owned(), snaplen, most });
         }
-        self.groups[at].config.snaplen = snaplen;
+        self.list[at].config.snaplen = snaplen;
         self.maps.set_snaplen(at, snaplen);
         Ok(())
     }
@@ -36,10 +36,10 @@ impl Deck {
     /// whose programs cannot be exchanged. Then all is as it was.
     pub fn set_filter(&mut self, group: &str, filter: Option<&str>) -> Result<(), Error> {
         let at = self.group(group)?;
-        if self.groups[at].config.hook == Hook::Netfilter {
+        if self.list[at].config.hook == Hook::Netfilter {
             return Err(Error::Netfilter(group.to_owned()));
         }
-        let ports: Vec<usize> = self.groups[at].ports.iter().map(|(port, _)| *port).collect();
+        let ports: Vec<usize> = self.list[at].ports.iter().map(|(port, _)| *port).collect();
         let put = |port: &usize| self.ports[*port].put_filter(at, Filter::of(filter));
         let before: Vec<Filter> = ports.iter().map(put).collect();
         let exchanged = self.exchange(&ports);
@@ -48,7 +48,7 @@ impl Deck {
                 self.ports[*port].put_filter(at, before);
             }
         } else {
-            self.groups[at].config.filter = filter.map(str::to_owned);
+            self.list[at].config.filter = filter.map(str::to_owned);
         }
         kernel::wait_for_running_programs();
         exchanged.map_err(Error::from)
@@ -96,7 +96,7 @@ impl Deck {
         if rules.is_some() {
             self.maps.set_rules(at, true);
         }
-        self.groups[at].config.rules = rules;
+        self.list[at].config.rules = rules;
         Ok(before)
     }
 
@@ -129,7 +129,7 @@ impl Deck {
                 let at = self.group(name)?;
                 at..at + 1
             }
-            None => 0..self.groups.len(),
+            None => 0..self.list.len(),
         };
         for at in which {
             self.maps.set_paused(at, is_paused);

@@ -1,4 +1,4 @@
-//! What a deck serves, and the ports that it takes.
+//! What a groups serves, and the ports that it takes.
 
 use std::sync::Arc;
 
@@ -22,7 +22,7 @@ pub struct GroupConfig {
     /// A pcap-filter(7) expression.
     pub filter: Option<String>,
     /// What no rule accepts is filtered. A rule for one group means the number of that group in
-    /// [`DeckConfig::groups`].
+    /// [`GroupsConfig::groups`].
     pub rules: Option<Arc<Compiled>>,
     /// Bytes kept of a frame at most.
     pub snaplen: u32,
@@ -30,9 +30,9 @@ pub struct GroupConfig {
     pub promiscuous: bool,
 }
 
-/// What a deck serves.
+/// What a groups serves.
 #[derive(Clone, Debug)]
-pub struct DeckConfig {
+pub struct GroupsConfig {
     pub groups: Vec<GroupConfig>,
     /// For all rings of one member together.
     pub ring_bytes: u64,
@@ -40,7 +40,7 @@ pub struct DeckConfig {
 }
 
 /// Refuses what makes no sense on any machine.
-pub(super) fn check(config: &DeckConfig) -> Result<(), Error> {
+pub(super) fn check(config: &GroupsConfig) -> Result<(), Error> {
     if config.groups.is_empty() {
         return Err(Error::NoGroups);
     }
@@ -78,7 +78,7 @@ pub(super) fn check(config: &DeckConfig) -> Result<(), Error> {
 pub(super) type Places = Vec<Vec<(usize, u32)>>;
 
 /// The ports that the groups need.
-pub(super) fn ports_of(config: &DeckConfig) -> Result<(Vec<Port>, Places), Error> {
+pub(super) fn ports_of(config: &GroupsConfig) -> Result<(Vec<Port>, Places), Error> {
     let mut ports: Vec<Port> = Vec::new();
     // Who asked for each first.
     let mut first: Vec<&str> = Vec::new();

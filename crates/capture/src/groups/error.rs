@@ -1,4 +1,4 @@
-//! Why a deck cannot do what it was asked.
+//! Why a groups cannot do what it was asked.
 
 use super::MAX_WEIGHT;
 use super::maps::{MAX_GROUPS, MAX_MEMBERS};

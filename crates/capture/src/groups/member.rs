@@ -19,13 +19,13 @@ pub(super) struct Ends {
     pub wake: OwnedFd,
 }
 
-/// A member, as its deck has it.
+/// A member, as its groups has it.
 pub(super) struct Member {
     pub group: usize,
     pub weight: u32,
     rings: Vec<RingMemory>,
     /// Written to when there is something to read. A pipe and no eventfd: with that a member could
-    /// make the deck wait.
+    /// make the groups wait.
     wake: OwnedFd,
     looks: Vec<Look>,
     /// Woken for a block that some producer may not have finished then.
@@ -49,7 +49,7 @@ pub(super) struct Parts([MapHandle; 3]);
 
 impl Parts {
     /// Makes them. Nobody can write the rings and the blocks but the programs: user space may map
-    /// them to read only, the deck too.
+    /// them to read only, the groups too.
     pub(super) fn new(geometry: &Geometry) -> io::Result<Self> {
         let [rings, data, release] = Part::ALL.map(|part| part.create(geometry));
         let parts = Self([rings?, data?, release?]);

@@ -1,10 +1,10 @@
 //! Many programs on one interface: groups, their members, and the hook programs that serve them.
 //!
-//! A [`Deck`] owns the hooks. One program at each interface and hook (a port) hands every packet to
-//! all groups that want it, and in each group to the member that steering picks, as a finished
+//! A [`Groups`] owns the hooks. One program at each interface and hook (a port) hands every packet
+//! to all groups that want it, and in each group to the member that steering picks, as a finished
 //! pcapng block in that member's own rings (`bpf/serve.bpf.c`). A member is whoever got the four
 //! descriptors of a [`Membership`]: it maps them and reads, without any privilege and without
-//! another word to the deck.
+//! another word to the groups.
 //!
 //! What a member could do to others was the question that shaped this:
 //! - Each member has maps of its own, which the programs find through maps of maps. It sees no one
@@ -37,7 +37,7 @@ use libbpf_rs::MapCore;
 use tapdeck_packet::link::LinkType;
 use tapdeck_packet::pcapng::InterfaceDescription;
 
-pub use config::{DeckConfig, GroupConfig};
+pub use config::{GroupConfig, GroupsConfig};
 pub use error::Error;
 pub use stats::{DeckStats, GroupStats, MemberStats, PortStats};
 pub use steering::{NoSteering, Steering};
@@ -112,8 +112,8 @@ struct Group {
 }
 
 /// Groups and their members, on any number of interfaces.
-pub struct Deck {
-    groups: Vec<Group>,
+pub struct Groups {
+    list: Vec<Group>,
     ports: Vec<Port>,
     hub: Hub,
     maps: Maps,
@@ -122,12 +122,12 @@ pub struct Deck {
     members: Vec<Option<Member>>,
 }
 
-impl Deck {
-    /// Prepares everything; packets flow from [`Deck::start`] on.
+impl Groups {
+    /// Prepares everything; packets flow from [`Groups::start`] on.
     ///
     /// # Errors
     /// Where an interface or a hook does not work, or what is asked makes no sense.
-    pub fn open(config: &DeckConfig, clock: &Arc<Clock>) -> Result<Self, Error> {
+    pub fn open(config: &GroupsConfig, clock: &Arc<Clock>) -> Result<Self, Error> {
         check(config)?;
         let (mut ports, places) = ports_of(config)?;
         let wanted = ports.iter().map(Port::wanted_rings).max().unwrap_or(1);
@@ -174,7 +174,7 @@ impl Deck {
         });
         let groups = groups.collect();
         let members = (0..MAX_MEMBERS).map(|_| None).collect();
-        Ok(Self { groups, ports, hub, maps, images, geometry, members })
+        Ok(Self { list: groups, ports, hub, maps, images, geometry, members })
     }
 
     /// Attaches all programs. The devices' counters count from here.
@@ -209,19 +209,19 @@ impl Deck {
 
     /// Whether a group has this name.
     pub fn has_group(&self, name: &str) -> bool {
-        self.groups.iter().any(|group| group.config.name == name)
+        self.list.iter().any(|group| group.config.name == name)
     }
 
     /// The groups as they are configured now, in order.
-    pub fn groups(&self) -> impl Iterator<Item = &GroupConfig> {
-        self.groups.iter().map(|group| &group.config)
+    pub fn configs(&self) -> impl Iterator<Item = &GroupConfig> {
+        self.list.iter().map(|group| &group.config)
     }
 
     fn group(&self, name: &str) -> Result<usize, Error> {
-        let found = self.groups.iter().position(|group| group.config.name == name);
+        let found = self.list.iter().position(|group| group.config.name == name);
         found.ok_or_else(|| Error::NoGroup {
             name: name.to_owned(),
-            there: self.groups.iter().map(|group| group.config.name.clone()).collect(),
+            there: self.list.iter().map(|group| group.config.name.clone()).collect(),
         })
     }
 
@@ -264,8 +264,8 @@ impl Deck {
             return Err(failed(e));
         }
         self.members[number as usize] = Some(member);
-        self.groups[at].shares.add(owner(number), weight);
-        self.maps.set_shares(at, &self.groups[at].shares);
+        self.list[at].shares.add(owner(number), weight);
+        self.maps.set_shares(at, &self.list[at].shares);
         Ok(Membership {
             member: number,
             geometry: self.geometry,
@@ -291,7 +291,7 @@ impl Deck {
         if leaving.is_empty() {
             return Vec::new();
         }
-        for (at, group) in self.groups.iter_mut().enumerate() {
+        for (at, group) in self.list.iter_mut().enumerate() {
             let of_group = |number: &&u32| {
                 let member = self.members.get(**number as usize).and_then(Option::as_ref);
                 member.is_some_and(|member| member.group == at)
@@ -313,7 +313,7 @@ impl Deck {
             let gone = self.members[number as usize].take();
             if let Some(member) = gone {
                 member.wake();
-                self.groups[member.group].gone.add(&stats);
+                self.list[member.group].gone.add(&stats);
             }
             left.push((number, stats));
         }
@@ -359,7 +359,7 @@ impl Deck {
         Ok(())
     }
 
-    /// As [`Deck::flush_member`] for all; after the clock was stepped, so that no block holds
+    /// As [`Groups::flush_member`] for all; after the clock was stepped, so that no block holds
     /// packets of both times. Blocks that hold nothing yet go over to the new time too.
     pub fn flush_all(&mut self) -> io::Result<()> {
         for number in self.numbers() {
@@ -393,7 +393,7 @@ impl Deck {
         }
     }
 
-    /// Reads the devices' counters anew, for [`Deck::stats`].
+    /// Reads the devices' counters anew, for [`Groups::stats`].
     pub fn refresh_nic(&mut self) {
         for port in &mut self.ports {
             port.device.refresh();
@@ -421,7 +421,7 @@ impl Deck {
 
     /// The interfaces of a group's packets.
     fn descriptions(&self, at: usize) -> Vec<InterfaceDescription> {
-        let group = &self.groups[at];
+        let group = &self.list[at];
         let describe = |port: &Port| {
             let interface = &port.device.interface;
             InterfaceDescription {
@@ -438,7 +438,7 @@ impl Deck {
     }
 }
 
-impl Drop for Deck {
+impl Drop for Groups {
     fn drop(&mut self) {
         self.detach();
     }

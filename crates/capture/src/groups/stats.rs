@@ -2,13 +2,13 @@
 
 use std::io;
 
-use super::Deck;
+use super::Groups;
 use crate::Hook;
 use crate::interface::NicCounters;
 use crate::ring::RingMemory;
 
-/// The counters of a deck. For a group, over all its ports and over all members that it has and has
-/// had:
+/// The counters of a groups. For a group, over all its ports and over all members that it has and
+/// has had:
 ///
 /// ```text
 /// seen + extra = filtered + no_member + captured + dropped_ring + dropped_other
@@ -31,7 +31,7 @@ pub struct PortStats {
     pub attached: bool,
     /// Packets that reached the hook.
     pub seen: u64,
-    /// What the device has counted since the deck was started.
+    /// What the device has counted since the groups was started.
     pub nic: NicCounters,
 }
 
@@ -83,7 +83,7 @@ impl GroupStats {
     }
 }
 
-impl Deck {
+impl Groups {
     /// All counters.
     ///
     /// # Errors
@@ -100,7 +100,7 @@ impl Deck {
                 nic: port.device.nic(),
             })
         });
-        let groups = (0..self.groups.len()).map(|at| self.group_stats(at, &members));
+        let groups = (0..self.list.len()).map(|at| self.group_stats(at, &members));
         Ok(DeckStats {
             ports: ports.collect::<io::Result<_>>()?,
             groups: groups.collect::<io::Result<_>>()?,
@@ -109,7 +109,7 @@ impl Deck {
     }
 
     fn group_stats(&self, at: usize, members: &[MemberStats]) -> io::Result<GroupStats> {
-        let group = &self.groups[at];
+        let group = &self.list[at];
         let mut stats = GroupStats {
             name: group.config.name.clone(),
             paused: self.maps.is_paused(at),
@@ -134,7 +134,7 @@ impl Deck {
     /// # Errors
     /// Where there is no such group, or the kernel does not give them.
     pub fn group_seen(&self, name: &str) -> io::Result<u64> {
-        let group = self.groups.iter().find(|group| group.config.name == name);
+        let group = self.list.iter().find(|group| group.config.name == name);
         let ports = &group.ok_or(io::ErrorKind::NotFound)?.ports;
         ports.iter().map(|(_, count)| Ok(self.maps.counts(*count)?.seen)).sum()
     }
@@ -148,7 +148,7 @@ impl Deck {
         let (captured, captured_bytes) = self.maps.taken(number)?;
         let mut stats = MemberStats {
             member: number,
-            group: self.groups[member.group].config.name.clone(),
+            group: self.list[member.group].config.name.clone(),
             weight: member.weight,
             captured,
             captured_bytes,

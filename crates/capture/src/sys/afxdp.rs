@@ -118,7 +118,7 @@ fn with_memory(chunks: u32) -> io::Result<(OwnedFd, Mapping)> {
 
 /// A piece of a packet.
 #[derive(Clone, Copy, Debug)]
-pub struct Piece<'a> {
+pub struct FrameFragment<'a> {
     pub bytes: &'a [u8],
     /// The next descriptor holds more of the same packet.
     pub more: bool,
@@ -188,13 +188,13 @@ impl XdpSocket {
     ///
     /// # Panics
     /// If [`XdpSocket::look`] has not shown as many.
-    pub fn piece(&self, ahead: u32) -> Piece<'_> {
+    pub fn piece(&self, ahead: u32) -> FrameFragment<'_> {
         let (address, len, options) = self.descriptor(ahead);
         // SAFETY: the kernel gave this chunk with the descriptor and does not touch it
         // before it is in the fill ring again. Only `give_back` does that, and takes
         // `&mut self`, so the slice is gone by then.
         let bytes = unsafe { self.chunks.bytes(address as usize, len as usize) };
-        Piece { bytes, more: options & libc::XDP_PKT_CONTD != 0 }
+        FrameFragment { bytes, more: options & libc::XDP_PKT_CONTD != 0 }
     }
 
     fn descriptor(&self, ahead: u32) -> (u64, u32, u32) {

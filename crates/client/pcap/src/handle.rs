@@ -102,7 +102,7 @@ pub struct Counts {
 }
 
 /// A handle.
-pub struct Deck<T> {
+pub struct Handle<T> {
     group: String,
     state: Mutex<State<T>>,
     error: Mutex<String>,
@@ -117,7 +117,7 @@ pub struct Deck<T> {
 /// Runs a filter: program, frame, original length; whether the packet is wanted.
 pub type Run<'a> = &'a dyn Fn(&[crate::filter::Instruction], &[u8], u32) -> bool;
 
-impl<T> Deck<T> {
+impl<T> Handle<T> {
     /// A handle of `group`, not activated.
     pub fn new(group: &str, real: T) -> std::io::Result<Self> {
         let state = State { settings: Settings::default(), nonblocking: false, active: None, real };

@@ -23,7 +23,7 @@ const ERROR: c_int = -1;
 const END: c_int = -2;
 
 /// `struct tapdeck`.
-pub struct Deck {
+pub struct Tapdeck {
     member: Member,
     /// The interfaces' names, as C wants them.
     names: Vec<CString>,
@@ -101,14 +101,14 @@ fn c_text(text: &str) -> CString {
     CString::new(whole).unwrap_or_default()
 }
 
-/// Runs what may fail on a deck, and keeps the reason there.
-fn attempt(deck: &mut Deck, run: impl FnOnce(&mut Deck) -> Result<c_int, Error>) -> c_int {
-    let why = match catch_unwind(AssertUnwindSafe(|| run(deck))) {
+/// Runs what may fail on a tapdeck, and keeps the reason there.
+fn attempt(tapdeck: &mut Tapdeck, run: impl FnOnce(&mut Tapdeck) -> Result<c_int, Error>) -> c_int {
+    let why = match catch_unwind(AssertUnwindSafe(|| run(tapdeck))) {
         Ok(Ok(code)) => return code,
         Ok(Err(e)) => c_text(&e.to_string()),
         Err(_) => c"a fault in tapdeck's client library".into(),
     };
-    deck.error = why;
+    tapdeck.error = why;
     ERROR
 }
 
@@ -132,7 +132,7 @@ unsafe fn give<T>(next: Next<T>, to: *mut T) -> c_int {
     }
 }
 
-fn open(socket: Option<&CStr>, group: &CStr, weight: u32) -> Result<Deck, String> {
+fn open(socket: Option<&CStr>, group: &CStr, weight: u32) -> Result<Tapdeck, String> {
     let mut options = Options { weight: weight.max(1), ..Options::default() };
     if let Some(socket) = socket {
         options.socket = PathBuf::from(OsStr::from_bytes(socket.to_bytes()));
@@ -140,7 +140,7 @@ fn open(socket: Option<&CStr>, group: &CStr, weight: u32) -> Result<Deck, String
     let group = group.to_str().map_err(|_| "the group's name is not UTF-8".to_owned())?;
     let member = Member::open(group, &options).map_err(|e| e.to_string())?;
     let names = member.interfaces().iter().map(|interface| c_text(&interface.name)).collect();
-    Ok(Deck { member, names, error: CString::default() })
+    Ok(Tapdeck { member, names, error: CString::default() })
 }
 
 #[unsafe(no_mangle)]
@@ -156,8 +156,8 @@ pub unsafe extern "C" fn tapdeck_open(
     group: *const c_char,
     options: *const COptions,
     error: *mut c_char,
-) -> *mut Deck {
-    let deck = if group.is_null() {
+) -> *mut Tapdeck {
+    let tapdeck = if group.is_null() {
         Err("no group is named".to_owned())
     } else {
         // SAFETY: texts and options are valid for the call, or null, which is not looked at.
@@ -169,8 +169,8 @@ pub unsafe extern "C" fn tapdeck_open(
         catch_unwind(|| open(socket, group, weight))
             .unwrap_or_else(|_| Err("a fault in tapdeck's client library".into()))
     };
-    match deck {
-        Ok(deck) => Box::into_raw(Box::new(deck)),
+    match tapdeck {
+        Ok(tapdeck) => Box::into_raw(Box::new(tapdeck)),
         Err(why) => {
             if !error.is_null() {
                 let why = c_text(&why);
@@ -187,36 +187,36 @@ pub unsafe extern "C" fn tapdeck_open(
 }
 
 /// # Safety
-/// As the module says; `deck` is not used any more.
+/// As the module says; `tapdeck` is not used any more.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn tapdeck_close(deck: *mut Deck) {
-    if !deck.is_null() {
+pub unsafe extern "C" fn tapdeck_close(tapdeck: *mut Tapdeck) {
+    if !tapdeck.is_null() {
         // SAFETY: it came from `Box::into_raw`, and is given back once.
-        let deck = unsafe { Box::from_raw(deck) };
+        let tapdeck = unsafe { Box::from_raw(tapdeck) };
         // What could fail in it is nothing that C would want to know.
-        let _ = catch_unwind(AssertUnwindSafe(|| drop(deck)));
+        let _ = catch_unwind(AssertUnwindSafe(|| drop(tapdeck)));
     }
 }
 
 /// # Safety
 /// As the module says.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn tapdeck_error(deck: *const Deck) -> *const c_char {
+pub unsafe extern "C" fn tapdeck_error(tapdeck: *const Tapdeck) -> *const c_char {
     // SAFETY: by the caller's promise.
-    unsafe { &*deck }.error.as_ptr()
+    unsafe { &*tapdeck }.error.as_ptr()
 }
 
 /// # Safety
 /// As the module says.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tapdeck_next_batch(
-    deck: *mut Deck,
+    tapdeck: *mut Tapdeck,
     timeout_ms: c_int,
     batch: *mut CBatch,
 ) -> c_int {
     // SAFETY: by the caller's promise.
-    attempt(unsafe { &mut *deck }, |deck| {
-        let next = deck.member.next_batch(timeout(timeout_ms))?.map(|got| {
+    attempt(unsafe { &mut *tapdeck }, |tapdeck| {
+        let next = tapdeck.member.next_batch(timeout(timeout_ms))?.map(|got| {
             let bytes = got.bytes();
             CBatch { bytes: bytes.as_ptr(), length: bytes.len(), at: 0 }
         });
@@ -259,13 +259,13 @@ pub unsafe extern "C" fn tapdeck_batch_next(batch: *mut CBatch, packet: *mut CPa
 /// As the module says.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tapdeck_next_packet(
-    deck: *mut Deck,
+    tapdeck: *mut Tapdeck,
     timeout_ms: c_int,
     packet: *mut CPacket,
 ) -> c_int {
     // SAFETY: by the caller's promise.
-    attempt(unsafe { &mut *deck }, |deck| {
-        let next = deck.member.next_packet(timeout(timeout_ms))?.map(CPacket::from);
+    attempt(unsafe { &mut *tapdeck }, |tapdeck| {
+        let next = tapdeck.member.next_packet(timeout(timeout_ms))?.map(CPacket::from);
         // SAFETY: by the caller's promise.
         Ok(unsafe { give(next, packet) })
     })
@@ -274,10 +274,10 @@ pub unsafe extern "C" fn tapdeck_next_packet(
 /// # Safety
 /// As the module says.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn tapdeck_release(deck: *mut Deck) {
+pub unsafe extern "C" fn tapdeck_release(tapdeck: *mut Tapdeck) {
     // SAFETY: by the caller's promise.
-    attempt(unsafe { &mut *deck }, |deck| {
-        deck.member.release();
+    attempt(unsafe { &mut *tapdeck }, |tapdeck| {
+        tapdeck.member.release();
         Ok(OK)
     });
 }
@@ -285,31 +285,31 @@ pub unsafe extern "C" fn tapdeck_release(deck: *mut Deck) {
 /// # Safety
 /// As the module says.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn tapdeck_fd(deck: *const Deck) -> c_int {
+pub unsafe extern "C" fn tapdeck_fd(tapdeck: *const Tapdeck) -> c_int {
     // SAFETY: by the caller's promise.
-    unsafe { &*deck }.member.as_fd().as_raw_fd()
+    unsafe { &*tapdeck }.member.as_fd().as_raw_fd()
 }
 
 /// # Safety
 /// As the module says.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn tapdeck_snaplen(deck: *const Deck) -> u32 {
+pub unsafe extern "C" fn tapdeck_snaplen(tapdeck: *const Tapdeck) -> u32 {
     // SAFETY: by the caller's promise.
-    unsafe { &*deck }.member.snaplen()
+    unsafe { &*tapdeck }.member.snaplen()
 }
 
 /// # Safety
 /// As the module says.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tapdeck_interface(
-    deck: *const Deck,
+    tapdeck: *const Tapdeck,
     id: u32,
     interface: *mut CInterface,
 ) -> c_int {
     // SAFETY: by the caller's promise.
-    let deck = unsafe { &*deck };
+    let tapdeck = unsafe { &*tapdeck };
     let (Some(found), Some(name)) =
-        (deck.member.interfaces().get(id as usize), deck.names.get(id as usize))
+        (tapdeck.member.interfaces().get(id as usize), tapdeck.names.get(id as usize))
     else {
         return NOTHING;
     };
@@ -326,9 +326,9 @@ pub unsafe extern "C" fn tapdeck_interface(
 /// # Safety
 /// As the module says.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn tapdeck_counts(deck: *const Deck, counts: *mut CCounts) -> c_int {
+pub unsafe extern "C" fn tapdeck_counts(tapdeck: *const Tapdeck, counts: *mut CCounts) -> c_int {
     // SAFETY: by the caller's promise.
-    let found = unsafe { &*deck }.member.counts();
+    let found = unsafe { &*tapdeck }.member.counts();
     let found = CCounts { received: found.received, unread: found.unread, dropped: found.dropped };
     // SAFETY: by the caller's promise.
     unsafe { counts.write(found) };
@@ -338,10 +338,10 @@ pub unsafe extern "C" fn tapdeck_counts(deck: *const Deck, counts: *mut CCounts)
 /// # Safety
 /// As the module says.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn tapdeck_stats(deck: *mut Deck, stats: *mut CStats) -> c_int {
+pub unsafe extern "C" fn tapdeck_stats(tapdeck: *mut Tapdeck, stats: *mut CStats) -> c_int {
     // SAFETY: by the caller's promise.
-    attempt(unsafe { &mut *deck }, |deck| {
-        let found = deck.member.stats()?;
+    attempt(unsafe { &mut *tapdeck }, |tapdeck| {
+        let found = tapdeck.member.stats()?;
         let found = CStats {
             seen: found.seen,
             captured: found.captured,
@@ -357,7 +357,7 @@ pub unsafe extern "C" fn tapdeck_stats(deck: *mut Deck, stats: *mut CStats) -> c
 /// # Safety
 /// As the module says.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn tapdeck_flush(deck: *mut Deck) -> c_int {
+pub unsafe extern "C" fn tapdeck_flush(tapdeck: *mut Tapdeck) -> c_int {
     // SAFETY: by the caller's promise.
-    attempt(unsafe { &mut *deck }, |deck| deck.member.attachment().flush().map(|()| OK))
+    attempt(unsafe { &mut *tapdeck }, |tapdeck| tapdeck.member.attachment().flush().map(|()| OK))
 }

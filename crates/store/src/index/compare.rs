@@ -11,7 +11,7 @@ use std::sync::Arc;
 use tapdeck_packet::key::Class;
 use tapdeck_packet::link::LinkType;
 
-use super::image::{Image, Source, hash};
+use super::image::{Image, ImageBytes, hash};
 use super::{Builder, Granule, Index};
 use crate::SegmentName;
 
@@ -122,7 +122,7 @@ impl Checker {
         self.pairs += self.builder.pairs();
         let chunk = self.builder.chunk();
         let len = chunk.len() as u64;
-        let mut made = Image::open(Source::Memory(Arc::new(chunk)), 0, len)?;
+        let mut made = Image::open(ImageBytes::Memory(Arc::new(chunk)), 0, len)?;
         let granules = made.granules()?;
         let (_, have) = &self.images[self.image];
         let first = self.done[self.image];

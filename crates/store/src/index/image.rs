@@ -431,12 +431,12 @@ fn decode_granules(bytes: &[u8], count: u32) -> io::Result<Vec<Granule>> {
 
 /// Where an image is read from.
 #[derive(Clone, Debug)]
-pub(super) enum Source {
+pub(super) enum ImageBytes {
     File(Arc<File>),
     Memory(Arc<Vec<u8>>),
 }
 
-impl Source {
+impl ImageBytes {
     fn read(&self, bytes: &mut [u8], at: u64) -> io::Result<()> {
         match self {
             Self::File(file) => file.read_exact_at(bytes, at),
@@ -452,7 +452,7 @@ impl Source {
 /// An image that can be read.
 #[derive(Debug)]
 pub(super) struct Image {
-    source: Source,
+    source: ImageBytes,
     /// Where it begins in the file.
     base: u64,
     pub len: u64,
@@ -463,7 +463,7 @@ pub(super) struct Image {
 
 impl Image {
     /// Opens the image at `base` of what has `source_len` bytes.
-    pub fn open(source: Source, base: u64, source_len: u64) -> io::Result<Self> {
+    pub fn open(source: ImageBytes, base: u64, source_len: u64) -> io::Result<Self> {
         let mut page = vec![0; HEADER];
         source.read(&mut page, base)?;
         let (header, len, at) = Header::decode(&page)?;

@@ -14,12 +14,12 @@ use tapdeck_packet::key::Class;
 
 use super::builder::summary;
 use super::code::damaged;
-use super::image::{Draft, Entries, Flush, Header, Image, Source, hash};
+use super::image::{Draft, Entries, Flush, Header, Image, ImageBytes, hash};
 
 /// Opens the chunks of a log, one behind the other, as far as they are whole.
 pub(super) fn chunks(file: File) -> io::Result<Vec<Image>> {
     let len = file.metadata()?.len();
-    let source = Source::File(Arc::new(file));
+    let source = ImageBytes::File(Arc::new(file));
     let (mut chunks, mut at) = (Vec::new(), 0);
     while at < len {
         // The last may be on its way.

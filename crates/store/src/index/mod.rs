@@ -47,7 +47,7 @@ use crate::segment::write_pages;
 pub(crate) use builder::{Builder, ForeignPacket, GRANULE};
 pub(crate) use compare::{Checker, Difference};
 pub(crate) use foreign::{Identity, Maker, places};
-use image::{Header, Image, Source};
+use image::{Header, Image, ImageBytes};
 pub(crate) use occurrence::read_ahead;
 pub(crate) use rebuild::{Head, complete};
 
@@ -120,7 +120,7 @@ impl Index {
 
     fn closed(file: File, name: &SegmentName, segment_len: u64) -> io::Result<Self> {
         let len = file.metadata()?.len();
-        let image = Image::open(Source::File(Arc::new(file)), 0, len)?;
+        let image = Image::open(ImageBytes::File(Arc::new(file)), 0, len)?;
         let fits = if name.live {
             image.header.segment_len >= segment_len
         } else {

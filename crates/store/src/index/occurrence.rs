@@ -8,7 +8,7 @@ use std::sync::Arc;
 use rustix::fs::{Advice, fadvise};
 use tapdeck_packet::key::Class;
 
-use super::image::{Image, Source};
+use super::image::{Image, ImageBytes};
 use super::{Granule, Index, open_file};
 use crate::SegmentName;
 
@@ -26,7 +26,7 @@ impl Index {
     /// Of one chunk, as a builder makes it.
     pub fn of_chunk(chunk: Vec<u8>) -> io::Result<Self> {
         let len = chunk.len() as u64;
-        let image = Image::open(Source::Memory(Arc::new(chunk)), 0, len)?;
+        let image = Image::open(ImageBytes::Memory(Arc::new(chunk)), 0, len)?;
         Ok(Self { summary: image.header.summary.clone(), images: vec![image] })
     }
 

@@ -76,14 +76,14 @@ struct Made {
 }
 
 /// Pieces of a segment as rings give them: place, blocks, bytes on disk.
-type Piece = (u64, Vec<u8>, u64);
+type DraftEntry = (u64, Vec<u8>, u64);
 
 fn segment(
     seed: u64,
     pieces: usize,
     piece_len: usize,
     traffic: Traffic,
-) -> (Vec<Piece>, Vec<Made>) {
+) -> (Vec<DraftEntry>, Vec<Made>) {
     let mut rng = Rng(seed);
     let (mut at, mut time_ns) = (4096, T0);
     let (mut blocks, mut packets) = (Vec::new(), Vec::new());
@@ -122,7 +122,7 @@ fn keys(frame: &[u8]) -> Vec<(Class, u128)> {
     found.0
 }
 
-fn log(pieces: &[Piece]) -> Vec<u8> {
+fn log(pieces: &[DraftEntry]) -> Vec<u8> {
     let mut builder = Builder::new(&name(true), vec![LinkType::ETHERNET]);
     let mut log = Vec::new();
     for (at, blocks, on_disk) in pieces {
@@ -184,7 +184,7 @@ fn ask(index: &mut Index, class: Class, first: u128, last: u128) -> BTreeSet<u64
     places(&index.select(&Plan::Keys { class, first, last }, Span::ALL).unwrap())
 }
 
-fn check(index: &mut Index, packets: &[Made], pieces: &[Piece], exact: bool) {
+fn check(index: &mut Index, packets: &[Made], pieces: &[DraftEntry], exact: bool) {
     let granules = index.select(&Plan::All, Span::ALL).unwrap();
     assert_eq!(granules.iter().map(|g| u64::from(g.packets)).sum::<u64>(), packets.len() as u64);
     assert_eq!(index.summary().packets, packets.len() as u64);
@@ -286,7 +286,7 @@ fn a_flood_is_told_by_hashes_and_stays_found() {
 fn pieces_that_come_late_find_their_place() {
     let dir = tempfile::tempdir().unwrap();
     let (pieces, packets) = segment(4, 20, 200_000, MIX);
-    let (late, early): (Vec<Piece>, Vec<Piece>) =
+    let (late, early): (Vec<DraftEntry>, Vec<DraftEntry>) =
         pieces.iter().cloned().partition(|(at, ..)| at % 3 == 0);
     let bytes = [log(&early), log(&late)].concat();
     let index = save_log(dir.path(), &bytes);

@@ -1,21 +1,21 @@
 //! Makes the index while packets are recorded, and never in their way.
 //!
 //! When the writer has put a block on disk, the block still lies in the ring and most likely in a
-//! processor's cache. It is handed on just so, by a [`Hold`]: the **walker** thread looks at every
+//! processor's cache. It is handed on just so, by a [`Hold`]: the **index** thread looks at every
 //! packet in it and then lets it go. No byte is copied, and the ring waits for the one block that
-//! is being looked at, no more: a hold that the walker does not come to in time lapses, and the
-//! block is **missed**. So an indexer that is too slow costs the index its freshness, and the
+//! is being looked at, no more: a hold that the index thread does not come to in time lapses, and
+//! the block is **missed**. So an indexer that is too slow costs the index its freshness, and the
 //! producers at most a quarter of the ring and the block that is being looked at.
 //!
-//! The **clerk** thread ([`merger`]) does all that may wait for a disk: it appends chunks to the
-//! index's log, reads what was missed from the segment, and merges the log into the index once the
-//! segment is closed. Where it does not keep up, the walker waits for it, and misses more blocks,
-//! which cost only their place. That bounds all memory.
+//! The **merge** thread ([`merge_thread`]) does all that may wait for a disk: it appends chunks to
+//! the index's log, reads what was missed from the segment, and merges the log into the index once
+//! the segment is closed. Where it does not keep up, the index thread waits for it, and misses more
+//! blocks, which cost only their place. That bounds all memory.
 //!
 //! The index is a convenience: whatever goes wrong with it is told once a segment, and queries read
 //! that segment instead.
 
-mod merger;
+mod merge_thread;
 #[cfg(test)]
 mod tests;
 
@@ -32,8 +32,8 @@ use tapdeck_packet::ring::Hold;
 
 use crate::index::Builder;
 use crate::io::Io;
-use crate::{Course, Log, SegmentName, Totals};
-use merger::Clerk;
+use crate::{Log, SegmentName, Totals, WriterControl};
+use merge_thread::MergeThread;
 
 /// How an index is made.
 #[derive(Clone)]
@@ -41,7 +41,7 @@ pub struct Indexing {
     /// Pins the threads to this processor.
     pub cpu: Option<u32>,
     /// Where it is hurried, what is not indexed yet is left so.
-    pub course: Arc<Course>,
+    pub control: Arc<WriterControl>,
 }
 
 /// What the threads work on.
@@ -82,7 +82,7 @@ enum Job {
     End(Receiver<Closed>),
 }
 
-/// What the walker leaves to the clerk.
+/// What the index thread leaves to the merge thread.
 enum Task {
     Begin(SegmentName),
     Chunk(Vec<u8>),
@@ -91,8 +91,8 @@ enum Task {
     End(Receiver<Closed>),
 }
 
-/// Tasks that may wait for the clerk: with the chunks of up to 32 MiB of packets that is little
-/// memory, and enough for it to close a segment meanwhile.
+/// Tasks that may wait for the merge thread: with the chunks of up to 32 MiB of packets that is
+/// little memory, and enough for it to close a segment meanwhile.
 const TASKS: usize = 16;
 
 /// The writer's end of the threads.
@@ -113,9 +113,9 @@ impl Indexer {
     /// Starts the threads.
     pub fn start<I: Io>(io: Arc<I>, work: Work) -> io::Result<Self> {
         let (jobs, queue) = channel();
-        let (tasks, clerk_queue) = sync_channel(TASKS);
+        let (tasks, merge_queue) = sync_channel(TASKS);
         let totals = work.totals.clone();
-        let walker = Walker {
+        let index_thread = IndexThread {
             indexing: work.indexing.clone(),
             links: work.links.clone(),
             totals: totals.clone(),
@@ -125,23 +125,25 @@ impl Indexer {
         };
         let cpu = work.indexing.cpu;
         let log = work.log.clone();
-        let walk = move || {
+        let index = move || {
             pin(cpu, &log);
-            walker.run(&queue);
+            index_thread.run(&queue);
         };
-        let clerk = Clerk::new(io, work);
-        let write = move || {
+        let merge_thread = MergeThread::new(io, work);
+        let merge = move || {
             if let Some(cpu) = cpu {
-                // The walker has told what is wrong with it.
+                // The index thread has told what is wrong with it.
                 let _ = pin_to(cpu);
             }
-            clerk.run(&clerk_queue);
+            merge_thread.run(&merge_queue);
         };
         let spawn = |name: &str, f: Box<dyn FnOnce() + Send>| {
             std::thread::Builder::new().name(name.into()).spawn(f)
         };
-        let threads =
-            vec![spawn("tapdeck-index", Box::new(walk))?, spawn("tapdeck-merge", Box::new(write))?];
+        let threads = vec![
+            spawn("tapdeck-index", Box::new(index))?,
+            spawn("tapdeck-merge", Box::new(merge))?,
+        ];
         Ok(Self { jobs: Some(jobs), threads, totals, has_skipped: AtomicBool::new(false) })
     }
 
@@ -188,7 +190,7 @@ impl Indexer {
 }
 
 /// The thread that looks at packets.
-struct Walker {
+struct IndexThread {
     indexing: Indexing,
     links: Vec<LinkType>,
     totals: Arc<Totals>,
@@ -198,7 +200,7 @@ struct Walker {
     missed: Vec<Place>,
 }
 
-impl Walker {
+impl IndexThread {
     fn run(mut self, queue: &Receiver<Job>) {
         loop {
             let job = match queue.try_recv() {
@@ -228,7 +230,7 @@ impl Walker {
     }
 
     fn walk(&mut self, place: Place, hold: Option<Box<dyn Hold>>) {
-        let mut hold = hold.filter(|_| !self.indexing.course.is_hurried());
+        let mut hold = hold.filter(|_| !self.indexing.control.is_hurried());
         let bytes = hold.as_mut().and_then(|hold| hold.bytes()?.get(..place.len));
         let (Some(bytes), Some(builder)) = (bytes, &mut self.builder) else {
             self.missed.push(place);
@@ -258,13 +260,13 @@ impl Walker {
     }
 
     fn tell(&self, task: Task) {
-        // The clerk ends only when this sender is dropped.
+        // The merge thread ends only when this sender is dropped.
         let _ = self.tasks.send(task);
     }
 }
 
-/// What the index files of segments take on disk, as the clerk tells it and the keeper counts it.
-/// Those that do not grow any more leave the table when they are counted.
+/// What the index files of segments take on disk, as the merge thread tells it and the keeper
+/// counts it. Those that do not grow any more leave the table when they are counted.
 #[derive(Debug, Default)]
 pub(crate) struct Sizes(Mutex<BTreeMap<SegmentName, Size>>);
 

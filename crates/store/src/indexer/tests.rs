@@ -20,7 +20,7 @@ use crate::index::Index;
 use crate::io::{Disk, PAGE};
 use crate::query::Span;
 use crate::segment::fill_up;
-use crate::{Course, SegmentName, Totals};
+use crate::{SegmentName, Totals, WriterControl};
 
 const ALL: Span = Span { after_ns: i64::MIN, before_ns: i64::MAX };
 const PACKETS: u32 = 50;
@@ -35,7 +35,7 @@ struct Scene {
     begin: u64,
     totals: Arc<Totals>,
     sizes: Arc<Sizes>,
-    course: Arc<Course>,
+    control: Arc<WriterControl>,
     log: Arc<Mutex<Vec<String>>>,
     indexer: Indexer,
 }
@@ -65,11 +65,12 @@ impl Scene {
         let temp = tempfile::tempdir().unwrap();
         let dir = temp.path().to_owned();
         let (totals, sizes) = (Arc::new(Totals::new(1)), Arc::new(Sizes::default()));
-        let (course, log) = (Arc::new(Course::default()), Arc::<Mutex<Vec<String>>>::default());
+        let (control, log) =
+            (Arc::new(WriterControl::default()), Arc::<Mutex<Vec<String>>>::default());
         let lines = log.clone();
         let work = Work {
             dir: dir.clone(),
-            indexing: Indexing { cpu: None, course: course.clone() },
+            indexing: Indexing { cpu: None, control: control.clone() },
             links: vec![LinkType::ETHERNET],
             totals: totals.clone(),
             sizes: sizes.clone(),
@@ -79,7 +80,7 @@ impl Scene {
         let name = SegmentName { number: 1, began_s: 1_767_323_045, live: true };
         let body = Vec::new();
         let mut scene =
-            Self { _temp: temp, dir, name, body, begin: 0, totals, sizes, course, log, indexer };
+            Self { _temp: temp, dir, name, body, begin: 0, totals, sizes, control, log, indexer };
         scene.begin();
         scene
     }
@@ -292,7 +293,7 @@ fn one_in_a_hurry_leaves_the_log_as_it_is() {
     scene.missed();
     until("the log", || !scene.index_of_log().is_empty());
     let indexed = scene.whole_body();
-    scene.course.hurry();
+    scene.control.hurry();
     let before = scene.body.len();
     scene.held();
     scene.missed();
@@ -356,7 +357,7 @@ fn sizes_are_counted_until_they_are_taken_for_good() {
 #[test]
 fn a_gone_segment_is_told_from_one_that_was_closed() {
     let scene = Scene::new();
-    let is_gone = |dir: &Path| super::merger::is_gone(dir, &scene.name);
+    let is_gone = |dir: &Path| super::merge_thread::is_gone(dir, &scene.name);
     assert!(!is_gone(&scene.dir));
     fs::rename(scene.name.path(&scene.dir), scene.name.closed().path(&scene.dir)).unwrap();
     assert!(!is_gone(&scene.dir));

@@ -24,7 +24,7 @@ pub fn expand(asked: &Asked, number: usize) -> io::Result<Outcome> {
         outcome: Outcome::default(),
     };
     match expansion.by_index() {
-        Ok(true) => expansion.outcome.course.indexed = 1,
+        Ok(true) => expansion.outcome.progress.indexed = 1,
         Ok(false) => expansion.outcome = expansion.whole()?,
         Err(e) => {
             expansion.outcome = expansion.whole()?;
@@ -50,7 +50,7 @@ pub fn expand_capture(asked: &Asked, number: usize) -> Option<Outcome> {
     let granules = index.select(&asked.plan, asked.span).ok()?;
     expansion.granules(granules).ok()?;
     expansion.count(&index);
-    expansion.outcome.course.indexed = 1;
+    expansion.outcome.progress.indexed = 1;
     Some(expansion.told())
 }
 
@@ -71,16 +71,16 @@ impl<'a> Expansion<'a> {
         &self.asked.snapshot.segments[self.number]
     }
 
-    /// What was found, and what it adds to the course.
+    /// What was found, and what it adds to the progress.
     fn told(self) -> Outcome {
         let mut outcome = self.outcome;
         let is_stretch = |source: &Source| matches!(source, Source::Stretch { .. });
-        let course = &mut outcome.course;
-        course.segments = 1;
-        course.scanned = u64::from(outcome.sources.iter().any(|(_, source)| is_stretch(source)));
-        course.bytes = self.place.end - self.place.start;
+        let progress = &mut outcome.progress;
+        progress.segments = 1;
+        progress.scanned = u64::from(outcome.sources.iter().any(|(_, source)| is_stretch(source)));
+        progress.bytes = self.place.end - self.place.start;
         for (rank, source) in &outcome.sources {
-            course.bytes -= match source {
+            progress.bytes -= match source {
                 Source::Stretch { end, .. } => end - rank.begin,
                 source => source.bytes(0) as u64,
             };
@@ -90,9 +90,9 @@ impl<'a> Expansion<'a> {
 
     /// What an index told.
     fn count(&mut self, index: &Index) {
-        let course = &mut self.outcome.course;
-        course.granules = index.granules();
-        course.index_bytes = index.bytes_read();
+        let progress = &mut self.outcome.progress;
+        progress.granules = index.granules();
+        progress.index_bytes = index.bytes_read();
         self.outcome.told = index.summary().dropped;
     }
 
@@ -157,7 +157,7 @@ impl<'a> Expansion<'a> {
                 self.loss(granule)?;
                 continue;
             }
-            self.outcome.course.wanted += 1;
+            self.outcome.progress.wanted += 1;
             if !run.takes(&place, self.asked.piece_bytes) {
                 self.end_run(&mut run);
             }
@@ -173,7 +173,7 @@ impl<'a> Expansion<'a> {
         let of_snapshot = |(id, packets)| Some((*interfaces.get(id as usize)?, packets));
         let dropped: Option<Vec<(u32, u64)>> = dropped.into_iter().map(of_snapshot).collect();
         let Some(dropped) = dropped else { return Err(unfit("it tells of an unknown interface")) };
-        self.outcome.course.dropped += dropped.iter().map(|(_, packets)| packets).sum::<u64>();
+        self.outcome.progress.dropped += dropped.iter().map(|(_, packets)| packets).sum::<u64>();
         let rank = Rank { bound_ns: first_ns, segment: self.number, begin: place.start };
         let len = place.end - place.start;
         self.outcome.losses.push(Loss { rank, last_ns, len, dropped });

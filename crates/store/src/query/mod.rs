@@ -265,7 +265,7 @@ impl fmt::Display for Note {
 
 /// How far a query has come.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Course {
+pub struct Progress {
     /// Bytes of segments that were read or that nothing had to be read of, and how many there are.
     pub bytes: u64,
     pub total_bytes: u64,
@@ -288,7 +288,7 @@ pub struct Course {
     pub read_bytes: u64,
 }
 
-impl Course {
+impl Progress {
     fn add(&mut self, other: Self) {
         self.bytes += other.bytes;
         self.matches += other.matches;
@@ -322,7 +322,7 @@ pub struct Query<M> {
     last: Option<Key>,
     losses: Losses,
     notes: Vec<Note>,
-    course: Course,
+    progress: Progress,
     told: u64,
 }
 
@@ -359,7 +359,7 @@ impl<M: Matcher + Clone + Send + 'static> Query<M> {
             last: None,
             losses: Losses::default(),
             notes,
-            course: Course { total_bytes, index_bytes, ..Course::default() },
+            progress: Progress { total_bytes, index_bytes, ..Progress::default() },
             told: 0,
         }
     }
@@ -368,13 +368,13 @@ impl<M: Matcher + Clone + Send + 'static> Query<M> {
         &self.asked.snapshot
     }
 
-    pub fn course(&self) -> Course {
+    pub fn progress(&self) -> Progress {
         let dropped = match self.asked.span {
             // A loss that no packet came after stands in the statistics only.
-            Span::ALL => self.course.dropped.max(self.told),
-            _ => self.course.dropped,
+            Span::ALL => self.progress.dropped.max(self.told),
+            _ => self.progress.dropped,
         };
-        Course { dropped, ..self.course }
+        Progress { dropped, ..self.progress }
     }
 
     /// What there is to tell since the last call, in the order of segments.
@@ -384,11 +384,11 @@ impl<M: Matcher + Clone + Send + 'static> Query<M> {
         notes
     }
 
-    /// Looks at everything without putting anything in order; [`Course::matches`] is then
+    /// Looks at everything without putting anything in order; [`Progress::matches`] is then
     /// the answer's size. `watch` is called every few hundred KiB; where it gives false, this ends.
-    pub fn count(&mut self, mut watch: impl FnMut(Course) -> bool) -> Result<(), Error> {
+    pub fn count(&mut self, mut watch: impl FnMut(Progress) -> bool) -> Result<(), Error> {
         self.crew.count_only();
-        while watch(self.course()) {
+        while watch(self.progress()) {
             while self.ahead.len() < 2 * self.crew.size()
                 && let Some(work) = self.sources.pop_first()
             {
@@ -408,14 +408,14 @@ impl<M: Matcher + Clone + Send + 'static> Query<M> {
     /// at the answer's end. `watch` as in [`Query::count`].
     pub fn next_packet(
         &mut self,
-        mut watch: impl FnMut(Course) -> bool,
+        mut watch: impl FnMut(Progress) -> bool,
     ) -> Result<Option<Packet<'_>>, Error> {
         let found = loop {
             match self.next_found() {
                 Some(found) if found.matches => break found,
                 Some(found) => self.losses.add(found.interface, found.dropped),
                 None if self.bound_ns.is_none() => return Ok(None),
-                None if !watch(self.course()) => return Ok(None),
+                None if !watch(self.progress()) => return Ok(None),
                 None => self.advance()?,
             }
         };
@@ -552,7 +552,7 @@ impl<M: Matcher + Clone + Send + 'static> Query<M> {
         if outcome.is_late {
             return Err(Error::LateInterface(path()));
         }
-        self.course.add(outcome.course);
+        self.progress.add(outcome.progress);
         self.told += outcome.told;
         self.sources.extend(outcome.sources);
         self.losses.expect(outcome.losses);

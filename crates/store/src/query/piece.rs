@@ -6,7 +6,7 @@ use tapdeck_packet::pcapng::Record;
 use super::scan::{self, Context};
 use super::snapshot::Snapshot;
 use super::source::{Outcome, Rank, Source, Work};
-use super::{Course, Matcher, Packet, Span};
+use super::{Matcher, Packet, Progress, Span};
 
 /// Where a packet stands in the answer: by time, and by place where times are equal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -198,8 +198,9 @@ impl<'a> Collector<'a> {
         self.contents.frames.shrink_to_fit();
         let is_empty = self.contents.found.is_empty();
         let piece = Piece { segment, begin, len, context: None, contents: self.contents };
-        let course = Course { matches: self.matches, dropped: self.dropped, ..Course::default() };
+        let progress =
+            Progress { matches: self.matches, dropped: self.dropped, ..Progress::default() };
         let piece = (!is_empty).then_some(piece);
-        Outcome { course, told: self.told, piece, ..Outcome::default() }
+        Outcome { progress, told: self.told, piece, ..Outcome::default() }
     }
 }

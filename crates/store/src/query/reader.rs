@@ -14,7 +14,7 @@ use super::piece::{Collector, Key, Piece};
 use super::scan::{Context, Scanner};
 use super::snapshot::{Segment, Snapshot, open_segment};
 use super::source::{Outcome, Rank, Source};
-use super::{Course, Matcher, Note, Span};
+use super::{Matcher, Note, Progress, Span};
 use crate::io::forget_pages;
 
 /// What is asked, and of what.
@@ -82,7 +82,7 @@ impl<M: Matcher> Reader<M> {
         };
         match outcome {
             Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(Outcome {
-                course: Course { bytes, ..Course::default() },
+                progress: Progress { bytes, ..Progress::default() },
                 notes: vec![Note::Deleted(snapshot.name(number))],
                 ..Outcome::default()
             }),
@@ -112,13 +112,13 @@ impl<M: Matcher> Reader<M> {
         )?;
         let mut outcome = collector.finish(rank.segment, rank.begin, part.bytes);
         let at = rank.begin + part.bytes;
-        outcome.course.read_bytes = part.bytes;
-        outcome.course.bytes = part.bytes;
+        outcome.progress.read_bytes = part.bytes;
+        outcome.progress.bytes = part.bytes;
         if part.stop == Stop::More {
             let source = Source::Stretch { end, file: Some(file) };
             outcome.sources.push((Rank { begin: at, ..rank }, source));
         } else {
-            outcome.course.bytes += end - at;
+            outcome.progress.bytes += end - at;
             outcome.notes.extend(ended(segment, at, end, &part.stop));
         }
         Ok(outcome)
@@ -144,8 +144,8 @@ impl<M: Matcher> Reader<M> {
             notes.extend(note);
         }
         let mut outcome = collector.finish(rank.segment, rank.begin, len);
-        outcome.course.read_bytes = have as u64;
-        outcome.course.bytes = len;
+        outcome.progress.read_bytes = have as u64;
+        outcome.progress.bytes = len;
         // Expanding the segment has told of all of it.
         outcome.told = 0;
         outcome.notes = notes;
@@ -184,8 +184,8 @@ impl<M: Matcher> Reader<M> {
         self.blocks.parse(&place, |at, record| collector.take(at, &record, &self.matcher));
         let mut piece = collector.finish(rank.segment, rank.begin, len).piece;
         go_to(&mut piece, from)?;
-        let course = Course { read_bytes: have as u64, ..Course::default() };
-        Ok(Outcome { course, piece, ..Outcome::default() })
+        let progress = Progress { read_bytes: have as u64, ..Progress::default() };
+        Ok(Outcome { progress, piece, ..Outcome::default() })
     }
 
     /// Reads the next piece of a foreign file.
@@ -209,11 +209,11 @@ impl<M: Matcher> Reader<M> {
         )?;
         let mut outcome = collector.finish(rank.segment, begin, passed.end - begin);
         outcome.is_late = passed.is_late;
-        outcome.course.read_bytes = passed.bytes_read;
-        outcome.course.bytes = passed.end - begin;
+        outcome.progress.read_bytes = passed.bytes_read;
+        outcome.progress.bytes = passed.end - begin;
         let is_first = begin == capture.begin;
-        outcome.course.segments = u64::from(is_first);
-        outcome.course.scanned = u64::from(is_first);
+        outcome.progress.segments = u64::from(is_first);
+        outcome.progress.scanned = u64::from(is_first);
         if let Some(piece) = &mut outcome.piece {
             piece.set_context(context);
         }
@@ -233,7 +233,7 @@ impl<M: Matcher> Reader<M> {
             Stop::Damaged(what) => Some(Note::Damaged { segment, at, what: what.to_owned() }),
         };
         outcome.notes.extend(note);
-        outcome.course.bytes += capture.end - at;
+        outcome.progress.bytes += capture.end - at;
         Ok(outcome)
     }
 
@@ -266,8 +266,8 @@ impl<M: Matcher> Reader<M> {
         if let Some(piece) = &mut outcome.piece {
             piece.set_context(capture.context_at(rank.begin));
         }
-        outcome.course.read_bytes = read_bytes;
-        outcome.course.bytes = begin - rank.begin;
+        outcome.progress.read_bytes = read_bytes;
+        outcome.progress.bytes = begin - rank.begin;
         outcome.notes = notes;
         Ok(outcome)
     }
@@ -296,8 +296,8 @@ impl<M: Matcher> Reader<M> {
         if let Some(piece) = &mut piece {
             piece.set_context(context.clone());
         }
-        let course = Course { read_bytes: passed.bytes_read, ..Course::default() };
-        Ok(Outcome { course, piece, ..Outcome::default() })
+        let progress = Progress { read_bytes: passed.bytes_read, ..Progress::default() };
+        Ok(Outcome { progress, piece, ..Outcome::default() })
     }
 
     /// Puts a piece of a segment into the buffer, past the page cache if that can be; gives back
@@ -339,7 +339,7 @@ fn go_to(piece: &mut Option<Piece>, from: Option<Key>) -> io::Result<()> {
 /// Granules of which one is damaged, so that it does not touch the others.
 fn one_by_one(rank: Rank, granules: &[(u32, u32)], have: usize) -> Outcome {
     let mut outcome = Outcome::default();
-    outcome.course.read_bytes = have as u64;
+    outcome.progress.read_bytes = have as u64;
     let mut begin = rank.begin;
     for granule in granules {
         outcome.sources.push((Rank { begin, ..rank }, Source::Granules(vec![*granule])));

@@ -4,7 +4,7 @@ use std::fs::File;
 
 use super::piece::{Key, Piece};
 use super::scan::Context;
-use super::{Course, Note};
+use super::{Note, Progress};
 
 /// Where something stands among what has still to be looked at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -66,7 +66,7 @@ impl Loss {
 #[derive(Default)]
 pub struct Outcome {
     /// What it adds.
-    pub course: Course,
+    pub progress: Progress,
     /// Losses that statistics tell of.
     pub told: u64,
     pub piece: Option<Piece>,

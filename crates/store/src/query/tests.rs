@@ -11,7 +11,7 @@ use tapdeck_packet::key::{Class, Keys, Plan};
 use tapdeck_packet::link::LinkType;
 use tapdeck_packet::pcapng::{self, InterfaceDescription, StatisticsBlock};
 
-use super::{Course, Note, Packet, Query, Snapshot, Span};
+use super::{Note, Packet, Progress, Query, Snapshot, Span};
 use crate::SegmentName;
 use crate::index::{self, Builder};
 use crate::io::{Disk, PAGE};
@@ -239,7 +239,7 @@ fn expected(drafts: &[Draft], asked: &Asked, span: Span) -> (Vec<Made>, u64) {
     (answer, dropped)
 }
 
-fn answer(dir: &Path, asked: &Asked, span: Span) -> (Vec<Made>, Course, Vec<Note>) {
+fn answer(dir: &Path, asked: &Asked, span: Span) -> (Vec<Made>, Progress, Vec<Note>) {
     let snapshot = Snapshot::open(dir, span).expect("a store");
     let matcher = asked.clone();
     let mut query =
@@ -249,13 +249,13 @@ fn answer(dir: &Path, asked: &Asked, span: Span) -> (Vec<Made>, Course, Vec<Note
         let Packet { time_ns, interface, dropped, .. } = p;
         found.push(Made { time_ns, interface, dropped, frame: p.frame.to_vec() });
     }
-    (found, query.course(), query.take_notes())
+    (found, query.progress(), query.take_notes())
 }
 
 /// Asks many questions; gives back what was told.
-fn agree(dir: &Path, drafts: &[Draft], rng: &mut Rng, what: &str) -> (Vec<Note>, Course) {
+fn agree(dir: &Path, drafts: &[Draft], rng: &mut Rng, what: &str) -> (Vec<Note>, Progress) {
     let mut told = Vec::new();
-    let mut sum = Course::default();
+    let mut sum = Progress::default();
     for round in 0..12 {
         let asked = Asked(Asked::any(rng, 0));
         let point = |rng: &mut Rng| T0 + rng.below(1_500_000) as i64;
@@ -268,30 +268,30 @@ fn agree(dir: &Path, drafts: &[Draft], rng: &mut Rng, what: &str) -> (Vec<Note>,
             }
         };
         let (packets, dropped) = expected(drafts, &asked, span);
-        let (found, course, notes) = answer(dir, &asked, span);
+        let (found, progress, notes) = answer(dir, &asked, span);
         let context = format!("{what}, round {round}: {:?} in {span:?}", asked.0);
         assert!(found == packets, "{context}: {} packets, not {}", found.len(), packets.len());
         let closed = drafts.len() as u64 - 1;
         let stated = if span == Span::ALL { dropped.max(closed * 300) } else { dropped };
-        assert_eq!(course.dropped, stated, "{context}");
-        assert_eq!(course.bytes, course.total_bytes, "{context}");
-        assert_eq!(course.matches, packets.len() as u64, "{context}");
-        sum.add(course);
+        assert_eq!(progress.dropped, stated, "{context}");
+        assert_eq!(progress.bytes, progress.total_bytes, "{context}");
+        assert_eq!(progress.matches, packets.len() as u64, "{context}");
+        sum.add(progress);
 
         let counted = count(dir, &asked, span);
-        assert_eq!((counted.matches, counted.dropped), (course.matches, stated), "{context}");
+        assert_eq!((counted.matches, counted.dropped), (progress.matches, stated), "{context}");
         told.extend(notes);
     }
     (told, sum)
 }
 
-fn count(dir: &Path, asked: &Asked, span: Span) -> Course {
+fn count(dir: &Path, asked: &Asked, span: Span) -> Progress {
     let snapshot = Snapshot::open(dir, span).expect("a store");
     let matcher = asked.clone();
     let mut query =
         Query::new(snapshot, span, asked.0.clone(), move |p: &Packet<'_>| matcher.fits(p.frame));
     query.count(|_| true).expect("readable");
-    query.course()
+    query.progress()
 }
 
 #[test]
@@ -300,23 +300,23 @@ fn answers_do_not_depend_on_what_is_indexed() {
         let rng = &mut Rng(seed);
         let temp = tempfile::tempdir().expect("a directory");
         let drafts = store(temp.path(), rng);
-        let (notes, course) = agree(temp.path(), &drafts, rng, &format!("seed {seed}, no index"));
-        assert_eq!((notes, course.indexed, course.wanted), (vec![], 0, 0));
-        assert_eq!(course.scanned, course.segments);
+        let (notes, progress) = agree(temp.path(), &drafts, rng, &format!("seed {seed}, no index"));
+        assert_eq!((notes, progress.indexed, progress.wanted), (vec![], 0, 0));
+        assert_eq!(progress.scanned, progress.segments);
 
         for draft in &drafts {
             draft.log(temp.path(), || rng.below(4) > 0);
         }
-        let (notes, course) = agree(temp.path(), &drafts, rng, &format!("seed {seed}, a part"));
-        assert_eq!((notes, course.indexed), (vec![], course.segments));
-        assert!(course.scanned > 0 && course.wanted < course.granules, "{course:?}");
+        let (notes, progress) = agree(temp.path(), &drafts, rng, &format!("seed {seed}, a part"));
+        assert_eq!((notes, progress.indexed), (vec![], progress.segments));
+        assert!(progress.scanned > 0 && progress.wanted < progress.granules, "{progress:?}");
 
         for draft in &drafts {
             draft.index(temp.path());
         }
-        let (notes, course) = agree(temp.path(), &drafts, rng, &format!("seed {seed}, all"));
-        assert_eq!((notes, course.indexed, course.scanned), (vec![], course.segments, 0));
-        assert!(course.wanted < course.granules, "{course:?}");
+        let (notes, progress) = agree(temp.path(), &drafts, rng, &format!("seed {seed}, all"));
+        assert_eq!((notes, progress.indexed, progress.scanned), (vec![], progress.segments, 0));
+        assert!(progress.wanted < progress.granules, "{progress:?}");
 
         let mut unusable = 0;
         for round in 0..5 {
@@ -374,12 +374,15 @@ fn source(host: u8) -> Asked {
 fn a_miss_reads_nothing_and_a_hit_little() {
     let temp = tempfile::tempdir().expect("a directory");
     let draft = one(temp.path());
-    let (found, course, _) = answer(temp.path(), &source(99), Span::ALL);
-    assert_eq!((found.len(), course.read_bytes, course.wanted), (0, 0, 0));
-    let (found, course, _) = answer(temp.path(), &source(7), Span::ALL);
+    let (found, progress, _) = answer(temp.path(), &source(99), Span::ALL);
+    assert_eq!((found.len(), progress.read_bytes, progress.wanted), (0, 0, 0));
+    let (found, progress, _) = answer(temp.path(), &source(7), Span::ALL);
     assert_eq!(found, expected(&[draft], &source(7), Span::ALL).0);
-    assert!(course.read_bytes > 100 * 1400 && course.read_bytes < 100 * 1400 + (256 << 10));
-    assert!(course.wanted < 6 && course.granules > 20 && course.index_bytes > 0, "{course:?}");
+    assert!(progress.read_bytes > 100 * 1400 && progress.read_bytes < 100 * 1400 + (256 << 10));
+    assert!(
+        progress.wanted < 6 && progress.granules > 20 && progress.index_bytes > 0,
+        "{progress:?}"
+    );
 }
 
 #[test]
@@ -417,8 +420,8 @@ fn an_index_of_another_segment_is_not_believed() {
     // As one that was cut, or mended.
     draft.bytes.truncate(draft.blocks[10].end as usize);
     fs::write(&path, &draft.bytes).expect("a file");
-    let (found, course, notes) = answer(temp.path(), &source(7), Span::ALL);
-    assert_eq!((found.len(), course.indexed, course.scanned), (100, 0, 1));
+    let (found, progress, notes) = answer(temp.path(), &source(7), Span::ALL);
+    assert_eq!((found.len(), progress.indexed, progress.scanned), (100, 0, 1));
     assert!(matches!(&notes[..], [Note::Index { .. }]), "{notes:?}");
 }
 
@@ -446,5 +449,5 @@ fn what_is_written_later_is_not_in_the_answer() {
     while query.next_packet(|_| true).expect("readable").is_some() {
         found += 1;
     }
-    assert_eq!((found, query.course().indexed, query.take_notes()), (there, 1, vec![]));
+    assert_eq!((found, query.progress().indexed, query.take_notes()), (there, 1, vec![]));
 }

@@ -70,7 +70,7 @@ struct Tally {
 }
 
 /// Statistics that stand behind the last packet.
-struct Told {
+struct ClosingStatistics {
     at: u64,
     by_interface: BTreeMap<u32, Statistics>,
 }
@@ -83,7 +83,7 @@ pub(super) struct Survey {
     pub damage: Vec<Range<u64>>,
     pub bytes_cut: u64,
     interfaces: Vec<(Interface, Tally)>,
-    told: Option<Told>,
+    told: Option<ClosingStatistics>,
     /// Behind the interface descriptions.
     in_body: bool,
     head_damaged: bool,
@@ -210,7 +210,9 @@ impl Survey {
                 self.in_body = true;
             }
             Record::Statistics(s) => {
-                let told = self.told.get_or_insert(Told { at, by_interface: BTreeMap::new() });
+                let told = self
+                    .told
+                    .get_or_insert(ClosingStatistics { at, by_interface: BTreeMap::new() });
                 told.by_interface.insert(s.interface, s.clone());
                 self.in_body = true;
             }

@@ -22,7 +22,8 @@ use tapdeck_packet::pcapng::{self, InterfaceDescription, Reader, Record};
 use tapdeck_packet::ring::{Block, Contents, Hold, Holds, Ring};
 use tapdeck_store::io::{Io, PAGE};
 use tapdeck_store::{
-    Course, Deck, DeckConfig, Ending, Indexing, Retention, SegmentName, Sink, Store, Totals, Writer,
+    Ending, Indexing, Retention, SegmentName, SegmentSink, SegmentSinkConfig, Sink, Store, Totals,
+    Writer, WriterControl,
 };
 
 /// Sebastiano Vigna's splitmix64.
@@ -385,9 +386,9 @@ impl Setup {
         let totals = Arc::new(Totals::new(rings.len()));
         let clock = self.clock.clone();
         let log = self.log.clone();
-        let course = Arc::new(Course::default());
-        let indexing = Indexing { cpu: None, course: course.clone() };
-        let config = DeckConfig {
+        let control = Arc::new(WriterControl::default());
+        let indexing = Indexing { cpu: None, control: control.clone() };
+        let config = SegmentSinkConfig {
             segment_bytes: self.segment_bytes,
             segment_time: self.segment_time,
             retention: self.retention,
@@ -397,8 +398,8 @@ impl Setup {
             indexing: self.indexed.then_some(indexing),
         };
         let store = Store::open(dir).unwrap();
-        let deck = Deck::new(io, store, config, totals.clone()).unwrap();
-        Run::start_on(course, rings, deck, totals, self.limit)
+        let sink = SegmentSink::new(io, store, config, totals.clone()).unwrap();
+        Run::start_on(control, rings, sink, totals, self.limit)
     }
 
     /// Records all that the rings hold and ends.
@@ -412,7 +413,7 @@ impl Setup {
 /// A recording on a thread of its own.
 pub struct Run {
     pub totals: Arc<Totals>,
-    pub course: Arc<Course>,
+    pub control: Arc<WriterControl>,
     thread: Mutex<Option<JoinHandle<std::io::Result<Ending>>>>,
 }
 
@@ -427,7 +428,7 @@ impl Run {
     }
 
     fn start_on<S: Sink + 'static>(
-        course: Arc<Course>,
+        control: Arc<WriterControl>,
         rings: Vec<Box<dyn Ring>>,
         sink: S,
         totals: Arc<Totals>,
@@ -438,10 +439,10 @@ impl Run {
             writer = writer.limit(n);
         }
         let thread = std::thread::spawn({
-            let course = course.clone();
-            move || writer.run(&course)
+            let control = control.clone();
+            move || writer.run(&control)
         });
-        Self { totals, course, thread: Mutex::new(Some(thread)) }
+        Self { totals, control, thread: Mutex::new(Some(thread)) }
     }
 
     pub fn is_finished(&self) -> bool {
@@ -450,14 +451,14 @@ impl Run {
 
     /// Tells the writer that the producers have ended, and waits for its end.
     pub fn stop(&self) -> std::io::Result<Ending> {
-        self.course.close_blocks();
+        self.control.close_blocks();
         self.join()
     }
 
     /// Waits for an end that comes by itself.
     pub fn join(&self) -> std::io::Result<Ending> {
-        until("the writer ends", || self.course.writer_has_ended());
-        self.course.close_blocks();
+        until("the writer ends", || self.control.writer_has_ended());
+        self.control.close_blocks();
         self.thread.lock().unwrap().take().unwrap().join().unwrap()
     }
 

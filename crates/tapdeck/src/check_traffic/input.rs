@@ -21,7 +21,7 @@ pub enum Input {
 
 /// What was told beside the packets.
 #[derive(Default)]
-pub struct Told {
+pub struct RecordingNotes {
     /// Packets that the recording says it dropped, of whatever traffic.
     pub dropped: u64,
     /// Where files were damaged.
@@ -78,7 +78,12 @@ impl Input {
     }
 
     /// Has all its packets checked.
-    pub fn read(&self, check: &mut Check, told: &mut Told, up_to_damage: bool) -> Result<()> {
+    pub fn read(
+        &self,
+        check: &mut Check,
+        told: &mut RecordingNotes,
+        up_to_damage: bool,
+    ) -> Result<()> {
         let name = self.name();
         let (input, total) = self.open().with_context(|| format!("cannot open {name}"))?;
         let mut reader =

@@ -13,7 +13,7 @@ use tapdeck_traffic::sent::Sent;
 
 use crate::flags::{self, Usage};
 use crate::units::show_count;
-use input::Told;
+use input::RecordingNotes;
 
 pub fn run(flags: &flags::CheckTraffic) -> Result<()> {
     if flags.recording.iter().filter(|path| path.as_os_str() == "-").count() > 1 {
@@ -22,7 +22,7 @@ pub fn run(flags: &flags::CheckTraffic) -> Result<()> {
     let sent = read_sent(&flags.sent)?;
     let mut check =
         Check::new(sent, flags.routed).with_context(|| flags.sent.display().to_string())?;
-    let mut told = Told::default();
+    let mut told = RecordingNotes::default();
     for input in input::resolve(&flags.recording)? {
         input.read(&mut check, &mut told, flags.up_to_damage)?;
     }
@@ -45,7 +45,7 @@ fn read_sent(path: &Path) -> Result<Sent> {
         .with_context(|| format!("{name} is not what `tapdeck gen --json` wrote"))
 }
 
-fn write(flags: &flags::CheckTraffic, report: &Report, told: &Told) -> io::Result<()> {
+fn write(flags: &flags::CheckTraffic, report: &Report, told: &RecordingNotes) -> io::Result<()> {
     let mut out = BufWriter::new(stdout());
     if flags.json {
         report::write_json(&mut out, report, told)?;

@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use serde::Serialize;
 use tapdeck_traffic::check::{Report, Size};
 
-use super::input::Told;
+use super::input::RecordingNotes;
 use crate::units::show_count;
 
 /// Classes of frame lengths as in RFC 2819 (RMON), from and to, less the frame check sequence,
@@ -25,7 +25,7 @@ struct Json<'a> {
     recording_damaged: &'a [String],
 }
 
-pub fn write_json(out: &mut impl Write, report: &Report, told: &Told) -> io::Result<()> {
+pub fn write_json(out: &mut impl Write, report: &Report, told: &RecordingNotes) -> io::Result<()> {
     let json = Json {
         clean: report.is_clean(),
         report,
@@ -39,7 +39,7 @@ pub fn write_json(out: &mut impl Write, report: &Report, told: &Told) -> io::Res
 pub fn write_text(
     out: &mut impl Write,
     report: &Report,
-    told: &Told,
+    told: &RecordingNotes,
     streams: usize,
 ) -> io::Result<()> {
     summary(out, report)?;
@@ -81,7 +81,7 @@ fn summary(out: &mut impl Write, r: &Report) -> io::Result<()> {
 }
 
 /// What explains the figures.
-fn notes(out: &mut impl Write, r: &Report, told: &Told) -> io::Result<()> {
+fn notes(out: &mut impl Write, r: &Report, told: &RecordingNotes) -> io::Result<()> {
     let routed = if r.damaged_as_by_routing == 0 {
         ""
     } else {

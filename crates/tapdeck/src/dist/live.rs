@@ -13,7 +13,7 @@ use tapdeck_packet::ring::Ring;
 use tapdeck_traffic::dist::{Length, Tally};
 
 use crate::interrupt::Interrupt;
-use crate::progress_line::{Progress, say};
+use crate::progress_line::{ProgressLine, say};
 use crate::units::show_count;
 
 const TICK: Duration = Duration::from_millis(20);
@@ -47,7 +47,7 @@ pub fn count(name: &str, length: Length, limits: &Limits, interrupt: &Interrupt)
         say(&warning);
     }
     let end = limits.duration.and_then(|d| Instant::now().checked_add(d));
-    let mut progress = Progress::new();
+    let mut progress = ProgressLine::new();
     let mut next_look = Instant::now() + SECOND;
     loop {
         counter.drain()?;

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use tapdeck_traffic::dist::{
-    self, Counts, Format, LeftOut, Length, Options, Parameters, Source, TwoStage,
+    self, Counts, DistInput, Format, LeftOut, Length, Options, Parameters, TwoStage,
 };
 use tapdeck_traffic::sampling::{Alias, SplitMix64};
 
@@ -194,7 +194,7 @@ fn read(
     path: &Path,
     name: &str,
     length: Option<Length>,
-) -> Result<Source, dist::Error> {
+) -> Result<DistInput, dist::Error> {
     let options = Options {
         format: match flags.format {
             FromChoice::Auto => None,

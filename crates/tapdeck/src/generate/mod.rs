@@ -22,7 +22,7 @@ use tapdeck_capture::transmit::{PacketSender, Qdisc, Sender, XdpSender};
 use tapdeck_packet::generate::Limits;
 use tapdeck_traffic::frame::Frames;
 use tapdeck_traffic::pacing::Schedule;
-use tapdeck_traffic::source::{Generated, Source};
+use tapdeck_traffic::source::{Generated, PacketSource};
 
 use crate::flags;
 use crate::interrupt::Interrupt;
@@ -134,7 +134,7 @@ fn generator(job: &Job, generation: &Generation, sender: u32, limits: Limits) ->
     Ok(here(socket(job, sender, table.longest().into())?, Box::new(source)))
 }
 
-fn here(sender: Box<dyn Sender>, source: Box<dyn Source>) -> Ready {
+fn here(sender: Box<dyn Sender>, source: Box<dyn PacketSource>) -> Ready {
     Ready::Here(Box::new(Here { sender, source, shared: Arc::new(Shared::default()) }))
 }
 

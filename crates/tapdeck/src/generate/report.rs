@@ -16,19 +16,19 @@ use tapdeck_traffic::workload::Workload;
 use super::names;
 use super::resolve::{Generation, Job, Load, Recording};
 use super::worker::{Done, Watch};
-use crate::progress_line::{Progress, say};
+use crate::progress_line::{ProgressLine, say};
 use crate::units::{show_count, show_rate};
 
 /// The line on the terminal.
 pub struct Live {
-    progress: Progress,
+    progress: ProgressLine,
     packets: u64,
     last: (Instant, u64, u64),
 }
 
 impl Live {
     pub fn new(packets: u64) -> Self {
-        Self { progress: Progress::new(), packets, last: (Instant::now(), 0, 0) }
+        Self { progress: ProgressLine::new(), packets, last: (Instant::now(), 0, 0) }
     }
 
     pub fn show<'a>(&mut self, watches: impl Iterator<Item = &'a Watch>) {

@@ -11,7 +11,7 @@ use rustix::time::{ClockId, clock_gettime};
 use tapdeck_capture::transmit::Sender;
 use tapdeck_capture::transmit::live::{Live, Monitor, Outcome};
 use tapdeck_capture::{SystemClock, WallClock};
-use tapdeck_traffic::source::Source;
+use tapdeck_traffic::source::PacketSource;
 
 /// Times with two digits, up to an hour.
 type Times = Histogram<u64>;
@@ -167,7 +167,7 @@ fn take_over(done: &mut Done, outcome: Outcome) {
 /// Sends what is made here.
 pub struct Here {
     pub sender: Box<dyn Sender>,
-    pub source: Box<dyn Source>,
+    pub source: Box<dyn PacketSource>,
     pub shared: Arc<Shared>,
 }
 

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use serde::Serialize;
 use tapdeck_packet::key::{Class, Plan};
-use tapdeck_store::query::Course;
+use tapdeck_store::query::Progress;
 
 use super::filter::Filter;
 use super::time;
@@ -69,22 +69,22 @@ impl Explanation {
     }
 
     /// One fact a line, or one JSON object. `outside` segments were left out because of the span.
-    pub fn text(&self, packets: u64, course: &Course, outside: usize, json: bool) -> String {
+    pub fn text(&self, packets: u64, progress: &Progress, outside: usize, json: bool) -> String {
         let object = Object {
             expression: &self.expression,
             understood: self.is_understood,
             plan: &self.plan,
             after: self.after.as_deref(),
             before: self.before.as_deref(),
-            segments: course.segments,
+            segments: progress.segments,
             segments_outside: outside,
-            segments_indexed: course.indexed,
-            segments_scanned: course.scanned,
-            granules: course.granules,
-            granules_wanted: course.wanted,
-            index_bytes_read: course.index_bytes,
-            segment_bytes_read: course.read_bytes,
-            segment_bytes: course.total_bytes,
+            segments_indexed: progress.indexed,
+            segments_scanned: progress.scanned,
+            granules: progress.granules,
+            granules_wanted: progress.wanted,
+            index_bytes_read: progress.index_bytes,
+            segment_bytes_read: progress.read_bytes,
+            segment_bytes: progress.total_bytes,
             packets,
             first_packet_s: self.first.map(|first| first.as_secs_f64()),
             elapsed_s: self.began.elapsed().as_secs_f64(),

@@ -11,11 +11,11 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use anyhow::{Context, Result};
-use tapdeck_store::query::{Course, Error, Query, Search, Snapshot, Span, index_captures};
+use tapdeck_store::query::{Error, Progress, Query, Search, Snapshot, Span, index_captures};
 
 use crate::flags::{self, Usage};
 use crate::interrupt::Interrupt;
-use crate::progress_line::{Progress, say};
+use crate::progress_line::{ProgressLine, say};
 use crate::units::{show_bytes, show_count};
 use explain::Explanation;
 use filter::Filter;
@@ -55,7 +55,7 @@ fn attempt(
     let plan = filter.plan().clone();
     let explanation = flags.explain.then(|| Explanation::new(flags, &filter, began));
     let query = Query::new(snapshot, span, plan, filter);
-    let answer = Answer { query, interrupt, progress: Progress::new(), faults: 0 };
+    let answer = Answer { query, interrupt, line: ProgressLine::new(), faults: 0 };
     match explanation {
         Some(explanation) => answer.explain(flags, explanation),
         None if flags.count => answer.count(flags),
@@ -83,12 +83,12 @@ fn make_indexes(path: &Path, interrupt: &Interrupt) -> Result<()> {
             return Err(Usage(text).into());
         }
     }
-    let mut progress = Progress::new();
+    let mut line = ProgressLine::new();
     let notes = index_captures(path, cache().as_deref(), |bytes| {
-        progress.show(|| format!("{} indexed", show_bytes(bytes)));
+        line.show(|| format!("{} indexed", show_bytes(bytes)));
         !interrupt.asked()
     })?;
-    drop(progress);
+    drop(line);
     for note in notes {
         say(&note.to_string());
     }
@@ -147,7 +147,7 @@ fn comment(flags: &flags::Query) -> String {
 struct Answer<'a> {
     query: Query<Filter>,
     interrupt: &'a Interrupt,
-    progress: Progress,
+    line: ProgressLine,
     /// Notes that mean that packets are missing or out of order.
     faults: usize,
 }
@@ -162,13 +162,13 @@ struct Given {
 
 impl Answer<'_> {
     fn count(mut self, flags: &flags::Query) -> Result<()> {
-        let Self { query, interrupt, progress, .. } = &mut self;
+        let Self { query, interrupt, line, .. } = &mut self;
         let limit = flags.limit.unwrap_or(u64::MAX);
-        query.count(|course| {
-            progress.show(|| show(course, course.matches));
-            course.matches < limit && !interrupt.asked()
+        query.count(|progress| {
+            line.show(|| show(progress, progress.matches));
+            progress.matches < limit && !interrupt.asked()
         })?;
-        let matches = self.query.course().matches.min(limit);
+        let matches = self.query.progress().matches.min(limit);
         let limited = matches == limit;
         let interrupted = self.interrupt.asked() && !limited;
         self.tell(&Given { packets: matches, dropped: 0, limited });
@@ -188,11 +188,11 @@ impl Answer<'_> {
         let limit = flags.limit.unwrap_or(u64::MAX);
         let mut given = Given { packets: 0, dropped: 0, limited: false };
         while !given.limited && !self.interrupt.asked() {
-            let Self { query, interrupt, progress, .. } = &mut self;
+            let Self { query, interrupt, line, .. } = &mut self;
             let mut wrote = Ok(());
-            let packet = query.next_packet(|course| {
+            let packet = query.next_packet(|progress| {
                 if !listing {
-                    progress.show(|| show(course, given.packets));
+                    line.show(|| show(progress, given.packets));
                 }
                 // Nobody waits for packets that are there while more are looked for.
                 wrote = output.flush();
@@ -227,18 +227,18 @@ impl Answer<'_> {
     fn explain(mut self, flags: &flags::Query, mut explanation: Explanation) -> Result<()> {
         let limit = flags.limit.unwrap_or(u64::MAX);
         let mut given = Given { packets: 0, dropped: 0, limited: false };
-        let Self { query, interrupt, progress, .. } = &mut self;
+        let Self { query, interrupt, line, .. } = &mut self;
         if flags.count {
-            query.count(|course| {
-                progress.show(|| show(course, course.matches));
-                explanation.found(course.matches);
-                course.matches < limit && !interrupt.asked()
+            query.count(|progress| {
+                line.show(|| show(progress, progress.matches));
+                explanation.found(progress.matches);
+                progress.matches < limit && !interrupt.asked()
             })?;
-            given.packets = query.course().matches.min(limit);
+            given.packets = query.progress().matches.min(limit);
         } else {
             while given.packets < limit {
-                let packet = query.next_packet(|course| {
-                    progress.show(|| show(course, given.packets));
+                let packet = query.next_packet(|progress| {
+                    line.show(|| show(progress, given.packets));
                     !interrupt.asked()
                 })?;
                 let Some(packet) = packet else { break };
@@ -250,21 +250,21 @@ impl Answer<'_> {
         given.limited = given.packets == limit;
         self.tell(&given);
         let outside = self.query.snapshot().segments().1;
-        let text = explanation.text(given.packets, &self.query.course(), outside, flags.json);
+        let text = explanation.text(given.packets, &self.query.progress(), outside, flags.json);
         writeln!(stdout(), "{text}")?;
         self.verdict()
     }
 
     /// Says on standard error what is to be said of the answer.
     fn tell(&mut self, given: &Given) {
-        self.progress = Progress::new();
+        self.line = ProgressLine::new();
         for note in self.query.take_notes() {
             self.faults += usize::from(note.is_fault());
             say(&note.to_string());
         }
-        let course = self.query.course();
+        let progress = self.query.progress();
         // Where a limit ended it, the answer's span ends with its last packet.
-        let dropped = if given.limited { given.dropped } else { course.dropped };
+        let dropped = if given.limited { given.dropped } else { progress.dropped };
         if dropped > 0 {
             say(&format!(
                 "the recording dropped {} packets in the span of this answer; each gap is told by the packet after it",
@@ -272,7 +272,7 @@ impl Answer<'_> {
             ));
         }
         if self.interrupt.asked() && !given.limited {
-            say(&format!("stopped by a signal: {}", show(course, given.packets)));
+            say(&format!("stopped by a signal: {}", show(progress, given.packets)));
             self.interrupt.heard();
         } else if stderr().is_terminal() {
             say(&format!("{} packets", show_count(given.packets)));
@@ -293,7 +293,7 @@ impl Answer<'_> {
     }
 }
 
-fn show(course: Course, packets: u64) -> String {
-    let (bytes, total) = (show_bytes(course.bytes), show_bytes(course.total_bytes));
+fn show(progress: Progress, packets: u64) -> String {
+    let (bytes, total) = (show_bytes(progress.bytes), show_bytes(progress.total_bytes));
     format!("{} packets, {bytes} of {total} looked through", show_count(packets))
 }

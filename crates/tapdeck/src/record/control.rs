@@ -8,11 +8,11 @@ use std::time::{Duration, Instant};
 use serde_json::json;
 use tapdeck_capture::Capture;
 use tapdeck_capture::rules::Compiled;
-use tapdeck_store::Course;
+use tapdeck_store::WriterControl;
 
 use super::report::Report;
 use super::resolve::{Plan, Socket as Where, Target};
-use super::source::Source;
+use super::source::RecordSource;
 use crate::control::{
     Access, Answer, Book, Changes, ClientId, Command, Counted, Event, Refused, RulesCommand,
     Server, Socket, compiler,
@@ -86,7 +86,7 @@ impl Control {
     }
 
     /// Tells those who watch how it stands. Called once a second.
-    pub fn second(&mut self, source: &Source, report: &Report) {
+    pub fn second(&mut self, source: &RecordSource, report: &Report) {
         if self.server.has_watchers() {
             self.server.tell_watchers(&report.stats(source));
         }
@@ -164,9 +164,9 @@ impl Control {
 
 /// What a command works on.
 pub struct Recorder<'a> {
-    pub source: &'a mut Source,
+    pub source: &'a mut RecordSource,
     pub report: &'a mut Report,
-    pub course: &'a Course,
+    pub writer_control: &'a WriterControl,
 }
 
 type Done = Result<Answer, String>;
@@ -180,8 +180,8 @@ impl Recorder<'_> {
             ));
         }
         match self.source {
-            Source::Interfaces(_) => Ok(()),
-            Source::Group(_) => {
+            RecordSource::Interfaces(_) => Ok(()),
+            RecordSource::Group(_) => {
                 Err("this recorder is a member of a group: ask the daemon that has the hooks"
                     .into())
             }
@@ -254,7 +254,7 @@ impl Recorder<'_> {
         // Each segment says which filter its packets have passed.
         if matches!(self.report.target(), Target::Store { .. }) {
             let _ = self.source.flush_all();
-            self.course.begin_segment(Some(self.source.descriptions()), Box::new(|| {}));
+            self.writer_control.begin_segment(Some(self.source.descriptions()), Box::new(|| {}));
         }
         self.report.warn(&match filter {
             Some(filter) => format!("the filter is {filter:?} from now on"),
@@ -308,7 +308,7 @@ impl Recorder<'_> {
         let tell = move || {
             let _ = send.send(());
         };
-        self.course.begin_segment(None, Box::new(tell));
+        self.writer_control.begin_segment(None, Box::new(tell));
         Ok(done)
     }
 }

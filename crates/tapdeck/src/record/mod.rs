@@ -14,13 +14,13 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use tapdeck_capture::Clock;
-use tapdeck_store::{Course, Ending, Totals};
+use tapdeck_store::{Ending, Totals, WriterControl};
 
 use crate::flags;
 use control::{Control, Recorder};
 use output::{Job, Output};
 use report::Report;
-use source::Source;
+use source::RecordSource;
 
 /// How often the recorder looks after its hooks.
 const TICK: Duration = Duration::from_millis(20);
@@ -116,7 +116,7 @@ pub fn run(flags: flags::Record) -> Result<()> {
     let plan = resolve::Plan::new(flags)?;
     let signals = Signals::listen()?;
     let clock = Arc::new(Clock::default());
-    let mut source = Source::open(&plan, &clock)?;
+    let mut source = RecordSource::open(&plan, &clock)?;
     let interfaces = source.descriptions();
     let totals = Arc::new(Totals::new(interfaces.len()));
     let mut report = Report::new(&plan, totals.clone())?;
@@ -126,25 +126,26 @@ pub fn run(flags: flags::Record) -> Result<()> {
     // Packets wait in the rings until the output is begun, so that a hook that cannot be had costs
     // nobody a file.
     source.start()?;
-    let course = Arc::new(Course::default());
+    let writer_control = Arc::new(WriterControl::default());
     let job = Job {
         rings: source.take_rings(),
         interfaces,
         totals,
         clock: clock.clone(),
-        course: course.clone(),
+        writer_control: writer_control.clone(),
         log: report.log(),
     };
     let writer = output.start(&plan, job)?;
     report.started(&source);
 
     let mut schedule = Schedule::new(&plan);
-    while signals.received() == 0 && !course.writer_has_ended() && !schedule.is_over() {
+    while signals.received() == 0 && !writer_control.writer_has_ended() && !schedule.is_over() {
         let tick = Instant::now() + TICK;
         match &mut control {
             Some(control) => {
                 let (source, report) = (&mut source, &mut report);
-                control.serve(tick, &mut Recorder { source, report, course: &course });
+                control
+                    .serve(tick, &mut Recorder { source, report, writer_control: &writer_control });
                 if control.stops() {
                     break;
                 }
@@ -158,11 +159,11 @@ pub fn run(flags: flags::Record) -> Result<()> {
         }
     }
 
-    end(&mut source, &signals, &course);
+    end(&mut source, &signals, &writer_control);
     if let Some(control) = &mut control {
         control.end();
     }
-    let written = join(writer, &signals, &course, &report);
+    let written = join(writer, &signals, &writer_control, &report);
     let unwritten = report.finished(&source);
     // Whoever left the pipe wanted no more.
     let wanted = written? == Ending::Asked;
@@ -175,7 +176,7 @@ pub fn run(flags: flags::Record) -> Result<()> {
 
 /// One look at everything that the writer does not do: flush, clock, interfaces, report.
 fn look_after(
-    source: &mut Source,
+    source: &mut RecordSource,
     clock: &Clock,
     schedule: &mut Schedule,
     report: &mut Report,
@@ -202,14 +203,14 @@ fn look_after(
 
 /// Detaches the hooks and closes the blocks they left open. While the rings are full that
 /// waits for the writer, which gives up on an output that takes nothing.
-fn end(source: &mut Source, signals: &Signals, course: &Course) {
+fn end(source: &mut RecordSource, signals: &Signals, writer_control: &WriterControl) {
     source.stop();
-    course.end_producers();
+    writer_control.end_producers();
     let mut hurried_since: Option<Instant> = None;
     loop {
         let closed = source.close_blocks();
         if signals.received() > 1 {
-            course.hurry();
+            writer_control.hurry();
             let since = hurried_since.get_or_insert_with(Instant::now);
             if since.elapsed() > HURRY {
                 break;
@@ -220,14 +221,14 @@ fn end(source: &mut Source, signals: &Signals, course: &Course) {
         }
         std::thread::sleep(Duration::from_millis(5));
     }
-    course.close_blocks();
+    writer_control.close_blocks();
 }
 
 /// Waits for the writer and the index, unless they hang and somebody is in a hurry.
 fn join(
     writer: JoinHandle<Result<Ending>>,
     signals: &Signals,
-    course: &Course,
+    writer_control: &WriterControl,
     report: &Report,
 ) -> Result<Ending> {
     let mut hurried_since: Option<Instant> = None;
@@ -236,7 +237,7 @@ fn join(
     let mut patience = 1;
     let mut told = false;
     while !writer.is_finished() {
-        if course.writer_has_ended() && !told {
+        if writer_control.writer_has_ended() && !told {
             told = written_since.get_or_insert_with(Instant::now).elapsed() > HURRY;
             if told {
                 patience = signals.received().min(patience);
@@ -244,9 +245,9 @@ fn join(
             }
         }
         if signals.received() > patience {
-            course.hurry();
+            writer_control.hurry();
             let since = hurried_since.get_or_insert_with(Instant::now);
-            let what = if course.writer_has_ended() {
+            let what = if writer_control.writer_has_ended() {
                 "the disk hangs; the last segment may not be closed: tapdeck recover does that"
             } else {
                 "the output hangs; what was not written is lost and not counted"

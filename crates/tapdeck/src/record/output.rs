@@ -12,8 +12,8 @@ use tapdeck_packet::pcapng::InterfaceDescription;
 use tapdeck_packet::ring::Ring;
 use tapdeck_store::io::{Disk, go_first};
 use tapdeck_store::{
-    Closed, Course, Deck, DeckConfig, Ending, Finding, Indexing, Log, Nothing, Scope, Sink, Store,
-    Stream, Totals, Writer,
+    Closed, Ending, Finding, Indexing, Log, Nothing, Scope, SegmentSink, SegmentSinkConfig, Sink,
+    Store, Stream, Totals, Writer, WriterControl,
 };
 
 use super::resolve::{Plan, Target};
@@ -27,7 +27,7 @@ pub struct Job {
     pub interfaces: Vec<InterfaceDescription>,
     pub totals: Arc<Totals>,
     pub clock: Arc<Clock>,
-    pub course: Arc<Course>,
+    pub writer_control: Arc<WriterControl>,
     pub log: Log,
 }
 
@@ -68,9 +68,9 @@ impl Output {
                 Target::Store { dir, segment_bytes, segment_time, retention, index },
             ) => {
                 let clock = job.clock.clone();
-                let indexing =
-                    index.map(|index| Indexing { cpu: index.cpu, course: job.course.clone() });
-                let config = DeckConfig {
+                let indexing = index
+                    .map(|index| Indexing { cpu: index.cpu, control: job.writer_control.clone() });
+                let config = SegmentSinkConfig {
                     segment_bytes: *segment_bytes,
                     segment_time: *segment_time,
                     retention: *retention,
@@ -79,9 +79,9 @@ impl Output {
                     log: job.log.clone(),
                     indexing,
                 };
-                let deck = Deck::new(disk, store, config, job.totals.clone())
+                let sink = SegmentSink::new(disk, store, config, job.totals.clone())
                     .with_context(|| format!("cannot use {}", dir.display()))?;
-                spawn(plan, job, deck, disk.is_direct())
+                spawn(plan, job, sink, disk.is_direct())
             }
             (Self::Stream(file, name), target) => {
                 if matches!(target, Target::File(_)) && file.metadata().is_ok_and(|m| m.is_file()) {
@@ -150,7 +150,7 @@ fn spawn(
             // Without the privilege it waits for its turn.
             let _ = go_first();
         }
-        writer.run(&job.course).context("the output failed")
+        writer.run(&job.writer_control).context("the output failed")
     };
     std::thread::Builder::new()
         .name("tapdeck-writer".into())

@@ -15,7 +15,7 @@ use tapdeck_packet::account::Counters;
 use tapdeck_store::{Log, MinFree, Totals};
 
 use super::resolve::{From, Plan, Target};
-use super::source::{Source, Taken, Told};
+use super::source::{InterfaceNotice, RecordSource, Taken};
 use crate::control::Answer;
 use crate::progress_line::Line;
 use crate::units::{show_bytes, show_count, show_rate};
@@ -116,7 +116,7 @@ impl Report {
         self.line.lock().unwrap_or_else(PoisonError::into_inner).say(text);
     }
 
-    pub fn started(&mut self, source: &Source) {
+    pub fn started(&mut self, source: &RecordSource) {
         self.began = Instant::now();
         if let From::Group { name, .. } = &self.plan.from {
             self.warn(&format!(
@@ -143,7 +143,7 @@ impl Report {
     }
 
     /// Looks how full the rings are.
-    pub fn sample(&mut self, source: &Source) {
+    pub fn sample(&mut self, source: &RecordSource) {
         for ring in source.captures().iter().flat_map(Capture::rings) {
             let full = u64::from(ring.geometry().ring_bytes());
             let used = if ring.losses().ring > 0 { full } else { ring.fill_bytes().min(full) };
@@ -160,7 +160,7 @@ impl Report {
     }
 
     /// Tells when the output stalls and when it goes on.
-    pub fn watch_output(&mut self, source: &Source) {
+    pub fn watch_output(&mut self, source: &RecordSource) {
         let errno = self.totals.stalled_errno.load(Relaxed);
         let lost =
             || source.account(&self.totals).iter().map(|t| t.counters.dropped()).sum::<u64>();
@@ -199,7 +199,7 @@ impl Report {
         ));
     }
 
-    pub fn interface_event(&self, told: &Told) {
+    pub fn interface_event(&self, told: &InterfaceNotice) {
         use tapdeck_capture::Event::{Back, Gone, LinkDown, LinkUp};
         let what = match &told.event {
             Ok(Gone) => "is gone; waiting for it to come back",
@@ -217,12 +217,12 @@ impl Report {
     }
 
     /// What has been counted up to now, for who asks.
-    pub fn stats(&self, source: &Source) -> Answer {
+    pub fn stats(&self, source: &RecordSource) -> Answer {
         let each = source.account(&self.totals);
         Answer::ok(self.json(source, &each, false))
     }
 
-    fn json<'a>(&self, source: &Source, each: &'a [Taken], is_final: bool) -> Json<'a> {
+    fn json<'a>(&self, source: &RecordSource, each: &'a [Taken], is_final: bool) -> Json<'a> {
         let usage = used();
         let t = &self.totals;
         let interface = |taken: &'a Taken| Interface {
@@ -264,7 +264,7 @@ impl Report {
         }
     }
 
-    fn write_json(&mut self, source: &Source, each: &[Taken], is_final: bool) {
+    fn write_json(&mut self, source: &RecordSource, each: &[Taken], is_final: bool) {
         if self.json.is_none() {
             return;
         }
@@ -284,7 +284,7 @@ impl Report {
     }
 
     /// Once a second.
-    pub fn second(&mut self, source: &Source) {
+    pub fn second(&mut self, source: &RecordSource) {
         let each = source.account(&self.totals);
         let sum = total(&each);
         let written = self.totals.bytes_written.load(Relaxed);
@@ -344,12 +344,12 @@ impl Report {
     }
 
     /// The last words. Gives back how many packets could not be written.
-    pub fn finished(&mut self, source: &Source) -> u64 {
+    pub fn finished(&mut self, source: &RecordSource) -> u64 {
         self.sample(source);
         let each = source.account(&self.totals);
         let sum = total(&each);
         self.write_json(source, &each, true);
-        let devices = matches!(source, Source::Interfaces(_));
+        let devices = matches!(source, RecordSource::Interfaces(_));
         for Taken { name, counters, outbound, .. } in &each {
             self.warn(&format!("{name}: {}", accounting(counters, devices, *outbound)));
         }

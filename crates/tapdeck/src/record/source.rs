@@ -16,7 +16,7 @@ use tapdeck_store::Totals;
 use super::resolve::{From, Plan};
 
 /// What fills the rings.
-pub enum Source {
+pub enum RecordSource {
     Interfaces(Vec<Capture>),
     Group(Box<Group>),
 }
@@ -52,12 +52,12 @@ pub struct Settings {
 }
 
 /// Something that the user is told.
-pub struct Told {
+pub struct InterfaceNotice {
     pub name: String,
     pub event: Result<Event, String>,
 }
 
-impl Source {
+impl RecordSource {
     pub fn open(plan: &Plan, clock: &Arc<Clock>) -> Result<Self> {
         match &plan.from {
             From::Interfaces { interfaces, .. } => {
@@ -172,12 +172,12 @@ impl Source {
     }
 
     /// Looks after the interfaces, once a second.
-    pub fn watch(&mut self) -> Vec<Told> {
+    pub fn watch(&mut self) -> Vec<InterfaceNotice> {
         let mut told = Vec::new();
         for capture in self.captures_mut() {
             let event = capture.watch().map_err(|e| format!("{:#}", anyhow::Error::from(e)));
             if let Some(event) = event.transpose() {
-                told.push(Told { name: capture.interface().name.clone(), event });
+                told.push(InterfaceNotice { name: capture.interface().name.clone(), event });
             }
         }
         told

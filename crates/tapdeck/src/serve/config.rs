@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use serde::Deserialize;
-use tapdeck_capture::groups::{DeckConfig, GroupConfig, Steering};
+use tapdeck_capture::groups::{GroupConfig, GroupsConfig, Steering};
 use tapdeck_capture::interface::Interface;
 use tapdeck_capture::rules::Compiled;
 use tapdeck_capture::{Deliver, Hook, probe};
@@ -20,7 +20,7 @@ use crate::units;
 pub struct Plan {
     pub socket: PathBuf,
     pub access: Access,
-    pub deck: DeckConfig,
+    pub groups: GroupsConfig,
     /// The rules that each group begins with.
     pub rules: Vec<Option<Loaded>>,
     /// How rules become what the kernel takes.
@@ -202,7 +202,7 @@ impl Plan {
                 mode: mode.unwrap_or(DEFAULT_MODE),
                 group: flags.socket_group.clone().or(serve.socket_group),
             },
-            deck: DeckConfig {
+            groups: GroupsConfig {
                 groups,
                 ring_bytes: serve.ring_bytes.map_or(DEFAULT_RING_BYTES, |size| size.0),
                 block_bytes: serve.block_bytes.map_or(DEFAULT_BLOCK_BYTES, |size| size.0),

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use serde::Serialize;
 use serde_json::json;
 use tapdeck_capture::Clock;
-use tapdeck_capture::groups::{Deck, MemberStats, Membership};
+use tapdeck_capture::groups::{Groups, MemberStats, Membership};
 use tapdeck_capture::rules::Compiled;
 use tapdeck_packet::pcapng::InterfaceDescription;
 use tapdeck_packet::rules::image::Options;
@@ -30,10 +30,10 @@ const FAREWELL: Duration = Duration::from_millis(500);
 /// A daemon at work.
 pub struct Daemon {
     server: Server,
-    deck: Deck,
+    groups: Groups,
     report: Report,
     members: BTreeMap<ClientId, u32>,
-    /// The rules of each group, in the deck's order.
+    /// The rules of each group, in the groups's order.
     books: Vec<Book<Rules>>,
     changes: Changes<Rules>,
     stops: bool,
@@ -84,7 +84,7 @@ impl Daemon {
     /// `rules` are what the groups have now.
     pub fn new(
         server: Server,
-        deck: Deck,
+        groups: Groups,
         report: Report,
         rules: Vec<Option<Loaded>>,
         options: Options,
@@ -92,7 +92,7 @@ impl Daemon {
         let compile = compiler(options);
         let books = rules.into_iter().map(|now| Book::new(compile.clone(), now)).collect();
         let (members, changes) = (BTreeMap::new(), Changes::default());
-        Self { server, deck, report, members, books, changes, stops: false }
+        Self { server, groups, report, members, books, changes, stops: false }
     }
 
     /// Whether somebody asked for the end.
@@ -113,8 +113,8 @@ impl Daemon {
                 }
             }
             self.leave(&leaving);
-            let Self { deck, report, .. } = self;
-            let put = |book, rules: Option<&Rules>| set_rules(deck, report, book, rules);
+            let Self { groups, report, .. } = self;
+            let put = |book, rules: Option<&Rules>| set_rules(groups, report, book, rules);
             if let Some((client, answer)) = self.changes.settle(&mut self.books, put) {
                 self.server.answer(client, answer);
             }
@@ -129,25 +129,25 @@ impl Daemon {
         if let Some(step) = clock.check() {
             let by_s = step.by_ns as f64 / 1e9;
             self.report.say(&format!("the clock was stepped by {by_s:+.3} s"));
-            if let Err(e) = self.deck.flush_all() {
+            if let Err(e) = self.groups.flush_all() {
                 self.report.say(&format!("cannot flush: {e}"));
             }
         }
-        if let Err(e) = self.deck.tick() {
+        if let Err(e) = self.groups.tick() {
             self.report.say(&format!("cannot flush: {e}"));
         }
     }
 
     /// What must be done every second.
     pub fn second(&mut self) {
-        match self.deck.watch() {
+        match self.groups.watch() {
             Ok(events) => events.iter().for_each(|(name, event)| self.report.event(name, *event)),
             Err(e) => self.report.say(&format!("{:#}", anyhow::Error::from(e))),
         }
-        self.deck.refresh_nic();
+        self.groups.refresh_nic();
         match self.snapshot() {
             Ok(snapshot) => {
-                let snapshot = snapshot.told(&self.deck, false);
+                let snapshot = snapshot.told(&self.groups, false);
                 self.report.second(&snapshot);
                 if self.server.has_watchers() {
                     self.server.tell_watchers(&Answer::ok(&snapshot));
@@ -159,14 +159,14 @@ impl Daemon {
 
     /// Ends it: members see their connections close, and read what is left.
     pub fn end(mut self) -> io::Result<()> {
-        self.deck.stop();
-        self.deck.refresh_nic();
+        self.groups.stop();
+        self.groups.refresh_nic();
         for client in self.changes.end() {
             self.server.answer(client, Answer::error("the daemon has ended"));
         }
         self.server.flush(FAREWELL);
         let snapshot = self.snapshot()?;
-        self.report.finished(&snapshot.told(&self.deck, true));
+        self.report.finished(&snapshot.told(&self.groups, true));
         Ok(())
     }
 
@@ -176,7 +176,7 @@ impl Daemon {
             .iter()
             .filter_map(|(client, member)| Some((*member, self.server.peer(*client)?)));
         let peers: BTreeMap<u32, Peer> = peers.collect();
-        Ok(Snapshot { stats: self.deck.stats()?, peers, elapsed: self.report.elapsed() })
+        Ok(Snapshot { stats: self.groups.stats()?, peers, elapsed: self.report.elapsed() })
     }
 
     fn take(&mut self, client: ClientId, command: Command) {
@@ -219,13 +219,13 @@ impl Daemon {
 
     fn stats(&self) -> Done {
         let snapshot = self.snapshot().map_err(|e| format!("cannot read the counters: {e}"))?;
-        Ok(Answer::ok(snapshot.told(&self.deck, false)))
+        Ok(Answer::ok(snapshot.told(&self.groups, false)))
     }
 
     fn own(&self, member: u32) -> Done {
         let failed = |e: io::Error| format!("cannot read the counters: {e}");
-        let stats = self.deck.member_stats(member).map_err(failed)?;
-        let seen = self.deck.group_seen(&stats.group).map_err(failed)?;
+        let stats = self.groups.member_stats(member).map_err(failed)?;
+        let seen = self.groups.group_seen(&stats.group).map_err(failed)?;
         Ok(Answer::ok(Own::new(&stats, seen)))
     }
 
@@ -233,7 +233,7 @@ impl Daemon {
         if self.members.contains_key(&client) {
             return Err("this connection is a member already: open another one".into());
         }
-        let joined = self.deck.join(group, weight).map_err(told)?;
+        let joined = self.groups.join(group, weight).map_err(told)?;
         let answer = Answer::ok(Attached::new(group, &joined));
         self.members.insert(client, joined.member);
         self.server.make_member(client);
@@ -246,7 +246,7 @@ impl Daemon {
 
     fn flush(&mut self, client: ClientId) -> Done {
         let member = self.members.get(&client).ok_or(NO_MEMBER)?;
-        self.deck.flush_member(*member).map_err(|e| format!("cannot flush: {e}"))?;
+        self.groups.flush_member(*member).map_err(|e| format!("cannot flush: {e}"))?;
         Ok(Answer::done())
     }
 
@@ -260,7 +260,7 @@ impl Daemon {
             }
         }
         let numbers: Vec<u32> = leaving.iter().map(|(_, member)| *member).collect();
-        let left: BTreeMap<u32, MemberStats> = self.deck.leave(&numbers).into_iter().collect();
+        let left: BTreeMap<u32, MemberStats> = self.groups.leave(&numbers).into_iter().collect();
         if leaving.is_empty() {
             return;
         }
@@ -268,33 +268,33 @@ impl Daemon {
             let stats = left.get(&member).cloned().unwrap_or_default();
             self.report.left(&stats);
             self.server.end_member(client);
-            let seen = self.deck.group_seen(&stats.group).unwrap_or_default();
+            let seen = self.groups.group_seen(&stats.group).unwrap_or_default();
             self.server.answer(client, Answer::ok(Own::new(&stats, seen)));
         }
     }
 
     fn pause(&mut self, group: Option<&str>) -> Done {
-        self.deck.pause(group).map_err(told)?;
+        self.groups.pause(group).map_err(told)?;
         self.report.say(&format!("{} paused", which(group)));
         Ok(Answer::done())
     }
 
     fn resume(&mut self, group: Option<&str>) -> Done {
-        self.deck.resume(group).map_err(told)?;
+        self.groups.resume(group).map_err(told)?;
         self.report.say(&format!("{} resumed", which(group)));
         Ok(Answer::done())
     }
 
     fn set_snaplen(&mut self, group: Option<String>, snaplen: u32) -> Done {
         let group = self.one(group)?;
-        self.deck.set_snaplen(&group, snaplen).map_err(told)?;
+        self.groups.set_snaplen(&group, snaplen).map_err(told)?;
         self.report.say(&format!("group {group}: snaplen is {snaplen} from now on"));
         Ok(Answer::ok(json!({ "group": group, "snaplen": snaplen })))
     }
 
     fn set_filter(&mut self, group: Option<String>, filter: Option<&str>) -> Done {
         let group = self.one(group)?;
-        self.deck.set_filter(&group, filter).map_err(told)?;
+        self.groups.set_filter(&group, filter).map_err(told)?;
         self.report.say(&match filter {
             Some(filter) => format!("group {group}: the filter is {filter:?} from now on"),
             None => format!("group {group}: there is no filter from now on"),
@@ -304,14 +304,14 @@ impl Daemon {
 
     fn hits(&self, group: Option<String>) -> Done {
         let at = self.book(group)?;
-        let name = self.deck.groups().nth(at).map_or("", |group| &group.name);
-        let now = self.deck.rule_hits(name).unwrap_or_default();
+        let name = self.groups.configs().nth(at).map_or("", |group| &group.name);
+        let now = self.groups.rule_hits(name).unwrap_or_default();
         Ok(self.books[at].hits(&now.into()))
     }
 
     /// The group that is meant: there may be only one.
     fn one(&self, group: Option<String>) -> Result<String, String> {
-        let names: Vec<&str> = self.deck.groups().map(|g| g.name.as_str()).collect();
+        let names: Vec<&str> = self.groups.configs().map(|g| g.name.as_str()).collect();
         match (group, &names[..]) {
             (Some(group), names) if names.contains(&group.as_str()) => Ok(group),
             (Some(group), names) => {
@@ -325,7 +325,7 @@ impl Daemon {
     /// Where the rules of a group are.
     fn book(&self, group: Option<String>) -> Result<usize, String> {
         let group = self.one(group)?;
-        let at = self.deck.groups().position(|g| g.name == group);
+        let at = self.groups.configs().position(|g| g.name == group);
         at.ok_or_else(|| format!("there is no group {group}"))
     }
 }
@@ -333,13 +333,13 @@ impl Daemon {
 const NO_MEMBER: &str = "this connection is no member: attach to a group first";
 
 fn set_rules(
-    deck: &mut Deck,
+    groups: &mut Groups,
     report: &mut Report,
     group: usize,
     rules: Option<&Rules>,
 ) -> Result<Counted, Refused> {
-    let name = deck.groups().nth(group).map(|group| group.name.clone()).unwrap_or_default();
-    let last = deck.set_rules(&name, rules.cloned()).map_err(|e| Refused::from(told(e)))?;
+    let name = groups.configs().nth(group).map(|group| group.name.clone()).unwrap_or_default();
+    let last = groups.set_rules(&name, rules.cloned()).map_err(|e| Refused::from(told(e)))?;
     report.say(&match rules {
         Some(rules) => {
             format!("group {name}: {} rules judge from now on", show_count(rules.rules().into()))

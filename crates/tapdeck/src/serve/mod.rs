@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use tapdeck_capture::Clock;
-use tapdeck_capture::groups::Deck;
+use tapdeck_capture::groups::Groups;
 
 use crate::control::{Server, Socket};
 use crate::flags;
@@ -34,14 +34,14 @@ pub fn run(flags: &flags::Serve) -> Result<()> {
     let interrupt = Interrupt::listen()?;
     allow_many_files();
     let clock = Arc::new(Clock::default());
-    let mut deck = Deck::open(&plan.deck, &clock)?;
+    let mut groups = Groups::open(&plan.groups, &clock)?;
     let socket = Socket::bind(&plan.socket, &plan.access)?;
     let mut report = Report::new(flags.stats_json.as_deref())?;
-    deck.start()?;
-    report.started(&plan, &deck);
+    groups.start()?;
+    report.started(&plan, &groups);
 
     let server = Server::new(socket);
-    let mut daemon = Daemon::new(server, deck, report, plan.rules, plan.rules_options);
+    let mut daemon = Daemon::new(server, groups, report, plan.rules, plan.rules_options);
     let end = flags.duration.and_then(|d| Instant::now().checked_add(d));
     let is_over = || end.is_some_and(|end| Instant::now() >= end);
     let mut next_second = Instant::now() + SECOND;

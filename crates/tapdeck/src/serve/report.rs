@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use serde::Serialize;
 use tapdeck_capture::Event;
-use tapdeck_capture::groups::{Deck, DeckStats, GroupConfig, GroupStats, MemberStats, PortStats};
+use tapdeck_capture::groups::{DeckStats, GroupConfig, GroupStats, Groups, MemberStats, PortStats};
 
 use super::config::Plan;
 use crate::control::Peer;
@@ -26,7 +26,7 @@ pub struct Snapshot {
 
 /// What is told of it.
 #[derive(Serialize)]
-pub struct Told<'a> {
+pub struct Status<'a> {
     elapsed_s: u64,
     elapsed_us: u64,
     ports: Vec<Port<'a>>,
@@ -87,15 +87,15 @@ struct Member {
 }
 
 impl Snapshot {
-    /// With what the deck is set to.
-    pub fn told<'a>(&'a self, deck: &'a Deck, is_final: bool) -> Told<'a> {
-        let configs = deck.groups().zip(&self.stats.groups);
-        Told {
+    /// With what the groups is set to.
+    pub fn told<'a>(&'a self, groups: &'a Groups, is_final: bool) -> Status<'a> {
+        let configs = groups.configs().zip(&self.stats.groups);
+        Status {
             elapsed_s: self.elapsed.as_secs(),
             elapsed_us: self.elapsed.as_micros() as u64,
             ports: self.stats.ports.iter().map(Port::new).collect(),
             groups: configs.map(|(config, stats)| self.group(config, stats)).collect(),
-            member_bytes: deck.member_bytes(),
+            member_bytes: groups.member_bytes(),
             is_final,
         }
     }
@@ -187,9 +187,9 @@ impl Report {
         self.began.elapsed()
     }
 
-    pub fn started(&mut self, plan: &Plan, deck: &Deck) {
+    pub fn started(&mut self, plan: &Plan, groups: &Groups) {
         self.began = Instant::now();
-        for group in deck.groups() {
+        for group in groups.configs() {
             self.say(&format!(
                 "group {}: {} at hook {}, steering {}",
                 group.name,
@@ -198,13 +198,13 @@ impl Report {
                 group.steering
             ));
         }
-        for warning in deck.warnings() {
+        for warning in groups.warnings() {
             self.say(&warning);
         }
         self.say(&format!(
             "serving at {}, {} of memory for each member",
             plan.socket.display(),
-            show_bytes(deck.member_bytes())
+            show_bytes(groups.member_bytes())
         ));
     }
 
@@ -234,7 +234,7 @@ impl Report {
     }
 
     /// Once a second.
-    pub fn second(&mut self, told: &Told<'_>) {
+    pub fn second(&mut self, told: &Status<'_>) {
         self.write_json(told);
         let sum = |of: fn(&Group<'_>) -> u64| told.groups.iter().map(of).sum::<u64>();
         let captured = sum(|g| g.captured);
@@ -254,7 +254,7 @@ impl Report {
     }
 
     /// The last words.
-    pub fn finished(&mut self, told: &Told<'_>) {
+    pub fn finished(&mut self, told: &Status<'_>) {
         self.write_json(told);
         for group in &told.groups {
             let copies = match group.extra {
@@ -273,7 +273,7 @@ impl Report {
         }
     }
 
-    fn write_json(&mut self, told: &Told<'_>) {
+    fn write_json(&mut self, told: &Status<'_>) {
         let Some(out) = &mut self.json else { return };
         let written = serde_json::to_writer(&mut *out, told)
             .map_err(std::io::Error::from)

@@ -11,13 +11,13 @@ use tapdeck_store::query::Span;
 use tapdeck_store::stat::{Question, Report, stat};
 
 use crate::flags::{self, Usage};
-use crate::progress_line::{Progress, say};
+use crate::progress_line::{ProgressLine, say};
 use crate::query::time;
 
 pub fn run(flags: &flags::Stat) -> Result<()> {
     let question = Question { span: span(flags)?, top: usize::from(flags.top) };
     crate::query::yield_to_recorder();
-    let mut progress = Progress::new();
+    let mut progress = ProgressLine::new();
     let report = stat(&flags.dir, question, |done, total| {
         progress.show(|| format!("{done} of {total} segments"));
     })?;

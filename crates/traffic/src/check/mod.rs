@@ -23,7 +23,7 @@ use self::order::{Arrival, Order};
 use self::recognise::{Numbered, Recogniser, Seen};
 use self::report::Latency;
 pub use self::report::{Period, Report, Size, Stream};
-use self::time::{Course, Distribution, Latencies};
+use self::time::{Distribution, Latencies, Timeline};
 use crate::sent::Sent;
 use crate::workload::{self, Workload};
 
@@ -60,7 +60,7 @@ struct Faults {
 pub struct Check {
     recogniser: Recogniser,
     order: Order,
-    course: Course,
+    timeline: Timeline,
     latencies: Latencies,
     extents: Distribution,
     faults: HashMap<u32, Faults>,
@@ -111,7 +111,7 @@ impl Check {
         Ok(Self {
             recogniser: Recogniser::new(workload, run_ns, &sent.streams, routed),
             order: Order::new(&sent.streams),
-            course: Course::new(sent.started_ns, sent.ended_ns),
+            timeline: Timeline::new(sent.started_ns, sent.ended_ns),
             latencies: Latencies::new(),
             extents: Distribution::new(),
             faults: HashMap::new(),
@@ -129,7 +129,7 @@ impl Check {
             Seen::Cut { stream, len } => {
                 self.report.cut += 1;
                 self.unread(Some(stream), len);
-                self.course.unread(captured_ns);
+                self.timeline.unread(captured_ns);
             }
             Seen::Intact(packet) => self.numbered(&packet, captured_ns, true),
             Seen::Damaged(packet) => self.numbered(&packet, captured_ns, false),
@@ -138,10 +138,10 @@ impl Check {
     }
 
     fn numbered(&mut self, packet: &Numbered, captured_ns: Option<i64>, is_intact: bool) {
-        let place = self.course.place(packet.sent_ns, captured_ns);
+        let place = self.timeline.place(packet.sent_ns, captured_ns);
         let number = (packet.stream, packet.sequence);
         let arrival = self.order.arrive(number, captured_ns, place as u32);
-        let period = &mut self.course.periods[place];
+        let period = &mut self.timeline.periods[place];
         let size = &mut self.sizes[packet.len];
         self.report.received += 1;
         period.received += 1;
@@ -183,7 +183,7 @@ impl Check {
 
     fn unidentified(&mut self, stream: Option<u32>, len: usize, captured_ns: Option<i64>) {
         self.unread(stream, len);
-        let period = self.course.unread(captured_ns);
+        let period = self.timeline.unread(captured_ns);
         period.received += 1;
         period.damaged += 1;
         self.report.received += 1;
@@ -214,8 +214,8 @@ impl Check {
             Latency::Unknown(why) => report.latency_unknown = Some(why),
         }
         self.by_stream(&mut report);
-        report.period_ms = self.course.period_ns / 1_000_000;
-        report.over_time = self.course.finish(self.order.missing_by_bucket());
+        report.period_ms = self.timeline.period_ns / 1_000_000;
+        report.over_time = self.timeline.finish(self.order.missing_by_bucket());
         report.by_size = (0..=u16::MAX)
             .zip(self.sizes)
             .filter(|(_, s)| s.made + s.arrived + s.damaged > 0)

@@ -9,9 +9,9 @@ use crate::sent::Spread;
 /// What became of a run's packets.
 ///
 /// A packet that came is one of intact, repeated and damaged; `received` is their sum. What was
-/// made and is neither refused, lost, nor arrived does not exist: `made = refused + lost + arrived
-/// + unidentified + cut`, where `arrived` counts numbers and not packets, as long as no more came
-/// than was made.
+/// made and is neither refused, lost, nor arrived does not exist:
+/// `made = refused + lost + arrived + unidentified + cut`, where `arrived` counts numbers and not
+/// packets, as long as no more came than was made.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Report {
     /// Packets made and numbered.

@@ -81,7 +81,7 @@ impl Latencies {
 }
 
 /// A run in at most 60 periods of equal length.
-pub(super) struct Course {
+pub(super) struct Timeline {
     started_ns: u64,
     pub(super) period_ns: u64,
     pub(super) periods: Vec<Period>,
@@ -91,7 +91,7 @@ pub(super) struct Course {
     last: usize,
 }
 
-impl Course {
+impl Timeline {
     pub(super) fn new(started_ns: u64, ended_ns: u64) -> Self {
         let run_ns = ended_ns.saturating_sub(started_ns).max(1);
         let steps = [1, 2, 5].into_iter().cycle();
@@ -150,7 +150,7 @@ impl Course {
 
 #[cfg(test)]
 mod tests {
-    use super::{Course, Latencies};
+    use super::{Latencies, Timeline};
     use crate::check::report::Latency;
 
     #[test]
@@ -164,10 +164,14 @@ mod tests {
             (30 * S, S / 2, 60),
             (3600 * S, 100 * S, 36),
         ] {
-            let course = Course::new(7, 7 + run_ns);
-            assert_eq!((course.period_ns, course.periods.len()), (period_ns, periods), "{run_ns}");
+            let timeline = Timeline::new(7, 7 + run_ns);
+            assert_eq!(
+                (timeline.period_ns, timeline.periods.len()),
+                (period_ns, periods),
+                "{run_ns}"
+            );
         }
-        assert!(Course::new(0, u64::MAX).periods.len() <= 60);
+        assert!(Timeline::new(0, u64::MAX).periods.len() <= 60);
     }
 
     #[test]

@@ -25,7 +25,7 @@ pub use counts::{Counts, Share};
 pub use error::{Error, Fault};
 pub use length::Length;
 pub use pktgen::write_pktgen;
-pub use read::{Format, Options, Source, read, read_file};
+pub use read::{DistInput, Format, Options, read, read_file};
 pub use tally::{LeftOut, Tally};
 pub use text::{write_dist, write_sizes};
 pub use toml::write_toml;

@@ -42,7 +42,7 @@ pub struct Options {
 
 /// A distribution as it was read. It is not empty.
 #[derive(Debug)]
-pub struct Source {
+pub struct DistInput {
     pub format: Format,
     /// Of pktgen's commands, which hold shares and not packets: whole numbers in the proportion of
     /// the shares.
@@ -57,12 +57,12 @@ pub struct Source {
 }
 
 /// Reads a file. Memory does not grow with its size.
-pub fn read_file(path: &Path, options: Options) -> Result<Source, Error> {
+pub fn read_file(path: &Path, options: Options) -> Result<DistInput, Error> {
     read(File::open(path)?, options)
 }
 
 /// Reads a distribution from anything.
-pub fn read(mut input: impl Read, options: Options) -> Result<Source, Error> {
+pub fn read(mut input: impl Read, options: Options) -> Result<DistInput, Error> {
     /// Enough to tell a capture file by.
     const HEAD: u64 = 64;
     let mut head = Vec::new();
@@ -83,7 +83,7 @@ pub fn read(mut input: impl Read, options: Options) -> Result<Source, Error> {
     }
 }
 
-fn read_trace(input: impl Read, options: Options) -> Result<Source, Error> {
+fn read_trace(input: impl Read, options: Options) -> Result<DistInput, Error> {
     let mut tally = Tally::new(options.length.unwrap_or(Length::Frame));
     let mut damage = None;
     let mut reader = trace::Reader::new(input).map_err(trace_error)?;
@@ -103,7 +103,7 @@ fn read_trace(input: impl Read, options: Options) -> Result<Source, Error> {
     if tally.counts.packets() == 0 {
         return Err(Error::NoPackets { packets: tally.left_out.packets() });
     }
-    Ok(Source {
+    Ok(DistInput {
         format: Format::Trace,
         counts: tally.counts,
         length: Some(tally.length),
@@ -120,7 +120,7 @@ fn trace_error(e: trace::Error) -> Error {
     }
 }
 
-fn read_text(mut lines: Lines<impl BufRead>, options: Options) -> Result<Source, Error> {
+fn read_text(mut lines: Lines<impl BufRead>, options: Options) -> Result<DistInput, Error> {
     let first = lines.next()?.ok_or(Error::Empty)?;
     let format = match options.format {
         Some(format) => format,
@@ -156,11 +156,11 @@ fn finish(
     counts: Counts,
     length: Option<Length>,
     model: Option<TwoStage>,
-) -> Result<Source, Error> {
+) -> Result<DistInput, Error> {
     if counts.packets() == 0 {
         return Err(Error::AllZero);
     }
-    Ok(Source { format, counts, length, left_out: LeftOut::default(), damage: None, model })
+    Ok(DistInput { format, counts, length, left_out: LeftOut::default(), damage: None, model })
 }
 
 /// What a text is whose first line this is. Two numbers are a size and a count.

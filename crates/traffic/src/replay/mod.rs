@@ -26,7 +26,7 @@ use tapdeck_packet::generate::Limits;
 use tapdeck_packet::trace;
 
 use crate::pacing::Schedule;
-use crate::source::Source;
+use crate::source::PacketSource;
 
 mod contents;
 mod error;
@@ -205,7 +205,7 @@ impl Replay {
     }
 }
 
-impl Source for Replay {
+impl PacketSource for Replay {
     /// Nobody has to wait for a packet that will not come: behind the last one this is `None`, and
     /// never later than the run's end.
     fn due_ns(&self) -> Option<u64> {

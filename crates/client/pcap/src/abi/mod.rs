@@ -19,7 +19,7 @@ use std::ptr::{NonNull, null, null_mut};
 use std::time::Duration;
 
 use crate::filter::{Filter, Instruction, Way};
-use crate::handle::{Deck, Direction, Fault, MAX_SNAPLEN, PREFIX, Shown};
+use crate::handle::{Direction, Fault, Handle, MAX_SNAPLEN, PREFIX, Shown};
 use types::{
     Dumper, ERROR_BYTES, ERROR_TSTAMP_PRECISION_NOTSUP, Handler, Interface, PCAP_ERROR,
     PCAP_IF_CONNECTION_NOT_APPLICABLE, PCAP_IF_RUNNING, PCAP_IF_UP, PacketHeader, Pcap, Program,
@@ -29,8 +29,8 @@ use types::{
 /// A handle of libpcap's that has no device; closed when dropped.
 struct Dead(NonNull<Pcap>);
 
-// SAFETY: libpcap's handles belong to no thread; one at a time uses them, which `Deck`'s lock sees
-// to.
+// SAFETY: libpcap's handles belong to no thread; one at a time uses them, which `Handle`'s lock
+// sees to.
 unsafe impl Send for Dead {}
 
 impl Dead {
@@ -56,8 +56,8 @@ impl Drop for Dead {
 }
 
 /// What is behind a group's `pcap_t`.
-pub struct Handle {
-    deck: Deck<Dead>,
+pub struct CHandle {
+    inner: Handle<Dead>,
     /// What `pcap_next_ex` and `pcap_geterr` return the address of. Written by the one thread that
     /// uses the handle, as libpcap's own.
     header: UnsafeCell<PacketHeader>,
@@ -109,7 +109,7 @@ fn number(result: Result<c_int, Fault>) -> c_int {
     result.unwrap_or_else(|fault| fault as c_int)
 }
 
-impl Handle {
+impl CHandle {
     /// Takes over what libpcap says went wrong at its handle.
     fn take_error(&self, real: &Dead) {
         // SAFETY: the handle is open; libpcap's text ends and stays while the handle is locked.
@@ -117,7 +117,7 @@ impl Handle {
             let why = real::pcap_geterr(real.get());
             if why.is_null() { c"" } else { CStr::from_ptr(why) }
         };
-        self.deck.fail(why.to_string_lossy());
+        self.inner.fail(why.to_string_lossy());
     }
 
     /// Has libpcap do something that needs no device, once the link type is known.
@@ -127,10 +127,10 @@ impl Handle {
         work: impl FnOnce(*mut Pcap) -> R,
         is_error: impl Fn(&R) -> bool,
     ) -> R {
-        if self.deck.active(|_| ()).is_err() {
+        if self.inner.active(|_| ()).is_err() {
             return failed;
         }
-        let state = self.deck.state();
+        let state = self.inner.state();
         let result = work(state.real.get());
         if is_error(&result) {
             self.take_error(&state.real);
@@ -139,17 +139,17 @@ impl Handle {
     }
 
     fn activate(&self) -> c_int {
-        code(self.deck.activate(Dead::open))
+        code(self.inner.activate(Dead::open))
     }
 
     /// Shows packets to a handler of C: how many, or what became of it.
     fn dispatch(&self, count: c_int, handler: Handler, user: *mut c_uchar) -> Result<u32, Fault> {
         let Some(handler) = handler else {
-            return Err(self.deck.fail("no function is given to show packets to"));
+            return Err(self.inner.fail("no function is given to show packets to"));
         };
         // Minus one, and zero, mean all there are.
         let limit = u32::try_from(count).ok().filter(|count| *count > 0);
-        self.deck.dispatch(limit, &run_filter, |shown| {
+        self.inner.dispatch(limit, &run_filter, |shown| {
             let header = header(&shown);
             // SAFETY: the caller's function, called as libpcap would; the bytes stay until the next
             // packet is asked for.
@@ -176,7 +176,7 @@ impl Handle {
     /// One packet: 1, 0 where none came in time, or what became of it.
     fn next(&self) -> (c_int, Option<Shown>) {
         let mut found = None;
-        match self.deck.dispatch(Some(1), &run_filter, |shown| found = Some(shown)) {
+        match self.inner.dispatch(Some(1), &run_filter, |shown| found = Some(shown)) {
             Ok(shown) => (shown as c_int, found),
             Err(fault) => (fault as c_int, None),
         }
@@ -188,22 +188,22 @@ impl Handle {
         let is_valid = !program.instructions.is_null()
             && unsafe { real::bpf_validate(program.instructions, program.len as c_int) } != 0;
         if !is_valid {
-            return self.deck.fail("the filter is no valid program") as c_int;
+            return self.inner.fail("the filter is no valid program") as c_int;
         }
         // SAFETY: as above.
         let program = unsafe { std::slice::from_raw_parts(program.instructions, len) };
         let Some(filter) = Filter::new(program) else {
-            return self.deck.fail(
+            return self.inner.fail(
                 "the filter asks for what only the kernel knows of a packet; set it as the group's filter in the daemon's configuration",
             ) as c_int;
         };
-        code(self.deck.active(|active| active.set_filter(filter)))
+        code(self.inner.active(|active| active.set_filter(filter)))
     }
 
     fn error(&self) -> *mut c_char {
         let at = self.error.get().cast();
         // SAFETY: the buffer has that room, and one thread at a time uses the handle.
-        unsafe { write_text(at, ERROR_BYTES, &self.deck.error()) };
+        unsafe { write_text(at, ERROR_BYTES, &self.inner.error()) };
         at
     }
 }
@@ -254,14 +254,15 @@ pub unsafe extern "C" fn pcap_create(device: *const c_char, error: *mut c_char) 
         let made = Dead::open(ETHERNET, MAX_SNAPLEN, false)
             .zip(Dead::open(ETHERNET, MAX_SNAPLEN, false))
             .ok_or_else(|| "there is no libpcap that tapdeck's could stand in for".to_owned());
-        let made = made
-            .and_then(|(key, real)| Ok((key, Deck::new(group, real).map_err(|e| e.to_string())?)));
+        let made = made.and_then(|(key, real)| {
+            Ok((key, Handle::new(group, real).map_err(|e| e.to_string())?))
+        });
         match made {
-            Ok((key, deck)) => {
+            Ok((key, inner)) => {
                 let empty =
                     Shown { seconds: 0, fraction: 0, captured: 0, original: 0, bytes: null() };
-                let handle = Handle {
-                    deck,
+                let handle = CHandle {
+                    inner,
                     header: UnsafeCell::new(header(&empty)),
                     error: UnsafeCell::new([0; ERROR_BYTES]),
                 };
@@ -426,34 +427,34 @@ of_handle! {
     fn pcap_activate(p) -> c_int = PCAP_ERROR, |handle| handle.activate();
     fn pcap_set_snaplen(p, snaplen: c_int) -> c_int = PCAP_ERROR, |handle| {
         let wanted = u32::try_from(snaplen).ok().filter(|s| (1..=MAX_SNAPLEN).contains(s));
-        code(handle.deck.set(|settings| settings.snaplen = wanted.unwrap_or(MAX_SNAPLEN)))
+        code(handle.inner.set(|settings| settings.snaplen = wanted.unwrap_or(MAX_SNAPLEN)))
     };
-    fn pcap_set_promisc(p, on: c_int) -> c_int = PCAP_ERROR, |handle| code(handle.deck.set(|_| ()));
+    fn pcap_set_promisc(p, on: c_int) -> c_int = PCAP_ERROR, |handle| code(handle.inner.set(|_| ()));
     fn pcap_set_rfmon(p, on: c_int) -> c_int = PCAP_ERROR, |handle| {
-        code(handle.deck.set(|settings| settings.monitor_mode = on != 0))
+        code(handle.inner.set(|settings| settings.monitor_mode = on != 0))
     };
-    fn pcap_can_set_rfmon(p) -> c_int = PCAP_ERROR, |handle| code(handle.deck.set(|_| ()));
+    fn pcap_can_set_rfmon(p) -> c_int = PCAP_ERROR, |handle| code(handle.inner.set(|_| ()));
     fn pcap_set_timeout(p, timeout_ms: c_int) -> c_int = PCAP_ERROR, |handle| {
         let timeout = u64::try_from(timeout_ms).ok().filter(|timeout| *timeout > 0);
-        code(handle.deck.set(|settings| settings.timeout = timeout.map(Duration::from_millis)))
+        code(handle.inner.set(|settings| settings.timeout = timeout.map(Duration::from_millis)))
     };
     fn pcap_set_tstamp_type(p, kind: c_int) -> c_int = PCAP_ERROR, |handle| {
-        match code(handle.deck.set(|_| ())) {
+        match code(handle.inner.set(|_| ())) {
             0 if kind != TSTAMP_HOST => WARNING_TSTAMP_TYPE_NOTSUP,
             result => result,
         }
     };
-    fn pcap_set_immediate_mode(p, on: c_int) -> c_int = PCAP_ERROR, |handle| code(handle.deck.set(|_| ()));
-    fn pcap_set_buffer_size(p, bytes: c_int) -> c_int = PCAP_ERROR, |handle| code(handle.deck.set(|_| ()));
-    fn pcap_set_protocol_linux(p, protocol: c_int) -> c_int = PCAP_ERROR, |handle| code(handle.deck.set(|_| ()));
+    fn pcap_set_immediate_mode(p, on: c_int) -> c_int = PCAP_ERROR, |handle| code(handle.inner.set(|_| ()));
+    fn pcap_set_buffer_size(p, bytes: c_int) -> c_int = PCAP_ERROR, |handle| code(handle.inner.set(|_| ()));
+    fn pcap_set_protocol_linux(p, protocol: c_int) -> c_int = PCAP_ERROR, |handle| code(handle.inner.set(|_| ()));
     fn pcap_set_tstamp_precision(p, precision: c_int) -> c_int = PCAP_ERROR, |handle| match precision {
         TSTAMP_MICRO | TSTAMP_NANO => {
-            code(handle.deck.set(|settings| settings.nanoseconds = precision == TSTAMP_NANO))
+            code(handle.inner.set(|settings| settings.nanoseconds = precision == TSTAMP_NANO))
         }
         _ => ERROR_TSTAMP_PRECISION_NOTSUP,
     };
     fn pcap_get_tstamp_precision(p) -> c_int = PCAP_ERROR, |handle| {
-        c_int::from(handle.deck.state().settings.nanoseconds)
+        c_int::from(handle.inner.state().settings.nanoseconds)
     };
     fn pcap_list_tstamp_types(p, kinds: *mut *mut c_int) -> c_int = PCAP_ERROR, |handle| {
         // SAFETY: by the caller's promise.
@@ -485,8 +486,8 @@ of_handle! {
         }
         result
     };
-    fn pcap_breakloop(p) = (), |handle| handle.deck.break_loop();
-    fn pcap_stats(p, to: *mut Stat) -> c_int = PCAP_ERROR, |handle| match handle.deck.counts() {
+    fn pcap_breakloop(p) = (), |handle| handle.inner.break_loop();
+    fn pcap_stats(p, to: *mut Stat) -> c_int = PCAP_ERROR, |handle| match handle.inner.counts() {
         Ok(counts) => {
             let stat = Stat { received: counts.received, dropped: counts.dropped, dropped_by_interface: 0 };
             // SAFETY: by the caller's promise.
@@ -499,7 +500,7 @@ of_handle! {
         // SAFETY: by the caller's promise, or null.
         match unsafe { program.as_ref() } {
             Some(program) => handle.set_filter(program),
-            None => handle.deck.fail("no filter was given") as c_int,
+            None => handle.inner.fail("no filter was given") as c_int,
         }
     };
     fn pcap_setdirection(p, direction: c_int) -> c_int = PCAP_ERROR, |handle| {
@@ -507,22 +508,22 @@ of_handle! {
             0 => Direction::Both,
             1 => Direction::Only(Way::In),
             2 => Direction::Only(Way::Out),
-            _ => return handle.deck.fail("there is no such direction") as c_int,
+            _ => return handle.inner.fail("there is no such direction") as c_int,
         };
-        code(handle.deck.active(|active| active.set_direction(wanted)))
+        code(handle.inner.active(|active| active.set_direction(wanted)))
     };
     fn pcap_getnonblock(p, error: *mut c_char) -> c_int = PCAP_ERROR, |handle| {
-        c_int::from(handle.deck.state().nonblocking)
+        c_int::from(handle.inner.state().nonblocking)
     };
     fn pcap_setnonblock(p, on: c_int, error: *mut c_char) -> c_int = PCAP_ERROR, |handle| {
-        handle.deck.state().nonblocking = on != 0;
+        handle.inner.state().nonblocking = on != 0;
         0
     };
     fn pcap_inject(p, data: *const c_void, len: usize) -> c_int = PCAP_ERROR, |handle| {
-        handle.deck.fail("packets cannot be sent to a group") as c_int
+        handle.inner.fail("packets cannot be sent to a group") as c_int
     };
     fn pcap_sendpacket(p, data: *const c_uchar, len: c_int) -> c_int = PCAP_ERROR, |handle| {
-        handle.deck.fail("packets cannot be sent to a group") as c_int
+        handle.inner.fail("packets cannot be sent to a group") as c_int
     };
     fn pcap_geterr(p) -> *mut c_char = null_mut(), |handle| handle.error();
     fn pcap_perror(p, prefix: *const c_char) = (), |handle| {
@@ -531,7 +532,7 @@ of_handle! {
         // Where it cannot be written nobody could be told so.
         let _ = std::io::Write::write_all(
             &mut std::io::stderr(),
-            format!("{prefix}: {}\n", handle.deck.error()).as_bytes(),
+            format!("{prefix}: {}\n", handle.inner.error()).as_bytes(),
         );
     };
     fn pcap_compile(p, program: *mut Program, text: *const c_char, optimize: c_int, mask: c_uint) -> c_int = PCAP_ERROR, |handle| {
@@ -539,21 +540,21 @@ of_handle! {
         let compile = |real| unsafe { real::pcap_compile(real, program, text, optimize, mask) };
         handle.with_real(PCAP_ERROR, compile, |result| *result < 0)
     };
-    fn pcap_datalink(p) -> c_int = PCAP_ERROR, |handle| number(handle.deck.active(|active| active.datalink));
-    fn pcap_datalink_ext(p) -> c_int = PCAP_ERROR, |handle| number(handle.deck.active(|active| active.datalink));
+    fn pcap_datalink(p) -> c_int = PCAP_ERROR, |handle| number(handle.inner.active(|active| active.datalink));
+    fn pcap_datalink_ext(p) -> c_int = PCAP_ERROR, |handle| number(handle.inner.active(|active| active.datalink));
     fn pcap_list_datalinks(p, links: *mut *mut c_int) -> c_int = PCAP_ERROR, |handle| {
         // SAFETY: by the caller's promise.
-        number(handle.deck.active(|active| unsafe { one(links, active.datalink) }))
+        number(handle.inner.active(|active| unsafe { one(links, active.datalink) }))
     };
     fn pcap_set_datalink(p, link: c_int) -> c_int = PCAP_ERROR, |handle| {
-        match handle.deck.active(|active| active.datalink == link) {
+        match handle.inner.active(|active| active.datalink == link) {
             Ok(true) => 0,
-            Ok(false) => handle.deck.fail(format_args!("the group has no link type {link}")) as c_int,
+            Ok(false) => handle.inner.fail(format_args!("the group has no link type {link}")) as c_int,
             Err(fault) => fault as c_int,
         }
     };
-    fn pcap_snapshot(p) -> c_int = PCAP_ERROR, |handle| number(handle.deck.active(|active| active.snaplen as c_int));
-    fn pcap_is_swapped(p) -> c_int = PCAP_ERROR, |handle| code(handle.deck.active(|_| ()));
+    fn pcap_snapshot(p) -> c_int = PCAP_ERROR, |handle| number(handle.inner.active(|active| active.snaplen as c_int));
+    fn pcap_is_swapped(p) -> c_int = PCAP_ERROR, |handle| code(handle.inner.active(|_| ()));
     fn pcap_major_version(p) -> c_int = PCAP_ERROR, |handle| {
         // SAFETY: the inner handle is open.
         handle.with_real(PCAP_ERROR, |real| unsafe { real::pcap_major_version(real) }, |_| false)
@@ -567,10 +568,10 @@ of_handle! {
         handle.with_real(PCAP_ERROR, |real| unsafe { real::pcap_bufsize(real) }, |_| false)
     };
     fn pcap_file(p) -> *mut libc::FILE = null_mut(), |handle| null_mut();
-    fn pcap_fileno(p) -> c_int = PCAP_ERROR, |handle| number(handle.deck.active(|active| active.fd().as_raw_fd()));
+    fn pcap_fileno(p) -> c_int = PCAP_ERROR, |handle| number(handle.inner.active(|active| active.fd().as_raw_fd()));
     fn pcap_get_selectable_fd(p) -> c_int = PCAP_ERROR, |handle| {
         // Whatever is wrong, it says that there is none.
-        handle.deck.active(|active| active.fd().as_raw_fd()).unwrap_or(-1)
+        handle.inner.active(|active| active.fd().as_raw_fd()).unwrap_or(-1)
     };
     fn pcap_get_required_select_timeout(p) -> *const libc::timeval = null(), |handle| null();
     fn pcap_dump_open(p, path: *const c_char) -> *mut Dumper = null_mut(), |handle| {

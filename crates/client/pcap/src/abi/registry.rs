@@ -7,13 +7,13 @@ use std::ptr::null_mut;
 use std::sync::atomic::{AtomicPtr, Ordering::Acquire, Ordering::Release};
 use std::sync::{Mutex, PoisonError};
 
-use super::Handle;
+use super::CHandle;
 use super::types::Pcap;
 
 struct Node {
     /// Null where the node is free.
     key: AtomicPtr<Pcap>,
-    handle: AtomicPtr<Handle>,
+    handle: AtomicPtr<CHandle>,
     next: Option<&'static Node>,
 }
 
@@ -28,7 +28,7 @@ fn nodes() -> impl Iterator<Item = &'static Node> {
 }
 
 /// Makes `key` known as a group's handle.
-pub fn add(key: *mut Pcap, handle: Box<Handle>) {
+pub fn add(key: *mut Pcap, handle: Box<CHandle>) {
     let _change = CHANGE.lock().unwrap_or_else(PoisonError::into_inner);
     let handle = Box::into_raw(handle);
     if let Some(free) = nodes().find(|node| node.key.load(Acquire).is_null()) {
@@ -45,7 +45,7 @@ pub fn add(key: *mut Pcap, handle: Box<Handle>) {
 ///
 /// # Safety
 /// The handle is not closed while what is returned is used: what libpcap asks of its callers too.
-pub unsafe fn find<'a>(key: *mut Pcap) -> Option<&'a Handle> {
+pub unsafe fn find<'a>(key: *mut Pcap) -> Option<&'a CHandle> {
     if key.is_null() {
         return None;
     }
@@ -58,7 +58,7 @@ pub unsafe fn find<'a>(key: *mut Pcap) -> Option<&'a Handle> {
 ///
 /// # Safety
 /// Nobody uses it any more.
-pub unsafe fn remove(key: *mut Pcap) -> Option<Box<Handle>> {
+pub unsafe fn remove(key: *mut Pcap) -> Option<Box<CHandle>> {
     if key.is_null() {
         return None;
     }

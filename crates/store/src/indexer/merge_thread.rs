@@ -24,10 +24,11 @@ use crate::segment::write_pages;
 use crate::store::on_disk;
 use crate::{SegmentName, Totals};
 
-/// Of what the scheduler gives, a tenth of what the walker gets where both want one processor.
+/// Of what the scheduler gives, a tenth of what the index thread gets where both want one
+/// processor.
 const NICENESS: i32 = 10;
 
-pub(super) struct Clerk<I: Io> {
+pub(super) struct MergeThread<I: Io> {
     io: Arc<I>,
     work: Work,
     segment: Option<Segment<I::File>>,
@@ -45,7 +46,7 @@ struct Segment<F> {
     has_failed: bool,
 }
 
-impl<I: Io> Clerk<I> {
+impl<I: Io> MergeThread<I> {
     pub fn new(io: Arc<I>, work: Work) -> Self {
         Self { io, work, segment: None }
     }
@@ -174,7 +175,7 @@ impl<I: Io> Clerk<I> {
     }
 
     fn is_hurried(&self) -> bool {
-        self.work.indexing.course.is_hurried()
+        self.work.indexing.control.is_hurried()
     }
 
     fn tell(&self, segment: &Segment<I::File>, e: &io::Error) {
