@@ -8,6 +8,7 @@
 mod format;
 pub mod io;
 mod reading;
+mod span;
 mod writing;
 
 #[doc(hidden)]

@@ -4,10 +4,12 @@
 mod disk;
 mod priority;
 mod read;
+mod write;
 
 pub use disk::Disk;
 pub use priority::{go_first, yield_disk};
 pub(crate) use read::{forget_pages, read_at};
+pub(crate) use write::{write_all, write_pages};
 
 use std::io::{IoSlice, Result};
 use std::path::Path;

@@ -13,11 +13,12 @@ use std::time::Duration;
 use rustix::io::Errno;
 use tapdeck_packet::pcapng::StatisticsBlock;
 
-use crate::format::segment::{self, Live};
+use crate::format::segment;
 use crate::format::store::Stored;
 use crate::format::store::{NEXT, on_disk};
 use crate::io::{File, Io};
 use crate::writing::indexer::{Closed, Sizes};
+use crate::writing::live::LiveSegment;
 use crate::writing::retention::Retention;
 use crate::writing::totals::Totals;
 use crate::writing::writer::Done;
@@ -34,7 +35,7 @@ pub(crate) enum Job<F> {
     /// Tells somebody that all jobs before are done.
     Tell(Done),
     Close {
-        live: Live<F>,
+        live: LiveSegment<F>,
         statistics: Vec<StatisticsBlock>,
         /// Who wants to hear that it is closed.
         tell: Option<SyncSender<Closed>>,
@@ -193,7 +194,11 @@ impl<I: Io> Thread<I> {
     }
 
     /// Closes a segment. Tells nothing of one that cannot be found afterwards.
-    fn close(&mut self, live: Live<I::File>, statistics: &[StatisticsBlock]) -> Option<Closed> {
+    fn close(
+        &mut self,
+        live: LiveSegment<I::File>,
+        statistics: &[StatisticsBlock],
+    ) -> Option<Closed> {
         let from = live.name.clone();
         let packets = live.packets.iter().sum();
         let result = live.close(statistics);

@@ -2,6 +2,7 @@
 
 pub mod indexer;
 pub mod keeper;
+pub mod live;
 pub mod retention;
 pub mod segment_sink;
 pub mod stream;

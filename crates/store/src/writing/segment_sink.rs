@@ -8,12 +8,12 @@ use std::time::{Duration, Instant};
 use tapdeck_packet::pcapng::{InterfaceDescription, StatisticsBlock};
 
 use crate::format::name::SegmentName;
-use crate::format::segment::{Live, statistics_cost};
 use crate::format::store::NEXT;
 use crate::format::store::Store;
 use crate::io::{File, Io};
 use crate::writing::indexer::{self, Indexer, Indexing, Place, Sizes};
 use crate::writing::keeper::{Job, Keeper, Log, Work, is_full};
+use crate::writing::live::{LiveSegment, statistics_disk_len};
 use crate::writing::retention::Retention;
 use crate::writing::totals::Totals;
 use crate::writing::writer::{Done, InterfaceBlock, Outcome, Sink};
@@ -44,7 +44,7 @@ pub struct SegmentSink<I: Io> {
     totals: Arc<Totals>,
     keeper: Keeper<I::File>,
     indexer: Option<Indexer>,
-    live: Option<Live<I::File>>,
+    live: Option<LiveSegment<I::File>>,
     next_number: u64,
     /// How far blocks reach in a segment at most, so that the statistics still fit.
     blocks_end: u64,
@@ -66,7 +66,7 @@ impl<I: Io> SegmentSink<I> {
     ) -> io::Result<Self> {
         let closed = std::mem::take(&mut store.found);
         let next_number = store.last_number + 1;
-        let tail = statistics_cost(config.interfaces.len());
+        let tail = statistics_disk_len(config.interfaces.len());
         let blocks_end = config.segment_bytes.saturating_sub(tail);
         let io = Arc::new(io);
         let now_ns = config.now_ns.clone();
@@ -128,7 +128,7 @@ impl<I: Io> SegmentSink<I> {
         let from = self.store.dir().join(NEXT);
         let to = name.path(self.store.dir());
         let interfaces = &self.config.interfaces;
-        let live = Live::begin(file, name, began_ns, interfaces, self.comment.as_deref());
+        let live = LiveSegment::begin(file, name, began_ns, interfaces, self.comment.as_deref());
         let live = live.and_then(|live| self.io.rename(&from, &to).map(|()| live));
         self.keeper.send(Job::Prepare);
         let live = live?;
@@ -156,7 +156,7 @@ impl<I: Io> SegmentSink<I> {
         self.close(live, statistics);
     }
 
-    fn close(&self, live: Live<I::File>, statistics: Vec<StatisticsBlock>) {
+    fn close(&self, live: LiveSegment<I::File>, statistics: Vec<StatisticsBlock>) {
         let tell = self.indexer.as_ref().map(Indexer::end);
         self.keeper.send(Job::Close { live, statistics, tell });
     }
@@ -168,7 +168,7 @@ impl<I: Io> SegmentSink<I> {
         self.close(live, Vec::new());
     }
 
-    fn statistics(&self, live: &Live<I::File>) -> Vec<StatisticsBlock> {
+    fn statistics(&self, live: &LiveSegment<I::File>) -> Vec<StatisticsBlock> {
         let now = (self.config.now_ns)();
         (0..self.config.interfaces.len())
             .map(|i| {
@@ -216,7 +216,7 @@ impl<I: Io> Sink for SegmentSink<I> {
         let fit = batch
             .iter()
             .take_while(|piece| {
-                end += Live::<I::File>::cost(piece);
+                end += LiveSegment::<I::File>::disk_len(piece);
                 end <= self.blocks_end
             })
             .count();
@@ -269,7 +269,7 @@ impl<I: Io> Sink for SegmentSink<I> {
     fn tick(&mut self, lost: &[u64]) {
         self.lost.copy_from_slice(lost);
         let now = (self.config.now_ns)();
-        let old = |live: &Live<I::File>| {
+        let old = |live: &LiveSegment<I::File>| {
             now.saturating_sub(live.began_ns) >= self.config.segment_time.as_nanos() as u64
                 && live.packets.iter().any(|n| *n > 0)
         };
@@ -293,7 +293,7 @@ impl<I: Io> Sink for SegmentSink<I> {
 /// Hands on blocks that were written from `offset` on.
 fn index<F: File>(indexer: &Indexer, mut offset: u64, batch: &[InterfaceBlock<'_>]) {
     for piece in batch {
-        let on_disk = Live::<F>::cost(piece);
+        let on_disk = LiveSegment::<F>::disk_len(piece);
         indexer.block(Place { offset, len: piece.block.bytes.len(), on_disk }, piece.hold());
         offset += on_disk;
     }

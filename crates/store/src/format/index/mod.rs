@@ -41,9 +41,8 @@ use rustix::fs::{FileType, Mode, OFlags};
 use tapdeck_packet::key::{Class, Plan};
 
 use crate::format::name::SegmentName;
-use crate::format::segment::write_pages;
-use crate::io::{File as _, Io, read_at};
-use crate::reading::query::Span;
+use crate::io::{File as _, Io, read_at, write_pages};
+use crate::span::Span;
 pub(crate) use builder::{Builder, ForeignPacket, GRANULE};
 pub(crate) use compare::{Checker, Difference};
 pub(crate) use foreign::{Identity, Maker, places};

@@ -13,8 +13,8 @@ use tapdeck_packet::pcapng::{Reader, Record};
 
 use super::{Builder, Index, close};
 use crate::format::name::SegmentName;
-use crate::format::segment::{self, write_pages};
-use crate::io::{Io, PAGE, forget_pages, read_at};
+use crate::format::segment;
+use crate::io::{Io, PAGE, forget_pages, read_at, write_pages};
 
 /// What is read of a segment's beginning at first, and at most.
 const FIRST: usize = 16 << 10;

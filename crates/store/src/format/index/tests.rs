@@ -12,7 +12,7 @@ use tapdeck_packet::pcapng;
 use super::{Builder, Granule, Index, merge};
 use crate::format::name::SegmentName;
 use crate::io::PAGE;
-use crate::reading::query::Span;
+use crate::span::Span;
 
 const T0: i64 = 1_767_323_045_000_000_000;
 

@@ -1,4 +1,7 @@
-//! Threads that look at sources ahead of need, the earliest first.
+//! Threads that look at unread parts ahead of need, the earliest first.
+//!
+//! A crew decides when something is looked at and on which thread, and never what: [`super::merge`]
+//! submits work, and a [`Reader`] does it.
 
 use std::any::Any;
 use std::collections::BTreeMap;
@@ -8,21 +11,23 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 
-use super::Matcher;
+use super::order::Rank;
+use super::packet::Matcher;
 use super::reader::Reader;
-use super::source::{Outcome, Rank, Source, Work};
+use super::source::{Outcome, Unread, Work};
 
+/// Threads at least and at most, with the one that needs the answer.
 const LEAST: usize = 2;
 const MOST: usize = 8;
-/// A filter's program needs little.
+/// The stack of a thread: a filter's program needs little.
 const STACK: usize = 256 << 10;
 
 /// What became of a piece of work, or the panic that ended it.
 type Done = (Rank, Result<io::Result<Outcome>, Box<dyn Any + Send>>);
 
-/// They end with it.
+/// Threads, and what they have still to do. The threads end when the crew is dropped.
 pub struct Crew<M> {
-    /// Whoever needs something takes a part in the work.
+    /// The reader of the thread that needs the answer, which takes a part in the work.
     reader: Reader<M>,
     size: usize,
     threads: Vec<JoinHandle<()>>,
@@ -34,35 +39,36 @@ pub struct Crew<M> {
 #[derive(Default)]
 struct Shared {
     work: Mutex<Waiting>,
-    there_is: Condvar,
+    has_work: Condvar,
 }
 
+/// Work that no thread has begun with.
 #[derive(Default)]
 struct Waiting {
-    sources: BTreeMap<Rank, Source>,
+    unread: BTreeMap<Rank, Unread>,
     ended: bool,
 }
 
 impl<M: Matcher + Clone + Send + 'static> Crew<M> {
-    /// Threads begin with the first work.
+    /// Makes a crew, whose threads begin with the first work.
     pub fn new(reader: Reader<M>) -> Self {
         let size = thread::available_parallelism().map_or(LEAST, |n| n.get().clamp(LEAST, MOST));
         let (sender, done) = channel();
         Self { reader, size, threads: Vec::new(), shared: Arc::default(), sender, done }
     }
 
-    /// From now on only the size of what is found is wanted.
+    /// Counts from now on what is found, and keeps none of it.
     pub fn count_only(&mut self) {
         self.reader.keep = false;
     }
 
-    /// How much can be done at once.
+    /// Returns how many parts can be looked at at once.
     pub fn size(&self) -> usize {
         self.size
     }
 
-    pub fn submit(&mut self, (rank, source): Work) {
-        self.lock().sources.insert(rank, source);
+    pub fn submit(&mut self, (rank, unread): Work) {
+        self.lock().unread.insert(rank, unread);
         if self.threads.len() + 1 < self.size {
             let (reader, shared, sender) =
                 (self.reader.clone(), self.shared.clone(), self.sender.clone());
@@ -70,20 +76,20 @@ impl<M: Matcher + Clone + Send + 'static> Crew<M> {
             let thread = thread::Builder::new().name("query".into()).stack_size(STACK).spawn(body);
             self.threads.extend(thread);
         }
-        self.shared.there_is.notify_one();
+        self.shared.has_work.notify_one();
     }
 
     /// Does work here and now.
-    pub fn look(&mut self, rank: Rank, source: Source) -> io::Result<Outcome> {
-        self.reader.look(rank, source)
+    pub fn look(&mut self, rank: Rank, unread: Unread) -> io::Result<Outcome> {
+        self.reader.look(rank, unread)
     }
 
-    /// Waits for any work to be done, and does what nobody has begun with.
+    /// Waits until any of the work is done. Does work that no thread has begun with meanwhile.
     pub fn wait(&mut self) -> (Rank, io::Result<Outcome>) {
         let done = self.done.try_recv().or_else(|_| {
-            let next = self.lock().sources.pop_first();
+            let next = self.lock().unread.pop_first();
             match next {
-                Some((rank, source)) => Ok((rank, Ok(self.reader.look(rank, source)))),
+                Some((rank, unread)) => Ok((rank, Ok(self.reader.look(rank, unread)))),
                 None => self.done.recv(),
             }
         });
@@ -102,9 +108,9 @@ impl<M> Drop for Crew<M> {
     fn drop(&mut self) {
         let mut waiting = self.lock();
         waiting.ended = true;
-        waiting.sources.clear();
+        waiting.unread.clear();
         drop(waiting);
-        self.shared.there_is.notify_all();
+        self.shared.has_work.notify_all();
         for thread in self.threads.drain(..) {
             let _ = thread.join();
         }
@@ -116,10 +122,10 @@ impl Shared {
         self.work.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What a thread does.
+    /// Does work until the crew ends: the body of a thread.
     fn work<M: Matcher>(&self, mut reader: Reader<M>, done: &Sender<Done>) {
-        while let Some((rank, source)) = self.next() {
-            let outcome = catch_unwind(AssertUnwindSafe(|| reader.look(rank, source)));
+        while let Some((rank, unread)) = self.next() {
+            let outcome = catch_unwind(AssertUnwindSafe(|| reader.look(rank, unread)));
             if done.send((rank, outcome)).is_err() {
                 break;
             }
@@ -132,10 +138,10 @@ impl Shared {
             if waiting.ended {
                 return None;
             }
-            if let Some(work) = waiting.sources.pop_first() {
+            if let Some(work) = waiting.unread.pop_first() {
                 return Some(work);
             }
-            waiting = self.there_is.wait(waiting).unwrap_or_else(PoisonError::into_inner);
+            waiting = self.has_work.wait(waiting).unwrap_or_else(PoisonError::into_inner);
         }
     }
 }

@@ -7,40 +7,51 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
 use rustix::fs::OFlags;
-use tapdeck_packet::pcapng::{Error as BlockError, MIN_FILL, Reader, Record};
+use tapdeck_packet::pcapng::{Error as BlockError, Reader, Record};
 
-use super::snapshot::{Described, open_segment};
-use super::{Error, SLACK_NS, Span};
+use super::error::Error;
+use super::interface::Described;
 use crate::format::index::Index;
 use crate::format::name::SegmentName;
+use crate::format::segment::{APPLICATION_PREFIX, blocks_backwards, open_segment};
 use crate::io::{PAGE, forget_pages, read_at};
+use crate::span::Span;
 
-/// What is read of a segment's beginning or end at first, and at most.
+/// How long before its segment began, and before the segment's first packet, a packet may have been
+/// stamped at most; and how long after its end. A block waits in its ring for the flush interval
+/// and for the blocks before it; a device's clock is believed up to a second. A writer that hangs
+/// for longer delays all rings alike, which the segment's first packet shows.
+pub const SLACK_NS: i64 = 60 * 1_000_000_000;
+
+/// What is read of a segment's beginning or end at first.
 const FIRST: usize = 16 << 10;
+/// What is read of a segment's beginning or end at most.
 const MOST: usize = 16 << 20;
-const APPLICATION: &str = "tapdeck ";
 const NANOSECONDS: u8 = 9;
-/// Each looks at a segment, and mostly waits for the disk.
+/// Threads that look at segments; each mostly waits for the disk.
 const THREADS: usize = 8;
 const STACK: usize = 256 << 10;
 
 /// What was found where a segment was listed.
 pub enum Seen {
-    /// It was deleted meanwhile.
+    /// The segment was deleted meanwhile.
     Gone,
-    /// It is none of tapdeck's.
+    /// Another program wrote the file.
     Foreign,
     Segment(Ends),
 }
 
+/// What the ends of a segment, and the head of its index, tell.
 pub struct Ends {
     pub begun: Begun,
     /// The file's length.
     pub end: u64,
-    /// Between these its packets are; it may have no end yet, or none that was asked for.
+    /// No packet in the segment is from before this time.
     pub earliest_ns: i64,
+    /// No packet in the segment is from after this time. `None` where the segment has no end yet,
+    /// or the end was not asked for.
     pub latest_ns: Option<i64>,
-    /// Bytes that were read of its index.
+    /// Bytes that were read of the segment's index.
     pub index_bytes: u64,
 }
 
@@ -88,8 +99,8 @@ fn look(dir: &Path, name: &SegmentName, span: Span, buffer: &mut Vec<u8>) -> io:
     Ok(Seen::Segment(Ends { begun, end, earliest_ns, latest_ns, index_bytes }))
 }
 
-/// Between which times a segment's packets are, by what stands at its ends. The end is looked at
-/// only if the beginning is before the span; `None` where there is no end to be told.
+/// Returns between which times a segment's packets are, by what stands at its ends. The end is
+/// looked at only if the beginning is before the span; `None` where there is no end to be told.
 fn believed_times(
     name: &SegmentName,
     file: &File,
@@ -101,7 +112,7 @@ fn believed_times(
     let began_ns = name.began_s.saturating_mul(1_000_000_000);
     let first_ns = begun.first_ns.unwrap_or(began_ns);
     let earliest_ns = began_ns.min(first_ns).saturating_sub(SLACK_NS);
-    // One that is being written has no end yet.
+    // A segment that is being written has no end yet.
     if name.live || earliest_ns >= span.after_ns {
         return Ok((earliest_ns, None));
     }
@@ -114,14 +125,15 @@ pub struct Begun {
     pub section: Vec<u8>,
     pub swapped: bool,
     pub interfaces: Vec<Described>,
-    /// Behind the descriptions and their fill.
+    /// Where the descriptions and their fill end.
     pub end: u64,
-    /// Of the first packet.
+    /// The time of the first packet.
     first_ns: Option<i64>,
+    /// Where the beginning is damaged, and what stands there.
     pub damaged: Option<(u64, &'static str)>,
 }
 
-/// `None` where it is not ours.
+/// Reads a segment's beginning; `None` where another program wrote the file.
 fn begin(file: &File, len: u64, buffer: &mut Vec<u8>) -> io::Result<Option<Begun>> {
     let mut want = FIRST;
     loop {
@@ -137,7 +149,7 @@ fn begin(file: &File, len: u64, buffer: &mut Vec<u8>) -> io::Result<Option<Begun
     }
 }
 
-/// The second: whether more could be told from more bytes.
+/// Returns what the bytes tell, and whether more bytes could tell more.
 fn parse_begin(bytes: &[u8]) -> (Option<Begun>, bool) {
     let mut reader = Reader::new(bytes);
     let section = match reader.next() {
@@ -145,7 +157,7 @@ fn parse_begin(bytes: &[u8]) -> (Option<Begun>, bool) {
         Some(Err(BlockError::CutShort { .. })) => return (None, true),
         _ => return (None, false),
     };
-    if !section.application.is_some_and(|a| a.starts_with(APPLICATION)) {
+    if !section.application.is_some_and(|a| a.starts_with(APPLICATION_PREFIX)) {
         return (None, false);
     }
     let mut at = reader.offset() as usize;
@@ -174,7 +186,7 @@ fn parse_begin(bytes: &[u8]) -> (Option<Begun>, bool) {
                 begun.first_ns = i64::try_from(packet.timestamp).ok();
                 return (Some(begun), false);
             }
-            // The fill behind the descriptions, which ends with a page. More of it is the body's.
+            // The fill behind the descriptions ends with a page. More fill is the body's.
             Ok(Record::Other(_)) if begun.end == at as u64 && !at.is_multiple_of(PAGE) => {
                 begun.end = reader.offset();
             }
@@ -186,8 +198,8 @@ fn parse_begin(bytes: &[u8]) -> (Option<Begun>, bool) {
     (Some(begun), true)
 }
 
-/// The latest time that stands at a segment's end: when it was closed, or of its last packet.
-/// `None` where none is found there.
+/// Returns the latest time that stands at a segment's end: when it was closed, or of its last
+/// packet. `None` where none is found there.
 fn latest_ns(
     file: &File,
     len: u64,
@@ -210,24 +222,20 @@ fn latest_ns(
     }
 }
 
-/// Backwards by the lengths at the blocks' ends, until a packet.
+/// Returns the latest time of the blocks at the end, up to the last packet.
 fn parse_end(bytes: &[u8], section: &[u8]) -> Option<i64> {
-    let mut end = bytes.len();
     let mut latest: Option<i64> = None;
     let mut one = Vec::new();
-    loop {
-        let word = bytes[end.checked_sub(4)?..end].first_chunk()?;
-        let total = u32::from_ne_bytes(*word) as usize;
-        let at = end.checked_sub(total).filter(|_| total >= MIN_FILL)?;
+    for block in blocks_backwards(bytes) {
         one.clear();
         one.extend_from_slice(section);
-        one.extend_from_slice(&bytes[at..end]);
+        one.extend_from_slice(block);
         match Reader::new(&one).nth(1)?.ok()? {
             Record::Packet(p) => return latest.max(i64::try_from(p.timestamp).ok()),
             Record::Statistics(s) => latest = latest.max(i64::try_from(s.timestamp).ok()),
             Record::Other(_) => {}
             Record::Section(_) | Record::Interface(_) => return None,
         }
-        end = at;
     }
+    None
 }

@@ -6,28 +6,31 @@ use std::ops::Range;
 
 use rustix::fs::OFlags;
 
-use super::Note;
 use super::blocks::LONGEST;
-use super::reader::Asked;
-use super::snapshot::{Segment, open_segment};
-use super::source::{Loss, Outcome, Rank, Source};
+use super::capture_file::CaptureFile;
+use super::note::Note;
+use super::order::Rank;
+use super::request::Request;
+use super::snapshot::Segment;
+use super::source::{Loss, Outcome, Unread};
 use crate::format::index::{Granule, Index};
+use crate::format::segment::open_segment;
 
-pub fn expand(asked: &Asked, number: usize) -> io::Result<Outcome> {
-    let segment = &asked.snapshot.segments[number];
+/// Tells what is there to be read of a segment, which has a number in its snapshot.
+pub fn expand(request: &Request, segment: &Segment, number: usize) -> io::Result<Outcome> {
     let mut expansion = Expansion {
-        asked,
+        request,
         number,
         place: segment.begin..segment.end,
         earliest_ns: segment.earliest_ns,
         interfaces: &segment.head.interfaces,
         outcome: Outcome::default(),
     };
-    match expansion.by_index() {
+    match expansion.by_index(segment) {
         Ok(true) => expansion.outcome.progress.indexed = 1,
-        Ok(false) => expansion.outcome = expansion.whole()?,
+        Ok(false) => expansion.outcome = expansion.whole(segment)?,
         Err(e) => {
-            expansion.outcome = expansion.whole()?;
+            expansion.outcome = expansion.whole(segment)?;
             let (segment, why) = (segment.name.to_string(), e.to_string());
             expansion.outcome.notes.push(Note::Index { segment, why });
         }
@@ -35,60 +38,58 @@ pub fn expand(asked: &Asked, number: usize) -> io::Result<Outcome> {
     Ok(expansion.told())
 }
 
-/// The same of a foreign file; `None` where it has no index, or one that cannot be used.
-pub fn expand_capture(asked: &Asked, number: usize) -> Option<Outcome> {
-    let capture = &asked.snapshot.captures[number];
+/// Tells what is there to be read of a capture file, which has a number in its snapshot. `None`
+/// where the file has no index, or one that cannot be used.
+pub fn expand_capture(request: &Request, capture: &CaptureFile, number: usize) -> Option<Outcome> {
     let mut index = capture.index()?;
     let mut expansion = Expansion {
-        asked,
+        request,
         number,
         place: capture.begin..capture.end,
         earliest_ns: i64::MIN,
         interfaces: capture.inner.interfaces(),
         outcome: Outcome::default(),
     };
-    let granules = index.select(&asked.plan, asked.span).ok()?;
+    let granules = index.select(&request.plan, request.span).ok()?;
     expansion.granules(granules).ok()?;
     expansion.count(&index);
     expansion.outcome.progress.indexed = 1;
     Some(expansion.told())
 }
 
+/// A segment or capture file while it becomes a list of what is there to be read.
 struct Expansion<'a> {
-    asked: &'a Asked,
-    /// Of the segment in its snapshot.
+    request: &'a Request,
+    /// Index of the segment or capture file in its snapshot.
     number: usize,
-    /// Where its packets are.
+    /// Where the packets are.
     place: Range<u64>,
+    /// No packet is from before this time.
     earliest_ns: i64,
-    /// Those of the snapshot, by interface id.
+    /// For each interface id, the index into the snapshot's interfaces.
     interfaces: &'a [u32],
     outcome: Outcome,
 }
 
-impl<'a> Expansion<'a> {
-    fn segment(&self) -> &'a Segment {
-        &self.asked.snapshot.segments[self.number]
-    }
-
-    /// What was found, and what it adds to the progress.
+impl Expansion<'_> {
+    /// Returns what was found, with what it adds to the progress.
     fn told(self) -> Outcome {
         let mut outcome = self.outcome;
-        let is_stretch = |source: &Source| matches!(source, Source::Stretch { .. });
+        let is_stretch = |unread: &Unread| matches!(unread, Unread::Stretch { .. });
         let progress = &mut outcome.progress;
         progress.segments = 1;
-        progress.scanned = u64::from(outcome.sources.iter().any(|(_, source)| is_stretch(source)));
+        progress.scanned = u64::from(outcome.unread.iter().any(|(_, unread)| is_stretch(unread)));
         progress.bytes = self.place.end - self.place.start;
-        for (rank, source) in &outcome.sources {
-            progress.bytes -= match source {
-                Source::Stretch { end, .. } => end - rank.begin,
-                source => source.bytes(0) as u64,
+        for (rank, unread) in &outcome.unread {
+            progress.bytes -= match unread {
+                Unread::Stretch { end, .. } => end - rank.begin,
+                unread => unread.bytes(0) as u64,
             };
         }
         outcome
     }
 
-    /// What an index told.
+    /// Counts what an index told.
     fn count(&mut self, index: &Index) {
         let progress = &mut self.outcome.progress;
         progress.granules = index.granules();
@@ -96,19 +97,20 @@ impl<'a> Expansion<'a> {
         self.outcome.told = index.summary().dropped;
     }
 
-    /// The segment from beginning to end, if it is still there.
-    fn whole(&self) -> io::Result<Outcome> {
-        open_segment(&self.asked.snapshot.dir, &self.segment().name, OFlags::empty())?;
+    /// Returns the segment from beginning to end, if it is still there.
+    fn whole(&self, segment: &Segment) -> io::Result<Outcome> {
+        open_segment(&self.request.snapshot.dir, &segment.name, OFlags::empty())?;
         let place = self.place.clone();
         let mut whole = Self { outcome: Outcome::default(), place: place.clone(), ..*self };
         whole.stretch(place);
         Ok(whole.outcome)
     }
 
-    /// Whether there is an index. An error is its damage.
-    fn by_index(&mut self) -> io::Result<bool> {
-        let Asked { snapshot, plan, span, .. } = self.asked;
-        let Segment { name, begin, end, .. } = self.segment();
+    /// Takes in what the index of a segment tells. False where there is no index. An error says how
+    /// it is damaged.
+    fn by_index(&mut self, segment: &Segment) -> io::Result<bool> {
+        let Request { snapshot, plan, span, .. } = self.request;
+        let Segment { name, begin, end, .. } = segment;
         let Some(mut index) = Index::open(&snapshot.dir, name, *end)? else { return Ok(false) };
         let granules = index.select(plan, *span)?;
         let mut at = *begin;
@@ -124,16 +126,17 @@ impl<'a> Expansion<'a> {
         Ok(true)
     }
 
-    /// What is not indexed. Packets in it may be from as early as any of the segment.
+    /// Takes in what is not indexed. Packets in it may be from as early as any of the segment.
     fn stretch(&mut self, place: Range<u64>) {
         if !place.is_empty() {
             let bound_ns = self.earliest_ns;
             let rank = Rank { bound_ns, segment: self.number, begin: place.start };
-            self.outcome.sources.push((rank, Source::Stretch { end: place.end, file: None }));
+            let stretch = Unread::Stretch { end: place.end, context: None, file: None };
+            self.outcome.unread.push((rank, stretch));
         }
     }
 
-    /// What the index names, in the order of the segment.
+    /// Takes in the granules that the index names, in the order of the segment.
     fn granules(&mut self, granules: Vec<Granule>) -> io::Result<()> {
         let mut run = Run::default();
         let mut at = self.place.start;
@@ -151,14 +154,14 @@ impl<'a> Expansion<'a> {
                 self.stretch(place.start..self.place.end);
                 continue;
             }
-            let span = self.asked.span;
+            let span = self.request.span;
             let is_inside = span.contains(granule.first_ns) && span.contains(granule.last_ns);
             if !granule.wanted && is_inside {
                 self.loss(granule)?;
                 continue;
             }
             self.outcome.progress.wanted += 1;
-            if !run.takes(&place, self.asked.piece_bytes) {
+            if !run.takes(&place, self.request.piece_bytes) {
                 self.end_run(&mut run);
             }
             run.add(&granule);
@@ -167,6 +170,7 @@ impl<'a> Expansion<'a> {
         Ok(())
     }
 
+    /// Takes in a granule that is not read and tells of losses.
     fn loss(&mut self, granule: Granule) -> io::Result<()> {
         let Granule { place, first_ns, last_ns, dropped, .. } = granule;
         let interfaces = self.interfaces;
@@ -184,7 +188,7 @@ impl<'a> Expansion<'a> {
         let Run { place, bound_ns, granules } = std::mem::take(run);
         if !granules.is_empty() {
             let rank = Rank { bound_ns, segment: self.number, begin: place.start };
-            self.outcome.sources.push((rank, Source::Granules(granules)));
+            self.outcome.unread.push((rank, Unread::Granules(granules)));
         }
     }
 }
@@ -194,6 +198,7 @@ impl<'a> Expansion<'a> {
 struct Run {
     place: Range<u64>,
     bound_ns: i64,
+    /// The length and the CRC32C of each granule.
     granules: Vec<(u32, u32)>,
 }
 

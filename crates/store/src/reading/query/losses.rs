@@ -1,32 +1,35 @@
-//! Losses that the next match of their interface has to tell.
+//! Which losses has the next match of an interface to tell? Those of all packets before it that are
+//! not in the answer, whether they were read or are known in sum from an index.
 
 use std::collections::BTreeMap;
 
-use super::source::{Loss, Rank};
+use super::order::Rank;
+use super::source::Loss;
 
+/// Losses that no packet of the answer has told yet.
 #[derive(Default)]
 pub struct Losses {
-    /// Of each interface, since its last match.
+    /// Packets lost since the last match, by interface.
     untold: BTreeMap<u32, u64>,
-    /// In sum for a granule each, where the answer has not come to.
+    /// Losses in granules, each known in sum, that the answer has not come to.
     expected: BTreeMap<Rank, Loss>,
-    /// Those that it is in the midst of, by their end.
+    /// Losses in granules that the answer is in the midst of, by the granules' last times.
     reached: BTreeMap<(i64, Rank), Loss>,
 }
 
 impl Losses {
-    /// Before a packet that is not in the answer.
+    /// Takes in losses before a packet that is not in the answer.
     pub fn add(&mut self, interface: u32, packets: u64) {
         *self.untold.entry(interface).or_default() += packets;
     }
 
-    /// In granules that are not read, as it seems.
+    /// Takes in losses in granules that need not be read, as it seems.
     pub fn expect(&mut self, losses: Vec<Loss>) {
         self.expected.extend(losses.into_iter().map(|loss| (loss.rank, loss)));
     }
 
-    /// The answer comes to a match. Gives back of which granules it must be known which losses are
-    /// before it.
+    /// Brings the answer to a match. Returns the granules that have to be read, to know which of
+    /// their losses come before the match.
     pub fn come_to(&mut self, time_ns: i64, interface: u32) -> Vec<Loss> {
         while let Some(entry) = self.expected.first_entry().filter(|e| e.key().bound_ns <= time_ns)
         {
@@ -44,7 +47,7 @@ impl Losses {
         keys.iter().filter_map(|key| self.reached.remove(key)).collect()
     }
 
-    /// Those that a match of an interface has to tell.
+    /// Takes the losses that a match of an interface has to tell.
     pub fn take(&mut self, interface: u32) -> u64 {
         self.untold.remove(&interface).unwrap_or(0)
     }

@@ -11,9 +11,11 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use super::blocks::Stop;
-use super::foreign::{BEGINNING, Begin, begin, candidates, open};
+use super::capture_file::{BEGINNING, Begin, begin, open};
+use super::error::Error;
+use super::foreign::candidates;
+use super::note::Note;
 use super::scan::{Context, Passed, Record, Scanner};
-use super::{Error, Note};
 use crate::format::index::{ForeignPacket, Identity, Maker, places};
 
 /// Makes an index of each capture file at `path` that has none: beside it, or in `cache` where that

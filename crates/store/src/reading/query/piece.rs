@@ -1,26 +1,17 @@
-//! A piece of a segment, and what it holds of the answer.
+//! What was found of the answer in a piece of a segment or of a capture file, in time order.
 
 use tapdeck_packet::link::LinkType;
 use tapdeck_packet::pcapng::Record;
 
+use super::order::Key;
+use super::packet::{Matcher, Packet};
 use super::scan::{self, Context};
 use super::snapshot::Snapshot;
-use super::source::{Outcome, Rank, Source, Work};
-use super::{Matcher, Packet, Progress, Span};
+use crate::span::Span;
 
-/// Where a packet stands in the answer: by time, and by place where times are equal.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Key {
-    pub time_ns: i64,
-    /// Index of the segment in its snapshot.
-    pub segment: usize,
-    /// Of the packet's block in the segment.
-    pub at: u64,
-}
-
-/// A match, or a packet that is none and tells of losses before it.
+/// A match, or a packet that does not match and tells of losses before it.
 #[derive(Clone, Copy)]
-pub struct Found {
+pub struct FoundPacket {
     pub time_ns: i64,
     at: u64,
     frame_at: u32,
@@ -32,83 +23,91 @@ pub struct Found {
     pub dropped: u64,
 }
 
-/// What was found in a piece, in time order.
-#[derive(Default)]
-struct Contents {
+/// Where a piece lies, which is enough to read it again.
+#[derive(Clone)]
+pub struct Place {
+    /// Index of the segment, or of the capture file, in its snapshot.
+    pub segment: usize,
+    pub begin: u64,
+    pub len: u64,
+    /// What has to be known to read a piece of a capture file.
+    pub context: Option<Context>,
+}
+
+/// The packets that were found in a piece and did not go out yet, in time order.
+pub struct FoundPackets {
+    place: Place,
     frames: Vec<u8>,
-    found: Vec<Found>,
+    packets: Vec<FoundPacket>,
     next: usize,
 }
 
-pub struct Piece {
-    segment: usize,
-    begin: u64,
-    len: u64,
-    /// What has to be known to read it again, in a foreign file.
-    context: Option<Context>,
-    contents: Contents,
-}
-
-impl Piece {
-    /// Of what is found next; `None` where there is nothing left.
+impl FoundPackets {
+    /// Returns where the next packet stands in the answer; `None` where none is left.
     pub fn key(&self) -> Option<Key> {
         let found = self.peek()?;
-        Some(Key { time_ns: found.time_ns, segment: self.segment, at: found.at })
+        Some(Key { time_ns: found.time_ns, segment: self.place.segment, at: found.at })
     }
 
-    pub fn peek(&self) -> Option<&Found> {
-        self.contents.found.get(self.contents.next)
+    pub fn peek(&self) -> Option<&FoundPacket> {
+        self.packets.get(self.next)
     }
 
-    pub fn take(&mut self) -> Option<Found> {
+    pub fn take(&mut self) -> Option<FoundPacket> {
         let found = self.peek().copied();
-        self.contents.next += 1;
+        self.next += 1;
         found
     }
 
     /// Leaves out what comes before a key.
     pub fn skip_to(&mut self, key: Key) {
-        let before = |f: &Found| (f.time_ns, f.at) < (key.time_ns, key.at);
-        self.contents.next = self.contents.found.partition_point(before);
+        let before = |f: &FoundPacket| (f.time_ns, f.at) < (key.time_ns, key.at);
+        self.next = self.packets.partition_point(before);
     }
 
-    pub fn set_context(&mut self, context: Context) {
-        self.context = Some(context);
-    }
-
-    /// Memory that it takes.
+    /// Returns the memory that the packets take, in bytes.
     pub fn bytes(&self) -> usize {
-        self.contents.frames.capacity() + self.contents.found.capacity() * size_of::<Found>()
+        self.frames.capacity() + self.packets.capacity() * size_of::<FoundPacket>()
     }
 
-    /// What has to be read again for what is left; `key` is the piece's own.
-    pub fn forget(self, key: Key) -> Work {
-        let rank = Rank { bound_ns: key.time_ns, segment: self.segment, begin: self.begin };
-        (rank, Source::Again { len: self.len, from: Some(key), context: self.context })
+    pub fn into_place(self) -> Place {
+        self.place
     }
 
-    pub fn packet(&self, found: &Found, link: LinkType) -> Packet<'_> {
+    pub fn packet(&self, found: &FoundPacket, link: LinkType) -> Packet<'_> {
         Packet {
             time_ns: found.time_ns,
             interface: found.interface,
             link,
             original_len: found.original_len,
-            frame: &self.contents.frames[found.frame_at as usize..][..found.frame_len as usize],
+            frame: &self.frames[found.frame_at as usize..][..found.frame_len as usize],
             flags: found.flags,
             dropped: found.dropped,
         }
     }
 }
 
+/// What a piece gave.
+pub struct Gathered {
+    /// `None` where nothing was found.
+    pub packets: Option<FoundPackets>,
+    pub matches: u64,
+    /// Losses that packets within the span tell of.
+    pub dropped: u64,
+    /// Losses that statistics blocks tell of.
+    pub told: u64,
+}
+
 /// Gathers what is found in a piece, block by block.
 pub struct Collector<'a> {
     snapshot: &'a Snapshot,
-    /// By interface id.
+    /// For each interface id of the segment, the index into the snapshot's interfaces.
     interfaces: &'a [u32],
     span: Span,
-    /// Or only count it.
+    /// Whether packets are kept, or only counted.
     keep: bool,
-    contents: Contents,
+    frames: Vec<u8>,
+    packets: Vec<FoundPacket>,
     matches: u64,
     dropped: u64,
     told: u64,
@@ -116,11 +115,11 @@ pub struct Collector<'a> {
 
 impl<'a> Collector<'a> {
     pub fn new(snapshot: &'a Snapshot, interfaces: &'a [u32], span: Span, keep: bool) -> Self {
-        let contents = Contents::default();
-        Self { snapshot, interfaces, span, keep, contents, matches: 0, dropped: 0, told: 0 }
+        let (frames, packets) = (Vec::new(), Vec::new());
+        Self { snapshot, interfaces, span, keep, frames, packets, matches: 0, dropped: 0, told: 0 }
     }
 
-    /// Takes in the block at `at`.
+    /// Takes in the block at `at`. An error says why the block is damaged.
     pub fn take(
         &mut self,
         at: u64,
@@ -157,7 +156,7 @@ impl<'a> Collector<'a> {
         Ok(())
     }
 
-    /// Takes in a packet of a foreign file.
+    /// Takes in a packet of a capture file.
     pub fn take_foreign(&mut self, at: u64, record: &scan::Record<'_>, matcher: &impl Matcher) {
         let scan::Record { time_ns, interface, link, original_len, frame, flags, dropped, .. } =
             *record;
@@ -176,10 +175,10 @@ impl<'a> Collector<'a> {
             return;
         }
         let frame = if matches { packet.frame } else { &[] };
-        self.contents.found.push(Found {
+        self.packets.push(FoundPacket {
             time_ns: packet.time_ns,
             at,
-            frame_at: self.contents.frames.len() as u32,
+            frame_at: self.frames.len() as u32,
             frame_len: frame.len() as u32,
             interface: packet.interface,
             original_len: packet.original_len,
@@ -187,20 +186,22 @@ impl<'a> Collector<'a> {
             matches,
             dropped: packet.dropped,
         });
-        self.contents.frames.extend_from_slice(frame);
+        self.frames.extend_from_slice(frame);
     }
 
-    /// What was found, in time order; equal times keep the order of their places. The piece is
-    /// `len` bytes from `begin` on.
-    pub fn finish(mut self, segment: usize, begin: u64, len: u64) -> Outcome {
-        self.contents.found.sort_by_key(|f| f.time_ns);
-        self.contents.found.shrink_to_fit();
-        self.contents.frames.shrink_to_fit();
-        let is_empty = self.contents.found.is_empty();
-        let piece = Piece { segment, begin, len, context: None, contents: self.contents };
-        let progress =
-            Progress { matches: self.matches, dropped: self.dropped, ..Progress::default() };
-        let piece = (!is_empty).then_some(piece);
-        Outcome { progress, told: self.told, piece, ..Outcome::default() }
+    /// Returns what was found, in time order; packets of the same time keep the order of their
+    /// places.
+    pub fn finish(mut self, place: Place) -> Gathered {
+        self.packets.sort_by_key(|f| f.time_ns);
+        self.packets.shrink_to_fit();
+        self.frames.shrink_to_fit();
+        let found = FoundPackets { place, frames: self.frames, packets: self.packets, next: 0 };
+        let is_empty = found.packets.is_empty();
+        Gathered {
+            packets: (!is_empty).then_some(found),
+            matches: self.matches,
+            dropped: self.dropped,
+            told: self.told,
+        }
     }
 }

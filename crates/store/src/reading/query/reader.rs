@@ -1,4 +1,7 @@
-//! Looks at one source: reads a piece of a segment and gathers what matches.
+//! Looks at one unread part: reads a piece of a segment or capture file and gathers what matches.
+//!
+//! A reader does not know what it is needed for, nor what else was found: [`super::merge`] puts
+//! that together.
 
 use std::fs::File;
 use std::io;
@@ -6,32 +9,29 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use rustix::fs::OFlags;
-use tapdeck_packet::key::Plan;
 
 use super::blocks::{Blocks, Fault, Stop, read_ahead};
+use super::capture_file::CaptureFile;
 use super::expand::{expand, expand_capture};
-use super::piece::{Collector, Key, Piece};
+use super::note::Note;
+use super::order::{Key, Rank};
+use super::packet::Matcher;
+use super::piece::{Collector, FoundPackets, Place};
+use super::progress::Progress;
+use super::request::Request;
 use super::scan::{Context, Scanner};
-use super::snapshot::{Segment, Snapshot, open_segment};
-use super::source::{Outcome, Rank, Source};
-use super::{Matcher, Note, Progress, Span};
+use super::snapshot::{Contents, Segment};
+use super::source::{Outcome, Unread};
+use crate::format::segment::open_segment;
 use crate::io::forget_pages;
 
-/// What is asked, and of what.
-pub struct Asked {
-    pub snapshot: Snapshot,
-    pub span: Span,
-    pub plan: Plan,
-    /// About what is read at once.
-    pub piece_bytes: usize,
-}
-
+/// Reads pieces, and keeps the memory that this takes.
 pub struct Reader<M> {
-    asked: Arc<Asked>,
+    request: Arc<Request>,
     matcher: M,
     blocks: Blocks,
     scanner: Scanner,
-    /// What is found is wanted, not only how much it is.
+    /// Whether packets that are found are kept, or only counted.
     pub keep: bool,
     /// The file system reads past the page cache, as far as is known.
     direct: bool,
@@ -40,45 +40,31 @@ pub struct Reader<M> {
 impl<M: Clone> Clone for Reader<M> {
     fn clone(&self) -> Self {
         let matcher = self.matcher.clone();
-        Self { keep: self.keep, ..Self::new(self.asked.clone(), matcher) }
+        Self { keep: self.keep, ..Self::new(self.request.clone(), matcher) }
     }
 }
 
 impl<M> Reader<M> {
-    pub fn new(asked: Arc<Asked>, matcher: M) -> Self {
+    pub fn new(request: Arc<Request>, matcher: M) -> Self {
         let (blocks, scanner) = (Blocks::default(), Scanner::default());
-        Self { asked, matcher, blocks, scanner, keep: true, direct: true }
+        Self { request, matcher, blocks, scanner, keep: true, direct: true }
     }
 }
 
 impl<M: Matcher> Reader<M> {
-    pub fn look(&mut self, rank: Rank, source: Source) -> io::Result<Outcome> {
-        let asked = self.asked.clone();
-        let (snapshot, number) = (&asked.snapshot, rank.segment);
-        let bytes = match &source {
-            Source::Segment => snapshot.parts().nth(number).map_or(0, |(bytes, _)| bytes),
-            Source::Stretch { end, .. } => end - rank.begin,
-            Source::Scan { .. } => snapshot.captures[number].end - rank.begin,
-            Source::Granules(_) => source.bytes(0) as u64,
-            Source::Again { .. } => 0,
+    /// Looks at an unread part. What is gone is no error but a note.
+    pub fn look(&mut self, rank: Rank, unread: Unread) -> io::Result<Outcome> {
+        let request = self.request.clone();
+        let (snapshot, number) = (&request.snapshot, rank.segment);
+        let bytes = match &unread {
+            Unread::Whole => snapshot.parts().get(number).map_or(0, |(bytes, _)| *bytes),
+            Unread::Stretch { end, .. } => end - rank.begin,
+            Unread::Granules(_) => unread.bytes(0) as u64,
+            Unread::Again { .. } => 0,
         };
-        let outcome = match source {
-            Source::Segment if snapshot.is_foreign() => match expand_capture(&asked, number) {
-                Some(outcome) => Ok(outcome),
-                None => self.scan(rank, snapshot.captures[number].context.clone(), None),
-            },
-            Source::Segment => expand(&asked, number),
-            Source::Scan { context, file } => self.scan(rank, context, file),
-            Source::Stretch { end, file } => self.stretch(rank, end, file),
-            Source::Granules(granules) if snapshot.is_foreign() => {
-                self.foreign_granules(rank, &granules)
-            }
-            Source::Granules(granules) => self.granules(rank, &granules),
-            Source::Again { len, from, context } if snapshot.is_foreign() => {
-                let known = || snapshot.captures[number].context_at(rank.begin);
-                self.scan_again(rank, len, from, &context.unwrap_or_else(known))
-            }
-            Source::Again { len, from, .. } => self.again(rank, len, from),
+        let outcome = match &snapshot.contents {
+            Contents::Segments(segments) => self.look_at_segment(&segments[number], rank, unread),
+            Contents::Captures(files) => self.look_at_capture(&files[number], rank, unread),
         };
         match outcome {
             Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(Outcome {
@@ -90,33 +76,75 @@ impl<M: Matcher> Reader<M> {
         }
     }
 
+    fn look_at_segment(
+        &mut self,
+        segment: &Segment,
+        rank: Rank,
+        unread: Unread,
+    ) -> io::Result<Outcome> {
+        match unread {
+            Unread::Whole => expand(&self.request, segment, rank.segment),
+            Unread::Stretch { end, file, .. } => self.stretch(segment, rank, end, file),
+            Unread::Granules(granules) => self.granules(segment, rank, &granules),
+            Unread::Again { len, from, .. } => self.again(segment, rank, len, from),
+        }
+    }
+
+    fn look_at_capture(
+        &mut self,
+        capture: &CaptureFile,
+        rank: Rank,
+        unread: Unread,
+    ) -> io::Result<Outcome> {
+        match unread {
+            Unread::Whole => match expand_capture(&self.request, capture, rank.segment) {
+                Some(outcome) => Ok(outcome),
+                None => self.scan(capture, rank, capture.context.clone(), None),
+            },
+            Unread::Stretch { context, file, .. } => {
+                let context = context.unwrap_or_else(|| capture.context_at(rank.begin));
+                self.scan(capture, rank, context, file)
+            }
+            Unread::Granules(granules) => self.foreign_granules(capture, rank, &granules),
+            Unread::Again { len, from, context } => {
+                let context = context.unwrap_or_else(|| capture.context_at(rank.begin));
+                self.scan_again(capture, rank, len, from, &context)
+            }
+        }
+    }
+
     /// Reads the next piece of what is not indexed.
-    fn stretch(&mut self, rank: Rank, end: u64, file: Option<File>) -> io::Result<Outcome> {
-        let asked = self.asked.clone();
-        let segment = &asked.snapshot.segments[rank.segment];
+    fn stretch(
+        &mut self,
+        segment: &Segment,
+        rank: Rank,
+        end: u64,
+        file: Option<File>,
+    ) -> io::Result<Outcome> {
+        let request = self.request.clone();
         let file = if let Some(file) = file {
             file
         } else {
-            let file = open_segment(&asked.snapshot.dir, &segment.name, OFlags::empty())?;
+            let file = open_segment(&request.snapshot.dir, &segment.name, OFlags::empty())?;
             read_ahead(&file);
             file
         };
         let mut collector =
-            Collector::new(&asked.snapshot, &segment.head.interfaces, asked.span, self.keep);
+            Collector::new(&request.snapshot, &segment.head.interfaces, request.span, self.keep);
         let part = self.blocks.read(
             &file,
             &segment.head.section,
             rank.begin..end,
-            asked.piece_bytes,
+            request.piece_bytes,
             |at, record| collector.take(at, &record, &self.matcher),
         )?;
-        let mut outcome = collector.finish(rank.segment, rank.begin, part.bytes);
+        let mut outcome = Outcome::from(collector.finish(place_of(rank, part.bytes, None)));
         let at = rank.begin + part.bytes;
         outcome.progress.read_bytes = part.bytes;
         outcome.progress.bytes = part.bytes;
         if part.stop == Stop::More {
-            let source = Source::Stretch { end, file: Some(file) };
-            outcome.sources.push((Rank { begin: at, ..rank }, source));
+            let rest = Unread::Stretch { end, context: None, file: Some(file) };
+            outcome.unread.push((Rank { begin: at, ..rank }, rest));
         } else {
             outcome.progress.bytes += end - at;
             outcome.notes.extend(ended(segment, at, end, &part.stop));
@@ -125,13 +153,17 @@ impl<M: Matcher> Reader<M> {
     }
 
     /// Reads granules that the index names.
-    fn granules(&mut self, rank: Rank, granules: &[(u32, u32)]) -> io::Result<Outcome> {
-        let asked = self.asked.clone();
-        let segment = &asked.snapshot.segments[rank.segment];
+    fn granules(
+        &mut self,
+        segment: &Segment,
+        rank: Rank,
+        granules: &[(u32, u32)],
+    ) -> io::Result<Outcome> {
+        let request = self.request.clone();
         let len: u64 = granules.iter().map(|(len, _)| u64::from(*len)).sum();
         let have = self.load(segment, rank.begin, len as usize)?;
         let mut collector =
-            Collector::new(&asked.snapshot, &segment.head.interfaces, asked.span, self.keep);
+            Collector::new(&request.snapshot, &segment.head.interfaces, request.span, self.keep);
         let mut notes = Vec::new();
         let mut begin = rank.begin;
         for (len, checksum) in granules {
@@ -143,10 +175,10 @@ impl<M: Matcher> Reader<M> {
             }
             notes.extend(note);
         }
-        let mut outcome = collector.finish(rank.segment, rank.begin, len);
+        let mut outcome = Outcome::from(collector.finish(place_of(rank, len, None)));
         outcome.progress.read_bytes = have as u64;
         outcome.progress.bytes = len;
-        // Expanding the segment has told of all of it.
+        // Expanding the segment has told of all losses in it.
         outcome.told = 0;
         outcome.notes = notes;
         Ok(outcome)
@@ -173,50 +205,58 @@ impl<M: Matcher> Reader<M> {
         Some(Note::Damaged { segment, at: good, what: what.to_owned() })
     }
 
-    /// Reads what was read before, or was known in sum only.
-    fn again(&mut self, rank: Rank, len: u64, from: Option<Key>) -> io::Result<Outcome> {
-        let asked = self.asked.clone();
-        let segment = &asked.snapshot.segments[rank.segment];
+    /// Reads what was read before, or was known in sum only, and keeps what it finds.
+    fn again(
+        &mut self,
+        segment: &Segment,
+        rank: Rank,
+        len: u64,
+        from: Option<Key>,
+    ) -> io::Result<Outcome> {
+        let request = self.request.clone();
         let have = self.load(segment, rank.begin, len as usize)?;
         let mut collector =
-            Collector::new(&asked.snapshot, &segment.head.interfaces, asked.span, true);
+            Collector::new(&request.snapshot, &segment.head.interfaces, request.span, true);
         let place = rank.begin..rank.begin + len;
         self.blocks.parse(&place, |at, record| collector.take(at, &record, &self.matcher));
-        let mut piece = collector.finish(rank.segment, rank.begin, len).piece;
-        go_to(&mut piece, from)?;
+        let packets = go_to(collector.finish(place_of(rank, len, None)).packets, from)?;
         let progress = Progress { read_bytes: have as u64, ..Progress::default() };
-        Ok(Outcome { progress, piece, ..Outcome::default() })
+        Ok(Outcome { progress, packets, ..Outcome::default() })
     }
 
-    /// Reads the next piece of a foreign file.
-    fn scan(&mut self, rank: Rank, context: Context, file: Option<File>) -> io::Result<Outcome> {
-        let asked = self.asked.clone();
-        let capture = &asked.snapshot.captures[rank.segment];
+    /// Reads the next piece of a capture file.
+    fn scan(
+        &mut self,
+        capture: &CaptureFile,
+        rank: Rank,
+        context: Context,
+        file: Option<File>,
+    ) -> io::Result<Outcome> {
+        let request = self.request.clone();
         let file = file.map_or_else(|| capture.open(), Ok)?;
         let begin = rank.begin.max(capture.begin);
-        let mut collector = Collector::new(&asked.snapshot, &[], asked.span, self.keep);
+        let mut collector = Collector::new(&request.snapshot, &[], request.span, self.keep);
         let mut is_timeless = false;
         let passed = self.scanner.read(
             &file,
             &context,
             begin..capture.end,
-            asked.piece_bytes,
-            &mut |described| asked.snapshot.known_interface(&described),
+            request.piece_bytes,
+            &mut |described| request.snapshot.known_interface(&described),
             |at, record| {
                 is_timeless |= record.is_timeless;
                 collector.take_foreign(at, record, &self.matcher);
             },
         )?;
-        let mut outcome = collector.finish(rank.segment, begin, passed.end - begin);
+        let rank = Rank { begin, ..rank };
+        let place = place_of(rank, passed.end - begin, Some(context));
+        let mut outcome = Outcome::from(collector.finish(place));
         outcome.is_late = passed.is_late;
         outcome.progress.read_bytes = passed.bytes_read;
         outcome.progress.bytes = passed.end - begin;
         let is_first = begin == capture.begin;
         outcome.progress.segments = u64::from(is_first);
         outcome.progress.scanned = u64::from(is_first);
-        if let Some(piece) = &mut outcome.piece {
-            piece.set_context(context);
-        }
         let segment = capture.name.clone();
         if is_timeless {
             outcome.notes.push(Note::Timeless(segment.clone()));
@@ -224,8 +264,9 @@ impl<M: Matcher> Reader<M> {
         let at = passed.end;
         let note = match passed.stop {
             Stop::More => {
-                let source = Source::Scan { context: passed.context, file: Some(file) };
-                outcome.sources.push((Rank { begin: at, ..rank }, source));
+                let (end, context) = (capture.end, Some(passed.context));
+                let rest = Unread::Stretch { end, context, file: Some(file) };
+                outcome.unread.push((Rank { begin: at, ..rank }, rest));
                 return Ok(outcome);
             }
             Stop::End => None,
@@ -237,12 +278,16 @@ impl<M: Matcher> Reader<M> {
         Ok(outcome)
     }
 
-    /// Reads granules of a foreign file that its index names.
-    fn foreign_granules(&mut self, rank: Rank, granules: &[(u32, u32)]) -> io::Result<Outcome> {
-        let asked = self.asked.clone();
-        let capture = &asked.snapshot.captures[rank.segment];
+    /// Reads granules of a capture file that its index names.
+    fn foreign_granules(
+        &mut self,
+        capture: &CaptureFile,
+        rank: Rank,
+        granules: &[(u32, u32)],
+    ) -> io::Result<Outcome> {
+        let request = self.request.clone();
         let file = capture.open()?;
-        let mut collector = Collector::new(&asked.snapshot, &[], asked.span, self.keep);
+        let mut collector = Collector::new(&request.snapshot, &[], request.span, self.keep);
         let (mut notes, mut read_bytes) = (Vec::new(), 0);
         let mut begin = rank.begin;
         for (len, checksum) in granules {
@@ -252,63 +297,59 @@ impl<M: Matcher> Reader<M> {
                 &capture.context_at(begin),
                 begin..end,
                 *len as usize,
-                &mut |described| asked.snapshot.known_interface(&described),
+                &mut |described| request.snapshot.known_interface(&described),
                 |at, record| collector.take_foreign(at, record, &self.matcher),
             )?;
             read_bytes += passed.bytes_read;
-            // It is the file that was indexed, by its length and time.
+            // By its length and time this is the file that was indexed.
             if crc32c::crc32c(self.scanner.bytes()) != *checksum {
                 notes.push(Note::Changed { segment: capture.name.clone(), at: begin });
             }
             begin = end;
         }
-        let mut outcome = collector.finish(rank.segment, rank.begin, begin - rank.begin);
-        if let Some(piece) = &mut outcome.piece {
-            piece.set_context(capture.context_at(rank.begin));
-        }
+        let place = place_of(rank, begin - rank.begin, Some(capture.context_at(rank.begin)));
+        let mut outcome = Outcome::from(collector.finish(place));
         outcome.progress.read_bytes = read_bytes;
         outcome.progress.bytes = begin - rank.begin;
         outcome.notes = notes;
         Ok(outcome)
     }
 
-    /// Reads again what was read of a foreign file.
+    /// Reads again what was read of a capture file.
     fn scan_again(
         &mut self,
+        capture: &CaptureFile,
         rank: Rank,
         len: u64,
         from: Option<Key>,
         context: &Context,
     ) -> io::Result<Outcome> {
-        let asked = self.asked.clone();
-        let file = asked.snapshot.captures[rank.segment].open()?;
-        let mut collector = Collector::new(&asked.snapshot, &[], asked.span, true);
+        let request = self.request.clone();
+        let file = capture.open()?;
+        let mut collector = Collector::new(&request.snapshot, &[], request.span, true);
         let passed = self.scanner.read(
             &file,
             context,
             rank.begin..rank.begin + len,
             len as usize,
-            &mut |described| asked.snapshot.known_interface(&described),
+            &mut |described| request.snapshot.known_interface(&described),
             |at, record| collector.take_foreign(at, record, &self.matcher),
         )?;
-        let mut piece = collector.finish(rank.segment, rank.begin, len).piece;
-        go_to(&mut piece, from)?;
-        if let Some(piece) = &mut piece {
-            piece.set_context(context.clone());
-        }
+        let place = place_of(rank, len, Some(context.clone()));
+        let packets = go_to(collector.finish(place).packets, from)?;
         let progress = Progress { read_bytes: passed.bytes_read, ..Progress::default() };
-        Ok(Outcome { progress, piece, ..Outcome::default() })
+        Ok(Outcome { progress, packets, ..Outcome::default() })
     }
 
-    /// Puts a piece of a segment into the buffer, past the page cache if that can be; gives back
-    /// how much of it there is.
+    /// Puts a piece of a segment into the buffer, past the page cache if that can be. Returns how
+    /// much of the piece there is.
     ///
-    /// Not where somebody writes: ext4 and XFS keep a file's lock while they read it directly, and
-    /// a recorder that makes the file longer would wait until the disk, which hears others
-    /// first, has answered the query.
+    /// A segment that is being written is read through the cache: ext4 and XFS keep a file's lock
+    /// while they read it directly, and a recorder that makes the file longer would wait until
+    /// the disk, which hears others first, has answered the query.
     fn load(&mut self, segment: &Segment, at: u64, len: usize) -> io::Result<usize> {
         let section = &segment.head.section;
-        let dir = &self.asked.snapshot.dir;
+        let dir = &self.request.snapshot.dir;
         if self.direct && !segment.name.live {
             let loaded = open_segment(dir, &segment.name, OFlags::DIRECT)
                 .and_then(|file| self.blocks.load(&file, section, at, len));
@@ -324,32 +365,39 @@ impl<M: Matcher> Reader<M> {
     }
 }
 
-/// Leaves out of a piece that was read again what went out before.
-fn go_to(piece: &mut Option<Piece>, from: Option<Key>) -> io::Result<()> {
-    if let (Some(piece), Some(key)) = (&mut *piece, from) {
-        piece.skip_to(key);
-    }
-    // The file's contents are what they were, or it is as good as gone.
-    if from.is_some() && piece.as_ref().and_then(Piece::key) != from {
-        return Err(io::ErrorKind::NotFound.into());
-    }
-    Ok(())
+/// Returns where a piece lies that begins where a rank says.
+fn place_of(rank: Rank, len: u64, context: Option<Context>) -> Place {
+    Place { segment: rank.segment, begin: rank.begin, len, context }
 }
 
-/// Granules of which one is damaged, so that it does not touch the others.
+/// Leaves out of what was found again the packets that went out before.
+fn go_to(packets: Option<FoundPackets>, from: Option<Key>) -> io::Result<Option<FoundPackets>> {
+    let Some(key) = from else { return Ok(packets) };
+    let packets = packets.map(|mut packets| {
+        packets.skip_to(key);
+        packets
+    });
+    // The file's contents are what they were, or it is as good as gone.
+    match packets.as_ref().and_then(FoundPackets::key) == from {
+        true => Ok(packets),
+        false => Err(io::ErrorKind::NotFound.into()),
+    }
+}
+
+/// Has granules looked at one by one, so that a damaged one does not touch the others.
 fn one_by_one(rank: Rank, granules: &[(u32, u32)], have: usize) -> Outcome {
     let mut outcome = Outcome::default();
     outcome.progress.read_bytes = have as u64;
     let mut begin = rank.begin;
     for granule in granules {
-        outcome.sources.push((Rank { begin, ..rank }, Source::Granules(vec![*granule])));
+        outcome.unread.push((Rank { begin, ..rank }, Unread::Granules(vec![*granule])));
         begin += u64::from(granule.0);
     }
     outcome
 }
 
-/// What is to be told of how a stretch up to `end` ended at `at`. A segment that is being written
-/// may be cut anywhere.
+/// Returns what is to be told of how a stretch up to `end` ended at `at`. A segment that is being
+/// written may be cut anywhere.
 fn ended(segment: &Segment, at: u64, end: u64, stop: &Stop) -> Option<Note> {
     let what = match stop {
         Stop::More | Stop::End => return None,

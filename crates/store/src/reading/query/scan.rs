@@ -17,8 +17,7 @@ use tapdeck_packet::pcapng::{self, BYTE_ORDER_MAGIC, INTERFACE_DESCRIPTION, SECT
 use tapdeck_packet::trace::{self, Error};
 
 use super::blocks::Stop;
-use super::foreign::described;
-use super::snapshot::Described;
+use super::interface::{Described, described};
 use crate::io::read_at;
 
 /// No record that has to stand in memory is longer, with what is around the packet.

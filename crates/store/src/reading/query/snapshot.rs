@@ -1,34 +1,23 @@
 //! What is in a store at one moment, as far as the ends of its segments tell.
 
 use std::collections::BTreeMap;
-use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use rustix::fs::{Mode, OFlags};
-use tapdeck_packet::link::LinkType;
-
+use super::capture_file::CaptureFile;
 use super::ends::{Ends, Seen, look_at_all};
-use super::foreign::Capture;
-use super::{Error, Note, Span};
+use super::error::Error;
+use super::interface::Described;
+use super::note::Note;
 use crate::format::name::SegmentName;
 use crate::format::store::LOCK;
+use crate::span::Span;
 
 /// How often a directory is listed until two lists agree.
 const LISTS: usize = 100;
 /// Segments whose ends are in memory at a time.
 const AT_ONCE: usize = 256;
-
-/// An interface of a store: a ring of a network interface, as one recording or several described
-/// it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Described {
-    /// Its interface description block as it stands in the segments.
-    pub block: Vec<u8>,
-    pub name: String,
-    pub link: LinkType,
-}
 
 /// How a segment begins.
 pub(crate) struct Head {
@@ -38,30 +27,38 @@ pub(crate) struct Head {
     pub interfaces: Vec<u32>,
 }
 
+/// A segment that the span reaches into.
 pub(crate) struct Segment {
     pub name: SegmentName,
     pub head: Arc<Head>,
-    /// Where the blocks behind the interface descriptions, and the fill behind those, begin.
+    /// Where the blocks begin that follow the interface descriptions and their fill.
     pub begin: u64,
     /// The file's length when it was looked at.
     pub end: u64,
-    /// No packet in it is from before this.
+    /// No packet in the segment is from before this time.
     pub earliest_ns: i64,
 }
 
-/// The segments of a store that a span of time reaches into. Those that come later are not in it,
-/// nor is what is written after it was made. Or capture files of other recorders: then it has no
-/// segments.
+/// What there is to be read.
+pub(super) enum Contents {
+    /// The segments of a store, in the order of recording.
+    Segments(Vec<Segment>),
+    /// Capture files of other recorders.
+    Captures(Vec<CaptureFile>),
+}
+
+/// The segments of a store, or the capture files of other recorders, that a span of time reaches
+/// into. Segments that come later are not in it, nor is what is written after it was made.
 pub struct Snapshot {
-    pub(crate) dir: PathBuf,
-    pub(crate) segments: Vec<Segment>,
-    pub(super) captures: Vec<Capture>,
-    /// Device and inode of those, and of those that were left out.
+    pub(super) dir: PathBuf,
+    pub(super) contents: Contents,
+    /// Device and inode of all capture files, also of those that the span does not reach into.
     pub(super) files: Vec<(u64, u64)>,
     pub(crate) notes: Vec<Note>,
     pub(crate) interfaces: Vec<Described>,
-    /// Read of indexes.
-    pub(crate) index_bytes: u64,
+    /// Bytes that were read of indexes.
+    pub(super) index_bytes: u64,
+    /// How many segments or files the span does not reach into.
     pub(super) skipped: usize,
 }
 
@@ -71,12 +68,13 @@ impl Snapshot {
         let fail = |e| Error::new(dir.to_owned(), e);
         let (names, recorded) = list(dir).map_err(fail)?;
         let mut snapshot = Self::empty(dir);
-        let mut ours = 0;
+        let (mut ours, mut segments) = (0, Vec::new());
         for names in names.chunks(AT_ONCE) {
             for (name, seen) in names.iter().zip(look_at_all(dir, names, span)) {
-                ours += usize::from(snapshot.add(name, seen?, span)?);
+                ours += usize::from(snapshot.add(name, seen?, span, &mut segments)?);
             }
         }
+        snapshot.contents = Contents::Segments(segments);
         if ours == 0 && !recorded {
             return Err(Error::NotAStore(dir.to_owned()));
         }
@@ -86,8 +84,7 @@ impl Snapshot {
     pub(super) fn empty(dir: &Path) -> Self {
         Self {
             dir: dir.to_owned(),
-            segments: Vec::new(),
-            captures: Vec::new(),
+            contents: Contents::Segments(Vec::new()),
             files: Vec::new(),
             notes: Vec::new(),
             interfaces: Vec::new(),
@@ -96,45 +93,69 @@ impl Snapshot {
         }
     }
 
-    /// The interfaces of all segments or files that are read, each once.
+    /// Returns the interfaces of all segments or files that are read, each once.
     pub fn interfaces(&self) -> &[Described] {
         &self.interfaces
     }
 
-    /// Segments or files to be read, and those left out because they lie outside of the span.
+    /// Returns how many segments or files are to be read, and how many are not because they lie
+    /// outside of the span.
     pub fn segments(&self) -> (usize, usize) {
-        (self.segments.len() + self.captures.len(), self.skipped)
+        let read = match &self.contents {
+            Contents::Segments(segments) => segments.len(),
+            Contents::Captures(files) => files.len(),
+        };
+        (read, self.skipped)
     }
 
-    /// Whether these are files of other recorders.
+    /// Returns the segments to be read; none where these are files of other recorders.
+    pub(crate) fn segments_to_read(&self) -> &[Segment] {
+        match &self.contents {
+            Contents::Segments(segments) => segments,
+            Contents::Captures(_) => &[],
+        }
+    }
+
+    /// Returns whether these are files of other recorders.
     pub fn is_foreign(&self) -> bool {
-        !self.files.is_empty()
+        matches!(self.contents, Contents::Captures(_))
     }
 
-    pub(super) fn path(&self, segment: usize) -> PathBuf {
-        match self.captures.get(segment) {
-            Some(capture) => capture.path().to_owned(),
-            None => self.segments[segment].name.path(&self.dir),
+    pub(super) fn path(&self, number: usize) -> PathBuf {
+        match &self.contents {
+            Contents::Segments(segments) => segments[number].name.path(&self.dir),
+            Contents::Captures(files) => files[number].path.clone(),
         }
     }
 
-    /// Of a segment or file, for notes.
-    pub(super) fn name(&self, segment: usize) -> String {
-        match self.captures.get(segment) {
-            Some(capture) => capture.name.clone(),
-            None => self.segments[segment].name.to_string(),
+    /// Returns what notes call a segment or file.
+    pub(super) fn name(&self, number: usize) -> String {
+        match &self.contents {
+            Contents::Segments(segments) => segments[number].name.to_string(),
+            Contents::Captures(files) => files[number].name.clone(),
         }
     }
 
-    /// Of each segment or file: how many bytes are to be looked through, and from when its earliest
-    /// packet may be.
-    pub(super) fn parts(&self) -> impl Iterator<Item = (u64, i64)> {
-        let segments = self.segments.iter().map(|s| (s.end - s.begin, s.earliest_ns));
-        segments.chain(self.captures.iter().map(|c| (c.end - c.begin, c.earliest_ns)))
+    /// Returns for each segment or file how many bytes are to be looked through, and the earliest
+    /// time that a packet in it may have.
+    pub(super) fn parts(&self) -> Vec<(u64, i64)> {
+        let of_segment = |s: &Segment| (s.end - s.begin, s.earliest_ns);
+        let of_file = |c: &CaptureFile| (c.end - c.begin, c.earliest_ns);
+        match &self.contents {
+            Contents::Segments(segments) => segments.iter().map(of_segment).collect(),
+            Contents::Captures(files) => files.iter().map(of_file).collect(),
+        }
     }
 
-    /// Takes in a segment; false if it is none of tapdeck's.
-    fn add(&mut self, name: &SegmentName, seen: Seen, span: Span) -> Result<bool, Error> {
+    /// Takes in a segment: adds it to `segments` if the span reaches into it. False if it is none
+    /// of tapdeck's.
+    fn add(
+        &mut self,
+        name: &SegmentName,
+        seen: Seen,
+        span: Span,
+        segments: &mut Vec<Segment>,
+    ) -> Result<bool, Error> {
         let Ends { begun, end, earliest_ns, latest_ns, index_bytes } = match seen {
             Seen::Segment(ends) => ends,
             Seen::Foreign => return Ok(false),
@@ -161,8 +182,8 @@ impl Snapshot {
             interfaces.push(self.interface(interface, &interfaces));
         }
         let head = Head { section: begun.section, interfaces };
-        // Those of one recording have it in common.
-        let head = match self.segments.last() {
+        // The segments of one recording begin alike.
+        let head = match segments.last() {
             Some(last)
                 if last.head.section == head.section && last.head.interfaces == head.interfaces =>
             {
@@ -171,11 +192,11 @@ impl Snapshot {
             _ => Arc::new(head),
         };
         let name = name.clone();
-        self.segments.push(Segment { name, head, begin: begun.end, end, earliest_ns });
+        segments.push(Segment { name, head, begin: begun.end, end, earliest_ns });
         Ok(true)
     }
 
-    /// The index of an interface that is none of a segment's `others`.
+    /// Returns the index of an interface that is none of a segment's `others`.
     fn interface(&mut self, interface: Described, others: &[u32]) -> u32 {
         let is_same = |(at, known): (usize, &Described)| {
             *known == interface && !others.contains(&(at as u32))
@@ -189,7 +210,7 @@ impl Snapshot {
     }
 }
 
-/// The segments' names in the order of recording, and whether a recorder was ever there.
+/// Returns the segments' names in the order of recording, and whether a recorder was ever there.
 ///
 /// A list that is made while a segment is renamed may hold it under both names or none, so
 /// it is made until none appears or goes.
@@ -203,7 +224,7 @@ fn list(dir: &Path) -> io::Result<(Vec<SegmentName>, bool)> {
                 continue;
             };
             if entry.file_type()?.is_file() {
-                // Closed, if both are there.
+                // It is closed if both names are there.
                 let known = now.entry(name.number).or_insert_with(|| name.clone());
                 known.live &= name.live;
             }
@@ -216,18 +237,4 @@ fn list(dir: &Path) -> io::Result<(Vec<SegmentName>, bool)> {
     }
     let names = before.unwrap_or_default().into_values().collect();
     Ok((names, dir.join(LOCK).exists()))
-}
-
-/// A segment that was live when it was listed may have been closed meanwhile.
-pub(crate) fn open_segment(dir: &Path, name: &SegmentName, how: OFlags) -> io::Result<File> {
-    let open = |name: &SegmentName| {
-        let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW | how;
-        rustix::fs::open(name.path(dir), flags, Mode::empty())
-            .map(File::from)
-            .map_err(io::Error::from)
-    };
-    match open(name) {
-        Err(e) if e.kind() == io::ErrorKind::NotFound && name.live => open(&name.closed()),
-        result => result,
-    }
 }

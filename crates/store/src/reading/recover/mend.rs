@@ -18,8 +18,8 @@ use super::resync::LONGEST;
 use super::survey::Survey;
 use super::{Fault, read_at};
 use crate::format::name::SegmentName;
-use crate::format::segment::{fill_up, write_pages};
-use crate::io::{File, Io, PAGE};
+use crate::format::segment::fill_up;
+use crate::io::{File, Io, PAGE, write_pages};
 
 /// The name of a segment that holds nothing.
 pub(super) fn aside(name: &SegmentName) -> String {

@@ -24,9 +24,9 @@ use tapdeck_packet::link::LinkType;
 use tapdeck_packet::pcapng::{self, Reader, Record};
 
 use crate::format::index::{Builder, Granule, Index, read_ahead};
-use crate::format::segment::{dropped_told, statistics_told};
+use crate::format::segment::{blocks_backwards, dropped_told, open_segment, statistics_told};
 use crate::io::{forget_pages, read_at};
-use crate::reading::query::{Error, Note, SLACK_NS, Segment, Snapshot, Span, open_segment};
+use crate::reading::query::{Error, Note, SLACK_NS, Segment, Snapshot, Span};
 use gaps::Finder;
 pub use gaps::{Gap, Gaps};
 pub use rate::{Amount, Rate};
@@ -87,17 +87,18 @@ pub fn stat(
 ) -> Result<Report, Error> {
     let mut snapshot = Snapshot::open(dir, question.span)?;
     let notes = std::mem::take(&mut snapshot.notes);
-    let mut survey = Survey::new(&snapshot, question, notes);
-    for (done, segment) in snapshot.segments.iter().enumerate() {
+    let mut survey = Survey::new(dir, &snapshot, question, notes);
+    let segments = snapshot.segments_to_read();
+    for (done, segment) in segments.iter().enumerate() {
         let path = segment.name.path(dir);
-        watch(done, snapshot.segments.len());
+        watch(done, segments.len());
         if question.top > 0 {
             // While this one is looked at, the disk reads the next.
-            for soon in snapshot.segments[done..].iter().take(2) {
+            for soon in segments[done..].iter().take(2) {
                 read_ahead(dir, &soon.name);
             }
         }
-        match survey.segment(segment, &mut || watch(done, snapshot.segments.len())) {
+        match survey.segment(segment, &mut || watch(done, segments.len())) {
             Err(e) if e.kind() == io::ErrorKind::NotFound => {
                 survey.report.notes.push(Note::Deleted(segment.name.to_string()));
             }
@@ -129,6 +130,7 @@ impl Part {
 }
 
 struct Survey<'a> {
+    dir: &'a Path,
     snapshot: &'a Snapshot,
     question: Question,
     report: Report,
@@ -144,7 +146,7 @@ struct Survey<'a> {
 type Watch<'a> = dyn FnMut() + 'a;
 
 impl<'a> Survey<'a> {
-    fn new(snapshot: &'a Snapshot, question: Question, notes: Vec<Note>) -> Self {
+    fn new(dir: &'a Path, snapshot: &'a Snapshot, question: Question, notes: Vec<Note>) -> Self {
         let report = Report {
             segments: 0,
             live: 0,
@@ -162,7 +164,7 @@ impl<'a> Survey<'a> {
         };
         let (hosts, ports) = (Tally::new(), Tally::new());
         let (gaps, untold) = (Finder::default(), Vec::new());
-        Self { snapshot, question, report, gaps, hosts, ports, untold }
+        Self { dir, snapshot, question, report, gaps, hosts, ports, untold }
     }
 
     fn finish(mut self) -> Report {
@@ -181,7 +183,7 @@ impl<'a> Survey<'a> {
     /// A segment that is no more there is an error of the kind `NotFound`, and nothing of it is
     /// counted.
     fn segment(&mut self, segment: &Segment, watch: &mut Watch<'_>) -> io::Result<()> {
-        let dir = &self.snapshot.dir;
+        let dir = self.dir;
         let file = open_segment(dir, &segment.name, OFlags::empty())?;
         let found = Index::open(dir, &segment.name, segment.end).and_then(|index| {
             let Some(mut index) = index else { return Ok(None) };
@@ -265,7 +267,7 @@ impl<'a> Survey<'a> {
         if segment.name.live {
             return None;
         }
-        let told = statistics_told(&segment.name.path(&self.snapshot.dir))?;
+        let told = statistics_told(&segment.name.path(self.dir))?;
         let span = self.question.span;
         let closed_ns =
             told.iter().map(|s| i64::try_from(s.timestamp).unwrap_or(i64::MAX)).max()?;
@@ -424,7 +426,7 @@ impl<'a> Survey<'a> {
 
     /// Losses by a segment's statistics, if they are written.
     fn stated(&self, segment: &Segment) -> u64 {
-        let path = segment.name.path(&self.snapshot.dir);
+        let path = segment.name.path(self.dir);
         if segment.name.live { 0 } else { dropped_told(&path).unwrap_or(0) }
     }
 
@@ -521,7 +523,7 @@ fn times_at_ends(file: &File, segment: &Segment) -> io::Result<Option<(i64, i64)
     let from = segment.end.saturating_sub(END as u64).max(segment.begin);
     let have = read_at(file, &mut bytes[head..], from)?;
     forget_pages(file, from, from + have as u64);
-    let last = backwards(&bytes[head..head + have]).filter_map(|block| {
+    let last = blocks_backwards(&bytes[head..head + have]).filter_map(|block| {
         let one = [&bytes[..head], block].concat();
         Reader::new(&one).nth(1).and_then(time_of)
     });
@@ -533,17 +535,4 @@ fn time_of(record: Result<Record<'_>, pcapng::Error>) -> Option<i64> {
         Ok(Record::Packet(packet)) => i64::try_from(packet.timestamp).ok(),
         _ => None,
     }
-}
-
-/// The blocks that end where the bytes do, the last first.
-fn backwards(bytes: &[u8]) -> impl Iterator<Item = &[u8]> {
-    let mut end = bytes.len();
-    std::iter::from_fn(move || {
-        let word = bytes.get(end.checked_sub(4)?..end)?.first_chunk()?;
-        let total = u32::from_ne_bytes(*word) as usize;
-        let begin = end.checked_sub(total).filter(|_| total >= pcapng::MIN_FILL)?;
-        let block = &bytes[begin..end];
-        end = begin;
-        Some(block)
-    })
 }

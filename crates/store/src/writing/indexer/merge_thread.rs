@@ -15,14 +15,14 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::Receiver;
 
-use rustix::fs::{Mode, OFlags};
+use rustix::fs::OFlags;
 
 use super::{Closed, Place, Task, Work};
 use crate::format::index::{self, Builder};
 use crate::format::name::SegmentName;
-use crate::format::segment::write_pages;
+use crate::format::segment::open_segment;
 use crate::format::store::on_disk;
-use crate::io::{Io, forget_pages};
+use crate::io::{Io, forget_pages, write_pages};
 use crate::writing::totals::Totals;
 
 /// Of what the scheduler gives, a tenth of what the index thread gets where both want one
@@ -131,7 +131,7 @@ impl<I: Io> MergeThread<I> {
             if segment.has_failed {
                 return Ok(());
             }
-            let file = open_segment(&self.work.dir, &segment.name)?;
+            let file = open_segment(&self.work.dir, &segment.name, OFlags::empty())?;
             let mut builder = Builder::new(&segment.name, self.work.links.clone());
             let mut bytes = Vec::new();
             for place in missed {
@@ -220,15 +220,4 @@ pub(super) fn is_gone(dir: &Path, name: &SegmentName) -> bool {
         let found = fs::symlink_metadata(name.path(dir));
         found.is_err_and(|e| e.kind() == io::ErrorKind::NotFound)
     })
-}
-
-/// Opens a segment that was live and may have been closed meanwhile.
-fn open_segment(dir: &Path, name: &SegmentName) -> io::Result<fs::File> {
-    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-    let open = |name: &SegmentName| rustix::fs::open(name.path(dir), flags, Mode::empty());
-    let file = open(name).or_else(|e| match e {
-        rustix::io::Errno::NOENT => open(&name.closed()),
-        e => Err(e),
-    })?;
-    Ok(file.into())
 }

@@ -20,7 +20,7 @@ use crate::format::index::Index;
 use crate::format::name::SegmentName;
 use crate::format::segment::fill_up;
 use crate::io::{Disk, PAGE};
-use crate::reading::query::Span;
+use crate::span::Span;
 use crate::writing::totals::Totals;
 use crate::writing::writer::WriterControl;
 
