@@ -19,7 +19,7 @@ pub use reading::recover::{Action, Closed, Fault, Finding, IndexAction, Scope};
 pub use reading::verify::{Flaw, Indexed, Verdict, verify};
 pub use reading::{query, stat};
 pub use writing::indexer::Indexing;
-pub use writing::keeper::Log;
+pub use writing::log::Log;
 pub use writing::retention::{MinFree, Retention};
 pub use writing::segment_sink::{SegmentSink, SegmentSinkConfig};
 pub use writing::stream::Stream;

@@ -1,11 +1,48 @@
-//! Writes whole pages, however many calls that takes.
+//! What a store that is written asks of a file system, as a trait: the real one is
+//! [`Disk`](super::Disk), tests put faults in between.
 
-use std::io::{self, IoSlice};
+use std::io::{self, IoSlice, Result};
+use std::path::Path;
 
-use super::{File, PAGE, Page};
+use super::page::{PAGE, Page};
+
+/// Files and directories.
+pub trait Io: Send + Sync + 'static {
+    type File: File;
+
+    /// Makes a new file for writing; fails where one of that name exists.
+    fn create(&self, path: &Path) -> Result<Self::File>;
+    /// Opens a file that is there, to mend it; through the page cache, for what is read meanwhile.
+    fn open(&self, path: &Path) -> Result<Self::File>;
+    fn rename(&self, from: &Path, to: &Path) -> Result<()>;
+    fn remove(&self, path: &Path) -> Result<()>;
+    /// Makes names in a directory durable.
+    fn sync_dir(&self, dir: &Path) -> Result<()>;
+    fn space(&self, dir: &Path) -> Result<Space>;
+}
+
+/// An open file.
+pub trait File: Send + 'static {
+    /// Writes at an offset; may write less than all. Addresses, lengths and offset are multiples of
+    /// [`PAGE`].
+    fn write_at(&self, pieces: &[IoSlice<'_>], offset: u64) -> Result<usize>;
+    /// Sets space aside without changing the file's length.
+    fn preallocate(&self, len: u64) -> Result<()>;
+    /// Cuts the file, and gives back what was set aside behind its end.
+    fn set_len(&self, len: u64) -> Result<()>;
+    /// Makes the contents durable.
+    fn sync(&self) -> Result<()>;
+}
+
+/// Room on a file system, bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Space {
+    pub free: u64,
+    pub total: u64,
+}
 
 /// Writes whole pages from any memory.
-pub(crate) fn write_pages<F: File>(file: &F, bytes: &[u8], offset: u64) -> io::Result<()> {
+pub(crate) fn write_pages<F: File>(file: &F, bytes: &[u8], offset: u64) -> Result<()> {
     /// Pages in one call: fewer than the slices that writev(2) takes.
     const PAGES: usize = 256;
     let mut pages = vec![Page::default(); PAGES.min(bytes.len() / PAGE)];
@@ -26,7 +63,7 @@ pub(crate) fn write_all<F: File>(
     file: &F,
     slices: &[IoSlice<'_>],
     offset: u64,
-) -> Result<u64, (u64, io::Error)> {
+) -> std::result::Result<u64, (u64, io::Error)> {
     let total: usize = slices.iter().map(|s| s.len()).sum();
     let mut done = 0;
     // How many writes of less than a page are put up with.

@@ -19,12 +19,10 @@ use crate::format::store::{NEXT, on_disk};
 use crate::io::{File, Io};
 use crate::writing::indexer::{Closed, Sizes};
 use crate::writing::live::LiveSegment;
+use crate::writing::log::Log;
 use crate::writing::retention::Retention;
 use crate::writing::totals::Totals;
 use crate::writing::writer::Done;
-
-/// Where lines for the user go.
-pub type Log = Arc<dyn Fn(&str) + Send + Sync>;
 
 pub(crate) enum Job<F> {
     Prepare,

@@ -3,6 +3,7 @@
 pub mod indexer;
 pub mod keeper;
 pub mod live;
+pub mod log;
 pub mod retention;
 pub mod segment_sink;
 pub mod stream;

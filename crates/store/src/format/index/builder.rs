@@ -13,9 +13,9 @@ use tapdeck_packet::link::LinkType;
 use tapdeck_packet::pcapng::option;
 use tapdeck_packet::{header, pcapng};
 
+use super::granule::{Granule, Summary};
 use super::image::{Draft, Header, hash};
 use super::pairs::{Pairs, Sorted};
-use super::{Granule, Summary};
 use crate::format::name::SegmentName;
 use crate::io::{forget_pages, read_at};
 

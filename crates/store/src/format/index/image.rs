@@ -14,7 +14,7 @@ use std::sync::Arc;
 use tapdeck_packet::key::Class;
 
 use super::code::{Bytes, damaged, put, put_granules, put_signed};
-use super::{Granule, Summary};
+use super::granule::{Granule, Summary};
 use crate::format::name::SegmentName;
 use crate::io::PAGE;
 

@@ -5,13 +5,15 @@
 
 use std::fs;
 use std::io;
-use std::ops::Range;
 use std::path::Path;
 
 use tapdeck_packet::link::LinkType;
 use tapdeck_packet::pcapng::{Reader, Record};
 
-use super::{Builder, Index, close};
+use super::builder::Builder;
+use super::close::close;
+use super::lookup::Index;
+use super::stretches::missing;
 use crate::format::name::SegmentName;
 use crate::format::segment;
 use crate::io::{Io, PAGE, forget_pages, read_at, write_pages};
@@ -119,39 +121,4 @@ fn index_missing<I: Io>(io: &I, dir: &Path, name: &SegmentName) -> io::Result<()
         }
     }
     if builder.is_empty() { Ok(()) } else { append(&mut builder) }
-}
-
-/// What is not in `parts`, which are ascending.
-pub(super) fn missing(whole: Range<u64>, parts: &[Range<u64>]) -> io::Result<Vec<Range<u64>>> {
-    let mut missing = Vec::new();
-    let mut at = whole.start;
-    for part in parts {
-        if part.start < at || part.end > whole.end {
-            return Err(super::code::damaged("it is of another segment"));
-        }
-        missing.push(at..part.start);
-        at = part.end;
-    }
-    missing.push(at..whole.end);
-    missing.retain(|stretch| !stretch.is_empty());
-    Ok(missing)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::missing;
-
-    #[test]
-    fn what_is_missing_lies_between_and_behind() {
-        let of = |parts: &[(u64, u64)]| {
-            let parts: Vec<_> = parts.iter().map(|(from, to)| *from..*to).collect();
-            missing(5..90, &parts).map(|found| found.iter().map(|r| (r.start, r.end)).collect())
-        };
-        let found = |parts| -> Vec<(u64, u64)> { of(parts).unwrap() };
-        assert_eq!(found(&[(5, 20), (30, 40)]), [(20, 30), (40, 90)]);
-        assert_eq!(found(&[(7, 90)]), [(5, 7)]);
-        assert_eq!(found(&[]), [(5, 90)]);
-        let wrong = |parts| -> bool { of(parts).map(|_: Vec<_>| ()).is_err() };
-        assert!(wrong(&[(5, 91)]) && wrong(&[(0, 7)]));
-    }
 }

@@ -9,7 +9,8 @@ use tapdeck_packet::key::{Class, Keys, Plan};
 use tapdeck_packet::link::LinkType;
 use tapdeck_packet::pcapng;
 
-use super::{Builder, Granule, Index, merge};
+use super::close::merge;
+use super::{Builder, Granule, Index};
 use crate::format::name::SegmentName;
 use crate::io::PAGE;
 use crate::span::Span;

@@ -14,9 +14,10 @@ use std::path::Path;
 
 use tapdeck_packet::pcapng::{self, FILL, MIN_FILL};
 
+use super::fault::Fault;
+use super::part::read_at;
 use super::resync::LONGEST;
 use super::survey::Survey;
-use super::{Fault, read_at};
 use crate::format::name::SegmentName;
 use crate::format::segment::fill_up;
 use crate::io::{File, Io, PAGE, write_pages};

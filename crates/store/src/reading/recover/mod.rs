@@ -13,13 +13,14 @@
 //!
 //! A segment without a complete index then gets one. What the log of its index has is kept.
 
+mod fault;
 mod mend;
+mod part;
 mod resync;
 mod survey;
 
 use std::fs;
 use std::io;
-use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use crate::format::index::{self, Index};
@@ -28,6 +29,7 @@ use crate::format::segment;
 use crate::format::store::Error;
 use crate::format::store::Store;
 use crate::io::Io;
+pub use fault::Fault;
 use survey::{Head, Survey};
 
 /// Which closed segments are looked at beside the live ones.
@@ -38,28 +40,6 @@ pub enum Closed {
     Unended,
     /// All; each is read from beginning to end.
     All,
-}
-
-/// Why a segment cannot be mended. It is then left as it was, or as a further attempt can use it.
-#[derive(Debug, thiserror::Error)]
-pub enum Fault {
-    /// packets mean nothing without it
-    #[error(
-        "its header is damaged, and there are packets behind it, which mean nothing without; it is left as it is"
-    )]
-    Head,
-    /// blocks of this machine's byte order do not go there
-    #[error("a machine of the other byte order wrote it: recover it on such a one")]
-    ByteOrder,
-    /// it is not one segment
-    #[error("it has more than one section, which no recorder writes")]
-    Sections,
-    /// two files would have one name
-    #[error("there is {0} already: move one of the two away")]
-    Exists(String),
-    /// the file system says no
-    #[error("{0}")]
-    Io(#[from] io::Error),
 }
 
 /// What is done with a segment, or would be.
@@ -296,12 +276,4 @@ pub(crate) fn names(dir: &Path) -> io::Result<Vec<SegmentName>> {
     }
     names.sort();
     Ok(names)
-}
-
-/// Reads `size` bytes of a file of `len` bytes, or up to its end.
-fn read_at(file: &fs::File, offset: u64, len: u64, size: usize) -> io::Result<Vec<u8>> {
-    let left = usize::try_from(len.saturating_sub(offset)).unwrap_or(size);
-    let mut bytes = vec![0; size.min(left)];
-    file.read_exact_at(&mut bytes, offset)?;
-    Ok(bytes)
 }

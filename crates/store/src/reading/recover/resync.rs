@@ -20,7 +20,7 @@ use tapdeck_packet::pcapng::{
     ENHANCED_PACKET, FILL, INTERFACE_STATISTICS, MIN_FILL, PACKET_OVERHEAD,
 };
 
-use super::read_at;
+use super::part::read_at;
 use crate::io::PAGE;
 
 /// What a disk writes whole or not at all.

@@ -10,8 +10,9 @@ use tapdeck_packet::pcapng::{
     section_header,
 };
 
+use super::fault::Fault;
+use super::part::read_at;
 use super::resync::resync;
-use super::{Fault, read_at};
 use crate::format::segment::{APPLICATION_PREFIX, filled};
 use crate::io::PAGE;
 

@@ -17,7 +17,7 @@ use std::sync::mpsc::Receiver;
 
 use rustix::fs::OFlags;
 
-use super::{Closed, Place, Task, Work};
+use super::task::{Closed, Place, Task, Work};
 use crate::format::index::{self, Builder};
 use crate::format::name::SegmentName;
 use crate::format::segment::open_segment;

@@ -16,15 +16,15 @@
 //! that segment instead.
 
 mod merge_thread;
+mod sizes;
+mod task;
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeMap;
 use std::io;
-use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::mpsc::{Receiver, Sender, SyncSender, TryRecvError, channel, sync_channel};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
 use tapdeck_packet::link::LinkType;
@@ -33,48 +33,13 @@ use tapdeck_packet::ring::Hold;
 use crate::format::index::Builder;
 use crate::format::name::SegmentName;
 use crate::io::Io;
-use crate::writing::keeper::Log;
+use crate::writing::log::Log;
 use crate::writing::totals::Totals;
-use crate::writing::writer::WriterControl;
 use merge_thread::MergeThread;
-
-/// How an index is made.
-#[derive(Clone)]
-pub struct Indexing {
-    /// Pins the threads to this processor.
-    pub cpu: Option<u32>,
-    /// Where it is hurried, what is not indexed yet is left so.
-    pub control: Arc<WriterControl>,
-}
-
-/// What the threads work on.
-pub(crate) struct Work {
-    pub dir: PathBuf,
-    pub indexing: Indexing,
-    /// By interface id.
-    pub links: Vec<LinkType>,
-    pub totals: Arc<Totals>,
-    pub sizes: Arc<Sizes>,
-    pub log: Log,
-}
-
-/// Where a block of a ring lies in a segment.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Place {
-    pub offset: u64,
-    /// Bytes of its packets.
-    pub len: usize,
-    /// The same with the fill behind them.
-    pub on_disk: u64,
-}
-
-/// How a segment was closed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Closed {
-    pub len: u64,
-    /// What its statistics tell.
-    pub dropped: u64,
-}
+pub(crate) use sizes::Sizes;
+pub use task::Indexing;
+use task::Task;
+pub(crate) use task::{Closed, Place, Work};
 
 enum Job {
     Begin(SegmentName),
@@ -82,15 +47,6 @@ enum Job {
     /// A part of the segment will not be indexed.
     Skip,
     /// What is heard from it says that the segment is closed.
-    End(Receiver<Closed>),
-}
-
-/// What the index thread leaves to the merge thread.
-enum Task {
-    Begin(SegmentName),
-    Chunk(Vec<u8>),
-    Missed(Vec<Place>),
-    Skip,
     End(Receiver<Closed>),
 }
 
@@ -265,48 +221,6 @@ impl IndexThread {
     fn tell(&self, task: Task) {
         // The merge thread ends only when this sender is dropped.
         let _ = self.tasks.send(task);
-    }
-}
-
-/// What the index files of segments take on disk, as the merge thread tells it and the keeper
-/// counts it. Those that do not grow any more leave the table when they are counted.
-#[derive(Debug, Default)]
-pub(crate) struct Sizes(Mutex<BTreeMap<SegmentName, Size>>);
-
-#[derive(Clone, Copy, Debug)]
-struct Size {
-    bytes: u64,
-    is_final: bool,
-}
-
-impl Sizes {
-    fn set(&self, name: &SegmentName, bytes: u64, is_final: bool) {
-        self.with(|sizes| sizes.insert(name.closed(), Size { bytes, is_final }));
-    }
-
-    /// The files are gone, or were deleted with their segment.
-    pub fn forget(&self, name: &SegmentName) {
-        self.with(|sizes| sizes.remove(&name.closed()));
-    }
-
-    /// Gives each size to `count`, which says whether it has taken it in. Returns the sum of those
-    /// that it has not.
-    pub fn take(&self, mut count: impl FnMut(&SegmentName, u64) -> bool) -> u64 {
-        self.with(|sizes| {
-            let mut others = 0;
-            sizes.retain(|name, size| {
-                let counted = count(name, size.bytes);
-                if !counted {
-                    others += size.bytes;
-                }
-                !(counted && size.is_final)
-            });
-            others
-        })
-    }
-
-    fn with<T>(&self, f: impl FnOnce(&mut BTreeMap<SegmentName, Size>) -> T) -> T {
-        f(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
 

@@ -8,8 +8,9 @@ use std::sync::Arc;
 use rustix::fs::{Advice, fadvise};
 use tapdeck_packet::key::Class;
 
+use super::granule::Granule;
 use super::image::{Image, ImageBytes};
-use super::{Granule, Index, open_file};
+use super::lookup::{Index, open_file};
 use crate::format::name::SegmentName;
 
 /// Sections of keys that are looked at together.

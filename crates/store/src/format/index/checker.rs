@@ -11,8 +11,10 @@ use std::sync::Arc;
 use tapdeck_packet::key::Class;
 use tapdeck_packet::link::LinkType;
 
+use super::builder::Builder;
+use super::granule::Granule;
 use super::image::{Image, ImageBytes, hash};
-use super::{Builder, Granule, Index};
+use super::lookup::Index;
 use crate::format::name::SegmentName;
 
 /// Where an index is not right.

@@ -12,8 +12,10 @@ use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use super::builder::Builder;
+use super::granule::Summary;
 use super::image::Header;
-use super::{Index, Summary, merge, open_file};
+use super::lookup::{Index, open_file};
+use super::merge;
 use crate::format::name::SegmentName;
 use crate::io::{PAGE, read_at};
 
