@@ -5,33 +5,25 @@
 //! `docs/FORMAT.md` specifies it. Files are reached through [`io::Io`], so that tests can make a
 //! disk fail.
 
-mod index;
-mod indexer;
+mod format;
 pub mod io;
-mod keeper;
-mod name;
-pub mod query;
-mod recover;
-mod retention;
-mod segment;
-mod segment_sink;
-pub mod stat;
-mod store;
-mod stream;
-mod totals;
-mod verify;
-mod writer;
+mod reading;
+mod span;
+mod writing;
 
 #[doc(hidden)]
-pub use index::read_anything as read_any_index;
-pub use indexer::Indexing;
-pub use keeper::Log;
-pub use name::SegmentName;
-pub use recover::{Action, Closed, Fault, Finding, IndexAction, Scope};
-pub use retention::{MinFree, Retention};
-pub use segment_sink::{SegmentSink, SegmentSinkConfig};
-pub use store::{Error, Store, Stored};
-pub use stream::Stream;
-pub use totals::{InterfaceTotals, Totals};
-pub use verify::{Flaw, Indexed, Verdict, verify};
-pub use writer::{Done, Ending, InterfaceBlock, Nothing, Outcome, Sink, Writer, WriterControl};
+pub use format::index::read_anything as read_any_index;
+pub use format::name::SegmentName;
+pub use format::store::{Error, Store, Stored};
+pub use reading::recover::{Action, Closed, Fault, Finding, IndexAction, Scope};
+pub use reading::verify::{Flaw, Indexed, Verdict, verify};
+pub use reading::{query, stat};
+pub use writing::indexer::Indexing;
+pub use writing::log::Log;
+pub use writing::retention::{MinFree, Retention};
+pub use writing::segment_sink::{SegmentSink, SegmentSinkConfig};
+pub use writing::stream::Stream;
+pub use writing::totals::{InterfaceTotals, Totals};
+pub use writing::writer::{
+    Done, Ending, InterfaceBlock, Nothing, Outcome, Sink, Writer, WriterControl,
+};

@@ -4,7 +4,8 @@ use std::path::Path;
 use rustix::fd::OwnedFd;
 use rustix::fs::{FallocateFlags, Mode, OFlags};
 
-use super::{File, Io, Space};
+use super::page::Page;
+use super::write::{File, Io, Space};
 
 /// The file system of this machine.
 #[derive(Clone, Copy, Debug)]
@@ -19,7 +20,7 @@ impl Disk {
         let opened = Self { direct: true }.create(&probe);
         let works = match opened {
             Ok(file) => {
-                let page = Box::new(super::Page::default());
+                let page = Box::new(Page::default());
                 let wrote = file.write_at(&[IoSlice::new(&page.0)], 0);
                 rustix::fs::unlink(&probe)?;
                 // A full disk says nothing about direct I/O.

@@ -1,0 +1,461 @@
+//! Makes a chunk of an index from blocks as they come.
+//!
+//! This is the work that indexing adds to recording, so most packets must cost next to nothing: a
+//! packet of a flow that was already seen in the same granule has no key that is not noted, and a
+//! look at 32 bytes tells that.
+
+use std::fs::File;
+use std::io;
+use std::ops::Range;
+
+use tapdeck_packet::key::Class;
+use tapdeck_packet::link::LinkType;
+use tapdeck_packet::pcapng::option;
+use tapdeck_packet::{header, pcapng};
+
+use super::granule::{Granule, Summary};
+use super::image::{Draft, Header, hash};
+use super::pairs::{Pairs, Sorted};
+use crate::format::name::SegmentName;
+use crate::io::{forget_pages, read_at};
+
+/// A granule is closed when it has so many bytes.
+pub(crate) const GRANULE: u64 = 128 << 10;
+/// A chunk is, when it has so many.
+const CHUNK: u64 = 32 << 20;
+/// Or when a class has so many pairs, which bounds the memory.
+const PAIRS: usize = 128 << 10;
+/// A class is told by hashes where its exact keys would take more than this share of what they
+/// point into, and there are more pairs than this.
+const SHARE: u64 = 64;
+const FEW: usize = 16 << 10;
+/// What is read of a file at once.
+const PIECE: usize = 1 << 20;
+/// Flows that are remembered, a power of two.
+const FLOWS: usize = 2048;
+
+/// Makes the index of a stretch of a segment, from blocks as they come. Its memory is bounded if it
+/// is emptied whenever it is full: about 1 MiB for each class, 4 MiB for those of IPv6, what the
+/// pairs of one block more take, and 1 MiB.
+pub(crate) struct Builder {
+    name: SegmentName,
+    links: Vec<LinkType>,
+    pairs: Pairs,
+    flows: Vec<[u64; 4]>,
+    granules: Vec<Granule>,
+    open: Option<Open>,
+    covered: u64,
+    /// Where granules end, ascending, where that is settled.
+    ends: Option<Vec<u64>>,
+}
+
+/// The granule that packets are added to.
+struct Open {
+    granule: Granule,
+    /// CRC32C of its bytes so far.
+    checksum: u32,
+}
+
+/// What an index needs to know of a packet of a file that is no segment.
+pub(crate) struct ForeignPacket<'a> {
+    pub time_ns: i64,
+    /// As the file counts them.
+    pub interface: u32,
+    pub link: LinkType,
+    pub dropped: u64,
+    pub frame: &'a [u8],
+}
+
+impl Builder {
+    /// `links` has the link type of each interface id.
+    pub fn new(name: &SegmentName, links: Vec<LinkType>) -> Self {
+        Self {
+            name: name.clone(),
+            links,
+            pairs: Pairs::new(),
+            flows: vec![[0; 4]; FLOWS],
+            granules: Vec::new(),
+            open: None,
+            covered: 0,
+            ends: None,
+        }
+    }
+
+    /// With granules that end where those of another index do.
+    pub fn with_ends(mut self, ends: Vec<u64>) -> Self {
+        self.ends = Some(ends);
+        self
+    }
+
+    /// Whether a granule of `len` bytes ends at a place of the segment.
+    fn ends(&self, len: u64, at: u64) -> bool {
+        match &self.ends {
+            None => len >= GRANULE,
+            Some(ends) => ends.binary_search(&at).is_ok(),
+        }
+    }
+
+    /// Takes in whole pcapng blocks, which lie in the segment from `offset` on and take `on_disk`
+    /// bytes there with the fill behind them.
+    pub fn add(&mut self, offset: u64, blocks: &[u8], on_disk: u64) {
+        self.covered += on_disk;
+        self.go_to(offset);
+        let (mut at, mut begin) = (0, 0);
+        while at < blocks.len() {
+            let Some(block) = next_block(&blocks[at..]) else {
+                // What cannot be read here can neither be found; whoever reads the segment sees the
+                // same.
+                at = blocks.len();
+                self.open(offset + begin as u64).granule.opaque = true;
+                break;
+            };
+            let len = self.open_len() + (at - begin) as u64;
+            if len > 0 && self.ends(len, offset + at as u64) {
+                self.take(&blocks[begin..at]);
+                self.close();
+                begin = at;
+            }
+            if u32_at(block, 0) == pcapng::ENHANCED_PACKET {
+                self.open(offset + begin as u64);
+                self.packet(block);
+            }
+            at += block.len();
+        }
+        self.open(offset + begin as u64);
+        self.take(&blocks[begin..at]);
+        let gap = on_disk as usize - blocks.len();
+        if gap > 0 {
+            let mut fill = Vec::with_capacity(gap);
+            pcapng::fill(&mut fill, gap);
+            self.take(&fill);
+        }
+    }
+
+    /// The same from a segment's file: the whole blocks in a stretch that begins with one. Gives
+    /// back where something else than a whole block begins, which is the stretch's end if there
+    /// is none. `full` is called whenever the builder is full.
+    pub fn read(
+        &mut self,
+        file: &File,
+        stretch: Range<u64>,
+        mut full: impl FnMut(&mut Self) -> io::Result<()>,
+    ) -> io::Result<u64> {
+        let (mut at, mut want) = (stretch.start, PIECE);
+        let mut buffer = Vec::new();
+        while at < stretch.end {
+            buffer.resize((stretch.end - at).min(want as u64) as usize, 0);
+            let have = read_at(file, &mut buffer, at)?;
+            let whole = whole_blocks(&buffer[..have]);
+            if whole == 0 {
+                // No block of a segment is longer than a ring's, which are 4 MiB at most.
+                if have < buffer.len() || at + have as u64 == stretch.end || want > 4 * PIECE {
+                    break;
+                }
+                want *= 2;
+                continue;
+            }
+            self.add(at, &buffer[..whole], whole as u64);
+            at += whole as u64;
+            forget_pages(file, stretch.start, at);
+            if self.is_full() {
+                full(self)?;
+            }
+        }
+        Ok(at)
+    }
+
+    /// What comes now lies at `offset`: in a granule of its own if that is not behind what came
+    /// last.
+    fn go_to(&mut self, offset: u64) {
+        let goes_on = self.open.as_ref().is_none_or(|open| open.granule.place.end == offset);
+        if !goes_on || self.open.is_some() && self.ends(self.open_len(), offset) {
+            self.close();
+        }
+    }
+
+    fn open_len(&self) -> u64 {
+        self.open.as_ref().map_or(0, |o| o.granule.place.end - o.granule.place.start)
+    }
+
+    fn open(&mut self, offset: u64) -> &mut Open {
+        let number = self.granules.len() as u16;
+        let pairs = &mut self.pairs;
+        self.open.get_or_insert_with(|| {
+            pairs.set_granule(number);
+            let granule = Granule {
+                place: offset..offset,
+                first_ns: i64::MAX,
+                last_ns: i64::MIN,
+                packets: 0,
+                checksum: 0,
+                opaque: false,
+                dropped: Vec::new(),
+                wanted: false,
+            };
+            Open { granule, checksum: 0 }
+        })
+    }
+
+    /// Adds bytes to the open granule.
+    fn take(&mut self, bytes: &[u8]) {
+        if let Some(open) = &mut self.open {
+            open.granule.place.end += bytes.len() as u64;
+            open.checksum = crc32c::crc32c_append(open.checksum, bytes);
+        }
+    }
+
+    fn close(&mut self) {
+        if let Some(Open { mut granule, checksum }) = self.open.take() {
+            granule.checksum = checksum;
+            self.granules.push(granule);
+        }
+    }
+
+    /// Takes in an enhanced packet block.
+    #[inline]
+    fn packet(&mut self, block: &[u8]) {
+        let number = self.granules.len() as u64 + 1;
+        let Some(open) = &mut self.open else { return };
+        let granule = &mut open.granule;
+        let captured = u32_at(block, 20) as usize;
+        let (Some(frame), Some(link)) =
+            (block[28..].get(..captured), self.links.get(u32_at(block, 8) as usize))
+        else {
+            granule.opaque = true;
+            return;
+        };
+        let time = u64::from(u32_at(block, 12)) << 32 | u64::from(u32_at(block, 16));
+        let time_ns = i64::try_from(time).unwrap_or(i64::MAX);
+        note_time(granule, time_ns);
+        // Most have no options.
+        if block.len() > 32 + captured.next_multiple_of(4) {
+            note_dropped(granule, block, 28 + captured.next_multiple_of(4));
+        }
+        if *link == LinkType::ETHERNET
+            && let Some(flow) = flow(frame)
+        {
+            let known = &mut self.flows[place(&flow)];
+            let flow = [flow[0], flow[1], flow[2], flow[3] | number << 40];
+            if *known == flow {
+                return;
+            }
+            *known = flow;
+        }
+        granule.opaque |= !header::keys(*link, frame, &mut self.pairs);
+    }
+
+    /// Takes in a packet of a file that is no segment, in the granule that begins at `offset`.
+    pub fn foreign_packet(&mut self, offset: u64, packet: &ForeignPacket<'_>) {
+        let granule = &mut self.open(offset).granule;
+        note_time(granule, packet.time_ns);
+        if packet.dropped > 0 {
+            add_dropped(granule, packet.interface, packet.dropped);
+        }
+        let followed = header::keys(packet.link, packet.frame, &mut self.pairs);
+        self.open(offset).granule.opaque |= !followed;
+    }
+
+    /// Ends the granule that begins at `offset`, and has these bytes.
+    pub fn foreign_granule(&mut self, offset: u64, bytes: &[u8]) {
+        self.open(offset);
+        self.take(bytes);
+        self.covered += bytes.len() as u64;
+        self.close();
+    }
+
+    /// Whether it holds as much as a chunk should.
+    pub fn is_full(&self) -> bool {
+        self.covered >= CHUNK
+            || self.pairs.most() >= PAIRS
+            || self.granules.len() as u32 > Pairs::MOST_GRANULES / 2
+    }
+
+    /// Pairs of key and granule in the class that has most.
+    pub fn pairs(&self) -> usize {
+        self.pairs.most()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.covered == 0
+    }
+
+    /// What was taken in, as a chunk of an index log, a multiple of a page long. The builder is
+    /// empty then.
+    pub fn chunk(&mut self) -> Vec<u8> {
+        self.close();
+        let mut bytes = Vec::new();
+        let mut flush = |piece: &[u8], offset: u64| {
+            let end = offset as usize + piece.len();
+            bytes.resize(bytes.len().max(end), 0);
+            bytes[offset as usize..end].copy_from_slice(piece);
+            Ok(())
+        };
+        let granules = std::mem::take(&mut self.granules);
+        let header = Header {
+            number: self.name.number,
+            began_s: self.name.began_s,
+            segment_len: 0,
+            summary: summary(&granules),
+        };
+        let mut draft = Draft::new(&mut flush);
+        let written: io::Result<u64> = granules
+            .into_iter()
+            .try_for_each(|granule| draft.granule(granule))
+            .and_then(|()| {
+                Class::ALL.into_iter().try_for_each(|class| self.class(&mut draft, class))
+            })
+            .and_then(|()| draft.finish(&header));
+        debug_assert!(written.is_ok(), "memory takes it all");
+        self.pairs.clear();
+        self.flows.fill([0; 4]);
+        self.covered = 0;
+        bytes
+    }
+
+    fn class(&mut self, draft: &mut Draft<'_>, class: Class) -> io::Result<()> {
+        let covered = self.covered;
+        let sorted = self.pairs.sorted(class);
+        if class.width() > 2 && sorted.len() > FEW && cost(&sorted) > covered / SHARE {
+            let mut hashed: Vec<u32> = (0..sorted.len())
+                .filter_map(|i| sorted.get(i))
+                .map(|(key, granule)| (hash(key) as u32) << 16 | granule)
+                .collect();
+            hashed.sort_unstable();
+            hashed.dedup();
+            let hashed = Sorted::Short(&hashed);
+            return write_class(draft, class, true, |i| hashed.get(i));
+        }
+        write_class(draft, class, false, |i| sorted.get(i))
+    }
+}
+
+/// What the whole of some granules is.
+pub(super) fn summary(granules: &[Granule]) -> Summary {
+    Summary {
+        packets: granules.iter().map(|g| u64::from(g.packets)).sum(),
+        first_ns: granules.iter().map(|g| g.first_ns).min().unwrap_or(i64::MAX),
+        last_ns: granules.iter().map(|g| g.last_ns).max().unwrap_or(i64::MIN),
+        dropped: 0,
+        outside: 0,
+        complete: false,
+    }
+}
+
+/// Writes a class from its sorted pairs.
+pub(super) fn write_class(
+    draft: &mut Draft<'_>,
+    class: Class,
+    hashed: bool,
+    pair: impl Fn(usize) -> Option<(u128, u32)>,
+) -> io::Result<()> {
+    let mut at = 0;
+    draft.class(class, hashed, |granules| {
+        let Some((key, granule)) = pair(at) else { return Ok(None) };
+        granules.push(granule);
+        at += 1;
+        while let Some((_, granule)) = pair(at).filter(|(next, _)| *next == key) {
+            granules.push(granule);
+            at += 1;
+        }
+        Ok(Some(key))
+    })
+}
+
+/// About how many bytes pairs take in a dictionary.
+fn cost(sorted: &Sorted<'_>) -> u64 {
+    let mut keys = 0;
+    let mut last = None;
+    for at in 0..sorted.len() {
+        let key = sorted.get(at).map(|p| p.0);
+        keys += u64::from(key != last);
+        last = key;
+    }
+    // What a key does not share with the one before it, and two counts.
+    4 * keys + 2 * sorted.len() as u64
+}
+
+fn u32_at(bytes: &[u8], at: usize) -> u32 {
+    u32::from_ne_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
+}
+
+/// The block that bytes begin with; `None` where none does, or no whole one. A packet's is long
+/// enough for its fields.
+#[inline]
+fn next_block(bytes: &[u8]) -> Option<&[u8]> {
+    if bytes.len() < 12 {
+        return None;
+    }
+    let total = u32_at(bytes, 4) as usize;
+    let least = if u32_at(bytes, 0) == pcapng::ENHANCED_PACKET { 32 } else { 12 };
+    if total < least || !total.is_multiple_of(4) {
+        return None;
+    }
+    bytes.get(..total)
+}
+
+#[inline]
+fn note_time(granule: &mut Granule, time_ns: i64) {
+    granule.packets += 1;
+    granule.first_ns = granule.first_ns.min(time_ns);
+    granule.last_ns = granule.last_ns.max(time_ns);
+}
+
+/// Takes in what the options of a packet block say of losses.
+fn note_dropped(granule: &mut Granule, block: &[u8], mut at: usize) {
+    let half = |at: usize| u16::from_ne_bytes([block[at], block[at + 1]]);
+    let mut dropped = 0;
+    while at + 8 <= block.len() && half(at) != option::END {
+        if half(at) == option::EPB_DROPCOUNT && at + 16 <= block.len() {
+            dropped = u64::from(u32_at(block, at + 4)) | u64::from(u32_at(block, at + 8)) << 32;
+        }
+        at += 4 + usize::from(half(at + 2)).next_multiple_of(4);
+    }
+    if dropped == 0 {
+        return;
+    }
+    add_dropped(granule, u32_at(block, 8), dropped);
+}
+
+fn add_dropped(granule: &mut Granule, interface: u32, dropped: u64) {
+    match granule.dropped.iter_mut().find(|(known, _)| *known == interface) {
+        Some((_, packets)) => *packets += dropped,
+        None => granule.dropped.push((interface, dropped)),
+    }
+}
+
+/// How many of the bytes are whole blocks.
+fn whole_blocks(bytes: &[u8]) -> usize {
+    let mut at = 0;
+    while let Some(block) = next_block(&bytes[at..]) {
+        at += block.len();
+    }
+    at
+}
+
+/// All that a packet of plain TCP or UDP in IPv4 has keys of; `None` for any other, for a fragment,
+/// and for what may be a tunnel.
+#[inline]
+fn flow(frame: &[u8]) -> Option<[u64; 4]> {
+    let head: &[u8; 38] = frame.first_chunk()?;
+    let word = |at: usize| u64::from_ne_bytes(head[at..at + 8].try_into().unwrap_or_default());
+    let half = |at: usize| u16::from_be_bytes([head[at], head[at + 1]]);
+    // EtherType, version and header length; no offset of a fragment.
+    if half(12) != 0x0800 || head[14] != 0x45 || half(20) & 0x1fff != 0 {
+        return None;
+    }
+    let protocol = head[23];
+    let plain = protocol == 6 || protocol == 17 && !header::is_udp_tunnel(half(36));
+    if !plain {
+        return None;
+    }
+    let macs_rest = u64::from(u32_at(head, 8));
+    let ports = u64::from(u32_at(head, 34));
+    Some([word(0), word(26), macs_rest | ports << 32, u64::from(protocol)])
+}
+
+#[inline]
+fn place(flow: &[u64; 4]) -> usize {
+    let mixed = (flow[0] ^ flow[1].rotate_left(29)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    let mixed = (mixed ^ flow[2] ^ mixed >> 32).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    (mixed >> 53) as usize % FLOWS
+}

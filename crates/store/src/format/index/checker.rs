@@ -1,0 +1,223 @@
+//! Does an index say what its segment holds?
+//!
+//! The segment is indexed anew, chunk by chunk, with granules that end where those of the index do;
+//! then both must say the same.
+
+use std::collections::VecDeque;
+use std::io;
+use std::ops::Range;
+use std::sync::Arc;
+
+use tapdeck_packet::key::Class;
+use tapdeck_packet::link::LinkType;
+
+use super::builder::Builder;
+use super::granule::Granule;
+use super::image::{Image, ImageBytes, hash};
+use super::lookup::Index;
+use crate::format::name::SegmentName;
+
+/// Where an index is not right.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Difference {
+    /// Of the granule in the segment.
+    pub at: u64,
+    /// The segment is not what was indexed; else the index does not say what it should.
+    pub is_segments: bool,
+    pub what: String,
+}
+
+/// Takes the blocks of a segment in their order and holds them against its index.
+pub(crate) struct Checker {
+    images: Vec<(Image, Vec<Granule>)>,
+    /// What is yet to be taken, each stretch with the number of its image.
+    stretches: VecDeque<(usize, Range<u64>)>,
+    builder: Builder,
+    /// The image that the builder's blocks are of, and how many of its granules are done.
+    image: usize,
+    done: Vec<usize>,
+    /// Chunks whose keys are yet to be held against those of that image, each with the number of
+    /// its first granule there.
+    made: Vec<(u32, Image)>,
+    /// About how many pairs of key and granule a class of them has at most.
+    pairs: usize,
+}
+
+/// Each look at the keys reads all of an image's: it is worth it for so many pairs, and their
+/// memory is bounded.
+const PAIRS: usize = 1 << 20;
+
+impl Checker {
+    pub fn new(index: Index, name: &SegmentName, links: Vec<LinkType>) -> io::Result<Self> {
+        let mut images = Vec::new();
+        let mut stretches = Vec::new();
+        let mut ends = Vec::new();
+        for (i, mut image) in index.images.into_iter().enumerate() {
+            stretches.extend(image.directory.parts.iter().map(|part| (i, part.clone())));
+            let granules = image.granules()?;
+            ends.extend(granules.iter().map(|g| g.place.end));
+            images.push((image, granules));
+        }
+        stretches.sort_by_key(|(_, part)| part.start);
+        ends.sort_unstable();
+        let done = vec![0; images.len()];
+        let builder = Builder::new(name, links).with_ends(ends);
+        let stretches = stretches.into();
+        Ok(Self { images, stretches, builder, image: 0, done, made: Vec::new(), pairs: 0 })
+    }
+
+    /// Where the next blocks that it wants begin, and where they end.
+    pub fn wants(&self) -> Option<Range<u64>> {
+        self.stretches.front().map(|(_, stretch)| stretch.clone())
+    }
+
+    /// Takes whole blocks that lie at the beginning of what it wants.
+    pub fn take(&mut self, blocks: &[u8], differences: &mut Vec<Difference>) -> io::Result<()> {
+        let Some((image, stretch)) = self.stretches.front_mut() else { return Ok(()) };
+        if *image != self.image {
+            let image = *image;
+            self.check(differences)?;
+            self.check_keys(differences)?;
+            self.image = image;
+            return self.take(blocks, differences);
+        }
+        let offset = stretch.start;
+        let end = offset + blocks.len() as u64;
+        stretch.start = end;
+        if stretch.is_empty() {
+            self.stretches.pop_front();
+        }
+        // A chunk must end where a granule does.
+        let (_, granules) = &self.images[self.image];
+        let behind = granules.partition_point(|g| g.place.end <= end);
+        let cut = granules[..behind].last().map_or(0, |g| g.place.end.saturating_sub(offset));
+        let (first, rest) = blocks.split_at(cut as usize);
+        if !first.is_empty() {
+            self.builder.add(offset, first, cut);
+            if self.builder.is_full() {
+                self.check(differences)?;
+            }
+        }
+        if !rest.is_empty() {
+            self.builder.add(offset + cut, rest, rest.len() as u64);
+        }
+        Ok(())
+    }
+
+    /// After the last blocks.
+    pub fn finish(mut self, differences: &mut Vec<Difference>) -> io::Result<()> {
+        self.check(differences)?;
+        self.check_keys(differences)?;
+        for (i, (_, granules)) in self.images.iter().enumerate() {
+            if let Some(granule) = granules.get(self.done[i]) {
+                let what = "it is indexed and not in the segment".into();
+                differences.push(Difference { at: granule.place.start, is_segments: true, what });
+            }
+        }
+        Ok(())
+    }
+
+    fn check(&mut self, differences: &mut Vec<Difference>) -> io::Result<()> {
+        if self.builder.is_empty() {
+            return Ok(());
+        }
+        self.pairs += self.builder.pairs();
+        let chunk = self.builder.chunk();
+        let len = chunk.len() as u64;
+        let mut made = Image::open(ImageBytes::Memory(Arc::new(chunk)), 0, len)?;
+        let granules = made.granules()?;
+        let (_, have) = &self.images[self.image];
+        let first = self.done[self.image];
+        self.done[self.image] += granules.len();
+        for (i, made) in granules.iter().enumerate() {
+            let at = made.place.start;
+            let Some(what) = have.get(first + i).map_or_else(
+                || Some((false, "it is not indexed".to_owned())),
+                |have| differ(have, made),
+            ) else {
+                continue;
+            };
+            differences.push(Difference { at, is_segments: what.0, what: what.1 });
+            // Granules that do not lie alike cannot be held against each other.
+            if have.get(first + i).is_none_or(|have| have.place != made.place) {
+                return Ok(());
+            }
+        }
+        self.made.push((first as u32, made));
+        if self.pairs >= PAIRS { self.check_keys(differences) } else { Ok(()) }
+    }
+
+    fn check_keys(&mut self, differences: &mut Vec<Difference>) -> io::Result<()> {
+        self.pairs = 0;
+        let made = std::mem::take(&mut self.made);
+        let (Some((first, _)), Some((last, end))) = (made.first(), made.last()) else {
+            return Ok(());
+        };
+        let numbers = *first..*last + end.directory.granules;
+        let (image, granules) = &mut self.images[self.image];
+        let mut made = made;
+        for class in Class::ALL {
+            if let Some((granule, what)) = differ_in(image, &numbers, &mut made, class)? {
+                let at = granules.get(granule as usize).map_or(0, |g| g.place.start);
+                differences.push(Difference { at, is_segments: false, what });
+            }
+        }
+        Ok(())
+    }
+}
+
+fn differ(have: &Granule, made: &Granule) -> Option<(bool, String)> {
+    if have.place != made.place {
+        let what = format!("it ends at {} and not at {}", made.place.end, have.place.end);
+        return Some((true, what));
+    }
+    if have.checksum != made.checksum {
+        let what = format!("checksum {:08x} and not {:08x}", made.checksum, have.checksum);
+        return Some((true, what));
+    }
+    let of = |g: &Granule| (g.packets, g.first_ns, g.last_ns, g.opaque, g.dropped.clone());
+    (of(have) != of(made)).then(|| {
+        let what = format!("the index tells of it {:?}, where there are {:?}", of(have), of(made));
+        (false, what)
+    })
+}
+
+/// The first key that only one of the two has in a granule, and the granule's number. `made` has
+/// the granules of `numbers`, each chunk from a number on.
+fn differ_in(
+    have: &mut Image,
+    numbers: &Range<u32>,
+    made: &mut [(u32, Image)],
+    class: Class,
+) -> io::Result<Option<(u32, String)>> {
+    let hashed = |image: &Image| image.directory.dictionaries[class as usize].hashed;
+    let any = hashed(have) || made.iter().any(|(_, made)| hashed(made));
+    let mut there = Vec::new();
+    let rehash = any && !hashed(have);
+    have.entries(class, 0, u128::MAX, |key, from, to| {
+        let key = if rehash { hash(key) } else { key };
+        let granules = from.max(numbers.start)..to.min(numbers.end);
+        there.extend(granules.map(|granule| (key, granule)));
+    })?;
+    let mut due = Vec::new();
+    for (first, made) in made {
+        let rehash = any && !hashed(made);
+        made.entries(class, 0, u128::MAX, |key, from, to| {
+            let key = if rehash { hash(key) } else { key };
+            due.extend((from..to).map(|granule| (key, *first + granule)));
+        })?;
+    }
+    for pairs in [&mut there, &mut due] {
+        pairs.sort_unstable();
+        pairs.dedup();
+    }
+    let same = there.iter().zip(&due).take_while(|(a, b)| a == b).count();
+    let (missing, extra) = ("has, which the index does not know", "does not have");
+    let ((key, granule), what) = match (there.get(same), due.get(same)) {
+        (None, None) => return Ok(None),
+        (Some(there), Some(due)) if there < due => (*there, extra),
+        (Some(there), None) => (*there, extra),
+        (_, Some(due)) => (*due, missing),
+    };
+    Ok(Some((granule, format!("{} {key:#x}, that the granule {what}", class.name()))))
+}

@@ -1,0 +1,88 @@
+//! Makes the index of a closed segment from its log.
+
+use std::fs::File;
+use std::io;
+use std::ops::Range;
+use std::path::Path;
+
+use super::code::damaged;
+use super::granule::Summary;
+use super::image::Header;
+use super::merge;
+use super::stretches::{joined, missing};
+use crate::format::name::SegmentName;
+use crate::io::{File as _, Io, read_at, write_pages};
+
+/// Makes the index of a segment that is closed from its log, which goes. `dropped` is what its
+/// statistics tell. Gives back the index's length. After an error there is the log or nothing.
+pub(crate) fn close<I: Io>(
+    io: &I,
+    dir: &Path,
+    name: &SegmentName,
+    dropped: u64,
+) -> io::Result<u64> {
+    let log = File::open(name.index_log_path(dir))?;
+    let segment = File::open(name.closed().path(dir))?;
+    let draft = name.index_draft_path(dir);
+    match io.remove(&draft) {
+        Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
+        _ => {}
+    }
+    let written = io.create(&draft).and_then(|file| {
+        let mut flush = |pages: &[u8], at: u64| write_pages(&file, pages, at);
+        let len = merge(log, name, &segment, dropped, &mut flush)?;
+        file.sync()?;
+        io.rename(&draft, &name.index_path(dir))?;
+        Ok(len)
+    });
+    if written.is_err() {
+        let _ = io.remove(&draft);
+    }
+    let len = written?;
+    io.remove(&name.index_log_path(dir))?;
+    io.sync_dir(dir)?;
+    Ok(len)
+}
+
+/// Merges a log. `flush` takes whole pages of the index at offsets; the first page comes last.
+pub(super) fn merge(
+    log: File,
+    name: &SegmentName,
+    segment: &File,
+    dropped: u64,
+    flush: &mut dyn FnMut(&[u8], u64) -> io::Result<()>,
+) -> io::Result<u64> {
+    let mut chunks = merge::chunks(log)?;
+    if chunks.iter().any(|chunk| !chunk.header.is_of(name)) {
+        return Err(damaged("it is another segment's"));
+    }
+    let segment_len = segment.metadata()?.len();
+    let parts = chunks.iter().flat_map(|c| c.directory.parts.iter().cloned()).collect();
+    let outside = checksum_outside(segment, segment_len, parts)?;
+    let summary = Summary { dropped, outside, complete: true, ..Summary::default() };
+    let (number, began_s) = (name.number, name.began_s);
+    merge::merge(&mut chunks, Header { number, began_s, segment_len, summary }, flush)
+}
+
+/// CRC32C of what of a segment lies in none of the parts.
+pub(crate) fn checksum_outside(
+    segment: &File,
+    len: u64,
+    parts: Vec<Range<u64>>,
+) -> io::Result<u32> {
+    let mut checksum = 0;
+    for stretch in missing(0..len, &joined(parts))? {
+        let mut bytes = vec![0; (stretch.end - stretch.start).min(1 << 20) as usize];
+        let mut at = stretch.start;
+        while at < stretch.end {
+            let want = (stretch.end - at).min(1 << 20) as usize;
+            let have = read_at(segment, &mut bytes[..want], at)?;
+            if have < want {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
+            checksum = crc32c::crc32c_append(checksum, &bytes[..want]);
+            at += want as u64;
+        }
+    }
+    Ok(checksum)
+}

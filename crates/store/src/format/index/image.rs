@@ -1,0 +1,606 @@
+//! An index as it stands in a file: one page of header, then sections, then the directory that
+//! names them.
+//!
+//! A section is read by itself, and each has a checksum: a question about one key reads the header,
+//! the directory and one section of keys. All numbers are in little-endian byte order.
+//! `docs/FORMAT.md` specifies it.
+
+use std::fs::File;
+use std::io;
+use std::ops::Range;
+use std::os::unix::fs::FileExt;
+use std::sync::Arc;
+
+use tapdeck_packet::key::Class;
+
+use super::code::{Bytes, damaged, put, put_granules, put_signed};
+use super::granule::{Granule, Summary};
+use crate::format::name::SegmentName;
+use crate::io::PAGE;
+
+const MAGIC: [u8; 8] = *b"tapdeckI";
+const VERSION: u32 = 1;
+/// The header's bytes that count; zeros follow up to the page's end.
+const HEADER: usize = 120;
+/// Granules in a section.
+const GROUP: usize = 256;
+/// A section of keys is closed when it has so many bytes.
+const KEYS: usize = 8 << 10;
+/// No section and no directory of an index that was not damaged is longer.
+const LONGEST: u64 = 256 << 20;
+
+/// Keys of a class that had too many are known by so many bytes of a hash.
+pub(super) const HASH_WIDTH: usize = 2;
+
+/// The hash of a key, for a class that is not told exactly.
+pub(super) fn hash(key: u128) -> u128 {
+    // The finalizer of SplitMix64, over both halves.
+    let mut z = key as u64 ^ (key >> 64) as u64 ^ 0x9e37_79b9_7f4a_7c15;
+    z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+    u128::from((z ^ z >> 31) >> (64 - 8 * HASH_WIDTH))
+}
+
+/// Where a section lies in its image.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Section {
+    offset: u64,
+    len: u32,
+    checksum: u32,
+}
+
+impl Section {
+    fn put(self, out: &mut Vec<u8>) {
+        put(out, self.offset);
+        put(out, u64::from(self.len));
+        out.extend(self.checksum.to_le_bytes());
+    }
+
+    fn take(bytes: &mut Bytes<'_>) -> io::Result<Self> {
+        let (offset, len) = (bytes.number()?, bytes.small()?);
+        Ok(Self { offset, len, checksum: bytes.u32()? })
+    }
+}
+
+/// Successive granules that stand in one section.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Group {
+    pub first: u32,
+    pub count: u32,
+    pub first_ns: i64,
+    pub last_ns: i64,
+    section: Section,
+}
+
+/// The keys of a class.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Dictionary {
+    /// Keys are hashes.
+    pub hashed: bool,
+    pub keys: u64,
+    /// Sections, with the first key of each.
+    pub sections: Vec<(u128, Section)>,
+}
+
+impl Dictionary {
+    pub fn width(&self, class: Class) -> usize {
+        if self.hashed { HASH_WIDTH } else { class.width() }
+    }
+}
+
+/// What stands where.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Directory {
+    pub granules: u32,
+    /// The stretches of the segment that the granules tile, ascending.
+    pub parts: Vec<Range<u64>>,
+    pub groups: Vec<Group>,
+    /// Granules with packets whose keys are not all known.
+    pub opaque: Vec<u32>,
+    /// Granules with packets that tell of losses.
+    pub telling: Vec<u32>,
+    /// By class.
+    pub dictionaries: Vec<Dictionary>,
+}
+
+impl Directory {
+    fn encode(&self) -> Vec<u8> {
+        let mut out = Vec::new();
+        put(&mut out, u64::from(self.granules));
+        put(&mut out, self.parts.len() as u64);
+        for part in &self.parts {
+            put(&mut out, part.start);
+            put(&mut out, part.end - part.start);
+        }
+        for group in &self.groups {
+            put_signed(&mut out, group.first_ns);
+            put_signed(&mut out, group.last_ns);
+            group.section.put(&mut out);
+        }
+        put_granules(&mut out, &self.opaque);
+        put_granules(&mut out, &self.telling);
+        for (class, dictionary) in Class::ALL.iter().zip(&self.dictionaries) {
+            out.push(u8::from(dictionary.hashed));
+            put(&mut out, dictionary.keys);
+            put(&mut out, dictionary.sections.len() as u64);
+            for (key, section) in &dictionary.sections {
+                put_key(&mut out, *key, dictionary.width(*class));
+                section.put(&mut out);
+            }
+        }
+        out
+    }
+
+    fn decode(bytes: &[u8]) -> io::Result<Self> {
+        let mut bytes = Bytes(bytes);
+        let mut directory = Self { granules: bytes.small()?, ..Self::default() };
+        let of = directory.granules;
+        for _ in 0..bytes.number()? {
+            let (start, len) = (bytes.number()?, bytes.number()?);
+            directory.parts.push(stretch(start, len)?);
+        }
+        for first in (0..of).step_by(GROUP) {
+            let (first_ns, last_ns) = (bytes.signed()?, bytes.signed()?);
+            let count = (of - first).min(GROUP as u32);
+            let section = Section::take(&mut bytes)?;
+            directory.groups.push(Group { first, count, first_ns, last_ns, section });
+        }
+        bytes.granules(of, |a, b| directory.opaque.extend(a..b))?;
+        bytes.granules(of, |a, b| directory.telling.extend(a..b))?;
+        for class in Class::ALL {
+            let hashed = bytes.byte()? != 0;
+            let keys = bytes.number()?;
+            let mut dictionary = Dictionary { hashed, keys, sections: Vec::new() };
+            let width = dictionary.width(class);
+            for _ in 0..bytes.number()? {
+                let key = key_of(bytes.take(width)?);
+                if dictionary.sections.last().is_some_and(|(last, _)| *last >= key) {
+                    return Err(damaged("keys are not in order"));
+                }
+                dictionary.sections.push((key, Section::take(&mut bytes)?));
+            }
+            directory.dictionaries.push(dictionary);
+        }
+        Ok(directory)
+    }
+}
+
+fn stretch(start: u64, len: u64) -> io::Result<Range<u64>> {
+    let end = start.checked_add(len).ok_or_else(|| damaged("a piece of the segment is nowhere"))?;
+    Ok(start..end)
+}
+
+fn put_key(out: &mut Vec<u8>, key: u128, width: usize) {
+    out.extend(&key.to_be_bytes()[16 - width..]);
+}
+
+fn key_of(bytes: &[u8]) -> u128 {
+    bytes.iter().fold(0, |key, byte| key << 8 | u128::from(*byte))
+}
+
+/// Whose index it is, and what it says of the whole.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Header {
+    pub number: u64,
+    pub began_s: i64,
+    /// Of the segment when it was closed; 0 in a chunk of a log.
+    pub segment_len: u64,
+    pub summary: Summary,
+}
+
+impl Header {
+    fn encode(&self, image_len: u64, directory: Section) -> Vec<u8> {
+        let mut out = Vec::with_capacity(PAGE);
+        let s = &self.summary;
+        out.extend(MAGIC);
+        out.extend(VERSION.to_le_bytes());
+        out.extend(u32::from(s.complete).to_le_bytes());
+        for n in [image_len, self.number, self.began_s as u64, self.segment_len] {
+            out.extend(n.to_le_bytes());
+        }
+        for n in [s.packets, s.first_ns as u64, s.last_ns as u64, s.dropped, directory.offset] {
+            out.extend(n.to_le_bytes());
+        }
+        out.extend(directory.len.to_le_bytes());
+        out.extend(directory.checksum.to_le_bytes());
+        out.extend(s.outside.to_le_bytes());
+        out.resize(HEADER - 4, 0);
+        let checksum = crc32c::crc32c(&out);
+        out.extend(checksum.to_le_bytes());
+        out.resize(PAGE, 0);
+        out
+    }
+
+    fn decode(page: &[u8]) -> io::Result<(Self, u64, Section)> {
+        let mut bytes = Bytes(page);
+        if bytes.take(8)? != MAGIC {
+            return Err(damaged("it does not begin as an index does"));
+        }
+        let version = bytes.u32()?;
+        let checksum = Bytes(page.get(HEADER - 4..).unwrap_or_default()).u32()?;
+        if crc32c::crc32c(&page[..HEADER - 4]) != checksum {
+            return Err(damaged("the checksum of its header is wrong"));
+        }
+        if version != VERSION {
+            return Err(io::Error::new(io::ErrorKind::Unsupported, "it is of another version"));
+        }
+        let complete = bytes.u32()? != 0;
+        let image_len = bytes.u64()?;
+        let (number, began_s) = (bytes.u64()?, bytes.u64()? as i64);
+        let segment_len = bytes.u64()?;
+        let packets = bytes.u64()?;
+        let (first_ns, last_ns) = (bytes.u64()? as i64, bytes.u64()? as i64);
+        let dropped = bytes.u64()?;
+        let offset = bytes.u64()?;
+        let directory = Section { offset, len: bytes.u32()?, checksum: bytes.u32()? };
+        let outside = bytes.u32()?;
+        let summary = Summary { packets, first_ns, last_ns, dropped, outside, complete };
+        Ok((Self { number, began_s, segment_len, summary }, image_len, directory))
+    }
+
+    /// Whether it is of that segment.
+    pub fn is_of(&self, name: &SegmentName) -> bool {
+        (self.number, self.began_s) == (name.number, name.began_s)
+    }
+}
+
+/// Takes whole pages, at offsets from the image's beginning.
+pub(super) type Flush<'a> = dyn FnMut(&[u8], u64) -> io::Result<()> + 'a;
+
+/// An image while it is written. Sections go out as they come; the header, which names the rest, is
+/// last.
+pub(super) struct Draft<'a> {
+    flush: &'a mut Flush<'a>,
+    /// What is not out yet, from `base` on.
+    pending: Vec<u8>,
+    base: u64,
+    directory: Directory,
+    group: Vec<Granule>,
+}
+
+impl<'a> Draft<'a> {
+    const PIECE: usize = 1 << 20;
+
+    pub fn new(flush: &'a mut Flush<'a>) -> Self {
+        let directory = Directory { dictionaries: Vec::new(), ..Directory::default() };
+        Self { flush, pending: Vec::new(), base: PAGE as u64, directory, group: Vec::new() }
+    }
+
+    fn section(&mut self, bytes: &[u8]) -> io::Result<Section> {
+        let offset = self.base + self.pending.len() as u64;
+        let section = Section { offset, len: bytes.len() as u32, checksum: crc32c::crc32c(bytes) };
+        self.pending.extend_from_slice(bytes);
+        if self.pending.len() >= Self::PIECE {
+            let whole = self.pending.len() / PAGE * PAGE;
+            (self.flush)(&self.pending[..whole], self.base)?;
+            self.pending.drain(..whole);
+            self.base += whole as u64;
+        }
+        Ok(section)
+    }
+
+    /// The next granule, in the order of the segment. All of them come before the keys.
+    pub fn granule(&mut self, granule: Granule) -> io::Result<()> {
+        let number = self.directory.granules;
+        self.directory.granules += 1;
+        if granule.opaque {
+            self.directory.opaque.push(number);
+        }
+        if !granule.dropped.is_empty() {
+            self.directory.telling.push(number);
+        }
+        match self.directory.parts.last_mut() {
+            Some(part) if part.end == granule.place.start => part.end = granule.place.end,
+            _ => self.directory.parts.push(granule.place.clone()),
+        }
+        self.group.push(granule);
+        if self.group.len() == GROUP { self.end_group() } else { Ok(()) }
+    }
+
+    fn end_group(&mut self) -> io::Result<()> {
+        if self.group.is_empty() {
+            return Ok(());
+        }
+        let group = std::mem::take(&mut self.group);
+        let section = self.section(&encode_granules(&group))?;
+        self.directory.groups.push(Group {
+            first: self.directory.granules - group.len() as u32,
+            count: group.len() as u32,
+            first_ns: group.iter().map(|g| g.first_ns).min().unwrap_or(i64::MAX),
+            last_ns: group.iter().map(|g| g.last_ns).max().unwrap_or(i64::MIN),
+            section,
+        });
+        Ok(())
+    }
+
+    /// The keys of the next class, in ascending order, each with its granules.
+    pub fn class<E>(
+        &mut self,
+        class: Class,
+        hashed: bool,
+        mut next: impl FnMut(&mut Vec<u32>) -> Result<Option<u128>, E>,
+    ) -> Result<(), E>
+    where
+        E: From<io::Error>,
+    {
+        self.end_group()?;
+        let mut dictionary = Dictionary { hashed, ..Dictionary::default() };
+        let width = dictionary.width(class);
+        let (mut bytes, mut first, mut last) = (Vec::new(), 0, None);
+        let mut granules = Vec::new();
+        loop {
+            granules.clear();
+            let key = next(&mut granules)?;
+            if key.is_none() || bytes.len() >= KEYS {
+                if !bytes.is_empty() {
+                    dictionary.sections.push((first, self.section(&bytes)?));
+                }
+                bytes.clear();
+                last = None;
+            }
+            let Some(key) = key else { break };
+            if bytes.is_empty() {
+                first = key;
+            }
+            put_entry(&mut bytes, last, key, width, &granules);
+            dictionary.keys += 1;
+            last = Some(key);
+        }
+        self.directory.dictionaries.push(dictionary);
+        Ok(())
+    }
+
+    /// Writes the rest. Gives back the image's length, a multiple of a page.
+    pub fn finish(mut self, header: &Header) -> io::Result<u64> {
+        self.end_group()?;
+        let directory = self.section(&self.directory.encode())?;
+        let whole = self.pending.len().next_multiple_of(PAGE);
+        self.pending.resize(whole, 0);
+        (self.flush)(&self.pending, self.base)?;
+        let len = self.base + whole as u64;
+        (self.flush)(&header.encode(len, directory), 0)?;
+        Ok(len)
+    }
+}
+
+/// An entry of a dictionary: how many bytes the key shares with the one before it in the section,
+/// the others, its granules.
+fn put_entry(out: &mut Vec<u8>, last: Option<u128>, key: u128, width: usize, granules: &[u32]) {
+    let bytes = key.to_be_bytes();
+    let shared = last.map_or(0, |last| {
+        let last = last.to_be_bytes();
+        (16 - width..16).take_while(|i| bytes[*i] == last[*i]).count()
+    });
+    out.push(shared as u8);
+    out.extend(&bytes[16 - width + shared..]);
+    put_granules(out, granules);
+}
+
+fn encode_granules(group: &[Granule]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(group.len() * 20);
+    let (mut at, mut time_ns) = (0, 0);
+    for g in group {
+        put(&mut out, g.place.start - at);
+        put(&mut out, g.place.end - g.place.start);
+        at = g.place.end;
+        // In a piece without packets there is no time, and the first is later than the last.
+        put_signed(&mut out, g.first_ns.wrapping_sub(time_ns));
+        put_signed(&mut out, g.last_ns.wrapping_sub(g.first_ns));
+        time_ns = g.first_ns;
+        put(&mut out, u64::from(g.packets) << 1 | u64::from(g.opaque));
+        out.extend(g.checksum.to_le_bytes());
+        put(&mut out, g.dropped.len() as u64);
+        for (interface, packets) in &g.dropped {
+            put(&mut out, u64::from(*interface));
+            put(&mut out, *packets);
+        }
+    }
+    out
+}
+
+fn decode_granules(bytes: &[u8], count: u32) -> io::Result<Vec<Granule>> {
+    let mut bytes = Bytes(bytes);
+    let (mut at, mut time_ns) = (0u64, 0i64);
+    let mut group = Vec::with_capacity(count as usize);
+    for _ in 0..count {
+        let start = stretch(at, bytes.number()?)?.end;
+        let place = stretch(start, bytes.number()?)?;
+        at = place.end;
+        let first_ns = time_ns.wrapping_add(bytes.signed()?);
+        let last_ns = first_ns.wrapping_add(bytes.signed()?);
+        time_ns = first_ns;
+        let packets = bytes.number()?;
+        let checksum = bytes.u32()?;
+        let mut dropped = Vec::new();
+        for _ in 0..bytes.number()? {
+            dropped.push((bytes.small()?, bytes.number()?));
+        }
+        group.push(Granule {
+            place,
+            first_ns,
+            last_ns,
+            packets: u32::try_from(packets >> 1).map_err(|_| damaged("too many packets"))?,
+            checksum,
+            opaque: packets & 1 != 0,
+            dropped,
+            wanted: false,
+        });
+    }
+    Ok(group)
+}
+
+/// Where an image is read from.
+#[derive(Clone, Debug)]
+pub(super) enum ImageBytes {
+    File(Arc<File>),
+    Memory(Arc<Vec<u8>>),
+}
+
+impl ImageBytes {
+    fn read(&self, bytes: &mut [u8], at: u64) -> io::Result<()> {
+        match self {
+            Self::File(file) => file.read_exact_at(bytes, at),
+            Self::Memory(memory) => {
+                let there = memory.get(at as usize..).and_then(|m| m.get(..bytes.len()));
+                bytes.copy_from_slice(there.ok_or(io::ErrorKind::UnexpectedEof)?);
+                Ok(())
+            }
+        }
+    }
+}
+
+/// An image that can be read.
+#[derive(Debug)]
+pub(super) struct Image {
+    source: ImageBytes,
+    /// Where it begins in the file.
+    base: u64,
+    pub len: u64,
+    pub header: Header,
+    pub directory: Directory,
+    pub bytes_read: u64,
+}
+
+impl Image {
+    /// Opens the image at `base` of what has `source_len` bytes.
+    pub fn open(source: ImageBytes, base: u64, source_len: u64) -> io::Result<Self> {
+        let mut page = vec![0; HEADER];
+        source.read(&mut page, base)?;
+        let (header, len, at) = Header::decode(&page)?;
+        if len < PAGE as u64 || len > source_len.saturating_sub(base) {
+            return Err(damaged("it is longer than its file"));
+        }
+        let directory = Directory::default();
+        let mut image = Self { source, base, len, header, directory, bytes_read: HEADER as u64 };
+        image.directory = Directory::decode(&image.read(at)?)?;
+        Ok(image)
+    }
+
+    fn read(&mut self, section: Section) -> io::Result<Vec<u8>> {
+        let end = section.offset.saturating_add(u64::from(section.len));
+        if end > self.len || u64::from(section.len) > LONGEST {
+            return Err(damaged("a section is outside of it"));
+        }
+        let mut bytes = vec![0; section.len as usize];
+        self.source.read(&mut bytes, self.base + section.offset)?;
+        self.bytes_read += u64::from(section.len);
+        if crc32c::crc32c(&bytes) != section.checksum {
+            return Err(damaged("the checksum of a section is wrong"));
+        }
+        Ok(bytes)
+    }
+
+    /// The granules of a group.
+    pub fn group(&mut self, group: &Group) -> io::Result<Vec<Granule>> {
+        decode_granules(&self.read(group.section)?, group.count)
+    }
+
+    /// All granules.
+    pub fn granules(&mut self) -> io::Result<Vec<Granule>> {
+        let mut all = Vec::with_capacity(self.directory.granules as usize);
+        for group in self.directory.groups.clone() {
+            all.extend(self.group(&group)?);
+        }
+        Ok(all)
+    }
+
+    /// The entries of a class from `first` to `last`: each key with the runs of its granules.
+    pub fn entries(
+        &mut self,
+        class: Class,
+        first: u128,
+        last: u128,
+        mut each: impl FnMut(u128, u32, u32),
+    ) -> io::Result<()> {
+        let dictionary = &self.directory.dictionaries[class as usize];
+        let width = dictionary.width(class);
+        let from = dictionary.sections.partition_point(|(key, _)| *key <= first).saturating_sub(1);
+        let upto = dictionary.sections.partition_point(|(key, _)| *key <= last);
+        let sections: Vec<Section> =
+            dictionary.sections[from..upto.max(from)].iter().map(|s| s.1).collect();
+        for section in sections {
+            let bytes = self.read(section)?;
+            let mut entries = Entries::new(&bytes, width, self.directory.granules);
+            while let Some(key) = entries.next(|key, a, b| {
+                if (first..=last).contains(&key) {
+                    each(key, a, b);
+                }
+            })? {
+                if key > last {
+                    break;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The sections of a class, one after the other.
+    pub fn section(&mut self, class: Class, number: usize) -> io::Result<Option<Vec<u8>>> {
+        let sections = &self.directory.dictionaries[class as usize].sections;
+        let Some((_, section)) = sections.get(number).copied() else { return Ok(None) };
+        self.read(section).map(Some)
+    }
+}
+
+/// Reads the entries of a section of keys.
+pub(super) struct Entries<'a> {
+    bytes: Bytes<'a>,
+    width: usize,
+    granules: u32,
+    key: [u8; 16],
+}
+
+impl<'a> Entries<'a> {
+    pub fn new(bytes: &'a [u8], width: usize, granules: u32) -> Self {
+        Self::resume(bytes, width, granules, [0; 16])
+    }
+
+    /// Goes on behind the entry of a key.
+    pub fn resume(bytes: &'a [u8], width: usize, granules: u32, key: [u8; 16]) -> Self {
+        Self { bytes: Bytes(bytes), width, granules, key }
+    }
+
+    /// The last key that was read, in its first bytes.
+    pub fn key(&self) -> [u8; 16] {
+        self.key
+    }
+
+    /// The next key; `each` gets its runs of granules.
+    pub fn next(&mut self, mut each: impl FnMut(u128, u32, u32)) -> io::Result<Option<u128>> {
+        if self.bytes.0.is_empty() {
+            return Ok(None);
+        }
+        let shared = usize::from(self.bytes.byte()?);
+        let left = self.width.checked_sub(shared).ok_or_else(|| damaged("a key is too long"))?;
+        let rest = self.bytes.take(left)?;
+        self.key[shared..self.width].copy_from_slice(rest);
+        let key = key_of(&self.key[..self.width]);
+        self.bytes.granules(self.granules, |a, b| each(key, a, b))?;
+        Ok(Some(key))
+    }
+
+    /// The bytes not yet read.
+    pub fn rest(&self) -> usize {
+        self.bytes.0.len()
+    }
+}
+
+/// Takes bytes for every part of an index in turn, as if their checksums were right; for fuzzing.
+pub(super) fn read_anything(bytes: &[u8]) {
+    if let Ok(directory) = Directory::decode(bytes) {
+        assert!(directory.parts.len() + directory.groups.len() <= bytes.len());
+        assert_eq!(Directory::decode(&directory.encode()).ok(), Some(directory));
+    }
+    if let Ok(granules) = decode_granules(bytes, GROUP as u32) {
+        assert_eq!(decode_granules(&encode_granules(&granules), GROUP as u32).ok(), Some(granules));
+    }
+    for class in Class::ALL {
+        let mut entries = Entries::new(bytes, class.width(), 1 << 20);
+        let mut left = bytes.len();
+        while let Ok(Some(key)) = entries.next(|_, from, to| assert!(from < to && to <= 1 << 20)) {
+            assert!(key >> (8 * class.width() - 1) >> 1 == 0);
+            assert!(entries.rest() < left, "it gets on");
+            left = entries.rest();
+        }
+    }
+}

@@ -1,0 +1,106 @@
+//! In how many granules does a key stand? Read from the dictionaries alone, one after the other, in
+//! bounded memory.
+
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+
+use rustix::fs::{Advice, fadvise};
+use tapdeck_packet::key::Class;
+
+use super::granule::Granule;
+use super::image::{Image, ImageBytes};
+use super::lookup::{Index, open_file};
+use crate::format::name::SegmentName;
+
+/// Sections of keys that are looked at together.
+const SECTIONS: usize = 64;
+
+/// All of the index of a segment will be read soon.
+pub(crate) fn read_ahead(dir: &Path, name: &SegmentName) {
+    if let Ok(Some(file)) = open_file(&name.index_path(dir)) {
+        let _ = fadvise(file, 0, None, Advice::WillNeed);
+    }
+}
+
+impl Index {
+    /// Of one chunk, as a builder makes it.
+    pub fn of_chunk(chunk: Vec<u8>) -> io::Result<Self> {
+        let len = chunk.len() as u64;
+        let image = Image::open(ImageBytes::Memory(Arc::new(chunk)), 0, len)?;
+        Ok(Self { summary: image.header.summary.clone(), images: vec![image] })
+    }
+
+    /// All granules: one table, or one for each chunk of a log.
+    pub fn tables(&mut self) -> io::Result<Vec<Vec<Granule>>> {
+        self.images.iter_mut().map(Image::granules).collect()
+    }
+
+    /// Whether the keys of a class are told by hashes in a table, so that they cannot be listed.
+    pub fn is_hashed(&self, table: usize, class: Class) -> bool {
+        self.images[table].directory.dictionaries[class as usize].hashed
+    }
+
+    /// The keys of a table that have one of two classes of the same width, ascending. Each comes
+    /// once, with the runs of the granules that hold it: their first numbers in the table and
+    /// the ones behind their last, ascending. Hashed keys are left out.
+    pub fn keys(
+        &mut self,
+        table: usize,
+        classes: [Class; 2],
+        mut each: impl FnMut(u128, &[(u32, u32)]),
+    ) -> io::Result<()> {
+        let listed: Vec<Class> =
+            classes.into_iter().filter(|class| !self.is_hashed(table, *class)).collect();
+        let image = &mut self.images[table];
+        let mut starts: Vec<u128> = listed
+            .iter()
+            .flat_map(|class| &image.directory.dictionaries[*class as usize].sections)
+            .map(|(first, _)| *first)
+            .collect();
+        starts.sort_unstable();
+        let mut starts: Vec<u128> = starts.into_iter().step_by(SECTIONS).collect();
+        starts.dedup();
+        let mut found = Vec::new();
+        for (i, first) in starts.iter().enumerate() {
+            let last = starts.get(i + 1).map_or(u128::MAX, |next| next - 1);
+            found.clear();
+            for class in &listed {
+                image.entries(*class, *first, last, |key, from, to| found.push((key, from, to)))?;
+            }
+            #[allow(
+                clippy::stable_sort_primitive,
+                reason = "it merges two sorted lists in one pass"
+            )]
+            found.sort();
+            for same in found.chunk_by(|a, b| a.0 == b.0) {
+                each(same[0].0, &united(same));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Runs in the order of their beginnings, those that overlap made one.
+fn united(runs: &[(u128, u32, u32)]) -> Vec<(u32, u32)> {
+    let mut united: Vec<(u32, u32)> = Vec::with_capacity(runs.len());
+    for (_, from, to) in runs {
+        match united.last_mut() {
+            Some((_, end)) if *end >= *from => *end = (*end).max(*to),
+            _ => united.push((*from, *to)),
+        }
+    }
+    united
+}
+
+#[cfg(test)]
+mod tests {
+    use super::united;
+
+    #[test]
+    fn a_granule_counts_once() {
+        let runs = [(7, 0, 2), (7, 1, 4), (7, 4, 5), (7, 6, 7), (7, 6, 7)];
+        assert_eq!(united(&runs), [(0, 5), (6, 7)]);
+        assert_eq!(united(&[]), []);
+    }
+}

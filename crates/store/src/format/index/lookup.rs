@@ -1,0 +1,263 @@
+//! Which granules of a segment may hold what is asked for?
+//!
+//! An [`Index`] is opened for reading here and asked with a [`Plan`]. It answers with granules, never
+//! with packets: those are read and judged by whoever asked.
+
+use std::fs::File;
+use std::io;
+use std::ops::Range;
+use std::os::fd::AsFd;
+use std::path::Path;
+use std::sync::Arc;
+
+use roaring::RoaringBitmap;
+use rustix::fs::{FileType, Mode, OFlags};
+use tapdeck_packet::key::{Class, Plan};
+
+use super::code::damaged;
+use super::granule::{Granule, Summary};
+use super::image::{Image, ImageBytes, hash};
+use super::merge;
+use super::stretches::joined;
+use crate::format::name::SegmentName;
+use crate::span::Span;
+
+/// The index of a segment, opened for reading.
+#[derive(Debug)]
+pub(crate) struct Index {
+    /// One, or the chunks of a log.
+    pub(super) images: Vec<Image>,
+    pub(super) summary: Summary,
+}
+
+impl Index {
+    /// Opens what there is for a segment of `segment_len` bytes: its index, or the log of one that
+    /// is written. `None` where there is none; an error where it is damaged or not this
+    /// segment's.
+    pub fn open(dir: &Path, name: &SegmentName, segment_len: u64) -> io::Result<Option<Self>> {
+        // The log of one that is closed meanwhile becomes an index.
+        for _ in 0..2 {
+            if let Some(file) = open_file(&name.index_path(dir))? {
+                return Self::closed(file, name, segment_len).map(Some);
+            }
+            if let Some(log) = Self::open_log(dir, name)? {
+                return Ok(Some(log));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Opens the log of a segment alone.
+    pub fn open_log(dir: &Path, name: &SegmentName) -> io::Result<Option<Self>> {
+        let file = open_file(&name.index_log_path(dir))?;
+        file.map(|file| Self::log(file, name)).transpose()
+    }
+
+    pub(super) fn closed(file: File, name: &SegmentName, segment_len: u64) -> io::Result<Self> {
+        let len = file.metadata()?.len();
+        let image = Image::open(ImageBytes::File(Arc::new(file)), 0, len)?;
+        let fits = if name.live {
+            image.header.segment_len >= segment_len
+        } else {
+            image.header.segment_len == segment_len
+        };
+        if !image.header.is_of(name) || !fits || !image.header.summary.complete {
+            return Err(damaged("it is another segment's, or that was changed"));
+        }
+        Ok(Self { summary: image.header.summary.clone(), images: vec![image] })
+    }
+
+    fn log(file: File, name: &SegmentName) -> io::Result<Self> {
+        let images = merge::chunks(file)?;
+        if images.iter().any(|image| !image.header.is_of(name)) {
+            return Err(damaged("it is another segment's"));
+        }
+        let of = |i: &Image| i.header.summary.clone();
+        let summary = Summary {
+            packets: images.iter().map(|i| of(i).packets).sum(),
+            first_ns: images.iter().map(|i| of(i).first_ns).min().unwrap_or(i64::MAX),
+            last_ns: images.iter().map(|i| of(i).last_ns).max().unwrap_or(i64::MIN),
+            dropped: 0,
+            outside: 0,
+            complete: false,
+        };
+        Ok(Self { images, summary })
+    }
+
+    pub fn summary(&self) -> &Summary {
+        &self.summary
+    }
+
+    /// The parts of the segment that are indexed, ascending, none next to another. What lies
+    /// between and behind them, within the segment's body, has to be read, unless the index is
+    /// complete.
+    pub fn indexed(&self) -> Vec<Range<u64>> {
+        joined(self.images.iter().flat_map(|i| i.directory.parts.iter().cloned()).collect())
+    }
+
+    /// Bytes of it, up to the end of a log's last whole chunk.
+    pub fn len(&self) -> u64 {
+        self.images.iter().map(|i| i.len).sum()
+    }
+
+    /// Reads all of it. An error means that it is damaged.
+    pub fn read_all(&mut self) -> io::Result<()> {
+        for image in &mut self.images {
+            image.granules()?;
+            for class in Class::ALL {
+                image.entries(class, 0, u128::MAX, |_, _, _| {})?;
+            }
+        }
+        Ok(())
+    }
+
+    /// How many granules there are.
+    pub fn granules(&self) -> u64 {
+        self.images.iter().map(|i| u64::from(i.directory.granules)).sum()
+    }
+
+    /// The granules that may hold packets of `plan` within `span`, and those inside it that tell of
+    /// losses; in the order of the segment. An error means that the index is damaged: it must
+    /// not be believed, and the segment be read instead.
+    pub fn select(&mut self, plan: &Plan, span: Span) -> io::Result<Vec<Granule>> {
+        let mut selected = Vec::new();
+        for image in &mut self.images {
+            select(image, plan, span, &mut selected)?;
+        }
+        selected.sort_by_key(|granule| granule.place.start);
+        Ok(selected)
+    }
+
+    /// Bytes of the index that were read so far.
+    pub fn bytes_read(&self) -> u64 {
+        self.images.iter().map(|i| i.bytes_read).sum()
+    }
+}
+
+pub(super) fn open_file(path: &Path) -> io::Result<Option<File>> {
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
+    match rustix::fs::open(path, flags, Mode::empty()) {
+        Ok(file) => {
+            if !FileType::from_raw_mode(rustix::fs::fstat(&file)?.st_mode).is_file() {
+                return Err(damaged("it is no file"));
+            }
+            // It is asked for here and there, and nothing around it is wanted.
+            let _ = rustix::fs::fadvise(file.as_fd(), 0, None, rustix::fs::Advice::Random);
+            Ok(Some(file.into()))
+        }
+        Err(rustix::io::Errno::NOENT) => Ok(None),
+        Err(e) => Err(e.into()),
+    }
+}
+
+fn select(image: &mut Image, plan: &Plan, span: Span, to: &mut Vec<Granule>) -> io::Result<()> {
+    let reaches =
+        |first_ns: i64, last_ns: i64| first_ns < span.before_ns && last_ns >= span.after_ns;
+    let groups: Vec<_> = image
+        .directory
+        .groups
+        .iter()
+        .filter(|group| reaches(group.first_ns, group.last_ns))
+        .cloned()
+        .collect();
+    if groups.is_empty() {
+        return Ok(());
+    }
+    let wanted = find(image, plan)?.map(|mut found| {
+        found.extend(&image.directory.opaque);
+        found
+    });
+    let telling: RoaringBitmap = image.directory.telling.iter().collect();
+    for group in groups {
+        let numbers = group.first..group.first + group.count;
+        let some = |set: &RoaringBitmap| set.range_cardinality(numbers.clone()) > 0;
+        if !wanted.as_ref().is_none_or(some) && !some(&telling) {
+            continue;
+        }
+        for (mut granule, number) in image.group(&group)?.into_iter().zip(numbers) {
+            if !reaches(granule.first_ns, granule.last_ns) {
+                continue;
+            }
+            granule.wanted = wanted.as_ref().is_none_or(|set| set.contains(number));
+            if granule.wanted || telling.contains(number) {
+                to.push(granule);
+            }
+        }
+    }
+    Ok(())
+}
+
+/// A further question costs a read, as a granule too many does.
+const FEW: u64 = 2;
+
+/// The granules with the keys of a plan; `None` for all. Those whose keys are not all known are not
+/// among them.
+fn find(image: &mut Image, plan: &Plan) -> io::Result<Option<RoaringBitmap>> {
+    match plan {
+        Plan::All => Ok(None),
+        Plan::Keys { class, first, last } => find_keys(image, *class, *first, *last),
+        Plan::Any(plans) => {
+            let mut any = RoaringBitmap::new();
+            for plan in plans {
+                match find(image, plan)? {
+                    Some(found) => any |= found,
+                    None => return Ok(None),
+                }
+            }
+            Ok(Some(any))
+        }
+        Plan::Every(plans) => {
+            let mut plans: Vec<&Plan> = plans.iter().collect();
+            plans.sort_by_key(|plan| commonness(plan));
+            let mut every: Option<RoaringBitmap> = None;
+            for plan in plans {
+                if every.as_ref().is_some_and(|every| every.len() <= FEW) {
+                    break;
+                }
+                every = match (every, find(image, plan)?) {
+                    (Some(a), Some(b)) => Some(a & b),
+                    (a, b) => a.or(b),
+                };
+            }
+            Ok(every)
+        }
+    }
+}
+
+/// How many granules a plan is likely to leave: what leaves few is asked first.
+fn commonness(plan: &Plan) -> u32 {
+    match plan {
+        Plan::All => u32::MAX,
+        Plan::Every(plans) => plans.iter().map(commonness).min().unwrap_or(u32::MAX),
+        Plan::Any(plans) => plans.iter().map(commonness).max().unwrap_or(0),
+        Plan::Keys { class, first, last } => {
+            let class = match class {
+                Class::SourceIpv4 | Class::DestinationIpv4 => 0,
+                Class::SourceIpv6 | Class::DestinationIpv6 => 1,
+                Class::SourcePort | Class::DestinationPort | Class::Mpls => 2,
+                Class::SourceMac | Class::DestinationMac | Class::Vlan => 3,
+                Class::Protocol => 4,
+                Class::EtherType => 5,
+            };
+            8 * (128 - (last - first).leading_zeros()) + class
+        }
+    }
+}
+
+fn find_keys(
+    image: &mut Image,
+    class: Class,
+    first: u128,
+    last: u128,
+) -> io::Result<Option<RoaringBitmap>> {
+    let (first, last) = match image.directory.dictionaries[class as usize].hashed {
+        true if first != last => return Ok(None),
+        true => (hash(first), hash(first)),
+        false => (first, last),
+    };
+    let mut found = RoaringBitmap::new();
+    image.entries(class, first, last, |_, from, to| {
+        found.insert_range(from..to);
+    })?;
+    Ok(Some(found))
+}

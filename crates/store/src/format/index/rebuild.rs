@@ -1,0 +1,124 @@
+//! Makes the index of a segment that was recorded without one, or whose recorder did not come to
+//! it.
+//!
+//! What a log of it has already is kept: after a crash only the last chunk is missing.
+
+use std::fs;
+use std::io;
+use std::path::Path;
+
+use tapdeck_packet::link::LinkType;
+use tapdeck_packet::pcapng::{Reader, Record};
+
+use super::builder::Builder;
+use super::close::close;
+use super::lookup::Index;
+use super::stretches::missing;
+use crate::format::name::SegmentName;
+use crate::format::segment;
+use crate::io::{Io, PAGE, forget_pages, read_at, write_pages};
+
+/// What is read of a segment's beginning at first, and at most.
+const FIRST: usize = 16 << 10;
+const MOST: usize = 16 << 20;
+
+/// How a segment begins.
+pub(crate) struct Head {
+    /// By interface id.
+    pub links: Vec<LinkType>,
+    /// Where the blocks behind the interface descriptions begin.
+    pub body: u64,
+}
+
+impl Head {
+    /// `None` where it does not begin as a segment does.
+    pub fn read(file: &fs::File) -> io::Result<Option<Self>> {
+        let mut want = FIRST;
+        loop {
+            let mut bytes = vec![0; want];
+            let have = read_at(file, &mut bytes, 0)?;
+            forget_pages(file, 0, have as u64);
+            let (head, ended) = Self::parse(&bytes[..have]);
+            if ended || have < want || want >= MOST {
+                return Ok(head);
+            }
+            want *= 4;
+        }
+    }
+
+    /// The second: whether the descriptions end within the bytes.
+    fn parse(bytes: &[u8]) -> (Option<Self>, bool) {
+        let mut reader = Reader::new(bytes);
+        if !matches!(reader.next(), Some(Ok(Record::Section(_)))) {
+            return (None, false);
+        }
+        let mut head = Self { links: Vec::new(), body: reader.offset() };
+        while let Some(Ok(record)) = reader.next() {
+            match record {
+                Record::Interface(interface) => head.links.push(interface.link),
+                // What fills the head up ends with a page; more of it is the body's.
+                Record::Other(_) if !head.body.is_multiple_of(PAGE as u64) => {}
+                _ => return (Some(head), true),
+            }
+            head.body = reader.offset();
+        }
+        (Some(head), false)
+    }
+}
+
+/// Makes the index of a closed segment complete, from the log that is there if it can be used.
+/// Gives back the index's length.
+pub(crate) fn complete<I: Io>(io: &I, dir: &Path, name: &SegmentName) -> io::Result<u64> {
+    use io::ErrorKind::{InvalidData, UnexpectedEof, Unsupported};
+    match index_missing(io, dir, name).and_then(|()| finish(io, dir, name)) {
+        // The log cannot be used.
+        Err(e) if matches!(e.kind(), InvalidData | UnexpectedEof | Unsupported) => {}
+        made => return made,
+    }
+    for path in [name.index_path(dir), name.index_log_path(dir)] {
+        match io.remove(&path) {
+            Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
+            _ => {}
+        }
+    }
+    index_missing(io, dir, name)?;
+    finish(io, dir, name)
+}
+
+fn finish<I: Io>(io: &I, dir: &Path, name: &SegmentName) -> io::Result<u64> {
+    close(io, dir, name, segment::dropped_told(&name.path(dir)).unwrap_or(0))
+}
+
+/// Appends chunks for what the log of a segment does not have.
+fn index_missing<I: Io>(io: &I, dir: &Path, name: &SegmentName) -> io::Result<()> {
+    let path = name.index_log_path(dir);
+    let file = fs::File::open(name.path(dir))?;
+    let len = file.metadata()?.len();
+    let head = Head::read(&file)?.ok_or(io::ErrorKind::InvalidData)?;
+    let have = Index::open_log(dir, name)?;
+    // A log does not reach into statistics, or the segment is another one than when it was written.
+    let body = head.body..segment::body_end(&name.path(dir)).unwrap_or(len);
+    let parts = have.as_ref().map(Index::indexed).unwrap_or_default();
+    missing(body, &parts)?;
+    let (log, mut at) = match &have {
+        Some(index) => (io.open(&path)?, index.len()),
+        None => (io.create(&path)?, 0),
+    };
+    let mut builder = Builder::new(name, head.links);
+    let mut append = |builder: &mut Builder| {
+        let chunk = builder.chunk();
+        write_pages(&log, &chunk, at)?;
+        at += chunk.len() as u64;
+        Ok(())
+    };
+    for stretch in missing(head.body..len, &parts)? {
+        let end = builder.read(&file, stretch.clone(), &mut append)?;
+        if end < stretch.end {
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidData,
+                format!("the segment is damaged at byte {end}"),
+            ));
+        }
+    }
+    if builder.is_empty() { Ok(()) } else { append(&mut builder) }
+}

@@ -1,0 +1,364 @@
+//! An index against the packets that it was made from.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::Path;
+
+use tapdeck_packet::header;
+use tapdeck_packet::key::{Class, Keys, Plan};
+use tapdeck_packet::link::LinkType;
+use tapdeck_packet::pcapng;
+
+use super::close::merge;
+use super::{Builder, Granule, Index};
+use crate::format::name::SegmentName;
+use crate::io::PAGE;
+use crate::span::Span;
+
+const T0: i64 = 1_767_323_045_000_000_000;
+
+fn name(live: bool) -> SegmentName {
+    SegmentName { number: 7, began_s: T0 / 1_000_000_000, live }
+}
+
+struct Rng(u64);
+
+impl Rng {
+    fn below(&mut self, n: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let z = (self.0 ^ self.0 >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (z ^ z >> 31) % n
+    }
+}
+
+#[derive(Clone, Copy)]
+struct Traffic {
+    hosts: u64,
+    ports: u64,
+    longest: u64,
+}
+
+const MIX: Traffic = Traffic { hosts: 300, ports: 2000, longest: 1400 };
+const FLOOD: Traffic = Traffic { hosts: 1 << 32, ports: 1 << 16, longest: 1 };
+
+/// TCP or UDP, in IPv4 or IPv6, some with a tag.
+fn frame(rng: &mut Rng, traffic: Traffic) -> Vec<u8> {
+    let mut f = vec![2, 0, 0, 0, 0, rng.below(9) as u8, 2, 0, 0, 0, 1, rng.below(9) as u8];
+    if rng.below(10) == 0 {
+        f.extend([0x81, 0, 0, rng.below(30) as u8]);
+    }
+    let protocol = [6, 17][rng.below(2) as usize];
+    let mut host = || (rng.below(traffic.hosts) as u32).wrapping_add(0x0a00_0000).to_be_bytes();
+    let (src, dst) = (host(), host());
+    if rng.below(5) == 0 && traffic.hosts < 1 << 32 {
+        f.extend([0x86, 0xdd, 0x60, 0, 0, 0, 0, 8, protocol, 64]);
+        for address in [src, dst] {
+            f.extend([0x20, 1, 0xd, 0xb8, 0, 0, 0, 0, 0, 0, 0, 0]);
+            f.extend(address);
+        }
+    } else {
+        f.extend([8, 0, 0x45, 0, 0, 40, 0, 0, 0, 0, 64, protocol, 0, 0]);
+        f.extend(src);
+        f.extend(dst);
+    }
+    for _ in 0..2 {
+        f.extend((rng.below(traffic.ports) as u16).to_be_bytes());
+    }
+    f.resize(f.len() + rng.below(traffic.longest) as usize, 0);
+    f
+}
+
+/// A packet of a segment, and where its block begins.
+struct Made {
+    at: u64,
+    frame: Vec<u8>,
+    time_ns: i64,
+}
+
+/// Pieces of a segment as rings give them: place, blocks, bytes on disk.
+type DraftEntry = (u64, Vec<u8>, u64);
+
+fn segment(
+    seed: u64,
+    pieces: usize,
+    piece_len: usize,
+    traffic: Traffic,
+) -> (Vec<DraftEntry>, Vec<Made>) {
+    let mut rng = Rng(seed);
+    let (mut at, mut time_ns) = (4096, T0);
+    let (mut blocks, mut packets) = (Vec::new(), Vec::new());
+    for _ in 0..pieces {
+        let mut bytes = Vec::new();
+        while bytes.len() < piece_len {
+            time_ns += rng.below(2000) as i64 - 100;
+            let frame = frame(&mut rng, traffic);
+            let dropped = if rng.below(500) == 0 { 3 } else { 0 };
+            let flags = rng.below(2) as u32;
+            let start = bytes.len();
+            bytes.resize(start + pcapng::packet_len(frame.len(), flags, dropped), 0);
+            let out = &mut bytes[start..];
+            let len = frame.len() as u32;
+            pcapng::write_packet(out, 0, time_ns as u64, [&frame, &[], &[]], len, flags, dropped);
+            packets.push(Made { at: at + start as u64, frame, time_ns });
+        }
+        let on_disk = crate::format::segment::filled(bytes.len()) as u64;
+        blocks.push((at, bytes, on_disk));
+        at += on_disk;
+    }
+    (blocks, packets)
+}
+
+struct Found(Vec<(Class, u128)>);
+
+impl Keys for Found {
+    fn key(&mut self, class: Class, key: u128) {
+        self.0.push((class, key));
+    }
+}
+
+fn keys(frame: &[u8]) -> Vec<(Class, u128)> {
+    let mut found = Found(Vec::new());
+    assert!(header::keys(LinkType::ETHERNET, frame, &mut found));
+    found.0
+}
+
+fn log(pieces: &[DraftEntry]) -> Vec<u8> {
+    let mut builder = Builder::new(&name(true), vec![LinkType::ETHERNET]);
+    let mut log = Vec::new();
+    for (at, blocks, on_disk) in pieces {
+        builder.add(*at, blocks, *on_disk);
+        if builder.is_full() {
+            log.extend(builder.chunk());
+        }
+    }
+    if !builder.is_empty() {
+        log.extend(builder.chunk());
+    }
+    assert!(builder.is_empty() && log.len().is_multiple_of(PAGE));
+    log
+}
+
+fn save_log(dir: &Path, log: &[u8]) -> Index {
+    fs::write(name(true).index_log_path(dir), log).unwrap();
+    Index::open(dir, &name(true), 0).unwrap().expect("it was written")
+}
+
+fn close(dir: &Path, segment_len: u64) -> Vec<u8> {
+    let log = fs::File::open(name(true).index_log_path(dir)).unwrap();
+    let mut bytes = Vec::new();
+    let mut flush = |piece: &[u8], at: u64| {
+        let end = at as usize + piece.len();
+        assert!(piece.len().is_multiple_of(PAGE) && (at as usize).is_multiple_of(PAGE));
+        bytes.resize(bytes.len().max(end), 0);
+        bytes[at as usize..end].copy_from_slice(piece);
+        Ok(())
+    };
+    let segment = tempfile::tempfile().unwrap();
+    segment.set_len(segment_len).unwrap();
+    let len = merge(log, &name(false), &segment, 5, &mut flush).unwrap();
+    assert_eq!(len, bytes.len() as u64);
+    fs::write(name(false).index_path(dir), &bytes).unwrap();
+    bytes
+}
+
+/// Which granules hold each key, found by looking.
+fn truth(granules: &[Granule], packets: &[Made]) -> BTreeMap<(Class, u128), BTreeSet<u64>> {
+    let mut truth: BTreeMap<_, BTreeSet<u64>> = BTreeMap::new();
+    for packet in packets {
+        let i = granules.partition_point(|g| g.place.end <= packet.at);
+        let granule = &granules[i];
+        assert!(granule.place.contains(&packet.at), "every packet lies in a granule");
+        assert!((granule.first_ns..=granule.last_ns).contains(&packet.time_ns));
+        for key in keys(&packet.frame) {
+            truth.entry(key).or_default().insert(granule.place.start);
+        }
+    }
+    truth
+}
+
+fn places(granules: &[Granule]) -> BTreeSet<u64> {
+    granules.iter().filter(|g| g.wanted).map(|g| g.place.start).collect()
+}
+
+fn ask(index: &mut Index, class: Class, first: u128, last: u128) -> BTreeSet<u64> {
+    places(&index.select(&Plan::Keys { class, first, last }, Span::ALL).unwrap())
+}
+
+fn check(index: &mut Index, packets: &[Made], pieces: &[DraftEntry], exact: bool) {
+    let granules = index.select(&Plan::All, Span::ALL).unwrap();
+    assert_eq!(granules.iter().map(|g| u64::from(g.packets)).sum::<u64>(), packets.len() as u64);
+    assert_eq!(index.summary().packets, packets.len() as u64);
+    assert!(granules.windows(2).all(|w| w[0].place.end == w[1].place.start), "no gap");
+    let (last_at, _, last_len) = pieces.last().unwrap();
+    assert_eq!(index.indexed(), vec![4096..last_at + last_len; 1]);
+    let whole: Vec<u8> = pieces
+        .iter()
+        .flat_map(|(_, blocks, on_disk)| {
+            let mut bytes = blocks.clone();
+            crate::format::segment::fill_up(&mut bytes);
+            assert_eq!(bytes.len() as u64, *on_disk);
+            bytes
+        })
+        .collect();
+    for g in &granules {
+        let bytes = &whole[g.place.start as usize - 4096..g.place.end as usize - 4096];
+        assert_eq!(crc32c::crc32c(bytes), g.checksum);
+    }
+    let truth = truth(&granules, packets);
+    let step = (truth.len() / 1000).max(1);
+    for ((class, key), truth) in truth.iter().step_by(step) {
+        let found = ask(index, *class, *key, *key);
+        assert!(found.is_superset(truth), "{class:?} {key:x}");
+        assert!(!exact || found == *truth, "{class:?} {key:x}");
+    }
+}
+
+#[test]
+fn every_key_is_found_in_just_its_granules() {
+    let dir = tempfile::tempdir().unwrap();
+    let (pieces, packets) = segment(1, 34, 1 << 20, MIX);
+    let mut index = save_log(dir.path(), &log(&pieces));
+    check(&mut index, &packets, &pieces, true);
+    close(dir.path(), 1 << 30);
+    let mut index = Index::open(dir.path(), &name(false), 1 << 30).unwrap().expect("an index");
+    assert!(index.summary().complete && index.summary().dropped == 5);
+    check(&mut index, &packets, &pieces, true);
+    for (class, key) in [(Class::SourceIpv4, 1), (Class::Vlan, 4000), (Class::SourceIpv6, 9)] {
+        assert!(ask(&mut index, class, key, key).is_empty());
+    }
+    assert!(Index::open(dir.path(), &name(false), 1 << 29).is_err(), "of another length");
+}
+
+#[test]
+fn ranges_and_combinations_are_those_of_their_parts() {
+    let dir = tempfile::tempdir().unwrap();
+    let (pieces, packets) = segment(2, 12, 300_000, MIX);
+    let mut index = save_log(dir.path(), &log(&pieces));
+    let granules = index.select(&Plan::All, Span::ALL).unwrap();
+    let truth = truth(&granules, &packets);
+    let of = |class: Class, first: u128, last: u128| -> BTreeSet<u64> {
+        truth.range((class, first)..=(class, last)).flat_map(|(_, places)| places.clone()).collect()
+    };
+    let key = |class, first, last| Plan::Keys { class, first, last };
+    let (net, port) = ((0x0a00_0010, 0x0a00_001f), (80, 81));
+    let (a, b) = (Class::SourceIpv4, Class::DestinationPort);
+    let either = Plan::Any(vec![key(a, net.0, net.1), key(b, port.0, port.1)]);
+    let both = Plan::Every(vec![key(a, net.0, net.1), Plan::All, key(b, port.0, port.1)]);
+    let (nets, ports) = (of(a, net.0, net.1), of(b, port.0, port.1));
+    assert!(!ports.is_empty() && ports.len() < granules.len());
+    let mut select = |plan: &Plan| places(&index.select(plan, Span::ALL).unwrap());
+    assert_eq!(select(&either), &nets | &ports);
+    assert_eq!(select(&both), &nets & &ports);
+    assert_eq!(select(&key(b, port.0, port.1)), ports);
+    assert!(select(&Plan::Any(Vec::new())).is_empty());
+    // Granules that tell of losses come along, if only for those.
+    let telling = index.select(&Plan::Any(Vec::new()), Span::ALL).unwrap();
+    let lost: u64 = telling.iter().flat_map(|g| &g.dropped).map(|d| d.1).sum();
+    assert!(lost > 0 && telling.iter().all(|g| !g.wanted));
+    let (after_ns, before_ns) = (granules[5].first_ns, granules[5].last_ns + 1);
+    let some = index.select(&Plan::All, Span { after_ns, before_ns }).unwrap();
+    assert!(some.contains(&Granule { wanted: true, ..granules[5].clone() }));
+    assert!(some.len() < 10, "neighbours only");
+}
+
+#[test]
+fn a_flood_is_told_by_hashes_and_stays_found() {
+    let dir = tempfile::tempdir().unwrap();
+    let (pieces, packets) = segment(3, 26, 1 << 20, FLOOD);
+    let log = log(&pieces);
+    let mut index = save_log(dir.path(), &log);
+    check(&mut index, &packets, &pieces, false);
+    let closed = close(dir.path(), 1 << 30);
+    let mut index = Index::open(dir.path(), &name(false), 1 << 30).unwrap().expect("an index");
+    let dictionary = &index.images[0].directory.dictionaries[Class::SourceIpv4 as usize];
+    assert!(dictionary.hashed && dictionary.keys <= 1 << 16);
+    check(&mut index, &packets, &pieces, false);
+    assert!((closed.len() as u64) < (26 << 20) / 10, "{} bytes", closed.len());
+    let net = ask(&mut index, Class::SourceIpv4, 0, 0xffff);
+    assert_eq!(net.len() as u64, index.granules(), "a range cannot be told");
+    let granules = index.granules() as usize;
+    let absent: usize =
+        (0..200).map(|k| ask(&mut index, Class::SourceIpv4, k << 8, k << 8).len()).sum();
+    assert!(absent < 200 * granules / 20, "{absent} of {} are wrong", 200 * granules);
+}
+
+#[test]
+fn pieces_that_come_late_find_their_place() {
+    let dir = tempfile::tempdir().unwrap();
+    let (pieces, packets) = segment(4, 20, 200_000, MIX);
+    let (late, early): (Vec<DraftEntry>, Vec<DraftEntry>) =
+        pieces.iter().cloned().partition(|(at, ..)| at % 3 == 0);
+    let bytes = [log(&early), log(&late)].concat();
+    let index = save_log(dir.path(), &bytes);
+    assert_eq!(index.indexed(), vec![4096..pieces[19].0 + pieces[19].2; 1]);
+    let part = save_log(dir.path(), &log(&early));
+    assert!(part.indexed().len() > 2 && !part.summary().complete);
+    save_log(dir.path(), &bytes);
+    close(dir.path(), 1 << 30);
+    let mut index = Index::open(dir.path(), &name(false), 1 << 30).unwrap().expect("an index");
+    check(&mut index, &packets, &pieces, true);
+}
+
+#[test]
+fn a_log_that_is_being_written_counts_up_to_its_last_whole_chunk() {
+    let dir = tempfile::tempdir().unwrap();
+    let (pieces, _) = segment(5, 6, 100_000, MIX);
+    let (first, second) = (log(&pieces[..3]), log(&pieces[3..]));
+    let whole = save_log(dir.path(), &first).summary().packets;
+    for cut in [0, 1, PAGE, second.len() / 2, second.len() - PAGE] {
+        let index = save_log(dir.path(), &[&first[..], &second[..cut]].concat());
+        assert_eq!(index.summary().packets, whole, "{cut}");
+    }
+    assert!(save_log(dir.path(), &[first, second].concat()).summary().packets > whole);
+    assert!(
+        Index::open(dir.path(), &SegmentName { number: 8, ..name(true) }, 0).unwrap().is_none()
+    );
+}
+
+#[test]
+fn damage_is_told_and_never_believed() {
+    let dir = tempfile::tempdir().unwrap();
+    let (pieces, _) = segment(6, 3, 150_000, MIX);
+    save_log(dir.path(), &log(&pieces));
+    let good = close(dir.path(), 1 << 20);
+    let path = name(false).index_path(dir.path());
+    let all = |class| Plan::Keys { class, first: 0, last: u128::MAX };
+    let plans: Vec<Plan> = Class::ALL.into_iter().map(all).chain([Plan::All]).collect();
+    let ask = || -> std::io::Result<Vec<Vec<Granule>>> {
+        let mut index = Index::open(dir.path(), &name(false), 1 << 20)?.expect("a file");
+        plans.iter().map(|plan| index.select(plan, Span::ALL)).collect()
+    };
+    let answer = ask().unwrap();
+    let mut told = 0;
+    for at in (0..good.len()).step_by(17) {
+        let mut bad = good.clone();
+        bad[at] ^= 1 << (at % 8);
+        fs::write(&path, &bad).unwrap();
+        match ask() {
+            Ok(same) => assert_eq!(same, answer, "byte {at}"),
+            Err(_) => told += 1,
+        }
+    }
+    assert!(told > 30, "{told}");
+    for cut in (0..good.len()).step_by(997) {
+        fs::write(&path, &good[..cut]).unwrap();
+        assert!(ask().is_err(), "cut at {cut}");
+    }
+}
+
+#[test]
+fn nonsense_with_right_checksums_is_told_too() {
+    let (pieces, _) = segment(7, 2, 100_000, MIX);
+    let good = log(&pieces);
+    let mut rng = Rng(8);
+    for _ in 0..3000 {
+        let at = rng.below(good.len() as u64) as usize;
+        let mut bytes = good[at..good.len().min(at + 1 + rng.below(3000) as usize)].to_vec();
+        for _ in 0..rng.below(4) {
+            let at = rng.below(bytes.len() as u64) as usize;
+            bytes[at] = [0, 1, 0x7f, 0x80, 0xff, rng.below(256) as u8][rng.below(6) as usize];
+        }
+        super::read_anything(&bytes);
+    }
+}

@@ -1,0 +1,7 @@
+//! What stands on disk: names, segments, indexes, and the directory that holds them. Whoever writes
+//! and whoever reads agree on it here, and in no other place.
+
+pub mod index;
+pub mod name;
+pub mod segment;
+pub mod store;

@@ -1,0 +1,15 @@
+//! Pages of memory, as direct I/O wants them.
+
+/// What direct I/O is aligned to.
+pub const PAGE: usize = 4096;
+
+/// A page of memory that direct I/O can write from.
+#[derive(Clone)]
+#[repr(C, align(4096))]
+pub struct Page(pub [u8; PAGE]);
+
+impl Default for Page {
+    fn default() -> Self {
+        Self([0; PAGE])
+    }
+}

@@ -1,0 +1,109 @@
+//! A capture file of another recorder, as far as its beginning and its index tell.
+
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{Mode, OFlags};
+use tapdeck_packet::link::LinkType;
+use tapdeck_packet::trace::{self, Format};
+
+use super::scan::Context;
+use crate::format::index::{GRANULE, Identity, Index};
+use crate::io::read_at;
+
+/// How much of a file's beginning is looked at for interfaces: an index has a granule of it.
+pub(super) const BEGINNING: usize = GRANULE as usize;
+/// Bytes of a pcap file's header.
+const HEADER: usize = 24;
+
+/// A capture file of another recorder.
+pub(super) struct CaptureFile {
+    pub path: PathBuf,
+    pub name: String,
+    /// Device and inode, since another file may come to have the name.
+    pub id: (u64, u64),
+    /// Where its packets begin, and what has to be known there.
+    pub begin: u64,
+    pub context: Context,
+    /// What has to be known behind [`BEGINNING`], if nothing is described there.
+    pub inner: Context,
+    /// No packet in the file is from before this time.
+    pub earliest_ns: i64,
+    /// Where the file's index may be, and whose that must be. `None` where there is no index.
+    pub index: Option<(Vec<PathBuf>, Identity)>,
+    /// The file's length when it was looked at.
+    pub end: u64,
+}
+
+impl CaptureFile {
+    /// Opens the file. Fails as if it were gone where another has its name.
+    pub fn open(&self) -> io::Result<File> {
+        let (file, metadata) = open(&self.path)?;
+        if id_of(&metadata) != self.id {
+            return Err(io::ErrorKind::NotFound.into());
+        }
+        Ok(file)
+    }
+
+    /// Opens the index of the file, if it is still there.
+    pub fn index(&self) -> Option<Index> {
+        let (places, identity) = self.index.as_ref()?;
+        identity.open_index(places)
+    }
+
+    /// Returns what has to be known where a granule begins.
+    pub fn context_at(&self, begin: u64) -> Context {
+        if begin <= self.begin { self.context.clone() } else { self.inner.clone() }
+    }
+}
+
+/// How a file begins.
+pub(super) enum Begin {
+    Pcapng,
+    /// As a pcap file, with this header.
+    Pcap([u8; HEADER]),
+    /// As a pcap file, of which not even the header is whole.
+    Short(u64),
+    /// As a pcap file, but what stands there makes no sense.
+    Damaged(u64, &'static str),
+    /// As something else.
+    Other,
+}
+
+/// Tells what a file is by how it begins.
+pub(super) fn begin(file: &File, metadata: &fs::Metadata) -> io::Result<Begin> {
+    let mut header = [0; HEADER];
+    let have = if metadata.is_file() { read_at(file, &mut header, 0)? } else { 0 };
+    Ok(match trace::Reader::new(&header[..have]) {
+        Ok(reader) if reader.format() == Format::Pcap => Begin::Pcap(header),
+        Ok(_) => Begin::Pcapng,
+        Err(trace::Error::CutShort { at, .. }) => Begin::Short(at),
+        Err(trace::Error::Unsupported { at, what } | trace::Error::Damaged { at, what }) => {
+            Begin::Damaged(at, what)
+        }
+        Err(_) => Begin::Other,
+    })
+}
+
+/// Returns the link type in a pcap file's header, whose magic number was seen to be good.
+pub(super) fn pcap_link(header: &[u8]) -> LinkType {
+    let word = |at: usize| [header[at], header[at + 1], header[at + 2], header[at + 3]];
+    // The half of the magic number that holds 0xa1b2 tells the byte order.
+    let is_little = word(0)[3] == 0xa1;
+    let field = if is_little { u32::from_le_bytes(word(20)) } else { u32::from_be_bytes(word(20)) };
+    LinkType(field as u16)
+}
+
+pub(super) fn id_of(file: &fs::Metadata) -> (u64, u64) {
+    (file.dev(), file.ino())
+}
+
+/// Opens a file that a user named. Never waits for somebody to write, as opening a pipe would.
+pub(super) fn open(path: &Path) -> io::Result<(File, fs::Metadata)> {
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
+    let file = File::from(rustix::fs::open(path, flags, Mode::empty())?);
+    let metadata = file.metadata()?;
+    Ok((file, metadata))
+}

@@ -1,0 +1,187 @@
+//! Which capture files of other recorders are there, and of what interfaces are their packets?
+//!
+//! pcap and pcapng files, alone or all of a directory, whoever wrote them: they are known by how
+//! they begin. Nothing is known of the order of their packets, neither within a file nor of one to
+//! another, so all of each has to be read before the first packet can be given.
+//!
+//! An answer names its interfaces before its packets. Those of a pcapng file nearly always stand at
+//! its beginning, so that is what is looked at. Where another comes later
+//! ([`Error::LateInterface`]), whoever asks begins again and has all of the files looked through
+//! for descriptions. Since no packet goes out before all is read, it has given nothing by then.
+//!
+//! Of a file that has an index ([`super::make`]) the times are known, and all that is described is
+//! at its beginning.
+//!
+//! Interfaces that are described alike are one. Those of pcap files have no names; there is one for
+//! each link type.
+
+use std::fs::{self, File};
+use std::io;
+use std::path::{Path, PathBuf};
+
+use super::blocks::Stop;
+use super::capture_file::{BEGINNING, Begin, CaptureFile, begin, id_of, open, pcap_link};
+use super::error::Error;
+use super::interface::{Described, nameless};
+use super::note::Note;
+use super::scan::{Context, Scanner};
+use super::snapshot::{Contents, Snapshot};
+use crate::format::index::{Identity, places};
+use crate::span::Span;
+
+/// How capture files are looked for.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Search<'a> {
+    /// Whether all of each pcapng file is looked through for interfaces, which is needed only
+    /// after [`Error::LateInterface`].
+    pub whole: bool,
+    /// The directory of indexes that are not beside their files.
+    pub cache: Option<&'a Path>,
+}
+
+impl Snapshot {
+    /// Opens what is at `path`: a store as with [`Snapshot::open`], a pcap or pcapng file, or a
+    /// directory with such files. Files that are something else are passed over, and so are
+    /// directories in the directory.
+    pub fn open_any(path: &Path, span: Span, search: Search<'_>) -> Result<Self, Error> {
+        match Self::open(path, span) {
+            Err(Error::NotAStore(_) | Error::NotADirectory(_)) => {
+                Self::of_captures(path, span, search)
+            }
+            opened => opened,
+        }
+    }
+
+    fn of_captures(path: &Path, span: Span, search: Search<'_>) -> Result<Self, Error> {
+        let (paths, is_dir) = candidates(path)?;
+        let mut snapshot = Self::empty(path);
+        let (mut ours, mut captures) = (0, Vec::new());
+        for path in paths {
+            match snapshot.add_capture(&path, span, search, &mut captures) {
+                Ok(is_capture) => ours += usize::from(is_capture),
+                // A ring of files loses its oldest.
+                Err(e) if e.kind() == io::ErrorKind::NotFound => {}
+                Err(e) => return Err(Error::new(path, e)),
+            }
+        }
+        snapshot.contents = Contents::Captures(captures);
+        match (ours, is_dir) {
+            (0, true) => Err(Error::NoCaptures(path.to_owned())),
+            (0, false) => Err(Error::NotACapture(path.to_owned())),
+            _ => Ok(snapshot),
+        }
+    }
+
+    /// Returns whether a file is one of the capture files, inside of the span or not.
+    pub fn has_file(&self, file: &fs::Metadata) -> bool {
+        self.files.contains(&id_of(file))
+    }
+
+    /// Takes in a file: adds it to `captures` if the span reaches into it. False if it is no
+    /// capture file.
+    fn add_capture(
+        &mut self,
+        path: &Path,
+        span: Span,
+        search: Search<'_>,
+        captures: &mut Vec<CaptureFile>,
+    ) -> io::Result<bool> {
+        let (file, metadata) = open(path)?;
+        let name = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned();
+        let context = match begin(&file, &metadata)? {
+            Begin::Pcapng => Context::default(),
+            Begin::Pcap(header) => {
+                let interface = self.interface_of(nameless(pcap_link(&header)));
+                Context::pcap(&header, interface)
+            }
+            Begin::Short(at) => {
+                self.notes.push(Note::Unfinished { segment: name, at });
+                return Ok(true);
+            }
+            Begin::Damaged(at, what) => {
+                self.notes.push(Note::Damaged { segment: name, at, what: what.into() });
+                return Ok(true);
+            }
+            Begin::Other => return Ok(false),
+        };
+        let id = id_of(&metadata);
+        self.files.push(id);
+        let mut capture = CaptureFile {
+            path: path.to_owned(),
+            name,
+            id,
+            begin: context.head_len(),
+            inner: context.clone(),
+            context,
+            earliest_ns: i64::MIN,
+            index: None,
+            end: metadata.len(),
+        };
+        let identity = Identity::of(&file)?;
+        let places = places(path, search.cache);
+        if let Some(index) = identity.open_index(&places) {
+            self.index_bytes += index.bytes_read();
+            let all = index.summary();
+            if all.first_ns >= span.before_ns || all.last_ns < span.after_ns {
+                self.skipped += 1;
+                return Ok(true);
+            }
+            capture.earliest_ns = all.first_ns;
+            capture.index = Some((places, identity));
+        }
+        if capture.begin == 0 {
+            let whole = search.whole && capture.index.is_none();
+            capture.inner = self.find_interfaces(&file, capture.end, whole)?;
+        }
+        captures.push(capture);
+        Ok(true)
+    }
+
+    /// Takes in the interfaces of a pcapng file. Returns what has to be known behind its beginning.
+    fn find_interfaces(&mut self, file: &File, end: u64, whole: bool) -> io::Result<Context> {
+        let mut scanner = Scanner::default();
+        let mut take_in = |described| Some(self.interface_of(described));
+        let mut read = |at, context: &Context| {
+            scanner.read(file, context, at..end, BEGINNING, &mut take_in, |_, _| {})
+        };
+        let first = read(0, &Context::default())?;
+        let (mut at, mut context, mut stop) = (first.end, first.context.clone(), first.stop);
+        while whole && stop == Stop::More {
+            let passed = read(at, &context)?;
+            (at, context, stop) = (passed.end, passed.context, passed.stop);
+        }
+        Ok(first.context)
+    }
+
+    /// Returns the index of an interface, which becomes known if it was not.
+    fn interface_of(&mut self, described: Described) -> u32 {
+        self.known_interface(&described).unwrap_or_else(|| {
+            self.interfaces.push(described);
+            self.interfaces.len() as u32 - 1
+        })
+    }
+
+    pub(super) fn known_interface(&self, described: &Described) -> Option<u32> {
+        self.interfaces.iter().position(|known| known == described).map(|at| at as u32)
+    }
+}
+
+/// Returns the files that may be captures, and whether they are those of a directory.
+pub(super) fn candidates(path: &Path) -> Result<(Vec<PathBuf>, bool), Error> {
+    let fail = |e| Error::new(path.to_owned(), e);
+    let is_dir = path.metadata().map_err(fail)?.is_dir();
+    Ok((if is_dir { files(path).map_err(fail)? } else { vec![path.to_owned()] }, is_dir))
+}
+
+/// Returns the files in a directory, in the order of their names.
+fn files(dir: &Path) -> io::Result<Vec<PathBuf>> {
+    let mut files = Vec::new();
+    for entry in dir.read_dir()? {
+        let path = entry?.path();
+        if fs::metadata(&path).is_ok_and(|metadata| metadata.is_file()) {
+            files.push(path);
+        }
+    }
+    files.sort_unstable();
+    Ok(files)
+}

@@ -1,0 +1,133 @@
+//! Makes indexes of capture files of other recorders.
+//!
+//! A granule of such a file must be readable by itself, with nothing but what stands at the file's
+//! beginning: so a file with several sections, or with interfaces that are described later, has no
+//! index; nor has one that is cut or damaged, or has packets without times. All of those are
+//! read from end to end, as without an index.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+use super::blocks::Stop;
+use super::capture_file::{BEGINNING, Begin, begin, open};
+use super::error::Error;
+use super::foreign::candidates;
+use super::note::Note;
+use super::scan::{Context, Passed, Record, Scanner};
+use crate::format::index::{ForeignPacket, Identity, Maker, places};
+
+/// Makes an index of each capture file at `path` that has none: beside it, or in `cache` where that
+/// cannot be. `watch` is called every 128 KiB with how many bytes were indexed; where it gives
+/// false, this ends, and the file that it is at has none. Tells of which files none can be made.
+pub fn index_captures(
+    path: &Path,
+    cache: Option<&Path>,
+    mut watch: impl FnMut(u64) -> bool,
+) -> Result<Vec<Note>, Error> {
+    let (mut notes, mut bytes) = (Vec::new(), 0);
+    for path in candidates(path)?.0 {
+        let mut goes_on = true;
+        let mut add = |more| {
+            bytes += more;
+            goes_on = watch(bytes);
+            goes_on
+        };
+        match index(&path, cache, &mut add) {
+            Ok(()) => {}
+            Err(e) if e.kind() == io::ErrorKind::NotFound => {}
+            Err(_) if !goes_on => break,
+            Err(e) => {
+                let segment = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+                notes.push(Note::NotIndexed { segment, why: e.to_string() });
+            }
+        }
+    }
+    Ok(notes)
+}
+
+/// An error is why it has none.
+fn index(path: &Path, cache: Option<&Path>, watch: &mut dyn FnMut(u64) -> bool) -> io::Result<()> {
+    let (file, metadata) = open(path)?;
+    let context = match begin(&file, &metadata)? {
+        Begin::Pcapng => Context::default(),
+        Begin::Pcap(header) => Context::pcap(&header, 0),
+        Begin::Short(_) => return Err(unfit("it is cut")),
+        Begin::Damaged(_, what) => return Err(unfit(what)),
+        Begin::Other => return Ok(()),
+    };
+    let identity = Identity::of(&file)?;
+    let places = places(path, cache);
+    if identity.open_index(&places).is_some_and(|mut index| index.read_all().is_ok()) {
+        return Ok(());
+    }
+    let mut maker = Maker::new(identity.clone(), metadata.mode(), &places)?;
+    take_all(&file, metadata.len(), context, &mut maker, watch)?;
+    if Identity::of(&file)? != identity {
+        return Err(unfit("it was changed meanwhile"));
+    }
+    maker.finish()
+}
+
+/// Takes in all of a file.
+fn take_all(
+    file: &File,
+    len: u64,
+    context: Context,
+    maker: &mut Maker,
+    watch: &mut dyn FnMut(u64) -> bool,
+) -> io::Result<()> {
+    let mut scanner = Scanner::default();
+    let (first, mut at, mut context) = (context.head_len(), context.head_len(), context);
+    loop {
+        let mut is_timeless = false;
+        let passed =
+            scanner.read(file, &context, at..len, BEGINNING, &mut |_| Some(0), |_, record| {
+                is_timeless |= record.is_timeless;
+                maker.builder.foreign_packet(at, &of_index(record));
+            })?;
+        if is_timeless {
+            return Err(unfit("it has packets without a time"));
+        }
+        let is_described = !passed.context.has_head_of(&context);
+        refuse(&passed, is_described && at > first || passed.sections > 1)?;
+        let granule_len = (passed.end - at) as usize;
+        // What is longer is passed over, and holds no packet.
+        if let Some(bytes) = scanner.bytes().get(..granule_len).filter(|b| !b.is_empty()) {
+            maker.builder.foreign_granule(at, bytes);
+        }
+        if maker.builder.is_full() {
+            maker.flush()?;
+        }
+        if passed.stop == Stop::End {
+            return Ok(());
+        }
+        if !watch(passed.end - at) {
+            return Err(io::ErrorKind::Interrupted.into());
+        }
+        at = passed.end;
+        context = passed.context;
+    }
+}
+
+fn of_index<'a>(record: &Record<'a>) -> ForeignPacket<'a> {
+    let Record { time_ns, id: interface, link, dropped, frame, .. } = *record;
+    ForeignPacket { time_ns, interface, link, dropped, frame }
+}
+
+/// What cannot be indexed.
+fn refuse(passed: &Passed, is_described_late: bool) -> io::Result<()> {
+    match passed.stop {
+        Stop::Cut => Err(unfit("it is cut, or being written")),
+        Stop::Damaged(what) => Err(unfit(what)),
+        _ if is_described_late => {
+            Err(unfit("it has several sections, or interfaces that are described late"))
+        }
+        Stop::More | Stop::End => Ok(()),
+    }
+}
+
+fn unfit(why: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, why)
+}

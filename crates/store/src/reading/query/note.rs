@@ -1,0 +1,97 @@
+//! What must the user know about an answer? What is missing from it, and what took longer than it
+//! had to. What makes an answer impossible is an [`Error`](super::Error) instead.
+
+use std::fmt;
+
+/// What the user must know about an answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Note {
+    /// Retention deleted a segment before all of it was read.
+    Deleted(String),
+    /// A segment is damaged, or was cut although it is closed; what follows is not in the answer.
+    Damaged { segment: String, at: u64, what: String },
+    /// A granule of a segment is not what was indexed. What could be read of it is in the answer.
+    Changed { segment: String, at: u64 },
+    /// A segment holds packets from further back than [`super::SLACK_NS`] allows.
+    Late(String),
+    /// A capture file of another recorder ends within a packet.
+    Unfinished { segment: String, at: u64 },
+    /// A capture file of another recorder has packets without a time, or from before 1970.
+    Timeless(String),
+    /// No index can be made of a capture file of another recorder.
+    NotIndexed { segment: String, why: String },
+    /// The index of a segment is damaged. All of the segment was read instead.
+    Index { segment: String, why: String },
+}
+
+impl Note {
+    /// Whether packets that are on disk are missing or out of order because of it.
+    pub fn is_fault(&self) -> bool {
+        matches!(self, Self::Damaged { .. } | Self::Changed { .. } | Self::Late(_))
+    }
+
+    pub(super) fn segment(&self) -> &str {
+        match self {
+            Self::Deleted(segment)
+            | Self::Damaged { segment, .. }
+            | Self::Changed { segment, .. }
+            | Self::Unfinished { segment, .. }
+            | Self::NotIndexed { segment, .. }
+            | Self::Timeless(segment)
+            | Self::Late(segment)
+            | Self::Index { segment, .. } => segment,
+        }
+    }
+}
+
+impl fmt::Display for Note {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Deleted(segment) => {
+                write!(
+                    f,
+                    "{segment} was deleted before it was read; its packets are not in the answer"
+                )
+            }
+            Self::Damaged { segment, at, what } => {
+                write!(
+                    f,
+                    "{segment} is damaged at byte {at} ({what}); what follows there is not in the answer"
+                )
+            }
+            Self::Changed { segment, at } => {
+                write!(
+                    f,
+                    "{segment} is damaged at byte {at} (its checksum differs); what could be read there is in the answer"
+                )
+            }
+            Self::Unfinished { segment, at } => {
+                write!(
+                    f,
+                    "{segment} ends at byte {at} with the beginning of a packet, as files do that are being written; what is whole is in the answer"
+                )
+            }
+            Self::Timeless(segment) => {
+                write!(
+                    f,
+                    "{segment} holds packets without a time; each has that of the packet before it in the file"
+                )
+            }
+            Self::NotIndexed { segment, why } => {
+                write!(f, "no index can be made of {segment} ({why}); all of it is read")
+            }
+            Self::Index { segment, why } => {
+                write!(
+                    f,
+                    "the index of {segment} cannot be used ({why}), so all of it was read; `tapdeck recover --all` makes a new one"
+                )
+            }
+            Self::Late(segment) => {
+                write!(
+                    f,
+                    "{segment} holds packets that waited for more than a minute to be written; they are not in time order"
+                )
+            }
+        }
+    }
+}

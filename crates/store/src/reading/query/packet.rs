@@ -1,0 +1,31 @@
+//! A packet as a query sees it, and who decides whether it is in the answer.
+
+use tapdeck_packet::link::LinkType;
+
+/// A packet of a store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Packet<'a> {
+    pub time_ns: i64,
+    /// Index into [`super::Snapshot::interfaces`].
+    pub interface: u32,
+    pub link: LinkType,
+    pub original_len: u32,
+    pub frame: &'a [u8],
+    /// `epb_flags`.
+    pub flags: u32,
+    /// In an answer: packets lost since the one before it of the same interface in the answer, or
+    /// since the span's beginning. To a [`Matcher`]: since the one before it in the recording.
+    pub dropped: u64,
+}
+
+/// Decides which packets are in the answer. It must give the same answer for the same packet every
+/// time.
+pub trait Matcher {
+    fn matches(&self, packet: &Packet<'_>) -> bool;
+}
+
+impl<F: Fn(&Packet<'_>) -> bool> Matcher for F {
+    fn matches(&self, packet: &Packet<'_>) -> bool {
+        self(packet)
+    }
+}

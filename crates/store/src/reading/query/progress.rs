@@ -1,0 +1,41 @@
+//! How far has a query come, and what did it cost?
+
+/// How far a query has come.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Progress {
+    /// Bytes of segments that were read or that nothing had to be read of, and how many there are.
+    pub bytes: u64,
+    pub total_bytes: u64,
+    /// Matches found so far.
+    pub matches: u64,
+    /// Packets that the recording says it dropped inside the span: before the packets that were
+    /// looked at, or by the statistics of the segments if those tell of more and the whole store
+    /// was asked for.
+    pub dropped: u64,
+    /// Segments looked at; those of them with an index; and those of which something is not
+    /// indexed.
+    pub segments: u64,
+    pub indexed: u64,
+    pub scanned: u64,
+    /// Granules in their indexes, and those of them that have to be read.
+    pub granules: u64,
+    pub wanted: u64,
+    /// What was read of indexes and of segments, in all.
+    pub index_bytes: u64,
+    pub read_bytes: u64,
+}
+
+impl Progress {
+    pub(super) fn add(&mut self, other: Self) {
+        self.bytes += other.bytes;
+        self.matches += other.matches;
+        self.dropped += other.dropped;
+        self.segments += other.segments;
+        self.indexed += other.indexed;
+        self.scanned += other.scanned;
+        self.granules += other.granules;
+        self.wanted += other.wanted;
+        self.index_bytes += other.index_bytes;
+        self.read_bytes += other.read_bytes;
+    }
+}

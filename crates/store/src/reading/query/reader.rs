@@ -1,0 +1,410 @@
+//! Looks at one unread part: reads a piece of a segment or capture file and gathers what matches.
+//!
+//! A reader does not know what it is needed for, nor what else was found: [`super::merge`] puts
+//! that together.
+
+use std::fs::File;
+use std::io;
+use std::ops::Range;
+use std::sync::Arc;
+
+use rustix::fs::OFlags;
+
+use super::blocks::{Blocks, Fault, Stop, read_ahead};
+use super::capture_file::CaptureFile;
+use super::expand::{expand, expand_capture};
+use super::note::Note;
+use super::order::{Key, Rank};
+use super::packet::Matcher;
+use super::piece::{Collector, FoundPackets, Place};
+use super::progress::Progress;
+use super::request::Request;
+use super::scan::{Context, Scanner};
+use super::snapshot::{Contents, Segment};
+use super::source::{Outcome, Unread};
+use crate::format::segment::open_segment;
+use crate::io::forget_pages;
+
+/// Reads pieces, and keeps the memory that this takes.
+pub struct Reader<M> {
+    request: Arc<Request>,
+    matcher: M,
+    blocks: Blocks,
+    scanner: Scanner,
+    /// Whether packets that are found are kept, or only counted.
+    pub keep: bool,
+    /// The file system reads past the page cache, as far as is known.
+    direct: bool,
+}
+
+impl<M: Clone> Clone for Reader<M> {
+    fn clone(&self) -> Self {
+        let matcher = self.matcher.clone();
+        Self { keep: self.keep, ..Self::new(self.request.clone(), matcher) }
+    }
+}
+
+impl<M> Reader<M> {
+    pub fn new(request: Arc<Request>, matcher: M) -> Self {
+        let (blocks, scanner) = (Blocks::default(), Scanner::default());
+        Self { request, matcher, blocks, scanner, keep: true, direct: true }
+    }
+}
+
+impl<M: Matcher> Reader<M> {
+    /// Looks at an unread part. What is gone is no error but a note.
+    pub fn look(&mut self, rank: Rank, unread: Unread) -> io::Result<Outcome> {
+        let request = self.request.clone();
+        let (snapshot, number) = (&request.snapshot, rank.segment);
+        let bytes = match &unread {
+            Unread::Whole => snapshot.parts().get(number).map_or(0, |(bytes, _)| *bytes),
+            Unread::Stretch { end, .. } => end - rank.begin,
+            Unread::Granules(_) => unread.bytes(0) as u64,
+            Unread::Again { .. } => 0,
+        };
+        let outcome = match &snapshot.contents {
+            Contents::Segments(segments) => self.look_at_segment(&segments[number], rank, unread),
+            Contents::Captures(files) => self.look_at_capture(&files[number], rank, unread),
+        };
+        match outcome {
+            Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(Outcome {
+                progress: Progress { bytes, ..Progress::default() },
+                notes: vec![Note::Deleted(snapshot.name(number))],
+                ..Outcome::default()
+            }),
+            outcome => outcome,
+        }
+    }
+
+    fn look_at_segment(
+        &mut self,
+        segment: &Segment,
+        rank: Rank,
+        unread: Unread,
+    ) -> io::Result<Outcome> {
+        match unread {
+            Unread::Whole => expand(&self.request, segment, rank.segment),
+            Unread::Stretch { end, file, .. } => self.stretch(segment, rank, end, file),
+            Unread::Granules(granules) => self.granules(segment, rank, &granules),
+            Unread::Again { len, from, .. } => self.again(segment, rank, len, from),
+        }
+    }
+
+    fn look_at_capture(
+        &mut self,
+        capture: &CaptureFile,
+        rank: Rank,
+        unread: Unread,
+    ) -> io::Result<Outcome> {
+        match unread {
+            Unread::Whole => match expand_capture(&self.request, capture, rank.segment) {
+                Some(outcome) => Ok(outcome),
+                None => self.scan(capture, rank, capture.context.clone(), None),
+            },
+            Unread::Stretch { context, file, .. } => {
+                let context = context.unwrap_or_else(|| capture.context_at(rank.begin));
+                self.scan(capture, rank, context, file)
+            }
+            Unread::Granules(granules) => self.foreign_granules(capture, rank, &granules),
+            Unread::Again { len, from, context } => {
+                let context = context.unwrap_or_else(|| capture.context_at(rank.begin));
+                self.scan_again(capture, rank, len, from, &context)
+            }
+        }
+    }
+
+    /// Reads the next piece of what is not indexed.
+    fn stretch(
+        &mut self,
+        segment: &Segment,
+        rank: Rank,
+        end: u64,
+        file: Option<File>,
+    ) -> io::Result<Outcome> {
+        let request = self.request.clone();
+        let file = if let Some(file) = file {
+            file
+        } else {
+            let file = open_segment(&request.snapshot.dir, &segment.name, OFlags::empty())?;
+            read_ahead(&file);
+            file
+        };
+        let mut collector =
+            Collector::new(&request.snapshot, &segment.head.interfaces, request.span, self.keep);
+        let part = self.blocks.read(
+            &file,
+            &segment.head.section,
+            rank.begin..end,
+            request.piece_bytes,
+            |at, record| collector.take(at, &record, &self.matcher),
+        )?;
+        let mut outcome = Outcome::from(collector.finish(place_of(rank, part.bytes, None)));
+        let at = rank.begin + part.bytes;
+        outcome.progress.read_bytes = part.bytes;
+        outcome.progress.bytes = part.bytes;
+        if part.stop == Stop::More {
+            let rest = Unread::Stretch { end, context: None, file: Some(file) };
+            outcome.unread.push((Rank { begin: at, ..rank }, rest));
+        } else {
+            outcome.progress.bytes += end - at;
+            outcome.notes.extend(ended(segment, at, end, &part.stop));
+        }
+        Ok(outcome)
+    }
+
+    /// Reads granules that the index names.
+    fn granules(
+        &mut self,
+        segment: &Segment,
+        rank: Rank,
+        granules: &[(u32, u32)],
+    ) -> io::Result<Outcome> {
+        let request = self.request.clone();
+        let len: u64 = granules.iter().map(|(len, _)| u64::from(*len)).sum();
+        let have = self.load(segment, rank.begin, len as usize)?;
+        let mut collector =
+            Collector::new(&request.snapshot, &segment.head.interfaces, request.span, self.keep);
+        let mut notes = Vec::new();
+        let mut begin = rank.begin;
+        for (len, checksum) in granules {
+            let place = begin..begin + u64::from(*len);
+            begin = place.end;
+            let note = self.granule(segment, &place, *checksum, &mut collector);
+            if matches!(note, Some(Note::Damaged { .. })) && granules.len() > 1 {
+                return Ok(one_by_one(rank, granules, have));
+            }
+            notes.extend(note);
+        }
+        let mut outcome = Outcome::from(collector.finish(place_of(rank, len, None)));
+        outcome.progress.read_bytes = have as u64;
+        outcome.progress.bytes = len;
+        // Expanding the segment has told of all losses in it.
+        outcome.told = 0;
+        outcome.notes = notes;
+        Ok(outcome)
+    }
+
+    /// Gathers what is in a granule that was loaded.
+    fn granule(
+        &mut self,
+        segment: &Segment,
+        place: &Range<u64>,
+        checksum: u32,
+        collector: &mut Collector<'_>,
+    ) -> Option<Note> {
+        let is_intact = crc32c::crc32c(self.blocks.bytes(place)) == checksum;
+        let (good, fault) =
+            self.blocks.parse(place, |at, record| collector.take(at, &record, &self.matcher));
+        let (segment, at) = (segment.name.to_string(), place.start);
+        let what = match fault {
+            Some(Fault::Damaged(what)) => what,
+            Some(Fault::Short(_)) => "a block passes the end of what was indexed",
+            None if good < place.end => "it is cut short",
+            None => return (!is_intact).then_some(Note::Changed { segment, at }),
+        };
+        Some(Note::Damaged { segment, at: good, what: what.to_owned() })
+    }
+
+    /// Reads what was read before, or was known in sum only, and keeps what it finds.
+    fn again(
+        &mut self,
+        segment: &Segment,
+        rank: Rank,
+        len: u64,
+        from: Option<Key>,
+    ) -> io::Result<Outcome> {
+        let request = self.request.clone();
+        let have = self.load(segment, rank.begin, len as usize)?;
+        let mut collector =
+            Collector::new(&request.snapshot, &segment.head.interfaces, request.span, true);
+        let place = rank.begin..rank.begin + len;
+        self.blocks.parse(&place, |at, record| collector.take(at, &record, &self.matcher));
+        let packets = go_to(collector.finish(place_of(rank, len, None)).packets, from)?;
+        let progress = Progress { read_bytes: have as u64, ..Progress::default() };
+        Ok(Outcome { progress, packets, ..Outcome::default() })
+    }
+
+    /// Reads the next piece of a capture file.
+    fn scan(
+        &mut self,
+        capture: &CaptureFile,
+        rank: Rank,
+        context: Context,
+        file: Option<File>,
+    ) -> io::Result<Outcome> {
+        let request = self.request.clone();
+        let file = file.map_or_else(|| capture.open(), Ok)?;
+        let begin = rank.begin.max(capture.begin);
+        let mut collector = Collector::new(&request.snapshot, &[], request.span, self.keep);
+        let mut is_timeless = false;
+        let passed = self.scanner.read(
+            &file,
+            &context,
+            begin..capture.end,
+            request.piece_bytes,
+            &mut |described| request.snapshot.known_interface(&described),
+            |at, record| {
+                is_timeless |= record.is_timeless;
+                collector.take_foreign(at, record, &self.matcher);
+            },
+        )?;
+        let rank = Rank { begin, ..rank };
+        let place = place_of(rank, passed.end - begin, Some(context));
+        let mut outcome = Outcome::from(collector.finish(place));
+        outcome.is_late = passed.is_late;
+        outcome.progress.read_bytes = passed.bytes_read;
+        outcome.progress.bytes = passed.end - begin;
+        let is_first = begin == capture.begin;
+        outcome.progress.segments = u64::from(is_first);
+        outcome.progress.scanned = u64::from(is_first);
+        let segment = capture.name.clone();
+        if is_timeless {
+            outcome.notes.push(Note::Timeless(segment.clone()));
+        }
+        let at = passed.end;
+        let note = match passed.stop {
+            Stop::More => {
+                let (end, context) = (capture.end, Some(passed.context));
+                let rest = Unread::Stretch { end, context, file: Some(file) };
+                outcome.unread.push((Rank { begin: at, ..rank }, rest));
+                return Ok(outcome);
+            }
+            Stop::End => None,
+            Stop::Cut => Some(Note::Unfinished { segment, at }),
+            Stop::Damaged(what) => Some(Note::Damaged { segment, at, what: what.to_owned() }),
+        };
+        outcome.notes.extend(note);
+        outcome.progress.bytes += capture.end - at;
+        Ok(outcome)
+    }
+
+    /// Reads granules of a capture file that its index names.
+    fn foreign_granules(
+        &mut self,
+        capture: &CaptureFile,
+        rank: Rank,
+        granules: &[(u32, u32)],
+    ) -> io::Result<Outcome> {
+        let request = self.request.clone();
+        let file = capture.open()?;
+        let mut collector = Collector::new(&request.snapshot, &[], request.span, self.keep);
+        let (mut notes, mut read_bytes) = (Vec::new(), 0);
+        let mut begin = rank.begin;
+        for (len, checksum) in granules {
+            let end = begin + u64::from(*len);
+            let passed = self.scanner.read(
+                &file,
+                &capture.context_at(begin),
+                begin..end,
+                *len as usize,
+                &mut |described| request.snapshot.known_interface(&described),
+                |at, record| collector.take_foreign(at, record, &self.matcher),
+            )?;
+            read_bytes += passed.bytes_read;
+            // By its length and time this is the file that was indexed.
+            if crc32c::crc32c(self.scanner.bytes()) != *checksum {
+                notes.push(Note::Changed { segment: capture.name.clone(), at: begin });
+            }
+            begin = end;
+        }
+        let place = place_of(rank, begin - rank.begin, Some(capture.context_at(rank.begin)));
+        let mut outcome = Outcome::from(collector.finish(place));
+        outcome.progress.read_bytes = read_bytes;
+        outcome.progress.bytes = begin - rank.begin;
+        outcome.notes = notes;
+        Ok(outcome)
+    }
+
+    /// Reads again what was read of a capture file.
+    fn scan_again(
+        &mut self,
+        capture: &CaptureFile,
+        rank: Rank,
+        len: u64,
+        from: Option<Key>,
+        context: &Context,
+    ) -> io::Result<Outcome> {
+        let request = self.request.clone();
+        let file = capture.open()?;
+        let mut collector = Collector::new(&request.snapshot, &[], request.span, true);
+        let passed = self.scanner.read(
+            &file,
+            context,
+            rank.begin..rank.begin + len,
+            len as usize,
+            &mut |described| request.snapshot.known_interface(&described),
+            |at, record| collector.take_foreign(at, record, &self.matcher),
+        )?;
+        let place = place_of(rank, len, Some(context.clone()));
+        let packets = go_to(collector.finish(place).packets, from)?;
+        let progress = Progress { read_bytes: passed.bytes_read, ..Progress::default() };
+        Ok(Outcome { progress, packets, ..Outcome::default() })
+    }
+
+    /// Puts a piece of a segment into the buffer, past the page cache if that can be. Returns how
+    /// much of the piece there is.
+    ///
+    /// A segment that is being written is read through the cache: ext4 and XFS keep a file's lock
+    /// while they read it directly, and a recorder that makes the file longer would wait until
+    /// the disk, which hears others first, has answered the query.
+    fn load(&mut self, segment: &Segment, at: u64, len: usize) -> io::Result<usize> {
+        let section = &segment.head.section;
+        let dir = &self.request.snapshot.dir;
+        if self.direct && !segment.name.live {
+            let loaded = open_segment(dir, &segment.name, OFlags::DIRECT)
+                .and_then(|file| self.blocks.load(&file, section, at, len));
+            match loaded {
+                Err(e) if e.kind() == io::ErrorKind::InvalidInput => self.direct = false,
+                loaded => return loaded,
+            }
+        }
+        let file = open_segment(dir, &segment.name, OFlags::empty())?;
+        let have = self.blocks.load(&file, section, at, len)?;
+        forget_pages(&file, at, at + have as u64);
+        Ok(have)
+    }
+}
+
+/// Returns where a piece lies that begins where a rank says.
+fn place_of(rank: Rank, len: u64, context: Option<Context>) -> Place {
+    Place { segment: rank.segment, begin: rank.begin, len, context }
+}
+
+/// Leaves out of what was found again the packets that went out before.
+fn go_to(packets: Option<FoundPackets>, from: Option<Key>) -> io::Result<Option<FoundPackets>> {
+    let Some(key) = from else { return Ok(packets) };
+    let packets = packets.map(|mut packets| {
+        packets.skip_to(key);
+        packets
+    });
+    // The file's contents are what they were, or it is as good as gone.
+    match packets.as_ref().and_then(FoundPackets::key) == from {
+        true => Ok(packets),
+        false => Err(io::ErrorKind::NotFound.into()),
+    }
+}
+
+/// Has granules looked at one by one, so that a damaged one does not touch the others.
+fn one_by_one(rank: Rank, granules: &[(u32, u32)], have: usize) -> Outcome {
+    let mut outcome = Outcome::default();
+    outcome.progress.read_bytes = have as u64;
+    let mut begin = rank.begin;
+    for granule in granules {
+        outcome.unread.push((Rank { begin, ..rank }, Unread::Granules(vec![*granule])));
+        begin += u64::from(granule.0);
+    }
+    outcome
+}
+
+/// Returns what is to be told of how a stretch up to `end` ended at `at`. A segment that is being
+/// written may be cut anywhere.
+fn ended(segment: &Segment, at: u64, end: u64, stop: &Stop) -> Option<Note> {
+    let what = match stop {
+        Stop::More | Stop::End => return None,
+        Stop::Cut if segment.name.live && end == segment.end => return None,
+        Stop::Cut => "it is cut short",
+        Stop::Damaged(what) => what,
+    };
+    let what = what.to_owned();
+    Some(Note::Damaged { segment: segment.name.to_string(), at, what })
+}

@@ -1,0 +1,338 @@
+//! Reads whole records out of any place of another recorder's capture file.
+//!
+//! What a record means may depend on what stands far before it: on the file's header, on the
+//! section it is in and the interfaces that were described there. Where a piece begins, its
+//! [`Context`] has that as bytes: with them in front, a piece reads like a file.
+//!
+//! The file goes through the page cache and stays there: whoever asks once of such files asks
+//! again, and nothing but the cache makes that fast.
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::ops::Range;
+use std::sync::Arc;
+
+use tapdeck_packet::link::LinkType;
+use tapdeck_packet::pcapng::{self, BYTE_ORDER_MAGIC, INTERFACE_DESCRIPTION, SECTION_HEADER};
+use tapdeck_packet::trace::{self, Error};
+
+use super::blocks::Stop;
+use super::interface::{Described, described};
+use crate::io::read_at;
+
+/// No record that has to stand in memory is longer, with what is around the packet.
+const LONGEST: usize = (16 << 20) + 4096;
+/// A buffer that had to be longer is not kept.
+const KEPT: usize = 1 << 20;
+/// Of a block: type, length, and of a section header its byte order mark.
+const HEAD: usize = 12;
+
+/// What has to be known where a piece begins.
+#[derive(Clone, Default)]
+pub struct Context {
+    head: Arc<Head>,
+    /// Of the packet before it, UTC nanoseconds.
+    time_ns: i64,
+}
+
+#[derive(Default)]
+struct Head {
+    /// The file's header, or the headers of the section and its interfaces.
+    bytes: Vec<u8>,
+    swapped: bool,
+    /// Indexes into the snapshot's interfaces, by what the section calls them.
+    interfaces: Vec<u32>,
+}
+
+impl Context {
+    /// Whether no section and no interface was described between the two.
+    pub fn has_head_of(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.head, &other.head)
+    }
+
+    /// Indexes into the snapshot's interfaces, by what the section calls them.
+    pub fn interfaces(&self) -> &[u32] {
+        &self.head.interfaces
+    }
+
+    /// Bytes of what has to be known.
+    pub fn head_len(&self) -> u64 {
+        self.head.bytes.len() as u64
+    }
+
+    /// Behind a pcap file's header.
+    pub fn pcap(header: &[u8], interface: u32) -> Self {
+        let head = Head { bytes: header.to_vec(), swapped: false, interfaces: vec![interface] };
+        Self { head: Arc::new(head), time_ns: 0 }
+    }
+}
+
+/// A packet in a foreign file.
+pub struct Record<'a> {
+    pub time_ns: i64,
+    /// The file has no time for it that could be: it stands with the packet before it.
+    pub is_timeless: bool,
+    /// As the section counts it, and as the snapshot does.
+    pub id: u32,
+    pub interface: u32,
+    pub link: LinkType,
+    pub original_len: u32,
+    pub frame: &'a [u8],
+    pub flags: u32,
+    pub dropped: u64,
+}
+
+/// How far a piece goes.
+pub struct Passed {
+    /// Where the next piece begins, and what has to be known there.
+    pub end: u64,
+    pub context: Context,
+    pub stop: Stop,
+    pub bytes_read: u64,
+    /// Sections that begin in it.
+    pub sections: usize,
+    /// An interface is described that is not known. Then this is all there is.
+    pub is_late: bool,
+}
+
+#[derive(Default)]
+pub struct Scanner {
+    buffer: Vec<u8>,
+}
+
+impl Scanner {
+    /// Reads about `want` bytes of the beginning of a part of a file, at least one record. Gives
+    /// each packet to `each`, with where it lies or a place before it that is behind the packet
+    /// before. `known` gives the index of an interface.
+    pub fn read(
+        &mut self,
+        file: &File,
+        context: &Context,
+        part: Range<u64>,
+        want: usize,
+        known: &mut dyn FnMut(Described) -> Option<u32>,
+        mut each: impl FnMut(u64, &Record<'_>),
+    ) -> io::Result<Passed> {
+        let len = part.end - part.start;
+        let mut want = want;
+        if self.buffer.len() > KEPT {
+            self.buffer = Vec::new();
+        }
+        loop {
+            self.buffer.resize(len.min(want as u64) as usize, 0);
+            let have = read_at(file, &mut self.buffer, part.start)?;
+            let at_end = have < self.buffer.len() || have as u64 == len;
+            self.buffer.truncate(have);
+            let bytes = &self.buffer[..];
+            let mut passed = Passed {
+                end: part.start,
+                context: context.clone(),
+                stop: if at_end { Stop::End } else { Stop::More },
+                bytes_read: have as u64,
+                sections: 0,
+                is_late: false,
+            };
+            let Some(headers) = Headers::find(bytes, &context.head, known) else {
+                passed.is_late = true;
+                return Ok(passed);
+            };
+            let (good, time_ns, fault) =
+                packets(bytes, context, &headers.interfaces, part.start, &mut each);
+            match fault {
+                Some(Fault::Short(needed)) if good == 0 && !at_end => {
+                    if needed <= LONGEST as u64 {
+                        want = (needed as usize).max(want * 2);
+                        continue;
+                    }
+                    // Only a block that holds no packet can be so long.
+                    passed.end = (part.start + needed).min(part.end);
+                    if part.start + needed > part.end {
+                        passed.stop = Stop::Cut;
+                    }
+                    return Ok(passed);
+                }
+                Some(Fault::Short(_)) if at_end => passed.stop = Stop::Cut,
+                Some(Fault::Damaged(what)) => passed.stop = Stop::Damaged(what),
+                Some(Fault::Short(_)) | None => {}
+            }
+            passed.end += good as u64;
+            passed.context = Context { head: headers.head_at(good, &context.head), time_ns };
+            passed.sections = headers.found.iter().filter(|h| h.interface.is_none()).count();
+            return Ok(passed);
+        }
+    }
+
+    /// The bytes that were read last.
+    pub fn bytes(&self) -> &[u8] {
+        &self.buffer
+    }
+}
+
+enum Fault {
+    /// So many bytes should be where there are not.
+    Short(u64),
+    Damaged(&'static str),
+}
+
+/// Gives each packet of a piece that lies at `begin`. Gives back how many bytes are good records,
+/// the last packet's time, and what ended it.
+fn packets(
+    bytes: &[u8],
+    context: &Context,
+    interfaces: &[u32],
+    begin: u64,
+    each: &mut impl FnMut(u64, &Record<'_>),
+) -> (usize, i64, Option<Fault>) {
+    let head = &context.head.bytes;
+    let mut time_ns = context.time_ns;
+    let in_piece = |offset: u64| offset.saturating_sub(head.len() as u64) as usize;
+    let mut reader = match trace::Reader::new(head.chain(bytes)) {
+        Ok(reader) => reader,
+        // The context was read before; what cannot be read is a piece that is too short to tell.
+        Err(_) if bytes.is_empty() => return (0, time_ns, None),
+        Err(_) => return (0, time_ns, Some(Fault::Short(HEAD as u64))),
+    };
+    loop {
+        let at = in_piece(reader.offset());
+        let fault = match reader.next_packet() {
+            Ok(Some(packet)) => {
+                let Some(&interface) = interfaces.get(packet.interface as usize) else {
+                    let what = "a packet of an interface that was not described";
+                    return (at, time_ns, Some(Fault::Damaged(what)));
+                };
+                let own_ns = packet.time_ns.filter(|ns| *ns >= 0);
+                time_ns = own_ns.unwrap_or(time_ns);
+                let record = Record {
+                    time_ns,
+                    is_timeless: own_ns.is_none(),
+                    id: packet.interface,
+                    interface,
+                    link: packet.link,
+                    original_len: packet.original_len,
+                    frame: packet.frame,
+                    flags: packet.flags,
+                    dropped: packet.dropped,
+                };
+                each(begin + at as u64, &record);
+                continue;
+            }
+            Ok(None) => None,
+            Err(Error::CutShort { needed, .. }) => Some(Fault::Short(needed)),
+            Err(Error::Damaged { what, .. } | Error::Unsupported { what, .. }) => {
+                Some(Fault::Damaged(what))
+            }
+            Err(_) => Some(Fault::Damaged("it cannot be read")),
+        };
+        return (in_piece(reader.offset()), time_ns, fault);
+    }
+}
+
+/// The section headers and interface descriptions of a piece.
+struct Headers {
+    /// Indexes into the snapshot's interfaces: of the context's, and of those in the piece.
+    interfaces: Vec<u32>,
+    /// Of the piece, in its order.
+    found: Vec<Header>,
+}
+
+struct Header {
+    place: Range<usize>,
+    bytes: Vec<u8>,
+    swapped: bool,
+    /// `None` of a section.
+    interface: Option<u32>,
+}
+
+impl Headers {
+    /// `None` where an interface is not known.
+    fn find(
+        bytes: &[u8],
+        head: &Head,
+        known: &mut dyn FnMut(Described) -> Option<u32>,
+    ) -> Option<Self> {
+        let mut headers = Self { interfaces: head.interfaces.clone(), found: Vec::new() };
+        let is_pcap = head.bytes.first_chunk().is_some_and(|first| !is_section(*first));
+        let mut swapped = head.swapped;
+        let mut section = head.bytes.clone();
+        let mut at = 0;
+        while !is_pcap && let Some(block) = next_block(&bytes[at..], &mut swapped) {
+            let place = at..at + block.len();
+            at = place.end;
+            let kind = word(block, 0, swapped);
+            let mut header = Header { place, bytes: Vec::new(), swapped, interface: None };
+            if kind == SECTION_HEADER {
+                section = block.to_vec();
+            } else if kind == INTERFACE_DESCRIPTION {
+                // It is read as it stands behind its section's header alone.
+                let mut alone = first_block(&section).to_vec();
+                alone.extend_from_slice(block);
+                let Some(Ok(pcapng::Record::Interface(interface))) =
+                    pcapng::Reader::new(&alone).nth(1)
+                else {
+                    break;
+                };
+                let number = known(described(interface))?;
+                header.interface = Some(number);
+                headers.interfaces.push(number);
+            } else {
+                continue;
+            }
+            header.bytes = block.to_vec();
+            headers.found.push(header);
+        }
+        Some(headers)
+    }
+
+    /// What has to be known behind `good` bytes of the piece.
+    fn head_at(&self, good: usize, before: &Arc<Head>) -> Arc<Head> {
+        let passed = self.found.iter().take_while(|header| header.place.end <= good);
+        let passed: Vec<&Header> = passed.collect();
+        if passed.is_empty() {
+            return before.clone();
+        }
+        let section = passed.iter().rposition(|header| header.interface.is_none());
+        let mut head = match section {
+            Some(at) => {
+                Head { bytes: Vec::new(), swapped: passed[at].swapped, interfaces: Vec::new() }
+            }
+            None => Head {
+                bytes: before.bytes.clone(),
+                swapped: before.swapped,
+                interfaces: before.interfaces.clone(),
+            },
+        };
+        for header in &passed[section.unwrap_or(0)..] {
+            head.bytes.extend_from_slice(&header.bytes);
+            head.interfaces.extend(header.interface);
+        }
+        Arc::new(head)
+    }
+}
+
+/// The whole block that bytes begin with. A section header changes the order.
+fn next_block<'a>(bytes: &'a [u8], swapped: &mut bool) -> Option<&'a [u8]> {
+    if bytes.len() < HEAD {
+        return None;
+    }
+    if bytes.first_chunk().is_some_and(|first| is_section(*first)) {
+        *swapped = word(bytes, 8, false) != BYTE_ORDER_MAGIC;
+    }
+    let total = word(bytes, 4, *swapped) as usize;
+    let is_block = total >= HEAD && total.is_multiple_of(4);
+    bytes.get(..total).filter(|_| is_block)
+}
+
+/// The section header that a section begins with.
+fn first_block(section: &[u8]) -> &[u8] {
+    next_block(section, &mut false).unwrap_or(section)
+}
+
+/// The type reads the same in both byte orders.
+fn is_section(first: [u8; 4]) -> bool {
+    u32::from_ne_bytes(first) == SECTION_HEADER
+}
+
+fn word(bytes: &[u8], at: usize, swapped: bool) -> u32 {
+    let word = u32::from_ne_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
+    if swapped { word.swap_bytes() } else { word }
+}

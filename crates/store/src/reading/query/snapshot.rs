@@ -1,0 +1,240 @@
+//! What is in a store at one moment, as far as the ends of its segments tell.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use super::capture_file::CaptureFile;
+use super::ends::{Ends, Seen, look_at_all};
+use super::error::Error;
+use super::interface::Described;
+use super::note::Note;
+use crate::format::name::SegmentName;
+use crate::format::store::LOCK;
+use crate::span::Span;
+
+/// How often a directory is listed until two lists agree.
+const LISTS: usize = 100;
+/// Segments whose ends are in memory at a time.
+const AT_ONCE: usize = 256;
+
+/// How a segment begins.
+pub(crate) struct Head {
+    /// The section header block.
+    pub section: Vec<u8>,
+    /// For each interface id, the index into [`Snapshot::interfaces`].
+    pub interfaces: Vec<u32>,
+}
+
+/// A segment that the span reaches into.
+pub(crate) struct Segment {
+    pub name: SegmentName,
+    pub head: Arc<Head>,
+    /// Where the blocks begin that follow the interface descriptions and their fill.
+    pub begin: u64,
+    /// The file's length when it was looked at.
+    pub end: u64,
+    /// No packet in the segment is from before this time.
+    pub earliest_ns: i64,
+}
+
+/// What there is to be read.
+pub(super) enum Contents {
+    /// The segments of a store, in the order of recording.
+    Segments(Vec<Segment>),
+    /// Capture files of other recorders.
+    Captures(Vec<CaptureFile>),
+}
+
+/// The segments of a store, or the capture files of other recorders, that a span of time reaches
+/// into. Segments that come later are not in it, nor is what is written after it was made.
+pub struct Snapshot {
+    pub(super) dir: PathBuf,
+    pub(super) contents: Contents,
+    /// Device and inode of all capture files, also of those that the span does not reach into.
+    pub(super) files: Vec<(u64, u64)>,
+    pub(crate) notes: Vec<Note>,
+    pub(crate) interfaces: Vec<Described>,
+    /// Bytes that were read of indexes.
+    pub(super) index_bytes: u64,
+    /// How many segments or files the span does not reach into.
+    pub(super) skipped: usize,
+}
+
+impl Snapshot {
+    /// Looks at the ends of all segments, and leaves out those that lie outside of `span`.
+    pub fn open(dir: &Path, span: Span) -> Result<Self, Error> {
+        let fail = |e| Error::new(dir.to_owned(), e);
+        let (names, recorded) = list(dir).map_err(fail)?;
+        let mut snapshot = Self::empty(dir);
+        let (mut ours, mut segments) = (0, Vec::new());
+        for names in names.chunks(AT_ONCE) {
+            for (name, seen) in names.iter().zip(look_at_all(dir, names, span)) {
+                ours += usize::from(snapshot.add(name, seen?, span, &mut segments)?);
+            }
+        }
+        snapshot.contents = Contents::Segments(segments);
+        if ours == 0 && !recorded {
+            return Err(Error::NotAStore(dir.to_owned()));
+        }
+        Ok(snapshot)
+    }
+
+    pub(super) fn empty(dir: &Path) -> Self {
+        Self {
+            dir: dir.to_owned(),
+            contents: Contents::Segments(Vec::new()),
+            files: Vec::new(),
+            notes: Vec::new(),
+            interfaces: Vec::new(),
+            index_bytes: 0,
+            skipped: 0,
+        }
+    }
+
+    /// Returns the interfaces of all segments or files that are read, each once.
+    pub fn interfaces(&self) -> &[Described] {
+        &self.interfaces
+    }
+
+    /// Returns how many segments or files are to be read, and how many are not because they lie
+    /// outside of the span.
+    pub fn segments(&self) -> (usize, usize) {
+        let read = match &self.contents {
+            Contents::Segments(segments) => segments.len(),
+            Contents::Captures(files) => files.len(),
+        };
+        (read, self.skipped)
+    }
+
+    /// Returns the segments to be read; none where these are files of other recorders.
+    pub(crate) fn segments_to_read(&self) -> &[Segment] {
+        match &self.contents {
+            Contents::Segments(segments) => segments,
+            Contents::Captures(_) => &[],
+        }
+    }
+
+    /// Returns whether these are files of other recorders.
+    pub fn is_foreign(&self) -> bool {
+        matches!(self.contents, Contents::Captures(_))
+    }
+
+    pub(super) fn path(&self, number: usize) -> PathBuf {
+        match &self.contents {
+            Contents::Segments(segments) => segments[number].name.path(&self.dir),
+            Contents::Captures(files) => files[number].path.clone(),
+        }
+    }
+
+    /// Returns what notes call a segment or file.
+    pub(super) fn name(&self, number: usize) -> String {
+        match &self.contents {
+            Contents::Segments(segments) => segments[number].name.to_string(),
+            Contents::Captures(files) => files[number].name.clone(),
+        }
+    }
+
+    /// Returns for each segment or file how many bytes are to be looked through, and the earliest
+    /// time that a packet in it may have.
+    pub(super) fn parts(&self) -> Vec<(u64, i64)> {
+        let of_segment = |s: &Segment| (s.end - s.begin, s.earliest_ns);
+        let of_file = |c: &CaptureFile| (c.end - c.begin, c.earliest_ns);
+        match &self.contents {
+            Contents::Segments(segments) => segments.iter().map(of_segment).collect(),
+            Contents::Captures(files) => files.iter().map(of_file).collect(),
+        }
+    }
+
+    /// Takes in a segment: adds it to `segments` if the span reaches into it. False if it is none
+    /// of tapdeck's.
+    fn add(
+        &mut self,
+        name: &SegmentName,
+        seen: Seen,
+        span: Span,
+        segments: &mut Vec<Segment>,
+    ) -> Result<bool, Error> {
+        let Ends { begun, end, earliest_ns, latest_ns, index_bytes } = match seen {
+            Seen::Segment(ends) => ends,
+            Seen::Foreign => return Ok(false),
+            Seen::Gone => {
+                self.notes.push(Note::Deleted(name.to_string()));
+                return Ok(true);
+            }
+        };
+        self.index_bytes += index_bytes;
+        if begun.swapped {
+            return Err(Error::ByteOrder(name.path(&self.dir)));
+        }
+        if latest_ns.is_some_and(|ns| ns < span.after_ns) || earliest_ns >= span.before_ns {
+            self.skipped += 1;
+            return Ok(true);
+        }
+        if let Some((at, what)) = begun.damaged {
+            let note = Note::Damaged { segment: name.to_string(), at, what: what.into() };
+            self.notes.push(note);
+            return Ok(true);
+        }
+        let mut interfaces = Vec::with_capacity(begun.interfaces.len());
+        for interface in begun.interfaces {
+            interfaces.push(self.interface(interface, &interfaces));
+        }
+        let head = Head { section: begun.section, interfaces };
+        // The segments of one recording begin alike.
+        let head = match segments.last() {
+            Some(last)
+                if last.head.section == head.section && last.head.interfaces == head.interfaces =>
+            {
+                last.head.clone()
+            }
+            _ => Arc::new(head),
+        };
+        let name = name.clone();
+        segments.push(Segment { name, head, begin: begun.end, end, earliest_ns });
+        Ok(true)
+    }
+
+    /// Returns the index of an interface that is none of a segment's `others`.
+    fn interface(&mut self, interface: Described, others: &[u32]) -> u32 {
+        let is_same = |(at, known): (usize, &Described)| {
+            *known == interface && !others.contains(&(at as u32))
+        };
+        let known = self.interfaces.iter().enumerate().position(is_same);
+        let at = known.unwrap_or(self.interfaces.len());
+        if known.is_none() {
+            self.interfaces.push(interface);
+        }
+        at as u32
+    }
+}
+
+/// Returns the segments' names in the order of recording, and whether a recorder was ever there.
+///
+/// A list that is made while a segment is renamed may hold it under both names or none, so
+/// it is made until none appears or goes.
+fn list(dir: &Path) -> io::Result<(Vec<SegmentName>, bool)> {
+    let mut before: Option<BTreeMap<u64, SegmentName>> = None;
+    for _ in 0..LISTS {
+        let mut now: BTreeMap<u64, SegmentName> = BTreeMap::new();
+        for entry in dir.read_dir()? {
+            let entry = entry?;
+            let Some(name) = entry.file_name().to_str().and_then(SegmentName::parse) else {
+                continue;
+            };
+            if entry.file_type()?.is_file() {
+                // It is closed if both names are there.
+                let known = now.entry(name.number).or_insert_with(|| name.clone());
+                known.live &= name.live;
+            }
+        }
+        if before.as_ref().is_some_and(|before| before.keys().eq(now.keys())) {
+            before = Some(now);
+            break;
+        }
+        before = Some(now);
+    }
+    let names = before.unwrap_or_default().into_values().collect();
+    Ok((names, dir.join(LOCK).exists()))
+}

@@ -1,0 +1,279 @@
+//! What did a crash leave of a store, and how does it become sound again without losing a packet?
+//!
+//! A recorder that is killed leaves a live segment that ends with its last write. A power loss
+//! leaves less: any sectors of what was not yet durable may be missing, and read as zeros. A copy
+//! may have been cut anywhere. [`survey`] reads such a file once and finds all its whole packets,
+//! also behind damage ([`resync`]); [`mend`] then makes it a segment that any reader reads to its
+//! end: damage becomes fill, what is torn at the end is cut, statistics are written, and the
+//! segment gets its final name. The steps are in such an order that a recovery which is itself cut
+//! short is finished by the next one, and a sound store is not changed.
+//!
+//! A packet whose inner sectors are missing, while both its ends are there, counts as whole; only
+//! the checksums of an index that was made before tell, and `verify` looks at those.
+//!
+//! A segment without a complete index then gets one. What the log of its index has is kept.
+
+mod fault;
+mod mend;
+mod part;
+mod resync;
+mod survey;
+
+use std::fs;
+use std::io;
+use std::path::Path;
+
+use crate::format::index::{self, Index};
+use crate::format::name::SegmentName;
+use crate::format::segment;
+use crate::format::store::Error;
+use crate::format::store::Store;
+use crate::io::Io;
+pub use fault::Fault;
+use survey::{Head, Survey};
+
+/// Which closed segments are looked at beside the live ones.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Closed {
+    None,
+    /// Those that do not end in statistics, as one that was cut does not.
+    Unended,
+    /// All; each is read from beginning to end.
+    All,
+}
+
+/// What is done with a segment, or would be.
+#[derive(Debug)]
+pub enum Action {
+    /// It is as it should be.
+    None,
+    /// It was mended and has its final name.
+    Close,
+    /// Not even the beginning was written, and there is no packet: it is renamed to `NAME.damaged`.
+    SetAside,
+    Fail(Fault),
+}
+
+/// What is done with a segment's index, or would be.
+#[derive(Debug)]
+pub enum IndexAction {
+    /// It is as it should be, or was not looked at.
+    None,
+    /// It was made, of what its log had and the segment.
+    Make,
+    /// The segment can be queried without.
+    Fail(io::Error),
+}
+
+/// What was found of one segment.
+#[derive(Debug)]
+pub struct Finding {
+    /// The file's name as it was found.
+    pub name: SegmentName,
+    pub action: Action,
+    pub index: IndexAction,
+    /// Packets that could be read before, up to the first damage.
+    pub packets_before: u64,
+    /// Packets that can be read now.
+    pub packets: u64,
+    /// Bytes in the middle that are damaged and became fill.
+    pub bytes_replaced: u64,
+    /// Bytes at the end that belong to no whole block. Zeros, which nobody wrote, do not count.
+    pub bytes_cut: u64,
+}
+
+/// What is looked at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Scope {
+    pub closed: Closed,
+    /// Whether segments without a complete index get one.
+    pub index: bool,
+}
+
+impl Store {
+    /// Mends what a crash left. `each` hears of every segment that was looked at, oldest first, as
+    /// soon as it is done; one that cannot be mended does not keep the others from it.
+    pub fn recover<I: Io>(
+        &mut self,
+        io: &I,
+        scope: Scope,
+        each: impl FnMut(&Finding),
+    ) -> Result<(), Error> {
+        let dir = self.dir().to_owned();
+        let hand = Mend { io, dir: &dir };
+        let done = look(&dir, scope, &hand, each).and_then(|()| self.look_again());
+        done.map_err(|source| Error::Io { dir, source })
+    }
+
+    /// Says what [`Store::recover`] would do, and changes nothing. Fails where a recorder is at
+    /// work.
+    pub fn examine(dir: &Path, scope: Scope, each: impl FnMut(&Finding)) -> Result<(), Error> {
+        Self::check_free(dir)?;
+        look(dir, scope, &Examine { dir }, each)
+            .map_err(|source| Error::Io { dir: dir.to_owned(), source })
+    }
+}
+
+/// Who does what a segment needs.
+trait Hand {
+    fn close(&self, name: &SegmentName, survey: &Survey) -> Result<(), Fault>;
+    fn set_aside(&self, name: &SegmentName) -> Result<(), Fault>;
+    /// Makes the index of a closed segment.
+    fn index(&self, name: &SegmentName) -> io::Result<()>;
+}
+
+struct Mend<'a, I> {
+    io: &'a I,
+    dir: &'a Path,
+}
+
+impl<I: Io> Hand for Mend<'_, I> {
+    fn close(&self, name: &SegmentName, survey: &Survey) -> Result<(), Fault> {
+        mend::close(self.io, self.dir, name, survey)
+    }
+
+    fn set_aside(&self, name: &SegmentName) -> Result<(), Fault> {
+        mend::set_aside(self.io, self.dir, name)
+    }
+
+    fn index(&self, name: &SegmentName) -> io::Result<()> {
+        index::complete(self.io, self.dir, name).map(|_| ())
+    }
+}
+
+struct Examine<'a> {
+    dir: &'a Path,
+}
+
+impl Hand for Examine<'_> {
+    fn close(&self, name: &SegmentName, _: &Survey) -> Result<(), Fault> {
+        mend::check_names(self.dir, name)
+    }
+
+    fn set_aside(&self, name: &SegmentName) -> Result<(), Fault> {
+        mend::check_name(self.dir, &mend::aside(name))
+    }
+
+    fn index(&self, _: &SegmentName) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+fn look(
+    dir: &Path,
+    scope: Scope,
+    hand: &impl Hand,
+    mut each: impl FnMut(&Finding),
+) -> io::Result<()> {
+    for name in names(dir)? {
+        let is_closed = !name.live;
+        let read = name.live
+            || match scope.closed {
+                Closed::None => false,
+                Closed::Unended => segment::packets_told(&name.path(dir)).is_none(),
+                Closed::All => true,
+            };
+        // Of closed segments only those that were asked for.
+        let index = scope.index && !(is_closed && scope.closed == Closed::None);
+        let mut finding = Finding::new(name);
+        if read {
+            match finding.look(dir, hand) {
+                Ok(Some(action)) => finding.action = action,
+                Ok(None) => continue,
+                Err(fault) => finding.action = Action::Fail(fault),
+            }
+        }
+        let can_be_indexed = match finding.action {
+            Action::None => is_closed && (read || segment::is_ours(&finding.name.path(dir))),
+            Action::Close => true,
+            Action::SetAside | Action::Fail(_) => false,
+        };
+        if index && can_be_indexed {
+            finding.look_at_index(dir, scope.closed == Closed::All, hand);
+        }
+        if read || !matches!(finding.index, IndexAction::None) {
+            each(&finding);
+        }
+    }
+    Ok(())
+}
+
+impl Finding {
+    fn new(name: SegmentName) -> Self {
+        Self {
+            name,
+            action: Action::None,
+            index: IndexAction::None,
+            packets_before: 0,
+            packets: 0,
+            bytes_replaced: 0,
+            bytes_cut: 0,
+        }
+    }
+
+    /// Takes in how a segment is and has done what it needs; `None` where it is nobody's business.
+    fn look(&mut self, dir: &Path, hand: &impl Hand) -> Result<Option<Action>, Fault> {
+        let file = fs::File::open(self.name.path(dir))?;
+        match Head::read(&file)? {
+            Head::Strangers => return Ok(None),
+            // Only a live segment is known by its name alone.
+            Head::Damaged if !self.name.live => return Ok(None),
+            Head::OtherByteOrder => return Err(Fault::ByteOrder),
+            Head::Damaged if survey::holds_packets(&file)? => return Err(Fault::Head),
+            Head::Damaged => {
+                hand.set_aside(&self.name)?;
+                return Ok(Some(Action::SetAside));
+            }
+            Head::Ours => {}
+        }
+        let survey = Survey::of(&file)?;
+        self.packets_before = survey.packets_before();
+        self.packets = survey.packets();
+        self.bytes_replaced = survey.bytes_replaced();
+        self.bytes_cut = survey.bytes_cut;
+        if !self.name.live && survey.is_sound() {
+            return Ok(Some(Action::None));
+        }
+        hand.close(&self.name, &survey)?;
+        Ok(Some(Action::Close))
+    }
+
+    /// Has the index of a segment made that has none, or none that can be used. With `thorough` all
+    /// of it is read.
+    fn look_at_index(&mut self, dir: &Path, thorough: bool, hand: &impl Hand) {
+        let name = self.name.closed();
+        let is_complete = || -> io::Result<bool> {
+            let len = fs::metadata(name.path(dir))?.len();
+            let Some(mut index) = Index::open(dir, &name, len)? else { return Ok(false) };
+            if thorough {
+                index.read_all()?;
+            }
+            Ok(index.summary().complete)
+        };
+        // One of a segment that is mended goes with what it pointed to.
+        let is_mended = matches!(self.action, Action::Close);
+        if !is_mended && is_complete().unwrap_or(false) {
+            return;
+        }
+        self.index = match hand.index(&name) {
+            Ok(()) => IndexAction::Make,
+            Err(e) => IndexAction::Fail(e),
+        };
+    }
+}
+
+/// All files with a segment's name, oldest first, whatever is in them.
+pub(crate) fn names(dir: &Path) -> io::Result<Vec<SegmentName>> {
+    let mut names = Vec::new();
+    for entry in fs::read_dir(dir)? {
+        let entry = entry?;
+        // Not what a link points to.
+        if entry.file_type()?.is_file()
+            && let Some(name) = entry.file_name().to_str().and_then(SegmentName::parse)
+        {
+            names.push(name);
+        }
+    }
+    names.sort();
+    Ok(names)
+}

@@ -1,0 +1,295 @@
+//! What of a segment is whole? One pass over the file, in pieces of bounded size.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io;
+use std::ops::Range;
+
+use tapdeck_packet::pcapng::{
+    BYTE_ORDER_MAGIC, Error, Interface, PacketBlock, Reader, Record, Statistics, StatisticsBlock,
+    section_header,
+};
+
+use super::fault::Fault;
+use super::part::read_at;
+use super::resync::resync;
+use crate::format::segment::{APPLICATION_PREFIX, filled};
+use crate::io::PAGE;
+
+/// What is read at once. It grows for a longer block, up to what readers of pcapng put up with.
+const PIECE: usize = 1 << 20;
+const LONGEST_BLOCK: u64 = 16 << 20;
+/// Where not even the number of interfaces is known; more than any machine has.
+const ANY_INTERFACE: u32 = 1 << 16;
+
+/// How a file begins.
+pub(super) enum Head {
+    Ours,
+    OtherByteOrder,
+    /// Another program wrote it.
+    Strangers,
+    /// Not as a capture file does.
+    Damaged,
+}
+
+impl Head {
+    pub fn read(file: &File) -> io::Result<Self> {
+        let head = read_at(file, 0, file.metadata()?.len(), PAGE)?;
+        let long = |needed: u64| head.len() == PAGE && needed > PAGE as u64;
+        Ok(match Reader::new(&head).next() {
+            Some(Ok(Record::Section(s))) => {
+                let ours = s.application.is_some_and(|a| a.starts_with(APPLICATION_PREFIX));
+                let native = head[8..12] == BYTE_ORDER_MAGIC.to_ne_bytes();
+                match (ours, native) {
+                    (true, true) => Self::Ours,
+                    (true, false) => Self::OtherByteOrder,
+                    (false, _) => Self::Strangers,
+                }
+            }
+            // No recorder writes a section header that is longer than a page.
+            Some(Err(Error::CutShort { needed, .. })) if long(needed) => Self::Strangers,
+            _ => Self::Damaged,
+        })
+    }
+}
+
+/// Whether there is a packet in a file that does not begin as a segment.
+pub(super) fn holds_packets(file: &File) -> io::Result<bool> {
+    let len = file.metadata()?.len();
+    let behind = resync(file, len, 0, ANY_INTERFACE)?;
+    Ok(behind.next.is_some() || behind.doubtful)
+}
+
+/// What is known of an interface's packets.
+#[derive(Clone, Debug, Default)]
+struct Tally {
+    packets: u64,
+    /// As the packets tell.
+    dropped: u64,
+    first_ns: Option<u64>,
+    last_ns: Option<u64>,
+}
+
+/// Statistics that stand behind the last packet.
+struct ClosingStatistics {
+    at: u64,
+    by_interface: BTreeMap<u32, Statistics>,
+}
+
+pub(super) struct Survey {
+    pub len: u64,
+    /// Up to here the file can stay, once damage has become fill.
+    pub end: u64,
+    /// In the middle.
+    pub damage: Vec<Range<u64>>,
+    pub bytes_cut: u64,
+    interfaces: Vec<(Interface, Tally)>,
+    told: Option<ClosingStatistics>,
+    /// Behind the interface descriptions.
+    in_body: bool,
+    head_damaged: bool,
+    before: Option<u64>,
+}
+
+impl Survey {
+    pub fn of(file: &File) -> Result<Self, Fault> {
+        let len = file.metadata()?.len();
+        let mut survey = Self {
+            len,
+            end: 0,
+            damage: Vec::new(),
+            bytes_cut: 0,
+            interfaces: Vec::new(),
+            told: None,
+            in_body: false,
+            head_damaged: false,
+            before: None,
+        };
+        let mut at = 0;
+        while let Some(next) = survey.stretch(file, at)? {
+            at = next;
+        }
+        Ok(survey)
+    }
+
+    /// Reads whole blocks from a place on and looks behind what ends them. Where it goes on, if it
+    /// does.
+    fn stretch(&mut self, file: &File, from: u64) -> Result<Option<u64>, Fault> {
+        let end = self.walk(file, from)?;
+        self.end = end;
+        if end == self.len {
+            return Ok(None);
+        }
+        self.before.get_or_insert_with(|| self.interfaces.iter().map(|i| i.1.packets).sum());
+        self.head_damaged |= !self.in_body;
+        let interfaces =
+            if self.head_damaged { ANY_INTERFACE } else { self.interfaces.len() as u32 };
+        let behind = resync(file, self.len, end, interfaces)?;
+        let Some(next) = behind.next else {
+            if behind.doubtful {
+                if self.head_damaged {
+                    return Err(Fault::Head);
+                }
+                // What nobody understands is kept all the same.
+                self.note_damage(end..behind.written.next_multiple_of(4));
+                self.end = behind.written.next_multiple_of(4);
+            } else {
+                self.bytes_cut = behind.written - end;
+            }
+            return Ok(None);
+        };
+        self.note_damage(end..next);
+        Ok(Some(next))
+    }
+
+    /// A stretch that begins where the one before ended is the same one.
+    fn note_damage(&mut self, stretch: Range<u64>) {
+        match self.damage.last_mut() {
+            Some(last) if last.end == stretch.start => last.end = stretch.end,
+            _ => self.damage.push(stretch),
+        }
+    }
+
+    /// Takes in whole blocks; gives back where none begins.
+    fn walk(&mut self, file: &File, from: u64) -> Result<u64, Fault> {
+        // The reader wants to begin with a section header.
+        let mut prefix = Vec::new();
+        section_header(&mut prefix, "", "", None);
+        let mut base = from;
+        let mut want = PIECE;
+        loop {
+            let piece = read_at(file, base, self.len, want)?;
+            if piece.is_empty() {
+                return Ok(base);
+            }
+            let bytes = [prefix.as_slice(), &piece].concat();
+            let mut reader = Reader::new(&bytes);
+            reader.next();
+            want = PIECE;
+            loop {
+                let at = base + reader.offset() - prefix.len() as u64;
+                match reader.next() {
+                    Some(Ok(record)) => {
+                        if !self.take(at, &record)? {
+                            return Ok(at);
+                        }
+                    }
+                    Some(Err(Error::CutShort { needed, .. }))
+                        if needed <= LONGEST_BLOCK && needed <= self.len - at =>
+                    {
+                        base = at;
+                        want = want.max(needed as usize);
+                        break;
+                    }
+                    Some(Err(_)) => return Ok(at),
+                    None => {
+                        base = at;
+                        break;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Takes in a block; false if it cannot be one here.
+    fn take(&mut self, at: u64, record: &Record<'_>) -> Result<bool, Fault> {
+        match record {
+            Record::Section(_) if at > 0 => return Err(Fault::Sections),
+            Record::Section(_) => {}
+            Record::Interface(i) => self.interfaces.push((i.clone(), Tally::default())),
+            Record::Packet(packet) => {
+                // Where the sector with the lengths is missing, an empty packet seems to stand
+                // there.
+                if packet.original_len == 0 || packet.frame.len() > packet.original_len as usize {
+                    return Ok(false);
+                }
+                let Some(interface) = self.interfaces.get_mut(packet.interface as usize) else {
+                    return if self.head_damaged { Err(Fault::Head) } else { Ok(false) };
+                };
+                count(interface, packet);
+                self.told = None;
+                self.in_body = true;
+            }
+            Record::Statistics(s) => {
+                let told = self
+                    .told
+                    .get_or_insert(ClosingStatistics { at, by_interface: BTreeMap::new() });
+                told.by_interface.insert(s.interface, s.clone());
+                self.in_body = true;
+            }
+            Record::Other(_) => self.in_body = true,
+        }
+        Ok(true)
+    }
+
+    pub fn packets(&self) -> u64 {
+        self.interfaces.iter().map(|i| i.1.packets).sum()
+    }
+
+    pub fn packets_before(&self) -> u64 {
+        self.before.unwrap_or_else(|| self.packets())
+    }
+
+    pub fn bytes_replaced(&self) -> u64 {
+        self.damage.iter().map(|d| d.end - d.start).sum()
+    }
+
+    /// Whether it can be read to its end.
+    pub fn is_sound(&self) -> bool {
+        self.end == self.len && self.damage.is_empty()
+    }
+
+    /// Whether the statistics at the end are those of what is there.
+    pub fn is_ended(&self) -> bool {
+        let told = |(i, (_, tally)): (usize, &(Interface, Tally))| {
+            let told = self.told.as_ref()?.by_interface.get(&(i as u32))?;
+            Some(told.delivered == Some(tally.packets))
+        };
+        self.interfaces.iter().enumerate().all(|i| told(i) == Some(true))
+            && self.damage.is_empty()
+            && self.end.is_multiple_of(PAGE as u64)
+    }
+
+    /// The end of what is no statistics.
+    pub fn body_end(&self) -> u64 {
+        self.told.as_ref().map_or(self.end, |told| told.at)
+    }
+
+    /// What fills the file from its body's end up to where statistics may begin, bytes.
+    pub fn gap(&self) -> usize {
+        let into_page = (self.body_end() % PAGE as u64) as usize;
+        filled(into_page) - into_page
+    }
+
+    /// Statistics of what is there, times as far as packets tell them, else `began_ns`.
+    pub fn statistics(&self, began_ns: u64, comment: &str) -> Vec<StatisticsBlock> {
+        let first = self.interfaces.iter().filter_map(|i| i.1.first_ns).min().unwrap_or(began_ns);
+        let last = self.interfaces.iter().filter_map(|i| i.1.last_ns).max().unwrap_or(first);
+        let told = |i: u32| self.told.as_ref().and_then(|t| t.by_interface.get(&i)?.dropped);
+        let statistics = self.interfaces.iter().enumerate().map(|(i, (_, tally))| {
+            let dropped = told(i as u32).unwrap_or(tally.dropped);
+            StatisticsBlock {
+                interface: i as u32,
+                time_ns: last,
+                start_ns: first,
+                end_ns: last,
+                received: tally.packets + dropped,
+                accepted: tally.packets + dropped,
+                dropped,
+                delivered: tally.packets,
+                comment: (i == 0).then(|| comment.to_owned()),
+            }
+        });
+        statistics.collect()
+    }
+}
+
+fn count((interface, tally): &mut (Interface, Tally), packet: &PacketBlock<'_>) {
+    tally.packets += 1;
+    tally.dropped = tally.dropped.saturating_add(packet.dropped);
+    let time = interface.nanoseconds(packet.timestamp).and_then(|ns| u64::try_from(ns).ok());
+    if let Some(ns) = time {
+        tally.first_ns = Some(tally.first_ns.map_or(ns, |first| first.min(ns)));
+        tally.last_ns = Some(tally.last_ns.map_or(ns, |last| last.max(ns)));
+    }
+}

@@ -1,0 +1,538 @@
+//! What is in a store? Told from its indexes, without reading the packets.
+//!
+//! The granules of an index tell packets, times and losses; its dictionaries tell hosts and ports.
+//! What a live segment has beyond its index is little, and is indexed here, in memory. A granule
+//! that a span's border goes through is read, so that packets are counted exactly.
+//!
+//! A closed segment without an index would have to be read from end to end. Its packets and losses
+//! stand in the statistics at its end, so only those are told of it, unless a border goes through
+//! it or it has no statistics.
+
+mod gaps;
+mod rate;
+mod tops;
+
+use std::fs::File;
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::ops::Range;
+use std::path::Path;
+
+use rustix::fs::OFlags;
+use tapdeck_packet::key::Class;
+use tapdeck_packet::link::LinkType;
+use tapdeck_packet::pcapng::{self, Reader, Record};
+
+use crate::format::index::{Builder, Granule, Index, read_ahead};
+use crate::format::segment::{blocks_backwards, dropped_told, open_segment, statistics_told};
+use crate::io::{forget_pages, read_at};
+use crate::reading::query::{Error, Note, SLACK_NS, Segment, Snapshot, Span};
+use gaps::Finder;
+pub use gaps::{Gap, Gaps};
+pub use rate::{Amount, Rate};
+use tops::Tally;
+pub use tops::Tops;
+
+/// What is read of an end of a segment that has no index.
+const END: usize = 256 << 10;
+
+/// What is asked.
+#[derive(Clone, Copy, Debug)]
+pub struct Question {
+    pub span: Span,
+    /// Whether hosts and ports are wanted, of which all dictionaries have to be read; and how many
+    /// of each.
+    pub top: usize,
+}
+
+/// The index of a segment cannot be used, or not all of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unusable {
+    pub segment: String,
+    pub why: String,
+}
+
+/// What a store holds within the span.
+#[derive(Clone, Debug)]
+pub struct Report {
+    /// Segments with anything within the span, as far as is known, and those of them that are
+    /// being written.
+    pub segments: u64,
+    pub live: u64,
+    /// Segments whose statistics alone were asked: what they hold is not in the rate, and not
+    /// among hosts and ports. Their times are about right.
+    pub not_indexed: u64,
+    pub packets: u64,
+    /// Of whole segments if the span is all of time; else of what of them is within.
+    pub bytes_stored: u64,
+    /// On disk, of these segments.
+    pub index_bytes: u64,
+    /// Times of the first and the last packet, UTC. `None` where there are no packets.
+    pub times: Option<(i64, i64)>,
+    pub gaps: Gaps,
+    pub rate: Rate,
+    pub hosts: Tops<IpAddr>,
+    pub ports: Tops<u16>,
+    /// Faults of segments, and segments that were deleted meanwhile.
+    pub notes: Vec<Note>,
+    pub unusable: Vec<Unusable>,
+}
+
+/// Looks at the whole store, oldest segment first. `watch` hears how many of the segments are done,
+/// and how many there are.
+pub fn stat(
+    dir: &Path,
+    question: Question,
+    mut watch: impl FnMut(usize, usize),
+) -> Result<Report, Error> {
+    let mut snapshot = Snapshot::open(dir, question.span)?;
+    let notes = std::mem::take(&mut snapshot.notes);
+    let mut survey = Survey::new(dir, &snapshot, question, notes);
+    let segments = snapshot.segments_to_read();
+    for (done, segment) in segments.iter().enumerate() {
+        let path = segment.name.path(dir);
+        watch(done, segments.len());
+        if question.top > 0 {
+            // While this one is looked at, the disk reads the next.
+            for soon in segments[done..].iter().take(2) {
+                read_ahead(dir, &soon.name);
+            }
+        }
+        match survey.segment(segment, &mut || watch(done, segments.len())) {
+            Err(e) if e.kind() == io::ErrorKind::NotFound => {
+                survey.report.notes.push(Note::Deleted(segment.name.to_string()));
+            }
+            result => result.map_err(|e| Error::new(path, e))?,
+        }
+    }
+    Ok(survey.finish())
+}
+
+/// A granule, or what of it is within the span.
+struct Part {
+    first_ns: i64,
+    last_ns: i64,
+    packets: u64,
+    bytes: u64,
+    dropped: Vec<(u32, u64)>,
+}
+
+impl Part {
+    fn of(granule: &Granule) -> Self {
+        Self {
+            first_ns: granule.first_ns,
+            last_ns: granule.last_ns,
+            packets: u64::from(granule.packets),
+            bytes: granule.place.end - granule.place.start,
+            dropped: granule.dropped.clone(),
+        }
+    }
+}
+
+struct Survey<'a> {
+    dir: &'a Path,
+    snapshot: &'a Snapshot,
+    question: Question,
+    report: Report,
+    gaps: Finder,
+    hosts: Tally<IpAddr>,
+    ports: Tally<u16>,
+    /// Losses by the statistics of segments that no packet has told of yet, with the segments'
+    /// ends.
+    untold: Vec<(i64, u64)>,
+}
+
+/// Called while a segment is read.
+type Watch<'a> = dyn FnMut() + 'a;
+
+impl<'a> Survey<'a> {
+    fn new(dir: &'a Path, snapshot: &'a Snapshot, question: Question, notes: Vec<Note>) -> Self {
+        let report = Report {
+            segments: 0,
+            live: 0,
+            not_indexed: 0,
+            packets: 0,
+            bytes_stored: 0,
+            index_bytes: 0,
+            times: None,
+            gaps: Gaps::default(),
+            rate: Rate::new(),
+            hosts: Tally::new().top(0),
+            ports: Tally::new().top(0),
+            notes,
+            unusable: Vec::new(),
+        };
+        let (hosts, ports) = (Tally::new(), Tally::new());
+        let (gaps, untold) = (Finder::default(), Vec::new());
+        Self { dir, snapshot, question, report, gaps, hosts, ports, untold }
+    }
+
+    fn finish(mut self) -> Report {
+        // What nobody told of was lost behind the last packet of a recording.
+        if self.question.span == Span::ALL {
+            for (at_ns, lost) in self.untold {
+                self.gaps.add(None, at_ns, at_ns, lost);
+            }
+        }
+        self.report.gaps = self.gaps.finish();
+        self.report.hosts = self.hosts.top(self.question.top);
+        self.report.ports = self.ports.top(self.question.top);
+        self.report
+    }
+
+    /// A segment that is no more there is an error of the kind `NotFound`, and nothing of it is
+    /// counted.
+    fn segment(&mut self, segment: &Segment, watch: &mut Watch<'_>) -> io::Result<()> {
+        let dir = self.dir;
+        let file = open_segment(dir, &segment.name, OFlags::empty())?;
+        let found = Index::open(dir, &segment.name, segment.end).and_then(|index| {
+            let Some(mut index) = index else { return Ok(None) };
+            let tables = index.tables()?;
+            Ok(Some((index, tables)))
+        });
+        let indexed = found.unwrap_or_else(|e| {
+            self.unusable(segment, &e);
+            None
+        });
+        self.report.segments += 1;
+        self.report.live += u64::from(segment.name.live);
+        let paths = segment.name.index_paths(dir);
+        let lens = paths.iter().filter_map(|path| path.metadata().ok()).map(|m| m.len());
+        self.report.index_bytes += lens.sum::<u64>();
+        if self.question.span == Span::ALL {
+            self.report.bytes_stored += segment.end;
+        }
+        match indexed {
+            Some((index, tables)) => self.by_index(segment, &file, index, &tables, watch),
+            None => self.without(segment, &file, watch),
+        }
+    }
+
+    fn by_index(
+        &mut self,
+        segment: &Segment,
+        file: &File,
+        mut index: Index,
+        tables: &[Vec<Granule>],
+        watch: &mut Watch<'_>,
+    ) -> io::Result<()> {
+        let mut told = self.tables(segment, file, &mut index, tables)?;
+        let summary = index.summary().clone();
+        if !summary.complete {
+            let mut at = segment.begin;
+            for part in index.indexed() {
+                told += self.read(segment, file, at..part.start.min(segment.end), watch)?;
+                at = at.max(part.end);
+            }
+            told += self.read(segment, file, at..segment.end, watch)?;
+        }
+        let last_ns = tables.iter().flatten().map(|g| g.last_ns).max().unwrap_or(i64::MIN);
+        let stated = if summary.complete { summary.dropped } else { self.stated(segment) };
+        self.settle(segment, last_ns, stated, told);
+        Ok(())
+    }
+
+    /// A segment that has no index, or none that can be used.
+    fn without(&mut self, segment: &Segment, file: &File, watch: &mut Watch<'_>) -> io::Result<()> {
+        let Some(statistics) = self.statistics(segment) else {
+            let told = self.read(segment, file, segment.begin..segment.end, watch)?;
+            self.settle(segment, i64::MIN, self.stated(segment), told);
+            return Ok(());
+        };
+        let span = self.question.span;
+        self.report.not_indexed += 1;
+        self.report.packets += statistics.iter().filter_map(|s| s.delivered).sum::<u64>();
+        if span != Span::ALL {
+            self.report.bytes_stored += segment.end;
+        }
+        let times = times_at_ends(file, segment)?;
+        if let Some((first_ns, last_ns)) = times {
+            self.reach(first_ns, last_ns);
+        }
+        let began_ns = segment.name.began_s.saturating_mul(1_000_000_000);
+        let (first_ns, last_ns) = times.unwrap_or((began_ns, began_ns));
+        for s in statistics {
+            let lost = s.dropped.unwrap_or(0);
+            if lost > 0 {
+                let name = self.interface(segment, s.interface);
+                self.gaps.add(name.as_deref(), first_ns, last_ns, lost);
+            }
+        }
+        Ok(())
+    }
+
+    /// What stands at the end of a closed segment, if that says all of it: no border of the span
+    /// goes through the segment.
+    fn statistics(&self, segment: &Segment) -> Option<Vec<pcapng::Statistics>> {
+        if segment.name.live {
+            return None;
+        }
+        let told = statistics_told(&segment.name.path(self.dir))?;
+        let span = self.question.span;
+        let closed_ns =
+            told.iter().map(|s| i64::try_from(s.timestamp).unwrap_or(i64::MAX)).max()?;
+        let is_within = segment.earliest_ns >= span.after_ns
+            && closed_ns.saturating_add(SLACK_NS) < span.before_ns;
+        let is_whole = told.iter().all(|s| s.delivered.is_some());
+        (is_whole && (is_within || span == Span::ALL)).then_some(told)
+    }
+
+    /// Takes in the granules and keys of an index. Gives back what its packets tell of losses, also
+    /// outside of the span.
+    fn tables(
+        &mut self,
+        segment: &Segment,
+        file: &File,
+        index: &mut Index,
+        tables: &[Vec<Granule>],
+    ) -> io::Result<u64> {
+        let mut told = 0;
+        for (number, granules) in tables.iter().enumerate() {
+            // How many of the granules before each are wanted.
+            let mut wanted = Vec::with_capacity(granules.len() + 1);
+            wanted.push(0);
+            for (i, granule) in granules.iter().enumerate() {
+                told += granule.dropped.iter().map(|d| d.1).sum::<u64>();
+                let part = self.within(segment, file, granule)?;
+                wanted.push(wanted[i] + u32::from(part.is_some()));
+                if let Some(part) = part {
+                    self.add(segment, &part);
+                }
+            }
+            if self.question.top > 0
+                && let Err(e) = self.keys(index, number, &wanted)
+            {
+                self.unusable(segment, &e);
+            }
+        }
+        Ok(told)
+    }
+
+    /// What of a granule is within the span and was there when the store was looked at.
+    fn within(
+        &mut self,
+        segment: &Segment,
+        file: &File,
+        granule: &Granule,
+    ) -> io::Result<Option<Part>> {
+        let span = self.question.span;
+        let is_outside = granule.last_ns < span.after_ns || granule.first_ns >= span.before_ns;
+        if granule.packets == 0 || is_outside || granule.place.start >= segment.end {
+            return Ok(None);
+        }
+        // The segment went on behind it since it was looked at, or it was cut.
+        let is_cut = granule.place.end > segment.end;
+        if span.contains(granule.first_ns) && span.contains(granule.last_ns) && !is_cut {
+            return Ok(Some(Part::of(granule)));
+        }
+        let place = granule.place.start..granule.place.end.min(segment.end);
+        let (part, damage) = read_part(file, segment, &place, span)?;
+        if let Some((at, what)) = damage.filter(|_| !(is_cut && segment.name.live)) {
+            self.damaged(segment, at, what);
+        }
+        Ok((part.packets > 0).then_some(part))
+    }
+
+    fn add(&mut self, segment: &Segment, part: &Part) {
+        self.report.packets += part.packets;
+        if self.question.span != Span::ALL {
+            self.report.bytes_stored += part.bytes;
+        }
+        self.reach(part.first_ns, part.last_ns);
+        let amount = Amount { packets: part.packets as f64, bytes: part.bytes as f64 };
+        self.report.rate.add(part.first_ns, part.last_ns, amount);
+        for (interface, lost) in &part.dropped {
+            let name = self.interface(segment, *interface);
+            self.gaps.add(name.as_deref(), part.first_ns, part.last_ns, *lost);
+        }
+    }
+
+    fn reach(&mut self, first_ns: i64, last_ns: i64) {
+        let (first, last) = self.report.times.unwrap_or((first_ns, last_ns));
+        self.report.times = Some((first.min(first_ns), last.max(last_ns)));
+    }
+
+    /// Counts hosts and ports in the granules of a table; `wanted` says how many of those before
+    /// each are wanted.
+    fn keys(&mut self, index: &mut Index, table: usize, wanted: &[u32]) -> io::Result<()> {
+        let all = u64::from(wanted.last().copied().unwrap_or(0));
+        if all == 0 {
+            return Ok(());
+        }
+        let count = |runs: &[(u32, u32)]| {
+            let run = |(from, to): &(u32, u32)| wanted[*to as usize] - wanted[*from as usize];
+            runs.iter().map(|r| u64::from(run(r))).sum::<u64>()
+        };
+        let any_hashed = |index: &Index, classes: &[Class]| {
+            classes.iter().any(|class| index.is_hashed(table, *class))
+        };
+        let ipv4 = [Class::SourceIpv4, Class::DestinationIpv4];
+        let ipv6 = [Class::SourceIpv6, Class::DestinationIpv6];
+        let ports = [Class::SourcePort, Class::DestinationPort];
+
+        self.hosts.of += all;
+        self.hosts.unlisted += all * u64::from(any_hashed(index, &[ipv4, ipv6].concat()));
+        self.ports.of += all;
+        self.ports.unlisted += all * u64::from(any_hashed(index, &ports));
+        let hosts = &mut self.hosts;
+        let mut host = |address: IpAddr, granules: u64| {
+            if granules > 0 {
+                hosts.add(address, granules);
+            }
+        };
+        index
+            .keys(table, ipv4, |key, runs| host(Ipv4Addr::from(key as u32).into(), count(runs)))?;
+        index.keys(table, ipv6, |key, runs| host(Ipv6Addr::from(key).into(), count(runs)))?;
+        index.keys(table, ports, |key, runs| match count(runs) {
+            0 => {}
+            granules => self.ports.add(key as u16, granules),
+        })
+    }
+
+    /// Indexes a stretch in memory and takes that in. Gives back what its packets tell of losses.
+    fn read(
+        &mut self,
+        segment: &Segment,
+        file: &File,
+        stretch: Range<u64>,
+        watch: &mut Watch<'_>,
+    ) -> io::Result<u64> {
+        if stretch.is_empty() {
+            return Ok(0);
+        }
+        let interfaces = &self.snapshot.interfaces;
+        let links: Vec<LinkType> =
+            segment.head.interfaces.iter().map(|i| interfaces[*i as usize].link).collect();
+        let mut told = 0;
+        let mut take = |builder: &mut Builder| {
+            watch();
+            let mut index = Index::of_chunk(builder.chunk())?;
+            let tables = index.tables()?;
+            told += self.tables(segment, file, &mut index, &tables)?;
+            Ok(())
+        };
+        let mut builder = Builder::new(&segment.name, links);
+        let end = builder.read(file, stretch.clone(), &mut take)?;
+        if !builder.is_empty() {
+            take(&mut builder)?;
+        }
+        // A segment that is being written may be cut anywhere.
+        let may_be_cut = segment.name.live && stretch.end == segment.end;
+        if end < stretch.end && !may_be_cut {
+            self.damaged(segment, end, "there is no whole block");
+        }
+        Ok(told)
+    }
+
+    /// Losses by a segment's statistics, if they are written.
+    fn stated(&self, segment: &Segment) -> u64 {
+        let path = segment.name.path(self.dir);
+        if segment.name.live { 0 } else { dropped_told(&path).unwrap_or(0) }
+    }
+
+    /// Holds what a segment's packets tell of losses against its statistics. What is lost behind
+    /// its last packet is told by a packet of the next segment, or by none where the recording
+    /// ended.
+    fn settle(&mut self, segment: &Segment, last_ns: i64, stated: u64, told: u64) {
+        if stated > told {
+            let began_ns = segment.name.began_s.saturating_mul(1_000_000_000);
+            self.untold.push((last_ns.max(began_ns), stated - told));
+        }
+        let mut excess = told.saturating_sub(stated);
+        while excess > 0
+            && let Some((at_ns, lost)) = self.untold.pop()
+        {
+            if lost > excess {
+                self.untold.push((at_ns, lost - excess));
+            }
+            excess = excess.saturating_sub(lost);
+        }
+    }
+
+    /// The name of an interface, by its id in a segment.
+    fn interface(&self, segment: &Segment, id: u32) -> Option<String> {
+        let number = segment.head.interfaces.get(id as usize)?;
+        Some(self.snapshot.interfaces[*number as usize].name.clone())
+    }
+
+    fn unusable(&mut self, segment: &Segment, e: &io::Error) {
+        let (segment, why) = (segment.name.to_string(), e.to_string());
+        // A log has many dictionaries.
+        if self.report.unusable.last().is_none_or(|last| last.segment != segment) {
+            self.report.unusable.push(Unusable { segment, why });
+        }
+    }
+
+    fn damaged(&mut self, segment: &Segment, at: u64, what: &str) {
+        let (segment, what) = (segment.name.to_string(), what.to_owned());
+        self.report.notes.push(Note::Damaged { segment, at, what });
+    }
+}
+
+/// What of a granule is within a span, and where it is damaged.
+fn read_part(
+    file: &File,
+    segment: &Segment,
+    place: &Range<u64>,
+    span: Span,
+) -> io::Result<(Part, Option<(u64, &'static str)>)> {
+    let section = &segment.head.section;
+    let mut bytes = section.clone();
+    bytes.resize(section.len() + (place.end - place.start) as usize, 0);
+    let have = read_at(file, &mut bytes[section.len()..], place.start)?;
+    forget_pages(file, place.start, place.end);
+    bytes.truncate(section.len() + have);
+    let mut reader = Reader::new(&bytes);
+    reader.next();
+    let mut part =
+        Part { first_ns: i64::MAX, last_ns: i64::MIN, packets: 0, bytes: 0, dropped: Vec::new() };
+    let mut at = reader.offset();
+    while let Some(record) = reader.next() {
+        let Ok(record) = record else {
+            let at = place.start + at - section.len() as u64;
+            return Ok((part, Some((at, "there is no whole block"))));
+        };
+        let len = reader.offset() - at;
+        at = reader.offset();
+        let Record::Packet(packet) = record else { continue };
+        let Some(time_ns) = i64::try_from(packet.timestamp).ok().filter(|ns| span.contains(*ns))
+        else {
+            continue;
+        };
+        part.packets += 1;
+        part.bytes += len;
+        part.first_ns = part.first_ns.min(time_ns);
+        part.last_ns = part.last_ns.max(time_ns);
+        if packet.dropped > 0 {
+            part.dropped.push((packet.interface, packet.dropped));
+        }
+    }
+    Ok((part, None))
+}
+
+/// The times of the earliest packet at a segment's beginning and of the latest at its end; `None`
+/// where there are no packets.
+fn times_at_ends(file: &File, segment: &Segment) -> io::Result<Option<(i64, i64)>> {
+    let mut bytes = segment.head.section.clone();
+    let head = bytes.len();
+    bytes.resize(head + END, 0);
+    let have = read_at(file, &mut bytes[head..], segment.begin)?;
+    forget_pages(file, segment.begin, segment.begin + have as u64);
+    let first = Reader::new(&bytes[..head + have]).filter_map(time_of).min();
+
+    let from = segment.end.saturating_sub(END as u64).max(segment.begin);
+    let have = read_at(file, &mut bytes[head..], from)?;
+    forget_pages(file, from, from + have as u64);
+    let last = blocks_backwards(&bytes[head..head + have]).filter_map(|block| {
+        let one = [&bytes[..head], block].concat();
+        Reader::new(&one).nth(1).and_then(time_of)
+    });
+    Ok(first.zip(last.max()))
+}
+
+fn time_of(record: Result<Record<'_>, pcapng::Error>) -> Option<i64> {
+    match record {
+        Ok(Record::Packet(packet)) => i64::try_from(packet.timestamp).ok(),
+        _ => None,
+    }
+}

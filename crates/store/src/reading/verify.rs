@@ -1,0 +1,394 @@
+//! Is everything in a store what it should be? Every block, length, counter, checksum and entry of
+//! an index; nothing is changed.
+//!
+//! A segment is read once, in pieces of bounded size. Its blocks are checked by themselves and
+//! counted, the counts are held against the statistics at its end, and the whole is indexed anew
+//! and held against its index, key by key. A live segment may end anywhere, and its index may be
+//! behind.
+
+use std::fs::File;
+use std::io;
+use std::path::Path;
+
+use tapdeck_packet::pcapng::{
+    self, Error as BlockError, Reader, Record, Statistics, section_header,
+};
+
+use crate::format::index::{Checker, Difference, Head, Index, checksum_outside};
+use crate::format::name::SegmentName;
+use crate::format::segment;
+use crate::format::store::LOCK;
+use crate::io::{PAGE, forget_pages, read_at};
+use crate::reading::query::Error;
+use crate::reading::recover;
+
+const PIECE: usize = 1 << 20;
+/// No block is longer.
+const LONGEST: usize = 16 << 20;
+/// Faults of one segment that are told; the others are counted.
+const TOLD: usize = 20;
+
+/// What is wrong, and where.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Flaw {
+    /// The file's name.
+    pub file: String,
+    /// A place in the segment, also where it is the index that is wrong.
+    pub at: u64,
+    pub what: String,
+}
+
+/// How far a segment is indexed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Indexed {
+    Whole,
+    /// So many bytes of it.
+    Part(u64),
+    No,
+}
+
+/// What was found of one segment.
+#[derive(Clone, Debug)]
+pub struct Verdict {
+    pub name: SegmentName,
+    pub bytes: u64,
+    pub packets: u64,
+    pub indexed: Indexed,
+    /// The first of them.
+    pub flaws: Vec<Flaw>,
+    /// How many there are.
+    pub count: u64,
+}
+
+/// Looks at all segments of a store, oldest first. `each` hears of every one as soon as it is done;
+/// one that is deleted meanwhile is passed over. `watch` is called with the bytes read so far,
+/// every MiB; where it gives false, this ends and gives false.
+pub fn verify(
+    dir: &Path,
+    mut watch: impl FnMut(u64) -> bool,
+    mut each: impl FnMut(&Verdict),
+) -> Result<bool, Error> {
+    let names = recover::names(dir).map_err(|e| Error::new(dir.to_owned(), e))?;
+    if names.is_empty() && !dir.join(LOCK).exists() {
+        return Err(Error::NotAStore(dir.to_owned()));
+    }
+    let mut read = 0;
+    for mut name in names {
+        let file = match open(dir, &mut name) {
+            Ok(file) => file,
+            Err(e) if e.kind() == io::ErrorKind::NotFound => continue,
+            Err(e) => return Err(Error::new(name.path(dir), e)),
+        };
+        let fail = |e| Error::new(name.path(dir), e);
+        let verdict = match Head::read(&file).map_err(fail)? {
+            Some(_) if !segment::begins_as_ours(&file) => continue,
+            // Nothing is written of it yet.
+            None if name.live && file.metadata().map_err(fail)?.len() == 0 => continue,
+            None => {
+                let mut verdict = Verdict::new(&name, file.metadata().map_err(fail)?.len());
+                verdict.flaw(0, "it does not begin with a section header");
+                verdict
+            }
+            Some(head) => {
+                let mut walk = Walk::new(dir, &name, &file, head).map_err(fail)?;
+                if !walk.run(&file, |bytes| watch(read + bytes)).map_err(fail)? {
+                    return Ok(false);
+                }
+                walk.finish()
+            }
+        };
+        read += verdict.bytes;
+        each(&verdict);
+    }
+    Ok(true)
+}
+
+/// Opens a segment, which may have been closed since it was listed.
+fn open(dir: &Path, name: &mut SegmentName) -> io::Result<File> {
+    match File::open(name.path(dir)) {
+        Err(e) if e.kind() == io::ErrorKind::NotFound && name.live => {
+            *name = name.closed();
+            File::open(name.path(dir))
+        }
+        opened => opened,
+    }
+}
+
+impl Verdict {
+    fn new(name: &SegmentName, bytes: u64) -> Self {
+        Self {
+            name: name.clone(),
+            bytes,
+            packets: 0,
+            indexed: Indexed::No,
+            flaws: Vec::new(),
+            count: 0,
+        }
+    }
+
+    fn flaw(&mut self, at: u64, what: impl Into<String>) {
+        self.note(Flaw { file: self.name.to_string(), at, what: what.into() });
+    }
+
+    fn flaw_of_index(&mut self, at: u64, what: String) {
+        // The log's name, where there is only that, differs by its end.
+        let path = self.name.index_path(Path::new(""));
+        self.note(Flaw { file: path.display().to_string(), at, what });
+    }
+
+    fn note(&mut self, flaw: Flaw) {
+        self.count += 1;
+        if self.flaws.len() < TOLD {
+            self.flaws.push(flaw);
+        }
+    }
+}
+
+struct Walk {
+    verdict: Verdict,
+    len: u64,
+    head: Head,
+    checker: Option<Checker>,
+    /// By interface id.
+    packets: Vec<u64>,
+    told: Vec<Statistics>,
+    in_body: bool,
+    /// The index was told to be wrong.
+    index_is_off: bool,
+}
+
+impl Walk {
+    fn new(dir: &Path, name: &SegmentName, file: &File, head: Head) -> io::Result<Self> {
+        let len = file.metadata()?.len();
+        let verdict = Verdict::new(name, len);
+        let packets = vec![0; head.links.len()];
+        let mut walk = Self {
+            verdict,
+            len,
+            head,
+            checker: None,
+            packets,
+            told: Vec::new(),
+            in_body: false,
+            index_is_off: false,
+        };
+        walk.open_index(dir, name, file);
+        Ok(walk)
+    }
+
+    fn open_index(&mut self, dir: &Path, name: &SegmentName, file: &File) {
+        let opened = Index::open(dir, name, self.len).and_then(|index| {
+            let Some(mut index) = index else { return Ok(None) };
+            index.read_all()?;
+            let is_whole = index.summary().complete;
+            // Of one that was closed since it was listed, the length was taken before.
+            if is_whole && !name.live {
+                let outside = checksum_outside(file, self.len, index.indexed())?;
+                if outside != index.summary().outside {
+                    let what = "its head or its end is not what was indexed (checksum)";
+                    self.verdict.flaw(0, what);
+                }
+            }
+            let bytes = index.indexed().iter().map(|part| part.end - part.start).sum();
+            let checker = Checker::new(index, name, self.head.links.clone())?;
+            Ok(Some((checker, if is_whole { Indexed::Whole } else { Indexed::Part(bytes) })))
+        });
+        match opened {
+            Ok(Some((checker, indexed))) => {
+                self.checker = Some(checker);
+                self.verdict.indexed = indexed;
+            }
+            Ok(None) => {}
+            Err(e) => self.verdict.flaw_of_index(0, format!("it cannot be used: {e}")),
+        }
+    }
+
+    /// Reads the segment to its end. False where `watch` wanted no more.
+    fn run(&mut self, file: &File, mut watch: impl FnMut(u64) -> bool) -> io::Result<bool> {
+        // The reader wants to begin with a section header.
+        let mut prefix = Vec::new();
+        section_header(&mut prefix, "", "", None);
+        let (mut at, mut want) = (0, PIECE);
+        let mut bytes = Vec::new();
+        while at < self.len {
+            if !watch(at) {
+                return Ok(false);
+            }
+            let end = (at + want as u64).min(self.len);
+            let upto = self.border(at).min(end);
+            bytes.clear();
+            bytes.extend_from_slice(&prefix);
+            bytes.resize(prefix.len() + (upto - at) as usize, 0);
+            let have = read_at(file, &mut bytes[prefix.len()..], at)?;
+            bytes.truncate(prefix.len() + have);
+            // As when a recorder cuts what a failed write left.
+            self.len = if have as u64 == upto - at { self.len } else { at + have as u64 };
+            let (whole, stop) = self.blocks(at, &bytes, prefix.len());
+            self.index(at, &bytes[prefix.len()..][..whole]);
+            forget_pages(file, at, at + whole as u64);
+            at += whole as u64;
+            want = PIECE;
+            match stop {
+                None => {}
+                Some(Stop::Short(needed))
+                    if needed <= LONGEST && needed as u64 <= self.len - at =>
+                {
+                    if upto < end && whole == 0 {
+                        // It lies across a border of what is indexed.
+                        self.verdict.flaw_of_index(
+                            at,
+                            "a block begins in it and does not end there".into(),
+                        );
+                        self.checker = None;
+                    }
+                    want = want.max(needed);
+                }
+                Some(Stop::Short(_)) if self.verdict.name.live => break,
+                Some(Stop::Short(needed)) => {
+                    self.verdict.flaw(at, format!("a block of {needed} bytes that is cut short"));
+                    break;
+                }
+                Some(Stop::Damaged(what)) => {
+                    self.verdict.flaw(at, what);
+                    break;
+                }
+            }
+        }
+        Ok(true)
+    }
+
+    /// The first place behind `at` where what is indexed begins or ends.
+    fn border(&self, at: u64) -> u64 {
+        match self.checker.as_ref().and_then(Checker::wants) {
+            Some(stretch) if stretch.start > at => stretch.start,
+            Some(stretch) => stretch.end,
+            None => u64::MAX,
+        }
+    }
+
+    /// Looks at whole blocks; gives back how many bytes they are and what ended them.
+    fn blocks(&mut self, base: u64, bytes: &[u8], prefix: usize) -> (usize, Option<Stop>) {
+        let mut reader = Reader::new(bytes);
+        reader.next();
+        loop {
+            let whole = reader.offset() as usize - prefix;
+            match reader.next() {
+                None => return (whole, None),
+                Some(Ok(record)) => self.block(base + whole as u64, &record),
+                Some(Err(BlockError::CutShort { needed, .. })) => {
+                    return (whole, Some(Stop::Short(needed as usize)));
+                }
+                Some(Err(BlockError::Damaged { what, .. })) => {
+                    return (whole, Some(Stop::Damaged(what)));
+                }
+                Some(Err(BlockError::NotPcapng)) => {
+                    return (whole, Some(Stop::Damaged("there is no section header")));
+                }
+            }
+        }
+    }
+
+    fn block(&mut self, at: u64, record: &Record<'_>) {
+        match record {
+            Record::Section(_) if at > 0 => self.verdict.flaw(at, "a second section header"),
+            Record::Interface(_) if self.in_body => {
+                self.verdict.flaw(at, "an interface description behind packets");
+            }
+            Record::Interface(interface) if interface.resolution != 9 => {
+                self.verdict.flaw(at, "an interface whose times are not nanoseconds");
+            }
+            Record::Packet(packet) => {
+                self.in_body = true;
+                if !self.told.is_empty() {
+                    self.verdict.flaw(at, "a packet behind the statistics");
+                }
+                match self.packets.get_mut(packet.interface as usize) {
+                    Some(packets) => *packets += 1,
+                    None => self.verdict.flaw(at, "a packet of an interface that is not described"),
+                }
+                if packet.frame.len() > packet.original_len as usize {
+                    self.verdict.flaw(at, "more of a packet was captured than there was");
+                }
+                if i64::try_from(packet.timestamp).is_err() {
+                    self.verdict.flaw(at, "a packet of a time that cannot be");
+                }
+            }
+            Record::Statistics(statistics) => self.told.push(statistics.clone()),
+            Record::Section(_) | Record::Interface(_) | Record::Other(pcapng::FILL) => {}
+            Record::Other(kind) => self.verdict.flaw(at, format!("a block of type {kind:#x}")),
+        }
+    }
+
+    /// Holds blocks against the index, if they are in it.
+    fn index(&mut self, at: u64, blocks: &[u8]) {
+        let Some(checker) = &mut self.checker else { return };
+        if checker.wants().is_none_or(|stretch| stretch.start != at) {
+            return;
+        }
+        let mut differences = Vec::new();
+        let taken = checker.take(blocks, &mut differences);
+        self.differ(differences, taken);
+    }
+
+    fn differ(&mut self, differences: Vec<Difference>, checked: io::Result<()>) {
+        for Difference { at, is_segments, what } in differences {
+            let what = format!("the granule at {at}: {what}");
+            if is_segments {
+                self.verdict.flaw(at, what);
+            } else {
+                self.verdict.flaw_of_index(at, what);
+            }
+            self.index_is_off = true;
+        }
+        if let Err(e) = checked {
+            self.checker = None;
+            self.verdict.flaw_of_index(0, format!("it cannot be used: {e}"));
+        }
+    }
+
+    fn finish(mut self) -> Verdict {
+        if let Some(checker) = self.checker.take() {
+            let mut differences = Vec::new();
+            let checked = checker.finish(&mut differences);
+            // A live segment was not read as far as it is indexed by now.
+            if !self.verdict.name.live && !self.index_is_off {
+                self.differ(differences, checked);
+            }
+        }
+        self.verdict.packets = self.packets.iter().sum();
+        if !self.verdict.name.live {
+            self.check_end();
+        }
+        self.verdict
+    }
+
+    fn check_end(&mut self) {
+        if !self.len.is_multiple_of(PAGE as u64) {
+            self.verdict.flaw(self.len, "its length is no multiple of 4096");
+        }
+        for interface in 0..self.packets.len() {
+            let told: Vec<&Statistics> =
+                self.told.iter().filter(|s| s.interface as usize == interface).collect();
+            let counted = self.packets[interface];
+            let what = match told[..] {
+                [] => format!("no statistics of interface {interface}"),
+                [s] if s.delivered != Some(counted) => format!(
+                    "the statistics of interface {interface} tell of {} packets, and there are {counted}",
+                    s.delivered.map_or("no".into(), |n| n.to_string())
+                ),
+                [s] if s.received != s.delivered.zip(s.dropped).map(|(a, b)| a + b) => {
+                    format!("the statistics of interface {interface} do not add up")
+                }
+                [_] => continue,
+                _ => format!("statistics of interface {interface} more than once"),
+            };
+            self.verdict.flaw(self.len, what);
+        }
+    }
+}
+
+enum Stop {
+    /// A block that needs so many bytes.
+    Short(usize),
+    Damaged(&'static str),
+}

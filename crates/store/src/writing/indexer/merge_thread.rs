@@ -1,0 +1,223 @@
+//! The files of the index: its log while a segment is written, the index when it is closed.
+//!
+//! The order is such that no reader ever takes a part for the whole: the index is written under a
+//! name of its own, made durable and renamed; then the log goes. A log alone is as good as the
+//! chunks in it.
+//!
+//! Retention may delete a segment while its index is made. The keeper deletes the segment first and
+//! then what lies beside it, and here it is looked for the segment after a file was made: whoever
+//! comes second leaves nothing behind.
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::mpsc::Receiver;
+
+use rustix::fs::OFlags;
+
+use super::task::{Closed, Place, Task, Work};
+use crate::format::index::{self, Builder};
+use crate::format::name::SegmentName;
+use crate::format::segment::open_segment;
+use crate::format::store::on_disk;
+use crate::io::{Io, forget_pages, write_pages};
+use crate::writing::totals::Totals;
+
+/// Of what the scheduler gives, a tenth of what the index thread gets where both want one
+/// processor.
+const NICENESS: i32 = 10;
+
+pub(super) struct MergeThread<I: Io> {
+    io: Arc<I>,
+    work: Work,
+    segment: Option<Segment<I::File>>,
+}
+
+/// A segment whose index is being made.
+struct Segment<F> {
+    name: SegmentName,
+    /// The log, once there is a chunk.
+    log: Option<F>,
+    log_bytes: u64,
+    /// There is a part that is not in the log and will not be.
+    is_partial: bool,
+    /// Nothing more is done for it.
+    has_failed: bool,
+}
+
+impl<I: Io> MergeThread<I> {
+    pub fn new(io: Arc<I>, work: Work) -> Self {
+        Self { io, work, segment: None }
+    }
+
+    pub fn run(mut self, queue: &Receiver<Task>) {
+        // Where it cannot be had, it is as important as the others.
+        let _ = rustix::process::setpriority_process(None, NICENESS);
+        for task in queue {
+            let Some(mut segment) = self.segment.take() else {
+                if let Task::Begin(name) = task {
+                    self.segment = Some(Segment::new(name));
+                }
+                continue;
+            };
+            let is_over = matches!(task, Task::End(_));
+            if let Err(e) = self.perform(&mut segment, task) {
+                segment.has_failed = true;
+                self.tell(&segment, &e);
+                if !is_over {
+                    self.remove(&segment.name);
+                }
+            }
+            if is_over {
+                self.settle(&segment);
+            } else {
+                self.segment = Some(segment);
+            }
+        }
+    }
+
+    fn perform(&self, segment: &mut Segment<I::File>, task: Task) -> io::Result<()> {
+        match task {
+            Task::Begin(name) => {
+                *segment = Segment::new(name);
+                Ok(())
+            }
+            Task::Chunk(chunk) if !segment.has_failed => self.append(segment, &chunk),
+            Task::Missed(missed) => self.read_missed(segment, &missed),
+            Task::Skip => {
+                segment.is_partial = true;
+                Ok(())
+            }
+            Task::End(closed) if !segment.has_failed => self.finish(segment, &closed),
+            Task::Chunk(_) | Task::End(_) => Ok(()),
+        }
+    }
+
+    fn append(&self, segment: &mut Segment<I::File>, chunk: &[u8]) -> io::Result<()> {
+        let log = match &mut segment.log {
+            Some(log) => log,
+            none => {
+                let log = self.create(&segment.name.index_log_path(&self.work.dir))?;
+                if is_gone(&self.work.dir, &segment.name) {
+                    return Err(io::ErrorKind::NotFound.into());
+                }
+                none.insert(log)
+            }
+        };
+        write_pages(log, chunk, segment.log_bytes)?;
+        segment.log_bytes += chunk.len() as u64;
+        self.work.sizes.set(&segment.name, segment.log_bytes, false);
+        Ok(())
+    }
+
+    /// Makes a file anew.
+    fn create(&self, path: &Path) -> io::Result<I::File> {
+        self.io.create(path).or_else(|e| {
+            if e.kind() != io::ErrorKind::AlreadyExists {
+                return Err(e);
+            }
+            self.io.remove(path)?;
+            self.io.create(path)
+        })
+    }
+
+    /// Indexes blocks from where they lie in the segment.
+    fn read_missed(&self, segment: &mut Segment<I::File>, missed: &[Place]) -> io::Result<()> {
+        let behind = &self.work.totals.index_behind_bytes;
+        let mut left: u64 = missed.iter().map(|place| place.on_disk).sum();
+        let mut read = || {
+            if segment.has_failed {
+                return Ok(());
+            }
+            let file = open_segment(&self.work.dir, &segment.name, OFlags::empty())?;
+            let mut builder = Builder::new(&segment.name, self.work.links.clone());
+            let mut bytes = Vec::new();
+            for place in missed {
+                if self.is_hurried() {
+                    // It stays behind.
+                    left = 0;
+                    segment.is_partial = true;
+                    break;
+                }
+                bytes.resize(place.len, 0);
+                file.read_exact_at(&mut bytes, place.offset)?;
+                forget_pages(&file, place.offset, place.offset + place.on_disk);
+                builder.add(place.offset, &bytes, place.on_disk);
+                left -= place.on_disk;
+                Totals::subtract(behind, place.on_disk);
+                Totals::add(&self.work.totals.index_read_bytes, place.on_disk);
+                if builder.is_full() {
+                    self.append(segment, &builder.chunk())?;
+                }
+            }
+            if builder.is_empty() { Ok(()) } else { self.append(segment, &builder.chunk()) }
+        };
+        let result = read();
+        // Nobody will index the rest.
+        Totals::subtract(behind, left);
+        result
+    }
+
+    /// Waits until the segment is closed, and merges the log into its index. A log with a part
+    /// missing stays what it is, and so does one that cannot be merged: it is as good, but
+    /// slower to use.
+    fn finish(&self, segment: &mut Segment<I::File>, closed: &Receiver<Closed>) -> io::Result<()> {
+        let (dir, name) = (&self.work.dir, &segment.name);
+        let Ok(closed) = closed.recv() else { return Ok(()) };
+        if segment.log.take().is_none() || segment.is_partial || self.is_hurried() {
+            return Ok(());
+        }
+        // Log and draft, of which the second is hardly larger.
+        self.work.sizes.set(name, 2 * segment.log_bytes, false);
+        index::close(&*self.io, dir, name, closed.dropped)?;
+        Ok(())
+    }
+
+    fn is_hurried(&self) -> bool {
+        self.work.indexing.control.is_hurried()
+    }
+
+    fn tell(&self, segment: &Segment<I::File>, e: &io::Error) {
+        if !is_gone(&self.work.dir, &segment.name) {
+            let name = segment.name.closed();
+            (self.work.log)(&format!("{name}: its index cannot be made: {e}; queries take longer"));
+        }
+    }
+
+    /// The last that is done for a segment: tells what its index takes, or that there is none.
+    fn settle(&self, segment: &Segment<I::File>) {
+        let (dir, name) = (&self.work.dir, &segment.name);
+        let files = [name.index_path(dir), name.index_log_path(dir)];
+        let bytes = files.iter().filter_map(|f| fs::metadata(f).ok()).map(|m| on_disk(&m)).sum();
+        self.work.sizes.set(name, bytes, true);
+        if bytes == 0 || is_gone(dir, name) {
+            self.remove(name);
+        }
+    }
+
+    fn remove(&self, name: &SegmentName) {
+        for path in name.index_paths(&self.work.dir) {
+            // Most are not there.
+            let _ = self.io.remove(&path);
+        }
+        self.work.sizes.forget(name);
+    }
+}
+
+impl<F> Segment<F> {
+    fn new(name: SegmentName) -> Self {
+        Self { name, log: None, log_bytes: 0, is_partial: false, has_failed: false }
+    }
+}
+
+/// Whether a segment was deleted, under whichever name. It may be closed meanwhile, so in this
+/// order.
+pub(super) fn is_gone(dir: &Path, name: &SegmentName) -> bool {
+    let names = [SegmentName { live: true, ..name.clone() }, name.closed()];
+    names.iter().all(|name| {
+        let found = fs::symlink_metadata(name.path(dir));
+        found.is_err_and(|e| e.kind() == io::ErrorKind::NotFound)
+    })
+}

@@ -1,0 +1,243 @@
+//! Makes the index while packets are recorded, and never in their way.
+//!
+//! When the writer has put a block on disk, the block still lies in the ring and most likely in a
+//! processor's cache. It is handed on just so, by a [`Hold`]: the **index** thread looks at every
+//! packet in it and then lets it go. No byte is copied, and the ring waits for the one block that
+//! is being looked at, no more: a hold that the index thread does not come to in time lapses, and
+//! the block is **missed**. So an indexer that is too slow costs the index its freshness, and the
+//! producers at most a quarter of the ring and the block that is being looked at.
+//!
+//! The **merge** thread ([`merge_thread`]) does all that may wait for a disk: it appends chunks to
+//! the index's log, reads what was missed from the segment, and merges the log into the index once
+//! the segment is closed. Where it does not keep up, the index thread waits for it, and misses more
+//! blocks, which cost only their place. That bounds all memory.
+//!
+//! The index is a convenience: whatever goes wrong with it is told once a segment, and queries read
+//! that segment instead.
+
+mod merge_thread;
+mod sizes;
+mod task;
+#[cfg(test)]
+mod tests;
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::mpsc::{Receiver, Sender, SyncSender, TryRecvError, channel, sync_channel};
+use std::thread::JoinHandle;
+
+use tapdeck_packet::link::LinkType;
+use tapdeck_packet::ring::Hold;
+
+use crate::format::index::Builder;
+use crate::format::name::SegmentName;
+use crate::io::Io;
+use crate::writing::log::Log;
+use crate::writing::totals::Totals;
+use merge_thread::MergeThread;
+pub(crate) use sizes::Sizes;
+pub use task::Indexing;
+use task::Task;
+pub(crate) use task::{Closed, Place, Work};
+
+enum Job {
+    Begin(SegmentName),
+    Block(Place, Option<Box<dyn Hold>>),
+    /// A part of the segment will not be indexed.
+    Skip,
+    /// What is heard from it says that the segment is closed.
+    End(Receiver<Closed>),
+}
+
+/// Tasks that may wait for the merge thread: with the chunks of up to 32 MiB of packets that is
+/// little memory, and enough for it to close a segment meanwhile.
+const TASKS: usize = 16;
+
+/// The writer's end of the threads.
+pub(crate) struct Indexer {
+    /// What waits here takes some 100 bytes for each block of a ring.
+    jobs: Option<Sender<Job>>,
+    threads: Vec<JoinHandle<()>>,
+    totals: Arc<Totals>,
+    /// Of the segment being written.
+    has_skipped: AtomicBool,
+}
+
+impl Indexer {
+    /// So many bytes may wait to be indexed, which bounds the list of them. What is written beyond
+    /// stays without.
+    const MOST_BEHIND: u64 = 16 << 30;
+
+    /// Starts the threads.
+    pub fn start<I: Io>(io: Arc<I>, work: Work) -> io::Result<Self> {
+        let (jobs, queue) = channel();
+        let (tasks, merge_queue) = sync_channel(TASKS);
+        let totals = work.totals.clone();
+        let index_thread = IndexThread {
+            indexing: work.indexing.clone(),
+            links: work.links.clone(),
+            totals: totals.clone(),
+            tasks,
+            builder: None,
+            missed: Vec::new(),
+        };
+        let cpu = work.indexing.cpu;
+        let log = work.log.clone();
+        let index = move || {
+            pin(cpu, &log);
+            index_thread.run(&queue);
+        };
+        let merge_thread = MergeThread::new(io, work);
+        let merge = move || {
+            if let Some(cpu) = cpu {
+                // The index thread has told what is wrong with it.
+                let _ = pin_to(cpu);
+            }
+            merge_thread.run(&merge_queue);
+        };
+        let spawn = |name: &str, f: Box<dyn FnOnce() + Send>| {
+            std::thread::Builder::new().name(name.into()).spawn(f)
+        };
+        let threads = vec![
+            spawn("tapdeck-index", Box::new(index))?,
+            spawn("tapdeck-merge", Box::new(merge))?,
+        ];
+        Ok(Self { jobs: Some(jobs), threads, totals, has_skipped: AtomicBool::new(false) })
+    }
+
+    fn send(&self, job: Job) {
+        if let Some(jobs) = &self.jobs {
+            // The thread ends only when this sender is dropped.
+            let _ = jobs.send(job);
+        }
+    }
+
+    /// A segment begins.
+    pub fn begin(&self, name: SegmentName) {
+        self.has_skipped.store(false, Relaxed);
+        self.send(Job::Begin(name));
+    }
+
+    /// A block was written to it. `hold` keeps its bytes, if they still can be had.
+    pub fn block(&self, place: Place, hold: Option<Box<dyn Hold>>) {
+        if self.totals.index_behind_bytes.load(Relaxed) > Self::MOST_BEHIND {
+            if !self.has_skipped.swap(true, Relaxed) {
+                self.send(Job::Skip);
+            }
+            return;
+        }
+        Totals::add(&self.totals.index_behind_bytes, place.on_disk);
+        self.send(Job::Block(place, hold));
+    }
+
+    /// Nothing more is written to it. Whoever closes it says so to what is given back.
+    pub fn end(&self) -> SyncSender<Closed> {
+        let (tell, closed) = sync_channel(1);
+        self.send(Job::End(closed));
+        tell
+    }
+
+    /// Waits until everything is indexed, unless somebody is in a hurry. Segments must get closed
+    /// meanwhile.
+    pub fn finish(&mut self) {
+        self.jobs = None;
+        for thread in self.threads.drain(..) {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// The thread that looks at packets.
+struct IndexThread {
+    indexing: Indexing,
+    links: Vec<LinkType>,
+    totals: Arc<Totals>,
+    tasks: SyncSender<Task>,
+    /// Of the segment being written.
+    builder: Option<Builder>,
+    missed: Vec<Place>,
+}
+
+impl IndexThread {
+    fn run(mut self, queue: &Receiver<Job>) {
+        loop {
+            let job = match queue.try_recv() {
+                Err(TryRecvError::Empty) => {
+                    // There is time to read again what was missed.
+                    self.tell_missed();
+                    queue.recv().ok()
+                }
+                other => other.ok(),
+            };
+            match job {
+                Some(Job::Begin(name)) => {
+                    self.builder = Some(Builder::new(&name, self.links.clone()));
+                    self.tell(Task::Begin(name));
+                }
+                Some(Job::Block(place, hold)) => self.walk(place, hold),
+                Some(Job::Skip) => self.tell(Task::Skip),
+                Some(Job::End(closed)) => {
+                    self.tell_chunk();
+                    self.tell_missed();
+                    self.tell(Task::End(closed));
+                    self.builder = None;
+                }
+                None => break,
+            }
+        }
+    }
+
+    fn walk(&mut self, place: Place, hold: Option<Box<dyn Hold>>) {
+        let mut hold = hold.filter(|_| !self.indexing.control.is_hurried());
+        let bytes = hold.as_mut().and_then(|hold| hold.bytes()?.get(..place.len));
+        let (Some(bytes), Some(builder)) = (bytes, &mut self.builder) else {
+            self.missed.push(place);
+            return;
+        };
+        builder.add(place.offset, bytes, place.on_disk);
+        // Before anything that may have to wait.
+        drop(hold);
+        Totals::subtract(&self.totals.index_behind_bytes, place.on_disk);
+        if builder.is_full() {
+            self.tell_chunk();
+        }
+    }
+
+    fn tell_chunk(&mut self) {
+        if let Some(builder) = self.builder.as_mut().filter(|builder| !builder.is_empty()) {
+            let chunk = builder.chunk();
+            self.tell(Task::Chunk(chunk));
+        }
+    }
+
+    fn tell_missed(&mut self) {
+        if !self.missed.is_empty() {
+            let missed = std::mem::take(&mut self.missed);
+            self.tell(Task::Missed(missed));
+        }
+    }
+
+    fn tell(&self, task: Task) {
+        // The merge thread ends only when this sender is dropped.
+        let _ = self.tasks.send(task);
+    }
+}
+
+fn pin(cpu: Option<u32>, log: &Log) {
+    if let Some(cpu) = cpu
+        && let Err(e) = pin_to(cpu)
+    {
+        log(&format!("the index cannot be made on CPU {cpu} alone: {e}"));
+    }
+}
+
+/// Keeps the calling thread on one processor.
+fn pin_to(cpu: u32) -> io::Result<()> {
+    let mut set = rustix::thread::CpuSet::new();
+    if cpu as usize >= rustix::thread::CpuSet::MAX_CPU {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
+    set.set(cpu as usize);
+    Ok(rustix::thread::sched_setaffinity(None, &set)?)
+}

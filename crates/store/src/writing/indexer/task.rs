@@ -1,0 +1,60 @@
+//! What the writer tells the index thread, and the index thread the merge thread.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::mpsc::Receiver;
+
+use tapdeck_packet::link::LinkType;
+
+use super::sizes::Sizes;
+use crate::format::name::SegmentName;
+use crate::writing::log::Log;
+use crate::writing::totals::Totals;
+use crate::writing::writer::WriterControl;
+
+/// How an index is made.
+#[derive(Clone)]
+pub struct Indexing {
+    /// Pins the threads to this processor.
+    pub cpu: Option<u32>,
+    /// Where it is hurried, what is not indexed yet is left so.
+    pub control: Arc<WriterControl>,
+}
+
+/// What the threads work on.
+pub(crate) struct Work {
+    pub dir: PathBuf,
+    pub indexing: Indexing,
+    /// By interface id.
+    pub links: Vec<LinkType>,
+    pub totals: Arc<Totals>,
+    pub sizes: Arc<Sizes>,
+    pub log: Log,
+}
+
+/// Where a block of a ring lies in a segment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Place {
+    pub offset: u64,
+    /// Bytes of its packets.
+    pub len: usize,
+    /// The same with the fill behind them.
+    pub on_disk: u64,
+}
+
+/// How a segment was closed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Closed {
+    pub len: u64,
+    /// What its statistics tell.
+    pub dropped: u64,
+}
+
+/// What the index thread leaves to the merge thread.
+pub(super) enum Task {
+    Begin(SegmentName),
+    Chunk(Vec<u8>),
+    Missed(Vec<Place>),
+    Skip,
+    End(Receiver<Closed>),
+}

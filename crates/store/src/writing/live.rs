@@ -1,0 +1,148 @@
+//! One segment while it is written: blocks go behind its end as they lie in the rings, and it is a
+//! valid pcapng file at any time.
+//!
+//! It knows nothing of when a segment is full or what comes after it: that is the
+//! [sink's](super::segment_sink) business.
+
+use std::io::{self, IoSlice};
+
+use tapdeck_packet::pcapng::{self, InterfaceDescription, StatisticsBlock};
+
+use super::writer::InterfaceBlock;
+use crate::format::name::SegmentName;
+use crate::format::segment::{APPLICATION, fill_up, filled};
+use crate::io::{File, PAGE, Page, write_all, write_pages};
+
+/// A segment being written. It is a valid pcapng file up to [`LiveSegment::end`] at any time.
+pub(crate) struct LiveSegment<F> {
+    pub name: SegmentName,
+    file: F,
+    /// Where the next block goes; a multiple of the page size.
+    end: u64,
+    pub began_ns: u64,
+    /// Packets in the segment, by interface.
+    pub packets: Vec<u64>,
+    scratch: Vec<Page>,
+    /// A write failed, and nobody knows what it left behind `end`.
+    torn: bool,
+}
+
+impl<F: File> LiveSegment<F> {
+    /// Writes a segment's head into an empty file.
+    pub fn begin(
+        file: F,
+        name: SegmentName,
+        began_ns: u64,
+        interfaces: &[InterfaceDescription],
+        comment: Option<&str>,
+    ) -> io::Result<Self> {
+        let mut head = Vec::new();
+        pcapng::section_header(&mut head, std::env::consts::OS, APPLICATION, comment);
+        for interface in interfaces {
+            pcapng::interface_description(&mut head, interface);
+        }
+        let packets = vec![0; interfaces.len()];
+        let scratch = Vec::new();
+        let mut live = Self { name, file, end: 0, began_ns, packets, scratch, torn: false };
+        live.append(head)?;
+        Ok(live)
+    }
+
+    pub fn end(&self) -> u64 {
+        self.end
+    }
+
+    /// Returns how many bytes blocks take on disk, with the fill behind them.
+    pub fn disk_len(piece: &InterfaceBlock<'_>) -> u64 {
+        filled(piece.block.bytes.len()) as u64
+    }
+
+    /// Writes blocks as they lie, each followed by filling up to the next page.
+    ///
+    /// Returns how many are wholly written. After an error or a short write the file may hold a
+    /// torn block behind [`LiveSegment::end`], so nothing more may be written;
+    /// [`LiveSegment::close`] cuts it off.
+    pub fn write(&mut self, batch: &[InterfaceBlock<'_>]) -> (usize, io::Result<()>) {
+        let tails: Vec<(usize, usize)> = batch
+            .iter()
+            .map(|p| {
+                let whole = p.block.bytes.len() / PAGE * PAGE;
+                (whole, (filled(p.block.bytes.len()) - whole) / PAGE)
+            })
+            .collect();
+        self.scratch.resize(tails.iter().map(|t| t.1).sum(), Page::default());
+        let mut pages = self.scratch.iter_mut();
+        for (piece, (whole, count)) in batch.iter().zip(&tails) {
+            let mut tail = piece.block.bytes[*whole..].to_vec();
+            fill_up(&mut tail);
+            for chunk in tail.chunks_exact(PAGE).take(*count) {
+                if let Some(page) = pages.next() {
+                    page.0.copy_from_slice(chunk);
+                }
+            }
+        }
+        let mut pages = self.scratch.iter();
+        let mut slices = Vec::with_capacity(batch.len() * 3);
+        for (piece, (whole, count)) in batch.iter().zip(&tails) {
+            if *whole > 0 {
+                slices.push(IoSlice::new(&piece.block.bytes[..*whole]));
+            }
+            slices.extend(pages.by_ref().take(*count).map(|page| IoSlice::new(&page.0)));
+        }
+        let wrote = write_all(&self.file, &slices, self.end);
+        self.torn = wrote.is_err();
+        let (mut bytes, result) = match wrote {
+            Ok(n) => (n, Ok(())),
+            Err((n, e)) => (n, Err(e)),
+        };
+        let mut written = 0;
+        for piece in batch {
+            let disk_len = Self::disk_len(piece);
+            if bytes < disk_len {
+                break;
+            }
+            bytes -= disk_len;
+            self.end += disk_len;
+            piece.each_interface(|interface, packets, _| {
+                if let Some(counted) = self.packets.get_mut(interface) {
+                    *counted += packets;
+                }
+            });
+            written += 1;
+        }
+        (written, result)
+    }
+
+    fn append(&mut self, mut bytes: Vec<u8>) -> io::Result<()> {
+        fill_up(&mut bytes);
+        write_pages(&self.file, &bytes, self.end)?;
+        self.end += bytes.len() as u64;
+        Ok(())
+    }
+
+    /// Ends the segment with statistics, cuts what is torn or was set aside behind its end, and
+    /// makes it durable. `statistics` is empty where the file must not be written any more.
+    pub fn close(mut self, statistics: &[StatisticsBlock]) -> io::Result<(SegmentName, u64)> {
+        if self.torn {
+            // On a full disk that is the room which the statistics need.
+            self.file.set_len(self.end)?;
+        }
+        let mut tail = Vec::new();
+        for s in statistics {
+            pcapng::statistics(&mut tail, s);
+        }
+        let told = if tail.is_empty() { Ok(()) } else { self.append(tail) };
+        // Where the tail cannot be written, the packets before it still count.
+        self.file.set_len(self.end)?;
+        self.file.sync()?;
+        told?;
+        Ok((self.name, self.end))
+    }
+}
+
+/// Returns how many bytes the statistics at a segment's end take on disk.
+pub(crate) fn statistics_disk_len(interfaces: usize) -> u64 {
+    let mut one = Vec::new();
+    pcapng::statistics(&mut one, &StatisticsBlock::default());
+    filled(one.len() * interfaces) as u64
+}

@@ -1,0 +1,6 @@
+//! Where the threads that write a store put what the user must know.
+
+use std::sync::Arc;
+
+/// Takes one line for the user.
+pub type Log = Arc<dyn Fn(&str) + Send + Sync>;

@@ -1,0 +1,307 @@
+//! A store as a sink: segments, one after the other.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::{Duration, Instant};
+
+use tapdeck_packet::pcapng::{InterfaceDescription, StatisticsBlock};
+
+use crate::format::name::SegmentName;
+use crate::format::store::NEXT;
+use crate::format::store::Store;
+use crate::io::{File, Io};
+use crate::writing::indexer::{self, Indexer, Indexing, Place, Sizes};
+use crate::writing::keeper::{Job, Keeper, Work, is_full};
+use crate::writing::live::{LiveSegment, statistics_disk_len};
+use crate::writing::log::Log;
+use crate::writing::retention::Retention;
+use crate::writing::totals::Totals;
+use crate::writing::writer::{Done, InterfaceBlock, Outcome, Sink};
+
+/// How a sink writes.
+pub struct SegmentSinkConfig {
+    pub segment_bytes: u64,
+    /// A segment is closed when it is this old.
+    pub segment_time: Duration,
+    pub retention: Retention,
+    pub interfaces: Vec<InterfaceDescription>,
+    /// UTC, as packets are stamped.
+    pub now_ns: Arc<dyn Fn() -> u64 + Send + Sync>,
+    /// Where lines for the user go.
+    pub log: Log,
+    /// How the store is indexed, if it is.
+    pub indexing: Option<Indexing>,
+}
+
+/// Free space that must be there before a segment is begun on a disk that was full.
+const ROOM: u64 = 16 << 20;
+
+/// Writes blocks into the segments of a store.
+pub struct SegmentSink<I: Io> {
+    io: Arc<I>,
+    store: Store,
+    config: SegmentSinkConfig,
+    totals: Arc<Totals>,
+    keeper: Keeper<I::File>,
+    indexer: Option<Indexer>,
+    live: Option<LiveSegment<I::File>>,
+    next_number: u64,
+    /// How far blocks reach in a segment at most, so that the statistics still fit.
+    blocks_end: u64,
+    /// Losses as of the last tick, and at the last segment's end.
+    lost: Vec<u64>,
+    lost_before: Vec<u64>,
+    was_full: bool,
+    rotating_since: Option<Instant>,
+    comment: Option<String>,
+}
+
+impl<I: Io> SegmentSink<I> {
+    /// Begins to write into a store.
+    pub fn new(
+        io: I,
+        mut store: Store,
+        config: SegmentSinkConfig,
+        totals: Arc<Totals>,
+    ) -> io::Result<Self> {
+        let closed = std::mem::take(&mut store.found);
+        let next_number = store.last_number + 1;
+        let tail = statistics_disk_len(config.interfaces.len());
+        let blocks_end = config.segment_bytes.saturating_sub(tail);
+        let io = Arc::new(io);
+        let now_ns = config.now_ns.clone();
+        let index_sizes = Arc::new(Sizes::default());
+        let work = Work {
+            dir: store.dir().to_owned(),
+            segment_bytes: config.segment_bytes,
+            retention: config.retention,
+            index_room: config.indexing.as_ref().map_or(0, |_| index_room(config.segment_bytes)),
+            index_sizes: index_sizes.clone(),
+            closed,
+            totals: totals.clone(),
+            log: config.log.clone(),
+            now_s: Box::new(move || (now_ns() / 1_000_000_000) as i64),
+        };
+        let keeper = Keeper::start(io.clone(), work)?;
+        let start = |indexing| {
+            let work = indexer::Work {
+                dir: store.dir().to_owned(),
+                indexing,
+                links: config.interfaces.iter().map(|i| i.link).collect(),
+                totals: totals.clone(),
+                sizes: index_sizes,
+                log: config.log.clone(),
+            };
+            Indexer::start(io.clone(), work)
+        };
+        let indexer = config.indexing.clone().map(start).transpose()?;
+        let lost = vec![0; config.interfaces.len()];
+        Ok(Self {
+            io,
+            store,
+            config,
+            totals,
+            keeper,
+            indexer,
+            live: None,
+            next_number,
+            blocks_end,
+            lost_before: lost.clone(),
+            lost,
+            was_full: false,
+            rotating_since: None,
+            comment: None,
+        })
+    }
+
+    fn begin(&mut self) -> io::Result<()> {
+        if self.was_full && self.io.space(self.store.dir())?.free < ROOM {
+            return Err(rustix::io::Errno::NOSPC.into());
+        }
+        let file = self.keeper.take_next()?;
+        let began_ns = (self.config.now_ns)();
+        let name = SegmentName {
+            number: self.next_number,
+            began_s: (began_ns / 1_000_000_000) as i64,
+            live: true,
+        };
+        let from = self.store.dir().join(NEXT);
+        let to = name.path(self.store.dir());
+        let interfaces = &self.config.interfaces;
+        let live = LiveSegment::begin(file, name, began_ns, interfaces, self.comment.as_deref());
+        let live = live.and_then(|live| self.io.rename(&from, &to).map(|()| live));
+        self.keeper.send(Job::Prepare);
+        let live = live?;
+        self.comment = None;
+        self.was_full = false;
+        self.next_number += 1;
+        Totals::add(&self.totals.segments, 1);
+        Totals::add(&self.totals.bytes_written, live.end());
+        if let Some(since) = self.rotating_since.take() {
+            let ns = since.elapsed().as_nanos() as u64;
+            self.totals.rotation_ns_max.fetch_max(ns, Relaxed);
+        }
+        if let Some(indexer) = &self.indexer {
+            indexer.begin(live.name.clone());
+        }
+        self.live = Some(live);
+        Ok(())
+    }
+
+    /// Closes the segment being written, if there is one.
+    fn end(&mut self) {
+        let Some(live) = self.live.take() else { return };
+        let statistics = self.statistics(&live);
+        self.lost_before.clone_from(&self.lost);
+        self.close(live, statistics);
+    }
+
+    fn close(&self, live: LiveSegment<I::File>, statistics: Vec<StatisticsBlock>) {
+        let tell = self.indexer.as_ref().map(Indexer::end);
+        self.keeper.send(Job::Close { live, statistics, tell });
+    }
+
+    /// Closes the segment being written without another write. What was lost while it was written
+    /// is told by the next one.
+    fn give_up(&mut self) {
+        let Some(live) = self.live.take() else { return };
+        self.close(live, Vec::new());
+    }
+
+    fn statistics(&self, live: &LiveSegment<I::File>) -> Vec<StatisticsBlock> {
+        let now = (self.config.now_ns)();
+        (0..self.config.interfaces.len())
+            .map(|i| {
+                let delivered = live.packets[i];
+                let dropped = self.lost[i] - self.lost_before[i];
+                StatisticsBlock {
+                    interface: i as u32,
+                    time_ns: now,
+                    start_ns: live.began_ns,
+                    end_ns: now,
+                    received: delivered + dropped,
+                    accepted: delivered + dropped,
+                    dropped,
+                    delivered,
+                    comment: None,
+                }
+            })
+            .collect()
+    }
+
+    /// Ends a segment whose successor somebody waits for: blocks are there to be written.
+    fn rotate(&mut self) {
+        self.rotating_since = Some(Instant::now());
+        self.end();
+    }
+
+    fn fail(&mut self, written: usize, e: io::Error) -> Outcome {
+        self.was_full = is_full(&e);
+        if self.was_full {
+            self.keeper.send(Job::MakeRoom(ROOM));
+        }
+        Outcome::Stalled(written, e)
+    }
+}
+
+impl<I: Io> Sink for SegmentSink<I> {
+    fn write(&mut self, batch: &[InterfaceBlock<'_>]) -> Outcome {
+        if self.live.is_none()
+            && let Err(e) = self.begin()
+        {
+            return self.fail(0, e);
+        }
+        let Some(live) = &mut self.live else { return Outcome::Written(0) };
+        let mut end = live.end();
+        let fit = batch
+            .iter()
+            .take_while(|piece| {
+                end += LiveSegment::<I::File>::disk_len(piece);
+                end <= self.blocks_end
+            })
+            .count();
+        if fit == 0 && live.packets.iter().any(|n| *n > 0) {
+            self.rotate();
+            return Outcome::Written(0);
+        }
+        let before = live.end();
+        let (written, result) = live.write(&batch[..fit.max(1)]);
+        Totals::add(&self.totals.bytes_written, live.end() - before);
+        if let Some(indexer) = &self.indexer {
+            index::<I::File>(indexer, before, &batch[..written]);
+        }
+        match result {
+            Ok(()) => Outcome::Written(written),
+            Err(e) => {
+                // What is written stays as it is; the rest goes into another file.
+                if is_full(&e) {
+                    self.end();
+                } else {
+                    Totals::add(&self.totals.write_errors, 1);
+                    (self.config.log)(&format!(
+                        "{}: write failed: {e}; going on in a new segment",
+                        live.name
+                    ));
+                    self.give_up();
+                }
+                self.fail(written, e)
+            }
+        }
+    }
+
+    fn begin_epoch(&mut self, _: u8) {
+        self.comment = Some("the clock was stepped before this segment began".into());
+        self.rotate();
+    }
+
+    fn begin_segment(&mut self, interfaces: Option<Vec<InterfaceDescription>>, done: Done) {
+        if let Some(interfaces) = interfaces {
+            assert_eq!(interfaces.len(), self.config.interfaces.len(), "rings keep their ids");
+            self.config.interfaces = interfaces;
+        }
+        if self.live.as_ref().is_some_and(|live| live.packets.iter().any(|n| *n > 0)) {
+            self.end();
+        }
+        // Behind the closing of the segment, if there was one.
+        self.keeper.send(Job::Tell(done));
+    }
+
+    fn tick(&mut self, lost: &[u64]) {
+        self.lost.copy_from_slice(lost);
+        let now = (self.config.now_ns)();
+        let old = |live: &LiveSegment<I::File>| {
+            now.saturating_sub(live.began_ns) >= self.config.segment_time.as_nanos() as u64
+                && live.packets.iter().any(|n| *n > 0)
+        };
+        if self.live.as_ref().is_some_and(old) {
+            self.end();
+        }
+    }
+
+    fn finish(&mut self, lost: &[u64]) -> io::Result<()> {
+        self.lost.copy_from_slice(lost);
+        self.keeper.send(Job::Last);
+        self.end();
+        if let Some(indexer) = &mut self.indexer {
+            indexer.finish();
+        }
+        self.keeper.finish();
+        Ok(())
+    }
+}
+
+/// Hands on blocks that were written from `offset` on.
+fn index<F: File>(indexer: &Indexer, mut offset: u64, batch: &[InterfaceBlock<'_>]) {
+    for piece in batch {
+        let on_disk = LiveSegment::<F>::disk_len(piece);
+        indexer.block(Place { offset, len: piece.block.bytes.len(), on_disk }, piece.hold());
+        offset += on_disk;
+    }
+}
+
+/// What the files of an index may take for a moment, log and draft together: many times what they
+/// do with real traffic.
+fn index_room(segment_bytes: u64) -> u64 {
+    segment_bytes / 16 + (64 << 10)
+}
