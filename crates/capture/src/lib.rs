@@ -10,6 +10,7 @@ mod bpf;
 mod capture;
 mod clock;
 mod device;
+mod error;
 pub mod filter;
 pub mod groups;
 pub mod headers;
@@ -24,8 +25,9 @@ mod socket;
 mod sys;
 pub mod transmit;
 
-pub use capture::{Capture, Config, Error, Event, Losses};
+pub use capture::{Capture, Config, Event, Losses};
 pub use clock::{Clock, Step, SystemClock, WallClock};
+pub use error::Error;
 pub use hook::{Deliver, Hook};
 
 /// Rings of one capture at most (`TD_MAX_RINGS`). More queues than that share.

@@ -5,13 +5,13 @@ use std::sync::Arc;
 use super::load::{
     RulesFault, check_deliver, explain_load, explain_rules, filters_for, images_with,
 };
-use super::{Backend, Capture, Config, Error};
-use crate::Hook;
+use super::{Backend, Capture, Config};
 use crate::attach::{Links, explain};
 use crate::bpf::{Loaded, Params, Program};
 use crate::filter::splice::Filters;
 use crate::rules::{Compiled, Hits};
 use crate::sys::kernel;
+use crate::{Error, Hook};
 
 impl Capture {
     /// Takes another filter, or none, while packets flow: each is judged by the old one or by the

@@ -3,13 +3,13 @@
 use std::io;
 use std::sync::Arc;
 
-use super::{Config, Error};
+use super::Config;
 use crate::attach::explain;
 use crate::bpf::{Control, Loaded, Params, Program};
 use crate::filter::{self, splice::Filters};
 use crate::interface::Interface;
 use crate::rules::{self, Compiled, Images};
-use crate::{Deliver, Hook};
+use crate::{Deliver, Error, Hook};
 
 /// The kernel copies at most 65,535 bytes out of an XDP frame (`bpf_xdp_load_bytes`).
 pub(super) fn snaplen_for(config: &Config) -> u32 {

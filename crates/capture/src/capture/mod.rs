@@ -1,7 +1,6 @@
 //! One interface at one hook.
 
 mod change;
-mod error;
 mod load;
 
 use std::io;
@@ -10,7 +9,6 @@ use std::sync::Arc;
 use tapdeck_packet::link::LinkType;
 use tapdeck_packet::pcapng::InterfaceDescription;
 
-pub use error::Error;
 pub(crate) use load::{explain_load, filters_for};
 
 use crate::attach::{CLSACT_PRIORITY, Links, check_memory, explain, wanted_rings};
@@ -22,7 +20,7 @@ use crate::ring::{Geometry, RingMemory, RingReader};
 use crate::rules::{Compiled, Images};
 use crate::socket::SocketHook;
 use crate::sys::kernel;
-use crate::{Clock, Deliver, Hook, MAX_RINGS, netlink};
+use crate::{Clock, Deliver, Error, Hook, MAX_RINGS, netlink};
 use load::{check_deliver, explain_rules, images_with, load, snaplen_for};
 
 /// What to capture, and how.
