@@ -5,10 +5,11 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use tapdeck_packet::link::LinkType;
 
-use crate::bpf::Program;
+use crate::Hook;
+use crate::bpf::program::Program;
 use crate::interface::Interface;
 use crate::sys::kernel::{self, AttachPoint};
-use crate::{Error, Hook};
+use crate::sys::libbpf::io_error;
 
 /// Gives a loaded program's descriptor.
 pub(crate) type Programs<'a> = dyn Fn(Program) -> io::Result<OwnedFd> + 'a;
@@ -30,7 +31,7 @@ impl Links {
     /// Attaches the programs of a hook. At the XDP hooks that is `xdp`: which of them was loaded.
     ///
     /// # Errors
-    /// As bpf(2), `BPF_LINK_CREATE`; [`explain`] says what they mean.
+    /// As bpf(2), `BPF_LINK_CREATE`; [`explain`](crate::explain::explain) says what they mean.
     pub(crate) fn attach(
         interface: &Interface,
         hook: Hook,
@@ -97,7 +98,7 @@ impl Links {
         for Clsact { which, point, ifindex, filter } in &mut self.clsact {
             *filter = clsact_filter(*ifindex, *point, program(*which)?.as_fd())
                 .attach()
-                .map_err(|e| crate::bpf::io_error(&e))?;
+                .map_err(|e| io_error(&e))?;
         }
         Ok(())
     }
@@ -125,7 +126,7 @@ impl Links {
                 Ok(filter) => self.clsact.push(Clsact { which, point, ifindex, filter }),
                 Err(e) => {
                     std::mem::take(self).detach();
-                    return Err(crate::bpf::io_error(&e));
+                    return Err(io_error(&e));
                 }
             }
         }
@@ -176,84 +177,4 @@ fn tcx_ways(interface: &Interface) -> Vec<TcxWay> {
         ways.push((Program::Egress, AttachPoint::TcxEgress { ifindex }, libbpf_rs::TC_EGRESS));
     }
     ways
-}
-
-/// Whether the rings fit into the memory that is free.
-pub(crate) fn check_memory(name: &str, needed: u64) -> Result<(), Error> {
-    let available = available_memory();
-    if available.is_some_and(|a| needed > a / 10 * 9) {
-        return Err(Error::Memory {
-            name: name.to_owned(),
-            available_mib: available.unwrap_or(0) >> 20,
-        });
-    }
-    Ok(())
-}
-
-/// Memory that programs may still take, bytes.
-pub(crate) fn available_memory() -> Option<u64> {
-    let info = std::fs::read_to_string("/proc/meminfo").ok()?;
-    let line = info.lines().find_map(|l| l.strip_prefix("MemAvailable:"))?;
-    let kib: u64 = line.trim().trim_end_matches(" kB").parse().ok()?;
-    Some(kib * 1024)
-}
-
-/// One ring for each receive queue, CPU or socket.
-pub(crate) fn wanted_rings(interface: &Interface, hook: Hook) -> u32 {
-    match hook {
-        Hook::Tpacket | Hook::Recv => 1,
-        Hook::Xdp | Hook::AfXdp => interface.rx_queues,
-        // One that is switched on later shares a ring.
-        Hook::XdpGeneric | Hook::Tcx | Hook::Netfilter => online_cpus(),
-    }
-}
-
-pub(crate) fn online_cpus() -> u32 {
-    // Not available_parallelism(3): packets come to CPUs that this process may not use.
-    let stat = std::fs::read_to_string("/proc/stat").unwrap_or_default();
-    let cpus = stat.lines().filter(|l| l.starts_with("cpu") && !l.starts_with("cpu ")).count();
-    (cpus as u32).max(1)
-}
-
-/// Says what an error of the kernel means for whoever asked for this hook.
-pub(crate) fn explain(interface: &Interface, hook: Hook, source: io::Error) -> Error {
-    let name = interface.name.clone();
-    let unsupported =
-        |why: &str| Error::Unsupported { name: name.clone(), hook, why: why.to_owned() };
-    match (source.raw_os_error(), hook) {
-        (Some(libc::EPERM | libc::EACCES), Hook::Tpacket | Hook::Recv) => {
-            Error::Privilege { hook, needed: "CAP_NET_RAW" }
-        }
-        // Who has every privilege is refused something else: the program.
-        (Some(libc::EACCES), _) if rustix::process::geteuid().is_root() => unsupported(
-            "the kernel's verifier refuses the program; with TAPDECK_LIBBPF_LOG=1 in the environment it says why",
-        ),
-        (Some(libc::EPERM | libc::EACCES), _) => {
-            Error::Privilege { hook, needed: "CAP_BPF, CAP_NET_ADMIN, CAP_PERFMON and CAP_NET_RAW" }
-        }
-        (Some(libc::EBUSY | libc::EEXIST), Hook::Xdp | Hook::XdpGeneric | Hook::AfXdp) => {
-            let state = kernel::xdp_state(interface.index).unwrap_or_default();
-            Error::XdpBusy { name, id: attached_program(&state).unwrap_or(0) }
-        }
-        (Some(libc::EADDRINUSE), Hook::Tcx) => {
-            unsupported("another recorder has its clsact filter there")
-        }
-        (Some(libc::EOPNOTSUPP), Hook::Xdp | Hook::AfXdp) => {
-            unsupported("its driver has no XDP; xdp-generic and tcx work with every driver")
-        }
-        (Some(libc::ENOMEM), _) => {
-            Error::Memory { name, available_mib: available_memory().unwrap_or(0) >> 20 }
-        }
-        (Some(libc::EINVAL | libc::EOPNOTSUPP), Hook::Netfilter) => {
-            unsupported("the kernel has no netfilter BPF links (they came with 6.4)")
-        }
-        (Some(libc::ENOSYS), _) => unsupported("the kernel has no BPF"),
-        _ => Error::Kernel { name, hook, source },
-    }
-}
-
-/// The XDP program that has an interface already.
-pub(crate) fn attached_program(state: &kernel::XdpState) -> Option<u32> {
-    let ids = [state.driver_program, state.generic_program, state.hardware_program];
-    ids.into_iter().find(|id| *id != 0)
 }

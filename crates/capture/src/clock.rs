@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicI64, AtomicU32, Ordering::Acquire, Ordering::Relea
 
 use rustix::time::{ClockId, clock_gettime};
 
-use crate::bpf::Control;
+use crate::bpf::control::Control;
 
 /// Offsets that change by less than this are the two clocks' reading times, not a step.
 const STEP_NS: i64 = 1_000_000;

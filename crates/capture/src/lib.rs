@@ -9,24 +9,35 @@ mod attach;
 mod bpf;
 mod capture;
 mod clock;
+mod config;
 mod device;
+mod error;
+mod event;
+mod explain;
 pub mod filter;
 pub mod groups;
 pub mod headers;
 mod hook;
 pub mod interface;
+mod losses;
+mod memory;
 mod netlink;
 pub mod probe;
 pub mod ring;
+mod ring_count;
 mod route;
 pub mod rules;
 mod socket;
 mod sys;
 pub mod transmit;
 
-pub use capture::{Capture, Config, Error, Event, Losses};
+pub use capture::Capture;
 pub use clock::{Clock, Step, SystemClock, WallClock};
+pub use config::Config;
+pub use error::Error;
+pub use event::Event;
 pub use hook::{Deliver, Hook};
+pub use losses::Losses;
 
 /// Rings of one capture at most (`TD_MAX_RINGS`). More queues than that share.
 pub const MAX_RINGS: u32 = tapdeck_packet::ring::layout::MAX_RINGS;

@@ -3,12 +3,14 @@
 use std::io;
 use std::os::fd::AsFd;
 
-use crate::bpf::{Loaded, Params, Program};
+use crate::bpf::loaded::Loaded;
+use crate::bpf::params::Params;
+use crate::bpf::program::Program;
 use crate::filter::splice::Filters;
 use crate::interface::{Error, Interface};
 use crate::sys::kernel::{self, AttachPoint};
 use crate::sys::packet_socket;
-use crate::{Hook, attach, netlink};
+use crate::{Hook, netlink};
 
 /// The hook for an interface when nobody chose one, and why: XDP stands before everything that
 /// the host's own traffic passes, so an interface that carries an address gets the hook that
@@ -32,7 +34,7 @@ fn likely(interface: &Interface) -> Result<(Hook, &'static str), Error> {
         ));
     }
     let state = kernel::xdp_state(interface.index).unwrap_or_default();
-    if attach::attached_program(&state).is_some() {
+    if state.program().is_some() {
         return Ok((Hook::Tcx, "the interface has an XDP program already"));
     }
     if xdp_in_driver(interface) == Some(false) {
@@ -135,7 +137,7 @@ impl InterfaceState {
             driver_xdp: xdp_in_driver(&interface),
             zero_copy: state.features & ZERO_COPY != 0,
             multi_buffer: state.features & RX_SG != 0,
-            attached: attach::attached_program(&state),
+            attached: state.program(),
             strips_vlan: kernel::strips_vlan(&interface.name).unwrap_or(false),
             auto,
             reason,

@@ -15,7 +15,7 @@ use libbpf_rs::{MapCore, MapFlags, MapHandle, MapType, Object};
 use tapdeck_packet::rules::image::{self, Facts, Image, Lanes, Options};
 use tapdeck_packet::rules::{RuleSet, Tuple};
 
-use crate::bpf::io_error;
+use crate::sys::libbpf::io_error;
 use crate::sys::mapping::Mapping;
 use crate::sys::{kernel, rules as sys};
 

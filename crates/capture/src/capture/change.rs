@@ -2,16 +2,18 @@
 
 use std::sync::Arc;
 
-use super::load::{
-    RulesFault, check_deliver, explain_load, explain_rules, filters_for, images_with,
-};
-use super::{Backend, Capture, Config, Error};
-use crate::Hook;
-use crate::attach::{Links, explain};
-use crate::bpf::{Loaded, Params, Program};
+use super::load::{RulesFault, check_deliver, explain_rules, images_with};
+use super::{Backend, Capture};
+use crate::attach::Links;
+use crate::bpf::loaded::Loaded;
+use crate::bpf::params::Params;
+use crate::bpf::program::Program;
+use crate::explain::explain;
 use crate::filter::splice::Filters;
+use crate::filter::{explain_load, filters_for};
 use crate::rules::{Compiled, Hits};
 use crate::sys::kernel;
+use crate::{Config, Error, Hook};
 
 impl Capture {
     /// Takes another filter, or none, while packets flow: each is judged by the old one or by the

@@ -3,13 +3,15 @@
 use std::io;
 use std::sync::Arc;
 
-use super::{Config, Error};
-use crate::attach::explain;
-use crate::bpf::{Control, Loaded, Params, Program};
-use crate::filter::{self, splice::Filters};
+use crate::bpf::control::Control;
+use crate::bpf::loaded::Loaded;
+use crate::bpf::params::Params;
+use crate::bpf::program::Program;
+use crate::explain::explain;
+use crate::filter::splice::Filters;
 use crate::interface::Interface;
 use crate::rules::{self, Compiled, Images};
-use crate::{Deliver, Hook};
+use crate::{Config, Deliver, Error, Hook};
 
 /// The kernel copies at most 65,535 bytes out of an XDP frame (`bpf_xdp_load_bytes`).
 pub(super) fn snaplen_for(config: &Config) -> u32 {
@@ -52,25 +54,6 @@ pub(super) fn explain_rules(interface: &Interface, config: &Config, fault: Rules
         RulesFault::Load(source) => explain(interface, config.hook, source),
         RulesFault::Rules(error) => error.into(),
     }
-}
-
-/// The filter of a hook program, if there is one.
-pub(crate) fn filters_for(interface: &Interface, config: &Config) -> Result<Filters, Error> {
-    let mut filters = Filters::new();
-    if let Some(expression) = &config.filter {
-        filters.add(filter::for_hook(interface, config.hook, expression)?);
-    }
-    Ok(filters)
-}
-
-/// Says what an error of the kernel means for whoever wanted programs with this filter.
-pub(crate) fn explain_load(
-    interface: &Interface,
-    config: &Config,
-    filters: &Filters,
-    source: io::Error,
-) -> Error {
-    filter::refused(interface, config.hook, config.filter.as_deref(), filters.longest(), source)
 }
 
 pub(super) fn load(

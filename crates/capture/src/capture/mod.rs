@@ -1,7 +1,6 @@
 //! One interface at one hook.
 
 mod change;
-mod error;
 mod load;
 
 use std::io;
@@ -10,50 +9,23 @@ use std::sync::Arc;
 use tapdeck_packet::link::LinkType;
 use tapdeck_packet::pcapng::InterfaceDescription;
 
-pub use error::Error;
-pub(crate) use load::{explain_load, filters_for};
-
-use crate::attach::{CLSACT_PRIORITY, Links, check_memory, explain, wanted_rings};
-use crate::bpf::{Loaded, Params, Program};
+use crate::attach::{CLSACT_PRIORITY, Links};
+use crate::bpf::loaded::Loaded;
+use crate::bpf::params::Params;
+use crate::bpf::program::Program;
 use crate::device::Device;
+use crate::explain::explain;
 use crate::filter::splice::Filters;
+use crate::filter::{explain_load, filters_for};
 use crate::interface::{Interface, NicCounters};
+use crate::memory::check_memory;
 use crate::ring::{Geometry, RingMemory, RingReader};
-use crate::rules::{Compiled, Images};
+use crate::ring_count::wanted_rings;
+use crate::rules::Images;
 use crate::socket::SocketHook;
 use crate::sys::kernel;
-use crate::{Clock, Deliver, Hook, MAX_RINGS, netlink};
+use crate::{Clock, Config, Deliver, Error, Event, Hook, Losses, MAX_RINGS, netlink};
 use load::{check_deliver, explain_rules, images_with, load, snaplen_for};
-
-/// What to capture, and how.
-#[derive(Clone, Debug)]
-pub struct Config {
-    pub hook: Hook,
-    pub deliver: Deliver,
-    pub snaplen: u32,
-    /// For all rings of an interface together.
-    pub ring_bytes: u64,
-    pub block_bytes: u64,
-    pub promiscuous: bool,
-    /// A pcap-filter(7) expression.
-    pub filter: Option<String>,
-    /// What no rule accepts is not captured.
-    pub rules: Option<Arc<Compiled>>,
-}
-
-/// Packets that were dropped before the rings' readers could get them.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Losses {
-    pub ring: u64,
-    pub contended: u64,
-    pub unreadable: u64,
-}
-
-impl Losses {
-    pub fn total(&self) -> u64 {
-        self.ring + self.contended + self.unreadable
-    }
-}
 
 /// Packets of one interface at one hook.
 pub struct Capture {
@@ -375,13 +347,4 @@ impl Drop for Capture {
             self.stop();
         }
     }
-}
-
-/// What happened to an interface.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Event {
-    Gone,
-    Back,
-    LinkDown,
-    LinkUp,
 }

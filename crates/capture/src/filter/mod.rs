@@ -23,9 +23,10 @@ use libc::sock_filter;
 use pcap::{Active, Capture, Linktype};
 use tapdeck_packet::link::LinkType;
 
-use crate::attach::explain;
+use crate::explain::explain;
 use crate::interface::Interface;
 use crate::{Config, Error, Hook};
+use splice::Filters;
 
 /// `BPF_RET | BPF_K`: accept as many bytes of the packet as the constant says, 0 refuses it.
 const RETURN: u16 = 0x06;
@@ -93,6 +94,25 @@ impl<'a> Compiler<'a> {
 /// be asked about (`inbound`) is refused too.
 pub(crate) fn check_absent(interface: &Interface, expression: &str) -> Result<(), Error> {
     made(None, interface, expression).map(|_| ())
+}
+
+/// The filter of a hook program, if there is one.
+pub(crate) fn filters_for(interface: &Interface, config: &Config) -> Result<Filters, Error> {
+    let mut filters = Filters::new();
+    if let Some(expression) = &config.filter {
+        filters.add(for_hook(interface, config.hook, expression)?);
+    }
+    Ok(filters)
+}
+
+/// Says what an error of the kernel means for whoever wanted programs with this filter.
+pub(crate) fn explain_load(
+    interface: &Interface,
+    config: &Config,
+    filters: &Filters,
+    source: io::Error,
+) -> Error {
+    refused(interface, config.hook, config.filter.as_deref(), filters.longest(), source)
 }
 
 /// Says what an error of the kernel means for whoever wanted a socket, or programs, with this

@@ -10,8 +10,8 @@ use std::thread;
 use libbpf_rs::{MapCore, MapFlags, MapHandle, MapType, Object};
 
 use super::steering::{SLOTS, Shares, Steering};
-use crate::bpf::io_error;
 use crate::ring::Geometry;
+use crate::sys::libbpf::io_error;
 use crate::sys::mapping::Mapping;
 
 pub(super) const MAX_GROUPS: usize = 256;

@@ -9,6 +9,7 @@ use rustix::pipe::{PipeFlags, pipe_with};
 
 use super::maps::{Part, share};
 use crate::ring::{Geometry, ReadMemory, RingMemory};
+use crate::sys::libbpf::io_error;
 use crate::sys::mapping::Mapping;
 
 /// The descriptors that a member gets.
@@ -54,7 +55,7 @@ impl Parts {
         let [rings, data, release] = Part::ALL.map(|part| part.create(geometry));
         let parts = Self([rings?, data?, release?]);
         for map in &parts.0[..2] {
-            map.freeze().map_err(|e| crate::bpf::io_error(&e))?;
+            map.freeze().map_err(|e| io_error(&e))?;
         }
         Ok(parts)
     }

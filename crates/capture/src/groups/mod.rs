@@ -42,8 +42,9 @@ pub use error::Error;
 pub use stats::{DeckStats, GroupStats, MemberStats, PortStats};
 pub use steering::{NoSteering, Steering};
 
-use crate::attach::{available_memory, check_memory, explain};
-use crate::bpf::{CONTROL_BYTES, Control};
+use crate::bpf::control::{CONTROL_BYTES, Control};
+use crate::explain::explain;
+use crate::memory::{available_memory, check_memory};
 use crate::ring::{Geometry, RingMemory};
 use crate::rules::Images;
 use crate::sys::kernel;

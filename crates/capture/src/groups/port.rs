@@ -6,13 +6,18 @@ use std::os::fd::AsFd;
 use libbpf_rs::{MapCore, Object, ObjectBuilder, OpenObject, ProgramInput};
 
 use super::maps::{ENTRY_WORDS, MAX_GROUPS, PORT_WORDS, Part};
-use crate::attach::{Links, explain, wanted_rings};
-use crate::bpf::{self, Aligned, LoadedObject, Params, Program, io_error};
+use crate::attach::Links;
+use crate::bpf::object::{Aligned, LoadedObject, load_filtered};
+use crate::bpf::params::Params;
+use crate::bpf::program::Program;
 use crate::device::Device;
+use crate::explain::explain;
 use crate::filter::splice::Filters;
 use crate::filter::{self, cbpf};
 use crate::ring::Geometry;
+use crate::ring_count::wanted_rings;
 use crate::sys::kernel;
+use crate::sys::libbpf::{io_error, quiet_libbpf};
 use crate::{Deliver, Error, Event, Hook, netlink};
 use tapdeck_packet::link::LinkType;
 
@@ -87,7 +92,7 @@ struct Constants {
 }
 
 fn open(programs: &[Program], constants: &Constants) -> io::Result<OpenObject> {
-    bpf::quiet_libbpf();
+    quiet_libbpf();
     let mut object = ObjectBuilder::default().open_memory(&SERVE.0).map_err(|e| io_error(&e))?;
     for mut program in object.progs_mut() {
         let wanted = programs.iter().find(|p| program.name() == p.name());
@@ -143,7 +148,7 @@ impl Hub {
                 map.set_inner_map_fd(pattern.as_fd()).map_err(|e| io_error(&e))?;
             }
         }
-        Ok(Self { loaded: bpf::load_filtered(open, &[], 0, &constants.filters)? })
+        Ok(Self { loaded: load_filtered(open, &[], 0, &constants.filters)? })
     }
 
     pub(super) fn object(&self) -> &Object {
@@ -163,7 +168,7 @@ impl Hub {
                 map.reuse_fd(shared.as_fd()).map_err(|e| io_error(&e))?;
             }
         }
-        bpf::load_filtered(open, programs, constants.params.ifindex, &constants.filters)
+        load_filtered(open, programs, constants.params.ifindex, &constants.filters)
     }
 
     /// Closes `block` of a member's ring if it is still open and holds something.

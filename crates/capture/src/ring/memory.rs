@@ -296,7 +296,8 @@ mod tests {
 
     use super::super::protocol;
     use super::{Geometry, GeometryError, layout};
-    use crate::{bpf, sys};
+    use crate::bpf::{control, params};
+    use crate::sys;
 
     #[test]
     fn layout_is_that_of_the_c_header() {
@@ -311,10 +312,10 @@ mod tests {
             layout::USED as u32,
             layout::EPOCH as u32,
             layout::RELEASE as u32,
-            bpf::CONTROL_BYTES as u32,
-            bpf::SNAPLEN as u32,
-            bpf::UTC_OFFSETS as u32,
-            bpf::PARAM_WORDS as u32 * 4,
+            control::CONTROL_BYTES as u32,
+            control::SNAPLEN as u32,
+            control::UTC_OFFSETS as u32,
+            params::PARAM_WORDS as u32 * 4,
             FRAME_SHIFT,
             PACKET_SHIFT,
             tapdeck_packet::pcapng::MIN_FILL as u32,

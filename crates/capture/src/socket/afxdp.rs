@@ -12,10 +12,12 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use tapdeck_packet::link::LinkType;
 
 use super::{IDLE, is_set};
-use crate::attach::explain;
-use crate::bpf::{Loaded, Params, Program, REFUSED_STRIDE};
-use crate::capture::{explain_load, filters_for};
+use crate::bpf::loaded::{Loaded, REFUSED_STRIDE};
+use crate::bpf::params::Params;
+use crate::bpf::program::Program;
+use crate::explain::explain;
 use crate::filter::splice::Filters;
+use crate::filter::{explain_load, filters_for};
 use crate::interface::Interface;
 use crate::ring::{Packet, Producer};
 use crate::sys::afxdp::{CHUNK, Mode, ONE_CHUNK, XdpSocket};

@@ -22,7 +22,7 @@ use libc::sock_filter;
 use tapdeck_packet::link::LinkType;
 use tapdeck_packet::pcapng::{FLAG_INBOUND, FLAG_OUTBOUND};
 
-use crate::attach::explain;
+use crate::explain::explain;
 use crate::filter;
 use crate::interface::Interface;
 use crate::ring::{Geometry, Packet, Producer, RingMemory, socket_ring};

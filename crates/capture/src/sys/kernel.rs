@@ -154,6 +154,14 @@ pub struct XdpState {
     pub hardware_program: u32,
 }
 
+impl XdpState {
+    /// The id of the program that has the interface, wherever it is attached.
+    pub fn program(&self) -> Option<u32> {
+        let ids = [self.driver_program, self.generic_program, self.hardware_program];
+        ids.into_iter().find(|id| *id != 0)
+    }
+}
+
 /// Asks what XDP can do on an interface and what is attached there.
 pub fn xdp_state(ifindex: u32) -> io::Result<XdpState> {
     // SAFETY: a structure of integers, for which all zeros are valid.

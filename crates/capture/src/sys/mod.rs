@@ -6,6 +6,7 @@ pub mod afxdp;
 pub mod arithmetic;
 pub mod headers;
 pub mod kernel;
+pub mod libbpf;
 pub mod mapping;
 pub mod packet_socket;
 pub mod program;

@@ -9,8 +9,9 @@ use std::os::fd::{AsFd, OwnedFd};
 
 use libbpf_rs::{MapCore, MapFlags, Object, ObjectBuilder, ProgramInput, ProgramMut};
 
-use crate::bpf::{Aligned, io_error, quiet_libbpf};
+use crate::bpf::object::Aligned;
 use crate::sys::kernel::{self, AttachPoint};
+use crate::sys::libbpf::{io_error, quiet_libbpf};
 
 static TRANSMIT: &Aligned<[u8]> =
     &Aligned(*include_bytes!(concat!(env!("OUT_DIR"), "/transmit.bpf.o")));

@@ -22,9 +22,10 @@ use tapdeck_packet::generate::{
     Tunnel, filler_sums,
 };
 
-use crate::bpf::{Aligned, io_error, quiet_libbpf};
+use crate::bpf::object::Aligned;
 use crate::clock::{SystemClock, WallClock};
 use crate::sys::kernel;
+use crate::sys::libbpf::{io_error, quiet_libbpf};
 use crate::sys::mapping::Mapping;
 
 static GENERATE: &Aligned<[u8]> =

@@ -1,0 +1,27 @@
+//! What the hook programs are told while they run: `struct td_control` of `bpf/ring.h`.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Release;
+
+use crate::sys::mapping::Mapping;
+
+/// `sizeof(struct td_control)`, and where its snaplen and its offsets are.
+pub(crate) const CONTROL_BYTES: usize = 8 + 256 * 8;
+pub(crate) const SNAPLEN: usize = 4;
+pub(crate) const UTC_OFFSETS: usize = 8;
+
+/// Where a hook's programs read the offset to UTC.
+pub(crate) struct Control(Arc<Mapping>);
+
+impl Control {
+    /// In `CONTROL_BYTES` of a mapping that can be written.
+    pub(crate) fn new(mapping: Arc<Mapping>) -> Self {
+        Self(mapping)
+    }
+
+    /// Stores an epoch's offset, then makes it the epoch of blocks opened from now on.
+    pub(crate) fn set(&self, epoch: u32, utc_offset_ns: i64) {
+        self.0.i64(UTC_OFFSETS + epoch as usize * 8).store(utc_offset_ns, Release);
+        self.0.u32(0).store(epoch, Release);
+    }
+}

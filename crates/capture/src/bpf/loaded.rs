@@ -1,0 +1,186 @@
+//! The programs of `bpf/record.bpf.c` in the kernel, and the rings they write.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Release;
+
+use libbpf_rs::{MapCore, ObjectBuilder, OpenObject, ProgramInput};
+
+use super::control::{CONTROL_BYTES, Control, SNAPLEN};
+use super::object::{Aligned, LoadedObject, load_filtered};
+use super::params::Params;
+use super::program::Program;
+use crate::MAX_RINGS;
+use crate::filter::splice::Filters;
+use crate::ring::RingMemory;
+use crate::rules::Images;
+use crate::sys::libbpf::{io_error, quiet_libbpf};
+use crate::sys::mapping::Mapping;
+
+static RECORD: &Aligned<[u8]> =
+    &Aligned(*include_bytes!(concat!(env!("OUT_DIR"), "/record.bpf.o")));
+static RECORD_RULES: &Aligned<[u8]> =
+    &Aligned(*include_bytes!(concat!(env!("OUT_DIR"), "/record_rules.bpf.o")));
+
+/// Size of a value of the map `refused`.
+pub(crate) const REFUSED_STRIDE: usize = 64;
+
+const BPF_F_XDP_DEV_BOUND_ONLY: u32 = 1 << 6;
+
+/// Loaded programs and their rings.
+pub struct Loaded {
+    programs: LoadedObject,
+    rings: Vec<Arc<RingMemory>>,
+    control: Arc<Mapping>,
+}
+
+fn open(programs: &[Program], params: &Params) -> io::Result<OpenObject> {
+    let bytes = if params.judged { &RECORD_RULES.0[..] } else { &RECORD.0[..] };
+    let mut object = ObjectBuilder::default().open_memory(bytes).map_err(|e| io_error(&e))?;
+    let g = params.geometry;
+    for mut program in object.progs_mut() {
+        let wanted = programs.iter().find(|p| program.name() == p.name());
+        program.set_autoload(wanted.is_some() || program.name() == "tapdeck_flush");
+        if wanted == Some(&Program::XdpMetadata) {
+            program.set_ifindex(params.ifindex);
+            program.set_flags(BPF_F_XDP_DEV_BOUND_ONLY);
+        }
+    }
+    for mut map in object.maps_mut() {
+        let (value, entries) = match map.name().to_str() {
+            Some("rings") => (g.ring_stride(), g.nrings),
+            Some("data") => (g.data_stride(), g.nrings),
+            Some("release") => (64, g.nrings),
+            Some(name) if name.ends_with(".rodata.params") => {
+                map.set_initial_value(&params.bytes()).map_err(|e| io_error(&e))?;
+                continue;
+            }
+            Some("sockets" | "refused") => {
+                map.set_autocreate(programs.contains(&Program::Redirect))
+                    .map_err(|e| io_error(&e))?;
+                continue;
+            }
+            _ => continue,
+        };
+        map.set_value_size(value as u32).map_err(|e| io_error(&e))?;
+        map.set_max_entries(entries).map_err(|e| io_error(&e))?;
+    }
+    Ok(object)
+}
+
+impl Loaded {
+    /// Loads programs with rings of their own.
+    ///
+    /// # Errors
+    /// As bpf(2): `EPERM` without the privilege, `ENOMEM` where the rings do not fit, `EINVAL`
+    /// where the kernel lacks what a program needs.
+    pub fn new(
+        programs: &[Program],
+        params: &Params,
+        filters: &Filters,
+    ) -> io::Result<(Self, Control)> {
+        quiet_libbpf();
+        let loaded = load_filtered(open(programs, params)?, programs, params.ifindex, filters)?;
+        let g = params.geometry;
+        let n = g.nrings as usize;
+        let map = |name: &str, len: usize, writable: bool| -> io::Result<Arc<Mapping>> {
+            let map = loaded
+                .object
+                .maps()
+                .find(|m| m.name().to_str().is_some_and(|n| n.ends_with(name)))
+                .ok_or_else(|| io::Error::other(format!("the program has no map {name}")))?;
+            Ok(Arc::new(Mapping::of_fd(map.as_fd(), len, writable)?))
+        };
+        let rings = map("rings", n * g.ring_stride(), false)?;
+        let data = map("data", n * g.data_stride(), false)?;
+        let release = map("release", n * 64, true)?;
+        let control = map(".data.control", CONTROL_BYTES, true)?;
+        control.u32(SNAPLEN).store(g.snaplen, Release);
+        let rings = (0..g.nrings)
+            .map(|i| {
+                let memory = RingMemory::new(g, i, rings.clone(), data.clone(), release.clone());
+                Arc::new(memory)
+            })
+            .collect();
+        Ok((Self { programs: loaded, rings, control: control.clone() }, Control::new(control)))
+    }
+
+    /// Loads the programs anew over the same rings, for a device that was made anew or with another
+    /// filter.
+    pub fn reload(
+        &mut self,
+        programs: &[Program],
+        params: &Params,
+        filters: &Filters,
+    ) -> io::Result<()> {
+        let mut open = open(programs, params)?;
+        for mut map in open.maps_mut() {
+            let name = map.name().to_owned();
+            if name.to_str().is_some_and(|n| n.ends_with(".rodata.params")) || !map.autocreate() {
+                continue;
+            }
+            if let Some(old) = self.programs.object.maps().find(|m| m.name() == name) {
+                map.reuse_fd(old.as_fd()).map_err(|e| io_error(&e))?;
+            }
+        }
+        self.programs = load_filtered(open, programs, params.ifindex, filters)?;
+        Ok(())
+    }
+
+    pub fn rings(&self) -> &[Arc<RingMemory>] {
+        &self.rings
+    }
+
+    /// A loaded program's descriptor.
+    pub fn program(&self, program: Program) -> io::Result<OwnedFd> {
+        self.programs.program(program)
+    }
+
+    /// Keeps at most so many bytes of a packet from now on, and never more than the rings were made
+    /// for.
+    pub fn set_snaplen(&self, bytes: u32) {
+        self.control.u32(SNAPLEN).store(bytes, Release);
+    }
+
+    /// The descriptor of the map of AF_XDP sockets.
+    pub fn sockets(&self) -> io::Result<OwnedFd> {
+        self.map("sockets")
+    }
+
+    /// What the filter has kept from each AF_XDP socket: a word every [`REFUSED_STRIDE`] bytes.
+    pub fn refused(&self) -> io::Result<Arc<Mapping>> {
+        let len = MAX_RINGS as usize * REFUSED_STRIDE;
+        Ok(Arc::new(Mapping::of_fd(self.map("refused")?.as_fd(), len, false)?))
+    }
+
+    fn map(&self, name: &str) -> io::Result<OwnedFd> {
+        self.programs
+            .object
+            .maps()
+            .find(|m| m.name() == name)
+            .ok_or_else(|| io::Error::other(format!("no map {name}")))?
+            .as_fd()
+            .try_clone_to_owned()
+    }
+
+    /// The places for rule sets; there are some where the parameters say that there may be rules.
+    pub fn images(&self) -> io::Result<Images> {
+        Images::of(&self.programs.object)
+    }
+
+    /// Closes `block` of a ring if it is still open and holds something.
+    pub fn flush(&self, ring: u32, block: u32) -> io::Result<()> {
+        let program = self
+            .programs
+            .object
+            .progs_mut()
+            .find(|p| p.name() == "tapdeck_flush")
+            .ok_or_else(|| io::Error::other("tapdeck_flush is not loaded"))?;
+        let mut args = Vec::from(ring.to_ne_bytes());
+        args.extend(block.to_ne_bytes());
+        let input = ProgramInput { context_in: Some(&mut args), ..ProgramInput::default() };
+        program.test_run(input).map_err(|e| io_error(&e))?;
+        Ok(())
+    }
+}

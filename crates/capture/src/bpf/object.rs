@@ -1,0 +1,81 @@
+//! Loading an object: filters are put into its hook programs before the kernel gets them.
+//!
+//! All objects with hook programs (`record`, `record_rules`, `serve`) are loaded here. What their
+//! parameters and maps are is the caller's to say beforehand.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+
+use libbpf_rs::{Object, OpenObject};
+
+use super::pages::{before_page_end, stays_in_place};
+use super::program::Program;
+use crate::filter::ebpf::INSTRUCTION;
+use crate::filter::splice::{Filters, splice};
+use crate::sys::libbpf::io_error;
+use crate::sys::{kernel, program};
+
+/// An object file, aligned as an ELF reader wants it.
+#[repr(C, align(8))]
+pub(crate) struct Aligned<T: ?Sized>(pub T);
+
+/// What [`load_filtered`] has loaded.
+pub(crate) struct LoadedObject {
+    /// The maps, and the programs that are not hook programs.
+    pub(crate) object: Object,
+    hooks: Vec<(Program, OwnedFd)>,
+}
+
+impl LoadedObject {
+    /// A hook program's descriptor.
+    pub(crate) fn program(&self, program: Program) -> io::Result<OwnedFd> {
+        self.hooks
+            .iter()
+            .find(|(which, _)| *which == program)
+            .ok_or_else(|| io::Error::other(format!("{} is not loaded", program.name())))?
+            .1
+            .try_clone()
+    }
+}
+
+/// Loads hook programs with filters in them, and whatever else the object has.
+///
+/// Refuses a program bound to its device, which is `ifindex`, that the kernel moved while it
+/// verified it. The kernel then forgets to tell the device, and reads freed memory when that goes
+/// away; such a program must be gone before.
+///
+/// # Errors
+/// As bpf(2): `E2BIG` where the verifier gives up for the filters' length.
+pub(crate) fn load_filtered(
+    mut open: OpenObject,
+    programs: &[Program],
+    ifindex: u32,
+    filters: &Filters,
+) -> io::Result<LoadedObject> {
+    program::prepare(&mut open)?;
+    let mut hooks = Vec::new();
+    for which in programs {
+        let Some(raw) = open.progs().find(|p| p.name() == which.name()) else { continue };
+        let bound = *which == Program::XdpMetadata;
+        let mut text = splice(&program::text(&raw)?, filters).map_err(io::Error::other)?;
+        if bound {
+            text.make_room(filters.growth());
+            text.make_room(before_page_end(text.insns.len() * INSTRUCTION));
+        }
+        let fd = program::load(&open, &raw, &text, if bound { ifindex } else { 0 })?;
+        if bound {
+            let translated = kernel::translated_bytes(fd.as_fd())?;
+            if !stays_in_place(text.insns.len() * INSTRUCTION, translated) {
+                return Err(io::Error::other("the program outgrew the pages it was loaded in"));
+            }
+        }
+        hooks.push((*which, fd));
+    }
+    for mut program in open.progs_mut() {
+        if programs.iter().any(|which| program.name() == which.name()) {
+            program.set_autoload(false);
+        }
+    }
+    let object = open.load().map_err(|e| io_error(&e))?;
+    Ok(LoadedObject { object, hooks })
+}

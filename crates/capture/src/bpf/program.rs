@@ -1,0 +1,26 @@
+//! The hook programs by name.
+
+/// Which of the programs to load.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Program {
+    Xdp,
+    /// Bound to its device: asks the driver for time and VLAN tag.
+    XdpMetadata,
+    Ingress,
+    Egress,
+    Netfilter,
+    Redirect,
+}
+
+impl Program {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Xdp => "tapdeck_xdp",
+            Self::XdpMetadata => "tapdeck_xdp_metadata",
+            Self::Ingress => "tapdeck_ingress",
+            Self::Egress => "tapdeck_egress",
+            Self::Netfilter => "tapdeck_netfilter",
+            Self::Redirect => "tapdeck_redirect",
+        }
+    }
+}

@@ -1,0 +1,22 @@
+//! What to capture, and how.
+
+use std::sync::Arc;
+
+use crate::rules::Compiled;
+use crate::{Deliver, Hook};
+
+/// What to capture, and how.
+#[derive(Clone, Debug)]
+pub struct Config {
+    pub hook: Hook,
+    pub deliver: Deliver,
+    pub snaplen: u32,
+    /// For all rings of an interface together.
+    pub ring_bytes: u64,
+    pub block_bytes: u64,
+    pub promiscuous: bool,
+    /// A pcap-filter(7) expression.
+    pub filter: Option<String>,
+    /// What no rule accepts is not captured.
+    pub rules: Option<Arc<Compiled>>,
+}
