@@ -11,8 +11,8 @@ use std::collections::{HashMap, HashSet};
 
 use super::judge::{Table, tables};
 use super::set::RuleSet;
-use super::signature::{Family, Key, Signature, prefix_mask};
-use super::tuple::Tuple;
+use super::signature::{Key, Signature, prefix_mask};
+use super::tuple::{Family, Tuple};
 
 /// Packets that a sample keeps.
 pub const SAMPLE: usize = 8192;

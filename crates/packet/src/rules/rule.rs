@@ -5,8 +5,8 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 
-use super::signature::{Family, Key, Pattern, Signature};
-use super::tuple::{ICMP, ICMPV6, TCP, UDP, has_ports, left};
+use super::signature::{Key, Pattern, Signature};
+use super::tuple::{Family, ICMP, ICMPV6, TCP, UDP, has_ports, left};
 
 /// The most that a rule's `snaplen=` can keep, in bytes.
 pub const MAX_SNAPLEN: u32 = 262_144;

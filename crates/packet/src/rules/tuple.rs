@@ -17,7 +17,6 @@
 
 use std::net::IpAddr;
 
-use super::signature::Family;
 use crate::link::LinkType;
 
 /// VLAN tags that are passed, one that the NIC has stripped among them.
@@ -38,6 +37,24 @@ const ROUTING: u8 = 43;
 const FRAGMENT: u8 = 44;
 const AUTHENTICATION: u8 = 51;
 const DESTINATION_OPTIONS: u8 = 60;
+
+/// An IP version.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[repr(u8)]
+pub enum Family {
+    V4 = 4,
+    V6 = 6,
+}
+
+impl Family {
+    /// Bits of an address.
+    pub const fn bits(self) -> u8 {
+        match self {
+            Self::V4 => 32,
+            Self::V6 => 128,
+        }
+    }
+}
 
 /// The outer 5-tuple of a packet, as far as it is known.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]

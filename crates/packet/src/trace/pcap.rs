@@ -2,8 +2,9 @@
 
 use std::io::Read;
 
+use super::error::Error;
+use super::found::{Found, MAX_LEN, without_fcs};
 use super::window::Window;
-use super::{Error, Found, MAX_LEN, without_fcs};
 use crate::link::LinkType;
 
 const MICROSECONDS: u32 = 0xa1b2_c3d4;
