@@ -6,6 +6,8 @@
 
 use std::sync::Arc;
 
+use crate::numbers::ip_protocol;
+
 /// Bytes of a frame that a maker may write as headers, before the payload.
 pub const MAX_HEADERS: usize = 160;
 /// Bytes of random filler that payloads are cut from, a power of two.
@@ -69,10 +71,10 @@ impl Transport {
     /// Its number in the IP header.
     pub const fn number(self, ipv6: bool) -> u8 {
         match self {
-            Self::Udp => 17,
-            Self::Tcp => 6,
-            Self::Icmp if ipv6 => 58,
-            Self::Icmp => 1,
+            Self::Udp => ip_protocol::UDP,
+            Self::Tcp => ip_protocol::TCP,
+            Self::Icmp if ipv6 => ip_protocol::ICMPV6,
+            Self::Icmp => ip_protocol::ICMP,
         }
     }
 }

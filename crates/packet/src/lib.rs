@@ -12,6 +12,7 @@ pub mod generate;
 pub mod header;
 pub mod key;
 pub mod link;
+pub mod numbers;
 pub mod pcapng;
 pub mod ring;
 pub mod rules;

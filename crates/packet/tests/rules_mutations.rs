@@ -5,8 +5,8 @@
 mod check;
 
 use tapdeck_packet::link::LinkType;
+use tapdeck_packet::numbers::ip_protocol::has_ports;
 use tapdeck_packet::rules::Tuple;
-use tapdeck_packet::rules::tuple::has_ports;
 
 const INPUTS: usize = 4_000;
 

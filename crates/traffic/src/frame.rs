@@ -12,6 +12,7 @@ use tapdeck_packet::generate::{
     Column, FILLER_BYTES, Flow, Headers, Plan, SEQUENCE_BITS, SHORT_TAG_BYTES, Sizes, Sum,
     TAG_BYTES, Transport, Tunnel, filler_sums,
 };
+use tapdeck_packet::numbers::{icmp_type, icmpv6_type};
 
 use crate::sampling::{SplitMix64, mix};
 
@@ -183,7 +184,7 @@ pub(crate) const TCP_FLAGS_AND_WINDOW: [u8; 4] = [0x50, 0x18, 0xff, 0xff];
 
 /// ICMP's type and code.
 pub(crate) const fn echo_request(ipv6: bool) -> [u8; 2] {
-    [if ipv6 { 128 } else { 8 }, 0]
+    [if ipv6 { icmpv6_type::ECHO_REQUEST } else { icmp_type::ECHO_REQUEST }, 0]
 }
 
 /// Length, identification and checksum of an IPv4 header, of which `sum` has the rest.

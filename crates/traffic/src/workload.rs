@@ -9,6 +9,8 @@ use serde::{Deserialize, Serialize};
 use tapdeck_packet::generate::{
     FILLER_BYTES, Flow, Headers, MAX_STREAMS, Plan, SHORT_TAG_BYTES, Sizes, Sum, Transport, Tunnel,
 };
+use tapdeck_packet::header::field::vxlan;
+use tapdeck_packet::numbers::{ether_type, ip_protocol, udp_port};
 
 use crate::frame::{TCP_FLAGS_AND_WINDOW, echo_request};
 use crate::sampling::{Alias, SplitMix64, mix};
@@ -266,13 +268,13 @@ impl Workload {
 
     /// The headers that all packets share.
     pub fn headers(&self) -> Headers {
-        let ethertype = if self.is_ipv6() { 0x86dd } else { 0x0800 };
+        let ethertype = if self.is_ipv6() { ether_type::IPV6 } else { ether_type::IPV4 };
         let mut bytes = Vec::new();
         self.ethernet(&mut bytes);
         let mut outer_ip_at = 0;
         let mut tunnel = Tunnel::None;
         if let Some(outer) = self.outer {
-            bytes.extend(0x0800u16.to_be_bytes());
+            bytes.extend(ether_type::IPV4.to_be_bytes());
             outer_ip_at = bytes.len();
             tunnel = match outer.kind {
                 OuterKind::Vxlan => Tunnel::Vxlan,
@@ -280,7 +282,7 @@ impl Workload {
             };
             self.tunnel(outer, ethertype, &mut bytes);
         } else {
-            bytes.extend(u16::to_be_bytes(ethertype));
+            bytes.extend(ethertype.to_be_bytes());
         }
         let ip_at = bytes.len();
         if self.is_ipv6() {
@@ -298,15 +300,16 @@ impl Workload {
         bytes.extend(self.source_mac.0);
         for (i, vlan) in self.vlans.iter().enumerate() {
             let outermost = i == 0 && self.vlans.len() > 1;
-            bytes.extend(if outermost { [0x88, 0xa8] } else { [0x81, 0x00] });
+            let tag = if outermost { ether_type::SERVICE_VLAN } else { ether_type::VLAN };
+            bytes.extend(tag.to_be_bytes());
             bytes.extend(vlan.to_be_bytes());
         }
     }
 
     fn tunnel(&self, outer: Outer, ethertype: u16, bytes: &mut Vec<u8>) {
         let mut ip = ipv4_header(match outer.kind {
-            OuterKind::Vxlan => 17,
-            OuterKind::Gre => 47,
+            OuterKind::Vxlan => ip_protocol::UDP,
+            OuterKind::Gre => ip_protocol::GRE,
         });
         ip[12..16].copy_from_slice(&outer.source.octets());
         ip[16..20].copy_from_slice(&outer.destination.octets());
@@ -316,8 +319,8 @@ impl Workload {
                 // UDP with no checksum (RFC 7348, section 5), the flag that the identifier is
                 // valid.
                 bytes.extend([0, 0]);
-                bytes.extend(4789u16.to_be_bytes());
-                bytes.extend([0, 0, 0, 0, 0x08, 0, 0, 0]);
+                bytes.extend(udp_port::VXLAN.to_be_bytes());
+                bytes.extend([0, 0, 0, 0, vxlan::HAS_NETWORK, 0, 0, 0]);
                 bytes.extend((outer.vni << 8).to_be_bytes());
                 bytes.extend(self.destination_mac.0);
                 bytes.extend(self.source_mac.0);

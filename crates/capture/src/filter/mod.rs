@@ -22,6 +22,7 @@ use std::io;
 use libc::sock_filter;
 use pcap::{Active, Capture, Linktype};
 use tapdeck_packet::link::LinkType;
+use tapdeck_packet::numbers::pcap_file;
 
 use crate::explain::explain;
 use crate::interface::Interface;
@@ -30,8 +31,6 @@ use splice::Filters;
 
 /// `BPF_RET | BPF_K`: accept as many bytes of the packet as the constant says, 0 refuses it.
 const RETURN: u16 = 0x06;
-/// What libpcap takes at most (`MAXIMUM_SNAPLEN`).
-const MAX_SNAPLEN: u32 = 262_144;
 
 /// A program that refuses every packet.
 pub(crate) const REFUSE_ALL: [sock_filter; 1] = [returning(0)];
@@ -43,7 +42,7 @@ const fn returning(bytes: u32) -> sock_filter {
 /// The socket filter for what `config` asks: its expression, or else everything, cut to its
 /// snaplen.
 pub(crate) fn compile(interface: &Interface, config: &Config) -> Result<Vec<sock_filter>, Error> {
-    let keep = returning(config.snaplen.clamp(1, MAX_SNAPLEN));
+    let keep = returning(config.snaplen.clamp(1, pcap_file::MAX_SNAPLEN));
     let Some(expression) = &config.filter else {
         return Ok(vec![keep]);
     };
@@ -153,7 +152,7 @@ fn made(
     interface: &Interface,
     expression: &str,
 ) -> Result<(cbpf::Program, Vec<sock_filter>), Error> {
-    let wanted = datalink(interface.link.unwrap_or(LinkType::ETHERNET));
+    let wanted = Linktype(interface.link.unwrap_or(LinkType::ETHERNET).dlt());
     // Where libpcap would read the interface in another form than this crate does, its live
     // programs would look at the wrong bytes.
     let compiled = match live.filter(|live| live.get_datalink() == wanted) {
@@ -180,12 +179,6 @@ fn open(interface: &Interface) -> io::Result<Capture<Active>> {
     Capture::from_device(interface.name.as_str())
         .and_then(|inactive| inactive.promisc(false).open())
         .map_err(|e| io::Error::other(message(&e)))
-}
-
-/// The `DLT_` value of a link type, which differs from that in files for bare IP.
-fn datalink(link: LinkType) -> Linktype {
-    const DLT_RAW: i32 = 12;
-    Linktype(if link == LinkType::RAW { DLT_RAW } else { i32::from(link.0) })
 }
 
 /// An instruction's fields, which the `pcap` crate keeps private but prints as `tcpdump -ddd` does.

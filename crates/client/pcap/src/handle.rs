@@ -26,9 +26,6 @@ const BUFFER_PACKETS: u32 = 1024;
 /// How often a daemon that has ended is asked whether anything comes after all.
 const AFTERMATH_LOOK: Duration = Duration::from_millis(5);
 
-/// `DLT_RAW`, which as a link type has another number.
-const DLT_RAW: i32 = 12;
-
 /// Why a call fails, by libpcap's numbers (pcap/pcap.h).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(i32)]
@@ -201,7 +198,7 @@ impl<T> Handle<T> {
                 self.group
             )));
         }
-        let datalink = if link == LinkType::RAW { DLT_RAW } else { i32::from(link.0) };
+        let datalink = link.dlt();
         let snaplen = settings.snaplen;
         let real = make(datalink, snaplen, settings.nanoseconds);
         state.real = real.ok_or_else(|| self.fail("libpcap has no memory for a handle"))?;

@@ -5,6 +5,7 @@ use std::net::Ipv4Addr;
 use super::parse::{Parsed, Parser};
 use super::scan::Token;
 use super::{Kind, Leaf, Protocol, Qualifiers, Sign};
+use crate::numbers::ip_protocol;
 
 impl Parser<'_> {
     pub(super) fn numbered(&self, qualifiers: Qualifiers, number: u32) -> Parsed<Leaf> {
@@ -125,8 +126,13 @@ fn ports(text: &str) -> Option<(u16, u16)> {
 /// The number of a protocol by a name that has one meaning everywhere. Where the system has another
 /// meaning for it, libpcap does not make the same program of name and number.
 fn proto(protocol: Option<Protocol>, name: &str) -> Option<u32> {
-    const OTHERS: &[(&str, u32)] = &[("gre", 47), ("ipv6-icmp", 58), ("ospf", 89)];
-    let other = || OTHERS.iter().find(|(known, _)| *known == name).map(|(_, number)| *number);
+    const OTHERS: &[(&str, u8)] = &[
+        ("gre", ip_protocol::GRE),
+        ("ipv6-icmp", ip_protocol::ICMPV6),
+        ("ospf", ip_protocol::OSPF),
+    ];
+    let other =
+        || OTHERS.iter().find(|(known, _)| *known == name).map(|(_, number)| u32::from(*number));
     let sign = Protocol::named(name).map(|p| p.sign);
     match (protocol.map(|p| p.name), sign) {
         (Some("ether"), Some(Sign::EtherType(number))) => Some(number.into()),

@@ -19,6 +19,8 @@ mod scan;
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
+use crate::numbers::{ether_type, ip_protocol};
+
 pub use parse::parse;
 
 /// A text that is no filter expression, or one of a form that is not known here.
@@ -171,29 +173,29 @@ impl Protocol {
         /// What libpcap calls by one name or another.
         const LINK: [&str; 7] = ["link", "ether", "ppp", "slip", "fddi", "tr", "wlan"];
         const PROTOCOLS: &[(&str, Sign)] = &[
-            ("ip", EtherType(0x0800)),
-            ("ip6", EtherType(0x86dd)),
-            ("arp", EtherType(0x0806)),
-            ("rarp", EtherType(0x8035)),
-            ("atalk", EtherType(0x809b)),
-            ("aarp", EtherType(0x80f3)),
-            ("decnet", EtherType(0x6003)),
-            ("lat", EtherType(0x6004)),
-            ("sca", EtherType(0x6007)),
-            ("mopdl", EtherType(0x6001)),
-            ("moprc", EtherType(0x6002)),
-            ("icmp", Number(1)),
-            ("igmp", Number(2)),
-            ("tcp", Number(6)),
-            ("igrp", Number(9)),
-            ("udp", Number(17)),
-            ("esp", Number(50)),
-            ("ah", Number(51)),
-            ("icmp6", Number(58)),
-            ("pim", Number(103)),
-            ("vrrp", Number(112)),
-            ("carp", Number(112)),
-            ("sctp", Number(132)),
+            ("ip", EtherType(ether_type::IPV4)),
+            ("ip6", EtherType(ether_type::IPV6)),
+            ("arp", EtherType(ether_type::ARP)),
+            ("rarp", EtherType(ether_type::RARP)),
+            ("atalk", EtherType(ether_type::APPLETALK)),
+            ("aarp", EtherType(ether_type::APPLETALK_ARP)),
+            ("decnet", EtherType(ether_type::DECNET)),
+            ("lat", EtherType(ether_type::DEC_LAT)),
+            ("sca", EtherType(ether_type::DEC_SCA)),
+            ("mopdl", EtherType(ether_type::DEC_MOP_DUMP)),
+            ("moprc", EtherType(ether_type::DEC_MOP_REMOTE_CONSOLE)),
+            ("icmp", Number(ip_protocol::ICMP)),
+            ("igmp", Number(ip_protocol::IGMP)),
+            ("tcp", Number(ip_protocol::TCP)),
+            ("igrp", Number(ip_protocol::IGRP)),
+            ("udp", Number(ip_protocol::UDP)),
+            ("esp", Number(ip_protocol::ESP)),
+            ("ah", Number(ip_protocol::AUTHENTICATION)),
+            ("icmp6", Number(ip_protocol::ICMPV6)),
+            ("pim", Number(ip_protocol::PIM)),
+            ("vrrp", Number(ip_protocol::VRRP)),
+            ("carp", Number(ip_protocol::VRRP)),
+            ("sctp", Number(ip_protocol::SCTP)),
             ("iso", Other),
             ("esis", Other),
             ("es-is", Other),

@@ -14,6 +14,7 @@ use std::net::Ipv4Addr;
 
 use super::{Arithmetic, Direction, Expression, Leaf, Node, Protocol, Sign};
 use crate::key::{Class, Plan};
+use crate::numbers::{ether_type, ip_protocol, udp_port};
 
 impl Expression {
     /// The keys of the packets for which the expression holds, and of others.
@@ -121,7 +122,7 @@ fn key(class: Class, key: impl Into<u128>) -> Plan {
     Plan::Keys { class, first: key, last: key }
 }
 
-fn ether_type(number: u16) -> Plan {
+fn has_ether_type(number: u16) -> Plan {
     key(Class::EtherType, number)
 }
 
@@ -131,8 +132,6 @@ impl Leaf {
     }
 
     fn plan(&self) -> Plan {
-        const UDP: u8 = 17;
-        const GENEVE: u16 = 6081;
         match *self {
             Self::Protocol(protocol) => protocol.plan(),
             Self::Ipv4 { protocol, direction, address, mask } => {
@@ -140,7 +139,7 @@ impl Leaf {
             }
             Self::Ipv6 { direction, address, prefix_bits, .. } => match prefix_bits {
                 // No byte of the address is looked at.
-                0 => ether_type(IPV6),
+                0 => has_ether_type(ether_type::IPV6),
                 bits => {
                     let first = address.to_bits();
                     let last = first | u128::MAX.checked_shr(bits).unwrap_or(0);
@@ -157,20 +156,21 @@ impl Leaf {
             }
             Self::Number { protocol, number } => numbered(protocol, number),
             Self::Vlan(number) => {
-                let tagged = [0x8100, 0x88a8, 0x9100].map(ether_type);
+                let tagged = ether_type::VLAN_TAGS.map(has_ether_type);
                 let vlan = number.map_or(Plan::All, |number| key(Class::Vlan, number));
                 all_of(vec![Plan::Any(tagged.to_vec()), vlan])
             }
             // Multicast is not looked for. A second label is one of a packet that has a first.
             Self::Mpls(number) => {
                 let label = number.map_or(Plan::All, |number| key(Class::Mpls, number));
-                all_of(vec![ether_type(0x8847), label])
+                all_of(vec![has_ether_type(ether_type::MPLS), label])
             }
-            Self::PppoeDiscovery => ether_type(0x8863),
-            Self::PppoeSession(_) => ether_type(0x8864),
-            Self::Geneve(_) => {
-                all_of(vec![key(Class::Protocol, UDP), key(Class::DestinationPort, GENEVE)])
-            }
+            Self::PppoeDiscovery => has_ether_type(ether_type::PPPOE_DISCOVERY),
+            Self::PppoeSession(_) => has_ether_type(ether_type::PPPOE_SESSION),
+            Self::Geneve(_) => all_of(vec![
+                key(Class::Protocol, ip_protocol::UDP),
+                key(Class::DestinationPort, udp_port::GENEVE),
+            ]),
             Self::Broadcast(protocol) if protocol.is_none_or(|p| p.is("ether")) => {
                 key(Class::DestinationMac, 0xffff_ffff_ffff_u64)
             }
@@ -180,15 +180,10 @@ impl Leaf {
     }
 }
 
-const IPV4: u16 = 0x0800;
-const IPV6: u16 = 0x86dd;
-const ARP: u16 = 0x0806;
-const RARP: u16 = 0x8035;
-
 impl Protocol {
     fn plan(self) -> Plan {
         match self.sign {
-            Sign::EtherType(number) => ether_type(number),
+            Sign::EtherType(number) => has_ether_type(number),
             Sign::Number(number) => key(Class::Protocol, number),
             Sign::Other => Plan::All,
         }
@@ -227,7 +222,9 @@ fn ipv4(
     let addresses = directed(direction, source, destination, first.into(), last.into());
     let kinds = match protocol {
         Some(protocol) => protocol.plan(),
-        None => Plan::Any([IPV4, ARP, RARP].map(ether_type).to_vec()),
+        None => Plan::Any(
+            [ether_type::IPV4, ether_type::ARP, ether_type::RARP].map(has_ether_type).to_vec(),
+        ),
     };
     if mask.is_unspecified() {
         // No byte of the address is looked at.
@@ -255,7 +252,7 @@ fn numbered(protocol: Option<Protocol>, number: u32) -> Plan {
     match protocol {
         None => carried(),
         Some(protocol) if protocol.is("ether") => match u16::try_from(number) {
-            Ok(number) if number > ETHERNET_MTU => ether_type(number),
+            Ok(number) if number > ETHERNET_MTU => has_ether_type(number),
             _ => Plan::All,
         },
         Some(protocol) if protocol.is("ip") || protocol.is("ip6") => {

@@ -23,13 +23,16 @@
 //! packet is **opaque**: it may hold keys that were not given.
 
 mod ether;
+pub mod field;
 mod ip;
 mod tunnel;
 
 pub use tunnel::is_udp_tunnel;
 
 use crate::key::{Class, Keys};
-use crate::link::LinkType;
+use crate::link::{FirstHeader, LinkType};
+use crate::numbers::{address_family, ether_type};
+use field::{linux_sll, linux_sll2, loopback, ppp_link};
 
 /// Tunnels inside each other that are followed. A label stack and PPPoE count as tunnels.
 const TUNNELS: u8 = 8;
@@ -97,54 +100,58 @@ impl<V: Visit> Walk<'_, V> {
         }
     }
 
-    /// Numbers of pcap-linktype(7).
     #[inline(never)]
     fn other_link(&mut self, link: LinkType, frame: &[u8]) {
-        const NULL: u16 = 0;
-        const PPP: u16 = 9;
-        const LOOP: u16 = 108;
-        const COOKED: u16 = 113;
-        const IPV4: u16 = 228;
-        const IPV6: u16 = 229;
-        const COOKED_2: u16 = 276;
-        match link.0 {
-            // 12 and 14 are how some systems number raw IP inside.
-            12 | 14 | 101 => self.by_version(frame),
-            IPV4 => self.typed(ether::IPV4, frame),
-            IPV6 => self.typed(ether::IPV6, frame),
-            NULL | LOOP => self.loopback(frame),
-            COOKED => self.cooked(half(frame, 14), half(frame, 4), frame.get(6..), frame.get(16..)),
-            COOKED_2 => {
-                let length = frame.get(11).map(|&n| n.into());
-                self.cooked(half(frame, 0), length, frame.get(12..), frame.get(20..));
-            }
-            // Address and control bytes come first, whatever they are.
-            PPP => self.ppp(frame.get(2..).unwrap_or_default()),
-            _ => self.is_opaque = true,
+        match link.first_header() {
+            Some(FirstHeader::Ethernet) => self.ethernet(frame),
+            Some(FirstHeader::Ip) => self.by_version(frame),
+            Some(FirstHeader::Ipv4) => self.typed(ether_type::IPV4, frame),
+            Some(FirstHeader::Ipv6) => self.typed(ether_type::IPV6, frame),
+            Some(FirstHeader::Loopback) => self.loopback(frame),
+            Some(FirstHeader::LinuxSll) => self.cooked(
+                half(frame, linux_sll::TYPE),
+                half(frame, linux_sll::ADDRESS_BYTES),
+                frame.get(linux_sll::ADDRESS..),
+                frame.get(linux_sll::HEADER_BYTES..),
+            ),
+            Some(FirstHeader::LinuxSll2) => self.cooked(
+                half(frame, linux_sll2::TYPE),
+                frame.get(linux_sll2::ADDRESS_BYTES).map(|&n| n.into()),
+                frame.get(linux_sll2::ADDRESS..),
+                frame.get(linux_sll2::HEADER_BYTES..),
+            ),
+            Some(FirstHeader::Ppp) => self.ppp(frame.get(ppp_link::PROTOCOL..).unwrap_or_default()),
+            None => self.is_opaque = true,
         }
     }
 
-    /// What RAW holds is an IP packet of the version that it says.
+    /// Reads an IP packet of the version that it says.
     fn by_version(&mut self, packet: &[u8]) {
         match packet.first().map(|b| b >> 4) {
-            Some(4) => self.typed(ether::IPV4, packet),
-            Some(6) => self.typed(ether::IPV6, packet),
+            Some(4) => self.typed(ether_type::IPV4, packet),
+            Some(6) => self.typed(ether_type::IPV6, packet),
             _ => {}
         }
     }
 
-    /// The address family's number is that of the system that captured, and in its byte order.
+    /// Reads BSD's loopback header. The address family's number is that of the system that
+    /// captured, and in that system's byte order or the other; a family is a small number, so the
+    /// lesser reading is the right one.
     fn loopback(&mut self, frame: &[u8]) {
-        let Some((family, packet)) = frame.split_first_chunk::<4>() else { return };
+        let Some((family, packet)) = frame.split_first_chunk::<{ loopback::HEADER_BYTES }>() else {
+            return;
+        };
         match u32::from_be_bytes(*family).min(u32::from_le_bytes(*family)) {
-            2 => self.typed(ether::IPV4, packet),
-            // Linux, NetBSD and OpenBSD, FreeBSD, macOS.
-            10 | 24 | 28 | 30 => self.typed(ether::IPV6, packet),
+            address_family::IPV4 => self.typed(ether_type::IPV4, packet),
+            address_family::IPV6_LINUX
+            | address_family::IPV6_BSD
+            | address_family::IPV6_FREEBSD
+            | address_family::IPV6_DARWIN => self.typed(ether_type::IPV6, packet),
             _ => {}
         }
     }
 
-    /// Linux's "cooked" header, either version, has one address: the sender's.
+    /// Reads Linux's "cooked" header of either version, which has the sender's address alone.
     fn cooked(
         &mut self,
         kind: Option<u16>,

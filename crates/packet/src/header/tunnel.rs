@@ -1,34 +1,22 @@
-//! Packets inside packets.
+//! Packets inside packets: tunnels over UDP and IP, and how many are followed.
 
-use super::ether::{self, IPV4, IPV6};
+use super::field::{erspan, geneve, gre, gtp_u, vxlan};
 use super::{TUNNELS, Visit, Walk, half};
 use crate::key::Class;
-
-const VXLAN: u16 = 4789;
-/// Linux's VXLAN where nobody said otherwise, from before there was a number for it.
-const VXLAN_LINUX: u16 = 8472;
-const GENEVE: u16 = 6081;
-const GTP_U: u16 = 2152;
-
-const IPV4_IN_IP: u8 = 4;
-const IPV6_IN_IP: u8 = 41;
-const GRE: u8 = 47;
-const MPLS_IN_IP: u8 = 137;
-
-const TRANSPARENT_ETHERNET: u16 = 0x6558;
-const PPP: u16 = 0x880b;
-const ERSPAN: u16 = 0x88be;
-const ERSPAN_3: u16 = 0x22eb;
+use crate::numbers::{ether_type, ip_protocol, ppp_protocol, udp_port};
 
 /// Whether there may be a packet inside a UDP datagram to this port.
 #[inline]
-pub fn is_udp_tunnel(destination: u16) -> bool {
-    matches!(destination, VXLAN | VXLAN_LINUX | GENEVE | GTP_U)
+pub const fn is_udp_tunnel(destination: u16) -> bool {
+    matches!(
+        destination,
+        udp_port::VXLAN | udp_port::VXLAN_LINUX | udp_port::GENEVE | udp_port::GTP_U
+    )
 }
 
 #[inline]
 pub(super) fn is_ip_tunnel(protocol: u8) -> bool {
-    matches!(protocol, IPV4_IN_IP | IPV6_IN_IP | GRE | MPLS_IN_IP)
+    matches!(protocol, ip_protocol::IPV4 | ip_protocol::IPV6 | ip_protocol::GRE | ip_protocol::MPLS)
 }
 
 impl<V: Visit> Walk<'_, V> {
@@ -48,8 +36,8 @@ impl<V: Visit> Walk<'_, V> {
             return;
         }
         match destination {
-            GENEVE => self.geneve(payload),
-            GTP_U => self.gtp_u(payload),
+            udp_port::GENEVE => self.geneve(payload),
+            udp_port::GTP_U => self.gtp_u(payload),
             _ => self.vxlan(payload),
         }
     }
@@ -57,62 +45,62 @@ impl<V: Visit> Walk<'_, V> {
     #[inline(never)]
     pub(super) fn ip_tunnel(&mut self, protocol: u8, payload: &[u8]) {
         match protocol {
-            // Enters by itself, as each label stack does.
-            MPLS_IN_IP => self.mpls(payload),
+            // A label stack counts itself as a tunnel, wherever it stands.
+            ip_protocol::MPLS => self.mpls(payload),
             _ if !self.enter() => {}
-            IPV4_IN_IP => self.carried(IPV4, payload),
-            IPV6_IN_IP => self.carried(IPV6, payload),
+            ip_protocol::IPV4 => self.carried(ether_type::IPV4, payload),
+            ip_protocol::IPV6 => self.carried(ether_type::IPV6, payload),
             _ => self.gre(payload),
         }
     }
 
-    /// RFC 7348.
     fn vxlan(&mut self, packet: &[u8]) {
-        const HAS_NETWORK: u8 = 0x08;
-        if let [flags, _, _, _, _, _, _, _, frame @ ..] = packet
-            && flags & HAS_NETWORK != 0
-        {
+        let Some((header, frame)) = packet.split_first_chunk::<{ vxlan::HEADER_BYTES }>() else {
+            return;
+        };
+        if header[vxlan::FLAGS] & vxlan::HAS_NETWORK != 0 {
             self.carried_frame(frame);
         }
     }
 
-    /// RFC 8926. libpcap's `geneve` takes version 0 alone.
+    /// Reads GENEVE of version 0, the only one that libpcap's `geneve` takes.
     fn geneve(&mut self, packet: &[u8]) {
-        let (Some(&first), Some(kind)) = (packet.first(), half(packet, 2)) else { return };
-        let header = 8 + usize::from(first & 0x3f) * 4;
+        let (Some(&first), Some(kind)) = (packet.get(geneve::FIRST), half(packet, geneve::TYPE))
+        else {
+            return;
+        };
+        let header = geneve::HEADER_BYTES + usize::from(first & geneve::OPTIONS_MASK) * 4;
         let payload = packet.get(header..).unwrap_or_default();
-        if first >> 6 != 0 {
+        if first >> geneve::VERSION_SHIFT != 0 {
             return;
         }
-        if kind == TRANSPARENT_ETHERNET {
+        if kind == ether_type::ETHERNET {
             self.visit.key(Class::EtherType, kind.into());
             self.carried_frame(payload);
         } else {
             // Behind a tag that follows with no Ethernet header, libpcap takes the next type from
             // GENEVE's network identifier. Nobody sends that; whoever does is not worth
             // a second reading.
-            self.is_opaque |= ether::is_tag(kind);
+            self.is_opaque |= ether_type::is_vlan_tag(kind);
             self.carried(kind, payload);
         }
     }
 
-    /// 3GPP TS 29.281, section 5.
     fn gtp_u(&mut self, packet: &[u8]) {
-        const VERSION_1: u8 = 0x20;
-        const PROTOCOL_TYPE: u8 = 0x10;
-        const ANY_OPTION: u8 = 0x07;
-        const EXTENSION: u8 = 0x04;
-        const USER_PACKET: u8 = 255;
-        let [flags, USER_PACKET, ..] = *packet else { return };
-        if flags & (0xe0 | PROTOCOL_TYPE) != VERSION_1 | PROTOCOL_TYPE {
+        let [flags, gtp_u::USER_PACKET, ..] = *packet else { return };
+        let is_gtp_1 = flags & (gtp_u::VERSION_MASK | gtp_u::PROTOCOL_TYPE)
+            == gtp_u::VERSION_1 | gtp_u::PROTOCOL_TYPE;
+        if !is_gtp_1 {
             return;
         }
-        let mut at = 8;
-        if flags & ANY_OPTION != 0 {
-            at = 12;
-            let mut extension = if flags & EXTENSION == 0 { 0 } else { byte(packet, 11) };
+        let mut at = gtp_u::HEADER_BYTES;
+        if flags & gtp_u::ANY_OPTION != 0 {
+            at = gtp_u::LONG_HEADER_BYTES;
+            let has_extension = flags & gtp_u::HAS_EXTENSION != 0;
+            let mut extension = if has_extension { byte(packet, gtp_u::NEXT_EXTENSION) } else { 0 };
             while extension != 0 {
-                // In units of four bytes, the last of which is the type of the next extension.
+                // Extensions are counted in units of four bytes. The last byte is the type of the
+                // next extension.
                 let length = usize::from(byte(packet, at)) * 4;
                 if length == 0 {
                     return;
@@ -122,56 +110,63 @@ impl<V: Visit> Walk<'_, V> {
             }
         }
         match packet.get(at..) {
-            Some(packet @ [0x40..=0x4f, ..]) => self.carried(IPV4, packet),
-            Some(packet @ [0x60..=0x6f, ..]) => self.carried(IPV6, packet),
+            Some(packet @ [0x40..=0x4f, ..]) => self.carried(ether_type::IPV4, packet),
+            Some(packet @ [0x60..=0x6f, ..]) => self.carried(ether_type::IPV6, packet),
             _ => {}
         }
     }
 
-    /// RFC 2784 and 2890, and PPTP's (RFC 2637).
     fn gre(&mut self, packet: &[u8]) {
-        const CHECKSUM: u16 = 0x8000;
-        const ROUTING: u16 = 0x4000;
-        const KEY: u16 = 0x2000;
-        const SEQUENCE: u16 = 0x1000;
-        const ACKNOWLEDGMENT: u16 = 0x0080;
-        let (Some(flags), Some(kind)) = (half(packet, 0), half(packet, 2)) else { return };
+        let (Some(flags), Some(kind)) = (half(packet, gre::FLAGS), half(packet, gre::TYPE)) else {
+            return;
+        };
         self.visit.key(Class::EtherType, kind.into());
-        let version = flags & 7;
-        let acknowledgment = if version == 1 { ACKNOWLEDGMENT } else { 0 };
-        let options = flags & (CHECKSUM | KEY | SEQUENCE | acknowledgment);
-        let header = 4 + 4 * options.count_ones() as usize;
+        let version = flags & gre::VERSION_MASK;
+        let acknowledgment = if version == 1 { gre::HAS_ACKNOWLEDGMENT } else { 0 };
+        let options =
+            flags & (gre::HAS_CHECKSUM | gre::HAS_KEY | gre::HAS_SEQUENCE | acknowledgment);
+        let header = gre::HEADER_BYTES + gre::OPTION_BYTES * options.count_ones() as usize;
         // Source routes went out of use with RFC 1701; they are not followed, here or by libpcap.
-        if version > 1 || flags & ROUTING != 0 {
+        if version > 1 || flags & gre::HAS_ROUTING != 0 {
             return;
         }
         let payload = packet.get(header..).unwrap_or_default();
         match kind {
-            PPP => self.tunneled_ppp(payload),
-            TRANSPARENT_ETHERNET => self.carried_frame(payload),
+            ether_type::PPP => self.tunneled_ppp(payload),
+            ether_type::ETHERNET => self.carried_frame(payload),
             // Type I has no header of its own, and no sequence number either.
-            ERSPAN if flags & SEQUENCE == 0 => self.carried_frame(payload),
-            ERSPAN => self.carried_frame(payload.get(8..).unwrap_or_default()),
-            ERSPAN_3 => {
-                let subheader = if byte(payload, 11) & 1 == 0 { 0 } else { 8 };
-                self.carried_frame(payload.get(12 + subheader..).unwrap_or_default());
+            ether_type::ERSPAN if flags & gre::HAS_SEQUENCE == 0 => self.carried_frame(payload),
+            ether_type::ERSPAN => self.behind(payload, erspan::TYPE_2_HEADER_BYTES),
+            ether_type::ERSPAN_3 => {
+                let has_subheader =
+                    byte(payload, erspan::TYPE_3_FLAGS) & erspan::HAS_SUBHEADER != 0;
+                let subheader = if has_subheader { erspan::SUBHEADER_BYTES } else { 0 };
+                self.behind(payload, erspan::TYPE_3_HEADER_BYTES + subheader);
             }
             _ => self.carried(kind, payload),
         }
     }
 
-    /// PPP where both ends may have agreed to leave out bytes (RFC 1661, section 6).
+    /// Reads the Ethernet frame behind a header of so many bytes.
+    fn behind(&mut self, packet: &[u8], header_bytes: usize) {
+        self.carried_frame(packet.get(header_bytes..).unwrap_or_default());
+    }
+
+    /// Reads PPP where both ends may have agreed to leave out bytes (RFC 1661, section 6): address
+    /// and control, and the first byte of the protocol if it is 0.
     fn tunneled_ppp(&mut self, packet: &[u8]) {
-        let packet = packet.strip_prefix(&[0xff, 0x03]).unwrap_or(packet);
+        const SHORT_IPV4: u8 = ppp_protocol::IPV4 as u8;
+        const SHORT_IPV6: u8 = ppp_protocol::IPV6 as u8;
+        let packet = packet.strip_prefix(&ppp_protocol::ADDRESS_AND_CONTROL).unwrap_or(packet);
         match packet {
-            [0x21, payload @ ..] => self.carried(IPV4, payload),
-            [0x57, payload @ ..] => self.carried(IPV6, payload),
+            [SHORT_IPV4, payload @ ..] => self.carried(ether_type::IPV4, payload),
+            [SHORT_IPV6, payload @ ..] => self.carried(ether_type::IPV6, payload),
             _ => self.ppp(packet),
         }
     }
 }
 
-/// 0 where it was not captured.
+/// The byte at `at`, or 0 where it was not captured.
 fn byte(packet: &[u8], at: usize) -> u8 {
     packet.get(at).copied().unwrap_or(0)
 }

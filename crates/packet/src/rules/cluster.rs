@@ -28,7 +28,8 @@ use super::hash::Map;
 use super::judge::tables;
 use super::rule::{Protocol, Rule};
 use super::set::{Entry, RuleSet};
-use super::signature::{Family, Key, Pattern, Signature};
+use super::signature::{Key, Pattern, Signature};
+use super::tuple::Family;
 
 /// Bits that a move makes prefixes longer at most, both together: it makes 256 rules of one.
 const MAX_LONGER: u8 = 8;

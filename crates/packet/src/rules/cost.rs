@@ -11,8 +11,9 @@ use std::collections::{HashMap, HashSet};
 
 use super::judge::{Table, tables};
 use super::set::RuleSet;
-use super::signature::{Family, Key, Signature, prefix_mask};
-use super::tuple::Tuple;
+use super::signature::{Key, Signature, prefix_mask};
+use super::tuple::{Family, Tuple};
+use crate::numbers::ip_protocol;
 
 /// Packets that a sample keeps.
 pub const SAMPLE: usize = 8192;
@@ -76,7 +77,7 @@ fn fitting(signature: Signature, key: &Key, seed: u64) -> Tuple {
         let noise = (u128::from(high) << 64) | u128::from(low);
         value | noise & width & !prefix_mask(bits)
     };
-    let protocol = if signature.protocol { key.protocol } else { super::tuple::TCP };
+    let protocol = if signature.protocol { key.protocol } else { ip_protocol::TCP };
     let port = |asked: bool, value: u16, salt: u64| {
         if asked { value } else { scramble(seed ^ (salt << 56)) as u16 }
     };
@@ -89,7 +90,7 @@ fn fitting(signature: Signature, key: &Key, seed: u64) -> Tuple {
         source: fill(signature.source_bits, key.source, 1),
         destination: fill(signature.destination_bits, key.destination, 2),
         protocol,
-        ports: super::tuple::has_ports(protocol).then_some(ports),
+        ports: ip_protocol::has_ports(protocol).then_some(ports),
         fragment: None,
     }
 }

@@ -6,8 +6,7 @@
 
 use std::collections::HashMap;
 
-use super::signature::Family;
-use super::tuple::Tuple;
+use super::tuple::{Family, Tuple};
 
 /// Datagrams that are remembered at least; what is oldest is forgotten first.
 const LEAST: usize = 1 << 16;

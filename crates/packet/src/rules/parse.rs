@@ -17,7 +17,7 @@ use ipnet::IpNet;
 
 use super::rule::{Action, MAX_GROUP_NAME, MAX_SNAPLEN, Protocol, Rule};
 use super::set::{Entry, RuleSet};
-use super::tuple::{TCP, UDP};
+use crate::numbers::ip_protocol;
 
 /// Faults of a file that are told one by one.
 const SHOWN: usize = 20;
@@ -278,8 +278,8 @@ fn port(field: &'static str, words: &mut SplitWhitespace) -> Result<Option<u16>,
 fn protocol(words: &mut SplitWhitespace) -> Result<Option<Protocol>, Fault> {
     let Some(word) = value("proto", words)? else { return Ok(None) };
     let protocol = match word {
-        "tcp" => Protocol::Number(TCP),
-        "udp" => Protocol::Number(UDP),
+        "tcp" => Protocol::Number(ip_protocol::TCP),
+        "udp" => Protocol::Number(ip_protocol::UDP),
         "icmp" => Protocol::Icmp,
         _ => {
             let number = number(word).and_then(|number| u8::try_from(number).ok());

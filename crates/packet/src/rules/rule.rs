@@ -5,11 +5,12 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 
-use super::signature::{Family, Key, Pattern, Signature};
-use super::tuple::{ICMP, ICMPV6, TCP, UDP, has_ports, left};
+use super::signature::{Key, Pattern, Signature};
+use super::tuple::{Family, left};
+use crate::numbers::{ip_protocol, pcap_file};
 
 /// The most that a rule's `snaplen=` can keep, in bytes.
-pub const MAX_SNAPLEN: u32 = 262_144;
+pub const MAX_SNAPLEN: u32 = pcap_file::MAX_SNAPLEN;
 /// Bytes of a group's name in a rule.
 pub const MAX_GROUP_NAME: usize = 64;
 
@@ -76,8 +77,8 @@ impl Rule {
     fn pattern(&self, family: Option<Family>) -> Pattern {
         let protocol = self.protocol.map(|protocol| match (protocol, family) {
             (Protocol::Number(number), _) => number,
-            (Protocol::Icmp, Some(Family::V6)) => ICMPV6,
-            (Protocol::Icmp, _) => ICMP,
+            (Protocol::Icmp, Some(Family::V6)) => ip_protocol::ICMPV6,
+            (Protocol::Icmp, _) => ip_protocol::ICMP,
         });
         let bits = |net: Option<IpNet>| net.map_or(0, |net| net.prefix_len());
         let address = |net: Option<IpNet>| net.map_or(0, |net| left(net.network()));
@@ -112,7 +113,7 @@ impl Rule {
         let has_ports = match self.protocol {
             None => true,
             Some(Protocol::Icmp) => false,
-            Some(Protocol::Number(number)) => has_ports(number),
+            Some(Protocol::Number(number)) => ip_protocol::has_ports(number),
         };
         (asks_for_ports && !has_ports).then_some("it asks for ports, and its protocol has none")
     }
@@ -133,8 +134,8 @@ impl fmt::Display for Protocol {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match *self {
             Self::Icmp => f.write_str("icmp"),
-            Self::Number(TCP) => f.write_str("tcp"),
-            Self::Number(UDP) => f.write_str("udp"),
+            Self::Number(ip_protocol::TCP) => f.write_str("tcp"),
+            Self::Number(ip_protocol::UDP) => f.write_str("udp"),
             Self::Number(number) => write!(f, "{number}"),
         }
     }

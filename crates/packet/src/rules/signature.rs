@@ -1,24 +1,6 @@
 //! Signatures: what rules look at, apart from the values that they look for.
 
-use super::tuple::Tuple;
-
-/// An IP version.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-#[repr(u8)]
-pub enum Family {
-    V4 = 4,
-    V6 = 6,
-}
-
-impl Family {
-    /// Bits of an address.
-    pub const fn bits(self) -> u8 {
-        match self {
-            Self::V4 => 32,
-            Self::V6 => 128,
-        }
-    }
-}
+use super::tuple::{Family, Tuple};
 
 /// The masks of a rule. Two rules of one signature differ in their values alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

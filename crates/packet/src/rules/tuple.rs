@@ -17,27 +17,35 @@
 
 use std::net::IpAddr;
 
-use super::signature::Family;
-use crate::link::LinkType;
+use crate::header::field::{
+    ethernet, ipv4, ipv6, ipv6_extension, ipv6_fragment, linux_sll, linux_sll2, loopback, ports,
+    vlan_tag,
+};
+use crate::link::{FirstHeader, LinkType};
+use crate::numbers::{ether_type, ip_protocol};
 
 /// VLAN tags that are passed, one that the NIC has stripped among them.
 pub const MAX_TAGS: usize = 4;
 /// Extension headers of IPv6 that are passed.
 pub const MAX_EXTENSIONS: usize = 8;
 
-pub(super) const ICMP: u8 = 1;
-pub(super) const TCP: u8 = 6;
-pub(super) const UDP: u8 = 17;
-const DCCP: u8 = 33;
-pub(super) const ICMPV6: u8 = 58;
-const SCTP: u8 = 132;
-const UDP_LITE: u8 = 136;
+/// An IP version.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[repr(u8)]
+pub enum Family {
+    V4 = 4,
+    V6 = 6,
+}
 
-const HOP_BY_HOP: u8 = 0;
-const ROUTING: u8 = 43;
-const FRAGMENT: u8 = 44;
-const AUTHENTICATION: u8 = 51;
-const DESTINATION_OPTIONS: u8 = 60;
+impl Family {
+    /// Bits of an address.
+    pub const fn bits(self) -> u8 {
+        match self {
+            Self::V4 => 32,
+            Self::V6 => 128,
+        }
+    }
+}
 
 /// The outer 5-tuple of a packet, as far as it is known.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -69,11 +77,6 @@ pub(super) fn left(address: IpAddr) -> u128 {
     }
 }
 
-/// Whether the protocol's header begins with two ports.
-pub fn has_ports(protocol: u8) -> bool {
-    matches!(protocol, TCP | UDP | DCCP | SCTP | UDP_LITE)
-}
-
 impl Tuple {
     /// Of an IP packet whose addresses are of one family.
     ///
@@ -94,7 +97,7 @@ impl Tuple {
             source: left(source),
             destination: left(destination),
             protocol,
-            ports: ports.filter(|_| has_ports(protocol)),
+            ports: ports.filter(|_| ip_protocol::has_ports(protocol)),
             fragment: None,
         })
     }
@@ -103,8 +106,8 @@ impl Tuple {
     pub fn read(link: LinkType, frame: &[u8]) -> Self {
         let Some((kind, packet)) = network_layer(link, frame) else { return Self::default() };
         match kind {
-            IPV4 => ipv4(packet),
-            IPV6 => ipv6(packet),
+            ether_type::IPV4 => ipv4(packet),
+            ether_type::IPV6 => ipv6(packet),
             _ => None,
         }
         .unwrap_or_default()
@@ -121,41 +124,37 @@ impl Tuple {
     }
 }
 
-const IPV4: u16 = 0x0800;
-const IPV6: u16 = 0x86dd;
-
 /// Whether frames of this link type can be judged by more than `any`.
 pub fn is_readable(link: LinkType) -> bool {
-    matches!(link.0, 0 | 1 | 12 | 14 | 101 | 108 | 113 | 228 | 229 | 276)
+    !matches!(link.first_header(), None | Some(FirstHeader::Ppp))
 }
 
-/// The `EtherType` of what the frame carries, and that. Numbers are those of pcap-linktype(7).
+/// The EtherType of what the frame carries, and the payload.
 fn network_layer(link: LinkType, frame: &[u8]) -> Option<(u16, &[u8])> {
-    const NULL: u16 = 0;
-    const LOOP: u16 = 108;
-    const COOKED: u16 = 113;
-    const RAW_IPV4: u16 = 228;
-    const RAW_IPV6: u16 = 229;
-    const COOKED_2: u16 = 276;
-    match link.0 {
-        1 => behind_tags(half(frame, 12)?, &frame[14..]),
-        // 12 and 14 are how some systems number raw IP inside.
-        12 | 14 | 101 => by_version(frame),
-        RAW_IPV4 => Some((IPV4, frame)),
-        RAW_IPV6 => Some((IPV6, frame)),
+    match link.first_header()? {
+        FirstHeader::Ethernet => {
+            behind_tags(half(frame, ethernet::TYPE)?, &frame[ethernet::HEADER_BYTES..])
+        }
+        FirstHeader::Ip => by_version(frame),
+        FirstHeader::Ipv4 => Some((ether_type::IPV4, frame)),
+        FirstHeader::Ipv6 => Some((ether_type::IPV6, frame)),
         // The address family's number is the system's that captured; the packet says its version
         // itself.
-        NULL | LOOP => by_version(frame.get(4..)?),
-        COOKED => behind_tags(half(frame, 14)?, &frame[16..]),
-        COOKED_2 => behind_tags(half(frame, 0)?, frame.get(20..)?),
-        _ => None,
+        FirstHeader::Loopback => by_version(frame.get(loopback::HEADER_BYTES..)?),
+        FirstHeader::LinuxSll => {
+            behind_tags(half(frame, linux_sll::TYPE)?, &frame[linux_sll::HEADER_BYTES..])
+        }
+        FirstHeader::LinuxSll2 => {
+            behind_tags(half(frame, linux_sll2::TYPE)?, frame.get(linux_sll2::HEADER_BYTES..)?)
+        }
+        FirstHeader::Ppp => None,
     }
 }
 
 fn by_version(packet: &[u8]) -> Option<(u16, &[u8])> {
     match packet.first()? >> 4 {
-        4 => Some((IPV4, packet)),
-        6 => Some((IPV6, packet)),
+        4 => Some((ether_type::IPV4, packet)),
+        6 => Some((ether_type::IPV6, packet)),
         _ => None,
     }
 }
@@ -163,33 +162,34 @@ fn by_version(packet: &[u8]) -> Option<(u16, &[u8])> {
 /// Passes VLAN tags.
 fn behind_tags(mut kind: u16, mut rest: &[u8]) -> Option<(u16, &[u8])> {
     for _ in 0..MAX_TAGS {
-        if !matches!(kind, 0x8100 | 0x88a8 | 0x9100) {
+        if !ether_type::is_vlan_tag(kind) {
             break;
         }
-        kind = half(rest, 2)?;
-        rest = &rest[4..];
+        kind = half(rest, vlan_tag::TYPE)?;
+        rest = &rest[vlan_tag::BYTES..];
     }
     Some((kind, rest))
 }
 
 fn ipv4(packet: &[u8]) -> Option<Tuple> {
-    let header: &[u8; 20] = packet.first_chunk()?;
-    let length = usize::from(header[0] & 0x0f) * 4;
+    let header: &[u8; ipv4::HEADER_BYTES] = packet.first_chunk()?;
+    let length = usize::from(header[0] & ipv4::LENGTH_MASK) * 4;
     if header[0] >> 4 != 4 || length < header.len() {
         return None;
     }
-    let flags = u16::from_be_bytes([header[6], header[7]]);
-    let (offset, is_last) = (flags & 0x1fff, flags & 0x2000 == 0);
-    let is_first = offset == 0;
-    let id = u16::from_be_bytes([header[4], header[5]]);
-    let protocol = header[9];
-    let word = |at: usize| {
-        u32::from_be_bytes([header[at], header[at + 1], header[at + 2], header[at + 3]])
+    let fragment = half(header, ipv4::FRAGMENT)?;
+    let is_first = fragment & ipv4::OFFSET_MASK == 0;
+    let is_last = fragment & ipv4::MORE_FRAGMENTS == 0;
+    let id = half(header, ipv4::IDENTIFICATION)?;
+    let protocol = header[ipv4::PROTOCOL];
+    let address = |at: usize| {
+        let address = header[at..].first_chunk().map_or(0, |address| u32::from_be_bytes(*address));
+        u128::from(address) << 96
     };
     Some(Tuple {
         family: Some(Family::V4),
-        source: u128::from(word(12)) << 96,
-        destination: u128::from(word(16)) << 96,
+        source: address(ipv4::SOURCE),
+        destination: address(ipv4::DESTINATION),
         protocol,
         ports: if is_first { ports(protocol, packet, length) } else { None },
         fragment: (!is_first || !is_last).then(|| Fragment { id: id.into(), is_first }),
@@ -197,7 +197,7 @@ fn ipv4(packet: &[u8]) -> Option<Tuple> {
 }
 
 fn ipv6(packet: &[u8]) -> Option<Tuple> {
-    let header: &[u8; 40] = packet.first_chunk()?;
+    let header: &[u8; ipv6::HEADER_BYTES] = packet.first_chunk()?;
     if header[0] >> 4 != 6 {
         return None;
     }
@@ -205,9 +205,9 @@ fn ipv6(packet: &[u8]) -> Option<Tuple> {
         |at: usize| header[at..].first_chunk().map_or(0, |address| u128::from_be_bytes(*address));
     let mut tuple = Tuple {
         family: Some(Family::V6),
-        source: address(8),
-        destination: address(24),
-        protocol: header[6],
+        source: address(ipv6::SOURCE),
+        destination: address(ipv6::DESTINATION),
+        protocol: header[ipv6::NEXT_HEADER],
         ports: None,
         fragment: None,
     };
@@ -223,40 +223,40 @@ fn ipv6(packet: &[u8]) -> Option<Tuple> {
     Some(tuple)
 }
 
-/// Passes one extension header (RFC 8200, section 4) and gives where the next header is; `None`
-/// where there is none to pass.
+/// Passes the extension header at `at` and returns where the next header is; `None` where there is
+/// no extension header to pass.
 fn extension(tuple: &mut Tuple, packet: &[u8], at: usize) -> Option<usize> {
     if tuple.fragment.is_some_and(|fragment| !fragment.is_first) {
         // What stands here is the middle of something.
         return None;
     }
-    let [next, length, offset @ ..] = *packet.get(at..)?.first_chunk::<4>()?;
-    let length = usize::from(length);
-    let length = match tuple.protocol {
-        HOP_BY_HOP | ROUTING | DESTINATION_OPTIONS => 8 + 8 * length,
-        // RFC 4302.
-        AUTHENTICATION => 8 + 4 * length,
-        FRAGMENT => {
-            let id = packet.get(at + 4..)?.first_chunk()?;
-            let offset = u16::from_be_bytes(offset);
+    let [next, length, fragment @ ..] = *packet.get(at..)?.first_chunk::<4>()?;
+    let bytes = match tuple.protocol {
+        ip_protocol::HOP_BY_HOP | ip_protocol::ROUTING | ip_protocol::DESTINATION_OPTIONS => {
+            ipv6_extension::bytes(length)
+        }
+        ip_protocol::AUTHENTICATION => ipv6_extension::authentication_bytes(length),
+        ip_protocol::FRAGMENT => {
+            let id = packet.get(at + ipv6_fragment::IDENTIFICATION..)?.first_chunk()?;
+            let fragment = u16::from_be_bytes(fragment);
             // A datagram that is whole although it has the header is no fragment (RFC 6946).
-            if offset & 0xfff9 != 0 {
-                let is_first = offset & 0xfff8 == 0;
+            if fragment & (ipv6_fragment::OFFSET_MASK | ipv6_fragment::MORE_FRAGMENTS) != 0 {
+                let is_first = fragment & ipv6_fragment::OFFSET_MASK == 0;
                 tuple.fragment = Some(Fragment { id: u32::from_be_bytes(*id), is_first });
             }
-            8
+            ipv6_fragment::HEADER_BYTES
         }
         _ => return None,
     };
     tuple.protocol = next;
-    Some(at + length)
+    Some(at + bytes)
 }
 
 fn ports(protocol: u8, packet: &[u8], at: usize) -> Option<(u16, u16)> {
-    if !has_ports(protocol) {
+    if !ip_protocol::has_ports(protocol) {
         return None;
     }
-    Some((half(packet, at)?, half(packet, at + 2)?))
+    Some((half(packet, at + ports::SOURCE)?, half(packet, at + ports::DESTINATION)?))
 }
 
 fn half(bytes: &[u8], at: usize) -> Option<u16> {

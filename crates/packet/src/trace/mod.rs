@@ -10,23 +10,22 @@
 //! [`crate::pcapng::Reader`] is for pcapng that lies in memory, and gives every block. Both
 //! understand a block with the same code.
 
-use std::io::{self, Read};
-use std::ops::Range;
+use std::io::Read;
 
 use crate::link::LinkType;
 use crate::pcapng::SECTION_HEADER;
 
+mod error;
+mod found;
 mod pcap;
 mod pcapng;
 mod window;
 
+pub use error::Error;
+
 use pcap::Pcap;
 use pcapng::Pcapng;
 use window::Window;
-
-/// No block that must stand in memory is longer, and no pcap record captured more; libpcap has
-/// the same limit for pcapng.
-const MAX_LEN: usize = 16 << 20;
 
 /// A packet of a capture file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,40 +52,6 @@ pub enum Format {
     Pcapng,
 }
 
-/// Why a capture file could not be read, or not further. Offsets count from the file's beginning.
-#[derive(Debug, thiserror::Error)]
-pub enum Error {
-    /// the source failed
-    #[error("cannot read: {0}")]
-    Io(io::Error),
-    /// there is not a single byte
-    #[error("empty: a capture file has at least a header")]
-    Empty,
-    /// the first bytes are no capture file's
-    #[error("neither pcap nor pcapng: it begins with neither's magic number")]
-    Neither,
-    /// the file ends within the header, block or record at `at`
-    #[error("cut short: what begins at byte {at} needs {needed} bytes, {have} are there")]
-    CutShort { at: u64, needed: u64, have: u64 },
-    /// the block or record at `at` contradicts itself or what stands before it
-    #[error("damaged at byte {at}: {what}")]
-    Damaged { at: u64, what: &'static str },
-    /// the file may be good, but is of a kind that cannot be read
-    #[error("cannot be read from byte {at} on: {what}")]
-    Unsupported { at: u64, what: &'static str },
-}
-
-impl From<crate::pcapng::Error> for Error {
-    fn from(error: crate::pcapng::Error) -> Self {
-        use crate::pcapng::Error as E;
-        match error {
-            E::NotPcapng => Self::Neither,
-            E::CutShort { at, needed, have } => Self::CutShort { at, needed, have },
-            E::Damaged { at, what } => Self::Damaged { at, what },
-        }
-    }
-}
-
 /// Whether bytes that begin a file are a capture file's. Only the first 4 count; fewer are not.
 pub fn looks_like_trace(first: &[u8]) -> bool {
     first.first_chunk().is_some_and(|first| is_section_header(*first) || pcap::is_magic(*first))
@@ -107,20 +72,6 @@ pub struct Reader<R> {
 enum File {
     Pcap(Pcap),
     Pcapng(Pcapng),
-}
-
-/// A packet that stands in the window.
-struct Found {
-    /// Of the block or record, which begins the window.
-    len: usize,
-    /// Within the block or record.
-    frame: Range<usize>,
-    time_ns: Option<i64>,
-    link: LinkType,
-    original_len: u32,
-    interface: u32,
-    flags: u32,
-    dropped: u64,
 }
 
 impl<R: Read> Reader<R> {
@@ -180,11 +131,4 @@ impl<R: Read> Reader<R> {
             dropped: found.dropped,
         }))
     }
-}
-
-/// How much of `captured` bytes stays, and the length on the wire, without an FCS of `fcs` bytes.
-/// What was captured holds FCS only as far as it reaches into the frame's last bytes.
-fn without_fcs(captured: usize, original_len: u32, fcs: u32) -> (usize, u32) {
-    let end = captured.max(original_len as usize).saturating_sub(fcs as usize);
-    (captured.min(end), original_len.saturating_sub(fcs))
 }

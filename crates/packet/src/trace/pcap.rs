@@ -2,22 +2,15 @@
 
 use std::io::Read;
 
+use super::error::Error;
+use super::found::{Found, MAX_LEN, without_fcs};
 use super::window::Window;
-use super::{Error, Found, MAX_LEN, without_fcs};
 use crate::link::LinkType;
-
-const MICROSECONDS: u32 = 0xa1b2_c3d4;
-const NANOSECONDS: u32 = 0xa1b2_3c4d;
-/// Of Linux 2.x with Alexey Kuznetsov's patches: microseconds, and 8 bytes more in each record.
-const PATCHED: u32 = 0xa1b2_cd34;
+use crate::numbers::pcap_file;
 
 const HEADER: usize = 24;
 const RECORD: usize = 16;
 const PATCHED_RECORD: usize = 24;
-
-/// libpcap's MAXIMUM_SNAPLEN. A record may be as long even where the file's own snap length is
-/// less, since some writers get that wrong.
-const SNAPLEN: u32 = 262_144;
 
 /// Of the field that holds the link type: bit 26 says that frames end in an FCS, bits 28-31 of
 /// how many 16-bit words.
@@ -40,7 +33,9 @@ pub(super) fn is_magic(first: [u8; 4]) -> bool {
 /// The magic number in this machine's byte order, and whether the file's is the other.
 fn order(first: [u8; 4]) -> Option<(u32, bool)> {
     let magic = u32::from_ne_bytes(first);
-    let known = |m: u32| matches!(m, MICROSECONDS | NANOSECONDS | PATCHED);
+    let known = |m: u32| {
+        matches!(m, pcap_file::MAGIC | pcap_file::MAGIC_NANOSECONDS | pcap_file::MAGIC_PATCHED)
+    };
     match (known(magic), known(magic.swap_bytes())) {
         (true, _) => Some((magic, false)),
         (_, true) => Some((magic.swap_bytes(), true)),
@@ -70,22 +65,24 @@ impl Pcap {
         let first = [header[0], header[1], header[2], header[3]];
         let (magic, swapped) = order(first).ok_or(Error::Neither)?;
         let version = half(swapped, &header[4..]);
-        if version != 2 {
+        if version != pcap_file::MAJOR_VERSION {
             return Err(Error::Unsupported { at: 4, what: "a version of pcap other than 2" });
         }
         let link = word(swapped, &header[20..]);
         Ok(Self {
             swapped,
-            record: if magic == PATCHED { PATCHED_RECORD } else { RECORD },
+            record: if magic == pcap_file::MAGIC_PATCHED { PATCHED_RECORD } else { RECORD },
             lengths: match half(swapped, &header[6..]) {
                 ..3 => Lengths::OriginalFirst,
                 3 => Lengths::Unsure,
                 4.. => Lengths::CapturedFirst,
             },
-            unit_ns: if magic == NANOSECONDS { 1 } else { 1000 },
+            unit_ns: if magic == pcap_file::MAGIC_NANOSECONDS { 1 } else { 1000 },
             link: LinkType(link as u16),
             fcs: if link & FCS_KNOWN == 0 { 0 } else { 2 * (link >> FCS_SHIFT) },
-            max: word(swapped, &header[16..]).clamp(SNAPLEN, MAX_LEN as u32),
+            // A record may be as long as libpcap takes even where the file's own snap length is less,
+            // since some writers get that wrong.
+            max: word(swapped, &header[16..]).clamp(pcap_file::MAX_SNAPLEN, MAX_LEN as u32),
         })
     }
 

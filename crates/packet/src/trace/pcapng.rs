@@ -3,8 +3,9 @@
 
 use std::io::Read;
 
+use super::error::Error;
+use super::found::{Found, MAX_LEN, without_fcs};
 use super::window::Window;
-use super::{Error, Found, MAX_LEN, without_fcs};
 use crate::link::LinkType;
 use crate::pcapng::{
     Blocks, ENHANCED_PACKET, HEAD, INTERFACE_DESCRIPTION, INTERFACE_STATISTICS, OBSOLETE_PACKET,

@@ -2,7 +2,7 @@
 
 use std::io::{self, ErrorKind, Read};
 
-use super::Error;
+use super::error::Error;
 
 /// What is asked of the source at once, and what the window takes as long as nothing larger has
 /// to stand in it at once.

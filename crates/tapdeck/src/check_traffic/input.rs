@@ -108,8 +108,9 @@ impl Input {
             };
             if packet.link != LinkType::ETHERNET {
                 bail!(
-                    "{name} holds packets of link type {}: generated ones are Ethernet frames (link type 1)",
-                    packet.link.0
+                    "{name} holds packets of link type {}: generated ones are Ethernet frames (link type {})",
+                    packet.link,
+                    LinkType::ETHERNET.0
                 );
             }
             told.dropped += packet.dropped;

@@ -19,6 +19,7 @@ use pcap::BpfProgram;
 use rustix::fd::AsRawFd;
 use tapdeck_packet::key::Plan;
 use tapdeck_packet::link::LinkType;
+use tapdeck_packet::numbers::pcap_file;
 use tapdeck_packet::{filter, header};
 use tapdeck_store::query::{Described, Matcher, Packet};
 
@@ -180,7 +181,7 @@ impl Clone for Program {
 }
 
 fn compile(expression: &str, link: LinkType) -> Result<BpfProgram> {
-    let cannot = || format!("libpcap cannot be asked about link type {}", link.0);
+    let cannot = || format!("libpcap cannot be asked about link type {link}");
     let file = rustix::fs::memfd_create("tapdeck", rustix::fs::MemfdFlags::CLOEXEC)
         .with_context(cannot)?;
     rustix::io::write(&file, &file_header(link)).with_context(cannot)?;
@@ -203,13 +204,12 @@ fn instructions(program: &BpfProgram) -> Option<Arc<[Instruction]>> {
 
 /// A pcap file of a link type without packets.
 fn file_header(link: LinkType) -> Vec<u8> {
-    const MAGIC: u32 = 0xa1b2_c3d4;
-    const VERSION: [u16; 2] = [2, 4];
-    const SNAPLEN: u32 = 262_144;
-    let mut header = MAGIC.to_ne_bytes().to_vec();
-    header.extend(VERSION.iter().flat_map(|v| v.to_ne_bytes()));
+    let mut header = pcap_file::MAGIC.to_ne_bytes().to_vec();
+    header.extend(
+        [pcap_file::MAJOR_VERSION, pcap_file::MINOR_VERSION].iter().flat_map(|v| v.to_ne_bytes()),
+    );
     header.extend([0; 8]);
-    header.extend(SNAPLEN.to_ne_bytes());
+    header.extend(pcap_file::MAX_SNAPLEN.to_ne_bytes());
     header.extend(u32::from(link.0).to_ne_bytes());
     header
 }

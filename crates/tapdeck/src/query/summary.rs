@@ -7,6 +7,7 @@ use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use tapdeck_packet::link::LinkType;
+use tapdeck_packet::numbers::{ether_type, ip_protocol};
 
 /// Addresses, ports and protocol, each as far as the packet has it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -32,37 +33,25 @@ pub enum Protocol {
 impl fmt::Display for Protocol {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let name = match self {
-            Self::Ip(1) => "icmp",
-            Self::Ip(2) => "igmp",
-            Self::Ip(TCP) => "tcp",
-            Self::Ip(UDP) => "udp",
-            Self::Ip(47) => "gre",
-            Self::Ip(50) => "esp",
-            Self::Ip(AH) => "ah",
-            Self::Ip(58) => "icmp6",
-            Self::Ip(SCTP) => "sctp",
+            Self::Ip(ip_protocol::ICMP) => "icmp",
+            Self::Ip(ip_protocol::IGMP) => "igmp",
+            Self::Ip(ip_protocol::TCP) => "tcp",
+            Self::Ip(ip_protocol::UDP) => "udp",
+            Self::Ip(ip_protocol::GRE) => "gre",
+            Self::Ip(ip_protocol::ESP) => "esp",
+            Self::Ip(ip_protocol::AUTHENTICATION) => "ah",
+            Self::Ip(ip_protocol::ICMPV6) => "icmp6",
+            Self::Ip(ip_protocol::SCTP) => "sctp",
             Self::Ip(number) => return write!(f, "ip-proto-{number}"),
-            Self::Ether(0x0806) => "arp",
-            Self::Ether(0x8847 | 0x8848) => "mpls",
-            Self::Ether(0x88cc) => "lldp",
+            Self::Ether(ether_type::ARP) => "arp",
+            Self::Ether(ether_type::MPLS | ether_type::MPLS_MULTICAST) => "mpls",
+            Self::Ether(ether_type::LLDP) => "lldp",
             Self::Ether(kind) => return write!(f, "ethertype-{kind:04x}"),
             Self::Llc => "llc",
         };
         f.write_str(name)
     }
 }
-
-const IPV4: u16 = 0x0800;
-const IPV6: u16 = 0x86dd;
-/// IEEE 802.1Q, 802.1ad, and what came before the latter.
-const TAGS: [u16; 3] = [0x8100, 0x88a8, 0x9100];
-/// Lower numbers in a type's place are lengths.
-const FIRST_TYPE: u16 = 0x0600;
-const TCP: u8 = 6;
-const UDP: u8 = 17;
-const AH: u8 = 51;
-const SCTP: u8 = 132;
-const UDP_LITE: u8 = 136;
 
 impl Summary {
     pub fn of(link: LinkType, frame: &[u8]) -> Self {
@@ -82,16 +71,16 @@ impl Summary {
 
     fn ethernet(&mut self, frame: &[u8]) -> Option<()> {
         let mut at = 12;
-        while TAGS.contains(&half(frame, at)?) {
+        while ether_type::is_vlan_tag(half(frame, at)?) {
             at += 4;
         }
         let payload = frame.get(at + 2..)?;
         match half(frame, at)? {
-            IPV4 => self.ipv4(payload),
-            IPV6 => self.ipv6(payload),
+            ether_type::IPV4 => self.ipv4(payload),
+            ether_type::IPV6 => self.ipv6(payload),
             kind => {
                 let protocol =
-                    if kind < FIRST_TYPE { Protocol::Llc } else { Protocol::Ether(kind) };
+                    if kind < ether_type::FIRST { Protocol::Llc } else { Protocol::Ether(kind) };
                 self.protocol = Some(protocol);
                 Some(())
             }
@@ -99,7 +88,7 @@ impl Summary {
     }
 
     fn ipv4(&mut self, packet: &[u8]) -> Option<()> {
-        self.protocol = Some(Protocol::Ether(IPV4));
+        self.protocol = Some(Protocol::Ether(ether_type::IPV4));
         let header = packet.first_chunk::<20>()?;
         let address = |at: usize| {
             header[at..at + 4].first_chunk().map(|b: &[u8; 4]| Ipv4Addr::from(*b).into())
@@ -116,7 +105,7 @@ impl Summary {
     }
 
     fn ipv6(&mut self, packet: &[u8]) -> Option<()> {
-        self.protocol = Some(Protocol::Ether(IPV6));
+        self.protocol = Some(Protocol::Ether(ether_type::IPV6));
         let header = packet.first_chunk::<40>()?;
         let address = |at: usize| {
             header[at..at + 16].first_chunk().map(|b: &[u8; 16]| Ipv6Addr::from(*b).into())
@@ -128,12 +117,15 @@ impl Summary {
             self.protocol = Some(Protocol::Ip(next));
             // RFC 8200, section 4, and RFC 4302.
             let len = match next {
-                0 | 43 | 60 => 8 + 8 * usize::from(*packet.get(at + 1)?),
-                AH => 8 + 4 * usize::from(*packet.get(at + 1)?),
-                44 => 8,
+                ip_protocol::HOP_BY_HOP
+                | ip_protocol::ROUTING
+                | ip_protocol::DESTINATION_OPTIONS => 8 + 8 * usize::from(*packet.get(at + 1)?),
+                ip_protocol::AUTHENTICATION => 8 + 4 * usize::from(*packet.get(at + 1)?),
+                ip_protocol::FRAGMENT => 8,
                 _ => return self.ports(next, packet, at),
             };
-            let is_later_fragment = next == 44 && half(packet, at + 2)? & 0xfff8 != 0;
+            let is_later_fragment =
+                next == ip_protocol::FRAGMENT && half(packet, at + 2)? & 0xfff8 != 0;
             next = *packet.get(at)?;
             if is_later_fragment {
                 self.protocol = Some(Protocol::Ip(next));
@@ -144,7 +136,10 @@ impl Summary {
     }
 
     fn ports(&mut self, protocol: u8, packet: &[u8], at: usize) -> Option<()> {
-        if matches!(protocol, TCP | UDP | SCTP | UDP_LITE) {
+        if matches!(
+            protocol,
+            ip_protocol::TCP | ip_protocol::UDP | ip_protocol::SCTP | ip_protocol::UDP_LITE
+        ) {
             self.sport = Some(half(packet, at)?);
             self.dport = Some(half(packet, at + 2)?);
         }
@@ -161,6 +156,7 @@ fn half(bytes: &[u8], at: usize) -> Option<u16> {
 mod tests {
     use super::{Protocol, Summary};
     use tapdeck_packet::link::LinkType;
+    use tapdeck_packet::numbers::{ether_type, ip_protocol};
 
     fn ipv4(protocol: u8, offset: u16) -> Vec<u8> {
         let mut p = vec![0x46, 0, 0, 60, 0, 0];
@@ -197,41 +193,61 @@ mod tests {
 
     #[test]
     fn addresses_and_ports_are_found_behind_tags_and_options() {
-        let plain = of_ethernet(&[0x0800], &ipv4(17, 0x2000));
+        let plain = of_ethernet(&[ether_type::IPV4], &ipv4(ip_protocol::UDP, 0x2000));
         assert_eq!(plain.src.map(|a| a.to_string()).as_deref(), Some("10.0.0.1"));
         assert_eq!(plain.dst.map(|a| a.to_string()).as_deref(), Some("10.0.0.2"));
         assert_eq!(ports(&plain), (Some(80), Some(53)));
-        assert_eq!(plain.protocol, Some(Protocol::Ip(17)));
-        assert_eq!(of_ethernet(&[0x88a8, 0x8100, 0x0800], &ipv4(17, 0)), plain);
-        assert_eq!(Summary::of(LinkType::RAW, &ipv4(17, 0)), plain);
-        assert_eq!(ports(&of_ethernet(&[0x0800], &ipv4(17, 1))), (None, None), "a later fragment");
-        assert_eq!(ports(&of_ethernet(&[0x0800], &ipv4(1, 0))), (None, None), "icmp has none");
+        assert_eq!(plain.protocol, Some(Protocol::Ip(ip_protocol::UDP)));
+        assert_eq!(
+            of_ethernet(
+                &[ether_type::SERVICE_VLAN, ether_type::VLAN, ether_type::IPV4],
+                &ipv4(ip_protocol::UDP, 0)
+            ),
+            plain
+        );
+        assert_eq!(Summary::of(LinkType::RAW, &ipv4(ip_protocol::UDP, 0)), plain);
+        assert_eq!(
+            ports(&of_ethernet(&[ether_type::IPV4], &ipv4(ip_protocol::UDP, 1))),
+            (None, None),
+            "a later fragment"
+        );
+        assert_eq!(
+            ports(&of_ethernet(&[ether_type::IPV4], &ipv4(ip_protocol::ICMP, 0))),
+            (None, None),
+            "icmp has none"
+        );
     }
 
     #[test]
     fn extension_headers_are_passed() {
         let udp = [0, 80, 0, 53];
-        let plain = of_ethernet(&[0x86dd], &ipv6(6, &udp));
+        let plain = of_ethernet(&[ether_type::IPV6], &ipv6(ip_protocol::TCP, &udp));
         assert_eq!(plain.dst.map(|a| a.to_string()), Some("fefe:".repeat(7) + "fefe"));
-        let mut options = vec![44, 1];
+        let mut options = vec![ip_protocol::FRAGMENT, 1];
         options.extend([0; 14]);
-        let fragment = |offset: u8| [6, 0, 0, offset, 0, 0, 0, 1];
+        let fragment = |offset: u8| [ip_protocol::TCP, 0, 0, offset, 0, 0, 0, 1];
         let stacked = |offset| [&options[..], &fragment(offset), &udp].concat();
-        assert_eq!(of_ethernet(&[0x86dd], &ipv6(0, &stacked(1))), plain);
-        let later = of_ethernet(&[0x86dd], &ipv6(0, &stacked(8)));
-        assert_eq!((later.protocol, ports(&later)), (Some(Protocol::Ip(6)), (None, None)));
+        assert_eq!(
+            of_ethernet(&[ether_type::IPV6], &ipv6(ip_protocol::HOP_BY_HOP, &stacked(1))),
+            plain
+        );
+        let later = of_ethernet(&[ether_type::IPV6], &ipv6(ip_protocol::HOP_BY_HOP, &stacked(8)));
+        assert_eq!(
+            (later.protocol, ports(&later)),
+            (Some(Protocol::Ip(ip_protocol::TCP)), (None, None))
+        );
     }
 
     #[test]
     fn what_is_cut_or_unknown_tells_what_it_can() {
-        let whole = ipv4(17, 0);
+        let whole = ipv4(ip_protocol::UDP, 0);
         for len in 0..whole.len() {
-            let s = of_ethernet(&[0x0800], &whole[..len]);
+            let s = of_ethernet(&[ether_type::IPV4], &whole[..len]);
             assert_eq!(s.src.is_some(), len >= 20, "{len}");
             assert_eq!(s.sport.is_some(), len >= 26, "{len}");
         }
         assert_eq!(Summary::of(LinkType::ETHERNET, &[0; 13]), Summary::default());
-        assert_eq!(of_ethernet(&[0x0806], &[]).protocol.unwrap().to_string(), "arp");
+        assert_eq!(of_ethernet(&[ether_type::ARP], &[]).protocol.unwrap().to_string(), "arp");
         assert_eq!(of_ethernet(&[0x88b5], &[]).protocol.unwrap().to_string(), "ethertype-88b5");
         assert_eq!(of_ethernet(&[0x0026], &[]).protocol, Some(Protocol::Llc));
     }

@@ -6,6 +6,7 @@ use std::io::{self, Read};
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
+use tapdeck_packet::link::LinkType;
 use tapdeck_packet::rules::Tuple;
 use tapdeck_packet::rules::cost::Sample;
 use tapdeck_packet::rules::fragments::Fragments;
@@ -39,7 +40,7 @@ pub fn read(path: &Path, up_to_damage: bool, mut each: impl FnMut(&Tuple, u32)) 
             Err(e) => return Err(e).context(name),
         };
         if !is_readable(packet.link) {
-            unreadable.insert(packet.link.0);
+            unreadable.insert(packet.link);
         }
         let mut tuple = Tuple::read(packet.link, packet.frame);
         fragments.follow(&mut tuple, packet.time_ns);
@@ -47,7 +48,7 @@ pub fn read(path: &Path, up_to_damage: bool, mut each: impl FnMut(&Tuple, u32)) 
         tuple.fragment = None;
         each(&tuple, packet.original_len);
     }
-    let mut unreadable: Vec<u16> = unreadable.into_iter().collect();
+    let mut unreadable: Vec<LinkType> = unreadable.into_iter().collect();
     unreadable.sort_unstable();
     for link in unreadable {
         say(&format!(

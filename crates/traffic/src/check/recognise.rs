@@ -22,6 +22,7 @@ use std::ops::RangeInclusive;
 use tapdeck_packet::generate::{
     Flow, SEQUENCE_BITS, SHORT_TAG_BYTES, Sum, TAG_BYTES, Transport, Tunnel,
 };
+use tapdeck_packet::numbers::ip_protocol;
 
 use super::order::Order;
 use crate::frame::{Maker, Number};
@@ -183,7 +184,8 @@ impl Recogniser {
         let headers = self.maker.headers();
         let protocol = *bytes.get(headers.ip_at + if headers.ipv6 { 6 } else { 9 })?;
         let len = original_len as usize + 4 * lost;
-        let header_len = if protocol == 6 { 20 } else { 8 };
+        let is_tcp = protocol == ip_protocol::TCP;
+        let header_len = if is_tcp { Transport::Tcp } else { Transport::Udp }.header_len();
         let reading = Reading { bytes, on_wire: len, len, header_len, untagged: lost > 0 };
         match self.read(order, &reading) {
             (Evidence::Intact, Some(packet)) => Some(Seen::Intact(packet)),

@@ -29,7 +29,9 @@ pub enum Error {
     #[error(transparent)]
     Trace(trace::Error),
     /// frames in which no IP packet can be found
-    #[error("has frames of link type {}, in which IP packets are not looked for: take --length frame", .0.0)]
+    #[error(
+        "has frames of link type {0}, in which IP packets are not looked for: take --length frame"
+    )]
     LinkType(LinkType),
     /// a file that says which lengths it holds, and others were asked for
     #[error("holds the lengths of {stated}s, not of {asked}s: take --length {}", .stated.name())]

@@ -1,7 +1,9 @@
 //! What a packet's size is the size of, and where in a frame the IP packet begins.
 
 use serde::{Deserialize, Serialize};
-use tapdeck_packet::link::LinkType;
+use tapdeck_packet::header::field::{ethernet, linux_sll, linux_sll2};
+use tapdeck_packet::link::{FirstHeader, LinkType};
+use tapdeck_packet::numbers::{address_family, ether_type, ip_protocol, ppp_protocol};
 
 /// What sizes measure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -39,31 +41,27 @@ impl std::fmt::Display for Length {
 /// A link type in whose frames no IP packet is looked for.
 pub(super) struct UnknownLink;
 
-const ETHERTYPE_IPV4: u16 = 0x0800;
-const ETHERTYPE_IPV6: u16 = 0x86dd;
-/// 802.1Q, 802.1ad and what was used before that.
-const ETHERTYPES_TAG: [u16; 3] = [0x8100, 0x88a8, 0x9100];
-const PPP_IPV4: u16 = 0x0021;
-const PPP_IPV6: u16 = 0x0057;
-/// Address families of BSD's loopback header: 2 is IPv4 everywhere, IPv6 differs between systems.
-const FAMILIES: [u32; 4] = [2, 24, 28, 30];
+/// Address families of IP in BSD's loopback header, by the systems that have such interfaces.
+const FAMILIES: [u32; 4] = [
+    address_family::IPV4,
+    address_family::IPV6_BSD,
+    address_family::IPV6_FREEBSD,
+    address_family::IPV6_DARWIN,
+];
 
 /// The length of the IP packet in a frame; `None` where it holds none, or none whose header
 /// was captured and can be right.
 pub(super) fn ip_length(link: LinkType, frame: &[u8]) -> Result<Option<u32>, UnknownLink> {
-    // Link types as in pcap-linktype(7).
-    Ok(match link.0 {
-        0 | 108 => loopback(frame),
-        1 => behind_ethertype(frame, 12),
-        9 => point_to_point(frame),
-        12 | 14 | 101 | 228 | 229 => packet_length(frame),
-        // Linux cooked captures, the second with its protocol in front.
-        113 => behind_ethertype(frame, 14),
-        276 => match read_u16(frame, 0) {
-            Some(ethertype) => tagged(ethertype, frame, 20),
+    Ok(match link.first_header().ok_or(UnknownLink)? {
+        FirstHeader::Loopback => loopback(frame),
+        FirstHeader::Ethernet => behind_ethertype(frame, ethernet::TYPE),
+        FirstHeader::Ppp => point_to_point(frame),
+        FirstHeader::Ip | FirstHeader::Ipv4 | FirstHeader::Ipv6 => packet_length(frame),
+        FirstHeader::LinuxSll => behind_ethertype(frame, linux_sll::TYPE),
+        FirstHeader::LinuxSll2 => match read_u16(frame, linux_sll2::TYPE) {
+            Some(ethertype) => tagged(ethertype, frame, linux_sll2::HEADER_BYTES),
             None => None,
         },
-        _ => return Err(UnknownLink),
     })
 }
 
@@ -78,11 +76,11 @@ fn behind_ethertype(frame: &[u8], at: usize) -> Option<u32> {
 
 /// A packet of a protocol that begins at `at`, behind any number of VLAN tags.
 fn tagged(mut ethertype: u16, frame: &[u8], mut at: usize) -> Option<u32> {
-    while ETHERTYPES_TAG.contains(&ethertype) {
+    while ether_type::is_vlan_tag(ethertype) {
         ethertype = read_u16(frame, at + 2)?;
         at += 4;
     }
-    let is_ip = matches!(ethertype, ETHERTYPE_IPV4 | ETHERTYPE_IPV6);
+    let is_ip = matches!(ethertype, ether_type::IPV4 | ether_type::IPV6);
     packet_length(frame.get(at..).filter(|_| is_ip)?)
 }
 
@@ -94,8 +92,8 @@ fn loopback(frame: &[u8]) -> Option<u32> {
 }
 
 fn point_to_point(frame: &[u8]) -> Option<u32> {
-    let at = if frame.starts_with(&[0xff, 0x03]) { 2 } else { 0 };
-    let is_ip = matches!(read_u16(frame, at)?, PPP_IPV4 | PPP_IPV6);
+    let at = if frame.starts_with(&ppp_protocol::ADDRESS_AND_CONTROL) { 2 } else { 0 };
+    let is_ip = matches!(read_u16(frame, at)?, ppp_protocol::IPV4 | ppp_protocol::IPV6);
     packet_length(&frame[at + 2..]).filter(|_| is_ip)
 }
 
@@ -104,14 +102,13 @@ fn point_to_point(frame: &[u8]) -> Option<u32> {
 fn packet_length(packet: &[u8]) -> Option<u32> {
     const IPV4_HEADER: u32 = 20;
     const IPV6_HEADER: u32 = 40;
-    const HOP_BY_HOP: u8 = 0;
     match packet.first()? >> 4 {
         4 => {
             let length = u32::from(read_u16(packet, 2)?);
             (length == 0 || length >= IPV4_HEADER).then_some(length)
         }
         6 => match (read_u16(packet, 4)?, packet.get(6)?) {
-            (0, &HOP_BY_HOP) => Some(0),
+            (0, &ip_protocol::HOP_BY_HOP) => Some(0),
             (payload, _) => Some(IPV6_HEADER + u32::from(payload)),
         },
         _ => None,

@@ -51,8 +51,8 @@ pub enum Error {
     #[error("{path}: {error}; --up-to-damage sends what stands before the damage", path = path.display())]
     Damaged { path: PathBuf, error: trace::Error },
     /// frames that are of another kind of network
-    #[error("{path}: packet {number} is of link type {}; Ethernet (1) and raw IP (12, 14, 101, 228, 229) can be sent: \
-        take the others out first", link.0, path = path.display())]
+    #[error("{path}: packet {number} is of link type {link}; Ethernet (1) and raw IP (12, 14, 101, 228, 229) can be sent: \
+        take the others out first", path = path.display())]
     LinkType { path: PathBuf, number: u64, link: LinkType },
     /// a capture file without packets
     #[error("{path}: there is no packet in it{}", before(damage.as_deref()), path = path.display())]

@@ -1,8 +1,10 @@
 //! What becomes of a recorded packet: a frame, or none; and when it is due.
 
-use tapdeck_packet::{link::LinkType, trace::Packet};
+use tapdeck_packet::link::{FirstHeader, LinkType};
+use tapdeck_packet::numbers::ether_type;
+use tapdeck_packet::trace::Packet;
 
-use super::rewrite::{ETHERTYPE_IPV4, ETHERTYPE_IPV6, Rewrite};
+use super::rewrite::Rewrite;
 
 /// Bytes of an Ethernet header.
 const HEADER: usize = 14;
@@ -32,23 +34,23 @@ pub(super) struct Form {
 /// Decides on a packet for an interface that takes frames of `longest` bytes. An error is a link
 /// type of which no frame can be made.
 pub(super) fn fate(packet: &Packet<'_>, longest: usize) -> Result<Fate, LinkType> {
-    // Link types as in pcap-linktype(7).
-    let ethertype = match packet.link.0 {
-        1 => None,
-        12 | 14 | 101 => match packet.frame.first().map(|first| first >> 4) {
-            Some(4) => Some(ETHERTYPE_IPV4),
-            Some(6) => Some(ETHERTYPE_IPV6),
+    let ethertype = match packet.link.first_header() {
+        Some(FirstHeader::Ethernet) => None,
+        Some(FirstHeader::Ip) => match packet.frame.first().map(|first| first >> 4) {
+            Some(4) => Some(ether_type::IPV4),
+            Some(6) => Some(ether_type::IPV6),
             _ => return Ok(Fate::NotIp),
         },
-        228 => Some(ETHERTYPE_IPV4),
-        229 => Some(ETHERTYPE_IPV6),
+        Some(FirstHeader::Ipv4) => Some(ether_type::IPV4),
+        Some(FirstHeader::Ipv6) => Some(ether_type::IPV6),
         _ => return Err(packet.link),
     };
     let captured = packet.frame.len();
     // Some writers leave the original length at 0.
     let recorded = captured.max(packet.original_len as usize);
     let len = recorded.saturating_add(if ethertype.is_some() { HEADER } else { 0 });
-    let is_tagged = ethertype.is_none() && packet.frame.get(12..14) == Some(&[0x81, 0x00]);
+    let is_tagged =
+        ethertype.is_none() && packet.frame.get(12..14) == Some(&ether_type::VLAN.to_be_bytes());
     let longest = if is_tagged { longest + TAG } else { longest };
     Ok(match len {
         ..HEADER => Fate::TooShort,

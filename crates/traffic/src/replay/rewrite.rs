@@ -19,19 +19,10 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 use tapdeck_packet::generate::Sum;
+use tapdeck_packet::numbers::{ether_type, ip_protocol};
 
 use super::Error;
 use crate::workload::Mac;
-
-pub(super) const ETHERTYPE_IPV4: u16 = 0x0800;
-pub(super) const ETHERTYPE_IPV6: u16 = 0x86dd;
-const ETHERTYPE_ARP: u16 = 0x0806;
-/// 802.1Q, 802.1ad and what was used before that.
-const ETHERTYPES_TAG: [u16; 3] = [0x8100, 0x88a8, 0x9100];
-
-const TCP: u8 = 6;
-const UDP: u8 = 17;
-const ICMPV6: u8 = 58;
 
 /// What is exchanged in each frame.
 #[derive(Clone, Debug, Default)]
@@ -105,10 +96,10 @@ impl Rewrite {
         let mut at = 12;
         while let Some(ethertype) = word(frame, at) {
             match ethertype {
-                ETHERTYPE_IPV4 => return self.ipv4(&mut frame[at + 2..]),
-                ETHERTYPE_IPV6 => return self.ipv6(&mut frame[at + 2..]),
-                ETHERTYPE_ARP => return self.arp(&mut frame[at + 2..]),
-                tag if ETHERTYPES_TAG.contains(&tag) => at += 4,
+                ether_type::IPV4 => return self.ipv4(&mut frame[at + 2..]),
+                ether_type::IPV6 => return self.ipv6(&mut frame[at + 2..]),
+                ether_type::ARP => return self.arp(&mut frame[at + 2..]),
+                tag if ether_type::is_vlan_tag(tag) => at += 4,
                 _ => return,
             }
         }
@@ -131,7 +122,7 @@ impl Rewrite {
             None | Some(0) => packet.len(),
             Some(total) => packet.len().min(total.into()),
         };
-        if !is_later_fragment && protocol != ICMPV6 {
+        if !is_later_fragment && protocol != ip_protocol::ICMPV6 {
             transport(packet.get_mut(header_len..end), protocol, change);
         }
     }
@@ -161,7 +152,7 @@ impl Rewrite {
         let Some(&[_, _, p, q, hardware_len, protocol_len]) = packet.first_chunk() else {
             return;
         };
-        if u16::from_be_bytes([p, q]) != ETHERTYPE_IPV4 || protocol_len != 4 {
+        if u16::from_be_bytes([p, q]) != ether_type::IPV4 || protocol_len != 4 {
             return;
         }
         let hardware_len = usize::from(hardware_len);
@@ -221,22 +212,17 @@ struct Found {
 /// Follows extension headers (RFC 8200, section 4) from the one of number `protocol`, which begins
 /// `payload`. `None`: the transport is not in this fragment, or not in what was captured.
 fn behind_extensions(mut protocol: u8, payload: &[u8]) -> Option<Found> {
-    const HOP_BY_HOP: u8 = 0;
-    const ROUTING: u8 = 43;
-    const FRAGMENT: u8 = 44;
-    const AUTHENTICATION: u8 = 51;
-    const DESTINATION: u8 = 60;
     let (mut at, mut routed) = (0, false);
     loop {
         let header = || payload.get(at..).and_then(|rest| rest.first_chunk::<4>()).copied();
         match protocol {
-            HOP_BY_HOP | DESTINATION | ROUTING => {
+            ip_protocol::HOP_BY_HOP | ip_protocol::DESTINATION_OPTIONS | ip_protocol::ROUTING => {
                 let [next, len, _, segments_left] = header()?;
-                routed |= protocol == ROUTING && segments_left > 0;
+                routed |= protocol == ip_protocol::ROUTING && segments_left > 0;
                 protocol = next;
                 at += 8 + 8 * usize::from(len);
             }
-            FRAGMENT => {
+            ip_protocol::FRAGMENT => {
                 let [next, _, high, low] = header()?;
                 if u16::from_be_bytes([high, low]) & !7 != 0 {
                     return None;
@@ -244,7 +230,7 @@ fn behind_extensions(mut protocol: u8, payload: &[u8]) -> Option<Found> {
                 protocol = next;
                 at += 8;
             }
-            AUTHENTICATION => {
+            ip_protocol::AUTHENTICATION => {
                 let [next, len, ..] = header()?;
                 protocol = next;
                 at += 8 + 4 * usize::from(len);
@@ -258,10 +244,10 @@ fn behind_extensions(mut protocol: u8, payload: &[u8]) -> Option<Found> {
 fn transport(segment: Option<&mut [u8]>, protocol: u8, change: Sum) {
     let Some(segment) = segment else { return };
     match protocol {
-        TCP => update(segment, 16, change),
-        ICMPV6 => update(segment, 2, change),
+        ip_protocol::TCP => update(segment, 16, change),
+        ip_protocol::ICMPV6 => update(segment, 2, change),
         // RFC 768: zero says that there is none, and is not what a checksum may come to.
-        UDP if word(segment, 6).is_some_and(|checksum| checksum != 0) => {
+        ip_protocol::UDP if word(segment, 6).is_some_and(|checksum| checksum != 0) => {
             update(segment, 6, change);
             if word(segment, 6) == Some(0) {
                 segment[6..8].fill(0xff);

@@ -1,10 +1,13 @@
 //! The bytes of an image: `crates/capture/bpf/rules.h` in Rust.
 #![allow(clippy::trivially_copy_pass_by_ref, reason = "signatures are looked at where they lie")]
 
-use super::super::signature::{Family, Key, Signature, prefix_mask};
+use super::super::signature::{Key, Signature, prefix_mask};
+use super::super::tuple::Family;
+use super::error::Error;
+use super::options::Engine;
 use super::perfect::{self, Table};
 use super::prefixes::{self, Fineness, LIST, Place, Prefix, Tables};
-use super::{Engine, Error, Facts, Image, Options, Sorted, SortedFamily, finish};
+use super::sorted::{Outcome, Sorted, SortedFamily};
 
 /// What an image begins with (`TD_IMAGE_MAGIC`).
 pub const MAGIC: u32 = 0x3167_6d69;
@@ -27,23 +30,24 @@ const HAS_DESTINATION_ONLY: u32 = 2;
 const HAS_GENERIC: u32 = 4;
 const HAS_ADDRESSES: u32 = 8;
 
-/// What a rule does: `struct td_outcome`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Outcome {
-    pub rule: u32,
-    pub priority: u32,
-    pub value: u32,
-    pub stop: u16,
-    pub action: u8,
-}
-
-impl Outcome {
-    const NONE: Self = Self { rule: 0, priority: u32::MAX, value: 0, stop: u16::MAX, action: 0 };
-
-    fn words(&self) -> [u32; 4] {
-        let last = u32::from(self.stop) | u32::from(self.action) << 16;
-        [self.rule, self.priority, self.value, last]
-    }
+/// What an image holds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Facts {
+    /// Rules of the set, those that are not enabled among them: counters are kept for each.
+    pub rules: u32,
+    /// Patterns in the tables; those of a rule that can never be the first to fit are not among
+    /// them.
+    pub patterns: u64,
+    /// Signatures that are tried for packets of IPv4 and of IPv6.
+    pub signatures: [u32; 2],
+    pub bloom_bits: u64,
+    /// Bytes of tables that find signatures by address, of those the lists and bitmaps; of hash
+    /// tables.
+    pub prefix_bytes: u64,
+    pub row_bytes: u64,
+    pub hash_bytes: u64,
+    /// Whether some addresses are covered by too many signatures for lists.
+    pub has_bitmaps: bool,
 }
 
 /// Where packets are counted behind an image: so many counters of 8 bytes in each lane, one for
@@ -184,10 +188,10 @@ fn hash_family(family: &SortedFamily, seed: u64) -> Option<Hashed> {
 
 pub fn write(
     sorted: &Sorted,
-    options: &Options,
+    engine: Engine,
     bloom_bits: u64,
     fineness: Fineness,
-) -> Result<Image, Error> {
+) -> Result<(Vec<u8>, Facts), Error> {
     let find = |seed| {
         let [four, six] = &sorted.families;
         Some((seed, [hash_family(four, seed)?, hash_family(six, seed)?]))
@@ -215,7 +219,7 @@ pub fn write(
         out.set32(FAMILIES_AT + i * FAMILY_BYTES + 2 * NODE_BYTES, &written.words);
     }
     let types = if needs_types { write_used(&mut out, sorted) } else { [0; 3] };
-    let walk = u32::from(options.engine == Engine::Walk);
+    let walk = u32::from(engine == Engine::Walk);
     out.set32(0, &[MAGIC, walk, sorted.rules, bloom]);
     out.set64(16, &[bloom_bits - 1, seed]);
     out.set32(32, &sorted.any.unwrap_or(Outcome::NONE).words());
@@ -223,7 +227,7 @@ pub fn write(
     for bit in 0..64 {
         out.0[LOWEST_AT + (DE_BRUIJN.wrapping_shl(bit) >> 58) as usize] = bit as u8;
     }
-    finish(out, facts)
+    Ok((out.into_bytes(), facts))
 }
 
 /// Which ports and protocols some rule asks for.

@@ -10,6 +10,7 @@ use std::ops::Range;
 
 use tapdeck_packet::key::Class;
 use tapdeck_packet::link::LinkType;
+use tapdeck_packet::numbers::{ether_type, ip_protocol};
 use tapdeck_packet::pcapng::option;
 use tapdeck_packet::{header, pcapng};
 
@@ -440,11 +441,12 @@ fn flow(frame: &[u8]) -> Option<[u64; 4]> {
     let word = |at: usize| u64::from_ne_bytes(head[at..at + 8].try_into().unwrap_or_default());
     let half = |at: usize| u16::from_be_bytes([head[at], head[at + 1]]);
     // EtherType, version and header length; no offset of a fragment.
-    if half(12) != 0x0800 || head[14] != 0x45 || half(20) & 0x1fff != 0 {
+    if half(12) != ether_type::IPV4 || head[14] != 0x45 || half(20) & 0x1fff != 0 {
         return None;
     }
     let protocol = head[23];
-    let plain = protocol == 6 || protocol == 17 && !header::is_udp_tunnel(half(36));
+    let plain = protocol == ip_protocol::TCP
+        || protocol == ip_protocol::UDP && !header::is_udp_tunnel(half(36));
     if !plain {
         return None;
     }

@@ -1,0 +1,42 @@
+//! Why a rule set has no image, and the limits of an image.
+
+use super::super::bloom;
+use super::super::tuple::Family;
+
+/// Signatures of one family that a set can have at most (`TD_MAX_SIGNATURES`).
+pub const MAX_SIGNATURES: usize = 4096;
+/// Bytes of an image at most: places in it have 32 bits, some of them 30 in units of 8.
+pub const MAX_BYTES: u64 = 1 << 31;
+
+/// Why a set has no image.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum Error {
+    /// too many masks
+    #[error(
+        "the rules have {count} signatures for {}, and {MAX_SIGNATURES} can be judged: write them with fewer different prefix lengths (tapdeck rules compile finds which)", name(*.family)
+    )]
+    Signatures { family: Family, count: usize },
+    /// a group that there is not
+    #[error(
+        "rule {} sends packets to group {name:?}, which does not exist here: name one of the configuration", .rule + 1
+    )]
+    Group { rule: u32, name: String },
+    /// a Bloom filter that does not keep the promise
+    #[error(transparent)]
+    Bloom(#[from] bloom::Error),
+    /// a hash table that cannot be made, whatever the seed
+    #[error(
+        "no hash function tells these rules apart, which should never happen: report it, with the rules"
+    )]
+    Hashes,
+    /// an image beyond all bounds
+    #[error("the rules need more than {} MiB: merge some, or split the set over several groups", MAX_BYTES >> 20)]
+    TooLarge,
+}
+
+fn name(family: Family) -> &'static str {
+    match family {
+        Family::V4 => "IPv4",
+        Family::V6 => "IPv6",
+    }
+}
