@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use anyhow::{Context, Result};
 use tapdeck_capture::{Capture, Clock, Event, Losses};
 use tapdeck_client::{Attachment, Member, Options};
-use tapdeck_packet::account::Counters;
+use tapdeck_packet::account::{Counters, InterfaceCounters};
 use tapdeck_packet::pcapng::InterfaceDescription;
 use tapdeck_packet::ring::Ring;
 use tapdeck_store::Totals;
@@ -32,12 +32,12 @@ pub struct Group {
 }
 
 /// One line of the account.
-pub struct Taken {
+pub struct InterfaceAccount {
     pub name: String,
     pub hook: &'static str,
     /// Whether the hook sees what the device sends.
     pub outbound: bool,
-    pub counters: Counters,
+    pub counters: InterfaceCounters,
     pub settings: Settings,
 }
 
@@ -210,17 +210,17 @@ impl RecordSource {
     }
 
     /// The account of each interface, or of the membership.
-    pub fn account(&self, totals: &Totals) -> Vec<Taken> {
+    pub fn account(&self, totals: &Totals) -> Vec<InterfaceAccount> {
         match self {
             Self::Interfaces(captures) => {
                 let mut id = 0;
-                let mut taken = Vec::new();
+                let mut accounts = Vec::new();
                 for capture in captures {
                     let ids = id..id + capture.rings().len();
                     id = ids.end;
-                    taken.push(of_capture(capture, totals, ids));
+                    accounts.push(of_capture(capture, totals, ids));
                 }
-                taken
+                accounts
             }
             Self::Group(group) => vec![group.account(totals)],
         }
@@ -238,15 +238,15 @@ impl Group {
         Ok(Self { name: name.to_owned(), attachment, rings, interfaces, memory_bytes })
     }
 
-    fn account(&self, totals: &Totals) -> Taken {
-        let mut counters = Counters::default();
+    fn account(&self, totals: &Totals) -> InterfaceAccount {
+        let mut counters = InterfaceCounters::default();
         let mut lost = 0;
         for totals in &totals.interfaces {
             add(&mut counters, totals);
             lost += totals.lost.load(Relaxed);
         }
         complete(&mut counters, Losses { ring: lost, ..Losses::default() }, 0);
-        Taken {
+        InterfaceAccount {
             name: format!("deck:{}", self.name),
             hook: "group",
             outbound: false,
@@ -256,19 +256,19 @@ impl Group {
     }
 }
 
-fn of_capture(capture: &Capture, totals: &Totals, ids: std::ops::Range<usize>) -> Taken {
+fn of_capture(capture: &Capture, totals: &Totals, ids: std::ops::Range<usize>) -> InterfaceAccount {
     let nic = capture.nic();
-    let mut counters = Counters {
+    let mut counters = InterfaceCounters {
         nic_received: nic.rx_packets + nic.rx_missed,
         nic_dropped: nic.rx_missed,
         nic_sent: nic.tx_packets,
-        ..Counters::default()
+        ..InterfaceCounters::default()
     };
     for totals in &totals.interfaces[ids] {
         add(&mut counters, totals);
     }
     complete(&mut counters, capture.losses(), capture.filtered());
-    Taken {
+    InterfaceAccount {
         name: capture.interface().name.clone(),
         hook: capture.config().hook.name(),
         outbound: capture.config().hook.sees_outbound(),
@@ -283,18 +283,18 @@ fn of_capture(capture: &Capture, totals: &Totals, ids: std::ops::Range<usize>) -
 }
 
 /// What the writer says.
-fn add(counters: &mut Counters, totals: &tapdeck_store::InterfaceTotals) {
+fn add(counters: &mut InterfaceCounters, totals: &tapdeck_store::InterfaceTotals) {
     counters.captured += totals.packets.load(Relaxed);
     counters.bytes_captured += totals.frame_bytes.load(Relaxed);
     counters.dropped_unwritten += totals.unwritten.load(Relaxed);
 }
 
 /// What the hook says, and the sums.
-fn complete(c: &mut Counters, losses: Losses, filtered: u64) {
+fn complete(c: &mut InterfaceCounters, losses: Losses, filtered: u64) {
     c.dropped_ring = losses.ring;
     c.dropped_contended = losses.contended;
     c.dropped_unreadable = losses.unreadable;
     c.filtered = filtered;
     c.dropped_other = c.dropped_contended + c.dropped_unreadable + c.dropped_unwritten;
-    c.seen = c.captured + c.filtered + c.dropped();
+    c.seen = c.accounted();
 }
