@@ -19,6 +19,7 @@ mod rules;
 mod serve;
 mod standard_output;
 mod stat;
+mod statistics;
 mod units;
 mod verify;
 

@@ -49,6 +49,12 @@ impl Answer {
         self
     }
 
+    /// Returns the answer as it goes over the socket, without the line's end.
+    #[cfg(test)]
+    pub fn text(&self) -> &str {
+        std::str::from_utf8(&self.line).expect("JSON is UTF-8").trim_end()
+    }
+
     fn line(answer: &impl Serialize) -> Self {
         let mut line = serde_json::to_vec(answer)
             .unwrap_or_else(|_| br#"{"ok":false,"error":"the answer cannot be told"}"#.to_vec());

@@ -28,3 +28,12 @@ pub use connection::{Connection, Request};
 pub use rules::{Loaded, compiler, load};
 pub use server::{ClientId, Event, Peer, Server};
 pub use socket::{Access, Socket, recorder_path};
+
+/// Returns the example in `docs/CONTROL.md` that begins so, on one line.
+#[cfg(test)]
+pub fn documented(begin: &str) -> String {
+    let document = include_str!("../../../../docs/CONTROL.md");
+    let from = document.find(begin).unwrap_or_else(|| panic!("CONTROL.md has no {begin}"));
+    let end = document[from..].find("\n```").expect("an example ends");
+    document[from..from + end].lines().map(str::trim_start).collect()
+}

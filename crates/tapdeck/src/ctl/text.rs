@@ -4,6 +4,7 @@ use std::fmt::Write;
 use std::time::Duration;
 
 use serde_json::Value;
+use tapdeck_packet::account::{Counters, GroupCounters, InterfaceCounters, Law, MemberCounters};
 
 use crate::flags::{CtlRules, CtlVerb};
 use crate::units::{show_bytes, show_count, show_rate};
@@ -38,21 +39,29 @@ pub fn second(before: &Value, now: &Value) -> String {
     let us = number(now, "elapsed_us").saturating_sub(number(before, "elapsed_us"));
     let seconds = if us == 0 { 1.0 } else { us as f64 / 1e6 };
     let rate = |key: &str| sum(now, key).saturating_sub(sum(before, key)) as f64 / seconds;
-    let (captured, dropped) =
-        (sum(now, "captured"), sum(now, "dropped_ring") + sum(now, "dropped_other"));
+    let lost = match now["groups"].as_array() {
+        Some(groups) => groups.iter().map(dropped::<GroupCounters>).sum(),
+        None => dropped::<InterfaceCounters>(now),
+    };
     let paused = if now["paused"] == true { ", paused" } else { "" };
     format!(
         "{}pkt/s {}bit/s, {} captured, {} filtered, {} dropped{paused}\n",
         show_rate(rate("captured")),
         show_rate(rate("bytes_captured") * 8.0),
-        show_count(captured),
+        show_count(sum(now, "captured")),
         show_count(sum(now, "filtered")),
-        show_count(dropped),
+        show_count(lost),
     )
 }
 
 fn number(object: &Value, key: &str) -> u64 {
     object[key].as_u64().unwrap_or(0)
+}
+
+/// Returns how many packets an object of JSON with these counters says were lost.
+fn dropped<C: Counters>(object: &Value) -> u64 {
+    let lost = C::LIST.iter().filter(|counter| matches!(counter.law, Law::Lost(_)));
+    lost.map(|counter| number(object, counter.name)).sum()
 }
 
 fn word<'a>(object: &'a Value, key: &str) -> &'a str {
@@ -84,14 +93,13 @@ fn stats(answer: &Value) -> String {
     ]);
     let interfaces = answer["interfaces"].as_object();
     for (name, c) in interfaces.into_iter().flatten() {
-        let dropped = number(c, "dropped_ring") + number(c, "dropped_other");
         table.row([
             name.clone(),
             word(c, "hook").to_owned(),
             count(c, "seen"),
             count(c, "captured"),
             count(c, "filtered"),
-            show_count(dropped),
+            show_count(dropped::<InterfaceCounters>(c)),
             count(c, "nic_dropped"),
             how(c),
         ]);
@@ -155,7 +163,7 @@ fn groups(answer: &Value) -> String {
             count(group, "seen"),
             count(group, "captured"),
             count(group, "filtered"),
-            show_count(number(group, "dropped_ring") + number(group, "dropped_other")),
+            show_count(dropped::<GroupCounters>(group)),
             count(group, "no_member"),
             how(group),
         ]);
@@ -167,7 +175,7 @@ fn groups(answer: &Value) -> String {
                 number(member, "pid").to_string(),
                 count(member, "captured"),
                 show_bytes(number(member, "bytes_captured")),
-                show_count(number(member, "dropped_ring") + number(member, "dropped_other")),
+                show_count(dropped::<MemberCounters>(member)),
                 format!("{} %", number(member, "ring_fill_percent")),
             ]);
         }

@@ -1,64 +1,44 @@
 //! What the user learns: the live line, the JSON, the summary.
 
 use std::collections::BTreeMap;
-use std::fmt::Write as _;
-use std::fs::File;
-use std::io::{Write, stdout};
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use serde::Serialize;
 use tapdeck_capture::{Capture, Step};
-use tapdeck_packet::account::Counters;
+use tapdeck_packet::account::{Counters, InterfaceCounters, RecorderCounters};
 use tapdeck_store::{Log, MinFree, Totals};
 
 use super::resolve::{From, Plan, Target};
-use super::source::{InterfaceNotice, RecordSource, Taken};
+use super::source::{InterfaceAccount, InterfaceNotice, RecordSource};
 use crate::control::Answer;
 use crate::progress_line::Line;
+use crate::statistics::{StatsJson, accounting_line};
 use crate::units::{show_bytes, show_count, show_rate};
 
 /// An index that is so far behind does not keep up; less is in flight.
 const WORTH_TELLING: u64 = 64 << 20;
 
-/// One object of `--stats-json`.
+/// One object of `--stats-json`, and the answer to `stats`.
 #[derive(Serialize)]
-struct Json<'a> {
+struct Statistics<'a> {
     #[serde(flatten)]
-    sum: Counters,
-    interfaces: BTreeMap<&'a str, Interface<'a>>,
+    sum: InterfaceCounters,
+    interfaces: BTreeMap<&'a str, InterfaceStatistics<'a>>,
     hook: String,
     paused: bool,
-    bytes_written: u64,
-    segments: u64,
-    segments_deleted: u64,
-    packets_deleted: u64,
-    write_errors: u64,
-    index_bytes: u64,
-    index_behind_bytes: u64,
-    index_read_bytes: u64,
-    clock_steps: u64,
-    rotation_us_max: u64,
-    ring_bytes: u64,
-    ring_used_max: u64,
-    elapsed_s: u64,
-    elapsed_us: u64,
-    cpu_user_s: u64,
-    cpu_user_us: u64,
-    cpu_system_s: u64,
-    cpu_system_us: u64,
-    context_switches: u64,
-    max_rss_bytes: u64,
+    #[serde(flatten)]
+    recorder: RecorderCounters,
     #[serde(rename = "final")]
     is_final: bool,
 }
 
 #[derive(Serialize)]
-struct Interface<'a> {
+struct InterfaceStatistics<'a> {
     #[serde(flatten)]
-    counters: Counters,
+    counters: InterfaceCounters,
     hook: &'static str,
     paused: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -67,41 +47,55 @@ struct Interface<'a> {
     rules: u32,
 }
 
+impl<'a> Statistics<'a> {
+    fn new(accounts: &'a [InterfaceAccount], recorder: RecorderCounters, is_final: bool) -> Self {
+        let interface = |account: &'a InterfaceAccount| InterfaceStatistics {
+            counters: account.counters,
+            hook: account.hook,
+            paused: account.settings.paused,
+            snaplen: account.settings.snaplen,
+            filter: account.settings.filter.as_deref(),
+            rules: account.settings.rules,
+        };
+        let mut hooks: Vec<_> = accounts.iter().map(|account| account.hook).collect();
+        hooks.dedup();
+        Self {
+            sum: total(accounts),
+            interfaces: accounts.iter().map(|a| (a.name.as_str(), interface(a))).collect(),
+            hook: hooks.join(","),
+            paused: accounts.iter().any(|account| account.settings.paused),
+            recorder,
+            is_final,
+        }
+    }
+}
+
 /// Tells the user about a recording.
 pub struct Report {
     plan: Plan,
     totals: Arc<Totals>,
     line: Arc<Mutex<Line>>,
-    json: Option<Box<dyn Write>>,
+    stats_json: StatsJson,
     began: Instant,
     ring_used_max: u64,
     clock_steps: u64,
-    last: (Counters, u64),
+    last: (InterfaceCounters, u64),
     /// Since when nothing can be written, and what was dropped before.
     stalled: Option<(Instant, u64)>,
 }
 
 impl Report {
     pub fn new(plan: &Plan, totals: Arc<Totals>) -> Result<Self> {
-        let json: Option<Box<dyn Write>> = match &plan.stats_json {
-            None => None,
-            Some(path) if path.as_os_str() == "-" => Some(Box::new(stdout())),
-            Some(path) => {
-                let file = File::create(path)
-                    .with_context(|| format!("cannot write {}", path.display()))?;
-                Some(Box::new(file))
-            }
-        };
         let line = Line::new();
         Ok(Self {
             plan: plan.clone(),
             totals,
             line: Arc::new(Mutex::new(line)),
-            json,
+            stats_json: StatsJson::open(plan.stats_json.as_deref())?,
             began: Instant::now(),
             ring_used_max: 0,
             clock_steps: 0,
-            last: (Counters::default(), 0),
+            last: (InterfaceCounters::default(), 0),
             stalled: None,
         })
     }
@@ -216,30 +210,17 @@ impl Report {
         &self.plan.target
     }
 
-    /// What has been counted up to now, for who asks.
+    /// Returns what has been counted up to now, as an answer to whoever asks.
     pub fn stats(&self, source: &RecordSource) -> Answer {
-        let each = source.account(&self.totals);
-        Answer::ok(self.json(source, &each, false))
+        let accounts = source.account(&self.totals);
+        Answer::ok(Statistics::new(&accounts, self.counters(source), false))
     }
 
-    fn json<'a>(&self, source: &RecordSource, each: &'a [Taken], is_final: bool) -> Json<'a> {
+    fn counters(&self, source: &RecordSource) -> RecorderCounters {
         let usage = used();
         let t = &self.totals;
-        let interface = |taken: &'a Taken| Interface {
-            counters: taken.counters,
-            hook: taken.hook,
-            paused: taken.settings.paused,
-            snaplen: taken.settings.snaplen,
-            filter: taken.settings.filter.as_deref(),
-            rules: taken.settings.rules,
-        };
-        let mut hooks: Vec<_> = each.iter().map(|taken| taken.hook).collect();
-        hooks.dedup();
-        Json {
-            sum: total(each),
-            interfaces: each.iter().map(|taken| (taken.name.as_str(), interface(taken))).collect(),
-            hook: hooks.join(","),
-            paused: each.iter().any(|taken| taken.settings.paused),
+        let elapsed = self.began.elapsed();
+        RecorderCounters {
             bytes_written: t.bytes_written.load(Relaxed),
             segments: t.segments.load(Relaxed),
             segments_deleted: t.segments_deleted.load(Relaxed),
@@ -252,43 +233,30 @@ impl Report {
             rotation_us_max: t.rotation_ns_max.load(Relaxed) / 1000,
             ring_bytes: source.memory_bytes(),
             ring_used_max: self.ring_used_max,
-            elapsed_s: self.began.elapsed().as_secs(),
-            elapsed_us: self.began.elapsed().as_micros() as u64,
+            elapsed_s: elapsed.as_secs(),
+            elapsed_us: elapsed.as_micros() as u64,
             cpu_user_s: usage.user_us / 1_000_000,
             cpu_user_us: usage.user_us,
             cpu_system_s: usage.system_us / 1_000_000,
             cpu_system_us: usage.system_us,
             context_switches: usage.switches,
             max_rss_bytes: usage.max_rss_bytes,
-            is_final,
         }
     }
 
-    fn write_json(&mut self, source: &RecordSource, each: &[Taken], is_final: bool) {
-        if self.json.is_none() {
-            return;
-        }
-        let json = self.json(source, each, is_final);
-        let Some(out) = &mut self.json else { return };
-        let written = serde_json::to_writer(&mut *out, &json)
-            .map_err(std::io::Error::from)
-            .and_then(|()| out.write_all(b"\n"))
-            .and_then(|()| out.flush());
-        if let Err(e) = written {
-            self.json = None;
-            // Whoever read it has gone; the recording goes on.
-            if e.kind() != std::io::ErrorKind::BrokenPipe {
-                self.warn(&format!("cannot write statistics any more: {e}"));
-            }
+    fn write_json(&mut self, source: &RecordSource, accounts: &[InterfaceAccount], is_final: bool) {
+        let statistics = Statistics::new(accounts, self.counters(source), is_final);
+        if let Err(e) = self.stats_json.write(&statistics) {
+            self.warn(&e);
         }
     }
 
     /// Once a second.
     pub fn second(&mut self, source: &RecordSource) {
-        let each = source.account(&self.totals);
-        let sum = total(&each);
+        let accounts = source.account(&self.totals);
+        let sum = total(&accounts);
         let written = self.totals.bytes_written.load(Relaxed);
-        self.write_json(source, &each, false);
+        self.write_json(source, &accounts, false);
         let (before, written_before) = self.last;
         let packets = sum.captured + sum.dropped() - before.captured - before.dropped();
         let bits = (sum.bytes_captured - before.bytes_captured) * 8;
@@ -297,7 +265,8 @@ impl Report {
         let rings = source.captures().iter().flat_map(Capture::rings);
         let fill = rings.map(|r| r.fill_bytes() * 100 / u64::from(r.geometry().ring_bytes())).max();
         let ring = fill.map(|percent| format!(", ring {percent} %")).unwrap_or_default();
-        let paused = if each.iter().any(|taken| taken.settings.paused) { ", PAUSED" } else { "" };
+        let paused =
+            if accounts.iter().any(|account| account.settings.paused) { ", PAUSED" } else { "" };
         let behind = match self.totals.index_behind_bytes.load(Relaxed) {
             bytes if bytes < WORTH_TELLING => String::new(),
             bytes => format!(", index {} behind", show_bytes(bytes)),
@@ -346,15 +315,15 @@ impl Report {
     /// The last words. Gives back how many packets could not be written.
     pub fn finished(&mut self, source: &RecordSource) -> u64 {
         self.sample(source);
-        let each = source.account(&self.totals);
-        let sum = total(&each);
-        self.write_json(source, &each, true);
+        let accounts = source.account(&self.totals);
+        let sum = total(&accounts);
+        self.write_json(source, &accounts, true);
         let devices = matches!(source, RecordSource::Interfaces(_));
-        for Taken { name, counters, outbound, .. } in &each {
+        for InterfaceAccount { name, counters, outbound, .. } in &accounts {
             self.warn(&format!("{name}: {}", accounting(counters, devices, *outbound)));
         }
-        if each.len() > 1 {
-            let outbound = each.iter().any(|taken| taken.outbound);
+        if accounts.len() > 1 {
+            let outbound = accounts.iter().any(|account| account.outbound);
             self.warn(&format!("all: {}", accounting(&sum, devices, outbound)));
         }
         let t = &self.totals;
@@ -389,34 +358,18 @@ impl Report {
     }
 }
 
-fn total(each: &[Taken]) -> Counters {
-    let mut sum = Counters::default();
-    for taken in each {
-        sum.add(&taken.counters);
+fn total(accounts: &[InterfaceAccount]) -> InterfaceCounters {
+    let mut sum = InterfaceCounters::default();
+    for account in accounts {
+        sum.add(&account.counters);
     }
     sum
 }
 
-/// The accounting line; what the device sent is a part of it where the hook sees that.
-fn accounting(c: &Counters, devices: bool, outbound: bool) -> String {
-    let mut text = format!(
-        "{} seen = {} captured + {} filtered + {} dropped",
-        show_count(c.seen),
-        show_count(c.captured),
-        show_count(c.filtered),
-        show_count(c.dropped())
-    );
-    for (n, cause) in [
-        (c.dropped_ring, "ring full"),
-        (c.dropped_contended, "ring contended"),
-        (c.dropped_unreadable, "unreadable"),
-        (c.dropped_unwritten, "not written at the end"),
-    ] {
-        if n > 0 {
-            // Writing into a string does not fail.
-            let _ = write!(text, " ({} {cause})", show_count(n));
-        }
-    }
+/// Returns the accounting line, with what devices count. What a device sent is a part of it where
+/// the hook sees that.
+fn accounting(c: &InterfaceCounters, devices: bool, outbound: bool) -> String {
+    let text = accounting_line(c);
     // A member knows nothing of devices.
     if !devices {
         return text;
@@ -444,5 +397,33 @@ fn used() -> Used {
         system_us: u.system_time().num_microseconds() as u64,
         switches: (u.voluntary_context_switches() + u.involuntary_context_switches()) as u64,
         max_rss_bytes: u.max_rss() as u64 * 1024,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tapdeck_packet::account::{InterfaceCounters, RecorderCounters};
+
+    use super::super::source::{InterfaceAccount, Settings};
+    use super::Statistics;
+    use crate::control::{Answer, documented};
+
+    #[test]
+    fn the_document_shows_what_a_recorder_answers() {
+        let counters = InterfaceCounters { seen: 1204, captured: 1204, ..Default::default() };
+        let account = InterfaceAccount {
+            name: "eth0".into(),
+            hook: "xdp",
+            outbound: false,
+            counters,
+            settings: Settings { paused: false, snaplen: Some(65_535), filter: None, rules: 0 },
+        };
+        let accounts = [account];
+        let statistics = Statistics::new(&accounts, RecorderCounters::default(), true);
+        let answer = Answer::ok(&statistics);
+        let shown = documented("{\"ok\":true,\"seen\"");
+        let begin = shown.strip_suffix("...}").expect("the rest is left out");
+        assert!(answer.text().starts_with(begin), "{}", answer.text());
+        assert!(answer.text().ends_with(",\"final\":true}"), "{}", answer.text());
     }
 }

@@ -3,15 +3,16 @@
 
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use anyhow::{Context, Result};
+use tapdeck_capture::interface::NicCounters;
 use tapdeck_capture::{Capture, Clock, Event, Losses};
 use tapdeck_client::{Attachment, Member, Options};
-use tapdeck_packet::account::Counters;
+use tapdeck_packet::account::{Counters, InterfaceCounters};
 use tapdeck_packet::pcapng::InterfaceDescription;
 use tapdeck_packet::ring::Ring;
-use tapdeck_store::Totals;
+use tapdeck_store::{InterfaceTotals, Totals};
 
 use super::resolve::{From, Plan};
 
@@ -32,12 +33,12 @@ pub struct Group {
 }
 
 /// One line of the account.
-pub struct Taken {
+pub struct InterfaceAccount {
     pub name: String,
     pub hook: &'static str,
     /// Whether the hook sees what the device sends.
     pub outbound: bool,
-    pub counters: Counters,
+    pub counters: InterfaceCounters,
     pub settings: Settings,
 }
 
@@ -210,17 +211,17 @@ impl RecordSource {
     }
 
     /// The account of each interface, or of the membership.
-    pub fn account(&self, totals: &Totals) -> Vec<Taken> {
+    pub fn account(&self, totals: &Totals) -> Vec<InterfaceAccount> {
         match self {
             Self::Interfaces(captures) => {
                 let mut id = 0;
-                let mut taken = Vec::new();
+                let mut accounts = Vec::new();
                 for capture in captures {
                     let ids = id..id + capture.rings().len();
                     id = ids.end;
-                    taken.push(of_capture(capture, totals, ids));
+                    accounts.push(of_capture(capture, &totals.interfaces[ids]));
                 }
-                taken
+                accounts
             }
             Self::Group(group) => vec![group.account(totals)],
         }
@@ -238,41 +239,25 @@ impl Group {
         Ok(Self { name: name.to_owned(), attachment, rings, interfaces, memory_bytes })
     }
 
-    fn account(&self, totals: &Totals) -> Taken {
-        let mut counters = Counters::default();
-        let mut lost = 0;
-        for totals in &totals.interfaces {
-            add(&mut counters, totals);
-            lost += totals.lost.load(Relaxed);
-        }
-        complete(&mut counters, Losses { ring: lost, ..Losses::default() }, 0);
-        Taken {
+    fn account(&self, totals: &Totals) -> InterfaceAccount {
+        let lost = totals.interfaces.iter().map(|totals| totals.lost.load(Relaxed)).sum();
+        let losses = Losses { ring: lost, ..Losses::default() };
+        InterfaceAccount {
             name: format!("deck:{}", self.name),
             hook: "group",
             outbound: false,
-            counters,
+            counters: counters(&totals.interfaces, losses, 0, NicCounters::default()),
             settings: Settings { paused: false, snaplen: None, filter: None, rules: 0 },
         }
     }
 }
 
-fn of_capture(capture: &Capture, totals: &Totals, ids: std::ops::Range<usize>) -> Taken {
-    let nic = capture.nic();
-    let mut counters = Counters {
-        nic_received: nic.rx_packets + nic.rx_missed,
-        nic_dropped: nic.rx_missed,
-        nic_sent: nic.tx_packets,
-        ..Counters::default()
-    };
-    for totals in &totals.interfaces[ids] {
-        add(&mut counters, totals);
-    }
-    complete(&mut counters, capture.losses(), capture.filtered());
-    Taken {
+fn of_capture(capture: &Capture, totals: &[InterfaceTotals]) -> InterfaceAccount {
+    InterfaceAccount {
         name: capture.interface().name.clone(),
         hook: capture.config().hook.name(),
         outbound: capture.config().hook.sees_outbound(),
-        counters,
+        counters: counters(totals, capture.losses(), capture.filtered(), capture.nic()),
         settings: Settings {
             paused: capture.is_paused(),
             snaplen: Some(capture.snaplen()),
@@ -282,19 +267,32 @@ fn of_capture(capture: &Capture, totals: &Totals, ids: std::ops::Range<usize>) -
     }
 }
 
-/// What the writer says.
-fn add(counters: &mut Counters, totals: &tapdeck_store::InterfaceTotals) {
-    counters.captured += totals.packets.load(Relaxed);
-    counters.bytes_captured += totals.frame_bytes.load(Relaxed);
-    counters.dropped_unwritten += totals.unwritten.load(Relaxed);
-}
-
-/// What the hook says, and the sums.
-fn complete(c: &mut Counters, losses: Losses, filtered: u64) {
-    c.dropped_ring = losses.ring;
-    c.dropped_contended = losses.contended;
-    c.dropped_unreadable = losses.unreadable;
-    c.filtered = filtered;
-    c.dropped_other = c.dropped_contended + c.dropped_unreadable + c.dropped_unwritten;
-    c.seen = c.captured + c.filtered + c.dropped();
+/// Returns the account that follows from what the writer says of each ring, what the rings say, and
+/// what the device says.
+fn counters(
+    totals: &[InterfaceTotals],
+    losses: Losses,
+    filtered: u64,
+    nic: NicCounters,
+) -> InterfaceCounters {
+    let sum = |of: fn(&InterfaceTotals) -> &AtomicU64| {
+        totals.iter().map(|totals| of(totals).load(Relaxed)).sum::<u64>()
+    };
+    let unwritten = sum(|totals| &totals.unwritten);
+    let mut counters = InterfaceCounters {
+        seen: 0,
+        captured: sum(|totals| &totals.packets),
+        filtered,
+        dropped_ring: losses.ring,
+        dropped_other: losses.contended + losses.unreadable + unwritten,
+        dropped_contended: losses.contended,
+        dropped_unreadable: losses.unreadable,
+        dropped_unwritten: unwritten,
+        nic_received: nic.rx_packets + nic.rx_missed,
+        nic_dropped: nic.rx_missed,
+        nic_sent: nic.tx_packets,
+        bytes_captured: sum(|totals| &totals.frame_bytes),
+    };
+    counters.seen = counters.accounted();
+    counters
 }

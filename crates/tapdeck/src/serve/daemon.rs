@@ -13,7 +13,7 @@ use tapdeck_capture::rules::Compiled;
 use tapdeck_packet::pcapng::InterfaceDescription;
 use tapdeck_packet::rules::image::Options;
 
-use super::report::{Report, Snapshot};
+use super::report::{Own, Report, Snapshot};
 use crate::control::{
     Answer, Book, Changes, ClientId, Command, Counted, Event, Loaded, Peer, Refused, RulesCommand,
     Server, compiler,
@@ -64,18 +64,6 @@ struct Interface<'a> {
     filter: Option<&'a str>,
     hardware: Option<&'a str>,
     mac: Option<String>,
-}
-
-/// What a member is told of itself.
-#[derive(Serialize)]
-struct Own {
-    member: u32,
-    /// Of its whole group.
-    seen: u64,
-    captured: u64,
-    bytes_captured: u64,
-    dropped_ring: u64,
-    dropped_other: u64,
 }
 
 type Done = Result<Answer, String>;
@@ -147,10 +135,10 @@ impl Daemon {
         self.groups.refresh_nic();
         match self.snapshot() {
             Ok(snapshot) => {
-                let snapshot = snapshot.told(&self.groups, false);
-                self.report.second(&snapshot);
+                let statistics = snapshot.statistics(&self.groups, false);
+                self.report.second(&statistics);
                 if self.server.has_watchers() {
-                    self.server.tell_watchers(&Answer::ok(&snapshot));
+                    self.server.tell_watchers(&Answer::ok(&statistics));
                 }
             }
             Err(e) => self.report.say(&format!("cannot read the counters: {e}")),
@@ -166,7 +154,7 @@ impl Daemon {
         }
         self.server.flush(FAREWELL);
         let snapshot = self.snapshot()?;
-        self.report.finished(&snapshot.told(&self.groups, true));
+        self.report.finished(&snapshot.statistics(&self.groups, true));
         Ok(())
     }
 
@@ -219,7 +207,7 @@ impl Daemon {
 
     fn stats(&self) -> Done {
         let snapshot = self.snapshot().map_err(|e| format!("cannot read the counters: {e}"))?;
-        Ok(Answer::ok(snapshot.told(&self.groups, false)))
+        Ok(Answer::ok(snapshot.statistics(&self.groups, false)))
     }
 
     fn own(&self, member: u32) -> Done {
@@ -355,19 +343,6 @@ fn which(group: Option<&str>) -> String {
 
 fn told(e: tapdeck_capture::groups::Error) -> String {
     format!("{:#}", anyhow::Error::from(e))
-}
-
-impl Own {
-    fn new(stats: &MemberStats, seen: u64) -> Self {
-        Self {
-            member: stats.member,
-            seen,
-            captured: stats.captured,
-            bytes_captured: stats.captured_bytes,
-            dropped_ring: stats.dropped_ring,
-            dropped_other: stats.dropped_other,
-        }
-    }
 }
 
 impl<'a> Attached<'a> {

@@ -1,19 +1,21 @@
 //! What the user learns of a daemon: the live line, the JSON, the summary.
 
 use std::collections::BTreeMap;
-use std::fs::File;
-use std::io::{ErrorKind, Write, stdout};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use serde::Serialize;
 use tapdeck_capture::Event;
 use tapdeck_capture::groups::{DeckStats, GroupConfig, GroupStats, Groups, MemberStats, PortStats};
+use tapdeck_packet::account::{
+    Counters, DaemonCounters, GroupCounters, MemberCounters, PortCounters, RingCounters,
+};
 
 use super::config::Plan;
 use crate::control::Peer;
 use crate::progress_line::Line;
+use crate::statistics::{StatsJson, accounting_line};
 use crate::units::{show_bytes, show_count, show_rate};
 
 /// All counters at a moment.
@@ -24,15 +26,13 @@ pub struct Snapshot {
     pub elapsed: Duration,
 }
 
-/// What is told of it.
+/// One object of `--stats-json`, and the answer to `stats`.
 #[derive(Serialize)]
-pub struct Status<'a> {
-    elapsed_s: u64,
-    elapsed_us: u64,
+pub struct Statistics<'a> {
+    #[serde(flatten)]
+    daemon: DaemonCounters,
     ports: Vec<Port<'a>>,
-    pub groups: Vec<Group<'a>>,
-    /// What the rings of each member take.
-    member_bytes: u64,
+    groups: Vec<Group<'a>>,
     #[serde(rename = "final")]
     is_final: bool,
 }
@@ -42,31 +42,23 @@ struct Port<'a> {
     interface: &'a str,
     hook: &'a str,
     attached: bool,
-    seen: u64,
-    nic_received: u64,
-    nic_dropped: u64,
-    nic_sent: u64,
+    #[serde(flatten)]
+    counters: PortCounters,
 }
 
 #[derive(Serialize)]
-pub struct Group<'a> {
+struct Group<'a> {
     name: &'a str,
     interfaces: &'a [String],
     hook: &'a str,
     steering: String,
     snaplen: u32,
     filter: Option<&'a str>,
-    /// How many judge.
+    /// How many rules judge.
     rules: u32,
     paused: bool,
-    seen: u64,
-    filtered: u64,
-    no_member: u64,
-    extra: u64,
-    captured: u64,
-    bytes_captured: u64,
-    dropped_ring: u64,
-    dropped_other: u64,
+    #[serde(flatten)]
+    counters: GroupCounters,
     members: Vec<Member>,
 }
 
@@ -77,25 +69,52 @@ struct Member {
     weight: u32,
     pid: i32,
     uid: u32,
-    captured: u64,
-    bytes_captured: u64,
-    dropped_ring: u64,
-    dropped_other: u64,
-    ring_bytes: u64,
-    ring_fill_bytes: u64,
-    ring_fill_percent: u64,
+    #[serde(flatten)]
+    counters: MemberCounters,
+    #[serde(flatten)]
+    rings: RingCounters,
+}
+
+/// What a member is told of itself.
+#[derive(Serialize)]
+pub struct Own {
+    member: u32,
+    /// Packets that the member's group has seen.
+    seen: u64,
+    #[serde(flatten)]
+    counters: MemberCounters,
+}
+
+impl Own {
+    /// `seen` is of the member's whole group.
+    pub fn new(stats: &MemberStats, seen: u64) -> Self {
+        Self { member: stats.member, seen, counters: member_counters(stats) }
+    }
 }
 
 impl Snapshot {
-    /// With what the groups is set to.
-    pub fn told<'a>(&'a self, groups: &'a Groups, is_final: bool) -> Status<'a> {
-        let configs = groups.configs().zip(&self.stats.groups);
-        Status {
-            elapsed_s: self.elapsed.as_secs(),
-            elapsed_us: self.elapsed.as_micros() as u64,
+    /// Returns the counters together with how each group is set.
+    pub fn statistics<'a>(&'a self, groups: &'a Groups, is_final: bool) -> Statistics<'a> {
+        self.of(groups.configs(), groups.member_bytes(), is_final)
+    }
+
+    fn of<'a>(
+        &'a self,
+        configs: impl Iterator<Item = &'a GroupConfig>,
+        member_bytes: u64,
+        is_final: bool,
+    ) -> Statistics<'a> {
+        Statistics {
+            daemon: DaemonCounters {
+                elapsed_s: self.elapsed.as_secs(),
+                elapsed_us: self.elapsed.as_micros() as u64,
+                member_bytes,
+            },
             ports: self.stats.ports.iter().map(Port::new).collect(),
-            groups: configs.map(|(config, stats)| self.group(config, stats)).collect(),
-            member_bytes: groups.member_bytes(),
+            groups: configs
+                .zip(&self.stats.groups)
+                .map(|(config, stats)| self.group(config, stats))
+                .collect(),
             is_final,
         }
     }
@@ -111,14 +130,16 @@ impl Snapshot {
             filter: config.filter.as_deref(),
             rules: config.rules.as_ref().map_or(0, |rules| rules.rules()),
             paused: stats.paused,
-            seen: stats.seen,
-            filtered: stats.filtered,
-            no_member: stats.no_member,
-            extra: stats.extra,
-            captured: stats.captured,
-            bytes_captured: stats.captured_bytes,
-            dropped_ring: stats.dropped_ring,
-            dropped_other: stats.dropped_other,
+            counters: GroupCounters {
+                seen: stats.seen,
+                filtered: stats.filtered,
+                no_member: stats.no_member,
+                extra: stats.extra,
+                captured: stats.captured,
+                bytes_captured: stats.captured_bytes,
+                dropped_ring: stats.dropped_ring,
+                dropped_other: stats.dropped_other,
+            },
             members: members.map(|member| self.member(member)).collect(),
         }
     }
@@ -130,14 +151,22 @@ impl Snapshot {
             weight: stats.weight,
             pid: peer.map_or(0, |peer| peer.pid),
             uid: peer.map_or(0, |peer| peer.uid),
-            captured: stats.captured,
-            bytes_captured: stats.captured_bytes,
-            dropped_ring: stats.dropped_ring,
-            dropped_other: stats.dropped_other,
-            ring_bytes: stats.ring_bytes,
-            ring_fill_bytes: stats.ring_fill_bytes,
-            ring_fill_percent: stats.ring_fill_bytes * 100 / stats.ring_bytes.max(1),
+            counters: member_counters(stats),
+            rings: RingCounters {
+                ring_bytes: stats.ring_bytes,
+                ring_fill_bytes: stats.ring_fill_bytes,
+                ring_fill_percent: stats.ring_fill_bytes * 100 / stats.ring_bytes.max(1),
+            },
         }
+    }
+}
+
+fn member_counters(stats: &MemberStats) -> MemberCounters {
+    MemberCounters {
+        captured: stats.captured,
+        bytes_captured: stats.captured_bytes,
+        dropped_ring: stats.dropped_ring,
+        dropped_other: stats.dropped_other,
     }
 }
 
@@ -147,10 +176,12 @@ impl<'a> Port<'a> {
             interface: &stats.interface,
             hook: stats.hook.name(),
             attached: stats.attached,
-            seen: stats.seen,
-            nic_received: stats.nic.rx_packets + stats.nic.rx_missed,
-            nic_dropped: stats.nic.rx_missed,
-            nic_sent: stats.nic.tx_packets,
+            counters: PortCounters {
+                seen: stats.seen,
+                nic_received: stats.nic.rx_packets + stats.nic.rx_missed,
+                nic_dropped: stats.nic.rx_missed,
+                nic_sent: stats.nic.tx_packets,
+            },
         }
     }
 }
@@ -158,25 +189,17 @@ impl<'a> Port<'a> {
 /// Tells the user about a daemon.
 pub struct Report {
     line: Line,
-    json: Option<Box<dyn Write>>,
+    stats_json: StatsJson,
     began: Instant,
     /// Captured packets, their bytes, and when.
     last: (u64, u64, Instant),
 }
 
 impl Report {
-    pub fn new(json: Option<&Path>) -> Result<Self> {
-        let json: Option<Box<dyn Write>> = match json {
-            None => None,
-            Some(path) if path.as_os_str() == "-" => Some(Box::new(stdout())),
-            Some(path) => {
-                let file = File::create(path)
-                    .with_context(|| format!("cannot write {}", path.display()))?;
-                Some(Box::new(file))
-            }
-        };
+    pub fn new(stats_json: Option<&Path>) -> Result<Self> {
         let now = Instant::now();
-        Ok(Self { line: Line::new(), json, began: now, last: (0, 0, now) })
+        let stats_json = StatsJson::open(stats_json)?;
+        Ok(Self { line: Line::new(), stats_json, began: now, last: (0, 0, now) })
     }
 
     pub fn say(&mut self, text: &str) {
@@ -233,58 +256,99 @@ impl Report {
         self.say(&format!("{interface} {what}"));
     }
 
-    /// Once a second.
-    pub fn second(&mut self, told: &Status<'_>) {
-        self.write_json(told);
-        let sum = |of: fn(&Group<'_>) -> u64| told.groups.iter().map(of).sum::<u64>();
-        let captured = sum(|g| g.captured);
-        let bytes = sum(|g| g.bytes_captured);
+    /// Writes statistics and the live line. Called once a second.
+    pub fn second(&mut self, statistics: &Statistics<'_>) {
+        self.write_json(statistics);
+        let counters = || statistics.groups.iter().map(|group| &group.counters);
+        let captured: u64 = counters().map(|c| c.captured).sum();
+        let bytes: u64 = counters().map(|c| c.bytes_captured).sum();
+        let dropped: u64 = counters().map(Counters::dropped).sum();
         let now = Instant::now();
         let (before, bytes_before, at) = std::mem::replace(&mut self.last, (captured, bytes, now));
         let seconds = now.duration_since(at).as_secs_f64().max(1e-3);
-        let members: usize = told.groups.iter().map(|group| group.members.len()).sum();
+        let members: usize = statistics.groups.iter().map(|group| group.members.len()).sum();
         let rates = (captured.saturating_sub(before), bytes.saturating_sub(bytes_before) * 8);
         self.line.show(&format!(
             "{}pkt/s {}bit/s to {members} members, {} captured, {} dropped",
             show_rate(rates.0 as f64 / seconds),
             show_rate(rates.1 as f64 / seconds),
             show_count(captured),
-            show_count(sum(|g| g.dropped_ring + g.dropped_other)),
+            show_count(dropped),
         ));
     }
 
-    /// The last words.
-    pub fn finished(&mut self, told: &Status<'_>) {
-        self.write_json(told);
-        for group in &told.groups {
-            let copies = match group.extra {
-                0 => String::new(),
-                n => format!(" + {} copies", show_count(n)),
-            };
-            self.say(&format!(
-                "group {}: {} seen{copies} = {} captured + {} filtered + {} without a member + {} dropped",
-                group.name,
-                show_count(group.seen),
-                show_count(group.captured),
-                show_count(group.filtered),
-                show_count(group.no_member),
-                show_count(group.dropped_ring + group.dropped_other),
-            ));
+    /// Writes the last statistics, and the accounting line of each group.
+    pub fn finished(&mut self, statistics: &Statistics<'_>) {
+        self.write_json(statistics);
+        for group in &statistics.groups {
+            self.say(&format!("group {}: {}", group.name, accounting_line(&group.counters)));
         }
     }
 
-    fn write_json(&mut self, told: &Status<'_>) {
-        let Some(out) = &mut self.json else { return };
-        let written = serde_json::to_writer(&mut *out, told)
-            .map_err(std::io::Error::from)
-            .and_then(|()| out.write_all(b"\n"))
-            .and_then(|()| out.flush());
-        if let Err(e) = written {
-            self.json = None;
-            // Whoever read it has gone; serving goes on.
-            if e.kind() != ErrorKind::BrokenPipe {
-                self.say(&format!("cannot write statistics any more: {e}"));
-            }
+    fn write_json(&mut self, statistics: &Statistics<'_>) {
+        if let Err(e) = self.stats_json.write(statistics) {
+            self.say(&e);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use tapdeck_capture::groups::{
+        DeckStats, GroupConfig, GroupStats, MemberStats, PortStats, Steering,
+    };
+    use tapdeck_capture::interface::NicCounters;
+    use tapdeck_capture::{Deliver, Hook};
+
+    use super::{Own, Snapshot};
+    use crate::control::{Answer, Peer, documented};
+
+    #[test]
+    fn the_document_shows_what_a_daemon_answers() {
+        let member = MemberStats {
+            group: "ids".into(),
+            weight: 1,
+            captured: 1000,
+            captured_bytes: 64_000,
+            ring_bytes: 16 << 20,
+            ..MemberStats::default()
+        };
+        let port = PortStats {
+            interface: "eth1".into(),
+            hook: Hook::Xdp,
+            attached: true,
+            seen: 1000,
+            nic: NicCounters { rx_packets: 1000, ..NicCounters::default() },
+        };
+        let group = GroupStats {
+            name: "ids".into(),
+            seen: 1000,
+            captured: 1000,
+            captured_bytes: 64_000,
+            ..GroupStats::default()
+        };
+        let config = GroupConfig {
+            name: "ids".into(),
+            interfaces: vec!["eth1".into()],
+            hook: Hook::Xdp,
+            deliver: Deliver::Pass,
+            filter: None,
+            rules: None,
+            snaplen: 65_535,
+            steering: Steering::Flow,
+            promiscuous: true,
+        };
+        let own = Answer::ok(Own::new(&member, 1000));
+        assert_eq!(own.text(), documented("{\"ok\":true,\"member\":0,\"seen\""));
+        let snapshot = Snapshot {
+            stats: DeckStats { ports: vec![port], groups: vec![group], members: vec![member] },
+            peers: [(0, Peer { pid: 4711, uid: 1000 })].into(),
+            elapsed: Duration::from_micros(61_000_417),
+        };
+        let statistics = snapshot.of([&config].into_iter(), 17_039_360, false);
+        let answer = Answer::ok(&statistics);
+        assert_eq!(answer.text(), documented("{\"ok\":true,\"elapsed_s\":61"));
     }
 }

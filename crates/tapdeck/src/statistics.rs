@@ -1,0 +1,123 @@
+//! How `record` and `serve` tell their counters: the file of `--stats-json`, and the accounting
+//! line at the end.
+//!
+//! Which counters there are, and their parts in the accounting line, is in
+//! `tapdeck_packet::account`. Nothing here reads one.
+
+use std::fmt::Write as _;
+use std::fs::File;
+use std::io::{ErrorKind, Write, stdout};
+use std::path::Path;
+
+use anyhow::{Context, Result};
+use serde::Serialize;
+use tapdeck_packet::account::{Counters, Law};
+
+use crate::units::show_count;
+
+/// What `--stats-json` names: a file or standard output, or nothing.
+pub struct StatsJson(Option<Box<dyn Write>>);
+
+impl StatsJson {
+    /// Begins the file anew; `-` is standard output.
+    pub fn open(path: Option<&Path>) -> Result<Self> {
+        Ok(Self(match path {
+            None => None,
+            Some(path) if path.as_os_str() == "-" => Some(Box::new(stdout())),
+            Some(path) => {
+                let file = File::create(path)
+                    .with_context(|| format!("cannot write {}", path.display()))?;
+                Some(Box::new(file))
+            }
+        }))
+    }
+
+    /// Writes one object on a line. After an error, which the user is to be told, nothing more is
+    /// written.
+    pub fn write(&mut self, object: &impl Serialize) -> Result<(), String> {
+        let Some(out) = &mut self.0 else { return Ok(()) };
+        let written = serde_json::to_writer(&mut *out, object)
+            .map_err(std::io::Error::from)
+            .and_then(|()| out.write_all(b"\n"))
+            .and_then(|()| out.flush());
+        let Err(e) = written else { return Ok(()) };
+        self.0 = None;
+        // Whoever read the statistics has gone; packets matter more.
+        if e.kind() == ErrorKind::BrokenPipe {
+            return Ok(());
+        }
+        Err(format!("cannot write statistics any more: {e}"))
+    }
+}
+
+/// Returns the law with numbers: "7 seen = 4 captured + 1 filtered + 2 dropped (2 ring full)".
+pub fn accounting_line<C: Counters>(counters: &C) -> String {
+    let values = counters.values();
+    let words = |pick: fn(Law) -> Option<&'static str>| {
+        let rows = C::LIST.iter().zip(&values);
+        rows.filter_map(move |(row, n)| pick(row.law).map(|word| (word, *n))).collect::<Vec<_>>()
+    };
+    let show = |(word, n): &(&str, u64)| format!("{} {word}", show_count(*n));
+
+    let came = words(|law| if let Law::Came(word) = law { Some(word) } else { None });
+    // What came is always told, what was made of it only where something was.
+    let came = came.iter().enumerate().filter(|(at, (_, n))| *at == 0 || *n > 0);
+    let came: Vec<String> = came.map(|(_, row)| show(row)).collect();
+
+    let kept = words(|law| if let Law::Kept(word) = law { Some(word) } else { None });
+    let not_wanted = words(|law| if let Law::NotWanted(word) = law { Some(word) } else { None });
+    let dropped = [("dropped", counters.dropped())];
+    let went: Vec<String> = kept.iter().chain(&not_wanted).chain(&dropped).map(show).collect();
+
+    let causes = words(|law| match law {
+        Law::Lost(cause) => cause,
+        Law::LostBecause(cause) => Some(cause),
+        _ => None,
+    });
+    let mut text = format!("{} = {}", came.join(" + "), went.join(" + "));
+    for cause in causes.iter().filter(|(_, n)| *n > 0) {
+        // Writing into a string does not fail.
+        let _ = write!(text, " ({})", show(cause));
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use tapdeck_packet::account::{GroupCounters, InterfaceCounters};
+
+    use super::accounting_line;
+
+    #[test]
+    fn the_accounting_line_is_the_law_with_numbers() {
+        let mut c = InterfaceCounters { captured: 1200, filtered: 30, ..Default::default() };
+        c.seen = 1230;
+        assert_eq!(
+            accounting_line(&c),
+            "1,230 seen = 1,200 captured + 30 filtered + 0 dropped",
+            "causes are told where there are any"
+        );
+        c = InterfaceCounters {
+            seen: 1234,
+            dropped_ring: 3,
+            dropped_other: 1,
+            dropped_unwritten: 1,
+            ..c
+        };
+        assert_eq!(
+            accounting_line(&c),
+            "1,234 seen = 1,200 captured + 30 filtered + 4 dropped (3 ring full) (1 not written at the end)"
+        );
+        let mut g = GroupCounters { seen: 7, captured: 4, no_member: 2, ..Default::default() };
+        g.dropped_ring = 1;
+        assert_eq!(
+            accounting_line(&g),
+            "7 seen = 4 captured + 0 filtered + 2 without a member + 1 dropped"
+        );
+        (g.extra, g.captured) = (5, 9);
+        assert_eq!(
+            accounting_line(&g),
+            "7 seen + 5 copies = 9 captured + 0 filtered + 2 without a member + 1 dropped"
+        );
+    }
+}
