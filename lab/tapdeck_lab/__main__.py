@@ -15,13 +15,19 @@ SCENARIOS = methods.LAB / "scenarios"
 
 
 def parser() -> argparse.ArgumentParser:
-    top = argparse.ArgumentParser(prog="lab", description="Experiments that compare ways to capture packets.")
+    top = argparse.ArgumentParser(
+        prog="lab", description="Experiments that compare ways to capture packets."
+    )
     commands = top.add_subparsers(dest="command", required=True)
 
     run = commands.add_parser("run", help="run scenarios and write a report")
-    run.add_argument("--out", type=Path, required=True, help="directory for raw data and report.html")
+    run.add_argument(
+        "--out", type=Path, required=True, help="directory for raw data and report.html"
+    )
     profile = run.add_mutually_exclusive_group()
-    profile.add_argument("--quick", action="store_true", help="the quick profile: a quarter of an hour for all")
+    profile.add_argument(
+        "--quick", action="store_true", help="the quick profile: a quarter of an hour for all"
+    )
     profile.add_argument(
         "--once",
         action="store_true",
@@ -29,21 +35,36 @@ def parser() -> argparse.ArgumentParser:
     )
     run.add_argument("--only", default="", metavar="NAME[,NAME]", help="these scenarios")
     run.add_argument(
-        "--scenario", type=Path, action="append", default=[], metavar="FILE", help="a scenario of your own"
+        "--scenario",
+        type=Path,
+        action="append",
+        default=[],
+        metavar="FILE",
+        help="a scenario of your own",
     )
     run.add_argument("--resume", action="store_true", help="go on where --out ends")
-    run.add_argument("--tapdeck", type=Path, default=methods.LAB.parent / "target/release/tapdeck", help="the program")
+    run.add_argument(
+        "--tapdeck",
+        type=Path,
+        default=methods.LAB.parent / "target/release/tapdeck",
+        help="the program",
+    )
     run.add_argument("--gen-if", default="", help="send by this interface instead of a veth pair")
     run.add_argument("--cap-if", default="", help="and capture on this one")
     run.add_argument(
-        "--gen-ssh", default="", metavar="USER@HOST", help="the machine of --gen-if, where tapdeck is in the PATH"
+        "--gen-ssh",
+        default="",
+        metavar="USER@HOST",
+        help="the machine of --gen-if, where tapdeck is in the PATH",
     )
     run.add_argument("--no-report", action="store_true", help="raw data only")
 
     report = commands.add_parser("report", help="write report.html anew from raw data")
     report.add_argument("directory", type=Path)
 
-    compare = commands.add_parser("compare", help="say what became slower from one directory of results to another")
+    compare = commands.add_parser(
+        "compare", help="say what became slower from one directory of results to another"
+    )
     compare.add_argument("before", type=Path)
     compare.add_argument("after", type=Path)
 
@@ -60,7 +81,9 @@ def main(words: list[str] | None = None) -> int:
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     options = parser().parse_args(words)
     try:
-        return {"run": run, "report": report, "compare": compare, "check": check}[options.command](options)
+        return {"run": run, "report": report, "compare": compare, "check": check}[options.command](
+            options
+        )
     except scenario.ScenarioError as error:
         print(f"lab: {error}", file=sys.stderr)
         return USAGE
@@ -76,7 +99,9 @@ def chosen(options: argparse.Namespace) -> list[scenario.Scenario]:
         names = options.only.split(",") if options.only else list(there)
         for name in names:
             if name not in there:
-                raise scenario.ScenarioError(f"there is no scenario {name}; there are {', '.join(there)}")
+                raise scenario.ScenarioError(
+                    f"there is no scenario {name}; there are {', '.join(there)}"
+                )
         files += [there[name] for name in names]
     return [scenario.load(file, profile_of(options)) for file in files]
 
@@ -96,7 +121,9 @@ def run(options: argparse.Namespace) -> int:
     work.mkdir(parents=True)
     known = results.read_machine(out) if options.resume else {}
     if not known:
-        known = machine.describe(options.tapdeck) | {"disk": machine.measure_disk(work, 20 if profile_of(options) == "full" else 3)}
+        known = machine.describe(options.tapdeck) | {
+            "disk": machine.measure_disk(work, 20 if profile_of(options) == "full" else 3)
+        }
         results.write_machine(out, known)
     wire = testbed.Wire(options.gen_if, options.cap_if, options.gen_ssh) if options.gen_if else None
     lab = Lab(

@@ -32,7 +32,11 @@ class Cell:
 
 def conditions(loaded: Loaded, but: set[str] = frozenset()) -> list[dict[str, str]]:
     """All combinations of the levels of all factors but some."""
-    factors = {f: [level.name for level in levels] for f, levels in loaded.scenario.factors.items() if f not in but}
+    factors = {
+        f: [level.name for level in levels]
+        for f, levels in loaded.scenario.factors.items()
+        if f not in but
+    }
     return [dict(zip(factors, names)) for names in itertools.product(*factors.values())]
 
 
@@ -51,7 +55,9 @@ def cells(loaded: Loaded) -> list[Cell]:
         for metric in loaded.scenario.metrics:
             numbers = values(loaded.good, metric, levels)
             if numbers:
-                found.append(Cell(levels, metric, stats.summarize(numbers), sum(stats.outliers(numbers))))
+                found.append(
+                    Cell(levels, metric, stats.summarize(numbers), sum(stats.outliers(numbers)))
+                )
     return found
 
 
@@ -99,7 +105,10 @@ def tests(loaded: Loaded) -> list[TestRow]:
             if len(where) == 1:
                 continue
             for condition in where:
-                a, b = (values(loaded.good, test.metric, condition | {test.factor: n}) for n in names[2:])
+                a, b = (
+                    values(loaded.good, test.metric, condition | {test.factor: n})
+                    for n in names[2:]
+                )
                 if a and b:
                     under_each.append((*names, condition, stats.welch(a, b)))
     return _corrected(over_all) + _corrected(under_each)
@@ -156,9 +165,7 @@ def _judge(loaded: Loaded, claim: Claim) -> tuple[str, str]:
         if not numbers:
             return "not decided", f"{claim.a} was not run"
         m = METRICS[claim.metric]
-        found = (
-            f"{m.title} of {claim.a} in {len(numbers)} runs: {number(min(numbers))} to {number(max(numbers))} {m.unit}"
-        )
+        found = f"{m.title} of {claim.a} in {len(numbers)} runs: {number(min(numbers))} to {number(max(numbers))} {m.unit}"
         return ("agrees" if not any(numbers) else "disagrees"), found
     if not all(_has_level(loaded, claim, name) for name in (claim.a, claim.b)):
         return "not decided", f"{claim.a} and {claim.b} were not both run"
@@ -184,7 +191,9 @@ def decide(claim: Claim, d: Difference) -> str:
     return "disagrees" if high < 0 or low == high == 0 else "not decided"
 
 
-def pooled(loaded: Loaded, metric: str, factor: str, a: str, b: str, where: dict[str, str]) -> Difference:
+def pooled(
+    loaded: Loaded, metric: str, factor: str, a: str, b: str, where: dict[str, str]
+) -> Difference:
     """The difference of two levels, averaged over all conditions under which both were measured."""
     pairs = []
     for condition in conditions(loaded, {factor, *where}):
@@ -201,7 +210,11 @@ def in_words(d: Difference, metric: str, a: str, b: str) -> str:
         return f"{m.title}: too few runs of {a} and {b} to compare"
     if math.isnan(d.low):
         return f"{m.title}: {a} − {b} = {number(d.difference)} {unit}"
-    interval = f"95 % interval {number(d.low)} to {number(d.high)}" if d.low != d.high else "without any spread"
+    interval = (
+        f"95 % interval {number(d.low)} to {number(d.high)}"
+        if d.low != d.high
+        else "without any spread"
+    )
     return f"{m.title}: {a} − {b} = {number(d.difference)} {unit} ({interval}, {p_text(d.p)})"
 
 
@@ -241,7 +254,9 @@ def sentence(loaded: Loaded) -> str:
     if others:
         b = best(others, key=others.get)
         difference = pooled(loaded, metric, "method", a, b, {})
-        text += f", and {b}, {whose}, {number(means[b])} {m.unit}; " + in_words(difference, metric, a, b)
+        text += f", and {b}, {whose}, {number(means[b])} {m.unit}; " + in_words(
+            difference, metric, a, b
+        )
     return text + "."
 
 
@@ -262,7 +277,11 @@ def goals(loaded: Loaded) -> list[GoalRow]:
             own = {"method": level.name}
             base = [1.0]
             if goal.of or goal.than:
-                base = values(loaded.good, goal.metric, where | own | goal.than | ({"method": goal.of} if goal.of else {}))
+                base = values(
+                    loaded.good,
+                    goal.metric,
+                    where | own | goal.than | ({"method": goal.of} if goal.of else {}),
+                )
             numbers = values(loaded.good, goal.metric, where | own)
             if numbers and base and level.name not in ("count", "drop"):
                 mean = stats.summarize(base).mean
@@ -292,7 +311,12 @@ def standings(all_loaded: list[Loaded]) -> list[Standing]:
     for loaded in all_loaded:
         for row in tests(loaded):
             a, b = row.a.startswith("tapdeck"), row.b.startswith("tapdeck")
-            if row.factor != "method" or a == b or {row.a, row.b} & {"count", "drop"} or not METRICS[row.metric].better:
+            if (
+                row.factor != "method"
+                or a == b
+                or {row.a, row.b} & {"count", "drop"}
+                or not METRICS[row.metric].better
+            ):
                 continue
             wins = None if row.a_is_better is None else row.a_is_better == a
             ours, other = (row.a, row.b) if a else (row.b, row.a)

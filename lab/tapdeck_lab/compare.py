@@ -39,7 +39,15 @@ def changes(before: list[Loaded], after: list[Loaded]) -> list[Change]:
                     continue
                 x, y = (analysis.values(loaded.good, metric, levels) for loaded in (now, old))
                 if len(x) > 1 and len(y) > 1:
-                    rows.append((now.scenario.name, levels, metric, stats.summarize(y).mean, stats.welch(x, y)))
+                    rows.append(
+                        (
+                            now.scenario.name,
+                            levels,
+                            metric,
+                            stats.summarize(y).mean,
+                            stats.welch(x, y),
+                        )
+                    )
     corrected = stats.holm([row[-1].p for row in rows])
     return [Change(*row, p) for row, p in zip(rows, corrected)]
 
@@ -60,7 +68,11 @@ def text(before: list[Loaded], after: list[Loaded]) -> str:
 def line(c: Change, title: str) -> str:
     m = METRICS[c.metric]
     d = c.difference
-    share = f" ({100 * d.difference / c.before:+.1f} %)" if c.before and not math.isinf(c.before) else ""
+    share = (
+        f" ({100 * d.difference / c.before:+.1f} %)"
+        if c.before and not math.isinf(c.before)
+        else ""
+    )
     levels = " ".join(c.levels.values())
     return (
         f"{title}: {c.scenario} {levels}: {m.title} {number(c.before)} -> {number(c.before + d.difference)} {m.unit}{share}, "

@@ -92,7 +92,9 @@ def _check_room(lab: Lab, s: dict):
     speed = 2e6 * (lab.disk_mb_per_s or 1000)
     needed, free = 2e9 + speed * (s["seconds"] + s["warmup_s"]), shutil.disk_usage(lab.work).free
     if free < needed:
-        raise Refused(f"{lab.work} has {free / 1e9:.0f} GB free, and the run might need {needed / 1e9:.0f} GB")
+        raise Refused(
+            f"{lab.work} has {free / 1e9:.0f} GB free, and the run might need {needed / 1e9:.0f} GB"
+        )
 
 
 def resolve_rate(lab: Lab, s: dict, seed: int) -> str:
@@ -104,7 +106,9 @@ def resolve_rate(lab: Lab, s: dict, seed: int) -> str:
     of, _, share = s["rate"].partition(":")
     if of == "disk":
         if not lab.disk_mb_per_s:
-            raise Refused("the disk was not measured, so nothing can be a share of its speed (apt-get install fio)")
+            raise Refused(
+                "the disk was not measured, so nothing can be a share of its speed (apt-get install fio)"
+            )
         return f"{float(share) * lab.disk_mb_per_s * 8:.0f}mbit"
     if of == "no-drop":
         alone = s | {"rate": "max", "query": "none", "flow_query": False}
@@ -174,12 +178,33 @@ def _cycle(lab: Lab, settings: dict, seed: int, method: Method, bed, directory: 
 def _generator(lab: Lab, s: dict, seed: int, bed, directory: Path, record: Path) -> list[str]:
     if isinstance(bed, Nothing):
         numbers = [str(s["packets"]), str(pps_of(s["rate"], 64))]
-        return [sys.executable, "-m", "tapdeck_lab.fake", "generate", str(directory / "pipe"), *numbers, str(record)]
+        return [
+            sys.executable,
+            "-m",
+            "tapdeck_lab.fake",
+            "generate",
+            str(directory / "pipe"),
+            *numbers,
+            str(record),
+        ]
     size = s["size"]
     if size.startswith("dist:"):
         size = f"dist:{bed.put(lab.data / size.removeprefix('dist:'))}"
-    words = ["tapdeck" if bed.ssh else str(lab.tapdeck), "gen", "-i", bed.sender, "--size", size, "--seed", str(seed)]
-    words += ["--ipg", s["rate"].removeprefix("ipg:")] if s["rate"].startswith("ipg:") else ["--rate", s["rate"]]
+    words = [
+        "tapdeck" if bed.ssh else str(lab.tapdeck),
+        "gen",
+        "-i",
+        bed.sender,
+        "--size",
+        size,
+        "--seed",
+        str(seed),
+    ]
+    words += (
+        ["--ipg", s["rate"].removeprefix("ipg:")]
+        if s["rate"].startswith("ipg:")
+        else ["--rate", s["rate"]]
+    )
     if s["packets"]:
         words += ["--count", str(s["packets"])]
     else:
@@ -199,7 +224,12 @@ def _generator(lab: Lab, s: dict, seed: int, bed, directory: Path, record: Path)
 def _generate(command: list[str], s: dict, record: Path, asker) -> dict:
     seconds = 120 + 3 * (s["seconds"] + s["warmup_s"]) + s["packets"] / 1e3
     process = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=methods.LAB, start_new_session=True
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=methods.LAB,
+        start_new_session=True,
     )
     try:
         if asker:
@@ -228,13 +258,18 @@ def _wait_for_arrivals(bed):
         time.sleep(0.02)
 
 
-def _metrics(sent: dict, offered: int, arrived: int, counts: list[methods.Counts]) -> dict[str, float]:
+def _metrics(
+    sent: dict, offered: int, arrived: int, counts: list[methods.Counts]
+) -> dict[str, float]:
     # Packets of others are in the output too, and in the counter; more than arrived cannot be captured.
     captured = [min(c.captured, arrived) for c in counts]
     mean = sum(captured) / len(captured)
     detected = sum(min(c.detected, arrived) for c in counts) / len(counts)
     elapsed = sent["elapsed_s"]
-    pps, mbit = offered / elapsed, sent["bytes"] / max(sent["sent"], 1) * offered * 8 / elapsed / 1e6
+    pps, mbit = (
+        offered / elapsed,
+        sent["bytes"] / max(sent["sent"], 1) * offered * 8 / elapsed / 1e6,
+    )
     return {
         "asked": sent["sent"] + sent.get("refused", 0),
         "sent": offered,
@@ -256,7 +291,9 @@ def _metrics(sent: dict, offered: int, arrived: int, counts: list[methods.Counts
     }
 
 
-def _costs(s: dict, sent: dict, arrived: int, before: samplers.Used, after: samplers.Used) -> dict[str, float]:
+def _costs(
+    s: dict, sent: dict, arrived: int, before: samplers.Used, after: samplers.Used
+) -> dict[str, float]:
     if s["method"] in ("count", "drop"):
         return {}
     cpu_s = after.cpu_s - before.cpu_s
@@ -281,7 +318,11 @@ def _sampled(s: dict, begin: float, end: float, sampler: samplers.Sampler) -> di
     begin += s["warmup_s"]
     # An interval counts if most of it is in the run.
     half = sampler.interval_s / 2
-    during = [i for i in samplers.intervals(sampler.samples) if i.end > begin + half and i.begin < end - half]
+    during = [
+        i
+        for i in samplers.intervals(sampler.samples)
+        if i.end > begin + half and i.begin < end - half
+    ]
     busy = samplers.trim(during)
     shares = samplers.mean_shares(busy)
     samples = [x for x in sampler.samples if x.at >= begin]
@@ -326,10 +367,17 @@ class Asker(threading.Thread):
         self._over.wait(self.delay_s)
         while not self._over.is_set():
             begin = time.monotonic()
-            self._process = subprocess.Popen(self.command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+            self._process = subprocess.Popen(
+                self.command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+            )
             out = self._process.communicate()[0]
             if self._process.returncode >= 0:
-                counts = [int(word) for line in out.splitlines() for word in line.split()[:1] if word.isdigit()]
+                counts = [
+                    int(word)
+                    for line in out.splitlines()
+                    for word in line.split()[:1]
+                    if word.isdigit()
+                ]
                 self.answers.append((begin, time.monotonic() - begin, sum(counts)))
 
     def stop(self):
@@ -347,7 +395,15 @@ def _asker(lab: Lab, s: dict, bed, capture: Capture) -> Asker | None:
         return None
     directory = capture.contexts[0].directory
     if s["query"] == "own" and isinstance(capture.method, methods.Tapdeck):
-        words = [str(lab.tapdeck), "query", "--dir", str(directory / "store"), "--count", "host", MARK]
+        words = [
+            str(lab.tapdeck),
+            "query",
+            "--dir",
+            str(directory / "store"),
+            "--count",
+            "host",
+            MARK,
+        ]
     else:
         words = _scan(directory, "--count", f"host {MARK}")
     pin = ["taskset", "-c", s["capture_cpu"]] if s["capture_cpu"] else []
@@ -367,7 +423,9 @@ def _ask_for_a_flow(lab: Lab, s: dict, capture: Capture) -> dict[str, float]:
     """
     directory = capture.contexts[0].directory
     files = [f for f in directory.rglob("*") if f.is_file()]
-    first_of_each = subprocess.run(_scan(directory, "-c 1", f"host {MARK}"), capture_output=True, text=True).stdout
+    first_of_each = subprocess.run(
+        _scan(directory, "-c 1", f"host {MARK}"), capture_output=True, text=True
+    ).stdout
     found = re.search(r"IP (\S+)\.(\d+) > (\S+)\.(\d+):", first_of_each)
     if not found:
         raise Failed("no marked packet was stored")
@@ -418,17 +476,26 @@ def _asked(s: dict, sent: dict, first_packet: float, asker: Asker | None) -> dic
     if not asker:
         return {}
     done = asker.answers
-    metrics = {"queries": len(done), "query_ms": math.nan, "marked_found": math.nan, "found_after_ms": math.nan}
+    metrics = {
+        "queries": len(done),
+        "query_ms": math.nan,
+        "marked_found": math.nan,
+        "found_after_ms": math.nan,
+    }
     if done:
         metrics["query_ms"] = 1e3 * sum(took for _, took, _ in done) / len(done)
         at, _, found = done[-1]
         marked = min(sent["streams"][-1], math.floor((at - first_packet) / s["mark_every_s"]))
         metrics["marked_found"] = min(1.0, found / marked) if marked > 0 else math.nan
-        metrics["found_after_ms"] = 1e3 * _found_after(done, first_packet, s["mark_every_s"], sent["streams"][-1])
+        metrics["found_after_ms"] = 1e3 * _found_after(
+            done, first_packet, s["mark_every_s"], sent["streams"][-1]
+        )
     return metrics
 
 
-def _found_after(answers: list[tuple[float, float, int]], first_packet: float, every_s: float, marked: int) -> float:
+def _found_after(
+    answers: list[tuple[float, float, int]], first_packet: float, every_s: float, marked: int
+) -> float:
     """The longest time from a marked packet's sending to the end of the first answer that has it.
 
     Of one that no answer has, the time until the last answer. Packets sent before the first question say nothing.
@@ -447,7 +514,11 @@ def _found_after(answers: list[tuple[float, float, int]], first_packet: float, e
 def _tidy(command: str, bed, directory: Path, lab: Lab) -> str:
     """A command as somebody else would write it."""
     command = re.sub(r"ip netns exec \S+ |--dst-mac \S+ ", "", command)
-    for old, new in [(str(directory), "DIR"), (str(lab.tapdeck), "tapdeck"), (str(lab.tools), "lab/build")]:
+    for old, new in [
+        (str(directory), "DIR"),
+        (str(lab.tapdeck), "tapdeck"),
+        (str(lab.tools), "lab/build"),
+    ]:
         command = command.replace(old, new)
     command = command.replace(f"dist:{lab.data}/", "dist:")
     for name, new in [(bed.device, "CAPTURE"), (bed.sender, "SENDER")]:
@@ -467,8 +538,14 @@ def _table(sampler: samplers.Sampler) -> list[dict[str, float]]:
         row = {"t_s": round(sample.at - begin, 4)}
         for core in sample.cpu:
             shares = after[sample.at].shares[core] if sample.at in after else {}
-            row |= {f"{core}_{state}": round(shares.get(state, math.nan), 2) for state in samplers.STATES}
-        row |= {"capture_cpu_s": round(sample.used.cpu_s, 4), "capture_switches": sample.used.switches}
+            row |= {
+                f"{core}_{state}": round(shares.get(state, math.nan), 2)
+                for state in samplers.STATES
+            }
+        row |= {
+            "capture_cpu_s": round(sample.used.cpu_s, 4),
+            "capture_switches": sample.used.switches,
+        }
         row |= {
             "capture_rss_mib": round(sample.used.rss_mib, 2),
             "disk_bytes": sample.written,
@@ -518,7 +595,9 @@ def pps_of(rate: str, frame_bytes: float) -> float:
         return math.inf
     if rate.startswith("ipg:"):
         number = float(rate[4:].rstrip("nums"))
-        return 1 / (number * {"ns": 1e-9, "us": 1e-6, "ms": 1e-3}[rate[-2:]]) if number else math.inf
+        return (
+            1 / (number * {"ns": 1e-9, "us": 1e-6, "ms": 1e-3}[rate[-2:]]) if number else math.inf
+        )
     unit = next(u for u in sorted(RATE_UNITS, key=len, reverse=True) if rate.endswith(u))
     value = float(rate.removesuffix(unit)) * RATE_UNITS[unit]
     return value if unit.endswith("pps") else value / 8 / frame_bytes

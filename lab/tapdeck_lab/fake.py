@@ -47,7 +47,13 @@ def generate(pipe: str, packets: int, pps: float, file: str):
             out.write(struct.pack("<Q", number))
     elapsed = time.monotonic() - begin
     with open(file, "w") as out:
-        record = {"sent": packets, "bytes": packets * 64, "elapsed_s": elapsed, "seed": 0, "streams": [packets]}
+        record = {
+            "sent": packets,
+            "bytes": packets * 64,
+            "elapsed_s": elapsed,
+            "seed": 0,
+            "streams": [packets],
+        }
         json.dump(record | {"started_ns": started_ns, "ended_ns": time.time_ns()}, out)
 
 

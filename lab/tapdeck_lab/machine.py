@@ -45,7 +45,11 @@ def versions(tapdeck: Path) -> dict[str, str]:
             out = subprocess.run(command, capture_output=True, text=True, timeout=20)
         except (OSError, subprocess.TimeoutExpired):
             continue
-        lines = [line.strip() for line in (out.stdout + out.stderr).splitlines() if any(c.isdigit() for c in line)]
+        lines = [
+            line.strip()
+            for line in (out.stdout + out.stderr).splitlines()
+            if any(c.isdigit() for c in line)
+        ]
         found[name] = lines[0][:100] if lines else "unknown"
     return found
 
@@ -67,7 +71,9 @@ def _read(path: str) -> str:
 def _git() -> str:
     here = Path(__file__).parent
     try:
-        out = subprocess.run(["git", "describe", "--always", "--dirty"], cwd=here, capture_output=True, text=True)
+        out = subprocess.run(
+            ["git", "describe", "--always", "--dirty"], cwd=here, capture_output=True, text=True
+        )
     except OSError:
         return ""
     return out.stdout.strip()
@@ -85,7 +91,9 @@ def measure_disk(directory: Path, seconds: int) -> dict:
     try:
         found = []
         for _ in range(3):
-            out = subprocess.run(command.split(), capture_output=True, text=True, timeout=seconds + 60)
+            out = subprocess.run(
+                command.split(), capture_output=True, text=True, timeout=seconds + 60
+            )
             written = json.loads(out.stdout[out.stdout.index("{") :])["jobs"][0]["write"]
             found.append(round(written["bw_bytes"] / 1e6, 1))
         return {"command": command, "mb_per_s": statistics.median(found), "each": found}

@@ -91,7 +91,9 @@ class Method:
 
     def missing(self, tapdeck: Path) -> str:
         if self.program and not shutil.which(self.program):
-            return f"{self.program} is not installed (apt-get install {self.package or self.program})"
+            return (
+                f"{self.program} is not installed (apt-get install {self.package or self.program})"
+            )
         return ""
 
     def refuses(self, s: dict) -> str:
@@ -129,7 +131,9 @@ class Method:
 def has_packet_socket(pid: int) -> bool:
     """Whether a process has a packet socket that is bound and receives, as /proc/net/packet says."""
     try:
-        rows = [line.split() for line in Path(f"/proc/{pid}/net/packet").read_text().splitlines()[1:]]
+        rows = [
+            line.split() for line in Path(f"/proc/{pid}/net/packet").read_text().splitlines()[1:]
+        ]
         running = {row[8] for row in rows if row[5] == "1" and row[4] != "0"}
         held = {os.readlink(fd) for fd in Path(f"/proc/{pid}/fd").iterdir()}
     except OSError:
@@ -141,7 +145,11 @@ def count_file(path: Path) -> int:
     """Packets in a capture file, by reading all of it; a file whose name ends in .gz is unpacked."""
     if path.suffix == ".gz":
         with subprocess.Popen(["gzip", "-dc", path], stdout=subprocess.PIPE) as unpack:
-            return _count(subprocess.run(["tcpdump", "-r", "-", "--count"], stdin=unpack.stdout, capture_output=True))
+            return _count(
+                subprocess.run(
+                    ["tcpdump", "-r", "-", "--count"], stdin=unpack.stdout, capture_output=True
+                )
+            )
     return _count(subprocess.run(["tcpdump", "-r", path, "--count"], capture_output=True))
 
 
@@ -192,7 +200,11 @@ class Tapdeck(Method):
             self.can = self.can | {"apps"}
 
     def missing(self, tapdeck: Path) -> str:
-        return "" if os.access(tapdeck, os.X_OK) else f"{tapdeck} is not there (cargo build --release -p tapdeck)"
+        return (
+            ""
+            if os.access(tapdeck, os.X_OK)
+            else f"{tapdeck} is not there (cargo build --release -p tapdeck)"
+        )
 
     def pipeline(self, c: Context) -> list[list[str]]:
         s = c.settings
@@ -200,7 +212,12 @@ class Tapdeck(Method):
         # Several at once see a packet only if each lets it pass.
         if self.hook not in ("tpacket", "recv") and s["apps"] == 1:
             words += ["--deliver", s["deliver"]]
-        words += ["--ring-bytes", f"{s['ring_mib']}MiB", "--stats-json", str(c.directory / "stats.json")]
+        words += [
+            "--ring-bytes",
+            f"{s['ring_mib']}MiB",
+            "--stats-json",
+            str(c.directory / "stats.json"),
+        ]
         if s["snaplen"]:
             words += ["--snaplen", str(s["snaplen"])]
         if s["filter"]:
@@ -215,7 +232,9 @@ class Tapdeck(Method):
             return [[*words, "-w", "-"], behind_pipe(c)]
         if s["store"] == "none":
             return [[*words, "--no-store"]]
-        return [[*words, "--dir", str(c.directory / "store"), *([] if s["index"] else ["--no-index"])]]
+        return [
+            [*words, "--dir", str(c.directory / "store"), *([] if s["index"] else ["--no-index"])]
+        ]
 
     def is_ready(self, pid: int, log: str) -> bool:
         return "recording" in log
@@ -224,7 +243,9 @@ class Tapdeck(Method):
         last = json.loads((c.directory / "stats.json").read_text().splitlines()[-1])
         if not last["final"]:
             raise Failed("tapdeck did not end well: " + log.strip().rpartition("\n")[2])
-        index_share = last["index_bytes"] / last["bytes_written"] if last["bytes_written"] else math.nan
+        index_share = (
+            last["index_bytes"] / last["bytes_written"] if last["bytes_written"] else math.nan
+        )
         if c.settings["load"] != "none":
             captured = count_behind_pipe(c)
         elif c.settings["store"] == "none":
@@ -246,7 +267,9 @@ class Serve(Method):
 
     def missing(self, tapdeck: Path) -> str:
         shim = tapdeck.with_name(SHIM)
-        without = "" if shim.exists() else f"{shim} is not there (cargo build --release --workspace)"
+        without = (
+            "" if shim.exists() else f"{shim} is not there (cargo build --release --workspace)"
+        )
         return ALL["tapdeck-xdp"].missing(tapdeck) or ALL["libpcap"].missing(tapdeck) or without
 
     def service(self, c: Context) -> list[str]:
@@ -263,7 +286,13 @@ class Serve(Method):
         lines += [f'filter = "{s["filter"]}"'] if s["filter"] else []
         (c.directory / "deck.toml").write_text("\n".join(lines) + "\n")
         words = [str(c.tapdeck), "serve", "--config", str(c.directory / "deck.toml")]
-        return [*words, "--socket", str(c.directory / "serve.sock"), "--stats-json", str(c.directory / "serve.json")]
+        return [
+            *words,
+            "--socket",
+            str(c.directory / "serve.sock"),
+            "--stats-json",
+            str(c.directory / "serve.json"),
+        ]
 
     def pipeline(self, c: Context) -> list[list[str]]:
         s, socket = c.settings, str(c.directory.parent / "serve.sock")
@@ -273,13 +302,17 @@ class Serve(Method):
         if s["store"] == "disk":
             return [[*words, str(c.directory / "out.pcapng")]]
         environment = ["env", f"LD_PRELOAD={c.tapdeck.with_name(SHIM)}", f"TAPDECK_SOCKET={socket}"]
-        return [[*environment, str(c.load), "-i", "deck:lab", "-B", str(s["ring_mib"]), *load_words(s)]]
+        return [
+            [*environment, str(c.load), "-i", "deck:lab", "-B", str(s["ring_mib"]), *load_words(s)]
+        ]
 
     def is_ready(self, pid: int, log: str) -> bool:
         return "serving at" in log or "of group lab" in log or "ready" in log
 
     def count(self, c: Context, log: str) -> Counts:
-        seen = json.loads((c.directory.parent / "serve.json").read_text().splitlines()[-1])["groups"][0]["seen"]
+        seen = json.loads((c.directory.parent / "serve.json").read_text().splitlines()[-1])[
+            "groups"
+        ][0]["seen"]
         if (c.directory / "out.pcapng").exists():
             return Counts(count_file(c.directory / "out.pcapng"), seen)
         # The application says how many it counted, as one behind a pipe does.
@@ -323,7 +356,16 @@ class Dumpcap(Method):
 
     def pipeline(self, c: Context) -> list[list[str]]:
         s = c.settings
-        words = ["dumpcap", "-q", "-i", c.device, "-B", str(s["ring_mib"]), "-w", str(c.directory / "out.pcapng")]
+        words = [
+            "dumpcap",
+            "-q",
+            "-i",
+            c.device,
+            "-B",
+            str(s["ring_mib"]),
+            "-w",
+            str(c.directory / "out.pcapng"),
+        ]
         if s["snaplen"]:
             words += ["-s", str(s["snaplen"])]
         return [words + (["-f", s["filter"]] if s["filter"] else [])]
@@ -341,14 +383,23 @@ class NetsniffNg(Method):
 
     def pipeline(self, c: Context) -> list[list[str]]:
         s = c.settings
-        words = ["netsniff-ng", "--in", c.device, "--out", str(c.directory / "out.pcap"), "--silent"]
+        words = [
+            "netsniff-ng",
+            "--in",
+            c.device,
+            "--out",
+            str(c.directory / "out.pcap"),
+            "--silent",
+        ]
         words += ["--ring-size", f"{s['ring_mib']}MiB"]
         if s["capture_cpu"]:
             words += ["--bind-cpu", s["capture_cpu"].split(",")[0]]
         return [words + filter_words(s)]
 
     def count(self, c: Context, log: str) -> Counts:
-        return Counts(count_file(c.directory / "out.pcap"), first_number(r"(\d+)\s+packets incoming", log))
+        return Counts(
+            count_file(c.directory / "out.pcap"), first_number(r"(\d+)\s+packets incoming", log)
+        )
 
 
 class Daemonlogger(Method):
@@ -358,7 +409,18 @@ class Daemonlogger(Method):
     can = frozenset({"filter", "apps"})
 
     def pipeline(self, c: Context) -> list[list[str]]:
-        return [["daemonlogger", "-i", c.device, "-l", str(c.directory), "-n", "log", *filter_words(c.settings)]]
+        return [
+            [
+                "daemonlogger",
+                "-i",
+                c.device,
+                "-l",
+                str(c.directory),
+                "-n",
+                "log",
+                *filter_words(c.settings),
+            ]
+        ]
 
     def count(self, c: Context, log: str) -> Counts:
         return Counts(sum(count_file(file) for file in c.directory.glob("log.*")))
@@ -366,16 +428,16 @@ class Daemonlogger(Method):
 
 class Stenotype(Method):
     program, package = "stenotype", "stenographer"
-    advice = "stenographer's INSTALL.md: one thread a core, more blocks and AIOs; 64 blocks are 64 MiB"
+    advice = (
+        "stenographer's INSTALL.md: one thread a core, more blocks and AIOs; 64 blocks are 64 MiB"
+    )
     holds_back_s = 1.6
     stays = True
 
     def pipeline(self, c: Context) -> list[list[str]]:
         for part in ("PKT0", "IDX0"):
             (c.directory / part).mkdir(exist_ok=True)
-        words = (
-            f"stenotype --iface={c.device} --threads=1 --blocks={c.settings['ring_mib']} --aiops=32 --blockage_sec=1"
-        )
+        words = f"stenotype --iface={c.device} --threads=1 --blocks={c.settings['ring_mib']} --aiops=32 --blockage_sec=1"
         words += f" --uid=root --gid=root --seccomp=none -v -v --dir={c.directory}"
         return [words.split()]
 
@@ -383,10 +445,15 @@ class Stenotype(Method):
         return "starting to process packets" in log
 
     def is_done(self, log: str) -> bool:
-        return "Finishing thread" in log and log.count("] Wrote index") >= log.count("Opening packet file")
+        return "Finishing thread" in log and log.count("] Wrote index") >= log.count(
+            "Opening packet file"
+        )
 
     def count(self, c: Context, log: str) -> Counts:
-        stored, index = (sum(f.stat().st_size for f in (c.directory / part).iterdir()) for part in ("PKT0", "IDX0"))
+        stored, index = (
+            sum(f.stat().st_size for f in (c.directory / part).iterdir())
+            for part in ("PKT0", "IDX0")
+        )
         packets = sum(int(n) for n in re.findall(r"Stored (\d+) with ", log))
         return Counts(packets, index_share=index / stored if stored else math.nan)
 
@@ -396,7 +463,11 @@ class Libpcap(Method):
     can = frozenset({"load", "filter", "snaplen", "no-store", "apps"})
 
     def missing(self, tapdeck: Path) -> str:
-        return "" if shutil.which("cc") else "there is no C compiler (apt-get install gcc libpcap-dev zlib1g-dev)"
+        return (
+            ""
+            if shutil.which("cc")
+            else "there is no C compiler (apt-get install gcc libpcap-dev zlib1g-dev)"
+        )
 
     def refuses(self, s: dict) -> str:
         if s["store"] != "none":
@@ -419,7 +490,10 @@ class Libpcap(Method):
 
 
 class Testpmd(Method):
-    program, package = "dpdk-testpmd", "dpdk-dev librte-net-pcap23 librte-net-af-packet23 librte-net-af-xdp23"
+    program, package = (
+        "dpdk-testpmd",
+        "dpdk-dev librte-net-pcap23 librte-net-af-packet23 librte-net-af-xdp23",
+    )
     advice = "DPDK's pcap driver writes what testpmd forwards; no huge pages, since a veth pair has no use of them"
     holds_back_s = 0.5
     polls = True
@@ -431,7 +505,17 @@ class Testpmd(Method):
     def pipeline(self, c: Context) -> list[list[str]]:
         # It needs a core for its commands beside the one that forwards.
         cores = ",".join(sorted({"0", c.settings["capture_cpu"].split(",")[0] or "1"}))
-        words = ["dpdk-testpmd", "-l", cores, "--no-huge", "-m", "512", "--no-pci", "--file-prefix", c.device]
+        words = [
+            "dpdk-testpmd",
+            "-l",
+            cores,
+            "--no-huge",
+            "-m",
+            "512",
+            "--no-pci",
+            "--file-prefix",
+            c.device,
+        ]
         words += ["--vdev", f"net_{self.driver}0,iface={c.device}"]
         words += ["--vdev", f"net_pcap0,tx_pcap={c.directory / 'out.pcap'}"]
         words += ["--", "--forward-mode=io", "--auto-start", "--no-flush-rx", "--stats-period=1"]
@@ -469,7 +553,17 @@ class Fake(Method):
         pipe = c.directory.parent / "pipe"
         os.mkfifo(pipe)
         share = c.settings["planted_loss"]
-        return [[sys.executable, "-m", "tapdeck_lab.fake", "capture", str(pipe), str(share), str(c.directory / "kept")]]
+        return [
+            [
+                sys.executable,
+                "-m",
+                "tapdeck_lab.fake",
+                "capture",
+                str(pipe),
+                str(share),
+                str(c.directory / "kept"),
+            ]
+        ]
 
     def is_ready(self, pid: int, log: str) -> bool:
         return "ready" in log
@@ -510,12 +604,19 @@ def build_tools() -> Path:
         ("clang", ["-O2", "-target", "bpf", "-c", "../load/drop.bpf.c", "-o", "drop.o"]),
     ]
     for compiler, words in jobs:
-        made, source = built / words[words.index("-o") + 1], built / next(w for w in words if w.endswith(".c"))
-        if not shutil.which(compiler) or (made.exists() and made.stat().st_mtime > source.stat().st_mtime):
+        made, source = (
+            built / words[words.index("-o") + 1],
+            built / next(w for w in words if w.endswith(".c")),
+        )
+        if not shutil.which(compiler) or (
+            made.exists() and made.stat().st_mtime > source.stat().st_mtime
+        ):
             continue
         out = subprocess.run([compiler, *words], cwd=built, capture_output=True, text=True)
         if out.returncode:
-            raise Missing(f"{compiler} {' '.join(words)}: {out.stderr.strip().partition(chr(10))[0]}")
+            raise Missing(
+                f"{compiler} {' '.join(words)}: {out.stderr.strip().partition(chr(10))[0]}"
+            )
     return built
 
 
@@ -549,7 +650,11 @@ class Capture:
                 process.kill()
             process.wait()
         if isinstance(self.method, Drop):
-            run(self.bed.capture_command(["ip", "link", "set", "dev", self.context.device, "xdp", "off"]))
+            run(
+                self.bed.capture_command(
+                    ["ip", "link", "set", "dev", self.context.device, "xdp", "off"]
+                )
+            )
 
     def _all(self) -> list[subprocess.Popen]:
         service = [self.service] if self.service else []
@@ -563,7 +668,18 @@ class Capture:
         program = LAB / "build" / "drop.o"
         run(
             self.bed.capture_command(
-                ["ip", "link", "set", "dev", self.context.device, "xdp", "obj", str(program), "sec", "xdp"]
+                [
+                    "ip",
+                    "link",
+                    "set",
+                    "dev",
+                    self.context.device,
+                    "xdp",
+                    "obj",
+                    str(program),
+                    "sec",
+                    "xdp",
+                ]
             )
         )
         self.command = f"ip link set dev {self.context.device} xdp obj drop.o sec xdp"
@@ -573,7 +689,9 @@ class Capture:
         if not words:
             return
         self.command = shlex.join(words)
-        self.service = self._spawn(words, self.context, "service", subprocess.DEVNULL, subprocess.DEVNULL)
+        self.service = self._spawn(
+            words, self.context, "service", subprocess.DEVNULL, subprocess.DEVNULL
+        )
         log = self.context.directory / "service"
 
         def ready() -> bool:
@@ -582,7 +700,9 @@ class Capture:
 
         self._wait("ready", READY_S, ready)
 
-    def _spawn(self, words: list[str], context: Context, log: str, stdin, stdout) -> subprocess.Popen:
+    def _spawn(
+        self, words: list[str], context: Context, log: str, stdin, stdout
+    ) -> subprocess.Popen:
         cpus = context.settings["capture_cpu"]
         pin = ["taskset", "-c", cpus] if cpus else []
         with open(context.directory / log, "w") as errors:
@@ -615,32 +735,45 @@ class Capture:
 
     def _log(self, i: int) -> str:
         directory = self.contexts[i].directory
-        parts = [directory / "log0", *([directory / "stdout"] if len(self.processes[i]) == 1 else [])]
+        parts = [
+            directory / "log0",
+            *([directory / "stdout"] if len(self.processes[i]) == 1 else []),
+        ]
         return "".join(p.read_text(errors="replace") for p in parts if p.exists())
 
     def _wait(self, what: str, seconds: float, done: Callable[[], bool]):
         end = time.monotonic() + seconds
         while not done():
             if time.monotonic() > end:
-                raise Failed(f"{self.method.name} was not {what} within {seconds:.0f} s: {self._last_words()}")
+                raise Failed(
+                    f"{self.method.name} was not {what} within {seconds:.0f} s: {self._last_words()}"
+                )
             time.sleep(0.01)
 
     def _last_words(self) -> str:
-        said = [line for i in range(len(self.processes)) for line in self._log(i).strip().splitlines()]
+        said = [
+            line for i in range(len(self.processes)) for line in self._log(i).strip().splitlines()
+        ]
         if self.service:
-            said = (self.context.directory / "service").read_text(errors="replace").strip().splitlines() + said
+            said = (self.context.directory / "service").read_text(
+                errors="replace"
+            ).strip().splitlines() + said
         errors = [line for line in said if "error" in line.lower()]
         return (errors or said or ["it said nothing"])[-1][:300]
 
     def _check(self):
         for process in self._all():
             if process.poll() is not None:
-                raise Failed(f"{self.method.name} ended with {process.returncode}: {self._last_words()}")
+                raise Failed(
+                    f"{self.method.name} ended with {process.returncode}: {self._last_words()}"
+                )
 
     def _wait_until_ready(self):
         def ready() -> bool:
             self._check()
-            return all(self.method.is_ready(p[0].pid, self._log(i)) for i, p in enumerate(self.processes))
+            return all(
+                self.method.is_ready(p[0].pid, self._log(i)) for i, p in enumerate(self.processes)
+            )
 
         self._wait("ready", READY_S, ready)
 
@@ -670,7 +803,11 @@ class Capture:
         if not self.method.polls:
             return samplers.used(self.pids).cpu_s
         files = (file for c in self.contexts for file in c.directory.rglob("*") if file.is_file())
-        return float(sum(file.stat().st_size for file in files if not file.name.startswith(("log", "stdout"))))
+        return float(
+            sum(
+                file.stat().st_size for file in files if not file.name.startswith(("log", "stdout"))
+            )
+        )
 
     def stop(self) -> list[Counts]:
         """Ends it, and counts what each application has."""
@@ -678,7 +815,9 @@ class Capture:
             pipeline[0].send_signal(signal.SIGINT)
         if self.method.stays:
             self._wait(
-                "done", SETTLE_S, lambda: all(self.method.is_done(self._log(i)) for i in range(len(self.processes)))
+                "done",
+                SETTLE_S,
+                lambda: all(self.method.is_done(self._log(i)) for i in range(len(self.processes))),
             )
             for process in self._all():
                 process.kill()

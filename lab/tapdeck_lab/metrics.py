@@ -49,7 +49,9 @@ METRICS: dict[str, Metric] = {
     "cpu_system": Metric("CPU, system", "%", ""),
     "cpu_softirq": Metric("CPU, softirq", "%", ""),
     "cpu_capture": Metric("CPU of the capture processes", "% of a core", "less"),
-    "cpu_ms_per_mpkt": Metric("CPU time of the capture processes", "ms per million packets", "less"),
+    "cpu_ms_per_mpkt": Metric(
+        "CPU time of the capture processes", "ms per million packets", "less"
+    ),
     "rss_mib": Metric("resident memory", "MiB", "less"),
     "switches_per_s": Metric("context switches", "1/s", "less"),
     "disk_mib_per_s": Metric("written to disk", "MiB/s", ""),
@@ -60,7 +62,9 @@ METRICS: dict[str, Metric] = {
     "first_packet_ms": Metric("first packet of a conversation", "ms", "less"),
     "flow_ms": Metric("a conversation, all of it", "ms", "less"),
     "scan_ms": Metric("the same by `tcpdump -r` of all that was stored", "ms", ""),
-    "first_packet_share": Metric("first packet of a conversation, of the time of a scan", "%", "less", 100),
+    "first_packet_share": Metric(
+        "first packet of a conversation, of the time of a scan", "%", "less", 100
+    ),
     "stored_mib": Metric("stored", "MiB", ""),
     "marked_found": Metric("marked packets found", "%", "more", 100),
     "seconds": Metric("time of sending", "s", ""),

@@ -16,7 +16,9 @@ class NoDrop:
     trials: int
 
 
-def search(passes: Callable[[float], bool], low: float, high: float, resolution: float = 0.02) -> NoDrop:
+def search(
+    passes: Callable[[float], bool], low: float, high: float, resolution: float = 0.02
+) -> NoDrop:
     """Binary search for the highest rate without a loss, in the manner of RFC 2544 section 26.1.
 
     Tries `high` first. Ends when the two rates are closer than the share `resolution` of the higher;

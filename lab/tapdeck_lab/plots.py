@@ -25,7 +25,18 @@ from .scenario import Plot
 from .settings import SETTINGS
 from .stats import Anova
 
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#999999", "#8C6D31", "#F0E442", "#332288")
+COLOURS = (
+    "#0072B2",
+    "#D55E00",
+    "#009E73",
+    "#CC79A7",
+    "#E69F00",
+    "#56B4E9",
+    "#999999",
+    "#8C6D31",
+    "#F0E442",
+    "#332288",
+)
 MARKERS = "os^DvPX*<>hd"
 DASHES = ("-", "--", "-.", ":", (0, (5, 1)), (0, (3, 1, 1, 1)), (0, (1, 1)), (0, (8, 2)))
 HATCHES = ("", "//", "..", "xx", "\\\\", "--", "oo", "++", "||", "**")
@@ -85,7 +96,9 @@ def draw(loaded: Loaded, plot: Plot):
         for column, panel in enumerate(panels):
             where = {plot.panel: panel} if plot.panel else {}
             axis = axes[row][column]
-            extent += (_lines if plot.kind == "lines" else _bars)(axis, loaded, plot, metric, series, where)
+            extent += (_lines if plot.kind == "lines" else _bars)(
+                axis, loaded, plot, metric, series, where
+            )
             if row == len(metrics) - 1:
                 axis.set_xlabel(x_label(plot.x))
             if column == 0:
@@ -98,11 +111,17 @@ def draw(loaded: Loaded, plot: Plot):
             # All panels of a row share it. Whiskers of two or three runs may be longer than all that was measured: they are
             # cut, not the bars.
             axes[row][0].set_ylim(*_limits(extent, metric))
-    named = {label: handle for axis in axes.flat for handle, label in zip(*axis.get_legend_handles_labels())}
+    named = {
+        label: handle
+        for axis in axes.flat
+        for handle, label in zip(*axis.get_legend_handles_labels())
+    }
     shown = [name for name in series if name in named]
     if len(shown) > 1:
         handles = [named[name] for name in shown]
-        figure.legend(handles, shown, loc="outside upper center", ncols=min(4, len(shown)), fontsize=8)
+        figure.legend(
+            handles, shown, loc="outside upper center", ncols=min(4, len(shown)), fontsize=8
+        )
     return figure
 
 
@@ -119,7 +138,9 @@ def _wrap(label: str) -> str:
     return textwrap.fill(label, 26)
 
 
-def _lines(axis, loaded: Loaded, plot: Plot, metric: str, series: list[str], where: dict) -> list[float]:
+def _lines(
+    axis, loaded: Loaded, plot: Plot, metric: str, series: list[str], where: dict
+) -> list[float]:
     """Means, with bars from the least to the greatest in both directions, as Schneider's figures. Gives the values
     that are shown."""
     by_factor = plot.x in loaded.scenario.factors
@@ -145,7 +166,9 @@ def _lines(axis, loaded: Loaded, plot: Plot, metric: str, series: list[str], whe
         points.sort(key=lambda p: p[0])
         extent += [value for p in points for value in (p[3].min, p[3].max)]
         x = np.array([p[0] for p in points])
-        mean, low, high = (np.array([getattr(p[3], key) for p in points]) for key in ("mean", "min", "max"))
+        mean, low, high = (
+            np.array([getattr(p[3], key) for p in points]) for key in ("mean", "min", "max")
+        )
         x_low, x_high = np.array([p[1] for p in points]), np.array([p[2] for p in points])
         axis.errorbar(
             x,
@@ -172,7 +195,9 @@ def _lines(axis, loaded: Loaded, plot: Plot, metric: str, series: list[str], whe
     return extent
 
 
-def _bars(axis, loaded: Loaded, plot: Plot, metric: str, series: list[str], where: dict) -> list[float]:
+def _bars(
+    axis, loaded: Loaded, plot: Plot, metric: str, series: list[str], where: dict
+) -> list[float]:
     """Grouped bars with whiskers of 95 % confidence, and a dot for each run. Gives the values that are shown."""
     levels = [level.name for level in loaded.scenario.factors[plot.x]]
     same = plot.by == plot.x
@@ -203,7 +228,9 @@ def _bars(axis, loaded: Loaded, plot: Plot, metric: str, series: list[str], wher
             )
             labelled.add(name)
             if s.n > 1:
-                axis.errorbar(at, s.mean, yerr=s.high - s.mean, color="black", capsize=2.5, elinewidth=0.9)
+                axis.errorbar(
+                    at, s.mean, yerr=s.high - s.mean, color="black", capsize=2.5, elinewidth=0.9
+                )
             axis.scatter(
                 at + width * np.linspace(-0.25, 0.25, s.n + 2)[1:-1],
                 numbers,
@@ -230,7 +257,11 @@ def _tilt(axis, levels: list[str]):
 def _limits(extent: list[float], metric: str) -> tuple[float, float]:
     """From zero on, where nothing is below it; a share of all that there is to its whole."""
     low, high = min(extent, default=0.0), max(extent, default=0.0)
-    if METRICS[metric].unit == "%" and METRICS[metric].scale == 100 and METRICS[metric].better == "more":
+    if (
+        METRICS[metric].unit == "%"
+        and METRICS[metric].scale == 100
+        and METRICS[metric].better == "more"
+    ):
         return min(low, 0.0), 105.0
     if low >= 0:
         return 0.0, 1.15 * high if high > 0 else 1.0
@@ -250,13 +281,17 @@ def residuals(result: Anova, unit: str):
     """Residuals against predictions, and their quantiles against the normal distribution's."""
     figure, (left, right) = pyplot.subplots(1, 2, figsize=(8.2, 3.0), layout="constrained")
     unit = f"log10 of {unit}" if result.log else unit
-    left.scatter(result.fitted, result.residuals, s=14, color=COLOURS[0], edgecolor="black", linewidth=0.4)
+    left.scatter(
+        result.fitted, result.residuals, s=14, color=COLOURS[0], edgecolor="black", linewidth=0.4
+    )
     left.axhline(0, color="black", linewidth=0.7)
     left.set_xlabel(f"predicted [{unit}]")
     left.set_ylabel(f"residual [{unit}]")
     left.set_title("residuals against predictions", fontsize=9)
     (normal, ordered), (slope, intercept, _) = scipy_stats.probplot(result.residuals)
-    right.scatter(normal, ordered, s=14, color=COLOURS[1], marker="^", edgecolor="black", linewidth=0.4)
+    right.scatter(
+        normal, ordered, s=14, color=COLOURS[1], marker="^", edgecolor="black", linewidth=0.4
+    )
     right.plot(normal, slope * normal + intercept, color="black", linewidth=0.8, linestyle="--")
     right.set_xlabel("quantile of the normal distribution")
     right.set_ylabel(f"quantile of residuals [{unit}]")

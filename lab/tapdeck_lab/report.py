@@ -69,7 +69,9 @@ def write(out: Path) -> Path:
         losses=sorted((s for s in standings if s.wins is False), key=_by_size),
         undecided=sum(s.wins is None for s in standings),
         metrics=METRICS,
-        methods={name: method for name, method in methods.ALL.items() if _is_used(name, all_loaded)},
+        methods={
+            name: method for name, method in methods.ALL.items() if _is_used(name, all_loaded)
+        },
         missing=_missing(sections),
         goals=goals,
         math=math,
@@ -82,7 +84,11 @@ def write(out: Path) -> Path:
 def _is_used(name: str, all_loaded: list[Loaded]) -> bool:
     return any(
         name == loaded.scenario.settings.get("method")
-        or any(name == level.settings.get("method") for levels in loaded.scenario.factors.values() for level in levels)
+        or any(
+            name == level.settings.get("method")
+            for levels in loaded.scenario.factors.values()
+            for level in levels
+        )
         for loaded in all_loaded
     )
 
@@ -92,7 +98,12 @@ def _by_size(s: Standing) -> tuple:
 
 
 def _missing(sections: list[Section]) -> dict[str, str]:
-    return {levels.get("method", ""): why for s in sections for levels, status, why in s.not_run if status == "missing"}
+    return {
+        levels.get("method", ""): why
+        for s in sections
+        for levels, status, why in s.not_run
+        if status == "missing"
+    }
 
 
 def _levels(levels: dict[str, str]) -> str:
@@ -111,7 +122,9 @@ def section(loaded: Loaded) -> Section:
     made = Section(loaded)
     made.not_run = analysis.not_run(loaded)
     made.held = [
-        (SETTINGS[name].means, str(value)) for name, value in scenario.settings.items() if value != defaults()[name]
+        (SETTINGS[name].means, str(value))
+        for name, value in scenario.settings.items()
+        if value != defaults()[name]
     ]
     if loaded.good.empty:
         return made
@@ -123,13 +136,19 @@ def section(loaded: Loaded) -> Section:
                 if plot.kind == "lines"
                 else "mean, 95 % interval, each run a dot"
             )
-            made.figures.append((f"{plot.title or scenario.title} ({how})", plots.svg(figure, f"{scenario.name}-{i}")))
+            made.figures.append(
+                (
+                    f"{plot.title or scenario.title} ({how})",
+                    plots.svg(figure, f"{scenario.name}-{i}"),
+                )
+            )
     made.columns, made.rows, made.flagged = table(loaded)
     made.tests = analysis.tests(loaded)
     made.anova = analysis.anova(loaded)
     if isinstance(made.anova, Anova):
         made.anova_figure = plots.svg(
-            plots.residuals(made.anova, METRICS[scenario.anova.metric].unit), f"{scenario.name}-anova"
+            plots.residuals(made.anova, METRICS[scenario.anova.metric].unit),
+            f"{scenario.name}-anova",
         )
     made.verdicts = analysis.verdicts(loaded)
     made.sentence = analysis.sentence(loaded)
@@ -153,8 +172,14 @@ def table(loaded: Loaded) -> tuple[list[str], list[list[str]], int]:
                 row.append("-")
                 continue
             s = cell.summary
-            spread = "" if s.min == s.max else f"\n{number(s.median)}, {number(s.min)} to {number(s.max)}"
-            row.append(interval(s) + spread + (f" ({cell.outliers} far out)" if cell.outliers else ""))
+            spread = (
+                ""
+                if s.min == s.max
+                else f"\n{number(s.median)}, {number(s.min)} to {number(s.max)}"
+            )
+            row.append(
+                interval(s) + spread + (f" ({cell.outliers} far out)" if cell.outliers else "")
+            )
         rows.append(row)
     columns = [*loaded.scenario.factors, "runs", *(METRICS[m].label for m in metrics)]
     return columns, rows, sum(c.outliers for c in cells)

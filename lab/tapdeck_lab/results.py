@@ -49,10 +49,17 @@ class Results:
         results = cls(directory, scenario)
         if (directory / "runs.csv").exists():
             if not resume:
-                raise ResultsError(f"{directory} has results already: --resume goes on, another --out begins anew")
-            then = (directory / "scenario.toml").read_text(), (directory / "profile").read_text().strip()
+                raise ResultsError(
+                    f"{directory} has results already: --resume goes on, another --out begins anew"
+                )
+            then = (
+                (directory / "scenario.toml").read_text(),
+                (directory / "profile").read_text().strip(),
+            )
             if then != (scenario.text, scenario.profile):
-                raise ResultsError(f"{directory} is of another scenario file or profile: begin anew with another --out")
+                raise ResultsError(
+                    f"{directory} is of another scenario file or profile: begin anew with another --out"
+                )
             results._cut_torn_line()
             return results
         directory.mkdir(parents=True, exist_ok=True)
@@ -105,7 +112,9 @@ class Results:
         path = self.directory / "samples.csv"
         new = not path.exists()
         with open(path, "a", newline="") as file:
-            writer = csv.DictWriter(file, ["order", *samples[0]], lineterminator="\n", extrasaction="ignore")
+            writer = csv.DictWriter(
+                file, ["order", *samples[0]], lineterminator="\n", extrasaction="ignore"
+            )
             if new:
                 writer.writeheader()
             writer.writerows({"order": run.order} | sample for sample in samples)

@@ -18,7 +18,9 @@ def signatures(n: int) -> list[tuple[int, int, bool, bool, bool]]:
 
     The last is one that the generator's networks fit into.
     """
-    every = itertools.product(range(8, 33), range(8, 33), (True, False), (True, False), (True, False))
+    every = itertools.product(
+        range(8, 33), range(8, 33), (True, False), (True, False), (True, False)
+    )
     ordered = sorted(every, key=lambda s: (-rank(s), s))
     if not 1 <= n <= len(ordered):
         raise ValueError(f"there are {len(ordered)} signatures, not {n}")
@@ -43,7 +45,11 @@ def text(n: int, match: str) -> str:
     for i, signature in enumerate(all_of_them):
         mine = i == chosen
         lines.append(
-            line(signature, SOURCE if mine else f"10.{i % 256}.{i // 256}.1", DESTINATION if mine else "10.255.0.1")
+            line(
+                signature,
+                SOURCE if mine else f"10.{i % 256}.{i // 256}.1",
+                DESTINATION if mine else "10.255.0.1",
+            )
         )
     return "\n".join(lines) + "\n"
 
@@ -57,5 +63,7 @@ def line(signature: tuple[int, int, bool, bool, bool], source: str, destination:
 
 
 def masked(address: str, bits: int) -> str:
-    number = int.from_bytes(bytes(map(int, address.split("."))), "big") >> (32 - bits) << (32 - bits)
+    number = (
+        int.from_bytes(bytes(map(int, address.split("."))), "big") >> (32 - bits) << (32 - bits)
+    )
     return f"{'.'.join(map(str, number.to_bytes(4, 'big')))}/{bits}"

@@ -35,7 +35,11 @@ def expected_s(scenario: Scenario, run: Run, overhead_s: float = OVERHEAD_S) -> 
     traffic = s["seconds"] + s["warmup_s"]
     if s["packets"]:
         # A share of what is measured later is nothing to reckon with.
-        pps = math.inf if s["rate"].startswith(("disk:", "no-drop:")) else cycle.pps_of(s["rate"], 500)
+        pps = (
+            math.inf
+            if s["rate"].startswith(("disk:", "no-drop:"))
+            else cycle.pps_of(s["rate"], 500)
+        )
         traffic = s["packets"] / min(pps, 1e6)
     return (traffic + overhead_s) * (TRIALS if scenario.measure == "no-drop" else 1)
 
@@ -67,7 +71,13 @@ class Progress:
 def duration(seconds: float) -> str:
     minutes, seconds = divmod(round(max(0.0, seconds)), 60)
     hours, minutes = divmod(minutes, 60)
-    return f"{hours} h {minutes:02} min" if hours else f"{minutes} min {seconds:02} s" if minutes else f"{seconds} s"
+    return (
+        f"{hours} h {minutes:02} min"
+        if hours
+        else f"{minutes} min {seconds:02} s"
+        if minutes
+        else f"{seconds} s"
+    )
 
 
 def run_all(lab: Lab, out: Path, scenarios: list[Scenario], resume: bool):
@@ -88,7 +98,12 @@ def run_all(lab: Lab, out: Path, scenarios: list[Scenario], resume: bool):
             failures[combination] += 1
             if outcome[0] != "failed" or failures[combination] == MOST_FAILURES:
                 impossible[combination] = outcome
-        progress.done(results.scenario, run, time.monotonic() - begin, _in_words(results.scenario, outcome, metrics))
+        progress.done(
+            results.scenario,
+            run,
+            time.monotonic() - begin,
+            _in_words(results.scenario, outcome, metrics),
+        )
 
 
 def _run_one(
@@ -114,7 +129,9 @@ def _run_one(
     return impossible, metrics
 
 
-def _in_words(scenario: Scenario, outcome: tuple[str, str] | None, metrics: dict[str, float]) -> str:
+def _in_words(
+    scenario: Scenario, outcome: tuple[str, str] | None, metrics: dict[str, float]
+) -> str:
     if outcome:
         return ": ".join(outcome)
     shown = []

@@ -143,7 +143,12 @@ class Sampler(threading.Thread):
 
     def __init__(self, interval_s: float, namespace: str | None, device: str | None, path: Path):
         super().__init__(daemon=True)
-        self.interval_s, self.namespace, self.device, self.path = interval_s, namespace, device, path
+        self.interval_s, self.namespace, self.device, self.path = (
+            interval_s,
+            namespace,
+            device,
+            path,
+        )
         self.pids: list[int] = []
         self.samples: list[Sample] = []
         self.error: Exception | None = None
@@ -219,7 +224,9 @@ def trim(all_of_them: list[Interval], idle_limit: float = IDLE_LIMIT) -> list[In
     current: list[Interval] = []
     for interval in all_of_them:
         current = [*current, interval] if interval.shares["cpu"]["idle"] < idle_limit else []
-        if not best or (current and current[-1].end - current[0].begin > best[-1].end - best[0].begin):
+        if not best or (
+            current and current[-1].end - current[0].begin > best[-1].end - best[0].begin
+        ):
             best = current or best
     return best
 

@@ -174,7 +174,9 @@ class Scenario:
         So the combinations are spread over the time that it takes, and what changes meanwhile hits all alike.
         """
         rng = random.Random(f"{self.name} {self.seed}")
-        combinations = [c for c in itertools.product(*self.factors.values()) if not self._is_left_out(c)]
+        combinations = [
+            c for c in itertools.product(*self.factors.values()) if not self._is_left_out(c)
+        ]
         runs: list[Run] = []
         for repetition in range(self.repetitions):
             shuffled = list(combinations)
@@ -183,13 +185,19 @@ class Scenario:
                 values = settings.defaults() | self.settings
                 for level in levels:
                     values |= level.settings
-                names = {factor: level.name for factor, level in zip(self.factors, levels, strict=True)}
+                names = {
+                    factor: level.name for factor, level in zip(self.factors, levels, strict=True)
+                }
                 runs.append(Run(len(runs), names, values, repetition, rng.randrange(1, 2**31)))
         return runs
 
     def _is_left_out(self, combination: tuple[Level, ...]) -> bool:
-        names = {factor: level.name for factor, level in zip(self.factors, combination, strict=True)}
-        return any(all(names.get(f) == level for f, level in levels.items()) for _, levels in self.left_out)
+        names = {
+            factor: level.name for factor, level in zip(self.factors, combination, strict=True)
+        }
+        return any(
+            all(names.get(f) == level for f, level in levels.items()) for _, levels in self.left_out
+        )
 
 
 def load(path: Path, profile: str = "full") -> Scenario:
@@ -227,7 +235,9 @@ def _is_of(annotation: str, value: object) -> bool:
         case "list[str]":
             return isinstance(value, list) and all(isinstance(v, str) for v in value)
         case "dict[str, str]":
-            return isinstance(value, dict) and not any(isinstance(v, (dict, list)) for v in value.values())
+            return isinstance(value, dict) and not any(
+                isinstance(v, (dict, list)) for v in value.values()
+            )
         case _:
             return isinstance(value, {"str": str, "bool": bool}[annotation])
 
@@ -236,7 +246,11 @@ def _short(values: dict[str, object]) -> dict[str, object]:
     """Settings with at most `ONCE_S` of traffic, and a search that soon gives up."""
     limits = {"seconds": ONCE_S, "warmup_s": ONCE_S, "packets": 10_000}
     # What is no number has been refused.
-    long = {n: most for n, most in limits.items() if isinstance(values.get(n), (int, float)) and values[n] > most}
+    long = {
+        n: most
+        for n, most in limits.items()
+        if isinstance(values.get(n), (int, float)) and values[n] > most
+    }
     return values | long | ({"resolution": 0.5} if "resolution" in values else {})
 
 
@@ -244,7 +258,18 @@ class _Reader:
     """Takes a parsed file apart and collects all that is wrong with it, each with its line."""
 
     TOP = ("title", "source", "asks", "found", "differs", "measure")
-    TABLES = ("settings", "factors", "runs", "only", "plot", "test", "anova", "claim", "goal", "quick")
+    TABLES = (
+        "settings",
+        "factors",
+        "runs",
+        "only",
+        "plot",
+        "test",
+        "anova",
+        "claim",
+        "goal",
+        "quick",
+    )
 
     def __init__(self, text: str, path: str):
         self.lines = text.splitlines()
@@ -264,7 +289,9 @@ class _Reader:
         entry = next((int(t) for t in tables if t.isdigit()), 0)
         begin = 0
         if header:
-            heads = [i for i, line in enumerate(self.lines) if line.strip().strip("[]").strip() == header]
+            heads = [
+                i for i, line in enumerate(self.lines) if line.strip().strip("[]").strip() == header
+            ]
             if not heads:
                 return self._line(tables) if tables else 1
             begin = heads[min(entry, len(heads) - 1)]
@@ -283,7 +310,9 @@ class _Reader:
     def scenario(self, table: dict, name: str, profile: str) -> Scenario:
         for key in table:
             if key not in self.TOP + self.TABLES:
-                self.refuse([key], f"unknown key {key}; there are {', '.join(self.TOP + self.TABLES)}")
+                self.refuse(
+                    [key], f"unknown key {key}; there are {', '.join(self.TOP + self.TABLES)}"
+                )
         text = {key: self._text(table, [], key) for key in self.TOP}
         measure = text["measure"] or "run"
         if measure not in ("run", "no-drop"):
@@ -295,17 +324,30 @@ class _Reader:
         values = self._settings(self._table(table, [], "settings"), ["settings"])
         factors = self._factors(self._table(table, [], "factors"), ["factors"])
         runs = self._runs(self._table(table, [], "runs"), ["runs"])
-        quick_values = self._settings(self._table(quick, ["quick"], "settings"), ["quick", "settings"])
-        quick_factors = self._factors(self._table(quick, ["quick"], "factors"), ["quick", "factors"])
+        quick_values = self._settings(
+            self._table(quick, ["quick"], "settings"), ["quick", "settings"]
+        )
+        quick_factors = self._factors(
+            self._table(quick, ["quick"], "factors"), ["quick", "factors"]
+        )
         quick_runs = self._runs(self._table(quick, ["quick"], "runs"), ["quick", "runs"])
         for factor in quick_factors:
             if factor not in factors:
-                self.refuse(["quick", "factors", factor], f"{factor} is no factor of the full profile")
+                self.refuse(
+                    ["quick", "factors", factor], f"{factor} is no factor of the full profile"
+                )
         if profile == "quick":
-            values, factors, runs = values | quick_values, factors | quick_factors, runs | quick_runs
+            values, factors, runs = (
+                values | quick_values,
+                factors | quick_factors,
+                runs | quick_runs,
+            )
         if profile == "once":
             values, runs = _short(settings.defaults() | values), runs | {"repetitions": 1}
-            factors = {f: [Level(level.name, _short(level.settings)) for level in levels] for f, levels in factors.items()}
+            factors = {
+                f: [Level(level.name, _short(level.settings)) for level in levels]
+                for f, levels in factors.items()
+            }
         metrics = runs.get("metrics", [])
         scenario = Scenario(
             name=name,
@@ -317,7 +359,9 @@ class _Reader:
             repetitions=runs.get("repetitions", 5),
             seed=runs.get("seed", 1),
             metrics=metrics,
-            left_out=[self._left_out(o, i, factors) for i, o in enumerate(self._tables(table, "only"))],
+            left_out=[
+                self._left_out(o, i, factors) for i, o in enumerate(self._tables(table, "only"))
+            ],
             plots=[self._plot(p, i, factors) for i, p in enumerate(self._tables(table, "plot"))],
             tests=[self._test(t, i, factors) for i, t in enumerate(self._tables(table, "test"))],
             anova=self._anova(self._table(table, [], "anova"), factors),
@@ -368,7 +412,10 @@ class _Reader:
                 self.refuse(here, f"{factor} is a metric: name the factor otherwise")
             if isinstance(levels, list):
                 if factor not in settings.SETTINGS:
-                    self.refuse(here, f"no such setting: {factor}; name its levels' settings in [{'.'.join(here)}]")
+                    self.refuse(
+                        here,
+                        f"no such setting: {factor}; name its levels' settings in [{'.'.join(here)}]",
+                    )
                     continue
                 for value in levels:
                     if reason := settings.check(factor, value):
@@ -382,7 +429,9 @@ class _Reader:
                     for key, value in values.items():
                         if reason := settings.check(key, value):
                             self.refuse([*here, level], reason)
-                factors[factor] = [Level(n, dict(v)) for n, v in levels.items() if isinstance(v, dict)]
+                factors[factor] = [
+                    Level(n, dict(v)) for n, v in levels.items() if isinstance(v, dict)
+                ]
             else:
                 self.refuse(here, f"factor {factor} must be a list of values or a table of levels")
                 continue
@@ -502,10 +551,13 @@ class _Reader:
             for key in ("a",) if fields["expect"] == "none" else ("a", "b"):
                 self._level([*where, key], factor, fields.get(key, ""), factors)
             if fields["expect"] == "same" and not fields.get("margin"):
-                self.refuse([*where, "margin"], "margin is missing: how different is still the same?")
+                self.refuse(
+                    [*where, "margin"], "margin is missing: how different is still the same?"
+                )
         else:
             self.refuse(
-                [*where, "expect"], f"expect must be less, more, same, none or explains, not {fields['expect']!r}"
+                [*where, "expect"],
+                f"expect must be less, more, same, none or explains, not {fields['expect']!r}",
             )
         for name, level in fields.get("where", {}).items():
             self._factor([*where, "where"], name, factors)

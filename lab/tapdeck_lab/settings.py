@@ -33,7 +33,9 @@ METHODS = {
 }
 """What each method is; how each works stands in `methods`."""
 
-RATE = re.compile(r"max|\d+(\.\d+)?(pps|kpps|mpps|kbit|mbit|gbit)|ipg:\d+(\.\d+)?(ns|us|ms)|(disk|no-drop):[01]\.\d+")
+RATE = re.compile(
+    r"max|\d+(\.\d+)?(pps|kpps|mpps|kbit|mbit|gbit)|ipg:\d+(\.\d+)?(ns|us|ms)|(disk|no-drop):[01]\.\d+"
+)
 SIZE = re.compile(r"\d+|\d+-\d+|normal:\d+-\d+|imix|dist:[\w.-]+")
 LOAD = re.compile(r"none|copy:\d+|zlib:\d|gzip:\d")
 CPUS = re.compile(r"(\d+(,\d+)*)?")
@@ -88,42 +90,72 @@ SETTINGS: dict[str, Setting] = {
     "method": Setting("tapdeck-xdp", _method, "who captures"),
     # Traffic.
     "size": Setting("64", _pattern(SIZE, "as --size of `tapdeck gen`"), "frame size, bytes"),
-    "rate": Setting("max", _pattern(RATE, "a rate like 700mbit, 1.2mpps, ipg:3us, disk:0.8, no-drop:0.8 or max"), "rate asked for"),
+    "rate": Setting(
+        "max",
+        _pattern(RATE, "a rate like 700mbit, 1.2mpps, ipg:3us, disk:0.8, no-drop:0.8 or max"),
+        "rate asked for",
+    ),
     # 0: as many as fit into `seconds`.
     "packets": Setting(0, _number(0, 10**12, int), "packets of a run"),
     "seconds": Setting(2.0, _number(0.05, 86400), "length of a run without its warm-up, s"),
-    "warmup_s": Setting(0.0, _number(0, 3600), "time at the beginning left out of rates and CPU, s"),
+    "warmup_s": Setting(
+        0.0, _number(0, 3600), "time at the beginning left out of rates and CPU, s"
+    ),
     "flows": Setting(1, _number(1, 10**7, int), "flows"),
     "backend": Setting("auto", _one_of("auto", "xdp", "txring", "afxdp"), "how packets are sent"),
-    "gen_threads": Setting(1, _number(1, 64, int), "threads of the generator, each with flows of its own"),
+    "gen_threads": Setting(
+        1, _number(1, 64, int), "threads of the generator, each with flows of its own"
+    ),
     "mark_every_s": Setting(0.0, _number(0, 3600), "a marked packet so often, s; 0: none"),
     # The wire and the machine.
     "queues": Setting(1, _number(1, 64, int), "receive queues"),
     # On the sender's core; by a thread; by a thread that goes before all others, as a network card's interrupts do.
     "napi": Setting("softirq", _one_of("softirq", "thread", "first"), "where the kernel receives"),
     "napi_cpu": Setting("", _pattern(CPUS, "CPUs like 1 or 0,1"), "CPUs of the receiving thread"),
-    "gro": Setting("auto", _one_of("auto", "on", "off"), "generic receive offload; auto: where live frames need it"),
+    "gro": Setting(
+        "auto",
+        _one_of("auto", "on", "off"),
+        "generic receive offload; auto: where live frames need it",
+    ),
     "nic_ring": Setting(0, _number(0, 65536, int), "descriptors of the receive ring; 0: as it is"),
     "gen_cpu": Setting("0", _pattern(CPUS, "CPUs like 1 or 0,1"), "CPU of the generator"),
-    "capture_cpu": Setting("1", _pattern(CPUS, "CPUs like 1 or 0,1"), "CPUs of the capture process; empty: any"),
+    "capture_cpu": Setting(
+        "1", _pattern(CPUS, "CPUs like 1 or 0,1"), "CPUs of the capture process; empty: any"
+    ),
     # The capture.
-    "deliver": Setting("consume", _one_of("consume", "pass"), "what becomes of a packet after a hook that may end it"),
+    "deliver": Setting(
+        "consume",
+        _one_of("consume", "pass"),
+        "what becomes of a packet after a hook that may end it",
+    ),
     "ring_mib": Setting(64, _number(1, 16384, int), "memory between kernel and process, MiB"),
     "snaplen": Setting(0, _number(0, 262144, int), "bytes kept of a packet; 0: all"),
     "filter": Setting("", _text, "filter expression, as in pcap-filter(7)"),
     "store": Setting("disk", _one_of("disk", "none"), "where packets go"),
     "index": Setting(True, _one_of(True, False), "whether tapdeck indexes what it stores"),
-    "load": Setting("none", _pattern(LOAD, "none, copy:N, zlib:LEVEL or gzip:LEVEL"), "work for each packet"),
+    "load": Setting(
+        "none", _pattern(LOAD, "none, copy:N, zlib:LEVEL or gzip:LEVEL"), "work for each packet"
+    ),
     "apps": Setting(1, _number(1, 64, int), "capture processes at once"),
     "signatures": Setting(0, _number(0, 100000, int), "signatures of the rules"),
     "match": Setting(
-        "last", _one_of("last", "middle"), "which rules packets match: the least specific, or one in the middle"
+        "last",
+        _one_of("last", "middle"),
+        "which rules packets match: the least specific, or one in the middle",
     ),
     "engine": Setting("candidates", _one_of("candidates", "walk"), "how rules are looked up"),
     # By tapdeck's index, where there is one; otherwise by a scan.
-    "query": Setting("none", _one_of("none", "own", "scan"), "what asks for marked packets meanwhile, over and over"),
-    "flow_query": Setting(False, _one_of(True, False), "whether the marked conversation is asked for afterwards, too"),
-    "resolution": Setting(0.05, _number(0.001, 0.5), "resolution of the search for a rate without a loss"),
+    "query": Setting(
+        "none",
+        _one_of("none", "own", "scan"),
+        "what asks for marked packets meanwhile, over and over",
+    ),
+    "flow_query": Setting(
+        False, _one_of(True, False), "whether the marked conversation is asked for afterwards, too"
+    ),
+    "resolution": Setting(
+        0.05, _number(0.001, 0.5), "resolution of the search for a rate without a loss"
+    ),
     "planted_loss": Setting(0.0, _number(0, 1), "share that the method `fake` loses, exactly"),
 }
 

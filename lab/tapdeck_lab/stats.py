@@ -45,7 +45,16 @@ def summarize(values: Sequence[float], confidence: float = CONFIDENCE) -> Summar
     if len(x) > 1:
         sd = float(x.std(ddof=1))
         half = float(stats.t.ppf((1 + confidence) / 2, len(x) - 1)) * sd / math.sqrt(len(x))
-    return Summary(len(x), mean, mean - half, mean + half, float(np.median(x)), sd, float(x.min()), float(x.max()))
+    return Summary(
+        len(x),
+        mean,
+        mean - half,
+        mean + half,
+        float(np.median(x)),
+        sd,
+        float(x.min()),
+        float(x.max()),
+    )
 
 
 def outliers(values: Sequence[float]) -> list[bool]:
@@ -80,7 +89,9 @@ def welch(a: Sequence[float], b: Sequence[float], confidence: float = CONFIDENCE
     return stratified([(a, b)], confidence)
 
 
-def stratified(pairs: Sequence[tuple[Sequence[float], Sequence[float]]], confidence: float = CONFIDENCE) -> Difference:
+def stratified(
+    pairs: Sequence[tuple[Sequence[float], Sequence[float]]], confidence: float = CONFIDENCE
+) -> Difference:
     """The mean of the differences of several pairs of samples, each pair taken under its own conditions.
 
     Variances add up, degrees of freedom by Welch and Satterthwaite. With one pair it is Welch's test.
@@ -102,12 +113,28 @@ def stratified(pairs: Sequence[tuple[Sequence[float], Sequence[float]]], confide
     if variance == 0:
         # No spread at all: what is seen is all that there is, and no test is needed to see it.
         same = difference == 0
-        return Difference(difference, difference, difference, 0.0 if same else math.inf, nan, 1.0 if same else 0.0, g)
+        return Difference(
+            difference,
+            difference,
+            difference,
+            0.0 if same else math.inf,
+            nan,
+            1.0 if same else 0.0,
+            g,
+        )
     df = sum(v for v, _ in parts) ** 2 / sum(v**2 / n for v, n in parts if v > 0)
     error = math.sqrt(variance)
     half = float(stats.t.ppf((1 + confidence) / 2, df)) * error
     t = difference / error
-    return Difference(difference, difference - half, difference + half, t, df, float(2 * stats.t.sf(abs(t), df)), g)
+    return Difference(
+        difference,
+        difference - half,
+        difference + half,
+        t,
+        df,
+        float(2 * stats.t.sf(abs(t), df)),
+        g,
+    )
 
 
 def _clean(values: Sequence[float]) -> np.ndarray:
@@ -188,7 +215,9 @@ def anova(data: pd.DataFrame, value: str, a: str, b: str, log: bool = False) -> 
     the logarithm (base 10) first, as for values that multiply. Raises ValueError where a cell has no
     replication, and where there is nothing to take a logarithm of.
     """
-    frame = pd.DataFrame({"y": data[value].astype(float), "a": data[a].astype(str), "b": data[b].astype(str)}).dropna()
+    frame = pd.DataFrame(
+        {"y": data[value].astype(float), "a": data[a].astype(str), "b": data[b].astype(str)}
+    ).dropna()
     cells = frame.groupby(["a", "b"])["y"]
     wanted = frame["a"].nunique() * frame["b"].nunique()
     if frame["a"].nunique() < 2 or frame["b"].nunique() < 2:
@@ -245,7 +274,11 @@ def aligned_ranks(frame: pd.DataFrame) -> dict[str, float]:
     of which only that effect's line counts.
     """
     y = frame["y"]
-    mean, mean_a, mean_b = y.mean(), y.groupby(frame["a"]).transform("mean"), y.groupby(frame["b"]).transform("mean")
+    mean, mean_a, mean_b = (
+        y.mean(),
+        y.groupby(frame["a"]).transform("mean"),
+        y.groupby(frame["b"]).transform("mean"),
+    )
     cell = y.groupby([frame["a"], frame["b"]]).transform("mean")
     residual = y - cell
     estimates = {
@@ -262,7 +295,9 @@ def aligned_ranks(frame: pd.DataFrame) -> dict[str, float]:
         if ranked["y"].nunique() < 2:
             p[name] = math.nan
             continue
-        p[name] = float(anova_lm(smf.ols("y ~ C(a) * C(b)", ranked).fit(), typ=2).loc[name, "PR(>F)"])
+        p[name] = float(
+            anova_lm(smf.ols("y ~ C(a) * C(b)", ranked).fit(), typ=2).loc[name, "PR(>F)"]
+        )
     return p
 
 

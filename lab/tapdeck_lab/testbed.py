@@ -48,7 +48,10 @@ class Veth:
     def __init__(self, settings: dict, native: bool):
         self.settings, self.native = settings, native
         number = next(self.numbers)
-        self.sender_ns, self.namespace = f"lab-{os.getpid()}-{number}-a", f"lab-{os.getpid()}-{number}-b"
+        self.sender_ns, self.namespace = (
+            f"lab-{os.getpid()}-{number}-a",
+            f"lab-{os.getpid()}-{number}-b",
+        )
         # Names of devices are short.
         self.sender, self.device = f"a{os.getpid()}{number % 10}", f"b{os.getpid()}{number % 10}"
 
@@ -69,7 +72,9 @@ class Veth:
             raise TestbedError("network namespaces need root")
         s = self.settings
         if s["nic_ring"]:
-            raise TestbedError("nic_ring is for real interfaces (--cap-if): a veth pair's ring has 256 places, always")
+            raise TestbedError(
+                "nic_ring is for real interfaces (--cap-if): a veth pair's ring has 256 places, always"
+            )
         for namespace in (self.sender_ns, self.namespace):
             run(f"ip netns add {namespace}")
         queues = f"numtxqueues {s['queues']} numrxqueues {s['queues']}"
@@ -80,7 +85,10 @@ class Veth:
         # Live frames reach a stack through GRO, and an XDP program without it.
         thread = s["napi"] != "softirq"
         gro = s["gro"] == "on" or (s["gro"] == "auto" and (thread or not self.native))
-        for namespace, device, on in [(self.sender_ns, self.sender, False), (self.namespace, self.device, gro)]:
+        for namespace, device, on in [
+            (self.sender_ns, self.sender, False),
+            (self.namespace, self.device, gro),
+        ]:
             # No neighbour discovery or multicast reports between the packets of a run.
             inside = f"ip netns exec {namespace}"
             run(f"{inside} sysctl -qw net.ipv6.conf.{device}.disable_ipv6=1")
@@ -89,7 +97,9 @@ class Veth:
             run(f"ip -n {namespace} link set {device} up")
         if thread:
             self._receive_in_threads()
-        self.mac = json.loads(run(f"ip -n {self.namespace} -j link show {self.device}"))[0]["address"]
+        self.mac = json.loads(run(f"ip -n {self.namespace} -j link show {self.device}"))[0][
+            "address"
+        ]
 
     def _receive_in_threads(self):
         write = f"echo 1 > /sys/class/net/{self.device}/threaded"
@@ -183,7 +193,9 @@ class Wire:
             return str(file)
         with open(file, "rb") as source:
             copy = subprocess.run(
-                self.generate_command(["sh", "-c", 'd=$(mktemp -d) && cat > "$d/$0" && echo "$d/$0"', file.name]),
+                self.generate_command(
+                    ["sh", "-c", 'd=$(mktemp -d) && cat > "$d/$0" && echo "$d/$0"', file.name]
+                ),
                 stdin=source,
                 capture_output=True,
                 text=True,

@@ -26,7 +26,9 @@ def metrics(settings: dict, rng: random.Random) -> dict[str, float]:
     pace *= 1e6 * rng.gauss(1, 0.03) / settings["apps"]
     size = settings["size"]
     mean = float(size) if size.isdigit() else 640.0
-    asked = 2.1e6 if settings["rate"].startswith("disk") else min(9e6, pps_of(settings["rate"], mean))
+    asked = (
+        2.1e6 if settings["rate"].startswith("disk") else min(9e6, pps_of(settings["rate"], mean))
+    )
     sent = asked * settings["seconds"]
     captured = min(sent, pace * settings["seconds"] * 600 / (600 + mean))
     share = captured / sent
@@ -45,7 +47,9 @@ def metrics(settings: dict, rng: random.Random) -> dict[str, float]:
     return {name: value for name, value in values.items() if not math.isnan(value)}
 
 
-def invent(out: Path, scenario: Scenario, seed: int = 1, slower: float = 1.0, missing: str = "") -> None:
+def invent(
+    out: Path, scenario: Scenario, seed: int = 1, slower: float = 1.0, missing: str = ""
+) -> None:
     """Writes results of all runs of a scenario; `slower` divides what is captured, and a method may be missing."""
     rng = random.Random(seed)
     made = Results.create(out, scenario, resume=False)

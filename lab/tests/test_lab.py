@@ -78,7 +78,12 @@ def rows(out: Path, name: str) -> list[dict]:
 
 @pytest.mark.parametrize("share", [0.0, 0.001, 0.05, 1.0])
 def test_a_planted_loss_is_measured_exactly(lab, share):
-    values = settings.defaults() | {"method": "fake", "store": "none", "packets": 5000, "planted_loss": share}
+    values = settings.defaults() | {
+        "method": "fake",
+        "store": "none",
+        "packets": 5000,
+        "planted_loss": share,
+    }
     metrics = cycle.measure(lab, values, 1).metrics
     assert metrics["sent"] == 5000
     assert metrics["lost"] == int(5000 * share)
@@ -88,7 +93,12 @@ def test_a_planted_loss_is_measured_exactly(lab, share):
 
 
 def test_the_no_drop_rate_of_what_always_loses_is_nothing(lab):
-    values = settings.defaults() | {"method": "fake", "store": "none", "packets": 200, "planted_loss": 0.05}
+    values = settings.defaults() | {
+        "method": "fake",
+        "store": "none",
+        "packets": 200,
+        "planted_loss": 0.05,
+    }
     found = cycle.search(lab, values, 1)
     assert found.metrics["no_drop_pps"] == 0
     assert found.metrics["trials"] == 2
@@ -101,7 +111,16 @@ def test_the_no_drop_rate_of_what_always_loses_is_nothing(lab):
 def test_a_run_leaves_rows_and_a_report(tmp_path):
     out = tmp_path / "out"
     file = fake_file(tmp_path)
-    words = ["run", "--out", str(out), "--scenario", str(file), "--tapdeck", str(tapdeck()), "--quick"]
+    words = [
+        "run",
+        "--out",
+        str(out),
+        "--scenario",
+        str(file),
+        "--tapdeck",
+        str(tapdeck()),
+        "--quick",
+    ]
     assert command_line.main(words) == 0
     made = rows(out, "planted")
     assert [row["status"] for row in made] == ["ok"] * 6
@@ -184,10 +203,17 @@ def test_wrong_usage_ends_with_2(tmp_path, capsys):
     assert f"{file}:2: unknown key nonsense" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("method", ["tapdeck-xdp", "tapdeck-netfilter", "tapdeck-tpacket", "tcpdump", "count", "drop"])
+@pytest.mark.parametrize(
+    "method", ["tapdeck-xdp", "tapdeck-netfilter", "tapdeck-tpacket", "tcpdump", "count", "drop"]
+)
 def test_a_slow_trickle_is_captured_whole(lab, method):
     """On a veth pair: as many packets as were sent arrive, and each is in the output."""
-    values = settings.defaults() | {"method": method, "packets": 2000, "rate": "20kpps", "flows": 10}
+    values = settings.defaults() | {
+        "method": method,
+        "packets": 2000,
+        "rate": "20kpps",
+        "flows": 10,
+    }
     measured = cycle.measure(lab, values, 1)
     metrics = measured.metrics
     assert metrics["asked"] == metrics["sent"] == metrics["captured"] == 2000
@@ -201,7 +227,12 @@ def test_a_slow_trickle_is_captured_whole(lab, method):
 
 
 def test_several_applications_queues_and_threads(lab):
-    values = settings.defaults() | {"method": "tcpdump", "apps": 2, "packets": 2000, "rate": "20kpps"}
+    values = settings.defaults() | {
+        "method": "tcpdump",
+        "apps": 2,
+        "packets": 2000,
+        "rate": "20kpps",
+    }
     metrics = cycle.measure(lab, values, 1).metrics
     assert metrics["capture_rate_worst"] == metrics["capture_rate_best"] == 1
     values |= {"apps": 1, "queues": 2, "napi": "thread", "napi_cpu": "0", "gen_threads": 2}
@@ -209,7 +240,13 @@ def test_several_applications_queues_and_threads(lab):
 
 
 def test_a_receiver_of_its_own_answers_for_what_it_drops(lab):
-    values = settings.defaults() | {"method": "libpcap", "store": "none", "seconds": 0.3, "napi": "first", "napi_cpu": "1"}
+    values = settings.defaults() | {
+        "method": "libpcap",
+        "store": "none",
+        "seconds": 0.3,
+        "napi": "first",
+        "napi_cpu": "1",
+    }
     metrics = cycle.measure(lab, values, 1).metrics
     assert metrics["sent"] == metrics["asked"]
     assert metrics["lost"] == metrics["sent"] - metrics["captured"] >= metrics["undelivered"] >= 0
@@ -217,14 +254,25 @@ def test_a_receiver_of_its_own_answers_for_what_it_drops(lab):
 
 @pytest.mark.parametrize("store", ["none", "disk"])
 def test_applications_share_a_group(lab, store):
-    values = settings.defaults() | {"method": "tapdeck-serve", "store": store, "apps": 2, "packets": 2000, "rate": "20kpps"}
+    values = settings.defaults() | {
+        "method": "tapdeck-serve",
+        "store": store,
+        "apps": 2,
+        "packets": 2000,
+        "rate": "20kpps",
+    }
     metrics = cycle.measure(lab, values, 1).metrics
     assert metrics["capture_rate_worst"] == metrics["capture_rate_best"] == 1
 
 
 @pytest.mark.parametrize("load", ["copy:3", "zlib:1", "gzip:1"])
 def test_an_application_with_a_load_counts_all(lab, load):
-    values = settings.defaults() | {"method": "tapdeck-xdp", "load": load, "packets": 2000, "rate": "20kpps"}
+    values = settings.defaults() | {
+        "method": "tapdeck-xdp",
+        "load": load,
+        "packets": 2000,
+        "rate": "20kpps",
+    }
     assert cycle.measure(lab, values, 1).metrics["captured"] == 2000
 
 
@@ -258,7 +306,13 @@ def test_marked_packets_are_asked_for_meanwhile(lab):
 
 @pytest.mark.parametrize("method", ["tapdeck-xdp", "tcpdump"])
 def test_a_conversation_is_asked_for_afterwards(lab, method):
-    values = settings.defaults() | {"method": method, "rate": "20kpps", "seconds": 1.0, "flows": 10, "size": "imix"}
+    values = settings.defaults() | {
+        "method": method,
+        "rate": "20kpps",
+        "seconds": 1.0,
+        "flows": 10,
+        "size": "imix",
+    }
     metrics = cycle.measure(lab, values | {"mark_every_s": 0.05, "flow_query": True}, 1).metrics
     assert 0 < metrics["first_packet_ms"] <= metrics["flow_ms"]
     assert metrics["first_packet_share"] == metrics["first_packet_ms"] / metrics["scan_ms"]
@@ -274,7 +328,9 @@ def test_a_share_of_the_rate_without_a_loss_is_searched_for_once(lab, monkeypatc
 
     def search(_, alone, seed):
         searched.append(alone)
-        return cycle.Measured({"no_drop_pps": 1000.0 if alone["planted_loss"] == 0 else 0.0}, "", "", [])
+        return cycle.Measured(
+            {"no_drop_pps": 1000.0 if alone["planted_loss"] == 0 else 0.0}, "", "", []
+        )
 
     monkeypatch.setattr(cycle, "search", search)
     values = settings.defaults() | {"method": "fake", "rate": "no-drop:0.8", "mark_every_s": 0.1}
@@ -322,7 +378,9 @@ def wire():
 
 def how_it_is_set(wire: str) -> str:
     show = "ethtool -k cap | grep generic-receive; cat /sys/class/net/cap/threaded"
-    return subprocess.run(["ip", "netns", "exec", wire, "sh", "-c", show], check=True, capture_output=True, text=True).stdout
+    return subprocess.run(
+        ["ip", "netns", "exec", wire, "sh", "-c", show], check=True, capture_output=True, text=True
+    ).stdout
 
 
 @pytest.mark.parametrize("remote", [False, True])
@@ -335,7 +393,9 @@ def test_interfaces_of_the_user_and_a_generator_behind_ssh(tmp_path, wire, remot
     )
     programs = tmp_path / "bin"
     programs.mkdir()
-    (programs / "ssh").write_text('#!/bin/sh\necho "$3" >> "$(dirname "$0")/asked"\nexec sh -c "$4"\n')
+    (programs / "ssh").write_text(
+        '#!/bin/sh\necho "$3" >> "$(dirname "$0")/asked"\nexec sh -c "$4"\n'
+    )
     (programs / "ssh").chmod(0o755)
     (programs / "tapdeck").symlink_to(tapdeck())
     out = tmp_path / "out"
@@ -383,7 +443,11 @@ def test_rates_are_understood():
 def test_conditions_of_an_experiment():
     s = scenario.parse(FAKE.format(packets=10, rate="max"), "s")
     loaded = results.Loaded(s, None, 0)
-    assert analysis.conditions(loaded) == [{"planted_loss": "0.0"}, {"planted_loss": "0.05"}, {"planted_loss": "0.25"}]
+    assert analysis.conditions(loaded) == [
+        {"planted_loss": "0.0"},
+        {"planted_loss": "0.05"},
+        {"planted_loss": "0.25"},
+    ]
     assert analysis.conditions(loaded, {"planted_loss"}) == [{}]
 
 

@@ -28,6 +28,8 @@ def test_the_no_drop_rate_at_the_ends():
 
 @pytest.mark.parametrize("rate", ["disk:0.8", "no-drop:0.8", "ipg:1us", "max", "5kpps"])
 def test_what_a_run_takes_can_be_said_of_any_rate(rate):
-    text = f'title = "t"\n[settings]\nrate = "{rate}"\npackets = 10000\n[runs]\nmetrics = ["loss"]\n'
+    text = (
+        f'title = "t"\n[settings]\nrate = "{rate}"\npackets = 10000\n[runs]\nmetrics = ["loss"]\n'
+    )
     s = scenario.parse(text, "s")
     assert 0 < runner.expected_s(s, s.plan()[0]) < 10

@@ -40,7 +40,9 @@ def read(directory: Path) -> dict[str, results.Loaded]:
 
 
 def chromium() -> str:
-    found = next((p for p in ("chromium", "chromium-browser", "google-chrome") if shutil.which(p)), None)
+    found = next(
+        (p for p in ("chromium", "chromium-browser", "google-chrome") if shutil.which(p)), None
+    )
     assert found, "headless Chromium is needed: apt-get install chromium"
     return found
 
@@ -127,7 +129,9 @@ def test_losses_are_counted_as_losses(out):
     # As it was invented, tapdeck needs less CPU in the hook than tcpdump in its process.
     cpu = [s for s in standings if s.row.metric == "cpu_ms_per_mpkt" and s.other == "tcpdump"]
     assert cpu and all(s.wins is not False for s in cpu)
-    assert all(s.tapdeck.startswith("tapdeck") and not s.other.startswith("tapdeck") for s in standings)
+    assert all(
+        s.tapdeck.startswith("tapdeck") and not s.other.startswith("tapdeck") for s in standings
+    )
 
 
 def test_goals_are_ratios_to_the_ceiling(out):
@@ -150,7 +154,9 @@ def test_goals_are_ratios_to_other_levels(tmp_path):
 
 def test_an_analysis_of_variance_leaves_incomplete_methods_out(out):
     loaded = read(out)["onl-method-system"]
-    gone = loaded.runs[(loaded.runs["f.method"] == "tapdeck-recv") & (loaded.runs["f.system"] == "tuned")].index
+    gone = loaded.runs[
+        (loaded.runs["f.method"] == "tapdeck-recv") & (loaded.runs["f.system"] == "tuned")
+    ].index
     reduced = results.Loaded(loaded.scenario, loaded.runs.drop(gone), loaded.planned)
     result = analysis.anova(reduced)
     assert isinstance(result, Anova)

@@ -29,7 +29,10 @@ sys.stdin.readline()
 @pytest.mark.parametrize("share", [0.1, 0.3])
 def test_a_known_share_is_measured(share):
     child = subprocess.Popen(
-        [sys.executable, "-c", BURN, str(share), "1.5"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", BURN, str(share), "1.5"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
     )
     try:
         before_said = float(child.stdout.readline().split()[1])

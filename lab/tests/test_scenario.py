@@ -78,7 +78,11 @@ def test_a_plan_has_every_combination_as_often_as_asked():
     assert all(combinations.count(c) == 3 for c in combinations)
     assert ("tcpdump", "max", "tuned") not in combinations
     tuned = next(run for run in plan if run.levels["system"] == "tuned")
-    assert (tuned.settings["queues"], tuned.settings["napi"], tuned.settings["seconds"]) == (2, "thread", 1.0)
+    assert (tuned.settings["queues"], tuned.settings["napi"], tuned.settings["seconds"]) == (
+        2,
+        "thread",
+        1.0,
+    )
 
 
 def test_the_order_is_random_and_the_seed_makes_it_again():
@@ -88,7 +92,9 @@ def test_the_order_is_random_and_the_seed_makes_it_again():
     assert [run.levels for run in plan] != [run.levels for run in other]
     # Each repetition has all combinations, so that time hits all alike.
     for repetition in range(3):
-        assert len({tuple(run.levels.values()) for run in plan if run.repetition == repetition}) == 6
+        assert (
+            len({tuple(run.levels.values()) for run in plan if run.repetition == repetition}) == 6
+        )
 
 
 def test_the_quick_profile_changes_what_it_says():
@@ -100,8 +106,12 @@ def test_the_quick_profile_changes_what_it_says():
 def test_once_is_all_of_the_full_profile_in_short():
     s = scenario.parse(GOOD.replace("seconds = 1.0", "seconds = 60.0\npackets = 7"), "s", "once")
     full = scenario.parse(GOOD, "s").plan()
-    assert [set(r.levels.values()) for r in s.plan()] == [set(r.levels.values()) for r in full[: len(full) // 3]]
-    assert all(r.settings["seconds"] == scenario.ONCE_S and r.settings["packets"] == 7 for r in s.plan())
+    assert [set(r.levels.values()) for r in s.plan()] == [
+        set(r.levels.values()) for r in full[: len(full) // 3]
+    ]
+    assert all(
+        r.settings["seconds"] == scenario.ONCE_S and r.settings["packets"] == 7 for r in s.plan()
+    )
 
 
 @pytest.mark.parametrize(
@@ -112,7 +122,12 @@ def test_once_is_all_of_the_full_profile_in_short():
         ("seconds = 1.0", "seconds = -1", "seconds", "must be a number from 0.05"),
         ("seconds = 1.0", "apps = true", "apps", "must be a number"),
         ('rate = ["100mbit", "max"]', 'rate = ["fast"]', "rate =", "must be a rate like"),
-        ('"tapdeck-xdp", "tcpdump"]', '"tapdeck-xpd", "tcpdump"]', "method =", "must be one of count"),
+        (
+            '"tapdeck-xdp", "tcpdump"]',
+            '"tapdeck-xpd", "tcpdump"]',
+            "method =",
+            "must be one of count",
+        ),
         ('napi = "thread"', 'napi = "threads"', "tuned", "must be one of 'softirq', 'thread'"),
         ("repetitions = 3", "repetitions = 0", "repetitions = 0", "whole number from 1"),
         ('metrics = ["loss"]', 'metrics = ["lose"]', "metrics", "no such metric: 'lose'"),
@@ -128,7 +143,12 @@ def test_once_is_all_of_the_full_profile_in_short():
             "leave_out",
             "no such factor: 'methud'",
         ),
-        ("[factors.system]", "[factors.loss]", "[factors.loss]", "loss is a metric: name the factor otherwise"),
+        (
+            "[factors.system]",
+            "[factors.loss]",
+            "[factors.loss]",
+            "loss is a metric: name the factor otherwise",
+        ),
         ('rate = ["max"]', 'size = ["64"]', "size", "size is no factor of the full profile"),
         ('title = "t"', 'title = "t', "title", "Illegal character"),
         ('title = "t"\n', "", "source", "title is missing"),
@@ -144,7 +164,9 @@ def test_an_error_is_refused_with_line_and_reason(old, new, at, reason):
 
 
 def test_all_that_is_wrong_is_said_at_once():
-    wrong = GOOD.replace("seconds = 1.0", "secunds = 1.0").replace("repetitions = 3", "repetitions = 0")
+    wrong = GOOD.replace("seconds = 1.0", "secunds = 1.0").replace(
+        "repetitions = 3", "repetitions = 0"
+    )
     assert len(refused(wrong).splitlines()) == 2
 
 

@@ -123,7 +123,9 @@ def test_anova_of_batteries_is_montgomerys_table_5_5():
 def test_anova_of_tooth_growth_is_that_of_r():
     # summary(aov(len ~ supp * factor(dose), ToothGrowth))
     result = stats.anova(frame(TOOTH), "y", "a", "b")
-    assert [e.sum_of_squares for e in result.effects] == pytest.approx([205.4, 2426.4, 108.3, 712.1], abs=0.051)
+    assert [e.sum_of_squares for e in result.effects] == pytest.approx(
+        [205.4, 2426.4, 108.3, 712.1], abs=0.051
+    )
     assert [e.f for e in result.effects[:3]] == pytest.approx([15.572, 92.0, 4.107], rel=1e-3)
 
 
@@ -132,9 +134,13 @@ def test_anova_of_onl_is_their_table_3():
     result = stats.anova(onl(), "y", "a", "b")
     published = [2_195_829.29, 25_288.13, 176_177.69, 1519.46]
     assert [e.sum_of_squares for e in result.effects] == pytest.approx(published, rel=2e-4)
-    assert [100 * e.share for e in result.effects] == pytest.approx([91.54, 1.05, 7.34, 0.06], abs=0.005)
+    assert [100 * e.share for e in result.effects] == pytest.approx(
+        [91.54, 1.05, 7.34, 0.06], abs=0.005
+    )
     assert [e.df for e in result.effects] == [2, 1, 2, 66]
-    assert [e.f for e in result.effects[:3]] == pytest.approx([47_689.47, 1_098.43, 3_826.26], rel=2e-4)
+    assert [e.f for e in result.effects[:3]] == pytest.approx(
+        [47_689.47, 1_098.43, 3_826.26], rel=2e-4
+    )
     # They looked F up for 40 degrees of freedom, the last line of many a table before 60: 3.23 and 4.08.
     assert [e.f_table for e in result.effects[:3]] == pytest.approx([3.14, 3.99, 3.14], abs=0.005)
     assert result.sum_y2 == pytest.approx(39_006_074.26, rel=1e-4)
@@ -157,7 +163,12 @@ def test_logarithms_turn_factors_that_multiply_into_factors_that_add():
 
 def test_anova_refuses_what_has_no_replication():
     with pytest.raises(ValueError, match="two runs"):
-        stats.anova(frame({("p", "r"): [1], ("p", "s"): [1], ("q", "r"): [1], ("q", "s"): [2]}), "y", "a", "b")
+        stats.anova(
+            frame({("p", "r"): [1], ("p", "s"): [1], ("q", "r"): [1], ("q", "s"): [2]}),
+            "y",
+            "a",
+            "b",
+        )
     with pytest.raises(ValueError, match="logarithm"):
         zero = frame({k: [0.0, *v] for k, v in TOOTH.items()})
         stats.anova(zero, "y", "a", "b", log=True)
@@ -167,7 +178,11 @@ def test_ranks_find_an_effect_among_outliers_and_none_where_none_is():
     rng = np.random.default_rng(5)
     by_ranks, by_squares, false = 0, 0, 0
     for _ in range(40):
-        cells = {(a, b): shift + rng.standard_cauchy(10) for a, shift in [("p", 0), ("q", 4)] for b in "rs"}
+        cells = {
+            (a, b): shift + rng.standard_cauchy(10)
+            for a, shift in [("p", 0), ("q", 4)]
+            for b in "rs"
+        }
         result = stats.anova(frame(cells), "y", "a", "b")
         by_ranks += result.rank["a"] < 0.05
         by_squares += result.effect("a").p < 0.05
