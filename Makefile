@@ -3,6 +3,12 @@
 # Where rustup puts cargo, and where Debian puts what only root needs.
 export PATH := $(or $(CARGO_HOME),$(HOME)/.cargo)/bin:$(PATH):/usr/sbin:/sbin
 
+# Where cargo builds. A target below builds all that it uses, and names the directory of that build to
+# what it runs: a program that happens to lie somewhere may be half of a build, or an old one.
+export CARGO_TARGET_DIR ?= $(CURDIR)/target
+DEV := $(abspath $(CARGO_TARGET_DIR))/debug
+RELEASE := $(abspath $(CARGO_TARGET_DIR))/release
+
 .PHONY: help setup demo test nightly lint advisories bench lab lab-once lab-quick lab-test test-vm
 
 help: ## List the targets
@@ -11,9 +17,12 @@ help: ## List the targets
 setup: ## Install what building and testing need and what is missing (Debian 12 or later)
 	@scripts/setup.sh --lab
 
+# The demonstration takes the tests' build: its rates are those of the kernel, which the compiler's
+# optimizations do not change, and a build for release would take as long again.
 demo: ## Record real and generated traffic and check every packet, in about a minute (root)
 	@scripts/setup.sh
-	@scripts/demo.sh
+	cargo build --workspace
+	@scripts/demo.sh $(DEV)/tapdeck
 
 # Documentation first and the tests last, so that their result is what stands at the end.
 test: setup ## Run every test, and the benchmarks once and tiny (root)
@@ -24,7 +33,7 @@ test: setup ## Run every test, and the benchmarks once and tiny (root)
 	cargo test --workspace --bench query -- --test
 	cargo test --workspace --bench sharing -- --test
 	cargo test --workspace --bench rules -- --test
-	lab/.venv/bin/python -m pytest -q lab/tests
+	lab/.venv/bin/python -m pytest -q lab/tests --build $(DEV)
 	cargo test --workspace --tests
 
 # Ten minutes of everything at once, ten thousand questions from a new seed, and planner against libpcap.
@@ -50,7 +59,6 @@ advisories: ## Check the dependencies for known vulnerabilities (needs cargo-den
 
 bench: ## Measure against the peers; BENCH='--runs 3 --packets 1000000' changes how (root)
 	@scripts/setup.sh --bench
-	cargo build --release --workspace
 	cargo bench -p tapdeck --bench record -- $(BENCH)
 	cargo bench -p tapdeck --bench generate -- $(BENCH)
 	cargo bench -p tapdeck --bench query -- $(BENCH)
@@ -63,22 +71,22 @@ OUT ?= lab-results
 lab-quick: ## Rerun the references' experiments, a quarter of an hour of them, into OUT=DIR (root)
 	@scripts/setup.sh --lab --bench
 	cargo build --release --workspace
-	lab/lab run --quick --out $(OUT)
+	lab/lab run --build $(RELEASE) --quick --out $(OUT)
 
 lab-once: ## Run each combination of the full profile once and briefly, to see that all of it runs here, into OUT=DIR (root)
 	@scripts/setup.sh --lab --bench
 	cargo build --release --workspace
-	lab/lab run --once --out $(OUT)
+	lab/lab run --build $(RELEASE) --once --out $(OUT)
 
 lab: ## Rerun the references' experiments overnight, into OUT=DIR (root)
 	@scripts/setup.sh --lab --bench
 	cargo build --release --workspace
-	lab/lab run --out $(OUT)
+	lab/lab run --build $(RELEASE) --out $(OUT)
 
 lab-test: ## Run the lab's own tests (root)
 	@scripts/setup.sh --lab
 	cargo build --workspace
-	lab/.venv/bin/python -m pytest -q lab/tests
+	lab/.venv/bin/python -m pytest -q lab/tests --build $(DEV)
 
 test-vm: ## Run the tests on other kernels, in virtual machines
 	scripts/test-vm.sh

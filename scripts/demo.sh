@@ -7,10 +7,11 @@
 # in the recording, and as fast as it goes.
 # The store is asked, too, and its answers are held against tcpdump's.
 # Exits with 1 if a single frame or answer differs, or if a packet is missing that nobody says was dropped.
+#
+#   scripts/demo.sh PROGRAM    as `make demo` runs it, which builds the program first
 set -euo pipefail
-cd "$(dirname "$0")/.."
 
-PATH="${CARGO_HOME:-$HOME/.cargo}/bin:$PATH:/usr/sbin:/sbin"
+PATH="$PATH:/usr/sbin:/sbin"
 
 SERVER=tapdeck-demo-$$-server
 CLIENT=tapdeck-demo-$$-client
@@ -363,10 +364,10 @@ balance() {
     ((sent == seen && sent == arrived + lost && stored == arrived)) || differ "the three do not agree"
 }
 
-((EUID == 0)) || fail "it makes network namespaces and records them: run it as root"
-title "Building"
-cargo build --release --bin tapdeck
-tapdeck=$PWD/target/release/tapdeck
+((EUID == 0)) || fail "network namespaces and recording need root: run it as root"
+(($# == 1)) || fail "the program that is shown must be named: make demo builds one and names it"
+tapdeck=$(realpath -- "$1")
+[[ -x $tapdeck && ! -d $tapdeck ]] || fail "$1 is no program"
 
 trap clean_up EXIT
 trap 'exit 130' INT
@@ -458,6 +459,7 @@ The first two stores hold what tcpdump saw, byte for byte; of what tapdeck sent,
 counted as dropped. All was in a temporary directory, which is removed with the cable. To record for real,
 until Ctrl-C, and keep at most 10 GiB:
 
+    cargo build --release
     target/release/tapdeck record -i eth0 --dir /var/tape --keep-bytes 10GiB
 
 and to ask, meanwhile:

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 from . import machine, methods, results, runner, scenario, testbed
+from .build import Build, BuildError
 from .cycle import Lab
 
 USAGE, FAILED = 2, 1
@@ -44,10 +45,11 @@ def parser() -> argparse.ArgumentParser:
     )
     run.add_argument("--resume", action="store_true", help="go on where --out ends")
     run.add_argument(
-        "--tapdeck",
+        "--build",
         type=Path,
-        default=methods.LAB.parent / "target/release/tapdeck",
-        help="the program",
+        required=True,
+        metavar="DIR",
+        help="the build that is measured, as cargo left it",
     )
     run.add_argument("--gen-if", default="", help="send by this interface instead of a veth pair")
     run.add_argument("--cap-if", default="", help="and capture on this one")
@@ -87,7 +89,7 @@ def main(words: list[str] | None = None) -> int:
     except scenario.ScenarioError as error:
         print(f"lab: {error}", file=sys.stderr)
         return USAGE
-    except (results.ResultsError, methods.Missing, testbed.TestbedError) as error:
+    except (BuildError, results.ResultsError, methods.Missing, testbed.TestbedError) as error:
         print(f"lab: {error}", file=sys.stderr)
         return FAILED
 
@@ -113,6 +115,7 @@ def profile_of(options: argparse.Namespace) -> str:
 def run(options: argparse.Namespace) -> int:
     if bool(options.gen_if) != bool(options.cap_if):
         raise scenario.ScenarioError("--gen-if and --cap-if go together")
+    build = Build.at(options.build)
     scenarios = chosen(options)
     out = options.out.resolve()
     work = out / "work"
@@ -121,13 +124,13 @@ def run(options: argparse.Namespace) -> int:
     work.mkdir(parents=True)
     known = results.read_machine(out) if options.resume else {}
     if not known:
-        known = machine.describe(options.tapdeck) | {
+        known = machine.describe(build) | {
             "disk": machine.measure_disk(work, 20 if profile_of(options) == "full" else 3)
         }
         results.write_machine(out, known)
     wire = testbed.Wire(options.gen_if, options.cap_if, options.gen_ssh) if options.gen_if else None
     lab = Lab(
-        options.tapdeck.resolve(),
+        build,
         work,
         0.5 if profile_of(options) == "full" else 0.1,
         wire,
@@ -146,7 +149,7 @@ def run(options: argparse.Namespace) -> int:
     return 130 if interrupted else 0
 
 
-def write_report(out: Path):
+def write_report(out: Path) -> None:
     from . import report
 
     path = report.write(out)

@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from . import methods, nodrop, samplers
+from .build import Build
 from .methods import Capture, Context, Failed, Method, Missing, Refused
 from .settings import RATE_UNITS
 from .testbed import Nothing, Veth, Wire
@@ -33,7 +34,7 @@ MARK = "203.0.113.1"
 class Lab:
     """Where runs take place."""
 
-    tapdeck: Path
+    build: Build
     work: Path
     """A directory on the disk that is measured."""
     sample_s: float = 0.5
@@ -60,7 +61,7 @@ def measure(lab: Lab, settings: dict, seed: int) -> Measured:
     """One run. Raises Missing, Refused, Failed, TestbedError."""
     settings = settings | {"rate": resolve_rate(lab, settings, seed)}
     method = methods.ALL[settings["method"]]
-    if missing := method.missing(lab.tapdeck):
+    if missing := method.missing():
         raise Missing(missing)
     if why := method.refuses(settings) or _contradiction(settings):
         raise Refused(why)
@@ -85,7 +86,7 @@ def _contradiction(s: dict) -> str:
     return ""
 
 
-def _check_room(lab: Lab, s: dict):
+def _check_room(lab: Lab, s: dict) -> None:
     """Refuses what might fill the disk: a run at twice the disk's speed, and a reserve."""
     if s["store"] != "disk":
         return
@@ -130,7 +131,7 @@ def _testbed(lab: Lab, settings: dict, method: Method):
 
 
 def _cycle(lab: Lab, settings: dict, seed: int, method: Method, bed, directory: Path) -> Measured:
-    context = Context(settings, bed.device or "", directory, lab.tapdeck, lab.tools / "load")
+    context = Context(settings, bed.device or "", directory, lab.build, lab.tools / "load")
     record = directory / "sent.json"
     command = _generator(lab, settings, seed, bed, directory, record)
     with (
@@ -191,7 +192,7 @@ def _generator(lab: Lab, s: dict, seed: int, bed, directory: Path, record: Path)
     if size.startswith("dist:"):
         size = f"dist:{bed.put(lab.data / size.removeprefix('dist:'))}"
     words = [
-        "tapdeck" if bed.ssh else str(lab.tapdeck),
+        "tapdeck" if bed.ssh else str(lab.build.tapdeck),
         "gen",
         "-i",
         bed.sender,
@@ -248,7 +249,7 @@ def _generate(command: list[str], s: dict, record: Path, asker) -> dict:
     return json.loads(record.read_text() if record.exists() else out)
 
 
-def _wait_for_arrivals(bed):
+def _wait_for_arrivals(bed) -> None:
     """Until nothing more comes in."""
     if isinstance(bed, Nothing):
         return
@@ -340,7 +341,7 @@ def _sampled(s: dict, begin: float, end: float, sampler: samplers.Sampler) -> di
     return metrics
 
 
-def _leave_warm_up_out(metrics: dict, s: dict, begin: float, end: float, sampler: samplers.Sampler):
+def _leave_warm_up_out(metrics: dict, s: dict, begin: float, end: float, sampler: samplers.Sampler) -> None:
     """Rates of the time after the warm-up, by the samples of the far end's counter. Losses count from the first packet."""
     inside = [x for x in sampler.samples if begin + s["warmup_s"] <= x.at <= end]
     if len(inside) < 2 or not metrics["sent_pps"]:
@@ -355,7 +356,7 @@ def _leave_warm_up_out(metrics: dict, s: dict, begin: float, end: float, sampler
 class Asker(threading.Thread):
     """Asks for the marked packets, over and over, while packets come (PKAP's experiment 3)."""
 
-    def __init__(self, command: list[str], delay_s: float):
+    def __init__(self, command: list[str], delay_s: float) -> None:
         super().__init__(daemon=True)
         self.command, self.delay_s = command, delay_s
         self.answers: list[tuple[float, float, int]] = []
@@ -363,7 +364,7 @@ class Asker(threading.Thread):
         self._over = threading.Event()
         self._process: subprocess.Popen | None = None
 
-    def run(self):
+    def run(self) -> None:
         self._over.wait(self.delay_s)
         while not self._over.is_set():
             begin = time.monotonic()
@@ -380,7 +381,7 @@ class Asker(threading.Thread):
                 ]
                 self.answers.append((begin, time.monotonic() - begin, sum(counts)))
 
-    def stop(self):
+    def stop(self) -> None:
         """A question that is still being answered when the packets end is not done."""
         self._over.set()
         process = self._process
@@ -396,7 +397,7 @@ def _asker(lab: Lab, s: dict, bed, capture: Capture) -> Asker | None:
     directory = capture.contexts[0].directory
     if s["query"] == "own" and isinstance(capture.method, methods.Tapdeck):
         words = [
-            str(lab.tapdeck),
+            str(lab.build.tapdeck),
             "query",
             "--dir",
             str(directory / "store"),
@@ -433,7 +434,7 @@ def _ask_for_a_flow(lab: Lab, s: dict, capture: Capture) -> dict[str, float]:
     flow = f"src host {src} and src port {sport} and dst host {dst} and dst port {dport} and udp"
     own = scan = _scan(directory, "-l", flow)
     if isinstance(capture.method, methods.Tapdeck):
-        own = [str(lab.tapdeck), "query", "--dir", str(directory / "store"), flow]
+        own = [str(lab.build.tapdeck), "query", "--dir", str(directory / "store"), flow]
     # The scan is second, for whom a disk that remembers is faster.
     _forget(files)
     first_ms, all_ms, packets = _time(own)
@@ -450,7 +451,7 @@ def _ask_for_a_flow(lab: Lab, s: dict, capture: Capture) -> dict[str, float]:
     }
 
 
-def _forget(files: list[Path]):
+def _forget(files: list[Path]) -> None:
     """Takes files out of the page cache."""
     for file in files:
         descriptor = os.open(file, os.O_RDONLY)
@@ -516,7 +517,7 @@ def _tidy(command: str, bed, directory: Path, lab: Lab) -> str:
     command = re.sub(r"ip netns exec \S+ |--dst-mac \S+ ", "", command)
     for old, new in [
         (str(directory), "DIR"),
-        (str(lab.tapdeck), "tapdeck"),
+        (f"{lab.build.directory}/", ""),
         (str(lab.tools), "lab/build"),
     ]:
         command = command.replace(old, new)

@@ -14,11 +14,11 @@ import sys
 import time
 
 
-def capture(pipe: str, share: float, file: str):
+def capture(pipe: str, share: float, file: str) -> None:
     """Loses packet n where the whole part of n * share grows: of N packets exactly floor(N * share), up to rounding."""
     received = kept = 0
 
-    def finish(*_):
+    def finish(*_) -> None:
         with open(file, "w") as out:
             json.dump({"received": received, "kept": kept}, out)
         os._exit(0)
@@ -38,7 +38,7 @@ def capture(pipe: str, share: float, file: str):
         rest = rest[whole:]
 
 
-def generate(pipe: str, packets: int, pps: float, file: str):
+def generate(pipe: str, packets: int, pps: float, file: str) -> None:
     begin, started_ns = time.monotonic(), time.time_ns()
     with open(pipe, "wb") as out:
         for number in range(packets):

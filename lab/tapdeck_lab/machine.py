@@ -10,23 +10,25 @@ import statistics
 import subprocess
 from pathlib import Path
 
+from .build import Build
 
-def describe(tapdeck: Path) -> dict:
+
+def describe(build: Build) -> dict:
     return {
         "cpu": _cpu(),
         "cores": os.cpu_count(),
         "memory_mib": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2**20,
         "kernel": platform.release(),
         "clocksource": _read("/sys/devices/system/clocksource/clocksource0/current_clocksource"),
-        "versions": versions(tapdeck),
+        "versions": versions(build),
         "git": _git(),
     }
 
 
-def versions(tapdeck: Path) -> dict[str, str]:
+def versions(build: Build) -> dict[str, str]:
     """The first line that each program says of itself, of those that are there."""
     programs = {
-        "tapdeck": [str(tapdeck), "--version"],
+        "tapdeck": [str(build.tapdeck), "--version"],
         "tcpdump": ["tcpdump", "--version"],
         "dumpcap": ["dumpcap", "--version"],
         "netsniff-ng": ["netsniff-ng", "--version"],

@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from . import rules, samplers
+from .build import Build
 from .settings import METHODS
 from .testbed import run
 
@@ -53,13 +54,13 @@ class Context:
     settings: dict
     device: str
     directory: Path
-    tapdeck: Path
+    build: Build
     load: Path
 
     def for_app(self, i: int) -> Context:
         directory = self.directory / f"app{i}"
         directory.mkdir(exist_ok=True)
-        return Context(self.settings, self.device, directory, self.tapdeck, self.load)
+        return Context(self.settings, self.device, directory, self.build, self.load)
 
 
 @dataclass(frozen=True)
@@ -86,10 +87,11 @@ class Method:
     can: frozenset[str] = frozenset()
     """What of `load`, `filter`, `snaplen`, `no-store`, `apps`, `gzip`, `rules` it can do."""
 
-    def __init__(self, name: str):
+    def __init__(self, name: str) -> None:
         self.name, self.means = name, METHODS[name]
 
-    def missing(self, tapdeck: Path) -> str:
+    def missing(self) -> str:
+        """What must be installed first, or nothing."""
         if self.program and not shutil.which(self.program):
             return (
                 f"{self.program} is not installed (apt-get install {self.package or self.program})"
@@ -165,9 +167,6 @@ def first_number(pattern: str, text: str) -> float:
     return float(found[1]) if found else math.nan
 
 
-SHIM = "libtapdeck_pcap.so"
-
-
 def load_words(s: dict) -> list[str]:
     """The work that the application of `load/load.c` does with each packet."""
     kind, _, number = s["load"].partition(":")
@@ -192,23 +191,16 @@ class Tapdeck(Method):
     advice = "defaults; consume at the hooks that can"
     can = frozenset({"load", "gzip", "filter", "snaplen", "no-store", "rules"})
 
-    def __init__(self, hook: str):
+    def __init__(self, hook: str) -> None:
         super().__init__(f"tapdeck-{hook}")
         self.hook = hook
         self.native = hook in ("xdp", "afxdp")
         if hook in ("tcx", "tpacket", "recv"):
             self.can = self.can | {"apps"}
 
-    def missing(self, tapdeck: Path) -> str:
-        return (
-            ""
-            if os.access(tapdeck, os.X_OK)
-            else f"{tapdeck} is not there (cargo build --release -p tapdeck)"
-        )
-
     def pipeline(self, c: Context) -> list[list[str]]:
         s = c.settings
-        words = [str(c.tapdeck), "record", "-i", c.device, "--hook", self.hook]
+        words = [str(c.build.tapdeck), "record", "-i", c.device, "--hook", self.hook]
         # Several at once see a packet only if each lets it pass.
         if self.hook not in ("tpacket", "recv") and s["apps"] == 1:
             words += ["--deliver", s["deliver"]]
@@ -265,12 +257,8 @@ class Serve(Method):
     native = True
     can = frozenset({"load", "gzip", "filter", "snaplen", "no-store", "apps"})
 
-    def missing(self, tapdeck: Path) -> str:
-        shim = tapdeck.with_name(SHIM)
-        without = (
-            "" if shim.exists() else f"{shim} is not there (cargo build --release --workspace)"
-        )
-        return ALL["tapdeck-xdp"].missing(tapdeck) or ALL["libpcap"].missing(tapdeck) or without
+    def missing(self) -> str:
+        return ALL["libpcap"].missing()
 
     def service(self, c: Context) -> list[str]:
         s = c.settings
@@ -285,7 +273,7 @@ class Serve(Method):
         lines += [f"snaplen = {s['snaplen']}"] if s["snaplen"] else []
         lines += [f'filter = "{s["filter"]}"'] if s["filter"] else []
         (c.directory / "deck.toml").write_text("\n".join(lines) + "\n")
-        words = [str(c.tapdeck), "serve", "--config", str(c.directory / "deck.toml")]
+        words = [str(c.build.tapdeck), "serve", "--config", str(c.directory / "deck.toml")]
         return [
             *words,
             "--socket",
@@ -296,12 +284,12 @@ class Serve(Method):
 
     def pipeline(self, c: Context) -> list[list[str]]:
         s, socket = c.settings, str(c.directory.parent / "serve.sock")
-        words = [str(c.tapdeck), "attach", "--group", "lab", "--socket", socket, "-w"]
+        words = [str(c.build.tapdeck), "attach", "--group", "lab", "--socket", socket, "-w"]
         if s["load"].startswith("gzip"):
             return [[*words, "-"], behind_pipe(c)]
         if s["store"] == "disk":
             return [[*words, str(c.directory / "out.pcapng")]]
-        environment = ["env", f"LD_PRELOAD={c.tapdeck.with_name(SHIM)}", f"TAPDECK_SOCKET={socket}"]
+        environment = ["env", f"LD_PRELOAD={c.build.pcap_library}", f"TAPDECK_SOCKET={socket}"]
         return [
             [*environment, str(c.load), "-i", "deck:lab", "-B", str(s["ring_mib"]), *load_words(s)]
         ]
@@ -462,7 +450,7 @@ class Libpcap(Method):
     advice = "pcap(3PCAP): a larger buffer"
     can = frozenset({"load", "filter", "snaplen", "no-store", "apps"})
 
-    def missing(self, tapdeck: Path) -> str:
+    def missing(self) -> str:
         return (
             ""
             if shutil.which("cc")
@@ -498,7 +486,7 @@ class Testpmd(Method):
     holds_back_s = 0.5
     polls = True
 
-    def __init__(self, name: str, driver: str):
+    def __init__(self, name: str, driver: str) -> None:
         super().__init__(name)
         self.driver = driver
 
@@ -542,7 +530,7 @@ class Drop(CountOnly):
 
     native = True
 
-    def missing(self, tapdeck: Path) -> str:
+    def missing(self) -> str:
         return "" if shutil.which("clang") else "clang is not installed (apt-get install clang)"
 
 
@@ -623,7 +611,7 @@ def build_tools() -> Path:
 class Capture:
     """A method at work; a context manager, at whose end nothing of it is left."""
 
-    def __init__(self, method: Method, bed, context: Context):
+    def __init__(self, method: Method, bed, context: Context) -> None:
         self.method, self.bed, self.context = method, bed, context
         self.processes: list[list[subprocess.Popen]] = []
         self.contexts: list[Context] = []
@@ -664,7 +652,7 @@ class Capture:
     def pids(self) -> list[int]:
         return [process.pid for process in self._all()]
 
-    def _attach_drop(self):
+    def _attach_drop(self) -> None:
         program = LAB / "build" / "drop.o"
         run(
             self.bed.capture_command(
@@ -684,7 +672,7 @@ class Capture:
         )
         self.command = f"ip link set dev {self.context.device} xdp obj drop.o sec xdp"
 
-    def _start_service(self):
+    def _start_service(self) -> None:
         words = self.method.service(self.context)
         if not words:
             return
@@ -716,7 +704,7 @@ class Capture:
                 start_new_session=True,
             )
 
-    def _start(self, context: Context):
+    def _start(self, context: Context) -> None:
         pipeline = self.method.pipeline(context)
         if not self.contexts:
             command = " | ".join(shlex.join(words) for words in pipeline)
@@ -741,7 +729,7 @@ class Capture:
         ]
         return "".join(p.read_text(errors="replace") for p in parts if p.exists())
 
-    def _wait(self, what: str, seconds: float, done: Callable[[], bool]):
+    def _wait(self, what: str, seconds: float, done: Callable[[], bool]) -> None:
         end = time.monotonic() + seconds
         while not done():
             if time.monotonic() > end:
@@ -761,14 +749,14 @@ class Capture:
         errors = [line for line in said if "error" in line.lower()]
         return (errors or said or ["it said nothing"])[-1][:300]
 
-    def _check(self):
+    def _check(self) -> None:
         for process in self._all():
             if process.poll() is not None:
                 raise Failed(
                     f"{self.method.name} ended with {process.returncode}: {self._last_words()}"
                 )
 
-    def _wait_until_ready(self):
+    def _wait_until_ready(self) -> None:
         def ready() -> bool:
             self._check()
             return all(
@@ -777,7 +765,7 @@ class Capture:
 
         self._wait("ready", READY_S, ready)
 
-    def settle(self):
+    def settle(self) -> None:
         """Waits until it has done nothing for longer than it holds packets back."""
         done, since, looked = self._work_done(), time.monotonic(), 0.0
 

@@ -142,7 +142,8 @@ def _lines(
     axis, loaded: Loaded, plot: Plot, metric: str, series: list[str], where: dict
 ) -> list[float]:
     """Means, with bars from the least to the greatest in both directions, as Schneider's figures. Gives the values
-    that are shown."""
+    that are shown.
+    """
     by_factor = plot.x in loaded.scenario.factors
     levels = [level.name for level in loaded.scenario.factors[plot.x]] if by_factor else []
     numeric = by_factor and all(_is_number(level) for level in levels)
@@ -247,7 +248,7 @@ def _bars(
     return extent
 
 
-def _tilt(axis, levels: list[str]):
+def _tilt(axis, levels: list[str]) -> None:
     if sum(len(level) for level in levels) > 40:
         axis.tick_params(axis="x", labelrotation=30)
         for label in axis.get_xticklabels():

@@ -87,7 +87,7 @@ class Results:
             "generate",
         ]
 
-    def _cut_torn_line(self):
+    def _cut_torn_line(self) -> None:
         path = self.directory / "runs.csv"
         text = path.read_text()
         path.write_text(text[: text.rfind("\n") + 1])
@@ -96,7 +96,7 @@ class Results:
         with open(self.directory / "runs.csv", newline="") as file:
             return {int(row["order"]) for row in csv.DictReader(file)}
 
-    def add(self, run: Run, row: dict, metrics: dict[str, float], samples: list[dict]):
+    def add(self, run: Run, row: dict, metrics: dict[str, float], samples: list[dict]) -> None:
         """The samples first: a run counts as done when it has its row."""
         if samples:
             self._append_samples(run, samples)
@@ -108,7 +108,7 @@ class Results:
         with open(self.directory / "runs.csv", "a", newline="") as file:
             file.write(line.getvalue())
 
-    def _append_samples(self, run: Run, samples: list[dict]):
+    def _append_samples(self, run: Run, samples: list[dict]) -> None:
         path = self.directory / "samples.csv"
         new = not path.exists()
         with open(path, "a", newline="") as file:
@@ -166,7 +166,7 @@ def _read_one(directory: Path) -> Loaded:
     return Loaded(scenario, runs.sort_values("order"), len(scenario.plan()))
 
 
-def write_machine(out: Path, machine: dict):
+def write_machine(out: Path, machine: dict) -> None:
     out.mkdir(parents=True, exist_ok=True)
     (out / "machine.json").write_text(json.dumps(machine, indent=2) + "\n")
 

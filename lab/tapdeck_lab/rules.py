@@ -14,7 +14,7 @@ SOURCE, DESTINATION = "198.18.0.0", "198.19.0.0"
 
 
 def signatures(n: int) -> list[tuple[int, int, bool, bool, bool]]:
-    """n different signatures, the most specific first: source bits, destination bits, source port, destination port, protocol.
+    """N different signatures, the most specific first: source bits, destination bits, source port, destination port, protocol.
 
     The last is one that the generator's networks fit into.
     """

@@ -47,13 +47,13 @@ def expected_s(scenario: Scenario, run: Run, overhead_s: float = OVERHEAD_S) -> 
 class Progress:
     """Lines on standard error: what was done, and how long the rest will take."""
 
-    def __init__(self, left: list[tuple[Scenario, Run]]):
+    def __init__(self, left: list[tuple[Scenario, Run]]) -> None:
         self.total = len(left)
         self.left_s = sum(expected_s(s, r) for s, r in left)
         self.expected = self.took = 0.0
         self.number = 0
 
-    def done(self, scenario: Scenario, run: Run, took_s: float, outcome: str):
+    def done(self, scenario: Scenario, run: Run, took_s: float, outcome: str) -> None:
         self.number += 1
         expected = expected_s(scenario, run)
         self.left_s -= expected
@@ -80,7 +80,7 @@ def duration(seconds: float) -> str:
     )
 
 
-def run_all(lab: Lab, out: Path, scenarios: list[Scenario], resume: bool):
+def run_all(lab: Lab, out: Path, scenarios: list[Scenario], resume: bool) -> None:
     """Raises ResultsError before anything is run, and KeyboardInterrupt when it is interrupted."""
     all_results = [Results.create(out, scenario, resume) for scenario in scenarios]
     left = []
@@ -143,5 +143,5 @@ def _in_words(
     return ", ".join(shown)
 
 
-def clean_up(work: Path):
+def clean_up(work: Path) -> None:
     shutil.rmtree(work, ignore_errors=True)

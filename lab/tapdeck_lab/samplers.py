@@ -28,7 +28,7 @@ _CLONE_NEWNET = 0x40000000
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-def enter_namespace(name: str | None):
+def enter_namespace(name: str | None) -> None:
     """Puts the calling thread, and no other, into a network namespace."""
     if name is None:
         return
@@ -42,7 +42,7 @@ def inside(name: str | None, function: Callable[[], T]) -> T:
     """The value of a function that ran in a network namespace."""
     result: list = []
 
-    def run():
+    def run() -> None:
         try:
             enter_namespace(name)
             result.append((True, function()))
@@ -141,7 +141,7 @@ class Sample:
 class Sampler(threading.Thread):
     """Samples until it is stopped. A context manager; `pids` may be set later."""
 
-    def __init__(self, interval_s: float, namespace: str | None, device: str | None, path: Path):
+    def __init__(self, interval_s: float, namespace: str | None, device: str | None, path: Path) -> None:
         super().__init__(daemon=True)
         self.interval_s, self.namespace, self.device, self.path = (
             interval_s,
@@ -155,7 +155,7 @@ class Sampler(threading.Thread):
         self._ready = threading.Event()
         self._stop_now = threading.Event()
 
-    def run(self):
+    def run(self) -> None:
         try:
             enter_namespace(self.namespace)
             due = time.monotonic()

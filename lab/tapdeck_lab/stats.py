@@ -268,7 +268,7 @@ def anova(data: pd.DataFrame, value: str, a: str, b: str, log: bool = False) -> 
 
 
 def aligned_ranks(frame: pd.DataFrame) -> dict[str, float]:
-    """p of each effect of columns a and b on y by the aligned rank transform (Wobbrock et al. 2011).
+    """P of each effect of columns a and b on y by the aligned rank transform (Wobbrock et al. 2011).
 
     For each effect the values are freed of the other effects, ranked, and put through the same analysis,
     of which only that effect's line counts.

@@ -39,13 +39,14 @@ def run(command: list[str] | str) -> str:
 
 class Veth:
     """A veth pair between two namespaces; a context manager. Devices have names of their own, by which
-    the kernel's threads for them are found."""
+    the kernel's threads for them are found.
+    """
 
     numbers = itertools.count()
 
     ssh = ""
 
-    def __init__(self, settings: dict, native: bool):
+    def __init__(self, settings: dict, native: bool) -> None:
         self.settings, self.native = settings, native
         number = next(self.numbers)
         self.sender_ns, self.namespace = (
@@ -67,7 +68,7 @@ class Veth:
         for namespace in (self.sender_ns, self.namespace):
             subprocess.run(["ip", "netns", "del", namespace], capture_output=True)
 
-    def _make(self):
+    def _make(self) -> None:
         if os.geteuid() != 0:
             raise TestbedError("network namespaces need root")
         s = self.settings
@@ -101,7 +102,7 @@ class Veth:
             "address"
         ]
 
-    def _receive_in_threads(self):
+    def _receive_in_threads(self) -> None:
         write = f"echo 1 > /sys/class/net/{self.device}/threaded"
         run(["ip", "netns", "exec", self.namespace, "sh", "-c", write])
         cpus = {int(n) for n in self.settings["napi_cpu"].split(",") if n}
@@ -130,7 +131,7 @@ class Veth:
         return samplers.inside(self.namespace, lambda: samplers.received(self.device))
 
 
-def remove_stale():
+def remove_stale() -> None:
     """Removes the namespaces of a lab that was killed."""
     for namespace in Path("/run/netns").glob("lab-*-*-[ab]"):
         if not Path(f"/proc/{namespace.name.split('-')[1]}").exists():
@@ -161,7 +162,7 @@ class Wire:
             raise
         return self
 
-    def _set(self, s: dict):
+    def _set(self, s: dict) -> None:
         if places := s.get("nic_ring"):
             before = self._now("-g", r"(?s)Current hardware settings:.*?RX:\s*(\d+)")
             self._change(["ethtool", "-G", self.device, "rx"], str(places), before)
@@ -178,7 +179,7 @@ class Wire:
             raise TestbedError(f"ethtool {what} {self.device} does not say how it is set")
         return found[1]
 
-    def _change(self, command: list[str], to: str, before: str):
+    def _change(self, command: list[str], to: str, before: str) -> None:
         if to != before:
             run([*command, to])
             self.undo.append([*command, before])

@@ -13,6 +13,7 @@ import pytest
 
 from tapdeck_lab import __main__ as command_line
 from tapdeck_lab import analysis, cycle, results, scenario, settings
+from tapdeck_lab.build import Build, BuildError
 from tapdeck_lab.cycle import Lab
 from tapdeck_lab.methods import Missing, Refused
 
@@ -49,26 +50,11 @@ def fake_file(directory: Path, packets: int = 2000, rate: str = "max") -> Path:
     return file
 
 
-def tapdeck() -> Path:
-    places = [
-        Path(p)
-        for p in (
-            os.environ.get("TAPDECK", ""),
-            LAB.parent / "target/release/tapdeck",
-            LAB.parent / "target/debug/tapdeck",
-        )
-        if p
-    ]
-    found = next((p for p in places if p.exists()), None)
-    assert found, "tapdeck is not built: cargo build -p tapdeck"
-    return found
-
-
 @pytest.fixture
-def lab(tmp_path):
+def lab(tmp_path, build):
     work = tmp_path / "work"
     work.mkdir()
-    return Lab(tapdeck(), work, 0.05)
+    return Lab(build, work, 0.05)
 
 
 def rows(out: Path, name: str) -> list[dict]:
@@ -77,7 +63,7 @@ def rows(out: Path, name: str) -> list[dict]:
 
 
 @pytest.mark.parametrize("share", [0.0, 0.001, 0.05, 1.0])
-def test_a_planted_loss_is_measured_exactly(lab, share):
+def test_a_planted_loss_is_measured_exactly(lab, share) -> None:
     values = settings.defaults() | {
         "method": "fake",
         "store": "none",
@@ -92,7 +78,7 @@ def test_a_planted_loss_is_measured_exactly(lab, share):
     assert not list(lab.work.iterdir())
 
 
-def test_the_no_drop_rate_of_what_always_loses_is_nothing(lab):
+def test_the_no_drop_rate_of_what_always_loses_is_nothing(lab) -> None:
     values = settings.defaults() | {
         "method": "fake",
         "store": "none",
@@ -108,7 +94,7 @@ def test_the_no_drop_rate_of_what_always_loses_is_nothing(lab):
     assert found.metrics["no_drop_pps"] == found.metrics["sent_pps"]
 
 
-def test_a_run_leaves_rows_and_a_report(tmp_path):
+def test_a_run_leaves_rows_and_a_report(tmp_path, build) -> None:
     out = tmp_path / "out"
     file = fake_file(tmp_path)
     words = [
@@ -117,8 +103,8 @@ def test_a_run_leaves_rows_and_a_report(tmp_path):
         str(out),
         "--scenario",
         str(file),
-        "--tapdeck",
-        str(tapdeck()),
+        "--build",
+        str(build.directory),
         "--quick",
     ]
     assert command_line.main(words) == 0
@@ -139,7 +125,7 @@ def test_a_run_leaves_rows_and_a_report(tmp_path):
     assert rows(out, "planted") == made
 
 
-def test_ctrl_c_keeps_what_is_done_and_resume_goes_on(tmp_path):
+def test_ctrl_c_keeps_what_is_done_and_resume_goes_on(tmp_path, build) -> None:
     out = tmp_path / "out"
     file = fake_file(tmp_path, 10_000, "20kpps")
     words = [
@@ -149,8 +135,8 @@ def test_ctrl_c_keeps_what_is_done_and_resume_goes_on(tmp_path):
         str(out),
         "--scenario",
         str(file),
-        "--tapdeck",
-        str(tapdeck()),
+        "--build",
+        str(build.directory),
         "--quick",
     ]
     # A shell that starts something in the background has it ignore Ctrl-C.
@@ -179,7 +165,22 @@ def test_ctrl_c_keeps_what_is_done_and_resume_goes_on(tmp_path):
     assert sorted(int(row["order"]) for row in after) == list(range(6))
 
 
-def test_results_of_another_scenario_are_not_resumed(tmp_path):
+def test_half_a_build_is_refused_by_name(tmp_path, capsys) -> None:
+    file, half = fake_file(tmp_path), tmp_path / "half"
+    half.mkdir()
+    (half / "tapdeck").touch(mode=0o755)
+    with pytest.raises(BuildError, match="half/libtapdeck_pcap.so is not there"):
+        Build.at(half)
+    words = ["run", "--out", str(tmp_path / "out"), "--scenario", str(file), "--build"]
+    assert command_line.main([*words, str(half)]) == 1
+    assert "libtapdeck_pcap.so is not there" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+    with pytest.raises(SystemExit, match="2"):
+        command_line.main(words[:-1])
+    assert "--build" in capsys.readouterr().err
+
+
+def test_results_of_another_scenario_are_not_resumed(tmp_path) -> None:
     one = scenario.parse(FAKE.format(packets=10, rate="max"), "s")
     other = scenario.parse(FAKE.format(packets=20, rate="max"), "s")
     results.Results.create(tmp_path, one, resume=True)
@@ -187,7 +188,7 @@ def test_results_of_another_scenario_are_not_resumed(tmp_path):
         results.Results.create(tmp_path, other, resume=True)
 
 
-def test_what_cannot_be_is_refused_by_name(lab, monkeypatch):
+def test_what_cannot_be_is_refused_by_name(lab, monkeypatch) -> None:
     values = settings.defaults() | {"packets": 10}
     with pytest.raises(Refused, match="daemonlogger cannot do no-store"):
         cycle.measure(lab, values | {"method": "daemonlogger", "store": "none"}, 1)
@@ -196,7 +197,7 @@ def test_what_cannot_be_is_refused_by_name(lab, monkeypatch):
         cycle.measure(lab, values | {"method": "dumpcap"}, 1)
 
 
-def test_wrong_usage_ends_with_2(tmp_path, capsys):
+def test_wrong_usage_ends_with_2(tmp_path, capsys) -> None:
     file = tmp_path / "wrong.toml"
     file.write_text('title = "t"\nnonsense = 1\n')
     assert command_line.main(["check", str(file)]) == 2
@@ -206,7 +207,7 @@ def test_wrong_usage_ends_with_2(tmp_path, capsys):
 @pytest.mark.parametrize(
     "method", ["tapdeck-xdp", "tapdeck-netfilter", "tapdeck-tpacket", "tcpdump", "count", "drop"]
 )
-def test_a_slow_trickle_is_captured_whole(lab, method):
+def test_a_slow_trickle_is_captured_whole(lab, method) -> None:
     """On a veth pair: as many packets as were sent arrive, and each is in the output."""
     values = settings.defaults() | {
         "method": method,
@@ -226,7 +227,7 @@ def test_a_slow_trickle_is_captured_whole(lab, method):
     assert not any(name.startswith(f"lab-{os.getpid()}") for name in os.listdir("/run/netns"))
 
 
-def test_several_applications_queues_and_threads(lab):
+def test_several_applications_queues_and_threads(lab) -> None:
     values = settings.defaults() | {
         "method": "tcpdump",
         "apps": 2,
@@ -239,7 +240,7 @@ def test_several_applications_queues_and_threads(lab):
     assert cycle.measure(lab, values, 1).metrics["lost"] == 0
 
 
-def test_a_receiver_of_its_own_answers_for_what_it_drops(lab):
+def test_a_receiver_of_its_own_answers_for_what_it_drops(lab) -> None:
     values = settings.defaults() | {
         "method": "libpcap",
         "store": "none",
@@ -253,7 +254,7 @@ def test_a_receiver_of_its_own_answers_for_what_it_drops(lab):
 
 
 @pytest.mark.parametrize("store", ["none", "disk"])
-def test_applications_share_a_group(lab, store):
+def test_applications_share_a_group(lab, store) -> None:
     values = settings.defaults() | {
         "method": "tapdeck-serve",
         "store": store,
@@ -266,7 +267,7 @@ def test_applications_share_a_group(lab, store):
 
 
 @pytest.mark.parametrize("load", ["copy:3", "zlib:1", "gzip:1"])
-def test_an_application_with_a_load_counts_all(lab, load):
+def test_an_application_with_a_load_counts_all(lab, load) -> None:
     values = settings.defaults() | {
         "method": "tapdeck-xdp",
         "load": load,
@@ -276,7 +277,7 @@ def test_an_application_with_a_load_counts_all(lab, load):
     assert cycle.measure(lab, values, 1).metrics["captured"] == 2000
 
 
-def test_the_warm_up_is_left_out_of_rates_but_not_of_losses(lab):
+def test_the_warm_up_is_left_out_of_rates_but_not_of_losses(lab) -> None:
     values = settings.defaults() | {
         "method": "count",
         "store": "none",
@@ -290,7 +291,7 @@ def test_the_warm_up_is_left_out_of_rates_but_not_of_losses(lab):
     assert metrics["sent_pps"] == pytest.approx(20_000, rel=0.2)
 
 
-def test_marked_packets_are_asked_for_meanwhile(lab):
+def test_marked_packets_are_asked_for_meanwhile(lab) -> None:
     values = settings.defaults() | {
         "method": "tapdeck-xdp",
         "rate": "5kpps",
@@ -305,7 +306,7 @@ def test_marked_packets_are_asked_for_meanwhile(lab):
 
 
 @pytest.mark.parametrize("method", ["tapdeck-xdp", "tcpdump"])
-def test_a_conversation_is_asked_for_afterwards(lab, method):
+def test_a_conversation_is_asked_for_afterwards(lab, method) -> None:
     values = settings.defaults() | {
         "method": method,
         "rate": "20kpps",
@@ -323,7 +324,7 @@ def test_a_conversation_is_asked_for_afterwards(lab, method):
         cycle.measure(lab, values | {"flow_query": True, "mark_every_s": 0.05, "store": "none"}, 1)
 
 
-def test_a_share_of_the_rate_without_a_loss_is_searched_for_once(lab, monkeypatch):
+def test_a_share_of_the_rate_without_a_loss_is_searched_for_once(lab, monkeypatch) -> None:
     searched = []
 
     def search(_, alone, seed):
@@ -342,7 +343,7 @@ def test_a_share_of_the_rate_without_a_loss_is_searched_for_once(lab, monkeypatc
         cycle.resolve_rate(lab, values | {"planted_loss": 0.5}, 1)
 
 
-def test_what_answers_to_queries_say():
+def test_what_answers_to_queries_say() -> None:
     """The first packet is sent at 100 s, a marked one every half second; the last question, at 102 s, finds three of four."""
     asker = cycle.Asker([], 0)
     asker.answers = [(101.0, 0.5, 1), (102.0, 1.5, 3)]
@@ -384,7 +385,7 @@ def how_it_is_set(wire: str) -> str:
 
 
 @pytest.mark.parametrize("remote", [False, True])
-def test_interfaces_of_the_user_and_a_generator_behind_ssh(tmp_path, wire, remote):
+def test_interfaces_of_the_user_and_a_generator_behind_ssh(tmp_path, build, wire, remote) -> None:
     """What stands for ssh here runs the command on this machine."""
     file = tmp_path / "wire.toml"
     file.write_text(
@@ -397,7 +398,7 @@ def test_interfaces_of_the_user_and_a_generator_behind_ssh(tmp_path, wire, remot
         '#!/bin/sh\necho "$3" >> "$(dirname "$0")/asked"\nexec sh -c "$4"\n'
     )
     (programs / "ssh").chmod(0o755)
-    (programs / "tapdeck").symlink_to(tapdeck())
+    (programs / "tapdeck").symlink_to(build.tapdeck)
     out = tmp_path / "out"
     words = [
         "ip",
@@ -412,7 +413,7 @@ def test_interfaces_of_the_user_and_a_generator_behind_ssh(tmp_path, wire, remot
         str(file),
         "--quick",
     ]
-    words += ["--tapdeck", str(tapdeck()), "--gen-if", "gen", "--cap-if", "cap", "--no-report"]
+    words += ["--build", str(build.directory), "--gen-if", "gen", "--cap-if", "cap", "--no-report"]
     words += ["--gen-ssh", "user@elsewhere"] if remote else []
     path = f"{programs}:{os.environ['PATH']}"
     temporary = tmp_path / "tmp"
@@ -428,19 +429,22 @@ def test_interfaces_of_the_user_and_a_generator_behind_ssh(tmp_path, wire, remot
     assert (programs / "asked").exists() == remote
 
 
-def test_rates_are_understood():
+def test_rates_are_understood() -> None:
     assert cycle.pps_of("100mbit", 125) == 100_000
     assert cycle.pps_of("1.2mpps", 64) == 1_200_000
     assert cycle.pps_of("ipg:3us", 64) == pytest.approx(1e6 / 3)
     assert cycle.pps_of("max", 64) == math.inf
-    lab, asked = Lab(Path(), Path(), tools=Path()), settings.defaults() | {"rate": "disk:0.8"}
+    lab, asked = (
+        Lab(Build(Path()), Path(), tools=Path()),
+        settings.defaults() | {"rate": "disk:0.8"},
+    )
     with pytest.raises(Refused, match="fio"):
         cycle.resolve_rate(lab, asked, 1)
     lab.disk_mb_per_s = 1000
     assert cycle.resolve_rate(lab, asked, 1) == "6400mbit"
 
 
-def test_conditions_of_an_experiment():
+def test_conditions_of_an_experiment() -> None:
     s = scenario.parse(FAKE.format(packets=10, rate="max"), "s")
     loaded = results.Loaded(s, None, 0)
     assert analysis.conditions(loaded) == [
@@ -451,7 +455,7 @@ def test_conditions_of_an_experiment():
     assert analysis.conditions(loaded, {"planted_loss"}) == [{}]
 
 
-def test_a_packet_is_found_by_the_first_answer_that_has_it():
+def test_a_packet_is_found_by_the_first_answer_that_has_it() -> None:
     # Marked packets at 1.1, 1.2, 1.3 and 1.4; answers are there at 1.15, 1.45 and 1.7.
     answers = [(1.05, 0.10, 0), (1.16, 0.29, 2), (1.46, 0.24, 3)]
     assert cycle._found_after(answers, 1.0, 0.1, 3) == pytest.approx(1.7 - 1.3)

@@ -47,7 +47,7 @@ def chromium() -> str:
     return found
 
 
-def test_the_report_opens_in_chromium_without_an_error(page):
+def test_the_report_opens_in_chromium_without_an_error(page) -> None:
     command = [
         chromium(),
         "--headless",
@@ -71,7 +71,7 @@ def test_the_report_opens_in_chromium_without_an_error(page):
     assert drawn <= set(identifiers)
 
 
-def test_the_report_says_what_it_must(page):
+def test_the_report_says_what_it_must(page) -> None:
     text = page.read_text()
     for words in (
         "netsniff-ng is not installed",
@@ -87,13 +87,13 @@ def test_the_report_says_what_it_must(page):
         assert words in text, words
 
 
-def test_the_same_data_make_the_same_page(tmp_path):
+def test_the_same_data_make_the_same_page(tmp_path) -> None:
     invent(tmp_path, load("lwpcap-core"))
     text = report.write(tmp_path).read_text()
     assert report.write(tmp_path).read_text() == text
 
 
-def test_verdicts_on_the_claims(out):
+def test_verdicts_on_the_claims(out) -> None:
     found = {v.claim.says: v for v in analysis.verdicts(read(out)["onl-method-system"])}
     assert found["The method explains most of the variation."].verdict == "agrees"
     assert "99." in found["The method explains most of the variation."].found
@@ -119,12 +119,12 @@ def test_verdicts_on_the_claims(out):
         ("same", 3, 5, "disagrees"),
     ],
 )
-def test_an_interval_decides_a_claim(expect, low, high, verdict):
+def test_an_interval_decides_a_claim(expect, low, high, verdict) -> None:
     claim = Claim("x", expect, "loss", "a", "b", margin=2)
     assert analysis.decide(claim, Difference((low + high) / 2, low, high, 0, 1, 0.5, 0)) == verdict
 
 
-def test_losses_are_counted_as_losses(out):
+def test_losses_are_counted_as_losses(out) -> None:
     standings = analysis.standings(results.read(out))
     # As it was invented, tapdeck needs less CPU in the hook than tcpdump in its process.
     cpu = [s for s in standings if s.row.metric == "cpu_ms_per_mpkt" and s.other == "tcpdump"]
@@ -134,7 +134,7 @@ def test_losses_are_counted_as_losses(out):
     )
 
 
-def test_goals_are_ratios_to_the_ceiling(out):
+def test_goals_are_ratios_to_the_ceiling(out) -> None:
     rows = analysis.goals(read(out)["scoreboard"])
     ceiling = rows[0]
     assert ceiling.goal.of == "drop" and "drop" not in ceiling.by_method
@@ -143,7 +143,7 @@ def test_goals_are_ratios_to_the_ceiling(out):
     assert rows[1].goal.at_most
 
 
-def test_goals_are_ratios_to_other_levels(tmp_path):
+def test_goals_are_ratios_to_other_levels(tmp_path) -> None:
     invent(tmp_path, load("pfq-signatures"))
     loaded = read(tmp_path)["pfq-signatures"]
     worst = analysis.goals(loaded)[0].by_method["tapdeck"]
@@ -152,7 +152,7 @@ def test_goals_are_ratios_to_other_levels(tmp_path):
     assert worst.median == pytest.approx(many.median() / one.mean())
 
 
-def test_an_analysis_of_variance_leaves_incomplete_methods_out(out):
+def test_an_analysis_of_variance_leaves_incomplete_methods_out(out) -> None:
     loaded = read(out)["onl-method-system"]
     gone = loaded.runs[
         (loaded.runs["f.method"] == "tapdeck-recv") & (loaded.runs["f.system"] == "tuned")
@@ -163,7 +163,7 @@ def test_an_analysis_of_variance_leaves_incomplete_methods_out(out):
     assert result.effect("method").df == 1
 
 
-def test_a_regression_shows_and_noise_does_not(tmp_path, capsys):
+def test_a_regression_shows_and_noise_does_not(tmp_path, capsys) -> None:
     s = load("onl-method-system")
     for name, seed, slower in (("a", 1, 1.0), ("b", 2, 1.0), ("c", 3, 1.5)):
         invent(tmp_path / name, s, seed, slower)
@@ -179,7 +179,7 @@ def test_a_regression_shows_and_noise_does_not(tmp_path, capsys):
     assert "worse: onl-method-system" in said and " worse, " in said.splitlines()[-1]
 
 
-def test_identical_methods_rarely_differ(tmp_path):
+def test_identical_methods_rarely_differ(tmp_path) -> None:
     """A/A through all of the analysis: the same method under two names, a hundred times over."""
     s = load("aa")
     significant = made = 0

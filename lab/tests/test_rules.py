@@ -8,7 +8,7 @@ from tapdeck_lab import rules
 
 
 @pytest.mark.parametrize("n", [1, 2, 26, 500])
-def test_signatures_are_different_and_ordered_by_rank(n):
+def test_signatures_are_different_and_ordered_by_rank(n) -> None:
     found = rules.signatures(n)
     assert len(set(found)) == n
     ranks = [rules.rank(s) for s in found]
@@ -16,7 +16,7 @@ def test_signatures_are_different_and_ordered_by_rank(n):
 
 
 @pytest.mark.parametrize("match", ["last", "middle"])
-def test_exactly_one_rule_matches_what_is_generated(match):
+def test_exactly_one_rule_matches_what_is_generated(match) -> None:
     lines = [line for line in rules.text(500, match).splitlines() if not line.startswith("#")]
     assert len(set(lines)) == 500
     matching = []

@@ -27,7 +27,7 @@ sys.stdin.readline()
 
 
 @pytest.mark.parametrize("share", [0.1, 0.3])
-def test_a_known_share_is_measured(share):
+def test_a_known_share_is_measured(share) -> None:
     child = subprocess.Popen(
         [sys.executable, "-c", BURN, str(share), "1.5"],
         stdin=subprocess.PIPE,
@@ -61,7 +61,7 @@ def interval(begin, idle, seconds=1):
     return Interval(begin, begin + seconds, {"cpu": shares})
 
 
-def test_the_longest_busy_period_is_kept():
+def test_the_longest_busy_period_is_kept() -> None:
     busy = [interval(i, idle) for i, idle in enumerate([99, 50, 99, 40, 60, 50, 97, 10, 96])]
     period = samplers.trim(busy)
     assert [i.begin for i in period] == [3, 4, 5]
@@ -69,7 +69,7 @@ def test_the_longest_busy_period_is_kept():
     assert samplers.trim([interval(0, 99), interval(1, 96)]) == []
 
 
-def test_shares_add_up():
+def test_shares_add_up() -> None:
     before = samplers.Sample(0.0, {"cpu": [0] * 8}, samplers.Used(), 0, 0)
     after = samplers.Sample(1.0, {"cpu": [10, 0, 20, 60, 0, 0, 10, 0]}, samplers.Used(), 0, 0)
     (only,) = samplers.intervals([before, after])

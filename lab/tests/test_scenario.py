@@ -68,7 +68,7 @@ def line_of(text: str, words: str) -> int:
     return next(i for i, line in enumerate(text.splitlines(), 1) if words in line)
 
 
-def test_a_plan_has_every_combination_as_often_as_asked():
+def test_a_plan_has_every_combination_as_often_as_asked() -> None:
     s = scenario.parse(GOOD, "s")
     plan = s.plan()
     # 2 methods x 2 rates x 2 systems, less tcpdump on the tuned one.
@@ -85,7 +85,7 @@ def test_a_plan_has_every_combination_as_often_as_asked():
     )
 
 
-def test_the_order_is_random_and_the_seed_makes_it_again():
+def test_the_order_is_random_and_the_seed_makes_it_again() -> None:
     plan, again = (scenario.parse(GOOD, "s").plan() for _ in range(2))
     other = scenario.parse(GOOD.replace("seed = 7", "seed = 8"), "s").plan()
     assert plan == again
@@ -97,13 +97,13 @@ def test_the_order_is_random_and_the_seed_makes_it_again():
         )
 
 
-def test_the_quick_profile_changes_what_it_says():
+def test_the_quick_profile_changes_what_it_says() -> None:
     s = scenario.parse(GOOD, "s", "quick")
     assert len(s.plan()) == 3
     assert s.settings["seconds"] == 1.0
 
 
-def test_once_is_all_of_the_full_profile_in_short():
+def test_once_is_all_of_the_full_profile_in_short() -> None:
     s = scenario.parse(GOOD.replace("seconds = 1.0", "seconds = 60.0\npackets = 7"), "s", "once")
     full = scenario.parse(GOOD, "s").plan()
     assert [set(r.levels.values()) for r in s.plan()] == [
@@ -154,7 +154,7 @@ def test_once_is_all_of_the_full_profile_in_short():
         ('title = "t"\n', "", "source", "title is missing"),
     ],
 )
-def test_an_error_is_refused_with_line_and_reason(old, new, at, reason):
+def test_an_error_is_refused_with_line_and_reason(old, new, at, reason) -> None:
     assert GOOD.count(old) == 1
     wrong = GOOD.replace(old, new)
     message = refused(wrong)
@@ -163,7 +163,7 @@ def test_an_error_is_refused_with_line_and_reason(old, new, at, reason):
     assert abs(line - line_of(wrong, at)) <= (1 if "missing" in reason else 0), message
 
 
-def test_all_that_is_wrong_is_said_at_once():
+def test_all_that_is_wrong_is_said_at_once() -> None:
     wrong = GOOD.replace("seconds = 1.0", "secunds = 1.0").replace(
         "repetitions = 3", "repetitions = 0"
     )
@@ -171,7 +171,7 @@ def test_all_that_is_wrong_is_said_at_once():
 
 
 @pytest.mark.parametrize("profile", scenario.PROFILES)
-def test_the_scenarios_that_come_with_it_are_right(profile):
+def test_the_scenarios_that_come_with_it_are_right(profile) -> None:
     files = sorted(SCENARIOS.glob("*.toml"))
     assert len(files) == 28
     for file in files:
@@ -181,11 +181,11 @@ def test_the_scenarios_that_come_with_it_are_right(profile):
         assert s.asks and (s.plots or profile == "quick"), file
 
 
-def test_every_method_that_can_be_named_is_there():
+def test_every_method_that_can_be_named_is_there() -> None:
     assert set(methods.ALL) == set(settings.METHODS)
 
 
-def test_whatever_is_written_is_read_or_refused():
+def test_whatever_is_written_is_read_or_refused() -> None:
     """Files with lines lost, repeated, cut off and given other values: never an error of another kind."""
     rng = random.Random(4)
     values = ["1", "-1", "true", '"x"', "[]", '["a"]', "{}", "{ a = 1 }", "1.5", "[[1]]"]
