@@ -32,7 +32,8 @@ def parser() -> argparse.ArgumentParser:
     profile.add_argument(
         "--once",
         action="store_true",
-        help="each combination of the full profile once and briefly, to see that all of it runs here: half an hour",
+        help="each combination of the full profile once and briefly, to see that all of it runs "
+        "here: half an hour",
     )
     run.add_argument("--only", default="", metavar="NAME[,NAME]", help="these scenarios")
     run.add_argument(

@@ -1,7 +1,7 @@
 """The build that is measured: the directory where one build of tapdeck left its programs.
 
-The lab never looks for a build. Whoever starts it names one (`--build DIR`), because a directory that
-happens to be there may hold half of a build, or one of another day.
+The lab never looks for a build. Whoever starts the lab names one (`--build DIR`), because a
+directory that happens to be there may hold half of a build, or one of another day.
 """
 
 from __future__ import annotations

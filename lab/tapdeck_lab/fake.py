@@ -1,7 +1,9 @@
-"""A generator and a capture method that are known exactly, to test the lab with: no wire, no privileges.
+"""A generator and a capture method that are known exactly, to test the lab without a wire.
 
-python -m tapdeck_lab.fake capture PIPE SHARE FILE     reads packets from a pipe, loses a share, says what it kept
-python -m tapdeck_lab.fake generate PIPE N PPS FILE    writes N packets of eight bytes, each its number
+python -m tapdeck_lab.fake capture PIPE SHARE FILE
+    reads packets from a pipe, loses a share, and says in a file what it kept
+python -m tapdeck_lab.fake generate PIPE N PPS FILE
+    writes N packets of eight bytes, each its number
 """
 
 from __future__ import annotations
@@ -15,10 +17,13 @@ import time
 
 
 def capture(pipe: str, share: float, file: str) -> None:
-    """Loses packet n where the whole part of n * share grows: of N packets exactly floor(N * share), up to rounding."""
+    """Lose packet n where the whole part of n * share grows.
+
+    So of N packets exactly floor(N * share) are lost, up to rounding.
+    """
     received = kept = 0
 
-    def finish(*_) -> None:
+    def finish(*_: object) -> None:
         with open(file, "w") as out:
             json.dump({"received": received, "kept": kept}, out)
         os._exit(0)

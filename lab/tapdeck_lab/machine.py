@@ -9,11 +9,12 @@ import shutil
 import statistics
 import subprocess
 from pathlib import Path
+from typing import Any
 
 from .build import Build
 
 
-def describe(build: Build) -> dict:
+def describe(build: Build) -> dict[str, Any]:
     return {
         "cpu": _cpu(),
         "cores": os.cpu_count(),
@@ -26,7 +27,7 @@ def describe(build: Build) -> dict:
 
 
 def versions(build: Build) -> dict[str, str]:
-    """The first line that each program says of itself, of those that are there."""
+    """Returns the first line that each program says of its version, of those that are installed."""
     programs = {
         "tapdeck": [str(build.tapdeck), "--version"],
         "tcpdump": ["tcpdump", "--version"],
@@ -81,15 +82,29 @@ def _git() -> str:
     return out.stdout.strip()
 
 
-def measure_disk(directory: Path, seconds: int) -> dict:
-    """Sequential writing past the page cache, by fio: MB/s, the median of three times, or why it is not known."""
+def measure_disk(directory: Path, seconds: int) -> dict[str, Any]:
+    """Measure sequential writing past the page cache, by fio.
+
+    Parameters
+    ----------
+    directory : Path
+        On the disk.
+    seconds : int
+        How long each of three measurements takes, s.
+
+    Returns
+    -------
+    dict
+        `mb_per_s` (the median), `each` (all three, MB/s) and `command`; or `missing`, why the speed
+        is not known.
+    """
     if not shutil.which("fio"):
         return {"missing": "fio is not installed (apt-get install fio): the disk was not measured"}
     if shutil.disk_usage(directory).free < 8e9:
         return {"missing": f"{directory} has less than 8 GB free: the disk was not measured"}
     file = directory / "disk.fio"
-    command = f"fio --name=disk --filename={file} --rw=write --bs=4M --direct=1 --ioengine=psync --size=4G"
-    command += f" --runtime={seconds} --time_based --end_fsync=1 --output-format=json"
+    command = f"fio --name=disk --filename={file} --rw=write --bs=4M --direct=1 --ioengine=psync"
+    command += f" --size=4G --runtime={seconds} --time_based --end_fsync=1 --output-format=json"
     try:
         found = []
         for _ in range(3):

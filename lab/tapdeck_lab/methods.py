@@ -1,8 +1,9 @@
 """Capture methods: who captures, with which command, when it is ready, and how many packets it got.
 
-Each method is a class with a few answers; `Capture` does the rest alike for all: start, wait until it is seen
-to be ready, wait until it has nothing left to do, end it as Ctrl-C does, count what it left behind. What was
-captured is counted in the output, not taken from what the program says, wherever there is an output.
+Each method is a class with a few answers; `Capture` does the rest alike for all: start it, wait
+until it is seen to be ready, wait until it has nothing left to do, end it as Ctrl-C does, count
+what it left behind. What was captured is counted in the output, not taken from what the program
+says, wherever there is an output.
 
 The settings of the peers are those that their own documentation recommends for speed (`advice`).
 """
@@ -22,17 +23,18 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 from . import rules, samplers
 from .build import Build
-from .settings import METHODS
-from .testbed import run
+from .settings import METHODS, Settings
+from .testbed import Bed, run
 
 LAB = Path(__file__).parents[1]
 READY_S = 60
-"""How long a method may take to become ready."""
+"""How long a method may take to become ready, s."""
 SETTLE_S = 120
-"""How long it may take to write what it has."""
+"""How long a method may take to write what it has, s."""
 
 
 class Missing(Exception):
@@ -51,7 +53,7 @@ class Failed(Exception):
 class Context:
     """What a command is made from."""
 
-    settings: dict
+    settings: Settings
     device: str
     directory: Path
     build: Build
@@ -69,37 +71,37 @@ class Counts:
     detected: float = math.nan
     """Packets that the method says it has seen, captured or not."""
     index_share: float = math.nan
-    """Bytes of its index for each byte that it stored."""
+    """Bytes of the method's index for each byte that it stored."""
 
 
 class Method:
     program = ""
     package = ""
     native = False
-    """Whether it takes frames in the driver, where live frames need no GRO."""
+    """Whether the method takes frames in the driver, where live frames need no GRO."""
     advice = ""
     holds_back_s = 0.2
-    """How long a packet may wait in the program before it does something about it."""
+    """How long a packet may wait in the program before the program does something about it, s."""
     stays = False
-    """Whether it stays for ever when it is asked to end, and must be killed."""
+    """Whether the program stays for ever when it is asked to end, and must be killed."""
     polls = False
-    """Whether it uses all of a CPU, whatever comes."""
+    """Whether the program uses all of a CPU, whatever comes."""
     can: frozenset[str] = frozenset()
-    """What of `load`, `filter`, `snaplen`, `no-store`, `apps`, `gzip`, `rules` it can do."""
+    """What the method can do of load, filter, snaplen, no-store, apps, gzip and rules."""
 
     def __init__(self, name: str) -> None:
         self.name, self.means = name, METHODS[name]
 
     def missing(self) -> str:
-        """What must be installed first, or nothing."""
+        """Returns what must be installed first, or nothing."""
         if self.program and not shutil.which(self.program):
             return (
                 f"{self.program} is not installed (apt-get install {self.package or self.program})"
             )
         return ""
 
-    def refuses(self, s: dict) -> str:
-        """What of the settings this method cannot do."""
+    def refuses(self, s: Settings) -> str:
+        """Returns what of the settings this method cannot do, or nothing."""
         asked = {
             "load": s["load"].startswith(("copy", "zlib")),
             "gzip": s["load"].startswith("gzip"),
@@ -113,11 +115,11 @@ class Method:
         return f"{self.name} cannot do {', '.join(cannot)} here" if cannot else ""
 
     def service(self, c: Context) -> list[str]:
-        """What must be there before the first application, if anything."""
+        """Returns the command that must run before the first application, or nothing."""
         return []
 
     def pipeline(self, c: Context) -> list[list[str]]:
-        """The commands of one application, joined by pipes."""
+        """Returns the commands of one application, which are joined by pipes."""
         raise NotImplementedError
 
     def is_ready(self, pid: int, log: str) -> bool:
@@ -131,20 +133,20 @@ class Method:
 
 
 def has_packet_socket(pid: int) -> bool:
-    """Whether a process has a packet socket that is bound and receives, as /proc/net/packet says."""
+    """Tell by /proc/net/packet whether a process has a packet socket that is bound and receives."""
     try:
         rows = [
             line.split() for line in Path(f"/proc/{pid}/net/packet").read_text().splitlines()[1:]
         ]
         running = {row[8] for row in rows if row[5] == "1" and row[4] != "0"}
-        held = {os.readlink(fd) for fd in Path(f"/proc/{pid}/fd").iterdir()}
+        held = {str(fd.readlink()) for fd in Path(f"/proc/{pid}/fd").iterdir()}
     except OSError:
         return False
     return any(f"socket:[{inode}]" in held for inode in running)
 
 
 def count_file(path: Path) -> int:
-    """Packets in a capture file, by reading all of it; a file whose name ends in .gz is unpacked."""
+    """Count the packets of a capture file by reading it, or of one in .gz by unpacking it."""
     if path.suffix == ".gz":
         with subprocess.Popen(["gzip", "-dc", path], stdout=subprocess.PIPE) as unpack:
             return _count(
@@ -155,7 +157,7 @@ def count_file(path: Path) -> int:
     return _count(subprocess.run(["tcpdump", "-r", path, "--count"], capture_output=True))
 
 
-def _count(out: subprocess.CompletedProcess) -> int:
+def _count(out: subprocess.CompletedProcess[bytes]) -> int:
     said = re.match(rb"(\d+) packet", out.stdout)
     if not said:
         raise Failed(f"tcpdump cannot count: {out.stderr.decode(errors='replace').strip()}")
@@ -167,14 +169,14 @@ def first_number(pattern: str, text: str) -> float:
     return float(found[1]) if found else math.nan
 
 
-def load_words(s: dict) -> list[str]:
-    """The work that the application of `load/load.c` does with each packet."""
+def load_words(s: Settings) -> list[str]:
+    """Returns the options of `load/load.c` for the work that it does with each packet."""
     kind, _, number = s["load"].partition(":")
     return [] if kind == "none" else [{"copy": "-c", "zlib": "-z"}[kind], number]
 
 
 def behind_pipe(c: Context) -> list[str]:
-    """Who reads the stream of a method that writes to its standard output."""
+    """Returns the command that reads the stream of a method that writes to standard output."""
     kind, _, number = c.settings["load"].partition(":")
     if kind == "gzip":
         return ["sh", "-c", f"exec gzip -{number} > {shlex.quote(str(c.directory / 'out.gz'))}"]
@@ -184,7 +186,7 @@ def behind_pipe(c: Context) -> list[str]:
 def count_behind_pipe(c: Context) -> int:
     if c.settings["load"].startswith("gzip"):
         return count_file(c.directory / "out.gz")
-    return json.loads((c.directory / "stdout").read_text())["packets"]
+    return int(json.loads((c.directory / "stdout").read_text())["packets"])
 
 
 class Tapdeck(Method):
@@ -248,9 +250,10 @@ class Tapdeck(Method):
 
 
 class Serve(Method):
-    """One capture for all applications: `tapdeck serve`, of whose group each is a member that gets every packet.
+    """One capture for all applications: `tapdeck serve`, with a group that copies packets to each.
 
-    An application that only reads packets is that of the method `libpcap`, unchanged, on the device `deck:lab`.
+    An application that only reads packets is that of the method `libpcap`, unchanged, on the device
+    `deck:lab`.
     """
 
     advice = "defaults; consume; libtapdeck_pcap.so in the place of libpcap"
@@ -310,7 +313,8 @@ class Serve(Method):
 class Tcpdump(Method):
     program = "tcpdump"
     advice = "tcpdump(8): -n, a larger buffer (-B), -w instead of printing"
-    # Its buffer gives up a block that is not full after a second (pcap(3PCAP), packet buffer timeout).
+    # A block of its buffer that is not full is given up after a second (pcap(3PCAP), packet buffer
+    # timeout).
     holds_back_s = 1.3
     can = frozenset({"gzip", "filter", "snaplen", "no-store", "apps"})
 
@@ -333,7 +337,7 @@ class Tcpdump(Method):
         return Counts(count_file(c.directory / "out.pcap"), detected)
 
 
-def filter_words(s: dict) -> list[str]:
+def filter_words(s: Settings) -> list[str]:
     return [s["filter"]] if s["filter"] else []
 
 
@@ -366,7 +370,10 @@ class Dumpcap(Method):
 
 class NetsniffNg(Method):
     program = "netsniff-ng"
-    advice = "netsniff-ng(8): --silent, a larger ring (--ring-size), scatter/gather writing as is its default"
+    advice = (
+        "netsniff-ng(8): --silent, a larger ring (--ring-size), scatter/gather writing as is its "
+        "default"
+    )
     can = frozenset({"filter", "apps"})
 
     def pipeline(self, c: Context) -> list[list[str]]:
@@ -425,8 +432,9 @@ class Stenotype(Method):
     def pipeline(self, c: Context) -> list[list[str]]:
         for part in ("PKT0", "IDX0"):
             (c.directory / part).mkdir(exist_ok=True)
-        words = f"stenotype --iface={c.device} --threads=1 --blocks={c.settings['ring_mib']} --aiops=32 --blockage_sec=1"
-        words += f" --uid=root --gid=root --seccomp=none -v -v --dir={c.directory}"
+        words = f"stenotype --iface={c.device} --threads=1 --blocks={c.settings['ring_mib']}"
+        words += " --aiops=32 --blockage_sec=1 --uid=root --gid=root --seccomp=none -v -v"
+        words += f" --dir={c.directory}"
         return [words.split()]
 
     def is_ready(self, pid: int, log: str) -> bool:
@@ -457,7 +465,7 @@ class Libpcap(Method):
             else "there is no C compiler (apt-get install gcc libpcap-dev zlib1g-dev)"
         )
 
-    def refuses(self, s: dict) -> str:
+    def refuses(self, s: Settings) -> str:
         if s["store"] != "none":
             return "libpcap, an application of its own, only reads: set store to none"
         return super().refuses(s)
@@ -482,7 +490,10 @@ class Testpmd(Method):
         "dpdk-testpmd",
         "dpdk-dev librte-net-pcap23 librte-net-af-packet23 librte-net-af-xdp23",
     )
-    advice = "DPDK's pcap driver writes what testpmd forwards; no huge pages, since a veth pair has no use of them"
+    advice = (
+        "DPDK's pcap driver writes what testpmd forwards; "
+        "no huge pages, since a veth pair has no use of them"
+    )
     holds_back_s = 0.5
     polls = True
 
@@ -584,7 +595,7 @@ ALL: dict[str, Method] = {
 
 
 def build_tools() -> Path:
-    """Compiles what is written in C, once; gives the directory."""
+    """Compile what is written in C, where it has changed, and return the directory."""
     built = LAB / "build"
     built.mkdir(exist_ok=True)
     jobs = [
@@ -608,14 +619,17 @@ def build_tools() -> Path:
     return built
 
 
-class Capture:
-    """A method at work; a context manager, at whose end nothing of it is left."""
+Process = subprocess.Popen[bytes]
 
-    def __init__(self, method: Method, bed, context: Context) -> None:
+
+class Capture:
+    """A method at work: a context manager, at whose end none of the method's processes is left."""
+
+    def __init__(self, method: Method, bed: Bed, context: Context) -> None:
         self.method, self.bed, self.context = method, bed, context
-        self.processes: list[list[subprocess.Popen]] = []
+        self.processes: list[list[Process]] = []
         self.contexts: list[Context] = []
-        self.service: subprocess.Popen | None = None
+        self.service: Process | None = None
         self.command = ""
 
     def __enter__(self) -> Capture:
@@ -632,19 +646,16 @@ class Capture:
             raise
         return self
 
-    def __exit__(self, *_):
+    def __exit__(self, *_: object) -> None:
         for process in self._all():
             if process.poll() is None:
                 process.kill()
             process.wait()
         if isinstance(self.method, Drop):
-            run(
-                self.bed.capture_command(
-                    ["ip", "link", "set", "dev", self.context.device, "xdp", "off"]
-                )
-            )
+            words = f"ip link set dev {self.context.device} xdp off".split()
+            run(self.bed.capture_command(words))
 
-    def _all(self) -> list[subprocess.Popen]:
+    def _all(self) -> list[Process]:
         service = [self.service] if self.service else []
         return [process for pipeline in self.processes for process in pipeline] + service
 
@@ -654,43 +665,35 @@ class Capture:
 
     def _attach_drop(self) -> None:
         program = LAB / "build" / "drop.o"
-        run(
-            self.bed.capture_command(
-                [
-                    "ip",
-                    "link",
-                    "set",
-                    "dev",
-                    self.context.device,
-                    "xdp",
-                    "obj",
-                    str(program),
-                    "sec",
-                    "xdp",
-                ]
-            )
-        )
-        self.command = f"ip link set dev {self.context.device} xdp obj drop.o sec xdp"
+        set_xdp = f"ip link set dev {self.context.device} xdp".split()
+        run(self.bed.capture_command([*set_xdp, "obj", str(program), "sec", "xdp"]))
+        self.command = shlex.join([*set_xdp, "obj", program.name, "sec", "xdp"])
 
     def _start_service(self) -> None:
         words = self.method.service(self.context)
         if not words:
             return
         self.command = shlex.join(words)
-        self.service = self._spawn(
+        service = self._spawn(
             words, self.context, "service", subprocess.DEVNULL, subprocess.DEVNULL
         )
+        self.service = service
         log = self.context.directory / "service"
 
         def ready() -> bool:
             self._check()
-            return self.method.is_ready(self.service.pid, log.read_text(errors="replace"))
+            return self.method.is_ready(service.pid, log.read_text(errors="replace"))
 
         self._wait("ready", READY_S, ready)
 
     def _spawn(
-        self, words: list[str], context: Context, log: str, stdin, stdout
-    ) -> subprocess.Popen:
+        self,
+        words: list[str],
+        context: Context,
+        log: str,
+        stdin: int | IO[bytes],
+        stdout: int | IO[bytes],
+    ) -> Process:
         cpus = context.settings["capture_cpu"]
         pin = ["taskset", "-c", cpus] if cpus else []
         with open(context.directory / log, "w") as errors:
@@ -710,16 +713,20 @@ class Capture:
             command = " | ".join(shlex.join(words) for words in pipeline)
             self.command = f"{self.command} & {command}" if self.command else command
         self.contexts.append(context)
-        started: list[subprocess.Popen] = []
+        started: list[Process] = []
         self.processes.append(started)
-        with open(context.directory / "stdout", "w") as out:
+        before: IO[bytes] | None = None
+        with (context.directory / "stdout").open("wb") as out:
             for i, words in enumerate(pipeline):
-                stdin = started[-1].stdout if started else subprocess.DEVNULL
                 stdout = out if i + 1 == len(pipeline) else subprocess.PIPE
-                started.append(self._spawn(words, context, f"log{i}", stdin, stdout))
-        # The reader has its own copy; with ours it would never see the end.
-        for process in started[:-1]:
-            process.stdout.close()
+                process = self._spawn(
+                    words, context, f"log{i}", before or subprocess.DEVNULL, stdout
+                )
+                started.append(process)
+                # A reader has a copy of its own; while the lab holds one, the reader sees no end.
+                if before:
+                    before.close()
+                before = process.stdout
 
     def _log(self, i: int) -> str:
         directory = self.contexts[i].directory
@@ -733,9 +740,8 @@ class Capture:
         end = time.monotonic() + seconds
         while not done():
             if time.monotonic() > end:
-                raise Failed(
-                    f"{self.method.name} was not {what} within {seconds:.0f} s: {self._last_words()}"
-                )
+                late = f"{self.method.name} was not {what} within {seconds:.0f} s"
+                raise Failed(f"{late}: {self._last_words()}")
             time.sleep(0.01)
 
     def _last_words(self) -> str:
@@ -766,7 +772,7 @@ class Capture:
         self._wait("ready", READY_S, ready)
 
     def settle(self) -> None:
-        """Waits until it has done nothing for longer than it holds packets back."""
+        """Wait until the method has done nothing for longer than it holds packets back."""
         done, since, looked = self._work_done(), time.monotonic(), 0.0
 
         def idle() -> bool:
@@ -787,7 +793,7 @@ class Capture:
             self._wait("idle", SETTLE_S, idle)
 
     def _work_done(self) -> float:
-        """CPU time used so far, s; of who always uses all of it, the bytes written."""
+        """Returns the CPU time used so far, s, or of a method that polls the bytes written."""
         if not self.method.polls:
             return samplers.used(self.pids).cpu_s
         files = (file for c in self.contexts for file in c.directory.rglob("*") if file.is_file())
@@ -798,7 +804,7 @@ class Capture:
         )
 
     def stop(self) -> list[Counts]:
-        """Ends it, and counts what each application has."""
+        """End the method, and count what each application has."""
         for pipeline in self.processes:
             pipeline[0].send_signal(signal.SIGINT)
         if self.method.stays:

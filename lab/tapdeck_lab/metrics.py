@@ -1,8 +1,9 @@
 """Metrics: what is measured in a run, with its unit and which way is better.
 
-"Sent" is what arrived at the far end of the wire by its own counter, so that what a generator could not
-send is nobody's loss; where a thread of its own receives, it is what the generator sent, since what that
-thread does not get to is lost as at a network card; "captured" is what the method's output holds, by counting it.
+"Sent" is what arrived at the far end of the wire by its own counter, so that what a generator could
+not send is nobody's loss; where a thread of its own receives, it is what the generator sent, since
+what that thread does not get to is lost as at a network card. "Captured" is what the method's
+output holds, by counting.
 """
 
 from __future__ import annotations
@@ -72,7 +73,7 @@ METRICS: dict[str, Metric] = {
 
 
 def number(x: float) -> str:
-    """For people, with about four digits."""
+    """Write a number for people, with about four digits."""
     if math.isnan(x):
         return "-"
     if math.isinf(x):

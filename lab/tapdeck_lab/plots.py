@@ -1,7 +1,7 @@
 """Pictures in the manner of the references, as SVG text to be put into a page.
 
-Series differ in colour (Okabe and Ito's, which colour-blind people tell apart), and in marker, dash and hatch, so that
-they differ in black and white as well. All axes have titles and units.
+Series differ in colour (Okabe and Ito's, which colour-blind people tell apart), and in marker, dash
+and hatch, so that they differ in black and white as well. All axes have titles and units.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ matplotlib.use("svg")
 
 import numpy as np
 from matplotlib import pyplot
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 from scipy import stats as scipy_stats
 
 from . import analysis, stats
@@ -60,8 +62,8 @@ pyplot.rcParams.update(
 )
 
 
-def svg(figure, name: str) -> str:
-    """A figure as an element of a page; its identifiers begin with its name there."""
+def svg(figure: Figure, name: str) -> str:
+    """Turn a figure into an element of a page, whose identifiers begin with its name there."""
     out = io.StringIO()
     figure.savefig(out, format="svg", bbox_inches="tight", metadata={"Date": None})
     pyplot.close(figure)
@@ -71,8 +73,8 @@ def svg(figure, name: str) -> str:
     return re.sub(r'(href="#|url\(#)', rf"\g<1>{name}-", text)
 
 
-def draw(loaded: Loaded, plot: Plot):
-    """The figure of a plot; None where nothing of it was measured."""
+def draw(loaded: Loaded, plot: Plot) -> Figure | None:
+    """Draw the figure of a plot; None where nothing of it was measured."""
     runs = loaded.good
     metrics = [m for m in plot.y if runs[m].notna().any()]
     panels = [level.name for level in loaded.scenario.factors[plot.panel]] if plot.panel else [""]
@@ -108,13 +110,13 @@ def draw(loaded: Loaded, plot: Plot):
         if plot.log_y:
             axes[row][0].set_yscale("log")
         else:
-            # All panels of a row share it. Whiskers of two or three runs may be longer than all that was measured: they are
-            # cut, not the bars.
+            # All panels of a row share the scale. Whiskers of two or three runs may be longer than
+            # all that was measured: whiskers are cut, and bars are not.
             axes[row][0].set_ylim(*_limits(extent, metric))
     named = {
         label: handle
         for axis in axes.flat
-        for handle, label in zip(*axis.get_legend_handles_labels())
+        for handle, label in zip(*axis.get_legend_handles_labels(), strict=True)
     }
     shown = [name for name in series if name in named]
     if len(shown) > 1:
@@ -139,10 +141,14 @@ def _wrap(label: str) -> str:
 
 
 def _lines(
-    axis, loaded: Loaded, plot: Plot, metric: str, series: list[str], where: dict
+    axis: Axes, loaded: Loaded, plot: Plot, metric: str, series: list[str], where: dict[str, str]
 ) -> list[float]:
-    """Means, with bars from the least to the greatest in both directions, as Schneider's figures. Gives the values
-    that are shown.
+    """Draw means, with bars from the least to the greatest both ways, as Schneider's figures.
+
+    Returns
+    -------
+    list of float
+        The values that are shown, in the unit in which the metric is shown.
     """
     by_factor = plot.x in loaded.scenario.factors
     levels = [level.name for level in loaded.scenario.factors[plot.x]] if by_factor else []
@@ -160,8 +166,8 @@ def _lines(
                 at = float(condition[plot.x]) if numeric else float(levels.index(condition[plot.x]))
                 points.append((at, at, at, y))
             else:
-                x = stats.summarize(analysis.values(loaded.good, plot.x, levels_here))
-                points.append((x.mean, x.min, x.max, y))
+                along = stats.summarize(analysis.values(loaded.good, plot.x, levels_here))
+                points.append((along.mean, along.min, along.max, y))
         if not points:
             continue
         points.sort(key=lambda p: p[0])
@@ -197,9 +203,15 @@ def _lines(
 
 
 def _bars(
-    axis, loaded: Loaded, plot: Plot, metric: str, series: list[str], where: dict
+    axis: Axes, loaded: Loaded, plot: Plot, metric: str, series: list[str], where: dict[str, str]
 ) -> list[float]:
-    """Grouped bars with whiskers of 95 % confidence, and a dot for each run. Gives the values that are shown."""
+    """Draw grouped bars with whiskers of 95 % confidence, and a dot for each run.
+
+    Returns
+    -------
+    list of float
+        The values that are shown, in the unit in which the metric is shown.
+    """
     levels = [level.name for level in loaded.scenario.factors[plot.x]]
     same = plot.by == plot.x
     width = 0.8 / (1 if same else len(series))
@@ -248,15 +260,15 @@ def _bars(
     return extent
 
 
-def _tilt(axis, levels: list[str]) -> None:
+def _tilt(axis: Axes, levels: list[str]) -> None:
     if sum(len(level) for level in levels) > 40:
         axis.tick_params(axis="x", labelrotation=30)
         for label in axis.get_xticklabels():
-            label.set_ha("right")
+            label.set_horizontalalignment("right")
 
 
 def _limits(extent: list[float], metric: str) -> tuple[float, float]:
-    """From zero on, where nothing is below it; a share of all that there is to its whole."""
+    """Choose the limits of an axis: from zero on where nothing is below, and shares up to 105 %."""
     low, high = min(extent, default=0.0), max(extent, default=0.0)
     if (
         METRICS[metric].unit == "%"
@@ -278,8 +290,8 @@ def _is_number(text: str) -> bool:
     return True
 
 
-def residuals(result: Anova, unit: str):
-    """Residuals against predictions, and their quantiles against the normal distribution's."""
+def residuals(result: Anova, unit: str) -> Figure:
+    """Draw residuals against predictions, and their quantiles against the normal distribution's."""
     figure, (left, right) = pyplot.subplots(1, 2, figsize=(8.2, 3.0), layout="constrained")
     unit = f"log10 of {unit}" if result.log else unit
     left.scatter(

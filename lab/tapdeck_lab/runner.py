@@ -1,7 +1,8 @@
 """Runs the plans of scenarios, one run after the other, and keeps what is done whatever happens.
 
-A run that cannot be made (a program is missing, a method refuses) is a row with its reason, and its combination is not tried
-again; nor is one that failed twice. Ctrl-C ends the run that goes on and leaves what was done, from which `--resume` goes on.
+A run that cannot be made (a program is missing, a method refuses) is a row with its reason, and its
+combination is not tried again; nor is one that failed twice. Ctrl-C ends the run that goes on and
+leaves what was done, from which `--resume` goes on.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from .scenario import Run, Scenario
 from .testbed import TestbedError
 
 OVERHEAD_S = 1.5
-"""What a run takes beside its traffic, until it is known better."""
+"""What a run takes beside its traffic, until measured, s."""
 TRIALS = 7
 """Runs of a search, as a guess."""
 MOST_FAILURES = 2
@@ -62,7 +63,8 @@ class Progress:
         left = self.left_s * self.took / self.expected
         levels = " ".join(run.levels.values())
         print(
-            f"[{self.number}/{self.total}] {scenario.name} {levels} #{run.repetition + 1}: {outcome}; {duration(left)} left",
+            f"[{self.number}/{self.total}] {scenario.name} {levels} #{run.repetition + 1}: "
+            f"{outcome}; {duration(left)} left",
             file=sys.stderr,
             flush=True,
         )
@@ -81,15 +83,23 @@ def duration(seconds: float) -> str:
 
 
 def run_all(lab: Lab, out: Path, scenarios: list[Scenario], resume: bool) -> None:
-    """Raises ResultsError before anything is run, and KeyboardInterrupt when it is interrupted."""
+    """Run what is left of the plans of scenarios.
+
+    Raises
+    ------
+    ResultsError
+        A directory holds other results; nothing has been run.
+    KeyboardInterrupt
+        The user ended it; what was done is kept.
+    """
     all_results = [Results.create(out, scenario, resume) for scenario in scenarios]
     left = []
     for results in all_results:
         done = results.done()
         left += [(results, run) for run in results.scenario.plan() if run.order not in done]
     progress = Progress([(results.scenario, run) for results, run in left])
-    impossible: dict[tuple, tuple[str, str]] = {}
-    failures: collections.Counter[tuple] = collections.Counter()
+    impossible: dict[tuple[str, ...], tuple[str, str]] = {}
+    failures: collections.Counter[tuple[str, ...]] = collections.Counter()
     for results, run in left:
         begin = time.monotonic()
         combination = (results.scenario.name, *run.levels.values())
@@ -109,7 +119,13 @@ def run_all(lab: Lab, out: Path, scenarios: list[Scenario], resume: bool) -> Non
 def _run_one(
     lab: Lab, results: Results, run: Run, impossible: tuple[str, str] | None
 ) -> tuple[tuple[str, str] | None, dict[str, float]]:
-    """Makes one run and keeps its row; gives status and reason where there was none, and the metrics."""
+    """Make one run and keep its row.
+
+    Returns
+    -------
+    tuple of (str, str) or None, dict of str to float
+        Status and reason where the run could not be made, and the metrics in their base units.
+    """
     started = datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds")
     begin = time.monotonic()
     row = {"status": "ok", "why": "", "started": started}

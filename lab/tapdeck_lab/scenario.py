@@ -1,7 +1,8 @@
 """Scenarios: an experiment as a TOML file, read strictly.
 
-Every key must be known and every value possible; otherwise the file is refused with the line and the reason,
-because an experiment that silently ignores half of what it was told measures something else.
+Every key must be known and every value possible; otherwise the file is refused with the line and
+the reason, because an experiment that silently ignores half of what it was told measures something
+else.
 
 ```toml
 title = "..."                     # shown in the report
@@ -29,7 +30,8 @@ metrics = ["loss", "cpu_busy"]    # the ones that the report is about
 why = "..."
 leave_out = { method = "tcpdump", system = "tuned" }
 
-[[plot]] / [[test]] / [anova] / [[claim]] / [[goal]]   # what the report makes of it: see the classes below
+# What the report makes of it; the classes below say what each holds.
+[[plot]] / [[test]] / [anova] / [[claim]] / [[goal]]
 
 [quick.settings] / [quick.factors] / [quick.runs]    # what the quick profile changes
 ```
@@ -41,14 +43,21 @@ import itertools
 import random
 import tomllib
 from dataclasses import dataclass, field
+from dataclasses import fields as fields_of
 from pathlib import Path
+from typing import Any, cast
 
 from . import settings
 from .metrics import METRICS
+from .settings import Settings
 
 PROFILES = ("full", "quick", "once")
 """`once` is the full profile with one short run of each combination: does all of it run here?"""
 ONCE_S = 0.5
+
+
+Table = dict[str, Any]
+"""A table of a TOML file, whose values may be of any type until they are checked."""
 
 
 class ScenarioError(Exception):
@@ -63,10 +72,16 @@ class Level:
     settings: dict[str, object]
 
 
+Factors = dict[str, list[Level]]
+
+
 @dataclass(frozen=True)
 class Plot:
-    """A picture, a row for each metric of `y` and a column for each level of `panel`: `lines` (means with minimum and
-    maximum, against a factor or a metric) or `bars` (means with 95 % intervals, grouped)."""
+    """A picture, with a row for each metric of `y` and a column for each level of `panel`.
+
+    `lines` are means with minimum and maximum, against a factor or a metric; `bars` are means with
+    95 % intervals, grouped.
+    """
 
     kind: str
     y: list[str]
@@ -80,7 +95,10 @@ class Plot:
 
 @dataclass(frozen=True)
 class Test:
-    """Welch's tests of a metric between `base` and every other level of a factor, within each combination of the rest."""
+    """Welch's tests of a metric between `base` and every other level of a factor.
+
+    They are made within each combination of the other factors' levels.
+    """
 
     metric: str
     base: str
@@ -98,9 +116,9 @@ class AnovaOf:
 class Claim:
     """What the reference found, in a form that can be tested here.
 
-    `less`, `more`: the metric of level `a` against that of level `b`, all other conditions pooled. `same`: their
-    difference lies within `margin` (in the metric's unit). `none`: of level `a` the metric is 0 in every run. `explains`:
-    factor `a` has at least `share` of the variation.
+    `less`, `more`: the metric of level `a` against that of level `b`, all other conditions pooled.
+    `same`: their difference lies within `margin` (in the metric's unit). `none`: of level `a` the
+    metric is 0 in every run. `explains`: factor `a` has at least `share` of the variation.
     """
 
     says: str
@@ -133,13 +151,17 @@ class Goal:
     """The best that was known of a peer when the goal was set."""
 
 
+Part = Plot | Test | AnovaOf | Claim | Goal
+"""What a table of a scenario file may become."""
+
+
 @dataclass(frozen=True)
 class Run:
     """One run of the plan: which levels, which repetition, which seed; `order` is its place."""
 
     order: int
     levels: dict[str, str]
-    settings: dict[str, object]
+    settings: Settings
     repetition: int
     seed: int
 
@@ -169,9 +191,10 @@ class Scenario:
     goals: list[Goal]
 
     def plan(self) -> list[Run]:
-        """All runs in their order: each repetition goes through all combinations, in an order of its own.
+        """Returns all runs in their order.
 
-        So the combinations are spread over the time that it takes, and what changes meanwhile hits all alike.
+        Each repetition goes through all combinations, in an order of its own. So the combinations
+        are spread over the time of the experiment, and what changes meanwhile hits all alike.
         """
         rng = random.Random(f"{self.name} {self.seed}")
         combinations = [
@@ -182,13 +205,16 @@ class Scenario:
             shuffled = list(combinations)
             rng.shuffle(shuffled)
             for levels in shuffled:
-                values = settings.defaults() | self.settings
+                values: dict[str, object] = {**settings.defaults(), **self.settings}
                 for level in levels:
                     values |= level.settings
                 names = {
                     factor: level.name for factor, level in zip(self.factors, levels, strict=True)
                 }
-                runs.append(Run(len(runs), names, values, repetition, rng.randrange(1, 2**31)))
+                run_settings = cast(Settings, values)
+                runs.append(
+                    Run(len(runs), names, run_settings, repetition, rng.randrange(1, 2**31))
+                )
         return runs
 
     def _is_left_out(self, combination: tuple[Level, ...]) -> bool:
@@ -201,7 +227,13 @@ class Scenario:
 
 
 def load(path: Path, profile: str = "full") -> Scenario:
-    """Reads a scenario file. Raises ScenarioError."""
+    """Read a scenario file.
+
+    Raises
+    ------
+    ScenarioError
+        The file cannot be read, or holds something that is not known or not possible.
+    """
     try:
         text = path.read_text()
     except (OSError, UnicodeDecodeError) as error:
@@ -243,13 +275,13 @@ def _is_of(annotation: str, value: object) -> bool:
 
 
 def _short(values: dict[str, object]) -> dict[str, object]:
-    """Settings with at most `ONCE_S` of traffic, and a search that soon gives up."""
+    """Shorten settings to at most `ONCE_S` of traffic, and a search that soon gives up."""
     limits = {"seconds": ONCE_S, "warmup_s": ONCE_S, "packets": 10_000}
     # What is no number has been refused.
     long = {
-        n: most
-        for n, most in limits.items()
-        if isinstance(values.get(n), (int, float)) and values[n] > most
+        name: most
+        for name, most in limits.items()
+        if isinstance(value := values.get(name), int | float) and value > most
     }
     return values | long | ({"resolution": 0.5} if "resolution" in values else {})
 
@@ -271,16 +303,16 @@ class _Reader:
         "quick",
     )
 
-    def __init__(self, text: str, path: str):
+    def __init__(self, text: str, path: str) -> None:
         self.lines = text.splitlines()
         self.path = path
         self.wrong: list[str] = []
 
-    def refuse(self, where: list[str], reason: str):
+    def refuse(self, where: list[str], reason: str) -> None:
         self.wrong.append(f"{self.path}:{self._line(where)}: {reason}")
 
     def _line(self, where: list[str]) -> int:
-        """The line of a key: the last word of `where`, in the table that the words before name.
+        """Find the line of a key: the last word of `where`, in the table that the others name.
 
         Entries of an array of tables are named by their number, `plot`, `2`.
         """
@@ -307,7 +339,7 @@ class _Reader:
                 return i + 1
         return begin + 1
 
-    def scenario(self, table: dict, name: str, profile: str) -> Scenario:
+    def scenario(self, table: Table, name: str, profile: str) -> Scenario:
         for key in table:
             if key not in self.TOP + self.TABLES:
                 self.refuse(
@@ -372,39 +404,39 @@ class _Reader:
             self.refuse(["runs"], "runs.metrics is missing: which metrics is the report about?")
         return scenario
 
-    def _text(self, table: dict, where: list[str], key: str, default: str = "") -> str:
+    def _text(self, table: Table, where: list[str], key: str, default: str = "") -> str:
         value = table.get(key, default)
         if not isinstance(value, str):
             self.refuse([*where, key], f"{key} must be text, not {value!r}")
             return default
         return " ".join(value.split())
 
-    def _table(self, table: dict, where: list[str], key: str) -> dict:
+    def _table(self, table: Table, where: list[str], key: str) -> Table:
         value = table.get(key, {})
         if not isinstance(value, dict):
             self.refuse([*where, key], f"{key} must be a table")
             return {}
         return value
 
-    def _tables(self, table: dict, key: str) -> list[dict]:
+    def _tables(self, table: Table, key: str) -> list[Table]:
         value = table.get(key, [])
         if not isinstance(value, list) or not all(isinstance(v, dict) for v in value):
             self.refuse([key], f"{key} must be written [[{key}]]")
             return []
         return value
 
-    def _known(self, table: dict, where: list[str], keys: tuple[str, ...]):
+    def _known(self, table: Table, where: list[str], keys: tuple[str, ...]) -> None:
         for key in table:
             if key not in keys:
                 self.refuse([*where, key], f"unknown key {key}; there are {', '.join(keys)}")
 
-    def _settings(self, table: dict, where: list[str]) -> dict[str, object]:
+    def _settings(self, table: Table, where: list[str]) -> dict[str, object]:
         for key, value in table.items():
             if reason := settings.check(key, value):
                 self.refuse([*where, key], reason)
         return dict(table)
 
-    def _factors(self, table: dict, where: list[str]) -> dict[str, list[Level]]:
+    def _factors(self, table: Table, where: list[str]) -> dict[str, list[Level]]:
         factors = {}
         for factor, levels in table.items():
             here = [*where, factor]
@@ -414,7 +446,8 @@ class _Reader:
                 if factor not in settings.SETTINGS:
                     self.refuse(
                         here,
-                        f"no such setting: {factor}; name its levels' settings in [{'.'.join(here)}]",
+                        f"no such setting: {factor}; "
+                        f"name its levels' settings in [{'.'.join(here)}]",
                     )
                     continue
                 for value in levels:
@@ -440,7 +473,7 @@ class _Reader:
                 self.refuse(here, f"factor {factor} must have levels, each of them once")
         return factors
 
-    def _runs(self, table: dict, where: list[str]) -> dict:
+    def _runs(self, table: Table, where: list[str]) -> Table:
         self._known(table, where, ("repetitions", "seed", "metrics"))
         for key in ("repetitions", "seed"):
             value = table.get(key, 1)
@@ -454,18 +487,23 @@ class _Reader:
             self._metric([*where, "metrics"], metric)
         return dict(table)
 
-    def _metric(self, where: list[str], name: object):
+    def _metric(self, where: list[str], name: object) -> None:
         if not isinstance(name, str) or name not in METRICS:
             self.refuse(where, f"no such metric: {name!r}; there are {', '.join(METRICS)}")
 
-    def _fields(self, table: dict, where: list[str], kind: type, required: tuple[str, ...]) -> dict:
-        """The fields of a dataclass, each of the type of its annotation; what is wrong is refused and left out."""
-        annotations = {name: f.type for name, f in kind.__dataclass_fields__.items()}
+    def _fields(
+        self, table: Table, where: list[str], kind: type[Part], required: tuple[str, ...]
+    ) -> Table:
+        """Take the fields of a dataclass from a table, each of the type of its annotation.
+
+        What is wrong is refused and left out.
+        """
+        annotations = {f.name: str(f.type) for f in fields_of(kind)}
         self._known(table, where, tuple(annotations))
         for key in required:
             if key not in table:
                 self.refuse(where, f"{key} is missing")
-        empty = {"list[str]": [], "float": 0.0}
+        empty: Table = {"list[str]": [], "float": 0.0}
         fields = {key: empty.get(annotations[key], "") for key in required}
         for key, value in table.items():
             if key not in annotations:
@@ -478,22 +516,21 @@ class _Reader:
                 fields[key] = value
         return fields
 
-    def _factor(self, where: list[str], name: str, factors: dict):
+    def _factor(self, where: list[str], name: str, factors: Factors) -> None:
         if name not in factors:
             self.refuse(where, f"no such factor: {name!r}; there are {', '.join(factors)}")
 
-    def _level(self, where: list[str], factor: str, name: str, factors: dict):
+    def _level(self, where: list[str], factor: str, name: str, factors: Factors) -> None:
         names = [level.name for level in factors.get(factor, [])]
-        if factor in factors and name not in names:
-            # The quick profile may have fewer levels than the file speaks of.
-            if name not in self._all_levels(factor):
-                self.refuse(where, f"{factor} has no level {name!r}; it has {', '.join(names)}")
+        # The quick profile may have fewer levels than the file speaks of.
+        if factor in factors and name not in names and name not in self._all_levels(factor):
+            self.refuse(where, f"{factor} has no level {name!r}; it has {', '.join(names)}")
 
     def _all_levels(self, factor: str) -> set[str]:
         table = tomllib.loads("\n".join(self.lines)).get("factors", {}).get(factor, [])
         return {str(v) for v in table} if isinstance(table, (list, dict)) else set()
 
-    def _left_out(self, table: dict, i: int, factors: dict) -> tuple[str, dict[str, str]]:
+    def _left_out(self, table: Table, i: int, factors: Factors) -> tuple[str, dict[str, str]]:
         where = ["only", str(i)]
         self._known(table, where, ("why", "leave_out"))
         levels = self._table(table, where, "leave_out")
@@ -504,7 +541,7 @@ class _Reader:
             self._level([*where, "leave_out"], factor, str(level), factors)
         return self._text(table, where, "why"), {f: str(level) for f, level in levels.items()}
 
-    def _plot(self, table: dict, i: int, factors: dict) -> Plot:
+    def _plot(self, table: Table, i: int, factors: Factors) -> Plot:
         where = ["plot", str(i)]
         fields = self._fields(table, where, Plot, ("kind", "y", "x"))
         if fields["kind"] not in ("lines", "bars"):
@@ -519,7 +556,7 @@ class _Reader:
                 self._factor([*where, key], name, factors)
         return Plot(**fields)
 
-    def _test(self, table: dict, i: int, factors: dict) -> Test:
+    def _test(self, table: Table, i: int, factors: Factors) -> Test:
         where = ["test", str(i)]
         fields = self._fields(table, where, Test, ("metric", "base"))
         factor = fields.get("factor", "method")
@@ -528,7 +565,7 @@ class _Reader:
         self._level([*where, "base"], factor, fields["base"], factors)
         return Test(**fields)
 
-    def _anova(self, table: dict, factors: dict) -> AnovaOf | None:
+    def _anova(self, table: Table, factors: Factors) -> AnovaOf | None:
         if not table:
             return None
         fields = self._fields(table, ["anova"], AnovaOf, ("metric", "factors"))
@@ -539,7 +576,7 @@ class _Reader:
             self._factor(["anova", "factors"], factor, factors)
         return AnovaOf(**fields)
 
-    def _claim(self, table: dict, i: int, factors: dict) -> Claim:
+    def _claim(self, table: Table, i: int, factors: Factors) -> Claim:
         where = ["claim", str(i)]
         fields = self._fields(table, where, Claim, ("says", "expect", "metric", "a"))
         self._metric([*where, "metric"], fields["metric"])
@@ -564,7 +601,7 @@ class _Reader:
             self._level([*where, "where"], name, str(level), factors)
         return Claim(**fields)
 
-    def _goal(self, table: dict, i: int, factors: dict) -> Goal:
+    def _goal(self, table: Table, i: int, factors: Factors) -> Goal:
         where = ["goal", str(i)]
         fields = self._fields(table, where, Goal, ("says", "metric", "goal"))
         self._metric([*where, "metric"], fields["metric"])

@@ -1,8 +1,9 @@
 """Testbeds: a wire with a generator at one end and whoever captures at the other.
 
-`Veth` is made for each run and removed after it: two network namespaces and a veth pair between them, with
-queues, threaded NAPI and GRO as the run's settings say. `Wire` is two interfaces of the user, the generator's
-possibly on another machine that ssh reaches. `Nothing` is no wire at all, for the method `fake`.
+`Veth` is made for each run and removed after it: two network namespaces and a veth pair between
+them, with queues, threaded NAPI and GRO as the run's settings say. `Wire` is two interfaces of the
+user, the generator's possibly on another machine that ssh reaches. `Nothing` is no wire at all, for
+the method `fake`.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from . import samplers
+from .settings import Settings
 
 
 class TestbedError(Exception):
@@ -26,7 +28,13 @@ class TestbedError(Exception):
 
 
 def run(command: list[str] | str) -> str:
-    """What a command prints; it must succeed."""
+    """Run a command and return what it prints.
+
+    Raises
+    ------
+    TestbedError
+        The command failed.
+    """
     words = shlex.split(command) if isinstance(command, str) else command
     try:
         out = subprocess.run(words, capture_output=True, text=True, timeout=60)
@@ -38,15 +46,16 @@ def run(command: list[str] | str) -> str:
 
 
 class Veth:
-    """A veth pair between two namespaces; a context manager. Devices have names of their own, by which
-    the kernel's threads for them are found.
+    """A veth pair between two namespaces; a context manager.
+
+    Devices have names of their own, by which the kernel's threads for them are found.
     """
 
     numbers = itertools.count()
 
     ssh = ""
 
-    def __init__(self, settings: dict, native: bool) -> None:
+    def __init__(self, settings: Settings, native: bool) -> None:
         self.settings, self.native = settings, native
         number = next(self.numbers)
         self.sender_ns, self.namespace = (
@@ -64,7 +73,7 @@ class Veth:
             raise
         return self
 
-    def __exit__(self, *_):
+    def __exit__(self, *_: object) -> None:
         for namespace in (self.sender_ns, self.namespace):
             subprocess.run(["ip", "netns", "del", namespace], capture_output=True)
 
@@ -74,7 +83,8 @@ class Veth:
         s = self.settings
         if s["nic_ring"]:
             raise TestbedError(
-                "nic_ring is for real interfaces (--cap-if): a veth pair's ring has 256 places, always"
+                "nic_ring is for real interfaces (--cap-if): "
+                "a veth pair's ring has 256 places, always"
             )
         for namespace in (self.sender_ns, self.namespace):
             run(f"ip netns add {namespace}")
@@ -132,7 +142,7 @@ class Veth:
 
 
 def remove_stale() -> None:
-    """Removes the namespaces of a lab that was killed."""
+    """Remove the namespaces of a lab that was killed."""
     for namespace in Path("/run/netns").glob("lab-*-*-[ab]"):
         if not Path(f"/proc/{namespace.name.split('-')[1]}").exists():
             subprocess.run(["ip", "netns", "del", namespace.name], capture_output=True)
@@ -146,30 +156,30 @@ class Wire:
     device: str
     ssh: str = ""
     """user@host of the generator's machine; empty: this one."""
-    settings: dict | None = None
-    namespace: None = None
+    settings: Settings | None = None
+    namespace: str | None = None
     """The capture's; here it is the lab's own."""
 
     def __enter__(self) -> Wire:
-        s = self.settings or {}
         self.undo: list[list[str]] = []
         """Commands that make the machines as they were, the last first."""
         self.mac = json.loads(run(f"ip -j link show dev {self.device}"))[0]["address"]
         try:
-            self._set(s)
+            if self.settings:
+                self._set(self.settings)
         except BaseException:
             self.__exit__()
             raise
         return self
 
-    def _set(self, s: dict) -> None:
-        if places := s.get("nic_ring"):
+    def _set(self, s: Settings) -> None:
+        if places := s["nic_ring"]:
             before = self._now("-g", r"(?s)Current hardware settings:.*?RX:\s*(\d+)")
             self._change(["ethtool", "-G", self.device, "rx"], str(places), before)
-        if s.get("gro", "auto") != "auto":
+        if s["gro"] != "auto":
             before = self._now("-k", r"generic-receive-offload: (on|off)")
             self._change(["ethtool", "-K", self.device, "gro"], s["gro"], before)
-        if s.get("napi", "softirq") != "softirq":
+        if s["napi"] != "softirq":
             file = f"/sys/class/net/{self.device}/threaded"
             self._change(["sh", "-c", f"echo $0 > {file}"], "1", Path(file).read_text().strip())
 
@@ -184,12 +194,12 @@ class Wire:
             run([*command, to])
             self.undo.append([*command, before])
 
-    def __exit__(self, *_):
+    def __exit__(self, *_: object) -> None:
         for command in reversed(self.undo):
             subprocess.run(command, capture_output=True)
 
     def put(self, file: Path) -> str:
-        """Makes a file known to the generator's machine for the time of a run; gives its path there."""
+        """Copy a file to the generator's machine for a run, and return its path there."""
         if not self.ssh:
             return str(file)
         with open(file, "rb") as source:
@@ -220,16 +230,20 @@ class Wire:
 class Nothing:
     """No wire: the fake generator writes into a pipe."""
 
-    namespace = device = None
+    namespace: str | None = None
+    device: str | None = None
     sender = mac = ssh = ""
 
     def __enter__(self) -> Nothing:
         return self
 
-    def __exit__(self, *_):
+    def __exit__(self, *_: object) -> None:
         pass
 
     def capture_command(self, words: list[str]) -> list[str]:
         return words
 
     generate_command = capture_command
+
+
+Bed = Veth | Wire | Nothing

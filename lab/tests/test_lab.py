@@ -7,8 +7,10 @@ import os
 import shutil
 import signal
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
 from tapdeck_lab import __main__ as command_line
@@ -16,6 +18,7 @@ from tapdeck_lab import analysis, cycle, results, scenario, settings
 from tapdeck_lab.build import Build, BuildError
 from tapdeck_lab.cycle import Lab
 from tapdeck_lab.methods import Missing, Refused
+from tapdeck_lab.settings import Settings
 
 LAB = Path(__file__).parents[1]
 
@@ -51,19 +54,19 @@ def fake_file(directory: Path, packets: int = 2000, rate: str = "max") -> Path:
 
 
 @pytest.fixture
-def lab(tmp_path, build):
+def lab(tmp_path: Path, build: Build) -> Lab:
     work = tmp_path / "work"
     work.mkdir()
     return Lab(build, work, 0.05)
 
 
-def rows(out: Path, name: str) -> list[dict]:
+def rows(out: Path, name: str) -> list[dict[str, str]]:
     with open(out / name / "runs.csv", newline="") as file:
         return list(csv.DictReader(file))
 
 
 @pytest.mark.parametrize("share", [0.0, 0.001, 0.05, 1.0])
-def test_a_planted_loss_is_measured_exactly(lab, share) -> None:
+def test_a_planted_loss_is_measured_exactly(lab: Lab, share: float) -> None:
     values = settings.defaults() | {
         "method": "fake",
         "store": "none",
@@ -78,7 +81,7 @@ def test_a_planted_loss_is_measured_exactly(lab, share) -> None:
     assert not list(lab.work.iterdir())
 
 
-def test_the_no_drop_rate_of_what_always_loses_is_nothing(lab) -> None:
+def test_the_no_drop_rate_of_what_always_loses_is_nothing(lab: Lab) -> None:
     values = settings.defaults() | {
         "method": "fake",
         "store": "none",
@@ -94,7 +97,7 @@ def test_the_no_drop_rate_of_what_always_loses_is_nothing(lab) -> None:
     assert found.metrics["no_drop_pps"] == found.metrics["sent_pps"]
 
 
-def test_a_run_leaves_rows_and_a_report(tmp_path, build) -> None:
+def test_a_run_leaves_rows_and_a_report(tmp_path: Path, build: Build) -> None:
     out = tmp_path / "out"
     file = fake_file(tmp_path)
     words = [
@@ -119,13 +122,13 @@ def test_a_run_leaves_rows_and_a_report(tmp_path, build) -> None:
     assert machine["kernel"] and machine["versions"] and machine["disk"]
     page = (out / "report.html").read_text()
     assert "planted losses" in page and "<svg" in page
-    # A second run over the first is refused, and goes on with --resume, where nothing is left to do.
+    # A second run over the first is refused; with --resume it goes on, and nothing is left to do.
     assert command_line.main(words) == 1
     assert command_line.main([*words, "--resume"]) == 0
     assert rows(out, "planted") == made
 
 
-def test_ctrl_c_keeps_what_is_done_and_resume_goes_on(tmp_path, build) -> None:
+def test_ctrl_c_keeps_what_is_done_and_resume_goes_on(tmp_path: Path, build: Build) -> None:
     out = tmp_path / "out"
     file = fake_file(tmp_path, 10_000, "20kpps")
     words = [
@@ -142,6 +145,7 @@ def test_ctrl_c_keeps_what_is_done_and_resume_goes_on(tmp_path, build) -> None:
     # A shell that starts something in the background has it ignore Ctrl-C.
     foreground = ["env", "--default-signal=INT"]
     process = subprocess.Popen([*foreground, *words], stderr=subprocess.PIPE, text=True)
+    assert process.stderr
     try:
         for line in process.stderr:
             if line.startswith("[2/6]"):
@@ -165,11 +169,13 @@ def test_ctrl_c_keeps_what_is_done_and_resume_goes_on(tmp_path, build) -> None:
     assert sorted(int(row["order"]) for row in after) == list(range(6))
 
 
-def test_half_a_build_is_refused_by_name(tmp_path, capsys) -> None:
+def test_half_a_build_is_refused_by_name(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     file, half = fake_file(tmp_path), tmp_path / "half"
     half.mkdir()
     (half / "tapdeck").touch(mode=0o755)
-    with pytest.raises(BuildError, match="half/libtapdeck_pcap.so is not there"):
+    with pytest.raises(BuildError, match=r"half/libtapdeck_pcap\.so is not there"):
         Build.at(half)
     words = ["run", "--out", str(tmp_path / "out"), "--scenario", str(file), "--build"]
     assert command_line.main([*words, str(half)]) == 1
@@ -180,7 +186,7 @@ def test_half_a_build_is_refused_by_name(tmp_path, capsys) -> None:
     assert "--build" in capsys.readouterr().err
 
 
-def test_results_of_another_scenario_are_not_resumed(tmp_path) -> None:
+def test_results_of_another_scenario_are_not_resumed(tmp_path: Path) -> None:
     one = scenario.parse(FAKE.format(packets=10, rate="max"), "s")
     other = scenario.parse(FAKE.format(packets=20, rate="max"), "s")
     results.Results.create(tmp_path, one, resume=True)
@@ -188,7 +194,7 @@ def test_results_of_another_scenario_are_not_resumed(tmp_path) -> None:
         results.Results.create(tmp_path, other, resume=True)
 
 
-def test_what_cannot_be_is_refused_by_name(lab, monkeypatch) -> None:
+def test_what_cannot_be_is_refused_by_name(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     values = settings.defaults() | {"packets": 10}
     with pytest.raises(Refused, match="daemonlogger cannot do no-store"):
         cycle.measure(lab, values | {"method": "daemonlogger", "store": "none"}, 1)
@@ -197,7 +203,7 @@ def test_what_cannot_be_is_refused_by_name(lab, monkeypatch) -> None:
         cycle.measure(lab, values | {"method": "dumpcap"}, 1)
 
 
-def test_wrong_usage_ends_with_2(tmp_path, capsys) -> None:
+def test_wrong_usage_ends_with_2(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "wrong.toml"
     file.write_text('title = "t"\nnonsense = 1\n')
     assert command_line.main(["check", str(file)]) == 2
@@ -207,7 +213,7 @@ def test_wrong_usage_ends_with_2(tmp_path, capsys) -> None:
 @pytest.mark.parametrize(
     "method", ["tapdeck-xdp", "tapdeck-netfilter", "tapdeck-tpacket", "tcpdump", "count", "drop"]
 )
-def test_a_slow_trickle_is_captured_whole(lab, method) -> None:
+def test_a_slow_trickle_is_captured_whole(lab: Lab, method: str) -> None:
     """On a veth pair: as many packets as were sent arrive, and each is in the output."""
     values = settings.defaults() | {
         "method": method,
@@ -224,10 +230,10 @@ def test_a_slow_trickle_is_captured_whole(lab, method) -> None:
         assert metrics["cpu_capture"] > 0
         assert "CAPTURE" in measured.capture_command
     assert measured.samples[-1]["received"] >= 2000
-    assert not any(name.startswith(f"lab-{os.getpid()}") for name in os.listdir("/run/netns"))
+    assert not list(Path("/run/netns").glob(f"lab-{os.getpid()}*"))
 
 
-def test_several_applications_queues_and_threads(lab) -> None:
+def test_several_applications_queues_and_threads(lab: Lab) -> None:
     values = settings.defaults() | {
         "method": "tcpdump",
         "apps": 2,
@@ -240,7 +246,7 @@ def test_several_applications_queues_and_threads(lab) -> None:
     assert cycle.measure(lab, values, 1).metrics["lost"] == 0
 
 
-def test_a_receiver_of_its_own_answers_for_what_it_drops(lab) -> None:
+def test_a_receiver_of_its_own_answers_for_what_it_drops(lab: Lab) -> None:
     values = settings.defaults() | {
         "method": "libpcap",
         "store": "none",
@@ -254,7 +260,7 @@ def test_a_receiver_of_its_own_answers_for_what_it_drops(lab) -> None:
 
 
 @pytest.mark.parametrize("store", ["none", "disk"])
-def test_applications_share_a_group(lab, store) -> None:
+def test_applications_share_a_group(lab: Lab, store: str) -> None:
     values = settings.defaults() | {
         "method": "tapdeck-serve",
         "store": store,
@@ -267,7 +273,7 @@ def test_applications_share_a_group(lab, store) -> None:
 
 
 @pytest.mark.parametrize("load", ["copy:3", "zlib:1", "gzip:1"])
-def test_an_application_with_a_load_counts_all(lab, load) -> None:
+def test_an_application_with_a_load_counts_all(lab: Lab, load: str) -> None:
     values = settings.defaults() | {
         "method": "tapdeck-xdp",
         "load": load,
@@ -277,7 +283,7 @@ def test_an_application_with_a_load_counts_all(lab, load) -> None:
     assert cycle.measure(lab, values, 1).metrics["captured"] == 2000
 
 
-def test_the_warm_up_is_left_out_of_rates_but_not_of_losses(lab) -> None:
+def test_the_warm_up_is_left_out_of_rates_but_not_of_losses(lab: Lab) -> None:
     values = settings.defaults() | {
         "method": "count",
         "store": "none",
@@ -291,7 +297,7 @@ def test_the_warm_up_is_left_out_of_rates_but_not_of_losses(lab) -> None:
     assert metrics["sent_pps"] == pytest.approx(20_000, rel=0.2)
 
 
-def test_marked_packets_are_asked_for_meanwhile(lab) -> None:
+def test_marked_packets_are_asked_for_meanwhile(lab: Lab) -> None:
     values = settings.defaults() | {
         "method": "tapdeck-xdp",
         "rate": "5kpps",
@@ -306,7 +312,7 @@ def test_marked_packets_are_asked_for_meanwhile(lab) -> None:
 
 
 @pytest.mark.parametrize("method", ["tapdeck-xdp", "tcpdump"])
-def test_a_conversation_is_asked_for_afterwards(lab, method) -> None:
+def test_a_conversation_is_asked_for_afterwards(lab: Lab, method: str) -> None:
     values = settings.defaults() | {
         "method": method,
         "rate": "20kpps",
@@ -324,10 +330,12 @@ def test_a_conversation_is_asked_for_afterwards(lab, method) -> None:
         cycle.measure(lab, values | {"flow_query": True, "mark_every_s": 0.05, "store": "none"}, 1)
 
 
-def test_a_share_of_the_rate_without_a_loss_is_searched_for_once(lab, monkeypatch) -> None:
-    searched = []
+def test_a_share_of_the_rate_without_a_loss_is_searched_for_once(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    searched: list[Settings] = []
 
-    def search(_, alone, seed):
+    def search(_: Lab, alone: Settings, seed: int) -> cycle.Measured:
         searched.append(alone)
         return cycle.Measured(
             {"no_drop_pps": 1000.0 if alone["planted_loss"] == 0 else 0.0}, "", "", []
@@ -344,7 +352,10 @@ def test_a_share_of_the_rate_without_a_loss_is_searched_for_once(lab, monkeypatc
 
 
 def test_what_answers_to_queries_say() -> None:
-    """The first packet is sent at 100 s, a marked one every half second; the last question, at 102 s, finds three of four."""
+    """The first packet is sent at 100 s, and a marked one every half second.
+
+    The last question, at 102 s, finds three of four.
+    """
     asker = cycle.Asker([], 0)
     asker.answers = [(101.0, 0.5, 1), (102.0, 1.5, 3)]
     values = settings.defaults() | {"mark_every_s": 0.5}
@@ -362,7 +373,7 @@ def test_what_answers_to_queries_say() -> None:
 
 
 @pytest.fixture
-def wire():
+def wire() -> Iterator[str]:
     """A veth pair of which both ends are in one namespace, as two interfaces of a machine are."""
     name = f"labw-{os.getpid()}"
     for line in (
@@ -385,11 +396,14 @@ def how_it_is_set(wire: str) -> str:
 
 
 @pytest.mark.parametrize("remote", [False, True])
-def test_interfaces_of_the_user_and_a_generator_behind_ssh(tmp_path, build, wire, remote) -> None:
+def test_interfaces_of_the_user_and_a_generator_behind_ssh(
+    tmp_path: Path, build: Build, wire: str, remote: bool
+) -> None:
     """What stands for ssh here runs the command on this machine."""
     file = tmp_path / "wire.toml"
     file.write_text(
-        'title = "wire"\n[settings]\npackets = 3000\nrate = "20kpps"\nsize = "dist:mwn.dist"\ngro = "on"\nnapi = "thread"\n'
+        'title = "wire"\n[settings]\npackets = 3000\nrate = "20kpps"\nsize = "dist:mwn.dist"\n'
+        'gro = "on"\nnapi = "thread"\n'
         '[factors]\nmethod = ["tcpdump"]\n[runs]\nrepetitions = 1\nmetrics = ["loss"]\n'
     )
     programs = tmp_path / "bin"
@@ -446,7 +460,7 @@ def test_rates_are_understood() -> None:
 
 def test_conditions_of_an_experiment() -> None:
     s = scenario.parse(FAKE.format(packets=10, rate="max"), "s")
-    loaded = results.Loaded(s, None, 0)
+    loaded = results.Loaded(s, pd.DataFrame(), 0)
     assert analysis.conditions(loaded) == [
         {"planted_loss": "0.0"},
         {"planted_loss": "0.05"},

@@ -8,10 +8,10 @@ from tapdeck_lab import nodrop, runner, scenario
 
 
 @pytest.mark.parametrize("limit", [70.0, 333.3, 999.0])
-def test_the_no_drop_rate_is_found_to_the_resolution(limit) -> None:
-    tried = []
+def test_the_no_drop_rate_is_found_to_the_resolution(limit: float) -> None:
+    tried: list[float] = []
 
-    def passes(rate):
+    def passes(rate: float) -> bool:
         tried.append(rate)
         return rate <= limit
 
@@ -27,7 +27,7 @@ def test_the_no_drop_rate_at_the_ends() -> None:
 
 
 @pytest.mark.parametrize("rate", ["disk:0.8", "no-drop:0.8", "ipg:1us", "max", "5kpps"])
-def test_what_a_run_takes_can_be_said_of_any_rate(rate) -> None:
+def test_what_a_run_takes_can_be_said_of_any_rate(rate: str) -> None:
     text = (
         f'title = "t"\n[settings]\nrate = "{rate}"\npackets = 10000\n[runs]\nmetrics = ["loss"]\n'
     )

@@ -154,7 +154,7 @@ def test_once_is_all_of_the_full_profile_in_short() -> None:
         ('title = "t"\n', "", "source", "title is missing"),
     ],
 )
-def test_an_error_is_refused_with_line_and_reason(old, new, at, reason) -> None:
+def test_an_error_is_refused_with_line_and_reason(old: str, new: str, at: str, reason: str) -> None:
     assert GOOD.count(old) == 1
     wrong = GOOD.replace(old, new)
     message = refused(wrong)
@@ -171,7 +171,7 @@ def test_all_that_is_wrong_is_said_at_once() -> None:
 
 
 @pytest.mark.parametrize("profile", scenario.PROFILES)
-def test_the_scenarios_that_come_with_it_are_right(profile) -> None:
+def test_the_scenarios_that_come_with_it_are_right(profile: str) -> None:
     files = sorted(SCENARIOS.glob("*.toml"))
     assert len(files) == 28
     for file in files:
@@ -181,12 +181,16 @@ def test_the_scenarios_that_come_with_it_are_right(profile) -> None:
         assert s.asks and (s.plots or profile == "quick"), file
 
 
+def test_every_setting_has_a_type() -> None:
+    assert set(settings.SETTINGS) == set(settings.Settings.__annotations__)
+
+
 def test_every_method_that_can_be_named_is_there() -> None:
     assert set(methods.ALL) == set(settings.METHODS)
 
 
 def test_whatever_is_written_is_read_or_refused() -> None:
-    """Files with lines lost, repeated, cut off and given other values: never an error of another kind."""
+    """Files with lines lost, cut off or given other values never raise an error of another kind."""
     rng = random.Random(4)
     values = ["1", "-1", "true", '"x"', "[]", '["a"]', "{}", "{ a = 1 }", "1.5", "[[1]]"]
     files = [file.read_text() for file in SCENARIOS.glob("*.toml")]
@@ -201,9 +205,11 @@ def test_whatever_is_written_is_read_or_refused() -> None:
                 del lines[i]
             else:
                 lines[i] = lines[i][: rng.randrange(len(lines[i]) + 1)]
+        said = ""
         try:
             scenario.parse("\n".join(lines), "s", rng.choice(scenario.PROFILES)).plan()
         except ScenarioError as error:
+            said = str(error)
             refused_ones += 1
-            assert all(line.split(":")[1].isdigit() for line in str(error).splitlines())
+        assert all(line.split(":")[1].isdigit() for line in said.splitlines())
     assert refused_ones > 100

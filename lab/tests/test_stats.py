@@ -1,6 +1,7 @@
 """The statistics against published tables, textbook data and properties that must hold."""
 
 import math
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 import pandas as pd
@@ -45,12 +46,16 @@ ONL_MEANS = {
 ONL_ERRORS, ONL_SAMPLES = 1519.46, 12
 
 
-def frame(cells):
+Cells = Mapping[tuple[str, str], Iterable[float]]
+"""Values by the levels of two factors."""
+
+
+def frame(cells: Cells) -> pd.DataFrame:
     rows = [{"a": a, "b": b, "y": y} for (a, b), values in cells.items() for y in values]
     return pd.DataFrame(rows)
 
 
-def onl():
+def onl() -> pd.DataFrame:
     """Samples with the published means and the published sum of squares about them."""
     each = math.sqrt(ONL_ERRORS / (len(ONL_MEANS) * ONL_SAMPLES))
     spread = each * np.array([1, -1] * (ONL_SAMPLES // 2))
@@ -130,7 +135,7 @@ def test_anova_of_tooth_growth_is_that_of_r() -> None:
 
 
 def test_anova_of_onl_is_their_table_3() -> None:
-    """From means that were rounded to hundredths, so the sums agree to about a hundred-thousandth."""
+    """The sums agree to about a hundred-thousandth, since the means were rounded to hundredths."""
     result = stats.anova(onl(), "y", "a", "b")
     published = [2_195_829.29, 25_288.13, 176_177.69, 1519.46]
     assert [e.sum_of_squares for e in result.effects] == pytest.approx(published, rel=2e-4)
@@ -141,7 +146,8 @@ def test_anova_of_onl_is_their_table_3() -> None:
     assert [e.f for e in result.effects[:3]] == pytest.approx(
         [47_689.47, 1_098.43, 3_826.26], rel=2e-4
     )
-    # They looked F up for 40 degrees of freedom, the last line of many a table before 60: 3.23 and 4.08.
+    # The authors looked F up for 40 degrees of freedom, the last line of many a table before 60:
+    # 3.23 and 4.08.
     assert [e.f_table for e in result.effects[:3]] == pytest.approx([3.14, 3.99, 3.14], abs=0.005)
     assert result.sum_y2 == pytest.approx(39_006_074.26, rel=1e-4)
     assert result.sum_mean2 == pytest.approx(36_607_259.69, rel=1e-4)
@@ -169,8 +175,8 @@ def test_anova_refuses_what_has_no_replication() -> None:
             "a",
             "b",
         )
+    zero = frame({k: [0.0, *v] for k, v in TOOTH.items()})
     with pytest.raises(ValueError, match="logarithm"):
-        zero = frame({k: [0.0, *v] for k, v in TOOTH.items()})
         stats.anova(zero, "y", "a", "b", log=True)
 
 
