@@ -1,7 +1,13 @@
 # The entry points. `make` alone lists them.
 
-# Where rustup puts cargo, and where Debian puts what only root needs.
-export PATH := $(or $(CARGO_HOME),$(HOME)/.cargo)/bin:$(PATH):/usr/sbin:/sbin
+# Where scripts/setup.sh --lint and rustup put programs, and Debian those that only root needs.
+export PATH := $(CURDIR)/scripts/lint/.tools/bin:$(or $(CARGO_HOME),$(HOME)/.cargo)/bin:$(PATH):/usr/sbin:/sbin
+
+# Where cargo builds. A target below builds all that it uses, and names the directory of that build
+# to what it runs: a program that happens to lie somewhere may be half of a build, or an old one.
+export CARGO_TARGET_DIR ?= $(CURDIR)/target
+DEV := $(abspath $(CARGO_TARGET_DIR))/debug
+RELEASE := $(abspath $(CARGO_TARGET_DIR))/release
 
 .PHONY: help setup demo test nightly lint advisories bench lab lab-once lab-quick lab-test test-vm
 
@@ -11,23 +17,25 @@ help: ## List the targets
 setup: ## Install what building and testing need and what is missing (Debian 12 or later)
 	@scripts/setup.sh --lab
 
+# The demonstration takes the tests' build: its rates are those of the kernel, which the compiler's
+# optimizations do not change, and a build for release would take as long again.
 demo: ## Record real and generated traffic and check every packet, in about a minute (root)
 	@scripts/setup.sh
-	@scripts/demo.sh
+	cargo build --workspace
+	@scripts/demo.sh $(DEV)/tapdeck
+
+BENCHES := record generate query sharing rules
 
 # Documentation first and the tests last, so that their result is what stands at the end.
 test: setup ## Run every test, and the benchmarks once and tiny (root)
 	cargo build --workspace
 	cargo test --workspace --doc
-	cargo test --workspace --bench record -- --test
-	cargo test --workspace --bench generate -- --test
-	cargo test --workspace --bench query -- --test
-	cargo test --workspace --bench sharing -- --test
-	cargo test --workspace --bench rules -- --test
-	lab/.venv/bin/python -m pytest -q lab/tests
+	cargo test --workspace $(addprefix --bench ,$(BENCHES)) -- --test
+	lab/.venv/bin/python -m pytest -q lab/tests --build $(DEV)
 	cargo test --workspace --tests
 
-# Ten minutes of everything at once, ten thousand questions from a new seed, and planner against libpcap.
+# Ten minutes of everything at once, ten thousand questions from a new seed, and the planner against
+# libpcap.
 nightly: setup ## Run the long tests: half an hour (root)
 	TAPDECK_MARATHON_SECONDS=600 cargo test --release -p tapdeck --test marathon
 	TAPDECK_EXPRESSIONS=10000 TAPDECK_SEED=$$(date +%Y%m%d000) cargo test --release -p tapdeck --test expressions -- --nocapture
@@ -36,21 +44,31 @@ nightly: setup ## Run the long tests: half an hour (root)
 	TAPDECK_STEERED_PACKETS=10000000 cargo test --release -p tapdeck --test steering -- --nocapture
 	TAPDECK_FILTER_PROGRAMS=20000 cargo test --release -p tapdeck-capture --lib filter -- --nocapture
 
-lint: setup ## Check format, lints and, with cargo-deny installed, the dependencies' licenses and sources
+# Pinned versions, which scripts/setup.sh --lint installs.
+LINT := scripts/lint/.venv/bin
+SHELL_SCRIPTS := .ci/run lab/lab scripts/*.sh scripts/vm/init scripts/vm/tests.sh
+C_FILES = $(shell find crates lab/load -name '*.[ch]')
+
+lint: ## Hold code, comments, documents and the licenses of dependencies to the rules
+	@scripts/setup.sh --lab --lint
 	cargo fmt --all --check
+	$(LINT)/clang-format --dry-run --Werror $(C_FILES)
+	$(LINT)/ruff format --check lab scripts
+	$(LINT)/ruff check lab scripts
+	cd lab && ../$(LINT)/mypy --python-executable .venv/bin/python
+	$(LINT)/mypy --strict scripts/lint
+	$(LINT)/shellcheck $(SHELL_SCRIPTS)
+	$(LINT)/python scripts/lint/comments.py
+	cargo deny check bans licenses sources
 	cargo clippy --workspace --all-targets -- -D warnings
-	@if cargo deny --version >/dev/null 2>&1; \
-	then cargo deny check bans licenses sources; \
-	else echo 'lint: dependencies are not checked without cargo-deny; scripts/setup.sh --lint installs it'; \
-	fi
 
 # Not a part of lint: what is known against a dependency changes while the code stays.
-advisories: ## Check the dependencies for known vulnerabilities (needs cargo-deny and the network)
+advisories: ## Check the dependencies for known vulnerabilities (needs the network)
+	@scripts/setup.sh --lint
 	cargo deny check advisories
 
 bench: ## Measure against the peers; BENCH='--runs 3 --packets 1000000' changes how (root)
 	@scripts/setup.sh --bench
-	cargo build --release --workspace
 	cargo bench -p tapdeck --bench record -- $(BENCH)
 	cargo bench -p tapdeck --bench generate -- $(BENCH)
 	cargo bench -p tapdeck --bench query -- $(BENCH)
@@ -63,22 +81,22 @@ OUT ?= lab-results
 lab-quick: ## Rerun the references' experiments, a quarter of an hour of them, into OUT=DIR (root)
 	@scripts/setup.sh --lab --bench
 	cargo build --release --workspace
-	lab/lab run --quick --out $(OUT)
+	lab/lab run --build $(RELEASE) --quick --out $(OUT)
 
-lab-once: ## Run each combination of the full profile once and briefly, to see that all of it runs here, into OUT=DIR (root)
+lab-once: ## Run each combination of the full profile once, to see that it runs, into OUT=DIR (root)
 	@scripts/setup.sh --lab --bench
 	cargo build --release --workspace
-	lab/lab run --once --out $(OUT)
+	lab/lab run --build $(RELEASE) --once --out $(OUT)
 
 lab: ## Rerun the references' experiments overnight, into OUT=DIR (root)
 	@scripts/setup.sh --lab --bench
 	cargo build --release --workspace
-	lab/lab run --out $(OUT)
+	lab/lab run --build $(RELEASE) --out $(OUT)
 
 lab-test: ## Run the lab's own tests (root)
 	@scripts/setup.sh --lab
 	cargo build --workspace
-	lab/.venv/bin/python -m pytest -q lab/tests
+	lab/.venv/bin/python -m pytest -q lab/tests --build $(DEV)
 
 test-vm: ## Run the tests on other kernels, in virtual machines
 	scripts/test-vm.sh

@@ -1,16 +1,16 @@
 #!/usr/bin/env bash
 # Shows tapdeck at work: two network namespaces joined by a cable (a veth pair), real programs
 # talking across it, and tapdeck recording one end at two hooks at once, beside tcpdump. Then every
-# frame that tapdeck stored is compared with tcpdump's file.
-# After that tapdeck itself sends: packets of the lengths that it has just seen, numbered, so that each
-# one that was recorded can be held against the one that was sent: at a steady pace, with faults planted
-# in the recording, and as fast as it goes.
-# The store is asked, too, and its answers are held against tcpdump's.
-# Exits with 1 if a single frame or answer differs, or if a packet is missing that nobody says was dropped.
+# frame that tapdeck stored is compared with tcpdump's file. After that tapdeck itself sends
+# numbered packets of the lengths that it has just seen, so that each recorded packet can be held
+# against the one that was sent: at a steady pace, with faults planted in the recording, and as fast
+# as it goes. The store is asked, too, and its answers are held against tcpdump's. Exits with 1 if a
+# single frame or answer differs, or if a packet is missing that nobody says was dropped.
+#
+#   scripts/demo.sh PROGRAM    as `make demo` runs it, which builds the program first
 set -euo pipefail
-cd "$(dirname "$0")/.."
 
-PATH="${CARGO_HOME:-$HOME/.cargo}/bin:$PATH:/usr/sbin:/sbin"
+PATH="$PATH:/usr/sbin:/sbin"
 
 SERVER=tapdeck-demo-$$-server
 CLIENT=tapdeck-demo-$$-client
@@ -92,10 +92,11 @@ clean_up() {
     if [[ -n "$dir" ]]; then rm -rf "$dir"; fi
 }
 
-# The cable, with an end called `cable` in each namespace. It stays unplugged: the client's end is down.
-# The client sends whole frames, and the server does not join them again before it counts them. The server
-# leaves segmenting and checksums to the cable, so that the tcx hook and tcpdump, which listens after them,
-# see the same: segments of up to 64 KiB whose checksums are not filled in yet.
+# Lays the cable, with an end called `cable` in each namespace, and leaves it unplugged: the
+# client's end is down. The client sends whole frames, and the server does not join them again
+# before it counts them. The server leaves segmenting and checksums to the cable, so that the tcx
+# hook and tcpdump, which listens behind it, see the same: segments of up to 64 KiB whose checksums
+# are not filled in yet.
 lay_cable() {
     local side n=1
     ip netns add "$SERVER"
@@ -116,7 +117,8 @@ add_vlan() {
     if ip -n "$1" link add link cable name vlan type vlan id $VLAN 2>"$dir/vlan.log"; then
         has_vlan=yes
         ip -n "$1" addr add "198.51.100.$2/24" dev vlan
-        # Before 6.8 no XDP program can ask for a tag that travels beside the frame: put it into the frame.
+        # Before 6.8 no XDP program can ask for a tag that travels beside the frame: put the tag
+        # into the frame.
         at_least 6.8 || ip netns exec "$1" ethtool -K cable txvlan off >/dev/null
     else
         grep -q 'Unknown device type' "$dir/vlan.log" || fail "$(cat "$dir/vlan.log")"
@@ -140,8 +142,8 @@ plug_in() {
     fi
 }
 
-# Before anybody stops, so that all three saw the same. What the server would send without a link, tcx sees
-# and tcpdump does not; so it falls silent first.
+# Unplugs the cable before a recorder stops, so that all three saw the same. What the server would
+# send without a link, tcx sees and tcpdump does not; so the server falls silent first.
 unplug() {
     on_server sysctl -qw net.ipv6.conf.cable.disable_ipv6=1
     ip -n "$SERVER" addr flush dev cable
@@ -287,7 +289,8 @@ plug_in_again() {
 # Whether a recorder has seen nothing new between its last two statistics.
 is_quiet() { tail -n 2 "$dir/$1.json" | cut -d , -f 1 | uniq -d | grep -q 'seen.*[1-9]'; }
 
-# generate NAME RING OPTION...: the client sends, the server records into the store NAME with so large a ring.
+# generate NAME RING OPTION...: the client sends, and the server records into the store NAME with so
+# large a ring.
 generate() {
     local name=$1 ring=$2
     shift 2
@@ -301,8 +304,8 @@ generate() {
     grep ' seen = ' "$dir/$name.log"
 }
 
-# check RECORDING SENT: prints what came back of what was sent, and keeps the figures as `found`. Faults
-# are not the end of it: some are planted.
+# check RECORDING SENT: prints what came back of what was sent, and keeps the figures as `found`.
+# Faults do not end the demonstration: some are planted.
 check() {
     local question=("$tapdeck" check-traffic "$dir/$1" --sent "$dir/$2.sent" --streams 5)
     "${question[@]}" --json >"$dir/found" 2>"$dir/check.log" || true
@@ -348,7 +351,8 @@ ask() {
     "$tapdeck" query --dir "$dir/paced" --explain "$@" | grep -E '^(granules|read of|all after)' | sed 's/^/    /'
 }
 
-# What three say of a run must add up: the sender, the recorder, and the judge, who has only the store.
+# What three say of a run must add up: the sender, the recorder, and the judge, who has only the
+# store.
 balance() {
     local sent seen stored arrived lost
     sent=$(figure sent <"$dir/$1.sent")
@@ -363,10 +367,10 @@ balance() {
     ((sent == seen && sent == arrived + lost && stored == arrived)) || differ "the three do not agree"
 }
 
-((EUID == 0)) || fail "it makes network namespaces and records them: run it as root"
-title "Building"
-cargo build --release --bin tapdeck
-tapdeck=$PWD/target/release/tapdeck
+((EUID == 0)) || fail "network namespaces and recording need root: run it as root"
+(($# == 1)) || fail "the program that is shown must be named: make demo builds one and names it"
+tapdeck=$(realpath -- "$1")
+[[ -x $tapdeck && ! -d $tapdeck ]] || fail "$1 is no program"
 
 trap clean_up EXIT
 trap 'exit 130' INT
@@ -458,6 +462,7 @@ The first two stores hold what tcpdump saw, byte for byte; of what tapdeck sent,
 counted as dropped. All was in a temporary directory, which is removed with the cable. To record for real,
 until Ctrl-C, and keep at most 10 GiB:
 
+    cargo build --release
     target/release/tapdeck record -i eth0 --dir /var/tape --keep-bytes 10GiB
 
 and to ask, meanwhile:

@@ -1,17 +1,20 @@
 #!/usr/bin/env bash
 # Installs what building, testing and the demonstration need on Debian 12 or later: only what is
-# missing, and it says what it does.
+# missing, and says what it installs.
 #
 #   scripts/setup.sh            for `make demo`
 #   scripts/setup.sh --lab      and the lab, for `make test` and `make lab`
 #   scripts/setup.sh --bench    and what `make bench` compares with
-#   scripts/setup.sh --lint     and cargo-deny, which takes minutes to compile
+#   scripts/setup.sh --lint     and what `make lint` runs; cargo-deny takes minutes to compile
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-PATH="${CARGO_HOME:-$HOME/.cargo}/bin:$PATH:/usr/sbin:/sbin"
+# Where cargo puts what only `make lint` uses.
+LINT_TOOLS=$PWD/scripts/lint/.tools
+PATH="$LINT_TOOLS/bin:${CARGO_HOME:-$HOME/.cargo}/bin:$PATH:/usr/sbin:/sbin"
 
 KERNEL_MIN=6.1
+CARGO_DENY=0.20.2
 
 # A Debian package, and the program or file that shows that it is there.
 NEEDED="
@@ -36,6 +39,9 @@ NEEDED="
     tcpdump          tcpdump
     tshark           tshark
     xfsprogs         mkfs.xfs
+"
+NEEDED_FOR_LINT="
+    python3-venv     /usr/share/doc/python3-venv
 "
 NEEDED_FOR_LAB="
     python3-venv     /usr/share/doc/python3-venv
@@ -107,14 +113,26 @@ install_rust() {
     done
 }
 
-# The lab's Python, with exactly the versions that it states.
-install_lab() {
-    local stamp=lab/.venv/requirements.txt
-    cmp -s lab/requirements.txt "$stamp" && return 0
-    say "installing the lab's Python packages into lab/.venv"
-    python3 -m venv --clear lab/.venv || fail "python3 -m venv does not work: apt-get install python3-venv"
-    lab/.venv/bin/pip install -q --disable-pip-version-check -r lab/requirements.txt
-    cp lab/requirements.txt "$stamp"
+# install_venv DIRECTORY: DIRECTORY/.venv, with exactly the versions of DIRECTORY/requirements.txt.
+install_venv() {
+    local venv=$1/.venv wanted=$1/requirements.txt
+    cmp -s "$wanted" "$venv/requirements.txt" && return 0
+    say "installing the Python packages of $wanted into $venv"
+    python3 -m venv --clear "$venv" \
+        || fail "python3 -m venv does not work: apt-get install python3-venv"
+    "$venv/bin/pip" install -q --disable-pip-version-check -r "$wanted"
+    cp "$wanted" "$venv/requirements.txt"
+}
+
+# The pinned version, beside those that the user may have of other versions.
+install_cargo_deny() {
+    local have
+    have=$(cargo deny --version 2>/dev/null | awk '{ print $2 }') || true
+    [[ "$have" != "$CARGO_DENY" ]] || return 0
+    say "cargo-deny is ${have:-missing}, $CARGO_DENY is needed: compiling it, which takes minutes"
+    # A run takes a second: without optimizations it is compiled in half the time.
+    env -u CARGO_TARGET_DIR \
+        cargo install -q --locked --debug --root "$LINT_TOOLS" --version "$CARGO_DENY" cargo-deny
 }
 
 # What cannot be installed is said, and left to the user: building works without.
@@ -131,9 +149,9 @@ install_packages "$NEEDED"
 install_rust
 for option in "$@"; do
     case "$option" in
-        --lab) install_packages "$NEEDED_FOR_LAB" && install_lab ;;
+        --lab) install_packages "$NEEDED_FOR_LAB" && install_venv lab ;;
         --bench) install_packages "$NEEDED_FOR_BENCH" ;;
-        --lint) cargo deny --version >/dev/null 2>&1 || cargo install --locked cargo-deny ;;
+        --lint) install_packages "$NEEDED_FOR_LINT" && install_venv scripts/lint && install_cargo_deny ;;
         *) fail "unknown option $option: see the top of scripts/setup.sh" ;;
     esac
 done

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Tests tapdeck on the oldest kernel that it promises to work on: boots Debian 12's Linux 6.1 in a
-# virtual machine (QEMU) and runs scripts/vm/tests.sh there, and by it cargo's tests of what sends. The
-# machine has no disk and no network; all that it runs is in its initial RAM file system. Exits with 1
-# if a test failed, the machine came to no end, or it took too long.
+# Tests tapdeck on the oldest kernel that tapdeck promises to work on: boots Debian 12's Linux 6.1
+# in a virtual machine (QEMU) and runs scripts/vm/tests.sh there, which also runs cargo's tests of
+# what sends. The machine has no disk and no network; all that it runs is in its initial RAM file
+# system. Exits with 1 if a test failed, the machine came to no end, or took too long.
 #
 #   scripts/test-vm.sh [TEST...]    only the tests whose names contain one of these words
 #
@@ -97,7 +97,8 @@ build() {
         --message-format=json-render-diagnostics | grep -o '"executable":"[^"]*"' | cut -d '"' -f 4
 }
 
-# put ROOT PROGRAM [PATH]: copies a program to ROOT/bin, or as ROOT/PATH, and the libraries that it is linked with.
+# put ROOT PROGRAM [PATH]: copies a program to ROOT/bin, or as ROOT/PATH, and the libraries that it
+# is linked with.
 put() {
     local library
     cp -L "$2" "$1/${3:-bin/}"
@@ -141,8 +142,8 @@ make_image() {
     (cd "$root" && find . | cpio -o -H newc --quiet) >"$CACHE/image.cpio"
 }
 
-# run ACCELERATOR PARAMETERS: what the tests say comes by the second serial line, the kernel's messages go to a
-# file by the first.
+# run ACCELERATOR PARAMETERS: what the tests say comes by the second serial line; the kernel's
+# messages go to a file by the first.
 run() {
     say "booting Linux $kernel_release (accelerator $1), at most $TIMEOUT s"
     timeout --kill-after=5 "$TIMEOUT" qemu-system-x86_64 \
@@ -154,8 +155,8 @@ run() {
         </dev/null 2>"$CACHE/qemu.log" | sed -u 's/\r$//' | tee "$CACHE/results"
 }
 
-# Whether a machine gets as far as its first process with KVM. There are machines, themselves virtual, that
-# have /dev/kvm and hang.
+# Whether a machine gets as far as its first process with KVM. There are machines, themselves
+# virtual, that have /dev/kvm and hang.
 kvm_works() {
     [[ -r /dev/kvm && -w /dev/kvm ]] || return 1
     TIMEOUT=$KVM_TIMEOUT run kvm tapdeck.only_boot && grep -q '^# Linux' "$CACHE/results" && return

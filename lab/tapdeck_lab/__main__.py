@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 from . import machine, methods, results, runner, scenario, testbed
+from .build import Build, BuildError
 from .cycle import Lab
 
 USAGE, FAILED = 2, 1
@@ -15,35 +16,58 @@ SCENARIOS = methods.LAB / "scenarios"
 
 
 def parser() -> argparse.ArgumentParser:
-    top = argparse.ArgumentParser(prog="lab", description="Experiments that compare ways to capture packets.")
+    top = argparse.ArgumentParser(
+        prog="lab", description="Experiments that compare ways to capture packets."
+    )
     commands = top.add_subparsers(dest="command", required=True)
 
     run = commands.add_parser("run", help="run scenarios and write a report")
-    run.add_argument("--out", type=Path, required=True, help="directory for raw data and report.html")
+    run.add_argument(
+        "--out", type=Path, required=True, help="directory for raw data and report.html"
+    )
     profile = run.add_mutually_exclusive_group()
-    profile.add_argument("--quick", action="store_true", help="the quick profile: a quarter of an hour for all")
+    profile.add_argument(
+        "--quick", action="store_true", help="the quick profile: a quarter of an hour for all"
+    )
     profile.add_argument(
         "--once",
         action="store_true",
-        help="each combination of the full profile once and briefly, to see that all of it runs here: half an hour",
+        help="each combination of the full profile once and briefly, to see that all of it runs "
+        "here: half an hour",
     )
     run.add_argument("--only", default="", metavar="NAME[,NAME]", help="these scenarios")
     run.add_argument(
-        "--scenario", type=Path, action="append", default=[], metavar="FILE", help="a scenario of your own"
+        "--scenario",
+        type=Path,
+        action="append",
+        default=[],
+        metavar="FILE",
+        help="a scenario of your own",
     )
     run.add_argument("--resume", action="store_true", help="go on where --out ends")
-    run.add_argument("--tapdeck", type=Path, default=methods.LAB.parent / "target/release/tapdeck", help="the program")
+    run.add_argument(
+        "--build",
+        type=Path,
+        required=True,
+        metavar="DIR",
+        help="the build that is measured, as cargo left it",
+    )
     run.add_argument("--gen-if", default="", help="send by this interface instead of a veth pair")
     run.add_argument("--cap-if", default="", help="and capture on this one")
     run.add_argument(
-        "--gen-ssh", default="", metavar="USER@HOST", help="the machine of --gen-if, where tapdeck is in the PATH"
+        "--gen-ssh",
+        default="",
+        metavar="USER@HOST",
+        help="the machine of --gen-if, where tapdeck is in the PATH",
     )
     run.add_argument("--no-report", action="store_true", help="raw data only")
 
     report = commands.add_parser("report", help="write report.html anew from raw data")
     report.add_argument("directory", type=Path)
 
-    compare = commands.add_parser("compare", help="say what became slower from one directory of results to another")
+    compare = commands.add_parser(
+        "compare", help="say what became slower from one directory of results to another"
+    )
     compare.add_argument("before", type=Path)
     compare.add_argument("after", type=Path)
 
@@ -60,11 +84,13 @@ def main(words: list[str] | None = None) -> int:
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     options = parser().parse_args(words)
     try:
-        return {"run": run, "report": report, "compare": compare, "check": check}[options.command](options)
+        return {"run": run, "report": report, "compare": compare, "check": check}[options.command](
+            options
+        )
     except scenario.ScenarioError as error:
         print(f"lab: {error}", file=sys.stderr)
         return USAGE
-    except (results.ResultsError, methods.Missing, testbed.TestbedError) as error:
+    except (BuildError, results.ResultsError, methods.Missing, testbed.TestbedError) as error:
         print(f"lab: {error}", file=sys.stderr)
         return FAILED
 
@@ -76,7 +102,9 @@ def chosen(options: argparse.Namespace) -> list[scenario.Scenario]:
         names = options.only.split(",") if options.only else list(there)
         for name in names:
             if name not in there:
-                raise scenario.ScenarioError(f"there is no scenario {name}; there are {', '.join(there)}")
+                raise scenario.ScenarioError(
+                    f"there is no scenario {name}; there are {', '.join(there)}"
+                )
         files += [there[name] for name in names]
     return [scenario.load(file, profile_of(options)) for file in files]
 
@@ -88,6 +116,7 @@ def profile_of(options: argparse.Namespace) -> str:
 def run(options: argparse.Namespace) -> int:
     if bool(options.gen_if) != bool(options.cap_if):
         raise scenario.ScenarioError("--gen-if and --cap-if go together")
+    build = Build.at(options.build)
     scenarios = chosen(options)
     out = options.out.resolve()
     work = out / "work"
@@ -96,11 +125,13 @@ def run(options: argparse.Namespace) -> int:
     work.mkdir(parents=True)
     known = results.read_machine(out) if options.resume else {}
     if not known:
-        known = machine.describe(options.tapdeck) | {"disk": machine.measure_disk(work, 20 if profile_of(options) == "full" else 3)}
+        known = machine.describe(build) | {
+            "disk": machine.measure_disk(work, 20 if profile_of(options) == "full" else 3)
+        }
         results.write_machine(out, known)
     wire = testbed.Wire(options.gen_if, options.cap_if, options.gen_ssh) if options.gen_if else None
     lab = Lab(
-        options.tapdeck.resolve(),
+        build,
         work,
         0.5 if profile_of(options) == "full" else 0.1,
         wire,
@@ -119,7 +150,7 @@ def run(options: argparse.Namespace) -> int:
     return 130 if interrupted else 0
 
 
-def write_report(out: Path):
+def write_report(out: Path) -> None:
     from . import report
 
     path = report.write(out)

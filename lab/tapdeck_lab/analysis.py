@@ -1,13 +1,15 @@
-"""What the raw results of a scenario say: cells, tests, analysis of variance, and whether the reference's claims hold.
+"""What the raw results of a scenario say: cells, tests, analysis of variance, and claims that hold.
 
-Reads nothing but rows (`results.Loaded`), knows what to compare from the scenario, and how from `stats`.
+All is made from the rows alone (`results.Loaded`). The scenario says what to compare, and `stats`
+how.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
-from dataclasses import dataclass
+from collections.abc import Collection
+from dataclasses import dataclass, replace
 
 import pandas as pd
 
@@ -30,28 +32,65 @@ class Cell:
     outliers: int
 
 
-def conditions(loaded: Loaded, but: set[str] = frozenset()) -> list[dict[str, str]]:
-    """All combinations of the levels of all factors but some."""
-    factors = {f: [level.name for level in levels] for f, levels in loaded.scenario.factors.items() if f not in but}
-    return [dict(zip(factors, names)) for names in itertools.product(*factors.values())]
+def conditions(loaded: Loaded, but: Collection[str] = ()) -> list[dict[str, str]]:
+    """Combine the levels of all factors but some.
+
+    Parameters
+    ----------
+    loaded : Loaded
+        Whose scenario has the factors.
+    but : collection of str
+        Names of factors that are left out.
+
+    Returns
+    -------
+    list of dict of str to str
+        Each combination, as the level of each factor; one empty combination where no factor is
+        left.
+    """
+    factors = {
+        f: [level.name for level in levels]
+        for f, levels in loaded.scenario.factors.items()
+        if f not in but
+    }
+    combinations = itertools.product(*factors.values())
+    return [dict(zip(factors, names, strict=True)) for names in combinations]
 
 
 def values(runs: pd.DataFrame, metric: str, levels: dict[str, str]) -> list[float]:
-    """Of the runs at these levels; scaled as they are shown."""
+    """Collect a metric of the runs at some levels.
+
+    Parameters
+    ----------
+    runs : DataFrame, one row a run
+        Has a column for each factor and metric.
+    metric : str
+        A name of `metrics.METRICS`.
+    levels : dict of str to str
+        The level that each named factor must have.
+
+    Returns
+    -------
+    list of float, one for each run that has the metric
+        In the unit in which the metric is shown: its base unit times `Metric.scale`.
+    """
     wanted = runs[metric].notna().to_numpy()
     for factor, level in levels.items():
         wanted = wanted & (runs[factor] == level).to_numpy()
-    return (runs[metric].to_numpy()[wanted] * METRICS[metric].scale).tolist()
+    scaled = runs[metric].to_numpy(dtype=float)[wanted] * METRICS[metric].scale
+    return [float(x) for x in scaled]
 
 
 def cells(loaded: Loaded) -> list[Cell]:
-    """Of the scenario's metrics, those that were measured; combinations with no run are left out."""
+    """Summarize each metric of the scenario at each combination of levels that has a run."""
     found = []
     for levels in conditions(loaded):
         for metric in loaded.scenario.metrics:
             numbers = values(loaded.good, metric, levels)
             if numbers:
-                found.append(Cell(levels, metric, stats.summarize(numbers), sum(stats.outliers(numbers))))
+                found.append(
+                    Cell(levels, metric, stats.summarize(numbers), sum(stats.outliers(numbers)))
+                )
     return found
 
 
@@ -69,7 +108,7 @@ class TestRow:
     result: Difference
     """a minus b."""
     p: float
-    """Corrected by Holm for all tests of the scenario of its kind, over all conditions or under one."""
+    """Corrected by Holm for the number of tests, of those over all conditions or under one."""
 
     @property
     def significant(self) -> bool:
@@ -85,8 +124,16 @@ class TestRow:
 
 
 def tests(loaded: Loaded) -> list[TestRow]:
-    """The scenario's tests: averaged over all conditions, and then, where there are several, under each of them."""
-    over_all, under_each = [], []
+    """Make the scenario's tests, over all conditions and, where there are several, under each.
+
+    Returns
+    -------
+    list of TestRow
+        First the tests averaged over all conditions, then those under one. A test that lacks runs
+        of one side is left out.
+    """
+    over_all: list[TestRow] = []
+    under_each: list[TestRow] = []
     for test in loaded.scenario.tests:
         where = conditions(loaded, {test.factor})
         for level in loaded.scenario.factors[test.factor]:
@@ -95,28 +142,35 @@ def tests(loaded: Loaded) -> list[TestRow]:
             names = (test.metric, test.factor, level.name, test.base)
             d = pooled(loaded, *names, {})
             if not math.isnan(d.difference):
-                over_all.append((*names, where[0] if len(where) == 1 else {}, d))
+                over_all.append(TestRow(*names, where[0] if len(where) == 1 else {}, d, d.p))
             if len(where) == 1:
                 continue
             for condition in where:
-                a, b = (values(loaded.good, test.metric, condition | {test.factor: n}) for n in names[2:])
+                a, b = (
+                    values(loaded.good, test.metric, condition | {test.factor: n})
+                    for n in names[2:]
+                )
                 if a and b:
-                    under_each.append((*names, condition, stats.welch(a, b)))
+                    d = stats.welch(a, b)
+                    under_each.append(TestRow(*names, condition, d, d.p))
     return _corrected(over_all) + _corrected(under_each)
 
 
-def _corrected(rows: list[tuple]) -> list[TestRow]:
-    return [TestRow(*row, p) for row, p in zip(rows, stats.holm([row[-1].p for row in rows]))]
+def _corrected(rows: list[TestRow]) -> list[TestRow]:
+    """Correct the p-values of tests for their number."""
+    corrected = stats.holm([row.p for row in rows])
+    return [replace(row, p=p) for row, p in zip(rows, corrected, strict=True)]
 
 
 def anova(loaded: Loaded) -> Anova | str | None:
-    """The analysis that the scenario asks for, or why there is none."""
+    """Returns the analysis of variance that the scenario asks for, why there is none, or None."""
     of = loaded.scenario.anova
     if of is None:
         return None
     a, b = of.factors
     runs = loaded.good.dropna(subset=[of.metric])
-    # A method that could not be run at one level is left out at all, and named by the table of what did not run.
+    # A method that could not be run at one level is left out altogether; the table of what did not
+    # run names it.
     for one, other in ((a, b), (b, a)):
         all_of_them = runs[other].nunique()
         complete = runs.groupby(one)[other].nunique()
@@ -138,7 +192,7 @@ class Verdict:
 
 
 def verdicts(loaded: Loaded) -> list[Verdict]:
-    """Each claim against what was measured: pooled over all other conditions, by its 95 % interval."""
+    """Judge each claim by the 95 % interval of what was measured, over all other conditions."""
     return [Verdict(claim, *_judge(loaded, claim)) for claim in loaded.scenario.claims]
 
 
@@ -156,9 +210,8 @@ def _judge(loaded: Loaded, claim: Claim) -> tuple[str, str]:
         if not numbers:
             return "not decided", f"{claim.a} was not run"
         m = METRICS[claim.metric]
-        found = (
-            f"{m.title} of {claim.a} in {len(numbers)} runs: {number(min(numbers))} to {number(max(numbers))} {m.unit}"
-        )
+        extent = f"{number(min(numbers))} to {number(max(numbers))} {m.unit}"
+        found = f"{m.title} of {claim.a} in {len(numbers)} runs: {extent}"
         return ("agrees" if not any(numbers) else "disagrees"), found
     if not all(_has_level(loaded, claim, name) for name in (claim.a, claim.b)):
         return "not decided", f"{claim.a} and {claim.b} were not both run"
@@ -184,8 +237,28 @@ def decide(claim: Claim, d: Difference) -> str:
     return "disagrees" if high < 0 or low == high == 0 else "not decided"
 
 
-def pooled(loaded: Loaded, metric: str, factor: str, a: str, b: str, where: dict[str, str]) -> Difference:
-    """The difference of two levels, averaged over all conditions under which both were measured."""
+def pooled(
+    loaded: Loaded, metric: str, factor: str, a: str, b: str, where: dict[str, str]
+) -> Difference:
+    """Average the difference of two levels over all conditions under which both were measured.
+
+    Parameters
+    ----------
+    loaded : Loaded
+        The runs.
+    metric : str
+        What is compared.
+    factor : str
+        The factor that has the levels `a` and `b`.
+    where : dict of str to str
+        Levels of other factors that the runs must have.
+
+    Returns
+    -------
+    Difference
+        `a` minus `b`, in the unit in which the metric is shown; NaN where no condition has two runs
+        of both.
+    """
     pairs = []
     for condition in conditions(loaded, {factor, *where}):
         x, y = (values(loaded.good, metric, condition | where | {factor: name}) for name in (a, b))
@@ -201,7 +274,11 @@ def in_words(d: Difference, metric: str, a: str, b: str) -> str:
         return f"{m.title}: too few runs of {a} and {b} to compare"
     if math.isnan(d.low):
         return f"{m.title}: {a} − {b} = {number(d.difference)} {unit}"
-    interval = f"95 % interval {number(d.low)} to {number(d.high)}" if d.low != d.high else "without any spread"
+    interval = (
+        f"95 % interval {number(d.low)} to {number(d.high)}"
+        if d.low != d.high
+        else "without any spread"
+    )
     return f"{m.title}: {a} − {b} = {number(d.difference)} {unit} ({interval}, {p_text(d.p)})"
 
 
@@ -212,7 +289,11 @@ def p_text(p: float) -> str:
 
 
 def sentence(loaded: Loaded) -> str:
-    """The result in a sentence: tapdeck's best against the best of the others, by the first metric that has a better way."""
+    """Compare, in a sentence, tapdeck's best method with the best of the others.
+
+    The metric is the first of the scenario's for which more or less is better; the sentence is
+    empty where there is none.
+    """
     metric = next((m for m in loaded.scenario.metrics if METRICS[m].better), None)
     if metric is None or "method" not in loaded.scenario.factors:
         return ""
@@ -233,15 +314,17 @@ def sentence(loaded: Loaded) -> str:
     others = {n: v for n, v in means.items() if n not in ours}
     if not ours:
         return ""
-    a = best(ours, key=ours.get)
+    a = best(ours, key=lambda name: ours[name])
     whose = "the best of the others"
     if not others and len(ours) > 1:
         others, whose = {n: v for n, v in ours.items() if n != a}, "the next"
     text = f"Over all conditions {a} has {m.title} of {number(means[a])} {m.unit} in the mean"
     if others:
-        b = best(others, key=others.get)
+        b = best(others, key=lambda name: others[name])
         difference = pooled(loaded, metric, "method", a, b, {})
-        text += f", and {b}, {whose}, {number(means[b])} {m.unit}; " + in_words(difference, metric, a, b)
+        text += f", and {b}, {whose}, {number(means[b])} {m.unit}; " + in_words(
+            difference, metric, a, b
+        )
     return text + "."
 
 
@@ -262,7 +345,11 @@ def goals(loaded: Loaded) -> list[GoalRow]:
             own = {"method": level.name}
             base = [1.0]
             if goal.of or goal.than:
-                base = values(loaded.good, goal.metric, where | own | goal.than | ({"method": goal.of} if goal.of else {}))
+                base = values(
+                    loaded.good,
+                    goal.metric,
+                    where | own | goal.than | ({"method": goal.of} if goal.of else {}),
+                )
             numbers = values(loaded.good, goal.metric, where | own)
             if numbers and base and level.name not in ("count", "drop"):
                 mean = stats.summarize(base).mean
@@ -292,7 +379,12 @@ def standings(all_loaded: list[Loaded]) -> list[Standing]:
     for loaded in all_loaded:
         for row in tests(loaded):
             a, b = row.a.startswith("tapdeck"), row.b.startswith("tapdeck")
-            if row.factor != "method" or a == b or {row.a, row.b} & {"count", "drop"} or not METRICS[row.metric].better:
+            if (
+                row.factor != "method"
+                or a == b
+                or {row.a, row.b} & {"count", "drop"}
+                or not METRICS[row.metric].better
+            ):
                 continue
             wins = None if row.a_is_better is None else row.a_is_better == a
             ours, other = (row.a, row.b) if a else (row.b, row.a)
@@ -301,7 +393,7 @@ def standings(all_loaded: list[Loaded]) -> list[Standing]:
 
 
 def not_run(loaded: Loaded) -> list[tuple[dict[str, str], str, str]]:
-    """What could not be run: levels, status, why; each combination once."""
+    """Returns levels, status and reason of what could not be run, each method and reason once."""
     frame = loaded.runs[loaded.runs["status"] != "ok"]
     found, seen = [], set()
     for _, row in frame.iterrows():

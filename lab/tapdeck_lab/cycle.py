@@ -1,11 +1,13 @@
 """The measurement cycle (Schneider, 3.4): one run, from nothing to a row of metrics.
 
-Start samplers and capture, wait until both are ready, read the counters, generate, read the counters, stop, collect.
-Every wait is for something that is seen; nothing sleeps for as long as it hopefully takes.
+Start samplers and capture, wait until both are ready, read the counters, generate, read the
+counters, stop, collect. Every wait is for something that is seen; nothing sleeps for as long as it
+hopefully takes.
 """
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import os
@@ -19,21 +21,29 @@ import threading
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import IO, Any, cast
 
 from . import methods, nodrop, samplers
+from .build import Build
 from .methods import Capture, Context, Failed, Method, Missing, Refused
-from .settings import RATE_UNITS
-from .testbed import Nothing, Veth, Wire
+from .settings import RATE_UNITS, Settings
+from .testbed import Bed, Nothing, Veth, Wire
 
 MARK = "203.0.113.1"
 """The source address of marked packets."""
+
+QUIET_S = 0.2
+"""How long nothing comes in at the far end before nothing more is expected."""
+
+Sent = dict[str, Any]
+"""What the generator says of a run, as the JSON of `tapdeck gen`."""
 
 
 @dataclass
 class Lab:
     """Where runs take place."""
 
-    tapdeck: Path
+    build: Build
     work: Path
     """A directory on the disk that is measured."""
     sample_s: float = 0.5
@@ -56,11 +66,37 @@ class Measured:
     samples: list[dict[str, float]]
 
 
-def measure(lab: Lab, settings: dict, seed: int) -> Measured:
-    """One run. Raises Missing, Refused, Failed, TestbedError."""
+def measure(lab: Lab, settings: Settings, seed: int) -> Measured:
+    """Make one run.
+
+    Parameters
+    ----------
+    lab : Lab
+        Where it takes place.
+    settings : Settings
+        What it is.
+    seed : int
+        Of the generator, from 1 on.
+
+    Returns
+    -------
+    Measured
+        Metrics in their base units (`metrics.METRICS`), commands and samples.
+
+    Raises
+    ------
+    Missing
+        A program that the method needs is not installed.
+    Refused
+        The method, or the lab, cannot do what the settings ask.
+    Failed
+        A program failed during the run.
+    TestbedError
+        There is no wire to run on.
+    """
     settings = settings | {"rate": resolve_rate(lab, settings, seed)}
     method = methods.ALL[settings["method"]]
-    if missing := method.missing(lab.tapdeck):
+    if missing := method.missing():
         raise Missing(missing)
     if why := method.refuses(settings) or _contradiction(settings):
         raise Refused(why)
@@ -76,7 +112,7 @@ def measure(lab: Lab, settings: dict, seed: int) -> Measured:
         shutil.rmtree(directory, ignore_errors=True)
 
 
-def _contradiction(s: dict) -> str:
+def _contradiction(s: Settings) -> str:
     asks = s["query"] != "none" or s["flow_query"]
     if asks and not s["mark_every_s"]:
         return "queries ask for marked packets: set mark_every_s"
@@ -85,26 +121,37 @@ def _contradiction(s: dict) -> str:
     return ""
 
 
-def _check_room(lab: Lab, s: dict):
+def _check_room(lab: Lab, s: Settings) -> None:
     """Refuses what might fill the disk: a run at twice the disk's speed, and a reserve."""
     if s["store"] != "disk":
         return
     speed = 2e6 * (lab.disk_mb_per_s or 1000)
     needed, free = 2e9 + speed * (s["seconds"] + s["warmup_s"]), shutil.disk_usage(lab.work).free
     if free < needed:
-        raise Refused(f"{lab.work} has {free / 1e9:.0f} GB free, and the run might need {needed / 1e9:.0f} GB")
+        raise Refused(
+            f"{lab.work} has {free / 1e9:.0f} GB free, and the run might need {needed / 1e9:.0f} GB"
+        )
 
 
-def resolve_rate(lab: Lab, s: dict, seed: int) -> str:
-    """A rate as the generator takes it.
+def resolve_rate(lab: Lab, s: Settings, seed: int) -> str:
+    """Turn a rate of a scenario into one that the generator takes.
 
-    `disk:0.8` is so much of what the disk takes, as a rate of the frames' bits; `no-drop:0.8` so much of the highest
-    rate at which the same run loses nothing while nobody asks, which is searched for once.
+    `disk:0.8` is so much of what the disk takes, as a rate of the frames' bits. `no-drop:0.8` is so
+    much of the highest rate at which the same run loses nothing while nobody asks; that rate is
+    searched for once.
+
+    Raises
+    ------
+    Refused
+        What the rate is a share of is not known.
     """
     of, _, share = s["rate"].partition(":")
     if of == "disk":
         if not lab.disk_mb_per_s:
-            raise Refused("the disk was not measured, so nothing can be a share of its speed (apt-get install fio)")
+            raise Refused(
+                "the disk was not measured, so nothing can be a share of its speed "
+                "(apt-get install fio)"
+            )
         return f"{float(share) * lab.disk_mb_per_s * 8:.0f}mbit"
     if of == "no-drop":
         alone = s | {"rate": "max", "query": "none", "flow_query": False}
@@ -117,7 +164,7 @@ def resolve_rate(lab: Lab, s: dict, seed: int) -> str:
     return s["rate"]
 
 
-def _testbed(lab: Lab, settings: dict, method: Method):
+def _testbed(lab: Lab, settings: Settings, method: Method) -> Bed:
     if isinstance(method, methods.Fake):
         return Nothing()
     if lab.wire:
@@ -125,8 +172,10 @@ def _testbed(lab: Lab, settings: dict, method: Method):
     return Veth(settings, method.native)
 
 
-def _cycle(lab: Lab, settings: dict, seed: int, method: Method, bed, directory: Path) -> Measured:
-    context = Context(settings, bed.device or "", directory, lab.tapdeck, lab.tools / "load")
+def _cycle(
+    lab: Lab, settings: Settings, seed: int, method: Method, bed: Bed, directory: Path
+) -> Measured:
+    context = Context(settings, bed.device or "", directory, lab.build, lab.tools / "load")
     record = directory / "sent.json"
     command = _generator(lab, settings, seed, bed, directory, record)
     with (
@@ -138,13 +187,14 @@ def _cycle(lab: Lab, settings: dict, seed: int, method: Method, bed, directory: 
         used_before = samplers.used(capture.pids)
         asker = _asker(lab, settings, bed, capture)
         sent = _generate(command, settings, record, asker)
-        _wait_for_arrivals(bed)
+        _wait_for_arrivals(bed, sent, before)
         used_after = samplers.used(capture.pids)
         capture.settle()
         arrived = sent["sent"] if isinstance(bed, Nothing) else bed.received() - before
         offered = arrived
         if isinstance(bed, Veth) and settings["napi"] != "softirq":
-            # A receiver of its own that does not keep up drops what the sender has sent, as a network card does.
+            # A receiver of its own that does not keep up drops what the sender has sent, as a
+            # network card does.
             offered = sent["sent"] + sent["refused"]
         if not method.polls:
             # What it does after the packets is for them, too.
@@ -171,15 +221,38 @@ def _cycle(lab: Lab, settings: dict, seed: int, method: Method, bed, directory: 
     )
 
 
-def _generator(lab: Lab, s: dict, seed: int, bed, directory: Path, record: Path) -> list[str]:
+def _generator(
+    lab: Lab, s: Settings, seed: int, bed: Bed, directory: Path, record: Path
+) -> list[str]:
     if isinstance(bed, Nothing):
         numbers = [str(s["packets"]), str(pps_of(s["rate"], 64))]
-        return [sys.executable, "-m", "tapdeck_lab.fake", "generate", str(directory / "pipe"), *numbers, str(record)]
+        return [
+            sys.executable,
+            "-m",
+            "tapdeck_lab.fake",
+            "generate",
+            str(directory / "pipe"),
+            *numbers,
+            str(record),
+        ]
     size = s["size"]
     if size.startswith("dist:"):
         size = f"dist:{bed.put(lab.data / size.removeprefix('dist:'))}"
-    words = ["tapdeck" if bed.ssh else str(lab.tapdeck), "gen", "-i", bed.sender, "--size", size, "--seed", str(seed)]
-    words += ["--ipg", s["rate"].removeprefix("ipg:")] if s["rate"].startswith("ipg:") else ["--rate", s["rate"]]
+    words = [
+        "tapdeck" if bed.ssh else str(lab.build.tapdeck),
+        "gen",
+        "-i",
+        bed.sender,
+        "--size",
+        size,
+        "--seed",
+        str(seed),
+    ]
+    words += (
+        ["--ipg", s["rate"].removeprefix("ipg:")]
+        if s["rate"].startswith("ipg:")
+        else ["--rate", s["rate"]]
+    )
     if s["packets"]:
         words += ["--count", str(s["packets"])]
     else:
@@ -196,10 +269,15 @@ def _generator(lab: Lab, s: dict, seed: int, bed, directory: Path, record: Path)
     return bed.generate_command([*words, "--json", "-" if bed.ssh else str(record)])
 
 
-def _generate(command: list[str], s: dict, record: Path, asker) -> dict:
+def _generate(command: list[str], s: Settings, record: Path, asker: Asker | None) -> Sent:
     seconds = 120 + 3 * (s["seconds"] + s["warmup_s"]) + s["packets"] / 1e3
     process = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=methods.LAB, start_new_session=True
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=methods.LAB,
+        start_new_session=True,
     )
     try:
         if asker:
@@ -215,26 +293,38 @@ def _generate(command: list[str], s: dict, record: Path, asker) -> dict:
             process.wait()
     if process.returncode:
         raise Failed(f"the generator failed: {error.strip().rpartition(chr(10))[2]}")
-    return json.loads(record.read_text() if record.exists() else out)
+    return cast(Sent, json.loads(record.read_text() if record.exists() else out))
 
 
-def _wait_for_arrivals(bed):
-    """Until nothing more comes in."""
+def _wait_for_arrivals(bed: Bed, sent: Sent, before: int) -> None:
+    """Wait until all that was sent has come in or, where some was dropped, no more comes."""
     if isinstance(bed, Nothing):
         return
-    last, end = -1, time.monotonic() + 10
-    while (now := bed.received()) != last and time.monotonic() < end:
+    last = -1
+    came = begin = time.monotonic()
+    while (now := bed.received()) < before + sent["sent"]:
+        at = time.monotonic()
+        came = at if now != last else came
+        # The thread that receives may be kept from it for a while.
+        if at - came > QUIET_S or at - begin > 10:
+            return
         last = now
         time.sleep(0.02)
 
 
-def _metrics(sent: dict, offered: int, arrived: int, counts: list[methods.Counts]) -> dict[str, float]:
-    # Packets of others are in the output too, and in the counter; more than arrived cannot be captured.
+def _metrics(
+    sent: Sent, offered: int, arrived: int, counts: list[methods.Counts]
+) -> dict[str, float]:
+    # Packets of others are in the output too, and in the counter; more than arrived cannot be
+    # captured.
     captured = [min(c.captured, arrived) for c in counts]
     mean = sum(captured) / len(captured)
     detected = sum(min(c.detected, arrived) for c in counts) / len(counts)
     elapsed = sent["elapsed_s"]
-    pps, mbit = offered / elapsed, sent["bytes"] / max(sent["sent"], 1) * offered * 8 / elapsed / 1e6
+    pps, mbit = (
+        offered / elapsed,
+        sent["bytes"] / max(sent["sent"], 1) * offered * 8 / elapsed / 1e6,
+    )
     return {
         "asked": sent["sent"] + sent.get("refused", 0),
         "sent": offered,
@@ -256,7 +346,9 @@ def _metrics(sent: dict, offered: int, arrived: int, counts: list[methods.Counts
     }
 
 
-def _costs(s: dict, sent: dict, arrived: int, before: samplers.Used, after: samplers.Used) -> dict[str, float]:
+def _costs(
+    s: Settings, sent: Sent, arrived: int, before: samplers.Used, after: samplers.Used
+) -> dict[str, float]:
     if s["method"] in ("count", "drop"):
         return {}
     cpu_s = after.cpu_s - before.cpu_s
@@ -267,21 +359,29 @@ def _costs(s: dict, sent: dict, arrived: int, before: samplers.Used, after: samp
     }
 
 
-def _begin_and_end(sent: dict, bed, sampler: samplers.Sampler) -> tuple[float, float]:
-    """When packets were sent, as time.monotonic(): as the generator says, or, where its clock is another's, as they came."""
+def _begin_and_end(sent: Sent, bed: Bed, sampler: samplers.Sampler) -> tuple[float, float]:
+    """Returns when sending began and ended, as time.monotonic().
+
+    The generator says both; where its clock is another machine's, they are when packets began and
+    ceased to come in.
+    """
     if bed.ssh:
-        pairs = zip(sampler.samples, sampler.samples[1:])
+        pairs = itertools.pairwise(sampler.samples)
         moving = [(x.at, y.at) for x, y in pairs if y.received > x.received]
         return (moving[0][0], moving[-1][1]) if moving else (math.nan, math.nan)
     offset = time.time() - time.monotonic()
     return sent["started_ns"] / 1e9 - offset, sent["ended_ns"] / 1e9 - offset
 
 
-def _sampled(s: dict, begin: float, end: float, sampler: samplers.Sampler) -> dict[str, float]:
+def _sampled(s: Settings, begin: float, end: float, sampler: samplers.Sampler) -> dict[str, float]:
     begin += s["warmup_s"]
     # An interval counts if most of it is in the run.
     half = sampler.interval_s / 2
-    during = [i for i in samplers.intervals(sampler.samples) if i.end > begin + half and i.begin < end - half]
+    during = [
+        i
+        for i in samplers.intervals(sampler.samples)
+        if i.end > begin + half and i.begin < end - half
+    ]
     busy = samplers.trim(during)
     shares = samplers.mean_shares(busy)
     samples = [x for x in sampler.samples if x.at >= begin]
@@ -299,8 +399,13 @@ def _sampled(s: dict, begin: float, end: float, sampler: samplers.Sampler) -> di
     return metrics
 
 
-def _leave_warm_up_out(metrics: dict, s: dict, begin: float, end: float, sampler: samplers.Sampler):
-    """Rates of the time after the warm-up, by the samples of the far end's counter. Losses count from the first packet."""
+def _leave_warm_up_out(
+    metrics: dict[str, float], s: Settings, begin: float, end: float, sampler: samplers.Sampler
+) -> None:
+    """Make rates those of the time after the warm-up, by the samples of the far end's counter.
+
+    Losses count from the first packet.
+    """
     inside = [x for x in sampler.samples if begin + s["warmup_s"] <= x.at <= end]
     if len(inside) < 2 or not metrics["sent_pps"]:
         return
@@ -314,26 +419,33 @@ def _leave_warm_up_out(metrics: dict, s: dict, begin: float, end: float, sampler
 class Asker(threading.Thread):
     """Asks for the marked packets, over and over, while packets come (PKAP's experiment 3)."""
 
-    def __init__(self, command: list[str], delay_s: float):
+    def __init__(self, command: list[str], delay_s: float) -> None:
         super().__init__(daemon=True)
         self.command, self.delay_s = command, delay_s
         self.answers: list[tuple[float, float, int]] = []
         """When each was asked (time.monotonic()), how long it took, and what it found."""
         self._over = threading.Event()
-        self._process: subprocess.Popen | None = None
+        self._process: subprocess.Popen[str] | None = None
 
-    def run(self):
+    def run(self) -> None:
         self._over.wait(self.delay_s)
         while not self._over.is_set():
             begin = time.monotonic()
-            self._process = subprocess.Popen(self.command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+            self._process = subprocess.Popen(
+                self.command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+            )
             out = self._process.communicate()[0]
             if self._process.returncode >= 0:
-                counts = [int(word) for line in out.splitlines() for word in line.split()[:1] if word.isdigit()]
+                counts = [
+                    int(word)
+                    for line in out.splitlines()
+                    for word in line.split()[:1]
+                    if word.isdigit()
+                ]
                 self.answers.append((begin, time.monotonic() - begin, sum(counts)))
 
-    def stop(self):
-        """A question that is still being answered when the packets end is not done."""
+    def stop(self) -> None:
+        """End the questions; one that is still being answered does not count."""
         self._over.set()
         process = self._process
         if process and process.poll() is None:
@@ -342,12 +454,20 @@ class Asker(threading.Thread):
             self.join()
 
 
-def _asker(lab: Lab, s: dict, bed, capture: Capture) -> Asker | None:
+def _asker(lab: Lab, s: Settings, bed: Bed, capture: Capture) -> Asker | None:
     if s["query"] == "none":
         return None
     directory = capture.contexts[0].directory
     if s["query"] == "own" and isinstance(capture.method, methods.Tapdeck):
-        words = [str(lab.tapdeck), "query", "--dir", str(directory / "store"), "--count", "host", MARK]
+        words = [
+            str(lab.build.tapdeck),
+            "query",
+            "--dir",
+            str(directory / "store"),
+            "--count",
+            "host",
+            MARK,
+        ]
     else:
         words = _scan(directory, "--count", f"host {MARK}")
     pin = ["taskset", "-c", s["capture_cpu"]] if s["capture_cpu"] else []
@@ -360,14 +480,17 @@ def _scan(directory: Path, how: str, expression: str) -> list[str]:
     return ["sh", "-c", f"for f in $({find} | sort); do tcpdump -n -r $f {how} {expression}; done"]
 
 
-def _ask_for_a_flow(lab: Lab, s: dict, capture: Capture) -> dict[str, float]:
-    """How soon the marked conversation, a 5-tuple, comes out of what was stored, and how long a scan takes for the same.
+def _ask_for_a_flow(lab: Lab, s: Settings, capture: Capture) -> dict[str, float]:
+    """Measure how soon the marked conversation comes out of the store, and out of a scan.
 
-    Each begins with nothing of it in the page cache. Who has no way of its own is scanned for its answer, too.
+    Each question begins with nothing of the store in the page cache. A method without a query of
+    its own is scanned for its answer, too.
     """
     directory = capture.contexts[0].directory
     files = [f for f in directory.rglob("*") if f.is_file()]
-    first_of_each = subprocess.run(_scan(directory, "-c 1", f"host {MARK}"), capture_output=True, text=True).stdout
+    first_of_each = subprocess.run(
+        _scan(directory, "-c 1", f"host {MARK}"), capture_output=True, text=True
+    ).stdout
     found = re.search(r"IP (\S+)\.(\d+) > (\S+)\.(\d+):", first_of_each)
     if not found:
         raise Failed("no marked packet was stored")
@@ -375,7 +498,7 @@ def _ask_for_a_flow(lab: Lab, s: dict, capture: Capture) -> dict[str, float]:
     flow = f"src host {src} and src port {sport} and dst host {dst} and dst port {dport} and udp"
     own = scan = _scan(directory, "-l", flow)
     if isinstance(capture.method, methods.Tapdeck):
-        own = [str(lab.tapdeck), "query", "--dir", str(directory / "store"), flow]
+        own = [str(lab.build.tapdeck), "query", "--dir", str(directory / "store"), flow]
     # The scan is second, for whom a disk that remembers is faster.
     _forget(files)
     first_ms, all_ms, packets = _time(own)
@@ -392,7 +515,7 @@ def _ask_for_a_flow(lab: Lab, s: dict, capture: Capture) -> dict[str, float]:
     }
 
 
-def _forget(files: list[Path]):
+def _forget(files: list[Path]) -> None:
     """Takes files out of the page cache."""
     for file in files:
         descriptor = os.open(file, os.O_RDONLY)
@@ -404,34 +527,67 @@ def _forget(files: list[Path]):
 
 
 def _time(command: list[str]) -> tuple[float, float, int]:
-    """When a command's first line came and when it ended, ms after it began, and how many lines there were."""
+    """Run a command.
+
+    Returns
+    -------
+    tuple of float, float, int
+        When its first line came and when it ended, ms after it began, and how many lines there
+        were.
+    """
     begin = time.monotonic()
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
         first, lines = math.nan, 0
-        for _ in process.stdout:
+        for _ in cast(IO[bytes], process.stdout):
             first = time.monotonic() - begin if lines == 0 else first
             lines += 1
     return 1e3 * first, 1e3 * (time.monotonic() - begin), lines
 
 
-def _asked(s: dict, sent: dict, first_packet: float, asker: Asker | None) -> dict[str, float]:
+def _asked(s: Settings, sent: Sent, first_packet: float, asker: Asker | None) -> dict[str, float]:
     if not asker:
         return {}
     done = asker.answers
-    metrics = {"queries": len(done), "query_ms": math.nan, "marked_found": math.nan, "found_after_ms": math.nan}
+    metrics = {
+        "queries": len(done),
+        "query_ms": math.nan,
+        "marked_found": math.nan,
+        "found_after_ms": math.nan,
+    }
     if done:
         metrics["query_ms"] = 1e3 * sum(took for _, took, _ in done) / len(done)
         at, _, found = done[-1]
         marked = min(sent["streams"][-1], math.floor((at - first_packet) / s["mark_every_s"]))
         metrics["marked_found"] = min(1.0, found / marked) if marked > 0 else math.nan
-        metrics["found_after_ms"] = 1e3 * _found_after(done, first_packet, s["mark_every_s"], sent["streams"][-1])
+        metrics["found_after_ms"] = 1e3 * _found_after(
+            done, first_packet, s["mark_every_s"], sent["streams"][-1]
+        )
     return metrics
 
 
-def _found_after(answers: list[tuple[float, float, int]], first_packet: float, every_s: float, marked: int) -> float:
-    """The longest time from a marked packet's sending to the end of the first answer that has it.
+def _found_after(
+    answers: list[tuple[float, float, int]], first_packet: float, every_s: float, marked: int
+) -> float:
+    """Find the longest time from the sending of a marked packet to the first answer that has it.
 
-    Of one that no answer has, the time until the last answer. Packets sent before the first question say nothing.
+    Of a packet that no answer has, it is the time until the last answer. Packets sent before the
+    first question say nothing.
+
+    Parameters
+    ----------
+    answers : list of (float, float, int)
+        When each question was asked and how long its answer took, s, and how many packets it had.
+    first_packet : float
+        When the first packet was sent, s, by the clock of the questions.
+    every_s : float
+        Time between marked packets, s.
+    marked : int
+        How many marked packets were sent.
+
+    Returns
+    -------
+    float
+        Seconds; NaN where no marked packet was sent between the first question and the last answer.
     """
     longest = math.nan
     ends = [(at + took, found) for at, took, found in answers]
@@ -444,10 +600,14 @@ def _found_after(answers: list[tuple[float, float, int]], first_packet: float, e
     return longest
 
 
-def _tidy(command: str, bed, directory: Path, lab: Lab) -> str:
-    """A command as somebody else would write it."""
+def _tidy(command: str, bed: Bed, directory: Path, lab: Lab) -> str:
+    """Write a command as somebody else would, without the names of this run."""
     command = re.sub(r"ip netns exec \S+ |--dst-mac \S+ ", "", command)
-    for old, new in [(str(directory), "DIR"), (str(lab.tapdeck), "tapdeck"), (str(lab.tools), "lab/build")]:
+    for old, new in [
+        (str(directory), "DIR"),
+        (f"{lab.build.directory}/", ""),
+        (str(lab.tools), "lab/build"),
+    ]:
         command = command.replace(old, new)
     command = command.replace(f"dist:{lab.data}/", "dist:")
     for name, new in [(bed.device, "CAPTURE"), (bed.sender, "SENDER")]:
@@ -457,7 +617,7 @@ def _tidy(command: str, bed, directory: Path, lab: Lab) -> str:
 
 
 def _table(sampler: samplers.Sampler) -> list[dict[str, float]]:
-    """The samples as rows: shares of each core since the sample before, and what was used so far."""
+    """Turn samples into rows: shares of each core since the sample before, and use so far."""
     if not sampler.samples:
         return []
     begin = sampler.samples[0].at
@@ -467,8 +627,14 @@ def _table(sampler: samplers.Sampler) -> list[dict[str, float]]:
         row = {"t_s": round(sample.at - begin, 4)}
         for core in sample.cpu:
             shares = after[sample.at].shares[core] if sample.at in after else {}
-            row |= {f"{core}_{state}": round(shares.get(state, math.nan), 2) for state in samplers.STATES}
-        row |= {"capture_cpu_s": round(sample.used.cpu_s, 4), "capture_switches": sample.used.switches}
+            row |= {
+                f"{core}_{state}": round(shares.get(state, math.nan), 2)
+                for state in samplers.STATES
+            }
+        row |= {
+            "capture_cpu_s": round(sample.used.cpu_s, 4),
+            "capture_switches": sample.used.switches,
+        }
         row |= {
             "capture_rss_mib": round(sample.used.rss_mib, 2),
             "disk_bytes": sample.written,
@@ -478,10 +644,16 @@ def _table(sampler: samplers.Sampler) -> list[dict[str, float]]:
     return rows
 
 
-def search(lab: Lab, settings: dict, seed: int) -> Measured:
-    """The highest rate without a loss, by binary search in the manner of RFC 2544; a trial is a run.
+def search(lab: Lab, settings: Settings, seed: int) -> Measured:
+    """Search for the highest rate without a loss, in the manner of RFC 2544; a trial is a run.
 
     The search begins with as fast as it goes; what counts as the rate of a trial is what arrived.
+
+    Returns
+    -------
+    Measured
+        Of the last trial or of the one flat out, with the metrics `no_drop_pps` (packets/s, 0 where
+        each trial lost some) and `trials`.
     """
     trials: list[Measured] = []
     passed: dict[float, float] = {}
@@ -513,12 +685,14 @@ def search(lab: Lab, settings: dict, seed: int) -> Measured:
 
 
 def pps_of(rate: str, frame_bytes: float) -> float:
-    """Packets a second of a rate as a scenario writes it; infinite for max."""
+    """Convert a rate of a scenario into packets/s of frames of so many bytes; max is infinite."""
     if rate == "max":
         return math.inf
     if rate.startswith("ipg:"):
         number = float(rate[4:].rstrip("nums"))
-        return 1 / (number * {"ns": 1e-9, "us": 1e-6, "ms": 1e-3}[rate[-2:]]) if number else math.inf
+        return (
+            1 / (number * {"ns": 1e-9, "us": 1e-6, "ms": 1e-3}[rate[-2:]]) if number else math.inf
+        )
     unit = next(u for u in sorted(RATE_UNITS, key=len, reverse=True) if rate.endswith(u))
     value = float(rate.removesuffix(unit)) * RATE_UNITS[unit]
     return value if unit.endswith("pps") else value / 8 / frame_bytes

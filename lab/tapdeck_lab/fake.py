@@ -1,7 +1,9 @@
-"""A generator and a capture method that are known exactly, to test the lab with: no wire, no privileges.
+"""A generator and a capture method that are known exactly, to test the lab without a wire.
 
-python -m tapdeck_lab.fake capture PIPE SHARE FILE     reads packets from a pipe, loses a share, says what it kept
-python -m tapdeck_lab.fake generate PIPE N PPS FILE    writes N packets of eight bytes, each its number
+python -m tapdeck_lab.fake capture PIPE SHARE FILE
+    reads packets from a pipe, loses a share, and says in a file what it kept
+python -m tapdeck_lab.fake generate PIPE N PPS FILE
+    writes N packets of eight bytes, each its number
 """
 
 from __future__ import annotations
@@ -14,11 +16,14 @@ import sys
 import time
 
 
-def capture(pipe: str, share: float, file: str):
-    """Loses packet n where the whole part of n * share grows: of N packets exactly floor(N * share), up to rounding."""
+def capture(pipe: str, share: float, file: str) -> None:
+    """Lose packet n where the whole part of n * share grows.
+
+    So of N packets exactly floor(N * share) are lost, up to rounding.
+    """
     received = kept = 0
 
-    def finish(*_):
+    def finish(*_: object) -> None:
         with open(file, "w") as out:
             json.dump({"received": received, "kept": kept}, out)
         os._exit(0)
@@ -38,7 +43,7 @@ def capture(pipe: str, share: float, file: str):
         rest = rest[whole:]
 
 
-def generate(pipe: str, packets: int, pps: float, file: str):
+def generate(pipe: str, packets: int, pps: float, file: str) -> None:
     begin, started_ns = time.monotonic(), time.time_ns()
     with open(pipe, "wb") as out:
         for number in range(packets):
@@ -47,7 +52,13 @@ def generate(pipe: str, packets: int, pps: float, file: str):
             out.write(struct.pack("<Q", number))
     elapsed = time.monotonic() - begin
     with open(file, "w") as out:
-        record = {"sent": packets, "bytes": packets * 64, "elapsed_s": elapsed, "seed": 0, "streams": [packets]}
+        record = {
+            "sent": packets,
+            "bytes": packets * 64,
+            "elapsed_s": elapsed,
+            "seed": 0,
+            "streams": [packets],
+        }
         json.dump(record | {"started_ns": started_ns, "ended_ns": time.time_ns()}, out)
 
 

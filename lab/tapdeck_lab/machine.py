@@ -9,24 +9,27 @@ import shutil
 import statistics
 import subprocess
 from pathlib import Path
+from typing import Any
+
+from .build import Build
 
 
-def describe(tapdeck: Path) -> dict:
+def describe(build: Build) -> dict[str, Any]:
     return {
         "cpu": _cpu(),
         "cores": os.cpu_count(),
         "memory_mib": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2**20,
         "kernel": platform.release(),
         "clocksource": _read("/sys/devices/system/clocksource/clocksource0/current_clocksource"),
-        "versions": versions(tapdeck),
+        "versions": versions(build),
         "git": _git(),
     }
 
 
-def versions(tapdeck: Path) -> dict[str, str]:
-    """The first line that each program says of itself, of those that are there."""
+def versions(build: Build) -> dict[str, str]:
+    """Returns the first line that each program says of its version, of those that are installed."""
     programs = {
-        "tapdeck": [str(tapdeck), "--version"],
+        "tapdeck": [str(build.tapdeck), "--version"],
         "tcpdump": ["tcpdump", "--version"],
         "dumpcap": ["dumpcap", "--version"],
         "netsniff-ng": ["netsniff-ng", "--version"],
@@ -45,7 +48,11 @@ def versions(tapdeck: Path) -> dict[str, str]:
             out = subprocess.run(command, capture_output=True, text=True, timeout=20)
         except (OSError, subprocess.TimeoutExpired):
             continue
-        lines = [line.strip() for line in (out.stdout + out.stderr).splitlines() if any(c.isdigit() for c in line)]
+        lines = [
+            line.strip()
+            for line in (out.stdout + out.stderr).splitlines()
+            if any(c.isdigit() for c in line)
+        ]
         found[name] = lines[0][:100] if lines else "unknown"
     return found
 
@@ -67,25 +74,43 @@ def _read(path: str) -> str:
 def _git() -> str:
     here = Path(__file__).parent
     try:
-        out = subprocess.run(["git", "describe", "--always", "--dirty"], cwd=here, capture_output=True, text=True)
+        out = subprocess.run(
+            ["git", "describe", "--always", "--dirty"], cwd=here, capture_output=True, text=True
+        )
     except OSError:
         return ""
     return out.stdout.strip()
 
 
-def measure_disk(directory: Path, seconds: int) -> dict:
-    """Sequential writing past the page cache, by fio: MB/s, the median of three times, or why it is not known."""
+def measure_disk(directory: Path, seconds: int) -> dict[str, Any]:
+    """Measure sequential writing past the page cache, by fio.
+
+    Parameters
+    ----------
+    directory : Path
+        On the disk.
+    seconds : int
+        How long each of three measurements takes, s.
+
+    Returns
+    -------
+    dict
+        `mb_per_s` (the median), `each` (all three, MB/s) and `command`; or `missing`, why the speed
+        is not known.
+    """
     if not shutil.which("fio"):
         return {"missing": "fio is not installed (apt-get install fio): the disk was not measured"}
     if shutil.disk_usage(directory).free < 8e9:
         return {"missing": f"{directory} has less than 8 GB free: the disk was not measured"}
     file = directory / "disk.fio"
-    command = f"fio --name=disk --filename={file} --rw=write --bs=4M --direct=1 --ioengine=psync --size=4G"
-    command += f" --runtime={seconds} --time_based --end_fsync=1 --output-format=json"
+    command = f"fio --name=disk --filename={file} --rw=write --bs=4M --direct=1 --ioengine=psync"
+    command += f" --size=4G --runtime={seconds} --time_based --end_fsync=1 --output-format=json"
     try:
         found = []
         for _ in range(3):
-            out = subprocess.run(command.split(), capture_output=True, text=True, timeout=seconds + 60)
+            out = subprocess.run(
+                command.split(), capture_output=True, text=True, timeout=seconds + 60
+            )
             written = json.loads(out.stdout[out.stdout.index("{") :])["jobs"][0]["write"]
             found.append(round(written["bw_bytes"] / 1e6, 1))
         return {"command": command, "mb_per_s": statistics.median(found), "each": found}

@@ -1,8 +1,9 @@
 """Capture methods: who captures, with which command, when it is ready, and how many packets it got.
 
-Each method is a class with a few answers; `Capture` does the rest alike for all: start, wait until it is seen
-to be ready, wait until it has nothing left to do, end it as Ctrl-C does, count what it left behind. What was
-captured is counted in the output, not taken from what the program says, wherever there is an output.
+Each method is a class with a few answers; `Capture` does the rest alike for all: start it, wait
+until it is seen to be ready, wait until it has nothing left to do, end it as Ctrl-C does, count
+what it left behind. What was captured is counted in the output, not taken from what the program
+says, wherever there is an output.
 
 The settings of the peers are those that their own documentation recommends for speed (`advice`).
 """
@@ -22,16 +23,18 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 from . import rules, samplers
-from .settings import METHODS
-from .testbed import run
+from .build import Build
+from .settings import METHODS, Settings
+from .testbed import Bed, run
 
 LAB = Path(__file__).parents[1]
 READY_S = 60
-"""How long a method may take to become ready."""
+"""How long a method may take to become ready, s."""
 SETTLE_S = 120
-"""How long it may take to write what it has."""
+"""How long a method may take to write what it has, s."""
 
 
 class Missing(Exception):
@@ -50,16 +53,16 @@ class Failed(Exception):
 class Context:
     """What a command is made from."""
 
-    settings: dict
+    settings: Settings
     device: str
     directory: Path
-    tapdeck: Path
+    build: Build
     load: Path
 
     def for_app(self, i: int) -> Context:
         directory = self.directory / f"app{i}"
         directory.mkdir(exist_ok=True)
-        return Context(self.settings, self.device, directory, self.tapdeck, self.load)
+        return Context(self.settings, self.device, directory, self.build, self.load)
 
 
 @dataclass(frozen=True)
@@ -68,34 +71,37 @@ class Counts:
     detected: float = math.nan
     """Packets that the method says it has seen, captured or not."""
     index_share: float = math.nan
-    """Bytes of its index for each byte that it stored."""
+    """Bytes of the method's index for each byte that it stored."""
 
 
 class Method:
     program = ""
     package = ""
     native = False
-    """Whether it takes frames in the driver, where live frames need no GRO."""
+    """Whether the method takes frames in the driver, where live frames need no GRO."""
     advice = ""
     holds_back_s = 0.2
-    """How long a packet may wait in the program before it does something about it."""
+    """How long a packet may wait in the program before the program does something about it, s."""
     stays = False
-    """Whether it stays for ever when it is asked to end, and must be killed."""
+    """Whether the program stays for ever when it is asked to end, and must be killed."""
     polls = False
-    """Whether it uses all of a CPU, whatever comes."""
+    """Whether the program uses all of a CPU, whatever comes."""
     can: frozenset[str] = frozenset()
-    """What of `load`, `filter`, `snaplen`, `no-store`, `apps`, `gzip`, `rules` it can do."""
+    """What the method can do of load, filter, snaplen, no-store, apps, gzip and rules."""
 
-    def __init__(self, name: str):
+    def __init__(self, name: str) -> None:
         self.name, self.means = name, METHODS[name]
 
-    def missing(self, tapdeck: Path) -> str:
+    def missing(self) -> str:
+        """Returns what must be installed first, or nothing."""
         if self.program and not shutil.which(self.program):
-            return f"{self.program} is not installed (apt-get install {self.package or self.program})"
+            return (
+                f"{self.program} is not installed (apt-get install {self.package or self.program})"
+            )
         return ""
 
-    def refuses(self, s: dict) -> str:
-        """What of the settings this method cannot do."""
+    def refuses(self, s: Settings) -> str:
+        """Returns what of the settings this method cannot do, or nothing."""
         asked = {
             "load": s["load"].startswith(("copy", "zlib")),
             "gzip": s["load"].startswith("gzip"),
@@ -109,11 +115,11 @@ class Method:
         return f"{self.name} cannot do {', '.join(cannot)} here" if cannot else ""
 
     def service(self, c: Context) -> list[str]:
-        """What must be there before the first application, if anything."""
+        """Returns the command that must run before the first application, or nothing."""
         return []
 
     def pipeline(self, c: Context) -> list[list[str]]:
-        """The commands of one application, joined by pipes."""
+        """Returns the commands of one application, which are joined by pipes."""
         raise NotImplementedError
 
     def is_ready(self, pid: int, log: str) -> bool:
@@ -127,25 +133,31 @@ class Method:
 
 
 def has_packet_socket(pid: int) -> bool:
-    """Whether a process has a packet socket that is bound and receives, as /proc/net/packet says."""
+    """Tell by /proc/net/packet whether a process has a packet socket that is bound and receives."""
     try:
-        rows = [line.split() for line in Path(f"/proc/{pid}/net/packet").read_text().splitlines()[1:]]
+        rows = [
+            line.split() for line in Path(f"/proc/{pid}/net/packet").read_text().splitlines()[1:]
+        ]
         running = {row[8] for row in rows if row[5] == "1" and row[4] != "0"}
-        held = {os.readlink(fd) for fd in Path(f"/proc/{pid}/fd").iterdir()}
+        held = {str(fd.readlink()) for fd in Path(f"/proc/{pid}/fd").iterdir()}
     except OSError:
         return False
     return any(f"socket:[{inode}]" in held for inode in running)
 
 
 def count_file(path: Path) -> int:
-    """Packets in a capture file, by reading all of it; a file whose name ends in .gz is unpacked."""
+    """Count the packets of a capture file by reading it, or of one in .gz by unpacking it."""
     if path.suffix == ".gz":
         with subprocess.Popen(["gzip", "-dc", path], stdout=subprocess.PIPE) as unpack:
-            return _count(subprocess.run(["tcpdump", "-r", "-", "--count"], stdin=unpack.stdout, capture_output=True))
+            return _count(
+                subprocess.run(
+                    ["tcpdump", "-r", "-", "--count"], stdin=unpack.stdout, capture_output=True
+                )
+            )
     return _count(subprocess.run(["tcpdump", "-r", path, "--count"], capture_output=True))
 
 
-def _count(out: subprocess.CompletedProcess) -> int:
+def _count(out: subprocess.CompletedProcess[bytes]) -> int:
     said = re.match(rb"(\d+) packet", out.stdout)
     if not said:
         raise Failed(f"tcpdump cannot count: {out.stderr.decode(errors='replace').strip()}")
@@ -157,17 +169,14 @@ def first_number(pattern: str, text: str) -> float:
     return float(found[1]) if found else math.nan
 
 
-SHIM = "libtapdeck_pcap.so"
-
-
-def load_words(s: dict) -> list[str]:
-    """The work that the application of `load/load.c` does with each packet."""
+def load_words(s: Settings) -> list[str]:
+    """Returns the options of `load/load.c` for the work that it does with each packet."""
     kind, _, number = s["load"].partition(":")
     return [] if kind == "none" else [{"copy": "-c", "zlib": "-z"}[kind], number]
 
 
 def behind_pipe(c: Context) -> list[str]:
-    """Who reads the stream of a method that writes to its standard output."""
+    """Returns the command that reads the stream of a method that writes to standard output."""
     kind, _, number = c.settings["load"].partition(":")
     if kind == "gzip":
         return ["sh", "-c", f"exec gzip -{number} > {shlex.quote(str(c.directory / 'out.gz'))}"]
@@ -177,30 +186,32 @@ def behind_pipe(c: Context) -> list[str]:
 def count_behind_pipe(c: Context) -> int:
     if c.settings["load"].startswith("gzip"):
         return count_file(c.directory / "out.gz")
-    return json.loads((c.directory / "stdout").read_text())["packets"]
+    return int(json.loads((c.directory / "stdout").read_text())["packets"])
 
 
 class Tapdeck(Method):
     advice = "defaults; consume at the hooks that can"
     can = frozenset({"load", "gzip", "filter", "snaplen", "no-store", "rules"})
 
-    def __init__(self, hook: str):
+    def __init__(self, hook: str) -> None:
         super().__init__(f"tapdeck-{hook}")
         self.hook = hook
         self.native = hook in ("xdp", "afxdp")
         if hook in ("tcx", "tpacket", "recv"):
             self.can = self.can | {"apps"}
 
-    def missing(self, tapdeck: Path) -> str:
-        return "" if os.access(tapdeck, os.X_OK) else f"{tapdeck} is not there (cargo build --release -p tapdeck)"
-
     def pipeline(self, c: Context) -> list[list[str]]:
         s = c.settings
-        words = [str(c.tapdeck), "record", "-i", c.device, "--hook", self.hook]
+        words = [str(c.build.tapdeck), "record", "-i", c.device, "--hook", self.hook]
         # Several at once see a packet only if each lets it pass.
         if self.hook not in ("tpacket", "recv") and s["apps"] == 1:
             words += ["--deliver", s["deliver"]]
-        words += ["--ring-bytes", f"{s['ring_mib']}MiB", "--stats-json", str(c.directory / "stats.json")]
+        words += [
+            "--ring-bytes",
+            f"{s['ring_mib']}MiB",
+            "--stats-json",
+            str(c.directory / "stats.json"),
+        ]
         if s["snaplen"]:
             words += ["--snaplen", str(s["snaplen"])]
         if s["filter"]:
@@ -215,7 +226,9 @@ class Tapdeck(Method):
             return [[*words, "-w", "-"], behind_pipe(c)]
         if s["store"] == "none":
             return [[*words, "--no-store"]]
-        return [[*words, "--dir", str(c.directory / "store"), *([] if s["index"] else ["--no-index"])]]
+        return [
+            [*words, "--dir", str(c.directory / "store"), *([] if s["index"] else ["--no-index"])]
+        ]
 
     def is_ready(self, pid: int, log: str) -> bool:
         return "recording" in log
@@ -224,7 +237,9 @@ class Tapdeck(Method):
         last = json.loads((c.directory / "stats.json").read_text().splitlines()[-1])
         if not last["final"]:
             raise Failed("tapdeck did not end well: " + log.strip().rpartition("\n")[2])
-        index_share = last["index_bytes"] / last["bytes_written"] if last["bytes_written"] else math.nan
+        index_share = (
+            last["index_bytes"] / last["bytes_written"] if last["bytes_written"] else math.nan
+        )
         if c.settings["load"] != "none":
             captured = count_behind_pipe(c)
         elif c.settings["store"] == "none":
@@ -235,19 +250,18 @@ class Tapdeck(Method):
 
 
 class Serve(Method):
-    """One capture for all applications: `tapdeck serve`, of whose group each is a member that gets every packet.
+    """One capture for all applications: `tapdeck serve`, with a group that copies packets to each.
 
-    An application that only reads packets is that of the method `libpcap`, unchanged, on the device `deck:lab`.
+    An application that only reads packets is that of the method `libpcap`, unchanged, on the device
+    `deck:lab`.
     """
 
     advice = "defaults; consume; libtapdeck_pcap.so in the place of libpcap"
     native = True
     can = frozenset({"load", "gzip", "filter", "snaplen", "no-store", "apps"})
 
-    def missing(self, tapdeck: Path) -> str:
-        shim = tapdeck.with_name(SHIM)
-        without = "" if shim.exists() else f"{shim} is not there (cargo build --release --workspace)"
-        return ALL["tapdeck-xdp"].missing(tapdeck) or ALL["libpcap"].missing(tapdeck) or without
+    def missing(self) -> str:
+        return ALL["libpcap"].missing()
 
     def service(self, c: Context) -> list[str]:
         s = c.settings
@@ -262,24 +276,34 @@ class Serve(Method):
         lines += [f"snaplen = {s['snaplen']}"] if s["snaplen"] else []
         lines += [f'filter = "{s["filter"]}"'] if s["filter"] else []
         (c.directory / "deck.toml").write_text("\n".join(lines) + "\n")
-        words = [str(c.tapdeck), "serve", "--config", str(c.directory / "deck.toml")]
-        return [*words, "--socket", str(c.directory / "serve.sock"), "--stats-json", str(c.directory / "serve.json")]
+        words = [str(c.build.tapdeck), "serve", "--config", str(c.directory / "deck.toml")]
+        return [
+            *words,
+            "--socket",
+            str(c.directory / "serve.sock"),
+            "--stats-json",
+            str(c.directory / "serve.json"),
+        ]
 
     def pipeline(self, c: Context) -> list[list[str]]:
         s, socket = c.settings, str(c.directory.parent / "serve.sock")
-        words = [str(c.tapdeck), "attach", "--group", "lab", "--socket", socket, "-w"]
+        words = [str(c.build.tapdeck), "attach", "--group", "lab", "--socket", socket, "-w"]
         if s["load"].startswith("gzip"):
             return [[*words, "-"], behind_pipe(c)]
         if s["store"] == "disk":
             return [[*words, str(c.directory / "out.pcapng")]]
-        environment = ["env", f"LD_PRELOAD={c.tapdeck.with_name(SHIM)}", f"TAPDECK_SOCKET={socket}"]
-        return [[*environment, str(c.load), "-i", "deck:lab", "-B", str(s["ring_mib"]), *load_words(s)]]
+        environment = ["env", f"LD_PRELOAD={c.build.pcap_library}", f"TAPDECK_SOCKET={socket}"]
+        return [
+            [*environment, str(c.load), "-i", "deck:lab", "-B", str(s["ring_mib"]), *load_words(s)]
+        ]
 
     def is_ready(self, pid: int, log: str) -> bool:
         return "serving at" in log or "of group lab" in log or "ready" in log
 
     def count(self, c: Context, log: str) -> Counts:
-        seen = json.loads((c.directory.parent / "serve.json").read_text().splitlines()[-1])["groups"][0]["seen"]
+        seen = json.loads((c.directory.parent / "serve.json").read_text().splitlines()[-1])[
+            "groups"
+        ][0]["seen"]
         if (c.directory / "out.pcapng").exists():
             return Counts(count_file(c.directory / "out.pcapng"), seen)
         # The application says how many it counted, as one behind a pipe does.
@@ -289,7 +313,8 @@ class Serve(Method):
 class Tcpdump(Method):
     program = "tcpdump"
     advice = "tcpdump(8): -n, a larger buffer (-B), -w instead of printing"
-    # Its buffer gives up a block that is not full after a second (pcap(3PCAP), packet buffer timeout).
+    # A block of its buffer that is not full is given up after a second (pcap(3PCAP), packet buffer
+    # timeout).
     holds_back_s = 1.3
     can = frozenset({"gzip", "filter", "snaplen", "no-store", "apps"})
 
@@ -312,7 +337,7 @@ class Tcpdump(Method):
         return Counts(count_file(c.directory / "out.pcap"), detected)
 
 
-def filter_words(s: dict) -> list[str]:
+def filter_words(s: Settings) -> list[str]:
     return [s["filter"]] if s["filter"] else []
 
 
@@ -323,7 +348,16 @@ class Dumpcap(Method):
 
     def pipeline(self, c: Context) -> list[list[str]]:
         s = c.settings
-        words = ["dumpcap", "-q", "-i", c.device, "-B", str(s["ring_mib"]), "-w", str(c.directory / "out.pcapng")]
+        words = [
+            "dumpcap",
+            "-q",
+            "-i",
+            c.device,
+            "-B",
+            str(s["ring_mib"]),
+            "-w",
+            str(c.directory / "out.pcapng"),
+        ]
         if s["snaplen"]:
             words += ["-s", str(s["snaplen"])]
         return [words + (["-f", s["filter"]] if s["filter"] else [])]
@@ -336,19 +370,31 @@ class Dumpcap(Method):
 
 class NetsniffNg(Method):
     program = "netsniff-ng"
-    advice = "netsniff-ng(8): --silent, a larger ring (--ring-size), scatter/gather writing as is its default"
+    advice = (
+        "netsniff-ng(8): --silent, a larger ring (--ring-size), scatter/gather writing as is its "
+        "default"
+    )
     can = frozenset({"filter", "apps"})
 
     def pipeline(self, c: Context) -> list[list[str]]:
         s = c.settings
-        words = ["netsniff-ng", "--in", c.device, "--out", str(c.directory / "out.pcap"), "--silent"]
+        words = [
+            "netsniff-ng",
+            "--in",
+            c.device,
+            "--out",
+            str(c.directory / "out.pcap"),
+            "--silent",
+        ]
         words += ["--ring-size", f"{s['ring_mib']}MiB"]
         if s["capture_cpu"]:
             words += ["--bind-cpu", s["capture_cpu"].split(",")[0]]
         return [words + filter_words(s)]
 
     def count(self, c: Context, log: str) -> Counts:
-        return Counts(count_file(c.directory / "out.pcap"), first_number(r"(\d+)\s+packets incoming", log))
+        return Counts(
+            count_file(c.directory / "out.pcap"), first_number(r"(\d+)\s+packets incoming", log)
+        )
 
 
 class Daemonlogger(Method):
@@ -358,7 +404,18 @@ class Daemonlogger(Method):
     can = frozenset({"filter", "apps"})
 
     def pipeline(self, c: Context) -> list[list[str]]:
-        return [["daemonlogger", "-i", c.device, "-l", str(c.directory), "-n", "log", *filter_words(c.settings)]]
+        return [
+            [
+                "daemonlogger",
+                "-i",
+                c.device,
+                "-l",
+                str(c.directory),
+                "-n",
+                "log",
+                *filter_words(c.settings),
+            ]
+        ]
 
     def count(self, c: Context, log: str) -> Counts:
         return Counts(sum(count_file(file) for file in c.directory.glob("log.*")))
@@ -366,27 +423,33 @@ class Daemonlogger(Method):
 
 class Stenotype(Method):
     program, package = "stenotype", "stenographer"
-    advice = "stenographer's INSTALL.md: one thread a core, more blocks and AIOs; 64 blocks are 64 MiB"
+    advice = (
+        "stenographer's INSTALL.md: one thread a core, more blocks and AIOs; 64 blocks are 64 MiB"
+    )
     holds_back_s = 1.6
     stays = True
 
     def pipeline(self, c: Context) -> list[list[str]]:
         for part in ("PKT0", "IDX0"):
             (c.directory / part).mkdir(exist_ok=True)
-        words = (
-            f"stenotype --iface={c.device} --threads=1 --blocks={c.settings['ring_mib']} --aiops=32 --blockage_sec=1"
-        )
-        words += f" --uid=root --gid=root --seccomp=none -v -v --dir={c.directory}"
+        words = f"stenotype --iface={c.device} --threads=1 --blocks={c.settings['ring_mib']}"
+        words += " --aiops=32 --blockage_sec=1 --uid=root --gid=root --seccomp=none -v -v"
+        words += f" --dir={c.directory}"
         return [words.split()]
 
     def is_ready(self, pid: int, log: str) -> bool:
         return "starting to process packets" in log
 
     def is_done(self, log: str) -> bool:
-        return "Finishing thread" in log and log.count("] Wrote index") >= log.count("Opening packet file")
+        return "Finishing thread" in log and log.count("] Wrote index") >= log.count(
+            "Opening packet file"
+        )
 
     def count(self, c: Context, log: str) -> Counts:
-        stored, index = (sum(f.stat().st_size for f in (c.directory / part).iterdir()) for part in ("PKT0", "IDX0"))
+        stored, index = (
+            sum(f.stat().st_size for f in (c.directory / part).iterdir())
+            for part in ("PKT0", "IDX0")
+        )
         packets = sum(int(n) for n in re.findall(r"Stored (\d+) with ", log))
         return Counts(packets, index_share=index / stored if stored else math.nan)
 
@@ -395,10 +458,14 @@ class Libpcap(Method):
     advice = "pcap(3PCAP): a larger buffer"
     can = frozenset({"load", "filter", "snaplen", "no-store", "apps"})
 
-    def missing(self, tapdeck: Path) -> str:
-        return "" if shutil.which("cc") else "there is no C compiler (apt-get install gcc libpcap-dev zlib1g-dev)"
+    def missing(self) -> str:
+        return (
+            ""
+            if shutil.which("cc")
+            else "there is no C compiler (apt-get install gcc libpcap-dev zlib1g-dev)"
+        )
 
-    def refuses(self, s: dict) -> str:
+    def refuses(self, s: Settings) -> str:
         if s["store"] != "none":
             return "libpcap, an application of its own, only reads: set store to none"
         return super().refuses(s)
@@ -419,19 +486,35 @@ class Libpcap(Method):
 
 
 class Testpmd(Method):
-    program, package = "dpdk-testpmd", "dpdk-dev librte-net-pcap23 librte-net-af-packet23 librte-net-af-xdp23"
-    advice = "DPDK's pcap driver writes what testpmd forwards; no huge pages, since a veth pair has no use of them"
+    program, package = (
+        "dpdk-testpmd",
+        "dpdk-dev librte-net-pcap23 librte-net-af-packet23 librte-net-af-xdp23",
+    )
+    advice = (
+        "DPDK's pcap driver writes what testpmd forwards; "
+        "no huge pages, since a veth pair has no use of them"
+    )
     holds_back_s = 0.5
     polls = True
 
-    def __init__(self, name: str, driver: str):
+    def __init__(self, name: str, driver: str) -> None:
         super().__init__(name)
         self.driver = driver
 
     def pipeline(self, c: Context) -> list[list[str]]:
         # It needs a core for its commands beside the one that forwards.
         cores = ",".join(sorted({"0", c.settings["capture_cpu"].split(",")[0] or "1"}))
-        words = ["dpdk-testpmd", "-l", cores, "--no-huge", "-m", "512", "--no-pci", "--file-prefix", c.device]
+        words = [
+            "dpdk-testpmd",
+            "-l",
+            cores,
+            "--no-huge",
+            "-m",
+            "512",
+            "--no-pci",
+            "--file-prefix",
+            c.device,
+        ]
         words += ["--vdev", f"net_{self.driver}0,iface={c.device}"]
         words += ["--vdev", f"net_pcap0,tx_pcap={c.directory / 'out.pcap'}"]
         words += ["--", "--forward-mode=io", "--auto-start", "--no-flush-rx", "--stats-period=1"]
@@ -458,7 +541,7 @@ class Drop(CountOnly):
 
     native = True
 
-    def missing(self, tapdeck: Path) -> str:
+    def missing(self) -> str:
         return "" if shutil.which("clang") else "clang is not installed (apt-get install clang)"
 
 
@@ -469,7 +552,17 @@ class Fake(Method):
         pipe = c.directory.parent / "pipe"
         os.mkfifo(pipe)
         share = c.settings["planted_loss"]
-        return [[sys.executable, "-m", "tapdeck_lab.fake", "capture", str(pipe), str(share), str(c.directory / "kept")]]
+        return [
+            [
+                sys.executable,
+                "-m",
+                "tapdeck_lab.fake",
+                "capture",
+                str(pipe),
+                str(share),
+                str(c.directory / "kept"),
+            ]
+        ]
 
     def is_ready(self, pid: int, log: str) -> bool:
         return "ready" in log
@@ -502,7 +595,7 @@ ALL: dict[str, Method] = {
 
 
 def build_tools() -> Path:
-    """Compiles what is written in C, once; gives the directory."""
+    """Compile what is written in C, where it has changed, and return the directory."""
     built = LAB / "build"
     built.mkdir(exist_ok=True)
     jobs = [
@@ -510,23 +603,33 @@ def build_tools() -> Path:
         ("clang", ["-O2", "-target", "bpf", "-c", "../load/drop.bpf.c", "-o", "drop.o"]),
     ]
     for compiler, words in jobs:
-        made, source = built / words[words.index("-o") + 1], built / next(w for w in words if w.endswith(".c"))
-        if not shutil.which(compiler) or (made.exists() and made.stat().st_mtime > source.stat().st_mtime):
+        made, source = (
+            built / words[words.index("-o") + 1],
+            built / next(w for w in words if w.endswith(".c")),
+        )
+        if not shutil.which(compiler) or (
+            made.exists() and made.stat().st_mtime > source.stat().st_mtime
+        ):
             continue
         out = subprocess.run([compiler, *words], cwd=built, capture_output=True, text=True)
         if out.returncode:
-            raise Missing(f"{compiler} {' '.join(words)}: {out.stderr.strip().partition(chr(10))[0]}")
+            raise Missing(
+                f"{compiler} {' '.join(words)}: {out.stderr.strip().partition(chr(10))[0]}"
+            )
     return built
 
 
-class Capture:
-    """A method at work; a context manager, at whose end nothing of it is left."""
+Process = subprocess.Popen[bytes]
 
-    def __init__(self, method: Method, bed, context: Context):
+
+class Capture:
+    """A method at work: a context manager, at whose end none of the method's processes is left."""
+
+    def __init__(self, method: Method, bed: Bed, context: Context) -> None:
         self.method, self.bed, self.context = method, bed, context
-        self.processes: list[list[subprocess.Popen]] = []
+        self.processes: list[list[Process]] = []
         self.contexts: list[Context] = []
-        self.service: subprocess.Popen | None = None
+        self.service: Process | None = None
         self.command = ""
 
     def __enter__(self) -> Capture:
@@ -543,15 +646,16 @@ class Capture:
             raise
         return self
 
-    def __exit__(self, *_):
+    def __exit__(self, *_: object) -> None:
         for process in self._all():
             if process.poll() is None:
                 process.kill()
             process.wait()
         if isinstance(self.method, Drop):
-            run(self.bed.capture_command(["ip", "link", "set", "dev", self.context.device, "xdp", "off"]))
+            words = f"ip link set dev {self.context.device} xdp off".split()
+            run(self.bed.capture_command(words))
 
-    def _all(self) -> list[subprocess.Popen]:
+    def _all(self) -> list[Process]:
         service = [self.service] if self.service else []
         return [process for pipeline in self.processes for process in pipeline] + service
 
@@ -559,30 +663,37 @@ class Capture:
     def pids(self) -> list[int]:
         return [process.pid for process in self._all()]
 
-    def _attach_drop(self):
+    def _attach_drop(self) -> None:
         program = LAB / "build" / "drop.o"
-        run(
-            self.bed.capture_command(
-                ["ip", "link", "set", "dev", self.context.device, "xdp", "obj", str(program), "sec", "xdp"]
-            )
-        )
-        self.command = f"ip link set dev {self.context.device} xdp obj drop.o sec xdp"
+        set_xdp = f"ip link set dev {self.context.device} xdp".split()
+        run(self.bed.capture_command([*set_xdp, "obj", str(program), "sec", "xdp"]))
+        self.command = shlex.join([*set_xdp, "obj", program.name, "sec", "xdp"])
 
-    def _start_service(self):
+    def _start_service(self) -> None:
         words = self.method.service(self.context)
         if not words:
             return
         self.command = shlex.join(words)
-        self.service = self._spawn(words, self.context, "service", subprocess.DEVNULL, subprocess.DEVNULL)
+        service = self._spawn(
+            words, self.context, "service", subprocess.DEVNULL, subprocess.DEVNULL
+        )
+        self.service = service
         log = self.context.directory / "service"
 
         def ready() -> bool:
             self._check()
-            return self.method.is_ready(self.service.pid, log.read_text(errors="replace"))
+            return self.method.is_ready(service.pid, log.read_text(errors="replace"))
 
         self._wait("ready", READY_S, ready)
 
-    def _spawn(self, words: list[str], context: Context, log: str, stdin, stdout) -> subprocess.Popen:
+    def _spawn(
+        self,
+        words: list[str],
+        context: Context,
+        log: str,
+        stdin: int | IO[bytes],
+        stdout: int | IO[bytes],
+    ) -> Process:
         cpus = context.settings["capture_cpu"]
         pin = ["taskset", "-c", cpus] if cpus else []
         with open(context.directory / log, "w") as errors:
@@ -596,56 +707,72 @@ class Capture:
                 start_new_session=True,
             )
 
-    def _start(self, context: Context):
+    def _start(self, context: Context) -> None:
         pipeline = self.method.pipeline(context)
         if not self.contexts:
             command = " | ".join(shlex.join(words) for words in pipeline)
             self.command = f"{self.command} & {command}" if self.command else command
         self.contexts.append(context)
-        started: list[subprocess.Popen] = []
+        started: list[Process] = []
         self.processes.append(started)
-        with open(context.directory / "stdout", "w") as out:
+        before: IO[bytes] | None = None
+        with (context.directory / "stdout").open("wb") as out:
             for i, words in enumerate(pipeline):
-                stdin = started[-1].stdout if started else subprocess.DEVNULL
                 stdout = out if i + 1 == len(pipeline) else subprocess.PIPE
-                started.append(self._spawn(words, context, f"log{i}", stdin, stdout))
-        # The reader has its own copy; with ours it would never see the end.
-        for process in started[:-1]:
-            process.stdout.close()
+                process = self._spawn(
+                    words, context, f"log{i}", before or subprocess.DEVNULL, stdout
+                )
+                started.append(process)
+                # A reader has a copy of its own; while the lab holds one, the reader sees no end.
+                if before:
+                    before.close()
+                before = process.stdout
 
     def _log(self, i: int) -> str:
         directory = self.contexts[i].directory
-        parts = [directory / "log0", *([directory / "stdout"] if len(self.processes[i]) == 1 else [])]
+        parts = [
+            directory / "log0",
+            *([directory / "stdout"] if len(self.processes[i]) == 1 else []),
+        ]
         return "".join(p.read_text(errors="replace") for p in parts if p.exists())
 
-    def _wait(self, what: str, seconds: float, done: Callable[[], bool]):
+    def _wait(self, what: str, seconds: float, done: Callable[[], bool]) -> None:
         end = time.monotonic() + seconds
         while not done():
             if time.monotonic() > end:
-                raise Failed(f"{self.method.name} was not {what} within {seconds:.0f} s: {self._last_words()}")
+                late = f"{self.method.name} was not {what} within {seconds:.0f} s"
+                raise Failed(f"{late}: {self._last_words()}")
             time.sleep(0.01)
 
     def _last_words(self) -> str:
-        said = [line for i in range(len(self.processes)) for line in self._log(i).strip().splitlines()]
+        said = [
+            line for i in range(len(self.processes)) for line in self._log(i).strip().splitlines()
+        ]
         if self.service:
-            said = (self.context.directory / "service").read_text(errors="replace").strip().splitlines() + said
+            said = (self.context.directory / "service").read_text(
+                errors="replace"
+            ).strip().splitlines() + said
         errors = [line for line in said if "error" in line.lower()]
         return (errors or said or ["it said nothing"])[-1][:300]
 
-    def _check(self):
+    def _check(self) -> None:
         for process in self._all():
             if process.poll() is not None:
-                raise Failed(f"{self.method.name} ended with {process.returncode}: {self._last_words()}")
+                raise Failed(
+                    f"{self.method.name} ended with {process.returncode}: {self._last_words()}"
+                )
 
-    def _wait_until_ready(self):
+    def _wait_until_ready(self) -> None:
         def ready() -> bool:
             self._check()
-            return all(self.method.is_ready(p[0].pid, self._log(i)) for i, p in enumerate(self.processes))
+            return all(
+                self.method.is_ready(p[0].pid, self._log(i)) for i, p in enumerate(self.processes)
+            )
 
         self._wait("ready", READY_S, ready)
 
-    def settle(self):
-        """Waits until it has done nothing for longer than it holds packets back."""
+    def settle(self) -> None:
+        """Wait until the method has done nothing for longer than it holds packets back."""
         done, since, looked = self._work_done(), time.monotonic(), 0.0
 
         def idle() -> bool:
@@ -666,19 +793,25 @@ class Capture:
             self._wait("idle", SETTLE_S, idle)
 
     def _work_done(self) -> float:
-        """CPU time used so far, s; of who always uses all of it, the bytes written."""
+        """Returns the CPU time used so far, s, or of a method that polls the bytes written."""
         if not self.method.polls:
             return samplers.used(self.pids).cpu_s
         files = (file for c in self.contexts for file in c.directory.rglob("*") if file.is_file())
-        return float(sum(file.stat().st_size for file in files if not file.name.startswith(("log", "stdout"))))
+        return float(
+            sum(
+                file.stat().st_size for file in files if not file.name.startswith(("log", "stdout"))
+            )
+        )
 
     def stop(self) -> list[Counts]:
-        """Ends it, and counts what each application has."""
+        """End the method, and count what each application has."""
         for pipeline in self.processes:
             pipeline[0].send_signal(signal.SIGINT)
         if self.method.stays:
             self._wait(
-                "done", SETTLE_S, lambda: all(self.method.is_done(self._log(i)) for i in range(len(self.processes)))
+                "done",
+                SETTLE_S,
+                lambda: all(self.method.is_done(self._log(i)) for i in range(len(self.processes))),
             )
             for process in self._all():
                 process.kill()

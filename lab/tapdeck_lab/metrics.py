@@ -1,8 +1,9 @@
 """Metrics: what is measured in a run, with its unit and which way is better.
 
-"Sent" is what arrived at the far end of the wire by its own counter, so that what a generator could not
-send is nobody's loss; where a thread of its own receives, it is what the generator sent, since what that
-thread does not get to is lost as at a network card; "captured" is what the method's output holds, by counting it.
+"Sent" is what arrived at the far end of the wire by its own counter, so that what a generator could
+not send is nobody's loss; where a thread of its own receives, it is what the generator sent, since
+what that thread does not get to is lost as at a network card. "Captured" is what the method's
+output holds, by counting.
 """
 
 from __future__ import annotations
@@ -49,7 +50,9 @@ METRICS: dict[str, Metric] = {
     "cpu_system": Metric("CPU, system", "%", ""),
     "cpu_softirq": Metric("CPU, softirq", "%", ""),
     "cpu_capture": Metric("CPU of the capture processes", "% of a core", "less"),
-    "cpu_ms_per_mpkt": Metric("CPU time of the capture processes", "ms per million packets", "less"),
+    "cpu_ms_per_mpkt": Metric(
+        "CPU time of the capture processes", "ms per million packets", "less"
+    ),
     "rss_mib": Metric("resident memory", "MiB", "less"),
     "switches_per_s": Metric("context switches", "1/s", "less"),
     "disk_mib_per_s": Metric("written to disk", "MiB/s", ""),
@@ -60,7 +63,9 @@ METRICS: dict[str, Metric] = {
     "first_packet_ms": Metric("first packet of a conversation", "ms", "less"),
     "flow_ms": Metric("a conversation, all of it", "ms", "less"),
     "scan_ms": Metric("the same by `tcpdump -r` of all that was stored", "ms", ""),
-    "first_packet_share": Metric("first packet of a conversation, of the time of a scan", "%", "less", 100),
+    "first_packet_share": Metric(
+        "first packet of a conversation, of the time of a scan", "%", "less", 100
+    ),
     "stored_mib": Metric("stored", "MiB", ""),
     "marked_found": Metric("marked packets found", "%", "more", 100),
     "seconds": Metric("time of sending", "s", ""),
@@ -68,7 +73,7 @@ METRICS: dict[str, Metric] = {
 
 
 def number(x: float) -> str:
-    """For people, with about four digits."""
+    """Write a number for people, with about four digits."""
     if math.isnan(x):
         return "-"
     if math.isinf(x):

@@ -16,11 +16,24 @@ class NoDrop:
     trials: int
 
 
-def search(passes: Callable[[float], bool], low: float, high: float, resolution: float = 0.02) -> NoDrop:
-    """Binary search for the highest rate without a loss, in the manner of RFC 2544 section 26.1.
+def search(
+    passes: Callable[[float], bool], low: float, high: float, resolution: float = 0.02
+) -> NoDrop:
+    """Search for the highest rate without a loss by halving, as RFC 2544 section 26.1 does.
 
-    Tries `high` first. Ends when the two rates are closer than the share `resolution` of the higher;
-    a rate of 0 means that none from `low` on passed.
+    Parameters
+    ----------
+    passes : callable of float
+        Whether a trial at a rate loses nothing.
+    low, high : float
+        The lowest and the highest rate to try, in one unit; `high` is tried first.
+    resolution : float
+        The search ends when the best and the worst rate are closer than this share of the worst.
+
+    Returns
+    -------
+    NoDrop
+        Rates in the unit of `low` and `high`; a rate of 0 means that none from `low` on passed.
     """
     if passes(high):
         return NoDrop(high, math.inf, 1)

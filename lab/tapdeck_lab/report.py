@@ -12,7 +12,7 @@ from . import analysis, methods, plots, results
 from .analysis import Standing, p_text
 from .metrics import METRICS, number
 from .results import Loaded
-from .settings import SETTINGS, defaults
+from .settings import SETTINGS
 from .stats import Anova, Summary
 
 
@@ -49,7 +49,7 @@ class Section:
 
 
 def write(out: Path) -> Path:
-    """Writes `report.html` into a directory of results; gives its path."""
+    """Write `report.html` into a directory of results, and return the file's path."""
     all_loaded = results.read(out)
     sections = [section(loaded) for loaded in all_loaded]
     standings = analysis.standings(all_loaded)
@@ -69,7 +69,9 @@ def write(out: Path) -> Path:
         losses=sorted((s for s in standings if s.wins is False), key=_by_size),
         undecided=sum(s.wins is None for s in standings),
         metrics=METRICS,
-        methods={name: method for name, method in methods.ALL.items() if _is_used(name, all_loaded)},
+        methods={
+            name: method for name, method in methods.ALL.items() if _is_used(name, all_loaded)
+        },
         missing=_missing(sections),
         goals=goals,
         math=math,
@@ -82,17 +84,26 @@ def write(out: Path) -> Path:
 def _is_used(name: str, all_loaded: list[Loaded]) -> bool:
     return any(
         name == loaded.scenario.settings.get("method")
-        or any(name == level.settings.get("method") for levels in loaded.scenario.factors.values() for level in levels)
+        or any(
+            name == level.settings.get("method")
+            for levels in loaded.scenario.factors.values()
+            for level in levels
+        )
         for loaded in all_loaded
     )
 
 
-def _by_size(s: Standing) -> tuple:
+def _by_size(s: Standing) -> tuple[str, str, bool, float]:
     return (s.scenario, s.row.metric, bool(s.row.where), -abs(s.row.result.difference))
 
 
 def _missing(sections: list[Section]) -> dict[str, str]:
-    return {levels.get("method", ""): why for s in sections for levels, status, why in s.not_run if status == "missing"}
+    return {
+        levels.get("method", ""): why
+        for s in sections
+        for levels, status, why in s.not_run
+        if status == "missing"
+    }
 
 
 def _levels(levels: dict[str, str]) -> str:
@@ -100,7 +111,7 @@ def _levels(levels: dict[str, str]) -> str:
 
 
 def interval(s: Summary) -> str:
-    """Mean and half the width of its interval."""
+    """Write the mean of a sample and half the width of the mean's interval."""
     if math.isnan(s.low) or s.low == s.high:
         return number(s.mean)
     return f"{number(s.mean)} ± {number(s.high - s.mean)}"
@@ -111,7 +122,9 @@ def section(loaded: Loaded) -> Section:
     made = Section(loaded)
     made.not_run = analysis.not_run(loaded)
     made.held = [
-        (SETTINGS[name].means, str(value)) for name, value in scenario.settings.items() if value != defaults()[name]
+        (SETTINGS[name].means, str(value))
+        for name, value in scenario.settings.items()
+        if value != SETTINGS[name].default
     ]
     if loaded.good.empty:
         return made
@@ -123,13 +136,19 @@ def section(loaded: Loaded) -> Section:
                 if plot.kind == "lines"
                 else "mean, 95 % interval, each run a dot"
             )
-            made.figures.append((f"{plot.title or scenario.title} ({how})", plots.svg(figure, f"{scenario.name}-{i}")))
+            made.figures.append(
+                (
+                    f"{plot.title or scenario.title} ({how})",
+                    plots.svg(figure, f"{scenario.name}-{i}"),
+                )
+            )
     made.columns, made.rows, made.flagged = table(loaded)
     made.tests = analysis.tests(loaded)
     made.anova = analysis.anova(loaded)
-    if isinstance(made.anova, Anova):
+    if scenario.anova and isinstance(made.anova, Anova):
         made.anova_figure = plots.svg(
-            plots.residuals(made.anova, METRICS[scenario.anova.metric].unit), f"{scenario.name}-anova"
+            plots.residuals(made.anova, METRICS[scenario.anova.metric].unit),
+            f"{scenario.name}-anova",
         )
     made.verdicts = analysis.verdicts(loaded)
     made.sentence = analysis.sentence(loaded)
@@ -138,30 +157,42 @@ def section(loaded: Loaded) -> Section:
 
 
 def table(loaded: Loaded) -> tuple[list[str], list[list[str]], int]:
-    """A row for each combination: runs, and of each metric the mean with its interval, the median and the range."""
+    """Make the table of a scenario: a row for each combination of levels, a column for each metric.
+
+    Returns
+    -------
+    columns : list of str
+        Titles.
+    rows : list of list of str
+        Levels, the number of runs, and of each metric the mean with its interval, median and range.
+    flagged : int
+        How many values are far out.
+    """
     cells = analysis.cells(loaded)
     metrics = [m for m in loaded.scenario.metrics if any(c.metric == m for c in cells)]
-    by_levels: dict[tuple, dict[str, analysis.Cell]] = {}
+    by_levels: dict[tuple[str, ...], dict[str, analysis.Cell]] = {}
     for cell in cells:
         by_levels.setdefault(tuple(cell.levels.values()), {})[cell.metric] = cell
     rows = []
     for levels, of_metric in by_levels.items():
         row = [*levels, str(max(c.summary.n for c in of_metric.values()))]
         for metric in metrics:
-            cell = of_metric.get(metric)
-            if cell is None:
-                row.append("-")
-                continue
-            s = cell.summary
-            spread = "" if s.min == s.max else f"\n{number(s.median)}, {number(s.min)} to {number(s.max)}"
-            row.append(interval(s) + spread + (f" ({cell.outliers} far out)" if cell.outliers else ""))
+            row.append(_in_table(of_metric[metric]) if metric in of_metric else "-")
         rows.append(row)
     columns = [*loaded.scenario.factors, "runs", *(METRICS[m].label for m in metrics)]
     return columns, rows, sum(c.outliers for c in cells)
 
 
+def _in_table(cell: analysis.Cell) -> str:
+    s = cell.summary
+    text = interval(s)
+    if s.min != s.max:
+        text += f"\n{number(s.median)}, {number(s.min)} to {number(s.max)}"
+    return text + (f" ({cell.outliers} far out)" if cell.outliers else "")
+
+
 def _commands(loaded: Loaded) -> list[tuple[str, str, str]]:
-    """Of each method, one run's commands."""
+    """Returns of each method its name and the commands of one run, to capture and to generate."""
     runs = loaded.good
     key = "method" if "method" in loaded.scenario.factors else None
     names = [level.name for level in loaded.scenario.factors["method"]] if key else [""]

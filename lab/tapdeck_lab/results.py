@@ -1,19 +1,22 @@
 """Raw results: what a run left, one row each, so that everything else can be made again from them.
 
-A directory holds `machine.json` (machine, versions, disk) and for each scenario a directory with `scenario.toml` (the
-file as it was), `profile`, `runs.csv` and `samples.csv`. Columns of `runs.csv`:
+A directory holds `machine.json` (machine, versions, disk) and for each scenario a directory with
+`scenario.toml` (the file as it was), `profile`, `runs.csv` and `samples.csv`. Columns of
+`runs.csv`:
 
 | column | |
 | --- | --- |
 | order, repetition, seed | the run's place in the plan |
-| status, why | `ok`; `missing` (a program), `refused` (cannot do it) or `failed`, each with the reason |
+| status | `ok`, `missing` (a program), `refused` (the method cannot do it) or `failed` |
+| why | the reason, where the status is not `ok` |
 | started, took_s | UTC, and how long the whole cycle took |
 | f.NAME | the level of each factor |
 | m.NAME | each metric (`metrics.py`), in its base unit, empty where it does not apply |
 | capture, generate | the commands |
 
-`samples.csv` has the samplers' rows: `order` of the run, `t_s` since sampling began, the share in % of each CPU state of each
-core since the row before, and counters of the capture processes, the disk and the far end since their start.
+`samples.csv` has the samplers' rows: `order` of the run, `t_s` since sampling began, the share in %
+of each CPU state of each core since the row before, and counters of the capture processes, the disk
+and the far end since their start.
 """
 
 from __future__ import annotations
@@ -22,8 +25,10 @@ import csv
 import functools
 import io
 import json
+import math
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, cast
 
 import pandas as pd
 
@@ -49,10 +54,18 @@ class Results:
         results = cls(directory, scenario)
         if (directory / "runs.csv").exists():
             if not resume:
-                raise ResultsError(f"{directory} has results already: --resume goes on, another --out begins anew")
-            then = (directory / "scenario.toml").read_text(), (directory / "profile").read_text().strip()
+                raise ResultsError(
+                    f"{directory} has results already: --resume goes on, another --out begins anew"
+                )
+            then = (
+                (directory / "scenario.toml").read_text(),
+                (directory / "profile").read_text().strip(),
+            )
             if then != (scenario.text, scenario.profile):
-                raise ResultsError(f"{directory} is of another scenario file or profile: begin anew with another --out")
+                raise ResultsError(
+                    f"{directory} is of another scenario file or profile: "
+                    "begin anew with another --out"
+                )
             results._cut_torn_line()
             return results
         directory.mkdir(parents=True, exist_ok=True)
@@ -80,7 +93,7 @@ class Results:
             "generate",
         ]
 
-    def _cut_torn_line(self):
+    def _cut_torn_line(self) -> None:
         path = self.directory / "runs.csv"
         text = path.read_text()
         path.write_text(text[: text.rfind("\n") + 1])
@@ -89,23 +102,36 @@ class Results:
         with open(self.directory / "runs.csv", newline="") as file:
             return {int(row["order"]) for row in csv.DictReader(file)}
 
-    def add(self, run: Run, row: dict, metrics: dict[str, float], samples: list[dict]):
-        """The samples first: a run counts as done when it has its row."""
+    def add(
+        self,
+        run: Run,
+        row: dict[str, Any],
+        metrics: dict[str, float],
+        samples: list[dict[str, float]],
+    ) -> None:
+        """Keep the row and the samples of a run.
+
+        The samples are written first, because a run counts as done when it has its row.
+        """
         if samples:
             self._append_samples(run, samples)
         row = row | {"order": run.order, "repetition": run.repetition, "seed": run.seed}
         row |= {f"f.{name}": level for name, level in run.levels.items()}
-        row |= {f"m.{name}": f"{value:.12g}" for name, value in metrics.items() if value == value}
+        row |= {
+            f"m.{name}": f"{value:.12g}" for name, value in metrics.items() if not math.isnan(value)
+        }
         line = io.StringIO()
         csv.DictWriter(line, self.columns, lineterminator="\n").writerow(row)
         with open(self.directory / "runs.csv", "a", newline="") as file:
             file.write(line.getvalue())
 
-    def _append_samples(self, run: Run, samples: list[dict]):
+    def _append_samples(self, run: Run, samples: list[dict[str, float]]) -> None:
         path = self.directory / "samples.csv"
         new = not path.exists()
         with open(path, "a", newline="") as file:
-            writer = csv.DictWriter(file, ["order", *samples[0]], lineterminator="\n", extrasaction="ignore")
+            writer = csv.DictWriter(
+                file, ["order", *samples[0]], lineterminator="\n", extrasaction="ignore"
+            )
             if new:
                 writer.writeheader()
             writer.writerows({"order": run.order} | sample for sample in samples)
@@ -113,11 +139,13 @@ class Results:
 
 @dataclass
 class Loaded:
-    """Results as they are read back: `runs` with columns as in the file, factors' levels as text."""
+    """Results as they are read back."""
 
     scenario: Scenario
     runs: pd.DataFrame
+    """One row a run, with columns as in the file; factors' levels are text."""
     planned: int
+    """How many runs the plan has."""
 
     @functools.cached_property
     def good(self) -> pd.DataFrame:
@@ -127,7 +155,13 @@ class Loaded:
 
 
 def read(out: Path) -> list[Loaded]:
-    """All scenarios of a directory that have results, in the order of their names."""
+    """Read all scenarios of a directory that have results, in the order of their names.
+
+    Raises
+    ------
+    ResultsError
+        There are none, or a file is not what the lab writes.
+    """
     loaded = [_read_one(path.parent) for path in sorted(out.glob("*/runs.csv"))]
     if not loaded:
         raise ResultsError(f"{out} has no results: */runs.csv")
@@ -157,11 +191,12 @@ def _read_one(directory: Path) -> Loaded:
     return Loaded(scenario, runs.sort_values("order"), len(scenario.plan()))
 
 
-def write_machine(out: Path, machine: dict):
+def write_machine(out: Path, machine: dict[str, Any]) -> None:
     out.mkdir(parents=True, exist_ok=True)
     (out / "machine.json").write_text(json.dumps(machine, indent=2) + "\n")
 
 
-def read_machine(out: Path) -> dict:
+def read_machine(out: Path) -> dict[str, Any]:
+    """Returns what is known of the machine that made a directory's results; empty if nothing is."""
     path = out / "machine.json"
-    return json.loads(path.read_text()) if path.exists() else {}
+    return cast(dict[str, Any], json.loads(path.read_text())) if path.exists() else {}

@@ -1,8 +1,8 @@
 """Rule files for the experiments with signatures, after PFQ's filter module.
 
-A signature is the masks of a 5-tuple: so many bits of each address, a port or none, a protocol or none.
-The file has one rule for each of so many different signatures; one of them accepts the generator's packets and the
-others, in networks from which nothing comes, accept nothing.
+A signature is the masks of a 5-tuple: so many bits of each address, a port or none, a protocol or
+none. The file has one rule for each of so many different signatures; one of them accepts the
+generator's packets and the others, in networks from which nothing comes, accept nothing.
 """
 
 from __future__ import annotations
@@ -14,11 +14,27 @@ SOURCE, DESTINATION = "198.18.0.0", "198.19.0.0"
 
 
 def signatures(n: int) -> list[tuple[int, int, bool, bool, bool]]:
-    """n different signatures, the most specific first: source bits, destination bits, source port, destination port, protocol.
+    """Choose different signatures, the most specific first.
 
-    The last is one that the generator's networks fit into.
+    Parameters
+    ----------
+    n : int
+        How many.
+
+    Returns
+    -------
+    list of (int, int, bool, bool, bool), length n
+        Bits of the source, bits of the destination, and whether source port, destination port and
+        protocol count. The generator's networks fit into the last one.
+
+    Raises
+    ------
+    ValueError
+        There are not so many.
     """
-    every = itertools.product(range(8, 33), range(8, 33), (True, False), (True, False), (True, False))
+    every = itertools.product(
+        range(8, 33), range(8, 33), (True, False), (True, False), (True, False)
+    )
     ordered = sorted(every, key=lambda s: (-rank(s), s))
     if not 1 <= n <= len(ordered):
         raise ValueError(f"there are {len(ordered)} signatures, not {n}")
@@ -29,13 +45,17 @@ def signatures(n: int) -> list[tuple[int, int, bool, bool, bool]]:
 
 
 def rank(signature: tuple[int, int, bool, bool, bool]) -> int:
-    """The sum of the masks' widths."""
+    """Returns the sum of the masks' widths, bits."""
     source, destination, sport, dport, proto = signature
     return source + destination + 16 * (sport + dport) + 8 * proto
 
 
 def text(n: int, match: str) -> str:
-    """A file of n signatures. The generator's packets match the last one (`last`), or a middle one (`middle`)."""
+    """Write a rule file of n signatures.
+
+    The generator's packets match the last one if `match` is `last`, and one in the middle if it is
+    `middle`.
+    """
     all_of_them = signatures(n)
     fits = [i for i, s in enumerate(all_of_them) if s[0] <= 24 and s[1] <= 24 and not s[2]]
     chosen = fits[-1] if match == "last" or not fits else min(fits, key=lambda i: abs(i - n // 2))
@@ -43,7 +63,11 @@ def text(n: int, match: str) -> str:
     for i, signature in enumerate(all_of_them):
         mine = i == chosen
         lines.append(
-            line(signature, SOURCE if mine else f"10.{i % 256}.{i // 256}.1", DESTINATION if mine else "10.255.0.1")
+            line(
+                signature,
+                SOURCE if mine else f"10.{i % 256}.{i // 256}.1",
+                DESTINATION if mine else "10.255.0.1",
+            )
         )
     return "\n".join(lines) + "\n"
 
@@ -52,10 +76,13 @@ def line(signature: tuple[int, int, bool, bool, bool], source: str, destination:
     source_bits, destination_bits, sport, dport, proto = signature
     return (
         f"accept src {masked(source, source_bits)} dst {masked(destination, destination_bits)} "
-        f"sport {9 if sport else 'any'} dport {9 if dport else 'any'} proto {'udp' if proto else 'any'}"
+        f"sport {9 if sport else 'any'} dport {9 if dport else 'any'} "
+        f"proto {'udp' if proto else 'any'}"
     )
 
 
 def masked(address: str, bits: int) -> str:
-    number = int.from_bytes(bytes(map(int, address.split("."))), "big") >> (32 - bits) << (32 - bits)
+    number = (
+        int.from_bytes(bytes(map(int, address.split("."))), "big") >> (32 - bits) << (32 - bits)
+    )
     return f"{'.'.join(map(str, number.to_bytes(4, 'big')))}/{bits}"

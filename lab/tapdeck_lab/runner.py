@@ -1,7 +1,8 @@
 """Runs the plans of scenarios, one run after the other, and keeps what is done whatever happens.
 
-A run that cannot be made (a program is missing, a method refuses) is a row with its reason, and its combination is not tried
-again; nor is one that failed twice. Ctrl-C ends the run that goes on and leaves what was done, from which `--resume` goes on.
+A run that cannot be made (a program is missing, a method refuses) is a row with its reason, and its
+combination is not tried again; nor is one that failed twice. Ctrl-C ends the run that goes on and
+leaves what was done, from which `--resume` goes on.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from .scenario import Run, Scenario
 from .testbed import TestbedError
 
 OVERHEAD_S = 1.5
-"""What a run takes beside its traffic, until it is known better."""
+"""What a run takes beside its traffic, until measured, s."""
 TRIALS = 7
 """Runs of a search, as a guess."""
 MOST_FAILURES = 2
@@ -35,7 +36,11 @@ def expected_s(scenario: Scenario, run: Run, overhead_s: float = OVERHEAD_S) -> 
     traffic = s["seconds"] + s["warmup_s"]
     if s["packets"]:
         # A share of what is measured later is nothing to reckon with.
-        pps = math.inf if s["rate"].startswith(("disk:", "no-drop:")) else cycle.pps_of(s["rate"], 500)
+        pps = (
+            math.inf
+            if s["rate"].startswith(("disk:", "no-drop:"))
+            else cycle.pps_of(s["rate"], 500)
+        )
         traffic = s["packets"] / min(pps, 1e6)
     return (traffic + overhead_s) * (TRIALS if scenario.measure == "no-drop" else 1)
 
@@ -43,13 +48,13 @@ def expected_s(scenario: Scenario, run: Run, overhead_s: float = OVERHEAD_S) -> 
 class Progress:
     """Lines on standard error: what was done, and how long the rest will take."""
 
-    def __init__(self, left: list[tuple[Scenario, Run]]):
+    def __init__(self, left: list[tuple[Scenario, Run]]) -> None:
         self.total = len(left)
         self.left_s = sum(expected_s(s, r) for s, r in left)
         self.expected = self.took = 0.0
         self.number = 0
 
-    def done(self, scenario: Scenario, run: Run, took_s: float, outcome: str):
+    def done(self, scenario: Scenario, run: Run, took_s: float, outcome: str) -> None:
         self.number += 1
         expected = expected_s(scenario, run)
         self.left_s -= expected
@@ -58,7 +63,8 @@ class Progress:
         left = self.left_s * self.took / self.expected
         levels = " ".join(run.levels.values())
         print(
-            f"[{self.number}/{self.total}] {scenario.name} {levels} #{run.repetition + 1}: {outcome}; {duration(left)} left",
+            f"[{self.number}/{self.total}] {scenario.name} {levels} #{run.repetition + 1}: "
+            f"{outcome}; {duration(left)} left",
             file=sys.stderr,
             flush=True,
         )
@@ -67,19 +73,33 @@ class Progress:
 def duration(seconds: float) -> str:
     minutes, seconds = divmod(round(max(0.0, seconds)), 60)
     hours, minutes = divmod(minutes, 60)
-    return f"{hours} h {minutes:02} min" if hours else f"{minutes} min {seconds:02} s" if minutes else f"{seconds} s"
+    return (
+        f"{hours} h {minutes:02} min"
+        if hours
+        else f"{minutes} min {seconds:02} s"
+        if minutes
+        else f"{seconds} s"
+    )
 
 
-def run_all(lab: Lab, out: Path, scenarios: list[Scenario], resume: bool):
-    """Raises ResultsError before anything is run, and KeyboardInterrupt when it is interrupted."""
+def run_all(lab: Lab, out: Path, scenarios: list[Scenario], resume: bool) -> None:
+    """Run what is left of the plans of scenarios.
+
+    Raises
+    ------
+    ResultsError
+        A directory holds other results; nothing has been run.
+    KeyboardInterrupt
+        The user ended it; what was done is kept.
+    """
     all_results = [Results.create(out, scenario, resume) for scenario in scenarios]
     left = []
     for results in all_results:
         done = results.done()
         left += [(results, run) for run in results.scenario.plan() if run.order not in done]
     progress = Progress([(results.scenario, run) for results, run in left])
-    impossible: dict[tuple, tuple[str, str]] = {}
-    failures: collections.Counter[tuple] = collections.Counter()
+    impossible: dict[tuple[str, ...], tuple[str, str]] = {}
+    failures: collections.Counter[tuple[str, ...]] = collections.Counter()
     for results, run in left:
         begin = time.monotonic()
         combination = (results.scenario.name, *run.levels.values())
@@ -88,13 +108,24 @@ def run_all(lab: Lab, out: Path, scenarios: list[Scenario], resume: bool):
             failures[combination] += 1
             if outcome[0] != "failed" or failures[combination] == MOST_FAILURES:
                 impossible[combination] = outcome
-        progress.done(results.scenario, run, time.monotonic() - begin, _in_words(results.scenario, outcome, metrics))
+        progress.done(
+            results.scenario,
+            run,
+            time.monotonic() - begin,
+            _in_words(results.scenario, outcome, metrics),
+        )
 
 
 def _run_one(
     lab: Lab, results: Results, run: Run, impossible: tuple[str, str] | None
 ) -> tuple[tuple[str, str] | None, dict[str, float]]:
-    """Makes one run and keeps its row; gives status and reason where there was none, and the metrics."""
+    """Make one run and keep its row.
+
+    Returns
+    -------
+    tuple of (str, str) or None, dict of str to float
+        Status and reason where the run could not be made, and the metrics in their base units.
+    """
     started = datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds")
     begin = time.monotonic()
     row = {"status": "ok", "why": "", "started": started}
@@ -114,7 +145,9 @@ def _run_one(
     return impossible, metrics
 
 
-def _in_words(scenario: Scenario, outcome: tuple[str, str] | None, metrics: dict[str, float]) -> str:
+def _in_words(
+    scenario: Scenario, outcome: tuple[str, str] | None, metrics: dict[str, float]
+) -> str:
     if outcome:
         return ": ".join(outcome)
     shown = []
@@ -126,5 +159,5 @@ def _in_words(scenario: Scenario, outcome: tuple[str, str] | None, metrics: dict
     return ", ".join(shown)
 
 
-def clean_up(work: Path):
+def clean_up(work: Path) -> None:
     shutil.rmtree(work, ignore_errors=True)

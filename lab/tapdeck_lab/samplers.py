@@ -1,14 +1,16 @@
 """Samplers: what a run costs, read from /proc while it goes on.
 
-A sampler is a thread that reads the CPU states (user, nice, system, idle, iowait, irq, softirq, steal) in total and
-of each core, the CPU time, context switches and resident memory of the capture processes, what the disk
-has written and what has come in at the interface, every so often. From two samples follow the shares between them.
-As in Schneider (5.2) the CPU of a run is that of the longest period in which the machine was busy.
+A sampler is a thread that reads, every so often, the CPU states (user, nice, system, idle, iowait,
+irq, softirq, steal) in total and of each core, the CPU time, context switches and resident memory
+of the capture processes, what the disk has written and what has come in at the interface. From two
+samples follow the shares between them. As in Schneider (5.2) the CPU of a run is that of the
+longest period in which the machine was busy.
 """
 
 from __future__ import annotations
 
 import ctypes
+import itertools
 import os
 import threading
 import time
@@ -28,8 +30,8 @@ _CLONE_NEWNET = 0x40000000
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-def enter_namespace(name: str | None):
-    """Puts the calling thread, and no other, into a network namespace."""
+def enter_namespace(name: str | None) -> None:
+    """Put the calling thread, and no other, into a network namespace."""
     if name is None:
         return
     with open(f"/run/netns/{name}") as file:
@@ -39,23 +41,23 @@ def enter_namespace(name: str | None):
 
 
 def inside(name: str | None, function: Callable[[], T]) -> T:
-    """The value of a function that ran in a network namespace."""
-    result: list = []
+    """Returns the value of a function that ran in a network namespace, or raises what it raised."""
+    values: list[T] = []
+    errors: list[BaseException] = []
 
-    def run():
+    def run() -> None:
         try:
             enter_namespace(name)
-            result.append((True, function()))
-        except BaseException as error:  # it goes on in the caller
-            result.append((False, error))
+            values.append(function())
+        except BaseException as error:  # the caller gets it
+            errors.append(error)
 
     thread = threading.Thread(target=run)
     thread.start()
     thread.join()
-    well, value = result[0]
-    if not well:
-        raise value
-    return value
+    if errors:
+        raise errors[0]
+    return values[0]
 
 
 def received(device: str) -> int:
@@ -118,7 +120,7 @@ def is_at_work(pids: list[int]) -> bool:
 
 def disk_written(path: Path) -> int:
     """Bytes written so far to the device that holds a path; 0 where it is no disk."""
-    device = os.stat(path).st_dev
+    device = path.stat().st_dev
     wanted = [str(os.major(device)), str(os.minor(device))]
     with open("/proc/diskstats") as file:
         for line in file:
@@ -141,16 +143,23 @@ class Sample:
 class Sampler(threading.Thread):
     """Samples until it is stopped. A context manager; `pids` may be set later."""
 
-    def __init__(self, interval_s: float, namespace: str | None, device: str | None, path: Path):
+    def __init__(
+        self, interval_s: float, namespace: str | None, device: str | None, path: Path
+    ) -> None:
         super().__init__(daemon=True)
-        self.interval_s, self.namespace, self.device, self.path = interval_s, namespace, device, path
+        self.interval_s, self.namespace, self.device, self.path = (
+            interval_s,
+            namespace,
+            device,
+            path,
+        )
         self.pids: list[int] = []
         self.samples: list[Sample] = []
         self.error: Exception | None = None
         self._ready = threading.Event()
         self._stop_now = threading.Event()
 
-    def run(self):
+    def run(self) -> None:
         try:
             enter_namespace(self.namespace)
             due = time.monotonic()
@@ -180,7 +189,7 @@ class Sampler(threading.Thread):
             raise self.error
         return self
 
-    def __exit__(self, *_):
+    def __exit__(self, *_: object) -> None:
         self._stop_now.set()
         self.join()
 
@@ -199,27 +208,43 @@ class Interval:
 
 def intervals(samples: list[Sample]) -> list[Interval]:
     found = []
-    for before, after in zip(samples, samples[1:]):
+    for before, after in itertools.pairwise(samples):
         shares = {}
         for core, ticks in after.cpu.items():
-            spent = [max(0, n - m) for m, n in zip(before.cpu.get(core, ticks), ticks)]
+            spent = [max(0, n - m) for m, n in zip(before.cpu.get(core, ticks), ticks, strict=True)]
             total = sum(spent)
             # Too short to have a tick in it: nothing can be said, so it is no interval.
             if total == 0:
                 break
-            shares[core] = {state: 100.0 * n / total for state, n in zip(STATES, spent)}
+            named = zip(STATES, spent, strict=True)
+            shares[core] = {state: 100.0 * n / total for state, n in named}
         else:
             found.append(Interval(before.at, after.at, shares))
     return found
 
 
 def trim(all_of_them: list[Interval], idle_limit: float = IDLE_LIMIT) -> list[Interval]:
-    """The longest period of intervals in each of which the machine was idle for less than the limit."""
+    """Find the longest period of intervals in each of which the machine was busy.
+
+    Parameters
+    ----------
+    all_of_them : list of Interval
+        One after the other.
+    idle_limit : float
+        A machine that is idle for less than this share is busy, %.
+
+    Returns
+    -------
+    list of Interval
+        Empty where the machine was never busy.
+    """
     best: list[Interval] = []
     current: list[Interval] = []
     for interval in all_of_them:
         current = [*current, interval] if interval.shares["cpu"]["idle"] < idle_limit else []
-        if not best or (current and current[-1].end - current[0].begin > best[-1].end - best[0].begin):
+        if not best or (
+            current and current[-1].end - current[0].begin > best[-1].end - best[0].begin
+        ):
             best = current or best
     return best
 

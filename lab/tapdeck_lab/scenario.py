@@ -1,7 +1,8 @@
 """Scenarios: an experiment as a TOML file, read strictly.
 
-Every key must be known and every value possible; otherwise the file is refused with the line and the reason,
-because an experiment that silently ignores half of what it was told measures something else.
+Every key must be known and every value possible; otherwise the file is refused with the line and
+the reason, because an experiment that silently ignores half of what it was told measures something
+else.
 
 ```toml
 title = "..."                     # shown in the report
@@ -29,7 +30,8 @@ metrics = ["loss", "cpu_busy"]    # the ones that the report is about
 why = "..."
 leave_out = { method = "tcpdump", system = "tuned" }
 
-[[plot]] / [[test]] / [anova] / [[claim]] / [[goal]]   # what the report makes of it: see the classes below
+# What the report makes of it; the classes below say what each holds.
+[[plot]] / [[test]] / [anova] / [[claim]] / [[goal]]
 
 [quick.settings] / [quick.factors] / [quick.runs]    # what the quick profile changes
 ```
@@ -41,14 +43,21 @@ import itertools
 import random
 import tomllib
 from dataclasses import dataclass, field
+from dataclasses import fields as fields_of
 from pathlib import Path
+from typing import Any, cast
 
 from . import settings
 from .metrics import METRICS
+from .settings import Settings
 
 PROFILES = ("full", "quick", "once")
 """`once` is the full profile with one short run of each combination: does all of it run here?"""
 ONCE_S = 0.5
+
+
+Table = dict[str, Any]
+"""A table of a TOML file, whose values may be of any type until they are checked."""
 
 
 class ScenarioError(Exception):
@@ -63,10 +72,16 @@ class Level:
     settings: dict[str, object]
 
 
+Factors = dict[str, list[Level]]
+
+
 @dataclass(frozen=True)
 class Plot:
-    """A picture, a row for each metric of `y` and a column for each level of `panel`: `lines` (means with minimum and
-    maximum, against a factor or a metric) or `bars` (means with 95 % intervals, grouped)."""
+    """A picture, with a row for each metric of `y` and a column for each level of `panel`.
+
+    `lines` are means with minimum and maximum, against a factor or a metric; `bars` are means with
+    95 % intervals, grouped.
+    """
 
     kind: str
     y: list[str]
@@ -80,7 +95,10 @@ class Plot:
 
 @dataclass(frozen=True)
 class Test:
-    """Welch's tests of a metric between `base` and every other level of a factor, within each combination of the rest."""
+    """Welch's tests of a metric between `base` and every other level of a factor.
+
+    They are made within each combination of the other factors' levels.
+    """
 
     metric: str
     base: str
@@ -98,9 +116,9 @@ class AnovaOf:
 class Claim:
     """What the reference found, in a form that can be tested here.
 
-    `less`, `more`: the metric of level `a` against that of level `b`, all other conditions pooled. `same`: their
-    difference lies within `margin` (in the metric's unit). `none`: of level `a` the metric is 0 in every run. `explains`:
-    factor `a` has at least `share` of the variation.
+    `less`, `more`: the metric of level `a` against that of level `b`, all other conditions pooled.
+    `same`: their difference lies within `margin` (in the metric's unit). `none`: of level `a` the
+    metric is 0 in every run. `explains`: factor `a` has at least `share` of the variation.
     """
 
     says: str
@@ -133,13 +151,17 @@ class Goal:
     """The best that was known of a peer when the goal was set."""
 
 
+Part = Plot | Test | AnovaOf | Claim | Goal
+"""What a table of a scenario file may become."""
+
+
 @dataclass(frozen=True)
 class Run:
     """One run of the plan: which levels, which repetition, which seed; `order` is its place."""
 
     order: int
     levels: dict[str, str]
-    settings: dict[str, object]
+    settings: Settings
     repetition: int
     seed: int
 
@@ -169,31 +191,49 @@ class Scenario:
     goals: list[Goal]
 
     def plan(self) -> list[Run]:
-        """All runs in their order: each repetition goes through all combinations, in an order of its own.
+        """Returns all runs in their order.
 
-        So the combinations are spread over the time that it takes, and what changes meanwhile hits all alike.
+        Each repetition goes through all combinations, in an order of its own. So the combinations
+        are spread over the time of the experiment, and what changes meanwhile hits all alike.
         """
         rng = random.Random(f"{self.name} {self.seed}")
-        combinations = [c for c in itertools.product(*self.factors.values()) if not self._is_left_out(c)]
+        combinations = [
+            c for c in itertools.product(*self.factors.values()) if not self._is_left_out(c)
+        ]
         runs: list[Run] = []
         for repetition in range(self.repetitions):
             shuffled = list(combinations)
             rng.shuffle(shuffled)
             for levels in shuffled:
-                values = settings.defaults() | self.settings
+                values: dict[str, object] = {**settings.defaults(), **self.settings}
                 for level in levels:
                     values |= level.settings
-                names = {factor: level.name for factor, level in zip(self.factors, levels, strict=True)}
-                runs.append(Run(len(runs), names, values, repetition, rng.randrange(1, 2**31)))
+                names = {
+                    factor: level.name for factor, level in zip(self.factors, levels, strict=True)
+                }
+                run_settings = cast(Settings, values)
+                runs.append(
+                    Run(len(runs), names, run_settings, repetition, rng.randrange(1, 2**31))
+                )
         return runs
 
     def _is_left_out(self, combination: tuple[Level, ...]) -> bool:
-        names = {factor: level.name for factor, level in zip(self.factors, combination, strict=True)}
-        return any(all(names.get(f) == level for f, level in levels.items()) for _, levels in self.left_out)
+        names = {
+            factor: level.name for factor, level in zip(self.factors, combination, strict=True)
+        }
+        return any(
+            all(names.get(f) == level for f, level in levels.items()) for _, levels in self.left_out
+        )
 
 
 def load(path: Path, profile: str = "full") -> Scenario:
-    """Reads a scenario file. Raises ScenarioError."""
+    """Read a scenario file.
+
+    Raises
+    ------
+    ScenarioError
+        The file cannot be read, or holds something that is not known or not possible.
+    """
     try:
         text = path.read_text()
     except (OSError, UnicodeDecodeError) as error:
@@ -227,16 +267,22 @@ def _is_of(annotation: str, value: object) -> bool:
         case "list[str]":
             return isinstance(value, list) and all(isinstance(v, str) for v in value)
         case "dict[str, str]":
-            return isinstance(value, dict) and not any(isinstance(v, (dict, list)) for v in value.values())
+            return isinstance(value, dict) and not any(
+                isinstance(v, (dict, list)) for v in value.values()
+            )
         case _:
             return isinstance(value, {"str": str, "bool": bool}[annotation])
 
 
 def _short(values: dict[str, object]) -> dict[str, object]:
-    """Settings with at most `ONCE_S` of traffic, and a search that soon gives up."""
+    """Shorten settings to at most `ONCE_S` of traffic, and a search that soon gives up."""
     limits = {"seconds": ONCE_S, "warmup_s": ONCE_S, "packets": 10_000}
     # What is no number has been refused.
-    long = {n: most for n, most in limits.items() if isinstance(values.get(n), (int, float)) and values[n] > most}
+    long = {
+        name: most
+        for name, most in limits.items()
+        if isinstance(value := values.get(name), int | float) and value > most
+    }
     return values | long | ({"resolution": 0.5} if "resolution" in values else {})
 
 
@@ -244,18 +290,29 @@ class _Reader:
     """Takes a parsed file apart and collects all that is wrong with it, each with its line."""
 
     TOP = ("title", "source", "asks", "found", "differs", "measure")
-    TABLES = ("settings", "factors", "runs", "only", "plot", "test", "anova", "claim", "goal", "quick")
+    TABLES = (
+        "settings",
+        "factors",
+        "runs",
+        "only",
+        "plot",
+        "test",
+        "anova",
+        "claim",
+        "goal",
+        "quick",
+    )
 
-    def __init__(self, text: str, path: str):
+    def __init__(self, text: str, path: str) -> None:
         self.lines = text.splitlines()
         self.path = path
         self.wrong: list[str] = []
 
-    def refuse(self, where: list[str], reason: str):
+    def refuse(self, where: list[str], reason: str) -> None:
         self.wrong.append(f"{self.path}:{self._line(where)}: {reason}")
 
     def _line(self, where: list[str]) -> int:
-        """The line of a key: the last word of `where`, in the table that the words before name.
+        """Find the line of a key: the last word of `where`, in the table that the others name.
 
         Entries of an array of tables are named by their number, `plot`, `2`.
         """
@@ -264,7 +321,9 @@ class _Reader:
         entry = next((int(t) for t in tables if t.isdigit()), 0)
         begin = 0
         if header:
-            heads = [i for i, line in enumerate(self.lines) if line.strip().strip("[]").strip() == header]
+            heads = [
+                i for i, line in enumerate(self.lines) if line.strip().strip("[]").strip() == header
+            ]
             if not heads:
                 return self._line(tables) if tables else 1
             begin = heads[min(entry, len(heads) - 1)]
@@ -280,10 +339,12 @@ class _Reader:
                 return i + 1
         return begin + 1
 
-    def scenario(self, table: dict, name: str, profile: str) -> Scenario:
+    def scenario(self, table: Table, name: str, profile: str) -> Scenario:
         for key in table:
             if key not in self.TOP + self.TABLES:
-                self.refuse([key], f"unknown key {key}; there are {', '.join(self.TOP + self.TABLES)}")
+                self.refuse(
+                    [key], f"unknown key {key}; there are {', '.join(self.TOP + self.TABLES)}"
+                )
         text = {key: self._text(table, [], key) for key in self.TOP}
         measure = text["measure"] or "run"
         if measure not in ("run", "no-drop"):
@@ -295,17 +356,30 @@ class _Reader:
         values = self._settings(self._table(table, [], "settings"), ["settings"])
         factors = self._factors(self._table(table, [], "factors"), ["factors"])
         runs = self._runs(self._table(table, [], "runs"), ["runs"])
-        quick_values = self._settings(self._table(quick, ["quick"], "settings"), ["quick", "settings"])
-        quick_factors = self._factors(self._table(quick, ["quick"], "factors"), ["quick", "factors"])
+        quick_values = self._settings(
+            self._table(quick, ["quick"], "settings"), ["quick", "settings"]
+        )
+        quick_factors = self._factors(
+            self._table(quick, ["quick"], "factors"), ["quick", "factors"]
+        )
         quick_runs = self._runs(self._table(quick, ["quick"], "runs"), ["quick", "runs"])
         for factor in quick_factors:
             if factor not in factors:
-                self.refuse(["quick", "factors", factor], f"{factor} is no factor of the full profile")
+                self.refuse(
+                    ["quick", "factors", factor], f"{factor} is no factor of the full profile"
+                )
         if profile == "quick":
-            values, factors, runs = values | quick_values, factors | quick_factors, runs | quick_runs
+            values, factors, runs = (
+                values | quick_values,
+                factors | quick_factors,
+                runs | quick_runs,
+            )
         if profile == "once":
             values, runs = _short(settings.defaults() | values), runs | {"repetitions": 1}
-            factors = {f: [Level(level.name, _short(level.settings)) for level in levels] for f, levels in factors.items()}
+            factors = {
+                f: [Level(level.name, _short(level.settings)) for level in levels]
+                for f, levels in factors.items()
+            }
         metrics = runs.get("metrics", [])
         scenario = Scenario(
             name=name,
@@ -317,7 +391,9 @@ class _Reader:
             repetitions=runs.get("repetitions", 5),
             seed=runs.get("seed", 1),
             metrics=metrics,
-            left_out=[self._left_out(o, i, factors) for i, o in enumerate(self._tables(table, "only"))],
+            left_out=[
+                self._left_out(o, i, factors) for i, o in enumerate(self._tables(table, "only"))
+            ],
             plots=[self._plot(p, i, factors) for i, p in enumerate(self._tables(table, "plot"))],
             tests=[self._test(t, i, factors) for i, t in enumerate(self._tables(table, "test"))],
             anova=self._anova(self._table(table, [], "anova"), factors),
@@ -328,39 +404,39 @@ class _Reader:
             self.refuse(["runs"], "runs.metrics is missing: which metrics is the report about?")
         return scenario
 
-    def _text(self, table: dict, where: list[str], key: str, default: str = "") -> str:
+    def _text(self, table: Table, where: list[str], key: str, default: str = "") -> str:
         value = table.get(key, default)
         if not isinstance(value, str):
             self.refuse([*where, key], f"{key} must be text, not {value!r}")
             return default
         return " ".join(value.split())
 
-    def _table(self, table: dict, where: list[str], key: str) -> dict:
+    def _table(self, table: Table, where: list[str], key: str) -> Table:
         value = table.get(key, {})
         if not isinstance(value, dict):
             self.refuse([*where, key], f"{key} must be a table")
             return {}
         return value
 
-    def _tables(self, table: dict, key: str) -> list[dict]:
+    def _tables(self, table: Table, key: str) -> list[Table]:
         value = table.get(key, [])
         if not isinstance(value, list) or not all(isinstance(v, dict) for v in value):
             self.refuse([key], f"{key} must be written [[{key}]]")
             return []
         return value
 
-    def _known(self, table: dict, where: list[str], keys: tuple[str, ...]):
+    def _known(self, table: Table, where: list[str], keys: tuple[str, ...]) -> None:
         for key in table:
             if key not in keys:
                 self.refuse([*where, key], f"unknown key {key}; there are {', '.join(keys)}")
 
-    def _settings(self, table: dict, where: list[str]) -> dict[str, object]:
+    def _settings(self, table: Table, where: list[str]) -> dict[str, object]:
         for key, value in table.items():
             if reason := settings.check(key, value):
                 self.refuse([*where, key], reason)
         return dict(table)
 
-    def _factors(self, table: dict, where: list[str]) -> dict[str, list[Level]]:
+    def _factors(self, table: Table, where: list[str]) -> dict[str, list[Level]]:
         factors = {}
         for factor, levels in table.items():
             here = [*where, factor]
@@ -368,7 +444,11 @@ class _Reader:
                 self.refuse(here, f"{factor} is a metric: name the factor otherwise")
             if isinstance(levels, list):
                 if factor not in settings.SETTINGS:
-                    self.refuse(here, f"no such setting: {factor}; name its levels' settings in [{'.'.join(here)}]")
+                    self.refuse(
+                        here,
+                        f"no such setting: {factor}; "
+                        f"name its levels' settings in [{'.'.join(here)}]",
+                    )
                     continue
                 for value in levels:
                     if reason := settings.check(factor, value):
@@ -382,7 +462,9 @@ class _Reader:
                     for key, value in values.items():
                         if reason := settings.check(key, value):
                             self.refuse([*here, level], reason)
-                factors[factor] = [Level(n, dict(v)) for n, v in levels.items() if isinstance(v, dict)]
+                factors[factor] = [
+                    Level(n, dict(v)) for n, v in levels.items() if isinstance(v, dict)
+                ]
             else:
                 self.refuse(here, f"factor {factor} must be a list of values or a table of levels")
                 continue
@@ -391,7 +473,7 @@ class _Reader:
                 self.refuse(here, f"factor {factor} must have levels, each of them once")
         return factors
 
-    def _runs(self, table: dict, where: list[str]) -> dict:
+    def _runs(self, table: Table, where: list[str]) -> Table:
         self._known(table, where, ("repetitions", "seed", "metrics"))
         for key in ("repetitions", "seed"):
             value = table.get(key, 1)
@@ -405,18 +487,23 @@ class _Reader:
             self._metric([*where, "metrics"], metric)
         return dict(table)
 
-    def _metric(self, where: list[str], name: object):
+    def _metric(self, where: list[str], name: object) -> None:
         if not isinstance(name, str) or name not in METRICS:
             self.refuse(where, f"no such metric: {name!r}; there are {', '.join(METRICS)}")
 
-    def _fields(self, table: dict, where: list[str], kind: type, required: tuple[str, ...]) -> dict:
-        """The fields of a dataclass, each of the type of its annotation; what is wrong is refused and left out."""
-        annotations = {name: f.type for name, f in kind.__dataclass_fields__.items()}
+    def _fields(
+        self, table: Table, where: list[str], kind: type[Part], required: tuple[str, ...]
+    ) -> Table:
+        """Take the fields of a dataclass from a table, each of the type of its annotation.
+
+        What is wrong is refused and left out.
+        """
+        annotations = {f.name: str(f.type) for f in fields_of(kind)}
         self._known(table, where, tuple(annotations))
         for key in required:
             if key not in table:
                 self.refuse(where, f"{key} is missing")
-        empty = {"list[str]": [], "float": 0.0}
+        empty: Table = {"list[str]": [], "float": 0.0}
         fields = {key: empty.get(annotations[key], "") for key in required}
         for key, value in table.items():
             if key not in annotations:
@@ -429,22 +516,21 @@ class _Reader:
                 fields[key] = value
         return fields
 
-    def _factor(self, where: list[str], name: str, factors: dict):
+    def _factor(self, where: list[str], name: str, factors: Factors) -> None:
         if name not in factors:
             self.refuse(where, f"no such factor: {name!r}; there are {', '.join(factors)}")
 
-    def _level(self, where: list[str], factor: str, name: str, factors: dict):
+    def _level(self, where: list[str], factor: str, name: str, factors: Factors) -> None:
         names = [level.name for level in factors.get(factor, [])]
-        if factor in factors and name not in names:
-            # The quick profile may have fewer levels than the file speaks of.
-            if name not in self._all_levels(factor):
-                self.refuse(where, f"{factor} has no level {name!r}; it has {', '.join(names)}")
+        # The quick profile may have fewer levels than the file speaks of.
+        if factor in factors and name not in names and name not in self._all_levels(factor):
+            self.refuse(where, f"{factor} has no level {name!r}; it has {', '.join(names)}")
 
     def _all_levels(self, factor: str) -> set[str]:
         table = tomllib.loads("\n".join(self.lines)).get("factors", {}).get(factor, [])
         return {str(v) for v in table} if isinstance(table, (list, dict)) else set()
 
-    def _left_out(self, table: dict, i: int, factors: dict) -> tuple[str, dict[str, str]]:
+    def _left_out(self, table: Table, i: int, factors: Factors) -> tuple[str, dict[str, str]]:
         where = ["only", str(i)]
         self._known(table, where, ("why", "leave_out"))
         levels = self._table(table, where, "leave_out")
@@ -455,7 +541,7 @@ class _Reader:
             self._level([*where, "leave_out"], factor, str(level), factors)
         return self._text(table, where, "why"), {f: str(level) for f, level in levels.items()}
 
-    def _plot(self, table: dict, i: int, factors: dict) -> Plot:
+    def _plot(self, table: Table, i: int, factors: Factors) -> Plot:
         where = ["plot", str(i)]
         fields = self._fields(table, where, Plot, ("kind", "y", "x"))
         if fields["kind"] not in ("lines", "bars"):
@@ -470,7 +556,7 @@ class _Reader:
                 self._factor([*where, key], name, factors)
         return Plot(**fields)
 
-    def _test(self, table: dict, i: int, factors: dict) -> Test:
+    def _test(self, table: Table, i: int, factors: Factors) -> Test:
         where = ["test", str(i)]
         fields = self._fields(table, where, Test, ("metric", "base"))
         factor = fields.get("factor", "method")
@@ -479,7 +565,7 @@ class _Reader:
         self._level([*where, "base"], factor, fields["base"], factors)
         return Test(**fields)
 
-    def _anova(self, table: dict, factors: dict) -> AnovaOf | None:
+    def _anova(self, table: Table, factors: Factors) -> AnovaOf | None:
         if not table:
             return None
         fields = self._fields(table, ["anova"], AnovaOf, ("metric", "factors"))
@@ -490,7 +576,7 @@ class _Reader:
             self._factor(["anova", "factors"], factor, factors)
         return AnovaOf(**fields)
 
-    def _claim(self, table: dict, i: int, factors: dict) -> Claim:
+    def _claim(self, table: Table, i: int, factors: Factors) -> Claim:
         where = ["claim", str(i)]
         fields = self._fields(table, where, Claim, ("says", "expect", "metric", "a"))
         self._metric([*where, "metric"], fields["metric"])
@@ -502,17 +588,20 @@ class _Reader:
             for key in ("a",) if fields["expect"] == "none" else ("a", "b"):
                 self._level([*where, key], factor, fields.get(key, ""), factors)
             if fields["expect"] == "same" and not fields.get("margin"):
-                self.refuse([*where, "margin"], "margin is missing: how different is still the same?")
+                self.refuse(
+                    [*where, "margin"], "margin is missing: how different is still the same?"
+                )
         else:
             self.refuse(
-                [*where, "expect"], f"expect must be less, more, same, none or explains, not {fields['expect']!r}"
+                [*where, "expect"],
+                f"expect must be less, more, same, none or explains, not {fields['expect']!r}",
             )
         for name, level in fields.get("where", {}).items():
             self._factor([*where, "where"], name, factors)
             self._level([*where, "where"], name, str(level), factors)
         return Claim(**fields)
 
-    def _goal(self, table: dict, i: int, factors: dict) -> Goal:
+    def _goal(self, table: Table, i: int, factors: Factors) -> Goal:
         where = ["goal", str(i)]
         fields = self._fields(table, where, Goal, ("says", "metric", "goal"))
         self._metric([*where, "metric"], fields["metric"])

@@ -1,7 +1,9 @@
 """Statistics, on plain sequences of numbers: what can be said of measured values, and how surely.
 
-Everything here is checked against published tables in `tests/test_stats.py`. It knows nothing of packets.
-Where the values do not allow an answer (one value, no spread) a field is NaN, never a guess.
+Everything here is checked against published tables in `tests/test_stats.py`, and nothing here knows
+of packets: values have whatever unit the caller gives them, and means, intervals and differences
+have the same. Where the values do not allow an answer (one value, no spread) a field is NaN, never
+a guess.
 """
 
 from __future__ import annotations
@@ -11,11 +13,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 import statsmodels.formula.api as smf
 from scipy import stats
 from statsmodels.stats.anova import anova_lm
 from statsmodels.stats.multitest import multipletests
+
+Numbers = npt.NDArray[np.float64]
 
 CONFIDENCE = 0.95
 
@@ -35,7 +40,20 @@ class Summary:
 
 
 def summarize(values: Sequence[float], confidence: float = CONFIDENCE) -> Summary:
-    """Without NaNs among the values. The interval needs two of them."""
+    """Summarize a sample.
+
+    Parameters
+    ----------
+    values : sequence of float, length n
+        The sample; NaNs are left out.
+    confidence : float
+        Level of the mean's interval, between 0 and 1.
+
+    Returns
+    -------
+    Summary
+        `low` and `high` are NaN below two values, and all fields but `n` where there is none.
+    """
     x = np.asarray(values, dtype=float)
     x = x[~np.isnan(x)]
     nan = math.nan
@@ -45,13 +63,30 @@ def summarize(values: Sequence[float], confidence: float = CONFIDENCE) -> Summar
     if len(x) > 1:
         sd = float(x.std(ddof=1))
         half = float(stats.t.ppf((1 + confidence) / 2, len(x) - 1)) * sd / math.sqrt(len(x))
-    return Summary(len(x), mean, mean - half, mean + half, float(np.median(x)), sd, float(x.min()), float(x.max()))
+    return Summary(
+        len(x),
+        mean,
+        mean - half,
+        mean + half,
+        float(np.median(x)),
+        sd,
+        float(x.min()),
+        float(x.max()),
+    )
 
 
 def outliers(values: Sequence[float]) -> list[bool]:
-    """Which values lie further than 3 interquartile ranges from the quartiles (Tukey's "far out").
+    """Flag the values more than 3 interquartile ranges from the quartiles (Tukey's "far out").
 
-    They are flagged, never dropped. Below four values none is.
+    Parameters
+    ----------
+    values : sequence of float, length n
+        The sample, which may have NaNs.
+
+    Returns
+    -------
+    list of bool, length n
+        True for a value far out; of fewer than four numbers none is. Nothing is dropped.
     """
     x = np.asarray(values, dtype=float)
     if np.count_nonzero(~np.isnan(x)) < 4:
@@ -77,13 +112,43 @@ class Difference:
 
 
 def welch(a: Sequence[float], b: Sequence[float], confidence: float = CONFIDENCE) -> Difference:
+    """Compare the means of two samples by Welch's t-test.
+
+    Parameters
+    ----------
+    a, b : sequence of float, of any two lengths
+        The samples, in one unit; NaNs are left out.
+    confidence : float
+        Level of the difference's interval, between 0 and 1.
+
+    Returns
+    -------
+    Difference
+        Mean of `a` minus mean of `b`; all fields are NaN where a sample has fewer than two values.
+    """
     return stratified([(a, b)], confidence)
 
 
-def stratified(pairs: Sequence[tuple[Sequence[float], Sequence[float]]], confidence: float = CONFIDENCE) -> Difference:
-    """The mean of the differences of several pairs of samples, each pair taken under its own conditions.
+def stratified(
+    pairs: Sequence[tuple[Sequence[float], Sequence[float]]], confidence: float = CONFIDENCE
+) -> Difference:
+    """Average the differences of pairs of samples, each pair taken under its own conditions.
 
-    Variances add up, degrees of freedom by Welch and Satterthwaite. With one pair it is Welch's test.
+    Variances add up, and degrees of freedom are those of Welch and Satterthwaite. With one pair
+    this is Welch's test.
+
+    Parameters
+    ----------
+    pairs : sequence of (sequence of float, sequence of float)
+        The samples a and b of each condition, all in one unit; NaNs are left out.
+    confidence : float
+        Level of the interval, between 0 and 1.
+
+    Returns
+    -------
+    Difference
+        The mean over the conditions of mean of a minus mean of b. All fields are NaN where there is
+        no pair, or where a sample has fewer than two values.
     """
     nan = math.nan
     means, parts, standardized = [], [], []
@@ -102,20 +167,37 @@ def stratified(pairs: Sequence[tuple[Sequence[float], Sequence[float]]], confide
     if variance == 0:
         # No spread at all: what is seen is all that there is, and no test is needed to see it.
         same = difference == 0
-        return Difference(difference, difference, difference, 0.0 if same else math.inf, nan, 1.0 if same else 0.0, g)
+        return Difference(
+            difference,
+            difference,
+            difference,
+            0.0 if same else math.inf,
+            nan,
+            1.0 if same else 0.0,
+            g,
+        )
     df = sum(v for v, _ in parts) ** 2 / sum(v**2 / n for v, n in parts if v > 0)
     error = math.sqrt(variance)
     half = float(stats.t.ppf((1 + confidence) / 2, df)) * error
     t = difference / error
-    return Difference(difference, difference - half, difference + half, t, df, float(2 * stats.t.sf(abs(t), df)), g)
+    return Difference(
+        difference,
+        difference - half,
+        difference + half,
+        t,
+        df,
+        float(2 * stats.t.sf(abs(t), df)),
+        g,
+    )
 
 
-def _clean(values: Sequence[float]) -> np.ndarray:
-    x = np.asarray(values, dtype=float)
-    return x[~np.isnan(x)]
+def _clean(values: Sequence[float]) -> Numbers:
+    x = np.asarray(values, dtype=np.float64)
+    known: Numbers = x[~np.isnan(x)]
+    return known
 
 
-def _hedges_g(x: np.ndarray, y: np.ndarray) -> float:
+def _hedges_g(x: Numbers, y: Numbers) -> float:
     df = len(x) + len(y) - 2
     pooled = math.sqrt(((len(x) - 1) * x.var(ddof=1) + (len(y) - 1) * y.var(ddof=1)) / df)
     difference = x.mean() - y.mean()
@@ -125,13 +207,24 @@ def _hedges_g(x: np.ndarray, y: np.ndarray) -> float:
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """p-values corrected for their number by Holm's method; NaNs stay and are not counted."""
+    """Correct p-values for their number by Holm's method.
+
+    Parameters
+    ----------
+    p_values : sequence of float, length n
+        p-values between 0 and 1; NaN where there was no test.
+
+    Returns
+    -------
+    list of float, length n
+        The corrected p-values in the same order; a NaN stays and does not count.
+    """
     p = np.asarray(p_values, dtype=float)
     known = ~np.isnan(p)
     corrected = p.copy()
     if known.any():
         corrected[known] = multipletests(p[known], method="holm")[1]
-    return corrected.tolist()
+    return [float(x) for x in corrected]
 
 
 @dataclass(frozen=True)
@@ -163,8 +256,8 @@ class Anova:
     """Sum of squares about the mean (SST), on df `total_df`."""
     total_df: int
     log: bool
-    fitted: np.ndarray = field(repr=False)
-    residuals: np.ndarray = field(repr=False)
+    fitted: Numbers = field(repr=False)
+    residuals: Numbers = field(repr=False)
     shapiro_p: float
     """Shapiro and Wilk's test of the residuals: small means not normal."""
     levene_p: float
@@ -173,6 +266,7 @@ class Anova:
     """p of each effect by the aligned rank transform, which assumes neither."""
 
     def effect(self, name: str) -> Effect:
+        """Returns the line of one effect, as `Effect.name` has it."""
         return next(e for e in self.effects if e.name == name)
 
     @property
@@ -182,13 +276,35 @@ class Anova:
 
 
 def anova(data: pd.DataFrame, value: str, a: str, b: str, log: bool = False) -> Anova:
-    """Analysis of variance of `value` over two factors and their interaction.
+    """Analyse the variance of a value over two factors and their interaction.
 
-    Sums of squares are of type II, which for equally many runs in each cell are the only ones. `log` takes
-    the logarithm (base 10) first, as for values that multiply. Raises ValueError where a cell has no
-    replication, and where there is nothing to take a logarithm of.
+    Sums of squares are of type II, which for equally many runs in each cell are the only ones.
+
+    Parameters
+    ----------
+    data : DataFrame, one row a run
+        Has the columns `value`, `a` and `b`.
+    value : str
+        Name of the column of numbers; rows with a NaN are left out.
+    a, b : str
+        Names of the columns of the factors' levels.
+    log : bool
+        Whether to take the logarithm (base 10) of the value first, as for effects that multiply.
+
+    Returns
+    -------
+    Anova
+        Sums of squares are in the value's unit squared, or without a unit of logarithms.
+
+    Raises
+    ------
+    ValueError
+        A factor has one level, a combination of levels has fewer than two runs, or a value has no
+        logarithm.
     """
-    frame = pd.DataFrame({"y": data[value].astype(float), "a": data[a].astype(str), "b": data[b].astype(str)}).dropna()
+    frame = pd.DataFrame(
+        {"y": data[value].astype(float), "a": data[a].astype(str), "b": data[b].astype(str)}
+    ).dropna()
     cells = frame.groupby(["a", "b"])["y"]
     wanted = frame["a"].nunique() * frame["b"].nunique()
     if frame["a"].nunique() < 2 or frame["b"].nunique() < 2:
@@ -239,13 +355,27 @@ def anova(data: pd.DataFrame, value: str, a: str, b: str, log: bool = False) -> 
 
 
 def aligned_ranks(frame: pd.DataFrame) -> dict[str, float]:
-    """p of each effect of columns a and b on y by the aligned rank transform (Wobbrock et al. 2011).
+    """Test two factors and their interaction by the aligned rank transform (Wobbrock et al. 2011).
 
-    For each effect the values are freed of the other effects, ranked, and put through the same analysis,
-    of which only that effect's line counts.
+    For each effect the values are freed of the other effects, ranked, and put through the same
+    analysis of variance, of which only that effect's line counts.
+
+    Parameters
+    ----------
+    frame : DataFrame, one row a run
+        Has the columns `y` (numbers), `a` and `b` (levels), without NaNs.
+
+    Returns
+    -------
+    dict of str to float
+        p of the effects `C(a)`, `C(b)` and `C(a):C(b)`; NaN where all values have the same rank.
     """
     y = frame["y"]
-    mean, mean_a, mean_b = y.mean(), y.groupby(frame["a"]).transform("mean"), y.groupby(frame["b"]).transform("mean")
+    mean, mean_a, mean_b = (
+        y.mean(),
+        y.groupby(frame["a"]).transform("mean"),
+        y.groupby(frame["b"]).transform("mean"),
+    )
     cell = y.groupby([frame["a"], frame["b"]]).transform("mean")
     residual = y - cell
     estimates = {
@@ -262,17 +392,19 @@ def aligned_ranks(frame: pd.DataFrame) -> dict[str, float]:
         if ranked["y"].nunique() < 2:
             p[name] = math.nan
             continue
-        p[name] = float(anova_lm(smf.ols("y ~ C(a) * C(b)", ranked).fit(), typ=2).loc[name, "PR(>F)"])
+        p[name] = float(
+            anova_lm(smf.ols("y ~ C(a) * C(b)", ranked).fit(), typ=2).loc[name, "PR(>F)"]
+        )
     return p
 
 
-def _shapiro(residuals: np.ndarray) -> float:
+def _shapiro(residuals: Numbers) -> float:
     if len(residuals) < 3 or np.ptp(residuals) == 0:
         return math.nan
     return float(stats.shapiro(residuals).pvalue)
 
 
-def _levene(groups: list[np.ndarray]) -> float:
+def _levene(groups: list[Numbers]) -> float:
     if all(np.ptp(g) == 0 for g in groups):
         return math.nan
     with np.errstate(divide="ignore", invalid="ignore"):

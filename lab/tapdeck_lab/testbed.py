@@ -1,8 +1,9 @@
 """Testbeds: a wire with a generator at one end and whoever captures at the other.
 
-`Veth` is made for each run and removed after it: two network namespaces and a veth pair between them, with
-queues, threaded NAPI and GRO as the run's settings say. `Wire` is two interfaces of the user, the generator's
-possibly on another machine that ssh reaches. `Nothing` is no wire at all, for the method `fake`.
+`Veth` is made for each run and removed after it: two network namespaces and a veth pair between
+them, with queues, threaded NAPI and GRO as the run's settings say. `Wire` is two interfaces of the
+user, the generator's possibly on another machine that ssh reaches. `Nothing` is no wire at all, for
+the method `fake`.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from . import samplers
+from .settings import Settings
 
 
 class TestbedError(Exception):
@@ -26,7 +28,13 @@ class TestbedError(Exception):
 
 
 def run(command: list[str] | str) -> str:
-    """What a command prints; it must succeed."""
+    """Run a command and return what it prints.
+
+    Raises
+    ------
+    TestbedError
+        The command failed.
+    """
     words = shlex.split(command) if isinstance(command, str) else command
     try:
         out = subprocess.run(words, capture_output=True, text=True, timeout=60)
@@ -38,17 +46,22 @@ def run(command: list[str] | str) -> str:
 
 
 class Veth:
-    """A veth pair between two namespaces; a context manager. Devices have names of their own, by which
-    the kernel's threads for them are found."""
+    """A veth pair between two namespaces; a context manager.
+
+    Devices have names of their own, by which the kernel's threads for them are found.
+    """
 
     numbers = itertools.count()
 
     ssh = ""
 
-    def __init__(self, settings: dict, native: bool):
+    def __init__(self, settings: Settings, native: bool) -> None:
         self.settings, self.native = settings, native
         number = next(self.numbers)
-        self.sender_ns, self.namespace = f"lab-{os.getpid()}-{number}-a", f"lab-{os.getpid()}-{number}-b"
+        self.sender_ns, self.namespace = (
+            f"lab-{os.getpid()}-{number}-a",
+            f"lab-{os.getpid()}-{number}-b",
+        )
         # Names of devices are short.
         self.sender, self.device = f"a{os.getpid()}{number % 10}", f"b{os.getpid()}{number % 10}"
 
@@ -60,16 +73,19 @@ class Veth:
             raise
         return self
 
-    def __exit__(self, *_):
+    def __exit__(self, *_: object) -> None:
         for namespace in (self.sender_ns, self.namespace):
             subprocess.run(["ip", "netns", "del", namespace], capture_output=True)
 
-    def _make(self):
+    def _make(self) -> None:
         if os.geteuid() != 0:
             raise TestbedError("network namespaces need root")
         s = self.settings
         if s["nic_ring"]:
-            raise TestbedError("nic_ring is for real interfaces (--cap-if): a veth pair's ring has 256 places, always")
+            raise TestbedError(
+                "nic_ring is for real interfaces (--cap-if): "
+                "a veth pair's ring has 256 places, always"
+            )
         for namespace in (self.sender_ns, self.namespace):
             run(f"ip netns add {namespace}")
         queues = f"numtxqueues {s['queues']} numrxqueues {s['queues']}"
@@ -80,7 +96,10 @@ class Veth:
         # Live frames reach a stack through GRO, and an XDP program without it.
         thread = s["napi"] != "softirq"
         gro = s["gro"] == "on" or (s["gro"] == "auto" and (thread or not self.native))
-        for namespace, device, on in [(self.sender_ns, self.sender, False), (self.namespace, self.device, gro)]:
+        for namespace, device, on in [
+            (self.sender_ns, self.sender, False),
+            (self.namespace, self.device, gro),
+        ]:
             # No neighbour discovery or multicast reports between the packets of a run.
             inside = f"ip netns exec {namespace}"
             run(f"{inside} sysctl -qw net.ipv6.conf.{device}.disable_ipv6=1")
@@ -89,9 +108,11 @@ class Veth:
             run(f"ip -n {namespace} link set {device} up")
         if thread:
             self._receive_in_threads()
-        self.mac = json.loads(run(f"ip -n {self.namespace} -j link show {self.device}"))[0]["address"]
+        self.mac = json.loads(run(f"ip -n {self.namespace} -j link show {self.device}"))[0][
+            "address"
+        ]
 
-    def _receive_in_threads(self):
+    def _receive_in_threads(self) -> None:
         write = f"echo 1 > /sys/class/net/{self.device}/threaded"
         run(["ip", "netns", "exec", self.namespace, "sh", "-c", write])
         cpus = {int(n) for n in self.settings["napi_cpu"].split(",") if n}
@@ -120,8 +141,8 @@ class Veth:
         return samplers.inside(self.namespace, lambda: samplers.received(self.device))
 
 
-def remove_stale():
-    """Removes the namespaces of a lab that was killed."""
+def remove_stale() -> None:
+    """Remove the namespaces of a lab that was killed."""
     for namespace in Path("/run/netns").glob("lab-*-*-[ab]"):
         if not Path(f"/proc/{namespace.name.split('-')[1]}").exists():
             subprocess.run(["ip", "netns", "del", namespace.name], capture_output=True)
@@ -135,30 +156,30 @@ class Wire:
     device: str
     ssh: str = ""
     """user@host of the generator's machine; empty: this one."""
-    settings: dict | None = None
-    namespace: None = None
+    settings: Settings | None = None
+    namespace: str | None = None
     """The capture's; here it is the lab's own."""
 
     def __enter__(self) -> Wire:
-        s = self.settings or {}
         self.undo: list[list[str]] = []
         """Commands that make the machines as they were, the last first."""
         self.mac = json.loads(run(f"ip -j link show dev {self.device}"))[0]["address"]
         try:
-            self._set(s)
+            if self.settings:
+                self._set(self.settings)
         except BaseException:
             self.__exit__()
             raise
         return self
 
-    def _set(self, s: dict):
-        if places := s.get("nic_ring"):
+    def _set(self, s: Settings) -> None:
+        if places := s["nic_ring"]:
             before = self._now("-g", r"(?s)Current hardware settings:.*?RX:\s*(\d+)")
             self._change(["ethtool", "-G", self.device, "rx"], str(places), before)
-        if s.get("gro", "auto") != "auto":
+        if s["gro"] != "auto":
             before = self._now("-k", r"generic-receive-offload: (on|off)")
             self._change(["ethtool", "-K", self.device, "gro"], s["gro"], before)
-        if s.get("napi", "softirq") != "softirq":
+        if s["napi"] != "softirq":
             file = f"/sys/class/net/{self.device}/threaded"
             self._change(["sh", "-c", f"echo $0 > {file}"], "1", Path(file).read_text().strip())
 
@@ -168,22 +189,24 @@ class Wire:
             raise TestbedError(f"ethtool {what} {self.device} does not say how it is set")
         return found[1]
 
-    def _change(self, command: list[str], to: str, before: str):
+    def _change(self, command: list[str], to: str, before: str) -> None:
         if to != before:
             run([*command, to])
             self.undo.append([*command, before])
 
-    def __exit__(self, *_):
+    def __exit__(self, *_: object) -> None:
         for command in reversed(self.undo):
             subprocess.run(command, capture_output=True)
 
     def put(self, file: Path) -> str:
-        """Makes a file known to the generator's machine for the time of a run; gives its path there."""
+        """Copy a file to the generator's machine for a run, and return its path there."""
         if not self.ssh:
             return str(file)
         with open(file, "rb") as source:
             copy = subprocess.run(
-                self.generate_command(["sh", "-c", 'd=$(mktemp -d) && cat > "$d/$0" && echo "$d/$0"', file.name]),
+                self.generate_command(
+                    ["sh", "-c", 'd=$(mktemp -d) && cat > "$d/$0" && echo "$d/$0"', file.name]
+                ),
                 stdin=source,
                 capture_output=True,
                 text=True,
@@ -207,16 +230,20 @@ class Wire:
 class Nothing:
     """No wire: the fake generator writes into a pipe."""
 
-    namespace = device = None
+    namespace: str | None = None
+    device: str | None = None
     sender = mac = ssh = ""
 
     def __enter__(self) -> Nothing:
         return self
 
-    def __exit__(self, *_):
+    def __exit__(self, *_: object) -> None:
         pass
 
     def capture_command(self, words: list[str]) -> list[str]:
         return words
 
     generate_command = capture_command
+
+
+Bed = Veth | Wire | Nothing

@@ -7,14 +7,18 @@ import os
 import shutil
 import signal
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
 from tapdeck_lab import __main__ as command_line
 from tapdeck_lab import analysis, cycle, results, scenario, settings
+from tapdeck_lab.build import Build, BuildError
 from tapdeck_lab.cycle import Lab
 from tapdeck_lab.methods import Missing, Refused
+from tapdeck_lab.settings import Settings
 
 LAB = Path(__file__).parents[1]
 
@@ -49,36 +53,26 @@ def fake_file(directory: Path, packets: int = 2000, rate: str = "max") -> Path:
     return file
 
 
-def tapdeck() -> Path:
-    places = [
-        Path(p)
-        for p in (
-            os.environ.get("TAPDECK", ""),
-            LAB.parent / "target/release/tapdeck",
-            LAB.parent / "target/debug/tapdeck",
-        )
-        if p
-    ]
-    found = next((p for p in places if p.exists()), None)
-    assert found, "tapdeck is not built: cargo build -p tapdeck"
-    return found
-
-
 @pytest.fixture
-def lab(tmp_path):
+def lab(tmp_path: Path, build: Build) -> Lab:
     work = tmp_path / "work"
     work.mkdir()
-    return Lab(tapdeck(), work, 0.05)
+    return Lab(build, work, 0.05)
 
 
-def rows(out: Path, name: str) -> list[dict]:
+def rows(out: Path, name: str) -> list[dict[str, str]]:
     with open(out / name / "runs.csv", newline="") as file:
         return list(csv.DictReader(file))
 
 
 @pytest.mark.parametrize("share", [0.0, 0.001, 0.05, 1.0])
-def test_a_planted_loss_is_measured_exactly(lab, share):
-    values = settings.defaults() | {"method": "fake", "store": "none", "packets": 5000, "planted_loss": share}
+def test_a_planted_loss_is_measured_exactly(lab: Lab, share: float) -> None:
+    values = settings.defaults() | {
+        "method": "fake",
+        "store": "none",
+        "packets": 5000,
+        "planted_loss": share,
+    }
     metrics = cycle.measure(lab, values, 1).metrics
     assert metrics["sent"] == 5000
     assert metrics["lost"] == int(5000 * share)
@@ -87,8 +81,13 @@ def test_a_planted_loss_is_measured_exactly(lab, share):
     assert not list(lab.work.iterdir())
 
 
-def test_the_no_drop_rate_of_what_always_loses_is_nothing(lab):
-    values = settings.defaults() | {"method": "fake", "store": "none", "packets": 200, "planted_loss": 0.05}
+def test_the_no_drop_rate_of_what_always_loses_is_nothing(lab: Lab) -> None:
+    values = settings.defaults() | {
+        "method": "fake",
+        "store": "none",
+        "packets": 200,
+        "planted_loss": 0.05,
+    }
     found = cycle.search(lab, values, 1)
     assert found.metrics["no_drop_pps"] == 0
     assert found.metrics["trials"] == 2
@@ -98,10 +97,19 @@ def test_the_no_drop_rate_of_what_always_loses_is_nothing(lab):
     assert found.metrics["no_drop_pps"] == found.metrics["sent_pps"]
 
 
-def test_a_run_leaves_rows_and_a_report(tmp_path):
+def test_a_run_leaves_rows_and_a_report(tmp_path: Path, build: Build) -> None:
     out = tmp_path / "out"
     file = fake_file(tmp_path)
-    words = ["run", "--out", str(out), "--scenario", str(file), "--tapdeck", str(tapdeck()), "--quick"]
+    words = [
+        "run",
+        "--out",
+        str(out),
+        "--scenario",
+        str(file),
+        "--build",
+        str(build.directory),
+        "--quick",
+    ]
     assert command_line.main(words) == 0
     made = rows(out, "planted")
     assert [row["status"] for row in made] == ["ok"] * 6
@@ -114,13 +122,13 @@ def test_a_run_leaves_rows_and_a_report(tmp_path):
     assert machine["kernel"] and machine["versions"] and machine["disk"]
     page = (out / "report.html").read_text()
     assert "planted losses" in page and "<svg" in page
-    # A second run over the first is refused, and goes on with --resume, where nothing is left to do.
+    # A second run over the first is refused; with --resume it goes on, and nothing is left to do.
     assert command_line.main(words) == 1
     assert command_line.main([*words, "--resume"]) == 0
     assert rows(out, "planted") == made
 
 
-def test_ctrl_c_keeps_what_is_done_and_resume_goes_on(tmp_path):
+def test_ctrl_c_keeps_what_is_done_and_resume_goes_on(tmp_path: Path, build: Build) -> None:
     out = tmp_path / "out"
     file = fake_file(tmp_path, 10_000, "20kpps")
     words = [
@@ -130,13 +138,14 @@ def test_ctrl_c_keeps_what_is_done_and_resume_goes_on(tmp_path):
         str(out),
         "--scenario",
         str(file),
-        "--tapdeck",
-        str(tapdeck()),
+        "--build",
+        str(build.directory),
         "--quick",
     ]
     # A shell that starts something in the background has it ignore Ctrl-C.
     foreground = ["env", "--default-signal=INT"]
     process = subprocess.Popen([*foreground, *words], stderr=subprocess.PIPE, text=True)
+    assert process.stderr
     try:
         for line in process.stderr:
             if line.startswith("[2/6]"):
@@ -160,7 +169,24 @@ def test_ctrl_c_keeps_what_is_done_and_resume_goes_on(tmp_path):
     assert sorted(int(row["order"]) for row in after) == list(range(6))
 
 
-def test_results_of_another_scenario_are_not_resumed(tmp_path):
+def test_half_a_build_is_refused_by_name(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file, half = fake_file(tmp_path), tmp_path / "half"
+    half.mkdir()
+    (half / "tapdeck").touch(mode=0o755)
+    with pytest.raises(BuildError, match=r"half/libtapdeck_pcap\.so is not there"):
+        Build.at(half)
+    words = ["run", "--out", str(tmp_path / "out"), "--scenario", str(file), "--build"]
+    assert command_line.main([*words, str(half)]) == 1
+    assert "libtapdeck_pcap.so is not there" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+    with pytest.raises(SystemExit, match="2"):
+        command_line.main(words[:-1])
+    assert "--build" in capsys.readouterr().err
+
+
+def test_results_of_another_scenario_are_not_resumed(tmp_path: Path) -> None:
     one = scenario.parse(FAKE.format(packets=10, rate="max"), "s")
     other = scenario.parse(FAKE.format(packets=20, rate="max"), "s")
     results.Results.create(tmp_path, one, resume=True)
@@ -168,7 +194,7 @@ def test_results_of_another_scenario_are_not_resumed(tmp_path):
         results.Results.create(tmp_path, other, resume=True)
 
 
-def test_what_cannot_be_is_refused_by_name(lab, monkeypatch):
+def test_what_cannot_be_is_refused_by_name(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     values = settings.defaults() | {"packets": 10}
     with pytest.raises(Refused, match="daemonlogger cannot do no-store"):
         cycle.measure(lab, values | {"method": "daemonlogger", "store": "none"}, 1)
@@ -177,17 +203,24 @@ def test_what_cannot_be_is_refused_by_name(lab, monkeypatch):
         cycle.measure(lab, values | {"method": "dumpcap"}, 1)
 
 
-def test_wrong_usage_ends_with_2(tmp_path, capsys):
+def test_wrong_usage_ends_with_2(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "wrong.toml"
     file.write_text('title = "t"\nnonsense = 1\n')
     assert command_line.main(["check", str(file)]) == 2
     assert f"{file}:2: unknown key nonsense" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("method", ["tapdeck-xdp", "tapdeck-netfilter", "tapdeck-tpacket", "tcpdump", "count", "drop"])
-def test_a_slow_trickle_is_captured_whole(lab, method):
+@pytest.mark.parametrize(
+    "method", ["tapdeck-xdp", "tapdeck-netfilter", "tapdeck-tpacket", "tcpdump", "count", "drop"]
+)
+def test_a_slow_trickle_is_captured_whole(lab: Lab, method: str) -> None:
     """On a veth pair: as many packets as were sent arrive, and each is in the output."""
-    values = settings.defaults() | {"method": method, "packets": 2000, "rate": "20kpps", "flows": 10}
+    values = settings.defaults() | {
+        "method": method,
+        "packets": 2000,
+        "rate": "20kpps",
+        "flows": 10,
+    }
     measured = cycle.measure(lab, values, 1)
     metrics = measured.metrics
     assert metrics["asked"] == metrics["sent"] == metrics["captured"] == 2000
@@ -197,38 +230,60 @@ def test_a_slow_trickle_is_captured_whole(lab, method):
         assert metrics["cpu_capture"] > 0
         assert "CAPTURE" in measured.capture_command
     assert measured.samples[-1]["received"] >= 2000
-    assert not any(name.startswith(f"lab-{os.getpid()}") for name in os.listdir("/run/netns"))
+    assert not list(Path("/run/netns").glob(f"lab-{os.getpid()}*"))
 
 
-def test_several_applications_queues_and_threads(lab):
-    values = settings.defaults() | {"method": "tcpdump", "apps": 2, "packets": 2000, "rate": "20kpps"}
+def test_several_applications_queues_and_threads(lab: Lab) -> None:
+    values = settings.defaults() | {
+        "method": "tcpdump",
+        "apps": 2,
+        "packets": 2000,
+        "rate": "20kpps",
+    }
     metrics = cycle.measure(lab, values, 1).metrics
     assert metrics["capture_rate_worst"] == metrics["capture_rate_best"] == 1
     values |= {"apps": 1, "queues": 2, "napi": "thread", "napi_cpu": "0", "gen_threads": 2}
     assert cycle.measure(lab, values, 1).metrics["lost"] == 0
 
 
-def test_a_receiver_of_its_own_answers_for_what_it_drops(lab):
-    values = settings.defaults() | {"method": "libpcap", "store": "none", "seconds": 0.3, "napi": "first", "napi_cpu": "1"}
+def test_a_receiver_of_its_own_answers_for_what_it_drops(lab: Lab) -> None:
+    values = settings.defaults() | {
+        "method": "libpcap",
+        "store": "none",
+        "seconds": 0.3,
+        "napi": "first",
+        "napi_cpu": "1",
+    }
     metrics = cycle.measure(lab, values, 1).metrics
     assert metrics["sent"] == metrics["asked"]
     assert metrics["lost"] == metrics["sent"] - metrics["captured"] >= metrics["undelivered"] >= 0
 
 
 @pytest.mark.parametrize("store", ["none", "disk"])
-def test_applications_share_a_group(lab, store):
-    values = settings.defaults() | {"method": "tapdeck-serve", "store": store, "apps": 2, "packets": 2000, "rate": "20kpps"}
+def test_applications_share_a_group(lab: Lab, store: str) -> None:
+    values = settings.defaults() | {
+        "method": "tapdeck-serve",
+        "store": store,
+        "apps": 2,
+        "packets": 2000,
+        "rate": "20kpps",
+    }
     metrics = cycle.measure(lab, values, 1).metrics
     assert metrics["capture_rate_worst"] == metrics["capture_rate_best"] == 1
 
 
 @pytest.mark.parametrize("load", ["copy:3", "zlib:1", "gzip:1"])
-def test_an_application_with_a_load_counts_all(lab, load):
-    values = settings.defaults() | {"method": "tapdeck-xdp", "load": load, "packets": 2000, "rate": "20kpps"}
+def test_an_application_with_a_load_counts_all(lab: Lab, load: str) -> None:
+    values = settings.defaults() | {
+        "method": "tapdeck-xdp",
+        "load": load,
+        "packets": 2000,
+        "rate": "20kpps",
+    }
     assert cycle.measure(lab, values, 1).metrics["captured"] == 2000
 
 
-def test_the_warm_up_is_left_out_of_rates_but_not_of_losses(lab):
+def test_the_warm_up_is_left_out_of_rates_but_not_of_losses(lab: Lab) -> None:
     values = settings.defaults() | {
         "method": "count",
         "store": "none",
@@ -242,7 +297,7 @@ def test_the_warm_up_is_left_out_of_rates_but_not_of_losses(lab):
     assert metrics["sent_pps"] == pytest.approx(20_000, rel=0.2)
 
 
-def test_marked_packets_are_asked_for_meanwhile(lab):
+def test_marked_packets_are_asked_for_meanwhile(lab: Lab) -> None:
     values = settings.defaults() | {
         "method": "tapdeck-xdp",
         "rate": "5kpps",
@@ -257,8 +312,14 @@ def test_marked_packets_are_asked_for_meanwhile(lab):
 
 
 @pytest.mark.parametrize("method", ["tapdeck-xdp", "tcpdump"])
-def test_a_conversation_is_asked_for_afterwards(lab, method):
-    values = settings.defaults() | {"method": method, "rate": "20kpps", "seconds": 1.0, "flows": 10, "size": "imix"}
+def test_a_conversation_is_asked_for_afterwards(lab: Lab, method: str) -> None:
+    values = settings.defaults() | {
+        "method": method,
+        "rate": "20kpps",
+        "seconds": 1.0,
+        "flows": 10,
+        "size": "imix",
+    }
     metrics = cycle.measure(lab, values | {"mark_every_s": 0.05, "flow_query": True}, 1).metrics
     assert 0 < metrics["first_packet_ms"] <= metrics["flow_ms"]
     assert metrics["first_packet_share"] == metrics["first_packet_ms"] / metrics["scan_ms"]
@@ -269,12 +330,16 @@ def test_a_conversation_is_asked_for_afterwards(lab, method):
         cycle.measure(lab, values | {"flow_query": True, "mark_every_s": 0.05, "store": "none"}, 1)
 
 
-def test_a_share_of_the_rate_without_a_loss_is_searched_for_once(lab, monkeypatch):
-    searched = []
+def test_a_share_of_the_rate_without_a_loss_is_searched_for_once(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    searched: list[Settings] = []
 
-    def search(_, alone, seed):
+    def search(_: Lab, alone: Settings, seed: int) -> cycle.Measured:
         searched.append(alone)
-        return cycle.Measured({"no_drop_pps": 1000.0 if alone["planted_loss"] == 0 else 0.0}, "", "", [])
+        return cycle.Measured(
+            {"no_drop_pps": 1000.0 if alone["planted_loss"] == 0 else 0.0}, "", "", []
+        )
 
     monkeypatch.setattr(cycle, "search", search)
     values = settings.defaults() | {"method": "fake", "rate": "no-drop:0.8", "mark_every_s": 0.1}
@@ -286,8 +351,11 @@ def test_a_share_of_the_rate_without_a_loss_is_searched_for_once(lab, monkeypatc
         cycle.resolve_rate(lab, values | {"planted_loss": 0.5}, 1)
 
 
-def test_what_answers_to_queries_say():
-    """The first packet is sent at 100 s, a marked one every half second; the last question, at 102 s, finds three of four."""
+def test_what_answers_to_queries_say() -> None:
+    """The first packet is sent at 100 s, and a marked one every half second.
+
+    The last question, at 102 s, finds three of four.
+    """
     asker = cycle.Asker([], 0)
     asker.answers = [(101.0, 0.5, 1), (102.0, 1.5, 3)]
     values = settings.defaults() | {"mark_every_s": 0.5}
@@ -305,7 +373,7 @@ def test_what_answers_to_queries_say():
 
 
 @pytest.fixture
-def wire():
+def wire() -> Iterator[str]:
     """A veth pair of which both ends are in one namespace, as two interfaces of a machine are."""
     name = f"labw-{os.getpid()}"
     for line in (
@@ -322,22 +390,29 @@ def wire():
 
 def how_it_is_set(wire: str) -> str:
     show = "ethtool -k cap | grep generic-receive; cat /sys/class/net/cap/threaded"
-    return subprocess.run(["ip", "netns", "exec", wire, "sh", "-c", show], check=True, capture_output=True, text=True).stdout
+    return subprocess.run(
+        ["ip", "netns", "exec", wire, "sh", "-c", show], check=True, capture_output=True, text=True
+    ).stdout
 
 
 @pytest.mark.parametrize("remote", [False, True])
-def test_interfaces_of_the_user_and_a_generator_behind_ssh(tmp_path, wire, remote):
+def test_interfaces_of_the_user_and_a_generator_behind_ssh(
+    tmp_path: Path, build: Build, wire: str, remote: bool
+) -> None:
     """What stands for ssh here runs the command on this machine."""
     file = tmp_path / "wire.toml"
     file.write_text(
-        'title = "wire"\n[settings]\npackets = 3000\nrate = "20kpps"\nsize = "dist:mwn.dist"\ngro = "on"\nnapi = "thread"\n'
+        'title = "wire"\n[settings]\npackets = 3000\nrate = "20kpps"\nsize = "dist:mwn.dist"\n'
+        'gro = "on"\nnapi = "thread"\n'
         '[factors]\nmethod = ["tcpdump"]\n[runs]\nrepetitions = 1\nmetrics = ["loss"]\n'
     )
     programs = tmp_path / "bin"
     programs.mkdir()
-    (programs / "ssh").write_text('#!/bin/sh\necho "$3" >> "$(dirname "$0")/asked"\nexec sh -c "$4"\n')
+    (programs / "ssh").write_text(
+        '#!/bin/sh\necho "$3" >> "$(dirname "$0")/asked"\nexec sh -c "$4"\n'
+    )
     (programs / "ssh").chmod(0o755)
-    (programs / "tapdeck").symlink_to(tapdeck())
+    (programs / "tapdeck").symlink_to(build.tapdeck)
     out = tmp_path / "out"
     words = [
         "ip",
@@ -352,7 +427,7 @@ def test_interfaces_of_the_user_and_a_generator_behind_ssh(tmp_path, wire, remot
         str(file),
         "--quick",
     ]
-    words += ["--tapdeck", str(tapdeck()), "--gen-if", "gen", "--cap-if", "cap", "--no-report"]
+    words += ["--build", str(build.directory), "--gen-if", "gen", "--cap-if", "cap", "--no-report"]
     words += ["--gen-ssh", "user@elsewhere"] if remote else []
     path = f"{programs}:{os.environ['PATH']}"
     temporary = tmp_path / "tmp"
@@ -368,26 +443,33 @@ def test_interfaces_of_the_user_and_a_generator_behind_ssh(tmp_path, wire, remot
     assert (programs / "asked").exists() == remote
 
 
-def test_rates_are_understood():
+def test_rates_are_understood() -> None:
     assert cycle.pps_of("100mbit", 125) == 100_000
     assert cycle.pps_of("1.2mpps", 64) == 1_200_000
     assert cycle.pps_of("ipg:3us", 64) == pytest.approx(1e6 / 3)
     assert cycle.pps_of("max", 64) == math.inf
-    lab, asked = Lab(Path(), Path(), tools=Path()), settings.defaults() | {"rate": "disk:0.8"}
+    lab, asked = (
+        Lab(Build(Path()), Path(), tools=Path()),
+        settings.defaults() | {"rate": "disk:0.8"},
+    )
     with pytest.raises(Refused, match="fio"):
         cycle.resolve_rate(lab, asked, 1)
     lab.disk_mb_per_s = 1000
     assert cycle.resolve_rate(lab, asked, 1) == "6400mbit"
 
 
-def test_conditions_of_an_experiment():
+def test_conditions_of_an_experiment() -> None:
     s = scenario.parse(FAKE.format(packets=10, rate="max"), "s")
-    loaded = results.Loaded(s, None, 0)
-    assert analysis.conditions(loaded) == [{"planted_loss": "0.0"}, {"planted_loss": "0.05"}, {"planted_loss": "0.25"}]
+    loaded = results.Loaded(s, pd.DataFrame(), 0)
+    assert analysis.conditions(loaded) == [
+        {"planted_loss": "0.0"},
+        {"planted_loss": "0.05"},
+        {"planted_loss": "0.25"},
+    ]
     assert analysis.conditions(loaded, {"planted_loss"}) == [{}]
 
 
-def test_a_packet_is_found_by_the_first_answer_that_has_it():
+def test_a_packet_is_found_by_the_first_answer_that_has_it() -> None:
     # Marked packets at 1.1, 1.2, 1.3 and 1.4; answers are there at 1.15, 1.45 and 1.7.
     answers = [(1.05, 0.10, 0), (1.16, 0.29, 2), (1.46, 0.24, 3)]
     assert cycle._found_after(answers, 1.0, 0.1, 3) == pytest.approx(1.7 - 1.3)

@@ -1,4 +1,4 @@
-"""Reports and comparisons, of results that were invented; the page is opened in headless Chromium."""
+"""Reports and comparisons of invented results; headless Chromium opens the page."""
 
 import re
 import shutil
@@ -22,8 +22,11 @@ def load(name: str) -> scenario.Scenario:
 
 
 @pytest.fixture(scope="module")
-def out(tmp_path_factory) -> Path:
-    """One of each kind: bars, an analysis of variance, lines with panels, goals and a missing method."""
+def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Results of one scenario of each kind.
+
+    There are bars, an analysis of variance, lines with panels, goals and a missing method.
+    """
     directory = tmp_path_factory.mktemp("results")
     for name in KINDS:
         invent(directory, load(name), missing="netsniff-ng")
@@ -31,7 +34,7 @@ def out(tmp_path_factory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def page(out) -> Path:
+def page(out: Path) -> Path:
     return report.write(out)
 
 
@@ -40,12 +43,14 @@ def read(directory: Path) -> dict[str, results.Loaded]:
 
 
 def chromium() -> str:
-    found = next((p for p in ("chromium", "chromium-browser", "google-chrome") if shutil.which(p)), None)
+    found = next(
+        (p for p in ("chromium", "chromium-browser", "google-chrome") if shutil.which(p)), None
+    )
     assert found, "headless Chromium is needed: apt-get install chromium"
     return found
 
 
-def test_the_report_opens_in_chromium_without_an_error(page):
+def test_the_report_opens_in_chromium_without_an_error(page: Path) -> None:
     command = [
         chromium(),
         "--headless",
@@ -56,7 +61,8 @@ def test_the_report_opens_in_chromium_without_an_error(page):
         page.as_uri(),
     ]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
-    # A browser without a session bus has errors of its own; what concerns the page is said by its console.
+    # A browser without a session bus has errors of its own; what concerns the page is said by its
+    # console.
     assert "CONSOLE" not in done.stderr, done.stderr
     dom = done.stdout
     assert dom.count("<figure>") == dom.count("</svg>") == len(KINDS) + 1
@@ -69,7 +75,7 @@ def test_the_report_opens_in_chromium_without_an_error(page):
     assert drawn <= set(identifiers)
 
 
-def test_the_report_says_what_it_must(page):
+def test_the_report_says_what_it_must(page: Path) -> None:
     text = page.read_text()
     for words in (
         "netsniff-ng is not installed",
@@ -85,13 +91,13 @@ def test_the_report_says_what_it_must(page):
         assert words in text, words
 
 
-def test_the_same_data_make_the_same_page(tmp_path):
+def test_the_same_data_make_the_same_page(tmp_path: Path) -> None:
     invent(tmp_path, load("lwpcap-core"))
     text = report.write(tmp_path).read_text()
     assert report.write(tmp_path).read_text() == text
 
 
-def test_verdicts_on_the_claims(out):
+def test_verdicts_on_the_claims(out: Path) -> None:
     found = {v.claim.says: v for v in analysis.verdicts(read(out)["onl-method-system"])}
     assert found["The method explains most of the variation."].verdict == "agrees"
     assert "99." in found["The method explains most of the variation."].found
@@ -117,20 +123,22 @@ def test_verdicts_on_the_claims(out):
         ("same", 3, 5, "disagrees"),
     ],
 )
-def test_an_interval_decides_a_claim(expect, low, high, verdict):
+def test_an_interval_decides_a_claim(expect: str, low: float, high: float, verdict: str) -> None:
     claim = Claim("x", expect, "loss", "a", "b", margin=2)
     assert analysis.decide(claim, Difference((low + high) / 2, low, high, 0, 1, 0.5, 0)) == verdict
 
 
-def test_losses_are_counted_as_losses(out):
+def test_losses_are_counted_as_losses(out: Path) -> None:
     standings = analysis.standings(results.read(out))
     # As it was invented, tapdeck needs less CPU in the hook than tcpdump in its process.
     cpu = [s for s in standings if s.row.metric == "cpu_ms_per_mpkt" and s.other == "tcpdump"]
     assert cpu and all(s.wins is not False for s in cpu)
-    assert all(s.tapdeck.startswith("tapdeck") and not s.other.startswith("tapdeck") for s in standings)
+    assert all(
+        s.tapdeck.startswith("tapdeck") and not s.other.startswith("tapdeck") for s in standings
+    )
 
 
-def test_goals_are_ratios_to_the_ceiling(out):
+def test_goals_are_ratios_to_the_ceiling(out: Path) -> None:
     rows = analysis.goals(read(out)["scoreboard"])
     ceiling = rows[0]
     assert ceiling.goal.of == "drop" and "drop" not in ceiling.by_method
@@ -139,7 +147,7 @@ def test_goals_are_ratios_to_the_ceiling(out):
     assert rows[1].goal.at_most
 
 
-def test_goals_are_ratios_to_other_levels(tmp_path):
+def test_goals_are_ratios_to_other_levels(tmp_path: Path) -> None:
     invent(tmp_path, load("pfq-signatures"))
     loaded = read(tmp_path)["pfq-signatures"]
     worst = analysis.goals(loaded)[0].by_method["tapdeck"]
@@ -148,16 +156,20 @@ def test_goals_are_ratios_to_other_levels(tmp_path):
     assert worst.median == pytest.approx(many.median() / one.mean())
 
 
-def test_an_analysis_of_variance_leaves_incomplete_methods_out(out):
+def test_an_analysis_of_variance_leaves_incomplete_methods_out(out: Path) -> None:
     loaded = read(out)["onl-method-system"]
-    gone = loaded.runs[(loaded.runs["f.method"] == "tapdeck-recv") & (loaded.runs["f.system"] == "tuned")].index
+    gone = loaded.runs[
+        (loaded.runs["f.method"] == "tapdeck-recv") & (loaded.runs["f.system"] == "tuned")
+    ].index
     reduced = results.Loaded(loaded.scenario, loaded.runs.drop(gone), loaded.planned)
     result = analysis.anova(reduced)
     assert isinstance(result, Anova)
     assert result.effect("method").df == 1
 
 
-def test_a_regression_shows_and_noise_does_not(tmp_path, capsys):
+def test_a_regression_shows_and_noise_does_not(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     s = load("onl-method-system")
     for name, seed, slower in (("a", 1, 1.0), ("b", 2, 1.0), ("c", 3, 1.5)):
         invent(tmp_path / name, s, seed, slower)
@@ -173,7 +185,7 @@ def test_a_regression_shows_and_noise_does_not(tmp_path, capsys):
     assert "worse: onl-method-system" in said and " worse, " in said.splitlines()[-1]
 
 
-def test_identical_methods_rarely_differ(tmp_path):
+def test_identical_methods_rarely_differ(tmp_path: Path) -> None:
     """A/A through all of the analysis: the same method under two names, a hundred times over."""
     s = load("aa")
     significant = made = 0

@@ -8,7 +8,7 @@ from tapdeck_lab import rules
 
 
 @pytest.mark.parametrize("n", [1, 2, 26, 500])
-def test_signatures_are_different_and_ordered_by_rank(n):
+def test_signatures_are_different_and_ordered_by_rank(n: int) -> None:
     found = rules.signatures(n)
     assert len(set(found)) == n
     ranks = [rules.rank(s) for s in found]
@@ -16,15 +16,15 @@ def test_signatures_are_different_and_ordered_by_rank(n):
 
 
 @pytest.mark.parametrize("match", ["last", "middle"])
-def test_exactly_one_rule_matches_what_is_generated(match):
+def test_exactly_one_rule_matches_what_is_generated(match: str) -> None:
     lines = [line for line in rules.text(500, match).splitlines() if not line.startswith("#")]
     assert len(set(lines)) == 500
     matching = []
     for i, line in enumerate(lines):
         words = line.split()
-        fields = dict(zip(words[1::2], words[2::2]))
+        fields = dict(zip(words[1::2], words[2::2], strict=True))
         inside = all(
-            ipaddress.ip_network(net).subnet_of(ipaddress.ip_network(fields[key]))
+            ipaddress.IPv4Network(net).subnet_of(ipaddress.IPv4Network(fields[key]))
             for key, net in (("src", "198.18.0.0/24"), ("dst", "198.19.0.0/24"))
         )
         # The generator's ports are 9, its protocol is UDP.

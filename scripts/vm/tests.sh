@@ -1,7 +1,7 @@
 # shellcheck shell=bash disable=SC2016,SC2046,SC2086
-# The tests that scripts/test-vm.sh runs in a virtual machine with Linux 6.1. This kernel has XDP with
-# frames of several buffers (5.18), and no tcx (6.6), no BPF netfilter links (6.4), no AF_XDP with
-# several buffers (6.6), and no driver that hands a VLAN tag to an XDP program (6.8).
+# The tests that scripts/test-vm.sh runs in a virtual machine with Linux 6.1. This kernel has XDP
+# with frames of several buffers (5.18), and no tcx (6.6), no BPF netfilter links (6.4), no AF_XDP
+# with several buffers (6.6), and no driver that hands a VLAN tag to an XDP program (6.8).
 #
 # Prints "ok WHAT" or "not ok WHAT" for each check, what else there is to know behind #, and at last
 # "N passed, N failed".
@@ -68,7 +68,8 @@ lay_cable() {
     in_b sysctl -q net.ipv6.conf.vb.disable_ipv6=1
     ip -n a addr add 10.0.0.1/24 dev va
     ip -n b addr add $ADDRESS_B/24 dev vb
-    # At the tcx hook packets that leave have not been segmented yet, where tcpdump listens they have.
+    # At the tcx hook packets that leave have not been segmented yet; where tcpdump listens they
+    # have.
     in_a ethtool -K va tso off gso off gro off
     in_b ethtool -K vb tso off gso off gro off
     ip -n a link set va up
@@ -426,8 +427,8 @@ times_of_segments() {
     return $bad
 }
 
-# clock_step HOOK MS OPTION...: times may go back by MS. Hooks with a ring for each CPU write one ring's
-# block after the other's.
+# clock_step HOOK MS OPTION...: times may go back by MS. Hooks with a ring for each CPU write one
+# ring's block after the other's.
 clock_step() {
     local hook=$1 allowed=$2
     shift 2
@@ -444,7 +445,8 @@ clock_step() {
     stop
     check "the recorder says that the clock went back" grep -q 'clock was stepped by -3[56]' tapdeck.log
     check "and that it went forward" grep -q 'clock was stepped by +3[56]' tapdeck.log
-    # Hooks with several rings may take one more, as one ring's new block comes before another's old one.
+    # Hooks with several rings may take one more, as one ring's new block comes before another's old
+    # one.
     check "each step begins a segment" test "$(segments | count)" -ge 3
     check "in none of them time jumps" times_of_segments "$allowed"
     times_of_segments "$allowed" | note
@@ -584,8 +586,8 @@ test_volume() {
     done
 }
 
-# The tests of cargo's test programs, as PROGRAM/TEST. Each runs alone: they compare counts and wait, and this
-# machine is slow.
+# Prints the tests of cargo's test programs, as PROGRAM/TEST. Each runs alone: they compare counts
+# and wait, and this machine is slow.
 cargo_tests() {
     local program
     for program in /tests/*; do

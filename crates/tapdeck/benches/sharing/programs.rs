@@ -114,9 +114,13 @@ fn packets_in(said: &str) -> Option<u64> {
     })
 }
 
-/// The libpcap-compatible object, beside the program.
+/// The shared object that stands in for libpcap. Cargo builds it for this benchmark, which depends
+/// on it, and puts it beside the benchmark's own program.
 fn shim() -> PathBuf {
-    PathBuf::from(env!("CARGO_BIN_EXE_tapdeck")).with_file_name("libtapdeck_pcap.so")
+    let program = std::env::current_exe().expect("a benchmark is a program");
+    let object = program.with_file_name("libtapdeck_pcap.so");
+    assert!(object.exists(), "cargo has not built {}", object.display());
+    object
 }
 
 pub fn measure(options: &Options) {

@@ -1,0 +1,106 @@
+#!/usr/bin/env python3
+"""Holds comments and documents to 100 columns, and the first words of Rust's doc comments.
+
+Formatters hold the width of code, and ruff that of Python; neither rustfmt nor clang-format minds
+how long a comment is, and nothing minds Markdown. Lines of code are not looked at here, because
+rustfmt leaves long string literals alone. In Markdown, tables and code blocks may be wider, and a
+URL anywhere.
+
+A doc comment that begins with "Gives back" or with a pronoun cannot be understood where it stands.
+
+Prints each offence as FILE:LINE, and exits with 1 if there is one.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+WIDTH = 100
+TAB = 8
+LEFT_OUT = {".git", ".tools", ".venv", "lab-results", "target"}
+URL = re.compile(r"https?://\S+")
+STRING = re.compile(r'"(?:\\.|[^"\\])*"|' + r"'(?:\\.|[^'\\])*'")
+POOR_BEGINNING = re.compile(r"\s*//[/!] (Gives back|It|Its|They|Their|Them)\b")
+
+Line = tuple[int, str]
+
+
+def slashed(lines: list[str]) -> Iterator[Line]:
+    """Yields the numbers and texts of the lines of Rust or C that hold a comment."""
+    inside = False
+    for number, line in enumerate(lines, 1):
+        code = STRING.sub('""', line)
+        begins = "/*" in code
+        if inside or begins or "//" in code:
+            yield number, line
+        if inside or begins:
+            inside = "*/" not in code[code.rfind("/*") if begins else 0 :]
+
+
+def hashed(lines: list[str]) -> Iterator[Line]:
+    """Yields the numbers and texts of the lines of shell, TOML or make that hold a comment."""
+    for number, line in enumerate(lines, 1):
+        if re.search(r"(^|\s)#+(\s|$)", STRING.sub('""', line)):
+            yield number, line
+
+
+def prose(lines: list[str]) -> Iterator[Line]:
+    """Yields the numbers and texts of the lines of Markdown outside of tables and code blocks."""
+    fenced = indented = False
+    before = ""
+    for number, line in enumerate(lines, 1):
+        if line.lstrip().startswith("```"):
+            fenced = not fenced
+        indented = line.startswith("    ") and (indented or not before.strip())
+        if not fenced and not indented and not line.lstrip().startswith("|"):
+            yield number, line
+        before = line
+
+
+KINDS = {
+    ".rs": slashed,
+    ".c": slashed,
+    ".h": slashed,
+    ".sh": hashed,
+    ".toml": hashed,
+    "Makefile": hashed,
+    "lab": hashed,
+    "init": hashed,
+    "run": hashed,
+    ".md": prose,
+}
+"""How the lines are found, by a file's suffix, or by the name of one that has none."""
+
+
+def offences(file: Path) -> Iterator[str]:
+    """Yields what is wrong with a file, as FILE:LINE: REASON."""
+    lines = file.read_text().splitlines()
+    for number, line in KINDS[file.suffix or file.name](lines):
+        width = len(URL.sub("", line).expandtabs(TAB))
+        if width > WIDTH:
+            yield f"{file}:{number}: {width} columns, {WIDTH} at most"
+    if file.suffix == ".rs":
+        for number, (before, line) in enumerate(zip(["", *lines], lines, strict=False), 1):
+            goes_on = before.lstrip().startswith(("///", "//!"))
+            if not goes_on and (poor := POOR_BEGINNING.match(line)):
+                yield f'{file}:{number}: a doc comment begins with "{poor[1]}"'
+
+
+def main() -> int:
+    files = [
+        path
+        for path in sorted(Path().rglob("*"))
+        if (path.suffix or path.name) in KINDS
+        and not LEFT_OUT.intersection(path.parts)
+        and path.is_file()
+    ]
+    found = [offence for file in files for offence in offences(file)]
+    print("\n".join(found) or f"comments: {len(files)} files")
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
