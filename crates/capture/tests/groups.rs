@@ -8,7 +8,6 @@ use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU32, Ordering};
 use std::thread;
-use std::time::{Duration, Instant};
 
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use tapdeck_capture::groups::{
@@ -21,19 +20,13 @@ use tapdeck_packet::pcapng::{Reader, Record};
 use tapdeck_packet::ring::Ring;
 use tapdeck_packet::rules::RuleSet;
 use tapdeck_packet::rules::image::Options;
+use tapdeck_testkit::cable::wait_until_up;
+use tapdeck_testkit::{Sender, wait_for};
 
 fn run(line: &str) {
     let words: Vec<&str> = line.split_whitespace().collect();
     let output = Command::new(words[0]).args(&words[1..]).output().expect("the program is there");
     assert!(output.status.success(), "{line}: {}", String::from_utf8_lossy(&output.stderr));
-}
-
-fn wait_for(what: &str, mut done: impl FnMut() -> bool) {
-    let begin = Instant::now();
-    while !done() {
-        assert!(begin.elapsed() < Duration::from_secs(60), "waited in vain for {what}");
-        thread::sleep(Duration::from_millis(5));
-    }
 }
 
 /// Two network namespaces, joined by a veth pair: `va` in the first, `vb` in the second, which this
@@ -74,18 +67,17 @@ impl Lab {
             }
             run(&format!("ip -n {namespace} link set {device} up"));
         }
+        for (namespace, device) in [(far, far_end), (near, near_end)] {
+            wait_until_up(namespace, device);
+        }
     }
 
-    /// Sends frames from an interface of the far namespace.
+    /// Sends frames from an interface of the far namespace, and returns when the near end has them.
     fn send(&self, device: &str, frames: &[Vec<u8>]) {
         thread::scope(|scope| {
             let sender = scope.spawn(|| {
                 enter(&self.far);
-                let capture = pcap::Capture::from_device(device).expect("a name").open();
-                let mut capture = capture.expect("root may open it");
-                for frame in frames {
-                    capture.sendpacket(frame.as_slice()).expect("the link is up");
-                }
+                Sender::on(device).send_all(frames);
             });
             sender.join().expect("the sender sends");
         });
@@ -965,9 +957,7 @@ fn a_thousand_and_twenty_four_members_come_and_die_at_once() {
     assert!(stats.members.iter().filter(|m| m.group == "turns").all(|m| m.captured >= 2));
 
     // All but one.
-    let begin = Instant::now();
     let left = groups.leave(&numbers[1..]);
-    println!("1,023 members left in {:?}", begin.elapsed());
     assert_eq!(left.len(), 1023);
     send(&lab, &groups, "turns", &flows(100));
     let stats = groups.stats().unwrap();

@@ -20,8 +20,6 @@ use tapdeck_packet::pcapng::{
 };
 use tapdeck_packet::ring::Ring;
 
-/// Frames under way at a time: fewer than a veth's queue (256) and the backlog (1000) hold.
-const BURST: usize = 64;
 /// IEEE 802's first `EtherType` for experiments.
 const EXPERIMENT: [u8; 2] = [0x88, 0xb5];
 
@@ -65,6 +63,17 @@ impl Lab {
         ip(&self.pair);
         ip(&format!("-n {} link set td1 up", self.far));
         ip(&format!("-n {} link set td0 up", self.near));
+        self.until_running();
+    }
+
+    /// Waits until both ends pass frames on. The kernel gets to that a little after they are up, and
+    /// loses what is sent before.
+    fn until_running(&self) {
+        for (namespace, interface) in [(&self.near, "td0"), (&self.far, "td1")] {
+            inside(namespace, || {
+                until("the link is up", || Interface::find(interface).unwrap().running);
+            });
+        }
     }
 
     /// Runs a test in the namespace of `td0`.
@@ -101,25 +110,37 @@ fn enter(namespace: &str) {
     move_into_link_name_space(file.as_fd(), Some(LinkNameSpaceType::Network)).unwrap();
 }
 
+/// How frames are sent.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Manner {
+    /// So that none is lost before the interface at the far end has it, whenever that gets to run.
+    Gently,
+    FlatOut,
+}
+
 /// Sends frames out by an interface, from a thread that lives in its namespace.
 struct Wire {
-    frames: Option<Sender<Vec<Vec<u8>>>>,
+    frames: Option<Sender<(Vec<Vec<u8>>, Manner)>>,
     done: Receiver<()>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Wire {
     fn new(namespace: String, interface: &'static str) -> Self {
-        let (frames, todo) = channel::<Vec<Vec<u8>>>();
+        let (frames, todo) = channel::<(Vec<Vec<u8>>, Manner)>();
         let (ready, done) = channel();
         let thread = std::thread::spawn(move || {
             enter(&namespace);
-            let mut out = pcap::Capture::from_device(interface).unwrap().open().unwrap();
+            let mut sender = tapdeck_testkit::Sender::on(interface);
             ready.send(()).unwrap();
-            for batch in todo {
-                for frame in batch {
-                    out.sendpacket(frame).unwrap();
+            for (frames, manner) in todo {
+                for frame in &frames {
+                    match manner {
+                        Manner::Gently => sender.send(frame),
+                        Manner::FlatOut => sender.send_flat_out(frame),
+                    }
                 }
+                sender.wait_for_arrival();
                 ready.send(()).unwrap();
             }
         });
@@ -128,12 +149,12 @@ impl Wire {
     }
 
     fn send(&self, frames: &[Vec<u8>]) {
-        self.begin(frames);
+        self.begin(frames, Manner::Gently);
         self.done.recv().unwrap();
     }
 
-    fn begin(&self, frames: &[Vec<u8>]) {
-        self.frames.as_ref().unwrap().send(frames.to_vec()).unwrap();
+    fn begin(&self, frames: &[Vec<u8>], manner: Manner) {
+        self.frames.as_ref().unwrap().send((frames.to_vec(), manner)).unwrap();
     }
 
     /// Whether what was begun is sent.
@@ -142,15 +163,6 @@ impl Wire {
             Ok(()) => true,
             Err(TryRecvError::Empty) => false,
             Err(TryRecvError::Disconnected) => panic!("the sender has failed"),
-        }
-    }
-
-    /// Sends so that nothing is lost before the interface `td0` of this namespace has it.
-    fn send_gently(&self, frames: &[Vec<u8>]) {
-        for burst in frames.chunks(BURST) {
-            let before = received();
-            self.send(burst);
-            until("the frames arrive", || received() >= before + burst.len() as u64);
         }
     }
 }
@@ -162,10 +174,6 @@ impl Drop for Wire {
             let _ = thread.join();
         }
     }
-}
-
-fn received() -> u64 {
-    Interface::find("td0").unwrap().counters.rx_packets
 }
 
 fn until(what: &str, mut condition: impl FnMut() -> bool) {
@@ -274,6 +282,14 @@ impl Tape {
         self.read();
     }
 
+    /// Reads until so many packets have come or are counted as lost.
+    fn wait_for(&mut self, capture: &mut Capture, packets: usize) {
+        until("every frame is accounted for", || {
+            self.read_all(capture);
+            self.packets + capture.losses().total() >= packets as u64
+        });
+    }
+
     /// Stops the capture and gives its packets, each ring's in their order.
     fn finish(mut self, capture: &mut Capture) -> Vec<Taken> {
         capture.stop();
@@ -296,8 +312,13 @@ impl Tape {
     }
 }
 
-fn finish(capture: &mut Capture) -> Vec<Taken> {
-    Tape::new(capture).finish(capture)
+/// Waits for so many packets, stops the capture and gives them. The interface has a frame before its
+/// hook does, and the kernel hands it over some time later still: who stops a capture at once stops
+/// it before what was sent last.
+fn finish(capture: &mut Capture, packets: usize) -> Vec<Taken> {
+    let mut tape = Tape::new(capture);
+    tape.wait_for(capture, packets);
+    tape.finish(capture)
 }
 
 /// Everything that was sent is there once, byte for byte, and nothing else is.
@@ -325,8 +346,8 @@ fn identity(hook: Hook, options: &str, mtu: u32) {
         let sent = frames(5000, mtu as usize + 14);
         let before = now_ns();
         capture.start().unwrap();
-        wire.send_gently(&sent);
-        let taken = finish(&mut capture);
+        wire.send(&sent);
+        let taken = finish(&mut capture, sent.len());
         let after = now_ns();
 
         assert_eq!(taken.len() as u64 + capture.losses().total(), sent.len() as u64);
@@ -369,8 +390,8 @@ fn frames_are_cut_to_the_snaplen_and_keep_their_length() {
                 let mut capture = open("td0", &Config { snaplen: 100, ..config(hook) });
                 let sent = frames(200, mtu as usize + 14);
                 capture.start().unwrap();
-                wire.send_gently(&sent);
-                let taken = finish(&mut capture);
+                wire.send(&sent);
+                let taken = finish(&mut capture, sent.len());
                 assert_eq!(taken.len(), sent.len());
                 for (packet, frame) in taken.iter().zip(&sent) {
                     assert_eq!(packet.frame, frame[..frame.len().min(100)], "{hook}");
@@ -388,9 +409,12 @@ fn packet_sockets_tell_the_direction() {
             let (far, near) = (lab.wire(), Wire::new(lab.near.clone(), "td0"));
             let mut capture = open("td0", &config(hook));
             capture.start().unwrap();
-            far.send_gently(&[frame(1, 60, &[])]);
+            let mut tape = Tape::new(&capture);
+            far.send(&[frame(1, 60, &[])]);
+            tape.wait_for(&mut capture, 1);
             near.send(&[frame(2, 60, &VLAN_7)]);
-            let taken = finish(&mut capture);
+            tape.wait_for(&mut capture, 2);
+            let taken = tape.finish(&mut capture);
             let seen: Vec<_> = taken.iter().map(|p| (number(&p.frame), p.flags)).collect();
             assert_eq!(seen, [(Some(1), FLAG_INBOUND), (Some(2), FLAG_OUTBOUND)], "{hook}");
             assert_eq!(taken[1].frame, frame(2, 60, &VLAN_7));
@@ -407,7 +431,7 @@ fn a_packet_on_the_loopback_interface_is_taken_once() {
             capture.start().unwrap();
             let sent = frames(20, 200);
             wire.send(&sent);
-            let taken = finish(&mut capture);
+            let taken = finish(&mut capture, sent.len());
             assert_same(&sent, &taken);
             assert!(taken.iter().all(|p| p.flags == FLAG_INBOUND), "{hook}");
         });
@@ -428,8 +452,8 @@ fn a_filter_lets_in_what_it_names() {
                 let filter = Some(expression.to_owned());
                 let mut capture = open("td0", &Config { filter, ..config(hook) });
                 capture.start().unwrap();
-                wire.send_gently(&sent);
-                assert_same(expected, &finish(&mut capture));
+                wire.send(&sent);
+                assert_same(expected, &finish(&mut capture, expected.len()));
             }
         });
     }
@@ -461,7 +485,7 @@ fn conservation(hook: Hook, reading: bool) {
         let mut capture = open("td0", &small);
         let mut tape = Tape::new(&capture);
         capture.start().unwrap();
-        wire.begin(&sent);
+        wire.begin(&sent, Manner::FlatOut);
         while !wire.is_done() {
             if reading {
                 tape.read();
@@ -517,7 +541,7 @@ fn a_capture_stops_promptly_in_the_midst_of_traffic() {
             let mut capture = open("td0", &config(hook));
             let mut tape = Tape::new(&capture);
             capture.start().unwrap();
-            wire.begin(&sent);
+            wire.begin(&sent, Manner::Gently);
             until("packets come", || {
                 tape.read();
                 tape.packets > 20_000
@@ -538,17 +562,19 @@ fn capture_goes_on_after_the_link_was_down() {
     for hook in [Hook::Recv, Hook::Tpacket, Hook::AfXdp] {
         Lab::new("", 1500).run(|lab| {
             let wire = lab.wire();
-            until("the link is up", || Interface::find("td0").unwrap().running);
             let mut capture = open("td0", &config(hook));
             let sent = frames(200, 1500);
             capture.start().unwrap();
-            wire.send_gently(&sent[..100]);
+            wire.send(&sent[..100]);
+            let mut tape = Tape::new(&capture);
+            tape.wait_for(&mut capture, 100);
             ip(&format!("-n {} link set td0 down", lab.near));
             assert_eq!(capture.watch().unwrap(), Some(Event::LinkDown));
             ip(&format!("-n {} link set td0 up", lab.near));
-            until("the link is up", || Interface::find("td0").unwrap().running);
-            wire.send_gently(&sent[100..]);
-            assert_same(&sent, &finish(&mut capture));
+            lab.until_running();
+            wire.send(&sent[100..]);
+            tape.wait_for(&mut capture, 200);
+            assert_same(&sent, &tape.finish(&mut capture));
         });
     }
 }
@@ -560,14 +586,17 @@ fn capture_goes_on_with_an_interface_that_was_made_anew() {
             let mut capture = open("td0", &config(hook));
             let sent = frames(200, 1500);
             capture.start().unwrap();
-            lab.wire().send_gently(&sent[..100]);
+            lab.wire().send(&sent[..100]);
+            let mut tape = Tape::new(&capture);
+            tape.wait_for(&mut capture, 100);
             ip(&format!("-n {} link del td0", lab.near));
             assert_eq!(capture.watch().unwrap(), Some(Event::Gone));
             assert_eq!(capture.watch().unwrap(), None);
             lab.plug();
             assert_eq!(capture.watch().unwrap(), Some(Event::Back));
-            lab.wire().send_gently(&sent[100..]);
-            assert_same(&sent, &finish(&mut capture));
+            lab.wire().send(&sent[100..]);
+            tape.wait_for(&mut capture, 200);
+            assert_same(&sent, &tape.finish(&mut capture));
         });
     }
 }
@@ -579,13 +608,15 @@ fn a_stopped_capture_can_be_started_again() {
             let wire = lab.wire();
             let mut capture = open("td0", &config(hook));
             let sent = frames(300, 1500);
-            for part in sent.chunks(100) {
+            let mut tape = Tape::new(&capture);
+            for (part, there) in sent.chunks(100).zip([100, 200, 300]) {
                 capture.start().unwrap();
-                wire.send_gently(part);
+                wire.send(part);
+                tape.wait_for(&mut capture, there);
                 capture.stop();
             }
             capture.start().unwrap();
-            assert_same(&sent, &finish(&mut capture));
+            assert_same(&sent, &tape.finish(&mut capture));
         });
     }
 }

@@ -9,9 +9,10 @@ use std::time::Duration;
 use proptest::prelude::*;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde_json::{Value, json};
-use support::{Daemon, EPOCH_NS, Form, Joined, Manner, Sent, udp, wait_for};
+use support::{Daemon, EPOCH_NS, Form, Joined, Manner, Sent, udp};
 use tapdeck_client::{Counts, Error, Member, Next, Options};
 use tapdeck_packet::pcapng::Reader;
+use tapdeck_testkit::wait_for;
 
 const NOW: Option<Duration> = Some(Duration::ZERO);
 
@@ -260,7 +261,7 @@ fn closing_is_leaving() {
     let (_daemon, member, joined) = start(Form::default());
     assert!(!joined.has_left());
     drop(member);
-    wait_for("the daemon does not see that the member has left", || joined.has_left());
+    wait_for("the daemon to see that the member has left", || joined.has_left());
 }
 
 #[test]
@@ -303,7 +304,7 @@ fn the_rings_themselves_can_be_had() {
     attachment.leave().unwrap();
     assert!(rings[0].peek(0).is_some(), "leaving closes what is open");
     attachment.drain().unwrap();
-    wait_for("the end is not seen", || attachment.is_over());
+    wait_for("the end", || attachment.is_over());
 }
 
 /// What happens to the rings or to their member, in a random order.

@@ -119,13 +119,12 @@ fn an_indexer_that_stands_still_keeps_nobody_from_anything() {
         fill(&mut producers, 10);
         until("all is written", || producers.iter().all(|p| p.held() == 0));
     }
-    assert!(disk.index_is_waiting());
+    until("an index waits", || disk.index_is_waiting());
     assert_eq!(run.packets(), offered(&producers).len() as u64);
-    for p in &producers {
-        // One may be looked at, though nobody gets on with it.
-        let most = RING_BLOCKS as usize / 4;
-        assert!(p.kept() <= most, "{} blocks of {RING_BLOCKS} are kept", p.kept());
-    }
+    // What is behind a block that is being looked at stays as long as that takes, so until the
+    // index thread gets to the point where it waits.
+    let most = RING_BLOCKS as usize / 4;
+    until("no more is kept than a quarter", || producers.iter().all(|p| p.kept() <= most));
     assert!(behind(&run.totals) > 0);
     disk.open_index_gate();
     run.stop().unwrap();

@@ -6,7 +6,9 @@ mod testbed;
 use rustix::process::Signal;
 use rustix::thread::{CpuSet, sched_setaffinity};
 use tapdeck_capture::interface::Interface;
-use testbed::recorder::{Contents, Recorder, Sender, assert_accounted, frame, number};
+use tapdeck_packet::pcapng::PACKET_OVERHEAD;
+use tapdeck_testkit::Sender;
+use testbed::recorder::{Contents, Recorder, assert_accounted, frame, number};
 use testbed::{Net, wait_for};
 
 const FRAME: usize = 1008;
@@ -21,7 +23,7 @@ fn send(net: &Net, numbers: std::ops::Range<u32>) {
         let mut core = CpuSet::new();
         core.set(0);
         sched_setaffinity(None, &core).expect("core 0 is there");
-        let mut sender = Sender::new();
+        let mut sender = Sender::on("va");
         numbers.for_each(|i| sender.send(&frame(to, FRAME, i)));
     });
 }
@@ -45,8 +47,12 @@ fn overload(hook: &str, sent: u32) -> (serde_json::Value, Contents) {
     send(&net, 0..sent);
     recorder.process.signal(Signal::CONT);
     // What waited is written, so the ring has room again.
-    wait_for("the backlog to be accounted for", || {
-        recorder.now()["seen"].as_u64().is_some_and(|n| n >= u64::from(sent.min(CAPACITY / 2)))
+    wait_for("the backlog to be written", || {
+        let now = recorder.now();
+        let n = |key: &str| now[key].as_u64().unwrap_or(0);
+        let packet = (FRAME + PACKET_OVERHEAD) as u64;
+        n("seen") >= u64::from(sent.min(CAPACITY / 2))
+            && n("bytes_written") >= n("captured") * packet
     });
     send(&net, sent..sent + AFTER);
     wait_for("the last packets", || {

@@ -15,7 +15,8 @@ use std::time::Duration;
 use rustix::process::Signal;
 use serde_json::Value;
 use tapdeck_client::{Member, Next, Options};
-use testbed::recorder::{Sender, frame};
+use tapdeck_testkit::Sender;
+use testbed::recorder::frame;
 use testbed::{Net, Running, wait_for};
 
 const MAC: [u8; 6] = [2, 0, 0, 0, 0, 2];
@@ -104,7 +105,7 @@ impl Daemon {
 
 fn send(net: &Net, numbers: std::ops::Range<u32>) {
     net.inside(&net.a, || {
-        let mut sender = Sender::new();
+        let mut sender = Sender::on("va");
         for number in numbers {
             sender.send(&frame(MAC, 60 + number as usize % 1000, number));
         }

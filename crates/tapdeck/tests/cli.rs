@@ -8,8 +8,9 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use assert_cmd::Command;
+use tapdeck_testkit::Sender;
 use testbed::Net;
-use testbed::recorder::{Contents, Recorder, Sender, frame, number, segments};
+use testbed::recorder::{Contents, Recorder, frame, number, segments};
 
 fn tapdeck() -> Command {
     Command::new(env!("CARGO_BIN_EXE_tapdeck"))
@@ -203,7 +204,7 @@ fn help_shows_examples_and_goes_to_standard_output() {
 
 fn send(net: &Net, packets: u32, len: usize) {
     net.inside(&net.a, || {
-        let mut sender = Sender::new();
+        let mut sender = Sender::on("va");
         (0..packets).for_each(|i| sender.send(&frame([2, 0, 0, 0, 0, 2], len, i)));
     });
 }
@@ -292,7 +293,7 @@ fn a_reader_may_leave_the_pipe() {
     let mut child = testbed::Running(shell.spawn().expect("it was built"));
     wait_until_recording(&mut child);
     let status = net.inside(&net.a, || {
-        let mut sender = Sender::new();
+        let mut sender = Sender::on("va");
         loop {
             sender.send(&frame([2, 0, 0, 0, 0, 2], 300, 0));
             if let Some(status) = child.0.try_wait().expect("it was started") {

@@ -13,7 +13,8 @@ use tapdeck_store::io::Disk;
 use tapdeck_store::{
     Ending, Retention, SegmentSink, SegmentSinkConfig, Store, Totals, Writer, WriterControl,
 };
-use testbed::recorder::{Contents, Sender, frame, segments};
+use tapdeck_testkit::Sender;
+use testbed::recorder::{Contents, frame, segments};
 use testbed::{Net, wait_for};
 
 const HOUR_NS: i64 = 3_600_000_000_000;
@@ -29,7 +30,7 @@ impl WallClock for SetClock {
 
 fn send(net: &Net, numbers: std::ops::Range<u32>) {
     net.inside(&net.a, || {
-        let mut sender = Sender::new();
+        let mut sender = Sender::on("va");
         numbers.for_each(|i| sender.send(&frame([2, 0, 0, 0, 0, 2], 500, i)));
     });
 }

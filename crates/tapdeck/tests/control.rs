@@ -9,7 +9,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
 use serde_json::{Value, json};
-use testbed::recorder::{Contents, Recorder, Sender, assert_accounted, frame, number, segments};
+use tapdeck_testkit::Sender;
+use testbed::recorder::{Contents, Recorder, assert_accounted, frame, number, segments};
 use testbed::{Net, Running, wait_for};
 
 const MAC: [u8; 6] = [2, 0, 0, 0, 0, 2];
@@ -56,10 +57,7 @@ impl Controlled {
     }
 
     fn send_frames(&mut self, frames: impl Iterator<Item = Vec<u8>> + Send) {
-        self.sent += self.net.inside(&self.net.a, || {
-            let mut sender = Sender::new();
-            frames.map(|frame| sender.send(&frame)).count() as u64
-        });
+        self.sent += self.net.inside(&self.net.a, || Sender::on("va").send_all(frames));
     }
 
     fn stats(&mut self) -> Value {

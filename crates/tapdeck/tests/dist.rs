@@ -12,8 +12,9 @@ use std::time::Duration;
 use assert_cmd::Command;
 use rustix::process::Signal;
 use tapdeck_capture::interface::Interface;
+use tapdeck_testkit::Sender;
 use tempfile::TempDir;
-use testbed::recorder::{Sender, frame};
+use testbed::recorder::frame;
 use testbed::{Net, Running, wait_for};
 
 fn dist(args: &str) -> Command {
@@ -414,7 +415,7 @@ impl Live {
 fn send(net: &Net, sizes: &[(usize, u32)]) {
     let to = net.inside(&net.b, || Interface::find("vb").expect("made above")).mac.expect("a MAC");
     net.inside(&net.a, || {
-        let mut sender = Sender::new();
+        let mut sender = Sender::on("va");
         for (size, n) in sizes {
             (0..*n).for_each(|i| sender.send(&frame(to, *size, i)));
         }

@@ -17,7 +17,8 @@ use tapdeck_packet::pcapng::{FLAG_INBOUND, FLAG_OUTBOUND};
 use tapdeck_packet::ring::Ring;
 use tapdeck_packet::rules::RuleSet;
 use tapdeck_packet::rules::image::Options;
-use testbed::recorder::{Contents, Recorder, Sender, assert_accounted, frame, number};
+use tapdeck_testkit::Sender;
+use testbed::recorder::{Contents, Recorder, assert_accounted, frame, number};
 use testbed::{Net, Running, wait_for};
 
 const KERNEL_HOOKS: [&str; 4] = ["xdp", "xdp-generic", "tcx", "netfilter"];
@@ -55,12 +56,7 @@ fn tagged(frame: &[u8], tags: &[[u8; 4]]) -> Vec<u8> {
 }
 
 fn send(net: &Net, frames: &[Vec<u8>]) {
-    net.inside(&net.a, || {
-        let mut sender = Sender::new();
-        for f in frames {
-            sender.send(f);
-        }
-    });
+    net.inside(&net.a, || Sender::on("va").send_all(frames));
 }
 
 /// Waits until the recorder has seen so many packets, and ends it.
@@ -363,7 +359,7 @@ fn changes_under_load(net: &Net, hook: &str, mac: [u8; 6]) {
                 let mut core = CpuSet::new();
                 core.set(0);
                 sched_setaffinity(None, &core).expect("core 0 is there");
-                let mut sender = Sender::new();
+                let mut sender = Sender::on("va");
                 while !stop.load(Relaxed) {
                     let n = sent.fetch_add(1, Relaxed);
                     sender.send(&to_port(mac, 80, n, if n % 2 == 0 { 53 } else { 54 }));

@@ -453,6 +453,7 @@ fn a_lost_link_ends_the_run_with_a_reason_and_its_count() {
         assert!(last.starts_with("tapdeck: va"), "{backend}: {said}");
         let sent = record_of(&json);
         net.run(&net.a, "ip link set va up");
+        wait_for("the last packet", || number(&recorder.now(), "seen") >= sent.sent);
         let stats = recorder.stop();
         assert_eq!(number(&stats, "seen"), sent.sent, "{backend}: {sent:?}");
     }

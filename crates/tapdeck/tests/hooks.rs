@@ -2,31 +2,44 @@
 
 mod testbed;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use rustix::thread::{CpuSet, sched_setaffinity};
 use tapdeck_capture::interface::Interface;
 use tapdeck_capture::transmit::Tag;
 use tapdeck_packet::pcapng::{FLAG_INBOUND, FLAG_OUTBOUND, PACKET_OVERHEAD};
-use testbed::recorder::{Contents, Recorder, Sender, assert_accounted, frame, number, segments};
+use tapdeck_testkit::Sender;
+use tapdeck_testkit::cable::wait_until_up;
+use testbed::recorder::{Contents, Recorder, assert_accounted, frame, number, segments};
 use testbed::{Net, wait_for};
 
 fn mac(net: &Net) -> [u8; 6] {
     net.inside(&net.b, || Interface::find("vb").expect("made above")).mac.expect("veth has one")
 }
 
-/// Sends frames, and waits until the recorder has accounted for as many.
-fn send(net: &Net, recorder: &Recorder, frames: &[Vec<u8>]) {
-    net.inside(&net.a, || {
-        let mut sender = Sender::new();
-        for f in frames {
-            sender.send(f);
-        }
-    });
+fn send(net: &Net, frames: &[Vec<u8>]) {
+    net.inside(&net.a, || Sender::on("va").send_all(frames));
+}
+
+/// Waits until a recorder has accounted for so many packets.
+fn wait_seen(recorder: &Recorder, packets: usize) {
     wait_for("the packets to be seen", || {
-        recorder.now()["seen"].as_u64().is_some_and(|n| n >= frames.len() as u64)
+        recorder.now()["seen"].as_u64().is_some_and(|n| n >= packets as u64)
     });
+}
+
+/// What these tests have sent of the packets in a file; where interfaces have addresses, the
+/// kernel sends some too.
+fn mine(contents: &Contents) -> Vec<Vec<u8>> {
+    let from_us = |f: &Vec<u8>| f[6..12] == [2, 0, 0, 0, 0, 1];
+    contents.frames().into_iter().filter(from_us).collect()
+}
+
+/// The segment that is being written.
+fn live(store: &Path) -> Option<PathBuf> {
+    let found = std::fs::read_dir(store).ok()?.flatten().map(|e| e.path());
+    found.into_iter().find(|p| p.extension().is_some_and(|e| e == "live"))
 }
 
 /// The standard tools read every segment without complaint and count as we do.
@@ -59,19 +72,22 @@ fn records_what_was_sent(hook: &str, flags: &str) {
     net.addresses();
     let dir = tempfile::tempdir().expect("a directory");
     let store = dir.path().join("store");
-    let line = format!("--hook {hook} {flags} --dir {}", store.display());
+    let line = format!("--hook {hook} {flags} --flush 100ms --dir {}", store.display());
     let recorder = Recorder::start(&net, dir.path(), &line);
     let to = mac(&net);
     let frames: Vec<_> = (0..3000).map(|i| frame(to, 60 + (i as usize * 7) % 1455, i)).collect();
-    send(&net, &recorder, &frames);
+    send(&net, &frames);
+    // Those of others count as seen, too.
+    wait_for("all frames to be stored", || {
+        live(&store).is_some_and(|file| mine(&Contents::of(&file)).len() == frames.len())
+    });
     let stats = recorder.stop();
 
     assert_accounted(&stats);
     assert_eq!(number(&stats, "dropped_ring") + number(&stats, "dropped_other"), 0);
     let contents = Contents::of_store(&store);
     assert_eq!(contents.packets.len() as u64, number(&stats, "captured"));
-    let mine: Vec<_> =
-        contents.frames().into_iter().filter(|f| f[6..12] == [2, 0, 0, 0, 0, 1]).collect();
+    let mine = mine(&contents);
     assert_eq!(mine.len(), frames.len());
     // Packets of one queue stay in order; the socket and generic hooks may see several CPUs'
     // queues.
@@ -136,7 +152,8 @@ fn the_device_and_the_hook_count_alike() {
         let flags = format!("--hook {hook} --deliver {deliver} --no-store");
         let recorder = Recorder::start(&net, dir.path(), &flags);
         let frames: Vec<_> = (0..5000).map(|i| frame([2, 0, 0, 0, 0, 2], 60, i)).collect();
-        send(&net, &recorder, &frames);
+        send(&net, &frames);
+        wait_seen(&recorder, frames.len());
         let stats = recorder.stop();
         assert_accounted(&stats);
         assert_eq!(number(&stats, "seen"), 5000, "{hook} {deliver}");
@@ -157,7 +174,8 @@ fn a_packet_costs_32_bytes_at_xdp() {
     let recorder =
         Recorder::start(&net, dir.path(), &format!("--hook xdp --dir {}", store.display()));
     let frames: Vec<_> = (0..2000).map(|i| frame([2, 0, 0, 0, 0, 2], 60, i)).collect();
-    send(&net, &recorder, &frames);
+    send(&net, &frames);
+    wait_seen(&recorder, frames.len());
     let stats = recorder.stop();
     let packets = number(&stats, "captured");
     // Each flush and each end fills up to a page.
@@ -211,7 +229,8 @@ fn vlan_tags_are_put_back() {
             let va = Interface::find("va").expect("made above");
             Tag::attach(va.index, 7).expect("a kernel with tcx")
         });
-        send(&net, &recorder, &tagged(&[0x81, 0, 0, 42]));
+        send(&net, &tagged(&[0x81, 0, 0, 42]));
+        wait_seen(&recorder, 50);
         recorder.stop();
         let contents = Contents::of_store(&store);
         assert!(
@@ -236,7 +255,8 @@ fn xdp_records_jumbo_frames() {
     let sizes = [60, 1514, 3500, 4096, 8191, 9014];
     let frames: Vec<_> =
         (0..60).map(|i| frame([2, 0, 0, 0, 0, 2], sizes[i as usize % 6], i)).collect();
-    send(&net, &recorder, &frames);
+    send(&net, &frames);
+    wait_seen(&recorder, frames.len());
     recorder.stop();
     assert!(Contents::of_store(&store).frames() == frames, "the frames differ");
 }
@@ -300,19 +320,16 @@ fn several_interfaces_go_into_one_recording() {
     net.run(&net.b, "sysctl -qw net.ipv6.conf.vc.disable_ipv6=1 net.ipv6.conf.vd.disable_ipv6=1");
     net.run(&net.b, "ip link set vc up");
     net.run(&net.b, "ip link set vd up");
+    wait_until_up(&net.b, "vc");
     let dir = tempfile::tempdir().expect("a directory");
     let store = dir.path().join("store");
     let flags = format!("--hook xdp --dir {}", store.display());
     let recorder = Recorder::start_on(&net, "vb,vd", dir.path(), &flags);
     let to_b: Vec<_> = (0..100).map(|i| frame([2, 0, 0, 0, 0, 2], 100, i)).collect();
     let to_d: Vec<_> = (0..50).map(|i| frame([2, 0, 0, 0, 0, 3], 200, i)).collect();
-    net.inside(&net.b, || {
-        let mut sender = Sender::on("vc");
-        for f in &to_d {
-            sender.send(f);
-        }
-    });
-    send(&net, &recorder, &to_b);
+    net.inside(&net.b, || Sender::on("vc").send_all(&to_d));
+    send(&net, &to_b);
+    wait_seen(&recorder, to_b.len() + to_d.len());
     let stats = recorder.stop();
     assert_accounted(&stats);
     assert_eq!(number(&stats["interfaces"]["vb"], "captured"), 100);
@@ -340,8 +357,9 @@ fn several_interfaces_and_recorders_share_netfilter() {
     let recorder = Recorder::start_on(&net, "vd,vb", dir.path(), "--hook netfilter --no-store");
     let other = Recorder::start_on(&net, "vb", others.path(), "--hook netfilter --no-store");
     let frames: Vec<_> = (0..20).map(|i| frame(mac(&net), 100, i)).collect();
-    send(&net, &recorder, &frames);
-    send(&net, &other, &[]);
+    send(&net, &frames);
+    wait_seen(&recorder, frames.len());
+    wait_seen(&other, frames.len());
     for stats in [recorder.stop(), other.stop()] {
         assert_accounted(&stats);
         assert_eq!(number(&stats["interfaces"]["vb"], "captured"), 20);
@@ -358,12 +376,12 @@ fn interface_of_packets_from(cpu: usize, net: &Net, hook: &str) -> (Vec<u32>, Ve
         let mut core = CpuSet::new();
         core.set(cpu);
         sched_setaffinity(None, &core).expect("the CPU is there");
-        let mut sender = Sender::new();
+        let mut sender = Sender::on("va");
         for i in 0..10 {
             sender.send(&frame([2, 0, 0, 0, 0, 2], 100, i));
         }
     });
-    wait_for("the packets", || recorder.now()["seen"].as_u64().is_some_and(|n| n >= 10));
+    wait_seen(&recorder, 10);
     recorder.stop();
     let contents = Contents::of_store(&store);
     let mut ids: Vec<u32> = contents.packets.iter().map(|p| p.interface).collect();
@@ -410,7 +428,8 @@ fn a_tag_is_cut_where_the_snaplen_says() {
             let flags = format!("--hook {hook} --snaplen {snaplen} --dir {}", store.display());
             let recorder = Recorder::start(&net, dir.path(), &flags);
             let frames: Vec<_> = (0..5).map(|i| frame([2, 0, 0, 0, 0, 2], 100, i)).collect();
-            send(&net, &recorder, &frames);
+            send(&net, &frames);
+            wait_seen(&recorder, frames.len());
             recorder.stop();
             let cut: Vec<Vec<u8>> = frames
                 .into_iter()
@@ -435,8 +454,9 @@ fn a_packet_on_loopback_is_recorded_once() {
         let flags = format!("--hook {hook} --dir {}", store.display());
         let recorder = Recorder::start_on(&net, "lo", dir.path(), &flags);
         net.run(&net.b, "ping -q -c 5 -i 0.01 127.0.0.1");
-        recorder.stop();
         // Five requests and five answers.
+        wait_seen(&recorder, 10);
+        recorder.stop();
         assert_eq!(Contents::of_store(&store).packets.len(), 10, "{hook}");
     }
 }

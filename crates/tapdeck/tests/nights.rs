@@ -8,12 +8,13 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use rustix::process::Signal;
-use testbed::recorder::{Contents, Recorder, Sender, assert_accounted, frame, number, segments};
+use tapdeck_testkit::Sender;
+use testbed::recorder::{Contents, Recorder, assert_accounted, frame, number, segments};
 use testbed::{Net, wait_for};
 
 fn send(net: &Net, numbers: std::ops::Range<u32>, len: usize) {
     net.inside(&net.a, || {
-        let mut sender = Sender::new();
+        let mut sender = Sender::on("va");
         numbers.for_each(|i| sender.send(&frame([2, 0, 0, 0, 0, 2], len, i)));
     });
 }

@@ -15,7 +15,8 @@ use tapdeck_packet::link::LinkType;
 use tapdeck_packet::pcapng::{self, InterfaceDescription};
 use tapdeck_packet::trace;
 use tapdeck_store::SegmentName;
-use testbed::recorder::{Contents, Recorder, Sender, frame, number, segments};
+use tapdeck_testkit::Sender;
+use testbed::recorder::{Contents, Recorder, frame, number, segments};
 use testbed::{Net, Running, wait_for};
 
 const SECOND: i64 = 1_000_000_000;
@@ -364,7 +365,7 @@ fn a_store_answers_while_it_is_recorded_into() {
     wait_for("the store", || store.join(".tapdeck.lock").exists());
     assert_eq!(count(&[]), 0);
     net.inside(&net.a, || {
-        let mut sender = Sender::new();
+        let mut sender = Sender::on("va");
         for i in 0..40 {
             (0..50).for_each(|k| sender.send(&frame([2, 0, 0, 0, 0, 9], 200, i * 50 + k)));
             // All of what was just sent, by number; older packets may be gone.

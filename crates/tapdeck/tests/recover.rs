@@ -13,7 +13,8 @@ use serde_json::Value;
 use tapdeck_packet::link::LinkType;
 use tapdeck_packet::pcapng::{self, InterfaceDescription};
 use tapdeck_packet::trace::Reader;
-use testbed::recorder::{Contents, Recorder, Sender, frame, number, segments};
+use tapdeck_testkit::Sender;
+use testbed::recorder::{Contents, Recorder, frame, number, segments};
 use testbed::{Net, wait_for};
 
 fn recover(dir: &Path, flags: &[&str]) -> Output {
@@ -97,7 +98,7 @@ fn kill_under_traffic(net: &Net, dir: &Path, store: &Path, after: u64) {
         let (going, goes) = channel::<()>();
         scope.spawn(move || {
             net.inside(&net.a, move || {
-                let mut sender = Sender::new();
+                let mut sender = Sender::on("va");
                 let mut sent = 0;
                 while goes.try_recv() == Err(TryRecvError::Empty) {
                     sender.send(&frame([2, 0, 0, 0, 0, 2], 200, sent));
@@ -160,7 +161,7 @@ fn what_a_killed_recorder_leaves_is_recovered_and_recorded_into_again() {
         let (before, recorded) = (segments(&store).len(), Contents::of_store(&store).packets.len());
         let recorder =
             Recorder::start(&net, dir.path(), &format!("--hook xdp --dir {}", store.display()));
-        net.inside(&net.a, || Sender::new().send(&frame([2, 0, 0, 0, 0, 2], 200, 1)));
+        net.inside(&net.a, || Sender::on("va").send(&frame([2, 0, 0, 0, 0, 2], 200, 1)));
         wait_for("the packet to be seen", || recorder.now()["seen"].as_u64() == Some(1));
         recorder.stop();
         assert_eq!(Contents::of_store(&store).packets.len(), recorded + 1);

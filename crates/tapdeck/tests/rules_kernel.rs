@@ -15,7 +15,8 @@ use tapdeck_packet::link::LinkType;
 use tapdeck_packet::ring::Ring;
 use tapdeck_packet::rules::image::{Engine, Options};
 use tapdeck_packet::rules::{Action, RuleSet, Tuple};
-use testbed::recorder::{Contents, Recorder, Sender, assert_accounted, frame, number};
+use tapdeck_testkit::Sender;
+use testbed::recorder::{Contents, Recorder, assert_accounted, frame, number};
 use testbed::{Net, wait_for};
 
 const HOOKS: [&str; 4] = ["xdp", "xdp-generic", "tcx", "netfilter"];
@@ -109,12 +110,7 @@ fn sorted(mut frames: Vec<Vec<u8>>) -> Vec<Vec<u8>> {
 }
 
 fn send(net: &Net, frames: &[Vec<u8>]) {
-    net.inside(&net.a, || {
-        let mut sender = Sender::new();
-        for f in frames {
-            sender.send(f);
-        }
-    });
+    net.inside(&net.a, || Sender::on("va").send_all(frames));
 }
 
 #[test]
@@ -227,7 +223,7 @@ fn exchanged_under_load(net: &Net, hook: &str, mac: [u8; 6]) {
                 let mut core = CpuSet::new();
                 core.set(0);
                 sched_setaffinity(None, &core).expect("core 0 is there");
-                let mut sender = Sender::new();
+                let mut sender = Sender::on("va");
                 while !stop.load(Relaxed) {
                     let n = sent.fetch_add(1, Relaxed);
                     let mut f = frame(mac, 80, n);

@@ -8,8 +8,9 @@ use std::process::{Command, Output, Stdio};
 
 use rustix::process::Signal;
 use serde_json::{Value, json};
+use tapdeck_testkit::Sender;
 use testbed::daemon::{Asking, Daemon, Member, assert_accounted};
-use testbed::recorder::{Contents, Sender, frame, number};
+use testbed::recorder::{Contents, frame, number};
 use testbed::{Net, Running, wait_for};
 
 const MAC: [u8; 6] = [2, 0, 0, 0, 0, 2];
@@ -23,7 +24,7 @@ fn group(name: &str, more: &str) -> String {
 /// Frames of 500 bytes from as many different ports as there are frames, so of many flows.
 fn send(net: &Net, numbers: std::ops::Range<u32>) {
     net.inside(&net.a, || {
-        let mut sender = Sender::new();
+        let mut sender = Sender::on("va");
         for i in numbers {
             let mut frame = frame(MAC, 500, i);
             frame[34..36].copy_from_slice(&(i as u16).to_be_bytes());
@@ -150,8 +151,11 @@ fn a_member_that_does_not_read_loses_its_own_packets_and_nobody_elses() {
 /// What comes slowly but without a pause is written as it comes.
 #[test]
 fn attach_writes_what_comes_steadily() {
+    // What comes fits into one block and into one buffer of the member.
+    const MOST: u32 = 2500;
     let net = Net::new();
-    let mut daemon = Daemon::start(&net, &[SERVE, &group("g", "")].concat());
+    let large = "[serve]\nring-bytes = \"8MiB\"\nblock-bytes = \"1MiB\"\n";
+    let mut daemon = Daemon::start(&net, &[large, &group("g", "")].concat());
     let file = daemon.dir.path().join("m.pcapng");
     let member = Member::start(&mut daemon, "g", "m", "");
     let length = || file.metadata().map_or(0, |meta| meta.len());
@@ -159,10 +163,9 @@ fn attach_writes_what_comes_steadily() {
     let head = length();
     let mut sent = 0;
     wait_for("a packet in the file", || {
-        // Far less than a buffer holds, and no pause in which it would be written for want of
-        // others.
-        assert!(sent < 200, "nothing of {sent} packets was written");
-        send(&net, sent..sent + 1);
+        // There is no pause in which it would be written for want of others.
+        assert!(sent < MOST, "nothing of {sent} packets was written");
+        net.inside(&net.a, || Sender::on("va").send(&frame(MAC, 60, sent)));
         sent += 1;
         length() > head
     });

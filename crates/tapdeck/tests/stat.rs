@@ -15,7 +15,8 @@ use std::time::SystemTime;
 use awkward::Rng;
 use awkward::store::{SECOND, Store};
 use serde_json::Value;
-use testbed::recorder::{Recorder, Sender, frame, number};
+use tapdeck_testkit::Sender;
+use testbed::recorder::{Recorder, frame, number};
 use testbed::{Net, wait_for};
 
 fn tapdeck(command: &str, store: &Path, args: &[&str]) -> Output {
@@ -249,12 +250,12 @@ fn a_store_that_is_recorded_is_told() {
     let dir = tempfile::tempdir().expect("a directory");
     let store = dir.path().join("store");
     let flags = format!(
-        "--hook tpacket --flush 100ms --segment-size 8MiB --ring-bytes 16MiB --dir {}",
+        "--hook tpacket --flush 100ms --segment-size 8MiB --ring-bytes 64MiB --dir {}",
         store.display()
     );
     let recorder = Recorder::start(&net, dir.path(), &flags);
     net.inside(&net.a, || {
-        let mut sender = Sender::new();
+        let mut sender = Sender::on("va");
         for n in 0..FRAMES {
             sender.send(&frame([2, 0, 0, 0, 0, 2], 1400, n));
         }
@@ -262,8 +263,9 @@ fn a_store_that_is_recorded_is_told() {
     wait_for("all packets on disk", || {
         let stat = json(&store, &[]);
         let seen = recorder.now()["seen"].as_u64().unwrap_or(0);
-        assert_eq!(stat["segments_live"], 1);
-        seen >= u64::from(FRAMES)
+        // For a moment after each there is none.
+        stat["segments_live"] == 1
+            && seen >= u64::from(FRAMES)
             && number(&stat, "packets") + number(&stat, "lost") >= u64::from(FRAMES)
     });
     let stats = recorder.stop();

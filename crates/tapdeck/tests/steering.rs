@@ -10,8 +10,9 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use tapdeck_client::{Member, Next, Options};
+use tapdeck_testkit::Sender;
 use testbed::daemon::Daemon;
-use testbed::recorder::{Sender, frame, number};
+use testbed::recorder::{frame, number};
 use testbed::{Net, Running, wait_for};
 
 const MAC: [u8; 6] = [2, 0, 0, 0, 0, 2];
@@ -148,10 +149,7 @@ fn conversation(n: u16) -> [Vec<u8>; 2] {
 }
 
 fn send(net: &Net, frames: impl Iterator<Item = Vec<u8>> + Send) -> u64 {
-    net.inside(&net.a, || {
-        let mut sender = Sender::new();
-        frames.map(|frame| sender.send(&frame)).count() as u64
-    })
+    net.inside(&net.a, || Sender::on("va").send_all(frames))
 }
 
 #[test]

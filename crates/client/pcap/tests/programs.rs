@@ -9,8 +9,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 
 use rustix::process::{Pid, Signal, kill_process};
-use support::{Daemon, EPOCH_NS, Form, Joined, Manner, Sent, Tape, udp, wait_for};
+use support::{Daemon, EPOCH_NS, Form, Joined, Manner, Sent, Tape, udp};
 use tapdeck_packet::pcapng::{Reader, Record};
+use tapdeck_testkit::wait_for;
 
 /// Where cargo has put the object: beside this test.
 fn object() -> PathBuf {
@@ -105,7 +106,7 @@ fn tcpdump_writes_what_its_filter_and_snaplen_leave_and_ends_at_an_interrupt() {
     let joined = daemon.joined();
     fill(&joined, 10);
     // A header of 24 bytes and two packets of 16 + 40.
-    wait_for("tcpdump writes nothing", || {
+    wait_for("tcpdump to write two packets", || {
         std::fs::metadata(&file).is_ok_and(|file| file.len() >= 136)
     });
     interrupt(&child);
@@ -121,7 +122,7 @@ fn tcpdump_writes_what_its_filter_and_snaplen_leave_and_ends_at_an_interrupt() {
     let lines: Vec<&str> = lines.lines().collect();
     assert_eq!(lines.len(), 2);
     assert!(lines[0].contains("10.0.0.1.1003 > 10.0.0.2.53"), "{}", lines[0]);
-    wait_for("tcpdump is still a member", || joined.has_left());
+    wait_for("tcpdump to leave", || joined.has_left());
 }
 
 #[test]
@@ -302,7 +303,7 @@ fn dumpcap_lists_a_groups_link_types_and_ends_at_an_interrupt() {
     errors.read_to_string(&mut rest).unwrap();
     assert!(child.wait().unwrap().success(), "{rest}");
     assert!(rest.contains("20/0"), "{rest}");
-    wait_for("dumpcap is still a member", || joined.has_left());
+    wait_for("dumpcap to leave", || joined.has_left());
 }
 
 #[test]

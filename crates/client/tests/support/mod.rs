@@ -11,7 +11,6 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard};
-use std::time::{Duration, Instant};
 
 use rustix::fs::MemfdFlags;
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
@@ -19,18 +18,7 @@ use rustix::pipe::PipeFlags;
 use serde_json::{Value, json};
 use tapdeck_packet::pcapng::{MIN_FILL, packet_len, write_packet};
 use tapdeck_packet::ring::{FRAME_SHIFT, PACKET_SHIFT, layout};
-
-/// Nothing in these tests takes so long unless it never comes.
-const PATIENCE: Duration = Duration::from_secs(30);
-
-/// Waits until something is so.
-pub fn wait_for(what: &str, mut condition: impl FnMut() -> bool) {
-    let begun = Instant::now();
-    while !condition() {
-        assert!(begun.elapsed() < PATIENCE, "{what}");
-        std::thread::yield_now();
-    }
-}
+use tapdeck_testkit::wait::LIMIT;
 
 /// The form of a member's rings.
 #[derive(Clone, Copy, Debug)]
@@ -346,7 +334,7 @@ impl Daemon {
 
     /// The next member to join.
     pub fn joined(&self) -> Joined {
-        self.joined.lock().unwrap().recv_timeout(PATIENCE).expect("nobody attaches")
+        self.joined.lock().unwrap().recv_timeout(LIMIT).expect("nobody attaches")
     }
 
     /// The next member, if one has joined.

@@ -6,10 +6,10 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::mpsc::{Receiver, channel};
-use std::time::Duration;
 
 use rustix::process::Signal;
 use serde_json::Value;
+use tapdeck_testkit::wait::LIMIT;
 
 use super::{Net, Running, wait_for};
 
@@ -51,7 +51,7 @@ impl Daemon {
     /// Waits for a line that contains something.
     pub fn wait_to_say(&mut self, what: &str) -> String {
         loop {
-            let Ok(line) = self.lines.recv_timeout(Duration::from_secs(60)) else {
+            let Ok(line) = self.lines.recv_timeout(LIMIT) else {
                 panic!("it never said {what:?} but: {:#?}", self.said);
             };
             self.said.push(line.clone());

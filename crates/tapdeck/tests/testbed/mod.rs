@@ -8,9 +8,10 @@ use std::os::fd::AsFd;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::thread;
-use std::time::{Duration, Instant};
 
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+use tapdeck_testkit::cable::wait_until_up;
+pub use tapdeck_testkit::wait_for;
 
 pub mod daemon;
 pub mod recorder;
@@ -66,6 +67,8 @@ impl Net {
             ip(&format!("-n {ns} link set lo up"));
             ip(&format!("-n {ns} link set {dev} up"));
         }
+        wait_until_up(a, "va");
+        wait_until_up(b, "vb");
     }
 
     /// Gives both ends IPv4 addresses, 10.213.0.1 and .2, and IPv6 ones, fd13::1 and ::2.
@@ -111,15 +114,6 @@ impl Drop for Net {
         for ns in [&self.a, &self.b] {
             let _ = Command::new("ip").args(["netns", "del", ns]).status();
         }
-    }
-}
-
-/// Waits until something is true, and fails after a minute with what it waited for.
-pub fn wait_for(what: &str, mut done: impl FnMut() -> bool) {
-    let begin = Instant::now();
-    while !done() {
-        assert!(begin.elapsed() < Duration::from_secs(60), "waited in vain for {what}");
-        thread::sleep(Duration::from_millis(5));
     }
 }
 

@@ -5,12 +5,11 @@ use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::sync::mpsc::{Receiver, channel};
-use std::time::Duration;
 
-use pcap::{Active, Capture};
 use rustix::process::Signal;
 use serde_json::Value;
 use tapdeck_packet::pcapng::{Interface, Reader, Record, Statistics};
+use tapdeck_testkit::wait::LIMIT;
 
 use super::{Net, Running};
 
@@ -65,7 +64,7 @@ impl Recorder {
     /// Waits for a line that contains something.
     pub fn wait_to_say(&mut self, what: &str) -> String {
         loop {
-            let Ok(line) = self.lines.recv_timeout(Duration::from_secs(60)) else {
+            let Ok(line) = self.lines.recv_timeout(LIMIT) else {
                 panic!("it never said {what:?} but: {:#?}", self.said);
             };
             self.said.push(line.clone());
@@ -198,25 +197,6 @@ pub fn segments(dir: &Path) -> Vec<PathBuf> {
     found.retain(|p| p.extension().is_some_and(|e| e == "pcapng"));
     found.sort();
     found
-}
-
-/// Sends frames from `va`.
-pub struct Sender(Capture<Active>);
-
-impl Sender {
-    /// Called inside namespace `a`.
-    pub fn new() -> Self {
-        Self::on("va")
-    }
-
-    pub fn on(device: &str) -> Self {
-        let capture = Capture::from_device(device).expect("a device name").open();
-        Self(capture.expect("root may open it"))
-    }
-
-    pub fn send(&mut self, frame: &[u8]) {
-        self.0.sendpacket(frame).expect("the link is up");
-    }
 }
 
 /// A UDP packet over IPv4 from 10.213.0.1 to 10.213.0.2 in an Ethernet frame of `len` bytes
