@@ -14,7 +14,7 @@ import pytest
 from tapdeck_lab import __main__ as command_line
 from tapdeck_lab import analysis, cycle, results, scenario, settings
 from tapdeck_lab.cycle import Lab
-from tapdeck_lab.methods import Missing, Refused
+from tapdeck_lab.methods import TAPDECK_HOOKS, Missing, Refused
 
 LAB = Path(__file__).parents[1]
 
@@ -69,6 +69,13 @@ def lab(tmp_path):
     work = tmp_path / "work"
     work.mkdir()
     return Lab(tapdeck(), work, 0.05)
+
+
+def test_there_is_a_method_for_each_hook_of_the_program():
+    probe = subprocess.run([tapdeck(), "probe", "-i", "lo"], capture_output=True, text=True, check=True)
+    lines = probe.stdout.partition("\nhooks\n")[2].partition("\n\n")[0].splitlines()
+    assert tuple(line.split()[0] for line in lines) == TAPDECK_HOOKS, "as in crates/capture/src/hook.rs"
+    assert {f"tapdeck-{hook}" for hook in TAPDECK_HOOKS} <= settings.METHODS.keys()
 
 
 def rows(out: Path, name: str) -> list[dict]:

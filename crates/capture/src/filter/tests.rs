@@ -6,10 +6,10 @@ use std::os::fd::{AsFd, OwnedFd};
 use libbpf_rs::{MapCore, ObjectBuilder};
 use libc::sock_filter;
 
-use super::cbpf::{Invalid, MAX_INSTRUCTIONS, Program};
+use super::cbpf::{Invalid, MAX_INSTRUCTIONS, MIN_ROUNDS, Program};
 use super::ebpf::Insn;
 use super::splice::{Error, Filters, Function, Text, splice};
-use super::unroll::{MAX_ROUNDS, MIN_ROUNDS, unroll};
+use super::unroll::{MAX_ROUNDS, unroll};
 use crate::Hook as At;
 use crate::bpf::object::{Aligned, LoadedObject, load_filtered};
 use crate::bpf::params::Params;
