@@ -17,6 +17,7 @@ use crate::ring::RingMemory;
 use crate::rules::Images;
 use crate::sys::libbpf::{io_error, quiet_libbpf};
 use crate::sys::mapping::Mapping;
+use crate::sys::params::TdFlush;
 
 static RECORD: &Aligned<[u8]> =
     &Aligned(*include_bytes!(concat!(env!("OUT_DIR"), "/record.bpf.o")));
@@ -171,8 +172,7 @@ impl Loaded {
             .progs_mut()
             .find(|p| p.name() == FLUSH)
             .ok_or_else(|| io::Error::other(format!("{FLUSH} is not loaded")))?;
-        let mut args = Vec::from(ring.to_ne_bytes());
-        args.extend(block.to_ne_bytes());
+        let mut args = TdFlush { ring, block }.bytes().to_vec();
         let input = ProgramInput { context_in: Some(&mut args), ..ProgramInput::default() };
         program.test_run(input).map_err(|e| io_error(&e))?;
         Ok(())

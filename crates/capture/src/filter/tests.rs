@@ -40,8 +40,7 @@ impl Bench {
         for mut program in object.progs_mut() {
             program.set_autoload(program.name() == hook.name());
         }
-        let params: Vec<u8> =
-            Params::unread(0).words().iter().flat_map(|w| w.to_ne_bytes()).collect();
+        let params: Vec<u8> = Params::unread(0).bytes();
         for mut map in object.maps_mut() {
             if map.name().to_str().is_some_and(|n| n.ends_with(".rodata.params")) {
                 map.set_initial_value(&params).expect("its size is known");

@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use super::Error;
-use super::maps::MAX_GROUPS;
 use super::port::{Entry, Filter, Port};
 use super::steering::Steering;
 use crate::device::Device;
 use crate::rules::Compiled;
+use crate::sys::params::MAX_GROUPS;
 use crate::{Deliver, Hook};
 
 /// What a group takes, and how its members share it.

@@ -1,8 +1,9 @@
 //! Why a groups cannot do what it was asked.
 
-use super::maps::{MAX_GROUPS, MAX_MEMBERS};
+use super::maps::MAX_MEMBERS;
 use super::steering::MAX_WEIGHT;
 use crate::ring::GeometryError;
+use crate::sys::params::MAX_GROUPS;
 use crate::{Hook, interface};
 
 /// Why not.

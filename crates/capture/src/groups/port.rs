@@ -5,7 +5,7 @@ use std::os::fd::AsFd;
 
 use libbpf_rs::{MapCore, Object, ObjectBuilder, OpenObject, ProgramInput};
 
-use super::maps::{ENTRY_WORDS, MAX_GROUPS, PORT_WORDS, Part};
+use super::maps::Part;
 use crate::attach::Links;
 use crate::bpf::driver::{Questions, load_best};
 use crate::bpf::object::{Aligned, LoadedObject, choose, load_filtered};
@@ -19,6 +19,7 @@ use crate::hook::{ProgramSet, RingUnit};
 use crate::ring::Geometry;
 use crate::ring_count::wanted_rings;
 use crate::sys::libbpf::{io_error, quiet_libbpf};
+use crate::sys::params::{MAX_GROUPS, TdEntry, TdFlushMember, TdPort};
 use crate::warnings::{lost_tags, stays_behind};
 use crate::{Deliver, Error, Event, Hook};
 use tapdeck_packet::link::LinkType;
@@ -61,19 +62,20 @@ pub(super) struct List {
 }
 
 impl List {
-    /// The structure, with the filters' numbers.
+    /// The structure, with the filters' numbers in the program.
     fn bytes(&self, filters: &[Option<u32>]) -> Vec<u8> {
-        let mut words = vec![0u32; PORT_WORDS + MAX_GROUPS * ENTRY_WORDS];
-        words[..3].copy_from_slice(&[self.port, self.counts, self.entries.len() as u32]);
-        let mut bytes: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
-        for (i, entry) in self.entries.iter().enumerate() {
-            let at = (PORT_WORDS + i * ENTRY_WORDS) * 4;
-            bytes[at..at + 2].copy_from_slice(&entry.group.to_ne_bytes());
-            bytes[at + 2..at + 4].copy_from_slice(&entry.interface.to_ne_bytes());
+        let mut port = TdPort {
+            port: self.port,
+            counts: self.counts,
+            entries: self.entries.len() as u32,
+            reserved: 0,
+            entry: [TdEntry::default(); MAX_GROUPS],
+        };
+        for (i, (to, entry)) in port.entry.iter_mut().zip(&self.entries).enumerate() {
             let filter = filters.get(i).copied().flatten().map_or(0, |number| number as u16 + 1);
-            bytes[at + 4..at + 6].copy_from_slice(&filter.to_ne_bytes());
+            *to = TdEntry { group: entry.group, interface: entry.interface, filter, reserved: 0 };
         }
-        bytes
+        port.bytes().to_vec()
     }
 }
 
@@ -168,8 +170,7 @@ impl Hub {
     pub(super) fn flush(&self, member: u32, ring: u32, block: u32) -> io::Result<()> {
         let program = self.loaded.object.progs_mut().find(|program| program.name() == FLUSH);
         let program = program.ok_or_else(|| io::Error::other(format!("{FLUSH} is not loaded")))?;
-        let mut args: Vec<u8> =
-            [member, ring, block].iter().flat_map(|word| word.to_ne_bytes()).collect();
+        let mut args = TdFlushMember { member, ring, block }.bytes().to_vec();
         let input = ProgramInput { context_in: Some(&mut args), ..ProgramInput::default() };
         program.test_run(input).map_err(|e| io_error(&e))?;
         Ok(())

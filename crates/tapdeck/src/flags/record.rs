@@ -152,8 +152,7 @@ pub struct HookChoice(pub Option<Hook>);
 
 fn hook_choice() -> impl TypedValueParser<Value = HookChoice> {
     let names = std::iter::once("auto").chain(Hook::ALL.map(Hook::name));
-    PossibleValuesParser::new(names)
-        .map(|name| HookChoice(Hook::named(&name)))
+    PossibleValuesParser::new(names).map(|name| HookChoice(Hook::named(&name)))
 }
 
 fn rules_help() -> String {
