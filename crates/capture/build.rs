@@ -35,7 +35,11 @@ fn main() {
             .build()
             .unwrap_or_else(|e| panic!("{source} does not compile (is clang installed?): {e:#}"));
     }
-    cc::Build::new().file("bpf/ring_user.c").file("bpf/serve_user.c").compile("tapdeck_ring");
+    cc::Build::new()
+        .file("bpf/ring_user.c")
+        .file("bpf/serve_user.c")
+        .file("bpf/generate_user.c")
+        .compile("tapdeck_ring");
     cc::Build::new()
         .file("bpf/headers_user.c")
         .flag_if_supported("-Wno-unused-parameter")

@@ -17,7 +17,7 @@ from tapdeck_lab import __main__ as command_line
 from tapdeck_lab import analysis, cycle, results, scenario, settings
 from tapdeck_lab.build import Build, BuildError
 from tapdeck_lab.cycle import Lab
-from tapdeck_lab.methods import Missing, Refused
+from tapdeck_lab.methods import TAPDECK_HOOKS, Missing, Refused
 from tapdeck_lab.settings import Settings
 
 LAB = Path(__file__).parents[1]
@@ -58,6 +58,16 @@ def lab(tmp_path: Path, build: Build) -> Lab:
     work = tmp_path / "work"
     work.mkdir()
     return Lab(build, work, 0.05)
+
+
+def test_there_is_a_method_for_each_hook_of_the_program(build: Build) -> None:
+    probe = subprocess.run(
+        [build.tapdeck, "probe", "-i", "lo"], capture_output=True, text=True, check=True
+    )
+    lines = probe.stdout.partition("\nhooks\n")[2].partition("\n\n")[0].splitlines()
+    hooks = tuple(line.split()[0] for line in lines)
+    assert hooks == TAPDECK_HOOKS, "as in crates/capture/src/hook.rs"
+    assert {f"tapdeck-{hook}" for hook in TAPDECK_HOOKS} <= settings.METHODS.keys()
 
 
 def rows(out: Path, name: str) -> list[dict[str, str]]:

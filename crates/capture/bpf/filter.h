@@ -52,8 +52,13 @@ static __always_inline long td_copy(enum hook hook, void *ctx, __u64 about, __u3
 {
 	struct packet p = { .ctx = ctx };
 
-	if (hook != HOOK_NETFILTER)
+	switch (hook) {
+	case HOOK_XDP:
+	case HOOK_SKB:
 		return copy(hook, &p, from, to, len);
+	case HOOK_NETFILTER:
+		break;
+	}
 
 	struct sk_buff *skb = ((struct bpf_nf_ctx *)ctx)->skb;
 	__u32 link_len = about >> TD_ABOUT_LINK_SHIFT & 63;
@@ -103,27 +108,58 @@ static __always_inline __s64 td_load(enum hook hook, void *ctx, __u64 offset, __
 	case TD_AD_PKTTYPE:
 		if ((about >> TD_ABOUT_FLAGS_SHIFT & 3) == TD_OUTBOUND)
 			return TD_PACKET_OUTGOING;
-		if (hook == HOOK_SKB)
+		switch (hook) {
+		case HOOK_SKB:
 			return skb->pkt_type;
+		case HOOK_XDP:
+		case HOOK_NETFILTER:
+			break;
+		}
 		if (!params.link_header)
 			return TD_PACKET_HOST;
 		offset = 0;
 		size = 4;
 		break;
 	case TD_AD_IFINDEX:
-		if (hook == HOOK_XDP)
+		switch (hook) {
+		case HOOK_XDP:
 			return xdp->ingress_ifindex;
-		return hook == HOOK_SKB ? skb->ifindex : params.ifindex;
+		case HOOK_SKB:
+			return skb->ifindex;
+		case HOOK_NETFILTER:
+			return params.ifindex;
+		}
+		return 0;
 	case TD_AD_MARK:
-		return hook == HOOK_SKB ? skb->mark : 0;
+		switch (hook) {
+		case HOOK_SKB:
+			return skb->mark;
+		case HOOK_XDP:
+		case HOOK_NETFILTER:
+			return 0;
+		}
+		return 0;
 	case TD_AD_QUEUE:
-		if (hook == HOOK_XDP)
+		switch (hook) {
+		case HOOK_XDP:
 			return xdp->rx_queue_index;
-		return hook == HOOK_SKB ? skb->queue_mapping : 0;
+		case HOOK_SKB:
+			return skb->queue_mapping;
+		case HOOK_NETFILTER:
+			return 0;
+		}
+		return 0;
 	case TD_AD_HATYPE:
 		return params.link_header ? TD_ARPHRD_ETHER : TD_ARPHRD_NONE;
 	case TD_AD_RXHASH:
-		return hook == HOOK_SKB ? skb->hash : 0;
+		switch (hook) {
+		case HOOK_SKB:
+			return skb->hash;
+		case HOOK_XDP:
+		case HOOK_NETFILTER:
+			return 0;
+		}
+		return 0;
 	case TD_AD_CPU:
 		return bpf_get_smp_processor_id();
 	case TD_AD_RANDOM:
@@ -178,11 +214,15 @@ static __always_inline bool td_filter_accepts(enum hook hook, struct packet *p, 
 {
 	__u64 about = td_filter_about(p);
 
-	if (hook == HOOK_XDP)
+	switch (hook) {
+	case HOOK_XDP:
 		return td_filter_xdp(p->ctx, n, p->tag, about);
-	if (hook == HOOK_SKB)
+	case HOOK_SKB:
 		return td_filter_skb(p->ctx, n, p->tag, about);
-	return td_filter_netfilter(p->ctx, n, p->tag, about);
+	case HOOK_NETFILTER:
+		return td_filter_netfilter(p->ctx, n, p->tag, about);
+	}
+	return false;
 }
 
 #endif

@@ -460,10 +460,22 @@ TD_WALK(HOOK_USER, user, struct td_frame)
 TD_WALK(HOOK_XDP, xdp, struct xdp_md)
 TD_WALK(HOOK_SKB, skb, struct __sk_buff)
 TD_WALK(HOOK_NETFILTER, netfilter, struct bpf_nf_ctx)
-#define TD_CALL(step, hook, p, ...)                                      \
-	((hook) == HOOK_XDP   ? td_##step##_xdp((p)->ctx, ##__VA_ARGS__) \
-	 : (hook) == HOOK_SKB ? td_##step##_skb((p)->ctx, ##__VA_ARGS__) \
-			      : td_##step##_netfilter((p)->ctx, ##__VA_ARGS__))
+#define TD_CALL(step, hook, p, ...)                                          \
+	({                                                                   \
+		__typeof__(td_##step##_xdp((p)->ctx, ##__VA_ARGS__)) _r = 0; \
+		switch (hook) {                                              \
+		case HOOK_XDP:                                               \
+			_r = td_##step##_xdp((p)->ctx, ##__VA_ARGS__);       \
+			break;                                               \
+		case HOOK_SKB:                                               \
+			_r = td_##step##_skb((p)->ctx, ##__VA_ARGS__);       \
+			break;                                               \
+		case HOOK_NETFILTER:                                         \
+			_r = td_##step##_netfilter((p)->ctx, ##__VA_ARGS__); \
+			break;                                               \
+		}                                                            \
+		_r;                                                          \
+	})
 #endif
 
 /* The outermost IP packet. `t` need not be initialized. */

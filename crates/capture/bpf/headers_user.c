@@ -96,3 +96,24 @@ void tapdeck_headers_find(const __u8 *bytes, __u32 linear, __u32 len, __u32 has_
 	memset(found, 0, sizeof(*found));
 	td_find_all(HOOK_USER, &p, found);
 }
+
+/* Where C has what, in the order in which src/sys/headers.rs has it for Rust: a test compares them. */
+const __u32 tapdeck_headers_layout[] = {
+	sizeof(struct td_tuple),
+	offsetof(struct td_tuple, family),
+	offsetof(struct td_tuple, protocol),
+	offsetof(struct td_tuple, flags),
+	offsetof(struct td_tuple, next),
+	offsetof(struct td_tuple, source_port),
+	offsetof(struct td_tuple, destination_port),
+	offsetof(struct td_tuple, fragment_id),
+	offsetof(struct td_tuple, offset),
+	offsetof(struct td_tuple, source),
+	offsetof(struct td_tuple, destination),
+	sizeof(struct td_found),
+	offsetof(struct td_found, headers.outer),
+	offsetof(struct td_found, headers.innermost),
+	offsetof(struct td_found, headers.have),
+	offsetof(struct td_found, number),
+	offsetof(struct td_found, second),
+};

@@ -7,10 +7,9 @@
 #ifndef TAPDECK_PACKET_H
 #define TAPDECK_PACKET_H
 
+#include "contexts.h"
 #include "kernel.h"
 #include "params.h"
-
-enum hook { HOOK_XDP, HOOK_SKB, HOOK_NETFILTER };
 
 /* What a hook knows of a packet before it is copied. */
 struct packet {
@@ -27,19 +26,26 @@ struct packet {
 #define TAG_OFFSET 12
 #define TAG_LEN 4
 
-static __always_inline long copy(enum hook hook, struct packet *p, __u32 from, void *to, __u32 len)
+static __always_inline long copy_skb_of(struct bpf_nf_ctx *nf, __u32 from, void *to, __u32 len)
 {
-	if (hook == HOOK_XDP)
-		return bpf_xdp_load_bytes(p->ctx, from, to, len);
-	if (hook == HOOK_SKB)
-		return bpf_skb_load_bytes(p->ctx, from, to, len);
-
 	struct bpf_dynptr view;
-	struct bpf_nf_ctx *nf = p->ctx;
 
 	if (bpf_dynptr_from_skb((struct __sk_buff *)nf->skb, 0, &view))
 		return -1;
 	return bpf_dynptr_read(to, len, &view, from, 0);
+}
+
+static __always_inline long copy(enum hook hook, struct packet *p, __u32 from, void *to, __u32 len)
+{
+	switch (hook) {
+	case HOOK_XDP:
+		return bpf_xdp_load_bytes(p->ctx, from, to, len);
+	case HOOK_SKB:
+		return bpf_skb_load_bytes(p->ctx, from, to, len);
+	case HOOK_NETFILTER:
+		return copy_skb_of(p->ctx, from, to, len);
+	}
+	return -1;
 }
 
 /* The verifier wants to see that a length is at least 1 and at most len_mask + 1;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0 OR MIT */
-/* What the loader tells the programs before they are verified. src/bpf.rs has the
- * same structures; a test in src/ring/memory.rs compares their sizes. */
+/* What the loader tells the programs before they are verified. src/sys/params.rs has the
+ * same structures, and a test there compares them field by field. */
 #ifndef TAPDECK_PARAMS_H
 #define TAPDECK_PARAMS_H
 

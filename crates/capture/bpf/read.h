@@ -108,7 +108,8 @@ static __always_inline const void *td_view(enum hook hook, void *ctx, __u32 offs
 		return NULL;
 	/* The compiler knows now that `at` is small and would tell the verifier nothing. */
 	asm volatile("" : "+r"(at));
-	if (hook == HOOK_XDP) {
+	switch (hook) {
+	case HOOK_XDP: {
 		struct xdp_md *xdp = ctx;
 		const __u8 *bytes = (const __u8 *)(long)xdp->data + at;
 
@@ -116,7 +117,7 @@ static __always_inline const void *td_view(enum hook hook, void *ctx, __u32 offs
 			return bytes;
 		return bpf_xdp_load_bytes(xdp, at, buffer, len) ? NULL : buffer;
 	}
-	if (hook == HOOK_SKB) {
+	case HOOK_SKB: {
 		struct __sk_buff *skb = ctx;
 		const __u8 *bytes = (const __u8 *)(long)skb->data + at;
 
@@ -124,19 +125,24 @@ static __always_inline const void *td_view(enum hook hook, void *ctx, __u32 offs
 			return bytes;
 		return bpf_skb_load_bytes(skb, at, buffer, len) ? NULL : buffer;
 	}
+	case HOOK_NETFILTER:
+		break;
+	}
 	return td_copy_netfilter(ctx, at, buffer, len) ? NULL : buffer;
 }
 
 /* The linear part, where the hook shows it; else NULL. */
 static __always_inline const void *td_linear(enum hook hook, void *ctx, const void **end)
 {
-	if (hook == HOOK_XDP) {
+	switch (hook) {
+	case HOOK_XDP:
 		*end = (const void *)(long)((struct xdp_md *)ctx)->data_end;
 		return (const void *)(long)((struct xdp_md *)ctx)->data;
-	}
-	if (hook == HOOK_SKB) {
+	case HOOK_SKB:
 		*end = (const void *)(long)((struct __sk_buff *)ctx)->data_end;
 		return (const void *)(long)((struct __sk_buff *)ctx)->data;
+	case HOOK_NETFILTER:
+		break;
 	}
 	*end = NULL;
 	return NULL;
@@ -145,28 +151,46 @@ static __always_inline const void *td_linear(enum hook hook, void *ctx, const vo
 /* Does the frame, as td_view() shows it, begin with an Ethernet header? */
 static __always_inline bool td_has_link(enum hook hook, const struct packet *p)
 {
-	return hook != HOOK_NETFILTER && params.link_header;
+	switch (hook) {
+	case HOOK_XDP:
+	case HOOK_SKB:
+		return params.link_header;
+	case HOOK_NETFILTER:
+		return false;
+	}
+	return false;
 }
 
 /* Destination and source address of the link layer, 12 bytes. */
 static __always_inline const void *td_view_macs(enum hook hook, const struct packet *p,
 						void *buffer)
 {
-	if (hook == HOOK_NETFILTER)
+	switch (hook) {
+	case HOOK_XDP:
+	case HOOK_SKB:
+		return params.link_header ? td_view(hook, p->ctx, 0, 12, buffer) : NULL;
+	case HOOK_NETFILTER:
 		return p->link_len < 12 || bpf_probe_read_kernel(buffer, 12, p->link) ? NULL
 										      : buffer;
-	return params.link_header ? td_view(hook, p->ctx, 0, 12, buffer) : NULL;
+	}
+	return NULL;
 }
 
 /* The receive queue; where a hook sees packets that are sent, the queue they will be sent by. */
 static __always_inline __u32 td_queue(enum hook hook, const struct packet *p)
 {
-	if (hook == HOOK_XDP)
+	__u32 mapping = 0;
+
+	switch (hook) {
+	case HOOK_XDP:
 		return ((struct xdp_md *)p->ctx)->rx_queue_index;
-
-	__u32 mapping = hook == HOOK_SKB ? ((struct __sk_buff *)p->ctx)->queue_mapping
-					 : ((struct bpf_nf_ctx *)p->ctx)->skb->queue_mapping;
-
+	case HOOK_SKB:
+		mapping = ((struct __sk_buff *)p->ctx)->queue_mapping;
+		break;
+	case HOOK_NETFILTER:
+		mapping = ((struct bpf_nf_ctx *)p->ctx)->skb->queue_mapping;
+		break;
+	}
 	/* The kernel stores a receive queue as its number plus one. */
 	return p->flags == 2 || !mapping ? mapping : mapping - 1;
 }

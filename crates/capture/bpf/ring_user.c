@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0 OR MIT */
 /* The ring's arithmetic as functions, for the socket hooks and the model checker. */
+#include <stddef.h>
+#include "contexts.h"
 #include "params.h"
 #include "ring.h"
 
@@ -43,22 +45,21 @@ __u64 tapdeck_commit(__u32 reserved, __u32 frame, __u32 packets)
 	return td_commit(reserved, frame, packets);
 }
 
-/* What src/ring/memory.rs believes, so that a test can hold it against the truth. */
+/* Where C has what, in the order in which src/sys/layout.rs has it for Rust: a test compares them. */
 const __u32 tapdeck_layout[] = {
 	sizeof(struct td_ring),
-	__builtin_offsetof(struct td_ring, lost),
-	__builtin_offsetof(struct td_ring, told),
-	__builtin_offsetof(struct td_ring, contended),
-	__builtin_offsetof(struct td_ring, failed),
-	__builtin_offsetof(struct td_ring, filtered),
+	offsetof(struct td_ring, lost),
+	offsetof(struct td_ring, told),
+	offsetof(struct td_ring, contended),
+	offsetof(struct td_ring, failed),
+	offsetof(struct td_ring, filtered),
 	sizeof(struct td_block),
-	__builtin_offsetof(struct td_block, used),
-	__builtin_offsetof(struct td_block, epoch),
+	offsetof(struct td_block, used),
+	offsetof(struct td_block, epoch),
 	sizeof(struct td_release),
 	sizeof(struct td_control),
-	__builtin_offsetof(struct td_control, snaplen),
-	__builtin_offsetof(struct td_control, utc_offset_ns),
-	sizeof(struct td_params),
+	offsetof(struct td_control, snaplen),
+	offsetof(struct td_control, utc_offset_ns),
 	TD_FRAME_SHIFT,
 	TD_PACKET_SHIFT,
 	TD_TAIL,
@@ -68,4 +69,30 @@ const __u32 tapdeck_layout[] = {
 	TD_MAX_RINGS,
 	TD_EPOCHS,
 	TD_FILL,
+};
+
+const __u32 tapdeck_params_layout[] = {
+	sizeof(struct td_params),
+	offsetof(struct td_params, nrings),
+	offsetof(struct td_params, block_shift),
+	offsetof(struct td_params, block_bytes),
+	offsetof(struct td_params, block_mask),
+	offsetof(struct td_params, ring_mask),
+	offsetof(struct td_params, snaplen),
+	offsetof(struct td_params, len_mask),
+	offsetof(struct td_params, len_mask2),
+	offsetof(struct td_params, first_interface),
+	offsetof(struct td_params, ifindex),
+	offsetof(struct td_params, consume),
+	offsetof(struct td_params, hardware_time),
+	offsetof(struct td_params, hardware_vlan),
+	offsetof(struct td_params, by_cpu),
+	offsetof(struct td_params, link_header),
+	offsetof(struct td_params, filtered),
+	sizeof(struct td_flush),
+	offsetof(struct td_flush, ring),
+	offsetof(struct td_flush, block),
+	HOOK_XDP,
+	HOOK_SKB,
+	HOOK_NETFILTER,
 };

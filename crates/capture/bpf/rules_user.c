@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0 OR MIT */
 /* The judge of the hook programs as a function, so that it is tested without a kernel. */
+#include <stddef.h>
 #include "judged.h"
 #include "look.h"
 
@@ -20,3 +21,26 @@ int tapdeck_bloom(__u8 *bytes, __u64 mask, __u64 addresses, __u64 rest)
 
 	return td_bloom_bit(&image, head, hash) && td_bloom_rest(&image, head, hash);
 }
+
+/* Where C has what, in the order in which src/sys/rules.rs has it for Rust: a test compares them. */
+const __u32 tapdeck_rules_layout[] = {
+	sizeof(struct td_tuple),
+	offsetof(struct td_tuple, family),
+	offsetof(struct td_tuple, protocol),
+	offsetof(struct td_tuple, flags),
+	offsetof(struct td_tuple, pad),
+	offsetof(struct td_tuple, source_port),
+	offsetof(struct td_tuple, destination_port),
+	offsetof(struct td_tuple, source),
+	offsetof(struct td_tuple, destination),
+	sizeof(struct td_verdict),
+	offsetof(struct td_verdict, action),
+	offsetof(struct td_verdict, snaplen),
+	offsetof(struct td_verdict, group),
+	offsetof(struct td_verdict, rule),
+	TD_NONE,
+	TD_ACCEPT,
+	TD_DROP,
+	TD_SNAPLEN,
+	TD_GROUP,
+};

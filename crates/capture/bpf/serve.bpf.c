@@ -193,19 +193,35 @@ DELIVER(xdp, HOOK_XDP, struct xdp_md)
 DELIVER(skb, HOOK_SKB, struct __sk_buff)
 DELIVER(netfilter, HOOK_NETFILTER, struct bpf_nf_ctx)
 
-#define BY_HOOK(hook, call, ...)                        \
-	((hook) == HOOK_XDP   ? call##_xdp(__VA_ARGS__) \
-	 : (hook) == HOOK_SKB ? call##_skb(__VA_ARGS__) \
-			      : call##_netfilter(__VA_ARGS__))
+/* Calls the function of this kind of context. */
+#define BY_HOOK(hook, call, ...)                      \
+	do {                                          \
+		switch (hook) {                       \
+		case HOOK_XDP:                        \
+			call##_xdp(__VA_ARGS__);      \
+			break;                        \
+		case HOOK_SKB:                        \
+			call##_skb(__VA_ARGS__);      \
+			break;                        \
+		case HOOK_NETFILTER:                  \
+			call##_netfilter(__VA_ARGS__); \
+			break;                        \
+		}                                     \
+	} while (0)
 
 static __always_inline void copy_to_all(enum hook hook, struct way *way, __u32 listed)
 {
-	if (hook == HOOK_XDP)
+	switch (hook) {
+	case HOOK_XDP:
 		bpf_loop(listed, copy_xdp, way, 0);
-	else if (hook == HOOK_SKB)
+		break;
+	case HOOK_SKB:
 		bpf_loop(listed, copy_skb, way, 0);
-	else
+		break;
+	case HOOK_NETFILTER:
 		bpf_loop(listed, copy_netfilter, way, 0);
+		break;
+	}
 }
 
 static __always_inline void deliver_to(enum hook hook, struct way *way, __u32 owner)
@@ -351,12 +367,17 @@ static __always_inline void take(enum hook hook, struct packet *p)
 	told->tag = p->tag;
 	way.scratch->headers.have = 0;
 	all->seen++;
-	if (hook == HOOK_XDP)
+	switch (hook) {
+	case HOOK_XDP:
 		bpf_loop(port.entries, visit_xdp, &way, 0);
-	else if (hook == HOOK_SKB)
+		break;
+	case HOOK_SKB:
 		bpf_loop(port.entries, visit_skb, &way, 0);
-	else
+		break;
+	case HOOK_NETFILTER:
 		bpf_loop(port.entries, visit_netfilter, &way, 0);
+		break;
+	}
 }
 
 #include "programs.h"

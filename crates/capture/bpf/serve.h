@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0 OR MIT */
 /* What the programs of groups and user space agree on, beside the rings (ring.h).
- * src/groups/maps.rs has the same numbers, and a test there compares them. */
+ * src/sys/params.rs and src/groups/maps.rs have the same, and a test in the latter compares
+ * them field by field. */
 #ifndef TAPDECK_SERVE_H
 #define TAPDECK_SERVE_H
 

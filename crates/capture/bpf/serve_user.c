@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0 OR MIT */
-/* What src/groups/maps.rs believes of serve.h, so that a test can hold it against the truth. */
+/* Where C has what, in the order in which src/groups/maps.rs has it for Rust: a test compares them. */
 #include <stddef.h>
 #include "serve.h"
 
@@ -15,10 +15,25 @@ const __u32 tapdeck_serve_layout[] = {
 	offsetof(struct td_group, sole),
 	offsetof(struct td_group, listed),
 	offsetof(struct td_group, rules),
+	sizeof(struct td_port),
+	offsetof(struct td_port, port),
+	offsetof(struct td_port, counts),
+	offsetof(struct td_port, entries),
 	offsetof(struct td_port, entry),
 	sizeof(struct td_entry),
-	sizeof(struct td_port),
+	offsetof(struct td_entry, group),
+	offsetof(struct td_entry, interface),
+	offsetof(struct td_entry, filter),
 	sizeof(struct td_counts),
+	offsetof(struct td_counts, seen),
+	offsetof(struct td_counts, filtered),
+	offsetof(struct td_counts, no_member),
+	offsetof(struct td_counts, extra),
 	sizeof(struct td_taken),
+	offsetof(struct td_taken, packets),
+	offsetof(struct td_taken, bytes),
 	sizeof(struct td_flush_member),
+	offsetof(struct td_flush_member, member),
+	offsetof(struct td_flush_member, ring),
+	offsetof(struct td_flush_member, block),
 };

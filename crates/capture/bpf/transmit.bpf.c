@@ -5,17 +5,11 @@
  */
 #include <linux/bpf.h>
 #include <bpf/bpf_helpers.h>
+#include "transmit.h"
 
 char LICENSE[] SEC("license") = "Dual MIT/GPL";
 
-const volatile struct {
-	__u32 ifindex;
-	__u32 sequence_at; /* where in the frame 8 bytes of sequence number go, 14 to 255 */
-	__u32 tag;	   /* a VLAN's TCI */
-	__u32 gap_ns;	   /* from one frame to the next; 0: as fast as it goes */
-	__u32 pairs; /* of addresses that the frames take in turn, a power of two; 0: the frame's
-			own */
-} params SEC(".rodata.params");
+const volatile struct td_transmit params SEC(".rodata.params");
 
 __u64 sequence SEC(".data.sequence");
 __u64 due_ns SEC(".data.sequence");

@@ -5,8 +5,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use tapdeck_packet::link::LinkType;
 
-use crate::Hook;
 use crate::bpf::program::Program;
+use crate::hook::{Place, XdpMode};
 use crate::interface::Interface;
 use crate::sys::kernel::{self, AttachPoint};
 use crate::sys::libbpf::io_error;
@@ -28,15 +28,15 @@ pub(crate) struct Links {
 }
 
 impl Links {
-    /// Attaches the programs of a hook. At the XDP hooks that is `xdp`: which of them was loaded.
+    /// Attaches the programs of a hook, `loaded` being those of its programs that are loaded.
     ///
     /// # Errors
     /// As bpf(2), `BPF_LINK_CREATE`; [`explain`](crate::explain::explain) says what they mean.
     pub(crate) fn attach(
         interface: &Interface,
-        hook: Hook,
+        place: Place,
         promiscuous: bool,
-        xdp: Program,
+        loaded: &[Program],
         program: &Programs<'_>,
     ) -> io::Result<Self> {
         let ifindex = interface.index;
@@ -44,54 +44,78 @@ impl Links {
         if promiscuous && interface.link.is_some_and(LinkType::has_header) {
             links.promiscuous = Some(crate::sys::packet_socket::promiscuous(ifindex)?);
         }
-        let mut link = |which: Program, point| -> io::Result<()> {
-            links.fds.push((which, kernel::attach(program(which)?.as_fd(), point)?));
-            Ok(())
-        };
-        match hook {
-            Hook::Tcx => {
-                let ways = tcx_ways(interface);
-                match ways.iter().try_for_each(|(which, point, _)| link(*which, *point)) {
-                    // Kernels before 6.6 do not know the attach type.
-                    Err(e) if e.raw_os_error() == Some(libc::EINVAL) => {
-                        links.attach_clsact(interface, program)?;
-                    }
-                    other => other?,
+        match place {
+            Place::Xdp(mode) => {
+                let generic = mode == XdpMode::Generic;
+                for &which in loaded {
+                    links.link(which, AttachPoint::Xdp { ifindex, generic }, program)?;
                 }
             }
-            Hook::Netfilter => {
+            Place::Tcx => links.attach_tcx(interface, program)?,
+            Place::Netfilter => {
                 for family in [libc::NFPROTO_IPV4, libc::NFPROTO_IPV6] {
-                    let at =
-                        |behind| AttachPoint::NetfilterPrerouting { family: family as u32, behind };
-                    // Of BPF programs the kernel wants one at each place, whichever interface they
-                    // look at.
-                    let mut attached = link(Program::Netfilter, at(0));
-                    for behind in 1..NETFILTER_PLACES {
-                        match attached {
-                            Err(e) if e.raw_os_error() == Some(libc::EBUSY) => {
-                                attached = link(Program::Netfilter, at(behind));
-                            }
-                            _ => break,
-                        }
-                    }
-                    attached?;
+                    links.attach_netfilter(family as u32, program)?;
                 }
             }
-            hook => link(xdp, AttachPoint::Xdp { ifindex, generic: hook == Hook::XdpGeneric })?,
         }
         Ok(links)
     }
 
-    /// Puts other programs in the place of those that are attached. Each packet meets the old one
-    /// or the new one.
+    fn link(
+        &mut self,
+        which: Program,
+        point: AttachPoint,
+        program: &Programs<'_>,
+    ) -> io::Result<()> {
+        self.fds.push((which, kernel::attach(program(which)?.as_fd(), point)?));
+        Ok(())
+    }
+
+    /// Attaches by links, or by clsact filters where the kernel does not know that attach type.
+    fn attach_tcx(&mut self, interface: &Interface, program: &Programs<'_>) -> io::Result<()> {
+        for (which, point, _) in tcx_ways(interface) {
+            match self.link(which, point, program) {
+                Err(e) if e.raw_os_error() == Some(libc::EINVAL) => {
+                    return self.attach_clsact(interface, program);
+                }
+                other => other?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Attaches at the first place that is free: of BPF programs the kernel wants one at each
+    /// place, whichever interface they look at.
+    fn attach_netfilter(&mut self, family: u32, program: &Programs<'_>) -> io::Result<()> {
+        let mut behind = 0;
+        loop {
+            let point = AttachPoint::NetfilterPrerouting { family, behind };
+            match self.link(Program::Netfilter, point, program) {
+                Err(e)
+                    if e.raw_os_error() == Some(libc::EBUSY) && behind + 1 < NETFILTER_PLACES =>
+                {
+                    behind += 1;
+                }
+                other => return other,
+            }
+        }
+    }
+
+    /// Puts other programs, `loaded` of those of the hook, in the place of those that are attached.
+    /// Each packet meets the old one or the new one.
     ///
     /// # Errors
     /// As bpf(2), `BPF_LINK_UPDATE`: `EOPNOTSUPP` or `EINVAL` for netfilter, whose programs cannot
     /// be exchanged.
-    pub(crate) fn exchange(&mut self, xdp: Program, program: &Programs<'_>) -> io::Result<()> {
+    pub(crate) fn exchange(
+        &mut self,
+        loaded: &[Program],
+        program: &Programs<'_>,
+    ) -> io::Result<()> {
         for (which, link) in &mut self.fds {
-            if matches!(which, Program::Xdp | Program::XdpMetadata) {
-                *which = xdp;
+            // A hook of one program may have it bound to its device now, or not any more.
+            if let [only] = loaded {
+                *which = *only;
             }
             kernel::exchange(link.as_fd(), program(*which)?.as_fd())?;
         }
@@ -134,7 +158,7 @@ impl Links {
     }
 }
 
-/// Programs at netfilter's prerouting hook of one network namespace, at most.
+/// The most programs that netfilter's prerouting hook of one network namespace has.
 const NETFILTER_PLACES: u32 = 256;
 
 /// Our own place in the clsact queueing discipline, so that a filter left by a recorder that was

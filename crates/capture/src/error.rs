@@ -45,17 +45,18 @@ pub enum Error {
     Filter { expression: String, why: String },
     /// a hook whose programs stay as they are
     #[error(
-        "hook {0} cannot change its filter while it records (the kernel exchanges no netfilter programs): stop, and start with the other filter"
+        "hook {0} cannot change its filter while it records (the kernel exchanges no {0} programs): stop, and start with the other filter"
     )]
     FixedFilter(Hook),
     /// a hook that judges nothing
     #[error(
-        "hook {0} takes no rules, which are judged by the programs of other hooks: take xdp, xdp-generic, tcx or netfilter"
+        "hook {0} takes no rules, which are judged by the programs of other hooks: take {hooks}",
+        hooks = Hook::list(Hook::takes_rules, "or")
     )]
     NoRules(Hook),
     /// a hook whose programs stay as they are
     #[error(
-        "hook {0} cannot begin with rules while it records (the kernel exchanges no netfilter programs): start with --rules, which can be exchanged then"
+        "hook {0} cannot begin with rules while it records (the kernel exchanges no {0} programs): start with --rules, which can be exchanged then"
     )]
     FixedRules(Hook),
     /// rules that the kernel cannot have

@@ -30,13 +30,14 @@ pub mod rules;
 mod socket;
 mod sys;
 pub mod transmit;
+mod warnings;
 
 pub use capture::Capture;
 pub use clock::{Clock, Step, SystemClock, WallClock};
 pub use config::Config;
 pub use error::Error;
 pub use event::Event;
-pub use hook::{Deliver, Hook};
+pub use hook::{Deliver, Hook, Linux, RingUnit};
 pub use losses::Losses;
 
 /// Rings of one capture at most (`TD_MAX_RINGS`). More queues than that share.

@@ -1,4 +1,6 @@
-//! Whether there is memory for the rings.
+//! Is there memory for the rings?
+//!
+//! It is asked before they are made, for the kernel would rather end some process than refuse.
 
 use crate::Error;
 

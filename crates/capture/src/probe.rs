@@ -6,7 +6,9 @@ use std::os::fd::AsFd;
 use crate::bpf::loaded::Loaded;
 use crate::bpf::params::Params;
 use crate::bpf::program::Program;
+use crate::explain::lacks;
 use crate::filter::splice::Filters;
+use crate::hook::{Place, Sockets, TakenBy};
 use crate::interface::{Error, Interface};
 use crate::sys::kernel::{self, AttachPoint};
 use crate::sys::packet_socket;
@@ -44,7 +46,7 @@ fn likely(interface: &Interface) -> Result<(Hook, &'static str), Error> {
 }
 
 fn try_xdp(interface: &Interface) -> io::Result<()> {
-    let loaded = load(&[Program::Xdp])?;
+    let loaded = load(Hook::Xdp.programs())?;
     let point = AttachPoint::Xdp { ifindex: interface.index, generic: false };
     kernel::attach(loaded.program(Program::Xdp)?.as_fd(), point).map(drop)
 }
@@ -74,36 +76,46 @@ pub fn hooks() -> Vec<HookState> {
 }
 
 fn works(hook: Hook) -> Result<&'static str, String> {
-    let load = |programs: &[Program]| load(programs).map_err(|e| why(&e));
-    match hook {
-        Hook::Xdp => load(&[Program::Xdp]).map(|_| "in drivers that have XDP"),
-        Hook::XdpGeneric => load(&[Program::Xdp]).map(|_| "on every interface"),
-        Hook::AfXdp => load(&[Program::Redirect]).map(|_| "in drivers that have XDP"),
-        Hook::Netfilter => {
-            load(&[Program::Netfilter]).map(|_| "IPv4 and IPv6, inbound").map_err(|why| match why {
-                why if why.starts_with("no permission") => why,
-                _ => "this kernel has no netfilter BPF links (they came with Linux 6.4)".into(),
+    let facts = hook.facts();
+    match facts.taken_by {
+        TakenBy::Programs(set) => {
+            let loaded = load(set.plain).map_err(|e| why_not(hook, &e))?;
+            let is_there = match set.place {
+                Place::Tcx => has_tcx(&loaded),
+                Place::Xdp(_) | Place::Netfilter => true,
+            };
+            Ok(match facts.stand_in {
+                Some(stand_in) if !is_there => stand_in.works,
+                _ => facts.works,
             })
         }
-        Hook::Tcx => {
-            let loaded = load(&[Program::Ingress, Program::Egress])?;
-            Ok(if has_tcx(&loaded) { "both directions" } else { "both directions, by clsact" })
+        TakenBy::Sockets(Sockets::Packet(_)) => {
+            packet_socket::PacketSocket::new().map(|_| facts.works).map_err(|e| why(&e))
         }
-        Hook::Tpacket | Hook::Recv => {
-            packet_socket::PacketSocket::new().map(|_| "both directions").map_err(|e| why(&e))
+        TakenBy::Sockets(Sockets::Xdp(programs)) => {
+            load(programs).map(|_| facts.works).map_err(|e| why(&e))
         }
     }
+}
+
+/// Says why a hook's programs could not be loaded.
+fn why_not(hook: Hook, e: &io::Error) -> String {
+    match lacks(hook) {
+        Some(lacks) if !is_forbidden(e) => lacks,
+        _ => why(e),
+    }
+}
+
+fn is_forbidden(e: &io::Error) -> bool {
+    matches!(e.raw_os_error(), Some(libc::EPERM | libc::EACCES))
 }
 
 fn why(e: &io::Error) -> String {
-    match e.raw_os_error() {
-        Some(libc::EPERM | libc::EACCES) => "no permission: run as root".into(),
-        _ => e.to_string(),
-    }
+    if is_forbidden(e) { "no permission: run as root".into() } else { e.to_string() }
 }
 
-/// Attaching to an interface that does not exist fails in one way where the kernel knows tcx (since
-/// 6.6), and in another where it does not.
+/// Attaching to an interface that does not exist fails in one way where the kernel knows tcx, and
+/// in another where it does not.
 fn has_tcx(loaded: &Loaded) -> bool {
     let Ok(program) = loaded.program(Program::Ingress) else { return false };
     let point = AttachPoint::TcxIngress { ifindex: i32::MAX as u32 };

@@ -1,19 +1,23 @@
-//! How many rings a capture wants: one for each receive queue, CPU or socket of its hook.
+//! How many rings does a capture want, so that those who write into them hardly ever meet?
+//!
+//! One for each unit of its hook ([`RingUnit`]). Fewer are correct all the same, for any packet may
+//! lie in any ring; how many there is memory for is decided elsewhere (`ring::Geometry`).
 
 use crate::Hook;
+use crate::hook::RingUnit;
 use crate::interface::Interface;
 
-/// One ring for each receive queue, CPU or socket.
+/// Returns how many rings give each receive queue, CPU or socket of the hook one of its own.
 pub(crate) fn wanted_rings(interface: &Interface, hook: Hook) -> u32 {
-    match hook {
-        Hook::Tpacket | Hook::Recv => 1,
-        Hook::Xdp | Hook::AfXdp => interface.rx_queues,
-        // One that is switched on later shares a ring.
-        Hook::XdpGeneric | Hook::Tcx | Hook::Netfilter => online_cpus(),
+    match hook.ring_unit() {
+        RingUnit::Queue => interface.rx_queues,
+        // A CPU that is switched on later shares a ring.
+        RingUnit::Cpu => online_cpus(),
+        RingUnit::Socket => 1,
     }
 }
 
-pub(crate) fn online_cpus() -> u32 {
+fn online_cpus() -> u32 {
     // Not available_parallelism(3): packets come to CPUs that this process may not use.
     let stat = std::fs::read_to_string("/proc/stat").unwrap_or_default();
     let cpus = stat.lines().filter(|l| l.starts_with("cpu") && !l.starts_with("cpu ")).count();

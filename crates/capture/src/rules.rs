@@ -179,10 +179,10 @@ impl From<sys::RawVerdict> for Verdict {
     fn from(raw: sys::RawVerdict) -> Self {
         let rule = raw.rule;
         match raw.action {
-            1 => Self::Accept { rule },
-            2 => Self::Drop { rule },
-            3 => Self::Snaplen { rule, bytes: raw.snaplen },
-            4 => Self::Group { rule, group: raw.group },
+            sys::action::ACCEPT => Self::Accept { rule },
+            sys::action::DROP => Self::Drop { rule },
+            sys::action::SNAPLEN => Self::Snaplen { rule, bytes: raw.snaplen },
+            sys::action::GROUP => Self::Group { rule, group: raw.group },
             _ => Self::None,
         }
     }

@@ -62,17 +62,16 @@ fn show(out: &mut impl Write, s: &InterfaceState) -> std::io::Result<()> {
     };
     writeln!(out, "  XDP in the driver: {xdp}")?;
     if let Some(id) = s.attached {
-        writeln!(out, "  XDP program {id} is attached: hooks xdp and afxdp are taken")?;
+        let taken = Hook::list(Hook::needs_driver_xdp, "and");
+        writeln!(out, "  XDP program {id} is attached: hooks {taken} are taken")?;
     }
     writeln!(
         out,
         "  VLAN tags are taken off by the device: {}",
         if s.strips_vlan { "yes" } else { "no" }
     )?;
-    let unless = match (s.auto, s.driver_xdp) {
-        (Hook::Xdp, None) => " (tcx if the driver turns out to have none)",
-        _ => "",
-    };
+    let is_unsure = s.auto.needs_driver_xdp() && s.driver_xdp.is_none();
+    let unless = if is_unsure { " (tcx if the driver turns out to have none)" } else { "" };
     writeln!(out, "  --hook auto takes {}{unless}: {}", s.auto, s.reason)?;
     Ok(())
 }

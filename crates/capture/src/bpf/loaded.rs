@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering::Release;
 use libbpf_rs::{MapCore, ObjectBuilder, OpenObject, ProgramInput};
 
 use super::control::{CONTROL_BYTES, Control, SNAPLEN};
-use super::object::{Aligned, LoadedObject, load_filtered};
+use super::object::{Aligned, LoadedObject, choose, load_filtered};
 use super::params::Params;
 use super::program::Program;
 use crate::MAX_RINGS;
@@ -17,16 +17,18 @@ use crate::ring::RingMemory;
 use crate::rules::Images;
 use crate::sys::libbpf::{io_error, quiet_libbpf};
 use crate::sys::mapping::Mapping;
+use crate::sys::params::TdFlush;
 
 static RECORD: &Aligned<[u8]> =
     &Aligned(*include_bytes!(concat!(env!("OUT_DIR"), "/record.bpf.o")));
 static RECORD_RULES: &Aligned<[u8]> =
     &Aligned(*include_bytes!(concat!(env!("OUT_DIR"), "/record_rules.bpf.o")));
 
+/// The program that closes part-filled blocks.
+const FLUSH: &str = "tapdeck_flush";
+
 /// Size of a value of the map `refused`.
 pub(crate) const REFUSED_STRIDE: usize = 64;
-
-const BPF_F_XDP_DEV_BOUND_ONLY: u32 = 1 << 6;
 
 /// Loaded programs and their rings.
 pub struct Loaded {
@@ -39,14 +41,7 @@ fn open(programs: &[Program], params: &Params) -> io::Result<OpenObject> {
     let bytes = if params.judged { &RECORD_RULES.0[..] } else { &RECORD.0[..] };
     let mut object = ObjectBuilder::default().open_memory(bytes).map_err(|e| io_error(&e))?;
     let g = params.geometry;
-    for mut program in object.progs_mut() {
-        let wanted = programs.iter().find(|p| program.name() == p.name());
-        program.set_autoload(wanted.is_some() || program.name() == "tapdeck_flush");
-        if wanted == Some(&Program::XdpMetadata) {
-            program.set_ifindex(params.ifindex);
-            program.set_flags(BPF_F_XDP_DEV_BOUND_ONLY);
-        }
-    }
+    choose(&mut object, programs, params.ifindex, &[FLUSH]);
     for mut map in object.maps_mut() {
         let (value, entries) = match map.name().to_str() {
             Some("rings") => (g.ring_stride(), g.nrings),
@@ -175,10 +170,9 @@ impl Loaded {
             .programs
             .object
             .progs_mut()
-            .find(|p| p.name() == "tapdeck_flush")
-            .ok_or_else(|| io::Error::other("tapdeck_flush is not loaded"))?;
-        let mut args = Vec::from(ring.to_ne_bytes());
-        args.extend(block.to_ne_bytes());
+            .find(|p| p.name() == FLUSH)
+            .ok_or_else(|| io::Error::other(format!("{FLUSH} is not loaded")))?;
+        let mut args = TdFlush { ring, block }.bytes().to_vec();
         let input = ProgramInput { context_in: Some(&mut args), ..ProgramInput::default() };
         program.test_run(input).map_err(|e| io_error(&e))?;
         Ok(())

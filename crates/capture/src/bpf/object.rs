@@ -19,6 +19,23 @@ use crate::sys::{kernel, program};
 #[repr(C, align(8))]
 pub(crate) struct Aligned<T: ?Sized>(pub T);
 
+/// Programs that are bound to a device (`linux/bpf.h`).
+const BPF_F_XDP_DEV_BOUND_ONLY: u32 = 1 << 6;
+
+/// Marks of an object's programs those to be loaded: the hook programs `wanted`, of which some are
+/// bound to the device `ifindex`, and none else but those that `others` names.
+pub(crate) fn choose(object: &mut OpenObject, wanted: &[Program], ifindex: u32, others: &[&str]) {
+    for mut program in object.progs_mut() {
+        let which = wanted.iter().find(|which| program.name() == which.name());
+        let is_other = others.iter().any(|name| program.name() == *name);
+        program.set_autoload(which.is_some() || is_other);
+        if which.is_some_and(|which| which.is_bound()) {
+            program.set_ifindex(ifindex);
+            program.set_flags(BPF_F_XDP_DEV_BOUND_ONLY);
+        }
+    }
+}
+
 /// What [`load_filtered`] has loaded.
 pub(crate) struct LoadedObject {
     /// The maps, and the programs that are not hook programs.
@@ -56,7 +73,7 @@ pub(crate) fn load_filtered(
     let mut hooks = Vec::new();
     for which in programs {
         let Some(raw) = open.progs().find(|p| p.name() == which.name()) else { continue };
-        let bound = *which == Program::XdpMetadata;
+        let bound = which.is_bound();
         let mut text = splice(&program::text(&raw)?, filters).map_err(io::Error::other)?;
         if bound {
             text.make_room(filters.growth());

@@ -1,9 +1,7 @@
 //! What the hook programs are told before they are verified: `struct td_params` of `bpf/params.h`.
 
 use crate::ring::Geometry;
-
-/// `sizeof(struct td_params) / 4`.
-pub(crate) const PARAM_WORDS: usize = 16;
+use crate::sys::params::TdParams;
 
 /// `struct td_params`, but for what follows from the geometry.
 #[derive(Clone, Copy, Debug)]
@@ -42,28 +40,25 @@ impl Params {
 
     /// The structure as the programs have it.
     pub(crate) fn bytes(&self) -> Vec<u8> {
-        self.words().iter().flat_map(|word| word.to_ne_bytes()).collect()
-    }
-
-    pub(crate) fn words(&self) -> [u32; PARAM_WORDS] {
         let g = &self.geometry;
-        [
-            g.nrings,
-            g.block_shift,
-            g.block_bytes(),
-            g.nblocks - 1,
-            g.ring_bytes() - 1,
-            g.snaplen,
-            g.len_mask(),
-            (g.len_mask() << 1 | 1) & !3,
-            self.first_interface,
-            self.ifindex,
-            u32::from(self.consume),
-            u32::from(self.hardware_time),
-            u32::from(self.hardware_vlan),
-            u32::from(self.by_cpu),
-            u32::from(self.link_header),
-            u32::from(self.filtered),
-        ]
+        let params = TdParams {
+            nrings: g.nrings,
+            block_shift: g.block_shift,
+            block_bytes: g.block_bytes(),
+            block_mask: g.nblocks - 1,
+            ring_mask: g.ring_bytes() - 1,
+            snaplen: g.snaplen,
+            len_mask: g.len_mask(),
+            len_mask2: (g.len_mask() << 1 | 1) & !3,
+            first_interface: self.first_interface,
+            ifindex: self.ifindex,
+            consume: self.consume.into(),
+            hardware_time: self.hardware_time.into(),
+            hardware_vlan: self.hardware_vlan.into(),
+            by_cpu: self.by_cpu.into(),
+            link_header: self.link_header.into(),
+            filtered: self.filtered.into(),
+        };
+        params.bytes().to_vec()
     }
 }

@@ -13,6 +13,15 @@ pub enum Program {
 }
 
 impl Program {
+    /// Returns whether the program is bound to its device, so that it may ask the driver.
+    pub(crate) fn is_bound(self) -> bool {
+        match self {
+            Self::XdpMetadata => true,
+            Self::Xdp | Self::Ingress | Self::Egress | Self::Netfilter | Self::Redirect => false,
+        }
+    }
+
+    /// The function's name in `bpf/programs.h` and `bpf/record.bpf.c`.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Xdp => "tapdeck_xdp",

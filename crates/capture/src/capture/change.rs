@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::load::{RulesFault, check_deliver, explain_rules, images_with};
+use super::load::{RulesFault, check, explain_rules, images_with};
 use super::{Backend, Capture};
 use crate::attach::Links;
 use crate::bpf::loaded::Loaded;
@@ -13,7 +13,7 @@ use crate::filter::splice::Filters;
 use crate::filter::{explain_load, filters_for};
 use crate::rules::{Compiled, Hits};
 use crate::sys::kernel;
-use crate::{Config, Error, Hook};
+use crate::{Config, Error};
 
 impl Capture {
     /// Takes another filter, or none, while packets flow: each is judged by the old one or by the
@@ -24,14 +24,14 @@ impl Capture {
     /// it; the old one is then still there.
     pub fn set_filter(&mut self, expression: Option<&str>) -> Result<(), Error> {
         let config = Config { filter: expression.map(str::to_owned), ..self.config.clone() };
-        check_deliver(&config)?;
+        check(&config)?;
         let interface = &self.device.interface;
         match &mut self.backend {
             Backend::Socket(hook) => {
                 let now = Config { snaplen: self.snaplen, ..config.clone() };
                 hook.set_filter(interface, &now)?;
             }
-            Backend::Kernel { .. } if config.hook == Hook::Netfilter && self.attached => {
+            Backend::Kernel { .. } if !config.hook.can_exchange_filter() && self.attached => {
                 return Err(Error::FixedFilter(config.hook));
             }
             Backend::Kernel { loaded, programs, params, filters, links, .. } => {
@@ -40,7 +40,7 @@ impl Capture {
                 loaded
                     .reload(programs, &changed, &new)
                     .map_err(|e| explain_load(interface, &config, &new, e))?;
-                if let Err(e) = links.exchange(programs[0], &|which| loaded.program(which)) {
+                if let Err(e) = links.exchange(programs, &|which| loaded.program(which)) {
                     put_back(loaded, programs, params, filters, links);
                     return Err(explain(interface, config.hook, e));
                 }
@@ -61,39 +61,37 @@ impl Capture {
     /// memory for; the old one is then still there.
     pub fn set_rules(&mut self, rules: Option<Arc<Compiled>>) -> Result<Option<Hits>, Error> {
         let config = Config { rules, ..self.config.clone() };
-        check_deliver(&config)?;
+        check(&config)?;
         let interface = &self.device.interface;
-        let mut hits = None;
-        if let Backend::Kernel { loaded, programs, params, filters, images, links } =
+        let Backend::Kernel { loaded, programs, params, filters, images, links, .. } =
             &mut self.backend
-        {
-            match (images, &config.rules) {
-                (Some(images), rules) => hits = images.set(0, rules.as_ref())?,
-                (None, None) => {}
-                (None, Some(_)) if config.hook == Hook::Netfilter && self.attached => {
-                    return Err(Error::FixedRules(config.hook));
-                }
-                (images, Some(rules)) => {
-                    let changed = Params { judged: true, ..*params };
-                    loaded
-                        .reload(programs, &changed, filters)
-                        .map_err(|e| explain_load(interface, &config, filters, e))?;
-                    let exchanged = images_with(loaded, rules).and_then(|new| {
-                        links
-                            .exchange(programs[0], &|which| loaded.program(which))
-                            .map_err(RulesFault::Load)?;
-                        Ok(new)
-                    });
-                    let new = match exchanged {
-                        Ok(new) => new,
-                        Err(e) => {
-                            put_back(loaded, programs, params, filters, links);
-                            return Err(explain_rules(interface, &config, e));
-                        }
-                    };
-                    kernel::wait_for_running_programs();
-                    (*images, *params) = (Some(new), changed);
-                }
+        else {
+            self.config = config;
+            return Ok(None);
+        };
+        let mut hits = None;
+        match (images, &config.rules) {
+            (Some(images), rules) => hits = images.set(0, rules.as_ref())?,
+            (None, None) => {}
+            // Rules would need other programs.
+            (None, Some(_)) if !config.hook.can_exchange_filter() && self.attached => {
+                return Err(Error::FixedRules(config.hook));
+            }
+            (images, Some(rules)) => {
+                let changed = Params { judged: true, ..*params };
+                loaded
+                    .reload(programs, &changed, filters)
+                    .map_err(|e| explain_load(interface, &config, filters, e))?;
+                let exchanged = images_with(loaded, rules).and_then(|new| {
+                    let exchange = links.exchange(programs, &|which| loaded.program(which));
+                    exchange.map(|()| new).map_err(RulesFault::Load)
+                });
+                let new = exchanged.map_err(|e| {
+                    put_back(loaded, programs, params, filters, links);
+                    explain_rules(interface, &config, e)
+                })?;
+                kernel::wait_for_running_programs();
+                (*images, *params) = (Some(new), changed);
             }
         }
         self.config = config;
@@ -116,8 +114,8 @@ impl Capture {
         if !(1..=self.config.snaplen).contains(&bytes) {
             return Err(Error::Snaplen { asked: bytes, most: self.config.snaplen });
         }
-        if self.config.hook == Hook::AfXdp {
-            return Err(Error::Deliver { hook: Hook::AfXdp, why: "keeps its snaplen" });
+        if !self.config.hook.facts().can_change_snaplen {
+            return Err(Error::Deliver { hook: self.config.hook, why: "keeps its snaplen" });
         }
         match &mut self.backend {
             Backend::Kernel { loaded, .. } => loaded.set_snaplen(bytes),
@@ -179,7 +177,7 @@ fn put_back(
 ) {
     // Where the device is gone neither can be done, and Capture::watch loads them anew.
     if loaded.reload(programs, params, filters).is_ok() {
-        let _ = links.exchange(programs[0], &|which| loaded.program(which));
+        let _ = links.exchange(programs, &|which| loaded.program(which));
         kernel::wait_for_running_programs();
     }
 }

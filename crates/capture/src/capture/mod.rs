@@ -9,7 +9,8 @@ use std::sync::Arc;
 use tapdeck_packet::link::LinkType;
 use tapdeck_packet::pcapng::InterfaceDescription;
 
-use crate::attach::{CLSACT_PRIORITY, Links};
+use crate::attach::Links;
+use crate::bpf::driver::{Questions, load_best};
 use crate::bpf::loaded::Loaded;
 use crate::bpf::params::Params;
 use crate::bpf::program::Program;
@@ -17,15 +18,17 @@ use crate::device::Device;
 use crate::explain::explain;
 use crate::filter::splice::Filters;
 use crate::filter::{explain_load, filters_for};
+use crate::hook::{ProgramSet, RingUnit, Sockets, TakenBy};
 use crate::interface::{Interface, NicCounters};
 use crate::memory::check_memory;
-use crate::ring::{Geometry, RingMemory, RingReader};
+use crate::ring::{Geometry, GeometryError, RingMemory, RingReader};
 use crate::ring_count::wanted_rings;
 use crate::rules::Images;
 use crate::socket::SocketHook;
 use crate::sys::kernel;
-use crate::{Clock, Config, Deliver, Error, Event, Hook, Losses, MAX_RINGS, netlink};
-use load::{check_deliver, explain_rules, images_with, load, snaplen_for};
+use crate::warnings::{lost_tags, stays_behind};
+use crate::{Clock, Config, Deliver, Error, Event, Losses, MAX_RINGS};
+use load::{check, explain_rules, images_with};
 
 /// Packets of one interface at one hook.
 pub struct Capture {
@@ -46,7 +49,9 @@ pub struct Capture {
 enum Backend {
     Kernel {
         loaded: Loaded,
-        programs: Vec<Program>,
+        set: ProgramSet,
+        /// Those of the set that are loaded.
+        programs: &'static [Program],
         params: Params,
         filters: Filters,
         /// Where the programs look for rules, once there were some.
@@ -67,48 +72,26 @@ impl Capture {
     ) -> Result<Self, Error> {
         let device = Device::open(name)?;
         let interface = &device.interface;
-        check_deliver(config)?;
-        let config = Config { snaplen: snaplen_for(config), ..config.clone() };
-        let nrings = wanted_rings(interface, config.hook).min(MAX_RINGS);
-        // Each AF_XDP socket has a ring to itself.
-        let ring_bytes = match config.hook {
-            Hook::AfXdp => {
-                let least = u64::from(nrings * Geometry::MIN_BLOCKS) * config.block_bytes;
-                config.ring_bytes.max(least)
-            }
-            _ => config.ring_bytes,
-        };
-        let geometry = Geometry::new(ring_bytes, config.block_bytes, nrings, config.snaplen)?;
+        check(config)?;
+        let snaplen = config.snaplen.min(config.hook.facts().most_snaplen);
+        let config = Config { snaplen, ..config.clone() };
+        let geometry = geometry(interface, &config)?;
         check_memory(&interface.name, geometry.memory_bytes())?;
-        let (rings, backend) = if config.hook.is_socket() {
-            let hook = SocketHook::open(interface, &config, geometry, first_interface, clock)?;
-            (hook.rings().to_vec(), Backend::Socket(hook))
-        } else {
-            let driver = match config.hook {
-                Hook::Xdp => netlink::rx_metadata(interface.index),
-                _ => netlink::RxMetadata::default(),
-            };
-            let filters = filters_for(interface, &config)?;
-            let params = Params {
-                geometry,
-                first_interface,
-                ifindex: interface.index,
-                consume: config.deliver == Deliver::Consume,
-                hardware_time: driver.timestamp && kernel::stamps_received(name),
-                hardware_vlan: driver.vlan_tag && kernel::strips_vlan(name).unwrap_or(false),
-                by_cpu: config.hook == Hook::XdpGeneric,
-                link_header: interface.link.is_some_and(LinkType::has_header),
-                filtered: !filters.is_empty(),
-                judged: config.rules.is_some(),
-            };
-            let (loaded, control, programs) = load(config.hook, &params, &filters)
-                .map_err(|e| explain_load(interface, &config, &filters, e))?;
-            clock.share_with(control);
-            let rings = loaded.rings().to_vec();
-            let images = config.rules.as_ref().map(|rules| images_with(&loaded, rules));
-            let images = images.transpose().map_err(|e| explain_rules(interface, &config, e))?;
-            let links = Links::default();
-            (rings, Backend::Kernel { loaded, programs, params, filters, images, links })
+        let (rings, backend) = match config.hook.facts().taken_by {
+            TakenBy::Programs(set) => {
+                open_programs(interface, &config, set, geometry, first_interface, clock)?
+            }
+            TakenBy::Sockets(sockets) => {
+                let hook = SocketHook::open(
+                    interface,
+                    &config,
+                    sockets,
+                    geometry,
+                    first_interface,
+                    clock,
+                )?;
+                (hook.rings().to_vec(), Backend::Socket(hook))
+            }
         };
         Ok(Self {
             waiting: vec![None; rings.len()],
@@ -133,11 +116,11 @@ impl Capture {
         let (interface, config) = (&self.device.interface, &self.config);
         match &mut self.backend {
             Backend::Socket(hook) => hook.start(interface, config)?,
-            Backend::Kernel { loaded, links, programs, .. } => {
+            Backend::Kernel { loaded, links, set, programs, .. } => {
                 let program = |which| loaded.program(which);
-                let (hook, promiscuous) = (config.hook, config.promiscuous);
-                *links = Links::attach(interface, hook, promiscuous, programs[0], &program)
-                    .map_err(|e| explain(interface, hook, e))?;
+                *links =
+                    Links::attach(interface, set.place, config.promiscuous, programs, &program)
+                        .map_err(|e| explain(interface, config.hook, e))?;
             }
         }
         self.attached = true;
@@ -259,11 +242,7 @@ impl Capture {
 
     /// One pcapng interface description for each ring.
     pub fn descriptions(&self) -> Vec<InterfaceDescription> {
-        let unit = match self.config.hook {
-            Hook::Xdp | Hook::AfXdp => "receive queue",
-            Hook::Tpacket | Hook::Recv => "socket",
-            Hook::XdpGeneric | Hook::Tcx | Hook::Netfilter => "CPU",
-        };
+        let unit = self.config.hook.ring_unit().name();
         let nrings = self.rings.len() as u32;
         let wanted = wanted_rings(&self.device.interface, self.config.hook);
         (0..nrings)
@@ -301,7 +280,6 @@ impl Capture {
     /// What the user should know about this capture that is no error.
     pub fn warnings(&self) -> Vec<String> {
         let mut warnings = Vec::new();
-        let name = &self.device.interface.name;
         let wanted = wanted_rings(&self.device.interface, self.config.hook);
         let has = self.rings.len() as u32;
         if has < wanted {
@@ -310,27 +288,14 @@ impl Capture {
                 u64::from(wanted * Geometry::MIN_BLOCKS) * self.config.block_bytes
             ));
         }
-        let hands_on = match &self.backend {
-            Backend::Kernel { programs, params, .. } => {
-                params.hardware_vlan && programs[0] == Program::XdpMetadata
+        let interface = &self.device.interface;
+        let hook = self.config.hook;
+        match &self.backend {
+            Backend::Kernel { programs, params, links, .. } => {
+                warnings.extend(lost_tags(interface, hook, programs, params.hardware_vlan));
+                warnings.extend(stays_behind(interface, links));
             }
-            Backend::Socket(_) => false,
-        };
-        if matches!(self.config.hook, Hook::Xdp | Hook::XdpGeneric | Hook::AfXdp)
-            && !hands_on
-            && kernel::strips_vlan(name).unwrap_or(false)
-        {
-            warnings.push(format!(
-                "{name} takes VLAN tags off before hook {} and does not hand them on: ethtool -K {name} rxvlan off keeps them",
-                self.config.hook
-            ));
-        }
-        if let Backend::Kernel { links, .. } = &self.backend
-            && links.by_clsact()
-        {
-            warnings.push(format!(
-                "this kernel has no tcx; clsact filters on {name} do its work and stay if this process is killed, until the next recorder replaces them (tc filter del dev {name} ingress pref {CLSACT_PRIORITY}, and egress)"
-            ));
+            Backend::Socket(_) => warnings.extend(lost_tags(interface, hook, &[], false)),
         }
         warnings
     }
@@ -339,6 +304,54 @@ impl Capture {
     pub fn memory_bytes(&self) -> u64 {
         self.rings.first().map_or(0, |r| r.geometry().memory_bytes())
     }
+}
+
+/// Divides the memory for the rings among the queues, CPUs or sockets of the hook.
+fn geometry(interface: &Interface, config: &Config) -> Result<Geometry, GeometryError> {
+    let nrings = wanted_rings(interface, config.hook).min(MAX_RINGS);
+    let ring_bytes = match config.hook.facts().taken_by {
+        TakenBy::Programs(_) | TakenBy::Sockets(Sockets::Packet(_)) => config.ring_bytes,
+        // Each AF_XDP socket has a ring to itself.
+        TakenBy::Sockets(Sockets::Xdp(_)) => {
+            let least = u64::from(nrings * Geometry::MIN_BLOCKS) * config.block_bytes;
+            config.ring_bytes.max(least)
+        }
+    };
+    Geometry::new(ring_bytes, config.block_bytes, nrings, config.snaplen)
+}
+
+/// Loads the programs of a hook with their filter, their rules and their rings.
+fn open_programs(
+    interface: &Interface,
+    config: &Config,
+    set: ProgramSet,
+    geometry: Geometry,
+    first_interface: u32,
+    clock: &Arc<Clock>,
+) -> Result<(Vec<Arc<RingMemory>>, Backend), Error> {
+    let questions = Questions::to(interface, &set);
+    let filters = filters_for(interface, config)?;
+    let params = Params {
+        geometry,
+        first_interface,
+        ifindex: interface.index,
+        consume: config.deliver == Deliver::Consume,
+        hardware_time: questions.time,
+        hardware_vlan: questions.vlan_tag,
+        by_cpu: config.hook.ring_unit() == RingUnit::Cpu,
+        link_header: interface.link.is_some_and(LinkType::has_header),
+        filtered: !filters.is_empty(),
+        judged: config.rules.is_some(),
+    };
+    let load = |programs: &[Program]| Loaded::new(programs, &params, &filters);
+    let ((loaded, control), programs) =
+        load_best(&set, &params, load).map_err(|e| explain_load(interface, config, &filters, e))?;
+    clock.share_with(control);
+    let images = config.rules.as_ref().map(|rules| images_with(&loaded, rules));
+    let images = images.transpose().map_err(|e| explain_rules(interface, config, e))?;
+    let rings = loaded.rings().to_vec();
+    let links = Links::default();
+    Ok((rings, Backend::Kernel { loaded, set, programs, params, filters, images, links }))
 }
 
 impl Drop for Capture {

@@ -8,10 +8,11 @@
 
 use libc::sock_filter;
 
-use super::unroll::MIN_ROUNDS;
-
 /// Instructions that a program has at most (`BPF_MAXINSNS`).
 pub const MAX_INSTRUCTIONS: usize = 4096;
+/// Headers that each loop of a program that is run follows at least: RFC 8200, 4.1, would have 7 at
+/// most.
+pub const MIN_ROUNDS: usize = 8;
 /// Words of memory (`BPF_MEMWORDS`).
 pub const MEMORY_WORDS: u32 = 16;
 

@@ -124,11 +124,11 @@ pub(crate) fn refused(
     source: io::Error,
 ) -> Error {
     let Some(expression) = expression else { return explain(interface, hook, source) };
-    let why = match (source.raw_os_error(), hook) {
-        (Some(libc::ENOMEM), Hook::Tpacket | Hook::Recv) => format!(
+    let why = match source.raw_os_error() {
+        Some(libc::ENOMEM) if hook.is_packet_socket() => format!(
             "it is too large: its {instructions} instructions do not fit into what a socket may have beside its buffers; make it shorter, raise net.core.optmem_max, or take --hook tcx"
         ),
-        (Some(libc::E2BIG), _) => format!(
+        Some(libc::E2BIG) => format!(
             "it is too large: its {instructions} instructions have more ways through them than the kernel's verifier walks; make it shorter, or take --hook tpacket"
         ),
         _ => return explain(interface, hook, source),

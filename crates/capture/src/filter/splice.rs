@@ -21,10 +21,27 @@ const MAX_FUNCTIONS: usize = 256;
 /// Instructions of a function with several filters, so that a jump reaches all of them.
 const REACH: usize = 28_000;
 
-/// Where the hooks' contexts tell where the frame lies: `struct xdp_md`, `struct __sk_buff`, and
-/// none in `struct bpf_nf_ctx`.
-const POINTERS: [Option<Pointers>; 3] =
-    [Some(Pointers { data: 0, data_end: 4 }), Some(Pointers { data: 76, data_end: 80 }), None];
+/// The kinds of context that hook programs are called with (`enum hook` of `bpf/contexts.h`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Context {
+    Xdp,
+    Skb,
+    Netfilter,
+}
+
+impl Context {
+    const ALL: [Self; 3] = [Self::Xdp, Self::Skb, Self::Netfilter];
+
+    /// Where a context of the kind tells where the frame lies: `struct xdp_md`, `struct __sk_buff`,
+    /// and no such place in `struct bpf_nf_ctx`.
+    fn pointers(self) -> Option<Pointers> {
+        match self {
+            Self::Xdp => Some(Pointers { data: 0, data_end: 4 }),
+            Self::Skb => Some(Pointers { data: 76, data_end: 80 }),
+            Self::Netfilter => None,
+        }
+    }
+}
 
 /// Filters of one hook program, by number. What is equal is there once.
 #[derive(Clone, Debug, Default)]
@@ -117,6 +134,13 @@ pub fn splice(text: &Text, filters: &Filters) -> Result<Text, Error> {
     Ok(place.put(text, &layout))
 }
 
+/// The kind of context whose filters a function stands in for, if this instruction says so.
+fn marked(insn: &Insn) -> Option<Context> {
+    let number = insn.immediate.wrapping_sub(MARK);
+    let is_it = |context: &Context| insn.moves_constant() && *context as i32 == number;
+    Context::ALL.into_iter().find(is_it)
+}
+
 /// The function that stands in for filters.
 struct Place {
     /// Which of the program's functions it is.
@@ -134,18 +158,14 @@ impl Place {
         for (index, (function, end)) in text.functions.iter().zip(ends).enumerate() {
             let start = function.start;
             let body = &text.insns[start..end];
-            let marked = body.iter().find_map(|i| {
-                let hook = i.immediate.wrapping_sub(MARK);
-                (i.moves_constant() && (0..3).contains(&hook)).then_some(hook as usize)
-            });
-            let Some(hook) = marked else { continue };
+            let Some(context) = body.iter().find_map(marked) else { continue };
             let (at, call) = (start..end)
                 .map(|at| (at, text.insns[at]))
                 .find(|(_, i)| i.calls_function())
                 .ok_or(Error::NoPlace)?;
             let load = usize::try_from(at as i64 + 1 + i64::from(call.immediate))
                 .map_err(|_| Error::NoPlace)?;
-            return Ok(Some(Self { index, start, end, load, pointers: POINTERS[hook] }));
+            return Ok(Some(Self { index, start, end, load, pointers: context.pointers() }));
         }
         Ok(None)
     }

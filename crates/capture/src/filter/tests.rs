@@ -6,10 +6,10 @@ use std::os::fd::{AsFd, OwnedFd};
 use libbpf_rs::{MapCore, ObjectBuilder};
 use libc::sock_filter;
 
-use super::cbpf::{Invalid, MAX_INSTRUCTIONS, Program};
+use super::cbpf::{Invalid, MAX_INSTRUCTIONS, MIN_ROUNDS, Program};
 use super::ebpf::Insn;
 use super::splice::{Error, Filters, Function, Text, splice};
-use super::unroll::{MAX_ROUNDS, MIN_ROUNDS, unroll};
+use super::unroll::{MAX_ROUNDS, unroll};
 use crate::Hook as At;
 use crate::bpf::object::{Aligned, LoadedObject, load_filtered};
 use crate::bpf::params::Params;
@@ -40,8 +40,7 @@ impl Bench {
         for mut program in object.progs_mut() {
             program.set_autoload(program.name() == hook.name());
         }
-        let params: Vec<u8> =
-            Params::unread(0).words().iter().flat_map(|w| w.to_ne_bytes()).collect();
+        let params: Vec<u8> = Params::unread(0).bytes();
         for mut map in object.maps_mut() {
             if map.name().to_str().is_some_and(|n| n.ends_with(".rodata.params")) {
                 map.set_initial_value(&params).expect("its size is known");

@@ -13,13 +13,11 @@
 
 use libc::sock_filter;
 
-use super::cbpf::{Invalid, MAX_INSTRUCTIONS};
+use super::cbpf::{Invalid, MAX_INSTRUCTIONS, MIN_ROUNDS};
 
 /// Headers that each loop follows at most. With as many, `protochain 6` fits into the 20 KiB that
 /// older kernels let a socket have for it (`net.core.optmem_max`).
 pub const MAX_ROUNDS: usize = 16;
-/// And those it has to follow at least: RFC 8200, 4.1, would have 7 at most.
-pub const MIN_ROUNDS: usize = 8;
 
 /// `BPF_JMP`, the class of all jumps, and `BPF_JMP | BPF_JA`, which needs no condition.
 const JUMPS: u16 = 0x05;

@@ -5,7 +5,6 @@ use std::sync::Arc;
 
 use super::port::Filter;
 use super::{Error, Groups};
-use crate::Hook;
 use crate::rules::{Compiled, Hits};
 use crate::sys::kernel;
 
@@ -32,12 +31,13 @@ impl Groups {
     /// afterwards the old one judges no packet any more.
     ///
     /// # Errors
-    /// Where the filter does not compile or the kernel does not take it, or at hook netfilter,
+    /// Where the filter does not compile or the kernel does not take it, or at a hook
     /// whose programs cannot be exchanged. Then all is as it was.
     pub fn set_filter(&mut self, group: &str, filter: Option<&str>) -> Result<(), Error> {
         let at = self.group(group)?;
-        if self.list[at].config.hook == Hook::Netfilter {
-            return Err(Error::Netfilter(group.to_owned()));
+        let hook = self.list[at].config.hook;
+        if !hook.can_exchange_filter() {
+            return Err(Error::FixedFilter { group: group.to_owned(), hook });
         }
         let ports: Vec<usize> = self.list[at].ports.iter().map(|(port, _)| *port).collect();
         let put = |port: &usize| self.ports[*port].put_filter(at, Filter::of(filter));

@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use super::Error;
-use super::maps::MAX_GROUPS;
 use super::port::{Entry, Filter, Port};
 use super::steering::Steering;
 use crate::device::Device;
 use crate::rules::Compiled;
+use crate::sys::params::MAX_GROUPS;
 use crate::{Deliver, Hook};
 
 /// What a group takes, and how its members share it.
@@ -15,7 +15,7 @@ use crate::{Deliver, Hook};
 pub struct GroupConfig {
     pub name: String,
     pub interfaces: Vec<String>,
-    /// Not one of the socket hooks.
+    /// One that takes groups ([`Hook::takes_groups`]).
     pub hook: Hook,
     /// Groups that share an interface at a hook must agree.
     pub deliver: Deliver,
@@ -55,8 +55,8 @@ pub(super) fn check(config: &GroupsConfig) -> Result<(), Error> {
         if config.groups[..i].iter().any(|other| other.name == group.name) {
             return Err(Error::Twice(name()));
         }
-        if group.hook.is_socket() {
-            return Err(Error::SocketHook { group: name(), hook: group.hook });
+        if !group.hook.takes_groups() {
+            return Err(socket_hook(group));
         }
         if group.snaplen == 0 {
             return Err(Error::Snaplen(name()));
@@ -74,6 +74,10 @@ pub(super) fn check(config: &GroupsConfig) -> Result<(), Error> {
     Ok(())
 }
 
+fn socket_hook(group: &GroupConfig) -> Error {
+    Error::SocketHook { group: group.name.clone(), hook: group.hook }
+}
+
 /// For each group, its ports and its place in their lists.
 pub(super) type Places = Vec<Vec<(usize, u32)>>;
 
@@ -85,13 +89,14 @@ pub(super) fn ports_of(config: &GroupsConfig) -> Result<(Vec<Port>, Places), Err
     let mut places = Vec::new();
     for (number, group) in (0..).zip(&config.groups) {
         let mut its_places = Vec::new();
+        let set = group.hook.program_set().ok_or_else(|| socket_hook(group))?;
         for (nth, name) in (0..).zip(&group.interfaces) {
             let device = Device::open(name)?;
             let is_it = |port: &Port| {
                 port.device.interface.index == device.interface.index && port.hook == group.hook
             };
             let at = ports.iter().position(is_it).unwrap_or_else(|| {
-                ports.push(Port::new(device, group.hook, group.deliver));
+                ports.push(Port::new(device, group.hook, set, group.deliver));
                 first.push(&group.name);
                 ports.len() - 1
             });

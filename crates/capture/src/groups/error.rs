@@ -1,8 +1,9 @@
 //! Why a groups cannot do what it was asked.
 
-use super::MAX_WEIGHT;
-use super::maps::{MAX_GROUPS, MAX_MEMBERS};
+use super::maps::MAX_MEMBERS;
+use super::steering::MAX_WEIGHT;
 use crate::ring::GeometryError;
+use crate::sys::params::MAX_GROUPS;
 use crate::{Hook, interface};
 
 /// Why not.
@@ -37,7 +38,8 @@ pub enum Error {
     InterfaceTwice { group: String, interface: String },
     /// a hook that has no programs to share
     #[error(
-        "group {group} cannot take packets at hook {hook}, which is a socket's: take xdp, xdp-generic, tcx or netfilter"
+        "group {group} cannot take packets at hook {hook}, which is a socket's: take {hooks}",
+        hooks = Hook::list(Hook::takes_groups, "or")
     )]
     SocketHook { group: String, hook: Hook },
     /// two wishes for what becomes of the same packets
@@ -56,9 +58,9 @@ pub enum Error {
     NoGroup { name: String, there: Vec<String> },
     /// a hook whose programs cannot be exchanged
     #[error(
-        "group {0} takes packets at hook netfilter, where a filter cannot be exchanged while programs run: stop and start with the new one, or take tcx"
+        "group {group} takes packets at hook {hook}, where a filter cannot be exchanged while programs run: stop and start with the new one, or take tcx"
     )]
-    Netfilter(String),
+    FixedFilter { group: String, hook: Hook },
     /// all places are taken
     #[error(
         "group {0} cannot get another member: all {MAX_MEMBERS} places are taken; let one leave first"

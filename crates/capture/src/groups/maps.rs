@@ -14,7 +14,6 @@ use crate::ring::Geometry;
 use crate::sys::libbpf::io_error;
 use crate::sys::mapping::Mapping;
 
-pub(super) const MAX_GROUPS: usize = 256;
 pub(super) const MAX_MEMBERS: usize = 1024;
 /// `sizeof(struct td_group)`, and its words.
 pub(super) const GROUP: usize = 64;
@@ -26,9 +25,16 @@ const LISTED: usize = 16;
 const RULES: usize = 20;
 /// `sizeof(struct td_slots)`.
 pub(super) const SLOTS_BYTES: usize = SLOTS * 2;
-/// Words of `struct td_port` before its entries, and of one of those.
-pub(super) const PORT_WORDS: usize = 4;
-pub(super) const ENTRY_WORDS: usize = 2;
+/// Words of `struct td_counts`.
+const SEEN: usize = 0;
+const FILTERED: usize = 1;
+const NO_MEMBER: usize = 2;
+const EXTRA: usize = 3;
+const COUNTS: usize = 4;
+/// Words of `struct td_taken`.
+const PACKETS: usize = 0;
+const BYTES: usize = 1;
+const TAKEN: usize = 2;
 
 /// What the maps of a member are for.
 #[derive(Clone, Copy, Debug)]
@@ -113,7 +119,8 @@ impl Maps {
 
     /// Lets the programs reach a member's maps, which count for nobody yet.
     pub(super) fn insert(&self, member: u32, parts: [&MapHandle; 3]) -> io::Result<()> {
-        let none = vec![vec![0; 16]; libbpf_rs::num_possible_cpus().map_err(|e| io_error(&e))?];
+        let none =
+            vec![vec![0; TAKEN * 8]; libbpf_rs::num_possible_cpus().map_err(|e| io_error(&e))?];
         self.taken
             .update_percpu(&member.to_ne_bytes(), &none, MapFlags::ANY)
             .map_err(|e| io_error(&e))?;
@@ -194,14 +201,19 @@ impl Maps {
     }
 
     pub(super) fn counts(&self, at: u32) -> io::Result<Counts> {
-        let [seen, filtered, no_member, extra] = sums(&self.counts, at)?;
-        Ok(Counts { seen, filtered, no_member, extra })
+        let words: [u64; COUNTS] = sums(&self.counts, at)?;
+        Ok(Counts {
+            seen: words[SEEN],
+            filtered: words[FILTERED],
+            no_member: words[NO_MEMBER],
+            extra: words[EXTRA],
+        })
     }
 
     /// Packets and bytes of frames that were put into a member's rings.
     pub(super) fn taken(&self, member: u32) -> io::Result<(u64, u64)> {
-        let [packets, bytes] = sums(&self.taken, member)?;
-        Ok((packets, bytes))
+        let words: [u64; TAKEN] = sums(&self.taken, member)?;
+        Ok((words[PACKETS], words[BYTES]))
     }
 }
 
@@ -255,15 +267,17 @@ pub(super) fn share(map: &MapHandle) -> io::Result<OwnedFd> {
 
 #[cfg(test)]
 mod tests {
+    use std::mem::offset_of;
+
     use super::{
-        ENTRY_WORDS, GROUP, LISTED, MAX_GROUPS, MAX_MEMBERS, PAUSED, PORT_WORDS, RULES, SLOTS,
-        SLOTS_BYTES, SNAPLEN, SOLE, STEERING,
+        BYTES, COUNTS, EXTRA, FILTERED, GROUP, LISTED, MAX_MEMBERS, NO_MEMBER, PACKETS, PAUSED,
+        RULES, SEEN, SLOTS, SLOTS_BYTES, SNAPLEN, SOLE, STEERING, TAKEN,
     };
     use crate::sys::arithmetic::serve_layout;
+    use crate::sys::params::{MAX_GROUPS, TdEntry, TdFlushMember, TdPort};
 
     #[test]
-    fn layout_is_that_of_the_c_header() {
-        let port = (PORT_WORDS + MAX_GROUPS * ENTRY_WORDS) * 4;
+    fn fields_are_where_c_has_them() {
         let here = [
             MAX_GROUPS,
             MAX_MEMBERS,
@@ -276,12 +290,27 @@ mod tests {
             SOLE,
             LISTED,
             RULES,
-            PORT_WORDS * 4,
-            ENTRY_WORDS * 4,
-            port,
-            4 * 8,
-            2 * 8,
-            3 * 4,
+            size_of::<TdPort>(),
+            offset_of!(TdPort, port),
+            offset_of!(TdPort, counts),
+            offset_of!(TdPort, entries),
+            offset_of!(TdPort, entry),
+            size_of::<TdEntry>(),
+            offset_of!(TdEntry, group),
+            offset_of!(TdEntry, interface),
+            offset_of!(TdEntry, filter),
+            COUNTS * 8,
+            SEEN * 8,
+            FILTERED * 8,
+            NO_MEMBER * 8,
+            EXTRA * 8,
+            TAKEN * 8,
+            PACKETS * 8,
+            BYTES * 8,
+            size_of::<TdFlushMember>(),
+            offset_of!(TdFlushMember, member),
+            offset_of!(TdFlushMember, ring),
+            offset_of!(TdFlushMember, block),
         ];
         assert_eq!(here.map(|n| n as u32), serve_layout());
     }

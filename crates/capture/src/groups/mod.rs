@@ -40,7 +40,7 @@ use tapdeck_packet::pcapng::InterfaceDescription;
 pub use config::{GroupConfig, GroupsConfig};
 pub use error::Error;
 pub use stats::{DeckStats, GroupStats, MemberStats, PortStats};
-pub use steering::{NoSteering, Steering};
+pub use steering::{MAX_WEIGHT, NoSteering, Steering};
 
 use crate::bpf::control::{CONTROL_BYTES, Control};
 use crate::explain::explain;
@@ -55,9 +55,6 @@ use maps::{MAX_MEMBERS, Maps, Part};
 use member::{Member, Parts};
 use port::{Hub, Port, Sizes};
 use steering::{Owner, Shares};
-
-/// The most that a member may weigh, so that none can take all of its group from the others.
-pub const MAX_WEIGHT: u32 = 100;
 
 /// What a member gets. Whoever holds the descriptors can read the packets.
 #[derive(Debug)]

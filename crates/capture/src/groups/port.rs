@@ -5,25 +5,28 @@ use std::os::fd::AsFd;
 
 use libbpf_rs::{MapCore, Object, ObjectBuilder, OpenObject, ProgramInput};
 
-use super::maps::{ENTRY_WORDS, MAX_GROUPS, PORT_WORDS, Part};
+use super::maps::Part;
 use crate::attach::Links;
-use crate::bpf::object::{Aligned, LoadedObject, load_filtered};
+use crate::bpf::driver::{Questions, load_best};
+use crate::bpf::object::{Aligned, LoadedObject, choose, load_filtered};
 use crate::bpf::params::Params;
 use crate::bpf::program::Program;
 use crate::device::Device;
 use crate::explain::explain;
 use crate::filter::splice::Filters;
 use crate::filter::{self, cbpf};
+use crate::hook::{ProgramSet, RingUnit};
 use crate::ring::Geometry;
 use crate::ring_count::wanted_rings;
-use crate::sys::kernel;
 use crate::sys::libbpf::{io_error, quiet_libbpf};
-use crate::{Deliver, Error, Event, Hook, netlink};
+use crate::sys::params::{MAX_GROUPS, TdEntry, TdFlushMember, TdPort};
+use crate::warnings::{lost_tags, stays_behind};
+use crate::{Deliver, Error, Event, Hook};
 use tapdeck_packet::link::LinkType;
 
 static SERVE: &Aligned<[u8]> = &Aligned(*include_bytes!(concat!(env!("OUT_DIR"), "/serve.bpf.o")));
 
-const BPF_F_XDP_DEV_BOUND_ONLY: u32 = 1 << 6;
+/// The program that closes part-filled blocks.
 const FLUSH: &str = "tapdeck_flush";
 
 /// A group at a port.
@@ -59,19 +62,20 @@ pub(super) struct List {
 }
 
 impl List {
-    /// The structure, with the filters' numbers.
+    /// The structure, with the filters' numbers in the program.
     fn bytes(&self, filters: &[Option<u32>]) -> Vec<u8> {
-        let mut words = vec![0u32; PORT_WORDS + MAX_GROUPS * ENTRY_WORDS];
-        words[..3].copy_from_slice(&[self.port, self.counts, self.entries.len() as u32]);
-        let mut bytes: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
-        for (i, entry) in self.entries.iter().enumerate() {
-            let at = (PORT_WORDS + i * ENTRY_WORDS) * 4;
-            bytes[at..at + 2].copy_from_slice(&entry.group.to_ne_bytes());
-            bytes[at + 2..at + 4].copy_from_slice(&entry.interface.to_ne_bytes());
+        let mut port = TdPort {
+            port: self.port,
+            counts: self.counts,
+            entries: self.entries.len() as u32,
+            reserved: 0,
+            entry: [TdEntry::default(); MAX_GROUPS],
+        };
+        for (i, (to, entry)) in port.entry.iter_mut().zip(&self.entries).enumerate() {
             let filter = filters.get(i).copied().flatten().map_or(0, |number| number as u16 + 1);
-            bytes[at + 4..at + 6].copy_from_slice(&filter.to_ne_bytes());
+            *to = TdEntry { group: entry.group, interface: entry.interface, filter, reserved: 0 };
         }
-        bytes
+        port.bytes().to_vec()
     }
 }
 
@@ -91,17 +95,11 @@ struct Constants {
     longest: Option<String>,
 }
 
-fn open(programs: &[Program], constants: &Constants) -> io::Result<OpenObject> {
+/// Opens the object for these hook programs, and for `others` of its programs by name.
+fn open(programs: &[Program], others: &[&str], constants: &Constants) -> io::Result<OpenObject> {
     quiet_libbpf();
     let mut object = ObjectBuilder::default().open_memory(&SERVE.0).map_err(|e| io_error(&e))?;
-    for mut program in object.progs_mut() {
-        let wanted = programs.iter().find(|p| program.name() == p.name());
-        program.set_autoload(wanted.is_some());
-        if wanted == Some(&Program::XdpMetadata) {
-            program.set_ifindex(constants.params.ifindex);
-            program.set_flags(BPF_F_XDP_DEV_BOUND_ONLY);
-        }
-    }
+    choose(&mut object, programs, constants.params.ifindex, others);
     for mut map in object.maps_mut() {
         let value = match map.name().to_str() {
             Some(name) if name.ends_with(".rodata.params") => constants.params.bytes(),
@@ -126,10 +124,7 @@ impl Hub {
             filters: Filters::new(),
             longest: None,
         };
-        let mut open = open(&[], &constants)?;
-        for mut program in open.progs_mut().filter(|p| p.name() == FLUSH) {
-            program.set_autoload(true);
-        }
+        let mut open = open(&[], &[FLUSH], &constants)?;
         for mut map in open.maps_mut() {
             let entries = match map.name().to_str() {
                 Some("groups" | "slots") => sizes.groups,
@@ -157,7 +152,7 @@ impl Hub {
 
     /// Loads programs over the maps.
     fn load(&self, programs: &[Program], constants: &Constants) -> io::Result<LoadedObject> {
-        let mut open = open(programs, constants)?;
+        let mut open = open(programs, &[], constants)?;
         for mut map in open.maps_mut() {
             let name = map.name().to_owned();
             // Each has its own.
@@ -174,9 +169,8 @@ impl Hub {
     /// Closes `block` of a member's ring if it is still open and holds something.
     pub(super) fn flush(&self, member: u32, ring: u32, block: u32) -> io::Result<()> {
         let program = self.loaded.object.progs_mut().find(|program| program.name() == FLUSH);
-        let program = program.ok_or_else(|| io::Error::other("tapdeck_flush is not loaded"))?;
-        let mut args: Vec<u8> =
-            [member, ring, block].iter().flat_map(|word| word.to_ne_bytes()).collect();
+        let program = program.ok_or_else(|| io::Error::other(format!("{FLUSH} is not loaded")))?;
+        let mut args = TdFlushMember { member, ring, block }.bytes().to_vec();
         let input = ProgramInput { context_in: Some(&mut args), ..ProgramInput::default() };
         program.test_run(input).map_err(|e| io_error(&e))?;
         Ok(())
@@ -187,6 +181,7 @@ impl Hub {
 pub(super) struct Port {
     pub device: Device,
     pub hook: Hook,
+    set: ProgramSet,
     pub deliver: Deliver,
     pub promiscuous: bool,
     pub list: List,
@@ -199,22 +194,23 @@ pub(super) struct Port {
 /// Programs that are loaded.
 pub(super) struct Ready {
     loaded: LoadedObject,
-    /// Which, and the first of them is that of the XDP hooks.
-    first: Program,
+    /// Which of the hook's programs they are.
+    programs: &'static [Program],
 }
 
 impl Port {
     /// A port without programs.
-    pub(super) fn new(device: Device, hook: Hook, deliver: Deliver) -> Self {
+    pub(super) fn new(device: Device, hook: Hook, set: ProgramSet, deliver: Deliver) -> Self {
         let params = Params {
             consume: deliver == Deliver::Consume,
-            by_cpu: hook == Hook::XdpGeneric,
+            by_cpu: hook.ring_unit() == RingUnit::Cpu,
             link_header: device.interface.link.is_some_and(LinkType::has_header),
             ..Params::unread(device.interface.index)
         };
         Self {
             device,
             hook,
+            set,
             deliver,
             promiscuous: false,
             list: List::default(),
@@ -236,25 +232,10 @@ impl Port {
 
     /// What the user should know of it that is no error.
     pub(super) fn warnings(&self) -> Vec<String> {
-        let name = &self.device.interface.name;
-        let mut warnings = Vec::new();
-        let asks = |ready: &Ready| ready.first == Program::XdpMetadata;
-        let hands_on = self.params.hardware_vlan && self.ready.as_ref().is_some_and(asks);
-        if matches!(self.hook, Hook::Xdp | Hook::XdpGeneric)
-            && !hands_on
-            && kernel::strips_vlan(name).unwrap_or(false)
-        {
-            warnings.push(format!(
-                "{name} takes VLAN tags off before hook {} and does not hand them on: ethtool -K {name} rxvlan off keeps them",
-                self.hook
-            ));
-        }
-        if self.links.by_clsact() {
-            warnings.push(format!(
-                "this kernel has no tcx; clsact filters on {name} do its work and stay if this process is killed, until the next one replaces them"
-            ));
-        }
-        warnings
+        let interface = &self.device.interface;
+        let programs = self.ready.as_ref().map_or(&[][..], |ready| ready.programs);
+        let tags = lost_tags(interface, self.hook, programs, self.params.hardware_vlan);
+        tags.into_iter().chain(stays_behind(interface, &self.links)).collect()
     }
 
     fn explain(&self, e: io::Error) -> Error {
@@ -280,19 +261,13 @@ impl Port {
     /// Loads its programs over the hub's maps.
     pub(super) fn load(&mut self, hub: &Hub, geometry: Geometry) -> Result<(), Error> {
         let interface = &self.device.interface;
-        let driver = match self.hook {
-            Hook::Xdp => netlink::rx_metadata(interface.index),
-            _ => netlink::RxMetadata::default(),
-        };
-        let longest = match self.hook {
-            Hook::Xdp | Hook::XdpGeneric => 65_535,
-            _ => u32::MAX,
-        };
+        let questions = Questions::to(interface, &self.set);
+        let snaplen = geometry.snaplen.min(self.hook.facts().most_snaplen);
         self.params = Params {
-            geometry: Geometry { snaplen: geometry.snaplen.min(longest), ..geometry },
+            geometry: Geometry { snaplen, ..geometry },
             ifindex: interface.index,
-            hardware_time: driver.timestamp && kernel::stamps_received(&interface.name),
-            hardware_vlan: driver.vlan_tag && kernel::strips_vlan(&interface.name).unwrap_or(false),
+            hardware_time: questions.time,
+            hardware_vlan: questions.vlan_tag,
             ..self.params
         };
         // What was made of them may not suit the interface that is there now.
@@ -330,22 +305,12 @@ impl Port {
 
     /// Loads programs for what the list of groups says now.
     fn prepare(&mut self, hub: &Hub) -> Result<Ready, Error> {
-        let plain: &[Program] = match self.hook {
-            Hook::Tcx => &[Program::Ingress, Program::Egress],
-            Hook::Netfilter => &[Program::Netfilter],
-            _ => &[Program::Xdp],
-        };
         self.compile()?;
         let constants = self.constants();
-        // Only a program bound to its device may ask the driver, and not every driver can be asked.
-        if self.params.hardware_time || self.params.hardware_vlan {
-            let bound = [Program::XdpMetadata];
-            if let Ok(loaded) = hub.load(&bound, &constants) {
-                return Ok(Ready { loaded, first: bound[0] });
-            }
-        }
-        let loaded = hub.load(plain, &constants).map_err(|e| self.refused(&constants, e))?;
-        Ok(Ready { loaded, first: plain[0] })
+        let load = |programs: &[Program]| hub.load(programs, &constants);
+        let (loaded, programs) = load_best(&self.set, &constants.params, load)
+            .map_err(|e| self.refused(&constants, e))?;
+        Ok(Ready { loaded, programs })
     }
 
     /// Compiles the filters that are new.
@@ -380,9 +345,9 @@ impl Port {
     pub(super) fn attach(&mut self) -> Result<(), Error> {
         let interface = &self.device.interface;
         let links = match &self.ready {
-            Some(Ready { loaded, first }) => {
+            Some(Ready { loaded, programs }) => {
                 let program = |which| loaded.program(which);
-                Links::attach(interface, self.hook, self.promiscuous, *first, &program)
+                Links::attach(interface, self.set.place, self.promiscuous, programs, &program)
             }
             None => Err(io::Error::other("no program is loaded")),
         };
@@ -404,12 +369,12 @@ impl Port {
     pub(super) fn exchange(&mut self, ready: Ready) -> Result<Option<Ready>, Error> {
         if self.is_attached {
             let program = |which| ready.loaded.program(which);
-            if let Err(e) = self.links.exchange(ready.first, &program) {
+            if let Err(e) = self.links.exchange(ready.programs, &program) {
                 // One of several links may have been changed. What fails here has no interface any
                 // more.
                 if let Some(before) = &self.ready {
                     let program = |which| before.loaded.program(which);
-                    let _ = self.links.exchange(before.first, &program);
+                    let _ = self.links.exchange(before.programs, &program);
                 }
                 return Err(self.explain(e));
             }

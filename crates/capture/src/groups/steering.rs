@@ -9,6 +9,9 @@ use std::collections::{BTreeMap, BinaryHeap};
 use std::fmt;
 use std::str::FromStr;
 
+/// The most that a member may weigh, so that none can take all of its group from the others.
+pub const MAX_WEIGHT: u32 = 100;
+
 /// What a group keeps together. The order is that of `enum td_steering`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Steering {

@@ -296,7 +296,7 @@ mod tests {
 
     use super::super::protocol;
     use super::{Geometry, GeometryError, layout};
-    use crate::bpf::{control, params};
+    use crate::bpf::control;
     use crate::sys;
 
     #[test]
@@ -315,7 +315,6 @@ mod tests {
             control::CONTROL_BYTES as u32,
             control::SNAPLEN as u32,
             control::UTC_OFFSETS as u32,
-            params::PARAM_WORDS as u32 * 4,
             FRAME_SHIFT,
             PACKET_SHIFT,
             tapdeck_packet::pcapng::MIN_FILL as u32,

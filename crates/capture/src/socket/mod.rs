@@ -24,11 +24,12 @@ use tapdeck_packet::pcapng::{FLAG_INBOUND, FLAG_OUTBOUND};
 
 use crate::explain::explain;
 use crate::filter;
+use crate::hook::{Reading, Sockets};
 use crate::interface::Interface;
 use crate::ring::{Geometry, Packet, Producer, RingMemory, socket_ring};
 use crate::sys::kernel::wait_for_running_programs;
 use crate::sys::packet_socket::{PacketSocket, Received, promiscuous};
-use crate::{Clock, Config, Error, Hook};
+use crate::{Clock, Config, Error};
 
 /// How long a thread waits for packets before it looks whether it shall end, and what was lost.
 const IDLE: Duration = Duration::from_millis(50);
@@ -38,9 +39,15 @@ pub struct SocketHook {
     rings: Vec<Arc<RingMemory>>,
     clock: Arc<Clock>,
     first_interface: u32,
-    /// What sends packets to `AF_XDP` sockets.
-    redirect: Option<afxdp::Redirect>,
+    means: Means,
     running: Option<Running>,
+}
+
+/// By which sockets packets come.
+enum Means {
+    Packet(Reading),
+    /// AF_XDP sockets, and what sends packets to them.
+    Xdp(afxdp::Redirect),
 }
 
 /// Threads at work, and what lets packets in to them.
@@ -76,23 +83,25 @@ impl SocketHook {
     pub fn open(
         interface: &Interface,
         config: &Config,
+        sockets: Sockets,
         geometry: Geometry,
         first_interface: u32,
         clock: &Arc<Clock>,
     ) -> Result<Self, Error> {
         let failed = |e: io::Error| explain(interface, config.hook, e);
-        let redirect = if config.hook == Hook::AfXdp {
-            Some(afxdp::Redirect::load(interface, config)?)
-        } else {
-            PacketSocket::new().map_err(failed)?;
-            filter::compile(interface, config)?;
-            None
+        let means = match sockets {
+            Sockets::Packet(reading) => {
+                PacketSocket::new().map_err(failed)?;
+                filter::compile(interface, config)?;
+                Means::Packet(reading)
+            }
+            Sockets::Xdp(_) => Means::Xdp(afxdp::Redirect::load(interface, config)?),
         };
         Ok(Self {
             rings: socket_ring(geometry).map_err(failed)?,
             clock: clock.clone(),
             first_interface,
-            redirect,
+            means,
             running: None,
         })
     }
@@ -104,14 +113,15 @@ impl SocketHook {
     /// Opens the sockets and starts their threads. Packets are received when this returns.
     pub fn start(&mut self, interface: &Interface, config: &Config) -> Result<(), Error> {
         self.stop();
-        let running = if self.redirect.is_some() {
-            // The interface may be another than when this was opened.
-            let redirect = afxdp::Redirect::load(interface, config)?;
-            let running = self.start_xdp(&redirect, interface, config)?;
-            self.redirect = Some(redirect);
-            running
-        } else {
-            self.start_packet(interface, config)?
+        let running = match self.means {
+            Means::Packet(reading) => self.start_packet(reading, interface, config)?,
+            Means::Xdp(_) => {
+                // The interface may be another than when this was opened.
+                let redirect = afxdp::Redirect::load(interface, config)?;
+                let running = self.start_xdp(&redirect, interface, config)?;
+                self.means = Means::Xdp(redirect);
+                running
+            }
         };
         self.running = Some(running);
         Ok(())
@@ -136,14 +146,13 @@ impl SocketHook {
     pub fn set_filter(&mut self, interface: &Interface, config: &Config) -> Result<(), Error> {
         // A bad one is refused also while nothing runs.
         let program = filter::compile(interface, config)?;
-        match (&self.running, &mut self.redirect) {
-            (Some(Running { entrance: Entrance::Packet(socket), .. }), _) => {
-                set_filter(socket, &program, interface, config)?;
-            }
-            (Some(Running { entrance: Entrance::Xdp { link, .. }, .. }), Some(redirect)) => {
+        let Some(running) = &self.running else { return Ok(()) };
+        match (&running.entrance, &mut self.means) {
+            (Entrance::Packet(socket), _) => set_filter(socket, &program, interface, config)?,
+            (Entrance::Xdp { link, .. }, Means::Xdp(redirect)) => {
                 redirect.set_filter(interface, config, link.as_fd())?;
             }
-            _ => return Ok(()),
+            (Entrance::Xdp { .. }, Means::Packet(_)) => return Ok(()),
         }
         wait_for_running_programs();
         Ok(())
@@ -158,7 +167,12 @@ impl SocketHook {
         Producer::new(self.rings[ring].clone(), self.clock.clone(), interface)
     }
 
-    fn start_packet(&self, interface: &Interface, config: &Config) -> Result<Running, Error> {
+    fn start_packet(
+        &self,
+        reading: Reading,
+        interface: &Interface,
+        config: &Config,
+    ) -> Result<Running, Error> {
         let program = filter::compile(interface, config)?;
         let failed = |e| explain(interface, config.hook, e);
         let socket = Arc::new(PacketSocket::new().map_err(failed)?);
@@ -174,14 +188,17 @@ impl SocketHook {
             let sink = Sink { producer: self.producer(0), skip_outgoing: is_loopback(interface) };
             let stop = Arc::new(AtomicBool::new(false));
             // All is set before the socket is bound, so that every packet meets it as it shall be.
-            let thread = if config.hook == Hook::Recv {
-                let receiver = recv::Receiver::new(socket.clone(), sink, config)?;
-                socket.bind(interface.index)?;
-                spawn("td-recv", stop.clone(), move |stop| receiver.run(stop))?
-            } else {
-                let receiver = tpacket::Receiver::new(socket.clone(), sink, config)?;
-                socket.bind(interface.index)?;
-                spawn("td-tpacket", stop.clone(), move |stop| receiver.run(stop))?
+            let thread = match reading {
+                Reading::Calls => {
+                    let receiver = recv::Receiver::new(socket.clone(), sink, config)?;
+                    socket.bind(interface.index)?;
+                    spawn("td-recv", stop.clone(), move |stop| receiver.run(stop))?
+                }
+                Reading::Mapped => {
+                    let receiver = tpacket::Receiver::new(socket.clone(), sink, config)?;
+                    socket.bind(interface.index)?;
+                    spawn("td-tpacket", stop.clone(), move |stop| receiver.run(stop))?
+                }
             };
             Ok(Running { entrance: Entrance::Packet(socket), stop, threads: vec![thread] })
         };

@@ -12,9 +12,11 @@ mod c {
         pub safe fn tapdeck_word_bytes(word: u64) -> u32;
         pub safe fn tapdeck_commit(reserved: u32, frame: u32, packets: u32) -> u64;
         #[cfg(test)]
-        pub safe static tapdeck_layout: [u32; 23];
+        pub safe static tapdeck_layout: [u32; 22];
         #[cfg(test)]
-        pub safe static tapdeck_serve_layout: [u32; 17];
+        pub safe static tapdeck_params_layout: [u32; 23];
+        #[cfg(test)]
+        pub safe static tapdeck_serve_layout: [u32; 32];
     }
 }
 
@@ -61,13 +63,19 @@ pub fn commit(reserved: u32, frame: u32, packets: u32) -> u64 {
 /// Sizes, offsets and constants as the C compiler has them, in the order of
 /// `bpf/ring_user.c`.
 #[cfg(test)]
-pub fn layout() -> [u32; 23] {
+pub fn layout() -> [u32; 22] {
     c::tapdeck_layout
 }
 
-/// As [`layout`], for what programs of groups share with user space, in the order of
+/// Sizes and offsets of what programs are told, in the order of `bpf/ring_user.c`.
+#[cfg(test)]
+pub fn params_layout() -> [u32; 23] {
+    c::tapdeck_params_layout
+}
+
+/// Sizes and offsets of what programs of groups share with user space, in the order of
 /// `bpf/serve_user.c`.
 #[cfg(test)]
-pub fn serve_layout() -> [u32; 17] {
+pub fn serve_layout() -> [u32; 32] {
     c::tapdeck_serve_layout
 }

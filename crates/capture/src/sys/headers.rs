@@ -39,8 +39,6 @@ pub struct Found {
     pub second: u32,
 }
 
-const _: () = assert!(size_of::<Tuple>() == 48 && size_of::<Found>() == 140);
-
 impl Found {
     /// The tuple of the innermost IP packet.
     pub fn innermost(&self) -> &Tuple {
@@ -91,8 +89,7 @@ pub fn find(frame: &[u8], linear: usize, has_link: bool, tag: u32, ns: u64) -> F
     assert!(linear <= frame.len(), "{linear} of {} bytes", frame.len());
     let mut found = Found::default();
     // SAFETY: the function reads `len` bytes behind the pointer at most, which are the frame's, and
-    // writes one `td_found`, whose size is asserted above and by a test that compares what is
-    // found with what was sent; it keeps no pointer.
+    // writes one `td_found`, whose layout a test below compares; it keeps no pointer.
     unsafe {
         c::tapdeck_headers_find(
             frame.as_ptr(),
@@ -105,4 +102,41 @@ pub fn find(frame: &[u8], linear: usize, has_link: bool, tag: u32, ns: u64) -> F
         );
     }
     found
+}
+
+#[cfg(test)]
+mod tests {
+    use std::mem::offset_of;
+
+    use super::{Found, Tuple};
+
+    mod c {
+        unsafe extern "C" {
+            pub safe static tapdeck_headers_layout: [u32; 17];
+        }
+    }
+
+    #[test]
+    fn fields_are_where_c_has_them() {
+        let here = [
+            size_of::<Tuple>(),
+            offset_of!(Tuple, family),
+            offset_of!(Tuple, protocol),
+            offset_of!(Tuple, flags),
+            offset_of!(Tuple, next),
+            offset_of!(Tuple, source_port),
+            offset_of!(Tuple, destination_port),
+            offset_of!(Tuple, fragment_id),
+            offset_of!(Tuple, offset),
+            offset_of!(Tuple, source),
+            offset_of!(Tuple, destination),
+            size_of::<Found>(),
+            offset_of!(Found, outer),
+            offset_of!(Found, innermost),
+            offset_of!(Found, have),
+            offset_of!(Found, number),
+            offset_of!(Found, second),
+        ];
+        assert_eq!(here.map(|n| n as u32), c::tapdeck_headers_layout);
+    }
 }

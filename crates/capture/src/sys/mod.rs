@@ -4,11 +4,14 @@
 
 pub mod afxdp;
 pub mod arithmetic;
+pub mod generate;
 pub mod headers;
 pub mod kernel;
 pub mod libbpf;
 pub mod mapping;
 pub mod packet_socket;
+pub mod params;
+mod plain;
 pub mod program;
 pub mod ring_bytes;
 pub mod rules;

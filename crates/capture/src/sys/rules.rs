@@ -4,6 +4,16 @@ use tapdeck_packet::rules::{Family, Tuple};
 
 const HAS_PORTS: u8 = 1;
 
+/// What a verdict says (`enum td_action` of `bpf/rules.h`).
+pub mod action {
+    #[cfg(test)]
+    pub const NONE: u32 = 0;
+    pub const ACCEPT: u32 = 1;
+    pub const DROP: u32 = 2;
+    pub const SNAPLEN: u32 = 3;
+    pub const GROUP: u32 = 4;
+}
+
 /// `struct td_tuple` of `bpf/judged.h`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -117,4 +127,40 @@ pub fn judge(image: &mut [u64], tuple: &Tuple, cpu: u32) -> RawVerdict {
 pub fn bloom(image: &[u64], addresses: u64, rest: u64) -> bool {
     // SAFETY: as in `judge`, and nothing is written.
     unsafe { c::tapdeck_bloom(image.as_ptr().cast(), mask(image), addresses, rest) != 0 }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::mem::offset_of;
+
+    use super::{JudgedTuple, RawVerdict, action};
+
+    mod c {
+        unsafe extern "C" {
+            pub safe static tapdeck_rules_layout: [u32; 19];
+        }
+    }
+
+    #[test]
+    fn fields_are_where_c_has_them() {
+        let here = [
+            size_of::<JudgedTuple>(),
+            offset_of!(JudgedTuple, family),
+            offset_of!(JudgedTuple, protocol),
+            offset_of!(JudgedTuple, flags),
+            offset_of!(JudgedTuple, pad),
+            offset_of!(JudgedTuple, source_port),
+            offset_of!(JudgedTuple, destination_port),
+            offset_of!(JudgedTuple, source),
+            offset_of!(JudgedTuple, destination),
+            size_of::<RawVerdict>(),
+            offset_of!(RawVerdict, action),
+            offset_of!(RawVerdict, snaplen),
+            offset_of!(RawVerdict, group),
+            offset_of!(RawVerdict, rule),
+        ];
+        let actions = [action::NONE, action::ACCEPT, action::DROP, action::SNAPLEN, action::GROUP];
+        let places = here.map(|n| n as u32);
+        assert_eq!([&places[..], &actions].concat(), c::tapdeck_rules_layout);
+    }
 }

@@ -10,6 +10,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use libbpf_rs::{MapCore, MapFlags, Object, ObjectBuilder, ProgramInput, ProgramMut};
 
 use crate::bpf::object::Aligned;
+use crate::sys::generate::TdTransmit;
 use crate::sys::kernel::{self, AttachPoint};
 use crate::sys::libbpf::{io_error, quiet_libbpf};
 
@@ -33,7 +34,7 @@ impl Flood {
     /// # Errors
     /// As bpf(2); `EINVAL` on kernels before 5.18.
     pub fn new(ifindex: u32, frame: &[u8], sequence_at: u32, gap_ns: u32) -> io::Result<Self> {
-        let params = Params { ifindex, sequence_at, gap_ns, ..Params::default() };
+        let params = TdTransmit { ifindex, sequence_at, gap_ns, ..TdTransmit::default() };
         Ok(Self { object: load(params)?, frame: frame.to_vec() })
     }
 
@@ -52,7 +53,7 @@ impl Flood {
         if !pairs.len().is_power_of_two() || pairs.len() > MAX_PAIRS {
             return Err(io::Error::from_raw_os_error(libc::EINVAL));
         }
-        let params = Params { ifindex, sequence_at, gap_ns, pairs: pairs.len() as u32, tag: 0 };
+        let params = TdTransmit { ifindex, sequence_at, gap_ns, pairs: pairs.len() as u32, tag: 0 };
         let object = load(params)?;
         let map = object.maps().find(|m| m.name() == "pairs");
         let map = map.ok_or_else(|| io::Error::other("no map of pairs"))?;
@@ -85,7 +86,7 @@ pub struct Drain {
 
 impl Drain {
     pub fn attach(ifindex: u32) -> io::Result<Self> {
-        let object = load(Params::default())?;
+        let object = load(TdTransmit::default())?;
         let drop = program(&object, "tapdeck_drop")?;
         kernel::attach(drop.as_fd(), AttachPoint::Xdp { ifindex, generic: false })
             .map(|link| Self { _link: link })
@@ -104,32 +105,19 @@ impl Tag {
     /// # Errors
     /// `EINVAL` on kernels before 6.6.
     pub fn attach(ifindex: u32, tci: u16) -> io::Result<Self> {
-        let object = load(Params { tag: tci, ..Params::default() })?;
+        let object = load(TdTransmit { tag: tci.into(), ..TdTransmit::default() })?;
         let tag = program(&object, "tapdeck_tag")?;
         kernel::attach(tag.as_fd(), AttachPoint::TcxEgress { ifindex })
             .map(|link| Self { _link: link })
     }
 }
 
-/// `params` of `transmit.bpf.c`.
-#[derive(Clone, Copy, Default)]
-struct Params {
-    ifindex: u32,
-    sequence_at: u32,
-    tag: u16,
-    gap_ns: u32,
-    pairs: u32,
-}
-
-fn load(params: Params) -> io::Result<Object> {
+fn load(params: TdTransmit) -> io::Result<Object> {
     quiet_libbpf();
     let mut object = ObjectBuilder::default().open_memory(&TRANSMIT.0).map_err(|e| io_error(&e))?;
     for mut map in object.maps_mut() {
         if map.name().to_str().is_some_and(|n| n.ends_with(".rodata.params")) {
-            let Params { ifindex, sequence_at, tag, gap_ns, pairs } = params;
-            let words = [ifindex, sequence_at, tag.into(), gap_ns, pairs];
-            let bytes: Vec<u8> = words.iter().flat_map(|w| w.to_ne_bytes()).collect();
-            map.set_initial_value(&bytes).map_err(|e| io_error(&e))?;
+            map.set_initial_value(params.bytes()).map_err(|e| io_error(&e))?;
         }
     }
     object.load().map_err(|e| io_error(&e))

@@ -10,6 +10,7 @@
 //! the interface does not take are counted.
 
 use std::io;
+use std::mem::offset_of;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -24,6 +25,7 @@ use tapdeck_packet::generate::{
 
 use crate::bpf::object::Aligned;
 use crate::clock::{SystemClock, WallClock};
+use crate::sys::generate::{TdColumn, TdFlow, TdGenerate, TdState};
 use crate::sys::kernel;
 use crate::sys::libbpf::{io_error, quiet_libbpf};
 use crate::sys::mapping::Mapping;
@@ -39,27 +41,10 @@ pub const LONGEST_SEQUENCE: usize = 1 << 26;
 /// The program writes headers before it cuts the frame to its length.
 const SHORTEST_BUFFER: usize = 256;
 
-// As in generate.bpf.c.
-const MAX_FRAME: usize = 4096;
-const BUCKETS: usize = 4096;
+// As in bpf/generate.h.
+pub(crate) const MAX_FRAME: usize = 4096;
+pub(crate) const BUCKETS: usize = 4096;
 const SUMS: usize = FILLER_BYTES / 2 + MAX_FRAME / 2 + 4;
-const FLOW_BYTES: usize = 64;
-
-/// Where `struct state` has what.
-mod at {
-    pub const START: usize = 5 * 8;
-    pub const FIRST: usize = 6 * 8;
-    pub const LAST: usize = 7 * 8;
-    pub const LAST_DUE: usize = 8 * 8;
-    pub const MADE: usize = 9 * 8;
-    pub const TAKEN: usize = 10 * 8;
-    pub const BYTES: usize = 12 * 8;
-    pub const LATE_MAX: usize = 13 * 8;
-    pub const GAP_MAX: usize = 14 * 8;
-    pub const JITTER_MAX: usize = 15 * 8;
-    pub const DONE: usize = 17 * 8;
-    pub const STATE_BYTES: usize = 18 * 8;
-}
 
 /// What a run has done so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -144,7 +129,7 @@ impl Live {
             let map = map.ok_or_else(|| io::Error::other(format!("no map {name}")))?;
             Mapping::of_fd(map.as_fd(), len, true)
         };
-        let state = Arc::new(map(".data.state", at::STATE_BYTES)?);
+        let state = Arc::new(map(".data.state", size_of::<TdState>())?);
         let control = Arc::new(map(".data.control", 4)?);
         let taken = object.progs_mut().find(|p| p.name() == "tapdeck_taken");
         let taken = taken.ok_or_else(|| io::Error::other("tapdeck_taken is not loaded"))?;
@@ -192,16 +177,17 @@ impl Live {
             progress: self.monitor.progress(),
             sizes: counts(made_at, MAX_FRAME).map(|(len, n)| (len as u16, n)).collect(),
             sequences: self.sequences()?,
-            start_ns: read(at::START),
-            first_ns: read(at::FIRST),
-            last_ns: read(at::LAST),
+            start_ns: read(offset_of!(TdState, start_ns)),
+            first_ns: read(offset_of!(TdState, first_ns)),
+            last_ns: read(offset_of!(TdState, last_ns)),
             utc_offset_ns: self.utc_offset_ns,
             gaps: times(made_at + MAX_FRAME * 8),
             jitters: times(made_at + MAX_FRAME * 8 + BUCKETS * 8),
-            gap_max_ns: read(at::GAP_MAX),
-            jitter_max_ns: read(at::JITTER_MAX),
-            late_max_ns: read(at::LATE_MAX),
-            late_last_ns: read(at::LAST).saturating_sub(read(at::LAST_DUE)),
+            gap_max_ns: read(offset_of!(TdState, gap_max_ns)),
+            jitter_max_ns: read(offset_of!(TdState, jitter_max_ns)),
+            late_max_ns: read(offset_of!(TdState, late_max_ns)),
+            late_last_ns: read(offset_of!(TdState, last_ns))
+                .saturating_sub(read(offset_of!(TdState, last_due_ns))),
         })
     }
 
@@ -250,7 +236,7 @@ impl Monitor {
     /// Says when the run starts, in `CLOCK_MONOTONIC` nanoseconds, if it has not begun. Else it
     /// starts when it runs.
     pub fn start_at(&self, ns: u64) {
-        self.state.u64(at::START).store(ns, Relaxed);
+        self.state.u64(offset_of!(TdState, start_ns)).store(ns, Relaxed);
     }
 
     /// Has the program send no more. It goes on running until a signal comes.
@@ -266,11 +252,11 @@ impl Monitor {
         let read = |at| self.state.u64(at).load(Relaxed);
         Progress {
             // Read first, so that what was taken cannot be more than what was made.
-            taken: read(at::TAKEN),
-            made: read(at::MADE),
-            bytes: read(at::BYTES),
-            done: self.state.u32(at::DONE).load(Relaxed) != 0,
-            failed: self.state.u32(at::DONE).load(Relaxed) == 2,
+            taken: read(offset_of!(TdState, taken)),
+            made: read(offset_of!(TdState, made)),
+            bytes: read(offset_of!(TdState, bytes)),
+            done: self.state.u32(offset_of!(TdState, done)).load(Relaxed) != 0,
+            failed: self.state.u32(offset_of!(TdState, done)).load(Relaxed) == 2,
         }
     }
 }
@@ -291,7 +277,7 @@ struct Params<'a> {
 }
 
 impl Params<'_> {
-    /// `params` of generate.bpf.c.
+    /// The plan as the program is told it.
     fn bytes(&self, frame_bytes: usize) -> Vec<u8> {
         let plan = self.plan;
         let headers = &plan.headers;
@@ -304,43 +290,54 @@ impl Params<'_> {
             Sizes::Drawn(columns) => (columns.len(), 0, 0, 0),
             Sizes::Sequence { sizes, first, step } => (0, sizes.len(), *first, *step),
         };
-        let longs = [
-            plan.payload_seed,
-            pace.gap,
-            pace.gap_per_byte,
-            self.limits.duration_ns,
-            self.limits.packets,
-            if plan.mark.is_some() { self.mark_every_ns } else { 0 },
-            pace.lead_ns,
-            self.utc_offset_ns as u64,
-        ];
-        let words = [
-            u32::from(self.pace.is_some()),
-            self.ifindex,
-            plan.flows.len() as u32,
-            plan.shares.as_ref().map_or(0, Vec::len) as u32,
-            columns as u32,
-            sequence as u32,
-            first as u32,
-            step as u32,
-            frame_bytes as u32,
-            headers.bytes.len() as u32,
-            headers.ip_at as u32,
-            headers.outer_ip_at as u32,
-            match headers.tunnel {
-                Tunnel::None => 0,
-                Tunnel::Vxlan => 1,
-                Tunnel::Gre => 2,
-            },
-            outer_sum.into(),
-            headers.ipv6.into(),
-            0,
-        ];
-        let mut bytes: Vec<u8> = longs.iter().flat_map(|v| v.to_ne_bytes()).collect();
-        bytes.extend(words.iter().flat_map(|v| v.to_ne_bytes()));
-        bytes.extend(&headers.bytes);
-        bytes.resize(longs.len() * 8 + words.len() * 4 + MAX_HEADERS, 0);
-        bytes
+        let mut in_front = [0; MAX_HEADERS];
+        in_front[..headers.bytes.len()].copy_from_slice(&headers.bytes);
+        let params = TdGenerate {
+            payload_seed: plan.payload_seed,
+            gap: pace.gap,
+            gap_per_byte: pace.gap_per_byte,
+            duration_ns: self.limits.duration_ns,
+            count: self.limits.packets,
+            mark_every_ns: if plan.mark.is_some() { self.mark_every_ns } else { 0 },
+            lead_ns: pace.lead_ns,
+            utc_offset_ns: self.utc_offset_ns,
+            paced: self.pace.is_some().into(),
+            ifindex: self.ifindex,
+            flows: plan.flows.len() as u32,
+            shares: plan.shares.as_ref().map_or(0, Vec::len) as u32,
+            sizes: columns as u32,
+            sequence: sequence as u32,
+            first: first as u32,
+            step: step as u32,
+            frame_bytes: frame_bytes as u32,
+            headers_len: headers.bytes.len() as u32,
+            ip_at: headers.ip_at as u32,
+            outer_ip_at: headers.outer_ip_at as u32,
+            tunnel: tunnel_number(headers.tunnel),
+            outer_sum: outer_sum.into(),
+            ipv6: headers.ipv6.into(),
+            pad: 0,
+            headers: in_front,
+        };
+        params.bytes().to_vec()
+    }
+}
+
+/// A tunnel's number in `bpf/generate.h`.
+pub(crate) fn tunnel_number(tunnel: Tunnel) -> u32 {
+    match tunnel {
+        Tunnel::None => 0,
+        Tunnel::Vxlan => 1,
+        Tunnel::Gre => 2,
+    }
+}
+
+/// A transport protocol's number in `bpf/generate.h`.
+pub(crate) fn transport_number(transport: Transport) -> u16 {
+    match transport {
+        Transport::Udp => 0,
+        Transport::Tcp => 1,
+        Transport::Icmp => 2,
     }
 }
 
@@ -367,9 +364,8 @@ fn fill_in(open: &mut OpenObject, plan: &Plan, params: &[u8]) -> io::Result<()> 
                 map.set_initial_value(params).map_err(|e| io_error(&e))?;
             }
             n if n.ends_with(".data.state") => {
-                let mut state = vec![0; at::STATE_BYTES];
-                state[..8].copy_from_slice(&plan.seed.to_ne_bytes());
-                map.set_initial_value(&state).map_err(|e| io_error(&e))?;
+                let state = TdState { random: plan.seed, ..TdState::default() };
+                map.set_initial_value(state.as_bytes()).map_err(|e| io_error(&e))?;
             }
             // The object's name stands before it.
             n if n.rsplit('.').next() == Some("bss") => {
@@ -397,16 +393,18 @@ fn tables(plan: &Plan) -> Vec<u8> {
 /// Fills the maps of a loaded program.
 fn load_tables(object: &Object, plan: &Plan) -> io::Result<()> {
     let flows = plan.flows.iter().chain(&plan.mark).map(flow_bytes);
-    load(object, "flows", FLOW_BYTES, &flows.flatten().collect::<Vec<_>>())?;
+    load(object, "flows", size_of::<TdFlow>(), &flows.flatten().collect::<Vec<_>>())?;
     let columns = |columns: &[Column]| -> Vec<u8> {
-        let words = columns.iter().flat_map(|c| [c.threshold, c.own, c.other]);
-        words.flat_map(u32::to_ne_bytes).collect()
+        let column = |c: &Column| {
+            TdColumn { threshold: c.threshold, own: c.own, other: c.other }.bytes().to_vec()
+        };
+        columns.iter().flat_map(column).collect()
     };
     if let Some(shares) = &plan.shares {
-        load(object, "shares", 12, &columns(shares))?;
+        load(object, "shares", size_of::<TdColumn>(), &columns(shares))?;
     }
     match &plan.sizes {
-        Sizes::Drawn(sizes) => load(object, "sizes", 12, &columns(sizes)),
+        Sizes::Drawn(sizes) => load(object, "sizes", size_of::<TdColumn>(), &columns(sizes)),
         Sizes::Sequence { sizes, .. } => {
             let four = |four: &[u16]| {
                 four.iter().rev().fold(0u64, |all, &size| all << 16 | u64::from(size))
@@ -426,25 +424,21 @@ fn load(object: &Object, name: &str, each: usize, values: &[u8]) -> io::Result<(
     map.update_batch(&keys, values, count, MapFlags::ANY, MapFlags::ANY).map_err(|e| io_error(&e))
 }
 
-/// `struct flow` of generate.bpf.c.
+/// A flow as the program has it before its first packet.
 fn flow_bytes(flow: &Flow) -> Vec<u8> {
-    let transport: u16 = match flow.transport {
-        Transport::Udp => 0,
-        Transport::Tcp => 1,
-        Transport::Icmp => 2,
+    let flow = TdFlow {
+        source: flow.source,
+        destination: flow.destination,
+        source_port: flow.source_port.to_be_bytes(),
+        destination_port: flow.destination_port.to_be_bytes(),
+        tunnel_port: flow.tunnel_port.to_be_bytes(),
+        transport: transport_number(flow.transport),
+        header_sum: flow.header_sum,
+        transport_sum: flow.transport_sum,
+        stream: flow.stream,
+        tcp_acknowledgement: flow.tcp_acknowledgement.to_be_bytes(),
+        tcp_sequence: flow.tcp_sequence,
+        next: 0,
     };
-    let mut bytes = Vec::with_capacity(FLOW_BYTES);
-    bytes.extend(flow.source);
-    bytes.extend(flow.destination);
-    bytes.extend(flow.source_port.to_be_bytes());
-    bytes.extend(flow.destination_port.to_be_bytes());
-    bytes.extend(flow.tunnel_port.to_be_bytes());
-    bytes.extend(transport.to_ne_bytes());
-    bytes.extend(flow.header_sum.to_ne_bytes());
-    bytes.extend(flow.transport_sum.to_ne_bytes());
-    bytes.extend(flow.stream.to_ne_bytes());
-    bytes.extend(flow.tcp_acknowledgement.to_be_bytes());
-    bytes.extend(flow.tcp_sequence.to_ne_bytes());
-    bytes.extend(0u64.to_ne_bytes());
-    bytes
+    flow.bytes().to_vec()
 }

@@ -70,9 +70,8 @@ pub struct Record {
     #[arg(long, value_name = "EXPR")]
     pub filter: Option<String>,
 
-    /// Record only packets that a rule of this file accepts; hooks xdp, xdp-generic, tcx and
-    /// netfilter; - is standard input
-    #[arg(long, value_name = "FILE")]
+    // The hooks are those that take rules.
+    #[arg(long, value_name = "FILE", help = rules_help())]
     pub rules: Option<PathBuf>,
 
     /// How rules are looked up: by candidates, or by walking through all signatures, for
@@ -153,8 +152,14 @@ pub struct HookChoice(pub Option<Hook>);
 
 fn hook_choice() -> impl TypedValueParser<Value = HookChoice> {
     let names = std::iter::once("auto").chain(Hook::ALL.map(Hook::name));
-    PossibleValuesParser::new(names)
-        .map(|name| HookChoice(Hook::ALL.into_iter().find(|hook| hook.name() == name)))
+    PossibleValuesParser::new(names).map(|name| HookChoice(Hook::named(&name)))
+}
+
+fn rules_help() -> String {
+    format!(
+        "Record only packets that a rule of this file accepts; hooks {}; - is standard input",
+        Hook::list(Hook::takes_rules, "and")
+    )
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]

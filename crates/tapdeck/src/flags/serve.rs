@@ -56,3 +56,21 @@ pub struct Serve {
     #[arg(long, value_name = "FILE")]
     pub stats_json: Option<PathBuf>,
 }
+
+#[cfg(test)]
+mod tests {
+    use clap::{Args, Command};
+    use tapdeck_capture::Hook;
+
+    use super::Serve;
+
+    #[test]
+    fn the_help_names_the_hooks_that_take_groups() {
+        let hooks = Hook::ALL.into_iter().filter(|hook| hook.takes_groups()).map(Hook::name);
+        let names: Vec<&str> = std::iter::once("auto").chain(hooks).collect();
+        let command = Serve::augment_args(Command::new("serve"));
+        let help = command.get_after_help().expect("an example").to_string();
+        let line = help.lines().find(|line| line.contains("hook = ")).expect("a line for the hook");
+        assert!(line.ends_with(&format!("# {}", names.join(" "))), "{line}: {names:?}");
+    }
+}

@@ -265,17 +265,13 @@ fn choose_deliver(choice: Option<DeliverChoice>, hook: Hook, name: &str) -> Resu
         DeliverChoice::Pass => Deliver::Pass,
         DeliverChoice::Consume => Deliver::Consume,
     });
-    match (choice, hook) {
-        (Some(deliver), _) => Ok(deliver),
-        // An AF_XDP socket always takes packets away. That must not cut anybody off unasked.
-        (None, Hook::AfXdp) => {
-            if Interface::find(name)?.has_address()? {
-                return usage(format!(
-                    "hook afxdp takes packets away from the host, and {name} carries an IP address: say --deliver consume if that is meant"
-                ));
-            }
-            Ok(Deliver::Consume)
-        }
-        (None, _) => Ok(Deliver::Pass),
+    match choice {
+        Some(deliver) => Ok(deliver),
+        None if hook.can(Deliver::Pass) => Ok(Deliver::Pass),
+        // A hook that always takes packets away must not cut anybody off unasked.
+        None if Interface::find(name)?.has_address()? => usage(format!(
+            "hook {hook} takes packets away from the host, and {name} carries an IP address: say --deliver consume if that is meant"
+        )),
+        None => Ok(Deliver::Consume),
     }
 }

@@ -62,15 +62,24 @@ struct Group {
     promiscuous: Option<bool>,
 }
 
+/// A hook that groups can share, or none: the interfaces decide.
 #[derive(Clone, Copy, Debug, Default, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-enum HookName {
-    #[default]
-    Auto,
-    Xdp,
-    XdpGeneric,
-    Tcx,
-    Netfilter,
+#[serde(try_from = "String")]
+struct HookName(Option<Hook>);
+
+impl TryFrom<String> for HookName {
+    type Error = String;
+
+    fn try_from(name: String) -> Result<Self, String> {
+        if name == "auto" {
+            return Ok(Self(None));
+        }
+        let hook = Hook::named(&name).filter(|hook| hook.takes_groups());
+        hook.map(|hook| Self(Some(hook))).ok_or_else(|| {
+            let hooks = Hook::list(Hook::takes_groups, "or");
+            format!("{name:?} is no hook of groups: take auto, {hooks}")
+        })
+    }
 }
 
 #[derive(Clone, Copy, Debug, Default, Deserialize)]
@@ -237,12 +246,9 @@ impl Group {
     /// Looks at the interfaces where the hook is left to them.
     fn resolve(self, rules: Option<Arc<Compiled>>) -> Result<GroupConfig> {
         let name = self.name.0;
-        let hook = match self.hook {
-            HookName::Auto => auto(&self.interfaces).with_context(|| format!("group {name}"))?,
-            HookName::Xdp => Hook::Xdp,
-            HookName::XdpGeneric => Hook::XdpGeneric,
-            HookName::Tcx => Hook::Tcx,
-            HookName::Netfilter => Hook::Netfilter,
+        let hook = match self.hook.0 {
+            Some(hook) => hook,
+            None => auto(&self.interfaces).with_context(|| format!("group {name}"))?,
         };
         Ok(GroupConfig {
             name,
