@@ -5,6 +5,7 @@
 //! packet blocks (`tapdeck_packet::ring`). This is the only crate that knows BPF and
 //! packet sockets.
 
+pub mod all_or_none;
 mod attach;
 mod bpf;
 mod capture;

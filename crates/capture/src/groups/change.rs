@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use super::port::Filter;
 use super::{Error, Groups};
+use crate::all_or_none::change_all;
 use crate::rules::{Compiled, Hits};
 use crate::sys::kernel;
 
@@ -60,22 +61,19 @@ impl Groups {
             .iter()
             .map(|port| self.ports[*port].renew(&self.hub))
             .collect::<Result<_, _>>()?;
-        let mut before = Vec::new();
-        for (port, ready) in ports.iter().zip(renewed) {
-            let Some(ready) = ready else { continue };
-            match self.ports[*port].exchange(ready) {
-                Ok(old) => before.extend(old.map(|old| (*port, old))),
-                Err(e) => {
-                    for (port, old) in before {
-                        // The kernel has just taken its successor there; what fails has no
-                        // interface any more.
-                        let _ = self.ports[port].exchange(old);
-                    }
-                    return Err(e);
+        let ready = ports.iter().zip(renewed);
+        change_all(
+            &mut self.ports,
+            ready.filter_map(|(port, ready)| Some((*port, ready?))),
+            |ports, (port, ready)| Ok((port, ports[port].exchange(ready)?)),
+            |ports, (port, before)| {
+                if let Some(before) = before {
+                    // The kernel has just taken its successor there; what fails has no interface
+                    // any more.
+                    let _ = ports[port].exchange(before);
                 }
-            }
-        }
-        Ok(())
+            },
+        )
     }
 
     /// Exchanges a group's rules as a whole: each packet is judged by the old set or by the new

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::json;
 use tapdeck_capture::Capture;
+use tapdeck_capture::all_or_none::change_all;
 use tapdeck_capture::rules::Compiled;
 use tapdeck_store::WriterControl;
 
@@ -188,6 +189,25 @@ impl Recorder<'_> {
         }
     }
 
+    /// Changes all interfaces or, where one refuses, none. `change` returns what `undo` needs to
+    /// bring back what was there before.
+    fn change_all<Before>(
+        &mut self,
+        mut change: impl FnMut(&mut Capture) -> Result<Before, tapdeck_capture::Error>,
+        mut undo: impl FnMut(&mut Capture, Before),
+    ) -> Result<(), String> {
+        let captures = self.source.captures_mut();
+        let indices = 0..captures.len();
+        let change = |captures: &mut [Capture], at: usize| {
+            let before = change(&mut captures[at]);
+            let before = before.map_err(|e| explain(&captures[at].interface().name, e))?;
+            Ok((at, before))
+        };
+        change_all(captures, indices, change, |captures, (at, before)| {
+            undo(&mut captures[at], before);
+        })
+    }
+
     fn pause(&mut self, group: Option<&str>) -> Done {
         self.owns(group)?;
         for capture in self.source.captures_mut() {
@@ -199,17 +219,16 @@ impl Recorder<'_> {
 
     fn resume(&mut self, group: Option<&str>) -> Done {
         self.owns(group)?;
-        let captures = self.source.captures_mut();
-        let were_paused: Vec<bool> = captures.iter().map(Capture::is_paused).collect();
-        for at in 0..captures.len() {
-            let Err(e) = captures[at].resume() else { continue };
-            let why = told(&captures[at].interface().name, e);
-            for (capture, _) in captures[..at].iter_mut().zip(&were_paused).filter(|(_, was)| **was)
-            {
+        let resume = |capture: &mut Capture| {
+            let was_paused = capture.is_paused();
+            capture.resume().map(|()| was_paused)
+        };
+        let pause_again = |capture: &mut Capture, was_paused| {
+            if was_paused {
                 capture.pause();
             }
-            return Err(why);
-        }
+        };
+        self.change_all(resume, pause_again)?;
         self.report.warn("recording goes on");
         Ok(Answer::done())
     }
@@ -222,17 +241,12 @@ impl Recorder<'_> {
                 "snaplen {snaplen}: from 1 to {most}, for which this recorder was started"
             ));
         }
-        let captures = self.source.captures_mut();
-        let before: Vec<u32> = captures.iter().map(Capture::snaplen).collect();
-        for at in 0..captures.len() {
-            let Err(e) = captures[at].set_snaplen(snaplen) else { continue };
-            let why = told(&captures[at].interface().name, e);
-            for (capture, before) in captures[..at].iter_mut().zip(&before) {
-                // It had that one a moment ago.
-                let _ = capture.set_snaplen(*before);
-            }
-            return Err(why);
-        }
+        let set = |capture: &mut Capture| {
+            let before = capture.snaplen();
+            capture.set_snaplen(snaplen).map(|()| before)
+        };
+        // An interface takes again what it had a moment ago.
+        self.change_all(set, |capture, before| drop(capture.set_snaplen(before)))?;
         self.report.warn(&format!("snaplen is {snaplen} from now on"));
         Ok(Answer::ok(json!({ "snaplen": snaplen })))
     }
@@ -240,17 +254,12 @@ impl Recorder<'_> {
     /// Changes the filter of all interfaces or, where one refuses, of none.
     fn set_filter(&mut self, group: Option<&str>, filter: Option<&str>) -> Done {
         self.owns(group)?;
-        let captures = self.source.captures_mut();
-        let before: Vec<_> = captures.iter().map(|c| c.config().filter.clone()).collect();
-        for at in 0..captures.len() {
-            let Err(e) = captures[at].set_filter(filter) else { continue };
-            let why = told(&captures[at].interface().name, e);
-            for (capture, before) in captures[..at].iter_mut().zip(&before) {
-                // It had that one a moment ago.
-                let _ = capture.set_filter(before.as_deref());
-            }
-            return Err(why);
-        }
+        let set = |capture: &mut Capture| {
+            let before = capture.config().filter.clone();
+            capture.set_filter(filter).map(|()| before)
+        };
+        // An interface takes again what it had a moment ago.
+        self.change_all(set, |capture, before| drop(capture.set_filter(before.as_deref())))?;
         // Each segment says which filter its packets have passed.
         if matches!(self.report.target(), Target::Store { .. }) {
             let _ = self.source.flush_all();
@@ -266,21 +275,16 @@ impl Recorder<'_> {
     /// Exchanges the rules of all interfaces or, where one refuses, of none. Gives back what the
     /// old ones have counted in the end.
     fn set_rules(&mut self, rules: Option<&Rules>) -> Result<Counted, Refused> {
-        let captures = self.source.captures_mut();
-        let before: Vec<_> = captures.iter().map(|c| c.config().rules.clone()).collect();
         let mut last = Counted::default();
-        for at in 0..captures.len() {
-            match captures[at].set_rules(rules.cloned()) {
-                Ok(hits) => last.add(hits.unwrap_or_default().into()),
-                Err(e) => {
-                    let why = told(&captures[at].interface().name, e);
-                    for (capture, before) in captures[..at].iter_mut().zip(before) {
-                        // It had these a moment ago.
-                        let _ = capture.set_rules(before);
-                    }
-                    return Err(Refused { why, last });
-                }
-            }
+        let set = |capture: &mut Capture| {
+            let before = capture.config().rules.clone();
+            last.add(capture.set_rules(rules.cloned())?.unwrap_or_default().into());
+            Ok(before)
+        };
+        // An interface takes again what it had a moment ago.
+        let changed = self.change_all(set, |capture, before| drop(capture.set_rules(before)));
+        if let Err(why) = changed {
+            return Err(Refused { why, last });
         }
         self.report.warn(&match rules {
             Some(rules) => format!("{} rules judge from now on", show_count(rules.rules().into())),
@@ -313,7 +317,8 @@ impl Recorder<'_> {
     }
 }
 
-fn told(interface: &str, e: tapdeck_capture::Error) -> String {
-    let told = format!("{:#}", anyhow::Error::from(e));
-    if told.contains(interface) { told } else { format!("{interface}: {told}") }
+/// Returns an error's text, which names the interface.
+fn explain(interface: &str, e: tapdeck_capture::Error) -> String {
+    let why = format!("{:#}", anyhow::Error::from(e));
+    if why.contains(interface) { why } else { format!("{interface}: {why}") }
 }
