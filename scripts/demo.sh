@@ -25,8 +25,14 @@ DNSMASQ_OPTIONS=(--keep-in-foreground --conf-file=/dev/null --no-resolv --no-hos
 
 # What is generated: many flows, the first of them the busiest.
 WORKLOAD=(--flows 1000 --zipf 1.1 --proto "udp,tcp,icmp" --vlan "$VLAN")
-PACKETS=200000
-PACE=40kpps # about 60 MB/s for the disk
+PACED=(--count 100000 --rate 40kpps) # about 60 MB/s for the disk
+FLAT_OUT=(--count 200000 --rate max)
+# Rings whose share for each of two CPUs holds all that is sent lose nothing, however long the disk
+# takes.
+TALK_RING=128MiB
+PACED_RING=512MiB
+# And one that must overflow.
+FLAT_OUT_RING=8MiB
 
 dir=
 has_vlan=no
@@ -53,11 +59,11 @@ start() {
     started+=($!)
 }
 
-# wait_for WHAT COMMAND...: until the command succeeds, at most ten seconds.
+# wait_for WHAT COMMAND...: until the command succeeds, for about a minute at most.
 wait_for() {
     local what=$1 tries
     shift
-    for ((tries = 0; tries < 200; tries++)); do
+    for ((tries = 0; tries < 1200; tries++)); do
         if "$@"; then return; fi
         sleep 0.05
     done
@@ -153,7 +159,7 @@ unplug() {
 
 # fetch SIDE HOST FILE: downloads a file to that side and compares it with what was served.
 fetch() {
-    ip netns exec "$1" curl -sSf --globoff --max-time 20 -o "$dir/fetched" "http://$2:8000/$3"
+    ip netns exec "$1" curl -sSf --globoff --max-time 60 -o "$dir/fetched" "http://$2:8000/$3"
     cmp "$dir/fetched" "$dir/www/$3" || fail "$3 did not arrive as it was sent"
     echo "curl     http://$2/$3: $(stat -c %s "$dir/fetched") bytes, as they were sent"
 }
@@ -162,7 +168,7 @@ fetch() {
 look_up() {
     local answer=$1 got
     shift
-    got=$(on_client dig +short +time=5 +tries=1 @192.0.2.1 "$NAME" "$@")
+    got=$(on_client dig +short +time=30 +tries=1 @192.0.2.1 "$NAME" "$@")
     [[ "$got" == "$answer" ]] || fail "dig $* got '$got'"
     echo "dig      $NAME $*: $got"
 }
@@ -286,8 +292,8 @@ plug_in_again() {
     wait_for "the link" has_link
 }
 
-# Whether a recorder has seen nothing new between its last two statistics.
-is_quiet() { tail -n 2 "$dir/$1.json" | cut -d , -f 1 | uniq -d | grep -q 'seen.*[1-9]'; }
+# Whether a recorder has seen as many packets as were sent.
+has_seen_all() { [[ $(counted "$1" seen 2>/dev/null) == "$(figure sent <"$dir/$1.sent")" ]]; }
 
 # generate NAME RING OPTION...: the client sends, and the server records into the store NAME with so
 # large a ring.
@@ -297,9 +303,9 @@ generate() {
     start "$SERVER" "$name" "$tapdeck" record -i cable --hook xdp --deliver consume \
         --ring-bytes "$ring" --dir "$dir/$name" --stats-json "$dir/$name.json"
     wait_for "tapdeck at xdp" says "$name" 'recording cable'
-    on_client "$tapdeck" gen -i cable --size "dist:$dir/real.dist" "${WORKLOAD[@]}" --count $PACKETS \
-        --json "$dir/$name.sent" "$@"
-    wait_for "the last packet" is_quiet "$name"
+    on_client "$tapdeck" gen -i cable --size "dist:$dir/real.dist" "${WORKLOAD[@]}" "$@" \
+        --json "$dir/$name.sent"
+    wait_for "the last packet" has_seen_all "$name"
     stop_all
     grep ' seen = ' "$dir/$name.log"
 }
@@ -391,8 +397,10 @@ wait_for "the client's web server" listens "$CLIENT" -t 8000
 wait_for dnsmasq listens "$SERVER" -u 53
 start "$SERVER" tcpdump tcpdump -i cable -n -Z root -B 65536 -w "$dir/tcpdump.pcapng"
 tcpdump=${started[-1]}
-start "$SERVER" xdp "$tapdeck" record -i cable --hook xdp --dir "$dir/xdp" --stats-json "$dir/xdp.json"
-start "$SERVER" tcx "$tapdeck" record -i cable --hook tcx --dir "$dir/tcx" --stats-json "$dir/tcx.json"
+for hook in xdp tcx; do
+    start "$SERVER" $hook "$tapdeck" record -i cable --hook $hook --ring-bytes $TALK_RING \
+        --dir "$dir/$hook" --stats-json "$dir/$hook.json"
+done
 wait_for tcpdump says tcpdump 'listening on'
 wait_for "tapdeck at xdp" says xdp 'recording cable'
 wait_for "tapdeck at tcx" says tcx 'recording cable'
@@ -427,9 +435,9 @@ tshark -q -n -r "$dir/tcx.pcapng" -z io,phs -z conv,ip 2>>"$dir/tshark.log" | gr
 title "How long packets are: learnt from what was recorded at xdp"
 "$tapdeck" dist "$dir/xdp.pcapng" -o "$dir/real.dist" --top 5
 
-title "Plugged in again: tapdeck sends packets of such lengths, at $PACE, and records them on the far end"
+title "Plugged in again: tapdeck sends packets of such lengths, at ${PACED[-1]}, and records them on the far end"
 plug_in_again
-generate paced 128MiB --rate $PACE
+generate paced $PACED_RING "${PACED[@]}"
 
 title "The judge: the store against what was sent, packet by packet"
 check paced paced
@@ -450,7 +458,7 @@ check planted.pcapng paced | sed '/^frame bytes/,/^$/d' # which are as before
 expect lost 1 repeated 1 reordered 0 damaged 1
 
 title "As fast as it goes, into a ring too small for that: what the recorder cannot keep, it counts"
-generate flat-out 8MiB --rate max
+generate flat-out $FLAT_OUT_RING "${FLAT_OUT[@]}"
 check flat-out flat-out | sed -n 1p
 balance flat-out
 expect repeated 0 reordered 0 damaged 0

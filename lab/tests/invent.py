@@ -21,6 +21,14 @@ PACE = {
     "count": (6.0, 0),
 }
 
+MACHINE = {
+    "cpu": "invented",
+    "cores": 2,
+    "versions": {"tcpdump": "4.99.3"},
+    "disk": {"command": "fio", "mb_per_s": 2000.0},
+}
+"""What `machine.json` says; with `--resume` the lab believes it and measures no disk."""
+
 
 def metrics(settings: Settings, rng: random.Random) -> dict[str, float]:
     pace, cost = PACE.get(settings["method"], (1.3, 300))
@@ -95,12 +103,4 @@ def invent(
             row |= {"status": "missing", "why": f"{missing} is not installed"}
             values = {}
         made.add(run, row, values, [])
-    results.write_machine(
-        out,
-        {
-            "cpu": "invented",
-            "cores": 2,
-            "versions": {"tcpdump": "4.99.3"},
-            "disk": {"command": "fio", "mb_per_s": 2000.0},
-        },
-    )
+    results.write_machine(out, MACHINE)
