@@ -16,7 +16,7 @@ pub use format::index::read_anything as read_any_index;
 pub use format::name::SegmentName;
 pub use format::store::{Error, Store, Stored};
 pub use reading::recover::{Action, Closed, Fault, Finding, IndexAction, Scope};
-pub use reading::verify::{Flaw, Indexed, Verdict, verify};
+pub use reading::verify::{Flaw, Indexed, Verdict, verify, verify_in};
 pub use reading::{query, stat};
 pub use writing::indexer::Indexing;
 pub use writing::log::Log;

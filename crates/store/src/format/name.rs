@@ -27,7 +27,7 @@ pub struct SegmentName {
 }
 
 impl SegmentName {
-    /// The name in a file name, or `None` where it is no segment's.
+    /// Returns the name that a file name is, or `None` where it is no segment's.
     pub fn parse(file_name: &str) -> Option<Self> {
         let rest = file_name.strip_prefix(PREFIX)?;
         let (rest, live) = match rest.strip_suffix(LIVE) {
@@ -45,33 +45,53 @@ impl SegmentName {
         (name.to_string() == file_name).then_some(name)
     }
 
-    /// Where the segment lies in a store.
+    /// Returns where the segment lies in a store.
     pub fn path(&self, dir: &Path) -> PathBuf {
         dir.join(self.to_string())
     }
 
-    /// Where its index lies.
+    /// Returns the name of the segment's index.
+    pub(crate) fn index_name(&self) -> String {
+        format!("{}{INDEX}", self.stem())
+    }
+
+    /// Returns the name of the log of the segment's index, while that is made.
+    pub(crate) fn index_log_name(&self) -> String {
+        format!("{}{INDEX_LOG}", self.stem())
+    }
+
+    /// Returns the name under which the segment's index is written before it can be read.
+    fn index_draft_name(&self) -> String {
+        format!("{}{INDEX_DRAFT}", self.stem())
+    }
+
+    /// Returns the names of index, log and draft.
+    pub(crate) fn index_names(&self) -> [String; 3] {
+        [self.index_name(), self.index_log_name(), self.index_draft_name()]
+    }
+
+    /// Returns where the segment's index lies in a store.
     pub(crate) fn index_path(&self, dir: &Path) -> PathBuf {
-        dir.join(format!("{}{INDEX}", self.stem()))
+        dir.join(self.index_name())
     }
 
-    /// Where the log of its index lies while that is made.
+    /// Returns where the log of the segment's index lies in a store.
     pub(crate) fn index_log_path(&self, dir: &Path) -> PathBuf {
-        dir.join(format!("{}{INDEX_LOG}", self.stem()))
+        dir.join(self.index_log_name())
     }
 
-    /// Where its index is written before it can be read.
+    /// Returns where the segment's index lies in a store before it can be read.
     pub(crate) fn index_draft_path(&self, dir: &Path) -> PathBuf {
-        dir.join(format!("{}{INDEX_DRAFT}", self.stem()))
+        dir.join(self.index_draft_name())
     }
 
-    /// All of them.
+    /// Returns where index, log and draft lie in a store.
     pub(crate) fn index_paths(&self, dir: &Path) -> [PathBuf; 3] {
-        [self.index_path(dir), self.index_log_path(dir), self.index_draft_path(dir)]
+        self.index_names().map(|name| dir.join(name))
     }
 
-    /// The closed segment that a file name of an index belongs to, and whether it is that of a
-    /// draft.
+    /// Returns the closed segment that a file name of an index belongs to, and whether the name is
+    /// that of a draft.
     pub(crate) fn parse_index(file_name: &str) -> Option<(Self, bool)> {
         let (stem, _) = file_name.split_once(INDEX)?;
         let name = Self::parse(&format!("{stem}{CLOSED}"))?;
@@ -84,7 +104,7 @@ impl SegmentName {
         format!("{PREFIX}{:08}-{}", self.number, began.strftime("%Y%m%dT%H%M%SZ"))
     }
 
-    /// The name it has when it is closed.
+    /// Returns the name that the segment has when it is closed.
     pub fn closed(&self) -> Self {
         Self { live: false, ..self.clone() }
     }

@@ -4,15 +4,14 @@
 //! The packets between the ends are read by whoever has a question about them
 //! ([`crate::reading`]) and written by [`crate::writing`].
 
-use std::fs::File;
-use std::io::{self, BufReader, Read, Seek, SeekFrom};
-use std::path::Path;
+use std::ffi::OsString;
+use std::io;
+use std::sync::Arc;
 
-use rustix::fs::{Mode, OFlags};
 use tapdeck_packet::pcapng::{self, Reader, Record, Statistics};
 
 use super::name::SegmentName;
-use crate::io::{PAGE, read_at};
+use crate::io::{Access, Object, PAGE, Storage};
 
 /// Says in each segment's header which program wrote it.
 pub(crate) const APPLICATION: &str = concat!("tapdeck ", env!("CARGO_PKG_VERSION"));
@@ -34,31 +33,34 @@ pub(crate) fn fill_up(bytes: &mut Vec<u8>) {
     }
 }
 
+/// Returns the names of all segments, oldest first. Nothing says what is in them.
+pub(crate) fn segment_names(storage: &dyn Storage) -> io::Result<Vec<SegmentName>> {
+    let parse = |name: &OsString| name.to_str().and_then(SegmentName::parse);
+    let mut names: Vec<SegmentName> = storage.list()?.iter().filter_map(parse).collect();
+    names.sort();
+    Ok(names)
+}
+
 /// Opens a segment. One that was live when it was listed may have been closed meanwhile.
-pub(crate) fn open_segment(dir: &Path, name: &SegmentName, how: OFlags) -> io::Result<File> {
-    let open = |name: &SegmentName| {
-        let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW | how;
-        rustix::fs::open(name.path(dir), flags, Mode::empty())
-            .map(File::from)
-            .map_err(io::Error::from)
-    };
-    match open(name) {
-        Err(e) if e.kind() == io::ErrorKind::NotFound && name.live => open(&name.closed()),
-        result => result,
+pub(crate) fn open_segment(
+    storage: &dyn Storage,
+    name: &SegmentName,
+    access: Access,
+) -> io::Result<Arc<dyn Object>> {
+    match storage.open(name.to_string().as_ref(), access) {
+        Err(e) if e.kind() == io::ErrorKind::NotFound && name.live => {
+            storage.open(name.closed().to_string().as_ref(), access)
+        }
+        opened => opened,
     }
 }
 
-/// Returns whether the file at a path begins as a segment of this program does.
-pub(crate) fn is_ours(path: &Path) -> bool {
-    File::open(path).is_ok_and(|file| begins_as_ours(&file))
-}
-
-/// Returns whether a file begins as a segment of this program does.
-pub(crate) fn begins_as_ours(file: &File) -> bool {
-    let mut head = vec![0; 4096];
-    let Ok(have) = read_at(file, &mut head, 0) else { return false };
-    head.truncate(have);
-    match Reader::new(&head).next() {
+/// Returns whether a segment begins as this program writes them.
+pub(crate) fn is_ours(storage: &dyn Storage, name: &SegmentName) -> bool {
+    let Ok(object) = storage.open(name.to_string().as_ref(), Access::Ranges) else { return false };
+    let mut head = vec![0; PAGE];
+    let Ok(have) = object.read_up_to(&mut head, 0) else { return false };
+    match Reader::new(&head[..have]).next() {
         Some(Ok(Record::Section(s))) => {
             s.application.is_some_and(|a| a.starts_with(APPLICATION_PREFIX))
         }
@@ -66,66 +68,71 @@ pub(crate) fn begins_as_ours(file: &File) -> bool {
     }
 }
 
-/// Packets in a segment: from the statistics at its end, or counted where there are none, as in a
-/// segment that was not closed.
-pub(crate) fn packets_in(path: &Path) -> u64 {
-    packets_told(path).unwrap_or_else(|| packets_readable(path).unwrap_or(0))
+/// Returns how many packets a segment holds: as the statistics at its end tell, or counted where
+/// there are none, as in a segment that was not closed.
+pub(crate) fn packets_in(storage: &dyn Storage, name: &SegmentName) -> u64 {
+    let Ok(object) = storage.open(name.to_string().as_ref(), Access::Ranges) else { return 0 };
+    packets_told(&*object).unwrap_or_else(|| packets_readable(&*object).unwrap_or(0))
 }
 
-/// Packets up to the first block that is torn.
-fn packets_readable(path: &Path) -> io::Result<u64> {
-    let file = File::open(path)?;
-    let mut left = file.metadata()?.len();
-    let mut file = BufReader::with_capacity(1 << 20, file);
+/// Counts the packets up to the first block that is torn.
+fn packets_readable(object: &dyn Object) -> io::Result<u64> {
+    let len = object.length()?;
+    let mut window = vec![0; 1 << 20];
+    let (mut at, mut begin, mut have) = (0, 0, 0);
     let mut packets = 0;
-    let mut head = [0; 8];
-    while left >= pcapng::MIN_FILL as u64 {
-        file.read_exact(&mut head)?;
-        let kind = u32::from_ne_bytes([head[0], head[1], head[2], head[3]]);
-        let total = u32::from_ne_bytes([head[4], head[5], head[6], head[7]]);
-        if total < pcapng::MIN_FILL as u32 || u64::from(total) > left {
+    while len - at >= pcapng::MIN_FILL as u64 {
+        if at + 8 > begin + have {
+            begin = at;
+            have = object.read_up_to(&mut window, at)? as u64;
+        }
+        let Some(head) = window[..have as usize].get((at - begin) as usize..) else { break };
+        let Some((kind, total)) =
+            head.first_chunk().zip(head.get(4..).and_then(<[u8]>::first_chunk))
+        else {
+            break;
+        };
+        let (kind, total) = (u32::from_ne_bytes(*kind), u32::from_ne_bytes(*total));
+        if total < pcapng::MIN_FILL as u32 || u64::from(total) > len - at {
             break;
         }
         packets += u64::from(kind == pcapng::ENHANCED_PACKET);
-        file.seek_relative(i64::from(total) - head.len() as i64)?;
-        left -= u64::from(total);
+        at += u64::from(total);
     }
     Ok(packets)
 }
 
-/// Packets that the statistics at a segment's end tell; `None` where none stand there.
-pub(crate) fn packets_told(path: &Path) -> Option<u64> {
-    statistics_told(path)?.iter().map(|s| s.delivered).sum()
+/// Returns how many packets the statistics at a segment's end tell; `None` where none stand there.
+pub(crate) fn packets_told(object: &dyn Object) -> Option<u64> {
+    statistics_told(object)?.iter().map(|s| s.delivered).sum()
 }
 
-/// Losses that the statistics at a segment's end tell; `None` where none stand there.
-pub(crate) fn dropped_told(path: &Path) -> Option<u64> {
-    Some(statistics_told(path)?.iter().filter_map(|s| s.dropped).sum())
+/// Returns the losses that the statistics at a segment's end tell; `None` where none stand there.
+pub(crate) fn dropped_told(object: &dyn Object) -> Option<u64> {
+    Some(statistics_told(object)?.iter().filter_map(|s| s.dropped).sum())
 }
 
-pub(crate) fn statistics_told(path: &Path) -> Option<Vec<Statistics>> {
-    end_of(path).map(|(told, _)| told)
+/// Returns the statistics at a segment's end; `None` where none stand there.
+pub(crate) fn statistics_told(object: &dyn Object) -> Option<Vec<Statistics>> {
+    end_of(object).map(|(told, _)| told)
 }
 
-/// Where the statistics at a segment's end begin; `None` where none stand there.
-pub(crate) fn body_end(path: &Path) -> Option<u64> {
-    end_of(path).map(|(_, at)| at)
+/// Returns where the statistics at a segment's end begin; `None` where none stand there.
+pub(crate) fn body_end(object: &dyn Object) -> Option<u64> {
+    end_of(object).map(|(_, at)| at)
 }
 
-/// The statistics at a segment's end, and where they begin.
-fn end_of(path: &Path) -> Option<(Vec<Statistics>, u64)> {
+/// Returns the statistics at a segment's end, and where they begin.
+fn end_of(object: &dyn Object) -> Option<(Vec<Statistics>, u64)> {
     const WINDOW: u64 = 1 << 20;
-    let mut file = File::open(path).ok()?;
-    let len = file.metadata().ok()?.len();
+    let len = object.length().ok()?;
     let start = len.saturating_sub(WINDOW);
-    file.seek(SeekFrom::Start(start)).ok()?;
-    let mut tail = Vec::new();
-    file.take(WINDOW).read_to_end(&mut tail).ok()?;
-
+    let mut tail = vec![0; (len - start) as usize];
+    object.read_exact_at(&mut tail, start).ok()?;
     let (mut told, mut begin, mut at) = (Vec::new(), 0, len);
     for block in blocks_backwards(&tail) {
         at -= block.len() as u64;
-        match u32::from_ne_bytes(block.get(..4)?.try_into().ok()?) {
+        match u32::from_ne_bytes(*block.first_chunk()?) {
             pcapng::INTERFACE_STATISTICS => {
                 told.push(statistics_of(block)?);
                 begin = at;

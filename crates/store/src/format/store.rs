@@ -8,6 +8,7 @@ use rustix::fs::{FlockOperation, Mode, OFlags, flock};
 
 use crate::format::name::SegmentName;
 use crate::format::segment;
+use crate::io::Directory;
 
 pub(crate) const LOCK: &str = ".tapdeck.lock";
 /// The segment that is set aside before it is needed. It has no contents worth a name yet.
@@ -146,6 +147,7 @@ impl Store {
     /// The segments of a directory, oldest first. Anything that does not have a segment's name and
     /// begin as a segment does is not ours and is left out.
     pub fn segments(dir: &Path) -> io::Result<Vec<Stored>> {
+        let storage = Directory::new(dir);
         let mut found = Vec::new();
         for entry in fs::read_dir(dir)? {
             let entry = entry?;
@@ -157,7 +159,7 @@ impl Store {
                 Err(e) if e.kind() == io::ErrorKind::NotFound => continue,
                 Err(e) => return Err(e),
             };
-            if !meta.is_file() || !segment::is_ours(&entry.path()) {
+            if !meta.is_file() || !segment::is_ours(&storage, &name) {
                 continue;
             }
             let index = name.index_paths(dir);

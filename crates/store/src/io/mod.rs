@@ -1,14 +1,22 @@
-//! What a store asks of the place where it lies, as two traits: [`Io`] writes files.
+//! What a store asks of the place where it lies, as two pairs of traits: [`Io`] and [`File`] write,
+//! [`Storage`] and [`Object`] read. The file system is the first implementation of both; tests put
+//! faults in between.
+//!
+//! Writing and reading are apart since whoever reads a store must not be able to change it, and may
+//! read it where no file system is.
 
+mod directory;
 mod disk;
 mod page;
 mod priority;
 mod read;
 mod write;
 
+pub(crate) use directory::object_of;
+pub use directory::{Directory, Paths};
 pub use disk::Disk;
 pub use page::{PAGE, Page};
 pub use priority::{go_first, yield_disk};
-pub(crate) use read::{forget_pages, read_at};
+pub use read::{Access, Object, State, Storage};
 pub use write::{File, Io, Space};
 pub(crate) use write::{write_all, write_pages};

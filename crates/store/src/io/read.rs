@@ -1,30 +1,128 @@
-//! Reading what others record: what was read once is not needed again soon.
+//! What reading a store asks of the place where the store lies, as two traits: objects are listed,
+//! opened, measured and read in ranges. The file system is one such place ([`Directory`], [`Paths`]);
+//! tests put faults in between. Whatever lists names and returns ranges of bytes can be another.
+//!
+//! Nothing here writes ([`Io`](super::Io) does), and nobody above asks what an object really is: a
+//! path is only what messages call it.
+//!
+//! [`Directory`]: super::Directory
+//! [`Paths`]: super::Paths
 
-use std::fs::File;
-use std::io;
-use std::num::NonZeroU64;
-use std::os::unix::fs::FileExt;
+use std::ffi::{OsStr, OsString};
+use std::fmt::Debug;
+use std::io::{ErrorKind, Result};
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
-use rustix::fs::{Advice, fadvise};
+/// A place where objects lie that can be read: the segments and indexes of a store, or capture
+/// files. Others may write, rename and delete there meanwhile.
+pub trait Storage: Debug + Send + Sync {
+    /// Returns what messages call the whole.
+    fn place(&self) -> &Path;
 
-/// Fills a buffer as far as the file goes.
-pub(crate) fn read_at(file: &File, buffer: &mut [u8], at: u64) -> io::Result<usize> {
-    let mut have = 0;
-    while have < buffer.len() {
-        match file.read_at(&mut buffer[have..], at + have as u64) {
-            Ok(0) => break,
-            Ok(n) => have += n,
-            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
-            Err(e) => return Err(e),
-        }
+    /// Returns the names of all objects, in any order.
+    ///
+    /// # Errors
+    /// `NotFound` where there is no such place, `NotADirectory` where nothing can lie in it.
+    fn list(&self) -> Result<Vec<OsString>>;
+
+    /// Opens an object. What was opened stays readable when its name goes.
+    ///
+    /// # Errors
+    /// `NotFound` where there is no object of that name, or none any more.
+    fn open(&self, name: &OsStr, access: Access) -> Result<Arc<dyn Object>>;
+
+    /// Returns what messages call an object.
+    fn location(&self, name: &OsStr) -> PathBuf {
+        self.place().join(name)
     }
-    Ok(have)
 }
 
-/// Gives pages back to the machine that records. Where the file system does not listen, it costs
-/// memory and nothing else.
-pub(crate) fn forget_pages(file: &File, begin: u64, end: u64) {
-    if let Some(len) = NonZeroU64::new(end - begin) {
-        let _ = fadvise(file, begin, Some(len), Advice::DontNeed);
+/// How an object will be read, so that it can be read fast and in nobody's way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// A few ranges, or what is not known yet.
+    Ranges,
+    /// All of it, or all from some place on, forwards.
+    Sequential,
+    /// Small ranges, far from one another.
+    Scattered,
+    /// Large ranges, each once, of an object that nobody writes any more: past caches, where that
+    /// can be. Fast are only ranges that begin and end at multiples of [`PAGE`](super::PAGE), read
+    /// into memory that does.
+    Once,
+}
+
+/// What an object is at the moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct State {
+    /// Its length, in bytes.
+    pub len: u64,
+    /// When it was last changed, UTC nanoseconds since 1970.
+    pub changed_ns: i64,
+    /// Tells it from other objects that have its name before or after it. On a file system: device
+    /// and inode.
+    pub id: (u64, u64),
+}
+
+/// An open object: a row of bytes that may grow or shrink while it is read.
+pub trait Object: Debug + Send + Sync {
+    fn state(&self) -> Result<State>;
+
+    /// Reads a range into a buffer, or the beginning of the range. Returns how many bytes that are;
+    /// 0 only behind the object's end, or where the buffer is empty.
+    fn read_at(&self, buffer: &mut [u8], at: u64) -> Result<usize>;
+
+    /// Says that a range was read and will not be needed again soon.
+    fn forget(&self, part: Range<u64>) {
+        let _ = part;
+    }
+
+    /// Says that all of the object will be read soon.
+    fn prefetch(&self) {}
+
+    /// Returns the object's length in bytes.
+    fn length(&self) -> Result<u64> {
+        Ok(self.state()?.len)
+    }
+
+    /// Fills a buffer as far as the object goes. Returns how many bytes that are.
+    fn read_up_to(&self, buffer: &mut [u8], at: u64) -> Result<usize> {
+        let mut have = 0;
+        while have < buffer.len() {
+            match self.read_at(&mut buffer[have..], at + have as u64) {
+                Ok(0) => break,
+                Ok(n) => have += n,
+                Err(e) if e.kind() == ErrorKind::Interrupted => {}
+                Err(e) => return Err(e),
+            }
+        }
+        Ok(have)
+    }
+
+    /// Fills a buffer.
+    ///
+    /// # Errors
+    /// `UnexpectedEof` where the object ends before.
+    fn read_exact_at(&self, buffer: &mut [u8], at: u64) -> Result<()> {
+        match self.read_up_to(buffer, at)? {
+            have if have == buffer.len() => Ok(()),
+            _ => Err(ErrorKind::UnexpectedEof.into()),
+        }
+    }
+}
+
+/// Bytes in memory are an object too.
+impl Object for Vec<u8> {
+    fn state(&self) -> Result<State> {
+        Ok(State { len: self.len() as u64, changed_ns: 0, id: (0, 0) })
+    }
+
+    fn read_at(&self, buffer: &mut [u8], at: u64) -> Result<usize> {
+        let rest = usize::try_from(at).ok().and_then(|at| self.get(at..)).unwrap_or_default();
+        let have = rest.len().min(buffer.len());
+        buffer[..have].copy_from_slice(&rest[..have]);
+        Ok(have)
     }
 }

@@ -6,9 +6,9 @@
 //! and held against its index, key by key. A live segment may end anywhere, and its index may be
 //! behind.
 
-use std::fs::File;
 use std::io;
 use std::path::Path;
+use std::sync::Arc;
 
 use tapdeck_packet::pcapng::{
     self, Error as BlockError, Reader, Record, Statistics, section_header,
@@ -16,11 +16,10 @@ use tapdeck_packet::pcapng::{
 
 use crate::format::index::{Checker, Difference, Head, Index, checksum_outside};
 use crate::format::name::SegmentName;
-use crate::format::segment;
+use crate::format::segment::segment_names;
 use crate::format::store::LOCK;
-use crate::io::{PAGE, forget_pages, read_at};
+use crate::io::{Access, Directory, Object, PAGE, Storage};
 use crate::reading::query::Error;
-use crate::reading::recover;
 
 const PIECE: usize = 1 << 20;
 /// No block is longer.
@@ -65,50 +64,80 @@ pub struct Verdict {
 /// every MiB; where it gives false, this ends and gives false.
 pub fn verify(
     dir: &Path,
+    watch: impl FnMut(u64) -> bool,
+    each: impl FnMut(&Verdict),
+) -> Result<bool, Error> {
+    verify_in(&Directory::new(dir), watch, each)
+}
+
+/// Looks at a store as [`verify`] does, wherever it lies.
+pub fn verify_in(
+    storage: &dyn Storage,
     mut watch: impl FnMut(u64) -> bool,
     mut each: impl FnMut(&Verdict),
 ) -> Result<bool, Error> {
-    let names = recover::names(dir).map_err(|e| Error::new(dir.to_owned(), e))?;
-    if names.is_empty() && !dir.join(LOCK).exists() {
-        return Err(Error::NotAStore(dir.to_owned()));
+    let fail = |e| Error::new(storage.place().to_owned(), e);
+    let names = segment_names(storage).map_err(fail)?;
+    if names.is_empty() && !storage.list().map_err(fail)?.iter().any(|name| name == LOCK) {
+        return Err(Error::NotAStore(storage.place().to_owned()));
     }
     let mut read = 0;
     for mut name in names {
-        let file = match open(dir, &mut name) {
-            Ok(file) => file,
-            Err(e) if e.kind() == io::ErrorKind::NotFound => continue,
-            Err(e) => return Err(Error::new(name.path(dir), e)),
-        };
-        let fail = |e| Error::new(name.path(dir), e);
-        let verdict = match Head::read(&file).map_err(fail)? {
-            Some(_) if !segment::begins_as_ours(&file) => continue,
-            // Nothing is written of it yet.
-            None if name.live && file.metadata().map_err(fail)?.len() == 0 => continue,
-            None => {
-                let mut verdict = Verdict::new(&name, file.metadata().map_err(fail)?.len());
-                verdict.flaw(0, "it does not begin with a section header");
-                verdict
+        let verdict = look(storage, &mut name, |bytes| watch(read + bytes))
+            .map_err(|e| Error::new(storage.location(name.to_string().as_ref()), e))?;
+        match verdict {
+            Look::Passed => {}
+            Look::Ended => return Ok(false),
+            Look::Judged(verdict) => {
+                read += verdict.bytes;
+                each(&verdict);
             }
-            Some(head) => {
-                let mut walk = Walk::new(dir, &name, &file, head).map_err(fail)?;
-                if !walk.run(&file, |bytes| watch(read + bytes)).map_err(fail)? {
-                    return Ok(false);
-                }
-                walk.finish()
-            }
-        };
-        read += verdict.bytes;
-        each(&verdict);
+        }
     }
     Ok(true)
 }
 
+/// What became of a segment that was to be looked at.
+enum Look {
+    /// The segment is gone, or another program wrote it, or nothing is written of it yet.
+    Passed,
+    /// Whoever watches wanted no more.
+    Ended,
+    Judged(Verdict),
+}
+
+fn look(
+    storage: &dyn Storage,
+    name: &mut SegmentName,
+    watch: impl FnMut(u64) -> bool,
+) -> io::Result<Look> {
+    let object = match open(storage, name) {
+        Ok(object) => object,
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Look::Passed),
+        Err(e) => return Err(e),
+    };
+    let len = object.length()?;
+    let head = match Head::read(&*object)? {
+        Some(head) if !head.is_ours => return Ok(Look::Passed),
+        None if name.live && len == 0 => return Ok(Look::Passed),
+        None => {
+            let mut verdict = Verdict::new(name, len);
+            verdict.flaw(0, "it does not begin with a section header");
+            return Ok(Look::Judged(verdict));
+        }
+        Some(head) => head,
+    };
+    let mut walk = Walk::new(storage, name, &*object, head)?;
+    let goes_on = walk.run(&*object, watch)?;
+    Ok(if goes_on { Look::Judged(walk.finish()) } else { Look::Ended })
+}
+
 /// Opens a segment, which may have been closed since it was listed.
-fn open(dir: &Path, name: &mut SegmentName) -> io::Result<File> {
-    match File::open(name.path(dir)) {
+fn open(storage: &dyn Storage, name: &mut SegmentName) -> io::Result<Arc<dyn Object>> {
+    match storage.open(name.to_string().as_ref(), Access::Ranges) {
         Err(e) if e.kind() == io::ErrorKind::NotFound && name.live => {
             *name = name.closed();
-            File::open(name.path(dir))
+            storage.open(name.to_string().as_ref(), Access::Ranges)
         }
         opened => opened,
     }
@@ -132,8 +161,7 @@ impl Verdict {
 
     fn flaw_of_index(&mut self, at: u64, what: String) {
         // The log's name, where there is only that, differs by its end.
-        let path = self.name.index_path(Path::new(""));
-        self.note(Flaw { file: path.display().to_string(), at, what });
+        self.note(Flaw { file: self.name.index_name(), at, what });
     }
 
     fn note(&mut self, flaw: Flaw) {
@@ -158,8 +186,13 @@ struct Walk {
 }
 
 impl Walk {
-    fn new(dir: &Path, name: &SegmentName, file: &File, head: Head) -> io::Result<Self> {
-        let len = file.metadata()?.len();
+    fn new(
+        storage: &dyn Storage,
+        name: &SegmentName,
+        object: &dyn Object,
+        head: Head,
+    ) -> io::Result<Self> {
+        let len = object.length()?;
         let verdict = Verdict::new(name, len);
         let packets = vec![0; head.links.len()];
         let mut walk = Self {
@@ -172,18 +205,18 @@ impl Walk {
             in_body: false,
             index_is_off: false,
         };
-        walk.open_index(dir, name, file);
+        walk.open_index(storage, name, object);
         Ok(walk)
     }
 
-    fn open_index(&mut self, dir: &Path, name: &SegmentName, file: &File) {
-        let opened = Index::open(dir, name, self.len).and_then(|index| {
+    fn open_index(&mut self, storage: &dyn Storage, name: &SegmentName, object: &dyn Object) {
+        let opened = Index::open(storage, name, self.len).and_then(|index| {
             let Some(mut index) = index else { return Ok(None) };
             index.read_all()?;
             let is_whole = index.summary().complete;
             // Of one that was closed since it was listed, the length was taken before.
             if is_whole && !name.live {
-                let outside = checksum_outside(file, self.len, index.indexed())?;
+                let outside = checksum_outside(object, self.len, index.indexed())?;
                 if outside != index.summary().outside {
                     let what = "its head or its end is not what was indexed (checksum)";
                     self.verdict.flaw(0, what);
@@ -204,7 +237,7 @@ impl Walk {
     }
 
     /// Reads the segment to its end. False where `watch` wanted no more.
-    fn run(&mut self, file: &File, mut watch: impl FnMut(u64) -> bool) -> io::Result<bool> {
+    fn run(&mut self, object: &dyn Object, mut watch: impl FnMut(u64) -> bool) -> io::Result<bool> {
         // The reader wants to begin with a section header.
         let mut prefix = Vec::new();
         section_header(&mut prefix, "", "", None);
@@ -219,13 +252,13 @@ impl Walk {
             bytes.clear();
             bytes.extend_from_slice(&prefix);
             bytes.resize(prefix.len() + (upto - at) as usize, 0);
-            let have = read_at(file, &mut bytes[prefix.len()..], at)?;
+            let have = object.read_up_to(&mut bytes[prefix.len()..], at)?;
             bytes.truncate(prefix.len() + have);
             // As when a recorder cuts what a failed write left.
             self.len = if have as u64 == upto - at { self.len } else { at + have as u64 };
             let (whole, stop) = self.blocks(at, &bytes, prefix.len());
             self.index(at, &bytes[prefix.len()..][..whole]);
-            forget_pages(file, at, at + whole as u64);
+            object.forget(at..at + whole as u64);
             at += whole as u64;
             want = PIECE;
             match stop {

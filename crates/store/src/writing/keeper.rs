@@ -13,10 +13,10 @@ use std::time::Duration;
 use rustix::io::Errno;
 use tapdeck_packet::pcapng::StatisticsBlock;
 
-use crate::format::segment;
+use crate::format::segment::packets_in;
 use crate::format::store::Stored;
 use crate::format::store::{NEXT, on_disk};
-use crate::io::{File, Io};
+use crate::io::{Directory, File, Io};
 use crate::writing::indexer::{Closed, Sizes};
 use crate::writing::live::LiveSegment;
 use crate::writing::log::Log;
@@ -279,7 +279,9 @@ impl<I: Io> Thread<I> {
         }
         let segment = self.work.closed.remove(0);
         let path = segment.name.path(&self.work.dir);
-        let packets = segment.packets.unwrap_or_else(|| segment::packets_in(&path));
+        let packets = segment
+            .packets
+            .unwrap_or_else(|| packets_in(&Directory::new(&self.work.dir), &segment.name));
         match self.io.remove(&path) {
             Ok(()) => {
                 Totals::add(&self.work.totals.segments_deleted, 1);

@@ -4,7 +4,6 @@
 //! packet of a flow that was already seen in the same granule has no key that is not noted, and a
 //! look at 32 bytes tells that.
 
-use std::fs::File;
 use std::io;
 use std::ops::Range;
 
@@ -18,7 +17,7 @@ use super::granule::{Granule, Summary};
 use super::image::{Draft, Header, hash};
 use super::pairs::{Pairs, Sorted};
 use crate::format::name::SegmentName;
-use crate::io::{forget_pages, read_at};
+use crate::io::Object;
 
 /// A granule is closed when it has so many bytes.
 pub(crate) const GRANULE: u64 = 128 << 10;
@@ -132,12 +131,12 @@ impl Builder {
         }
     }
 
-    /// The same from a segment's file: the whole blocks in a stretch that begins with one. Gives
+    /// Takes in the whole blocks in a stretch of a segment that begins with one. Returns
     /// back where something else than a whole block begins, which is the stretch's end if there
     /// is none. `full` is called whenever the builder is full.
     pub fn read(
         &mut self,
-        file: &File,
+        segment: &dyn Object,
         stretch: Range<u64>,
         mut full: impl FnMut(&mut Self) -> io::Result<()>,
     ) -> io::Result<u64> {
@@ -145,7 +144,7 @@ impl Builder {
         let mut buffer = Vec::new();
         while at < stretch.end {
             buffer.resize((stretch.end - at).min(want as u64) as usize, 0);
-            let have = read_at(file, &mut buffer, at)?;
+            let have = segment.read_up_to(&mut buffer, at)?;
             let whole = whole_blocks(&buffer[..have]);
             if whole == 0 {
                 // No block of a segment is longer than a ring's, which are 4 MiB at most.
@@ -157,7 +156,7 @@ impl Builder {
             }
             self.add(at, &buffer[..whole], whole as u64);
             at += whole as u64;
-            forget_pages(file, stretch.start, at);
+            segment.forget(stretch.start..at);
             if self.is_full() {
                 full(self)?;
             }

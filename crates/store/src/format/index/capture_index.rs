@@ -8,59 +8,54 @@
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use super::builder::Builder;
 use super::granule::Summary;
 use super::image::Header;
-use super::lookup::{Index, open_file};
+use super::lookup::{Index, open};
 use super::merge;
 use crate::format::name::SegmentName;
-use crate::io::{PAGE, read_at};
+use crate::io::{Object, PAGE, State, Storage, object_of};
 
 const SUFFIX: &str = "tapdeck-index";
 
-/// What tells a file from others: its length, when it was changed, and how it begins. A copy of it
-/// with its times is the same.
+/// What tells a file from others: its length, when it was changed, and how it begins. A copy of the
+/// file that has its times counts as the same.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Identity {
     len: u64,
     changed_ns: i64,
-    /// CRC32C of its first page.
+    /// CRC32C of the file's first page.
     beginning: u32,
 }
 
 impl Identity {
-    pub fn of(file: &File) -> io::Result<Self> {
-        let metadata = file.metadata()?;
+    pub fn of(file: &dyn Object) -> io::Result<Self> {
+        let State { len, changed_ns, .. } = file.state()?;
         let mut page = [0; PAGE];
-        let have = read_at(file, &mut page, 0)?;
-        let seconds = metadata.mtime().saturating_mul(1_000_000_000);
-        Ok(Self {
-            len: metadata.len(),
-            changed_ns: seconds.saturating_add(metadata.mtime_nsec()),
-            beginning: crc32c::crc32c(&page[..have]),
-        })
+        let have = file.read_up_to(&mut page, 0)?;
+        Ok(Self { len, changed_ns, beginning: crc32c::crc32c(&page[..have]) })
     }
 
-    /// In place of a segment's.
+    /// Returns what stands in the index where a segment's name would.
     fn name(&self) -> SegmentName {
         SegmentName { number: self.beginning.into(), began_s: self.changed_ns, live: false }
     }
 
     /// Opens the first index of those at `places` that is this file's.
-    pub fn open_index(&self, places: &[PathBuf]) -> Option<Index> {
+    pub fn open_index(&self, storage: &dyn Storage, places: &[PathBuf]) -> Option<Index> {
         let open = |place: &PathBuf| {
-            let file = open_file(place).ok()??;
-            Index::closed(file, &self.name(), self.len).ok()
+            let object = open(storage, place.as_os_str()).ok()??;
+            Index::closed(object, &self.name(), self.len).ok()
         };
         places.iter().find_map(open)
     }
 }
 
-/// Where the index of a file may lie: beside it, and in the cache under a name that tells all of
-/// its path.
+/// Returns where the index of a file may lie: beside it, and in the cache under a name that tells all
+/// of its path.
 pub(crate) fn places(path: &Path, cache: Option<&Path>) -> Vec<PathBuf> {
     let mut name = path.file_name().unwrap_or_default().to_owned();
     let mut places = Vec::new();
@@ -84,7 +79,7 @@ pub(crate) struct Maker {
     identity: Identity,
     pub builder: Builder,
     place: PathBuf,
-    /// Its chunks, in a file that has no name any more.
+    /// The chunks of the index, in a file that has no name any more.
     log: File,
     log_len: u64,
     /// The index until it is whole.
@@ -99,8 +94,8 @@ struct Draft {
 }
 
 impl Maker {
-    /// At the first of the places where that is possible.
-    /// Whoever may not read the file, may not read its index: `mode` is the file's.
+    /// Begins an index at the first of the places where that is possible. `mode` is that of the
+    /// file: whoever may not read the file may not read its index.
     pub fn new(identity: Identity, mode: u32, places: &[PathBuf]) -> io::Result<Self> {
         let mut fault = io::Error::from(ErrorKind::NotFound);
         for place in places {
@@ -128,7 +123,7 @@ impl Maker {
         Ok(())
     }
 
-    /// The file was read to its end.
+    /// Makes the index, once the file was read to its end.
     pub fn finish(mut self) -> io::Result<()> {
         self.flush()?;
         let SegmentName { number, began_s, .. } = self.identity.name();
@@ -136,7 +131,7 @@ impl Maker {
         let header = Header { number, began_s, segment_len: self.identity.len, summary };
         let file = &self.draft.file;
         let mut flush = |pages: &[u8], at: u64| file.write_all_at(pages, at);
-        merge::merge(&mut merge::chunks(self.log)?, header, &mut flush)?;
+        merge::merge(&mut merge::chunks(&object_of(self.log))?, header, &mut flush)?;
         file.sync_data()?;
         fs::rename(&self.draft.path, &self.place)?;
         self.draft.is_done = true;
@@ -152,7 +147,7 @@ impl Draft {
         let mut name = place.file_name().unwrap_or_default().to_owned();
         name.push(format!(".{}", std::process::id()));
         let path = place.with_file_name(name);
-        // One of a process that was killed.
+        // A process that was killed may have left one.
         let _ = fs::remove_file(&path);
         let mut options = OpenOptions::new();
         options.read(true).write(true).create_new(true).mode(mode & 0o666);

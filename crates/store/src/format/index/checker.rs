@@ -13,7 +13,7 @@ use tapdeck_packet::link::LinkType;
 
 use super::builder::Builder;
 use super::granule::Granule;
-use super::image::{Image, ImageBytes, hash};
+use super::image::{Image, hash};
 use super::lookup::Index;
 use crate::format::name::SegmentName;
 
@@ -124,7 +124,7 @@ impl Checker {
         self.pairs += self.builder.pairs();
         let chunk = self.builder.chunk();
         let len = chunk.len() as u64;
-        let mut made = Image::open(ImageBytes::Memory(Arc::new(chunk)), 0, len)?;
+        let mut made = Image::open(Arc::new(chunk), 0, len)?;
         let granules = made.granules()?;
         let (_, have) = &self.images[self.image];
         let first = self.done[self.image];

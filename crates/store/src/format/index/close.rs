@@ -1,9 +1,9 @@
 //! Makes the index of a closed segment from its log.
 
-use std::fs::File;
 use std::io;
 use std::ops::Range;
 use std::path::Path;
+use std::sync::Arc;
 
 use super::code::damaged;
 use super::granule::Summary;
@@ -11,7 +11,7 @@ use super::image::Header;
 use super::merge;
 use super::stretches::{joined, missing};
 use crate::format::name::SegmentName;
-use crate::io::{File as _, Io, read_at, write_pages};
+use crate::io::{Access, Directory, File as _, Io, Object, Storage as _, write_pages};
 
 /// Makes the index of a segment that is closed from its log, which goes. `dropped` is what its
 /// statistics tell. Gives back the index's length. After an error there is the log or nothing.
@@ -21,8 +21,9 @@ pub(crate) fn close<I: Io>(
     name: &SegmentName,
     dropped: u64,
 ) -> io::Result<u64> {
-    let log = File::open(name.index_log_path(dir))?;
-    let segment = File::open(name.closed().path(dir))?;
+    let storage = Directory::new(dir);
+    let log = storage.open(name.index_log_name().as_ref(), Access::Ranges)?;
+    let segment = storage.open(name.closed().to_string().as_ref(), Access::Ranges)?;
     let draft = name.index_draft_path(dir);
     match io.remove(&draft) {
         Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
@@ -30,7 +31,7 @@ pub(crate) fn close<I: Io>(
     }
     let written = io.create(&draft).and_then(|file| {
         let mut flush = |pages: &[u8], at: u64| write_pages(&file, pages, at);
-        let len = merge(log, name, &segment, dropped, &mut flush)?;
+        let len = merge(&log, name, &*segment, dropped, &mut flush)?;
         file.sync()?;
         io.rename(&draft, &name.index_path(dir))?;
         Ok(len)
@@ -46,9 +47,9 @@ pub(crate) fn close<I: Io>(
 
 /// Merges a log. `flush` takes whole pages of the index at offsets; the first page comes last.
 pub(super) fn merge(
-    log: File,
+    log: &Arc<dyn Object>,
     name: &SegmentName,
-    segment: &File,
+    segment: &dyn Object,
     dropped: u64,
     flush: &mut dyn FnMut(&[u8], u64) -> io::Result<()>,
 ) -> io::Result<u64> {
@@ -56,7 +57,7 @@ pub(super) fn merge(
     if chunks.iter().any(|chunk| !chunk.header.is_of(name)) {
         return Err(damaged("it is another segment's"));
     }
-    let segment_len = segment.metadata()?.len();
+    let segment_len = segment.length()?;
     let parts = chunks.iter().flat_map(|c| c.directory.parts.iter().cloned()).collect();
     let outside = checksum_outside(segment, segment_len, parts)?;
     let summary = Summary { dropped, outside, complete: true, ..Summary::default() };
@@ -66,7 +67,7 @@ pub(super) fn merge(
 
 /// CRC32C of what of a segment lies in none of the parts.
 pub(crate) fn checksum_outside(
-    segment: &File,
+    segment: &dyn Object,
     len: u64,
     parts: Vec<Range<u64>>,
 ) -> io::Result<u32> {
@@ -76,10 +77,7 @@ pub(crate) fn checksum_outside(
         let mut at = stretch.start;
         while at < stretch.end {
             let want = (stretch.end - at).min(1 << 20) as usize;
-            let have = read_at(segment, &mut bytes[..want], at)?;
-            if have < want {
-                return Err(io::ErrorKind::UnexpectedEof.into());
-            }
+            segment.read_exact_at(&mut bytes[..want], at)?;
             checksum = crc32c::crc32c_append(checksum, &bytes[..want]);
             at += want as u64;
         }

@@ -5,10 +5,8 @@
 //! the directory and one section of keys. All numbers are in little-endian byte order.
 //! `docs/FORMAT.md` specifies it.
 
-use std::fs::File;
 use std::io;
 use std::ops::Range;
-use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
 use tapdeck_packet::key::Class;
@@ -16,7 +14,7 @@ use tapdeck_packet::key::Class;
 use super::code::{Bytes, damaged, put, put_granules, put_signed};
 use super::granule::{Granule, Summary};
 use crate::format::name::SegmentName;
-use crate::io::PAGE;
+use crate::io::{Object, PAGE};
 
 const MAGIC: [u8; 8] = *b"tapdeckI";
 const VERSION: u32 = 1;
@@ -429,30 +427,10 @@ fn decode_granules(bytes: &[u8], count: u32) -> io::Result<Vec<Granule>> {
     Ok(group)
 }
 
-/// Where an image is read from.
-#[derive(Clone, Debug)]
-pub(super) enum ImageBytes {
-    File(Arc<File>),
-    Memory(Arc<Vec<u8>>),
-}
-
-impl ImageBytes {
-    fn read(&self, bytes: &mut [u8], at: u64) -> io::Result<()> {
-        match self {
-            Self::File(file) => file.read_exact_at(bytes, at),
-            Self::Memory(memory) => {
-                let there = memory.get(at as usize..).and_then(|m| m.get(..bytes.len()));
-                bytes.copy_from_slice(there.ok_or(io::ErrorKind::UnexpectedEof)?);
-                Ok(())
-            }
-        }
-    }
-}
-
 /// An image that can be read.
 #[derive(Debug)]
 pub(super) struct Image {
-    source: ImageBytes,
+    source: Arc<dyn Object>,
     /// Where it begins in the file.
     base: u64,
     pub len: u64,
@@ -463,9 +441,9 @@ pub(super) struct Image {
 
 impl Image {
     /// Opens the image at `base` of what has `source_len` bytes.
-    pub fn open(source: ImageBytes, base: u64, source_len: u64) -> io::Result<Self> {
+    pub fn open(source: Arc<dyn Object>, base: u64, source_len: u64) -> io::Result<Self> {
         let mut page = vec![0; HEADER];
-        source.read(&mut page, base)?;
+        source.read_exact_at(&mut page, base)?;
         let (header, len, at) = Header::decode(&page)?;
         if len < PAGE as u64 || len > source_len.saturating_sub(base) {
             return Err(damaged("it is longer than its file"));
@@ -482,7 +460,7 @@ impl Image {
             return Err(damaged("a section is outside of it"));
         }
         let mut bytes = vec![0; section.len as usize];
-        self.source.read(&mut bytes, self.base + section.offset)?;
+        self.source.read_exact_at(&mut bytes, self.base + section.offset)?;
         self.bytes_read += u64::from(section.len);
         if crc32c::crc32c(&bytes) != section.checksum {
             return Err(damaged("the checksum of a section is wrong"));

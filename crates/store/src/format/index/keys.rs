@@ -2,24 +2,23 @@
 //! bounded memory.
 
 use std::io;
-use std::path::Path;
 use std::sync::Arc;
 
-use rustix::fs::{Advice, fadvise};
 use tapdeck_packet::key::Class;
 
 use super::granule::Granule;
-use super::image::{Image, ImageBytes};
-use super::lookup::{Index, open_file};
+use super::image::Image;
+use super::lookup::{Index, open};
 use crate::format::name::SegmentName;
+use crate::io::Storage;
 
 /// Sections of keys that are looked at together.
 const SECTIONS: usize = 64;
 
-/// All of the index of a segment will be read soon.
-pub(crate) fn read_ahead(dir: &Path, name: &SegmentName) {
-    if let Ok(Some(file)) = open_file(&name.index_path(dir)) {
-        let _ = fadvise(file, 0, None, Advice::WillNeed);
+/// Says that all of the index of a segment will be read soon.
+pub(crate) fn read_ahead(storage: &dyn Storage, name: &SegmentName) {
+    if let Ok(Some(index)) = open(storage, name.index_name().as_ref()) {
+        index.prefetch();
     }
 }
 
@@ -27,7 +26,7 @@ impl Index {
     /// Of one chunk, as a builder makes it.
     pub fn of_chunk(chunk: Vec<u8>) -> io::Result<Self> {
         let len = chunk.len() as u64;
-        let image = Image::open(ImageBytes::Memory(Arc::new(chunk)), 0, len)?;
+        let image = Image::open(Arc::new(chunk), 0, len)?;
         Ok(Self { summary: image.header.summary.clone(), images: vec![image] })
     }
 

@@ -3,23 +3,21 @@
 //! An [`Index`] is opened for reading here and asked with a [`Plan`]. It answers with granules, never
 //! with packets: those are read and judged by whoever asked.
 
-use std::fs::File;
+use std::ffi::OsStr;
 use std::io;
 use std::ops::Range;
-use std::os::fd::AsFd;
-use std::path::Path;
 use std::sync::Arc;
 
 use roaring::RoaringBitmap;
-use rustix::fs::{FileType, Mode, OFlags};
 use tapdeck_packet::key::{Class, Plan};
 
 use super::code::damaged;
 use super::granule::{Granule, Summary};
-use super::image::{Image, ImageBytes, hash};
+use super::image::{Image, hash};
 use super::merge;
 use super::stretches::joined;
 use crate::format::name::SegmentName;
+use crate::io::{Access, Object, Storage};
 use crate::span::Span;
 
 /// The index of a segment, opened for reading.
@@ -34,13 +32,17 @@ impl Index {
     /// Opens what there is for a segment of `segment_len` bytes: its index, or the log of one that
     /// is written. `None` where there is none; an error where it is damaged or not this
     /// segment's.
-    pub fn open(dir: &Path, name: &SegmentName, segment_len: u64) -> io::Result<Option<Self>> {
-        // The log of one that is closed meanwhile becomes an index.
+    pub fn open(
+        storage: &dyn Storage,
+        name: &SegmentName,
+        segment_len: u64,
+    ) -> io::Result<Option<Self>> {
+        // The log of a segment that is closed meanwhile becomes an index.
         for _ in 0..2 {
-            if let Some(file) = open_file(&name.index_path(dir))? {
-                return Self::closed(file, name, segment_len).map(Some);
+            if let Some(object) = open(storage, name.index_name().as_ref())? {
+                return Self::closed(object, name, segment_len).map(Some);
             }
-            if let Some(log) = Self::open_log(dir, name)? {
+            if let Some(log) = Self::open_log(storage, name)? {
                 return Ok(Some(log));
             }
         }
@@ -48,14 +50,18 @@ impl Index {
     }
 
     /// Opens the log of a segment alone.
-    pub fn open_log(dir: &Path, name: &SegmentName) -> io::Result<Option<Self>> {
-        let file = open_file(&name.index_log_path(dir))?;
-        file.map(|file| Self::log(file, name)).transpose()
+    pub fn open_log(storage: &dyn Storage, name: &SegmentName) -> io::Result<Option<Self>> {
+        let object = open(storage, name.index_log_name().as_ref())?;
+        object.map(|object| Self::log(object, name)).transpose()
     }
 
-    pub(super) fn closed(file: File, name: &SegmentName, segment_len: u64) -> io::Result<Self> {
-        let len = file.metadata()?.len();
-        let image = Image::open(ImageBytes::File(Arc::new(file)), 0, len)?;
+    pub(super) fn closed(
+        object: Arc<dyn Object>,
+        name: &SegmentName,
+        segment_len: u64,
+    ) -> io::Result<Self> {
+        let len = object.length()?;
+        let image = Image::open(object, 0, len)?;
         let fits = if name.live {
             image.header.segment_len >= segment_len
         } else {
@@ -67,8 +73,8 @@ impl Index {
         Ok(Self { summary: image.header.summary.clone(), images: vec![image] })
     }
 
-    fn log(file: File, name: &SegmentName) -> io::Result<Self> {
-        let images = merge::chunks(file)?;
+    fn log(object: Arc<dyn Object>, name: &SegmentName) -> io::Result<Self> {
+        let images = merge::chunks(&object)?;
         if images.iter().any(|image| !image.header.is_of(name)) {
             return Err(damaged("it is another segment's"));
         }
@@ -134,19 +140,12 @@ impl Index {
     }
 }
 
-pub(super) fn open_file(path: &Path) -> io::Result<Option<File>> {
-    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
-    match rustix::fs::open(path, flags, Mode::empty()) {
-        Ok(file) => {
-            if !FileType::from_raw_mode(rustix::fs::fstat(&file)?.st_mode).is_file() {
-                return Err(damaged("it is no file"));
-            }
-            // It is asked for here and there, and nothing around it is wanted.
-            let _ = rustix::fs::fadvise(file.as_fd(), 0, None, rustix::fs::Advice::Random);
-            Ok(Some(file.into()))
-        }
-        Err(rustix::io::Errno::NOENT) => Ok(None),
-        Err(e) => Err(e.into()),
+/// Opens an index or a log; `None` where there is none.
+pub(super) fn open(storage: &dyn Storage, name: &OsStr) -> io::Result<Option<Arc<dyn Object>>> {
+    match storage.open(name, Access::Scattered) {
+        Ok(object) => Ok(Some(object)),
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(e) => Err(e),
     }
 }
 

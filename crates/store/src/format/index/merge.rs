@@ -6,7 +6,6 @@
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
-use std::fs::File;
 use std::io;
 use std::sync::Arc;
 
@@ -14,16 +13,16 @@ use tapdeck_packet::key::Class;
 
 use super::builder::summary;
 use super::code::damaged;
-use super::image::{Draft, Entries, Flush, Header, Image, ImageBytes, hash};
+use super::image::{Draft, Entries, Flush, Header, Image, hash};
+use crate::io::Object;
 
 /// Opens the chunks of a log, one behind the other, as far as they are whole.
-pub(super) fn chunks(file: File) -> io::Result<Vec<Image>> {
-    let len = file.metadata()?.len();
-    let source = ImageBytes::File(Arc::new(file));
+pub(super) fn chunks(log: &Arc<dyn Object>) -> io::Result<Vec<Image>> {
+    let len = log.length()?;
     let (mut chunks, mut at) = (Vec::new(), 0);
     while at < len {
         // The last may be on its way.
-        let Ok(chunk) = Image::open(source.clone(), at, len) else { break };
+        let Ok(chunk) = Image::open(log.clone(), at, len) else { break };
         at += chunk.len;
         chunks.push(chunk);
     }

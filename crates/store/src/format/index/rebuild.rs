@@ -3,7 +3,6 @@
 //!
 //! What a log of it has already is kept: after a crash only the last chunk is missing.
 
-use std::fs;
 use std::io;
 use std::path::Path;
 
@@ -15,8 +14,8 @@ use super::close::close;
 use super::lookup::Index;
 use super::stretches::missing;
 use crate::format::name::SegmentName;
-use crate::format::segment;
-use crate::io::{Io, PAGE, forget_pages, read_at, write_pages};
+use crate::format::segment::{APPLICATION_PREFIX, body_end, dropped_told};
+use crate::io::{Access, Directory, Io, Object, PAGE, Storage as _, write_pages};
 
 /// What is read of a segment's beginning at first, and at most.
 const FIRST: usize = 16 << 10;
@@ -24,6 +23,8 @@ const MOST: usize = 16 << 20;
 
 /// How a segment begins.
 pub(crate) struct Head {
+    /// Whether this program wrote it.
+    pub is_ours: bool,
     /// By interface id.
     pub links: Vec<LinkType>,
     /// Where the blocks behind the interface descriptions begin.
@@ -32,12 +33,12 @@ pub(crate) struct Head {
 
 impl Head {
     /// `None` where it does not begin as a segment does.
-    pub fn read(file: &fs::File) -> io::Result<Option<Self>> {
+    pub fn read(segment: &dyn Object) -> io::Result<Option<Self>> {
         let mut want = FIRST;
         loop {
             let mut bytes = vec![0; want];
-            let have = read_at(file, &mut bytes, 0)?;
-            forget_pages(file, 0, have as u64);
+            let have = segment.read_up_to(&mut bytes, 0)?;
+            segment.forget(0..have as u64);
             let (head, ended) = Self::parse(&bytes[..have]);
             if ended || have < want || want >= MOST {
                 return Ok(head);
@@ -49,10 +50,9 @@ impl Head {
     /// The second: whether the descriptions end within the bytes.
     fn parse(bytes: &[u8]) -> (Option<Self>, bool) {
         let mut reader = Reader::new(bytes);
-        if !matches!(reader.next(), Some(Ok(Record::Section(_)))) {
-            return (None, false);
-        }
-        let mut head = Self { links: Vec::new(), body: reader.offset() };
+        let Some(Ok(Record::Section(section))) = reader.next() else { return (None, false) };
+        let is_ours = section.application.is_some_and(|a| a.starts_with(APPLICATION_PREFIX));
+        let mut head = Self { is_ours, links: Vec::new(), body: reader.offset() };
         while let Some(Ok(record)) = reader.next() {
             match record {
                 Record::Interface(interface) => head.links.push(interface.link),
@@ -86,18 +86,21 @@ pub(crate) fn complete<I: Io>(io: &I, dir: &Path, name: &SegmentName) -> io::Res
 }
 
 fn finish<I: Io>(io: &I, dir: &Path, name: &SegmentName) -> io::Result<u64> {
-    close(io, dir, name, segment::dropped_told(&name.path(dir)).unwrap_or(0))
+    let opened = Directory::new(dir).open(name.to_string().as_ref(), Access::Ranges);
+    let dropped = opened.ok().and_then(|segment| dropped_told(&*segment)).unwrap_or(0);
+    close(io, dir, name, dropped)
 }
 
 /// Appends chunks for what the log of a segment does not have.
 fn index_missing<I: Io>(io: &I, dir: &Path, name: &SegmentName) -> io::Result<()> {
     let path = name.index_log_path(dir);
-    let file = fs::File::open(name.path(dir))?;
-    let len = file.metadata()?.len();
-    let head = Head::read(&file)?.ok_or(io::ErrorKind::InvalidData)?;
-    let have = Index::open_log(dir, name)?;
+    let storage = Directory::new(dir);
+    let segment = storage.open(name.to_string().as_ref(), Access::Ranges)?;
+    let len = segment.length()?;
+    let head = Head::read(&*segment)?.ok_or(io::ErrorKind::InvalidData)?;
+    let have = Index::open_log(&storage, name)?;
     // A log does not reach into statistics, or the segment is another one than when it was written.
-    let body = head.body..segment::body_end(&name.path(dir)).unwrap_or(len);
+    let body = head.body..body_end(&*segment).unwrap_or(len);
     let parts = have.as_ref().map(Index::indexed).unwrap_or_default();
     missing(body, &parts)?;
     let (log, mut at) = match &have {
@@ -112,7 +115,7 @@ fn index_missing<I: Io>(io: &I, dir: &Path, name: &SegmentName) -> io::Result<()
         Ok(())
     };
     for stretch in missing(head.body..len, &parts)? {
-        let end = builder.read(&file, stretch.clone(), &mut append)?;
+        let end = builder.read(&*segment, stretch.clone(), &mut append)?;
         if end < stretch.end {
             return Err(io::Error::new(
                 io::ErrorKind::InvalidData,

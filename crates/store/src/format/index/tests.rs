@@ -12,7 +12,7 @@ use tapdeck_packet::pcapng;
 use super::close::merge;
 use super::{Builder, Granule, Index};
 use crate::format::name::SegmentName;
-use crate::io::PAGE;
+use crate::io::{Directory, PAGE, object_of};
 use crate::span::Span;
 
 const T0: i64 = 1_767_323_045_000_000_000;
@@ -141,7 +141,7 @@ fn log(pieces: &[DraftEntry]) -> Vec<u8> {
 
 fn save_log(dir: &Path, log: &[u8]) -> Index {
     fs::write(name(true).index_log_path(dir), log).unwrap();
-    Index::open(dir, &name(true), 0).unwrap().expect("it was written")
+    Index::open(&Directory::new(dir), &name(true), 0).unwrap().expect("it was written")
 }
 
 fn close(dir: &Path, segment_len: u64) -> Vec<u8> {
@@ -156,7 +156,8 @@ fn close(dir: &Path, segment_len: u64) -> Vec<u8> {
     };
     let segment = tempfile::tempfile().unwrap();
     segment.set_len(segment_len).unwrap();
-    let len = merge(log, &name(false), &segment, 5, &mut flush).unwrap();
+    let (log, segment) = (object_of(log), object_of(segment));
+    let len = merge(&log, &name(false), &*segment, 5, &mut flush).unwrap();
     assert_eq!(len, bytes.len() as u64);
     fs::write(name(false).index_path(dir), &bytes).unwrap();
     bytes
@@ -221,13 +222,17 @@ fn every_key_is_found_in_just_its_granules() {
     let mut index = save_log(dir.path(), &log(&pieces));
     check(&mut index, &packets, &pieces, true);
     close(dir.path(), 1 << 30);
-    let mut index = Index::open(dir.path(), &name(false), 1 << 30).unwrap().expect("an index");
+    let mut index =
+        Index::open(&Directory::new(dir.path()), &name(false), 1 << 30).unwrap().expect("an index");
     assert!(index.summary().complete && index.summary().dropped == 5);
     check(&mut index, &packets, &pieces, true);
     for (class, key) in [(Class::SourceIpv4, 1), (Class::Vlan, 4000), (Class::SourceIpv6, 9)] {
         assert!(ask(&mut index, class, key, key).is_empty());
     }
-    assert!(Index::open(dir.path(), &name(false), 1 << 29).is_err(), "of another length");
+    assert!(
+        Index::open(&Directory::new(dir.path()), &name(false), 1 << 29).is_err(),
+        "of another length"
+    );
 }
 
 #[test]
@@ -270,7 +275,8 @@ fn a_flood_is_told_by_hashes_and_stays_found() {
     let mut index = save_log(dir.path(), &log);
     check(&mut index, &packets, &pieces, false);
     let closed = close(dir.path(), 1 << 30);
-    let mut index = Index::open(dir.path(), &name(false), 1 << 30).unwrap().expect("an index");
+    let mut index =
+        Index::open(&Directory::new(dir.path()), &name(false), 1 << 30).unwrap().expect("an index");
     let dictionary = &index.images[0].directory.dictionaries[Class::SourceIpv4 as usize];
     assert!(dictionary.hashed && dictionary.keys <= 1 << 16);
     check(&mut index, &packets, &pieces, false);
@@ -296,7 +302,8 @@ fn pieces_that_come_late_find_their_place() {
     assert!(part.indexed().len() > 2 && !part.summary().complete);
     save_log(dir.path(), &bytes);
     close(dir.path(), 1 << 30);
-    let mut index = Index::open(dir.path(), &name(false), 1 << 30).unwrap().expect("an index");
+    let mut index =
+        Index::open(&Directory::new(dir.path()), &name(false), 1 << 30).unwrap().expect("an index");
     check(&mut index, &packets, &pieces, true);
 }
 
@@ -312,7 +319,9 @@ fn a_log_that_is_being_written_counts_up_to_its_last_whole_chunk() {
     }
     assert!(save_log(dir.path(), &[first, second].concat()).summary().packets > whole);
     assert!(
-        Index::open(dir.path(), &SegmentName { number: 8, ..name(true) }, 0).unwrap().is_none()
+        Index::open(&Directory::new(dir.path()), &SegmentName { number: 8, ..name(true) }, 0)
+            .unwrap()
+            .is_none()
     );
 }
 
@@ -326,7 +335,8 @@ fn damage_is_told_and_never_believed() {
     let all = |class| Plan::Keys { class, first: 0, last: u128::MAX };
     let plans: Vec<Plan> = Class::ALL.into_iter().map(all).chain([Plan::All]).collect();
     let ask = || -> std::io::Result<Vec<Vec<Granule>>> {
-        let mut index = Index::open(dir.path(), &name(false), 1 << 20)?.expect("a file");
+        let mut index =
+            Index::open(&Directory::new(dir.path()), &name(false), 1 << 20)?.expect("a file");
         plans.iter().map(|plan| index.select(plan, Span::ALL)).collect()
     };
     let answer = ask().unwrap();

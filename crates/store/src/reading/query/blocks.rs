@@ -1,40 +1,36 @@
 //! Reads whole pcapng blocks out of any place of a segment.
 //!
-//! A segment that is read from end to end goes through the page cache, for its reading ahead; but
-//! what was read is given back at once, so that a query of everything does not empty the cache of
-//! the machine that records. What an index names is read past the cache, where the file system can
-//! do that.
+//! What was read is forgotten at once ([`Object::forget`]), so that a query of everything does not
+//! empty the page cache of the machine that records. What a block means is not judged here.
 
-use std::fs::File;
 use std::io;
 use std::ops::Range;
-use std::os::unix::fs::FileExt;
 
-use rustix::fs::{Advice, fadvise};
 use tapdeck_packet::pcapng::{Error, Reader, Record};
 
-use crate::io::{PAGE, forget_pages};
+use crate::io::{Object, PAGE};
 
 /// No block of a segment is longer: one of the rings' blocks is 4 MiB at most.
 pub const LONGEST: usize = 16 << 20;
-/// A buffer that had to be longer is not kept.
+/// A buffer that had to be longer than this is not kept.
 const KEPT: usize = 1 << 20;
 
-/// Where a piece ends.
+/// Where a piece ends, and why there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stop {
-    /// There is more behind it.
+    /// Where enough was read: there is more behind it.
     More,
-    /// With the last block.
+    /// Where all that was to be read ends.
     End,
-    /// Before a block that is not all there.
+    /// Before a block that is not all there, or where the object ends too early.
     Cut,
     /// Before something that is no block.
     Damaged(&'static str),
 }
 
+/// What was read of a part of a segment.
 pub struct Part {
-    /// Bytes of the whole blocks from where the piece begins.
+    /// How many bytes are whole blocks, from where the piece begins.
     pub bytes: u64,
     pub stop: Stop,
 }
@@ -43,20 +39,22 @@ pub struct Part {
 #[derive(Default)]
 pub struct Blocks {
     buffer: Vec<u8>,
-    /// The section header in the buffer, which tells the byte order, and behind it the piece.
+    /// Where the section header stands in the buffer, which tells the byte order.
     section_at: usize,
+    /// Where the piece begins in the buffer, behind the section header.
     piece_at: usize,
+    /// Where the piece ends in the buffer.
     end: usize,
     /// Where the piece lies in the segment.
     place: u64,
 }
 
 impl Blocks {
-    /// Reads about `want` bytes of the beginning of a part of a segment, at least one block. Gives
+    /// Reads about `want` bytes of the beginning of a part of a segment, at least one block. Hands
     /// each whole block with its place to `each`, which may find it damaged.
     pub fn read(
         &mut self,
-        file: &File,
+        object: &dyn Object,
         section: &[u8],
         part: Range<u64>,
         want: usize,
@@ -65,11 +63,14 @@ impl Blocks {
         let (begin, end) = (part.start, part.end);
         let mut want = want;
         loop {
-            let have = self.load(file, section, begin, (end - begin).min(want as u64) as usize)?;
+            let have =
+                self.load(object, section, begin, (end - begin).min(want as u64) as usize)?;
             let at_end = begin + have as u64 >= end || have < want;
             let (good, fault) = self.parse(&(begin..begin + have as u64), &mut each);
             let stop = match fault {
-                None if at_end => Stop::End,
+                None if begin + have as u64 >= end => Stop::End,
+                // The object became shorter, between two blocks.
+                None if at_end => Stop::Cut,
                 None => Stop::More,
                 Some(Fault::Short(_)) if at_end => Stop::Cut,
                 Some(Fault::Short(_)) if good > begin => Stop::More,
@@ -80,7 +81,7 @@ impl Blocks {
                 Some(Fault::Short(_)) => Stop::Damaged("a block of more than 16 MiB"),
                 Some(Fault::Damaged(what)) => Stop::Damaged(what),
             };
-            forget_pages(file, begin, good);
+            object.forget(begin..good);
             if self.buffer.len() > KEPT {
                 self.buffer = Vec::new();
             }
@@ -88,8 +89,14 @@ impl Blocks {
         }
     }
 
-    /// Puts `want` bytes of the file into the buffer, or as many as there are; gives back how many.
-    pub fn load(&mut self, file: &File, section: &[u8], at: u64, want: usize) -> io::Result<usize> {
+    /// Puts `want` bytes of a segment into the buffer, or as many as there are. Returns how many.
+    pub fn load(
+        &mut self,
+        object: &dyn Object,
+        section: &[u8],
+        at: u64,
+        want: usize,
+    ) -> io::Result<usize> {
         // Whole pages of memory and of the file, as direct I/O wants it.
         let skip = at as usize % PAGE;
         let len = (skip + want).next_multiple_of(PAGE);
@@ -99,7 +106,7 @@ impl Blocks {
             self.buffer.resize(needed, 0);
         }
         let start = self.buffer.as_ptr().align_offset(PAGE) + head;
-        let have = read_pages(file, &mut self.buffer[start..start + len], at - skip as u64)?;
+        let have = object.read_up_to(&mut self.buffer[start..start + len], at - skip as u64)?;
         let have = have.saturating_sub(skip).min(want);
         self.place = at;
         self.piece_at = start + skip;
@@ -109,15 +116,15 @@ impl Blocks {
         Ok(have)
     }
 
-    /// What was loaded of a part of the segment.
+    /// Returns what was loaded of a part of the segment.
     pub fn bytes(&self, part: &Range<u64>) -> &[u8] {
         let piece = &self.buffer[self.piece_at..self.end];
         let at = |place: u64| (place.saturating_sub(self.place) as usize).min(piece.len());
         &piece[at(part.start)..at(part.end)]
     }
 
-    /// Gives each whole block of what was loaded of a part of the segment to `each`; what stands
-    /// before the part is gone then. Gives back where the last of them ends, and what stands
+    /// Hands each whole block of what was loaded of a part of the segment to `each`; what stands
+    /// before the part is gone then. Returns where the last of the blocks ends, and what stands
     /// there.
     pub fn parse(
         &mut self,
@@ -154,30 +161,8 @@ impl Blocks {
 
 /// What stands where a block should.
 pub enum Fault {
-    /// The beginning of one, of so many bytes.
+    /// The beginning of a block of so many bytes.
     Short(u64),
+    /// Something that is no block.
     Damaged(&'static str),
-}
-
-/// Fills whole pages as far as the file goes, also past the page cache.
-fn read_pages(file: &File, pages: &mut [u8], at: u64) -> io::Result<usize> {
-    let mut have = 0;
-    while have < pages.len() {
-        match file.read_at(&mut pages[have..], at + have as u64) {
-            Ok(0) => break,
-            Ok(n) => have += n,
-            // Behind a file's end that is inside a page, which direct I/O cannot be asked about.
-            Err(e) if e.kind() == io::ErrorKind::InvalidInput && !have.is_multiple_of(PAGE) => {
-                break;
-            }
-            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
-            Err(e) => return Err(e),
-        }
-    }
-    Ok(have)
-}
-
-/// It will be read from its beginning to its end.
-pub fn read_ahead(file: &File) {
-    let _ = fadvise(file, 0, None, Advice::Sequential);
 }

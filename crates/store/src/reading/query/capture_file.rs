@@ -1,17 +1,16 @@
 //! A capture file of another recorder, as far as its beginning and its index tell.
 
-use std::fs::{self, File};
+use std::ffi::OsString;
 use std::io;
-use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
+use std::sync::Arc;
 
-use rustix::fs::{Mode, OFlags};
 use tapdeck_packet::link::LinkType;
 use tapdeck_packet::trace::{self, Format};
 
 use super::scan::Context;
 use crate::format::index::{GRANULE, Identity, Index};
-use crate::io::read_at;
+use crate::io::{Access, Object, Storage};
 
 /// How much of a file's beginning is looked at for interfaces: an index has a granule of it.
 pub(super) const BEGINNING: usize = GRANULE as usize;
@@ -20,9 +19,11 @@ const HEADER: usize = 24;
 
 /// A capture file of another recorder.
 pub(super) struct CaptureFile {
-    pub path: PathBuf,
+    /// The file's name in its storage.
+    pub object: OsString,
+    /// What notes call the file.
     pub name: String,
-    /// Device and inode, since another file may come to have the name.
+    /// What tells the file from another that comes to have its name.
     pub id: (u64, u64),
     /// Where its packets begin, and what has to be known there.
     pub begin: u64,
@@ -39,18 +40,18 @@ pub(super) struct CaptureFile {
 
 impl CaptureFile {
     /// Opens the file. Fails as if it were gone where another has its name.
-    pub fn open(&self) -> io::Result<File> {
-        let (file, metadata) = open(&self.path)?;
-        if id_of(&metadata) != self.id {
+    pub fn open(&self, storage: &dyn Storage) -> io::Result<Arc<dyn Object>> {
+        let object = storage.open(&self.object, Access::Ranges)?;
+        if object.state()?.id != self.id {
             return Err(io::ErrorKind::NotFound.into());
         }
-        Ok(file)
+        Ok(object)
     }
 
     /// Opens the index of the file, if it is still there.
-    pub fn index(&self) -> Option<Index> {
+    pub fn index(&self, storage: &dyn Storage) -> Option<Index> {
         let (places, identity) = self.index.as_ref()?;
-        identity.open_index(places)
+        identity.open_index(storage, places)
     }
 
     /// Returns what has to be known where a granule begins.
@@ -73,9 +74,9 @@ pub(super) enum Begin {
 }
 
 /// Tells what a file is by how it begins.
-pub(super) fn begin(file: &File, metadata: &fs::Metadata) -> io::Result<Begin> {
+pub(super) fn begin(object: &dyn Object) -> io::Result<Begin> {
     let mut header = [0; HEADER];
-    let have = if metadata.is_file() { read_at(file, &mut header, 0)? } else { 0 };
+    let have = object.read_up_to(&mut header, 0)?;
     Ok(match trace::Reader::new(&header[..have]) {
         Ok(reader) if reader.format() == Format::Pcap => Begin::Pcap(header),
         Ok(_) => Begin::Pcapng,
@@ -94,16 +95,4 @@ pub(super) fn pcap_link(header: &[u8]) -> LinkType {
     let is_little = word(0)[3] == 0xa1;
     let field = if is_little { u32::from_le_bytes(word(20)) } else { u32::from_be_bytes(word(20)) };
     LinkType(field as u16)
-}
-
-pub(super) fn id_of(file: &fs::Metadata) -> (u64, u64) {
-    (file.dev(), file.ino())
-}
-
-/// Opens a file that a user named. Never waits for somebody to write, as opening a pipe would.
-pub(super) fn open(path: &Path) -> io::Result<(File, fs::Metadata)> {
-    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
-    let file = File::from(rustix::fs::open(path, flags, Mode::empty())?);
-    let metadata = file.metadata()?;
-    Ok((file, metadata))
 }

@@ -1,12 +1,9 @@
 //! What do the ends of a segment, and the head of its index, tell of it?
 
-use std::fs::File;
 use std::io;
-use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
-use rustix::fs::OFlags;
 use tapdeck_packet::pcapng::{Error as BlockError, Reader, Record};
 
 use super::error::Error;
@@ -14,7 +11,7 @@ use super::interface::Described;
 use crate::format::index::Index;
 use crate::format::name::SegmentName;
 use crate::format::segment::{APPLICATION_PREFIX, blocks_backwards, open_segment};
-use crate::io::{PAGE, forget_pages, read_at};
+use crate::io::{Access, Object, PAGE, Storage};
 use crate::span::Span;
 
 /// How long before its segment began, and before the segment's first packet, a packet may have been
@@ -56,15 +53,20 @@ pub struct Ends {
 }
 
 /// Looks at segments, several at once.
-pub fn look_at_all(dir: &Path, names: &[SegmentName], span: Span) -> Vec<Result<Seen, Error>> {
+pub fn look_at_all(
+    storage: &dyn Storage,
+    names: &[SegmentName],
+    span: Span,
+) -> Vec<Result<Seen, Error>> {
     let next = AtomicUsize::new(0);
     let look_on = || {
         let (mut buffer, mut seen) = (Vec::new(), Vec::new());
         loop {
             let at = next.fetch_add(1, Ordering::Relaxed);
             let Some(name) = names.get(at) else { return seen };
-            let ends = look(dir, name, span, &mut buffer);
-            seen.push((at, ends.map_err(|e| Error::new(name.path(dir), e))));
+            let ends = look(storage, name, span, &mut buffer);
+            let place = || storage.location(name.to_string().as_ref());
+            seen.push((at, ends.map_err(|e| Error::new(place(), e))));
         }
     };
     let mut seen = thread::scope(|scope| {
@@ -80,21 +82,26 @@ pub fn look_at_all(dir: &Path, names: &[SegmentName], span: Span) -> Vec<Result<
     seen.into_iter().map(|(_, ends)| ends).collect()
 }
 
-fn look(dir: &Path, name: &SegmentName, span: Span, buffer: &mut Vec<u8>) -> io::Result<Seen> {
-    let file = match open_segment(dir, name, OFlags::empty()) {
-        Ok(file) => file,
+fn look(
+    storage: &dyn Storage,
+    name: &SegmentName,
+    span: Span,
+    buffer: &mut Vec<u8>,
+) -> io::Result<Seen> {
+    let object = match open_segment(storage, name, Access::Ranges) {
+        Ok(object) => object,
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Seen::Gone),
         Err(e) => return Err(e),
     };
-    let end = file.metadata()?.len();
-    let Some(begun) = begin(&file, end, buffer)? else { return Ok(Seen::Foreign) };
+    let end = object.length()?;
+    let Some(begun) = begin(&*object, end, buffer)? else { return Ok(Seen::Foreign) };
     // An index that is damaged is told when it is needed.
-    let index = Index::open(dir, name, end).ok().flatten();
+    let index = Index::open(storage, name, end).ok().flatten();
     let index_bytes = index.as_ref().map_or(0, Index::bytes_read);
     let summary = index.map(|index| index.summary().clone());
     let (earliest_ns, latest_ns) = match summary {
         Some(all) if all.complete && all.packets > 0 => (all.first_ns, Some(all.last_ns)),
-        _ => believed_times(name, &file, end, &begun, span, buffer)?,
+        _ => believed_times(name, &*object, end, &begun, span, buffer)?,
     };
     Ok(Seen::Segment(Ends { begun, end, earliest_ns, latest_ns, index_bytes }))
 }
@@ -103,7 +110,7 @@ fn look(dir: &Path, name: &SegmentName, span: Span, buffer: &mut Vec<u8>) -> io:
 /// looked at only if the beginning is before the span; `None` where there is no end to be told.
 fn believed_times(
     name: &SegmentName,
-    file: &File,
+    object: &dyn Object,
     end: u64,
     begun: &Begun,
     span: Span,
@@ -116,7 +123,7 @@ fn believed_times(
     if name.live || earliest_ns >= span.after_ns {
         return Ok((earliest_ns, None));
     }
-    let latest = latest_ns(file, end, &begun.section, buffer)?;
+    let latest = latest_ns(object, end, &begun.section, buffer)?;
     Ok((earliest_ns, latest.map(|ns| ns.saturating_add(SLACK_NS))))
 }
 
@@ -134,13 +141,13 @@ pub struct Begun {
 }
 
 /// Reads a segment's beginning; `None` where another program wrote the file.
-fn begin(file: &File, len: u64, buffer: &mut Vec<u8>) -> io::Result<Option<Begun>> {
+fn begin(object: &dyn Object, len: u64, buffer: &mut Vec<u8>) -> io::Result<Option<Begun>> {
     let mut want = FIRST;
     loop {
         buffer.resize((want as u64).min(len) as usize, 0);
-        let have = read_at(file, buffer, 0)?;
+        let have = object.read_up_to(buffer, 0)?;
         buffer.truncate(have);
-        forget_pages(file, 0, have as u64);
+        object.forget(0..have as u64);
         let (begun, short) = parse_begin(buffer);
         if !short || have < want || want >= MOST {
             return Ok(begun);
@@ -201,7 +208,7 @@ fn parse_begin(bytes: &[u8]) -> (Option<Begun>, bool) {
 /// Returns the latest time that stands at a segment's end: when it was closed, or of its last
 /// packet. `None` where none is found there.
 fn latest_ns(
-    file: &File,
+    object: &dyn Object,
     len: u64,
     section: &[u8],
     buffer: &mut Vec<u8>,
@@ -210,8 +217,8 @@ fn latest_ns(
     loop {
         let begin = len.saturating_sub(want);
         buffer.resize((len - begin) as usize, 0);
-        let have = read_at(file, buffer, begin)?;
-        forget_pages(file, begin, begin + have as u64);
+        let have = object.read_up_to(buffer, begin)?;
+        object.forget(begin..begin + have as u64);
         if have < buffer.len() {
             return Ok(None);
         }

@@ -4,8 +4,6 @@
 use std::io;
 use std::ops::Range;
 
-use rustix::fs::OFlags;
-
 use super::blocks::LONGEST;
 use super::capture_file::CaptureFile;
 use super::note::Note;
@@ -15,6 +13,7 @@ use super::snapshot::Segment;
 use super::source::{Loss, Outcome, Unread};
 use crate::format::index::{Granule, Index};
 use crate::format::segment::open_segment;
+use crate::io::Access;
 
 /// Tells what is there to be read of a segment, which has a number in its snapshot.
 pub fn expand(request: &Request, segment: &Segment, number: usize) -> io::Result<Outcome> {
@@ -41,7 +40,7 @@ pub fn expand(request: &Request, segment: &Segment, number: usize) -> io::Result
 /// Tells what is there to be read of a capture file, which has a number in its snapshot. `None`
 /// where the file has no index, or one that cannot be used.
 pub fn expand_capture(request: &Request, capture: &CaptureFile, number: usize) -> Option<Outcome> {
-    let mut index = capture.index()?;
+    let mut index = capture.index(&*request.snapshot.storage)?;
     let mut expansion = Expansion {
         request,
         number,
@@ -99,7 +98,7 @@ impl Expansion<'_> {
 
     /// Returns the segment from beginning to end, if it is still there.
     fn whole(&self, segment: &Segment) -> io::Result<Outcome> {
-        open_segment(&self.request.snapshot.dir, &segment.name, OFlags::empty())?;
+        open_segment(&*self.request.snapshot.storage, &segment.name, Access::Ranges)?;
         let place = self.place.clone();
         let mut whole = Self { outcome: Outcome::default(), place: place.clone(), ..*self };
         whole.stretch(place);
@@ -111,7 +110,9 @@ impl Expansion<'_> {
     fn by_index(&mut self, segment: &Segment) -> io::Result<bool> {
         let Request { snapshot, plan, span, .. } = self.request;
         let Segment { name, begin, end, .. } = segment;
-        let Some(mut index) = Index::open(&snapshot.dir, name, *end)? else { return Ok(false) };
+        let Some(mut index) = Index::open(&*snapshot.storage, name, *end)? else {
+            return Ok(false);
+        };
         let granules = index.select(plan, *span)?;
         let mut at = *begin;
         if !index.summary().complete {
@@ -131,7 +132,7 @@ impl Expansion<'_> {
         if !place.is_empty() {
             let bound_ns = self.earliest_ns;
             let rank = Rank { bound_ns, segment: self.number, begin: place.start };
-            let stretch = Unread::Stretch { end: place.end, context: None, file: None };
+            let stretch = Unread::Stretch { end: place.end, context: None, object: None };
             self.outcome.unread.push((rank, stretch));
         }
     }

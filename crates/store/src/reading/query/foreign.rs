@@ -15,18 +15,22 @@
 //! Interfaces that are described alike are one. Those of pcap files have no names; there is one for
 //! each link type.
 
-use std::fs::{self, File};
+use std::ffi::OsStr;
+use std::fs;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::sync::Arc;
 
 use super::blocks::Stop;
-use super::capture_file::{BEGINNING, Begin, CaptureFile, begin, id_of, open, pcap_link};
+use super::capture_file::{BEGINNING, Begin, CaptureFile, begin, pcap_link};
 use super::error::Error;
 use super::interface::{Described, nameless};
 use super::note::Note;
 use super::scan::{Context, Scanner};
 use super::snapshot::{Contents, Snapshot};
 use crate::format::index::{Identity, places};
+use crate::io::{Access, Object, Paths, State, Storage};
 use crate::span::Span;
 
 /// How capture files are looked for.
@@ -53,15 +57,18 @@ impl Snapshot {
     }
 
     fn of_captures(path: &Path, span: Span, search: Search<'_>) -> Result<Self, Error> {
-        let (paths, is_dir) = candidates(path)?;
-        let mut snapshot = Self::empty(path);
+        let fail = |e| Error::new(path.to_owned(), e);
+        let is_dir = path.metadata().map_err(fail)?.is_dir();
+        let storage = Paths::at(path).map_err(fail)?;
+        let names = storage.list().map_err(fail)?;
+        let mut snapshot = Self::empty(Arc::new(storage));
         let (mut ours, mut captures) = (0, Vec::new());
-        for path in paths {
-            match snapshot.add_capture(&path, span, search, &mut captures) {
+        for name in names {
+            match snapshot.add_capture(&name, span, search, &mut captures) {
                 Ok(is_capture) => ours += usize::from(is_capture),
                 // A ring of files loses its oldest.
                 Err(e) if e.kind() == io::ErrorKind::NotFound => {}
-                Err(e) => return Err(Error::new(path, e)),
+                Err(e) => return Err(Error::new(name.into(), e)),
             }
         }
         snapshot.contents = Contents::Captures(captures);
@@ -74,21 +81,22 @@ impl Snapshot {
 
     /// Returns whether a file is one of the capture files, inside of the span or not.
     pub fn has_file(&self, file: &fs::Metadata) -> bool {
-        self.files.contains(&id_of(file))
+        self.files.contains(&(file.dev(), file.ino()))
     }
 
     /// Takes in a file: adds it to `captures` if the span reaches into it. False if it is no
     /// capture file.
     fn add_capture(
         &mut self,
-        path: &Path,
+        object_name: &OsStr,
         span: Span,
         search: Search<'_>,
         captures: &mut Vec<CaptureFile>,
     ) -> io::Result<bool> {
-        let (file, metadata) = open(path)?;
-        let name = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned();
-        let context = match begin(&file, &metadata)? {
+        let object = self.storage.open(object_name, Access::Ranges)?;
+        let path = Path::new(object_name);
+        let name = path.file_name().unwrap_or(object_name).to_string_lossy().into_owned();
+        let context = match begin(&*object)? {
             Begin::Pcapng => Context::default(),
             Begin::Pcap(header) => {
                 let interface = self.interface_of(nameless(pcap_link(&header)));
@@ -104,10 +112,10 @@ impl Snapshot {
             }
             Begin::Other => return Ok(false),
         };
-        let id = id_of(&metadata);
+        let State { id, len: end, .. } = object.state()?;
         self.files.push(id);
         let mut capture = CaptureFile {
-            path: path.to_owned(),
+            object: object_name.to_owned(),
             name,
             id,
             begin: context.head_len(),
@@ -115,11 +123,11 @@ impl Snapshot {
             context,
             earliest_ns: i64::MIN,
             index: None,
-            end: metadata.len(),
+            end,
         };
-        let identity = Identity::of(&file)?;
+        let identity = Identity::of(&*object)?;
         let places = places(path, search.cache);
-        if let Some(index) = identity.open_index(&places) {
+        if let Some(index) = identity.open_index(&*self.storage, &places) {
             self.index_bytes += index.bytes_read();
             let all = index.summary();
             if all.first_ns >= span.before_ns || all.last_ns < span.after_ns {
@@ -131,18 +139,23 @@ impl Snapshot {
         }
         if capture.begin == 0 {
             let whole = search.whole && capture.index.is_none();
-            capture.inner = self.find_interfaces(&file, capture.end, whole)?;
+            capture.inner = self.find_interfaces(&*object, end, whole)?;
         }
         captures.push(capture);
         Ok(true)
     }
 
     /// Takes in the interfaces of a pcapng file. Returns what has to be known behind its beginning.
-    fn find_interfaces(&mut self, file: &File, end: u64, whole: bool) -> io::Result<Context> {
+    fn find_interfaces(
+        &mut self,
+        object: &dyn Object,
+        end: u64,
+        whole: bool,
+    ) -> io::Result<Context> {
         let mut scanner = Scanner::default();
         let mut take_in = |described| Some(self.interface_of(described));
         let mut read = |at, context: &Context| {
-            scanner.read(file, context, at..end, BEGINNING, &mut take_in, |_, _| {})
+            scanner.read(object, context, at..end, BEGINNING, &mut take_in, |_, _| {})
         };
         let first = read(0, &Context::default())?;
         let (mut at, mut context, mut stop) = (first.end, first.context.clone(), first.stop);
@@ -164,24 +177,4 @@ impl Snapshot {
     pub(super) fn known_interface(&self, described: &Described) -> Option<u32> {
         self.interfaces.iter().position(|known| known == described).map(|at| at as u32)
     }
-}
-
-/// Returns the files that may be captures, and whether they are those of a directory.
-pub(super) fn candidates(path: &Path) -> Result<(Vec<PathBuf>, bool), Error> {
-    let fail = |e| Error::new(path.to_owned(), e);
-    let is_dir = path.metadata().map_err(fail)?.is_dir();
-    Ok((if is_dir { files(path).map_err(fail)? } else { vec![path.to_owned()] }, is_dir))
-}
-
-/// Returns the files in a directory, in the order of their names.
-fn files(dir: &Path) -> io::Result<Vec<PathBuf>> {
-    let mut files = Vec::new();
-    for entry in dir.read_dir()? {
-        let path = entry?.path();
-        if fs::metadata(&path).is_ok_and(|metadata| metadata.is_file()) {
-            files.push(path);
-        }
-    }
-    files.sort_unstable();
-    Ok(files)
 }

@@ -5,18 +5,18 @@
 //! index; nor has one that is cut or damaged, or has packets without times. All of those are
 //! read from end to end, as without an index.
 
-use std::fs::File;
+use std::fs;
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use super::blocks::Stop;
-use super::capture_file::{BEGINNING, Begin, begin, open};
+use super::capture_file::{BEGINNING, Begin, begin};
 use super::error::Error;
-use super::foreign::candidates;
 use super::note::Note;
 use super::scan::{Context, Passed, Record, Scanner};
 use crate::format::index::{ForeignPacket, Identity, Maker, places};
+use crate::io::{Access, Object, Paths, Storage};
 
 /// Makes an index of each capture file at `path` that has none: beside it, or in `cache` where that
 /// cannot be. `watch` is called every 128 KiB with how many bytes were indexed; where it gives
@@ -27,14 +27,17 @@ pub fn index_captures(
     mut watch: impl FnMut(u64) -> bool,
 ) -> Result<Vec<Note>, Error> {
     let (mut notes, mut bytes) = (Vec::new(), 0);
-    for path in candidates(path)?.0 {
+    let fail = |e| Error::new(path.to_owned(), e);
+    let storage = Paths::at(path).map_err(fail)?;
+    for name in storage.list().map_err(fail)? {
         let mut goes_on = true;
         let mut add = |more| {
             bytes += more;
             goes_on = watch(bytes);
             goes_on
         };
-        match index(&path, cache, &mut add) {
+        let path = Path::new(&name);
+        match index(&storage, path, cache, &mut add) {
             Ok(()) => {}
             Err(e) if e.kind() == io::ErrorKind::NotFound => {}
             Err(_) if !goes_on => break,
@@ -47,24 +50,30 @@ pub fn index_captures(
     Ok(notes)
 }
 
-/// An error is why it has none.
-fn index(path: &Path, cache: Option<&Path>, watch: &mut dyn FnMut(u64) -> bool) -> io::Result<()> {
-    let (file, metadata) = open(path)?;
-    let context = match begin(&file, &metadata)? {
+/// Makes the index of a file. An error says why it has none.
+fn index(
+    storage: &dyn Storage,
+    path: &Path,
+    cache: Option<&Path>,
+    watch: &mut dyn FnMut(u64) -> bool,
+) -> io::Result<()> {
+    let object = storage.open(path.as_os_str(), Access::Ranges)?;
+    let context = match begin(&*object)? {
         Begin::Pcapng => Context::default(),
         Begin::Pcap(header) => Context::pcap(&header, 0),
         Begin::Short(_) => return Err(unfit("it is cut")),
         Begin::Damaged(_, what) => return Err(unfit(what)),
         Begin::Other => return Ok(()),
     };
-    let identity = Identity::of(&file)?;
+    let identity = Identity::of(&*object)?;
     let places = places(path, cache);
-    if identity.open_index(&places).is_some_and(|mut index| index.read_all().is_ok()) {
+    if identity.open_index(storage, &places).is_some_and(|mut index| index.read_all().is_ok()) {
         return Ok(());
     }
-    let mut maker = Maker::new(identity.clone(), metadata.mode(), &places)?;
-    take_all(&file, metadata.len(), context, &mut maker, watch)?;
-    if Identity::of(&file)? != identity {
+    let mode = fs::metadata(path)?.mode();
+    let mut maker = Maker::new(identity.clone(), mode, &places)?;
+    take_all(&*object, context, &mut maker, watch)?;
+    if Identity::of(&*object)? != identity {
         return Err(unfit("it was changed meanwhile"));
     }
     maker.finish()
@@ -72,18 +81,18 @@ fn index(path: &Path, cache: Option<&Path>, watch: &mut dyn FnMut(u64) -> bool) 
 
 /// Takes in all of a file.
 fn take_all(
-    file: &File,
-    len: u64,
+    object: &dyn Object,
     context: Context,
     maker: &mut Maker,
     watch: &mut dyn FnMut(u64) -> bool,
 ) -> io::Result<()> {
+    let len = object.length()?;
     let mut scanner = Scanner::default();
     let (first, mut at, mut context) = (context.head_len(), context.head_len(), context);
     loop {
         let mut is_timeless = false;
         let passed =
-            scanner.read(file, &context, at..len, BEGINNING, &mut |_| Some(0), |_, record| {
+            scanner.read(object, &context, at..len, BEGINNING, &mut |_| Some(0), |_, record| {
                 is_timeless |= record.is_timeless;
                 maker.builder.foreign_packet(at, &of_index(record));
             })?;

@@ -3,14 +3,11 @@
 //! A reader does not know what it is needed for, nor what else was found: [`super::merge`] puts
 //! that together.
 
-use std::fs::File;
 use std::io;
 use std::ops::Range;
 use std::sync::Arc;
 
-use rustix::fs::OFlags;
-
-use super::blocks::{Blocks, Fault, Stop, read_ahead};
+use super::blocks::{Blocks, Fault, Stop};
 use super::capture_file::CaptureFile;
 use super::expand::{expand, expand_capture};
 use super::note::Note;
@@ -23,7 +20,7 @@ use super::scan::{Context, Scanner};
 use super::snapshot::{Contents, Segment};
 use super::source::{Outcome, Unread};
 use crate::format::segment::open_segment;
-use crate::io::forget_pages;
+use crate::io::{Access, Object};
 
 /// Reads pieces, and keeps the memory that this takes.
 pub struct Reader<M> {
@@ -33,8 +30,6 @@ pub struct Reader<M> {
     scanner: Scanner,
     /// Whether packets that are found are kept, or only counted.
     pub keep: bool,
-    /// The file system reads past the page cache, as far as is known.
-    direct: bool,
 }
 
 impl<M: Clone> Clone for Reader<M> {
@@ -47,7 +42,7 @@ impl<M: Clone> Clone for Reader<M> {
 impl<M> Reader<M> {
     pub fn new(request: Arc<Request>, matcher: M) -> Self {
         let (blocks, scanner) = (Blocks::default(), Scanner::default());
-        Self { request, matcher, blocks, scanner, keep: true, direct: true }
+        Self { request, matcher, blocks, scanner, keep: true }
     }
 }
 
@@ -84,7 +79,7 @@ impl<M: Matcher> Reader<M> {
     ) -> io::Result<Outcome> {
         match unread {
             Unread::Whole => expand(&self.request, segment, rank.segment),
-            Unread::Stretch { end, file, .. } => self.stretch(segment, rank, end, file),
+            Unread::Stretch { end, object, .. } => self.stretch(segment, rank, end, object),
             Unread::Granules(granules) => self.granules(segment, rank, &granules),
             Unread::Again { len, from, .. } => self.again(segment, rank, len, from),
         }
@@ -101,9 +96,9 @@ impl<M: Matcher> Reader<M> {
                 Some(outcome) => Ok(outcome),
                 None => self.scan(capture, rank, capture.context.clone(), None),
             },
-            Unread::Stretch { context, file, .. } => {
+            Unread::Stretch { context, object, .. } => {
                 let context = context.unwrap_or_else(|| capture.context_at(rank.begin));
-                self.scan(capture, rank, context, file)
+                self.scan(capture, rank, context, object)
             }
             Unread::Granules(granules) => self.foreign_granules(capture, rank, &granules),
             Unread::Again { len, from, context } => {
@@ -119,20 +114,16 @@ impl<M: Matcher> Reader<M> {
         segment: &Segment,
         rank: Rank,
         end: u64,
-        file: Option<File>,
+        object: Option<Arc<dyn Object>>,
     ) -> io::Result<Outcome> {
         let request = self.request.clone();
-        let file = if let Some(file) = file {
-            file
-        } else {
-            let file = open_segment(&request.snapshot.dir, &segment.name, OFlags::empty())?;
-            read_ahead(&file);
-            file
-        };
+        let storage = &*request.snapshot.storage;
+        let open = || open_segment(storage, &segment.name, Access::Sequential);
+        let object = object.map_or_else(open, Ok)?;
         let mut collector =
             Collector::new(&request.snapshot, &segment.head.interfaces, request.span, self.keep);
         let part = self.blocks.read(
-            &file,
+            &*object,
             &segment.head.section,
             rank.begin..end,
             request.piece_bytes,
@@ -143,7 +134,7 @@ impl<M: Matcher> Reader<M> {
         outcome.progress.read_bytes = part.bytes;
         outcome.progress.bytes = part.bytes;
         if part.stop == Stop::More {
-            let rest = Unread::Stretch { end, context: None, file: Some(file) };
+            let rest = Unread::Stretch { end, context: None, object: Some(object) };
             outcome.unread.push((Rank { begin: at, ..rank }, rest));
         } else {
             outcome.progress.bytes += end - at;
@@ -195,14 +186,10 @@ impl<M: Matcher> Reader<M> {
         let is_intact = crc32c::crc32c(self.blocks.bytes(place)) == checksum;
         let (good, fault) =
             self.blocks.parse(place, |at, record| collector.take(at, &record, &self.matcher));
-        let (segment, at) = (segment.name.to_string(), place.start);
-        let what = match fault {
-            Some(Fault::Damaged(what)) => what,
-            Some(Fault::Short(_)) => "a block passes the end of what was indexed",
-            None if good < place.end => "it is cut short",
-            None => return (!is_intact).then_some(Note::Changed { segment, at }),
-        };
-        Some(Note::Damaged { segment, at: good, what: what.to_owned() })
+        damaged(segment, place, good, fault).or_else(|| {
+            let (segment, at) = (segment.name.to_string(), place.start);
+            (!is_intact).then_some(Note::Changed { segment, at })
+        })
     }
 
     /// Reads what was read before, or was known in sum only, and keeps what it finds.
@@ -218,10 +205,12 @@ impl<M: Matcher> Reader<M> {
         let mut collector =
             Collector::new(&request.snapshot, &segment.head.interfaces, request.span, true);
         let place = rank.begin..rank.begin + len;
-        self.blocks.parse(&place, |at, record| collector.take(at, &record, &self.matcher));
+        let (good, fault) =
+            self.blocks.parse(&place, |at, record| collector.take(at, &record, &self.matcher));
+        let notes = damaged(segment, &place, good, fault).into_iter().collect();
         let packets = go_to(collector.finish(place_of(rank, len, None)).packets, from)?;
         let progress = Progress { read_bytes: have as u64, ..Progress::default() };
-        Ok(Outcome { progress, packets, ..Outcome::default() })
+        Ok(Outcome { progress, packets, notes, ..Outcome::default() })
     }
 
     /// Reads the next piece of a capture file.
@@ -230,15 +219,16 @@ impl<M: Matcher> Reader<M> {
         capture: &CaptureFile,
         rank: Rank,
         context: Context,
-        file: Option<File>,
+        object: Option<Arc<dyn Object>>,
     ) -> io::Result<Outcome> {
         let request = self.request.clone();
-        let file = file.map_or_else(|| capture.open(), Ok)?;
+        let open = || capture.open(&*request.snapshot.storage);
+        let object = object.map_or_else(open, Ok)?;
         let begin = rank.begin.max(capture.begin);
         let mut collector = Collector::new(&request.snapshot, &[], request.span, self.keep);
         let mut is_timeless = false;
         let passed = self.scanner.read(
-            &file,
+            &*object,
             &context,
             begin..capture.end,
             request.piece_bytes,
@@ -265,7 +255,7 @@ impl<M: Matcher> Reader<M> {
         let note = match passed.stop {
             Stop::More => {
                 let (end, context) = (capture.end, Some(passed.context));
-                let rest = Unread::Stretch { end, context, file: Some(file) };
+                let rest = Unread::Stretch { end, context, object: Some(object) };
                 outcome.unread.push((Rank { begin: at, ..rank }, rest));
                 return Ok(outcome);
             }
@@ -286,14 +276,14 @@ impl<M: Matcher> Reader<M> {
         granules: &[(u32, u32)],
     ) -> io::Result<Outcome> {
         let request = self.request.clone();
-        let file = capture.open()?;
+        let object = capture.open(&*request.snapshot.storage)?;
         let mut collector = Collector::new(&request.snapshot, &[], request.span, self.keep);
         let (mut notes, mut read_bytes) = (Vec::new(), 0);
         let mut begin = rank.begin;
         for (len, checksum) in granules {
             let end = begin + u64::from(*len);
             let passed = self.scanner.read(
-                &file,
+                &*object,
                 &capture.context_at(begin),
                 begin..end,
                 *len as usize,
@@ -325,10 +315,10 @@ impl<M: Matcher> Reader<M> {
         context: &Context,
     ) -> io::Result<Outcome> {
         let request = self.request.clone();
-        let file = capture.open()?;
+        let object = capture.open(&*request.snapshot.storage)?;
         let mut collector = Collector::new(&request.snapshot, &[], request.span, true);
         let passed = self.scanner.read(
-            &file,
+            &*object,
             context,
             rank.begin..rank.begin + len,
             len as usize,
@@ -338,29 +328,27 @@ impl<M: Matcher> Reader<M> {
         let place = place_of(rank, len, Some(context.clone()));
         let packets = go_to(collector.finish(place).packets, from)?;
         let progress = Progress { read_bytes: passed.bytes_read, ..Progress::default() };
-        Ok(Outcome { progress, packets, ..Outcome::default() })
+        let is_whole = passed.end == rank.begin + len;
+        let note = (!is_whole).then(|| {
+            let what = "it is not what it was when it was read before".into();
+            Note::Damaged { segment: capture.name.clone(), at: passed.end, what }
+        });
+        let notes = note.into_iter().collect();
+        Ok(Outcome { progress, packets, notes, ..Outcome::default() })
     }
 
-    /// Puts a piece of a segment into the buffer, past the page cache if that can be. Returns how
-    /// much of the piece there is.
+    /// Puts a piece of a segment into the buffer, past caches if that can be. Returns how much of the
+    /// piece there is.
     ///
     /// A segment that is being written is read through the cache: ext4 and XFS keep a file's lock
-    /// while they read it directly, and a recorder that makes the file longer would wait until
-    /// the disk, which hears others first, has answered the query.
+    /// while they read it directly, and a recorder that makes the file longer would wait until the
+    /// disk, which hears others first, has answered the query.
     fn load(&mut self, segment: &Segment, at: u64, len: usize) -> io::Result<usize> {
-        let section = &segment.head.section;
-        let dir = &self.request.snapshot.dir;
-        if self.direct && !segment.name.live {
-            let loaded = open_segment(dir, &segment.name, OFlags::DIRECT)
-                .and_then(|file| self.blocks.load(&file, section, at, len));
-            match loaded {
-                Err(e) if e.kind() == io::ErrorKind::InvalidInput => self.direct = false,
-                loaded => return loaded,
-            }
-        }
-        let file = open_segment(dir, &segment.name, OFlags::empty())?;
-        let have = self.blocks.load(&file, section, at, len)?;
-        forget_pages(&file, at, at + have as u64);
+        let storage = &*self.request.snapshot.storage;
+        let access = if segment.name.live { Access::Ranges } else { Access::Once };
+        let object = open_segment(storage, &segment.name, access)?;
+        let have = self.blocks.load(&*object, &segment.head.section, at, len)?;
+        object.forget(at..at + have as u64);
         Ok(have)
     }
 }
@@ -382,6 +370,18 @@ fn go_to(packets: Option<FoundPackets>, from: Option<Key>) -> io::Result<Option<
         true => Ok(packets),
         false => Err(io::ErrorKind::NotFound.into()),
     }
+}
+
+/// Returns what is to be told of a part that was loaded, of which the blocks up to `good` are whole;
+/// `None` where all of it is.
+fn damaged(segment: &Segment, part: &Range<u64>, good: u64, fault: Option<Fault>) -> Option<Note> {
+    let what = match fault {
+        Some(Fault::Damaged(what)) => what,
+        Some(Fault::Short(_)) => "a block passes the end of what was indexed",
+        None if good < part.end => "it is cut short",
+        None => return None,
+    };
+    Some(Note::Damaged { segment: segment.name.to_string(), at: good, what: what.to_owned() })
 }
 
 /// Has granules looked at one by one, so that a damaged one does not touch the others.

@@ -7,7 +7,6 @@
 //! The file goes through the page cache and stays there: whoever asks once of such files asks
 //! again, and nothing but the cache makes that fast.
 
-use std::fs::File;
 use std::io::{self, Read};
 use std::ops::Range;
 use std::sync::Arc;
@@ -18,7 +17,7 @@ use tapdeck_packet::trace::{self, Error};
 
 use super::blocks::Stop;
 use super::interface::{Described, described};
-use crate::io::read_at;
+use crate::io::Object;
 
 /// No record that has to stand in memory is longer, with what is around the packet.
 const LONGEST: usize = (16 << 20) + 4096;
@@ -101,12 +100,12 @@ pub struct Scanner {
 }
 
 impl Scanner {
-    /// Reads about `want` bytes of the beginning of a part of a file, at least one record. Gives
+    /// Reads about `want` bytes of the beginning of a part of a file, at least one record. Hands
     /// each packet to `each`, with where it lies or a place before it that is behind the packet
-    /// before. `known` gives the index of an interface.
+    /// before. `known` returns the index of an interface.
     pub fn read(
         &mut self,
-        file: &File,
+        object: &dyn Object,
         context: &Context,
         part: Range<u64>,
         want: usize,
@@ -120,7 +119,7 @@ impl Scanner {
         }
         loop {
             self.buffer.resize(len.min(want as u64) as usize, 0);
-            let have = read_at(file, &mut self.buffer, part.start)?;
+            let have = object.read_up_to(&mut self.buffer, part.start)?;
             let at_end = have < self.buffer.len() || have as u64 == len;
             self.buffer.truncate(have);
             let bytes = &self.buffer[..];
@@ -152,6 +151,10 @@ impl Scanner {
                     return Ok(passed);
                 }
                 Some(Fault::Short(_)) if at_end => passed.stop = Stop::Cut,
+                // The file became shorter, between two records.
+                None if at_end && (have as u64) < len => {
+                    passed.stop = Stop::Damaged("it became shorter while it was read");
+                }
                 Some(Fault::Damaged(what)) => passed.stop = Stop::Damaged(what),
                 Some(Fault::Short(_)) | None => {}
             }
@@ -174,8 +177,8 @@ enum Fault {
     Damaged(&'static str),
 }
 
-/// Gives each packet of a piece that lies at `begin`. Gives back how many bytes are good records,
-/// the last packet's time, and what ended it.
+/// Hands each packet of a piece that lies at `begin` to `each`. Returns how many bytes are good
+/// records, the last packet's time, and what stands behind the records.
 fn packets(
     bytes: &[u8],
     context: &Context,

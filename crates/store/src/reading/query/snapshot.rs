@@ -12,6 +12,7 @@ use super::interface::Described;
 use super::note::Note;
 use crate::format::name::SegmentName;
 use crate::format::store::LOCK;
+use crate::io::{Directory, Storage};
 use crate::span::Span;
 
 /// How often a directory is listed until two lists agree.
@@ -50,7 +51,7 @@ pub(super) enum Contents {
 /// The segments of a store, or the capture files of other recorders, that a span of time reaches
 /// into. Segments that come later are not in it, nor is what is written after it was made.
 pub struct Snapshot {
-    pub(super) dir: PathBuf,
+    pub(super) storage: Arc<dyn Storage>,
     pub(super) contents: Contents,
     /// Device and inode of all capture files, also of those that the span does not reach into.
     pub(super) files: Vec<(u64, u64)>,
@@ -65,25 +66,30 @@ pub struct Snapshot {
 impl Snapshot {
     /// Looks at the ends of all segments, and leaves out those that lie outside of `span`.
     pub fn open(dir: &Path, span: Span) -> Result<Self, Error> {
-        let fail = |e| Error::new(dir.to_owned(), e);
-        let (names, recorded) = list(dir).map_err(fail)?;
-        let mut snapshot = Self::empty(dir);
+        Self::open_in(Arc::new(Directory::new(dir)), span)
+    }
+
+    /// Opens a store as [`Snapshot::open`] does, wherever it lies.
+    pub fn open_in(storage: Arc<dyn Storage>, span: Span) -> Result<Self, Error> {
+        let place = storage.place().to_owned();
+        let (names, recorded) = list(&*storage).map_err(|e| Error::new(place.clone(), e))?;
+        let mut snapshot = Self::empty(storage.clone());
         let (mut ours, mut segments) = (0, Vec::new());
         for names in names.chunks(AT_ONCE) {
-            for (name, seen) in names.iter().zip(look_at_all(dir, names, span)) {
+            for (name, seen) in names.iter().zip(look_at_all(&*storage, names, span)) {
                 ours += usize::from(snapshot.add(name, seen?, span, &mut segments)?);
             }
         }
         snapshot.contents = Contents::Segments(segments);
         if ours == 0 && !recorded {
-            return Err(Error::NotAStore(dir.to_owned()));
+            return Err(Error::NotAStore(place));
         }
         Ok(snapshot)
     }
 
-    pub(super) fn empty(dir: &Path) -> Self {
+    pub(super) fn empty(storage: Arc<dyn Storage>) -> Self {
         Self {
-            dir: dir.to_owned(),
+            storage,
             contents: Contents::Segments(Vec::new()),
             files: Vec::new(),
             notes: Vec::new(),
@@ -123,8 +129,10 @@ impl Snapshot {
 
     pub(super) fn path(&self, number: usize) -> PathBuf {
         match &self.contents {
-            Contents::Segments(segments) => segments[number].name.path(&self.dir),
-            Contents::Captures(files) => files[number].path.clone(),
+            Contents::Segments(segments) => {
+                self.storage.location(segments[number].name.to_string().as_ref())
+            }
+            Contents::Captures(files) => self.storage.location(&files[number].object),
         }
     }
 
@@ -166,7 +174,7 @@ impl Snapshot {
         };
         self.index_bytes += index_bytes;
         if begun.swapped {
-            return Err(Error::ByteOrder(name.path(&self.dir)));
+            return Err(Error::ByteOrder(self.storage.location(name.to_string().as_ref())));
         }
         if latest_ns.is_some_and(|ns| ns < span.after_ns) || earliest_ns >= span.before_ns {
             self.skipped += 1;
@@ -214,27 +222,23 @@ impl Snapshot {
 ///
 /// A list that is made while a segment is renamed may hold it under both names or none, so
 /// it is made until none appears or goes.
-fn list(dir: &Path) -> io::Result<(Vec<SegmentName>, bool)> {
+fn list(storage: &dyn Storage) -> io::Result<(Vec<SegmentName>, bool)> {
     let mut before: Option<BTreeMap<u64, SegmentName>> = None;
+    let mut recorded = false;
     for _ in 0..LISTS {
         let mut now: BTreeMap<u64, SegmentName> = BTreeMap::new();
-        for entry in dir.read_dir()? {
-            let entry = entry?;
-            let Some(name) = entry.file_name().to_str().and_then(SegmentName::parse) else {
-                continue;
-            };
-            if entry.file_type()?.is_file() {
-                // It is closed if both names are there.
-                let known = now.entry(name.number).or_insert_with(|| name.clone());
-                known.live &= name.live;
-            }
+        for object in storage.list()? {
+            recorded |= object == LOCK;
+            let Some(name) = object.to_str().and_then(SegmentName::parse) else { continue };
+            // It is closed if both names are there.
+            let known = now.entry(name.number).or_insert_with(|| name.clone());
+            known.live &= name.live;
         }
-        if before.as_ref().is_some_and(|before| before.keys().eq(now.keys())) {
-            before = Some(now);
+        let is_same = before.as_ref().is_some_and(|before| before.keys().eq(now.keys()));
+        before = Some(now);
+        if is_same {
             break;
         }
-        before = Some(now);
     }
-    let names = before.unwrap_or_default().into_values().collect();
-    Ok((names, dir.join(LOCK).exists()))
+    Ok((before.unwrap_or_default().into_values().collect(), recorded))
 }

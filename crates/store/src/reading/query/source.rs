@@ -1,24 +1,26 @@
 //! What has still to be looked at, and what a look at it gives.
 
-use std::fs::File;
+use std::sync::Arc;
 
 use super::note::Note;
 use super::order::{Key, Rank};
 use super::piece::{FoundPackets, Gathered, Place};
 use super::progress::Progress;
 use super::scan::Context;
+use crate::io::Object;
 
 /// A part of a segment, or of a capture file, that is still to be looked at. Its [`Rank`] says
 /// where it begins.
 pub enum Unread {
     /// All of a segment or capture file, of which no more is known than how it begins and ends.
     Whole,
-    /// What is not indexed, up to `end`. The file is open where a part of it was read.
+    /// What is not indexed, up to `end`. The segment or file is open where
+    /// a part of it was read.
     Stretch {
         end: u64,
         /// What has to be known where it begins, in a capture file.
         context: Option<Context>,
-        file: Option<File>,
+        object: Option<Arc<dyn Object>>,
     },
     /// Granules one after the other that the index names: length and CRC32C of each.
     Granules(Vec<(u32, u32)>),

@@ -20,7 +20,7 @@ use super::resync::LONGEST;
 use super::survey::Survey;
 use crate::format::name::SegmentName;
 use crate::format::segment::fill_up;
-use crate::io::{File, Io, PAGE, write_pages};
+use crate::io::{Access, Directory, File, Io, Object, PAGE, Storage as _, write_pages};
 
 /// The name of a segment that holds nothing.
 pub(super) fn aside(name: &SegmentName) -> String {
@@ -75,10 +75,11 @@ pub(super) fn close<I: Io>(
     if survey.is_ended() {
         file.set_len(survey.end)?;
     } else {
-        let source = fs::File::open(&path)?;
-        fill_damage(&file, &source, survey)?;
+        let storage = Directory::new(dir);
+        let source = storage.open(live.to_string().as_ref(), Access::Ranges)?;
+        fill_damage(&file, &*source, survey)?;
         file.set_len(survey.body_end())?;
-        write_end(&file, &source, name, survey)?;
+        write_end(&file, &*source, name, survey)?;
     }
     file.sync()?;
     io.rename(&path, &closed.path(dir))?;
@@ -86,7 +87,7 @@ pub(super) fn close<I: Io>(
 }
 
 /// Puts fill blocks over damage, none longer than what readers put up with.
-fn fill_damage<F: File>(file: &F, source: &fs::File, survey: &Survey) -> Result<(), Fault> {
+fn fill_damage<F: File>(file: &F, source: &dyn Object, survey: &Survey) -> Result<(), Fault> {
     let mut words = BTreeMap::new();
     for stretch in &survey.damage {
         let mut at = stretch.start;
@@ -132,7 +133,7 @@ fn flush<F: File>(file: &F, page: Option<(u64, Vec<u8>)>) -> Result<(), Fault> {
 /// Writes fill and statistics behind the last block, beginning with what its page already holds.
 fn write_end<F: File>(
     file: &F,
-    source: &fs::File,
+    source: &dyn Object,
     name: &SegmentName,
     survey: &Survey,
 ) -> Result<(), Fault> {

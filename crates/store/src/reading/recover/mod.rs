@@ -19,16 +19,15 @@ mod part;
 mod resync;
 mod survey;
 
-use std::fs;
 use std::io;
 use std::path::Path;
 
 use crate::format::index::{self, Index};
 use crate::format::name::SegmentName;
-use crate::format::segment;
+use crate::format::segment::{is_ours, packets_told, segment_names};
 use crate::format::store::Error;
 use crate::format::store::Store;
-use crate::io::Io;
+use crate::io::{Access, Directory, Io, Storage};
 pub use fault::Fault;
 use survey::{Head, Survey};
 
@@ -101,7 +100,7 @@ impl Store {
     ) -> Result<(), Error> {
         let dir = self.dir().to_owned();
         let hand = Mend { io, dir: &dir };
-        let done = look(&dir, scope, &hand, each).and_then(|()| self.look_again());
+        let done = look(&Directory::new(&dir), scope, &hand, each).and_then(|()| self.look_again());
         done.map_err(|source| Error::Io { dir, source })
     }
 
@@ -109,7 +108,7 @@ impl Store {
     /// work.
     pub fn examine(dir: &Path, scope: Scope, each: impl FnMut(&Finding)) -> Result<(), Error> {
         Self::check_free(dir)?;
-        look(dir, scope, &Examine { dir }, each)
+        look(&Directory::new(dir), scope, &Examine { dir }, each)
             .map_err(|source| Error::Io { dir: dir.to_owned(), source })
     }
 }
@@ -159,37 +158,41 @@ impl Hand for Examine<'_> {
     }
 }
 
+/// Looks at all segments, and has done what they need.
 fn look(
-    dir: &Path,
+    storage: &dyn Storage,
     scope: Scope,
     hand: &impl Hand,
     mut each: impl FnMut(&Finding),
 ) -> io::Result<()> {
-    for name in names(dir)? {
+    for name in segment_names(storage)? {
         let is_closed = !name.live;
         let read = name.live
             || match scope.closed {
                 Closed::None => false,
-                Closed::Unended => segment::packets_told(&name.path(dir)).is_none(),
+                Closed::Unended => {
+                    let opened = storage.open(name.to_string().as_ref(), Access::Ranges);
+                    opened.ok().and_then(|segment| packets_told(&*segment)).is_none()
+                }
                 Closed::All => true,
             };
         // Of closed segments only those that were asked for.
         let index = scope.index && !(is_closed && scope.closed == Closed::None);
         let mut finding = Finding::new(name);
         if read {
-            match finding.look(dir, hand) {
+            match finding.look(storage, hand) {
                 Ok(Some(action)) => finding.action = action,
                 Ok(None) => continue,
                 Err(fault) => finding.action = Action::Fail(fault),
             }
         }
         let can_be_indexed = match finding.action {
-            Action::None => is_closed && (read || segment::is_ours(&finding.name.path(dir))),
+            Action::None => is_closed && (read || is_ours(storage, &finding.name)),
             Action::Close => true,
             Action::SetAside | Action::Fail(_) => false,
         };
         if index && can_be_indexed {
-            finding.look_at_index(dir, scope.closed == Closed::All, hand);
+            finding.look_at_index(storage, scope.closed == Closed::All, hand);
         }
         if read || !matches!(finding.index, IndexAction::None) {
             each(&finding);
@@ -212,21 +215,21 @@ impl Finding {
     }
 
     /// Takes in how a segment is and has done what it needs; `None` where it is nobody's business.
-    fn look(&mut self, dir: &Path, hand: &impl Hand) -> Result<Option<Action>, Fault> {
-        let file = fs::File::open(self.name.path(dir))?;
-        match Head::read(&file)? {
+    fn look(&mut self, storage: &dyn Storage, hand: &impl Hand) -> Result<Option<Action>, Fault> {
+        let segment = storage.open(self.name.to_string().as_ref(), Access::Ranges)?;
+        match Head::read(&*segment)? {
             Head::Strangers => return Ok(None),
             // Only a live segment is known by its name alone.
             Head::Damaged if !self.name.live => return Ok(None),
             Head::OtherByteOrder => return Err(Fault::ByteOrder),
-            Head::Damaged if survey::holds_packets(&file)? => return Err(Fault::Head),
+            Head::Damaged if survey::holds_packets(&*segment)? => return Err(Fault::Head),
             Head::Damaged => {
                 hand.set_aside(&self.name)?;
                 return Ok(Some(Action::SetAside));
             }
             Head::Ours => {}
         }
-        let survey = Survey::of(&file)?;
+        let survey = Survey::of(&*segment)?;
         self.packets_before = survey.packets_before();
         self.packets = survey.packets();
         self.bytes_replaced = survey.bytes_replaced();
@@ -240,11 +243,11 @@ impl Finding {
 
     /// Has the index of a segment made that has none, or none that can be used. With `thorough` all
     /// of it is read.
-    fn look_at_index(&mut self, dir: &Path, thorough: bool, hand: &impl Hand) {
+    fn look_at_index(&mut self, storage: &dyn Storage, thorough: bool, hand: &impl Hand) {
         let name = self.name.closed();
         let is_complete = || -> io::Result<bool> {
-            let len = fs::metadata(name.path(dir))?.len();
-            let Some(mut index) = Index::open(dir, &name, len)? else { return Ok(false) };
+            let len = storage.open(name.to_string().as_ref(), Access::Ranges)?.length()?;
+            let Some(mut index) = Index::open(storage, &name, len)? else { return Ok(false) };
             if thorough {
                 index.read_all()?;
             }
@@ -260,20 +263,4 @@ impl Finding {
             Err(e) => IndexAction::Fail(e),
         };
     }
-}
-
-/// All files with a segment's name, oldest first, whatever is in them.
-pub(crate) fn names(dir: &Path) -> io::Result<Vec<SegmentName>> {
-    let mut names = Vec::new();
-    for entry in fs::read_dir(dir)? {
-        let entry = entry?;
-        // Not what a link points to.
-        if entry.file_type()?.is_file()
-            && let Some(name) = entry.file_name().to_str().and_then(SegmentName::parse)
-        {
-            names.push(name);
-        }
-    }
-    names.sort();
-    Ok(names)
 }

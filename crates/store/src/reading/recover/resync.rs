@@ -13,7 +13,6 @@
 //! inside it is looked at.
 
 use std::collections::HashSet;
-use std::fs::File;
 use std::io;
 
 use tapdeck_packet::pcapng::{
@@ -21,7 +20,7 @@ use tapdeck_packet::pcapng::{
 };
 
 use super::part::read_at;
-use crate::io::PAGE;
+use crate::io::{Object, PAGE};
 
 /// What a disk writes whole or not at all.
 const SECTOR: u64 = 512;
@@ -45,8 +44,13 @@ pub(super) struct Behind {
 
 /// Looks behind `at`, where no whole block begins, in a file of `len` bytes. Packets are of
 /// `interfaces` interfaces.
-pub(super) fn resync(file: &File, len: u64, at: u64, interfaces: u32) -> io::Result<Behind> {
-    let mut chunk = Chunk::read(file, len, at, FIRST, interfaces)?;
+pub(super) fn resync(
+    segment: &dyn Object,
+    len: u64,
+    at: u64,
+    interfaces: u32,
+) -> io::Result<Behind> {
+    let mut chunk = Chunk::read(segment, len, at, FIRST, interfaces)?;
     let mut from = at + MIN_FILL as u64;
     let mut behind = Behind { next: None, written: at, doubtful: false };
     if let Some(total) = chunk.extent(at) {
@@ -62,7 +66,7 @@ pub(super) fn resync(file: &File, len: u64, at: u64, interfaces: u32) -> io::Res
             return Ok(behind);
         }
         start = until;
-        chunk = Chunk::read(file, len, start, CHUNK, interfaces)?;
+        chunk = Chunk::read(segment, len, start, CHUNK, interfaces)?;
     }
 }
 
@@ -75,9 +79,15 @@ struct Chunk {
 }
 
 impl Chunk {
-    fn read(file: &File, len: u64, at: u64, size: usize, interfaces: u32) -> io::Result<Self> {
+    fn read(
+        segment: &dyn Object,
+        len: u64,
+        at: u64,
+        size: usize,
+        interfaces: u32,
+    ) -> io::Result<Self> {
         let base = at / SECTOR * SECTOR;
-        let bytes = read_at(file, base, len, size)?;
+        let bytes = read_at(segment, base, len, size)?;
         Ok(Self { bytes, base, len, interfaces })
     }
 

@@ -1,7 +1,6 @@
 //! What of a segment is whole? One pass over the file, in pieces of bounded size.
 
 use std::collections::BTreeMap;
-use std::fs::File;
 use std::io;
 use std::ops::Range;
 
@@ -14,7 +13,7 @@ use super::fault::Fault;
 use super::part::read_at;
 use super::resync::resync;
 use crate::format::segment::{APPLICATION_PREFIX, filled};
-use crate::io::PAGE;
+use crate::io::{Object, PAGE};
 
 /// What is read at once. It grows for a longer block, up to what readers of pcapng put up with.
 const PIECE: usize = 1 << 20;
@@ -33,8 +32,8 @@ pub(super) enum Head {
 }
 
 impl Head {
-    pub fn read(file: &File) -> io::Result<Self> {
-        let head = read_at(file, 0, file.metadata()?.len(), PAGE)?;
+    pub fn read(segment: &dyn Object) -> io::Result<Self> {
+        let head = read_at(segment, 0, segment.length()?, PAGE)?;
         let long = |needed: u64| head.len() == PAGE && needed > PAGE as u64;
         Ok(match Reader::new(&head).next() {
             Some(Ok(Record::Section(s))) => {
@@ -54,9 +53,9 @@ impl Head {
 }
 
 /// Whether there is a packet in a file that does not begin as a segment.
-pub(super) fn holds_packets(file: &File) -> io::Result<bool> {
-    let len = file.metadata()?.len();
-    let behind = resync(file, len, 0, ANY_INTERFACE)?;
+pub(super) fn holds_packets(segment: &dyn Object) -> io::Result<bool> {
+    let len = segment.length()?;
+    let behind = resync(segment, len, 0, ANY_INTERFACE)?;
     Ok(behind.next.is_some() || behind.doubtful)
 }
 
@@ -92,8 +91,8 @@ pub(super) struct Survey {
 }
 
 impl Survey {
-    pub fn of(file: &File) -> Result<Self, Fault> {
-        let len = file.metadata()?.len();
+    pub fn of(segment: &dyn Object) -> Result<Self, Fault> {
+        let len = segment.length()?;
         let mut survey = Self {
             len,
             end: 0,
@@ -106,7 +105,7 @@ impl Survey {
             before: None,
         };
         let mut at = 0;
-        while let Some(next) = survey.stretch(file, at)? {
+        while let Some(next) = survey.stretch(segment, at)? {
             at = next;
         }
         Ok(survey)
@@ -114,8 +113,8 @@ impl Survey {
 
     /// Reads whole blocks from a place on and looks behind what ends them. Where it goes on, if it
     /// does.
-    fn stretch(&mut self, file: &File, from: u64) -> Result<Option<u64>, Fault> {
-        let end = self.walk(file, from)?;
+    fn stretch(&mut self, segment: &dyn Object, from: u64) -> Result<Option<u64>, Fault> {
+        let end = self.walk(segment, from)?;
         self.end = end;
         if end == self.len {
             return Ok(None);
@@ -124,7 +123,7 @@ impl Survey {
         self.head_damaged |= !self.in_body;
         let interfaces =
             if self.head_damaged { ANY_INTERFACE } else { self.interfaces.len() as u32 };
-        let behind = resync(file, self.len, end, interfaces)?;
+        let behind = resync(segment, self.len, end, interfaces)?;
         let Some(next) = behind.next else {
             if behind.doubtful {
                 if self.head_damaged {
@@ -151,14 +150,14 @@ impl Survey {
     }
 
     /// Takes in whole blocks; gives back where none begins.
-    fn walk(&mut self, file: &File, from: u64) -> Result<u64, Fault> {
+    fn walk(&mut self, segment: &dyn Object, from: u64) -> Result<u64, Fault> {
         // The reader wants to begin with a section header.
         let mut prefix = Vec::new();
         section_header(&mut prefix, "", "", None);
         let mut base = from;
         let mut want = PIECE;
         loop {
-            let piece = read_at(file, base, self.len, want)?;
+            let piece = read_at(segment, base, self.len, want)?;
             if piece.is_empty() {
                 return Ok(base);
             }

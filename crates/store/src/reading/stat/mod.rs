@@ -12,20 +12,19 @@ mod gaps;
 mod rate;
 mod tops;
 
-use std::fs::File;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::ops::Range;
 use std::path::Path;
+use std::sync::Arc;
 
-use rustix::fs::OFlags;
 use tapdeck_packet::key::Class;
 use tapdeck_packet::link::LinkType;
 use tapdeck_packet::pcapng::{self, Reader, Record};
 
 use crate::format::index::{Builder, Granule, Index, read_ahead};
 use crate::format::segment::{blocks_backwards, dropped_told, open_segment, statistics_told};
-use crate::io::{forget_pages, read_at};
+use crate::io::{Access, Directory, Object, Storage};
 use crate::reading::query::{Error, Note, SLACK_NS, Segment, Snapshot, Span};
 use gaps::Finder;
 pub use gaps::{Gap, Gaps};
@@ -83,26 +82,35 @@ pub struct Report {
 pub fn stat(
     dir: &Path,
     question: Question,
+    watch: impl FnMut(usize, usize),
+) -> Result<Report, Error> {
+    stat_in(Arc::new(Directory::new(dir)), question, watch)
+}
+
+/// Looks at a store as [`stat`] does, wherever it lies.
+pub fn stat_in(
+    storage: Arc<dyn Storage>,
+    question: Question,
     mut watch: impl FnMut(usize, usize),
 ) -> Result<Report, Error> {
-    let mut snapshot = Snapshot::open(dir, question.span)?;
+    let mut snapshot = Snapshot::open_in(storage.clone(), question.span)?;
     let notes = std::mem::take(&mut snapshot.notes);
-    let mut survey = Survey::new(dir, &snapshot, question, notes);
+    let mut survey = Survey::new(&*storage, &snapshot, question, notes);
     let segments = snapshot.segments_to_read();
     for (done, segment) in segments.iter().enumerate() {
-        let path = segment.name.path(dir);
         watch(done, segments.len());
         if question.top > 0 {
             // While this one is looked at, the disk reads the next.
             for soon in segments[done..].iter().take(2) {
-                read_ahead(dir, &soon.name);
+                read_ahead(&*storage, &soon.name);
             }
         }
         match survey.segment(segment, &mut || watch(done, segments.len())) {
             Err(e) if e.kind() == io::ErrorKind::NotFound => {
                 survey.report.notes.push(Note::Deleted(segment.name.to_string()));
             }
-            result => result.map_err(|e| Error::new(path, e))?,
+            result => result
+                .map_err(|e| Error::new(storage.location(segment.name.to_string().as_ref()), e))?,
         }
     }
     Ok(survey.finish())
@@ -130,7 +138,7 @@ impl Part {
 }
 
 struct Survey<'a> {
-    dir: &'a Path,
+    storage: &'a dyn Storage,
     snapshot: &'a Snapshot,
     question: Question,
     report: Report,
@@ -146,7 +154,12 @@ struct Survey<'a> {
 type Watch<'a> = dyn FnMut() + 'a;
 
 impl<'a> Survey<'a> {
-    fn new(dir: &'a Path, snapshot: &'a Snapshot, question: Question, notes: Vec<Note>) -> Self {
+    fn new(
+        storage: &'a dyn Storage,
+        snapshot: &'a Snapshot,
+        question: Question,
+        notes: Vec<Note>,
+    ) -> Self {
         let report = Report {
             segments: 0,
             live: 0,
@@ -164,7 +177,7 @@ impl<'a> Survey<'a> {
         };
         let (hosts, ports) = (Tally::new(), Tally::new());
         let (gaps, untold) = (Finder::default(), Vec::new());
-        Self { dir, snapshot, question, report, gaps, hosts, ports, untold }
+        Self { storage, snapshot, question, report, gaps, hosts, ports, untold }
     }
 
     fn finish(mut self) -> Report {
@@ -183,9 +196,9 @@ impl<'a> Survey<'a> {
     /// A segment that is no more there is an error of the kind `NotFound`, and nothing of it is
     /// counted.
     fn segment(&mut self, segment: &Segment, watch: &mut Watch<'_>) -> io::Result<()> {
-        let dir = self.dir;
-        let file = open_segment(dir, &segment.name, OFlags::empty())?;
-        let found = Index::open(dir, &segment.name, segment.end).and_then(|index| {
+        let storage = self.storage;
+        let object = open_segment(storage, &segment.name, Access::Ranges)?;
+        let found = Index::open(storage, &segment.name, segment.end).and_then(|index| {
             let Some(mut index) = index else { return Ok(None) };
             let tables = index.tables()?;
             Ok(Some((index, tables)))
@@ -196,47 +209,52 @@ impl<'a> Survey<'a> {
         });
         self.report.segments += 1;
         self.report.live += u64::from(segment.name.live);
-        let paths = segment.name.index_paths(dir);
-        let lens = paths.iter().filter_map(|path| path.metadata().ok()).map(|m| m.len());
-        self.report.index_bytes += lens.sum::<u64>();
+        let names = segment.name.index_names();
+        let opened = names.iter().filter_map(|n| storage.open(n.as_ref(), Access::Scattered).ok());
+        self.report.index_bytes += opened.filter_map(|index| index.length().ok()).sum::<u64>();
         if self.question.span == Span::ALL {
             self.report.bytes_stored += segment.end;
         }
         match indexed {
-            Some((index, tables)) => self.by_index(segment, &file, index, &tables, watch),
-            None => self.without(segment, &file, watch),
+            Some((index, tables)) => self.by_index(segment, &*object, index, &tables, watch),
+            None => self.without(segment, &*object, watch),
         }
     }
 
     fn by_index(
         &mut self,
         segment: &Segment,
-        file: &File,
+        object: &dyn Object,
         mut index: Index,
         tables: &[Vec<Granule>],
         watch: &mut Watch<'_>,
     ) -> io::Result<()> {
-        let mut told = self.tables(segment, file, &mut index, tables)?;
+        let mut told = self.tables(segment, object, &mut index, tables)?;
         let summary = index.summary().clone();
         if !summary.complete {
             let mut at = segment.begin;
             for part in index.indexed() {
-                told += self.read(segment, file, at..part.start.min(segment.end), watch)?;
+                told += self.read(segment, object, at..part.start.min(segment.end), watch)?;
                 at = at.max(part.end);
             }
-            told += self.read(segment, file, at..segment.end, watch)?;
+            told += self.read(segment, object, at..segment.end, watch)?;
         }
         let last_ns = tables.iter().flatten().map(|g| g.last_ns).max().unwrap_or(i64::MIN);
-        let stated = if summary.complete { summary.dropped } else { self.stated(segment) };
+        let stated = if summary.complete { summary.dropped } else { stated(segment, object) };
         self.settle(segment, last_ns, stated, told);
         Ok(())
     }
 
     /// A segment that has no index, or none that can be used.
-    fn without(&mut self, segment: &Segment, file: &File, watch: &mut Watch<'_>) -> io::Result<()> {
-        let Some(statistics) = self.statistics(segment) else {
-            let told = self.read(segment, file, segment.begin..segment.end, watch)?;
-            self.settle(segment, i64::MIN, self.stated(segment), told);
+    fn without(
+        &mut self,
+        segment: &Segment,
+        object: &dyn Object,
+        watch: &mut Watch<'_>,
+    ) -> io::Result<()> {
+        let Some(statistics) = self.statistics(segment, object) else {
+            let told = self.read(segment, object, segment.begin..segment.end, watch)?;
+            self.settle(segment, i64::MIN, stated(segment, object), told);
             return Ok(());
         };
         let span = self.question.span;
@@ -245,7 +263,7 @@ impl<'a> Survey<'a> {
         if span != Span::ALL {
             self.report.bytes_stored += segment.end;
         }
-        let times = times_at_ends(file, segment)?;
+        let times = self.times_at_ends(segment, object)?;
         if let Some((first_ns, last_ns)) = times {
             self.reach(first_ns, last_ns);
         }
@@ -261,13 +279,47 @@ impl<'a> Survey<'a> {
         Ok(())
     }
 
+    /// Returns the times of the earliest packet at a segment's beginning and of the latest at its
+    /// end; `None` where there are no packets.
+    fn times_at_ends(
+        &mut self,
+        segment: &Segment,
+        object: &dyn Object,
+    ) -> io::Result<Option<(i64, i64)>> {
+        let section = &segment.head.section[..];
+        let from = segment.end.saturating_sub(END as u64).max(segment.begin);
+        let first_end = segment.end.min(segment.begin + END as u64);
+        let mut ends = Vec::with_capacity(2);
+        for part in [segment.begin..first_end, from..segment.end] {
+            let mut bytes = vec![0; (part.end - part.start) as usize];
+            let have = object.read_up_to(&mut bytes, part.start)?;
+            if have < bytes.len() {
+                self.damaged(segment, part.start + have as u64, "it is cut short");
+                bytes.truncate(have);
+            }
+            object.forget(part);
+            ends.push(bytes);
+        }
+        let first = [section, &ends[0]].concat();
+        let first = Reader::new(&first).filter_map(time_of).min();
+        let last = blocks_backwards(&ends[1]).filter_map(|block| {
+            let one = [section, block].concat();
+            Reader::new(&one).nth(1).and_then(time_of)
+        });
+        Ok(first.zip(last.max()))
+    }
+
     /// What stands at the end of a closed segment, if that says all of it: no border of the span
     /// goes through the segment.
-    fn statistics(&self, segment: &Segment) -> Option<Vec<pcapng::Statistics>> {
+    fn statistics(
+        &self,
+        segment: &Segment,
+        object: &dyn Object,
+    ) -> Option<Vec<pcapng::Statistics>> {
         if segment.name.live {
             return None;
         }
-        let told = statistics_told(&segment.name.path(self.dir))?;
+        let told = statistics_told(object)?;
         let span = self.question.span;
         let closed_ns =
             told.iter().map(|s| i64::try_from(s.timestamp).unwrap_or(i64::MAX)).max()?;
@@ -282,7 +334,7 @@ impl<'a> Survey<'a> {
     fn tables(
         &mut self,
         segment: &Segment,
-        file: &File,
+        object: &dyn Object,
         index: &mut Index,
         tables: &[Vec<Granule>],
     ) -> io::Result<u64> {
@@ -293,7 +345,7 @@ impl<'a> Survey<'a> {
             wanted.push(0);
             for (i, granule) in granules.iter().enumerate() {
                 told += granule.dropped.iter().map(|d| d.1).sum::<u64>();
-                let part = self.within(segment, file, granule)?;
+                let part = self.within(segment, object, granule)?;
                 wanted.push(wanted[i] + u32::from(part.is_some()));
                 if let Some(part) = part {
                     self.add(segment, &part);
@@ -312,7 +364,7 @@ impl<'a> Survey<'a> {
     fn within(
         &mut self,
         segment: &Segment,
-        file: &File,
+        object: &dyn Object,
         granule: &Granule,
     ) -> io::Result<Option<Part>> {
         let span = self.question.span;
@@ -326,7 +378,7 @@ impl<'a> Survey<'a> {
             return Ok(Some(Part::of(granule)));
         }
         let place = granule.place.start..granule.place.end.min(segment.end);
-        let (part, damage) = read_part(file, segment, &place, span)?;
+        let (part, damage) = read_part(object, segment, &place, span)?;
         if let Some((at, what)) = damage.filter(|_| !(is_cut && segment.name.live)) {
             self.damaged(segment, at, what);
         }
@@ -393,7 +445,7 @@ impl<'a> Survey<'a> {
     fn read(
         &mut self,
         segment: &Segment,
-        file: &File,
+        object: &dyn Object,
         stretch: Range<u64>,
         watch: &mut Watch<'_>,
     ) -> io::Result<u64> {
@@ -408,11 +460,11 @@ impl<'a> Survey<'a> {
             watch();
             let mut index = Index::of_chunk(builder.chunk())?;
             let tables = index.tables()?;
-            told += self.tables(segment, file, &mut index, &tables)?;
+            told += self.tables(segment, object, &mut index, &tables)?;
             Ok(())
         };
         let mut builder = Builder::new(&segment.name, links);
-        let end = builder.read(file, stretch.clone(), &mut take)?;
+        let end = builder.read(object, stretch.clone(), &mut take)?;
         if !builder.is_empty() {
             take(&mut builder)?;
         }
@@ -422,12 +474,6 @@ impl<'a> Survey<'a> {
             self.damaged(segment, end, "there is no whole block");
         }
         Ok(told)
-    }
-
-    /// Losses by a segment's statistics, if they are written.
-    fn stated(&self, segment: &Segment) -> u64 {
-        let path = segment.name.path(self.dir);
-        if segment.name.live { 0 } else { dropped_told(&path).unwrap_or(0) }
     }
 
     /// Holds what a segment's packets tell of losses against its statistics. What is lost behind
@@ -469,9 +515,14 @@ impl<'a> Survey<'a> {
     }
 }
 
-/// What of a granule is within a span, and where it is damaged.
+/// Returns the losses that a segment's statistics tell, if they are written.
+fn stated(segment: &Segment, object: &dyn Object) -> u64 {
+    if segment.name.live { 0 } else { dropped_told(object).unwrap_or(0) }
+}
+
+/// Returns what of a granule is within a span, and where it is damaged.
 fn read_part(
-    file: &File,
+    object: &dyn Object,
     segment: &Segment,
     place: &Range<u64>,
     span: Span,
@@ -479,8 +530,8 @@ fn read_part(
     let section = &segment.head.section;
     let mut bytes = section.clone();
     bytes.resize(section.len() + (place.end - place.start) as usize, 0);
-    let have = read_at(file, &mut bytes[section.len()..], place.start)?;
-    forget_pages(file, place.start, place.end);
+    let have = object.read_up_to(&mut bytes[section.len()..], place.start)?;
+    object.forget(place.clone());
     bytes.truncate(section.len() + have);
     let mut reader = Reader::new(&bytes);
     reader.next();
@@ -507,27 +558,8 @@ fn read_part(
             part.dropped.push((packet.interface, packet.dropped));
         }
     }
-    Ok((part, None))
-}
-
-/// The times of the earliest packet at a segment's beginning and of the latest at its end; `None`
-/// where there are no packets.
-fn times_at_ends(file: &File, segment: &Segment) -> io::Result<Option<(i64, i64)>> {
-    let mut bytes = segment.head.section.clone();
-    let head = bytes.len();
-    bytes.resize(head + END, 0);
-    let have = read_at(file, &mut bytes[head..], segment.begin)?;
-    forget_pages(file, segment.begin, segment.begin + have as u64);
-    let first = Reader::new(&bytes[..head + have]).filter_map(time_of).min();
-
-    let from = segment.end.saturating_sub(END as u64).max(segment.begin);
-    let have = read_at(file, &mut bytes[head..], from)?;
-    forget_pages(file, from, from + have as u64);
-    let last = blocks_backwards(&bytes[head..head + have]).filter_map(|block| {
-        let one = [&bytes[..head], block].concat();
-        Reader::new(&one).nth(1).and_then(time_of)
-    });
-    Ok(first.zip(last.max()))
+    let end = place.start + have as u64;
+    Ok((part, (end < place.end).then_some((end, "it is cut short"))))
 }
 
 fn time_of(record: Result<Record<'_>, pcapng::Error>) -> Option<i64> {

@@ -10,19 +10,16 @@
 
 use std::fs;
 use std::io;
-use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::Receiver;
-
-use rustix::fs::OFlags;
 
 use super::task::{Closed, Place, Task, Work};
 use crate::format::index::{self, Builder};
 use crate::format::name::SegmentName;
 use crate::format::segment::open_segment;
 use crate::format::store::on_disk;
-use crate::io::{Io, forget_pages, write_pages};
+use crate::io::{Access, Directory, Io, write_pages};
 use crate::writing::totals::Totals;
 
 /// Of what the scheduler gives, a tenth of what the index thread gets where both want one
@@ -131,7 +128,8 @@ impl<I: Io> MergeThread<I> {
             if segment.has_failed {
                 return Ok(());
             }
-            let file = open_segment(&self.work.dir, &segment.name, OFlags::empty())?;
+            let file =
+                open_segment(&Directory::new(&self.work.dir), &segment.name, Access::Ranges)?;
             let mut builder = Builder::new(&segment.name, self.work.links.clone());
             let mut bytes = Vec::new();
             for place in missed {
@@ -143,7 +141,7 @@ impl<I: Io> MergeThread<I> {
                 }
                 bytes.resize(place.len, 0);
                 file.read_exact_at(&mut bytes, place.offset)?;
-                forget_pages(&file, place.offset, place.offset + place.on_disk);
+                file.forget(place.offset..place.offset + place.on_disk);
                 builder.add(place.offset, &bytes, place.on_disk);
                 left -= place.on_disk;
                 Totals::subtract(behind, place.on_disk);

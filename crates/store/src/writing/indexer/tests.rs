@@ -19,7 +19,7 @@ use super::{Closed, Indexer, Indexing, Place, Sizes, Work};
 use crate::format::index::Index;
 use crate::format::name::SegmentName;
 use crate::format::segment::fill_up;
-use crate::io::{Disk, PAGE};
+use crate::io::{Directory, Disk, PAGE};
 use crate::span::Span;
 use crate::writing::totals::Totals;
 use crate::writing::writer::WriterControl;
@@ -152,7 +152,7 @@ impl Scene {
     }
 
     fn index(&self) -> Option<Index> {
-        Index::open(&self.dir, &self.name, self.body.len() as u64).unwrap()
+        Index::open(&Directory::new(&self.dir), &self.name, self.body.len() as u64).unwrap()
     }
 
     fn files(&self) -> BTreeSet<String> {
