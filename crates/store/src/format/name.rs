@@ -21,7 +21,7 @@ const INDEX_DRAFT: &str = ".index.new";
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SegmentName {
     pub number: u64,
-    /// UTC seconds since the epoch at which it began.
+    /// When the segment began, UTC seconds since 1970.
     pub began_s: i64,
     pub live: bool,
 }
@@ -41,7 +41,7 @@ impl SegmentName {
         let began = jiff::civil::DateTime::strptime("%Y%m%dT%H%M%SZ", time).ok()?;
         let began_s = began.to_zoned(jiff::tz::TimeZone::UTC).ok()?.timestamp().as_second();
         let name = Self { number: number.parse().ok()?, began_s, live };
-        // Whatever else reads the same is not a name that this program wrote.
+        // Another name that reads the same is not one that this program wrote.
         (name.to_string() == file_name).then_some(name)
     }
 

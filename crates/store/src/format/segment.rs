@@ -15,17 +15,17 @@ use crate::io::{Access, Object, PAGE, Storage};
 
 /// Says in each segment's header which program wrote it.
 pub(crate) const APPLICATION: &str = concat!("tapdeck ", env!("CARGO_PKG_VERSION"));
-/// How [`APPLICATION`] begins in any version.
+/// The beginning of [`APPLICATION`] in any version.
 pub(crate) const APPLICATION_PREFIX: &str = "tapdeck ";
 
-/// A block's length on disk: with filling up to a page, for which at least
+/// Returns a block's length on disk: with fill up to a page, for which at least
 /// [`pcapng::MIN_FILL`] bytes are needed if any.
 pub(crate) fn filled(len: usize) -> usize {
     let page = len.next_multiple_of(PAGE);
     if page != len && page - len < pcapng::MIN_FILL { page + PAGE } else { page }
 }
 
-/// Fills up to a multiple of a page.
+/// Adds fill up to a multiple of a page.
 pub(crate) fn fill_up(bytes: &mut Vec<u8>) {
     let gap = filled(bytes.len()) - bytes.len();
     if gap > 0 {
@@ -52,6 +52,31 @@ pub(crate) fn open_segment(
             storage.open(name.closed().to_string().as_ref(), access)
         }
         opened => opened,
+    }
+}
+
+/// What is read of a segment's beginning at first.
+const FIRST: usize = 16 << 10;
+/// What is read of a segment's beginning at most.
+const MOST: usize = 16 << 20;
+
+/// Reads a segment's beginning, more of it until `parse` has enough: it returns what the bytes
+/// tell, and whether more of them could tell more.
+pub(crate) fn read_beginning<T>(
+    object: &dyn Object,
+    buffer: &mut Vec<u8>,
+    mut parse: impl FnMut(&[u8]) -> (T, bool),
+) -> io::Result<T> {
+    let mut want = FIRST;
+    loop {
+        buffer.resize(want, 0);
+        let have = object.read_up_to(buffer, 0)?;
+        object.forget(0..have as u64);
+        let (told, is_short) = parse(&buffer[..have]);
+        if !is_short || have < want || want >= MOST {
+            return Ok(told);
+        }
+        want *= 4;
     }
 }
 

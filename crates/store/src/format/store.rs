@@ -11,7 +11,7 @@ use crate::format::segment;
 use crate::io::Directory;
 
 pub(crate) const LOCK: &str = ".tapdeck.lock";
-/// The segment that is set aside before it is needed. It has no contents worth a name yet.
+/// The file that is set aside for the next segment before it is needed.
 pub(crate) const NEXT: &str = ".tapdeck-next";
 
 /// Why a directory cannot be recorded into.
@@ -46,14 +46,14 @@ pub struct Stored {
     pub name: SegmentName,
     /// Bytes it takes on disk.
     pub bytes: u64,
-    /// Bytes that its index takes there.
+    /// Bytes that its index takes on disk.
     pub index_bytes: u64,
     /// Packets in it, where that is known without reading it.
     pub packets: Option<u64>,
 }
 
 impl Stored {
-    /// What goes from the disk with it.
+    /// Returns how many bytes go from the disk with the segment.
     pub(crate) fn bytes_in_all(&self) -> u64 {
         self.bytes + self.index_bytes
     }
@@ -63,7 +63,7 @@ impl Stored {
 #[derive(Debug)]
 pub struct Store {
     dir: PathBuf,
-    /// What was there when it was opened, oldest first.
+    /// The segments that were there when the store was opened, oldest first.
     pub(crate) found: Vec<Stored>,
     pub(crate) last_number: u64,
     _lock: rustix::fd::OwnedFd,
@@ -94,7 +94,7 @@ impl Store {
         }
         rustix::fs::ftruncate(&lock, 0).map_err(|e| fail(e.into()))?;
         let pid = format!("{}\n", std::process::id());
-        // On a full disk the lock works without it.
+        // On a full disk the lock works without the process id.
         let _ = rustix::io::pwrite(&lock, pid.as_bytes(), 0);
         match fs::remove_file(dir.join(NEXT)) {
             Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(fail(e)),
@@ -121,7 +121,7 @@ impl Store {
         }
     }
 
-    /// Looks again at what is there, after it was changed.
+    /// Lists the segments again, after they were changed.
     pub(crate) fn look_again(&mut self) -> io::Result<()> {
         self.found = Self::segments(&self.dir)?;
         Ok(())
@@ -131,8 +131,8 @@ impl Store {
         &self.dir
     }
 
-    /// The highest number in a segment's name, ours or not, so that none is taken twice; 0 for
-    /// none.
+    /// Returns the highest number in a segment's name, whoever wrote it, so that no number is taken
+    /// twice; 0 where there is none.
     fn last_number(dir: &Path) -> io::Result<u64> {
         let mut last = 0;
         for entry in fs::read_dir(dir)? {
@@ -144,8 +144,8 @@ impl Store {
         Ok(last)
     }
 
-    /// The segments of a directory, oldest first. Anything that does not have a segment's name and
-    /// begin as a segment does is not ours and is left out.
+    /// Returns the segments of a directory, oldest first. Files that do not have a segment's name,
+    /// or do not begin as a segment does, are left out.
     pub fn segments(dir: &Path) -> io::Result<Vec<Stored>> {
         let storage = Directory::new(dir);
         let mut found = Vec::new();
@@ -185,15 +185,15 @@ fn remove_orphans(dir: &Path) -> io::Result<()> {
         let is_merged = entry.path() == name.index_log_path(dir) && name.index_path(dir).exists();
         let has_segment = [name, live].iter().any(|n| n.path(dir).symlink_metadata().is_ok());
         if entry.file_type()?.is_file() && (is_draft || is_merged || !has_segment) {
-            // One that stays is in nobody's way.
+            // A file that stays is in nobody's way.
             let _ = fs::remove_file(entry.path());
         }
     }
     Ok(())
 }
 
-/// Bytes that a file takes on disk, which is less than its length where it has holes and more where
-/// space was set aside.
+/// Returns how many bytes a file takes on disk, which is less than its length where it has holes
+/// and more where space was set aside.
 pub(crate) fn on_disk(meta: &fs::Metadata) -> u64 {
     use std::os::unix::fs::MetadataExt;
     meta.blocks() * 512

@@ -27,7 +27,7 @@ pub struct Directory {
     direct: Direct,
 }
 
-/// Whether the file system reads past the page cache, as far as is known.
+/// Remembers whether the file system reads past the page cache, as far as is known.
 #[derive(Clone, Debug)]
 struct Direct(Arc<AtomicBool>);
 
@@ -49,7 +49,7 @@ impl Storage for Directory {
             match entry.file_type() {
                 Ok(kind) if kind.is_file() => names.push(entry.file_name()),
                 Ok(_) => {}
-                // It went while the list was made.
+                // The file went while the list was made.
                 Err(e) if e.kind() == ErrorKind::NotFound => {}
                 Err(e) => return Err(e),
             }
@@ -66,14 +66,14 @@ impl Storage for Directory {
 /// Files by their whole paths, wherever they are.
 #[derive(Clone, Debug)]
 pub struct Paths {
-    /// In ascending order.
+    /// The paths, in ascending order.
     listed: Vec<OsString>,
     direct: Direct,
 }
 
 impl Paths {
-    /// Makes a list of one file, or of the regular files of a directory in the order of their names.
-    /// Links among them are followed, since a user named them.
+    /// Makes a list of one file, or of the regular files of a directory in the order of their
+    /// names. Links among them are followed, since a user named them.
     pub fn at(path: &Path) -> Result<Self> {
         let mut listed = Vec::new();
         if path.metadata()?.is_dir() {
@@ -112,11 +112,12 @@ impl Storage for Paths {
 #[derive(Debug)]
 struct DiskObject {
     file: File,
-    /// A directory, a pipe or a device holds nothing that could be read in ranges: it reads as empty.
+    /// A directory, a pipe or a device holds nothing that could be read in ranges: it reads as
+    /// empty.
     is_regular: bool,
-    /// Reading goes past the page cache.
+    /// Whether reading goes past the page cache.
     is_direct: AtomicBool,
-    /// What is known of the file system.
+    /// Whether the file system reads past the page cache.
     direct: Direct,
 }
 

@@ -14,7 +14,7 @@ pub struct Disk {
 }
 
 impl Disk {
-    /// Whether a directory's file system takes `O_DIRECT`, found out by trying.
+    /// Returns whether a directory's file system takes `O_DIRECT`, found out by trying.
     pub fn direct_works(dir: &Path) -> io::Result<bool> {
         let probe = dir.join(format!(".tapdeck-direct-{}", std::process::id()));
         let opened = Self { direct: true }.create(&probe);
@@ -32,7 +32,7 @@ impl Disk {
         Ok(works)
     }
 
-    /// Writes past the page cache (`direct`), or through it.
+    /// Makes a file system that is written past the page cache (`direct`), or through it.
     pub fn new(direct: bool) -> Self {
         Self { direct }
     }

@@ -1,6 +1,6 @@
 //! Pages of memory, as direct I/O wants them.
 
-/// What direct I/O is aligned to.
+/// Bytes that direct I/O is aligned to.
 pub const PAGE: usize = 4096;
 
 /// A page of memory that direct I/O can write from.

@@ -2,8 +2,9 @@
 
 use std::io;
 
-/// What this thread, and those that it starts, ask of disks is done when nobody else wants them:
-/// class idle of ioprio_set(2). It works with the schedulers `mq-deadline` and `bfq`.
+/// Lets others go first at the disks: what this thread, and those that it starts, ask for is done
+/// when nobody else wants them (class idle of ioprio_set(2)). The schedulers `mq-deadline` and
+/// `bfq` heed it.
 #[allow(unsafe_code, reason = "no library has this call")]
 pub fn yield_disk() -> io::Result<()> {
     const PROCESS: libc::c_int = 1;
@@ -14,9 +15,9 @@ pub fn yield_disk() -> io::Result<()> {
     if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// This thread runs before all of the normal classes: class FIFO of sched(7), at its lowest
-/// priority. It is for whoever soon waits again, and needs `CAP_SYS_NICE`. Threads that it starts
-/// are as others.
+/// Lets this thread run before all of the normal classes: class FIFO of sched(7), at its lowest
+/// priority. Only a thread that soon waits again may ask for that; it needs `CAP_SYS_NICE`. Threads
+/// that it starts are as others.
 #[allow(unsafe_code, reason = "no library has this call")]
 pub fn go_first() -> io::Result<()> {
     const SELF: libc::pid_t = 0;

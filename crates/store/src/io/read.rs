@@ -1,6 +1,7 @@
 //! What reading a store asks of the place where the store lies, as two traits: objects are listed,
-//! opened, measured and read in ranges. The file system is one such place ([`Directory`], [`Paths`]);
-//! tests put faults in between. Whatever lists names and returns ranges of bytes can be another.
+//! opened, measured and read in ranges. The file system is one such place ([`Directory`],
+//! [`Paths`]); tests put faults in between. Whatever lists names and returns ranges of bytes can be
+//! another.
 //!
 //! Nothing here writes ([`Io`](super::Io) does), and nobody above asks what an object really is: a
 //! path is only what messages call it.
@@ -39,12 +40,12 @@ pub trait Storage: Debug + Send + Sync {
     }
 }
 
-/// How an object will be read, so that it can be read fast and in nobody's way.
+/// How an object will be read, so that reading is fast and in nobody's way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
-    /// A few ranges, or what is not known yet.
+    /// A few ranges, or ranges that are not known yet.
     Ranges,
-    /// All of it, or all from some place on, forwards.
+    /// All of the object, or all from some place on, forwards.
     Sequential,
     /// Small ranges, far from one another.
     Scattered,
@@ -57,12 +58,12 @@ pub enum Access {
 /// What an object is at the moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct State {
-    /// Its length, in bytes.
+    /// The object's length, in bytes.
     pub len: u64,
-    /// When it was last changed, UTC nanoseconds since 1970.
+    /// When the object was last changed, UTC nanoseconds since 1970.
     pub changed_ns: i64,
-    /// Tells it from other objects that have its name before or after it. On a file system: device
-    /// and inode.
+    /// What tells the object from others that have its name before or after it. On a file system:
+    /// device and inode.
     pub id: (u64, u64),
 }
 

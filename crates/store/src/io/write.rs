@@ -28,7 +28,7 @@ pub trait File: Send + 'static {
     fn write_at(&self, pieces: &[IoSlice<'_>], offset: u64) -> Result<usize>;
     /// Sets space aside without changing the file's length.
     fn preallocate(&self, len: u64) -> Result<()>;
-    /// Cuts the file, and gives back what was set aside behind its end.
+    /// Cuts the file, and frees the space that was set aside behind its end.
     fn set_len(&self, len: u64) -> Result<()>;
     /// Makes the contents durable.
     fn sync(&self) -> Result<()>;

@@ -22,9 +22,9 @@ use crate::io::{Access, Directory, Object, PAGE, Storage};
 use crate::reading::query::Error;
 
 const PIECE: usize = 1 << 20;
-/// No block is longer.
+/// The longest block that there can be.
 const LONGEST: usize = 16 << 20;
-/// Faults of one segment that are told; the others are counted.
+/// How many flaws of one segment are told; the others are counted.
 const TOLD: usize = 20;
 
 /// What is wrong, and where.
@@ -41,7 +41,7 @@ pub struct Flaw {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Indexed {
     Whole,
-    /// So many bytes of it.
+    /// So many bytes of the segment are.
     Part(u64),
     No,
 }
@@ -53,15 +53,15 @@ pub struct Verdict {
     pub bytes: u64,
     pub packets: u64,
     pub indexed: Indexed,
-    /// The first of them.
+    /// The first of the flaws.
     pub flaws: Vec<Flaw>,
-    /// How many there are.
+    /// How many flaws there are.
     pub count: u64,
 }
 
 /// Looks at all segments of a store, oldest first. `each` hears of every one as soon as it is done;
 /// one that is deleted meanwhile is passed over. `watch` is called with the bytes read so far,
-/// every MiB; where it gives false, this ends and gives false.
+/// every MiB; where it returns false, the checking ends and so does this function, with false.
 pub fn verify(
     dir: &Path,
     watch: impl FnMut(u64) -> bool,
@@ -177,11 +177,12 @@ struct Walk {
     len: u64,
     head: Head,
     checker: Option<Checker>,
-    /// By interface id.
+    /// Packets that were counted, by interface id.
     packets: Vec<u64>,
+    /// The statistics blocks of the segment.
     told: Vec<Statistics>,
     in_body: bool,
-    /// The index was told to be wrong.
+    /// Whether the index was told to be wrong.
     index_is_off: bool,
 }
 
@@ -214,7 +215,7 @@ impl Walk {
             let Some(mut index) = index else { return Ok(None) };
             index.read_all()?;
             let is_whole = index.summary().complete;
-            // Of one that was closed since it was listed, the length was taken before.
+            // A segment that was closed since it was listed had another length then.
             if is_whole && !name.live {
                 let outside = checksum_outside(object, self.len, index.indexed())?;
                 if outside != index.summary().outside {
@@ -236,7 +237,7 @@ impl Walk {
         }
     }
 
-    /// Reads the segment to its end. False where `watch` wanted no more.
+    /// Reads the segment to its end. Returns false where `watch` wanted no more.
     fn run(&mut self, object: &dyn Object, mut watch: impl FnMut(u64) -> bool) -> io::Result<bool> {
         // The reader wants to begin with a section header.
         let mut prefix = Vec::new();
@@ -254,7 +255,7 @@ impl Walk {
             bytes.resize(prefix.len() + (upto - at) as usize, 0);
             let have = object.read_up_to(&mut bytes[prefix.len()..], at)?;
             bytes.truncate(prefix.len() + have);
-            // As when a recorder cuts what a failed write left.
+            // A recorder may cut what a failed write left.
             self.len = if have as u64 == upto - at { self.len } else { at + have as u64 };
             let (whole, stop) = self.blocks(at, &bytes, prefix.len());
             self.index(at, &bytes[prefix.len()..][..whole]);
@@ -267,7 +268,7 @@ impl Walk {
                     if needed <= LONGEST && needed as u64 <= self.len - at =>
                 {
                     if upto < end && whole == 0 {
-                        // It lies across a border of what is indexed.
+                        // The block lies across a border of what is indexed.
                         self.verdict.flaw_of_index(
                             at,
                             "a block begins in it and does not end there".into(),
@@ -290,7 +291,7 @@ impl Walk {
         Ok(true)
     }
 
-    /// The first place behind `at` where what is indexed begins or ends.
+    /// Returns the first place behind `at` where an indexed part begins or ends.
     fn border(&self, at: u64) -> u64 {
         match self.checker.as_ref().and_then(Checker::wants) {
             Some(stretch) if stretch.start > at => stretch.start,
@@ -299,7 +300,7 @@ impl Walk {
         }
     }
 
-    /// Looks at whole blocks; gives back how many bytes they are and what ended them.
+    /// Looks at whole blocks. Returns how many bytes they are and what ended them.
     fn blocks(&mut self, base: u64, bytes: &[u8], prefix: usize) -> (usize, Option<Stop>) {
         let mut reader = Reader::new(bytes);
         reader.next();
@@ -383,7 +384,7 @@ impl Walk {
         if let Some(checker) = self.checker.take() {
             let mut differences = Vec::new();
             let checked = checker.finish(&mut differences);
-            // A live segment was not read as far as it is indexed by now.
+            // A live segment may be indexed farther by now than it was read.
             if !self.verdict.name.live && !self.index_is_off {
                 self.differ(differences, checked);
             }
@@ -421,7 +422,7 @@ impl Walk {
 }
 
 enum Stop {
-    /// A block that needs so many bytes.
+    /// The beginning of a block that has so many bytes.
     Short(usize),
     Damaged(&'static str),
 }

@@ -26,23 +26,23 @@ use crate::writing::writer::Done;
 
 pub(crate) enum Job<F> {
     Prepare,
-    /// The disk is full: deletes the oldest segment unless so many bytes are free.
+    /// Deletes the oldest segment unless so many bytes are free, as the disk is full.
     MakeRoom(u64),
-    /// What is being written is the last.
+    /// Says that the segment being written is the last.
     Last,
     /// Tells somebody that all jobs before are done.
     Tell(Done),
     Close {
         live: LiveSegment<F>,
         statistics: Vec<StatisticsBlock>,
-        /// Who wants to hear that it is closed.
+        /// Who wants to hear that the segment is closed.
         tell: Option<SyncSender<Closed>>,
     },
 }
 
-/// What the keeper has ready.
+/// The segment that the keeper sets aside.
 enum Next<F> {
-    /// It is at work.
+    /// The keeper is at work on it.
     Coming,
     Ready(F),
     Failed(io::Error),
@@ -86,7 +86,8 @@ impl<F: File> Keeper<F> {
         }
     }
 
-    /// The segment set aside; waits until it is there. After an error another one is tried for.
+    /// Takes the segment set aside, and waits until it is there. After an error another one is
+    /// tried for.
     pub fn take_next(&self) -> io::Result<F> {
         let mut next = lock(&self.shared.next);
         while matches!(*next, Next::Coming) {
@@ -111,12 +112,12 @@ impl<F: File> Keeper<F> {
     }
 }
 
-/// What the thread works on.
+/// What the keeper's thread works with.
 pub(crate) struct Work {
     pub dir: PathBuf,
     pub segment_bytes: u64,
     pub retention: Retention,
-    /// What index files may grow by until they are looked at again.
+    /// Bytes that index files may grow by until they are looked at again.
     pub index_room: u64,
     pub index_sizes: Arc<Sizes>,
     /// Closed segments, oldest first.
@@ -130,7 +131,7 @@ struct Thread<I: Io> {
     io: Arc<I>,
     shared: Arc<Shared<I::File>>,
     work: Work,
-    /// Nothing is set aside or written any more, but perhaps one segment to be closed.
+    /// Nothing is set aside or written any more; perhaps one segment is still to be closed.
     last: bool,
 }
 
@@ -153,7 +154,7 @@ impl<I: Io> Thread<I> {
                 Ok(Job::Close { live, statistics, tell }) => {
                     let closed = self.close(live, &statistics);
                     if let (Some(tell), Some(closed)) = (tell, closed) {
-                        // Whoever has gone wants to know no more.
+                        // Where nobody listens any more, nobody needs to know.
                         let _ = tell.send(closed);
                     }
                 }
@@ -171,19 +172,19 @@ impl<I: Io> Thread<I> {
             if e.kind() != io::ErrorKind::AlreadyExists {
                 return Err(e);
             }
-            // Left by a segment that could not be begun.
+            // A segment that could not be begun has left it.
             self.io.remove(&self.work.dir.join(NEXT))?;
             self.io.create(&self.work.dir.join(NEXT))
         })?;
         while let Err(e) = file.preallocate(self.work.segment_bytes) {
-            // A call that fails keeps what it got so far.
+            // A call that fails keeps the space that it got so far.
             file.set_len(0)?;
             let full = is_full(&e);
             if full && self.work.retention.deletes() && self.delete_oldest() {
                 continue;
             }
             if full {
-                // Written without; the disk may have room for a part.
+                // The segment is written without; the disk may have room for a part.
                 break;
             }
             return Err(e);
@@ -191,7 +192,7 @@ impl<I: Io> Thread<I> {
         Ok(file)
     }
 
-    /// Closes a segment. Tells nothing of one that cannot be found afterwards.
+    /// Closes a segment. Returns nothing of one that cannot be found afterwards.
     fn close(
         &mut self,
         live: LiveSegment<I::File>,
@@ -233,7 +234,7 @@ impl<I: Io> Thread<I> {
                 s.free = s.free.saturating_sub(coming);
                 s
             });
-            // What is being written and what is set aside behind it.
+            // Room for the segment being written and the one set aside behind it.
             let (ahead, live) =
                 if self.last { (0, 0) } else { (2 * work.segment_bytes + work.index_room, 1) };
             let ahead = ahead + indexes;
@@ -252,7 +253,7 @@ impl<I: Io> Thread<I> {
         }
     }
 
-    /// Takes in what the indexes of closed segments take; gives back what those of others do.
+    /// Takes in how much the indexes of closed segments take. Returns how much those of others do.
     fn count_indexes(&mut self) -> u64 {
         let closed = &mut self.work.closed;
         self.work.index_sizes.take(|name, bytes| {
@@ -295,7 +296,8 @@ impl<I: Io> Thread<I> {
             }
         }
         for path in segment.name.index_paths(&self.work.dir) {
-            // Most are not there; one that stays goes when the store is opened again.
+            // Most of these files are not there; one that stays goes when the store is opened
+            // again.
             let _ = self.io.remove(&path);
         }
         self.work.index_sizes.forget(&segment.name);

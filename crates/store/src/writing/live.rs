@@ -124,7 +124,7 @@ impl<F: File> LiveSegment<F> {
     /// makes it durable. `statistics` is empty where the file must not be written any more.
     pub fn close(mut self, statistics: &[StatisticsBlock]) -> io::Result<(SegmentName, u64)> {
         if self.torn {
-            // On a full disk that is the room which the statistics need.
+            // On a full disk this makes the room that the statistics need.
             self.file.set_len(self.end)?;
         }
         let mut tail = Vec::new();
@@ -132,7 +132,7 @@ impl<F: File> LiveSegment<F> {
             pcapng::statistics(&mut tail, s);
         }
         let told = if tail.is_empty() { Ok(()) } else { self.append(tail) };
-        // Where the tail cannot be written, the packets before it still count.
+        // Where the statistics cannot be written, the packets before them still count.
         self.file.set_len(self.end)?;
         self.file.sync()?;
         told?;

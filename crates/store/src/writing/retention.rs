@@ -5,13 +5,13 @@ use std::time::Duration;
 use crate::format::store::Stored;
 use crate::io::Space;
 
-/// How much to keep. What is `None` is not limited.
+/// How much to keep. `None` is no limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Retention {
     pub bytes: Option<u64>,
     pub age: Option<Duration>,
     pub segments: Option<u64>,
-    /// Space on the file system that others may count on.
+    /// Space on the file system that is left to others.
     pub min_free: Option<MinFree>,
 }
 
@@ -32,12 +32,12 @@ impl MinFree {
 }
 
 impl Retention {
-    /// Whether anything is limited, so that segments may be deleted.
+    /// Returns whether anything is limited, so that segments may be deleted.
     pub fn deletes(&self) -> bool {
         *self != Self::default()
     }
 
-    /// How many of the closed segments, oldest first, must go. `coming` bytes and `live`
+    /// Returns how many of the closed segments, oldest first, must go. `coming` bytes and `live`
     /// segments are being written besides, or about to be. `space` is how the file system stands.
     pub fn surplus(
         &self,

@@ -47,10 +47,11 @@ pub struct SegmentSink<I: Io> {
     indexer: Option<Indexer>,
     live: Option<LiveSegment<I::File>>,
     next_number: u64,
-    /// How far blocks reach in a segment at most, so that the statistics still fit.
+    /// Where blocks end in a segment at most, so that the statistics still fit.
     blocks_end: u64,
-    /// Losses as of the last tick, and at the last segment's end.
+    /// Packets lost as of the last tick, by interface.
     lost: Vec<u64>,
+    /// Packets lost as of the last segment's end, by interface.
     lost_before: Vec<u64>,
     was_full: bool,
     rotating_since: Option<Instant>,
@@ -162,8 +163,8 @@ impl<I: Io> SegmentSink<I> {
         self.keeper.send(Job::Close { live, statistics, tell });
     }
 
-    /// Closes the segment being written without another write. What was lost while it was written
-    /// is told by the next one.
+    /// Closes the segment being written without another write. The next segment tells what was lost
+    /// meanwhile.
     fn give_up(&mut self) {
         let Some(live) = self.live.take() else { return };
         self.close(live, Vec::new());
@@ -234,7 +235,8 @@ impl<I: Io> Sink for SegmentSink<I> {
         match result {
             Ok(()) => Outcome::Written(written),
             Err(e) => {
-                // What is written stays as it is; the rest goes into another file.
+                // The blocks that are written stay where they are; the others go into another
+                // segment.
                 if is_full(&e) {
                     self.end();
                 } else {
@@ -263,7 +265,7 @@ impl<I: Io> Sink for SegmentSink<I> {
         if self.live.as_ref().is_some_and(|live| live.packets.iter().any(|n| *n > 0)) {
             self.end();
         }
-        // Behind the closing of the segment, if there was one.
+        // The keeper does this after the segment before is closed, if there was one.
         self.keeper.send(Job::Tell(done));
     }
 
@@ -291,7 +293,7 @@ impl<I: Io> Sink for SegmentSink<I> {
     }
 }
 
-/// Hands on blocks that were written from `offset` on.
+/// Hands blocks that were written from `offset` on to the indexer.
 fn index<F: File>(indexer: &Indexer, mut offset: u64, batch: &[InterfaceBlock<'_>]) {
     for piece in batch {
         let on_disk = LiveSegment::<F>::disk_len(piece);
@@ -300,8 +302,8 @@ fn index<F: File>(indexer: &Indexer, mut offset: u64, batch: &[InterfaceBlock<'_
     }
 }
 
-/// What the files of an index may take for a moment, log and draft together: many times what they
-/// do with real traffic.
+/// Returns how many bytes the files of an index may take for a moment, log and draft together: many
+/// times what they do with real traffic.
 fn index_room(segment_bytes: u64) -> u64 {
     segment_bytes / 16 + (64 << 10)
 }

@@ -21,7 +21,7 @@ pub struct Stream<W> {
 }
 
 impl<W: Write + Send> Stream<W> {
-    /// Writes the head.
+    /// Begins a section: writes its header and the interface descriptions.
     pub fn new(
         mut out: W,
         interfaces: &[InterfaceDescription],
@@ -52,7 +52,7 @@ impl<W: Write + Send> Sink for Stream<W> {
     fn write(&mut self, batch: &[InterfaceBlock<'_>]) -> Outcome {
         for (i, piece) in batch.iter().enumerate() {
             if let Err(e) = self.out.write_all(piece.block.bytes) {
-                // Part of a block may be out; nothing can follow it.
+                // A part of a block may have been written; nothing can follow it.
                 self.failed = true;
                 let ended = e.kind() == io::ErrorKind::BrokenPipe;
                 return if ended { Outcome::Ended(i) } else { Outcome::Failed(i, e) };
@@ -96,7 +96,7 @@ impl<W: Write + Send> Sink for Stream<W> {
             );
         }
         match self.out.write_all(&tail).and_then(|()| self.out.flush()) {
-            // Whoever left has all the packets.
+            // A reader that left has all the packets.
             Err(e) if e.kind() == io::ErrorKind::BrokenPipe => Ok(()),
             other => other,
         }

@@ -23,14 +23,15 @@ pub struct Totals {
     pub bytes_written: AtomicU64,
     /// Segments begun.
     pub segments: AtomicU64,
-    /// Segments that retention deleted, and their packets.
+    /// Segments that retention deleted.
     pub segments_deleted: AtomicU64,
+    /// Packets in the segments that retention deleted.
     pub packets_deleted: AtomicU64,
     /// Writes that failed.
     pub write_errors: AtomicU64,
     /// The longest time between two segments in which nothing could be written, nanoseconds.
     pub rotation_ns_max: AtomicU64,
-    /// Not 0 while nothing can be written: the error number.
+    /// The error number while nothing can be written, else 0.
     pub stalled_errno: AtomicU64,
     /// Bytes that closed segments and their indexes take on disk.
     pub bytes_stored: AtomicU64,
@@ -39,7 +40,7 @@ pub struct Totals {
     /// Bytes of packet blocks that were written and that the indexer has not looked at yet.
     pub index_behind_bytes: AtomicU64,
     /// Bytes of packet blocks that the indexer had to read from segments, because it came too late
-    /// for them in the ring.
+    /// to find them in the ring.
     pub index_read_bytes: AtomicU64,
 }
 

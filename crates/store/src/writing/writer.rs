@@ -11,7 +11,7 @@ use tapdeck_packet::ring::{Block, Contents, Hold, Ring};
 
 use crate::writing::totals::Totals;
 
-/// A block and whose it is.
+/// A block of a ring, and the interface that it belongs to.
 #[derive(Clone, Copy)]
 pub struct InterfaceBlock<'a> {
     /// The pcapng interface id of its packets.
@@ -22,8 +22,8 @@ pub struct InterfaceBlock<'a> {
 }
 
 impl InterfaceBlock<'_> {
-    /// Tells of each interface that has packets in it: its id, so many packets, so many bytes of
-    /// frames. Of an interface it may tell in several parts.
+    /// Calls `tell` for each interface that has packets in the block: with its id, how many
+    /// packets, how many bytes of frames. Of one interface it may do so in several parts.
     pub fn each_interface(&self, mut tell: impl FnMut(usize, u64, u64)) {
         let Contents { packets, frame_bytes, .. } = self.block.contents;
         if !self.ring.is_mixed() {
@@ -34,8 +34,8 @@ impl InterfaceBlock<'_> {
         }
     }
 
-    /// Keeps its bytes beyond the call that they were offered in; its ring's block may have more of
-    /// them. At most one sink may ask for it, once it has taken the piece.
+    /// Keeps the block's bytes beyond the call that they were offered in; the ring's block may have
+    /// more of them. At most one sink may do so, once it has taken the block.
     pub fn hold(&self) -> Option<Box<dyn Hold>> {
         self.ring.hold(self.ahead)
     }
@@ -60,22 +60,21 @@ pub trait Sink: Send {
     /// [`Sink::begin_epoch`] was called in between.
     fn write(&mut self, batch: &[InterfaceBlock<'_>]) -> Outcome;
 
-    /// Blocks from now on are of another epoch.
+    /// Begins another epoch, which the next blocks are of.
     fn begin_epoch(&mut self, epoch: u8);
 
     /// Called at least every 10 ms or after each write, for what depends on time. `lost` holds
     /// for each interface the packets dropped so far.
     fn tick(&mut self, lost: &[u64]);
 
-    /// What comes from now on goes into another segment, where there are such, and is described
-    /// there by `interfaces` if they have changed. Calls `done` when the segment before can be
-    /// taken away.
+    /// Begins another segment, where there are such: blocks from now on go there, described by
+    /// `interfaces` if they have changed. Calls `done` when the segment before can be taken away.
     fn begin_segment(&mut self, interfaces: Option<Vec<InterfaceDescription>>, done: Done) {
         let _ = interfaces;
         done();
     }
 
-    /// Writes what ends the output. `lost` as in [`Sink::tick`].
+    /// Writes the end of the output. `lost` is as in [`Sink::tick`].
     fn finish(&mut self, lost: &[u64]) -> std::io::Result<()>;
 }
 
@@ -100,7 +99,7 @@ pub struct WriterControl {
     blocks_closed: AtomicBool,
     hurried: AtomicBool,
     writer_ended: AtomicBool,
-    /// Who asked for another segment since the writer looked last.
+    /// Requests for another segment since the writer looked last.
     segments_asked: Mutex<SegmentsAsked>,
 }
 
@@ -131,23 +130,23 @@ impl WriterControl {
         std::mem::take(&mut *self.segments_asked.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// No packet comes any more. Blocks may still be open.
+    /// Says that no packet comes any more. Blocks may still be open.
     pub fn end_producers(&self) {
         self.producers_ended.store(true, Release);
     }
 
-    /// Nor does any block change any more.
+    /// Says that no packet comes any more, and that no block changes any more.
     pub fn close_blocks(&self) {
         self.producers_ended.store(true, Release);
         self.blocks_closed.store(true, Release);
     }
 
-    /// What is not written yet shall not be.
+    /// Says that what is not written yet shall not be written.
     pub fn hurry(&self) {
         self.hurried.store(true, Release);
     }
 
-    /// Whether the writer writes no more, for whatever reason.
+    /// Returns whether the writer writes no more, for whatever reason.
     pub fn writer_has_ended(&self) -> bool {
         self.writer_ended.load(Acquire)
     }
@@ -160,7 +159,7 @@ impl WriterControl {
         self.blocks_closed.load(Acquire)
     }
 
-    /// Whether what is not done yet shall be left.
+    /// Returns whether what is not done yet shall be left undone.
     pub(crate) fn is_hurried(&self) -> bool {
         self.hurried.load(Acquire)
     }
@@ -169,7 +168,7 @@ impl WriterControl {
 /// Why a writer came to its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ending {
-    /// It was told to stop, or had written as many packets as were asked for.
+    /// The writer was told to stop, or had written as many packets as were asked for.
     Asked,
     /// Nobody reads the output any more.
     ReaderLeft,
@@ -187,7 +186,8 @@ pub struct Writer<S> {
 }
 
 impl<S: Sink> Writer<S> {
-    /// `totals` has an entry for every interface id of the rings.
+    /// Makes a writer that was not started. `totals` has an entry for every interface id of the
+    /// rings.
     pub fn new(rings: Vec<Box<dyn Ring>>, sink: S, totals: Arc<Totals>) -> Self {
         let oldest = |r: &dyn Ring| r.peek(0).map_or(r.epoch(), |b| b.contents.epoch);
         // Counted modulo 256, and a writer begins before that many have passed.
@@ -198,7 +198,7 @@ impl<S: Sink> Writer<S> {
         Self { rings, sink, totals, epoch, first: 0, left: u64::MAX }
     }
 
-    /// Ends after so many packets, to the packet.
+    /// Makes the writer end after so many packets, to the packet.
     #[must_use]
     pub fn limit(mut self, packets: u64) -> Self {
         self.left = packets;
@@ -207,7 +207,7 @@ impl<S: Sink> Writer<S> {
 
     /// Writes until the recording has come to its end and the rings are empty, or until the sink
     /// can take no more. Then takes what still comes out of the rings, so that their last blocks
-    /// can be closed, and counts it as not written.
+    /// can be closed, and counts that as not written.
     pub fn run(mut self, control: &WriterControl) -> std::io::Result<Ending> {
         let mut wait = SHORTEST_WAIT;
         let mut stalled_since: Option<Instant> = None;
@@ -249,11 +249,9 @@ impl<S: Sink> Writer<S> {
                 Turn::Stalled(e) => {
                     let errno = e.raw_os_error().unwrap_or(5);
                     self.totals.stalled_errno.store(errno as u64, Relaxed);
-                    if control.producers_have_ended() {
-                        let since = *stalled_since.get_or_insert_with(Instant::now);
-                        if since.elapsed() > PATIENCE {
-                            break;
-                        }
+                    let mut waited = || stalled_since.get_or_insert_with(Instant::now).elapsed();
+                    if control.producers_have_ended() && waited() > PATIENCE {
+                        break;
                     }
                 }
             }
@@ -269,7 +267,7 @@ impl<S: Sink> Writer<S> {
 
     /// Empties the rings into nothing until the recording has ended.
     fn discard(&mut self, control: &WriterControl) {
-        // What came after the last packet that was asked for is nobody's loss.
+        // Packets after the last one that was asked for are no loss.
         let counts = self.left > 0;
         let totals = self.totals.clone();
         let count = |ring: &dyn Ring, packets: u64| {
@@ -403,7 +401,7 @@ impl<S: Sink> Writer<S> {
     }
 }
 
-/// Those who wait for another segment, and since when.
+/// Who waits for another segment, and since when.
 #[derive(Default)]
 struct SegmentsAsked {
     interfaces: Option<Vec<InterfaceDescription>>,
@@ -418,12 +416,12 @@ impl SegmentsAsked {
         self.since = self.since.or(new.since);
     }
 
-    /// Whether what came before is written, or was waited for long enough.
+    /// Returns whether packets that came before are written, or were waited for long enough.
     fn is_time(&self, idle: bool) -> bool {
         self.since.is_some_and(|since| idle || since.elapsed() > LAST_PACKETS)
     }
 
-    /// Tells all of them at once.
+    /// Takes the calls that wait, as one.
     fn done(&mut self) -> Done {
         self.since = None;
         let waiting = std::mem::take(&mut self.waiting);
@@ -435,7 +433,7 @@ fn packets_of(piece: &InterfaceBlock<'_>) -> u64 {
     u64::from(piece.block.contents.packets)
 }
 
-/// A block cut behind its first `n` packets.
+/// Cuts a block behind its first `n` packets.
 fn first_packets(block: Block<'_>, n: u64) -> Block<'_> {
     if u64::from(block.contents.packets) <= n {
         return block;
@@ -459,7 +457,7 @@ struct Packets<'a> {
 struct PacketHead {
     interface: u32,
     captured: u32,
-    /// Where the packet's block ends in the ring's.
+    /// Where the packet's block ends in the ring's block.
     end: usize,
 }
 

@@ -405,7 +405,7 @@ impl Io for Faulty {
 impl FaultyFile {
     /// Writes the first `n` bytes to the real file.
     fn put(&self, pieces: &[IoSlice<'_>], offset: u64, n: usize) -> Result<()> {
-        if n == pieces.iter().map(|p| p.len()).sum() {
+        if n == pieces.iter().map(|p| p.len()).sum::<usize>() {
             // As they lie, for direct I/O.
             let wrote = self.inner.write_at(pieces, offset)?;
             assert_eq!(wrote, n, "the real disk must take all for a test to say what it took");

@@ -21,22 +21,23 @@ use crate::io::Object;
 
 /// A granule is closed when it has so many bytes.
 pub(crate) const GRANULE: u64 = 128 << 10;
-/// A chunk is, when it has so many.
+/// A chunk is closed when it has so many bytes.
 const CHUNK: u64 = 32 << 20;
-/// Or when a class has so many pairs, which bounds the memory.
+/// A chunk is closed when a class has so many pairs, which bounds the memory.
 const PAIRS: usize = 128 << 10;
 /// A class is told by hashes where its exact keys would take more than this share of what they
-/// point into, and there are more pairs than this.
+/// point into.
 const SHARE: u64 = 64;
+/// Up to so many pairs of a class are always told by exact keys.
 const FEW: usize = 16 << 10;
-/// What is read of a file at once.
+/// Bytes of a segment that are read at once.
 const PIECE: usize = 1 << 20;
 /// Flows that are remembered, a power of two.
 const FLOWS: usize = 2048;
 
-/// Makes the index of a stretch of a segment, from blocks as they come. Its memory is bounded if it
-/// is emptied whenever it is full: about 1 MiB for each class, 4 MiB for those of IPv6, what the
-/// pairs of one block more take, and 1 MiB.
+/// Makes the index of a stretch of a segment, from blocks as they come. The memory is bounded if
+/// the builder is emptied whenever it is full: about 1 MiB for each class, 4 MiB for each of IPv6,
+/// what the pairs of one more block take, and 1 MiB.
 pub(crate) struct Builder {
     name: SegmentName,
     links: Vec<LinkType>,
@@ -45,21 +46,21 @@ pub(crate) struct Builder {
     granules: Vec<Granule>,
     open: Option<Open>,
     covered: u64,
-    /// Where granules end, ascending, where that is settled.
+    /// Where granules end, ascending; `None` where the builder decides.
     ends: Option<Vec<u64>>,
 }
 
 /// The granule that packets are added to.
 struct Open {
     granule: Granule,
-    /// CRC32C of its bytes so far.
+    /// CRC32C of the granule's bytes so far.
     checksum: u32,
 }
 
 /// What an index needs to know of a packet of a file that is no segment.
 pub(crate) struct ForeignPacket<'a> {
     pub time_ns: i64,
-    /// As the file counts them.
+    /// The interface, as the file counts them.
     pub interface: u32,
     pub link: LinkType,
     pub dropped: u64,
@@ -81,13 +82,13 @@ impl Builder {
         }
     }
 
-    /// With granules that end where those of another index do.
+    /// Makes granules end where those of another index do.
     pub fn with_ends(mut self, ends: Vec<u64>) -> Self {
         self.ends = Some(ends);
         self
     }
 
-    /// Whether a granule of `len` bytes ends at a place of the segment.
+    /// Returns whether a granule of `len` bytes ends at a place of the segment.
     fn ends(&self, len: u64, at: u64) -> bool {
         match &self.ends {
             None => len >= GRANULE,
@@ -103,8 +104,8 @@ impl Builder {
         let (mut at, mut begin) = (0, 0);
         while at < blocks.len() {
             let Some(block) = next_block(&blocks[at..]) else {
-                // What cannot be read here can neither be found; whoever reads the segment sees the
-                // same.
+                // What cannot be read here has no keys that could be found. Whoever reads the
+                // segment sees the same damage.
                 at = blocks.len();
                 self.open(offset + begin as u64).granule.opaque = true;
                 break;
@@ -131,9 +132,9 @@ impl Builder {
         }
     }
 
-    /// Takes in the whole blocks in a stretch of a segment that begins with one. Returns
-    /// back where something else than a whole block begins, which is the stretch's end if there
-    /// is none. `full` is called whenever the builder is full.
+    /// Takes in the whole blocks in a stretch of a segment that begins with one. Returns back where
+    /// something else than a whole block begins, or the stretch's end. `full` is called whenever
+    /// the builder is full.
     pub fn read(
         &mut self,
         segment: &dyn Object,
@@ -147,7 +148,7 @@ impl Builder {
             let have = segment.read_up_to(&mut buffer, at)?;
             let whole = whole_blocks(&buffer[..have]);
             if whole == 0 {
-                // No block of a segment is longer than a ring's, which are 4 MiB at most.
+                // A ring's blocks are 4 MiB at most, and no block of a segment is longer.
                 if have < buffer.len() || at + have as u64 == stretch.end || want > 4 * PIECE {
                     break;
                 }
@@ -164,8 +165,8 @@ impl Builder {
         Ok(at)
     }
 
-    /// What comes now lies at `offset`: in a granule of its own if that is not behind what came
-    /// last.
+    /// Prepares for blocks that lie at `offset`: they begin a granule if they do not lie right
+    /// behind the blocks before.
     fn go_to(&mut self, offset: u64) {
         let goes_on = self.open.as_ref().is_none_or(|open| open.granule.place.end == offset);
         if !goes_on || self.open.is_some() && self.ends(self.open_len(), offset) {
@@ -227,7 +228,7 @@ impl Builder {
         let time = u64::from(u32_at(block, 12)) << 32 | u64::from(u32_at(block, 16));
         let time_ns = i64::try_from(time).unwrap_or(i64::MAX);
         note_time(granule, time_ns);
-        // Most have no options.
+        // Most packets have no options.
         if block.len() > 32 + captured.next_multiple_of(4) {
             note_dropped(granule, block, 28 + captured.next_multiple_of(4));
         }
@@ -263,14 +264,14 @@ impl Builder {
         self.close();
     }
 
-    /// Whether it holds as much as a chunk should.
+    /// Returns whether the builder holds as much as a chunk should.
     pub fn is_full(&self) -> bool {
         self.covered >= CHUNK
             || self.pairs.most() >= PAIRS
             || self.granules.len() as u32 > Pairs::MOST_GRANULES / 2
     }
 
-    /// Pairs of key and granule in the class that has most.
+    /// Returns how many pairs of key and granule the fullest class has.
     pub fn pairs(&self) -> usize {
         self.pairs.most()
     }
@@ -279,8 +280,8 @@ impl Builder {
         self.covered == 0
     }
 
-    /// What was taken in, as a chunk of an index log, a multiple of a page long. The builder is
-    /// empty then.
+    /// Returns what was taken in as a chunk of an index log, a multiple of a page long, and empties
+    /// the builder.
     pub fn chunk(&mut self) -> Vec<u8> {
         self.close();
         let mut bytes = Vec::new();
@@ -329,7 +330,7 @@ impl Builder {
     }
 }
 
-/// What the whole of some granules is.
+/// Returns what is known of some granules as a whole.
 pub(super) fn summary(granules: &[Granule]) -> Summary {
     Summary {
         packets: granules.iter().map(|g| u64::from(g.packets)).sum(),
@@ -361,7 +362,7 @@ pub(super) fn write_class(
     })
 }
 
-/// About how many bytes pairs take in a dictionary.
+/// Returns about how many bytes pairs take in a dictionary.
 fn cost(sorted: &Sorted<'_>) -> u64 {
     let mut keys = 0;
     let mut last = None;
@@ -370,7 +371,7 @@ fn cost(sorted: &Sorted<'_>) -> u64 {
         keys += u64::from(key != last);
         last = key;
     }
-    // What a key does not share with the one before it, and two counts.
+    // Each key takes what it does not share with the one before it, and two counts.
     4 * keys + 2 * sorted.len() as u64
 }
 
@@ -378,8 +379,8 @@ fn u32_at(bytes: &[u8], at: usize) -> u32 {
     u32::from_ne_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
 }
 
-/// The block that bytes begin with; `None` where none does, or no whole one. A packet's is long
-/// enough for its fields.
+/// Returns the block that bytes begin with; `None` where they begin with no whole block. A packet's
+/// block is long enough for its fields.
 #[inline]
 fn next_block(bytes: &[u8]) -> Option<&[u8]> {
     if bytes.len() < 12 {
@@ -400,7 +401,7 @@ fn note_time(granule: &mut Granule, time_ns: i64) {
     granule.last_ns = granule.last_ns.max(time_ns);
 }
 
-/// Takes in what the options of a packet block say of losses.
+/// Takes in what the options of a packet block tell of losses.
 fn note_dropped(granule: &mut Granule, block: &[u8], mut at: usize) {
     let half = |at: usize| u16::from_ne_bytes([block[at], block[at + 1]]);
     let mut dropped = 0;
@@ -423,7 +424,7 @@ fn add_dropped(granule: &mut Granule, interface: u32, dropped: u64) {
     }
 }
 
-/// How many of the bytes are whole blocks.
+/// Returns how many of the bytes are whole blocks.
 fn whole_blocks(bytes: &[u8]) -> usize {
     let mut at = 0;
     while let Some(block) = next_block(&bytes[at..]) {
@@ -432,8 +433,8 @@ fn whole_blocks(bytes: &[u8]) -> usize {
     at
 }
 
-/// All that a packet of plain TCP or UDP in IPv4 has keys of; `None` for any other, for a fragment,
-/// and for what may be a tunnel.
+/// Returns all that a packet of plain TCP or UDP in IPv4 has keys of; `None` for any other packet,
+/// for a fragment, and for what may be a tunnel.
 #[inline]
 fn flow(frame: &[u8]) -> Option<[u64; 4]> {
     let head: &[u8; 38] = frame.first_chunk()?;

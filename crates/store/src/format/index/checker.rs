@@ -17,12 +17,12 @@ use super::image::{Image, hash};
 use super::lookup::Index;
 use crate::format::name::SegmentName;
 
-/// Where an index is not right.
+/// A place where an index and its segment do not agree.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Difference {
-    /// Of the granule in the segment.
+    /// Where the granule begins in the segment.
     pub at: u64,
-    /// The segment is not what was indexed; else the index does not say what it should.
+    /// Whether the segment is not what was indexed; else the index does not say what it should.
     pub is_segments: bool,
     pub what: String,
 }
@@ -30,21 +30,22 @@ pub(crate) struct Difference {
 /// Takes the blocks of a segment in their order and holds them against its index.
 pub(crate) struct Checker {
     images: Vec<(Image, Vec<Granule>)>,
-    /// What is yet to be taken, each stretch with the number of its image.
+    /// The stretches that are yet to be taken, each with the number of its image.
     stretches: VecDeque<(usize, Range<u64>)>,
     builder: Builder,
-    /// The image that the builder's blocks are of, and how many of its granules are done.
+    /// The number of the image that the builder's blocks are of.
     image: usize,
+    /// How many granules of each image are done.
     done: Vec<usize>,
     /// Chunks whose keys are yet to be held against those of that image, each with the number of
     /// its first granule there.
     made: Vec<(u32, Image)>,
-    /// About how many pairs of key and granule a class of them has at most.
+    /// About how many pairs of key and granule a class has in those chunks, at most.
     pairs: usize,
 }
 
-/// Each look at the keys reads all of an image's: it is worth it for so many pairs, and their
-/// memory is bounded.
+/// Keys are held against each other when there are so many pairs: each time reads all keys of an
+/// image, and the memory is bounded.
 const PAIRS: usize = 1 << 20;
 
 impl Checker {
@@ -66,12 +67,12 @@ impl Checker {
         Ok(Self { images, stretches, builder, image: 0, done, made: Vec::new(), pairs: 0 })
     }
 
-    /// Where the next blocks that it wants begin, and where they end.
+    /// Returns where the next blocks lie that are to be taken.
     pub fn wants(&self) -> Option<Range<u64>> {
         self.stretches.front().map(|(_, stretch)| stretch.clone())
     }
 
-    /// Takes whole blocks that lie at the beginning of what it wants.
+    /// Takes whole blocks that lie at the beginning of what [`Checker::wants`] returns.
     pub fn take(&mut self, blocks: &[u8], differences: &mut Vec<Difference>) -> io::Result<()> {
         let Some((image, stretch)) = self.stretches.front_mut() else { return Ok(()) };
         if *image != self.image {
@@ -104,7 +105,7 @@ impl Checker {
         Ok(())
     }
 
-    /// After the last blocks.
+    /// Checks what is left, after the last blocks.
     pub fn finish(mut self, differences: &mut Vec<Difference>) -> io::Result<()> {
         self.check(differences)?;
         self.check_keys(differences)?;
@@ -182,8 +183,8 @@ fn differ(have: &Granule, made: &Granule) -> Option<(bool, String)> {
     })
 }
 
-/// The first key that only one of the two has in a granule, and the granule's number. `made` has
-/// the granules of `numbers`, each chunk from a number on.
+/// Returns the first key that only one of the two has in a granule, and the granule's number.
+/// `made` has the granules of `numbers`, each chunk from a number on.
 fn differ_in(
     have: &mut Image,
     numbers: &Range<u32>,
@@ -195,7 +196,8 @@ fn differ_in(
         dictionary.is_some_and(|dictionary| dictionary.hashed)
     };
     if !have.directory.dictionaries.contains_key(&class) {
-        // Whoever made the index did not know the class, and so it says nothing that could be wrong.
+        // Whoever made the index did not know the class, and so it says nothing that could be
+        // wrong.
         return Ok(None);
     }
     let any = hashed(have) || made.iter().any(|(_, made)| hashed(made));

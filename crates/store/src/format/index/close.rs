@@ -13,8 +13,9 @@ use super::stretches::{joined, missing};
 use crate::format::name::SegmentName;
 use crate::io::{Access, Directory, File as _, Io, Object, Storage as _, write_pages};
 
-/// Makes the index of a segment that is closed from its log, which goes. `dropped` is what its
-/// statistics tell. Gives back the index's length. After an error there is the log or nothing.
+/// Makes the index of a closed segment from its log, which is removed. `dropped` is what the
+/// segment's statistics tell. Returns the index's length. After an error there is the log or
+/// nothing.
 pub(crate) fn close<I: Io>(
     io: &I,
     dir: &Path,
@@ -65,7 +66,7 @@ pub(super) fn merge(
     merge::merge(&mut chunks, Header { number, began_s, segment_len, summary }, flush)
 }
 
-/// CRC32C of what of a segment lies in none of the parts.
+/// Returns the CRC32C of what of a segment lies in none of the parts.
 pub(crate) fn checksum_outside(
     segment: &dyn Object,
     len: u64,

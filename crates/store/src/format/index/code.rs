@@ -2,12 +2,13 @@
 
 use std::io;
 
-/// The index does not say what an index says.
+/// Returns the error of an index that does not say what an index says.
 pub(super) fn damaged(what: &'static str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, what)
 }
 
-/// LEB128: seven bits a byte, the lowest first, the highest bit set where more follows.
+/// Puts a number as LEB128: seven bits a byte, the lowest first, the highest bit set where more
+/// follows.
 pub(super) fn put(out: &mut Vec<u8>, mut n: u64) {
     while n >= 0x80 {
         out.push(n as u8 | 0x80);
@@ -16,12 +17,12 @@ pub(super) fn put(out: &mut Vec<u8>, mut n: u64) {
     out.push(n as u8);
 }
 
-/// Signed numbers with those near zero first: 0, -1, 1, -2.
+/// Puts a signed number, of which those near zero are short: the order is 0, -1, 1, -2.
 pub(super) fn put_signed(out: &mut Vec<u8>, n: i64) {
     put(out, (n << 1 ^ n >> 63) as u64);
 }
 
-/// Ascending granule numbers, none twice. How many there are; then for each run of successive
+/// Puts ascending granule numbers, none twice: how many there are; then for each run of successive
 /// numbers its distance from the end of the one before, doubled, and one more if the run is longer
 /// than one; its length less two then follows.
 pub(super) fn put_granules(out: &mut Vec<u8>, granules: &[u32]) {
@@ -89,8 +90,8 @@ impl<'a> Bytes<'a> {
         Ok((n >> 1) as i64 ^ -((n & 1) as i64))
     }
 
-    /// Gives each run of a list of granules, of which there are `of`, as its first number and the
-    /// one behind its last.
+    /// Takes a list of granules, of which there are `of`. Hands each run of the list to `each`: its
+    /// first number and the one behind its last. Returns how many granules the list has.
     pub fn granules(&mut self, of: u32, mut each: impl FnMut(u32, u32)) -> io::Result<u32> {
         let count = self.small()?;
         let (mut left, mut next) = (count, 0u32);

@@ -5,20 +5,22 @@ use std::ops::Range;
 /// A piece of a segment: whole blocks, one after the other.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Granule {
-    /// Where it lies in the segment.
+    /// Where the granule lies in the segment.
     pub place: Range<u64>,
-    /// The earliest and the latest of its packets, UTC; the first is later than the last where
-    /// there are none.
+    /// The earliest time of its packets, UTC nanoseconds; later than the latest where there are
+    /// none.
     pub first_ns: i64,
+    /// The latest time of its packets, UTC nanoseconds.
     pub last_ns: i64,
     pub packets: u32,
-    /// CRC32C of its bytes.
+    /// CRC32C of the granule's bytes.
     pub checksum: u32,
-    /// It holds packets that may have keys which were not found.
+    /// Whether the granule holds packets that may have keys which were not found.
     pub opaque: bool,
-    /// By interface id, what its packets say of losses before them.
+    /// How many packets were lost before those in the granule, by interface id.
     pub dropped: Vec<(u32, u64)>,
-    /// Whether it may hold what was asked for. Others are told only for what they know of losses.
+    /// Whether the granule may hold what was asked for. Others are in an answer only for their
+    /// losses.
     pub wanted: bool,
 }
 
@@ -26,14 +28,16 @@ pub(crate) struct Granule {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Summary {
     pub packets: u64,
-    /// The first is later than the last where there are no packets.
+    /// The earliest time of a packet, UTC nanoseconds; later than the latest where there are no
+    /// packets.
     pub first_ns: i64,
+    /// The latest time of its packets, UTC nanoseconds.
     pub last_ns: i64,
-    /// Lost, as the segment's statistics tell; 0 while it is written.
+    /// Packets lost, as the segment's statistics tell; 0 while it is written.
     pub dropped: u64,
     /// CRC32C of the segment's bytes that lie in no granule: its head and its end. 0 while it is
     /// written.
     pub outside: u32,
-    /// The segment is closed and all its packets are indexed.
+    /// Whether the segment is closed and all its packets are indexed.
     pub complete: bool,
 }

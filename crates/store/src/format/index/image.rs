@@ -18,8 +18,8 @@ use crate::format::name::SegmentName;
 use crate::io::{Object, PAGE};
 
 const MAGIC: [u8; 8] = *b"tapdeckI";
-/// The version that is written. Its directory counts the classes and tells how long each is, so that
-/// a reader skips those that it does not know.
+/// The version that is written. Its directory counts the classes and tells how long each is, so
+/// that a reader skips those that it does not know.
 const VERSION: u32 = 2;
 /// The version whose directory has all classes that there were, one behind the other, and no other.
 const VERSION_1: u32 = 1;
@@ -29,7 +29,7 @@ const HEADER: usize = 120;
 const GROUP: usize = 256;
 /// A section of keys is closed when it has so many bytes.
 const KEYS: usize = 8 << 10;
-/// No section and no directory of an index that was not damaged is longer.
+/// The longest section or directory of an index that is not damaged, and more.
 const LONGEST: u64 = 256 << 20;
 
 /// Keys of a class that had too many are told by so many bytes of a hash.
@@ -119,18 +119,19 @@ impl Dictionary {
     }
 }
 
-/// What stands where.
+/// What an image holds, and where.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Directory {
     pub granules: u32,
     /// The stretches of the segment that the granules tile, ascending.
     pub parts: Vec<Range<u64>>,
     pub groups: Vec<Group>,
-    /// Granules with packets whose keys are not all known.
+    /// Numbers of granules with packets whose keys are not all known.
     pub opaque: Vec<u32>,
-    /// Granules with packets that tell of losses.
+    /// Numbers of granules with packets that tell of losses.
     pub telling: Vec<u32>,
-    /// Nothing is known of the keys of a class that is not among these: any granule may hold them.
+    /// What is known of the keys of classes. A class that is not among these may have keys in any
+    /// granule.
     pub dictionaries: BTreeMap<Class, Dictionary>,
 }
 
@@ -237,12 +238,12 @@ fn key_of(bytes: &[u8]) -> u128 {
     bytes.iter().fold(0, |key, byte| key << 8 | u128::from(*byte))
 }
 
-/// Whose index it is, and what it says of the whole.
+/// Which segment an image is of, and what is known of the segment as a whole.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Header {
     pub number: u64,
     pub began_s: i64,
-    /// Of the segment when it was closed; 0 in a chunk of a log.
+    /// The segment's length when it was closed; 0 in a chunk of a log.
     pub segment_len: u64,
     pub summary: Summary,
 }
@@ -298,7 +299,7 @@ impl Header {
         Ok(Opening { version, header, image_len, directory })
     }
 
-    /// Whether it is of that segment.
+    /// Returns whether the index is that of a segment.
     pub fn is_of(&self, name: &SegmentName) -> bool {
         (self.number, self.began_s) == (name.number, name.began_s)
     }
@@ -315,11 +316,11 @@ struct Opening {
 /// Takes whole pages, at offsets from the image's beginning.
 pub(super) type Flush<'a> = dyn FnMut(&[u8], u64) -> io::Result<()> + 'a;
 
-/// An image while it is written. Sections go out as they come; the header, which names the rest, is
-/// last.
+/// An image while it is written. Sections are flushed as they come; the header, which names the
+/// rest, comes last.
 pub(super) struct Draft<'a> {
     flush: &'a mut Flush<'a>,
-    /// What is not out yet, from `base` on.
+    /// What was not flushed yet, from `base` on.
     pending: Vec<u8>,
     base: u64,
     directory: Directory,
@@ -347,7 +348,7 @@ impl<'a> Draft<'a> {
         Ok(section)
     }
 
-    /// The next granule, in the order of the segment. All of them come before the keys.
+    /// Adds the next granule, in the order of the segment. All granules come before the keys.
     pub fn granule(&mut self, granule: Granule) -> io::Result<()> {
         let number = self.directory.granules;
         self.directory.granules += 1;
@@ -381,7 +382,7 @@ impl<'a> Draft<'a> {
         Ok(())
     }
 
-    /// The keys of the next class, in ascending order, each with its granules.
+    /// Adds the keys of the next class, in ascending order, each with its granules.
     pub fn class<E>(
         &mut self,
         class: Class,
@@ -418,7 +419,7 @@ impl<'a> Draft<'a> {
         Ok(())
     }
 
-    /// Writes the rest. Gives back the image's length, a multiple of a page.
+    /// Writes the rest. Returns the image's length, a multiple of a page.
     pub fn finish(mut self, header: &Header) -> io::Result<u64> {
         self.end_group()?;
         let directory = self.section(&self.directory.encode())?;
@@ -431,8 +432,8 @@ impl<'a> Draft<'a> {
     }
 }
 
-/// An entry of a dictionary: how many bytes the key shares with the one before it in the section,
-/// the others, its granules.
+/// Puts an entry of a dictionary: how many bytes the key shares with the one before it in the
+/// section, the others, its granules.
 fn put_entry(out: &mut Vec<u8>, last: Option<u128>, key: u128, width: usize, granules: &[u32]) {
     let bytes = key.to_be_bytes();
     let shared = last.map_or(0, |last| {
@@ -501,7 +502,7 @@ fn decode_granules(bytes: &[u8], count: u32) -> io::Result<Vec<Granule>> {
 #[derive(Debug)]
 pub(super) struct Image {
     source: Arc<dyn Object>,
-    /// Where it begins in the file.
+    /// Where the image begins in its source.
     base: u64,
     pub len: u64,
     pub header: Header,
@@ -538,12 +539,12 @@ impl Image {
         Ok(bytes)
     }
 
-    /// The granules of a group.
+    /// Returns the granules of a group.
     pub fn group(&mut self, group: &Group) -> io::Result<Vec<Granule>> {
         decode_granules(&self.read(group.section)?, group.count)
     }
 
-    /// All granules.
+    /// Returns all granules.
     pub fn granules(&mut self) -> io::Result<Vec<Granule>> {
         let mut all = Vec::with_capacity(self.directory.granules as usize);
         for group in self.directory.groups.clone() {
@@ -552,7 +553,8 @@ impl Image {
         Ok(all)
     }
 
-    /// The entries of a class from `first` to `last`: each key with the runs of its granules.
+    /// Hands the entries of a class from `first` to `last` to `each`: a key, and the first number
+    /// of a run of its granules and the one behind its last.
     pub fn entries(
         &mut self,
         class: Class,
@@ -582,7 +584,7 @@ impl Image {
         Ok(())
     }
 
-    /// The sections of a class, one after the other.
+    /// Returns a section of a class by its number; `None` behind the last.
     pub fn section(&mut self, class: Class, number: usize) -> io::Result<Option<Vec<u8>>> {
         let dictionary = self.directory.dictionaries.get(&class);
         let section = dictionary.and_then(|dictionary| dictionary.sections.get(number).copied());
@@ -604,17 +606,17 @@ impl<'a> Entries<'a> {
         Self::resume(bytes, width, granules, [0; 16])
     }
 
-    /// Goes on behind the entry of a key.
+    /// Makes a reader that goes on behind the entry of a key.
     pub fn resume(bytes: &'a [u8], width: usize, granules: u32, key: [u8; 16]) -> Self {
         Self { bytes: Bytes(bytes), width, granules, key }
     }
 
-    /// The last key that was read, in its first bytes.
+    /// Returns the last key that was read, in the first bytes of an array.
     pub fn key(&self) -> [u8; 16] {
         self.key
     }
 
-    /// The next key; `each` gets its runs of granules.
+    /// Returns the next key, and hands the runs of its granules to `each`.
     pub fn next(&mut self, mut each: impl FnMut(u128, u32, u32)) -> io::Result<Option<u128>> {
         if self.bytes.0.is_empty() {
             return Ok(None);
@@ -628,7 +630,7 @@ impl<'a> Entries<'a> {
         Ok(Some(key))
     }
 
-    /// The bytes not yet read.
+    /// Returns how many bytes are not yet read.
     pub fn rest(&self) -> usize {
         self.bytes.0.len()
     }

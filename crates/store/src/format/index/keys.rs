@@ -12,7 +12,7 @@ use super::lookup::{Index, open};
 use crate::format::name::SegmentName;
 use crate::io::Storage;
 
-/// Sections of keys that are looked at together.
+/// How many sections of keys are looked at together.
 const SECTIONS: usize = 64;
 
 /// Says that all of the index of a segment will be read soon.
@@ -23,28 +23,29 @@ pub(crate) fn read_ahead(storage: &dyn Storage, name: &SegmentName) {
 }
 
 impl Index {
-    /// Of one chunk, as a builder makes it.
+    /// Opens one chunk, as a builder makes it.
     pub fn of_chunk(chunk: Vec<u8>) -> io::Result<Self> {
         let len = chunk.len() as u64;
         let image = Image::open(Arc::new(chunk), 0, len)?;
         Ok(Self { summary: image.header.summary.clone(), images: vec![image] })
     }
 
-    /// All granules: one table, or one for each chunk of a log.
+    /// Returns all granules: one table, or one for each chunk of a log.
     pub fn tables(&mut self) -> io::Result<Vec<Vec<Granule>>> {
         self.images.iter_mut().map(Image::granules).collect()
     }
 
-    /// Returns whether the keys of a class can be listed in a table. They cannot where they are told
-    /// by hashes, or not at all.
+    /// Returns whether the keys of a class can be listed in a table. They cannot where they are
+    /// told by hashes, or not at all.
     pub fn is_listed(&self, table: usize, class: Class) -> bool {
         let dictionary = self.images[table].directory.dictionaries.get(&class);
         dictionary.is_some_and(|dictionary| !dictionary.hashed)
     }
 
-    /// The keys of a table that have one of two classes of the same width, ascending. Each comes
-    /// once, with the runs of the granules that hold it: their first numbers in the table and
-    /// the ones behind their last, ascending. Keys that cannot be listed are left out.
+    /// Hands the keys of a table that are of one of two classes of the same width to `each`,
+    /// ascending. Each key comes once, with the runs of the granules that hold it: their first
+    /// numbers in the table and the ones behind their last, ascending. Keys that cannot be listed
+    /// are left out.
     pub fn keys(
         &mut self,
         table: usize,
@@ -83,7 +84,7 @@ impl Index {
     }
 }
 
-/// Runs in the order of their beginnings, those that overlap made one.
+/// Returns runs in the order of their beginnings, those that overlap made one.
 fn united(runs: &[(u128, u32, u32)]) -> Vec<(u32, u32)> {
     let mut united: Vec<(u32, u32)> = Vec::with_capacity(runs.len());
     for (_, from, to) in runs {

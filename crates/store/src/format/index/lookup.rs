@@ -1,7 +1,7 @@
 //! Which granules of a segment may hold what is asked for?
 //!
-//! An [`Index`] is opened for reading here and asked with a [`Plan`]. It answers with granules, never
-//! with packets: those are read and judged by whoever asked.
+//! An [`Index`] is opened for reading here and asked with a [`Plan`]. It answers with granules,
+//! never with packets: those are read and judged by whoever asked.
 
 use std::ffi::OsStr;
 use std::io;
@@ -23,14 +23,14 @@ use crate::span::Span;
 /// The index of a segment, opened for reading.
 #[derive(Debug)]
 pub(crate) struct Index {
-    /// One, or the chunks of a log.
+    /// One image, or the chunks of a log.
     pub(super) images: Vec<Image>,
     pub(super) summary: Summary,
 }
 
 impl Index {
-    /// Opens what there is for a segment of `segment_len` bytes: its index, or the log of one that
-    /// is written. `None` where there is none; an error where it is damaged or not this
+    /// Opens what there is for a segment of `segment_len` bytes: its index, or the log of an index
+    /// that is being made. `None` where there is neither; an error where it is damaged or another
     /// segment's.
     pub fn open(
         storage: &dyn Storage,
@@ -49,7 +49,7 @@ impl Index {
         Ok(None)
     }
 
-    /// Opens the log of a segment alone.
+    /// Opens the log of a segment's index, and never the index.
     pub fn open_log(storage: &dyn Storage, name: &SegmentName) -> io::Result<Option<Self>> {
         let object = open(storage, name.index_log_name().as_ref())?;
         object.map(|object| Self::log(object, name)).transpose()
@@ -94,19 +94,19 @@ impl Index {
         &self.summary
     }
 
-    /// The parts of the segment that are indexed, ascending, none next to another. What lies
-    /// between and behind them, within the segment's body, has to be read, unless the index is
+    /// Returns the parts of the segment that are indexed, ascending, none next to another. What
+    /// lies between and behind them, within the segment's body, has to be read, unless the index is
     /// complete.
     pub fn indexed(&self) -> Vec<Range<u64>> {
         joined(self.images.iter().flat_map(|i| i.directory.parts.iter().cloned()).collect())
     }
 
-    /// Bytes of it, up to the end of a log's last whole chunk.
+    /// Returns how many bytes the index has, up to the end of a log's last whole chunk.
     pub fn len(&self) -> u64 {
         self.images.iter().map(|i| i.len).sum()
     }
 
-    /// Reads all of it. An error means that it is damaged.
+    /// Reads all of the index. An error means that it is damaged.
     pub fn read_all(&mut self) -> io::Result<()> {
         for image in &mut self.images {
             image.granules()?;
@@ -117,14 +117,14 @@ impl Index {
         Ok(())
     }
 
-    /// How many granules there are.
+    /// Returns how many granules there are.
     pub fn granules(&self) -> u64 {
         self.images.iter().map(|i| u64::from(i.directory.granules)).sum()
     }
 
-    /// The granules that may hold packets of `plan` within `span`, and those inside it that tell of
-    /// losses; in the order of the segment. An error means that the index is damaged: it must
-    /// not be believed, and the segment be read instead.
+    /// Returns the granules that may hold packets of `plan` within `span`, and those inside the
+    /// span that tell of losses, in the order of the segment. An error means that the index is
+    /// damaged: then the segment has to be read instead.
     pub fn select(&mut self, plan: &Plan, span: Span) -> io::Result<Vec<Granule>> {
         let mut selected = Vec::new();
         for image in &mut self.images {
@@ -134,7 +134,7 @@ impl Index {
         Ok(selected)
     }
 
-    /// Bytes of the index that were read so far.
+    /// Returns how many bytes of the index were read so far.
     pub fn bytes_read(&self) -> u64 {
         self.images.iter().map(|i| i.bytes_read).sum()
     }
@@ -186,11 +186,11 @@ fn select(image: &mut Image, plan: &Plan, span: Span, to: &mut Vec<Granule>) -> 
     Ok(())
 }
 
-/// A further question costs a read, as a granule too many does.
+/// So few granules are not worth a further question: that costs a read, as a granule too many does.
 const FEW: u64 = 2;
 
-/// The granules with the keys of a plan; `None` for all. Those whose keys are not all known are not
-/// among them.
+/// Returns the granules with the keys of a plan; `None` for all. Granules whose keys are not all
+/// known are not among them.
 fn find(image: &mut Image, plan: &Plan) -> io::Result<Option<RoaringBitmap>> {
     match plan {
         Plan::All => Ok(None),
@@ -223,7 +223,8 @@ fn find(image: &mut Image, plan: &Plan) -> io::Result<Option<RoaringBitmap>> {
     }
 }
 
-/// How many granules a plan is likely to leave: what leaves few is asked first.
+/// Returns a measure of how many granules a plan is likely to leave: the plan that leaves few is
+/// asked first.
 fn commonness(plan: &Plan) -> u32 {
     match plan {
         Plan::All => u32::MAX,

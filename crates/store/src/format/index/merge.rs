@@ -21,7 +21,7 @@ pub(super) fn chunks(log: &Arc<dyn Object>) -> io::Result<Vec<Image>> {
     let len = log.length()?;
     let (mut chunks, mut at) = (Vec::new(), 0);
     while at < len {
-        // The last may be on its way.
+        // The last chunk may be on its way.
         let Ok(chunk) = Image::open(log.clone(), at, len) else { break };
         at += chunk.len;
         chunks.push(chunk);
@@ -29,8 +29,8 @@ pub(super) fn chunks(log: &Arc<dyn Object>) -> io::Result<Vec<Image>> {
     Ok(chunks)
 }
 
-/// Writes the index of a segment. `header` says whose it is and how it ended; what follows from the
-/// granules is put in. Gives back the image's length.
+/// Writes the index of a segment. `header` says which segment that is and how it ended; what
+/// follows from the granules is put in. Returns the image's length.
 pub(super) fn merge(
     chunks: &mut [Image],
     mut header: Header,
@@ -44,7 +44,7 @@ pub(super) fn merge(
     if granules.windows(2).any(|w| w[0].0.place.end > w[1].0.place.start) {
         return Err(damaged("granules of two chunks overlap"));
     }
-    // Of each chunk, what number each of its granules has in the whole.
+    // For each chunk, the number that each of its granules has in the whole.
     let mut numbers: Vec<Vec<u32>> = vec![Vec::new(); chunks.len()];
     for (number, (_, chunk)) in granules.iter().enumerate() {
         numbers[*chunk].push(number as u32);
@@ -73,7 +73,7 @@ fn merge_class(
         let dictionary = chunk.directory.dictionaries.get(&class);
         dictionary.map(|dictionary| (dictionary.hashed, dictionary.width(class)))
     };
-    // What one chunk does not tell of, the whole cannot.
+    // Where one chunk does not tell of the class, the whole cannot.
     let told: Option<Vec<(bool, usize)>> = chunks.iter().map(dictionary).collect();
     let Some(told) = told else { return Ok(()) };
     let hashed = told.iter().any(|(hashed, _)| *hashed);
@@ -119,7 +119,7 @@ enum Stream<'a> {
         at: usize,
         key: [u8; 16],
     },
-    /// A key above the number of a granule.
+    /// Pairs, each a key above the number of a granule.
     Pairs(std::iter::Peekable<std::vec::IntoIter<u64>>),
 }
 
@@ -137,7 +137,7 @@ impl Stream<'_> {
         Ok(Self::Pairs(pairs.into_iter().peekable()))
     }
 
-    /// The next key; its granules go behind `granules`.
+    /// Returns the next key, and puts its granules behind `granules`.
     fn next(&mut self, granules: &mut Vec<u32>) -> io::Result<Option<u128>> {
         match self {
             Self::Pairs(pairs) => {

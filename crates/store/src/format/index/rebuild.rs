@@ -7,71 +7,61 @@ use std::io;
 use std::path::Path;
 
 use tapdeck_packet::link::LinkType;
-use tapdeck_packet::pcapng::{Reader, Record};
+use tapdeck_packet::pcapng::{Error as BlockError, Reader, Record};
 
 use super::builder::Builder;
 use super::close::close;
 use super::lookup::Index;
 use super::stretches::missing;
 use crate::format::name::SegmentName;
-use crate::format::segment::{APPLICATION_PREFIX, body_end, dropped_told};
+use crate::format::segment::{APPLICATION_PREFIX, body_end, dropped_told, read_beginning};
 use crate::io::{Access, Directory, Io, Object, PAGE, Storage as _, write_pages};
-
-/// What is read of a segment's beginning at first, and at most.
-const FIRST: usize = 16 << 10;
-const MOST: usize = 16 << 20;
 
 /// How a segment begins.
 pub(crate) struct Head {
-    /// Whether this program wrote it.
+    /// Whether this program wrote the segment.
     pub is_ours: bool,
-    /// By interface id.
+    /// The link types, by interface id.
     pub links: Vec<LinkType>,
     /// Where the blocks behind the interface descriptions begin.
     pub body: u64,
 }
 
 impl Head {
-    /// `None` where it does not begin as a segment does.
+    /// Reads how a segment begins; `None` where it does not begin as a segment does.
     pub fn read(segment: &dyn Object) -> io::Result<Option<Self>> {
-        let mut want = FIRST;
-        loop {
-            let mut bytes = vec![0; want];
-            let have = segment.read_up_to(&mut bytes, 0)?;
-            segment.forget(0..have as u64);
-            let (head, ended) = Self::parse(&bytes[..have]);
-            if ended || have < want || want >= MOST {
-                return Ok(head);
-            }
-            want *= 4;
-        }
+        read_beginning(segment, &mut Vec::new(), Self::parse)
     }
 
-    /// The second: whether the descriptions end within the bytes.
+    /// Returns how a segment begins, and whether that goes on behind the bytes.
     fn parse(bytes: &[u8]) -> (Option<Self>, bool) {
         let mut reader = Reader::new(bytes);
-        let Some(Ok(Record::Section(section))) = reader.next() else { return (None, false) };
+        let section = match reader.next() {
+            Some(Ok(Record::Section(section))) => section,
+            Some(Err(BlockError::CutShort { .. })) => return (None, true),
+            _ => return (None, false),
+        };
         let is_ours = section.application.is_some_and(|a| a.starts_with(APPLICATION_PREFIX));
         let mut head = Self { is_ours, links: Vec::new(), body: reader.offset() };
         while let Some(Ok(record)) = reader.next() {
             match record {
                 Record::Interface(interface) => head.links.push(interface.link),
-                // What fills the head up ends with a page; more of it is the body's.
+                // The fill behind the head ends with a page. More fill is the body's.
                 Record::Other(_) if !head.body.is_multiple_of(PAGE as u64) => {}
-                _ => return (Some(head), true),
+                _ => return (Some(head), false),
             }
             head.body = reader.offset();
         }
-        (Some(head), false)
+        (Some(head), true)
     }
 }
 
 /// Makes the index of a closed segment complete, from the log that is there if it can be used.
-/// Gives back the index's length.
+/// Returns the index's length.
 pub(crate) fn complete<I: Io>(io: &I, dir: &Path, name: &SegmentName) -> io::Result<u64> {
     use io::ErrorKind::{InvalidData, UnexpectedEof, Unsupported};
     match index_missing(io, dir, name).and_then(|()| finish(io, dir, name)) {
-        // The log cannot be used.
+        // Where the log cannot be used, the index is made without it.
         Err(e) if matches!(e.kind(), InvalidData | UnexpectedEof | Unsupported) => {}
         made => return made,
     }

@@ -8,6 +8,7 @@ use tapdeck_packet::header;
 use tapdeck_packet::key::{Class, Keys, Plan};
 use tapdeck_packet::link::LinkType;
 use tapdeck_packet::pcapng;
+use tapdeck_testkit::random::SplitMix64;
 
 use super::close::merge;
 use super::image::rewriting;
@@ -22,34 +23,23 @@ fn name(live: bool) -> SegmentName {
     SegmentName { number: 7, began_s: T0 / 1_000_000_000, live }
 }
 
-struct Rng(u64);
-
-impl Rng {
-    fn below(&mut self, n: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let z = (self.0 ^ self.0 >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (z ^ z >> 31) % n
-    }
-}
-
 #[derive(Clone, Copy)]
 struct Traffic {
-    hosts: u64,
-    ports: u64,
-    longest: u64,
+    hosts: usize,
+    ports: usize,
+    longest: usize,
 }
 
 const MIX: Traffic = Traffic { hosts: 300, ports: 2000, longest: 1400 };
 const FLOOD: Traffic = Traffic { hosts: 1 << 32, ports: 1 << 16, longest: 1 };
 
 /// TCP or UDP, in IPv4 or IPv6, some with a tag.
-fn frame(rng: &mut Rng, traffic: Traffic) -> Vec<u8> {
+fn frame(rng: &mut SplitMix64, traffic: Traffic) -> Vec<u8> {
     let mut f = vec![2, 0, 0, 0, 0, rng.below(9) as u8, 2, 0, 0, 0, 1, rng.below(9) as u8];
     if rng.below(10) == 0 {
         f.extend([0x81, 0, 0, rng.below(30) as u8]);
     }
-    let protocol = [6, 17][rng.below(2) as usize];
+    let protocol = [6, 17][rng.below(2)];
     let mut host = || (rng.below(traffic.hosts) as u32).wrapping_add(0x0a00_0000).to_be_bytes();
     let (src, dst) = (host(), host());
     if rng.below(5) == 0 && traffic.hosts < 1 << 32 {
@@ -66,7 +56,7 @@ fn frame(rng: &mut Rng, traffic: Traffic) -> Vec<u8> {
     for _ in 0..2 {
         f.extend((rng.below(traffic.ports) as u16).to_be_bytes());
     }
-    f.resize(f.len() + rng.below(traffic.longest) as usize, 0);
+    f.resize(f.len() + rng.below(traffic.longest), 0);
     f
 }
 
@@ -86,7 +76,7 @@ fn segment(
     piece_len: usize,
     traffic: Traffic,
 ) -> (Vec<DraftEntry>, Vec<Made>) {
-    let mut rng = Rng(seed);
+    let mut rng = SplitMix64(seed);
     let (mut at, mut time_ns) = (4096, T0);
     let (mut blocks, mut packets) = (Vec::new(), Vec::new());
     for _ in 0..pieces {
@@ -367,12 +357,12 @@ struct Told {
     indexed: Vec<std::ops::Range<u64>>,
 }
 
-fn plans(rng: &mut Rng, packets: &[Made]) -> Vec<Plan> {
-    let some = |rng: &mut Rng| {
-        let packet = &packets[rng.below(packets.len() as u64) as usize];
+fn plans(rng: &mut SplitMix64, packets: &[Made]) -> Vec<Plan> {
+    let some = |rng: &mut SplitMix64| {
+        let packet = &packets[rng.below(packets.len())];
         let keys = keys(&packet.frame);
-        let (class, key) = keys[rng.below(keys.len() as u64) as usize];
-        Plan::Keys { class, first: key, last: key + u128::from(rng.below(2) * rng.below(9)) }
+        let (class, key) = keys[rng.below(keys.len())];
+        Plan::Keys { class, first: key, last: key + (rng.below(2) * rng.below(9)) as u128 }
     };
     let mut plans = vec![Plan::All, Plan::Any(Vec::new())];
     for _ in 0..40 {
@@ -402,19 +392,19 @@ fn hear(dir: &Path, live: bool, plans: &[Plan]) -> Told {
 }
 
 /// Classes that nobody knows yet, with anything in them.
-fn strange_classes(rng: &mut Rng, classes: &mut Vec<(u64, Vec<u8>)>) {
+fn strange_classes(rng: &mut SplitMix64, classes: &mut Vec<(u64, Vec<u8>)>) {
     for i in 0..1 + rng.below(4) {
         let number = 12 + 60 * i + rng.below(50) * (1 + rng.below(1 << 40));
         let bytes = (0..rng.below(500)).map(|_| rng.below(256) as u8).collect();
-        let at = rng.below(classes.len() as u64 + 1) as usize;
-        classes.insert(at, (number, bytes));
+        let at = rng.below(classes.len() + 1);
+        classes.insert(at, (number as u64, bytes));
     }
 }
 
 #[test]
 fn classes_that_are_not_known_change_no_answer() {
     for seed in 0..6 {
-        let rng = &mut Rng(seed);
+        let rng = &mut SplitMix64(seed);
         let dir = tempfile::tempdir().unwrap();
         // A flood is long enough for its keys to be told by hashes.
         let (traffic, len) = if seed == 5 { (FLOOD, 600_000) } else { (MIX, 150_000) };
@@ -488,7 +478,7 @@ fn a_class_that_is_not_told_of_may_be_anywhere() {
 fn version_1_is_still_read() {
     let dir = tempfile::tempdir().unwrap();
     let (pieces, packets) = segment(22, 5, 150_000, MIX);
-    let plans = plans(&mut Rng(22), &packets);
+    let plans = plans(&mut SplitMix64(22), &packets);
     let logs = [log(&pieces[..3]), log(&pieces[3..])];
     save_log(dir.path(), &logs.concat());
     let of_log = hear(dir.path(), true, &plans);
@@ -521,13 +511,13 @@ fn version_1_is_still_read() {
 fn nonsense_with_right_checksums_is_told_too() {
     let (pieces, _) = segment(7, 2, 100_000, MIX);
     let good = log(&pieces);
-    let mut rng = Rng(8);
+    let mut rng = SplitMix64(8);
     for _ in 0..3000 {
-        let at = rng.below(good.len() as u64) as usize;
-        let mut bytes = good[at..good.len().min(at + 1 + rng.below(3000) as usize)].to_vec();
+        let at = rng.below(good.len());
+        let mut bytes = good[at..good.len().min(at + 1 + rng.below(3000))].to_vec();
         for _ in 0..rng.below(4) {
-            let at = rng.below(bytes.len() as u64) as usize;
-            bytes[at] = [0, 1, 0x7f, 0x80, 0xff, rng.below(256) as u8][rng.below(6) as usize];
+            let at = rng.below(bytes.len());
+            bytes[at] = [0, 1, 0x7f, 0x80, 0xff, rng.below(256) as u8][rng.below(6)];
         }
         super::read_anything(&bytes);
     }

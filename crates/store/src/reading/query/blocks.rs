@@ -10,7 +10,7 @@ use tapdeck_packet::pcapng::{Error, Reader, Record};
 
 use crate::io::{Object, PAGE};
 
-/// No block of a segment is longer: one of the rings' blocks is 4 MiB at most.
+/// The longest block of a segment, and more: one of the rings' blocks is 4 MiB at most.
 pub const LONGEST: usize = 16 << 20;
 /// A buffer that had to be longer than this is not kept.
 const KEPT: usize = 1 << 20;

@@ -25,8 +25,9 @@ pub(super) struct CaptureFile {
     pub name: String,
     /// What tells the file from another that comes to have its name.
     pub id: (u64, u64),
-    /// Where its packets begin, and what has to be known there.
+    /// Where the packets begin.
     pub begin: u64,
+    /// What has to be known where the packets begin.
     pub context: Context,
     /// What has to be known behind [`BEGINNING`], if nothing is described there.
     pub inner: Context,

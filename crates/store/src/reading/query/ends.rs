@@ -10,7 +10,7 @@ use super::error::Error;
 use super::interface::Described;
 use crate::format::index::Index;
 use crate::format::name::SegmentName;
-use crate::format::segment::{APPLICATION_PREFIX, blocks_backwards, open_segment};
+use crate::format::segment::{APPLICATION_PREFIX, blocks_backwards, open_segment, read_beginning};
 use crate::io::{Access, Object, PAGE, Storage};
 use crate::span::Span;
 
@@ -20,9 +20,9 @@ use crate::span::Span;
 /// for longer delays all rings alike, which the segment's first packet shows.
 pub const SLACK_NS: i64 = 60 * 1_000_000_000;
 
-/// What is read of a segment's beginning or end at first.
+/// What is read of a segment's end at first.
 const FIRST: usize = 16 << 10;
-/// What is read of a segment's beginning or end at most.
+/// What is read of a segment's end at most.
 const MOST: usize = 16 << 20;
 const NANOSECONDS: u8 = 9;
 /// Threads that look at segments; each mostly waits for the disk.
@@ -94,7 +94,9 @@ fn look(
         Err(e) => return Err(e),
     };
     let end = object.length()?;
-    let Some(begun) = begin(&*object, end, buffer)? else { return Ok(Seen::Foreign) };
+    let Some(begun) = read_beginning(&*object, buffer, parse_begin)? else {
+        return Ok(Seen::Foreign);
+    };
     // An index that is damaged is told when it is needed.
     let index = Index::open(storage, name, end).ok().flatten();
     let index_bytes = index.as_ref().map_or(0, Index::bytes_read);
@@ -140,23 +142,8 @@ pub struct Begun {
     pub damaged: Option<(u64, &'static str)>,
 }
 
-/// Reads a segment's beginning; `None` where another program wrote the file.
-fn begin(object: &dyn Object, len: u64, buffer: &mut Vec<u8>) -> io::Result<Option<Begun>> {
-    let mut want = FIRST;
-    loop {
-        buffer.resize((want as u64).min(len) as usize, 0);
-        let have = object.read_up_to(buffer, 0)?;
-        buffer.truncate(have);
-        object.forget(0..have as u64);
-        let (begun, short) = parse_begin(buffer);
-        if !short || have < want || want >= MOST {
-            return Ok(begun);
-        }
-        want *= 4;
-    }
-}
-
-/// Returns what the bytes tell, and whether more bytes could tell more.
+/// Returns what a segment's first bytes tell, and whether more bytes could tell more. `None` where
+/// another program wrote the segment.
 fn parse_begin(bytes: &[u8]) -> (Option<Begun>, bool) {
     let mut reader = Reader::new(bytes);
     let section = match reader.next() {

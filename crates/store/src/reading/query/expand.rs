@@ -148,7 +148,7 @@ impl Expansion<'_> {
             }
             at = place.end;
             if place.start >= self.place.end {
-                // It was written later.
+                // The granule was written later.
                 break;
             }
             if place.end > self.place.end {

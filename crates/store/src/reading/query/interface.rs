@@ -11,14 +11,14 @@ const NAMELESS: &str = "-";
 /// it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Described {
-    /// Its interface description block as it stands in the segments.
+    /// The interface description block as it stands in the segments.
     pub block: Vec<u8>,
     pub name: String,
     pub link: LinkType,
 }
 
-/// An interface as it stands in an answer: in nanoseconds, and with no limit to what is captured.
-/// libpcap refuses files whose interfaces have different limits.
+/// Describes an interface as it stands in an answer: in nanoseconds, and with no limit to what is
+/// captured. libpcap refuses files whose interfaces have different limits.
 pub(super) fn described(interface: Interface) -> Described {
     let Interface { link, name, description, filter, hardware, .. } = interface;
     let mut block = Vec::new();

@@ -14,13 +14,15 @@ use super::blocks::Stop;
 use super::capture_file::{BEGINNING, Begin, begin};
 use super::error::Error;
 use super::note::Note;
+use super::packet::Packet;
 use super::scan::{Context, Passed, Record, Scanner};
 use crate::format::index::{ForeignPacket, Identity, Maker, places};
 use crate::io::{Access, Object, Paths, Storage};
 
 /// Makes an index of each capture file at `path` that has none: beside it, or in `cache` where that
-/// cannot be. `watch` is called every 128 KiB with how many bytes were indexed; where it gives
-/// false, this ends, and the file that it is at has none. Tells of which files none can be made.
+/// cannot be. `watch` is called every 128 KiB with how many bytes were indexed; where it returns
+/// false, the making ends, and the file that it was at has no index. Returns a note for each file
+/// of which no index can be made.
 pub fn index_captures(
     path: &Path,
     cache: Option<&Path>,
@@ -79,7 +81,7 @@ fn index(
     maker.finish()
 }
 
-/// Takes in all of a file.
+/// Indexes all of a file.
 fn take_all(
     object: &dyn Object,
     context: Context,
@@ -102,7 +104,7 @@ fn take_all(
         let is_described = !passed.context.has_head_of(&context);
         refuse(&passed, is_described && at > first || passed.sections > 1)?;
         let granule_len = (passed.end - at) as usize;
-        // What is longer is passed over, and holds no packet.
+        // The scanner passes over what is longer, which holds no packet.
         if let Some(bytes) = scanner.bytes().get(..granule_len).filter(|b| !b.is_empty()) {
             maker.builder.foreign_granule(at, bytes);
         }
@@ -121,11 +123,12 @@ fn take_all(
 }
 
 fn of_index<'a>(record: &Record<'a>) -> ForeignPacket<'a> {
-    let Record { time_ns, id: interface, link, dropped, frame, .. } = *record;
+    let Packet { time_ns, link, dropped, frame, .. } = record.packet;
+    let interface = record.id;
     ForeignPacket { time_ns, interface, link, dropped, frame }
 }
 
-/// What cannot be indexed.
+/// Fails where a file cannot be indexed.
 fn refuse(passed: &Passed, is_described_late: bool) -> io::Result<()> {
     match passed.stop {
         Stop::Cut => Err(unfit("it is cut, or being written")),

@@ -29,9 +29,9 @@ use crate::span::Span;
 const MEMORY: usize = 32 << 20;
 /// Bytes of segments that are read ahead of need, at most.
 const AHEAD: usize = 4 << 20;
-/// About how many bytes of a stretch are read at once.
+/// About how many bytes of a stretch are read at once, at most.
 const PIECE: usize = 256 << 10;
-/// The same where many rings share the memory.
+/// About how many bytes of a stretch are read at once where many rings share the memory.
 const SMALLEST_PIECE: usize = 16 << 10;
 
 /// An answer while it is made.
@@ -50,7 +50,7 @@ pub struct Query<M> {
     current: Option<FoundPackets>,
     /// Memory that `waiting` and `current` take.
     held_bytes: usize,
-    /// Where the packet stands that went out last.
+    /// Where the packet that went out last stands.
     last: Option<Key>,
     losses: Losses,
     notes: Vec<Note>,
@@ -186,7 +186,8 @@ impl<M: Matcher + Clone + Send + 'static> Query<M> {
         self.current.as_mut()?.take()
     }
 
-    /// Makes those packets the current ones of which the first is next. Returns where that stands.
+    /// Makes those packets current of which the first is next in the answer. Returns where that one
+    /// stands.
     fn lead(&mut self) -> Option<Key> {
         let key = self.current.as_ref().and_then(FoundPackets::key);
         let other = self.waiting.first_key_value().map(|(key, _)| *key);
@@ -221,7 +222,7 @@ impl<M: Matcher + Clone + Send + 'static> Query<M> {
         let needed = lowest.map(OccupiedEntry::remove_entry);
         self.look_ahead();
         match (needed, first) {
-            // Nobody is there sooner than who needs it.
+            // No other thread could begin sooner than this one, which needs it.
             (Some((rank, unread)), _) => {
                 let outcome = self.crew.look(rank, unread);
                 self.take_in(rank, outcome)

@@ -12,7 +12,7 @@ pub enum Note {
     Damaged { segment: String, at: u64, what: String },
     /// A granule of a segment is not what was indexed. What could be read of it is in the answer.
     Changed { segment: String, at: u64 },
-    /// A segment holds packets from further back than [`super::SLACK_NS`] allows.
+    /// A segment holds packets from longer before its beginning than [`super::SLACK_NS`] allows.
     Late(String),
     /// A capture file of another recorder ends within a packet.
     Unfinished { segment: String, at: u64 },
@@ -25,7 +25,8 @@ pub enum Note {
 }
 
 impl Note {
-    /// Whether packets that are on disk are missing or out of order because of it.
+    /// Returns whether packets that are on disk are missing or out of order because of what the
+    /// note tells.
     pub fn is_fault(&self) -> bool {
         matches!(self, Self::Damaged { .. } | Self::Changed { .. } | Self::Late(_))
     }

@@ -6,20 +6,21 @@ use tapdeck_packet::link::LinkType;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Packet<'a> {
     pub time_ns: i64,
-    /// Index into [`super::Snapshot::interfaces`].
+    /// The index of its interface in [`super::Snapshot::interfaces`].
     pub interface: u32,
     pub link: LinkType,
     pub original_len: u32,
     pub frame: &'a [u8],
-    /// `epb_flags`.
+    /// Its flags, as `epb_flags` has them.
     pub flags: u32,
-    /// In an answer: packets lost since the one before it of the same interface in the answer, or
-    /// since the span's beginning. To a [`Matcher`]: since the one before it in the recording.
+    /// Packets lost before it. In an answer: since the packet before it of the same interface in
+    /// the answer, or since the span's beginning. To a [`Matcher`]: since the packet before it in
+    /// the recording.
     pub dropped: u64,
 }
 
-/// Decides which packets are in the answer. It must give the same answer for the same packet every
-/// time.
+/// Decides which packets are in the answer. A matcher must decide the same for the same packet
+/// every time.
 pub trait Matcher {
     fn matches(&self, packet: &Packet<'_>) -> bool;
 }

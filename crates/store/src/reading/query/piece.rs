@@ -5,7 +5,7 @@ use tapdeck_packet::pcapng::Record;
 
 use super::order::Key;
 use super::packet::{Matcher, Packet};
-use super::scan::{self, Context};
+use super::scan::Context;
 use super::snapshot::Snapshot;
 use crate::span::Span;
 
@@ -156,15 +156,8 @@ impl<'a> Collector<'a> {
         Ok(())
     }
 
-    /// Takes in a packet of a capture file.
-    pub fn take_foreign(&mut self, at: u64, record: &scan::Record<'_>, matcher: &impl Matcher) {
-        let scan::Record { time_ns, interface, link, original_len, frame, flags, dropped, .. } =
-            *record;
-        let packet = Packet { time_ns, interface, link, original_len, frame, flags, dropped };
-        self.packet(at, &packet, matcher);
-    }
-
-    fn packet(&mut self, at: u64, packet: &Packet<'_>, matcher: &impl Matcher) {
+    /// Takes in a packet whose block lies at `at`.
+    pub fn packet(&mut self, at: u64, packet: &Packet<'_>, matcher: &impl Matcher) {
         if !self.span.contains(packet.time_ns) {
             return;
         }

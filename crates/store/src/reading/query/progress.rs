@@ -3,8 +3,9 @@
 /// How far a query has come.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Progress {
-    /// Bytes of segments that were read or that nothing had to be read of, and how many there are.
+    /// Bytes of segments that were read, or that did not have to be.
     pub bytes: u64,
+    /// Bytes of all segments.
     pub total_bytes: u64,
     /// Matches found so far.
     pub matches: u64,
@@ -12,16 +13,19 @@ pub struct Progress {
     /// looked at, or by the statistics of the segments if those tell of more and the whole store
     /// was asked for.
     pub dropped: u64,
-    /// Segments looked at; those of them with an index; and those of which something is not
-    /// indexed.
+    /// Segments looked at.
     pub segments: u64,
+    /// Segments looked at that have an index.
     pub indexed: u64,
+    /// Segments looked at of which something is not indexed.
     pub scanned: u64,
-    /// Granules in their indexes, and those of them that have to be read.
+    /// Granules in the indexes of segments looked at.
     pub granules: u64,
+    /// Granules that have to be read.
     pub wanted: u64,
-    /// What was read of indexes and of segments, in all.
+    /// Bytes that were read of indexes.
     pub index_bytes: u64,
+    /// Bytes that were read of segments.
     pub read_bytes: u64,
 }
 

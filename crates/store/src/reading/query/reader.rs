@@ -47,7 +47,7 @@ impl<M> Reader<M> {
 }
 
 impl<M: Matcher> Reader<M> {
-    /// Looks at an unread part. What is gone is no error but a note.
+    /// Looks at an unread part. A segment or file that is gone is no error but a note.
     pub fn look(&mut self, rank: Rank, unread: Unread) -> io::Result<Outcome> {
         let request = self.request.clone();
         let (snapshot, number) = (&request.snapshot, rank.segment);
@@ -169,7 +169,7 @@ impl<M: Matcher> Reader<M> {
         let mut outcome = Outcome::from(collector.finish(place_of(rank, len, None)));
         outcome.progress.read_bytes = have as u64;
         outcome.progress.bytes = len;
-        // Expanding the segment has told of all losses in it.
+        // The look at the whole segment has told of all losses in it.
         outcome.told = 0;
         outcome.notes = notes;
         Ok(outcome)
@@ -235,7 +235,7 @@ impl<M: Matcher> Reader<M> {
             &mut |described| request.snapshot.known_interface(&described),
             |at, record| {
                 is_timeless |= record.is_timeless;
-                collector.take_foreign(at, record, &self.matcher);
+                collector.packet(at, &record.packet, &self.matcher);
             },
         )?;
         let rank = Rank { begin, ..rank };
@@ -288,7 +288,7 @@ impl<M: Matcher> Reader<M> {
                 begin..end,
                 *len as usize,
                 &mut |described| request.snapshot.known_interface(&described),
-                |at, record| collector.take_foreign(at, record, &self.matcher),
+                |at, record| collector.packet(at, &record.packet, &self.matcher),
             )?;
             read_bytes += passed.bytes_read;
             // By its length and time this is the file that was indexed.
@@ -323,7 +323,7 @@ impl<M: Matcher> Reader<M> {
             rank.begin..rank.begin + len,
             len as usize,
             &mut |described| request.snapshot.known_interface(&described),
-            |at, record| collector.take_foreign(at, record, &self.matcher),
+            |at, record| collector.packet(at, &record.packet, &self.matcher),
         )?;
         let place = place_of(rank, len, Some(context.clone()));
         let packets = go_to(collector.finish(place).packets, from)?;
@@ -337,8 +337,8 @@ impl<M: Matcher> Reader<M> {
         Ok(Outcome { progress, packets, notes, ..Outcome::default() })
     }
 
-    /// Puts a piece of a segment into the buffer, past caches if that can be. Returns how much of the
-    /// piece there is.
+    /// Puts a piece of a segment into the buffer, past caches if that can be. Returns how much of
+    /// the piece there is.
     ///
     /// A segment that is being written is read through the cache: ext4 and XFS keep a file's lock
     /// while they read it directly, and a recorder that makes the file longer would wait until the
@@ -365,15 +365,15 @@ fn go_to(packets: Option<FoundPackets>, from: Option<Key>) -> io::Result<Option<
         packets.skip_to(key);
         packets
     });
-    // The file's contents are what they were, or it is as good as gone.
+    // Where the file's contents are not what they were, it is as good as gone.
     match packets.as_ref().and_then(FoundPackets::key) == from {
         true => Ok(packets),
         false => Err(io::ErrorKind::NotFound.into()),
     }
 }
 
-/// Returns what is to be told of a part that was loaded, of which the blocks up to `good` are whole;
-/// `None` where all of it is.
+/// Returns what is to be told of a part that was loaded, of which the blocks up to `good` are
+/// whole; `None` where all of it is.
 fn damaged(segment: &Segment, part: &Range<u64>, good: u64, fault: Option<Fault>) -> Option<Note> {
     let what = match fault {
         Some(Fault::Damaged(what)) => what,

@@ -5,32 +5,32 @@
 //! [`Context`] has that as bytes: with them in front, a piece reads like a file.
 //!
 //! The file goes through the page cache and stays there: whoever asks once of such files asks
-//! again, and nothing but the cache makes that fast.
+//! again, and nothing but the cache makes that fast. Whether a packet matches is not judged here.
 
 use std::io::{self, Read};
 use std::ops::Range;
 use std::sync::Arc;
 
-use tapdeck_packet::link::LinkType;
 use tapdeck_packet::pcapng::{self, BYTE_ORDER_MAGIC, INTERFACE_DESCRIPTION, SECTION_HEADER};
 use tapdeck_packet::trace::{self, Error};
 
 use super::blocks::Stop;
 use super::interface::{Described, described};
+use super::packet::Packet;
 use crate::io::Object;
 
-/// No record that has to stand in memory is longer, with what is around the packet.
+/// The longest record that has to stand in memory, with what is around its packet.
 const LONGEST: usize = (16 << 20) + 4096;
-/// A buffer that had to be longer is not kept.
+/// A buffer that had to be longer than this is not kept.
 const KEPT: usize = 1 << 20;
-/// Of a block: type, length, and of a section header its byte order mark.
+/// Bytes of a block's type and length, and of a section header's byte order mark.
 const HEAD: usize = 12;
 
 /// What has to be known where a piece begins.
 #[derive(Clone, Default)]
 pub struct Context {
     head: Arc<Head>,
-    /// Of the packet before it, UTC nanoseconds.
+    /// The time of the packet before the piece, UTC nanoseconds.
     time_ns: i64,
 }
 
@@ -39,58 +39,54 @@ struct Head {
     /// The file's header, or the headers of the section and its interfaces.
     bytes: Vec<u8>,
     swapped: bool,
-    /// Indexes into the snapshot's interfaces, by what the section calls them.
+    /// The index into the snapshot's interfaces, for each number that the section gives one.
     interfaces: Vec<u32>,
 }
 
 impl Context {
-    /// Whether no section and no interface was described between the two.
+    /// Returns whether no section and no interface was described between this place and another.
     pub fn has_head_of(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.head, &other.head)
     }
 
-    /// Indexes into the snapshot's interfaces, by what the section calls them.
+    /// Returns the index into the snapshot's interfaces, for each number that the section gives
+    /// one.
     pub fn interfaces(&self) -> &[u32] {
         &self.head.interfaces
     }
 
-    /// Bytes of what has to be known.
+    /// Returns how many bytes have to be known.
     pub fn head_len(&self) -> u64 {
         self.head.bytes.len() as u64
     }
 
-    /// Behind a pcap file's header.
+    /// Makes the context behind a pcap file's header.
     pub fn pcap(header: &[u8], interface: u32) -> Self {
         let head = Head { bytes: header.to_vec(), swapped: false, interfaces: vec![interface] };
         Self { head: Arc::new(head), time_ns: 0 }
     }
 }
 
-/// A packet in a foreign file.
+/// A packet in a capture file.
 pub struct Record<'a> {
-    pub time_ns: i64,
-    /// The file has no time for it that could be: it stands with the packet before it.
+    pub packet: Packet<'a>,
+    /// The file has no time for the packet that could be: it stands with the packet before it.
     pub is_timeless: bool,
-    /// As the section counts it, and as the snapshot does.
+    /// The interface, as the section counts them.
     pub id: u32,
-    pub interface: u32,
-    pub link: LinkType,
-    pub original_len: u32,
-    pub frame: &'a [u8],
-    pub flags: u32,
-    pub dropped: u64,
 }
 
-/// How far a piece goes.
+/// How far a piece was read.
 pub struct Passed {
-    /// Where the next piece begins, and what has to be known there.
+    /// Where the next piece begins.
     pub end: u64,
+    /// What has to be known where the next piece begins.
     pub context: Context,
     pub stop: Stop,
     pub bytes_read: u64,
-    /// Sections that begin in it.
+    /// How many sections begin in the piece.
     pub sections: usize,
-    /// An interface is described that is not known. Then this is all there is.
+    /// Whether an interface is described that is not known. Nothing else was read then.
     pub is_late: bool,
 }
 
@@ -165,14 +161,14 @@ impl Scanner {
         }
     }
 
-    /// The bytes that were read last.
+    /// Returns the bytes that were read last.
     pub fn bytes(&self) -> &[u8] {
         &self.buffer
     }
 }
 
 enum Fault {
-    /// So many bytes should be where there are not.
+    /// Fewer bytes than the so many that should be there.
     Short(u64),
     Damaged(&'static str),
 }
@@ -206,15 +202,17 @@ fn packets(
                 let own_ns = packet.time_ns.filter(|ns| *ns >= 0);
                 time_ns = own_ns.unwrap_or(time_ns);
                 let record = Record {
-                    time_ns,
+                    packet: Packet {
+                        time_ns,
+                        interface,
+                        link: packet.link,
+                        original_len: packet.original_len,
+                        frame: packet.frame,
+                        flags: packet.flags,
+                        dropped: packet.dropped,
+                    },
                     is_timeless: own_ns.is_none(),
                     id: packet.interface,
-                    interface,
-                    link: packet.link,
-                    original_len: packet.original_len,
-                    frame: packet.frame,
-                    flags: packet.flags,
-                    dropped: packet.dropped,
                 };
                 each(begin + at as u64, &record);
                 continue;
@@ -232,9 +230,10 @@ fn packets(
 
 /// The section headers and interface descriptions of a piece.
 struct Headers {
-    /// Indexes into the snapshot's interfaces: of the context's, and of those in the piece.
+    /// Indexes into the snapshot's interfaces: first of the interfaces in the context, then of
+    /// those in the piece.
     interfaces: Vec<u32>,
-    /// Of the piece, in its order.
+    /// The headers of the piece, in its order.
     found: Vec<Header>,
 }
 
@@ -242,12 +241,12 @@ struct Header {
     place: Range<usize>,
     bytes: Vec<u8>,
     swapped: bool,
-    /// `None` of a section.
+    /// The index of the interface that is described; `None` where the header is a section's.
     interface: Option<u32>,
 }
 
 impl Headers {
-    /// `None` where an interface is not known.
+    /// Finds the headers of a piece; `None` where an interface is not known.
     fn find(
         bytes: &[u8],
         head: &Head,
@@ -266,7 +265,7 @@ impl Headers {
             if kind == SECTION_HEADER {
                 section = block.to_vec();
             } else if kind == INTERFACE_DESCRIPTION {
-                // It is read as it stands behind its section's header alone.
+                // The block is read as if it stood right behind its section's header.
                 let mut alone = first_block(&section).to_vec();
                 alone.extend_from_slice(block);
                 let Some(Ok(pcapng::Record::Interface(interface))) =
@@ -286,7 +285,7 @@ impl Headers {
         Some(headers)
     }
 
-    /// What has to be known behind `good` bytes of the piece.
+    /// Returns what has to be known behind `good` bytes of the piece.
     fn head_at(&self, good: usize, before: &Arc<Head>) -> Arc<Head> {
         let passed = self.found.iter().take_while(|header| header.place.end <= good);
         let passed: Vec<&Header> = passed.collect();
@@ -312,7 +311,7 @@ impl Headers {
     }
 }
 
-/// The whole block that bytes begin with. A section header changes the order.
+/// Returns the whole block that bytes begin with. A section header changes the byte order.
 fn next_block<'a>(bytes: &'a [u8], swapped: &mut bool) -> Option<&'a [u8]> {
     if bytes.len() < HEAD {
         return None;
@@ -325,12 +324,12 @@ fn next_block<'a>(bytes: &'a [u8], swapped: &mut bool) -> Option<&'a [u8]> {
     bytes.get(..total).filter(|_| is_block)
 }
 
-/// The section header that a section begins with.
+/// Returns the section header that a section begins with.
 fn first_block(section: &[u8]) -> &[u8] {
     next_block(section, &mut false).unwrap_or(section)
 }
 
-/// The type reads the same in both byte orders.
+/// Returns whether a block is a section header. Its type reads the same in both byte orders.
 fn is_section(first: [u8; 4]) -> bool {
     u32::from_ne_bytes(first) == SECTION_HEADER
 }

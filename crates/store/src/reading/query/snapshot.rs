@@ -17,7 +17,7 @@ use crate::span::Span;
 
 /// How often a directory is listed until two lists agree.
 const LISTS: usize = 100;
-/// Segments whose ends are in memory at a time.
+/// How many segments have their ends in memory at a time.
 const AT_ONCE: usize = 256;
 
 /// How a segment begins.
@@ -220,8 +220,8 @@ impl Snapshot {
 
 /// Returns the segments' names in the order of recording, and whether a recorder was ever there.
 ///
-/// A list that is made while a segment is renamed may hold it under both names or none, so
-/// it is made until none appears or goes.
+/// A list that is made while a segment is renamed may hold it under both names or none, so lists
+/// are made until two agree.
 fn list(storage: &dyn Storage) -> io::Result<(Vec<SegmentName>, bool)> {
     let mut before: Option<BTreeMap<u64, SegmentName>> = None;
     let mut recorded = false;

@@ -22,12 +22,12 @@ use crate::format::name::SegmentName;
 use crate::format::segment::fill_up;
 use crate::io::{Access, Directory, File, Io, Object, PAGE, Storage as _, write_pages};
 
-/// The name of a segment that holds nothing.
+/// Returns the name under which a segment that holds nothing is set aside.
 pub(super) fn aside(name: &SegmentName) -> String {
     format!("{name}.damaged")
 }
 
-/// A rename must not put one file in another's place.
+/// Fails where a name is taken: a rename must not put one file in another's place.
 pub(super) fn check_name(dir: &Path, name: &str) -> Result<(), Fault> {
     match fs::symlink_metadata(dir.join(name)) {
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(()),
@@ -36,7 +36,7 @@ pub(super) fn check_name(dir: &Path, name: &str) -> Result<(), Fault> {
     }
 }
 
-/// The same for both names of a segment: the one that it does not have must be free.
+/// Fails where the name is taken that a segment does not have, of its live and its closed one.
 pub(super) fn check_names(dir: &Path, name: &SegmentName) -> Result<(), Fault> {
     check_name(dir, &SegmentName { live: !name.live, ..name.clone() }.to_string())
 }
@@ -56,8 +56,8 @@ pub(super) fn close<I: Io>(
     let live = SegmentName { live: true, ..name.clone() };
     let (path, closed) = (live.path(dir), name.closed());
     check_names(dir, name)?;
-    // What is in them points into bytes that change; a crash from here on must not leave them
-    // beside what it becomes.
+    // Index files point into bytes that change; a crash from here on must not leave them beside the
+    // changed segment.
     if !name.live || !survey.damage.is_empty() || survey.bytes_cut > 0 {
         for path in name.index_paths(dir) {
             match io.remove(&path) {
@@ -94,7 +94,7 @@ fn fill_damage<F: File>(file: &F, source: &dyn Object, survey: &Survey) -> Resul
         while at < stretch.end {
             let left = stretch.end - at;
             let half = LONGEST as u64 / 2;
-            // What remains must have room for a fill block too.
+            // The rest must have room for a fill block too.
             let total = if left > half + MIN_FILL as u64 { half } else { left };
             words.insert(at, FILL);
             words.insert(at + 4, total as u32);

@@ -35,20 +35,21 @@ use survey::{Head, Survey};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Closed {
     None,
-    /// Those that do not end in statistics, as one that was cut does not.
+    /// The closed segments that do not end in statistics, as one that was cut does not.
     Unended,
-    /// All; each is read from beginning to end.
+    /// All closed segments; each is read from beginning to end.
     All,
 }
 
 /// What is done with a segment, or would be.
 #[derive(Debug)]
 pub enum Action {
-    /// It is as it should be.
+    /// The segment is as it should be.
     None,
-    /// It was mended and has its final name.
+    /// The segment was mended and has its final name.
     Close,
-    /// Not even the beginning was written, and there is no packet: it is renamed to `NAME.damaged`.
+    /// Not even the beginning was written, and there is no packet: the file is renamed to
+    /// `NAME.damaged`.
     SetAside,
     Fail(Fault),
 }
@@ -56,9 +57,9 @@ pub enum Action {
 /// What is done with a segment's index, or would be.
 #[derive(Debug)]
 pub enum IndexAction {
-    /// It is as it should be, or was not looked at.
+    /// The index is as it should be, or was not looked at.
     None,
-    /// It was made, of what its log had and the segment.
+    /// The index was made, of what its log had and of the segment.
     Make,
     /// The segment can be queried without.
     Fail(io::Error),
@@ -90,8 +91,9 @@ pub struct Scope {
 }
 
 impl Store {
-    /// Mends what a crash left. `each` hears of every segment that was looked at, oldest first, as
-    /// soon as it is done; one that cannot be mended does not keep the others from it.
+    /// Mends what a crash left. `each` is called with every segment that was looked at, oldest
+    /// first, as soon as it is done; one that cannot be mended does not keep the others from being
+    /// mended.
     pub fn recover<I: Io>(
         &mut self,
         io: &I,
@@ -113,7 +115,7 @@ impl Store {
     }
 }
 
-/// Who does what a segment needs.
+/// Does what a segment needs, or only says whether it can be done.
 trait Hand {
     fn close(&self, name: &SegmentName, survey: &Survey) -> Result<(), Fault>;
     fn set_aside(&self, name: &SegmentName) -> Result<(), Fault>;
@@ -176,7 +178,7 @@ fn look(
                 }
                 Closed::All => true,
             };
-        // Of closed segments only those that were asked for.
+        // Closed segments get an index only if they were asked for.
         let index = scope.index && !(is_closed && scope.closed == Closed::None);
         let mut finding = Finding::new(name);
         if read {
@@ -214,12 +216,13 @@ impl Finding {
         }
     }
 
-    /// Takes in how a segment is and has done what it needs; `None` where it is nobody's business.
+    /// Takes in how a segment is, and has done what it needs; `None` where another program wrote
+    /// it.
     fn look(&mut self, storage: &dyn Storage, hand: &impl Hand) -> Result<Option<Action>, Fault> {
         let segment = storage.open(self.name.to_string().as_ref(), Access::Ranges)?;
         match Head::read(&*segment)? {
             Head::Strangers => return Ok(None),
-            // Only a live segment is known by its name alone.
+            // Only a live segment is tapdeck's by its name alone.
             Head::Damaged if !self.name.live => return Ok(None),
             Head::OtherByteOrder => return Err(Fault::ByteOrder),
             Head::Damaged if survey::holds_packets(&*segment)? => return Err(Fault::Head),
@@ -241,8 +244,8 @@ impl Finding {
         Ok(Some(Action::Close))
     }
 
-    /// Has the index of a segment made that has none, or none that can be used. With `thorough` all
-    /// of it is read.
+    /// Has the index of a segment made, if the segment has none or none that can be used. With
+    /// `thorough` all of the index is read to know that.
     fn look_at_index(&mut self, storage: &dyn Storage, thorough: bool, hand: &impl Hand) {
         let name = self.name.closed();
         let is_complete = || -> io::Result<bool> {
@@ -253,7 +256,7 @@ impl Finding {
             }
             Ok(index.summary().complete)
         };
-        // One of a segment that is mended goes with what it pointed to.
+        // The index of a segment that is mended is removed, since it points to what was changed.
         let is_mended = matches!(self.action, Action::Close);
         if !is_mended && is_complete().unwrap_or(false) {
             return;

@@ -22,28 +22,29 @@ use tapdeck_packet::pcapng::{
 use super::part::read_at;
 use crate::io::{Object, PAGE};
 
-/// What a disk writes whole or not at all.
+/// Bytes that a disk writes whole or not at all.
 const SECTOR: u64 = 512;
-/// No frame, and no block that a recorder or a recovery writes, is longer.
+/// The longest block that a recorder or a recovery writes, and more; so is the longest frame.
 pub(super) const LONGEST: usize = 1 << 20;
-/// What is needed behind a place to judge the run that begins there.
+/// Bytes that are needed behind a place to judge the run that begins there.
 const AHEAD: usize = 3 * LONGEST;
-/// What is read at first, since true blocks are mostly near, and then at once.
+/// Bytes that are read at first, since true blocks are mostly near.
 const FIRST: usize = AHEAD + LONGEST;
+/// Bytes that are read at once after the first.
 const CHUNK: usize = AHEAD + 5 * LONGEST;
 
 /// What follows damage.
 pub(super) struct Behind {
     /// Where true blocks begin again.
     pub next: Option<u64>,
-    /// The end of what is not zero.
+    /// Where the bytes end that are not zero.
     pub written: u64,
-    /// There was something like packets that could not be told from a frame's contents.
+    /// Whether there was something like packets that could not be told from a frame's contents.
     pub doubtful: bool,
 }
 
-/// Looks behind `at`, where no whole block begins, in a file of `len` bytes. Packets are of
-/// `interfaces` interfaces.
+/// Finds where blocks begin again behind `at`, where no whole block begins, in a file of `len`
+/// bytes. Packets are of `interfaces` interfaces.
 pub(super) fn resync(
     segment: &dyn Object,
     len: u64,
@@ -131,8 +132,8 @@ impl Chunk {
         false
     }
 
-    /// Whether the run of blocks from a place on is one of true blocks. `refused` are blocks of
-    /// runs that are not; a run that comes to one of them is the same run.
+    /// Returns whether the run of blocks from a place on is one of true blocks. `refused` are
+    /// blocks of runs that are not; a run that comes to one of them is the same run.
     fn is_true(&self, from: u64, refused: &mut HashSet<u64>) -> bool {
         let mut at = from;
         let mut after_page = false;
@@ -152,13 +153,14 @@ impl Chunk {
         }
     }
 
-    /// Type and length of the block at a place, if it is whole and as the writer writes them.
+    /// Returns type and length of the block at a place, if it is whole and as the writer writes
+    /// them.
     fn block(&self, at: u64) -> Option<(u32, u64)> {
         let total = self.extent(at)?;
         (self.word(at + total - 4)? == total as u32).then_some((self.word(at)?, total))
     }
 
-    /// How long the block at a place says that it is, if its beginning agrees with itself.
+    /// Returns how long the block at a place says that it is, if its beginning agrees with itself.
     fn extent(&self, at: u64) -> Option<u64> {
         let total = self.word(at + 4)?;
         if total < MIN_FILL as u32 || total as usize > LONGEST || !total.is_multiple_of(4) {
@@ -178,14 +180,14 @@ impl Chunk {
         let (captured, original) = (self.word(at + 20)?, self.word(at + 24)?);
         let Some(rest) = total.checked_sub(PACKET_OVERHEAD as u32) else { return Some(false) };
         let options = rest.checked_sub(captured.min(rest).next_multiple_of(4));
-        // None; or direction, drops or both, and the end of options.
+        // No options; or direction, drops or both, and the end of options.
         let options = matches!(options, Some(0 | 12 | 16 | 24));
         Some(options && captured <= rest && captured <= original && interface < self.interfaces)
     }
 
-    /// Whether a block stands at a place whose beginning or end lies in a sector that is missing.
-    /// Behind a run that was found inside a frame stands what is no block's type: the frame's own
-    /// end.
+    /// Returns whether a block stands at a place whose beginning or end lies in a sector that is
+    /// missing. Behind a run that was found inside a frame stands what is no block's type: the
+    /// frame's own end.
     fn is_torn(&self, at: u64) -> bool {
         let begins = self.is_missing(at)
             || matches!(self.word(at), Some(ENHANCED_PACKET | INTERFACE_STATISTICS | FILL));

@@ -15,19 +15,19 @@ use super::resync::resync;
 use crate::format::segment::{APPLICATION_PREFIX, filled};
 use crate::io::{Object, PAGE};
 
-/// What is read at once. It grows for a longer block, up to what readers of pcapng put up with.
+/// Bytes that are read at once, or more for a longer block.
 const PIECE: usize = 1 << 20;
 const LONGEST_BLOCK: u64 = 16 << 20;
-/// Where not even the number of interfaces is known; more than any machine has.
+/// The number of interfaces where not even that is known; more than any machine has.
 const ANY_INTERFACE: u32 = 1 << 16;
 
 /// How a file begins.
 pub(super) enum Head {
     Ours,
     OtherByteOrder,
-    /// Another program wrote it.
+    /// Another program wrote the file.
     Strangers,
-    /// Not as a capture file does.
+    /// The file does not begin as a capture file.
     Damaged,
 }
 
@@ -52,7 +52,7 @@ impl Head {
     }
 }
 
-/// Whether there is a packet in a file that does not begin as a segment.
+/// Returns whether there is a packet in a file that does not begin as a segment.
 pub(super) fn holds_packets(segment: &dyn Object) -> io::Result<bool> {
     let len = segment.length()?;
     let behind = resync(segment, len, 0, ANY_INTERFACE)?;
@@ -63,7 +63,7 @@ pub(super) fn holds_packets(segment: &dyn Object) -> io::Result<bool> {
 #[derive(Clone, Debug, Default)]
 struct Tally {
     packets: u64,
-    /// As the packets tell.
+    /// Packets lost, as the packets tell.
     dropped: u64,
     first_ns: Option<u64>,
     last_ns: Option<u64>,
@@ -75,18 +75,29 @@ struct ClosingStatistics {
     by_interface: BTreeMap<u32, Statistics>,
 }
 
+/// Where a walk over blocks goes on.
+struct Next {
+    at: u64,
+    /// How many bytes have to be read there; `None` where the walk is over, as no block begins.
+    wants: Option<usize>,
+}
+
+/// What is known of a segment.
 pub(super) struct Survey {
     pub len: u64,
-    /// Up to here the file can stay, once damage has become fill.
+    /// Where the part of the file ends that can stay, once damage has become fill.
     pub end: u64,
-    /// In the middle.
+    /// Damaged stretches with whole packets behind them.
     pub damage: Vec<Range<u64>>,
+    /// Bytes at the end that belong to no whole block and are not zero.
     pub bytes_cut: u64,
     interfaces: Vec<(Interface, Tally)>,
+    /// The statistics behind the last packet.
     told: Option<ClosingStatistics>,
-    /// Behind the interface descriptions.
+    /// Whether the walk is behind the interface descriptions.
     in_body: bool,
     head_damaged: bool,
+    /// Packets before the first damage, if there is any.
     before: Option<u64>,
 }
 
@@ -111,8 +122,8 @@ impl Survey {
         Ok(survey)
     }
 
-    /// Reads whole blocks from a place on and looks behind what ends them. Where it goes on, if it
-    /// does.
+    /// Reads whole blocks from a place on and looks behind what ends them. Returns where blocks go
+    /// on, if they do.
     fn stretch(&mut self, segment: &dyn Object, from: u64) -> Result<Option<u64>, Fault> {
         let end = self.walk(segment, from)?;
         self.end = end;
@@ -129,7 +140,7 @@ impl Survey {
                 if self.head_damaged {
                     return Err(Fault::Head);
                 }
-                // What nobody understands is kept all the same.
+                // Bytes that nobody understands are kept all the same.
                 self.note_damage(end..behind.written.next_multiple_of(4));
                 self.end = behind.written.next_multiple_of(4);
             } else {
@@ -141,7 +152,7 @@ impl Survey {
         Ok(Some(next))
     }
 
-    /// A stretch that begins where the one before ended is the same one.
+    /// Adds a damaged stretch. One that begins where the one before ended is the same.
     fn note_damage(&mut self, stretch: Range<u64>) {
         match self.damage.last_mut() {
             Some(last) if last.end == stretch.start => last.end = stretch.end,
@@ -149,48 +160,49 @@ impl Survey {
         }
     }
 
-    /// Takes in whole blocks; gives back where none begins.
+    /// Takes in whole blocks from a place on. Returns where none begins.
     fn walk(&mut self, segment: &dyn Object, from: u64) -> Result<u64, Fault> {
         // The reader wants to begin with a section header.
         let mut prefix = Vec::new();
         section_header(&mut prefix, "", "", None);
-        let mut base = from;
-        let mut want = PIECE;
+        let (mut at, mut want) = (from, PIECE);
         loop {
-            let piece = read_at(segment, base, self.len, want)?;
+            let piece = read_at(segment, at, self.len, want)?;
             if piece.is_empty() {
-                return Ok(base);
+                return Ok(at);
             }
             let bytes = [prefix.as_slice(), &piece].concat();
-            let mut reader = Reader::new(&bytes);
-            reader.next();
-            want = PIECE;
-            loop {
-                let at = base + reader.offset() - prefix.len() as u64;
-                match reader.next() {
-                    Some(Ok(record)) => {
-                        if !self.take(at, &record)? {
-                            return Ok(at);
-                        }
-                    }
-                    Some(Err(Error::CutShort { needed, .. }))
-                        if needed <= LONGEST_BLOCK && needed <= self.len - at =>
-                    {
-                        base = at;
-                        want = want.max(needed as usize);
-                        break;
-                    }
-                    Some(Err(_)) => return Ok(at),
-                    None => {
-                        base = at;
-                        break;
-                    }
-                }
+            let next = self.take_all(&bytes, prefix.len() as u64, at)?;
+            at = next.at;
+            match next.wants {
+                Some(wants) => want = wants.max(PIECE),
+                None => return Ok(at),
             }
         }
     }
 
-    /// Takes in a block; false if it cannot be one here.
+    /// Takes in the whole blocks of a piece that lies at `base`; in `bytes` it stands behind a
+    /// prefix.
+    fn take_all(&mut self, bytes: &[u8], prefix: u64, base: u64) -> Result<Next, Fault> {
+        let mut reader = Reader::new(bytes);
+        reader.next();
+        loop {
+            let at = base + reader.offset() - prefix;
+            let wants = match reader.next() {
+                Some(Ok(record)) if self.take(at, &record)? => continue,
+                Some(Err(Error::CutShort { needed, .. }))
+                    if needed <= LONGEST_BLOCK && needed <= self.len - at =>
+                {
+                    Some(needed as usize)
+                }
+                Some(_) => None,
+                None => Some(PIECE),
+            };
+            return Ok(Next { at, wants });
+        }
+    }
+
+    /// Takes in a block; false if no block can be here.
     fn take(&mut self, at: u64, record: &Record<'_>) -> Result<bool, Fault> {
         match record {
             Record::Section(_) if at > 0 => return Err(Fault::Sections),
@@ -233,12 +245,12 @@ impl Survey {
         self.damage.iter().map(|d| d.end - d.start).sum()
     }
 
-    /// Whether it can be read to its end.
+    /// Returns whether the segment can be read to its end.
     pub fn is_sound(&self) -> bool {
         self.end == self.len && self.damage.is_empty()
     }
 
-    /// Whether the statistics at the end are those of what is there.
+    /// Returns whether the statistics at the end are those of the packets that are there.
     pub fn is_ended(&self) -> bool {
         let told = |(i, (_, tally)): (usize, &(Interface, Tally))| {
             let told = self.told.as_ref()?.by_interface.get(&(i as u32))?;
@@ -249,18 +261,20 @@ impl Survey {
             && self.end.is_multiple_of(PAGE as u64)
     }
 
-    /// The end of what is no statistics.
+    /// Returns where the segment ends without its statistics.
     pub fn body_end(&self) -> u64 {
         self.told.as_ref().map_or(self.end, |told| told.at)
     }
 
-    /// What fills the file from its body's end up to where statistics may begin, bytes.
+    /// Returns how many bytes of fill there must be from the body's end up to where statistics may
+    /// begin.
     pub fn gap(&self) -> usize {
         let into_page = (self.body_end() % PAGE as u64) as usize;
         filled(into_page) - into_page
     }
 
-    /// Statistics of what is there, times as far as packets tell them, else `began_ns`.
+    /// Returns statistics of the packets that are there, with times as far as packets tell them,
+    /// else `began_ns`.
     pub fn statistics(&self, began_ns: u64, comment: &str) -> Vec<StatisticsBlock> {
         let first = self.interfaces.iter().filter_map(|i| i.1.first_ns).min().unwrap_or(began_ns);
         let last = self.interfaces.iter().filter_map(|i| i.1.last_ns).max().unwrap_or(first);

@@ -7,19 +7,20 @@ use std::collections::BTreeMap;
 
 /// Losses of an interface that are less than a second apart are one gap.
 const JOINED_NS: i64 = 1_000_000_000;
-/// Gaps that are kept; of more, the largest.
+/// How many gaps are kept; of more, the largest.
 const MOST: usize = 10_000;
 
 /// A time in which packets were lost.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Gap {
-    /// `None` where the statistics of a segment alone tell of it: at the end of a recording,
-    /// behind its last packet.
+    /// The interface; `None` where the statistics of a segment alone tell of the gap: at the end
+    /// of a recording, behind its last packet.
     pub interface: Option<String>,
-    /// Times of the first and the last packet in the granules that tell of it, UTC.
+    /// The time of the first packet in the granules that tell of the gap, UTC nanoseconds.
     pub first_ns: i64,
+    /// The time of the last packet in those granules.
     pub last_ns: i64,
-    /// Packets.
+    /// Packets that were lost.
     pub lost: u64,
 }
 
@@ -27,18 +28,19 @@ pub struct Gap {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Gaps {
     pub list: Vec<Gap>,
-    /// Smaller ones that are not in the list, and what was lost in them.
+    /// How many smaller gaps are not in the list.
     pub more: u64,
+    /// Packets that were lost in the smaller gaps.
     pub more_lost: u64,
 }
 
 impl Gaps {
-    /// How many there are.
+    /// Returns how many gaps there are.
     pub fn count(&self) -> u64 {
         self.list.len() as u64 + self.more
     }
 
-    /// Packets lost in all of them.
+    /// Returns how many packets were lost in all gaps.
     pub fn lost(&self) -> u64 {
         self.list.iter().map(|gap| gap.lost).sum::<u64>() + self.more_lost
     }
@@ -47,7 +49,7 @@ impl Gaps {
 /// Gaps while they are found.
 #[derive(Default)]
 pub(super) struct Finder {
-    /// By interface and first time.
+    /// Last time and losses of each gap, by interface and first time.
     found: BTreeMap<Option<String>, BTreeMap<i64, (i64, u64)>>,
     count: usize,
     more: u64,
@@ -58,8 +60,7 @@ impl Finder {
     pub fn add(&mut self, interface: Option<&str>, first_ns: i64, last_ns: i64, lost: u64) {
         let gaps = self.found.entry(interface.map(str::to_owned)).or_default();
         let (mut first_ns, mut last_ns, mut lost) = (first_ns, last_ns, lost);
-        // None of them is close to another, so the last that begins early enough is the first to
-        // look at.
+        // No gap is close to another, so the last that begins early enough is the first to look at.
         while let Some((&begin, &(end, more))) = gaps
             .range(..=last_ns.saturating_add(JOINED_NS))
             .next_back()

@@ -32,15 +32,14 @@ pub use rate::{Amount, Rate};
 use tops::Tally;
 pub use tops::Tops;
 
-/// What is read of an end of a segment that has no index.
+/// Bytes that are read of either end of a segment that has no index.
 const END: usize = 256 << 10;
 
 /// What is asked.
 #[derive(Clone, Copy, Debug)]
 pub struct Question {
     pub span: Span,
-    /// Whether hosts and ports are wanted, of which all dictionaries have to be read; and how many
-    /// of each.
+    /// How many hosts and how many ports are wanted. For any, all dictionaries have to be read.
     pub top: usize,
 }
 
@@ -54,17 +53,17 @@ pub struct Unusable {
 /// What a store holds within the span.
 #[derive(Clone, Debug)]
 pub struct Report {
-    /// Segments with anything within the span, as far as is known, and those of them that are
-    /// being written.
+    /// Segments with anything within the span, as far as is known.
     pub segments: u64,
+    /// Segments among those that are being written.
     pub live: u64,
-    /// Segments whose statistics alone were asked: what they hold is not in the rate, and not
-    /// among hosts and ports. Their times are about right.
+    /// Segments whose statistics alone were read: their packets are not in the rate, and not among
+    /// hosts and ports. Their times are about right.
     pub not_indexed: u64,
     pub packets: u64,
-    /// Of whole segments if the span is all of time; else of what of them is within.
+    /// Bytes of whole segments if the span is all of time; else of what of them is within it.
     pub bytes_stored: u64,
-    /// On disk, of these segments.
+    /// Bytes of these segments' index files.
     pub index_bytes: u64,
     /// Times of the first and the last packet, UTC. `None` where there are no packets.
     pub times: Option<(i64, i64)>,
@@ -77,8 +76,8 @@ pub struct Report {
     pub unusable: Vec<Unusable>,
 }
 
-/// Looks at the whole store, oldest segment first. `watch` hears how many of the segments are done,
-/// and how many there are.
+/// Looks at the whole store, oldest segment first. `watch` is called with how many of the segments
+/// are done, and how many there are.
 pub fn stat(
     dir: &Path,
     question: Question,
@@ -100,7 +99,7 @@ pub fn stat_in(
     for (done, segment) in segments.iter().enumerate() {
         watch(done, segments.len());
         if question.top > 0 {
-            // While this one is looked at, the disk reads the next.
+            // While this segment is looked at, the disk reads the next one's index.
             for soon in segments[done..].iter().take(2) {
                 read_ahead(&*storage, &soon.name);
             }
@@ -145,8 +144,8 @@ struct Survey<'a> {
     gaps: Finder,
     hosts: Tally<IpAddr>,
     ports: Tally<u16>,
-    /// Losses by the statistics of segments that no packet has told of yet, with the segments'
-    /// ends.
+    /// Losses in the statistics of segments that no packet has told of yet, each with the
+    /// segment's last time.
     untold: Vec<(i64, u64)>,
 }
 
@@ -181,7 +180,7 @@ impl<'a> Survey<'a> {
     }
 
     fn finish(mut self) -> Report {
-        // What nobody told of was lost behind the last packet of a recording.
+        // Losses that no packet told of are behind the last packet of a recording.
         if self.question.span == Span::ALL {
             for (at_ns, lost) in self.untold {
                 self.gaps.add(None, at_ns, at_ns, lost);
@@ -193,8 +192,8 @@ impl<'a> Survey<'a> {
         self.report
     }
 
-    /// A segment that is no more there is an error of the kind `NotFound`, and nothing of it is
-    /// counted.
+    /// Takes in a segment. One that is gone is an error of the kind `NotFound`, and nothing of it
+    /// is counted.
     fn segment(&mut self, segment: &Segment, watch: &mut Watch<'_>) -> io::Result<()> {
         let storage = self.storage;
         let object = open_segment(storage, &segment.name, Access::Ranges)?;
@@ -245,7 +244,7 @@ impl<'a> Survey<'a> {
         Ok(())
     }
 
-    /// A segment that has no index, or none that can be used.
+    /// Takes in a segment that has no index, or none that can be used.
     fn without(
         &mut self,
         segment: &Segment,
@@ -309,8 +308,8 @@ impl<'a> Survey<'a> {
         Ok(first.zip(last.max()))
     }
 
-    /// What stands at the end of a closed segment, if that says all of it: no border of the span
-    /// goes through the segment.
+    /// Returns the statistics at the end of a closed segment, if they tell all of it: no border of
+    /// the span goes through the segment.
     fn statistics(
         &self,
         segment: &Segment,
@@ -329,7 +328,7 @@ impl<'a> Survey<'a> {
         (is_whole && (is_within || span == Span::ALL)).then_some(told)
     }
 
-    /// Takes in the granules and keys of an index. Gives back what its packets tell of losses, also
+    /// Takes in the granules and keys of an index. Returns the losses that its packets tell, also
     /// outside of the span.
     fn tables(
         &mut self,
@@ -340,7 +339,7 @@ impl<'a> Survey<'a> {
     ) -> io::Result<u64> {
         let mut told = 0;
         for (number, granules) in tables.iter().enumerate() {
-            // How many of the granules before each are wanted.
+            // For each granule, how many before it are wanted.
             let mut wanted = Vec::with_capacity(granules.len() + 1);
             wanted.push(0);
             for (i, granule) in granules.iter().enumerate() {
@@ -360,7 +359,7 @@ impl<'a> Survey<'a> {
         Ok(told)
     }
 
-    /// What of a granule is within the span and was there when the store was looked at.
+    /// Returns what of a granule is within the span and was there when the store was looked at.
     fn within(
         &mut self,
         segment: &Segment,
@@ -372,7 +371,7 @@ impl<'a> Survey<'a> {
         if granule.packets == 0 || is_outside || granule.place.start >= segment.end {
             return Ok(None);
         }
-        // The segment went on behind it since it was looked at, or it was cut.
+        // The segment was written on since it was looked at, or it was cut.
         let is_cut = granule.place.end > segment.end;
         if span.contains(granule.first_ns) && span.contains(granule.last_ns) && !is_cut {
             return Ok(Some(Part::of(granule)));
@@ -441,7 +440,7 @@ impl<'a> Survey<'a> {
         })
     }
 
-    /// Indexes a stretch in memory and takes that in. Gives back what its packets tell of losses.
+    /// Indexes a stretch in memory and takes that in. Returns the losses that its packets tell.
     fn read(
         &mut self,
         segment: &Segment,
@@ -495,7 +494,7 @@ impl<'a> Survey<'a> {
         }
     }
 
-    /// The name of an interface, by its id in a segment.
+    /// Returns the name of an interface, by its id in a segment.
     fn interface(&self, segment: &Segment, id: u32) -> Option<String> {
         let number = segment.head.interfaces.get(id as usize)?;
         Some(self.snapshot.interfaces[*number as usize].name.clone())
@@ -503,7 +502,7 @@ impl<'a> Survey<'a> {
 
     fn unusable(&mut self, segment: &Segment, e: &io::Error) {
         let (segment, why) = (segment.name.to_string(), e.to_string());
-        // A log has many dictionaries.
+        // A log has many dictionaries, and one note is enough.
         if self.report.unusable.last().is_none_or(|last| last.segment != segment) {
             self.report.unusable.push(Unusable { segment, why });
         }

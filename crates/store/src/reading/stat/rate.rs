@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-/// Bins of about a microsecond at the finest.
+/// The logarithm to base 2 of the finest bins' length in nanoseconds: about a microsecond.
 const FINEST: u32 = 10;
 const MOST: usize = 4096;
 
@@ -27,9 +27,9 @@ impl Amount {
 /// Packets and bytes over time.
 #[derive(Clone, Debug)]
 pub struct Rate {
-    /// Of a bin's length, the logarithm to base 2 in nanoseconds.
+    /// The logarithm to base 2 of a bin's length in nanoseconds.
     shift: u32,
-    /// By time divided by a bin's length.
+    /// The amount in each bin, by time divided by a bin's length.
     bins: BTreeMap<i64, Amount>,
 }
 
@@ -38,7 +38,7 @@ impl Rate {
         Self { shift: FINEST, bins: BTreeMap::new() }
     }
 
-    /// An amount that came evenly from `first_ns` to `last_ns`, both included.
+    /// Adds an amount that came evenly from `first_ns` to `last_ns`, both included.
     pub(super) fn add(&mut self, first_ns: i64, last_ns: i64, amount: Amount) {
         while (last_ns >> self.shift) - (first_ns >> self.shift) >= MOST as i64 / 4 {
             self.coarsen();
@@ -62,8 +62,8 @@ impl Rate {
         }
     }
 
-    /// In `n` equal parts of the time from `first_ns` to `last_ns`, within which all of it lies; as
-    /// exact as a 500th of that time, about.
+    /// Returns the amounts in `n` equal parts of the time from `first_ns` to `last_ns`, within
+    /// which all of the recording lies; as exact as a 500th of that time, about.
     pub fn parts(&self, n: usize, first_ns: i64, last_ns: i64) -> Vec<Amount> {
         let (first, end) = (i128::from(first_ns), i128::from(last_ns) + 1);
         let mut parts = vec![Amount::default(); n];

@@ -4,19 +4,20 @@ use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::hash::Hash;
 
-/// Keys that are counted at the same time: all ports, and more hosts than most networks have.
+/// How many keys are counted at the same time: all ports, and more hosts than most networks have.
 const KEPT: usize = 1 << 16;
 
 /// The most common hosts or ports.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tops<K> {
-    /// Each with the granules that hold it as source or destination, the most common first.
+    /// The keys, each with how many granules hold it as source or destination, the most common
+    /// first.
     pub list: Vec<(K, u64)>,
     /// Granules that were looked at: indexed ones with packets within the span.
     pub of: u64,
-    /// In so many of them addresses or ports were too many to be listed.
+    /// Granules of those in which addresses or ports were too many to be listed.
     pub unlisted: u64,
-    /// There were too many to count all of them, so the numbers may be too low.
+    /// Whether there were too many keys to count all of them, so that the numbers may be too low.
     pub about: bool,
 }
 

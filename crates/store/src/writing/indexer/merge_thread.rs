@@ -22,8 +22,8 @@ use crate::format::store::on_disk;
 use crate::io::{Access, Directory, Io, write_pages};
 use crate::writing::totals::Totals;
 
-/// Of what the scheduler gives, a tenth of what the index thread gets where both want one
-/// processor.
+/// The merge thread's nice value: where both want one processor, it gets a tenth of what the index
+/// thread gets.
 const NICENESS: i32 = 10;
 
 pub(super) struct MergeThread<I: Io> {
@@ -38,9 +38,9 @@ struct Segment<F> {
     /// The log, once there is a chunk.
     log: Option<F>,
     log_bytes: u64,
-    /// There is a part that is not in the log and will not be.
+    /// Whether a part of the segment is not in the log and will not be.
     is_partial: bool,
-    /// Nothing more is done for it.
+    /// Whether nothing more is done for the segment.
     has_failed: bool,
 }
 
@@ -50,7 +50,7 @@ impl<I: Io> MergeThread<I> {
     }
 
     pub fn run(mut self, queue: &Receiver<Task>) {
-        // Where it cannot be had, it is as important as the others.
+        // Where this is refused, the thread is as important as the others.
         let _ = rustix::process::setpriority_process(None, NICENESS);
         for task in queue {
             let Some(mut segment) = self.segment.take() else {
@@ -109,7 +109,7 @@ impl<I: Io> MergeThread<I> {
         Ok(())
     }
 
-    /// Makes a file anew.
+    /// Makes a file, in place of one that is there.
     fn create(&self, path: &Path) -> io::Result<I::File> {
         self.io.create(path).or_else(|e| {
             if e.kind() != io::ErrorKind::AlreadyExists {
@@ -134,7 +134,7 @@ impl<I: Io> MergeThread<I> {
             let mut bytes = Vec::new();
             for place in missed {
                 if self.is_hurried() {
-                    // It stays behind.
+                    // The rest stays without an index.
                     left = 0;
                     segment.is_partial = true;
                     break;
@@ -153,7 +153,7 @@ impl<I: Io> MergeThread<I> {
             if builder.is_empty() { Ok(()) } else { self.append(segment, &builder.chunk()) }
         };
         let result = read();
-        // Nobody will index the rest.
+        // What is left will not be indexed.
         Totals::subtract(behind, left);
         result
     }
@@ -184,7 +184,7 @@ impl<I: Io> MergeThread<I> {
         }
     }
 
-    /// The last that is done for a segment: tells what its index takes, or that there is none.
+    /// Ends the work on a segment: tells how much its index takes, or removes what is left of it.
     fn settle(&self, segment: &Segment<I::File>) {
         let (dir, name) = (&self.work.dir, &segment.name);
         let files = [name.index_path(dir), name.index_log_path(dir)];
@@ -197,7 +197,7 @@ impl<I: Io> MergeThread<I> {
 
     fn remove(&self, name: &SegmentName) {
         for path in name.index_paths(&self.work.dir) {
-            // Most are not there.
+            // Most of these files are not there.
             let _ = self.io.remove(&path);
         }
         self.work.sizes.forget(name);
@@ -210,8 +210,8 @@ impl<F> Segment<F> {
     }
 }
 
-/// Whether a segment was deleted, under whichever name. It may be closed meanwhile, so in this
-/// order.
+/// Returns whether a segment was deleted, under whichever name. The live name is looked for first,
+/// since the segment may be closed meanwhile.
 pub(super) fn is_gone(dir: &Path, name: &SegmentName) -> bool {
     let names = [SegmentName { live: true, ..name.clone() }, name.closed()];
     names.iter().all(|name| {

@@ -46,7 +46,7 @@ enum Job {
     Block(Place, Option<Box<dyn Hold>>),
     /// A part of the segment will not be indexed.
     Skip,
-    /// What is heard from it says that the segment is closed.
+    /// The segment has ended; the receiver hears when it is closed.
     End(Receiver<Closed>),
 }
 
@@ -56,17 +56,17 @@ const TASKS: usize = 16;
 
 /// The writer's end of the threads.
 pub(crate) struct Indexer {
-    /// What waits here takes some 100 bytes for each block of a ring.
+    /// The queue of jobs, which takes some 100 bytes for each block of a ring.
     jobs: Option<Sender<Job>>,
     threads: Vec<JoinHandle<()>>,
     totals: Arc<Totals>,
-    /// Of the segment being written.
+    /// Whether a part of the segment being written was skipped.
     has_skipped: AtomicBool,
 }
 
 impl Indexer {
-    /// So many bytes may wait to be indexed, which bounds the list of them. What is written beyond
-    /// stays without.
+    /// How many bytes may wait to be indexed, which bounds the list of them. What is written beyond
+    /// that stays without an index.
     const MOST_BEHIND: u64 = 16 << 30;
 
     /// Starts the threads.
@@ -113,13 +113,14 @@ impl Indexer {
         }
     }
 
-    /// A segment begins.
+    /// Tells that a segment begins.
     pub fn begin(&self, name: SegmentName) {
         self.has_skipped.store(false, Relaxed);
         self.send(Job::Begin(name));
     }
 
-    /// A block was written to it. `hold` keeps its bytes, if they still can be had.
+    /// Tells that a block was written to the segment. `hold` keeps its bytes, if they still can be
+    /// had.
     pub fn block(&self, place: Place, hold: Option<Box<dyn Hold>>) {
         if self.totals.index_behind_bytes.load(Relaxed) > Self::MOST_BEHIND {
             if !self.has_skipped.swap(true, Relaxed) {
@@ -131,7 +132,8 @@ impl Indexer {
         self.send(Job::Block(place, hold));
     }
 
-    /// Nothing more is written to it. Whoever closes it says so to what is given back.
+    /// Tells that nothing more is written to the segment. Whoever closes it tells so to the sender
+    /// that is returned.
     pub fn end(&self) -> SyncSender<Closed> {
         let (tell, closed) = sync_channel(1);
         self.send(Job::End(closed));
@@ -148,14 +150,15 @@ impl Indexer {
     }
 }
 
-/// The thread that looks at packets.
+/// The thread that looks at packets: it reads blocks where they lie in the rings.
 struct IndexThread {
     indexing: Indexing,
     links: Vec<LinkType>,
     totals: Arc<Totals>,
     tasks: SyncSender<Task>,
-    /// Of the segment being written.
+    /// The chunk being made, while a segment is written.
     builder: Option<Builder>,
+    /// Blocks of which the index thread did not see the bytes.
     missed: Vec<Place>,
 }
 
@@ -164,7 +167,8 @@ impl IndexThread {
         loop {
             let job = match queue.try_recv() {
                 Err(TryRecvError::Empty) => {
-                    // There is time to read again what was missed.
+                    // The index thread has time now, and so the merge thread may read what was
+                    // missed.
                     self.tell_missed();
                     queue.recv().ok()
                 }
@@ -175,7 +179,7 @@ impl IndexThread {
                     self.builder = Some(Builder::new(&name, self.links.clone()));
                     self.tell(Task::Begin(name));
                 }
-                Some(Job::Block(place, hold)) => self.walk(place, hold),
+                Some(Job::Block(place, hold)) => self.look(place, hold),
                 Some(Job::Skip) => self.tell(Task::Skip),
                 Some(Job::End(closed)) => {
                     self.tell_chunk();
@@ -188,7 +192,7 @@ impl IndexThread {
         }
     }
 
-    fn walk(&mut self, place: Place, hold: Option<Box<dyn Hold>>) {
+    fn look(&mut self, place: Place, hold: Option<Box<dyn Hold>>) {
         let mut hold = hold.filter(|_| !self.indexing.control.is_hurried());
         let bytes = hold.as_mut().and_then(|hold| hold.bytes()?.get(..place.len));
         let (Some(bytes), Some(builder)) = (bytes, &mut self.builder) else {
@@ -196,7 +200,7 @@ impl IndexThread {
             return;
         };
         builder.add(place.offset, bytes, place.on_disk);
-        // Before anything that may have to wait.
+        // The block is let go before anything that may have to wait.
         drop(hold);
         Totals::subtract(&self.totals.index_behind_bytes, place.on_disk);
         if builder.is_full() {

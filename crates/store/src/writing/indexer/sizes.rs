@@ -5,8 +5,8 @@ use std::sync::{Mutex, PoisonError};
 
 use crate::format::name::SegmentName;
 
-/// What the index files of segments take on disk, as the merge thread tells it and the keeper
-/// counts it. Those that do not grow any more leave the table when they are counted.
+/// How many bytes the index files of segments take on disk, as the merge thread tells and the
+/// keeper counts them. Files that do not grow any more leave the table when they are counted.
 #[derive(Debug, Default)]
 pub(crate) struct Sizes(Mutex<BTreeMap<SegmentName, Size>>);
 
@@ -26,8 +26,8 @@ impl Sizes {
         self.with(|sizes| sizes.remove(&name.closed()));
     }
 
-    /// Gives each size to `count`, which says whether it has taken it in. Returns the sum of those
-    /// that it has not.
+    /// Hands each size to `count`, which returns whether it has taken the size in. Returns the sum
+    /// of the others.
     pub fn take(&self, mut count: impl FnMut(&SegmentName, u64) -> bool) -> u64 {
         self.with(|sizes| {
             let mut others = 0;

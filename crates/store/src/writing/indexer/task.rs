@@ -17,15 +17,15 @@ use crate::writing::writer::WriterControl;
 pub struct Indexing {
     /// Pins the threads to this processor.
     pub cpu: Option<u32>,
-    /// Where it is hurried, what is not indexed yet is left so.
+    /// Once the writer is hurried, what is not indexed yet is left so.
     pub control: Arc<WriterControl>,
 }
 
-/// What the threads work on.
+/// What the index thread and the merge thread work with.
 pub(crate) struct Work {
     pub dir: PathBuf,
     pub indexing: Indexing,
-    /// By interface id.
+    /// The link types, by interface id.
     pub links: Vec<LinkType>,
     pub totals: Arc<Totals>,
     pub sizes: Arc<Sizes>,
@@ -38,7 +38,7 @@ pub(crate) struct Place {
     pub offset: u64,
     /// Bytes of its packets.
     pub len: usize,
-    /// The same with the fill behind them.
+    /// Bytes of its packets and of the fill behind them.
     pub on_disk: u64,
 }
 
@@ -46,11 +46,11 @@ pub(crate) struct Place {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Closed {
     pub len: u64,
-    /// What its statistics tell.
+    /// Packets lost, as the segment's statistics tell.
     pub dropped: u64,
 }
 
-/// What the index thread leaves to the merge thread.
+/// Work that the index thread leaves to the merge thread.
 pub(super) enum Task {
     Begin(SegmentName),
     Chunk(Vec<u8>),
