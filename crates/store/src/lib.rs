@@ -1,9 +1,21 @@
-//! The tape deck: takes finished blocks from rings and keeps them on disk.
+//! The tape deck: keeps finished blocks from rings on disk, and answers what was recorded.
 //!
-//! [`Writer`] empties rings into a [`Sink`]: a [`SegmentSink`] (a store: a directory of segments), a
-//! [`Stream`] (one file or pipe), or nothing. A segment is a pcapng file;
-//! `docs/FORMAT.md` specifies it. Files are reached through [`io::Io`], so that tests can make a
-//! disk fail.
+//! A store is a directory of segments, each a pcapng file, and of their indexes; `docs/FORMAT.md`
+//! specifies it. The folders show who does what:
+//!
+//! - `writing`: from rings into segments. [`Writer`] empties rings into a [`Sink`]: a
+//!   [`SegmentSink`] (a store), a [`Stream`] (one file or pipe), or nothing. Beside it threads
+//!   index what was written, set the next segment aside, and delete what retention lets go.
+//! - `reading`: [`query`] gives packets back in time order, [`stat`] tells what is in a store,
+//!   [`verify()`] checks it, and [`Store::recover`] mends what a crash left.
+//! - `format`: what stands on disk, which both agree on: names, how segments begin and end,
+//!   indexes, and the directory with its lock.
+//! - [`io`]: the place where a store lies, as traits that tests can make fail: [`io::Io`] for
+//!   writing, [`io::Storage`] for reading.
+//!
+//! Writing and reading do not know each other: they meet in the files alone, and so a store is read
+//! while another process writes it. Where blocks come from and how packets are matched is not
+//! decided here.
 
 mod format;
 pub mod io;

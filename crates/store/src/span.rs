@@ -1,4 +1,5 @@
-//! A span of time, as a question about a store names it.
+//! Which time is asked about? A span, from one moment up to another, of the packets' times: not of
+//! when they were written.
 
 /// UTC nanoseconds since 1970, from `after_ns` on, up to but without `before_ns`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,8 +1,8 @@
-//! What is common to all segments: how they begin, how they are filled up to whole pages, what
+//! What is common to all segments? How they begin, how they are filled up to whole pages, what
 //! stands at their ends, and under which name they are opened.
 //!
-//! The packets between the ends are read by whoever has a question about them
-//! ([`crate::reading`]) and written by [`crate::writing`].
+//! The packets between the ends are read by whoever has a question about them ([`crate::reading`])
+//! and written by [`crate::writing`].
 
 use std::ffi::OsString;
 use std::io;

@@ -1,4 +1,7 @@
-//! A store: a directory of segments, and the lock of the one recorder that writes there.
+//! Who may write in a directory, and which segments are in it?
+//!
+//! One recorder at a time: opening a [`Store`] takes the directory's lock. Whoever reads needs no
+//! lock, and does not come here.
 
 use std::fs;
 use std::io;

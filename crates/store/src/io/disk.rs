@@ -1,3 +1,6 @@
+//! How are files written? Past the page cache where the file system can do that (`O_DIRECT`), or
+//! through it. This is the real [`Io`]; when something is written or made durable, others decide.
+
 use std::io::{self, IoSlice};
 use std::path::Path;
 

@@ -1,4 +1,5 @@
-//! Pages of memory, as direct I/O wants them.
+//! Pages of memory, as direct I/O wants them: as long as a page of a file, and beginning where one
+//! may.
 
 /// Bytes that direct I/O is aligned to.
 pub const PAGE: usize = 4096;

@@ -1,4 +1,5 @@
-//! Whose turn it is at the disk and at the processor.
+//! Whose turn is it at the disk and at the processor? A thread says of itself whether others go
+//! first, or it does.
 
 use std::io;
 

@@ -1,5 +1,6 @@
-//! What a store that is written asks of a file system, as a trait: the real one is
-//! [`Disk`](super::Disk), tests put faults in between.
+//! What does writing a store ask of a file system? [`Io`] and [`File`]: the real one is
+//! [`Disk`](super::Disk), tests put faults in between. Nothing is read through them
+//! ([`Storage`](super::Storage) is for that).
 
 use std::io::{self, IoSlice, Result};
 use std::path::Path;

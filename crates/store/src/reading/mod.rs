@@ -1,4 +1,7 @@
 //! What reads a store: it answers questions, checks, and mends what a crash left.
+//!
+//! All but mending reads through [`Storage`](crate::io::Storage) alone, changes nothing, and needs
+//! no leave of a recorder that writes meanwhile.
 
 pub mod query;
 pub mod recover;

@@ -1,5 +1,5 @@
 //! Is everything in a store what it should be? Every block, length, counter, checksum and entry of
-//! an index; nothing is changed.
+//! an index. Nothing is changed: what is wrong is told, and `recover` mends what can be mended.
 //!
 //! A segment is read once, in pieces of bounded size. Its blocks are checked by themselves and
 //! counted, the counts are held against the statistics at its end, and the whole is indexed anew

@@ -1,6 +1,8 @@
-//! The thread that does what may take long: sets the next segment aside before it is needed, closes
-//! finished ones, and deletes what retention lets go, with its index. The writer never waits for
-//! it, unless the next segment is not there in time.
+//! The thread that does what may take long: it sets the next segment aside before it is needed,
+//! closes finished ones, and deletes what retention lets go, with its index.
+//!
+//! The writer never waits for it, unless the next segment is not there in time. It reads no packets
+//! and makes no index.
 
 use std::io;
 use std::path::PathBuf;

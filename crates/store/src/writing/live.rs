@@ -1,7 +1,7 @@
-//! One segment while it is written: blocks go behind its end as they lie in the rings, and it is a
-//! valid pcapng file at any time.
+//! How is a segment written? Blocks go behind its end as they lie in the rings, and it is a valid
+//! pcapng file at any time.
 //!
-//! It knows nothing of when a segment is full or what comes after it: that is the
+//! When a segment is full, and what comes after it, is not known here: that is the
 //! [sink's](super::segment_sink) business.
 
 use std::io::{self, IoSlice};

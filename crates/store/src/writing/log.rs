@@ -1,4 +1,5 @@
-//! Where the threads that write a store put what the user must know.
+//! Where do the threads that write a store put what the user must know? To whoever started them:
+//! nothing here prints.
 
 use std::sync::Arc;
 

@@ -1,4 +1,9 @@
 //! What writes a store: from rings into segments, and beside them their index.
+//!
+//! [`writer`] takes blocks out of the rings and knows nothing of files; [`segment_sink`] puts them
+//! into segments ([`live`]), [`stream`] into one file or pipe. The [`keeper`]'s thread sets
+//! segments aside, closes and deletes them; the [`indexer`]'s threads index them. Nothing here
+//! reads what was written, but for what the index missed.
 
 pub mod indexer;
 pub mod keeper;

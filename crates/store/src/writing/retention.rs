@@ -1,4 +1,5 @@
-//! Which segments may stay.
+//! Which segments may stay? Arithmetic on names and sizes: the [`keeper`](super::keeper) does the
+//! deleting.
 
 use std::time::Duration;
 

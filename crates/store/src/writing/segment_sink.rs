@@ -1,4 +1,8 @@
-//! A store as a sink: segments, one after the other.
+//! Into which segment goes a block, and when does a segment end? When it is full or old, when the
+//! clock was stepped, when somebody asks, or when a write failed.
+//!
+//! The sink writes on the writer's thread and leaves all that may take long to others: closing and
+//! deleting to the [`keeper`](super::keeper), the index to the [`indexer`].
 
 use std::io;
 use std::sync::Arc;

@@ -1,4 +1,5 @@
-//! One pcapng file or stream.
+//! How is one pcapng file or pipe written? Blocks go out as they come, without fill and without an
+//! index; statistics end it. A failed write is its end, since no other file follows.
 
 use std::io::{self, Write};
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! What a writer has done, for others to read while it works.
+//! What has a writer done so far? Counters that it keeps, for others to read while it works.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 

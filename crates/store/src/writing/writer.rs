@@ -1,4 +1,8 @@
-//! Empties rings into a sink.
+//! When does which ring's block go where? The writer's thread empties rings into a [`Sink`], a
+//! batch at a time, and gives blocks back to their rings when they are written.
+//!
+//! It keeps epochs of the clock apart, ends to the packet where a limit was set, and waits where a
+//! sink cannot write at present. What becomes of the blocks is the sink's business.
 
 use std::fmt;
 use std::sync::atomic::AtomicBool;

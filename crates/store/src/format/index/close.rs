@@ -1,4 +1,7 @@
-//! Makes the index of a closed segment from its log.
+//! How does the log of a closed segment become its index?
+//!
+//! Under a name of its own, made durable and renamed, so that no reader ever takes a part of an
+//! index for the whole. How the log's chunks are made one is [`merge`]'s business.
 
 use std::io;
 use std::ops::Range;

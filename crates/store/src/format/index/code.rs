@@ -1,4 +1,5 @@
-//! Numbers and lists of numbers as bytes.
+//! How do numbers and lists of numbers stand in an index? As bytes, few for small numbers and for
+//! runs. What they mean is not known here.
 
 use std::io;
 

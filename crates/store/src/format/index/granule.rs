@@ -1,4 +1,5 @@
-//! What an index knows of a piece of its segment, and of the whole.
+//! What does an index know of a piece of its segment, and of the whole? Times, counts, losses and
+//! checksums. Keys are not among them: those lead to a granule and are not kept with it.
 
 use std::ops::Range;
 

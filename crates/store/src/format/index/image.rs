@@ -1,9 +1,11 @@
-//! An index as it stands in a file: one page of header, then sections, then the directory that
-//! names them.
+//! How does an index stand in a file? One page of header, then sections, then the directory that
+//! names them. `docs/FORMAT.md` specifies it.
 //!
 //! A section is read by itself, and each has a checksum: a question about one key reads the header,
-//! the directory and one section of keys. All numbers are in little-endian byte order.
-//! `docs/FORMAT.md` specifies it.
+//! the directory and one section of keys. The directory counts the classes of keys and says how
+//! long each is (version 2), so that a class which is new to a reader is passed over; a class that
+//! is not told of may have keys in any granule. Which sections to read is [`super::lookup`]'s
+//! business.
 
 use std::collections::BTreeMap;
 use std::io;

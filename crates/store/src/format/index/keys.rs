@@ -1,5 +1,5 @@
 //! In how many granules does a key stand? Read from the dictionaries alone, one after the other, in
-//! bounded memory.
+//! bounded memory. How many packets have the key is not known to an index.
 
 use std::io;
 use std::sync::Arc;

@@ -1,4 +1,5 @@
-//! Stretches of a segment: which are next to one another, and what lies between them?
+//! Which stretches of a segment are next to one another, and what lies between them? Arithmetic on
+//! places; nothing is read.
 
 use std::io;
 use std::ops::Range;

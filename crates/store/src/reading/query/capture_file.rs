@@ -1,4 +1,5 @@
-//! A capture file of another recorder, as far as its beginning and its index tell.
+//! What is known of a capture file of another recorder before it is read? As much as its beginning
+//! and its index tell. Which files there are is [`super::foreign`]'s question.
 
 use std::ffi::OsString;
 use std::io;

@@ -1,4 +1,6 @@
-//! What do the ends of a segment, and the head of its index, tell of it?
+//! Between which times are a segment's packets, and of which interfaces? Told by the ends of the
+//! segment and the head of its index, several segments at once; what lies between the ends is not
+//! read.
 
 use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering};

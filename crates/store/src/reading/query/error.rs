@@ -1,4 +1,5 @@
-//! Why can a store not be queried?
+//! Why can a store not be queried? Errors end a query; what is only missing from an answer is a
+//! [`Note`](super::Note).
 
 use std::io;
 use std::path::PathBuf;

@@ -1,5 +1,5 @@
 //! What is there to be read of a segment? As much as its index names, what is not indexed, or all
-//! of it.
+//! of it. Nothing but the index is read here.
 
 use std::io;
 use std::ops::Range;

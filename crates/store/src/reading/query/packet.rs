@@ -1,4 +1,5 @@
-//! A packet as a query sees it, and who decides whether it is in the answer.
+//! What is a packet to a query, and who decides whether it is in the answer? A [`Matcher`], which
+//! sees one packet at a time; the planner of keys is another ([`tapdeck_packet::key::Plan`]).
 
 use tapdeck_packet::link::LinkType;
 

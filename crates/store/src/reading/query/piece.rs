@@ -1,4 +1,6 @@
-//! What was found of the answer in a piece of a segment or of a capture file, in time order.
+//! What was found of the answer in a piece of a segment or of a capture file? The packets that
+//! match, and those that tell of losses, in time order. How pieces are put together is
+//! [`super::merge`]'s business.
 
 use tapdeck_packet::link::LinkType;
 use tapdeck_packet::pcapng::Record;

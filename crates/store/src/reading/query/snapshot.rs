@@ -1,4 +1,5 @@
-//! What is in a store at one moment, as far as the ends of its segments tell.
+//! What is in a store at one moment? The segments that a span reaches into, as far as their ends
+//! tell. What is written or deleted later is not noticed here, but by whoever reads.
 
 use std::collections::BTreeMap;
 use std::io;

@@ -1,4 +1,5 @@
-//! What has still to be looked at, and what a look at it gives.
+//! What has still to be looked at, and what does a look at it give? Here are the words for it; the
+//! looking is done by [`super::reader`].
 
 use std::sync::Arc;
 

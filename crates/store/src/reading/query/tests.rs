@@ -243,7 +243,7 @@ fn answer(dir: &Path, asked: &Asked, span: Span) -> (Vec<Made>, Progress, Vec<No
     (found, query.progress(), query.take_notes())
 }
 
-/// Asks many questions; gives back what was told.
+/// Asks many questions. Returns what was told.
 fn agree(dir: &Path, drafts: &[Draft], rng: &mut SplitMix64, what: &str) -> (Vec<Note>, Progress) {
     let mut told = Vec::new();
     let mut sum = Progress::default();

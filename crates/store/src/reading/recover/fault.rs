@@ -1,4 +1,4 @@
-//! Why can a segment not be mended?
+//! Why can a segment not be mended? What a fault names is left as it was.
 
 use std::io;
 

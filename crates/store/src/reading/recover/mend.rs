@@ -1,12 +1,14 @@
-//! The steps that make a segment sound, in the order in which each may be the last:
+//! How does a segment become sound? By these steps, in the order in which each may be the last:
 //!
-//! 1. its index goes, unless it is the log of a live segment of which nothing is changed;
+//! 1. its index is removed, unless it is the log of a live segment of which nothing is changed;
 //! 2. a closed segment becomes a live one again, so that nobody takes it for whole meanwhile;
 //! 3. damage in the middle becomes fill: only the ends of the fill are written, the damaged bytes
 //!    stay;
-//! 4. the file is cut behind the last whole block, which gives back the room set aside;
+//! 4. the file is cut behind the last whole block, which frees the space set aside;
 //! 5. statistics are written there;
 //! 6. sync, rename to the final name, sync of the directory.
+//!
+//! What is damaged was found before, by [`super::survey`].
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -1,4 +1,5 @@
-//! Reads a part of a file that is as long as it was when it was first looked at.
+//! Reads a part of a segment that is as long as it was when it was first looked at. A segment that
+//! became shorter is an error: nobody else may write while it is mended.
 
 use std::io;
 

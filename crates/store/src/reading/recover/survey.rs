@@ -1,4 +1,5 @@
-//! What of a segment is whole? One pass over the file, in pieces of bounded size.
+//! What of a segment is whole? One pass over the file, in pieces of bounded size. Nothing is
+//! changed: [`super::mend`] does that.
 
 use std::collections::BTreeMap;
 use std::io;

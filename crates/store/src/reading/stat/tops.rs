@@ -1,4 +1,5 @@
-//! Which keys are the most common? In bounded memory, however many there are.
+//! Which keys are the most common? Counted in bounded memory, however many there are; where that
+//! was not enough, the counts say that they may be too low.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;

@@ -1,12 +1,13 @@
-//! The files of the index: its log while a segment is written, the index when it is closed.
+//! How do an index's files come to be? Its log while a segment is written, the index when it is
+//! closed.
 //!
 //! The order is such that no reader ever takes a part for the whole: the index is written under a
-//! name of its own, made durable and renamed; then the log goes. A log alone is as good as the
-//! chunks in it.
+//! name of its own, made durable and renamed; then the log is removed. A log alone is as good as
+//! the chunks in it.
 //!
 //! Retention may delete a segment while its index is made. The keeper deletes the segment first and
-//! then what lies beside it, and here it is looked for the segment after a file was made: whoever
-//! comes second leaves nothing behind.
+//! then what lies beside it, and the merge thread looks for the segment after it has made a file:
+//! whoever comes second leaves nothing behind.
 
 use std::fs;
 use std::io;

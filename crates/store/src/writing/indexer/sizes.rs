@@ -1,4 +1,5 @@
-//! How much do the index files take on disk? Told by the merge thread, and counted by the keeper.
+//! How much do the index files take on disk? Told by the merge thread, and counted by the keeper,
+//! which deletes segments by it.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};

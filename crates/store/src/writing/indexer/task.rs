@@ -1,4 +1,5 @@
-//! What the writer tells the index thread, and the index thread the merge thread.
+//! What does the writer tell the index thread, and the index thread the merge thread? Names and
+//! places, and how segments end; bytes of packets only within a chunk.
 
 use std::path::PathBuf;
 use std::sync::Arc;
