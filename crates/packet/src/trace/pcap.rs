@@ -80,8 +80,8 @@ impl Pcap {
             unit_ns: if magic == pcap_file::MAGIC_NANOSECONDS { 1 } else { 1000 },
             link: LinkType(link as u16),
             fcs: if link & FCS_KNOWN == 0 { 0 } else { 2 * (link >> FCS_SHIFT) },
-            // A record may be as long as libpcap takes even where the file's own snap length is less,
-            // since some writers get that wrong.
+            // A record may be as long as libpcap takes even where the file's own snap length is
+            // less, since some writers get that wrong.
             max: word(swapped, &header[16..]).clamp(pcap_file::MAX_SNAPLEN, MAX_LEN as u32),
         })
     }
