@@ -1,9 +1,9 @@
-//! What C calls: `include/tapdeck.h` describes each function and structure.
+//! The functions that C programs call. `include/tapdeck.h` describes each function and structure.
 //!
-//! Every function takes pointers that its C caller vouches for, as the header says: a `struct
-//! tapdeck` is one that `tapdeck_open` returned and `tapdeck_close` was not given, used by one
-//! thread at a time; other pointers are null where that is allowed, and else valid for the call. A
-//! panic would be a fault of this crate; it becomes an error and does not reach C.
+//! Every function takes pointers that its C caller vouches for, as the header says. A `struct
+//! tapdeck` was returned by `tapdeck_open`, was not yet given to `tapdeck_close`, and is used by
+//! one thread at a time. Other pointers are null where the header allows that, and otherwise valid
+//! for the call. A panic would be a fault of this crate; it becomes an error and does not reach C.
 
 use std::ffi::{CStr, CString, OsStr, c_char, c_int};
 use std::os::fd::{AsFd, AsRawFd};
@@ -22,10 +22,10 @@ const NOTHING: c_int = 0;
 const ERROR: c_int = -1;
 const END: c_int = -2;
 
-/// `struct tapdeck`.
+/// `struct tapdeck`, of which C sees the address alone.
 pub struct Tapdeck {
     member: Member,
-    /// The interfaces' names, as C wants them.
+    /// The interfaces' names, each with a NUL at its end.
     names: Vec<CString>,
     error: CString,
 }
@@ -96,12 +96,13 @@ pub struct CStats {
     dropped_other: u64,
 }
 
+/// The text as C has it; a NUL inside it is left out.
 fn c_text(text: &str) -> CString {
     let whole: Vec<u8> = text.bytes().filter(|b| *b != 0).collect();
     CString::new(whole).unwrap_or_default()
 }
 
-/// Runs what may fail on a tapdeck, and keeps the reason there.
+/// Runs a function that may fail, and keeps the text of its error for `tapdeck_error`.
 fn attempt(tapdeck: &mut Tapdeck, run: impl FnOnce(&mut Tapdeck) -> Result<c_int, Error>) -> c_int {
     let why = match catch_unwind(AssertUnwindSafe(|| run(tapdeck))) {
         Ok(Ok(code)) => return code,
@@ -112,11 +113,12 @@ fn attempt(tapdeck: &mut Tapdeck, run: impl FnOnce(&mut Tapdeck) -> Result<c_int
     ERROR
 }
 
+/// A timeout as C has it: negative to wait without end.
 fn timeout(milliseconds: c_int) -> Option<Duration> {
     u64::try_from(milliseconds).ok().map(Duration::from_millis)
 }
 
-/// Writes a value where C wants it, and says what became of it.
+/// Writes what was found to where C wants it, and returns the code for it.
 ///
 /// # Safety
 /// `to` is valid for a write.
@@ -193,7 +195,7 @@ pub unsafe extern "C" fn tapdeck_close(tapdeck: *mut Tapdeck) {
     if !tapdeck.is_null() {
         // SAFETY: it came from `Box::into_raw`, and is given back once.
         let tapdeck = unsafe { Box::from_raw(tapdeck) };
-        // What could fail in it is nothing that C would want to know.
+        // C cannot do anything about a failure here.
         let _ = catch_unwind(AssertUnwindSafe(|| drop(tapdeck)));
     }
 }
