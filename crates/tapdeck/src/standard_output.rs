@@ -6,7 +6,7 @@ use std::os::fd::AsFd;
 
 use anyhow::{Context, Result};
 
-use crate::flags::Usage;
+use crate::usage::usage;
 
 /// What messages call it.
 pub const NAME: &str = "standard output";
@@ -17,7 +17,7 @@ const PIPE_BYTES: usize = 1 << 20;
 pub fn refuse_terminal() -> Result<()> {
     if rustix::termios::isatty(stdout()) {
         let text = "standard output is a terminal, which cannot show binary data: pipe it into a program, or name a file with -w";
-        return Err(Usage(text.into()).into());
+        return usage(text);
     }
     Ok(())
 }

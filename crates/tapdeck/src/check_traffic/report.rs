@@ -25,12 +25,12 @@ struct Json<'a> {
     recording_damaged: &'a [String],
 }
 
-pub fn write_json(out: &mut impl Write, report: &Report, told: &RecordingNotes) -> io::Result<()> {
+pub fn write_json(out: &mut impl Write, report: &Report, notes: &RecordingNotes) -> io::Result<()> {
     let json = Json {
         clean: report.is_clean(),
         report,
-        recording_dropped: told.dropped,
-        recording_damaged: &told.damage,
+        recording_dropped: notes.dropped,
+        recording_damaged: &notes.damage,
     };
     serde_json::to_writer_pretty(&mut *out, &json)?;
     writeln!(out)
@@ -39,11 +39,11 @@ pub fn write_json(out: &mut impl Write, report: &Report, told: &RecordingNotes) 
 pub fn write_text(
     out: &mut impl Write,
     report: &Report,
-    told: &RecordingNotes,
+    notes: &RecordingNotes,
     streams: usize,
 ) -> io::Result<()> {
     summary(out, report)?;
-    notes(out, report, told)?;
+    write_notes(out, report, notes)?;
     by_size(out, report)?;
     by_stream(out, report, streams)?;
     over_time(out, report)
@@ -81,7 +81,7 @@ fn summary(out: &mut impl Write, r: &Report) -> io::Result<()> {
 }
 
 /// What explains the figures.
-fn notes(out: &mut impl Write, r: &Report, told: &RecordingNotes) -> io::Result<()> {
+fn write_notes(out: &mut impl Write, r: &Report, notes: &RecordingNotes) -> io::Result<()> {
     let routed = if r.damaged_as_by_routing == 0 {
         ""
     } else {
@@ -89,7 +89,7 @@ fn notes(out: &mut impl Write, r: &Report, told: &RecordingNotes) -> io::Result<
     };
     let notes = [
         (
-            told.dropped,
+            notes.dropped,
             "packets, of whatever traffic, the recorder dropped by its own account (not counting those after the last it kept)",
         ),
         (r.damaged_as_by_routing, routed),

@@ -12,8 +12,9 @@ use tapdeck_capture::{Deliver, Hook, probe};
 use tapdeck_packet::rules::image::Options;
 
 use crate::control::{Access, Loaded, load};
-use crate::flags::{self, Usage};
+use crate::flags;
 use crate::units;
+use crate::usage::Usage;
 
 /// A daemon as it will be.
 #[derive(Debug)]
