@@ -167,17 +167,9 @@ impl Tape {
         self.block.clear();
         for (interface, &delivered) in self.counts.iter().enumerate() {
             let dropped = if interface == 0 { dropped } else { 0 };
-            let statistics = StatisticsBlock {
-                interface: interface as u32,
-                time_ns: now,
-                start_ns: self.began_ns,
-                end_ns: now,
-                received: delivered + dropped,
-                accepted: delivered + dropped,
-                dropped,
-                delivered,
-                comment: None,
-            };
+            let span = (self.began_ns, now);
+            let statistics =
+                StatisticsBlock::of_packets(interface as u32, span, delivered, dropped);
             pcapng::statistics(&mut self.block, &statistics);
         }
         self.put()?;

@@ -47,6 +47,16 @@ pub fn min_free(s: &str) -> Result<MinFree, String> {
     }
 }
 
+/// Returns a time span for a person: `20.1 us`.
+pub fn show_ns(ns: u64) -> String {
+    match ns {
+        0..1_000 => format!("{ns} ns"),
+        1_000..1_000_000 => format!("{:.1} us", ns as f64 / 1e3),
+        1_000_000..1_000_000_000 => format!("{:.1} ms", ns as f64 / 1e6),
+        _ => format!("{:.2} s", ns as f64 / 1e9),
+    }
+}
+
 /// Bytes for a person.
 pub fn show_bytes(n: u64) -> String {
     const UNITS: [&str; 6] = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];

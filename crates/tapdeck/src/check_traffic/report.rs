@@ -6,7 +6,7 @@ use serde::Serialize;
 use tapdeck_traffic::check::{Report, Size};
 
 use super::input::RecordingNotes;
-use crate::units::show_count;
+use crate::units::{show_count, show_ns};
 
 /// Classes of frame lengths as in RFC 2819 (RMON), from and to, less the frame check sequence,
 /// which is not recorded.
@@ -195,14 +195,4 @@ fn table(out: &mut impl Write, head: &[&str], rows: &[Vec<String>]) -> io::Resul
         writeln!(out)?;
     }
     Ok(())
-}
-
-/// A time for a person: 20.1 us.
-fn show_ns(ns: u64) -> String {
-    match ns {
-        0..1_000 => format!("{ns} ns"),
-        1_000..1_000_000 => format!("{:.1} us", ns as f64 / 1e3),
-        1_000_000..1_000_000_000 => format!("{:.1} ms", ns as f64 / 1e6),
-        _ => format!("{:.2} s", ns as f64 / 1e9),
-    }
 }
