@@ -1,8 +1,8 @@
 //! Capture files (pcap, pcapng) that a command reads from beginning to end.
 //!
-//! The format is `tapdeck_packet::trace`'s affair. Here is what all commands do alike around it:
-//! they show how far they are, name the file in every error, and stop at damage or, if the user
-//! said so (`--up-to-damage`), take what stands before it.
+//! What do commands do alike when they read one? They show how far they have come, name the file in
+//! every error, and at damage they fail or, with `--up-to-damage`, take the packets before it. The
+//! formats themselves are read by `tapdeck_packet::trace`.
 
 use std::io::Read;
 
