@@ -52,7 +52,10 @@ pub enum Error {
 impl Error {
     /// Whether the rules are at fault, whatever the machine.
     pub fn is_usage(&self) -> bool {
-        matches!(self, Self::Image(_) | Self::TooLarge { .. })
+        match self {
+            Self::Image(_) | Self::TooLarge { .. } => true,
+            Self::Memory { .. } | Self::Kernel { .. } => false,
+        }
     }
 }
 

@@ -3,6 +3,7 @@
 #![forbid(unsafe_code)]
 
 mod attach;
+mod capture_file;
 mod check_traffic;
 mod control;
 mod ctl;
@@ -17,10 +18,12 @@ mod record;
 mod recover;
 mod rules;
 mod serve;
+mod standard_input;
 mod standard_output;
 mod stat;
 mod statistics;
 mod units;
+mod usage;
 mod verify;
 
 use std::io::ErrorKind::BrokenPipe;
@@ -62,14 +65,7 @@ fn main() -> ExitCode {
         }
         Err(e) => {
             let _ = writeln!(io::stderr(), "tapdeck: {e:#}");
-            let capture = e.downcast_ref::<tapdeck_capture::Error>();
-            let rules = e.downcast_ref::<tapdeck_capture::rules::Error>();
-            let groups = e.downcast_ref::<tapdeck_capture::groups::Error>();
-            let usage = e.is::<flags::Usage>()
-                || capture.is_some_and(tapdeck_capture::Error::is_usage)
-                || groups.is_some_and(tapdeck_capture::groups::Error::is_usage)
-                || rules.is_some_and(tapdeck_capture::rules::Error::is_usage);
-            ExitCode::from(if usage { 2 } else { 1 })
+            ExitCode::from(usage::exit_code(&e))
         }
     }
 }

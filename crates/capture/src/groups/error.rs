@@ -84,9 +84,22 @@ impl Error {
     pub fn is_usage(&self) -> bool {
         match self {
             Self::Capture(e) => e.is_usage(),
-            Self::Rules(e) => matches!(e, crate::rules::Error::Image(_)),
+            Self::Rules(e) => e.is_usage(),
+            Self::Geometry(_)
+            | Self::NoGroups
+            | Self::TooManyGroups(_)
+            | Self::Twice(_)
+            | Self::NoName
+            | Self::NoInterface(_)
+            | Self::InterfaceTwice { .. }
+            | Self::SocketHook { .. }
+            | Self::Deliver { .. }
+            | Self::Snaplen(_)
+            | Self::SnaplenGrows { .. }
+            | Self::NoGroup { .. }
+            | Self::Netfilter(_)
+            | Self::Weight(_) => true,
             Self::Full(_) | Self::Memory { .. } | Self::Kernel { .. } => false,
-            _ => true,
         }
     }
 }

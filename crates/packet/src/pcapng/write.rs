@@ -38,6 +38,29 @@ pub struct StatisticsBlock {
     pub comment: Option<String>,
 }
 
+impl StatisticsBlock {
+    /// Returns the statistics, taken at their end, of an interface whose packets were delivered or
+    /// dropped, and whose filter's refusals are not told.
+    pub fn of_packets(
+        interface: u32,
+        (start_ns, end_ns): (u64, u64),
+        delivered: u64,
+        dropped: u64,
+    ) -> Self {
+        Self {
+            interface,
+            time_ns: end_ns,
+            start_ns,
+            end_ns,
+            received: delivered + dropped,
+            accepted: delivered + dropped,
+            dropped,
+            delivered,
+            comment: None,
+        }
+    }
+}
+
 /// Appends a section header block (section 4.1) of unknown section length.
 pub fn section_header(out: &mut Vec<u8>, os: &str, application: &str, comment: Option<&str>) {
     block(out, SECTION_HEADER, |b| {

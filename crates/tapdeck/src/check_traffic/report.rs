@@ -6,7 +6,7 @@ use serde::Serialize;
 use tapdeck_traffic::check::{Report, Size};
 
 use super::input::RecordingNotes;
-use crate::units::show_count;
+use crate::units::{show_count, show_ns};
 
 /// Classes of frame lengths as in RFC 2819 (RMON), from and to, less the frame check sequence,
 /// which is not recorded.
@@ -25,12 +25,12 @@ struct Json<'a> {
     recording_damaged: &'a [String],
 }
 
-pub fn write_json(out: &mut impl Write, report: &Report, told: &RecordingNotes) -> io::Result<()> {
+pub fn write_json(out: &mut impl Write, report: &Report, notes: &RecordingNotes) -> io::Result<()> {
     let json = Json {
         clean: report.is_clean(),
         report,
-        recording_dropped: told.dropped,
-        recording_damaged: &told.damage,
+        recording_dropped: notes.dropped,
+        recording_damaged: &notes.damage,
     };
     serde_json::to_writer_pretty(&mut *out, &json)?;
     writeln!(out)
@@ -39,11 +39,11 @@ pub fn write_json(out: &mut impl Write, report: &Report, told: &RecordingNotes) 
 pub fn write_text(
     out: &mut impl Write,
     report: &Report,
-    told: &RecordingNotes,
+    notes: &RecordingNotes,
     streams: usize,
 ) -> io::Result<()> {
     summary(out, report)?;
-    notes(out, report, told)?;
+    write_notes(out, report, notes)?;
     by_size(out, report)?;
     by_stream(out, report, streams)?;
     over_time(out, report)
@@ -81,7 +81,7 @@ fn summary(out: &mut impl Write, r: &Report) -> io::Result<()> {
 }
 
 /// What explains the figures.
-fn notes(out: &mut impl Write, r: &Report, told: &RecordingNotes) -> io::Result<()> {
+fn write_notes(out: &mut impl Write, r: &Report, notes: &RecordingNotes) -> io::Result<()> {
     let routed = if r.damaged_as_by_routing == 0 {
         ""
     } else {
@@ -89,7 +89,7 @@ fn notes(out: &mut impl Write, r: &Report, told: &RecordingNotes) -> io::Result<
     };
     let notes = [
         (
-            told.dropped,
+            notes.dropped,
             "packets, of whatever traffic, the recorder dropped by its own account (not counting those after the last it kept)",
         ),
         (r.damaged_as_by_routing, routed),
@@ -195,14 +195,4 @@ fn table(out: &mut impl Write, head: &[&str], rows: &[Vec<String>]) -> io::Resul
         writeln!(out)?;
     }
     Ok(())
-}
-
-/// A time for a person: 20.1 us.
-fn show_ns(ns: u64) -> String {
-    match ns {
-        0..1_000 => format!("{ns} ns"),
-        1_000..1_000_000 => format!("{:.1} us", ns as f64 / 1e3),
-        1_000_000..1_000_000_000 => format!("{:.1} ms", ns as f64 / 1e6),
-        _ => format!("{:.2} s", ns as f64 / 1e9),
-    }
 }

@@ -12,7 +12,9 @@ use anyhow::{Context, Result};
 use serde_json::{Map, Value};
 
 use crate::control::{Connection, Request, recorder_path};
-use crate::flags::{self, CtlGroup, CtlLines, CtlRules, CtlVerb, Usage};
+use crate::flags::{self, CtlGroup, CtlLines, CtlRules, CtlVerb};
+use crate::standard_input;
+use crate::usage::usage;
 
 /// Asks, and prints the answer.
 pub fn run(flags: &flags::Ctl) -> Result<()> {
@@ -105,7 +107,7 @@ fn rules(verb: &CtlRules) -> Result<Keys> {
         } else if !lines.rules.is_empty() {
             rest.insert("rules".into(), lines.rules.join("\n").into());
         } else if matches!(what, "add" | "remove") {
-            return Err(Usage(format!("rules {what}: which? give a RULE, or --file FILE")).into());
+            return usage(format!("rules {what}: which? give a RULE, or --file FILE"));
         }
         Ok(rest)
     };
@@ -128,12 +130,9 @@ fn rules(verb: &CtlRules) -> Result<Keys> {
 
 fn read(file: &Path) -> Result<String> {
     let mut text = String::new();
-    if file.as_os_str() == "-" {
-        io::stdin().read_to_string(&mut text).context("cannot read standard input")?;
-    } else {
-        text = std::fs::read_to_string(file)
-            .with_context(|| format!("cannot read {}", file.display()))?;
-    }
+    standard_input::open(file)
+        .and_then(|(mut input, _)| input.read_to_string(&mut text))
+        .with_context(|| format!("cannot read {}", standard_input::name(file)))?;
     Ok(text)
 }
 

@@ -5,8 +5,7 @@ mod live;
 pub mod output;
 mod report;
 
-use std::fs::File;
-use std::io::{self, Read, Write};
+use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
@@ -15,10 +14,12 @@ use tapdeck_traffic::dist::{
 };
 use tapdeck_traffic::sampling::{Alias, SplitMix64};
 
-use crate::flags::{self, FromChoice, LengthChoice, ToChoice, Usage};
+use crate::flags::{self, FromChoice, LengthChoice, ToChoice};
 use crate::interrupt::Interrupt;
 use crate::progress_line::{Watched, say};
+use crate::standard_input::{self, name};
 use crate::units::show_count;
+use crate::usage::usage;
 use output::{Staged, Target};
 
 /// The thesis' program draws ten million.
@@ -65,10 +66,6 @@ pub fn run(flags: &flags::Dist) -> Result<()> {
     plotted.map_or(Ok(()), Staged::finish)
 }
 
-fn usage<T>(text: impl Into<String>) -> Result<T> {
-    Err(Usage(text.into()).into())
-}
-
 /// What clap cannot tell of the flags.
 fn check(flags: &flags::Dist, output: &Target, plot: Option<&Target>) -> Result<()> {
     if flags.interface.is_none() && flags.from.is_empty() {
@@ -77,9 +74,7 @@ fn check(flags: &flags::Dist, output: &Target, plot: Option<&Target>) -> Result<
     if flags.interface.is_none() && (flags.duration.is_some() || flags.count.is_some()) {
         return usage("--duration and --count are for -i: files are read to their end");
     }
-    if flags.from.iter().filter(|path| path.as_os_str() == "-").count() > 1 {
-        return usage("- is named twice: standard input can be read once");
-    }
+    standard_input::refuse_twice(flags.from.iter().map(PathBuf::as_path))?;
     if plot == Some(output) {
         return usage("-o and --plot are the same: give each its own file");
     }
@@ -185,10 +180,6 @@ fn read_all(flags: &flags::Dist, asked: Option<Length>) -> Result<Gathered> {
     })
 }
 
-fn name(path: &Path) -> String {
-    if path.as_os_str() == "-" { "standard input".into() } else { path.display().to_string() }
-}
-
 fn read(
     flags: &flags::Dist,
     path: &Path,
@@ -208,14 +199,8 @@ fn read(
         separator: flags.separator,
         up_to_damage: flags.up_to_damage,
     };
-    let (input, total): (Box<dyn Read>, Option<u64>) = if path.as_os_str() == "-" {
-        (Box::new(io::stdin().lock()), None)
-    } else {
-        let file = File::open(path)?;
-        let total = file.metadata()?;
-        (Box::new(file), total.is_file().then_some(total.len()))
-    };
-    dist::read(Watched::new(input, name, total), options)
+    let (input, bytes) = standard_input::open(path)?;
+    dist::read(Watched::new(input, name, bytes), options)
 }
 
 /// What the plot is headed with.

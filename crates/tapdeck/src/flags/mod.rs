@@ -34,18 +34,6 @@ pub use self::serve::Serve;
 pub use self::stat::Stat;
 pub use self::verify::Verify;
 
-/// A fault in how the command was called.
-#[derive(Debug)]
-pub struct Usage(pub String);
-
-impl std::fmt::Display for Usage {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl std::error::Error for Usage {}
-
 /// A network tap with a tape deck behind it: records packets to disk and loses none silently.
 #[derive(Debug, Parser)]
 #[command(version, arg_required_else_help = true)]

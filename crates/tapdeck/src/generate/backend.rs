@@ -8,8 +8,8 @@ use tapdeck_capture::interface::Interface;
 use tapdeck_capture::transmit::live;
 use tapdeck_traffic::sizes::Table;
 
-use super::resolve::usage;
 use crate::flags::{BackendChoice, GapsChoice, Gen};
+use crate::usage::usage;
 
 /// How packets get to an interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,12 +53,10 @@ pub fn choose(
         BackendChoice::Afxdp => return Ok((Backend::AfXdp, None)),
         BackendChoice::Xdp if too_long => {
             let text = format!("--backend xdp: frames are at most {} bytes", live::LONGEST);
-            return Err(usage(text));
+            return usage(text);
         }
         BackendChoice::Xdp if irregular => {
-            return Err(usage(
-                "--backend xdp sends at constant gaps; txring and afxdp can do --gaps",
-            ));
+            return usage("--backend xdp sends at constant gaps; txring and afxdp can do --gaps");
         }
         BackendChoice::Xdp => {
             for interface in interfaces {

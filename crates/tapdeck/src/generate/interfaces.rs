@@ -5,8 +5,8 @@ use tapdeck_capture::interface::Interface;
 use tapdeck_traffic::sizes::Bounds;
 use tapdeck_traffic::workload::Workload;
 
-use super::resolve::usage;
 use crate::flags::Gen;
+use crate::usage::usage;
 
 /// A link header without tags.
 pub const ETHERNET: u32 = 14;
@@ -17,10 +17,10 @@ pub fn find(f: &Gen) -> Result<Vec<Interface>> {
     for name in &f.interfaces {
         let interface = Interface::find(name).map_err(tapdeck_capture::Error::from)?;
         if found.iter().any(|i| i.index == interface.index) {
-            return Err(usage(format!("{name} is named twice; --threads makes several senders")));
+            return usage(format!("{name} is named twice; --threads makes several senders"));
         }
         if !interface.link.is_some_and(tapdeck_packet::link::LinkType::has_header) {
-            return Err(usage(format!("{name} does not carry Ethernet frames")));
+            return usage(format!("{name} does not carry Ethernet frames"));
         }
         if !interface.up {
             anyhow::bail!("{name} is down; bring it up: ip link set {name} up");
@@ -31,9 +31,9 @@ pub fn find(f: &Gen) -> Result<Vec<Interface>> {
         if !f.yes_this_interface {
             let route = interface.carries_default_route();
             if let Some(route) = route.context("cannot ask the kernel for its routes")? {
-                return Err(usage(format!(
+                return usage(format!(
                     "{name} carries the default route ({route}): this would flood your own network; --yes-this-interface if that is meant"
-                )));
+                ));
             }
         }
         found.push(interface);
@@ -77,10 +77,10 @@ pub fn fits_link(
     let wire = tapdeck_traffic::pacing::WIRE_BYTES as f64;
     let asked = pps / interfaces as f64 * 8.0 * (mean + wire) / 1e6;
     if asked > f64::from(speed) {
-        return Err(usage(format!(
+        return usage(format!(
             "--rate: that is {asked:.0} Mbit/s on the wire, and {} is a link of {speed} Mbit/s; ask for less, or for max",
             interface.name
-        )));
+        ));
     }
     Ok(())
 }

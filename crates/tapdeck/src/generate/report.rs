@@ -17,7 +17,7 @@ use super::names;
 use super::resolve::{Generation, Job, Load, Recording};
 use super::worker::{Done, Watch};
 use crate::progress_line::{ProgressLine, say};
-use crate::units::{show_count, show_rate};
+use crate::units::{show_count, show_ns, show_rate};
 
 /// The line on the terminal.
 pub struct Live {
@@ -200,15 +200,6 @@ fn started_replaying(job: &Job, recording: &Recording, by: &str) {
 
 fn flows(n: u32) -> String {
     if n == 1 { "1 flow".into() } else { format!("{} flows", show_count(n.into())) }
-}
-
-fn show_ns(ns: u64) -> String {
-    match ns {
-        0..1_000 => format!("{ns} ns"),
-        1_000..1_000_000 => format!("{:.1} µs", ns as f64 / 1e3),
-        1_000_000..1_000_000_000 => format!("{:.1} ms", ns as f64 / 1e6),
-        _ => format!("{:.2} s", ns as f64 / 1e9),
-    }
 }
 
 fn spread<'a>(times: impl Iterator<Item = &'a Histogram<u64>>) -> Option<Spread> {

@@ -16,9 +16,8 @@ use tapdeck_traffic::workload::{Mac, Mark, Outer, OuterKind, Protocol, Workload}
 
 use super::backend::{self, Backend};
 use super::interfaces::{self, ETHERNET};
-use crate::flags::{
-    BackendChoice, GapsChoice, Gen, MethodChoice, ProtoChoice, TunnelChoice, Usage,
-};
+use crate::flags::{BackendChoice, GapsChoice, Gen, MethodChoice, ProtoChoice, TunnelChoice};
+use crate::usage::{Usage, usage};
 
 /// What is to be done.
 pub struct Job {
@@ -61,11 +60,6 @@ pub struct Recording {
     pub packets: u64,
 }
 
-/// A fault in how the command was called.
-pub fn usage(text: impl Into<String>) -> anyhow::Error {
-    Usage(text.into()).into()
-}
-
 impl Job {
     pub fn new(f: &Gen) -> Result<Self> {
         check_cpus(&f.cpu)?;
@@ -81,7 +75,7 @@ impl Job {
         let (rate_text, rate) = rate(f)?;
         let gaps = gaps(f, rate)?;
         if f.count.is_some_and(|count| count < senders.into()) {
-            return Err(usage(format!("--count: {senders} threads need one packet each at least")));
+            return usage(format!("--count: {senders} threads need one packet each at least"));
         }
         let interfaces = interfaces::find(f)?;
         let bounds = interfaces::bounds(&workload, &interfaces);
@@ -94,11 +88,11 @@ impl Job {
             SizeError::Form(_)
             | SizeError::Small { .. }
             | SizeError::Large { .. }
-            | SizeError::Method => usage(format!("--size: {e}")),
+            | SizeError::Method => anyhow::Error::from(Usage(format!("--size: {e}"))),
             e => e.into(),
         })?;
         if f.up_to_damage && !matches!(size, Spec::Dist(_) | Spec::Trace(_)) {
-            return Err(usage("--up-to-damage: no file is read"));
+            return usage("--up-to-damage: no file is read");
         }
         let pps = rate.packets_per_s(table.mean());
         check_gaps(gaps, pps)?;
@@ -126,23 +120,23 @@ impl Job {
     fn replay(f: &Gen, path: &Path) -> Result<Self> {
         let interfaces = interfaces::find(f)?;
         let [interface] = &*interfaces else {
-            return Err(usage("--replay: a file is sent by one interface"));
+            return usage("--replay: a file is sent by one interface");
         };
         let (backend, reason) = match f.backend {
             BackendChoice::Auto => (Backend::Packet, Some("recorded packets come from here")),
             BackendChoice::Txring => (Backend::Packet, None),
             BackendChoice::Afxdp => (Backend::AfXdp, None),
             BackendChoice::Xdp => {
-                return Err(usage(
+                return usage(
                     "--backend xdp makes packets by itself; a replay takes txring or afxdp",
-                ));
+                );
             }
         };
         let speed = match f.speed.1 {
             Speed::Rate(Rate::Bits { per_s, .. }) => {
                 Speed::Rate(Rate::Bits { per_s, wire: f.wire })
             }
-            _ if f.wire => return Err(usage(WIRE_OF_WHAT)),
+            _ if f.wire => return usage(WIRE_OF_WHAT),
             speed => speed,
         };
         let options = replay::Options {
@@ -228,9 +222,9 @@ fn check_cpus(cpus: &[u32]) -> Result<()> {
     let allowed = sched_getaffinity(None).context("cannot ask for the CPUs")?;
     for &cpu in cpus {
         if cpu as usize >= CpuSet::MAX_CPU || !allowed.is_set(cpu as usize) {
-            return Err(usage(format!(
+            return usage(format!(
                 "--cpu {cpu}: this process may not run there, or there is no such CPU"
-            )));
+            ));
         }
     }
     Ok(())
@@ -243,7 +237,7 @@ fn rate(f: &Gen) -> Result<(String, Rate)> {
             let of = if f.wire { "of the wire" } else { "of frames" };
             Ok((format!("{text} {of}"), Rate::Bits { per_s, wire: f.wire }))
         }
-        _ if f.wire => Err(usage(WIRE_OF_WHAT)),
+        _ if f.wire => usage(WIRE_OF_WHAT),
         rate => Ok((text, rate)),
     }
 }
@@ -251,22 +245,20 @@ fn rate(f: &Gen) -> Result<(String, Rate)> {
 fn gaps(f: &Gen, rate: Rate) -> Result<Gaps> {
     let of_sources = f.hurst.is_some() || f.on.is_some() || f.off.is_some() || f.sources.is_some();
     if of_sources && f.gaps != GapsChoice::OnOff {
-        return Err(usage("--hurst, --on, --off and --sources are for --gaps onoff"));
+        return usage("--hurst, --on, --off and --sources are for --gaps onoff");
     }
     if f.gaps == GapsChoice::Constant {
         return Ok(Gaps::Constant);
     }
     if rate == Rate::Max {
-        return Err(usage(
-            "--gaps: packets that go as fast as they can have no gaps; give a --rate",
-        ));
+        return usage("--gaps: packets that go as fast as they can have no gaps; give a --rate");
     }
     if f.gaps == GapsChoice::Poisson {
         return Ok(Gaps::Poisson);
     }
     let hurst = f.hurst.unwrap_or(0.8);
     if !(hurst > 0.5 && hurst < 1.0) {
-        return Err(usage(format!("--hurst {hurst}: it must be above 0.5 and below 1")));
+        return usage(format!("--hurst {hurst}: it must be above 0.5 and below 1"));
     }
     let ns = |time: Option<Duration>| time.unwrap_or(Duration::from_millis(10)).as_nanos() as f64;
     let sources = f.sources.unwrap_or(16);
@@ -278,9 +270,9 @@ fn check_gaps(gaps: Gaps, pps: Option<f64>) -> Result<()> {
     const MOST_WORK: f64 = 1e6;
     let (Gaps::OnOff(model), Some(pps)) = (gaps, pps) else { return Ok(()) };
     if model.work(pps) > MOST_WORK {
-        return Err(usage(
+        return usage(
             "--gaps onoff: the sources change far more often than packets are sent; give longer --on and --off, or fewer --sources",
-        ));
+        );
     }
     Ok(())
 }
@@ -289,7 +281,7 @@ fn check_gaps(gaps: Gaps, pps: Option<f64>) -> Result<()> {
 fn check_marks(workload: &Workload, pps: Option<f64>) -> Result<()> {
     let (Some(mark), Some(pps)) = (workload.mark, pps) else { return Ok(()) };
     if mark.every_ns as f64 * pps <= 1e9 {
-        return Err(usage("--mark-every: at this rate, there would be nothing but marks"));
+        return usage("--mark-every: at this rate, there would be nothing but marks");
     }
     Ok(())
 }
@@ -305,13 +297,13 @@ fn workload(f: &Gen, senders: u32) -> Result<Workload> {
     let source = f.src.unwrap_or_else(|| default("198.18.0.0/24", "2001:2::/64"));
     let destination = f.dst.unwrap_or_else(|| default("198.19.0.0/24", "2001:2:0:1::/64"));
     if f.ipv6 && source.addr().is_ipv4() {
-        return Err(usage(format!("--ipv6 with --src {source}: that is an IPv4 address")));
+        return usage(format!("--ipv6 with --src {source}: that is an IPv4 address"));
     }
     if f.vni.is_some() && f.tunnel == Some(TunnelChoice::Gre) {
-        return Err(usage("--vni: GRE has no network identifier; it is for --tunnel vxlan"));
+        return usage("--vni: GRE has no network identifier; it is for --tunnel vxlan");
     }
     if f.vlan.len() > 2 {
-        return Err(usage("--vlan: one tag or two"));
+        return usage("--vlan: one tag or two");
     }
     let mark = f.mark_every.map(|every| {
         let end = |given: Option<IpAddr>, v4: &str, v6: &str| {
@@ -355,6 +347,6 @@ fn workload(f: &Gen, senders: u32) -> Result<Workload> {
         mark,
         senders,
     };
-    workload.check().map_err(|e| usage(e.to_string()))?;
+    workload.check().map_err(|e| Usage(e.to_string()))?;
     Ok(workload)
 }

@@ -23,7 +23,7 @@ use tapdeck_packet::numbers::pcap_file;
 use tapdeck_packet::{filter, header};
 use tapdeck_store::query::{Described, Matcher, Packet};
 
-use crate::flags::Usage;
+use crate::usage::Usage;
 
 /// An expression, or none: then every packet matches. Each thread that matches packets needs a
 /// clone of its own.

@@ -13,16 +13,17 @@ use std::time::Instant;
 use anyhow::{Context, Result};
 use tapdeck_store::query::{Error, Progress, Query, Search, Snapshot, Span, index_captures};
 
-use crate::flags::{self, Usage};
+use crate::flags;
 use crate::interrupt::Interrupt;
 use crate::progress_line::{ProgressLine, say};
 use crate::units::{show_bytes, show_count};
+use crate::usage::usage;
 use explain::Explanation;
 use filter::Filter;
 use output::Output;
 
 pub fn run(flags: &flags::Query) -> Result<()> {
-    let span = span(flags)?;
+    let span = time::span(flags.after, flags.before)?;
     let began = Instant::now();
     let interrupt = Interrupt::listen()?;
     yield_to_recorder();
@@ -80,7 +81,7 @@ fn make_indexes(path: &Path, interrupt: &Interrupt) -> Result<()> {
             let text = format!(
                 "--index is for files of other programs, and {path} is a store: `tapdeck recover` makes what indexes it lacks"
             );
-            return Err(Usage(text).into());
+            return usage(text);
         }
     }
     let mut line = ProgressLine::new();
@@ -100,28 +101,9 @@ fn refuse_to_overwrite(write: Option<&Path>, snapshot: &Snapshot) -> Result<()> 
     let Some(path) = write else { return Ok(()) };
     if path.metadata().is_ok_and(|file| snapshot.has_file(&file)) {
         let path = path.display();
-        return Err(Usage(format!(
-            "-w {path} is one of the files that are asked: take another name"
-        ))
-        .into());
+        return usage(format!("-w {path} is one of the files that are asked: take another name"));
     }
     Ok(())
-}
-
-fn span(flags: &flags::Query) -> Result<Span> {
-    let span = Span {
-        after_ns: flags.after.unwrap_or(Span::ALL.after_ns),
-        before_ns: flags.before.unwrap_or(Span::ALL.before_ns),
-    };
-    if span.after_ns > span.before_ns {
-        let text = format!(
-            "--after {} is later than --before {}",
-            time::show(span.after_ns),
-            time::show(span.before_ns)
-        );
-        return Err(Usage(text).into());
-    }
-    Ok(span)
 }
 
 /// The recorder goes first, at the processor and at the disk.

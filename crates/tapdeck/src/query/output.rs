@@ -15,8 +15,9 @@ use tapdeck_store::query::{Described, Packet};
 
 use super::summary::{Protocol, Summary};
 use super::time;
-use crate::flags::{self, Usage};
+use crate::flags;
 use crate::standard_output;
+use crate::usage::usage;
 
 const APPLICATION: &str = concat!("tapdeck ", env!("CARGO_PKG_VERSION"));
 /// Bytes that are written at once.
@@ -184,7 +185,7 @@ fn refuse_segments(path: &Path) -> Result<()> {
     let name = real.file_name().and_then(|name| name.to_str());
     if name.and_then(SegmentName::parse).is_some() {
         let path = path.display();
-        return Err(Usage(format!("-w {path} has the name of a segment: take another name")).into());
+        return usage(format!("-w {path} has the name of a segment: take another name"));
     }
     Ok(())
 }

@@ -12,8 +12,9 @@ use tapdeck_packet::rules::image::{Engine, Options};
 use tapdeck_store::Retention;
 
 use crate::control::{Loaded, load, recorder_path};
-use crate::flags::{self, DeliverChoice, DirectChoice, EngineChoice, HookChoice, Usage};
+use crate::flags::{self, DeliverChoice, DirectChoice, EngineChoice, HookChoice};
 use crate::units::show_bytes;
+use crate::usage::usage;
 
 const DEFAULT_SEGMENT: u64 = 1 << 30;
 const SMALLEST_SEGMENT: u64 = 8 << 20;
@@ -95,10 +96,6 @@ pub struct Plan {
     pub count: Option<u64>,
     pub duration: Option<Duration>,
     pub stats_json: Option<PathBuf>,
-}
-
-fn usage<T>(text: impl Into<String>) -> Result<T> {
-    Err(Usage(text.into()).into())
 }
 
 impl Plan {

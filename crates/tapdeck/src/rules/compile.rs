@@ -94,7 +94,11 @@ fn write(
     kept: &RuleSet,
     clustered: &Clustered,
 ) -> Result<()> {
-    writeln!(out, "# Written by tapdeck rules compile from {}.", super::name(&flags.file))?;
+    writeln!(
+        out,
+        "# Written by tapdeck rules compile from {}.",
+        crate::standard_input::name(&flags.file)
+    )?;
     writeln!(out, "# The order is that in which rules count; lines are those of that file.")?;
     let mut last = None;
     for (entry, &origin) in clustered.set.entries().iter().zip(&clustered.origins) {

@@ -100,7 +100,8 @@ fn report(flags: &flags::RulesExplain, set: &RuleSet, sample: &Sample) -> Result
         groups: groups(set),
         ..Options::default()
     };
-    let image = Image::build(set, &options).with_context(|| super::name(&flags.file))?;
+    let image =
+        Image::build(set, &options).with_context(|| crate::standard_input::name(&flags.file))?;
     let facts = image.facts();
     let Cost { packets, walk_mean, walk_max, candidates_mean, candidates_max } =
         Model::new(set).cost(sample);

@@ -1,4 +1,8 @@
-//! What is asked of the daemon, done; and members, as they come and go.
+//! The daemon at work: what does it do for each command, and when members come and go?
+//!
+//! A [`Daemon`] answers the commands of the control socket by changing its groups, keeps the list of
+//! connections that are members, and looks after both at the times that the loop in `serve::run`
+//! calls it. Packets do not pass here.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -22,9 +26,9 @@ use crate::units::show_count;
 
 type Rules = Arc<Compiled>;
 
-/// Of the protocol between the daemon and its members.
+/// The version of the protocol between the daemon and its members.
 const PROTOCOL: u32 = 1;
-/// How long the last answers may take.
+/// How long the last answers may take to be read.
 const FAREWELL: Duration = Duration::from_millis(500);
 
 /// A daemon at work.
@@ -33,7 +37,7 @@ pub struct Daemon {
     groups: Groups,
     report: Report,
     members: BTreeMap<ClientId, u32>,
-    /// The rules of each group, in the groups's order.
+    /// The rules of each group, in the order of the groups.
     books: Vec<Book<Rules>>,
     changes: Changes<Rules>,
     stops: bool,
@@ -69,7 +73,7 @@ struct Interface<'a> {
 type Done = Result<Answer, String>;
 
 impl Daemon {
-    /// `rules` are what the groups have now.
+    /// Takes up groups that have begun. `rules` are those that the groups have now.
     pub fn new(
         server: Server,
         groups: Groups,
@@ -88,7 +92,7 @@ impl Daemon {
         self.stops
     }
 
-    /// Does what is asked until a time.
+    /// Does what clients ask for until a time, or until one asks for the end.
     pub fn serve(&mut self, until: Instant) {
         loop {
             let mut leaving = Vec::new();
@@ -112,7 +116,7 @@ impl Daemon {
         }
     }
 
-    /// What must be done every 20 ms.
+    /// Closes blocks that wait, wakes members and looks at the clock. Called every 20 ms.
     pub fn look_after(&mut self, clock: &Clock) {
         if let Some(step) = clock.check() {
             let by_s = step.by_ns as f64 / 1e9;
@@ -126,7 +130,7 @@ impl Daemon {
         }
     }
 
-    /// What must be done every second.
+    /// Looks after the interfaces and tells how things stand. Called every second.
     pub fn second(&mut self) {
         match self.groups.watch() {
             Ok(events) => events.iter().for_each(|(name, event)| self.report.event(name, *event)),
@@ -145,7 +149,8 @@ impl Daemon {
         }
     }
 
-    /// Ends it: members see their connections close, and read what is left.
+    /// Ends the daemon. Members see their connections close, and can still read what is in their
+    /// rings.
     pub fn end(mut self) -> io::Result<()> {
         self.groups.stop();
         self.groups.refresh_nic();
@@ -199,7 +204,7 @@ impl Daemon {
                 self.stops = true;
                 Ok(Answer::done())
             }
-            // They leave together.
+            // Members that leave in one turn leave together: `serve` has them.
             Command::Leave {} => return,
         };
         self.server.answer(client, answer);
@@ -238,7 +243,7 @@ impl Daemon {
         Ok(Answer::done())
     }
 
-    /// Those that are gone, and those that asked, leave together.
+    /// Ends memberships, all together: of clients that have gone and of those that asked.
     fn leave(&mut self, clients: &[ClientId]) {
         let mut leaving: Vec<(ClientId, u32)> = Vec::new();
         for client in clients {
@@ -297,7 +302,7 @@ impl Daemon {
         Ok(self.books[at].hits(&now.into()))
     }
 
-    /// The group that is meant: there may be only one.
+    /// Returns the name of the group that is meant. It may be left out where there is only one.
     fn one(&self, group: Option<String>) -> Result<String, String> {
         let names: Vec<&str> = self.groups.configs().map(|g| g.name.as_str()).collect();
         match (group, &names[..]) {
@@ -310,7 +315,7 @@ impl Daemon {
         }
     }
 
-    /// Where the rules of a group are.
+    /// Returns the place in `books` of a group's rules.
     fn book(&self, group: Option<String>) -> Result<usize, String> {
         let group = self.one(group)?;
         let at = self.groups.configs().position(|g| g.name == group);

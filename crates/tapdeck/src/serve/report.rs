@@ -1,4 +1,8 @@
-//! What the user learns of a daemon: the live line, the JSON, the summary.
+//! What the user learns of a daemon: messages, the live line, the JSON, the summary.
+//!
+//! Statistics are taken at one moment ([`Snapshot`]) and told together with how each group is set
+//! ([`Statistics`]). Their counters are those of `tapdeck_packet::account`; the rest says what they
+//! are counters of.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -21,7 +25,7 @@ use crate::units::{show_bytes, show_count, show_rate};
 /// All counters at a moment.
 pub struct Snapshot {
     pub stats: DeckStats,
-    /// The processes behind the members.
+    /// The processes behind the members, by the members' numbers.
     pub peers: BTreeMap<u32, Peer>,
     pub elapsed: Duration,
 }
@@ -75,7 +79,7 @@ struct Member {
     rings: RingCounters,
 }
 
-/// What a member is told of itself.
+/// The answer to a member that asks for its own numbers.
 #[derive(Serialize)]
 pub struct Own {
     member: u32,
@@ -86,7 +90,7 @@ pub struct Own {
 }
 
 impl Own {
-    /// `seen` is of the member's whole group.
+    /// Takes a member's counters, and what its whole group has seen.
     pub fn new(stats: &MemberStats, seen: u64) -> Self {
         Self { member: stats.member, seen, counters: member_counters(stats) }
     }
@@ -191,7 +195,7 @@ pub struct Report {
     line: Line,
     stats_json: StatsJson,
     began: Instant,
-    /// Captured packets, their bytes, and when.
+    /// Captured packets and bytes at the last second, and when that was.
     last: (u64, u64, Instant),
 }
 
