@@ -14,8 +14,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use rustix::io::Errno;
 use tapdeck_store::SegmentName;
 use tapdeck_store::io::{Disk, File, Io, PAGE, Space};
-
-use super::Rng;
+use tapdeck_testkit::SplitMix64;
 
 /// How often what goes wrong, of a thousand calls.
 #[derive(Clone, Copy, Debug, Default)]
@@ -93,7 +92,7 @@ struct Plan {
 }
 
 struct State {
-    rng: Rng,
+    rng: SplitMix64,
     odds: Odds,
     files: Vec<Known>,
     by_path: HashMap<PathBuf, usize>,
@@ -197,7 +196,7 @@ impl Faulty {
 
     pub fn over(disk: Disk, seed: u64, odds: Odds) -> Self {
         let state = State {
-            rng: Rng(seed),
+            rng: SplitMix64(seed),
             odds,
             files: Vec::new(),
             by_path: HashMap::new(),
@@ -405,7 +404,7 @@ impl Io for Faulty {
 impl FaultyFile {
     /// Writes the first `n` bytes to the real file.
     fn put(&self, pieces: &[IoSlice<'_>], offset: u64, n: usize) -> Result<()> {
-        if n == pieces.iter().map(|p| p.len()).sum() {
+        if n == pieces.iter().map(|p| p.len()).sum::<usize>() {
             // As they lie, for direct I/O.
             let wrote = self.inner.write_at(pieces, offset)?;
             assert_eq!(wrote, n, "the real disk must take all for a test to say what it took");

@@ -12,7 +12,7 @@ use pcap::Capture;
 use super::recorder::{Method, Recorded, Recorder, files, store};
 use super::traffic::Traffic;
 use super::{in_flight, scratch, settle};
-use crate::testbed::Net;
+use tapdeck_testkit::Net;
 
 /// Of the mix, with what pcapng adds to a packet.
 const BYTES_PER_PACKET: f64 = 392.0;

@@ -8,6 +8,7 @@ use tapdeck_packet::header;
 use tapdeck_packet::key::{Class, Keys, Plan};
 use tapdeck_packet::link::LinkType;
 use tapdeck_packet::pcapng;
+use tapdeck_testkit::SplitMix64;
 
 use super::close::merge;
 use super::{Builder, Granule, Index};
@@ -21,17 +22,6 @@ fn name(live: bool) -> SegmentName {
     SegmentName { number: 7, began_s: T0 / 1_000_000_000, live }
 }
 
-struct Rng(u64);
-
-impl Rng {
-    fn below(&mut self, n: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let z = (self.0 ^ self.0 >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (z ^ z >> 31) % n
-    }
-}
-
 #[derive(Clone, Copy)]
 struct Traffic {
     hosts: u64,
@@ -43,7 +33,7 @@ const MIX: Traffic = Traffic { hosts: 300, ports: 2000, longest: 1400 };
 const FLOOD: Traffic = Traffic { hosts: 1 << 32, ports: 1 << 16, longest: 1 };
 
 /// TCP or UDP, in IPv4 or IPv6, some with a tag.
-fn frame(rng: &mut Rng, traffic: Traffic) -> Vec<u8> {
+fn frame(rng: &mut SplitMix64, traffic: Traffic) -> Vec<u8> {
     let mut f = vec![2, 0, 0, 0, 0, rng.below(9) as u8, 2, 0, 0, 0, 1, rng.below(9) as u8];
     if rng.below(10) == 0 {
         f.extend([0x81, 0, 0, rng.below(30) as u8]);
@@ -85,13 +75,13 @@ fn segment(
     piece_len: usize,
     traffic: Traffic,
 ) -> (Vec<DraftEntry>, Vec<Made>) {
-    let mut rng = Rng(seed);
+    let mut rng = SplitMix64(seed);
     let (mut at, mut time_ns) = (4096, T0);
     let (mut blocks, mut packets) = (Vec::new(), Vec::new());
     for _ in 0..pieces {
         let mut bytes = Vec::new();
         while bytes.len() < piece_len {
-            time_ns += rng.below(2000) as i64 - 100;
+            time_ns += rng.below(2000) - 100;
             let frame = frame(&mut rng, traffic);
             let dropped = if rng.below(500) == 0 { 3 } else { 0 };
             let flags = rng.below(2) as u32;
@@ -361,7 +351,7 @@ fn damage_is_told_and_never_believed() {
 fn nonsense_with_right_checksums_is_told_too() {
     let (pieces, _) = segment(7, 2, 100_000, MIX);
     let good = log(&pieces);
-    let mut rng = Rng(8);
+    let mut rng = SplitMix64(8);
     for _ in 0..3000 {
         let at = rng.below(good.len() as u64) as usize;
         let mut bytes = good[at..good.len().min(at + 1 + rng.below(3000) as usize)].to_vec();

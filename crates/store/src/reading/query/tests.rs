@@ -10,6 +10,7 @@ use tapdeck_packet::header;
 use tapdeck_packet::key::{Class, Keys, Plan};
 use tapdeck_packet::link::LinkType;
 use tapdeck_packet::pcapng::{self, InterfaceDescription, StatisticsBlock};
+use tapdeck_testkit::SplitMix64;
 
 use super::{Note, Packet, Progress, Query, Snapshot, Span};
 use crate::format::index::{self, Builder};
@@ -18,17 +19,6 @@ use crate::io::{Disk, PAGE};
 
 const T0: i64 = 1_767_323_045_000_000_000;
 const RINGS: u32 = 3;
-
-struct Rng(u64);
-
-impl Rng {
-    fn below(&mut self, n: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let z = (self.0 ^ self.0 >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (z ^ z >> 31) % n
-    }
-}
 
 /// A packet, as it was recorded or as it stands in an answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -40,7 +30,7 @@ struct Made {
 }
 
 /// UDP between few hosts and ports: `10.0.0.0` to `10.0.0.19`.
-fn frame(rng: &mut Rng) -> Vec<u8> {
+fn frame(rng: &mut SplitMix64) -> Vec<u8> {
     let mut f =
         vec![2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 8, 0, 0x45, 0, 0, 40, 0, 0, 0, 0, 64, 17, 0, 0];
     for _ in 0..2 {
@@ -54,11 +44,11 @@ fn frame(rng: &mut Rng) -> Vec<u8> {
 }
 
 /// A ring's block: packets that are nearly in order, some with losses before them.
-fn block(rng: &mut Rng, interface: u32, time_ns: &mut i64) -> Vec<Made> {
+fn block(rng: &mut SplitMix64, interface: u32, time_ns: &mut i64) -> Vec<Made> {
     let (lossy, packets) = (rng.below(3) == 0, 20 + rng.below(150));
     let made = |_| {
-        *time_ns += rng.below(1000) as i64;
-        let back = if rng.below(6) == 0 { rng.below(60_000) as i64 } else { 0 };
+        *time_ns += rng.below(1000);
+        let back = if rng.below(6) == 0 { rng.below(60_000) } else { 0 };
         let dropped = if lossy && rng.below(4) == 0 { 1 + rng.below(9) } else { 0 };
         Made { time_ns: *time_ns - back, interface, dropped, frame: frame(rng) }
     };
@@ -158,7 +148,7 @@ fn fill(bytes: &mut Vec<u8>) {
 }
 
 /// Segments that overlap, the last one live.
-fn store(dir: &Path, rng: &mut Rng) -> Vec<Draft> {
+fn store(dir: &Path, rng: &mut SplitMix64) -> Vec<Draft> {
     let mut times = [T0; RINGS as usize];
     let segments = 2 + rng.below(3);
     let mut drafts = Vec::new();
@@ -187,10 +177,11 @@ impl Keys for Found {
 }
 
 impl Asked {
-    fn any(rng: &mut Rng, depth: u32) -> Plan {
-        let address = 0x0a00_0000 + u128::from(rng.below(22));
-        let port = 998 + u128::from(rng.below(54));
-        let some = |rng: &mut Rng| (0..rng.below(3)).map(|_| Self::any(rng, depth + 1)).collect();
+    fn any(rng: &mut SplitMix64, depth: u32) -> Plan {
+        let address = 0x0a00_0000 + rng.below(22);
+        let port = 998 + rng.below(54);
+        let some =
+            |rng: &mut SplitMix64| (0..rng.below(3)).map(|_| Self::any(rng, depth + 1)).collect();
         match rng.below(if depth < 2 { 8 } else { 4 }) {
             0 => Plan::Keys { class: Class::SourceIpv4, first: address, last: address },
             1 => Plan::Keys { class: Class::DestinationIpv4, first: address, last: address + 1 },
@@ -253,18 +244,18 @@ fn answer(dir: &Path, asked: &Asked, span: Span) -> (Vec<Made>, Progress, Vec<No
 }
 
 /// Asks many questions; gives back what was told.
-fn agree(dir: &Path, drafts: &[Draft], rng: &mut Rng, what: &str) -> (Vec<Note>, Progress) {
+fn agree(dir: &Path, drafts: &[Draft], rng: &mut SplitMix64, what: &str) -> (Vec<Note>, Progress) {
     let mut told = Vec::new();
     let mut sum = Progress::default();
     for round in 0..12 {
         let asked = Asked(Asked::any(rng, 0));
-        let point = |rng: &mut Rng| T0 + rng.below(1_500_000) as i64;
+        let point = |rng: &mut SplitMix64| T0 + rng.below(1_500_000);
         let span = match rng.below(3) {
             0 => Span::ALL,
             1 => Span { after_ns: point(rng), before_ns: i64::MAX },
             _ => {
                 let after_ns = point(rng);
-                Span { after_ns, before_ns: after_ns + rng.below(300_000) as i64 }
+                Span { after_ns, before_ns: after_ns + rng.below(300_000) }
             }
         };
         let (packets, dropped) = expected(drafts, &asked, span);
@@ -297,7 +288,7 @@ fn count(dir: &Path, asked: &Asked, span: Span) -> Progress {
 #[test]
 fn answers_do_not_depend_on_what_is_indexed() {
     for seed in 0..4 {
-        let rng = &mut Rng(seed);
+        let rng = &mut SplitMix64(seed);
         let temp = tempfile::tempdir().expect("a directory");
         let drafts = store(temp.path(), rng);
         let (notes, progress) = agree(temp.path(), &drafts, rng, &format!("seed {seed}, no index"));
@@ -353,7 +344,7 @@ fn one(dir: &Path) -> Draft {
     let mut draft = Draft::new(1, false);
     for i in 0..20u8 {
         let packet = |k: i64| {
-            let mut frame = frame(&mut Rng(0));
+            let mut frame = frame(&mut SplitMix64(0));
             frame[29] = i;
             frame.resize(1400, 0);
             Made { time_ns: T0 + i64::from(i) * 1000 + k, interface: 0, dropped: 0, frame }
@@ -431,13 +422,13 @@ fn what_is_written_later_is_not_in_the_answer() {
     let temp = tempfile::tempdir().expect("a directory");
     let mut draft = Draft::new(1, true);
     let mut time_ns = T0;
-    (0..8).for_each(|i| draft.block(block(&mut Rng(i), 0, &mut time_ns)));
+    (0..8).for_each(|i| draft.block(block(&mut SplitMix64(i), 0, &mut time_ns)));
     draft.write(temp.path());
     let asked = Asked(Plan::All);
     let there = draft.packets.len();
     let snapshot = Snapshot::open(temp.path(), Span::ALL).expect("a store");
     let live = draft.name.path(temp.path());
-    (8..20).for_each(|i| draft.block(block(&mut Rng(i), 0, &mut time_ns)));
+    (8..20).for_each(|i| draft.block(block(&mut SplitMix64(i), 0, &mut time_ns)));
     draft.name = draft.name.closed();
     fs::remove_file(live).expect("it is there");
     draft.write(temp.path());
