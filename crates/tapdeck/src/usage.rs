@@ -129,7 +129,7 @@ mod tests {
         ends_with(2, Groups::Snaplen(name()));
         ends_with(2, Groups::SnaplenGrows { group: name(), snaplen: 2, most: 1 });
         ends_with(2, Groups::NoGroup { name: name(), there: Vec::new() });
-        ends_with(2, Groups::Netfilter(name()));
+        ends_with(2, Groups::FixedFilter { group: name(), hook: Hook::Netfilter });
         ends_with(2, Groups::Weight(name()));
         ends_with(2, Groups::Capture(Capture::NoRules(Hook::Recv)));
         ends_with(2, Groups::Rules(Rules::Image(Image::TooLarge)));

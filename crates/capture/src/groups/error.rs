@@ -97,7 +97,7 @@ impl Error {
             | Self::Snaplen(_)
             | Self::SnaplenGrows { .. }
             | Self::NoGroup { .. }
-            | Self::Netfilter(_)
+            | Self::FixedFilter { .. }
             | Self::Weight(_) => true,
             Self::Full(_) | Self::Memory { .. } | Self::Kernel { .. } => false,
         }
