@@ -571,8 +571,10 @@ mod tests {
 
     #[test]
     fn names_make_a_sentence() {
-        assert_eq!(Hook::list(Hook::takes_rules, "or"), "xdp, xdp-generic, tcx or netfilter");
+        let three = |hook| matches!(hook, Hook::Xdp | Hook::Tcx | Hook::Recv);
+        assert_eq!(Hook::list(three, "or"), "xdp, tcx or recv");
         assert_eq!(Hook::list(|hook| hook == Hook::Recv, "or"), "recv");
+        assert_eq!(Hook::list(|_| false, "or"), "");
         assert_eq!(Hook::named("xdp-generic"), Some(Hook::XdpGeneric));
         assert_eq!(Hook::named("auto"), None);
     }

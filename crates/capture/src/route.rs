@@ -171,15 +171,12 @@ impl Layers {
                 return Some(words);
             }
             for edge in &self.edges {
-                let (next, climbs, word) = if edge.upper == here && !climbing {
-                    (edge.lower, false, edge.down(&self.name(edge.lower)))
-                } else if edge.lower == here {
-                    (edge.upper, true, edge.up(&self.name(edge.upper)))
-                } else {
-                    continue;
-                };
-                if !seen.contains(&(next, climbs)) {
-                    seen.push((next, climbs));
+                let Some(step) = edge.step(here, climbing) else { continue };
+                if !seen.contains(&step) {
+                    seen.push(step);
+                    let (next, climbs) = step;
+                    let name = self.name(next);
+                    let word = if climbs { edge.up(&name) } else { edge.down(&name) };
                     todo.push_back((next, climbs, words.clone() + &word));
                 }
             }
@@ -189,6 +186,18 @@ impl Layers {
 }
 
 impl Edge {
+    /// Where the edge leads from an interface, and whether that is up. Who climbs does not go down
+    /// again.
+    fn step(&self, here: u32, climbing: bool) -> Option<(u32, bool)> {
+        if self.upper == here && !climbing {
+            Some((self.lower, false))
+        } else if self.lower == here {
+            Some((self.upper, true))
+        } else {
+            None
+        }
+    }
+
     fn down(&self, lower: &str) -> String {
         if self.port {
             format!(", of which {lower} is a port")

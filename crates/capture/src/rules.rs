@@ -15,7 +15,7 @@ use libbpf_rs::{MapCore, MapFlags, MapHandle, MapType, Object};
 use tapdeck_packet::rules::image::{self, Facts, Image, Lanes, Options};
 use tapdeck_packet::rules::{RuleSet, Tuple};
 
-use crate::sys::libbpf::io_error;
+use crate::sys::libbpf::{self, io_error};
 use crate::sys::mapping::Mapping;
 use crate::sys::{kernel, rules as sys};
 
@@ -271,13 +271,8 @@ impl Images {
     /// Finds the maps of an object whose programs include `bpf/images.h`. There are no sets at
     /// first.
     pub fn of(object: &Object) -> io::Result<Self> {
-        let map = |name: &str| {
-            let map = object
-                .maps()
-                .find(|map| map.name() == name)
-                .ok_or_else(|| io::Error::other(format!("the program has no map {name}")))?;
-            MapHandle::try_from(&map).map_err(|e| io_error(&e))
-        };
+        let map =
+            |name: &str| MapHandle::try_from(&libbpf::map(object, name)?).map_err(|e| io_error(&e));
         let sizes = map(SIZE_MAP)?;
         let placed = (0..sizes.max_entries()).map(|_| None).collect();
         let [a, b, c, d] = SIZES.map(|size| map(&format!("{SIZE_MAP}_{size}")));

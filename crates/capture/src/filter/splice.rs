@@ -135,7 +135,7 @@ pub fn splice(text: &Text, filters: &Filters) -> Result<Text, Error> {
 }
 
 /// The kind of context whose filters a function stands in for, if this instruction says so.
-fn marked(insn: &Insn) -> Option<Context> {
+fn marked(insn: Insn) -> Option<Context> {
     let number = insn.immediate.wrapping_sub(MARK);
     let is_it = |context: &Context| insn.moves_constant() && *context as i32 == number;
     Context::ALL.into_iter().find(is_it)
@@ -158,7 +158,7 @@ impl Place {
         for (index, (function, end)) in text.functions.iter().zip(ends).enumerate() {
             let start = function.start;
             let body = &text.insns[start..end];
-            let Some(context) = body.iter().find_map(marked) else { continue };
+            let Some(context) = body.iter().copied().find_map(marked) else { continue };
             let (at, call) = (start..end)
                 .map(|at| (at, text.insns[at]))
                 .find(|(_, i)| i.calls_function())

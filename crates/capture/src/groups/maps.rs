@@ -8,10 +8,11 @@ use std::sync::{Mutex, PoisonError};
 use std::thread;
 
 use libbpf_rs::{MapCore, MapFlags, MapHandle, MapType, Object};
+use tapdeck_packet::ring::layout;
 
 use super::steering::{SLOTS, Shares, Steering};
 use crate::ring::Geometry;
-use crate::sys::libbpf::io_error;
+use crate::sys::libbpf::{io_error, map};
 use crate::sys::mapping::Mapping;
 
 pub(super) const MAX_MEMBERS: usize = 1024;
@@ -59,7 +60,7 @@ impl Part {
         match self {
             Self::Rings => geometry.ring_stride(),
             Self::Data => geometry.data_stride(),
-            Self::Release => 64,
+            Self::Release => layout::RELEASE,
         }
     }
 
@@ -103,10 +104,7 @@ impl Maps {
     /// Those of a loaded object, for so many groups.
     pub(super) fn of(object: &Object, groups: usize) -> io::Result<Self> {
         let find = |name: &str| -> io::Result<MapHandle> {
-            let map = object.maps().find(|map| map.name() == name);
-            let map =
-                map.ok_or_else(|| io::Error::other(format!("the program has no map {name}")))?;
-            MapHandle::try_from(&map).map_err(|e| io_error(&e))
+            MapHandle::try_from(&map(object, name)?).map_err(|e| io_error(&e))
         };
         Ok(Self {
             members: [find("rings")?, find("data")?, find("release")?],

@@ -80,14 +80,12 @@ impl Member {
             Mapping::of_fd(parts.all()[part as usize].as_fd(), len, false).map(Arc::new)
         };
         let (rings, data, release) = (map(Part::Rings)?, map(Part::Data)?, map(Part::Release)?);
-        let memory =
-            |i| RingMemory::new(*geometry, i, rings.clone(), data.clone(), release.clone());
         let (wakes, wake) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
         let [rings_fd, data_fd, release_fd] = parts.all().map(share);
         let member = Self {
             group,
             weight,
-            rings: (0..geometry.nrings).map(memory).collect(),
+            rings: RingMemory::set(*geometry, &rings, &data, &release),
             wake,
             looks: vec![Look::default(); geometry.nrings as usize],
             is_due: false,

@@ -33,7 +33,6 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
-use libbpf_rs::MapCore;
 use tapdeck_packet::link::LinkType;
 use tapdeck_packet::pcapng::InterfaceDescription;
 
@@ -44,10 +43,11 @@ pub use steering::{MAX_WEIGHT, NoSteering, Steering};
 
 use crate::bpf::control::{CONTROL_BYTES, Control};
 use crate::explain::explain;
-use crate::memory::{available_memory, check_memory};
+use crate::memory::{available_memory, check_memory, too_little_for};
 use crate::ring::{Geometry, RingMemory};
 use crate::rules::Images;
 use crate::sys::kernel;
+use crate::sys::libbpf::map;
 use crate::sys::mapping::Mapping;
 use crate::{Clock, Event, MAX_RINGS};
 use config::{check, ports_of};
@@ -91,10 +91,8 @@ impl Membership {
         let data = Arc::new(Mapping::of_fd(self.data.as_fd(), n * self.data_stride, false)?);
         let release =
             Arc::new(Mapping::of_fd(self.release.as_fd(), n * self.release_stride, true)?);
-        let memory = |i| {
-            Arc::new(RingMemory::new(geometry, i, rings.clone(), data.clone(), release.clone()))
-        };
-        Ok((0..geometry.nrings).map(memory).collect())
+        let all = RingMemory::set(geometry, &rings, &data, &release);
+        Ok(all.into_iter().map(Arc::new).collect())
     }
 }
 
@@ -236,17 +234,16 @@ impl Groups {
         let free = self.members.iter().position(Option::is_none);
         let number = free.ok_or_else(|| Error::Full(group.to_owned()))? as u32;
         let needed = self.geometry.memory_bytes();
-        let available = available_memory();
-        let too_large = |available: Option<u64>| Error::Memory {
+        let too_large = |available: u64| Error::Memory {
             group: group.to_owned(),
             needed_mib: needed.div_ceil(1 << 20),
-            available_mib: available.unwrap_or(0) >> 20,
+            available_mib: available >> 20,
         };
-        if available.is_some_and(|available| needed > available / 10 * 9) {
+        if let Some(available) = too_little_for(needed) {
             return Err(too_large(available));
         }
         let failed = |e: io::Error| match e.raw_os_error() {
-            Some(libc::ENOMEM) => too_large(available),
+            Some(libc::ENOMEM) => too_large(available_memory().unwrap_or(0)),
             _ => kernel_error(&format!("make rings for a member of group {group}"), e),
         };
         let parts = Parts::new(&self.geometry).map_err(failed)?;
@@ -454,10 +451,7 @@ fn kernel_error(what: &str, source: io::Error) -> Error {
 /// What the programs share with user space.
 fn share(hub: &Hub, groups: usize) -> io::Result<(Maps, Images, Control)> {
     let object = hub.object();
-    let control = object
-        .maps()
-        .find(|map| map.name().to_str().is_some_and(|name| name.ends_with(".data.control")))
-        .ok_or_else(|| io::Error::other("the program has no map of the clock"))?;
+    let control = map(object, ".data.control")?;
     let control = Control::new(Arc::new(Mapping::of_fd(control.as_fd(), CONTROL_BYTES, true)?));
     Ok((Maps::of(object, groups)?, Images::of(object)?, control))
 }

@@ -3,12 +3,12 @@
 use std::io;
 use std::os::fd::AsFd;
 
-use libbpf_rs::{MapCore, Object, ObjectBuilder, OpenObject, ProgramInput};
+use libbpf_rs::{Object, ObjectBuilder, OpenObject};
 
 use super::maps::Part;
 use crate::attach::Links;
 use crate::bpf::driver::{Questions, load_best};
-use crate::bpf::object::{Aligned, LoadedObject, choose, load_filtered};
+use crate::bpf::object::{Aligned, FLUSH, LoadedObject, choose, load_filtered, reuse_maps};
 use crate::bpf::params::Params;
 use crate::bpf::program::Program;
 use crate::device::Device;
@@ -25,9 +25,6 @@ use crate::{Deliver, Error, Event, Hook};
 use tapdeck_packet::link::LinkType;
 
 static SERVE: &Aligned<[u8]> = &Aligned(*include_bytes!(concat!(env!("OUT_DIR"), "/serve.bpf.o")));
-
-/// The program that closes part-filled blocks.
-const FLUSH: &str = "tapdeck_flush";
 
 /// A group at a port.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -153,27 +150,13 @@ impl Hub {
     /// Loads programs over the maps.
     fn load(&self, programs: &[Program], constants: &Constants) -> io::Result<LoadedObject> {
         let mut open = open(programs, &[], constants)?;
-        for mut map in open.maps_mut() {
-            let name = map.name().to_owned();
-            // Each has its own.
-            if name.to_str().is_some_and(|name| name.contains(".rodata")) {
-                continue;
-            }
-            if let Some(shared) = self.loaded.object.maps().find(|map| map.name() == name) {
-                map.reuse_fd(shared.as_fd()).map_err(|e| io_error(&e))?;
-            }
-        }
+        reuse_maps(&mut open, &self.loaded.object)?;
         load_filtered(open, programs, constants.params.ifindex, &constants.filters)
     }
 
     /// Closes `block` of a member's ring if it is still open and holds something.
     pub(super) fn flush(&self, member: u32, ring: u32, block: u32) -> io::Result<()> {
-        let program = self.loaded.object.progs_mut().find(|program| program.name() == FLUSH);
-        let program = program.ok_or_else(|| io::Error::other(format!("{FLUSH} is not loaded")))?;
-        let mut args = TdFlushMember { member, ring, block }.bytes().to_vec();
-        let input = ProgramInput { context_in: Some(&mut args), ..ProgramInput::default() };
-        program.test_run(input).map_err(|e| io_error(&e))?;
-        Ok(())
+        self.loaded.flush(TdFlushMember { member, ring, block }.bytes())
     }
 }
 

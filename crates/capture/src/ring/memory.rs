@@ -105,7 +105,7 @@ impl Geometry {
 }
 
 /// The memory of one ring.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct RingMemory {
     geometry: Geometry,
     index: u32,
@@ -115,15 +115,16 @@ pub struct RingMemory {
 }
 
 impl RingMemory {
-    /// Ring `index` of a set that lies in three mappings.
-    pub(crate) fn new(
+    /// All rings of a set that lies in three mappings.
+    pub(crate) fn set(
         geometry: Geometry,
-        index: u32,
-        rings: Arc<Mapping>,
-        data: Arc<Mapping>,
-        release: Arc<Mapping>,
-    ) -> Self {
-        Self { geometry, index, rings, data, release }
+        rings: &Arc<Mapping>,
+        data: &Arc<Mapping>,
+        release: &Arc<Mapping>,
+    ) -> Vec<Self> {
+        let (rings, data, release) = (rings.clone(), data.clone(), release.clone());
+        let first = Self { geometry, index: 0, rings, data, release };
+        (0..geometry.nrings).map(|index| Self { index, ..first.clone() }).collect()
     }
 
     /// A set of rings in memory of this process, for the socket hooks.
@@ -132,9 +133,7 @@ impl RingMemory {
         let rings = Arc::new(Mapping::anonymous(n * geometry.ring_stride())?);
         let data = Arc::new(Mapping::anonymous(n * geometry.data_stride())?);
         let release = Arc::new(Mapping::anonymous(n * layout::RELEASE)?);
-        Ok((0..geometry.nrings)
-            .map(|i| Self::new(geometry, i, rings.clone(), data.clone(), release.clone()))
-            .collect())
+        Ok(Self::set(geometry, &rings, &data, &release))
     }
 
     pub fn geometry(&self) -> &Geometry {

@@ -27,7 +27,7 @@ use crate::bpf::object::Aligned;
 use crate::clock::{SystemClock, WallClock};
 use crate::sys::generate::{TdColumn, TdFlow, TdGenerate, TdState};
 use crate::sys::kernel;
-use crate::sys::libbpf::{io_error, quiet_libbpf};
+use crate::sys::libbpf::{self, io_error, quiet_libbpf};
 use crate::sys::mapping::Mapping;
 
 static GENERATE: &Aligned<[u8]> =
@@ -124,15 +124,10 @@ impl Live {
         fill_in(&mut open, plan, &params.bytes(frame.len()))?;
         let object = open.load().map_err(|e| io_error(&e))?;
         load_tables(&object, plan)?;
-        let map = |name: &str, len| {
-            let map = object.maps().find(|m| m.name().to_str().is_some_and(|n| n.ends_with(name)));
-            let map = map.ok_or_else(|| io::Error::other(format!("no map {name}")))?;
-            Mapping::of_fd(map.as_fd(), len, true)
-        };
+        let map = |name: &str, len| Mapping::of_fd(libbpf::map(&object, name)?.as_fd(), len, true);
         let state = Arc::new(map(".data.state", size_of::<TdState>())?);
         let control = Arc::new(map(".data.control", 4)?);
-        let taken = object.progs_mut().find(|p| p.name() == "tapdeck_taken");
-        let taken = taken.ok_or_else(|| io::Error::other("tapdeck_taken is not loaded"))?;
+        let taken = libbpf::program(&object, "tapdeck_taken")?;
         let taken = taken.attach_trace().map_err(|e| io_error(&e))?;
         let batch = batch(pace, plan);
         let flows = plan.flows.len() as u32 + u32::from(plan.mark.is_some());
@@ -146,11 +141,9 @@ impl Live {
     /// # Errors
     /// `EINTR` after a signal to this thread; else as bpf(2).
     pub fn run(&self) -> io::Result<()> {
-        let own = self.object.progs_mut().find(|p| p.name() == "tapdeck_own");
-        let own = own.ok_or_else(|| io::Error::other("tapdeck_own is not loaded"))?;
+        let own = libbpf::program(&self.object, "tapdeck_own")?;
         own.test_run(ProgramInput::default()).map_err(|e| io_error(&e))?;
-        let program = self.object.progs().find(|p| p.name() == "tapdeck_generate");
-        let program = program.ok_or_else(|| io::Error::other("tapdeck_generate is not loaded"))?;
+        let program = libbpf::program(&self.object, "tapdeck_generate")?;
         kernel::run_live(program.as_fd(), &self.frame, i32::MAX as u32, self.batch)
     }
 
@@ -165,7 +158,7 @@ impl Live {
     /// As bpf(2).
     pub fn outcome(&self) -> io::Result<Outcome> {
         let read = |at| self.monitor.state.u64(at).load(Relaxed);
-        let tables = self.map(".bss")?.lookup(&0u32.to_ne_bytes(), MapFlags::ANY);
+        let tables = libbpf::map(&self.object, ".bss")?.lookup(&0u32.to_ne_bytes(), MapFlags::ANY);
         let tables = tables.map_err(|e| io_error(&e))?.unwrap_or_default();
         let made_at = FILLER_BYTES + MAX_FRAME + 2 * SUMS;
         let counts = |from: usize, n: usize| {
@@ -192,7 +185,7 @@ impl Live {
     }
 
     fn sequences(&self) -> io::Result<Vec<u64>> {
-        let map = self.map("flows")?;
+        let map = libbpf::map(&self.object, "flows")?;
         let batches = map.lookup_batch(65_536, MapFlags::ANY, MapFlags::ANY);
         let mut next = vec![0; self.flows as usize];
         for (key, value) in batches.map_err(|e| io_error(&e))? {
@@ -204,11 +197,6 @@ impl Live {
             }
         }
         Ok(next)
-    }
-
-    fn map(&self, name: &str) -> io::Result<impl MapCore> {
-        let map = self.object.maps().find(|m| m.name().to_str().is_some_and(|n| n.ends_with(name)));
-        map.ok_or_else(|| io::Error::other(format!("no map {name}")))
     }
 }
 
@@ -417,8 +405,7 @@ fn load_tables(object: &Object, plan: &Plan) -> io::Result<()> {
 
 /// Writes the elements of an array map, `each` bytes one.
 fn load(object: &Object, name: &str, each: usize, values: &[u8]) -> io::Result<()> {
-    let map = object.maps().find(|m| m.name() == name);
-    let map = map.ok_or_else(|| io::Error::other(format!("no map {name}")))?;
+    let map = libbpf::map(object, name)?;
     let count = (values.len() / each) as u32;
     let keys: Vec<u8> = (0..count).flat_map(u32::to_ne_bytes).collect();
     map.update_batch(&keys, values, count, MapFlags::ANY, MapFlags::ANY).map_err(|e| io_error(&e))
