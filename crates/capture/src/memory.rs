@@ -1,6 +1,7 @@
 //! Is there memory for the rings?
 //!
-//! It is asked before they are made, for the kernel would rather end some process than refuse.
+//! The question is asked before the rings are made, for the kernel would rather end some process
+//! than refuse them.
 
 use crate::Error;
 

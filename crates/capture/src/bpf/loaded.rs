@@ -108,7 +108,7 @@ impl Loaded {
         &self.rings
     }
 
-    /// A loaded program's descriptor.
+    /// Returns a loaded program's descriptor.
     pub fn program(&self, program: Program) -> io::Result<OwnedFd> {
         self.programs.program(program)
     }
@@ -119,12 +119,13 @@ impl Loaded {
         self.control.u32(SNAPLEN).store(bytes, Release);
     }
 
-    /// The descriptor of the map of AF_XDP sockets.
+    /// Returns the descriptor of the map of AF_XDP sockets.
     pub fn sockets(&self) -> io::Result<OwnedFd> {
         self.map("sockets")
     }
 
-    /// What the filter has kept from each AF_XDP socket: a word every [`REFUSED_STRIDE`] bytes.
+    /// Returns the counters of packets that the filter has kept from each AF_XDP socket: a word
+    /// every [`REFUSED_STRIDE`] bytes.
     pub fn refused(&self) -> io::Result<Arc<Mapping>> {
         let len = MAX_RINGS as usize * REFUSED_STRIDE;
         Ok(Arc::new(Mapping::of_fd(self.map("refused")?.as_fd(), len, false)?))
@@ -134,7 +135,8 @@ impl Loaded {
         map(&self.programs.object, name)?.as_fd().try_clone_to_owned()
     }
 
-    /// The places for rule sets; there are some where the parameters say that there may be rules.
+    /// Returns the places for rule sets, which exist where the parameters say that there may be
+    /// rules.
     pub fn images(&self) -> io::Result<Images> {
         Images::of(&self.programs.object)
     }

@@ -15,7 +15,7 @@ use crate::filter::splice::{Filters, splice};
 use crate::sys::libbpf::{self, io_error};
 use crate::sys::{kernel, program};
 
-/// An object file, aligned as an ELF reader wants it.
+/// The bytes of an object file, aligned as an ELF reader wants them.
 #[repr(C, align(8))]
 pub(crate) struct Aligned<T: ?Sized>(pub T);
 
@@ -39,8 +39,8 @@ pub(crate) fn choose(object: &mut OpenObject, wanted: &[Program], ifindex: u32, 
     }
 }
 
-/// Has the programs of an object that is loaded next work on the maps of one that is loaded, but for
-/// the constants, of which each object has its own.
+/// Has the programs of an object that is loaded next work on the maps of one that is loaded, but
+/// for the constants, of which each object has its own.
 ///
 /// # Errors
 /// Where libbpf does not take a map for another.
@@ -60,7 +60,7 @@ pub(crate) fn reuse_maps(open: &mut OpenObject, loaded: &Object) -> io::Result<(
 
 /// What [`load_filtered`] has loaded.
 pub(crate) struct LoadedObject {
-    /// The maps, and the programs that are not hook programs.
+    /// The maps, and programs other than hook programs.
     pub(crate) object: Object,
     hooks: Vec<(Program, OwnedFd)>,
 }
@@ -77,7 +77,7 @@ impl LoadedObject {
         Ok(())
     }
 
-    /// A hook program's descriptor.
+    /// Returns a hook program's descriptor.
     pub(crate) fn program(&self, program: Program) -> io::Result<OwnedFd> {
         self.hooks
             .iter()

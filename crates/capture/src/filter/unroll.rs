@@ -111,18 +111,18 @@ struct CopyOf {
 }
 
 impl Copies<'_> {
-    /// Where an instruction stands, in the first copy if it is in a loop.
+    /// Returns where an instruction stands, in the first copy if it is in a loop.
     fn place(&self, at: usize) -> usize {
         let before = self.loops.iter().filter(|l| l.end < at);
         at + before.map(|l| l.len() * self.rounds).sum::<usize>()
     }
 
-    /// Where the return stands that refuses a packet which would go round once more.
+    /// Returns where the return stands that refuses a packet which would go round once more.
     fn refusal(&self) -> usize {
         self.place(self.code.len())
     }
 
-    /// Where a jump leads that is at `from` in the program and has this distance.
+    /// Returns where a jump leads that is at `from` in the program and has this distance.
     fn target(&self, copy: CopyOf, from: usize, distance: i64) -> Result<usize, Invalid> {
         let to = usize::try_from(from as i64 + 1 + distance);
         let to = to.ok().filter(|to| *to < self.code.len()).ok_or(Invalid::Jump(from))?;
@@ -200,9 +200,9 @@ fn lay_out(nodes: &[Node]) -> Vec<sock_filter> {
     program
 }
 
-/// Where each instruction comes to stand, and which of its two targets are out of reach. A jump more
-/// moves what is behind it, which may put other targets out of reach, so this goes on until nothing
-/// changes.
+/// Returns where each instruction comes to stand, and which of its two targets are out of reach. A
+/// jump more moves what is behind it, which may put other targets out of reach, so this goes on
+/// until nothing changes.
 fn places(nodes: &[Node]) -> (Vec<usize>, Vec<(bool, bool)>) {
     let mut far = vec![(false, false); nodes.len()];
     loop {

@@ -6,7 +6,8 @@ use std::sync::Once;
 
 use libbpf_rs::{Map, MapCore, Object, PrintLevel, ProgramMut};
 
-/// The error number behind an error of libbpf-rs, which shows it in its text only.
+/// Returns the error of the operating system behind one of libbpf-rs, which shows its number in the
+/// text only.
 pub(crate) fn io_error(e: &libbpf_rs::Error) -> io::Error {
     let text = format!("{e:#}");
     let number =
@@ -14,7 +15,7 @@ pub(crate) fn io_error(e: &libbpf_rs::Error) -> io::Error {
     number.map_or_else(|| io::Error::other(text), io::Error::from_raw_os_error)
 }
 
-/// What libbpf says goes to nobody, but for a person who asks for it.
+/// Silences libbpf, unless a person asks for its messages by TAPDECK_LIBBPF_LOG.
 pub(crate) fn quiet_libbpf() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {

@@ -28,8 +28,9 @@ pub struct Flood {
 }
 
 impl Flood {
-    /// `sequence_at` is where in the frame 8 bytes of sequence number go, `gap_ns` the time from
-    /// one frame to the next (at most about 50 µs; 0: as fast as it goes).
+    /// Prepares to send copies of a frame. `sequence_at` is where in the frame 8 bytes of sequence
+    /// number go, `gap_ns` the time from one frame to the next (at most about 50 µs; 0: as fast as
+    /// it goes).
     ///
     /// # Errors
     /// As bpf(2); `EINVAL` on kernels before 5.18.
@@ -38,8 +39,9 @@ impl Flood {
         Ok(Self { object: load(params)?, frame: frame.to_vec() })
     }
 
-    /// As [`Flood::new`], for an IPv4 frame whose addresses (source and destination as they lie in
-    /// it; the header's checksum stays as it is) are taken from `pairs` in turn.
+    /// Prepares to send copies, as [`Flood::new`] does, of an IPv4 frame whose addresses (source
+    /// and destination as they lie in it; the header's checksum stays as it is) are taken from
+    /// `pairs` in turn.
     ///
     /// # Errors
     /// As bpf(2); `EINVAL` where the pairs are not a power of two or more than 4096.

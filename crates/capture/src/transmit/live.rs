@@ -55,7 +55,7 @@ pub struct Progress {
     pub taken: u64,
     pub bytes: u64,
     pub done: bool,
-    /// It ended because a packet could not be made.
+    /// The run ended because a packet could not be made.
     pub failed: bool,
 }
 
@@ -147,12 +147,12 @@ impl Live {
         kernel::run_live(program.as_fd(), &self.frame, i32::MAX as u32, self.batch)
     }
 
-    /// What the run does can be seen and ended from other threads.
+    /// Returns a handle by which other threads see and end the run.
     pub fn monitor(&self) -> Monitor {
         self.monitor.clone()
     }
 
-    /// What was done, when [`Live::run`] has returned.
+    /// Returns what was done, when [`Live::run`] has returned.
     ///
     /// # Errors
     /// As bpf(2).
@@ -200,8 +200,8 @@ impl Live {
     }
 }
 
-/// Packets that leave together. Each batch costs as much as several packets, so at high rates those
-/// go together that are due within a few microseconds.
+/// Returns how many packets leave together. Each batch costs as much as several packets, so at high
+/// rates those go together that are due within a few microseconds.
 fn batch(pace: Option<Pace>, plan: &Plan) -> u32 {
     const ALONE_NS: u64 = 5_000;
     const TOGETHER_NS: u64 = 20_000;
@@ -249,7 +249,7 @@ impl Monitor {
     }
 }
 
-/// The time in the middle of a bucket.
+/// Returns the time in the middle of a bucket.
 fn bucket_ns(index: usize) -> u64 {
     let (octave, part) = (index / 64, index as u64 % 64);
     if octave == 0 { part } else { ((64 + part) << (octave - 1)) + (1 << (octave - 1)) / 2 }
@@ -265,7 +265,7 @@ struct Params<'a> {
 }
 
 impl Params<'_> {
-    /// The plan as the program is told it.
+    /// Returns the plan as the program is told it.
     fn bytes(&self, frame_bytes: usize) -> Vec<u8> {
         let plan = self.plan;
         let headers = &plan.headers;
@@ -311,7 +311,7 @@ impl Params<'_> {
     }
 }
 
-/// A tunnel's number in `bpf/generate.h`.
+/// Returns a tunnel's number in `bpf/generate.h`.
 pub(crate) fn tunnel_number(tunnel: Tunnel) -> u32 {
     match tunnel {
         Tunnel::None => 0,
@@ -320,7 +320,7 @@ pub(crate) fn tunnel_number(tunnel: Tunnel) -> u32 {
     }
 }
 
-/// A transport protocol's number in `bpf/generate.h`.
+/// Returns a transport protocol's number in `bpf/generate.h`.
 pub(crate) fn transport_number(transport: Transport) -> u16 {
     match transport {
         Transport::Udp => 0,
@@ -411,7 +411,7 @@ fn load(object: &Object, name: &str, each: usize, values: &[u8]) -> io::Result<(
     map.update_batch(&keys, values, count, MapFlags::ANY, MapFlags::ANY).map_err(|e| io_error(&e))
 }
 
-/// A flow as the program has it before its first packet.
+/// Returns a flow as the program has it before its first packet.
 fn flow_bytes(flow: &Flow) -> Vec<u8> {
     let flow = TdFlow {
         source: flow.source,
