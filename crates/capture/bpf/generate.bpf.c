@@ -19,7 +19,7 @@ char LICENSE[] SEC("license") = "Dual MIT/GPL";
 #define TAG_BYTES 18
 #define SHORT_TAG_BYTES 6
 #define SEQUENCE_BITS 40
-#define PART_BITS 20 /* of a nanosecond's fraction in a due time */
+#define PART_BITS 20 /* bits of a nanosecond's fraction in a due time */
 #define SPINS 4096
 #define LATE_NS 10000000ull /* how long after its end a run may still send what was due before */
 

@@ -32,7 +32,7 @@ struct td_generate {
 	__u32 sequence;	   /* sizes in it */
 	__u32 first;
 	__u32 step;
-	__u32 frame_bytes; /* of the frame this program is run with */
+	__u32 frame_bytes; /* bytes of the frame that this program is run with */
 	__u32 headers_len;
 	__u32 ip_at;
 	__u32 outer_ip_at;
@@ -55,7 +55,7 @@ struct flow {
 	__u16 transport_sum;
 	__u32 stream;
 	__be32 tcp_acknowledgement;
-	__u32 tcp_sequence; /* of the next packet */
+	__u32 tcp_sequence; /* the sequence number of the next packet */
 	__u64 next;	    /* number of the next packet */
 };
 _Static_assert(sizeof(struct flow) == 64, "a cache line");

@@ -342,7 +342,7 @@ static __always_inline bool td_read_plain_inside(enum hook hook, void *ctx,
 }
 
 /*
- * From here on a function for each step and hook. They are global functions, so the verifier takes
+ * From here on a function for each step and hook. The functions are global, so the verifier takes
  * nothing for granted about the tuple and looks at each once; it wants their arguments tested for
  * NULL.
  */

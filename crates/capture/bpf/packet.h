@@ -14,7 +14,7 @@
 /* What a hook knows of a packet before it is copied. */
 struct packet {
 	void *ctx;
-	__u32 len;	     /* of the frame, without a stripped tag */
+	__u32 len;	     /* bytes of the frame, without a stripped tag */
 	__u32 ring;
 	__u32 flags;	     /* epb_flags; 0: no option is spent on it */
 	__u32 link_len;	     /* netfilter: bytes of link layer header before the data */

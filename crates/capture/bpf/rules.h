@@ -102,7 +102,7 @@ struct td_family {
 	__u32 flags;
 	__u32 nsignatures;
 	__u32 signatures;  /* masks, struct td_key4 or td_key6 */
-	__u32 words;	   /* of a row's bitmap; 0: there are no bitmaps */
+	__u32 words;	   /* words of a row's bitmap; 0: there are no bitmaps */
 	__u32 types;	   /* eight rows without head: signatures that can fit, by used values */
 	__u32 generic;	   /* eight pairs of lists, likewise */
 	__u32 displacements;

@@ -79,7 +79,7 @@ struct {
 
 /* What a member's copy of a packet needs to be told. */
 struct told {
-	__u32 len; /* these as in struct packet */
+	__u32 len; /* this field and those up to `tag` are as in struct packet */
 	__u32 ring;
 	__u32 flags;
 	__u32 link_len;
@@ -96,7 +96,7 @@ struct told {
 struct scratch {
 	struct told told;
 	struct td_headers headers; /* looked for once, for all groups that ask */
-	struct td_verdict verdict; /* of the rules of the present group */
+	struct td_verdict verdict; /* what the rules of the present group say */
 };
 
 struct {
@@ -170,7 +170,7 @@ static __always_inline void deliver(enum hook hook, void *ctx, struct told *told
 struct way {
 	struct packet *packet;
 	struct scratch *scratch;
-	struct td_slots *slots; /* of the group that it is at */
+	struct td_slots *slots; /* the slots of the group that the packet is at */
 };
 
 /* A global function: the verifier looks at it once, and not wherever it is called from. */
@@ -268,7 +268,7 @@ STEER(xdp, HOOK_XDP)
 STEER(skb, HOOK_SKB)
 STEER(netfilter, HOOK_NETFILTER)
 
-/* Do the rules of a group let it have the packet? They may shorten what it keeps. */
+/* Do the rules of a group let it have the packet? Rules may shorten what the group keeps. */
 static __always_inline bool rules_accept(enum hook hook, struct way *way, __u32 group_number)
 {
 	struct td_verdict *verdict = &way->scratch->verdict;

@@ -34,7 +34,7 @@ struct td_group {
 	__u32 paused;
 	__u32 sole;	/* its only member's number plus one; 0: look into the slots */
 	__u32 listed;	/* slots in use, where they are a list */
-	__u32 rules;	/* it has rules, in the image of its number */
+	__u32 rules;	/* 1: the group has rules, in the image of its number */
 	__u32 reserved[10];
 };
 
@@ -62,7 +62,7 @@ struct td_port {
  *   seen + extra = filtered + no_member + captured or dropped at its members' rings
  */
 struct td_counts {
-	__u64 seen;	 /* of a port: all; of a group: while it was not paused */
+	__u64 seen;	 /* at a port all packets; at a group those while it was not paused */
 	__u64 filtered;	 /* by filter or rules */
 	__u64 no_member; /* nobody was there to take it */
 	__u64 extra;	 /* copies beyond each packet's first */
@@ -71,7 +71,7 @@ struct td_counts {
 /* What lies in a member's rings, or has been there. Per CPU. */
 struct td_taken {
 	__u64 packets;
-	__u64 bytes; /* of their frames, as kept */
+	__u64 bytes; /* bytes of those packets' frames, as kept */
 };
 
 struct td_flush_member {

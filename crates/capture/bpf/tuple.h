@@ -42,7 +42,7 @@ struct td_tuple {
 	__u8 next; /* enum td_next */
 	__u16 source_port; /* host order */
 	__u16 destination_port;
-	__u32 fragment_id; /* of a fragment, network order */
+	__u32 fragment_id; /* the identification of a fragment, network order */
 	__u32 offset;
 	__u32 source[4]; /* network order; IPv4 in the first */
 	__u32 destination[4];

@@ -11,7 +11,7 @@ use crate::interface::Interface;
 use crate::sys::kernel::{self, AttachPoint};
 use crate::sys::libbpf::io_error;
 
-/// Gives a loaded program's descriptor.
+/// Returns the descriptor of a loaded program.
 pub(crate) type Programs<'a> = dyn Fn(Program) -> io::Result<OwnedFd> + 'a;
 
 /// Programs that are attached to an interface. Dropping it takes them away, but for those of
@@ -19,9 +19,10 @@ pub(crate) type Programs<'a> = dyn Fn(Program) -> io::Result<OwnedFd> + 'a;
 #[derive(Default)]
 pub(crate) struct Links {
     fds: Vec<(Program, OwnedFd)>,
-    /// Filters on kernels without tcx; these stay when the process dies.
+    /// Filters on kernels without tcx, which stay when the process dies.
     clsact: Vec<Clsact>,
-    /// Held while they are attached, so that a second recorder does not replace them.
+    /// A name that is held while clsact filters are attached, so that a second recorder does not
+    /// replace them.
     clsact_lock: Option<OwnedFd>,
     /// Holds the interface in promiscuous mode as long as it is open.
     promiscuous: Option<OwnedFd>,
@@ -127,7 +128,7 @@ impl Links {
         Ok(())
     }
 
-    /// Whether clsact filters do the work of tcx.
+    /// Returns whether clsact filters do the work of tcx.
     pub(crate) fn by_clsact(&self) -> bool {
         !self.clsact.is_empty()
     }
@@ -161,8 +162,8 @@ impl Links {
 /// The most programs that netfilter's prerouting hook of one network namespace has.
 const NETFILTER_PLACES: u32 = 256;
 
-/// Our own place in the clsact queueing discipline, so that a filter left by a recorder that was
-/// killed is replaced, and nobody else's is.
+/// The place of tapdeck's filters in the clsact queueing discipline, so that a filter left by a
+/// recorder that was killed is replaced, and nobody else's is.
 pub(crate) const CLSACT_PRIORITY: u32 = 0x7ad;
 
 /// A filter on a kernel without tcx.
@@ -191,7 +192,8 @@ fn clsact_filter(
 /// Which programs go where at the tcx hook, and where clsact has the same place.
 type TcxWay = (Program, AttachPoint, libbpf_rs::TcAttachPoint);
 
-/// Both ways; on the loopback interface inbound only, for what leaves it comes back.
+/// Returns both ways, and for the loopback interface the inbound one alone, for what leaves it
+/// comes back.
 fn tcx_ways(interface: &Interface) -> Vec<TcxWay> {
     const ARPHRD_LOOPBACK: u32 = 772;
     let ifindex = interface.index;

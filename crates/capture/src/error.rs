@@ -74,7 +74,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// Whether what was asked for makes no sense, whatever the machine.
+    /// Returns whether what was asked for makes no sense, whatever the machine.
     pub fn is_usage(&self) -> bool {
         match self {
             Self::Geometry(_)

@@ -1,4 +1,4 @@
-//! Why a groups cannot do what it was asked.
+//! Why can groups not do what was asked of them?
 
 use super::maps::MAX_MEMBERS;
 use super::steering::MAX_WEIGHT;
@@ -6,7 +6,7 @@ use crate::ring::GeometryError;
 use crate::sys::params::MAX_GROUPS;
 use crate::{Hook, interface};
 
-/// Why not.
+/// Why groups cannot do what was asked.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// an interface or a hook that does not work
@@ -80,7 +80,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// Whether what was asked for makes no sense, whatever the machine.
+    /// Returns whether what was asked for makes no sense, whatever the machine.
     pub fn is_usage(&self) -> bool {
         match self {
             Self::Capture(e) => e.is_usage(),
