@@ -4,6 +4,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use tapdeck_packet::link::LinkType;
+use tapdeck_packet::numbers::arphrd;
 
 use crate::bpf::Program;
 use crate::interface::Interface;
@@ -168,11 +169,10 @@ type TcxWay = (Program, AttachPoint, libbpf_rs::TcAttachPoint);
 
 /// Both ways; on the loopback interface inbound only, for what leaves it comes back.
 fn tcx_ways(interface: &Interface) -> Vec<TcxWay> {
-    const ARPHRD_LOOPBACK: u32 = 772;
     let ifindex = interface.index;
     let mut ways =
         vec![(Program::Ingress, AttachPoint::TcxIngress { ifindex }, libbpf_rs::TC_INGRESS)];
-    if interface.arphrd != ARPHRD_LOOPBACK {
+    if interface.arphrd != arphrd::LOOPBACK {
         ways.push((Program::Egress, AttachPoint::TcxEgress { ifindex }, libbpf_rs::TC_EGRESS));
     }
     ways
