@@ -4,6 +4,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use tapdeck_packet::link::LinkType;
+use tapdeck_packet::numbers::arphrd;
 
 use crate::bpf::program::Program;
 use crate::hook::{Place, XdpMode};
@@ -195,11 +196,10 @@ type TcxWay = (Program, AttachPoint, libbpf_rs::TcAttachPoint);
 /// Returns both ways, and for the loopback interface the inbound one alone, for what leaves it
 /// comes back.
 fn tcx_ways(interface: &Interface) -> Vec<TcxWay> {
-    const ARPHRD_LOOPBACK: u32 = 772;
     let ifindex = interface.index;
     let mut ways =
         vec![(Program::Ingress, AttachPoint::TcxIngress { ifindex }, libbpf_rs::TC_INGRESS)];
-    if interface.arphrd != ARPHRD_LOOPBACK {
+    if interface.arphrd != arphrd::LOOPBACK {
         ways.push((Program::Egress, AttachPoint::TcxEgress { ifindex }, libbpf_rs::TC_EGRESS));
     }
     ways

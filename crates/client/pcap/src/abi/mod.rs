@@ -167,12 +167,8 @@ impl PcapHandle {
         loop {
             match self.dispatch(left, handler, user) {
                 Err(fault) => return fault as c_int,
-                Ok(shown) if count > 0 => {
-                    left -= shown as c_int;
-                    if left <= 0 {
-                        return 0;
-                    }
-                }
+                Ok(shown) if count > 0 && left <= shown as c_int => return 0,
+                Ok(shown) if count > 0 => left -= shown as c_int,
                 Ok(_) => {}
             }
         }
