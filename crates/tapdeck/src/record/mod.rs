@@ -1,6 +1,6 @@
 //! `tapdeck record`: from the flags to a running recording and its report.
 
-mod control;
+mod commands;
 mod output;
 mod report;
 mod resolve;
@@ -17,7 +17,7 @@ use tapdeck_capture::Clock;
 use tapdeck_store::{Ending, Totals, WriterControl};
 
 use crate::flags;
-use control::{Control, Recorder};
+use commands::{Control, Recorder};
 use output::{Job, Output};
 use report::Report;
 use source::RecordSource;
