@@ -46,22 +46,22 @@ pub fn run(flags: &flags::Dist) -> Result<()> {
     for target in plot.iter().chain([&output]) {
         target.check()?;
     }
-    let source = gather(flags)?;
+    let gathered = gather(flags)?;
     let parameters = parameters(flags);
-    let model = TwoStage::new(&source.counts, &parameters)?;
-    report::summary(&source, &model, flags.top);
+    let model = TwoStage::new(&gathered.counts, &parameters)?;
+    report::summary(&gathered, &model, flags.top);
 
     // Only from here on is there something that an end at once would leave behind.
     let interrupt = Interrupt::listen()?;
     let mut plotted = plot.as_ref().map(Staged::open).transpose()?;
     if let Some(out) = &mut plotted {
         let title = title(flags);
-        let (source_p, model_p) = (source.counts.probabilities(), model.probabilities());
-        let svg = dist::plot::svg(&title, source.length, &source_p, &model_p);
+        let (source_p, model_p) = (gathered.counts.probabilities(), model.probabilities());
+        let svg = dist::plot::svg(&title, gathered.length, &source_p, &model_p);
         out.write_all(svg.map_err(anyhow::Error::msg)?.as_bytes())?;
     }
     let mut out = Staged::open(&output)?;
-    write(&mut out, flags, &source, &model, &interrupt)?;
+    write(&mut out, flags, &gathered, &model, &interrupt)?;
     out.finish()?;
     plotted.map_or(Ok(()), Staged::finish)
 }
@@ -148,7 +148,7 @@ fn read_all(flags: &flags::Dist, asked: Option<Length>) -> Result<Gathered> {
         let length = asked.or(stated.map(|(length, _)| length));
         let name = name(path);
         let read = read(flags, path, &name, length);
-        let source = match (read, stated) {
+        let input = match (read, stated) {
             (Err(dist::Error::Length { stated, asked }), Some((_, first))) => anyhow::bail!(
                 "{name} holds the lengths of {stated}s and {} those of {asked}s, which do not add up: count one kind (--length {} has capture files counted so)",
                 self::name(first),
@@ -156,18 +156,18 @@ fn read_all(flags: &flags::Dist, asked: Option<Length>) -> Result<Gathered> {
             ),
             (read, _) => read.with_context(|| name.clone())?,
         };
-        if let Some(damage) = &source.damage {
+        if let Some(damage) = &input.damage {
             say(&format!("{name}: {damage}; the packets up to there count"));
         }
-        is_model |= source.format == Format::Pktgen;
+        is_model |= input.format == Format::Pktgen;
         if is_model && flags.from.len() > 1 {
             anyhow::bail!(
                 "{name}: pktgen's commands hold shares and no packets, so that nothing can be added to them: read the file by itself"
             );
         }
-        counts.merge(&source.counts).with_context(|| name.clone())?;
-        left_out.add(&source.left_out);
-        stated = stated.or(source.length.map(|length| (length, path)));
+        counts.merge(&input.counts).with_context(|| name.clone())?;
+        left_out.add(&input.left_out);
+        stated = stated.or(input.length.map(|length| (length, path)));
     }
     let length = asked.or(stated.map(|(length, _)| length));
     Ok(Gathered {
@@ -215,11 +215,11 @@ fn title(flags: &flags::Dist) -> String {
 fn write(
     out: &mut impl Write,
     flags: &flags::Dist,
-    source: &Gathered,
+    gathered: &Gathered,
     model: &TwoStage,
     interrupt: &Interrupt,
 ) -> Result<()> {
-    let Gathered { counts, length, .. } = source;
+    let Gathered { counts, length, .. } = gathered;
     match flags.to {
         ToChoice::Dist => dist::write_dist(out, counts, *length, flags.separator.unwrap_or(' '))?,
         ToChoice::Pktgen => dist::write_pktgen(out, model, *length, flags.surround_pgset)?,

@@ -28,7 +28,7 @@ pub fn read(path: &Path) -> Result<RuleSet> {
         say(&format!("{name}: {fault}"));
     }
     let first = match faults.errors.len() {
-        told if told < faults.count => format!("the first {told} are told above"),
+        shown if shown < faults.count => format!("the first {shown} are told above"),
         _ => "as told above".into(),
     };
     bail!("{name}: {} lines are no rules, {first}", faults.count)
