@@ -1,4 +1,4 @@
-//! The summary, on standard error.
+//! The summary of a distribution, on standard error.
 
 use std::io::{self, Write, stderr};
 
@@ -7,7 +7,7 @@ use tapdeck_traffic::dist::{LeftOut, TwoStage};
 use super::Gathered;
 use crate::units::show_count;
 
-/// The source and how far the model is from it.
+/// Tells what was found, and how far the two-stage model is from it.
 pub fn summary(gathered: &Gathered, model: &TwoStage, top: usize) {
     let _ = write_summary(&mut stderr().lock(), gathered, model, top);
 }
