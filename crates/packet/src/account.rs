@@ -4,8 +4,8 @@
 //! in JSON, its meaning, its unit, its part in the law that accounts for every packet, and what can
 //! make it wrong. A block of rows is one object of JSON and a struct with a field for each row.
 //! Whoever reports builds the struct, so the compiler asks for the value of a new row; the JSON,
-//! sums over interfaces, the accounting line of a report and the tables of `docs/ACCOUNTING.md` come
-//! from the rows.
+//! sums over interfaces, the accounting line of a report and the tables of `docs/ACCOUNTING.md`
+//! come from the rows.
 //!
 //! The module reads no counter: `tapdeck_capture` and `tapdeck_store` do.
 

@@ -65,8 +65,8 @@ pub fn run(flags: &flags::Attach) -> Result<()> {
             break;
         }
     }
-    // Packets that came before the end are still to be read. Leaving fails where the daemon has gone,
-    // and then the membership has ended anyway.
+    // Packets that came before the end are still to be read. Leaving fails where the daemon has
+    // gone, and then the membership has ended anyway.
     let _ = member.attachment().leave();
     while !reader_left && tape.packets < most {
         let Next::Got(packet) = member.next_packet(Some(Duration::ZERO))? else { break };
@@ -163,8 +163,8 @@ impl Tape {
         }
     }
 
-    /// Ends the stream with each interface's statistics. A member's drops are counted for its rings,
-    /// which have no interface of their own: the first interface tells them.
+    /// Ends the stream with each interface's statistics. A member's drops are counted for its
+    /// rings, which have no interface of their own: the first interface tells them.
     fn end(&mut self, dropped: u64) -> Result<()> {
         let now = now_ns();
         self.block.clear();

@@ -1,5 +1,9 @@
-//! The command line. Each command has a module; `units` parses what people write for sizes
-//! and times.
+//! The program `tapdeck`: a command line, and a module for each command.
+//!
+//! `flags` holds what clap parses. A command's module resolves its flags to values that make sense
+//! together, and only then touches the system. What several commands do alike stands beside them:
+//! the control socket (`control`), counters (`statistics`), exit codes (`usage`), lines on the
+//! terminal (`progress_line`), inputs and outputs. Everything about packets is in other crates.
 #![forbid(unsafe_code)]
 
 mod attach;
@@ -36,7 +40,7 @@ fn main() -> ExitCode {
     let cli = match flags::Cli::try_parse() {
         Ok(cli) => cli,
         Err(e) => {
-            // Help and version go to standard output and are no error.
+            // Help and version are no errors, and clap prints them to standard output.
             let code = u8::try_from(e.exit_code()).unwrap_or(2);
             let _ = e.print();
             return ExitCode::from(code);
@@ -59,7 +63,7 @@ fn main() -> ExitCode {
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
-        // Whoever read our output has seen enough.
+        // The reader of our output has seen enough, which is no failure.
         Err(e) if e.downcast_ref::<io::Error>().is_some_and(|e| e.kind() == BrokenPipe) => {
             ExitCode::SUCCESS
         }

@@ -78,11 +78,11 @@ pub fn run(flags: &flags::Recover) -> Result<()> {
     let closed = if flags.all { Closed::All } else { Closed::Unended };
     let scope = Scope { closed, index: !flags.no_index };
     let mut segments = Vec::new();
-    let mut told = Ok(());
+    let mut written = Ok(());
     let each = |finding: &Finding| {
-        if !flags.json && told.is_ok() {
+        if !flags.json && written.is_ok() {
             // A reader that has gone does not stop the work.
-            told = writeln!(stdout(), "{}", describe(finding, flags.dry_run));
+            written = writeln!(stdout(), "{}", describe(finding, flags.dry_run));
         }
         segments.push(Segment::new(finding));
     };
@@ -94,14 +94,14 @@ pub fn run(flags: &flags::Recover) -> Result<()> {
     };
     done.map_err(explain)?;
     let failed = segments.iter().filter(|s| s.error.is_some()).count();
-    let told = told.and_then(|()| summarise(flags, &name, &segments));
+    let written = written.and_then(|()| summarise(flags, &name, &segments));
     if failed > 0 {
         let which = segments.iter().find_map(|s| Some((&s.name, s.error.as_ref()?)));
         let (segment, why) = which.context("it was counted")?;
         let more = if failed == 1 { String::new() } else { format!(" ({} more)", failed - 1) };
         bail!("{}: {why}{more}", Path::new(&name).join(segment).display());
     }
-    match told {
+    match written {
         Err(e) if e.kind() != ErrorKind::BrokenPipe => {
             Err(e).context("cannot write to standard output")
         }

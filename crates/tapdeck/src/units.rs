@@ -24,8 +24,8 @@ pub fn duration(s: &str) -> Result<Duration, String> {
     }
 }
 
-/// Reads a time span of at least 100 ms, three times as long as the recorder may take to look at its
-/// rings.
+/// Reads a time span of at least 100 ms, three times as long as the recorder may take to look at
+/// its rings.
 pub fn flush(s: &str) -> Result<Duration, String> {
     match duration(s)? {
         d if d < Duration::from_millis(100) => Err("must be at least 100ms".into()),

@@ -69,15 +69,15 @@ pub fn run(flags: &flags::Verify) -> Result<()> {
     crate::query::yield_to_recorder();
     let mut progress = ProgressLine::new();
     let mut segments = Vec::new();
-    let mut told = Ok(());
+    let mut written = Ok(());
     let watch = |bytes| {
         progress.show(|| format!("{} looked through", show_bytes(bytes)));
         !interrupt.asked()
     };
     let done = tapdeck_store::verify(&flags.dir, watch, |verdict| {
-        if !flags.json && told.is_ok() {
+        if !flags.json && written.is_ok() {
             // A reader that has gone does not stop the work.
-            told = tell(verdict);
+            written = tell(verdict);
         }
         segments.push(Segment::new(verdict));
     });
@@ -86,12 +86,12 @@ pub fn run(flags: &flags::Verify) -> Result<()> {
         bail!("stopped by a signal: {} segments were looked at", segments.len());
     }
     let faults: u64 = segments.iter().map(|s| s.faults).sum();
-    let told = told.and_then(|()| summarise(flags.json, &dir, faults, &segments));
+    let written = written.and_then(|()| summarise(flags.json, &dir, faults, &segments));
     if faults > 0 {
         // A byte that changed inside of a packet cannot be mended by anybody.
         bail!("{dir}: {}; `tapdeck recover --all` mends what is torn or cut", number(faults));
     }
-    match told {
+    match written {
         Err(e) if e.kind() != ErrorKind::BrokenPipe => {
             Err(e).context("cannot write to standard output")
         }

@@ -1,4 +1,5 @@
-//! The recording: files, standard input and the segments of stores, one after the other.
+//! The recording that is checked: files, standard input and the segments of stores, read one after
+//! the other as if they were one.
 
 use std::io::{self, ErrorKind, Read};
 use std::path::PathBuf;
@@ -11,7 +12,7 @@ use tapdeck_traffic::check::Check;
 use crate::capture_file::{self, OnDamage};
 use crate::standard_input;
 
-/// A piece of the recording.
+/// One of the files that make up the recording.
 pub enum Recorded {
     /// A file or standard input.
     File(PathBuf),
@@ -21,16 +22,16 @@ pub enum Recorded {
     },
 }
 
-/// What was told beside the packets.
+/// What the recording says beside its packets, for the report.
 #[derive(Default)]
 pub struct RecordingNotes {
     /// Packets that the recording says it dropped, of whatever traffic.
     pub dropped: u64,
-    /// Where files were damaged.
+    /// Where files were damaged that were used up to the damage.
     pub damage: Vec<String>,
 }
 
-/// The pieces of what was named on the command line.
+/// Returns the files of the recording that the command line names.
 pub fn resolve(paths: &[PathBuf]) -> Result<Vec<Recorded>> {
     let mut inputs = Vec::new();
     for path in paths {
@@ -60,7 +61,7 @@ impl Recorded {
         }
     }
 
-    /// What can be read, and its length where it has one.
+    /// Opens the file. Returns its length, too, where it has one.
     fn open(&self) -> io::Result<(Box<dyn Read>, Option<u64>)> {
         match self {
             Self::File(path) => standard_input::open(path),
@@ -76,12 +77,12 @@ impl Recorded {
         }
     }
 
-    /// A segment that is being written may end anywhere.
+    /// Whether the file may end anywhere, because it is being written.
     fn may_be_cut(&self) -> bool {
         matches!(self, Self::Segment { name, .. } if name.live)
     }
 
-    /// Has all its packets checked.
+    /// Checks all packets of the file.
     pub fn read(
         &self,
         check: &mut Check,

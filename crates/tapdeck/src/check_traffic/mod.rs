@@ -1,4 +1,7 @@
-//! `tapdeck check-traffic`: a recording against what was sent.
+//! `tapdeck check-traffic`: did everything that `tapdeck gen` sent come back whole?
+//!
+//! `tapdeck_traffic::check` compares; this module feeds the recording to it and tells the result.
+//! The exit code is 1 where something did not come back whole.
 
 mod input;
 mod report;
@@ -27,7 +30,7 @@ pub fn run(flags: &flags::CheckTraffic) -> Result<()> {
     }
     let report = check.finish();
     match write(flags, &report, &notes) {
-        // Whoever read it has seen enough; what was found stays true.
+        // The reader has seen enough; what was found stays true.
         Err(e) if e.kind() == ErrorKind::BrokenPipe => {}
         result => result.context("cannot write to standard output")?,
     }
@@ -54,7 +57,7 @@ fn write(flags: &flags::CheckTraffic, report: &Report, notes: &RecordingNotes) -
     out.flush()
 }
 
-/// Why the exit code is 1.
+/// Returns why the exit code is 1.
 fn verdict(report: &Report) -> String {
     let faults = [
         (report.lost, "lost"),

@@ -1,4 +1,4 @@
-//! What was found, for people and for programs.
+//! The result of a check, for people and for programs.
 
 use std::io::{self, Write};
 
@@ -8,14 +8,14 @@ use tapdeck_traffic::check::{Report, Size};
 use super::input::RecordingNotes;
 use crate::units::{show_count, show_ns};
 
-/// Classes of frame lengths as in RFC 2819 (RMON), from and to, less the frame check sequence,
+/// Classes of frame lengths as in RFC 2819 (RMON), from and to, without the frame check sequence,
 /// which is not recorded.
 const CLASSES: [(u16, u16); 7] =
     [(0, 60), (61, 123), (124, 251), (252, 507), (508, 1019), (1020, 1514), (1515, u16::MAX)];
 
 #[derive(Serialize)]
 struct Json<'a> {
-    /// Everything came back whole.
+    /// Whether everything came back whole.
     clean: bool,
     #[serde(flatten)]
     report: &'a Report,
@@ -80,7 +80,7 @@ fn summary(out: &mut impl Write, r: &Report) -> io::Result<()> {
     }
 }
 
-/// What explains the figures.
+/// Writes what explains the figures.
 fn write_notes(out: &mut impl Write, r: &Report, notes: &RecordingNotes) -> io::Result<()> {
     let routed = if r.damaged_as_by_routing == 0 {
         ""
@@ -157,7 +157,7 @@ fn by_stream(out: &mut impl Write, r: &Report, most: usize) -> io::Result<()> {
     Ok(())
 }
 
-/// The periods in which something was wrong.
+/// Writes the periods in which something was wrong.
 fn over_time(out: &mut impl Write, r: &Report) -> io::Result<()> {
     let rows: Vec<Vec<String>> = (0u64..)
         .zip(&r.over_time)
@@ -176,7 +176,8 @@ fn row(name: String, counts: &[u64]) -> Vec<String> {
     std::iter::once(name).chain(counts.iter().map(|&n| show_count(n))).collect()
 }
 
-/// Names to the left, numbers to the right. Nothing where there are no rows.
+/// Writes a table, its names at the left and its numbers at the right; nothing where there are no
+/// rows.
 fn table(out: &mut impl Write, head: &[&str], rows: &[Vec<String>]) -> io::Result<()> {
     if rows.is_empty() {
         return Ok(());

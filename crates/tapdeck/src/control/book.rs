@@ -5,8 +5,8 @@
 //! thousand rules take a while. When the new set is ready it takes the old one's place at once; a
 //! set that cannot be made changes nothing.
 //!
-//! The module knows neither clients nor the kernel: who asked is a number to it, and what the kernel
-//! takes is a type that its user chooses.
+//! The module knows neither clients nor the kernel: who asked is a number to it, and what the
+//! kernel takes is a type that its user chooses.
 
 use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
@@ -117,8 +117,8 @@ impl<C: Clone + Send + 'static> Book<C> {
         self.listed(None)
     }
 
-    /// Returns all rules, as an answer, with how many packets each has taken since it is there. `now`
-    /// is what the kernel has counted for the set that is in force.
+    /// Returns all rules, as an answer, with how many packets each has taken since it is there.
+    /// `now` is what the kernel has counted for the set that is in force.
     pub fn hits(&self, now: &Counted) -> Answer {
         self.listed(Some(now))
     }
@@ -209,9 +209,9 @@ impl<C: Clone + Send + 'static> Changes<C> {
         self.waiting.push_back((Asked { client, book }, change));
     }
 
-    /// Puts a change that is ready in force, by `put`, and begins the next one. `put` gets the book's
-    /// number and the rules, and returns what the set before has counted. Returns whom to answer, and
-    /// the answer.
+    /// Puts a change that is ready in force, by `put`, and begins the next one. `put` gets the
+    /// book's number and the rules, and returns what the set before has counted. Returns whom
+    /// to answer, and the answer.
     pub fn settle(
         &mut self,
         books: &mut [Book<C>],
@@ -347,7 +347,7 @@ mod tests {
         Book::new(Arc::new(compile), None)
     }
 
-    fn told(answer: &Answer) -> Value {
+    fn json_of(answer: &Answer) -> Value {
         serde_json::from_slice(&answer.line).unwrap()
     }
 
@@ -356,7 +356,7 @@ mod tests {
         let changed = book.change(command).unwrap().join().unwrap()?;
         let compiled = changed.compiled().copied();
         let last = Counted { each: vec![10; book.entries().len()], none: 1 };
-        Ok((compiled, told(&book.accept(changed, &last))))
+        Ok((compiled, json_of(&book.accept(changed, &last))))
     }
 
     const DNS: &str = "accept src any dst any sport any dport 53 proto udp";
@@ -365,13 +365,13 @@ mod tests {
     #[test]
     fn rules_are_added_removed_replaced_and_switched() {
         let mut book = book();
-        assert_eq!(told(&book.list()), json!({"ok": true, "enabled": false, "rules": []}));
+        assert_eq!(json_of(&book.list()), json!({"ok": true, "enabled": false, "rules": []}));
         let both = format!("# two\n{DNS}\n{NET}\n");
         let (compiled, answer) = change(&mut book, json!({"do": "add", "rules": both})).unwrap();
         assert_eq!(compiled, Some(2));
         assert_eq!(answer, json!({"ok": true, "enabled": true, "rules": 2}));
         assert_eq!(
-            told(&book.hits(&Counted { each: vec![7, 8], none: 9 })),
+            json_of(&book.hits(&Counted { each: vec![7, 8], none: 9 })),
             json!({"ok": true, "enabled": true, "none": 10, "rules": [
                 {"rule": DNS, "enabled": true, "hits": 7},
                 {"rule": NET, "enabled": true, "hits": 8},
@@ -379,7 +379,7 @@ mod tests {
         );
         let (compiled, _) = change(&mut book, json!({"do": "disable", "rules": NET})).unwrap();
         assert_eq!(compiled, Some(1));
-        assert_eq!(told(&book.list())["rules"][1]["enabled"], false);
+        assert_eq!(json_of(&book.list())["rules"][1]["enabled"], false);
         let (compiled, _) = change(&mut book, json!({"do": "enable", "rules": NET})).unwrap();
         assert_eq!(compiled, Some(2));
         let (compiled, answer) = change(&mut book, json!({"do": "disable"})).unwrap();
@@ -389,11 +389,11 @@ mod tests {
         let (compiled, answer) = change(&mut book, json!({"do": "remove", "rules": DNS})).unwrap();
         assert_eq!((compiled, &answer["rules"]), (Some(1), &json!(1)));
         // The rule took ten packets before each of five changes, and three since.
-        let hits = told(&book.hits(&Counted { each: vec![3], none: 4 }));
+        let hits = json_of(&book.hits(&Counted { each: vec![3], none: 4 }));
         assert_eq!((&hits["rules"][0]["hits"], &hits["none"]), (&json!(53), &json!(10)));
         let (compiled, _) = change(&mut book, json!({"do": "replace", "rules": DNS})).unwrap();
         assert_eq!(compiled, Some(1));
-        assert_eq!(told(&book.list())["rules"][0]["rule"], DNS);
+        assert_eq!(json_of(&book.list())["rules"][0]["rule"], DNS);
         let (compiled, answer) = change(&mut book, json!({"do": "reset"})).unwrap();
         assert_eq!((compiled, &answer["rules"]), (None, &json!(0)));
     }
@@ -402,7 +402,7 @@ mod tests {
     fn what_cannot_be_changes_nothing() {
         let mut book = book();
         change(&mut book, json!({"do": "add", "rules": format!("{DNS}\n{NET}")})).unwrap();
-        let before = told(&book.list());
+        let before = json_of(&book.list());
         for (what, why) in [
             (json!({"do": "add", "rules": "accept everything"}), "bad rules: line 1"),
             (json!({"do": "add", "rules": "# nothing"}), "no rule in it"),
@@ -413,9 +413,9 @@ mod tests {
                 "nothing was changed",
             ),
         ] {
-            let told = change(&mut book, what.clone()).unwrap_err();
-            assert!(told.contains(why), "{what}: {told}");
+            let refusal = change(&mut book, what.clone()).unwrap_err();
+            assert!(refusal.contains(why), "{what}: {refusal}");
         }
-        assert_eq!(told(&book.list()), before);
+        assert_eq!(json_of(&book.list()), before);
     }
 }

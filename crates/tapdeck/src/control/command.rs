@@ -1,8 +1,8 @@
 //! The commands: all that can be asked over the control socket.
 //!
-//! What does a line of JSON ask for? Here is how it becomes a [`Command`], and which commands anybody
-//! who can connect may give. What a command does is said by the recorder (`record::control`) and the
-//! daemon (`serve::daemon`).
+//! What does a line of JSON ask for? Here is how it becomes a [`Command`], and which commands
+//! anybody who can connect may give. What a command does is said by the recorder
+//! (`record::commands`) and the daemon (`serve::daemon`).
 
 use serde::{Deserialize, Deserializer};
 
@@ -214,8 +214,8 @@ mod tests {
             (r#"{"verb":"attach"}"#, "missing field `group`"),
             (r#"{"verb":"attach","group":"ids","weight":1.5}"#, "invalid type"),
         ] {
-            let told = decode(line).expect_err(line);
-            assert!(told.contains(part) && !told.contains('\n'), "{line}: {told}");
+            let why = decode(line).expect_err(line);
+            assert!(why.contains(part) && !why.contains('\n'), "{line}: {why}");
         }
     }
 

@@ -1,4 +1,8 @@
-//! The command line's flags, and their check before anything is touched.
+//! The command line's flags: what clap parses, one file for each command.
+//!
+//! A value here has the right form and no more. Whether values make sense together, and with this
+//! machine, is resolved by each command before it touches anything. Doc comments of flags are the
+//! texts of `--help`.
 
 mod attach;
 mod check_traffic;

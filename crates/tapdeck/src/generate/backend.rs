@@ -1,4 +1,4 @@
-//! Which way packets go, and what to say when one cannot be gone.
+//! Back ends: which one sends the packets, and what is the user told where one cannot?
 
 use std::io;
 
@@ -14,11 +14,11 @@ use crate::usage::usage;
 /// How packets get to an interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Backend {
-    /// Made in the kernel.
+    /// Packets are made in the kernel.
     Xdp,
-    /// Made here, sent by a packet socket.
+    /// Packets are made in this process and sent by a packet socket.
     Packet,
-    /// Made here, sent by an AF_XDP socket.
+    /// Packets are made in this process and sent by an AF_XDP socket.
     AfXdp,
 }
 
@@ -32,14 +32,14 @@ impl Backend {
     }
 }
 
-/// Paced senders up to this many packets a second send from user space, where waiting costs no CPU.
+/// Packets a second up to which a paced sender sends from user space, where waiting costs no CPU.
 const SLOW_PPS: f64 = 200e3;
 
-/// What makes an interface take frames that are made in the kernel.
+/// Advice for an interface that does not take frames made in the kernel.
 pub const NEEDS_A_FAR_END: &str =
     "a veth needs GRO (ethtool -K NAME gro on) or an XDP program at its far end";
 
-/// `pps` is of one sender.
+/// Chooses the back end, with the reason where the choice was left open. `pps` is of one sender.
 pub fn choose(
     f: &Gen,
     interfaces: &[Interface],
@@ -95,7 +95,7 @@ pub fn choose(
     Ok((Backend::Xdp, Some("the fastest")))
 }
 
-/// What to do about an error of opening a back end, with the error as its cause.
+/// Returns what to do about an error of opening a back end, with the error as its cause.
 pub fn explain(backend: Backend, interface: &Interface, error: io::Error) -> anyhow::Error {
     let advice = match error.raw_os_error().map(Errno::from_raw_os_error) {
         Some(Errno::PERM | Errno::ACCESS) => {
@@ -112,7 +112,7 @@ pub fn explain(backend: Backend, interface: &Interface, error: io::Error) -> any
     anyhow::Error::new(error).context(what)
 }
 
-/// An error in the middle of a run, in words.
+/// Returns the error of a back end that failed in the middle of a run.
 pub fn ended(interface: &str, error: &io::Error) -> anyhow::Error {
     match error.raw_os_error().map(Errno::from_raw_os_error) {
         Some(Errno::NETDOWN) => anyhow!("{interface} went down or lost its link"),

@@ -1,4 +1,7 @@
-//! From flags to a job: everything is checked here, before the first packet goes.
+//! From flags to a job: everything that can be wrong with a call is found here, before the first
+//! packet goes.
+//!
+//! Making a [`Job`] looks at interfaces and reads the files that flags name. It sends nothing.
 
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
@@ -19,20 +22,20 @@ use super::interfaces::{self, ETHERNET};
 use crate::flags::{BackendChoice, GapsChoice, Gen, MethodChoice, ProtoChoice, TunnelChoice};
 use crate::usage::{Usage, usage};
 
-/// What is to be done.
+/// A run as it was asked for, checked.
 pub struct Job {
     pub interfaces: Vec<Interface>,
     /// Threads for each interface.
     pub threads: u32,
     pub cpus: Vec<u32>,
     pub load: Load,
-    /// As it was asked for.
+    /// The rate as it was asked for.
     pub rate_text: String,
     /// Packets a second that were asked for.
     pub asked_pps: Option<f64>,
     pub limits: Limits,
     pub backend: Backend,
-    /// Why this one, where nobody asked for it.
+    /// Why the back end was chosen, where the user left it open.
     pub reason: Option<String>,
 }
 
@@ -47,16 +50,16 @@ pub struct Generation {
     pub table: Table,
     pub rate: Rate,
     pub gaps: Gaps,
-    /// Of the packets that each sender has.
+    /// The share of all packets that each sender has.
     pub shares: Vec<f64>,
 }
 
 pub struct Recording {
     pub path: PathBuf,
     pub contents: Contents,
-    /// Until it is given to a sender.
+    /// The file's packets, until they are given to a sender.
     pub replay: Option<Box<Replay>>,
-    /// Packets of all rounds; 0: there is no end.
+    /// Packets of all rounds; 0 is without end.
     pub packets: u64,
 }
 
@@ -182,7 +185,7 @@ impl Job {
         self.interfaces.len() as u32 * self.threads
     }
 
-    /// Packets that will be sent; 0: nobody knows.
+    /// Returns how many packets will be sent; 0 where nobody knows.
     pub fn packets(&self) -> u64 {
         match &self.load {
             Load::Generated(_) => self.limits.packets,
@@ -190,7 +193,8 @@ impl Job {
         }
     }
 
-    /// Where each sender stops: of a count, one packet is for each, and the rest by their shares.
+    /// Returns where each sender stops. A count gives one packet to each sender, and divides the
+    /// rest by their shares.
     pub fn limits_of_each(&self, shares: &[f64]) -> Vec<Limits> {
         let mut each = vec![self.limits; shares.len()];
         if self.limits.packets == 0 {
@@ -208,7 +212,7 @@ impl Job {
     }
 }
 
-/// Bytes of a frame where nobody says how many, if that has room for the headers.
+/// Bytes of a frame where the user does not say how many, if that has room for the headers.
 const DEFAULT_SIZE: u16 = 64;
 
 const WIRE_OF_WHAT: &str =
@@ -265,7 +269,8 @@ fn gaps(f: &Gen, rate: Rate) -> Result<Gaps> {
     Ok(Gaps::OnOff(OnOff { hurst, on_ns: ns(f.on), off_ns: ns(f.off), sources }))
 }
 
-/// Sources that change much more often than packets come would take longer than the packets.
+/// Refuses sources of bursts that change much more often than packets come: following their changes
+/// would take longer than the packets.
 fn check_gaps(gaps: Gaps, pps: Option<f64>) -> Result<()> {
     const MOST_WORK: f64 = 1e6;
     let (Gaps::OnOff(model), Some(pps)) = (gaps, pps) else { return Ok(()) };
@@ -277,7 +282,8 @@ fn check_gaps(gaps: Gaps, pps: Option<f64>) -> Result<()> {
     Ok(())
 }
 
-/// The first sender sends the marks, each in place of a packet that is due.
+/// Refuses marks that come as often as packets. The first sender sends them, each in place of a
+/// packet that is due.
 fn check_marks(workload: &Workload, pps: Option<f64>) -> Result<()> {
     let (Some(mark), Some(pps)) = (workload.mark, pps) else { return Ok(()) };
     if mark.every_ns as f64 * pps <= 1e9 {
@@ -286,7 +292,7 @@ fn check_marks(workload: &Workload, pps: Option<f64>) -> Result<()> {
     Ok(())
 }
 
-/// Addresses that are administered locally, and nobody's.
+/// The MAC addresses where the user gives none: administered locally, and nobody's.
 const SOURCE_MAC: Mac = Mac([2, b't', b'd', 0, 0, 1]);
 const DESTINATION_MAC: Mac = Mac([2, b't', b'd', 0, 0, 2]);
 

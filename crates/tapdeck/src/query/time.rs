@@ -1,4 +1,4 @@
-//! Points in time as people write them.
+//! Points in time, and spans between two, as people write and read them.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -8,7 +8,7 @@ use tapdeck_store::query::Span;
 
 use crate::usage::usage;
 
-/// UTC nanoseconds of `2026-01-02T03:04:05Z`, `10m ago` or `1767323045.5`.
+/// Reads a point in time, as UTC nanoseconds: `2026-01-02T03:04:05Z`, `10m ago` or `1767323045.5`.
 pub fn point(text: &str) -> std::result::Result<i64, String> {
     let text = text.trim();
     if let Some(ago) = text.strip_suffix("ago") {
@@ -26,7 +26,7 @@ pub fn point(text: &str) -> std::result::Result<i64, String> {
     })
 }
 
-/// A point in time for people and programs: RFC 3339 with nanoseconds.
+/// Returns a point in time for people and programs: RFC 3339 with nanoseconds.
 pub fn show(time_ns: i64) -> String {
     let time = Timestamp::from_nanosecond(i128::from(time_ns)).unwrap_or(Timestamp::UNIX_EPOCH);
     format!("{time:.9}")

@@ -1,6 +1,11 @@
 //! `tapdeck record`: from the flags to a running recording and its report.
+//!
+//! Who does what while packets come? Programs in the kernel write them into rings, and the writer's
+//! thread (`tapdeck_store`) puts the rings' blocks into the output. The main thread, which is here,
+//! does the rest in a loop that turns every 20 ms: it closes blocks that wait, looks at the clock,
+//! the interfaces and the output, serves the control socket, and reports. No packet waits for it.
 
-mod control;
+mod commands;
 mod output;
 mod report;
 mod resolve;
@@ -17,7 +22,7 @@ use tapdeck_capture::Clock;
 use tapdeck_store::{Ending, Totals, WriterControl};
 
 use crate::flags;
-use control::{Control, Recorder};
+use commands::{ControlSocket, Recorder};
 use output::{Job, Output};
 use report::Report;
 use source::RecordSource;
@@ -25,14 +30,15 @@ use source::RecordSource;
 /// How often the recorder looks after its hooks.
 const TICK: Duration = Duration::from_millis(20);
 const SECOND: Duration = Duration::from_secs(1);
-/// How long one who has asked twice for the end waits for an output that hangs.
+/// How long an output that hangs is waited for after a second wish for the end.
 const HURRY: Duration = Duration::from_secs(2);
 
 /// When something is due.
 struct Schedule {
     end: Option<Instant>,
-    /// A block is closed at the second look at it, and a look may be late: so that no packet waits
-    /// for longer than was said, looks are a third of that time apart.
+    /// The time between two looks at part-filled blocks. A block is closed at the second look at
+    /// it, and a look may be late: so that no packet waits for longer than `--flush` says,
+    /// looks are a third of that time apart.
     flush_every: Duration,
     next_flush: Instant,
     next_second: Instant,
@@ -62,7 +68,7 @@ impl Schedule {
     }
 }
 
-/// Whether the time has come; if so, it comes again after `every`.
+/// Whether the time has come. If so, sets the next time, `every` later.
 fn due(next: &mut Instant, every: Duration) -> bool {
     let now = Instant::now();
     let due = now >= *next;
@@ -121,10 +127,10 @@ pub fn run(flags: flags::Record) -> Result<()> {
     let totals = Arc::new(Totals::new(interfaces.len()));
     let mut report = Report::new(&plan, totals.clone())?;
     let output = Output::open(&plan, &report.log())?;
-    let mut control = Control::open(&plan, &report)?;
+    let mut control_socket = ControlSocket::open(&plan, &report)?;
 
-    // Packets wait in the rings until the output is begun, so that a hook that cannot be had costs
-    // nobody a file.
+    // Packets wait in the rings until the output is begun, so that no file is touched for a hook
+    // that cannot be had.
     source.start()?;
     let writer_control = Arc::new(WriterControl::default());
     let job = Job {
@@ -141,18 +147,18 @@ pub fn run(flags: flags::Record) -> Result<()> {
     let mut schedule = Schedule::new(&plan);
     while signals.received() == 0 && !writer_control.writer_has_ended() && !schedule.is_over() {
         let tick = Instant::now() + TICK;
-        match &mut control {
-            Some(control) => {
+        match &mut control_socket {
+            Some(control_socket) => {
                 let (source, report) = (&mut source, &mut report);
-                control
-                    .serve(tick, &mut Recorder { source, report, writer_control: &writer_control });
-                if control.stops() {
+                let mut recorder = Recorder { source, report, writer_control: &writer_control };
+                control_socket.serve(tick, &mut recorder);
+                if control_socket.stops() {
                     break;
                 }
             }
             None => std::thread::sleep(TICK),
         }
-        look_after(&mut source, &clock, &mut schedule, &mut report, control.as_mut());
+        look_after(&mut source, &clock, &mut schedule, &mut report, control_socket.as_mut());
         if source.has_ended() {
             report.warn("the daemon has ended");
             break;
@@ -160,12 +166,12 @@ pub fn run(flags: flags::Record) -> Result<()> {
     }
 
     end(&mut source, &signals, &writer_control);
-    if let Some(control) = &mut control {
-        control.end();
+    if let Some(control_socket) = &mut control_socket {
+        control_socket.end();
     }
     let written = join(writer, &signals, &writer_control, &report);
     let unwritten = report.finished(&source);
-    // Whoever left the pipe wanted no more.
+    // A reader that left the pipe wanted no more, and what it did not get is no failure.
     let wanted = written? == Ending::Asked;
     anyhow::ensure!(
         !wanted || unwritten == 0,
@@ -174,13 +180,13 @@ pub fn run(flags: flags::Record) -> Result<()> {
     Ok(())
 }
 
-/// One look at everything that the writer does not do: flush, clock, interfaces, report.
+/// Looks once after everything that is not the writer's: flush, clock, interfaces, report.
 fn look_after(
     source: &mut RecordSource,
     clock: &Clock,
     schedule: &mut Schedule,
     report: &mut Report,
-    control: Option<&mut Control>,
+    control_socket: Option<&mut ControlSocket>,
 ) {
     report.sample(source);
     report.watch_output(source);
@@ -191,17 +197,17 @@ fn look_after(
         report.warn(&format!("{name}: cannot flush: {e}"));
     }
     if schedule.is_a_second_over() {
-        for told in source.watch() {
-            report.interface_event(&told);
+        for notice in source.watch() {
+            report.interface_event(&notice);
         }
         report.second(source);
-        if let Some(control) = control {
-            control.second(source, report);
+        if let Some(control_socket) = control_socket {
+            control_socket.second(source, report);
         }
     }
 }
 
-/// Detaches the hooks and closes the blocks they left open. While the rings are full that
+/// Detaches the hooks and closes the blocks that they left open. While the rings are full, closing
 /// waits for the writer, which gives up on an output that takes nothing.
 fn end(source: &mut RecordSource, signals: &Signals, writer_control: &WriterControl) {
     source.stop();
@@ -233,13 +239,13 @@ fn join(
 ) -> Result<Ending> {
     let mut hurried_since: Option<Instant> = None;
     let mut written_since: Option<Instant> = None;
-    // Signals that are put up with; one more means a hurry.
+    // How many signals mean no hurry.
     let mut patience = 1;
-    let mut told = false;
+    let mut has_said_why = false;
     while !writer.is_finished() {
-        if writer_control.writer_has_ended() && !told {
-            told = written_since.get_or_insert_with(Instant::now).elapsed() > HURRY;
-            if told {
+        if writer_control.writer_has_ended() && !has_said_why {
+            has_said_why = written_since.get_or_insert_with(Instant::now).elapsed() > HURRY;
+            if has_said_why {
                 patience = signals.received().min(patience);
                 report.waits_for_index();
             }

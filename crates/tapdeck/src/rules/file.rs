@@ -1,4 +1,4 @@
-//! Rule files.
+//! Reading rule files, for all commands that take one.
 
 use std::io::Read;
 use std::path::Path;
@@ -9,8 +9,8 @@ use tapdeck_packet::rules::RuleSet;
 use crate::progress_line::say;
 use crate::standard_input;
 
-/// Reads a rule file; - is standard input. Where it has several faults, all but the last that is
-/// told go to standard error before.
+/// Reads a rule file; - is standard input. Where the file has several faults, they go to standard
+/// error, and the error that is returned sums them up.
 pub fn read(path: &Path) -> Result<RuleSet> {
     let name = standard_input::name(path);
     let mut text = Vec::new();
@@ -28,7 +28,7 @@ pub fn read(path: &Path) -> Result<RuleSet> {
         say(&format!("{name}: {fault}"));
     }
     let first = match faults.errors.len() {
-        told if told < faults.count => format!("the first {told} are told above"),
+        shown if shown < faults.count => format!("the first {shown} are told above"),
         _ => "as told above".into(),
     };
     bail!("{name}: {} lines are no rules, {first}", faults.count)

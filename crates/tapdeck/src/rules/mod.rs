@@ -1,4 +1,7 @@
-//! `tapdeck rules`: what rule files mean and cost, apart from any recorder.
+//! `tapdeck rules`: what do rule files mean, and what do they cost?
+//!
+//! Nothing here needs a privilege or touches a recorder: the sets and their images are
+//! `tapdeck_packet::rules`, judged and counted in this process.
 
 mod compile;
 mod explain;
@@ -23,7 +26,7 @@ pub fn run(flags: &flags::Rules) -> Result<()> {
     }
 }
 
-/// Refuses to read two things from standard input.
+/// Refuses to read both rules and packets from standard input.
 fn check(rules: &Path, trace: Option<&Path>) -> Result<()> {
     standard_input::refuse_twice([rules].into_iter().chain(trace))
 }

@@ -1,4 +1,4 @@
-//! The packets of a capture file as rules see them.
+//! The packets of a capture file, as rules see them.
 
 use std::collections::HashSet;
 use std::io::{self, Read};
@@ -15,8 +15,8 @@ use crate::capture_file::{self, OnDamage};
 use crate::progress_line::say;
 use crate::standard_input::{self, name};
 
-/// Gives every packet's tuple, and its length on the wire, in the order of the file. Later
-/// fragments have the ports of their first.
+/// Hands every packet's tuple, and its length on the wire, to `each`, in the order of the file.
+/// Later fragments have the ports of their first.
 pub fn read(path: &Path, up_to_damage: bool, mut each: impl FnMut(&Tuple, u32)) -> Result<()> {
     let name = name(path);
     let input = open(path).with_context(|| format!("cannot open {name}"))?;
@@ -28,7 +28,7 @@ pub fn read(path: &Path, up_to_damage: bool, mut each: impl FnMut(&Tuple, u32)) 
         }
         let mut tuple = Tuple::read(packet.link, packet.frame);
         fragments.follow(&mut tuple, packet.time_ns);
-        // What a judgement depends on.
+        // No judgement depends on which fragment a packet is.
         tuple.fragment = None;
         each(&tuple, packet.original_len);
         Ok(())
@@ -43,7 +43,7 @@ pub fn read(path: &Path, up_to_damage: bool, mut each: impl FnMut(&Tuple, u32)) 
     Ok(())
 }
 
-/// Some packets of a capture file, with which costs are weighed.
+/// Returns the packets of a capture file by which costs are weighed.
 pub fn sample(path: &Path, up_to_damage: bool) -> Result<Sample> {
     let mut sample = Sample::default();
     read(path, up_to_damage, |tuple, _| sample.add(*tuple))?;

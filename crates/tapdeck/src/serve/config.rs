@@ -228,7 +228,7 @@ impl Plan {
 
 /// Reads a file's text. The error of a fault is one line, with the line of the file.
 fn parse(path: &Path, text: &str) -> Result<File> {
-    let told = |e: toml::de::Error| {
+    let explain = |e: toml::de::Error| {
         let line = e.span().map(|span| {
             let before = text.get(..span.start).unwrap_or(text);
             format!(", line {}", before.matches('\n').count() + 1)
@@ -236,7 +236,7 @@ fn parse(path: &Path, text: &str) -> Result<File> {
         let why = e.message().lines().collect::<Vec<_>>().join(" ");
         Usage(format!("{}{}: {why}", path.display(), line.unwrap_or_default()))
     };
-    Ok(toml::from_str(text).map_err(told)?)
+    Ok(toml::from_str(text).map_err(explain)?)
 }
 
 impl Group {
@@ -357,9 +357,9 @@ mod tests {
             ("name = ".into(), "line 1", ""),
             ("[[group]\n".into(), "line 1", ""),
         ] {
-            let told = read(&text).expect_err(&text).to_string();
-            assert!(told.starts_with(&format!("deck.toml, {line}: ")), "{text}: {told}");
-            assert!(told.contains(part) && !told.contains('\n'), "{text}: {told}");
+            let why = read(&text).expect_err(&text).to_string();
+            assert!(why.starts_with(&format!("deck.toml, {line}: ")), "{text}: {why}");
+            assert!(why.contains(part) && !why.contains('\n'), "{text}: {why}");
         }
     }
 }

@@ -1,7 +1,7 @@
 //! The daemon at work: what does it do for each command, and when members come and go?
 //!
-//! A [`Daemon`] answers the commands of the control socket by changing its groups, keeps the list of
-//! connections that are members, and looks after both at the times that the loop in `serve::run`
+//! A [`Daemon`] answers the commands of the control socket by changing its groups, keeps the list
+//! of connections that are members, and looks after both at the times that the loop in `serve::run`
 //! calls it. Packets do not pass here.
 
 use std::collections::BTreeMap;
@@ -17,7 +17,7 @@ use tapdeck_capture::rules::Compiled;
 use tapdeck_packet::pcapng::InterfaceDescription;
 use tapdeck_packet::rules::image::Options;
 
-use super::report::{Own, Report, Snapshot};
+use super::report::{DaemonState, Own, Report};
 use crate::control::{
     Answer, Book, Changes, ClientId, Command, Counted, Event, Loaded, Peer, Refused, RulesCommand,
     Server, compiler,
@@ -137,9 +137,9 @@ impl Daemon {
             Err(e) => self.report.say(&format!("{:#}", anyhow::Error::from(e))),
         }
         self.groups.refresh_nic();
-        match self.snapshot() {
-            Ok(snapshot) => {
-                let statistics = snapshot.statistics(&self.groups, false);
+        match self.state() {
+            Ok(state) => {
+                let statistics = state.statistics(&self.groups, false);
                 self.report.second(&statistics);
                 if self.server.has_watchers() {
                     self.server.tell_watchers(&Answer::ok(&statistics));
@@ -158,18 +158,18 @@ impl Daemon {
             self.server.answer(client, Answer::error("the daemon has ended"));
         }
         self.server.flush(FAREWELL);
-        let snapshot = self.snapshot()?;
-        self.report.finished(&snapshot.statistics(&self.groups, true));
+        let state = self.state()?;
+        self.report.finished(&state.statistics(&self.groups, true));
         Ok(())
     }
 
-    fn snapshot(&self) -> io::Result<Snapshot> {
+    fn state(&self) -> io::Result<DaemonState> {
         let peers = self
             .members
             .iter()
             .filter_map(|(client, member)| Some((*member, self.server.peer(*client)?)));
         let peers: BTreeMap<u32, Peer> = peers.collect();
-        Ok(Snapshot { stats: self.groups.stats()?, peers, elapsed: self.report.elapsed() })
+        Ok(DaemonState { stats: self.groups.stats()?, peers, elapsed: self.report.elapsed() })
     }
 
     fn take(&mut self, client: ClientId, command: Command) {
@@ -211,8 +211,8 @@ impl Daemon {
     }
 
     fn stats(&self) -> Done {
-        let snapshot = self.snapshot().map_err(|e| format!("cannot read the counters: {e}"))?;
-        Ok(Answer::ok(snapshot.statistics(&self.groups, false)))
+        let state = self.state().map_err(|e| format!("cannot read the counters: {e}"))?;
+        Ok(Answer::ok(state.statistics(&self.groups, false)))
     }
 
     fn own(&self, member: u32) -> Done {
@@ -226,7 +226,7 @@ impl Daemon {
         if self.members.contains_key(&client) {
             return Err("this connection is a member already: open another one".into());
         }
-        let joined = self.groups.join(group, weight).map_err(told)?;
+        let joined = self.groups.join(group, weight).map_err(explain)?;
         let answer = Answer::ok(Attached::new(group, &joined));
         self.members.insert(client, joined.member);
         self.server.make_member(client);
@@ -267,27 +267,27 @@ impl Daemon {
     }
 
     fn pause(&mut self, group: Option<&str>) -> Done {
-        self.groups.pause(group).map_err(told)?;
+        self.groups.pause(group).map_err(explain)?;
         self.report.say(&format!("{} paused", which(group)));
         Ok(Answer::done())
     }
 
     fn resume(&mut self, group: Option<&str>) -> Done {
-        self.groups.resume(group).map_err(told)?;
+        self.groups.resume(group).map_err(explain)?;
         self.report.say(&format!("{} resumed", which(group)));
         Ok(Answer::done())
     }
 
     fn set_snaplen(&mut self, group: Option<String>, snaplen: u32) -> Done {
         let group = self.one(group)?;
-        self.groups.set_snaplen(&group, snaplen).map_err(told)?;
+        self.groups.set_snaplen(&group, snaplen).map_err(explain)?;
         self.report.say(&format!("group {group}: snaplen is {snaplen} from now on"));
         Ok(Answer::ok(json!({ "group": group, "snaplen": snaplen })))
     }
 
     fn set_filter(&mut self, group: Option<String>, filter: Option<&str>) -> Done {
         let group = self.one(group)?;
-        self.groups.set_filter(&group, filter).map_err(told)?;
+        self.groups.set_filter(&group, filter).map_err(explain)?;
         self.report.say(&match filter {
             Some(filter) => format!("group {group}: the filter is {filter:?} from now on"),
             None => format!("group {group}: there is no filter from now on"),
@@ -332,7 +332,7 @@ fn set_rules(
     rules: Option<&Rules>,
 ) -> Result<Counted, Refused> {
     let name = groups.configs().nth(group).map(|group| group.name.clone()).unwrap_or_default();
-    let last = groups.set_rules(&name, rules.cloned()).map_err(|e| Refused::from(told(e)))?;
+    let last = groups.set_rules(&name, rules.cloned()).map_err(|e| Refused::from(explain(e)))?;
     report.say(&match rules {
         Some(rules) => {
             format!("group {name}: {} rules judge from now on", show_count(rules.rules().into()))
@@ -346,7 +346,7 @@ fn which(group: Option<&str>) -> String {
     group.map_or_else(|| "all groups are".into(), |group| format!("group {group} is"))
 }
 
-fn told(e: tapdeck_capture::groups::Error) -> String {
+fn explain(e: tapdeck_capture::groups::Error) -> String {
     format!("{:#}", anyhow::Error::from(e))
 }
 

@@ -1,9 +1,9 @@
 //! `tapdeck serve`: owns the hooks of interfaces and gives their packets to groups of programs.
 //!
-//! What is left for a process to do? Programs in the kernel (`tapdeck_capture::groups`) judge packets
-//! and put them into members' rings, and a member reads its rings without the daemon. The daemon is
-//! a loop that turns every 20 ms: it does what is asked over the control socket, closes blocks that
-//! wait, wakes members, and looks whether a member has gone.
+//! What is left for a process to do? Programs in the kernel (`tapdeck_capture::groups`) judge
+//! packets and put them into members' rings, and a member reads its rings without the daemon. The
+//! daemon is a loop that turns every 20 ms: it does what is asked over the control socket, closes
+//! blocks that wait, wakes members, and looks whether a member has gone.
 //!
 //! A member's connection is its membership. Members whose connections have ended by the same turn
 //! leave together, because each leaving must wait for the kernel's running programs once.

@@ -1,8 +1,8 @@
 //! What the user learns of a daemon: messages, the live line, the JSON, the summary.
 //!
-//! Statistics are taken at one moment ([`Snapshot`]) and told together with how each group is set
-//! ([`Statistics`]). Their counters are those of `tapdeck_packet::account`; the rest says what they
-//! are counters of.
+//! Statistics are taken at one moment ([`DaemonState`]) and told together with how each group is
+//! set ([`Statistics`]). Their counters are those of `tapdeck_packet::account`; the rest says what
+//! they are counters of.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -18,12 +18,12 @@ use tapdeck_packet::account::{
 
 use super::config::Plan;
 use crate::control::Peer;
-use crate::progress_line::Line;
+use crate::progress_line::LiveLine;
 use crate::statistics::{StatsJson, accounting_line};
 use crate::units::{show_bytes, show_count, show_rate};
 
 /// All counters at a moment.
-pub struct Snapshot {
+pub struct DaemonState {
     pub stats: DeckStats,
     /// The processes behind the members, by the members' numbers.
     pub peers: BTreeMap<u32, Peer>,
@@ -96,7 +96,7 @@ impl Own {
     }
 }
 
-impl Snapshot {
+impl DaemonState {
     /// Returns the counters together with how each group is set.
     pub fn statistics<'a>(&'a self, groups: &'a Groups, is_final: bool) -> Statistics<'a> {
         self.of(groups.configs(), groups.member_bytes(), is_final)
@@ -192,7 +192,7 @@ impl<'a> Port<'a> {
 
 /// Tells the user about a daemon.
 pub struct Report {
-    line: Line,
+    line: LiveLine,
     stats_json: StatsJson,
     began: Instant,
     /// Captured packets and bytes at the last second, and when that was.
@@ -203,7 +203,7 @@ impl Report {
     pub fn new(stats_json: Option<&Path>) -> Result<Self> {
         let now = Instant::now();
         let stats_json = StatsJson::open(stats_json)?;
-        Ok(Self { line: Line::new(), stats_json, began: now, last: (0, 0, now) })
+        Ok(Self { line: LiveLine::new(), stats_json, began: now, last: (0, 0, now) })
     }
 
     pub fn say(&mut self, text: &str) {
@@ -306,7 +306,7 @@ mod tests {
     use tapdeck_capture::interface::NicCounters;
     use tapdeck_capture::{Deliver, Hook};
 
-    use super::{Own, Snapshot};
+    use super::{DaemonState, Own};
     use crate::control::{Answer, Peer, documented};
 
     #[test]
@@ -346,12 +346,12 @@ mod tests {
         };
         let own = Answer::ok(Own::new(&member, 1000));
         assert_eq!(own.text(), documented("{\"ok\":true,\"member\":0,\"seen\""));
-        let snapshot = Snapshot {
+        let state = DaemonState {
             stats: DeckStats { ports: vec![port], groups: vec![group], members: vec![member] },
             peers: [(0, Peer { pid: 4711, uid: 1000 })].into(),
             elapsed: Duration::from_micros(61_000_417),
         };
-        let statistics = snapshot.of([&config].into_iter(), 17_039_360, false);
+        let statistics = state.of([&config].into_iter(), 17_039_360, false);
         let answer = Answer::ok(&statistics);
         assert_eq!(answer.text(), documented("{\"ok\":true,\"elapsed_s\":61"));
     }

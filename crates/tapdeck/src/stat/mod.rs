@@ -1,4 +1,7 @@
-//! `tapdeck stat`: what is in a store.
+//! `tapdeck stat`: what is in a store?
+//!
+//! `tapdeck_store::stat` answers from the store's indexes; this module shows the answer, and says
+//! on standard error where it is incomplete.
 
 mod chart;
 mod json;
@@ -32,7 +35,7 @@ pub fn run(flags: &flags::Stat) -> Result<()> {
     verdict(&report)
 }
 
-/// Says on standard error what is wrong with the store.
+/// Tells on standard error what is wrong with the store.
 fn verdict(report: &Report) -> Result<()> {
     for unusable in &report.unusable {
         say(&format!(
@@ -50,7 +53,7 @@ fn verdict(report: &Report) -> Result<()> {
     Ok(())
 }
 
-/// A part of a whole.
+/// Returns a part's share of the whole.
 fn share(part: u64, whole: u64) -> f64 {
     part as f64 / whole.max(1) as f64
 }
