@@ -12,7 +12,7 @@ use std::ops::Range;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use common::{Rng, directory};
+use common::directory;
 use tapdeck_packet::key::Plan;
 use tapdeck_packet::link::LinkType;
 use tapdeck_packet::pcapng::{self, InterfaceDescription, StatisticsBlock};
@@ -20,6 +20,7 @@ use tapdeck_store::io::{Access, Directory, Disk, Object, PAGE, State, Storage};
 use tapdeck_store::query::{Error, Note, Packet, Query, Snapshot, Span};
 use tapdeck_store::stat::{Question, Report, stat_in};
 use tapdeck_store::{Closed, Scope, SegmentName, Store, Verdict, verify_in};
+use tapdeck_testkit::SplitMix64;
 
 const T0: i64 = 1_767_323_045_000_000_000;
 const PACKETS: u32 = 2500;
@@ -108,7 +109,7 @@ impl Object for FaultyObject {
         let left = usize::try_from(self.end().saturating_sub(at)).unwrap_or(usize::MAX);
         let mut want = buffer.len().min(left);
         if let Some(state) = &mut self.faults().short {
-            let mut rng = Rng(*state);
+            let mut rng = SplitMix64(*state);
             want = want.min(1 + rng.below(want.max(1)));
             *state = rng.0;
         }
