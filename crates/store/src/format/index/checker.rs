@@ -190,7 +190,14 @@ fn differ_in(
     made: &mut [(u32, Image)],
     class: Class,
 ) -> io::Result<Option<(u32, String)>> {
-    let hashed = |image: &Image| image.directory.dictionaries[class as usize].hashed;
+    let hashed = |image: &Image| {
+        let dictionary = image.directory.dictionaries.get(&class);
+        dictionary.is_some_and(|dictionary| dictionary.hashed)
+    };
+    if !have.directory.dictionaries.contains_key(&class) {
+        // Whoever made the index did not know the class, and so it says nothing that could be wrong.
+        return Ok(None);
+    }
     let any = hashed(have) || made.iter().any(|(_, made)| hashed(made));
     let mut there = Vec::new();
     let rehash = any && !hashed(have);

@@ -5,6 +5,7 @@
 //! the directory and one section of keys. All numbers are in little-endian byte order.
 //! `docs/FORMAT.md` specifies it.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::ops::Range;
 use std::sync::Arc;
@@ -17,7 +18,11 @@ use crate::format::name::SegmentName;
 use crate::io::{Object, PAGE};
 
 const MAGIC: [u8; 8] = *b"tapdeckI";
-const VERSION: u32 = 1;
+/// The version that is written. Its directory counts the classes and tells how long each is, so that
+/// a reader skips those that it does not know.
+const VERSION: u32 = 2;
+/// The version whose directory has all classes that there were, one behind the other, and no other.
+const VERSION_1: u32 = 1;
 /// The header's bytes that count; zeros follow up to the page's end.
 const HEADER: usize = 120;
 /// Granules in a section.
@@ -27,10 +32,10 @@ const KEYS: usize = 8 << 10;
 /// No section and no directory of an index that was not damaged is longer.
 const LONGEST: u64 = 256 << 20;
 
-/// Keys of a class that had too many are known by so many bytes of a hash.
+/// Keys of a class that had too many are told by so many bytes of a hash.
 pub(super) const HASH_WIDTH: usize = 2;
 
-/// The hash of a key, for a class that is not told exactly.
+/// Returns the hash of a key, for a class that is not told exactly.
 pub(super) fn hash(key: u128) -> u128 {
     // The finalizer of SplitMix64, over both halves.
     let mut z = key as u64 ^ (key >> 64) as u64 ^ 0x9e37_79b9_7f4a_7c15;
@@ -70,19 +75,47 @@ pub(super) struct Group {
     section: Section,
 }
 
-/// The keys of a class.
+/// What is known of the keys of a class.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Dictionary {
-    /// Keys are hashes.
+    /// Whether the keys are hashes.
     pub hashed: bool,
+    /// How many keys there are.
     pub keys: u64,
-    /// Sections, with the first key of each.
+    /// The sections that hold the keys, with the first key of each.
     pub sections: Vec<(u128, Section)>,
 }
 
 impl Dictionary {
+    /// Returns how many bytes a key of the class takes.
     pub fn width(&self, class: Class) -> usize {
         if self.hashed { HASH_WIDTH } else { class.width() }
+    }
+
+    fn encode(&self, class: Class) -> Vec<u8> {
+        let mut out = vec![u8::from(self.hashed)];
+        put(&mut out, self.keys);
+        put(&mut out, self.sections.len() as u64);
+        for (key, section) in &self.sections {
+            put_key(&mut out, *key, self.width(class));
+            section.put(&mut out);
+        }
+        out
+    }
+
+    fn take(bytes: &mut Bytes<'_>, class: Class) -> io::Result<Self> {
+        let hashed = bytes.byte()? != 0;
+        let keys = bytes.number()?;
+        let mut dictionary = Self { hashed, keys, sections: Vec::new() };
+        let width = dictionary.width(class);
+        for _ in 0..bytes.number()? {
+            let key = key_of(bytes.take(width)?);
+            if dictionary.sections.last().is_some_and(|(last, _)| *last >= key) {
+                return Err(damaged("keys are not in order"));
+            }
+            dictionary.sections.push((key, Section::take(bytes)?));
+        }
+        Ok(dictionary)
     }
 }
 
@@ -97,12 +130,26 @@ pub(super) struct Directory {
     pub opaque: Vec<u32>,
     /// Granules with packets that tell of losses.
     pub telling: Vec<u32>,
-    /// By class.
-    pub dictionaries: Vec<Dictionary>,
+    /// Nothing is known of the keys of a class that is not among these: any granule may hold them.
+    pub dictionaries: BTreeMap<Class, Dictionary>,
 }
+
+/// A class as it stands in a directory: its number, and its dictionary as bytes.
+type EncodedClass = (u64, Vec<u8>);
 
 impl Directory {
     fn encode(&self) -> Vec<u8> {
+        let encode = |(class, dictionary): (&Class, &Dictionary)| {
+            (u64::from(*class as u8), dictionary.encode(*class))
+        };
+        let classes: Vec<EncodedClass> = self.dictionaries.iter().map(encode).collect();
+        let mut out = self.encode_head();
+        put_classes(&mut out, &classes);
+        out
+    }
+
+    /// Returns all that stands before the classes.
+    fn encode_head(&self) -> Vec<u8> {
         let mut out = Vec::new();
         put(&mut out, u64::from(self.granules));
         put(&mut out, self.parts.len() as u64);
@@ -117,19 +164,10 @@ impl Directory {
         }
         put_granules(&mut out, &self.opaque);
         put_granules(&mut out, &self.telling);
-        for (class, dictionary) in Class::ALL.iter().zip(&self.dictionaries) {
-            out.push(u8::from(dictionary.hashed));
-            put(&mut out, dictionary.keys);
-            put(&mut out, dictionary.sections.len() as u64);
-            for (key, section) in &dictionary.sections {
-                put_key(&mut out, *key, dictionary.width(*class));
-                section.put(&mut out);
-            }
-        }
         out
     }
 
-    fn decode(bytes: &[u8]) -> io::Result<Self> {
+    fn decode(bytes: &[u8], version: u32) -> io::Result<Self> {
         let mut bytes = Bytes(bytes);
         let mut directory = Self { granules: bytes.small()?, ..Self::default() };
         let of = directory.granules;
@@ -145,22 +183,45 @@ impl Directory {
         }
         bytes.granules(of, |a, b| directory.opaque.extend(a..b))?;
         bytes.granules(of, |a, b| directory.telling.extend(a..b))?;
-        for class in Class::ALL {
-            let hashed = bytes.byte()? != 0;
-            let keys = bytes.number()?;
-            let mut dictionary = Dictionary { hashed, keys, sections: Vec::new() };
-            let width = dictionary.width(class);
-            for _ in 0..bytes.number()? {
-                let key = key_of(bytes.take(width)?);
-                if dictionary.sections.last().is_some_and(|(last, _)| *last >= key) {
-                    return Err(damaged("keys are not in order"));
-                }
-                dictionary.sections.push((key, Section::take(&mut bytes)?));
-            }
-            directory.dictionaries.push(dictionary);
-        }
+        directory.dictionaries = match version {
+            VERSION_1 => take_classes_of_version_1(&mut bytes)?,
+            _ => take_classes(&mut bytes)?,
+        };
         Ok(directory)
     }
+}
+
+fn put_classes(out: &mut Vec<u8>, classes: &[EncodedClass]) {
+    put(out, classes.len() as u64);
+    for (number, bytes) in classes {
+        put(out, *number);
+        put(out, bytes.len() as u64);
+        out.extend(bytes);
+    }
+}
+
+/// Takes the classes that are known, and skips the others.
+fn take_classes(bytes: &mut Bytes<'_>) -> io::Result<BTreeMap<Class, Dictionary>> {
+    let mut dictionaries = BTreeMap::new();
+    for _ in 0..bytes.number()? {
+        let number = bytes.number()?;
+        let len = usize::try_from(bytes.number()?).unwrap_or(usize::MAX);
+        let mut bytes = Bytes(bytes.take(len)?);
+        let known = u8::try_from(number).ok().and_then(Class::from_number);
+        let Some(class) = known else { continue };
+        let dictionary = Dictionary::take(&mut bytes, class)?;
+        if !bytes.0.is_empty() || dictionaries.insert(class, dictionary).is_some() {
+            return Err(damaged("a class is told twice, or does not end where it should"));
+        }
+    }
+    Ok(dictionaries)
+}
+
+fn take_classes_of_version_1(bytes: &mut Bytes<'_>) -> io::Result<BTreeMap<Class, Dictionary>> {
+    // The classes that there were, which have the numbers from 0 on: a new one is not among them.
+    const CLASSES: u8 = 12;
+    let classes = (0..CLASSES).filter_map(Class::from_number);
+    classes.map(|class| Ok((class, Dictionary::take(bytes, class)?))).collect()
 }
 
 fn stretch(start: u64, len: u64) -> io::Result<Range<u64>> {
@@ -187,11 +248,11 @@ pub(super) struct Header {
 }
 
 impl Header {
-    fn encode(&self, image_len: u64, directory: Section) -> Vec<u8> {
+    fn encode(&self, version: u32, image_len: u64, directory: Section) -> Vec<u8> {
         let mut out = Vec::with_capacity(PAGE);
         let s = &self.summary;
         out.extend(MAGIC);
-        out.extend(VERSION.to_le_bytes());
+        out.extend(version.to_le_bytes());
         out.extend(u32::from(s.complete).to_le_bytes());
         for n in [image_len, self.number, self.began_s as u64, self.segment_len] {
             out.extend(n.to_le_bytes());
@@ -209,7 +270,7 @@ impl Header {
         out
     }
 
-    fn decode(page: &[u8]) -> io::Result<(Self, u64, Section)> {
+    fn decode(page: &[u8]) -> io::Result<Opening> {
         let mut bytes = Bytes(page);
         if bytes.take(8)? != MAGIC {
             return Err(damaged("it does not begin as an index does"));
@@ -219,7 +280,7 @@ impl Header {
         if crc32c::crc32c(&page[..HEADER - 4]) != checksum {
             return Err(damaged("the checksum of its header is wrong"));
         }
-        if version != VERSION {
+        if !(VERSION_1..=VERSION).contains(&version) {
             return Err(io::Error::new(io::ErrorKind::Unsupported, "it is of another version"));
         }
         let complete = bytes.u32()? != 0;
@@ -233,13 +294,22 @@ impl Header {
         let directory = Section { offset, len: bytes.u32()?, checksum: bytes.u32()? };
         let outside = bytes.u32()?;
         let summary = Summary { packets, first_ns, last_ns, dropped, outside, complete };
-        Ok((Self { number, began_s, segment_len, summary }, image_len, directory))
+        let header = Self { number, began_s, segment_len, summary };
+        Ok(Opening { version, header, image_len, directory })
     }
 
     /// Whether it is of that segment.
     pub fn is_of(&self, name: &SegmentName) -> bool {
         (self.number, self.began_s) == (name.number, name.began_s)
     }
+}
+
+/// What an image's first page says.
+struct Opening {
+    version: u32,
+    header: Header,
+    image_len: u64,
+    directory: Section,
 }
 
 /// Takes whole pages, at offsets from the image's beginning.
@@ -260,8 +330,8 @@ impl<'a> Draft<'a> {
     const PIECE: usize = 1 << 20;
 
     pub fn new(flush: &'a mut Flush<'a>) -> Self {
-        let directory = Directory { dictionaries: Vec::new(), ..Directory::default() };
-        Self { flush, pending: Vec::new(), base: PAGE as u64, directory, group: Vec::new() }
+        let (directory, group) = (Directory::default(), Vec::new());
+        Self { flush, pending: Vec::new(), base: PAGE as u64, directory, group }
     }
 
     fn section(&mut self, bytes: &[u8]) -> io::Result<Section> {
@@ -344,7 +414,7 @@ impl<'a> Draft<'a> {
             dictionary.keys += 1;
             last = Some(key);
         }
-        self.directory.dictionaries.push(dictionary);
+        self.directory.dictionaries.insert(class, dictionary);
         Ok(())
     }
 
@@ -356,7 +426,7 @@ impl<'a> Draft<'a> {
         self.pending.resize(whole, 0);
         (self.flush)(&self.pending, self.base)?;
         let len = self.base + whole as u64;
-        (self.flush)(&header.encode(len, directory), 0)?;
+        (self.flush)(&header.encode(VERSION, len, directory), 0)?;
         Ok(len)
     }
 }
@@ -444,13 +514,13 @@ impl Image {
     pub fn open(source: Arc<dyn Object>, base: u64, source_len: u64) -> io::Result<Self> {
         let mut page = vec![0; HEADER];
         source.read_exact_at(&mut page, base)?;
-        let (header, len, at) = Header::decode(&page)?;
+        let Opening { version, header, image_len: len, directory: at } = Header::decode(&page)?;
         if len < PAGE as u64 || len > source_len.saturating_sub(base) {
             return Err(damaged("it is longer than its file"));
         }
         let directory = Directory::default();
         let mut image = Self { source, base, len, header, directory, bytes_read: HEADER as u64 };
-        image.directory = Directory::decode(&image.read(at)?)?;
+        image.directory = Directory::decode(&image.read(at)?, version)?;
         Ok(image)
     }
 
@@ -490,7 +560,7 @@ impl Image {
         last: u128,
         mut each: impl FnMut(u128, u32, u32),
     ) -> io::Result<()> {
-        let dictionary = &self.directory.dictionaries[class as usize];
+        let Some(dictionary) = self.directory.dictionaries.get(&class) else { return Ok(()) };
         let width = dictionary.width(class);
         let from = dictionary.sections.partition_point(|(key, _)| *key <= first).saturating_sub(1);
         let upto = dictionary.sections.partition_point(|(key, _)| *key <= last);
@@ -514,8 +584,9 @@ impl Image {
 
     /// The sections of a class, one after the other.
     pub fn section(&mut self, class: Class, number: usize) -> io::Result<Option<Vec<u8>>> {
-        let sections = &self.directory.dictionaries[class as usize].sections;
-        let Some((_, section)) = sections.get(number).copied() else { return Ok(None) };
+        let dictionary = self.directory.dictionaries.get(&class);
+        let section = dictionary.and_then(|dictionary| dictionary.sections.get(number).copied());
+        let Some((_, section)) = section else { return Ok(None) };
         self.read(section).map(Some)
     }
 }
@@ -565,9 +636,11 @@ impl<'a> Entries<'a> {
 
 /// Takes bytes for every part of an index in turn, as if their checksums were right; for fuzzing.
 pub(super) fn read_anything(bytes: &[u8]) {
-    if let Ok(directory) = Directory::decode(bytes) {
-        assert!(directory.parts.len() + directory.groups.len() <= bytes.len());
-        assert_eq!(Directory::decode(&directory.encode()).ok(), Some(directory));
+    for version in VERSION_1..=VERSION {
+        if let Ok(directory) = Directory::decode(bytes, version) {
+            assert!(directory.parts.len() + directory.groups.len() <= bytes.len());
+            assert_eq!(Directory::decode(&directory.encode(), VERSION).ok(), Some(directory));
+        }
     }
     if let Ok(granules) = decode_granules(bytes, GROUP as u32) {
         assert_eq!(decode_granules(&encode_granules(&granules), GROUP as u32).ok(), Some(granules));
@@ -580,5 +653,60 @@ pub(super) fn read_anything(bytes: &[u8]) {
             assert!(entries.rest() < left, "it gets on");
             left = entries.rest();
         }
+    }
+}
+
+/// Writes images as others would: with another version's directory, or with other classes.
+#[cfg(test)]
+pub(super) mod rewriting {
+    use std::sync::Arc;
+
+    use tapdeck_packet::key::Class;
+
+    use super::{Directory, HEADER, Header, Image, Opening, PAGE, Section, VERSION, VERSION_1};
+    use super::{EncodedClass, put_classes};
+
+    /// Returns an image as version 1 has it.
+    pub fn to_version_1(image: &[u8]) -> Vec<u8> {
+        rewrite(image, VERSION_1, |directory| {
+            let mut out = directory.encode_head();
+            for class in Class::ALL {
+                out.extend(directory.dictionaries[&class].encode(class));
+            }
+            out
+        })
+    }
+
+    /// Returns an image whose classes were changed.
+    pub fn with_classes(image: &[u8], change: impl FnOnce(&mut Vec<EncodedClass>)) -> Vec<u8> {
+        rewrite(image, VERSION, |directory| {
+            let encode =
+                |class: Class| (class as u64, directory.dictionaries[&class].encode(class));
+            let mut classes: Vec<EncodedClass> = Class::ALL.into_iter().map(encode).collect();
+            change(&mut classes);
+            let mut out = directory.encode_head();
+            put_classes(&mut out, &classes);
+            out
+        })
+    }
+
+    fn rewrite(image: &[u8], version: u32, encode: impl FnOnce(&Directory) -> Vec<u8>) -> Vec<u8> {
+        let len = image.len() as u64;
+        let read = Image::open(Arc::new(image.to_vec()), 0, len).expect("an image");
+        assert_eq!(read.len, len, "one image");
+        let Opening { header, directory: before, .. } =
+            Header::decode(&image[..HEADER]).expect("a header");
+        let directory = encode(&read.directory);
+        let at = Section {
+            offset: before.offset,
+            len: directory.len() as u32,
+            checksum: crc32c::crc32c(&directory),
+        };
+        let mut out = image[..before.offset as usize].to_vec();
+        out.extend(directory);
+        out.resize(out.len().next_multiple_of(PAGE), 0);
+        let page = header.encode(version, out.len() as u64, at);
+        out[..PAGE].copy_from_slice(&page);
+        out
     }
 }

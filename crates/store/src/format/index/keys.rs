@@ -35,14 +35,16 @@ impl Index {
         self.images.iter_mut().map(Image::granules).collect()
     }
 
-    /// Whether the keys of a class are told by hashes in a table, so that they cannot be listed.
-    pub fn is_hashed(&self, table: usize, class: Class) -> bool {
-        self.images[table].directory.dictionaries[class as usize].hashed
+    /// Returns whether the keys of a class can be listed in a table. They cannot where they are told
+    /// by hashes, or not at all.
+    pub fn is_listed(&self, table: usize, class: Class) -> bool {
+        let dictionary = self.images[table].directory.dictionaries.get(&class);
+        dictionary.is_some_and(|dictionary| !dictionary.hashed)
     }
 
     /// The keys of a table that have one of two classes of the same width, ascending. Each comes
     /// once, with the runs of the granules that hold it: their first numbers in the table and
-    /// the ones behind their last, ascending. Hashed keys are left out.
+    /// the ones behind their last, ascending. Keys that cannot be listed are left out.
     pub fn keys(
         &mut self,
         table: usize,
@@ -50,11 +52,12 @@ impl Index {
         mut each: impl FnMut(u128, &[(u32, u32)]),
     ) -> io::Result<()> {
         let listed: Vec<Class> =
-            classes.into_iter().filter(|class| !self.is_hashed(table, *class)).collect();
+            classes.into_iter().filter(|class| self.is_listed(table, *class)).collect();
         let image = &mut self.images[table];
         let mut starts: Vec<u128> = listed
             .iter()
-            .flat_map(|class| &image.directory.dictionaries[*class as usize].sections)
+            .filter_map(|class| image.directory.dictionaries.get(class))
+            .flat_map(|dictionary| &dictionary.sections)
             .map(|(first, _)| *first)
             .collect();
         starts.sort_unstable();

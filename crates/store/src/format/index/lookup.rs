@@ -249,7 +249,8 @@ fn find_keys(
     first: u128,
     last: u128,
 ) -> io::Result<Option<RoaringBitmap>> {
-    let (first, last) = match image.directory.dictionaries[class as usize].hashed {
+    let Some(dictionary) = image.directory.dictionaries.get(&class) else { return Ok(None) };
+    let (first, last) = match dictionary.hashed {
         true if first != last => return Ok(None),
         true => (hash(first), hash(first)),
         false => (first, last),

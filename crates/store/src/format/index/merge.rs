@@ -69,22 +69,21 @@ fn merge_class(
     numbers: &[Vec<u32>],
     draft: &mut Draft<'_>,
 ) -> io::Result<()> {
-    let hashed = chunks.iter().any(|c| c.directory.dictionaries[class as usize].hashed);
+    let dictionary = |chunk: &Image| {
+        let dictionary = chunk.directory.dictionaries.get(&class);
+        dictionary.map(|dictionary| (dictionary.hashed, dictionary.width(class)))
+    };
+    // What one chunk does not tell of, the whole cannot.
+    let told: Option<Vec<(bool, usize)>> = chunks.iter().map(dictionary).collect();
+    let Some(told) = told else { return Ok(()) };
+    let hashed = told.iter().any(|(hashed, _)| *hashed);
     let mut streams = Vec::with_capacity(chunks.len());
-    for (chunk, numbers) in chunks.iter_mut().zip(numbers) {
-        let exact = !chunk.directory.dictionaries[class as usize].hashed;
-        streams.push(if hashed && exact {
+    for ((chunk, numbers), (is_hashed, width)) in chunks.iter_mut().zip(numbers).zip(told) {
+        streams.push(if hashed && !is_hashed {
             Stream::rehashed(chunk, class, numbers)?
         } else {
-            Stream::Sections {
-                chunk,
-                class,
-                numbers,
-                next: 0,
-                bytes: Vec::new(),
-                at: 0,
-                key: [0; 16],
-            }
+            let (next, bytes, at, key) = (0, Vec::new(), 0, [0; 16]);
+            Stream::Sections { chunk, class, width, numbers, next, bytes, at, key }
         });
     }
     let mut heads = BinaryHeap::new();
@@ -112,6 +111,8 @@ enum Stream<'a> {
     Sections {
         chunk: &'a mut Image,
         class: Class,
+        /// Bytes of a key.
+        width: usize,
         numbers: &'a [u32],
         next: usize,
         bytes: Vec<u8>,
@@ -147,11 +148,10 @@ impl Stream<'_> {
                 }
                 Ok(Some(u128::from(pair >> 32)))
             }
-            Self::Sections { chunk, class, numbers, next, bytes, at, key } => loop {
-                let width = chunk.directory.dictionaries[*class as usize].width(*class);
+            Self::Sections { chunk, class, width, numbers, next, bytes, at, key } => loop {
                 let of = numbers.len() as u32;
                 let mut entries =
-                    Entries::resume(bytes.get(*at..).unwrap_or_default(), width, of, *key);
+                    Entries::resume(bytes.get(*at..).unwrap_or_default(), *width, of, *key);
                 let found = entries.next(|_, from, to| {
                     granules.extend(numbers.get(from as usize..to as usize).unwrap_or_default());
                 })?;

@@ -9,14 +9,31 @@ use tapdeck_packet::key::{Class, Keys};
 
 /// The places in the memory of a class with long keys, a power of two.
 const PLACES: usize = 4096;
+/// The places in the memory of a class of IPv6 addresses, a power of two.
 const PLACES_IPV6: usize = 1024;
 
 /// The pairs of all classes, with granules numbered from 0 to [`Pairs::MOST_GRANULES`].
 pub(super) struct Pairs {
     granule: u16,
-    short: [Short; 5],
-    long: [Long; 5],
-    ipv6: [Ipv6; 2],
+    ether_type: Short,
+    vlan: Short,
+    protocol: Short,
+    source_port: Short,
+    destination_port: Short,
+    mpls: Long,
+    source_ipv4: Long,
+    destination_ipv4: Long,
+    source_mac: Long,
+    destination_mac: Long,
+    source_ipv6: Ipv6,
+    destination_ipv6: Ipv6,
+}
+
+/// The pairs of one class, by how long its keys are.
+enum List<'a> {
+    Short(&'a mut Short),
+    Long(&'a mut Long),
+    Ipv6(&'a mut Ipv6),
 }
 
 impl Pairs {
@@ -25,49 +42,95 @@ impl Pairs {
     pub fn new() -> Self {
         Self {
             granule: 0,
-            short: [1 << 16, 1 << 12, 1 << 8, 1 << 16, 1 << 16].map(Short::new),
-            long: std::array::from_fn(|_| Long::new()),
-            ipv6: std::array::from_fn(|_| Ipv6::new()),
+            ether_type: Short::new(1 << 16),
+            vlan: Short::new(1 << 12),
+            protocol: Short::new(1 << 8),
+            source_port: Short::new(1 << 16),
+            destination_port: Short::new(1 << 16),
+            mpls: Long::new(),
+            source_ipv4: Long::new(),
+            destination_ipv4: Long::new(),
+            source_mac: Long::new(),
+            destination_mac: Long::new(),
+            source_ipv6: Ipv6::new(),
+            destination_ipv6: Ipv6::new(),
         }
     }
 
-    /// Keys from now on stand in this granule.
+    #[inline]
+    fn list(&mut self, class: Class) -> List<'_> {
+        match class {
+            Class::EtherType => List::Short(&mut self.ether_type),
+            Class::Vlan => List::Short(&mut self.vlan),
+            Class::Protocol => List::Short(&mut self.protocol),
+            Class::SourcePort => List::Short(&mut self.source_port),
+            Class::DestinationPort => List::Short(&mut self.destination_port),
+            Class::Mpls => List::Long(&mut self.mpls),
+            Class::SourceIpv4 => List::Long(&mut self.source_ipv4),
+            Class::DestinationIpv4 => List::Long(&mut self.destination_ipv4),
+            Class::SourceMac => List::Long(&mut self.source_mac),
+            Class::DestinationMac => List::Long(&mut self.destination_mac),
+            Class::SourceIpv6 => List::Ipv6(&mut self.source_ipv6),
+            Class::DestinationIpv6 => List::Ipv6(&mut self.destination_ipv6),
+        }
+    }
+
+    /// Notes keys from now on in this granule.
     pub fn set_granule(&mut self, granule: u16) {
         self.granule = granule;
     }
 
-    /// How many pairs the fullest class has.
+    /// Returns how many pairs the fullest class has.
     pub fn most(&self) -> usize {
-        let short = self.short.iter().map(|s| s.pairs.len());
-        let long = self.long.iter().map(|l| l.pairs.len());
-        let ipv6 = self.ipv6.iter().map(|l| l.pairs.len());
-        short.chain(long).chain(ipv6).max().unwrap_or(0)
+        let Self {
+            granule: _,
+            ether_type,
+            vlan,
+            protocol,
+            source_port,
+            destination_port,
+            mpls,
+            source_ipv4,
+            destination_ipv4,
+            source_mac,
+            destination_mac,
+            source_ipv6,
+            destination_ipv6,
+        } = self;
+        let short = [ether_type, vlan, protocol, source_port, destination_port];
+        let long = [mpls, source_ipv4, destination_ipv4, source_mac, destination_mac];
+        let ipv6 = [source_ipv6, destination_ipv6];
+        let short = short.map(|list| list.pairs.len());
+        let long = long.map(|list| list.pairs.len());
+        let ipv6 = ipv6.map(|list| list.pairs.len());
+        short.into_iter().chain(long).chain(ipv6).max().unwrap_or(0)
     }
 
     pub fn clear(&mut self) {
         self.granule = 0;
-        self.short.iter_mut().for_each(Short::clear);
-        self.long.iter_mut().for_each(Long::clear);
-        self.ipv6.iter_mut().for_each(Ipv6::clear);
+        for class in Class::ALL {
+            match self.list(class) {
+                List::Short(short) => short.clear(),
+                List::Long(long) => long.clear(),
+                List::Ipv6(ipv6) => ipv6.clear(),
+            }
+        }
     }
 
-    /// The pairs of a class in order, each once. Granules come in order already: a stable sort by
-    /// key is the cheaper the fewer keys there are.
+    /// Returns the pairs of a class in order, each once. Granules come in order already: a stable
+    /// sort by key is the cheaper the fewer keys there are.
     pub fn sorted(&mut self, class: Class) -> Sorted<'_> {
-        match place(class) {
-            Place::Short(i) => {
-                let pairs = &mut self.short[i].pairs;
+        match self.list(class) {
+            List::Short(Short { pairs, .. }) => {
                 pairs.sort_by_key(|pair| pair >> 16);
                 Sorted::Short(pairs)
             }
-            Place::Long(i) => {
-                let pairs = &mut self.long[i].pairs;
+            List::Long(Long { pairs, .. }) => {
                 pairs.sort_by_key(|pair| pair >> 16);
                 pairs.dedup();
                 Sorted::Long(pairs)
             }
-            Place::Ipv6(i) => {
-                let pairs = &mut self.ipv6[i].pairs;
+            List::Ipv6(Ipv6 { pairs, .. }) => {
                 pairs.sort_by_key(|pair| pair.0);
                 pairs.dedup();
                 Sorted::Ipv6(pairs)
@@ -79,35 +142,12 @@ impl Pairs {
 impl Keys for Pairs {
     #[inline]
     fn key(&mut self, class: Class, key: u128) {
-        match place(class) {
-            Place::Short(i) => self.short[i].note(key as u16, self.granule),
-            Place::Long(i) => self.long[i].note(key as u64, self.granule),
-            Place::Ipv6(i) => self.ipv6[i].note(key, self.granule),
+        let granule = self.granule;
+        match self.list(class) {
+            List::Short(short) => short.note(key as u16, granule),
+            List::Long(long) => long.note(key as u64, granule),
+            List::Ipv6(ipv6) => ipv6.note(key, granule),
         }
-    }
-}
-
-enum Place {
-    Short(usize),
-    Long(usize),
-    Ipv6(usize),
-}
-
-#[inline]
-fn place(class: Class) -> Place {
-    match class {
-        Class::EtherType => Place::Short(0),
-        Class::Vlan => Place::Short(1),
-        Class::Protocol => Place::Short(2),
-        Class::SourcePort => Place::Short(3),
-        Class::DestinationPort => Place::Short(4),
-        Class::Mpls => Place::Long(0),
-        Class::SourceIpv4 => Place::Long(1),
-        Class::DestinationIpv4 => Place::Long(2),
-        Class::SourceMac => Place::Long(3),
-        Class::DestinationMac => Place::Long(4),
-        Class::SourceIpv6 => Place::Ipv6(0),
-        Class::DestinationIpv6 => Place::Ipv6(1),
     }
 }
 
@@ -167,6 +207,7 @@ impl Short {
 
 /// Keys of at most 48 bits.
 struct Long {
+    /// The pairs that were noted last.
     seen: Vec<u64>,
     /// The key above the granule.
     pairs: Vec<u64>,
@@ -193,7 +234,9 @@ impl Long {
     }
 }
 
+/// Keys of at most 128 bits.
 struct Ipv6 {
+    /// The pairs that were noted last.
     seen: Vec<(u128, u16)>,
     pairs: Vec<(u128, u16)>,
 }

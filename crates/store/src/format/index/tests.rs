@@ -11,7 +11,8 @@ use tapdeck_packet::pcapng;
 use tapdeck_testkit::SplitMix64;
 
 use super::close::merge;
-use super::{Builder, Granule, Index};
+use super::image::rewriting;
+use super::{Builder, Checker, Granule, Index};
 use crate::format::name::SegmentName;
 use crate::io::{Directory, PAGE, object_of};
 use crate::span::Span;
@@ -267,7 +268,7 @@ fn a_flood_is_told_by_hashes_and_stays_found() {
     let closed = close(dir.path(), 1 << 30);
     let mut index =
         Index::open(&Directory::new(dir.path()), &name(false), 1 << 30).unwrap().expect("an index");
-    let dictionary = &index.images[0].directory.dictionaries[Class::SourceIpv4 as usize];
+    let dictionary = &index.images[0].directory.dictionaries[&Class::SourceIpv4];
     assert!(dictionary.hashed && dictionary.keys <= 1 << 16);
     check(&mut index, &packets, &pieces, false);
     assert!((closed.len() as u64) < (26 << 20) / 10, "{} bytes", closed.len());
@@ -345,6 +346,165 @@ fn damage_is_told_and_never_believed() {
         fs::write(&path, &good[..cut]).unwrap();
         assert!(ask().is_err(), "cut at {cut}");
     }
+}
+
+/// All that a reader of an index can hear of it.
+#[derive(PartialEq)]
+struct Told {
+    answers: Vec<Vec<Granule>>,
+    tables: Vec<Vec<Granule>>,
+    keys: Vec<(u128, Vec<(u32, u32)>)>,
+    indexed: Vec<std::ops::Range<u64>>,
+}
+
+fn plans(rng: &mut Rng, packets: &[Made]) -> Vec<Plan> {
+    let some = |rng: &mut Rng| {
+        let packet = &packets[rng.below(packets.len() as u64) as usize];
+        let keys = keys(&packet.frame);
+        let (class, key) = keys[rng.below(keys.len() as u64) as usize];
+        Plan::Keys { class, first: key, last: key + u128::from(rng.below(2) * rng.below(9)) }
+    };
+    let mut plans = vec![Plan::All, Plan::Any(Vec::new())];
+    for _ in 0..40 {
+        let (a, b) = (some(rng), some(rng));
+        plans.push(match rng.below(3) {
+            0 => a,
+            1 => Plan::Every(vec![a, b]),
+            _ => Plan::Any(vec![a, b]),
+        });
+    }
+    plans
+}
+
+fn hear(dir: &Path, live: bool, plans: &[Plan]) -> Told {
+    let len = if live { 0 } else { 1 << 30 };
+    let mut index = Index::open(&Directory::new(dir), &name(live), len).unwrap().expect("an index");
+    index.read_all().unwrap();
+    let answers = plans.iter().map(|plan| index.select(plan, Span::ALL).unwrap()).collect();
+    let tables = index.tables().unwrap();
+    let mut keys = Vec::new();
+    for table in 0..tables.len() {
+        for class in Class::ALL {
+            index.keys(table, [class; 2], |key, runs| keys.push((key, runs.to_vec()))).unwrap();
+        }
+    }
+    Told { answers, tables, keys, indexed: index.indexed() }
+}
+
+/// Classes that nobody knows yet, with anything in them.
+fn strange_classes(rng: &mut Rng, classes: &mut Vec<(u64, Vec<u8>)>) {
+    for i in 0..1 + rng.below(4) {
+        let number = 12 + 60 * i + rng.below(50) * (1 + rng.below(1 << 40));
+        let bytes = (0..rng.below(500)).map(|_| rng.below(256) as u8).collect();
+        let at = rng.below(classes.len() as u64 + 1) as usize;
+        classes.insert(at, (number, bytes));
+    }
+}
+
+#[test]
+fn classes_that_are_not_known_change_no_answer() {
+    for seed in 0..6 {
+        let rng = &mut Rng(seed);
+        let dir = tempfile::tempdir().unwrap();
+        // A flood is long enough for its keys to be told by hashes.
+        let (traffic, len) = if seed == 5 { (FLOOD, 600_000) } else { (MIX, 150_000) };
+        let (pieces, packets) = segment(seed, 5, len, traffic);
+        let plans = plans(rng, &packets);
+        let logs = [log(&pieces[..3]), log(&pieces[3..])];
+        let mut strange =
+            |image: &[u8]| rewriting::with_classes(image, |classes| strange_classes(rng, classes));
+
+        save_log(dir.path(), &logs.concat());
+        let of_log = hear(dir.path(), true, &plans);
+        let strange_log = logs.clone().map(|chunk| strange(&chunk)).concat();
+        save_log(dir.path(), &strange_log);
+        assert!(hear(dir.path(), true, &plans) == of_log, "seed {seed}");
+
+        // What a log has of them is left out of the index.
+        let from_strange = close(dir.path(), 1 << 30);
+        save_log(dir.path(), &logs.concat());
+        let image = close(dir.path(), 1 << 30);
+        assert!(from_strange == image, "seed {seed}");
+        let of_index = hear(dir.path(), false, &plans);
+        fs::write(name(false).index_path(dir.path()), strange(&image)).unwrap();
+        assert!(hear(dir.path(), false, &plans) == of_index, "seed {seed}");
+        verify(dir.path(), &pieces);
+    }
+}
+
+/// Holds an index against its segment.
+fn verify(dir: &Path, pieces: &[DraftEntry]) {
+    let index =
+        Index::open(&Directory::new(dir), &name(false), 1 << 30).unwrap().expect("an index");
+    let mut checker = Checker::new(index, &name(false), vec![LinkType::ETHERNET]).unwrap();
+    let mut differences = Vec::new();
+    for (_, blocks, _) in pieces {
+        let mut blocks = blocks.clone();
+        crate::format::segment::fill_up(&mut blocks);
+        checker.take(&blocks, &mut differences).unwrap();
+    }
+    checker.finish(&mut differences).unwrap();
+    assert_eq!(differences, []);
+}
+
+#[test]
+fn a_class_that_is_not_told_of_may_be_anywhere() {
+    let dir = tempfile::tempdir().unwrap();
+    let (pieces, packets) = segment(21, 5, 150_000, MIX);
+    let logs = [log(&pieces[..3]), log(&pieces[3..])];
+    let without = |image: &[u8], class: Class| {
+        rewriting::with_classes(image, |classes| classes.retain(|(n, _)| *n != class as u64))
+    };
+    // One chunk does not know it, and so neither does the index that is made of both.
+    let partial = [without(&logs[0], Class::SourcePort), logs[1].clone()].concat();
+    save_log(dir.path(), &partial);
+    close(dir.path(), 1 << 30);
+    let storage = Directory::new(dir.path());
+    let mut index = Index::open(&storage, &name(false), 1 << 30).unwrap().expect("an index");
+    index.read_all().unwrap();
+    let all = index.granules() as usize;
+    assert_eq!(ask(&mut index, Class::SourcePort, 1 << 15, 1 << 15).len(), all);
+    assert!(!index.is_listed(0, Class::SourcePort) && index.is_listed(0, Class::DestinationPort));
+    let granules = index.select(&Plan::All, Span::ALL).unwrap();
+    for ((class, key), truth) in truth(&granules, &packets).iter().step_by(11) {
+        let found = ask(&mut index, *class, *key, *key);
+        assert!(found.is_superset(truth), "{class:?} {key:x}");
+        assert!(*class == Class::SourcePort || found == *truth, "{class:?} {key:x}");
+    }
+    verify(dir.path(), &pieces);
+}
+
+#[test]
+fn version_1_is_still_read() {
+    let dir = tempfile::tempdir().unwrap();
+    let (pieces, packets) = segment(22, 5, 150_000, MIX);
+    let plans = plans(&mut Rng(22), &packets);
+    let logs = [log(&pieces[..3]), log(&pieces[3..])];
+    save_log(dir.path(), &logs.concat());
+    let of_log = hear(dir.path(), true, &plans);
+    let image = close(dir.path(), 1 << 30);
+    let of_index = hear(dir.path(), false, &plans);
+
+    // A log that a recorder of version 1 began, and one of version 2 went on with.
+    let [first, second] = &logs;
+    let old = rewriting::to_version_1(first);
+    assert_eq!((&old[8..12], &first[8..12]), (&[1, 0, 0, 0][..], &[2, 0, 0, 0][..]));
+    fs::remove_file(name(false).index_path(dir.path())).unwrap();
+    save_log(dir.path(), &[&old[..], second].concat());
+    assert!(hear(dir.path(), true, &plans) == of_log);
+    assert!(close(dir.path(), 1 << 30) == image, "it becomes version 2");
+
+    fs::write(name(false).index_path(dir.path()), rewriting::to_version_1(&image)).unwrap();
+    assert!(hear(dir.path(), false, &plans) == of_index);
+    verify(dir.path(), &pieces);
+
+    let mut later = image.clone();
+    later[8] = 3;
+    let checksum = crc32c::crc32c(&later[..116]);
+    later[116..120].copy_from_slice(&checksum.to_le_bytes());
+    fs::write(name(false).index_path(dir.path()), &later).unwrap();
+    let refused = Index::open(&Directory::new(dir.path()), &name(false), 1 << 30).unwrap_err();
+    assert_eq!(refused.kind(), std::io::ErrorKind::Unsupported);
 }
 
 #[test]

@@ -415,17 +415,17 @@ impl<'a> Survey<'a> {
             let run = |(from, to): &(u32, u32)| wanted[*to as usize] - wanted[*from as usize];
             runs.iter().map(|r| u64::from(run(r))).sum::<u64>()
         };
-        let any_hashed = |index: &Index, classes: &[Class]| {
-            classes.iter().any(|class| index.is_hashed(table, *class))
+        let any_unlisted = |index: &Index, classes: &[Class]| {
+            classes.iter().any(|class| !index.is_listed(table, *class))
         };
         let ipv4 = [Class::SourceIpv4, Class::DestinationIpv4];
         let ipv6 = [Class::SourceIpv6, Class::DestinationIpv6];
         let ports = [Class::SourcePort, Class::DestinationPort];
 
         self.hosts.of += all;
-        self.hosts.unlisted += all * u64::from(any_hashed(index, &[ipv4, ipv6].concat()));
+        self.hosts.unlisted += all * u64::from(any_unlisted(index, &[ipv4, ipv6].concat()));
         self.ports.of += all;
-        self.ports.unlisted += all * u64::from(any_hashed(index, &ports));
+        self.ports.unlisted += all * u64::from(any_unlisted(index, &ports));
         let hosts = &mut self.hosts;
         let mut host = |address: IpAddr, granules: u64| {
             if granules > 0 {
