@@ -150,7 +150,7 @@ pub(crate) struct StandIn {
 pub(crate) struct Facts {
     pub(crate) name: &'static str,
     /// Where packets are taken, for the reader of `docs/HOOKS.md`.
-    pub(crate) place: &'static str,
+    pub(crate) description: &'static str,
     /// Where or how the hook works, as `tapdeck probe` says it.
     pub(crate) works: &'static str,
     pub(crate) taken_by: TakenBy,
@@ -204,7 +204,7 @@ hooks! {
     /// In the driver, before the kernel makes a socket buffer.
     Xdp {
         name: "xdp",
-        place: "in the network driver, before the kernel makes a packet of its own of it",
+        description: "in the network driver, before the kernel makes a packet of its own of it",
         works: "in drivers that have XDP",
         taken_by: TakenBy::Programs(ProgramSet {
             place: Place::Xdp(XdpMode::Driver),
@@ -226,7 +226,7 @@ hooks! {
     /// XDP in the kernel's core, for drivers without it.
     XdpGeneric {
         name: "xdp-generic",
-        place: "the same program in the kernel's core, for drivers without XDP",
+        description: "the same program in the kernel's core, for drivers without XDP",
         works: "on every interface",
         taken_by: TakenBy::Programs(ProgramSet {
             place: Place::Xdp(XdpMode::Generic),
@@ -248,7 +248,7 @@ hooks! {
     /// Where packet sockets listen.
     Tcx {
         name: "tcx",
-        place: "where packet sockets listen",
+        description: "where packet sockets listen",
         works: "both directions",
         taken_by: TakenBy::Programs(ProgramSet {
             place: Place::Tcx,
@@ -274,7 +274,7 @@ hooks! {
     /// Before routing.
     Netfilter {
         name: "netfilter",
-        place: "before routing",
+        description: "before routing",
         works: "IPv4 and IPv6, inbound",
         taken_by: TakenBy::Programs(ProgramSet {
             place: Place::Netfilter,
@@ -296,7 +296,7 @@ hooks! {
     /// A packet socket with a memory-mapped ring (`TPACKET_V3`).
     Tpacket {
         name: "tpacket",
-        place: "a packet socket with a memory-mapped ring",
+        description: "a packet socket with a memory-mapped ring",
         works: "both directions",
         taken_by: TakenBy::Sockets(Sockets::Packet(Reading::Mapped)),
         ring_unit: RingUnit::Socket,
@@ -314,7 +314,7 @@ hooks! {
     /// A packet socket and one system call for each packet.
     Recv {
         name: "recv",
-        place: "a packet socket and one system call for each packet, to compare with",
+        description: "a packet socket and one system call for each packet, to compare with",
         works: "both directions",
         taken_by: TakenBy::Sockets(Sockets::Packet(Reading::Calls)),
         ring_unit: RingUnit::Socket,
@@ -332,7 +332,7 @@ hooks! {
     /// An AF_XDP socket for each receive queue.
     AfXdp {
         name: "afxdp",
-        place: "an AF_XDP socket for each receive queue",
+        description: "an AF_XDP socket for each receive queue",
         works: "in drivers that have XDP",
         taken_by: TakenBy::Sockets(Sockets::Xdp(&[Program::Redirect])),
         ring_unit: RingUnit::Queue,
@@ -356,8 +356,8 @@ impl Hook {
     }
 
     /// Returns where packets are taken, in words.
-    pub fn place(self) -> &'static str {
-        self.facts().place
+    pub fn description(self) -> &'static str {
+        self.facts().description
     }
 
     /// Returns the hook of a name.
@@ -514,7 +514,7 @@ mod tests {
             None => facts.least_linux.to_string(),
         };
         let needs = format!("{xdp}{linux}");
-        cells(&[&format!("`{hook}`"), facts.place, sees, &needs])
+        cells(&[&format!("`{hook}`"), facts.description, sees, &needs])
     }
 
     /// The hook's row in the second table.
