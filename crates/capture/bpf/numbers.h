@@ -10,14 +10,14 @@
 #define TD_ETHERTYPE_IPV4 0x0800
 #define TD_ETHERTYPE_ERSPAN_3 0x22eb
 #define TD_ETHERTYPE_ETHERNET 0x6558 /* transparent bridging: in GRE and GENEVE alone */
-#define TD_ETHERTYPE_VLAN 0x8100 /* IEEE 802.1Q */
+#define TD_ETHERTYPE_VLAN 0x8100     /* IEEE 802.1Q */
 #define TD_ETHERTYPE_IPV6 0x86dd
 #define TD_ETHERTYPE_PPP 0x880b /* in GRE alone */
 #define TD_ETHERTYPE_MPLS 0x8847
 #define TD_ETHERTYPE_MPLS_MULTICAST 0x8848
 #define TD_ETHERTYPE_PPPOE_SESSION 0x8864
-#define TD_ETHERTYPE_SERVICE_VLAN 0x88a8 /* IEEE 802.1ad */
-#define TD_ETHERTYPE_ERSPAN 0x88be /* types I and II */
+#define TD_ETHERTYPE_SERVICE_VLAN 0x88a8     /* IEEE 802.1ad */
+#define TD_ETHERTYPE_ERSPAN 0x88be           /* types I and II */
 #define TD_ETHERTYPE_OLD_SERVICE_VLAN 0x9100 /* stacked tags from before IEEE 802.1ad */
 #define TD_ETHERTYPE_FIRST 0x0600 /* lower numbers are lengths (IEEE 802.3, section 3.2.6) */
 

@@ -53,12 +53,12 @@ struct td_block {
 
 /* Written by the kernel only. One for each ring, followed by its blocks' entries. */
 struct td_ring {
-	__u64 word;	 /* the reservation word */
-	__u64 lost;	 /* packets dropped here, whatever the cause */
-	__u64 told;	 /* packets of `lost` that were announced in an epb_dropcount */
+	__u64 word;      /* the reservation word */
+	__u64 lost;      /* packets dropped here, whatever the cause */
+	__u64 told;      /* packets of `lost` that were announced in an epb_dropcount */
 	__u64 contended; /* packets of `lost`: gave up after TD_TRIES compare-and-swaps */
-	__u64 failed;	 /* packets of `lost`: their bytes could not be read */
-	__u64 filtered;	 /* packets that the filter or the rules refused; not lost */
+	__u64 failed;    /* packets of `lost`: their bytes could not be read */
+	__u64 filtered;  /* packets that the filter or the rules refused; not lost */
 	__u64 reserved[2];
 	struct td_block block[];
 };

@@ -194,19 +194,19 @@ DELIVER(skb, HOOK_SKB, struct __sk_buff)
 DELIVER(netfilter, HOOK_NETFILTER, struct bpf_nf_ctx)
 
 /* Calls the function of this kind of context. */
-#define BY_HOOK(hook, call, ...)                      \
-	do {                                          \
-		switch (hook) {                       \
-		case HOOK_XDP:                        \
-			call##_xdp(__VA_ARGS__);      \
-			break;                        \
-		case HOOK_SKB:                        \
-			call##_skb(__VA_ARGS__);      \
-			break;                        \
-		case HOOK_NETFILTER:                  \
+#define BY_HOOK(hook, call, ...)                       \
+	do {                                           \
+		switch (hook) {                        \
+		case HOOK_XDP:                         \
+			call##_xdp(__VA_ARGS__);       \
+			break;                         \
+		case HOOK_SKB:                         \
+			call##_skb(__VA_ARGS__);       \
+			break;                         \
+		case HOOK_NETFILTER:                   \
 			call##_netfilter(__VA_ARGS__); \
-			break;                        \
-		}                                     \
+			break;                         \
+		}                                      \
 	} while (0)
 
 static __always_inline void copy_to_all(enum hook hook, struct way *way, __u32 listed)
@@ -242,7 +242,7 @@ static __always_inline void steer(enum hook hook, struct way *way, __u32 group_n
 	__u32 number = td_steer_hash(hook, way->packet, &way->scratch->headers, steering,
 				     group_number, &second);
 	__u32 slot = td_is_hash(steering) ? number >> (32 - TD_SLOT_BITS)
-		     : listed		  ? number % listed
+		     : listed             ? number % listed
 					  : 0;
 	__u32 owner = NOW(way->slots->slot[slot & (TD_SLOTS - 1)]);
 

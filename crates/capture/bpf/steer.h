@@ -14,8 +14,8 @@
  * A packet's two ends are added before they are multiplied, so both directions have one hash. The
  * hashes are linear: multiples of odd constants that have no small common structure (Knuth, TAOCP
  * volume 3, section 6.4), whose high bits spread ranges of addresses and ports more evenly than
- * chance would, and anything else as evenly. The hashes keep no secret: who chooses addresses and ports
- * at will can choose a member, as with a network card's own hash.
+ * chance would, and anything else as evenly. The hashes keep no secret: who chooses addresses and
+ * ports at will can choose a member, as with a network card's own hash.
  *
  * What is not IP has no addresses; those of its Ethernet header stand in for them.
  */
@@ -25,16 +25,16 @@
 #include "headers.h"
 
 enum td_steering {
-	TD_FLOW, /* addresses, ports and protocol of the innermost packet, the same both ways */
+	TD_FLOW,    /* addresses, ports and protocol of the innermost packet, the same both ways */
 	TD_IP_PAIR, /* its addresses, the same both ways */
-	TD_SOURCE, /* its source address */
+	TD_SOURCE,  /* its source address */
 	TD_DESTINATION, /* its destination address */
-	TD_BOTH_ENDS, /* the owner of its source, and that of its destination: two numbers */
-	TD_MAC, /* the frame's Ethernet addresses, the same both ways */
-	TD_VLAN, /* the outermost tag's VLAN, 0 without a tag */
+	TD_BOTH_ENDS,   /* the owner of its source, and that of its destination: two numbers */
+	TD_MAC,         /* the frame's Ethernet addresses, the same both ways */
+	TD_VLAN,        /* the outermost tag's VLAN, 0 without a tag */
 	TD_ROUND_ROBIN, /* a turn: members one after the other */
-	TD_QUEUE, /* a turn: the receive queue */
-	TD_COPY, /* no number: all members */
+	TD_QUEUE,       /* a turn: the receive queue */
+	TD_COPY,        /* no number: all members */
 };
 
 /* Does it need the packet's headers, as td_innermost() finds them? */

@@ -16,7 +16,7 @@ enum td_tuple_flags {
 	TD_HAS_PORTS = 1,
 	TD_FIRST_FRAGMENT = 2,
 	TD_LATER_FRAGMENT = 4, /* its ports, if it has any here, are those of its first fragment */
-	TD_QUOTED = 8, /* from inside an ICMP error */
+	TD_QUOTED = 8,         /* from inside an ICMP error */
 };
 
 /* What stands at a tuple's `offset`. */
@@ -36,11 +36,11 @@ enum td_next {
 };
 
 struct td_tuple {
-	__u8 family; /* 4, 6; 0: not IP, and nothing else here means anything */
+	__u8 family;   /* 4, 6; 0: not IP, and nothing else here means anything */
 	__u8 protocol; /* IPv6: of the header behind the extension headers, or of the one that ended
 			  the walk */
-	__u8 flags; /* enum td_tuple_flags */
-	__u8 next; /* enum td_next */
+	__u8 flags;    /* enum td_tuple_flags */
+	__u8 next;     /* enum td_next */
 	__u16 source_port; /* host order */
 	__u16 destination_port;
 	__u32 fragment_id; /* the identification of a fragment, network order */

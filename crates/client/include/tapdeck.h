@@ -38,7 +38,7 @@ extern "C" {
 #define TAPDECK_ERROR_BYTES 512
 
 /* What the functions that return an int return. */
-#define TAPDECK_OK 1	/* done, or something was found */
+#define TAPDECK_OK 1       /* done, or something was found */
 #define TAPDECK_NOTHING 0  /* nothing was found, within the timeout if there is one */
 #define TAPDECK_ERROR (-1) /* the function failed; tapdeck_error() says why */
 #define TAPDECK_END (-2)   /* the daemon has ended, and every packet in the rings was read */
@@ -48,7 +48,7 @@ struct tapdeck;
 
 /* How to attach. Fill the structure with zeros first: zero means the default. */
 struct tapdeck_options {
-	uint32_t weight; /* share of the group's traffic, relative to other members [1] */
+	uint32_t weight;      /* share of the group's traffic, relative to other members [1] */
 	uint32_t reserved[7]; /* zeros */
 };
 
@@ -56,42 +56,42 @@ struct tapdeck_options {
  * call of tapdeck_next_batch(), tapdeck_next_packet() or tapdeck_release(). */
 struct tapdeck_batch {
 	const uint8_t *bytes; /* pcapng Enhanced Packet Blocks in this machine's byte order */
-	size_t length; /* of bytes */
-	size_t at; /* where in bytes tapdeck_batch_next() goes on; 0 to begin again */
+	size_t length;        /* of bytes */
+	size_t at;            /* where in bytes tapdeck_batch_next() goes on; 0 to begin again */
 };
 
 /* A packet, in the memory where the kernel has put it. It is valid as long as the batch that it
  * was taken from; from tapdeck_next_packet(), as long as a batch would be. */
 struct tapdeck_packet {
 	uint64_t timestamp_ns; /* when the packet came: nanoseconds since 1970, UTC */
-	const uint8_t *bytes; /* the frame from its first byte on, cut to the group's snaplen */
-	uint32_t captured; /* length of bytes */
-	uint32_t original; /* length of the frame on the wire, in bytes */
+	const uint8_t *bytes;  /* the frame from its first byte on, cut to the group's snaplen */
+	uint32_t captured;     /* length of bytes */
+	uint32_t original;     /* length of the frame on the wire, in bytes */
 	uint32_t interface_id; /* the interface it came through: see tapdeck_interface() */
-	uint32_t flags; /* epb_flags of pcapng; bits 0 and 1: 1 in, 2 out, 0 not known */
-	uint64_t dropped; /* packets for this member that were dropped between this packet and
-			     the one before it in the same ring */
+	uint32_t flags;        /* epb_flags of pcapng; bits 0 and 1: 1 in, 2 out, 0 not known */
+	uint64_t dropped;      /* packets for this member that were dropped between this packet and
+				  the one before it in the same ring */
 };
 
 /* An interface of the group. */
 struct tapdeck_interface {
-	const char *name; /* valid as long as the struct tapdeck */
+	const char *name;   /* valid as long as the struct tapdeck */
 	uint32_t link_type; /* LINKTYPE_ of pcap-linktype(7): 1 is Ethernet */
-	uint32_t snaplen; /* bytes kept of a frame at most */
+	uint32_t snaplen;   /* bytes kept of a frame at most */
 };
 
 /* Packets as this member's own rings count them. */
 struct tapdeck_counts {
 	uint64_t received; /* came into the rings, whether or not they were read */
-	uint64_t unread; /* are in blocks that were not yet returned to the kernel */
-	uint64_t dropped; /* were dropped, because the rings were full or for any other reason */
+	uint64_t unread;   /* are in blocks that were not yet returned to the kernel */
+	uint64_t dropped;  /* were dropped, because the rings were full or for any other reason */
 };
 
 /* Packets as the daemon counts them. */
 struct tapdeck_stats {
-	uint64_t seen; /* seen by the group since the daemon began, whichever member got them */
+	uint64_t seen;     /* seen by the group since the daemon began, whichever member got them */
 	uint64_t captured; /* came into this member's rings */
-	uint64_t dropped_ring; /* for this member, dropped because its rings were full */
+	uint64_t dropped_ring;  /* for this member, dropped because its rings were full */
 	uint64_t dropped_other; /* for this member, dropped for any other reason */
 };
 
