@@ -16,7 +16,7 @@ use crate::ring::RingMemory;
 ///
 /// The equation is exact whenever no packet is on its way.
 #[derive(Clone, Debug, Default)]
-pub struct DeckStats {
+pub struct GroupsStats {
     pub ports: Vec<PortStats>,
     pub groups: Vec<GroupStats>,
     pub members: Vec<MemberStats>,
@@ -88,7 +88,7 @@ impl Groups {
     ///
     /// # Errors
     /// Where the kernel does not give them.
-    pub fn stats(&self) -> io::Result<DeckStats> {
+    pub fn stats(&self) -> io::Result<GroupsStats> {
         let members: Vec<MemberStats> =
             self.numbers().map(|number| self.member_stats(number)).collect::<io::Result<_>>()?;
         let ports = self.ports.iter().map(|port| {
@@ -101,7 +101,7 @@ impl Groups {
             })
         });
         let groups = (0..self.list.len()).map(|at| self.group_stats(at, &members));
-        Ok(DeckStats {
+        Ok(GroupsStats {
             ports: ports.collect::<io::Result<_>>()?,
             groups: groups.collect::<io::Result<_>>()?,
             members,

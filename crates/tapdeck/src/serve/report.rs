@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 use serde::Serialize;
 use tapdeck_capture::Event;
-use tapdeck_capture::groups::{DeckStats, GroupConfig, GroupStats, Groups, MemberStats, PortStats};
+use tapdeck_capture::groups::{GroupsStats, GroupConfig, GroupStats, Groups, MemberStats, PortStats};
 use tapdeck_packet::account::{
     Counters, DaemonCounters, GroupCounters, MemberCounters, PortCounters, RingCounters,
 };
@@ -24,7 +24,7 @@ use crate::units::{show_bytes, show_count, show_rate};
 
 /// All counters at a moment.
 pub struct DaemonState {
-    pub stats: DeckStats,
+    pub stats: GroupsStats,
     /// The processes behind the members, by the members' numbers.
     pub peers: BTreeMap<u32, Peer>,
     pub elapsed: Duration,
@@ -301,7 +301,7 @@ mod tests {
     use std::time::Duration;
 
     use tapdeck_capture::groups::{
-        DeckStats, GroupConfig, GroupStats, MemberStats, PortStats, Steering,
+        GroupsStats, GroupConfig, GroupStats, MemberStats, PortStats, Steering,
     };
     use tapdeck_capture::interface::NicCounters;
     use tapdeck_capture::{Deliver, Hook};
@@ -347,7 +347,7 @@ mod tests {
         let own = Answer::ok(Own::new(&member, 1000));
         assert_eq!(own.text(), documented("{\"ok\":true,\"member\":0,\"seen\""));
         let state = DaemonState {
-            stats: DeckStats { ports: vec![port], groups: vec![group], members: vec![member] },
+            stats: GroupsStats { ports: vec![port], groups: vec![group], members: vec![member] },
             peers: [(0, Peer { pid: 4711, uid: 1000 })].into(),
             elapsed: Duration::from_micros(61_000_417),
         };
