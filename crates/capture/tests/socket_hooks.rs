@@ -208,9 +208,9 @@ impl Tape {
     }
 }
 
-/// Waits for so many packets, stops the capture and gives them. The interface has a frame before its
-/// hook does, and the kernel hands it over some time later still: who stops a capture at once stops
-/// it before what was sent last.
+/// Waits for so many packets, stops the capture and gives them. The interface has a frame before
+/// its hook does, and the kernel hands it over some time later still: who stops a capture at once
+/// stops it before what was sent last.
 fn finish(capture: &mut Capture, packets: usize) -> Vec<Taken> {
     let mut tape = Tape::new(capture);
     tape.wait_for(capture, packets);

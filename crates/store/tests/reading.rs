@@ -1,6 +1,6 @@
-//! What reads a store says when it could not read all of it: over a storage that reads less than was
-//! asked for, fails in places, loses objects between listing and opening them, or cuts them while
-//! they are read.
+//! What reads a store says when it could not read all of it: over a storage that reads less than
+//! was asked for, fails in places, loses objects between listing and opening them, or cuts them
+//! while they are read.
 
 mod common;
 

@@ -2,9 +2,9 @@
 //! own: what goes out by one comes in by the other, and all hooks are there.
 //!
 //! A cable changes nothing on the way: offloads that would put frames together, or leave checksums
-//! to the hardware that is not there, are off unless a test asks for them. And it is ready when it is
-//! plugged in. Interfaces that were just set up pass frames on only when a thread of the kernel has
-//! got to them, and swallow what is sent before, so this waits for that.
+//! to the hardware that is not there, are off unless a test asks for them. And it is ready when it
+//! is plugged in. Interfaces that were just set up pass frames on only when a thread of the kernel
+//! has got to them, and swallow what is sent before, so this waits for that.
 
 use std::process::Command;
 

@@ -2,8 +2,8 @@
 //! accepts: netfilter sees no packet with a wrong IP checksum.
 //!
 //! The functions each put one header before a payload, so that they nest as the headers do;
-//! [`UdpFrame`] is what most tests want, a datagram that carries its number. None of this is meant to
-//! be awkward: the tests that need malformed or deeply nested frames draw them themselves.
+//! [`UdpFrame`] is what most tests want, a datagram that carries its number. None of this is meant
+//! to be awkward: the tests that need malformed or deeply nested frames draw them themselves.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -131,8 +131,8 @@ pub fn checksum(pieces: &[&[u8]]) -> u16 {
     !(sum as u16)
 }
 
-/// A frame of no protocol, of `len` bytes with its VLAN tags: its number and then noise, another for
-/// every number.
+/// A frame of no protocol, of `len` bytes with its VLAN tags: its number and then noise, another
+/// for every number.
 pub fn experiment(number: u32, len: usize, tags: &[[u8; 4]]) -> Vec<u8> {
     let mut frame =
         ethernet([2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2], tags, EXPERIMENT, &number.to_be_bytes());

@@ -1,6 +1,6 @@
-//! The bed of most tests: two namespaces with a cable between them. What is under test is in `b` and
-//! watches `vb`; what is sent goes out by `va` in `a`. Neither has an address, unless a test wants
-//! the kernel to answer.
+//! The bed of most tests: two namespaces with a cable between them. What is under test is in `b`
+//! and watches `vb`; what is sent goes out by `va` in `a`. Neither has an address, unless a test
+//! wants the kernel to answer.
 
 use crate::cable::{Cable, End, wait_until_up};
 use crate::namespace::Namespace;

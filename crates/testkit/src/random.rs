@@ -2,8 +2,8 @@
 //! the same input.
 //!
 //! The generator is Sebastiano Vigna's splitmix64 (public domain, <https://prng.di.unimi.it>): a
-//! counter and a mixing function. Any seed will do, also neighbouring ones. It is no cipher, and the
-//! numbers below `n` are as even as `n` is small against 2^64.
+//! counter and a mixing function. Any seed will do, also neighbouring ones. It is no cipher, and
+//! the numbers below `n` are as even as `n` is small against 2^64.
 
 /// A splitmix64 generator; the number is its state, at first the seed.
 #[derive(Clone, Debug)]

@@ -154,7 +154,8 @@ impl Insn {
         if cfg!(target_endian = "big") { self.registers & 15 } else { self.registers >> 4 }
     }
 
-    /// Returns whether the instruction names another function of the program by its distance from the next instruction.
+    /// Returns whether the instruction names another function of the program by its distance from
+    /// the next instruction.
     pub fn names_function(self) -> bool {
         match self.code {
             CALL => self.source() == PSEUDO_CALL,

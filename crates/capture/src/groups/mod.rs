@@ -38,7 +38,7 @@ use tapdeck_packet::pcapng::InterfaceDescription;
 
 pub use config::{GroupConfig, GroupsConfig};
 pub use error::Error;
-pub use stats::{GroupsStats, GroupStats, MemberStats, PortStats};
+pub use stats::{GroupStats, GroupsStats, MemberStats, PortStats};
 pub use steering::{MAX_WEIGHT, NoSteering, Steering};
 
 use crate::bpf::control::{CONTROL_BYTES, Control};

@@ -131,8 +131,8 @@ impl Patience {
         Err(io::Error::from_raw_os_error(libc::ETIMEDOUT))
     }
 
-    /// Returns what will keep an interface from taking a frame of `len` bytes however long it waits: for
-    /// some of these the kernel has no other answer than for a full queue.
+    /// Returns what will keep an interface from taking a frame of `len` bytes however long it
+    /// waits: for some of these the kernel has no other answer than for a full queue.
     fn obstacle(&self, len: usize) -> Option<io::Error> {
         let code = match Interface::by_index(self.ifindex) {
             Ok(None) => libc::ENXIO,

@@ -72,8 +72,8 @@ pub struct Paths {
 }
 
 impl Paths {
-    /// Makes a list of one file, or of the regular files of a directory in the order of their names.
-    /// Links among them are followed, since a user named them.
+    /// Makes a list of one file, or of the regular files of a directory in the order of their
+    /// names. Links among them are followed, since a user named them.
     pub fn at(path: &Path) -> Result<Self> {
         let mut listed = Vec::new();
         if path.metadata()?.is_dir() {
@@ -112,7 +112,8 @@ impl Storage for Paths {
 #[derive(Debug)]
 struct DiskObject {
     file: File,
-    /// A directory, a pipe or a device holds nothing that could be read in ranges: it reads as empty.
+    /// A directory, a pipe or a device holds nothing that could be read in ranges: it reads as
+    /// empty.
     is_regular: bool,
     /// Reading goes past the page cache.
     is_direct: AtomicBool,

@@ -1,6 +1,7 @@
 //! What reading a store asks of the place where the store lies, as two traits: objects are listed,
-//! opened, measured and read in ranges. The file system is one such place ([`Directory`], [`Paths`]);
-//! tests put faults in between. Whatever lists names and returns ranges of bytes can be another.
+//! opened, measured and read in ranges. The file system is one such place ([`Directory`],
+//! [`Paths`]); tests put faults in between. Whatever lists names and returns ranges of bytes can be
+//! another.
 //!
 //! Nothing here writes ([`Io`](super::Io) does), and nobody above asks what an object really is: a
 //! path is only what messages call it.

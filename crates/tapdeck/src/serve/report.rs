@@ -11,7 +11,9 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 use serde::Serialize;
 use tapdeck_capture::Event;
-use tapdeck_capture::groups::{GroupsStats, GroupConfig, GroupStats, Groups, MemberStats, PortStats};
+use tapdeck_capture::groups::{
+    GroupConfig, GroupStats, Groups, GroupsStats, MemberStats, PortStats,
+};
 use tapdeck_packet::account::{
     Counters, DaemonCounters, GroupCounters, MemberCounters, PortCounters, RingCounters,
 };
@@ -301,7 +303,7 @@ mod tests {
     use std::time::Duration;
 
     use tapdeck_capture::groups::{
-        GroupsStats, GroupConfig, GroupStats, MemberStats, PortStats, Steering,
+        GroupConfig, GroupStats, GroupsStats, MemberStats, PortStats, Steering,
     };
     use tapdeck_capture::interface::NicCounters;
     use tapdeck_capture::{Deliver, Hook};

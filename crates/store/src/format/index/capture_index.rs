@@ -54,8 +54,8 @@ impl Identity {
     }
 }
 
-/// Returns where the index of a file may lie: beside it, and in the cache under a name that tells all
-/// of its path.
+/// Returns where the index of a file may lie: beside it, and in the cache under a name that tells
+/// all of its path.
 pub(crate) fn places(path: &Path, cache: Option<&Path>) -> Vec<PathBuf> {
     let mut name = path.file_name().unwrap_or_default().to_owned();
     let mut places = Vec::new();

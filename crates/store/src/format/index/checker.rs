@@ -195,7 +195,8 @@ fn differ_in(
         dictionary.is_some_and(|dictionary| dictionary.hashed)
     };
     if !have.directory.dictionaries.contains_key(&class) {
-        // Whoever made the index did not know the class, and so it says nothing that could be wrong.
+        // Whoever made the index did not know the class, and so it says nothing that could be
+        // wrong.
         return Ok(None);
     }
     let any = hashed(have) || made.iter().any(|(_, made)| hashed(made));

@@ -18,8 +18,8 @@ use crate::format::name::SegmentName;
 use crate::io::{Object, PAGE};
 
 const MAGIC: [u8; 8] = *b"tapdeckI";
-/// The version that is written. Its directory counts the classes and tells how long each is, so that
-/// a reader skips those that it does not know.
+/// The version that is written. Its directory counts the classes and tells how long each is, so
+/// that a reader skips those that it does not know.
 const VERSION: u32 = 2;
 /// The version whose directory has all classes that there were, one behind the other, and no other.
 const VERSION_1: u32 = 1;

@@ -35,8 +35,8 @@ impl Index {
         self.images.iter_mut().map(Image::granules).collect()
     }
 
-    /// Returns whether the keys of a class can be listed in a table. They cannot where they are told
-    /// by hashes, or not at all.
+    /// Returns whether the keys of a class can be listed in a table. They cannot where they are
+    /// told by hashes, or not at all.
     pub fn is_listed(&self, table: usize, class: Class) -> bool {
         let dictionary = self.images[table].directory.dictionaries.get(&class);
         dictionary.is_some_and(|dictionary| !dictionary.hashed)

@@ -1,7 +1,7 @@
 //! Which granules of a segment may hold what is asked for?
 //!
-//! An [`Index`] is opened for reading here and asked with a [`Plan`]. It answers with granules, never
-//! with packets: those are read and judged by whoever asked.
+//! An [`Index`] is opened for reading here and asked with a [`Plan`]. It answers with granules,
+//! never with packets: those are read and judged by whoever asked.
 
 use std::ffi::OsStr;
 use std::io;

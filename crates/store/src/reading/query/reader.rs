@@ -337,8 +337,8 @@ impl<M: Matcher> Reader<M> {
         Ok(Outcome { progress, packets, notes, ..Outcome::default() })
     }
 
-    /// Puts a piece of a segment into the buffer, past caches if that can be. Returns how much of the
-    /// piece there is.
+    /// Puts a piece of a segment into the buffer, past caches if that can be. Returns how much of
+    /// the piece there is.
     ///
     /// A segment that is being written is read through the cache: ext4 and XFS keep a file's lock
     /// while they read it directly, and a recorder that makes the file longer would wait until the
@@ -372,8 +372,8 @@ fn go_to(packets: Option<FoundPackets>, from: Option<Key>) -> io::Result<Option<
     }
 }
 
-/// Returns what is to be told of a part that was loaded, of which the blocks up to `good` are whole;
-/// `None` where all of it is.
+/// Returns what is to be told of a part that was loaded, of which the blocks up to `good` are
+/// whole; `None` where all of it is.
 fn damaged(segment: &Segment, part: &Range<u64>, good: u64, fault: Option<Fault>) -> Option<Note> {
     let what = match fault {
         Some(Fault::Damaged(what)) => what,
