@@ -123,7 +123,7 @@ fn too_many_signatures_are_refused_with_the_reason() {
     assert!(error.to_string().contains("4097 signatures for IPv4, and 4096"), "{error}");
 }
 
-/// Their masked addresses differ in few bits, all of them high.
+/// The masked addresses of short prefixes differ in few bits, all of them high.
 #[test]
 fn many_short_prefixes_have_an_image() {
     let mut random = SplitMix64(4);

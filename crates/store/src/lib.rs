@@ -1,9 +1,8 @@
 //! The tape deck: takes finished blocks from rings and keeps them on disk.
 //!
-//! [`Writer`] empties rings into a [`Sink`]: a [`SegmentSink`] (a store: a directory of segments), a
-//! [`Stream`] (one file or pipe), or nothing. A segment is a pcapng file;
-//! `docs/FORMAT.md` specifies it. Files are reached through [`io::Io`], so that tests can make a
-//! disk fail.
+//! [`Writer`] empties rings into a [`Sink`]: a [`SegmentSink`] (a store: a directory of segments),
+//! a [`Stream`] (one file or pipe), or nothing. A segment is a pcapng file; `docs/FORMAT.md`
+//! specifies it. Files are reached through [`io::Io`], so that tests can make a disk fail.
 
 mod format;
 pub mod io;

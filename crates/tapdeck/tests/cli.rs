@@ -23,7 +23,8 @@ fn inside(net: &Net) -> Command {
     command
 }
 
-/// It ends with the code, says one line that holds all of `words`, and shows no stack.
+/// Asserts that the program ends with the code, says one line that holds all of `words`, and shows
+/// no stack.
 fn refuses(mut command: Command, args: &[&str], code: i32, words: &[&str]) {
     let out =
         command.args(args).timeout(std::time::Duration::from_secs(60)).output().expect("it runs");

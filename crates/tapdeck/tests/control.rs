@@ -206,7 +206,7 @@ impl Traffic {
         Self { process: Running(command.spawn().expect("the program was built")), sent }
     }
 
-    /// Gives back how many were sent.
+    /// Ends the sender, and returns how many packets were sent.
     fn end(self) -> u64 {
         self.process.interrupt();
         let sent = std::fs::read(&self.sent).expect("it says what it sent");

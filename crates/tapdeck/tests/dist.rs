@@ -33,7 +33,8 @@ fn said(out: &Output) -> String {
     String::from_utf8_lossy(&out.stderr).into_owned()
 }
 
-/// It ends with the code, and with one line of its own that holds all of `words`.
+/// Asserts that the program ends with the code, and with one line of its own that holds all of
+/// `words`.
 fn refuses(mut command: Command, code: i32, words: &[&str]) {
     let out = command.output().expect("it runs");
     let said = said(&out);

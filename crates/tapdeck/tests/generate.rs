@@ -471,7 +471,7 @@ fn what_the_far_end_does_not_take_is_counted() {
     assert!(seen <= sent.sent, "{seen} {sent:?}");
 }
 
-/// It ends with the code, and with one line that holds all the words.
+/// Asserts that the program ends with the code, and with one line that holds all the words.
 fn refuses(mut command: Command, code: i32, words: &[&str]) {
     let out = command.output().expect("it runs");
     let said = said(&out);

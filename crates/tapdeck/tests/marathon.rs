@@ -24,7 +24,7 @@ fn tapdeck(command: &str, store: &Path, args: &[&str]) -> Output {
     tapdeck.output().expect("it runs")
 }
 
-/// It succeeds, and all it has to say is what retention did.
+/// Returns the answer of a command that succeeds, and has nothing to say but what retention did.
 fn answer(store: &Path, args: &[&str]) -> Vec<u8> {
     let out = tapdeck("query", store, args);
     let said = String::from_utf8_lossy(&out.stderr);

@@ -26,7 +26,7 @@ fn said(out: &Output) -> String {
     String::from_utf8_lossy(&out.stdout).into_owned()
 }
 
-/// It failed, and said why in one line that holds all of `words`.
+/// Asserts that the program failed, and said why in one line that holds all of `words`.
 fn assert_refused(out: &Output, words: &[&str]) {
     let line = String::from_utf8_lossy(&out.stderr).into_owned();
     assert_eq!(out.status.code(), Some(1), "{line}");

@@ -172,7 +172,8 @@ impl UdpFrame {
     /// Bytes before the number.
     pub const NUMBER_AT: usize = 42;
 
-    /// Its bytes, with a right IP checksum and no UDP checksum. Each number has another payload.
+    /// Returns the frame's bytes, with a right IP checksum and no UDP checksum. Each number has
+    /// another payload.
     ///
     /// # Panics
     /// If the number does not fit into its length.

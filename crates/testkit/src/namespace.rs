@@ -57,7 +57,7 @@ impl Namespace {
         namespace
     }
 
-    /// Its name, as ip-netns(8) has it.
+    /// Returns the namespace's name, as ip-netns(8) has it.
     pub fn name(&self) -> &str {
         &self.name
     }

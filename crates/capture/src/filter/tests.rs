@@ -262,7 +262,7 @@ fn expression(text: &str) -> Vec<sock_filter> {
     compiled(text, true)
 }
 
-/// Its optimizer takes minutes for the longest ones.
+/// Compiles an expression; libpcap's optimizer takes minutes for the longest ones.
 fn compiled(text: &str, optimize: bool) -> Vec<sock_filter> {
     let dead = pcap::Capture::dead(pcap::Linktype::ETHERNET).expect("libpcap knows Ethernet");
     let program = dead.compile(text, optimize).unwrap_or_else(|e| panic!("{text}: {e}"));

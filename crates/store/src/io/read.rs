@@ -58,7 +58,7 @@ pub enum Access {
 /// What an object is at the moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct State {
-    /// Its length, in bytes.
+    /// The object's length, in bytes.
     pub len: u64,
     /// When it was last changed, UTC nanoseconds since 1970.
     pub changed_ns: i64,

@@ -42,7 +42,7 @@ pub(crate) enum Job<F> {
 
 /// What the keeper has ready.
 enum Next<F> {
-    /// It is at work.
+    /// The keeper is at work on the file.
     Coming,
     Ready(F),
     Failed(io::Error),

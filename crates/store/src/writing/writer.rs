@@ -169,7 +169,7 @@ impl WriterControl {
 /// Why a writer came to its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ending {
-    /// It was told to stop, or had written as many packets as were asked for.
+    /// The writer was told to stop, or had written as many packets as were asked for.
     Asked,
     /// Nobody reads the output any more.
     ReaderLeft,

@@ -49,7 +49,7 @@ struct Known {
     /// A write failed for another reason than a full disk.
     broken: bool,
     removed: bool,
-    /// It was there before, so that what stands in it may be written over.
+    /// Whether the file was there before, so that its contents may be written over.
     mended: bool,
     kind: Kind,
 }

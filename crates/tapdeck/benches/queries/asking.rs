@@ -105,7 +105,7 @@ struct Question {
 enum Form {
     /// A packet a line.
     Lines,
-    /// Their number.
+    /// The number of packets.
     Count,
     /// A capture file.
     File,

@@ -29,7 +29,7 @@ pub struct Stenographer<'a> {
 pub enum Stenotype {
     /// The server starts it, on `vb`.
     Records,
-    /// It has ended; the server, which cannot be without, gets something that sleeps.
+    /// The recorder has ended; the server, which cannot be without, gets something that sleeps.
     Ended,
 }
 

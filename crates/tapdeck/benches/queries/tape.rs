@@ -88,7 +88,7 @@ pub struct Middle {
 }
 
 impl Middle {
-    /// Its conversation, for libpcap.
+    /// Returns the filter of the packet's conversation, for libpcap.
     pub fn filter(&self) -> String {
         let Self { src, dst, sport, dport, .. } = self;
         format!("host {src} and host {dst} and udp port {sport} and port {dport}")

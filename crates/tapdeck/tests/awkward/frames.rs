@@ -91,7 +91,7 @@ pub struct Captured {
 pub struct Stretch {
     networks: Vec<Network>,
     transports: Vec<Transport>,
-    /// Its part of the pools: this many values from this one on.
+    /// The draw's part of the pools: this many values from this one on.
     first: usize,
     values: usize,
     /// Of a hundred frames, so many are cut or damaged.

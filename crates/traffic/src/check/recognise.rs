@@ -39,7 +39,7 @@ pub(super) struct Numbered {
     pub len: usize,
     /// VLAN tags are missing.
     pub untagged: bool,
-    /// It is what a router would have made of it.
+    /// Whether the packet is what a router would have made of the one that was sent.
     pub routed: bool,
 }
 

@@ -419,7 +419,8 @@ macro_rules! of_handle {
         #[unsafe(no_mangle)]
         #[allow(unused_variables)]
         pub unsafe extern "C" fn $name($p: *mut Pcap $(, $arg: $type)*) $(-> $result)? {
-            // SAFETY: by the caller's promise the handle is open, and what comes with it as libpcap wants it.
+            // SAFETY: by the caller's promise the handle is open, and what comes with it is as
+            // libpcap wants it.
             match unsafe { registry::find($p) } {
                 Some($handle) => guard($failed, || $work),
                 // SAFETY: as above.

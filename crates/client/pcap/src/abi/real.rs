@@ -65,8 +65,8 @@ macro_rules! real {
             );
             match SYMBOL.get() {
                 Some(at) => {
-                    // SAFETY: libpcap's function of that name has this form (pcap/pcap.h, pcap/bpf.h), and its
-                    // caller promises what it asks for.
+                    // SAFETY: libpcap's function of that name has this form (pcap/pcap.h,
+                    // pcap/bpf.h), and its caller promises what it asks for.
                     unsafe {
                         let function: unsafe extern "C" fn($($type),*) $(-> $result)? =
                             std::mem::transmute(at);

@@ -14,7 +14,7 @@ pub(crate) struct Granule {
     pub packets: u32,
     /// CRC32C of its bytes.
     pub checksum: u32,
-    /// It holds packets that may have keys which were not found.
+    /// Whether the granule holds packets that may have keys which were not found.
     pub opaque: bool,
     /// By interface id, what its packets say of losses before them.
     pub dropped: Vec<(u32, u64)>,

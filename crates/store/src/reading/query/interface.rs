@@ -11,7 +11,7 @@ const NAMELESS: &str = "-";
 /// it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Described {
-    /// Its interface description block as it stands in the segments.
+    /// The interface description block as it stands in the segments.
     pub block: Vec<u8>,
     pub name: String,
     pub link: LinkType,

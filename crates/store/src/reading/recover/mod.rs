@@ -44,9 +44,9 @@ pub enum Closed {
 /// What is done with a segment, or would be.
 #[derive(Debug)]
 pub enum Action {
-    /// It is as it should be.
+    /// The segment is as it should be.
     None,
-    /// It was mended and has its final name.
+    /// The segment was mended and has its final name.
     Close,
     /// Not even the beginning was written, and there is no packet: it is renamed to `NAME.damaged`.
     SetAside,
@@ -56,9 +56,9 @@ pub enum Action {
 /// What is done with a segment's index, or would be.
 #[derive(Debug)]
 pub enum IndexAction {
-    /// It is as it should be, or was not looked at.
+    /// The index is as it should be, or was not looked at.
     None,
-    /// It was made, of what its log had and the segment.
+    /// The index was made, of what its log had and the segment.
     Make,
     /// The segment can be queried without.
     Fail(io::Error),
