@@ -1,4 +1,4 @@
-//! What a packet's size is the size of, and where in a frame the IP packet begins.
+//! What is a packet's size the size of? Of the frame, or of the IP packet, which is found here.
 
 use serde::{Deserialize, Serialize};
 use tapdeck_packet::link::LinkType;
@@ -14,7 +14,7 @@ pub enum Length {
 }
 
 impl Length {
-    /// As it is written in files and flags.
+    /// Returns the name that files and flags have for it.
     pub fn name(self) -> &'static str {
         match self {
             Self::Frame => "frame",
@@ -41,15 +41,15 @@ pub(super) struct UnknownLink;
 
 const ETHERTYPE_IPV4: u16 = 0x0800;
 const ETHERTYPE_IPV6: u16 = 0x86dd;
-/// 802.1Q, 802.1ad and what was used before that.
+/// Types of VLAN tags: 802.1Q, 802.1ad, and the one before 802.1ad.
 const ETHERTYPES_TAG: [u16; 3] = [0x8100, 0x88a8, 0x9100];
 const PPP_IPV4: u16 = 0x0021;
 const PPP_IPV6: u16 = 0x0057;
 /// Address families of BSD's loopback header: 2 is IPv4 everywhere, IPv6 differs between systems.
 const FAMILIES: [u32; 4] = [2, 24, 28, 30];
 
-/// The length of the IP packet in a frame; `None` where it holds none, or none whose header
-/// was captured and can be right.
+/// Returns the length of the IP packet in a frame; `None` where the frame holds none, or none whose
+/// header was captured and can be right.
 pub(super) fn ip_length(link: LinkType, frame: &[u8]) -> Result<Option<u32>, UnknownLink> {
     // Link types as in pcap-linktype(7).
     Ok(match link.0 {
@@ -57,7 +57,7 @@ pub(super) fn ip_length(link: LinkType, frame: &[u8]) -> Result<Option<u32>, Unk
         1 => behind_ethertype(frame, 12),
         9 => point_to_point(frame),
         12 | 14 | 101 | 228 | 229 => packet_length(frame),
-        // Linux cooked captures, the second with its protocol in front.
+        // These are Linux cooked captures; the second has the protocol in front.
         113 => behind_ethertype(frame, 14),
         276 => match read_u16(frame, 0) {
             Some(ethertype) => tagged(ethertype, frame, 20),
@@ -76,7 +76,7 @@ fn behind_ethertype(frame: &[u8], at: usize) -> Option<u32> {
     tagged(read_u16(frame, at)?, frame, at + 2)
 }
 
-/// A packet of a protocol that begins at `at`, behind any number of VLAN tags.
+/// Returns the length of the IP packet that begins at `at`, behind any number of VLAN tags.
 fn tagged(mut ethertype: u16, frame: &[u8], mut at: usize) -> Option<u32> {
     while ETHERTYPES_TAG.contains(&ethertype) {
         ethertype = read_u16(frame, at + 2)?;
@@ -88,7 +88,7 @@ fn tagged(mut ethertype: u16, frame: &[u8], mut at: usize) -> Option<u32> {
 
 fn loopback(frame: &[u8]) -> Option<u32> {
     let family = u32::from_be_bytes(*frame.first_chunk()?);
-    // In the byte order of whoever captured, which no field tells.
+    // The family has the byte order of the machine that captured, which no field tells.
     let is_ip = FAMILIES.contains(&family) || FAMILIES.contains(&family.swap_bytes());
     packet_length(&frame[4..]).filter(|_| is_ip)
 }
@@ -99,8 +99,8 @@ fn point_to_point(frame: &[u8]) -> Option<u32> {
     packet_length(&frame[at + 2..]).filter(|_| is_ip)
 }
 
-/// The length that an IP header tells. Linux has segments that it has yet to cut (BIG TCP) carry a
-/// length of 0; they, and jumbograms of RFC 2675, come back as lengths that no size is.
+/// Returns the length that an IP header tells. Segments that Linux has yet to cut (BIG TCP) carry a
+/// length of 0; for them, and for jumbograms of RFC 2675, a length is returned that no size has.
 fn packet_length(packet: &[u8]) -> Option<u32> {
     const IPV4_HEADER: u32 = 20;
     const IPV6_HEADER: u32 = 40;
