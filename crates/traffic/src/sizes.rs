@@ -281,17 +281,17 @@ fn read_distribution(
 ) -> Result<(Weights, Option<String>), Error> {
     let fault = |error| Error::Dist { path: path.to_owned(), error };
     let options = dist::Options { up_to_damage, ..dist::Options::default() };
-    let source = dist::read_file(path, options).map_err(fault)?;
+    let input = dist::read_file(path, options).map_err(fault)?;
     let modelled = |counts: &Counts| -> Result<Counts, dist::Error> {
         TwoStage::new(counts, &Parameters::default())?.counts()
     };
-    let counts = match (method, &source.model) {
-        (Method::Alias, _) => source.counts,
+    let counts = match (method, &input.model) {
+        (Method::Alias, _) => input.counts,
         (Method::TwoStage, Some(model)) => model.counts().map_err(fault)?,
-        (Method::TwoStage, None) => modelled(&source.counts).map_err(fault)?,
+        (Method::TwoStage, None) => modelled(&input.counts).map_err(fault)?,
     };
-    let link_bytes = if source.length == Some(Length::Ip) { link_bytes } else { 0 };
-    let damage = source.damage.map(|d| d.to_string());
+    let link_bytes = if input.length == Some(Length::Ip) { link_bytes } else { 0 };
+    let damage = input.damage.map(|d| d.to_string());
     Ok((counts.iter().map(|(size, n)| (size.saturating_add(link_bytes), n)).collect(), damage))
 }
 
