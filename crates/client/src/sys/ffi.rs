@@ -151,7 +151,7 @@ pub extern "C" fn tapdeck_abi() -> u32 {
 }
 
 /// # Safety
-/// As the module says; `error` has room for [`ERROR_BYTES`].
+/// The pointers are as this module demands; `error` has room for [`ERROR_BYTES`].
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tapdeck_open(
     socket: *const c_char,
@@ -189,7 +189,7 @@ pub unsafe extern "C" fn tapdeck_open(
 }
 
 /// # Safety
-/// As the module says; `tapdeck` is not used any more.
+/// The pointers are as this module demands; `tapdeck` is not used any more.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tapdeck_close(tapdeck: *mut Tapdeck) {
     if !tapdeck.is_null() {
@@ -201,7 +201,7 @@ pub unsafe extern "C" fn tapdeck_close(tapdeck: *mut Tapdeck) {
 }
 
 /// # Safety
-/// As the module says.
+/// The pointers are as this module demands.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tapdeck_error(tapdeck: *const Tapdeck) -> *const c_char {
     // SAFETY: by the caller's promise.
@@ -209,7 +209,7 @@ pub unsafe extern "C" fn tapdeck_error(tapdeck: *const Tapdeck) -> *const c_char
 }
 
 /// # Safety
-/// As the module says.
+/// The pointers are as this module demands.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tapdeck_next_batch(
     tapdeck: *mut Tapdeck,
@@ -228,7 +228,8 @@ pub unsafe extern "C" fn tapdeck_next_batch(
 }
 
 /// # Safety
-/// As the module says; the batch came from [`tapdeck_next_batch`] and is still valid.
+/// The pointers are as this module demands; the batch came from [`tapdeck_next_batch`] and is still
+/// valid.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tapdeck_batch_next(batch: *mut CBatch, packet: *mut CPacket) -> c_int {
     // SAFETY: by the caller's promise.
@@ -258,7 +259,7 @@ pub unsafe extern "C" fn tapdeck_batch_next(batch: *mut CBatch, packet: *mut CPa
 }
 
 /// # Safety
-/// As the module says.
+/// The pointers are as this module demands.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tapdeck_next_packet(
     tapdeck: *mut Tapdeck,
@@ -274,7 +275,7 @@ pub unsafe extern "C" fn tapdeck_next_packet(
 }
 
 /// # Safety
-/// As the module says.
+/// The pointers are as this module demands.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tapdeck_release(tapdeck: *mut Tapdeck) {
     // SAFETY: by the caller's promise.
@@ -285,7 +286,7 @@ pub unsafe extern "C" fn tapdeck_release(tapdeck: *mut Tapdeck) {
 }
 
 /// # Safety
-/// As the module says.
+/// The pointers are as this module demands.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tapdeck_fd(tapdeck: *const Tapdeck) -> c_int {
     // SAFETY: by the caller's promise.
@@ -293,7 +294,7 @@ pub unsafe extern "C" fn tapdeck_fd(tapdeck: *const Tapdeck) -> c_int {
 }
 
 /// # Safety
-/// As the module says.
+/// The pointers are as this module demands.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tapdeck_snaplen(tapdeck: *const Tapdeck) -> u32 {
     // SAFETY: by the caller's promise.
@@ -301,7 +302,7 @@ pub unsafe extern "C" fn tapdeck_snaplen(tapdeck: *const Tapdeck) -> u32 {
 }
 
 /// # Safety
-/// As the module says.
+/// The pointers are as this module demands.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tapdeck_interface(
     tapdeck: *const Tapdeck,
@@ -326,7 +327,7 @@ pub unsafe extern "C" fn tapdeck_interface(
 }
 
 /// # Safety
-/// As the module says.
+/// The pointers are as this module demands.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tapdeck_counts(tapdeck: *const Tapdeck, counts: *mut CCounts) -> c_int {
     // SAFETY: by the caller's promise.
@@ -338,7 +339,7 @@ pub unsafe extern "C" fn tapdeck_counts(tapdeck: *const Tapdeck, counts: *mut CC
 }
 
 /// # Safety
-/// As the module says.
+/// The pointers are as this module demands.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tapdeck_stats(tapdeck: *mut Tapdeck, stats: *mut CStats) -> c_int {
     // SAFETY: by the caller's promise.
@@ -357,7 +358,7 @@ pub unsafe extern "C" fn tapdeck_stats(tapdeck: *mut Tapdeck, stats: *mut CStats
 }
 
 /// # Safety
-/// As the module says.
+/// The pointers are as this module demands.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tapdeck_flush(tapdeck: *mut Tapdeck) -> c_int {
     // SAFETY: by the caller's promise.

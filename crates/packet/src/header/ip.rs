@@ -47,9 +47,9 @@ impl<V: Visit> Walk<'_, V> {
         }
     }
 
-    /// Gives the address at `at`. libpcap compares those 32-bit words that a prefix reaches into,
-    /// so of an address that is cut the words that are there are given, as the lowest address that
-    /// has them.
+    /// Passes the address at `at` on. libpcap compares those 32-bit words that a prefix reaches
+    /// into, so of an address that is cut the words that are there are given, as the lowest
+    /// address that has them.
     #[inline]
     fn ipv6_address(&mut self, class: Class, packet: &[u8], at: usize) {
         let bytes = packet.get(at..).unwrap_or_default();

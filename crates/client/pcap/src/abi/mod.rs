@@ -245,7 +245,7 @@ unsafe fn one(to: *mut *mut c_int, value: c_int) -> c_int {
 }
 
 /// # Safety
-/// As pcap_create(3PCAP).
+/// The arguments are as pcap_create(3PCAP) demands.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pcap_create(device: *const c_char, error: *mut c_char) -> *mut Pcap {
     // SAFETY: by the caller's promise.
@@ -318,7 +318,7 @@ pub unsafe extern "C" fn pcap_open_live(
 }
 
 /// # Safety
-/// As pcap_lookupnet(3PCAP).
+/// The arguments are as pcap_lookupnet(3PCAP) demands.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pcap_lookupnet(
     device: *const c_char,
@@ -339,7 +339,7 @@ pub unsafe extern "C" fn pcap_lookupnet(
 }
 
 /// # Safety
-/// As pcap_findalldevs(3PCAP).
+/// The arguments are as pcap_findalldevs(3PCAP) demands.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pcap_findalldevs(
     devices: *mut *mut Interface,
@@ -399,7 +399,7 @@ unsafe fn append(devices: *mut *mut Interface, name: &str, description: &str) {
 }
 
 /// # Safety
-/// As pcap_close(3PCAP).
+/// The arguments are as pcap_close(3PCAP) demands.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pcap_close(p: *mut Pcap) {
     // SAFETY: by the caller's promise nobody uses the handle any more.
@@ -415,7 +415,7 @@ pub unsafe extern "C" fn pcap_close(p: *mut Pcap) {
 macro_rules! of_handle {
     ($(fn $name:ident($p:ident $(, $arg:ident: $type:ty)*) $(-> $result:ty)? = $failed:expr, |$handle:ident| $work:expr;)*) => {$(
         /// # Safety
-        /// As libpcap says of the function.
+        /// The arguments are as libpcap demands of this function.
         #[unsafe(no_mangle)]
         #[allow(unused_variables)]
         pub unsafe extern "C" fn $name($p: *mut Pcap $(, $arg: $type)*) $(-> $result)? {

@@ -54,7 +54,7 @@ fn look_up(name: &CStr) -> *mut c_void {
 macro_rules! real {
     ($(fn $name:ident($($arg:ident: $type:ty),* $(,)?) $(-> $result:ty)? = $missing:expr;)*) => {$(
         /// # Safety
-        /// As libpcap says.
+        /// The arguments are as libpcap demands of the function.
         #[allow(clippy::too_many_arguments)]
         pub unsafe fn $name($($arg: $type),*) $(-> $result)? {
             static SYMBOL: Symbol = Symbol::new(
