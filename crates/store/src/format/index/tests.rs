@@ -357,12 +357,12 @@ struct Told {
     indexed: Vec<std::ops::Range<u64>>,
 }
 
-fn plans(rng: &mut Rng, packets: &[Made]) -> Vec<Plan> {
-    let some = |rng: &mut Rng| {
+fn plans(rng: &mut SplitMix64, packets: &[Made]) -> Vec<Plan> {
+    let some = |rng: &mut SplitMix64| {
         let packet = &packets[rng.below(packets.len() as u64) as usize];
         let keys = keys(&packet.frame);
         let (class, key) = keys[rng.below(keys.len() as u64) as usize];
-        Plan::Keys { class, first: key, last: key + u128::from(rng.below(2) * rng.below(9)) }
+        Plan::Keys { class, first: key, last: key + u128::from(rng.below(2u64) * rng.below(9)) }
     };
     let mut plans = vec![Plan::All, Plan::Any(Vec::new())];
     for _ in 0..40 {
@@ -392,7 +392,7 @@ fn hear(dir: &Path, live: bool, plans: &[Plan]) -> Told {
 }
 
 /// Classes that nobody knows yet, with anything in them.
-fn strange_classes(rng: &mut Rng, classes: &mut Vec<(u64, Vec<u8>)>) {
+fn strange_classes(rng: &mut SplitMix64, classes: &mut Vec<(u64, Vec<u8>)>) {
     for i in 0..1 + rng.below(4) {
         let number = 12 + 60 * i + rng.below(50) * (1 + rng.below(1 << 40));
         let bytes = (0..rng.below(500)).map(|_| rng.below(256) as u8).collect();
@@ -404,7 +404,7 @@ fn strange_classes(rng: &mut Rng, classes: &mut Vec<(u64, Vec<u8>)>) {
 #[test]
 fn classes_that_are_not_known_change_no_answer() {
     for seed in 0..6 {
-        let rng = &mut Rng(seed);
+        let rng = &mut SplitMix64(seed);
         let dir = tempfile::tempdir().unwrap();
         // A flood is long enough for its keys to be told by hashes.
         let (traffic, len) = if seed == 5 { (FLOOD, 600_000) } else { (MIX, 150_000) };
@@ -478,7 +478,7 @@ fn a_class_that_is_not_told_of_may_be_anywhere() {
 fn version_1_is_still_read() {
     let dir = tempfile::tempdir().unwrap();
     let (pieces, packets) = segment(22, 5, 150_000, MIX);
-    let plans = plans(&mut Rng(22), &packets);
+    let plans = plans(&mut SplitMix64(22), &packets);
     let logs = [log(&pieces[..3]), log(&pieces[3..])];
     save_log(dir.path(), &logs.concat());
     let of_log = hear(dir.path(), true, &plans);
