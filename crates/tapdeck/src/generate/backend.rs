@@ -71,14 +71,25 @@ pub fn choose(
         }
         BackendChoice::Auto => {}
     }
-    let user = |reason| Ok((Backend::Packet, Some(reason)));
+    let slow = pps.is_some_and(|pps| pps <= SLOW_PPS);
+    Ok(choose_by_itself(interfaces, irregular, too_long, slow))
+}
+
+/// Chooses the back end where the user left it open, with the reason.
+fn choose_by_itself(
+    interfaces: &[Interface],
+    irregular: bool,
+    too_long: bool,
+    slow: bool,
+) -> (Backend, Option<&'static str>) {
+    let user = |reason| (Backend::Packet, Some(reason));
     if irregular {
         return user("gaps vary");
     }
     if too_long {
         return user("frames are longer than a page");
     }
-    if pps.is_some_and(|pps| pps <= SLOW_PPS) {
+    if slow {
         return user("the rate leaves time to wait");
     }
     for interface in interfaces {
@@ -92,7 +103,19 @@ pub fn choose(
             }
         }
     }
-    Ok((Backend::Xdp, Some("the fastest")))
+    (Backend::Xdp, Some("the fastest"))
+}
+
+/// Chooses the back end of a replay, with the reason where the choice was left open.
+pub fn choose_for_replay(choice: BackendChoice) -> Result<(Backend, Option<&'static str>)> {
+    match choice {
+        BackendChoice::Auto => Ok((Backend::Packet, Some("recorded packets come from here"))),
+        BackendChoice::Txring => Ok((Backend::Packet, None)),
+        BackendChoice::Afxdp => Ok((Backend::AfXdp, None)),
+        BackendChoice::Xdp => {
+            usage("--backend xdp makes packets by itself; a replay takes txring or afxdp")
+        }
+    }
 }
 
 /// Returns what to do about an error of opening a back end, with the error as its cause.

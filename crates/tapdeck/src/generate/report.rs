@@ -241,19 +241,13 @@ fn sum_up(job: &Job, done: &[Done], interrupted: bool) -> Sent {
         Load::Generated(generation) => Some(&generation.workload),
         Load::Recorded(_) => None,
     };
-    let mut sizes = BTreeMap::new();
-    for d in done {
-        for (len, n) in d.sizes.iter().enumerate().filter(|(_, n)| **n > 0) {
-            *sizes.entry(len as u16).or_default() += n;
-        }
-    }
     let share = sent as f64 / made.max(1) as f64;
     Sent {
         sent,
         bytes,
         elapsed_s,
         seed: workload.map_or(0, |w| w.seed),
-        sizes,
+        sizes: sizes(done),
         refused: made - sent.min(made),
         started_ns: utc(first, |d| d.first_ns),
         ended_ns: utc(last, |d| d.last_ns),
@@ -274,6 +268,17 @@ fn sum_up(job: &Job, done: &[Done], interrupted: bool) -> Sent {
         streams: workload.map(|w| streams(w, done)).unwrap_or_default(),
         workload: workload.cloned(),
     }
+}
+
+/// Returns the packets made of each length of frame.
+fn sizes(done: &[Done]) -> BTreeMap<u16, u64> {
+    let mut sizes = BTreeMap::new();
+    for d in done {
+        for (len, n) in d.sizes.iter().enumerate().filter(|(_, n)| **n > 0) {
+            *sizes.entry(len as u16).or_default() += n;
+        }
+    }
+    sizes
 }
 
 /// Returns the packets of each stream, in the order of the streams' numbers, the mark's last.

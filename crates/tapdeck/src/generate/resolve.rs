@@ -19,7 +19,7 @@ use tapdeck_traffic::workload::{Mac, Mark, Outer, OuterKind, Protocol, Workload}
 
 use super::backend::{self, Backend};
 use super::interfaces::{self, ETHERNET};
-use crate::flags::{BackendChoice, GapsChoice, Gen, MethodChoice, ProtoChoice, TunnelChoice};
+use crate::flags::{GapsChoice, Gen, MethodChoice, ProtoChoice, TunnelChoice};
 use crate::usage::{Usage, usage};
 
 /// A run as it was asked for, checked.
@@ -125,23 +125,8 @@ impl Job {
         let [interface] = &*interfaces else {
             return usage("--replay: a file is sent by one interface");
         };
-        let (backend, reason) = match f.backend {
-            BackendChoice::Auto => (Backend::Packet, Some("recorded packets come from here")),
-            BackendChoice::Txring => (Backend::Packet, None),
-            BackendChoice::Afxdp => (Backend::AfXdp, None),
-            BackendChoice::Xdp => {
-                return usage(
-                    "--backend xdp makes packets by itself; a replay takes txring or afxdp",
-                );
-            }
-        };
-        let speed = match f.speed.1 {
-            Speed::Rate(Rate::Bits { per_s, .. }) => {
-                Speed::Rate(Rate::Bits { per_s, wire: f.wire })
-            }
-            _ if f.wire => return usage(WIRE_OF_WHAT),
-            speed => speed,
-        };
+        let (backend, reason) = backend::choose_for_replay(f.backend)?;
+        let speed = replay_speed(f)?;
         let options = replay::Options {
             timing: speed.timing(Gaps::Constant, 0),
             loops: f.loops,
@@ -296,6 +281,30 @@ fn check_marks(workload: &Workload, pps: Option<f64>) -> Result<()> {
 const SOURCE_MAC: Mac = Mac([2, b't', b'd', 0, 0, 1]);
 const DESTINATION_MAC: Mac = Mac([2, b't', b'd', 0, 0, 2]);
 
+/// Returns the speed of a replay, whose bits a second may be those of the wire.
+fn replay_speed(f: &Gen) -> Result<Speed> {
+    match f.speed.1 {
+        Speed::Rate(Rate::Bits { per_s, .. }) => {
+            Ok(Speed::Rate(Rate::Bits { per_s, wire: f.wire }))
+        }
+        _ if f.wire => usage(WIRE_OF_WHAT),
+        speed => Ok(speed),
+    }
+}
+
+/// Returns the marks, whose addresses are of the IP version of the flows where none are given.
+fn mark(f: &Gen, ipv6: bool) -> Option<Mark> {
+    let end = |given: Option<IpAddr>, v4: &str, v6: &str| {
+        let default = if ipv6 { v6 } else { v4 };
+        given.unwrap_or_else(|| default.parse().expect("an address"))
+    };
+    f.mark_every.map(|every| Mark {
+        every_ns: u64::try_from(every.as_nanos()).unwrap_or(u64::MAX),
+        source: end(f.mark_src, "203.0.113.1", "2001:db8::1"),
+        destination: end(f.mark_dst, "203.0.113.2", "2001:db8::2"),
+    })
+}
+
 fn workload(f: &Gen, senders: u32) -> Result<Workload> {
     let ipv6 = f.ipv6 || [f.src, f.dst].iter().flatten().any(|net| net.addr().is_ipv6());
     let default =
@@ -311,17 +320,6 @@ fn workload(f: &Gen, senders: u32) -> Result<Workload> {
     if f.vlan.len() > 2 {
         return usage("--vlan: one tag or two");
     }
-    let mark = f.mark_every.map(|every| {
-        let end = |given: Option<IpAddr>, v4: &str, v6: &str| {
-            let default = if source.addr().is_ipv6() { v6 } else { v4 };
-            given.unwrap_or_else(|| default.parse().expect("an address"))
-        };
-        Mark {
-            every_ns: u64::try_from(every.as_nanos()).unwrap_or(u64::MAX),
-            source: end(f.mark_src, "203.0.113.1", "2001:db8::1"),
-            destination: end(f.mark_dst, "203.0.113.2", "2001:db8::2"),
-        }
-    });
     let outer = f.tunnel.map(|kind| Outer {
         kind: match kind {
             TunnelChoice::Vxlan => OuterKind::Vxlan,
@@ -350,7 +348,7 @@ fn workload(f: &Gen, senders: u32) -> Result<Workload> {
         flows: f.flows.unwrap_or(senders),
         zipf: f.zipf,
         payload: f.payload,
-        mark,
+        mark: mark(f, source.addr().is_ipv6()),
         senders,
     };
     workload.check().map_err(|e| Usage(e.to_string()))?;
