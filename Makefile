@@ -56,9 +56,11 @@ lint: ## Hold code, comments, documents and the licenses of dependencies to the 
 	$(LINT)/ruff format --check lab scripts
 	$(LINT)/ruff check lab scripts
 	cd lab && ../$(LINT)/mypy --python-executable .venv/bin/python
-	$(LINT)/mypy --strict scripts/lint
+	$(LINT)/mypy --strict --python-executable lab/.venv/bin/python scripts/lint
 	$(LINT)/shellcheck $(SHELL_SCRIPTS)
+	lab/.venv/bin/python -m pytest -q scripts/lint
 	$(LINT)/python scripts/lint/comments.py
+	scripts/check-docs.sh
 	cargo deny check bans licenses sources
 	cargo clippy --workspace --all-targets -- -D warnings
 

@@ -30,7 +30,7 @@ for document in docs/ARCHITECTURE.md docs/WORDS.md CONTRIBUTING.md; do
     done < <(grep -oE '`[A-Za-z0-9_./-]+`' "$document" | tr -d '`' | sort -u)
 done
 
-# In the last column of WORDS.md: `crate`: `Type`, `Type`. The macro of the list of counters makes its
+# In the last column of WORDS.md: `crate`: `Type`, `Type`. The macro of the list of counters makes
 # structs of `Type at [...]`.
 while IFS=: read -r crate types; do
     for type in ${types//,/ }; do

@@ -1,11 +1,16 @@
 /* An application that does something with each packet, as Schneider's createDist does (6.3.4).
  *
- *     load -i IFACE -B MIB [-s SNAPLEN] [-f FILTER] [-c COPIES] [-z LEVEL]     captures by libpcap
- * until SIGINT load -r -                       [-c COPIES] [-z LEVEL]                   reads a
- * capture from standard input
+ * load -i IFACE -B MIB [-s SNAPLEN] [-f FILTER] [-c COPIES] [-z LEVEL]
  *
- * Copies each packet so many times, and compresses it into nothing (gzwrite to /dev/null), then
- * counts it. Says "ready" when it listens, and at the end what it counted and what libpcap counted.
+ * captures by libpcap until SIGINT, and
+ *
+ * load -r - [-c COPIES] [-z LEVEL]
+ *
+ * reads a capture from standard input.
+ *
+ * Each packet is copied so many times, compressed into nothing (gzwrite to /dev/null), and counted.
+ * The application says "ready" when it listens, and at its end what it counted and what libpcap
+ * counted.
  */
 #include <pcap/pcap.h>
 #include <signal.h>

@@ -28,8 +28,15 @@ POOR_BEGINNING = re.compile(r"\s*//[/!] (Gives back|It|Its|They|Their|Them)\b")
 Line = tuple[int, str]
 
 
-def slashed(lines: list[str]) -> Iterator[Line]:
-    """Yields the numbers and texts of the lines of Rust or C that hold a comment."""
+def rust(lines: list[str]) -> Iterator[Line]:
+    """Yields the numbers and texts of the lines of Rust that hold a comment."""
+    for number, line in enumerate(lines, 1):
+        if "//" in STRING.sub('""', line):
+            yield number, line
+
+
+def c(lines: list[str]) -> Iterator[Line]:
+    """Yields the numbers and texts of the lines of C that hold a comment."""
     inside = False
     for number, line in enumerate(lines, 1):
         code = STRING.sub('""', line)
@@ -61,9 +68,9 @@ def prose(lines: list[str]) -> Iterator[Line]:
 
 
 KINDS = {
-    ".rs": slashed,
-    ".c": slashed,
-    ".h": slashed,
+    ".rs": rust,
+    ".c": c,
+    ".h": c,
     ".sh": hashed,
     ".toml": hashed,
     "Makefile": hashed,

@@ -16,34 +16,23 @@ use kernel_judge::KernelJudge;
 use tapdeck_capture::rules::Compiled;
 use tapdeck_packet::rules::image::{Engine, Options};
 use tapdeck_packet::rules::{Action, Family, Protocol, Rule, RuleSet, Tuple};
-
-/// SplitMix64.
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let x = (self.0 ^ self.0 >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let x = (x ^ x >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        x ^ x >> 31
-    }
-}
+use tapdeck_testkit::SplitMix64;
 
 /// A rule of signature number `i` of the thesis' form: prefixes of 8 to 32 bits, ports and protocol
 /// looked at or not.
-fn rule(random: &mut Random, i: u64) -> Rule {
+fn rule(random: &mut SplitMix64, i: u64) -> Rule {
     // Numbers that have no factor in common make each combination once.
     let (source, destination, rest) = (8 + i % 25, 8 + i * 7 / 25 % 25, i * 3 % 8);
-    let net = |random: &mut Random, bits: u64| {
-        let address = Ipv4Addr::from(random.next() as u32);
+    let net = |random: &mut SplitMix64, bits: u64| {
+        let address = Ipv4Addr::from(random.draw() as u32);
         Some(ipnet::Ipv4Net::new(address, bits as u8).unwrap().trunc().into())
     };
     Rule {
         action: Action::Accept,
         source: net(random, source),
         destination: net(random, destination),
-        source_port: (rest & 1 != 0).then(|| random.next() as u16),
-        destination_port: (rest & 2 != 0).then(|| random.next() as u16),
+        source_port: (rest & 1 != 0).then(|| random.draw() as u16),
+        destination_port: (rest & 2 != 0).then(|| random.draw() as u16),
         protocol: (rest & 4 != 0).then_some(Protocol::Number(17)),
     }
 }
@@ -76,10 +65,10 @@ fn tuple(source: u32, destination: u32, ports: (u16, u16)) -> Tuple {
     }
 }
 
-fn matching(random: &mut Random, set: &RuleSet, i: usize) -> Tuple {
+fn matching(random: &mut SplitMix64, set: &RuleSet, i: usize) -> Tuple {
     let Some(rule) = set.rule(i % set.len().max(1)) else { return none(random) };
-    let inside = |random: &mut Random, net: Option<ipnet::IpNet>| {
-        let rest = random.next() as u32;
+    let inside = |random: &mut SplitMix64, net: Option<ipnet::IpNet>| {
+        let rest = random.draw() as u32;
         match net {
             Some(ipnet::IpNet::V4(net)) => {
                 u32::from(net.network()) | rest & u32::from(net.hostmask())
@@ -87,7 +76,7 @@ fn matching(random: &mut Random, set: &RuleSet, i: usize) -> Tuple {
             _ => rest,
         }
     };
-    let port = |random: &mut Random, port: Option<u16>| port.unwrap_or(random.next() as u16);
+    let port = |random: &mut SplitMix64, port: Option<u16>| port.unwrap_or(random.draw() as u16);
     tuple(
         inside(random, rule.source),
         inside(random, rule.destination),
@@ -95,13 +84,13 @@ fn matching(random: &mut Random, set: &RuleSet, i: usize) -> Tuple {
     )
 }
 
-fn none(random: &mut Random) -> Tuple {
+fn none(random: &mut SplitMix64) -> Tuple {
     // Behind 240.0.0.0 there are no rules' addresses to speak of.
-    tuple(random.next() as u32, random.next() as u32, (random.next() as u16, 1))
+    tuple(random.draw() as u32, random.draw() as u32, (random.draw() as u16, 1))
 }
 
-fn hostile(random: &mut Random) -> Tuple {
-    tuple(0x0a01_0203, 0x0a01_0203, (random.next() as u16, 10))
+fn hostile(random: &mut SplitMix64) -> Tuple {
+    tuple(0x0a01_0203, 0x0a01_0203, (random.draw() as u16, 10))
 }
 
 fn main() {
@@ -117,7 +106,7 @@ fn main() {
     let _ = writeln!(out, "{title}\nsignatures  engine          none    match  hostile  image KiB");
     for &signatures in counts {
         for engine in [Engine::Candidates, Engine::Walk] {
-            let mut random = Random(1);
+            let mut random = SplitMix64(1);
             let set: RuleSet = (0..signatures).map(|i| rule(&mut random, i)).collect();
             let covering: RuleSet = (0..signatures).flat_map(near).collect();
             let options = Options { engine, ..Options::default() };

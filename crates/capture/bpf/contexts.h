@@ -9,8 +9,8 @@
 #define TAPDECK_CONTEXTS_H
 
 enum hook {
-	HOOK_XDP, /* struct xdp_md */
-	HOOK_SKB, /* struct __sk_buff: tcx and clsact */
+	HOOK_XDP,       /* struct xdp_md */
+	HOOK_SKB,       /* struct __sk_buff: tcx and clsact */
 	HOOK_NETFILTER, /* struct bpf_nf_ctx */
 };
 

@@ -12,6 +12,7 @@
 #ifndef TAPDECK_FILTER_H
 #define TAPDECK_FILTER_H
 
+#include "numbers.h"
 #include "packet.h"
 
 /* The functions that stand in for filters are known by these numbers (src/filter/splice.rs). */
@@ -43,8 +44,6 @@ static __always_inline __u64 td_filter_about(const struct packet *p)
 #define TD_PACKET_BROADCAST 1
 #define TD_PACKET_MULTICAST 2
 #define TD_PACKET_OUTGOING 4
-#define TD_ARPHRD_ETHER 1
-#define TD_ARPHRD_NONE 0xfffe
 #define TD_OUTBOUND 2
 
 static __always_inline long td_copy(enum hook hook, void *ctx, __u64 about, __u32 from, void *to,
@@ -172,9 +171,9 @@ static __always_inline __s64 td_load(enum hook hook, void *ctx, __u64 offset, __
 		return value;
 	if (beside == TD_AD_PROTOCOL) {
 		if (!params.link_header)
-			return value >> 4 == 6 ? 0x86dd : 0x0800;
+			return value >> 4 == 6 ? TD_ETHERTYPE_IPV6 : TD_ETHERTYPE_IPV4;
 		/* IEEE 802.3 has a length there: ETH_P_802_2. */
-		return value < 0x600 ? 4 : value;
+		return value < TD_ETHERTYPE_FIRST ? 4 : value;
 	}
 	if (beside == TD_AD_PKTTYPE) {
 		if (value == 0xffffffff)

@@ -88,7 +88,7 @@ struct {
 	__type(value, struct td_fragment);
 } td_fragments SEC(".maps");
 
-/* Of datagrams that are tunnels. */
+/* The fragments of datagrams that are tunnels. */
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
 	__uint(max_entries, TD_FRAGMENTS);

@@ -11,6 +11,7 @@
 #include <bpf/bpf_helpers.h>
 #include <bpf/bpf_endian.h>
 #include <bpf/bpf_tracing.h>
+#include "numbers.h"
 
 char LICENSE[] SEC("license") = "Dual MIT/GPL";
 
@@ -19,7 +20,7 @@ char LICENSE[] SEC("license") = "Dual MIT/GPL";
 #define TAG_BYTES 18
 #define SHORT_TAG_BYTES 6
 #define SEQUENCE_BITS 40
-#define PART_BITS 20 /* of a nanosecond's fraction in a due time */
+#define PART_BITS 20 /* bits of a nanosecond's fraction in a due time */
 #define SPINS 4096
 #define LATE_NS 10000000ull /* how long after its end a run may still send what was due before */
 
@@ -172,10 +173,10 @@ static __always_inline void tunnel(void *data, const struct flow *f, __u32 len)
 static __always_inline __u8 number(__u16 transport)
 {
 	if (transport == UDP)
-		return 17;
+		return TD_PROTO_UDP;
 	if (transport == TCP)
-		return 6;
-	return params.ipv6 ? 58 : 1;
+		return TD_PROTO_TCP;
+	return params.ipv6 ? TD_PROTO_ICMPV6 : TD_PROTO_ICMP;
 }
 
 static __always_inline void network(void *data, const struct flow *f, __u32 len)
@@ -203,7 +204,8 @@ static __always_inline void transport(void *head, const struct flow *f, __u16 le
 	__u16 check;
 
 	if (f->transport == ICMP) {
-		*(__u16 *)head = params.ipv6 ? bpf_htons(128 << 8) : bpf_htons(8 << 8);
+		*(__u16 *)head = params.ipv6 ? bpf_htons(TD_ICMPV6_ECHO_REQUEST << 8)
+					     : bpf_htons(TD_ICMP_ECHO_REQUEST << 8);
 		*(__be16 *)(head + 4) = f->source_port;
 		put16(head + 6, f->next);
 		sum += bpf_htons((__u16)f->next);

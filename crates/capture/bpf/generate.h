@@ -17,22 +17,22 @@ enum { UDP, TCP, ICMP };
 /* Constants, told before the program is verified. */
 struct td_generate {
 	__u64 payload_seed;
-	__u64 gap;	   /* from one packet to the next, in 2^-20 ns */
+	__u64 gap; /* from one packet to the next, in 2^-20 ns */
 	__u64 gap_per_byte;
 	__u64 duration_ns; /* 0: no end */
-	__u64 count;	   /* 0: no end */
+	__u64 count;       /* 0: no end */
 	__u64 mark_every_ns;
-	__u64 lead_ns;	   /* from the start to the first packet */
+	__u64 lead_ns; /* from the start to the first packet */
 	__s64 utc_offset_ns;
 	__u32 paced;
 	__u32 ifindex;
-	__u32 flows;	   /* without the mark's, which is the next */
-	__u32 shares;	   /* columns; 0: flows are equal */
-	__u32 sizes;	   /* columns; 0: there is a sequence */
-	__u32 sequence;	   /* sizes in it */
+	__u32 flows;    /* without the mark's, which is the next */
+	__u32 shares;   /* columns; 0: flows are equal */
+	__u32 sizes;    /* columns; 0: there is a sequence */
+	__u32 sequence; /* sizes in it */
 	__u32 first;
 	__u32 step;
-	__u32 frame_bytes; /* of the frame this program is run with */
+	__u32 frame_bytes; /* bytes of the frame that this program is run with */
 	__u32 headers_len;
 	__u32 ip_at;
 	__u32 outer_ip_at;
@@ -42,7 +42,6 @@ struct td_generate {
 	__u32 pad;
 	__u8 headers[MAX_HEADERS];
 };
-
 
 struct flow {
 	__u8 source[16];
@@ -55,8 +54,8 @@ struct flow {
 	__u16 transport_sum;
 	__u32 stream;
 	__be32 tcp_acknowledgement;
-	__u32 tcp_sequence; /* of the next packet */
-	__u64 next;	    /* number of the next packet */
+	__u32 tcp_sequence; /* the sequence number of the next packet */
+	__u64 next;         /* number of the next packet */
 };
 _Static_assert(sizeof(struct flow) == 64, "a cache line");
 
@@ -84,7 +83,7 @@ struct td_generate_state {
 	__u64 late_max_ns;
 	__u64 gap_max_ns;
 	__u64 jitter_max_ns;
-	__u64 owner;   /* the thread that runs the program */
+	__u64 owner; /* the thread that runs the program */
 	__u32 done;
 	__u32 pad;
 };

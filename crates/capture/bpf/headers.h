@@ -132,16 +132,11 @@ static __always_inline int td_read_ipv4(enum hook hook, void *ctx, struct td_tup
 	return 0;
 }
 
-#define TD_HOP_BY_HOP 0
-#define TD_ROUTING 43
-#define TD_FRAGMENT 44
-#define TD_AUTHENTICATION 51
-#define TD_DESTINATION_OPTIONS 60
-
 static __always_inline bool td_is_extension(__u8 protocol)
 {
-	return protocol == TD_HOP_BY_HOP || protocol == TD_ROUTING || protocol == TD_FRAGMENT ||
-	       protocol == TD_AUTHENTICATION || protocol == TD_DESTINATION_OPTIONS;
+	return protocol == TD_PROTO_HOP_BY_HOP || protocol == TD_PROTO_ROUTING ||
+	       protocol == TD_PROTO_FRAGMENT || protocol == TD_PROTO_AUTHENTICATION ||
+	       protocol == TD_PROTO_DESTINATION_OPTIONS;
 }
 
 /* Passes the extension header of type `protocol` at `offset`. Not 0: there is no more to pass. */
@@ -156,7 +151,7 @@ static __always_inline int td_read_extension(enum hook hook, void *ctx, struct t
 	__u8 kind = t->protocol;
 	__u32 at = t->offset;
 
-	if (kind == TD_FRAGMENT) {
+	if (kind == TD_PROTO_FRAGMENT) {
 		header = td_view(hook, ctx, at, 8, buffer);
 		if (!header)
 			return 1;
@@ -179,7 +174,7 @@ static __always_inline int td_read_extension(enum hook hook, void *ctx, struct t
 	__u32 units = td_byte(header + 1);
 
 	t->protocol = td_byte(header);
-	t->offset = at + 8 + (kind == TD_AUTHENTICATION ? 4 : 8) * units;
+	t->offset = at + 8 + (kind == TD_PROTO_AUTHENTICATION ? 4 : 8) * units;
 	return 0;
 }
 
@@ -342,7 +337,7 @@ static __always_inline bool td_read_plain_inside(enum hook hook, void *ctx,
 }
 
 /*
- * From here on a function for each step and hook. They are global functions, so the verifier takes
+ * From here on a function for each step and hook. The functions are global, so the verifier takes
  * nothing for granted about the tuple and looks at each once; it wants their arguments tested for
  * NULL.
  */

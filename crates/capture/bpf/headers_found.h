@@ -8,7 +8,7 @@
 struct td_found {
 	struct td_headers headers;
 	__u32 number[TD_COPY];
-	__u32 second; /* of TD_BOTH_ENDS */
+	__u32 second; /* the other end's number, for TD_BOTH_ENDS */
 };
 
 static __always_inline void td_find_all(enum hook hook, struct packet *p, struct td_found *found)

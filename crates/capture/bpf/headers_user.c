@@ -97,7 +97,8 @@ void tapdeck_headers_find(const __u8 *bytes, __u32 linear, __u32 len, __u32 has_
 	td_find_all(HOOK_USER, &p, found);
 }
 
-/* Where C has what, in the order in which src/sys/headers.rs has it for Rust: a test compares them. */
+/* Where C has what, in the order in which src/sys/headers.rs has it for Rust: a test compares them.
+ */
 const __u32 tapdeck_headers_layout[] = {
 	sizeof(struct td_tuple),
 	offsetof(struct td_tuple, family),

@@ -14,7 +14,7 @@
 
 #include "look.h"
 
-/* Of each set: 0 where there is none, else which of the sizes its image has, from 1. */
+/* The size of each set's image, as a number from 1; 0 where there is no set. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, TD_IMAGES);

@@ -58,7 +58,7 @@ struct td_look {
 	__u64 word[4]; /* IPv6: both addresses; IPv4: both in the first, the destination in the
 			  third's high half */
 	__u64 rest;
-	__u32 limit;   /* signatures from this number on hold nothing better */
+	__u32 limit; /* signatures from this number on hold nothing better */
 	__u32 six;
 	struct td_outcome best;
 	union {

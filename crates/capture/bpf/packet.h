@@ -14,13 +14,13 @@
 /* What a hook knows of a packet before it is copied. */
 struct packet {
 	void *ctx;
-	__u32 len;	     /* of the frame, without a stripped tag */
+	__u32 len; /* bytes of the frame, without a stripped tag */
 	__u32 ring;
-	__u32 flags;	     /* epb_flags; 0: no option is spent on it */
-	__u32 link_len;	     /* netfilter: bytes of link layer header before the data */
-	const void *link;    /* netfilter: where they are */
-	__u64 hardware_ns;   /* from the NIC, 0: none */
-	__u32 tag;	     /* a stripped VLAN tag, protocol and TCI in network order, 0: none */
+	__u32 flags;       /* epb_flags; 0: no option is spent on it */
+	__u32 link_len;    /* netfilter: bytes of link layer header before the data */
+	const void *link;  /* netfilter: where they are */
+	__u64 hardware_ns; /* from the NIC, 0: none */
+	__u32 tag;         /* a stripped VLAN tag, protocol and TCI in network order, 0: none */
 };
 
 #define TAG_OFFSET 12

@@ -9,9 +9,9 @@
 struct td_params {
 	__u32 nrings;
 	__u32 block_shift;
-	__u32 block_bytes;     /* 1 << block_shift */
-	__u32 block_mask;      /* blocks in a ring, minus one; a power of two, minus one */
-	__u32 ring_mask;       /* bytes in a ring, minus one */
+	__u32 block_bytes; /* 1 << block_shift */
+	__u32 block_mask;  /* blocks in a ring, minus one; a power of two, minus one */
+	__u32 ring_mask;   /* bytes in a ring, minus one */
 	__u32 snaplen;
 	/* No copy is longer than len_mask + 1 bytes (a power of two, at least snaplen)
 	 * and none begins further behind its block's header than len_mask2 (twice as
@@ -24,9 +24,9 @@ struct td_params {
 	__u32 consume;
 	__u32 hardware_time;
 	__u32 hardware_vlan;
-	__u32 by_cpu;	   /* XDP: a ring for each CPU, and not for each receive queue */
+	__u32 by_cpu;      /* XDP: a ring for each CPU, and not for each receive queue */
 	__u32 link_header; /* frames of this interface begin with a link layer header */
-	__u32 filtered;	   /* a filter has been put in (filter.h) */
+	__u32 filtered;    /* a filter has been put in (filter.h) */
 };
 
 struct td_flush {

@@ -18,7 +18,7 @@
 struct place {
 	struct td_ring *ring;
 	__u8 *data;
-	__u32 index;  /* of the ring */
+	__u32 index;  /* the ring's number */
 	__u32 member; /* whose ring it is, where there are several readers */
 };
 
@@ -65,8 +65,8 @@ static __always_inline void close_block(struct td_ring *ring, __u64 word)
 	add_ordered(&block->commit, td_commit(params.block_bytes - used, 0, 0));
 }
 
-/* Reserves len bytes and gives back the word they were reserved at, its byte
- * field being their place in the block. */
+/* Reserves len bytes. `at` is the word that they were reserved at: its byte field is their place
+ * in the block. Returns false where the ring is full or other producers were faster. */
 static __always_inline bool reserve(const struct place *place, __u32 len, __u64 *at)
 {
 	struct td_ring *ring = place->ring;
@@ -98,7 +98,8 @@ static __always_inline bool reserve(const struct place *place, __u32 len, __u64 
 }
 
 /* Writes the packet into a ring, as a packet of that pcapng interface, with at most snaplen
- * bytes of its frame. Gives back how many; 0: it could not be written, which is counted. */
+ * bytes of its frame. Returns how many bytes; 0 where the packet could not be written, which is
+ * counted. */
 static __always_inline __u32 put(enum hook hook, struct packet *p, const struct place *place,
 				 __u32 snaplen, __u32 interface)
 {
@@ -196,7 +197,7 @@ static __always_inline __u32 put(enum hook hook, struct packet *p, const struct 
 
 /* Closes the block that user space has seen waiting, if it is still open and holds
  * something: one more producer, which reserves the rest of the block for nothing.
- * Gives back 1 where it closed one. */
+ * Returns 1 where it closed a block. */
 static __always_inline int flush(const struct place *place, __u32 block)
 {
 	struct td_ring *ring = place->ring;

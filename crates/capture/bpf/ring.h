@@ -48,17 +48,17 @@
 struct td_block {
 	__u64 commit; /* see above; a block is complete when the low field reaches its size */
 	__u32 used;   /* bytes of packets in it, valid once it is complete */
-	__u32 epoch;  /* of its packets, valid once it is complete */
+	__u32 epoch;  /* that its packets are stamped by, valid once it is complete */
 };
 
 /* Written by the kernel only. One for each ring, followed by its blocks' entries. */
 struct td_ring {
-	__u64 word;	 /* the reservation word */
-	__u64 lost;	 /* packets dropped here, whatever the cause */
-	__u64 told;	 /* of them, announced in an epb_dropcount */
-	__u64 contended; /* of lost: gave up after TD_TRIES compare-and-swaps */
-	__u64 failed;	 /* of lost: the packet's bytes could not be read */
-	__u64 filtered;	 /* packets that the filter or the rules refused; not lost */
+	__u64 word;      /* the reservation word */
+	__u64 lost;      /* packets dropped here, whatever the cause */
+	__u64 told;      /* packets of `lost` that were announced in an epb_dropcount */
+	__u64 contended; /* packets of `lost`: gave up after TD_TRIES compare-and-swaps */
+	__u64 failed;    /* packets of `lost`: their bytes could not be read */
+	__u64 filtered;  /* packets that the filter or the rules refused; not lost */
 	__u64 reserved[2];
 	struct td_block block[];
 };
@@ -71,8 +71,8 @@ struct td_release {
 
 /* Written by the recorder only. */
 struct td_control {
-	__u32 epoch;   /* of blocks opened from now on */
-	__u32 snaplen; /* of packets from now on; what the ring was made for limits it */
+	__u32 epoch;   /* the epoch of blocks opened from now on */
+	__u32 snaplen; /* bytes kept of packets from now on, if the ring was made for so many */
 	__s64 utc_offset_ns[TD_EPOCHS]; /* CLOCK_MONOTONIC + this = UTC */
 };
 

@@ -45,7 +45,8 @@ __u64 tapdeck_commit(__u32 reserved, __u32 frame, __u32 packets)
 	return td_commit(reserved, frame, packets);
 }
 
-/* Where C has what, in the order in which src/sys/layout.rs has it for Rust: a test compares them. */
+/* Where C has what, in the order in which src/sys/layout.rs has it for Rust: a test compares them.
+ */
 const __u32 tapdeck_layout[] = {
 	sizeof(struct td_ring),
 	offsetof(struct td_ring, lost),

@@ -53,8 +53,8 @@ struct td_chunk {
 struct td_outcome {
 	__u32 rule;
 	__u32 priority; /* lower is better; ~0: no rule */
-	__u32 value;	/* snaplen or group */
-	__u16 stop;	/* no signature from this number on holds a better rule */
+	__u32 value;    /* snaplen or group */
+	__u16 stop;     /* no signature from this number on holds a better rule */
 	__u8 action;
 	__u8 pad;
 };
@@ -75,7 +75,7 @@ struct td_key6 {
 
 /* Bits of `rest`: destination port from 0, source port from 16, protocol from 32, */
 #define TD_REST_PORTS (1ull << 40) /* ports are known, */
-#define TD_REST_SIGNATURE 48	   /* and in an entry, its signature's number. */
+#define TD_REST_SIGNATURE 48       /* and in an entry, its signature's number. */
 
 struct td_entry4 {
 	struct td_key4 key;
@@ -101,23 +101,23 @@ struct td_family {
 	struct td_node destination;
 	__u32 flags;
 	__u32 nsignatures;
-	__u32 signatures;  /* masks, struct td_key4 or td_key6 */
-	__u32 words;	   /* of a row's bitmap; 0: there are no bitmaps */
-	__u32 types;	   /* eight rows without head: signatures that can fit, by used values */
-	__u32 generic;	   /* eight pairs of lists, likewise */
+	__u32 signatures; /* masks, struct td_key4 or td_key6 */
+	__u32 words;      /* words of a row's bitmap; 0: there are no bitmaps */
+	__u32 types;      /* eight rows without head: signatures that can fit, by used values */
+	__u32 generic;    /* eight pairs of lists, likewise */
 	__u32 displacements;
 	__u32 bucket_mask;
-	__u32 slot_shift;  /* 32 - log2 of the slots */
+	__u32 slot_shift; /* 32 - log2 of the slots */
 	__u32 entries;
 	__u32 pad[6];
 };
 
 struct td_rules {
 	__u32 magic;
-	__u32 walk;	   /* try all signatures one after the other */
+	__u32 walk; /* try all signatures one after the other */
 	__u32 nrules;
 	__u32 bloom;
-	__u64 bloom_mask;  /* bits - 1 */
+	__u64 bloom_mask; /* bits - 1 */
 	__u64 seed;
 	struct td_outcome any; /* the rule that takes all packets, or none */
 	__u32 source_ports;    /* bitmaps of the values that rules ask for */
@@ -127,7 +127,7 @@ struct td_rules {
 	 * once for each lane. */
 	__u32 hits;
 	__u32 lane_bytes;
-	__u32 lane_mask;   /* lanes - 1: a CPU's lane is its number under this mask */
+	__u32 lane_mask;    /* lanes - 1: a CPU's lane is its number under this mask */
 	__u32 lanes_shared; /* by several CPUs */
 	__u32 zero;
 	struct td_family four;

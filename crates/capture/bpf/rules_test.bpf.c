@@ -28,10 +28,10 @@ struct {
 } judged SEC(".maps");
 
 struct td_run {
-	__u32 number; /* of the rule set */
-	__u32 mask; /* tuples - 1, a power of two less one */
-	__u32 count; /* of judgements */
-	__u32 quiet; /* judge nothing: what the loop costs */
+	__u32 number; /* the number of the rule set */
+	__u32 mask;   /* tuples - 1, a power of two less one */
+	__u32 count;  /* how many judgements */
+	__u32 quiet;  /* judge nothing: what the loop costs */
 	__u64 ns;
 };
 

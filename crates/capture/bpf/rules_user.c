@@ -22,7 +22,8 @@ int tapdeck_bloom(__u8 *bytes, __u64 mask, __u64 addresses, __u64 rest)
 	return td_bloom_bit(&image, head, hash) && td_bloom_rest(&image, head, hash);
 }
 
-/* Where C has what, in the order in which src/sys/rules.rs has it for Rust: a test compares them. */
+/* Where C has what, in the order in which src/sys/rules.rs has it for Rust: a test compares them.
+ */
 const __u32 tapdeck_rules_layout[] = {
 	sizeof(struct td_tuple),
 	offsetof(struct td_tuple, family),

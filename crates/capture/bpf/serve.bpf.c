@@ -79,7 +79,7 @@ struct {
 
 /* What a member's copy of a packet needs to be told. */
 struct told {
-	__u32 len; /* these as in struct packet */
+	__u32 len; /* this field and those up to `tag` are as in struct packet */
 	__u32 ring;
 	__u32 flags;
 	__u32 link_len;
@@ -96,7 +96,7 @@ struct told {
 struct scratch {
 	struct told told;
 	struct td_headers headers; /* looked for once, for all groups that ask */
-	struct td_verdict verdict; /* of the rules of the present group */
+	struct td_verdict verdict; /* what the rules of the present group say */
 };
 
 struct {
@@ -170,7 +170,7 @@ static __always_inline void deliver(enum hook hook, void *ctx, struct told *told
 struct way {
 	struct packet *packet;
 	struct scratch *scratch;
-	struct td_slots *slots; /* of the group that it is at */
+	struct td_slots *slots; /* the slots of the group that the packet is at */
 };
 
 /* A global function: the verifier looks at it once, and not wherever it is called from. */
@@ -194,19 +194,19 @@ DELIVER(skb, HOOK_SKB, struct __sk_buff)
 DELIVER(netfilter, HOOK_NETFILTER, struct bpf_nf_ctx)
 
 /* Calls the function of this kind of context. */
-#define BY_HOOK(hook, call, ...)                      \
-	do {                                          \
-		switch (hook) {                       \
-		case HOOK_XDP:                        \
-			call##_xdp(__VA_ARGS__);      \
-			break;                        \
-		case HOOK_SKB:                        \
-			call##_skb(__VA_ARGS__);      \
-			break;                        \
-		case HOOK_NETFILTER:                  \
+#define BY_HOOK(hook, call, ...)                       \
+	do {                                           \
+		switch (hook) {                        \
+		case HOOK_XDP:                         \
+			call##_xdp(__VA_ARGS__);       \
+			break;                         \
+		case HOOK_SKB:                         \
+			call##_skb(__VA_ARGS__);       \
+			break;                         \
+		case HOOK_NETFILTER:                   \
 			call##_netfilter(__VA_ARGS__); \
-			break;                        \
-		}                                     \
+			break;                         \
+		}                                      \
 	} while (0)
 
 static __always_inline void copy_to_all(enum hook hook, struct way *way, __u32 listed)
@@ -242,7 +242,7 @@ static __always_inline void steer(enum hook hook, struct way *way, __u32 group_n
 	__u32 number = td_steer_hash(hook, way->packet, &way->scratch->headers, steering,
 				     group_number, &second);
 	__u32 slot = td_is_hash(steering) ? number >> (32 - TD_SLOT_BITS)
-		     : listed		  ? number % listed
+		     : listed             ? number % listed
 					  : 0;
 	__u32 owner = NOW(way->slots->slot[slot & (TD_SLOTS - 1)]);
 
@@ -268,7 +268,7 @@ STEER(xdp, HOOK_XDP)
 STEER(skb, HOOK_SKB)
 STEER(netfilter, HOOK_NETFILTER)
 
-/* Do the rules of a group let it have the packet? They may shorten what it keeps. */
+/* Do the rules of a group let it have the packet? Rules may shorten what the group keeps. */
 static __always_inline bool rules_accept(enum hook hook, struct way *way, __u32 group_number)
 {
 	struct td_verdict *verdict = &way->scratch->verdict;

@@ -32,9 +32,9 @@ struct td_group {
 	__u32 steering; /* enum td_steering */
 	__u32 snaplen;
 	__u32 paused;
-	__u32 sole;	/* its only member's number plus one; 0: look into the slots */
-	__u32 listed;	/* slots in use, where they are a list */
-	__u32 rules;	/* it has rules, in the image of its number */
+	__u32 sole;   /* its only member's number plus one; 0: look into the slots */
+	__u32 listed; /* slots in use, where they are a list */
+	__u32 rules;  /* 1: the group has rules, in the image of its number */
 	__u32 reserved[10];
 };
 
@@ -42,14 +42,14 @@ struct td_group {
 struct td_entry {
 	__u16 group;
 	__u16 interface; /* the interface's number in the group's list */
-	__u16 filter;	 /* number of the filter in this program, plus one; 0: none */
+	__u16 filter;    /* number of the filter in this program, plus one; 0: none */
 	__u16 reserved;
 };
 
 /* What a program serves. Constant: it is another program after a change. */
 struct td_port {
-	__u32 port;    /* which of `counts` is its own */
-	__u32 counts;  /* where in `counts` those of its groups begin */
+	__u32 port;   /* which of `counts` is its own */
+	__u32 counts; /* where in `counts` those of its groups begin */
 	__u32 entries;
 	__u32 reserved;
 	struct td_entry entry[TD_MAX_GROUPS];
@@ -62,16 +62,16 @@ struct td_port {
  *   seen + extra = filtered + no_member + captured or dropped at its members' rings
  */
 struct td_counts {
-	__u64 seen;	 /* of a port: all; of a group: while it was not paused */
-	__u64 filtered;	 /* by filter or rules */
+	__u64 seen;      /* at a port all packets; at a group those while it was not paused */
+	__u64 filtered;  /* by filter or rules */
 	__u64 no_member; /* nobody was there to take it */
-	__u64 extra;	 /* copies beyond each packet's first */
+	__u64 extra;     /* copies beyond each packet's first */
 };
 
 /* What lies in a member's rings, or has been there. Per CPU. */
 struct td_taken {
 	__u64 packets;
-	__u64 bytes; /* of their frames, as kept */
+	__u64 bytes; /* bytes of those packets' frames, as kept */
 };
 
 struct td_flush_member {

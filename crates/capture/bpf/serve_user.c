@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0 OR MIT */
-/* Where C has what, in the order in which src/groups/maps.rs has it for Rust: a test compares them. */
+/* Where C has what, in the order in which src/groups/maps.rs has it for Rust: a test compares them.
+ */
 #include <stddef.h>
 #include "serve.h"
 

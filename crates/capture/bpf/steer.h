@@ -14,8 +14,8 @@
  * A packet's two ends are added before they are multiplied, so both directions have one hash. The
  * hashes are linear: multiples of odd constants that have no small common structure (Knuth, TAOCP
  * volume 3, section 6.4), whose high bits spread ranges of addresses and ports more evenly than
- * chance would, and anything else as evenly. They keep no secret: who chooses addresses and ports
- * at will can choose a member, as with a network card's own hash.
+ * chance would, and anything else as evenly. The hashes keep no secret: who chooses addresses and
+ * ports at will can choose a member, as with a network card's own hash.
  *
  * What is not IP has no addresses; those of its Ethernet header stand in for them.
  */
@@ -25,16 +25,16 @@
 #include "headers.h"
 
 enum td_steering {
-	TD_FLOW, /* addresses, ports and protocol of the innermost packet, the same both ways */
+	TD_FLOW,    /* addresses, ports and protocol of the innermost packet, the same both ways */
 	TD_IP_PAIR, /* its addresses, the same both ways */
-	TD_SOURCE, /* its source address */
+	TD_SOURCE,  /* its source address */
 	TD_DESTINATION, /* its destination address */
-	TD_BOTH_ENDS, /* the owner of its source, and that of its destination: two numbers */
-	TD_MAC, /* the frame's Ethernet addresses, the same both ways */
-	TD_VLAN, /* the outermost tag's VLAN, 0 without a tag */
+	TD_BOTH_ENDS,   /* the owner of its source, and that of its destination: two numbers */
+	TD_MAC,         /* the frame's Ethernet addresses, the same both ways */
+	TD_VLAN,        /* the outermost tag's VLAN, 0 without a tag */
 	TD_ROUND_ROBIN, /* a turn: members one after the other */
-	TD_QUEUE, /* a turn: the receive queue */
-	TD_COPY, /* no number: all members */
+	TD_QUEUE,       /* a turn: the receive queue */
+	TD_COPY,        /* no number: all members */
 };
 
 /* Does it need the packet's headers, as td_innermost() finds them? */
@@ -61,7 +61,7 @@ static __always_inline __u64 td_host(__u32 word)
 	return __builtin_bswap32(word);
 }
 
-/* Of an address; the owner of a host is the same whichever end of a packet it is. */
+/* The hash of an address; the owner of a host is the same whichever end of a packet it is. */
 static __always_inline __u64 td_hash_address(__u8 family, const __u32 *address)
 {
 	__u64 hash = td_host(address[0]) * TD_WORD_0;
@@ -204,7 +204,7 @@ static __always_inline __u32 td_turn(__u32 group)
 
 #endif
 
-/* Of a packet that is IP. `t` is what td_innermost() left. */
+/* The hash of an IP packet. `t` is what td_innermost() left. */
 static __always_inline __u32 td_hash_tuple(enum hook hook, struct packet *p, struct td_tuple *t,
 					   __u32 steering, __u32 *second)
 {

@@ -3,6 +3,7 @@
  * Sends frames from inside the kernel: run with BPF_F_TEST_XDP_LIVE_FRAMES, it
  * numbers each frame and redirects it to an interface.
  */
+#include "numbers.h"
 #include <linux/bpf.h>
 #include <bpf/bpf_helpers.h>
 #include "transmit.h"
@@ -74,6 +75,6 @@ int tapdeck_drop(struct xdp_md *ctx)
 SEC("tc")
 int tapdeck_tag(struct __sk_buff *skb)
 {
-	bpf_skb_vlan_push(skb, __builtin_bswap16(0x88a8), params.tag);
+	bpf_skb_vlan_push(skb, __builtin_bswap16(TD_ETHERTYPE_SERVICE_VLAN), params.tag);
 	return -1; /* TCX_NEXT */
 }

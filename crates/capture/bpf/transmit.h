@@ -9,10 +9,10 @@
 struct td_transmit {
 	__u32 ifindex;
 	__u32 sequence_at; /* where in the frame 8 bytes of sequence number go, 14 to 255 */
-	__u32 tag;	   /* a VLAN's TCI */
-	__u32 gap_ns;	   /* from one frame to the next; 0: as fast as it goes */
-	__u32 pairs; /* of addresses that the frames take in turn, a power of two; 0: the frame's
-			own */
+	__u32 tag;         /* a VLAN's TCI */
+	__u32 gap_ns;      /* from one frame to the next; 0: as fast as it goes */
+	__u32 pairs; /* pairs of addresses that the frames take in turn, a power of two; 0: the
+			frame has its own */
 };
 
 #endif

@@ -87,12 +87,12 @@ bottom:
 static __always_inline __u8 td_of_ppp(__u16 protocol)
 {
 	switch (protocol) {
-	case 0x0021:
+	case TD_PPP_IPV4:
 		return TD_IPV4;
-	case 0x0057:
+	case TD_PPP_IPV6:
 		return TD_IPV6;
-	case 0x0281:
-	case 0x0283:
+	case TD_PPP_MPLS:
+	case TD_PPP_MPLS_MULTICAST:
 		return TD_MPLS;
 	default:
 		return TD_NOTHING;
@@ -128,30 +128,32 @@ static __always_inline int td_read_gre(enum hook hook, void *ctx, struct td_tupl
 	at += flags & 0x1000 ? 4 : 0;
 	at += (flags & 0x0087) == 0x0081 ? 4 : 0;
 	switch (kind) {
-	case 0x880b: /* PPP, whose ends may have agreed to leave bytes out (RFC 1661, section 6) */
+	case TD_ETHERTYPE_PPP: /* its ends may have agreed to leave bytes out (RFC 1661, section 6)
+				*/
 		header = td_view(hook, ctx, at, 4, buffer);
 		if (!header)
 			return 0;
 
 		__u16 protocol = td_half(header);
 
-		if (protocol == 0xff03) {
+		if (protocol == TD_PPP_ADDRESS_AND_CONTROL) {
 			protocol = td_half(header + 2);
 			at += 2;
 		}
-		if (protocol >> 8 == 0x21 || protocol >> 8 == 0x57) {
-			t->next = protocol >> 8 == 0x21 ? TD_IPV4 : TD_IPV6;
+		if (protocol >> 8 == TD_PPP_IPV4 || protocol >> 8 == TD_PPP_IPV6) {
+			t->next = protocol >> 8 == TD_PPP_IPV4 ? TD_IPV4 : TD_IPV6;
 			t->offset = at + 1;
 		} else {
 			t->next = td_of_ppp(protocol);
 			t->offset = at + 2;
 		}
 		return 0;
-	case 0x88be: /* ERSPAN; type I has no header of its own, and no sequence number either */
+	case TD_ETHERTYPE_ERSPAN: /* type I has no header of its own, and no sequence number either
+				   */
 		t->next = TD_ETHERNET;
 		t->offset = at + (flags & 0x1000 ? 8 : 0);
 		return 0;
-	case 0x22eb: /* ERSPAN, type III */
+	case TD_ETHERTYPE_ERSPAN_3:
 		header = td_view(hook, ctx, at, 12, buffer);
 		if (!header)
 			return 0;

@@ -3,6 +3,7 @@
 #ifndef TAPDECK_TUPLE_H
 #define TAPDECK_TUPLE_H
 
+#include "numbers.h"
 #include "read.h"
 
 /* The stripped tag, if there is one, and those in the frame. */
@@ -15,7 +16,7 @@ enum td_tuple_flags {
 	TD_HAS_PORTS = 1,
 	TD_FIRST_FRAGMENT = 2,
 	TD_LATER_FRAGMENT = 4, /* its ports, if it has any here, are those of its first fragment */
-	TD_QUOTED = 8, /* from inside an ICMP error */
+	TD_QUOTED = 8,         /* from inside an ICMP error */
 };
 
 /* What stands at a tuple's `offset`. */
@@ -35,26 +36,23 @@ enum td_next {
 };
 
 struct td_tuple {
-	__u8 family; /* 4, 6; 0: not IP, and nothing else here means anything */
+	__u8 family;   /* 4, 6; 0: not IP, and nothing else here means anything */
 	__u8 protocol; /* IPv6: of the header behind the extension headers, or of the one that ended
 			  the walk */
-	__u8 flags; /* enum td_tuple_flags */
-	__u8 next; /* enum td_next */
+	__u8 flags;    /* enum td_tuple_flags */
+	__u8 next;     /* enum td_next */
 	__u16 source_port; /* host order */
 	__u16 destination_port;
-	__u32 fragment_id; /* of a fragment, network order */
+	__u32 fragment_id; /* the identification of a fragment, network order */
 	__u32 offset;
 	__u32 source[4]; /* network order; IPv4 in the first */
 	__u32 destination[4];
 };
 
-#define TD_ETHERTYPE_IPV4 0x0800
-#define TD_ETHERTYPE_IPV6 0x86dd
-#define TD_ETHERTYPE_ETHERNET 0x6558 /* transparent bridging: in GRE and GENEVE alone */
-
 static __always_inline bool td_is_tag(__u16 type)
 {
-	return type == 0x8100 || type == 0x88a8 || type == 0x9100;
+	return type == TD_ETHERTYPE_VLAN || type == TD_ETHERTYPE_SERVICE_VLAN ||
+	       type == TD_ETHERTYPE_OLD_SERVICE_VLAN;
 }
 
 static __always_inline __u16 td_half(const void *at)
@@ -67,16 +65,10 @@ static __always_inline __u8 td_byte(const void *at)
 	return *(const __u8 *)at;
 }
 
-#define TD_TCP 6
-#define TD_UDP 17
-#define TD_DCCP 33
-#define TD_SCTP 132
-#define TD_UDP_LITE 136
-
 static __always_inline bool td_has_ports(__u8 protocol)
 {
-	return protocol == TD_TCP || protocol == TD_UDP || protocol == TD_SCTP ||
-	       protocol == TD_UDP_LITE || protocol == TD_DCCP;
+	return protocol == TD_PROTO_TCP || protocol == TD_PROTO_UDP || protocol == TD_PROTO_SCTP ||
+	       protocol == TD_PROTO_UDP_LITE || protocol == TD_PROTO_DCCP;
 }
 
 static __always_inline __u8 td_of_ethertype(__u16 type)
@@ -88,10 +80,10 @@ static __always_inline __u8 td_of_ethertype(__u16 type)
 		return TD_IPV6;
 	case TD_ETHERTYPE_ETHERNET:
 		return TD_ETHERNET;
-	case 0x8847:
-	case 0x8848:
+	case TD_ETHERTYPE_MPLS:
+	case TD_ETHERTYPE_MPLS_MULTICAST:
 		return TD_MPLS;
-	case 0x8864:
+	case TD_ETHERTYPE_PPPOE_SESSION:
 		return TD_PPPOE;
 	default:
 		return TD_NOTHING;
@@ -101,12 +93,12 @@ static __always_inline __u8 td_of_ethertype(__u16 type)
 static __always_inline __u8 td_of_udp_port(__u16 destination)
 {
 	switch (destination) {
-	case 4789:
-	case 8472: /* Linux's, from before there was a number */
+	case TD_UDP_PORT_VXLAN:
+	case TD_UDP_PORT_VXLAN_LINUX:
 		return TD_VXLAN;
-	case 6081:
+	case TD_UDP_PORT_GENEVE:
 		return TD_GENEVE;
-	case 2152:
+	case TD_UDP_PORT_GTP_U:
 		return TD_GTP_U;
 	default:
 		return TD_NOTHING;
@@ -122,8 +114,10 @@ static __always_inline __u8 td_of_version(__u8 first)
 static __always_inline bool td_quotes(__u8 family, __u8 type)
 {
 	if (family == 6)
-		return type >= 1 && type <= 4;
-	return type == 3 || type == 4 || type == 5 || type == 11 || type == 12;
+		return type >= TD_ICMPV6_UNREACHABLE && type <= TD_ICMPV6_PARAMETER_PROBLEM;
+	return type == TD_ICMP_UNREACHABLE || type == TD_ICMP_SOURCE_QUENCH ||
+	       type == TD_ICMP_REDIRECT || type == TD_ICMP_TIME_EXCEEDED ||
+	       type == TD_ICMP_PARAMETER_PROBLEM;
 }
 
 /* What stands behind IP's header, at `at`; `four` are its first bytes, or NULL where there are not
@@ -138,7 +132,7 @@ static __always_inline void td_transport(struct td_tuple *t, __u8 protocol, cons
 		t->source_port = td_half(four);
 		t->destination_port = td_half(four + 2);
 		t->flags |= TD_HAS_PORTS;
-		if (protocol == TD_UDP) {
+		if (protocol == TD_PROTO_UDP) {
 			t->next = td_of_udp_port(t->destination_port);
 			t->offset = at + 8;
 		}
@@ -146,21 +140,21 @@ static __always_inline void td_transport(struct td_tuple *t, __u8 protocol, cons
 	}
 	t->offset = at;
 	switch (protocol) {
-	case 4:
+	case TD_PROTO_IPV4:
 		t->next = TD_IPV4;
 		break;
-	case 41:
+	case TD_PROTO_IPV6:
 		t->next = TD_IPV6;
 		break;
-	case 47:
+	case TD_PROTO_GRE:
 		t->next = TD_GRE;
 		break;
-	case 137:
+	case TD_PROTO_MPLS:
 		t->next = TD_MPLS;
 		break;
-	case 1:
-	case 58:
-		if (protocol == (t->family == 4 ? 1 : 58) && four &&
+	case TD_PROTO_ICMP:
+	case TD_PROTO_ICMPV6:
+		if (protocol == (t->family == 4 ? TD_PROTO_ICMP : TD_PROTO_ICMPV6) && four &&
 		    td_quotes(t->family, td_byte(four))) {
 			t->next = t->family == 4 ? TD_QUOTE_IPV4 : TD_QUOTE_IPV6;
 			t->offset = at + 8;

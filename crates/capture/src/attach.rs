@@ -4,6 +4,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use tapdeck_packet::link::LinkType;
+use tapdeck_packet::numbers::arphrd;
 
 use crate::bpf::program::Program;
 use crate::hook::{Place, XdpMode};
@@ -11,7 +12,7 @@ use crate::interface::Interface;
 use crate::sys::kernel::{self, AttachPoint};
 use crate::sys::libbpf::io_error;
 
-/// Gives a loaded program's descriptor.
+/// Returns the descriptor of a loaded program.
 pub(crate) type Programs<'a> = dyn Fn(Program) -> io::Result<OwnedFd> + 'a;
 
 /// Programs that are attached to an interface. Dropping it takes them away, but for those of
@@ -19,9 +20,10 @@ pub(crate) type Programs<'a> = dyn Fn(Program) -> io::Result<OwnedFd> + 'a;
 #[derive(Default)]
 pub(crate) struct Links {
     fds: Vec<(Program, OwnedFd)>,
-    /// Filters on kernels without tcx; these stay when the process dies.
+    /// Filters on kernels without tcx, which stay when the process dies.
     clsact: Vec<Clsact>,
-    /// Held while they are attached, so that a second recorder does not replace them.
+    /// A name that is held while clsact filters are attached, so that a second recorder does not
+    /// replace them.
     clsact_lock: Option<OwnedFd>,
     /// Holds the interface in promiscuous mode as long as it is open.
     promiscuous: Option<OwnedFd>,
@@ -127,7 +129,7 @@ impl Links {
         Ok(())
     }
 
-    /// Whether clsact filters do the work of tcx.
+    /// Returns whether clsact filters do the work of tcx.
     pub(crate) fn by_clsact(&self) -> bool {
         !self.clsact.is_empty()
     }
@@ -161,8 +163,8 @@ impl Links {
 /// The most programs that netfilter's prerouting hook of one network namespace has.
 const NETFILTER_PLACES: u32 = 256;
 
-/// Our own place in the clsact queueing discipline, so that a filter left by a recorder that was
-/// killed is replaced, and nobody else's is.
+/// The place of tapdeck's filters in the clsact queueing discipline, so that a filter left by a
+/// recorder that was killed is replaced, and nobody else's is.
 pub(crate) const CLSACT_PRIORITY: u32 = 0x7ad;
 
 /// A filter on a kernel without tcx.
@@ -191,13 +193,13 @@ fn clsact_filter(
 /// Which programs go where at the tcx hook, and where clsact has the same place.
 type TcxWay = (Program, AttachPoint, libbpf_rs::TcAttachPoint);
 
-/// Both ways; on the loopback interface inbound only, for what leaves it comes back.
+/// Returns both ways, and for the loopback interface the inbound one alone, for what leaves it
+/// comes back.
 fn tcx_ways(interface: &Interface) -> Vec<TcxWay> {
-    const ARPHRD_LOOPBACK: u32 = 772;
     let ifindex = interface.index;
     let mut ways =
         vec![(Program::Ingress, AttachPoint::TcxIngress { ifindex }, libbpf_rs::TC_INGRESS)];
-    if interface.arphrd != ARPHRD_LOOPBACK {
+    if interface.arphrd != arphrd::LOOPBACK {
         ways.push((Program::Egress, AttachPoint::TcxEgress { ifindex }, libbpf_rs::TC_EGRESS));
     }
     ways

@@ -1,4 +1,4 @@
-//! The clock that packets are stamped with.
+//! Which clock are packets stamped with, and what happens when somebody sets it?
 //!
 //! A hook reads `CLOCK_MONOTONIC` and adds the offset to UTC that this module keeps. The kernel
 //! slews both clocks alike when NTP corrects them, so the offset changes only when somebody
@@ -17,9 +17,9 @@ use crate::bpf::control::Control;
 const STEP_NS: i64 = 1_000_000;
 const EPOCHS: u32 = 256;
 
-/// Where the offset between `CLOCK_MONOTONIC` and UTC comes from.
+/// A source of the offset between `CLOCK_MONOTONIC` and UTC.
 pub trait WallClock: Send + Sync {
-    /// UTC minus `CLOCK_MONOTONIC`, nanoseconds.
+    /// Returns UTC minus `CLOCK_MONOTONIC`, nanoseconds.
     fn utc_offset_ns(&self) -> i64;
 }
 
@@ -48,7 +48,7 @@ impl WallClock for SystemClock {
 /// A step of the clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Step {
-    /// How far the clock went forward, nanoseconds; negative: back.
+    /// How far the clock went forward, nanoseconds; negative where it went back.
     pub by_ns: i64,
     /// The epoch that began with it.
     pub epoch: u8,
@@ -82,29 +82,29 @@ impl Clock {
         }
     }
 
-    /// The epoch of blocks opened from now on.
+    /// Returns the epoch of blocks opened from now on.
     pub fn epoch(&self) -> u32 {
         self.epoch.load(Acquire)
     }
 
-    /// `CLOCK_MONOTONIC` plus this is UTC, in an epoch.
+    /// Returns an epoch's offset: `CLOCK_MONOTONIC` plus the offset is UTC.
     pub fn offset_ns(&self, epoch: u32) -> i64 {
         self.offsets[(epoch % EPOCHS) as usize].load(Acquire)
     }
 
-    /// UTC now, by the current epoch's offset.
+    /// Returns UTC now, by the current epoch's offset.
     pub fn now_ns(&self) -> u64 {
         (read(ClockId::Monotonic) + self.offset_ns(self.epoch())) as u64
     }
 
-    /// UTC now, by an epoch's offset: a packet's timestamp where the kernel gave none.
+    /// Returns UTC now, by an epoch's offset: the timestamp of a packet that the kernel gave none.
     pub(crate) fn stamp(&self, epoch: u32) -> u64 {
         (read(ClockId::Monotonic) + self.offset_ns(epoch)) as u64
     }
 
-    /// The kernel's wall clock time of a packet on the scale of an epoch. They differ if the packet
-    /// came between a step of the clock and the epoch that begins with it, or waited in a
-    /// socket while the epoch began. Costs several readings of the clock.
+    /// Converts the kernel's wall clock time of a packet to the scale of an epoch. The two differ
+    /// if the packet came between a step of the clock and the epoch that begins with it, or waited
+    /// in a socket while the epoch began. Costs several readings of the clock.
     pub(crate) fn on_scale(&self, wall_ns: u64, epoch: u32) -> u64 {
         let scale = self.offset_ns(epoch);
         let now = self.stamp(epoch);

@@ -11,12 +11,12 @@ pub struct Config {
     pub hook: Hook,
     pub deliver: Deliver,
     pub snaplen: u32,
-    /// For all rings of an interface together.
+    /// The memory of all rings of an interface together.
     pub ring_bytes: u64,
     pub block_bytes: u64,
     pub promiscuous: bool,
     /// A pcap-filter(7) expression.
     pub filter: Option<String>,
-    /// What no rule accepts is not captured.
+    /// Rules; a packet that no rule accepts is not captured.
     pub rules: Option<Arc<Compiled>>,
 }

@@ -1,5 +1,8 @@
-//! An interface that something is attached to: what its device counts, and whether it is still
-//! there.
+//! What has the device of an interface counted, and is it still there?
+//!
+//! A device may vanish and be made anew under the same name while something captures there. Its
+//! counters then begin at 0, so the sums of devices that are gone are kept here. What is attached
+//! to the interface is not: whoever captures attaches it again.
 
 use crate::interface::{Interface, NicCounters};
 use crate::{Error, Event};
@@ -13,7 +16,7 @@ pub(crate) struct Device {
 }
 
 impl Device {
-    /// Of an interface that is up and whose frames can be recorded.
+    /// Looks an interface up, which must be up and have frames that can be recorded.
     pub(crate) fn open(name: &str) -> Result<Self, Error> {
         let interface = Interface::find(name)?;
         if !interface.up {
@@ -25,7 +28,7 @@ impl Device {
         Ok(Self { start: interface.counters, gone: NicCounters::default(), interface })
     }
 
-    /// The counters count from here.
+    /// Begins to count: what the device has counted before is left out.
     pub(crate) fn begin(&mut self) -> Result<(), Error> {
         self.start = Interface::find(&self.interface.name)?.counters;
         // So that the first look tells if there is no link.
@@ -47,8 +50,8 @@ impl Device {
         })
     }
 
-    /// Looks whether there is a device of the name again, after [`Event::Gone`]; then it is this
-    /// one.
+    /// Looks whether there is a device of the name again, after [`Event::Gone`], and takes it for
+    /// this one.
     pub(crate) fn is_back(&mut self) -> Result<bool, Error> {
         let Some(now) = Interface::by_name(&self.interface.name)? else { return Ok(false) };
         if !now.up {
@@ -62,13 +65,13 @@ impl Device {
         Ok(true)
     }
 
-    /// What it counts does not count until [`Device::is_back`] says so.
+    /// Stops counting until [`Device::is_back`] finds the device.
     pub(crate) fn pause(&mut self) {
         self.gone = self.nic();
         self.start = self.interface.counters;
     }
 
-    /// What the device has counted since [`Device::begin`]. Where it is gone, up to when it was
+    /// Returns what the device has counted since [`Device::begin`]; where it is gone, until it was
     /// last seen.
     pub(crate) fn nic(&self) -> NicCounters {
         self.gone + self.interface.counters.since(self.start)

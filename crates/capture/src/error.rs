@@ -74,16 +74,25 @@ pub enum Error {
 }
 
 impl Error {
-    /// Whether what was asked for makes no sense, whatever the machine.
+    /// Returns whether what was asked for makes no sense, whatever the machine.
     pub fn is_usage(&self) -> bool {
-        matches!(
-            self,
+        match self {
             Self::Geometry(_)
-                | Self::FixedFilter(_)
-                | Self::NoRules(_)
-                | Self::FixedRules(_)
-                | Self::Snaplen { .. }
-                | Self::Deliver { .. }
-        ) || matches!(self, Self::Rules(e) if e.is_usage())
+            | Self::FixedFilter(_)
+            | Self::NoRules(_)
+            | Self::FixedRules(_)
+            | Self::Snaplen { .. }
+            | Self::Deliver { .. } => true,
+            Self::Rules(e) => e.is_usage(),
+            Self::Interface(_)
+            | Self::Down(_)
+            | Self::LinkType { .. }
+            | Self::Memory { .. }
+            | Self::Privilege { .. }
+            | Self::XdpBusy { .. }
+            | Self::Unsupported { .. }
+            | Self::Filter { .. }
+            | Self::Kernel { .. } => false,
+        }
     }
 }

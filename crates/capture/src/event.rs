@@ -1,4 +1,4 @@
-//! What can happen to an interface.
+//! What can happen to an interface while something captures there?
 
 /// What happened to an interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,8 +1,8 @@
 //! What does an error of the kernel mean for whoever asked for a hook, and what can be done?
 //!
-//! The number alone says little: `EBUSY` at an XDP hook is another program, `EINVAL` at netfilter an
-//! old kernel. What is known of the hook and of the interface tells more. Errors that are about a
-//! filter are explained in `filter`, before this is asked.
+//! The number alone says little: `EBUSY` at an XDP hook is another program, `EINVAL` at netfilter
+//! an old kernel. What is known of the hook and of the interface tells more. Errors that are about
+//! a filter are explained in `filter`, before this is asked.
 
 use std::io;
 

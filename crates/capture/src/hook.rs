@@ -1,10 +1,11 @@
 //! The hooks: where packets are taken, and what is known of each.
 //!
 //! Whatever has another answer at another hook stands in the one table of this file, a row for each
-//! hook. Code elsewhere asks the row ([`Hook::takes_rules`], [`Hook::ring_unit`], ...). Where it has
-//! to do something else at another hook, it matches on a column's type ([`TakenBy`], [`Place`],
-//! [`RingUnit`]) and never has a catch-all arm, so that the compiler names the places that a new hook
-//! or a new kind of hook needs. `docs/HOOKS.md` shows the table to users; a test compares them.
+//! hook. Code elsewhere asks the row ([`Hook::takes_rules`], [`Hook::ring_unit`], ...). Where it
+//! has to do something else at another hook, it matches on a column's type ([`TakenBy`], [`Place`],
+//! [`RingUnit`]) and never has a catch-all arm, so that the compiler names the places that a new
+//! hook or a new kind of hook needs. `docs/HOOKS.md` shows the table to users; a test compares
+//! them.
 //!
 //! How programs are attached is not here (`attach`), nor how sockets are read (`socket`).
 
@@ -24,16 +25,16 @@ pub enum Deliver {
 /// Which packets share a ring, so that their producers hardly ever meet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RingUnit {
-    /// Those of one receive queue.
+    /// The packets of one receive queue.
     Queue,
-    /// Those that one CPU handles.
+    /// The packets that one CPU handles.
     Cpu,
-    /// Those of the one socket there is.
+    /// The packets of the one socket there is.
     Socket,
 }
 
 impl RingUnit {
-    /// The unit in words, as interface descriptions in recordings have it.
+    /// Returns the unit in words, as interface descriptions in recordings have it.
     pub fn name(self) -> &'static str {
         match self {
             Self::Queue => "receive queue",
@@ -57,9 +58,9 @@ pub(crate) enum Sees {
 /// What becomes of packets at a hook.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Delivers {
-    /// They pass, for the hook sees copies.
+    /// Packets pass, for the hook sees copies.
     PassOnly,
-    /// They end here, for the hook takes them away from the host.
+    /// Packets end here, for the hook takes them away from the host.
     ConsumeOnly,
     /// The user chooses.
     AsAsked,
@@ -140,7 +141,7 @@ pub(crate) struct StandIn {
     pub(crate) name: &'static str,
     /// The first release that has the hook itself.
     pub(crate) before: Linux,
-    /// As [`Facts::works`].
+    /// What `tapdeck probe` says of the stand-in, as of the hook in [`Facts::works`].
     pub(crate) works: &'static str,
 }
 
@@ -149,7 +150,7 @@ pub(crate) struct StandIn {
 pub(crate) struct Facts {
     pub(crate) name: &'static str,
     /// Where packets are taken, for the reader of `docs/HOOKS.md`.
-    pub(crate) place: &'static str,
+    pub(crate) description: &'static str,
     /// Where or how the hook works, as `tapdeck probe` says it.
     pub(crate) works: &'static str,
     pub(crate) taken_by: TakenBy,
@@ -203,7 +204,7 @@ hooks! {
     /// In the driver, before the kernel makes a socket buffer.
     Xdp {
         name: "xdp",
-        place: "in the network driver, before the kernel makes a packet of its own of it",
+        description: "in the network driver, before the kernel makes a packet of its own of it",
         works: "in drivers that have XDP",
         taken_by: TakenBy::Programs(ProgramSet {
             place: Place::Xdp(XdpMode::Driver),
@@ -225,7 +226,7 @@ hooks! {
     /// XDP in the kernel's core, for drivers without it.
     XdpGeneric {
         name: "xdp-generic",
-        place: "the same program in the kernel's core, for drivers without XDP",
+        description: "the same program in the kernel's core, for drivers without XDP",
         works: "on every interface",
         taken_by: TakenBy::Programs(ProgramSet {
             place: Place::Xdp(XdpMode::Generic),
@@ -247,7 +248,7 @@ hooks! {
     /// Where packet sockets listen.
     Tcx {
         name: "tcx",
-        place: "where packet sockets listen",
+        description: "where packet sockets listen",
         works: "both directions",
         taken_by: TakenBy::Programs(ProgramSet {
             place: Place::Tcx,
@@ -273,7 +274,7 @@ hooks! {
     /// Before routing.
     Netfilter {
         name: "netfilter",
-        place: "before routing",
+        description: "before routing",
         works: "IPv4 and IPv6, inbound",
         taken_by: TakenBy::Programs(ProgramSet {
             place: Place::Netfilter,
@@ -295,7 +296,7 @@ hooks! {
     /// A packet socket with a memory-mapped ring (`TPACKET_V3`).
     Tpacket {
         name: "tpacket",
-        place: "a packet socket with a memory-mapped ring",
+        description: "a packet socket with a memory-mapped ring",
         works: "both directions",
         taken_by: TakenBy::Sockets(Sockets::Packet(Reading::Mapped)),
         ring_unit: RingUnit::Socket,
@@ -313,7 +314,7 @@ hooks! {
     /// A packet socket and one system call for each packet.
     Recv {
         name: "recv",
-        place: "a packet socket and one system call for each packet, to compare with",
+        description: "a packet socket and one system call for each packet, to compare with",
         works: "both directions",
         taken_by: TakenBy::Sockets(Sockets::Packet(Reading::Calls)),
         ring_unit: RingUnit::Socket,
@@ -331,7 +332,7 @@ hooks! {
     /// An AF_XDP socket for each receive queue.
     AfXdp {
         name: "afxdp",
-        place: "an AF_XDP socket for each receive queue",
+        description: "an AF_XDP socket for each receive queue",
         works: "in drivers that have XDP",
         taken_by: TakenBy::Sockets(Sockets::Xdp(&[Program::Redirect])),
         ring_unit: RingUnit::Queue,
@@ -349,14 +350,14 @@ hooks! {
 }
 
 impl Hook {
-    /// The hook's name, as `--hook` and the configuration of `serve` have it.
+    /// Returns the hook's name, as `--hook` and the configuration of `serve` have it.
     pub fn name(self) -> &'static str {
         self.facts().name
     }
 
-    /// Where packets are taken, in words.
-    pub fn place(self) -> &'static str {
-        self.facts().place
+    /// Returns where packets are taken, in words.
+    pub fn description(self) -> &'static str {
+        self.facts().description
     }
 
     /// Returns the hook of a name.
@@ -380,7 +381,7 @@ impl Hook {
         }
     }
 
-    /// The programs that write packets into rings, where programs do that.
+    /// Returns the programs that write packets into rings, where programs do that.
     pub(crate) fn program_set(self) -> Option<ProgramSet> {
         match self.facts().taken_by {
             TakenBy::Programs(set) => Some(set),
@@ -388,7 +389,7 @@ impl Hook {
         }
     }
 
-    /// The programs that the hook loads, where none asks the driver for anything.
+    /// Returns the programs that the hook loads, where none asks the driver for anything.
     pub(crate) fn programs(self) -> &'static [Program] {
         match self.facts().taken_by {
             TakenBy::Programs(set) => set.plain,
@@ -397,7 +398,7 @@ impl Hook {
         }
     }
 
-    /// What the hook takes a ring for each of.
+    /// Returns what each ring is for.
     pub fn ring_unit(self) -> RingUnit {
         self.facts().ring_unit
     }
@@ -455,13 +456,13 @@ impl Hook {
         self.xdp_mode() == Some(XdpMode::Driver)
     }
 
-    /// The oldest release of Linux that has the hook or what stands in for it.
+    /// Returns the oldest release of Linux that has the hook or what stands in for it.
     pub fn least_linux(self) -> Linux {
         self.facts().least_linux
     }
 
-    /// The names of the hooks that `is_meant` says, as a list for a sentence: `xdp, tcx or recv`
-    /// where the last word is `or`.
+    /// Returns the names of the hooks that `is_meant` says, as a list for a sentence: `xdp, tcx or
+    /// recv` where the last word is `or`.
     pub fn list(is_meant: fn(Self) -> bool, last_word: &str) -> String {
         let names: Vec<&str> =
             Self::ALL.into_iter().filter(|hook| is_meant(*hook)).map(Self::name).collect();
@@ -513,7 +514,7 @@ mod tests {
             None => facts.least_linux.to_string(),
         };
         let needs = format!("{xdp}{linux}");
-        cells(&[&format!("`{hook}`"), facts.place, sees, &needs])
+        cells(&[&format!("`{hook}`"), facts.description, sees, &needs])
     }
 
     /// The hook's row in the second table.
@@ -571,8 +572,10 @@ mod tests {
 
     #[test]
     fn names_make_a_sentence() {
-        assert_eq!(Hook::list(Hook::takes_rules, "or"), "xdp, xdp-generic, tcx or netfilter");
+        let three = |hook| matches!(hook, Hook::Xdp | Hook::Tcx | Hook::Recv);
+        assert_eq!(Hook::list(three, "or"), "xdp, tcx or recv");
         assert_eq!(Hook::list(|hook| hook == Hook::Recv, "or"), "recv");
+        assert_eq!(Hook::list(|_| false, "or"), "");
         assert_eq!(Hook::named("xdp-generic"), Some(Hook::XdpGeneric));
         assert_eq!(Hook::named("auto"), None);
     }

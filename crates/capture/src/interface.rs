@@ -1,4 +1,4 @@
-//! Network interfaces: what they are, and what they count, read over rtnetlink(7).
+//! What is a network interface, and what does it count? Both are read over rtnetlink(7).
 //!
 //! Netlink answers for the network namespace this process is in; files under `/sys` may
 //! show another one's.
@@ -41,13 +41,14 @@ pub struct NicCounters {
     pub rx_missed: u64,
     pub tx_packets: u64,
     pub tx_bytes: u64,
-    /// Packets that were to be sent and were not. One that is sent after all, later, may stand
-    /// here for each time that there was no room for it.
+    /// Packets that were to be sent and were not. A packet that is sent after all, later, may be
+    /// counted here for each time that there was no room for it.
     pub tx_dropped: u64,
 }
 
 impl NicCounters {
-    /// The growth since `before`. A counter that shrank belongs to a device that was made anew.
+    /// Returns the growth since `before`. A counter that shrank belongs to a device that was made
+    /// anew.
     pub fn since(self, before: Self) -> Self {
         let grown = |now: u64, then: u64| if now >= then { now - then } else { now };
         Self {
@@ -95,14 +96,14 @@ impl Interface {
         Err(Error::None { name: name.to_owned(), there })
     }
 
-    /// The interface of a name, if there is one.
+    /// Returns the interface of a name, if there is one.
     pub fn by_name(name: &str) -> Result<Option<Self>, Error> {
         let mut question = LinkMessage::default();
         question.attributes.push(LinkAttribute::IfName(name.to_owned()));
         Self::one(question)
     }
 
-    /// The interface of an index, if there is one.
+    /// Returns the interface of an index, if there is one.
     pub fn by_index(index: u32) -> Result<Option<Self>, Error> {
         let mut question = LinkMessage::default();
         question.header.index = index;
@@ -125,7 +126,7 @@ impl Interface {
         }
     }
 
-    /// All interfaces of this network namespace.
+    /// Returns all interfaces of this network namespace.
     pub fn all() -> Result<Vec<Self>, Error> {
         let answers = ask(RouteNetlinkMessage::GetLink(LinkMessage::default()), true)?;
         Ok(answers
@@ -172,14 +173,15 @@ impl Interface {
         i
     }
 
-    /// The speed of its link in Mbit/s; `None` where nobody knows. (A veth pair says 10000, and is
-    /// not held to it.)
+    /// Returns the speed of the interface's link in Mbit/s; `None` where nobody knows. (A veth pair
+    /// says 10000, and is not held to it.)
     pub fn speed_mbit(&self) -> io::Result<Option<u32>> {
         netlink::speed_mbit(self.index)
     }
 
-    /// Whether it sends what XDP programs redirect to it, at this moment: a veth does while its
-    /// other end has an XDP program or GRO. `None` where the kernel does not say (before 6.3).
+    /// Returns whether the interface sends, at this moment, what XDP programs redirect to it: a
+    /// veth does while its other end has an XDP program or GRO. `None` where the kernel does not
+    /// say.
     pub fn takes_redirected_frames(&self) -> Option<bool> {
         const NETDEV_XDP_ACT_NDO_XMIT: u64 = 1 << 2;
         // Kernels that do not say give no features, as do drivers that have none.
@@ -187,7 +189,8 @@ impl Interface {
         netlink::knows_devices().then_some(state.features & NETDEV_XDP_ACT_NDO_XMIT != 0)
     }
 
-    /// Whether an IPv4 or IPv6 address other than a link-local one is configured on it.
+    /// Returns whether an IPv4 or IPv6 address other than a link-local one is configured on the
+    /// interface.
     pub fn has_address(&self) -> Result<bool, Error> {
         let answers = ask(RouteNetlinkMessage::GetAddress(AddressMessage::default()), true)?;
         Ok(answers.iter().any(|m| match m {

@@ -41,5 +41,5 @@ pub use event::Event;
 pub use hook::{Deliver, Hook, Linux, RingUnit};
 pub use losses::Losses;
 
-/// Rings of one capture at most (`TD_MAX_RINGS`). More queues than that share.
+/// The most rings of one capture (`TD_MAX_RINGS`). More queues than that share rings.
 pub const MAX_RINGS: u32 = tapdeck_packet::ring::layout::MAX_RINGS;

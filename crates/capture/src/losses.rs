@@ -1,4 +1,4 @@
-//! Packets that were dropped, by cause.
+//! Which packets did a hook see and not hand on, and why?
 
 /// Packets that were dropped before the rings' readers could get them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

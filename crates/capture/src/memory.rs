@@ -1,22 +1,26 @@
 //! Is there memory for the rings?
 //!
-//! It is asked before they are made, for the kernel would rather end some process than refuse.
+//! The question is asked before the rings are made, for the kernel would rather end some process
+//! than refuse them.
 
 use crate::Error;
 
-/// Whether the rings fit into the memory that is free.
+/// Refuses rings of an interface that do not fit into the memory that is free.
 pub(crate) fn check_memory(name: &str, needed: u64) -> Result<(), Error> {
-    let available = available_memory();
-    if available.is_some_and(|a| needed > a / 10 * 9) {
-        return Err(Error::Memory {
-            name: name.to_owned(),
-            available_mib: available.unwrap_or(0) >> 20,
-        });
+    match too_little_for(needed) {
+        Some(available) => {
+            Err(Error::Memory { name: name.to_owned(), available_mib: available >> 20 })
+        }
+        None => Ok(()),
     }
-    Ok(())
 }
 
-/// Memory that programs may still take, bytes.
+/// Returns the memory that is free, bytes, if nine tenths of it do not hold what is needed.
+pub(crate) fn too_little_for(needed: u64) -> Option<u64> {
+    available_memory().filter(|available| needed > available / 10 * 9)
+}
+
+/// Returns the memory that programs may still take, bytes.
 pub(crate) fn available_memory() -> Option<u64> {
     let info = std::fs::read_to_string("/proc/meminfo").ok()?;
     let line = info.lines().find_map(|l| l.strip_prefix("MemAvailable:"))?;

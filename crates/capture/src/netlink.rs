@@ -53,20 +53,20 @@ pub struct RxMetadata {
     pub vlan_tag: bool,
 }
 
-/// Asks what metadata a driver gives. Kernels before 6.3 do not know the question, and programs
-/// there cannot ask the driver either: nothing.
+/// Asks what metadata a driver gives. Kernels that do not know the question have no programs that
+/// could ask the driver either; the answer is then that it gives nothing.
 pub fn rx_metadata(ifindex: u32) -> RxMetadata {
     let bits = rx_metadata_bits(ifindex).unwrap_or(0);
     RxMetadata { timestamp: bits & 1 != 0, vlan_tag: bits & 4 != 0 }
 }
 
-/// Whether this kernel has the family, and so tells what drivers can do (since 6.3).
+/// Returns whether this kernel tells what drivers can do (since 6.3).
 pub fn knows_devices() -> bool {
     family("netdev").is_ok()
 }
 
-/// Asks for a link's speed in Mbit/s. `None` where there is no such thing, or the kernel does not
-/// know it: the link is down, or the driver or the kernel (before 5.6) cannot tell.
+/// Asks for a link's speed in Mbit/s. `None` where the link is down, or where the driver or the
+/// kernel cannot tell.
 pub fn speed_mbit(ifindex: u32) -> io::Result<Option<u32>> {
     const ETHTOOL_MSG_LINKMODES_GET: u8 = 4;
     const ETHTOOL_A_LINKMODES_HEADER: u16 = 1;
@@ -92,7 +92,7 @@ pub fn speed_mbit(ifindex: u32) -> io::Result<Option<u32>> {
     Ok(speed.map(u32::from_ne_bytes).filter(|&s| s != 0 && s != SPEED_UNKNOWN))
 }
 
-/// The number of a generic family.
+/// Asks for the number of a generic family.
 ///
 /// # Errors
 /// `ENOENT` where the kernel does not have it.
@@ -119,7 +119,7 @@ fn rx_metadata_bits(ifindex: u32) -> io::Result<u64> {
     Ok(u64::from_ne_bytes(bits.try_into().map_err(|_| unknown())?))
 }
 
-/// One generic netlink request with one attribute; gives back the attributes of the answer.
+/// Sends a generic netlink request with one attribute. Returns the attributes of the answer.
 fn generic(family: u16, command: u8, attribute: u16, value: &[u8]) -> io::Result<Vec<u8>> {
     const HEADERS: usize = 16 + 4;
     const NLMSG_ERROR: u16 = 2;
@@ -149,7 +149,7 @@ fn generic(family: u16, command: u8, attribute: u16, value: &[u8]) -> io::Result
     }
 }
 
-/// The value of an attribute in a run of attributes.
+/// Returns the value of an attribute in a run of attributes.
 fn attribute(mut bytes: &[u8], wanted: u16) -> Option<&[u8]> {
     while let [l0, l1, k0, k1, rest @ ..] = bytes {
         let len = usize::from(u16::from_ne_bytes([*l0, *l1]));

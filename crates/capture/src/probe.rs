@@ -1,4 +1,7 @@
-//! What this kernel and its interfaces can do, found out by trying.
+//! What can this kernel and its interfaces do? It is found out by trying.
+//!
+//! Versions of the kernel say little, for distributions bring features back. So programs are
+//! loaded, and where nothing else tells, attached for a moment. What each hook needs is in `hook`.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -14,11 +17,11 @@ use crate::sys::kernel::{self, AttachPoint};
 use crate::sys::packet_socket;
 use crate::{Hook, netlink};
 
-/// The hook for an interface when nobody chose one, and why: XDP stands before everything that
-/// the host's own traffic passes, so an interface that carries an address gets the hook that
-/// sees both directions, and one that only listens gets the fastest. Where the kernel does not tell
-/// whether the driver has XDP, that is tried: a program that lets everything pass is attached for a
-/// moment.
+/// Chooses the hook for an interface when nobody chose one, and says why: XDP stands before
+/// everything that the host's own traffic passes, so an interface that carries an address gets the
+/// hook that sees both directions, and one that only listens gets the fastest. Where the kernel
+/// does not tell whether the driver has XDP, that is tried: a program that lets everything pass is
+/// attached for a moment.
 pub fn auto(interface: &Interface) -> Result<(Hook, &'static str), Error> {
     let (hook, reason) = likely(interface)?;
     if hook == Hook::Xdp && xdp_in_driver(interface).is_none() && try_xdp(interface).is_err() {
@@ -27,7 +30,7 @@ pub fn auto(interface: &Interface) -> Result<(Hook, &'static str), Error> {
     Ok((hook, reason))
 }
 
-/// What [`auto`] would say if the driver has XDP wherever the kernel does not tell.
+/// Returns what [`auto`] would say if the driver has XDP wherever the kernel does not tell.
 fn likely(interface: &Interface) -> Result<(Hook, &'static str), Error> {
     if interface.has_address()? {
         return Ok((
@@ -56,7 +59,7 @@ fn load(programs: &[Program]) -> io::Result<Loaded> {
     Loaded::new(programs, &Params::unread(0), &Filters::new()).map(|(loaded, _)| loaded)
 }
 
-/// Whether the driver has XDP; `None` where the kernel does not tell (before 6.3).
+/// Returns whether the driver has XDP; `None` where the kernel does not tell.
 pub fn xdp_in_driver(interface: &Interface) -> Option<bool> {
     const BASIC: u64 = 1;
     let features = kernel::xdp_state(interface.index).ok()?.features;
@@ -130,7 +133,7 @@ pub struct InterfaceState {
     /// `None`: the kernel does not tell.
     pub driver_xdp: Option<bool>,
     pub zero_copy: bool,
-    /// Frames of several buffers (jumbo) reach XDP.
+    /// Frames of several buffers (jumbo frames) reach XDP programs.
     pub multi_buffer: bool,
     /// The id of an XDP program that is attached already.
     pub attached: Option<u32>,

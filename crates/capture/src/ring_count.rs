@@ -1,7 +1,8 @@
 //! How many rings does a capture want, so that those who write into them hardly ever meet?
 //!
-//! One for each unit of its hook ([`RingUnit`]). Fewer are correct all the same, for any packet may
-//! lie in any ring; how many there is memory for is decided elsewhere (`ring::Geometry`).
+//! A capture wants one ring for each unit of its hook ([`RingUnit`]). Fewer are correct all the
+//! same, for any packet may lie in any ring. For how many there is memory is decided elsewhere
+//! (`ring::Geometry`).
 
 use crate::Hook;
 use crate::hook::RingUnit;

@@ -1,12 +1,12 @@
-//! Whether this machine's own way out leads over an interface: the question to ask before flooding
+//! Does this machine's own way out lead over an interface? The question is asked before flooding
 //! it.
 //!
-//! It does if a default route leaves by the interface, or by one that shares a wire with it. A
-//! bridge or bond shares the wires of its ports, a VLAN or macvlan interface that of the interface
-//! it sits on. So from the device of a route one goes down to what it sits on, any number of times,
-//! then up again to what else sits there; the interfaces met on the way are the ones to keep away
-//! from. Interfaces in other network namespaces cannot be seen, and what is behind the other end of
-//! a veth pair is not looked for.
+//! The way out leads over an interface if a default route leaves by the interface, or by one that
+//! shares a wire with it. A bridge or bond shares the wires of its ports, a VLAN or macvlan
+//! interface that of the interface it sits on. So the search goes from the device of a route down
+//! to what the device sits on, any number of times, then up again to what else sits there; the
+//! interfaces met on the way are the ones to keep away from. Interfaces in other network namespaces
+//! cannot be seen, and what is behind the other end of a veth pair is not looked for.
 
 use std::collections::{HashMap, VecDeque};
 use std::io;
@@ -24,9 +24,9 @@ use crate::netlink::ask;
 const RT_TABLE_LOCAL: u32 = 255;
 
 impl Interface {
-    /// The default route (IPv4 or IPv6, of any table) that leaves by this interface or by one that
-    /// shares a wire with it, if there is one, in words: `default via 10.0.0.1 dev br0, of which
-    /// eth0 is a port`.
+    /// Returns the default route (IPv4 or IPv6, of any table) that leaves by this interface or by
+    /// one that shares a wire with it, if there is one, in words: `default via 10.0.0.1 dev br0, of
+    /// which eth0 is a port`.
     pub fn carries_default_route(&self) -> io::Result<Option<String>> {
         let mut question = RouteMessage::default();
         question.header.address_family = AddressFamily::Unspec;
@@ -69,7 +69,7 @@ struct Hop {
     gateway: String,
 }
 
-/// The ways a route leads; more than one where it is multipath.
+/// Returns the ways a route leads, more than one where it is multipath.
 fn hops(route: &RouteMessage) -> Vec<Hop> {
     let mut hops = Vec::new();
     let mut hop = Hop::default();
@@ -161,8 +161,8 @@ impl Layers {
         self.names.get(&index).cloned().unwrap_or_else(|| format!("of index {index}"))
     }
 
-    /// How one gets from an interface down, and up again, to another, in words; `None` where one
-    /// does not. Nothing to say where they are the same.
+    /// Returns, in words, how one gets from an interface down, and up again, to another; `None`
+    /// where there is no such way. The words are empty where both are the same interface.
     fn way(&self, from: u32, to: u32) -> Option<String> {
         let mut seen = vec![(from, false)];
         let mut todo = VecDeque::from([(from, false, String::new())]);
@@ -171,15 +171,12 @@ impl Layers {
                 return Some(words);
             }
             for edge in &self.edges {
-                let (next, climbs, word) = if edge.upper == here && !climbing {
-                    (edge.lower, false, edge.down(&self.name(edge.lower)))
-                } else if edge.lower == here {
-                    (edge.upper, true, edge.up(&self.name(edge.upper)))
-                } else {
-                    continue;
-                };
-                if !seen.contains(&(next, climbs)) {
-                    seen.push((next, climbs));
+                let Some(step) = edge.step(here, climbing) else { continue };
+                if !seen.contains(&step) {
+                    seen.push(step);
+                    let (next, climbs) = step;
+                    let name = self.name(next);
+                    let word = if climbs { edge.up(&name) } else { edge.down(&name) };
                     todo.push_back((next, climbs, words.clone() + &word));
                 }
             }
@@ -189,6 +186,18 @@ impl Layers {
 }
 
 impl Edge {
+    /// Returns where the edge leads from an interface, and whether that is up. A search that climbs
+    /// does not go down again.
+    fn step(&self, here: u32, climbing: bool) -> Option<(u32, bool)> {
+        if self.upper == here && !climbing {
+            Some((self.lower, false))
+        } else if self.lower == here {
+            Some((self.upper, true))
+        } else {
+            None
+        }
+    }
+
     fn down(&self, lower: &str) -> String {
         if self.port {
             format!(", of which {lower} is a port")

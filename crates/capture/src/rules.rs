@@ -1,4 +1,5 @@
-//! Rule sets inside the kernel: put there, exchanged while packets flow, and counted.
+//! How do rule sets get into the kernel, and how are they exchanged while packets flow without a
+//! packet being counted twice or not at all?
 //!
 //! A [`Compiled`] set is an image (`tapdeck_packet::rules::image`) and what is needed to place it.
 //! [`Images`] are the sets of one loaded object, by number. Each lies in a map of its own, as large
@@ -15,15 +16,16 @@ use libbpf_rs::{MapCore, MapFlags, MapHandle, MapType, Object};
 use tapdeck_packet::rules::image::{self, Facts, Image, Lanes, Options};
 use tapdeck_packet::rules::{RuleSet, Tuple};
 
-use crate::sys::libbpf::io_error;
+use crate::sys::libbpf::{self, io_error};
 use crate::sys::mapping::Mapping;
 use crate::sys::{kernel, rules as sys};
 
-/// The sizes of images, as powers of two of bytes (`TD_IMAGE_SIZE` in `bpf/images.h`).
+/// The sizes of images, each the power of two of its bytes (`TD_IMAGE_SIZE` in `bpf/images.h`).
 const SIZES: [u32; 4] = [18, 21, 24, 25];
-/// The maps that an object with rules has beside those of each size.
+/// The map that says the size of each set's image. The maps of images have the size behind this
+/// name.
 const SIZE_MAP: &str = "images";
-/// All counters together take at most so much, or CPUs share a lane.
+/// All counters of a set together take at most so many bytes, or CPUs share a lane.
 const COUNTER_BYTES: u64 = 4 << 20;
 /// Programs that count without atomic additions may not meet in a cache line.
 const LINE: u64 = 64;
@@ -50,9 +52,12 @@ pub enum Error {
 }
 
 impl Error {
-    /// Whether the rules are at fault, whatever the machine.
+    /// Returns whether the rules are at fault, whatever the machine.
     pub fn is_usage(&self) -> bool {
-        matches!(self, Self::Image(_) | Self::TooLarge { .. })
+        match self {
+            Self::Image(_) | Self::TooLarge { .. } => true,
+            Self::Memory { .. } | Self::Kernel { .. } => false,
+        }
     }
 }
 
@@ -95,7 +100,7 @@ impl Compiled {
         Ok(Self { image, lanes, size })
     }
 
-    /// How many rules the set has, those that are not enabled among them.
+    /// Returns how many rules the set has, those that are not enabled among them.
     pub fn rules(&self) -> u32 {
         self.image.facts().rules
     }
@@ -104,17 +109,17 @@ impl Compiled {
         self.image.facts()
     }
 
-    /// Bytes of the image without counters.
+    /// Returns the bytes of the image without counters.
     pub fn image_bytes(&self) -> u64 {
         self.image.bytes().len() as u64
     }
 
-    /// Kernel memory that it takes.
+    /// Returns the kernel memory that the set takes, bytes.
     pub fn kernel_bytes(&self) -> u64 {
         1 << SIZES[self.size]
     }
 
-    /// The image with its lanes, as many words as [`Compiled::kernel_bytes`] at most.
+    /// Returns the image with its lanes, as words, which [`Compiled::kernel_bytes`] hold.
     fn words(&self) -> impl Iterator<Item = u64> {
         let mut bytes = self.image.bytes().to_vec();
         self.lanes.write(&mut bytes);
@@ -122,7 +127,7 @@ impl Compiled {
             .map(move |i| u64::from_ne_bytes(std::array::from_fn(|byte| bytes[i * 8 + byte])))
     }
 
-    /// Adds up the lanes, whose words `counter` gives by their places.
+    /// Adds up the lanes, whose words `counter` returns by their places.
     fn hits(&self, counter: impl Fn(usize) -> u64) -> Hits {
         let rules = self.rules() as usize;
         let mut sums: Vec<u64> = vec![0; rules + 1];
@@ -147,7 +152,7 @@ pub struct Hits {
 }
 
 impl Hits {
-    /// All packets that were judged.
+    /// Returns how many packets were judged.
     pub fn seen(&self) -> u64 {
         self.per_rule.iter().sum::<u64>() + self.none
     }
@@ -168,7 +173,7 @@ pub enum Verdict {
         rule: u32,
         bytes: u32,
     },
-    /// For the group that the set's options gave this number.
+    /// The packet is for the group that the set's options gave this number.
     Group {
         rule: u32,
         group: u32,
@@ -189,12 +194,12 @@ impl From<sys::RawVerdict> for Verdict {
 }
 
 impl Verdict {
-    /// From the words of a `struct td_verdict`.
+    /// Reads the words of a `struct td_verdict`.
     pub fn from_words(words: [u32; 4]) -> Self {
         sys::RawVerdict::from_words(words).into()
     }
 
-    /// The rule that takes the packet.
+    /// Returns the rule that takes the packet.
     pub fn rule(&self) -> Option<u32> {
         match *self {
             Self::None => None,
@@ -206,7 +211,7 @@ impl Verdict {
     }
 }
 
-/// A tuple as the program `tapdeck_judge` of `bpf/rules_test.bpf.c` reads it.
+/// Returns a tuple as the program `tapdeck_judge` of `bpf/rules_test.bpf.c` reads it.
 pub fn judged_bytes(tuple: &Tuple) -> [u8; 40] {
     sys::JudgedTuple::from(tuple).bytes()
 }
@@ -231,7 +236,8 @@ impl Twin {
         sys::judge(&mut self.memory, tuple, cpu).into()
     }
 
-    /// Whether the Bloom filter takes words for a masked packet and its signature.
+    /// Returns whether the Bloom filter takes these words for those of a masked packet and its
+    /// signature.
     pub fn bloom(&self, addresses: u64, rest: u64) -> bool {
         sys::bloom(&self.memory, addresses, rest)
     }
@@ -255,14 +261,14 @@ impl Placed {
 
 /// The rule sets of one loaded object, by number.
 pub struct Images {
-    /// Which size each set has, from 1; 0 where there is no set.
+    /// The size that each set has, from 1; 0 where there is no set.
     sizes: MapHandle,
     /// For each size, the maps of the sets.
     maps: [MapHandle; SIZES.len()],
     placed: Vec<Option<Placed>>,
 }
 
-/// Names of the maps that only rules need, for loaders of objects that have them.
+/// Returns the names of the maps that only rules need, for loaders of objects that have them.
 pub fn map_names() -> impl Iterator<Item = String> {
     std::iter::once(SIZE_MAP.into()).chain(SIZES.iter().map(|size| format!("{SIZE_MAP}_{size}")))
 }
@@ -271,21 +277,16 @@ impl Images {
     /// Finds the maps of an object whose programs include `bpf/images.h`. There are no sets at
     /// first.
     pub fn of(object: &Object) -> io::Result<Self> {
-        let map = |name: &str| {
-            let map = object
-                .maps()
-                .find(|map| map.name() == name)
-                .ok_or_else(|| io::Error::other(format!("the program has no map {name}")))?;
-            MapHandle::try_from(&map).map_err(|e| io_error(&e))
-        };
+        let map =
+            |name: &str| MapHandle::try_from(&libbpf::map(object, name)?).map_err(|e| io_error(&e));
         let sizes = map(SIZE_MAP)?;
         let placed = (0..sizes.max_entries()).map(|_| None).collect();
         let [a, b, c, d] = SIZES.map(|size| map(&format!("{SIZE_MAP}_{size}")));
         Ok(Self { sizes, maps: [a?, b?, c?, d?], placed })
     }
 
-    /// Puts a set in the place of another, or takes it away, and gives what the old one counted in
-    /// the end. Every packet is judged by one of them as a whole.
+    /// Puts a set in the place of another, or takes it away. Returns what the old set had counted
+    /// in the end. Every packet is judged by one of them as a whole.
     ///
     /// # Panics
     /// If there are not so many numbers.
@@ -314,7 +315,7 @@ impl Images {
         Ok(old.map(|old| old.hits()))
     }
 
-    /// A map with the set in it, where programs find it that look among maps of its size.
+    /// Makes a map with the set in it, and enters it where programs look for maps of its size.
     fn place(&self, number: u32, compiled: &Arc<Compiled>) -> Result<Placed, Error> {
         let rules = compiled.rules();
         let bytes = compiled.kernel_bytes();
@@ -341,12 +342,12 @@ impl Images {
         Ok(Placed { compiled: compiled.clone(), memory })
     }
 
-    /// The set of a number.
+    /// Returns the set of a number.
     pub fn get(&self, number: u32) -> Option<&Arc<Compiled>> {
         Some(&self.placed.get(number as usize)?.as_ref()?.compiled)
     }
 
-    /// What a set has counted so far.
+    /// Returns what a set has counted so far.
     pub fn hits(&self, number: u32) -> Option<Hits> {
         Some(self.placed.get(number as usize)?.as_ref()?.hits())
     }

@@ -2,14 +2,10 @@
 //! root.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs::File;
-use std::os::fd::AsFd;
-use std::process::Command;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicI64, Ordering};
 use std::thread;
 
-use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use tapdeck_capture::groups::{
     Error, GroupConfig, GroupStats, Groups, GroupsConfig, Membership, Steering,
 };
@@ -20,100 +16,33 @@ use tapdeck_packet::pcapng::{Reader, Record};
 use tapdeck_packet::ring::Ring;
 use tapdeck_packet::rules::RuleSet;
 use tapdeck_packet::rules::image::Options;
-use tapdeck_testkit::cable::wait_until_up;
-use tapdeck_testkit::{Sender, wait_for};
+use tapdeck_testkit::cable::End;
+use tapdeck_testkit::frame::{UdpFrame, number_of};
+use tapdeck_testkit::{Cable, Net, Sender, wait_for};
 
-fn run(line: &str) {
-    let words: Vec<&str> = line.split_whitespace().collect();
-    let output = Command::new(words[0]).args(&words[1..]).output().expect("the program is there");
-    assert!(output.status.success(), "{line}: {}", String::from_utf8_lossy(&output.stderr));
+/// Two network namespaces, joined by a cable. This thread has moved into the second, where `vb` is.
+fn lab() -> Net {
+    let net = Net::default();
+    plug(&net, "va", "vb");
+    net.b.enter();
+    net
 }
 
-/// Two network namespaces, joined by a veth pair: `va` in the first, `vb` in the second, which this
-/// thread has moved into.
-struct Lab {
-    far: String,
-    near: String,
+/// Makes a cable, whose near end has the address that the frames below are sent to.
+fn plug(net: &Net, far_end: &str, near_end: &str) {
+    let near = End { mac: Some("02:00:00:00:00:02"), ..End::new(&net.b, near_end) };
+    Cable::default().plug([End::new(&net.a, far_end), near]);
 }
 
-impl Lab {
-    fn new() -> Self {
-        static NEXT: AtomicU32 = AtomicU32::new(0);
-        assert!(rustix::process::geteuid().is_root(), "network namespaces need root");
-        let id = format!("{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
-        let lab = Self { far: format!("tdd-{id}-a"), near: format!("tdd-{id}-b") };
-        for namespace in [&lab.far, &lab.near] {
-            run(&format!("ip netns add {namespace}"));
-        }
-        lab.plug("va", "vb");
-        enter(&lab.near);
-        lab
-    }
-
-    fn plug(&self, far_end: &str, near_end: &str) {
-        let one = "numtxqueues 1 numrxqueues 1";
-        let Self { far, near } = self;
-        run(&format!(
-            "ip link add {far_end} netns {far} {one} type veth peer name {near_end} netns {near} {one}"
-        ));
-        for (namespace, device) in [(far, far_end), (near, near_end)] {
-            let inside = format!("ip netns exec {namespace}");
-            run(&format!("{inside} sysctl -qw net.ipv6.conf.{device}.disable_ipv6=1"));
-            run(&format!("{inside} ethtool -K {device} tx off tso off gso off gro off"));
-            run(&format!("ip -n {namespace} link set lo up"));
-            if device.starts_with("vb") {
-                // What the frames below are sent to.
-                run(&format!("ip -n {namespace} link set {device} address 02:00:00:00:00:02"));
-            }
-            run(&format!("ip -n {namespace} link set {device} up"));
-        }
-        for (namespace, device) in [(far, far_end), (near, near_end)] {
-            wait_until_up(namespace, device);
-        }
-    }
-
-    /// Sends frames from an interface of the far namespace, and returns when the near end has them.
-    fn send(&self, device: &str, frames: &[Vec<u8>]) {
-        thread::scope(|scope| {
-            let sender = scope.spawn(|| {
-                enter(&self.far);
-                Sender::on(device).send_all(frames);
-            });
-            sender.join().expect("the sender sends");
-        });
-    }
-}
-
-impl Drop for Lab {
-    fn drop(&mut self) {
-        for namespace in [&self.far, &self.near] {
-            let _ = Command::new("ip").args(["netns", "del", namespace]).status();
-        }
-    }
-}
-
-fn enter(namespace: &str) {
-    let file = File::open(format!("/run/netns/{namespace}")).expect("the namespace is there");
-    move_into_link_name_space(file.as_fd(), Some(LinkNameSpaceType::Network))
-        .expect("root may enter a namespace");
+/// Sends frames from an interface of the far namespace, and returns when the near end has them.
+fn transmit(net: &Net, device: &str, frames: &[Vec<u8>]) {
+    net.a.inside(|| Sender::on(device).send_all(frames));
 }
 
 /// A UDP packet of one flow.
 fn frame(source: [u8; 4], destination: [u8; 4], ports: (u16, u16), number: u32) -> Vec<u8> {
-    let mut f = vec![2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1, 8, 0, 0x45, 0, 0, 46];
-    f.extend([0, 0, 0, 0, 64, 17, 0, 0]);
-    f.extend(source);
-    f.extend(destination);
-    let words = f[14..34].chunks(2).map(|w| u32::from(u16::from_be_bytes([w[0], w[1]])));
-    let sum: u32 = words.sum();
-    let checksum = !(((sum & 0xffff) + (sum >> 16)) as u16);
-    f[24..26].copy_from_slice(&checksum.to_be_bytes());
-    f.extend(ports.0.to_be_bytes());
-    f.extend(ports.1.to_be_bytes());
-    f.extend([0, 26, 0, 0]);
-    f.extend(number.to_be_bytes());
-    f.resize(60, 0xaa);
-    f
+    let ports = [ports.0, ports.1];
+    UdpFrame { source, destination, ports, number, ..UdpFrame::default() }.bytes()
 }
 
 /// Packets of many flows; `number` counts them.
@@ -126,10 +55,6 @@ fn sorted(frames: &[Vec<u8>]) -> Vec<Vec<u8>> {
     let mut sorted = frames.to_vec();
     sorted.sort();
     sorted
-}
-
-fn number_of(frame: &[u8]) -> u32 {
-    u32::from_be_bytes(frame[42..46].try_into().expect("4 bytes"))
 }
 
 fn group(name: &str, steering: Steering) -> GroupConfig {
@@ -254,9 +179,9 @@ fn finish(groups: &mut Groups, members: &mut [&mut Member]) {
 }
 
 /// Sends frames, and waits until the group has seen them all.
-fn send(lab: &Lab, groups: &Groups, group: &str, frames: &[Vec<u8>]) {
+fn send(lab: &Net, groups: &Groups, group: &str, frames: &[Vec<u8>]) {
     let before = stats_of(groups, group).seen;
-    lab.send("va", frames);
+    transmit(lab, "va", frames);
     wait_seen(groups, group, before + frames.len() as u64);
 }
 
@@ -264,7 +189,7 @@ const HOOKS: [Hook; 4] = [Hook::Xdp, Hook::XdpGeneric, Hook::Tcx, Hook::Netfilte
 
 #[test]
 fn each_group_gets_every_packet() {
-    let lab = Lab::new();
+    let lab = lab();
     for hook in HOOKS {
         let names = ["one", "two", "three"];
         let groups = names.map(|name| GroupConfig { hook, ..group(name, Steering::Flow) });
@@ -318,7 +243,7 @@ fn key(steering: Steering, frame: &[u8]) -> Vec<Vec<u8>> {
 
 #[test]
 fn what_belongs_together_goes_to_one_member() {
-    let lab = Lab::new();
+    let lab = lab();
     let frames = conversations(1500);
     let by_number: BTreeMap<u32, &Vec<u8>> = frames.iter().map(|f| (number_of(f), f)).collect();
     let hooks = [Hook::Xdp, Hook::Tcx, Hook::XdpGeneric, Hook::Netfilter];
@@ -371,7 +296,7 @@ fn what_belongs_together_goes_to_one_member() {
 
 #[test]
 fn macs_vlans_turns_queues_and_copies() {
-    let lab = Lab::new();
+    let lab = lab();
     let tagged = |vlan: u32, i: u32| {
         let mut f = frame([10, 0, 0, i as u8], [10, 0, 0, 9], (1, 2), i);
         f[11] = vlan as u8;
@@ -414,7 +339,7 @@ fn macs_vlans_turns_queues_and_copies() {
 
 #[test]
 fn members_share_by_weight() {
-    let lab = Lab::new();
+    let lab = lab();
     let mut groups =
         started(vec![group("g", Steering::Flow), group("turns", Steering::RoundRobin)]);
     let mut members: Vec<Member> =
@@ -430,7 +355,7 @@ fn members_share_by_weight() {
 
 #[test]
 fn only_the_share_of_whoever_leaves_moves() {
-    let lab = Lab::new();
+    let lab = lab();
     let mut groups = started(vec![group("g", Steering::Flow)]);
     let mut members: Vec<Member> = (0..5).map(|_| Member::join(&mut groups, "g", 1)).collect();
     let frames = flows(2000);
@@ -476,7 +401,7 @@ fn only_the_share_of_whoever_leaves_moves() {
 /// Whoever leaves a group whose members take turns leaves no gap in them.
 #[test]
 fn no_packet_is_without_a_member_while_some_leave() {
-    let lab = Lab::new();
+    let lab = lab();
     let names = ["turns", "queues", "copies"];
     let mut groups = started(vec![
         group("turns", Steering::RoundRobin),
@@ -486,7 +411,7 @@ fn no_packet_is_without_a_member_while_some_leave() {
     let mut stay = names.map(|name| Member::join(&mut groups, name, 1));
     let frames = flows(6000);
     thread::scope(|scope| {
-        let sending = scope.spawn(|| frames.chunks(50).for_each(|part| lab.send("va", part)));
+        let sending = scope.spawn(|| frames.chunks(50).for_each(|part| transmit(&lab, "va", part)));
         while !sending.is_finished() {
             let mut come: Vec<u32> = Vec::new();
             for name in names.iter().cycle().take(9) {
@@ -518,7 +443,7 @@ impl WallClock for SetClock {
 
 #[test]
 fn a_step_of_the_clock_reaches_rings_that_hold_nothing() {
-    let lab = Lab::new();
+    let lab = lab();
     let set = Arc::new(AtomicI64::new(0));
     let clock = Arc::new(Clock::new(Box::new(SetClock(set.clone()))));
     let mut groups = Groups::open(&config(vec![group("g", Steering::Copy)]), &clock).unwrap();
@@ -540,7 +465,7 @@ fn a_step_of_the_clock_reaches_rings_that_hold_nothing() {
 /// A member that leaves while it holds its descriptors can read all it got.
 #[test]
 fn the_last_packets_can_be_read_after_leaving() {
-    let lab = Lab::new();
+    let lab = lab();
     let mut groups = started(vec![group("g", Steering::Flow)]);
     let mut member = Member::join(&mut groups, "g", 1);
     send(&lab, &groups, "g", &flows(777));
@@ -551,7 +476,7 @@ fn the_last_packets_can_be_read_after_leaving() {
 
 #[test]
 fn a_member_that_does_not_read_loses_its_own_packets_only() {
-    let lab = Lab::new();
+    let lab = lab();
     let groups = vec![group("g", Steering::Copy), group("other", Steering::Flow)];
     let mut groups = started(groups);
     let mut reads = Member::join(&mut groups, "g", 1);
@@ -581,7 +506,7 @@ fn a_member_that_does_not_read_loses_its_own_packets_only() {
 
 #[test]
 fn nonsense_about_what_was_read_harms_nobody_else() {
-    let lab = Lab::new();
+    let lab = lab();
     let mut groups = started(vec![group("g", Steering::Copy)]);
     let mut good = Member::join(&mut groups, "g", 1);
     let bad = Member::join(&mut groups, "g", 1);
@@ -608,7 +533,7 @@ fn nonsense_about_what_was_read_harms_nobody_else() {
 
 #[test]
 fn filters_pauses_and_cuts_are_accounted_for() {
-    let lab = Lab::new();
+    let lab = lab();
     for hook in HOOKS {
         let filter = |text: &str| Some(text.to_owned());
         let mut groups = started(vec![
@@ -627,7 +552,7 @@ fn filters_pauses_and_cuts_are_accounted_for() {
         groups.set_snaplen("all", 20).unwrap();
         send(&lab, &groups, "all", &frames);
         groups.pause(None).unwrap();
-        lab.send("va", &frames);
+        transmit(&lab, "va", &frames);
         wait_for("packets", || groups.stats().unwrap().ports[0].seen == 3000);
         groups.resume(None).unwrap();
         send(&lab, &groups, "all", &frames);
@@ -648,7 +573,7 @@ fn filters_pauses_and_cuts_are_accounted_for() {
 
 #[test]
 fn a_filter_is_exchanged_without_losing_a_packet() {
-    let lab = Lab::new();
+    let lab = lab();
     for hook in [Hook::Xdp, Hook::XdpGeneric, Hook::Tcx] {
         let of = |name| GroupConfig { hook, ..group(name, Steering::Flow) };
         let mut groups = started(vec![of("g"), of("all")]);
@@ -656,7 +581,7 @@ fn a_filter_is_exchanged_without_losing_a_packet() {
         let frames = flows(4000);
         let even = "udp[11] & 1 = 0";
         thread::scope(|scope| {
-            let sending = scope.spawn(|| lab.send("va", &frames));
+            let sending = scope.spawn(|| transmit(&lab, "va", &frames));
             for filter in [Some(even), Some("udp[11] & 1 = 1"), None, Some("ip"), Some(even)] {
                 groups.set_filter("g", filter).unwrap();
                 groups.tick().unwrap();
@@ -690,7 +615,7 @@ fn rules(text: &str) -> Arc<Compiled> {
 
 #[test]
 fn each_group_has_rules_of_its_own() {
-    let lab = Lab::new();
+    let lab = lab();
     let text = "accept src any dst any sport 1000 dport any proto udp
 drop src any dst any sport 1001 dport any proto udp
 snaplen=30 src any dst any sport 1002 dport any proto udp
@@ -752,7 +677,7 @@ fn sorted_pairs(pairs: impl Iterator<Item = (u16, usize)>) -> Vec<(u16, usize)> 
 
 #[test]
 fn rules_are_exchanged_without_losing_a_hit() {
-    let lab = Lab::new();
+    let lab = lab();
     let mut groups = started(vec![group("g", Steering::Flow)]);
     let mut member = Member::join(&mut groups, "g", 1);
     let frames = flows(4000);
@@ -771,7 +696,7 @@ fn rules_are_exchanged_without_losing_a_hit() {
     };
     groups.set_rules("g", Some(sets[0].clone())).unwrap();
     thread::scope(|scope| {
-        let sending = scope.spawn(|| lab.send("va", &frames));
+        let sending = scope.spawn(|| transmit(&lab, "va", &frames));
         for i in 0..12 {
             count(groups.set_rules("g", Some(sets[(i + 1) % 3].clone())).unwrap(), i % 3);
             groups.tick().unwrap();
@@ -790,8 +715,8 @@ fn rules_are_exchanged_without_losing_a_hit() {
 
 #[test]
 fn a_group_on_two_interfaces_tells_them_apart() {
-    let lab = Lab::new();
-    lab.plug("va2", "vb2");
+    let lab = lab();
+    plug(&lab, "va2", "vb2");
     let both = |name, interfaces: [&str; 2]| GroupConfig {
         interfaces: interfaces.map(str::to_owned).to_vec(),
         ..group(name, Steering::Flow)
@@ -801,8 +726,8 @@ fn a_group_on_two_interfaces_tells_them_apart() {
     let names: Vec<&str> =
         members[1].membership.interfaces.iter().map(|i| i.name.as_str()).collect();
     assert_eq!(names, ["vb2", "vb"]);
-    lab.send("va", &flows(300));
-    lab.send("va2", &flows(500));
+    transmit(&lab, "va", &flows(300));
+    transmit(&lab, "va2", &flows(500));
     wait_seen(&groups, "two", 800);
     wait_seen(&groups, "one", 800);
     finish(&mut groups, &mut members.each_mut());
@@ -815,7 +740,7 @@ fn a_group_on_two_interfaces_tells_them_apart() {
 #[test]
 fn members_are_woken_and_get_part_filled_blocks() {
     use rustix::event::{PollFd, PollFlags, poll};
-    let lab = Lab::new();
+    let lab = lab();
     let mut groups = started(vec![group("g", Steering::Flow)]);
     let mut member = Member::join(&mut groups, "g", 1);
     let wake = member.membership.wake.try_clone().unwrap();
@@ -839,20 +764,20 @@ fn members_are_woken_and_get_part_filled_blocks() {
 
 #[test]
 fn an_interface_that_comes_back_is_served_again() {
-    let lab = Lab::new();
+    let lab = lab();
     for hook in HOOKS {
         let mut groups = started(vec![GroupConfig { hook, ..group("g", Steering::Flow) }]);
         let mut member = Member::join(&mut groups, "g", 1);
         send(&lab, &groups, "g", &flows(100));
         groups.watch().unwrap();
-        run(&format!("ip -n {} link del vb", lab.near));
+        lab.b.run("ip link del vb");
         let mut events = Vec::new();
         wait_for("it to be missed", || {
             events.extend(groups.watch().unwrap());
             events.contains(&("vb".to_owned(), Event::Gone))
         });
         assert!(!groups.stats().unwrap().ports[0].attached);
-        lab.plug("va", "vb");
+        plug(&lab, "va", "vb");
         wait_for("it to be back", || {
             events.extend(groups.watch().unwrap());
             events.contains(&("vb".to_owned(), Event::Back))
@@ -869,7 +794,7 @@ fn an_interface_that_comes_back_is_served_again() {
 /// that nobody has looked for yet, is in force if it was refused.
 #[test]
 fn a_filter_that_is_refused_is_nowhere_in_force() {
-    let lab = Lab::new();
+    let lab = lab();
     for hook in [Hook::Xdp, Hook::Tcx] {
         let of = |name| GroupConfig { hook, ..group(name, Steering::Flow) };
         let mut groups = started(vec![of("g"), of("h")]);
@@ -880,18 +805,18 @@ fn a_filter_that_is_refused_is_nowhere_in_force() {
             });
         };
         let filter_of = |groups: &Groups| groups.configs().next().and_then(|g| g.filter.clone());
-        run(&format!("ip -n {} link del vb", lab.near));
+        lab.b.run("ip link del vb");
         wait_event(&mut groups, Event::Gone);
         let bad = groups.set_filter("g", Some("udp portt 1")).unwrap_err();
         assert!(bad.to_string().contains("udp portt 1"), "{bad}");
         assert_eq!(filter_of(&groups), None);
         let good = Some("udp src port 1000");
         groups.set_filter("g", good).unwrap();
-        lab.plug("va", "vb");
+        plug(&lab, "va", "vb");
         wait_event(&mut groups, Event::Back);
 
-        run(&format!("ip -n {} link del vb", lab.near));
-        lab.plug("va", "vb");
+        lab.b.run("ip link del vb");
+        plug(&lab, "va", "vb");
         groups.set_filter("g", None).unwrap_err();
         assert_eq!(filter_of(&groups).as_deref(), good);
         wait_event(&mut groups, Event::Gone);
@@ -905,7 +830,7 @@ fn a_filter_that_is_refused_is_nowhere_in_force() {
 
 #[test]
 fn two_hundred_and_fifty_six_groups() {
-    let lab = Lab::new();
+    let lab = lab();
     let configs = (0..256).map(|i| GroupConfig {
         snaplen: 64,
         filter: Some(format!("udp src port {}", 1000 + i)),
@@ -931,7 +856,7 @@ fn two_hundred_and_fifty_six_groups() {
 
 #[test]
 fn a_thousand_and_twenty_four_members_come_and_die_at_once() {
-    let lab = Lab::new();
+    let lab = lab();
     let most = rustix::process::Resource::Nofile;
     let limit = rustix::process::getrlimit(most);
     let raised = rustix::process::Rlimit { current: limit.maximum, maximum: limit.maximum };
@@ -969,7 +894,7 @@ fn a_thousand_and_twenty_four_members_come_and_die_at_once() {
 
 #[test]
 fn what_makes_no_sense_is_refused() {
-    let _lab = Lab::new();
+    let _lab = lab();
     let open = |groups: Vec<GroupConfig>| {
         let opened = Groups::open(&config(groups), &Arc::new(Clock::default()));
         opened.err().map(|e| (e.is_usage(), e.to_string()))

@@ -5,14 +5,15 @@ mod rules_drawn;
 use std::net::Ipv4Addr;
 use std::sync::Arc;
 
-use rules_drawn::{EveryRule, Random, STYLES, Style, options};
+use rules_drawn::{EveryRule, STYLES, Style, options};
 use tapdeck_capture::rules::{Compiled, Error, Hits, Twin};
 use tapdeck_packet::rules::image::{self, Engine, Image, MAX_SIGNATURES, Options};
 use tapdeck_packet::rules::{Action, Rule, RuleSet, bloom};
+use tapdeck_testkit::SplitMix64;
 
 /// Judges packets by every rule and by both engines, and compares the counters.
 fn compare(style: Style, seed: u64, rules: usize, packets: usize) {
-    let mut random = Random(seed);
+    let mut random = SplitMix64(seed);
     let set = style.set(&mut random, rules);
     let every = EveryRule::of(&set);
     let mut hits = Hits { per_rule: vec![0; rules], none: 0 };
@@ -82,10 +83,10 @@ fn the_bloom_filter_errs_as_often_as_its_formula_says() {
         let addresses = u64::from(0x0a00_0000 + i) << 32 | u64::from(!i);
         assert!(twin.bloom(addresses, rest), "nothing that is in it is missed");
     }
-    let mut random = Random(1);
+    let mut random = SplitMix64(1);
     let asked = 1_000_000;
     // Sources in 192/2 are in no rule.
-    let taken = (0..asked).filter(|_| twin.bloom(random.next() | 0xc0 << 56, rest)).count();
+    let taken = (0..asked).filter(|_| twin.bloom(random.draw() | 0xc0 << 56, rest)).count();
     let (rate, formula) = (taken as f64 / f64::from(asked), bloom::rate(BITS, RULES.into()));
     assert!((rate / formula - 1.0).abs() < 0.1, "measured {rate}, by the formula {formula}");
 }
@@ -122,17 +123,17 @@ fn too_many_signatures_are_refused_with_the_reason() {
     assert!(error.to_string().contains("4097 signatures for IPv4, and 4096"), "{error}");
 }
 
-/// Their masked addresses differ in few bits, all of them high.
+/// The masked addresses of short prefixes differ in few bits, all of them high.
 #[test]
 fn many_short_prefixes_have_an_image() {
-    let mut random = Random(4);
+    let mut random = SplitMix64(4);
     let nets = (0..6000).map(|n| between(host(n << 16, 16), None));
     let rules: RuleSet = nets.chain((0..199).map(|n| between(host(n << 24, 8), None))).collect();
     let short: RuleSet = (0..20_000)
         .map(|_| {
-            let net = |random: &mut Random| {
+            let net = |random: &mut SplitMix64| {
                 let bits = 8 + random.below(17) as u8;
-                host(random.next() as u32, bits)
+                host(random.draw() as u32, bits)
             };
             between(net(&mut random), net(&mut random))
         })
@@ -153,9 +154,9 @@ fn a_group_that_is_not_there_is_refused_by_name() {
 /// A set of 100,000 rules may be in the kernel twice while it is exchanged.
 #[test]
 fn a_hundred_thousand_rules_fit_twice_into_64_mib() {
-    let mut random = Random(2);
-    let host4 = |random: &mut Random| host(random.next() as u32, 32);
-    let ports = |random: &mut Random| Some(random.next() as u16);
+    let mut random = SplitMix64(2);
+    let host4 = |random: &mut SplitMix64| host(random.draw() as u32, 32);
+    let ports = |random: &mut SplitMix64| Some(random.draw() as u16);
     let hosts: RuleSet = (0..100_000).map(|_| between(host4(&mut random), None)).collect();
     let flows: RuleSet = (0..100_000)
         .map(|_| Rule {
@@ -168,14 +169,14 @@ fn a_hundred_thousand_rules_fit_twice_into_64_mib() {
         .map(|i| {
             let (source, destination) = (8 + i % 25, 8 + i / 25 % 20);
             between(
-                host(random.next() as u32, source as u8),
-                host(random.next() as u32, destination as u8),
+                host(random.draw() as u32, source as u8),
+                host(random.draw() as u32, destination as u8),
             )
         })
         .collect();
-    let address6 = |random: &mut Random| {
-        let address = 0x2001_0db8_u128 << 96 | u128::from(random.next() >> 32) << 64;
-        Some(ipnet::Ipv6Net::new((address | u128::from(random.next())).into(), 128).unwrap().into())
+    let address6 = |random: &mut SplitMix64| {
+        let address = 0x2001_0db8_u128 << 96 | u128::from(random.draw() >> 32) << 64;
+        Some(ipnet::Ipv6Net::new((address | u128::from(random.draw())).into(), 128).unwrap().into())
     };
     let flows6: RuleSet =
         (0..100_000).map(|_| between(address6(&mut random), address6(&mut random))).collect();

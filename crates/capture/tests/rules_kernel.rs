@@ -7,10 +7,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use kernel_judge::KernelJudge;
-use rules_drawn::{EveryRule, Random, STYLES, options};
+use rules_drawn::{EveryRule, STYLES, options};
 use tapdeck_capture::rules::{Compiled, Hits};
 use tapdeck_packet::rules::image::{Engine, Options};
 use tapdeck_packet::rules::{Rule, RuleSet, Tuple};
+use tapdeck_testkit::SplitMix64;
 
 #[test]
 fn the_kernel_judges_as_looking_at_every_rule_does() {
@@ -19,7 +20,7 @@ fn the_kernel_judges_as_looking_at_every_rule_does() {
         (0..20).flat_map(|seed| [(seed, Engine::Candidates), (seed, Engine::Walk)])
     {
         let style = STYLES[seed % STYLES.len()];
-        let mut random = Random(seed as u64);
+        let mut random = SplitMix64(seed as u64);
         let set = style.set(&mut random, [1, 30, 300, 2000][seed / STYLES.len()]);
         let compiled = Arc::new(Compiled::new(&set, &options(engine)).unwrap());
         kernel.set(Some(&compiled));
@@ -42,12 +43,12 @@ fn the_kernel_judges_as_looking_at_every_rule_does() {
 /// Sets of three sizes of image, in which one rule takes what comes from 10/8; its number and those
 /// before it differ.
 fn sets() -> Vec<Arc<Compiled>> {
-    let mut random = Random(3);
+    let mut random = SplitMix64(3);
     [0, 1, 5000, 50_000, 3, 20_000]
         .into_iter()
         .map(|before| {
-            let other = |random: &mut Random| -> Rule {
-                let address = std::net::Ipv4Addr::from(random.next() as u32 | 0x8000_0000);
+            let other = |random: &mut SplitMix64| -> Rule {
+                let address = std::net::Ipv4Addr::from(random.draw() as u32 | 0x8000_0000);
                 format!("drop src {address} dst any sport any dport any proto any").parse().unwrap()
             };
             let mut rules: Vec<Rule> = (0..before).map(|_| other(&mut random)).collect();

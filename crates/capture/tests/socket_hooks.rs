@@ -2,112 +2,27 @@
 //! namespaces stands in the rings byte for byte, or is counted as lost. Needs root.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs::File;
-use std::os::fd::AsFd;
-use std::process::Command;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
+use std::sync::mpsc::{self, Receiver, TryRecvError, channel};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
 
-use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
-use tapdeck_capture::interface::Interface;
 use tapdeck_capture::ring::RingReader;
 use tapdeck_capture::{Capture, Clock, Config, Deliver, Error, Event, Hook};
 use tapdeck_packet::pcapng::{
     FLAG_INBOUND, FLAG_OUTBOUND, Reader, Record, interface_description, section_header,
 };
 use tapdeck_packet::ring::Ring;
+use tapdeck_testkit::frame::{EXPERIMENT, experiment};
+use tapdeck_testkit::namespace::enter;
+use tapdeck_testkit::{Cable, Namespace, Net, Sender, wait_for};
 
-/// IEEE 802's first `EtherType` for experiments.
-const EXPERIMENT: [u8; 2] = [0x88, 0xb5];
+/// A cable as the kernel makes it.
+const AS_IT_IS: Cable = Cable { mtu: 1500, queues: None, offloads: true };
 
-fn ip(arguments: &str) {
-    let output = Command::new("ip").args(arguments.split(' ')).output().expect("ip(8) is there");
-    let why = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "ip {arguments}: {why}");
-}
-
-/// Two network namespaces, each with one end of a veth pair: `td0` and `td1`.
-struct Lab {
-    near: String,
-    far: String,
-    pair: String,
-}
-
-impl Lab {
-    fn new(options: &str, mtu: u32) -> Self {
-        static NEXT: AtomicU32 = AtomicU32::new(0);
-        assert!(rustix::process::geteuid().is_root(), "network namespaces need root");
-        let id = format!("{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
-        let (near, far) = (format!("tda-{id}"), format!("tdb-{id}"));
-        let pair = format!(
-            "-n {near} link add td0 mtu {mtu}{options} type veth peer name td1 mtu {mtu}{options} netns {far}"
-        );
-        // Made first, so that what follows is undone if it fails.
-        let lab = Self { near, far, pair };
-        for namespace in [&lab.near, &lab.far] {
-            ip(&format!("netns add {namespace}"));
-            // Nobody else speaks on the wire.
-            inside(namespace, || {
-                std::fs::write("/proc/sys/net/ipv6/conf/default/disable_ipv6", "1").unwrap();
-            });
-            ip(&format!("-n {namespace} link set lo up"));
-        }
-        lab.plug();
-        lab
-    }
-
-    fn plug(&self) {
-        ip(&self.pair);
-        ip(&format!("-n {} link set td1 up", self.far));
-        ip(&format!("-n {} link set td0 up", self.near));
-        self.until_running();
-    }
-
-    /// Waits until both ends pass frames on. The kernel gets to that a little after they are up, and
-    /// loses what is sent before.
-    fn until_running(&self) {
-        for (namespace, interface) in [(&self.near, "td0"), (&self.far, "td1")] {
-            inside(namespace, || {
-                until("the link is up", || Interface::find(interface).unwrap().running);
-            });
-        }
-    }
-
-    /// Runs a test in the namespace of `td0`.
-    fn run(&self, f: impl FnOnce(&Self) + Send) {
-        inside(&self.near, || f(self));
-    }
-
-    fn wire(&self) -> Wire {
-        Wire::new(self.far.clone(), "td1")
-    }
-}
-
-impl Drop for Lab {
-    fn drop(&mut self) {
-        for namespace in [&self.near, &self.far] {
-            let _ = Command::new("ip").args(["netns", "del", namespace]).output();
-        }
-    }
-}
-
-/// Runs something in a network namespace.
-fn inside<T: Send>(namespace: &str, f: impl FnOnce() -> T + Send) -> T {
-    std::thread::scope(|scope| {
-        let thread = scope.spawn(|| {
-            enter(namespace);
-            f()
-        });
-        thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-    })
-}
-
-fn enter(namespace: &str) {
-    let file = File::open(format!("/run/netns/{namespace}")).unwrap();
-    move_into_link_name_space(file.as_fd(), Some(LinkNameSpaceType::Network)).unwrap();
+/// Runs a test where `vb` is, the end at which is captured.
+fn on_cable(cable: Cable, f: impl FnOnce(&Net) + Send) {
+    let net = Net::with(cable);
+    net.b.inside(|| f(&net));
 }
 
 /// How frames are sent.
@@ -120,18 +35,19 @@ enum Manner {
 
 /// Sends frames out by an interface, from a thread that lives in its namespace.
 struct Wire {
-    frames: Option<Sender<(Vec<Vec<u8>>, Manner)>>,
+    frames: Option<mpsc::Sender<(Vec<Vec<u8>>, Manner)>>,
     done: Receiver<()>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Wire {
-    fn new(namespace: String, interface: &'static str) -> Self {
+    fn new(namespace: &Namespace, interface: &'static str) -> Self {
+        let namespace = namespace.name().to_owned();
         let (frames, todo) = channel::<(Vec<Vec<u8>>, Manner)>();
         let (ready, done) = channel();
         let thread = std::thread::spawn(move || {
             enter(&namespace);
-            let mut sender = tapdeck_testkit::Sender::on(interface);
+            let mut sender = Sender::on(interface);
             ready.send(()).unwrap();
             for (frames, manner) in todo {
                 for frame in &frames {
@@ -176,47 +92,27 @@ impl Drop for Wire {
     }
 }
 
-fn until(what: &str, mut condition: impl FnMut() -> bool) {
-    let deadline = Instant::now() + Duration::from_secs(60);
-    while !condition() {
-        assert!(Instant::now() < deadline, "waited in vain until {what}");
-        std::thread::yield_now();
-    }
-}
-
-/// A frame of `len` bytes that carries its number, behind `tags`.
-fn frame(number: u32, len: usize, tags: &[u8]) -> Vec<u8> {
-    let mut f = vec![2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2];
-    f.extend(tags);
-    f.extend(EXPERIMENT);
-    f.extend(number.to_be_bytes());
-    let mut noise = number;
-    while f.len() < len {
-        noise = noise.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-        f.push((noise >> 24) as u8);
-    }
-    f
-}
-
 const VLAN_7: [u8; 4] = [0x81, 0, 0x60, 7];
-const DOUBLE: [u8; 8] = [0x88, 0xa8, 0, 100, 0x81, 0, 0, 200];
+const DOUBLE: [[u8; 4]; 2] = [[0x88, 0xa8, 0, 100], [0x81, 0, 0, 200]];
 
 /// Frames of all lengths from 60 to `longest`, some of them with VLAN tags.
 fn frames(n: u32, longest: usize) -> Vec<Vec<u8>> {
     (0..n)
         .map(|i| {
-            let tags: &[u8] = match i % 10 {
-                3 => &VLAN_7,
+            let tags: &[[u8; 4]] = match i % 10 {
+                3 => &[VLAN_7],
                 7 => &DOUBLE,
                 _ => &[],
             };
-            frame(i, 60 + (i as usize * 37) % (longest - 59), tags)
+            experiment(i, 60 + (i as usize * 37) % (longest - 59), tags)
         })
         .collect()
 }
 
 fn number(frame: &[u8]) -> Option<u32> {
-    let at = (12..=20).step_by(4).find(|&at| frame.get(at..at + 2) == Some(&EXPERIMENT))?;
+    let at = (12..=20)
+        .step_by(4)
+        .find(|&at| frame.get(at..at + 2) == Some(&EXPERIMENT.to_be_bytes()))?;
     Some(u32::from_be_bytes(frame.get(at + 2..at + 6)?.try_into().unwrap()))
 }
 
@@ -284,7 +180,7 @@ impl Tape {
 
     /// Reads until so many packets have come or are counted as lost.
     fn wait_for(&mut self, capture: &mut Capture, packets: usize) {
-        until("every frame is accounted for", || {
+        wait_for("every frame to be accounted for", || {
             self.read_all(capture);
             self.packets + capture.losses().total() >= packets as u64
         });
@@ -312,9 +208,9 @@ impl Tape {
     }
 }
 
-/// Waits for so many packets, stops the capture and gives them. The interface has a frame before its
-/// hook does, and the kernel hands it over some time later still: who stops a capture at once stops
-/// it before what was sent last.
+/// Waits for so many packets, stops the capture and gives them. The interface has a frame before
+/// its hook does, and the kernel hands it over some time later still: who stops a capture at once
+/// stops it before what was sent last.
 fn finish(capture: &mut Capture, packets: usize) -> Vec<Taken> {
     let mut tape = Tape::new(capture);
     tape.wait_for(capture, packets);
@@ -339,15 +235,23 @@ fn now_ns() -> u64 {
     std::time::UNIX_EPOCH.elapsed().unwrap().as_nanos() as u64
 }
 
-fn identity(hook: Hook, options: &str, mtu: u32) {
-    Lab::new(options, mtu).run(|lab| {
-        let wire = lab.wire();
-        let mut capture = open("td0", &config(hook));
-        let sent = frames(5000, mtu as usize + 14);
+fn identity(hook: Hook, cable: Cable) {
+    on_cable(cable, |net| {
+        let wire = Wire::new(&net.a, "va");
+        let mut capture = open("vb", &config(hook));
+        let sent = frames(5000, cable.mtu as usize + 14);
         let before = now_ns();
         capture.start().unwrap();
-        wire.send(&sent);
-        let taken = finish(&mut capture, sent.len());
+        let mut tape = Tape::new(&capture);
+        // No more at a time than the kernel holds for a thread that does not come to them: a frame
+        // of 9014 bytes takes three of the chunks that a socket has.
+        let mut begun = 0;
+        for part in sent.chunks(1000) {
+            wire.send(part);
+            begun += part.len();
+            tape.wait_for(&mut capture, begun);
+        }
+        let taken = tape.finish(&mut capture);
         let after = now_ns();
 
         assert_eq!(taken.len() as u64 + capture.losses().total(), sent.len() as u64);
@@ -363,31 +267,31 @@ fn identity(hook: Hook, options: &str, mtu: u32) {
 
 #[test]
 fn recv_gives_every_frame() {
-    identity(Hook::Recv, "", 1500);
+    identity(Hook::Recv, AS_IT_IS);
 }
 
 #[test]
 fn tpacket_gives_every_frame() {
-    identity(Hook::Tpacket, "", 1500);
+    identity(Hook::Tpacket, AS_IT_IS);
 }
 
 #[test]
 fn afxdp_gives_every_frame_of_every_queue() {
-    identity(Hook::AfXdp, " numrxqueues 2 numtxqueues 2", 1500);
+    identity(Hook::AfXdp, Cable { queues: Some(2), ..AS_IT_IS });
 }
 
 #[test]
 fn afxdp_puts_jumbo_frames_together() {
-    identity(Hook::AfXdp, "", 9000);
+    identity(Hook::AfXdp, Cable { mtu: 9000, ..AS_IT_IS });
 }
 
 #[test]
 fn frames_are_cut_to_the_snaplen_and_keep_their_length() {
     for hook in [Hook::Recv, Hook::Tpacket, Hook::AfXdp] {
         for mtu in [1500, 9000] {
-            Lab::new("", mtu).run(|lab| {
-                let wire = lab.wire();
-                let mut capture = open("td0", &Config { snaplen: 100, ..config(hook) });
+            on_cable(Cable { mtu, ..AS_IT_IS }, |net| {
+                let wire = Wire::new(&net.a, "va");
+                let mut capture = open("vb", &Config { snaplen: 100, ..config(hook) });
                 let sent = frames(200, mtu as usize + 14);
                 capture.start().unwrap();
                 wire.send(&sent);
@@ -405,19 +309,19 @@ fn frames_are_cut_to_the_snaplen_and_keep_their_length() {
 #[test]
 fn packet_sockets_tell_the_direction() {
     for hook in [Hook::Recv, Hook::Tpacket] {
-        Lab::new("", 1500).run(|lab| {
-            let (far, near) = (lab.wire(), Wire::new(lab.near.clone(), "td0"));
-            let mut capture = open("td0", &config(hook));
+        on_cable(AS_IT_IS, |net| {
+            let (far, near) = (Wire::new(&net.a, "va"), Wire::new(&net.b, "vb"));
+            let mut capture = open("vb", &config(hook));
             capture.start().unwrap();
             let mut tape = Tape::new(&capture);
-            far.send(&[frame(1, 60, &[])]);
+            far.send(&[experiment(1, 60, &[])]);
             tape.wait_for(&mut capture, 1);
-            near.send(&[frame(2, 60, &VLAN_7)]);
+            near.send(&[experiment(2, 60, &[VLAN_7])]);
             tape.wait_for(&mut capture, 2);
             let taken = tape.finish(&mut capture);
             let seen: Vec<_> = taken.iter().map(|p| (number(&p.frame), p.flags)).collect();
             assert_eq!(seen, [(Some(1), FLAG_INBOUND), (Some(2), FLAG_OUTBOUND)], "{hook}");
-            assert_eq!(taken[1].frame, frame(2, 60, &VLAN_7));
+            assert_eq!(taken[1].frame, experiment(2, 60, &[VLAN_7]));
         });
     }
 }
@@ -425,8 +329,8 @@ fn packet_sockets_tell_the_direction() {
 #[test]
 fn a_packet_on_the_loopback_interface_is_taken_once() {
     for hook in [Hook::Recv, Hook::Tpacket] {
-        Lab::new("", 1500).run(|lab| {
-            let wire = Wire::new(lab.near.clone(), "lo");
+        on_cable(AS_IT_IS, |net| {
+            let wire = Wire::new(&net.b, "lo");
             let mut capture = open("lo", &config(hook));
             capture.start().unwrap();
             let sent = frames(20, 200);
@@ -441,8 +345,8 @@ fn a_packet_on_the_loopback_interface_is_taken_once() {
 #[test]
 fn a_filter_lets_in_what_it_names() {
     for hook in [Hook::Recv, Hook::Tpacket] {
-        Lab::new("", 1500).run(|lab| {
-            let wire = lab.wire();
+        on_cable(AS_IT_IS, |net| {
+            let wire = Wire::new(&net.a, "va");
             let sent = frames(500, 1500);
             let chosen: Vec<_> = sent.iter().filter(|f| f[12..16] == VLAN_7).cloned().collect();
             assert_eq!(chosen.len(), 50);
@@ -450,7 +354,7 @@ fn a_filter_lets_in_what_it_names() {
                 [("vlan 7", &chosen[..]), ("inbound", &sent[..]), ("outbound", &[][..])];
             for (expression, expected) in expressions {
                 let filter = Some(expression.to_owned());
-                let mut capture = open("td0", &Config { filter, ..config(hook) });
+                let mut capture = open("vb", &Config { filter, ..config(hook) });
                 capture.start().unwrap();
                 wire.send(&sent);
                 assert_same(expected, &finish(&mut capture, expected.len()));
@@ -461,10 +365,10 @@ fn a_filter_lets_in_what_it_names() {
 
 #[test]
 fn a_bad_filter_is_refused_with_its_reason() {
-    Lab::new("", 1500).run(|_| {
+    on_cable(AS_IT_IS, |_| {
         let filter = Some("host and port".to_owned());
         let config = Config { filter, ..config(Hook::Tpacket) };
-        match Capture::open("td0", &config, 0, &Arc::new(Clock::default())).err() {
+        match Capture::open("vb", &config, 0, &Arc::new(Clock::default())).err() {
             Some(Error::Filter { expression, why }) => {
                 assert_eq!(expression, "host and port");
                 assert!(why.contains("syntax error"), "{why}");
@@ -477,12 +381,12 @@ fn a_bad_filter_is_refused_with_its_reason() {
 /// Frames flat out into little memory: what is not captured is counted, to the packet.
 /// `reading` the rings meanwhile, only the kernel's side can be too slow.
 fn conservation(hook: Hook, reading: bool) {
-    Lab::new("", 1500).run(|lab| {
-        let wire = lab.wire();
+    on_cable(AS_IT_IS, |net| {
+        let wire = Wire::new(&net.a, "va");
         let small =
             Config { ring_bytes: 256 << 10, block_bytes: 64 << 10, snaplen: 2048, ..config(hook) };
-        let sent: Vec<_> = (0..60_000).map(|i| frame(i, 300, &[])).collect();
-        let mut capture = open("td0", &small);
+        let sent: Vec<_> = (0..60_000).map(|i| experiment(i, 300, &[])).collect();
+        let mut capture = open("vb", &small);
         let mut tape = Tape::new(&capture);
         capture.start().unwrap();
         wire.begin(&sent, Manner::FlatOut);
@@ -492,7 +396,7 @@ fn conservation(hook: Hook, reading: bool) {
             }
         }
         // Some frames may still be in the kernel's queue before the hook.
-        until("every frame is accounted for", || {
+        wait_for("every frame to be accounted for", || {
             capture.refresh_nic();
             tape.read_all(&mut capture);
             tape.packets + capture.losses().total() == capture.nic().rx_packets
@@ -535,14 +439,14 @@ fn what_the_kernel_loses_is_counted() {
 #[test]
 fn a_capture_stops_promptly_in_the_midst_of_traffic() {
     for hook in [Hook::Recv, Hook::Tpacket, Hook::AfXdp] {
-        Lab::new("", 1500).run(|lab| {
-            let wire = lab.wire();
-            let sent: Vec<_> = (0..200_000).map(|i| frame(i, 60, &[])).collect();
-            let mut capture = open("td0", &config(hook));
+        on_cable(AS_IT_IS, |net| {
+            let wire = Wire::new(&net.a, "va");
+            let sent: Vec<_> = (0..200_000).map(|i| experiment(i, 60, &[])).collect();
+            let mut capture = open("vb", &config(hook));
             let mut tape = Tape::new(&capture);
             capture.start().unwrap();
             wire.begin(&sent, Manner::Gently);
-            until("packets come", || {
+            wait_for("packets", || {
                 tape.read();
                 tape.packets > 20_000
             });
@@ -560,18 +464,18 @@ fn a_capture_stops_promptly_in_the_midst_of_traffic() {
 #[test]
 fn capture_goes_on_after_the_link_was_down() {
     for hook in [Hook::Recv, Hook::Tpacket, Hook::AfXdp] {
-        Lab::new("", 1500).run(|lab| {
-            let wire = lab.wire();
-            let mut capture = open("td0", &config(hook));
+        on_cable(AS_IT_IS, |net| {
+            let wire = Wire::new(&net.a, "va");
+            let mut capture = open("vb", &config(hook));
             let sent = frames(200, 1500);
             capture.start().unwrap();
             wire.send(&sent[..100]);
             let mut tape = Tape::new(&capture);
             tape.wait_for(&mut capture, 100);
-            ip(&format!("-n {} link set td0 down", lab.near));
+            net.b.run("ip link set vb down");
             assert_eq!(capture.watch().unwrap(), Some(Event::LinkDown));
-            ip(&format!("-n {} link set td0 up", lab.near));
-            lab.until_running();
+            net.b.run("ip link set vb up");
+            net.wait_until_up();
             wire.send(&sent[100..]);
             tape.wait_for(&mut capture, 200);
             assert_same(&sent, &tape.finish(&mut capture));
@@ -582,19 +486,19 @@ fn capture_goes_on_after_the_link_was_down() {
 #[test]
 fn capture_goes_on_with_an_interface_that_was_made_anew() {
     for hook in [Hook::Recv, Hook::Tpacket, Hook::AfXdp] {
-        Lab::new("", 1500).run(|lab| {
-            let mut capture = open("td0", &config(hook));
+        on_cable(AS_IT_IS, |net| {
+            let mut capture = open("vb", &config(hook));
             let sent = frames(200, 1500);
             capture.start().unwrap();
-            lab.wire().send(&sent[..100]);
+            Wire::new(&net.a, "va").send(&sent[..100]);
             let mut tape = Tape::new(&capture);
             tape.wait_for(&mut capture, 100);
-            ip(&format!("-n {} link del td0", lab.near));
+            net.b.run("ip link del vb");
             assert_eq!(capture.watch().unwrap(), Some(Event::Gone));
             assert_eq!(capture.watch().unwrap(), None);
-            lab.plug();
+            net.plug(AS_IT_IS);
             assert_eq!(capture.watch().unwrap(), Some(Event::Back));
-            lab.wire().send(&sent[100..]);
+            Wire::new(&net.a, "va").send(&sent[100..]);
             tape.wait_for(&mut capture, 200);
             assert_same(&sent, &tape.finish(&mut capture));
         });
@@ -604,9 +508,9 @@ fn capture_goes_on_with_an_interface_that_was_made_anew() {
 #[test]
 fn a_stopped_capture_can_be_started_again() {
     for hook in [Hook::Recv, Hook::Tpacket, Hook::AfXdp] {
-        Lab::new("", 1500).run(|lab| {
-            let wire = lab.wire();
-            let mut capture = open("td0", &config(hook));
+        on_cable(AS_IT_IS, |net| {
+            let wire = Wire::new(&net.a, "va");
+            let mut capture = open("vb", &config(hook));
             let sent = frames(300, 1500);
             let mut tape = Tape::new(&capture);
             for (part, there) in sent.chunks(100).zip([100, 200, 300]) {

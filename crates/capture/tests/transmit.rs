@@ -2,123 +2,31 @@
 //! for byte and in order, or is still there to be sent. And what the kernel says of an
 //! interface before one sends by it. Needs root.
 
-use std::fs::File;
 use std::io;
-use std::os::fd::AsFd;
-use std::process::Command;
-use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::{Duration, Instant};
 
-use rustix::thread::{
-    CpuSet, LinkNameSpaceType, Pid, gettid, move_into_link_name_space, sched_getcpu,
-    sched_setaffinity,
-};
+use rustix::thread::{CpuSet, Pid, gettid, sched_getcpu, sched_setaffinity};
 use tapdeck_capture::interface::{Interface, NicCounters};
 use tapdeck_capture::transmit::{Drain, PacketSender, Qdisc, Sender, XdpSender};
+use tapdeck_testkit::frame::{EXPERIMENT, experiment};
+use tapdeck_testkit::kernel::at_least;
+use tapdeck_testkit::namespace::run;
+use tapdeck_testkit::{Cable, Net, wait_for};
 
-/// IEEE 802's first `EtherType` for experiments.
-const EXPERIMENT: [u8; 2] = [0x88, 0xb5];
 const VLAN_7: [u8; 4] = [0x81, 0, 0x60, 7];
 
-fn run(line: &str) {
-    let words: Vec<&str> = line.split_whitespace().collect();
-    let output = Command::new(words[0]).args(&words[1..]).output().expect("the program is there");
-    assert!(output.status.success(), "{line}: {}", String::from_utf8_lossy(&output.stderr));
+/// Runs a test where `va` is, the end that sends, and on one CPU: a veth queues frames for the one
+/// that sends them, be it a queueing discipline's timer, and what several have queued may overtake.
+fn on_cable(mtu: u32, f: impl FnOnce(&Net) + Send) {
+    let net = Net::with(Cable { mtu, offloads: true, ..Cable::default() });
+    net.a.inside(|| {
+        stay_here();
+        f(&net);
+    });
 }
 
-/// Two network namespaces, each with one end of a veth pair: `td0` (near) and `td1` (far).
-struct Lab {
-    near: String,
-    far: String,
-}
-
-impl Lab {
-    fn new(mtu: u32) -> Self {
-        static NEXT: AtomicU32 = AtomicU32::new(0);
-        assert!(rustix::process::geteuid().is_root(), "network namespaces need root");
-        let id = format!("{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
-        // Made first, so that what follows is undone if it fails.
-        let lab = Self { near: format!("tdt-{id}-a"), far: format!("tdt-{id}-b") };
-        for namespace in [&lab.near, &lab.far] {
-            run(&format!("ip netns add {namespace}"));
-            // Nobody else speaks on the wire.
-            inside(namespace, || {
-                std::fs::write("/proc/sys/net/ipv6/conf/default/disable_ipv6", "1").unwrap();
-            });
-        }
-        lab.plug(mtu);
-        lab
-    }
-
-    fn plug(&self, mtu: u32) {
-        let one = "numtxqueues 1 numrxqueues 1";
-        let Self { near, far } = self;
-        run(&format!(
-            "ip -n {near} link add td0 mtu {mtu} {one} type veth peer name td1 mtu {mtu} {one} netns {far}"
-        ));
-        self.far_ip("link set td1 up");
-        self.ip("link set td0 up");
-    }
-
-    fn ip(&self, words: &str) {
-        run(&format!("ip -n {} {words}", self.near));
-    }
-
-    fn far_ip(&self, words: &str) {
-        run(&format!("ip -n {} {words}", self.far));
-    }
-
-    /// Runs a test in the near namespace, where the link is up: the kernel says so a little after
-    /// it was plugged. And on one CPU: a veth queues frames for the one that sends them, be it
-    /// a queueing discipline's timer, and what several have queued may overtake.
-    fn run(&self, f: impl FnOnce(&Self) + Send) {
-        inside(&self.near, || {
-            stay_here();
-            until_running();
-            f(self);
-        });
-    }
-
-    /// Records what arrives at the far end.
-    fn tape(&self) -> Tape {
-        inside(&self.far, || Tape::new("td1"))
-    }
-}
-
-impl Drop for Lab {
-    fn drop(&mut self) {
-        for namespace in [&self.near, &self.far] {
-            let _ = Command::new("ip").args(["netns", "del", namespace]).output();
-        }
-    }
-}
-
-/// Runs something in a network namespace.
-fn inside<T: Send>(namespace: &str, f: impl FnOnce() -> T + Send) -> T {
-    let file = File::open(format!("/run/netns/{namespace}")).unwrap();
-    std::thread::scope(|scope| {
-        let thread = scope.spawn(|| {
-            move_into_link_name_space(file.as_fd(), Some(LinkNameSpaceType::Network)).unwrap();
-            f()
-        });
-        thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-    })
-}
-
-/// Its version and patch level.
-fn kernel() -> (u32, u32) {
-    let uname = rustix::system::uname();
-    let release = uname.release().to_str().unwrap();
-    let mut numbers = release.split(['.', '-']).map_while(|n| n.parse().ok());
-    (numbers.next().unwrap(), numbers.next().unwrap())
-}
-
-fn until(what: &str, mut condition: impl FnMut() -> bool) {
-    let deadline = Instant::now() + Duration::from_secs(60);
-    while !condition() {
-        assert!(Instant::now() < deadline, "waited in vain until {what}");
-        std::thread::yield_now();
-    }
+/// Records what arrives at the far end.
+fn far_tape(net: &Net) -> Tape {
+    net.b.inside(|| Tape::new("vb"))
 }
 
 /// The frames that came to an interface, as libpcap has them.
@@ -134,7 +42,7 @@ impl Tape {
     /// Takes so many frames, and sees that no more are there.
     fn take(&mut self, n: usize) -> Vec<Vec<u8>> {
         let mut frames = Vec::new();
-        until("the frames are recorded", || {
+        wait_for("the frames to be recorded", || {
             while let Ok(packet) = self.0.next_packet() {
                 frames.push(packet.data.to_vec());
             }
@@ -149,18 +57,8 @@ impl Tape {
 
 /// A frame of `len` bytes that carries its number, some of them behind a VLAN tag.
 fn frame(number: u32, len: usize) -> Vec<u8> {
-    let mut f = vec![2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2];
-    if number % 10 == 3 {
-        f.extend(VLAN_7);
-    }
-    f.extend(EXPERIMENT);
-    f.extend(number.to_be_bytes());
-    let mut noise = number;
-    while f.len() < len {
-        noise = noise.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-        f.push((noise >> 24) as u8);
-    }
-    f
+    let tags: &[[u8; 4]] = if number % 10 == 3 { &[VLAN_7] } else { &[] };
+    experiment(number, len, tags)
 }
 
 /// Frames of all lengths from 60 to `longest`.
@@ -177,7 +75,7 @@ fn push(sender: &mut dyn Sender, frame: &[u8]) {
 /// long.
 fn again<T>(mut f: impl FnMut() -> io::Result<T>) -> T {
     let mut result = None;
-    until("the interface takes it", || {
+    wait_for("the interface to take it", || {
         let answer = f();
         let over = !matches!(&answer, Err(e) if e.kind() == io::ErrorKind::Interrupted);
         result = Some(answer);
@@ -203,7 +101,7 @@ const BYPASS: Kind = Kind::Packet(Qdisc::Bypassed);
 const KINDS: [Kind; 3] = [BYPASS, Kind::Packet(Qdisc::Used), Kind::Xdp];
 
 fn open(kind: Kind, max_frame: usize) -> Box<dyn Sender> {
-    let near = Interface::find("td0").unwrap();
+    let near = Interface::find("va").unwrap();
     match kind {
         Kind::Packet(qdisc) => Box::new(PacketSender::open(&near, max_frame, qdisc).unwrap()),
         Kind::Xdp => Box::new(XdpSender::open(&near, 0, max_frame).unwrap()),
@@ -212,7 +110,7 @@ fn open(kind: Kind, max_frame: usize) -> Box<dyn Sender> {
 
 /// Counters of the near end, and the code of an error.
 fn counters() -> NicCounters {
-    Interface::find("td0").unwrap().counters
+    Interface::find("va").unwrap().counters
 }
 
 fn code<T>(result: io::Result<T>) -> Option<i32> {
@@ -220,8 +118,8 @@ fn code<T>(result: io::Result<T>) -> Option<i32> {
 }
 
 fn identity(kind: Kind, mtu: u32, n: u32, longest: usize) {
-    Lab::new(mtu).run(|lab| {
-        let mut tape = lab.tape();
+    on_cable(mtu, |net| {
+        let mut tape = far_tape(net);
         let frames = frames(n, longest);
         let mut sender = open(kind, longest);
         let before = counters();
@@ -252,21 +150,21 @@ fn long_frames_arrive() {
 #[test]
 fn a_frame_beyond_the_mtu_is_an_error() {
     for kind in KINDS {
-        Lab::new(1500).run(|lab| {
-            let mut tape = lab.tape();
+        on_cable(1500, |net| {
+            let mut tape = far_tape(net);
             let mut sender = open(kind, 1518);
             let (short, tagged) = (frame(0, 60), frame(3, 1518));
             send(&mut *sender, &[short.clone(), tagged.clone()]);
-            lab.ip("link set td0 mtu 1400");
-            lab.far_ip("link set td1 mtu 1400");
+            net.a.run("ip link set va mtu 1400");
+            net.b.run("ip link set vb mtu 1400");
             push(&mut *sender, &short);
             push(&mut *sender, &tagged);
             push(&mut *sender, &short);
             let refused = until_error(&mut *sender);
             assert_eq!(refused.raw_os_error(), Some(libc::EMSGSIZE), "{kind:?}");
             assert_eq!((sender.sent(), sender.queued()), (3, 2));
-            lab.ip("link set td0 mtu 1500");
-            lab.far_ip("link set td1 mtu 1500");
+            net.a.run("ip link set va mtu 1500");
+            net.b.run("ip link set vb mtu 1500");
             again(|| sender.flush());
             assert_eq!((sender.sent(), sender.queued()), (5, 0));
             assert!(tape.take(5) == [&short, &tagged, &short, &tagged, &short].map(Vec::clone));
@@ -276,8 +174,8 @@ fn a_frame_beyond_the_mtu_is_an_error() {
 
 #[test]
 fn what_cannot_be_sent_is_refused_at_once() {
-    Lab::new(1500).run(|_| {
-        let near = Interface::find("td0").unwrap();
+    on_cable(1500, |_| {
+        let near = Interface::find("va").unwrap();
         assert_eq!(code(XdpSender::open(&near, 0, 1519)), Some(libc::EMSGSIZE));
         assert_eq!(code(XdpSender::open(&near, 7, 1514)), Some(libc::EINVAL));
     });
@@ -287,9 +185,9 @@ fn what_cannot_be_sent_is_refused_at_once() {
 #[test]
 fn a_frame_that_the_far_end_refuses_is_an_error() {
     for kind in [BYPASS, Kind::Xdp] {
-        Lab::new(1500).run(|lab| {
-            let mut tape = lab.tape();
-            lab.far_ip("link set td1 mtu 1000");
+        on_cable(1500, |net| {
+            let mut tape = far_tape(net);
+            net.b.run("ip link set vb mtu 1000");
             let mut sender = open(kind, 1514);
             let frames = [frame(0, 1014), frame(1, 1500), frame(2, 60)];
             for frame in &frames {
@@ -297,7 +195,7 @@ fn a_frame_that_the_far_end_refuses_is_an_error() {
             }
             assert_eq!(until_error(&mut *sender).kind(), io::ErrorKind::TimedOut);
             assert_eq!((sender.sent(), sender.queued()), (1, 2));
-            lab.far_ip("link set td1 mtu 1500");
+            net.b.run("ip link set vb mtu 1500");
             again(|| sender.flush());
             assert!(tape.take(3) == frames);
         });
@@ -305,18 +203,18 @@ fn a_frame_that_the_far_end_refuses_is_an_error() {
 }
 
 /// Frames that find no room wait, and nobody passes them by.
-fn fill(kind: Kind, lab: &Lab, prepare: impl FnOnce() + Send) {
-    let mut tape = lab.tape();
+fn fill(kind: Kind, net: &Net, prepare: impl FnOnce() + Send) {
+    let mut tape = far_tape(net);
     let before = counters();
     let mut sender = open(kind, 200);
     let mut frames = frames(2000, 200);
     // GRO, where the far end has it, hands tagged frames on ahead of others.
-    frames.retain(|frame| frame[12..14] == EXPERIMENT);
+    frames.retain(|frame| frame[12..14] == EXPERIMENT.to_be_bytes());
     let mut rounds = 0;
     std::thread::scope(|scope| {
         let work = || {
             prepare();
-            until("the far end is full", || {
+            wait_for("the far end to be full", || {
                 for frame in &frames {
                     push(&mut *sender, frame);
                 }
@@ -343,19 +241,17 @@ fn stay_here() -> CpuSet {
 }
 
 /// Has a thread take what comes to the far end, one that gets to it only while this thread sleeps.
-fn slow_far_end(lab: &Lab) {
-    run(&format!("ip netns exec {} ethtool -K td1 gro on", lab.far));
+fn slow_far_end(net: &Net) {
+    net.b.run("ethtool -K vb gro on");
     // With segmentation offload, the kernel spares plain frames the thread.
-    run("ethtool -K td0 tso off");
-    let threaded = "echo 1 > /sys/class/net/td1/threaded";
-    let shell = ["netns", "exec", &lab.far, "sh", "-c", threaded];
-    assert!(Command::new("ip").args(shell).status().unwrap().success());
+    run("ethtool -K va tso off");
+    net.b.shell("echo 1 > /sys/class/net/vb/threaded");
     let one = stay_here();
     let mut found = false;
     for process in std::fs::read_dir("/proc").unwrap().map(Result::unwrap) {
         let name = std::fs::read_to_string(process.path().join("comm")).unwrap_or_default();
         let id = process.file_name().to_str().and_then(|id| id.parse().ok());
-        if let Some(id) = id.and_then(Pid::from_raw).filter(|_| name.starts_with("napi/td1-")) {
+        if let Some(id) = id.and_then(Pid::from_raw).filter(|_| name.starts_with("napi/vb-")) {
             // It may be another test's, and gone by now.
             found |= sched_setaffinity(Some(id), &one).is_ok();
         }
@@ -367,8 +263,8 @@ fn slow_far_end(lab: &Lab) {
 #[test]
 fn a_full_far_end_loses_nothing() {
     for kind in [BYPASS, Kind::Xdp] {
-        Lab::new(1500).run(|lab| {
-            fill(kind, lab, || slow_far_end(lab));
+        on_cable(1500, |net| {
+            fill(kind, net, || slow_far_end(net));
         });
     }
 }
@@ -377,18 +273,18 @@ const SHAPED: &str = "root tbf burst 5kb limit 20kb rate";
 
 #[test]
 fn a_full_queueing_discipline_loses_nothing() {
-    Lab::new(1500).run(|lab| {
-        run(&format!("tc -n {} qdisc add dev td0 {SHAPED} 10mbit", lab.near));
-        fill(Kind::Packet(Qdisc::Used), lab, || ());
+    on_cable(1500, |net| {
+        net.a.run(&format!("tc qdisc add dev va {SHAPED} 10mbit"));
+        fill(Kind::Packet(Qdisc::Used), net, || ());
     });
 }
 
 /// Whoever waits gets to see that it is to stop.
 #[test]
 fn a_wait_is_interrupted_and_goes_on() {
-    Lab::new(1500).run(|lab| {
-        let mut tape = lab.tape();
-        run(&format!("tc -n {} qdisc add dev td0 {SHAPED} 64kbit", lab.near));
+    on_cable(1500, |net| {
+        let mut tape = far_tape(net);
+        net.a.run(&format!("tc qdisc add dev va {SHAPED} 64kbit"));
         let mut sender = open(Kind::Packet(Qdisc::Used), 1514);
         let frames = frames(60, 1514);
         for frame in &frames {
@@ -398,7 +294,7 @@ fn a_wait_is_interrupted_and_goes_on() {
         assert_eq!(stopped.kind(), io::ErrorKind::Interrupted);
         assert!(sender.sent() > 0);
         assert_eq!(sender.sent() + sender.queued() as u64, 60);
-        run(&format!("tc -n {} qdisc replace dev td0 {SHAPED} 1gbit", lab.near));
+        net.a.run(&format!("tc qdisc replace dev va {SHAPED} 1gbit"));
         again(|| sender.flush());
         assert_eq!((sender.sent(), sender.queued()), (60, 0));
         assert!(tape.take(60) == frames);
@@ -408,7 +304,7 @@ fn a_wait_is_interrupted_and_goes_on() {
 /// The error that a flush ends with, other than that it takes long.
 fn until_error(sender: &mut dyn Sender) -> io::Error {
     let mut error = None;
-    until("the sender fails", || {
+    wait_for("the sender to fail", || {
         error = sender.flush().err().filter(|e| e.kind() != io::ErrorKind::Interrupted);
         error.is_some()
     });
@@ -416,8 +312,8 @@ fn until_error(sender: &mut dyn Sender) -> io::Error {
 }
 
 /// Fails a sender that has sent 100 frames and has 10 queued.
-fn fail(kind: Kind, expected: i32, lab: &Lab, hinder: impl Fn(), allow: Option<&dyn Fn()>) {
-    let mut tape = lab.tape();
+fn fail(kind: Kind, expected: i32, net: &Net, hinder: impl Fn(), allow: Option<&dyn Fn()>) {
+    let mut tape = far_tape(net);
     let frames = frames(110, 1514);
     let mut sender = open(kind, 1514);
     send(&mut *sender, &frames[..100]);
@@ -433,7 +329,7 @@ fn fail(kind: Kind, expected: i32, lab: &Lab, hinder: impl Fn(), allow: Option<&
     }
     if let Some(allow) = allow {
         allow();
-        let mut tape = lab.tape();
+        let mut tape = far_tape(net);
         again(|| sender.flush());
         assert_eq!((sender.sent(), sender.queued()), (110, 0));
         assert!(tape.take(10) == frames[100..], "{kind:?}: not the same frames after");
@@ -443,13 +339,13 @@ fn fail(kind: Kind, expected: i32, lab: &Lab, hinder: impl Fn(), allow: Option<&
 #[test]
 fn an_interface_that_is_down_is_an_error() {
     for kind in KINDS {
-        Lab::new(1500).run(|lab| {
-            let down = || lab.ip("link set td0 down");
+        on_cable(1500, |net| {
+            let down = || net.a.run("ip link set va down");
             let up = || {
-                lab.ip("link set td0 up");
+                net.a.run("ip link set va up");
                 until_running();
             };
-            fail(kind, libc::ENETDOWN, lab, down, Some(&up));
+            fail(kind, libc::ENETDOWN, net, down, Some(&up));
         });
     }
 }
@@ -458,62 +354,60 @@ fn an_interface_that_is_down_is_an_error() {
 fn an_interface_without_carrier_is_an_error() {
     // Not with a queueing discipline: what is queued counts as sent, as documented.
     for kind in [BYPASS, Kind::Xdp] {
-        Lab::new(1500).run(|lab| {
-            let down = || lab.far_ip("link set td1 down");
+        on_cable(1500, |net| {
+            let down = || net.b.run("ip link set vb down");
             let up = || {
-                lab.far_ip("link set td1 up");
+                net.b.run("ip link set vb up");
                 until_running();
             };
-            fail(kind, libc::ENETDOWN, lab, down, Some(&up));
+            fail(kind, libc::ENETDOWN, net, down, Some(&up));
         });
     }
 }
 
 fn until_running() {
-    until("the link is up", || Interface::find("td0").unwrap().running);
+    wait_for("the link to be up", || Interface::find("va").unwrap().running);
 }
 
 #[test]
 fn an_interface_that_is_removed_is_an_error() {
     for kind in KINDS {
-        Lab::new(1500).run(|lab| {
-            fail(kind, libc::ENXIO, lab, || lab.ip("link del td0"), None);
+        on_cable(1500, |net| {
+            fail(kind, libc::ENXIO, net, || net.a.run("ip link del va"), None);
         });
     }
 }
 
 #[test]
 fn a_veth_pair_says_its_speed() {
-    Lab::new(1500).run(|lab| {
-        assert_eq!(Interface::find("td0").unwrap().speed_mbit().unwrap(), Some(10_000));
+    on_cable(1500, |net| {
+        assert_eq!(Interface::find("va").unwrap().speed_mbit().unwrap(), Some(10_000));
         // These have no speed.
         assert_eq!(Interface::find("lo").unwrap().speed_mbit().unwrap(), None);
-        let gone = Interface::find("td0").unwrap();
-        lab.ip("link del td0");
+        let gone = Interface::find("va").unwrap();
+        net.a.run("ip link del va");
         assert_eq!(code(gone.speed_mbit()), Some(libc::ENODEV));
     });
 }
 
 #[test]
 fn a_veth_takes_redirected_frames_while_its_far_end_does() {
-    Lab::new(1500).run(|lab| {
-        let takes = || Interface::find("td0").unwrap().takes_redirected_frames();
-        if kernel() < (6, 3) {
+    on_cable(1500, |net| {
+        let takes = || Interface::find("va").unwrap().takes_redirected_frames();
+        if !at_least((6, 3), "telling what drivers can do") {
             assert_eq!(takes(), None);
-            eprintln!("skipped: kernels before 6.3 do not tell what drivers can do");
             return;
         }
-        let gro = |how: &str| run(&format!("ip netns exec {} ethtool -K td1 gro {how}", lab.far));
+        let gro = |how: &str| net.b.run(&format!("ethtool -K vb gro {how}"));
         gro("off");
         // The near end's own doing is of no account.
-        run("ethtool -K td0 gro on");
+        run("ethtool -K va gro on");
         assert_eq!(takes(), Some(false));
         gro("on");
         assert_eq!(takes(), Some(true));
         gro("off");
         assert_eq!(takes(), Some(false));
-        let drain =
-            inside(&lab.far, || Drain::attach(Interface::find("td1").unwrap().index).unwrap());
+        let drain = net.b.inside(|| Drain::attach(Interface::find("vb").unwrap().index).unwrap());
         assert_eq!(takes(), Some(true));
         drop(drain);
         assert_eq!(takes(), Some(false));
@@ -531,104 +425,104 @@ fn says(interface: &str, expected: &str) {
 
 #[test]
 fn nothing_is_said_where_no_default_route_is() {
-    Lab::new(1500).run(|lab| {
-        assert_eq!(route("td0"), None);
+    on_cable(1500, |net| {
+        assert_eq!(route("va"), None);
         assert_eq!(route("lo"), None);
-        lab.ip("addr add 10.213.0.1/24 dev td0");
-        lab.ip("route add 10.214.0.0/16 via 10.213.0.2");
-        lab.ip("route add unreachable default metric 5000");
-        lab.ip("link add td2 type veth peer name td3");
-        assert_eq!(route("td0"), None);
+        net.a.run("ip addr add 10.213.0.1/24 dev va");
+        net.a.run("ip route add 10.214.0.0/16 via 10.213.0.2");
+        net.a.run("ip route add unreachable default metric 5000");
+        net.a.run("ip link add vc type veth peer name vd");
+        assert_eq!(route("va"), None);
         // The default route of another interface.
-        lab.ip("link set td2 up");
-        lab.ip("addr add 10.215.0.1/24 dev td2");
-        lab.ip("route add default via 10.215.0.2");
-        assert_eq!(route("td0"), None);
-        assert_eq!(route("td3"), None);
-        says("td2", "default via 10.215.0.2 dev td2");
+        net.a.run("ip link set vc up");
+        net.a.run("ip addr add 10.215.0.1/24 dev vc");
+        net.a.run("ip route add default via 10.215.0.2");
+        assert_eq!(route("va"), None);
+        assert_eq!(route("vd"), None);
+        says("vc", "default via 10.215.0.2 dev vc");
     });
 }
 
 #[test]
 fn a_default_route_of_any_kind_is_found() {
-    Lab::new(1500).run(|lab| {
-        lab.ip("addr add 10.213.0.1/24 dev td0");
+    on_cable(1500, |net| {
+        net.a.run("ip addr add 10.213.0.1/24 dev va");
         let cases = [
-            ("route add default via 10.213.0.2", "default via 10.213.0.2 dev td0"),
-            ("route add default dev td0 table 4711", "default dev td0"),
+            ("route add default via 10.213.0.2", "default via 10.213.0.2 dev va"),
+            ("route add default dev va table 4711", "default dev va"),
             (
-                "route add default nexthop via 10.215.0.2 dev td2 nexthop via 10.213.0.3 dev td0",
-                "default via 10.213.0.3 dev td0",
+                "route add default nexthop via 10.215.0.2 dev vc nexthop via 10.213.0.3 dev va",
+                "default via 10.213.0.3 dev va",
             ),
-            ("-6 route add default via fd13::2", "default via fd13::2 dev td0"),
-            ("-6 route add default via fe80::1 dev td0 table 9", "default via fe80::1 dev td0"),
-            ("route add default via inet6 fe80::1 dev td0", "default via fe80::1 dev td0"),
-            ("route add default nhid 5", "default via 10.213.0.4 dev td0"),
+            ("-6 route add default via fd13::2", "default via fd13::2 dev va"),
+            ("-6 route add default via fe80::1 dev va table 9", "default via fe80::1 dev va"),
+            ("route add default via inet6 fe80::1 dev va", "default via fe80::1 dev va"),
+            ("route add default nhid 5", "default via 10.213.0.4 dev va"),
         ];
-        lab.ip("nexthop add id 5 via 10.213.0.4 dev td0");
-        lab.ip("link add td2 type veth peer name td3");
-        lab.ip("link set td2 up");
-        lab.ip("link set td3 up");
-        lab.ip("addr add 10.215.0.1/24 dev td2");
-        std::fs::write("/proc/sys/net/ipv6/conf/td0/disable_ipv6", "0").unwrap();
-        lab.ip("-6 addr add fd13::1/64 dev td0 nodad");
+        net.a.run("ip nexthop add id 5 via 10.213.0.4 dev va");
+        net.a.run("ip link add vc type veth peer name vd");
+        net.a.run("ip link set vc up");
+        net.a.run("ip link set vd up");
+        net.a.run("ip addr add 10.215.0.1/24 dev vc");
+        std::fs::write("/proc/sys/net/ipv6/conf/va/disable_ipv6", "0").unwrap();
+        net.a.run("ip -6 addr add fd13::1/64 dev va nodad");
         for (add, expected) in cases {
-            assert_eq!(route("td0"), None, "before {add}");
-            lab.ip(add);
-            says("td0", expected);
-            lab.ip(&add.replacen("add", "del", 1));
+            assert_eq!(route("va"), None, "before {add}");
+            net.a.run(&format!("ip {add}"));
+            says("va", expected);
+            net.a.run(&format!("ip {}", add.replacen("add", "del", 1)));
         }
         // So set, the kernel names the object alone. That may be anywhere.
         std::fs::write("/proc/sys/net/ipv4/nexthop_compat_mode", "0").unwrap();
-        lab.ip("route add default nhid 5");
-        says("td0", "default by next hop 5, whose interface is not known");
+        net.a.run("ip route add default nhid 5");
+        says("va", "default by next hop 5, whose interface is not known");
     });
 }
 
 #[test]
 fn a_default_route_by_what_shares_a_wire_is_found() {
-    Lab::new(1500).run(|lab| {
+    on_cable(1500, |net| {
         let via = "default via 10.213.0.2 dev";
-        lab.ip("link add br0 type bridge");
-        lab.ip("link set td0 master br0");
-        lab.ip("link set br0 up");
-        lab.ip("addr add 10.213.0.1/24 dev br0");
-        lab.ip("route add default via 10.213.0.2");
-        says("td0", &format!("{via} br0, of which td0 is a port"));
+        net.a.run("ip link add br0 type bridge");
+        net.a.run("ip link set va master br0");
+        net.a.run("ip link set br0 up");
+        net.a.run("ip addr add 10.213.0.1/24 dev br0");
+        net.a.run("ip route add default via 10.213.0.2");
+        says("va", &format!("{via} br0, of which va is a port"));
         // Two of them on one interface, which is a port itself.
-        lab.ip("link add mv0 link br0 type macvlan mode bridge");
-        lab.ip("link add mv1 link br0 type macvlan mode bridge");
+        net.a.run("ip link add mv0 link br0 type macvlan mode bridge");
+        net.a.run("ip link add mv1 link br0 type macvlan mode bridge");
         says("mv1", &format!("{via} br0, on which mv1 sits"));
-        lab.ip("addr flush dev br0");
-        lab.ip("link set mv0 up");
-        lab.ip("addr add 10.213.0.1/24 dev mv0");
-        lab.ip("route add default via 10.213.0.2");
+        net.a.run("ip addr flush dev br0");
+        net.a.run("ip link set mv0 up");
+        net.a.run("ip addr add 10.213.0.1/24 dev mv0");
+        net.a.run("ip route add default via 10.213.0.2");
         says("br0", &format!("{via} mv0, which sits on br0"));
-        says("td0", &format!("{via} mv0, which sits on br0, of which td0 is a port"));
+        says("va", &format!("{via} mv0, which sits on br0, of which va is a port"));
         says("mv1", &format!("{via} mv0, which sits on br0, on which mv1 sits"));
         assert_eq!(route("lo"), None);
         // From the port up.
-        lab.ip("link del br0");
-        lab.ip("link add br1 type bridge");
-        lab.ip("link set td0 master br1");
-        lab.ip("addr add 10.213.0.1/24 dev td0");
-        lab.ip("route add default via 10.213.0.2");
-        says("br1", &format!("{via} td0, which is a port of br1"));
+        net.a.run("ip link del br0");
+        net.a.run("ip link add br1 type bridge");
+        net.a.run("ip link set va master br1");
+        net.a.run("ip addr add 10.213.0.1/24 dev va");
+        net.a.run("ip route add default via 10.213.0.2");
+        says("br1", &format!("{via} va, which is a port of br1"));
     });
 }
 
 /// An interface in another namespace may have the number of one that is here.
 #[test]
 fn what_sits_on_an_interface_elsewhere_is_not_here() {
-    Lab::new(1500).run(|lab| {
-        lab.ip("link add mv0 link td0 type macvlan mode bridge");
-        lab.ip(&format!("link set mv0 netns {}", lab.far));
-        lab.far_ip("link set mv0 up");
-        lab.far_ip("addr add 10.213.0.1/24 dev mv0");
-        lab.far_ip("route add default via 10.213.0.2");
-        let here = || Interface::find("td1").unwrap();
-        inside(&lab.far, || {
-            assert_eq!(here().index, inside(&lab.near, || Interface::find("td0").unwrap().index));
+    on_cable(1500, |net| {
+        net.a.run("ip link add mv0 link va type macvlan mode bridge");
+        net.a.run(&format!("ip link set mv0 netns {}", net.b));
+        net.b.run("ip link set mv0 up");
+        net.b.run("ip addr add 10.213.0.1/24 dev mv0");
+        net.b.run("ip route add default via 10.213.0.2");
+        let here = || Interface::find("vb").unwrap();
+        net.b.inside(|| {
+            assert_eq!(here().index, net.a.inside(|| Interface::find("va").unwrap().index));
             assert_eq!(here().carries_default_route().unwrap(), None);
             says("mv0", "default via 10.213.0.2 dev mv0");
         });

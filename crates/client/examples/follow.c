@@ -32,7 +32,8 @@ int main(int argc, char **argv)
 		struct tapdeck_interface interface;
 
 		while ((got = tapdeck_batch_next(&batch, &packet)) == TAPDECK_OK) {
-			if (tapdeck_interface(tapdeck, packet.interface_id, &interface) != TAPDECK_OK)
+			if (tapdeck_interface(tapdeck, packet.interface_id, &interface) !=
+			    TAPDECK_OK)
 				interface.name = "?";
 			printf("%" PRIu64 " %s %" PRIu32 " of %" PRIu32 " bytes, %" PRIu64
 			       " lost before\n",

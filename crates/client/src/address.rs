@@ -1,4 +1,7 @@
-//! Where a socket is, however long its path.
+//! How is a socket reached whose path is longer than a socket's address can be?
+//!
+//! An address has room for a path of 107 bytes. A socket with a longer path is reached through a
+//! descriptor of its directory, as `/proc/self/fd/N/NAME`.
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -8,16 +11,20 @@ use std::path::Path;
 use rustix::fs::{Mode, OFlags};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
-/// A socket's address, which holds 107 bytes: a longer path is reached through its directory.
+/// The address of a Unix stream socket, by a path of any length.
 #[derive(Debug)]
 pub struct Address {
     socket: SocketAddrUnix,
+    /// Keeps the descriptor open that the address goes through.
     _dir: Option<OwnedFd>,
 }
 
 impl Address {
+    /// Makes the address of the socket at `path`, which need not exist.
+    ///
     /// # Errors
-    /// Where the path has no directory that is there, or its last part alone is too long.
+    /// Where the path is too long for an address and its directory cannot be opened, or its last
+    /// part alone is too long.
     pub fn of(path: &Path) -> io::Result<Self> {
         if let Ok(socket) = SocketAddrUnix::new(path) {
             return Ok(Self { socket, _dir: None });
@@ -32,31 +39,33 @@ impl Address {
         Ok(Self { socket, _dir: Some(dir) })
     }
 
-    /// A stream to whoever listens there.
+    /// Connects to the socket, and waits until its listener has room for the connection.
     ///
     /// # Errors
-    /// As connect(2).
+    /// Those of socket(2) and connect(2).
     pub fn connect(&self) -> io::Result<UnixStream> {
         let socket = stream(SocketFlags::CLOEXEC)?;
         rustix::net::connect(&socket, &self.socket)?;
         Ok(socket.into())
     }
 
-    /// As [`Address::connect`], but waits for nobody: `EAGAIN` where the listener does not take
-    /// those who wait already.
+    /// Connects to the socket without waiting. The stream does not wait either
+    /// (`O_NONBLOCK`).
     ///
     /// # Errors
-    /// As connect(2).
+    /// Those of socket(2) and connect(2), `EAGAIN` among them where the listener's queue of
+    /// connections is full.
     pub fn connect_now(&self) -> io::Result<UnixStream> {
         let socket = stream(SocketFlags::CLOEXEC | SocketFlags::NONBLOCK)?;
         rustix::net::connect(&socket, &self.socket)?;
         Ok(socket.into())
     }
 
-    /// A socket of this address that does not listen yet, and will not wait for those who connect.
+    /// Makes a socket and binds it to this address. The socket does not listen yet, and does not
+    /// wait (`O_NONBLOCK`).
     ///
     /// # Errors
-    /// As bind(2).
+    /// Those of socket(2) and bind(2).
     pub fn bind(&self) -> io::Result<OwnedFd> {
         let socket = stream(SocketFlags::CLOEXEC | SocketFlags::NONBLOCK)?;
         rustix::net::bind(&socket, &self.socket)?;
@@ -79,7 +88,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let deep = dir.path().join("d".repeat(100)).join("e".repeat(100));
         std::fs::create_dir_all(&deep).unwrap();
-        // Bound where its path is short, then moved.
+        // The standard library binds to short paths only, so the socket is moved afterwards.
         let short = dir.path().join("s");
         let _listener = UnixListener::bind(&short).unwrap();
         let path = deep.join("serve.sock");

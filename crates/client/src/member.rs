@@ -1,20 +1,23 @@
-//! A membership: its rings, read block by block or packet by packet.
+//! How are a member's rings read, block by block or packet by packet, and when is nothing left?
 //!
 //! **Order.** Packets of one ring are in order, but a member has as many rings as the interfaces
-//! have queues or CPUs. A *look* finds how far each ring is committed; from then on the earliest
-//! packet of all is handed out, until a ring that had packets has none, which calls for another
-//! look. So a ring without a packet was empty when all others were looked at, and whatever comes to
-//! it later is later than what they show. What stays is the time that a producer takes from reading
-//! the clock to its commit.
+//! have queues or CPUs. A **look** finds how far each ring is committed. After a look, the earliest
+//! packet of all rings is handed out, over and over, until a ring that had packets has none; then
+//! comes another look. So a ring without a packet was empty when all others were looked at, and
+//! whatever comes to it later is later than the packets that the others show. What can still be out
+//! of order is what a producer commits late: the time from reading the clock to the commit.
 //!
 //! **Waiting.** The daemon writes a byte to a pipe when there are complete blocks. The pipe is
-//! emptied only when the rings were found empty, and then they are looked at once more: so the
-//! descriptor stays readable as long as there may be more. Part-filled blocks are closed by the
-//! daemon when a packet has waited for some tens of milliseconds.
+//! emptied only after the rings were found empty, and then the rings are looked at once more: so
+//! the descriptor stays readable as long as there may be more. The daemon closes a part-filled
+//! block when a packet in it has waited for some tens of milliseconds.
 //!
-//! **The end.** A daemon that ends closes the pipe. Its programs leave the interfaces a moment
-//! later, so the end is told when nothing came for that long; then the last block, which nobody
-//! will close any more, is read as far as it is committed, which is all of it.
+//! **The end.** A daemon that ends closes the pipe. The kernel takes its programs off the
+//! interfaces a moment later, so the member goes on for that long before it says that it is the
+//! end. The last block of each ring, which nobody closes any more, is read as far as it is
+//! committed, which is then all of it.
+//!
+//! How one ring is read is not here but in [`tapdeck_packet::ring`].
 
 use std::io;
 use std::ops::Range;
@@ -31,19 +34,20 @@ use crate::memory::{MapError, Memory};
 use crate::session::{Grant, Session, Stats, default_socket};
 use crate::{Error, Geometry};
 
-/// Packets may come so long after the daemon has ended, for the kernel takes its programs away on a
-/// thread of its own.
+/// How long after the daemon's end packets may still come. The kernel takes the daemon's programs
+/// away on a thread of its own.
 const AFTERMATH: Duration = Duration::from_millis(50);
-/// How often a ring is looked at again whose producers are just at work. They take well below a
-/// microsecond.
+/// How often a ring is looked at again whose producers are just at work. A producer takes well
+/// below a microsecond.
 const LOOKS: u32 = 64;
 
-/// How to attach.
+/// How to attach to a group.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Where the daemon listens.
+    /// Path of the daemon's socket. Defaults to [`default_socket`].
     pub socket: PathBuf,
-    /// The share of the group's traffic, relative to the other members.
+    /// The member's share of the group's traffic, relative to the weights of the other members,
+    /// where the group's steering shares flows out. Defaults to 1.
     pub weight: u32,
 }
 
@@ -53,17 +57,19 @@ impl Default for Options {
     }
 }
 
-/// What there was to read.
+/// What a call that reads has found.
 #[derive(Debug)]
 pub enum Next<T> {
+    /// A batch or a packet.
     Got(T),
-    /// Nothing by now.
+    /// Nothing came within the timeout.
     Nothing,
-    /// Nothing any more: the daemon has ended.
+    /// The daemon has ended, and everything that was in the rings has been read.
     End,
 }
 
 impl<T> Next<T> {
+    /// Returns what was found; `None` for [`Next::Nothing`] and [`Next::End`] alike.
     pub fn got(self) -> Option<T> {
         match self {
             Self::Got(value) => Some(value),
@@ -80,20 +86,22 @@ impl<T> Next<T> {
     }
 }
 
-/// A packet, where the kernel has put it.
+/// A packet, in the memory where the kernel has put it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Packet<'a> {
-    /// UTC, nanoseconds since 1970.
+    /// When the packet came: nanoseconds since 1970, UTC.
     pub timestamp_ns: u64,
-    /// Index into [`Member::interfaces`].
+    /// The interface it came through: an index into [`Member::interfaces`].
     pub interface: u32,
-    /// What was kept of the frame.
+    /// The frame from its first byte on, cut to the group's snaplen.
     pub bytes: &'a [u8],
-    /// Bytes of the frame as it was on the wire.
+    /// Length of the frame on the wire, in bytes.
     pub original_len: u32,
-    /// `epb_flags` of pcapng: the low two bits say which way it went (1 in, 2 out, 0 not known).
+    /// `epb_flags` of pcapng. The low two bits say which way the packet went: 1 in, 2 out, 0 not
+    /// known.
     pub flags: u32,
-    /// Packets for this member that were dropped since the packet before it in its ring.
+    /// Number of packets for this member that were dropped between this packet and the one before
+    /// it in the same ring.
     pub dropped: u64,
 }
 
@@ -110,18 +118,21 @@ impl<'a> From<pcapng::PacketBlock<'a>> for Packet<'a> {
     }
 }
 
-/// A run of packets of one ring, in place.
+/// A run of packets of one ring, in the order in which they came and in the memory where the kernel
+/// has put them.
 #[derive(Clone, Copy, Debug)]
 pub struct Batch<'a> {
     bytes: &'a [u8],
 }
 
 impl<'a> Batch<'a> {
-    /// The packets as they lie: pcapng packet blocks in this machine's byte order.
+    /// The packets as they lie in memory: pcapng Enhanced Packet Blocks in this machine's byte
+    /// order, with times in nanoseconds.
     pub fn bytes(&self) -> &'a [u8] {
         self.bytes
     }
 
+    /// Iterates over the packets.
     pub fn packets(&self) -> Packets<'a> {
         Packets::new(self.bytes)
     }
@@ -136,7 +147,9 @@ impl<'a> IntoIterator for Batch<'a> {
     }
 }
 
-/// The packets of a batch. After an error there are no more.
+/// Iterates over the packets of a batch.
+///
+/// An item is [`Error::Damaged`] where the bytes are no packet, and it is then the last.
 pub struct Packets<'a> {
     blocks: pcapng::Reader<'a>,
 }
@@ -146,7 +159,7 @@ impl<'a> Packets<'a> {
         Self { blocks: pcapng::Reader::inside(bytes) }
     }
 
-    /// Bytes that were taken so far.
+    /// Number of bytes that the packets so far take.
     pub(crate) fn offset(&self) -> usize {
         self.blocks.offset() as usize
     }
@@ -166,19 +179,20 @@ impl<'a> Iterator for Packets<'a> {
     }
 }
 
-/// What a member's own rings say, without asking the daemon.
+/// Packets as a member's own rings count them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Packets that came into the rings, read or not.
+    /// Packets that came into the rings, whether or not they were read.
     pub received: u64,
-    /// Of them, in blocks that were not given back.
+    /// Packets in blocks that were not yet returned to the kernel.
     pub unread: u64,
-    /// Packets that were dropped because the rings had no room for them, or for any other reason.
+    /// Packets for this member that were dropped because its rings had no free block, or for any
+    /// other reason.
     pub dropped: u64,
 }
 
-/// A packet of the oldest block that was looked at and not handed out: what [`Packet`] says, with
-/// places in the block.
+/// The next packet of a ring: what [`Packet`] says, with places in the oldest block in place of
+/// bytes.
 struct Head {
     timestamp_ns: u64,
     interface: u32,
@@ -186,12 +200,12 @@ struct Head {
     original_len: u32,
     flags: u32,
     dropped: u64,
-    /// Where the next one begins.
+    /// Where in the block the next packet begins.
     end: usize,
 }
 
 impl Head {
-    /// The packet at `at` or after it, if there is one.
+    /// Finds the first packet at `at` or behind it.
     fn find(begun: &[u8], at: usize) -> Option<Result<Self, Error>> {
         let rest = begun.get(at..).unwrap_or_default();
         let mut packets = Packets::new(rest);
@@ -221,14 +235,14 @@ impl Head {
     }
 }
 
-/// A ring and how far it was read.
+/// A ring, and how far it was read.
 struct Lane {
     ring: RingReader<Memory>,
-    /// Bytes of the oldest block that were handed out.
+    /// Number of bytes of the oldest block that were handed out.
     at: usize,
-    /// The packet that is there, where it was looked at.
+    /// The packet at `at`, if one was found there.
     head: Option<Head>,
-    /// Packets in all blocks that were given back.
+    /// Number of packets in all blocks that were returned to the kernel.
     packets: u64,
 }
 
@@ -237,7 +251,7 @@ impl Lane {
         Self { ring: RingReader::new(memory.into(), 0), at: 0, head: None, packets: 0 }
     }
 
-    /// Gives back blocks that were handed out to their end.
+    /// Returns blocks to the kernel that were handed out to their end.
     fn settle(&mut self) {
         while let Some(block) = self.ring.peek(0)
             && self.at >= block.bytes.len()
@@ -248,7 +262,7 @@ impl Lane {
         }
     }
 
-    /// Finds what has come.
+    /// Finds what has come since the last look.
     fn look(&mut self) {
         self.settle();
         let mut looks = 0;
@@ -258,13 +272,13 @@ impl Lane {
         }
     }
 
-    /// Whether there is a packet at `at`, as far as the last look went.
+    /// Finds the packet at `at`, as far as the last look went, and returns whether there is one.
     fn refill(&mut self) -> Result<bool, Error> {
         if self.head.is_none() {
             let begun = self.ring.begun();
             match Head::find(begun, self.at) {
                 Some(Ok(head)) => self.head = Some(head),
-                // Nothing but filling, or what nobody can read.
+                // What is left of the block is filling, or damaged.
                 found => {
                     self.at = self.at.max(begun.len());
                     found.transpose()?;
@@ -274,8 +288,8 @@ impl Lane {
         Ok(self.head.is_some())
     }
 
-    /// Looks whether there is a block that is handed out as a whole: a complete one, or in the end
-    /// the open one.
+    /// Whether there is a block that can be handed out as a whole: a complete one, or, when the
+    /// daemon has ended, the open one.
     fn has_block(&mut self, ended: bool) -> bool {
         self.settle();
         if self.ring.peek(0).is_none() && !ended {
@@ -286,12 +300,12 @@ impl Lane {
     }
 }
 
-/// A membership in a group of the daemon. Dropping it is leaving.
+/// A membership in a group of the daemon. The member leaves the group when it is dropped.
 pub struct Member {
     lanes: Vec<Lane>,
-    /// Which lane's packet was handed out last, if its next one was not looked at.
+    /// The lane whose packet was handed out last, as long as its next packet was not looked for.
     taken: Option<usize>,
-    /// Which lane is asked for a batch first.
+    /// The lane that is asked first for a batch.
     turn: usize,
     attachment: Attachment,
     id: u32,
@@ -301,7 +315,15 @@ pub struct Member {
 }
 
 impl Member {
-    /// Attaches to `group`.
+    /// Attaches to the group of this name.
+    ///
+    /// # Errors
+    /// - [`Error::NoDaemon`] where the daemon cannot be reached.
+    /// - [`Error::Refused`] where there is no such group, or it takes no further member.
+    /// - [`Error::Version`] where the daemon speaks another version of the protocol.
+    /// - [`Error::Map`] where the rings' memory cannot be mapped.
+    /// - [`Error::Connection`], [`Error::Silent`], [`Error::Answer`] or [`Error::Wait`] where the
+    ///   connection fails.
     pub fn open(group: &str, options: &Options) -> Result<Self, Error> {
         let mut session = Session::connect(&options.socket)?;
         let grant = session.attach(group, options.weight)?;
@@ -323,34 +345,44 @@ impl Member {
         })
     }
 
-    /// The member's number at the daemon.
+    /// The number by which the daemon knows this member.
     pub fn id(&self) -> u32 {
         self.id
     }
 
-    /// Bytes kept of a frame at most.
+    /// The group's snaplen: the number of bytes that are kept of a frame at most.
     pub fn snaplen(&self) -> u32 {
         self.snaplen
     }
 
+    /// How the memory of this member's rings is divided.
     pub fn geometry(&self) -> &Geometry {
         &self.geometry
     }
 
-    /// The group's interfaces; [`Packet::interface`] counts them from 0.
+    /// The group's interfaces. [`Packet::interface`] is an index into them.
     pub fn interfaces(&self) -> &[InterfaceDescription] {
         &self.interfaces
     }
 
-    /// The next run of packets, in place; the one before goes back to the kernel. Waits for
-    /// `timeout` at most, for ever with `None` and not at all with zero.
+    /// Returns the next batch, and returns the memory of the batch before it to the kernel.
+    ///
+    /// Waits for `timeout` at most, without end if it is `None`, and not at all if it is zero.
+    ///
+    /// # Errors
+    /// [`Error::Wait`] where waiting failed.
     pub fn next_batch(&mut self, timeout: Option<Duration>) -> Result<Next<Batch<'_>>, Error> {
         let found = self.until(timeout, |member| Ok(member.find_batch()))?;
         Ok(found.map(|(lane, from)| Batch { bytes: &self.lanes[lane].ring.begun()[from..] }))
     }
 
-    /// The next packet in the order of time, in place; the one before is gone. Waits as
-    /// [`Member::next_batch`] does.
+    /// Returns the next packet in the order of time over all rings.
+    ///
+    /// Waits for `timeout` at most, without end if it is `None`, and not at all if it is zero.
+    ///
+    /// # Errors
+    /// [`Error::Wait`] where waiting failed; [`Error::Damaged`] where a block is no run of packets,
+    /// whose rest the next call passes over.
     pub fn next_packet(&mut self, timeout: Option<Duration>) -> Result<Next<Packet<'_>>, Error> {
         match self.until(timeout, Self::find_packet)? {
             Next::Nothing => Ok(Next::Nothing),
@@ -366,14 +398,14 @@ impl Member {
         }
     }
 
-    /// Gives back what was handed out, without asking for more.
+    /// Returns the memory of what was handed out to the kernel, without asking for more.
     pub fn release(&mut self) {
         for lane in &mut self.lanes {
             lane.settle();
         }
     }
 
-    /// What this member's rings say.
+    /// Reads the counts of this member's rings. This takes no system call.
     pub fn counts(&self) -> Counts {
         let mut counts = Counts::default();
         for lane in &self.lanes {
@@ -385,19 +417,24 @@ impl Member {
         counts
     }
 
-    /// What the daemon counts for this member, and how to tell it something.
+    /// The connection to the daemon, for what only the daemon can do.
     pub fn attachment(&mut self) -> &mut Attachment {
         &mut self.attachment
     }
 
     /// Asks the daemon what it counts for this member.
+    ///
+    /// # Errors
+    /// Those of [`Attachment::stats`].
     pub fn stats(&mut self) -> Result<Stats, Error> {
         self.attachment.stats()
     }
 
-    /// The rings themselves, for somebody who takes whole blocks elsewhere, and what keeps the
-    /// membership. Packets carry the index of their interface in [`Member::interfaces`]; where
-    /// the group has several, [`Ring::is_mixed`] says so.
+    /// Takes the member apart: its rings, for programs that take whole blocks elsewhere, and the
+    /// attachment, which keeps the membership until it is dropped.
+    ///
+    /// Packets carry the index of their interface in [`Member::interfaces`]. [`Ring::is_mixed`]
+    /// says whether the group has more than one interface.
     pub fn into_rings(self) -> (Vec<Box<dyn Ring>>, Attachment) {
         let is_mixed = self.interfaces.len() > 1;
         let ring = |lane: Lane| -> Box<dyn Ring> {
@@ -406,7 +443,7 @@ impl Member {
         (self.lanes.into_iter().map(ring).collect(), self.attachment)
     }
 
-    /// The lane that has a batch, and where in its oldest block that begins.
+    /// Finds a lane that has a batch, and where in the lane's oldest block the batch begins.
     fn find_batch(&mut self) -> Option<(usize, usize)> {
         let ended = self.attachment.ended.is_some();
         let n = self.lanes.len();
@@ -420,7 +457,7 @@ impl Member {
         Some((found, from))
     }
 
-    /// The lane that has the earliest packet.
+    /// Finds the lane that has the earliest packet.
     fn find_packet(&mut self) -> Result<Option<usize>, Error> {
         let goes_on = match self.taken.take() {
             Some(lane) => self.lanes[lane].refill()?,
@@ -442,17 +479,17 @@ impl Member {
         Ok(heads.min().map(|(_, lane)| lane))
     }
 
-    /// Tries until there is something, at most for `timeout`.
+    /// Calls `find` until it finds something, for `timeout` at most.
     fn until<T>(
         &mut self,
         timeout: Option<Duration>,
         find: impl Fn(&mut Self) -> Result<Option<T>, Error>,
     ) -> Result<Next<T>, Error> {
-        // Nobody who has something to read looks at the clock.
+        // Where there is something to read, the clock is not read.
         if let Some(found) = find(self)? {
             return Ok(Next::Got(found));
         }
-        // A timeout that no clock reaches is none.
+        // A timeout that no clock reaches is a wait without end.
         let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
         loop {
             self.attachment.drain().map_err(Error::Wait)?;
@@ -471,51 +508,66 @@ impl Member {
     }
 }
 
-/// To be waited for besides other descriptors: readable when there may be something to read. It
-/// stays so until reading finds nothing.
+/// A descriptor for poll(2) and its kind. It is readable when there may be packets to read, and
+/// stays readable until reading finds nothing. Do not read from it.
 impl AsFd for Member {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.attachment.as_fd()
     }
 }
 
-/// What keeps a membership: the connection to the daemon.
+/// The connection to the daemon, which keeps the membership.
 pub struct Attachment {
     session: Session,
     wake: OwnedFd,
-    /// When the daemon was found to have ended.
+    /// The time at which the daemon was found to have ended.
     ended: Option<Instant>,
 }
 
 impl Attachment {
-    /// What the daemon counts for this member.
+    /// Asks the daemon what it counts for this member.
+    ///
+    /// # Errors
+    /// [`Error::Connection`] where the connection failed, as when the daemon has ended;
+    /// [`Error::Silent`], [`Error::Refused`] or [`Error::Answer`] where there is no good answer.
     pub fn stats(&mut self) -> Result<Stats, Error> {
         self.session.stats()
     }
 
-    /// Has the part-filled blocks of this member closed.
+    /// Asks the daemon to close the part-filled blocks of this member, so that what is in them can
+    /// be read as a batch. The daemon does so by itself when a packet has waited for some tens of
+    /// milliseconds.
+    ///
+    /// # Errors
+    /// Those of [`Attachment::stats`].
     pub fn flush(&mut self) -> Result<(), Error> {
         self.session.flush()
     }
 
-    /// Leaves the group: no packet comes any more, and those that are in the rings can be read.
+    /// Leaves the group. No packet comes any more; those that are in the rings can still be read.
+    ///
+    /// # Errors
+    /// Those of [`Attachment::stats`].
     pub fn leave(&mut self) -> Result<(), Error> {
         self.session.leave()
     }
 
-    /// Whether the daemon was found to have ended. A packet may still come for a moment, until
+    /// Whether the daemon was found to have ended. Packets may still come for a moment, until
     /// [`Attachment::is_over`].
     pub fn has_ended(&self) -> bool {
         self.ended.is_some()
     }
 
-    /// Whether the daemon has ended, and nothing can come any more.
+    /// Whether the daemon has ended so long ago that no packet can come any more.
     pub fn is_over(&self) -> bool {
         self.ended.is_some_and(|at| at.elapsed() >= AFTERMATH)
     }
 
-    /// Waits until there may be something to read, or `other` can be read, or a signal came, for
-    /// `timeout` at most.
+    /// Waits until there may be something to read, `other` can be read, or a signal came; for
+    /// `timeout` at most, or without end if it is `None`.
+    ///
+    /// # Errors
+    /// Those of poll(2), but for `EINTR`.
     pub fn wait(
         &mut self,
         timeout: Option<Duration>,
@@ -524,10 +576,10 @@ impl Attachment {
         let mut timeout = timeout;
         let mut fds = Vec::with_capacity(3);
         if self.ended.is_some() {
-            // Of the daemon there is nothing to wait for but the aftermath.
+            // The daemon is gone, so what is waited for is that its programs are gone too.
             timeout = Some(timeout.map_or(AFTERMATH, |timeout| timeout.min(AFTERMATH)));
         } else {
-            // Of the connection only the end is waited for: nobody has asked anything.
+            // No request is under way, so the only event of the connection is its end.
             fds.push(PollFd::new(self.session.stream(), PollFlags::empty()));
             fds.push(PollFd::new(&self.wake, PollFlags::IN));
         }
@@ -543,7 +595,11 @@ impl Attachment {
         Ok(())
     }
 
-    /// Empties the pipe, and notes when there is nobody at its other end.
+    /// Empties the pipe by which the daemon wakes this member, and notes when the daemon has
+    /// ended. Read the rings once more afterwards, for a block may have been closed before.
+    ///
+    /// # Errors
+    /// Those of read(2), but for `EINTR` and `EAGAIN`.
     pub fn drain(&mut self) -> io::Result<()> {
         let mut bytes = [0; 256];
         while self.ended.is_none() {
@@ -558,6 +614,8 @@ impl Attachment {
     }
 }
 
+/// The pipe by which the daemon wakes this member: readable when there are complete blocks, and
+/// when the daemon has ended.
 impl AsFd for Attachment {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.wake.as_fd()

@@ -1,7 +1,9 @@
-//! A member's rings as it has mapped them: the layout of `crates/capture/bpf/ring.h`.
+//! Where do the words and blocks of a ring lie in a member's memory?
 //!
-//! The blocks and the words that the kernel writes are mapped read-only. The member writes one
-//! number, the first block that it has not released.
+//! The layout is that of `crates/capture/bpf/ring.h`. Three maps hold it: `rings`, the words that
+//! the kernel writes; `data`, the blocks; and `release`, one number for each ring, the first block
+//! that the member has not released. The member maps the first two read-only. How a ring is read is
+//! not here: [`tapdeck_packet::ring::RingReader`] does that, through [`Memory`].
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -15,21 +17,25 @@ use crate::sys::mapping::Mapping;
 
 const PAGE: usize = 4096;
 
-/// How a member's memory is divided, as the daemon tells it.
+/// How a member's memory is divided, as the daemon says when the member attaches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 pub struct Geometry {
+    /// Number of rings: one for each queue or CPU.
     pub nrings: u32,
-    /// Blocks in each ring, a power of two.
+    /// Number of blocks in each ring, a power of two.
     pub nblocks: u32,
+    /// Binary logarithm of the size of a block in bytes.
     pub block_shift: u32,
-    /// Bytes from one ring to the next in each of the three maps.
+    /// Bytes from one ring's words to the next ring's, in the map `rings`.
     pub ring_stride: usize,
+    /// Bytes from one ring's first block to the next ring's, in the map `data`.
     pub data_stride: usize,
+    /// Bytes from one ring's number to the next ring's, in the map `release`.
     pub release_stride: usize,
 }
 
 impl Geometry {
-    /// Why nobody could read rings of this form.
+    /// Returns what is wrong with the geometry, if rings of this form cannot be.
     fn fault(&self) -> Option<&'static str> {
         let nblocks = self.nblocks as usize;
         if !(1..=layout::MAX_RINGS).contains(&self.nrings) {
@@ -53,6 +59,7 @@ impl Geometry {
         None
     }
 
+    /// Length of a map whose rings are `stride` bytes apart.
     fn bytes(&self, stride: usize) -> usize {
         self.nrings as usize * stride
     }
@@ -76,7 +83,7 @@ pub enum MapError {
 }
 
 impl Memory {
-    /// Maps all rings of a member.
+    /// Maps the three maps, and returns the memory of each ring.
     pub fn map(
         geometry: Geometry,
         rings: &OwnedFd,
@@ -104,10 +111,12 @@ impl Memory {
         Ok((0..geometry.nrings as usize).map(memory).collect())
     }
 
+    /// Place in `rings` of the byte at `offset` of this ring.
     fn ring(&self, offset: usize) -> usize {
         self.index * self.geometry.ring_stride + offset
     }
 
+    /// Place in `rings` of the byte at `offset` of what describes the block in a slot.
     fn block(&self, slot: u32, offset: usize) -> usize {
         self.ring(layout::RING + slot as usize * layout::BLOCK + offset)
     }

@@ -1,6 +1,9 @@
-//! The connection to the daemon: JSON lines over a Unix stream socket (`docs/CONTROL.md`).
+//! How does a member talk to the daemon?
 //!
-//! The connection is the membership: when it ends, however that comes, the member has left.
+//! Over a Unix stream socket, in JSON lines: a request, then its answer (`docs/CLIENT.md`, "The
+//! protocol", and `docs/CONTROL.md`). The connection is the membership. When it ends, by whatever
+//! cause, the member has left its group. Packets do not come this way; they lie in the rings, whose
+//! descriptors come with the answer to `attach`.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -17,21 +20,22 @@ use tapdeck_packet::pcapng::InterfaceDescription;
 use crate::memory::Geometry;
 use crate::{Address, Error};
 
-/// Where the daemon listens if nothing else is said.
+/// The path at which the daemon listens by default.
 pub const DEFAULT_SOCKET: &str = "/run/tapdeck/serve.sock";
-/// Names another socket.
+/// The environment variable that names another socket than [`DEFAULT_SOCKET`].
 pub const SOCKET_VARIABLE: &str = "TAPDECK_SOCKET";
-/// The protocol that this crate speaks.
+/// The version of the protocol that this crate speaks.
 const PROTOCOL: u32 = 1;
 /// How long the daemon may take for an answer.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// An answer is at most so long.
+/// Bytes of an answer at most.
 const MAX_LINE: usize = 16 << 20;
-/// What comes with an attachment: the maps `rings`, `data` and `release`, and the pipe `wake`.
+/// How many descriptors come with an attachment: the maps `rings`, `data` and `release`, and the
+/// pipe `wake`.
 const ATTACHED_FDS: usize = 4;
 
-/// The socket to use where nobody names one: [`SOCKET_VARIABLE`] if it is set, else
-/// [`DEFAULT_SOCKET`].
+/// Returns the path of the daemon's socket: the value of [`SOCKET_VARIABLE`] if that is set and not
+/// empty, else [`DEFAULT_SOCKET`].
 pub fn default_socket() -> PathBuf {
     let named = std::env::var_os(SOCKET_VARIABLE).filter(|path| !path.is_empty());
     named.map_or_else(|| PathBuf::from(DEFAULT_SOCKET), PathBuf::from)
@@ -96,7 +100,7 @@ impl From<Interface> for InterfaceDescription {
     }
 }
 
-/// `02:00:00:00:00:01`.
+/// Parses an Ethernet address written as `02:00:00:00:00:01`.
 fn mac(text: &str) -> Option<[u8; 6]> {
     let byte = |text: &str| (text.len() == 2).then(|| u8::from_str_radix(text, 16).ok())?;
     let mut bytes = text.split(':').map(byte);
@@ -105,15 +109,15 @@ fn mac(text: &str) -> Option<[u8; 6]> {
     whole.then(|| mac.map(Option::unwrap_or_default))
 }
 
-/// What the daemon counts for a member.
+/// Packets that the daemon counts for a member.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct Stats {
-    /// Packets that the group saw since the daemon began, whoever got them.
+    /// Packets that the group saw since the daemon began, whichever member got them.
     pub seen: u64,
     /// Packets that came into the member's rings.
     pub captured: u64,
-    /// Packets for this member that its rings had no room for.
+    /// Packets for this member that were dropped because its rings had no free block.
     pub dropped_ring: u64,
     /// Packets for this member that were dropped for any other reason.
     pub dropped_other: u64,
@@ -122,12 +126,14 @@ pub struct Stats {
 /// A group that the daemon offers.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 pub struct Group {
+    /// The name by which [`crate::Member::open`] attaches.
     pub name: String,
+    /// The names of the interfaces whose packets the group gets.
     #[serde(default)]
     pub interfaces: Vec<String>,
 }
 
-/// What a member gets from the daemon.
+/// What a member gets from the daemon when it attaches.
 pub struct Grant {
     pub member: u32,
     pub snaplen: u32,
@@ -143,10 +149,10 @@ pub struct Grant {
 #[derive(Debug)]
 pub struct Session {
     stream: UnixStream,
-    /// Received and not yet taken for an answer.
+    /// Bytes that were received behind the last answer.
     rest: Vec<u8>,
-    /// Why an answer did not come. If it comes late it must not be taken for that to another
-    /// request, so none is made.
+    /// Why an answer did not come. A late answer must not be taken for the answer to another
+    /// request, so no other request is made.
     failed: Option<io::ErrorKind>,
 }
 
@@ -163,7 +169,7 @@ impl Session {
         &self.stream
     }
 
-    /// Becomes a member of a group.
+    /// Makes this connection a member of a group.
     pub fn attach(&mut self, group: &str, weight: u32) -> Result<Grant, Error> {
         let mut fds = Vec::new();
         let line = self.exchange(&Request::Attach { group, weight }, &mut fds)?;
@@ -189,22 +195,22 @@ impl Session {
         })
     }
 
-    /// What the daemon counts for this member.
+    /// Asks what the daemon counts for this member.
     pub fn stats(&mut self) -> Result<Stats, Error> {
         self.ask(&Request::Stats)
     }
 
-    /// Has what is in part-filled blocks closed, so that it can be read as whole blocks.
+    /// Asks the daemon to close part-filled blocks, so that they can be read as whole blocks.
     pub fn flush(&mut self) -> Result<(), Error> {
         self.ask::<Answer>(&Request::Flush).map(drop)
     }
 
-    /// Leaves the group. What is in the rings stays readable.
+    /// Leaves the group. Packets that are in the rings can still be read.
     pub fn leave(&mut self) -> Result<(), Error> {
         self.ask::<Answer>(&Request::Leave).map(drop)
     }
 
-    /// The groups of the daemon.
+    /// Asks for the daemon's groups.
     pub fn groups(&mut self) -> Result<Vec<Group>, Error> {
         #[derive(Deserialize)]
         struct Groups {
@@ -244,7 +250,7 @@ impl Session {
         line.push(b'\n');
         let mut rest = &line[..];
         while !rest.is_empty() {
-            // Of a daemon that is gone, an error is wanted and no signal.
+            // If the daemon has gone, this is an error and not a signal.
             match send(&self.stream, rest, SendFlags::NOSIGNAL) {
                 Ok(sent) => rest = &rest[sent..],
                 Err(rustix::io::Errno::INTR) => {}
@@ -255,7 +261,7 @@ impl Session {
         Ok(())
     }
 
-    /// The next line, without its end. What descriptors come with it are added to `fds`.
+    /// Receives the next line, without its end. Descriptors that come with it are added to `fds`.
     fn line(&mut self, fds: &mut Vec<OwnedFd>) -> Result<Vec<u8>, Error> {
         let mut looked = 0;
         loop {
@@ -298,7 +304,7 @@ impl Session {
     }
 }
 
-/// What a line says, if it does not say what went wrong.
+/// Reads an answer. One that says what went wrong is [`Error::Refused`].
 fn answer<T: DeserializeOwned>(line: &[u8]) -> Result<T, Error> {
     let what = |e: serde_json::Error| Error::Answer(e.to_string());
     let answer: Answer = serde_json::from_slice(line).map_err(what)?;

@@ -346,7 +346,8 @@ fn act() -> impl Strategy<Value = Act> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
 
-    /// Whatever is read how, every packet that had room comes once, and those of a ring in their order.
+    /// However packets are read, every packet that had room comes once, and those of a ring in
+    /// their order.
     #[test]
     fn every_packet_comes_once(acts in prop::collection::vec(act(), 0..200)) {
         let (_daemon, mut member, joined) = start(Form { nrings: 3, ..Form::default() });

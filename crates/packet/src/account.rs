@@ -4,8 +4,8 @@
 //! in JSON, its meaning, its unit, its part in the law that accounts for every packet, and what can
 //! make it wrong. A block of rows is one object of JSON and a struct with a field for each row.
 //! Whoever reports builds the struct, so the compiler asks for the value of a new row; the JSON,
-//! sums over interfaces, the accounting line of a report and the tables of `docs/ACCOUNTING.md` come
-//! from the rows.
+//! sums over interfaces, the accounting line of a report and the tables of `docs/ACCOUNTING.md`
+//! come from the rows.
 //!
 //! The module reads no counter: `tapdeck_capture` and `tapdeck_store` do.
 
@@ -192,17 +192,17 @@ macro_rules! counters {
 counters! {
     /// Counters of one interface of a recording, or their sums over all its interfaces.
     InterfaceCounters at [Recorder, Interface] {
-        /// Packets that reached the hook: the sum of `captured`, `filtered` and both kinds of drops.
-        /// The hook has no counter of its own, which would cost every packet; the sum is held
-        /// against the device's counters.
+        /// Packets that reached the hook: the sum of `captured`, `filtered` and both kinds of
+        /// drops. The hook has no counter of its own, which would cost every packet; the sum is
+        /// held against the device's counters.
         seen: Packets, Came("seen"),
             "what passes while the recorder is paused is neither seen nor received: the device's counters rest, too";
         /// Packets that are in the output, summed from the commit counters of the blocks that were
         /// written (ARCHITECTURE.md, Commit).
         captured: Packets, Kept("captured"),
             "while it records, the counter lags by what waits in the rings";
-        /// Packets that the filter refused, that no rule took, or that a rule dropped: `filtered` of
-        /// each ring.
+        /// Packets that the filter refused, that no rule took, or that a rule dropped: `filtered`
+        /// of each ring.
         filtered: Packets, NotWanted("filtered"),
             "0 at `tpacket` and `recv`: their filter runs inside the socket, and the kernel does not count what it refuses; `seen` is then what passed it";
         /// Packets for which the ring had no free block: `lost` of each ring, less
@@ -216,8 +216,8 @@ counters! {
         dropped_contended: Packets, LostBecause("ring contended"), "";
         /// Packets that the kernel could not copy: `failed` of each ring.
         dropped_unreadable: Packets, LostBecause("unreadable"), "";
-        /// Packets that were in the rings when the output could take no more: after a second signal,
-        /// two seconds on a disk that takes nothing, a reader that left.
+        /// Packets that were in the rings when the output could take no more: after a second
+        /// signal, two seconds on a disk that takes nothing, a reader that left.
         dropped_unwritten: Packets, LostBecause("not written at the end"),
             "if an output hangs in the middle of a write after a second signal, the recorder says so and ends without this count";
         /// Packets that the network device received, whether or not it could deliver them:
@@ -229,7 +229,8 @@ counters! {
         /// Packets that the network device sent: `tx_packets`. Hooks that see both directions see
         /// these, too.
         nic_sent: Packets, DeviceMoved, "";
-        /// Bytes of frames in the output: the sum of the captured lengths, from the commit counters.
+        /// Bytes of frames in the output: the sum of the captured lengths, from the commit
+        /// counters.
         bytes_captured: Bytes, Beside, "";
     }
 
@@ -241,8 +242,8 @@ counters! {
         segments: Number, Beside, "";
         /// Segments that retention deleted.
         segments_deleted: Number, Beside, "";
-        /// Packets in the segments that retention deleted; for a segment of an earlier run, from the
-        /// statistics at its end.
+        /// Packets in the segments that retention deleted; for a segment of an earlier run, from
+        /// the statistics at its end.
         packets_deleted: Packets, Beside,
             "a segment that was not closed counts 0 packets when it is deleted";
         /// Writes and closings that failed, a full disk not included.

@@ -1,8 +1,10 @@
-//! What a generator is to send, as plain tables: `traffic` fills them from a workload, and whoever
-//! sends (user space frame by frame, or a BPF program) makes packets of them.
+//! What is a generator to send?
 //!
-//! The meaning of each table is in `docs/FORMAT.md`, "Generated packets". Both makers must agree on
-//! every byte.
+//! Plain tables say it. `traffic` fills them from a workload, and two makers make packets of them:
+//! `traffic` itself, frame by frame in user space, and a BPF program in the kernel. Both must agree
+//! on every byte. `docs/FORMAT.md`, "Generated packets", has the meaning of each table.
+//!
+//! Nothing here makes or sends a packet.
 
 use std::sync::Arc;
 
@@ -10,18 +12,19 @@ use crate::numbers::ip_protocol;
 
 /// Bytes of a frame that a maker may write as headers, before the payload.
 pub const MAX_HEADERS: usize = 160;
-/// Bytes of random filler that payloads are cut from, a power of two.
+/// Bytes of random filler from which payloads are cut, a power of two.
 pub const FILLER_BYTES: usize = 1 << 20;
-/// Numbered payloads begin with identity, send time and checksum.
+/// Bytes of the tag with which a payload begins: identity, send time and checksum.
 pub const TAG_BYTES: usize = 18;
-/// Payloads that are shorter begin with the lower half of the sequence number and a checksum.
+/// Bytes of the tag of payloads that are shorter than [`TAG_BYTES`]: the lower half of the sequence
+/// number and a checksum.
 pub const SHORT_TAG_BYTES: usize = 6;
-/// Bits of the sequence number in a packet's identity; the stream has the rest.
+/// Bits of the sequence number in a packet's identity. The other bits are the stream's.
 pub const SEQUENCE_BITS: u32 = 40;
-/// Streams of a run at most.
+/// Number of streams of a run at most.
 pub const MAX_STREAMS: u32 = 1 << (64 - SEQUENCE_BITS);
 
-/// A column of an alias table: two outcomes, and where in 2³² the first ends.
+/// A column of an alias table: two outcomes, and the threshold of 2³² below which it is the first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
 pub struct Column {
@@ -31,8 +34,8 @@ pub struct Column {
 }
 
 impl Column {
-    /// The outcome for a random number: its lower half chooses the column, its upper half
-    /// one of the two outcomes there.
+    /// The outcome for a random number, whose lower half chooses the column and whose upper half
+    /// one of the column's two outcomes.
     pub fn pick(columns: &[Self], random: u64) -> u32 {
         let low = random & 0xffff_ffff;
         let column = &columns[((low * columns.len() as u64) >> 32) as usize];
@@ -60,7 +63,7 @@ pub enum Transport {
 }
 
 impl Transport {
-    /// Length of its header.
+    /// Length of the transport's header in bytes, without options.
     pub const fn header_len(self) -> usize {
         match self {
             Self::Tcp => 20,
@@ -68,7 +71,7 @@ impl Transport {
         }
     }
 
-    /// Its number in the IP header.
+    /// The transport's number in the IP header.
     pub const fn number(self, ipv6: bool) -> u8 {
         match self {
             Self::Udp => ip_protocol::UDP,
@@ -79,22 +82,23 @@ impl Transport {
     }
 }
 
-/// One flow, with what of its checksums does not change from packet to packet. Addresses are as
-/// they stand in the packet; an IPv4 address takes the first four bytes.
+/// One flow, and the part of its checksums that does not change from packet to packet. Addresses
+/// are in network byte order; an IPv4 address takes the first four bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Flow {
-    /// Its number in the whole run.
+    /// The flow's number in the whole run.
     pub stream: u32,
     pub source: [u8; 16],
     pub destination: [u8; 16],
-    /// ICMP: the identifier.
+    /// Source port, or for ICMP the identifier.
     pub source_port: u16,
     pub destination_port: u16,
     pub transport: Transport,
     /// Source port of the tunnel's UDP header (RFC 7348, section 5: entropy for load balancing).
     pub tunnel_port: u16,
-    /// TCP's sequence number of the first packet, and its acknowledgement number.
+    /// Sequence number of the first packet, for TCP.
     pub tcp_sequence: u32,
+    /// Acknowledgement number of all packets, for TCP.
     pub tcp_acknowledgement: u32,
     /// [`Sum`] of the IPv4 header with zeros for length, identification and checksum.
     pub header_sum: u16,
@@ -103,8 +107,8 @@ pub struct Flow {
     pub transport_sum: u16,
 }
 
-/// Headers that all packets of a run share, up to the transport header, with zeros where a packet's
-/// own values go.
+/// The headers that all packets of a run share, up to the transport header, with zeros in place of
+/// the values that each packet has of its own.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Headers {
     pub bytes: Vec<u8>,
@@ -123,62 +127,63 @@ impl Headers {
     }
 }
 
-/// How long the packets are.
+/// How long the frames are, in bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Sizes {
-    /// Drawn: outcomes of the columns are lengths.
+    /// Lengths are drawn: the outcomes of the columns are lengths.
     Drawn(Vec<Column>),
-    /// In this order, from `first` on in steps of `step`, over and over.
+    /// Lengths come in this order, from the index `first` on in steps of `step`, over and over.
     Sequence { sizes: Arc<[u16]>, first: u64, step: u64 },
 }
 
-/// All that decides the bytes of one sender's packets but the send time.
+/// All that decides the bytes of one sender's packets, but for the send time.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// Of this sender: what is drawn.
+    /// Seed of this sender, for flows and lengths that are drawn.
     pub seed: u64,
-    /// Of the run: where in the filler a payload begins.
+    /// Seed of the run, for the places in the filler where payloads begin.
     pub payload_seed: u64,
     pub headers: Headers,
     pub flows: Vec<Flow>,
-    /// How flows are drawn: outcomes are indexes into `flows`. `None`: each as often as any.
+    /// How flows are drawn: outcomes are indexes into `flows`. `None` to draw each as often as any
+    /// other.
     pub shares: Option<Vec<Column>>,
     pub sizes: Sizes,
-    /// The longest frame that `sizes` has.
+    /// Bytes of the longest frame that `sizes` has.
     pub longest: u16,
-    /// The flow that comes every so often beside the others.
+    /// The flow that comes at intervals of its own beside the other flows.
     pub mark: Option<Flow>,
-    /// [`FILLER_BYTES`] and as many more as the longest frame has.
+    /// The filler: [`FILLER_BYTES`] bytes, and as many more as the longest frame has.
     pub filler: Vec<u8>,
 }
 
-/// Fractions of a nanosecond in which gaps are kept: 2⁻²⁰.
+/// Binary logarithm of the parts of a nanosecond in which gaps are counted.
 pub const GAP_PARTS: u32 = 20;
 
-/// Packets at a constant rate: of packets, or of bits.
+/// A constant rate of packets or of bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pace {
-    /// From one packet to the next, in 2⁻²⁰ ns.
+    /// Time from one packet to the next, in 2⁻²⁰ ns.
     pub gap: u64,
-    /// And so much more for each byte of the packet.
+    /// Time that is added to the gap for each byte of the packet, in 2⁻²⁰ ns.
     pub gap_per_byte: u64,
-    /// From the start to the first packet, so that several senders take turns.
+    /// Time from the start to the first packet, so that several senders take turns.
     pub lead_ns: u64,
 }
 
-/// When a sender stops; 0: never for this reason.
+/// When a sender stops. A limit of 0 is none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Limits {
     pub packets: u64,
     pub duration_ns: u64,
 }
 
-/// How long after its end a run of limited time may still send what was due before.
+/// How long after its end a run of limited time may still send packets that were due before.
 pub const LATE_NS: u64 = 10_000_000;
 
 impl Limits {
-    /// Whether a sender that has made so many packets makes no other, which is due then. Times
-    /// count from the start.
+    /// Whether a sender that has made `made` packets stops before the next, which is due at
+    /// `due_ns`. Times count from the start.
     pub fn are_reached(&self, made: u64, now_ns: u64, due_ns: u64) -> bool {
         let late = self.duration_ns.saturating_add(LATE_NS);
         (self.packets > 0 && made >= self.packets)
@@ -186,24 +191,24 @@ impl Limits {
     }
 }
 
-/// A ones' complement sum, as in RFC 1071, of 16-bit words in this machine's byte order, in which
-/// it comes out in that order too (section 2 (B)).
+/// A ones' complement sum (RFC 1071) of 16-bit words in this machine's byte order. The result is in
+/// the same order (section 2 (B)).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sum(u32);
 
 impl Sum {
-    /// With a word that is written in network byte order.
+    /// Adds a word, by its value.
     pub fn word(self, value: u16) -> Self {
         self.native(value.to_be())
     }
 
-    /// With a word or a folded sum in this machine's byte order.
+    /// Adds a word as it lies in memory, or a folded sum.
     pub fn native(self, value: u16) -> Self {
-        // 65,536 of them fit.
+        // There is room for 65,536 words.
         Self(self.0 + u32::from(value))
     }
 
-    /// With bytes, which begin at an even offset; a last odd one is padded with zero.
+    /// Adds bytes, which begin at an even offset. A last odd byte is padded with zero.
     pub fn bytes(self, bytes: &[u8]) -> Self {
         let (words, odd) = bytes.as_chunks::<2>();
         let last = odd.first().map_or(0, |&b| u16::from_ne_bytes([b, 0]));
@@ -217,14 +222,14 @@ impl Sum {
         ((once & 0xffff) + (once >> 16)) as u16
     }
 
-    /// What stands in the header, as it lies in memory.
+    /// The checksum that stands in a header, as it lies in memory.
     pub fn checksum(self) -> [u8; 2] {
         (!self.fold()).to_ne_bytes()
     }
 }
 
-/// Sums of the filler up to every second byte, modulo 65,535: the sum of any piece is a difference
-/// of two.
+/// Returns the sums of the filler up to every second byte, modulo 65,535. The sum of any piece of
+/// the filler is the difference of two of them.
 pub fn filler_sums(filler: &[u8]) -> Vec<u16> {
     let (words, _) = filler.as_chunks::<2>();
     let mut sum = 0u32;

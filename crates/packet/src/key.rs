@@ -1,26 +1,27 @@
 //! What can a packet be found by?
 //!
 //! A **key** is one thing that stands in a packet's headers, of one **class**: the address
-//! `10.0.0.1` as an IPv4 source, the number 443 as a destination port. The walk over headers says
-//! which keys a packet has, the index of a store remembers which packets have a key, and the
-//! planner of a query says which keys the packets that are asked for must have. All three speak of
-//! this one list.
+//! `10.0.0.1` as an IPv4 source, the number 443 as a destination port. The walk over headers
+//! ([`crate::header`]) says which keys a packet has, the index of a store remembers which packets
+//! have a key, and the plan of a query ([`crate::filter`]) says which keys the packets must have
+//! that are asked for. All three use this list of classes.
 //!
 //! A packet's keys are those of all its headers at any depth, outer and inner, so that a question
-//! about either finds it.
+//! about either finds the packet. Keys say where it is worth looking; whether a packet is in an
+//! answer, libpcap's filter program decides.
 
 /// A kind of key. Its number stands in files (`docs/FORMAT.md`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]
 pub enum Class {
-    /// The type of what an Ethernet, cooked, GRE or GENEVE header carries, or as its first bits
-    /// show where there is none (MPLS, raw IP).
+    /// EtherType of the payload of an Ethernet, cooked, GRE or GENEVE header. Where the header has
+    /// none (MPLS, raw IP), the one that the payload's first bits show.
     EtherType = 0,
     /// VLAN id of any IEEE 802.1Q or 802.1ad tag.
     Vlan = 1,
     /// Label of any entry of an MPLS stack.
     Mpls = 2,
-    /// IPv4 protocol; every next header of an IPv6 packet's chain.
+    /// Protocol of an IPv4 header, and every next header in the chain of an IPv6 packet.
     Protocol = 3,
     SourcePort = 4,
     DestinationPort = 5,
@@ -50,7 +51,7 @@ impl Class {
         Self::DestinationMac,
     ];
 
-    /// Bytes of a key.
+    /// Length of a key in bytes.
     pub const fn width(self) -> usize {
         match self {
             Self::Protocol => 1,
@@ -82,23 +83,23 @@ impl Class {
     }
 }
 
-/// Takes the keys of a packet.
+/// A taker of the keys of a packet.
 pub trait Keys {
-    /// `key` is a number of [`Class::width`] bytes, in network byte order where it is an address.
-    /// The same key may come more than once.
+    /// Takes a key: a number of [`Class::width`] bytes; an address is the number that its bytes are
+    /// in network byte order. The same key may come more than once.
     fn key(&mut self, class: Class, key: u128);
 }
 
-/// Which packets can be in an answer, as far as keys tell. What a plan leaves out is certainly not
-/// in it.
+/// Which packets can be in an answer, as far as keys tell. A packet that a plan leaves out is
+/// certainly not in the answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Plan {
     /// Any packet.
     All,
     /// Packets with a key from `first` to `last`, both included.
     Keys { class: Class, first: u128, last: u128 },
-    /// What all of them say.
+    /// Packets that all of these plans admit.
     Every(Vec<Plan>),
-    /// What at least one of them says; none where there is none.
+    /// Packets that at least one of these plans admits; no packet if the list is empty.
     Any(Vec<Plan>),
 }

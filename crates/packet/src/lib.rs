@@ -1,6 +1,10 @@
-//! What a packet and a recording are, apart from any socket or file: pcapng
-//! blocks, link types, the trait between a ring and whoever empties it, and the
-//! counters that account for every packet.
+//! What is a packet, and what is a recording, apart from any socket or file?
+//!
+//! Bytes and their meaning: protocol numbers and link types ([`numbers`], [`link`]), the headers of
+//! a packet and the keys it can be found by ([`header`], [`key`]), pcapng and capture files
+//! ([`pcapng`], [`trace`]), the filter language ([`filter`]), rule sets ([`rules`]), the reader's
+//! end of a ring ([`ring`]), what a generator sends ([`generate`]), and the counters that account
+//! for every packet ([`account`]).
 //!
 //! Nothing here opens a file or a socket. `capture` and `store` both depend on this crate and never
 //! on each other.

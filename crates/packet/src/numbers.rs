@@ -62,8 +62,8 @@ pub mod ether_type {
     }
 }
 
-/// IPv4's protocols, which are also IPv6's next headers (IANA "Assigned Internet Protocol Numbers"),
-/// the extension headers of IPv6 among them.
+/// IPv4's protocols, which are also IPv6's next headers (IANA "Assigned Internet Protocol
+/// Numbers"), the extension headers of IPv6 among them.
 pub mod ip_protocol {
     /// An extension header of IPv6.
     pub const HOP_BY_HOP: u8 = 0;

@@ -6,6 +6,7 @@ mod check;
 
 use tapdeck_packet::filter::{NotUnderstood, parse};
 use tapdeck_packet::key::{Class, Plan};
+use tapdeck_testkit::SplitMix64;
 
 /// A plan in few words: `s` and `d` for source and destination, addresses and types in hexadecimal.
 fn show(plan: &Plan) -> String {
@@ -249,18 +250,6 @@ fn what_is_nested_too_deep_is_not_understood() {
     assert_eq!(show(&plan), "(s4 a000001 | d4 a000001 | s4 a000002 | d4 a000002)");
 }
 
-/// xorshift64: the same mutations on every run.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, n: usize) -> usize {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0 % n as u64) as usize
-    }
-}
-
 const VALID: &[&str] = &[
     "tcp dst port 80 or 443 and not (src net 10.0.0.0/8 or 192.168 mask 255.255)",
     "vlan 5 and (ip6 host 2001:db8::1 or ether src 02:00:00:00:00:01) && mpls",
@@ -306,7 +295,7 @@ const WORDS: &[&str] = &[
 #[test]
 fn the_parser_keeps_its_promises_on_mutations_of_valid_expressions() {
     const INPUTS: usize = 4000;
-    let mut random = Random(0x6669_6c74_6572);
+    let mut random = SplitMix64(0x6669_6c74_6572);
     for valid in VALID {
         assert!(check::check(valid.as_bytes()), "{valid}");
         let (mut good, mut bad) = (0, 0);

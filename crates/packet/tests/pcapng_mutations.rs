@@ -7,6 +7,7 @@ mod check;
 use check::check;
 use tapdeck_packet::link::LinkType;
 use tapdeck_packet::pcapng::{self, Error, InterfaceDescription, StatisticsBlock};
+use tapdeck_testkit::SplitMix64;
 
 const INPUTS: usize = 20_000;
 
@@ -41,23 +42,11 @@ fn valid_file() -> Vec<u8> {
     out
 }
 
-/// xorshift64: the same mutations on every run.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, n: usize) -> usize {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0 % n as u64) as usize
-    }
-}
-
 /// Numbers that lengths and counts break on.
 const NUMBERS: [u32; 10] =
     [0, 1, 4, 8, 12, 16, 0x7fff_ffff, 0xffff_fffc, 0xffff_ffff, pcapng::SECTION_HEADER];
 
-fn mutate(data: &mut Vec<u8>, random: &mut Random) {
+fn mutate(data: &mut Vec<u8>, random: &mut SplitMix64) {
     if data.len() < 8 {
         return;
     }
@@ -89,7 +78,7 @@ fn the_reader_keeps_its_promises_on_mutations_of_a_valid_file() {
     let valid = valid_file();
     assert_eq!(check(&valid), (20, None));
 
-    let mut random = Random(0x7461_7064_6563_6b21);
+    let mut random = SplitMix64(0x7461_7064_6563_6b21);
     let (mut whole, mut cut, mut damaged, mut foreign) = (0, 0, 0, 0);
     for _ in 0..INPUTS {
         let mut data = valid.clone();

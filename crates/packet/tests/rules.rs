@@ -14,6 +14,7 @@ use tapdeck_packet::rules::{
     Action, Entry, Family, Fault, Judge, Merged, Pattern, Protocol, Rule, RuleSet, Signature,
     Tuple, Why, bloom,
 };
+use tapdeck_testkit::SplitMix64;
 
 fn set(text: &str) -> RuleSet {
     RuleSet::parse(text).unwrap_or_else(|e| panic!("{e}"))
@@ -383,21 +384,16 @@ fn the_bloom_filter_has_the_thesis_mathematics() {
 /// A filter of independent random bits has the rate that the formula says, within a tenth.
 #[test]
 fn a_measured_rate_is_that_of_the_formula() {
-    let mut state = 1u64;
-    let mut random = || {
-        state =
-            state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (state >> 32) as usize
-    };
+    let mut random = SplitMix64(1);
     let bits = 1usize << 14;
     for patterns in [1500, 3000, 6000] {
         let mut filter = vec![false; bits];
         for _ in 0..patterns * bloom::HASHES {
-            filter[random() % bits] = true;
+            filter[random.below(bits)] = true;
         }
         let asked = 400_000;
         let found =
-            (0..asked).filter(|_| (0..bloom::HASHES).all(|_| filter[random() % bits])).count();
+            (0..asked).filter(|_| (0..bloom::HASHES).all(|_| filter[random.below(bits)])).count();
         let (measured, formula) =
             (found as f64 / f64::from(asked), bloom::rate(bits as u64, patterns.into()));
         assert!((measured / formula - 1.0).abs() < 0.1, "{patterns}: {measured} for {formula}");

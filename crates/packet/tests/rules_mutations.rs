@@ -7,6 +7,7 @@ mod check;
 use tapdeck_packet::link::LinkType;
 use tapdeck_packet::numbers::ip_protocol::has_ports;
 use tapdeck_packet::rules::Tuple;
+use tapdeck_testkit::SplitMix64;
 
 const INPUTS: usize = 4_000;
 
@@ -46,24 +47,7 @@ const WORDS: [&str; 20] = [
     "accept",
 ];
 
-/// SplitMix64.
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    fn below(&mut self, n: usize) -> usize {
-        (self.next() % n as u64) as usize
-    }
-}
-
-fn mutate(data: &mut Vec<u8>, random: &mut Random) {
+fn mutate(data: &mut Vec<u8>, random: &mut SplitMix64) {
     if data.is_empty() {
         return;
     }
@@ -94,7 +78,7 @@ fn mutate(data: &mut Vec<u8>, random: &mut Random) {
 
 #[test]
 fn the_reader_keeps_its_promises_on_mutations_of_a_valid_file() {
-    let mut random = Random(0x0072_756c_6573);
+    let mut random = SplitMix64(0x0072_756c_6573);
     assert_eq!(check::check(VALID.as_bytes()), Some(8));
     let (mut good, mut bad) = (0, 0);
     for _ in 0..INPUTS {
@@ -129,7 +113,7 @@ const FRAME: [u8; 82] = {
 #[test]
 fn no_frame_makes_the_reader_of_tuples_panic() {
     let links = [0, 1, 9, 12, 101, 108, 113, 228, 229, 276];
-    let mut random = Random(0x0074_7570_6c65);
+    let mut random = SplitMix64(0x0074_7570_6c65);
     let whole = Tuple::read(LinkType::ETHERNET, &FRAME);
     assert_eq!((whole.protocol, whole.ports), (17, Some((53, 0))));
     let mut families = [0, 0];

@@ -8,11 +8,12 @@ use std::sync::atomic::Ordering::SeqCst;
 
 use common::faulty::{Faulty, Odds};
 use common::{
-    Contained, Producer, Rng, Run, Setup, directory, is_live, lost, names, offered, packets,
-    read_bytes, read_store, rings, stored, until, unwritten,
+    Contained, Producer, Run, Setup, directory, is_live, lost, names, offered, packets, read_bytes,
+    read_store, rings, stored, unwritten,
 };
 use rustix::io::Errno;
 use tapdeck_store::Retention;
+use tapdeck_testkit::{SplitMix64, wait_for};
 
 const SEGMENT: u64 = 128 << 10;
 /// More than a full disk must have before a segment is begun again.
@@ -20,11 +21,11 @@ const AMPLE: u64 = 64 << 20;
 
 /// Fills rings while the writer runs: blocks of all lengths, losses, and steps of the clock, of
 /// which a ring may sleep through any.
-fn produce(producers: &mut [Producer], rng: &mut Rng, blocks: usize, epoch: &mut u8) {
+fn produce(producers: &mut [Producer], rng: &mut SplitMix64, blocks: usize, epoch: &mut u8) {
     for _ in 0..blocks {
         let at = rng.below(producers.len());
         if rng.per_mille(200) {
-            producers[at].lose(1 + rng.next() % 100);
+            producers[at].lose(1 + rng.draw() % 100);
         }
         producers[at].push_any(rng);
         if rng.per_mille(60) {
@@ -70,7 +71,7 @@ fn check_laws(
 }
 
 fn storm(seed: u64) {
-    let mut rng = Rng(seed);
+    let mut rng = SplitMix64(seed);
     let mut often = |n: usize| if rng.per_mille(500) { rng.below(n) as u32 } else { 0 };
     let odds = Odds {
         short: often(400),
@@ -85,7 +86,7 @@ fn storm(seed: u64) {
         index_write: often(300),
     };
     let (_temp, dir) = directory();
-    let disk = Faulty::new(rng.next(), odds);
+    let disk = Faulty::new(rng.draw(), odds);
     let mut setup = Setup::new(SEGMENT << rng.below(3));
     setup.indexed = rng.per_mille(700);
     if rng.per_mille(300) {
@@ -93,14 +94,14 @@ fn storm(seed: u64) {
     }
     let scarce = rng.per_mille(300);
     if scarce {
-        disk.set_budget(SEGMENT * (1 + rng.next() % 12) + rng.next() % SEGMENT);
+        disk.set_budget(SEGMENT * (1 + rng.draw() % 12) + rng.draw() % SEGMENT);
     }
     let (mut producers, ends) = rings(1 + rng.below(4) as u32);
     let mut epoch = 0;
     produce(&mut producers, &mut rng, 40, &mut epoch);
     let run = setup.start(&dir, disk.clone(), ends);
     produce(&mut producers, &mut rng, 40, &mut epoch);
-    until("all is written", || {
+    wait_for("everything to be written", || {
         if run.totals.stalled_errno.load(SeqCst) == Errno::NOSPC.raw_os_error() as u64 {
             disk.set_budget(disk.used() + AMPLE);
         }
@@ -141,7 +142,7 @@ fn short_writes_are_taken_up_where_they_ended() {
         let odds = Odds { short: 500, odd: 500, ..Odds::default() };
         let disk = Faulty::new(seed, odds);
         let (mut producers, ends) = rings(2);
-        produce(&mut producers, &mut Rng(seed), 40, &mut 0);
+        produce(&mut producers, &mut SplitMix64(seed), 40, &mut 0);
         let totals = Setup::new(SEGMENT).record(&dir, disk.clone(), ends);
         assert_eq!(disk.violations(), Vec::<String>::new(), "seed {seed}");
         assert_eq!(stored(&read_store(&dir)), offered(&producers), "seed {seed}");
@@ -209,10 +210,10 @@ fn a_stalled_disk_holds_blocks_back_and_nothing_is_lost() {
     let disk = Faulty::sound();
     disk.shut_gate(4);
     let (mut producers, ends) = rings(2);
-    let mut rng = Rng(7);
+    let mut rng = SplitMix64(7);
     produce(&mut producers, &mut rng, 30, &mut 0);
     let run = Setup::new(SEGMENT).start(&dir, disk.clone(), ends);
-    until("a write that blocks", || disk.is_waiting());
+    wait_for("a write that blocks", || disk.is_waiting());
     let held: usize = producers.iter().map(Producer::held).sum();
     // More comes while the disk stands still.
     produce(&mut producers, &mut rng, 30, &mut 0);
@@ -239,7 +240,7 @@ fn a_live_segment_is_readable_up_to_its_end() {
     let mut seen = 0;
     let mut number = 1;
     loop {
-        until("the next write", || disk.is_waiting() || producers.iter().all(|p| p.held() == 0));
+        wait_for("the next write", || disk.is_waiting() || producers.iter().all(|p| p.held() == 0));
         if !disk.is_waiting() {
             break;
         }
@@ -271,11 +272,11 @@ fn a_full_disk_holds_blocks_until_there_is_room() {
     }
     let run = Setup::new(SEGMENT).start(&dir, disk.clone(), ends);
     let full = Errno::NOSPC.raw_os_error() as u64;
-    until("the stall", || run.totals.stalled_errno.load(SeqCst) == full);
+    wait_for("the stall", || run.totals.stalled_errno.load(SeqCst) == full);
     assert!(producers.iter().any(|p| p.held() > 0));
     assert!(run.packets() > 0, "what fits is written");
     // All that is there is whole, and nothing more comes while the disk is full.
-    until("closed", || names(&dir).iter().all(|n| !is_live(n)));
+    wait_for("it to be closed", || names(&dir).iter().all(|n| !is_live(n)));
     let before = (run.packets(), names(&dir));
     assert_eq!(stored(&read_store(&dir)).len() as u64, before.0);
     // Less room than makes a segment worth while.
@@ -286,8 +287,8 @@ fn a_full_disk_holds_blocks_until_there_is_room() {
     assert_eq!(run.totals.stalled_errno.load(SeqCst), full);
 
     disk.set_budget(disk.used() + AMPLE);
-    until("all is written", || producers.iter().all(|p| p.held() == 0));
-    until("no stall", || run.totals.stalled_errno.load(SeqCst) == 0);
+    wait_for("everything to be written", || producers.iter().all(|p| p.held() == 0));
+    wait_for("the stall to end", || run.totals.stalled_errno.load(SeqCst) == 0);
     run.stop().unwrap();
     check_laws(&dir, &disk, &run, &producers);
     assert_eq!(unwritten(&run.totals), 0);
@@ -308,7 +309,7 @@ fn what_a_full_disk_does_not_take_is_counted_at_the_end() {
             }
         }
         let run = Setup::new(SEGMENT).start(&dir, disk.clone(), ends);
-        until("the stall", || run.totals.stalled_errno.load(SeqCst) != 0);
+        wait_for("the stall", || run.totals.stalled_errno.load(SeqCst) != 0);
         if abandon {
             run.control.hurry();
         }
@@ -335,7 +336,7 @@ fn with_retention_a_full_disk_costs_the_oldest_segment_and_no_packet() {
         let run = setup.start(&dir, disk.clone(), ends);
         if budget < 8 {
             // Others use the disk: no room remains for two segments. It comes back.
-            until("a stall or the end", || {
+            wait_for("a stall or the end", || {
                 run.totals.stalled_errno.load(SeqCst) != 0
                     || producers.iter().all(|p| p.held() == 0)
             });
@@ -364,7 +365,7 @@ fn with_retention_room_is_made_when_a_write_finds_the_disk_full() {
         producers[0].push(20_000);
     }
     let run = setup.start(&dir, disk.clone(), ends);
-    until("some segments", || producers[0].held() == 0);
+    wait_for("some segments", || producers[0].held() == 0);
     // The segment being written and the next have their space. Now somebody takes all the rest, and
     // a write fails in spite of that.
     disk.set_budget(disk.used());
@@ -374,7 +375,7 @@ fn with_retention_room_is_made_when_a_write_finds_the_disk_full() {
         producers[0].push(20_000);
     }
     // As deleting goes on until there is room, it gives some each time.
-    until("the oldest goes", || !disk.removed().is_empty());
+    wait_for("the oldest to go", || !disk.removed().is_empty());
     assert_eq!(disk.removed()[0], before[0]);
     disk.set_budget(disk.used() + AMPLE);
     run.stop().unwrap();

@@ -7,23 +7,13 @@ use std::path::Path;
 use tapdeck_packet::key::{Class, Plan};
 use tapdeck_packet::trace;
 use tapdeck_store::query::{Error, Note, Packet, Query, Search, Snapshot, Span, index_captures};
+use tapdeck_testkit::SplitMix64;
 
 /// Kinds of blocks.
 const ENHANCED: u32 = 6;
 const SIMPLE: u32 = 3;
 
 const T0: u64 = 1_767_323_045_000_000_000;
-
-struct Rng(u64);
-
-impl Rng {
-    fn below(&mut self, n: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let z = (self.0 ^ self.0 >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (z ^ z >> 31) % n
-    }
-}
 
 /// Time, link type, length on the wire and frame.
 type Plain = (i64, u16, u32, Vec<u8>);
@@ -99,7 +89,7 @@ impl Writer {
         self.block(0x0a0d_0d0a, &body);
     }
 
-    fn interface(&mut self, rng: &mut Rng) {
+    fn interface(&mut self, rng: &mut SplitMix64) {
         let mut body = self.u16([1, 101, 113][rng.below(3) as usize]).to_vec();
         body.extend([0; 2]);
         body.extend(self.u32([0, 100, 65_535][rng.below(3) as usize]));
@@ -113,7 +103,7 @@ impl Writer {
         self.interfaces += 1;
     }
 
-    fn packet(&mut self, rng: &mut Rng, kind: u32, len: u64) {
+    fn packet(&mut self, rng: &mut SplitMix64, kind: u32, len: u64) {
         let frame: Vec<u8> = (0..len).map(|i| i as u8).collect();
         let mut body = Vec::new();
         if kind != SIMPLE {
@@ -134,7 +124,7 @@ impl Writer {
     }
 
     /// About a MiB.
-    fn random(rng: &mut Rng) -> Vec<u8> {
+    fn random(rng: &mut SplitMix64) -> Vec<u8> {
         let mut writer = Self { out: Vec::new(), is_big: false, interfaces: 0 };
         writer.section(rng.below(2) == 0);
         writer.interface(rng);
@@ -167,7 +157,7 @@ fn pieces_of_a_file_are_read_as_the_whole_of_it() {
     let path = dir.path().join("any");
     let (mut intact, mut faulty) = (0, 0);
     for seed in 0..40 {
-        let rng = &mut Rng(seed);
+        let rng = &mut SplitMix64(seed);
         let mut bytes = Writer::random(rng);
         let len = bytes.len() as u64;
         match rng.below(3) {
@@ -195,7 +185,7 @@ fn pieces_of_a_file_are_read_as_the_whole_of_it() {
 #[test]
 fn a_long_block_without_packets_is_passed_over() {
     let dir = tempfile::tempdir().expect("a directory");
-    let rng = &mut Rng(1);
+    let rng = &mut SplitMix64(1);
     let mut writer = Writer { out: Vec::new(), is_big: true, interfaces: 0 };
     writer.section(true);
     writer.interface(rng);
@@ -256,7 +246,7 @@ fn disorder_beyond_measure_is_put_in_order() {
 #[test]
 fn a_file_that_is_replaced_meanwhile_is_told() {
     let dir = tempfile::tempdir().expect("a directory");
-    let rng = &mut Rng(2);
+    let rng = &mut SplitMix64(2);
     let mut writer = Writer { out: Vec::new(), is_big: false, interfaces: 0 };
     writer.section(false);
     writer.interface(rng);
@@ -283,7 +273,7 @@ fn a_file_that_is_replaced_meanwhile_is_told() {
 fn losses_are_told_with_and_without_an_index() {
     let dir = tempfile::tempdir().expect("a directory");
     let path = dir.path().join("any");
-    let rng = &mut Rng(4);
+    let rng = &mut SplitMix64(4);
     let mut writer = Writer { out: Vec::new(), is_big: true, interfaces: 0 };
     writer.section(true);
     for name in [*b"eth0", *b"eth1"] {
@@ -304,7 +294,7 @@ fn losses_are_told_with_and_without_an_index() {
         body.extend(&frame);
         if rng.below(10) == 0 {
             body.extend([0, 4, 0, 8]);
-            body.extend((1 + rng.below(9)).to_be_bytes());
+            body.extend((1 + rng.below(9_u64)).to_be_bytes());
         }
         writer.block(ENHANCED, &body);
     }

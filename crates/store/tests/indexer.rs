@@ -10,13 +10,14 @@ use std::sync::{Arc, Mutex};
 
 use common::faulty::{Faulty, Odds};
 use common::{
-    Producer, RING_BLOCKS, Rng, Run, Setup, directory, disk_usage, index_names, names, offered,
-    packets, read_store, ring, rings, stored, until, unwritten,
+    Producer, RING_BLOCKS, Run, Setup, directory, disk_usage, index_names, names, offered, packets,
+    read_store, ring, rings, stored, unwritten,
 };
 use rustix::io::Errno;
 use tapdeck_packet::ring::Hold;
 use tapdeck_store::io::Disk;
 use tapdeck_store::{InterfaceBlock, Outcome, Retention, Sink, Store, Totals};
+use tapdeck_testkit::{SplitMix64, wait_for};
 
 const SEGMENT: u64 = 128 << 10;
 
@@ -51,7 +52,7 @@ fn bytes_of(dir: &Path, names: &[String]) -> u64 {
 }
 
 fn fill(producers: &mut [Producer], blocks: usize) {
-    let mut rng = Rng(blocks as u64);
+    let mut rng = SplitMix64(blocks as u64);
     for _ in 0..blocks {
         for p in producers.iter_mut() {
             p.push_any(&mut rng);
@@ -117,14 +118,14 @@ fn an_indexer_that_stands_still_keeps_nobody_from_anything() {
     let run = setup.start(&dir, disk.clone(), ends);
     for _ in 0..30 {
         fill(&mut producers, 10);
-        until("all is written", || producers.iter().all(|p| p.held() == 0));
+        wait_for("everything to be written", || producers.iter().all(|p| p.held() == 0));
     }
-    until("an index waits", || disk.index_is_waiting());
+    wait_for("an index to wait", || disk.index_is_waiting());
     assert_eq!(run.packets(), offered(&producers).len() as u64);
     // What is behind a block that is being looked at stays as long as that takes, so until the
     // index thread gets to the point where it waits.
     let most = RING_BLOCKS as usize / 4;
-    until("no more is kept than a quarter", || producers.iter().all(|p| p.kept() <= most));
+    wait_for("no more than a quarter to be kept", || producers.iter().all(|p| p.kept() <= most));
     assert!(behind(&run.totals) > 0);
     disk.open_index_gate();
     run.stop().unwrap();
@@ -186,7 +187,7 @@ fn a_block_that_is_read_stays_as_long_as_that_takes() {
     producer.push(5000);
     let hoarder = Hoarder::default();
     let run = Run::start(vec![end], hoarder.clone(), Arc::new(Totals::new(1)), None);
-    until("the first", || hoarder.0.lock().unwrap().len() == 1);
+    wait_for("the first", || hoarder.0.lock().unwrap().len() == 1);
     let mut first = hoarder.0.lock().unwrap().pop().unwrap();
     let before = first.bytes().unwrap().to_vec();
     for _ in 0..100 {
@@ -230,9 +231,9 @@ fn an_index_that_is_late_does_not_outlive_its_segment() {
     let (mut producers, ends) = rings(2);
     fill(&mut producers, 150);
     let run = setup.start(&dir, disk.clone(), ends);
-    until("all is written", || producers.iter().all(|p| p.held() == 0));
-    until("segments are deleted", || disk.removed().len() > 5);
-    until("an index waits", || disk.index_is_waiting());
+    wait_for("everything to be written", || producers.iter().all(|p| p.held() == 0));
+    wait_for("segments to be deleted", || disk.removed().len() > 5);
+    wait_for("an index to wait", || disk.index_is_waiting());
     disk.open_index_gate();
     run.stop().unwrap();
     assert_eq!(names(&dir).len(), 2);
@@ -340,10 +341,10 @@ fn one_in_a_hurry_does_not_wait_for_the_index() {
     let (mut producers, ends) = rings(2);
     fill(&mut producers, 150);
     let run = indexed().start(&dir, disk.clone(), ends);
-    until("all is written", || producers.iter().all(|p| p.held() == 0));
-    until("it is behind", || disk.index_is_waiting());
+    wait_for("everything to be written", || producers.iter().all(|p| p.held() == 0));
+    wait_for("the indexer to be behind", || disk.index_is_waiting());
     run.control.close_blocks();
-    until("the writer has done its part", || run.control.writer_has_ended());
+    wait_for("the writer to do its part", || run.control.writer_has_ended());
     run.control.hurry();
     disk.open_index_gate();
     run.stop().unwrap();

@@ -7,12 +7,12 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use common::Rng;
 use tapdeck_packet::key::Plan;
 use tapdeck_packet::link::LinkType;
 use tapdeck_packet::pcapng::{self, InterfaceDescription, StatisticsBlock};
 use tapdeck_store::SegmentName;
 use tapdeck_store::query::{Error, Matcher, Note, Packet, Query, SLACK_NS, Snapshot, Span};
+use tapdeck_testkit::SplitMix64;
 
 const SECOND: i64 = 1_000_000_000;
 /// When the recordings of these tests begin.
@@ -135,17 +135,17 @@ fn ids<M: Matcher + Clone + Send + 'static>(query: &mut Query<M>) -> Vec<u64> {
 
 /// Packets as rings leave them: each ring by blocks that are nearly in order, blocks of rings in
 /// any order that a backlog may bring, cut into segments anywhere. Times often are equal.
-fn recording(rng: &mut Rng) -> Vec<Vec<Made>> {
+fn recording(rng: &mut SplitMix64) -> Vec<Vec<Made>> {
     let rings = 1 + rng.below(3) as u32;
     let mut queues: Vec<Vec<Vec<Made>>> = Vec::new();
     let mut serial = 0;
     for ring in 0..rings {
-        let mut time_ns = T0 + rng.below(1000) as i64;
+        let mut time_ns = T0 + rng.below(1000);
         let blocks = (0..=rng.below(20)).map(|_| {
             let packets = (0..=rng.below(60)).map(|_| {
-                time_ns += rng.below(40) as i64;
+                time_ns += rng.below(40);
                 serial += 1;
-                let jitter = if rng.per_mille(100) { rng.below(500) as i64 } else { 0 };
+                let jitter = if rng.per_mille(100) { rng.below(500) } else { 0 };
                 let mut p = made(ring, time_ns - jitter, serial);
                 p.frame.resize(8 + rng.below(3000), serial as u8);
                 p
@@ -174,7 +174,7 @@ fn recording(rng: &mut Rng) -> Vec<Vec<Made>> {
 #[test]
 fn every_packet_comes_once_and_in_time_order() {
     for seed in 0..150 {
-        let mut rng = Rng(seed);
+        let mut rng = SplitMix64(seed);
         let temp = tempfile::tempdir().expect("a directory");
         let segments = recording(&mut rng);
         for (i, packets) in segments.iter().enumerate() {
@@ -201,12 +201,12 @@ fn every_packet_comes_once_and_in_time_order() {
 #[test]
 fn disorder_beyond_all_memory_is_put_in_order() {
     let temp = tempfile::tempdir().expect("a directory");
-    let mut rng = Rng(3);
+    let mut rng = SplitMix64(3);
     let mut expected = Vec::new();
     for number in 1..=3 {
         let packets: Vec<Made> = (0..500u64)
             .map(|i| {
-                let mut p = made(0, T0 + rng.below(1 << 30) as i64, number * 1000 + i);
+                let mut p = made(0, T0 + rng.below(1 << 30), number * 1000 + i);
                 p.frame.resize(60_000, i as u8);
                 p
             })
@@ -514,7 +514,7 @@ fn its_threads_end_with_it() {
 #[test]
 fn bytes_that_flipped_are_survived() {
     let temp = tempfile::tempdir().expect("a directory");
-    let mut rng = Rng(11);
+    let mut rng = SplitMix64(11);
     let mut damaged = 0;
     for round in 0..400 {
         let mut draft = Draft::new(&["eth0", "eth1"]);

@@ -20,7 +20,7 @@ use tapdeck_store::io::{Access, Directory, Disk, Object, PAGE, State, Storage};
 use tapdeck_store::query::{Error, Note, Packet, Query, Snapshot, Span};
 use tapdeck_store::stat::{Question, Report, stat_in};
 use tapdeck_store::{Closed, Scope, SegmentName, Store, Verdict, verify_in};
-use tapdeck_testkit::random::SplitMix64;
+use tapdeck_testkit::SplitMix64;
 
 const T0: i64 = 1_767_323_045_000_000_000;
 const PACKETS: u32 = 2500;
@@ -198,9 +198,9 @@ fn index_of(name: &SegmentName) -> String {
 /// What a query answers: times and losses of packets. Every third packet matches.
 type Answer = (Vec<(i64, u64)>, Vec<Note>);
 
-fn ask(storage: Arc<dyn Storage>, span: Span) -> Result<Answer, Error> {
+fn ask(storage: &Arc<dyn Storage>, span: Span) -> Result<Answer, Error> {
     let snapshot = Snapshot::open_in(storage, span)?;
-    let third = |p: &Packet<'_>| p.frame[17] % 3 == 0;
+    let third = |p: &Packet<'_>| p.frame[17].is_multiple_of(3);
     let mut query = Query::new(snapshot, span, Plan::All, third);
     let mut found = Vec::new();
     while let Some(packet) = query.next_packet(|_| true)? {
@@ -209,7 +209,7 @@ fn ask(storage: Arc<dyn Storage>, span: Span) -> Result<Answer, Error> {
     Ok((found, query.take_notes()))
 }
 
-fn tell(storage: Arc<dyn Storage>, span: Span) -> Result<Report, Error> {
+fn tell(storage: &Arc<dyn Storage>, span: Span) -> Result<Report, Error> {
     stat_in(storage, Question { span, top: 3 }, |_, _| {})
 }
 
@@ -234,8 +234,8 @@ impl Whole {
     fn of(storage: &Faulty) -> Self {
         let shared = || storage.clone().shared();
         Self {
-            answers: SPANS.iter().map(|span| ask(shared(), *span).unwrap()).collect(),
-            reports: SPANS.iter().map(|s| format!("{:?}", tell(shared(), *s).unwrap())).collect(),
+            answers: SPANS.iter().map(|span| ask(&shared(), *span).unwrap()).collect(),
+            reports: SPANS.iter().map(|s| format!("{:?}", tell(&shared(), *s).unwrap())).collect(),
             verdicts: format!("{:?}", judge(storage).unwrap()),
         }
     }
@@ -270,12 +270,12 @@ fn a_place_that_cannot_be_read_is_never_passed_over() {
     let (mut failed, mut whole_all_the_same) = (0, 0);
     for object in objects {
         let len = dir.join(&object).metadata().unwrap().len();
-        let is_index = object.ends_with(".index");
+        let is_index = Path::new(&object).extension() == Some("index".as_ref());
         for at in (0..len).step_by(if is_index { 997 } else { 50_021 }) {
             let broken = Some((object.clone(), at..at + 1));
             let storage = Faulty::new(&dir, Faults { broken, ..Faults::default() });
             for (i, span) in SPANS.into_iter().enumerate() {
-                match ask(storage.clone().shared(), span) {
+                match ask(&storage.clone().shared(), span) {
                     Ok((found, notes)) => {
                         assert!(found == whole.answers[i].0, "{object} at {at}");
                         let of_index = |n: &Note| is_index && matches!(n, Note::Index { .. });
@@ -289,7 +289,7 @@ fn a_place_that_cannot_be_read_is_never_passed_over() {
                     }
                     Err(e) => panic!("{object} at {at}: {e}"),
                 }
-                match tell(storage.clone().shared(), span) {
+                match tell(&storage.clone().shared(), span) {
                     Ok(report) => {
                         let is_same = format!("{report:?}") == whole.reports[i];
                         assert!(is_same || !report.unusable.is_empty(), "{object} at {at}");
@@ -321,21 +321,21 @@ fn an_object_that_goes_between_listing_and_opening_is_told() {
     for name in &names {
         // A live segment that is not there may have been closed.
         let storage = of(&[name.to_string(), name.closed().to_string()]);
-        let (found, notes) = ask(storage.clone().shared(), Span::ALL).unwrap();
+        let (found, notes) = ask(&storage.clone().shared(), Span::ALL).unwrap();
         assert_eq!(notes, [Note::Deleted(name.to_string())]);
         let mine = |ns: i64| ns / 1_000_000_000 == name.began_s;
         let others: Vec<i64> =
             whole.answers[0].0.iter().map(|p| p.0).filter(|t| !mine(*t)).collect();
         assert_eq!(found.iter().map(|p| p.0).collect::<Vec<_>>(), others);
-        let report = tell(storage.clone().shared(), Span::ALL).unwrap();
+        let report = tell(&storage.clone().shared(), Span::ALL).unwrap();
         assert_eq!(report.notes, [Note::Deleted(name.to_string())]);
         assert_eq!(report.packets, 2 * u64::from(PACKETS));
         let judged = judge(&storage).unwrap();
         assert!(judged.len() == 2 && judged.iter().all(|v| v.name != *name));
     }
     let unindexed = of(&[index_of(&names[0])]);
-    assert_eq!(ask(unindexed.clone().shared(), Span::ALL).unwrap(), whole.answers[0]);
-    assert_eq!(tell(unindexed.shared(), Span::ALL).unwrap().packets, 3 * u64::from(PACKETS));
+    assert_eq!(ask(&unindexed.clone().shared(), Span::ALL).unwrap(), whole.answers[0]);
+    assert_eq!(tell(&unindexed.shared(), Span::ALL).unwrap().packets, 3 * u64::from(PACKETS));
 }
 
 /// A closed segment becomes shorter while it is read. What is missing then is told, wherever it is
@@ -362,12 +362,12 @@ fn an_object_that_is_cut_while_it_is_read_is_told() {
                 };
                 let context = format!("{object} cut to {len} after {after} reads");
                 for (i, span) in SPANS.into_iter().enumerate() {
-                    let (found, notes) = ask(faulty().shared(), span).unwrap();
+                    let (found, notes) = ask(&faulty().shared(), span).unwrap();
                     let is_told =
                         notes.iter().any(|n| n.is_fault() || matches!(n, Note::Deleted(_)));
                     assert!(found == whole.answers[i].0 || is_told, "{context}: {notes:?}");
                     told += u32::from(is_told);
-                    let report = tell(faulty().shared(), span).unwrap();
+                    let report = tell(&faulty().shared(), span).unwrap();
                     let is_same = format!("{report:?}") == whole.reports[i];
                     let is_told = !report.notes.is_empty() || !report.unusable.is_empty();
                     assert!(is_same || is_told, "{context}: {report:?}");

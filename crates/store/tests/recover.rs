@@ -8,12 +8,13 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use common::faulty::{Faulty, Odds};
-use common::{Rng, Setup, directory, interfaces, is_live, names, read_bytes, rings};
+use common::{Setup, directory, interfaces, is_live, names, read_bytes, rings};
 use rustix::io::Errno;
 use tapdeck_packet::pcapng::{self, Reader, Record};
 use tapdeck_packet::trace;
 use tapdeck_store::io::{Io, PAGE};
 use tapdeck_store::{Action, Closed, Error, Fault, Finding, IndexAction, Scope, Store};
+use tapdeck_testkit::{SplitMix64, wait_for};
 
 const LIVE: &str = "tapdeck-00000001-20260102T030405Z.pcapng.live";
 const CLOSED: &str = "tapdeck-00000001-20260102T030405Z.pcapng";
@@ -49,7 +50,7 @@ impl Written {
     fn new(seed: u64, count: usize) -> Self {
         let (_temp, dir) = directory();
         let (mut producers, ends) = rings(2);
-        let mut rng = Rng(seed);
+        let mut rng = SplitMix64(seed);
         for _ in 0..count {
             let at = rng.below(2);
             producers[at].push_any(&mut rng);
@@ -207,7 +208,7 @@ fn torn_writes_leave_every_whole_packet() {
     let mut replaced = 0;
     for seed in 0..150 {
         let written = Written::new(seed / 5, 12);
-        let mut rng = Rng(seed);
+        let mut rng = SplitMix64(seed);
         let mut torn = written.bytes.clone();
         // The last writes, from a page on, and never the file's head.
         let pages = torn.len() / PAGE;
@@ -256,12 +257,12 @@ fn a_wide_gap_is_bridged() {
 fn rubbish_never_costs_what_was_readable() {
     for seed in 0..60 {
         let written = Written::new(seed / 5, 12);
-        let mut rng = Rng(seed);
+        let mut rng = SplitMix64(seed);
         let mut torn = written.bytes.clone();
         for _ in 0..=rng.below(6) {
             let at = PAGE + rng.below(torn.len() - PAGE) / 4 * 4;
             let end = torn.len().min(at + 1 + rng.below(2000));
-            torn[at..end].iter_mut().for_each(|b| *b = rng.next() as u8);
+            torn[at..end].iter_mut().for_each(|b| *b = rng.draw() as u8);
         }
         let (packets, _) = recovered(&torn);
         assert!(packets.is_superset(&readable(&torn)), "seed {seed}");
@@ -489,7 +490,7 @@ fn a_running_recorder_keeps_its_segments() {
     let (mut producers, ends) = rings(1);
     producers[0].push(10_000);
     let run = Setup::new(1 << 20).start(&dir, Faulty::sound(), ends);
-    common::until("written", || run.packets() == producers[0].offered.len() as u64);
+    wait_for("it to be written", || run.packets() == producers[0].offered.len() as u64);
     assert!(is_live(&names(&dir)[0]));
     let refused =
         Store::examine(&dir, Scope { closed: Closed::None, index: false }, |f| panic!("{f:?}"));

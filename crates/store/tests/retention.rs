@@ -11,11 +11,12 @@ use std::time::Duration;
 use common::faulty::{Faulty, Odds};
 use common::{
     FakeClock, Setup, directory, disk_usage, is_live, names, offered, packets, read_store, ring,
-    rings, stored, until,
+    rings, stored,
 };
 use tapdeck_packet::pcapng;
 use tapdeck_store::io::{Disk, PAGE};
 use tapdeck_store::{MinFree, Retention, SegmentName, Store, Totals};
+use tapdeck_testkit::wait_for;
 
 const SEGMENT: u64 = 256 << 10;
 
@@ -165,8 +166,8 @@ fn what_is_being_written_stays() {
         producer.push(60_000);
     }
     let run = setup.start(&dir, disk.clone(), vec![end]);
-    until("all is written", || producer.held() == 0);
-    until("the others are gone", || numbers(&dir) == [run.totals.segments.load(SeqCst)]);
+    wait_for("everything to be written", || producer.held() == 0);
+    wait_for("the others to go", || numbers(&dir) == [run.totals.segments.load(SeqCst)]);
     assert!(is_live(&names(&dir)[0]));
     let there = stored(&read_store(&dir));
     run.stop().unwrap();
@@ -245,6 +246,20 @@ fn segments_of_an_earlier_run_are_counted_by_what_they_hold() {
     assert_eq!(deleted(&totals), (3, held[..3].iter().sum()));
 }
 
+/// Where the last packet block of a file begins.
+fn last_packet_at(data: &[u8]) -> usize {
+    let mut reader = pcapng::Reader::new(data);
+    let mut last = 0;
+    loop {
+        let at = reader.offset();
+        match reader.next() {
+            Some(Ok(pcapng::Record::Packet(_))) => last = at as usize,
+            Some(Ok(_)) => {}
+            _ => return last,
+        }
+    }
+}
+
 /// What a crash leaves: the name of a live segment, no statistics, and a torn end.
 #[test]
 fn segments_that_a_crash_left_are_counted_packet_by_packet() {
@@ -265,17 +280,7 @@ fn segments_that_a_crash_left_are_counted_packet_by_packet() {
             }
             _ => {
                 // Into the middle of the last packet: the filling behind it goes, and more.
-                let mut reader = pcapng::Reader::new(&data);
-                let mut last = 0;
-                loop {
-                    let at = reader.offset();
-                    match reader.next() {
-                        Some(Ok(pcapng::Record::Packet(_))) => last = at as usize,
-                        Some(Ok(_)) => {}
-                        _ => break,
-                    }
-                }
-                data.truncate(last + 20);
+                data.truncate(last_packet_at(&data) + 20);
                 whole - 1
             }
         };
@@ -305,7 +310,7 @@ fn a_segment_that_somebody_else_deleted_is_not_counted() {
         producer.push(60_000);
     }
     let run = setup.start(&dir, disk.clone(), vec![end]);
-    until("the store is looked at", || disk.is_waiting());
+    wait_for("the store to be looked at", || disk.is_waiting());
     std::fs::remove_file(dir.join(&gone[0])).unwrap();
     std::fs::remove_file(dir.join(&gone[1])).unwrap();
     disk.open_gate(None);

@@ -7,13 +7,14 @@ use std::fs;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
-use common::{Rng, Setup, directory, offered, rings, until};
+use common::{Setup, directory, offered, rings};
 use tapdeck_packet::link::LinkType;
 use tapdeck_packet::pcapng::{self, InterfaceDescription, StatisticsBlock};
 use tapdeck_store::io::{Disk, PAGE};
 use tapdeck_store::query::{Error, Note, Span};
 use tapdeck_store::stat::{Gap, Question, Report, stat};
 use tapdeck_store::{Closed, Scope, SegmentName, Store};
+use tapdeck_testkit::{SplitMix64, wait_for};
 
 const SECOND: i64 = 1_000_000_000;
 const T0: i64 = 1_767_323_045 * SECOND;
@@ -115,16 +116,16 @@ fn write(dir: &Path, number: u64, live: bool, packets: &[Packet], behind: i64) -
 
 /// Packets of several segments, which overlap in time. Some tell of losses. Host 0 is in all of
 /// them; from the first second on there are many.
-fn traffic(rng: &mut Rng) -> Vec<Vec<Packet>> {
+fn traffic(rng: &mut SplitMix64) -> Vec<Vec<Packet>> {
     let mut times = [T0; RINGS.len()];
-    let mut segment = |rng: &mut Rng| {
+    let mut segment = |rng: &mut SplitMix64| {
         let mut packets = Vec::new();
         for _ in 0..10 + rng.below(30) {
             let ring = rng.below(RINGS.len());
             for _ in 0..=rng.below(200) {
-                times[ring] += rng.below(20_000_000) as i64;
+                times[ring] += rng.below(20_000_000);
                 packets.push(Packet {
-                    time_ns: times[ring] - rng.below(1_000_000) as i64,
+                    time_ns: times[ring] - rng.below(1_000_000),
                     ring: ring as u32,
                     dropped: if rng.per_mille(5) { 1 + rng.below(9) as u64 } else { 0 },
                     hosts: [0, 1 + rng.below(200) as u32],
@@ -190,7 +191,7 @@ fn assert_tells(report: &Report, segments: &[Vec<Packet>], span: Span, what: &st
 #[test]
 fn what_is_told_is_what_there_is() {
     for seed in 0..4 {
-        let rng = &mut Rng(seed);
+        let rng = &mut SplitMix64(seed);
         let (_temp, dir) = directory();
         fs::create_dir(&dir).unwrap();
         let segments = traffic(rng);
@@ -211,7 +212,7 @@ fn what_is_told_is_what_there_is() {
         for _ in 0..12 {
             let mut point = || {
                 let segment = &segments[rng.below(segments.len())];
-                segment[rng.below(segment.len())].time_ns + rng.below(3) as i64 - 1
+                segment[rng.below(segment.len())].time_ns + rng.below(3) - 1
             };
             let (a, b) = (point(), point());
             let span = Span { after_ns: a.min(b), before_ns: a.max(b) };
@@ -239,7 +240,7 @@ fn what_is_told_is_what_there_is() {
 fn without_indexes_the_statistics_tell() {
     let (_temp, dir) = directory();
     fs::create_dir(&dir).unwrap();
-    let segments = traffic(&mut Rng(7));
+    let segments = traffic(&mut SplitMix64(7));
     let closed: Vec<PathBuf> = (1..)
         .zip(&segments)
         .map(|(number, packets)| write(&dir, number, false, packets, 0))
@@ -298,9 +299,9 @@ fn hosts_and_ports_are_counted_by_pieces() {
 fn a_flood_is_told_as_one() {
     let (_temp, dir) = directory();
     fs::create_dir(&dir).unwrap();
-    let rng = &mut Rng(1);
+    let rng = &mut SplitMix64(1);
     let packets: Vec<Packet> = (0..60_000)
-        .map(|i| Packet { hosts: [rng.next() as u32 >> 8, 2], ..Packet::at(T0 + i * 1000) })
+        .map(|i| Packet { hosts: [rng.draw() as u32 >> 8, 2], ..Packet::at(T0 + i * 1000) })
         .collect();
     write(&dir, 1, false, &packets, 0);
     index(&dir);
@@ -344,7 +345,7 @@ fn losses_are_told_once_and_behind_the_last_packet_too() {
 fn segments_that_are_deleted_meanwhile_are_told() {
     let (_temp, dir) = directory();
     fs::create_dir(&dir).unwrap();
-    let segments = traffic(&mut Rng(3));
+    let segments = traffic(&mut SplitMix64(3));
     (1..).zip(&segments).for_each(|(number, packets)| _ = write(&dir, number, false, packets, 0));
     index(&dir);
     let watch = |done: usize, total: usize| {
@@ -365,7 +366,7 @@ fn segments_that_are_deleted_meanwhile_are_told() {
 
 #[test]
 fn a_damaged_index_is_told_and_packets_are_counted_all_the_same() {
-    let rng = &mut Rng(11);
+    let rng = &mut SplitMix64(11);
     let (_temp, dir) = directory();
     fs::create_dir(&dir).unwrap();
     let segments = traffic(rng);
@@ -404,13 +405,13 @@ fn all_that_is_on_disk_is_told_while_it_is_recorded() {
     let (mut producers, consumers) = rings(2);
     let setup = Setup { indexed: true, ..Setup::new(1 << 20) };
     let run = setup.start(&dir, Disk::new(false), consumers);
-    let rng = &mut Rng(5);
+    let rng = &mut SplitMix64(5);
     for _ in 0..8 {
         for producer in &mut producers {
             (0..20).for_each(|_| producer.push_any(rng));
         }
         let there = offered(&producers).len() as u64;
-        until("all packets", || {
+        wait_for("all packets", || {
             let report = ask(&dir, Span::ALL);
             assert!(report.packets <= there && report.notes.is_empty(), "{report:?}");
             assert!(report.unusable.is_empty(), "{report:?}");

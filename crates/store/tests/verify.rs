@@ -10,11 +10,11 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicI64;
 use std::sync::atomic::Ordering::SeqCst;
 
-use common::Rng;
 use tapdeck_packet::link::LinkType;
 use tapdeck_packet::pcapng::{self, InterfaceDescription, StatisticsBlock};
 use tapdeck_store::io::{Disk, File, Io, Space};
 use tapdeck_store::{Closed, Indexed, Scope, SegmentName, Store, Verdict};
+use tapdeck_testkit::SplitMix64;
 
 const T0: u64 = 1_767_323_045_000_000_000;
 const NAME: SegmentName = SegmentName { number: 3, began_s: 1_767_323_045, live: false };
@@ -29,7 +29,7 @@ fn fill(bytes: &mut Vec<u8>) {
     }
 }
 
-fn frame(rng: &mut Rng) -> Vec<u8> {
+fn frame(rng: &mut SplitMix64) -> Vec<u8> {
     let mut f = vec![2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 8, 0, 0x45, 0, 0, 60, 0, 0, 0, 0, 64, 17];
     f.extend([0, 0, 10, 0, 0, rng.below(50) as u8, 10, 0, 1, rng.below(50) as u8]);
     f.extend((rng.below(3000) as u16).to_be_bytes());
@@ -40,7 +40,7 @@ fn frame(rng: &mut Rng) -> Vec<u8> {
 
 /// A segment of two interfaces; the places of its packets.
 fn segment(seed: u64, packets: usize) -> (Vec<u8>, Vec<usize>) {
-    let mut rng = Rng(seed);
+    let mut rng = SplitMix64(seed);
     let mut bytes = Vec::new();
     pcapng::section_header(&mut bytes, "linux", "tapdeck 0.1.0", None);
     for name in ["eth0", "eth1"] {
@@ -133,7 +133,7 @@ fn a_sound_store_has_no_flaw() {
 fn every_changed_bit_of_a_segment_is_found() {
     let (bytes, _) = segment(2, 1500);
     let (_temp, dir) = store(&bytes);
-    let mut rng = Rng(3);
+    let mut rng = SplitMix64(3);
     for _ in 0..150 {
         let at = rng.below(bytes.len());
         let mut bad = bytes.clone();
@@ -156,7 +156,7 @@ fn every_changed_bit_of_an_index_is_found() {
     let (bytes, _) = segment(4, 1500);
     let (_temp, dir) = store(&bytes);
     let good = fs::read(dir.join(INDEX)).unwrap();
-    let mut rng = Rng(5);
+    let mut rng = SplitMix64(5);
     let mut tried = 0;
     while tried < 150 {
         let at = rng.below(good.len());

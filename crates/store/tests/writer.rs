@@ -12,13 +12,14 @@ use std::time::Duration;
 
 use common::faulty::Faulty;
 use common::{
-    FakeClock, Id, Producer, Rng, Run, Setup, directory, interfaces, is_live, lost, names, offered,
-    packets, read_bytes, read_store, ring, rings, stored, until, unwritten,
+    FakeClock, Id, Producer, Run, Setup, directory, interfaces, is_live, lost, names, offered,
+    packets, read_bytes, read_store, ring, rings, stored, unwritten,
 };
 use tapdeck_packet::pcapng::Record;
 use tapdeck_packet::ring::Ring;
 use tapdeck_store::io::{Disk, PAGE};
 use tapdeck_store::{Ending, Error as StoreError, Nothing, SegmentName, Store, Stream, Totals};
+use tapdeck_testkit::{SplitMix64, wait_for};
 
 const SEGMENT: u64 = 128 << 10;
 
@@ -59,7 +60,7 @@ fn blocks_of_all_lengths_come_through() {
 fn what_is_told_is_what_is_there() {
     let (_temp, dir) = directory();
     let (mut producers, ends) = rings(3);
-    let mut rng = Rng(5);
+    let mut rng = SplitMix64(5);
     for i in 0..60 {
         let p = &mut producers[i % 2];
         p.push_any(&mut rng);
@@ -85,7 +86,7 @@ fn what_is_told_is_what_is_there() {
 #[test]
 fn epochs_never_share_a_segment_and_all_come_through() {
     for seed in 0..40 {
-        let mut rng = Rng(seed);
+        let mut rng = SplitMix64(seed);
         let (_temp, dir) = directory();
         let (mut producers, ends) = rings(1 + rng.below(4) as u32);
         let mut epoch = if rng.per_mille(500) { 0 } else { 253_u8 };
@@ -135,18 +136,18 @@ fn a_ring_that_is_ahead_waits_for_the_others() {
     producers[2].step_to(2);
     producers[2].push(9000);
     let run = Setup::new(SEGMENT).start(&dir, disk(), ends);
-    until("the first epoch", || producers[1].held() == 0);
+    wait_for("the first epoch", || producers[1].held() == 0);
     producers[1].until_looked_at();
     assert_eq!((producers[0].held(), producers[2].held()), (1, 1), "its epoch is not over");
     producers[1].push(5000);
     producers[1].step_to(1);
-    until("the second epoch", || producers[0].held() == 0);
+    wait_for("the second epoch", || producers[0].held() == 0);
     producers[1].until_looked_at();
     assert_eq!(producers[2].held(), 1);
     producers[1].push(5000);
     producers[0].step_to(2);
     producers[1].step_to(2);
-    until("the third epoch", || producers[2].held() == 0);
+    wait_for("the third epoch", || producers[2].held() == 0);
     run.stop().unwrap();
     assert_eq!(epochs(&dir), [0, 1, 2]);
     assert_eq!(stored(&read_store(&dir)), offered(&producers));
@@ -179,7 +180,7 @@ fn names_sort_as_recorded_when_the_clock_goes_back() {
         for _ in 0..8 {
             producer.push(40_000);
         }
-        until("written", || producer.held() == 0);
+        wait_for("it to be written", || producer.held() == 0);
     }
     run.stop().unwrap();
     let names = names(&dir);
@@ -290,14 +291,14 @@ fn a_segment_is_closed_when_it_is_old_enough_and_not_before() {
     for minute in 0..3 {
         setup.clock.set(minute * 600);
         producer.push(5000);
-        until("written", || producer.held() == 0);
+        wait_for("it to be written", || producer.held() == 0);
         setup.clock.set(minute * 600 + 59);
         producer.push(5000);
-        until("written", || producer.held() == 0);
+        wait_for("it to be written", || producer.held() == 0);
         producer.until_looked_at();
         assert_eq!((names(&dir).len() as i64, live()), (minute + 1, 1));
         setup.clock.set(minute * 600 + 60);
-        until("closed", || live() == 0);
+        wait_for("it to be closed", || live() == 0);
         // Without packets there is no other.
         setup.clock.set(minute * 600 + 300);
         producer.until_looked_at();
@@ -378,7 +379,7 @@ fn what_a_crash_left_set_aside_is_removed() {
 
 #[test]
 fn a_limit_is_kept_to_the_packet() {
-    let mut rng = Rng(11);
+    let mut rng = SplitMix64(11);
     for round in 0..40 {
         let (_temp, dir) = directory();
         let (mut producers, ends) = rings(1 + rng.below(3) as u32);
@@ -423,7 +424,7 @@ fn a_limit_that_is_not_reached_does_not_matter() {
     let mut setup = Setup::new(SEGMENT);
     setup.limit = Some(producer.offered.len() as u64 + 1);
     let run = setup.start(&dir, disk(), vec![end]);
-    until("written", || producer.held() == 0);
+    wait_for("it to be written", || producer.held() == 0);
     assert!(!run.is_finished());
     run.stop().unwrap();
     assert_eq!(stored(&read_store(&dir)), producer.offered);
@@ -495,7 +496,7 @@ fn stream(out: &Output, rings: Vec<Box<dyn Ring>>, limit: Option<u64>) -> Run {
 
 fn two_busy_rings() -> (Vec<Producer>, Vec<Box<dyn Ring>>) {
     let (mut producers, ends) = rings(2);
-    let mut rng = Rng(3);
+    let mut rng = SplitMix64(3);
     for p in &mut producers {
         for _ in 0..20 {
             p.push_any(&mut rng);
@@ -533,7 +534,7 @@ fn a_stream_that_breaks_off_is_counted_to_the_packet() {
         stream(&out, ends, None).stop().unwrap();
         out.bytes().len()
     };
-    let mut rng = Rng(17);
+    let mut rng = SplitMix64(17);
     for round in 0..60 {
         let then = if round % 2 == 0 { ErrorKind::BrokenPipe } else { ErrorKind::StorageFull };
         let (producers, ends) = two_busy_rings();

@@ -12,8 +12,6 @@
 
 mod common;
 mod generators;
-#[path = "../tests/testbed/mod.rs"]
-mod testbed;
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -41,7 +39,7 @@ impl Outcome {
 fn main() {
     type Case = (&'static str, fn(&Options));
     let options = Options::new(2_000_000);
-    testbed::need_root();
+    tapdeck_testkit::kernel::need_root();
     if !options.tiny {
         common::print_machine(&["netsniff-ng", "tcpreplay", "xdp-tools"]);
     }

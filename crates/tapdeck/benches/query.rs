@@ -17,15 +17,13 @@
 
 mod common;
 mod queries;
-#[path = "../tests/testbed/mod.rs"]
-mod testbed;
 
 use common::Options;
 
 fn main() {
     type Case = (&'static str, fn(&Options));
     let options = Options::new(3_000_000);
-    testbed::need_root();
+    tapdeck_testkit::kernel::need_root();
     if !options.tiny {
         common::print_machine(&["stenographer", "tcpdump", "tshark", "libpcap0.8", "curl"]);
     }

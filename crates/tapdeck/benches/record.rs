@@ -6,8 +6,6 @@
 //! medians and spreads as a Markdown table. It measures and asserts nothing.
 
 mod common;
-#[path = "../tests/testbed/mod.rs"]
-mod testbed;
 
 use std::fs;
 use std::io::Read;
@@ -19,7 +17,7 @@ use common::{Options, Spread, frame};
 use rustix::process::Signal;
 use tapdeck_capture::interface::Interface;
 use tapdeck_capture::transmit::{Drain, Flood};
-use testbed::{Net, Running};
+use tapdeck_testkit::{Namespace, Net, Running};
 
 #[derive(Clone, Debug)]
 enum Method {
@@ -89,7 +87,7 @@ struct Sample {
 fn main() {
     let options = Options::new(3_000_000);
     let packets = options.packets as u32;
-    testbed::need_root();
+    tapdeck_testkit::kernel::need_root();
     if !options.tiny {
         print_machine();
     }
@@ -155,17 +153,17 @@ fn measure(method: &Method, load: &Load) -> Result<Sample, String> {
     let net = Net::new();
     net.addresses();
     if !method.native() {
-        net.run(&net.b, "ethtool -K vb gro on");
+        net.b.run("ethtool -K vb gro on");
     }
     let dir = tempfile::tempdir_in(target_dir()).map_err(|e| e.to_string())?;
-    let index = |ns: &str, dev: &str| net.inside(ns, || Interface::find(dev).expect("made above"));
+    let index = |at: &Namespace, dev: &str| at.inside(|| Interface::find(dev).expect("made above"));
     let from = index(&net.a, "va");
     let to = index(&net.b, "vb");
     let mac = |i: &Interface| i.mac.expect("veth has one");
     let frame = frame(load.size, mac(&from), mac(&to));
     let drain = match method {
         Method::Ceiling => {
-            Some(net.inside(&net.b, || Drain::attach(to.index)).map_err(|e| e.to_string())?)
+            Some(net.b.inside(|| Drain::attach(to.index)).map_err(|e| e.to_string())?)
         }
         _ => None,
     };
@@ -177,7 +175,7 @@ fn measure(method: &Method, load: &Load) -> Result<Sample, String> {
     let before = pid.map(used).unwrap_or_default();
     let rx_before = index(&net.b, "vb").counters;
 
-    let seconds = net.inside(&net.a, || -> Result<f64, String> {
+    let seconds = net.a.inside(|| -> Result<f64, String> {
         common::stay_on_core(0).map_err(|e| e.to_string())?;
         let flood = Flood::new(from.index, &frame, 42, load.gap_ns).map_err(|e| e.to_string())?;
         let begin = Instant::now();
@@ -251,7 +249,7 @@ fn start(method: &Method, net: &Net, dir: &Path) -> Result<Option<Running>, Stri
             words.extend(args.split_whitespace().map(str::to_owned));
         }
     }
-    let mut command = net.command(&net.b, "taskset");
+    let mut command = net.b.command("taskset");
     command.args(words).stdout(Stdio::null()).stderr(Stdio::piped());
     let mut running = Running(command.spawn().map_err(|e| e.to_string())?);
     // Each says something when it listens; two that do not are given a second.

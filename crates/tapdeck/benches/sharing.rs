@@ -21,14 +21,12 @@ mod hook;
 mod programs;
 #[path = "sharing/rules.rs"]
 mod rules;
-#[path = "../tests/testbed/mod.rs"]
-mod testbed;
 
 use common::Options;
 
 fn main() {
     let options = Options::new(3_000_000);
-    testbed::need_root();
+    tapdeck_testkit::kernel::need_root();
     if !options.tiny {
         common::print_machine(&["tcpdump"]);
     }

@@ -1,7 +1,8 @@
 //! `tapdeck attach`: a member's packets as one pcapng stream, in the order of their times.
 //!
-//! It is the smallest program that a member can be, and needs no privilege but the socket's. Who
-//! wants packets on disk without a copy takes `record --group`.
+//! The command shows how little a member needs: the daemon's socket, and no privilege beside the
+//! right to connect to it. Every packet is copied on its way; `record --group` puts packets on disk
+//! without a copy.
 
 use std::fs::File;
 use std::io::{self, BufWriter, ErrorKind, Write};
@@ -18,9 +19,10 @@ use crate::progress_line::say;
 use crate::standard_output;
 use crate::units::show_count;
 
-/// How soon it is noticed that it shall end.
+/// How often the command looks whether it is to end while no packet comes.
 const LOOK: Duration = Duration::from_millis(100);
-/// Written at once; what waits is written when there is nothing more to read.
+/// Bytes that gather before they are written. What has gathered is also written whenever there is
+/// nothing more to read.
 const BUFFER: usize = 256 << 10;
 
 /// Writes packets until something ends it.
@@ -40,7 +42,7 @@ pub fn run(flags: &flags::Attach) -> Result<()> {
     let most = flags.count.unwrap_or(u64::MAX);
 
     let mut reader_left = false;
-    // What has come is passed on before more is waited for, however steadily that comes.
+    // Packets that have come are passed on before more are waited for, however steadily they come.
     let mut waits = false;
     while !interrupt.asked() && tape.packets < most {
         let look = if waits { LOOK } else { Duration::ZERO };
@@ -63,7 +65,8 @@ pub fn run(flags: &flags::Attach) -> Result<()> {
             break;
         }
     }
-    // What came before the end is still to be read. A daemon that is gone cannot be left.
+    // Packets that came before the end are still to be read. Leaving fails where the daemon has
+    // gone, and then the membership has ended anyway.
     let _ = member.attachment().leave();
     while !reader_left && tape.packets < most {
         let Next::Got(packet) = member.next_packet(Some(Duration::ZERO))? else { break };
@@ -77,14 +80,14 @@ pub fn run(flags: &flags::Attach) -> Result<()> {
     Ok(())
 }
 
-/// The pcapng stream.
+/// The pcapng stream that is written.
 struct Tape {
     out: BufWriter<File>,
     name: String,
-    /// One packet's block.
+    /// The block that is written next.
     block: Vec<u8>,
     packets: u64,
-    /// Of each interface.
+    /// Packets of each interface that were written.
     counts: Vec<u64>,
     began_ns: u64,
 }
@@ -120,7 +123,7 @@ impl Tape {
         Ok(tape)
     }
 
-    /// False where nobody reads any more.
+    /// Writes a packet. Returns false where nobody reads any more.
     fn write(&mut self, packet: &Packet<'_>) -> Result<bool> {
         let len = pcapng::packet_len(packet.bytes.len(), packet.flags, packet.dropped);
         self.block.clear();
@@ -154,30 +157,22 @@ impl Tape {
     fn is_read(&self, result: io::Result<()>) -> Result<bool> {
         match result {
             Ok(()) => Ok(true),
-            // Whoever read it has seen enough.
+            // The reader has seen enough, which is no fault.
             Err(e) if e.kind() == ErrorKind::BrokenPipe => Ok(false),
             Err(e) => Err(e).with_context(|| format!("cannot write to {}", self.name)),
         }
     }
 
-    /// Ends the stream with what each interface gave. A member's drops are counted for its rings,
-    /// which have no interface of their own: the first one tells them.
+    /// Ends the stream with each interface's statistics. A member's drops are counted for its
+    /// rings, which have no interface of their own: the first interface tells them.
     fn end(&mut self, dropped: u64) -> Result<()> {
         let now = now_ns();
         self.block.clear();
         for (interface, &delivered) in self.counts.iter().enumerate() {
             let dropped = if interface == 0 { dropped } else { 0 };
-            let statistics = StatisticsBlock {
-                interface: interface as u32,
-                time_ns: now,
-                start_ns: self.began_ns,
-                end_ns: now,
-                received: delivered + dropped,
-                accepted: delivered + dropped,
-                dropped,
-                delivered,
-                comment: None,
-            };
+            let span = (self.began_ns, now);
+            let statistics =
+                StatisticsBlock::of_packets(interface as u32, span, delivered, dropped);
             pcapng::statistics(&mut self.block, &statistics);
         }
         self.put()?;

@@ -1,4 +1,6 @@
-//! Ctrl-C while something must be brought to an orderly end.
+//! Ctrl-C, while something must be brought to an orderly end.
+//!
+//! `record` has signals of its own: a second one there means a hurry.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -7,8 +9,8 @@ use anyhow::{Context, Result};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::flag;
 
-/// Whether somebody asked for the end. Whoever asks again before it was heard ends the program at
-/// once.
+/// Whether somebody asked for the end, by SIGINT or SIGTERM. A second signal before the first was
+/// heard ends the program at once.
 pub struct Interrupt(Arc<AtomicBool>);
 
 impl Interrupt {
@@ -28,7 +30,7 @@ impl Interrupt {
         self.0.load(Relaxed)
     }
 
-    /// It was heard; what is asked from now on is a new wish.
+    /// Takes note that the signal was heard. The next one is a new wish.
     pub fn heard(&self) {
         self.0.store(false, Relaxed);
     }

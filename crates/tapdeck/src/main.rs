@@ -1,8 +1,13 @@
-//! The command line. Each command has a module; `units` parses what people write for sizes
-//! and times.
+//! The program `tapdeck`: a command line, and a module for each command.
+//!
+//! `flags` holds what clap parses. A command's module resolves its flags to values that make sense
+//! together, and only then touches the system. What several commands do alike stands beside them:
+//! the control socket (`control`), counters (`statistics`), exit codes (`usage`), lines on the
+//! terminal (`progress_line`), inputs and outputs. Everything about packets is in other crates.
 #![forbid(unsafe_code)]
 
 mod attach;
+mod capture_file;
 mod check_traffic;
 mod control;
 mod ctl;
@@ -17,10 +22,12 @@ mod record;
 mod recover;
 mod rules;
 mod serve;
+mod standard_input;
 mod standard_output;
 mod stat;
 mod statistics;
 mod units;
+mod usage;
 mod verify;
 
 use std::io::ErrorKind::BrokenPipe;
@@ -33,7 +40,7 @@ fn main() -> ExitCode {
     let cli = match flags::Cli::try_parse() {
         Ok(cli) => cli,
         Err(e) => {
-            // Help and version go to standard output and are no error.
+            // Help and version are no errors, and clap prints them to standard output.
             let code = u8::try_from(e.exit_code()).unwrap_or(2);
             let _ = e.print();
             return ExitCode::from(code);
@@ -56,20 +63,13 @@ fn main() -> ExitCode {
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
-        // Whoever read our output has seen enough.
+        // The reader of our output has seen enough, which is no failure.
         Err(e) if e.downcast_ref::<io::Error>().is_some_and(|e| e.kind() == BrokenPipe) => {
             ExitCode::SUCCESS
         }
         Err(e) => {
             let _ = writeln!(io::stderr(), "tapdeck: {e:#}");
-            let capture = e.downcast_ref::<tapdeck_capture::Error>();
-            let rules = e.downcast_ref::<tapdeck_capture::rules::Error>();
-            let groups = e.downcast_ref::<tapdeck_capture::groups::Error>();
-            let usage = e.is::<flags::Usage>()
-                || capture.is_some_and(tapdeck_capture::Error::is_usage)
-                || groups.is_some_and(tapdeck_capture::groups::Error::is_usage)
-                || rules.is_some_and(tapdeck_capture::rules::Error::is_usage);
-            ExitCode::from(if usage { 2 } else { 1 })
+            ExitCode::from(usage::exit_code(&e))
         }
     }
 }

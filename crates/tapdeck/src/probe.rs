@@ -1,4 +1,4 @@
-//! `tapdeck probe`: what this machine can do, for a person to read.
+//! `tapdeck probe`: what can this machine do? The answer is text for a person.
 
 use std::io::{BufWriter, Write, stdout};
 

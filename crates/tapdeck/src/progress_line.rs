@@ -1,35 +1,38 @@
-//! What a person at a terminal is told while something goes on.
+//! What a person at a terminal is told while something goes on: lines that stay, and one line that
+//! changes.
+//!
+//! All of it goes to standard error. Where nobody can be told, the work goes on all the same.
 
 use std::io::{self, IsTerminal, Read, Write, stderr};
 use std::time::{Duration, Instant};
 
 use crate::units::show_bytes;
 
-/// Where nobody can be told, the work goes on all the same.
+/// Writes a line that stays. An error is left alone: the work goes on where nobody can be told.
 pub fn say(text: &str) {
     let _ = writeln!(stderr(), "tapdeck: {text}");
 }
 
-/// The live line of something that goes on, and what is said meanwhile.
-pub struct Line {
+/// The live line of a recorder or a daemon, with lines that stay above it.
+pub struct LiveLine {
     terminal: bool,
     shown: bool,
 }
 
-impl Line {
+impl LiveLine {
     pub fn new() -> Self {
         Self { terminal: stderr().is_terminal(), shown: false }
     }
 
-    /// A line that stays. The live line comes again below.
+    /// Writes a line that stays. The live line comes again below it.
     pub fn say(&mut self, text: &str) {
         let clear = if self.shown { "\r\x1b[K" } else { "" };
         self.shown = false;
-        // Where nobody can be told, the work goes on all the same.
+        // The work goes on where nobody can be told.
         let _ = writeln!(stderr(), "{clear}tapdeck: {text}");
     }
 
-    /// The live line; nothing where there is no terminal.
+    /// Shows the live line; nothing where there is no terminal.
     pub fn show(&mut self, text: &str) {
         if self.terminal {
             self.shown = true;
@@ -39,7 +42,8 @@ impl Line {
     }
 }
 
-/// A line on the terminal that changes; nothing elsewhere. It goes when this is dropped.
+/// A line that shows how far some work is, at most four times a second; nothing where there is no
+/// terminal. Dropping it removes the line.
 pub struct ProgressLine {
     terminal: bool,
     shown: bool,
@@ -73,12 +77,12 @@ impl Drop for ProgressLine {
     }
 }
 
-/// An input of which it is shown how much has been read.
+/// An input that shows on a [`ProgressLine`] how much of it has been read.
 pub struct Watched<R> {
     input: R,
     name: String,
     read: u64,
-    /// Of a file.
+    /// Bytes of the whole input, where that is known.
     total: Option<u64>,
     progress: ProgressLine,
 }

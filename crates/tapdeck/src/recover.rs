@@ -15,7 +15,7 @@ use crate::units::{show_bytes, show_count};
 struct Json<'a> {
     dir: &'a str,
     dry_run: bool,
-    /// Nothing is left, or after a dry run would be left, that must be mended.
+    /// Whether nothing that must be mended is left or, after a dry run, would be left.
     sound: bool,
     mended: u64,
     set_aside: u64,
@@ -33,7 +33,7 @@ struct Segment {
     name: String,
     /// What was done: `none`, `closed`, `set-aside` or `failed`.
     action: &'static str,
-    /// What was done with its index: `none`, `made` or `failed`.
+    /// What was done with the segment's index: `none`, `made` or `failed`.
     index: &'static str,
     packets_before: u64,
     packets: u64,
@@ -71,18 +71,18 @@ impl Segment {
 pub fn run(flags: &flags::Recover) -> Result<()> {
     let dir = &flags.dir;
     let name = dir.display().to_string();
-    // Opening a store would make it.
+    // Opening a store makes its directory, which a wrong name must not do.
     if !dir.is_dir() {
         bail!("{name} is not a directory: name a store that `tapdeck record --dir` wrote");
     }
     let closed = if flags.all { Closed::All } else { Closed::Unended };
     let scope = Scope { closed, index: !flags.no_index };
     let mut segments = Vec::new();
-    let mut told = Ok(());
+    let mut written = Ok(());
     let each = |finding: &Finding| {
-        if !flags.json && told.is_ok() {
-            // Whoever stops reading does not stop the work.
-            told = writeln!(stdout(), "{}", describe(finding, flags.dry_run));
+        if !flags.json && written.is_ok() {
+            // A reader that has gone does not stop the work.
+            written = writeln!(stdout(), "{}", describe(finding, flags.dry_run));
         }
         segments.push(Segment::new(finding));
     };
@@ -94,14 +94,14 @@ pub fn run(flags: &flags::Recover) -> Result<()> {
     };
     done.map_err(explain)?;
     let failed = segments.iter().filter(|s| s.error.is_some()).count();
-    let told = told.and_then(|()| summarise(flags, &name, &segments));
+    let written = written.and_then(|()| summarise(flags, &name, &segments));
     if failed > 0 {
         let which = segments.iter().find_map(|s| Some((&s.name, s.error.as_ref()?)));
         let (segment, why) = which.context("it was counted")?;
         let more = if failed == 1 { String::new() } else { format!(" ({} more)", failed - 1) };
         bail!("{}: {why}{more}", Path::new(&name).join(segment).display());
     }
-    match told {
+    match written {
         Err(e) if e.kind() != ErrorKind::BrokenPipe => {
             Err(e).context("cannot write to standard output")
         }
@@ -109,7 +109,7 @@ pub fn run(flags: &flags::Recover) -> Result<()> {
     }
 }
 
-/// The error of a command that is not a recorder itself.
+/// Returns the error as it is told by a command that is no recorder itself.
 fn explain(e: Error) -> anyhow::Error {
     match e {
         Error::InUse { dir, pid } => {
@@ -123,7 +123,7 @@ fn explain(e: Error) -> anyhow::Error {
     }
 }
 
-/// One line about a segment; what `record` says, too.
+/// Returns one line about a segment, for `recover` and for `record` when it begins.
 pub fn describe(finding: &Finding, dry_run: bool) -> String {
     let name = &finding.name;
     let whole = format!("{} packets", show_count(finding.packets));
@@ -135,7 +135,7 @@ pub fn describe(finding: &Finding, dry_run: bool) -> String {
         IndexAction::Fail(e) => format!(", its index cannot be made: {e}"),
     };
     match &finding.action {
-        // Nobody read it to count its packets.
+        // A segment that was found sound without being read has no count of packets.
         Action::None if finding.packets == 0 => format!("{name}: sound{index}"),
         Action::None => format!("{name}: sound, {whole}{index}"),
         Action::SetAside => {
@@ -160,7 +160,7 @@ pub fn describe(finding: &Finding, dry_run: bool) -> String {
     }
 }
 
-/// The last line, or all as JSON.
+/// Writes the last line, or all as JSON.
 fn summarise(flags: &flags::Recover, dir: &str, segments: &[Segment]) -> io::Result<()> {
     let count = |action: &str| segments.iter().filter(|s| s.action == action).count() as u64;
     let sum = |of: fn(&Segment) -> u64| segments.iter().map(of).sum::<u64>();

@@ -1,10 +1,12 @@
-//! Sizes and times as people write them.
+//! Sizes, times and counts as people write and read them.
+//!
+//! Functions that read return an error which completes the sentence "TEXT ...": "64XB is no size".
 
 use std::time::Duration;
 
 use tapdeck_store::MinFree;
 
-/// A size in bytes: `64MiB`, `1GB` (10^9), `1500`.
+/// Reads a size in bytes: `64MiB`, `1GB` (10^9), `1500`.
 pub fn size(s: &str) -> Result<u64, String> {
     match parse_size::parse_size(s) {
         Ok(0) => Err("must be more than 0".into()),
@@ -13,7 +15,7 @@ pub fn size(s: &str) -> Result<u64, String> {
     }
 }
 
-/// A time: `30s`, `7d`, `500ms`.
+/// Reads a time span: `30s`, `7d`, `500ms`.
 pub fn duration(s: &str) -> Result<Duration, String> {
     match humantime::parse_duration(s) {
         Ok(d) if d.is_zero() => Err("must be more than 0".into()),
@@ -22,7 +24,8 @@ pub fn duration(s: &str) -> Result<Duration, String> {
     }
 }
 
-/// A time of at least 100 ms, three times as long as the recorder may take to look at its rings.
+/// Reads a time span of at least 100 ms, three times as long as the recorder may take to look at
+/// its rings.
 pub fn flush(s: &str) -> Result<Duration, String> {
     match duration(s)? {
         d if d < Duration::from_millis(100) => Err("must be at least 100ms".into()),
@@ -30,7 +33,7 @@ pub fn flush(s: &str) -> Result<Duration, String> {
     }
 }
 
-/// The permission of a file: `0660`.
+/// Reads the permission of a file: `0660`.
 pub fn mode(s: &str) -> Result<u32, String> {
     match u32::from_str_radix(s, 8) {
         Ok(mode) if mode <= 0o777 => Ok(mode),
@@ -38,7 +41,7 @@ pub fn mode(s: &str) -> Result<u32, String> {
     }
 }
 
-/// Free space: a size, or a share of the disk as `5%`.
+/// Reads an amount of free space: a size, or a share of the disk as `5%`.
 pub fn min_free(s: &str) -> Result<MinFree, String> {
     let Some(share) = s.strip_suffix('%') else { return size(s).map(MinFree::Bytes) };
     match share.trim().parse::<f64>() {
@@ -47,7 +50,17 @@ pub fn min_free(s: &str) -> Result<MinFree, String> {
     }
 }
 
-/// Bytes for a person.
+/// Returns a time span for a person: `20.1 us`.
+pub fn show_ns(ns: u64) -> String {
+    match ns {
+        0..1_000 => format!("{ns} ns"),
+        1_000..1_000_000 => format!("{:.1} us", ns as f64 / 1e3),
+        1_000_000..1_000_000_000 => format!("{:.1} ms", ns as f64 / 1e6),
+        _ => format!("{:.2} s", ns as f64 / 1e9),
+    }
+}
+
+/// Returns bytes for a person: `1.5 MiB`.
 pub fn show_bytes(n: u64) -> String {
     const UNITS: [&str; 6] = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
     let mut value = n as f64;
@@ -59,7 +72,7 @@ pub fn show_bytes(n: u64) -> String {
     if unit == 0 { format!("{n} B") } else { format!("{value:.1} {}", UNITS[unit]) }
 }
 
-/// A count for a person: 1,234,567.
+/// Returns a count for a person: `1,234,567`.
 pub fn show_count(n: u64) -> String {
     let digits = n.to_string();
     let mut out = String::with_capacity(digits.len() * 4 / 3);
@@ -72,7 +85,7 @@ pub fn show_count(n: u64) -> String {
     out
 }
 
-/// A rate for a person: 1.23 M.
+/// Returns a rate for a person, to be followed by its unit: `1.23 M`.
 pub fn show_rate(per_second: f64) -> String {
     match per_second {
         r if r >= 1e9 => format!("{:.2} G", r / 1e9),

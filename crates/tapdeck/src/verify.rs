@@ -1,4 +1,4 @@
-//! `tapdeck verify`: whether a store is what it should be.
+//! `tapdeck verify`: is a store what it should be?
 
 use std::io::{self, ErrorKind, Write, stdout};
 
@@ -26,17 +26,17 @@ struct Segment {
     name: String,
     packets: u64,
     bytes: u64,
-    /// Bytes of it that are indexed; all of it where the index is whole.
+    /// Bytes of the segment that are indexed: all of them where the index is whole.
     indexed_bytes: u64,
     faults: u64,
-    /// The first of them.
+    /// The first faults of the segment.
     first_faults: Vec<Fault>,
 }
 
 #[derive(Serialize)]
 struct Fault {
     file: String,
-    /// In the segment.
+    /// Where in the segment the fault is, bytes.
     at: u64,
     what: String,
 }
@@ -69,15 +69,15 @@ pub fn run(flags: &flags::Verify) -> Result<()> {
     crate::query::yield_to_recorder();
     let mut progress = ProgressLine::new();
     let mut segments = Vec::new();
-    let mut told = Ok(());
+    let mut written = Ok(());
     let watch = |bytes| {
         progress.show(|| format!("{} looked through", show_bytes(bytes)));
         !interrupt.asked()
     };
     let done = tapdeck_store::verify(&flags.dir, watch, |verdict| {
-        if !flags.json && told.is_ok() {
-            // Whoever stops reading does not stop the work.
-            told = tell(verdict);
+        if !flags.json && written.is_ok() {
+            // A reader that has gone does not stop the work.
+            written = tell(verdict);
         }
         segments.push(Segment::new(verdict));
     });
@@ -86,12 +86,12 @@ pub fn run(flags: &flags::Verify) -> Result<()> {
         bail!("stopped by a signal: {} segments were looked at", segments.len());
     }
     let faults: u64 = segments.iter().map(|s| s.faults).sum();
-    let told = told.and_then(|()| summarise(flags.json, &dir, faults, &segments));
+    let written = written.and_then(|()| summarise(flags.json, &dir, faults, &segments));
     if faults > 0 {
-        // A byte that changed inside of a packet is nothing that anybody could mend.
+        // A byte that changed inside of a packet cannot be mended by anybody.
         bail!("{dir}: {}; `tapdeck recover --all` mends what is torn or cut", number(faults));
     }
-    match told {
+    match written {
         Err(e) if e.kind() != ErrorKind::BrokenPipe => {
             Err(e).context("cannot write to standard output")
         }

@@ -7,9 +7,9 @@ use rustix::process::Signal;
 use rustix::thread::{CpuSet, sched_setaffinity};
 use tapdeck_capture::interface::Interface;
 use tapdeck_packet::pcapng::PACKET_OVERHEAD;
-use tapdeck_testkit::Sender;
+use tapdeck_testkit::frame::number_of;
+use tapdeck_testkit::{Net, Sender, wait_for};
 use testbed::recorder::{Contents, Recorder, assert_accounted, frame, number};
-use testbed::{Net, wait_for};
 
 const FRAME: usize = 1008;
 /// Packets that fit into four blocks of 256 KiB, at 32 bytes beside each frame.
@@ -18,8 +18,8 @@ const AFTER: u32 = 10;
 
 /// Sends on one CPU, so that all packets take one ring.
 fn send(net: &Net, numbers: std::ops::Range<u32>) {
-    let to = net.inside(&net.b, || Interface::find("vb").expect("made above")).mac.expect("a MAC");
-    net.inside(&net.a, || {
+    let to = net.b.inside(|| Interface::find("vb").expect("made above")).mac.expect("a MAC");
+    net.a.inside(|| {
         let mut core = CpuSet::new();
         core.set(0);
         sched_setaffinity(None, &core).expect("core 0 is there");
@@ -34,7 +34,7 @@ fn overload(hook: &str, sent: u32) -> (serde_json::Value, Contents) {
     let net = Net::new();
     if hook == "netfilter" {
         // It sees what IP would take.
-        net.run(&net.b, "ip addr add 10.213.0.2/24 dev vb");
+        net.b.run("ip addr add 10.213.0.2/24 dev vb");
     }
     let dir = tempfile::tempdir().expect("a directory");
     let store = dir.path().join("store");
@@ -43,9 +43,9 @@ fn overload(hook: &str, sent: u32) -> (serde_json::Value, Contents) {
         store.display()
     );
     let recorder = Recorder::start(&net, dir.path(), &flags);
-    recorder.process.signal(Signal::STOP);
+    recorder.signal(Signal::STOP);
     send(&net, 0..sent);
-    recorder.process.signal(Signal::CONT);
+    recorder.signal(Signal::CONT);
     // What waited is written, so the ring has room again.
     wait_for("the backlog to be written", || {
         let now = recorder.now();
@@ -60,10 +60,6 @@ fn overload(hook: &str, sent: u32) -> (serde_json::Value, Contents) {
     });
     let stats = recorder.stop();
     (stats, Contents::of_store(&store))
-}
-
-fn number_of(frame: &[u8]) -> u32 {
-    u32::from_be_bytes(frame[42..46].try_into().expect("46 bytes"))
 }
 
 fn law_holds(hook: &str) {

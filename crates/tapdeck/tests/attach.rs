@@ -9,102 +9,36 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
-use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
 use rustix::process::Signal;
-use serde_json::Value;
 use tapdeck_client::{Member, Next, Options};
-use tapdeck_testkit::Sender;
+use tapdeck_testkit::frame::number_of;
+use tapdeck_testkit::{Cable, Net, Sender, wait_for};
+use testbed::daemon::Daemon;
 use testbed::recorder::frame;
-use testbed::{Net, Running, wait_for};
 
 const MAC: [u8; 6] = [2, 0, 0, 0, 0, 2];
 /// A user without any privilege.
 const NOBODY: u32 = 65_534;
 
-/// `tapdeck serve` in namespace `b`, and a directory that everybody may enter.
-struct Daemon {
-    process: Running,
-    directory: tempfile::TempDir,
-    lines: Receiver<String>,
+/// Starts a daemon with groups in TOML, in a directory that everybody may enter.
+fn serve(net: &Net, flags: &str, groups: &str) -> Daemon {
+    // Room for all packets of a test on one CPU, so that none is dropped however slow its
+    // reader is.
+    let config = format!("[serve]\nring-bytes = \"64MiB\"\n{groups}");
+    let daemon = Daemon::start_with(net, flags, &config);
+    fs::set_permissions(daemon.dir.path(), Permissions::from_mode(0o755)).expect("it is ours");
+    daemon
 }
 
-impl Daemon {
-    /// Starts it with groups in TOML.
-    fn start(net: &Net, flags: &str, groups: &str) -> Self {
-        let directory = tempfile::tempdir().expect("a place for the socket");
-        fs::set_permissions(directory.path(), Permissions::from_mode(0o755)).expect("it is ours");
-        let config = directory.path().join("tapdeck.toml");
-        // Room for all packets of a test on one CPU, so that none is dropped however slow its
-        // reader is.
-        let text = format!("[serve]\nring-bytes = \"64MiB\"\n{groups}");
-        fs::write(&config, text).expect("the directory is there");
-        let mut command = net.command(&net.b, env!("CARGO_BIN_EXE_tapdeck"));
-        command.args(["serve", "--config"]).arg(&config);
-        command.arg("--socket").arg(directory.path().join("socket"));
-        command.arg("--stats-json").arg(directory.path().join("stats.json"));
-        command.args(flags.split_whitespace()).stdout(Stdio::null()).stderr(Stdio::piped());
-        let mut child = command.spawn().expect("the program was built");
-        let err = child.stderr.take().expect("piped above");
-        let (send, lines) = channel();
-        std::thread::spawn(move || {
-            for line in BufReader::new(err).lines().map_while(Result::ok) {
-                if send.send(line).is_err() {
-                    break;
-                }
-            }
-        });
-        let daemon = Self { process: Running(child), directory, lines };
-        wait_for("the daemon to listen", || {
-            assert!(
-                !daemon.has_ended(),
-                "it ended: {:#?}",
-                daemon.lines.iter().collect::<Vec<_>>()
-            );
-            tapdeck_client::groups(&daemon.socket()).is_ok()
-        });
-        daemon
-    }
-
-    fn has_ended(&self) -> bool {
-        !Path::new(&format!("/proc/{}/stat", self.process.0.id())).exists()
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.directory.path().join(name)
-    }
-
-    fn socket(&self) -> PathBuf {
-        self.path("socket")
-    }
-
-    fn join(&self, group: &str) -> Member {
-        let options = Options { socket: self.socket(), weight: 1 };
-        Member::open(group, &options).unwrap_or_else(|e| panic!("{group}: {e}"))
-    }
-
-    /// Waits until so many members are there.
-    fn wait_for_members(&self, wanted: usize) {
-        let mut come = 0;
-        while come < wanted {
-            let line = self.lines.recv_timeout(Duration::from_secs(60));
-            come += usize::from(line.expect("the daemon tells who comes").contains(" comes ("));
-        }
-    }
-
-    /// Ends it as Ctrl-C does, and gives back its last counters.
-    fn stop(self) -> Value {
-        let stats = self.path("stats.json");
-        let status = self.process.interrupt();
-        assert!(status.success(), "{status}: {:#?}", self.lines.iter().collect::<Vec<_>>());
-        let text = fs::read_to_string(stats).expect("there are statistics");
-        serde_json::from_str(text.lines().last().expect("at least one line")).expect("JSON")
-    }
+fn join(daemon: &Daemon, group: &str) -> Member {
+    let options = Options { socket: daemon.socket(), weight: 1 };
+    Member::open(group, &options).unwrap_or_else(|e| panic!("{group}: {e}"))
 }
 
 fn send(net: &Net, numbers: std::ops::Range<u32>) {
-    net.inside(&net.a, || {
+    net.a.inside(|| {
         let mut sender = Sender::on("va");
         for number in numbers {
             sender.send(&frame(MAC, 60 + number as usize % 1000, number));
@@ -123,15 +57,10 @@ fn send_to_all(net: &Net, packets: u32, members: &mut [&mut Member]) {
             for wanted in numbers.clone() {
                 let next = member.next_packet(Some(Duration::from_secs(60)));
                 let packet = next.expect("the rings are sound").got().expect("all packets come");
-                assert_eq!((number(packet.bytes), packet.dropped), (wanted, 0));
+                assert_eq!((number_of(packet.bytes), packet.dropped), (wanted, 0));
             }
         }
     }
-}
-
-/// The number in a frame's payload.
-fn number(frame: &[u8]) -> u32 {
-    u32::from_be_bytes([frame[42], frame[43], frame[44], frame[45]])
 }
 
 /// The object, where every user can read it.
@@ -150,7 +79,7 @@ fn object(daemon: &Daemon) -> PathBuf {
 /// A program of an unprivileged user, with the object in front of its libpcap.
 fn unprivileged(daemon: &Daemon, name: &str) -> Command {
     let mut command = Command::new(name);
-    command.uid(NOBODY).gid(NOBODY).current_dir(daemon.directory.path());
+    command.uid(NOBODY).gid(NOBODY).current_dir(daemon.dir.path());
     command.env("LD_PRELOAD", object(daemon)).env("TAPDECK_SOCKET", daemon.socket());
     command.stdout(Stdio::piped()).stderr(Stdio::piped());
     command
@@ -165,14 +94,14 @@ fn end(child: Child) -> (Output, String) {
 /// The numbers in a capture file, in its order.
 fn numbers_in(file: &Path) -> Vec<u32> {
     let mut file = pcap::Capture::from_file(file).expect("it is a capture file");
-    std::iter::from_fn(|| Some(number(file.next_packet().ok()?.data))).collect()
+    std::iter::from_fn(|| Some(number_of(file.next_packet().ok()?.data))).collect()
 }
 
 #[test]
 fn an_unprivileged_tcpdump_gets_every_packet_of_a_group() {
     const PACKETS: u32 = 10_000;
     let net = Net::new();
-    let daemon = Daemon::start(
+    let daemon = serve(
         &net,
         "--socket-mode 0666",
         "[[group]]\nname = \"ids\"\ninterfaces = [\"vb\"]\nhook = \"tcx\"\n",
@@ -183,7 +112,7 @@ fn an_unprivileged_tcpdump_gets_every_packet_of_a_group() {
         .stdout(fs::File::create(daemon.path("tcpdump.pcap")).expect("the directory is there"))
         .spawn()
         .expect("tcpdump is installed: make setup");
-    daemon.wait_for_members(1);
+    daemon.wait_members("ids", 1);
     send(&net, 0..PACKETS);
     let (output, errors) = end(child);
     assert!(output.status.success(), "{errors}");
@@ -192,15 +121,13 @@ fn an_unprivileged_tcpdump_gets_every_packet_of_a_group() {
     let came = numbers_in(&daemon.path("tcpdump.pcap"));
     assert_eq!(came, (0..PACKETS).collect::<Vec<_>>());
     let stats = daemon.stop();
-    let group = &stats["groups"]["ids"];
-    let group = if group.is_null() { &stats["groups"][0] } else { group };
-    assert_eq!(group["seen"], PACKETS, "{stats}");
+    assert_eq!(stats["groups"][0]["seen"], PACKETS, "{stats}");
 }
 
 #[test]
 fn the_sockets_permission_decides_who_attaches() {
     let net = Net::new();
-    let daemon = Daemon::start(
+    let daemon = serve(
         &net,
         "--socket-mode 0600",
         "[[group]]\nname = \"ids\"\ninterfaces = [\"vb\"]\nhook = \"tcx\"\n",
@@ -224,12 +151,12 @@ fn the_sockets_permission_decides_who_attaches() {
 fn a_group_that_copies_gives_every_program_everything() {
     const PACKETS: u32 = 10_000;
     let net = Net::new();
-    let daemon = Daemon::start(
+    let daemon = serve(
         &net,
         "--socket-mode 0666",
         "[[group]]\nname = \"all\"\ninterfaces = [\"vb\"]\nhook = \"tcx\"\nsteering = \"copy\"\n",
     );
-    let mut member = daemon.join("all");
+    let mut member = join(&daemon, "all");
     let count = PACKETS.to_string();
     let start = |name: &str, file: &str| {
         unprivileged(&daemon, name)
@@ -239,7 +166,7 @@ fn a_group_that_copies_gives_every_program_everything() {
             .expect("tcpdump and dumpcap are installed: make setup")
     };
     let programs = [start("tcpdump", "tcpdump.pcap"), start("dumpcap", "dumpcap.pcapng")];
-    daemon.wait_for_members(3);
+    daemon.wait_members("all", 3);
     send_to_all(&net, PACKETS, &mut [&mut member]);
     let wanted: Vec<u32> = (0..PACKETS).collect();
     for program in programs {
@@ -254,21 +181,21 @@ fn a_group_that_copies_gives_every_program_everything() {
 #[test]
 fn tshark_gets_its_share_of_an_interface_with_several_queues() {
     const PACKETS: u32 = 2_000;
-    let net = Net::with("numtxqueues 2 numrxqueues 2", 1500);
-    let daemon = Daemon::start(
+    let net = Net::with(Cable { queues: Some(2), ..Cable::default() });
+    let daemon = serve(
         &net,
         "--socket-mode 0666",
         "[[group]]\nname = \"ids\"\ninterfaces = [\"vb\"]\nhook = \"xdp\"\nsteering = \"round-robin\"\n",
     );
-    let mut member = daemon.join("ids");
+    let mut member = join(&daemon, "ids");
     assert_eq!(member.geometry().nrings, 2, "a ring for each queue");
     let count = (PACKETS / 2).to_string();
     let tshark = unprivileged(&daemon, "tshark")
-        .env("HOME", daemon.directory.path())
+        .env("HOME", daemon.dir.path())
         .args(["-i", "deck:ids", "-n", "-c", &count, "-T", "fields", "-e", "data.data"])
         .spawn()
         .expect("tshark is installed: make setup");
-    daemon.wait_for_members(2);
+    daemon.wait_members("ids", 2);
     send(&net, 0..PACKETS);
     let (output, errors) = end(tshark);
     assert!(output.status.success(), "{errors}");
@@ -281,7 +208,7 @@ fn tshark_gets_its_share_of_an_interface_with_several_queues() {
     assert_eq!(came.len(), PACKETS as usize / 2);
     while came.len() < PACKETS as usize {
         let next = member.next_packet(Some(Duration::from_secs(60))).expect("the rings are sound");
-        came.push(number(next.got().expect("all packets come").bytes));
+        came.push(number_of(next.got().expect("all packets come").bytes));
     }
     came.sort_unstable();
     assert_eq!(came, (0..PACKETS).collect::<Vec<_>>());
@@ -291,12 +218,12 @@ fn tshark_gets_its_share_of_an_interface_with_several_queues() {
 fn batches_hold_every_packet_once_and_the_counts_agree() {
     const PACKETS: u32 = 10_000;
     let net = Net::new();
-    let daemon = Daemon::start(
+    let daemon = serve(
         &net,
         "",
         "[[group]]\nname = \"ids\"\ninterfaces = [\"vb\"]\nhook = \"xdp\"\nsnaplen = 128\n",
     );
-    let mut member = daemon.join("ids");
+    let mut member = join(&daemon, "ids");
     assert_eq!(member.snaplen(), 128);
     assert_eq!(member.interfaces()[0].name, "vb");
     send(&net, 0..PACKETS);
@@ -305,7 +232,7 @@ fn batches_hold_every_packet_once_and_the_counts_agree() {
         let next = member.next_batch(Some(Duration::from_secs(60))).expect("the rings are sound");
         for packet in next.got().expect("all packets come").packets() {
             let packet = packet.expect("a whole packet");
-            let n = number(packet.bytes);
+            let n = number_of(packet.bytes);
             assert_eq!(packet.original_len, 60 + n % 1000);
             assert_eq!(packet.bytes.len(), 128.min(packet.original_len as usize));
             assert_eq!((packet.interface, packet.dropped), (0, 0));
@@ -327,22 +254,22 @@ fn a_daemon_that_is_killed_leaves_every_packet_to_its_members() {
     const PACKETS: u32 = 3_000;
     for hook in ["tcx", "xdp"] {
         let net = Net::new();
-        let daemon = Daemon::start(
+        let daemon = serve(
             &net,
             "",
             &format!("[[group]]\nname = \"ids\"\ninterfaces = [\"vb\"]\nhook = \"{hook}\"\n"),
         );
-        let mut member = daemon.join("ids");
+        let mut member = join(&daemon, "ids");
         send(&net, 0..PACKETS);
         // Frames reach the far end's hook on another thread of the kernel.
         wait_for("all packets to be in the rings", || {
             member.counts().received == u64::from(PACKETS)
         });
-        daemon.process.signal(Signal::KILL);
+        daemon.signal(Signal::KILL);
         let mut came = Vec::new();
         loop {
             match member.next_packet(None).expect("the rings are sound") {
-                Next::Got(packet) => came.push(number(packet.bytes)),
+                Next::Got(packet) => came.push(number_of(packet.bytes)),
                 Next::Nothing => panic!("it was to wait for ever"),
                 Next::End => break,
             }
@@ -355,7 +282,7 @@ fn a_daemon_that_is_killed_leaves_every_packet_to_its_members() {
 fn a_member_that_scribbles_harms_nobody_else() {
     const PACKETS: u32 = 10_000;
     let net = Net::new();
-    let daemon = Daemon::start(
+    let daemon = serve(
         &net,
         "--socket-mode 0666",
         "[[group]]\nname = \"all\"\ninterfaces = [\"vb\"]\nhook = \"tcx\"\nsteering = \"copy\"\n",
@@ -367,7 +294,7 @@ fn a_member_that_scribbles_harms_nobody_else() {
         .args([&program, Path::new(source)])
         .status();
     assert!(compiled.expect("there is a compiler: make setup").success());
-    let mut before = daemon.join("all");
+    let mut before = join(&daemon, "all");
     let hostile = Command::new(&program)
         .arg(daemon.socket())
         .arg("all")
@@ -381,7 +308,7 @@ fn a_member_that_scribbles_harms_nobody_else() {
     let mut says = BufReader::new(hostile.stdout.take().expect("piped above")).lines();
     let scribbles = says.next().is_some_and(|line| line.is_ok_and(|line| line == "scribbling"));
     if scribbles {
-        let mut after = daemon.join("all");
+        let mut after = join(&daemon, "all");
         send_to_all(&net, PACKETS, &mut [&mut before, &mut after]);
         assert_eq!((before.counts().dropped, after.counts().dropped), (0, 0));
     }
@@ -389,6 +316,6 @@ fn a_member_that_scribbles_harms_nobody_else() {
     let (output, errors) = end(hostile);
     assert!(scribbles && output.status.success(), "{errors}");
     // The daemon is well: whoever comes now is served.
-    assert_eq!(daemon.join("all").interfaces().len(), 1);
+    assert_eq!(join(&daemon, "all").interfaces().len(), 1);
     daemon.stop();
 }

@@ -152,7 +152,7 @@ fn counts(json: &Value) -> [u64; 5] {
     ["lost", "repeated", "reordered", "damaged", "intact"].map(|key| number(json, key))
 }
 
-/// It ends with the code and one line that holds all of `words`.
+/// Asserts that the program ended with the code and one line that holds all of `words`.
 fn refuses(out: &Output, code: i32, words: &[&str]) {
     let said = String::from_utf8_lossy(&out.stderr);
     assert_eq!(out.status.code(), Some(code), "{said}");

@@ -8,8 +8,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use assert_cmd::Command;
-use tapdeck_testkit::Sender;
-use testbed::Net;
+use tapdeck_testkit::kernel::need_root;
+use tapdeck_testkit::{Net, Running, Sender, Talking, wait_for};
 use testbed::recorder::{Contents, Recorder, frame, number, segments};
 
 fn tapdeck() -> Command {
@@ -19,11 +19,12 @@ fn tapdeck() -> Command {
 /// In namespace `b`, where `vb` is.
 fn inside(net: &Net) -> Command {
     let mut command = Command::new("ip");
-    command.args(["netns", "exec", &net.b, env!("CARGO_BIN_EXE_tapdeck")]);
+    command.args(["netns", "exec", net.b.name(), env!("CARGO_BIN_EXE_tapdeck")]);
     command
 }
 
-/// It ends with the code, says one line that holds all of `words`, and shows no stack.
+/// Asserts that the program ends with the code, says one line that holds all of `words`, and shows
+/// no stack.
 fn refuses(mut command: Command, args: &[&str], code: i32, words: &[&str]) {
     let out =
         command.args(args).timeout(std::time::Duration::from_secs(60)).output().expect("it runs");
@@ -105,7 +106,7 @@ fn wrong_usage_is_told_from_failed_work() {
 #[test]
 fn work_that_cannot_begin_says_why_and_what_to_do() {
     let net = Net::new();
-    net.run(&net.b, "ip link add down0 type veth peer name down1");
+    net.b.run("ip link add down0 type veth peer name down1");
     let dir = tempfile::tempdir().expect("a directory");
     let at = |name: &str| dir.path().join(name).display().to_string();
     fs::write(dir.path().join("file"), "").expect("there is room");
@@ -138,7 +139,7 @@ fn afxdp_does_not_cut_a_host_off_unasked() {
 
 #[test]
 fn without_privilege_it_names_the_capabilities() {
-    testbed::need_root();
+    need_root();
     for (hook, capability) in
         [("tcx", "CAP_BPF"), ("xdp-generic", "CAP_NET_ADMIN"), ("recv", "CAP_NET_RAW")]
     {
@@ -173,7 +174,7 @@ fn a_store_has_one_recorder() {
     let dir = tempfile::tempdir().expect("a directory");
     let store = dir.path().join("store").display().to_string();
     let other = Recorder::start(&net, dir.path(), &format!("--hook tcx --dir {store}"));
-    let pid = other.process.0.id().to_string();
+    let pid = other.program.process.0.id().to_string();
     let args = ["record", "-i", "vb", "--dir", &store, "--hook", "tcx"];
     refuses(inside(&net), &args, 1, &["in use", &pid]);
 }
@@ -203,7 +204,7 @@ fn help_shows_examples_and_goes_to_standard_output() {
 }
 
 fn send(net: &Net, packets: u32, len: usize) {
-    net.inside(&net.a, || {
+    net.a.inside(|| {
         let mut sender = Sender::on("va");
         (0..packets).for_each(|i| sender.send(&frame([2, 0, 0, 0, 0, 2], len, i)));
     });
@@ -253,12 +254,10 @@ fn one_file_and_a_pipe_hold_what_a_store_would() {
     let net = Net::new();
     let dir = tempfile::tempdir().expect("a directory");
     let file = dir.path().join("one file.pcapng");
-    let mut command = net.command(&net.b, env!("CARGO_BIN_EXE_tapdeck"));
+    let mut command = net.b.command(env!("CARGO_BIN_EXE_tapdeck"));
     command
         .args(["record", "-i", "vb", "--hook", "xdp", "--count", "500", "--flush", "100ms", "-w"]);
-    command.arg(&file).stderr(std::process::Stdio::piped());
-    let mut child = testbed::Running(command.spawn().expect("it was built"));
-    wait_until_recording(&mut child);
+    let mut child = recording(command.arg(&file));
     send(&net, 500, 300);
     assert!(child.0.wait().expect("it was started").success());
     let sent: Vec<_> = (0..500).map(|i| frame([2, 0, 0, 0, 0, 2], 300, i)).collect();
@@ -270,10 +269,8 @@ fn one_file_and_a_pipe_hold_what_a_store_would() {
         env!("CARGO_BIN_EXE_tapdeck"),
         dir.path().join("lines").display()
     );
-    let mut shell = net.command(&net.b, "sh");
-    shell.args(["-c", &script]).stderr(std::process::Stdio::piped());
-    let mut child = testbed::Running(shell.spawn().expect("it was built"));
-    wait_until_recording(&mut child);
+    let mut shell = net.b.command("sh");
+    let mut child = recording(shell.args(["-c", &script]));
     send(&net, 500, 300);
     assert!(child.0.wait().expect("it was started").success());
     let lines = fs::read_to_string(dir.path().join("lines")).expect("tcpdump wrote it");
@@ -288,11 +285,9 @@ fn a_reader_may_leave_the_pipe() {
         "{} record -i vb --hook xdp --flush 100ms -w - | head -c 3000 > /dev/null",
         env!("CARGO_BIN_EXE_tapdeck")
     );
-    let mut shell = net.command(&net.b, "bash");
-    shell.args(["-c", &format!("set -o pipefail; {script}")]).stderr(std::process::Stdio::piped());
-    let mut child = testbed::Running(shell.spawn().expect("it was built"));
-    wait_until_recording(&mut child);
-    let status = net.inside(&net.a, || {
+    let mut shell = net.b.command("bash");
+    let mut child = recording(shell.args(["-c", &format!("set -o pipefail; {script}")]));
+    let status = net.a.inside(|| {
         let mut sender = Sender::on("va");
         loop {
             sender.send(&frame([2, 0, 0, 0, 0, 2], 300, 0));
@@ -305,14 +300,11 @@ fn a_reader_may_leave_the_pipe() {
     assert!(status.success(), "{status}");
 }
 
-fn wait_until_recording(child: &mut testbed::Running) {
-    use std::io::{BufRead, BufReader};
-    let err = child.0.stderr.take().expect("piped");
-    let mut lines = BufReader::new(err).lines();
-    let ready = lines.by_ref().map_while(Result::ok).any(|l| l.contains("recording"));
-    assert!(ready, "it began to record");
-    // Whatever else it says must not fill the pipe.
-    std::thread::spawn(move || lines.for_each(drop));
+/// Starts a command and waits until it records.
+fn recording(command: &mut std::process::Command) -> Running {
+    let mut recorder = Talking::start(command);
+    recorder.wait_to_say("recording");
+    recorder.process
 }
 
 #[test]
@@ -325,7 +317,7 @@ fn segments_end_by_time_and_old_ones_go() {
         store.display()
     );
     let recorder = Recorder::start(&net, dir.path(), &flags);
-    testbed::wait_for("segments to be deleted", || {
+    wait_for("segments to be deleted", || {
         send(&net, 10, 100);
         recorder.now()["segments_deleted"].as_u64().is_some_and(|n| n >= 2)
     });
@@ -342,7 +334,7 @@ fn a_filter_chooses_what_the_socket_hooks_record() {
         net.addresses();
         let dir = tempfile::tempdir().expect("a directory");
         let file = dir.path().join("f.pcapng").display().to_string();
-        let mut command = net.command(&net.b, env!("CARGO_BIN_EXE_tapdeck"));
+        let mut command = net.b.command(env!("CARGO_BIN_EXE_tapdeck"));
         command.args([
             "record",
             "-i",
@@ -352,12 +344,8 @@ fn a_filter_chooses_what_the_socket_hooks_record() {
             "--filter",
             "icmp[icmptype] == icmp-echo",
         ]);
-        command
-            .args(["--count", "3", "--flush", "100ms", "-w", &file])
-            .stderr(std::process::Stdio::piped());
-        let mut child = testbed::Running(command.spawn().expect("it was built"));
-        wait_until_recording(&mut child);
-        net.run(&net.a, "ping -q -c 3 -i 0.01 10.213.0.2");
+        let mut child = recording(command.args(["--count", "3", "--flush", "100ms", "-w", &file]));
+        net.a.run("ping -q -c 3 -i 0.01 10.213.0.2");
         assert!(child.0.wait().expect("it was started").success());
         let contents = Contents::of(Path::new(&file));
         assert_eq!(contents.interfaces[0].filter.as_deref(), Some("icmp[icmptype] == icmp-echo"));
@@ -371,11 +359,9 @@ fn a_filter_chooses_what_the_socket_hooks_record() {
 fn a_pipe_gets_a_packet_when_it_is_flushed() {
     use std::io::Read;
     let net = Net::new();
-    let mut command = net.command(&net.b, env!("CARGO_BIN_EXE_tapdeck"));
+    let mut command = net.b.command(env!("CARGO_BIN_EXE_tapdeck"));
     command.args(["record", "-i", "vb", "--hook", "xdp", "--flush", "100ms", "-w", "-"]);
-    command.stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::piped());
-    let mut child = testbed::Running(command.spawn().expect("it was built"));
-    wait_until_recording(&mut child);
+    let mut child = recording(command.stdout(std::process::Stdio::piped()));
     send(&net, 1, 100);
     let mut out = child.0.stdout.take().expect("piped");
     assert_eq!(rustix::pipe::fcntl_getpipe_size(&out).expect("a pipe"), 1 << 20);
@@ -425,8 +411,8 @@ fn a_writer_of_direct_io_goes_first_and_nobody_else() {
             ("tapdeck", (normal, 0)),
         ];
         for (name, expected) in threads {
-            let now = || scheduling(recorder.process.0.id(), name);
-            testbed::wait_for(&format!("{name}, direct {direct}"), || now() == Some(expected));
+            let now = || scheduling(recorder.program.process.0.id(), name);
+            wait_for(&format!("{name}, direct {direct}"), || now() == Some(expected));
         }
         recorder.stop();
     }
@@ -459,7 +445,7 @@ fn rings_that_memory_cannot_hold_are_refused() {
         command.args([
             "netns",
             "exec",
-            &net.b,
+            net.b.name(),
             "prlimit",
             "--as=200000000",
             env!("CARGO_BIN_EXE_tapdeck"),
@@ -473,7 +459,7 @@ fn rings_that_memory_cannot_hold_are_refused() {
 fn an_interface_is_promiscuous_while_it_is_recorded() {
     let net = Net::new();
     let promiscuity = || {
-        let out = net.command(&net.b, "ip").args(["-d", "link", "show", "vb"]).output();
+        let out = net.b.command("ip").args(["-d", "link", "show", "vb"]).output();
         let text = String::from_utf8(out.expect("ip(8) is installed").stdout).expect("text");
         let after = text.split("promiscuity ").nth(1).expect("ip -d tells it");
         after.split_whitespace().next().and_then(|n| n.parse::<u32>().ok()).expect("a number")

@@ -13,9 +13,8 @@ use tapdeck_store::io::Disk;
 use tapdeck_store::{
     Ending, Retention, SegmentSink, SegmentSinkConfig, Store, Totals, Writer, WriterControl,
 };
-use tapdeck_testkit::Sender;
+use tapdeck_testkit::{Cable, Net, Sender, wait_for};
 use testbed::recorder::{Contents, frame, segments};
-use testbed::{Net, wait_for};
 
 const HOUR_NS: i64 = 3_600_000_000_000;
 
@@ -29,15 +28,15 @@ impl WallClock for SetClock {
 }
 
 fn send(net: &Net, numbers: std::ops::Range<u32>) {
-    net.inside(&net.a, || {
+    net.a.inside(|| {
         let mut sender = Sender::on("va");
         numbers.for_each(|i| sender.send(&frame([2, 0, 0, 0, 0, 2], 500, i)));
     });
 }
 
 fn a_step_begins_a_segment(hook: Hook) {
-    let net = Net::with("numtxqueues 2 numrxqueues 2", 1500);
-    net.inside(&net.b, || records_a_step(&net, hook));
+    let net = Net::with(Cable { queues: Some(2), ..Cable::default() });
+    net.b.inside(|| records_a_step(&net, hook));
 }
 
 /// Runs in namespace `b`.

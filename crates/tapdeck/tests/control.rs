@@ -9,9 +9,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
 use serde_json::{Value, json};
-use tapdeck_testkit::Sender;
+use tapdeck_testkit::frame::number_of;
+use tapdeck_testkit::{Net, Running, Sender, wait_for};
 use testbed::recorder::{Contents, Recorder, assert_accounted, frame, number, segments};
-use testbed::{Net, Running, wait_for};
 
 const MAC: [u8; 6] = [2, 0, 0, 0, 0, 2];
 
@@ -57,7 +57,7 @@ impl Controlled {
     }
 
     fn send_frames(&mut self, frames: impl Iterator<Item = Vec<u8>> + Send) {
-        self.sent += self.net.inside(&self.net.a, || Sender::on("va").send_all(frames));
+        self.sent += self.net.a.inside(|| Sender::on("va").send_all(frames));
     }
 
     fn stats(&mut self) -> Value {
@@ -106,7 +106,7 @@ fn says(out: &Output) -> String {
 fn pausing_is_exact(hook: &str) {
     let mut c = Controlled::start(&format!("--hook {hook}"));
     if hook == "netfilter" {
-        c.net.run(&c.net.b, "ip addr add 10.213.0.2/24 dev vb");
+        c.net.b.run("ip addr add 10.213.0.2/24 dev vb");
     }
     c.send(100);
     c.wait_seen(100);
@@ -126,10 +126,6 @@ fn pausing_is_exact(hook: &str) {
     let numbers: Vec<u32> = contents.packets.iter().map(|p| number_of(&p.frame)).collect();
     let expected: Vec<u32> = (0..100).chain(150..180).collect();
     assert_eq!(numbers, expected, "{hook}");
-}
-
-fn number_of(frame: &[u8]) -> u32 {
-    u32::from_be_bytes(frame[42..46].try_into().expect("46 bytes"))
 }
 
 #[test]
@@ -204,13 +200,13 @@ impl Traffic {
         let sent = c.dir.path().join("sent.json");
         let flags =
             "gen -i va --size 100 --rate 5kpps --count 10000000 --flows 10 --backend txring --json";
-        let mut command = c.net.command(&c.net.a, env!("CARGO_BIN_EXE_tapdeck"));
+        let mut command = c.net.a.command(env!("CARGO_BIN_EXE_tapdeck"));
         command.args(flags.split_whitespace()).arg(&sent);
         command.stdout(Stdio::null()).stderr(Stdio::null());
         Self { process: Running(command.spawn().expect("the program was built")), sent }
     }
 
-    /// Gives back how many were sent.
+    /// Ends the sender, and returns how many packets were sent.
     fn end(self) -> u64 {
         self.process.interrupt();
         let sent = std::fs::read(&self.sent).expect("it says what it sent");
@@ -475,7 +471,7 @@ fn a_second_recorder_does_not_take_the_socket_and_a_dead_ones_is_replaced() {
     drop(std::os::unix::net::UnixListener::bind(&socket).expect("a directory"));
     let flags = format!("--hook tpacket --no-store --socket {}", socket.display());
     let recorder = Recorder::start(&net, dir.path(), &flags);
-    let mut second = net.command(&net.b, env!("CARGO_BIN_EXE_tapdeck"));
+    let mut second = net.b.command(env!("CARGO_BIN_EXE_tapdeck"));
     second.args(["record", "-i", "vb"]).args(flags.split_whitespace());
     let out = second.output().expect("the program was built");
     let told = String::from_utf8_lossy(&out.stderr);

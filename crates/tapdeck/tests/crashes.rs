@@ -10,10 +10,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use rustix::process::Signal;
 use serde_json::Value;
 use tapdeck_packet::trace;
-use testbed::Net;
+use tapdeck_testkit::{Net, Running, SplitMix64};
 use testbed::recorder::{Recorder, segments};
 
 /// The least crashes, and the most that are tried for half as many to leave a live segment.
@@ -55,19 +54,15 @@ fn tapdeck(command: &str, store: &Path, args: &[&str]) -> String {
 fn fifty_crashes_lose_nothing_that_was_on_disk() {
     let seed = SystemTime::now().duration_since(UNIX_EPOCH).map_or(1, |t| t.as_nanos() as u64);
     println!("seed {seed}");
-    let mut state = seed;
-    let mut below = move |n: u64| {
-        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-        (state >> 33) % n
-    };
+    let mut random = SplitMix64(seed);
     let net = Net::new();
     let temp = tempfile::tempdir().expect("a directory");
     let store = temp.path().join("store");
-    let mut sender = net.command(&net.a, env!("CARGO_BIN_EXE_tapdeck"));
+    let mut sender = net.a.command(env!("CARGO_BIN_EXE_tapdeck"));
     sender.args(["gen", "-i", "va", "--backend", "txring", "--rate", "10kpps", "--flows", "40"]);
     sender.args(["--size", "60-1200", "--duration", "300s"]);
     sender.stdout(Stdio::null()).stderr(Stdio::null());
-    let sender = testbed::Running(sender.spawn().expect("it runs"));
+    let sender = Running(sender.spawn().expect("it runs"));
 
     let flags = format!(
         "--hook tcx --snaplen 2000 --block-bytes 64KiB --ring-bytes 4MiB --segment-size 8MiB --segment-time 300ms --flush 100ms --dir {}",
@@ -79,11 +74,10 @@ fn fifty_crashes_lose_nothing_that_was_on_disk() {
         if crash >= CRASHES && torn > CRASHES / 2 && all.len() > 1000 {
             break;
         }
-        let mut recorder = Recorder::start(&net, temp.path(), &flags);
+        let recorder = Recorder::start(&net, temp.path(), &flags);
         // The moment is the point here, so nothing is waited for.
-        std::thread::sleep(Duration::from_millis(below(400)));
-        recorder.process.signal(Signal::KILL);
-        let _ = recorder.process.0.wait();
+        std::thread::sleep(Duration::from_millis(random.below(400)));
+        recorder.kill();
         let Some(live) = live(&store) else { continue };
         let before = packets(&live);
         torn += 1;

@@ -12,10 +12,9 @@ use std::time::Duration;
 use assert_cmd::Command;
 use rustix::process::Signal;
 use tapdeck_capture::interface::Interface;
-use tapdeck_testkit::Sender;
+use tapdeck_testkit::{Net, Running, Sender, wait_for};
 use tempfile::TempDir;
 use testbed::recorder::frame;
-use testbed::{Net, Running, wait_for};
 
 fn dist(args: &str) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tapdeck"));
@@ -34,7 +33,8 @@ fn said(out: &Output) -> String {
     String::from_utf8_lossy(&out.stderr).into_owned()
 }
 
-/// It ends with the code, and with one line of its own that holds all of `words`.
+/// Asserts that the program ends with the code, and with one line of its own that holds all of
+/// `words`.
 fn refuses(mut command: Command, code: i32, words: &[&str]) {
     let out = command.output().expect("it runs");
     let said = said(&out);
@@ -392,7 +392,7 @@ struct Live {
 impl Live {
     fn start(net: &Net, dir: &Path, flags: &str) -> Self {
         let out = dir.join("out");
-        let mut command = net.command(&net.b, env!("CARGO_BIN_EXE_tapdeck"));
+        let mut command = net.b.command(env!("CARGO_BIN_EXE_tapdeck"));
         command.args(["dist", "-i", "vb", "-o"]).arg(&out).args(flags.split_whitespace());
         let mut child = command.stderr(Stdio::piped()).spawn().expect("it was built");
         let mut errors = BufReader::new(child.stderr.take().expect("piped"));
@@ -413,8 +413,8 @@ impl Live {
 }
 
 fn send(net: &Net, sizes: &[(usize, u32)]) {
-    let to = net.inside(&net.b, || Interface::find("vb").expect("made above")).mac.expect("a MAC");
-    net.inside(&net.a, || {
+    let to = net.b.inside(|| Interface::find("vb").expect("made above")).mac.expect("a MAC");
+    net.a.inside(|| {
         let mut sender = Sender::on("va");
         for (size, n) in sizes {
             (0..*n).for_each(|i| sender.send(&frame(to, *size, i)));
@@ -439,7 +439,7 @@ fn ctrl_c_ends_a_live_count_with_a_right_result() {
     let dir = tempfile::tempdir().expect("a directory");
     let live = Live::start(&net, dir.path(), "--length ip");
     let received =
-        || net.inside(&net.b, || Interface::find("vb").expect("made above").counters.rx_packets);
+        || net.b.inside(|| Interface::find("vb").expect("made above").counters.rx_packets);
     let before = received();
     send(&net, &[(60, 20), (600, 10), (1514, 5)]);
     wait_for("the packets to arrive", || received() >= before + 35);
@@ -454,7 +454,7 @@ fn a_live_count_ends_by_itself_and_says_where_nothing_came() {
     let net = Net::new();
     let dir = tempfile::tempdir().expect("a directory");
     let mut command = Command::new("ip");
-    command.args(["netns", "exec", &net.b, env!("CARGO_BIN_EXE_tapdeck")]);
+    command.args(["netns", "exec", net.b.name(), env!("CARGO_BIN_EXE_tapdeck")]);
     command.args(["dist", "-i", "vb", "--duration", "100ms", "-o", "out"]).current_dir(&dir);
     let out = command.output().expect("it runs");
     assert_eq!(out.status.code(), Some(1));

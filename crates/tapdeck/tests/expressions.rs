@@ -15,12 +15,12 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 
-use awkward::Rng;
 use awkward::language::Expression;
 use awkward::program::reads_unwritten_memory;
 use awkward::store::{Packet, SECOND, Store};
 use serde_json::Value;
 use tapdeck_packet::trace;
+use tapdeck_testkit::SplitMix64;
 
 const SEED: u64 = 20_260_102;
 const EXPRESSIONS: u64 = 1000;
@@ -48,13 +48,13 @@ struct Question {
 }
 
 impl Question {
-    fn random(rng: &mut Rng, packets: &[Packet]) -> Self {
+    fn random(rng: &mut SplitMix64, packets: &[Packet]) -> Self {
         let expression = Expression::random(rng);
         let form = rng.one(&[Form::Packets, Form::Packets, Form::Packets, Form::Count, Form::Json]);
         let limit = rng.percent(10).then(|| 1 + rng.below(50));
         let mut time = |percent| {
             // At a packet, or just before or after it.
-            let near_ns = packets[rng.below(packets.len())].time_ns + rng.below(3) as i64 - 1;
+            let near_ns = packets[rng.below(packets.len())].time_ns + rng.below(3) - 1;
             rng.percent(percent).then_some(near_ns)
         };
         let (mut after_ns, mut before_ns) = (time(20), time(20));
@@ -296,7 +296,7 @@ impl Tally {
 }
 
 fn round(seed: u64, questions: u64, indexed: bool) -> Result<Tally, String> {
-    let mut rng = Rng(seed);
+    let mut rng = SplitMix64(seed);
     let store = Store::new(&mut rng, indexed);
     let mut tally = Tally::default();
     for _ in 0..questions {

@@ -4,7 +4,7 @@ mod testbed;
 
 use std::collections::BTreeSet;
 use std::ops::Range;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
@@ -13,13 +13,13 @@ use rustix::thread::{CpuSet, sched_setaffinity};
 use tapdeck_capture::interface::Interface;
 use tapdeck_capture::rules::Compiled;
 use tapdeck_capture::{Capture, Clock, Config, Deliver, Error, Event, Hook, SystemClock};
-use tapdeck_packet::pcapng::{FLAG_INBOUND, FLAG_OUTBOUND};
+use tapdeck_packet::pcapng::{FLAG_INBOUND, FLAG_OUTBOUND, Reader, Record};
 use tapdeck_packet::ring::Ring;
 use tapdeck_packet::rules::RuleSet;
 use tapdeck_packet::rules::image::Options;
-use tapdeck_testkit::Sender;
+use tapdeck_testkit::frame::number_of;
+use tapdeck_testkit::{Cable, Net, Running, Sender, Talking, wait_for};
 use testbed::recorder::{Contents, Recorder, assert_accounted, frame, number};
-use testbed::{Net, Running, wait_for};
 
 const KERNEL_HOOKS: [&str; 4] = ["xdp", "xdp-generic", "tcx", "netfilter"];
 const AFXDP: &str = "afxdp --deliver consume";
@@ -30,13 +30,13 @@ fn net(hook: &str) -> Net {
     let net = Net::new();
     if hook == "netfilter" {
         // It sees what IP would take.
-        net.run(&net.b, "ip addr add 10.213.0.2/24 dev vb");
+        net.b.run("ip addr add 10.213.0.2/24 dev vb");
     }
     net
 }
 
 fn mac(net: &Net) -> [u8; 6] {
-    net.inside(&net.b, || Interface::find("vb").expect("made above")).mac.expect("veth has one")
+    net.b.inside(|| Interface::find("vb").expect("made above")).mac.expect("veth has one")
 }
 
 /// A UDP packet to a port.
@@ -56,7 +56,7 @@ fn tagged(frame: &[u8], tags: &[[u8; 4]]) -> Vec<u8> {
 }
 
 fn send(net: &Net, frames: &[Vec<u8>]) {
-    net.inside(&net.a, || Sender::on("va").send_all(frames));
+    net.a.inside(|| Sender::on("va").send_all(frames));
 }
 
 /// Waits until the recorder has seen so many packets, and ends it.
@@ -245,18 +245,13 @@ fn beside_tcpdump(hooks: &[&str], filter: &str, packets: usize) {
 }
 
 /// tcpdump on `vb`, listening.
-fn tcpdump(net: &Net, dir: &Path, filter: &str) -> (Running, std::path::PathBuf) {
-    use std::io::{BufRead, BufReader};
+fn tcpdump(net: &Net, dir: &Path, filter: &str) -> (Running, PathBuf) {
     let file = dir.join("theirs.pcap");
-    let mut command = net.command(&net.b, "tcpdump");
+    let mut command = net.b.command("tcpdump");
     command.args(["-i", "vb", "-U", "--immediate-mode", "-Q", "in", "-w"]).arg(&file).arg(filter);
-    command.stdout(Stdio::null()).stderr(Stdio::piped());
-    let mut child = command.spawn().expect("tcpdump is installed: make setup");
-    let err = child.stderr.take().expect("piped above");
-    let listening =
-        BufReader::new(err).lines().map_while(Result::ok).any(|line| line.contains("listening on"));
-    assert!(listening, "tcpdump listens");
-    (Running(child), file)
+    let mut tcpdump = Talking::start(command.stdout(Stdio::null()));
+    tcpdump.wait_to_say("listening on");
+    (tcpdump.process, file)
 }
 
 /// The frames of a pcap file.
@@ -281,7 +276,7 @@ fn directions_are_told_apart_where_both_are_seen() {
             let file = dir.path().join("f.pcapng");
             let flags = format!("--hook {hook} --flush 100ms -w {}", file.display());
             let recorder = Recorder::start_filtered(&net, dir.path(), &flags, filter);
-            net.run(&net.a, "ping -q -c 20 -i 0.01 10.213.0.2");
+            net.a.run("ping -q -c 20 -i 0.01 10.213.0.2");
             wait_for("the packets to be captured", || {
                 recorder.now()["captured"].as_u64().is_some_and(|n| n >= 20)
             });
@@ -315,22 +310,23 @@ fn config(hook: &str, filter: &str) -> Config {
     }
 }
 
-/// Takes all packets that are in the rings; gives their numbers.
-fn drain(readers: &mut [impl Ring], numbers: &mut Vec<u32>) {
+/// Takes all packets that are in the rings, and gives each frame on.
+fn take(readers: &mut [impl Ring], mut each: impl FnMut(&[u8])) {
     for reader in readers {
         while let Some(block) = reader.peek(0) {
-            let mut rest = block.bytes;
-            while rest.len() >= 12 {
-                let word =
-                    |at: usize| u32::from_le_bytes(rest[at..at + 4].try_into().expect("4 bytes"));
-                if word(0) == 6 {
-                    numbers.push(u32::from_be_bytes(rest[28 + 42..28 + 46].try_into().expect("4")));
+            for record in Reader::inside(block.bytes) {
+                if let Record::Packet(packet) = record.expect("blocks are well formed") {
+                    each(packet.frame);
                 }
-                rest = &rest[word(4) as usize..];
             }
             reader.release(1);
         }
     }
+}
+
+/// Takes all packets that are in the rings; adds their numbers.
+fn drain(readers: &mut [impl Ring], numbers: &mut Vec<u32>) {
+    take(readers, |frame| numbers.push(number_of(frame)));
 }
 
 /// Packets alternate between two ports. First one port is recorded, then the other; where the
@@ -340,27 +336,33 @@ fn a_filter_changes_under_load_and_every_packet_is_judged_once() {
     for hook in ["xdp", "xdp-generic", "tcx", "tpacket", "recv"] {
         let net = Net::new();
         let mac = mac(&net);
-        net.inside(&net.b, || changes_under_load(&net, hook, mac));
+        net.b.inside(|| changes_under_load(&net, hook, mac));
     }
 }
 
 /// Runs in namespace `b`.
 fn changes_under_load(net: &Net, hook: &str, mac: [u8; 6]) {
+    // As much as a socket's buffer holds, if nobody comes to it, is under way at the most.
+    const AHEAD: u32 = 40_000;
     let config = config(hook, "udp dst port 53");
     let clock = Arc::new(Clock::new(Box::new(SystemClock)));
     let mut capture = Capture::open("vb", &config, 0, &clock).expect("a kernel with this hook");
     let mut readers = capture.readers();
     capture.start().expect("the interface is there");
-    let (stop, sent) = (AtomicBool::new(false), AtomicU32::new(0));
+    let (stop, sent, may_send) = (AtomicBool::new(false), AtomicU32::new(0), AtomicU32::new(AHEAD));
     let mut numbers = Vec::new();
     std::thread::scope(|s| {
         let sender = s.spawn(|| {
-            net.inside(&net.a, || {
+            net.a.inside(|| {
                 let mut core = CpuSet::new();
                 core.set(0);
                 sched_setaffinity(None, &core).expect("core 0 is there");
                 let mut sender = Sender::on("va");
                 while !stop.load(Relaxed) {
+                    if sent.load(Relaxed) >= may_send.load(Relaxed) {
+                        std::thread::yield_now();
+                        continue;
+                    }
                     let n = sent.fetch_add(1, Relaxed);
                     sender.send(&to_port(mac, 80, n, if n % 2 == 0 { 53 } else { 54 }));
                 }
@@ -376,6 +378,7 @@ fn changes_under_load(net: &Net, hook: &str, mac: [u8; 6]) {
         wait_for("some packets", || sent.load(Relaxed) > 500 || ended());
         let changed = capture.set_filter(Some("udp dst port 54"));
         let at = sent.load(Relaxed);
+        may_send.fetch_add(AHEAD, Relaxed);
         wait_for("more packets", || sent.load(Relaxed) > at + 500 || ended());
         stop.store(true, Relaxed);
         changed.expect("this hook can change it");
@@ -409,7 +412,7 @@ fn changes_under_load(net: &Net, hook: &str, mac: [u8; 6]) {
 #[test]
 fn netfilter_says_that_its_filter_stays() {
     let net = net("netfilter");
-    net.inside(&net.b, || {
+    net.b.inside(|| {
         let config = config("netfilter", "udp");
         let clock = Arc::new(Clock::new(Box::new(SystemClock)));
         let mut capture = Capture::open("vb", &config, 0, &clock).expect("netfilter links");
@@ -426,7 +429,7 @@ fn netfilter_says_that_its_filter_stays() {
 fn a_filter_too_large_for_a_socket_is_refused_as_such() {
     const LIMIT: &str = "/proc/sys/net/core/optmem_max";
     let net = Net::new();
-    net.inside(&net.b, || {
+    net.b.inside(|| {
         if !Path::new(LIMIT).exists() {
             eprintln!("left out: this kernel has one limit for all namespaces");
             return;
@@ -460,7 +463,7 @@ fn a_capture_is_paused_and_shortened_while_it_runs() {
     for hook in ["xdp", "tcx", "netfilter", "tpacket", "recv"] {
         let net = net(hook);
         let mac = mac(&net);
-        net.inside(&net.b, || {
+        net.b.inside(|| {
             let config = config(hook, "udp");
             let clock = Arc::new(Clock::new(Box::new(SystemClock)));
             let mut capture = Capture::open("vb", &config, 0, &clock).expect("a kernel with it");
@@ -470,21 +473,7 @@ fn a_capture_is_paused_and_shortened_while_it_runs() {
                 let mut lengths = Vec::new();
                 wait_for("the packets", || {
                     capture.flush_all().expect("the rings are there");
-                    for reader in &mut readers {
-                        while let Some(block) = reader.peek(0) {
-                            let mut rest = block.bytes;
-                            while rest.len() >= 12 {
-                                let word = |at: usize| {
-                                    u32::from_le_bytes(rest[at..at + 4].try_into().expect("4"))
-                                };
-                                if word(0) == 6 {
-                                    lengths.push(word(20));
-                                }
-                                rest = &rest[word(4) as usize..];
-                            }
-                            reader.release(1);
-                        }
-                    }
+                    take(&mut readers, |frame| lengths.push(frame.len()));
                     lengths.len() >= wanted
                 });
                 lengths
@@ -514,8 +503,8 @@ fn a_capture_is_paused_and_shortened_while_it_runs() {
 
 /// Makes the interface anew, behind the back of a capture on it.
 fn make_anew(net: &Net) {
-    net.run(&net.b, "ip link del vb");
-    net.link("numtxqueues 1 numrxqueues 1", 1500);
+    net.b.run("ip link del vb");
+    net.plug(Cable::default());
 }
 
 /// Sends as many packets to ports 53 and 54, and gives the numbers of those that are recorded:
@@ -543,7 +532,7 @@ fn what_was_refused_while_the_interface_was_made_anew_is_not_in_force() {
     let rules = Arc::new(Compiled::new(&set, &Options::default()).expect("one rule"));
     for hook in ["xdp", "xdp-generic", "tcx"] {
         let net = Net::new();
-        net.inside(&net.b, || {
+        net.b.inside(|| {
             let clock = Arc::new(Clock::new(Box::new(SystemClock)));
             let config = config(hook, "udp dst port 53");
             let mut capture = Capture::open("vb", &config, 0, &clock).expect("a kernel with it");
@@ -572,7 +561,7 @@ fn a_pause_does_not_count_where_it_ends_with_a_stop() {
     for hook in ["xdp", "tpacket"] {
         let net = Net::new();
         let mac = mac(&net);
-        net.inside(&net.b, || {
+        net.b.inside(|| {
             let clock = Arc::new(Clock::new(Box::new(SystemClock)));
             let mut capture =
                 Capture::open("vb", &config(hook, "udp"), 0, &clock).expect("a kernel with it");
@@ -591,7 +580,7 @@ fn a_pause_does_not_count_where_it_ends_with_a_stop() {
 #[test]
 fn a_resume_that_failed_is_tried_again_on_the_device_that_is_there_then() {
     let net = Net::new();
-    net.inside(&net.b, || {
+    net.b.inside(|| {
         let clock = Arc::new(Clock::new(Box::new(SystemClock)));
         let config = config("xdp", "udp dst port 53");
         let mut capture = Capture::open("vb", &config, 0, &clock).expect("veth has XDP");

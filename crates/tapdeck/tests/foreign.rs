@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
 use tapdeck_packet::trace;
+use tapdeck_testkit::SplitMix64;
 
 const T0: i64 = 1_767_323_045_000_000_000;
 const ETHERNET: u16 = 1;
@@ -70,20 +71,9 @@ fn by_tcpdump(files: &[PathBuf], expression: &str) -> Vec<Plain> {
     all
 }
 
-struct Rng(u64);
-
-impl Rng {
-    fn below(&mut self, n: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let z = (self.0 ^ self.0 >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (z ^ z >> 31) % n
-    }
-}
-
 /// UDP or TCP between few hosts and ports, of Ethernet, at times in no order and often equal. Some
 /// are cut.
-fn packets(rng: &mut Rng, count: usize) -> Vec<Plain> {
+fn packets(rng: &mut SplitMix64, count: usize) -> Vec<Plain> {
     let packet = |_| {
         let protocol = if rng.below(2) == 0 { 17 } else { 6 };
         let mut f = vec![2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 8, 0, 0x45, 0, 0, 60, 0, 0, 0, 0, 64];
@@ -94,10 +84,10 @@ fn packets(rng: &mut Rng, count: usize) -> Vec<Plain> {
         for _ in 0..2 {
             f.extend([0, 50 + rng.below(9) as u8]);
         }
-        f.resize(74 + rng.below(700) as usize, 0);
+        f.resize(74 + rng.below(700), 0);
         let original_len = f.len() as u32;
         f.truncate(600);
-        (T0 + rng.below(9000) as i64 * 1000, original_len, f)
+        (T0 + rng.below(9000) * 1000, original_len, f)
     };
     (0..count).map(packet).collect()
 }
@@ -201,7 +191,7 @@ impl Order {
 /// files in the order of their names. No file's byte order changes midway, which libpcap does not
 /// read: [`interfaces_that_come_late_are_found`] has one.
 fn files(dir: &Path) -> Vec<PathBuf> {
-    let rng = &mut Rng(7);
+    let rng = &mut SplitMix64(7);
     let mut several = LITTLE.pcapng("eth0", 6, 0, &packets(rng, 300));
     several.extend(LITTLE.pcapng("eth0", 9, 0, &packets(rng, 300)));
     several.extend(LITTLE.pcapng("eth0", 3, 0, &packets(rng, 300)));
@@ -341,7 +331,7 @@ fn an_answer_opens_everywhere_and_is_not_written_over_what_is_read() {
 #[test]
 fn interfaces_that_come_late_are_found() {
     let dir = tempfile::tempdir().expect("a directory");
-    let rng = &mut Rng(9);
+    let rng = &mut SplitMix64(9);
     let (ether, other) = (packets(rng, 1500), packets(rng, 1500));
     let raw: Vec<Plain> =
         other.iter().map(|(ns, len, f)| (*ns, len - 14, f[14..].to_vec())).collect();
@@ -380,7 +370,7 @@ fn interfaces_that_come_late_are_found() {
 #[test]
 fn what_is_cut_or_damaged_is_told() {
     let dir = tempfile::tempdir().expect("a directory");
-    let made = packets(&mut Rng(3), 50);
+    let made = packets(&mut SplitMix64(3), 50);
     let path = dir.path().join("live.pcap");
     for bytes in [LITTLE.pcap(0xa1b2_3c4d, ETHERNET, &made), LITTLE.pcapng("eth0", 9, 0, &made)] {
         let whole = plain(&bytes);
@@ -417,7 +407,7 @@ fn what_is_cut_or_damaged_is_told() {
 #[test]
 fn packets_without_a_time_stand_with_the_one_before_them() {
     let dir = tempfile::tempdir().expect("a directory");
-    let made = packets(&mut Rng(5), 3);
+    let made = packets(&mut SplitMix64(5), 3);
     let mut bytes = LITTLE.pcapng("eth0", 9, 0, &made[..1]);
     let mut simple = LITTLE.u32(made[1].2.len() as u32).to_vec();
     simple.extend(&made[1].2);
@@ -450,7 +440,7 @@ fn what_cannot_be_read_is_told_in_one_line() {
     refused(dir.path(), "no pcap or pcapng files");
 
     let secret = dir.path().join("secret");
-    fs::write(&secret, LITTLE.pcap(0xa1b2_c3d4, ETHERNET, &packets(&mut Rng(1), 9)))
+    fs::write(&secret, LITTLE.pcap(0xa1b2_c3d4, ETHERNET, &packets(&mut SplitMix64(1), 9)))
         .expect("a file");
     assert_eq!(answer(dir.path(), &["--count"]), b"9\n");
     fs::set_permissions(&secret, Permissions::from_mode(0o000)).expect("it is ours");
@@ -475,7 +465,7 @@ fn explained(path: &Path) -> serde_json::Value {
 fn an_index_narrows_what_is_read_until_the_file_changes() {
     let dir = tempfile::tempdir().expect("a directory");
     let path = dir.path().join("long.pcap");
-    let rng = &mut Rng(11);
+    let rng = &mut SplitMix64(11);
     let mut made = packets(rng, 5000);
     // One that is looked for.
     made[3210].2[26..30].copy_from_slice(&[10, 9, 9, 9]);
@@ -525,7 +515,7 @@ fn an_index_narrows_what_is_read_until_the_file_changes() {
 fn an_index_leaves_out_nothing_of_other_link_types() {
     const COOKED: u16 = 113;
     let dir = tempfile::tempdir().expect("a directory");
-    let rng = &mut Rng(13);
+    let rng = &mut SplitMix64(13);
     let cook = |(ns, len, f): Plain| {
         let head = [0, 0, 0, 1, 0, 6, 2, 0, 0, 0, 0, 2, 0, 0, 8, 0];
         (ns, len + 2, [&head[..], &f[14..]].concat())
@@ -555,7 +545,7 @@ fn an_index_lies_in_the_cache_where_nobody_may_write() {
     let program = dir.path().join("tapdeck");
     fs::copy(env!("CARGO_BIN_EXE_tapdeck"), &program).expect("the program was built");
     for (i, name) in ["a", "b"].iter().enumerate() {
-        let made = packets(&mut Rng(i as u64), 500);
+        let made = packets(&mut SplitMix64(i as u64), 500);
         fs::write(captures.join(name), LITTLE.pcap(0xa1b2_c3d4, ETHERNET, &made)).expect("a file");
     }
     for (path, mode) in [(dir.path(), 0o755), (&captures, 0o555), (&cache, 0o777)] {

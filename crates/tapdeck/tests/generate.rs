@@ -10,14 +10,14 @@ use std::process::{Command, Output, Stdio};
 
 use tapdeck_capture::transmit::live::LONGEST;
 use tapdeck_packet::generate::{TAG_BYTES, Transport};
+use tapdeck_testkit::{Cable, Net, Running, kernel, wait_for};
 use tapdeck_traffic::sent::Sent;
 use testbed::recorder::{Contents, Recorder, number};
-use testbed::{Net, Running, wait_for};
 
 const BACKENDS: [&str; 3] = ["xdp", "txring", "afxdp"];
 
 fn command(net: &Net, args: &str) -> Command {
-    let mut command = net.command(&net.a, env!("CARGO_BIN_EXE_tapdeck"));
+    let mut command = net.a.command(env!("CARGO_BIN_EXE_tapdeck"));
     command.arg("gen").args(args.split_whitespace()).stdin(Stdio::null());
     command
 }
@@ -233,11 +233,7 @@ fn streams_are_numbered_without_holes_by_several_threads() {
 #[test]
 fn several_interfaces_share_flows_and_count() {
     let net = Net::new();
-    net.run(&net.a, &format!("ip link add vc type veth peer name vd netns {}", net.b));
-    for (ns, dev) in [(&net.a, "vc"), (&net.b, "vd")] {
-        net.run(ns, &format!("sysctl -qw net.ipv6.conf.{dev}.disable_ipv6=1"));
-        net.run(ns, &format!("ip link set {dev} up"));
-    }
+    net.plug_second();
     for backend in BACKENDS {
         let dir = tempfile::tempdir().expect("a directory");
         let flags = "--hook xdp --no-store --ring-bytes 64MiB --count 3001";
@@ -309,7 +305,7 @@ fn a_run_of_limited_time_does_not_wait_for_a_packet_that_is_due_later() {
         let (sent, _) = run(&net, &format!("-i va --duration 200ms {args}"));
         assert!(sent.sent <= 1, "{args}: {sent:?}");
     }
-    net.run(&net.b, "ethtool -K vb gro on");
+    net.b.run("ethtool -K vb gro on");
     let (sent, _) = run(&net, "-i va --duration 200ms --rate 0.001pps --backend xdp");
     assert_eq!(sent.sent, 1);
 }
@@ -333,7 +329,7 @@ fn shares_of_flows_are_the_same_however_many_threads_there_are() {
 
 #[test]
 fn jumbo_frames_go_by_a_packet_socket() {
-    let net = Net::with("numtxqueues 1 numrxqueues 1", 9000);
+    let net = Net::with(Cable { mtu: 9000, ..Cable::default() });
     let dir = tempfile::tempdir().expect("a directory");
     let file = dir.path().join("came.pcapng");
     let recorder = Recorder::start(
@@ -350,7 +346,7 @@ fn jumbo_frames_go_by_a_packet_socket() {
 
 #[test]
 fn the_kernel_makes_frames_up_to_a_page() {
-    let net = Net::with("numtxqueues 1 numrxqueues 1", 3500);
+    let net = Net::with(Cable { mtu: 3500, ..Cable::default() });
     let mut alike = Vec::new();
     for backend in ["xdp", "txring"] {
         let args = format!("--size {}-{LONGEST} --backend {backend}", LONGEST - 9);
@@ -364,19 +360,11 @@ fn the_kernel_makes_frames_up_to_a_page() {
     refuses(command(&net, &longer), 2, &[&LONGEST.to_string()]);
 }
 
-/// The kernel's version and patch level.
-fn kernel() -> (u32, u32) {
-    let uname = rustix::system::uname();
-    let release = uname.release().to_str().expect("digits and letters");
-    let mut numbers = release.split(['.', '-']).map_while(|n| n.parse().ok());
-    (numbers.next().expect("a version"), numbers.next().expect("a patch level"))
-}
-
 #[test]
 fn a_far_end_that_takes_no_redirected_frames_gets_them_another_way() {
     let net = Net::new();
     // Kernels before 6.3 do not tell, and only afterwards it is seen.
-    let told = kernel() >= (6, 3);
+    let told = kernel::version() >= (6, 3);
     let (sent, said) = run(&net, "-i va --count 10");
     assert_eq!((&*sent.backend, sent.sent), ("txring", 10));
     let why = if told { "takes no redirected frames" } else { "does not tell" };
@@ -443,7 +431,7 @@ fn a_lost_link_ends_the_run_with_a_reason_and_its_count() {
         let recorder =
             Recorder::start(&net, dir.path(), "--hook xdp --no-store --ring-bytes 256MiB");
         let mut running = endless(&net, &recorder, &format!("--backend {backend}"), &json);
-        net.run(&net.a, "ip link set va down");
+        net.a.run("ip link set va down");
         wait_for("the run to end", || matches!(running.0.try_wait(), Ok(Some(_))));
         assert_eq!(running.0.wait().expect("it has ended").code(), Some(1), "{backend}");
         let mut said = String::new();
@@ -452,7 +440,7 @@ fn a_lost_link_ends_the_run_with_a_reason_and_its_count() {
         let last = said.lines().last().unwrap_or("");
         assert!(last.starts_with("tapdeck: va"), "{backend}: {said}");
         let sent = record_of(&json);
-        net.run(&net.a, "ip link set va up");
+        net.a.run("ip link set va up");
         wait_for("the last packet", || number(&recorder.now(), "seen") >= sent.sent);
         let stats = recorder.stop();
         assert_eq!(number(&stats, "seen"), sent.sent, "{backend}: {sent:?}");
@@ -483,7 +471,7 @@ fn what_the_far_end_does_not_take_is_counted() {
     assert!(seen <= sent.sent, "{seen} {sent:?}");
 }
 
-/// It ends with the code, and with one line that holds all the words.
+/// Asserts that the program ends with the code, and with one line that holds all the words.
 fn refuses(mut command: Command, code: i32, words: &[&str]) {
     let out = command.output().expect("it runs");
     let said = said(&out);
@@ -571,22 +559,22 @@ fn bad_input_is_refused_in_one_line() {
     );
     refuses(command(&net, "-i nope --count 1"), 1, &["nope", "va"]);
     // A macvlan has the speed of its interface, which a veth states and is not held to.
-    net.run(&net.a, "ip link add link va name va9 type macvlan");
-    net.run(&net.a, "ip link set va9 up");
+    net.a.run("ip link add link va name va9 type macvlan");
+    net.a.run("ip link set va9 up");
     let fast = "--count 1 --rate 100gbit";
     refuses(command(&net, &format!("-i va9 {fast}")), 2, &["10000 Mbit/s", "max"]);
     assert!(command(&net, &format!("-i va {fast}")).status().expect("it runs").success());
     refuses(command(&net, "-i va,va --count 2"), 2, &["twice"]);
-    net.run(&net.b, "ip link set vb down");
+    net.b.run("ip link set vb down");
     refuses(command(&net, "-i va --count 1"), 1, &["va", "far end"]);
-    net.run(&net.a, "ip link set va down");
+    net.a.run("ip link set va down");
     refuses(command(&net, "-i va --count 1"), 1, &["va is down", "ip link set"]);
 }
 
 #[test]
 fn without_the_privilege_it_says_so() {
     let net = Net::new();
-    let mut command = net.command(&net.a, "setpriv");
+    let mut command = net.a.command("setpriv");
     command.args(["--reuid=65534", "--regid=65534", "--clear-groups", "--inh-caps=-all"]);
     command.args([env!("CARGO_BIN_EXE_tapdeck"), "gen", "-i", "va", "--count", "1"]);
     refuses(command, 1, &["root"]);
@@ -596,7 +584,7 @@ fn without_the_privilege_it_says_so() {
 fn it_does_not_flood_the_network_that_it_needs() {
     let net = Net::new();
     net.addresses();
-    net.run(&net.a, "ip route add default via 10.213.0.2");
+    net.a.run("ip route add default via 10.213.0.2");
     refuses(
         command(&net, "-i va --count 1"),
         2,

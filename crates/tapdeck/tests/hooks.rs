@@ -9,17 +9,16 @@ use rustix::thread::{CpuSet, sched_setaffinity};
 use tapdeck_capture::interface::Interface;
 use tapdeck_capture::transmit::Tag;
 use tapdeck_packet::pcapng::{FLAG_INBOUND, FLAG_OUTBOUND, PACKET_OVERHEAD};
-use tapdeck_testkit::Sender;
-use tapdeck_testkit::cable::wait_until_up;
+use tapdeck_testkit::cable::End;
+use tapdeck_testkit::{Cable, Net, Sender, wait_for};
 use testbed::recorder::{Contents, Recorder, assert_accounted, frame, number, segments};
-use testbed::{Net, wait_for};
 
 fn mac(net: &Net) -> [u8; 6] {
-    net.inside(&net.b, || Interface::find("vb").expect("made above")).mac.expect("veth has one")
+    net.b.inside(|| Interface::find("vb").expect("made above")).mac.expect("veth has one")
 }
 
 fn send(net: &Net, frames: &[Vec<u8>]) {
-    net.inside(&net.a, || Sender::on("va").send_all(frames));
+    net.a.inside(|| Sender::on("va").send_all(frames));
 }
 
 /// Waits until a recorder has accounted for so many packets.
@@ -192,7 +191,7 @@ fn tcx_tells_the_direction_and_xdp_spends_nothing_on_it() {
         let store = dir.path().join("store");
         let recorder =
             Recorder::start(&net, dir.path(), &format!("--hook {hook} --dir {}", store.display()));
-        net.run(&net.a, "ping -q -c 3 -i 0.01 10.213.0.2");
+        net.a.run("ping -q -c 3 -i 0.01 10.213.0.2");
         recorder.stop();
         let packets = Contents::of_store(&store).packets;
         let mut seen: Vec<u32> = packets.iter().map(|p| p.flags).collect();
@@ -225,7 +224,7 @@ fn vlan_tags_are_put_back() {
                 })
                 .collect()
         };
-        let _tag = net.inside(&net.a, || {
+        let _tag = net.a.inside(|| {
             let va = Interface::find("va").expect("made above");
             Tag::attach(va.index, 7).expect("a kernel with tcx")
         });
@@ -247,7 +246,7 @@ fn vlan_tags_are_put_back() {
 
 #[test]
 fn xdp_records_jumbo_frames() {
-    let net = Net::with("numtxqueues 1 numrxqueues 1", 9000);
+    let net = Net::with(Cable { mtu: 9000, ..Cable::default() });
     let dir = tempfile::tempdir().expect("a directory");
     let store = dir.path().join("store");
     let recorder =
@@ -265,17 +264,17 @@ fn xdp_records_jumbo_frames() {
 fn a_super_frame_is_recorded_with_its_true_length() {
     let net = Net::new();
     net.addresses();
-    net.run(&net.a, "ethtool -K va tx on tso on gso on");
-    net.run(&net.b, "ethtool -K vb gro on");
+    net.a.run("ethtool -K va tx on tso on gso on");
+    net.b.run("ethtool -K vb gro on");
     let dir = tempfile::tempdir().expect("a directory");
     let store = dir.path().join("store");
     let recorder =
         Recorder::start(&net, dir.path(), &format!("--hook tcx --dir {}", store.display()));
-    let bytes = net.inside(&net.b, || {
+    let bytes = net.b.inside(|| {
         let listener = std::net::TcpListener::bind("10.213.0.2:7000").expect("a free port");
         std::thread::scope(|s| {
             s.spawn(|| {
-                net.inside(&net.a, || {
+                net.a.inside(|| {
                     use std::io::Write;
                     let mut out =
                         std::net::TcpStream::connect("10.213.0.2:7000").expect("it listens");
@@ -316,18 +315,14 @@ fn a_super_frame_is_recorded_with_its_true_length() {
 #[test]
 fn several_interfaces_go_into_one_recording() {
     let net = Net::new();
-    net.run(&net.b, "ip link add vc type veth peer name vd");
-    net.run(&net.b, "sysctl -qw net.ipv6.conf.vc.disable_ipv6=1 net.ipv6.conf.vd.disable_ipv6=1");
-    net.run(&net.b, "ip link set vc up");
-    net.run(&net.b, "ip link set vd up");
-    wait_until_up(&net.b, "vc");
+    Cable::default().plug([End::new(&net.b, "vc"), End::new(&net.b, "vd")]);
     let dir = tempfile::tempdir().expect("a directory");
     let store = dir.path().join("store");
     let flags = format!("--hook xdp --dir {}", store.display());
     let recorder = Recorder::start_on(&net, "vb,vd", dir.path(), &flags);
     let to_b: Vec<_> = (0..100).map(|i| frame([2, 0, 0, 0, 0, 2], 100, i)).collect();
     let to_d: Vec<_> = (0..50).map(|i| frame([2, 0, 0, 0, 0, 3], 200, i)).collect();
-    net.inside(&net.b, || Sender::on("vc").send_all(&to_d));
+    net.b.inside(|| Sender::on("vc").send_all(&to_d));
     send(&net, &to_b);
     wait_seen(&recorder, to_b.len() + to_d.len());
     let stats = recorder.stop();
@@ -350,8 +345,8 @@ fn several_interfaces_go_into_one_recording() {
 #[test]
 fn several_interfaces_and_recorders_share_netfilter() {
     let net = Net::new();
-    net.run(&net.b, "ip link add vc type veth peer name vd");
-    net.run(&net.b, "ip link set vd up");
+    net.b.run("ip link add vc type veth peer name vd");
+    net.b.run("ip link set vd up");
     let dir = tempfile::tempdir().expect("a directory");
     let others = tempfile::tempdir().expect("a directory");
     let recorder = Recorder::start_on(&net, "vd,vb", dir.path(), "--hook netfilter --no-store");
@@ -372,7 +367,7 @@ fn interface_of_packets_from(cpu: usize, net: &Net, hook: &str) -> (Vec<u32>, Ve
     let store = dir.path().join("store");
     let recorder =
         Recorder::start(net, dir.path(), &format!("--hook {hook} --dir {}", store.display()));
-    net.inside(&net.a, || {
+    net.a.inside(|| {
         let mut core = CpuSet::new();
         core.set(cpu);
         sched_setaffinity(None, &core).expect("the CPU is there");
@@ -397,11 +392,10 @@ fn the_queue_or_cpu_of_a_packet_is_told_by_its_interface() {
     let cpus = std::thread::available_parallelism().map_or(1, usize::from);
     assert!(cpus > 1, "this test needs two CPUs");
     for (hook, unit) in [("xdp", "receive queue"), ("xdp-generic", "CPU"), ("tcx", "CPU")] {
-        let net = Net::with("numtxqueues 2 numrxqueues 2", 1500);
+        let net = Net::with(Cable { queues: Some(2), ..Cable::default() });
         for cpu in [0, 1] {
-            let line = format!("echo {} > /sys/class/net/va/queues/tx-{cpu}/xps_cpus", 1 << cpu);
-            let status = net.command(&net.a, "sh").args(["-c", &line]).status();
-            assert!(status.is_ok_and(|s| s.success()), "XPS");
+            let mask = 1 << cpu;
+            net.a.shell(&format!("echo {mask} > /sys/class/net/va/queues/tx-{cpu}/xps_cpus"));
         }
         for cpu in [0, 1] {
             let (ids, told) = interface_of_packets_from(cpu, &net, hook);
@@ -417,7 +411,7 @@ fn the_queue_or_cpu_of_a_packet_is_told_by_its_interface() {
 #[test]
 fn a_tag_is_cut_where_the_snaplen_says() {
     let net = Net::new();
-    let _tag = net.inside(&net.a, || {
+    let _tag = net.a.inside(|| {
         let va = Interface::find("va").expect("made above");
         Tag::attach(va.index, 7).expect("a kernel with tcx")
     });
@@ -453,7 +447,7 @@ fn a_packet_on_loopback_is_recorded_once() {
         let store = dir.path().join("store");
         let flags = format!("--hook {hook} --dir {}", store.display());
         let recorder = Recorder::start_on(&net, "lo", dir.path(), &flags);
-        net.run(&net.b, "ping -q -c 5 -i 0.01 127.0.0.1");
+        net.b.run("ping -q -c 5 -i 0.01 127.0.0.1");
         // Five requests and five answers.
         wait_seen(&recorder, 10);
         recorder.stop();

@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use tapdeck_packet::trace;
+use tapdeck_testkit::{Net, Running, wait_for};
 use testbed::recorder::{Recorder, assert_accounted, number};
-use testbed::{Net, wait_for};
 
 const SECONDS: &str = "TAPDECK_MARATHON_SECONDS";
 
@@ -24,7 +24,7 @@ fn tapdeck(command: &str, store: &Path, args: &[&str]) -> Output {
     tapdeck.output().expect("it runs")
 }
 
-/// It succeeds, and all it has to say is what retention did.
+/// Returns the answer of a command that succeeds, and has nothing to say but what retention did.
 fn answer(store: &Path, args: &[&str]) -> Vec<u8> {
     let out = tapdeck("query", store, args);
     let said = String::from_utf8_lossy(&out.stderr);
@@ -52,12 +52,12 @@ fn recording_asking_checking_and_deleting_go_on_together() {
         store.display()
     );
     let recorder = Recorder::start(&net, temp.path(), &flags);
-    let mut sender = net.command(&net.a, env!("CARGO_BIN_EXE_tapdeck"));
+    let mut sender = net.a.command(env!("CARGO_BIN_EXE_tapdeck"));
     sender.args(["gen", "-i", "va", "--backend", "txring", "--rate", "4kpps", "--flows", "200"]);
     sender.args(["--zipf", "1", "--size", "imix", "--proto", "udp,tcp"]);
     sender.args(["--duration", &format!("{}s", seconds() + 600)]);
     sender.stdout(Stdio::null()).stderr(Stdio::null());
-    let sender = testbed::Running(sender.spawn().expect("it runs"));
+    let sender = Running(sender.spawn().expect("it runs"));
     wait_for("a first segment", || recorder.now()["segments"].as_u64() >= Some(2));
 
     let begun = Instant::now();

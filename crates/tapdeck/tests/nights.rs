@@ -8,12 +8,11 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use rustix::process::Signal;
-use tapdeck_testkit::Sender;
+use tapdeck_testkit::{Cable, Net, Sender, wait_for};
 use testbed::recorder::{Contents, Recorder, assert_accounted, frame, number, segments};
-use testbed::{Net, wait_for};
 
 fn send(net: &Net, numbers: std::ops::Range<u32>, len: usize) {
-    net.inside(&net.a, || {
+    net.a.inside(|| {
         let mut sender = Sender::on("va");
         numbers.for_each(|i| sender.send(&frame([2, 0, 0, 0, 0, 2], len, i)));
     });
@@ -161,9 +160,9 @@ fn an_interface_may_go_and_come_back() {
         let mut recorder = Recorder::start(&net, dir.path(), &flags);
         send(&net, 0..100, 200);
         wait_for_seen(&recorder, 100);
-        net.run(&net.b, "ip link del vb");
+        net.b.run("ip link del vb");
         recorder.wait_to_say("is gone");
-        net.link("numtxqueues 1 numrxqueues 1", 1500);
+        net.plug(Cable::default());
         recorder.wait_to_say("is back");
         send(&net, 100..200, 200);
         wait_for_seen(&recorder, 200);
@@ -186,13 +185,13 @@ fn a_link_may_go_down_and_up() {
         let mut recorder = Recorder::start(&net, dir.path(), &flags);
         send(&net, 0..100, 200);
         wait_for_seen(&recorder, 100);
-        net.run(&net.a, "ip link set va down");
+        net.a.run("ip link set va down");
         recorder.wait_to_say("has no link");
-        net.run(&net.a, "ip link set va up");
+        net.a.run("ip link set va up");
         recorder.wait_to_say("has a link again");
-        net.run(&net.b, "ip link set vb down");
+        net.b.run("ip link set vb down");
         recorder.wait_to_say("has no link");
-        net.run(&net.b, "ip link set vb up");
+        net.b.run("ip link set vb up");
         recorder.wait_to_say("has a link again");
         send(&net, 100..200, 200);
         wait_for_seen(&recorder, 200);
@@ -210,14 +209,14 @@ fn a_recorder_that_was_stopped_for_three_seconds_goes_on() {
     let recorder = Recorder::start(&net, dir.path(), &flags);
     send(&net, 0..100, 1000);
     wait_for_seen(&recorder, 100);
-    recorder.process.signal(Signal::STOP);
+    recorder.signal(Signal::STOP);
     let stopped = std::time::Instant::now();
     let mut sent = 100;
     while stopped.elapsed().as_secs() < 3 {
         send(&net, sent..sent + 1000, 1000);
         sent += 1000;
     }
-    recorder.process.signal(Signal::CONT);
+    recorder.signal(Signal::CONT);
     wait_for_seen(&recorder, u64::from(sent));
     send(&net, sent..sent + 1, 1000);
     wait_for_seen(&recorder, u64::from(sent) + 1);
@@ -247,9 +246,7 @@ fn a_live_segment_is_readable_and_outlives_its_recorder() {
     wait_for("one packet to be readable", || live(1).is_some());
     send(&net, 1..10_000, 1000);
     wait_for("all packets to be readable", || live(10_000).is_some());
-    recorder.process.signal(Signal::KILL);
-    let mut process = recorder.process;
-    process.0.wait().expect("it was started");
+    recorder.kill();
     assert!(live(10_000).is_some());
 
     // The next recorder closes it with all its packets, and counts on from its number.
@@ -284,9 +281,9 @@ fn what_a_full_disk_does_not_take_at_the_end_is_counted() {
         let mut recorder = Recorder::start(&net, dir.path(), &flags);
         send(&net, 0..20_000, 1000);
         recorder.wait_to_say("disk is full");
-        recorder.process.signal(Signal::INT);
+        recorder.signal(Signal::INT);
         if twice {
-            recorder.process.signal(Signal::TERM);
+            recorder.signal(Signal::TERM);
         }
         let stats = recorder.finish_anyhow();
         assert_accounted(&stats);

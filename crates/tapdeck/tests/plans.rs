@@ -11,7 +11,6 @@ mod awkward;
 
 use std::collections::BTreeSet;
 
-use awkward::Rng;
 use awkward::frames::Stretch;
 use awkward::language::Expression;
 use pcap::{BpfProgram, Capture, Offline};
@@ -19,6 +18,7 @@ use tapdeck_packet::filter;
 use tapdeck_packet::header;
 use tapdeck_packet::key::{Class, Keys, Plan};
 use tapdeck_packet::link::LinkType;
+use tapdeck_testkit::SplitMix64;
 
 const SEED: u64 = 20_260_103;
 const EXPRESSIONS: u64 = 1500;
@@ -295,7 +295,7 @@ const GRAMMAR: &[(&str, &[&str])] = &[
     ("not", &["not ", "!", "! "]),
 ];
 
-fn write(symbol: &str, depth: usize, rng: &mut Rng, text: &mut String) {
+fn write(symbol: &str, depth: usize, rng: &mut SplitMix64, text: &mut String) {
     const DEEPEST: usize = 9;
     let (_, all) = GRAMMAR.iter().find(|(name, _)| *name == symbol).expect(symbol);
     let mut rest = if depth > DEEPEST { all[0] } else { rng.one(all) };
@@ -312,8 +312,8 @@ fn from_environment(name: &str, default: u64) -> u64 {
     std::env::var(name).map_or(default, |n| n.parse().expect("a number"))
 }
 
-fn rng() -> Rng {
-    Rng(from_environment("TAPDECK_SEED", SEED))
+fn rng() -> SplitMix64 {
+    SplitMix64(from_environment("TAPDECK_SEED", SEED))
 }
 
 /// As many made by each of the two.

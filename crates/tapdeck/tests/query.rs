@@ -15,9 +15,8 @@ use tapdeck_packet::link::LinkType;
 use tapdeck_packet::pcapng::{self, InterfaceDescription};
 use tapdeck_packet::trace;
 use tapdeck_store::SegmentName;
-use tapdeck_testkit::Sender;
+use tapdeck_testkit::{Net, Running, Sender, wait_for};
 use testbed::recorder::{Contents, Recorder, frame, number, segments};
-use testbed::{Net, Running, wait_for};
 
 const SECOND: i64 = 1_000_000_000;
 const T0: i64 = 1_767_323_045 * SECOND;
@@ -78,7 +77,7 @@ struct Recorded {
 impl Recorded {
     fn new() -> Self {
         let net = Net::new();
-        second_pair(&net);
+        net.plug_second();
         let dir = tempfile::tempdir().expect("a directory");
         let recorded = Self { dir, captured: 0 };
         let flags = format!(
@@ -102,7 +101,7 @@ impl Recorded {
         ];
         for round in rounds {
             let senders = round.map(|args| {
-                let mut command = net.command(&net.a, env!("CARGO_BIN_EXE_tapdeck"));
+                let mut command = net.a.command(env!("CARGO_BIN_EXE_tapdeck"));
                 command.args(["gen", "--backend", "txring", "--rate", "5kpps"]);
                 command.args(args.split_whitespace());
                 command.stdin(Stdio::null()).stderr(Stdio::null()).spawn().expect("it runs")
@@ -136,20 +135,6 @@ impl Recorded {
         run("mergecap", &args);
         run("reordercap", &[&all, &sorted]);
         sorted
-    }
-}
-
-/// `vc` in `a` and `vd` in `b`.
-fn second_pair(net: &Net) {
-    let queues = "numtxqueues 1 numrxqueues 1";
-    net.run(
-        &net.a,
-        &format!("ip link add vc {queues} type veth peer name vd netns {} {queues}", net.b),
-    );
-    for (ns, dev) in [(&net.a, "vc"), (&net.b, "vd")] {
-        net.run(ns, &format!("sysctl -qw net.ipv6.conf.{dev}.disable_ipv6=1"));
-        net.run(ns, &format!("ethtool -K {dev} tx off tso off gso off gro off"));
-        net.run(ns, &format!("ip link set {dev} up"));
     }
 }
 
@@ -364,7 +349,7 @@ fn a_store_answers_while_it_is_recorded_into() {
     };
     wait_for("the store", || store.join(".tapdeck.lock").exists());
     assert_eq!(count(&[]), 0);
-    net.inside(&net.a, || {
+    net.a.inside(|| {
         let mut sender = Sender::on("va");
         for i in 0..40 {
             (0..50).for_each(|k| sender.send(&frame([2, 0, 0, 0, 0, 9], 200, i * 50 + k)));

@@ -8,14 +8,13 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::mpsc::{TryRecvError, channel};
 
-use rustix::process::Signal;
 use serde_json::Value;
 use tapdeck_packet::link::LinkType;
 use tapdeck_packet::pcapng::{self, InterfaceDescription};
 use tapdeck_packet::trace::Reader;
-use tapdeck_testkit::Sender;
+use tapdeck_testkit::kernel::need_root;
+use tapdeck_testkit::{Net, Sender, wait_for};
 use testbed::recorder::{Contents, Recorder, frame, number, segments};
-use testbed::{Net, wait_for};
 
 fn recover(dir: &Path, flags: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tapdeck"));
@@ -27,7 +26,7 @@ fn said(out: &Output) -> String {
     String::from_utf8_lossy(&out.stdout).into_owned()
 }
 
-/// It failed, and said why in one line that holds all of `words`.
+/// Asserts that the program failed, and said why in one line that holds all of `words`.
 fn assert_refused(out: &Output, words: &[&str]) {
     let line = String::from_utf8_lossy(&out.stderr).into_owned();
     assert_eq!(out.status.code(), Some(1), "{line}");
@@ -97,7 +96,7 @@ fn kill_under_traffic(net: &Net, dir: &Path, store: &Path, after: u64) {
     std::thread::scope(|scope| {
         let (going, goes) = channel::<()>();
         scope.spawn(move || {
-            net.inside(&net.a, move || {
+            net.a.inside(move || {
                 let mut sender = Sender::on("va");
                 let mut sent = 0;
                 while goes.try_recv() == Err(TryRecvError::Empty) {
@@ -109,11 +108,9 @@ fn kill_under_traffic(net: &Net, dir: &Path, store: &Path, after: u64) {
         wait_for("packets on disk", || {
             recorder.now()["captured"].as_u64().is_some_and(|n| n >= after)
         });
-        recorder.process.signal(Signal::KILL);
+        recorder.kill();
         drop(going);
     });
-    let mut process = recorder.process;
-    process.0.wait().expect("it was started");
 }
 
 #[test]
@@ -161,7 +158,7 @@ fn what_a_killed_recorder_leaves_is_recovered_and_recorded_into_again() {
         let (before, recorded) = (segments(&store).len(), Contents::of_store(&store).packets.len());
         let recorder =
             Recorder::start(&net, dir.path(), &format!("--hook xdp --dir {}", store.display()));
-        net.inside(&net.a, || Sender::on("va").send(&frame([2, 0, 0, 0, 0, 2], 200, 1)));
+        net.a.inside(|| Sender::on("va").send(&frame([2, 0, 0, 0, 0, 2], 200, 1)));
         wait_for("the packet to be seen", || recorder.now()["seen"].as_u64() == Some(1));
         recorder.stop();
         assert_eq!(Contents::of_store(&store).packets.len(), recorded + 1);
@@ -270,7 +267,8 @@ fn a_recorder_mends_first_and_records_whatever_cannot_be_mended() {
     let store = broken_store(dir.path());
     let headless = fs::read(store.join(LIVE[1])).expect("made above");
     let command = net
-        .command(&net.b, env!("CARGO_BIN_EXE_tapdeck"))
+        .b
+        .command(env!("CARGO_BIN_EXE_tapdeck"))
         .args(["record", "-i", "vb", "--duration", "100ms", "--dir"])
         .arg(&store)
         .output()
@@ -308,7 +306,7 @@ impl Drop for Mount {
 
 #[test]
 fn what_cannot_be_opened_is_one_line() {
-    testbed::need_root();
+    need_root();
     let dir = tempfile::tempdir().expect("a directory");
     assert_refused(&recover(&dir.path().join("none"), &[]), &["none", "is not a directory"]);
     assert!(!dir.path().join("none").exists(), "a store is not made to be mended");

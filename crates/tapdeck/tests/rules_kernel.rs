@@ -4,6 +4,7 @@
 mod testbed;
 
 use std::fs;
+use std::net::Ipv6Addr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 
@@ -12,12 +13,13 @@ use tapdeck_capture::interface::Interface;
 use tapdeck_capture::rules::{Compiled, Hits};
 use tapdeck_capture::{Capture, Clock, Config, Deliver, Hook, SystemClock};
 use tapdeck_packet::link::LinkType;
+use tapdeck_packet::pcapng::{Reader, Record};
 use tapdeck_packet::ring::Ring;
 use tapdeck_packet::rules::image::{Engine, Options};
 use tapdeck_packet::rules::{Action, RuleSet, Tuple};
-use tapdeck_testkit::Sender;
+use tapdeck_testkit::frame::{IPV6, UDP, UdpFrame, ethernet, ipv6};
+use tapdeck_testkit::{Net, Sender, wait_for};
 use testbed::recorder::{Contents, Recorder, assert_accounted, frame, number};
-use testbed::{Net, wait_for};
 
 const HOOKS: [&str; 4] = ["xdp", "xdp-generic", "tcx", "netfilter"];
 
@@ -25,34 +27,32 @@ fn net(hook: &str) -> Net {
     let net = Net::new();
     if hook == "netfilter" {
         // It sees what IP would take.
-        net.run(&net.b, "ip addr add 10.213.0.2/24 dev vb");
-        net.run(&net.b, "sysctl -qw net.ipv6.conf.vb.disable_ipv6=0");
+        net.b.run("ip addr add 10.213.0.2/24 dev vb");
+        net.b.run("sysctl -qw net.ipv6.conf.vb.disable_ipv6=0");
     }
     net
 }
 
 fn mac(net: &Net) -> [u8; 6] {
-    net.inside(&net.b, || Interface::find("vb").expect("made above")).mac.expect("veth has one")
+    net.b.inside(|| Interface::find("vb").expect("made above")).mac.expect("veth has one")
 }
 
 /// UDP from one of many addresses to one of some ports; some with a tag, some of IPv6.
 fn frames(mac: [u8; 6]) -> Vec<Vec<u8>> {
     (0..400u32)
         .map(|n| {
-            let mut f = frame(mac, 60 + n as usize * 3, n);
-            f[26..30].copy_from_slice(&[10, 213, (n % 7) as u8, (n % 11) as u8]);
-            // What the addresses have changed of it: netfilter does not see a packet whose sum is
-            // wrong.
-            f[24..26].fill(0);
-            let words = f[14..34].chunks(2).map(|w| u32::from(u16::from_be_bytes([w[0], w[1]])));
-            let sum: u32 = words.sum();
-            let checksum = !((sum & 0xffff) + (sum >> 16)) as u16;
-            f[24..26].copy_from_slice(&checksum.to_be_bytes());
-            f[34..36].copy_from_slice(&(1000 + (n % 5) as u16).to_be_bytes());
-            f[36..38].copy_from_slice(&[9u16, 53, 54, 443][n as usize % 4].to_be_bytes());
+            let packet = UdpFrame {
+                to: mac,
+                source: [10, 213, (n % 7) as u8, (n % 11) as u8],
+                ports: [1000 + (n % 5) as u16, [9, 53, 54, 443][n as usize % 4]],
+                len: 60 + n as usize * 3,
+                number: n,
+                ..UdpFrame::default()
+            };
+            let f = packet.bytes();
             match n % 10 {
                 7 => [&f[..12], &[0x81, 0, 0, 7], &f[12..]].concat(),
-                6 => ipv6(&f),
+                6 => over_ipv6(&packet),
                 _ => f,
             }
         })
@@ -60,17 +60,14 @@ fn frames(mac: [u8; 6]) -> Vec<Vec<u8>> {
 }
 
 /// The frame's UDP datagram behind an IPv6 header, from an address like the one it had.
-fn ipv6(f: &[u8]) -> Vec<u8> {
-    let udp = &f[34..];
-    let mut out = [&f[..12], &[0x86, 0xdd, 0x60, 0, 0, 0]].concat();
-    out.extend((udp.len() as u16).to_be_bytes());
-    out.extend([17, 64]);
-    for address in [&f[26..30], &f[30..34]] {
-        out.extend([0x20, 1, 0xd, 0xb8, 0, 0, 0, 0, 0, 0, 0, 0]);
-        out.extend(address);
-    }
-    out.extend(udp);
-    out
+fn over_ipv6(packet: &UdpFrame) -> Vec<u8> {
+    let address = |[a, b, c, d]: [u8; 4]| {
+        let low = [u16::from_be_bytes([a, b]), u16::from_be_bytes([c, d])];
+        Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, low[0], low[1])
+    };
+    let (source, destination) = (address(packet.source), address(packet.destination));
+    let inside = ipv6(source, destination, UDP, &packet.bytes()[34..]);
+    ethernet(packet.to, packet.from, &[], IPV6, &inside)
 }
 
 const RULES: &str = "\
@@ -110,7 +107,7 @@ fn sorted(mut frames: Vec<Vec<u8>>) -> Vec<Vec<u8>> {
 }
 
 fn send(net: &Net, frames: &[Vec<u8>]) {
-    net.inside(&net.a, || Sender::on("va").send_all(frames));
+    net.a.inside(|| Sender::on("va").send_all(frames));
 }
 
 #[test]
@@ -173,13 +170,8 @@ fn drain(readers: &mut [impl Ring]) -> u64 {
     let mut packets = 0;
     for reader in readers {
         while let Some(block) = reader.peek(0) {
-            let mut rest = block.bytes;
-            while rest.len() >= 12 {
-                let word =
-                    |at: usize| u32::from_le_bytes(rest[at..at + 4].try_into().expect("4 bytes"));
-                packets += u64::from(word(0) == 6);
-                rest = &rest[word(4) as usize..];
-            }
+            let records = Reader::inside(block.bytes).map(|record| record.expect("well formed"));
+            packets += records.filter(|record| matches!(record, Record::Packet(_))).count() as u64;
             reader.release(1);
         }
     }
@@ -191,12 +183,14 @@ fn hits_and_the_file_agree_while_sets_are_exchanged_under_load() {
     for hook in HOOKS {
         let net = net(hook);
         let mac = mac(&net);
-        net.inside(&net.b, || exchanged_under_load(&net, hook, mac));
+        net.b.inside(|| exchanged_under_load(&net, hook, mac));
     }
 }
 
 /// Runs in namespace `b`: each packet is taken by exactly one rule of one set, or by none of one.
 fn exchanged_under_load(net: &Net, hook: &str, mac: [u8; 6]) {
+    // Fewer than a ring holds come while sets are exchanged.
+    const AHEAD: u32 = 100_000;
     let host = |n: u32| {
         format!("drop src 192.0.{}.{} dst any sport any dport any proto any", n / 256, n % 256)
     };
@@ -214,17 +208,21 @@ fn exchanged_under_load(net: &Net, hook: &str, mac: [u8; 6]) {
         .expect("a kernel with this hook");
     let mut readers = capture.readers();
     capture.start().expect("the interface is there");
-    let (stop, sent) = (AtomicBool::new(false), AtomicU32::new(0));
+    let (stop, sent, may_send) = (AtomicBool::new(false), AtomicU32::new(0), AtomicU32::new(AHEAD));
     let mut packets = 0;
     let mut told = Vec::new();
     std::thread::scope(|s| {
         let sender = s.spawn(|| {
-            net.inside(&net.a, || {
+            net.a.inside(|| {
                 let mut core = CpuSet::new();
                 core.set(0);
                 sched_setaffinity(None, &core).expect("core 0 is there");
                 let mut sender = Sender::on("va");
                 while !stop.load(Relaxed) {
+                    if sent.load(Relaxed) >= may_send.load(Relaxed) {
+                        std::thread::yield_now();
+                        continue;
+                    }
                     let n = sent.fetch_add(1, Relaxed);
                     let mut f = frame(mac, 80, n);
                     f[36..38].copy_from_slice(&[53u16, 54, 55][n as usize % 3].to_be_bytes());
@@ -232,13 +230,17 @@ fn exchanged_under_load(net: &Net, hook: &str, mac: [u8; 6]) {
                 }
             });
         });
-        for i in 1..12 {
+        // Each set judges some, also the last.
+        for i in 1..=12 {
             let at = sent.load(Relaxed);
+            may_send.store(at + AHEAD, Relaxed);
             wait_for("some packets", || {
                 packets += drain(&mut readers);
                 sent.load(Relaxed) > at + 300 || sender.is_finished()
             });
-            told.push(capture.set_rules(Some(sets[i % sets.len()].clone())));
+            if i < 12 {
+                told.push(capture.set_rules(Some(sets[i % sets.len()].clone())));
+            }
         }
         stop.store(true, Relaxed);
     });
@@ -267,7 +269,7 @@ fn rules_come_and_go_while_packets_are_captured() {
     for hook in ["xdp", "xdp-generic", "tcx"] {
         let net = net(hook);
         let mac = mac(&net);
-        net.inside(&net.b, || {
+        net.b.inside(|| {
             let clock = Arc::new(Clock::new(Box::new(SystemClock)));
             let mut capture =
                 Capture::open("vb", &config(hook, None), 0, &clock).expect("a kernel with it");
@@ -301,7 +303,7 @@ fn rules_come_and_go_while_packets_are_captured() {
 #[test]
 fn netfilter_says_that_rules_must_be_there_from_the_start() {
     let net = net("netfilter");
-    net.inside(&net.b, || {
+    net.b.inside(|| {
         let clock = Arc::new(Clock::new(Box::new(SystemClock)));
         let mut capture =
             Capture::open("vb", &config("netfilter", None), 0, &clock).expect("netfilter links");
@@ -326,7 +328,7 @@ fn what_makes_no_sense_is_a_usage_error() {
     ] {
         fs::write(&rules, text).expect("a file");
         let flags = format!("record -i vb --no-store --hook {hook} --rules {}", rules.display());
-        let mut command = net.command(&net.b, env!("CARGO_BIN_EXE_tapdeck"));
+        let mut command = net.b.command(env!("CARGO_BIN_EXE_tapdeck"));
         let output = command.args(flags.split_whitespace()).output().expect("it was built");
         let said = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(2), "{hook}: {said}");

@@ -8,10 +8,10 @@ use std::process::{Command, Output, Stdio};
 
 use rustix::process::Signal;
 use serde_json::{Value, json};
-use tapdeck_testkit::Sender;
+use tapdeck_testkit::frame::number_of;
+use tapdeck_testkit::{Net, Running, Sender, wait_for};
 use testbed::daemon::{Asking, Daemon, Member, assert_accounted};
 use testbed::recorder::{Contents, frame, number};
-use testbed::{Net, Running, wait_for};
 
 const MAC: [u8; 6] = [2, 0, 0, 0, 0, 2];
 /// Small rings, so that one that is not read is soon full.
@@ -23,7 +23,7 @@ fn group(name: &str, more: &str) -> String {
 
 /// Frames of 500 bytes from as many different ports as there are frames, so of many flows.
 fn send(net: &Net, numbers: std::ops::Range<u32>) {
-    net.inside(&net.a, || {
+    net.a.inside(|| {
         let mut sender = Sender::on("va");
         for i in numbers {
             let mut frame = frame(MAC, 500, i);
@@ -31,10 +31,6 @@ fn send(net: &Net, numbers: std::ops::Range<u32>) {
             sender.send(&frame);
         }
     });
-}
-
-fn number_of(frame: &[u8]) -> u32 {
-    u32::from_be_bytes(frame[42..46].try_into().expect("46 bytes"))
 }
 
 fn numbers(contents: &Contents) -> Vec<u32> {
@@ -165,7 +161,7 @@ fn attach_writes_what_comes_steadily() {
     wait_for("a packet in the file", || {
         // There is no pause in which it would be written for want of others.
         assert!(sent < MOST, "nothing of {sent} packets was written");
-        net.inside(&net.a, || Sender::on("va").send(&frame(MAC, 60, sent)));
+        net.a.inside(|| Sender::on("va").send(&frame(MAC, 60, sent)));
         sent += 1;
         length() > head
     });
@@ -229,7 +225,7 @@ fn a_recorder_tells_the_interfaces_of_its_group_apart() {
     let process = Running(command.spawn().expect("the program was built"));
     daemon.wait_to_say(" comes (process");
     send(&net, 0..100);
-    net.run(&net.b, "ping -q -c 5 -i 0.01 127.0.0.1");
+    net.b.run("ping -q -c 5 -i 0.01 127.0.0.1");
     // Requests and replies.
     daemon.wait_seen("g", 110);
     assert!(process.interrupt().success());
@@ -261,7 +257,7 @@ fn a_recorder_survives_the_daemon() {
     daemon.wait_to_say(" comes (process");
     send(&net, 0..1000);
     daemon.wait_seen("g", 1000);
-    daemon.process.signal(Signal::KILL);
+    daemon.signal(Signal::KILL);
     let status = process.0.wait().expect("it was started");
     assert!(status.success(), "{status}");
     let stats = std::fs::read_to_string(&stats).expect("it was written");
@@ -369,7 +365,7 @@ fn ctl_ends_it_and_members_read_to_the_end() {
     send(&net, 0..100);
     daemon.wait_seen("g", 100);
     assert_eq!(said(&daemon.ctl("stop")), "ended\n");
-    let status = daemon.process.0.wait().expect("it was started");
+    let status = daemon.program.process.0.wait().expect("it was started");
     assert!(status.success());
     // A member needs nobody to tell it.
     let status = member.process.0.wait().expect("it was started");

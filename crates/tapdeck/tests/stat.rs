@@ -12,12 +12,11 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::SystemTime;
 
-use awkward::Rng;
 use awkward::store::{SECOND, Store};
 use serde_json::Value;
-use tapdeck_testkit::Sender;
+use tapdeck_testkit::kernel::need_root;
+use tapdeck_testkit::{Net, Sender, SplitMix64, wait_for};
 use testbed::recorder::{Recorder, frame, number};
-use testbed::{Net, wait_for};
 
 fn tapdeck(command: &str, store: &Path, args: &[&str]) -> Output {
     let mut tapdeck = Command::new(env!("CARGO_BIN_EXE_tapdeck"));
@@ -70,7 +69,7 @@ fn lost(stat: &Value) -> u64 {
 #[test]
 fn numbers_are_those_of_query() {
     for (seed, indexed) in [(1, true), (2, true), (3, false)] {
-        let rng = &mut Rng(seed);
+        let rng = &mut SplitMix64(seed);
         let store = Store::new(rng, indexed);
         let dir = store.path();
         let before = listing(&dir);
@@ -112,7 +111,7 @@ fn numbers_are_those_of_query() {
 
 #[test]
 fn people_get_a_page() {
-    let store = Store::new(&mut Rng(4), true);
+    let store = Store::new(&mut SplitMix64(4), true);
     let page = told(&store.path(), &["--top", "3"]);
     let value = |label: &str| {
         let line = page.lines().find(|l| l.starts_with(label));
@@ -138,7 +137,7 @@ fn people_get_a_page() {
     assert_eq!(page.lines().next(), Some("segments   0"));
     assert!(page.contains("packets    0") && !page.contains("first"), "{page}");
 
-    let store = Store::new(&mut Rng(4), false);
+    let store = Store::new(&mut SplitMix64(4), false);
     let page = told(&store.path(), &[]);
     assert!(page.contains("not indexed; `tapdeck recover` makes"), "{page}");
     assert!(page.contains(&format!("packets    {packets}")), "{page}");
@@ -146,7 +145,7 @@ fn people_get_a_page() {
 
 #[test]
 fn what_is_no_store_is_one_line() {
-    testbed::need_root();
+    need_root();
     let dir = tempfile::tempdir().expect("a directory");
     let refused = |path: &Path, args: &[&str], code: i32, words: &str| {
         let out = tapdeck("stat", path, args);
@@ -166,8 +165,8 @@ fn what_is_no_store_is_one_line() {
 /// Somebody who may read, on a copy that nobody may write; and somebody who may not.
 #[test]
 fn whoever_may_read_is_told() {
-    testbed::need_root();
-    let store = Store::new(&mut Rng(5), true);
+    need_root();
+    let store = Store::new(&mut SplitMix64(5), true);
     let mode = |path: &Path, mode| {
         fs::set_permissions(path, Permissions::from_mode(mode)).expect("it is ours");
     };
@@ -207,7 +206,7 @@ fn whoever_may_read_is_told() {
 
 #[test]
 fn a_damaged_segment_is_told_and_the_rest_counts() {
-    let store = Store::new(&mut Rng(6), false);
+    let store = Store::new(&mut SplitMix64(6), false);
     let live = listing(&store.path()).into_iter().map(|f| f.0);
     let live = live.max().expect("a segment");
     let whole = number(&json(&store.path(), &[]), "packets");
@@ -229,7 +228,7 @@ fn a_damaged_segment_is_told_and_the_rest_counts() {
 
 #[test]
 fn nobody_has_to_read_to_the_end() {
-    let store = Store::new(&mut Rng(8), true);
+    let store = Store::new(&mut SplitMix64(8), true);
     let mut command = Command::new(env!("CARGO_BIN_EXE_tapdeck"));
     command.args(["stat", "--json", "--dir"]).arg(store.path());
     let (read, write) = std::io::pipe().expect("a pipe");
@@ -254,7 +253,7 @@ fn a_store_that_is_recorded_is_told() {
         store.display()
     );
     let recorder = Recorder::start(&net, dir.path(), &flags);
-    net.inside(&net.a, || {
+    net.a.inside(|| {
         let mut sender = Sender::on("va");
         for n in 0..FRAMES {
             sender.send(&frame([2, 0, 0, 0, 0, 2], 1400, n));

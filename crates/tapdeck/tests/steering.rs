@@ -10,10 +10,9 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use tapdeck_client::{Member, Next, Options};
-use tapdeck_testkit::Sender;
+use tapdeck_testkit::{Net, Running, Sender, wait_for};
 use testbed::daemon::Daemon;
 use testbed::recorder::{frame, number};
-use testbed::{Net, Running, wait_for};
 
 const MAC: [u8; 6] = [2, 0, 0, 0, 0, 2];
 
@@ -106,7 +105,7 @@ fn no_flow_changes_its_member_and_ten_share_evenly() {
     let net = Net::new();
     let daemon = Daemon::start(&net, &config("steering = \"flow\""));
     let mut crew = Crew::join(&daemon, "g", 10);
-    let mut send = net.command(&net.a, env!("CARGO_BIN_EXE_tapdeck"));
+    let mut send = net.a.command(env!("CARGO_BIN_EXE_tapdeck"));
     let flags = format!(
         "gen -i va --size 100 --rate 100kpps --count {packets} --flows 10000 --backend txring"
     );
@@ -149,7 +148,7 @@ fn conversation(n: u16) -> [Vec<u8>; 2] {
 }
 
 fn send(net: &Net, frames: impl Iterator<Item = Vec<u8>> + Send) -> u64 {
-    net.inside(&net.a, || Sender::on("va").send_all(frames))
+    net.a.inside(|| Sender::on("va").send_all(frames))
 }
 
 #[test]

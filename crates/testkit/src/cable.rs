@@ -2,9 +2,9 @@
 //! own: what goes out by one comes in by the other, and all hooks are there.
 //!
 //! A cable changes nothing on the way: offloads that would put frames together, or leave checksums
-//! to the hardware that is not there, are off unless a test asks for them. And it is ready when it is
-//! plugged in. Interfaces that were just set up pass frames on only when a thread of the kernel has
-//! got to them, and swallow what is sent before, so this waits for that.
+//! to the hardware that is not there, are off unless a test asks for them. And it is ready when it
+//! is plugged in. Interfaces that were just set up pass frames on only when a thread of the kernel
+//! has got to them, and swallow what is sent before, so this waits for that.
 
 use std::process::Command;
 
@@ -16,15 +16,15 @@ use crate::wait::wait_for;
 #[derive(Clone, Copy, Debug)]
 pub struct Cable {
     pub mtu: u32,
-    /// Receive queues, and as many transmit queues.
-    pub queues: u32,
+    /// Receive queues, and as many transmit queues; `None` for what the kernel makes of it.
+    pub queues: Option<u32>,
     /// Whether offloads are left as the kernel has them.
     pub offloads: bool,
 }
 
 impl Default for Cable {
     fn default() -> Self {
-        Self { mtu: 1500, queues: 1, offloads: false }
+        Self { mtu: 1500, queues: Some(1), offloads: false }
     }
 }
 
@@ -53,10 +53,9 @@ impl Cable {
         let of = |end: &End<'_>| {
             let End { namespace, interface, mac } = end;
             let mac = mac.map(|mac| format!(" address {mac}")).unwrap_or_default();
-            let Self { mtu, queues, .. } = self;
-            format!(
-                "{interface}{mac} mtu {mtu} numtxqueues {queues} numrxqueues {queues} netns {namespace}"
-            )
+            let queues = |n| format!(" numtxqueues {n} numrxqueues {n}");
+            let queues = self.queues.map(queues).unwrap_or_default();
+            format!("{interface}{mac} mtu {}{queues} netns {namespace}", self.mtu)
         };
         let [one, other] = ends.each_ref().map(of);
         run(&format!("ip link add {one} type veth peer name {other}"));

@@ -2,14 +2,18 @@
 //! accepts: netfilter sees no packet with a wrong IP checksum.
 //!
 //! The functions each put one header before a payload, so that they nest as the headers do;
-//! [`UdpFrame`] is what most tests want, a datagram that carries its number. None of this is meant to
-//! be awkward: the tests that need malformed or deeply nested frames draw them themselves.
+//! [`UdpFrame`] is what most tests want, a datagram that carries its number. None of this is meant
+//! to be awkward: the tests that need malformed or deeply nested frames draw them themselves.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use crate::SplitMix64;
 
 /// EtherTypes.
 pub const IPV4: u16 = 0x0800;
 pub const IPV6: u16 = 0x86dd;
+/// IEEE 802's first for experiments.
+pub const EXPERIMENT: u16 = 0x88b5;
 /// IP protocols.
 pub const TCP: u8 = 6;
 pub const UDP: u8 = 17;
@@ -127,6 +131,16 @@ pub fn checksum(pieces: &[&[u8]]) -> u16 {
     !(sum as u16)
 }
 
+/// A frame of no protocol, of `len` bytes with its VLAN tags: its number and then noise, another
+/// for every number.
+pub fn experiment(number: u32, len: usize, tags: &[[u8; 4]]) -> Vec<u8> {
+    let mut frame =
+        ethernet([2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2], tags, EXPERIMENT, &number.to_be_bytes());
+    let noise = len.saturating_sub(frame.len());
+    frame.extend(SplitMix64(number.into()).bytes(noise));
+    frame
+}
+
 /// A datagram of UDP over IPv4 in an Ethernet frame, that carries its number.
 #[derive(Clone, Copy, Debug)]
 pub struct UdpFrame {
@@ -158,7 +172,8 @@ impl UdpFrame {
     /// Bytes before the number.
     pub const NUMBER_AT: usize = 42;
 
-    /// Its bytes, with a right IP checksum and no UDP checksum. Each number has another payload.
+    /// Returns the frame's bytes, with a right IP checksum and no UDP checksum. Each number has
+    /// another payload.
     ///
     /// # Panics
     /// If the number does not fit into its length.
@@ -185,8 +200,8 @@ pub fn number_of(frame: &[u8]) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::{
-        IPV6, TCP, UDP, UdpFrame, checksum, ethernet, ipv4, ipv6, number_of, seal_transport, tcp,
-        udp,
+        IPV6, TCP, UDP, UdpFrame, checksum, ethernet, experiment, ipv4, ipv6, number_of,
+        seal_transport, tcp, udp,
     };
 
     /// RFC 1071, section 3: its example adds up to 0xddf2.
@@ -232,6 +247,17 @@ mod tests {
         assert_eq!((packet[4..8].to_vec(), packet.len()), (vec![0, 17, UDP, 64], 40 + 17));
         let frame = ethernet([1; 6], [2; 6], &[[0x81, 0, 0, 7]], IPV6, &packet);
         assert_eq!(frame[10..20], [2, 2, 0x81, 0, 0, 7, 0x86, 0xdd, 0x60, 0]);
+    }
+
+    #[test]
+    fn an_experiment_has_its_length_with_its_tags() {
+        let [plain, tagged] = [&[][..], &[[0x81, 0, 0, 7]]].map(|tags| experiment(9, 100, tags));
+        assert_eq!((plain.len(), tagged.len()), (100, 100));
+        assert_eq!(
+            (&plain[12..18], &tagged[16..22]),
+            (&[0x88, 0xb5, 0, 0, 0, 9][..], &plain[12..18])
+        );
+        assert_ne!(plain[18..], experiment(10, 100, &[])[18..]);
     }
 
     #[test]

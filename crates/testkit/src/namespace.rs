@@ -57,7 +57,7 @@ impl Namespace {
         namespace
     }
 
-    /// Its name, as ip-netns(8) has it.
+    /// Returns the namespace's name, as ip-netns(8) has it.
     pub fn name(&self) -> &str {
         &self.name
     }
@@ -79,6 +79,14 @@ impl Namespace {
         succeed(command.args(words), line);
     }
 
+    /// Runs a script inside, as a shell has it; it must succeed.
+    ///
+    /// # Panics
+    /// If it fails, with what it said.
+    pub fn shell(&self, script: &str) {
+        succeed(self.command("sh").args(["-c", script]), script);
+    }
+
     /// Runs a function inside, on a thread of its own, and returns what it returns.
     pub fn inside<T: Send>(&self, f: impl FnOnce() -> T + Send) -> T {
         thread::scope(|scope| {
@@ -95,10 +103,19 @@ impl Namespace {
     /// # Panics
     /// If the namespace cannot be entered.
     pub fn enter(&self) {
-        let file = File::open(format!("/run/netns/{}", self.name)).expect("it is there");
-        move_into_link_name_space(file.as_fd(), Some(LinkNameSpaceType::Network))
-            .expect("root may enter a namespace");
+        enter(&self.name);
     }
+}
+
+/// Moves this thread into the namespace of a name, for good.
+///
+/// # Panics
+/// If there is none.
+pub fn enter(name: &str) {
+    let file = File::open(format!("/run/netns/{name}"));
+    let file = file.unwrap_or_else(|e| panic!("namespace {name}: {e}"));
+    move_into_link_name_space(file.as_fd(), Some(LinkNameSpaceType::Network))
+        .expect("root may enter a namespace");
 }
 
 impl Default for Namespace {

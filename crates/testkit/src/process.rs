@@ -1,5 +1,6 @@
 //! What does a test do with a program that runs beside it? It waits for the program's words, asks
-//! for its counters, and ends it; and whatever happens to the test, the program does not outlive it.
+//! for its counters, and ends it; and whatever happens to the test, the program does not outlive
+//! it.
 //!
 //! Programs under test say on standard error, line by line, how far they have come, and write their
 //! counters as lines of JSON, the last of them when they end.

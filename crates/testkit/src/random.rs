@@ -2,8 +2,8 @@
 //! the same input.
 //!
 //! The generator is Sebastiano Vigna's splitmix64 (public domain, <https://prng.di.unimi.it>): a
-//! counter and a mixing function. Any seed will do, also neighbouring ones. It is no cipher, and the
-//! numbers below `n` are as even as `n` is small against 2^64.
+//! counter and a mixing function. Any seed will do, also neighbouring ones. It is no cipher, and
+//! the numbers below `n` are as even as `n` is small against 2^64.
 
 /// A splitmix64 generator; the number is its state, at first the seed.
 #[derive(Clone, Debug)]
@@ -19,9 +19,18 @@ impl SplitMix64 {
         z ^ (z >> 31)
     }
 
-    /// Draws a number less than `n`, which is not 0.
-    pub fn below(&mut self, n: usize) -> usize {
-        (self.draw() % n as u64) as usize
+    /// Draws a number less than `n`.
+    ///
+    /// # Panics
+    /// If `n` is not more than 0.
+    pub fn below<N: TryInto<u64> + TryFrom<u64>>(&mut self, n: N) -> N {
+        let n = n.try_into().ok().filter(|n| *n > 0).expect("a number more than 0");
+        N::try_from(self.draw() % n).ok().expect("less than a number of this type")
+    }
+
+    /// Draws true once in `n` times.
+    pub fn one_in(&mut self, n: u64) -> bool {
+        self.below(n) == 0
     }
 
     /// Draws true `n` times of a hundred.
@@ -31,7 +40,7 @@ impl SplitMix64 {
 
     /// Draws true `n` times of a thousand.
     pub fn per_mille(&mut self, n: u32) -> bool {
-        self.draw() % 1000 < u64::from(n)
+        self.below(1000) < n
     }
 
     /// Draws one of some values.
@@ -42,6 +51,11 @@ impl SplitMix64 {
     /// Draws `n` bytes.
     pub fn bytes(&mut self, n: usize) -> Vec<u8> {
         (0..n).map(|_| self.draw() as u8).collect()
+    }
+
+    /// Draws an array of bytes.
+    pub fn array<const N: usize>(&mut self) -> [u8; N] {
+        std::array::from_fn(|_| self.draw() as u8)
     }
 }
 
@@ -72,6 +86,7 @@ mod tests {
         assert!(seen.iter().all(|n| (800..1200).contains(n)), "{seen:?}");
         assert!(!random.percent(0) && random.percent(100));
         assert!(!random.per_mille(0) && random.per_mille(1000));
-        assert_eq!((random.bytes(9).len(), random.one(&[5])), (9, 5));
+        assert!(random.one_in(1));
+        assert_eq!((random.bytes(9).len(), random.array::<3>().len(), random.one(&[5])), (9, 3, 5));
     }
 }

@@ -1,9 +1,9 @@
 //! How does a test know that nothing is lost on the way? It sends no more than the way holds.
 //!
 //! A veth pair has a queue of 256 frames where the far end has a program in its driver, and the
-//! processor's backlog of 1000 where it has none. What takes frames out of either is no thread of the
-//! test: on a busy machine it may come to them late, and whoever sends on loses frames before any
-//! hook has seen them, which no counter of a capture tells. So a sender looks, every 64 frames,
+//! processor's backlog of 1000 where it has none. What takes frames out of either is no thread of
+//! the test: on a busy machine it may come to them late, and whoever sends on loses frames before
+//! any hook has seen them, which no counter of a capture tells. So a sender looks, every 64 frames,
 //! whether the far end has them, and waits if not; and when it is dropped, everything has arrived.
 //! On an idle machine it never waits.
 //!
@@ -125,8 +125,8 @@ fn backlogs(table: &str) -> Vec<u32> {
 /// How many frames sent by an interface of this thread's namespace have left the cable: the far end
 /// has taken them, or they were dropped on the way.
 ///
-/// A veth counts as sent what the far end's driver has taken out of its queue; frames that wait there
-/// are not in its counters yet.
+/// A veth counts as sent what the far end's driver has taken out of its queue; frames that wait
+/// there are not in its counters yet.
 ///
 /// # Panics
 /// If there is no interface of this name.

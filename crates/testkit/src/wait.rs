@@ -1,9 +1,10 @@
 //! How long does a test wait? Until what it asserts is so, however busy the machine is.
 //!
 //! A test that sleeps is slow where the machine is fast and fails where it is slow. So tests wait
-//! for the very condition that they assert, not for one that usually comes with it, and none asserts
-//! how long something takes. The limit here is for conditions that never come: it is far beyond what
-//! a machine with several builds at work needs, and it ends the test with what was waited for.
+//! for the very condition that they assert, not for one that usually comes with it, and none
+//! asserts how long something takes. The limit here is for conditions that never come: it is far
+//! beyond what a machine with several builds at work needs, and it ends the test with what was
+//! waited for.
 
 use std::thread;
 use std::time::{Duration, Instant};

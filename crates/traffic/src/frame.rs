@@ -1,10 +1,10 @@
 //! Making packets: headers, numbers, filler and checksums, in user space.
 //!
-//! This is the reference for what a generated packet is; the BPF program that makes them in the
-//! kernel must agree with it on every byte, and the judge of what came back makes each packet again
-//! and compares. No sum over a payload is ever taken: filler is cut from a table whose partial sums
-//! are known, and the payload's own checksum makes the whole payload sum to zero, so that the
-//! transport's checksum depends on headers alone.
+//! What is a generated packet, byte for byte? This module is the reference: the BPF program that
+//! makes packets in the kernel must agree with it on every byte, and the check of what came back
+//! makes each packet again and compares. No sum over a payload is ever taken: filler is cut from a
+//! table whose partial sums are known, and the payload's own checksum makes the whole payload sum
+//! to zero, so that the transport's checksum depends on headers alone.
 
 use std::sync::Arc;
 
@@ -16,18 +16,18 @@ use tapdeck_packet::numbers::{icmp_type, icmpv6_type};
 
 use crate::sampling::{SplitMix64, mix};
 
-/// What one packet is.
+/// The numbers that one packet of a flow carries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Number {
-    /// Its number in its stream.
+    /// The packet's number in its stream.
     pub sequence: u64,
-    /// TCP's sequence number; the other transports have no use for it.
+    /// TCP's sequence number, which other transports do not use.
     pub tcp_sequence: u32,
-    /// When it is sent, UTC nanoseconds.
+    /// When the packet is sent, UTC nanoseconds.
     pub time_ns: u64,
 }
 
-/// A packet's identity: stream and sequence number.
+/// Returns a packet's identity: stream and sequence number.
 pub fn identity(stream: u32, sequence: u64) -> u64 {
     (u64::from(stream) << SEQUENCE_BITS) | (sequence & ((1 << SEQUENCE_BITS) - 1))
 }
@@ -40,18 +40,18 @@ struct Filler {
 }
 
 impl Filler {
-    fn piece(&self, at: usize, len: usize) -> (&[u8], Sum) {
-        let piece = &self.bytes[at..at + len];
+    fn cut(&self, at: usize, len: usize) -> (&[u8], Sum) {
+        let filler = &self.bytes[at..at + len];
         let (from, to) = (self.sums[at / 2], self.sums[at / 2 + len / 2]);
         let mut sum = Sum::default().native(to).native(0xffff - from);
         if len % 2 == 1 {
-            sum = sum.native(u16::from_ne_bytes([piece[len - 1], 0]));
+            sum = sum.native(u16::from_ne_bytes([filler[len - 1], 0]));
         }
-        (piece, sum)
+        (filler, sum)
     }
 }
 
-/// Makes packets of the flows it is given.
+/// A maker of packets, of whatever flow it is given.
 #[derive(Clone, Debug)]
 pub struct Maker {
     headers: Headers,
@@ -75,7 +75,7 @@ impl Maker {
         &self.headers
     }
 
-    /// Where the payload of a transport begins.
+    /// Returns where the payload of a transport begins, bytes into the frame.
     pub fn payload_at(&self, transport: Transport) -> usize {
         self.headers.transport_at() + transport.header_len()
     }
@@ -124,7 +124,7 @@ impl Maker {
         }
     }
 
-    /// Everything but the payload, whose sum is zero.
+    /// Fills in the transport's header. The payload is there, and its sum is zero.
     fn transport(&self, flow: &Flow, number: &Number, segment: &mut [u8]) {
         let len = segment.len() as u16;
         let sum = Sum::default().native(flow.transport_sum);
@@ -134,7 +134,7 @@ impl Maker {
                 segment[2..4].copy_from_slice(&flow.destination_port.to_be_bytes());
                 segment[4..6].copy_from_slice(&len.to_be_bytes());
                 let checksum = sum.word(len).word(len).checksum();
-                // RFC 768: zero would say that there is none.
+                // RFC 768: a zero would say that there is no checksum.
                 let checksum = if checksum == [0, 0] { [0xff, 0xff] } else { checksum };
                 segment[6..8].copy_from_slice(&checksum);
             }
@@ -153,7 +153,7 @@ impl Maker {
                 segment[..2].copy_from_slice(&echo_request(self.headers.ipv6));
                 segment[4..6].copy_from_slice(&flow.source_port.to_be_bytes());
                 segment[6..8].copy_from_slice(&sequence.to_be_bytes());
-                // ICMP has no pseudo header (RFC 792), ICMPv6 has (RFC 4443, section 2.3).
+                // ICMP has no pseudo header (RFC 792); ICMPv6 has one (RFC 4443, section 2.3).
                 let sum = if self.headers.ipv6 { sum.word(len) } else { sum };
                 segment[2..4].copy_from_slice(&sum.word(sequence).checksum());
             }
@@ -172,22 +172,22 @@ impl Maker {
         };
         let (tag, rest) = payload.split_at_mut(numbered + 2);
         let at = mix(self.payload_seed ^ identity) as usize & (FILLER_BYTES - 1) & !7;
-        let (filler, sum) = self.filler.piece(at, rest.len());
+        let (filler, sum) = self.filler.cut(at, rest.len());
         rest.copy_from_slice(filler);
         let sum = Sum::default().bytes(&tag[..numbered]).native(sum.fold());
         tag[numbered..].copy_from_slice(&sum.checksum());
     }
 }
 
-/// Data offset 5, ACK and PSH, window 65,535: data of a connection that stands.
+/// TCP's data offset 5, flags ACK and PSH, window 65,535: data of an established connection.
 pub(crate) const TCP_FLAGS_AND_WINDOW: [u8; 4] = [0x50, 0x18, 0xff, 0xff];
 
-/// ICMP's type and code.
+/// Returns type and code of an echo request, of ICMP or ICMPv6.
 pub(crate) const fn echo_request(ipv6: bool) -> [u8; 2] {
     [if ipv6 { icmpv6_type::ECHO_REQUEST } else { icmp_type::ECHO_REQUEST }, 0]
 }
 
-/// Length, identification and checksum of an IPv4 header, of which `sum` has the rest.
+/// Fills in length, identification and checksum of an IPv4 header. `sum` is of the rest.
 fn ipv4(packet: &mut [u8], sum: Sum, number: &Number) {
     let len = packet.len() as u16;
     let identification = number.sequence as u16;
@@ -199,9 +199,9 @@ fn ipv4(packet: &mut [u8], sum: Sum, number: &Number) {
 /// A packet that was made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Made {
-    /// Length of the frame.
+    /// Bytes of the frame.
     pub len: usize,
-    /// Index of its flow; the mark's is one behind the last flow.
+    /// The index of the packet's flow; the mark's is one behind the last flow.
     pub flow: usize,
 }
 
@@ -212,7 +212,7 @@ pub struct Frames {
     maker: Maker,
     random: SplitMix64,
     drawn: u64,
-    /// For each flow, and last for the mark: the next packet's numbers.
+    /// The next packet's numbers of each flow, and last of the mark.
     next: Vec<Number>,
 }
 
@@ -226,8 +226,8 @@ impl Frames {
         Self { random: SplitMix64::new(plan.seed), plan, maker, drawn: 0, next }
     }
 
-    /// Makes the next packet at the beginning of `buffer`; `mark`: the next mark, which takes no
-    /// part in the order of the others.
+    /// Makes the next packet at the beginning of `buffer`, or with `mark` the next mark, which
+    /// takes no part in the order of the other packets.
     ///
     /// # Panics
     /// If the buffer is shorter than the plan's longest frame, or the plan has no mark.
@@ -273,7 +273,7 @@ impl Frames {
         size as usize
     }
 
-    /// Packets made so far of each flow, the mark's last.
+    /// Returns how many packets of each flow were made so far, the mark's last.
     pub fn sequences(&self) -> impl Iterator<Item = u64> {
         self.next.iter().map(|n| n.sequence)
     }

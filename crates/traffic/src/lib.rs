@@ -1,8 +1,10 @@
 //! Workloads: what is sent, when, and whether it came back.
 //!
 //! A workload is a pure function of its description and its seed. This crate knows how long packets
-//! are ([`dist`]) and what stands in them; sockets and BPF are `capture`'s, files and flags the
-//! binary's.
+//! are ([`dist`], [`sizes`]), what stands in them ([`workload`], [`frame`]), when they are due
+//! ([`pacing`]), how a recording is sent again ([`replay`]) and whether everything came back
+//! ([`check`]). It sends nothing: sockets and BPF belong to the crate `capture`, flags to the
+//! program.
 #![forbid(unsafe_code)]
 
 pub mod check;

@@ -1,8 +1,9 @@
-//! When packets are sent: the rate, and how the gaps between packets vary.
+//! When are packets sent? At a rate, with gaps that vary or do not.
 //!
-//! A [`Schedule`] gives each packet its due time, counted from the start, from the sizes of those
-//! before it. Due times add up whatever happens, so a sender that was held up makes the time good,
-//! and the rate over a run is exact.
+//! A [`Schedule`] gives each packet its due time, counted from the start, by the sizes of the
+//! packets before it. Due times add up whatever happens, so a sender that was held up makes the
+//! time good, and the rate over a run is exact. Waiting until a packet is due is the sender's
+//! affair.
 
 use std::str::FromStr;
 
@@ -14,7 +15,7 @@ use crate::sampling::SplitMix64;
 /// frame check sequence 4, gap 12 (IEEE 802.3, clauses 3 and 4).
 pub const WIRE_BYTES: u64 = 24;
 
-/// Rates a second that due times can hold: less, and a gap would not fit.
+/// The least rate, in packets a second: the gap of a lower one would not fit into a due time.
 const LEAST_PACKETS: f64 = 1e-3;
 const LEAST_BITS: f64 = 1e3;
 const MOST: f64 = 1e12;
@@ -27,7 +28,7 @@ pub enum Rate {
     Packets {
         per_s: f64,
     },
-    /// Of frames without check sequence, or of all that the wire carries for them.
+    /// Bits a second of frames without check sequence, or of all that the wire carries for them.
     Bits {
         per_s: f64,
         wire: bool,
@@ -79,7 +80,7 @@ impl FromStr for Rate {
 }
 
 impl Rate {
-    /// From the time from the beginning of one packet to the beginning of the next.
+    /// Reads the time from the beginning of one packet to the beginning of the next, as a rate.
     pub fn from_gap(s: &str) -> Result<Self, Error> {
         let fault = || Error::Gap(s.to_owned());
         let text = s.trim();
@@ -101,7 +102,7 @@ impl Rate {
         }
     }
 
-    /// Packets a second, for frames of so many bytes in the mean.
+    /// Returns packets a second, for frames of so many bytes in the mean; `None` is without limit.
     pub fn packets_per_s(self, mean_bytes: f64) -> Option<f64> {
         match self {
             Self::Max => None,
@@ -112,10 +113,10 @@ impl Rate {
         }
     }
 
-    /// What a sender keeps to that has this share of the packets; `None`: as fast as it goes. Of
-    /// several senders, number `sender` begins so many gaps later.
+    /// Returns what a sender keeps to that has this share of the packets; `None` is as fast as it
+    /// goes. Number `sender` of several senders begins so many gaps later.
     pub fn pace(self, share: f64, sender: u32) -> Option<Pace> {
-        // So that adding gaps cannot overflow: 73 minutes, and as much for the longest packet.
+        // Adding gaps must not overflow: 73 minutes, and as much for the longest packet.
         const LONGEST: f64 = (1u64 << 62) as f64;
         const LONGEST_PER_BYTE: f64 = (1u64 << (62 - u16::BITS)) as f64;
         let parts = f64::from(1u32 << GAP_PARTS);
@@ -140,7 +141,7 @@ impl Rate {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Gaps {
     Constant,
-    /// Exponential: a Poisson process.
+    /// Exponentially: packets are a Poisson process.
     Poisson,
     /// The sum of sources that are on and off in turn, for times with a Pareto distribution. With
     /// many, the load is self-similar with this Hurst parameter: Taqqu, Willinger and Sherman,
@@ -151,7 +152,7 @@ pub enum Gaps {
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct OnOff {
-    /// Above 0.5 and below 1.
+    /// The Hurst parameter, above 0.5 and below 1.
     pub hurst: f64,
     pub on_ns: f64,
     pub off_ns: f64,
@@ -159,7 +160,7 @@ pub struct OnOff {
 }
 
 impl OnOff {
-    /// How much work it is to go on by one packet, in looks at a source.
+    /// Returns how much work it is to go on by one packet, in looks at a source.
     pub fn work(&self, packets_per_s: f64) -> f64 {
         let changes =
             2.0 * f64::from(self.sources) * 1e9 / packets_per_s / (self.on_ns + self.off_ns);
@@ -194,12 +195,12 @@ impl Schedule {
         Self { pace, due_ns: pace.lead_ns, part: 0, gaps }
     }
 
-    /// When the next packet is due, nanoseconds from the start.
+    /// Returns when the next packet is due, nanoseconds from the start.
     pub fn due_ns(&self) -> u64 {
         self.due_ns
     }
 
-    /// Goes on behind a packet whose frame has `len` bytes.
+    /// Goes on to the packet behind one whose frame has `len` bytes.
     pub fn advance(&mut self, len: usize) {
         let mean = self.pace.gap + len as u64 * self.pace.gap_per_byte;
         let gap = match &mut self.gaps {
@@ -223,7 +224,7 @@ struct Sources {
     random: SplitMix64,
     /// For each source: when it changes, nanoseconds, and whether it is on until then.
     each: Vec<(f64, bool)>,
-    /// The one that changes first.
+    /// The source that changes first.
     next: usize,
     on: u32,
     now: f64,
@@ -243,7 +244,7 @@ impl Sources {
         sources
     }
 
-    /// Of its time that a source is on.
+    /// Returns the share of its time that a source is on.
     fn share(&self) -> f64 {
         self.model.on_ns / (self.model.on_ns + self.model.off_ns)
     }
@@ -259,7 +260,7 @@ impl Sources {
         self.next = first.expect("there is one source at least").0;
     }
 
-    /// The time in which the sources send what at the mean rate takes `work` nanoseconds.
+    /// Returns the time in which the sources send what at the mean rate takes `work` nanoseconds.
     fn advance(&mut self, mut work: f64) -> f64 {
         let from = self.now;
         loop {

@@ -1,9 +1,8 @@
-//! Drawing: which size, which flow.
+//! Drawing: which size, and which flow, has the next packet?
 //!
 //! Every choice is made from the output of [`SplitMix64`], which a BPF program computes as well as
 //! user space does, and by the alias method, which takes two look-ups whatever the number of
-//! outcomes. So a sender in the kernel and one in user space make the same packets from the same
-//! seed.
+//! outcomes. So senders in the kernel and in user space make the same packets from the same seed.
 
 pub use tapdeck_packet::generate::Column;
 
@@ -24,13 +23,14 @@ impl SplitMix64 {
         mix(self.state)
     }
 
-    /// A number in (0, 1].
+    /// Returns a number in (0, 1].
     pub fn unit(&mut self) -> f64 {
         ((self.next_u64() >> 11) + 1) as f64 / (1u64 << 53) as f64
     }
 }
 
-/// The finaliser of [`SplitMix64`]: a bijection that leaves no bit where it was.
+/// Mixes the bits of a number. This is the finaliser of [`SplitMix64`], a bijection that leaves no
+/// bit where it was.
 pub fn mix(mut z: u64) -> u64 {
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
@@ -49,7 +49,7 @@ pub struct Alias {
 }
 
 impl Alias {
-    /// Outcome `i` has `weights[i]` chances of their sum; at most 2³² outcomes.
+    /// Builds the table. Outcome `i` has `weights[i]` chances of their sum; at most 2³² outcomes.
     ///
     /// # Panics
     /// If all weights are 0, or there are none.
@@ -76,8 +76,8 @@ impl Alias {
         Self { columns }
     }
 
-    /// The outcome that a random number stands for: its lower half chooses the column, its upper
-    /// half one of the two outcomes there.
+    /// Returns the outcome that a random number stands for: the lower half chooses the column, the
+    /// upper half one of the two outcomes there.
     pub fn pick(&self, random: u64) -> usize {
         Column::pick(&self.columns, random) as usize
     }
@@ -87,7 +87,7 @@ impl Alias {
     }
 }
 
-/// `part / total` of 2³², rounded; never so much that a part below the whole becomes it.
+/// Returns `part / total` of 2³², rounded. A part below the whole never becomes the whole.
 fn share(part: u128, total: u128) -> u32 {
     // Weights of 64 bits and 2³² outcomes fit: the shift loses nothing that matters at 2⁻³².
     let spare = part.leading_zeros().min(32);

@@ -1,4 +1,4 @@
-//! What a run sent: the JSON that the generator leaves and that the judge of what came back reads.
+//! What a run sent: the JSON that the generator leaves, and that the check of what came back reads.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +13,7 @@ pub struct Sent {
     pub sent: u64,
     /// Bytes of all frames made, without preamble, frame check sequence and gap.
     pub bytes: u64,
-    /// From the first packet to the end of the last one's slot.
+    /// Seconds from the first packet to the end of the last one's slot.
     pub elapsed_s: f64,
     pub seed: u64,
     /// Packets made, by length of the frame; their sum is `sent + refused`.
@@ -25,35 +25,36 @@ pub struct Sent {
     pub interfaces: Vec<String>,
     pub backend: String,
     pub rate: Rate,
-    /// From one packet to the next of the same sender, as they are made: back end `xdp` hands
-    /// those on together that are due within a few microseconds.
+    /// Times from one packet to the next of the same sender, as packets are made: back end `xdp`
+    /// hands those on together that are due within a few microseconds.
     pub gap_ns: Option<Spread>,
     /// How far each gap was from the one that was due, where one was.
     pub jitter_ns: Option<Spread>,
-    /// A signal or a lost interface ended the run.
+    /// Whether a signal or a lost interface ended the run.
     pub interrupted: bool,
-    /// `None` for a replay, whose packets carry no numbers.
+    /// The workload; `None` for a replay, whose packets carry no numbers.
     pub workload: Option<Workload>,
-    /// Packets made of each stream, in their order; the mark's last, if there are marks.
+    /// Packets made of each stream, in the order of the streams; the mark's last, if there are
+    /// marks.
     pub streams: Vec<u64>,
 }
 
-/// What was asked for and what came of it.
+/// The rate that was asked for, and the rate that came of it.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Rate {
-    /// As it was written on the command line.
+    /// The rate as it was written on the command line.
     pub asked: String,
-    /// Packets a second that were asked for; `None`: as fast as it goes. For bits a second: by the
-    /// mean size.
+    /// Packets a second that were asked for; `None` is as fast as it goes. A rate in bits a second
+    /// is converted by the mean size.
     pub asked_pps: Option<f64>,
     pub pps: f64,
-    /// Of the frames.
+    /// Bits a second of the frames.
     pub bits_per_s: f64,
-    /// With preamble, frame check sequence and gap: 24 bytes more a frame.
+    /// Bits a second with preamble, frame check sequence and gap: 24 bytes more a frame.
     pub wire_bits_per_s: f64,
-    /// It sent as fast as it could and stayed behind what was asked.
+    /// Whether the run sent as fast as it could and stayed behind the rate that was asked for.
     pub saturated: bool,
-    /// The farthest that a packet was behind its time.
+    /// The farthest that a packet was behind its time, nanoseconds.
     pub late_max_ns: u64,
 }
 

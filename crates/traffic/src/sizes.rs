@@ -1,9 +1,9 @@
-//! How long packets are: what a person asks for, and the table that senders draw from.
+//! How long are packets? From what a person asks for to the table that senders draw from.
 //!
 //! Lengths are of frames with their Ethernet header and without check sequence, as tcpdump shows
-//! them. Whatever was asked for becomes weights of lengths, and an alias table of those: so a
-//! normal distribution costs a sender no more than a single size. Only the sizes of a trace keep
-//! their order.
+//! them. Whatever was asked for becomes weights of lengths, and an alias table of the weights, so
+//! that a normal distribution costs a sender no more than a single size. Only the sizes of a trace
+//! keep their order.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -17,13 +17,13 @@ use crate::dist::{self, Counts, Length, Parameters, TwoStage};
 use crate::sampling::Alias;
 use crate::workload::MIN_FRAME;
 
-/// What was asked for.
+/// Sizes as a person asks for them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Spec {
     One(u16),
     Uniform(u16, u16),
-    /// Around the middle of the range, which is six standard deviations wide; nothing outside of
-    /// it.
+    /// A normal distribution around the middle of the range, which is six standard deviations wide;
+    /// nothing is outside of the range.
     Normal(u16, u16),
     /// The "simple IMIX": 7 packets of 40 bytes of IP to 4 of 576 to 1 of 1500, each in a frame.
     Imix,
@@ -83,7 +83,7 @@ pub enum Error {
     Method,
 }
 
-/// Sizes that are kept of a capture file at most: 128 MiB.
+/// The most sizes that are kept of a capture file: 128 MiB of them.
 const MAX_SEQUENCE: usize = 1 << 26;
 
 impl FromStr for Spec {
@@ -110,7 +110,7 @@ impl FromStr for Spec {
     }
 }
 
-/// What a workload and an interface allow.
+/// The lengths that a workload and an interface allow.
 #[derive(Clone, Copy, Debug)]
 pub struct Bounds {
     /// The shortest frame with room for headers and sequence number.
@@ -128,9 +128,9 @@ pub struct Table {
     kind: Kind,
     mean: f64,
     longest: u16,
-    /// Share of the packets that were made longer, because a frame cannot be so short.
+    /// The share of packets that were made longer, because a frame cannot be so short.
     raised: f64,
-    /// Where a damaged capture file was left.
+    /// Where a capture file is damaged, which was used up to there.
     damage: Option<String>,
 }
 
@@ -141,8 +141,8 @@ enum Kind {
 }
 
 impl Table {
-    /// Reads and checks what was asked for. `up_to_damage`: use a damaged capture file as far as it
-    /// goes.
+    /// Reads and checks what was asked for. With `up_to_damage`, a damaged capture file is used up
+    /// to the damage.
     pub fn new(
         spec: &Spec,
         method: Method,
@@ -185,8 +185,8 @@ impl Table {
         Ok(table)
     }
 
-    /// Holds the sizes to the bounds: what is too short is an error where a person wrote it, and is
-    /// made longer where it comes from a file.
+    /// Holds the sizes to the bounds. A size that is too short is an error where a person wrote it,
+    /// and is made longer where it comes from a file.
     fn fit(&mut self, bounds: Bounds, strict: bool) -> Result<(), Error> {
         let least = bounds.least;
         let (mut packets, mut bytes, mut raised, mut longest) = (0u128, 0u128, 0u128, 0);
@@ -221,7 +221,7 @@ impl Table {
         Ok(())
     }
 
-    /// What sender number `sender` draws from.
+    /// Returns what sender number `sender` draws from.
     pub fn sizes(&self, sender: u32, senders: u32) -> Sizes {
         match &self.kind {
             Kind::Sequence(sizes) => {
@@ -240,7 +240,7 @@ impl Table {
         }
     }
 
-    /// Bytes of a frame in the mean.
+    /// Returns the bytes of a frame in the mean.
     pub fn mean(&self) -> f64 {
         self.mean
     }
@@ -249,18 +249,18 @@ impl Table {
         self.longest
     }
 
-    /// Share of the packets that were made longer, because a frame cannot be so short.
+    /// Returns the share of packets that were made longer, because a frame cannot be so short.
     pub fn raised(&self) -> f64 {
         self.raised
     }
 
-    /// Where a damaged capture file was left.
+    /// Returns where a capture file is damaged, which was used up to there.
     pub fn damage(&self) -> Option<&str> {
         self.damage.as_deref()
     }
 }
 
-/// Weights that follow the density in the middle of each size.
+/// Returns weights that follow the normal density in the middle of each size.
 fn normal(low: u16, high: u16) -> Vec<(u16, u64)> {
     let middle = f64::midpoint(low.into(), high.into());
     let deviation = (f64::from(high - low) / 6.0).max(1e-9);
@@ -281,17 +281,17 @@ fn read_distribution(
 ) -> Result<(Weights, Option<String>), Error> {
     let fault = |error| Error::Dist { path: path.to_owned(), error };
     let options = dist::Options { up_to_damage, ..dist::Options::default() };
-    let source = dist::read_file(path, options).map_err(fault)?;
+    let input = dist::read_file(path, options).map_err(fault)?;
     let modelled = |counts: &Counts| -> Result<Counts, dist::Error> {
         TwoStage::new(counts, &Parameters::default())?.counts()
     };
-    let counts = match (method, &source.model) {
-        (Method::Alias, _) => source.counts,
+    let counts = match (method, &input.model) {
+        (Method::Alias, _) => input.counts,
         (Method::TwoStage, Some(model)) => model.counts().map_err(fault)?,
-        (Method::TwoStage, None) => modelled(&source.counts).map_err(fault)?,
+        (Method::TwoStage, None) => modelled(&input.counts).map_err(fault)?,
     };
-    let link_bytes = if source.length == Some(Length::Ip) { link_bytes } else { 0 };
-    let damage = source.damage.map(|d| d.to_string());
+    let link_bytes = if input.length == Some(Length::Ip) { link_bytes } else { 0 };
+    let damage = input.damage.map(|d| d.to_string());
     Ok((counts.iter().map(|(size, n)| (size.saturating_add(link_bytes), n)).collect(), damage))
 }
 

@@ -1,4 +1,5 @@
-//! Packets in the order and at the times in which they are to be sent.
+//! Which packet is sent next, and when? The trait that a sender asks, and its answer for generated
+//! packets. For recorded packets the answer is `replay`'s.
 
 use std::io;
 
@@ -9,20 +10,21 @@ use crate::pacing::Schedule;
 
 /// Where a sender gets its packets from. Times are nanoseconds since the start.
 pub trait PacketSource: Send {
-    /// When the next packet is due; `None`: whenever there is room for it.
+    /// Returns when the next packet is due; `None` is whenever there is room for it.
     fn due_ns(&self) -> Option<u64>;
 
-    /// Writes the next packet into the beginning of `buffer` and tells its length; `None`: there is
-    /// no more. `now_ns` is when this is, `utc_ns` the same moment in UTC.
+    /// Writes the next packet into the beginning of `buffer` and returns its length; `None` where
+    /// there are no more packets. `now_ns` is the present time, `utc_ns` the same moment in
+    /// UTC.
     ///
     /// # Errors
     /// Where packets are read from a file, and that fails.
     fn next(&mut self, buffer: &mut [u8], now_ns: u64, utc_ns: u64) -> io::Result<Option<usize>>;
 
-    /// How many packets were made of each stream, for packets that carry numbers.
+    /// Returns how many packets were made of each stream, for packets that carry numbers.
     fn sequences(&self) -> Vec<u64>;
 
-    /// What a person should know about the packets so far, in sentences.
+    /// Returns what a person should know about the packets so far, in sentences.
     fn remarks(&self) -> Vec<String> {
         Vec::new()
     }
@@ -34,14 +36,14 @@ pub struct Generated {
     frames: Frames,
     schedule: Option<Schedule>,
     limits: Limits,
-    /// 0: no marks.
+    /// The time between two marks; 0 is no marks.
     mark_every_ns: u64,
     next_mark_ns: u64,
     made: u64,
 }
 
 impl Generated {
-    /// `schedule`: `None` is as fast as it goes.
+    /// Makes a source. Without a `schedule` packets are sent as fast as it goes.
     pub fn new(
         frames: Frames,
         schedule: Option<Schedule>,
@@ -54,7 +56,7 @@ impl Generated {
 }
 
 impl PacketSource for Generated {
-    /// No later than the end, for it is then that it has no more.
+    /// Returns a time no later than the end, because at the end there are no more packets.
     fn due_ns(&self) -> Option<u64> {
         let end = if self.limits.duration_ns > 0 { self.limits.duration_ns } else { u64::MAX };
         let counted = self.limits.packets > 0 && self.made >= self.limits.packets;

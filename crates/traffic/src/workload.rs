@@ -1,4 +1,7 @@
-//! What to send, as a person or a file says it, and the tables that follow from it.
+//! What is sent? The description that a person or a file gives, and the tables that follow from it.
+//!
+//! A [`Workload`] says which headers and payloads packets have. Sizes and times are not part of it
+//! (`sizes`, `pacing`).
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr};
@@ -46,7 +49,7 @@ pub enum Error {
     Compressible(f64),
 }
 
-/// Flows of a run at most. Each takes 64 bytes of kernel memory or as much in user space.
+/// The most flows of a run. Each takes 64 bytes, in the kernel or in user space.
 pub const MAX_FLOWS: u32 = 1 << 20;
 const _: () = assert!(MAX_FLOWS < MAX_STREAMS);
 
@@ -123,7 +126,7 @@ impl Ports {
         u128::from(self.1 - self.0) + 1
     }
 
-    /// Which of them it is, from 0.
+    /// Returns which port of the range this is, from 0.
     fn number(self, port: u16) -> Option<u128> {
         (self.0..=self.1).contains(&port).then(|| u128::from(port - self.0))
     }
@@ -135,7 +138,7 @@ impl Ports {
 pub enum Payload {
     Random,
     Zero,
-    /// So much of it is random, the rest zeros.
+    /// This share of the payload is random, and the rest is zeros.
     Compressible(f64),
 }
 
@@ -157,7 +160,7 @@ pub enum OuterKind {
     Gre,
 }
 
-/// A packet with addresses of its own every so often.
+/// Marks: packets with addresses of their own, every so often.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Mark {
@@ -184,8 +187,8 @@ impl From<Protocol> for Transport {
     }
 }
 
-/// What a run sends, but for its sizes and its times. With the seed it decides all headers and
-/// payloads.
+/// What a run sends, but for sizes and times. Together with the seed, a workload decides all
+/// headers and payloads.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Workload {
@@ -199,20 +202,23 @@ pub struct Workload {
     pub destination: IpNet,
     pub source_ports: Ports,
     pub destination_ports: Ports,
-    /// Flow `n` has the `n`th of these, modulo their number.
+    /// The transports: flow `n` has the `n`th, modulo their number.
     pub protocols: Vec<Protocol>,
     pub flows: u32,
-    /// Flow `n` has a share of `1 / (n + 1)^exponent`; `None`: all the same.
+    /// The exponent with which flow `n` has a share of `1 / (n + 1)^exponent`; `None` where all
+    /// flows have the same share.
     pub zipf: Option<f64>,
     pub payload: Payload,
     pub mark: Option<Mark>,
-    /// Interfaces times threads: sender `s` has the flows whose number is `s` modulo this.
+    /// Interfaces times threads. Sender `s` has the flows whose number is `s` modulo this number.
     pub senders: u32,
 }
 
 impl Workload {
+    /// Checks that the workload can be sent.
+    ///
     /// # Errors
-    /// Where it contradicts itself.
+    /// Where the workload contradicts itself.
     pub fn check(&self) -> Result<(), Error> {
         let ports = [self.source_ports, self.destination_ports];
         let shaped = ports.iter().all(|p| p.0 <= p.1) && self.vlans.len() <= 2;
@@ -259,14 +265,15 @@ impl Workload {
         self.source.addr().is_ipv6()
     }
 
-    /// The shortest frame that has room for the sequence number, whatever its flow.
+    /// Returns the length of the shortest frame with room for the sequence number, whatever the
+    /// flow.
     pub fn shortest(&self) -> u16 {
         let transport = self.protocols.iter().map(|&p| Transport::from(p).header_len()).max();
         let needed = self.headers().transport_at() + transport.unwrap_or(0) + SHORT_TAG_BYTES;
         (needed as u16).max(MIN_FRAME)
     }
 
-    /// The headers that all packets share.
+    /// Returns the headers that all packets share.
     pub fn headers(&self) -> Headers {
         let ethertype = if self.is_ipv6() { ether_type::IPV6 } else { ether_type::IPV4 };
         let mut bytes = Vec::new();
@@ -294,7 +301,7 @@ impl Workload {
         Headers { bytes, outer_ip_at, ip_at, tunnel, ipv6: self.is_ipv6() }
     }
 
-    /// Addresses and tags, up to the type of what follows.
+    /// Writes MAC addresses and tags, up to the type of what follows.
     fn ethernet(&self, bytes: &mut Vec<u8>) {
         bytes.extend(self.destination_mac.0);
         bytes.extend(self.source_mac.0);
@@ -316,8 +323,8 @@ impl Workload {
         bytes.extend(ip);
         match outer.kind {
             OuterKind::Vxlan => {
-                // UDP with no checksum (RFC 7348, section 5), the flag that the identifier is
-                // valid.
+                // UDP without checksum, then the flag that the identifier is valid (RFC 7348,
+                // section 5).
                 bytes.extend([0, 0]);
                 bytes.extend(udp_port::VXLAN.to_be_bytes());
                 bytes.extend([0, 0, 0, 0, vxlan::HAS_NETWORK, 0, 0, 0]);
@@ -330,7 +337,7 @@ impl Workload {
         bytes.extend(ethertype.to_be_bytes());
     }
 
-    /// A flow by its number; the mark's is the number of flows. `None` beyond.
+    /// Returns a flow by its number; the mark's is the number of flows. `None` for a greater one.
     pub fn flow(&self, stream: u32) -> Option<Flow> {
         if stream == self.flows {
             return self.mark.map(|mark| {
@@ -363,8 +370,9 @@ impl Workload {
         Some(self.flow_between(stream, source, destination, ports))
     }
 
-    /// The flow that has these addresses, ports and transport; of several the first. The inverse of
-    /// [`Workload::flow`]. ICMP has no destination port, so there any will do.
+    /// Returns the number of the flow that has these addresses, ports and transport; of several
+    /// flows the first. The inverse of [`Workload::flow`]. ICMP has no destination port, so any
+    /// will do there.
     pub fn stream_of(
         &self,
         source: IpAddr,
@@ -393,7 +401,7 @@ impl Workload {
         let (sources, destinations) = (hosts(self.source), hosts(self.destination));
         let (source_ports, destination_ports) =
             (self.source_ports.count(), self.destination_ports.count());
-        // What was added in `flow`, modulo the radix, is taken off.
+        // `flow` adds a number modulo the radix; this takes it off again.
         let less = |digit: u128, added: u128, radix: u128| (digit + radix - added % radix) % radix;
         let s = host_number(self.source, source)?;
         let d = less(host_number(self.destination, destination)?, s, destinations);
@@ -472,12 +480,12 @@ impl Workload {
         sum.fold()
     }
 
-    /// How often a flow has a packet, in proportion to the others.
+    /// Returns how often a flow has a packet, in proportion to the others.
     fn weight(&self, stream: u32) -> u64 {
         self.zipf.map_or(1, |exponent| (1e15 / f64::from(stream + 1).powf(exponent)).ceil() as u64)
     }
 
-    /// The share of all packets that each sender has: that of its flows.
+    /// Returns the share of all packets that each sender has, which is that of its flows.
     pub fn shares(&self) -> Vec<f64> {
         let mut weights = vec![0.0; self.senders as usize];
         for stream in 0..self.flows {
@@ -487,7 +495,7 @@ impl Workload {
         weights.iter().map(|weight| weight / total).collect()
     }
 
-    /// What one of the senders sends. `longest` is the longest frame of `sizes`.
+    /// Returns what one of the senders sends. `longest` is the longest frame of `sizes`.
     pub fn plan(&self, sender: u32, sizes: Sizes, longest: u16) -> Plan {
         let streams = (sender..self.flows).step_by(self.senders as usize);
         let flows: Vec<Flow> = streams.filter_map(|stream| self.flow(stream)).collect();
@@ -503,7 +511,7 @@ impl Workload {
             shares,
             sizes,
             longest,
-            // One sender for all marks.
+            // One sender has all marks.
             mark: (sender == 0).then(|| self.flow(self.flows)).flatten(),
             filler: self.filler(longest),
         }
@@ -513,7 +521,7 @@ impl Workload {
         mix(self.seed ^ 0x7061_796c_6f61_6400)
     }
 
-    /// Bytes from which payloads are cut.
+    /// Returns bytes from which payloads are cut.
     pub fn filler(&self, longest: u16) -> Vec<u8> {
         const CHUNK: usize = 64;
         let len = (FILLER_BYTES + usize::from(longest)).next_multiple_of(CHUNK);
@@ -535,11 +543,11 @@ impl Workload {
 
 /// The shortest Ethernet frame without its check sequence.
 pub const MIN_FRAME: u16 = 60;
-/// Time to live and hop limit.
+/// Time to live (IPv4) and hop limit (IPv6).
 const HOPS: u8 = 64;
 
-/// A header with zeros for length, identification, checksum and addresses; "don't fragment" is set,
-/// as for a packet whose identification need not be unique (RFC 6864).
+/// Returns a header with zeros for length, identification, checksum and addresses. "Don't fragment"
+/// is set, as for a packet whose identification need not be unique (RFC 6864).
 fn ipv4_header(protocol: u8) -> [u8; 20] {
     let mut header = [0; 20];
     header[0] = 0x45;
@@ -560,8 +568,8 @@ fn octets(address: IpAddr) -> [u8; 16] {
     }
 }
 
-/// Hosts of a network that are used: not the network's own address and not the broadcast address
-/// where it has them; at most 2³².
+/// Returns how many hosts of a network are used: all but the network's own address and the
+/// broadcast address where there are any, and at most 2³².
 fn hosts(net: IpNet) -> u128 {
     let bits = net.max_prefix_len() - net.prefix_len();
     let all = 1u128 << bits.min(32);
@@ -576,7 +584,7 @@ fn host(net: IpNet, n: u128) -> IpAddr {
     }
 }
 
-/// Which of the [`hosts`] it is: the inverse of [`host`].
+/// Returns which of the [`hosts`] has an address: the inverse of [`host`].
 fn host_number(net: IpNet, address: IpAddr) -> Option<u128> {
     let n = match (net.network(), address) {
         (IpAddr::V4(first), IpAddr::V4(a)) => a.to_bits().checked_sub(first.to_bits())?.into(),

@@ -5,16 +5,16 @@ use std::sync::atomic::Ordering::Release;
 
 use crate::sys::mapping::Mapping;
 
-/// `sizeof(struct td_control)`, and where its snaplen and its offsets are.
+/// `sizeof(struct td_control)`.
 pub(crate) const CONTROL_BYTES: usize = 8 + 256 * 8;
 pub(crate) const SNAPLEN: usize = 4;
 pub(crate) const UTC_OFFSETS: usize = 8;
 
-/// Where a hook's programs read the offset to UTC.
+/// The place where a hook's programs read the epoch and its offset to UTC.
 pub(crate) struct Control(Arc<Mapping>);
 
 impl Control {
-    /// In `CONTROL_BYTES` of a mapping that can be written.
+    /// Takes a mapping of `CONTROL_BYTES` that can be written.
     pub(crate) fn new(mapping: Arc<Mapping>) -> Self {
         Self(mapping)
     }

@@ -2,7 +2,7 @@
 //!
 //! Only a program bound to its device may ask the driver for a frame's hardware time and for a VLAN
 //! tag that the device took off, and not every driver can be asked. So the bound programs of a hook
-//! are tried where the driver has something to tell, and the plain ones where that fails.
+//! are tried where the driver has something to tell, and its plain programs where that fails.
 
 use std::io;
 
@@ -21,7 +21,7 @@ pub(crate) struct Questions {
 }
 
 impl Questions {
-    /// Those that the driver answers and whose answer is not in the frame already.
+    /// Returns the questions that the driver answers, and whose answer is not in the frame already.
     pub(crate) fn to(interface: &Interface, set: &ProgramSet) -> Self {
         if set.bound.is_none() {
             return Self::default();
@@ -38,7 +38,7 @@ impl Questions {
 /// there is something to ask, or else the plain ones. Returns which they were.
 ///
 /// # Errors
-/// As `load`, for the plain programs.
+/// The error of `load` for the plain programs.
 pub(crate) fn load_best<T>(
     set: &ProgramSet,
     params: &Params,

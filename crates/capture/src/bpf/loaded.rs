@@ -5,17 +5,18 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Release;
 
-use libbpf_rs::{MapCore, ObjectBuilder, OpenObject, ProgramInput};
+use libbpf_rs::{ObjectBuilder, OpenObject};
+use tapdeck_packet::ring::layout;
 
 use super::control::{CONTROL_BYTES, Control, SNAPLEN};
-use super::object::{Aligned, LoadedObject, choose, load_filtered};
+use super::object::{Aligned, FLUSH, LoadedObject, choose, load_filtered, reuse_maps};
 use super::params::Params;
 use super::program::Program;
 use crate::MAX_RINGS;
 use crate::filter::splice::Filters;
 use crate::ring::RingMemory;
 use crate::rules::Images;
-use crate::sys::libbpf::{io_error, quiet_libbpf};
+use crate::sys::libbpf::{io_error, map, quiet_libbpf};
 use crate::sys::mapping::Mapping;
 use crate::sys::params::TdFlush;
 
@@ -23,9 +24,6 @@ static RECORD: &Aligned<[u8]> =
     &Aligned(*include_bytes!(concat!(env!("OUT_DIR"), "/record.bpf.o")));
 static RECORD_RULES: &Aligned<[u8]> =
     &Aligned(*include_bytes!(concat!(env!("OUT_DIR"), "/record_rules.bpf.o")));
-
-/// The program that closes part-filled blocks.
-const FLUSH: &str = "tapdeck_flush";
 
 /// Size of a value of the map `refused`.
 pub(crate) const REFUSED_STRIDE: usize = 64;
@@ -46,7 +44,7 @@ fn open(programs: &[Program], params: &Params) -> io::Result<OpenObject> {
         let (value, entries) = match map.name().to_str() {
             Some("rings") => (g.ring_stride(), g.nrings),
             Some("data") => (g.data_stride(), g.nrings),
-            Some("release") => (64, g.nrings),
+            Some("release") => (layout::RELEASE, g.nrings),
             Some(name) if name.ends_with(".rodata.params") => {
                 map.set_initial_value(&params.bytes()).map_err(|e| io_error(&e))?;
                 continue;
@@ -79,25 +77,16 @@ impl Loaded {
         let loaded = load_filtered(open(programs, params)?, programs, params.ifindex, filters)?;
         let g = params.geometry;
         let n = g.nrings as usize;
-        let map = |name: &str, len: usize, writable: bool| -> io::Result<Arc<Mapping>> {
-            let map = loaded
-                .object
-                .maps()
-                .find(|m| m.name().to_str().is_some_and(|n| n.ends_with(name)))
-                .ok_or_else(|| io::Error::other(format!("the program has no map {name}")))?;
+        let mapped = |name: &str, len: usize, writable: bool| -> io::Result<Arc<Mapping>> {
+            let map = map(&loaded.object, name)?;
             Ok(Arc::new(Mapping::of_fd(map.as_fd(), len, writable)?))
         };
-        let rings = map("rings", n * g.ring_stride(), false)?;
-        let data = map("data", n * g.data_stride(), false)?;
-        let release = map("release", n * 64, true)?;
-        let control = map(".data.control", CONTROL_BYTES, true)?;
+        let rings = mapped("rings", n * g.ring_stride(), false)?;
+        let data = mapped("data", n * g.data_stride(), false)?;
+        let release = mapped("release", n * layout::RELEASE, true)?;
+        let control = mapped(".data.control", CONTROL_BYTES, true)?;
         control.u32(SNAPLEN).store(g.snaplen, Release);
-        let rings = (0..g.nrings)
-            .map(|i| {
-                let memory = RingMemory::new(g, i, rings.clone(), data.clone(), release.clone());
-                Arc::new(memory)
-            })
-            .collect();
+        let rings = RingMemory::set(g, &rings, &data, &release).into_iter().map(Arc::new).collect();
         Ok((Self { programs: loaded, rings, control: control.clone() }, Control::new(control)))
     }
 
@@ -110,15 +99,7 @@ impl Loaded {
         filters: &Filters,
     ) -> io::Result<()> {
         let mut open = open(programs, params)?;
-        for mut map in open.maps_mut() {
-            let name = map.name().to_owned();
-            if name.to_str().is_some_and(|n| n.ends_with(".rodata.params")) || !map.autocreate() {
-                continue;
-            }
-            if let Some(old) = self.programs.object.maps().find(|m| m.name() == name) {
-                map.reuse_fd(old.as_fd()).map_err(|e| io_error(&e))?;
-            }
-        }
+        reuse_maps(&mut open, &self.programs.object)?;
         self.programs = load_filtered(open, programs, params.ifindex, filters)?;
         Ok(())
     }
@@ -127,7 +108,7 @@ impl Loaded {
         &self.rings
     }
 
-    /// A loaded program's descriptor.
+    /// Returns a loaded program's descriptor.
     pub fn program(&self, program: Program) -> io::Result<OwnedFd> {
         self.programs.program(program)
     }
@@ -138,43 +119,30 @@ impl Loaded {
         self.control.u32(SNAPLEN).store(bytes, Release);
     }
 
-    /// The descriptor of the map of AF_XDP sockets.
+    /// Returns the descriptor of the map of AF_XDP sockets.
     pub fn sockets(&self) -> io::Result<OwnedFd> {
         self.map("sockets")
     }
 
-    /// What the filter has kept from each AF_XDP socket: a word every [`REFUSED_STRIDE`] bytes.
+    /// Returns the counters of packets that the filter has kept from each AF_XDP socket: a word
+    /// every [`REFUSED_STRIDE`] bytes.
     pub fn refused(&self) -> io::Result<Arc<Mapping>> {
         let len = MAX_RINGS as usize * REFUSED_STRIDE;
         Ok(Arc::new(Mapping::of_fd(self.map("refused")?.as_fd(), len, false)?))
     }
 
     fn map(&self, name: &str) -> io::Result<OwnedFd> {
-        self.programs
-            .object
-            .maps()
-            .find(|m| m.name() == name)
-            .ok_or_else(|| io::Error::other(format!("no map {name}")))?
-            .as_fd()
-            .try_clone_to_owned()
+        map(&self.programs.object, name)?.as_fd().try_clone_to_owned()
     }
 
-    /// The places for rule sets; there are some where the parameters say that there may be rules.
+    /// Returns the places for rule sets, which exist where the parameters say that there may be
+    /// rules.
     pub fn images(&self) -> io::Result<Images> {
         Images::of(&self.programs.object)
     }
 
     /// Closes `block` of a ring if it is still open and holds something.
     pub fn flush(&self, ring: u32, block: u32) -> io::Result<()> {
-        let program = self
-            .programs
-            .object
-            .progs_mut()
-            .find(|p| p.name() == FLUSH)
-            .ok_or_else(|| io::Error::other(format!("{FLUSH} is not loaded")))?;
-        let mut args = TdFlush { ring, block }.bytes().to_vec();
-        let input = ProgramInput { context_in: Some(&mut args), ..ProgramInput::default() };
-        program.test_run(input).map_err(|e| io_error(&e))?;
-        Ok(())
+        self.programs.flush(TdFlush { ring, block }.bytes())
     }
 }

@@ -6,18 +6,21 @@
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 
-use libbpf_rs::{Object, OpenObject};
+use libbpf_rs::{MapCore, Object, OpenObject, ProgramInput};
 
 use super::pages::{before_page_end, stays_in_place};
 use super::program::Program;
 use crate::filter::ebpf::INSTRUCTION;
 use crate::filter::splice::{Filters, splice};
-use crate::sys::libbpf::io_error;
+use crate::sys::libbpf::{self, io_error};
 use crate::sys::{kernel, program};
 
-/// An object file, aligned as an ELF reader wants it.
+/// The bytes of an object file, aligned as an ELF reader wants them.
 #[repr(C, align(8))]
 pub(crate) struct Aligned<T: ?Sized>(pub T);
+
+/// The program that closes part-filled blocks.
+pub(crate) const FLUSH: &str = "tapdeck_flush";
 
 /// Programs that are bound to a device (`linux/bpf.h`).
 const BPF_F_XDP_DEV_BOUND_ONLY: u32 = 1 << 6;
@@ -36,15 +39,45 @@ pub(crate) fn choose(object: &mut OpenObject, wanted: &[Program], ifindex: u32, 
     }
 }
 
+/// Has the programs of an object that is loaded next work on the maps of one that is loaded, but
+/// for the constants, of which each object has its own.
+///
+/// # Errors
+/// Where libbpf does not take a map for another.
+pub(crate) fn reuse_maps(open: &mut OpenObject, loaded: &Object) -> io::Result<()> {
+    for mut map in open.maps_mut() {
+        let name = map.name().to_owned();
+        let is_constant = name.to_str().is_some_and(|name| name.contains(".rodata"));
+        if is_constant || !map.autocreate() {
+            continue;
+        }
+        if let Some(shared) = loaded.maps().find(|shared| shared.name() == name) {
+            map.reuse_fd(shared.as_fd()).map_err(|e| io_error(&e))?;
+        }
+    }
+    Ok(())
+}
+
 /// What [`load_filtered`] has loaded.
 pub(crate) struct LoadedObject {
-    /// The maps, and the programs that are not hook programs.
+    /// The maps, and programs other than hook programs.
     pub(crate) object: Object,
     hooks: Vec<(Program, OwnedFd)>,
 }
 
 impl LoadedObject {
-    /// A hook program's descriptor.
+    /// Runs the program that closes part-filled blocks, with its arguments.
+    ///
+    /// # Errors
+    /// Where it was not loaded, and as bpf(2), `BPF_PROG_TEST_RUN`.
+    pub(crate) fn flush(&self, args: &[u8]) -> io::Result<()> {
+        let mut args = args.to_vec();
+        let input = ProgramInput { context_in: Some(&mut args), ..ProgramInput::default() };
+        libbpf::program(&self.object, FLUSH)?.test_run(input).map_err(|e| io_error(&e))?;
+        Ok(())
+    }
+
+    /// Returns a hook program's descriptor.
     pub(crate) fn program(&self, program: Program) -> io::Result<OwnedFd> {
         self.hooks
             .iter()

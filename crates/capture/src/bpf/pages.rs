@@ -8,10 +8,10 @@
 
 use crate::filter::ebpf::INSTRUCTION;
 
-/// Instructions that do nothing, to be put before a program of so many bytes. The verifier writes
-/// out loops (`bpf_loop`) before it takes them out again. So that the program does not outgrow its
-/// pages in between, whatever size the structure before it has, they push its end away from a
-/// page's.
+/// Returns how many instructions that do nothing are to be put before a program of so many bytes.
+/// The verifier writes out loops (`bpf_loop`) before it takes them out again. So that the program
+/// does not outgrow its pages in between, whatever size the structure before it has, they push its
+/// end away from a page's.
 pub(super) fn before_page_end(loaded: usize) -> usize {
     const PAGE: usize = 4096;
     const LOOPS: usize = 1024;
@@ -28,9 +28,9 @@ pub(super) fn before_page_end(loaded: usize) -> usize {
     missing.div_ceil(INSTRUCTION)
 }
 
-/// Whether a program of so many bytes, `struct bpf_prog` before them, still has room in the pages
-/// that the kernel took for it when it has grown to `translated`. The structure's size differs
-/// between kernels: it is taken as small before and as large after.
+/// Returns whether a program of so many bytes, with `struct bpf_prog` before them, still has room
+/// in the pages that the kernel took for it when it has grown to `translated`. The structure's size
+/// differs between kernels: it is taken as small before and as large after.
 pub(super) fn stays_in_place(loaded: usize, translated: usize) -> bool {
     const PAGE: usize = 4096;
     const SMALLEST: usize = 48;

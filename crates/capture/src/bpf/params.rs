@@ -3,7 +3,7 @@
 use crate::ring::Geometry;
 use crate::sys::params::TdParams;
 
-/// `struct td_params`, but for what follows from the geometry.
+/// `struct td_params`, without the fields that follow from the geometry.
 #[derive(Clone, Copy, Debug)]
 pub struct Params {
     pub geometry: Geometry,
@@ -12,17 +12,17 @@ pub struct Params {
     pub consume: bool,
     pub hardware_time: bool,
     pub hardware_vlan: bool,
-    /// At the XDP hooks: a ring for each CPU, and not for each receive queue.
+    /// At the XDP hooks: there is a ring for each CPU, and not for each receive queue.
     pub by_cpu: bool,
     pub link_header: bool,
     /// Filters are put in.
     pub filtered: bool,
-    /// There may be rules: the programs are those that look for some.
+    /// There may be rules: the programs to load are those that look for rules.
     pub judged: bool,
 }
 
 impl Params {
-    /// For programs that let packets pass, with the smallest rings, which nobody reads.
+    /// Parameters for programs that let packets pass, with the smallest rings, which nobody reads.
     pub fn unread(ifindex: u32) -> Self {
         Self {
             geometry: Geometry { nrings: 1, nblocks: 4, block_shift: 16, snaplen: 1024 },

@@ -1,10 +1,10 @@
 //! The hook programs by name.
 
-/// Which of the programs to load.
+/// A hook program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Program {
     Xdp,
-    /// Bound to its device: asks the driver for time and VLAN tag.
+    /// The XDP program that is bound to its device and asks the driver for time and VLAN tag.
     XdpMetadata,
     Ingress,
     Egress,

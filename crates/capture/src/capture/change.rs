@@ -16,12 +16,13 @@ use crate::sys::kernel;
 use crate::{Config, Error};
 
 impl Capture {
-    /// Takes another filter, or none, while packets flow: each is judged by the old one or by the
-    /// new one, and when this returns none is judged by the old one any more.
+    /// Exchanges the filter, for another or for none, while packets flow. Each packet is judged by
+    /// the old filter or by the new one, and when this returns no packet is judged by the old one
+    /// any more.
     ///
     /// # Errors
-    /// A filter that does not compile or that the kernel refuses, and a hook that cannot exchange
-    /// it; the old one is then still there.
+    /// Where the filter does not compile or the kernel refuses it, and at a hook that cannot
+    /// exchange it; the old filter is then still there.
     pub fn set_filter(&mut self, expression: Option<&str>) -> Result<(), Error> {
         let config = Config { filter: expression.map(str::to_owned), ..self.config.clone() };
         check(&config)?;
@@ -52,13 +53,13 @@ impl Capture {
         Ok(())
     }
 
-    /// Takes another set of rules, or none, while packets flow, and gives what the old one counted
-    /// in the end. Each packet is judged by one of them as a whole, and when this returns none
-    /// is judged by the old one any more.
+    /// Exchanges the set of rules, for another or for none, while packets flow. Returns what the
+    /// old set had counted in the end. Each packet is judged by one of the two sets as a whole, and
+    /// when this returns no packet is judged by the old set any more.
     ///
     /// # Errors
-    /// A hook that takes no rules or cannot begin with them now, and a set that the kernel has no
-    /// memory for; the old one is then still there.
+    /// At a hook that takes no rules or cannot begin with rules now, and where the kernel has no
+    /// memory for the set; the old set is then still there.
     pub fn set_rules(&mut self, rules: Option<Arc<Compiled>>) -> Result<Option<Hits>, Error> {
         let config = Config { rules, ..self.config.clone() };
         check(&config)?;
@@ -98,7 +99,7 @@ impl Capture {
         Ok(hits)
     }
 
-    /// What the present set of rules has counted.
+    /// Returns what the present set of rules has counted.
     pub fn rule_hits(&self) -> Option<Hits> {
         match &self.backend {
             Backend::Kernel { images, .. } => images.as_ref()?.hits(0),
@@ -128,13 +129,13 @@ impl Capture {
         Ok(())
     }
 
-    /// How many bytes of each packet are kept now.
+    /// Returns how many bytes of each packet are kept now.
     pub fn snaplen(&self) -> u32 {
         self.snaplen
     }
 
-    /// Sees no packets until [`Capture::resume`], and what the device counts meanwhile does not
-    /// count.
+    /// Stops taking packets until [`Capture::resume`]. What the device counts meanwhile is left out
+    /// of [`Capture::nic`].
     pub fn pause(&mut self) {
         if !self.paused {
             self.device.refresh();
@@ -144,10 +145,10 @@ impl Capture {
         }
     }
 
-    /// Sees packets again. Where the interface is not there, [`Capture::watch`] waits for it.
+    /// Takes packets again. Where the interface is not there, [`Capture::watch`] waits for it.
     ///
     /// # Errors
-    /// Where the hook cannot be attached any more; it is still paused then.
+    /// Where the hook cannot be attached any more; the capture is still paused then.
     pub fn resume(&mut self) -> Result<(), Error> {
         if !self.paused {
             return Ok(());
@@ -166,8 +167,8 @@ impl Capture {
     }
 }
 
-/// Loads the programs as they were before a change, after some of the links, or none, took the
-/// changed ones. A link that took no changed one still has its old one.
+/// Loads the programs as they were before a change that failed, and puts them at those links that
+/// took a changed program. The other links still have their old programs.
 fn put_back(
     loaded: &mut Loaded,
     programs: &[Program],

@@ -1,4 +1,4 @@
-//! What a hook can be asked for, and rules in the programs that were loaded for it.
+//! Can a hook do what is asked? And how do rules get into the programs that were loaded for it?
 
 use std::io;
 use std::sync::Arc;
@@ -27,7 +27,7 @@ pub(super) fn check(config: &Config) -> Result<(), Error> {
     Err(Error::Deliver { hook, why })
 }
 
-/// The places for rules of programs that have just been loaded, with a set in the first.
+/// Returns the places for rules of programs that have just been loaded, with this set in the first.
 pub(super) fn images_with(loaded: &Loaded, rules: &Arc<Compiled>) -> Result<Images, RulesFault> {
     let mut images = loaded.images().map_err(RulesFault::Load)?;
     images.set(0, Some(rules)).map_err(RulesFault::Rules)?;

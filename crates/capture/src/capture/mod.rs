@@ -1,4 +1,9 @@
-//! One interface at one hook.
+//! One interface at one hook: how are its packets taken, from the first to the last?
+//!
+//! A [`Capture`] has one of two back ends. Hook programs write packets into rings inside the
+//! kernel; the socket hooks have threads that do the same in this process (`socket`). Both end in
+//! rings that others read: nothing here looks at a packet. `change` is what can be exchanged while
+//! packets flow.
 
 mod change;
 mod load;
@@ -41,7 +46,7 @@ pub struct Capture {
     waiting: Vec<Option<u32>>,
     attached: bool,
     paused: bool,
-    /// Bytes kept of a packet now; `config` has what the rings were made for.
+    /// Bytes kept of a packet now; `config.snaplen` is what the rings were made for.
     snaplen: u32,
 }
 
@@ -50,11 +55,11 @@ enum Backend {
     Kernel {
         loaded: Loaded,
         set: ProgramSet,
-        /// Those of the set that are loaded.
+        /// The programs of the set that are loaded.
         programs: &'static [Program],
         params: Params,
         filters: Filters,
-        /// Where the programs look for rules, once there were some.
+        /// The places where the programs look for rules; `None` where they look for none.
         images: Option<Images>,
         links: Links,
     },
@@ -141,8 +146,8 @@ impl Capture {
         }
     }
 
-    /// Closes every block that has been part-filled since the last call, so that no packet
-    /// waits for longer than the time between two calls, twice. Called regularly.
+    /// Closes every block that has been part-filled since the last call. Called regularly, so that
+    /// no packet waits for longer than twice the time between two calls.
     pub fn flush(&mut self) -> io::Result<()> {
         for ring in 0..self.rings.len() {
             let (block, bytes) = self.rings[ring].open_block();
@@ -172,8 +177,8 @@ impl Capture {
         Ok(())
     }
 
-    /// Looks whether the interface is still there, under whatever name. If it was deleted, waits
-    /// for one of its name and captures there. Called regularly.
+    /// Looks whether the interface is still there, under whatever name. If it was deleted, captures
+    /// at an interface of the same name once there is one. Called regularly.
     pub fn watch(&mut self) -> Result<Option<Event>, Error> {
         if self.paused {
             return Ok(None);
@@ -205,25 +210,26 @@ impl Capture {
         Ok(())
     }
 
-    /// Packets that the filter refused. The socket hooks see none of those.
+    /// Returns how many packets the filter and the rules refused. The packet sockets do not learn
+    /// of those that the kernel refuses.
     pub fn filtered(&self) -> u64 {
         self.rings.iter().map(|r| r.filtered()).sum()
     }
 
-    /// What the device has counted since [`Capture::start`]. Where the device is gone, up to when
-    /// it was last seen.
+    /// Returns what the device has counted since [`Capture::start`]; where the device is gone,
+    /// until it was last seen.
     pub fn nic(&self) -> NicCounters {
         self.device.nic()
     }
 
-    /// Reads the device's counters anew, but for a pause, when what it counts does not count.
+    /// Reads the device's counters anew, except during a pause.
     pub fn refresh_nic(&mut self) {
         if !self.paused {
             self.device.refresh();
         }
     }
 
-    /// Packets that were dropped, by cause.
+    /// Returns how many packets were dropped, by cause.
     pub fn losses(&self) -> Losses {
         self.rings.iter().map(|r| r.losses()).fold(Losses::default(), |a, b| Losses {
             ring: a.ring + b.ring,
@@ -232,7 +238,7 @@ impl Capture {
         })
     }
 
-    /// The readers of the rings. Each ring has one, so this is called once.
+    /// Returns the readers of the rings. Each ring has one reader, so this is called once.
     pub fn readers(&self) -> Vec<RingReader> {
         (self.first_interface..)
             .zip(&self.rings)
@@ -240,7 +246,7 @@ impl Capture {
             .collect()
     }
 
-    /// One pcapng interface description for each ring.
+    /// Returns a pcapng interface description for each ring.
     pub fn descriptions(&self) -> Vec<InterfaceDescription> {
         let unit = self.config.hook.ring_unit().name();
         let nrings = self.rings.len() as u32;
@@ -277,7 +283,7 @@ impl Capture {
         &self.config
     }
 
-    /// What the user should know about this capture that is no error.
+    /// Returns what the user should know about this capture that is no error.
     pub fn warnings(&self) -> Vec<String> {
         let mut warnings = Vec::new();
         let wanted = wanted_rings(&self.device.interface, self.config.hook);
@@ -300,7 +306,7 @@ impl Capture {
         warnings
     }
 
-    /// All the memory that the rings take, bytes.
+    /// Returns the memory that all rings together take, bytes.
     pub fn memory_bytes(&self) -> u64 {
         self.rings.first().map_or(0, |r| r.geometry().memory_bytes())
     }

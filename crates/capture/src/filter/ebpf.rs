@@ -154,7 +154,8 @@ impl Insn {
         if cfg!(target_endian = "big") { self.registers & 15 } else { self.registers >> 4 }
     }
 
-    /// Whether it names another function of the program by its distance from the next instruction.
+    /// Returns whether the instruction names another function of the program by its distance from
+    /// the next instruction.
     pub fn names_function(self) -> bool {
         match self.code {
             CALL => self.source() == PSEUDO_CALL,
@@ -163,12 +164,12 @@ impl Insn {
         }
     }
 
-    /// Whether it puts a constant into a register.
+    /// Returns whether the instruction puts a constant into a register.
     pub fn moves_constant(self) -> bool {
         self.code == ALU32 | MOV || self.code == ALU64 | MOV
     }
 
-    /// Whether it calls another function of the program.
+    /// Returns whether the instruction calls another function of the program.
     pub fn calls_function(self) -> bool {
         self.code == CALL && self.source() == PSEUDO_CALL
     }

@@ -1,8 +1,9 @@
 //! Filter expressions, pcap-filter(7): libpcap compiles them to classic BPF, the kernel runs them.
 //!
-//! They are compiled on a live handle of the interface, as tcpdump does. Only then does libpcap use
-//! what the kernel alone can tell (`inbound`, and VLAN tags that stand beside the packet instead of
-//! in it); a program compiled for a file would look for those in the bytes and miss them.
+//! Expressions are compiled on a live handle of the interface, as tcpdump does. Only then does
+//! libpcap use what the kernel alone can tell (`inbound`, and VLAN tags that stand beside the
+//! packet instead of in it); a program compiled for a file would look for those in the bytes and
+//! miss them.
 //!
 //! A loop is written out first ([`unroll`]). Then a socket takes the program as it is. A hook
 //! program cannot run it, so it is translated: [`cbpf`] is what libpcap wrote, [`ebpf`] what the
@@ -39,8 +40,8 @@ const fn returning(bytes: u32) -> sock_filter {
     sock_filter { code: RETURN, jt: 0, jf: 0, k: bytes }
 }
 
-/// The socket filter for what `config` asks: its expression, or else everything, cut to its
-/// snaplen.
+/// Compiles the socket filter for what `config` asks: its expression, or else everything, cut to
+/// its snaplen.
 pub(crate) fn compile(interface: &Interface, config: &Config) -> Result<Vec<sock_filter>, Error> {
     let keep = returning(config.snaplen.clamp(1, pcap_file::MAX_SNAPLEN));
     let Some(expression) = &config.filter else {
@@ -55,7 +56,7 @@ pub(crate) fn compile(interface: &Interface, config: &Config) -> Result<Vec<sock
     Ok(program)
 }
 
-/// The expression for a hook program.
+/// Compiles an expression for a hook program.
 pub(crate) fn for_hook(
     interface: &Interface,
     hook: Hook,
@@ -73,12 +74,12 @@ pub(crate) struct Compiler<'a> {
 }
 
 impl<'a> Compiler<'a> {
-    /// One that opens the handle when there is something to compile.
+    /// Makes a compiler that opens the handle when there is something to compile.
     pub(crate) fn new(interface: &'a Interface, hook: Hook) -> Self {
         Self { interface, hook, live: None }
     }
 
-    /// The expression for a hook program.
+    /// Compiles an expression for a hook program.
     pub(crate) fn compile(&mut self, expression: &str) -> Result<cbpf::Program, Error> {
         let live = match self.live.take() {
             Some(live) => live,
@@ -95,7 +96,7 @@ pub(crate) fn check_absent(interface: &Interface, expression: &str) -> Result<()
     made(None, interface, expression).map(|_| ())
 }
 
-/// The filter of a hook program, if there is one.
+/// Compiles the filter of a hook program, if there is one.
 pub(crate) fn filters_for(interface: &Interface, config: &Config) -> Result<Filters, Error> {
     let mut filters = Filters::new();
     if let Some(expression) = &config.filter {
@@ -136,7 +137,7 @@ pub(crate) fn refused(
     Error::Filter { expression: expression.to_owned(), why }
 }
 
-/// What libpcap makes of an expression, checked and as it is.
+/// Returns what libpcap makes of an expression, checked and as it is.
 fn classic(
     interface: &Interface,
     hook: Hook,
@@ -146,7 +147,7 @@ fn classic(
     made(Some(&live), interface, expression)
 }
 
-/// The same by a live handle of the interface, or by none.
+/// Returns what libpcap makes of an expression, by a live handle of the interface or by none.
 fn made(
     live: Option<&Capture<Active>>,
     interface: &Interface,
@@ -181,7 +182,8 @@ fn open(interface: &Interface) -> io::Result<Capture<Active>> {
         .map_err(|e| io::Error::other(message(&e)))
 }
 
-/// An instruction's fields, which the `pcap` crate keeps private but prints as `tcpdump -ddd` does.
+/// Reads an instruction's fields, which the `pcap` crate keeps private but prints as `tcpdump -ddd`
+/// does.
 fn parse(text: &str) -> Option<sock_filter> {
     let mut fields = text.split(' ');
     let instruction = sock_filter {
@@ -193,7 +195,7 @@ fn parse(text: &str) -> Option<sock_filter> {
     fields.next().is_none().then_some(instruction)
 }
 
-/// What libpcap says, without the crate's words around it.
+/// Returns what libpcap says, without the crate's words around it.
 fn message(e: &pcap::Error) -> String {
     match e {
         pcap::Error::PcapError(text) => text.clone(),

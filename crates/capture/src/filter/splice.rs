@@ -32,8 +32,8 @@ pub enum Context {
 impl Context {
     const ALL: [Self; 3] = [Self::Xdp, Self::Skb, Self::Netfilter];
 
-    /// Where a context of the kind tells where the frame lies: `struct xdp_md`, `struct __sk_buff`,
-    /// and no such place in `struct bpf_nf_ctx`.
+    /// Returns where a context of the kind tells where the frame lies: `struct xdp_md`, `struct
+    /// __sk_buff`, and no such place in `struct bpf_nf_ctx`.
     fn pointers(self) -> Option<Pointers> {
         match self {
             Self::Xdp => Some(Pointers { data: 0, data_end: 4 }),
@@ -52,7 +52,7 @@ impl Filters {
         Self::default()
     }
 
-    /// Gives a filter its number, which the hook program passes to `td_filter_accepts`.
+    /// Adds a filter. Returns its number, which the hook program passes to `td_filter_accepts`.
     pub fn add(&mut self, program: Program) -> u32 {
         let known = self.0.iter().position(|other| *other == program);
         let number = known.unwrap_or_else(|| {
@@ -66,14 +66,15 @@ impl Filters {
         self.0.is_empty()
     }
 
-    /// Instructions that the verifier may add to the translations, beyond those it puts in the
-    /// place of others.
+    /// Returns how many instructions the verifier may add to the translations, beyond those it puts
+    /// in the place of others.
     pub fn growth(&self) -> usize {
         // Each reads two fields of its hook's context, and the verifier guards a division.
         self.0.iter().map(|program| 8 + 4 * program.divisions()).sum()
     }
 
-    /// Instructions of the longest one, as libpcap wrote it and its loops written out.
+    /// Returns the instructions of the longest filter, as libpcap wrote it and its loops written
+    /// out.
     pub fn longest(&self) -> usize {
         self.0.iter().map(|program| program.instructions().len()).max().unwrap_or(0)
     }
@@ -134,8 +135,9 @@ pub fn splice(text: &Text, filters: &Filters) -> Result<Text, Error> {
     Ok(place.put(text, &layout))
 }
 
-/// The kind of context whose filters a function stands in for, if this instruction says so.
-fn marked(insn: &Insn) -> Option<Context> {
+/// Returns the kind of context whose filters a function stands in for, if this instruction of it
+/// says so.
+fn marked(insn: Insn) -> Option<Context> {
     let number = insn.immediate.wrapping_sub(MARK);
     let is_it = |context: &Context| insn.moves_constant() && *context as i32 == number;
     Context::ALL.into_iter().find(is_it)
@@ -158,7 +160,7 @@ impl Place {
         for (index, (function, end)) in text.functions.iter().zip(ends).enumerate() {
             let start = function.start;
             let body = &text.insns[start..end];
-            let Some(context) = body.iter().find_map(marked) else { continue };
+            let Some(context) = body.iter().copied().find_map(marked) else { continue };
             let (at, call) = (start..end)
                 .map(|at| (at, text.insns[at]))
                 .find(|(_, i)| i.calls_function())
@@ -170,7 +172,7 @@ impl Place {
         Ok(None)
     }
 
-    /// The program with the filters in this place.
+    /// Returns the program with the filters in this place.
     fn put(&self, text: &Text, layout: &Layout) -> Text {
         let first = &layout.functions[0].insns;
         let mut changes = vec![Change { start: self.start, end: self.end, insns: first }];
@@ -211,8 +213,8 @@ struct Change<'a> {
     insns: &'a [Insn],
 }
 
-/// Where an instruction that is not changed itself, or the beginning of one that is, comes to
-/// stand.
+/// Returns where an instruction comes to stand that is not changed itself, or the beginning of a
+/// change.
 fn moved(changes: &[Change<'_>], at: usize) -> usize {
     changes
         .iter()

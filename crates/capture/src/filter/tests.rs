@@ -5,6 +5,7 @@ use std::os::fd::{AsFd, OwnedFd};
 
 use libbpf_rs::{MapCore, ObjectBuilder};
 use libc::sock_filter;
+use tapdeck_testkit::SplitMix64;
 
 use super::cbpf::{Invalid, MAX_INSTRUCTIONS, MIN_ROUNDS, Program};
 use super::ebpf::Insn;
@@ -78,83 +79,60 @@ impl Bench {
     }
 }
 
-/// Numbers that look random and are the same each time (xorshift64*).
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u32 {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        (self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 32) as u32
-    }
-
-    fn below(&mut self, n: u32) -> u32 {
-        self.next() % n
-    }
-
-    fn one_of<T: Copy>(&mut self, of: &[T]) -> T {
-        of[self.below(of.len() as u32) as usize]
-    }
-}
-
 fn i(code: u16, jt: u8, jf: u8, k: u32) -> sock_filter {
     sock_filter { code, jt, jf, k }
 }
 
 /// Where frames are looked at: near their beginning, near their end, past it, and nowhere.
-fn place(random: &mut Random) -> u32 {
+fn place(random: &mut SplitMix64) -> u32 {
     match random.below(16) {
         0..=9 => random.below(60),
         10..=13 => random.below(160),
         14 => random.below(70_000),
-        _ => random.one_of(&[0x7fff_ffff, 0x8000_0000, 0xffff_0000, 0x00ff_ffff, 0xfffe, 0xffff]),
+        _ => random.one(&[0x7fff_ffff, 0x8000_0000, 0xffff_0000, 0x00ff_ffff, 0xfffe, 0xffff]),
     }
 }
 
-fn constant(random: &mut Random) -> u32 {
+fn constant(random: &mut SplitMix64) -> u32 {
     match random.below(6) {
         0 | 1 => random.below(16),
         2 => random.below(256),
         3 => random.below(65_536),
-        4 => random.one_of(&[0, 1, 0x7fff_ffff, 0x8000_0000, u32::MAX, 0x0800, 0x86dd, 17]),
-        _ => random.next(),
+        4 => random.one(&[0, 1, 0x7fff_ffff, 0x8000_0000, u32::MAX, 0x0800, 0x86dd, 17]),
+        _ => random.draw() as u32,
     }
 }
 
 /// A program that libpcap takes, and that reads no memory before it writes it.
-fn program(random: &mut Random, len: usize) -> Vec<sock_filter> {
+fn program(random: &mut SplitMix64, len: usize) -> Vec<sock_filter> {
     let mut code: Vec<_> = (0..len)
         .map(|at| {
             let left = (len - at) as u32;
             match random.below(20) {
-                0..=4 => i(random.one_of(&[0x20, 0x28, 0x30]), 0, 0, place(random)),
+                0..=4 => i(random.one(&[0x20, 0x28, 0x30]), 0, 0, place(random)),
                 5 | 6 => {
                     let k = if random.below(4) == 0 { constant(random) } else { place(random) };
-                    i(random.one_of(&[0x40, 0x48, 0x50]), 0, 0, k)
+                    i(random.one(&[0x40, 0x48, 0x50]), 0, 0, k)
                 }
                 7 => i(0xb1, 0, 0, place(random)),
-                8 => i(random.one_of(&[0x00, 0x01]), 0, 0, constant(random)),
-                9 => i(random.one_of(&[0x80, 0x81]), 0, 0, 0),
-                10 => i(random.one_of(&[0x02, 0x03, 0x60, 0x61]), 0, 0, random.below(16)),
+                8 => i(random.one(&[0x00, 0x01]), 0, 0, constant(random)),
+                9 => i(random.one(&[0x80, 0x81]), 0, 0, 0),
+                10 => i(random.one(&[0x02, 0x03, 0x60, 0x61]), 0, 0, random.below(16)),
                 11 | 12 => {
-                    let code = random.one_of(&[0x04, 0x14, 0x24, 0x44, 0x54, 0xa4]);
-                    i(code + random.one_of(&[0, 8]), 0, 0, constant(random))
+                    let code = random.one(&[0x04, 0x14, 0x24, 0x44, 0x54, 0xa4]);
+                    i(code + random.one(&[0, 8]), 0, 0, constant(random))
                 }
                 13 => match random.below(4) {
-                    0 => i(random.one_of(&[0x64, 0x74]), 0, 0, random.below(32)),
-                    1 => i(random.one_of(&[0x6c, 0x7c, 0x3c, 0x9c]), 0, 0, 0),
-                    2 => i(random.one_of(&[0x34, 0x94]), 0, 0, constant(random).max(1)),
+                    0 => i(random.one(&[0x64, 0x74]), 0, 0, random.below(32)),
+                    1 => i(random.one(&[0x6c, 0x7c, 0x3c, 0x9c]), 0, 0, 0),
+                    2 => i(random.one(&[0x34, 0x94]), 0, 0, constant(random).max(1)),
                     _ => i(0x84, 0, 0, 0),
                 },
-                14 => i(random.one_of(&[0x07, 0x87]), 0, 0, 0),
+                14 => i(random.one(&[0x07, 0x87]), 0, 0, 0),
                 15 if random.below(4) == 0 => i(0x05, 0, 0, random.below(left)),
-                16 if random.below(8) == 0 => {
-                    i(random.one_of(&[0x06, 0x16]), 0, 0, constant(random))
-                }
+                16 if random.below(8) == 0 => i(random.one(&[0x06, 0x16]), 0, 0, constant(random)),
                 _ => {
-                    let code =
-                        random.one_of(&[0x15, 0x25, 0x35, 0x45]) + random.one_of(&[0, 0, 0, 8]);
+                    let code = random.one(&[0x15, 0x25, 0x35, 0x45]) + random.one(&[0, 0, 0, 8]);
                     let far = left.min(if random.below(8) == 0 { 256 } else { 12 });
                     let (jt, jf) = (random.below(far) as u8, random.below(far) as u8);
                     i(code, jt, jf, constant(random))
@@ -162,7 +140,7 @@ fn program(random: &mut Random, len: usize) -> Vec<sock_filter> {
             }
         })
         .collect();
-    code.push(i(random.one_of(&[0x06, 0x06, 0x16]), 0, 0, random.one_of(&[0, 1, 65_535])));
+    code.push(i(random.one(&[0x06, 0x06, 0x16]), 0, 0, random.one(&[0, 1, 65_535])));
     let unset = Program::new(&code).expect("it is made to be valid").memory_read_first();
     let stores = (0..16).filter(|word| unset & 1 << word != 0).map(|word| i(0x02, 0, 0, word));
     stores.chain(code).collect()
@@ -170,7 +148,7 @@ fn program(random: &mut Random, len: usize) -> Vec<sock_filter> {
 
 /// A frame that looks like traffic at its beginning. The kernel tries programs on no IP packet
 /// without a whole header.
-fn frame(random: &mut Random) -> Vec<u8> {
+fn frame(random: &mut SplitMix64) -> Vec<u8> {
     let len = match random.below(5) {
         0 => 15 + random.below(20),
         1 => 34 + random.below(30),
@@ -178,7 +156,7 @@ fn frame(random: &mut Random) -> Vec<u8> {
         3 => 60 + random.below(100),
         _ => 60 + random.below(1400),
     };
-    let mut f: Vec<u8> = (0..len).map(|_| random.next() as u8).collect();
+    let mut f: Vec<u8> = (0..len).map(|_| random.draw() as u8).collect();
     let kind: [u8; 3] = match (random.below(2), len) {
         (0, 34..) => [0x08, 0, 0x45],
         (1, 54..) => [0x86, 0xdd, 0x60],
@@ -186,7 +164,7 @@ fn frame(random: &mut Random) -> Vec<u8> {
     };
     f[12..15].copy_from_slice(&kind);
     if len > 23 {
-        f[23] = random.one_of(&[6, 17, 1]);
+        f[23] = random.one(&[6, 17, 1]);
     }
     f
 }
@@ -263,7 +241,7 @@ fn programs_that_read_nothing_load() {
 fn random_programs_decide_as_libpcap_does() {
     let wanted = std::env::var("TAPDECK_FILTER_PROGRAMS").ok().and_then(|n| n.parse().ok());
     let wanted: usize = wanted.unwrap_or(512);
-    let mut random = Random(0x7ad);
+    let mut random = SplitMix64(0x7ad);
     let (mut accepted, mut refused, mut done) = (0, 0, 0);
     while done < wanted {
         let programs: Vec<_> = (0..64.min(wanted - done))
@@ -284,7 +262,7 @@ fn expression(text: &str) -> Vec<sock_filter> {
     compiled(text, true)
 }
 
-/// Its optimizer takes minutes for the longest ones.
+/// Compiles an expression; libpcap's optimizer takes minutes for the longest ones.
 fn compiled(text: &str, optimize: bool) -> Vec<sock_filter> {
     let dead = pcap::Capture::dead(pcap::Linktype::ETHERNET).expect("libpcap knows Ethernet");
     let program = dead.compile(text, optimize).unwrap_or_else(|e| panic!("{text}: {e}"));
@@ -296,12 +274,12 @@ fn compiled(text: &str, optimize: bool) -> Vec<sock_filter> {
 }
 
 /// A packet that expressions look into: few addresses and ports, all kinds of headers.
-fn packet(random: &mut Random) -> Vec<u8> {
+fn packet(random: &mut SplitMix64) -> Vec<u8> {
     let mut f = vec![2, 0, 0, 0, 0, random.below(2) as u8, 2, 0, 0, 0, 0, 9];
     if random.below(4) == 0 {
-        f.extend([0x81, 0, 0, random.one_of(&[7, 8])]);
+        f.extend([0x81, 0, 0, random.one(&[7, 8])]);
     }
-    let protocol = random.one_of(&[6u8, 17, 1, 132, 2]);
+    let protocol = random.one(&[6u8, 17, 1, 132, 2]);
     if random.below(3) == 0 {
         f.extend([0x86, 0xdd, 0x60, 0, 0, 0, 0, 40, protocol, 64]);
         for _ in 0..2 {
@@ -310,8 +288,8 @@ fn packet(random: &mut Random) -> Vec<u8> {
             f.push(random.below(3) as u8);
         }
     } else {
-        let options = random.one_of(&[0u8, 0, 0, 1, 4]);
-        let fragment = random.one_of(&[[0u8, 0], [0, 0], [0x20, 0], [0, 7]]);
+        let options = random.one(&[0u8, 0, 0, 1, 4]);
+        let fragment = random.one(&[[0u8, 0], [0, 0], [0x20, 0], [0, 7]]);
         f.extend([
             8,
             0,
@@ -334,7 +312,7 @@ fn packet(random: &mut Random) -> Vec<u8> {
         f.extend(std::iter::repeat_n(1, usize::from(options) * 4));
     }
     for _ in 0..2 {
-        f.extend([0, random.one_of(&[22, 53, 80])]);
+        f.extend([0, random.one(&[22, 53, 80])]);
     }
     f.extend((0..8 + random.below(60)).map(|_| random.below(64) as u8));
     f
@@ -371,7 +349,7 @@ fn expressions_decide_as_libpcap_does() {
         "not ip and not ip6",
     ];
     let programs: Vec<_> = texts.iter().map(|text| expression(text)).collect();
-    let mut random = Random(0x5eed);
+    let mut random = SplitMix64(0x5eed);
     let packets: Vec<_> = (0..2000).map(|_| packet(&mut random)).collect();
     for text in [0usize, 1, 2, 3, 4, 6] {
         let taken = packets.iter().filter(|p| decide(&programs[text], p)).count();
@@ -393,7 +371,7 @@ fn the_longest_filters_load_and_decide() {
     assert!(long.len() > MAX_INSTRUCTIONS - 200, "{}", long.len());
     let too_long = hosts(2000);
     assert_eq!(Program::new(&too_long), Err(Invalid::Length(too_long.len())));
-    let mut random = Random(0xfeed);
+    let mut random = SplitMix64(0xfeed);
     let packets: Vec<_> = (0..60).map(|_| packet(&mut random)).collect();
     compare(&[long], &packets);
     // Loads alone, each of which needs as much room as there is.
@@ -412,7 +390,7 @@ fn the_longest_filters_load_and_decide() {
 /// So many filters that one function does not hold them.
 #[test]
 fn every_one_of_many_filters_is_found_by_its_number() {
-    let mut random = Random(0x256);
+    let mut random = SplitMix64(0x256);
     let programs: Vec<_> = (0..256).map(|_| program(&mut random, 100)).collect();
     let frames: Vec<_> = (0..12).map(|_| frame(&mut random)).collect();
     compare(&programs, &frames);
@@ -450,11 +428,11 @@ fn counted(code: &[sock_filter], rounds: u32) -> Vec<sock_filter> {
 }
 
 /// A packet with a chain of so many headers between the IP header and `last`.
-fn chain(random: &mut Random, version: u8, headers: usize, last: u8) -> Vec<u8> {
+fn chain(random: &mut SplitMix64, version: u8, headers: usize, last: u8) -> Vec<u8> {
     let mut f = vec![2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 9];
     // An authentication header would lead libpcap back to the beginning of an IPv6 packet.
     let kinds: &[u8] = if version == 6 { &[0, 60, 43, 44] } else { &[51] };
-    let mut next: Vec<u8> = (0..headers).map(|_| random.one_of(kinds)).collect();
+    let mut next: Vec<u8> = (0..headers).map(|_| random.one(kinds)).collect();
     next.push(last);
     if version == 6 {
         f.extend([0x86, 0xdd, 0x60, 0, 0, 0, 4, 0, next[0], 64]);
@@ -466,7 +444,7 @@ fn chain(random: &mut Random, version: u8, headers: usize, last: u8) -> Vec<u8> 
         }
     } else {
         f.extend([8, 0, 0x45, 0, 2, 0, 0, 0, 0, 0, 64, next[0], 0, 0, 10, 0, 0, 1, 10, 0, 0, 2]);
-        f.extend((0..400).map(|_| random.one_of(&[6, 17, 51, 51, 51, 4])));
+        f.extend((0..400).map(|_| random.one(&[6, 17, 51, 51, 51, 4])));
     }
     f.extend([0, 80, 0, 53, 0, 0, 0, 0]);
     f
@@ -488,7 +466,7 @@ const CHAINS: [&str; 9] = [
 /// hook.
 #[test]
 fn loops_are_followed_as_libpcap_follows_them() {
-    let mut random = Random(0xc4a1);
+    let mut random = SplitMix64(0xc4a1);
     let loops: Vec<_> = CHAINS.iter().map(|text| expression(text)).collect();
     let programs: Vec<_> = loops.iter().map(|code| unroll(code).expect("they fit")).collect();
     let bounded: Vec<_> = loops.iter().map(|code| counted(code, MAX_ROUNDS as u32)).collect();
@@ -515,7 +493,7 @@ fn loops_are_followed_as_libpcap_follows_them() {
     }
     for n in 0..400 {
         let headers = random.below(if n % 2 == 0 { 4 } else { 12 }) as usize;
-        let last = random.one_of(&[6, 17, 59, 51, 0]);
+        let last = random.one(&[6, 17, 59, 51, 0]);
         let mut packet = chain(&mut random, if n % 4 == 0 { 4 } else { 6 }, headers, last);
         match random.below(4) {
             0 => packet.truncate(54 + random.below(packet.len() as u32 - 54) as usize),
@@ -524,7 +502,7 @@ fn loops_are_followed_as_libpcap_follows_them() {
             }
             2 => {
                 let at = 54 + random.below(packet.len() as u32 - 54) as usize;
-                packet[at] = random.one_of(&[51, 0, 255, 6]);
+                packet[at] = random.one(&[51, 0, 255, 6]);
             }
             _ => {}
         }
@@ -547,7 +525,7 @@ fn loops_are_followed_as_libpcap_follows_them() {
 #[test]
 fn loops_are_followed_as_far_as_there_is_room() {
     let rounds = |program: &[sock_filter]| {
-        let mut random = Random(7);
+        let mut random = SplitMix64(7);
         (0..=40).rev().find(|n| decide(program, &chain(&mut random, 6, *n, 6)))
     };
     let mut before = usize::MAX;

@@ -95,43 +95,72 @@ impl Node {
     }
 }
 
+/// A program whose loops are being written out.
+struct Copies<'a> {
+    code: &'a [sock_filter],
+    loops: &'a [Loop],
+    rounds: usize,
+}
+
+/// A copy of a part of the program: of a loop, which of its rounds it is, or of one instruction in
+/// no loop.
+#[derive(Clone, Copy)]
+struct CopyOf {
+    within: Option<Loop>,
+    round: usize,
+}
+
+impl Copies<'_> {
+    /// Returns where an instruction stands, in the first copy if it is in a loop.
+    fn place(&self, at: usize) -> usize {
+        let before = self.loops.iter().filter(|l| l.end < at);
+        at + before.map(|l| l.len() * self.rounds).sum::<usize>()
+    }
+
+    /// Returns where the return stands that refuses a packet which would go round once more.
+    fn refusal(&self) -> usize {
+        self.place(self.code.len())
+    }
+
+    /// Returns where a jump leads that is at `from` in the program and has this distance.
+    fn target(&self, copy: CopyOf, from: usize, distance: i64) -> Result<usize, Invalid> {
+        let to = usize::try_from(from as i64 + 1 + distance);
+        let to = to.ok().filter(|to| *to < self.code.len()).ok_or(Invalid::Jump(from))?;
+        Ok(match copy.within {
+            Some(_) if to <= from && copy.round == self.rounds => self.refusal(),
+            Some(l) if to <= from => self.place(to) + l.len() * (copy.round + 1),
+            Some(l) if l.holds(to) => self.place(to) + l.len() * copy.round,
+            _ => self.place(to),
+        })
+    }
+
+    fn node(&self, copy: CopyOf, from: usize) -> Result<Node, Invalid> {
+        let insn = self.code[from];
+        let target = |distance| self.target(copy, from, distance);
+        Ok(match insn.code {
+            JUMPS => Node { insn, yes: target(i64::from(insn.k.cast_signed()))?, no: 0 },
+            c if c & CLASS == JUMPS => {
+                Node { insn, yes: target(insn.jt.into())?, no: target(insn.jf.into())? }
+            }
+            _ => Node { insn, yes: 0, no: 0 },
+        })
+    }
+}
+
 fn write_out(
     code: &[sock_filter],
     loops: &[Loop],
     rounds: usize,
 ) -> Result<Vec<sock_filter>, Invalid> {
-    // Where an instruction stands, in the first copy if it is in a loop.
-    let place = |at: usize| {
-        let before = loops.iter().filter(|l| l.end < at);
-        at + before.map(|l| l.len() * rounds).sum::<usize>()
-    };
-    let refusal = place(code.len());
-    let mut nodes = Vec::with_capacity(refusal + 1);
+    let copies = Copies { code, loops, rounds };
+    let mut nodes = Vec::with_capacity(copies.refusal() + 1);
     let mut at = 0;
     while at < code.len() {
         let within = loops.iter().copied().find(|l| l.head == at);
-        let (end, copies) = within.map_or((at, 1), |l| (l.end, rounds + 1));
-        for round in 0..copies {
+        let (end, last_round) = within.map_or((at, 0), |l| (l.end, rounds));
+        for round in 0..=last_round {
             for from in at..=end {
-                let target = |distance: i64| -> Result<usize, Invalid> {
-                    let to = usize::try_from(from as i64 + 1 + distance);
-                    let to = to.ok().filter(|to| *to < code.len()).ok_or(Invalid::Jump(from))?;
-                    Ok(match within {
-                        Some(_) if to <= from && round == rounds => refusal,
-                        Some(l) if to <= from => place(to) + l.len() * (round + 1),
-                        Some(l) if l.holds(to) => place(to) + l.len() * round,
-                        _ => place(to),
-                    })
-                };
-                let insn = code[from];
-                nodes.push(match insn.code {
-                    JUMPS => Node { insn, yes: target(i64::from(insn.k.cast_signed()))?, no: 0 },
-                    c if c & CLASS == JUMPS => {
-                        let (yes, no) = (target(insn.jt.into())?, target(insn.jf.into())?);
-                        Node { insn, yes, no }
-                    }
-                    _ => Node { insn, yes: 0, no: 0 },
-                });
+                nodes.push(copies.node(CopyOf { within, round }, from)?);
             }
         }
         at = end + 1;
@@ -147,27 +176,7 @@ fn jump(code: u16, k: u32) -> sock_filter {
 /// Puts the instructions in a row. Where a condition's target is out of its reach, a jump that
 /// reaches it stands behind the condition.
 fn lay_out(nodes: &[Node]) -> Vec<sock_filter> {
-    let mut far = vec![(false, false); nodes.len()];
-    let places = loop {
-        let places: Vec<usize> = far
-            .iter()
-            .scan(0, |next, (yes, no)| {
-                let place = *next;
-                *next += 1 + usize::from(*yes) + usize::from(*no);
-                Some(place)
-            })
-            .collect();
-        let mut changed = false;
-        for (at, node) in nodes.iter().enumerate().filter(|(_, node)| node.is_branch()) {
-            let is_far = |to: usize| places[to] - places[at] - 1 > REACH;
-            let now = (far[at].0 || is_far(node.yes), far[at].1 || is_far(node.no));
-            changed |= now != far[at];
-            far[at] = now;
-        }
-        if !changed {
-            break places;
-        }
-    };
+    let (places, far) = places(nodes);
     let mut program = Vec::new();
     for (at, node) in nodes.iter().enumerate() {
         // From behind the instruction that is put next.
@@ -189,4 +198,31 @@ fn lay_out(nodes: &[Node]) -> Vec<sock_filter> {
         }
     }
     program
+}
+
+/// Returns where each instruction comes to stand, and which of its two targets are out of reach. A
+/// jump more moves what is behind it, which may put other targets out of reach, so this goes on
+/// until nothing changes.
+fn places(nodes: &[Node]) -> (Vec<usize>, Vec<(bool, bool)>) {
+    let mut far = vec![(false, false); nodes.len()];
+    loop {
+        let places: Vec<usize> = far
+            .iter()
+            .scan(0, |next, (yes, no)| {
+                let place = *next;
+                *next += 1 + usize::from(*yes) + usize::from(*no);
+                Some(place)
+            })
+            .collect();
+        let mut changed = false;
+        for (at, node) in nodes.iter().enumerate().filter(|(_, node)| node.is_branch()) {
+            let is_far = |to: usize| places[to] - places[at] - 1 > REACH;
+            let now = (far[at].0 || is_far(node.yes), far[at].1 || is_far(node.no));
+            changed |= now != far[at];
+            far[at] = now;
+        }
+        if !changed {
+            return (places, far);
+        }
+    }
 }

@@ -10,10 +10,10 @@ use crate::rules::{Compiled, Hits};
 use crate::sys::kernel;
 
 impl Groups {
-    /// From now on packets of this group are cut to so many bytes.
+    /// Cuts packets of a group to so many bytes from now on.
     ///
     /// # Errors
-    /// Where that is nothing, or more than at the start.
+    /// Where that is 0, or more than the group began with.
     pub fn set_snaplen(&mut self, group: &str, snaplen: u32) -> Result<(), Error> {
         let at = self.group(group)?;
         let most = self.list[at].most;
@@ -32,8 +32,8 @@ impl Groups {
     /// afterwards the old one judges no packet any more.
     ///
     /// # Errors
-    /// Where the filter does not compile or the kernel does not take it, or at a hook
-    /// whose programs cannot be exchanged. Then all is as it was.
+    /// Where the filter does not compile or the kernel does not take it, or at a hook whose
+    /// programs cannot be exchanged. Then the old filter stays.
     pub fn set_filter(&mut self, group: &str, filter: Option<&str>) -> Result<(), Error> {
         let at = self.group(group)?;
         let hook = self.list[at].config.hook;
@@ -68,8 +68,8 @@ impl Groups {
             |ports, (port, ready)| Ok((port, ports[port].exchange(ready)?)),
             |ports, (port, before)| {
                 if let Some(before) = before {
-                    // The kernel has just taken its successor there; what fails has no interface
-                    // any more.
+                    // The kernel has just taken the new programs there; an exchange that fails
+                    // has no interface any more.
                     let _ = ports[port].exchange(before);
                 }
             },
@@ -77,10 +77,10 @@ impl Groups {
     }
 
     /// Exchanges a group's rules as a whole: each packet is judged by the old set or by the new
-    /// one. Gives back what the old one counted, to the last packet.
+    /// one. Returns what the old set counted, to the last packet.
     ///
     /// # Errors
-    /// Where the kernel has no room for them. Then the old ones stay.
+    /// Where the kernel has no room for the rules. Then the old rules stay.
     pub fn set_rules(
         &mut self,
         group: &str,
@@ -98,12 +98,12 @@ impl Groups {
         Ok(before)
     }
 
-    /// How many packets each rule of a group has taken, since its rules were exchanged last.
+    /// Returns how many packets each rule of a group has taken since its rules were exchanged last.
     pub fn rule_hits(&self, group: &str) -> Option<Hits> {
         self.images.hits(self.group(group).ok()? as u32)
     }
 
-    /// Stops giving packets to a group, or to all. Afterwards none is on its way.
+    /// Stops giving packets to a group, or to all. When this returns, none is on its way.
     ///
     /// # Errors
     /// Where there is no such group.
@@ -113,7 +113,7 @@ impl Groups {
         Ok(())
     }
 
-    /// Gives them packets again.
+    /// Gives packets to a group, or to all, again.
     ///
     /// # Errors
     /// Where there is no such group.

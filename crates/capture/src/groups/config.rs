@@ -1,4 +1,7 @@
-//! What a groups serves, and the ports that it takes.
+//! What is served, and which ports does that need?
+//!
+//! A port is an interface at a hook. Groups that name the same interface at the same hook share a
+//! port, whatever name of the interface they used.
 
 use std::sync::Arc;
 
@@ -15,14 +18,14 @@ use crate::{Deliver, Hook};
 pub struct GroupConfig {
     pub name: String,
     pub interfaces: Vec<String>,
-    /// One that takes groups ([`Hook::takes_groups`]).
+    /// A hook that takes groups ([`Hook::takes_groups`]).
     pub hook: Hook,
     /// Groups that share an interface at a hook must agree.
     pub deliver: Deliver,
     /// A pcap-filter(7) expression.
     pub filter: Option<String>,
-    /// What no rule accepts is filtered. A rule for one group means the number of that group in
-    /// [`GroupsConfig::groups`].
+    /// Rules; a packet that no rule accepts is filtered. A rule for one group means the number of
+    /// that group in [`GroupsConfig::groups`].
     pub rules: Option<Arc<Compiled>>,
     /// Bytes kept of a frame at most.
     pub snaplen: u32,
@@ -30,11 +33,11 @@ pub struct GroupConfig {
     pub promiscuous: bool,
 }
 
-/// What a groups serves.
+/// The groups that a daemon serves.
 #[derive(Clone, Debug)]
 pub struct GroupsConfig {
     pub groups: Vec<GroupConfig>,
-    /// For all rings of one member together.
+    /// The memory of all rings of one member together.
     pub ring_bytes: u64,
     pub block_bytes: u64,
 }
@@ -78,13 +81,13 @@ fn socket_hook(group: &GroupConfig) -> Error {
     Error::SocketHook { group: group.name.clone(), hook: group.hook }
 }
 
-/// For each group, its ports and its place in their lists.
+/// For each group, its ports and the group's place in each port's list.
 pub(super) type Places = Vec<Vec<(usize, u32)>>;
 
-/// The ports that the groups need.
+/// Returns the ports that the groups need.
 pub(super) fn ports_of(config: &GroupsConfig) -> Result<(Vec<Port>, Places), Error> {
     let mut ports: Vec<Port> = Vec::new();
-    // Who asked for each first.
+    // The group that asked for each port first.
     let mut first: Vec<&str> = Vec::new();
     let mut places = Vec::new();
     for (number, group) in (0..).zip(&config.groups) {
@@ -110,7 +113,7 @@ pub(super) fn ports_of(config: &GroupsConfig) -> Result<(Vec<Port>, Places), Err
                 });
             }
             port.promiscuous |= group.promiscuous;
-            // By another of its names.
+            // The group has this interface already, by another of its names.
             if port.list.entries.last().is_some_and(|entry| entry.group == number) {
                 let (group, interface) = (group.name.clone(), name.clone());
                 return Err(Error::InterfaceTwice { group, interface });

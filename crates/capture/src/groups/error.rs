@@ -1,4 +1,4 @@
-//! Why a groups cannot do what it was asked.
+//! Why can groups not do what was asked of them?
 
 use super::maps::MAX_MEMBERS;
 use super::steering::MAX_WEIGHT;
@@ -6,7 +6,7 @@ use crate::ring::GeometryError;
 use crate::sys::params::MAX_GROUPS;
 use crate::{Hook, interface};
 
-/// Why not.
+/// Why groups cannot do what was asked.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// an interface or a hook that does not work
@@ -80,13 +80,26 @@ pub enum Error {
 }
 
 impl Error {
-    /// Whether what was asked for makes no sense, whatever the machine.
+    /// Returns whether what was asked for makes no sense, whatever the machine.
     pub fn is_usage(&self) -> bool {
         match self {
             Self::Capture(e) => e.is_usage(),
-            Self::Rules(e) => matches!(e, crate::rules::Error::Image(_)),
+            Self::Rules(e) => e.is_usage(),
+            Self::Geometry(_)
+            | Self::NoGroups
+            | Self::TooManyGroups(_)
+            | Self::Twice(_)
+            | Self::NoName
+            | Self::NoInterface(_)
+            | Self::InterfaceTwice { .. }
+            | Self::SocketHook { .. }
+            | Self::Deliver { .. }
+            | Self::Snaplen(_)
+            | Self::SnaplenGrows { .. }
+            | Self::NoGroup { .. }
+            | Self::FixedFilter { .. }
+            | Self::Weight(_) => true,
             Self::Full(_) | Self::Memory { .. } | Self::Kernel { .. } => false,
-            _ => true,
         }
     }
 }

@@ -1,5 +1,5 @@
-//! The maps that the programs of groups share with each other and with user space: what
-//! `bpf/serve.h` says.
+//! Which maps do the programs of groups share with each other and with user space? They are those
+//! of `bpf/serve.h`, and this is user space's side of them.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -8,14 +8,15 @@ use std::sync::{Mutex, PoisonError};
 use std::thread;
 
 use libbpf_rs::{MapCore, MapFlags, MapHandle, MapType, Object};
+use tapdeck_packet::ring::layout;
 
 use super::steering::{SLOTS, Shares, Steering};
 use crate::ring::Geometry;
-use crate::sys::libbpf::io_error;
+use crate::sys::libbpf::{io_error, map};
 use crate::sys::mapping::Mapping;
 
 pub(super) const MAX_MEMBERS: usize = 1024;
-/// `sizeof(struct td_group)`, and its words.
+/// `sizeof(struct td_group)`. The offsets of its words follow.
 pub(super) const GROUP: usize = 64;
 const STEERING: usize = 0;
 const SNAPLEN: usize = 4;
@@ -25,13 +26,13 @@ const LISTED: usize = 16;
 const RULES: usize = 20;
 /// `sizeof(struct td_slots)`.
 pub(super) const SLOTS_BYTES: usize = SLOTS * 2;
-/// Words of `struct td_counts`.
+/// The places of words in `struct td_counts`, and how many it has.
 const SEEN: usize = 0;
 const FILTERED: usize = 1;
 const NO_MEMBER: usize = 2;
 const EXTRA: usize = 3;
 const COUNTS: usize = 4;
-/// Words of `struct td_taken`.
+/// The places of words in `struct td_taken`, and how many it has.
 const PACKETS: usize = 0;
 const BYTES: usize = 1;
 const TAKEN: usize = 2;
@@ -59,11 +60,11 @@ impl Part {
         match self {
             Self::Rings => geometry.ring_stride(),
             Self::Data => geometry.data_stride(),
-            Self::Release => 64,
+            Self::Release => layout::RELEASE,
         }
     }
 
-    /// A map of this kind, its memory zeroed.
+    /// Makes a map of this kind, its memory zeroed.
     ///
     /// # Errors
     /// As bpf(2), `BPF_MAP_CREATE`: `ENOMEM` where it does not fit.
@@ -91,7 +92,7 @@ pub(super) struct Counts {
 
 /// The maps, as user space has them.
 pub(super) struct Maps {
-    /// Of [`Part::ALL`], by member.
+    /// The maps of members, in the order of [`Part::ALL`].
     members: [MapHandle; 3],
     groups: Mapping,
     slots: Mapping,
@@ -100,13 +101,10 @@ pub(super) struct Maps {
 }
 
 impl Maps {
-    /// Those of a loaded object, for so many groups.
+    /// Finds the maps of a loaded object, which has so many groups.
     pub(super) fn of(object: &Object, groups: usize) -> io::Result<Self> {
         let find = |name: &str| -> io::Result<MapHandle> {
-            let map = object.maps().find(|map| map.name() == name);
-            let map =
-                map.ok_or_else(|| io::Error::other(format!("the program has no map {name}")))?;
-            MapHandle::try_from(&map).map_err(|e| io_error(&e))
+            MapHandle::try_from(&map(object, name)?).map_err(|e| io_error(&e))
         };
         Ok(Self {
             members: [find("rings")?, find("data")?, find("release")?],
@@ -165,8 +163,8 @@ impl Maps {
         self.group(group, RULES).store(has_rules.into(), Release);
     }
 
-    /// Tells the programs who owns which slot. At every moment between, each slot has an owner of
-    /// before or after.
+    /// Tells the programs who owns which slot. At every moment meanwhile, each slot has its old
+    /// owner or its new one.
     pub(super) fn set_shares(&self, group: usize, shares: &Shares) {
         if shares.sole() == 0 {
             self.write_slots(group, shares);
@@ -177,9 +175,9 @@ impl Maps {
         }
     }
 
-    /// A list that shrinks is shorter before its slots change. Those behind its end stay as they
-    /// are: a program that has read the old length may still take its owner from there, who is
-    /// served until no such program runs.
+    /// Writes the slots that changed. A list that shrinks is shortened before its slots change. The
+    /// slots behind its new end stay as they are: a program that has read the old length may still
+    /// take an owner from there, which is served until no such program runs.
     fn write_slots(&self, group: usize, shares: &Shares) {
         let listed = self.group(group, LISTED);
         if shares.listed() < listed.load(Relaxed) {
@@ -210,14 +208,14 @@ impl Maps {
         })
     }
 
-    /// Packets and bytes of frames that were put into a member's rings.
+    /// Reads how many packets, and how many bytes of their frames, were put into a member's rings.
     pub(super) fn taken(&self, member: u32) -> io::Result<(u64, u64)> {
         let words: [u64; TAKEN] = sums(&self.taken, member)?;
         Ok((words[PACKETS], words[BYTES]))
     }
 }
 
-/// Words of a per-CPU entry, added up.
+/// Adds up the words of a per-CPU entry.
 fn sums<const N: usize>(map: &MapHandle, at: u32) -> io::Result<[u64; N]> {
     let cpus = map.lookup_percpu(&at.to_ne_bytes(), MapFlags::ANY).map_err(|e| io_error(&e))?;
     let mut sums = [0u64; N];
@@ -229,9 +227,9 @@ fn sums<const N: usize>(map: &MapHandle, at: u32) -> io::Result<[u64; N]> {
     Ok(sums)
 }
 
-/// After each change of a map of maps, the kernel waits until no program can see the old state. So
-/// as many as there are wait together, or as many as there can be threads. Each is tried, whatever
-/// becomes of the others.
+/// Makes changes of maps of maps on as many threads as there are changes, or as there can be
+/// threads: the kernel waits after each change until no program can see the old state. Each change
+/// is tried, whatever becomes of the others.
 fn at_once<F>(changes: impl Iterator<Item = F>) -> io::Result<()>
 where
     F: FnOnce() -> libbpf_rs::Result<()> + Send,
@@ -260,7 +258,7 @@ where
     })
 }
 
-/// A map's descriptor for somebody else.
+/// Returns a map's descriptor for somebody else.
 pub(super) fn share(map: &MapHandle) -> io::Result<OwnedFd> {
     map.as_fd().try_clone_to_owned()
 }

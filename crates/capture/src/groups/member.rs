@@ -1,4 +1,8 @@
-//! One reader of a group: its rings, and how it is woken.
+//! What does a member of a group have, and when is it woken?
+//!
+//! A member has rings that the programs write and it reads. It is woken by a byte in a pipe: when a
+//! block has been closed, again a look later in case some producer was still writing, and now and
+//! then as long as it has not read everything.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -20,22 +24,22 @@ pub(super) struct Ends {
     pub wake: OwnedFd,
 }
 
-/// A member, as its groups has it.
+/// A member, as the daemon has it.
 pub(super) struct Member {
     pub group: usize,
     pub weight: u32,
     rings: Vec<RingMemory>,
-    /// Written to when there is something to read. A pipe and no eventfd: with that a member could
-    /// make the groups wait.
+    /// Written to when there is something to read. A pipe and not an eventfd: with an eventfd a
+    /// member could make the daemon wait.
     wake: OwnedFd,
     looks: Vec<Look>,
-    /// Woken for a block that some producer may not have finished then.
+    /// The member was woken for a block that some producer may not have finished then.
     is_due: bool,
-    /// Looks so far.
+    /// How many looks there were so far.
     looked: u32,
 }
 
-/// After so many looks, a member that has not read everything is woken again.
+/// A member that has not read everything is woken again after so many looks.
 const REMINDER: u32 = 50;
 
 /// A ring as it was at the last look.
@@ -49,8 +53,8 @@ struct Look {
 pub(super) struct Parts([MapHandle; 3]);
 
 impl Parts {
-    /// Makes them. Nobody can write the rings and the blocks but the programs: user space may map
-    /// them to read only, the groups too.
+    /// Makes the maps. Only the programs can write the rings and the blocks: user space, the daemon
+    /// included, may map those read-only.
     pub(super) fn new(geometry: &Geometry) -> io::Result<Self> {
         let [rings, data, release] = Part::ALL.map(|part| part.create(geometry));
         let parts = Self([rings?, data?, release?]);
@@ -67,7 +71,7 @@ impl Parts {
 }
 
 impl Member {
-    /// A member of these maps.
+    /// Makes a member that has these maps, and the descriptors it gets.
     pub(super) fn new(
         group: usize,
         weight: u32,
@@ -80,14 +84,12 @@ impl Member {
             Mapping::of_fd(parts.all()[part as usize].as_fd(), len, false).map(Arc::new)
         };
         let (rings, data, release) = (map(Part::Rings)?, map(Part::Data)?, map(Part::Release)?);
-        let memory =
-            |i| RingMemory::new(*geometry, i, rings.clone(), data.clone(), release.clone());
         let (wakes, wake) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
         let [rings_fd, data_fd, release_fd] = parts.all().map(share);
         let member = Self {
             group,
             weight,
-            rings: (0..geometry.nrings).map(memory).collect(),
+            rings: RingMemory::set(*geometry, &rings, &data, &release),
             wake,
             looks: vec![Look::default(); geometry.nrings as usize],
             is_due: false,
@@ -100,9 +102,9 @@ impl Member {
         &self.rings
     }
 
-    /// The open blocks that hold something, and held something at the last look, where they can be
-    /// closed: a full ring has no room for the next one. Wakes the member for those that were
-    /// closed since.
+    /// Returns the open blocks that hold something, and held something at the last look, where they
+    /// can be closed: a full ring has no room for the next block. Wakes the member for blocks that
+    /// were closed since.
     pub(super) fn look(&mut self) -> Vec<(u32, u32)> {
         let mut waiting = Vec::new();
         let mut has_more = false;
@@ -117,7 +119,8 @@ impl Member {
             has_more |= !is_same;
             *look = Look { block, is_open: bytes > 0 };
         }
-        // Now and then for whatever is left, in case a producer took longer than that.
+        // The member is woken now and then for whatever is left, in case a producer took longer
+        // than a look.
         self.looked = self.looked.wrapping_add(1);
         let is_behind = || self.rings.iter().any(|ring| ring.open_block().0 != ring.released());
         if has_more || self.is_due || (self.looked.is_multiple_of(REMINDER) && is_behind()) {
@@ -127,7 +130,7 @@ impl Member {
         waiting
     }
 
-    /// The open blocks that hold something.
+    /// Returns the open blocks that hold something.
     pub(super) fn open_blocks(&self) -> Vec<(u32, u32)> {
         let open = self.rings.iter().zip(0..).filter_map(|(ring, i)| {
             let (block, bytes) = ring.open_block();
@@ -136,13 +139,13 @@ impl Member {
         open.collect()
     }
 
-    /// A member that does not read its pipe has enough in it to wake up.
+    /// Wakes the member. A full pipe is no error: there is enough in it to wake up.
     pub(super) fn wake(&self) {
         let _ = rustix::io::write(&self.wake, &[1]);
     }
 
-    /// Bytes that wait in its rings. A member that says nonsense about what it has read is believed
-    /// up to what there can be.
+    /// Returns how many bytes wait in the member's rings. A member that says nonsense about what it
+    /// has read is believed up to what there can be.
     pub(super) fn fill_bytes(&self) -> u64 {
         let most = |ring: &RingMemory| u64::from(ring.geometry().ring_bytes());
         self.rings.iter().map(|ring| ring.fill_bytes().min(most(ring))).sum()

@@ -4,21 +4,21 @@
 //! to all groups that want it, and in each group to the member that steering picks, as a finished
 //! pcapng block in that member's own rings (`bpf/serve.bpf.c`). A member is whoever got the four
 //! descriptors of a [`Membership`]: it maps them and reads, without any privilege and without
-//! another word to the groups.
+//! asking again.
 //!
-//! What a member could do to others was the question that shaped this:
-//! - Each member has maps of its own, which the programs find through maps of maps. It sees no one
-//!   else's packets.
+//! The design answers one question: what could a member do to others?
+//! - Each member has maps of its own, which the programs find through maps of maps. A member sees
+//!   no one else's packets.
 //! - The rings and the blocks are frozen: user space can map them to read only. The kernel goes on
 //!   writing.
 //! - One word for each ring, the number of released blocks, is the member's to write. The programs
-//!   compare with it and use it for nothing else. A member that lies, or does not read, loses
-//!   packets, which are counted to it.
-//! - Waking it is one byte into a pipe that never blocks.
+//!   compare with that word and use it for nothing else. A member that lies, or does not read,
+//!   loses packets, which are counted to it.
+//! - Waking a member is one byte into a pipe that never blocks.
 //!
-//! Comings and goings are changes of single words in maps, so no packet meets half of one. What a
-//! member that left has in its rings is freed when no program can be writing there any more; one
-//! wait does for all who leave together.
+//! Joining and leaving change single words in maps, so no packet meets half of a change. The rings
+//! of a member that left are freed when no program can be writing there any more; members that
+//! leave together share one wait.
 
 mod change;
 mod config;
@@ -33,21 +33,21 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
-use libbpf_rs::MapCore;
 use tapdeck_packet::link::LinkType;
 use tapdeck_packet::pcapng::InterfaceDescription;
 
 pub use config::{GroupConfig, GroupsConfig};
 pub use error::Error;
-pub use stats::{DeckStats, GroupStats, MemberStats, PortStats};
+pub use stats::{GroupStats, GroupsStats, MemberStats, PortStats};
 pub use steering::{MAX_WEIGHT, NoSteering, Steering};
 
 use crate::bpf::control::{CONTROL_BYTES, Control};
 use crate::explain::explain;
-use crate::memory::{available_memory, check_memory};
+use crate::memory::{available_memory, check_memory, too_little_for};
 use crate::ring::{Geometry, RingMemory};
 use crate::rules::Images;
 use crate::sys::kernel;
+use crate::sys::libbpf::map;
 use crate::sys::mapping::Mapping;
 use crate::{Clock, Event, MAX_RINGS};
 use config::{check, ports_of};
@@ -56,7 +56,8 @@ use member::{Member, Parts};
 use port::{Hub, Port, Sizes};
 use steering::{Owner, Shares};
 
-/// What a member gets. Whoever holds the descriptors can read the packets.
+/// The rings of a member, as descriptors and sizes. Whoever holds the descriptors can read the
+/// packets.
 #[derive(Debug)]
 pub struct Membership {
     pub member: u32,
@@ -67,15 +68,15 @@ pub struct Membership {
     pub data_stride: usize,
     /// Bytes from one ring's `struct td_release` to the next in `release`.
     pub release_stride: usize,
-    /// To be mapped to read only.
+    /// The map of `struct td_ring`s, to be mapped read-only.
     pub rings: OwnedFd,
-    /// To be mapped to read only.
+    /// The map of blocks, to be mapped read-only.
     pub data: OwnedFd,
-    /// The member writes here how far it has read.
+    /// The map in which the member writes how far it has read.
     pub release: OwnedFd,
-    /// A pipe's reading end: there is a byte in it when there is something new.
+    /// The reading end of a pipe, which has a byte in it when there is something new.
     pub wake: OwnedFd,
-    /// The packets' interface ids count these.
+    /// The interfaces that the packets' interface ids number.
     pub interfaces: Vec<InterfaceDescription>,
 }
 
@@ -91,21 +92,19 @@ impl Membership {
         let data = Arc::new(Mapping::of_fd(self.data.as_fd(), n * self.data_stride, false)?);
         let release =
             Arc::new(Mapping::of_fd(self.release.as_fd(), n * self.release_stride, true)?);
-        let memory = |i| {
-            Arc::new(RingMemory::new(geometry, i, rings.clone(), data.clone(), release.clone()))
-        };
-        Ok((0..geometry.nrings).map(memory).collect())
+        let all = RingMemory::set(geometry, &rings, &data, &release);
+        Ok(all.into_iter().map(Arc::new).collect())
     }
 }
 
 struct Group {
     config: GroupConfig,
-    /// The most that snaplen may be set to.
+    /// The most that the group's snaplen may be set to.
     most: u32,
     shares: Shares,
-    /// Its ports, and where its counters at each are.
+    /// The group's ports, and where its counters at each port are.
     ports: Vec<(usize, u32)>,
-    /// The sums of members that are gone.
+    /// The sums over members that are gone.
     gone: GroupStats,
 }
 
@@ -175,10 +174,10 @@ impl Groups {
         Ok(Self { list: groups, ports, hub, maps, images, geometry, members })
     }
 
-    /// Attaches all programs. The devices' counters count from here.
+    /// Attaches all programs. What the devices have counted before is left out of the statistics.
     ///
     /// # Errors
-    /// Where one cannot be attached; then none is.
+    /// Where a program cannot be attached; then none is.
     pub fn start(&mut self) -> Result<(), Error> {
         for i in 0..self.ports.len() {
             let port = &mut self.ports[i];
@@ -205,12 +204,12 @@ impl Groups {
         let _ = self.flush_all();
     }
 
-    /// Whether a group has this name.
+    /// Returns whether a group has this name.
     pub fn has_group(&self, name: &str) -> bool {
         self.list.iter().any(|group| group.config.name == name)
     }
 
-    /// The groups as they are configured now, in order.
+    /// Returns the groups' configurations as they are now, in order.
     pub fn configs(&self) -> impl Iterator<Item = &GroupConfig> {
         self.list.iter().map(|group| &group.config)
     }
@@ -223,8 +222,8 @@ impl Groups {
         })
     }
 
-    /// Somebody comes: makes rings for it, and gives it its share. The share comes from members
-    /// that have more than theirs.
+    /// Takes a new member into a group: makes rings for it, and gives it its share, which comes
+    /// from members that have more than theirs.
     ///
     /// # Errors
     /// Where memory or places are short, or there is no such group.
@@ -236,28 +235,27 @@ impl Groups {
         let free = self.members.iter().position(Option::is_none);
         let number = free.ok_or_else(|| Error::Full(group.to_owned()))? as u32;
         let needed = self.geometry.memory_bytes();
-        let available = available_memory();
-        let too_large = |available: Option<u64>| Error::Memory {
+        let too_large = |available: u64| Error::Memory {
             group: group.to_owned(),
             needed_mib: needed.div_ceil(1 << 20),
-            available_mib: available.unwrap_or(0) >> 20,
+            available_mib: available >> 20,
         };
-        if available.is_some_and(|available| needed > available / 10 * 9) {
+        if let Some(available) = too_little_for(needed) {
             return Err(too_large(available));
         }
         let failed = |e: io::Error| match e.raw_os_error() {
-            Some(libc::ENOMEM) => too_large(available),
+            Some(libc::ENOMEM) => too_large(available_memory().unwrap_or(0)),
             _ => kernel_error(&format!("make rings for a member of group {group}"), e),
         };
         let parts = Parts::new(&self.geometry).map_err(failed)?;
         let (member, ends) = Member::new(at, weight, &parts, &self.geometry).map_err(failed)?;
         let inserted = self.maps.insert(number, parts.all());
-        // Their first blocks begin in the clock's present epoch.
+        // The member's first blocks begin in the clock's present epoch.
         let ready = inserted.and_then(|()| {
             (0..self.geometry.nrings).try_for_each(|ring| self.hub.flush(number, ring, 0))
         });
         if let Err(e) = ready {
-            // Some may have been inserted. Those that were not cannot be removed.
+            // Some of the maps may have been inserted. Removing the others fails.
             let _ = self.maps.remove(&[number]);
             return Err(failed(e));
         }
@@ -278,9 +276,10 @@ impl Groups {
         })
     }
 
-    /// Some leave, in whatever way. Their shares go to the others at once; when no program writes
-    /// to their rings any more, these are closed, so that a member that has not gone can read
-    /// its last packets, and freed. Gives back what they got.
+    /// Lets members leave, whether they asked or are gone already. Their shares go to the others at
+    /// once. When no program writes to their rings any more, the open blocks are closed, so that a
+    /// member that still reads gets its last packets, and the rings are freed. Returns what each
+    /// member got.
     pub fn leave(&mut self, members: &[u32]) -> Vec<(u32, MemberStats)> {
         let mut leaving: Vec<u32> = members.to_vec();
         leaving.sort_unstable();
@@ -304,8 +303,8 @@ impl Groups {
         kernel::wait_for_running_programs();
         let mut left = Vec::new();
         for &number in &leaving {
-            // Where its rings are full, the last block stays open. The member can tell that nobody
-            // writes there.
+            // Where its rings are full, the last block stays open, and the member can tell that
+            // nobody writes there any more.
             let _ = self.flush_member(number);
             let stats = self.member_stats(number).unwrap_or_default();
             let gone = self.members[number as usize].take();
@@ -357,7 +356,7 @@ impl Groups {
         Ok(())
     }
 
-    /// As [`Groups::flush_member`] for all; after the clock was stepped, so that no block holds
+    /// Closes the open blocks of all members after the clock was stepped, so that no block holds
     /// packets of both times. Blocks that hold nothing yet go over to the new time too.
     pub fn flush_all(&mut self) -> io::Result<()> {
         for number in self.numbers() {
@@ -384,7 +383,7 @@ impl Groups {
                 Err(e) => failure = Some(e),
             }
         }
-        // It comes again; an event does not.
+        // The failure comes again with the next call; an event does not.
         match failure {
             Some(e) if events.is_empty() => Err(e.into()),
             _ => Ok(events),
@@ -398,12 +397,12 @@ impl Groups {
         }
     }
 
-    /// Memory that the rings of one member take.
+    /// Returns the memory that the rings of one member take, bytes.
     pub fn member_bytes(&self) -> u64 {
         self.geometry.memory_bytes()
     }
 
-    /// What the user should know that is no error.
+    /// Returns what the user should know that is no error.
     pub fn warnings(&self) -> Vec<String> {
         let wanted = self.ports.iter().map(Port::wanted_rings).max().unwrap_or(1);
         let mut warnings: Vec<String> = self.ports.iter().flat_map(Port::warnings).collect();
@@ -417,7 +416,7 @@ impl Groups {
         warnings
     }
 
-    /// The interfaces of a group's packets.
+    /// Returns the descriptions of the interfaces of a group's packets.
     fn descriptions(&self, at: usize) -> Vec<InterfaceDescription> {
         let group = &self.list[at];
         let describe = |port: &Port| {
@@ -442,7 +441,7 @@ impl Drop for Groups {
     }
 }
 
-/// What a slot holds for a member.
+/// Returns what a slot holds for a member.
 fn owner(member: u32) -> Owner {
     member as Owner + 1
 }
@@ -451,13 +450,10 @@ fn kernel_error(what: &str, source: io::Error) -> Error {
     Error::Kernel { what: what.to_owned(), source }
 }
 
-/// What the programs share with user space.
+/// Finds what the programs share with user space.
 fn share(hub: &Hub, groups: usize) -> io::Result<(Maps, Images, Control)> {
     let object = hub.object();
-    let control = object
-        .maps()
-        .find(|map| map.name().to_str().is_some_and(|name| name.ends_with(".data.control")))
-        .ok_or_else(|| io::Error::other("the program has no map of the clock"))?;
+    let control = map(object, ".data.control")?;
     let control = Control::new(Arc::new(Mapping::of_fd(control.as_fd(), CONTROL_BYTES, true)?));
     Ok((Maps::of(object, groups)?, Images::of(object)?, control))
 }

@@ -1,14 +1,19 @@
-//! One interface at one hook, and the groups that get their packets there.
+//! One interface at one hook (a port), and the groups that get its packets there.
+//!
+//! Each port has programs of its own, with the list of its groups and their filters as constants.
+//! All of them work on the maps of one [`Hub`]. So a group that changes its filter gets new
+//! programs, which are put in the place of the old ones; who is a member of a group is in the maps
+//! and not known here.
 
 use std::io;
 use std::os::fd::AsFd;
 
-use libbpf_rs::{MapCore, Object, ObjectBuilder, OpenObject, ProgramInput};
+use libbpf_rs::{Object, ObjectBuilder, OpenObject};
 
 use super::maps::Part;
 use crate::attach::Links;
 use crate::bpf::driver::{Questions, load_best};
-use crate::bpf::object::{Aligned, LoadedObject, choose, load_filtered};
+use crate::bpf::object::{Aligned, FLUSH, LoadedObject, choose, load_filtered, reuse_maps};
 use crate::bpf::params::Params;
 use crate::bpf::program::Program;
 use crate::device::Device;
@@ -26,14 +31,11 @@ use tapdeck_packet::link::LinkType;
 
 static SERVE: &Aligned<[u8]> = &Aligned(*include_bytes!(concat!(env!("OUT_DIR"), "/serve.bpf.o")));
 
-/// The program that closes part-filled blocks.
-const FLUSH: &str = "tapdeck_flush";
-
 /// A group at a port.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Entry {
     pub group: u16,
-    /// The interface's number in the group's list.
+    /// The number of the interface in the group's list.
     pub interface: u16,
     pub filter: Filter,
 }
@@ -42,7 +44,7 @@ pub(super) struct Entry {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Filter {
     expression: Option<String>,
-    /// What was made of it for the interface as it is.
+    /// The expression compiled for the interface as it is.
     compiled: Option<cbpf::Program>,
 }
 
@@ -56,7 +58,7 @@ impl Filter {
 #[derive(Clone, Debug, Default)]
 pub(super) struct List {
     pub port: u32,
-    /// Where the counters of its groups begin.
+    /// Where in the counters those of the port's groups begin.
     pub counts: u32,
     pub entries: Vec<Entry>,
 }
@@ -86,12 +88,12 @@ pub(super) struct Sizes {
     pub counts: u32,
 }
 
-/// What is told to the programs before they are verified.
+/// What the programs are told before they are verified.
 struct Constants {
     params: Params,
     list: Vec<u8>,
     filters: Filters,
-    /// The expression of the longest one.
+    /// The expression of the longest filter.
     longest: Option<String>,
 }
 
@@ -153,27 +155,13 @@ impl Hub {
     /// Loads programs over the maps.
     fn load(&self, programs: &[Program], constants: &Constants) -> io::Result<LoadedObject> {
         let mut open = open(programs, &[], constants)?;
-        for mut map in open.maps_mut() {
-            let name = map.name().to_owned();
-            // Each has its own.
-            if name.to_str().is_some_and(|name| name.contains(".rodata")) {
-                continue;
-            }
-            if let Some(shared) = self.loaded.object.maps().find(|map| map.name() == name) {
-                map.reuse_fd(shared.as_fd()).map_err(|e| io_error(&e))?;
-            }
-        }
+        reuse_maps(&mut open, &self.loaded.object)?;
         load_filtered(open, programs, constants.params.ifindex, &constants.filters)
     }
 
     /// Closes `block` of a member's ring if it is still open and holds something.
     pub(super) fn flush(&self, member: u32, ring: u32, block: u32) -> io::Result<()> {
-        let program = self.loaded.object.progs_mut().find(|program| program.name() == FLUSH);
-        let program = program.ok_or_else(|| io::Error::other(format!("{FLUSH} is not loaded")))?;
-        let mut args = TdFlushMember { member, ring, block }.bytes().to_vec();
-        let input = ProgramInput { context_in: Some(&mut args), ..ProgramInput::default() };
-        program.test_run(input).map_err(|e| io_error(&e))?;
-        Ok(())
+        self.loaded.flush(TdFlushMember { member, ring, block }.bytes())
     }
 }
 
@@ -191,10 +179,10 @@ pub(super) struct Port {
     is_attached: bool,
 }
 
-/// Programs that are loaded.
+/// Programs of a port that are loaded.
 pub(super) struct Ready {
     loaded: LoadedObject,
-    /// Which of the hook's programs they are.
+    /// The hook's programs that are loaded.
     programs: &'static [Program],
 }
 
@@ -221,7 +209,7 @@ impl Port {
         }
     }
 
-    /// As many rings would give each of its queues or CPUs one of its own.
+    /// Returns how many rings give each queue or CPU of the port one of its own.
     pub(super) fn wanted_rings(&self) -> u32 {
         wanted_rings(&self.device.interface, self.hook)
     }
@@ -230,7 +218,7 @@ impl Port {
         self.is_attached
     }
 
-    /// What the user should know of it that is no error.
+    /// Returns what the user should know of the port that is no error.
     pub(super) fn warnings(&self) -> Vec<String> {
         let interface = &self.device.interface;
         let programs = self.ready.as_ref().map_or(&[][..], |ready| ready.programs);
@@ -258,7 +246,7 @@ impl Port {
         }
     }
 
-    /// Loads its programs over the hub's maps.
+    /// Loads the port's programs over the hub's maps.
     pub(super) fn load(&mut self, hub: &Hub, geometry: Geometry) -> Result<(), Error> {
         let interface = &self.device.interface;
         let questions = Questions::to(interface, &self.set);
@@ -270,7 +258,7 @@ impl Port {
             hardware_vlan: questions.vlan_tag,
             ..self.params
         };
-        // What was made of them may not suit the interface that is there now.
+        // What the filters were compiled to may not suit the interface that is there now.
         for entry in &mut self.list.entries {
             entry.filter.compiled = None;
         }
@@ -278,8 +266,7 @@ impl Port {
         Ok(())
     }
 
-    /// Gives a group another filter, for the programs that are loaded next. Gives back the one
-    /// before.
+    /// Sets a group's filter for the programs that are loaded next. Returns the filter before.
     pub(super) fn put_filter(&mut self, group: usize, filter: Filter) -> Filter {
         let mut entries = self.list.entries.iter_mut();
         match entries.find(|entry| usize::from(entry.group) == group) {
@@ -288,9 +275,9 @@ impl Port {
         }
     }
 
-    /// Loads programs for what the list of groups says now, to be exchanged for those that are
-    /// there. While the interface is gone there are none: they are loaded when it comes back,
-    /// but filters that would then be refused are refused now.
+    /// Loads programs for what the list of groups says now, to be put in the place of those that
+    /// are there. Returns none while the interface is gone: the programs are loaded when it comes
+    /// back, but filters that would be refused then are refused now.
     pub(super) fn renew(&mut self, hub: &Hub) -> Result<Option<Ready>, Error> {
         if self.ready.is_some() {
             return self.prepare(hub).map(Some);
@@ -341,7 +328,7 @@ impl Port {
         Constants { params, list: self.list.bytes(&numbers), filters, longest }
     }
 
-    /// Attaches its programs; packets flow from here on.
+    /// Attaches the port's programs; packets flow from here on.
     pub(super) fn attach(&mut self) -> Result<(), Error> {
         let interface = &self.device.interface;
         let links = match &self.ready {
@@ -356,22 +343,22 @@ impl Port {
         Ok(())
     }
 
-    /// Detaches them. Some may still be running.
+    /// Detaches the port's programs. Some may still be running.
     pub(super) fn detach(&mut self) {
         self.is_attached = false;
         std::mem::take(&mut self.links).detach();
     }
 
-    /// Puts programs in the place of those that are attached, which it gives back.
+    /// Puts programs in the place of those that are attached. Returns the old ones.
     ///
     /// # Errors
-    /// Where the kernel refuses it. Then those before stay.
+    /// Where the kernel refuses it. Then the old programs stay.
     pub(super) fn exchange(&mut self, ready: Ready) -> Result<Option<Ready>, Error> {
         if self.is_attached {
             let program = |which| ready.loaded.program(which);
             if let Err(e) = self.links.exchange(ready.programs, &program) {
-                // One of several links may have been changed. What fails here has no interface any
-                // more.
+                // One of several links may have been changed. Where this fails, the interface is
+                // gone.
                 if let Some(before) = &self.ready {
                     let program = |which| before.loaded.program(which);
                     let _ = self.links.exchange(before.programs, &program);
@@ -382,8 +369,8 @@ impl Port {
         Ok(self.ready.replace(ready))
     }
 
-    /// Looks whether the interface is still there. If it was deleted, waits for one of its name and
-    /// goes on there.
+    /// Looks whether the interface is still there. If it was deleted, goes on at an interface of
+    /// the same name once there is one.
     pub(super) fn watch(&mut self, hub: &Hub, geometry: Geometry) -> Result<Option<Event>, Error> {
         if self.is_attached {
             let event = self.device.look()?;

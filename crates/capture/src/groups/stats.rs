@@ -1,4 +1,4 @@
-//! What happened to the packets.
+//! What happened to the packets of groups?
 
 use std::io;
 
@@ -7,16 +7,16 @@ use crate::Hook;
 use crate::interface::NicCounters;
 use crate::ring::RingMemory;
 
-/// The counters of a groups. For a group, over all its ports and over all members that it has and
-/// has had:
+/// The counters of all groups. Those of one group are over all its ports and over all members that
+/// it has and has had:
 ///
 /// ```text
 /// seen + extra = filtered + no_member + captured + dropped_ring + dropped_other
 /// ```
 ///
-/// Exact whenever no packet is on its way.
+/// The equation is exact whenever no packet is on its way.
 #[derive(Clone, Debug, Default)]
-pub struct DeckStats {
+pub struct GroupsStats {
     pub ports: Vec<PortStats>,
     pub groups: Vec<GroupStats>,
     pub members: Vec<MemberStats>,
@@ -27,11 +27,11 @@ pub struct DeckStats {
 pub struct PortStats {
     pub interface: String,
     pub hook: Hook,
-    /// Whether the interface is there.
+    /// Whether the programs are attached; they are not while the interface is gone.
     pub attached: bool,
     /// Packets that reached the hook.
     pub seen: u64,
-    /// What the device has counted since the groups was started.
+    /// What the device has counted since the groups were started.
     pub nic: NicCounters,
 }
 
@@ -40,13 +40,13 @@ pub struct PortStats {
 pub struct GroupStats {
     pub name: String,
     pub paused: bool,
-    /// Members it has now.
+    /// Members that the group has now.
     pub members: u32,
-    /// Packets that reached it while it was not paused.
+    /// Packets that reached the group while it was not paused.
     pub seen: u64,
-    /// Of them, refused by its filter or its rules.
+    /// Packets of `seen` that the group's filter or its rules refused.
     pub filtered: u64,
-    /// Of them, taken by no member, for there was none.
+    /// Packets of `seen` that no member took, for there was none.
     pub no_member: u64,
     /// Copies beyond the first of each packet, where several members get one.
     pub extra: u64,
@@ -62,10 +62,10 @@ pub struct MemberStats {
     pub member: u32,
     pub group: String,
     pub weight: u32,
-    /// Packets that were put into its rings.
+    /// Packets that were put into the member's rings.
     pub captured: u64,
     pub captured_bytes: u64,
-    /// Packets for which its rings had no room: it did not read fast enough.
+    /// Packets for which the member's rings had no room: it did not read fast enough.
     pub dropped_ring: u64,
     /// Packets lost by contention, or which the kernel could not read.
     pub dropped_other: u64,
@@ -84,11 +84,11 @@ impl GroupStats {
 }
 
 impl Groups {
-    /// All counters.
+    /// Reads all counters.
     ///
     /// # Errors
     /// Where the kernel does not give them.
-    pub fn stats(&self) -> io::Result<DeckStats> {
+    pub fn stats(&self) -> io::Result<GroupsStats> {
         let members: Vec<MemberStats> =
             self.numbers().map(|number| self.member_stats(number)).collect::<io::Result<_>>()?;
         let ports = self.ports.iter().map(|port| {
@@ -101,7 +101,7 @@ impl Groups {
             })
         });
         let groups = (0..self.list.len()).map(|at| self.group_stats(at, &members));
-        Ok(DeckStats {
+        Ok(GroupsStats {
             ports: ports.collect::<io::Result<_>>()?,
             groups: groups.collect::<io::Result<_>>()?,
             members,
@@ -129,7 +129,7 @@ impl Groups {
         Ok(stats)
     }
 
-    /// Packets that a group has seen, read without the counters of members and of other groups.
+    /// Reads how many packets a group has seen, and no other counters.
     ///
     /// # Errors
     /// Where there is no such group, or the kernel does not give them.
@@ -139,7 +139,7 @@ impl Groups {
         ports.iter().map(|(_, count)| Ok(self.maps.counts(*count)?.seen)).sum()
     }
 
-    /// The counters of one member.
+    /// Reads the counters of one member.
     ///
     /// # Errors
     /// Where there is no such member, or the kernel does not give them.

@@ -1,7 +1,7 @@
-//! Which member of a group gets a packet.
+//! Which member of a group gets a packet?
 //!
 //! The kernel makes a number of each packet (`bpf/steer.h`) and looks it up in a table of slots,
-//! whose owners are told here. [`Shares`] is that table's other half: who owns which slot, by
+//! whose owners are chosen here. [`Shares`] is that table's other half: who owns which slot, by
 //! weight, so that as few as possible change hands when somebody comes or leaves.
 
 use std::cmp::Reverse;
@@ -66,7 +66,7 @@ impl Steering {
         }
     }
 
-    /// Its number in `enum td_steering`.
+    /// Returns the number in `enum td_steering`.
     pub(super) fn number(self) -> u32 {
         self as u32
     }
@@ -96,7 +96,7 @@ impl FromStr for Steering {
     }
 }
 
-/// `TD_SLOTS`.
+/// Slots of a group (`TD_SLOTS`).
 pub(super) const SLOTS: usize = 1 << 13;
 
 /// A member's number plus one; 0: nobody.
@@ -121,12 +121,12 @@ impl Shares {
         &self.slots
     }
 
-    /// How many slots are in use, where they are a list.
+    /// Returns how many slots are in use, where they are a list.
     pub(super) fn listed(&self) -> u32 {
         self.listed as u32
     }
 
-    /// The only member, where it gets everything; else 0.
+    /// Returns the only member, where there is one that gets everything; else 0.
     pub(super) fn sole(&self) -> Owner {
         match (self.weights.len(), self.weights.first_key_value()) {
             (1, Some((&owner, _))) => owner,
@@ -134,7 +134,8 @@ impl Shares {
         }
     }
 
-    /// How many slots the kernel may look at: it looks at the first even where none is listed.
+    /// Returns how many slots the kernel may look at: it looks at the first even where none is
+    /// listed.
     pub(super) fn used(&self) -> usize {
         match self.steering {
             Steering::Copy | Steering::RoundRobin | Steering::Queue => self.listed.max(1),
@@ -146,7 +147,7 @@ impl Shares {
         self.weights.len()
     }
 
-    /// Somebody comes, with a weight of at least 1.
+    /// Adds a member, with a weight of at least 1.
     pub(super) fn add(&mut self, owner: Owner, weight: u32) {
         self.weights.insert(owner, weight.max(1));
         match self.steering {
@@ -160,7 +161,7 @@ impl Shares {
         }
     }
 
-    /// Some leave. The slots of those who stay are theirs still.
+    /// Removes members. The others keep their slots.
     pub(super) fn remove(&mut self, owners: &[Owner]) {
         for owner in owners {
             self.weights.remove(owner);
@@ -177,8 +178,8 @@ impl Shares {
         }
     }
 
-    /// How many turns each has in a round: as many as it weighs, or less where the table has no
-    /// room for that, but one at least.
+    /// Returns how many turns each member has in a round: as many as it weighs, or fewer where the
+    /// table has no room for that, but one at least.
     fn turns(&self) -> BTreeMap<Owner, u32> {
         let total: u64 = self.weights.values().map(|w| u64::from(*w)).sum();
         let common = self.weights.values().fold(0, |a, b| gcd(a, *b)).max(1);
@@ -193,7 +194,8 @@ impl Shares {
         self.weights.iter().map(|(owner, weight)| (*owner, turns(*weight))).collect()
     }
 
-    /// The order of turns: each as often as it has some, as evenly as that goes.
+    /// Returns the order of turns, in which each member stands as often as it has turns, as evenly
+    /// spread as possible.
     fn take_turns(&mut self) {
         let each = self.turns();
         let turns = each.values().map(|n| *n as usize).sum::<usize>().min(SLOTS);
@@ -211,7 +213,7 @@ impl Shares {
         self.listed = turns;
     }
 
-    /// What each should have, exactly.
+    /// Returns how many slots each member should have, exactly.
     fn due(&self) -> BTreeMap<Owner, f64> {
         let total: f64 = self.weights.values().map(|w| f64::from(*w)).sum();
         let due = |w: u32| SLOTS as f64 * f64::from(w) / total;
@@ -227,10 +229,10 @@ impl Shares {
         held
     }
 
-    /// A newcomer gets slots from whoever has most beyond its due, of each the last. The hashes
-    /// spread what is counted up (addresses, ports) evenly over the table, and stretches of it
-    /// share that more evenly than slots from here and there. However little it weighs it gets
-    /// one, and nobody's last one is taken.
+    /// Gives a newcomer slots of those who have most beyond their due, the last slot of each first.
+    /// The hashes spread what is counted up (addresses, ports) evenly over the table, and stretches
+    /// of it share that more evenly than slots from here and there. However little the newcomer
+    /// weighs, it gets one slot, and nobody's last slot is taken.
     fn give(&mut self, newcomer: Owner) {
         let due = self.due();
         let wanted = (due[&newcomer].round() as usize).max(1);
@@ -262,7 +264,7 @@ impl Shares {
         }
     }
 
-    /// The slots of those who are gone go to whoever lacks most of its due.
+    /// Gives the slots of those who are gone to whoever lacks most of its due.
     fn inherit(&mut self) {
         if self.weights.is_empty() {
             self.slots.fill(0);

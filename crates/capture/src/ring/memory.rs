@@ -1,4 +1,5 @@
-//! A ring's memory as it is mapped: the layout of `bpf/ring.h`.
+//! Where in memory does a ring have what? `bpf/ring.h` says it for the hook programs, and this for
+//! user space.
 
 use std::io;
 use std::sync::Arc;
@@ -19,7 +20,7 @@ pub struct Geometry {
     /// Blocks in each ring, a power of two.
     pub nblocks: u32,
     pub block_shift: u32,
-    /// Bytes kept of a frame at most.
+    /// The most bytes that are kept of a frame.
     pub snaplen: u32,
 }
 
@@ -81,23 +82,23 @@ impl Geometry {
         self.nblocks << self.block_shift
     }
 
-    /// A power of two, minus one: no copy is longer than this plus one.
+    /// Returns a power of two, minus one: no copy of a frame is longer than this plus one.
     pub(crate) fn len_mask(&self) -> u32 {
         self.snaplen.max(256).next_power_of_two() - 1
     }
 
-    /// Bytes of the map behind one ring: its blocks, and slack for the verifier.
+    /// Returns the bytes of the map of blocks for one ring: its blocks, and slack for the verifier.
     pub(crate) fn data_stride(&self) -> usize {
         let slack = 3 * (self.len_mask() as usize + 1) + PAGE;
         self.ring_bytes() as usize + slack.next_multiple_of(PAGE)
     }
 
-    /// Bytes of `struct td_ring` with its blocks.
+    /// Returns the bytes of `struct td_ring` with its blocks' entries.
     pub(crate) fn ring_stride(&self) -> usize {
         layout::RING + self.nblocks as usize * layout::BLOCK
     }
 
-    /// All the memory that the rings take.
+    /// Returns all the memory that the rings take, bytes.
     pub fn memory_bytes(&self) -> u64 {
         let each = self.data_stride() + self.ring_stride() + layout::RELEASE;
         each as u64 * u64::from(self.nrings)
@@ -105,7 +106,7 @@ impl Geometry {
 }
 
 /// The memory of one ring.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct RingMemory {
     geometry: Geometry,
     index: u32,
@@ -115,26 +116,25 @@ pub struct RingMemory {
 }
 
 impl RingMemory {
-    /// Ring `index` of a set that lies in three mappings.
-    pub(crate) fn new(
+    /// Returns all rings of a set that lies in three mappings.
+    pub(crate) fn set(
         geometry: Geometry,
-        index: u32,
-        rings: Arc<Mapping>,
-        data: Arc<Mapping>,
-        release: Arc<Mapping>,
-    ) -> Self {
-        Self { geometry, index, rings, data, release }
+        rings: &Arc<Mapping>,
+        data: &Arc<Mapping>,
+        release: &Arc<Mapping>,
+    ) -> Vec<Self> {
+        let (rings, data, release) = (rings.clone(), data.clone(), release.clone());
+        let first = Self { geometry, index: 0, rings, data, release };
+        (0..geometry.nrings).map(|index| Self { index, ..first.clone() }).collect()
     }
 
-    /// A set of rings in memory of this process, for the socket hooks.
+    /// Makes a set of rings in memory of this process, for the socket hooks.
     pub(crate) fn anonymous(geometry: Geometry) -> io::Result<Vec<Self>> {
         let n = geometry.nrings as usize;
         let rings = Arc::new(Mapping::anonymous(n * geometry.ring_stride())?);
         let data = Arc::new(Mapping::anonymous(n * geometry.data_stride())?);
         let release = Arc::new(Mapping::anonymous(n * layout::RELEASE)?);
-        Ok((0..geometry.nrings)
-            .map(|i| Self::new(geometry, i, rings.clone(), data.clone(), release.clone()))
-            .collect())
+        Ok(Self::set(geometry, &rings, &data, &release))
     }
 
     pub fn geometry(&self) -> &Geometry {
@@ -155,7 +155,7 @@ impl RingMemory {
             + offset as usize
     }
 
-    /// Reserved space that is not yet committed, to be written by its producer.
+    /// Returns reserved space that is not yet committed, to be written by its producer.
     pub(crate) fn reserved(&self, at: &super::Reserved) -> &mut [u8] {
         crate::sys::ring_bytes::reserved(
             &self.data,
@@ -164,27 +164,28 @@ impl RingMemory {
         )
     }
 
-    /// Packets dropped at this ring, whatever the cause.
+    /// Returns how many packets were dropped at this ring, whatever the cause.
     pub fn lost(&self) -> u64 {
         self.rings.u64(self.ring(layout::LOST)).load(Acquire)
     }
 
-    /// Of [`RingMemory::lost`]: gave up because other producers were faster.
+    /// Returns how many of [`RingMemory::lost`] were dropped because other producers were faster,
+    /// time and again.
     pub fn contended(&self) -> u64 {
         self.rings.u64(self.ring(layout::CONTENDED)).load(Acquire)
     }
 
-    /// Of [`RingMemory::lost`]: the packet's bytes could not be read.
+    /// Returns how many of [`RingMemory::lost`] were dropped because their bytes could not be read.
     pub fn failed(&self) -> u64 {
         self.rings.u64(self.ring(layout::FAILED)).load(Acquire)
     }
 
-    /// Packets that the filter or the rules refused.
+    /// Returns how many packets the filter or the rules refused.
     pub fn filtered(&self) -> u64 {
         self.rings.u64(self.ring(layout::FILTERED)).load(Acquire)
     }
 
-    /// Everything that was lost here, by cause.
+    /// Returns everything that was lost here, by cause.
     pub fn losses(&self) -> crate::Losses {
         let (contended, unreadable) = (self.contended(), self.failed());
         let ring = self.lost().saturating_sub(contended + unreadable);
@@ -199,7 +200,7 @@ impl RingMemory {
         self.rings.u64(self.ring(layout::FILTERED)).fetch_add(packets, AcqRel);
     }
 
-    /// Packets lost since the last call; whoever calls announces them.
+    /// Returns how many packets were lost since the last call. The caller announces them.
     pub(crate) fn take_untold(&self) -> u64 {
         let told = self.rings.u64(self.ring(layout::TOLD));
         let lost = self.lost();
@@ -210,18 +211,18 @@ impl RingMemory {
         self.rings.u64(self.ring(layout::TOLD)).fetch_sub(packets, AcqRel);
     }
 
-    /// The block that is open, and the bytes reserved in it.
+    /// Returns the number of the open block, and the bytes reserved in it.
     pub fn open_block(&self) -> (u32, u32) {
         let w = self.word();
         (word::word_block(w), word::word_bytes(w))
     }
 
-    /// The epoch of the open block.
+    /// Returns the epoch of the open block.
     pub fn open_epoch(&self) -> u32 {
         word::word_epoch(self.word())
     }
 
-    /// Bytes of the ring that hold packets or wait to be released.
+    /// Returns how many bytes of the ring hold packets or wait to be released.
     pub fn fill_bytes(&self) -> u64 {
         // In this order the reader cannot get past the word that is looked at.
         let released = self.released();

@@ -1,11 +1,11 @@
 //! The ring: blocks of memory that producers fill and a reader empties.
 //!
-//! Its protocol is written down in `docs/ARCHITECTURE.md`. The hook programs have it in C;
-//! here it stands for user space, generic over the memory that it works on, so
-//! that the same lines run over memory shared with the kernel, over memory shared with a
-//! socket hook's thread, and under the model checker (`tests/ring_model.rs`). The arithmetic is
-//! compiled from the header that the hook programs include. The reader's half is in
-//! `tapdeck_packet::ring`, for programs that attach to a ring from outside have it too.
+//! `docs/ARCHITECTURE.md` describes the protocol. The hook programs have the producer's half in C.
+//! Here it stands for user space, generic over the memory that it works on, so that the same lines
+//! run over memory shared with the kernel, over memory shared with a socket hook's thread, and
+//! under the model checker (`tests/ring_model.rs`). The arithmetic is compiled from the header that
+//! the hook programs include. The reader's half is in `tapdeck_packet::ring`, because programs that
+//! attach to a ring from outside need it too.
 
 mod memory;
 mod protocol;

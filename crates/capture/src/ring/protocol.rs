@@ -1,4 +1,5 @@
-//! Reservation, commit and flush, over any memory. Reading is in `tapdeck_packet::ring`.
+//! How does a producer get space in a ring, and hand over what it wrote there? Reservation, commit
+//! and flush, over any memory. Reading is in `tapdeck_packet::ring`.
 
 use tapdeck_packet::ring::ReadMemory;
 
@@ -10,8 +11,8 @@ pub const TRIES: u32 = 64;
 /// The shared words of a ring, as its producers need them. Orderings are the least that the
 /// protocol needs; the hook programs' atomics are all full barriers.
 pub trait Memory: ReadMemory {
-    /// Replaces the reservation word if it is still `old`, else tells what it is (acquire and
-    /// release).
+    /// Replaces the reservation word if it is still `old`, or returns what it is as an error
+    /// (acquire and release).
     fn swap_word(&self, old: u64, new: u64) -> Result<(), u64>;
     /// Adds to a slot's commit counter (acquire and release).
     fn commit(&self, slot: u32, n: u64);
@@ -24,7 +25,7 @@ pub trait Memory: ReadMemory {
 #[derive(Debug, PartialEq, Eq)]
 pub struct Reserved {
     pub slot: u32,
-    /// Where in the block.
+    /// The offset in the block, bytes.
     pub offset: u32,
     pub len: u32,
     pub epoch: u32,
@@ -80,8 +81,8 @@ impl Reserved {
     }
 }
 
-/// Closes `block` if it is still open and holds something, so that the reader gets what is in
-/// it; gives an empty one the new epoch. Returns whether it closed it.
+/// Closes `block` if it is still open and holds something, so that the reader gets what is in it.
+/// An empty block gets the new epoch. Returns whether a block was closed.
 pub fn flush<M: Memory>(memory: &M, block: u32, epoch: u32) -> bool {
     let mut seen = memory.word();
     for _ in 0..TRIES {
@@ -112,8 +113,8 @@ pub fn flush<M: Memory>(memory: &M, block: u32, epoch: u32) -> bool {
     false
 }
 
-/// Done by the one producer whose swap moved the word past a block: commits the
-/// rest of that block for nothing.
+/// Commits the rest of a block for nothing. The one producer does this whose swap moved the word
+/// past the block.
 fn close<M: Memory>(memory: &M, seen: u64) {
     let slot = word::word_block(seen) % memory.nblocks();
     let used = word::word_bytes(seen);

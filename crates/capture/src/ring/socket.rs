@@ -10,7 +10,7 @@ use super::memory::{Geometry, RingMemory};
 use super::protocol::{Reservation, reserve};
 use crate::Clock;
 
-/// Rings in memory of this process: what each producer and each reader needs.
+/// Makes rings in memory of this process, for producers and readers.
 pub fn socket_ring(geometry: Geometry) -> io::Result<Vec<Arc<RingMemory>>> {
     Ok(RingMemory::anonymous(geometry)?.into_iter().map(Arc::new).collect())
 }
@@ -24,8 +24,9 @@ pub struct Producer {
     last: Cell<(u64, u32)>,
 }
 
-/// A packet that comes later than this after the one before, or before it, or is the first of an
-/// epoch, is looked at: the clock may have been stepped.
+/// How long after the packet before a packet may come without the clock being looked at. The clock
+/// may have been stepped before a packet that comes later than that, that seems to come before the
+/// last one, or that is the first of an epoch.
 const LOOK_NS: u64 = 100_000_000;
 
 /// The pieces of a packet.
@@ -34,7 +35,7 @@ pub struct Packet<'a> {
     /// `CLOCK_REALTIME` nanoseconds from the kernel; 0 where there are none.
     pub time_ns: u64,
     pub frame: &'a [u8],
-    /// A VLAN tag that was taken off and goes back behind the addresses.
+    /// A VLAN tag that was taken off the frame and goes back behind its addresses.
     pub tag: Option<[u8; 4]>,
     /// Length on the wire, without `tag`.
     pub original_len: u32,

@@ -65,13 +65,13 @@ impl Redirect {
         exchange().map_err(|e| explain(interface, config.hook, e))
     }
 
-    /// What the filter has kept from each socket.
+    /// Returns the counters of packets that the filter has kept from each socket.
     pub fn refused(&self) -> io::Result<Arc<Mapping>> {
         self.loaded.refused()
     }
 
-    /// Enters the sockets, each at its queue, and attaches the program. It is detached when the
-    /// descriptor is closed.
+    /// Enters the sockets, each at its queue, and attaches the program. Returns a descriptor; the
+    /// program is detached when that is closed.
     pub fn attach(&self, ifindex: u32, sockets: &[XdpSocket]) -> io::Result<OwnedFd> {
         let table = self.loaded.sockets()?;
         for (queue, socket) in (0..).zip(sockets) {
@@ -174,9 +174,10 @@ pub struct Receiver {
     snaplen: usize,
     /// A packet put together from its pieces; as much of it as is kept.
     whole: Vec<u8>,
-    /// Losses that the ring knows of.
+    /// Losses that the ring has been told of.
     lost: u64,
-    /// What the filter has kept from the socket, and as much of it as the ring knows of.
+    /// Counts the packets that the filter has kept from each socket; `filtered` is how many of
+    /// them the ring has been told of.
     refused: Arc<Mapping>,
     queue: usize,
     filtered: u64,
@@ -216,7 +217,8 @@ impl Receiver {
         }
     }
 
-    /// Takes the packets of the `there` oldest descriptors; an incomplete last one stays.
+    /// Takes the packets of the `there` oldest descriptors, but for an incomplete last packet.
+    /// Returns how many descriptors were taken.
     fn take(&mut self, there: u32) -> u32 {
         let mut taken = 0;
         let mut pending = 0;
@@ -235,8 +237,8 @@ impl Receiver {
         taken + pending
     }
 
-    /// Descriptors of the packet that begins `from` behind the oldest, if all of the `there` show
-    /// its end.
+    /// Returns how many descriptors the packet has that begins `from` behind the oldest, if its end
+    /// is among the first `there`.
     fn pieces(&self, from: u32, there: u32) -> Option<u32> {
         (from..there).find(|&i| !self.socket.piece(i).more).map(|last| last + 1 - from)
     }
@@ -247,7 +249,7 @@ impl Receiver {
             frame,
             tag: None,
             original_len,
-            // It sees one direction alone.
+            // The hook sees one direction alone.
             flags: 0,
         };
         if pieces == 1 {
@@ -282,7 +284,7 @@ impl Receiver {
     /// Waits for packets.
     fn wait(&self) {
         let timeout = Timespec::try_from(IDLE).ok();
-        // A signal may end it; the caller looks again anyhow.
+        // A signal may end the wait; the caller looks again anyhow.
         let _ = poll(&mut [PollFd::new(&self.socket, PollFlags::IN)], timeout.as_ref());
     }
 }

@@ -1,11 +1,11 @@
 //! The socket hooks: packets come to user space by a socket, and a thread formats them into the
 //! ring that the hook programs would fill.
 //!
-//! They are the methods that tapdeck is compared with, and the way to capture where no hook
-//! program can be loaded. Each module has one method's thread; what they have in common is how
-//! they end: first nothing new is let in, then the thread empties its socket, asks the kernel
-//! one last time what it dropped, and returns. So every packet that came before the end is
-//! captured or counted.
+//! The socket hooks are the methods that tapdeck is compared with, and the way to capture where no
+//! hook program can be loaded. Each module has the thread of one method. All of them end in the
+//! same way: first nothing new is let in, then the thread empties its socket, asks the kernel one
+//! last time what it dropped, and returns. So every packet that came before the end is captured or
+//! counted.
 
 mod afxdp;
 mod recv;
@@ -43,7 +43,7 @@ pub struct SocketHook {
     running: Option<Running>,
 }
 
-/// By which sockets packets come.
+/// The sockets that packets come by.
 enum Means {
     Packet(Reading),
     /// AF_XDP sockets, and what sends packets to them.
@@ -61,7 +61,7 @@ enum Entrance {
     Packet(Arc<PacketSocket>),
     Xdp {
         link: OwnedFd,
-        /// Holds the interface in promiscuous mode as long as it is open.
+        /// A socket that holds the interface in promiscuous mode as long as it is open.
         _promiscuous: Option<OwnedFd>,
     },
 }
@@ -70,7 +70,8 @@ impl Entrance {
     /// Returns when no packet comes in any more.
     fn close(self) {
         match self {
-            // Fails for want of memory alone; then the thread ends when it finds its socket empty.
+            // Setting the filter fails for want of memory alone; then the thread ends when it finds
+            // its socket empty.
             Self::Packet(socket) => drop(socket.set_filter(&filter::REFUSE_ALL)),
             Self::Xdp { link, .. } => drop(link),
         }
@@ -141,8 +142,8 @@ impl SocketHook {
         }
     }
 
-    /// Exchanges the filter, and how much it keeps of a packet, for those of `config`. Returns when
-    /// no packet is judged by the old one any more.
+    /// Exchanges the filter, and how much is kept of a packet, for those of `config`. Returns when
+    /// no packet is judged by the old filter any more.
     pub fn set_filter(&mut self, interface: &Interface, config: &Config) -> Result<(), Error> {
         // A bad one is refused also while nothing runs.
         let program = filter::compile(interface, config)?;
@@ -275,11 +276,11 @@ fn is_loopback(interface: &Interface) -> bool {
     interface.arphrd == u32::from(libc::ARPHRD_LOOPBACK)
 }
 
-/// Where packets of a packet socket go.
+/// What is done with the packets of a packet socket.
 struct Sink {
     producer: Producer,
-    /// On the loopback interface a packet goes out and comes in; it is taken once, as it comes in
-    /// (as libpcap does).
+    /// Whether packets that leave are left out: on the loopback interface a packet goes out and
+    /// comes in, and is taken once, as it comes in (as libpcap does).
     skip_outgoing: bool,
 }
 

@@ -25,15 +25,15 @@ pub struct Receiver {
 /// `PACKET_STATISTICS` tells of losses that no packet has followed yet.
 #[derive(Default)]
 struct Drops {
-    /// Those that the ring knows of.
+    /// Drops that the ring has been told of.
     counted: u32,
     /// The sum of all `PACKET_STATISTICS`.
     reported: u32,
 }
 
 impl Drops {
-    /// How many are new, if there were `total` so far. An older total than one already counted
-    /// brings nothing.
+    /// Returns how many drops are new, if there were `total` so far. A total that is older than one
+    /// already counted brings nothing.
     fn advance(&mut self, total: u32) -> u32 {
         let new = total.wrapping_sub(self.counted);
         if new > u32::MAX / 2 {

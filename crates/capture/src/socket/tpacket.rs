@@ -25,8 +25,8 @@ pub struct Receiver {
     socket: Arc<PacketSocket>,
     ring: RxRing,
     sink: Sink,
-    /// Packets that the kernel put into its ring and that were not taken out yet, as far as
-    /// it was asked. Negative while it was not.
+    /// Packets that the kernel said to have put into its ring, less those that were taken out.
+    /// Negative while the kernel has not been asked about packets that were taken out.
     waiting: i64,
 }
 
@@ -60,7 +60,7 @@ impl Receiver {
         }
     }
 
-    /// Takes the packets of a block, if there is one.
+    /// Takes the packets of a block, if there is one. Returns whether there was.
     fn take_block(&mut self) -> bool {
         let Some(block) = self.ring.block() else { return false };
         // Packets are lost while all blocks are full, so before the first packet of a block.
@@ -83,7 +83,7 @@ impl Receiver {
     fn wait(&self, at_most: Duration) {
         let timeout = Timespec::try_from(at_most).ok();
         let mut fds = [PollFd::new(&*self.socket, PollFlags::IN)];
-        // A signal may end it; the caller looks again anyhow.
+        // A signal may end the wait; the caller looks again anyhow.
         let _ = poll(&mut fds, timeout.as_ref());
         if fds[0].revents().contains(PollFlags::ERR) {
             // The link was set down, or the interface is gone. Asking clears it.

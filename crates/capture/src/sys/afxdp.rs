@@ -30,19 +30,20 @@ pub const ONE_CHUNK: u32 = CHUNK - HEADROOM;
 
 /// `struct xdp_desc`: address, length, options.
 const DESCRIPTOR: usize = 16;
-/// Of the ring that a socket must have though it only receives (completion), or only sends (fill).
+/// Entries of a ring that a socket must have and does not use: the completion ring where it only
+/// receives, the fill ring where it only sends.
 const UNUSED: u32 = 64;
 
 /// How packets come into the socket's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
-    /// The NIC writes them there; one packet lies in one chunk.
+    /// The NIC writes packets there; each lies in one chunk.
     ZeroCopy,
-    /// The kernel copies them; a packet may lie in several chunks.
+    /// The kernel copies packets; each may lie in several chunks.
     CopyPieces,
-    /// The kernel copies them; one packet lies in one chunk.
+    /// The kernel copies packets; each lies in one chunk.
     Copy,
-    /// As driver and kernel can, but a packet may lie in several chunks.
+    /// Driver and kernel do as they can, but a packet may lie in several chunks.
     AnyPieces,
 }
 
@@ -92,7 +93,7 @@ impl Ring {
         self.entries + (index & self.mask) as usize * each
     }
 
-    /// Whether the kernel waits to be woken before it looks at the ring.
+    /// Returns whether the kernel waits to be woken before it looks at the ring.
     fn sleeps(&self) -> bool {
         self.flags
             .is_some_and(|at| self.memory.u32(at).load(Relaxed) & libc::XDP_RING_NEED_WAKEUP != 0)
@@ -173,18 +174,19 @@ impl XdpSocket {
         self.fill.memory.u32(self.fill.producer).store(self.filled, Release);
     }
 
-    /// Looks for new descriptors; tells how many there are that were not given back.
+    /// Looks for new descriptors. Returns how many there are that were not given back.
     pub fn look(&mut self) -> u32 {
         self.seen = self.rx.memory.u32(self.rx.producer).load(Acquire);
         self.seen.wrapping_sub(self.next)
     }
 
-    /// Whether so many descriptors leave the kernel so few chunks that it may have run out of them.
+    /// Returns whether so many descriptors leave the kernel so few chunks that it may have run out
+    /// of them.
     pub fn is_scarce(&self, descriptors: u32) -> bool {
         descriptors > self.rx.mask / 2
     }
 
-    /// The piece that is `ahead` of the oldest.
+    /// Returns the piece that is `ahead` of the oldest.
     ///
     /// # Panics
     /// If [`XdpSocket::look`] has not shown as many.
@@ -205,7 +207,7 @@ impl XdpSocket {
         (memory.u64(at).load(Relaxed), len, options)
     }
 
-    /// Gives the oldest `n` chunks back to the kernel.
+    /// Hands the oldest `n` chunks back to the kernel.
     ///
     /// # Panics
     /// If [`XdpSocket::look`] has not shown as many.
@@ -220,7 +222,7 @@ impl XdpSocket {
         self.wake();
     }
 
-    /// Where the driver has gone to sleep for want of chunks, wakes it.
+    /// Wakes the driver where it has gone to sleep for want of chunks.
     fn wake(&self) {
         if self.fill.sleeps() {
             // Whatever the answer (the link may be down), the next wait asks again.
@@ -228,7 +230,8 @@ impl XdpSocket {
         }
     }
 
-    /// Packets that came to the queue and not into the rx ring, since the socket was made.
+    /// Returns how many packets came to the queue and not into the rx ring, since the socket was
+    /// made.
     ///
     /// `rx_dropped` has those for which there was no chunk, or that were too long. An empty
     /// fill ring alone (`rx_fill_ring_empty_descs`) is no loss: in copy mode the same packet is
@@ -271,8 +274,8 @@ struct Frame {
 ///
 /// Where the driver reads the frames itself (zero copy), it takes them in its own time. Where the
 /// kernel copies them, it does so within the call that wakes it, and says there if the driver had
-/// no room. It has then given a frame up, and does not say which of several; so it is offered one
-/// frame with each call. (That costs 3 % of the rate, on a veth pair.)
+/// no room. The kernel has then given a frame up, and does not say which of several; so it is
+/// offered one frame with each call. (That costs 3 % of the rate, on a veth pair.)
 pub struct XdpTxSocket {
     // Declared first, closed first: the kernel lets go of the memory before it is unmapped.
     fd: OwnedFd,
@@ -298,7 +301,7 @@ impl XdpTxSocket {
     /// Binds a socket with `chunks` chunks, a power of two.
     ///
     /// # Errors
-    /// As [`XdpSocket::bind`].
+    /// The errors of [`XdpSocket::bind`].
     pub fn bind(ifindex: u32, queue: u32, chunks: u32, zero_copy: bool) -> io::Result<Self> {
         type Flags = SocketAddrXdpFlags;
         // Frames that were given up come back too.
@@ -329,22 +332,22 @@ impl XdpTxSocket {
         })
     }
 
-    /// Whether the driver reads the frames where they were written.
+    /// Returns whether the driver reads the frames where they were written.
     pub fn is_zero_copy(&self) -> bool {
         self.zero_copy
     }
 
-    /// Frames that were queued and not taken.
+    /// Returns how many frames were queued and not taken.
     pub fn queued(&self) -> usize {
         self.waiting.len()
     }
 
-    /// The length of the oldest of them.
+    /// Returns the length of the oldest frame that is queued.
     pub fn next_len(&self) -> Option<u32> {
         self.waiting.front().map(|frame| frame.len)
     }
 
-    /// Whether there is a chunk for another frame.
+    /// Returns whether there is a chunk for another frame.
     pub fn has_room(&mut self) -> bool {
         if self.free.is_empty() {
             self.reclaim();
@@ -352,7 +355,7 @@ impl XdpTxSocket {
         !self.free.is_empty()
     }
 
-    /// The chunk for the next frame, if one [is free](XdpTxSocket::has_room).
+    /// Returns the chunk for the next frame, if one [is free](XdpTxSocket::has_room).
     pub fn room(&mut self) -> Option<&mut [u8]> {
         let chunk = *self.free.last()?;
         // SAFETY: the kernel reads chunks only whose address was written into the tx ring
@@ -371,8 +374,8 @@ impl XdpTxSocket {
         self.waiting.push_back(Frame { chunk, len });
     }
 
-    /// Offers the oldest frames to the driver, or to the kernel; tells how many it took. It may
-    /// have taken more by the next time.
+    /// Offers the oldest frames to the driver, or to the kernel. Returns how many it took, which
+    /// may be more by the next call.
     ///
     /// # Errors
     /// `ENETDOWN` where the interface is down, `ENXIO` where it is gone. The frames stay queued.
@@ -461,10 +464,10 @@ impl XdpTxSocket {
 
 /// What the kernel says to being woken.
 enum Kick {
-    /// It took what was in the ring, if it is the one to take it.
+    /// The kernel took what was in the ring, if it is the one to take frames.
     Done,
-    /// It left the next frame in the ring.
+    /// The kernel left the next frame in the ring.
     NoRoom,
-    /// It took a frame out of the ring, and the driver did not take it.
+    /// The kernel took a frame out of the ring, and the driver did not take it.
     GivenUp,
 }

@@ -1,5 +1,5 @@
-//! The ring's arithmetic, compiled from `bpf/ring.h`: the very lines that the hook
-//! programs run.
+//! The ring's arithmetic: the code of `bpf/ring.h`, which the hook programs run, compiled for user
+//! space.
 
 mod c {
     unsafe extern "C" {
@@ -20,42 +20,43 @@ mod c {
     }
 }
 
-/// Does a reservation of `len` bytes fit into the block that the word has open?
+/// Returns whether a reservation of `len` bytes fits into the block that the word has open.
 pub fn fits(word: u64, len: u32, block_bytes: u32) -> bool {
     c::tapdeck_fits(word, len, block_bytes) != 0
 }
 
-/// May the block after the open one be used, or does the reader hold its slot?
+/// Returns whether the block after the open one may be used; it may not while the reader holds its
+/// slot.
 pub fn next_is_free(word: u64, released: u32, nblocks: u32) -> bool {
     c::tapdeck_next_is_free(word, released, nblocks) != 0
 }
 
-/// The word that closes the open block and reserves `len` bytes of the next.
+/// Returns the word that closes the open block and reserves `len` bytes of the next.
 pub fn next_block(word: u64, epoch: u32, len: u32) -> u64 {
     c::tapdeck_next_block(word, epoch, len)
 }
 
-/// A reservation word from its parts.
+/// Makes a reservation word of its parts.
 pub fn word(block: u32, epoch: u32, bytes: u32) -> u64 {
     c::tapdeck_word(block, epoch, bytes)
 }
 
-/// The number of the block that the word has open.
+/// Returns the number of the block that the word has open.
 pub fn word_block(word: u64) -> u32 {
     c::tapdeck_word_block(word)
 }
 
-/// The epoch of the block that the word has open.
+/// Returns the epoch of the block that the word has open.
 pub fn word_epoch(word: u64) -> u32 {
     c::tapdeck_word_epoch(word)
 }
 
-/// Bytes reserved in the block that the word has open.
+/// Returns how many bytes are reserved in the block that the word has open.
 pub fn word_bytes(word: u64) -> u32 {
     c::tapdeck_word_bytes(word)
 }
 
-/// What a packet adds to the commit counter of its block.
+/// Returns what a packet adds to the commit counter of its block.
 pub fn commit(reserved: u32, frame: u32, packets: u32) -> u64 {
     c::tapdeck_commit(reserved, frame, packets)
 }

@@ -1,7 +1,7 @@
 //! What the programs that send are told, as `bpf/generate.h` and `bpf/transmit.h` have it.
 //!
-//! Each structure has the fields of its twin in C, by the same names, and a test compares where both
-//! compilers put them.
+//! Each structure has the fields of its twin in C, by the same names, and a test compares where
+//! both compilers put them.
 
 use tapdeck_packet::generate::MAX_HEADERS;
 
@@ -38,8 +38,8 @@ pub struct TdGenerate {
     pub headers: [u8; MAX_HEADERS],
 }
 
-// SAFETY: integers alone; a test compares size and places with those of the C compiler, so that there
-// is no gap.
+// SAFETY: integers alone; a test compares size and places with those of the C compiler, so that
+// there is no gap.
 unsafe impl Plain for TdGenerate {}
 
 impl TdGenerate {
@@ -74,8 +74,8 @@ pub struct TdState {
     pub pad: u32,
 }
 
-// SAFETY: integers alone; a test compares size and places with those of the C compiler, so that there
-// is no gap.
+// SAFETY: integers alone; a test compares size and places with those of the C compiler, so that
+// there is no gap.
 unsafe impl Plain for TdState {}
 
 impl TdState {
@@ -104,8 +104,8 @@ pub struct TdFlow {
     pub next: u64,
 }
 
-// SAFETY: integers alone; a test compares size and places with those of the C compiler, so that there
-// is no gap.
+// SAFETY: integers alone; a test compares size and places with those of the C compiler, so that
+// there is no gap.
 unsafe impl Plain for TdFlow {}
 
 impl TdFlow {
@@ -124,8 +124,8 @@ pub struct TdColumn {
     pub other: u32,
 }
 
-// SAFETY: integers alone; a test compares size and places with those of the C compiler, so that there
-// is no gap.
+// SAFETY: integers alone; a test compares size and places with those of the C compiler, so that
+// there is no gap.
 unsafe impl Plain for TdColumn {}
 
 impl TdColumn {
@@ -146,8 +146,8 @@ pub struct TdTransmit {
     pub pairs: u32,
 }
 
-// SAFETY: integers alone; a test compares size and places with those of the C compiler, so that there
-// is no gap.
+// SAFETY: integers alone; a test compares size and places with those of the C compiler, so that
+// there is no gap.
 unsafe impl Plain for TdTransmit {}
 
 impl TdTransmit {

@@ -1,5 +1,5 @@
-//! What the hook programs find in a packet, compiled from `bpf/headers.h` and `bpf/steer.h`: the
-//! very lines that they run.
+//! What do the hook programs find in a packet? Their code, compiled for user space from
+//! `bpf/headers.h` and `bpf/steer.h`.
 
 use std::mem::transmute_copy;
 
@@ -9,21 +9,22 @@ use std::mem::transmute_copy;
 pub struct Tuple {
     /// 4 or 6; 0 where there is no IP packet, and then nothing else means anything.
     pub family: u8,
-    /// Of IPv6, that of the header behind the extension headers, or of the one where reading
-    /// stopped.
+    /// The protocol. In IPv6 that of the header behind the extension headers, or of the header
+    /// where reading stopped.
     pub protocol: u8,
-    /// Sum of `HAS_PORTS` and its like.
+    /// The flags of `headers` (`HAS_PORTS` and others), added up.
     pub flags: u8,
-    /// What comes next inside of the packet, where the reader stopped: 0 for nothing that it
-    /// knows.
+    /// What comes next inside of the packet, where the reader stopped (`enum td_next`); 0 for
+    /// nothing that it knows.
     pub next: u8,
     pub source_port: u16,
     pub destination_port: u16,
-    /// As it stands in the header; an IPv4 identification in the first two bytes.
+    /// The identification of a fragment as it stands in the header; that of IPv4 in the first two
+    /// bytes.
     pub fragment_id: [u8; 4],
     /// Where the next header would begin.
     pub offset: u32,
-    /// In network order, an IPv4 address in the first four bytes.
+    /// The addresses in network order; those of IPv4 in the first four bytes.
     pub source: [u8; 16],
     pub destination: [u8; 16],
 }
@@ -40,13 +41,13 @@ pub struct Found {
 }
 
 impl Found {
-    /// The tuple of the innermost IP packet.
+    /// Returns the tuple of the innermost IP packet.
     pub fn innermost(&self) -> &Tuple {
         const ARE_TWO: u32 = 4;
         if self.have & ARE_TWO == 0 { &self.outer } else { &self.innermost }
     }
 
-    /// From the bytes that a program left.
+    /// Reads the bytes that a program left.
     ///
     /// # Panics
     /// If there are fewer than a `Found` has.

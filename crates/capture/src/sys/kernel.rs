@@ -23,7 +23,7 @@ pub enum AttachPoint {
     /// everything else that is registered there.
     NetfilterPrerouting {
         family: u32,
-        /// Places behind the first.
+        /// How many places behind the first.
         behind: u32,
     },
 }
@@ -102,7 +102,7 @@ pub fn exchange(link: BorrowedFd<'_>, program: BorrowedFd<'_>) -> io::Result<()>
     if rc < 0 { Err(io::Error::from_raw_os_error(-rc)) } else { Ok(()) }
 }
 
-/// Bytes of a loaded program's instructions, as the verifier has left them.
+/// Returns the bytes of a loaded program's instructions, as the verifier has left them.
 pub fn translated_bytes(program: BorrowedFd<'_>) -> io::Result<usize> {
     // SAFETY: a structure of integers and pointers, for which all zeros are valid.
     let mut info: bpf::bpf_prog_info = unsafe { std::mem::zeroed() };
@@ -138,7 +138,7 @@ pub fn wait_for_running_programs() {
     // period, during which BPF programs that were running must end.
     let rc = unsafe { libc::syscall(libc::SYS_membarrier, MEMBARRIER_CMD_GLOBAL, 0, 0) };
     if rc != 0 {
-        // Kernels with tickless CPUs (nohz_full) refuse it. A program runs for microseconds.
+        // Kernels with tickless CPUs (nohz_full) refuse the call. A program runs for microseconds.
         std::thread::sleep(std::time::Duration::from_millis(50));
     }
 }
@@ -155,7 +155,7 @@ pub struct XdpState {
 }
 
 impl XdpState {
-    /// The id of the program that has the interface, wherever it is attached.
+    /// Returns the id of the program that has the interface, wherever it is attached.
     pub fn program(&self) -> Option<u32> {
         let ids = [self.driver_program, self.generic_program, self.hardware_program];
         ids.into_iter().find(|id| *id != 0)
@@ -180,7 +180,7 @@ pub fn xdp_state(ifindex: u32) -> io::Result<XdpState> {
     })
 }
 
-/// An ioctl(2) on an interface, by name, with `data` to read and write.
+/// Calls ioctl(2) for an interface by name, with `data` to read and write.
 fn interface_ioctl<T>(name: &str, command: libc::c_ulong, data: &mut T) -> io::Result<()> {
     let socket = rustix::net::socket(
         rustix::net::AddressFamily::INET,
@@ -199,7 +199,7 @@ fn interface_ioctl<T>(name: &str, command: libc::c_ulong, data: &mut T) -> io::R
     if rc < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// Whether the driver takes VLAN tags off received frames (ethtool's `rx-vlan-offload`).
+/// Returns whether the driver takes VLAN tags off received frames (ethtool's `rx-vlan-offload`).
 pub fn strips_vlan(name: &str) -> io::Result<bool> {
     const SIOCETHTOOL: libc::c_ulong = 0x8946;
     const ETHTOOL_GFLAGS: u32 = 0x25;
@@ -210,7 +210,7 @@ pub fn strips_vlan(name: &str) -> io::Result<bool> {
     Ok(value[1] & ETH_FLAG_RXVLAN != 0)
 }
 
-/// Whether hardware timestamping of received frames is switched on.
+/// Returns whether hardware timestamping of received frames is switched on.
 pub fn stamps_received(name: &str) -> bool {
     const SIOCGHWTSTAMP: libc::c_ulong = 0x89b1;
     // struct hwtstamp_config: flags, tx_type, rx_filter

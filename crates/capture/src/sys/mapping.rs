@@ -69,7 +69,7 @@ impl Mapping {
         self.len
     }
 
-    /// Where the mapping begins, for the kernel to be told.
+    /// Returns where the mapping begins, for the kernel to be told.
     pub fn address(&self) -> u64 {
         self.at.addr().get() as u64
     }
@@ -83,7 +83,7 @@ impl Mapping {
         );
     }
 
-    /// The 8 bytes at `offset`.
+    /// Returns the 8 bytes at `offset`.
     ///
     /// # Panics
     /// If `offset` is unaligned or beyond the mapping.
@@ -94,21 +94,21 @@ impl Mapping {
         unsafe { AtomicU64::from_ptr(self.at.as_ptr().add(offset).cast()) }
     }
 
-    /// The 4 bytes at `offset`, as [`Mapping::u64`].
+    /// Returns the 4 bytes at `offset`, under the conditions of [`Mapping::u64`].
     pub fn u32(&self, offset: usize) -> &AtomicU32 {
         self.check(offset, 4, 4);
         // SAFETY: as in `u64`.
         unsafe { AtomicU32::from_ptr(self.at.as_ptr().add(offset).cast()) }
     }
 
-    /// The 8 bytes at `offset`, signed, as [`Mapping::u64`].
+    /// Returns the 8 bytes at `offset`, signed, under the conditions of [`Mapping::u64`].
     pub fn i64(&self, offset: usize) -> &AtomicI64 {
         self.check(offset, 8, 8);
         // SAFETY: as in `u64`.
         unsafe { AtomicI64::from_ptr(self.at.as_ptr().add(offset).cast()) }
     }
 
-    /// `len` plain bytes at `offset`.
+    /// Returns `len` plain bytes at `offset`.
     ///
     /// # Safety
     /// Nobody, the kernel included, writes these bytes while the slice lives.
@@ -118,7 +118,7 @@ impl Mapping {
         unsafe { std::slice::from_raw_parts(self.at.as_ptr().add(offset), len) }
     }
 
-    /// `len` plain bytes at `offset`, to be written.
+    /// Returns `len` plain bytes at `offset`, to be written.
     ///
     /// # Safety
     /// The mapping is writable, and nobody else, the kernel included, reads or writes these

@@ -39,7 +39,7 @@ pub struct Received<'a> {
 /// `PACKET_STATISTICS`: what happened since it was last read.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Statistics {
-    /// Packets the filter accepted, those dropped among them.
+    /// Packets that the filter accepted, those that were dropped among them.
     pub packets: u32,
     pub dropped: u32,
 }
@@ -92,8 +92,8 @@ impl PacketSocket {
         set_option(&self.0, libc::SOL_PACKET, libc::PACKET_QDISC_BYPASS, &1i32)
     }
 
-    /// Sends the first [`SEND_BATCH`] of `frames`; tells how many of them the driver or the
-    /// queueing discipline took, always the first ones. Does not wait.
+    /// Sends the first [`SEND_BATCH`] of `frames`. Returns how many of them the driver or the
+    /// queueing discipline took, which are always the first. Does not wait.
     ///
     /// # Errors
     /// What hinders the first frame: `ENOBUFS` where the driver or the queueing discipline has no
@@ -152,8 +152,8 @@ impl PacketSocket {
         set_option(&self.0, libc::SOL_SOCKET, libc::SO_RXQ_OVFL, &1i32)
     }
 
-    /// Receives one packet into `buffer`, which cuts it if it is longer. With `wait`, as long as
-    /// the socket's timeout; `WouldBlock` where none has come.
+    /// Receives one packet into `buffer`; a longer packet is cut. With `wait`, waits as long as the
+    /// socket's timeout. The error is `WouldBlock` where no packet has come.
     pub fn receive<'a>(&self, buffer: &'a mut [u8], wait: bool) -> io::Result<Received<'a>> {
         /// Room for the three control messages, aligned for their headers.
         #[repr(align(8))]
@@ -277,7 +277,7 @@ impl RxRing {
         Self::BLOCK as u64
     }
 
-    /// The oldest block, if the kernel has handed it over.
+    /// Returns the oldest block, if the kernel has handed it over.
     pub fn block(&self) -> Option<RxBlock<'_>> {
         let at = self.next as usize * Self::BLOCK;
         let status = self.memory.u32(at + Self::STATUS).load(Acquire);
@@ -290,7 +290,7 @@ impl RxRing {
         Some(RxBlock { bytes, losing: status & libc::TP_STATUS_LOSING != 0 })
     }
 
-    /// Gives the oldest block back to the kernel.
+    /// Hands the oldest block back to the kernel.
     pub fn release(&mut self) {
         let at = self.next as usize * Self::BLOCK;
         self.memory.u32(at + Self::STATUS).store(libc::TP_STATUS_KERNEL, Release);
@@ -306,7 +306,7 @@ pub struct RxBlock<'a> {
 }
 
 impl<'a> RxBlock<'a> {
-    /// The packets of the block, oldest first.
+    /// Returns the packets of the block, oldest first.
     pub fn packets(&self) -> impl Iterator<Item = Received<'a>> + use<'a> {
         const HEADER: usize = offset_of!(libc::tpacket_block_desc, hdr);
         let bytes = self.bytes;

@@ -27,8 +27,8 @@ pub struct TdParams {
     pub filtered: u32,
 }
 
-// SAFETY: integers alone; a test compares size and places with those of the C compiler, so that there
-// is no gap.
+// SAFETY: integers alone; a test compares size and places with those of the C compiler, so that
+// there is no gap.
 unsafe impl Plain for TdParams {}
 
 impl TdParams {
@@ -46,8 +46,8 @@ pub struct TdFlush {
     pub block: u32,
 }
 
-// SAFETY: integers alone; a test compares size and places with those of the C compiler, so that there
-// is no gap.
+// SAFETY: integers alone; a test compares size and places with those of the C compiler, so that
+// there is no gap.
 unsafe impl Plain for TdFlush {}
 
 impl TdFlush {
@@ -57,7 +57,8 @@ impl TdFlush {
     }
 }
 
-/// `struct td_flush_member`: which block of a member's ring `tapdeck_flush` of `serve.bpf.c` closes.
+/// `struct td_flush_member`: which block of a member's ring `tapdeck_flush` of `serve.bpf.c`
+/// closes.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct TdFlushMember {
@@ -66,8 +67,8 @@ pub struct TdFlushMember {
     pub block: u32,
 }
 
-// SAFETY: integers alone; a test compares size and places with those of the C compiler, so that there
-// is no gap.
+// SAFETY: integers alone; a test compares size and places with those of the C compiler, so that
+// there is no gap.
 unsafe impl Plain for TdFlushMember {}
 
 impl TdFlushMember {
@@ -101,8 +102,8 @@ pub struct TdPort {
     pub entry: [TdEntry; MAX_GROUPS],
 }
 
-// SAFETY: integers alone; a test compares size and places with those of the C compiler, so that there
-// is no gap.
+// SAFETY: integers alone; a test compares size and places with those of the C compiler, so that
+// there is no gap.
 unsafe impl Plain for TdPort {}
 
 impl TdPort {

@@ -6,7 +6,7 @@
 /// The type is `repr(C)`, each of its bytes belongs to an integer, and any bytes are a valid value.
 pub(super) unsafe trait Plain: Copy {}
 
-/// The bytes of a structure, as they lie in memory.
+/// Returns the bytes of a structure, as they lie in memory.
 pub(super) fn bytes<T: Plain>(value: &T) -> &[u8] {
     // SAFETY: the bytes are those of a value that is borrowed as long as they are, and none of them
     // is padding, which might hold nothing (`Plain`).

@@ -1,5 +1,5 @@
-//! Programs between libbpf and the kernel: taken out when libbpf has relocated them, loaded when
-//! filters have been put in.
+//! How does a program get between libbpf and the kernel? It is taken out when libbpf has relocated
+//! it, and loaded when filters have been put in.
 
 use std::ffi::{CStr, c_char};
 use std::io;
@@ -17,14 +17,14 @@ const BPF_F_XDP_HAS_FRAGS: u32 = 1 << 5;
 /// Makes an object's maps and relocates its programs, and loads none of them yet.
 ///
 /// # Errors
-/// As libbpf: `EPERM` without the privilege, `ENOMEM` where a map does not fit.
+/// Those of libbpf: `EPERM` without the privilege, `ENOMEM` where a map does not fit.
 pub fn prepare(object: &mut OpenObject) -> io::Result<()> {
     // SAFETY: the pointer is that of an object that is open and borrowed for this call alone.
     let rc = unsafe { bpf::bpf_object__prepare(object.as_libbpf_object().as_ptr()) };
     if rc < 0 { Err(io::Error::from_raw_os_error(-rc)) } else { Ok(()) }
 }
 
-/// A program's instructions and functions, after [`prepare`].
+/// Returns a program's instructions and functions, after [`prepare`].
 ///
 /// # Errors
 /// Where the object has no BTF.
@@ -112,7 +112,7 @@ pub fn load(
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// What libpcap's own interpreter says of a whole frame.
+/// Returns what libpcap's own interpreter says of a whole frame.
 #[cfg(test)]
 pub fn decide(code: &[libc::sock_filter], frame: &[u8]) -> bool {
     unsafe extern "C" {

@@ -3,7 +3,7 @@
 
 use super::mapping::Mapping;
 
-/// The packets of a complete block.
+/// Returns the packets of a complete block.
 pub fn complete(data: &Mapping, at: usize, len: usize) -> &[u8] {
     // SAFETY: a complete block is not written again before the reader releases it
     // (`Reader::release` takes `&mut self`, so no slice borrowed from the reader is left then), nor
@@ -12,7 +12,7 @@ pub fn complete(data: &Mapping, at: usize, len: usize) -> &[u8] {
     unsafe { data.bytes(at, len) }
 }
 
-/// Space that one producer has reserved and not yet committed.
+/// Returns space that one producer has reserved and not yet committed.
 #[allow(clippy::mut_from_ref)]
 pub fn reserved(data: &Mapping, at: usize, len: usize) -> &mut [u8] {
     // SAFETY: reservations are disjoint (the compare-and-swap on the reservation word

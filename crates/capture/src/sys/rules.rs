@@ -1,4 +1,5 @@
-//! The judge of `bpf/look.h`, compiled for user space: the very lines that the hook programs run.
+//! Which rule takes a packet? The judge of `bpf/look.h`, which hook programs run, compiled for user
+//! space.
 
 use tapdeck_packet::rules::{Family, Tuple};
 
@@ -29,7 +30,7 @@ pub struct JudgedTuple {
 }
 
 impl JudgedTuple {
-    /// As the hook programs have it.
+    /// Returns the structure as the hook programs have it.
     pub fn bytes(&self) -> [u8; 40] {
         let mut bytes = [0; 40];
         bytes[..3].copy_from_slice(&[self.family, self.protocol, self.flags]);
@@ -120,10 +121,10 @@ pub fn judge(image: &mut [u64], tuple: &Tuple, cpu: u32) -> RawVerdict {
     verdict
 }
 
-/// Whether the Bloom filter in an image takes a masked tuple of IPv4 for one of its own.
+/// Returns whether the Bloom filter in an image takes a masked tuple of IPv4 for one of its own.
 ///
 /// # Panics
-/// As [`judge`].
+/// The conditions of [`judge`].
 pub fn bloom(image: &[u64], addresses: u64, rest: u64) -> bool {
     // SAFETY: as in `judge`, and nothing is written.
     unsafe { c::tapdeck_bloom(image.as_ptr().cast(), mask(image), addresses, rest) != 0 }

@@ -40,7 +40,7 @@ impl XdpSender {
         Ok(Self { socket, max_frame, sent: 0, turned_away: 0, patience })
     }
 
-    /// Whether the NIC reads the frames where they are written.
+    /// Returns whether the NIC reads the frames where they are written.
     pub fn is_zero_copy(&self) -> bool {
         self.socket.is_zero_copy()
     }

@@ -7,12 +7,12 @@
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 
-use libbpf_rs::{MapCore, MapFlags, Object, ObjectBuilder, ProgramInput, ProgramMut};
+use libbpf_rs::{MapCore, MapFlags, Object, ObjectBuilder, ProgramInput};
 
 use crate::bpf::object::Aligned;
 use crate::sys::generate::TdTransmit;
 use crate::sys::kernel::{self, AttachPoint};
-use crate::sys::libbpf::{io_error, quiet_libbpf};
+use crate::sys::libbpf::{io_error, map, program, quiet_libbpf};
 
 static TRANSMIT: &Aligned<[u8]> =
     &Aligned(*include_bytes!(concat!(env!("OUT_DIR"), "/transmit.bpf.o")));
@@ -28,8 +28,9 @@ pub struct Flood {
 }
 
 impl Flood {
-    /// `sequence_at` is where in the frame 8 bytes of sequence number go, `gap_ns` the time from
-    /// one frame to the next (at most about 50 µs; 0: as fast as it goes).
+    /// Prepares to send copies of a frame. `sequence_at` is where in the frame 8 bytes of sequence
+    /// number go, `gap_ns` the time from one frame to the next (at most about 50 µs; 0: as fast as
+    /// it goes).
     ///
     /// # Errors
     /// As bpf(2); `EINVAL` on kernels before 5.18.
@@ -38,8 +39,9 @@ impl Flood {
         Ok(Self { object: load(params)?, frame: frame.to_vec() })
     }
 
-    /// As [`Flood::new`], for an IPv4 frame whose addresses (source and destination as they lie in
-    /// it; the header's checksum stays as it is) are taken from `pairs` in turn.
+    /// Prepares to send copies, as [`Flood::new`] does, of an IPv4 frame whose addresses (source
+    /// and destination as they lie in it; the header's checksum stays as it is) are taken from
+    /// `pairs` in turn.
     ///
     /// # Errors
     /// As bpf(2); `EINVAL` where the pairs are not a power of two or more than 4096.
@@ -55,8 +57,7 @@ impl Flood {
         }
         let params = TdTransmit { ifindex, sequence_at, gap_ns, pairs: pairs.len() as u32, tag: 0 };
         let object = load(params)?;
-        let map = object.maps().find(|m| m.name() == "pairs");
-        let map = map.ok_or_else(|| io::Error::other("no map of pairs"))?;
+        let map = map(&object, "pairs")?;
         for (key, pair) in (0u32..).zip(pairs) {
             map.update(&key.to_ne_bytes(), pair, MapFlags::ANY).map_err(|e| io_error(&e))?;
         }
@@ -121,9 +122,4 @@ fn load(params: TdTransmit) -> io::Result<Object> {
         }
     }
     object.load().map_err(|e| io_error(&e))
-}
-
-fn program<'o>(object: &'o Object, name: &str) -> io::Result<ProgramMut<'o>> {
-    let missing = || io::Error::other(format!("{name} is not loaded"));
-    object.progs_mut().find(|p| p.name() == name).ok_or_else(missing)
 }

@@ -27,7 +27,7 @@ use crate::bpf::object::Aligned;
 use crate::clock::{SystemClock, WallClock};
 use crate::sys::generate::{TdColumn, TdFlow, TdGenerate, TdState};
 use crate::sys::kernel;
-use crate::sys::libbpf::{io_error, quiet_libbpf};
+use crate::sys::libbpf::{self, io_error, quiet_libbpf};
 use crate::sys::mapping::Mapping;
 
 static GENERATE: &Aligned<[u8]> =
@@ -55,7 +55,7 @@ pub struct Progress {
     pub taken: u64,
     pub bytes: u64,
     pub done: bool,
-    /// It ended because a packet could not be made.
+    /// The run ended because a packet could not be made.
     pub failed: bool,
 }
 
@@ -124,15 +124,10 @@ impl Live {
         fill_in(&mut open, plan, &params.bytes(frame.len()))?;
         let object = open.load().map_err(|e| io_error(&e))?;
         load_tables(&object, plan)?;
-        let map = |name: &str, len| {
-            let map = object.maps().find(|m| m.name().to_str().is_some_and(|n| n.ends_with(name)));
-            let map = map.ok_or_else(|| io::Error::other(format!("no map {name}")))?;
-            Mapping::of_fd(map.as_fd(), len, true)
-        };
+        let map = |name: &str, len| Mapping::of_fd(libbpf::map(&object, name)?.as_fd(), len, true);
         let state = Arc::new(map(".data.state", size_of::<TdState>())?);
         let control = Arc::new(map(".data.control", 4)?);
-        let taken = object.progs_mut().find(|p| p.name() == "tapdeck_taken");
-        let taken = taken.ok_or_else(|| io::Error::other("tapdeck_taken is not loaded"))?;
+        let taken = libbpf::program(&object, "tapdeck_taken")?;
         let taken = taken.attach_trace().map_err(|e| io_error(&e))?;
         let batch = batch(pace, plan);
         let flows = plan.flows.len() as u32 + u32::from(plan.mark.is_some());
@@ -146,26 +141,24 @@ impl Live {
     /// # Errors
     /// `EINTR` after a signal to this thread; else as bpf(2).
     pub fn run(&self) -> io::Result<()> {
-        let own = self.object.progs_mut().find(|p| p.name() == "tapdeck_own");
-        let own = own.ok_or_else(|| io::Error::other("tapdeck_own is not loaded"))?;
+        let own = libbpf::program(&self.object, "tapdeck_own")?;
         own.test_run(ProgramInput::default()).map_err(|e| io_error(&e))?;
-        let program = self.object.progs().find(|p| p.name() == "tapdeck_generate");
-        let program = program.ok_or_else(|| io::Error::other("tapdeck_generate is not loaded"))?;
+        let program = libbpf::program(&self.object, "tapdeck_generate")?;
         kernel::run_live(program.as_fd(), &self.frame, i32::MAX as u32, self.batch)
     }
 
-    /// What the run does can be seen and ended from other threads.
+    /// Returns a handle by which other threads see and end the run.
     pub fn monitor(&self) -> Monitor {
         self.monitor.clone()
     }
 
-    /// What was done, when [`Live::run`] has returned.
+    /// Returns what was done, when [`Live::run`] has returned.
     ///
     /// # Errors
     /// As bpf(2).
     pub fn outcome(&self) -> io::Result<Outcome> {
         let read = |at| self.monitor.state.u64(at).load(Relaxed);
-        let tables = self.map(".bss")?.lookup(&0u32.to_ne_bytes(), MapFlags::ANY);
+        let tables = libbpf::map(&self.object, ".bss")?.lookup(&0u32.to_ne_bytes(), MapFlags::ANY);
         let tables = tables.map_err(|e| io_error(&e))?.unwrap_or_default();
         let made_at = FILLER_BYTES + MAX_FRAME + 2 * SUMS;
         let counts = |from: usize, n: usize| {
@@ -192,7 +185,7 @@ impl Live {
     }
 
     fn sequences(&self) -> io::Result<Vec<u64>> {
-        let map = self.map("flows")?;
+        let map = libbpf::map(&self.object, "flows")?;
         let batches = map.lookup_batch(65_536, MapFlags::ANY, MapFlags::ANY);
         let mut next = vec![0; self.flows as usize];
         for (key, value) in batches.map_err(|e| io_error(&e))? {
@@ -205,15 +198,10 @@ impl Live {
         }
         Ok(next)
     }
-
-    fn map(&self, name: &str) -> io::Result<impl MapCore> {
-        let map = self.object.maps().find(|m| m.name().to_str().is_some_and(|n| n.ends_with(name)));
-        map.ok_or_else(|| io::Error::other(format!("no map {name}")))
-    }
 }
 
-/// Packets that leave together. Each batch costs as much as several packets, so at high rates those
-/// go together that are due within a few microseconds.
+/// Returns how many packets leave together. Each batch costs as much as several packets, so at high
+/// rates those go together that are due within a few microseconds.
 fn batch(pace: Option<Pace>, plan: &Plan) -> u32 {
     const ALONE_NS: u64 = 5_000;
     const TOGETHER_NS: u64 = 20_000;
@@ -261,7 +249,7 @@ impl Monitor {
     }
 }
 
-/// The time in the middle of a bucket.
+/// Returns the time in the middle of a bucket.
 fn bucket_ns(index: usize) -> u64 {
     let (octave, part) = (index / 64, index as u64 % 64);
     if octave == 0 { part } else { ((64 + part) << (octave - 1)) + (1 << (octave - 1)) / 2 }
@@ -277,7 +265,7 @@ struct Params<'a> {
 }
 
 impl Params<'_> {
-    /// The plan as the program is told it.
+    /// Returns the plan as the program is told it.
     fn bytes(&self, frame_bytes: usize) -> Vec<u8> {
         let plan = self.plan;
         let headers = &plan.headers;
@@ -323,7 +311,7 @@ impl Params<'_> {
     }
 }
 
-/// A tunnel's number in `bpf/generate.h`.
+/// Returns a tunnel's number in `bpf/generate.h`.
 pub(crate) fn tunnel_number(tunnel: Tunnel) -> u32 {
     match tunnel {
         Tunnel::None => 0,
@@ -332,7 +320,7 @@ pub(crate) fn tunnel_number(tunnel: Tunnel) -> u32 {
     }
 }
 
-/// A transport protocol's number in `bpf/generate.h`.
+/// Returns a transport protocol's number in `bpf/generate.h`.
 pub(crate) fn transport_number(transport: Transport) -> u16 {
     match transport {
         Transport::Udp => 0,
@@ -417,14 +405,13 @@ fn load_tables(object: &Object, plan: &Plan) -> io::Result<()> {
 
 /// Writes the elements of an array map, `each` bytes one.
 fn load(object: &Object, name: &str, each: usize, values: &[u8]) -> io::Result<()> {
-    let map = object.maps().find(|m| m.name() == name);
-    let map = map.ok_or_else(|| io::Error::other(format!("no map {name}")))?;
+    let map = libbpf::map(object, name)?;
     let count = (values.len() / each) as u32;
     let keys: Vec<u8> = (0..count).flat_map(u32::to_ne_bytes).collect();
     map.update_batch(&keys, values, count, MapFlags::ANY, MapFlags::ANY).map_err(|e| io_error(&e))
 }
 
-/// A flow as the program has it before its first packet.
+/// Returns a flow as the program has it before its first packet.
 fn flow_bytes(flow: &Flow) -> Vec<u8> {
     let flow = TdFlow {
         source: flow.source,

@@ -1,4 +1,4 @@
-//! Sends frames by an interface.
+//! How are frames sent by an interface?
 //!
 //! There are two kinds. [`Flood`] has a program in the kernel make the frames, which is fastest
 //! and serves floods only. A [`Sender`] is given finished frames by this process, one after
@@ -44,8 +44,9 @@ const SHORTEST: usize = 14;
 /// that is known (the far end of a veth pair may have a smaller MTU). After any of them each frame
 /// that was pushed is still counted either in [`Sender::sent`] or in [`Sender::queued`].
 pub trait Sender: Send {
-    /// Room for the next frame, of as many bytes as were asked for when the sender was opened, with
-    /// old bytes in it. Waits until there is some, and sends what is queued where that makes it.
+    /// Returns room for the next frame, of as many bytes as were asked for when the sender was
+    /// opened, with old bytes in it. Waits until there is room, and sends what is queued where that
+    /// makes room.
     fn slot(&mut self) -> io::Result<&mut [u8]>;
 
     /// Queues the first `len` bytes of the slot.
@@ -57,14 +58,15 @@ pub trait Sender: Send {
     /// Hands everything that is queued to the interface. Waits until it has taken all.
     fn flush(&mut self) -> io::Result<()>;
 
-    /// Frames that were pushed and not taken.
+    /// Returns how many frames were pushed and not taken.
     fn queued(&self) -> usize;
 
-    /// Frames that the interface took: the first so many of those pushed.
+    /// Returns how many frames the interface took, which are the first of those pushed.
     fn sent(&self) -> u64;
 
-    /// How often the interface was offered a frame and did not take it, mostly for want of room.
-    /// Some drivers (veth) count each such time as a dropped packet, though the frame went later.
+    /// Returns how often the interface was offered a frame and did not take it, mostly for want of
+    /// room. Some drivers (veth) count each such time as a dropped packet, though the frame went
+    /// later.
     fn turned_away(&self) -> u64;
 }
 
@@ -105,7 +107,8 @@ impl Patience {
         })
     }
 
-    /// The same, with a sleep that knows better when to end.
+    /// Waits a little for room for a frame of `len` bytes, by a sleep that knows better when to
+    /// end.
     fn wait_by(&mut self, len: usize, sleep: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
         let now = Instant::now();
         let since = *self.since.get_or_insert(now);
@@ -128,8 +131,8 @@ impl Patience {
         Err(io::Error::from_raw_os_error(libc::ETIMEDOUT))
     }
 
-    /// What will keep an interface from taking a frame of `len` bytes however long it waits: for
-    /// some of these the kernel has no other answer than for a full queue.
+    /// Returns what will keep an interface from taking a frame of `len` bytes however long it
+    /// waits: for some of these the kernel has no other answer than for a full queue.
     fn obstacle(&self, len: usize) -> Option<io::Error> {
         let code = match Interface::by_index(self.ifindex) {
             Ok(None) => libc::ENXIO,

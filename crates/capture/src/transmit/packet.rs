@@ -16,12 +16,12 @@ use crate::sys::packet_socket::{PacketSocket, SEND_BATCH};
 /// Whether frames go through the interface's queueing discipline, tc(8).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Qdisc {
-    /// They go to the driver at once (`PACKET_QDISC_BYPASS`), and are not seen by those who record
-    /// what is sent on the interface.
+    /// Frames go to the driver at once (`PACKET_QDISC_BYPASS`), and are not seen by those who
+    /// record what is sent on the interface.
     Bypassed,
-    /// They are queued and shaped like everybody's. What is queued counts as sent, though it may be
-    /// dropped later: all of it is while there is no carrier, which is no error here. The interface
-    /// counts that (`tx_dropped`).
+    /// Frames are queued and shaped like everybody's. What is queued counts as sent, though it may
+    /// be dropped later: all of it is while there is no carrier, which is no error here. The
+    /// interface counts that (`tx_dropped`).
     Used,
 }
 

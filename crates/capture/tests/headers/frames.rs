@@ -1,28 +1,11 @@
 //! Frames by the thousand: every header that the walk knows, around one another.
 
-/// SplitMix64 (Steele, Lea and Flood, OOPSLA 2014).
-pub struct Random(pub u64);
+use tapdeck_testkit::SplitMix64;
 
-impl Random {
-    pub fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ z >> 31
-    }
-
-    pub fn below(&mut self, n: u64) -> u64 {
-        self.next() % n
-    }
-
-    fn bytes<const N: usize>(&mut self) -> [u8; N] {
-        std::array::from_fn(|_| self.next() as u8)
-    }
-
-    fn some(&mut self, most: u64) -> Vec<u8> {
-        (0..=self.below(most)).map(|_| self.next() as u8).collect()
-    }
+/// Bytes, from one to one more than `most`.
+fn some(random: &mut SplitMix64, most: usize) -> Vec<u8> {
+    let n = 1 + random.below(most);
+    random.bytes(n)
 }
 
 pub fn ipv4(source: [u8; 4], destination: [u8; 4], protocol: u8, payload: &[u8]) -> Vec<u8> {
@@ -69,7 +52,7 @@ enum Kind {
 }
 
 impl Kind {
-    fn ethertype(self, random: &mut Random) -> u16 {
+    fn ethertype(self, random: &mut SplitMix64) -> u16 {
         match self {
             Self::Ipv4 => 0x0800,
             Self::Ipv6 => 0x86dd,
@@ -92,13 +75,13 @@ impl Kind {
 /// Makes one frame. With the same numbers and `is_reverse` set, it makes the frame of the other
 /// direction.
 pub struct Build<'a> {
-    random: &'a mut Random,
+    random: &'a mut SplitMix64,
     is_reverse: bool,
     tunnels: u64,
 }
 
 impl<'a> Build<'a> {
-    pub fn new(random: &'a mut Random, is_reverse: bool) -> Self {
+    pub fn new(random: &'a mut SplitMix64, is_reverse: bool) -> Self {
         let tunnels = [0, 0, 0, 1, 1, 2, 3, 6][random.below(8) as usize];
         Self { random, is_reverse, tunnels }
     }
@@ -111,7 +94,7 @@ impl<'a> Build<'a> {
     }
 
     fn pair<const N: usize>(&mut self) -> ([u8; N], [u8; N]) {
-        let (a, b) = (self.random.bytes(), self.random.bytes());
+        let (a, b) = (self.random.array(), self.random.array());
         if self.is_reverse { (b, a) } else { (a, b) }
     }
 
@@ -122,7 +105,7 @@ impl<'a> Build<'a> {
         for _ in 0..tags {
             let kind = [0x8100_u16, 0x88a8, 0x9100][self.random.below(3) as usize];
             frame.extend(kind.to_be_bytes());
-            frame.extend(self.random.bytes::<2>());
+            frame.extend(self.random.array::<2>());
         }
         let (kind, payload) = self.network();
         frame.extend(kind.ethertype(self.random).to_be_bytes());
@@ -137,7 +120,7 @@ impl<'a> Build<'a> {
             6..=8 => (Kind::Ipv6, self.ipv6()),
             9 => (Kind::Mpls, self.mpls()),
             10 => (Kind::Pppoe, self.pppoe()),
-            _ => (Kind::Other, self.random.some(60)),
+            _ => (Kind::Other, some(self.random, 60)),
         }
     }
 
@@ -211,7 +194,7 @@ impl<'a> Build<'a> {
                 message.extend(if is_ipv4 { self.ipv4() } else { self.ipv6() });
                 (if is_ipv4 { 1 } else { 58 }, message)
             }
-            1 => ([50, 89, 59, 58, 1][self.random.below(5) as usize], self.random.some(40)),
+            1 => ([50, 89, 59, 58, 1][self.random.below(5) as usize], some(self.random, 40)),
             _ => {
                 let (source, destination) = self.pair::<2>();
                 let protocol = [6, 6, 6, 17, 17, 132, 33, 136][self.random.below(8) as usize];
@@ -221,7 +204,7 @@ impl<'a> Build<'a> {
     }
 
     fn udp(&mut self, port: u16, header: &[u8], payload: &[u8]) -> (u8, Vec<u8>) {
-        let source = self.random.bytes::<2>();
+        let source = self.random.array::<2>();
         (17, [&source[..], &port.to_be_bytes(), &[0, 0, 0, 0], header, payload].concat())
     }
 
@@ -278,7 +261,7 @@ impl<'a> Build<'a> {
         let payload = match self.random.below(5) {
             0..=2 => self.ipv4(),
             3 => self.ipv6(),
-            _ => self.random.some(30),
+            _ => some(self.random, 30),
         };
         self.udp(2152, &header, &payload)
     }
@@ -329,7 +312,7 @@ impl<'a> Build<'a> {
         let labels = [1, 1, 2, 3, 8, 9][self.random.below(6) as usize];
         let mut stack = Vec::new();
         for i in 1..=labels {
-            stack.extend([self.random.next() as u8, 0x10, u8::from(i == labels), 64]);
+            stack.extend([self.random.draw() as u8, 0x10, u8::from(i == labels), 64]);
         }
         match self.random.below(4) {
             0 => stack.extend(self.ipv6()),

@@ -3,8 +3,9 @@
 
 use libbpf_rs::{MapCore, MapFlags, MapHandle, Object, ObjectBuilder, ProgramInput};
 use tapdeck_capture::headers::Found;
+use tapdeck_testkit::SplitMix64;
 
-use super::frames::{Build, Random, ethernet, ipv4};
+use super::frames::{Build, ethernet, ipv4};
 use super::reference::{Looked, Reference, Seen};
 use super::{FLOW, VLAN};
 
@@ -80,7 +81,7 @@ fn assert_agree(found: &Found, expected: &Looked, context: &str) {
 /// remembered of others.
 fn compare(hook: &Hook, has_link: bool, least: usize) {
     for seed in 0..1_500 {
-        let mut random = Random(seed ^ 0x6b65);
+        let mut random = SplitMix64(seed ^ 0x6b65);
         let mut frame = Build::new(&mut random, false).frame(has_link);
         if random.below(4) == 0 {
             frame.truncate(least + random.below(frame.len() as u64) as usize);
@@ -121,7 +122,7 @@ fn xdp_finds_what_lies_in_fragments_of_the_buffer() {
     }
     let hook = Hook::load("tapdeck_xdp", true);
     for seed in 0..1_500 {
-        let mut random = Random(seed ^ 0x6672);
+        let mut random = SplitMix64(seed ^ 0x6672);
         let frame = Build::new(&mut random, false).frame(true);
         let linear = ETHERNET + random.below(frame.len() as u64 - ETHERNET + 1);
         // `struct xdp_md`, whose second word is the end of the linear part.
@@ -157,7 +158,7 @@ fn netfilter_finds_what_the_reference_finds() {
     }
     let hook = Hook::load("tapdeck_netfilter", true);
     for seed in 0..1_500 {
-        let packet = Build::new(&mut Random(seed ^ 0x6e66), false).frame(false);
+        let packet = Build::new(&mut SplitMix64(seed ^ 0x6e66), false).frame(false);
         let (protocol, kind) =
             if packet[0] >> 4 == 4 { (NFPROTO_IPV4, 0x0800) } else { (NFPROTO_IPV6, 0x86dd) };
         let frame = ethernet(&[], kind, &packet);
@@ -178,10 +179,10 @@ fn fragments_follow_their_first_inside_the_kernel() {
     let mut later = 0;
     hook.forget();
     for seed in 0..3_000 {
-        let mut random = Random(seed);
+        let mut random = SplitMix64(seed);
         // Few addresses and identifications, so that datagrams meet.
         let host = random.below(3) as u8;
-        let payload: Vec<u8> = (0..40).map(|_| random.next() as u8).collect();
+        let payload: Vec<u8> = (0..40).map(|_| random.draw() as u8).collect();
         let mut packet = ipv4(
             [10, 0, 0, host],
             [10, 0, 1, 1],

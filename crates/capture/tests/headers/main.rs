@@ -7,12 +7,13 @@ mod reference;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use frames::{Build, Random, ethernet};
+use frames::{Build, ethernet};
 use proptest::prelude::*;
 use reference::{Reference, Seen};
 use tapdeck_capture::headers::{Found, HAS_PORTS, find, forget};
 use tapdeck_packet::link::LinkType;
 use tapdeck_packet::rules::Tuple;
+use tapdeck_testkit::SplitMix64;
 
 const FLOW: usize = 0;
 const IP_PAIR: usize = 1;
@@ -65,8 +66,8 @@ fn stays_inside(frame: &[u8], has_link: bool) {
 #[test]
 fn finds_what_the_reference_finds_in_whole_and_cut_frames() {
     for seed in 0..6_000 {
-        let mut random = Random(seed);
-        let tag = (random.below(4) == 0).then(|| random.next() as u16);
+        let mut random = SplitMix64(seed);
+        let tag = (random.below(4) == 0).then(|| random.draw() as u16);
         let has_link = random.below(8) > 0;
         let built = Build::new(&mut random, false).frame(has_link);
         let mut reference = Reference::default();
@@ -82,13 +83,13 @@ fn finds_what_the_reference_finds_in_whole_and_cut_frames() {
 #[test]
 fn finds_what_the_reference_finds_in_damaged_frames() {
     for seed in 0..20_000 {
-        let mut random = Random(seed ^ 0xda4a);
+        let mut random = SplitMix64(seed ^ 0xda4a);
         let has_link = random.below(8) > 0;
         let mut frame = Build::new(&mut random, false).frame(has_link);
         for _ in 0..=random.below(4) {
             let at = random.below(frame.len() as u64) as usize;
             frame[at] = if random.below(2) == 0 {
-                random.next() as u8
+                random.draw() as u8
             } else {
                 frame[at] ^ 1 << random.below(8)
             };
@@ -112,11 +113,11 @@ proptest! {
 #[test]
 fn agrees_with_the_reader_of_rules() {
     for seed in 0..20_000 {
-        let mut random = Random(seed ^ 0x9017);
+        let mut random = SplitMix64(seed ^ 0x9017);
         let mut frame = Build::new(&mut random, false).frame(true);
         if random.below(2) == 0 {
             let at = random.below(frame.len() as u64) as usize;
-            frame[at] = random.next() as u8;
+            frame[at] = random.draw() as u8;
         }
         forget();
         let found = look(&frame, frame.len(), true, None).outer;
@@ -144,8 +145,8 @@ fn agrees_with_the_reader_of_rules() {
 fn both_directions_have_the_same_hash() {
     let mut seen = BTreeSet::new();
     for seed in 0..5_000 {
-        let there = Build::new(&mut Random(seed), false).frame(true);
-        let back = Build::new(&mut Random(seed), true).frame(true);
+        let there = Build::new(&mut SplitMix64(seed), false).frame(true);
+        let back = Build::new(&mut SplitMix64(seed), true).frame(true);
         assert_ne!(there, back, "seed {seed}");
         forget();
         let (there, back) =
@@ -376,10 +377,10 @@ fn ten_members_share_generated_flows_within_five_percent() {
 /// For flows without any order: no worse than chance, with a bound of four standard deviations.
 #[test]
 fn members_share_random_flows_as_evenly_as_chance_allows() {
-    let mut random = Random(11);
+    let mut random = SplitMix64(11);
     let flows: Vec<Vec<u8>> = (0..100_000)
         .map(|_| {
-            let (a, b, ports) = (random.next() as u32, random.next() as u32, random.next());
+            let (a, b, ports) = (random.draw() as u32, random.draw() as u32, random.draw());
             let packet =
                 frames::udp4(a.to_be_bytes(), b.to_be_bytes(), ports as u16, (ports >> 16) as u16);
             ethernet(&[], 0x0800, &packet)

@@ -6,30 +6,7 @@ use std::net::IpAddr;
 use tapdeck_capture::rules::{Hits, Verdict};
 use tapdeck_packet::rules::image::{Engine, Options};
 use tapdeck_packet::rules::{Action, Entry, Family, Pattern, Protocol, Rule, RuleSet, Tuple};
-
-/// SplitMix64.
-pub struct Random(pub u64);
-
-impl Random {
-    pub fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let x = (self.0 ^ self.0 >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let x = (x ^ x >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        x ^ x >> 31
-    }
-
-    pub fn below(&mut self, n: u64) -> u64 {
-        self.next() % n
-    }
-
-    pub fn one_in(&mut self, n: u64) -> bool {
-        self.below(n) == 0
-    }
-
-    pub fn of<T: Copy>(&mut self, among: &[T]) -> T {
-        among[self.below(among.len() as u64) as usize]
-    }
-}
+use tapdeck_testkit::SplitMix64;
 
 /// How a set is drawn: the fewer values there are, the more rules overlap.
 #[derive(Clone, Copy)]
@@ -54,34 +31,34 @@ const LENGTHS_6: [u8; 12] = [0, 3, 16, 32, 48, 63, 64, 65, 96, 112, 127, 128];
 const PORTS: [u16; 5] = [0, 53, 80, 443, 65535];
 
 impl Style {
-    fn address(&self, random: &mut Random, family: Family) -> IpAddr {
-        let low = random.next() & ((1 << self.address_bits) - 1);
+    fn address(&self, random: &mut SplitMix64, family: Family) -> IpAddr {
+        let low = random.draw() & ((1 << self.address_bits) - 1);
         match family {
             Family::V4 => IpAddr::V4(((0x0a00_0000 ^ low) as u32).into()),
             Family::V6 => {
-                let high = 0x2001_0db8_0000_0000 ^ random.below(4) << random.of(&[0, 31, 60]);
+                let high = 0x2001_0db8_0000_0000 ^ random.below(4_u64) << random.one(&[0, 31, 60]);
                 IpAddr::V6(
-                    (u128::from(high) << 64 | u128::from(low) << random.of(&[0, 32, 32, 50]))
+                    (u128::from(high) << 64 | u128::from(low) << random.one(&[0, 32, 32, 50]))
                         .into(),
                 )
             }
         }
     }
 
-    pub fn rule(&self, random: &mut Random) -> Rule {
+    pub fn rule(&self, random: &mut SplitMix64) -> Rule {
         let family = if random.one_in(3) { Family::V6 } else { Family::V4 };
-        let net = |random: &mut Random| {
+        let net = |random: &mut SplitMix64| {
             if random.one_in(self.any) {
                 return None;
             }
             let length = match family {
-                Family::V4 => random.of(self.lengths),
-                Family::V6 => random.of(&LENGTHS_6),
+                Family::V4 => random.one(self.lengths),
+                Family::V6 => random.one(&LENGTHS_6),
             };
             Some(ipnet::IpNet::new(self.address(random, family), length).unwrap().trunc())
         };
         let (source, destination) = (net(random), net(random));
-        let port = |random: &mut Random| random.one_in(3).then(|| random.of(&PORTS));
+        let port = |random: &mut SplitMix64| random.one_in(3).then(|| random.one(&PORTS));
         let (source_port, destination_port) = (port(random), port(random));
         let protocol = match random.below(5) {
             0 => Some(Protocol::Number(6)),
@@ -98,7 +75,7 @@ impl Style {
         Rule { action, source, destination, source_port, destination_port, protocol }
     }
 
-    pub fn set(&self, random: &mut Random, rules: usize) -> RuleSet {
+    pub fn set(&self, random: &mut SplitMix64, rules: usize) -> RuleSet {
         let mut set = RuleSet::default();
         for _ in 0..rules {
             let rule = match set.len() {
@@ -114,12 +91,12 @@ impl Style {
     }
 
     /// A packet that often fits some rule.
-    pub fn tuple(&self, random: &mut Random, set: &RuleSet) -> Tuple {
+    pub fn tuple(&self, random: &mut SplitMix64, set: &RuleSet) -> Tuple {
         let near = (!set.is_empty() && !random.one_in(4))
             .then(|| set.rule(random.below(set.len() as u64) as usize).unwrap());
         let of_rule = near.and_then(Rule::family);
         let family = of_rule.unwrap_or(if random.one_in(2) { Family::V4 } else { Family::V6 });
-        let address = |random: &mut Random, net: Option<ipnet::IpNet>| {
+        let address = |random: &mut SplitMix64, net: Option<ipnet::IpNet>| {
             let bits = |address| match address {
                 IpAddr::V4(address) => u128::from(u32::from(address)) << 96,
                 IpAddr::V6(address) => u128::from(address),
@@ -127,17 +104,17 @@ impl Style {
             let other = bits(self.address(random, family));
             net.map_or(other, |net| {
                 let rest = u128::MAX.checked_shr(net.prefix_len().into()).unwrap_or(0);
-                let noise = u128::from(random.next()) << 64 | u128::from(random.next());
+                let noise = u128::from(random.draw()) << 64 | u128::from(random.draw());
                 let noise = if family == Family::V4 { noise >> 96 << 96 } else { noise };
                 bits(net.network()) | (if random.one_in(2) { noise } else { other }) & rest
             })
         };
         let protocol = match near.and_then(|rule| rule.protocol) {
             Some(Protocol::Number(number)) => number,
-            Some(Protocol::Icmp) => random.of(&[1, 58]),
-            None => random.of(&[1, 6, 17, 47, 58]),
+            Some(Protocol::Icmp) => random.one(&[1, 58]),
+            None => random.one(&[1, 6, 17, 47, 58]),
         };
-        let port = |random: &mut Random, port: Option<u16>| port.unwrap_or(random.of(&PORTS));
+        let port = |random: &mut SplitMix64, port: Option<u16>| port.unwrap_or(random.one(&PORTS));
         let ports = (!random.one_in(5)).then(|| {
             (
                 port(random, near.and_then(|rule| rule.source_port)),

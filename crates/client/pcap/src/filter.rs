@@ -1,9 +1,11 @@
-//! A compiled filter, as it is run on packets in this process.
+//! How is a compiled filter run in a process that has no kernel to ask?
 //!
-//! libpcap writes `inbound` and `outbound` as a load from where the kernel keeps the packet's type,
-//! which its interpreter cannot do. There are two answers only, so there are two programs: in each,
-//! that load is replaced by its answer. Other things that only the kernel knows of a packet are
-//! refused.
+//! libpcap compiles `inbound` and `outbound` to a load from where the kernel keeps the packet's
+//! type, which libpcap's own interpreter cannot do. That load has two possible answers, so a
+//! [`Filter`] is two programs, one for each way that a packet can go, in which the load is replaced
+//! by its answer. Loads of anything else that only the kernel knows of a packet are refused.
+//!
+//! Programs are not run here; libpcap's `bpf_filter` does that.
 
 /// `struct bpf_insn`.
 #[repr(C)]
@@ -22,22 +24,27 @@ pub enum Way {
     Out,
 }
 
-/// `SKF_AD_OFF`: loads from here on ask the kernel.
+/// `SKF_AD_OFF` of linux/filter.h: loads from this offset on ask the kernel.
 const ASK_KERNEL: u32 = 0xffff_f000;
 /// `SKF_AD_PKTTYPE`.
 const PACKET_TYPE: u32 = ASK_KERNEL + 4;
-/// `PACKET_HOST` and `PACKET_OUTGOING`.
+/// `PACKET_HOST` of linux/if_packet.h.
 const HOST: u32 = 0;
+/// `PACKET_OUTGOING` of linux/if_packet.h.
 const OUTGOING: u32 = 4;
 
+/// The bits of an instruction's code that are its class (linux/bpf_common.h).
 const CLASS: u16 = 0x07;
+/// The bits of an instruction's code that are its mode.
 const MODE: u16 = 0xe0;
-/// `BPF_LD`, `BPF_ABS`, `BPF_IMM`.
+/// `BPF_LD`
 const LOAD: u16 = 0x00;
+/// `BPF_ABS`
 const ABSOLUTE: u16 = 0x20;
+/// `BPF_IMM`
 const IMMEDIATE: u16 = 0x00;
 
-/// A program for each way.
+/// A filter: one program for packets that came in, and one for packets that went out.
 #[derive(Debug)]
 pub struct Filter {
     inwards: Box<[Instruction]>,
@@ -45,11 +52,13 @@ pub struct Filter {
 }
 
 impl Filter {
-    /// Takes a valid program; `None` where it asks for something that nobody knows here.
+    /// Makes a filter of a valid program. `None` where the program asks for something that only the
+    /// kernel knows.
     pub fn new(program: &[Instruction]) -> Option<Self> {
         Some(Self { inwards: answered(program, HOST)?, outwards: answered(program, OUTGOING)? })
     }
 
+    /// The program for packets that went this way.
     pub fn program(&self, way: Way) -> &[Instruction] {
         match way {
             Way::In => &self.inwards,
@@ -58,7 +67,7 @@ impl Filter {
     }
 }
 
-/// The program, with the packet's type in it.
+/// Returns the program with each load of the packet's type replaced by this type.
 fn answered(program: &[Instruction], packet_type: u32) -> Option<Box<[Instruction]>> {
     let answer = |instruction: &Instruction| {
         let is_load = instruction.code & (CLASS | MODE) == LOAD | ABSOLUTE;

@@ -1,9 +1,12 @@
-//! A handle of a group: what pcap(3PCAP) says of a live capture, over a member of the group.
+//! How does a group behave as a live capture of pcap(3PCAP)?
 //!
-//! Everything is behind one lock, which is held neither while a packet is shown to the program nor
-//! while nothing comes: both are when the program, or a signal handler of it, calls again. Breaking
-//! the loop takes no lock, and counts are given from the last time where it is not free, for signal
-//! handlers call both.
+//! A [`Handle`] has the states and settings of a capture, and reads packets from a member of the
+//! group. It is safe Rust and does not know the structures of C; `abi` has those.
+//!
+//! Everything is behind one lock. It is held neither while a packet is shown to the program nor
+//! while the program waits, because the program, or a signal handler of it, may call again at these
+//! times. Breaking the loop takes no lock, and where the lock is not free, counts are those of the
+//! last time: signal handlers call both.
 
 use std::fmt::Display;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -16,17 +19,18 @@ use tapdeck_client::{Error, LinkType, Member, Next, Options, Packet};
 
 use crate::filter::{Filter, Way};
 
-/// What programs write before a group's name.
+/// What precedes a group's name in the name of a device.
 pub const PREFIX: &str = "deck:";
 
-/// The most that libpcap takes for a snaplen, and takes where none is set.
+/// The largest snaplen that libpcap takes, in bytes, and the one where none is set.
 pub const MAX_SNAPLEN: u32 = 262_144;
-/// So many packets are shown at most by a call that is to show "a buffer".
+/// How many packets a call without a limit shows at most; in libpcap, those of one buffer.
 const BUFFER_PACKETS: u32 = 1024;
-/// How often a daemon that has ended is asked whether anything comes after all.
+/// How long a wait is, at most, after the daemon has ended and until the member says that no packet
+/// can come any more.
 const AFTERMATH_LOOK: Duration = Duration::from_millis(5);
 
-/// Why a call fails, by libpcap's numbers (pcap/pcap.h).
+/// Why a call fails, with libpcap's number for it (pcap/pcap.h).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(i32)]
 pub enum Fault {
@@ -45,12 +49,14 @@ pub enum Direction {
     Only(Way),
 }
 
-/// What a program sets before it activates a handle.
+/// What a program may set before it activates a handle.
 #[derive(Clone, Copy, Debug)]
 pub struct Settings {
+    /// Bytes of a frame that are shown at most.
     pub snaplen: u32,
-    /// Of a read; `None` to wait for ever.
+    /// How long a read waits for a packet; `None` to wait without end.
     pub timeout: Option<Duration>,
+    /// Whether times are in nanoseconds; otherwise in microseconds.
     pub nanoseconds: bool,
     pub monitor_mode: bool,
 }
@@ -61,61 +67,72 @@ impl Default for Settings {
     }
 }
 
-/// A packet for the program. The bytes are borrowed from the member until the next one is asked
+/// A packet for the program. The bytes are the member's, and valid until the next packet is asked
 /// for.
 #[derive(Clone, Copy, Debug)]
 pub struct Shown {
+    /// Whole seconds since 1970, UTC.
     pub seconds: i64,
-    /// Micro- or nanoseconds, as was set.
+    /// The rest of the time, in microseconds or in nanoseconds as was set.
     pub fraction: i64,
+    /// Number of bytes that are shown.
     pub captured: u32,
+    /// Length of the frame on the wire, in bytes.
     pub original: u32,
     pub bytes: *const u8,
 }
 
-/// What the group is, once the handle is activated.
+/// What a handle has once it is activated.
 pub struct Active {
     member: Member,
+    /// Link type, by the number of libpcap's functions (`DLT_`).
     pub datalink: i32,
+    /// Bytes of a frame that are shown at most.
     pub snaplen: u32,
+    /// Number of packets that the filter or the direction refused.
     rejected: u64,
     filter: Option<Filter>,
     direction: Direction,
 }
 
-/// What is behind the lock. `T` is what libpcap does for the handle without a device.
+/// What the lock protects. `T` is the handle of libpcap's that does what needs no device.
 pub struct State<T> {
     pub settings: Settings,
     pub nonblocking: bool,
+    /// `None` until the handle is activated.
     pub active: Option<Active>,
     pub real: T,
 }
 
-/// Packets received and dropped.
+/// Numbers of packets as libpcap counts them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
+    /// Packets that the filter did not refuse, whether or not they were read or dropped.
     pub received: u32,
+    /// Packets for which the rings had no room, or that were dropped for any other reason.
     pub dropped: u32,
 }
 
-/// A handle.
+/// The capture of a group. `T` is as in [`State`].
 pub struct Handle<T> {
     group: String,
     state: Mutex<State<T>>,
     error: Mutex<String>,
     is_broken: AtomicBool,
-    /// Readable when the loop was broken, so that who waits sees it.
+    /// Readable when the loop was broken, so that a wait ends.
     broken: OwnedFd,
-    /// The last counts.
+    /// [`Counts::received`] of the last time.
     received: AtomicU32,
+    /// [`Counts::dropped`] of the last time.
     dropped: AtomicU32,
 }
 
-/// Runs a filter: program, frame, original length; whether the packet is wanted.
+/// A function that runs a filter's program over a frame of this length on the wire, and returns
+/// whether the packet is wanted.
 pub type Run<'a> = &'a dyn Fn(&[crate::filter::Instruction], &[u8], u32) -> bool;
 
 impl<T> Handle<T> {
-    /// A handle of `group`, not activated.
+    /// Makes a handle of `group` that is not activated.
     pub fn new(group: &str, real: T) -> std::io::Result<Self> {
         let state = State { settings: Settings::default(), nonblocking: false, active: None, real };
         Ok(Self {
@@ -133,13 +150,13 @@ impl<T> Handle<T> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Keeps why something failed.
+    /// Keeps the reason why a call failed, and returns the fault that has no number of its own.
     pub fn fail(&self, why: impl Display) -> Fault {
         *self.error.lock().unwrap_or_else(PoisonError::into_inner) = why.to_string();
         Fault::Failed
     }
 
-    /// Why something failed last.
+    /// The reason why a call failed last.
     pub fn error(&self) -> String {
         self.error.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -155,7 +172,7 @@ impl<T> Handle<T> {
         Ok(())
     }
 
-    /// Something of an activated handle.
+    /// Calls `of` if the handle is activated.
     pub fn active<R>(&self, of: impl FnOnce(&mut Active) -> R) -> Result<R, Fault> {
         let mut state = self.state();
         state.active.as_mut().map(of).ok_or_else(|| self.not_activated())
@@ -166,8 +183,8 @@ impl<T> Handle<T> {
         Fault::NotActivated
     }
 
-    /// Attaches to the group. `make` makes what libpcap does for a handle: link type, snaplen,
-    /// whether times are nanoseconds.
+    /// Attaches to the group. `make` makes a handle of libpcap's from link type (`DLT_`), snaplen
+    /// in bytes, and whether times are in nanoseconds.
     pub fn activate(&self, make: impl FnOnce(i32, u32, bool) -> Option<T>) -> Result<(), Fault> {
         let mut state = self.state();
         if state.active.is_some() {
@@ -213,16 +230,16 @@ impl<T> Handle<T> {
         Ok(())
     }
 
-    /// Has the program's loop end.
+    /// Makes the program's loop end, also while it waits.
     pub fn break_loop(&self) {
         self.is_broken.store(true, SeqCst);
-        // The number in it grows, or is there already.
+        // Where writing fails, the descriptor is readable already.
         let _ = rustix::io::write(&self.broken, &1u64.to_ne_bytes());
     }
 
-    /// Whether the loop was to be broken; tells it once.
+    /// Whether the loop is to end. The answer is true once for each break.
     fn was_broken(&self) -> bool {
-        // Asked for each packet: reading alone costs nothing.
+        // This is asked for each packet, and only the exchange would cost anything.
         if !self.is_broken.load(SeqCst) || !self.is_broken.swap(false, SeqCst) {
             return false;
         }
@@ -230,8 +247,8 @@ impl<T> Handle<T> {
         true
     }
 
-    /// Shows packets to the program: at most `limit`, and without one, as many as a buffer may
-    /// hold. Waits for the first as the handle's settings say. Gives back how many it showed.
+    /// Shows packets to the program and returns how many: at most `limit`, or [`BUFFER_PACKETS`]
+    /// without one. Waits for the first packet as the handle's settings say.
     pub fn dispatch(
         &self,
         limit: Option<u32>,
@@ -244,7 +261,7 @@ impl<T> Handle<T> {
         let mut shown = 0;
         while shown < limit {
             if self.is_broken.load(SeqCst) && shown > 0 {
-                // The next call tells it.
+                // The next call says that the loop was broken.
                 break;
             }
             if self.was_broken() {
@@ -274,7 +291,7 @@ impl<T> Handle<T> {
         Ok(shown)
     }
 
-    /// The next packet that the program wants, if there is one.
+    /// Finds the next packet that the program wants, without waiting.
     fn next(&self, deadline: Option<Instant>, run: Run<'_>) -> Result<Next<Shown>, Fault> {
         let mut state = self.state();
         let (nanoseconds, nonblocking) = (state.settings.nanoseconds, state.nonblocking);
@@ -287,7 +304,7 @@ impl<T> Handle<T> {
                         break Ok(Next::Got(shown(&packet, *snaplen, nanoseconds)));
                     }
                     *rejected += 1;
-                    // Packets that nobody wants may come without end.
+                    // Packets that the program does not want may come without end.
                     let is_late = || deadline.is_some_and(|at| at <= Instant::now());
                     let is_turn = rejected.is_multiple_of(u64::from(BUFFER_PACKETS));
                     if self.is_broken.load(SeqCst) || is_turn && (nonblocking || is_late()) {
@@ -305,7 +322,7 @@ impl<T> Handle<T> {
         found
     }
 
-    /// Waits without the lock until something may have come, or a signal did.
+    /// Waits, without the lock, until packets or a signal may have come.
     fn wait(&self, timeout: Option<Duration>) -> Result<(), Fault> {
         let (wake, has_ended) = self.active(|active| {
             (active.member.as_fd().try_clone_to_owned(), active.member.attachment().has_ended())
@@ -323,9 +340,9 @@ impl<T> Handle<T> {
             Ok(_) | Err(rustix::io::Errno::INTR) => {}
             Err(e) => return Err(self.fail(e)),
         }
-        // The flag is set before the number is written, and looked at after this: so no break is
-        // missed, and a number that was written after its flag had been told already does
-        // not end every wait from now on.
+        // `break_loop` sets the flag before it writes, and the flag is looked at after this read:
+        // so no break is missed. A write that came after its flag was read already is taken out
+        // here, so that it does not end every wait from now on.
         let _ = rustix::io::read(&self.broken, &mut [0; 8]);
         Ok(())
     }
@@ -339,8 +356,7 @@ impl<T> Handle<T> {
         counts
     }
 
-    /// Packets that came and passed the filter or were not looked at, with those dropped; and those
-    /// dropped.
+    /// Returns the counts, or those of the last time where the lock is not free.
     pub fn counts(&self) -> Result<Counts, Fault> {
         let Ok(state) = self.state.try_lock() else {
             let load = |count: &AtomicU32| count.load(SeqCst);
@@ -360,7 +376,7 @@ impl Active {
         self.direction = direction;
     }
 
-    /// To be waited for; never to be read.
+    /// The member's descriptor, to be waited for and never to be read.
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.member.as_fd()
     }

@@ -1,19 +1,28 @@
-//! Stands in for libpcap: to a program that is started with `LD_PRELOAD=libtapdeck_pcap.so`, a
-//! group of a running `tapdeck serve` is the device `deck:NAME`. The program needs no change and no
-//! privilege but the socket's permission.
+//! How does a program that knows libpcap alone read a group of a running `tapdeck serve`?
 //!
-//! The object defines the functions of libpcap that take a device's name or a handle. Where the
-//! device is a group, they are answered here; anything else goes to the libpcap that the program
-//! would have had. Functions that have to do with neither are not defined, so they are libpcap's as
-//! ever.
+//! It is started with `LD_PRELOAD=libtapdeck_pcap.so`, and the group is the device `deck:NAME`. The
+//! program needs no change, and no privilege but read and write permission on the daemon's socket.
 //!
-//! A handle of a group is, to the outside, one of libpcap's own: that of `pcap_open_dead`. So a
-//! function that a later libpcap has and this object does not know meets a handle that it can work
-//! with. A second one, made when link type, snaplen and precision of the times are known, does what
-//! libpcap does without a device: it compiles filters and writes files.
+//! This object defines the functions of libpcap that take a device's name or a handle. Where the
+//! device is a group, they are answered here; any other device, and files, go to the libpcap that
+//! the program would have had. Functions that take neither are not defined, so the program finds
+//! libpcap's. Programs that have libpcap compiled into them are out of reach.
 //!
-//! [`handle`] is what a handle does, [`filter`] what becomes of a filter, `abi` the functions
-//! themselves: all unsafe code is there.
+//! Four things are called a handle in libpcap's world, and have names of their own here:
+//!
+//! - `Pcap`, the `pcap_t` that the program holds. Of a group it is one of libpcap's own, from
+//!   `pcap_open_dead`. So a function that a later libpcap has and this object does not know meets a
+//!   handle that it can work with.
+//! - [`handle::Handle`], the capture of a group, in safe Rust: settings, member, filter, counts. It
+//!   knows nothing of C.
+//! - `PcapHandle`, a [`handle::Handle`] and the memory whose addresses libpcap's functions return.
+//!   The registry finds it by the `pcap_t`.
+//! - `Dead`, a second handle from `pcap_open_dead`, made when link type, snaplen and precision of
+//!   times are known. It does what libpcap does without a device: it compiles filters and writes
+//!   files.
+//!
+//! [`filter`] has what becomes of a filter, and `abi` the functions themselves: all unsafe code is
+//! there.
 
 mod abi;
 mod filter;

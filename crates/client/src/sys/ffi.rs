@@ -1,9 +1,9 @@
-//! What C calls: `include/tapdeck.h` describes each function and structure.
+//! The functions that C programs call. `include/tapdeck.h` describes each function and structure.
 //!
-//! Every function takes pointers that its C caller vouches for, as the header says: a `struct
-//! tapdeck` is one that `tapdeck_open` returned and `tapdeck_close` was not given, used by one
-//! thread at a time; other pointers are null where that is allowed, and else valid for the call. A
-//! panic would be a fault of this crate; it becomes an error and does not reach C.
+//! Every function takes pointers that its C caller vouches for, as the header says. A `struct
+//! tapdeck` was returned by `tapdeck_open`, was not yet given to `tapdeck_close`, and is used by
+//! one thread at a time. Other pointers are null where the header allows that, and otherwise valid
+//! for the call. A panic would be a fault of this crate; it becomes an error and does not reach C.
 
 use std::ffi::{CStr, CString, OsStr, c_char, c_int};
 use std::os::fd::{AsFd, AsRawFd};
@@ -22,10 +22,10 @@ const NOTHING: c_int = 0;
 const ERROR: c_int = -1;
 const END: c_int = -2;
 
-/// `struct tapdeck`.
+/// `struct tapdeck`, of which C sees the address alone.
 pub struct Tapdeck {
     member: Member,
-    /// The interfaces' names, as C wants them.
+    /// The interfaces' names, each with a NUL at its end.
     names: Vec<CString>,
     error: CString,
 }
@@ -96,12 +96,13 @@ pub struct CStats {
     dropped_other: u64,
 }
 
+/// The text as C has it; a NUL inside it is left out.
 fn c_text(text: &str) -> CString {
     let whole: Vec<u8> = text.bytes().filter(|b| *b != 0).collect();
     CString::new(whole).unwrap_or_default()
 }
 
-/// Runs what may fail on a tapdeck, and keeps the reason there.
+/// Runs a function that may fail, and keeps the text of its error for `tapdeck_error`.
 fn attempt(tapdeck: &mut Tapdeck, run: impl FnOnce(&mut Tapdeck) -> Result<c_int, Error>) -> c_int {
     let why = match catch_unwind(AssertUnwindSafe(|| run(tapdeck))) {
         Ok(Ok(code)) => return code,
@@ -112,11 +113,12 @@ fn attempt(tapdeck: &mut Tapdeck, run: impl FnOnce(&mut Tapdeck) -> Result<c_int
     ERROR
 }
 
+/// A timeout as C has it: negative to wait without end.
 fn timeout(milliseconds: c_int) -> Option<Duration> {
     u64::try_from(milliseconds).ok().map(Duration::from_millis)
 }
 
-/// Writes a value where C wants it, and says what became of it.
+/// Writes what was found to where C wants it, and returns the code for it.
 ///
 /// # Safety
 /// `to` is valid for a write.
@@ -149,7 +151,7 @@ pub extern "C" fn tapdeck_abi() -> u32 {
 }
 
 /// # Safety
-/// As the module says; `error` has room for [`ERROR_BYTES`].
+/// The pointers are as this module demands; `error` has room for [`ERROR_BYTES`].
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tapdeck_open(
     socket: *const c_char,
@@ -187,19 +189,19 @@ pub unsafe extern "C" fn tapdeck_open(
 }
 
 /// # Safety
-/// As the module says; `tapdeck` is not used any more.
+/// The pointers are as this module demands; `tapdeck` is not used any more.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tapdeck_close(tapdeck: *mut Tapdeck) {
     if !tapdeck.is_null() {
         // SAFETY: it came from `Box::into_raw`, and is given back once.
         let tapdeck = unsafe { Box::from_raw(tapdeck) };
-        // What could fail in it is nothing that C would want to know.
+        // C cannot do anything about a failure here.
         let _ = catch_unwind(AssertUnwindSafe(|| drop(tapdeck)));
     }
 }
 
 /// # Safety
-/// As the module says.
+/// The pointers are as this module demands.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tapdeck_error(tapdeck: *const Tapdeck) -> *const c_char {
     // SAFETY: by the caller's promise.
@@ -207,7 +209,7 @@ pub unsafe extern "C" fn tapdeck_error(tapdeck: *const Tapdeck) -> *const c_char
 }
 
 /// # Safety
-/// As the module says.
+/// The pointers are as this module demands.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tapdeck_next_batch(
     tapdeck: *mut Tapdeck,
@@ -226,7 +228,8 @@ pub unsafe extern "C" fn tapdeck_next_batch(
 }
 
 /// # Safety
-/// As the module says; the batch came from [`tapdeck_next_batch`] and is still valid.
+/// The pointers are as this module demands; the batch came from [`tapdeck_next_batch`] and is still
+/// valid.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tapdeck_batch_next(batch: *mut CBatch, packet: *mut CPacket) -> c_int {
     // SAFETY: by the caller's promise.
@@ -256,7 +259,7 @@ pub unsafe extern "C" fn tapdeck_batch_next(batch: *mut CBatch, packet: *mut CPa
 }
 
 /// # Safety
-/// As the module says.
+/// The pointers are as this module demands.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tapdeck_next_packet(
     tapdeck: *mut Tapdeck,
@@ -272,7 +275,7 @@ pub unsafe extern "C" fn tapdeck_next_packet(
 }
 
 /// # Safety
-/// As the module says.
+/// The pointers are as this module demands.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tapdeck_release(tapdeck: *mut Tapdeck) {
     // SAFETY: by the caller's promise.
@@ -283,7 +286,7 @@ pub unsafe extern "C" fn tapdeck_release(tapdeck: *mut Tapdeck) {
 }
 
 /// # Safety
-/// As the module says.
+/// The pointers are as this module demands.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tapdeck_fd(tapdeck: *const Tapdeck) -> c_int {
     // SAFETY: by the caller's promise.
@@ -291,7 +294,7 @@ pub unsafe extern "C" fn tapdeck_fd(tapdeck: *const Tapdeck) -> c_int {
 }
 
 /// # Safety
-/// As the module says.
+/// The pointers are as this module demands.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tapdeck_snaplen(tapdeck: *const Tapdeck) -> u32 {
     // SAFETY: by the caller's promise.
@@ -299,7 +302,7 @@ pub unsafe extern "C" fn tapdeck_snaplen(tapdeck: *const Tapdeck) -> u32 {
 }
 
 /// # Safety
-/// As the module says.
+/// The pointers are as this module demands.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tapdeck_interface(
     tapdeck: *const Tapdeck,
@@ -324,7 +327,7 @@ pub unsafe extern "C" fn tapdeck_interface(
 }
 
 /// # Safety
-/// As the module says.
+/// The pointers are as this module demands.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tapdeck_counts(tapdeck: *const Tapdeck, counts: *mut CCounts) -> c_int {
     // SAFETY: by the caller's promise.
@@ -336,7 +339,7 @@ pub unsafe extern "C" fn tapdeck_counts(tapdeck: *const Tapdeck, counts: *mut CC
 }
 
 /// # Safety
-/// As the module says.
+/// The pointers are as this module demands.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tapdeck_stats(tapdeck: *mut Tapdeck, stats: *mut CStats) -> c_int {
     // SAFETY: by the caller's promise.
@@ -355,7 +358,7 @@ pub unsafe extern "C" fn tapdeck_stats(tapdeck: *mut Tapdeck, stats: *mut CStats
 }
 
 /// # Safety
-/// As the module says.
+/// The pointers are as this module demands.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tapdeck_flush(tapdeck: *mut Tapdeck) -> c_int {
     // SAFETY: by the caller's promise.

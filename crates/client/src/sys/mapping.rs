@@ -1,4 +1,4 @@
-//! Memory shared with the kernel.
+//! Memory shared with the kernel: mapped, read as atomics or as bytes that nobody writes.
 
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -9,9 +9,8 @@ use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
 /// A shared mapping that is unmapped when it is dropped.
 ///
-/// The kernel changes the memory at any time. Words are therefore reached as atomics only;
-/// [`Mapping::committed`] gives plain bytes and asks its caller to know that nobody is writing
-/// them.
+/// The kernel changes the memory at any time. Words are therefore reached as atomics only.
+/// [`Mapping::committed`] returns plain bytes, and its caller must know that nobody writes them.
 #[derive(Debug)]
 pub struct Mapping {
     at: NonNull<u8>,
@@ -25,8 +24,8 @@ unsafe impl Send for Mapping {}
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
-    /// Maps the first `len` bytes of a BPF map or another file. Only a writable mapping may be
-    /// stored to.
+    /// Maps the first `len` bytes of a BPF map or another file. Words may be stored only to a
+    /// writable mapping.
     pub fn new(fd: BorrowedFd<'_>, len: usize, writable: bool) -> io::Result<Self> {
         let mut prot = ProtFlags::READ;
         if writable {
@@ -59,14 +58,20 @@ impl Mapping {
         unsafe { AtomicU64::from_ptr(self.at.as_ptr().add(offset).cast()) }
     }
 
-    /// The 4 bytes at `offset`, as [`Mapping::u64`].
+    /// The 4 bytes at `offset`.
+    ///
+    /// # Panics
+    /// If `offset` is unaligned or beyond the mapping.
     pub fn u32(&self, offset: usize) -> &AtomicU32 {
         self.check(offset, 4, 4);
         // SAFETY: as in `u64`.
         unsafe { AtomicU32::from_ptr(self.at.as_ptr().add(offset).cast()) }
     }
 
-    /// `len` plain bytes at `offset`, committed in a block that is not yet released.
+    /// `len` plain bytes at `offset`, which were committed in a block that is not yet released.
+    ///
+    /// # Panics
+    /// If they reach beyond the mapping.
     pub fn committed(&self, offset: usize, len: usize) -> &[u8] {
         self.check(offset, len, 1);
         // SAFETY: in bounds (checked) and mapped. Committed bytes are not written again before the

@@ -1,5 +1,5 @@
 //! All of this crate's unsafe code: memory shared with the kernel, and the functions that C calls.
-//! What leaves `mapping` is safe to use; `ffi` says what its callers promise.
+//! The functions of `mapping` are safe to call; `ffi` says what its callers promise.
 #![allow(unsafe_code)]
 
 pub mod ffi;

@@ -18,6 +18,7 @@ use rustix::pipe::PipeFlags;
 use serde_json::{Value, json};
 use tapdeck_packet::pcapng::{MIN_FILL, packet_len, write_packet};
 use tapdeck_packet::ring::{FRAME_SHIFT, PACKET_SHIFT, layout};
+use tapdeck_testkit::frame;
 use tapdeck_testkit::wait::LIMIT;
 
 /// The form of a member's rings.
@@ -60,29 +61,13 @@ pub const EPOCH_NS: u64 = 1_795_338_000_000_000_000;
 /// An Ethernet frame with an IPv4 UDP datagram from 10.0.0.1 to 10.0.0.2, whose source port is 1000
 /// + `n`.
 pub fn udp(n: u16) -> Sent {
-    let payload = n.to_be_bytes();
-    let udp_len = 8 + payload.len() as u16;
-    let mut frame = vec![2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1, 8, 0];
-    let mut ip = vec![0x45, 0];
-    ip.extend((20 + udp_len).to_be_bytes());
-    ip.extend([0, 0, 0, 0, 64, 17, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2]);
-    let sum: u32 = ip.chunks(2).map(|w| u32::from(u16::from_be_bytes([w[0], w[1]]))).sum();
-    let sum = !((sum & 0xffff) + (sum >> 16)) as u16;
-    ip[10..12].copy_from_slice(&sum.to_be_bytes());
-    frame.extend(ip);
-    frame.extend((1000 + n).to_be_bytes());
-    frame.extend(53u16.to_be_bytes());
-    frame.extend(udp_len.to_be_bytes());
-    frame.extend([0, 0]);
-    frame.extend(payload);
+    let datagram = frame::udp([1000 + n, 53], &n.to_be_bytes());
+    let packet = frame::ipv4([10, 0, 0, 1].into(), [10, 0, 0, 2].into(), frame::UDP, &datagram);
+    let (to, from) = ([2, 0, 0, 0, 0, 2], [2, 0, 0, 0, 0, 1]);
+    let frame = frame::ethernet(to, from, &[], frame::IPV4, &packet);
     let original_len = frame.len() as u32;
-    Sent {
-        time_ns: EPOCH_NS + u64::from(n) * 1_000_001,
-        frame,
-        original_len,
-        interface: 0,
-        flags: 0,
-    }
+    let time_ns = EPOCH_NS + u64::from(n) * 1_000_001;
+    Sent { time_ns, frame, original_len, interface: 0, flags: 0 }
 }
 
 /// One ring's producer. It is alone, so its own numbers are the ring's.

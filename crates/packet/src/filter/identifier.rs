@@ -1,4 +1,6 @@
-//! What an identifier is of, by its qualifiers: addresses, ports, numbers of protocols, names.
+//! Identifiers, and what their qualifiers make of them: addresses, ports, numbers of protocols,
+//! names. This is the part of the parser that reads a primitive with an identifier; the rest is in
+//! `parse.rs`.
 
 use std::net::Ipv4Addr;
 
@@ -25,7 +27,7 @@ impl Parser<'_> {
             }
             (Kind::Host, _) => ipv4(number, u32::MAX),
             (Kind::Net, _) => {
-                // The number is that of the leftmost bytes; but 0 is a host.
+                // The number stands for the leftmost bytes of the address; but 0 is a host.
                 let shift = if number == 0 { 0 } else { number.leading_zeros() / 8 * 8 };
                 ipv4(number << shift, u32::MAX << shift)
             }
@@ -40,7 +42,7 @@ impl Parser<'_> {
         })
     }
 
-    /// Reads an identifier that is no number.
+    /// Reads an identifier that is not a number.
     pub(super) fn identifier(&mut self, qualifiers: Qualifiers) -> Parsed<Leaf> {
         let Qualifiers { protocol, direction, kind } = qualifiers;
         let is_address = matches!(kind, Kind::Host | Kind::Net);
@@ -70,7 +72,8 @@ impl Parser<'_> {
         }
     }
 
-    /// `address` has been read; `bits` of it were written.
+    /// Reads what may follow an IPv4 address: a mask, or the length of a prefix. Without one, the
+    /// `bits` of the address that were written count.
     fn ipv4(&mut self, qualifiers: Qualifiers, address: Ipv4Addr, bits: u32) -> Parsed<Leaf> {
         let Qualifiers { protocol, direction, kind } = qualifiers;
         let left = |bits: u32| Ipv4Addr::from(!u32::MAX.checked_shr(bits).unwrap_or(0));
@@ -97,7 +100,7 @@ fn is_decnet(protocol: Option<Protocol>) -> bool {
     protocol.is_some_and(|p| p.is("decnet"))
 }
 
-/// A name can always be written so, keyword or not.
+/// Writes a name with a backslash, which keeps it from being read as a keyword.
 pub(super) fn escaped(name: &str) -> String {
     format!("\\{name}")
 }
@@ -114,7 +117,7 @@ fn named(qualifiers: Qualifiers, text: &str) -> Leaf {
     known.unwrap_or_else(|| Leaf::Named { qualifiers, name: escaped(text) })
 }
 
-/// Two numbers, the lower first whichever way they stand.
+/// Reads a range of ports and returns the lower one first, in whichever order they are written.
 fn ports(text: &str) -> Option<(u16, u16)> {
     let is_decimal = |text: &&str| text.bytes().all(|b| b.is_ascii_digit());
     let number = |text: &str| Some(text).filter(is_decimal)?.parse::<u16>().ok();
@@ -123,8 +126,9 @@ fn ports(text: &str) -> Option<(u16, u16)> {
     Some((first.min(last), first.max(last)))
 }
 
-/// The number of a protocol by a name that has one meaning everywhere. Where the system has another
-/// meaning for it, libpcap does not make the same program of name and number.
+/// Returns the number of a protocol whose name has one meaning everywhere. If the system has
+/// another meaning for the name, libpcap makes different programs of name and number, and the
+/// expression counts as not understood.
 fn proto(protocol: Option<Protocol>, name: &str) -> Option<u32> {
     const OTHERS: &[(&str, u8)] = &[
         ("gre", ip_protocol::GRE),

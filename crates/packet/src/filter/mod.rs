@@ -1,15 +1,15 @@
 //! What does a filter expression say of the packets that it asks for?
 //!
-//! libpcap compiles pcap-filter(7) and decides every packet; nothing here does. But a store can be
-//! read faster where it is known which [keys](crate::key) the packets must have, and that stands in
-//! the text. So the text is parsed as libpcap's grammar has it ([`parse`]), and an [`Expression`]
-//! says two things: its [`plan`](Expression::plan), and itself, with all that the user left out
-//! spelled out. The latter makes the plan safe to believe: if libpcap compiles what was printed to
-//! the program that it made of the user's text, the expression was understood. What is not
-//! understood is no fault, but must be looked for everywhere.
+//! libpcap compiles pcap-filter(7) and decides about every packet; nothing here does that. But a
+//! store can be read faster where it is known which [keys](crate::key) the packets must have, and
+//! that stands in the text. So [`parse`] reads the text as libpcap's grammar has it, and an
+//! [`Expression`] says two things: its [`plan`](Expression::plan), and itself, with all that the
+//! user left out spelled out. The printed form makes the plan safe to believe: if libpcap compiles
+//! it to the same program as the user's text, the expression was understood. An expression that is
+//! not understood is no fault; its packets must be looked for everywhere.
 //!
-//! `grammar.y`, `scanner.l` and `gencode.c` of libpcap 1.10 are what this follows. It takes some
-//! texts that libpcap refuses, which do not come this far.
+//! The parser follows `grammar.y`, `scanner.l` and `gencode.c` of libpcap 1.10. It takes some texts
+//! that libpcap refuses; these are refused before they come this far.
 
 mod identifier;
 mod parse;
@@ -23,22 +23,25 @@ use crate::numbers::{ether_type, ip_protocol};
 
 pub use parse::parse;
 
-/// A text that is no filter expression, or one of a form that is not known here.
+/// Why a text was not understood: it is no filter expression, or one of a form that is not known
+/// here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("not understood from byte {at} on: {what}")]
 pub struct NotUnderstood {
+    /// The byte of the text from which on it was not understood.
     pub at: usize,
+    /// What stood there, or should have.
     pub what: &'static str,
 }
 
-/// A filter expression. Prints itself in parentheses and with all its qualifiers, such that libpcap
-/// makes the same program of it.
+/// A filter expression. Its printed form has parentheses and all qualifiers, and libpcap makes the
+/// same program of it as of the text that was parsed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Expression(Node);
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Node {
-    /// `and` and `or` bind alike, from the left; what stands in a row is one node.
+    /// All operands of a row of `and`. `and` and `or` bind alike, from the left.
     And(Vec<Node>),
     Or(Vec<Node>),
     Not(Box<Node>),
@@ -77,7 +80,7 @@ enum Leaf {
         first: u16,
         last: u16,
     },
-    /// `proto`
+    /// `proto NUMBER`
     Number {
         protocol: Option<Protocol>,
         number: u32,
@@ -93,12 +96,12 @@ enum Leaf {
         comparison: &'static str,
         right: Arithmetic,
     },
-    /// A name that only the system knows, or another identifier of which no key is known.
+    /// A name that only the system can resolve, or another identifier for which there is no key.
     Named {
         qualifiers: Qualifiers,
         name: String,
     },
-    /// A primitive of which no key is known, word for word.
+    /// The words of a primitive for which there is no key.
     Words(Vec<String>),
 }
 
@@ -120,7 +123,7 @@ enum Arithmetic {
     },
 }
 
-/// What stands before an identifier, and holds for the next one that has nothing before it.
+/// The qualifiers before an identifier. They also hold for the next identifier that has none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Qualifiers {
     protocol: Option<Protocol>,
@@ -130,12 +133,12 @@ struct Qualifiers {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Direction {
-    /// The default too.
+    /// `src or dst`, which is also the default.
     Either,
     Source,
     Destination,
     Both,
-    /// An address of an IEEE 802.11 header, as it is called there.
+    /// An address of an IEEE 802.11 header, by its keyword.
     Wlan(&'static str),
 }
 
@@ -157,20 +160,20 @@ struct Protocol {
     sign: Sign,
 }
 
-/// What tells that a packet has a protocol.
+/// The key by which a packet of a protocol can be told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Sign {
     EtherType(u16),
-    /// The IPv4 protocol or the IPv6 next header.
+    /// A protocol in IPv4, or a next header in IPv6.
     Number(u8),
-    /// It is the link layer, or nothing that there is a key for.
+    /// None: the protocol is the link layer, or there is no key for it.
     Other,
 }
 
 impl Protocol {
     fn named(name: &str) -> Option<Self> {
         use Sign::{EtherType, Number, Other};
-        /// What libpcap calls by one name or another.
+        /// Keywords that mean the same to libpcap: the link layer, whatever it is.
         const LINK: [&str; 7] = ["link", "ether", "ppp", "slip", "fddi", "tr", "wlan"];
         const PROTOCOLS: &[(&str, Sign)] = &[
             ("ip", EtherType(ether_type::IPV4)),

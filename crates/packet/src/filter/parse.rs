@@ -1,9 +1,12 @@
-//! Reads expressions as libpcap's `grammar.y` has them, by recursive descent.
+//! How is a text read as libpcap's `grammar.y` reads it?
 //!
-//! Two things are peculiar there. An identifier with nothing before it has the qualifiers of the
-//! one before (`port 80 or 443`); they pass by parentheses, and a primitive that takes none ends
-//! them. And what an opening parenthesis begins, an expression, identifiers or arithmetic, shows
-//! only later: so the smallest [`Unit`] is one of these.
+//! By recursive descent. Two things are peculiar in that grammar. An identifier without qualifiers
+//! has those of the identifier before it (`port 80 or 443`); they are passed on through
+//! parentheses, and a primitive that takes no qualifiers ends them. And an opening parenthesis may
+//! begin an expression, identifiers or arithmetic, which shows only later: so the smallest [`Unit`]
+//! is one of these.
+//!
+//! What keys an expression has is not here, but in `plan.rs`.
 
 use std::mem;
 
@@ -13,18 +16,19 @@ use super::{
     Arithmetic, Direction, Expression, Kind, Leaf, Node, NotUnderstood, Protocol, Qualifiers,
 };
 
-/// Nodes inside each other.
+/// How many nodes may stand inside each other.
 const DEPTH: usize = 50;
-/// Of one relation; signs and brackets too.
+/// How many operators one relation may have, with signs and brackets.
 const OPERATORS: usize = 32;
-/// Parentheses, negations and operands inside each other. What is printed may have two for each
-/// node and operator.
+/// How many parentheses, negations and operands may stand inside each other. The printed form may
+/// have two for each node and operator.
 const NESTING: usize = 2 * (DEPTH + OPERATORS) + 10;
 
-/// Reads a filter expression. The empty one, which takes every packet, is none.
+/// Reads a filter expression.
 ///
 /// # Errors
-/// If the text is none, or of a form that is not known, which libpcap may know all the same.
+/// If the text is no expression, or one of a form that is not known here; libpcap may know that
+/// form. The empty text, which for libpcap is a filter that takes every packet, is an error here.
 pub fn parse(text: &str) -> Result<Expression, NotUnderstood> {
     let tokens = tokens(text)?;
     let mut parser = Parser { tokens: &tokens, at: 0, end: text.len(), nesting: 0, operators: 0 };
@@ -40,7 +44,7 @@ pub(super) type Parsed<T> = Result<T, NotUnderstood>;
 pub(super) struct Parser<'a> {
     tokens: &'a [Placed<'a>],
     at: usize,
-    /// Of the text.
+    /// Length of the text.
     end: usize,
     nesting: usize,
     operators: usize,
@@ -48,7 +52,7 @@ pub(super) struct Parser<'a> {
 
 struct Part {
     node: Node,
-    /// For identifiers that follow; none where there are none to pass on.
+    /// Qualifiers for identifiers that follow; `None` where there are none to pass on.
     qualifiers: Option<Qualifiers>,
     depth: usize,
 }
@@ -59,21 +63,21 @@ impl Part {
     }
 }
 
-/// It is small, for there are many on the stack where they are nested.
+/// What was read so far. It is small, because there are many on the stack where they are nested.
 enum Unit {
-    /// What stands by itself.
+    /// An expression.
     Term(Box<Part>),
-    /// Identifiers that have their qualifiers from before.
+    /// Identifiers that have the qualifiers of an identifier before them.
     Identifiers(Box<Part>),
-    /// An identifier or an operand.
+    /// A number, which may be an identifier or an operand.
     Number(u32),
     Operand(Arithmetic),
 }
 
 /// Expressions.
 impl Parser<'_> {
-    /// Units with `and` and `or` between them. `inherited` are the qualifiers of an identifier that
-    /// has none itself.
+    /// Reads units with `and` and `or` between them. `inherited` are the qualifiers of an
+    /// identifier that has none itself.
     fn list(&mut self, inherited: Option<Qualifiers>) -> Parsed<Unit> {
         let first = self.unit(inherited)?;
         if !matches!(self.next_word(), Some("and" | "or")) {
@@ -120,7 +124,7 @@ impl Parser<'_> {
         if part.depth > DEPTH { self.fail("it is nested too deep") } else { Ok(()) }
     }
 
-    /// Calls `read`, which may come back here.
+    /// Calls `read`, which may call this function again, and counts how deep the calls are nested.
     fn nested<T>(&mut self, read: impl FnOnce(&mut Self) -> Parsed<T>) -> Parsed<T> {
         self.nesting += 1;
         if self.nesting > NESTING {
@@ -172,7 +176,7 @@ impl Parser<'_> {
         Ok(inside)
     }
 
-    /// `unit`, or what it is the first operand of.
+    /// Reads the relation whose first operand `unit` is; `unit` itself where there is none.
     fn relation(&mut self, unit: Unit) -> Parsed<Unit> {
         let left = match unit {
             Unit::Number(number) if self.is_at_operator() => Arithmetic::Number(number),
@@ -204,7 +208,7 @@ impl Parser<'_> {
 
 const COMPARISONS: &[&str] = &["=", "!=", "<", "<=", ">", ">="];
 
-/// How tight an operator binds; those that the grammar gives no precedence have 0.
+/// Returns how tightly an operator binds: 0 for operators to which the grammar gives no precedence.
 fn level(operator: &str) -> Option<u8> {
     match operator {
         "%" | "^" => Some(0),
@@ -217,7 +221,7 @@ fn level(operator: &str) -> Option<u8> {
     }
 }
 
-/// Of the sign before an operand.
+/// How tightly the sign before an operand binds.
 const SIGN: u8 = 6;
 
 /// Arithmetic.
@@ -227,8 +231,9 @@ impl Parser<'_> {
         self.operations(first, None)
     }
 
-    /// `left` and what follows it as far as it binds tighter than the operator before `left`, which
-    /// is of the level `before`. Where either has no precedence, a parser made by yacc goes on.
+    /// Reads the operators behind `left` as far as they bind tighter than the operator before
+    /// `left`, which is of the level `before`. Where one of two operators has no precedence, it
+    /// reads on, as a parser made by yacc does.
     fn operations(&mut self, mut left: Arithmetic, before: Option<u8>) -> Parsed<Arithmetic> {
         while let Some(operator) = self.next_word()
             && let Some(level) = level(operator)
@@ -302,7 +307,7 @@ impl Parser<'_> {
         }
     }
 
-    /// A primitive without identifiers, or one that has them in a form of its own. `protocol`
+    /// Reads a primitive without identifiers, or one that has them in a form of its own. `protocol`
     /// stands before it.
     fn unqualified(&mut self, protocol: Option<Protocol>) -> Parsed<Leaf> {
         let with_words = ["multicast", "type", "subtype", "dir", "direction"];
@@ -327,7 +332,7 @@ impl Parser<'_> {
         }
     }
 
-    /// Qualifiers and the identifiers behind them.
+    /// Reads qualifiers and the identifiers behind them.
     fn qualified(&mut self, protocol: Option<Protocol>) -> Parsed<Unit> {
         let direction = self.direction()?;
         let kind = match self.next_word() {
@@ -368,7 +373,7 @@ impl Parser<'_> {
         Ok(Some(direction))
     }
 
-    /// A primitive that is kept word for word.
+    /// Reads a primitive that is kept word for word.
     fn words(&mut self, protocol: Option<Protocol>) -> Parsed<Vec<String>> {
         let mut words: Vec<String> = protocol.map(|p| p.name.to_owned()).into_iter().collect();
         let Some(word) = self.next_word() else { return self.fail("not a primitive") };
@@ -418,7 +423,7 @@ impl Parser<'_> {
         }
     }
 
-    /// A number, which may stand in parentheses, or nothing.
+    /// Reads a number, which may stand in parentheses, or nothing.
     fn optional_number(&mut self) -> Parsed<Option<u32>> {
         let mut open = 0;
         while self.takes("(") {
@@ -468,7 +473,7 @@ impl<'a> Parser<'a> {
         self.takes_one(&[word]).is_some()
     }
 
-    /// One of `words`, if it comes next.
+    /// Takes one of `words`, if it comes next.
     fn takes_one(&mut self, words: &[&str]) -> Option<&'static str> {
         let word = self.next_word().filter(|word| words.contains(word))?;
         self.at += 1;
@@ -486,13 +491,13 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// What comes next is not understood.
+    /// Fails because the next token is not understood.
     pub(super) fn fail<T>(&self, what: &'static str) -> Parsed<T> {
         let at = self.tokens.get(self.at).map_or(self.end, |(_, at)| *at);
         Err(NotUnderstood { at, what })
     }
 
-    /// What was read last is not understood.
+    /// Fails because the token that was read last is not understood.
     pub(super) fn refuse<T>(&self, what: &'static str) -> Parsed<T> {
         Err(NotUnderstood { at: self.tokens[self.at - 1].1, what })
     }

@@ -1,14 +1,14 @@
-//! The plan: which keys a packet has for which the expression holds.
+//! Which keys has a packet for which an expression holds?
 //!
-//! A packet's keys are those of all its headers at any depth, more than libpcap looks at. So a
-//! primitive's keys are there wherever in the packet libpcap finds it true; but that its negation
-//! is true, no key tells.
+//! A packet's keys are those of all its headers at any depth, more than libpcap looks at. So
+//! wherever in a packet libpcap finds a primitive true, the packet has the primitive's keys. But no
+//! key says that a negation is true; a negation's plan is [`Plan::All`].
 //!
-//! One thing needs care. `vlan`, `mpls`, `pppoes` and `geneve` **move** the offsets of all that
-//! stands to their right, whether or not they hold. In `vlan and host A` that is as it should be.
-//! In `vlan or host A` libpcap looks for A four bytes further in packets without a tag
-//! too, and what it finds there is no address and has no key. So nothing is planned for a primitive
-//! unless every mover to its left holds in all packets for which the whole does.
+//! One thing needs care. The primitives `vlan`, `mpls`, `pppoes` and `geneve` **move** the offsets
+//! of all primitives to their right, whether or not they hold. In `vlan and host A` that is as it
+//! should be. In `vlan or host A` libpcap looks for A four bytes further also in packets without a
+//! tag, and what it finds there is no address and has no key. So nothing is planned for a primitive
+//! unless every mover to its left holds in all packets for which the whole expression holds.
 
 use std::net::Ipv4Addr;
 
@@ -17,27 +17,29 @@ use crate::key::{Class, Plan};
 use crate::numbers::{ether_type, ip_protocol, udp_port};
 
 impl Expression {
-    /// The keys of the packets for which the expression holds, and of others.
+    /// Returns the keys of the packets for which the expression holds. Other packets may have them
+    /// too.
     pub fn plan(&self) -> Plan {
         self.0.seen(false, true).plan
     }
 }
 
-/// A node, as far as keys tell.
+/// What is known of a node.
 struct Seen {
     plan: Plan,
-    /// Some mover stands in it.
+    /// Some mover stands in the node.
     moves: bool,
-    /// Where it is true, all its movers are.
+    /// All movers in the node hold where the node is true.
     is_sure: bool,
 }
 
 impl Node {
-    /// `is_negated`: what counts is where it is false. `is_placed`: the movers to its left hold.
+    /// Plans the node. With `is_negated`, what counts is where the node is false. With `is_placed`,
+    /// the movers to its left hold.
     fn seen(&self, is_negated: bool, is_placed: bool) -> Seen {
         match self {
             Self::Not(node) => node.seen(!is_negated, is_placed),
-            // De Morgan.
+            // De Morgan's laws.
             Self::And(nodes) if is_negated => any(nodes, true, is_placed),
             Self::Or(nodes) if is_negated => every(nodes, true, is_placed),
             Self::And(nodes) => every(nodes, false, is_placed),
@@ -69,7 +71,7 @@ fn any(nodes: &[Node], is_negated: bool, mut is_placed: bool) -> Seen {
     let plans = nodes.iter().map(|node| {
         let seen = node.seen(is_negated, is_placed);
         moves |= seen.moves;
-        // The next is looked at where this one is false.
+        // The next node is looked at where this one is false.
         is_placed &= !seen.moves;
         seen.plan
     });
@@ -77,7 +79,7 @@ fn any(nodes: &[Node], is_negated: bool, mut is_placed: bool) -> Seen {
     Seen { plan, moves, is_sure: !moves }
 }
 
-/// What all `plans` say.
+/// Returns the plan of packets that all `plans` admit.
 fn all_of(plans: Vec<Plan>) -> Plan {
     let mut flat = Vec::new();
     for plan in plans {
@@ -99,7 +101,7 @@ fn all_of(plans: Vec<Plan>) -> Plan {
     }
 }
 
-/// What at least one of `plans` says. There is one.
+/// Returns the plan of packets that at least one of `plans` admits. The list is not empty.
 fn one_of(plans: Vec<Plan>) -> Plan {
     let mut flat = Vec::new();
     for plan in plans {
@@ -160,7 +162,7 @@ impl Leaf {
                 let vlan = number.map_or(Plan::All, |number| key(Class::Vlan, number));
                 all_of(vec![Plan::Any(tagged.to_vec()), vlan])
             }
-            // Multicast is not looked for. A second label is one of a packet that has a first.
+            // libpcap does not look for multicast. A packet with a second label has a first one.
             Self::Mpls(number) => {
                 let label = number.map_or(Plan::All, |number| key(Class::Mpls, number));
                 all_of(vec![has_ether_type(ether_type::MPLS), label])
@@ -207,14 +209,15 @@ fn directed(
     }
 }
 
-/// Without a protocol, it is one of IPv4, ARP and RARP, which share their classes.
+/// Plans an IPv4 address. Without a protocol it is one of IPv4, ARP or RARP, which share their
+/// classes.
 fn ipv4(
     protocol: Option<Protocol>,
     direction: Direction,
     address: Ipv4Addr,
     mask: Ipv4Addr,
 ) -> Plan {
-    // Of a mask with gaps, what it begins with.
+    // If the mask has gaps, the ones that it begins with.
     let prefix_bits = mask.to_bits().leading_ones();
     let host_bits = u32::MAX.checked_shr(prefix_bits).unwrap_or(0);
     let (first, last) = (address.to_bits() & !host_bits, address.to_bits() | host_bits);
@@ -230,23 +233,25 @@ fn ipv4(
         // No byte of the address is looked at.
         kinds
     } else if protocol.is_none_or(|p| p.is("ip")) {
-        // That it is IPv4 says little.
+        // Nearly all packets are IPv4, so that key would not help.
         addresses
     } else {
         all_of(vec![kinds, addresses])
     }
 }
 
-/// Any protocol that has ports will do where none is named.
+/// Plans ports from `first` to `last`. Without a protocol they may be of any protocol that has
+/// ports.
 fn ports(protocol: Option<Protocol>, direction: Direction, first: u16, last: u16) -> Plan {
     let (source, destination) = (Class::SourcePort, Class::DestinationPort);
     let ports = directed(direction, source, destination, first.into(), last.into());
     all_of(vec![protocol.map_or(Plan::All, Protocol::plan), ports])
 }
 
-/// `proto`
+/// Plans `proto NUMBER`.
 fn numbered(protocol: Option<Protocol>, number: u32) -> Plan {
-    /// Up to here it is a length, and the number one of IEEE 802.2, for which there is no key.
+    /// Numbers up to here are lengths, behind which an IEEE 802.2 header stands; there is no key
+    /// for those.
     const ETHERNET_MTU: u16 = 1500;
     let carried = || u8::try_from(number).map_or(Plan::All, |number| key(Class::Protocol, number));
     match protocol {
@@ -263,7 +268,8 @@ fn numbered(protocol: Option<Protocol>, number: u32) -> Plan {
 }
 
 impl Arithmetic {
-    /// What libpcap tests before it computes. Of two operands it forgets the test of the right one.
+    /// Plans what libpcap tests before it computes. Of two operands, libpcap tests only for the
+    /// left one.
     fn guard(&self) -> Plan {
         match self {
             Self::Number(_) | Self::Length => Plan::All,

@@ -1,4 +1,5 @@
-//! The printed form: nothing is left to precedence, to defaults or to what stands before.
+//! The printed form of an expression. Nothing in it is left to precedence, to defaults or to the
+//! qualifiers of an identifier before.
 
 use std::fmt::{Display, Formatter, Result};
 use std::net::Ipv4Addr;
@@ -111,7 +112,7 @@ impl Display for Qualifiers {
     }
 }
 
-/// With a space behind it, where there is one.
+/// Prints a protocol with a space behind it, or nothing.
 struct Before(Option<Protocol>);
 
 impl Display for Before {
@@ -120,7 +121,7 @@ impl Display for Before {
     }
 }
 
-/// With a space behind it.
+/// Prints a direction with a space behind it.
 struct Word(Direction);
 
 impl Display for Word {

@@ -1,5 +1,7 @@
-//! The words of an expression, as libpcap's `scanner.l` finds them: the longest that fits is taken,
-//! of two of one length what is named first there.
+//! How is a text cut into tokens as libpcap's `scanner.l` cuts it?
+//!
+//! The longest token that fits is taken, and of two of one length the one that `scanner.l` names
+//! first.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
@@ -7,12 +9,13 @@ use super::{NotUnderstood, Protocol};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Token<'a> {
-    /// A keyword, an operator or a bracket. What has two spellings stands here in one.
+    /// A keyword, an operator or a bracket. Of two spellings (`&&`, `and`) it is always the same
+    /// one.
     Word(&'static str),
     Protocol(Protocol),
     Number(u32),
-    /// Two to four numbers with dots between them, as a left-justified address, and how many bits
-    /// they give.
+    /// Two to four numbers with dots between them: the address that begins with them, and the
+    /// number of its bits that were written.
     Dotted {
         address: Ipv4Addr,
         bits: u32,
@@ -20,11 +23,11 @@ pub(super) enum Token<'a> {
     },
     Ipv6(Ipv6Addr),
     Mac([u8; 6]),
-    /// Any other name, or any at all that had a backslash before it, which is gone.
+    /// Any other name, or any name that had a backslash before it; without the backslash.
     Name(&'a str),
 }
 
-/// The token and where it begins.
+/// A token, and the byte of the text at which it begins.
 pub(super) type Placed<'a> = (Token<'a>, usize);
 
 #[rustfmt::skip]
@@ -39,14 +42,14 @@ const KEYWORDS: &[&str] = &[
     "fisu", "lssu", "lsu", "msu", "hfisu", "hlssu", "hmsu", "sio", "opc", "dpc", "sls", "hsio", "hopc", "hdpc", "hsls",
 ];
 
-/// Longer ones first.
+/// Operators and brackets, the longer ones first.
 #[rustfmt::skip]
 const SIGNS: &[&str] = &[
     "&&", "||", ">=", "<=", "!=", "==", "<<", ">>",
     "+", "-", "*", "/", "%", ":", "[", "]", "!", "<", ">", "(", ")", "&", "|", "^", "=",
 ];
 
-/// Offsets and values of fields.
+/// The names that pcap-filter(7) has for offsets and values of fields.
 #[rustfmt::skip]
 const NAMED_NUMBERS: &[(&str, u32)] = &[
     ("icmptype", 0), ("icmpcode", 1), ("icmp-echoreply", 0), ("icmp-unreach", 3), ("icmp-sourcequench", 4),
@@ -83,7 +86,7 @@ pub(super) fn tokens(text: &str) -> Result<Vec<Placed<'_>>, NotUnderstood> {
     }
 }
 
-/// The token that `rest` begins with, and its length.
+/// Returns the token that `rest` begins with, and its length.
 fn token(rest: &str) -> Result<(Token<'_>, usize), &'static str> {
     if let Some(escaped) = rest.strip_prefix('\\') {
         let end = escaped.find([' ', '!', '(', ')', '\n', '\t']).unwrap_or(escaped.len());
@@ -114,7 +117,8 @@ fn sign_word(sign: &'static str) -> &'static str {
     }
 }
 
-/// Letters, digits and what may stand between them.
+/// Returns the word that `rest` begins with: letters, digits, and the characters that may stand
+/// between them.
 fn word(rest: &str) -> &str {
     let is_inner = |b: &u8| b.is_ascii_alphanumeric() || b"-_.".contains(b);
     let length = rest.bytes().take_while(|b| is_inner(b)).count();
@@ -122,9 +126,9 @@ fn word(rest: &str) -> &str {
     if word.starts_with(|c: char| c.is_ascii_alphanumeric()) { word } else { "" }
 }
 
-/// An IPv6 or MAC address with colons; another word that begins here would be shorter.
+/// Reads an IPv6 or MAC address with colons. Any other word that begins here would be shorter.
 fn with_colons(rest: &str) -> Option<(Token<'_>, usize)> {
-    /// `ffff:ffff:ffff:ffff:ffff:ffff:255.255.255.255`
+    /// Length of `ffff:ffff:ffff:ffff:ffff:ffff:255.255.255.255`.
     const LONGEST: usize = 45;
     let is_part = |b: &u8| b.is_ascii_hexdigit() || b":.".contains(b);
     let length = rest.bytes().take(LONGEST).take_while(is_part).count();
@@ -139,7 +143,7 @@ fn with_colons(rest: &str) -> Option<(Token<'_>, usize)> {
     })
 }
 
-/// What a whole word is.
+/// Returns the token that a whole word is.
 fn named(word: &str) -> Result<Token<'_>, &'static str> {
     if let Some(mac) = any_mac(word) {
         return Ok(Token::Mac(mac));
@@ -163,7 +167,7 @@ fn named(word: &str) -> Result<Token<'_>, &'static str> {
     Ok(keyword.map_or(Token::Name(word), |k| Token::Word(k)))
 }
 
-/// The forms that stand in a word: `x-x-x-x-x-x`, `x.x.x.x.x.x`, `xxxx.xxxx.xxxx` and
+/// Reads a MAC address in a form without colons: `x-x-x-x-x-x`, `x.x.x.x.x.x`, `xxxx.xxxx.xxxx` or
 /// `xxxxxxxxxxxx`.
 fn any_mac(word: &str) -> Option<[u8; 6]> {
     let digits = |from: usize| word.get(from..from + 2);
@@ -177,7 +181,7 @@ fn any_mac(word: &str) -> Option<[u8; 6]> {
         .or_else(|| mac(word.split('.')))
 }
 
-/// Six numbers of one or two hexadecimal digits.
+/// Reads six numbers of one or two hexadecimal digits.
 fn mac<'a>(parts: impl Iterator<Item = &'a str>) -> Option<[u8; 6]> {
     let is_byte =
         |part: &&str| matches!(part.len(), 1..=2) && part.bytes().all(|b| b.is_ascii_hexdigit());
@@ -188,7 +192,8 @@ fn mac<'a>(parts: impl Iterator<Item = &'a str>) -> Option<[u8; 6]> {
     bytes?.try_into().ok()
 }
 
-/// As in C: decimal, octal behind a 0, hexadecimal behind 0x. `None` where it is no number.
+/// Reads a number as C has it: decimal, octal behind a 0, hexadecimal behind 0x. `None` where the
+/// word is no number.
 fn number(word: &str) -> Option<Result<u32, &'static str>> {
     let hexadecimal = word.strip_prefix("0x").or(word.strip_prefix("0X"));
     let (digits, radix) = match hexadecimal {
@@ -203,7 +208,8 @@ fn number(word: &str) -> Option<Result<u32, &'static str>> {
     is_number.then(|| u32::from_str_radix(digits, radix).map_err(|_| "a number that is none"))
 }
 
-/// Two to four decimal numbers, left-justified.
+/// Reads two to four decimal numbers with dots between them as the beginning of an address, and
+/// returns the number of bits that they are.
 fn dotted(word: &str) -> Option<(Ipv4Addr, u32)> {
     let is_decimal = |part: &&str| part.bytes().all(|b| b.is_ascii_digit());
     let parts: Option<Vec<u8>> =

@@ -47,9 +47,9 @@ impl<V: Visit> Walk<'_, V> {
         }
     }
 
-    /// Gives the address at `at`. libpcap compares those 32-bit words that a prefix reaches into,
-    /// so of an address that is cut the words that are there are given, as the lowest address that
-    /// has them.
+    /// Passes the address at `at` on. libpcap compares those 32-bit words that a prefix reaches
+    /// into, so of an address that is cut the words that are there are given, as the lowest
+    /// address that has them.
     #[inline]
     fn ipv6_address(&mut self, class: Class, packet: &[u8], at: usize) {
         let bytes = packet.get(at..).unwrap_or_default();
@@ -81,18 +81,16 @@ impl<V: Visit> Walk<'_, V> {
                 ip_protocol::FRAGMENT => half(payload, ipv6_fragment::FRAGMENT)
                     .filter(|offset| offset & ipv6_fragment::OFFSET_MASK == 0)
                     .map(|_| ipv6_fragment::HEADER_BYTES),
-                _ => {
-                    self.transport(next, payload);
-                    if tunnel::is_ip_tunnel(next) {
-                        self.ip_tunnel(next, payload);
-                    }
-                    return;
-                }
+                _ => break,
             };
             let Some(&following) = payload.get(ipv6_extension::NEXT_HEADER) else { return };
             self.visit.key(Class::Protocol, following.into());
             let Some(rest) = bytes.and_then(|n| payload.get(n..)) else { return };
             (next, payload) = (following, rest);
+        }
+        self.transport(next, payload);
+        if tunnel::is_ip_tunnel(next) {
+            self.ip_tunnel(next, payload);
         }
     }
 

@@ -1,26 +1,27 @@
 //! Which keys stand in a packet's headers, and which packets lie inside its tunnels?
 //!
 //! A question to a store is answered by what libpcap's filter program accepts; the keys only say
-//! where it is worth looking. So this walk has one rule: **a key that any such program could find
-//! must be among those given**, also in packets that are cut or make no sense. One key too many
-//! costs a look at a packet that was not asked for; one too few loses an answer.
+//! where it is worth looking. So the walk over the headers has one rule: **a key that any such
+//! program could find must be among those given**, also in packets that are cut or make no sense.
+//! One key too many costs a look at a packet that was not asked for; one too few loses an answer.
 //!
-//! libpcap's programs are naive, and the walk has to be as naive. Behind `EtherType` 0x0800 `src
-//! host` compares the four bytes at 12, whatever the version says; `port` looks at four times the
-//! header length, even where that is inside the header; no program looks at the total length, so
-//! that padding counts as payload; each load needs its own bytes to be captured and no others.
-//! Where the walk goes further than libpcap (extension headers, tunnels that it has no word for),
-//! it is for questions about inner packets, which [`inner_packets`] shows to libpcap one by one.
+//! libpcap's programs are naive, and the walk has to be as naive. Behind the EtherType of IPv4,
+//! `src host` compares the four bytes at 12, whatever the version says; `port` looks at four times
+//! the header length, even where that is inside the header; no program looks at the total length,
+//! so that padding counts as payload; each load needs its own bytes to be captured and no others.
+//! Where the walk goes further than libpcap (extension headers, tunnels for which libpcap has no
+//! word), it is for questions about inner packets, which [`inner_packets`] shows to libpcap one by
+//! one.
 //!
-//! What the walk does not give:
+//! The walk does not find:
 //! - what stands in LLC (IEEE 802.3) but for SNAP's type;
 //! - what `protochain` finds, which reads authentication headers at places of its own;
 //! - what is read at offsets that `vlan`, `mpls`, `pppoes` or `geneve` have moved although the
 //!   packet has no such header, as in `not vlan and ip` and `vlan or ip`: there `ip` reads behind a
 //!   tag that need not be there.
 //!
-//! Nothing is allocated, and no bytes make it panic. Loops and tunnels are bounded; beyond, the
-//! packet is **opaque**: it may hold keys that were not given.
+//! The walk allocates nothing, and no bytes make it panic. Loops and tunnels are bounded. A packet
+//! that goes beyond the bounds is **opaque**: it may hold keys that were not given.
 
 mod ether;
 pub mod field;
@@ -34,12 +35,12 @@ use crate::link::{FirstHeader, LinkType};
 use crate::numbers::{address_family, ether_type};
 use field::{linux_sll, linux_sll2, loopback, ppp_link};
 
-/// Tunnels inside each other that are followed. A label stack and PPPoE count as tunnels.
+/// How many tunnels inside each other are followed. A label stack and PPPoE count as tunnels.
 const TUNNELS: u8 = 8;
 
-/// Gives every key of the packet, at any depth, to `to`. `frame` is what was captured of it.
+/// Passes every key of a packet, at any depth, to `to`. `frame` is what was captured of the packet.
 ///
-/// False where the walk gave up: there may be further keys.
+/// Returns false where the walk gave up, and there may be further keys.
 #[inline]
 pub fn keys(link: LinkType, frame: &[u8], to: &mut impl Keys) -> bool {
     let mut walk = Walk { visit: &mut KeysOnly(to), tunnels: 0, is_opaque: false };
@@ -49,12 +50,12 @@ pub fn keys(link: LinkType, frame: &[u8], to: &mut impl Keys) -> bool {
 
 /// Calls `each` for every packet inside the tunnels of this one, the outer before the inner:
 /// Ethernet frames ([`LinkType::ETHERNET`]), and IP packets that no Ethernet header precedes
-/// ([`LinkType::RAW`]). Their keys are among the [`keys`] of the whole.
+/// ([`LinkType::RAW`]). The keys of these packets are among the [`keys`] of the whole.
 pub fn inner_packets(link: LinkType, frame: &[u8], each: &mut impl FnMut(LinkType, &[u8])) {
     Walk { visit: &mut InnerOnly(each), tunnels: 0, is_opaque: false }.link(link, frame);
 }
 
-/// What the walk tells.
+/// A visitor of what the walk finds.
 trait Visit {
     fn key(&mut self, class: Class, key: u128);
     fn inner(&mut self, link: LinkType, frame: &[u8]);
@@ -82,8 +83,8 @@ impl<F: FnMut(LinkType, &[u8])> Visit for InnerOnly<'_, F> {
     }
 }
 
-/// A walk goes inwards only: a header has one payload. It is inlined for what most packets are, and
-/// calls for the rest.
+/// A walk over the headers of one packet. It goes inwards only, because a header has one payload.
+/// What most packets are is inlined, and functions are called for the rest.
 struct Walk<'a, V> {
     visit: &'a mut V,
     tunnels: u8,

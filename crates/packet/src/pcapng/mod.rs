@@ -1,9 +1,12 @@
-//! pcapng, as in draft-ietf-opsawg-pcapng: writing the blocks that stand around
-//! packets, and reading any file block by block.
+//! How are pcapng's blocks written and read?
 //!
-//! Packet blocks of a recording are written by the hook programs in the kernel, and
-//! by [`write_packet`] for the socket hooks. Everything is written in the byte
-//! order of this machine, as the section header says; the reader takes both.
+//! Sections are those of draft-ietf-opsawg-pcapng. The functions here write the blocks that stand
+//! around packets, and [`Reader`] reads any pcapng that lies in memory, block by block. Blocks are
+//! written in this machine's byte order, as the section header says; the reader takes both orders.
+//!
+//! The packet blocks of a recording are mostly not written here: the hook programs in the kernel
+//! write them. [`write_packet`] does the same for the socket hooks. Capture files of any size, and
+//! of pcap too, are read by [`crate::trace`].
 
 mod read;
 mod write;
@@ -15,30 +18,36 @@ pub use write::{
     section_header, statistics, write_packet,
 };
 
+// Types of blocks (section 11.1).
 pub const SECTION_HEADER: u32 = 0x0a0d_0d0a;
 pub const INTERFACE_DESCRIPTION: u32 = 1;
 pub(crate) const OBSOLETE_PACKET: u32 = 2;
 pub const SIMPLE_PACKET: u32 = 3;
 pub const INTERFACE_STATISTICS: u32 = 5;
 pub const ENHANCED_PACKET: u32 = 6;
-/// A block that only fills space, of a type reserved for local use (section 11.1), which every
-/// reader skips. A custom block would be the other choice, but Wireshark shows those as frames
-/// and counts them.
+/// A block that only fills space. Its type is one of those reserved for local use, which every
+/// reader skips. A custom block would be the other choice, but Wireshark shows custom blocks as
+/// frames and counts them.
 pub const FILL: u32 = 0x8000_7464;
+
+/// The first word of a section header's body, in the section's byte order (section 4.1).
 pub const BYTE_ORDER_MAGIC: u32 = 0x1a2b_3c4d;
 
-/// The smallest fill block: type, length, length.
+/// Bytes of the smallest fill block: type, length, and length again.
 pub const MIN_FILL: usize = 12;
 
-/// An enhanced packet block without its frame: 28 bytes of header and the
+/// Bytes of an enhanced packet block without its frame and options: 28 bytes of header and the
 /// trailing length.
 pub const PACKET_OVERHEAD: usize = 32;
 
-/// `epb_flags`, bits 0-1: which way the packet went.
+/// The packet came in: a value of bits 0 and 1 of `epb_flags`.
 pub const FLAG_INBOUND: u32 = 1;
+/// The packet went out: a value of bits 0 and 1 of `epb_flags`.
 pub const FLAG_OUTBOUND: u32 = 2;
 
-/// Codes of options; each means something in the blocks of its prefix only.
+/// Codes of options (sections 3.5 and 4). A code has its meaning only in the blocks that its prefix
+/// names: `SHB_` in section headers, `IF_` in interface descriptions, `EPB_` in enhanced packet
+/// blocks, `ISB_` in interface statistics.
 pub mod option {
     pub const END: u16 = 0;
     pub const COMMENT: u16 = 1;

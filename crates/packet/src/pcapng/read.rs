@@ -1,3 +1,5 @@
+//! Reading blocks: what each says, in either byte order, and whether it can be right.
+
 use super::{
     BYTE_ORDER_MAGIC, ENHANCED_PACKET, INTERFACE_DESCRIPTION, INTERFACE_STATISTICS, SECTION_HEADER,
     SIMPLE_PACKET, option,
@@ -35,22 +37,24 @@ pub struct Interface {
     pub filter: Option<String>,
     pub hardware: Option<String>,
     pub os: Option<String>,
-    /// `if_tsresol` as it stands; 6 where the option is absent.
+    /// The value of `if_tsresol`; 6 (microseconds) where the option is absent.
     pub resolution: u8,
-    /// `if_tsoffset`, seconds.
+    /// The value of `if_tsoffset`, in seconds.
     pub offset_s: i64,
 }
 
 impl Interface {
-    /// A timestamp of this interface as UTC nanoseconds; `None` where it does not fit.
+    /// A timestamp of this interface in nanoseconds since 1970, UTC; `None` where that does not
+    /// fit.
     pub fn nanoseconds(&self, raw: u64) -> Option<i64> {
         nanoseconds(self.resolution, self.offset_s, raw)
     }
 }
 
-/// A timestamp as UTC nanoseconds, from `if_tsresol` and `if_tsoffset`.
+/// A timestamp in nanoseconds since 1970, UTC, by the values of `if_tsresol` and `if_tsoffset`.
 pub(crate) fn nanoseconds(resolution: u8, offset_s: i64, raw: u64) -> Option<i64> {
-    // As the general case below, without its wide division, for nearly all files.
+    // Nearly all files have one of these resolutions. The result is that of the general case below,
+    // without its wide division.
     const FACTORS: [u64; 10] =
         [1_000_000_000, 100_000_000, 10_000_000, 1_000_000, 100_000, 10_000, 1_000, 100, 10, 1];
     let offset_ns = offset_s.checked_mul(1_000_000_000)?;
@@ -70,12 +74,12 @@ pub(crate) fn nanoseconds(resolution: u8, offset_s: i64, raw: u64) -> Option<i64
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PacketBlock<'a> {
     pub interface: u32,
-    /// In the interface's resolution; 0 for a simple packet block, which has no time.
+    /// The time in the interface's resolution; 0 for a simple packet block, which has no time.
     pub timestamp: u64,
     pub original_len: u32,
     pub frame: &'a [u8],
     pub flags: u32,
-    /// Packets lost between this one and the one before it on the same interface.
+    /// Number of packets lost between this packet and the one before it on the same interface.
     pub dropped: u64,
 }
 
@@ -105,8 +109,8 @@ pub enum Record<'a> {
 
 /// Reads a pcapng file or a piece of one, block by block.
 ///
-/// The whole of it lies in memory (a mapping, or a window that the caller moves). A fault
-/// ends the reading; [`Reader::offset`] then tells where the last good block ends.
+/// All of it lies in memory: in a mapping, or in a window that the caller moves. A fault ends the
+/// reading, and [`Reader::offset`] is then where the last good block ends.
 pub struct Reader<'a> {
     data: &'a [u8],
     at: usize,
@@ -119,8 +123,8 @@ impl<'a> Reader<'a> {
         Self { data, at: 0, blocks: Blocks::default(), failed: false }
     }
 
-    /// Reads blocks from inside a section that this machine has written, as a ring holds them: no
-    /// section header stands before them.
+    /// Reads blocks from inside a section that this machine has written, without a section header
+    /// before them, as a ring holds them.
     pub fn inside(data: &'a [u8]) -> Self {
         Self { data, at: 0, blocks: Blocks { begun: true, ..Blocks::default() }, failed: false }
     }
@@ -163,17 +167,19 @@ impl<'a> Iterator for Reader<'a> {
     }
 }
 
-/// What must be there of a block before anything can be said about it: type, length, and of a
-/// section header the byte order mark.
+/// Bytes of a block that must be there before anything can be said about the block: its type, its
+/// length, and, of a section header, the byte order mark.
 pub(crate) const HEAD: usize = 12;
 
-/// Understands blocks one by one, wherever they lie, and keeps what one tells about those that
-/// follow in its section.
+/// Reads blocks one by one, wherever they lie, and keeps what a block says about those that follow
+/// it in its section.
 #[derive(Default)]
 pub(crate) struct Blocks {
     swapped: bool,
-    /// Of the section's first interface, which simple packets belong to; 0 for no limit.
+    /// Snap length of the section's first interface, which simple packets belong to; 0 for no
+    /// limit.
     snaplen: Option<u32>,
+    /// A section header was read.
     begun: bool,
 }
 
@@ -197,8 +203,9 @@ impl Blocks {
         u64::from(self.u32(b)) << 32 | u64::from(self.u32(&b[4..]))
     }
 
-    /// The type and the whole length of the block at `at`, which begins with `head`. The length
-    /// is at least [`HEAD`]. A section header's byte order holds from here on.
+    /// Reads the type and the whole length of the block at `at`, which begins with `head`. The
+    /// length is at least [`HEAD`]. If the block is a section header, its byte order holds from
+    /// here on.
     pub(crate) fn head(&mut self, at: u64, head: &[u8; HEAD]) -> Result<(u32, usize), Error> {
         let damaged = |what| Error::Damaged { at, what };
         // The section header's type reads the same in both byte orders.
@@ -229,7 +236,7 @@ impl Blocks {
         Err(Error::Damaged { at, what: "its two lengths differ" })
     }
 
-    /// What a block says whose type is `kind`. `body` is all between its lengths.
+    /// Reads a block whose type is `kind`, and whose bytes between its two lengths are `body`.
     pub(crate) fn record<'a>(
         &mut self,
         kind: u32,
@@ -251,8 +258,8 @@ impl Blocks {
         Ok(record)
     }
 
-    /// The body of an obsolete packet block (appendix A), which differs from an enhanced one in
-    /// that its first word holds a shorter interface id and a count of drops.
+    /// Reads the body of an obsolete packet block (appendix A), which differs from an enhanced
+    /// packet block in its first word: that holds a shorter interface id and a count of drops.
     pub(crate) fn obsolete<'a>(&self, body: &'a [u8]) -> Result<PacketBlock<'a>, &'static str> {
         const UNKNOWN: u16 = 0xffff;
         let packet = self.packet(body)?;
@@ -263,9 +270,10 @@ impl Blocks {
         Ok(PacketBlock { interface: u32::from(self.u16(body)), dropped, ..packet })
     }
 
-    /// `if_fcslen` of an interface description's body that [`Blocks::record`] took, in bytes; 0
-    /// where it is absent. The specification's text says bits and its example says bytes, so a
-    /// number too large for `epb_flags`, which counts bytes in four bits, is taken for bits.
+    /// Returns the length of the FCS in bytes, as `if_fcslen` has it in the body of an interface
+    /// description that [`Blocks::record`] has read; 0 where the option is absent. The
+    /// specification's text says bits and its example says bytes, so a number too large for
+    /// `epb_flags`, which counts bytes in four bits, is taken for bits.
     pub(crate) fn fcs_len(&self, body: &[u8]) -> u32 {
         let fcs = |(code, value): (u16, &[u8])| {
             (code == option::IF_FCSLEN && value.len() == 1).then(|| u32::from(value[0]))
@@ -361,7 +369,7 @@ impl Blocks {
             return Err("a simple packet block of less than 16 bytes");
         }
         let original_len = self.u32(body);
-        // The block does not say how much of it is padding behind a frame that was cut.
+        // The block does not say how many of its bytes are padding, where the frame was cut.
         let kept = self.snaplen.filter(|s| *s != 0).unwrap_or(u32::MAX);
         let captured = (original_len.min(kept) as usize).min(body.len() - 4);
         Ok(Record::Packet(PacketBlock {
@@ -404,7 +412,7 @@ impl Blocks {
         Ok(Record::Statistics(statistics))
     }
 
-    /// The options of a block, up to the end mark or the block's end.
+    /// Iterates over the options of a block, up to the end mark or the block's end.
     fn options<'a>(
         &self,
         mut bytes: &'a [u8],

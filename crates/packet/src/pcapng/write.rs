@@ -4,39 +4,61 @@ use super::{
 };
 use crate::link::LinkType;
 
-/// What an interface description block says (section 4.2).
+/// What an interface description block says (section 4.2). Times are in nanoseconds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InterfaceDescription {
     pub link: LinkType,
-    /// 0: packets are not cut.
+    /// Bytes kept of a frame at most; 0 where frames are not cut.
     pub snaplen: u32,
     pub name: String,
-    /// Which receive queue or CPU of the interface.
+    /// The receive queue or CPU of the interface that the packets are of, in words.
     pub description: String,
     /// The filter expression that chose the packets.
     pub filter: Option<String>,
-    /// The driver and, where known, the device.
+    /// The driver and, where that is known, the device.
     pub hardware: Option<String>,
     pub mac: Option<[u8; 6]>,
 }
 
-/// What an interface statistics block says (section 4.6). Times are UTC
-/// nanoseconds since the epoch.
+/// What an interface statistics block says (section 4.6). Times are in nanoseconds since 1970, UTC.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct StatisticsBlock {
     pub interface: u32,
     pub time_ns: u64,
     pub start_ns: u64,
     pub end_ns: u64,
-    /// Packets the hook saw.
+    /// Packets that the hook saw.
     pub received: u64,
-    /// Packets the filter let through.
+    /// Packets that the filter let through.
     pub accepted: u64,
     /// Packets dropped because there was no space for them.
     pub dropped: u64,
-    /// Packets in this file.
+    /// Packets that are in this file.
     pub delivered: u64,
     pub comment: Option<String>,
+}
+
+impl StatisticsBlock {
+    /// Returns the statistics, taken at their end, of an interface whose packets were delivered or
+    /// dropped, and whose filter's refusals are not told.
+    pub fn of_packets(
+        interface: u32,
+        (start_ns, end_ns): (u64, u64),
+        delivered: u64,
+        dropped: u64,
+    ) -> Self {
+        Self {
+            interface,
+            time_ns: end_ns,
+            start_ns,
+            end_ns,
+            received: delivered + dropped,
+            accepted: delivered + dropped,
+            dropped,
+            delivered,
+            comment: None,
+        }
+    }
 }
 
 /// Appends a section header block (section 4.1) of unknown section length.
@@ -69,7 +91,7 @@ pub fn interface_description(out: &mut Vec<u8>, interface: &InterfaceDescription
         }
         put(b, option::IF_TSRESOL, &[9]);
         if let Some(filter) = &interface.filter {
-            // The first octet says that the rest is text for libpcap.
+            // The first byte says that the rest is a filter expression in libpcap's language.
             let mut value = vec![0];
             value.extend(filter.as_bytes());
             put(b, option::IF_FILTER, &value);
@@ -115,7 +137,7 @@ pub fn fill(out: &mut Vec<u8>, len: usize) {
     });
 }
 
-/// The length of an enhanced packet block for `captured` bytes of frame.
+/// Returns the length in bytes of an enhanced packet block for `captured` bytes of a frame.
 pub fn packet_len(captured: usize, flags: u32, dropped: u64) -> usize {
     let flags = if flags == 0 { 0 } else { 8 };
     let dropped = if dropped == 0 { 0 } else { 12 };
@@ -123,12 +145,12 @@ pub fn packet_len(captured: usize, flags: u32, dropped: u64) -> usize {
     PACKET_OVERHEAD + captured.next_multiple_of(4) + flags + dropped + end
 }
 
-/// Writes an enhanced packet block (section 4.3) into `out`, which is
-/// [`packet_len`] bytes long. `head` and `rest` are the captured frame in two
-/// pieces, for a VLAN tag that is put back between them: `head`, `tag`, `rest`.
+/// Writes an enhanced packet block (section 4.3) into `out`, which is [`packet_len`] bytes long.
+/// The captured frame comes in three pieces, `head`, `tag` and `rest`, so that a VLAN tag that the
+/// NIC has stripped can be put back in its place.
 ///
 /// # Panics
-/// If `out` has another length than [`packet_len`] gives.
+/// If `out` has another length than [`packet_len`] returns.
 #[allow(clippy::too_many_arguments)]
 pub fn write_packet(
     out: &mut [u8],
@@ -178,10 +200,10 @@ pub fn write_packet(
     put(&(total as u32).to_ne_bytes());
 }
 
-/// Adds a comment to the packet block with options that [`write_packet`] wrote at the end of `out`,
-/// from `start` on.
+/// Adds a comment to the packet block that [`write_packet`] has written, with options, from `start`
+/// to the end of `out`.
 pub fn comment_packet(out: &mut Vec<u8>, start: usize, text: &str) {
-    // In place of the end of the options and the length.
+    // The comment comes in place of the end of the options and the length.
     out.truncate(out.len() - 8);
     put(out, option::COMMENT, text.as_bytes());
     put(out, option::END, &[]);
@@ -201,7 +223,7 @@ fn block(out: &mut Vec<u8>, kind: u32, body: impl FnOnce(&mut Vec<u8>)) {
 }
 
 fn put(out: &mut Vec<u8>, code: u16, value: &[u8]) {
-    // An option's length is 16 bits; longer text is cut, on a character's border.
+    // An option's length has 16 bits. Longer text is cut between two characters.
     let mut len = value.len().min(usize::from(u16::MAX));
     while len < value.len() && len > 0 && value[len] & 0xc0 == 0x80 {
         len -= 1;

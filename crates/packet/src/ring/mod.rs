@@ -1,18 +1,19 @@
-//! The trait between whoever fills rings and whoever empties them.
+//! How do packets pass from the producers that fill a ring to the one reader that empties it?
 //!
-//! A ring hands out complete blocks in the order in which they were opened, and
-//! gets them back in the same order. Each block is a run of finished pcapng
-//! packet blocks of one interface. `capture` implements this over memory that is shared
-//! with the kernel; `store` writes what it gets to disk.
+//! [`Ring`] is the reader's end. A ring hands out complete blocks in the order in which they were
+//! opened, and the reader releases them in the same order. Each block is a run of finished pcapng
+//! packet blocks of one interface. `capture` implements the trait over memory that is shared with
+//! the kernel; `store` writes the blocks to disk and knows the trait alone.
 //!
-//! Whoever wants to read a block for longer, on a thread of its own, takes a [`Hold`] of it.
-//! Releasing goes on meanwhile, but a block that is held, and those behind it, reach the producers
-//! only afterwards. So that a slow reader does not take the ring from them, a hold lapses when
-//! nobody has begun to read and a quarter of the ring was released behind it. [`Holds`] is this
-//! reckoning, for all who implement the trait.
+//! A block can be read for longer than that, on another thread, by a [`Hold`]. The reader goes on
+//! releasing meanwhile, but a block that is held, and the blocks behind it, reach the producers
+//! only afterwards. So that a slow holder does not take the ring from the producers, a hold that
+//! nobody has begun to read lapses when a quarter of the ring was released behind it. [`Holds`]
+//! keeps account of this for all implementations.
 //!
 //! [`RingReader`] implements the trait over any memory that is laid out as `capture`'s `bpf/ring.h`
-//! says, so that the recorder and the programs that attach to it read rings by the same lines.
+//! says, so that the recorder and the programs that attach to a daemon read rings with the same
+//! code. How producers reserve and commit is not here, but in `capture`.
 
 mod reader;
 
@@ -26,11 +27,11 @@ use std::collections::VecDeque;
 /// What a complete block of a ring holds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Contents {
-    /// Packets in the block.
+    /// Number of packets in the block.
     pub packets: u32,
-    /// Bytes of their frames that were kept (the sum of the captured lengths).
+    /// Bytes that were kept of the packets' frames (the sum of the captured lengths).
     pub frame_bytes: u32,
-    /// Which UTC offset the packets were stamped with. Between two packets of one
+    /// Number of the UTC offset with which the packets were stamped. Between two packets of one
     /// epoch the clock did not step.
     pub epoch: u8,
 }
@@ -38,7 +39,7 @@ pub struct Contents {
 /// A complete block: pcapng packet blocks, ready for a file as they lie.
 #[derive(Clone, Copy, Debug)]
 pub struct Block<'a> {
-    /// The packet blocks. The address is a multiple of 4096, the length one of 4.
+    /// The packet blocks. Their address is a multiple of 4096, their length a multiple of 4.
     pub bytes: &'a [u8],
     pub contents: Contents,
 }
@@ -55,61 +56,62 @@ pub trait Ring: Send {
         false
     }
 
-    /// The complete block that is `ahead` blocks after the oldest one not yet
-    /// released, or `None` where that block is still being filled.
+    /// The complete block that is `ahead` blocks after the oldest one not yet released, or `None`
+    /// where that block is still being filled.
     fn peek(&self, ahead: u32) -> Option<Block<'_>>;
 
-    /// Keeps that block readable after it was released; `None` where there is no block to peek at.
-    /// One block is held once at most.
+    /// Keeps the block that [`Ring::peek`] shows readable after it was released; `None` where there
+    /// is no such block. A block can be held once at a time.
     fn hold(&self, ahead: u32) -> Option<Box<dyn Hold>>;
 
-    /// Gives the oldest `blocks` blocks back to the producers, as soon as nobody holds them.
+    /// Returns the oldest `blocks` blocks to the producers, as soon as nobody holds them.
     ///
     /// # Panics
-    /// If they have not all been complete: that would be a fault in the caller.
+    /// If one of the blocks is not complete, which would be a fault of the caller.
     fn release(&mut self, blocks: u32);
 
-    /// Packets in the ring, in complete blocks and in others. Exact once the producers have ended.
+    /// Number of packets in the ring, in blocks that are complete and in those that are not. It is
+    /// exact once the producers have ended.
     fn unread(&self) -> u64;
 
-    /// Packets that were dropped at this ring so far, whatever the cause.
+    /// Number of packets that were dropped at this ring so far, whatever the cause.
     fn lost(&self) -> u64;
 
-    /// The epoch of the block that is open for writing. Blocks that are closed
-    /// and not yet released may have an earlier one.
+    /// The epoch of the block that is open for writing. Blocks that are closed and not yet released
+    /// may have an earlier epoch.
     fn epoch(&self) -> u8;
 
-    /// Whether every block that was closed has been released, and after [`Ring::end`] the open one
-    /// too.
+    /// Whether every block that was closed has been released; after [`Ring::end`], whether the open
+    /// block was released too.
     fn caught_up(&self) -> bool;
 
-    /// The producers have ended. From now on the open block, which nobody may be there to close, is
-    /// handed out behind the others as a complete one, as far as it was filled.
+    /// Says that the producers have ended. From now on the open block, which no producer closes any
+    /// more, is handed out behind the others as a complete one, as far as it was filled.
     fn end(&mut self) {}
 }
 
-/// A block that somebody wants to read after it was released, on whichever thread. Dropping it is
-/// the end of that.
+/// A block that can be read, on any thread, after the reader has released it. The hold ends when it
+/// is dropped.
 pub trait Hold: Send {
-    /// The packet blocks that [`Ring::peek`] showed, which from now on stay as long as this value
-    /// does; `None` where the hold has lapsed.
+    /// The packet blocks that [`Ring::peek`] showed; `None` where the hold has lapsed. From now on
+    /// it does not lapse any more.
     fn bytes(&mut self) -> Option<&[u8]>;
 }
 
-/// Which blocks of a ring the producers may have, as its reader releases blocks and others hold
-/// some.
+/// The account of which blocks of a ring the producers may have, as the reader releases blocks and
+/// others hold some.
 ///
 /// Blocks are counted from 0 here, without wrapping.
 #[derive(Debug)]
 pub struct Holds {
-    /// What the ring calls block 0.
+    /// The ring's own number of block 0.
     first: u32,
-    /// Blocks that were released by the reader.
+    /// Number of blocks that the reader has released.
     released: u64,
-    /// Oldest first.
+    /// The blocks that are held, the oldest first.
     held: VecDeque<Held>,
-    /// A hold that nobody has begun to read lapses when so many blocks were released from it on,
-    /// and another.
+    /// A hold that nobody has begun to read lapses when more blocks than this were released from
+    /// the held block on.
     patience: u64,
 }
 
@@ -120,17 +122,18 @@ struct Held {
 }
 
 impl Holds {
-    /// For a ring of `nblocks` blocks, of which `first` is the oldest that is not released.
+    /// Begins the account of a ring of `nblocks` blocks, of which `first` is the oldest one that is
+    /// not released.
     pub fn new(first: u32, nblocks: u32) -> Self {
         let patience = u64::from(nblocks / 4).max(1);
         Self { first, released: 0, held: VecDeque::new(), patience }
     }
 
-    /// Holds the block that is `ahead` blocks after the oldest one not released. Gives back its
-    /// number here.
+    /// Holds the block that is `ahead` blocks after the oldest one not released, and returns the
+    /// block's number in this account.
     ///
     /// # Panics
-    /// If it is held already.
+    /// If the block is held already.
     pub fn hold(&mut self, ahead: u32) -> u64 {
         let block = self.released + u64::from(ahead);
         let at = self.held.partition_point(|held| held.block < block);
@@ -139,8 +142,8 @@ impl Holds {
         block
     }
 
-    /// The reader has released so many blocks more. Gives back the first block that the producers
-    /// may not have, as the ring counts.
+    /// Notes that the reader has released so many more blocks. Returns the ring's number of the
+    /// first block that the producers may not have.
     pub fn release(&mut self, blocks: u32) -> u32 {
         self.released += u64::from(blocks);
         let (released, patience) = (self.released, self.patience);
@@ -148,13 +151,14 @@ impl Holds {
         self.free_to()
     }
 
-    /// Begins to read a block that is held; false where the hold has lapsed.
+    /// Notes that a held block is being read. Returns false where the hold has lapsed.
     pub fn read(&mut self, block: u64) -> bool {
         let held = self.position(block).map(|at| &mut self.held[at]);
         held.map(|held| held.is_read = true).is_some()
     }
 
-    /// Ends a hold, lapsed or not. As [`Holds::release`]; `None` where it changes nothing.
+    /// Ends a hold, lapsed or not. Returns the ring's number of the first block that the producers
+    /// may not have; `None` where that has not changed.
     pub fn end(&mut self, block: u64) -> Option<u32> {
         let before = self.free_to();
         let at = self.position(block)?;

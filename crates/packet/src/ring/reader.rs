@@ -1,22 +1,23 @@
-//! Reading a ring, over any memory that holds one.
+//! How is a ring read, over any memory that holds one?
 //!
 //! `docs/ARCHITECTURE.md` has the protocol. This is the reader's half of it, without the memory:
-//! `capture` reads rings that it has mapped itself, `client` those that it was given by the daemon,
-//! and the model checker its own. The producers' half is in `capture`.
+//! `capture` reads rings that it has mapped itself, `client` reads rings that the daemon gave it,
+//! and the model checker has memory of its own. The producers' half is in `capture`.
 //!
-//! Blocks may be read for longer than the reader needs them ([`super::Hold`]). That bookkeeping is
-//! behind a lock, which is taken for a block, never for a packet. Both the reader that releases
-//! blocks and whoever ends a hold tell the producers how far they may go, always with the lock in
-//! hand: so that number only goes up, and it goes past a block only after the last look at its
-//! bytes.
+//! Blocks may be held for longer than the reader needs them ([`super::Hold`]). The account of holds
+//! is behind a lock, which is taken for a block, never for a packet. Both the reader that releases
+//! blocks and the thread that ends a hold tell the producers how far they may go, always while they
+//! have the lock: so that number only goes up, and it goes past a block only after the last read of
+//! the block's bytes.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::{Block, Contents, Hold, Holds, Ring};
 
-/// Of a commit counter: where each of its three fields begins (`TD_FRAME_SHIFT`,
-/// `TD_PACKET_SHIFT`).
+/// Lowest bit of the second of a commit counter's three fields, the frames' bytes
+/// (`TD_FRAME_SHIFT`). The first, the blocks' bytes, begins at bit 0.
 pub const FRAME_SHIFT: u32 = 23;
+/// Lowest bit of a commit counter's third field, the number of packets (`TD_PACKET_SHIFT`).
 pub const PACKET_SHIFT: u32 = 46;
 const FIELD_MASK: u64 = (1 << FRAME_SHIFT) - 1;
 
@@ -32,40 +33,44 @@ pub mod layout {
     pub const USED: usize = 8;
     pub const EPOCH: usize = 12;
     pub const RELEASE: usize = 64;
-    /// Blocks are from `1 << MIN_BLOCK_SHIFT` to `1 << MAX_BLOCK_SHIFT` bytes.
+    /// Binary logarithm of the least size of a block in bytes.
     pub const MIN_BLOCK_SHIFT: u32 = 16;
     pub const MAX_BLOCK_SHIFT: u32 = 22;
     pub const MAX_RINGS: u32 = 128;
 }
 
-/// The parts of a reservation word (`td_word_block` and the others of `bpf/ring.h`).
+/// The number of the open block in a reservation word (`td_word_block` of `bpf/ring.h`).
 fn word_block(word: u64) -> u32 {
     (word >> 32) as u32
 }
 
+/// The epoch of the open block in a reservation word (`td_word_epoch`).
 fn word_epoch(word: u64) -> u8 {
     (word >> 24) as u8
 }
 
+/// The number of reserved bytes in a reservation word (`td_word_bytes`).
 fn word_bytes(word: u64) -> u32 {
     word as u32 & 0x00ff_ffff
 }
 
-/// The shared words of a ring, as its reader needs them. Orderings are the least that the protocol
-/// needs.
+/// The shared words of a ring that its reader needs. The orderings are the weakest that the
+/// protocol allows.
 pub trait ReadMemory {
+    /// Size of a block in bytes.
     fn block_bytes(&self) -> u32;
-    /// A power of two.
+    /// Number of blocks in the ring, a power of two.
     fn nblocks(&self) -> u32;
     /// Loads the reservation word (acquire).
     fn word(&self) -> u64;
     /// Loads a slot's commit counter (acquire).
     fn committed(&self, slot: u32) -> u64;
-    /// What a closed block holds: bytes used and epoch. Valid once the block is complete.
+    /// Loads how many bytes of a closed block are used, and its epoch. Both are valid once the
+    /// block is complete.
     fn closed(&self, slot: u32) -> (u32, u32);
     /// Loads the number of the first block not yet released (acquire).
     fn released(&self) -> u32;
-    /// Stores it (release).
+    /// Stores the number of the first block not yet released (release).
     fn set_released(&self, block: u32);
 }
 
@@ -93,7 +98,7 @@ impl<M: ReadMemory + ?Sized> ReadMemory for Arc<M> {
     }
 }
 
-/// The beginning of a block, up to where everything is committed and nobody will write again before
+/// The beginning of a block, as far as everything is committed and no producer writes again before
 /// the block is released. Only a [`RingReader`] makes one, and it lets go of the bytes before it
 /// releases the block.
 #[derive(Debug)]
@@ -114,28 +119,26 @@ impl Readable {
 
 /// A ring's memory with its blocks.
 pub trait BlockBytes: ReadMemory + Send + Sync + 'static {
-    /// The bytes of a block that may be read. A [`Readable`] of more than a block's bytes is cut
-    /// there.
+    /// The bytes of a block that may be read, at most as many as a block has.
     fn bytes(&self, at: &Readable) -> &[u8];
 
-    /// Packets dropped at this ring so far, whatever the cause.
+    /// Number of packets dropped at this ring so far, whatever the cause.
     fn lost(&self) -> u64;
 }
 
-/// Ends the hold of a block, and gives back what was kept by it. Whoever releases blocks takes
-/// turns with this: `holds` is behind a lock, and the number of the first block not free goes up
-/// under it.
+/// Ends the hold of a block, and returns the blocks to the producers that only this hold kept from
+/// them. The caller has the lock of `holds`, which the reader that releases blocks takes too.
 pub fn end_hold<M: ReadMemory>(memory: &M, holds: &mut Holds, block: u64) {
     if let Some(released) = holds.end(block) {
         memory.set_released(released);
     }
 }
 
-/// The one reader of a ring.
+/// The one reader of a ring's words. [`RingReader`] adds the bytes of the blocks.
 pub struct Reader<M> {
     memory: M,
-    /// The oldest block that it has not released. The producers may have to wait for some before
-    /// it, which are held.
+    /// The oldest block that the reader has not released. Blocks before it may be held, and are
+    /// then not the producers' yet.
     next: u32,
     /// Each slot's commit counter when its block was last released.
     before: Vec<u64>,
@@ -144,7 +147,7 @@ pub struct Reader<M> {
 }
 
 impl<M: ReadMemory> Reader<M> {
-    /// A reader of a ring that nobody has read from.
+    /// Makes the reader of a ring that was not read before.
     pub fn new(memory: M) -> Self {
         let before = vec![0; memory.nblocks() as usize];
         Self { next: memory.released(), before, memory, ended: false }
@@ -158,12 +161,13 @@ impl<M: ReadMemory> Reader<M> {
         self.next.wrapping_add(ahead) % self.memory.nblocks()
     }
 
-    /// What was added to a slot's commit counter since its block was last released.
+    /// Returns what was added to a slot's commit counter since its block was last released.
     fn sum(&self, slot: u32) -> u64 {
         self.memory.committed(slot).wrapping_sub(self.before[slot as usize])
     }
 
-    /// Slot, bytes used and contents of the block `ahead` of the oldest, if it is complete.
+    /// Returns slot, used bytes and contents of the block `ahead` blocks after the oldest, if that
+    /// block is complete.
     pub fn peek(&self, ahead: u32) -> Option<(u32, u32, Contents)> {
         if ahead >= self.memory.nblocks() {
             return None;
@@ -187,42 +191,43 @@ impl<M: ReadMemory> Reader<M> {
         Some((slot, used, contents))
     }
 
-    /// From now on the open block counts as complete, for the producers have ended.
+    /// Says that the producers have ended: the open block counts as complete from now on.
     pub fn end(&mut self) {
         self.ended = true;
     }
 
-    /// Slot and bytes of the block `ahead` of the oldest, if it is the open one and all that was
-    /// reserved in it so far is committed. More may follow behind those bytes; they themselves
-    /// stay as they are.
+    /// Returns slot and bytes of the block `ahead` blocks after the oldest, if that block is the
+    /// open one and everything that was reserved in it so far is committed. More may follow behind
+    /// those bytes, but the bytes themselves do not change.
     pub fn peek_open(&self, ahead: u32) -> Option<(u32, u32)> {
         if ahead >= self.memory.nblocks() {
             return None;
         }
         let slot = self.slot(ahead);
-        // In this order. What is committed was reserved before, so the word, loaded later, tells at
-        // least that much; where it tells no more, nothing was reserved and not committed
-        // when the counter was loaded.
+        // The counter is loaded before the word. Bytes are reserved before they are committed, so
+        // the word, loaded later, has at least as many bytes. Where it has no more, nothing was
+        // reserved and not committed when the counter was loaded.
         let committed = (self.sum(slot) & FIELD_MASK) as u32;
         let word = self.memory.word();
         let is_open = word_block(word) == self.next.wrapping_add(ahead);
         (is_open && word_bytes(word) == committed).then_some((slot, committed))
     }
 
-    /// Bookkeeping for those who hold blocks of this ring.
+    /// Begins the account of holds for this ring.
     pub fn holds(&self) -> Holds {
         Holds::new(self.next, self.memory.nblocks())
     }
 
-    /// Packets in all blocks that are not released, complete or not.
+    /// Number of packets in all blocks that are not released, complete or not.
     pub fn unread(&self) -> u64 {
         (0..self.memory.nblocks()).map(|slot| self.sum(slot) >> PACKET_SHIFT).sum()
     }
 
-    /// Gives the oldest blocks back, but for what is held.
+    /// Returns the oldest blocks to the producers, but for blocks that are held and those behind
+    /// them.
     ///
     /// # Panics
-    /// If they are not all complete.
+    /// If one of the blocks is not complete.
     pub fn release(&mut self, blocks: u32, holds: &mut Holds) {
         for ahead in 0..blocks {
             assert!(self.peek(ahead).is_some(), "a block was released before it was complete");
@@ -254,36 +259,37 @@ pub struct RingReader<M> {
     interface: u32,
     is_mixed: bool,
     kept: Arc<Kept<M>>,
-    /// Bytes at the beginning of the oldest block that are known to be committed.
+    /// Number of bytes at the beginning of the oldest block that are known to be committed.
     begun: u32,
 }
 
 impl<M: BlockBytes> RingReader<M> {
-    /// The one reader of `memory`.
+    /// Makes the one reader of `memory`, whose packets are of this interface.
     pub fn new(memory: Arc<M>, interface: u32) -> Self {
         let reader = Reader::new(memory.clone());
         let kept = Arc::new(Kept { memory, holds: Mutex::new(reader.holds()) });
         Self { reader, interface, is_mixed: false, kept, begun: 0 }
     }
 
-    /// The same reader of a ring that holds packets of several interfaces, each with its own
+    /// Makes this the reader of a ring whose packets are of several interfaces, each with its own
     /// number.
     pub fn mixed(self) -> Self {
         Self { is_mixed: true, ..self }
     }
 
-    /// Looks how much of the oldest block can be read by now, complete or not, which
-    /// [`RingReader::begun`] then shows. False where producers are at work in the open block:
-    /// then it is as much as before.
+    /// Finds how much of the oldest block can be read by now, whether or not it is complete;
+    /// [`RingReader::begun`] then shows that much. Returns false where producers are at work in the
+    /// open block; then as much can be read as before.
     pub fn look(&mut self) -> bool {
         let complete = self.reader.peek(0).map(|(_, used, _)| used);
-        // A block that is neither complete nor open waits for its last producer.
+        // A block that is neither complete nor open is one that a producer has yet to commit to.
         let begun = complete.or_else(|| self.reader.peek_open(0).map(|(_, bytes)| bytes));
         self.begun = begun.unwrap_or(self.begun);
         begun.is_some()
     }
 
-    /// The beginning of the oldest block, as far as the last [`RingReader::look`] saw it.
+    /// The beginning of the oldest block, as far as the last [`RingReader::look`] found it
+    /// readable.
     pub fn begun(&self) -> &[u8] {
         self.reader.memory().bytes(&Readable { slot: self.reader.slot(0), bytes: self.begun })
     }
@@ -337,7 +343,7 @@ impl<M: BlockBytes> Ring for RingReader<M> {
     }
 }
 
-/// What all holds of a ring have in common.
+/// What all holds of a ring share.
 struct Kept<M> {
     memory: Arc<M>,
     holds: Mutex<Holds>,

@@ -1,20 +1,22 @@
 //! How large is a Bloom filter for a promised rate of false positives?
 //!
-//! Of a filter of `m` bits with `n` patterns in it, each of which set `k` bits, a pattern that is
-//! not in it finds all its bits set at a rate of `f = (1 - e^(-kn/m))^k` (Gopalakrishnan 2011,
-//! section 4.7). In tapdeck such a false positive costs an exact look-up that finds nothing; no
-//! packet is judged wrongly by it.
+//! In a filter of `m` bits that holds `n` patterns, each of which set `k` bits, a pattern that the
+//! filter does not hold finds all its bits set at a rate of `f = (1 - e^(-kn/m))^k` (Gopalakrishnan
+//! 2011, section 4.7). In tapdeck such a false positive costs an exact look-up that finds nothing;
+//! no packet is judged wrongly because of it.
+//!
+//! This is arithmetic alone. The filter's bits are in [`super::image`].
 
-/// Bits that each pattern sets: the thesis' `k`.
+/// Number of bits that each pattern sets: the thesis' `k`.
 pub const HASHES: u32 = 4;
-/// The rate that is promised where nobody asks for another: what the thesis' filter of
-/// [`THESIS_BITS`] was made for.
+/// The rate that is promised by default: the one that the thesis' filter of [`THESIS_BITS`] was
+/// made for.
 pub const PROMISED_RATE: f64 = 0.002;
-/// The size of the thesis' filter.
+/// Size of the thesis' filter in bits.
 pub const THESIS_BITS: u64 = 1 << 16;
-/// The smallest filter: a cache line.
+/// Size of the smallest filter in bits: a cache line.
 pub const MIN_BITS: u64 = 512;
-/// The largest: 64 MiB.
+/// Size of the largest filter in bits: 64 MiB.
 pub const MAX_BITS: u64 = 1 << 29;
 
 /// Why there is no filter that keeps the promise.
@@ -42,31 +44,31 @@ pub enum Error {
     TooLarge { patterns: u64, promised: f64, most: u64 },
 }
 
-/// The share of patterns not in the filter that it takes for being in it.
+/// The rate of false positives: the share of patterns that the filter takes for its own among those
+/// that it does not hold.
 pub fn rate(bits: u64, patterns: u64) -> f64 {
     let k = f64::from(HASHES);
     let is_set = -(-k * patterns as f64 / bits as f64).exp_m1();
     is_set.powf(k)
 }
 
-/// Bits for each pattern at a rate.
+/// Bits that a filter has for each pattern at this rate.
 fn bits_each(rate: f64) -> f64 {
     let k = f64::from(HASHES);
     -k / (-rate.powf(1.0 / k)).ln_1p()
 }
 
-/// The most patterns that keep the rate in so many bits.
+/// The most patterns with which a filter of so many bits keeps the rate.
 pub fn capacity(bits: u64, promised: f64) -> u64 {
     let mut patterns = (bits as f64 / bits_each(promised)) as u64;
-    // What rounding may have made one too many.
+    // Rounding may have made the number too large by one.
     while patterns > 0 && rate(bits, patterns) > promised {
         patterns -= 1;
     }
     patterns
 }
 
-/// The least power of two of bits, at least [`MIN_BITS`], that keeps the rate; of sizes above 2^62
-/// that one.
+/// The least power of two of bits, at least [`MIN_BITS`] and at most 2^62, that keeps the rate.
 pub fn bits(patterns: u64, promised: f64) -> u64 {
     const MOST: u64 = 1 << 62;
     let about = (patterns as f64 * bits_each(promised)).min(MOST as f64) as u64;
@@ -77,16 +79,19 @@ pub fn bits(patterns: u64, promised: f64) -> u64 {
     bits
 }
 
-/// How large a filter may be.
+/// How large a filter is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Size {
-    /// So many bits, and an error where that breaks the promise, as in the thesis.
+    /// This many bits, as in the thesis; it is an error where that breaks the promise.
     Fixed(u64),
-    /// As large as the promise takes, up to so many bits.
+    /// As many bits as the promise takes, at most this many.
     UpTo(u64),
 }
 
-/// Bits of a filter for so many patterns.
+/// Returns the size in bits of a filter for so many patterns.
+///
+/// # Errors
+/// Where the rate or the size is none that can be, or the promise cannot be kept.
 pub fn plan(patterns: u64, promised: f64, size: Size) -> Result<u64, Error> {
     if !(promised > 0.0 && promised < 1.0) {
         return Err(Error::Rate(promised));

@@ -3,19 +3,19 @@
 //! Each signature costs tries, whatever the number of its rules. A rule can be written under
 //! another signature, with longer prefixes, as several rules: 10.0.0.0/23 is 10.0.0.0/24 and
 //! 10.0.1.0/24. Where all rules of a signature are written under another one that the set
-//! has anyway, the set has one signature less. Gopalakrishnan 2011, chapter 6, leaves the choice
-//! open; this is a greedy one.
+//! has anyway, the set has one signature less. Gopalakrishnan 2011, chapter 6, leaves the choice of
+//! signatures open; the choice here is a greedy one.
 //!
-//! A **move** takes all rules of one signature to another. It
+//! A **move** takes all rules of one signature to another. A move
 //! - **saves** the tries that both signatures had on the same packet of a sample, and a 64th of a
-//!   try for the signature itself: an engine reads them in words of 64 bits, and `walk` tries it on
-//!   every packet;
+//!   try for the signature itself: one engine reads signatures in words of 64 bits, and `walk`
+//!   tries each on every packet;
 //! - **costs** the rules that it adds.
 //!
 //! The move that saves the most for each rule that it adds is made first, until none saves anything
-//! or the set has grown to its bound. What rules a packet fits stays the same, and so does **which
-//! of them takes it**: longer prefixes make a rule come earlier, and a move that would put it
-//! before a rule that shares packets with it and came before it is not made.
+//! or the set has grown to its bound. Which rules a packet fits stays the same, and so does **which
+//! of them takes it**. Longer prefixes make a rule come earlier; a move is not made if it would put
+//! a rule before another that comes earlier now and shares packets with it.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
@@ -31,17 +31,19 @@ use super::set::{Entry, RuleSet};
 use super::signature::{Key, Pattern, Signature};
 use super::tuple::Family;
 
-/// Bits that a move makes prefixes longer at most, both together: it makes 256 rules of one.
+/// The most bits by which a move makes the two prefixes of a rule longer, both together: one rule
+/// becomes 256 at most.
 const MAX_LONGER: u8 = 8;
-/// What a signature costs by being there, in tries.
+/// What a signature itself costs, in tries for each packet.
 const SIGNATURE: f64 = 1.0 / 64.0;
 
-/// What clustering makes of a set.
+/// The result of clustering a set.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Clustered {
     /// The enabled rules, in the order of precedence.
     pub set: RuleSet,
-    /// For each rule of the new set, the number of the rule that it is or is a part of.
+    /// For each rule of the new set, the number of the rule of the old set that it is, or is a
+    /// part of.
     pub origins: Vec<u32>,
     pub moves: Vec<Move>,
 }
@@ -51,10 +53,11 @@ pub struct Clustered {
 pub struct Move {
     pub from: Signature,
     pub to: Signature,
-    /// Patterns of the first signature, and those that the second has gained.
+    /// Number of patterns that were taken from the signature `from`.
     pub patterns: usize,
+    /// Number of patterns that the signature `to` has gained by that.
     pub gained: usize,
-    /// Tries for a packet of the sample.
+    /// Tries that are saved for a packet of the sample, on average.
     pub saved: f64,
 }
 
@@ -63,14 +66,15 @@ pub struct Move {
 struct Group {
     signature: Signature,
     places: Map<Key, u32>,
-    /// For each field, the packets of the sample that have there what some rule has; a bit each.
+    /// For each field, a bit for each packet of the sample: whether the packet's value there is
+    /// that of some rule.
     fields: [Vec<u64>; 5],
 }
 
-/// A move that may be made. The best is the greatest.
+/// A move that may be made. The best one is the greatest.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Proposal {
-    /// For each rule that is added.
+    /// Tries that are saved for each rule that is added.
     worth: f64,
     saved: f64,
     from: usize,
@@ -93,8 +97,8 @@ impl PartialOrd for Proposal {
 }
 
 impl RuleSet {
-    /// Chooses signatures. The set has then at most `growth` times as many patterns; 1 is none
-    /// more.
+    /// Chooses signatures. The new set has at most `growth` times as many patterns as this one;
+    /// with 1 it has no more.
     pub fn cluster(&self, sample: &Sample, growth: f64) -> Clustered {
         let order = self.order();
         let groups: Vec<Group> = tables(self, &order)
@@ -130,7 +134,7 @@ impl Group {
         Self { signature, places, fields }
     }
 
-    /// Packets of the sample on which it is tried.
+    /// Number of packets of the sample on which the group's signature is tried.
     fn tried(&self) -> u32 {
         (0..self.fields[0].len()).map(|word| self.word(word).count_ones()).sum()
     }
@@ -139,7 +143,8 @@ impl Group {
         self.fields.iter().fold(u64::MAX, |all, field| all & field[word])
     }
 
-    /// Packets on which it would be tried if it had the other's patterns too.
+    /// Number of packets on which the signature would be tried if it had the other group's patterns
+    /// too.
     fn tried_with(&self, other: &Self) -> u32 {
         let union = |word: usize| {
             let both = self.fields.iter().zip(&other.fields);
@@ -149,8 +154,8 @@ impl Group {
     }
 }
 
-/// How many bits longer the prefixes of `to` are, if that is all that differs and it is not too
-/// much.
+/// Returns how many bits longer the prefixes of `to` are, if the signatures differ in nothing else,
+/// and by [`MAX_LONGER`] bits at most.
 fn longer(from: Signature, to: Signature) -> Option<(u8, u8)> {
     let same = |signature: Signature| {
         let Signature { family, source_port, destination_port, protocol, .. } = signature;
@@ -165,7 +170,7 @@ fn longer(from: Signature, to: Signature) -> Option<(u8, u8)> {
     (1..=MAX_LONGER).contains(&longer).then_some((source, destination))
 }
 
-/// All prefixes that are so many bits longer than this one of `bits`.
+/// Iterates over the prefixes that are `longer` bits longer than this prefix of `bits` bits.
 fn parts(prefix: u128, bits: u8, longer: u8) -> impl Iterator<Item = u128> + Clone {
     let step = 128 - u32::from(bits) - u32::from(longer);
     (0..1u128 << longer).map(move |part| prefix | part.checked_shl(step).unwrap_or(0))
@@ -174,9 +179,9 @@ fn parts(prefix: u128, bits: u8, longer: u8) -> impl Iterator<Item = u128> + Clo
 struct Clustering {
     groups: Vec<Group>,
     by_signature: HashMap<Signature, usize>,
-    /// In the sample.
+    /// Number of packets in the sample.
     packets: usize,
-    /// In all groups.
+    /// Number of patterns in all groups.
     patterns: usize,
     most: usize,
     moves: Vec<Move>,
@@ -190,7 +195,8 @@ impl Clustering {
         }
         while let Some(proposal) = proposals.pop() {
             let Proposal { from, to, .. } = proposal;
-            // Moves that were made since may have changed what it is worth, and what room there is.
+            // Moves that were made since may have changed what this one is worth, and how much room
+            // there is.
             let Some(now) = self.weigh(from, to) else { continue };
             if now != proposal {
                 proposals.push(now);
@@ -203,7 +209,7 @@ impl Clustering {
         }
     }
 
-    /// Proposes to move a group to every other that it could be moved to.
+    /// Proposes to move a group to each of the others that it could be moved to.
     fn propose(&self, from: usize, proposals: &mut BinaryHeap<Proposal>) {
         let signature = self.groups[from].signature;
         for source in 0..=MAX_LONGER {
@@ -219,7 +225,7 @@ impl Clustering {
         }
     }
 
-    /// What a move is worth, if it saves anything and does not make the set too large.
+    /// Returns what a move is worth, if it saves anything and does not make the set too large.
     fn weigh(&self, from: usize, to: usize) -> Option<Proposal> {
         let (one, two) = (&self.groups[from], &self.groups[to]);
         let (source, destination) = longer(one.signature, two.signature)?;
@@ -236,8 +242,8 @@ impl Clustering {
         (saved > 0.0).then(|| Proposal { worth: saved / added as f64, saved, from, to })
     }
 
-    /// Whether no rule of `from` would come before one that shares packets with it and comes before
-    /// it now.
+    /// Whether the move would put no rule of `from` before another that comes earlier now and
+    /// shares packets with it.
     fn keeps_precedence(&self, from: usize, to: usize) -> bool {
         let moved = &self.groups[from];
         let rank = self.groups[to].signature.rank();
@@ -282,11 +288,11 @@ impl Clustering {
         self.moves.push(Move { from: one, to: two, patterns: moved.len(), gained, saved });
     }
 
-    /// Writes the groups as rules. A rule of which nothing was moved stays as it was written, also
-    /// where it takes nothing.
+    /// Writes the groups as rules. A rule of which nothing was moved stays as it was written, even
+    /// if it takes nothing.
     fn finish(self, set: &RuleSet, order: &[u32]) -> Clustered {
         let moved: Vec<Signature> = self.moves.iter().map(|m| m.from).collect();
-        // Rank, place, and the pattern that makes a part of its rule.
+        // Rank, place, and the pattern, where it is but a part of its rule.
         let mut lines: Vec<(Reverse<u16>, u32, Option<Pattern>)> = Vec::new();
         let mut stays = vec![true; order.len()];
         for (place, &number) in (0..).zip(order) {
@@ -317,7 +323,7 @@ impl Clustering {
     }
 }
 
-/// A pattern as a rule, with the action of another.
+/// Writes a pattern as a rule, with the action of the rule that it is a part of.
 fn write(pattern: &Pattern, origin: &Rule) -> Rule {
     let Pattern { signature, key } = *pattern;
     let net = |address: u128, bits: u8| {
@@ -340,7 +346,7 @@ fn write(pattern: &Pattern, origin: &Rule) -> Rule {
         protocol: signature.protocol.then_some(Protocol::Number(key.protocol)),
     };
     if signature.family.is_some() && rule.family().is_none() {
-        // One of the two patterns of `proto icmp`: the family has to be said.
+        // This is one of the two patterns of `proto icmp`, so the family has to be written.
         rule.source = source;
     }
     rule

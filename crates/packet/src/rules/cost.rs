@@ -1,11 +1,13 @@
 //! How much work is it to judge packets by a set?
 //!
 //! The unit is the **try**: one look-up of a packet under one signature. Both engines try
-//! signatures in the order of their best rules, and stop where the best that was found comes before
-//! all that is left. What they try differs:
-//! - `walk`, the thesis', tries every signature that the packet has the fields for;
-//! - the default tries **candidates** alone: signatures under which each field of the packet, by
-//!   itself, is a field of some rule.
+//! signatures in the order of their best rules, and stop where the best rule that was found comes
+//! before all that are left. Which signatures they try differs:
+//! - `walk`, the engine of the thesis, tries every signature whose fields the packet has;
+//! - the default engine tries **candidates** alone: signatures under which each field of the
+//!   packet, by itself, is a field of some rule.
+//!
+//! Tries are counted, not timed: how long one takes is for `make bench` to say.
 
 use std::collections::{HashMap, HashSet};
 
@@ -15,11 +17,11 @@ use super::signature::{Key, Signature, prefix_mask};
 use super::tuple::{Family, Tuple};
 use crate::numbers::ip_protocol;
 
-/// Packets that a sample keeps.
+/// Number of packets that a sample keeps.
 pub const SAMPLE: usize = 8192;
 
-/// Packets picked evenly from any number of them, each with the same chance. The same packets make
-/// the same sample.
+/// Packets picked from any number of packets, each with the same chance. The same packets make the
+/// same sample.
 #[derive(Clone, Debug, Default)]
 pub struct Sample {
     tuples: Vec<Tuple>,
@@ -39,8 +41,8 @@ impl Sample {
         }
     }
 
-    /// Where there is no trace: a packet for each enabled rule that one can fit, which fits it. Of
-    /// more than [`SAMPLE`] rules, so many are taken, evenly.
+    /// Makes a sample where there is no trace: for each enabled rule that a packet can fit, a
+    /// packet that fits it. Of more than [`SAMPLE`] rules, as many are taken, evenly.
     pub fn of_rules(set: &RuleSet) -> Self {
         let mut sample = Self::default();
         let order = set.order();
@@ -62,13 +64,13 @@ impl Sample {
         &self.tuples
     }
 
-    /// Packets that were seen, of which [`Sample::tuples`] are the picked ones.
+    /// Number of packets that were seen, of which [`Sample::tuples`] are the picked ones.
     pub fn seen(&self) -> u64 {
         self.seen
     }
 }
 
-/// A packet that fits a pattern, with numbers of no meaning where the pattern does not care.
+/// Makes a packet that fits a pattern, with noise where the pattern does not look.
 fn fitting(signature: Signature, key: &Key, seed: u64) -> Tuple {
     let family = signature.family.unwrap_or(Family::V4);
     let width = prefix_mask(family.bits());
@@ -103,14 +105,14 @@ fn scramble(number: u64) -> u64 {
     z ^ (z >> 31)
 }
 
-/// Tries for one packet.
+/// Number of tries for one packet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tries {
     pub walk: u32,
     pub candidates: u32,
 }
 
-/// Tries for each packet of a sample.
+/// Number of tries for a packet of a sample, on average.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Cost {
     pub packets: usize,
@@ -120,7 +122,7 @@ pub struct Cost {
     pub candidates_max: u32,
 }
 
-/// The signatures of a set with the values that stand in each field of their rules.
+/// The signatures of a set, with the values that stand in each field of their rules.
 #[derive(Clone, Debug)]
 pub struct Model(Vec<(Table, Fields)>);
 
@@ -147,7 +149,7 @@ impl Fields {
         fields
     }
 
-    /// For each field, whether what a packet has there is what some rule has.
+    /// Returns for each field whether the packet's value there is that of some rule.
     pub fn hold(&self, key: &Key) -> [bool; 5] {
         [
             self.sources.contains(&key.source),
@@ -188,7 +190,8 @@ impl Model {
         tries
     }
 
-    /// How many candidates a packet has, those among them that the engine would not come to.
+    /// Returns how many candidates a packet has, counting also those that the engine would not come
+    /// to.
     pub fn candidates(&self, tuple: &Tuple) -> u32 {
         let is_candidate = |(table, fields): &&(Table, Fields)| {
             let key = table.signature.of(tuple);

@@ -1,16 +1,19 @@
-//! What a datagram's first fragment says, for its later ones: only the first has ports.
+//! Which ports has a fragment that is not its datagram's first?
+//!
+//! Only the first fragment of a datagram holds ports, so they are remembered for the later ones. A
+//! fragment has no ports if its first one did not come before it, was forgotten, or came so long
+//! before that no receiver would put the two together any more.
 //!
 //! The hook programs remember the same (`bpf/fragments.h`), though not the same number of
-//! datagrams. A fragment whose first one was not seen before it, was forgotten, or came so long
-//! before that nobody would put the two together any more has no ports.
+//! datagrams. Nothing is reassembled.
 
 use std::collections::HashMap;
 
 use super::tuple::{Family, Tuple};
 
-/// Datagrams that are remembered at least; what is oldest is forgotten first.
+/// The least number of datagrams that are remembered. The oldest are forgotten first.
 const LEAST: usize = 1 << 16;
-/// As long as Linux waits for a datagram's fragments.
+/// How long a datagram is remembered: as long as Linux waits for its fragments.
 const LIFE_NS: i64 = 30_000_000_000;
 
 /// What the fragments of one datagram have in common (RFC 791, section 3.2; RFC 8200, section 4.5).
@@ -19,7 +22,7 @@ struct Datagram {
     family: Option<Family>,
     source: u128,
     destination: u128,
-    /// IPv4's; fragments of one IPv6 datagram may say different things.
+    /// The protocol, of IPv4 alone: fragments of one IPv6 datagram may say different ones.
     protocol: Option<u8>,
     id: u32,
 }
@@ -31,7 +34,7 @@ struct First {
     ports: Option<(u16, u16)>,
 }
 
-/// Gives later fragments what their first one says.
+/// The first fragments that were seen, by their datagrams.
 #[derive(Clone, Debug, Default)]
 pub struct Fragments {
     recent: HashMap<Datagram, First>,
@@ -39,7 +42,8 @@ pub struct Fragments {
 }
 
 impl Fragments {
-    /// Takes packets in the order in which they came, with their times where they have any.
+    /// Takes the next packet, with its time in nanoseconds where it has one. If the packet is a
+    /// later fragment, it gets protocol and ports of its first one.
     pub fn follow(&mut self, tuple: &mut Tuple, time_ns: Option<i64>) {
         let Some(fragment) = tuple.fragment else { return };
         let Tuple { family, source, destination, protocol, ports, .. } = *tuple;

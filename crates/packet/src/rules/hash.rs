@@ -1,12 +1,13 @@
-//! A hash for keys of rules: tables of them are asked for every packet and every signature.
+//! A hash for keys of rules, fast because tables of keys are asked for every packet and every
+//! signature.
 //!
-//! It is not made against somebody who chooses keys to collide. Rules are their owner's; packets
-//! are only looked up, never inserted.
+//! The hash does not withstand an adversary who chooses keys to collide. It need not: rules come
+//! from their owner, and packets are only looked up, never inserted.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 
-/// A map with that hash.
+/// A map with the hash [`Folding`].
 pub(super) type Map<K, V> = HashMap<K, V, BuildHasherDefault<Folding>>;
 
 /// Multiplies each word into 128 bits and folds them.

@@ -1,7 +1,8 @@
-//! A judge that is fast enough for traces: one hash table for each signature, tried in the order of
-//! precedence.
+//! How are the packets of a trace judged fast enough?
 //!
-//! It finds what [`RuleSet::judge`] finds, which looks at every rule.
+//! With one hash table for each signature, tried in the order of precedence. The judge finds the
+//! same rule as [`RuleSet::judge`], which looks at every rule. In the kernel, an
+//! [image](super::image) is the judge.
 
 use std::collections::HashMap;
 
@@ -10,7 +11,7 @@ use super::set::RuleSet;
 use super::signature::{Key, Pattern, Signature};
 use super::tuple::Tuple;
 
-/// The enabled rules of a set, arranged to be looked up.
+/// The enabled rules of a set, in tables by signature.
 #[derive(Clone, Debug)]
 pub struct Judge {
     tables: Vec<Table>,
@@ -22,14 +23,14 @@ pub struct Judge {
 #[derive(Clone, Debug)]
 pub(super) struct Table {
     pub signature: Signature,
-    /// The best place in the order of precedence that a rule here has.
+    /// The first place in the order of precedence that a rule of this table has.
     pub first: u32,
-    /// Of equal patterns the one that comes first in the order.
+    /// Each pattern's place in the order of precedence; of equal patterns, that of the first.
     pub places: Map<Key, u32>,
 }
 
-/// All patterns of a set with their rules' places in the order of precedence, by signature; the
-/// tables are in the order of their best rules.
+/// Arranges all patterns of a set by signature, with their rules' places in the order of
+/// precedence. The tables are in the order of their best rules.
 pub(super) fn tables(set: &RuleSet, order: &[u32]) -> Vec<Table> {
     let mut tables: HashMap<Signature, Table> = HashMap::new();
     for (place, &number) in (0..).zip(order) {
@@ -39,7 +40,7 @@ pub(super) fn tables(set: &RuleSet, order: &[u32]) -> Vec<Table> {
         }
     }
     let mut tables: Vec<Table> = tables.into_values().collect();
-    // Two patterns of one rule are of two signatures.
+    // The two patterns of one rule are of two signatures, so no two tables compare equal.
     tables.sort_unstable_by_key(|table| (table.first, table.signature));
     tables
 }
@@ -50,7 +51,7 @@ impl Judge {
         Self { tables: tables(set, &order), order }
     }
 
-    /// The number of the rule that takes a packet.
+    /// Returns the number of the rule that takes a packet.
     pub fn judge(&self, tuple: &Tuple) -> Option<u32> {
         let mut best = u32::MAX;
         for table in &self.tables {

@@ -1,15 +1,15 @@
-//! Rules that a set could do without.
+//! Which rules could a set do without?
 //!
 //! A rule is not needed if every packet that it takes would have the same done to it without the
-//! rule. Found are rules whose packets all fit one other rule:
-//! - one that comes before it in the order of precedence, so that it takes nothing at all: it is a
-//!   **duplicate**, or **hidden**;
-//! - one that comes after it with the same action, with no rule of another action between them that
-//!   some of the packets fit: it is a **subset**. Without it, its packets count as hits of the
-//!   rules that take them then.
+//! rule. Such a rule is found if all its packets fit one other rule:
+//! - one that comes earlier in the order of precedence, so that the rule takes nothing at all: the
+//!   rule is a **duplicate**, or **hidden**;
+//! - one that comes later and has the same action, where no rule of another action comes between
+//!   the two that some of the packets fit: the rule is a **subset**. Without it, its packets count
+//!   as hits of the rules that take them then.
 //!
-//! All that are found can go at once. A rule that only several others together make unnecessary is
-//! not found.
+//! All rules that are found can go at once. A rule that only several others together make
+//! unnecessary is not found.
 
 use std::collections::{HashMap, HashSet};
 
@@ -22,12 +22,12 @@ use super::signature::{Key, Pattern, Signature};
 /// Why a rule is not needed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Why {
-    /// A rule before it looks for the same. It takes nothing, whatever its action.
+    /// An earlier rule looks for the same. The rule takes nothing, whatever its action.
     Duplicate,
-    /// A rule of the same rank before it takes all its packets. It takes nothing, whatever its
+    /// An earlier rule of the same rank takes all its packets. The rule takes nothing, whatever its
     /// action.
     Hidden,
-    /// A rule after it would take its packets and do the same.
+    /// A later rule would take its packets and do the same.
     Subset,
 }
 
@@ -35,12 +35,13 @@ pub enum Why {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Merged {
     pub rule: u32,
-    /// The rule that makes it so.
+    /// The number of the rule that makes it unnecessary.
     pub by: u32,
     pub why: Why,
 }
 
-/// A pattern whose packets a later rule would take, if no rule between the two objects.
+/// A pattern whose packets a later rule would take, unless a rule between the two has another
+/// action.
 struct Candidate {
     key: Key,
     place: u32,
@@ -49,12 +50,12 @@ struct Candidate {
 }
 
 impl RuleSet {
-    /// The enabled rules that are not needed, by their numbers.
+    /// Finds the enabled rules that are not needed, in the order of their numbers.
     pub fn merge(&self) -> Vec<Merged> {
         Merger::new(self).merge()
     }
 
-    /// The set without some of its rules.
+    /// Returns the set without these rules.
     pub fn without(&self, merged: &[Merged]) -> Self {
         let mut goes = vec![false; self.len()];
         for merged in merged {
@@ -72,20 +73,21 @@ struct Merger<'a> {
     set: &'a RuleSet,
     order: Vec<u32>,
     tables: Vec<Table>,
-    /// A number for the action at each place; equal actions have the same.
+    /// A number for the action at each place. Equal actions have the same number.
     actions: Vec<u32>,
     /// What is known of the patterns at each place.
     found: Vec<Found>,
-    /// Patterns of which a later rule has a duplicate and stays, for its other pattern is needed.
+    /// Patterns that a later rule has too, where that rule stays because its other pattern is
+    /// needed.
     repeated: HashSet<Pattern>,
 }
 
-/// A rule can go if all its patterns can.
+/// What is known of a rule's patterns. The rule can go if all its patterns can.
 #[derive(Clone, Copy, Default)]
 struct Found {
     patterns: u8,
     needless: u8,
-    /// The place of a rule that makes it so, and how.
+    /// The place of a rule that makes a pattern unnecessary, and how.
     by: Option<(u32, Why)>,
 }
 
@@ -124,7 +126,7 @@ impl<'a> Merger<'a> {
     fn note(&mut self, place: u32, by: u32, why: Why) {
         let found = &mut self.found[place as usize];
         found.needless += 1;
-        // Of the two patterns that a rule may have, one that takes packets says what the rule is.
+        // If one of a rule's two patterns takes packets, that one says what the rule is.
         if found.by.is_none_or(|(_, known)| known != Why::Subset) {
             found.by = Some((by, why));
         }
@@ -134,7 +136,7 @@ impl<'a> Merger<'a> {
         self.actions[one as usize] == self.actions[two as usize]
     }
 
-    /// Patterns that the tables do not hold, because an equal one comes first.
+    /// Notes the patterns that the tables do not hold, because an equal one comes first.
     fn duplicates(&mut self) {
         let tables: HashMap<Signature, usize> =
             self.tables.iter().enumerate().map(|(index, table)| (table.signature, index)).collect();
@@ -152,7 +154,7 @@ impl<'a> Merger<'a> {
         }
     }
 
-    /// Notes the hidden patterns of a table, and gives those that may be subsets.
+    /// Notes the hidden patterns of a table, and returns those that may be subsets.
     fn candidates(&mut self, index: usize) -> Vec<Candidate> {
         let table = &self.tables[index];
         let wider: Vec<&Table> = self
@@ -163,7 +165,7 @@ impl<'a> Merger<'a> {
             .collect();
         let (mut hidden, mut candidates) = (Vec::new(), Vec::new());
         for (&key, &place) in &table.places {
-            // Without it, a rule that stays would take its packets.
+            // Without this pattern, an equal one of a rule that stays would take its packets.
             let is_repeated = self.repeated.contains(&Pattern { signature: table.signature, key });
             let containing =
                 wider.iter().filter_map(|other| other.places.get(&other.signature.mask(&key)));
@@ -174,8 +176,8 @@ impl<'a> Merger<'a> {
             }
             match (before, after) {
                 (Some(by), _) => hidden.push((place, by)),
-                // What contains it and does something else takes its packets before any other that
-                // contains it.
+                // If the first pattern that contains this one does something else, it takes the
+                // packets before any other that contains them.
                 (None, Some(by)) if self.does_the_same(place, by) && !is_repeated => {
                     candidates.push(Candidate { key, place, by });
                 }
@@ -188,8 +190,8 @@ impl<'a> Merger<'a> {
         candidates
     }
 
-    /// Notes the candidates of one signature to which no rule between them and the rule that
-    /// contains them objects.
+    /// Notes the candidates of one signature that are subsets: no rule of another action comes
+    /// between the candidate and the rule that contains it.
     fn subsets(&mut self, signature: Signature, mut candidates: Vec<Candidate>) {
         for table in &self.tables {
             let Some(last) = candidates.iter().map(|candidate| candidate.by).max() else { return };
@@ -209,12 +211,12 @@ impl<'a> Merger<'a> {
     }
 }
 
-/// The rules of one table by what they have in common with a signature.
+/// The rules of one table, by the part of their keys that a signature looks at too.
 struct Objections(Map<Key, Vec<Rival>>);
 
 struct Rival {
     place: u32,
-    /// Where in the list the next rule of another action stands.
+    /// Index in the list of the next rule of another action.
     next_other: usize,
 }
 

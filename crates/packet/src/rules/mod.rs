@@ -6,11 +6,12 @@
 //! exact look-up judges a packet against all of them (Gopalakrishnan 2011, chapter 4).
 //!
 //! Rules judge a packet's **outer** headers, as a [`Tuple`] says them. Of the rules that fit, one
-//! takes the packet: that of the most specific signature, and among equals the first of the file.
-//! [`RuleSet::order`] is that order; whoever judges packets, in the kernel or here, takes the first
-//! rule in it that fits. What no rule takes is not captured.
+//! takes the packet: the rule of the most specific signature, and among equals the first of the
+//! file. [`RuleSet::order`] is that order; every judge of packets, in the kernel or here, takes the
+//! first rule in it that fits. A packet that no rule takes is not captured.
 //!
-//! `docs/RULES.md` has the language and the model for users.
+//! The hook programs judge packets by the [image](image) of a set; nothing here is on a packet's
+//! way. `docs/RULES.md` has the language and the model for users.
 
 pub mod bloom;
 pub mod cluster;

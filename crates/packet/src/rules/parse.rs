@@ -1,13 +1,13 @@
-//! The language of rule files.
+//! How is a rule file read?
 //!
-//! One rule a line, all fields in this order, `#` begins a comment:
+//! It has one rule a line, with all fields in this order. `#` begins a comment:
 //!
 //! ```text
 //! ACTION src ADDR[/N]|any dst ADDR[/N]|any sport N|any dport N|any proto tcp|udp|icmp|N|any
 //! ```
 //!
-//! An address with bits set behind its prefix is taken as the prefix: the mask is applied, as it is
-//! to packets.
+//! An address with bits set behind its prefix is taken as the prefix: the mask is applied to it, as
+//! it is to packets. Names of hosts and services are not looked up.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -19,19 +19,20 @@ use super::rule::{Action, MAX_GROUP_NAME, MAX_SNAPLEN, Protocol, Rule};
 use super::set::{Entry, RuleSet};
 use crate::numbers::ip_protocol;
 
-/// Faults of a file that are told one by one.
+/// How many faults of a file are shown one by one.
 const SHOWN: usize = 20;
-/// Characters of what the user wrote that an error repeats.
+/// How many characters of the user's text an error repeats.
 const QUOTED: usize = 40;
-/// Rules of a set. A set of that many takes 32 MiB in the kernel, the most that any may.
+/// The most rules that a set can have. Such a set takes 32 MiB in the kernel, the most that any set
+/// may.
 pub const MAX_RULES: usize = 1 << 20;
 
-/// A line that is no rule.
+/// A fault in a line of a rule file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ParseError {
-    /// Counted from 1; 0 where the rule does not come from a file.
+    /// Number of the line, counted from 1; 0 where the rule does not come from a file.
     pub line: u32,
-    /// What is wrong, and what to do.
+    /// What is wrong. The text also says what to write.
     pub fault: Fault,
 }
 
@@ -101,16 +102,16 @@ impl fmt::Display for ParseError {
 
 impl std::error::Error for ParseError {}
 
-/// All that is wrong with a rule file.
+/// The faults of a rule file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ParseErrors {
-    /// The first ones in the order of the file, at least one and at most 20.
+    /// The first faults in the order of the file, at least one and at most 20.
     pub errors: Vec<ParseError>,
-    /// How many there are.
+    /// Number of faults in the whole file.
     pub count: usize,
 }
 
-/// One line: the first fault, and how many more there are.
+/// Writes one line: the first fault, and how many more there are.
 impl fmt::Display for ParseErrors {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if let Some(first) = self.errors.first() {
@@ -127,7 +128,10 @@ impl fmt::Display for ParseErrors {
 impl std::error::Error for ParseErrors {}
 
 impl RuleSet {
-    /// Reads a rule file. A file without rules is a set that takes nothing.
+    /// Reads a rule file. A file without rules is a set that takes no packet.
+    ///
+    /// # Errors
+    /// Where a line is no rule, or there are more than [`MAX_RULES`].
     pub fn parse(text: impl AsRef<[u8]>) -> Result<Self, ParseErrors> {
         let text = text.as_ref();
         let text = text.strip_prefix("\u{feff}".as_bytes()).unwrap_or(text);
@@ -159,7 +163,7 @@ impl ParseErrors {
     }
 }
 
-/// One rule, as a line of a file.
+/// Reads one rule, as it stands in a line of a file.
 impl FromStr for Rule {
     type Err = ParseError;
 
@@ -172,7 +176,7 @@ impl FromStr for Rule {
     }
 }
 
-/// `None` where there is nothing but space and a comment.
+/// Reads a line; `None` where it holds no more than white space and a comment.
 fn parse_line(line: &[u8]) -> Result<Option<Rule>, Fault> {
     let rule = line.split(|&byte| byte == b'#').next().unwrap_or_default();
     let rule = str::from_utf8(rule).map_err(|_| Fault::NotText)?;
@@ -220,7 +224,7 @@ fn action(word: &str) -> Result<Action, Fault> {
     }
 }
 
-/// The word behind the name of a field; `None` for `any`.
+/// Reads the name of a field and the word behind it; `None` for `any`.
 fn value<'a>(
     field: &'static str,
     words: &mut SplitWhitespace<'a>,
@@ -289,13 +293,14 @@ fn protocol(words: &mut SplitWhitespace) -> Result<Option<Protocol>, Fault> {
     Ok(Some(protocol))
 }
 
-/// Digits alone: no sign, no space, no other base.
+/// Reads a number of decimal digits alone: without a sign, white space or another base.
 fn number(word: &str) -> Option<u32> {
     let is_number = !word.is_empty() && word.bytes().all(|byte| byte.is_ascii_digit());
     if is_number { word.parse().ok() } else { None }
 }
 
-/// What the user wrote, not longer than a line can take and without what moves a terminal's cursor.
+/// Repeats the user's text, at most as long as fits in a line, and without characters that move a
+/// terminal's cursor.
 fn quote(word: &str) -> String {
     let mut quoted: String =
         word.chars().take(QUOTED).map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect();

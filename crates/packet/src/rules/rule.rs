@@ -1,4 +1,4 @@
-//! One rule: what stands in a line of a rule file.
+//! What does one rule look for, and what does it do? This is a line of a rule file, as values.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -9,9 +9,9 @@ use super::signature::{Key, Pattern, Signature};
 use super::tuple::{Family, left};
 use crate::numbers::{ip_protocol, pcap_file};
 
-/// The most that a rule's `snaplen=` can keep, in bytes.
+/// The most bytes of a frame that a rule's `snaplen=` can keep.
 pub const MAX_SNAPLEN: u32 = pcap_file::MAX_SNAPLEN;
-/// Bytes of a group's name in a rule.
+/// The most bytes that a group's name in a rule can have.
 pub const MAX_GROUP_NAME: usize = 64;
 
 /// What happens to a packet that a rule takes.
@@ -19,9 +19,9 @@ pub const MAX_GROUP_NAME: usize = 64;
 pub enum Action {
     Accept,
     Drop,
-    /// Accept, and keep at most so many bytes, from 1 to [`MAX_SNAPLEN`].
+    /// Accept, and keep at most this many bytes, from 1 to [`MAX_SNAPLEN`].
     Snaplen(u32),
-    /// Accept for the members of this group alone.
+    /// Accept, for the members of this group alone.
     Group(String),
 }
 
@@ -33,10 +33,10 @@ pub enum Protocol {
     Number(u8),
 }
 
-/// One line of a rule file. What is `None` fits everything.
+/// One line of a rule file. A field that is `None` fits everything.
 ///
-/// [`Rule::new`] makes sure that the addresses are of one family; prefixes have no bits set behind
-/// their length.
+/// The parser makes sure that both addresses are of one family, and that prefixes have no bits set
+/// behind their length.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Rule {
     pub action: Action,
@@ -55,14 +55,15 @@ impl Rule {
         self
     }
 
-    /// The family of its addresses; `None` where both are `any`.
+    /// The family of the rule's addresses; `None` where both are `any`.
     pub fn family(&self) -> Option<Family> {
         let net = self.source.or(self.destination)?;
         Some(if net.addr().is_ipv4() { Family::V4 } else { Family::V6 })
     }
 
-    /// What it looks for in each family where that differs: `proto icmp` without an address is two
-    /// patterns, any other rule is one. They are of the same rank, and no packet fits both.
+    /// The patterns that the rule looks for. `proto icmp` without an address is two patterns, one
+    /// for each family; they are of the same rank, and no packet fits both. Any other rule is one
+    /// pattern.
     pub fn patterns(&self) -> impl Iterator<Item = Pattern> + use<> {
         let both = [Some(Family::V4), Some(Family::V6)];
         let families = match (self.family(), self.protocol) {
@@ -101,13 +102,13 @@ impl Rule {
         }
     }
 
-    /// Sum of the widths of its masks in bits, the thesis' measure of how specific it is: from 0 to
-    /// 296.
+    /// The thesis' measure of how specific the rule is: the sum of the widths of its masks in bits,
+    /// from 0 to 296.
     pub fn rank(&self) -> u16 {
         self.pattern(self.family()).signature.rank()
     }
 
-    /// Why no packet can ever fit it, where that is so.
+    /// Returns why no packet can ever fit the rule, where that is so.
     pub fn impossible(&self) -> Option<&'static str> {
         let asks_for_ports = self.source_port.is_some() || self.destination_port.is_some();
         let has_ports = match self.protocol {
@@ -141,7 +142,7 @@ impl fmt::Display for Protocol {
     }
 }
 
-/// The line of a rule file that it is.
+/// Writes the rule as a line of a rule file, without the end of the line.
 impl fmt::Display for Rule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} src ", self.action)?;
@@ -157,7 +158,7 @@ impl fmt::Display for Rule {
     }
 }
 
-/// A prefix that is a whole address is written as one.
+/// Writes a prefix, or the address where the prefix is a whole one.
 fn net(f: &mut fmt::Formatter<'_>, net: Option<IpNet>) -> fmt::Result {
     let whole = net.filter(|net| net.prefix_len() == net.max_prefix_len());
     match whole.map(|net| net.addr()) {

@@ -1,4 +1,4 @@
-//! A set of rules, and the order in which they count.
+//! Which rules does a set have, and in which order do they count?
 
 use std::cmp::Reverse;
 use std::fmt;
@@ -7,17 +7,19 @@ use super::rule::Rule;
 use super::signature::Signature;
 use super::tuple::Tuple;
 
-/// A rule in its place.
+/// A rule of a set.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
     pub rule: Rule,
-    /// A rule that is not enabled stays in the set, keeps its number, and takes nothing.
+    /// Whether the rule takes packets. A rule that is not enabled stays in the set and keeps its
+    /// number.
     pub enabled: bool,
-    /// The line of its file, counted from 1; 0 where it comes from elsewhere.
+    /// Line of the file that the rule stands in, counted from 1; 0 where the rule comes from
+    /// elsewhere.
     pub line: u32,
 }
 
-/// Rules in the order of their file. A rule's number is its place in that, from 0.
+/// Rules in the order of their file. A rule's number is its place in that order, from 0.
 ///
 /// Each interface or group that has rules has a set of its own.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -34,7 +36,7 @@ impl RuleSet {
         self.entries.is_empty()
     }
 
-    /// The rules by their numbers, those that are not enabled among them.
+    /// The rules by their numbers, including those that are not enabled.
     pub fn entries(&self) -> &[Entry] {
         &self.entries
     }
@@ -48,7 +50,7 @@ impl RuleSet {
         self.entries.push(entry);
     }
 
-    /// Takes a rule out; those behind it move up by one.
+    /// Takes a rule out. The numbers of the rules behind it become lower by one.
     pub fn remove(&mut self, number: usize) -> Option<Entry> {
         (number < self.entries.len()).then(|| self.entries.remove(number))
     }
@@ -58,14 +60,14 @@ impl RuleSet {
         self.entries.iter().position(|entry| entry.rule == *rule)
     }
 
-    /// False where there is no such rule.
+    /// Enables a rule or disables it. Returns false where there is no such rule.
     pub fn set_enabled(&mut self, number: usize, enabled: bool) -> bool {
         let entry = self.entries.get_mut(number);
         entry.map(|entry| entry.enabled = enabled).is_some()
     }
 
-    /// The numbers of the enabled rules in the order of precedence: the first of these that fits a
-    /// packet takes it.
+    /// Returns the numbers of the enabled rules in the order of precedence: the first rule that
+    /// fits a packet takes it.
     ///
     /// Rules of higher rank come first, rules of equal rank in the order of the file.
     pub fn order(&self) -> Vec<u32> {
@@ -76,7 +78,7 @@ impl RuleSet {
         ranked.into_iter().map(|(_, number)| number).collect()
     }
 
-    /// The signatures of enabled rules, each once, those of higher rank first.
+    /// Returns the signatures of the enabled rules, each once, those of higher rank first.
     pub fn signatures(&self) -> Vec<Signature> {
         let enabled = self.entries.iter().filter(|entry| entry.enabled);
         let mut signatures: Vec<Signature> =
@@ -86,8 +88,8 @@ impl RuleSet {
         signatures
     }
 
-    /// The number of the rule that takes a packet, by looking at every rule: what all faster ways
-    /// must agree with.
+    /// Returns the number of the rule that takes a packet, by looking at every rule. All faster
+    /// ways must agree with this one.
     pub fn judge(&self, tuple: &Tuple) -> Option<u32> {
         let fits = |number: &u32| {
             self.entries[*number as usize].rule.patterns().any(|pattern| pattern.fits(tuple))
@@ -103,7 +105,7 @@ impl FromIterator<Rule> for RuleSet {
     }
 }
 
-/// A rule file: enabled rules alone, each on a line.
+/// Writes a rule file: the enabled rules alone, each on a line.
 impl fmt::Display for RuleSet {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.entries

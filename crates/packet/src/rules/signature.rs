@@ -1,47 +1,53 @@
-//! Signatures: what rules look at, apart from the values that they look for.
+//! What does a rule look at, apart from the values that it looks for?
+//!
+//! A [`Signature`] is that: the masks. A [`Key`] has the values under the masks, and a [`Pattern`]
+//! is both.
 
 use super::tuple::{Family, Tuple};
 
 /// The masks of a rule. Two rules of one signature differ in their values alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Signature {
-    /// `None`: of any family and of none; both prefixes are then 0 bits long.
+    /// The family that a packet must have. `None` for packets of any family and of none; both
+    /// prefixes are then 0 bits long.
     pub family: Option<Family>,
-    /// Length of the prefix, at most [`Family::bits`].
+    /// Length of the source's prefix, at most [`Family::bits`].
     pub source_bits: u8,
+    /// Length of the destination's prefix, at most [`Family::bits`].
     pub destination_bits: u8,
-    /// Whether it looks at the source port: 16 bits or none.
+    /// Whether the rule looks at the source port. The mask has 16 bits or none.
     pub source_port: bool,
     pub destination_port: bool,
     pub protocol: bool,
 }
 
-/// Values under the masks of a signature; what a mask leaves out is 0.
+/// Values under the masks of a signature. The bits that a mask leaves out are 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Key {
-    /// An IPv4 address stands in the highest 32 bits, so that a prefix means the same for both
-    /// families.
+    /// Source address. An IPv4 address stands in the highest 32 bits, so that a prefix means the
+    /// same for both families.
     pub source: u128,
+    /// Destination address, in the same bits as the source address.
     pub destination: u128,
     pub source_port: u16,
     pub destination_port: u16,
     pub protocol: u8,
 }
 
-/// What a rule looks for.
+/// What a rule looks for: masks, and the values under them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Pattern {
     pub signature: Signature,
     pub key: Key,
 }
 
-/// The highest `bits` bits.
+/// A mask of the highest `bits` bits.
 pub fn prefix_mask(bits: u8) -> u128 {
     u128::MAX.checked_shl(128 - u32::from(bits.min(128))).unwrap_or(0)
 }
 
 impl Signature {
-    /// Fits every packet.
+    /// The signature that looks at nothing, so that every packet fits it.
     pub const ANY: Self = Self {
         family: None,
         source_bits: 0,
@@ -51,7 +57,7 @@ impl Signature {
         protocol: false,
     };
 
-    /// Sum of the widths of its masks in bits. The family counts nothing.
+    /// Sum of the widths of the masks in bits. The family does not count.
     pub fn rank(&self) -> u16 {
         let [source_port, destination_port] =
             [self.source_port, self.destination_port].map(|mask| if mask { 16 } else { 0 });
@@ -63,8 +69,8 @@ impl Signature {
             + protocol
     }
 
-    /// What it sees of a packet; `None` where it looks at something that is not known of the
-    /// packet, for nothing can then fit.
+    /// Returns the packet's values under the masks; `None` where a value is not known of the
+    /// packet, so that no pattern of this signature can fit it.
     #[inline]
     pub fn of(&self, tuple: &Tuple) -> Option<Key> {
         if self.family.is_some() && self.family != tuple.family {
@@ -98,8 +104,8 @@ impl Signature {
         }
     }
 
-    /// Whether it looks at nothing that `other` does not look at: each pattern of `other` lies then
-    /// inside exactly one of its own.
+    /// Whether this signature looks at nothing that `other` does not look at. Each pattern of
+    /// `other` then lies inside exactly one pattern of this signature.
     pub fn covers(&self, other: &Self) -> bool {
         (self.family.is_none() || self.family == other.family)
             && self.source_bits <= other.source_bits
@@ -109,8 +115,8 @@ impl Signature {
             && self.protocol <= other.protocol
     }
 
-    /// What both look at: patterns of the two have packets in common if they agree on that. `None`
-    /// where they are of different families.
+    /// Returns the part of the masks that both signatures have. Patterns of the two have packets in
+    /// common if they agree under it. `None` where the signatures are of different families.
     pub fn common(&self, other: &Self) -> Option<Self> {
         let family = match (self.family, other.family) {
             (Some(one), Some(two)) if one != two => return None,
@@ -133,12 +139,12 @@ impl Pattern {
         self.signature.of(tuple) == Some(self.key)
     }
 
-    /// Whether every packet that fits `other` fits this.
+    /// Whether every packet that fits `other` fits this pattern.
     pub fn contains(&self, other: &Self) -> bool {
         self.signature.covers(&other.signature) && self.signature.mask(&other.key) == self.key
     }
 
-    /// Whether a packet can fit both.
+    /// Whether a packet can fit both patterns.
     pub fn overlaps(&self, other: &Self) -> bool {
         self.signature
             .common(&other.signature)
@@ -146,7 +152,7 @@ impl Pattern {
     }
 }
 
-/// As `ipv4 src/24 dst/32 dport proto`; `any` where it looks at nothing.
+/// Writes the signature as `ipv4 src/24 dst/32 dport proto`, or `any` where it looks at nothing.
 impl std::fmt::Display for Signature {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let mut parts = Vec::new();

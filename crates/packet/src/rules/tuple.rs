@@ -1,17 +1,18 @@
-//! What rules see of a packet: its outer 5-tuple.
+//! What do rules see of a packet?
 //!
-//! The reader takes the frame as it stands on the wire: an Ethernet header with up to [`MAX_TAGS`]
-//! VLAN tags, or what another link type has before IP; then IPv4 with its options, or IPv6 with up
-//! to [`MAX_EXTENSIONS`] extension headers. It does not look into tunnels, MPLS and PPPoE. The hook
-//! programs read the same way (`bpf/headers.h`).
+//! Its outer 5-tuple. The reader takes the frame as it stands on the wire: an Ethernet header with
+//! up to [`MAX_TAGS`] VLAN tags, or what another link type has before IP; then IPv4 with its
+//! options, or IPv6 with up to [`MAX_EXTENSIONS`] extension headers. It does not look into tunnels,
+//! MPLS and PPPoE. The hook programs read the same way (`bpf/headers.h`).
 //!
-//! What cannot be read is **unknown**, and fits no rule that asks for it:
+//! A field that cannot be read is **unknown**, and the packet fits no rule that asks for it:
 //! - a frame without an IP packet, or with one whose fixed header is cut short or of another
 //!   version, has no family;
 //! - ports are known of TCP, UDP, UDP-Lite, SCTP and DCCP, where the frame reaches so far; of a
 //!   fragment only if it is the first;
-//! - the protocol of IPv6 is the first header that is no extension header. Where the chain goes on
-//!   behind what can be read, it is the extension header where reading stopped.
+//! - the protocol of an IPv6 packet is that of the first header that is no extension header. Where
+//!   the chain of extension headers goes on behind what can be read, it is that of the extension
+//!   header where reading stopped.
 //!
 //! Total and payload lengths are not looked at.
 
@@ -24,9 +25,9 @@ use crate::header::field::{
 use crate::link::{FirstHeader, LinkType};
 use crate::numbers::{ether_type, ip_protocol};
 
-/// VLAN tags that are passed, one that the NIC has stripped among them.
+/// How many VLAN tags are passed, counting one that the NIC has stripped.
 pub const MAX_TAGS: usize = 4;
-/// Extension headers of IPv6 that are passed.
+/// How many extension headers of IPv6 are passed.
 pub const MAX_EXTENSIONS: usize = 8;
 
 /// An IP version.
@@ -38,7 +39,7 @@ pub enum Family {
 }
 
 impl Family {
-    /// Bits of an address.
+    /// Length of an address in bits.
     pub const fn bits(self) -> u8 {
         match self {
             Self::V4 => 32,
@@ -50,26 +51,30 @@ impl Family {
 /// The outer 5-tuple of a packet, as far as it is known.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Tuple {
-    /// `None`: no IP packet. All the rest is then 0 or `None`.
+    /// The IP version; `None` where there is no IP packet, and all other fields are then 0 or
+    /// `None`.
     pub family: Option<Family>,
-    /// An IPv4 address stands in the highest 32 bits.
+    /// Source address. An IPv4 address stands in the highest 32 bits.
     pub source: u128,
+    /// Destination address. An IPv4 address stands in the highest 32 bits.
     pub destination: u128,
     pub protocol: u8,
-    /// Source and destination.
+    /// Source and destination port.
     pub ports: Option<(u16, u16)>,
+    /// `None` where the packet is a whole datagram.
     pub fragment: Option<Fragment>,
 }
 
-/// That a packet is a fragment, and of what.
+/// Which fragment of which datagram a packet is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Fragment {
+    /// Identification of the datagram.
     pub id: u32,
-    /// It begins the datagram, so that ports stand in it.
+    /// Whether the fragment begins the datagram, so that ports stand in it.
     pub is_first: bool,
 }
 
-/// An address in the highest bits.
+/// Returns an address as a number, with an IPv4 address in the highest 32 bits.
 pub(super) fn left(address: IpAddr) -> u128 {
     match address {
         IpAddr::V4(address) => u128::from(address.to_bits()) << 96,
@@ -78,9 +83,8 @@ pub(super) fn left(address: IpAddr) -> u128 {
 }
 
 impl Tuple {
-    /// Of an IP packet whose addresses are of one family.
-    ///
-    /// `None` where they are not.
+    /// Makes the tuple of an IP packet that is not a fragment. `None` where the addresses are not
+    /// of one family.
     pub fn new(
         source: IpAddr,
         destination: IpAddr,
@@ -102,7 +106,7 @@ impl Tuple {
         })
     }
 
-    /// Of a frame, or as much of it as was captured.
+    /// Reads the tuple of a frame, or of as much of it as was captured.
     pub fn read(link: LinkType, frame: &[u8]) -> Self {
         let Some((kind, packet)) = network_layer(link, frame) else { return Self::default() };
         match kind {
@@ -113,7 +117,7 @@ impl Tuple {
         .unwrap_or_default()
     }
 
-    /// Source and destination as addresses; `None` where there is no IP packet.
+    /// Returns source and destination as addresses; `None` where there is no IP packet.
     pub fn addresses(&self) -> Option<(IpAddr, IpAddr)> {
         let family = self.family?;
         let address = |bits: u128| match family {
@@ -124,12 +128,12 @@ impl Tuple {
     }
 }
 
-/// Whether frames of this link type can be judged by more than `any`.
+/// Whether frames of this link type are read, so that they can fit rules that say more than `any`.
 pub fn is_readable(link: LinkType) -> bool {
     !matches!(link.first_header(), None | Some(FirstHeader::Ppp))
 }
 
-/// The EtherType of what the frame carries, and the payload.
+/// Returns the EtherType of what the frame carries, and the payload.
 fn network_layer(link: LinkType, frame: &[u8]) -> Option<(u16, &[u8])> {
     match link.first_header()? {
         FirstHeader::Ethernet => {
@@ -138,8 +142,7 @@ fn network_layer(link: LinkType, frame: &[u8]) -> Option<(u16, &[u8])> {
         FirstHeader::Ip => by_version(frame),
         FirstHeader::Ipv4 => Some((ether_type::IPV4, frame)),
         FirstHeader::Ipv6 => Some((ether_type::IPV6, frame)),
-        // The address family's number is the system's that captured; the packet says its version
-        // itself.
+        // Systems number address families differently, but the packet says its version itself.
         FirstHeader::Loopback => by_version(frame.get(loopback::HEADER_BYTES..)?),
         FirstHeader::LinuxSll => {
             behind_tags(half(frame, linux_sll::TYPE)?, &frame[linux_sll::HEADER_BYTES..])
@@ -159,7 +162,7 @@ fn by_version(packet: &[u8]) -> Option<(u16, &[u8])> {
     }
 }
 
-/// Passes VLAN tags.
+/// Passes VLAN tags, and returns the EtherType behind them and the payload.
 fn behind_tags(mut kind: u16, mut rest: &[u8]) -> Option<(u16, &[u8])> {
     for _ in 0..MAX_TAGS {
         if !ether_type::is_vlan_tag(kind) {
@@ -227,7 +230,7 @@ fn ipv6(packet: &[u8]) -> Option<Tuple> {
 /// no extension header to pass.
 fn extension(tuple: &mut Tuple, packet: &[u8], at: usize) -> Option<usize> {
     if tuple.fragment.is_some_and(|fragment| !fragment.is_first) {
-        // What stands here is the middle of something.
+        // The bytes here are from the middle of the datagram.
         return None;
     }
     let [next, length, fragment @ ..] = *packet.get(at..)?.first_chunk::<4>()?;

@@ -1,14 +1,15 @@
-//! Which packets does a capture file hold? Answered for pcap and pcapng, for files of any size,
-//! from anything that can be read: a file, a pipe, a decompressor.
+//! Which packets does a capture file hold?
 //!
-//! The source is read once, in large pieces, into one window of 256 KiB. A packet borrows from
-//! the window and nothing is copied; so [`Reader::next_packet`] lends, and is no iterator. The
-//! window grows only for a packet that does not fit, and no length in the file can make it grow
-//! past 16 MiB, or at all before the bytes have come. Blocks of pcapng that no packet depends on
-//! are passed over however large they are.
+//! [`Reader`] answers for pcap and pcapng, for files of any size, from anything that can be read: a
+//! file, a pipe, a decompressor. The source is read once, in large pieces, into one window of
+//! 256 KiB. A packet borrows from the window and nothing is copied; so [`Reader::next_packet`]
+//! lends packets, and there is no iterator. The window grows only for a packet that does not fit,
+//! and no length in the file can make it grow past 16 MiB, or at all before the bytes have come.
+//! Blocks of pcapng that no packet depends on are passed over however large they are.
 //!
-//! [`crate::pcapng::Reader`] is for pcapng that lies in memory, and gives every block. Both
-//! understand a block with the same code.
+//! What is not a packet is not shown: no comments, statistics or names of interfaces.
+//! [`crate::pcapng::Reader`], for pcapng that lies in memory, shows every block. Both read a block
+//! with the same code.
 
 use std::io::Read;
 
@@ -30,34 +31,37 @@ use window::Window;
 /// A packet of a capture file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Packet<'a> {
-    /// UTC; `None` where the file has no time for it, or one that does not fit.
+    /// Nanoseconds since 1970, UTC; `None` where the file has no time for the packet, or one that
+    /// does not fit.
     pub time_ns: Option<i64>,
     pub link: LinkType,
-    /// Bytes of the link-layer frame on the wire as the file says, without FCS.
+    /// Length of the frame on the wire in bytes, as the file says, without FCS.
     pub original_len: u32,
     /// What was captured of the frame, without FCS.
     pub frame: &'a [u8],
-    /// Counted over all sections of the file, from 0; always 0 in pcap.
+    /// Number of the interface, counted from 0 over all sections of the file; always 0 in pcap.
     pub interface: u32,
-    /// `epb_flags`; 0 where there are none, and in pcap.
+    /// The value of `epb_flags`; 0 where there is none, and in pcap.
     pub flags: u32,
-    /// Packets lost between this one and the one before it on the same interface, where the file
-    /// says so.
+    /// Number of packets lost between this packet and the one before it on the same interface,
+    /// where the file says so.
     pub dropped: u64,
 }
 
+/// The format of a capture file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
     Pcap,
     Pcapng,
 }
 
-/// Whether bytes that begin a file are a capture file's. Only the first 4 count; fewer are not.
+/// Whether a file that begins with these bytes is a capture file. The first 4 bytes decide; a
+/// shorter file is none.
 pub fn looks_like_trace(first: &[u8]) -> bool {
     first.first_chunk().is_some_and(|first| is_section_header(*first) || pcap::is_magic(*first))
 }
 
-/// The section header's type reads the same in both byte orders.
+/// Whether the bytes are the type of a section header, which reads the same in both byte orders.
 fn is_section_header(first: [u8; 4]) -> bool {
     u32::from_ne_bytes(first) == SECTION_HEADER
 }
@@ -76,6 +80,9 @@ enum File {
 
 impl<R: Read> Reader<R> {
     /// Reads the magic number, and the header of a pcap file. `source` needs no buffer of its own.
+    ///
+    /// # Errors
+    /// Where the source cannot be read, or does not begin as a capture file does.
     pub fn new(source: R) -> Result<Self, Error> {
         let mut window = Window::new(source);
         window.fill(4)?;
@@ -99,15 +106,17 @@ impl<R: Read> Reader<R> {
         }
     }
 
-    /// Where the last good block or record ends and the next one begins, in bytes from the
-    /// file's beginning.
+    /// The end of the last good block or record, where the next one begins: bytes from the file's
+    /// beginning.
     pub fn offset(&self) -> u64 {
         self.window.taken()
     }
 
-    /// The next packet; `None` where the file ends behind a whole block or record.
+    /// Returns the next packet; `None` where the file ends behind a whole block or record.
     ///
-    /// A fault is told once, after all packets before it. Every call after it gives `None`.
+    /// # Errors
+    /// A fault of the file or the source, once and after all packets before it. Every later call
+    /// returns `None`.
     pub fn next_packet(&mut self) -> Result<Option<Packet<'_>>, Error> {
         if self.failed {
             return Ok(None);

@@ -12,8 +12,8 @@ const HEADER: usize = 24;
 const RECORD: usize = 16;
 const PATCHED_RECORD: usize = 24;
 
-/// Of the field that holds the link type: bit 26 says that frames end in an FCS, bits 28-31 of
-/// how many 16-bit words.
+/// The bit of the link type's field that says that frames end in an FCS. Bits 28 to 31 are then its
+/// length in 16-bit words.
 const FCS_KNOWN: u32 = 1 << 26;
 const FCS_SHIFT: u32 = 28;
 
@@ -25,12 +25,12 @@ enum Lengths {
     Unsure,
 }
 
-/// Whether the four bytes are a pcap file's first.
+/// Whether a pcap file begins with these bytes.
 pub(super) fn is_magic(first: [u8; 4]) -> bool {
     order(first).is_some()
 }
 
-/// The magic number in this machine's byte order, and whether the file's is the other.
+/// Returns the magic number, and whether the file's byte order is not this machine's.
 fn order(first: [u8; 4]) -> Option<(u32, bool)> {
     let magic = u32::from_ne_bytes(first);
     let known = |m: u32| {
@@ -47,11 +47,11 @@ pub(super) struct Pcap {
     swapped: bool,
     record: usize,
     lengths: Lengths,
-    /// Of the fraction of a second in a record's time.
+    /// Nanoseconds of one unit of the fraction of a second in a record's time.
     unit_ns: i64,
     link: LinkType,
     fcs: u32,
-    /// More than this was not captured of any packet.
+    /// The most bytes that were captured of any packet.
     max: u32,
 }
 
@@ -80,8 +80,8 @@ impl Pcap {
             unit_ns: if magic == pcap_file::MAGIC_NANOSECONDS { 1 } else { 1000 },
             link: LinkType(link as u16),
             fcs: if link & FCS_KNOWN == 0 { 0 } else { 2 * (link >> FCS_SHIFT) },
-            // A record may be as long as libpcap takes even where the file's own snap length is less,
-            // since some writers get that wrong.
+            // A record may be as long as libpcap takes even where the file's own snap length is
+            // less, since some writers get that wrong.
             max: word(swapped, &header[16..]).clamp(pcap_file::MAX_SNAPLEN, MAX_LEN as u32),
         })
     }
@@ -116,7 +116,8 @@ impl Pcap {
         }))
     }
 
-    /// (captured, original), from a record's lengths in their order in the file.
+    /// Returns the captured and the original length, from a record's lengths in the order in which
+    /// they stand in the file.
     fn lengths(&self, first: u32, second: u32) -> (u32, u32) {
         match self.lengths {
             Lengths::CapturedFirst => (first, second),

@@ -1,5 +1,5 @@
-//! pcapng, block by block out of a window. What a block says is for [`crate::pcapng`] to know;
-//! here it is kept which interfaces the section has, and blocks without packets are passed over.
+//! pcapng, block by block out of a window. This keeps which interfaces the section has, and passes
+//! over blocks without packets. What a block says is read by [`crate::pcapng`].
 
 use std::io::Read;
 
@@ -12,14 +12,16 @@ use crate::pcapng::{
     PacketBlock, Record, SECTION_HEADER, SIMPLE_PACKET, nanoseconds,
 };
 
-/// A section of more is damaged: no machine has so many, and they have to be remembered.
+/// The most interfaces that a section can have. Each has to be remembered, and no machine has so
+/// many; a section that has more is damaged.
 const MAX_INTERFACES: usize = 1 << 16;
 
-/// The frame's place in a simple packet block, and in the others.
+/// Where the frame begins in a simple packet block.
 const SIMPLE_FRAME: usize = 12;
+/// Where the frame begins in any other packet block.
 const FRAME: usize = 28;
 
-/// What a packet needs to know of its interface.
+/// What is needed of an interface to read its packets.
 struct Interface {
     link: LinkType,
     resolution: u8,
@@ -30,9 +32,9 @@ struct Interface {
 #[derive(Default)]
 pub(super) struct Pcapng {
     blocks: Blocks,
-    /// Of this section.
+    /// The interfaces of the present section.
     interfaces: Vec<Interface>,
-    /// How many the sections before this one had.
+    /// Number of interfaces that the sections before the present one had.
     before: u32,
 }
 
@@ -78,7 +80,7 @@ impl Pcapng {
         Ok(())
     }
 
-    /// Takes in what a block says; the packet if it holds one.
+    /// Keeps what a block says about its section, and returns the packet if it holds one.
     fn block(&mut self, kind: u32, body: &[u8]) -> Result<Option<Found>, &'static str> {
         let record = match kind {
             OBSOLETE_PACKET => Record::Packet(self.blocks.obsolete(body)?),
@@ -104,7 +106,7 @@ impl Pcapng {
         Ok(None)
     }
 
-    /// A packet out of a block of `len` bytes.
+    /// Returns the packet in a block of `len` bytes.
     fn packet(
         &self,
         kind: u32,
@@ -114,7 +116,8 @@ impl Pcapng {
         let Some(interface) = self.interfaces.get(packet.interface as usize) else {
             return Err("a packet of an interface that was not described");
         };
-        // Bits 5-8 of the flags; the interface's length holds where they say nothing.
+        // Bits 5 to 8 of the flags are the length of the FCS. Where they are 0, the interface's
+        // length holds.
         let fcs = match (packet.flags >> 5) & 0xf {
             0 => interface.fcs,
             bytes => bytes,
@@ -138,8 +141,8 @@ impl Pcapng {
     }
 }
 
-/// Whether a block's contents matter. Statistics are none of a packet's, but are checked as
-/// [`crate::pcapng::Reader`] checks them, so that both find the same files good.
+/// Whether the contents of a block of this type are read. Statistics matter to no packet, but are
+/// read so that this reader finds the same files damaged as [`crate::pcapng::Reader`] does.
 fn is_read(kind: u32) -> bool {
     matches!(
         kind,

@@ -1,22 +1,22 @@
-//! The part of a source that is in memory.
+//! The part of a source that is in memory, and how it moves on.
 
 use std::io::{self, ErrorKind, Read};
 
 use super::error::Error;
 
-/// What is asked of the source at once, and what the window takes as long as nothing larger has
-/// to stand in it at once.
+/// Bytes that are asked of the source at once, and the size of the window as long as nothing larger
+/// has to fit in it.
 const PIECE: usize = 256 << 10;
 
 pub(super) struct Window<R> {
     source: R,
-    /// Bytes `start..end` are read and not yet passed.
+    /// The bytes `start..end` of it were read and not yet passed.
     buffer: Vec<u8>,
     start: usize,
     end: usize,
-    /// Where `start` stands in the source.
+    /// Offset in the source of the byte at `start`.
     at: u64,
-    /// Where the last thing that was taken ends in the source.
+    /// Offset in the source of the end of what was last taken.
     taken: u64,
 }
 
@@ -25,17 +25,18 @@ impl<R: Read> Window<R> {
         Self { source, buffer: vec![0; PIECE], start: 0, end: 0, at: 0, taken: 0 }
     }
 
-    /// What stands in the window.
+    /// The bytes in the window.
     pub(super) fn bytes(&self) -> &[u8] {
         &self.buffer[self.start..self.end]
     }
 
-    /// The end of what was last taken, as an offset in the source.
+    /// Offset in the source of the end of what was last taken.
     pub(super) fn taken(&self) -> u64 {
         self.taken
     }
 
-    /// Reads until `n` bytes stand in the window or the source ends. Tells whether they do.
+    /// Reads until there are `n` bytes in the window or the source ends. Returns whether there are
+    /// so many.
     pub(super) fn fill(&mut self, n: usize) -> Result<bool, Error> {
         if self.end - self.start < n {
             self.read(n).map_err(Error::Io)?;
@@ -43,8 +44,9 @@ impl<R: Read> Window<R> {
         Ok(self.end - self.start >= n)
     }
 
-    /// The buffer grows with what is really read, not with what a length claims. What the source
-    /// gives beyond `n` is taken, but not waited for: a live pipe's packets come at once.
+    /// Reads until there are `n` bytes, and more where the source has them at once. The buffer
+    /// grows with what is really read, not with what a length claims. Bytes beyond `n` are not
+    /// waited for, so that packets from a live pipe come at once.
     #[cold]
     fn read(&mut self, n: usize) -> io::Result<()> {
         self.buffer.copy_within(self.start..self.end, 0);
@@ -64,7 +66,7 @@ impl<R: Read> Window<R> {
         Ok(())
     }
 
-    /// The next `n` bytes, which stand in the window; what follows them is next.
+    /// Takes the next `n` bytes, which are in the window.
     pub(super) fn take(&mut self, n: usize) -> &[u8] {
         let start = self.start;
         self.pass(n);
@@ -72,8 +74,8 @@ impl<R: Read> Window<R> {
         &self.buffer[start..self.start]
     }
 
-    /// Leaves `n` bytes behind without keeping them; they count as taken with what is taken next.
-    /// Tells whether the source had so many.
+    /// Passes `n` bytes without keeping them; they count as taken with what is taken next. Returns
+    /// whether the source had so many.
     pub(super) fn skip(&mut self, n: usize) -> Result<bool, Error> {
         let mut left = n;
         loop {
@@ -91,7 +93,7 @@ impl<R: Read> Window<R> {
         self.at += n as u64;
     }
 
-    /// The source has ended before the `needed` bytes behind [`Window::taken`].
+    /// The error where the source has ended before the `needed` bytes behind [`Window::taken`].
     pub(super) fn short(&self, needed: usize) -> Error {
         let have = self.at - self.taken + (self.end - self.start) as u64;
         Error::CutShort { at: self.taken, needed: needed as u64, have }

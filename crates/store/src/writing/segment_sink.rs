@@ -180,17 +180,8 @@ impl<I: Io> SegmentSink<I> {
             .map(|i| {
                 let delivered = live.packets[i];
                 let dropped = self.lost[i] - self.lost_before[i];
-                StatisticsBlock {
-                    interface: i as u32,
-                    time_ns: now,
-                    start_ns: live.began_ns,
-                    end_ns: now,
-                    received: delivered + dropped,
-                    accepted: delivered + dropped,
-                    dropped,
-                    delivered,
-                    comment: None,
-                }
+                let span = (live.began_ns, now);
+                StatisticsBlock::of_packets(i as u32, span, delivered, dropped)
             })
             .collect()
     }

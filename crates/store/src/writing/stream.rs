@@ -81,20 +81,10 @@ impl<W: Write + Send> Sink for Stream<W> {
         let now = (self.now_ns)();
         let mut tail = Vec::new();
         for (i, (&delivered, &lost)) in self.packets.iter().zip(lost).enumerate() {
-            pcapng::statistics(
-                &mut tail,
-                &StatisticsBlock {
-                    interface: i as u32,
-                    time_ns: now,
-                    start_ns: self.began_ns,
-                    end_ns: now,
-                    received: delivered + lost,
-                    accepted: delivered + lost,
-                    dropped: lost,
-                    delivered,
-                    comment: self.comment.clone(),
-                },
-            );
+            let span = (self.began_ns, now);
+            let statistics = StatisticsBlock::of_packets(i as u32, span, delivered, lost);
+            let statistics = StatisticsBlock { comment: self.comment.clone(), ..statistics };
+            pcapng::statistics(&mut tail, &statistics);
         }
         match self.out.write_all(&tail).and_then(|()| self.out.flush()) {
             // A reader that left has all the packets.

@@ -14,8 +14,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use rustix::io::Errno;
 use tapdeck_store::SegmentName;
 use tapdeck_store::io::{Disk, File, Io, PAGE, Space};
-
-use super::Rng;
+use tapdeck_testkit::SplitMix64;
 
 /// How often what goes wrong, of a thousand calls.
 #[derive(Clone, Copy, Debug, Default)]
@@ -50,7 +49,7 @@ struct Known {
     /// A write failed for another reason than a full disk.
     broken: bool,
     removed: bool,
-    /// It was there before, so that what stands in it may be written over.
+    /// Whether the file was there before, so that its contents may be written over.
     mended: bool,
     kind: Kind,
 }
@@ -93,7 +92,7 @@ struct Plan {
 }
 
 struct State {
-    rng: Rng,
+    rng: SplitMix64,
     odds: Odds,
     files: Vec<Known>,
     by_path: HashMap<PathBuf, usize>,
@@ -197,7 +196,7 @@ impl Faulty {
 
     pub fn over(disk: Disk, seed: u64, odds: Odds) -> Self {
         let state = State {
-            rng: Rng(seed),
+            rng: SplitMix64(seed),
             odds,
             files: Vec::new(),
             by_path: HashMap::new(),

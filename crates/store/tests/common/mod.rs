@@ -15,7 +15,7 @@ use std::sync::atomic::Ordering::SeqCst;
 use std::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use tapdeck_packet::link::LinkType;
 use tapdeck_packet::pcapng::{self, InterfaceDescription, Reader, Record};
@@ -25,29 +25,7 @@ use tapdeck_store::{
     Ending, Indexing, Retention, SegmentName, SegmentSink, SegmentSinkConfig, Sink, Store, Totals,
     Writer, WriterControl,
 };
-
-/// Sebastiano Vigna's splitmix64.
-pub struct Rng(pub u64);
-
-impl Rng {
-    pub fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    /// Less than `n`.
-    pub fn below(&mut self, n: usize) -> usize {
-        (self.next() % n as u64) as usize
-    }
-
-    /// True `n` times of a thousand.
-    pub fn per_mille(&mut self, n: u32) -> bool {
-        self.next() % 1000 < u64::from(n)
-    }
-}
+use tapdeck_testkit::{SplitMix64, wait_for};
 
 /// Who a packet is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -70,8 +48,8 @@ impl Id {
         frame.extend(self.seq.to_be_bytes());
         // The rest is a piece of noise that is another one for every neighbour.
         let noise = NOISE.get_or_init(|| {
-            let mut rng = Rng(1);
-            (0..1024).flat_map(|_| rng.next().to_be_bytes()).collect()
+            let mut rng = SplitMix64(1);
+            (0..1024).flat_map(|_| rng.draw().to_be_bytes()).collect()
         });
         let at = (self.seq as usize * 37 + self.interface as usize * 11) % 4096;
         frame.extend(&noise[at..at + len - ID_BYTES]);
@@ -226,7 +204,7 @@ impl Producer {
         let start = memory.as_ptr().align_offset(PAGE);
         let mut contents =
             Contents { epoch: self.shared.epoch.load(SeqCst), ..Contents::default() };
-        let mut rng = Rng(self.seq ^ len as u64);
+        let mut rng = SplitMix64(self.seq ^ len as u64);
         let mut at = start;
         while at < start + len {
             let left = start + len - at;
@@ -256,7 +234,7 @@ impl Producer {
     }
 
     /// Closes a block of a length that is likely to be awkward.
-    pub fn push_any(&mut self, rng: &mut Rng) {
+    pub fn push_any(&mut self, rng: &mut SplitMix64) {
         let pages = PAGE * (1 + rng.below(12));
         let len = match rng.below(8) {
             0 => pages,
@@ -282,7 +260,7 @@ impl Producer {
     /// would do.
     pub fn until_looked_at(&self) {
         let before = self.shared.looks.load(SeqCst);
-        until("looks", || self.shared.looks.load(SeqCst) > before + 20);
+        wait_for("looks", || self.shared.looks.load(SeqCst) > before + 20);
     }
 
     /// Blocks that are closed and not released.
@@ -307,17 +285,6 @@ pub fn offered(producers: &[Producer]) -> Vec<Id> {
 
 pub fn lost(producers: &[Producer]) -> u64 {
     producers.iter().map(|p| p.shared.lost.load(SeqCst)).sum()
-}
-
-/// Waits for what must come, without a word about how long it takes; a test that would wait for
-/// ever fails.
-pub fn until(what: &str, condition: impl Fn() -> bool) {
-    let began = Instant::now();
-    while !condition() {
-        assert!(began.elapsed() < Duration::from_secs(60), "still waiting: {what}");
-        // Threads that spin would take the processor from those they wait for.
-        std::thread::sleep(Duration::from_micros(100));
-    }
 }
 
 pub fn interfaces(n: u32) -> Vec<InterfaceDescription> {
@@ -457,7 +424,7 @@ impl Run {
 
     /// Waits for an end that comes by itself.
     pub fn join(&self) -> std::io::Result<Ending> {
-        until("the writer ends", || self.control.writer_has_ended());
+        wait_for("the writer to end", || self.control.writer_has_ended());
         self.control.close_blocks();
         self.thread.lock().unwrap().take().unwrap().join().unwrap()
     }

@@ -6,7 +6,8 @@ use std::process::Command;
 
 use rustix::thread::{CpuSet, Pid, sched_setaffinity};
 
-use crate::testbed::Net;
+use tapdeck_testkit::Net;
+use tapdeck_testkit::frame::{IPV4, UDP, UdpFrame, ethernet, ipv4, udp};
 
 /// How a benchmark runs. What it does not know it passes over, for cargo adds flags of its own.
 #[derive(Clone)]
@@ -58,9 +59,8 @@ impl Options {
 /// Makes the receiving end's NAPI a kernel thread of its own and pins it to core 1. Gives the
 /// threads.
 pub fn receive_on_core_1(net: &Net) -> Vec<Pid> {
-    net.run(&net.b, "ethtool -K vb gro on");
-    let on = net.command(&net.b, "sh").args(["-c", "echo 1 > /sys/class/net/vb/threaded"]).status();
-    assert!(on.is_ok_and(|s| s.success()), "no threaded NAPI");
+    net.b.run("ethtool -K vb gro on");
+    net.b.shell("echo 1 > /sys/class/net/vb/threaded");
     let mut threads = Vec::new();
     for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
         let comm = fs::read_to_string(entry.path().join("comm")).unwrap_or_default();
@@ -120,23 +120,9 @@ pub fn resident_mib(pid: u32) -> Option<f64> {
 
 /// A UDP packet for the discard port, `size` bytes long on the wire without checksum.
 pub fn frame(size: u32, from: [u8; 6], to: [u8; 6]) -> Vec<u8> {
-    let mut f = Vec::new();
-    f.extend(to);
-    f.extend(from);
-    f.extend([0x08, 0x00]);
-    let ip_len = (size - 14) as u16;
-    f.extend([0x45, 0]);
-    f.extend(ip_len.to_be_bytes());
-    f.extend([0, 0, 0, 0, 64, 17, 0, 0, 10, 213, 0, 1, 10, 213, 0, 2]);
-    let sum: u32 = f[14..34].chunks(2).map(|w| u32::from(u16::from_be_bytes([w[0], w[1]]))).sum();
-    let folded = (sum & 0xffff) + (sum >> 16);
-    f[24..26].copy_from_slice(&(!(folded as u16)).to_be_bytes());
-    f.extend(9u16.to_be_bytes());
-    f.extend(9u16.to_be_bytes());
-    f.extend((ip_len - 20).to_be_bytes());
-    f.extend([0, 0]);
-    f.resize(size as usize, 0);
-    f
+    let payload = vec![0; size as usize - UdpFrame::NUMBER_AT];
+    let (source, destination) = ([10, 213, 0, 1].into(), [10, 213, 0, 2].into());
+    ethernet(to, from, &[], IPV4, &ipv4(source, destination, UDP, &udp([9, 9], &payload)))
 }
 
 /// Median, least and most of the values; not a number where there are none.

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use tapdeck_capture::interface::Interface;
 
 use crate::common;
-use crate::testbed::Running;
+use tapdeck_testkit::Running;
 
 /// The far end's counter over time, each reading that saw it grow: seconds, and packets since the
 /// beginning.

@@ -10,8 +10,8 @@ use tapdeck_capture::transmit::Drain;
 use tapdeck_traffic::sent::Sent;
 
 use crate::common;
-use crate::testbed::{Net, Running};
 use arrivals::{Arrivals, counter, watch};
+use tapdeck_testkit::{Net, Running};
 
 mod arrivals;
 
@@ -194,23 +194,23 @@ pub fn measure(row: &Row) -> Result<Sample, String> {
     let _drain = match row.far_end {
         FarEnd::Drain => {
             let attach = || Drain::attach(Interface::find("vb").expect("made above").index);
-            Some(net.inside(&net.b, attach).map_err(|e| e.to_string())?)
+            Some(net.b.inside(attach).map_err(|e| e.to_string())?)
         }
         FarEnd::Stack => {
-            net.run(&net.b, "ethtool -K vb gro on");
+            net.b.run("ethtool -K vb gro on");
             None
         }
     };
     let dir = tempfile::tempdir().map_err(|e| e.to_string())?;
     let (said, complained) = (dir.path().join("said"), dir.path().join("complained"));
     row.write_files(dir.path()).map_err(|e| e.to_string())?;
-    let mut command = net.command(&net.a, "taskset");
+    let mut command = net.a.command("taskset");
     command.args(["-c", "0"]).args(row.command(dir.path()).split_whitespace());
     command.stdout(File::create(&said).map_err(|e| e.to_string())?);
     command.stderr(File::create(&complained).map_err(|e| e.to_string())?);
-    let begin = net.inside(&net.b, counter)?;
+    let begin = net.b.inside(counter)?;
     let generator = Running(command.spawn().map_err(|e| e.to_string())?);
-    let watched = net.inside(&net.b, || watch(generator, begin));
+    let watched = net.b.inside(|| watch(generator, begin));
     let read = |path| fs::read_to_string(path).unwrap_or_default();
     let (said, complained) = (read(&said), read(&complained));
     let (arrivals, resident_mib) = watched.map_err(|e| format!("{e}: {}", gist(&complained)))?;

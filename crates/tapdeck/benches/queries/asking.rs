@@ -11,7 +11,7 @@ use super::stenographer::{self, Stenographer, Stenotype};
 use super::tape::{MARKED, Middle, STENOTYPE_PPS, TAPDECK_PPS, Tape, reels};
 use super::{settle, show, words};
 use crate::common::{Options, Spread, cell, range, row, table};
-use crate::testbed::Net;
+use tapdeck_testkit::Net;
 
 /// Nobody has this address.
 const NOBODY: &str = "host 192.0.2.200";
@@ -105,7 +105,7 @@ struct Question {
 enum Form {
     /// A packet a line.
     Lines,
-    /// Their number.
+    /// The number of packets.
     Count,
     /// A capture file.
     File,

@@ -16,7 +16,7 @@ use super::tape::Middle;
 use super::traffic::{Came, Traffic};
 use super::{in_flight, scratch, settle, show, words};
 use crate::common::{Options, Spread, cell, range, row, table};
-use crate::testbed::Net;
+use tapdeck_testkit::Net;
 
 const SHARE: f64 = 0.80;
 const LOADS: [&str; 2] = ["--size 64 --flows 10000", "--size imix --flows 10000"];

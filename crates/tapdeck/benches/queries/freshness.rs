@@ -11,7 +11,7 @@ use super::recorder::{Method, Recorder};
 use super::stenographer::{self, Stenographer, Stenotype};
 use super::{scratch, show, traffic, words};
 use crate::common::{Options, Spread, cell, row, table};
-use crate::testbed::Net;
+use tapdeck_testkit::Net;
 
 const MIX: &str = "--size imix --flows 10000 --dport 1-1023";
 /// The first port; the generator's are below or above all of them.
@@ -72,7 +72,7 @@ fn tapdeck(rate: &str, marks: usize) -> Result<Vec<f64>, String> {
 fn stenographer(rate: &str, marks: usize) -> Result<Vec<f64>, String> {
     let dir = scratch()?;
     let net = Net::new();
-    net.run(&net.b, "ethtool -K vb gro on");
+    net.b.run("ethtool -K vb gro on");
     let server = Stenographer::start(&net, dir.path(), Stenotype::Records)?;
     measure(&net, rate, marks, |port| {
         let answer = server.ask(&format!("port {port}"))?;

@@ -6,7 +6,7 @@ use super::recorder::{Method, Recorded, Recorder};
 use super::traffic::{self, Came, Traffic, ceiling_pps};
 use super::{in_flight, scratch, settle, show};
 use crate::common::{Options, Spread, cell, range, row, table};
-use crate::testbed::Net;
+use tapdeck_testkit::Net;
 
 /// The generator's run that is as dear as the design's: 25 ms for itself in 60,000 frames.
 const BURST: u32 = 60_000;

@@ -12,7 +12,7 @@ use serde_json::Value;
 use super::process::{Group, cpu_so_far_ms, wait_and_watch_memory};
 use super::words;
 use crate::common;
-use crate::testbed::Net;
+use tapdeck_testkit::Net;
 
 /// What records: tapdeck with these flags, or the peer with an index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -80,14 +80,14 @@ impl Recorder {
     pub fn start(method: Method, net: &Net, dir: &Path) -> Result<Self, String> {
         if method == Method::Stenotype {
             // Redirected frames need a receiver with XDP or GRO.
-            net.run(&net.b, "ethtool -K vb gro on");
+            net.b.run("ethtool -K vb gro on");
             for part in ["PKT0", "IDX0"] {
                 fs::create_dir_all(dir.join(part)).map_err(|e| e.to_string())?;
             }
         }
         let log = File::create(dir.join("log")).map_err(|e| e.to_string())?;
         let line = method.command(&dir.display().to_string());
-        let mut command = net.command(&net.b, "taskset");
+        let mut command = net.b.command("taskset");
         command.args(["-c", "1"]).args(words(&line));
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
         let process = Group::start(&mut command)?;

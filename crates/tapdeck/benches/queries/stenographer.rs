@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use super::process::{Answer, Group, read_so_far_mib};
 use super::recorder::{STENOTYPE, files};
 use super::words;
-use crate::testbed::Net;
+use tapdeck_testkit::Net;
 
 /// Before the packets of an answer, which is a pcap file.
 const HEADER_BYTES: u64 = 24;
@@ -29,7 +29,7 @@ pub struct Stenographer<'a> {
 pub enum Stenotype {
     /// The server starts it, on `vb`.
     Records,
-    /// It has ended; the server, which cannot be without, gets something that sleeps.
+    /// The recorder has ended; the server, which cannot be without, gets something that sleeps.
     Ended,
 }
 
@@ -45,7 +45,7 @@ impl<'a> Stenographer<'a> {
         let config = dir.join("config");
         fs::write(&config, configuration(dir, stenotype)?).map_err(io)?;
         let log = File::create(dir.join("server.log")).map_err(io)?;
-        let mut command = net.command(&net.b, "stenographer");
+        let mut command = net.b.command("stenographer");
         command.arg("--config").arg(&config).args(["--syslog=false", "-v", "1"]);
         // Where it makes links to the store.
         command.env("TMPDIR", dir.join("tmp")).stdin(Stdio::null()).stderr(log);
@@ -79,7 +79,7 @@ impl<'a> Stenographer<'a> {
     /// The answer to a question in its own language, which is a part of pcap-filter(7).
     pub fn ask(&self, question: &str) -> Result<Answer, String> {
         let before_mib = read_so_far_mib(self.process.0.id());
-        let mut command = self.net.command(&self.net.b, "curl");
+        let mut command = self.net.b.command("curl");
         command.args(["-sSfkN", "--http1.1", "--cert"]).arg(self.dir.join("server_cert.pem"));
         command.arg("--key").arg(self.dir.join("server_key.pem"));
         let mut answer = Answer::of(command.args(["-d", question, URL]), HEADER_BYTES)?;

@@ -12,7 +12,7 @@ use pcap::Capture;
 use super::recorder::{Method, Recorded, Recorder, files, store};
 use super::traffic::Traffic;
 use super::{in_flight, scratch, settle};
-use crate::testbed::Net;
+use tapdeck_testkit::Net;
 
 /// Of the mix, with what pcapng adds to a packet.
 const BYTES_PER_PACKET: f64 = 392.0;
@@ -88,7 +88,7 @@ pub struct Middle {
 }
 
 impl Middle {
-    /// Its conversation, for libpcap.
+    /// Returns the filter of the packet's conversation, for libpcap.
     pub fn filter(&self) -> String {
         let Self { src, dst, sport, dport, .. } = self;
         format!("host {src} and host {dst} and udp port {sport} and port {dport}")

@@ -12,7 +12,7 @@ use tapdeck_traffic::sent::Sent;
 use super::process::Group;
 use super::words;
 use crate::common;
-use crate::testbed::Net;
+use tapdeck_testkit::{Namespace, Net};
 
 /// Packets that came to the far end, and the time in which they were sent.
 #[derive(Clone, Copy, Debug)]
@@ -48,27 +48,28 @@ impl Traffic {
 pub fn send_to_port(net: &Net, port: u16) -> Result<(), String> {
     let mut frame = common::frame(100, [2, 0x74, 0x64, 0, 0, 1], [2, 0x74, 0x64, 0, 0, 2]);
     frame[36..38].copy_from_slice(&port.to_be_bytes());
-    net.inside(&net.a, || {
-        let mut device = Capture::from_device("va").and_then(Capture::open)?;
-        device.sendpacket(frame)
-    })
-    .map_err(|e| e.to_string())
+    net.a
+        .inside(|| {
+            let mut device = Capture::from_device("va").and_then(Capture::open)?;
+            device.sendpacket(frame)
+        })
+        .map_err(|e| e.to_string())
 }
 
 /// Packets received so far by `vb`: what the generator could not send is not in it.
 fn counters(net: &Net) -> u64 {
-    interface(net, &net.b, "vb").counters.rx_packets
+    interface(&net.b, "vb").counters.rx_packets
 }
 
-fn interface(net: &Net, ns: &str, name: &str) -> Interface {
-    net.inside(ns, || Interface::find(name).expect("the testbed made it"))
+fn interface(at: &Namespace, name: &str) -> Interface {
+    at.inside(|| Interface::find(name).expect("the test kit made it"))
 }
 
 fn flood(net: &Net, size: u32, gap_ns: u32, packets: u32, burst: u32) -> Result<f64, String> {
-    let from = interface(net, &net.a, "va");
+    let from = interface(&net.a, "va");
     let mac = |i: &Interface| i.mac.expect("veth has one");
-    let frame = common::frame(size, mac(&from), mac(&interface(net, &net.b, "vb")));
-    net.inside(&net.a, || {
+    let frame = common::frame(size, mac(&from), mac(&interface(&net.b, "vb")));
+    net.a.inside(|| {
         common::stay_on_core(0).map_err(|e| e.to_string())?;
         let flood = Flood::new(from.index, &frame, 42, gap_ns).map_err(|e| e.to_string())?;
         let begin = Instant::now();
@@ -88,7 +89,7 @@ pub fn generator() -> String {
 }
 
 fn generating(net: &Net, flags: &str) -> Command {
-    let mut command = net.command(&net.a, "taskset");
+    let mut command = net.a.command("taskset");
     command.args(["-c", "0"]).args(words(&generator())).args(words(flags)).stdin(Stdio::null());
     command
 }
@@ -109,8 +110,8 @@ fn generate(net: &Net, flags: &str) -> Result<Sent, String> {
 
 /// Packets a second that come if an XDP program does nothing but drop them.
 pub fn ceiling_pps(net: &Net, traffic: &Traffic) -> Result<f64, String> {
-    let to = interface(net, &net.b, "vb");
-    let drain = net.inside(&net.b, || Drain::attach(to.index)).map_err(|e| e.to_string())?;
+    let to = interface(&net.b, "vb");
+    let drain = net.b.inside(|| Drain::attach(to.index)).map_err(|e| e.to_string())?;
     let came = traffic.send(net)?;
     drop(drain);
     Ok(came.packets as f64 / came.seconds)

@@ -11,7 +11,8 @@ use tapdeck_capture::interface::Interface;
 use tapdeck_capture::transmit::{Drain, Flood};
 
 use crate::common;
-use crate::testbed::{Net, Running};
+use tapdeck_testkit::process::last_json;
+use tapdeck_testkit::{Namespace, Net, Running};
 
 /// Source and destination address of a frame, as they lie in it.
 pub type Pair = [u8; 8];
@@ -73,7 +74,7 @@ impl Bed {
         let net = Net::new();
         net.addresses();
         if !native {
-            net.run(&net.b, "ethtool -K vb gro on");
+            net.b.run("ethtool -K vb gro on");
         }
         let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("beside the build");
         Self { net, dir }
@@ -83,18 +84,18 @@ impl Bed {
         self.dir.path().join(name)
     }
 
-    fn interface(&self, ns: &str, name: &str) -> Interface {
-        self.net.inside(ns, || Interface::find(name).expect("made above"))
+    fn interface(at: &Namespace, name: &str) -> Interface {
+        at.inside(|| Interface::find(name).expect("made above"))
     }
 
     /// Sends from core 0.
     pub fn flood(&self, load: &Load) -> Result<Sent, String> {
-        let from = self.interface(&self.net.a, "va");
-        let to = self.interface(&self.net.b, "vb");
+        let from = Self::interface(&self.net.a, "va");
+        let to = Self::interface(&self.net.b, "vb");
         let mac = |i: &Interface| i.mac.expect("veth has one");
         let frame =
             common::frame(load.size, load.source_mac.unwrap_or_else(|| mac(&from)), mac(&to));
-        let seconds = self.net.inside(&self.net.a, || -> Result<f64, String> {
+        let seconds = self.net.a.inside(|| -> Result<f64, String> {
             common::stay_on_core(0).map_err(|e| e.to_string())?;
             let flood = if load.pairs.is_empty() {
                 Flood::new(from.index, &frame, 42, load.gap_ns)
@@ -106,7 +107,7 @@ impl Bed {
             flood.send(load.packets as u32).map_err(|e| e.to_string())?;
             Ok(begin.elapsed().as_secs_f64())
         })?;
-        let received = self.interface(&self.net.b, "vb").counters.since(to.counters).rx_packets;
+        let received = Self::interface(&self.net.b, "vb").counters.since(to.counters).rx_packets;
         Ok(Sent { packets: received, seconds })
     }
 
@@ -117,7 +118,7 @@ impl Bed {
         words: &[String],
         env: &[(&str, String)],
     ) -> Result<Running, String> {
-        let mut command = self.net.command(&self.net.b, "taskset");
+        let mut command = self.net.b.command("taskset");
         command.args(["-c", "1", program]).args(words);
         command.envs(env.iter().map(|(k, v)| (*k, v.as_str())));
         command.stdout(Stdio::null()).stderr(Stdio::piped());
@@ -163,8 +164,8 @@ impl Bed {
 
     /// The least that a receiver can do.
     pub fn drop_all(&self, load: &Load) -> Result<Sample, String> {
-        let index = self.interface(&self.net.b, "vb").index;
-        let drain = self.net.inside(&self.net.b, || Drain::attach(index));
+        let index = Self::interface(&self.net.b, "vb").index;
+        let drain = self.net.b.inside(|| Drain::attach(index));
         let _drain = drain.map_err(|e| e.to_string())?;
         let sent = self.flood(load)?;
         Ok(Sample { sent, captured: 0, filtered: sent.packets, cpu_ms: 0.0, hook_ns: f64::NAN })
@@ -189,9 +190,7 @@ pub fn end(mut running: Running) -> Result<String, String> {
 
 /// The last object that `--stats-json` wrote.
 pub fn last_object(path: &Path) -> Result<serde_json::Value, String> {
-    let text = fs::read_to_string(path).map_err(|e| e.to_string())?;
-    let last = text.lines().last().and_then(|l| serde_json::from_str(l).ok());
-    last.ok_or_else(|| "no statistics".to_owned())
+    Some(last_json(path)).filter(|last| !last.is_null()).ok_or_else(|| "no statistics".to_owned())
 }
 
 /// CPU time of a process and its threads so far.

@@ -9,7 +9,7 @@ use std::path::PathBuf;
 
 use crate::bed::{Bed, Load, end, words};
 use crate::common::{self, Options, Spread, cell, row, table};
-use crate::testbed::Running;
+use tapdeck_testkit::Running;
 
 const PROGRAMS: usize = 8;
 /// Schneider's mean packet.
@@ -49,7 +49,7 @@ fn run(way: Way, load: &Load) -> Result<Found, String> {
     let bed = Bed::new(!matches!(way, Way::Tcpdump));
     for thread in common::receive_on_core_1(&bed.net) {
         let line = format!("chrt --fifo --pid 1 {}", thread.as_raw_nonzero());
-        bed.net.run(&bed.net.b, &line);
+        bed.net.b.run(&line);
     }
     let socket = bed.path("socket").display().to_string();
     let daemon = if matches!(way, Way::Tcpdump) { None } else { Some(serve(&bed, &socket)?) };

@@ -1,34 +1,36 @@
-//! `tapdeck check-traffic`: a recording against what was sent.
+//! `tapdeck check-traffic`: did everything that `tapdeck gen` sent come back whole?
+//!
+//! `tapdeck_traffic::check` compares; this module feeds the recording to it and tells the result.
+//! The exit code is 1 where something did not come back whole.
 
 mod input;
 mod report;
 
 use std::fs;
 use std::io::{self, BufWriter, ErrorKind, Write, stdout};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use tapdeck_traffic::check::{Check, Report};
 use tapdeck_traffic::sent::Sent;
 
-use crate::flags::{self, Usage};
+use crate::flags;
+use crate::standard_input;
 use crate::units::show_count;
 use input::RecordingNotes;
 
 pub fn run(flags: &flags::CheckTraffic) -> Result<()> {
-    if flags.recording.iter().filter(|path| path.as_os_str() == "-").count() > 1 {
-        return Err(Usage("- is named twice: standard input can be read once".into()).into());
-    }
+    standard_input::refuse_twice(flags.recording.iter().map(PathBuf::as_path))?;
     let sent = read_sent(&flags.sent)?;
     let mut check =
         Check::new(sent, flags.routed).with_context(|| flags.sent.display().to_string())?;
-    let mut told = RecordingNotes::default();
+    let mut notes = RecordingNotes::default();
     for input in input::resolve(&flags.recording)? {
-        input.read(&mut check, &mut told, flags.up_to_damage)?;
+        input.read(&mut check, &mut notes, flags.up_to_damage)?;
     }
     let report = check.finish();
-    match write(flags, &report, &told) {
-        // Whoever read it has seen enough; what was found stays true.
+    match write(flags, &report, &notes) {
+        // The reader has seen enough; what was found stays true.
         Err(e) if e.kind() == ErrorKind::BrokenPipe => {}
         result => result.context("cannot write to standard output")?,
     }
@@ -45,24 +47,24 @@ fn read_sent(path: &Path) -> Result<Sent> {
         .with_context(|| format!("{name} is not what `tapdeck gen --json` wrote"))
 }
 
-fn write(flags: &flags::CheckTraffic, report: &Report, told: &RecordingNotes) -> io::Result<()> {
+fn write(flags: &flags::CheckTraffic, report: &Report, notes: &RecordingNotes) -> io::Result<()> {
     let mut out = BufWriter::new(stdout());
     if flags.json {
-        report::write_json(&mut out, report, told)?;
+        report::write_json(&mut out, report, notes)?;
     } else {
-        report::write_text(&mut out, report, told, flags.streams)?;
+        report::write_text(&mut out, report, notes, flags.streams)?;
     }
     out.flush()
 }
 
-/// Why the exit code is 1.
+/// Returns why the exit code is 1.
 fn verdict(report: &Report) -> String {
     let faults = [
         (report.lost, "lost"),
         (report.damaged, "damaged"),
         (report.cut, "captured too short to tell"),
     ];
-    let told = faults.into_iter().filter(|(n, _)| *n > 0);
-    let told: Vec<String> = told.map(|(n, what)| format!("{} {what}", show_count(n))).collect();
-    format!("not all packets came back whole: {}", told.join(", "))
+    let found = faults.into_iter().filter(|(n, _)| *n > 0);
+    let found: Vec<String> = found.map(|(n, what)| format!("{} {what}", show_count(n))).collect();
+    format!("not all packets came back whole: {}", found.join(", "))
 }

@@ -1,4 +1,4 @@
-//! What was found, for people and for programs.
+//! The result of a check, for people and for programs.
 
 use std::io::{self, Write};
 
@@ -6,16 +6,16 @@ use serde::Serialize;
 use tapdeck_traffic::check::{Report, Size};
 
 use super::input::RecordingNotes;
-use crate::units::show_count;
+use crate::units::{show_count, show_ns};
 
-/// Classes of frame lengths as in RFC 2819 (RMON), from and to, less the frame check sequence,
+/// Classes of frame lengths as in RFC 2819 (RMON), from and to, without the frame check sequence,
 /// which is not recorded.
 const CLASSES: [(u16, u16); 7] =
     [(0, 60), (61, 123), (124, 251), (252, 507), (508, 1019), (1020, 1514), (1515, u16::MAX)];
 
 #[derive(Serialize)]
 struct Json<'a> {
-    /// Everything came back whole.
+    /// Whether everything came back whole.
     clean: bool,
     #[serde(flatten)]
     report: &'a Report,
@@ -25,12 +25,12 @@ struct Json<'a> {
     recording_damaged: &'a [String],
 }
 
-pub fn write_json(out: &mut impl Write, report: &Report, told: &RecordingNotes) -> io::Result<()> {
+pub fn write_json(out: &mut impl Write, report: &Report, notes: &RecordingNotes) -> io::Result<()> {
     let json = Json {
         clean: report.is_clean(),
         report,
-        recording_dropped: told.dropped,
-        recording_damaged: &told.damage,
+        recording_dropped: notes.dropped,
+        recording_damaged: &notes.damage,
     };
     serde_json::to_writer_pretty(&mut *out, &json)?;
     writeln!(out)
@@ -39,11 +39,11 @@ pub fn write_json(out: &mut impl Write, report: &Report, told: &RecordingNotes) 
 pub fn write_text(
     out: &mut impl Write,
     report: &Report,
-    told: &RecordingNotes,
+    notes: &RecordingNotes,
     streams: usize,
 ) -> io::Result<()> {
     summary(out, report)?;
-    notes(out, report, told)?;
+    write_notes(out, report, notes)?;
     by_size(out, report)?;
     by_stream(out, report, streams)?;
     over_time(out, report)
@@ -80,8 +80,8 @@ fn summary(out: &mut impl Write, r: &Report) -> io::Result<()> {
     }
 }
 
-/// What explains the figures.
-fn notes(out: &mut impl Write, r: &Report, told: &RecordingNotes) -> io::Result<()> {
+/// Writes what explains the figures.
+fn write_notes(out: &mut impl Write, r: &Report, notes: &RecordingNotes) -> io::Result<()> {
     let routed = if r.damaged_as_by_routing == 0 {
         ""
     } else {
@@ -89,7 +89,7 @@ fn notes(out: &mut impl Write, r: &Report, told: &RecordingNotes) -> io::Result<
     };
     let notes = [
         (
-            told.dropped,
+            notes.dropped,
             "packets, of whatever traffic, the recorder dropped by its own account (not counting those after the last it kept)",
         ),
         (r.damaged_as_by_routing, routed),
@@ -157,7 +157,7 @@ fn by_stream(out: &mut impl Write, r: &Report, most: usize) -> io::Result<()> {
     Ok(())
 }
 
-/// The periods in which something was wrong.
+/// Writes the periods in which something was wrong.
 fn over_time(out: &mut impl Write, r: &Report) -> io::Result<()> {
     let rows: Vec<Vec<String>> = (0u64..)
         .zip(&r.over_time)
@@ -176,7 +176,8 @@ fn row(name: String, counts: &[u64]) -> Vec<String> {
     std::iter::once(name).chain(counts.iter().map(|&n| show_count(n))).collect()
 }
 
-/// Names to the left, numbers to the right. Nothing where there are no rows.
+/// Writes a table, its names at the left and its numbers at the right; nothing where there are no
+/// rows.
 fn table(out: &mut impl Write, head: &[&str], rows: &[Vec<String>]) -> io::Result<()> {
     if rows.is_empty() {
         return Ok(());
@@ -195,14 +196,4 @@ fn table(out: &mut impl Write, head: &[&str], rows: &[Vec<String>]) -> io::Resul
         writeln!(out)?;
     }
     Ok(())
-}
-
-/// A time for a person: 20.1 us.
-fn show_ns(ns: u64) -> String {
-    match ns {
-        0..1_000 => format!("{ns} ns"),
-        1_000..1_000_000 => format!("{:.1} us", ns as f64 / 1e3),
-        1_000_000..1_000_000_000 => format!("{:.1} ms", ns as f64 / 1e6),
-        _ => format!("{:.2} s", ns as f64 / 1e9),
-    }
 }

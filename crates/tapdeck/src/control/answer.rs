@@ -1,13 +1,13 @@
-//! One line back to a client.
+//! Answers: the lines of JSON that go back to a client.
 
 use std::os::fd::OwnedFd;
 
 use serde::Serialize;
 
-/// A line of JSON, and what goes with it.
+/// A line of JSON, and the file descriptors that go with it.
 pub struct Answer {
     pub(super) line: Vec<u8>,
-    /// Go with the first byte of the line (SCM_RIGHTS).
+    /// File descriptors that go with the first byte of the line (SCM_RIGHTS).
     pub(super) fds: Vec<OwnedFd>,
 }
 
@@ -24,12 +24,12 @@ struct Bad<'a> {
     error: &'a str,
 }
 
-/// An answer that has nothing to tell.
+/// The keys of an answer that says only that the command was done.
 #[derive(Serialize)]
 pub struct Nothing {}
 
 impl Answer {
-    /// What was asked is done. `rest` is an object.
+    /// Returns the answer to a command that was done. `rest` must become an object of JSON.
     pub fn ok(rest: impl Serialize) -> Self {
         Self::line(&Good { ok: true, rest })
     }
@@ -38,9 +38,9 @@ impl Answer {
         Self::ok(Nothing {})
     }
 
-    /// What was asked is not done: what, why, what to do.
+    /// Returns the answer to a command that was not done. `text` says what, why and what to do.
     pub fn error(text: &str) -> Self {
-        // One line whatever it quotes.
+        // The answer is one line, whatever the text quotes.
         Self::line(&Bad { ok: false, error: &text.replace(['\n', '\r'], " ") })
     }
 

@@ -1,8 +1,12 @@
-//! The rules that are in force, and how they are changed.
+//! The rules that are in force, and how the control socket changes them.
 //!
-//! A change makes a whole new set of them and has it compiled, on a thread of its own, for a
-//! hundred thousand rules take a while. Only when it is ready the whole set takes the old one's
-//! place, so that no packet is judged by half of it, and a set that cannot be has changed nothing.
+//! How can rules change while packets flow, without a packet that is judged by half of a change?
+//! Each change makes a whole new set and has it compiled, on a thread of its own, because a hundred
+//! thousand rules take a while. When the new set is ready it takes the old one's place at once; a
+//! set that cannot be made changes nothing.
+//!
+//! The module knows neither clients nor the kernel: who asked is a number to it, and what the
+//! kernel takes is a type that its user chooses.
 
 use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
@@ -13,11 +17,11 @@ use tapdeck_packet::rules::{Entry, Rule, RuleSet};
 
 use super::{Answer, ClientId, RulesCommand};
 
-/// Rules, and the form `C` that the kernel takes.
+/// The rules that are in force, with the form `C` of them that the kernel takes.
 pub struct Book<C> {
     rules: Rules<C>,
     compile: Compile<C>,
-    /// What rules that are still there have taken before the last change.
+    /// How many packets each rule that is still there took before the last change.
     before: HashMap<Rule, u64>,
     none_before: u64,
 }
@@ -30,7 +34,7 @@ pub struct Counted {
 }
 
 impl Counted {
-    /// Adds what the same rules have taken elsewhere.
+    /// Adds what the same rules have taken at another interface.
     pub fn add(&mut self, other: Self) {
         self.none += other.none;
         self.each.resize(self.each.len().max(other.each.len()), 0);
@@ -40,11 +44,11 @@ impl Counted {
     }
 }
 
-/// Rules that were not put in force: those before judge on.
+/// A change that was refused: the rules before it judge on.
 #[derive(Debug)]
 pub struct Refused {
     pub why: String,
-    /// What those have counted where their counters have begun again.
+    /// What the rules before it have counted, where their counters have begun again.
     pub last: Counted,
 }
 
@@ -54,24 +58,24 @@ impl From<String> for Refused {
     }
 }
 
-/// Makes the form for the kernel. The error is what a client is told.
+/// A function that makes the kernel's form of a set. Its error is the text that a client is told.
 pub type Compile<C> = Arc<dyn Fn(&RuleSet) -> Result<C, String> + Send + Sync>;
 
 /// Rules as they are at a moment.
 #[derive(Clone)]
 struct Rules<C> {
-    /// `None` where nothing is judged.
+    /// The set; `None` where there are no rules and every packet is taken.
     set: Option<Arc<RuleSet>>,
-    /// Switched off, they are kept but judge nothing.
+    /// Whether the rules judge. Rules that are switched off are kept.
     enabled: bool,
     compiled: Option<C>,
 }
 
-/// What a change led to: rules that are ready and not in force yet.
+/// Rules that a change has made, and that are not in force yet.
 struct Changed<C>(Rules<C>);
 
 impl<C> Changed<C> {
-    /// What the kernel takes instead; `None` where nothing is to be judged any more.
+    /// Returns what the kernel is to take; `None` where nothing is to be judged any more.
     fn compiled(&self) -> Option<&C> {
         self.0.compiled.as_ref().filter(|_| self.0.enabled)
     }
@@ -79,7 +83,7 @@ impl<C> Changed<C> {
 
 #[derive(Serialize)]
 struct List {
-    /// Whether they judge.
+    /// Whether the rules judge.
     enabled: bool,
     rules: Vec<Listed>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -101,20 +105,20 @@ struct InForce {
 }
 
 impl<C: Clone + Send + 'static> Book<C> {
-    /// `set` is what is in force now, and `compiled` its form.
+    /// Begins with the rules that are in force now, and their form for the kernel.
     pub fn new(compile: Compile<C>, now: Option<(RuleSet, C)>) -> Self {
         let (set, compiled) = now.unzip();
         let rules = Rules { set: set.map(Arc::new), enabled: true, compiled };
         Self { rules, compile, before: HashMap::new(), none_before: 0 }
     }
 
-    /// All rules.
+    /// Returns all rules, as an answer.
     pub fn list(&self) -> Answer {
         self.listed(None)
     }
 
-    /// All rules, with how many packets each has taken since it is there; `now` is what the kernel
-    /// says of the set that is in force.
+    /// Returns all rules, as an answer, with how many packets each has taken since it is there.
+    /// `now` is what the kernel has counted for the set that is in force.
     pub fn hits(&self, now: &Counted) -> Answer {
         self.listed(Some(now))
     }
@@ -124,7 +128,7 @@ impl<C: Clone + Send + 'static> Book<C> {
         let mut rules = Vec::new();
         for (number, entry) in self.entries().iter().enumerate() {
             let hits = now.map(|now| {
-                // What equal rules have taken, the first of them has.
+                // Of equal rules the first takes the packets.
                 let is_first = met.insert(&entry.rule);
                 let before = self.before.get(&entry.rule).filter(|_| is_first);
                 before.copied().unwrap_or(0) + now.each.get(number).copied().unwrap_or(0)
@@ -143,7 +147,7 @@ impl<C: Clone + Send + 'static> Book<C> {
         self.rules.enabled && self.rules.set.is_some()
     }
 
-    /// Begins a change. What comes of it is not in force until [`Book::accept`].
+    /// Begins a change. The rules that it makes are not in force until [`Book::accept`].
     fn change(&self, command: RulesCommand) -> Result<Making<C>, String> {
         let (rules, compile) = (self.rules.clone(), self.compile.clone());
         let work = move || rules.changed(command, &compile).map(Changed);
@@ -163,7 +167,8 @@ impl<C: Clone + Send + 'static> Book<C> {
         self.none_before += last.none;
     }
 
-    /// The change is in force, and the set before has counted `last` in the end.
+    /// Takes note that a change is in force, and that the set before has counted `last` in the end.
+    /// Returns the answer to whoever asked for the change.
     fn accept(&mut self, changed: Changed<C>, last: &Counted) -> Answer {
         self.count(last);
         let mut before = std::mem::take(&mut self.before);
@@ -176,8 +181,8 @@ impl<C: Clone + Send + 'static> Book<C> {
     }
 }
 
-/// Changes of rules that are asked for. One is made at a time, so that each begins with what the
-/// one before has left.
+/// Changes of rules that were asked for. One is made at a time, so that each begins with the rules
+/// that the one before has left.
 pub struct Changes<C> {
     running: Option<(Asked, Making<C>)>,
     waiting: VecDeque<(Asked, RulesCommand)>,
@@ -186,7 +191,7 @@ pub struct Changes<C> {
 /// A change as it is being made.
 type Making<C> = JoinHandle<Result<Changed<C>, String>>;
 
-/// Who asked, and for which book.
+/// Who asked for a change, and which book it changes.
 #[derive(Clone, Copy)]
 struct Asked {
     client: ClientId,
@@ -204,8 +209,9 @@ impl<C: Clone + Send + 'static> Changes<C> {
         self.waiting.push_back((Asked { client, book }, change));
     }
 
-    /// Brings into force what is ready, by `put`, which gives back what the set before has counted,
-    /// and begins what comes next. Gives back whom to answer, and what.
+    /// Puts a change that is ready in force, by `put`, and begins the next one. `put` gets the
+    /// book's number and the rules, and returns what the set before has counted. Returns whom
+    /// to answer, and the answer.
     pub fn settle(
         &mut self,
         books: &mut [Book<C>],
@@ -236,7 +242,7 @@ impl<C: Clone + Send + 'static> Changes<C> {
         }
     }
 
-    /// Nothing more is changed. Gives back who still waits.
+    /// Ends all changes. Returns the clients whose changes will not be made.
     pub fn end(&mut self) -> Vec<ClientId> {
         let running = self.running.take().map(|(asked, _)| asked.client);
         let waiting = std::mem::take(&mut self.waiting);
@@ -294,7 +300,7 @@ fn parse(text: &str) -> Result<RuleSet, String> {
     Ok(set)
 }
 
-/// Where rules stand: each place of a rule that stands there more than once.
+/// Returns the places of the rules in `text`: all places of a rule that the set has more than once.
 fn positions(set: &RuleSet, text: &str) -> Result<BTreeSet<usize>, String> {
     let mut places: HashMap<&Rule, Vec<usize>> = HashMap::new();
     for (n, entry) in set.entries().iter().enumerate() {
@@ -332,7 +338,7 @@ mod tests {
     use super::{Book, Counted};
     use crate::control::{Answer, RulesCommand};
 
-    /// Its form for the kernel is how many rules are enabled; 3 are too many.
+    /// A book whose form for the kernel is the number of enabled rules; 3 are too many.
     fn book() -> Book<usize> {
         let compile = |set: &RuleSet| match set.entries().iter().filter(|e| e.enabled).count() {
             3 => Err("too many".to_owned()),
@@ -341,7 +347,7 @@ mod tests {
         Book::new(Arc::new(compile), None)
     }
 
-    fn told(answer: &Answer) -> Value {
+    fn json_of(answer: &Answer) -> Value {
         serde_json::from_slice(&answer.line).unwrap()
     }
 
@@ -350,7 +356,7 @@ mod tests {
         let changed = book.change(command).unwrap().join().unwrap()?;
         let compiled = changed.compiled().copied();
         let last = Counted { each: vec![10; book.entries().len()], none: 1 };
-        Ok((compiled, told(&book.accept(changed, &last))))
+        Ok((compiled, json_of(&book.accept(changed, &last))))
     }
 
     const DNS: &str = "accept src any dst any sport any dport 53 proto udp";
@@ -359,13 +365,13 @@ mod tests {
     #[test]
     fn rules_are_added_removed_replaced_and_switched() {
         let mut book = book();
-        assert_eq!(told(&book.list()), json!({"ok": true, "enabled": false, "rules": []}));
+        assert_eq!(json_of(&book.list()), json!({"ok": true, "enabled": false, "rules": []}));
         let both = format!("# two\n{DNS}\n{NET}\n");
         let (compiled, answer) = change(&mut book, json!({"do": "add", "rules": both})).unwrap();
         assert_eq!(compiled, Some(2));
         assert_eq!(answer, json!({"ok": true, "enabled": true, "rules": 2}));
         assert_eq!(
-            told(&book.hits(&Counted { each: vec![7, 8], none: 9 })),
+            json_of(&book.hits(&Counted { each: vec![7, 8], none: 9 })),
             json!({"ok": true, "enabled": true, "none": 10, "rules": [
                 {"rule": DNS, "enabled": true, "hits": 7},
                 {"rule": NET, "enabled": true, "hits": 8},
@@ -373,7 +379,7 @@ mod tests {
         );
         let (compiled, _) = change(&mut book, json!({"do": "disable", "rules": NET})).unwrap();
         assert_eq!(compiled, Some(1));
-        assert_eq!(told(&book.list())["rules"][1]["enabled"], false);
+        assert_eq!(json_of(&book.list())["rules"][1]["enabled"], false);
         let (compiled, _) = change(&mut book, json!({"do": "enable", "rules": NET})).unwrap();
         assert_eq!(compiled, Some(2));
         let (compiled, answer) = change(&mut book, json!({"do": "disable"})).unwrap();
@@ -382,12 +388,12 @@ mod tests {
         assert_eq!(compiled, Some(2), "they were kept");
         let (compiled, answer) = change(&mut book, json!({"do": "remove", "rules": DNS})).unwrap();
         assert_eq!((compiled, &answer["rules"]), (Some(1), &json!(1)));
-        // Ten at each of five changes since it came, and what it took since.
-        let hits = told(&book.hits(&Counted { each: vec![3], none: 4 }));
+        // The rule took ten packets before each of five changes, and three since.
+        let hits = json_of(&book.hits(&Counted { each: vec![3], none: 4 }));
         assert_eq!((&hits["rules"][0]["hits"], &hits["none"]), (&json!(53), &json!(10)));
         let (compiled, _) = change(&mut book, json!({"do": "replace", "rules": DNS})).unwrap();
         assert_eq!(compiled, Some(1));
-        assert_eq!(told(&book.list())["rules"][0]["rule"], DNS);
+        assert_eq!(json_of(&book.list())["rules"][0]["rule"], DNS);
         let (compiled, answer) = change(&mut book, json!({"do": "reset"})).unwrap();
         assert_eq!((compiled, &answer["rules"]), (None, &json!(0)));
     }
@@ -396,7 +402,7 @@ mod tests {
     fn what_cannot_be_changes_nothing() {
         let mut book = book();
         change(&mut book, json!({"do": "add", "rules": format!("{DNS}\n{NET}")})).unwrap();
-        let before = told(&book.list());
+        let before = json_of(&book.list());
         for (what, why) in [
             (json!({"do": "add", "rules": "accept everything"}), "bad rules: line 1"),
             (json!({"do": "add", "rules": "# nothing"}), "no rule in it"),
@@ -407,9 +413,9 @@ mod tests {
                 "nothing was changed",
             ),
         ] {
-            let told = change(&mut book, what.clone()).unwrap_err();
-            assert!(told.contains(why), "{what}: {told}");
+            let refusal = change(&mut book, what.clone()).unwrap_err();
+            assert!(refusal.contains(why), "{what}: {refusal}");
         }
-        assert_eq!(told(&book.list()), before);
+        assert_eq!(json_of(&book.list()), before);
     }
 }

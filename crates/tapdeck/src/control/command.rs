@@ -1,4 +1,8 @@
-//! All that can be asked over the control socket.
+//! The commands: all that can be asked over the control socket.
+//!
+//! What does a line of JSON ask for? Here is how it becomes a [`Command`], and which commands
+//! anybody who can connect may give. What a command does is said by the recorder
+//! (`record::commands`) and the daemon (`serve::daemon`).
 
 use serde::{Deserialize, Deserializer};
 
@@ -7,7 +11,7 @@ use serde::{Deserialize, Deserializer};
 #[serde(tag = "verb", rename_all = "kebab-case", deny_unknown_fields)]
 pub enum Command {
     Stats {},
-    /// As stats, and again every second.
+    /// Asks for statistics at once and again every second.
     Watch {},
     Pause {
         group: Option<String>,
@@ -20,7 +24,7 @@ pub enum Command {
         group: Option<String>,
     },
     Filter {
-        /// `None` takes every packet.
+        /// The filter; `None` takes every packet.
         #[serde(deserialize_with = "said")]
         filter: Option<String>,
         group: Option<String>,
@@ -36,13 +40,13 @@ pub enum Command {
         #[serde(default = "one")]
         weight: u32,
     },
-    /// Of a member: closes the blocks that are part-filled.
+    /// Closes the part-filled blocks of the member that asks.
     Flush {},
-    /// Of a member: ends the membership in good order.
+    /// Ends the membership of the member that asks, in good order.
     Leave {},
 }
 
-/// What can be done with rules. Texts are lines as in a rule file.
+/// What can be done with rules. `rules` are lines as in a rule file.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(tag = "do", rename_all = "kebab-case", deny_unknown_fields)]
 pub enum RulesCommand {
@@ -64,7 +68,7 @@ pub enum RulesCommand {
     Hits {
         group: Option<String>,
     },
-    /// These rules, or all.
+    /// Switches these rules on, or judging as a whole.
     Enable {
         rules: Option<String>,
         group: Option<String>,
@@ -73,13 +77,13 @@ pub enum RulesCommand {
         rules: Option<String>,
         group: Option<String>,
     },
-    /// Takes all rules away: nothing is judged any more.
+    /// Takes all rules away: every packet is taken.
     Reset {
         group: Option<String>,
     },
 }
 
-/// `null` is an answer, nothing at all is none.
+/// Reads a key that must be there, and whose value may be `null`.
 fn said<'de, D: Deserializer<'de>>(from: D) -> Result<Option<String>, D::Error> {
     Option::deserialize(from)
 }
@@ -89,20 +93,20 @@ fn one() -> u32 {
 }
 
 impl Command {
-    /// Reads a line. The error is what the client is told.
+    /// Reads a line. The error is the text that the client is told.
     pub fn decode(line: &[u8]) -> Result<Self, String> {
         serde_json::from_slice(line).map_err(|e| {
             format!("bad request: {e}; a request is one line as {{\"verb\":\"stats\"}}, docs/CONTROL.md has them all")
         })
     }
 
-    /// Whether its answer may be long.
+    /// Whether the answer may be long.
     pub fn is_heavy(&self) -> bool {
         matches!(self, Self::Rules(RulesCommand::List { .. } | RulesCommand::Hits { .. }))
     }
 
-    /// Whether it only looks, or belongs to being a member. All else changes what is captured for
-    /// everybody, so the socket's permission is not enough for it.
+    /// Whether the command only looks, or belongs to being a member. All other commands change what
+    /// is captured for everybody, so the permission to connect is not enough for them.
     pub fn is_harmless(&self) -> bool {
         match self {
             Self::Stats {}
@@ -210,8 +214,8 @@ mod tests {
             (r#"{"verb":"attach"}"#, "missing field `group`"),
             (r#"{"verb":"attach","group":"ids","weight":1.5}"#, "invalid type"),
         ] {
-            let told = decode(line).expect_err(line);
-            assert!(told.contains(part) && !told.contains('\n'), "{line}: {told}");
+            let why = decode(line).expect_err(line);
+            assert!(why.contains(part) && !why.contains('\n'), "{line}: {why}");
         }
     }
 

@@ -1,4 +1,4 @@
-//! The asking end of the control socket.
+//! The asking end of the control socket, as `tapdeck ctl` has it.
 
 use std::io::{BufRead, BufReader, ErrorKind, Write};
 use std::os::unix::net::UnixStream;
@@ -10,7 +10,8 @@ use serde_json::{Map, Value};
 
 use super::socket;
 
-/// What is asked. A long request must say first what it is, so the verb stands before all else.
+/// A request. The server takes a long one only if it begins with the verb of rules, so the verb
+/// stands before all else.
 #[derive(Serialize)]
 pub struct Request {
     pub verb: &'static str,
@@ -43,14 +44,14 @@ impl Connection {
         let mut line = serde_json::to_vec(request).context("cannot make the request")?;
         line.push(b'\n');
         let sent = self.stream.get_mut().write_all(&line);
-        // Who refused a request has said why before closing.
+        // A server that refuses a long request says why before it closes; the answer can be read.
         match sent {
             Err(e) if e.kind() == ErrorKind::BrokenPipe => Ok(()),
             other => other.with_context(|| format!("cannot ask at {}", self.path.display())),
         }
     }
 
-    /// The next line of the other end; `None` where it has ended.
+    /// Returns the next line from the other end; `None` where the connection has ended.
     pub fn next(&mut self) -> Result<Option<Value>> {
         let mut line = String::new();
         let read = self.stream.read_line(&mut line);
@@ -63,7 +64,7 @@ impl Connection {
         }
     }
 
-    /// Asks, and gives back what is answered; an error where what was asked is not done.
+    /// Sends a request and returns the answer; an error where the request was refused.
     pub fn ask(&mut self, request: &Request) -> Result<Value> {
         self.send(request)?;
         let answer = self.next()?;

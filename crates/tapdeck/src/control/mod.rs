@@ -1,17 +1,17 @@
-//! The control socket: how a running recorder or daemon is asked and told.
+//! The control socket: how is a running recorder or daemon asked for something, and told to change?
 //!
-//! A Unix stream socket, because the file system then says who may ask, and because a member of a
-//! group is handed its rings' file descriptors over it. On it go lines of JSON, one request and one
-//! answer (`docs/CONTROL.md`), because anybody can speak that.
+//! Over a Unix stream socket, because the file system then says who may ask, and because a member
+//! of a group is handed the file descriptors of its rings over it. Requests and answers are lines
+//! of JSON (`docs/CONTROL.md`), because any program can speak that.
 //!
-//! [`Command`] is all that can be asked. The [`Server`] knows nothing of what the commands mean: it
-//! gathers lines from all clients with poll(2), hands on what was asked, and writes the answers. It
-//! has no thread of its own but is turned by the loop that owns the hooks. So a command finds
-//! everything at hand and nothing locked; nothing of it is on the path of packets.
+//! A [`Command`] is anything that can be asked for. The [`Server`] does not know what commands
+//! mean: it gathers lines from all clients with poll(2), hands commands on, and writes the answers.
+//! It has no thread of its own; the loop that owns the hooks turns it. So a command finds
+//! everything at hand and nothing locked, and the socket is never on the path of packets.
 //!
-//! What a client sends is not trusted: it has a bound in memory, every fault is answered, and one
-//! that sends or reads slowly waits alone. [`Book`] is the rules that are in force, and what takes
-//! long about them, on a thread beside.
+//! What a client sends is not trusted: its memory has a bound, every fault is answered, and a
+//! client that sends or reads slowly makes nobody else wait. [`Book`] keeps the rules that are in
+//! force, and compiles new ones on a thread beside the loop.
 
 mod answer;
 mod book;
@@ -29,7 +29,7 @@ pub use rules::{Loaded, compiler, load};
 pub use server::{ClientId, Event, Peer, Server};
 pub use socket::{Access, Socket, recorder_path};
 
-/// Returns the example in `docs/CONTROL.md` that begins so, on one line.
+/// Returns the example in `docs/CONTROL.md` that has this beginning, on one line.
 #[cfg(test)]
 pub fn documented(begin: &str) -> String {
     let document = include_str!("../../../../docs/CONTROL.md");

@@ -1,4 +1,4 @@
-//! Rules as the kernel takes them.
+//! Rules for a [`Book`](super::Book) whose form for the kernel is `tapdeck_capture`'s.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use crate::rules::read_rules;
 /// A set of rules and its form for the kernel.
 pub type Loaded = (RuleSet, Arc<Compiled>);
 
-/// How sets become what the kernel takes.
+/// Returns the function that compiles a set for the kernel.
 pub fn compiler(options: Options) -> Compile<Arc<Compiled>> {
     Arc::new(move |set| match Compiled::new(set, &options) {
         Ok(compiled) => Ok(Arc::new(compiled)),
@@ -22,7 +22,7 @@ pub fn compiler(options: Options) -> Compile<Arc<Compiled>> {
     })
 }
 
-/// Reads a rule file.
+/// Reads a rule file and compiles its set.
 pub fn load(path: &Path, options: &Options) -> Result<Loaded> {
     let set = read_rules(path)?;
     let compiled = Compiled::new(&set, options).with_context(|| path.display().to_string())?;

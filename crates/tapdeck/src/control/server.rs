@@ -1,12 +1,16 @@
-//! All clients of the socket at once, turned by whoever has what they ask for.
+//! The server's end of the control socket: how does one thread, which has other things to do, serve
+//! all clients, none of which it trusts?
 //!
-//! A client has at most one request under way: its next line is looked at when the answer to the
-//! last one is written. So answers come in order, and a client that does not read holds one answer
-//! and no more. What it may hold otherwise is bounded too: its lines are short, but one client at a
-//! time may send a long one, the text of a rule file, which is read as JSON on a thread of its own.
+//! Whoever has what clients ask for calls [`Server::turn`], which reads, writes and returns
+//! commands. A client has at most one request under way: its next line is looked at when the answer
+//! to the last one is written. So answers come in order, and a client that does not read holds one
+//! answer and no more. Lines are bounded, too: one client at a time may send a long one, the text
+//! of a rule file, and its JSON is read on a thread of its own.
 //!
-//! When there are as many clients as there may be, a new one takes the place of the one that was
+//! When there are as many clients as there may be, a new one takes the place of the client that was
 //! silent for longest. Members of groups are not counted: the groups have their own bound.
+//!
+//! The server does not know what commands do.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io::{self, IoSlice, Read};
@@ -22,14 +26,14 @@ use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
 
 use super::{Answer, Command, Socket};
 
-/// Who is asked for something, as long as it is connected.
+/// A client, as long as it is connected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ClientId(u64);
 
-/// The process at the other end.
+/// The process at the other end of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Peer {
-    /// 0 where it is of another namespace.
+    /// The process's number; 0 where the process is of another namespace.
     pub pid: i32,
     pub uid: u32,
 }
@@ -37,28 +41,28 @@ pub struct Peer {
 /// What came from a client.
 #[derive(Debug)]
 pub enum Event {
-    /// Must be answered, now or later: until then nothing else comes from it.
+    /// A command, to be answered now or later. Nothing else comes from the client until then.
     Asked(ClientId, Command),
-    /// It is no more, and needs no answer.
+    /// A member's connection has ended; no answer is needed.
     Gone(ClientId),
 }
 
-/// Clients that are no members.
+/// The most clients that are no members.
 const MAX_CLIENTS: usize = 64;
-/// A line, and one that brings rules.
+/// Bytes of a line at most, and of a line that brings rules.
 const MAX_LINE: usize = 1 << 20;
 const MAX_LONG_LINE: usize = 64 << 20;
-/// Read from one client in one turn.
+/// Bytes that are read from one client in one turn.
 const PORTION: usize = 64 << 10;
 /// Portions that one turn reads of a client that sends a long line.
 const PORTIONS: usize = 16;
-/// Lines from here on are read as JSON on a thread of their own.
+/// Lines of so many bytes or more are read as JSON on a thread of their own.
 const HEAVY: usize = 64 << 10;
-/// How long one who sends a long line may pause while another wants to.
+/// How long a client that sends a long line may pause while another client wants to send one.
 const LONG_PAUSE: Duration = Duration::from_secs(2);
-/// Long answers that are not read yet: with more, no other is made.
+/// Bytes of long answers that clients have not read: with more, no other long answer is made.
 const MAX_UNREAD: usize = 16 << 20;
-/// File descriptors that go with one answer.
+/// The most file descriptors that go with one answer.
 const MAX_FDS: usize = 4;
 
 /// The clients of a socket.
@@ -66,31 +70,31 @@ pub struct Server {
     socket: Socket,
     clients: BTreeMap<ClientId, Client>,
     next: u64,
-    /// Not before then is a connection accepted again, where that has failed.
+    /// When connections are accepted again, where accepting one has failed.
     accept_from: Instant,
-    /// Who may send a long line at present.
+    /// The client that may send a long line at present.
     long: Option<ClientId>,
-    /// Clients that are gone and not told yet.
+    /// Members that are gone and not reported yet.
     gone: Vec<ClientId>,
-    /// What is asked that takes a long answer: one of them is handed on in a turn.
+    /// Commands with long answers that wait: one of them is handed on in a turn.
     heavy: VecDeque<(ClientId, Command)>,
-    /// What one reading brings.
+    /// The buffer of one reading.
     portion: Box<[u8]>,
 }
 
 struct Client {
     stream: UnixStream,
-    /// It can be read or written, as poll(2) says.
+    /// Whether the connection can be read or written, as poll(2) says.
     is_ready: bool,
     peer: Peer,
     is_member: bool,
     watches: bool,
     input: Vec<u8>,
-    /// Of `input`, what is known to have no end of line.
+    /// How many bytes at the beginning of `input` are known to have no end of line.
     scanned: usize,
-    /// The rest of the line is not wanted.
+    /// Whether the rest of the line is dropped, because the line was refused.
     skips: bool,
-    /// Nothing more comes from it.
+    /// Whether nothing more comes from the client.
     has_ended: bool,
     state: State,
     output: Vec<u8>,
@@ -101,14 +105,14 @@ struct Client {
 
 enum State {
     Idle,
-    /// Its line is being read as JSON.
+    /// The client's line is being read as JSON.
     Decoding(JoinHandle<Result<Command, String>>),
-    /// What it asked is not answered yet.
+    /// The client's command is not answered yet.
     Asking,
 }
 
-/// What reading a client's line led to.
-enum Line {
+/// What reading from a client led to.
+enum Heard {
     None,
     Asked(Command),
     Answered,
@@ -129,7 +133,7 @@ impl Server {
         }
     }
 
-    /// What clients have asked, as soon as there is anything, and nothing at `until`.
+    /// Returns what clients have asked as soon as there is anything, or nothing at `until`.
     pub fn turn(&mut self, until: Instant) -> Vec<Event> {
         loop {
             let mut patience = until.saturating_duration_since(Instant::now());
@@ -138,10 +142,10 @@ impl Server {
             {
                 patience = Duration::ZERO;
             } else if !self.heavy.is_empty() {
-                // Room comes when a client reads, or has not for too long.
+                // Room for a long answer comes when a client reads, or has not read for too long.
                 patience = patience.min(Duration::from_millis(5));
             } else if self.clients.values().any(|c| matches!(c.state, State::Decoding(_))) {
-                // That thread does not wake anybody.
+                // The thread that reads JSON does not wake this one.
                 patience = patience.min(Duration::from_millis(2));
             }
             self.wait(patience);
@@ -154,26 +158,26 @@ impl Server {
 
     /// Answers what a client has asked.
     pub fn answer(&mut self, id: ClientId, answer: impl Into<Answer>) {
-        // Whoever has gone needs none.
+        // A client that has gone needs no answer.
         let Some(client) = self.clients.get_mut(&id) else { return };
         client.state = State::Idle;
         client.put(answer.into());
         self.write(id);
     }
 
-    /// Who a client is.
+    /// Returns the process behind a client.
     pub fn peer(&self, id: ClientId) -> Option<Peer> {
         self.clients.get(&id).map(|client| client.peer)
     }
 
-    /// From now on the client is a member: its end will be told, however it comes.
+    /// Makes a client a member: the end of its connection is reported, however it comes.
     pub fn make_member(&mut self, id: ClientId) {
         if let Some(client) = self.clients.get_mut(&id) {
             client.is_member = true;
         }
     }
 
-    /// It is no member any more.
+    /// Makes a member a client like others again.
     pub fn end_member(&mut self, id: ClientId) {
         if let Some(client) = self.clients.get_mut(&id) {
             client.is_member = false;
@@ -190,7 +194,8 @@ impl Server {
         self.clients.values().any(|c| c.watches)
     }
 
-    /// Tells all who watch. One that has not read what it was told before misses this.
+    /// Sends an answer to all clients that watch. One that has not read the last answer misses this
+    /// one.
     pub fn tell_watchers(&mut self, answer: &Answer) {
         let watchers = self.clients.iter().filter(|(_, c)| c.watches && c.output.is_empty());
         let watchers: Vec<ClientId> = watchers.map(|(id, _)| *id).collect();
@@ -202,7 +207,7 @@ impl Server {
         }
     }
 
-    /// Writes what answers are left, for so long at most.
+    /// Writes the answers that are left, for `patience` at most.
     pub fn flush(&mut self, patience: Duration) {
         let until = Instant::now() + patience;
         while self.clients.values().any(|c| !c.output.is_empty()) && Instant::now() < until {
@@ -213,17 +218,18 @@ impl Server {
         }
     }
 
-    /// Waits until somebody can be served, and notes who.
+    /// Waits until some client can be served, and notes which.
     fn wait(&mut self, patience: Duration) {
         let accepts = Instant::now() >= self.accept_from;
         let listener = accepts.then(|| PollFd::new(&self.socket.listener, PollFlags::IN));
-        // One that waits for its answer is left out: that it is gone would be told without end.
+        // A client that waits for its answer is left out: poll would return at once, again and
+        // again, if it had gone.
         let waiting = self.clients.iter().filter(|(_, client)| !client.awaits().is_empty());
         let (ids, clients): (Vec<ClientId>, Vec<PollFd<'_>>) =
             waiting.map(|(id, c)| (*id, PollFd::new(&c.stream, c.awaits()))).unzip();
         let mut fds: Vec<PollFd<'_>> = clients.into_iter().chain(listener).collect();
         let timeout = Timespec::try_from(patience).unwrap_or_default();
-        // A signal ends it early, and then nobody is ready.
+        // A signal ends the wait early, and then no client is ready.
         let _ = poll(&mut fds, Some(&timeout));
         let ready: Vec<ClientId> = ids
             .into_iter()
@@ -258,12 +264,12 @@ impl Server {
             }
         }
         events.extend(self.next_heavy().map(|(id, command)| Event::Asked(id, command)));
-        // Also those that reading and writing have ended.
+        // Reading and writing may have ended clients, too.
         events.extend(std::mem::take(&mut self.gone).into_iter().map(Event::Gone));
         events
     }
 
-    /// What takes a long answer, if those that are not read yet leave room for one.
+    /// Returns a command with a long answer, if the long answers that are not read yet leave room.
     fn next_heavy(&mut self) -> Option<(ClientId, Command)> {
         let Self { clients, heavy, .. } = self;
         heavy.retain(|(id, _)| clients.contains_key(id));
@@ -271,7 +277,7 @@ impl Server {
             return None;
         }
         if !self.has_room() {
-            // Whoever asks for much and does not read it keeps it from the others.
+            // A client that asks for much and does not read keeps long answers from the others.
             let unread = self.clients.iter().filter(|(_, c)| c.output.len() > MAX_LINE);
             let silent = unread.min_by_key(|(_, c)| c.active)?;
             if silent.1.active.elapsed() < LONG_PAUSE {
@@ -296,13 +302,13 @@ impl Server {
         if Instant::now() < self.accept_from {
             return;
         }
-        // The rest have their turn later: who connects without end holds up nobody.
+        // The rest are accepted in a later turn: clients that connect without end hold up nobody.
         for _ in 0..MAX_CLIENTS {
             match self.socket.listener.accept() {
                 Ok((stream, _)) => self.welcome(stream),
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => return,
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
-                // Too many files for now, as a rule.
+                // The usual reason is that this process has too many files open.
                 Err(_) => {
                     self.accept_from = Instant::now() + Duration::from_millis(100);
                     return;
@@ -341,7 +347,7 @@ impl Server {
         }
     }
 
-    /// Reads of one client. Gives back what it asks.
+    /// Reads from one client. Returns the command that it asks for.
     fn read(&mut self, id: ClientId) -> Option<Command> {
         let client = self.clients.get_mut(&id)?;
         let mut may_be_long = self.long.is_none_or(|long| long == id);
@@ -349,7 +355,7 @@ impl Server {
             may_be_long = self.take_over_long();
         }
         let client = self.clients.get_mut(&id)?;
-        let line = client.read(may_be_long, &mut self.portion);
+        let heard = client.read(may_be_long, &mut self.portion);
         let is_long = client.input.len() > MAX_LINE;
         let over = client.is_finished();
         match (is_long, self.long) {
@@ -357,16 +363,17 @@ impl Server {
             (false, Some(long)) if long == id => self.long = None,
             _ => {}
         }
-        match line {
-            Line::Asked(command) => return Some(command),
-            Line::Answered => self.write(id),
-            Line::None if over => self.drop_client(id),
-            Line::None => {}
+        match heard {
+            Heard::Asked(command) => return Some(command),
+            Heard::Answered => self.write(id),
+            Heard::None if over => self.drop_client(id),
+            Heard::None => {}
         }
         None
     }
 
-    /// Whether the one who sends a long line has been silent for so long that another may.
+    /// Whether another client may send a long line, because the one that does has been silent for
+    /// too long.
     fn take_over_long(&mut self) -> bool {
         let Some(holder) = self.long.and_then(|long| self.clients.get_mut(&long)) else {
             self.long = None;
@@ -388,7 +395,7 @@ fn prepare(stream: &UnixStream) -> io::Result<Peer> {
 }
 
 impl Peer {
-    /// Whether it may do what changes something for everybody.
+    /// Whether the process may change what is captured for everybody.
     fn is_operator(self) -> bool {
         self.uid == 0 || self.uid == rustix::process::geteuid().as_raw()
     }
@@ -425,7 +432,8 @@ impl Client {
         flags
     }
 
-    /// A member is read even while it has something to read itself, so that its end is seen.
+    /// Whether the client is to be read from. A member is, even while it has an answer to read, so
+    /// that its end is seen.
     fn wants_input(&self) -> bool {
         let room = self.input.len() < MAX_LINE || self.is_idle();
         !self.has_ended && room && (self.is_idle() || self.is_member || self.watches)
@@ -435,13 +443,13 @@ impl Client {
         matches!(self.state, State::Idle) && self.output.is_empty()
     }
 
-    /// There is something to be looked at that was read before.
+    /// Whether there is input that was read and not looked at.
     fn has_more(&self) -> bool {
         let unseen = self.scanned < self.input.len() || (self.has_ended && !self.input.is_empty());
         unseen && self.is_idle()
     }
 
-    /// Everything it has asked is answered, and nothing more will come.
+    /// Whether everything that the client asked for is answered, and nothing more will come.
     fn is_finished(&self) -> bool {
         // A member lives as long as its connection, and one that watches may have no more to say.
         self.has_ended && (self.is_member || (self.is_idle() && !self.watches && !self.has_more()))
@@ -463,14 +471,14 @@ impl Client {
         self.put(Answer::error(why));
     }
 
-    /// Reads what is there, and looks at the next line if the last one is answered.
-    fn read(&mut self, may_be_long: bool, portion: &mut [u8]) -> Line {
+    /// Reads what has come, and looks at the next line if the last one is answered.
+    fn read(&mut self, may_be_long: bool, portion: &mut [u8]) -> Heard {
         if let State::Decoding(thread) = &self.state {
             if !thread.is_finished() {
-                return Line::None;
+                return Heard::None;
             }
             let State::Decoding(thread) = std::mem::replace(&mut self.state, State::Asking) else {
-                return Line::None;
+                return Heard::None;
             };
             let command =
                 thread.join().unwrap_or_else(|_| Err("the request cannot be read".into()));
@@ -482,13 +490,13 @@ impl Client {
             }
         }
         if !self.is_idle() {
-            return Line::None;
+            return Heard::None;
         }
         let is_rules = brings_rules(&self.input);
         let limit = if may_be_long && is_rules { MAX_LONG_LINE } else { MAX_LINE };
         let line = self.take_line();
         if line.as_ref().map_or(self.input.len(), Vec::len) <= limit {
-            return line.map_or(Line::None, |line| self.look_at(line));
+            return line.map_or(Heard::None, |line| self.look_at(line));
         }
         let why = if is_rules && limit == MAX_LINE {
             "another client is sending a long request: try again later".to_owned()
@@ -504,10 +512,10 @@ impl Client {
         } else {
             self.put(Answer::error(&why));
         }
-        Line::Answered
+        Heard::Answered
     }
 
-    /// Reads once. False where nothing is there any more.
+    /// Reads once. Returns false where there is nothing to read now.
     fn fill(&mut self, portion: &mut [u8]) -> bool {
         match self.stream.read(portion) {
             Ok(0) => {
@@ -532,7 +540,7 @@ impl Client {
         }
     }
 
-    /// Drops what belongs to a line that was refused.
+    /// Drops input that belongs to a line that was refused.
     fn skip(&mut self) {
         if !self.skips {
             return;
@@ -553,7 +561,7 @@ impl Client {
             let end = self.input[self.scanned..].iter().position(|b| *b == b'\n');
             let end = match end {
                 Some(end) => self.scanned + end,
-                // The last line may have no end.
+                // The last line before the connection's end may have no end of line.
                 None if self.has_ended && begin < self.input.len() => {
                     self.input.push(b'\n');
                     self.input.len() - 1
@@ -564,7 +572,7 @@ impl Client {
                     return None;
                 }
             };
-            // Whoever types may send empty ones.
+            // A person who types may send empty lines.
             if self.input[begin..end].iter().all(u8::is_ascii_whitespace) {
                 begin = end + 1;
                 self.scanned = begin;
@@ -579,7 +587,7 @@ impl Client {
         }
     }
 
-    fn look_at(&mut self, line: Vec<u8>) -> Line {
+    fn look_at(&mut self, line: Vec<u8>) -> Heard {
         if line.len() < HEAVY {
             return self.ask(Command::decode(&line));
         }
@@ -587,21 +595,21 @@ impl Client {
         match std::thread::Builder::new().name("tapdeck-request".into()).spawn(decode) {
             Ok(thread) => {
                 self.state = State::Decoding(thread);
-                Line::None
+                Heard::None
             }
             Err(e) => {
                 self.put(Answer::error(&format!("cannot read the request now: {e}")));
-                Line::Answered
+                Heard::Answered
             }
         }
     }
 
-    fn ask(&mut self, command: Result<Command, String>) -> Line {
+    fn ask(&mut self, command: Result<Command, String>) -> Heard {
         self.state = State::Idle;
         let why = match command {
             Ok(command) if command.is_harmless() || self.peer.is_operator() => {
                 self.state = State::Asking;
-                return Line::Asked(command);
+                return Heard::Asked(command);
             }
             Ok(_) => {
                 "no permission: only root and the user that tapdeck runs as may change what is captured".into()
@@ -609,7 +617,7 @@ impl Client {
             Err(why) => why,
         };
         self.put(Answer::error(&why));
-        Line::Answered
+        Heard::Answered
     }
 
     fn write(&mut self) -> io::Result<()> {
@@ -632,7 +640,7 @@ impl Client {
     }
 }
 
-/// Whether a line brings rules, which may be long. It may not be here to its end.
+/// Whether a line brings rules, which may be long. The line's beginning is enough.
 fn brings_rules(line: &[u8]) -> bool {
     let head = line.iter().filter(|b| !b.is_ascii_whitespace()).take(15);
     head.copied().eq(*br#"{"verb":"rules""#)

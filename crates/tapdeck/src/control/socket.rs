@@ -1,4 +1,4 @@
-//! The socket's place in the file system.
+//! The control socket's file: where it is, who may connect, and when an old one may be replaced.
 
 use std::fs;
 use std::io;
@@ -13,14 +13,14 @@ use rustix::fs::{AtFlags, FlockOperation, Gid, Mode, OFlags};
 use rustix::io::Errno;
 use tapdeck_client::Address;
 
-/// Beside the lock of the store. A dot keeps it out of listings; readers of the store take only
-/// names of segments.
+/// The socket's name in a store, beside the store's lock. The dot keeps it out of listings; readers
+/// of the store look at segments' names alone.
 const IN_STORE: &str = ".tapdeck.sock";
 
-/// How long others may take for their turn.
+/// How long another process may take for its turn.
 const TURN: Duration = Duration::from_secs(1);
 
-/// Where the socket of a recorder into a store is.
+/// Returns the path of the socket of a recorder into a store.
 pub fn recorder_path(dir: &Path) -> PathBuf {
     dir.join(IN_STORE)
 }
@@ -33,23 +33,23 @@ pub struct Access {
 }
 
 impl Default for Access {
-    /// The owner alone.
+    /// Lets the owner connect and nobody else.
     fn default() -> Self {
         Self { mode: 0o600, group: None }
     }
 }
 
-/// A socket that listens. Its file goes when this is dropped.
+/// A socket that listens. Dropping it removes its file.
 #[derive(Debug)]
 pub struct Socket {
     pub(super) listener: UnixListener,
     path: PathBuf,
-    /// Device and inode, so that nobody else's file is removed.
+    /// Device and inode of the socket's file, so that no other file is removed.
     file: (u64, u64),
 }
 
 impl Socket {
-    /// Listens at `path`. What a process that died has left there is replaced.
+    /// Listens at `path`. A socket that a dead process left there is replaced.
     pub fn bind(path: &Path, access: &Access) -> Result<Self> {
         let what = || format!("cannot listen at {}", path.display());
         if path == Path::new(tapdeck_client::DEFAULT_SOCKET)
@@ -64,9 +64,9 @@ impl Socket {
         let socket = address.bind().with_context(what)?;
         let meta = fs::symlink_metadata(path).with_context(what)?;
         let file = (meta.dev(), meta.ino());
-        // Made before the rest, so that the file goes if that fails.
+        // The value is made before the rest, so that the file goes if the rest fails.
         let socket = Self { listener: socket.into(), path: path.to_owned(), file };
-        // Nobody can connect before it listens, so nobody connects before this.
+        // Nobody can connect before listen(2), so nobody connects without the group's permission.
         if group.is_some() {
             rustix::fs::chownat(rustix::fs::CWD, path, None, group, AtFlags::SYMLINK_NOFOLLOW)
                 .with_context(what)?;
@@ -91,7 +91,8 @@ pub(super) fn connect(path: &Path) -> io::Result<UnixStream> {
     Address::of(path)?.connect()
 }
 
-/// One at a time may look whether a socket is dead and make its own. Ends when it is dropped.
+/// Waits for this process's turn to look whether a socket is dead and to make its own. The turn
+/// ends when what is returned is dropped.
 fn take_turn(path: &Path) -> io::Result<Option<OwnedFd>> {
     let dir = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
@@ -101,8 +102,8 @@ fn take_turn(path: &Path) -> io::Result<Option<OwnedFd>> {
     loop {
         match rustix::fs::flock(&dir, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => return Ok(Some(dir)),
-            // Whoever can read the directory can hold its lock, and must not keep anybody from
-            // starting.
+            // Any process that can read the directory can hold its lock, and must not keep this one
+            // from starting.
             Err(Errno::WOULDBLOCK | Errno::INTR) if Instant::now() < until => {
                 std::thread::sleep(Duration::from_millis(10));
             }
@@ -122,7 +123,7 @@ fn remove_dead(path: &Path) -> Result<()> {
         }
         Ok(_) => {}
     }
-    // One that accepts nobody may have a full queue: whoever listens there listens nevertheless.
+    // A socket that accepts nobody now may have a full queue: it has a listener nevertheless.
     match Address::of(path).and_then(|address| address.connect_now()) {
         Err(e)
             if e.kind() != io::ErrorKind::WouldBlock
@@ -228,8 +229,8 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let access = Access { mode: 0o660, group: Some("no-such-group-here".into()) };
         let path = dir.path().join("control.sock");
-        let told = format!("{:#}", Socket::bind(&path, &access).unwrap_err());
-        assert!(told.contains("no-such-group-here"), "{told}");
+        let why = format!("{:#}", Socket::bind(&path, &access).unwrap_err());
+        assert!(why.contains("no-such-group-here"), "{why}");
         assert!(!path.exists());
     }
 }

@@ -1,7 +1,7 @@
 //! `tapdeck ctl`: asks a running recorder or daemon over its control socket.
 //!
-//! It makes a request of the command line, and a text for people of the answer. What can be asked
-//! and what is answered, `docs/CONTROL.md` says; here is nothing that knows what it means.
+//! The command line becomes a request, and the answer becomes a text for people. `docs/CONTROL.md`
+//! says what can be asked and what is answered; nothing here knows what it means.
 
 mod text;
 
@@ -12,9 +12,11 @@ use anyhow::{Context, Result};
 use serde_json::{Map, Value};
 
 use crate::control::{Connection, Request, recorder_path};
-use crate::flags::{self, CtlGroup, CtlLines, CtlRules, CtlVerb, Usage};
+use crate::flags::{self, CtlGroup, CtlLines, CtlRules, CtlVerb};
+use crate::standard_input;
+use crate::usage::usage;
 
-/// Asks, and prints the answer.
+/// Sends the request and prints the answer.
 pub fn run(flags: &flags::Ctl) -> Result<()> {
     let request = request(&flags.verb)?;
     let path = match (&flags.socket, &flags.dir) {
@@ -26,7 +28,7 @@ pub fn run(flags: &flags::Ctl) -> Result<()> {
     let answer = connection.ask(&request)?;
     match flags.verb {
         CtlVerb::Watch => return watch(&mut connection, answer, flags.json),
-        // It closes the connection when it has ended.
+        // The other end closes the connection when it has ended.
         CtlVerb::Stop => while connection.next()?.is_some() {},
         _ => {}
     }
@@ -59,7 +61,7 @@ fn watch(connection: &mut Connection, first: Value, json: bool) -> Result<()> {
     Ok(())
 }
 
-/// A line that is out when this returns.
+/// Prints a text, which is out when this returns.
 fn print(text: &str) -> io::Result<()> {
     let mut out = stdout().lock();
     out.write_all(text.as_bytes())?;
@@ -105,7 +107,7 @@ fn rules(verb: &CtlRules) -> Result<Keys> {
         } else if !lines.rules.is_empty() {
             rest.insert("rules".into(), lines.rules.join("\n").into());
         } else if matches!(what, "add" | "remove") {
-            return Err(Usage(format!("rules {what}: which? give a RULE, or --file FILE")).into());
+            return usage(format!("rules {what}: which? give a RULE, or --file FILE"));
         }
         Ok(rest)
     };
@@ -128,12 +130,9 @@ fn rules(verb: &CtlRules) -> Result<Keys> {
 
 fn read(file: &Path) -> Result<String> {
     let mut text = String::new();
-    if file.as_os_str() == "-" {
-        io::stdin().read_to_string(&mut text).context("cannot read standard input")?;
-    } else {
-        text = std::fs::read_to_string(file)
-            .with_context(|| format!("cannot read {}", file.display()))?;
-    }
+    standard_input::open(file)
+        .and_then(|(mut input, _)| input.read_to_string(&mut text))
+        .with_context(|| format!("cannot read {}", standard_input::name(file)))?;
     Ok(text)
 }
 

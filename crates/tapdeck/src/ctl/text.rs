@@ -1,4 +1,4 @@
-//! Answers for people.
+//! The answers of recorders and daemons, as text for people.
 
 use std::fmt::Write;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use tapdeck_packet::account::{Counters, GroupCounters, InterfaceCounters, Law, M
 use crate::flags::{CtlRules, CtlVerb};
 use crate::units::{show_bytes, show_count, show_rate};
 
-/// What was answered.
+/// Returns an answer as text.
 pub fn of(verb: &CtlVerb, answer: &Value) -> String {
     match verb {
         CtlVerb::Stats | CtlVerb::Watch => stats(answer),
@@ -30,7 +30,7 @@ pub fn of(verb: &CtlVerb, answer: &Value) -> String {
     }
 }
 
-/// What has changed between two answers, a second apart.
+/// Returns a line about what has changed between two answers, a second apart.
 pub fn second(before: &Value, now: &Value) -> String {
     let sum = |answer: &Value, key: &str| match answer["groups"].as_array() {
         Some(groups) => groups.iter().map(|g| number(g, key)).sum(),
@@ -117,7 +117,7 @@ fn stats(answer: &Value) -> String {
     format!("{text}\n{}", table.text())
 }
 
-/// What is set about a group or an interface.
+/// Returns how a group or an interface is set: paused, filter, rules.
 fn how(of: &Value) -> String {
     let mut parts = Vec::new();
     if of["paused"] == true {
@@ -186,7 +186,7 @@ fn groups(answer: &Value) -> String {
     format!("{}\n{}", table.text(), members.text())
 }
 
-/// As a rule file, in which rules that are switched off are comments.
+/// Returns rules as a rule file, in which those that are switched off are comments.
 fn rules(answer: &Value) -> String {
     let mut text = String::new();
     for rule in answer["rules"].as_array().into_iter().flatten() {
@@ -210,7 +210,7 @@ fn rules(answer: &Value) -> String {
     text
 }
 
-/// Columns under headings; what begins with a digit stands at the right.
+/// Columns under headings. A column whose cells all begin with a digit is aligned at the right.
 struct Table {
     rows: Vec<Vec<String>>,
     head: Vec<String>,

@@ -1,5 +1,7 @@
-//! Counts the packets of an interface, as the recorder takes them with hook tpacket. Only the
-//! headers are copied; the length on the wire comes with them.
+//! Counting the packet sizes of an interface, with the hook tpacket.
+//!
+//! Packets come as a recorder gets them, cut to their headers: the length on the wire comes with
+//! each.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -18,16 +20,16 @@ use crate::units::show_count;
 
 const TICK: Duration = Duration::from_millis(20);
 const SECOND: Duration = Duration::from_secs(1);
-/// Room for the headers in front of an IP header, tags and all.
+/// Bytes kept of a packet: room for the headers up to an IP header, tags and all.
 const SNAPLEN: u32 = 256;
 
-/// When to end, besides on Ctrl-C.
+/// When counting ends, besides at Ctrl-C.
 pub struct Limits {
     pub duration: Option<Duration>,
     pub count: Option<u64>,
 }
 
-/// Counts until something ends it. Says what was dropped or cut the counting short.
+/// Counts until something ends it. Tells the user what was dropped, or what cut the counting short.
 pub fn count(name: &str, length: Length, limits: &Limits, interrupt: &Interrupt) -> Result<Tally> {
     let config = Config {
         hook: Hook::Tpacket,
@@ -69,7 +71,7 @@ pub fn count(name: &str, length: Length, limits: &Limits, interrupt: &Interrupt)
     interrupt.heard();
     drop(progress);
     capture.stop();
-    // Packets that came before the end and wait in open blocks.
+    // Packets that came before the end may wait in open blocks.
     while !counter.is_full() {
         capture.flush_all().with_context(|| format!("cannot read the ring of {name}"))?;
         counter.drain()?;
@@ -84,13 +86,13 @@ pub fn count(name: &str, length: Length, limits: &Limits, interrupt: &Interrupt)
     Ok(counter.tally)
 }
 
-/// The reader of all rings.
+/// The reader of all rings, which counts what it reads.
 struct Counter {
     rings: Vec<RingReader>,
     link: LinkType,
     tally: Tally,
     limit: u64,
-    /// A section header, and behind it the block that is read.
+    /// A section header, and behind it the ring's block that is read.
     section: Vec<u8>,
     header_bytes: usize,
 }
@@ -113,7 +115,7 @@ impl Counter {
         self.tally.counts.packets() >= self.limit
     }
 
-    /// Counts what stands in complete blocks.
+    /// Counts the packets in complete blocks.
     fn drain(&mut self) -> Result<()> {
         for ring in &mut self.rings {
             while let Some(block) = ring.peek(0) {

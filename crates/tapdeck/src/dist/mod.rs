@@ -1,12 +1,14 @@
-//! `tapdeck dist`: from packets or tables to a distribution of sizes, in the form that is asked
-//! for.
+//! `tapdeck dist`: which packet sizes are there, and how often?
+//!
+//! Packets, lists or tables go in, and a distribution of sizes comes out in the form that a
+//! generator reads. The formats, the two-stage model and the plot are `tapdeck_traffic::dist`'s;
+//! this module opens inputs, adds them up, writes the output and tells what was found.
 
 mod live;
 pub mod output;
 mod report;
 
-use std::fs::File;
-use std::io::{self, Read, Write};
+use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
@@ -15,13 +17,16 @@ use tapdeck_traffic::dist::{
 };
 use tapdeck_traffic::sampling::{Alias, SplitMix64};
 
-use crate::flags::{self, FromChoice, LengthChoice, ToChoice, Usage};
+use crate::flags::{self, FromChoice, LengthChoice, ToChoice};
 use crate::interrupt::Interrupt;
 use crate::progress_line::{Watched, say};
+use crate::standard_input::{self, name};
 use crate::units::show_count;
+use crate::usage::usage;
 use output::{Staged, Target};
 
-/// The thesis' program draws ten million.
+/// How many sizes are drawn where the user does not say. The program of the model's thesis draws
+/// ten million.
 const SAMPLES: u64 = 1_000_000;
 const SEED: u64 = 1;
 
@@ -29,12 +34,12 @@ const SEED: u64 = 1;
 struct Gathered {
     counts: Counts,
     length: Length,
-    /// No input said what its sizes measure, and neither did the user.
+    /// Whether neither an input nor the user said what sizes measure.
     length_is_assumed: bool,
     left_out: LeftOut,
     /// Packets that `--max-size` leaves out.
     above_max: u64,
-    /// The counts are shares, not packets.
+    /// Whether the counts are shares, not packets.
     is_model: bool,
 }
 
@@ -45,31 +50,27 @@ pub fn run(flags: &flags::Dist) -> Result<()> {
     for target in plot.iter().chain([&output]) {
         target.check()?;
     }
-    let source = gather(flags)?;
+    let gathered = gather(flags)?;
     let parameters = parameters(flags);
-    let model = TwoStage::new(&source.counts, &parameters)?;
-    report::summary(&source, &model, flags.top);
+    let model = TwoStage::new(&gathered.counts, &parameters)?;
+    report::summary(&gathered, &model, flags.top);
 
-    // Only from here on is there something that an end at once would leave behind.
+    // Before this there is nothing that an end at once would leave behind.
     let interrupt = Interrupt::listen()?;
     let mut plotted = plot.as_ref().map(Staged::open).transpose()?;
     if let Some(out) = &mut plotted {
         let title = title(flags);
-        let (source_p, model_p) = (source.counts.probabilities(), model.probabilities());
-        let svg = dist::plot::svg(&title, source.length, &source_p, &model_p);
+        let (source_p, model_p) = (gathered.counts.probabilities(), model.probabilities());
+        let svg = dist::plot::svg(&title, gathered.length, &source_p, &model_p);
         out.write_all(svg.map_err(anyhow::Error::msg)?.as_bytes())?;
     }
     let mut out = Staged::open(&output)?;
-    write(&mut out, flags, &source, &model, &interrupt)?;
+    write(&mut out, flags, &gathered, &model, &interrupt)?;
     out.finish()?;
     plotted.map_or(Ok(()), Staged::finish)
 }
 
-fn usage<T>(text: impl Into<String>) -> Result<T> {
-    Err(Usage(text.into()).into())
-}
-
-/// What clap cannot tell of the flags.
+/// Refuses flags that do not go together, as far as clap cannot.
 fn check(flags: &flags::Dist, output: &Target, plot: Option<&Target>) -> Result<()> {
     if flags.interface.is_none() && flags.from.is_empty() {
         return usage("what to read? Name files, - for standard input, or -i IFACE");
@@ -77,9 +78,7 @@ fn check(flags: &flags::Dist, output: &Target, plot: Option<&Target>) -> Result<
     if flags.interface.is_none() && (flags.duration.is_some() || flags.count.is_some()) {
         return usage("--duration and --count are for -i: files are read to their end");
     }
-    if flags.from.iter().filter(|path| path.as_os_str() == "-").count() > 1 {
-        return usage("- is named twice: standard input can be read once");
-    }
+    standard_input::refuse_twice(flags.from.iter().map(PathBuf::as_path))?;
     if plot == Some(output) {
         return usage("-o and --plot are the same: give each its own file");
     }
@@ -147,13 +146,13 @@ fn read_all(flags: &flags::Dist, asked: Option<Length>) -> Result<Gathered> {
     let mut counts = Counts::new();
     let mut left_out = LeftOut::default();
     let mut is_model = false;
-    // Who said first what sizes measure.
+    // What sizes measure, and the input that said so first.
     let mut stated: Option<(Length, &PathBuf)> = None;
     for path in &flags.from {
         let length = asked.or(stated.map(|(length, _)| length));
         let name = name(path);
         let read = read(flags, path, &name, length);
-        let source = match (read, stated) {
+        let input = match (read, stated) {
             (Err(dist::Error::Length { stated, asked }), Some((_, first))) => anyhow::bail!(
                 "{name} holds the lengths of {stated}s and {} those of {asked}s, which do not add up: count one kind (--length {} has capture files counted so)",
                 self::name(first),
@@ -161,18 +160,18 @@ fn read_all(flags: &flags::Dist, asked: Option<Length>) -> Result<Gathered> {
             ),
             (read, _) => read.with_context(|| name.clone())?,
         };
-        if let Some(damage) = &source.damage {
+        if let Some(damage) = &input.damage {
             say(&format!("{name}: {damage}; the packets up to there count"));
         }
-        is_model |= source.format == Format::Pktgen;
+        is_model |= input.format == Format::Pktgen;
         if is_model && flags.from.len() > 1 {
             anyhow::bail!(
                 "{name}: pktgen's commands hold shares and no packets, so that nothing can be added to them: read the file by itself"
             );
         }
-        counts.merge(&source.counts).with_context(|| name.clone())?;
-        left_out.add(&source.left_out);
-        stated = stated.or(source.length.map(|length| (length, path)));
+        counts.merge(&input.counts).with_context(|| name.clone())?;
+        left_out.add(&input.left_out);
+        stated = stated.or(input.length.map(|length| (length, path)));
     }
     let length = asked.or(stated.map(|(length, _)| length));
     Ok(Gathered {
@@ -183,10 +182,6 @@ fn read_all(flags: &flags::Dist, asked: Option<Length>) -> Result<Gathered> {
         above_max: 0,
         is_model,
     })
-}
-
-fn name(path: &Path) -> String {
-    if path.as_os_str() == "-" { "standard input".into() } else { path.display().to_string() }
 }
 
 fn read(
@@ -208,17 +203,11 @@ fn read(
         separator: flags.separator,
         up_to_damage: flags.up_to_damage,
     };
-    let (input, total): (Box<dyn Read>, Option<u64>) = if path.as_os_str() == "-" {
-        (Box::new(io::stdin().lock()), None)
-    } else {
-        let file = File::open(path)?;
-        let total = file.metadata()?;
-        (Box::new(file), total.is_file().then_some(total.len()))
-    };
-    dist::read(Watched::new(input, name, total), options)
+    let (input, bytes) = standard_input::open(path)?;
+    dist::read(Watched::new(input, name, bytes), options)
 }
 
-/// What the plot is headed with.
+/// Returns the heading of the plot.
 fn title(flags: &flags::Dist) -> String {
     match (&flags.interface, &flags.from[..]) {
         (Some(interface), _) => format!("Packet sizes on {interface}"),
@@ -230,11 +219,11 @@ fn title(flags: &flags::Dist) -> String {
 fn write(
     out: &mut impl Write,
     flags: &flags::Dist,
-    source: &Gathered,
+    gathered: &Gathered,
     model: &TwoStage,
     interrupt: &Interrupt,
 ) -> Result<()> {
-    let Gathered { counts, length, .. } = source;
+    let Gathered { counts, length, .. } = gathered;
     match flags.to {
         ToChoice::Dist => dist::write_dist(out, counts, *length, flags.separator.unwrap_or(' '))?,
         ToChoice::Pktgen => dist::write_pktgen(out, model, *length, flags.surround_pgset)?,
@@ -244,8 +233,8 @@ fn write(
     Ok(())
 }
 
-/// Draws sizes, exactly as probable as they are in the source, and says how far the sample came out
-/// from it.
+/// Draws sizes, each exactly as probable as in the source, and says how far the sample is from the
+/// source.
 fn draw(
     out: &mut impl Write,
     flags: &flags::Dist,
@@ -253,7 +242,7 @@ fn draw(
     interrupt: &Interrupt,
 ) -> Result<()> {
     /// Sizes between two looks for Ctrl-C.
-    const PIECE: u64 = 1 << 16;
+    const ROUND: u64 = 1 << 16;
     let (samples, seed) = (flags.samples.unwrap_or(SAMPLES), flags.seed.unwrap_or(SEED));
     let (sizes, weights): (Vec<u16>, Vec<u64>) = counts.iter().unzip();
     let alias = Alias::new(&weights);
@@ -262,12 +251,12 @@ fn draw(
     let mut left = samples;
     while left > 0 {
         anyhow::ensure!(!interrupt.asked(), "interrupted; the output is not complete");
-        for _ in 0..left.min(PIECE) {
+        for _ in 0..left.min(ROUND) {
             let size = sizes[alias.pick(random.next_u64())];
             sample.add(size, 1)?;
             writeln!(out, "{size}")?;
         }
-        left -= left.min(PIECE);
+        left -= left.min(ROUND);
     }
     say(&format!(
         "sample: {} sizes, seed {seed}, KS distance to the source {:.4}",

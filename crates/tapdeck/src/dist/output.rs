@@ -1,5 +1,7 @@
-//! Files that appear when they are complete: written under another name in the same directory,
-//! then renamed.
+//! Files that appear when they are complete.
+//!
+//! A file is written under another name in the same directory and renamed at its end, so that no
+//! reader finds half of it and a command that fails leaves the old file.
 
 use std::fs::{File, Permissions};
 use std::io::{self, BufWriter, Write};
@@ -9,7 +11,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 use tempfile::NamedTempFile;
 
-/// Where something is written to.
+/// Where an output is written to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Target {
     Stdout,
@@ -24,8 +26,8 @@ impl Target {
         }
     }
 
-    /// Fails where it could not be written, before work is put into it. A pipe's reader would take
-    /// a look for the whole, so a pipe is not tried.
+    /// Fails where the output could not be written, before work is put into it. A pipe is not
+    /// tried: its reader would take the trial for the whole output.
     pub fn check(&self) -> Result<()> {
         match self {
             Self::File(path) if path.metadata().is_ok_and(|m| !m.is_file() && !m.is_dir()) => {
@@ -36,7 +38,7 @@ impl Target {
     }
 }
 
-/// An output that is being written. Dropped before [`Staged::finish`], it leaves no file.
+/// An output that is being written. One that is dropped before [`Staged::finish`] leaves no file.
 pub enum Staged {
     Stdout(BufWriter<io::Stdout>),
     /// A pipe or a device, which no file may take the place of.
@@ -50,7 +52,7 @@ impl Staged {
             return Ok(Self::Stdout(BufWriter::new(io::stdout())));
         };
         let cannot = || format!("cannot write {}", path.display());
-        // What a link points to is replaced, not the link.
+        // The file that a link points to is replaced, not the link.
         let path = path.canonicalize().unwrap_or_else(|_| path.clone());
         match path.metadata() {
             Ok(there) if there.is_dir() => anyhow::bail!("{}: it is a directory", cannot()),
@@ -59,7 +61,7 @@ impl Staged {
                 Ok(Self::Special(BufWriter::new(file), path))
             }
             there => {
-                // As a new file's, less the umask.
+                // The mode that a new file gets, before the umask.
                 let mode = there.map_or(0o666, |m| m.permissions().mode());
                 let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty());
                 let file = tempfile::Builder::new()
@@ -73,7 +75,7 @@ impl Staged {
         }
     }
 
-    /// What was written is there from now on.
+    /// Ends the output: the file appears under its name.
     pub fn finish(self) -> Result<()> {
         match self {
             Self::Stdout(mut out) => out.flush()?,
@@ -94,7 +96,8 @@ impl Staged {
     }
 }
 
-/// The error alone: tempfile's words name the file that is to be renamed, which nobody asked for.
+/// Returns the system's error without tempfile's words, which name a file that the user does not
+/// know.
 fn without_name(e: io::Error) -> io::Error {
     let inner = e.get_ref().and_then(|named| named.source());
     let inner = inner.and_then(|source| source.downcast_ref::<io::Error>());

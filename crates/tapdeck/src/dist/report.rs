@@ -1,4 +1,4 @@
-//! The summary, on standard error.
+//! The summary of a distribution, on standard error.
 
 use std::io::{self, Write, stderr};
 
@@ -7,39 +7,39 @@ use tapdeck_traffic::dist::{LeftOut, TwoStage};
 use super::Gathered;
 use crate::units::show_count;
 
-/// The source and how far the model is from it.
-pub fn summary(source: &Gathered, model: &TwoStage, top: usize) {
-    let _ = write_summary(&mut stderr().lock(), source, model, top);
+/// Tells what was found, and how far the two-stage model is from it.
+pub fn summary(gathered: &Gathered, model: &TwoStage, top: usize) {
+    let _ = write_summary(&mut stderr().lock(), gathered, model, top);
 }
 
 fn write_summary(
     out: &mut impl Write,
-    source: &Gathered,
+    gathered: &Gathered,
     model: &TwoStage,
     top: usize,
 ) -> io::Result<()> {
-    let counts = &source.counts;
-    let what = if source.is_model {
+    let counts = &gathered.counts;
+    let what = if gathered.is_model {
         "shares of a two-stage model".to_owned()
     } else {
         format!("{} packets", show_count(counts.packets()))
     };
-    let assumed = if source.length_is_assumed { ", as no input says otherwise" } else { "" };
+    let assumed = if gathered.length_is_assumed { ", as no input says otherwise" } else { "" };
     writeln!(
         out,
         "{what}, {} lengths{assumed}: mean {:.1} bytes, {} to {}",
-        source.length,
+        gathered.length,
         counts.mean().unwrap_or(0.0),
         counts.smallest().unwrap_or(0),
         counts.largest().unwrap_or(0),
     )?;
-    left_out(out, &source.left_out, source.above_max)?;
+    left_out(out, &gathered.left_out, gathered.above_max)?;
     let shares = counts.top(top);
     if !shares.is_empty() {
         writeln!(out, "{:>7} {:>15} {:>9} {:>11}", "size", "packets", "share", "cumulative")?;
     }
     for s in shares {
-        let packets = if source.is_model { "-".to_owned() } else { show_count(s.packets) };
+        let packets = if gathered.is_model { "-".to_owned() } else { show_count(s.packets) };
         let (share, sum) = (s.share * 100.0, s.cumulative * 100.0);
         writeln!(out, "{:>7} {packets:>15} {share:>8.3}% {sum:>10.3}%", s.size)?;
     }

@@ -21,7 +21,7 @@ pub struct Ctl {
     #[arg(long, value_name = "DIR", global = true, conflicts_with = "socket")]
     pub dir: Option<PathBuf>,
 
-    /// Print its answers as they come, one JSON object a line
+    /// Print the answers as they come, one JSON object a line
     #[arg(long, global = true)]
     pub json: bool,
 
@@ -49,7 +49,7 @@ pub enum Verb {
     Resume(InGroup),
     /// Keep so many bytes of each packet from now on
     Snaplen {
-        /// At most what it was started with
+        /// At most the snaplen that the recorder or the group was started with
         bytes: u32,
         #[command(flatten)]
         group: InGroup,
@@ -72,7 +72,7 @@ pub enum Verb {
     Groups,
     /// Begin a new segment; the one before can be taken away then
     Rotate,
-    /// End it in good order, and wait for that
+    /// End the program in good order, and wait until it has ended
     Stop,
 }
 

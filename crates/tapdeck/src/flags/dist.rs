@@ -27,7 +27,7 @@ pub struct Dist {
     #[arg(value_name = "FROM")]
     pub from: Vec<PathBuf>,
 
-    /// What the files are; auto: as each begins
+    /// What the files are; auto looks at how each file begins
     #[arg(long = "from", id = "format", value_name = "FORMAT", value_enum, default_value_t = FromChoice::Auto)]
     pub format: FromChoice,
 
@@ -73,8 +73,8 @@ pub struct Dist {
     #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u16).range(1..))]
     pub max_size: Option<u16>,
 
-    /// Stands between size and count of dist; what is read may have space all the same [default:
-    /// space]
+    /// The character between size and count in format dist; files that are read may have spaces
+    /// all the same [default: space]
     #[arg(long, value_name = "CHAR", value_parser = separator)]
     pub separator: Option<char>,
 
@@ -90,11 +90,11 @@ pub struct Dist {
     #[arg(long, value_name = "N")]
     pub seed: Option<u64>,
 
-    /// Take what stands before the damage in a damaged capture file
+    /// Use a damaged capture file up to the damage
     #[arg(long)]
     pub up_to_damage: bool,
 
-    /// Draw distribution and model
+    /// Plot distribution and model into this file
     #[arg(long, value_name = "FILE.svg")]
     pub plot: Option<PathBuf>,
 

@@ -154,7 +154,7 @@ pub struct Gen {
     #[arg(long, value_name = "N", requires = "tunnel", value_parser = clap::value_parser!(u32).range(0..1 << 24))]
     pub vni: Option<u32>,
 
-    /// A packet with addresses of its own every so often, in place of one that is due
+    /// Send a marked packet, with addresses of its own, every so often in place of one that is due
     #[arg(long, value_name = "TIME", value_parser = units::duration)]
     pub mark_every: Option<Duration>,
 
@@ -170,7 +170,7 @@ pub struct Gen {
     #[arg(long, value_name = "KIND", default_value = "random", value_parser = payload)]
     pub payload: Payload,
 
-    /// Where the random numbers begin
+    /// Seed of the random numbers: the same seed makes the same packets
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub seed: u64,
 
@@ -218,7 +218,7 @@ pub struct Gen {
     pub up_to_damage: bool,
 }
 
-/// What a capture file decides by itself.
+/// Flags that do not go with a replay, whose capture file decides what they would.
 const NOT_WITH_REPLAY: [&str; 26] = [
     "size",
     "method",
@@ -306,7 +306,7 @@ fn rewrite(s: &str) -> Result<Rule, String> {
     Rewrite::parse(s).map_err(|e| e.to_string())
 }
 
-/// A network, or a single address.
+/// Reads a network, or a single address.
 fn net(s: &str) -> Result<IpNet, String> {
     s.parse::<IpNet>()
         .or_else(|_| s.parse::<IpAddr>().map(IpNet::from))

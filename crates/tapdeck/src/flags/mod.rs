@@ -1,4 +1,8 @@
-//! The command line's flags, and their check before anything is touched.
+//! The command line's flags: what clap parses, one file for each command.
+//!
+//! A value here has the right form and no more. Whether values make sense together, and with this
+//! machine, is resolved by each command before it touches anything. Doc comments of flags are the
+//! texts of `--help`.
 
 mod attach;
 mod check_traffic;
@@ -33,18 +37,6 @@ pub use self::rules::{
 pub use self::serve::Serve;
 pub use self::stat::Stat;
 pub use self::verify::Verify;
-
-/// A fault in how the command was called.
-#[derive(Debug)]
-pub struct Usage(pub String);
-
-impl std::fmt::Display for Usage {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl std::error::Error for Usage {}
 
 /// A network tap with a tape deck behind it: records packets to disk and loses none silently.
 #[derive(Debug, Parser)]

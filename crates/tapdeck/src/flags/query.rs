@@ -4,8 +4,8 @@ use clap::Args;
 
 use crate::query::time;
 
-/// Give packets of a store back, in time order, while it is being recorded; or those of capture
-/// files of other programs.
+/// Find packets of a store, in time order, also while it is being recorded; or of capture files of
+/// other programs.
 ///
 /// Without -w, --count or --json, packets are listed one a line: time, interface, protocol,
 /// addresses and ports, length. The answer is what is on disk when the query begins.
@@ -33,8 +33,8 @@ pub struct Query {
     #[arg(value_name = "EXPR")]
     pub expression: Vec<String>,
 
-    /// Also packets that hold one that matches inside a tunnel: VXLAN, GENEVE, GRE, IP in IP,
-    /// GTP-U, MPLS, PPPoE
+    /// Also packets with a matching packet inside a tunnel: VXLAN, GENEVE, GRE, IP in IP, GTP-U,
+    /// MPLS, PPPoE
     #[arg(long)]
     pub inner: bool,
 
@@ -65,13 +65,13 @@ pub struct Query {
     /// Make an index of each file of another program that has none, beside it or in the user's
     /// cache, and use it
     ///
-    /// Indexes that are there are used without this. One of a file that has changed since is not,
-    /// and is made anew with this.
+    /// Indexes that are there are used without this flag. The index of a file that has changed
+    /// since is not used; this flag makes it anew.
     #[arg(long)]
     pub index: bool,
 
-    /// Write no packets but how they are found: the plan, and what was read for it; with --json as
-    /// one object
+    /// Write how packets are found instead of the packets: the plan, and what was read for it;
+    /// with --json as one object
     #[arg(long, conflicts_with = "write")]
     pub explain: bool,
 }

@@ -146,7 +146,7 @@ pub struct Record {
     pub stats_json: Option<PathBuf>,
 }
 
-/// A hook, or none: the interface decides.
+/// The hook that the user names, or none: then the interface decides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HookChoice(pub Option<Hook>);
 
@@ -170,9 +170,9 @@ pub enum EngineChoice {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum DeliverChoice {
-    /// It goes on as if nobody had looked
+    /// The packet goes on as if nobody had looked
     Pass,
-    /// It ends here
+    /// The packet ends here
     Consume,
 }
 

@@ -7,9 +7,9 @@ use clap::Args;
 /// Segments that their recorder did not close get their end: what is torn there is cut, damage in
 /// the middle is replaced with fill, so that the packets behind it can be read, and statistics are
 /// written. So do closed segments that were cut short, as by a copy that broke off. Then segments
-/// whose index is missing or damaged get one, from what is left of it. Not while a recorder writes
-/// there; `tapdeck record` recovers its own store when it starts. The exit code is 1 if something
-/// could not be mended.
+/// whose index is missing or damaged get one, from what is left of it. A store
+/// that a recorder is writing is refused; `tapdeck record` recovers its own store when it starts.
+/// The exit code is 1 if something could not be mended.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   tapdeck recover --dir /var/tape --dry-run

@@ -52,7 +52,7 @@ pub struct Compile {
     #[arg(long, value_name = "TRACE")]
     pub sample: Option<PathBuf>,
 
-    /// Take what stands before the damage in a damaged capture file
+    /// Use a damaged capture file up to the damage
     #[arg(long, requires = "sample")]
     pub up_to_damage: bool,
 
@@ -86,7 +86,7 @@ pub struct Explain {
     #[arg(long, value_name = "TRACE")]
     pub sample: Option<PathBuf>,
 
-    /// Take what stands before the damage in a damaged capture file
+    /// Use a damaged capture file up to the damage
     #[arg(long, requires = "sample")]
     pub up_to_damage: bool,
 
@@ -119,7 +119,7 @@ pub struct Test {
     #[arg(value_name = "TRACE")]
     pub trace: PathBuf,
 
-    /// Take what stands before the damage in a damaged capture file
+    /// Use a damaged capture file up to the damage
     #[arg(long)]
     pub up_to_damage: bool,
 

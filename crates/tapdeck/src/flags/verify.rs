@@ -4,7 +4,7 @@ use clap::Args;
 
 /// Check everything in a store: every block, length, counter, checksum and entry of an index.
 ///
-/// Nothing is changed, and it may run beside a recorder and queries. What is wrong is told with the
+/// Nothing is changed, and recorders and queries may run meanwhile. Each fault is told with its
 /// file and the byte of the segment; the exit code is then 1. `tapdeck recover --all` mends what
 /// can be mended.
 #[derive(Debug, Args)]

@@ -1,4 +1,4 @@
-//! Which way packets go, and what to say when one cannot be gone.
+//! Back ends: which one sends the packets, and what is the user told where one cannot?
 
 use std::io;
 
@@ -8,17 +8,17 @@ use tapdeck_capture::interface::Interface;
 use tapdeck_capture::transmit::live;
 use tapdeck_traffic::sizes::Table;
 
-use super::resolve::usage;
 use crate::flags::{BackendChoice, GapsChoice, Gen};
+use crate::usage::usage;
 
 /// How packets get to an interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Backend {
-    /// Made in the kernel.
+    /// Packets are made in the kernel.
     Xdp,
-    /// Made here, sent by a packet socket.
+    /// Packets are made in this process and sent by a packet socket.
     Packet,
-    /// Made here, sent by an AF_XDP socket.
+    /// Packets are made in this process and sent by an AF_XDP socket.
     AfXdp,
 }
 
@@ -32,14 +32,14 @@ impl Backend {
     }
 }
 
-/// Paced senders up to this many packets a second send from user space, where waiting costs no CPU.
+/// Packets a second up to which a paced sender sends from user space, where waiting costs no CPU.
 const SLOW_PPS: f64 = 200e3;
 
-/// What makes an interface take frames that are made in the kernel.
+/// Advice for an interface that does not take frames made in the kernel.
 pub const NEEDS_A_FAR_END: &str =
     "a veth needs GRO (ethtool -K NAME gro on) or an XDP program at its far end";
 
-/// `pps` is of one sender.
+/// Chooses the back end, with the reason where the choice was left open. `pps` is of one sender.
 pub fn choose(
     f: &Gen,
     interfaces: &[Interface],
@@ -53,12 +53,10 @@ pub fn choose(
         BackendChoice::Afxdp => return Ok((Backend::AfXdp, None)),
         BackendChoice::Xdp if too_long => {
             let text = format!("--backend xdp: frames are at most {} bytes", live::LONGEST);
-            return Err(usage(text));
+            return usage(text);
         }
         BackendChoice::Xdp if irregular => {
-            return Err(usage(
-                "--backend xdp sends at constant gaps; txring and afxdp can do --gaps",
-            ));
+            return usage("--backend xdp sends at constant gaps; txring and afxdp can do --gaps");
         }
         BackendChoice::Xdp => {
             for interface in interfaces {
@@ -73,14 +71,25 @@ pub fn choose(
         }
         BackendChoice::Auto => {}
     }
-    let user = |reason| Ok((Backend::Packet, Some(reason)));
+    let slow = pps.is_some_and(|pps| pps <= SLOW_PPS);
+    Ok(choose_by_itself(interfaces, irregular, too_long, slow))
+}
+
+/// Chooses the back end where the user left it open, with the reason.
+fn choose_by_itself(
+    interfaces: &[Interface],
+    irregular: bool,
+    too_long: bool,
+    slow: bool,
+) -> (Backend, Option<&'static str>) {
+    let user = |reason| (Backend::Packet, Some(reason));
     if irregular {
         return user("gaps vary");
     }
     if too_long {
         return user("frames are longer than a page");
     }
-    if pps.is_some_and(|pps| pps <= SLOW_PPS) {
+    if slow {
         return user("the rate leaves time to wait");
     }
     for interface in interfaces {
@@ -94,10 +103,22 @@ pub fn choose(
             }
         }
     }
-    Ok((Backend::Xdp, Some("the fastest")))
+    (Backend::Xdp, Some("the fastest"))
 }
 
-/// What to do about an error of opening a back end, with the error as its cause.
+/// Chooses the back end of a replay, with the reason where the choice was left open.
+pub fn choose_for_replay(choice: BackendChoice) -> Result<(Backend, Option<&'static str>)> {
+    match choice {
+        BackendChoice::Auto => Ok((Backend::Packet, Some("recorded packets come from here"))),
+        BackendChoice::Txring => Ok((Backend::Packet, None)),
+        BackendChoice::Afxdp => Ok((Backend::AfXdp, None)),
+        BackendChoice::Xdp => {
+            usage("--backend xdp makes packets by itself; a replay takes txring or afxdp")
+        }
+    }
+}
+
+/// Returns what to do about an error of opening a back end, with the error as its cause.
 pub fn explain(backend: Backend, interface: &Interface, error: io::Error) -> anyhow::Error {
     let advice = match error.raw_os_error().map(Errno::from_raw_os_error) {
         Some(Errno::PERM | Errno::ACCESS) => {
@@ -114,7 +135,7 @@ pub fn explain(backend: Backend, interface: &Interface, error: io::Error) -> any
     anyhow::Error::new(error).context(what)
 }
 
-/// An error in the middle of a run, in words.
+/// Returns the error of a back end that failed in the middle of a run.
 pub fn ended(interface: &str, error: &io::Error) -> anyhow::Error {
     match error.raw_os_error().map(Errno::from_raw_os_error) {
         Some(Errno::NETDOWN) => anyhow!("{interface} went down or lost its link"),

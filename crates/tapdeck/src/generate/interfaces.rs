@@ -1,26 +1,26 @@
-//! The interfaces to send by: whether they can, and may.
+//! The interfaces to send by: are they there, can they send what is asked, and may they?
 
 use anyhow::{Context, Result};
 use tapdeck_capture::interface::Interface;
 use tapdeck_traffic::sizes::Bounds;
 use tapdeck_traffic::workload::Workload;
 
-use super::resolve::usage;
 use crate::flags::Gen;
+use crate::usage::usage;
 
-/// A link header without tags.
+/// Bytes of an Ethernet header without tags.
 pub const ETHERNET: u32 = 14;
 
-/// Looks them up.
+/// Looks up the interfaces that the flags name, and refuses those that may not be sent by.
 pub fn find(f: &Gen) -> Result<Vec<Interface>> {
     let mut found: Vec<Interface> = Vec::new();
     for name in &f.interfaces {
         let interface = Interface::find(name).map_err(tapdeck_capture::Error::from)?;
         if found.iter().any(|i| i.index == interface.index) {
-            return Err(usage(format!("{name} is named twice; --threads makes several senders")));
+            return usage(format!("{name} is named twice; --threads makes several senders"));
         }
         if !interface.link.is_some_and(tapdeck_packet::link::LinkType::has_header) {
-            return Err(usage(format!("{name} does not carry Ethernet frames")));
+            return usage(format!("{name} does not carry Ethernet frames"));
         }
         if !interface.up {
             anyhow::bail!("{name} is down; bring it up: ip link set {name} up");
@@ -31,9 +31,9 @@ pub fn find(f: &Gen) -> Result<Vec<Interface>> {
         if !f.yes_this_interface {
             let route = interface.carries_default_route();
             if let Some(route) = route.context("cannot ask the kernel for its routes")? {
-                return Err(usage(format!(
+                return usage(format!(
                     "{name} carries the default route ({route}): this would flood your own network; --yes-this-interface if that is meant"
-                )));
+                ));
             }
         }
         found.push(interface);
@@ -41,12 +41,12 @@ pub fn find(f: &Gen) -> Result<Vec<Interface>> {
     Ok(found)
 }
 
-/// What they allow packets to be long.
+/// Returns how long the interfaces allow frames to be, and the workload needs them to be.
 pub fn bounds(workload: &Workload, interfaces: &[Interface]) -> Bounds {
     const TAG: u32 = 4;
     let mtu = interfaces.iter().map(|i| i.mtu).min().unwrap_or(0);
     let tags = workload.vlans.len() as u32;
-    // One tag (802.1Q) an MTU does not count; of an 802.1ad tag the kernel does not know.
+    // An MTU does not count one tag (802.1Q). The kernel knows nothing of an 802.1ad tag.
     let most = mtu + ETHERNET + if tags == 1 { TAG } else { 0 };
     let mut link_bytes = ETHERNET + TAG * tags;
     if workload.outer.is_some() {
@@ -55,14 +55,14 @@ pub fn bounds(workload: &Workload, interfaces: &[Interface]) -> Bounds {
     Bounds {
         least: workload.shortest(),
         link_bytes: link_bytes as u16,
-        // What the IP header can say, and less than a page of headers.
+        // The most that an IP header can say, less room for other headers.
         most: most.min(65_000) as u16,
         mtu,
     }
 }
 
-/// Refuses a rate that the link of one of so many cannot take. The 10 Gbit/s that a veth pair says
-/// it has hold nothing back.
+/// Refuses a rate of which the link of one interface cannot take its share. The 10 Gbit/s that a
+/// veth pair says it has do not count: they hold nothing back.
 pub fn fits_link(
     interface: &Interface,
     pps: Option<f64>,
@@ -77,10 +77,10 @@ pub fn fits_link(
     let wire = tapdeck_traffic::pacing::WIRE_BYTES as f64;
     let asked = pps / interfaces as f64 * 8.0 * (mean + wire) / 1e6;
     if asked > f64::from(speed) {
-        return Err(usage(format!(
+        return usage(format!(
             "--rate: that is {asked:.0} Mbit/s on the wire, and {} is a link of {speed} Mbit/s; ask for less, or for max",
             interface.name
-        )));
+        ));
     }
     Ok(())
 }

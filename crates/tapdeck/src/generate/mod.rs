@@ -1,4 +1,8 @@
-//! `tapdeck gen`: from the flags to senders at work and the record of what they sent.
+//! `tapdeck gen`: from the flags to senders at work, and the record of what they sent.
+//!
+//! A sender is a thread with an interface; it makes packets itself or has them made in the kernel.
+//! The main thread starts all senders at once, looks after them, and adds up what they did. What
+//! packets are and when they are due is `tapdeck_traffic`'s; how they leave is `tapdeck_capture`'s.
 
 mod backend;
 mod interfaces;
@@ -31,12 +35,13 @@ use report::Report;
 use resolve::{Generation, Job, Load};
 use worker::{Done, Here, Shared, Watch};
 
-/// How often a run is looked after.
+/// How often the main thread looks after a run.
 const TICK: Duration = Duration::from_millis(5);
-/// How often it is asked whether the interfaces are still there.
+/// How often the main thread looks whether the interfaces are still there.
 const LOOK: Duration = Duration::from_millis(200);
 
-/// Until a thread, or a thread's run in the kernel, is set up; they may have to take turns at it.
+/// How long a thread, or a thread's run in the kernel, takes to be set up. Threads may have to take
+/// turns at it.
 const THREAD_SETTLES_NS: u64 = 2_000_000;
 const KERNEL_SETTLES_NS: u64 = 40_000_000;
 
@@ -52,16 +57,16 @@ struct Running {
     thread: JoinHandle<Done>,
 }
 
-/// Sends until everything is sent or somebody ends it.
+/// Sends until everything is sent or the user ends it.
 pub fn run(flags: &flags::Gen) -> Result<()> {
     let mut job = Job::new(flags)?;
     let report = Report::new(flags.json.as_deref())?;
     let interrupt = Interrupt::listen()?;
-    // The signal by which senders in the kernel are woken; what it does is to interrupt them.
+    // Senders in the kernel are woken by this signal, which only has to interrupt them.
     signal_hook::flag::register(SIGURG, Arc::new(AtomicBool::new(false)))
         .context("cannot listen for signals")?;
     let ready = match prepare(&mut job) {
-        // Nobody asked for this back end.
+        // The user left the back end open, so another one may do.
         Err(e) if job.backend == Backend::Xdp && job.reason.is_some() => {
             job.backend = Backend::Packet;
             job.reason = Some(format!("xdp cannot be had: {}", e.root_cause()));
@@ -85,7 +90,7 @@ pub fn run(flags: &flags::Gen) -> Result<()> {
     if let Some(failed) = trouble.map(|text| anyhow!(text)).or(failed) {
         return Err(failed);
     }
-    // Kernels before 6.3 do not tell beforehand.
+    // Kernels before 6.3 do not tell beforehand that the interface takes nothing.
     anyhow::ensure!(
         job.backend != Backend::Xdp || sent.sent > 0 || sent.refused == 0,
         "{} took none of the packets; {}",
@@ -99,7 +104,7 @@ fn names(interfaces: &[Interface]) -> String {
     interfaces.iter().map(|i| i.name.as_str()).collect::<Vec<_>>().join(",")
 }
 
-/// The interface of a sender, and which of the interface's threads it is.
+/// Returns the interface of a sender, and which of the interface's threads the sender is.
 fn place(job: &Job, sender: u32) -> (&Interface, u32) {
     (&job.interfaces[(sender / job.threads) as usize], sender % job.threads)
 }
@@ -138,7 +143,7 @@ fn here(sender: Box<dyn Sender>, source: Box<dyn PacketSource>) -> Ready {
     Ready::Here(Box::new(Here { sender, source, shared: Arc::new(Shared::default()) }))
 }
 
-/// What sends finished frames of so many bytes at most.
+/// Opens a socket that sends finished frames of `longest` bytes at most.
 fn socket(job: &Job, sender: u32, longest: usize) -> Result<Box<dyn Sender>> {
     let (interface, queue) = place(job, sender);
     let explain = |e| backend::explain(job.backend, interface, e);
@@ -151,7 +156,7 @@ fn socket(job: &Job, sender: u32, longest: usize) -> Result<Box<dyn Sender>> {
 /// Starts all senders at once.
 fn start(job: &Job, ready: Vec<Ready>) -> Result<Vec<Running>> {
     let together = Arc::new(Barrier::new(ready.len()));
-    // One alone starts when it is ready. Several start together, when all of them should be.
+    // One sender alone starts when it is ready. Several start together, when all should be ready.
     let senders = ready.len() as u64;
     let settle = if job.backend == Backend::Xdp { KERNEL_SETTLES_NS } else { THREAD_SETTLES_NS };
     let start_ns = (senders > 1).then(|| worker::now_ns() + senders * settle);
@@ -165,7 +170,7 @@ fn start(job: &Job, ready: Vec<Ready>) -> Result<Vec<Running>> {
         };
         let work = move || {
             if let Some(cpu) = cpu {
-                // It was tried before.
+                // Pinning to this CPU was tried before and works.
                 let _ = worker::pin(cpu);
             }
             together.wait();
@@ -180,7 +185,7 @@ fn start(job: &Job, ready: Vec<Ready>) -> Result<Vec<Running>> {
     Ok(running)
 }
 
-/// Until all senders have ended. Tells what went wrong with an interface.
+/// Waits until all senders have ended. Returns what went wrong with an interface, if anything.
 fn look_after(job: &Job, running: &[Running], interrupt: &Interrupt) -> Option<String> {
     let mut line = report::Live::new(job.packets());
     let mut looked = Instant::now();
@@ -197,7 +202,7 @@ fn look_after(job: &Job, running: &[Running], interrupt: &Interrupt) -> Option<S
                 sender.watch.stop();
             }
             if sender.watch.wants_signal() && !sender.thread.is_finished() {
-                // It may have ended in this moment, which is as well.
+                // The thread may have ended in this moment, which is as well.
                 let _ = pthread_kill(sender.thread.as_pthread_t(), Signal::SIGURG);
             }
         }
@@ -205,7 +210,7 @@ fn look_after(job: &Job, running: &[Running], interrupt: &Interrupt) -> Option<S
     trouble
 }
 
-/// What keeps an interface from sending.
+/// Returns what keeps an interface from sending, if anything.
 fn look_at(interface: &Interface) -> Option<String> {
     let name = &interface.name;
     match Interface::by_index(interface.index) {

@@ -1,4 +1,4 @@
-//! What the user learns: the live line, the summary, the JSON.
+//! What the user learns of a run: the live line, the summary, the JSON.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -17,9 +17,9 @@ use super::names;
 use super::resolve::{Generation, Job, Load, Recording};
 use super::worker::{Done, Watch};
 use crate::progress_line::{ProgressLine, say};
-use crate::units::{show_count, show_rate};
+use crate::units::{show_count, show_ns, show_rate};
 
-/// The line on the terminal.
+/// The line on the terminal while a run goes on.
 pub struct Live {
     progress: ProgressLine,
     packets: u64,
@@ -58,8 +58,8 @@ enum Json {
 }
 
 impl Report {
-    /// Opens the file for the JSON, so that a run is not in vain. What stands in it stays until
-    /// there is something in its place.
+    /// Opens the file for the JSON before the run, so that a run is not in vain. Its old contents
+    /// stay until there is something in their place.
     pub fn new(json: Option<&Path>) -> Result<Self> {
         let json = match json {
             None => None,
@@ -72,7 +72,7 @@ impl Report {
         Ok(Self { json })
     }
 
-    /// Tells what was done, and gives it back.
+    /// Tells what was sent, and returns the record of it.
     pub fn finished(mut self, job: &Job, done: &[Done], interrupted: bool) -> Result<Sent> {
         let sent = sum_up(job, done, interrupted);
         summary(job, &sent);
@@ -83,7 +83,7 @@ impl Report {
             Some(Json::File(file)) => empty(file).and_then(|()| write_json(file, &sent)),
         };
         match written {
-            // Whoever read it has seen enough.
+            // The reader has seen enough, which is no fault.
             Err(e) if e.kind() == io::ErrorKind::BrokenPipe => {}
             written => written.context("cannot write the JSON")?,
         }
@@ -91,7 +91,7 @@ impl Report {
     }
 }
 
-/// Pipes and devices have nothing to be taken away.
+/// Empties a file. Pipes and devices have no contents to be taken away.
 fn empty(file: &File) -> io::Result<()> {
     if file.metadata()?.is_file() { file.set_len(0) } else { Ok(()) }
 }
@@ -101,7 +101,7 @@ fn write_json(out: &mut impl Write, sent: &Sent) -> io::Result<()> {
     writeln!(out, "{text}").and_then(|()| out.flush())
 }
 
-/// Says what is about to be sent.
+/// Tells what is about to be sent.
 pub fn started(job: &Job) {
     let reason = job.reason.as_ref().map(|r| format!(" (auto: {r})")).unwrap_or_default();
     let by = format!("{} with back end {}{reason}", names(&job.interfaces), job.backend.name());
@@ -202,15 +202,6 @@ fn flows(n: u32) -> String {
     if n == 1 { "1 flow".into() } else { format!("{} flows", show_count(n.into())) }
 }
 
-fn show_ns(ns: u64) -> String {
-    match ns {
-        0..1_000 => format!("{ns} ns"),
-        1_000..1_000_000 => format!("{:.1} µs", ns as f64 / 1e3),
-        1_000_000..1_000_000_000 => format!("{:.1} ms", ns as f64 / 1e6),
-        _ => format!("{:.2} s", ns as f64 / 1e9),
-    }
-}
-
 fn spread<'a>(times: impl Iterator<Item = &'a Histogram<u64>>) -> Option<Spread> {
     let sum = times.cloned().reduce(|mut sum, more| {
         sum += more;
@@ -224,7 +215,7 @@ fn spread<'a>(times: impl Iterator<Item = &'a Histogram<u64>>) -> Option<Spread>
     })
 }
 
-/// The record of a run.
+/// Returns the record of a run.
 fn sum_up(job: &Job, done: &[Done], interrupted: bool) -> Sent {
     let total = |f: fn(&Done) -> u64| done.iter().map(f).sum::<u64>();
     let (made, sent, bytes) = (total(|d| d.made), total(|d| d.sent), total(|d| d.bytes));
@@ -235,7 +226,7 @@ fn sum_up(job: &Job, done: &[Done], interrupted: bool) -> Sent {
         (Some(first), Some(last)) => (last.last_ns - first.first_ns) as f64 / 1e9,
         _ => 0.0,
     };
-    // The last packet has a slot, too.
+    // The last packet has a slot in time, too.
     let elapsed_s = if made > 1 { between_s * made as f64 / (made - 1) as f64 } else { 0.0 };
     let per_s = |n: f64| if elapsed_s > 0.0 { n / elapsed_s } else { 0.0 };
     let utc = |d: Option<&Done>, ns: fn(&Done) -> u64| {
@@ -243,25 +234,20 @@ fn sum_up(job: &Job, done: &[Done], interrupted: bool) -> Sent {
     };
     let late_last_ns = done.iter().map(|d| d.late_last_ns).max().unwrap_or(0);
     let paced = job.asked_pps.is_some();
-    // A hundredth of the run, or what any thread may have to wait.
+    // Late is what is more than a hundredth of the run behind, or more than any thread may have to
+    // wait.
     let late_s = (0.01 * between_s).max(0.001);
     let workload = match &job.load {
         Load::Generated(generation) => Some(&generation.workload),
         Load::Recorded(_) => None,
     };
-    let mut sizes = BTreeMap::new();
-    for d in done {
-        for (len, n) in d.sizes.iter().enumerate().filter(|(_, n)| **n > 0) {
-            *sizes.entry(len as u16).or_default() += n;
-        }
-    }
     let share = sent as f64 / made.max(1) as f64;
     Sent {
         sent,
         bytes,
         elapsed_s,
         seed: workload.map_or(0, |w| w.seed),
-        sizes,
+        sizes: sizes(done),
         refused: made - sent.min(made),
         started_ns: utc(first, |d| d.first_ns),
         ended_ns: utc(last, |d| d.last_ns),
@@ -284,7 +270,18 @@ fn sum_up(job: &Job, done: &[Done], interrupted: bool) -> Sent {
     }
 }
 
-/// Packets of each stream, in the order of their numbers, the mark's last.
+/// Returns the packets made of each length of frame.
+fn sizes(done: &[Done]) -> BTreeMap<u16, u64> {
+    let mut sizes = BTreeMap::new();
+    for d in done {
+        for (len, n) in d.sizes.iter().enumerate().filter(|(_, n)| **n > 0) {
+            *sizes.entry(len as u16).or_default() += n;
+        }
+    }
+    sizes
+}
+
+/// Returns the packets of each stream, in the order of the streams' numbers, the mark's last.
 fn streams(workload: &Workload, done: &[Done]) -> Vec<u64> {
     let flows = workload.flows as usize;
     let mut streams = vec![0; flows];

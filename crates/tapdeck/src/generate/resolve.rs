@@ -1,4 +1,7 @@
-//! From flags to a job: everything is checked here, before the first packet goes.
+//! From flags to a job: everything that can be wrong with a call is found here, before the first
+//! packet goes.
+//!
+//! Making a [`Job`] looks at interfaces and reads the files that flags name. It sends nothing.
 
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
@@ -16,24 +19,23 @@ use tapdeck_traffic::workload::{Mac, Mark, Outer, OuterKind, Protocol, Workload}
 
 use super::backend::{self, Backend};
 use super::interfaces::{self, ETHERNET};
-use crate::flags::{
-    BackendChoice, GapsChoice, Gen, MethodChoice, ProtoChoice, TunnelChoice, Usage,
-};
+use crate::flags::{GapsChoice, Gen, MethodChoice, ProtoChoice, TunnelChoice};
+use crate::usage::{Usage, usage};
 
-/// What is to be done.
+/// A run as it was asked for, checked.
 pub struct Job {
     pub interfaces: Vec<Interface>,
     /// Threads for each interface.
     pub threads: u32,
     pub cpus: Vec<u32>,
     pub load: Load,
-    /// As it was asked for.
+    /// The rate as it was asked for.
     pub rate_text: String,
     /// Packets a second that were asked for.
     pub asked_pps: Option<f64>,
     pub limits: Limits,
     pub backend: Backend,
-    /// Why this one, where nobody asked for it.
+    /// Why the back end was chosen, where the user left it open.
     pub reason: Option<String>,
 }
 
@@ -48,22 +50,17 @@ pub struct Generation {
     pub table: Table,
     pub rate: Rate,
     pub gaps: Gaps,
-    /// Of the packets that each sender has.
+    /// The share of all packets that each sender has.
     pub shares: Vec<f64>,
 }
 
 pub struct Recording {
     pub path: PathBuf,
     pub contents: Contents,
-    /// Until it is given to a sender.
+    /// The file's packets, until they are given to a sender.
     pub replay: Option<Box<Replay>>,
-    /// Packets of all rounds; 0: there is no end.
+    /// Packets of all rounds; 0 is without end.
     pub packets: u64,
-}
-
-/// A fault in how the command was called.
-pub fn usage(text: impl Into<String>) -> anyhow::Error {
-    Usage(text.into()).into()
 }
 
 impl Job {
@@ -81,7 +78,7 @@ impl Job {
         let (rate_text, rate) = rate(f)?;
         let gaps = gaps(f, rate)?;
         if f.count.is_some_and(|count| count < senders.into()) {
-            return Err(usage(format!("--count: {senders} threads need one packet each at least")));
+            return usage(format!("--count: {senders} threads need one packet each at least"));
         }
         let interfaces = interfaces::find(f)?;
         let bounds = interfaces::bounds(&workload, &interfaces);
@@ -94,11 +91,11 @@ impl Job {
             SizeError::Form(_)
             | SizeError::Small { .. }
             | SizeError::Large { .. }
-            | SizeError::Method => usage(format!("--size: {e}")),
+            | SizeError::Method => anyhow::Error::from(Usage(format!("--size: {e}"))),
             e => e.into(),
         })?;
         if f.up_to_damage && !matches!(size, Spec::Dist(_) | Spec::Trace(_)) {
-            return Err(usage("--up-to-damage: no file is read"));
+            return usage("--up-to-damage: no file is read");
         }
         let pps = rate.packets_per_s(table.mean());
         check_gaps(gaps, pps)?;
@@ -126,25 +123,10 @@ impl Job {
     fn replay(f: &Gen, path: &Path) -> Result<Self> {
         let interfaces = interfaces::find(f)?;
         let [interface] = &*interfaces else {
-            return Err(usage("--replay: a file is sent by one interface"));
+            return usage("--replay: a file is sent by one interface");
         };
-        let (backend, reason) = match f.backend {
-            BackendChoice::Auto => (Backend::Packet, Some("recorded packets come from here")),
-            BackendChoice::Txring => (Backend::Packet, None),
-            BackendChoice::Afxdp => (Backend::AfXdp, None),
-            BackendChoice::Xdp => {
-                return Err(usage(
-                    "--backend xdp makes packets by itself; a replay takes txring or afxdp",
-                ));
-            }
-        };
-        let speed = match f.speed.1 {
-            Speed::Rate(Rate::Bits { per_s, .. }) => {
-                Speed::Rate(Rate::Bits { per_s, wire: f.wire })
-            }
-            _ if f.wire => return Err(usage(WIRE_OF_WHAT)),
-            speed => speed,
-        };
+        let (backend, reason) = backend::choose_for_replay(f.backend)?;
+        let speed = replay_speed(f)?;
         let options = replay::Options {
             timing: speed.timing(Gaps::Constant, 0),
             loops: f.loops,
@@ -188,7 +170,7 @@ impl Job {
         self.interfaces.len() as u32 * self.threads
     }
 
-    /// Packets that will be sent; 0: nobody knows.
+    /// Returns how many packets will be sent; 0 where nobody knows.
     pub fn packets(&self) -> u64 {
         match &self.load {
             Load::Generated(_) => self.limits.packets,
@@ -196,7 +178,8 @@ impl Job {
         }
     }
 
-    /// Where each sender stops: of a count, one packet is for each, and the rest by their shares.
+    /// Returns where each sender stops. A count gives one packet to each sender, and divides the
+    /// rest by their shares.
     pub fn limits_of_each(&self, shares: &[f64]) -> Vec<Limits> {
         let mut each = vec![self.limits; shares.len()];
         if self.limits.packets == 0 {
@@ -214,7 +197,7 @@ impl Job {
     }
 }
 
-/// Bytes of a frame where nobody says how many, if that has room for the headers.
+/// Bytes of a frame where the user does not say how many, if that has room for the headers.
 const DEFAULT_SIZE: u16 = 64;
 
 const WIRE_OF_WHAT: &str =
@@ -228,9 +211,9 @@ fn check_cpus(cpus: &[u32]) -> Result<()> {
     let allowed = sched_getaffinity(None).context("cannot ask for the CPUs")?;
     for &cpu in cpus {
         if cpu as usize >= CpuSet::MAX_CPU || !allowed.is_set(cpu as usize) {
-            return Err(usage(format!(
+            return usage(format!(
                 "--cpu {cpu}: this process may not run there, or there is no such CPU"
-            )));
+            ));
         }
     }
     Ok(())
@@ -243,7 +226,7 @@ fn rate(f: &Gen) -> Result<(String, Rate)> {
             let of = if f.wire { "of the wire" } else { "of frames" };
             Ok((format!("{text} {of}"), Rate::Bits { per_s, wire: f.wire }))
         }
-        _ if f.wire => Err(usage(WIRE_OF_WHAT)),
+        _ if f.wire => usage(WIRE_OF_WHAT),
         rate => Ok((text, rate)),
     }
 }
@@ -251,52 +234,76 @@ fn rate(f: &Gen) -> Result<(String, Rate)> {
 fn gaps(f: &Gen, rate: Rate) -> Result<Gaps> {
     let of_sources = f.hurst.is_some() || f.on.is_some() || f.off.is_some() || f.sources.is_some();
     if of_sources && f.gaps != GapsChoice::OnOff {
-        return Err(usage("--hurst, --on, --off and --sources are for --gaps onoff"));
+        return usage("--hurst, --on, --off and --sources are for --gaps onoff");
     }
     if f.gaps == GapsChoice::Constant {
         return Ok(Gaps::Constant);
     }
     if rate == Rate::Max {
-        return Err(usage(
-            "--gaps: packets that go as fast as they can have no gaps; give a --rate",
-        ));
+        return usage("--gaps: packets that go as fast as they can have no gaps; give a --rate");
     }
     if f.gaps == GapsChoice::Poisson {
         return Ok(Gaps::Poisson);
     }
     let hurst = f.hurst.unwrap_or(0.8);
     if !(hurst > 0.5 && hurst < 1.0) {
-        return Err(usage(format!("--hurst {hurst}: it must be above 0.5 and below 1")));
+        return usage(format!("--hurst {hurst}: it must be above 0.5 and below 1"));
     }
     let ns = |time: Option<Duration>| time.unwrap_or(Duration::from_millis(10)).as_nanos() as f64;
     let sources = f.sources.unwrap_or(16);
     Ok(Gaps::OnOff(OnOff { hurst, on_ns: ns(f.on), off_ns: ns(f.off), sources }))
 }
 
-/// Sources that change much more often than packets come would take longer than the packets.
+/// Refuses sources of bursts that change much more often than packets come: following their changes
+/// would take longer than the packets.
 fn check_gaps(gaps: Gaps, pps: Option<f64>) -> Result<()> {
     const MOST_WORK: f64 = 1e6;
     let (Gaps::OnOff(model), Some(pps)) = (gaps, pps) else { return Ok(()) };
     if model.work(pps) > MOST_WORK {
-        return Err(usage(
+        return usage(
             "--gaps onoff: the sources change far more often than packets are sent; give longer --on and --off, or fewer --sources",
-        ));
+        );
     }
     Ok(())
 }
 
-/// The first sender sends the marks, each in place of a packet that is due.
+/// Refuses marks that come as often as packets. The first sender sends them, each in place of a
+/// packet that is due.
 fn check_marks(workload: &Workload, pps: Option<f64>) -> Result<()> {
     let (Some(mark), Some(pps)) = (workload.mark, pps) else { return Ok(()) };
     if mark.every_ns as f64 * pps <= 1e9 {
-        return Err(usage("--mark-every: at this rate, there would be nothing but marks"));
+        return usage("--mark-every: at this rate, there would be nothing but marks");
     }
     Ok(())
 }
 
-/// Addresses that are administered locally, and nobody's.
+/// The MAC addresses where the user gives none: administered locally, and nobody's.
 const SOURCE_MAC: Mac = Mac([2, b't', b'd', 0, 0, 1]);
 const DESTINATION_MAC: Mac = Mac([2, b't', b'd', 0, 0, 2]);
+
+/// Returns the speed of a replay, whose bits a second may be those of the wire.
+fn replay_speed(f: &Gen) -> Result<Speed> {
+    match f.speed.1 {
+        Speed::Rate(Rate::Bits { per_s, .. }) => {
+            Ok(Speed::Rate(Rate::Bits { per_s, wire: f.wire }))
+        }
+        _ if f.wire => usage(WIRE_OF_WHAT),
+        speed => Ok(speed),
+    }
+}
+
+/// Returns the marks, whose addresses are of the IP version of the flows where none are given.
+fn mark(f: &Gen, ipv6: bool) -> Option<Mark> {
+    let end = |given: Option<IpAddr>, v4: &str, v6: &str| {
+        let default = if ipv6 { v6 } else { v4 };
+        given.unwrap_or_else(|| default.parse().expect("an address"))
+    };
+    f.mark_every.map(|every| Mark {
+        every_ns: u64::try_from(every.as_nanos()).unwrap_or(u64::MAX),
+        source: end(f.mark_src, "203.0.113.1", "2001:db8::1"),
+        destination: end(f.mark_dst, "203.0.113.2", "2001:db8::2"),
+    })
+}
 
 fn workload(f: &Gen, senders: u32) -> Result<Workload> {
     let ipv6 = f.ipv6 || [f.src, f.dst].iter().flatten().any(|net| net.addr().is_ipv6());
@@ -305,25 +312,14 @@ fn workload(f: &Gen, senders: u32) -> Result<Workload> {
     let source = f.src.unwrap_or_else(|| default("198.18.0.0/24", "2001:2::/64"));
     let destination = f.dst.unwrap_or_else(|| default("198.19.0.0/24", "2001:2:0:1::/64"));
     if f.ipv6 && source.addr().is_ipv4() {
-        return Err(usage(format!("--ipv6 with --src {source}: that is an IPv4 address")));
+        return usage(format!("--ipv6 with --src {source}: that is an IPv4 address"));
     }
     if f.vni.is_some() && f.tunnel == Some(TunnelChoice::Gre) {
-        return Err(usage("--vni: GRE has no network identifier; it is for --tunnel vxlan"));
+        return usage("--vni: GRE has no network identifier; it is for --tunnel vxlan");
     }
     if f.vlan.len() > 2 {
-        return Err(usage("--vlan: one tag or two"));
+        return usage("--vlan: one tag or two");
     }
-    let mark = f.mark_every.map(|every| {
-        let end = |given: Option<IpAddr>, v4: &str, v6: &str| {
-            let default = if source.addr().is_ipv6() { v6 } else { v4 };
-            given.unwrap_or_else(|| default.parse().expect("an address"))
-        };
-        Mark {
-            every_ns: u64::try_from(every.as_nanos()).unwrap_or(u64::MAX),
-            source: end(f.mark_src, "203.0.113.1", "2001:db8::1"),
-            destination: end(f.mark_dst, "203.0.113.2", "2001:db8::2"),
-        }
-    });
     let outer = f.tunnel.map(|kind| Outer {
         kind: match kind {
             TunnelChoice::Vxlan => OuterKind::Vxlan,
@@ -352,9 +348,9 @@ fn workload(f: &Gen, senders: u32) -> Result<Workload> {
         flows: f.flows.unwrap_or(senders),
         zipf: f.zipf,
         payload: f.payload,
-        mark,
+        mark: mark(f, source.addr().is_ipv6()),
         senders,
     };
-    workload.check().map_err(|e| usage(e.to_string()))?;
+    workload.check().map_err(|e| Usage(e.to_string()))?;
     Ok(workload)
 }

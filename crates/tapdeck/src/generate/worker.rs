@@ -1,4 +1,4 @@
-//! One sender at work, in the kernel or here, and what it did.
+//! One sender at work, in the kernel or in this process, and what it did.
 
 use std::io::{self, ErrorKind};
 use std::sync::Arc;
@@ -23,10 +23,10 @@ fn times() -> Times {
 /// What a sender did. Times are `CLOCK_MONOTONIC` nanoseconds.
 pub struct Done {
     pub made: u64,
-    /// Taken by the interface.
+    /// Packets that the interface took.
     pub sent: u64,
     pub bytes: u64,
-    /// Packets made, by length.
+    /// Packets that were made, by length.
     pub sizes: Vec<u64>,
     pub sequences: Vec<u64>,
     pub first_ns: u64,
@@ -35,9 +35,9 @@ pub struct Done {
     pub gaps: Times,
     pub jitters: Times,
     pub late_max_ns: u64,
-    /// How far behind its time the last packet was.
+    /// How far behind its time the last packet was, nanoseconds.
     pub late_last_ns: u64,
-    /// What else is to be said about the packets.
+    /// What else the user is to be told about the packets.
     pub remarks: Vec<String>,
     pub error: Option<io::Error>,
 }
@@ -63,7 +63,7 @@ impl Done {
     }
 }
 
-/// Looks at a sender from outside, and ends it.
+/// A way to look at a sender from outside, and to end it.
 #[derive(Clone)]
 pub enum Watch {
     Kernel(Monitor),
@@ -99,7 +99,7 @@ impl Watch {
         }
     }
 
-    /// Its thread must be woken by a signal to see that there is nothing more to do.
+    /// Whether the sender's thread must be woken by a signal to see that it is to end.
     pub fn wants_signal(&self) -> bool {
         match self {
             Self::Kernel(monitor) => monitor.progress().done || monitor.is_stopped(),
@@ -115,7 +115,7 @@ pub fn pin(cpu: u32) -> io::Result<()> {
     Ok(sched_setaffinity(None, &set)?)
 }
 
-/// Sends what is made in the kernel, from then on or at once.
+/// Sends packets that are made in the kernel, from `start_ns` on or at once.
 pub fn in_kernel(live: &Live, start_ns: Option<u64>) -> Done {
     let monitor = live.monitor();
     if let Some(ns) = start_ns {
@@ -164,14 +164,14 @@ fn take_over(done: &mut Done, outcome: Outcome) {
     }
 }
 
-/// Sends what is made here.
+/// A sender of packets that are made in this process.
 pub struct Here {
     pub sender: Box<dyn Sender>,
     pub source: Box<dyn PacketSource>,
     pub shared: Arc<Shared>,
 }
 
-/// `CLOCK_MONOTONIC`, nanoseconds.
+/// Returns `CLOCK_MONOTONIC`, nanoseconds.
 pub fn now_ns() -> u64 {
     let t = clock_gettime(ClockId::Monotonic);
     t.tv_sec as u64 * 1_000_000_000 + t.tv_nsec as u64
@@ -179,21 +179,21 @@ pub fn now_ns() -> u64 {
 
 /// What comes after a bunch of packets.
 enum Next {
-    /// There is something to do then, and not before.
+    /// Nothing is to be done before this time.
     Wait(u64),
     Go,
     End,
 }
 
 impl Here {
-    /// Packets that go in one call at most.
+    /// The most packets that go in one call.
     const BUNCH: usize = 64;
-    /// A sleep may last so much longer than it should.
+    /// How much longer than it should a sleep may last.
     const SLACK_NS: u64 = 80_000;
-    /// Somebody may want the end.
+    /// How long a sleep may be, because the user may want the end meanwhile.
     const LONGEST_SLEEP_NS: u64 = 50_000_000;
 
-    /// Sends from then on, or at once.
+    /// Sends from `start_ns` on, or at once.
     pub fn run(mut self, start_ns: Option<u64>) -> Done {
         let mut done = Done::new();
         let start = start_ns.unwrap_or_else(now_ns);
@@ -213,8 +213,8 @@ impl Here {
     fn send(&mut self, start: u64, done: &mut Done) -> io::Result<()> {
         while !self.is_stopped() {
             let next = match self.bunch(start, done) {
-                // There was no room, and so nothing was made. Whether the end is wanted is asked
-                // again.
+                // There was no room, so nothing was made. The loop looks again whether the end is
+                // wanted.
                 Err(e) if e.kind() == ErrorKind::Interrupted => Next::Go,
                 next => next?,
             };
@@ -262,7 +262,7 @@ impl Here {
         loop {
             match self.sender.flush() {
                 Err(e) if e.kind() == ErrorKind::Interrupted && !self.is_stopped() => {}
-                // What is left in the queue was made and not sent, and is told so.
+                // Packets that are left in the queue count as made and not sent.
                 Err(e) if e.kind() == ErrorKind::Interrupted => return Ok(()),
                 result => return result,
             }
@@ -278,7 +278,7 @@ fn observe(done: &mut Done, len: usize, now: u64, due: Option<u64>) {
         let gap = now - done.last_ns;
         done.gaps.saturating_record(gap.max(1));
         if due.is_some() {
-            // The gap that was due is this one without the change of lateness.
+            // The gap that was due is this gap without the change of lateness.
             done.jitters.saturating_record(late.abs_diff(done.late_last_ns).max(1));
         }
     }

@@ -1,4 +1,4 @@
-//! `--explain`: how a query finds its packets, and what it read for them.
+//! `query --explain`: how does a query find its packets, and what did it read for them?
 
 use std::fmt;
 use std::net::{Ipv4Addr, Ipv6Addr};
@@ -13,7 +13,7 @@ use super::time;
 use crate::flags;
 use crate::units::{show_bytes, show_count};
 
-/// What is told of a query, gathered while it runs.
+/// What `--explain` tells of a query, gathered while it runs.
 pub struct Explanation {
     expression: String,
     is_understood: bool,
@@ -24,12 +24,12 @@ pub struct Explanation {
     first: Option<Duration>,
 }
 
-/// The same in JSON, when it has ended.
+/// What `--explain` tells of a query that has ended, in JSON.
 #[derive(Serialize)]
 struct Object<'a> {
     expression: &'a str,
-    /// False where the expression narrows nothing, because it is of a form that the planner does
-    /// not know.
+    /// Whether the planner knows the form of the expression. If not, the expression narrows
+    /// nothing.
     understood: bool,
     plan: &'a str,
     after: Option<&'a str>,
@@ -61,14 +61,15 @@ impl Explanation {
         }
     }
 
-    /// So many packets were found by now.
+    /// Takes note of how many packets were found by now.
     pub fn found(&mut self, packets: u64) {
         if packets > 0 && self.first.is_none() {
             self.first = Some(self.began.elapsed());
         }
     }
 
-    /// One fact a line, or one JSON object. `outside` segments were left out because of the span.
+    /// Returns one fact a line, or one JSON object. `outside` segments were left out because of the
+    /// span.
     pub fn text(&self, packets: u64, progress: &Progress, outside: usize, json: bool) -> String {
         let object = Object {
             expression: &self.expression,
@@ -151,7 +152,7 @@ impl fmt::Display for Words<'_> {
     }
 }
 
-/// What a list of one says.
+/// Returns the one member of a list that has one, instead of the list.
 fn one(plan: &Plan) -> &Plan {
     match plan {
         Plan::Every(plans) | Plan::Any(plans) if plans.len() == 1 => one(&plans[0]),
@@ -159,7 +160,7 @@ fn one(plan: &Plan) -> &Plan {
     }
 }
 
-/// A key, or those from one to another; addresses as a network if they are one.
+/// Writes a key, or the keys from one to another; addresses as a network if they are one.
 fn keys(f: &mut fmt::Formatter<'_>, class: Class, first: u128, last: u128) -> fmt::Result {
     write!(f, "{} {}", class.name(), show_key(class, first))?;
     let differs = first ^ last;

@@ -1,13 +1,17 @@
 //! Filter expressions over recorded packets: pcap-filter(7), as `tcpdump -r` takes them.
 //!
 //! libpcap compiles the expression for each link type, on the handle of a capture file of that
-//! type: so it understands and refuses just what tcpdump does with a file. libpcap also decides
-//! each packet, but for three cases, in which its program is run here. The `pcap` crate gives it
-//! the captured length only, which will not do where a packet was cut and the program asks how long
-//! it was on the wire. And the programs of `protochain` go round in circles for ever on some
-//! packets: each extension header is looked for at a place that is counted from the first. Such
-//! packets do not match. And those of `geneve` read scratch memory that may never have been
-//! written, and which libpcap does not clear: two looks at a packet could differ. Here it is zero.
+//! type, so expressions are understood and refused exactly as tcpdump does with a file. libpcap
+//! also decides each packet, but for three cases, in which its program is run here:
+//!
+//! - The program asks how long a packet was on the wire, and the packet was cut: the `pcap` crate
+//!   hands libpcap the captured length alone.
+//! - The program is of `protochain`. On some packets it runs in a circle for ever, because it looks
+//!   for each extension header at a place that is counted from the first. Such packets do not
+//!   match.
+//! - The program is of `geneve`. It reads scratch memory that may never have been written, and
+//!   which libpcap does not clear, so that two looks at a packet could differ. Here the memory is
+//!   zero.
 //!
 //! Which keys the packets must have is read from the text, and believed only where libpcap makes
 //! the same programs of the text and of what was understood of it ([`tapdeck_packet::filter`]).
@@ -23,14 +27,14 @@ use tapdeck_packet::numbers::pcap_file;
 use tapdeck_packet::{filter, header};
 use tapdeck_store::query::{Described, Matcher, Packet};
 
-use crate::flags::Usage;
+use crate::usage::Usage;
 
-/// An expression, or none: then every packet matches. Each thread that matches packets needs a
-/// clone of its own.
+/// A filter, which every packet matches where there is no expression. Each thread that matches
+/// packets needs a clone of its own.
 #[derive(Clone)]
 pub struct Filter {
     programs: Vec<(LinkType, Program)>,
-    /// For packets inside of packets, if those count too.
+    /// Programs for packets inside of packets, if those count, too.
     inner: Vec<(LinkType, Program)>,
     plan: Arc<Plan>,
     is_understood: bool,
@@ -39,21 +43,21 @@ pub struct Filter {
 struct Program {
     expression: Arc<str>,
     link: LinkType,
-    /// None where a clone could not be compiled to the same program.
+    /// libpcap's program; `None` where a clone could not be compiled to the same one.
     compiled: Option<BpfProgram>,
     instructions: Arc<[Instruction]>,
-    /// On the wire.
+    /// Whether the program asks for a packet's length on the wire.
     asks_for_length: bool,
-    /// It may never end, or read memory that was not written.
+    /// Whether the program may never end, or may read memory that was not written.
     is_unsound: bool,
 }
 
 impl Filter {
-    /// Compiles it for all interfaces, and if `inner` is true also for the packets inside their
-    /// packets.
+    /// Compiles an expression for all interfaces and, if `inner` is true, also for the packets
+    /// inside their packets.
     pub fn new(expression: &str, interfaces: &[Described], inner: bool) -> Result<Self> {
         let mut links: Vec<LinkType> = interfaces.iter().map(|i| i.link).collect();
-        // A store without packets yet refuses nonsense all the same.
+        // Nonsense is refused also where a store has no packets yet.
         if links.is_empty() {
             links.push(LinkType::ETHERNET);
         }
@@ -76,7 +80,8 @@ impl Filter {
                 programs.push((link, Program::new(Arc::clone(&text), link)?));
             }
         }
-        // What means nothing without an Ethernet header does not match a packet that has none.
+        // An expression that means nothing without an Ethernet header matches no packet without
+        // one.
         let of = |link| Some((link, Program::new(Arc::clone(&text), link).ok()?));
         let links = [LinkType::ETHERNET, LinkType::RAW];
         let inner: Vec<_> = links.into_iter().filter(|_| inner).filter_map(of).collect();
@@ -86,12 +91,12 @@ impl Filter {
         Ok(Self { programs, inner, plan, is_understood })
     }
 
-    /// The keys of the packets that match, and of others.
+    /// Returns which keys the packets that match have. Others can have them, too.
     pub fn plan(&self) -> &Plan {
         &self.plan
     }
 
-    /// False where nothing is planned because the expression is of a form that is not known.
+    /// Whether the form of the expression is known. If not, nothing is planned.
     pub fn is_understood(&self) -> bool {
         self.is_understood
     }
@@ -110,7 +115,8 @@ impl Filter {
         let mut found = false;
         header::inner_packets(packet.link, packet.frame, &mut |link, frame| {
             let program = self.inner.iter().find(|(known, _)| *known == link);
-            // How long it is where it was cut stands in no header that all of them have.
+            // How long an inner packet was before it was cut stands in no header that all of them
+            // have.
             let matches = |program: &Program| program.matches(frame, frame.len() as u32);
             found = found || program.is_some_and(|(_, program)| matches(program));
         });
@@ -118,14 +124,14 @@ impl Filter {
     }
 }
 
-/// What the expression says of keys, if libpcap agrees on what it says.
+/// Returns what the expression says of keys, if libpcap agrees.
 fn believed_plan<'a>(
     expression: &str,
     mut programs: impl Iterator<Item = &'a (LinkType, Program)>,
 ) -> Option<Plan> {
     let parsed = filter::parse(expression).ok()?;
     let plan = parsed.plan();
-    // Then there is nothing to believe, and no name to look up again.
+    // A plan that takes everything needs no agreement, and no name is looked up again.
     if plan == Plan::All {
         return Some(plan);
     }
@@ -162,8 +168,9 @@ impl Program {
     }
 }
 
-/// libpcap's program may be used by one thread only, so a clone compiles again. If a name has other
-/// addresses now, the clone runs the first program here: the threads of a query must not differ.
+/// Compiles again, because one thread alone may use libpcap's program. If a name has other
+/// addresses now, the clone runs the first program in this process: the threads of a query must not
+/// differ.
 impl Clone for Program {
     fn clone(&self) -> Self {
         let again = compile(&self.expression, self.link).ok();
@@ -202,7 +209,7 @@ fn instructions(program: &BpfProgram) -> Option<Arc<[Instruction]>> {
     program.get_instructions().iter().map(|i| Instruction::parse(&i.to_string())).collect()
 }
 
-/// A pcap file of a link type without packets.
+/// Returns a pcap file of a link type, without packets.
 fn file_header(link: LinkType) -> Vec<u8> {
     let mut header = pcap_file::MAGIC.to_ne_bytes().to_vec();
     header.extend(
@@ -228,12 +235,13 @@ const LOADX_LENGTH: u16 = 0x81;
 const LOAD_MEMORY: u16 = 0x60;
 const LOADX_MEMORY: u16 = 0x61;
 const JUMP_ALWAYS: u16 = 0x05;
-/// Steps. After each round of some thirty, `protochain` is at one of 257 places, and soon where it
-/// has been before.
+/// Steps after which a program is taken to run in a circle. After each round of some thirty steps,
+/// `protochain` is at one of 257 places, and soon where it has been before.
 const CIRCLES: usize = 1 << 14;
 
 impl Instruction {
-    /// From its fields, which the `pcap` crate keeps private but prints as `tcpdump -ddd` does.
+    /// Reads an instruction as the `pcap` crate prints it, which keeps its fields private. The form
+    /// is that of `tcpdump -ddd`.
     fn parse(text: &str) -> Option<Self> {
         let mut fields = text.split(' ');
         let mut field = || fields.next()?.parse::<u32>().ok();
@@ -246,9 +254,9 @@ impl Instruction {
     }
 }
 
-/// How many bytes of the packet the program accepts; `None` where it reads past what was captured,
-/// divides by zero or is no program, for which libpcap refuses a packet too, and where it does not
-/// end.
+/// Returns how many bytes of the packet the program accepts; `None` where the program does not end,
+/// or where libpcap refuses a packet, too: the program reads past what was captured, divides by
+/// zero or is no program.
 fn run(program: &[Instruction], frame: &[u8], original_len: u32) -> Option<u32> {
     let bytes = |at: u32, n: usize| frame.get(at as usize..)?.get(..n);
     let word = |at| bytes(at, 4).map(|b| u32::from_be_bytes([b[0], b[1], b[2], b[3]]));

@@ -1,4 +1,8 @@
 //! `tapdeck query`: packets of a store, or of capture files of other recorders, in time order.
+//!
+//! How packets are found and read is `tapdeck_store::query`'s. This module says what is asked
+//! (filter, span, limit), puts the answer where the user wants it, and tells where the answer is
+//! incomplete.
 
 mod explain;
 mod filter;
@@ -13,16 +17,17 @@ use std::time::Instant;
 use anyhow::{Context, Result};
 use tapdeck_store::query::{Error, Progress, Query, Search, Snapshot, Span, index_captures};
 
-use crate::flags::{self, Usage};
+use crate::flags;
 use crate::interrupt::Interrupt;
 use crate::progress_line::{ProgressLine, say};
 use crate::units::{show_bytes, show_count};
+use crate::usage::usage;
 use explain::Explanation;
 use filter::Filter;
 use output::Output;
 
 pub fn run(flags: &flags::Query) -> Result<()> {
-    let span = span(flags)?;
+    let span = time::span(flags.after, flags.before)?;
     let began = Instant::now();
     let interrupt = Interrupt::listen()?;
     yield_to_recorder();
@@ -37,8 +42,8 @@ pub fn run(flags: &flags::Query) -> Result<()> {
     }
 }
 
-/// Gives the whole answer, or nothing where foreign files have interfaces that are not described at
-/// their beginnings. `whole` finds them.
+/// Gives the whole answer, or `None` where files of other programs have interfaces that are not
+/// described at their beginnings. With `whole`, such interfaces are looked for first.
 fn attempt(
     flags: &flags::Query,
     span: Span,
@@ -63,14 +68,14 @@ fn attempt(
     }
 }
 
-/// Where indexes go whose files lie where nobody may write.
+/// Returns the directory of indexes whose files lie where this user may not write.
 fn cache() -> Option<PathBuf> {
     let dir = |name| std::env::var_os(name).map(PathBuf::from).filter(|dir| dir.is_absolute());
     let cache = dir("XDG_CACHE_HOME").or_else(|| Some(dir("HOME")?.join(".cache")));
     cache.map(|cache| cache.join("tapdeck"))
 }
 
-/// For files of other recorders that have none.
+/// Makes indexes of files of other programs that have none.
 fn make_indexes(path: &Path, interrupt: &Interrupt) -> Result<()> {
     match Snapshot::open(path, Span::ALL) {
         Err(Error::NotAStore(_) | Error::NotADirectory(_)) => {}
@@ -80,7 +85,7 @@ fn make_indexes(path: &Path, interrupt: &Interrupt) -> Result<()> {
             let text = format!(
                 "--index is for files of other programs, and {path} is a store: `tapdeck recover` makes what indexes it lacks"
             );
-            return Err(Usage(text).into());
+            return usage(text);
         }
     }
     let mut line = ProgressLine::new();
@@ -95,43 +100,24 @@ fn make_indexes(path: &Path, interrupt: &Interrupt) -> Result<()> {
     Ok(())
 }
 
-/// What is asked must not be overwritten.
+/// Refuses to write the answer over a file that is read for it.
 fn refuse_to_overwrite(write: Option<&Path>, snapshot: &Snapshot) -> Result<()> {
     let Some(path) = write else { return Ok(()) };
     if path.metadata().is_ok_and(|file| snapshot.has_file(&file)) {
         let path = path.display();
-        return Err(Usage(format!(
-            "-w {path} is one of the files that are asked: take another name"
-        ))
-        .into());
+        return usage(format!("-w {path} is one of the files that are asked: take another name"));
     }
     Ok(())
 }
 
-fn span(flags: &flags::Query) -> Result<Span> {
-    let span = Span {
-        after_ns: flags.after.unwrap_or(Span::ALL.after_ns),
-        before_ns: flags.before.unwrap_or(Span::ALL.before_ns),
-    };
-    if span.after_ns > span.before_ns {
-        let text = format!(
-            "--after {} is later than --before {}",
-            time::show(span.after_ns),
-            time::show(span.before_ns)
-        );
-        return Err(Usage(text).into());
-    }
-    Ok(span)
-}
-
-/// The recorder goes first, at the processor and at the disk.
+/// Lets recorders go first, at the processor and at the disk.
 pub fn yield_to_recorder() {
-    // Where it may not, the query is as good and only less polite.
+    // Where this is refused, the query works as well and is only less polite.
     let _ = rustix::process::nice(19);
     let _ = tapdeck_store::io::yield_disk();
 }
 
-/// What the section header of an answer says.
+/// Returns the comment of an answer's section header.
 fn comment(flags: &flags::Query) -> String {
     let store = flags.dir.display();
     let expression = flags.expression.join(" ");
@@ -152,10 +138,10 @@ struct Answer<'a> {
     faults: usize,
 }
 
-/// How an answer ended.
+/// What was given to the user, and how it ended.
 struct Given {
     packets: u64,
-    /// Told by the packets themselves.
+    /// Packets that were dropped in front of those that were given, as these tell.
     dropped: u64,
     limited: bool,
 }
@@ -194,11 +180,11 @@ impl Answer<'_> {
                 if !listing {
                     line.show(|| show(progress, given.packets));
                 }
-                // Nobody waits for packets that are there while more are looked for.
+                // Packets that were found are shown before more are looked for.
                 wrote = output.flush();
                 wrote.is_ok() && !interrupt.asked()
             })?;
-            // Before, it may turn out that there are more interfaces.
+            // Before the first packet it may turn out that there are more interfaces.
             if !std::mem::replace(&mut begun, true) {
                 wrote = output.begin(&comment(flags), &interfaces);
             }
@@ -223,7 +209,7 @@ impl Answer<'_> {
         self.verdict()
     }
 
-    /// Does as the query would without --explain, and tells what that took.
+    /// Does what the query would do without --explain, and tells what that took.
     fn explain(mut self, flags: &flags::Query, mut explanation: Explanation) -> Result<()> {
         let limit = flags.limit.unwrap_or(u64::MAX);
         let mut given = Given { packets: 0, dropped: 0, limited: false };
@@ -255,7 +241,7 @@ impl Answer<'_> {
         self.verdict()
     }
 
-    /// Says on standard error what is to be said of the answer.
+    /// Tells on standard error where the answer is incomplete.
     fn tell(&mut self, given: &Given) {
         self.line = ProgressLine::new();
         for note in self.query.take_notes() {
@@ -263,7 +249,7 @@ impl Answer<'_> {
             say(&note.to_string());
         }
         let progress = self.query.progress();
-        // Where a limit ended it, the answer's span ends with its last packet.
+        // Where a limit ended the answer, its span ends with its last packet.
         let dropped = if given.limited { given.dropped } else { progress.dropped };
         if dropped > 0 {
             say(&format!(

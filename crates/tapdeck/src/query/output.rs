@@ -1,6 +1,6 @@
 //! What becomes of the packets of an answer: a pcapng file, lines of text or of JSON.
 //!
-//! Each goes out by whole blocks or lines, so that a file is valid at any moment.
+//! Output is written by whole blocks or lines, so that a file is valid at any moment.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
@@ -15,12 +15,13 @@ use tapdeck_store::query::{Described, Packet};
 
 use super::summary::{Protocol, Summary};
 use super::time;
-use crate::flags::{self, Usage};
+use crate::flags;
 use crate::standard_output;
+use crate::usage::usage;
 
 const APPLICATION: &str = concat!("tapdeck ", env!("CARGO_PKG_VERSION"));
-/// Bytes that are written at once.
-const PIECE: usize = 256 << 10;
+/// Bytes that gather before they are written.
+const BUFFER: usize = 256 << 10;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Form {
@@ -29,24 +30,24 @@ enum Form {
     Json,
 }
 
-/// Where the packets go.
+/// Where the packets of an answer go.
 pub struct Output {
     form: Form,
     file: File,
     pub name: String,
-    /// Whole blocks or lines.
+    /// Whole blocks or lines that are not written yet.
     pending: Vec<u8>,
 }
 
 impl Output {
-    /// Opens it, and changes nothing that is there.
+    /// Opens the output. An old file keeps its contents until [`Output::begin`].
     pub fn open(flags: &flags::Query) -> Result<Self> {
         let form = match (&flags.write, flags.json) {
             (Some(_), _) => Form::Pcapng,
             (None, true) => Form::Json,
             (None, false) => Form::Text,
         };
-        let pending = Vec::with_capacity(PIECE + (64 << 10));
+        let pending = Vec::with_capacity(BUFFER + (64 << 10));
         if let Some(path) = flags.write.as_deref().filter(|p| p.as_os_str() != "-") {
             refuse_segments(path)?;
             let name = path.display().to_string();
@@ -65,7 +66,7 @@ impl Output {
         })
     }
 
-    /// Writes what stands before the packets. What was in a file is gone.
+    /// Empties the file and writes what stands before the packets.
     pub fn begin(&mut self, comment: &str, interfaces: &[Described]) -> io::Result<()> {
         if self.form != Form::Pcapng {
             return Ok(());
@@ -87,10 +88,10 @@ impl Output {
             Form::Text => self.line(interface, packet)?,
             Form::Json => self.object(interface, packet)?,
         }
-        if self.pending.len() < PIECE { Ok(()) } else { self.flush() }
+        if self.pending.len() < BUFFER { Ok(()) } else { self.flush() }
     }
 
-    /// Everything is out.
+    /// Writes everything that has gathered.
     pub fn flush(&mut self) -> io::Result<()> {
         if !self.pending.is_empty() {
             self.file.write_all(&self.pending)?;
@@ -149,7 +150,7 @@ impl Output {
     }
 }
 
-/// A packet in JSON. What it does not have is `null`.
+/// A packet in JSON. A key whose value the packet does not have is `null`.
 #[derive(Serialize)]
 struct Object<'a> {
     time: String,
@@ -160,7 +161,7 @@ struct Object<'a> {
     dport: Option<u16>,
     protocol: Option<String>,
     length: u32,
-    /// Packets lost before it; only where there were any.
+    /// Packets lost before this one; the key is left out where there were none.
     #[serde(skip_serializing_if = "is_zero")]
     dropped: u64,
 }
@@ -178,13 +179,13 @@ fn endpoint(address: IpAddr, port: Option<u16>) -> String {
     }
 }
 
-/// A store must not be destroyed by the slip of a hand.
+/// Refuses the name of a segment, so that no slip of a hand destroys a store.
 fn refuse_segments(path: &Path) -> Result<()> {
     let real = path.canonicalize().unwrap_or_else(|_| path.to_owned());
     let name = real.file_name().and_then(|name| name.to_str());
     if name.and_then(SegmentName::parse).is_some() {
         let path = path.display();
-        return Err(Usage(format!("-w {path} has the name of a segment: take another name")).into());
+        return usage(format!("-w {path} has the name of a segment: take another name"));
     }
     Ok(())
 }

@@ -1,7 +1,7 @@
-//! What a person wants to know first of a packet: who talks to whom, by what, and how long it is.
+//! What does a person want to know first of a packet? Who talks to whom, and by which protocol.
 //!
-//! Reads Ethernet with VLAN tags, IPv4 and IPv6. Where a packet ends early, what can be told
-//! until there is told.
+//! Ethernet with VLAN tags, IPv4 and IPv6 are read, and no tunnels. Of a packet that ends early
+//! everything up to there is told.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -19,14 +19,14 @@ pub struct Summary {
     pub protocol: Option<Protocol>,
 }
 
-/// What stands in the innermost header that was read.
+/// The protocol that the innermost header that was read names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Protocol {
-    /// Of an IP packet.
+    /// The protocol of an IP packet.
     Ip(u8),
-    /// Of an Ethernet frame that holds something else.
+    /// The type of an Ethernet frame that holds something else than IP.
     Ether(u16),
-    /// An Ethernet frame with a length instead (IEEE 802.3).
+    /// None: an Ethernet frame with a length instead of a type (IEEE 802.3).
     Llc,
 }
 
@@ -56,7 +56,7 @@ impl fmt::Display for Protocol {
 impl Summary {
     pub fn of(link: LinkType, frame: &[u8]) -> Self {
         let mut summary = Self::default();
-        // What is not there ends the reading; what was read stays.
+        // A header that is not there ends the reading; what was read stays.
         let _ = match link {
             LinkType::ETHERNET => summary.ethernet(frame),
             LinkType::RAW => match frame.first().map(|b| b >> 4) {

@@ -1,11 +1,15 @@
-//! Points in time as people write them.
+//! Points in time, and spans between two, as people write and read them.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use anyhow::Result;
 use jiff::Timestamp;
+use tapdeck_store::query::Span;
 
-/// UTC nanoseconds of `2026-01-02T03:04:05Z`, `10m ago` or `1767323045.5`.
-pub fn point(text: &str) -> Result<i64, String> {
+use crate::usage::usage;
+
+/// Reads a point in time, as UTC nanoseconds: `2026-01-02T03:04:05Z`, `10m ago` or `1767323045.5`.
+pub fn point(text: &str) -> std::result::Result<i64, String> {
     let text = text.trim();
     if let Some(ago) = text.strip_suffix("ago") {
         return before_now(ago.trim())
@@ -22,10 +26,23 @@ pub fn point(text: &str) -> Result<i64, String> {
     })
 }
 
-/// A point in time for people and programs: RFC 3339 with nanoseconds.
+/// Returns a point in time for people and programs: RFC 3339 with nanoseconds.
 pub fn show(time_ns: i64) -> String {
     let time = Timestamp::from_nanosecond(i128::from(time_ns)).unwrap_or(Timestamp::UNIX_EPOCH);
     format!("{time:.9}")
+}
+
+/// Returns the span between two points in time, each of which may be left open.
+pub fn span(after_ns: Option<i64>, before_ns: Option<i64>) -> Result<Span> {
+    let span = Span {
+        after_ns: after_ns.unwrap_or(Span::ALL.after_ns),
+        before_ns: before_ns.unwrap_or(Span::ALL.before_ns),
+    };
+    if span.after_ns > span.before_ns {
+        let (after, before) = (show(span.after_ns), show(span.before_ns));
+        return usage(format!("--after {after} is later than --before {before}"));
+    }
+    Ok(span)
 }
 
 fn before_now(ago: &str) -> Option<i64> {

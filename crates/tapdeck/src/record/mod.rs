@@ -1,6 +1,11 @@
 //! `tapdeck record`: from the flags to a running recording and its report.
+//!
+//! Who does what while packets come? Programs in the kernel write them into rings, and the writer's
+//! thread (`tapdeck_store`) puts the rings' blocks into the output. The main thread, which is here,
+//! does the rest in a loop that turns every 20 ms: it closes blocks that wait, looks at the clock,
+//! the interfaces and the output, serves the control socket, and reports. No packet waits for it.
 
-mod control;
+mod commands;
 mod output;
 mod report;
 mod resolve;
@@ -17,7 +22,7 @@ use tapdeck_capture::Clock;
 use tapdeck_store::{Ending, Totals, WriterControl};
 
 use crate::flags;
-use control::{Control, Recorder};
+use commands::{ControlSocket, Recorder};
 use output::{Job, Output};
 use report::Report;
 use source::RecordSource;
@@ -25,14 +30,15 @@ use source::RecordSource;
 /// How often the recorder looks after its hooks.
 const TICK: Duration = Duration::from_millis(20);
 const SECOND: Duration = Duration::from_secs(1);
-/// How long one who has asked twice for the end waits for an output that hangs.
+/// How long an output that hangs is waited for after a second wish for the end.
 const HURRY: Duration = Duration::from_secs(2);
 
 /// When something is due.
 struct Schedule {
     end: Option<Instant>,
-    /// A block is closed at the second look at it, and a look may be late: so that no packet waits
-    /// for longer than was said, looks are a third of that time apart.
+    /// The time between two looks at part-filled blocks. A block is closed at the second look at
+    /// it, and a look may be late: so that no packet waits for longer than `--flush` says,
+    /// looks are a third of that time apart.
     flush_every: Duration,
     next_flush: Instant,
     next_second: Instant,
@@ -62,7 +68,7 @@ impl Schedule {
     }
 }
 
-/// Whether the time has come; if so, it comes again after `every`.
+/// Whether the time has come. If so, sets the next time, `every` later.
 fn due(next: &mut Instant, every: Duration) -> bool {
     let now = Instant::now();
     let due = now >= *next;
@@ -121,10 +127,10 @@ pub fn run(flags: flags::Record) -> Result<()> {
     let totals = Arc::new(Totals::new(interfaces.len()));
     let mut report = Report::new(&plan, totals.clone())?;
     let output = Output::open(&plan, &report.log())?;
-    let mut control = Control::open(&plan, &report)?;
+    let control_socket = ControlSocket::open(&plan, &report)?;
 
-    // Packets wait in the rings until the output is begun, so that a hook that cannot be had costs
-    // nobody a file.
+    // Packets wait in the rings until the output is begun, so that no file is touched for a hook
+    // that cannot be had.
     source.start()?;
     let writer_control = Arc::new(WriterControl::default());
     let job = Job {
@@ -138,34 +144,14 @@ pub fn run(flags: flags::Record) -> Result<()> {
     let writer = output.start(&plan, job)?;
     report.started(&source);
 
-    let mut schedule = Schedule::new(&plan);
-    while signals.received() == 0 && !writer_control.writer_has_ended() && !schedule.is_over() {
-        let tick = Instant::now() + TICK;
-        match &mut control {
-            Some(control) => {
-                let (source, report) = (&mut source, &mut report);
-                control
-                    .serve(tick, &mut Recorder { source, report, writer_control: &writer_control });
-                if control.stops() {
-                    break;
-                }
-            }
-            None => std::thread::sleep(TICK),
-        }
-        look_after(&mut source, &clock, &mut schedule, &mut report, control.as_mut());
-        if source.has_ended() {
-            report.warn("the daemon has ended");
-            break;
-        }
-    }
-
-    end(&mut source, &signals, &writer_control);
-    if let Some(control) = &mut control {
-        control.end();
-    }
-    let written = join(writer, &signals, &writer_control, &report);
-    let unwritten = report.finished(&source);
-    // Whoever left the pipe wanted no more.
+    let schedule = Schedule::new(&plan);
+    let mut recording =
+        Recording { source, clock, signals, report, control_socket, writer_control, schedule };
+    recording.look_after();
+    recording.end();
+    let written = recording.join(writer);
+    let unwritten = recording.report.finished(&recording.source);
+    // A reader that left the pipe wanted no more, and what it did not get is no failure.
     let wanted = written? == Ending::Asked;
     anyhow::ensure!(
         !wanted || unwritten == 0,
@@ -174,87 +160,122 @@ pub fn run(flags: flags::Record) -> Result<()> {
     Ok(())
 }
 
-/// One look at everything that the writer does not do: flush, clock, interfaces, report.
-fn look_after(
-    source: &mut RecordSource,
-    clock: &Clock,
-    schedule: &mut Schedule,
-    report: &mut Report,
-    control: Option<&mut Control>,
-) {
-    report.sample(source);
-    report.watch_output(source);
-    if let Some(step) = clock.check() {
-        report.clock_stepped(step);
-    }
-    for (name, e) in source.flush(clock, schedule.is_time_to_flush()) {
-        report.warn(&format!("{name}: cannot flush: {e}"));
-    }
-    if schedule.is_a_second_over() {
-        for told in source.watch() {
-            report.interface_event(&told);
-        }
-        report.second(source);
-        if let Some(control) = control {
-            control.second(source, report);
-        }
-    }
+/// A recording that goes on: everything that is not the writer's.
+struct Recording {
+    source: RecordSource,
+    clock: Arc<Clock>,
+    signals: Signals,
+    report: Report,
+    control_socket: Option<ControlSocket>,
+    writer_control: Arc<WriterControl>,
+    schedule: Schedule,
 }
 
-/// Detaches the hooks and closes the blocks they left open. While the rings are full that
-/// waits for the writer, which gives up on an output that takes nothing.
-fn end(source: &mut RecordSource, signals: &Signals, writer_control: &WriterControl) {
-    source.stop();
-    writer_control.end_producers();
-    let mut hurried_since: Option<Instant> = None;
-    loop {
-        let closed = source.close_blocks();
-        if signals.received() > 1 {
-            writer_control.hurry();
-            let since = hurried_since.get_or_insert_with(Instant::now);
-            if since.elapsed() > HURRY {
+impl Recording {
+    /// Serves the control socket and looks after hooks, clock and output, until something ends the
+    /// recording.
+    fn look_after(&mut self) {
+        while self.signals.received() == 0
+            && !self.writer_control.writer_has_ended()
+            && !self.schedule.is_over()
+        {
+            self.serve(Instant::now() + TICK);
+            if self.control_socket.as_ref().is_some_and(ControlSocket::stops) {
+                return;
+            }
+            self.turn();
+            if self.source.has_ended() {
+                self.report.warn("the daemon has ended");
+                return;
+            }
+        }
+    }
+
+    /// Serves the control socket until a time, or waits until then.
+    fn serve(&mut self, until: Instant) {
+        let Self { source, report, writer_control, .. } = self;
+        match &mut self.control_socket {
+            Some(socket) => socket.serve(until, &mut Recorder { source, report, writer_control }),
+            None => std::thread::sleep(until.saturating_duration_since(Instant::now())),
+        }
+    }
+
+    /// Looks once after flush, clock, interfaces and report.
+    fn turn(&mut self) {
+        let Self { source, report, schedule, .. } = self;
+        report.sample(source);
+        report.watch_output(source);
+        if let Some(step) = self.clock.check() {
+            report.clock_stepped(step);
+        }
+        for (name, e) in source.flush(&self.clock, schedule.is_time_to_flush()) {
+            report.warn(&format!("{name}: cannot flush: {e}"));
+        }
+        if schedule.is_a_second_over() {
+            for notice in source.watch() {
+                report.interface_event(&notice);
+            }
+            report.second(source);
+            if let Some(control_socket) = &mut self.control_socket {
+                control_socket.second(source, report);
+            }
+        }
+    }
+
+    /// Detaches the hooks and closes the blocks that they left open. While the rings are full,
+    /// closing waits for the writer, which gives up on an output that takes nothing.
+    fn end(&mut self) {
+        self.source.stop();
+        self.writer_control.end_producers();
+        let mut hurried_since: Option<Instant> = None;
+        loop {
+            let closed = self.source.close_blocks();
+            if self.signals.received() > 1 {
+                self.writer_control.hurry();
+                let since = hurried_since.get_or_insert_with(Instant::now);
+                if since.elapsed() > HURRY {
+                    break;
+                }
+            }
+            if closed {
                 break;
             }
+            std::thread::sleep(Duration::from_millis(5));
         }
-        if closed {
-            break;
+        self.writer_control.close_blocks();
+        if let Some(control_socket) = &mut self.control_socket {
+            control_socket.end();
         }
-        std::thread::sleep(Duration::from_millis(5));
     }
-    writer_control.close_blocks();
-}
 
-/// Waits for the writer and the index, unless they hang and somebody is in a hurry.
-fn join(
-    writer: JoinHandle<Result<Ending>>,
-    signals: &Signals,
-    writer_control: &WriterControl,
-    report: &Report,
-) -> Result<Ending> {
-    let mut hurried_since: Option<Instant> = None;
-    let mut written_since: Option<Instant> = None;
-    // Signals that are put up with; one more means a hurry.
-    let mut patience = 1;
-    let mut told = false;
-    while !writer.is_finished() {
-        if writer_control.writer_has_ended() && !told {
-            told = written_since.get_or_insert_with(Instant::now).elapsed() > HURRY;
-            if told {
-                patience = signals.received().min(patience);
-                report.waits_for_index();
+    /// Waits for the writer and the index, unless they hang and somebody is in a hurry.
+    fn join(&self, writer: JoinHandle<Result<Ending>>) -> Result<Ending> {
+        let Self { signals, writer_control, report, .. } = self;
+        let mut hurried_since: Option<Instant> = None;
+        let mut written_since: Option<Instant> = None;
+        // How many signals mean no hurry.
+        let mut patience = 1;
+        let mut has_said_why = false;
+        while !writer.is_finished() {
+            if writer_control.writer_has_ended() && !has_said_why {
+                has_said_why = written_since.get_or_insert_with(Instant::now).elapsed() > HURRY;
+                if has_said_why {
+                    patience = signals.received().min(patience);
+                    report.waits_for_index();
+                }
             }
+            if signals.received() > patience {
+                writer_control.hurry();
+                let since = hurried_since.get_or_insert_with(Instant::now);
+                let what = if writer_control.writer_has_ended() {
+                    "the disk hangs; the last segment may not be closed: tapdeck recover does that"
+                } else {
+                    "the output hangs; what was not written is lost and not counted"
+                };
+                anyhow::ensure!(since.elapsed() < HURRY, what);
+            }
+            std::thread::sleep(Duration::from_millis(2));
         }
-        if signals.received() > patience {
-            writer_control.hurry();
-            let since = hurried_since.get_or_insert_with(Instant::now);
-            let what = if writer_control.writer_has_ended() {
-                "the disk hangs; the last segment may not be closed: tapdeck recover does that"
-            } else {
-                "the output hangs; what was not written is lost and not counted"
-            };
-            anyhow::ensure!(since.elapsed() < HURRY, what);
-        }
-        std::thread::sleep(Duration::from_millis(2));
+        writer.join().unwrap_or_else(|_| Err(anyhow::anyhow!("the writer failed")))
     }
-    writer.join().unwrap_or_else(|_| Err(anyhow::anyhow!("the writer failed")))
 }

@@ -1,4 +1,8 @@
-//! Opens what the packets go to, and starts the thread that writes.
+//! Where packets go: opens the output, and starts the thread that writes to it.
+//!
+//! Opening and starting are apart, so that an output that cannot be had stops the recording before
+//! a hook is attached, and a hook that cannot be had leaves the output as it was. How packets are
+//! written is the affair of `tapdeck_store`.
 
 use std::fs::{File, OpenOptions};
 use std::io::Write;
@@ -21,7 +25,7 @@ use crate::flags::DirectChoice;
 use crate::recover::describe;
 use crate::standard_output;
 
-/// What the writer works on.
+/// What the writer's thread is given.
 pub struct Job {
     pub rings: Vec<Box<dyn Ring>>,
     pub interfaces: Vec<InterfaceDescription>,
@@ -31,7 +35,7 @@ pub struct Job {
     pub log: Log,
 }
 
-/// An output that is there and can be written, and that nothing was written to yet.
+/// An output that is open, and that nothing was written to yet.
 pub enum Output {
     Nothing,
     Stream(File, String),
@@ -48,7 +52,7 @@ impl Output {
             }
             Target::File(path) => {
                 let name = path.display().to_string();
-                // What is there is cut only when recording begins.
+                // An old file keeps its contents until recording begins.
                 let file = OpenOptions::new().write(true).create(true).truncate(false).open(path);
                 Ok(Self::Stream(file.with_context(|| format!("cannot write {name}"))?, name))
             }
@@ -94,8 +98,8 @@ impl Output {
     }
 }
 
-/// Closes what an earlier recorder could not close. Nothing that goes wrong there keeps this one
-/// from recording.
+/// Closes segments that an earlier recorder left open. No fault in them keeps this recorder from
+/// recording.
 fn recover(store: &mut Store, index: bool, log: &Log) {
     let each = |finding: &Finding| log(&describe(finding, false));
     let scope = Scope { closed: Closed::None, index };
@@ -132,8 +136,8 @@ fn stream(
     spawn(plan, job, sink, false)
 }
 
-/// Starts the writer. One that needs a processor for moments alone, since the disk fetches the
-/// packets itself, `goes_first`: what else runs there, queries and the index above all, keeps no
+/// Starts the writer. A writer past the page cache `goes_first` at the processor: the disk fetches
+/// packets itself, so the writer needs moments alone, and queries and the index must not keep a
 /// block from the disk.
 fn spawn(
     plan: &Plan,
@@ -147,7 +151,7 @@ fn spawn(
     }
     let run = move || {
         if goes_first {
-            // Without the privilege it waits for its turn.
+            // Without the privilege the writer waits for its turn like others.
             let _ = go_first();
         }
         writer.run(&job.writer_control).context("the output failed")

@@ -1,4 +1,7 @@
-//! What the user learns: the live line, the JSON, the summary.
+//! What the user learns of a recording: messages, the live line, the JSON, the summary.
+//!
+//! A [`Report`] gathers counters from where they are (`RecordSource`, the writer's `Totals`, this
+//! process) and tells them. Which counters there are is in `tapdeck_packet::account`.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering::Relaxed;
@@ -11,14 +14,14 @@ use tapdeck_capture::{Capture, Step};
 use tapdeck_packet::account::{Counters, InterfaceCounters, RecorderCounters};
 use tapdeck_store::{Log, MinFree, Totals};
 
-use super::resolve::{From, Plan, Target};
+use super::resolve::{Origin, Plan, Target};
 use super::source::{InterfaceAccount, InterfaceNotice, RecordSource};
 use crate::control::Answer;
-use crate::progress_line::Line;
+use crate::progress_line::LiveLine;
 use crate::statistics::{StatsJson, accounting_line};
 use crate::units::{show_bytes, show_count, show_rate};
 
-/// An index that is so far behind does not keep up; less is in flight.
+/// How far behind an index must be to be worth telling, bytes. Less is merely in flight.
 const WORTH_TELLING: u64 = 64 << 20;
 
 /// One object of `--stats-json`, and the answer to `stats`.
@@ -74,19 +77,19 @@ impl<'a> Statistics<'a> {
 pub struct Report {
     plan: Plan,
     totals: Arc<Totals>,
-    line: Arc<Mutex<Line>>,
+    line: Arc<Mutex<LiveLine>>,
     stats_json: StatsJson,
     began: Instant,
     ring_used_max: u64,
     clock_steps: u64,
     last: (InterfaceCounters, u64),
-    /// Since when nothing can be written, and what was dropped before.
+    /// Since when nothing can be written, and how many packets had been dropped before.
     stalled: Option<(Instant, u64)>,
 }
 
 impl Report {
     pub fn new(plan: &Plan, totals: Arc<Totals>) -> Result<Self> {
-        let line = Line::new();
+        let line = LiveLine::new();
         Ok(Self {
             plan: plan.clone(),
             totals,
@@ -100,7 +103,7 @@ impl Report {
         })
     }
 
-    /// A way for other threads to tell the user something.
+    /// Returns a way for other threads to tell the user something.
     pub fn log(&self) -> Log {
         let line = self.line.clone();
         Arc::new(move |text| line.lock().unwrap_or_else(PoisonError::into_inner).say(text))
@@ -112,13 +115,13 @@ impl Report {
 
     pub fn started(&mut self, source: &RecordSource) {
         self.began = Instant::now();
-        if let From::Group { name, .. } = &self.plan.from {
+        if let Origin::Group { name, .. } = &self.plan.origin {
             self.warn(&format!(
                 "recording group {name} as a member of it, {} of memory",
                 show_bytes(source.memory_bytes())
             ));
         }
-        for (capture, reason) in source.captures().iter().zip(self.plan.from.reasons()) {
+        for (capture, reason) in source.captures().iter().zip(self.plan.origin.reasons()) {
             let g = capture.rings()[0].geometry();
             let reason = reason.map(|r| format!(" (auto: {r})")).unwrap_or_default();
             self.warn(&format!(
@@ -136,7 +139,7 @@ impl Report {
         }
     }
 
-    /// Looks how full the rings are.
+    /// Looks how full the rings are, for the most that they ever were.
     pub fn sample(&mut self, source: &RecordSource) {
         for ring in source.captures().iter().flat_map(Capture::rings) {
             let full = u64::from(ring.geometry().ring_bytes());
@@ -145,7 +148,7 @@ impl Report {
         }
     }
 
-    /// Tells why the end takes long, where it is the index.
+    /// Tells that the end takes long because of the index.
     pub fn waits_for_index(&self) {
         let behind = show_bytes(self.totals.index_behind_bytes.load(Relaxed));
         self.warn(&format!(
@@ -193,19 +196,19 @@ impl Report {
         ));
     }
 
-    pub fn interface_event(&self, told: &InterfaceNotice) {
+    pub fn interface_event(&self, notice: &InterfaceNotice) {
         use tapdeck_capture::Event::{Back, Gone, LinkDown, LinkUp};
-        let what = match &told.event {
+        let what = match &notice.event {
             Ok(Gone) => "is gone; waiting for it to come back",
             Ok(Back) => "is back; recording goes on",
             Ok(LinkDown) => "has no link",
             Ok(LinkUp) => "has a link again",
-            Err(e) => return self.warn(&format!("{}: {e}", told.name)),
+            Err(e) => return self.warn(&format!("{}: {e}", notice.name)),
         };
-        self.warn(&format!("{} {what}", told.name));
+        self.warn(&format!("{} {what}", notice.name));
     }
 
-    /// Where packets are recorded now, without the rest of the plan.
+    /// Returns where packets are recorded to.
     pub fn target(&self) -> &Target {
         &self.plan.target
     }
@@ -251,7 +254,7 @@ impl Report {
         }
     }
 
-    /// Once a second.
+    /// Writes statistics and the live line. Called once a second.
     pub fn second(&mut self, source: &RecordSource) {
         let accounts = source.account(&self.totals);
         let sum = total(&accounts);
@@ -287,7 +290,7 @@ impl Report {
         self.line.lock().unwrap_or_else(PoisonError::into_inner).show(&text);
     }
 
-    /// How long until the disk, or what retention allows of it, is full at this rate.
+    /// Returns how long until the disk, or what retention allows of it, is full at this rate.
     fn time_left(&self, bytes_per_second: u64) -> String {
         let Target::Store { dir, retention, .. } = &self.plan.target else { return String::new() };
         let Ok(s) = rustix::fs::statvfs(dir) else { return String::new() };
@@ -312,7 +315,7 @@ impl Report {
         }
     }
 
-    /// The last words. Gives back how many packets could not be written.
+    /// Writes the last statistics and the summary. Returns how many packets could not be written.
     pub fn finished(&mut self, source: &RecordSource) -> u64 {
         self.sample(source);
         let accounts = source.account(&self.totals);
@@ -370,7 +373,7 @@ fn total(accounts: &[InterfaceAccount]) -> InterfaceCounters {
 /// the hook sees that.
 fn accounting(c: &InterfaceCounters, devices: bool, outbound: bool) -> String {
     let text = accounting_line(c);
-    // A member knows nothing of devices.
+    // A member's account has no devices: the daemon's has.
     if !devices {
         return text;
     }
@@ -387,7 +390,7 @@ struct Used {
     max_rss_bytes: u64,
 }
 
-/// What this process has used, getrusage(2).
+/// Returns what this process has used: getrusage(2).
 fn used() -> Used {
     use nix::sys::resource::{UsageWho, getrusage};
     use nix::sys::time::TimeValLike;

@@ -1,4 +1,7 @@
-//! From flags to values that make sense together. Looks at interfaces, changes nothing.
+//! From flags to values that make sense together.
+//!
+//! A [`Plan`] that exists is a recording that can be tried: wrong usage has been refused. Making
+//! one looks at interfaces and reads the rule file, and changes nothing.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -12,8 +15,9 @@ use tapdeck_packet::rules::image::{Engine, Options};
 use tapdeck_store::Retention;
 
 use crate::control::{Loaded, load, recorder_path};
-use crate::flags::{self, DeliverChoice, DirectChoice, EngineChoice, HookChoice, Usage};
+use crate::flags::{self, DeliverChoice, DirectChoice, EngineChoice, HookChoice};
 use crate::units::show_bytes;
+use crate::usage::usage;
 
 const DEFAULT_SEGMENT: u64 = 1 << 30;
 const SMALLEST_SEGMENT: u64 = 8 << 20;
@@ -35,12 +39,12 @@ pub enum Target {
 
 /// Where packets come from.
 #[derive(Clone, Debug)]
-pub enum From {
+pub enum Origin {
     Interfaces {
         interfaces: Vec<(String, Config)>,
         /// Why each interface got its hook, where the user left it open.
         reasons: Vec<Option<&'static str>>,
-        /// The rules that all of them begin with.
+        /// The rules that all interfaces begin with.
         rules: Option<Loaded>,
     },
     Group {
@@ -49,7 +53,7 @@ pub enum From {
     },
 }
 
-impl From {
+impl Origin {
     pub fn rules(&self) -> Option<&Loaded> {
         match self {
             Self::Interfaces { rules, .. } => rules.as_ref(),
@@ -65,10 +69,10 @@ impl From {
     }
 }
 
-/// Where a recorder listens for who wants to control it.
+/// Where a recorder listens for clients that want to control it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Socket {
-    /// In its store. If that cannot be, it records all the same.
+pub enum SocketPlace {
+    /// In the recorder's store. Where that cannot be, the recorder records without a socket.
     InStore(PathBuf),
     At(PathBuf),
     Nowhere,
@@ -77,28 +81,24 @@ pub enum Socket {
 /// How a store is indexed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Index {
-    /// The CPU for it, if there is one.
+    /// The CPU that the index's thread is bound to, if it is.
     pub cpu: Option<u32>,
 }
 
-/// A recording as it will be.
+/// All that a recording is told at its start, checked.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    pub from: From,
+    pub origin: Origin,
     pub target: Target,
-    /// How rules become what the kernel takes.
+    /// How rules are compiled for the kernel.
     pub rules_options: Options,
-    /// The control socket.
-    pub socket: Socket,
+    /// Where the control socket is.
+    pub socket: SocketPlace,
     pub flush: Duration,
     pub direct: DirectChoice,
     pub count: Option<u64>,
     pub duration: Option<Duration>,
     pub stats_json: Option<PathBuf>,
-}
-
-fn usage<T>(text: impl Into<String>) -> Result<T> {
-    Err(Usage(text.into()).into())
 }
 
 impl Plan {
@@ -114,23 +114,23 @@ impl Plan {
             EngineChoice::Walk => Engine::Walk,
         };
         let rules_options = Options { engine, ..Options::default() };
-        let from = match &f.group {
+        let origin = match &f.group {
             Some(name) => {
                 let mut options = Attach { weight: f.weight, ..Attach::default() };
                 if let Some(socket) = &f.socket {
                     options.socket.clone_from(socket);
                 }
-                From::Group { name: name.clone(), options }
+                Origin::Group { name: name.clone(), options }
             }
             None => from_interfaces(&f, &rules_options)?,
         };
         let socket = match (&f.group, f.socket, &target) {
-            (None, Some(path), _) => Socket::At(path),
-            (_, _, Target::Store { dir, .. }) => Socket::InStore(recorder_path(dir)),
-            _ => Socket::Nowhere,
+            (None, Some(path), _) => SocketPlace::At(path),
+            (_, _, Target::Store { dir, .. }) => SocketPlace::InStore(recorder_path(dir)),
+            _ => SocketPlace::Nowhere,
         };
         Ok(Self {
-            from,
+            origin,
             target,
             rules_options,
             socket,
@@ -143,7 +143,7 @@ impl Plan {
     }
 }
 
-fn from_interfaces(f: &flags::Record, rules_options: &Options) -> Result<From> {
+fn from_interfaces(f: &flags::Record, rules_options: &Options) -> Result<Origin> {
     let rules = f.rules.as_deref().map(|path| load(path, rules_options)).transpose()?;
     let mut interfaces: Vec<(String, Config)> = Vec::new();
     let mut reasons = Vec::new();
@@ -166,7 +166,7 @@ fn from_interfaces(f: &flags::Record, rules_options: &Options) -> Result<From> {
         interfaces.push((name.clone(), config));
         reasons.push(reason);
     }
-    Ok(From::Interfaces { interfaces, reasons, rules })
+    Ok(Origin::Interfaces { interfaces, reasons, rules })
 }
 
 fn target(f: &flags::Record) -> Result<Target> {
@@ -219,8 +219,9 @@ fn index(f: &flags::Record) -> Result<Option<Index>> {
     Ok((!f.no_index).then_some(Index { cpu: f.index_cpu }))
 }
 
-/// The segment being written and the one set aside behind it count towards what is kept, and so do
-/// indexes, so that the disk never holds more than was said.
+/// Returns how large a segment becomes. The segment being written and the one set aside behind it
+/// count towards what is kept, and so do indexes, so that the disk never holds more than
+/// `--keep-bytes`.
 fn segment_bytes(f: &flags::Record) -> Result<u64> {
     let smallest = SMALLEST_SEGMENT.max(4 * f.block_bytes);
     if let Some(asked) = f.segment_size {

@@ -1,5 +1,8 @@
-//! Where the packets of a recording come from: interfaces with hooks of its own, or a group of a
-//! daemon that has them.
+//! Where the packets of a recording come from: interfaces whose hooks are the recorder's own, or a
+//! group of a daemon that has the hooks.
+//!
+//! Both fill rings that the writer empties, and both account for their packets. What can be done
+//! with hooks alone (pause, filter, rules) is done on [`RecordSource::captures`].
 
 use std::io;
 use std::sync::Arc;
@@ -14,25 +17,25 @@ use tapdeck_packet::pcapng::InterfaceDescription;
 use tapdeck_packet::ring::Ring;
 use tapdeck_store::{InterfaceTotals, Totals};
 
-use super::resolve::{From, Plan};
+use super::resolve::{Origin, Plan};
 
-/// What fills the rings.
+/// What fills the rings of a recording.
 pub enum RecordSource {
     Interfaces(Vec<Capture>),
     Group(Box<Group>),
 }
 
-/// A membership.
+/// A membership in a daemon's group.
 pub struct Group {
     name: String,
     attachment: Attachment,
-    /// Until the writer has them.
+    /// The rings, until the writer takes them.
     rings: Vec<Box<dyn Ring>>,
     interfaces: Vec<InterfaceDescription>,
     memory_bytes: u64,
 }
 
-/// One line of the account.
+/// The account of one interface, or of a membership.
 pub struct InterfaceAccount {
     pub name: String,
     pub hook: &'static str,
@@ -42,17 +45,17 @@ pub struct InterfaceAccount {
     pub settings: Settings,
 }
 
-/// What can be changed while it goes on.
+/// How an interface is set. Settings can change while it is recorded.
 pub struct Settings {
     pub paused: bool,
-    /// `None` where somebody else decides.
+    /// Bytes kept of each packet; `None` where the daemon decides.
     pub snaplen: Option<u32>,
     pub filter: Option<String>,
-    /// How many judge.
+    /// How many rules judge.
     pub rules: u32,
 }
 
-/// Something that the user is told.
+/// Something that happened to an interface, which the user is told.
 pub struct InterfaceNotice {
     pub name: String,
     pub event: Result<Event, String>,
@@ -60,8 +63,8 @@ pub struct InterfaceNotice {
 
 impl RecordSource {
     pub fn open(plan: &Plan, clock: &Arc<Clock>) -> Result<Self> {
-        match &plan.from {
-            From::Interfaces { interfaces, .. } => {
+        match &plan.origin {
+            Origin::Interfaces { interfaces, .. } => {
                 let mut captures: Vec<Capture> = Vec::new();
                 let mut first_interface = 0;
                 for (name, config) in interfaces {
@@ -71,11 +74,13 @@ impl RecordSource {
                 }
                 Ok(Self::Interfaces(captures))
             }
-            From::Group { name, options } => Ok(Self::Group(Box::new(Group::join(name, options)?))),
+            Origin::Group { name, options } => {
+                Ok(Self::Group(Box::new(Group::join(name, options)?)))
+            }
         }
     }
 
-    /// From now on packets come.
+    /// Attaches the hooks: from now on packets come.
     pub fn start(&mut self) -> Result<()> {
         if let Self::Interfaces(captures) = self {
             for capture in captures {
@@ -85,7 +90,7 @@ impl RecordSource {
         Ok(())
     }
 
-    /// The readers of all rings. Each ring has one, so this is called once.
+    /// Returns the readers of all rings. Each ring has one reader, so this is called once.
     pub fn take_rings(&mut self) -> Vec<Box<dyn Ring>> {
         match self {
             Self::Interfaces(captures) => {
@@ -96,7 +101,7 @@ impl RecordSource {
         }
     }
 
-    /// The pcapng interfaces that packets name.
+    /// Returns the pcapng interfaces that packets name.
     pub fn descriptions(&self) -> Vec<InterfaceDescription> {
         match self {
             Self::Interfaces(captures) => captures.iter().flat_map(Capture::descriptions).collect(),
@@ -111,7 +116,7 @@ impl RecordSource {
         }
     }
 
-    /// Hooks of our own, if there are.
+    /// Returns the interfaces whose hooks are the recorder's own; none for a membership.
     pub fn captures(&self) -> &[Capture] {
         match self {
             Self::Interfaces(captures) => captures,
@@ -126,20 +131,20 @@ impl RecordSource {
         }
     }
 
-    /// Nothing comes any more, for whoever owns the hooks has ended.
+    /// Whether nothing comes any more, because the daemon has ended.
     pub fn has_ended(&mut self) -> bool {
         match self {
             Self::Interfaces(_) => false,
             Self::Group(group) => {
-                // A pipe that cannot be read has no news.
+                // A wake-up pipe that cannot be read has no news.
                 let _ = group.attachment.drain();
                 group.attachment.is_over()
             }
         }
     }
 
-    /// Closes blocks that have waited, or all where the clock was stepped. The daemon does so for
-    /// its members.
+    /// Closes blocks that have waited, or all where the clock was stepped. For a membership the
+    /// daemon does so.
     pub fn flush(&mut self, clock: &Clock, waited: bool) -> Vec<(String, io::Error)> {
         let mut failed = Vec::new();
         for capture in self.captures_mut() {
@@ -174,17 +179,17 @@ impl RecordSource {
 
     /// Looks after the interfaces, once a second.
     pub fn watch(&mut self) -> Vec<InterfaceNotice> {
-        let mut told = Vec::new();
+        let mut notices = Vec::new();
         for capture in self.captures_mut() {
             let event = capture.watch().map_err(|e| format!("{:#}", anyhow::Error::from(e)));
             if let Some(event) = event.transpose() {
-                told.push(InterfaceNotice { name: capture.interface().name.clone(), event });
+                notices.push(InterfaceNotice { name: capture.interface().name.clone(), event });
             }
         }
-        told
+        notices
     }
 
-    /// No packet comes any more when this returns. Blocks may still be open.
+    /// Detaches the hooks. When this returns no packet comes any more; blocks may still be open.
     pub fn stop(&mut self) {
         match self {
             Self::Interfaces(captures) => {
@@ -193,24 +198,24 @@ impl RecordSource {
                     capture.refresh_nic();
                 }
             }
-            // A daemon that is gone cannot be left.
+            // Leaving fails where the daemon has gone, and the membership has ended then.
             Self::Group(group) => drop(group.attachment.leave()),
         }
     }
 
-    /// Tries to close all blocks after the end; false where some are still open, for their rings
-    /// are full.
+    /// Tries to close all blocks after the end. Returns false where some are still open because
+    /// their rings are full.
     pub fn close_blocks(&mut self) -> bool {
         let mut open = false;
         for capture in self.captures_mut() {
-            // A block that cannot be closed now is tried for again.
+            // A block that cannot be closed now is tried again later.
             let _ = capture.flush_all();
             open |= capture.rings().iter().any(|r| r.open_block().1 > 0);
         }
         !open
     }
 
-    /// The account of each interface, or of the membership.
+    /// Returns the account of each interface, or of the membership.
     pub fn account(&self, totals: &Totals) -> Vec<InterfaceAccount> {
         match self {
             Self::Interfaces(captures) => {

@@ -1,4 +1,4 @@
-//! `tapdeck rules compile`: a rule file with a better choice of signatures.
+//! `tapdeck rules compile`: the same judgements by a better choice of signatures, as a rule file.
 
 use std::io::Write;
 
@@ -30,7 +30,7 @@ pub fn run(flags: &flags::RulesCompile) -> Result<()> {
     out.finish()
 }
 
-/// Says what was done and what it saves.
+/// Tells what was done and what it saves.
 fn report(
     flags: &flags::RulesCompile,
     set: &RuleSet,
@@ -87,14 +87,19 @@ fn report(
     say(&format!("look-ups a packet, over {of}: {candidates}; {walk}"));
 }
 
-/// Rules in the order in which they count; parts of one that stand together are told as such.
+/// Writes rules in the order in which they count. Parts of one rule that stand together are marked
+/// as such.
 fn write(
     out: &mut impl Write,
     flags: &flags::RulesCompile,
     kept: &RuleSet,
     clustered: &Clustered,
 ) -> Result<()> {
-    writeln!(out, "# Written by tapdeck rules compile from {}.", super::name(&flags.file))?;
+    writeln!(
+        out,
+        "# Written by tapdeck rules compile from {}.",
+        crate::standard_input::name(&flags.file)
+    )?;
     writeln!(out, "# The order is that in which rules count; lines are those of that file.")?;
     let mut last = None;
     for (entry, &origin) in clustered.set.entries().iter().zip(&clustered.origins) {

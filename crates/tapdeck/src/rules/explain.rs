@@ -1,4 +1,4 @@
-//! `tapdeck rules explain`: what a set is made of, and what it costs.
+//! `tapdeck rules explain`: what is a set made of, and what does it cost?
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write as _;
@@ -13,7 +13,7 @@ use tapdeck_packet::rules::{Action, Merged, RuleSet, Signature, Why, bloom};
 use crate::flags;
 use crate::units::{show_bytes, show_count};
 
-/// Signatures, and rules that are not needed, that the page lists.
+/// The most signatures, and the most rules that are not needed, that the page lists.
 const LISTED: usize = 40;
 
 #[derive(Serialize)]
@@ -21,7 +21,7 @@ struct Report {
     rules: usize,
     signatures: Vec<SignatureReport>,
     bloom: BloomReport,
-    /// Of one image, as the hook programs read it. Two of them are in memory while a set is
+    /// Bytes of one image, as the hook programs read it. Two images are in memory while a set is
     /// exchanged.
     kernel_bytes: u64,
     tries: TriesReport,
@@ -41,10 +41,10 @@ struct BloomReport {
     bits: u64,
     hashes: u32,
     patterns: u64,
-    /// By the formula, with so many patterns in so many bits.
+    /// The rate by the formula, with so many patterns in so many bits.
     rate: f64,
     promised_rate: f64,
-    /// Patterns that keep the promise in so many bits.
+    /// The most patterns that keep the promise in so many bits.
     capacity: u64,
 }
 
@@ -63,7 +63,8 @@ struct TriesReport {
 struct NotNeeded {
     line: u32,
     rule: String,
-    /// `duplicate`, `hidden`: it takes no packet. `subset`: the other would do the same.
+    /// `duplicate` or `hidden`: the rule takes no packet. `subset`: the other rule would do the
+    /// same.
     why: &'static str,
     because_of_line: u32,
 }
@@ -100,7 +101,8 @@ fn report(flags: &flags::RulesExplain, set: &RuleSet, sample: &Sample) -> Result
         groups: groups(set),
         ..Options::default()
     };
-    let image = Image::build(set, &options).with_context(|| super::name(&flags.file))?;
+    let image =
+        Image::build(set, &options).with_context(|| crate::standard_input::name(&flags.file))?;
     let facts = image.facts();
     let Cost { packets, walk_mean, walk_max, candidates_mean, candidates_max } =
         Model::new(set).cost(sample);
@@ -130,7 +132,7 @@ fn report(flags: &flags::RulesExplain, set: &RuleSet, sample: &Sample) -> Result
     })
 }
 
-/// Groups have numbers where they are; which ones changes nothing here.
+/// Returns a number for each group that rules name. Which number it is changes no cost.
 fn groups(set: &RuleSet) -> BTreeMap<String, u32> {
     let names = set.entries().iter().filter_map(|entry| match &entry.rule.action {
         Action::Group(name) => Some(name.clone()),
@@ -139,7 +141,7 @@ fn groups(set: &RuleSet) -> BTreeMap<String, u32> {
     names.map(|name| (name, 0)).collect()
 }
 
-/// How many rules look at what, the more specific signatures first.
+/// Returns how many rules each signature has, the more specific signatures first.
 fn signatures(set: &RuleSet) -> Vec<SignatureReport> {
     let mut counts: HashMap<Signature, usize> = HashMap::new();
     for entry in set.entries() {
@@ -179,7 +181,7 @@ fn impossible(set: &RuleSet) -> Vec<Impossible> {
 
 fn page(report: &Report) -> String {
     let mut page = String::new();
-    // Memory takes it all.
+    // Writing into a string does not fail.
     let _ = summary(&mut page, report).and_then(|()| lists(&mut page, report));
     page
 }
@@ -247,7 +249,7 @@ fn lists(page: &mut String, report: &Report) -> std::fmt::Result {
     more(page, report.impossible.len())
 }
 
-/// Says how many were not listed.
+/// Writes how many rows were not listed.
 fn more(page: &mut String, count: usize) -> std::fmt::Result {
     match count.saturating_sub(LISTED) {
         0 => Ok(()),

@@ -1,27 +1,22 @@
-//! Rule files.
+//! Reading rule files, for all commands that take one.
 
-use std::fs;
-use std::io::{self, Read};
+use std::io::Read;
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
 use tapdeck_packet::rules::RuleSet;
 
-use super::name;
 use crate::progress_line::say;
+use crate::standard_input;
 
-/// Reads a rule file; - is standard input. Where it has several faults, all but the last that is
-/// told go to standard error before.
+/// Reads a rule file; - is standard input. Where the file has several faults, they go to standard
+/// error, and the error that is returned sums them up.
 pub fn read(path: &Path) -> Result<RuleSet> {
-    let name = name(path);
-    let cannot = || format!("cannot read {name}");
-    let text = if path.as_os_str() == "-" {
-        let mut text = Vec::new();
-        io::stdin().lock().read_to_end(&mut text).with_context(cannot)?;
-        text
-    } else {
-        fs::read(path).with_context(cannot)?
-    };
+    let name = standard_input::name(path);
+    let mut text = Vec::new();
+    standard_input::open(path)
+        .and_then(|(mut input, _)| input.read_to_end(&mut text))
+        .with_context(|| format!("cannot read {name}"))?;
     let faults = match RuleSet::parse(&text) {
         Ok(set) => return Ok(set),
         Err(faults) => faults,
@@ -33,7 +28,7 @@ pub fn read(path: &Path) -> Result<RuleSet> {
         say(&format!("{name}: {fault}"));
     }
     let first = match faults.errors.len() {
-        told if told < faults.count => format!("the first {told} are told above"),
+        shown if shown < faults.count => format!("the first {shown} are told above"),
         _ => "as told above".into(),
     };
     bail!("{name}: {} lines are no rules, {first}", faults.count)

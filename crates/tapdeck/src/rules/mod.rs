@@ -1,4 +1,7 @@
-//! `tapdeck rules`: what rule files mean and cost, apart from any recorder.
+//! `tapdeck rules`: what do rule files mean, and what do they cost?
+//!
+//! Nothing here needs a privilege or touches a recorder: the sets and their images are
+//! `tapdeck_packet::rules`, judged and counted in this process.
 
 mod compile;
 mod explain;
@@ -10,7 +13,8 @@ use std::path::Path;
 
 use anyhow::Result;
 
-use crate::flags::{self, RulesVerb, Usage};
+use crate::flags::{self, RulesVerb};
+use crate::standard_input;
 
 pub use file::read as read_rules;
 
@@ -22,16 +26,7 @@ pub fn run(flags: &flags::Rules) -> Result<()> {
     }
 }
 
-/// Refuses to read two things from standard input.
+/// Refuses to read both rules and packets from standard input.
 fn check(rules: &Path, trace: Option<&Path>) -> Result<()> {
-    let is_stdin = |path: &Path| path.as_os_str() == "-";
-    if is_stdin(rules) && trace.is_some_and(is_stdin) {
-        let why = "- is named twice: standard input can be read once";
-        return Err(Usage(why.into()).into());
-    }
-    Ok(())
-}
-
-fn name(path: &Path) -> String {
-    if path.as_os_str() == "-" { "standard input".into() } else { path.display().to_string() }
+    standard_input::refuse_twice([rules].into_iter().chain(trace))
 }

@@ -1,4 +1,4 @@
-//! `tapdeck rules test`: which rule takes which packets of a capture file.
+//! `tapdeck rules test`: which rule takes which packets of a capture file?
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
@@ -11,7 +11,7 @@ use tapdeck_packet::rules::{Action, Judge, RuleSet, Tuple};
 use crate::flags;
 use crate::units::{show_bytes, show_count};
 
-/// Flows whose rules are remembered.
+/// The most flows whose rules are remembered.
 const FLOWS: usize = 1 << 16;
 
 #[derive(Clone, Copy, Debug, Default, Serialize)]
@@ -20,9 +20,9 @@ struct Hits {
     bytes: u64,
 }
 
-/// What the rules took.
+/// How many packets the rules took.
 struct Tally {
-    /// By the rules' numbers.
+    /// What each rule took, by the rules' numbers.
     rules: Vec<Hits>,
     none: Hits,
 }
@@ -58,7 +58,7 @@ impl Tally {
         hits.bytes += u64::from(bytes);
     }
 
-    /// Packets that rules of some kind took.
+    /// Returns how many packets rules of some kind took.
     fn of(&self, set: &RuleSet, kind: impl Fn(&Action) -> bool) -> u64 {
         let rules = set.entries().iter().zip(&self.rules);
         rules.filter(|(entry, _)| kind(&entry.rule.action)).map(|(_, hits)| hits.hits).sum()

@@ -1,4 +1,7 @@
-//! The configuration of `serve`: a TOML file, read and checked before anything is touched.
+//! The configuration of `serve`: a TOML file that is read and checked before anything is touched.
+//!
+//! [`Plan::read`] is the way from file and flags to values that make sense together. It looks at
+//! interfaces and reads rule files, and changes nothing.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -12,16 +15,17 @@ use tapdeck_capture::{Deliver, Hook, probe};
 use tapdeck_packet::rules::image::Options;
 
 use crate::control::{Access, Loaded, load};
-use crate::flags::{self, Usage};
+use crate::flags;
 use crate::units;
+use crate::usage::Usage;
 
-/// A daemon as it will be.
+/// All that a daemon is told at its start, checked.
 #[derive(Debug)]
 pub struct Plan {
     pub socket: PathBuf,
     pub access: Access,
     pub groups: GroupsConfig,
-    /// The rules that each group begins with.
+    /// The rules that each group begins with, in the order of the groups.
     pub rules: Vec<Option<Loaded>>,
     /// How rules become what the kernel takes.
     pub rules_options: Options,
@@ -95,7 +99,7 @@ enum DeliverName {
 #[serde(try_from = "Written", bound = "T: Form")]
 struct Checked<T: Form>(T::Value);
 
-/// As TOML has it.
+/// A value as TOML writes it.
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum Written {
@@ -149,7 +153,7 @@ impl Form for Mode {
         units::mode(text)
     }
 
-    /// 660 and 0o660 are two numbers.
+    /// Refuses a mode written as a number: 660 and 0o660 are two numbers.
     fn check_number(_: u64) -> Result<u32, String> {
         Err("is a number; write the mode as text, as \"0660\"".into())
     }
@@ -158,7 +162,7 @@ impl Form for Mode {
 impl Form for Name {
     type Value = String;
 
-    /// A name is also a device's (`deck:NAME`) and a word of a rule.
+    /// Checks a group's name, which is also part of a device's (`deck:NAME`) and a word of a rule.
     fn check(text: &str) -> Result<String, String> {
         let good = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
         if text.is_empty() || text.len() > 64 || !text.chars().all(good) {
@@ -222,9 +226,9 @@ impl Plan {
     }
 }
 
-/// Reads a file's text; a fault is told in one line.
+/// Reads a file's text. The error of a fault is one line, with the line of the file.
 fn parse(path: &Path, text: &str) -> Result<File> {
-    let told = |e: toml::de::Error| {
+    let explain = |e: toml::de::Error| {
         let line = e.span().map(|span| {
             let before = text.get(..span.start).unwrap_or(text);
             format!(", line {}", before.matches('\n').count() + 1)
@@ -232,18 +236,18 @@ fn parse(path: &Path, text: &str) -> Result<File> {
         let why = e.message().lines().collect::<Vec<_>>().join(" ");
         Usage(format!("{}{}: {why}", path.display(), line.unwrap_or_default()))
     };
-    Ok(toml::from_str(text).map_err(told)?)
+    Ok(toml::from_str(text).map_err(explain)?)
 }
 
 impl Group {
-    /// Reads the rules, whose file is named as seen from the configuration.
+    /// Reads the group's rules, whose file is named relative to the configuration.
     fn load(&self, beside: &Path, options: &Options) -> Result<Option<Loaded>> {
         let path = self.rules.as_ref().map(|path| beside.join(path));
         let loaded = path.map(|path| load(&path, options)).transpose();
         loaded.with_context(|| format!("group {}", self.name.0))
     }
 
-    /// Looks at the interfaces where the hook is left to them.
+    /// Returns the group with its hook, which is chosen by the interfaces where none is named.
     fn resolve(self, rules: Option<Arc<Compiled>>) -> Result<GroupConfig> {
         let name = self.name.0;
         let hook = match self.hook.0 {
@@ -267,7 +271,7 @@ impl Group {
     }
 }
 
-/// The hook that all interfaces of a group have.
+/// Returns the best hook that all interfaces of a group have.
 fn auto(interfaces: &[String]) -> Result<Hook> {
     for name in interfaces {
         let (hook, _) = probe::auto(&Interface::find(name)?)?;
@@ -353,9 +357,9 @@ mod tests {
             ("name = ".into(), "line 1", ""),
             ("[[group]\n".into(), "line 1", ""),
         ] {
-            let told = read(&text).expect_err(&text).to_string();
-            assert!(told.starts_with(&format!("deck.toml, {line}: ")), "{text}: {told}");
-            assert!(told.contains(part) && !told.contains('\n'), "{text}: {told}");
+            let why = read(&text).expect_err(&text).to_string();
+            assert!(why.starts_with(&format!("deck.toml, {line}: ")), "{text}: {why}");
+            assert!(why.contains(part) && !why.contains('\n'), "{text}: {why}");
         }
     }
 }

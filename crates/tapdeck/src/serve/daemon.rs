@@ -1,4 +1,8 @@
-//! What is asked of the daemon, done; and members, as they come and go.
+//! The daemon at work: what does it do for each command, and when members come and go?
+//!
+//! A [`Daemon`] answers the commands of the control socket by changing its groups, keeps the list
+//! of connections that are members, and looks after both at the times that the loop in `serve::run`
+//! calls it. Packets do not pass here.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -13,7 +17,7 @@ use tapdeck_capture::rules::Compiled;
 use tapdeck_packet::pcapng::InterfaceDescription;
 use tapdeck_packet::rules::image::Options;
 
-use super::report::{Own, Report, Snapshot};
+use super::report::{DaemonState, Own, Report};
 use crate::control::{
     Answer, Book, Changes, ClientId, Command, Counted, Event, Loaded, Peer, Refused, RulesCommand,
     Server, compiler,
@@ -22,9 +26,9 @@ use crate::units::show_count;
 
 type Rules = Arc<Compiled>;
 
-/// Of the protocol between the daemon and its members.
+/// The version of the protocol between the daemon and its members.
 const PROTOCOL: u32 = 1;
-/// How long the last answers may take.
+/// How long the last answers may take to be read.
 const FAREWELL: Duration = Duration::from_millis(500);
 
 /// A daemon at work.
@@ -33,7 +37,7 @@ pub struct Daemon {
     groups: Groups,
     report: Report,
     members: BTreeMap<ClientId, u32>,
-    /// The rules of each group, in the groups's order.
+    /// The rules of each group, in the order of the groups.
     books: Vec<Book<Rules>>,
     changes: Changes<Rules>,
     stops: bool,
@@ -69,7 +73,7 @@ struct Interface<'a> {
 type Done = Result<Answer, String>;
 
 impl Daemon {
-    /// `rules` are what the groups have now.
+    /// Takes up groups that have begun. `rules` are those that the groups have now.
     pub fn new(
         server: Server,
         groups: Groups,
@@ -88,7 +92,7 @@ impl Daemon {
         self.stops
     }
 
-    /// Does what is asked until a time.
+    /// Does what clients ask for until a time, or until one asks for the end.
     pub fn serve(&mut self, until: Instant) {
         loop {
             let mut leaving = Vec::new();
@@ -112,7 +116,7 @@ impl Daemon {
         }
     }
 
-    /// What must be done every 20 ms.
+    /// Closes blocks that wait, wakes members and looks at the clock. Called every 20 ms.
     pub fn look_after(&mut self, clock: &Clock) {
         if let Some(step) = clock.check() {
             let by_s = step.by_ns as f64 / 1e9;
@@ -126,16 +130,16 @@ impl Daemon {
         }
     }
 
-    /// What must be done every second.
+    /// Looks after the interfaces and tells how things stand. Called every second.
     pub fn second(&mut self) {
         match self.groups.watch() {
             Ok(events) => events.iter().for_each(|(name, event)| self.report.event(name, *event)),
             Err(e) => self.report.say(&format!("{:#}", anyhow::Error::from(e))),
         }
         self.groups.refresh_nic();
-        match self.snapshot() {
-            Ok(snapshot) => {
-                let statistics = snapshot.statistics(&self.groups, false);
+        match self.state() {
+            Ok(state) => {
+                let statistics = state.statistics(&self.groups, false);
                 self.report.second(&statistics);
                 if self.server.has_watchers() {
                     self.server.tell_watchers(&Answer::ok(&statistics));
@@ -145,7 +149,8 @@ impl Daemon {
         }
     }
 
-    /// Ends it: members see their connections close, and read what is left.
+    /// Ends the daemon. Members see their connections close, and can still read what is in their
+    /// rings.
     pub fn end(mut self) -> io::Result<()> {
         self.groups.stop();
         self.groups.refresh_nic();
@@ -153,18 +158,18 @@ impl Daemon {
             self.server.answer(client, Answer::error("the daemon has ended"));
         }
         self.server.flush(FAREWELL);
-        let snapshot = self.snapshot()?;
-        self.report.finished(&snapshot.statistics(&self.groups, true));
+        let state = self.state()?;
+        self.report.finished(&state.statistics(&self.groups, true));
         Ok(())
     }
 
-    fn snapshot(&self) -> io::Result<Snapshot> {
+    fn state(&self) -> io::Result<DaemonState> {
         let peers = self
             .members
             .iter()
             .filter_map(|(client, member)| Some((*member, self.server.peer(*client)?)));
         let peers: BTreeMap<u32, Peer> = peers.collect();
-        Ok(Snapshot { stats: self.groups.stats()?, peers, elapsed: self.report.elapsed() })
+        Ok(DaemonState { stats: self.groups.stats()?, peers, elapsed: self.report.elapsed() })
     }
 
     fn take(&mut self, client: ClientId, command: Command) {
@@ -199,15 +204,15 @@ impl Daemon {
                 self.stops = true;
                 Ok(Answer::done())
             }
-            // They leave together.
+            // Members that leave in one turn leave together: `serve` has them.
             Command::Leave {} => return,
         };
         self.server.answer(client, answer);
     }
 
     fn stats(&self) -> Done {
-        let snapshot = self.snapshot().map_err(|e| format!("cannot read the counters: {e}"))?;
-        Ok(Answer::ok(snapshot.statistics(&self.groups, false)))
+        let state = self.state().map_err(|e| format!("cannot read the counters: {e}"))?;
+        Ok(Answer::ok(state.statistics(&self.groups, false)))
     }
 
     fn own(&self, member: u32) -> Done {
@@ -221,7 +226,7 @@ impl Daemon {
         if self.members.contains_key(&client) {
             return Err("this connection is a member already: open another one".into());
         }
-        let joined = self.groups.join(group, weight).map_err(told)?;
+        let joined = self.groups.join(group, weight).map_err(explain)?;
         let answer = Answer::ok(Attached::new(group, &joined));
         self.members.insert(client, joined.member);
         self.server.make_member(client);
@@ -238,7 +243,7 @@ impl Daemon {
         Ok(Answer::done())
     }
 
-    /// Those that are gone, and those that asked, leave together.
+    /// Ends memberships, all together: of clients that have gone and of those that asked.
     fn leave(&mut self, clients: &[ClientId]) {
         let mut leaving: Vec<(ClientId, u32)> = Vec::new();
         for client in clients {
@@ -262,27 +267,27 @@ impl Daemon {
     }
 
     fn pause(&mut self, group: Option<&str>) -> Done {
-        self.groups.pause(group).map_err(told)?;
+        self.groups.pause(group).map_err(explain)?;
         self.report.say(&format!("{} paused", which(group)));
         Ok(Answer::done())
     }
 
     fn resume(&mut self, group: Option<&str>) -> Done {
-        self.groups.resume(group).map_err(told)?;
+        self.groups.resume(group).map_err(explain)?;
         self.report.say(&format!("{} resumed", which(group)));
         Ok(Answer::done())
     }
 
     fn set_snaplen(&mut self, group: Option<String>, snaplen: u32) -> Done {
         let group = self.one(group)?;
-        self.groups.set_snaplen(&group, snaplen).map_err(told)?;
+        self.groups.set_snaplen(&group, snaplen).map_err(explain)?;
         self.report.say(&format!("group {group}: snaplen is {snaplen} from now on"));
         Ok(Answer::ok(json!({ "group": group, "snaplen": snaplen })))
     }
 
     fn set_filter(&mut self, group: Option<String>, filter: Option<&str>) -> Done {
         let group = self.one(group)?;
-        self.groups.set_filter(&group, filter).map_err(told)?;
+        self.groups.set_filter(&group, filter).map_err(explain)?;
         self.report.say(&match filter {
             Some(filter) => format!("group {group}: the filter is {filter:?} from now on"),
             None => format!("group {group}: there is no filter from now on"),
@@ -297,7 +302,7 @@ impl Daemon {
         Ok(self.books[at].hits(&now.into()))
     }
 
-    /// The group that is meant: there may be only one.
+    /// Returns the name of the group that is meant. It may be left out where there is only one.
     fn one(&self, group: Option<String>) -> Result<String, String> {
         let names: Vec<&str> = self.groups.configs().map(|g| g.name.as_str()).collect();
         match (group, &names[..]) {
@@ -310,7 +315,7 @@ impl Daemon {
         }
     }
 
-    /// Where the rules of a group are.
+    /// Returns the place in `books` of a group's rules.
     fn book(&self, group: Option<String>) -> Result<usize, String> {
         let group = self.one(group)?;
         let at = self.groups.configs().position(|g| g.name == group);
@@ -327,7 +332,7 @@ fn set_rules(
     rules: Option<&Rules>,
 ) -> Result<Counted, Refused> {
     let name = groups.configs().nth(group).map(|group| group.name.clone()).unwrap_or_default();
-    let last = groups.set_rules(&name, rules.cloned()).map_err(|e| Refused::from(told(e)))?;
+    let last = groups.set_rules(&name, rules.cloned()).map_err(|e| Refused::from(explain(e)))?;
     report.say(&match rules {
         Some(rules) => {
             format!("group {name}: {} rules judge from now on", show_count(rules.rules().into()))
@@ -341,7 +346,7 @@ fn which(group: Option<&str>) -> String {
     group.map_or_else(|| "all groups are".into(), |group| format!("group {group} is"))
 }
 
-fn told(e: tapdeck_capture::groups::Error) -> String {
+fn explain(e: tapdeck_capture::groups::Error) -> String {
     format!("{:#}", anyhow::Error::from(e))
 }
 

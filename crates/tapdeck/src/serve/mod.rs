@@ -1,10 +1,12 @@
 //! `tapdeck serve`: owns the hooks of interfaces and gives their packets to groups of programs.
 //!
-//! The kernel does all that happens to a packet, by `tapdeck_capture::groups`; a member reads its
-//! rings without this process. What is left is a loop that turns every 20 ms: it does what is asked
-//! over the control socket, closes blocks that wait, wakes members, and looks whether any has gone.
-//! A member's connection is its membership. Those whose connections have ended by the same turn
-//! leave together, for the kernel must be waited for once each time.
+//! What is left for a process to do? Programs in the kernel (`tapdeck_capture::groups`) judge
+//! packets and put them into members' rings, and a member reads its rings without the daemon. The
+//! daemon is a loop that turns every 20 ms: it does what is asked over the control socket, closes
+//! blocks that wait, wakes members, and looks whether a member has gone.
+//!
+//! A member's connection is its membership. Members whose connections have ended by the same turn
+//! leave together, because each leaving must wait for the kernel's running programs once.
 
 mod config;
 mod daemon;
@@ -56,14 +58,14 @@ pub fn run(flags: &flags::Serve) -> Result<()> {
     daemon.end().context("cannot tell how it ended")
 }
 
-/// A member takes a connection, a pipe and maps; a thousand are more than a process may have,
-/// unless it asks.
+/// Raises the limit of open files as far as it goes. A member takes a connection, a pipe and maps,
+/// and a thousand members take more than the usual limit.
 fn allow_many_files() {
     use nix::sys::resource::{Resource, getrlimit, setrlimit};
     if let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_NOFILE)
         && soft < hard
     {
-        // Where it may not, there can be fewer members.
+        // Where the limit cannot be raised, there can be fewer members.
         let _ = setrlimit(Resource::RLIMIT_NOFILE, hard, hard);
     }
 }

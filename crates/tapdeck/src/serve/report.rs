@@ -1,4 +1,8 @@
-//! What the user learns of a daemon: the live line, the JSON, the summary.
+//! What the user learns of a daemon: messages, the live line, the JSON, the summary.
+//!
+//! Statistics are taken at one moment ([`DaemonState`]) and told together with how each group is
+//! set ([`Statistics`]). Their counters are those of `tapdeck_packet::account`; the rest says what
+//! they are counters of.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -7,21 +11,23 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 use serde::Serialize;
 use tapdeck_capture::Event;
-use tapdeck_capture::groups::{DeckStats, GroupConfig, GroupStats, Groups, MemberStats, PortStats};
+use tapdeck_capture::groups::{
+    GroupConfig, GroupStats, Groups, GroupsStats, MemberStats, PortStats,
+};
 use tapdeck_packet::account::{
     Counters, DaemonCounters, GroupCounters, MemberCounters, PortCounters, RingCounters,
 };
 
 use super::config::Plan;
 use crate::control::Peer;
-use crate::progress_line::Line;
+use crate::progress_line::LiveLine;
 use crate::statistics::{StatsJson, accounting_line};
 use crate::units::{show_bytes, show_count, show_rate};
 
 /// All counters at a moment.
-pub struct Snapshot {
-    pub stats: DeckStats,
-    /// The processes behind the members.
+pub struct DaemonState {
+    pub stats: GroupsStats,
+    /// The processes behind the members, by the members' numbers.
     pub peers: BTreeMap<u32, Peer>,
     pub elapsed: Duration,
 }
@@ -75,7 +81,7 @@ struct Member {
     rings: RingCounters,
 }
 
-/// What a member is told of itself.
+/// The answer to a member that asks for its own numbers.
 #[derive(Serialize)]
 pub struct Own {
     member: u32,
@@ -86,13 +92,13 @@ pub struct Own {
 }
 
 impl Own {
-    /// `seen` is of the member's whole group.
+    /// Takes a member's counters, and what its whole group has seen.
     pub fn new(stats: &MemberStats, seen: u64) -> Self {
         Self { member: stats.member, seen, counters: member_counters(stats) }
     }
 }
 
-impl Snapshot {
+impl DaemonState {
     /// Returns the counters together with how each group is set.
     pub fn statistics<'a>(&'a self, groups: &'a Groups, is_final: bool) -> Statistics<'a> {
         self.of(groups.configs(), groups.member_bytes(), is_final)
@@ -188,10 +194,10 @@ impl<'a> Port<'a> {
 
 /// Tells the user about a daemon.
 pub struct Report {
-    line: Line,
+    line: LiveLine,
     stats_json: StatsJson,
     began: Instant,
-    /// Captured packets, their bytes, and when.
+    /// Captured packets and bytes at the last second, and when that was.
     last: (u64, u64, Instant),
 }
 
@@ -199,7 +205,7 @@ impl Report {
     pub fn new(stats_json: Option<&Path>) -> Result<Self> {
         let now = Instant::now();
         let stats_json = StatsJson::open(stats_json)?;
-        Ok(Self { line: Line::new(), stats_json, began: now, last: (0, 0, now) })
+        Ok(Self { line: LiveLine::new(), stats_json, began: now, last: (0, 0, now) })
     }
 
     pub fn say(&mut self, text: &str) {
@@ -297,12 +303,12 @@ mod tests {
     use std::time::Duration;
 
     use tapdeck_capture::groups::{
-        DeckStats, GroupConfig, GroupStats, MemberStats, PortStats, Steering,
+        GroupConfig, GroupStats, GroupsStats, MemberStats, PortStats, Steering,
     };
     use tapdeck_capture::interface::NicCounters;
     use tapdeck_capture::{Deliver, Hook};
 
-    use super::{Own, Snapshot};
+    use super::{DaemonState, Own};
     use crate::control::{Answer, Peer, documented};
 
     #[test]
@@ -342,12 +348,12 @@ mod tests {
         };
         let own = Answer::ok(Own::new(&member, 1000));
         assert_eq!(own.text(), documented("{\"ok\":true,\"member\":0,\"seen\""));
-        let snapshot = Snapshot {
-            stats: DeckStats { ports: vec![port], groups: vec![group], members: vec![member] },
+        let state = DaemonState {
+            stats: GroupsStats { ports: vec![port], groups: vec![group], members: vec![member] },
             peers: [(0, Peer { pid: 4711, uid: 1000 })].into(),
             elapsed: Duration::from_micros(61_000_417),
         };
-        let statistics = snapshot.of([&config].into_iter(), 17_039_360, false);
+        let statistics = state.of([&config].into_iter(), 17_039_360, false);
         let answer = Answer::ok(&statistics);
         assert_eq!(answer.text(), documented("{\"ok\":true,\"elapsed_s\":61"));
     }

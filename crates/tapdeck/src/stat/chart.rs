@@ -1,9 +1,8 @@
-//! A line of bars, each an eighth of a line's height or more.
+//! A chart in one line of text: bars, each an eighth of a line high or more.
 
 const BARS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
 
-/// A bar for each value, the highest for the largest of them. What is more than nothing can be
-/// seen.
+/// Returns a bar for each value, the highest for the largest value. A value above 0 always shows.
 pub fn bars(values: &[f64]) -> String {
     let most = values.iter().copied().fold(0.0, f64::max);
     let bar = |value: &f64| match (value / most * 8.0).ceil() as usize {

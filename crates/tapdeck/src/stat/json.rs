@@ -1,4 +1,4 @@
-//! The report for programs.
+//! The report of `stat` for programs.
 
 use std::io::{self, Write};
 
@@ -9,39 +9,40 @@ use super::share;
 use crate::flags;
 use crate::query::time;
 
-/// Parts of the span that the rate is told of.
+/// The number of parts of the span for which rates are told.
 const PARTS: usize = 60;
 
 #[derive(Serialize)]
 struct Json<'a> {
     dir: String,
     segments: u64,
-    /// Of them, those that are being written.
+    /// Segments that are being written.
     segments_live: u64,
-    /// Those that are not in `rate` and not among hosts and ports.
+    /// Segments whose packets are not in `rate` and not among hosts and ports.
     segments_not_indexed: u64,
     packets: u64,
     bytes_stored: u64,
     index_bytes: u64,
-    /// Of packets; null where there are none.
+    /// The time of the first packet; null where there are none.
     first: Option<String>,
     last: Option<String>,
-    /// Packets, in all gaps.
+    /// Packets that were lost in all gaps.
     lost: u64,
     gaps: Vec<Gap<'a>>,
-    /// Smaller gaps, for which there was no room in the list.
+    /// How many smaller gaps are not in the list, which had no room.
     gaps_omitted: u64,
     rate: Option<Rate>,
     top_hosts: Vec<Host>,
     top_ports: Vec<Port>,
-    /// Share of the pieces in which there were too many hosts, or ports, to list them all.
+    /// The share of the recording's pieces that had too many hosts to list them all.
     hosts_unlisted: f64,
+    /// The share of the recording's pieces that had too many ports to list them all.
     ports_unlisted: f64,
 }
 
 #[derive(Serialize)]
 struct Gap<'a> {
-    /// Null at the end of a recording.
+    /// The interface that lost packets; null at the end of a recording.
     interface: Option<&'a str>,
     first: String,
     last: String,
@@ -51,7 +52,7 @@ struct Gap<'a> {
 #[derive(Serialize)]
 #[allow(clippy::struct_field_names, reason = "units come last")]
 struct Rate {
-    /// Length of a part; the first begins at `first`.
+    /// Seconds of a part. The first part begins at `first`.
     part_s: f64,
     packets_per_s: Vec<f64>,
     bytes_per_s: Vec<f64>,
@@ -123,7 +124,7 @@ fn rate(report: &Report) -> Option<Rate> {
     })
 }
 
-/// As many digits as it is worth.
+/// Returns a value with as many digits as it is worth.
 fn rounded(value: f64) -> f64 {
     (value * 1e4).round() / 1e4
 }

@@ -1,4 +1,7 @@
-//! `tapdeck stat`: what is in a store.
+//! `tapdeck stat`: what is in a store?
+//!
+//! `tapdeck_store::stat` answers from the store's indexes; this module shows the answer, and says
+//! on standard error where it is incomplete.
 
 mod chart;
 mod json;
@@ -7,15 +10,15 @@ mod text;
 use std::io::{Write, stdout};
 
 use anyhow::{Result, ensure};
-use tapdeck_store::query::Span;
 use tapdeck_store::stat::{Question, Report, stat};
 
-use crate::flags::{self, Usage};
+use crate::flags;
 use crate::progress_line::{ProgressLine, say};
 use crate::query::time;
 
 pub fn run(flags: &flags::Stat) -> Result<()> {
-    let question = Question { span: span(flags)?, top: usize::from(flags.top) };
+    let question =
+        Question { span: time::span(flags.after, flags.before)?, top: usize::from(flags.top) };
     crate::query::yield_to_recorder();
     let mut progress = ProgressLine::new();
     let report = stat(&flags.dir, question, |done, total| {
@@ -32,19 +35,7 @@ pub fn run(flags: &flags::Stat) -> Result<()> {
     verdict(&report)
 }
 
-fn span(flags: &flags::Stat) -> Result<Span> {
-    let span = Span {
-        after_ns: flags.after.unwrap_or(Span::ALL.after_ns),
-        before_ns: flags.before.unwrap_or(Span::ALL.before_ns),
-    };
-    if span.after_ns > span.before_ns {
-        let (after, before) = (time::show(span.after_ns), time::show(span.before_ns));
-        return Err(Usage(format!("--after {after} is later than --before {before}")).into());
-    }
-    Ok(span)
-}
-
-/// Says on standard error what is wrong with the store.
+/// Tells on standard error what is wrong with the store.
 fn verdict(report: &Report) -> Result<()> {
     for unusable in &report.unusable {
         say(&format!(
@@ -62,7 +53,7 @@ fn verdict(report: &Report) -> Result<()> {
     Ok(())
 }
 
-/// A part of a whole.
+/// Returns a part's share of the whole.
 fn share(part: u64, whole: u64) -> f64 {
     part as f64 / whole.max(1) as f64
 }

@@ -1,4 +1,4 @@
-//! The report for people.
+//! The report of `stat` for people.
 
 use std::fmt::{Display, Write};
 use std::io::{IsTerminal, stdout};
@@ -13,16 +13,16 @@ use crate::flags;
 use crate::query::time;
 use crate::units::{show_bytes, show_count, show_rate};
 
-/// Where nothing is known of a terminal.
+/// Columns of the page where there is no terminal.
 const WIDTH: usize = 80;
-/// Of what stands before the bars.
+/// Columns in front of the bars.
 const LABEL: usize = 11;
-/// Gaps that are listed.
+/// The most gaps that are listed.
 const GAPS: usize = 5;
 
 pub fn page(flags: &flags::Stat, report: &Report) -> String {
     let mut page = String::new();
-    // Memory takes it all.
+    // Writing into a string does not fail.
     let _ = summary(&mut page, report)
         .and_then(|()| chart(&mut page, report))
         .and_then(|()| if flags.top > 0 { tops(&mut page, report) } else { Ok(()) })
@@ -95,7 +95,7 @@ fn chart(page: &mut String, report: &Report) -> std::fmt::Result {
     if rest > last.len() { line(page, "", format!("{first}{last:>rest$}")) } else { Ok(()) }
 }
 
-/// Hosts on the left, ports on the right.
+/// Writes hosts on the left and ports on the right.
 fn tops(page: &mut String, report: &Report) -> std::fmt::Result {
     let (hosts, ports) = (rows(&report.hosts), rows(&report.ports));
     if hosts.is_empty() && ports.is_empty() {
@@ -154,13 +154,13 @@ fn gaps(page: &mut String, report: &Report) -> std::fmt::Result {
     Ok(())
 }
 
-/// To the millisecond.
+/// Returns a time of day, to the millisecond.
 fn clock(time_ns: i64) -> String {
     let time = Timestamp::from_nanosecond(i128::from(time_ns)).unwrap_or(Timestamp::UNIX_EPOCH);
     format!("{time:.3}")
 }
 
-/// A length of time, to two or more digits.
+/// Returns a time span in its own unit, to two digits or more.
 fn show_ns(ns: i64) -> String {
     let ns = u64::try_from(ns).unwrap_or(0);
     let unit = match ns {
@@ -173,7 +173,7 @@ fn show_ns(ns: i64) -> String {
     humantime::format_duration(Duration::from_nanos(ns / unit * unit)).to_string()
 }
 
-/// Columns of the terminal.
+/// Returns the columns of the terminal.
 fn width() -> usize {
     let out = stdout();
     let size = out.is_terminal().then(|| rustix::termios::tcgetwinsize(&out).ok()).flatten();

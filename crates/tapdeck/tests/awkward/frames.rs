@@ -8,7 +8,8 @@
 //! hosts, and mostly whole. If all kinds were mixed evenly, every piece of a store would hold a bit
 //! of everything, and an index would have nothing to leave out.
 
-use super::{IPV4, IPV6, LABELS, MACS, PORTS, PROTOCOLS, Rng, SESSIONS, VLANS, VNIS};
+use super::{IPV4, IPV6, LABELS, MACS, PORTS, PROTOCOLS, SESSIONS, VLANS, VNIS};
+use tapdeck_testkit::SplitMix64;
 
 /// Tunnels in tunnels end at this depth.
 const DEEPEST: usize = 5;
@@ -90,7 +91,7 @@ pub struct Captured {
 pub struct Stretch {
     networks: Vec<Network>,
     transports: Vec<Transport>,
-    /// Its part of the pools: this many values from this one on.
+    /// The draw's part of the pools: this many values from this one on.
     first: usize,
     values: usize,
     /// Of a hundred frames, so many are cut or damaged.
@@ -100,7 +101,7 @@ pub struct Stretch {
 }
 
 impl Stretch {
-    pub fn new(rng: &mut Rng) -> Self {
+    pub fn new(rng: &mut SplitMix64) -> Self {
         let mut networks = vec![rng.one(&[Network::Ipv4, Network::Ipv4, Network::Ipv6])];
         networks.extend((0..rng.below(3)).map(|_| rng.one(&NETWORKS)));
         let mut transports = vec![rng.one(&[Transport::Tcp, Transport::Udp])];
@@ -115,26 +116,26 @@ impl Stretch {
         }
     }
 
-    pub fn frame(&self, rng: &mut Rng) -> Captured {
+    pub fn frame(&self, rng: &mut SplitMix64) -> Captured {
         let frame = self.ethernet(rng, 0);
         let whole = Captured { original_len: frame.len() as u32, frame };
         if rng.percent(self.mangled) { mangle(rng, whole) } else { whole }
     }
 
     /// One of this stretch's values, and seldom another one.
-    fn of<T: Copy>(&self, rng: &mut Rng, pool: &[T]) -> T {
+    fn of<T: Copy>(&self, rng: &mut SplitMix64, pool: &[T]) -> T {
         if rng.percent(2) {
             return rng.one(pool);
         }
         pool[(self.first + rng.below(self.values)) % pool.len()]
     }
 
-    fn payload(&self, rng: &mut Rng) -> Vec<u8> {
+    fn payload(&self, rng: &mut SplitMix64) -> Vec<u8> {
         let n = rng.below(self.payload);
         rng.bytes(n)
     }
 
-    fn ethernet(&self, rng: &mut Rng, depth: usize) -> Vec<u8> {
+    fn ethernet(&self, rng: &mut SplitMix64, depth: usize) -> Vec<u8> {
         let mut frame = self.of(rng, &MACS).to_vec();
         frame.extend(self.of(rng, &MACS));
         frame.extend(self.typed(rng, depth));
@@ -144,7 +145,7 @@ impl Stretch {
         frame
     }
 
-    fn network(&self, rng: &mut Rng, depth: usize) -> Network {
+    fn network(&self, rng: &mut SplitMix64, depth: usize) -> Network {
         if depth >= DEEPEST {
             return rng.one(&[Network::Ipv4, Network::Ipv6]);
         }
@@ -153,7 +154,7 @@ impl Stretch {
     }
 
     /// An EtherType, or in its place a length, and what follows.
-    fn typed(&self, rng: &mut Rng, depth: usize) -> Vec<u8> {
+    fn typed(&self, rng: &mut SplitMix64, depth: usize) -> Vec<u8> {
         let network = self.network(rng, depth);
         let (kind, carried) = match network {
             Network::Ipv4 => (0x0800, self.ipv4(rng, depth + 1)),
@@ -181,7 +182,7 @@ impl Stretch {
     }
 
     /// The rest of a tag behind its type. Tags come in stacks, of types that may differ.
-    fn tag(&self, rng: &mut Rng, depth: usize) -> Vec<u8> {
+    fn tag(&self, rng: &mut SplitMix64, depth: usize) -> Vec<u8> {
         let bits = (rng.below(16) as u16) << 12;
         let mut tag = (bits | self.of(rng, &VLANS)).to_be_bytes().to_vec();
         if depth <= 3 && rng.percent(30) {
@@ -193,7 +194,7 @@ impl Stretch {
         tag
     }
 
-    fn mpls(&self, rng: &mut Rng, depth: usize) -> Vec<u8> {
+    fn mpls(&self, rng: &mut SplitMix64, depth: usize) -> Vec<u8> {
         let mut stack = Vec::new();
         let entries = rng.one(&[1, 1, 2, 2, 3, 6]);
         for i in 1..=entries {
@@ -213,7 +214,7 @@ impl Stretch {
     }
 
     /// PPPoE (RFC 2516) with PPP inside.
-    fn session(&self, rng: &mut Rng, depth: usize) -> Vec<u8> {
+    fn session(&self, rng: &mut SplitMix64, depth: usize) -> Vec<u8> {
         let carried = match rng.below(8) {
             0 => [&[0xc0, 0x21, 1, 1, 0, 4][..], &rng.bytes(3)].concat(),
             // PPP's protocol field compressed to one byte.
@@ -228,7 +229,7 @@ impl Stretch {
         out
     }
 
-    fn discovery(&self, rng: &mut Rng) -> Vec<u8> {
+    fn discovery(&self, rng: &mut SplitMix64) -> Vec<u8> {
         let mut out = vec![0x11, rng.one(&[9, 7, 0x19, 0x65, 0xa7])];
         out.extend(self.of(rng, &SESSIONS).to_be_bytes());
         out.extend([0, 4, 1, 1, 0, 0]);
@@ -237,7 +238,7 @@ impl Stretch {
 
     /// IEEE 802.2, as SNAP (RFC 1042) or with the service access points of the protocols that
     /// pcap-filter(7) names.
-    fn llc(&self, rng: &mut Rng, snap: bool, depth: usize) -> Vec<u8> {
+    fn llc(&self, rng: &mut SplitMix64, snap: bool, depth: usize) -> Vec<u8> {
         if snap {
             let oui = rng.one(&[[0; 3], [0; 3], [0, 0, 0x0c], [8, 0, 7], [0, 0, 0xf8]]);
             return [&[0xaa, 0xaa, 3], &oui[..], &self.typed(rng, depth)].concat();
@@ -251,7 +252,7 @@ impl Stretch {
     }
 
     /// ARP or RARP, sometimes of other lengths than those of Ethernet and IPv4.
-    fn arp(&self, rng: &mut Rng) -> Vec<u8> {
+    fn arp(&self, rng: &mut SplitMix64) -> Vec<u8> {
         let (hardware, protocol) =
             rng.one(&[(6, 4), (6, 4), (6, 4), (6, 4), (8, 4), (6, 16), (0, 0)]);
         let mut arp = vec![0, 1, 8, 0, hardware, protocol, 0, rng.one(&[1, 2, 3, 4, 9])];
@@ -266,7 +267,7 @@ impl Stretch {
         arp
     }
 
-    fn ipv4(&self, rng: &mut Rng, depth: usize) -> Vec<u8> {
+    fn ipv4(&self, rng: &mut SplitMix64, depth: usize) -> Vec<u8> {
         let (protocol, carried) = self.transport(rng, true, depth);
         let options = if rng.percent(15) { 4 * (1 + rng.below(10)) } else { 0 };
         let words = (20 + options) / 4;
@@ -303,7 +304,7 @@ impl Stretch {
     }
 
     /// An IPv6 header with none, some or all extension headers (RFC 8200), in any order.
-    fn ipv6(&self, rng: &mut Rng, depth: usize) -> Vec<u8> {
+    fn ipv6(&self, rng: &mut SplitMix64, depth: usize) -> Vec<u8> {
         let (mut next, mut carried) = self.transport(rng, false, depth);
         let extensions = if rng.percent(30) { 1 + rng.below(5) } else { 0 };
         for _ in 0..extensions {
@@ -323,7 +324,7 @@ impl Stretch {
     }
 
     /// An IP protocol number and what it is of.
-    fn transport(&self, rng: &mut Rng, v4: bool, depth: usize) -> (u8, Vec<u8>) {
+    fn transport(&self, rng: &mut SplitMix64, v4: bool, depth: usize) -> (u8, Vec<u8>) {
         let mut transport = rng.one(&self.transports);
         if depth >= DEEPEST {
             transport = rng.one(&[Transport::Tcp, Transport::Udp]);
@@ -353,7 +354,7 @@ impl Stretch {
         }
     }
 
-    fn tcp(&self, rng: &mut Rng, ports: [u16; 2]) -> Vec<u8> {
+    fn tcp(&self, rng: &mut SplitMix64, ports: [u16; 2]) -> Vec<u8> {
         let options = 4 * rng.one(&[0, 0, 3, 5, 10]);
         let words = if rng.percent(2) { rng.below(16) } else { (20 + options) / 4 };
         let mut out = joined(ports).to_vec();
@@ -365,7 +366,7 @@ impl Stretch {
     }
 
     /// An echo, or an error with the packet that it is about.
-    fn icmp(&self, rng: &mut Rng, v4: bool, depth: usize) -> Vec<u8> {
+    fn icmp(&self, rng: &mut SplitMix64, v4: bool, depth: usize) -> Vec<u8> {
         let error = rng.percent(30);
         let kind = match (v4, error) {
             (true, true) => rng.one(&[3, 5, 11]),
@@ -383,7 +384,7 @@ impl Stretch {
 
     /// GRE (RFC 2784, 2890) with any of checksum, key and sequence number; now and then another
     /// version.
-    fn gre(&self, rng: &mut Rng, depth: usize) -> Vec<u8> {
+    fn gre(&self, rng: &mut SplitMix64, depth: usize) -> Vec<u8> {
         let flags = rng.one(&[0, 0, 0x80, 0x20, 0x10, 0xb0, 0x40]);
         let fields = [0x80, 0x20, 0x10].iter().filter(|f| flags & **f != 0).count();
         let mut out = vec![flags, u8::from(rng.percent(3))];
@@ -399,7 +400,7 @@ impl Stretch {
         out
     }
 
-    fn vxlan(&self, rng: &mut Rng, depth: usize) -> Vec<u8> {
+    fn vxlan(&self, rng: &mut SplitMix64, depth: usize) -> Vec<u8> {
         let mut out = vec![rng.one(&[8, 8, 8, 0]), 0, 0, 0];
         out.extend((self.of(rng, &VNIS) << 8).to_be_bytes());
         out.extend(self.ethernet(rng, depth));
@@ -407,7 +408,7 @@ impl Stretch {
     }
 
     /// GENEVE (RFC 8926) with options, and with frames or bare packets inside.
-    fn geneve(&self, rng: &mut Rng, depth: usize) -> Vec<u8> {
+    fn geneve(&self, rng: &mut SplitMix64, depth: usize) -> Vec<u8> {
         let options = rng.one(&[0, 0, 1, 3, 63]);
         let version = if rng.percent(2) { 0x40 } else { 0 };
         let (kind, carried) = match rng.below(4) {
@@ -425,7 +426,7 @@ impl Stretch {
 
     /// GTP-U (3GPP TS 29.281), with a sequence number and extension headers, or a message that
     /// carries no packet.
-    fn gtp(&self, rng: &mut Rng, depth: usize) -> Vec<u8> {
+    fn gtp(&self, rng: &mut SplitMix64, depth: usize) -> Vec<u8> {
         let flags = rng.one(&[0x30, 0x30, 0x32, 0x34, 0x36]);
         let kind = rng.one(&[255, 255, 255, 1, 26]);
         let mut rest = Vec::new();
@@ -458,7 +459,7 @@ fn udp(ports: [u16; 2], payload: &[u8]) -> Vec<u8> {
 
 /// An extension header of IPv6, of which the authentication header counts its length in another
 /// unit.
-fn extension(rng: &mut Rng, header: u8, next: u8) -> Vec<u8> {
+fn extension(rng: &mut SplitMix64, header: u8, next: u8) -> Vec<u8> {
     let next = if rng.percent(2) { rng.one(&PROTOCOLS) } else { next };
     match header {
         44 => {
@@ -477,7 +478,7 @@ fn extension(rng: &mut Rng, header: u8, next: u8) -> Vec<u8> {
 }
 
 /// Cuts it as a recorder does, or makes it what a broken sender or wire does.
-fn mangle(rng: &mut Rng, whole: Captured) -> Captured {
+fn mangle(rng: &mut SplitMix64, whole: Captured) -> Captured {
     let Captured { mut frame, original_len } = whole;
     match rng.below(10) {
         0..3 => frame.truncate(54),

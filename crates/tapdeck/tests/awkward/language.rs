@@ -8,7 +8,7 @@
 
 use std::fmt::{self, Display};
 
-use super::{IPV4, IPV6, LABELS, MACS, PORTS, PROTOCOLS, Rng, SESSIONS, VLANS, VNIS};
+use super::{IPV4, IPV6, LABELS, MACS, PORTS, PROTOCOLS, SESSIONS, VLANS, VNIS};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Expression {
@@ -19,6 +19,7 @@ pub enum Expression {
 }
 
 use Expression::{Group, Not, Primitive, Two};
+use tapdeck_testkit::SplitMix64;
 
 impl Display for Expression {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -36,7 +37,7 @@ const OR: [&str; 4] = ["or", "or", "or", "||"];
 const NOT: [&str; 4] = ["not ", "not ", "!", "! "];
 
 impl Expression {
-    pub fn random(rng: &mut Rng) -> Self {
+    pub fn random(rng: &mut SplitMix64) -> Self {
         let depth = rng.one(&[0, 0, 1, 1, 2, 2, 3, 4]);
         if rng.percent(4) {
             return Self::geneve(rng);
@@ -45,7 +46,7 @@ impl Expression {
     }
 
     /// With nothing that could be asked without the header: see `program`.
-    fn geneve(rng: &mut Rng) -> Self {
+    fn geneve(rng: &mut SplitMix64) -> Self {
         let vni = rng.one(&VNIS);
         let geneve = if rng.percent(50) { "geneve".into() } else { format!("geneve {vni}") };
         let inside = Self::two(Primitive(geneve), rng.one(&AND), Self::leaf(rng));
@@ -56,7 +57,7 @@ impl Expression {
         }
     }
 
-    fn of_depth(rng: &mut Rng, depth: usize) -> Self {
+    fn of_depth(rng: &mut SplitMix64, depth: usize) -> Self {
         if depth == 0 {
             return Self::leaf(rng);
         }
@@ -84,19 +85,19 @@ impl Expression {
         Two(Box::new(left), operator, Box::new(right))
     }
 
-    fn leaf(rng: &mut Rng) -> Self {
+    fn leaf(rng: &mut SplitMix64) -> Self {
         if rng.percent(12) { Self::shared(rng) } else { Primitive(primitive(rng)) }
     }
 
     /// Headers that change where all that follows is looked for: `vlan 7 and mpls and ...`.
-    fn layers(rng: &mut Rng, depth: usize) -> Self {
+    fn layers(rng: &mut SplitMix64, depth: usize) -> Self {
         let inner = if rng.percent(50) { Self::leaf(rng) } else { Self::of_depth(rng, depth) };
         let inner = if rng.percent(50) { Group(Box::new(inner)) } else { inner };
         Self::two(Primitive(layer(rng)), rng.one(&AND), inner)
     }
 
     /// Several values of one qualifier: `port 53 or 80 or 443`.
-    fn shared(rng: &mut Rng) -> Self {
+    fn shared(rng: &mut SplitMix64) -> Self {
         let head = qualified(rng);
         let (qualifier, _) = head.rsplit_once(' ').unwrap_or(("", ""));
         let mut all = Primitive(head.clone());
@@ -146,7 +147,7 @@ impl Expression {
 const DIRECTIONS: [&str; 8] =
     ["", "", "", "src ", "dst ", "src or dst ", "src and dst ", "dst or src "];
 
-fn primitive(rng: &mut Rng) -> String {
+fn primitive(rng: &mut SplitMix64) -> String {
     match rng.below(100) {
         0..28 => qualified(rng),
         28..44 => named(rng),
@@ -160,7 +161,7 @@ fn primitive(rng: &mut Rng) -> String {
 }
 
 /// Type, direction and protocol, then a value.
-fn qualified(rng: &mut Rng) -> String {
+fn qualified(rng: &mut SplitMix64) -> String {
     let direction = rng.one(&DIRECTIONS);
     match rng.below(20) {
         0..6 => {
@@ -204,19 +205,19 @@ fn qualified(rng: &mut Rng) -> String {
 }
 
 /// A port, seldom one that no packet is meant to have.
-fn number(rng: &mut Rng) -> String {
+fn number(rng: &mut SplitMix64) -> String {
     if rng.percent(8) { rng.below(65536).to_string() } else { rng.one(&PORTS).to_string() }
 }
 
-fn host(rng: &mut Rng) -> String {
+fn host(rng: &mut SplitMix64) -> String {
     if rng.percent(75) { rng.one(&IPV4).to_string() } else { rng.one(&IPV6).to_string() }
 }
 
-fn network(rng: &mut Rng) -> String {
+fn network(rng: &mut SplitMix64) -> String {
     if rng.percent(70) { network_v4(rng) } else { network_v6(rng) }
 }
 
-fn network_v4(rng: &mut Rng) -> String {
+fn network_v4(rng: &mut SplitMix64) -> String {
     let address = rng.one(&IPV4);
     let [a, b, c, _] = address.octets();
     match rng.below(8) {
@@ -234,14 +235,14 @@ fn network_v4(rng: &mut Rng) -> String {
     }
 }
 
-fn network_v6(rng: &mut Rng) -> String {
+fn network_v6(rng: &mut SplitMix64) -> String {
     let address = rng.one(&IPV6);
     let bits = rng.one(&[0_u32, 1, 8, 16, 32, 33, 47, 48, 64, 65, 96, 127, 128]);
     let mask = u128::MAX.checked_shl(128 - bits).unwrap_or(0);
     format!("{}/{bits}", std::net::Ipv6Addr::from(u128::from(address) & mask))
 }
 
-fn named(rng: &mut Rng) -> String {
+fn named(rng: &mut SplitMix64) -> String {
     const COMMON: [&str; 12] =
         ["ip", "ip6", "tcp", "udp", "icmp", "icmp6", "arp", "rarp", "sctp", "igmp", "esp", "ah"];
     const OTHERS: [&str; 22] = [
@@ -253,7 +254,7 @@ fn named(rng: &mut Rng) -> String {
 }
 
 /// Protocols by number, or by a name that is also a keyword.
-fn numbered(rng: &mut Rng) -> String {
+fn numbered(rng: &mut SplitMix64) -> String {
     let number = rng.one(&PROTOCOLS);
     match rng.below(20) {
         0 => format!("ip proto {number}"),
@@ -277,7 +278,7 @@ fn numbered(rng: &mut Rng) -> String {
     }
 }
 
-fn ethernet(rng: &mut Rng) -> String {
+fn ethernet(rng: &mut SplitMix64) -> String {
     const MANY: [&str; 6] = [
         "ether broadcast",
         "ether multicast",
@@ -306,7 +307,7 @@ fn ethernet(rng: &mut Rng) -> String {
 }
 
 /// What may be followed by a question about what it carries.
-fn layer(rng: &mut Rng) -> String {
+fn layer(rng: &mut SplitMix64) -> String {
     match rng.below(15) {
         0..3 => "vlan".into(),
         3..7 => format!("vlan {}", rng.one(&VLANS)),
@@ -320,7 +321,7 @@ fn layer(rng: &mut Rng) -> String {
     }
 }
 
-fn length(rng: &mut Rng) -> String {
+fn length(rng: &mut SplitMix64) -> String {
     let n = rng.one(&[0, 14, 20, 54, 60, 64, 100, 300, 700, 1400]);
     match rng.below(4) {
         0 => format!("less {n}"),
@@ -334,7 +335,7 @@ const RELATIONS: [&str; 7] = ["=", "!=", "<", ">", "<=", ">=", "=="];
 const OPERATORS: [&str; 10] = ["+", "-", "*", "/", "%", "&", "|", "^", "<<", ">>"];
 
 /// Arithmetic on bytes of the packet.
-fn relation(rng: &mut Rng) -> String {
+fn relation(rng: &mut SplitMix64) -> String {
     const KNOWN: [&str; 36] = [
         "ip[9] = 6",
         "ip[9] = 17",
@@ -386,7 +387,7 @@ fn relation(rng: &mut Rng) -> String {
     format!("{left} {} {right}", rng.one(&RELATIONS))
 }
 
-fn constant(rng: &mut Rng) -> String {
+fn constant(rng: &mut SplitMix64) -> String {
     rng.one(&[
         "0",
         "1",
@@ -404,7 +405,7 @@ fn constant(rng: &mut Rng) -> String {
     .into()
 }
 
-fn arithmetic(rng: &mut Rng, depth: usize) -> String {
+fn arithmetic(rng: &mut SplitMix64, depth: usize) -> String {
     if depth == 0 {
         return match rng.below(6) {
             0 => constant(rng),
@@ -424,7 +425,7 @@ fn arithmetic(rng: &mut Rng, depth: usize) -> String {
     }
 }
 
-fn bytes(rng: &mut Rng, depth: usize) -> String {
+fn bytes(rng: &mut SplitMix64, depth: usize) -> String {
     let header = rng.one(&[
         "ether", "ether", "link", "ip", "ip", "ip", "ip6", "ip6", "arp", "rarp", "tcp", "udp",
         "icmp", "icmp6", "sctp", "igmp", "pim", "vrrp",
@@ -438,7 +439,7 @@ fn bytes(rng: &mut Rng, depth: usize) -> String {
 }
 
 /// What libpcap does not take, at all or for a file of Ethernet.
-fn refused(rng: &mut Rng) -> String {
+fn refused(rng: &mut SplitMix64) -> String {
     const REFUSED: [&str; 26] = [
         "host",
         "host and",

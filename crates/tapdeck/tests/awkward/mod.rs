@@ -12,37 +12,6 @@ pub mod store;
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
-/// Sebastiano Vigna's splitmix64.
-pub struct Rng(pub u64);
-
-impl Rng {
-    pub fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    /// Less than `n`.
-    pub fn below(&mut self, n: usize) -> usize {
-        (self.next() % n as u64) as usize
-    }
-
-    /// True `n` times of a hundred.
-    pub fn percent(&mut self, n: usize) -> bool {
-        self.below(100) < n
-    }
-
-    pub fn one<T: Copy>(&mut self, of: &[T]) -> T {
-        of[self.below(of.len())]
-    }
-
-    pub fn bytes(&mut self, n: usize) -> Vec<u8> {
-        (0..n).map(|_| self.next() as u8).collect()
-    }
-}
-
 pub const IPV4: [Ipv4Addr; 10] = [
     Ipv4Addr::new(10, 0, 0, 1),
     Ipv4Addr::new(10, 0, 0, 2),

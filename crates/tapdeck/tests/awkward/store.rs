@@ -14,8 +14,8 @@ use tapdeck_packet::link::LinkType;
 use tapdeck_packet::pcapng::{self, InterfaceDescription, StatisticsBlock};
 use tapdeck_store::SegmentName;
 
-use super::Rng;
 use super::frames::Stretch;
+use tapdeck_testkit::SplitMix64;
 
 pub const SECOND: i64 = 1_000_000_000;
 const T0: i64 = 1_767_323_045 * SECOND;
@@ -41,7 +41,7 @@ pub struct Store {
 impl Store {
     /// Writes a closed segment for each piece of the traffic, and a live one for the last. With
     /// `index` the closed ones are indexed.
-    pub fn new(rng: &mut Rng, index: bool) -> Self {
+    pub fn new(rng: &mut SplitMix64, index: bool) -> Self {
         let dir = tempfile::tempdir().expect("a directory");
         let store = Self { dir, packets: Vec::new() };
         fs::create_dir(store.path()).expect("a directory");
@@ -78,7 +78,7 @@ struct Held {
 }
 
 /// Packets in the order in which they came.
-fn traffic(rng: &mut Rng) -> Vec<Held> {
+fn traffic(rng: &mut SplitMix64) -> Vec<Held> {
     let mut time_ns = T0;
     let mut all = Vec::with_capacity(PACKETS);
     while all.len() < PACKETS {
@@ -101,7 +101,7 @@ fn traffic(rng: &mut Rng) -> Vec<Held> {
 }
 
 /// The packets in the order of writing: each ring's by blocks, a ring that comes late now and then.
-fn segments(traffic: Vec<Held>, rng: &mut Rng) -> Vec<Vec<Held>> {
+fn segments(traffic: Vec<Held>, rng: &mut SplitMix64) -> Vec<Vec<Held>> {
     let mut rings = RINGS.map(|_| VecDeque::new());
     for held in traffic {
         rings[held.ring as usize].push_back(held);

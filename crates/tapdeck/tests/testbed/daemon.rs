@@ -4,44 +4,48 @@ use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
-use std::sync::mpsc::{Receiver, channel};
+use std::process::{Command, Output, Stdio};
 
 use rustix::process::Signal;
 use serde_json::Value;
-use tapdeck_testkit::wait::LIMIT;
-
-use super::{Net, Running, wait_for};
+use tapdeck_testkit::process::{last_json, number};
+use tapdeck_testkit::{Net, Running, Talking, wait_for};
 
 /// `tapdeck serve` in namespace `b`.
 pub struct Daemon {
-    pub process: Running,
+    pub program: Talking,
     pub dir: tempfile::TempDir,
-    lines: Receiver<String>,
-    said: Vec<String>,
 }
 
 impl Daemon {
     /// Starts it with a configuration, and waits until it serves.
     pub fn start(net: &Net, config: &str) -> Self {
+        Self::start_with(net, "", config)
+    }
+
+    /// The same with more flags.
+    pub fn start_with(net: &Net, flags: &str, config: &str) -> Self {
         let dir = tempfile::tempdir().expect("a directory");
         let mut command = Self::command(net, dir.path(), config);
-        let mut child = command.stderr(Stdio::piped()).spawn().expect("the program was built");
-        let lines = lines_of(&mut child);
-        let mut daemon = Self { process: Running(child), dir, lines, said: Vec::new() };
-        daemon.wait_to_say("serving at");
-        daemon
+        let mut program = Talking::start(command.args(flags.split_whitespace()));
+        program.wait_to_say("serving at");
+        Self { program, dir }
     }
 
     /// The command, with the configuration written.
     pub fn command(net: &Net, dir: &Path, config: &str) -> Command {
         let file = dir.join("deck.toml");
         fs::write(&file, config).expect("a directory");
-        let mut command = net.command(&net.b, env!("CARGO_BIN_EXE_tapdeck"));
+        let mut command = net.b.command(env!("CARGO_BIN_EXE_tapdeck"));
         command.args(["serve", "--config"]).arg(file);
         command.arg("--socket").arg(dir.join("s")).arg("--stats-json").arg(dir.join("stats.json"));
         command.stdout(Stdio::null());
         command
+    }
+
+    /// A file in its directory.
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
     }
 
     pub fn socket(&self) -> PathBuf {
@@ -50,15 +54,11 @@ impl Daemon {
 
     /// Waits for a line that contains something.
     pub fn wait_to_say(&mut self, what: &str) -> String {
-        loop {
-            let Ok(line) = self.lines.recv_timeout(LIMIT) else {
-                panic!("it never said {what:?} but: {:#?}", self.said);
-            };
-            self.said.push(line.clone());
-            if line.contains(what) {
-                return line;
-            }
-        }
+        self.program.wait_to_say(what)
+    }
+
+    pub fn signal(&self, signal: Signal) {
+        self.program.process.signal(signal);
     }
 
     pub fn connect(&self) -> Asking {
@@ -74,9 +74,7 @@ impl Daemon {
 
     /// Waits until a group has seen so many packets.
     pub fn wait_seen(&self, name: &str, packets: u64) {
-        wait_for("the group to see the packets", || {
-            super::recorder::number(&self.group(name), "seen") >= packets
-        });
+        wait_for("the group to see the packets", || number(&self.group(name), "seen") >= packets);
     }
 
     pub fn wait_members(&self, name: &str, members: usize) {
@@ -91,16 +89,13 @@ impl Daemon {
         command.output().expect("the program was built")
     }
 
-    /// Ends it as Ctrl-C does, and gives back its last counters.
+    /// Ends it as Ctrl-C does, and returns its last counters.
     pub fn stop(mut self) -> Value {
-        self.process.signal(Signal::INT);
-        let status = self.process.0.wait().expect("it was started");
-        self.said.extend(self.lines.iter());
-        assert!(status.success(), "{status}: {:#?}", self.said);
+        self.signal(Signal::INT);
+        let (status, said) = self.program.end();
+        assert!(status.success(), "{status}: {said:#?}");
         assert!(!self.socket().exists());
-        let stats = fs::read_to_string(self.dir.path().join("stats.json")).expect("it was written");
-        let last: Value =
-            serde_json::from_str(stats.lines().last().expect("a line")).expect("JSON");
+        let last = last_json(&self.path("stats.json"));
         assert_eq!(last["final"], true, "{last}");
         for group in last["groups"].as_array().expect("groups") {
             assert_accounted(group);
@@ -111,7 +106,7 @@ impl Daemon {
 
 /// The law of a group: all that it saw is somewhere.
 pub fn assert_accounted(group: &Value) {
-    let n = |key| super::recorder::number(group, key);
+    let n = |key| number(group, key);
     let kept =
         n("captured") + n("filtered") + n("no_member") + n("dropped_ring") + n("dropped_other");
     assert_eq!(n("seen") + n("extra"), kept, "{group}");
@@ -148,23 +143,10 @@ impl Member {
         Self { process, file }
     }
 
-    /// Ends it as Ctrl-C does, and gives back what it has written.
+    /// Ends it as Ctrl-C does, and returns what it has written.
     pub fn stop(self) -> super::recorder::Contents {
         let status = self.process.interrupt();
         assert!(status.success(), "{status}");
         super::recorder::Contents::of(&self.file)
     }
-}
-
-fn lines_of(child: &mut Child) -> Receiver<String> {
-    let err = child.stderr.take().expect("piped");
-    let (send, lines) = channel();
-    std::thread::spawn(move || {
-        for line in BufReader::new(err).lines().map_while(Result::ok) {
-            if send.send(line).is_err() {
-                break;
-            }
-        }
-    });
-    lines
 }

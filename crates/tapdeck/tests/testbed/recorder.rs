@@ -1,23 +1,20 @@
 //! A recorder under test, what it wrote, and frames to feed it.
 
 use std::fs;
-use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
-use std::sync::mpsc::{Receiver, channel};
 
 use rustix::process::Signal;
 use serde_json::Value;
 use tapdeck_packet::pcapng::{Interface, Reader, Record, Statistics};
-use tapdeck_testkit::wait::LIMIT;
-
-use super::{Net, Running};
+use tapdeck_testkit::frame::UdpFrame;
+use tapdeck_testkit::process::last_json;
+pub use tapdeck_testkit::process::number;
+use tapdeck_testkit::{Net, Talking};
 
 /// `tapdeck record` in namespace `b`.
 pub struct Recorder {
-    pub process: Running,
-    pub lines: Receiver<String>,
-    said: Vec<String>,
+    pub program: Talking,
     stats: PathBuf,
 }
 
@@ -41,72 +38,55 @@ impl Recorder {
 
     fn start_with(net: &Net, interfaces: &str, dir: &Path, flags: &[&str]) -> Self {
         let stats = dir.join("stats.json");
-        let mut command = net.command(&net.b, env!("CARGO_BIN_EXE_tapdeck"));
+        let mut command = net.b.command(env!("CARGO_BIN_EXE_tapdeck"));
         command.args(["record", "-i", interfaces, "--stats-json"]).arg(&stats);
-        command.args(flags).stdout(Stdio::null()).stderr(Stdio::piped());
-        let mut child = command.spawn().expect("the program was built");
-        let err = child.stderr.take().expect("piped above");
-        let (send, lines) = channel();
-        std::thread::spawn(move || {
-            for line in BufReader::new(err).lines().map_while(Result::ok) {
-                if send.send(line).is_err() {
-                    break;
-                }
-            }
-        });
-        let mut recorder = Self { process: Running(child), lines, said: Vec::new(), stats };
+        let mut program = Talking::start(command.args(flags).stdout(Stdio::null()));
         for _ in interfaces.split(',') {
-            recorder.wait_to_say("recording");
+            program.wait_to_say("recording");
         }
-        recorder
+        Self { program, stats }
     }
 
     /// Waits for a line that contains something.
     pub fn wait_to_say(&mut self, what: &str) -> String {
-        loop {
-            let Ok(line) = self.lines.recv_timeout(LIMIT) else {
-                panic!("it never said {what:?} but: {:#?}", self.said);
-            };
-            self.said.push(line.clone());
-            if line.contains(what) {
-                return line;
-            }
-        }
+        self.program.wait_to_say(what)
+    }
+
+    pub fn signal(&self, signal: Signal) {
+        self.program.process.signal(signal);
+    }
+
+    /// Ends it without a chance to do anything.
+    pub fn kill(mut self) {
+        self.signal(Signal::KILL);
+        self.program.end();
     }
 
     /// The counters as of the last whole line of the statistics.
     pub fn now(&self) -> Value {
-        let text = fs::read_to_string(&self.stats).unwrap_or_default();
-        let whole = text.rfind('\n').map_or("", |end| &text[..end]);
-        whole.lines().last().and_then(|l| serde_json::from_str(l).ok()).unwrap_or(Value::Null)
+        last_json(&self.stats)
     }
 
-    /// Ends it as Ctrl-C does, and gives back its last counters.
+    /// Ends it as Ctrl-C does, and returns its last counters.
     pub fn stop(self) -> Value {
-        self.process.signal(Signal::INT);
+        self.signal(Signal::INT);
         self.finish()
     }
 
     /// Waits until it ends by itself, all well.
     pub fn finish(mut self) -> Value {
-        let status = self.process.0.wait().expect("it was started");
-        assert!(status.success(), "{status}: {:#?}", self.lines.iter().collect::<Vec<_>>());
+        let (status, said) = self.program.end();
+        assert!(status.success(), "{status}: {said:#?}");
         self.finish_anyhow()
     }
 
     /// Waits until it ends by itself, well or not.
     pub fn finish_anyhow(mut self) -> Value {
-        self.process.0.wait().expect("it was started");
-        self.said.extend(self.lines.iter());
-        let stats = self.now();
-        assert_eq!(stats["final"], true, "the last statistics are final: {:#?}", self.said);
+        let (_, said) = self.program.end();
+        let stats = last_json(&self.stats);
+        assert_eq!(stats["final"], true, "the last statistics are final: {said:#?}");
         stats
     }
-}
-
-/// A counter of the statistics.
-pub fn number(stats: &Value, key: &str) -> u64 {
-    stats[key].as_u64().unwrap_or_else(|| panic!("{key} in {stats}"))
 }
 
 /// `seen = captured + filtered + dropped`, for the whole and for each interface.
@@ -199,25 +179,8 @@ pub fn segments(dir: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// A UDP packet over IPv4 from 10.213.0.1 to 10.213.0.2 in an Ethernet frame of `len` bytes
-/// to `mac`, whose payload tells `number`. Correct header checksum, no UDP checksum.
-pub fn frame(mac: [u8; 6], len: usize, number: u32) -> Vec<u8> {
-    let mut f = Vec::with_capacity(len);
-    f.extend(mac);
-    f.extend([2, 0, 0, 0, 0, 1, 8, 0, 0x45, 0]);
-    f.extend(((len - 14) as u16).to_be_bytes());
-    f.extend([0, 0, 0, 0, 64, 17, 0, 0, 10, 213, 0, 1, 10, 213, 0, 2]);
-    let words = f[14..34].chunks(2).map(|w| u32::from(u16::from_be_bytes([w[0], w[1]])));
-    let sum: u32 = words.sum();
-    let checksum = !(((sum & 0xffff) + (sum >> 16)) as u16);
-    f[24..26].copy_from_slice(&checksum.to_be_bytes());
-    f.extend([0, 9, 0, 9]);
-    f.extend(((len - 34) as u16).to_be_bytes());
-    f.extend([0, 0]);
-    f.extend(number.to_be_bytes());
-    while f.len() < len {
-        f.push((f.len() as u32 * 31 + number) as u8);
-    }
-    f.truncate(len);
-    f
+/// A UDP packet over IPv4 from 10.213.0.1 to 10.213.0.2, port 9, in an Ethernet frame of `len`
+/// bytes to `to`, whose payload tells `number`.
+pub fn frame(to: [u8; 6], len: usize, number: u32) -> Vec<u8> {
+    UdpFrame { to, len, number, ..UdpFrame::default() }.bytes()
 }

@@ -1,8 +1,9 @@
-//! What of a run's packets came back? Lost, repeated, reordered and damaged ones are counted, in
-//! total, by stream, by size and over time, and the time they took is told where clocks allow.
+//! What of a run's packets came back? Lost, repeated, reordered and damaged packets are counted, in
+//! total, by stream, by size and over time, and the time that packets took is told where clocks
+//! allow.
 //!
 //! [`Check`] takes what the generator says it sent and then, one by one, the packets of a
-//! recording. It holds no packets: memory grows with the streams (24 bytes each) and with the holes
+//! recording. No packet is kept: memory grows with the streams (24 bytes each) and with the holes
 //! in their numbers.
 //!
 //! Ethernet frames are expected as they were sent, or routed (`routed`), or without VLAN tags,
@@ -41,8 +42,8 @@ pub enum Error {
     Contradiction(&'static str),
 }
 
-/// Send times may be so far outside the run: it is noted when it began and ended, not for each
-/// packet.
+/// How far outside the run a send time may be: the run's beginning and end are noted, not the time
+/// of each packet.
 const MARGIN_NS: u64 = 1_000_000_000;
 
 /// What was wrong with a stream.
@@ -52,7 +53,7 @@ struct Faults {
     reordered: u64,
     extent_max: u64,
     damaged: u64,
-    /// Damaged or cut ones that have come, though their number cannot be read.
+    /// Damaged or cut packets that have come, though their number cannot be read.
     unread: u64,
 }
 
@@ -64,13 +65,14 @@ pub struct Check {
     latencies: Latencies,
     extents: Distribution,
     faults: HashMap<u32, Faults>,
-    /// By length of the frame.
+    /// What came of each length of frame.
     sizes: Vec<Size>,
     report: Report,
 }
 
 impl Check {
-    /// `routed`: Ethernet addresses and hop limits may differ from what was sent.
+    /// Begins a check. With `routed`, Ethernet addresses and hop limits may differ from what was
+    /// sent.
     ///
     /// # Errors
     /// Where `sent` is a replay, or no run of this generator.
@@ -120,8 +122,8 @@ impl Check {
         })
     }
 
-    /// Takes in the next packet of the recording: when it was captured, UTC, its length on the
-    /// wire, and what was captured of it, from the Ethernet header on.
+    /// Takes the next packet of the recording: when the packet was captured (UTC), its length on
+    /// the wire, and the bytes that were captured, from the Ethernet header on.
     pub fn packet(&mut self, captured_ns: Option<i64>, original_len: u32, frame: &[u8]) {
         match self.recogniser.see(&self.order, original_len, frame) {
             Seen::Foreign => self.report.foreign += 1,
@@ -195,7 +197,7 @@ impl Check {
         }
     }
 
-    /// A packet came whose number cannot be read.
+    /// Counts a packet whose number cannot be read.
     fn unread(&mut self, stream: Option<u32>, len: usize) {
         self.sizes[len].arrived += 1;
         if let Some(stream) = stream {
@@ -203,7 +205,7 @@ impl Check {
         }
     }
 
-    /// The judgement.
+    /// Ends the check and returns its result.
     pub fn finish(mut self) -> Report {
         let mut report = std::mem::take(&mut self.report);
         let came = report.arrived + report.unidentified + report.cut + report.refused;
@@ -248,13 +250,12 @@ impl Check {
     }
 }
 
-/// # Errors
-/// `None` where it is too large.
+/// Returns the sum of counts; `None` where it is too large.
 fn sum<'a>(mut counts: impl Iterator<Item = &'a u64>) -> Option<u64> {
     counts.try_fold(0, |sum: u64, &n| sum.checked_add(n))
 }
 
-/// A flow for a person: `udp 10.0.0.1:1024 > 10.1.0.1:9`.
+/// Returns a flow for a person: `udp 10.0.0.1:1024 > 10.1.0.1:9`.
 fn describe(workload: &Workload, flow: &Flow) -> String {
     let address = |octets: &[u8; 16]| {
         let [a, b, c, d, ..] = *octets;

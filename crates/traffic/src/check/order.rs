@@ -1,19 +1,20 @@
 //! In which order did the packets of each stream come, and which of them are still out?
 //!
-//! A stream needs the next number expected and how many before it are missing: 16 bytes, and 8 for
-//! how many there should be. Numbers that were jumped over are holes, in one tree for all streams;
-//! a hole takes 56 bytes and the tree's share, whatever its length. So memory grows with losses and
-//! not with packets, and yet a late packet and a repeated one are told apart however late they are.
+//! A stream needs the next number that is expected and how many before it are missing: 16 bytes,
+//! and 8 for how many there should be. Numbers that were jumped over are holes, in one tree for all
+//! streams; a hole takes 56 bytes and its share of the tree, whatever its length. So memory grows
+//! with losses and not with packets, and yet late and repeated packets are told apart however late
+//! they are.
 
 use std::collections::BTreeMap;
 
 /// Numbers that were jumped over.
 #[derive(Clone, Copy)]
 struct Hole {
-    /// The first number behind it.
+    /// The first number behind the hole.
     end: u64,
-    /// The arrival of the packet that jumped: of all that came before the missing ones though it
-    /// has a greater number, the first.
+    /// The arrival of the packet that jumped: the first packet with a greater number than the
+    /// missing ones.
     jumper: u64,
     captured_ns: Option<i64>,
     bucket: u32,
@@ -30,34 +31,35 @@ struct Stream {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Arrival {
     InOrder,
-    /// After one that has a greater number. The extent is that of RFC 4737, section 4.2.
+    /// The packet came after one with a greater number. The extent is that of RFC 4737, section
+    /// 4.2.
     Reordered {
         extent: u64,
     },
-    /// Its number had come already. RFC 4737 has only first copies take part in the order.
+    /// The packet's number had come already. RFC 4737 has only first copies take part in the order.
     Repeated,
 }
 
 /// The order of all streams.
 pub(super) struct Order {
     streams: Vec<Stream>,
-    /// By stream and first missing number.
+    /// Holes, by stream and first missing number.
     holes: BTreeMap<(u32, u64), Hole>,
 }
 
 impl Order {
-    /// For streams of so many packets.
+    /// Begins with streams of so many packets each.
     pub(super) fn new(made: &[u64]) -> Self {
         let stream = |&made: &u64| Stream { made, ..Stream::default() };
         Self { streams: made.iter().map(stream).collect(), holes: BTreeMap::new() }
     }
 
-    /// Packets made of a stream; `None` where there is no such stream.
+    /// Returns how many packets were made of a stream; `None` where there is no such stream.
     pub(super) fn made(&self, stream: u32) -> Option<u64> {
         self.streams.get(stream as usize).map(|s| s.made)
     }
 
-    /// The number whose lower `bits` are given. Of several the nearest to the one that is expected.
+    /// Returns the number whose lower `bits` are given: of several the nearest to the one expected.
     pub(super) fn whole_number(&self, stream: u32, low: u64, bits: u32) -> u64 {
         let turn = 1u64 << bits;
         let Some(stream) = self.streams.get(stream as usize).filter(|s| s.made > turn) else {
@@ -73,7 +75,7 @@ impl Order {
         }
     }
 
-    /// Takes in a packet. `bucket` is the place in time of what it jumps over.
+    /// Takes a packet. `bucket` is the place in time of the numbers that it jumps over.
     ///
     /// # Panics
     /// If there is no such stream.
@@ -113,20 +115,20 @@ impl Order {
             self.holes.insert((id, sequence + 1), whole);
         }
         self.streams[id as usize].missing -= 1;
-        // A recording of several queues holds them piece by piece: what stands behind may have come
-        // before.
+        // A recording of several queues holds a block of one queue, then one of another: a packet
+        // may stand behind others and have come before them.
         match (captured_ns, whole.captured_ns) {
             (Some(own), Some(jumper)) if own < jumper => Arrival::InOrder,
             _ => Arrival::Reordered { extent: arrival - whole.jumper },
         }
     }
 
-    /// Packets of a stream that are out, with those behind the last that came.
+    /// Returns how many packets of a stream are missing, with those behind the last that came.
     pub(super) fn missing(&self, stream: u32) -> u64 {
         self.streams.get(stream as usize).map_or(0, |s| s.missing + s.made - s.next)
     }
 
-    /// What is out, by bucket; `None` is the end of a stream.
+    /// Returns how many packets are missing, by bucket; bucket `None` is the end of a stream.
     pub(super) fn missing_by_bucket(&self) -> impl Iterator<Item = (Option<u32>, u64)> {
         let holes = self.holes.iter().map(|(&(_, start), h)| (Some(h.bucket), h.end - start));
         let ends = self.streams.iter().map(|s| (None, s.made - s.next));
@@ -140,7 +142,8 @@ mod tests {
     use proptest::prelude::*;
     use std::collections::HashSet;
 
-    /// RFC 4737, section 4.2, word for word: over the first copies of the packets as they came.
+    /// Computes RFC 4737, section 4.2, word for word: over the first copies of packets as they
+    /// came.
     fn directly(numbers: &[u64]) -> Vec<Arrival> {
         let mut first = HashSet::new();
         let mut came: Vec<u64> = Vec::new();

@@ -6,15 +6,17 @@
 //! captured byte there is nothing more to ask.
 //!
 //! Where they differ, the question is whether the *number* can be believed, because believing a
-//! wrong one would make a packet that came look lost and another look repeated. It is believed when
-//! something confirms it that it does not consist of: the payload's checksum, or filler of which
-//! every number has a piece of its own. A short tag does not name its stream; addresses and ports
-//! do, and the transport's checksum has to confirm them. Otherwise the packet is damaged and
-//! unidentified, as long as its addresses are the run's.
+//! wrong number would make a packet that came look lost and another look repeated. A number is
+//! believed when other bytes confirm it: the payload's checksum, or the filler, which differs from
+//! number to number. A short tag does not name its stream; addresses and ports do, and the
+//! transport's checksum has to confirm them. Otherwise the packet is damaged and unidentified, as
+//! long as its addresses are the run's.
 //!
 //! Damage may have hit lengths and types as well, so a frame is read in every way in which it can
-//! be one of this run: as long as it is or as its IP header says, with each transport's header,
-//! with the VLAN tags or without. The reading with the best evidence counts.
+//! be one of this run: with its own length or the one in its IP header, with each transport's
+//! header, with the VLAN tags or without. The reading with the best evidence counts.
+//!
+//! Whether a known number came before, or late, is not asked here (`order`).
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::ops::RangeInclusive;
@@ -33,13 +35,13 @@ use crate::workload::Workload;
 pub(super) struct Numbered {
     pub stream: u32,
     pub sequence: u64,
-    /// `None` where there is no room for it, or it is none of the run's.
+    /// The send time; `None` where the packet has no room for one, or the time is not the run's.
     pub sent_ns: Option<u64>,
-    /// Length of the frame as it was sent.
+    /// Bytes of the frame as it was sent.
     pub len: usize,
-    /// VLAN tags are missing.
+    /// Whether VLAN tags are missing.
     pub untagged: bool,
-    /// It is what a router would have made of it.
+    /// Whether the packet is what a router would have made of the one that was sent.
     pub routed: bool,
 }
 
@@ -48,7 +50,7 @@ pub(super) struct Numbered {
 pub(super) enum Seen {
     Foreign,
     OtherRun,
-    /// One of the run's by its addresses; its number was not captured.
+    /// A packet of the run, by its addresses, whose number was not captured.
     Cut {
         stream: u32,
         len: usize,
@@ -65,7 +67,7 @@ pub(super) enum Seen {
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Evidence {
     Nothing,
-    /// The receiver's answer, which repeats the payload.
+    /// The frame is the receiver's answer, which repeats the payload.
     Answer,
     OtherRun,
     /// Filler confirms the number, but the payload's checksum does not.
@@ -79,32 +81,32 @@ enum Evidence {
 struct Reading<'a> {
     /// The frame as captured, with the VLAN tags that it has lost.
     bytes: &'a [u8],
-    /// How long it was, with these tags.
+    /// The frame's length on the wire, with these tags.
     on_wire: usize,
-    /// How long it was when it was sent.
+    /// The frame's length when it was sent.
     len: usize,
-    /// Of the transport's header.
+    /// Bytes of the transport's header.
     header_len: usize,
     untagged: bool,
 }
 
-/// What a frame says that it is.
+/// Which packet a frame says that it is.
 struct Claim {
     flow: Flow,
     number: Number,
-    /// A packet of this number was made in the run.
+    /// Whether a packet of this number was made in the run.
     is_made: bool,
     payload_at: usize,
     is_short: bool,
-    /// Where there is one and it was captured.
+    /// The send time, where there is one and it was captured.
     sent_ns: Option<u64>,
 }
 
-/// Flows that were lately made are kept, one for each remainder of the stream by this.
+/// How many flows that were lately made are kept: one for each remainder of the stream's number.
 const FLOWS_KEPT: u32 = 4096;
 /// Bytes of filler that must be there to confirm a number.
 const FILLER_ENOUGH: usize = 4;
-/// No IP packet is longer, and no headers before one.
+/// The longest IP packet that there can be, and more than the headers before one.
 const MAX_LEN: usize = u16::MAX as usize;
 
 pub(super) struct Recogniser {
@@ -117,7 +119,7 @@ pub(super) struct Recogniser {
     header_lens: Vec<usize>,
     longest_stream: u64,
     flows: Vec<Option<Flow>>,
-    /// The packet that should be there.
+    /// The packet that the frame should be.
     expected: Vec<u8>,
     /// A frame with its VLAN tags put back.
     tagged: Vec<u8>,
@@ -126,7 +128,7 @@ pub(super) struct Recogniser {
 }
 
 impl Recogniser {
-    /// `made`: packets of each stream.
+    /// Begins with a run that made so many packets of each stream.
     pub(super) fn new(
         workload: Workload,
         run_ns: RangeInclusive<u64>,
@@ -170,7 +172,7 @@ impl Recogniser {
         seen
     }
 
-    /// Reads a frame as the last one was read that was intact, with the length that it has and the
+    /// Reads a frame in the way in which the last intact one was read, with its own length and the
     /// protocol that it says.
     fn see_intact(
         &mut self,
@@ -233,7 +235,7 @@ impl Recogniser {
         }
     }
 
-    /// The frame with the outermost `lost` tags put back.
+    /// Returns the frame with the outermost `lost` tags put back.
     fn with_tags<'a>(&self, frame: &'a [u8], lost: usize, tagged: &'a mut Vec<u8>) -> &'a [u8] {
         if lost == 0 {
             return frame;
@@ -245,7 +247,7 @@ impl Recogniser {
         tagged
     }
 
-    /// How long the frame is by what its outermost IP header says.
+    /// Returns how long the frame is by what its outermost IP header says.
     fn len_said(&self, bytes: &[u8]) -> Option<usize> {
         let (ip_at, ipv6) = self.outermost();
         let (at, header) = if ipv6 { (ip_at + 4, 40) } else { (ip_at + 2, 0) };
@@ -253,7 +255,7 @@ impl Recogniser {
         Some(ip_at + header + usize::from(said))
     }
 
-    /// Where the outermost IP header begins, and whether it is IPv6.
+    /// Returns where the outermost IP header begins, and whether it is IPv6.
     fn outermost(&self) -> (usize, bool) {
         let headers = self.maker.headers();
         match headers.tunnel {
@@ -269,7 +271,7 @@ impl Recogniser {
         self.maker.make(&claim.flow, &claim.number, &mut self.expected[..reading.len]);
         let (evidence, routed) = self.compare(bytes, reading, &claim);
         let in_time = claim.sent_ns.is_none_or(|ns| self.run_ns.contains(&ns));
-        // Where filler alone confirms the number, the time may be what is damaged.
+        // Where filler alone confirms the number, the damage may be in the time.
         let in_run = claim.is_made && (in_time || evidence == Evidence::Likely);
         let packet = Numbered {
             stream: claim.flow.stream,
@@ -286,7 +288,8 @@ impl Recogniser {
         }
     }
 
-    /// What a frame says that it is. `None` where no run like this one has such a packet.
+    /// Returns which packet a frame says that it is; `None` where no run like this one has such a
+    /// packet.
     fn claim(&mut self, order: &Order, reading: &Reading) -> Option<Claim> {
         let payload_at = self.maker.headers().transport_at() + reading.header_len;
         if reading.len > MAX_LEN || reading.len < payload_at + SHORT_TAG_BYTES {
@@ -315,7 +318,8 @@ impl Recogniser {
         })
     }
 
-    /// How far a frame agrees with the expected one, and whether it is as a router would leave it.
+    /// Returns how far a frame agrees with the expected one, and whether it is as a router would
+    /// leave it.
     fn compare(&mut self, bytes: &[u8], reading: &Reading, claim: &Claim) -> (Evidence, bool) {
         let is_same =
             |expected: &[u8]| reading.len == reading.on_wire && bytes == &expected[..bytes.len()];
@@ -330,7 +334,7 @@ impl Recogniser {
         (self.confirm(bytes, reading, claim), routed)
     }
 
-    /// Stream, and as many bits of the number as the tag holds.
+    /// Returns the stream, the number as far as the tag holds it, and how many bits that is.
     fn number(&self, bytes: &[u8], payload: &[u8], is_short: bool) -> Option<(u32, u64, u32)> {
         if is_short {
             let low = u32::from_be_bytes(*payload.first_chunk()?);
@@ -365,7 +369,7 @@ impl Recogniser {
         ip[10..12].copy_from_slice(&checksum);
     }
 
-    /// What confirms the number of a frame that differs from the expected one.
+    /// Returns what confirms the number of a frame that differs from the expected one.
     fn confirm(&self, bytes: &[u8], reading: &Reading, claim: &Claim) -> Evidence {
         let &Claim { ref flow, payload_at, is_short, .. } = claim;
         if is_short && !self.are_addresses_proven(bytes, claim) {
@@ -374,15 +378,15 @@ impl Recogniser {
         let (payload, expected) = (&bytes[payload_at..], &self.expected[payload_at..bytes.len()]);
         let tag = if is_short { SHORT_TAG_BYTES } else { TAG_BYTES };
         if payload.len() < tag {
-            // Its checksum was not captured. Whose addresses are those of the stream that it names
-            // is believed.
+            // The checksum was not captured. A frame is believed whose addresses are those of the
+            // stream that it names.
             let believed = is_short || self.stream_of(bytes) == Some(flow.stream);
             return if believed { Evidence::Likely } else { Evidence::Nothing };
         }
         let is_whole = bytes.len() == reading.len;
         let holds = is_whole && Sum::default().bytes(payload).fold() == 0xffff;
         let evidence = match (agreement(&payload[tag..], &expected[tag..]), holds) {
-            // All is right with it, but not in this run.
+            // Everything is right with the packet, but not in this run.
             (Some(false), true) => return Evidence::OtherRun,
             (_, true) => Evidence::Proven,
             _ if payload == expected => Evidence::Proven,
@@ -406,8 +410,8 @@ impl Recogniser {
         source != destination && (destination, source) == expected
     }
 
-    /// Whether the transport's checksum is the one that the flow's headers have. It covers the
-    /// addresses too, but for ICMP over IPv4, where the IP header's has to be asked.
+    /// Whether the transport's checksum is the one that the flow's headers have. That checksum
+    /// covers the addresses, too, but for ICMP over IPv4, where the IP header's is looked at.
     fn are_addresses_proven(&self, bytes: &[u8], claim: &Claim) -> bool {
         let same = |at: usize| bytes[at..at + 2] == self.expected[at..at + 2];
         let headers = self.maker.headers();
@@ -419,8 +423,8 @@ impl Recogniser {
         }
     }
 
-    /// A packet with the run's addresses, but another's time and other filler. In a frame that was
-    /// captured whole the payload's checksum would have told.
+    /// Whether this may be a packet with the run's addresses, but the time and filler of another
+    /// run. In a frame that was captured whole the payload's checksum would have told.
     fn perhaps_other_run(
         &self,
         bytes: &[u8],
@@ -438,7 +442,7 @@ impl Recogniser {
         if is_other { Evidence::OtherRun } else { Evidence::Nothing }
     }
 
-    /// What a frame is whose number nothing confirms.
+    /// Returns what a frame is whose number nothing confirms.
     fn by_addresses(&self, bytes: &[u8], on_wire: usize) -> Seen {
         let Some(ends) = self.ends(bytes) else { return Seen::Foreign };
         let len = on_wire.min(MAX_LEN);
@@ -455,7 +459,7 @@ impl Recogniser {
             }
             return Seen::Unidentified { stream: Some(stream), len };
         }
-        // A short tag that is right, and at most one end that is not.
+        // The frame has a short tag that is right, and at most one end that is not.
         let has_tag = self.header_lens.iter().any(|header_len| {
             let payload = bytes.get(transport_at + header_len..).unwrap_or_default();
             let is_short = (SHORT_TAG_BYTES..TAG_BYTES).contains(&payload.len());
@@ -480,7 +484,8 @@ impl Recogniser {
         self.workload.stream_of(ends.source, ends.destination, ports, transport)
     }
 
-    /// What tells the flow of a packet, read where it must be. `None` where it was not captured.
+    /// Returns what tells the flow of a packet, read where it must be; `None` where that was not
+    /// captured.
     fn ends(&self, bytes: &[u8]) -> Option<Ends> {
         let headers = self.maker.headers();
         let ip = bytes.get(headers.ip_at..)?;
@@ -500,8 +505,8 @@ impl Recogniser {
         Some(Ends { source, destination, transport: kind, ports, identifier: half(4) })
     }
 
-    /// How many of addresses, ports and protocol are none of the run's, with the protocol that fits
-    /// best.
+    /// Returns how many of addresses, ports and protocol are not the run's, with the protocol that
+    /// fits best.
     fn ends_off(&self, ends: &Ends) -> usize {
         let w = &self.workload;
         let mark = |end: IpAddr| w.mark.is_some_and(|m| m.source == end || m.destination == end);
@@ -522,7 +527,7 @@ impl Recogniser {
         addresses + best.min().unwrap_or(0)
     }
 
-    /// The ports of a packet of such a transport.
+    /// Returns the ports of a packet of such a transport.
     fn ports(&self, ends: &Ends, transport: Transport) -> (u16, u16) {
         match transport {
             Transport::Icmp => (ends.identifier, self.workload.destination_ports.0),
@@ -534,16 +539,16 @@ impl Recogniser {
 struct Ends {
     source: IpAddr,
     destination: IpAddr,
-    /// `None`: another one.
+    /// The transport; `None` where it is none of the run's kinds.
     transport: Option<Transport>,
-    /// If it is UDP or TCP.
+    /// The ports, if the transport is UDP or TCP.
     ports: (u16, u16),
-    /// If it is ICMP.
+    /// The echo identifier, if the transport is ICMP.
     identifier: u16,
 }
 
 /// Whether filler is the expected one for the most part; `None` where there is not enough that
-/// could differ, for zeros are the same for all numbers.
+/// could differ, because zeros are the same for all numbers.
 fn agreement(filler: &[u8], expected: &[u8]) -> Option<bool> {
     let telling = filler.iter().zip(expected).filter(|&(_, &e)| e != 0);
     let (same, all) =
@@ -551,7 +556,7 @@ fn agreement(filler: &[u8], expected: &[u8]) -> Option<bool> {
     (all >= FILLER_ENOUGH).then_some(2 * same > all)
 }
 
-/// The send time of a long tag; what was not captured is zero.
+/// Returns the send time of a long tag, in which bytes that were not captured are zero.
 fn send_time(payload: &[u8]) -> u64 {
     let mut bytes = [0; 8];
     let captured = payload.get(8..payload.len().min(16)).unwrap_or_default();
@@ -559,7 +564,7 @@ fn send_time(payload: &[u8]) -> u64 {
     u64::from_be_bytes(bytes)
 }
 
-/// Where the TCP header, if it is one, has its sequence number.
+/// Reads the sequence number of a TCP header, if the transport's header is one.
 fn tcp_sequence(bytes: &[u8], payload_at: usize) -> u32 {
     let at = payload_at.saturating_sub(Transport::Tcp.header_len()) + 4;
     bytes.get(at..).and_then(<[u8]>::first_chunk).map_or(0, |&b| u32::from_be_bytes(b))

@@ -1,4 +1,4 @@
-//! What is told in the end.
+//! The result of a check: what became of the packets of a run?
 
 use std::collections::BTreeMap;
 
@@ -16,12 +16,12 @@ use crate::sent::Spread;
 pub struct Report {
     /// Packets made and numbered.
     pub made: u64,
-    /// Of them, those that the sender's interface did not take. Nobody knows which: in the tables
-    /// by stream, size and time they are among the lost.
+    /// Packets made that the sender's interface did not take. Nobody knows which: in the tables by
+    /// stream, size and time they are among the lost.
     pub refused: u64,
     /// Packets of this run in the recording.
     pub received: u64,
-    /// Different packets that came, damaged ones too as far as their number can be read.
+    /// Different packets that came, with damaged ones as far as their number can be read.
     pub arrived: u64,
     /// First copies that agree with what was sent in every byte that was captured.
     pub intact: u64,
@@ -36,14 +36,14 @@ pub struct Report {
     pub reordering_extent: Option<Spread>,
     /// Packets of this run that differ from what was sent.
     pub damaged: u64,
-    /// Of the damaged: those whose number cannot be trusted.
+    /// Damaged packets whose number cannot be trusted.
     pub unidentified: u64,
     /// Packets of this run's addresses that were captured too short to hold their number.
     pub cut: u64,
     /// Packets that came without VLAN tags that were sent, but are otherwise right.
     pub untagged: u64,
-    /// Damaged, but right if Ethernet addresses and hop limits may differ: as packets that were
-    /// routed.
+    /// Damaged packets that are right if Ethernet addresses and hop limits may differ, as those of
+    /// packets that were routed.
     pub damaged_as_by_routing: u64,
     /// Packets that have nothing to do with the run.
     pub foreign: u64,
@@ -55,13 +55,13 @@ pub struct Report {
     pub latency_ns: Option<Spread>,
     /// Why there is no latency.
     pub latency_unknown: Option<String>,
-    /// By length of the frame as sent, without frame check sequence.
+    /// What came of each length of frame as sent, without frame check sequence.
     pub by_size: BTreeMap<u16, Size>,
     /// Streams where anything was wrong, the worst first.
     pub by_stream: Vec<Stream>,
-    /// Length of a period in `over_time`.
+    /// Milliseconds of a period in `over_time`.
     pub period_ms: u64,
-    /// By send time, from the run's beginning.
+    /// What came of each period of send time, from the run's beginning.
     pub over_time: Vec<Period>,
 }
 
@@ -75,7 +75,7 @@ impl Report {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Size {
     pub made: u64,
-    /// Without repeated ones.
+    /// Packets that came, without repeated ones.
     pub arrived: u64,
     pub lost: u64,
     pub damaged: u64,
@@ -91,11 +91,11 @@ pub struct Stream {
     pub repeated: u64,
     pub reordered: u64,
     pub reordering_extent_max: u64,
-    /// As far as number or addresses tell whose they are.
+    /// Damaged packets whose number or addresses tell that they are of this stream.
     pub damaged: u64,
 }
 
-/// A lost packet belongs to the period of the one that came in its place.
+/// One period of a run. A lost packet belongs to the period of the packet that came in its place.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Period {
     pub received: u64,

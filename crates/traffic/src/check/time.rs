@@ -5,9 +5,9 @@ use hdrhistogram::Histogram;
 use super::report::{Latency, Period};
 use crate::sent::Spread;
 
-/// Clocks, and the writers of captures in microseconds, round down.
+/// How much clocks, and writers of captures in microseconds, may round down.
 const ROUNDING_NS: i64 = 1_000;
-/// No network takes longer; a capture that does has another clock.
+/// The longest time that a network takes; a capture that seems to take longer has another clock.
 const LONGEST_NS: u64 = 10_000_000_000;
 const MAX_PERIODS: u64 = 60;
 
@@ -25,22 +25,22 @@ impl Distribution {
     }
 
     pub(super) fn add(&mut self, value: u64) {
-        // It grows up to the largest value that there is.
+        // The histogram grows up to the largest value that there is, so this does not fail.
         let _ = self.histogram.record(value);
         self.max = self.max.max(value);
     }
 
-    /// `None` of nothing.
+    /// Returns the distribution's figures; `None` where it is empty.
     pub(super) fn spread(&self) -> Option<Spread> {
         let at = |quantile| self.histogram.value_at_quantile(quantile).min(self.max);
         (!self.histogram.is_empty()).then(|| Spread { p50: at(0.5), p99: at(0.99), max: self.max })
     }
 }
 
-/// From the sender's clock to the recorder's.
+/// Times from the sender's clock to the recorder's.
 pub(super) struct Latencies {
     forward: Distribution,
-    /// Of the capture's clock behind the sender's.
+    /// How far the capture's clock is behind the sender's.
     behind_ns: u64,
 }
 
@@ -85,9 +85,9 @@ pub(super) struct Timeline {
     started_ns: u64,
     pub(super) period_ns: u64,
     pub(super) periods: Vec<Period>,
-    /// Packets of a period that came, though their numbers are missing.
+    /// Packets of each period that came, though their numbers cannot be read.
     unread: Vec<u64>,
-    /// The period of the packet before.
+    /// The period of the last packet.
     last: usize,
 }
 
@@ -108,8 +108,8 @@ impl Timeline {
         Self { started_ns, period_ns, periods, unread: vec![0; count], last: 0 }
     }
 
-    /// Whose period a packet belongs to: by its send time, without one by its capture time, without
-    /// either with the one before.
+    /// Returns the period of a packet: that of its send time, without one that of its capture time,
+    /// without either that of the packet before.
     pub(super) fn place(&mut self, sent_ns: Option<u64>, captured_ns: Option<i64>) -> usize {
         let captured_ns = captured_ns.and_then(|ns| u64::try_from(ns).ok());
         if let Some(ns) = sent_ns.or(captured_ns) {
@@ -119,16 +119,16 @@ impl Timeline {
         self.last
     }
 
-    /// A packet came whose number cannot be read. Gives its period.
+    /// Counts a packet whose number cannot be read. Returns its period.
     pub(super) fn unread(&mut self, captured_ns: Option<i64>) -> &mut Period {
         let place = self.place(None, captured_ns);
         self.unread[place] += 1;
         &mut self.periods[place]
     }
 
-    /// The periods, with what is missing by the place of the packet that came instead; `None` is
-    /// the end. Each unread packet stands for one that is missing: the next, for the jump is
-    /// seen after it, or else the last before.
+    /// Returns the periods, with missing packets by the place of the packet that came instead;
+    /// place `None` is the end. Each unread packet stands for one that is missing: the next,
+    /// because the jump is seen after it, or else the last before.
     pub(super) fn finish(
         mut self,
         missing: impl Iterator<Item = (Option<u32>, u64)>,

@@ -5,7 +5,7 @@ const SIZES: usize = 1 << 16;
 /// How many packets there are of each size from 1 to 65,535 bytes.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// By size, up to the largest that occurs.
+    /// Packets of each size, up to the largest that occurs.
     by_size: Vec<u64>,
     total: u64,
 }
@@ -15,7 +15,7 @@ pub struct Counts {
 pub struct Share {
     pub size: u16,
     pub packets: u64,
-    /// Of all packets, from 0 to 1.
+    /// The size's share of all packets, from 0 to 1.
     pub share: f64,
     /// This share and those before it.
     pub cumulative: f64,
@@ -37,7 +37,7 @@ impl Counts {
         if size == 0 {
             return Err(Error::SizeZero);
         }
-        // No size has more packets than all sizes together.
+        // Where the total does not overflow, no size does.
         self.total = self.total.checked_add(packets).ok_or(Error::Overflow { size })?;
         let at = usize::from(size);
         if packets > 0 {
@@ -61,17 +61,17 @@ impl Counts {
         Ok(())
     }
 
-    /// All packets.
+    /// Returns the number of all packets.
     pub fn packets(&self) -> u64 {
         self.total
     }
 
-    /// Packets of one size.
+    /// Returns the packets of one size.
     pub fn get(&self, size: u16) -> u64 {
         self.by_size.get(usize::from(size)).copied().unwrap_or(0)
     }
 
-    /// The sizes that occur and their packets, smallest first.
+    /// Returns the sizes that occur and their packets, smallest first.
     pub fn iter(&self) -> impl Iterator<Item = (u16, u64)> + '_ {
         (0..=u16::MAX).zip(self.by_size.iter().copied()).filter(|(_, packets)| *packets > 0)
     }
@@ -84,25 +84,25 @@ impl Counts {
         Some(self.by_size.len().checked_sub(1)? as u16)
     }
 
-    /// Packets of more than `size` bytes.
+    /// Returns the number of packets of more than `size` bytes.
     pub fn above(&self, size: u16) -> u64 {
         self.by_size.iter().skip(usize::from(size) + 1).sum()
     }
 
-    /// The packets of at most `size` bytes.
+    /// Returns the distribution of packets of at most `size` bytes.
     pub fn up_to(&self, size: u16) -> Self {
         let cut = &self.by_size[..self.by_size.len().min(usize::from(size) + 1)];
         let len = cut.iter().rposition(|packets| *packets > 0).map_or(0, |last| last + 1);
         Self { by_size: cut[..len].to_vec(), total: self.total - self.above(size) }
     }
 
-    /// Bytes of an average packet; `None` where there is no packet.
+    /// Returns the bytes of a packet in the mean; `None` where there is no packet.
     pub fn mean(&self) -> Option<f64> {
         let bytes: u128 = self.iter().map(|(size, n)| u128::from(size) * u128::from(n)).sum();
         (self.total > 0).then(|| bytes as f64 / self.total as f64)
     }
 
-    /// The `n` sizes with the most packets, most first, the smaller first among equals.
+    /// Returns the `n` sizes with the most packets, most first, the smaller first among equals.
     pub fn top(&self, n: usize) -> Vec<Share> {
         let mut sizes: Vec<(u16, u64)> = self.iter().collect();
         sizes.sort_by_key(|(_, packets)| std::cmp::Reverse(*packets));
@@ -119,14 +119,14 @@ impl Counts {
         shares.collect()
     }
 
-    /// The sizes that occur and how probable each is, smallest first.
+    /// Returns the sizes that occur and how probable each is, smallest first.
     pub fn probabilities(&self) -> Vec<(u16, f64)> {
         self.iter().map(|(size, n)| (size, n as f64 / self.total as f64)).collect()
     }
 
-    /// The Kolmogorov-Smirnov distance to other probabilities: the largest difference, over all
-    /// sizes, between the shares of packets of at most that size. 0 is the same, 1 has nothing
-    /// in common.
+    /// Returns the Kolmogorov-Smirnov distance to other probabilities: the largest difference, over
+    /// all sizes, between the shares of packets of at most that size. Equal distributions have
+    /// distance 0, and those with nothing in common 1.
     pub fn ks_distance(&self, probabilities: &[(u16, f64)]) -> f64 {
         let mut difference = vec![0.0; SIZES];
         for (size, p) in self.probabilities() {

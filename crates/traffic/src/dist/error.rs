@@ -4,7 +4,7 @@ use tapdeck_packet::{link::LinkType, trace};
 
 use super::Length;
 
-/// Why there is no distribution. Whoever shows it says first where it was read from.
+/// Why there is no distribution. The text does not name the input: whoever shows it does.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// reading failed
@@ -112,7 +112,7 @@ pub enum Fault {
 }
 
 impl Fault {
-    /// At most so much of a wrong word is shown.
+    /// The most bytes of a wrong word that are shown.
     const SHOWN: usize = 40;
 
     pub(super) fn shown(word: &str) -> String {

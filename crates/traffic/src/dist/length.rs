@@ -1,4 +1,4 @@
-//! What a packet's size is the size of, and where in a frame the IP packet begins.
+//! What is a packet's size the size of? Of the frame, or of the IP packet, which is found here.
 
 use serde::{Deserialize, Serialize};
 use tapdeck_packet::header::field::{ethernet, linux_sll, linux_sll2};
@@ -16,7 +16,7 @@ pub enum Length {
 }
 
 impl Length {
-    /// As it is written in files and flags.
+    /// Returns the name that files and flags have for it.
     pub fn name(self) -> &'static str {
         match self {
             Self::Frame => "frame",
@@ -49,8 +49,8 @@ const FAMILIES: [u32; 4] = [
     address_family::IPV6_DARWIN,
 ];
 
-/// The length of the IP packet in a frame; `None` where it holds none, or none whose header
-/// was captured and can be right.
+/// Returns the length of the IP packet in a frame; `None` where the frame holds none, or none whose
+/// header was captured and can be right.
 pub(super) fn ip_length(link: LinkType, frame: &[u8]) -> Result<Option<u32>, UnknownLink> {
     Ok(match link.first_header().ok_or(UnknownLink)? {
         FirstHeader::Loopback => loopback(frame),
@@ -74,7 +74,7 @@ fn behind_ethertype(frame: &[u8], at: usize) -> Option<u32> {
     tagged(read_u16(frame, at)?, frame, at + 2)
 }
 
-/// A packet of a protocol that begins at `at`, behind any number of VLAN tags.
+/// Returns the length of the IP packet that begins at `at`, behind any number of VLAN tags.
 fn tagged(mut ethertype: u16, frame: &[u8], mut at: usize) -> Option<u32> {
     while ether_type::is_vlan_tag(ethertype) {
         ethertype = read_u16(frame, at + 2)?;
@@ -86,7 +86,7 @@ fn tagged(mut ethertype: u16, frame: &[u8], mut at: usize) -> Option<u32> {
 
 fn loopback(frame: &[u8]) -> Option<u32> {
     let family = u32::from_be_bytes(*frame.first_chunk()?);
-    // In the byte order of whoever captured, which no field tells.
+    // The family has the byte order of the machine that captured, which no field tells.
     let is_ip = FAMILIES.contains(&family) || FAMILIES.contains(&family.swap_bytes());
     packet_length(&frame[4..]).filter(|_| is_ip)
 }
@@ -97,8 +97,8 @@ fn point_to_point(frame: &[u8]) -> Option<u32> {
     packet_length(&frame[at + 2..]).filter(|_| is_ip)
 }
 
-/// The length that an IP header tells. Linux has segments that it has yet to cut (BIG TCP) carry a
-/// length of 0; they, and jumbograms of RFC 2675, come back as lengths that no size is.
+/// Returns the length that an IP header tells. Segments that Linux has yet to cut (BIG TCP) carry a
+/// length of 0; for them, and for jumbograms of RFC 2675, a length is returned that no size has.
 fn packet_length(packet: &[u8]) -> Option<u32> {
     const IPV4_HEADER: u32 = 20;
     const IPV6_HEADER: u32 = 40;

@@ -1,17 +1,17 @@
-//! Text input, line by line. Comments are taken off here, and the one that means something is kept:
+//! Text input, line by line. Comments are taken off; the one that means something is kept:
 //! `# length: frame`.
 
 use std::io::{BufRead, Read};
 
 use super::{Error, Fault, Length};
 
-/// So that a file which is no text takes no more memory than this.
+/// The most bytes of a line, so that a file which is no text takes no more memory.
 const MAX_BYTES: u64 = 16 << 20;
 
 pub(super) struct Lines<R> {
     input: R,
     buffer: Vec<u8>,
-    /// Of the last line that was read, from 1.
+    /// The number of the last line that was read, from 1.
     number: u64,
     /// Whether a line that counts has been read.
     begun: bool,
@@ -23,7 +23,8 @@ impl<R: BufRead> Lines<R> {
         Self { input, buffer: Vec::new(), number: 0, begun: false, length: None }
     }
 
-    /// The next line that holds more than a comment, without that and the space around it.
+    /// Returns the next line that holds more than a comment, without its comment and the space
+    /// around.
     pub fn next(&mut self) -> Result<Option<String>, Error> {
         loop {
             self.buffer.clear();
@@ -50,7 +51,7 @@ impl<R: BufRead> Lines<R> {
         }
     }
 
-    /// What sizes measure from here on; files that were put one behind another may say it again.
+    /// Takes note of what sizes measure. Files that were put one behind another may say it again.
     fn stated(&self, name: &str) -> Result<Length, Fault> {
         let length = Length::from_name(name).ok_or_else(|| Fault::Length(Fault::shown(name)))?;
         match self.length {
@@ -59,7 +60,7 @@ impl<R: BufRead> Lines<R> {
         }
     }
 
-    /// Gives `first` and every line after it to `take`.
+    /// Hands `first` and every line after it to `take`.
     pub fn each(
         &mut self,
         first: String,
@@ -73,7 +74,7 @@ impl<R: BufRead> Lines<R> {
         Ok(())
     }
 
-    /// `first` and everything after it as one text, whose lines have their own numbers.
+    /// Returns `first` and everything after it as one text, whose lines have their own numbers.
     pub fn into_text(mut self, first: &str) -> Result<String, Error> {
         let mut text = "\n".repeat(self.number as usize - 1);
         text.push_str(first);
@@ -93,7 +94,7 @@ impl<R: BufRead> Lines<R> {
     }
 }
 
-/// A whole number that is not negative.
+/// Reads a whole number that is not negative.
 pub(super) fn number(word: &str) -> Result<u64, Fault> {
     let shown = || Fault::shown(word);
     let digits = word.strip_prefix('-').unwrap_or(word);
@@ -106,7 +107,7 @@ pub(super) fn number(word: &str) -> Result<u64, Fault> {
     word.parse().map_err(|_| Fault::LargeCount(shown()))
 }
 
-/// A size in bytes, from 1 to 65,535.
+/// Reads a size in bytes, from 1 to 65,535.
 pub(super) fn size(word: &str) -> Result<u16, Fault> {
     match number(word) {
         Ok(n @ 1..=0xffff) => Ok(n as u16),

@@ -42,7 +42,7 @@ pub(super) fn is_command(line: &str) -> bool {
 /// The commands read so far.
 #[derive(Default)]
 pub(super) struct Commands {
-    /// What `dist` said: the cells to be, and how many outliers and bins they have.
+    /// What the command `dist` said: the cells, and how many outliers and bins are to come.
     dist: Option<(Cells, [u64; 2])>,
 }
 
@@ -90,14 +90,14 @@ impl Commands {
     }
 }
 
-/// What stands between the quotes of `pgset "..."`; any other line as it is.
+/// Returns what stands between the quotes of `pgset "..."`, and any other line as it is.
 fn unquoted(line: &str) -> Option<&str> {
     let Some(rest) = line.strip_prefix("pgset") else { return Some(line) };
     let rest = rest.trim();
     ['"', '\''].into_iter().find_map(|q| rest.strip_prefix(q)?.strip_suffix(q))
 }
 
-/// A number that does not need 64 bits.
+/// Reads a number into a type of fewer than 64 bits.
 fn small<T: TryFrom<u64>>(word: &str) -> Result<T, Fault> {
     T::try_from(number(word)?).map_err(|_| Fault::LargeNumber(Fault::shown(word)))
 }

@@ -1,6 +1,6 @@
 //! A picture of a distribution and its model: the share of each size, and the cumulative curves.
 //!
-//! SVG, and text in it is left to whoever shows it: no fonts are needed here.
+//! The picture is SVG, whose text is set by the program that shows it, so no fonts are needed here.
 
 use plotters::coord::Shift;
 use plotters::coord::ranged1d::{Ranged, ValueFormatter};
@@ -13,7 +13,7 @@ const WIDTH: u32 = 1000;
 const HEIGHT: u32 = 800;
 const SOURCE: RGBColor = RGBColor(31, 119, 180);
 const MODEL: RGBColor = RGBColor(214, 39, 40);
-/// Nothing rarer is told from never.
+/// The rarest share that is drawn: rarer sizes look like none.
 const RAREST: f64 = 1e-9;
 
 type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
@@ -91,7 +91,7 @@ fn cumulative(area: &Area, length: Length, source: &[(u16, f64)], model: &[(u16,
     legend(&mut chart, SeriesLabelPosition::LowerRight)
 }
 
-/// The cumulative distribution as a staircase.
+/// Returns the cumulative distribution as a staircase.
 fn steps(of: &[(u16, f64)], end: f64) -> Vec<(f64, f64)> {
     let mut sum = 0.0;
     let mut line = vec![(0.0, 0.0)];
@@ -105,7 +105,7 @@ fn steps(of: &[(u16, f64)], end: f64) -> Vec<(f64, f64)> {
     line
 }
 
-/// Every size by itself.
+/// Returns a line for each size by itself.
 fn spikes(of: &[(u16, f64)], floor: f64) -> Vec<(f64, f64)> {
     let spike = |(size, p): &(u16, f64)| {
         let x = f64::from(*size);
@@ -114,7 +114,7 @@ fn spikes(of: &[(u16, f64)], floor: f64) -> Vec<(f64, f64)> {
     of.iter().flat_map(spike).collect()
 }
 
-/// Sizes that follow one another joined: a bin is level.
+/// Returns sizes that follow one another as one line: a bin is level.
 fn plateaus(of: &[(u16, f64)], floor: f64) -> Vec<(f64, f64)> {
     let mut line = Vec::new();
     for run in of.chunk_by(|a, b| a.0 + 1 == b.0) {
@@ -128,7 +128,7 @@ fn plateaus(of: &[(u16, f64)], floor: f64) -> Vec<(f64, f64)> {
 
 type Chart<'a, 'b, Y> = ChartContext<'a, SVGBackend<'b>, Cartesian2d<RangedCoordf64, Y>>;
 
-/// Axes, their names and units.
+/// Draws axes, their names and units.
 fn mesh<Y>(
     chart: &mut Chart<'_, '_, Y>,
     length: Length,
@@ -165,7 +165,7 @@ where
     Ok(())
 }
 
-/// A share as a percentage, without the zeros that say nothing.
+/// Returns a share as a percentage, without zeros at the end.
 #[allow(clippy::trivially_copy_pass_by_ref, reason = "the drawing library wants it so")]
 fn percent(share: &f64) -> String {
     let percent = share * 100.0;

@@ -1,5 +1,5 @@
-//! From any input to a distribution. What an input is, its beginning tells: a capture file by its
-//! magic number, text by its first line that is no comment.
+//! From any input to a distribution. What is an input? Its beginning tells: of a capture file the
+//! magic number, of text the first line that is no comment.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Cursor, Read};
@@ -34,23 +34,23 @@ pub struct Options {
     /// The sizes that are wanted. By default those that the input states; of a capture file,
     /// frames.
     pub length: Option<Length>,
-    /// Between size and count in a line of a distribution, besides space.
+    /// The character between size and count in a line of a distribution, besides space.
     pub separator: Option<char>,
-    /// Take what stands before the damage in a capture file.
+    /// Whether a damaged capture file is used up to the damage.
     pub up_to_damage: bool,
 }
 
-/// A distribution as it was read. It is not empty.
+/// A distribution as it was read, which is never empty.
 #[derive(Debug)]
 pub struct DistInput {
     pub format: Format,
-    /// Of pktgen's commands, which hold shares and not packets: whole numbers in the proportion of
-    /// the shares.
+    /// Packets of each size. Pktgen's commands hold shares and not packets: of them, whole numbers
+    /// in the proportion of the shares.
     pub counts: Counts,
     /// What the sizes measure, as far as the input says it.
     pub length: Option<Length>,
     pub left_out: LeftOut,
-    /// Where a capture file was left.
+    /// Where a capture file is damaged, which was used up to there.
     pub damage: Option<trace::Error>,
     /// The two-stage model, where the input holds one.
     pub model: Option<TwoStage>,
@@ -72,14 +72,14 @@ pub fn read(mut input: impl Read, options: Options) -> Result<DistInput, Error> 
         None => trace::looks_like_trace(&head),
     };
     let input = Cursor::new(head).chain(input);
-    let source = if is_trace {
+    let contents = if is_trace {
         read_trace(input, options)?
     } else {
         read_text(Lines::new(BufReader::with_capacity(1 << 16, input)), options)?
     };
-    match (source.length, options.length) {
+    match (contents.length, options.length) {
         (Some(stated), Some(asked)) if stated != asked => Err(Error::Length { stated, asked }),
-        _ => Ok(source),
+        _ => Ok(contents),
     }
 }
 
@@ -130,7 +130,7 @@ fn read_text(mut lines: Lines<impl BufRead>, options: Options) -> Result<DistInp
     let mut counts = Counts::new();
     let mut model = None;
     match format {
-        // A capture file has no lines.
+        // A capture file has no lines to be read here.
         Format::Trace => return Err(Fault::NotText.at(lines.number())),
         Format::Sizes => lines.each(first, |line| text::sizes(&mut counts, line))?,
         Format::Dist => {
@@ -163,7 +163,7 @@ fn finish(
     Ok(DistInput { format, counts, length, left_out: LeftOut::default(), damage: None, model })
 }
 
-/// What a text is whose first line this is. Two numbers are a size and a count.
+/// Returns the format of a text whose first line this is. Two numbers are a size and a count.
 fn detect(line: &str, separator: Option<char>) -> Option<Format> {
     let begins_as_number =
         |field: &&str| field.trim_start_matches('-').starts_with(|c: char| c.is_ascii_digit());
@@ -176,7 +176,7 @@ fn detect(line: &str, separator: Option<char>) -> Option<Format> {
     let fields = fields(line, separator);
     let numbers = fields.iter().all(begins_as_number);
     match fields.len() {
-        // So that the fault is found in its place, one number is enough.
+        // One number is enough, so that a fault in the other is told with its place.
         2 if fields.iter().any(begins_as_number) => Some(Format::Dist),
         _ if numbers => Some(Format::Sizes),
         _ => None,

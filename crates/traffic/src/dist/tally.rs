@@ -6,10 +6,10 @@ use super::{Counts, Error, Length};
 /// Packets that were seen and not counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LeftOut {
-    /// No IP packet, or one whose header was not captured or cannot be.
+    /// Packets in which there is no IP packet, or none whose header was captured and can be right.
     pub not_ip: u64,
-    /// Of no bytes or of more than 65,535: a capture on a sending host has segments before they
-    /// are cut.
+    /// Packets of no bytes or of more than 65,535: a capture on a sending host has segments before
+    /// they are cut.
     pub no_size: u64,
 }
 

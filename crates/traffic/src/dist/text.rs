@@ -17,8 +17,8 @@ pub(super) fn dist(counts: &mut Counts, line: &str, separator: Option<char>) -> 
     add(counts, size(a)?, number(b)?)
 }
 
-/// A line without the separator has space, so that a table can be read with one and written with
-/// the other.
+/// Splits a line. One without the separator is split at space, so that a table can be read with one
+/// and written with the other.
 pub(super) fn fields(line: &str, separator: Option<char>) -> Vec<&str> {
     match separator.filter(|c| !c.is_whitespace() && line.contains(*c)) {
         Some(separator) => line.split(separator).map(str::trim).collect(),

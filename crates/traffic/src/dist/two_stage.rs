@@ -4,18 +4,18 @@
 //! Sizes that many packets have, the outliers, are drawn exactly from a first array. The others
 //! share bins: where the first array holds no size, a bin is drawn from a second array, and in it a
 //! size uniformly. A cell is worth the same share of the packets in both arrays, as (4.10) has it:
-//! together they have as many cells as the precision. Whoever looks into the second array draws
-//! among the cells that are filled there. A bin's jitter reaches over its whole width; size 0 and
-//! sizes above the maximum cannot occur, so it is cut to the sizes that can.
+//! together they have as many cells as the precision. A look into the second array draws among the
+//! cells that are filled there. A bin's jitter reaches over its whole width; size 0 and sizes above
+//! the maximum cannot occur, so the jitter is cut to the sizes that can.
 
 use serde::{Deserialize, Serialize};
 
 use super::{Counts, Error, Fault};
 
-/// Cells of an array at most; more tells nothing apart that a million does not.
+/// The most cells of an array; more than a million tell nothing more apart.
 pub const MAX_PRECISION: u32 = 1_000_000;
 
-/// What the model is made with.
+/// The parameters of the model.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Parameters {
     /// Share of all packets from which on a size is an outlier, above 0 to 1.
@@ -38,7 +38,7 @@ impl Default for Parameters {
 impl Parameters {
     const MAX_SIZE: u16 = 1500;
 
-    /// The largest size of a model of `counts`.
+    /// Returns the largest size of a model of `counts`.
     pub fn max_size(&self, counts: &Counts) -> u16 {
         let largest = counts.largest().unwrap_or(0);
         self.max_size.unwrap_or(largest.max(Self::MAX_SIZE))
@@ -64,11 +64,11 @@ impl Parameters {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Cells {
-    /// Not known where the model was read from pktgen's commands.
+    /// The parameters; not known where the model was read from pktgen's commands.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub outlier_bound: Option<f64>,
     pub bin_width: u16,
-    /// Cells of the first array. Those that no outlier has stand for the second array.
+    /// Cells of the first array. Cells that no outlier has stand for the second array.
     pub precision: u32,
     pub max_size: u16,
     /// Sizes and their cells in the first array.
@@ -137,11 +137,11 @@ fn sum(entries: &[(u16, u32)]) -> u64 {
     entries.iter().map(|(_, cells)| u64::from(*cells)).sum()
 }
 
-/// A packet in the weights that cells are shared out by: bins get parts of packets.
+/// The weight of a packet when cells are shared out: bins get parts of packets.
 const PACKET: u32 = 32;
 
 impl TwoStage {
-    /// The model of a distribution.
+    /// Makes the model of a distribution.
     pub fn new(counts: &Counts, parameters: &Parameters) -> Result<Self, Error> {
         parameters.check()?;
         let max_size = parameters.max_size(counts);
@@ -171,13 +171,13 @@ impl TwoStage {
         &self.0
     }
 
-    /// The sizes that a draw of the bin can give.
+    /// Returns the sizes that a draw of the bin can give.
     fn sizes_of_bin(&self, start: u16) -> std::ops::Range<u32> {
         let (start, max) = (u32::from(start), u32::from(self.0.max_size));
         start.max(1)..(start + u32::from(self.0.bin_width)).min(max + 1)
     }
 
-    /// The sizes that the model gives and how probable each is, smallest first.
+    /// Returns the sizes that the model gives and how probable each is, smallest first.
     pub fn probabilities(&self) -> Vec<(u16, f64)> {
         let mut by_size = vec![0.0; usize::from(self.0.max_size) + 1];
         let precision = f64::from(self.0.precision);
@@ -194,7 +194,8 @@ impl TwoStage {
         (0..=u16::MAX).zip(by_size).filter(|(_, p)| *p > 0.0).collect()
     }
 
-    /// The model as the smallest whole numbers that stand to each other as the probabilities do.
+    /// Returns the model as the smallest whole numbers that stand to each other as the
+    /// probabilities do.
     pub fn counts(&self) -> Result<Counts, Error> {
         let cells = &self.0;
         let (first, second) = (sum(&cells.outliers), sum(&cells.bins).max(1));
@@ -221,7 +222,7 @@ impl TwoStage {
     }
 }
 
-/// The weights of outliers and of bins, in parts of a packet: (4.1) to (4.9).
+/// Returns the weights of outliers and of bins, in parts of a packet: (4.1) to (4.9).
 #[allow(clippy::type_complexity, reason = "two lists of sizes and their weights")]
 fn weigh(
     counts: &Counts,
@@ -244,7 +245,7 @@ fn weigh(
         if sizes.peek().is_some_and(|(next, _)| next / parameters.bin_width == bin) {
             continue;
         }
-        // The bin is complete. Where all its sizes are outliers, nothing is left to average.
+        // The bin is complete. Where all its sizes are outliers, no size is left to average.
         let not_outliers = u128::from(parameters.bin_width) - inside.len() as u128;
         let average = others.checked_div(not_outliers).unwrap_or(0);
         bins.push((bin * parameters.bin_width, others + average * inside.len() as u128));

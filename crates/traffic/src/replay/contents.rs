@@ -11,25 +11,26 @@ use super::{Error, Tally};
 /// What a file holds, up to where it is used.
 #[derive(Clone, Debug, Default)]
 pub struct Contents {
-    /// Packets that are read in a round, sent or not.
+    /// Packets that are read in a round, whether they are sent or not.
     pub records: u64,
     /// What a whole round sends, and what it leaves out.
     pub round: Tally,
     /// Bytes of the longest frame that is sent.
     pub longest: usize,
-    /// As recorded, from the first packet that is sent to the last.
+    /// Nanoseconds from the first packet that is sent to the last, as recorded.
     pub duration_ns: u64,
-    /// Where and how the file is damaged; it is used up to there.
+    /// Where and how the file is damaged, which is used up to there.
     pub damage: Option<String>,
 }
 
 impl Contents {
-    /// From one packet to the next in the mean, as recorded; 0 where there is but one.
+    /// Returns the time from one packet to the next in the mean, as recorded; 0 where there is but
+    /// one packet.
     pub fn mean_gap_ns(&self) -> u64 {
         self.duration_ns.checked_div(self.round.packets.saturating_sub(1)).unwrap_or(0)
     }
 
-    /// Bytes of a frame in the mean.
+    /// Returns the bytes of a frame in the mean.
     pub fn mean_bytes(&self) -> f64 {
         self.round.bytes as f64 / self.round.packets as f64
     }
@@ -122,7 +123,7 @@ pub(super) fn open(path: &Path) -> Result<File, Error> {
     if path == Path::new("-") {
         return Err(Error::Stdin);
     }
-    // Asked before it is opened: opening a pipe waits for a writer.
+    // This is asked before the file is opened, because opening a pipe waits for a writer.
     if !fs::metadata(path).map_err(fault)?.is_file() {
         return Err(Error::NotAFile(path.to_owned()));
     }

@@ -1,22 +1,23 @@
 //! A recording sent again: which frame is next, and when?
 //!
-//! The file is pcap or pcapng of any size and is never in memory. It is read through once before
-//! anything is sent, because a fault in the middle of a file should be known before half of it is
-//! on the wire, and because progress and a rate in bits need to know what there is. That pass costs
-//! as long as the disk takes to give the file, and keeps nothing but counts ([`Contents`]). For the
-//! same reason a pipe cannot be replayed. Every round reads just the packets that the first pass
-//! read, so a file that is still being recorded has its end where it was then.
+//! The file is pcap or pcapng of any size and is never in memory as a whole. A first pass reads it
+//! through before anything is sent, because a fault in the middle of a file should be known before
+//! half of it is on the wire, and because progress and a rate in bits need to know what there is.
+//! That pass takes as long as the disk takes to read the file, and keeps nothing but counts
+//! ([`Contents`]). A pipe cannot be read twice, so it cannot be replayed. Every round reads exactly
+//! the packets of the first pass, so a file that is still being recorded has its end where it was
+//! then.
 //!
 //! In its own time a packet is due at its offset from the first packet, divided by the factor.
-//! Recordings of several queues or of a clock that was set have times that go back; such a packet
-//! is due at once, as is one without a time. The offsets of the others stay what they are, so no
-//! error adds up. A second round begins one mean gap behind the last packet.
+//! Recordings of several queues, or of a clock that was set, have times that go back. A packet
+//! whose time does is due at once, and so is one without a time. The offsets of other packets stay
+//! what they are, so no error adds up. A second round begins one mean gap behind the last packet.
 //!
-//! Frames have the length that they had on the wire: what the recorder cut off is zeros. What
-//! cannot be sent is left out and counted ([`Tally`]).
+//! Frames have the length that they had on the wire: bytes that the recorder cut off are zeros.
+//! Packets that cannot be sent are left out and counted ([`Tally`]).
 //!
-//! One frame is made in advance, since its time has to be known; this is also where the file is
-//! read, in pieces of 256 KiB.
+//! One frame is made in advance, because its time has to be known; for it the file is read, 256 KiB
+//! at a time.
 
 use std::fs::File;
 use std::io::{self, Seek};
@@ -44,27 +45,27 @@ use record::{Clock, Fate, fate};
 /// When packets are due.
 #[derive(Clone, Debug)]
 pub enum Timing {
-    /// As recorded, `factor` times as fast; it is above 0 and finite.
+    /// By the recorded times, `factor` times as fast. The factor is above 0 and finite.
     Own { factor: f64 },
-    /// By a rate, whatever the recording says.
+    /// By a rate, whatever the recorded times are.
     Paced(Schedule),
     /// As fast as it goes.
     Max,
 }
 
-/// What is asked of a replay. By default the file goes once, in its own time, to an interface of
-/// 1500 bytes of MTU.
+/// How a file is replayed. By default it is sent once, in its own time, by an interface with an MTU
+/// of 1500 bytes.
 #[derive(Clone, Debug)]
 pub struct Options {
     pub timing: Timing,
-    /// How often the file is sent; 0: over and over.
+    /// How often the file is sent; 0 is without end.
     pub loops: u64,
     pub rewrite: Rewrite,
     /// Bytes of the longest frame without VLAN tag that the interface takes; longer ones are left
-    /// out. One tag (802.1Q) an MTU does not count.
+    /// out. An MTU does not count one tag (802.1Q).
     pub longest: usize,
     pub limits: Limits,
-    /// Use a damaged file as far as it is good.
+    /// Whether a damaged file is used up to the damage.
     pub up_to_damage: bool,
 }
 
@@ -81,23 +82,24 @@ impl Default for Options {
     }
 }
 
-/// Packets, counted up to one that was sent, over all rounds.
+/// What became of packets, up to one that was sent, over all rounds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
-    /// Sent, in frames and their bytes.
+    /// Packets that were sent. Their bytes follow.
     pub packets: u64,
     pub bytes: u64,
-    /// Sent with zeros for what was not captured.
+    /// Packets that were sent with zeros for bytes that were not captured.
     pub padded: u64,
-    /// Sent at once, because their time lies before that of a packet before them.
+    /// Packets that were sent at once, because their time lies before that of an earlier packet.
     pub backwards: u64,
-    /// Sent with the packet before them, because they have no time.
+    /// Packets that were sent together with the packet before them, because they have no time.
     pub untimed: u64,
-    /// Left out: longer than the interface takes.
+    /// Packets left out because they are longer than the interface takes.
     pub skipped_long: u64,
-    /// Left out: shorter than an Ethernet header.
+    /// Packets left out because they are shorter than an Ethernet header.
     pub skipped_short: u64,
-    /// Left out: recorded without a link layer, and neither IPv4 nor IPv6.
+    /// Packets left out because they were recorded without a link layer and are neither IPv4 nor
+    /// IPv6.
     pub skipped_not_ip: u64,
 }
 
@@ -107,16 +109,16 @@ pub struct Replay {
     reader: trace::Reader<File>,
     contents: Contents,
     options: Options,
-    /// The next frame, which is ready as long as there is one.
+    /// The next frame, where there is one.
     frame: Vec<u8>,
     ready: bool,
-    /// What reading behind the last frame came to, until it is told.
+    /// The fault that reading behind the last frame found, until it is told.
     fault: Option<io::Error>,
-    /// Of the round that the next frame is in.
+    /// The recorded times of the round that the next frame is in.
     clock: Clock,
     records: u64,
     round: u64,
-    /// With the next frame, and without it.
+    /// The tally with the next frame in it; `tally` is without it.
     ahead: Tally,
     tally: Tally,
 }
@@ -150,17 +152,17 @@ impl Replay {
         Ok(replay)
     }
 
-    /// What one round holds.
+    /// Returns what one round holds.
     pub fn contents(&self) -> &Contents {
         &self.contents
     }
 
-    /// What was handed out so far, and left out on the way there.
+    /// Returns what was handed out so far, and left out on the way there.
     pub fn tally(&self) -> &Tally {
         &self.tally
     }
 
-    /// Makes the next frame that can be sent. Tells whether there is one.
+    /// Makes the next frame that can be sent. Returns whether there is one.
     fn read_ahead(&mut self) -> io::Result<bool> {
         loop {
             if self.records == self.contents.records {
@@ -185,7 +187,7 @@ impl Replay {
         }
     }
 
-    /// When the next frame is due, by the timing alone; `None`: as soon as there is room for it.
+    /// Returns when the next frame is due, by the timing alone; `None` is as soon as there is room.
     fn scheduled_ns(&self) -> Option<u64> {
         match &self.options.timing {
             Timing::Own { factor } => {
@@ -206,8 +208,8 @@ impl Replay {
 }
 
 impl PacketSource for Replay {
-    /// Nobody has to wait for a packet that will not come: behind the last one this is `None`, and
-    /// never later than the run's end.
+    /// Returns a time never later than the run's end, and `None` behind the last packet: nobody has
+    /// to wait for a packet that will not come.
     fn due_ns(&self) -> Option<u64> {
         let Limits { packets, duration_ns } = self.options.limits;
         if !self.ready || (packets > 0 && self.tally.packets >= packets) {
@@ -234,17 +236,17 @@ impl PacketSource for Replay {
         }
         match self.read_ahead() {
             Ok(ready) => self.ready = ready,
-            // This frame is good; the next call tells.
+            // This frame is good; the next call tells the fault.
             Err(e) => (self.ready, self.fault) = (false, Some(e)),
         }
         if !self.ready {
-            // Of what was left out behind the last frame.
+            // This counts packets that were left out behind the last frame, too.
             self.tally = self.ahead;
         }
         Ok(Some(len))
     }
 
-    /// Recorded packets carry no numbers of ours.
+    /// Returns nothing: recorded packets carry no numbers of this program.
     fn sequences(&self) -> Vec<u64> {
         Vec::new()
     }
@@ -264,14 +266,14 @@ impl PacketSource for Replay {
     }
 }
 
-/// Begins again.
+/// Begins to read the file again.
 fn rewind(file: &File) -> io::Result<trace::Reader<File>> {
     let mut again = file.try_clone()?;
     again.rewind()?;
     trace::Reader::new(again).map_err(read_error)
 }
 
-/// Faults that the first pass has not met.
+/// Returns the error of a fault that the first pass has not met.
 fn read_error(error: trace::Error) -> io::Error {
     match error {
         trace::Error::Io(error) => error,
@@ -284,7 +286,8 @@ fn changed(what: &str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, text)
 }
 
-/// To the nanosecond for 104 days, beyond which a double has not the digits.
+/// Divides a time. The result is exact to the nanosecond for 104 days, beyond which a double has
+/// not enough digits.
 fn divide(ns: u64, factor: f64) -> u64 {
     (ns as f64 / factor) as u64
 }

@@ -1,4 +1,4 @@
-//! What becomes of a recorded packet: a frame, or none; and when it is due.
+//! What becomes of a recorded packet? A frame that is due at some time, or nothing.
 
 use tapdeck_packet::link::{FirstHeader, LinkType};
 use tapdeck_packet::numbers::ether_type;
@@ -10,7 +10,7 @@ use super::rewrite::Rewrite;
 const HEADER: usize = 14;
 /// Bytes of an 802.1Q tag.
 const TAG: usize = 4;
-/// In front of packets that were recorded without a link layer: destination, then source.
+/// MAC addresses of packets that were recorded without a link layer: destination, then source.
 const MACS: [u8; 12] = [2, 0x74, 0x64, 0, 0, 2, 2, 0x74, 0x64, 0, 0, 1];
 
 pub(super) enum Fate {
@@ -23,11 +23,11 @@ pub(super) enum Fate {
 
 /// How a frame is made of a packet.
 pub(super) struct Form {
-    /// For the header that it has to be given.
+    /// The type for the Ethernet header, where the packet has to be given one.
     ethertype: Option<u16>,
-    /// Of the frame.
+    /// Bytes of the frame.
     pub len: usize,
-    /// Not all of it was captured.
+    /// Whether not all of the frame was captured.
     pub padded: bool,
 }
 
@@ -68,7 +68,8 @@ impl Form {
             frame.extend(ethertype.to_be_bytes());
         }
         frame.extend(captured);
-        // Every frame has addresses to exchange; a checksum that was not captured stays zero.
+        // Every frame gets a whole header, so that its addresses can be exchanged. A checksum that
+        // was not captured stays zero.
         frame.resize(frame.len().max(HEADER), 0);
         rewrite.apply(frame);
         frame.resize(self.len, 0);
@@ -82,7 +83,7 @@ pub(super) struct Clock {
     offset_ns: u64,
 }
 
-/// How a packet's time stands to those before it.
+/// How a packet's time stands to the times before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Order {
     Forward,
@@ -95,7 +96,7 @@ impl Clock {
         self.offset_ns
     }
 
-    /// Takes in the next packet's time.
+    /// Takes the next packet's time.
     pub(super) fn advance(&mut self, time_ns: Option<i64>) -> Order {
         let Some(time_ns) = time_ns else {
             return Order::Untimed;

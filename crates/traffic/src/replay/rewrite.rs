@@ -1,19 +1,19 @@
 //! Other addresses in a frame, and checksums that stay as right as they were.
 //!
-//! A recording is sent where its addresses do not belong, so networks are exchanged for others of
-//! the same size, in IPv4 and IPv6 headers and in ARP, behind any number of VLAN tags. Each
+//! How can a recording be sent where its addresses do not belong? Networks are exchanged for others
+//! of the same size, in IPv4 and IPv6 headers and in ARP, behind any number of VLAN tags. Each
 //! checksum that an address goes into is changed by what the address changed (RFC 1624, equation
 //! 3). So nothing else of the packet has to be there: packets that were cut, and first fragments,
 //! come out right, and a checksum that was wrong is wrong by as much as before.
 //!
-//! Back again leads to the same bytes, with one exception: 0xffff and 0 are the same checksum, and
-//! 0xffff in an IPv4, TCP or ICMPv6 header, which nobody computes, comes back as 0. In UDP, where 0
-//! is no checksum, it is 0xffff that is written.
+//! Rewriting back leads to the same bytes, with one exception: 0xffff and 0 are the same checksum,
+//! and 0xffff in an IPv4, TCP or ICMPv6 header, which nobody computes, becomes 0. In UDP, where 0
+//! means no checksum, 0xffff is written.
 //!
-//! Left as it is: what stands deeper, which is the packet that an ICMP error quotes, the inside of
-//! tunnels, targets of neighbour discovery and names in any protocol; addresses in IPv4 options and
-//! IPv6 routing headers; checksums of transports other than UDP, TCP and ICMPv6; MAC addresses in
-//! ARP; and frames of IEEE 802.3 with LLC.
+//! These are left as they are: packets that ICMP errors quote, the inside of tunnels, targets of
+//! neighbour discovery and names in any protocol; addresses in IPv4 options and IPv6 routing
+//! headers; checksums of transports other than UDP, TCP and ICMPv6; MAC addresses in ARP; and
+//! frames of IEEE 802.3 with LLC.
 
 use std::net::IpAddr;
 
@@ -27,11 +27,13 @@ use crate::workload::Mac;
 /// What is exchanged in each frame.
 #[derive(Clone, Debug, Default)]
 pub struct Rewrite {
-    /// For each address the first that has it in its old network counts.
+    /// Networks that are exchanged. For each address the first rule counts whose old network has
+    /// it.
     pub rules: Vec<Rule>,
-    /// Of all frames.
+    /// The source MAC address of all frames, if they get another one.
     pub source_mac: Option<Mac>,
-    /// Of all frames, those to groups and to everybody too.
+    /// The destination MAC address of all frames, with those to groups and to everybody, if they
+    /// get another one.
     pub destination_mac: Option<Mac>,
 }
 
@@ -39,7 +41,7 @@ pub struct Rewrite {
 /// byte lowest.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rule {
-    /// Of an address in bytes.
+    /// Bytes of an address.
     len: usize,
     old: u128,
     new: u128,
@@ -48,7 +50,7 @@ pub struct Rule {
 }
 
 impl Rule {
-    /// What an address of `len` bytes becomes, if it is of the old network.
+    /// Returns what an address of `len` bytes becomes, if it is of the old network.
     fn apply(&self, len: usize, address: u128) -> Option<u128> {
         let applies = len == self.len && address & !self.host == self.old;
         applies.then_some(self.new | (address & self.host))
@@ -56,7 +58,7 @@ impl Rule {
 }
 
 impl Rewrite {
-    /// A rule `OLD=NEW`, of two networks or two addresses.
+    /// Reads a rule `OLD=NEW`, of two networks or two addresses.
     pub fn parse(text: &str) -> Result<Rule, Error> {
         let fault = || Error::Rule(text.to_owned());
         let network = |s: &str| -> Result<IpNet, Error> {
@@ -117,7 +119,7 @@ impl Rewrite {
             return;
         };
         let is_later_fragment = u16::from_be_bytes([high, low]) & 0x1fff != 0;
-        // Segments that the kernel has yet to cut may carry no length.
+        // Segments that the kernel has yet to cut may carry a length of 0.
         let end = match word(packet, 2) {
             None | Some(0) => packet.len(),
             Some(total) => packet.len().min(total.into()),
@@ -134,7 +136,7 @@ impl Rewrite {
         }
         let source = self.address(packet, 8, 16);
         let destination = self.address(packet, 24, 16);
-        // Jumbograms and segments that are yet to be cut have 0.
+        // Jumbograms and segments that are yet to be cut have a length of 0.
         let end = match word(packet, 4) {
             None | Some(0) => packet.len(),
             Some(payload) => packet.len().min(HEADER + usize::from(payload)),
@@ -160,7 +162,7 @@ impl Rewrite {
         self.address(packet, 8 + 4 + 2 * hardware_len, 4);
     }
 
-    /// Exchanges the address of `len` bytes at `at`, if it is there and a rule is for it. Gives
+    /// Exchanges the address of `len` bytes at `at`, if it is there and a rule is for it. Returns
     /// what this adds to a sum that the address is part of.
     fn address(&self, packet: &mut [u8], at: usize, len: usize) -> Sum {
         let Some(place) = packet.get_mut(at..at + len) else {
@@ -195,7 +197,7 @@ fn word(bytes: &[u8], at: usize) -> Option<u16> {
     Some(u16::from_be_bytes([two[0], two[1]]))
 }
 
-/// From its first byte; `None`: it is none.
+/// Returns the length of an IPv4 header by its first byte; `None` where that begins no IPv4 header.
 fn ipv4_header_len(first: u8) -> Option<usize> {
     let len = usize::from(first & 0xf) * 4;
     (first >> 4 == 4 && len >= 20).then_some(len)
@@ -205,7 +207,7 @@ fn ipv4_header_len(first: u8) -> Option<usize> {
 struct Found {
     protocol: u8,
     at: usize,
-    /// The packet has still to go by way of others.
+    /// Whether the packet has still to go by way of other hosts.
     routed: bool,
 }
 
@@ -257,7 +259,7 @@ fn transport(segment: Option<&mut [u8]>, protocol: u8, change: Sum) {
     }
 }
 
-/// RFC 1624, equation 3, on the checksum at `at`, if it is there.
+/// Changes the checksum at `at`, if it is there: RFC 1624, equation 3.
 fn update(bytes: &mut [u8], at: usize, change: Sum) {
     if let Some(checksum) = bytes.get_mut(at..).and_then(|rest| rest.first_chunk_mut::<2>()) {
         *checksum = change.native(!u16::from_ne_bytes(*checksum)).checksum();

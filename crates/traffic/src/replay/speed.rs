@@ -1,18 +1,18 @@
-//! How fast a recording is sent again: what a person writes.
+//! How fast is a recording sent again? What a person writes, and the timing that follows.
 
 use std::str::FromStr;
 
 use super::{Error, Timing};
 use crate::pacing::{self, Gaps, Rate, Schedule};
 
-/// What was asked for.
+/// A speed as a person asks for it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Speed {
-    /// So many times as fast as it was recorded: above 0, and finite.
+    /// So many times as fast as the recording, above 0 and finite.
     Factor(f64),
     /// As fast as it goes.
     Max,
-    /// Never [`Rate::Max`] out of a text.
+    /// At a rate; a text never makes this [`Rate::Max`].
     Rate(Rate),
 }
 
@@ -35,7 +35,7 @@ impl FromStr for Speed {
 }
 
 impl Speed {
-    /// For one sender. `gaps` and `seed` are of meaning where a rate is asked for.
+    /// Returns the timing of one sender. `gaps` and `seed` matter where a rate was asked for.
     pub fn timing(self, gaps: Gaps, seed: u64) -> Timing {
         match self {
             Self::Factor(factor) => Timing::Own { factor },

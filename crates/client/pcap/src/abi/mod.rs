@@ -1,9 +1,9 @@
 //! The functions of libpcap that this object defines, and all of its unsafe code.
 //!
-//! Their callers promise what pcap(3PCAP) asks of them: handles that are open, texts that end, room
-//! for what is written. A handle that is no group's is handed to the real function as it came. A
-//! panic would be a fault of this object; it becomes the error that the function has, and does not
-//! reach the program.
+//! Callers of the functions promise what pcap(3PCAP) asks of them: handles that are open, texts
+//! that end with NUL, room for what is written. A handle that is not a group's is passed on to the
+//! real function ([`real`]). A panic would be a fault of this object; it becomes the error that the
+//! function can return, and does not reach the program.
 #![allow(unsafe_code)]
 
 mod real;
@@ -18,19 +18,22 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::{NonNull, null, null_mut};
 use std::time::Duration;
 
+use tapdeck_client::LinkType;
+
 use crate::filter::{Filter, Instruction, Way};
 use crate::handle::{Direction, Fault, Handle, MAX_SNAPLEN, PREFIX, Shown};
 use types::{
-    Dumper, ERROR_BYTES, ERROR_TSTAMP_PRECISION_NOTSUP, Handler, Interface, PCAP_ERROR,
+    DIRECTION_BOTH, DIRECTION_IN, DIRECTION_OUT, Dumper, ERROR_BYTES,
+    ERROR_TSTAMP_PRECISION_NOTSUP, Handler, Interface, PCAP_ERROR,
     PCAP_IF_CONNECTION_NOT_APPLICABLE, PCAP_IF_RUNNING, PCAP_IF_UP, PacketHeader, Pcap, Program,
     Stat, TSTAMP_HOST, TSTAMP_MICRO, TSTAMP_NANO, WARNING_TSTAMP_TYPE_NOTSUP,
 };
 
-/// A handle of libpcap's that has no device; closed when dropped.
+/// A handle of libpcap's that has no device. It is closed when it is dropped.
 struct Dead(NonNull<Pcap>);
 
-// SAFETY: libpcap's handles belong to no thread; one at a time uses them, which `Handle`'s lock
-// sees to.
+// SAFETY: libpcap's handles may be used by any thread, one at a time, which `Handle`'s lock makes
+// sure of.
 unsafe impl Send for Dead {}
 
 impl Dead {
@@ -55,22 +58,21 @@ impl Drop for Dead {
     }
 }
 
-/// What is behind a group's `pcap_t`.
-pub struct CHandle {
+/// What stands behind the `pcap_t` of a group: the capture, and the memory whose addresses
+/// libpcap's functions return. That memory is written by the one thread that uses the handle, as
+/// libpcap's own is.
+pub struct PcapHandle {
     inner: Handle<Dead>,
-    /// What `pcap_next_ex` and `pcap_geterr` return the address of. Written by the one thread that
-    /// uses the handle, as libpcap's own.
+    /// What `pcap_next_ex` returns the address of.
     header: UnsafeCell<PacketHeader>,
+    /// What `pcap_geterr` returns the address of.
     error: UnsafeCell<[c_char; ERROR_BYTES]>,
 }
 
-/// Link type of a handle whose group is not known yet.
-const ETHERNET: c_int = 1;
-
-/// The group that a device's name names.
+/// Returns the name of the group that a device's name stands for.
 ///
 /// # Safety
-/// `device` is null or a text.
+/// `device` is null or a text that ends with NUL.
 unsafe fn group<'a>(device: *const c_char) -> Option<&'a str> {
     if device.is_null() {
         return None;
@@ -80,10 +82,10 @@ unsafe fn group<'a>(device: *const c_char) -> Option<&'a str> {
     device.to_str().ok()?.strip_prefix(PREFIX)
 }
 
-/// Writes a text where C expects one, cut to `room` bytes with its end.
+/// Writes a text for C, cut to `room` bytes with the NUL at its end.
 ///
 /// # Safety
-/// `to` is null or has that room.
+/// `to` is null or has room for that many bytes.
 unsafe fn write_text(to: *mut c_char, room: usize, text: &str) {
     if to.is_null() {
         return;
@@ -101,16 +103,18 @@ fn guard<R>(failed: R, work: impl FnOnce() -> R) -> R {
     catch_unwind(AssertUnwindSafe(work)).unwrap_or(failed)
 }
 
+/// Returns 0, or libpcap's number for the fault.
 fn code(result: Result<(), Fault>) -> c_int {
     result.map_or_else(|fault| fault as c_int, |()| 0)
 }
 
+/// Returns the number, or libpcap's number for the fault.
 fn number(result: Result<c_int, Fault>) -> c_int {
     result.unwrap_or_else(|fault| fault as c_int)
 }
 
-impl CHandle {
-    /// Takes over what libpcap says went wrong at its handle.
+impl PcapHandle {
+    /// Takes over the error of libpcap's handle.
     fn take_error(&self, real: &Dead) {
         // SAFETY: the handle is open; libpcap's text ends and stays while the handle is locked.
         let why = unsafe {
@@ -120,7 +124,8 @@ impl CHandle {
         self.inner.fail(why.to_string_lossy());
     }
 
-    /// Has libpcap do something that needs no device, once the link type is known.
+    /// Has libpcap do something that needs no device. Before the handle is activated, its link type
+    /// is not known, and the result is `failed`.
     fn with_real<R>(
         &self,
         failed: R,
@@ -142,7 +147,7 @@ impl CHandle {
         code(self.inner.activate(Dead::open))
     }
 
-    /// Shows packets to a handler of C: how many, or what became of it.
+    /// Shows packets to a C function, and returns how many.
     fn dispatch(&self, count: c_int, handler: Handler, user: *mut c_uchar) -> Result<u32, Fault> {
         let Some(handler) = handler else {
             return Err(self.inner.fail("no function is given to show packets to"));
@@ -162,18 +167,15 @@ impl CHandle {
         loop {
             match self.dispatch(left, handler, user) {
                 Err(fault) => return fault as c_int,
-                Ok(shown) if count > 0 => {
-                    left -= shown as c_int;
-                    if left <= 0 {
-                        return 0;
-                    }
-                }
+                Ok(shown) if count > 0 && left <= shown as c_int => return 0,
+                Ok(shown) if count > 0 => left -= shown as c_int,
                 Ok(_) => {}
             }
         }
     }
 
-    /// One packet: 1, 0 where none came in time, or what became of it.
+    /// Finds one packet. The number is libpcap's result: 1, 0 where no packet came in time, or that
+    /// of a fault.
     fn next(&self) -> (c_int, Option<Shown>) {
         let mut found = None;
         match self.inner.dispatch(Some(1), &run_filter, |shown| found = Some(shown)) {
@@ -223,7 +225,8 @@ fn run_filter(program: &[Instruction], frame: &[u8], original: u32) -> bool {
     }
 }
 
-/// An array of one number, which the caller frees with `free`.
+/// Writes the address of an array of one number, which the program frees with `free`, and returns
+/// its length.
 ///
 /// # Safety
 /// `to` is valid for a write.
@@ -242,7 +245,7 @@ unsafe fn one(to: *mut *mut c_int, value: c_int) -> c_int {
 }
 
 /// # Safety
-/// As pcap_create(3PCAP).
+/// The arguments are as pcap_create(3PCAP) demands.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pcap_create(device: *const c_char, error: *mut c_char) -> *mut Pcap {
     // SAFETY: by the caller's promise.
@@ -251,8 +254,10 @@ pub unsafe extern "C" fn pcap_create(device: *const c_char, error: *mut c_char) 
         return unsafe { real::pcap_create(device, error) };
     };
     guard(null_mut(), || {
-        let made = Dead::open(ETHERNET, MAX_SNAPLEN, false)
-            .zip(Dead::open(ETHERNET, MAX_SNAPLEN, false))
+        // The group's link type is not known yet.
+        let dead = || Dead::open(LinkType::ETHERNET.dlt(), MAX_SNAPLEN, false);
+        let made = dead()
+            .zip(dead())
             .ok_or_else(|| "there is no libpcap that tapdeck's could stand in for".to_owned());
         let made = made.and_then(|(key, real)| {
             Ok((key, Handle::new(group, real).map_err(|e| e.to_string())?))
@@ -261,13 +266,13 @@ pub unsafe extern "C" fn pcap_create(device: *const c_char, error: *mut c_char) 
             Ok((key, inner)) => {
                 let empty =
                     Shown { seconds: 0, fraction: 0, captured: 0, original: 0, bytes: null() };
-                let handle = CHandle {
+                let handle = PcapHandle {
                     inner,
                     header: UnsafeCell::new(header(&empty)),
                     error: UnsafeCell::new([0; ERROR_BYTES]),
                 };
                 let p = key.get();
-                // It is closed by `pcap_close`.
+                // `pcap_close` closes it.
                 std::mem::forget(key);
                 registry::add(p, Box::new(handle));
                 p
@@ -313,7 +318,7 @@ pub unsafe extern "C" fn pcap_open_live(
 }
 
 /// # Safety
-/// As pcap_lookupnet(3PCAP).
+/// The arguments are as pcap_lookupnet(3PCAP) demands.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pcap_lookupnet(
     device: *const c_char,
@@ -334,7 +339,7 @@ pub unsafe extern "C" fn pcap_lookupnet(
 }
 
 /// # Safety
-/// As pcap_findalldevs(3PCAP).
+/// The arguments are as pcap_findalldevs(3PCAP) demands.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pcap_findalldevs(
     devices: *mut *mut Interface,
@@ -394,7 +399,7 @@ unsafe fn append(devices: *mut *mut Interface, name: &str, description: &str) {
 }
 
 /// # Safety
-/// As pcap_close(3PCAP).
+/// The arguments are as pcap_close(3PCAP) demands.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pcap_close(p: *mut Pcap) {
     // SAFETY: by the caller's promise nobody uses the handle any more.
@@ -405,15 +410,17 @@ pub unsafe extern "C" fn pcap_close(p: *mut Pcap) {
     unsafe { real::pcap_close(p) };
 }
 
-/// Functions of a handle: what a group's does, and what is returned where that panics.
+/// Defines functions of libpcap that take a handle: what the function does if the handle is a
+/// group's, and what it returns if that panics.
 macro_rules! of_handle {
     ($(fn $name:ident($p:ident $(, $arg:ident: $type:ty)*) $(-> $result:ty)? = $failed:expr, |$handle:ident| $work:expr;)*) => {$(
         /// # Safety
-        /// As libpcap says of the function.
+        /// The arguments are as libpcap demands of this function.
         #[unsafe(no_mangle)]
         #[allow(unused_variables)]
         pub unsafe extern "C" fn $name($p: *mut Pcap $(, $arg: $type)*) $(-> $result)? {
-            // SAFETY: by the caller's promise the handle is open, and what comes with it as libpcap wants it.
+            // SAFETY: by the caller's promise the handle is open, and what comes with it is as
+            // libpcap wants it.
             match unsafe { registry::find($p) } {
                 Some($handle) => guard($failed, || $work),
                 // SAFETY: as above.
@@ -505,9 +512,9 @@ of_handle! {
     };
     fn pcap_setdirection(p, direction: c_int) -> c_int = PCAP_ERROR, |handle| {
         let wanted = match direction {
-            0 => Direction::Both,
-            1 => Direction::Only(Way::In),
-            2 => Direction::Only(Way::Out),
+            DIRECTION_BOTH => Direction::Both,
+            DIRECTION_IN => Direction::Only(Way::In),
+            DIRECTION_OUT => Direction::Only(Way::Out),
             _ => return handle.inner.fail("there is no such direction") as c_int,
         };
         code(handle.inner.active(|active| active.set_direction(wanted)))

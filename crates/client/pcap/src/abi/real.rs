@@ -1,4 +1,4 @@
-//! libpcap itself: the one that the program would have without this object.
+//! The functions of libpcap itself: of the one that the program would have without this object.
 
 use std::ffi::{CStr, c_char, c_int, c_uchar, c_uint, c_void};
 use std::ptr::null_mut;
@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicPtr, Ordering::Acquire, Ordering::Release};
 use super::types::{Dumper, Handler, Interface, PCAP_ERROR, PacketHeader, Pcap, Program, Stat};
 use crate::filter::Instruction;
 
-/// A function of libpcap, looked for once.
+/// A function of libpcap, which is looked up when it is first called.
 struct Symbol {
     name: &'static CStr,
     at: AtomicPtr<c_void>,
@@ -28,8 +28,8 @@ impl Symbol {
     }
 }
 
-/// Finds a function behind this object, or in a libpcap that the program has loaded where that does
-/// not look.
+/// Finds a function in the objects behind this one, or else in a libpcap that is loaded now:
+/// modules of a program may have one that the first look does not find.
 fn look_up(name: &CStr) -> *mut c_void {
     // SAFETY: `dlsym` with a valid name; the pseudo-handle is meant for objects that stand in for
     // others.
@@ -50,11 +50,11 @@ fn look_up(name: &CStr) -> *mut c_void {
     names.into_iter().map(load).find(|at| !at.is_null()).unwrap_or(null_mut())
 }
 
-/// Functions of libpcap with what they return where there is no libpcap.
+/// Defines functions of libpcap, with what they return where there is no libpcap.
 macro_rules! real {
     ($(fn $name:ident($($arg:ident: $type:ty),* $(,)?) $(-> $result:ty)? = $missing:expr;)*) => {$(
         /// # Safety
-        /// As libpcap says.
+        /// The arguments are as libpcap demands of the function.
         #[allow(clippy::too_many_arguments)]
         pub unsafe fn $name($($arg: $type),*) $(-> $result)? {
             static SYMBOL: Symbol = Symbol::new(
@@ -65,8 +65,8 @@ macro_rules! real {
             );
             match SYMBOL.get() {
                 Some(at) => {
-                    // SAFETY: libpcap's function of that name has this form (pcap/pcap.h, pcap/bpf.h), and its
-                    // caller promises what it asks for.
+                    // SAFETY: libpcap's function of that name has this form (pcap/pcap.h,
+                    // pcap/bpf.h), and its caller promises what it asks for.
                     unsafe {
                         let function: unsafe extern "C" fn($($type),*) $(-> $result)? =
                             std::mem::transmute(at);

@@ -1,24 +1,24 @@
-//! Which handles are groups.
+//! Which `pcap_t` is a group's, and what stands behind it?
 //!
 //! A signal handler may ask (`pcap_breakloop`), so looking up takes no lock: it walks a list to
-//! which nodes are only ever added. A handle that is closed leaves its node to the next one.
+//! which nodes are only ever added. When a handle is closed, its node is free for the next one.
 
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicPtr, Ordering::Acquire, Ordering::Release};
 use std::sync::{Mutex, PoisonError};
 
-use super::CHandle;
+use super::PcapHandle;
 use super::types::Pcap;
 
 struct Node {
     /// Null where the node is free.
     key: AtomicPtr<Pcap>,
-    handle: AtomicPtr<CHandle>,
+    handle: AtomicPtr<PcapHandle>,
     next: Option<&'static Node>,
 }
 
 static FIRST: AtomicPtr<Node> = AtomicPtr::new(null_mut());
-/// Held by those who change the list.
+/// Is held while the list is changed.
 static CHANGE: Mutex<()> = Mutex::new(());
 
 fn nodes() -> impl Iterator<Item = &'static Node> {
@@ -27,8 +27,8 @@ fn nodes() -> impl Iterator<Item = &'static Node> {
     std::iter::successors(first, |node| node.next)
 }
 
-/// Makes `key` known as a group's handle.
-pub fn add(key: *mut Pcap, handle: Box<CHandle>) {
+/// Registers `key` as the `pcap_t` of a group.
+pub fn add(key: *mut Pcap, handle: Box<PcapHandle>) {
     let _change = CHANGE.lock().unwrap_or_else(PoisonError::into_inner);
     let handle = Box::into_raw(handle);
     if let Some(free) = nodes().find(|node| node.key.load(Acquire).is_null()) {
@@ -41,11 +41,12 @@ pub fn add(key: *mut Pcap, handle: Box<CHandle>) {
     FIRST.store(Box::into_raw(Box::new(node)), Release);
 }
 
-/// The group's handle behind `key`, if it is one.
+/// Returns what stands behind `key`, if it is the `pcap_t` of a group.
 ///
 /// # Safety
-/// The handle is not closed while what is returned is used: what libpcap asks of its callers too.
-pub unsafe fn find<'a>(key: *mut Pcap) -> Option<&'a CHandle> {
+/// The handle is not closed while the returned reference is used, which libpcap asks of its callers
+/// too.
+pub unsafe fn find<'a>(key: *mut Pcap) -> Option<&'a PcapHandle> {
     if key.is_null() {
         return None;
     }
@@ -57,8 +58,8 @@ pub unsafe fn find<'a>(key: *mut Pcap) -> Option<&'a CHandle> {
 /// Takes a handle out of the list.
 ///
 /// # Safety
-/// Nobody uses it any more.
-pub unsafe fn remove(key: *mut Pcap) -> Option<Box<CHandle>> {
+/// No thread uses the handle any more.
+pub unsafe fn remove(key: *mut Pcap) -> Option<Box<PcapHandle>> {
     if key.is_null() {
         return None;
     }

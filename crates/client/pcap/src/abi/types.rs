@@ -1,15 +1,16 @@
-//! libpcap's structures, as pcap/pcap.h has them on Linux.
+//! libpcap's structures and numbers, as pcap/pcap.h has them on Linux.
 
 use std::ffi::{c_char, c_int, c_uchar, c_uint};
 
 use crate::filter::Instruction;
 
-/// `pcap_t`, `pcap_dumper_t`, `FILE`: seen from here, only addresses.
+/// `pcap_t`, of which only the address is used.
 #[repr(C)]
 pub struct Pcap {
     opaque: [u8; 0],
 }
 
+/// `pcap_dumper_t`, of which only the address is used.
 #[repr(C)]
 pub struct Dumper {
     opaque: [u8; 0],
@@ -24,7 +25,7 @@ pub struct PacketHeader {
     pub len: c_uint,
 }
 
-/// `struct pcap_stat`, without what Windows has behind it.
+/// `struct pcap_stat`, without the fields that only Windows has.
 #[repr(C)]
 pub struct Stat {
     pub received: c_uint,
@@ -56,6 +57,12 @@ pub type Handler = Option<unsafe extern "C" fn(*mut c_uchar, *const PacketHeader
 pub const ERROR_BYTES: usize = 256;
 
 pub const PCAP_ERROR: c_int = -1;
+/// `PCAP_D_INOUT`
+pub const DIRECTION_BOTH: c_int = 0;
+/// `PCAP_D_IN`
+pub const DIRECTION_IN: c_int = 1;
+/// `PCAP_D_OUT`
+pub const DIRECTION_OUT: c_int = 2;
 pub const PCAP_IF_UP: c_uint = 2;
 pub const PCAP_IF_RUNNING: c_uint = 4;
 /// `PCAP_IF_CONNECTION_STATUS_NOT_APPLICABLE`.

@@ -3,9 +3,10 @@
 use super::super::bloom;
 use super::super::tuple::Family;
 
-/// Signatures of one family that a set can have at most (`TD_MAX_SIGNATURES`).
+/// The most signatures of one family that a set can have (`TD_MAX_SIGNATURES`).
 pub const MAX_SIGNATURES: usize = 4096;
-/// Bytes of an image at most: places in it have 32 bits, some of them 30 in units of 8.
+/// The most bytes that an image can have. Places in it have 32 bits, or 30 bits in units of 8
+/// bytes.
 pub const MAX_BYTES: u64 = 1 << 31;
 
 /// Why a set has no image.

@@ -1,4 +1,4 @@
-//! The bytes of an image: `crates/capture/bpf/rules.h` in Rust.
+//! The bytes of an image, as `crates/capture/bpf/rules.h` has them, and how they are written.
 #![allow(clippy::trivially_copy_pass_by_ref, reason = "signatures are looked at where they lie")]
 
 use super::super::signature::{Key, Signature, prefix_mask};
@@ -9,11 +9,11 @@ use super::perfect::{self, Table};
 use super::prefixes::{self, Fineness, LIST, Place, Prefix, Tables};
 use super::sorted::{Outcome, Sorted, SortedFamily};
 
-/// What an image begins with (`TD_IMAGE_MAGIC`).
+/// The number with which an image begins (`TD_IMAGE_MAGIC`).
 pub const MAGIC: u32 = 0x3167_6d69;
-/// `sizeof(struct td_rules)`.
+/// Length of the header: `sizeof(struct td_rules)`.
 pub const HEADER_BYTES: usize = 400;
-/// Where in it stands what the loader sets: `struct td_rules`, `hits` and what follows.
+/// Where in the header the fields of [`Lanes`] stand: `hits` and what follows it.
 const LANES_AT: usize = 60;
 const FAMILIES_AT: usize = 80;
 const FAMILY_BYTES: usize = 128;
@@ -33,41 +33,42 @@ const HAS_ADDRESSES: u32 = 8;
 /// What an image holds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Facts {
-    /// Rules of the set, those that are not enabled among them: counters are kept for each.
+    /// Number of rules of the set, including those that are not enabled: each has a counter.
     pub rules: u32,
-    /// Patterns in the tables; those of a rule that can never be the first to fit are not among
-    /// them.
+    /// Number of patterns in the tables, without those that can never be the first to fit.
     pub patterns: u64,
-    /// Signatures that are tried for packets of IPv4 and of IPv6.
+    /// Number of signatures of IPv4 and of IPv6.
     pub signatures: [u32; 2],
+    /// Size of the Bloom filter in bits.
     pub bloom_bits: u64,
-    /// Bytes of tables that find signatures by address, of those the lists and bitmaps; of hash
-    /// tables.
+    /// Bytes of the tables that find signatures by address, with lists and bitmaps.
     pub prefix_bytes: u64,
+    /// Bytes of the lists and bitmaps alone.
     pub row_bytes: u64,
+    /// Bytes of the hash tables.
     pub hash_bytes: u64,
     /// Whether some addresses are covered by too many signatures for lists.
     pub has_bitmaps: bool,
 }
 
-/// Where packets are counted behind an image: so many counters of 8 bytes in each lane, one for
-/// each rule and one for packets that none takes.
+/// Where packets are counted, behind an image: in lanes of counters of 8 bytes, one counter for
+/// each rule and one for packets that no rule takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lanes {
-    /// Where they begin, a multiple of 64.
+    /// Place of the first lane from the image's beginning, a multiple of 64.
     pub at: u32,
     pub lane_bytes: u32,
-    /// A power of two.
+    /// Number of lanes, a power of two.
     pub lanes: u32,
     /// Whether there are more CPUs than lanes.
     pub is_shared: bool,
 }
 
 impl Lanes {
-    /// Tells it to the programs that read the image.
+    /// Writes this into an image, for the programs that read it.
     ///
     /// # Panics
-    /// If these are not an image's bytes.
+    /// If the bytes are too few for an image's header.
     pub fn write(&self, image: &mut [u8]) {
         let words = [self.at, self.lane_bytes, self.lanes - 1, u32::from(self.is_shared)];
         for (word, to) in words.iter().zip(image[LANES_AT..HEADER_BYTES].chunks_exact_mut(4)) {
@@ -76,7 +77,7 @@ impl Lanes {
     }
 }
 
-/// Bytes that grow.
+/// The bytes of an image that is being written.
 #[derive(Default)]
 pub struct Writer(Vec<u8>);
 
@@ -86,7 +87,7 @@ impl Writer {
         self.0
     }
 
-    /// Fills up to a multiple of `to`, and gives that place. An image beyond the bound is refused
+    /// Fills up to a multiple of `to`, and returns that place. An image beyond the bound is refused
     /// in the end, so a place that has lost its high bits is never read.
     fn align(&mut self, to: usize) -> u32 {
         self.0.resize(self.0.len().next_multiple_of(to), 0);
@@ -113,7 +114,8 @@ impl Writer {
         }
     }
 
-    /// A bitmap of so many bits, whole words of 8 bytes, at a multiple of 64.
+    /// Writes a bitmap of so many bits, in whole words of 8 bytes, and returns its place, a
+    /// multiple of 64.
     fn bitmap(&mut self, bits: u64, set: impl Iterator<Item = u64>) -> u32 {
         let at = self.align(64);
         let mut words = vec![0u64; bits.div_ceil(64) as usize];
@@ -125,7 +127,7 @@ impl Writer {
     }
 }
 
-/// What of ports and protocol a signature asks for: bits 0 to 2, as `td_types` has them.
+/// Which of ports and protocol a signature looks at: bits 0 to 2, as `td_types` has them.
 fn asks(signature: &Signature) -> usize {
     usize::from(signature.source_port)
         | usize::from(signature.destination_port) << 1
@@ -154,7 +156,7 @@ fn key_rest(signature: &Signature, number: u16, key: &Key) -> u64 {
         | u64::from(number) << REST_SIGNATURE
 }
 
-/// The addresses as they are compared: one word for IPv4, four for IPv6.
+/// Returns two addresses as they are compared: in one word for IPv4, in four for IPv6.
 fn words(family: Family, source: u128, destination: u128) -> Vec<u64> {
     let (high, low) = (|address: u128| (address >> 64) as u64, |address: u128| address as u64);
     match family {
@@ -196,7 +198,7 @@ pub fn write(
         let [four, six] = &sorted.families;
         Some((seed, [hash_family(four, seed)?, hash_family(six, seed)?]))
     };
-    // Two 64-bit hashes are alike once in many million sets; sixteen seeds never all fail.
+    // Two 64-bit hashes are equal once in many million sets, so sixteen seeds never all fail.
     let (seed, hashed) = (0..SEEDS).find_map(find).ok_or(Error::Hashes)?;
     let mut facts = Facts {
         rules: sorted.rules,
@@ -230,7 +232,7 @@ pub fn write(
     Ok((out.into_bytes(), facts))
 }
 
-/// Which ports and protocols some rule asks for.
+/// Writes which ports and protocols some rule asks for.
 fn write_used(out: &mut Writer, sorted: &Sorted) -> [u32; 3] {
     let patterns = || {
         sorted.families.iter().flat_map(|family| {
@@ -250,9 +252,9 @@ fn write_used(out: &mut Writer, sorted: &Sorted) -> [u32; 3] {
 
 /// A family's part of the header.
 struct Written {
-    /// Both roots, as they stand there.
+    /// Both roots, as they stand in the header.
     roots: Vec<u64>,
-    /// What follows them.
+    /// The words that follow the roots.
     words: [u32; 10],
     needs_types: bool,
 }
@@ -320,7 +322,7 @@ fn write_masks(out: &mut Writer, family: &SortedFamily) -> u32 {
             (prefix_mask(signature.source_bits), prefix_mask(signature.destination_bits));
         let mut mask = words(family.family, source, destination);
         mask.push(mask_rest(signature));
-        // Each stands at a multiple of its size.
+        // Each mask stands at a multiple of its size.
         mask.resize(mask.len().next_power_of_two(), 0);
         out.put64(&mask);
     }
@@ -351,7 +353,8 @@ impl Side {
     }
 }
 
-/// Writes what the sets of signatures need beside their places, and gives those.
+/// Writes the rows of the sets of signatures that do not fit in a place, and returns the place of
+/// each set.
 fn write_rows(
     out: &mut Writer,
     side: Side,
@@ -360,7 +363,7 @@ fn write_rows(
     words: usize,
 ) -> Vec<u32> {
     let number = |lane: u16| &signatures[usize::from(lane)];
-    // Where the other address counts alone.
+    // Signatures that look at the other address alone fit any address of this side.
     let free = signatures.iter().enumerate().filter(|(_, s)| side.bits(s) == 0 && !is_generic(s));
     let free: Vec<u16> = free.map(|(number, _)| number as u16).collect();
     out.align(64);
@@ -384,7 +387,7 @@ fn write_rows(
     sets.map(|(set, is_used)| if is_used { place(set) } else { 0 }).collect()
 }
 
-/// A word that tells which words are not 0, and those words.
+/// Writes a bitmap: a word that says which words are not 0, and the words.
 fn write_bits<'a>(out: &mut Writer, numbers: impl Iterator<Item = &'a u16>, words: usize) {
     let mut row = vec![0u64; 1 + words];
     for &number in numbers {
@@ -421,7 +424,7 @@ fn write_generic(out: &mut Writer, signatures: &[Signature]) -> u32 {
     at
 }
 
-/// Writes nodes and chunks, and gives the first node.
+/// Writes nodes and chunks, and returns the first node.
 fn write_tables(out: &mut Writer, tables: &Tables, sets: &[u32]) -> [u64; NODE_BYTES / 8] {
     let chunks = out.align(64);
     out.0.resize(out.0.len() + tables.chunks.len() * 64, 0);
@@ -460,7 +463,7 @@ fn write_entries(out: &mut Writer, family: &SortedFamily, table: &Table) -> (u32
     let words_each = if family.family == Family::V4 { 4 } else { 8 };
     let entries = out.align(64);
     let mut slots = vec![0u64; table.nslots() * words_each];
-    // No packet's rest is this.
+    // This value marks a slot as free, because it is no packet's.
     slots.chunks_exact_mut(words_each).for_each(|slot| slot[addresses] = u64::MAX);
     for ((number, key, outcome), &slot) in family.patterns.iter().zip(&table.slots) {
         let signature = &family.signatures[usize::from(*number)];

@@ -1,9 +1,10 @@
-//! What the kernel reads of a rule set: one flat, position-independent piece of memory.
+//! What does the kernel read of a rule set?
 //!
-//! The hook programs judge each packet by an **image** (`crates/capture/bpf/rules.h` is its form,
-//! `look.h` next to it the look-up). It must answer in a time that hardly grows with the number of
-//! rules or of signatures, and fit a hundred thousand rules into a few MiB. So everything that can
-//! be decided beforehand is decided here:
+//! An **image**: one flat, position-independent piece of memory, by which the hook programs judge
+//! each packet (`crates/capture/bpf/rules.h` is its form, `look.h` next to it the look-up). A
+//! look-up must take a time that hardly grows with the number of rules or of signatures, and a
+//! hundred thousand rules must fit into a few MiB. So everything that can be decided beforehand is
+//! decided here:
 //!
 //! - All patterns stand in one **hash table** for each family, masked, with their signature's
 //!   number ([`perfect`]). No two share a slot: a look-up is one comparison, whoever chose the
@@ -14,12 +15,14 @@
 //!   have few signatures; so a list may name more than it must, never less.
 //! - Where an address is covered by more than four signatures there is a **bitmap**, and those of
 //!   both addresses and of ports and protocol are intersected. Sets without such an address have no
-//!   bitmaps at all.
+//!   bitmaps.
 //! - Signatures that look at no address are at most eight, and are listed by which of ports and
 //!   protocol some rule asks for.
 //!
 //! Precedence is [`RuleSet::order`]: a rule's priority is its place there, signatures are numbered
 //! by their best rule, and each rule knows from which signature on no better one can come.
+//!
+//! Putting the image into the kernel, and counting there, is `capture`'s part.
 
 mod error;
 mod layout;
@@ -53,13 +56,15 @@ impl std::fmt::Debug for Image {
 }
 
 impl Image {
+    /// Makes the image of a set.
+    ///
     /// # Errors
-    /// Where the rules' actions name what does not exist, and beyond the limits.
+    /// Where a rule names a group that does not exist, and beyond the limits.
     pub fn build(set: &RuleSet, options: &Options) -> Result<Self, Error> {
         let sorted = Sorted::new(set, options)?;
         let patterns = sorted.families.iter().map(|family| family.patterns.len() as u64).sum();
         let bits = bloom::plan(patterns, options.false_positive_rate, options.bloom)?;
-        // A finer cut of the address space costs memory, a coarser one only tries in vain.
+        // A finer cut of the address space costs memory, a coarser one tries in vain.
         let mut smallest = None;
         for fineness in prefixes::FINENESS {
             let (bytes, facts) = layout::write(&sorted, options.engine, bits, fineness)?;
@@ -75,7 +80,8 @@ impl Image {
         smallest.ok_or(Error::TooLarge)
     }
 
-    /// The bytes, with [`Lanes`] not yet set: nothing is counted by them as they are.
+    /// The bytes. [`Lanes`] are not yet set in them, so that programs count nothing by them as they
+    /// are.
     pub fn bytes(&self) -> &[u8] {
         &self.bytes
     }

@@ -7,14 +7,14 @@ use super::super::bloom;
 /// How a packet's rule is found.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Engine {
-    /// The packet's addresses name the signatures that are tried.
+    /// The packet's addresses say which signatures are tried.
     #[default]
     Candidates,
-    /// All signatures are tried in order, each behind the Bloom filter, as in the thesis.
+    /// All signatures are tried in order, each after the Bloom filter, as in the thesis.
     Walk,
 }
 
-/// Why a name is no engine.
+/// A name that is not that of an engine.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("no rules engine {0:?}: take candidates or walk")]
 pub struct NoEngine(String);
@@ -46,9 +46,9 @@ pub struct Options {
     pub engine: Engine,
     /// Promised false-positive rate of the Bloom filter.
     pub false_positive_rate: f64,
-    /// Its size; [`bloom::Size::UpTo`] takes what the promise needs.
+    /// Size of the Bloom filter. [`bloom::Size::UpTo`] takes as many bits as the promise needs.
     pub bloom: bloom::Size,
-    /// The numbers that `group=NAME` stands for.
+    /// The number of each group that a rule may name with `group=NAME`.
     pub groups: BTreeMap<String, u32>,
 }
 

@@ -1,10 +1,10 @@
-//! A hash table without collisions.
+//! How does a hash table get by without collisions?
 //!
-//! All that will ever stand in it is known. Keys are hashed into buckets of some three, and each
-//! bucket, the largest first, is given a **displacement** that sends its keys to slots that are
-//! free (Belazzougui, Botelho and Dietzfelbinger, "Hash, Displace, and Compress", 2009). A look-up
-//! reads its bucket's displacement and one slot: no chain, and nothing that chosen packets can make
-//! slow.
+//! All keys that will ever stand in it are known. Keys are hashed into buckets of some three keys,
+//! and each bucket, the largest first, is given a **displacement** that sends its keys to slots
+//! that are free (Belazzougui, Botelho and Dietzfelbinger, "Hash, Displace, and Compress", 2009). A
+//! look-up reads its bucket's displacement and one slot. There is no chain, so that nobody can make
+//! look-ups slow by choosing packets.
 
 const MIX_1: u64 = 0x9e37_79b9_7f4a_7c15;
 const MIX_2: u64 = 0xc2b2_ae3d_27d4_eb4f;
@@ -15,16 +15,16 @@ fn finish(x: u64) -> u64 {
     x ^ x >> 32
 }
 
-/// `td_hash4` of `look.h`.
+/// The hash of an IPv4 key: `td_hash4` of `look.h`.
 pub fn hash4(seed: u64, addresses: u64, rest: u64) -> u64 {
     let x = (addresses ^ seed).wrapping_mul(MIX_1);
-    // Short prefixes differ in high bits alone, as do signatures' numbers in `rest`: these must not
-    // cancel those.
+    // Short prefixes differ in high bits alone, and so do the signatures' numbers in `rest`. The
+    // two must not cancel each other.
     let x = x ^ x >> 32;
     finish(x.wrapping_add(rest.wrapping_mul(MIX_2)))
 }
 
-/// `td_hash6` of `look.h`.
+/// The hash of an IPv6 key: `td_hash6` of `look.h`.
 pub fn hash6(seed: u64, word: [u64; 4], rest: u64) -> u64 {
     let source = (word[0] ^ seed)
         .wrapping_mul(MIX_1)
@@ -41,7 +41,7 @@ pub fn hash6(seed: u64, word: [u64; 4], rest: u64) -> u64 {
     )
 }
 
-/// The bits of the Bloom filter that a hash sets, before its size is applied.
+/// The bits of the Bloom filter that a hash sets, before the filter's size is applied.
 pub fn bloom_bits(seed: u64, hash: u64) -> [u32; 4] {
     let other = (hash ^ seed).wrapping_mul(MIX_2);
     let other = other ^ other >> 32;
@@ -54,13 +54,13 @@ fn slot(hash: u64, displacement: u16, slot_shift: u32) -> u32 {
         >> slot_shift
 }
 
-/// Which slot each key has.
+/// A hash table: which slot each key has.
 pub struct Table {
     pub bucket_mask: u32,
-    /// 32 less the binary logarithm of the number of slots.
+    /// 32 minus the binary logarithm of the number of slots.
     pub slot_shift: u32,
     pub displacements: Vec<u16>,
-    /// Of each key, in the order in which they were given.
+    /// The slot of each key, in the order in which the keys were given.
     pub slots: Vec<u32>,
 }
 
@@ -69,9 +69,10 @@ impl Table {
         1 << (32 - self.slot_shift)
     }
 
-    /// `None` where two hashes are too much alike; another seed makes others.
+    /// Makes the table of these hashes. `None` where two of them are too much alike; another seed
+    /// makes other hashes.
     pub fn build(hashes: &[u64]) -> Option<Self> {
-        // A fifth at least stays free: the last keys would search long for a slot.
+        // At least a fifth stays free, because the last keys would search long for a slot.
         let nslots = (hashes.len() * 5 / 4 + 1).next_power_of_two().max(2);
         let slot_shift = 32 - nslots.ilog2();
         let nbuckets = (nslots / 4).max(1);
@@ -95,7 +96,8 @@ impl Table {
     }
 }
 
-/// Puts a bucket's keys where the displacement sends them, if all of that is free.
+/// Puts a bucket's keys into the slots to which the displacement sends them, if all of those are
+/// free.
 fn place(
     keys: &[(u32, u32)],
     hashes: &[u64],

@@ -1,19 +1,22 @@
-//! From an address to the signatures that can fit there.
+//! Which signatures can fit at an address?
 //!
 //! The prefixes of all rules cut the address space into **intervals** in which the same signatures
-//! have a covering prefix. A **node** cuts a range of keys into equal buckets and has a place for
-//! each: a list of signatures, or where to look on. A bucket that several intervals fall into gets
-//! the list of all their signatures together if that is short; else a **chunk**, which tells up to
-//! six intervals apart, or a node of its own. Keys have 64 bits: an IPv4 address in the high half,
-//! or the high half of an IPv6 address, behind which the low half is looked up where prefixes are
-//! longer than that.
+//! have a covering prefix. A **node** cuts a range of keys into equal buckets and has a **place**
+//! for each: a list of signatures, or where to look further. A bucket that several intervals fall
+//! into gets the list of all their signatures together if that is short; otherwise a **chunk**,
+//! which tells up to six intervals apart, or a node of its own. Keys have 64 bits: an IPv4 address
+//! in the high half, or the high half of an IPv6 address. Where prefixes are longer than that, the
+//! low half is looked up after it.
+//!
+//! How these tables lie in memory is in `layout.rs`.
 
 use std::collections::HashMap;
 
-/// Signatures that a list holds; more make a row with a bitmap.
+/// How many signatures a list holds. A longer set is a row with a bitmap.
 pub const LIST: usize = 4;
-/// Of these, as many stand in a place itself.
+/// How many signatures fit in a place itself.
 const INLINE: usize = 2;
+/// How many places a chunk has.
 const CHUNK: usize = 6;
 
 pub const KIND_ROW: u32 = 1 << 30;
@@ -25,20 +28,22 @@ pub const LANE_NO_SOURCE: u16 = 0x4000;
 /// How finely addresses are told apart.
 #[derive(Clone, Copy, Debug)]
 pub struct Fineness {
-    /// Buckets of the first node are at most 2 to this.
+    /// Binary logarithm of the number of buckets that the first node has at most.
     root_bits: u32,
-    /// Nodes behind one another, in each half of an address; at most 4, for `TD_STEPS`.
+    /// How many nodes stand behind one another at most, in each half of an address. `TD_STEPS`
+    /// bounds this to 4.
     depth: u32,
 }
 
-/// The finest first. The last has tables of some KiB whatever the rules are.
+/// The choices of fineness, the finest first. The last makes tables of a few KiB whatever the rules
+/// are.
 pub const FINENESS: [Fineness; 3] = [
     Fineness { root_bits: 16, depth: 4 },
     Fineness { root_bits: 12, depth: 2 },
     Fineness { root_bits: 8, depth: 1 },
 ];
 
-/// An image that is no larger is taken as it is.
+/// Bytes of an image up to which no coarser fineness is tried.
 pub const WELCOME_BYTES: u64 = 24 << 20;
 
 /// A covering prefix, left-aligned, with the number of its signature.
@@ -49,13 +54,14 @@ pub struct Prefix {
     pub signature: u16,
 }
 
-/// Place in the tables below: a kind, and an index into one of them instead of bytes.
+/// A place: its kind, and an index into one of the vectors of [`Tables`], where the image has an
+/// offset.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
     Set(u32),
     Chunk(u32),
     Node(u32),
-    /// The node for the low half.
+    /// A node for the low half of an address.
     Low(u32),
 }
 
@@ -69,25 +75,26 @@ pub struct Node {
     pub table: Vec<Place>,
 }
 
-/// Six places and the five keys between them.
+/// Six places, and the five keys between them.
 pub type Chunk = ([Place; CHUNK], [u64; CHUNK - 1]);
 
-/// Tables for one side of one family; the node of number 0 is the first.
+/// The tables for one address, source or destination, of one family. Looking up begins at the node
+/// of number 0.
 #[derive(Debug, Default)]
 pub struct Tables {
     pub nodes: Vec<Node>,
     pub chunks: Vec<Chunk>,
-    /// Sets of signatures that places lead to, sorted.
+    /// The sets of signatures that places lead to. Each is sorted.
     pub sets: Vec<Vec<u16>>,
     numbers: HashMap<Vec<u16>, u32>,
     depth: u32,
 }
 
-/// What holds from a key on.
+/// What holds from a key on, up to the next item.
 #[derive(Clone, Debug)]
 enum Item {
     Set(u32),
-    /// It depends on the low half.
+    /// The items of the low half, on which the set depends.
     Low(Vec<(u64, Item)>),
 }
 
@@ -101,7 +108,7 @@ impl Tables {
         tables
     }
 
-    /// Which sets some address leads to.
+    /// Returns for each set whether some address leads to it.
     pub fn used(&self) -> Vec<bool> {
         let nodes = self.nodes.iter().flat_map(|node| [node.below, node.above]);
         let tables = self.nodes.iter().flat_map(|node| node.table.iter().copied());
@@ -130,11 +137,12 @@ impl Tables {
         number
     }
 
-    /// Where each interval begins, and its set; the first begins at 0.
+    /// Returns the first address of each interval, and the interval's set. The first interval
+    /// begins at 0.
     fn intervals(&mut self, prefixes: &[Prefix]) -> Vec<(u128, u32)> {
         let nothing = self.set(Vec::new());
         let mut intervals = vec![(0, nothing)];
-        // Those that the present address lies in: the last address, and the set.
+        // The last address and the set of each prefix that the present address lies in.
         let mut open: Vec<(u128, u32)> = vec![(u128::MAX, nothing)];
         for same in prefixes.chunk_by(|a, b| (a.address, a.bits) == (b.address, b.bits)) {
             let Prefix { address, bits, .. } = same[0];
@@ -153,7 +161,7 @@ impl Tables {
     }
 
     fn root(&mut self, items: &[(u64, Item)], bits: u32) {
-        // One bucket for each eighth of an interval, so that most have one.
+        // With eight buckets for each interval, most buckets fall into one interval.
         let wanted = (items.len() * 8).next_power_of_two().ilog2().clamp(5, bits);
         let [first, .., last] = items else {
             let place = self.place(items, self.depth);
@@ -167,7 +175,7 @@ impl Tables {
         self.nodes[0] = if ends_alike {
             self.node(items, wanted, self.depth)
         } else {
-            // What lies outside is not one: the table spans everything.
+            // The intervals at the two ends differ, so the table spans all keys.
             self.table(items, 0, u64::MAX, wanted, self.depth, [place; 2])
         };
     }
@@ -176,7 +184,7 @@ impl Tables {
         Place::Set(self.set(Vec::new()))
     }
 
-    /// A node that leads to one place whatever the key is.
+    /// Adds a node that leads to one place whatever the key is, and returns its number.
     fn reserve_root(&mut self, place: Place) -> u32 {
         let (below, above) = (place, place);
         self.nodes.push(Node {
@@ -190,7 +198,7 @@ impl Tables {
         self.nodes.len() as u32 - 1
     }
 
-    /// Keys from the first boundary up to the last are in its table.
+    /// Makes a node whose table has the keys from the first boundary up to the last.
     fn node(&mut self, items: &[(u64, Item)], bits: u32, depth: u32) -> Node {
         let (first, last) = (items[1].0, &items[items.len() - 1]);
         let below = self.place(&items[..1], depth);
@@ -237,7 +245,7 @@ impl Tables {
         if let [(_, Item::Low(low))] = items {
             let bits = bits_for(low.len());
             let number = self.reserve();
-            // The low half begins its own count of nodes.
+            // In the low half, nodes behind one another are counted anew.
             self.nodes[number as usize] = match low.as_slice() {
                 [_, .., _] if low.len() > 2 => self.node(low, bits, self.depth),
                 _ => {
@@ -263,7 +271,7 @@ impl Tables {
     fn chunk(&mut self, items: &[(u64, Item)], depth: u32) -> Place {
         let places: Vec<Place> =
             items.iter().map(|item| self.place(std::slice::from_ref(item), depth)).collect();
-        // What is left over repeats the last, from the highest key on.
+        // Places that are left over repeat the last one, from the highest key on.
         let place = |i: usize| places[i.min(places.len() - 1)];
         let from = |i: usize| items.get(i + 1).map_or(u64::MAX, |item| item.0);
         self.chunks.push((std::array::from_fn(place), std::array::from_fn(from)));
@@ -284,7 +292,7 @@ fn bits_for(items: usize) -> u32 {
     (items * 4).next_power_of_two().ilog2().clamp(5, 16)
 }
 
-/// Ends the prefixes that end before `address`; all where there is none.
+/// Ends the prefixes that end before `address`, or all prefixes if it is `None`.
 fn close(open: &mut Vec<(u128, u32)>, intervals: &mut Vec<(u128, u32)>, address: Option<u128>) {
     while let [.., (_, outer), (last, _)] = open[..] {
         if address.is_some_and(|address| last >= address) {
@@ -297,7 +305,7 @@ fn close(open: &mut Vec<(u128, u32)>, intervals: &mut Vec<(u128, u32)>, address:
     }
 }
 
-/// From `address` on it is `set`.
+/// Begins an interval with this set at `address`.
 fn begin(intervals: &mut Vec<(u128, u32)>, address: u128, set: u32) {
     if intervals.last().is_some_and(|last| last.0 == address) {
         intervals.pop();
@@ -307,7 +315,7 @@ fn begin(intervals: &mut Vec<(u128, u32)>, address: u128, set: u32) {
     }
 }
 
-/// The intervals by the high half of an address.
+/// Arranges intervals by the high half of the addresses.
 fn halves(intervals: &[(u128, u32)]) -> Vec<(u64, Item)> {
     let high = |interval: &(u128, u32)| (interval.0 >> 64) as u64;
     let mut items: Vec<(u64, Item)> = Vec::new();
@@ -331,7 +339,7 @@ fn halves(intervals: &[(u128, u32)]) -> Vec<(u64, Item)> {
     items
 }
 
-/// What begins at the same key replaces what was said for the rest.
+/// Adds an item. An item that was added for the same key is replaced.
 fn set_from(items: &mut Vec<(u64, Item)>, key: u64, item: Item) {
     if items.last().is_some_and(|last| last.0 == key) {
         items.pop();
@@ -339,7 +347,8 @@ fn set_from(items: &mut Vec<(u64, Item)>, key: u64, item: Item) {
     items.push((key, item));
 }
 
-/// The lanes of a list: numbers from 1 on, those of signatures without a source first.
+/// Returns the lanes of a list: the signatures' numbers from 1 on, those of signatures without a
+/// source first.
 pub fn lanes(set: &[u16], has_no_source: impl Fn(u16) -> bool) -> Vec<u16> {
     let (mut without, with): (Vec<u16>, Vec<u16>) = set.iter().partition(|&&s| has_no_source(s));
     for lane in &mut without {
@@ -348,7 +357,7 @@ pub fn lanes(set: &[u16], has_no_source: impl Fn(u16) -> bool) -> Vec<u16> {
     without.into_iter().chain(with).map(|lane| lane + 1).collect()
 }
 
-/// A set that fits into a place itself.
+/// Returns the place that holds these lanes itself, if they fit.
 pub fn inline(lanes: &[u16]) -> Option<u32> {
     (lanes.len() <= INLINE)
         .then(|| lanes.iter().rev().fold(0, |place, lane| place << 15 | u32::from(*lane)))

@@ -52,7 +52,7 @@ impl Index {
     /// Opens the log of a segment's index, and never the index.
     pub fn open_log(storage: &dyn Storage, name: &SegmentName) -> io::Result<Option<Self>> {
         let object = open(storage, name.index_log_name().as_ref())?;
-        object.map(|object| Self::log(object, name)).transpose()
+        object.map(|object| Self::log(&object, name)).transpose()
     }
 
     pub(super) fn closed(
@@ -73,8 +73,8 @@ impl Index {
         Ok(Self { summary: image.header.summary.clone(), images: vec![image] })
     }
 
-    fn log(object: Arc<dyn Object>, name: &SegmentName) -> io::Result<Self> {
-        let images = merge::chunks(&object)?;
+    fn log(object: &Arc<dyn Object>, name: &SegmentName) -> io::Result<Self> {
+        let images = merge::chunks(object)?;
         if images.iter().any(|image| !image.header.is_of(name)) {
             return Err(damaged("it is another segment's"));
         }

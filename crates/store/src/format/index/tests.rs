@@ -8,7 +8,7 @@ use tapdeck_packet::header;
 use tapdeck_packet::key::{Class, Keys, Plan};
 use tapdeck_packet::link::LinkType;
 use tapdeck_packet::pcapng;
-use tapdeck_testkit::random::SplitMix64;
+use tapdeck_testkit::SplitMix64;
 
 use super::close::merge;
 use super::image::rewriting;
@@ -82,7 +82,7 @@ fn segment(
     for _ in 0..pieces {
         let mut bytes = Vec::new();
         while bytes.len() < piece_len {
-            time_ns += rng.below(2000) as i64 - 100;
+            time_ns += rng.below(2000) - 100;
             let frame = frame(&mut rng, traffic);
             let dropped = if rng.below(500) == 0 { 3 } else { 0 };
             let flags = rng.below(2) as u32;
@@ -359,10 +359,10 @@ struct Told {
 
 fn plans(rng: &mut SplitMix64, packets: &[Made]) -> Vec<Plan> {
     let some = |rng: &mut SplitMix64| {
-        let packet = &packets[rng.below(packets.len())];
+        let packet = &packets[rng.below(packets.len() as u64) as usize];
         let keys = keys(&packet.frame);
-        let (class, key) = keys[rng.below(keys.len())];
-        Plan::Keys { class, first: key, last: key + (rng.below(2) * rng.below(9)) as u128 }
+        let (class, key) = keys[rng.below(keys.len() as u64) as usize];
+        Plan::Keys { class, first: key, last: key + u128::from(rng.below(2u64) * rng.below(9)) }
     };
     let mut plans = vec![Plan::All, Plan::Any(Vec::new())];
     for _ in 0..40 {
@@ -393,7 +393,7 @@ fn hear(dir: &Path, live: bool, plans: &[Plan]) -> Told {
 
 /// Classes that nobody knows yet, with anything in them.
 fn strange_classes(rng: &mut SplitMix64, classes: &mut Vec<(u64, Vec<u8>)>) {
-    for i in 0..1 + rng.below(4) {
+    for i in 0..=rng.below(4) {
         let number = 12 + 60 * i + rng.below(50) * (1 + rng.below(1 << 40));
         let bytes = (0..rng.below(500)).map(|_| rng.below(256) as u8).collect();
         let at = rng.below(classes.len() + 1);

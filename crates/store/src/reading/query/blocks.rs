@@ -70,9 +70,8 @@ impl Blocks {
             let stop = match fault {
                 None if begin + have as u64 >= end => Stop::End,
                 // The object became shorter, between two blocks.
-                None if at_end => Stop::Cut,
+                None | Some(Fault::Short(_)) if at_end => Stop::Cut,
                 None => Stop::More,
-                Some(Fault::Short(_)) if at_end => Stop::Cut,
                 Some(Fault::Short(_)) if good > begin => Stop::More,
                 Some(Fault::Short(needed)) if needed as usize <= LONGEST => {
                     want = (needed as usize).max(want * 2);

@@ -186,7 +186,7 @@ impl<M: Matcher> Reader<M> {
         let is_intact = crc32c::crc32c(self.blocks.bytes(place)) == checksum;
         let (good, fault) =
             self.blocks.parse(place, |at, record| collector.take(at, &record, &self.matcher));
-        damaged(segment, place, good, fault).or_else(|| {
+        damaged(segment, place, good, fault.as_ref()).or_else(|| {
             let (segment, at) = (segment.name.to_string(), place.start);
             (!is_intact).then_some(Note::Changed { segment, at })
         })
@@ -207,7 +207,7 @@ impl<M: Matcher> Reader<M> {
         let place = rank.begin..rank.begin + len;
         let (good, fault) =
             self.blocks.parse(&place, |at, record| collector.take(at, &record, &self.matcher));
-        let notes = damaged(segment, &place, good, fault).into_iter().collect();
+        let notes = damaged(segment, &place, good, fault.as_ref()).into_iter().collect();
         let packets = go_to(collector.finish(place_of(rank, len, None)).packets, from)?;
         let progress = Progress { read_bytes: have as u64, ..Progress::default() };
         Ok(Outcome { progress, packets, notes, ..Outcome::default() })
@@ -366,15 +366,15 @@ fn go_to(packets: Option<FoundPackets>, from: Option<Key>) -> io::Result<Option<
         packets
     });
     // Where the file's contents are not what they were, it is as good as gone.
-    match packets.as_ref().and_then(FoundPackets::key) == from {
-        true => Ok(packets),
-        false => Err(io::ErrorKind::NotFound.into()),
+    if packets.as_ref().and_then(FoundPackets::key) != from {
+        return Err(io::ErrorKind::NotFound.into());
     }
+    Ok(packets)
 }
 
 /// Returns what is to be told of a part that was loaded, of which the blocks up to `good` are
 /// whole; `None` where all of it is.
-fn damaged(segment: &Segment, part: &Range<u64>, good: u64, fault: Option<Fault>) -> Option<Note> {
+fn damaged(segment: &Segment, part: &Range<u64>, good: u64, fault: Option<&Fault>) -> Option<Note> {
     let what = match fault {
         Some(Fault::Damaged(what)) => what,
         Some(Fault::Short(_)) => "a block passes the end of what was indexed",

@@ -67,17 +67,17 @@ pub struct Snapshot {
 impl Snapshot {
     /// Looks at the ends of all segments, and leaves out those that lie outside of `span`.
     pub fn open(dir: &Path, span: Span) -> Result<Self, Error> {
-        Self::open_in(Arc::new(Directory::new(dir)), span)
+        Self::open_in(&(Arc::new(Directory::new(dir)) as Arc<dyn Storage>), span)
     }
 
     /// Opens a store as [`Snapshot::open`] does, wherever it lies.
-    pub fn open_in(storage: Arc<dyn Storage>, span: Span) -> Result<Self, Error> {
+    pub fn open_in(storage: &Arc<dyn Storage>, span: Span) -> Result<Self, Error> {
         let place = storage.place().to_owned();
-        let (names, recorded) = list(&*storage).map_err(|e| Error::new(place.clone(), e))?;
+        let (names, recorded) = list(&**storage).map_err(|e| Error::new(place.clone(), e))?;
         let mut snapshot = Self::empty(storage.clone());
         let (mut ours, mut segments) = (0, Vec::new());
         for names in names.chunks(AT_ONCE) {
-            for (name, seen) in names.iter().zip(look_at_all(&*storage, names, span)) {
+            for (name, seen) in names.iter().zip(look_at_all(&**storage, names, span)) {
                 ours += usize::from(snapshot.add(name, seen?, span, &mut segments)?);
             }
         }

@@ -10,7 +10,7 @@ use tapdeck_packet::header;
 use tapdeck_packet::key::{Class, Keys, Plan};
 use tapdeck_packet::link::LinkType;
 use tapdeck_packet::pcapng::{self, InterfaceDescription, StatisticsBlock};
-use tapdeck_testkit::random::SplitMix64;
+use tapdeck_testkit::SplitMix64;
 
 use super::{Note, Packet, Progress, Query, Snapshot, Span};
 use crate::format::index::{self, Builder};
@@ -47,9 +47,9 @@ fn frame(rng: &mut SplitMix64) -> Vec<u8> {
 fn block(rng: &mut SplitMix64, interface: u32, time_ns: &mut i64) -> Vec<Made> {
     let (lossy, packets) = (rng.below(3) == 0, 20 + rng.below(150));
     let made = |_| {
-        *time_ns += rng.below(1000) as i64;
-        let back = if rng.below(6) == 0 { rng.below(60_000) as i64 } else { 0 };
-        let dropped = if lossy && rng.below(4) == 0 { 1 + rng.below(9) as u64 } else { 0 };
+        *time_ns += rng.below(1000);
+        let back = if rng.below(6) == 0 { rng.below(60_000) } else { 0 };
+        let dropped = if lossy && rng.below(4) == 0 { 1 + rng.below(9) } else { 0 };
         Made { time_ns: *time_ns - back, interface, dropped, frame: frame(rng) }
     };
     (0..packets).map(made).collect()
@@ -178,8 +178,8 @@ impl Keys for Found {
 
 impl Asked {
     fn any(rng: &mut SplitMix64, depth: u32) -> Plan {
-        let address = 0x0a00_0000 + rng.below(22) as u128;
-        let port = 998 + rng.below(54) as u128;
+        let address = 0x0a00_0000 + rng.below(22);
+        let port = 998 + rng.below(54);
         let some =
             |rng: &mut SplitMix64| (0..rng.below(3)).map(|_| Self::any(rng, depth + 1)).collect();
         match rng.below(if depth < 2 { 8 } else { 4 }) {
@@ -249,13 +249,13 @@ fn agree(dir: &Path, drafts: &[Draft], rng: &mut SplitMix64, what: &str) -> (Vec
     let mut sum = Progress::default();
     for round in 0..12 {
         let asked = Asked(Asked::any(rng, 0));
-        let point = |rng: &mut SplitMix64| T0 + rng.below(1_500_000) as i64;
+        let point = |rng: &mut SplitMix64| T0 + rng.below(1_500_000);
         let span = match rng.below(3) {
             0 => Span::ALL,
             1 => Span { after_ns: point(rng), before_ns: i64::MAX },
             _ => {
                 let after_ns = point(rng);
-                Span { after_ns, before_ns: after_ns + rng.below(300_000) as i64 }
+                Span { after_ns, before_ns: after_ns + rng.below(300_000) }
             }
         };
         let (packets, dropped) = expected(drafts, &asked, span);

@@ -283,15 +283,8 @@ impl Survey {
         let statistics = self.interfaces.iter().enumerate().map(|(i, (_, tally))| {
             let dropped = told(i as u32).unwrap_or(tally.dropped);
             StatisticsBlock {
-                interface: i as u32,
-                time_ns: last,
-                start_ns: first,
-                end_ns: last,
-                received: tally.packets + dropped,
-                accepted: tally.packets + dropped,
-                dropped,
-                delivered: tally.packets,
                 comment: (i == 0).then(|| comment.to_owned()),
+                ..StatisticsBlock::of_packets(i as u32, (first, last), tally.packets, dropped)
             }
         });
         statistics.collect()

@@ -83,25 +83,25 @@ pub fn stat(
     question: Question,
     watch: impl FnMut(usize, usize),
 ) -> Result<Report, Error> {
-    stat_in(Arc::new(Directory::new(dir)), question, watch)
+    stat_in(&(Arc::new(Directory::new(dir)) as Arc<dyn Storage>), question, watch)
 }
 
 /// Looks at a store as [`stat`] does, wherever it lies.
 pub fn stat_in(
-    storage: Arc<dyn Storage>,
+    storage: &Arc<dyn Storage>,
     question: Question,
     mut watch: impl FnMut(usize, usize),
 ) -> Result<Report, Error> {
-    let mut snapshot = Snapshot::open_in(storage.clone(), question.span)?;
+    let mut snapshot = Snapshot::open_in(storage, question.span)?;
     let notes = std::mem::take(&mut snapshot.notes);
-    let mut survey = Survey::new(&*storage, &snapshot, question, notes);
+    let mut survey = Survey::new(&**storage, &snapshot, question, notes);
     let segments = snapshot.segments_to_read();
     for (done, segment) in segments.iter().enumerate() {
         watch(done, segments.len());
         if question.top > 0 {
             // While this segment is looked at, the disk reads the next one's index.
             for soon in segments[done..].iter().take(2) {
-                read_ahead(&*storage, &soon.name);
+                read_ahead(&**storage, &soon.name);
             }
         }
         match survey.segment(segment, &mut || watch(done, segments.len())) {

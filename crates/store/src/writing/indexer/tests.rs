@@ -8,12 +8,12 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering::SeqCst;
 use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
 
 use tapdeck_packet::key::Plan;
 use tapdeck_packet::link::LinkType;
 use tapdeck_packet::pcapng;
 use tapdeck_packet::ring::Hold;
+use tapdeck_testkit::wait_for;
 
 use super::{Closed, Indexer, Indexing, Place, Sizes, Work};
 use crate::format::index::Index;
@@ -51,14 +51,6 @@ struct Slow {
 impl Hold for Slow {
     fn bytes(&mut self) -> Option<&[u8]> {
         self.answer.recv().unwrap_or(true).then_some(&self.bytes)
-    }
-}
-
-fn until(what: &str, condition: impl Fn() -> bool) {
-    let began = Instant::now();
-    while !condition() {
-        assert!(began.elapsed() < Duration::from_secs(60), "still waiting: {what}");
-        std::thread::sleep(Duration::from_micros(100));
     }
 }
 
@@ -232,7 +224,7 @@ fn what_was_missed_is_indexed_while_the_segment_is_written() {
     scene.missed();
     scene.missed();
     // Now there is time. The two may come into the log one by one.
-    until("both in the log", || scene.index_of_log() == scene.whole_body());
+    wait_for("both to be in the log", || scene.index_of_log() == scene.whole_body());
     assert_eq!(scene.behind(), 0);
     scene.held();
     scene.close();
@@ -266,7 +258,7 @@ fn of_a_segment_that_is_deleted_meanwhile_nothing_stays() {
         let (answer, asked) = channel();
         if at == 1 {
             scene.missed();
-            until("the log", || !scene.index_of_log().is_empty());
+            wait_for("the log", || !scene.index_of_log().is_empty());
         }
         scene.indexer.block(place, Some(Box::new(Slow { bytes, answer: asked })));
         scene.missed();
@@ -277,7 +269,7 @@ fn of_a_segment_that_is_deleted_meanwhile_nothing_stays() {
         answer.send(true).unwrap();
         let tell = scene.indexer.end();
         if at == 2 {
-            until("the log", || !scene.index_of_log().is_empty());
+            wait_for("the log", || !scene.index_of_log().is_empty());
             delete(&scene);
         }
         let _ = tell.send(Closed { len: scene.body.len() as u64, dropped: 0 });
@@ -293,7 +285,7 @@ fn of_a_segment_that_is_deleted_meanwhile_nothing_stays() {
 fn one_in_a_hurry_leaves_the_log_as_it_is() {
     let mut scene = Scene::new();
     scene.missed();
-    until("the log", || !scene.index_of_log().is_empty());
+    wait_for("the log", || !scene.index_of_log().is_empty());
     let indexed = scene.whole_body();
     scene.control.hurry();
     let before = scene.body.len();
@@ -325,7 +317,7 @@ fn a_segment_that_cannot_be_read_is_told_once_and_the_next_is_indexed() {
         let (place, _) = scene.write();
         // As if the disk gave less back than it took.
         scene.indexer.block(Place { offset: place.offset + (1 << 30), ..place }, None);
-        until("it is tried", || scene.behind() == 0);
+        wait_for("it to be tried", || scene.behind() == 0);
     }
     assert_eq!(scene.log.lock().unwrap().len(), 1);
     scene.close();

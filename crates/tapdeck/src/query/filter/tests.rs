@@ -1,6 +1,7 @@
 use tapdeck_packet::filter;
 use tapdeck_packet::key::{Class, Plan};
 use tapdeck_packet::link::LinkType;
+use tapdeck_testkit::SplitMix64;
 
 use super::{Filter, Program, run};
 
@@ -12,11 +13,8 @@ fn ethernet(expression: &str) -> Program {
 
 /// Frames of all kinds and none, from a seed: the first bytes are often those of real headers.
 fn frames() -> Vec<Vec<u8>> {
-    let mut state = 7u64;
-    let mut random = move || {
-        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-        (state >> 33) as usize
-    };
+    let mut drawn = SplitMix64(7);
+    let mut random = move || drawn.draw() as usize;
     let types = [[0x08, 0x00], [0x86, 0xdd], [0x08, 0x06], [0x81, 0x00], [0x88, 0x47]];
     let mut frame = move |_| {
         let mut frame: Vec<u8> = (0..random() % 120).map(|_| random() as u8).collect();

@@ -1,4 +1,8 @@
-//! What `tapdeck ctl` may ask of a recorder, done.
+//! What a recorder does for the clients of its control socket.
+//!
+//! [`ControlSocket`] takes commands and answers them; [`Recorder`] is what they work on: hooks,
+//! report and writer. A command that takes long (rules that are compiled, a segment that is closed)
+//! is answered later, and recording does not wait for it.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -12,7 +16,7 @@ use tapdeck_capture::rules::Compiled;
 use tapdeck_store::WriterControl;
 
 use super::report::Report;
-use super::resolve::{Plan, Socket as Where, Target};
+use super::resolve::{Plan, SocketPlace, Target};
 use super::source::RecordSource;
 use crate::control::{
     Access, Answer, Book, Changes, ClientId, Command, Counted, Event, Refused, RulesCommand,
@@ -22,29 +26,30 @@ use crate::units::show_count;
 
 type Rules = Arc<Compiled>;
 
-/// How long the last answers may take.
+/// How long the last answers may take to be read.
 const FAREWELL: Duration = Duration::from_millis(500);
 
-/// The recorder's control socket, and what is not answered yet.
-pub struct Control {
+/// The recorder's control socket, with the commands that are not answered yet.
+pub struct ControlSocket {
     server: Server,
-    /// One, for all interfaces have the same rules.
+    /// One book, because all interfaces have the same rules.
     books: [Book<Rules>; 1],
     changes: Changes<Rules>,
-    /// Who asked for a new segment.
+    /// Clients that asked for a new segment, and how they learn of it.
     rotations: Vec<(ClientId, Receiver<()>)>,
-    /// Somebody asked for the end.
+    /// Whether a client asked for the end.
     stops: bool,
 }
 
-impl Control {
-    /// Listens where the plan says. A socket that nobody asked for is no reason not to record.
+impl ControlSocket {
+    /// Listens where the plan says. Where a socket that nobody named cannot be had, the recorder
+    /// says so and records without one.
     pub fn open(plan: &Plan, report: &Report) -> anyhow::Result<Option<Self>> {
         let bind = |path: &PathBuf| Socket::bind(path, &Access::default());
         let socket = match &plan.socket {
-            Where::Nowhere => return Ok(None),
-            Where::At(path) => bind(path)?,
-            Where::InStore(path) => match bind(path) {
+            SocketPlace::Nowhere => return Ok(None),
+            SocketPlace::At(path) => bind(path)?,
+            SocketPlace::InStore(path) => match bind(path) {
                 Ok(socket) => socket,
                 Err(e) => {
                     report.warn(&format!("tapdeck ctl cannot control this recorder: {e:#}"));
@@ -54,19 +59,19 @@ impl Control {
         };
         Ok(Some(Self {
             server: Server::new(socket),
-            books: [Book::new(compiler(plan.rules_options.clone()), plan.from.rules().cloned())],
+            books: [Book::new(compiler(plan.rules_options.clone()), plan.origin.rules().cloned())],
             changes: Changes::default(),
             rotations: Vec::new(),
             stops: false,
         }))
     }
 
-    /// Whether somebody asked for the end.
+    /// Whether a client asked for the end.
     pub fn stops(&self) -> bool {
         self.stops
     }
 
-    /// Does what is asked until a time.
+    /// Does what clients ask for until a time, or until one asks for the end.
     pub fn serve(&mut self, until: Instant, recorder: &mut Recorder<'_>) {
         loop {
             for event in self.server.turn(until) {
@@ -86,15 +91,15 @@ impl Control {
         }
     }
 
-    /// Tells those who watch how it stands. Called once a second.
+    /// Sends statistics to clients that watch. Called once a second.
     pub fn second(&mut self, source: &RecordSource, report: &Report) {
         if self.server.has_watchers() {
             self.server.tell_watchers(&report.stats(source));
         }
     }
 
-    /// The recording has ended: what is not answered will not be done. Who asked for the end sees
-    /// the connection close when all is done.
+    /// Answers everything that will not be done any more, because the recording has ended. A client
+    /// that asked for the end sees its connection close when all is done.
     pub fn end(&mut self) {
         let rotations = std::mem::take(&mut self.rotations).into_iter().map(|(client, _)| client);
         for client in self.changes.end().into_iter().chain(rotations) {
@@ -149,7 +154,7 @@ impl Control {
         }
     }
 
-    /// Tells those whose new segment has begun.
+    /// Answers clients whose new segment has begun.
     fn settle_rotations(&mut self) {
         for (client, done) in std::mem::take(&mut self.rotations) {
             match done.try_recv() {
@@ -163,7 +168,7 @@ impl Control {
     }
 }
 
-/// What a command works on.
+/// The parts of a recorder that commands work on.
 pub struct Recorder<'a> {
     pub source: &'a mut RecordSource,
     pub report: &'a mut Report,
@@ -173,7 +178,7 @@ pub struct Recorder<'a> {
 type Done = Result<Answer, String>;
 
 impl Recorder<'_> {
-    /// Whether the hooks are ours, so that they can be changed.
+    /// Refuses what only the owner of the hooks can do, where that is a daemon.
     fn owns(&self, group: Option<&str>) -> Result<(), String> {
         if let Some(group) = group {
             return Err(format!(
@@ -272,8 +277,8 @@ impl Recorder<'_> {
         Ok(Answer::ok(json!({ "filter": filter })))
     }
 
-    /// Exchanges the rules of all interfaces or, where one refuses, of none. Gives back what the
-    /// old ones have counted in the end.
+    /// Exchanges the rules of all interfaces or, where one refuses, of none. Returns what the old
+    /// rules have counted in the end.
     fn set_rules(&mut self, rules: Option<&Rules>) -> Result<Counted, Refused> {
         let mut last = Counted::default();
         let set = |capture: &mut Capture| {
@@ -301,14 +306,14 @@ impl Recorder<'_> {
         book.hits(&now)
     }
 
-    /// Begins a new segment. Heard of when the one before has its final name.
+    /// Begins a new segment. What is returned receives when the segment before has its final name.
     fn rotate(&mut self) -> Result<Receiver<()>, String> {
         if !matches!(self.report.target(), Target::Store { .. }) {
             return Err("there are no segments: only a recorder with --dir has them".into());
         }
         self.source.flush_all().map_err(|e| format!("{e:#}"))?;
         let (send, done) = channel();
-        // Who asked may be gone by then.
+        // The client that asked may have gone by then.
         let tell = move || {
             let _ = send.send(());
         };
@@ -317,7 +322,7 @@ impl Recorder<'_> {
     }
 }
 
-/// Returns an error's text, which names the interface.
+/// Returns an error's text, with the interface's name in it.
 fn explain(interface: &str, e: tapdeck_capture::Error) -> String {
     let why = format!("{:#}", anyhow::Error::from(e));
     if why.contains(interface) { why } else { format!("{interface}: {why}") }
