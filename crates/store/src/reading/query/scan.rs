@@ -201,19 +201,11 @@ fn packets(
                 };
                 let own_ns = packet.time_ns.filter(|ns| *ns >= 0);
                 time_ns = own_ns.unwrap_or(time_ns);
-                let record = Record {
-                    packet: Packet {
-                        time_ns,
-                        interface,
-                        link: packet.link,
-                        original_len: packet.original_len,
-                        frame: packet.frame,
-                        flags: packet.flags,
-                        dropped: packet.dropped,
-                    },
-                    is_timeless: own_ns.is_none(),
-                    id: packet.interface,
-                };
+                let trace::Packet { link, original_len, frame, flags, dropped, .. } = packet;
+                let id = packet.interface;
+                let packet =
+                    Packet { time_ns, interface, link, original_len, frame, flags, dropped };
+                let record = Record { packet, is_timeless: own_ns.is_none(), id };
                 each(begin + at as u64, &record);
                 continue;
             }
