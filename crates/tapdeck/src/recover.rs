@@ -183,21 +183,21 @@ fn summarise(flags: &flags::Recover, dir: &str, segments: &[Segment]) -> io::Res
         return writeln!(out);
     }
     let would = if flags.dry_run { "would be " } else { "" };
-    let told = [
+    let counts = [
         (json.mended, format!("{would}recovered")),
         (json.set_aside, format!("{would}set aside")),
         (json.indexed, format!("{would}indexed")),
         (json.failed, "cannot be mended".to_owned()),
     ];
-    let told: Vec<String> = told
+    let counts: Vec<String> = counts
         .iter()
         .filter(|(n, _)| *n > 0)
         .map(|(n, what)| format!("{} {what}", show_count(*n)))
         .collect();
-    if told.is_empty() {
+    if counts.is_empty() {
         return writeln!(out, "{dir}: nothing to mend");
     }
     let lost = json.bytes_cut + json.bytes_replaced;
     let lost = if lost == 0 { "nothing".to_owned() } else { show_bytes(lost) };
-    writeln!(out, "{dir}: {}; {} packets, {lost} lost", told.join(", "), show_count(json.packets))
+    writeln!(out, "{dir}: {}; {} packets, {lost} lost", counts.join(", "), show_count(json.packets))
 }

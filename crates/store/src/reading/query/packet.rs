@@ -7,12 +7,12 @@ use tapdeck_packet::link::LinkType;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Packet<'a> {
     pub time_ns: i64,
-    /// The index of its interface in [`super::Snapshot::interfaces`].
+    /// The index of the packet's interface in [`super::Snapshot::interfaces`].
     pub interface: u32,
     pub link: LinkType,
     pub original_len: u32,
     pub frame: &'a [u8],
-    /// Its flags, as `epb_flags` has them.
+    /// The packet's flags, as `epb_flags` has them.
     pub flags: u32,
     /// Packets lost before it. In an answer: since the packet before it of the same interface in
     /// the answer, or since the span's beginning. To a [`Matcher`]: since the packet before it in
