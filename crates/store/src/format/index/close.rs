@@ -1,7 +1,7 @@
 //! How does the log of a closed segment become its index?
 //!
 //! Under a name of its own, made durable and renamed, so that no reader ever takes a part of an
-//! index for the whole. How the log's chunks are made one is [`merge`]'s business.
+//! index for the whole. How the log's chunks are made one is [`super::merge`]'s business.
 
 use std::io;
 use std::ops::Range;

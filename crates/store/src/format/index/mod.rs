@@ -9,7 +9,7 @@
 //!
 //! A [`Builder`] takes blocks as they are recorded and makes a **chunk** of the index of about
 //! every 32 MiB; chunks are appended to the segment's log, where queries of other processes find
-//! them. When the segment is closed, [`close`] merges the log into one index, so that a question
+//! them. When the segment is closed, [`close()`] merges the log into one index, so that a question
 //! costs two or three small reads a segment. Memory is bounded by the chunk: pairs of key and
 //! granule, counted.
 //!

@@ -231,7 +231,7 @@ fn list(storage: &dyn Storage) -> io::Result<(Vec<SegmentName>, bool)> {
         for object in storage.list()? {
             recorded |= object == LOCK;
             let Some(name) = object.to_str().and_then(SegmentName::parse) else { continue };
-            // It is closed if both names are there.
+            // The segment is closed if both of its names are there.
             let known = now.entry(name.number).or_insert_with(|| name.clone());
             known.live &= name.live;
         }
