@@ -11,6 +11,7 @@ use tapdeck_capture::transmit::Tag;
 use tapdeck_packet::pcapng::{FLAG_INBOUND, FLAG_OUTBOUND, PACKET_OVERHEAD};
 use tapdeck_testkit::cable::End;
 use tapdeck_testkit::{Cable, Net, Sender, wait_for};
+use testbed::daemon::Asking;
 use testbed::recorder::{Contents, Recorder, assert_accounted, frame, number, segments};
 
 fn mac(net: &Net) -> [u8; 6] {
@@ -423,7 +424,11 @@ fn a_tag_is_cut_where_the_snaplen_says() {
             let recorder = Recorder::start(&net, dir.path(), &flags);
             let frames: Vec<_> = (0..5).map(|i| frame([2, 0, 0, 0, 0, 2], 100, i)).collect();
             send(&net, &frames);
-            wait_seen(&recorder, frames.len());
+            // Forty times a second until the next line of statistics would be most of the time.
+            let mut control = Asking::at(&store.join(".tapdeck.sock"));
+            wait_for("the packets to be seen", || {
+                number(&control.ask(r#"{"verb":"stats"}"#), "seen") >= frames.len() as u64
+            });
             recorder.stop();
             let cut: Vec<Vec<u8>> = frames
                 .into_iter()

@@ -62,7 +62,7 @@ impl Daemon {
     }
 
     pub fn connect(&self) -> Asking {
-        Asking(BufReader::new(UnixStream::connect(self.socket()).expect("it listens")))
+        Asking::at(&self.socket())
     }
 
     /// The counters of a group.
@@ -116,6 +116,11 @@ pub fn assert_accounted(group: &Value) {
 pub struct Asking(pub BufReader<UnixStream>);
 
 impl Asking {
+    /// Connects to a control socket.
+    pub fn at(socket: &Path) -> Self {
+        Self(BufReader::new(UnixStream::connect(socket).expect("somebody listens")))
+    }
+
     pub fn ask(&mut self, request: &str) -> Value {
         self.0.get_mut().write_all(format!("{request}\n").as_bytes()).expect("it reads");
         let mut line = String::new();
