@@ -9,7 +9,7 @@ export CARGO_TARGET_DIR ?= $(CURDIR)/target
 DEV := $(abspath $(CARGO_TARGET_DIR))/debug
 RELEASE := $(abspath $(CARGO_TARGET_DIR))/release
 
-.PHONY: help setup demo test nightly lint advisories bench lab lab-once lab-quick lab-test test-vm
+.PHONY: help setup demo test nightly fuzz lint advisories bench lab lab-once lab-quick lab-test test-vm
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -24,25 +24,44 @@ demo: ## Record real and generated traffic and check every packet, in about a mi
 	cargo build --workspace
 	@scripts/demo.sh $(DEV)/tapdeck
 
-BENCHES := record generate query sharing rules
+BENCHES := record generate query sharing rules hook
+
+# Ends a test program that hangs, long after any that works has ended.
+GUARD := --config 'target."cfg(unix)".runner = ["timeout", "--foreground", "--verbose", "20m"]'
 
 # Documentation first and the tests last, so that their result is what stands at the end.
 test: setup ## Run every test, and the benchmarks once and tiny (root)
 	cargo build --workspace
 	cargo test --workspace --doc
-	cargo test --workspace $(addprefix --bench ,$(BENCHES)) -- --test
+	cargo test $(GUARD) --workspace $(addprefix --bench ,$(BENCHES)) -- --test
 	lab/.venv/bin/python -m pytest -q lab/tests --build $(DEV)
-	cargo test --workspace --tests
+	cargo test $(GUARD) --workspace --tests
 
-# Ten minutes of everything at once, ten thousand questions from a new seed, and the planner against
-# libpcap.
+# Ten minutes of everything at once, ten thousand questions from a new seed, the planner against
+# libpcap, and a minute of each fuzz target.
 nightly: setup ## Run the long tests: half an hour (root)
 	TAPDECK_MARATHON_SECONDS=600 cargo test --release -p tapdeck --test marathon
 	TAPDECK_EXPRESSIONS=10000 TAPDECK_SEED=$$(date +%Y%m%d000) cargo test --release -p tapdeck --test expressions -- --nocapture
+	TAPDECK_EXPRESSIONS=100 TAPDECK_SEED=$$(date +%Y%m%d000) cargo test --release -p tapdeck --test hook_expressions -- --nocapture
 	TAPDECK_EXPRESSIONS=30000 TAPDECK_SEED=$$(date +%Y%m%d000) cargo test --release -p tapdeck --test plans -- --nocapture
 	cargo test --release -p tapdeck --test crashes -- --nocapture
 	TAPDECK_STEERED_PACKETS=10000000 cargo test --release -p tapdeck --test steering -- --nocapture
 	TAPDECK_FILTER_PROGRAMS=20000 cargo test --release -p tapdeck-capture --lib filter -- --nocapture
+	$(MAKE) fuzz
+
+# cargo-fuzz builds with its own flags, apart from everything else. What is found lies in
+# fuzz/artifacts, and a corpus grows in fuzz/corpus.
+FUZZ_SECONDS ?= 60
+FUZZ_TARGETS = $(basename $(notdir $(wildcard fuzz/fuzz_targets/*.rs)))
+
+fuzz: ## Run each fuzz target for FUZZ_SECONDS (60) with the address sanitizer, from fuzz/seeds
+	@scripts/setup.sh --fuzz
+	cd fuzz && env -u CARGO_TARGET_DIR cargo +nightly fuzz build
+	cd fuzz && for target in $(FUZZ_TARGETS); do \
+		mkdir -p corpus/$$target && \
+		env -u CARGO_TARGET_DIR cargo +nightly fuzz run $$target corpus/$$target seeds/$$target -- \
+			-max_total_time=$(FUZZ_SECONDS) -max_len=65536 -print_final_stats=1 || exit 1; \
+	done
 
 # Pinned versions, which scripts/setup.sh --lint installs.
 LINT := scripts/lint/.venv/bin
@@ -76,6 +95,7 @@ bench: ## Measure against the peers; BENCH='--runs 3 --packets 1000000' changes 
 	cargo bench -p tapdeck --bench query -- $(BENCH)
 	cargo bench -p tapdeck --bench sharing -- $(BENCH)
 	cargo bench -p tapdeck-capture --bench rules
+	cargo bench -p tapdeck-capture --bench hook
 
 # Where the lab's results go: make lab-quick OUT=DIR
 OUT ?= lab-results

@@ -3,8 +3,9 @@
 # missing, and says what it installs.
 #
 #   scripts/setup.sh            for `make demo`
-#   scripts/setup.sh --lab      and the lab, for `make test` and `make lab`
+#   scripts/setup.sh --lab      and the lab and what tests run, for `make test` and `make lab`
 #   scripts/setup.sh --bench    and what `make bench` compares with
+#   scripts/setup.sh --fuzz     and a nightly compiler with cargo-fuzz, for `make nightly`
 #   scripts/setup.sh --lint     and what `make lint` runs; cargo-deny takes minutes to compile
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -15,6 +16,7 @@ PATH="$LINT_TOOLS/bin:${CARGO_HOME:-$HOME/.cargo}/bin:$PATH:/usr/sbin:/sbin"
 
 KERNEL_MIN=6.1
 CARGO_DENY=0.20.2
+CARGO_FUZZ=0.13.2
 
 # A Debian package, and the program or file that shows that it is there.
 NEEDED="
@@ -39,6 +41,12 @@ NEEDED="
     tcpdump          tcpdump
     tshark           tshark
     xfsprogs         mkfs.xfs
+"
+# Programs that tests let read a group. Those of them that are services of Debian's are not started.
+NEEDED_FOR_TEST="
+    argus-server     argus
+    p0f              p0f
+    softflowd        softflowd
 "
 NEEDED_FOR_LINT="
     python3-venv     /usr/share/doc/python3-venv
@@ -80,6 +88,24 @@ as root, run: apt-get update && DEBIAN_FRONTEND=noninteractive ${install[*]}"
     say "installing ${missing[*]}"
     apt-get update -q
     DEBIAN_FRONTEND=noninteractive "${install[@]}"
+}
+
+# install_without_services PACKAGES: installs as install_packages does, and starts no service that
+# comes along. Debian asks /usr/sbin/policy-rc.d, with or without systemd, and a machine that has
+# one of its own has decided already.
+install_without_services() {
+    local policy=/usr/sbin/policy-rc.d
+    if ((EUID != 0)) || [[ -e $policy ]]; then
+        install_packages "$1"
+        return
+    fi
+    printf '#!/bin/sh\nexit 101\n' >"$policy"
+    chmod 755 "$policy"
+    # shellcheck disable=SC2064 # The path of now is meant.
+    trap "rm -f $policy" EXIT
+    install_packages "$1"
+    rm -f "$policy"
+    trap - EXIT
 }
 
 # The version of cargo, or nothing.
@@ -135,6 +161,18 @@ install_cargo_deny() {
         cargo install -q --locked --debug --root "$LINT_TOOLS" --version "$CARGO_DENY" cargo-deny
 }
 
+# The fuzz targets alone need a compiler that knows sanitizers.
+install_fuzz() {
+    if ! cargo +nightly --version >/dev/null 2>&1; then
+        command -v rustup >/dev/null || fail "fuzz targets need a nightly compiler: install rustup (https://rustup.rs)"
+        say "installing the nightly toolchain with rustup"
+        rustup toolchain install nightly --profile minimal
+    fi
+    cargo fuzz --version >/dev/null 2>&1 && return 0
+    say "cargo-fuzz is missing: compiling it, which takes minutes"
+    env -u CARGO_TARGET_DIR cargo install -q --locked --version "$CARGO_FUZZ" cargo-fuzz
+}
+
 # What cannot be installed is said, and left to the user: building works without.
 check_system() {
     local release
@@ -149,8 +187,13 @@ install_packages "$NEEDED"
 install_rust
 for option in "$@"; do
     case "$option" in
-        --lab) install_packages "$NEEDED_FOR_LAB" && install_venv lab ;;
+        --lab)
+            install_packages "$NEEDED_FOR_LAB"
+            install_venv lab
+            install_without_services "$NEEDED_FOR_TEST"
+            ;;
         --bench) install_packages "$NEEDED_FOR_BENCH" ;;
+        --fuzz) install_fuzz ;;
         --lint) install_packages "$NEEDED_FOR_LINT" && install_venv scripts/lint && install_cargo_deny ;;
         *) fail "unknown option $option: see the top of scripts/setup.sh" ;;
     esac

@@ -21,11 +21,14 @@ fn main() {
         "record",
         "record_rules",
         "serve",
+        "socket",
         "transmit",
         "generate",
         "headers_test",
         "filter_test",
+        "filter_socket_test",
         "rules_test",
+        "trial",
     ] {
         let source = format!("bpf/{program}.bpf.c");
         libbpf_cargo::SkeletonBuilder::new()

@@ -8,7 +8,7 @@ use tapdeck_traffic::dist::{
 
 pub const FORMATS: [Format; 4] = [Format::Sizes, Format::Dist, Format::Pktgen, Format::Toml];
 
-/// Reads `data` as each kind of text and as what it seems to be. Gives back how many readers took
+/// Reads `data` as each kind of text and as what it seems to be. Returns how many readers took
 /// it.
 ///
 /// # Panics

@@ -8,7 +8,7 @@ use tapdeck_packet::rules::{Judge, Rule, RuleSet};
 const MANY: usize = 200;
 
 /// Reads `data` as a rule file. What is understood is understood again when it is printed, and all
-/// that is made of it judges alike. Gives back the number of rules.
+/// that is made of it judges alike. Returns the number of rules.
 ///
 /// # Panics
 /// If one of these does not hold.

@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, cast
 
-from . import methods, nodrop, samplers
+from . import interrupt, methods, nodrop, samplers
 from .build import Build
 from .methods import Capture, Context, Failed, Method, Missing, Refused
 from .settings import RATE_UNITS, Settings
@@ -271,15 +271,17 @@ def _generator(
 
 def _generate(command: list[str], s: Settings, record: Path, asker: Asker | None) -> Sent:
     seconds = 120 + 3 * (s["seconds"] + s["warmup_s"]) + s["packets"] / 1e3
-    process = subprocess.Popen(
-        command,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        cwd=methods.LAB,
-        start_new_session=True,
-    )
+    process: subprocess.Popen[str] | None = None
     try:
+        with interrupt.held_back():
+            process = subprocess.Popen(
+                command,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+                cwd=methods.LAB,
+                start_new_session=True,
+            )
         if asker:
             asker.start()
         out, error = process.communicate(timeout=seconds)
@@ -288,7 +290,7 @@ def _generate(command: list[str], s: Settings, record: Path, asker: Asker | None
     finally:
         if asker:
             asker.stop()
-        if process.poll() is None:
+        if process and process.poll() is None:
             process.kill()
             process.wait()
     if process.returncode:

@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from . import rules, samplers
+from . import interrupt, rules, samplers
 from .build import Build
 from .settings import METHODS, Settings
 from .testbed import Bed, run
@@ -189,6 +189,32 @@ def count_behind_pipe(c: Context) -> int:
     return int(json.loads((c.directory / "stdout").read_text())["packets"])
 
 
+@dataclass(frozen=True)
+class Hook:
+    """What the lab has to know of a hook of tapdeck."""
+
+    native: bool
+    """It needs XDP in the driver."""
+
+    shared: bool
+    """Several applications can each take every packet there, without passing it on."""
+
+    delivers: bool
+    """It takes `--deliver`. Packet sockets see copies, so they have no choice."""
+
+
+TAPDECK_HOOKS = {
+    "xdp": Hook(native=True, shared=False, delivers=True),
+    "xdp-generic": Hook(native=False, shared=False, delivers=True),
+    "tcx": Hook(native=False, shared=True, delivers=True),
+    "netfilter": Hook(native=False, shared=False, delivers=True),
+    "tpacket": Hook(native=False, shared=True, delivers=False),
+    "recv": Hook(native=False, shared=True, delivers=False),
+    "afxdp": Hook(native=True, shared=False, delivers=True),
+}
+"""One row for each hook of the program, in the order in which `tapdeck probe` lists them."""
+
+
 class Tapdeck(Method):
     advice = "defaults; consume at the hooks that can"
     can = frozenset({"load", "gzip", "filter", "snaplen", "no-store", "rules"})
@@ -196,15 +222,15 @@ class Tapdeck(Method):
     def __init__(self, hook: str) -> None:
         super().__init__(f"tapdeck-{hook}")
         self.hook = hook
-        self.native = hook in ("xdp", "afxdp")
-        if hook in ("tcx", "tpacket", "recv"):
+        self.native = TAPDECK_HOOKS[hook].native
+        if TAPDECK_HOOKS[hook].shared:
             self.can = self.can | {"apps"}
 
     def pipeline(self, c: Context) -> list[list[str]]:
         s = c.settings
         words = [str(c.build.tapdeck), "record", "-i", c.device, "--hook", self.hook]
         # Several at once see a packet only if each lets it pass.
-        if self.hook not in ("tpacket", "recv") and s["apps"] == 1:
+        if TAPDECK_HOOKS[self.hook].delivers and s["apps"] == 1:
             words += ["--deliver", s["deliver"]]
         words += [
             "--ring-bytes",
@@ -275,8 +301,8 @@ class Serve(Method):
         lines += ['hook = "xdp"', f'deliver = "{s["deliver"]}"', 'steering = "copy"']
         lines += [f"snaplen = {s['snaplen']}"] if s["snaplen"] else []
         lines += [f'filter = "{s["filter"]}"'] if s["filter"] else []
-        (c.directory / "deck.toml").write_text("\n".join(lines) + "\n")
-        words = [str(c.build.tapdeck), "serve", "--config", str(c.directory / "deck.toml")]
+        (c.directory / "groups.toml").write_text("\n".join(lines) + "\n")
+        words = [str(c.build.tapdeck), "serve", "--config", str(c.directory / "groups.toml")]
         return [
             *words,
             "--socket",
@@ -572,8 +598,6 @@ class Fake(Method):
         return Counts(said["kept"], said["received"])
 
 
-TAPDECK_HOOKS = ("xdp", "xdp-generic", "tcx", "netfilter", "tpacket", "recv", "afxdp")
-
 ALL: dict[str, Method] = {
     method.name: method
     for method in [
@@ -647,10 +671,12 @@ class Capture:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for process in self._all():
-            if process.poll() is None:
-                process.kill()
-            process.wait()
+        # A process that is killed ends at once, so this is short.
+        with interrupt.held_back():
+            for process in self._all():
+                if process.poll() is None:
+                    process.kill()
+                process.wait()
         if isinstance(self.method, Drop):
             words = f"ip link set dev {self.context.device} xdp off".split()
             run(self.bed.capture_command(words))
@@ -674,10 +700,11 @@ class Capture:
         if not words:
             return
         self.command = shlex.join(words)
-        service = self._spawn(
-            words, self.context, "service", subprocess.DEVNULL, subprocess.DEVNULL
-        )
-        self.service = service
+        with interrupt.held_back():
+            service = self._spawn(
+                words, self.context, "service", subprocess.DEVNULL, subprocess.DEVNULL
+            )
+            self.service = service
         log = self.context.directory / "service"
 
         def ready() -> bool:
@@ -719,10 +746,11 @@ class Capture:
         with (context.directory / "stdout").open("wb") as out:
             for i, words in enumerate(pipeline):
                 stdout = out if i + 1 == len(pipeline) else subprocess.PIPE
-                process = self._spawn(
-                    words, context, f"log{i}", before or subprocess.DEVNULL, stdout
-                )
-                started.append(process)
+                with interrupt.held_back():
+                    process = self._spawn(
+                        words, context, f"log{i}", before or subprocess.DEVNULL, stdout
+                    )
+                    started.append(process)
                 # A reader has a copy of its own; while the lab holds one, the reader sees no end.
                 if before:
                     before.close()

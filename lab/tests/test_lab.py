@@ -67,7 +67,7 @@ def test_there_is_a_method_for_each_hook_of_the_program(build: Build) -> None:
     )
     lines = probe.stdout.partition("\nhooks\n")[2].partition("\n\n")[0].splitlines()
     hooks = tuple(line.split()[0] for line in lines)
-    assert hooks == TAPDECK_HOOKS, "as in crates/capture/src/hook.rs"
+    assert hooks == tuple(TAPDECK_HOOKS), "as in crates/capture/src/hook.rs"
     assert {f"tapdeck-{hook}" for hook in TAPDECK_HOOKS} <= settings.METHODS.keys()
 
 

@@ -20,7 +20,12 @@ LONG = "word " * 20 + "w"
         ("a.rs", f'let a = "// {LONG}";', []),
         ("a.rs", f"// https://example.org/{LONG.replace(' ', '-')}", []),
         ("a.rs", "/// Its number.\n/// It is small.", [1]),
-        ("a.rs", "/// The number.\n/// It is small.\n//! Gives back.\nlet a = 1; // It is.", []),
+        ("a.rs", "/// The number.\n/// It is small.\n//! Says.\nlet a = 1; // It is.", []),
+        ("a.rs", "/// The number. Gives back\n/// it.\na(); // It gives back a.", [1, 3]),
+        ("a.rs", 'let a = "// Gives back";\n// Returned by give().', []),
+        ("src/a.rs", "/// By number.\na\n/// The number.\n/// By name.\n//! In which?", [1]),
+        ("src/flags/a.rs", "/// Only this interface", []),
+        ("tests/a.rs", "/// So many that it counts.", []),
         ("a.c", f"/* A\n * {LONG}\n */\nint a; {LONG}", [2]),
         ("a.c", "/*" + "\t" * 12 + "word */", [1]),
         ("a.sh", f'# {LONG}\necho "# {LONG}"\necho {LONG}\ntrue # {LONG}', [1, 4]),
@@ -34,6 +39,7 @@ def test_offences_are_named_with_their_lines(
     tmp_path: Path, name: str, text: str, at: list[int]
 ) -> None:
     file = tmp_path / name
+    file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(text + "\n")
     found = [offence.removeprefix(f"{file}:") for offence in comments.offences(file)]
     assert [int(offence.partition(":")[0]) for offence in found] == at

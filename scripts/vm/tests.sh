@@ -311,7 +311,7 @@ test_groups() {
     local hook
     for hook in xdp tcx; do
         begin "groups at $hook"
-        cat >deck.toml <<END
+        cat >groups.toml <<END
 [[group]]
 name = "shared"
 interfaces = ["vb"]
@@ -324,7 +324,7 @@ hook = "$hook"
 snaplen = 64
 steering = "copy"
 END
-        ip netns exec b tapdeck serve --config deck.toml --socket socket --stats-json stats.json 2>tapdeck.log &
+        ip netns exec b tapdeck serve --config groups.toml --socket socket --stats-json stats.json 2>tapdeck.log &
         recorder=$!
         wait_for grep -q 'serving at' tapdeck.log
         local members=() i

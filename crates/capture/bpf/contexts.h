@@ -8,10 +8,10 @@
 #ifndef TAPDECK_CONTEXTS_H
 #define TAPDECK_CONTEXTS_H
 
-enum hook {
-	HOOK_XDP,       /* struct xdp_md */
-	HOOK_SKB,       /* struct __sk_buff: tcx and clsact */
-	HOOK_NETFILTER, /* struct bpf_nf_ctx */
+enum context {
+	CONTEXT_XDP,       /* struct xdp_md */
+	CONTEXT_SKB,       /* struct __sk_buff: tcx and clsact */
+	CONTEXT_NETFILTER, /* struct bpf_nf_ctx */
 };
 
 #endif

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
-/* Runs filters at each hook and tells what they decided, for src/filter/tests.rs. */
+/* Runs filters at each hook and tells what they decided, for src/filter/tests.rs. Those of packet
+ * sockets are in filter_socket_test.bpf.c. */
 #include <stdbool.h>
 #include <linux/bpf.h>
 #include <bpf/bpf_helpers.h>
@@ -20,22 +21,32 @@ struct {
 	__u8 accepted[256];
 } asked SEC(".data.asked");
 
-static __always_inline void ask(enum hook hook, struct packet *p)
+static __always_inline void ask(enum context context, struct packet *p)
 {
 	__u32 count = asked.count;
 
 	p->tag = asked.tag;
 	p->flags = asked.flags;
 	for (__u32 n = 0; n < 256 && n < count; n++)
-		asked.accepted[n] = td_filter_accepts(hook, p, n);
+		asked.accepted[n] = td_filter_accepts(context, p, n);
 }
 
+#ifdef TD_SOCKET
+SEC("socket")
+int tapdeck_socket_judge(struct __sk_buff *skb)
+{
+	struct packet p = { .ctx = skb, .len = skb->len };
+
+	ask(CONTEXT_SKB, &p);
+	return 0;
+}
+#else
 SEC("xdp.frags")
 int tapdeck_xdp(struct xdp_md *ctx)
 {
 	struct packet p = { .ctx = ctx, .len = bpf_xdp_get_buff_len(ctx) };
 
-	ask(HOOK_XDP, &p);
+	ask(CONTEXT_XDP, &p);
 	return XDP_PASS;
 }
 
@@ -44,7 +55,7 @@ int tapdeck_ingress(struct __sk_buff *skb)
 {
 	struct packet p = { .ctx = skb, .len = skb->len };
 
-	ask(HOOK_SKB, &p);
+	ask(CONTEXT_SKB, &p);
 	return 0;
 }
 
@@ -53,6 +64,7 @@ int tapdeck_netfilter(struct bpf_nf_ctx *ctx)
 {
 	struct packet p = { .ctx = ctx, .len = ctx->skb->len, .link_len = 14 };
 
-	ask(HOOK_NETFILTER, &p);
+	ask(CONTEXT_NETFILTER, &p);
 	return 1;
 }
+#endif

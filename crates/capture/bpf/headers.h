@@ -20,6 +20,7 @@
 #ifndef TAPDECK_HEADERS_H
 #define TAPDECK_HEADERS_H
 
+#include "fields.h"
 #include "tuple.h"
 #include "fragments.h"
 #include "tunnels.h"
@@ -27,26 +28,26 @@
 static __always_inline void td_set_ipv4(struct td_tuple *t, const void *header)
 {
 	t->family = 4;
-	t->protocol = td_byte(header + 9);
+	t->protocol = td_byte(header + TD_IPV4_PROTOCOL);
 	t->source_port = 0;
 	t->destination_port = 0;
 	t->fragment_id = 0;
-	t->source[0] = *(const __u32 *)(header + 12);
+	t->source[0] = *(const __u32 *)(header + TD_IPV4_SOURCE);
 	t->source[1] = t->source[2] = t->source[3] = 0;
-	t->destination[0] = *(const __u32 *)(header + 16);
+	t->destination[0] = *(const __u32 *)(header + TD_IPV4_DESTINATION);
 	t->destination[1] = t->destination[2] = t->destination[3] = 0;
 }
 
 static __always_inline void td_set_ipv6(struct td_tuple *t, const void *header)
 {
 	t->family = 6;
-	t->protocol = td_byte(header + 6);
+	t->protocol = td_byte(header + TD_IPV6_NEXT_HEADER);
 	t->source_port = 0;
 	t->destination_port = 0;
 	t->fragment_id = 0;
 	for (int i = 0; i < 4; i++) {
-		t->source[i] = *(const __u32 *)(header + 8 + 4 * i);
-		t->destination[i] = *(const __u32 *)(header + 24 + 4 * i);
+		t->source[i] = *(const __u32 *)(header + TD_IPV6_SOURCE + 4 * i);
+		t->destination[i] = *(const __u32 *)(header + TD_IPV6_DESTINATION + 4 * i);
 	}
 }
 
@@ -56,7 +57,8 @@ static __always_inline void td_set_ipv6(struct td_tuple *t, const void *header)
  */
 
 /* Any IP packet behind `tags` tags has enough bytes for a view of all the types. */
-static __always_inline int td_read_link(enum hook hook, void *ctx, struct td_tuple *t, __u32 tags)
+static __always_inline int td_read_link(enum context context, void *ctx, struct td_tuple *t,
+					__u32 tags)
 {
 	__u8 buffer[24] __attribute__((aligned(8)));
 	const void *types;
@@ -67,18 +69,18 @@ static __always_inline int td_read_link(enum hook hook, void *ctx, struct td_tup
 	__u32 at = t->offset;
 
 	t->next = TD_NOTHING;
-	types = td_view(hook, ctx, at + 12, 20, buffer);
+	types = td_view(context, ctx, at + TD_ETHERNET_TYPE, 20, buffer);
 	if (!types)
 		return 0;
 	TD_UNROLL
 	for (__u32 i = 0; i <= TD_TAGS; i++) {
-		__u16 type = td_half(types + 4 * i);
+		__u16 type = td_half(types + TD_VLAN_TAG_BYTES * i);
 
 		if (!td_is_tag(type)) {
 			t->next = td_of_ethertype(type);
 			if (t->next == TD_ETHERNET)
 				t->next = TD_NOTHING;
-			t->offset = at + 14 + 4 * i;
+			t->offset = at + TD_ETHERNET_HEADER_BYTES + TD_VLAN_TAG_BYTES * i;
 			return 0;
 		}
 		if (i >= tags)
@@ -87,9 +89,9 @@ static __always_inline int td_read_link(enum hook hook, void *ctx, struct td_tup
 	return 0;
 }
 
-static __always_inline int td_read_ipv4(enum hook hook, void *ctx, struct td_tuple *t)
+static __always_inline int td_read_ipv4(enum context context, void *ctx, struct td_tuple *t)
 {
-	__u8 buffer[24] __attribute__((aligned(8)));
+	__u8 buffer[TD_IPV4_HEADER_BYTES + 4] __attribute__((aligned(8)));
 	const void *header, *four;
 
 	if (!t)
@@ -98,36 +100,36 @@ static __always_inline int td_read_ipv4(enum hook hook, void *ctx, struct td_tup
 	__u32 at = t->offset;
 
 	t->next = TD_NOTHING;
-	header = td_view(hook, ctx, at, 24, buffer);
-	four = header ? header + 20 : NULL;
+	header = td_view(context, ctx, at, TD_IPV4_HEADER_BYTES + 4, buffer);
+	four = header ? header + TD_IPV4_HEADER_BYTES : NULL;
 	if (!header) {
-		header = td_view(hook, ctx, at, 20, buffer);
+		header = td_view(context, ctx, at, TD_IPV4_HEADER_BYTES, buffer);
 		if (!header)
 			return 0;
 	}
 
 	__u8 first = td_byte(header);
-	__u32 length = (first & 15) * 4;
+	__u32 length = (first & TD_IPV4_LENGTH_MASK) * 4;
 
-	if (first >> 4 != 4 || length < 20)
+	if (first >> 4 != 4 || length < TD_IPV4_HEADER_BYTES)
 		return 0;
 
-	__u16 fragment = td_half(header + 6);
+	__u16 fragment = td_half(header + TD_IPV4_FRAGMENT);
 
 	t->flags &= TD_QUOTED;
 	td_set_ipv4(t, header);
-	if (fragment & 0x3fff) {
-		t->fragment_id = *(const __u16 *)(header + 4);
-		t->flags |= fragment & 0x1fff ? TD_LATER_FRAGMENT : TD_FIRST_FRAGMENT;
+	if (fragment & (TD_IPV4_MORE_FRAGMENTS | TD_IPV4_OFFSET_MASK)) {
+		t->fragment_id = *(const __u16 *)(header + TD_IPV4_IDENTIFICATION);
+		t->flags |= fragment & TD_IPV4_OFFSET_MASK ? TD_LATER_FRAGMENT : TD_FIRST_FRAGMENT;
 	}
-	if (fragment & 0x1fff) {
+	if (fragment & TD_IPV4_OFFSET_MASK) {
 		td_recall(t);
 		return 0;
 	}
-	if (length != 20)
-		four = td_view(hook, ctx, at + length, 4, buffer);
+	if (length != TD_IPV4_HEADER_BYTES)
+		four = td_view(context, ctx, at + length, 4, buffer);
 	td_transport(t, t->protocol, four, at + length);
-	if (fragment & 0x2000)
+	if (fragment & TD_IPV4_MORE_FRAGMENTS)
 		td_remember(t);
 	return 0;
 }
@@ -140,9 +142,9 @@ static __always_inline bool td_is_extension(__u8 protocol)
 }
 
 /* Passes the extension header of type `protocol` at `offset`. Not 0: there is no more to pass. */
-static __always_inline int td_read_extension(enum hook hook, void *ctx, struct td_tuple *t)
+static __always_inline int td_read_extension(enum context context, void *ctx, struct td_tuple *t)
 {
-	__u8 buffer[8] __attribute__((aligned(8)));
+	__u8 buffer[TD_IPV6_FRAGMENT_HEADER_BYTES] __attribute__((aligned(8)));
 	const void *header;
 
 	if (!t)
@@ -152,47 +154,48 @@ static __always_inline int td_read_extension(enum hook hook, void *ctx, struct t
 	__u32 at = t->offset;
 
 	if (kind == TD_PROTO_FRAGMENT) {
-		header = td_view(hook, ctx, at, 8, buffer);
+		header = td_view(context, ctx, at, TD_IPV6_FRAGMENT_HEADER_BYTES, buffer);
 		if (!header)
 			return 1;
 
-		__u16 fragment = td_half(header + 2);
+		__u16 fragment = td_half(header + TD_IPV6_FRAGMENT_FRAGMENT);
 
-		t->protocol = td_byte(header);
+		t->protocol = td_byte(header + TD_IPV6_EXTENSION_NEXT_HEADER);
 		/* A packet that is its only fragment is none (RFC 6946). */
-		if (fragment & 0xfff9) {
-			t->fragment_id = *(const __u32 *)(header + 4);
-			t->flags |= fragment & 0xfff8 ? TD_LATER_FRAGMENT : TD_FIRST_FRAGMENT;
+		if (fragment & (TD_IPV6_FRAGMENT_OFFSET_MASK | TD_IPV6_FRAGMENT_MORE_FRAGMENTS)) {
+			t->fragment_id = *(const __u32 *)(header + TD_IPV6_FRAGMENT_IDENTIFICATION);
+			t->flags |= fragment & TD_IPV6_FRAGMENT_OFFSET_MASK ? TD_LATER_FRAGMENT
+									    : TD_FIRST_FRAGMENT;
 		}
-		t->offset = at + 8;
-		return fragment & 0xfff8 ? 1 : 0;
+		t->offset = at + TD_IPV6_FRAGMENT_HEADER_BYTES;
+		return fragment & TD_IPV6_FRAGMENT_OFFSET_MASK ? 1 : 0;
 	}
-	header = td_view(hook, ctx, at, 4, buffer);
+	header = td_view(context, ctx, at, 4, buffer);
 	if (!header)
 		return 1;
 
-	__u32 units = td_byte(header + 1);
+	__u32 units = td_byte(header + TD_IPV6_EXTENSION_LENGTH);
 
-	t->protocol = td_byte(header);
+	t->protocol = td_byte(header + TD_IPV6_EXTENSION_NEXT_HEADER);
 	t->offset = at + 8 + (kind == TD_PROTO_AUTHENTICATION ? 4 : 8) * units;
 	return 0;
 }
 
 /* Needs td_extension(), which the including file has for its hooks. */
-#define TD_READ_IPV6(hook, ctx, t, td_extension)                                             \
+#define TD_READ_IPV6(context, ctx, t, td_extension)                                          \
 	({                                                                                   \
-		if (td_begin_ipv6(hook, ctx, t)) {                                           \
+		if (td_begin_ipv6(context, ctx, t)) {                                        \
 			for (int i = 0; i < TD_EXTENSIONS; i++)                              \
 				if (!td_is_extension((t)->protocol) || td_extension(ctx, t)) \
 					break;                                               \
-			td_end_ipv6(hook, ctx, t);                                           \
+			td_end_ipv6(context, ctx, t);                                        \
 		}                                                                            \
 		0;                                                                           \
 	})
 
-static __always_inline bool td_begin_ipv6(enum hook hook, void *ctx, struct td_tuple *t)
+static __always_inline bool td_begin_ipv6(enum context context, void *ctx, struct td_tuple *t)
 {
-	__u8 buffer[40] __attribute__((aligned(8)));
+	__u8 buffer[TD_IPV6_HEADER_BYTES] __attribute__((aligned(8)));
 	const void *header;
 
 	if (!t)
@@ -201,16 +204,16 @@ static __always_inline bool td_begin_ipv6(enum hook hook, void *ctx, struct td_t
 	__u32 at = t->offset;
 
 	t->next = TD_NOTHING;
-	header = td_view(hook, ctx, at, 40, buffer);
+	header = td_view(context, ctx, at, TD_IPV6_HEADER_BYTES, buffer);
 	if (!header || td_byte(header) >> 4 != 6)
 		return false;
 	t->flags &= TD_QUOTED;
 	td_set_ipv6(t, header);
-	t->offset = at + 40;
+	t->offset = at + TD_IPV6_HEADER_BYTES;
 	return true;
 }
 
-static __always_inline void td_end_ipv6(enum hook hook, void *ctx, struct td_tuple *t)
+static __always_inline void td_end_ipv6(enum context context, void *ctx, struct td_tuple *t)
 {
 	__u32 four __attribute__((aligned(8)));
 
@@ -219,7 +222,7 @@ static __always_inline void td_end_ipv6(enum hook hook, void *ctx, struct td_tup
 		return;
 	}
 	if (!td_is_extension(t->protocol))
-		td_transport(t, t->protocol, td_view(hook, ctx, t->offset, 4, &four), t->offset);
+		td_transport(t, t->protocol, td_view(context, ctx, t->offset, 4, &four), t->offset);
 	if (t->flags & TD_FIRST_FRAGMENT)
 		td_remember(t);
 }
@@ -230,19 +233,21 @@ static __always_inline bool td_read_plain_ip(struct td_tuple *t, const void *ip,
 					     __u16 type, __u32 at)
 {
 	if (type == TD_ETHERTYPE_IPV4) {
-		if (ip + 24 > end || td_byte(ip) != 0x45 || td_half(ip + 6) & 0x3fff)
+		if (ip + (TD_IPV4_HEADER_BYTES + 4) > end || td_byte(ip) != 0x45 ||
+		    td_half(ip + TD_IPV4_FRAGMENT) & (TD_IPV4_MORE_FRAGMENTS | TD_IPV4_OFFSET_MASK))
 			return false;
 		t->flags = 0;
 		td_set_ipv4(t, ip);
-		td_transport(t, t->protocol, ip + 20, at + 20);
+		td_transport(t, t->protocol, ip + TD_IPV4_HEADER_BYTES, at + TD_IPV4_HEADER_BYTES);
 		return true;
 	}
 	if (type == TD_ETHERTYPE_IPV6) {
-		if (ip + 44 > end || td_byte(ip) >> 4 != 6 || td_is_extension(td_byte(ip + 6)))
+		if (ip + (TD_IPV6_HEADER_BYTES + 4) > end || td_byte(ip) >> 4 != 6 ||
+		    td_is_extension(td_byte(ip + TD_IPV6_NEXT_HEADER)))
 			return false;
 		t->flags = 0;
 		td_set_ipv6(t, ip);
-		td_transport(t, t->protocol, ip + 40, at + 40);
+		td_transport(t, t->protocol, ip + TD_IPV6_HEADER_BYTES, at + TD_IPV6_HEADER_BYTES);
 		return true;
 	}
 	return false;
@@ -258,16 +263,16 @@ static __always_inline bool td_read_plain(struct td_tuple *t, const void *data, 
 
 	if (has_link) {
 		/* No IPv4 packet with ports has less. */
-		if (data + 38 > end)
+		if (data + (TD_ETHERNET_HEADER_BYTES + TD_IPV4_HEADER_BYTES + 4) > end)
 			return false;
-		type = td_half(data + 12);
-		at = 14;
+		type = td_half(data + TD_ETHERNET_TYPE);
+		at = TD_ETHERNET_HEADER_BYTES;
 		if (td_is_tag(type)) {
-			type = td_half(data + 16);
-			at = 18;
+			type = td_half(data + TD_ETHERNET_TYPE + TD_VLAN_TAG_BYTES);
+			at = TD_ETHERNET_HEADER_BYTES + TD_VLAN_TAG_BYTES;
 			if (td_is_tag(type)) {
-				type = td_half(data + 20);
-				at = 22;
+				type = td_half(data + TD_ETHERNET_TYPE + 2 * TD_VLAN_TAG_BYTES);
+				at = TD_ETHERNET_HEADER_BYTES + 2 * TD_VLAN_TAG_BYTES;
 			}
 		}
 		ip = data + at;
@@ -280,10 +285,10 @@ static __always_inline bool td_read_plain(struct td_tuple *t, const void *data, 
 }
 
 /* What most tunnels hold, as above. Writes `to` only where it is. */
-static __always_inline bool td_read_plain_inside(enum hook hook, void *ctx,
+static __always_inline bool td_read_plain_inside(enum context context, void *ctx,
 						 const struct td_tuple *from, struct td_tuple *to)
 {
-	const void *end, *data = td_linear(hook, ctx, &end);
+	const void *end, *data = td_linear(context, ctx, &end);
 	__u64 at = from->offset;
 	__u16 type = 0;
 
@@ -295,28 +300,33 @@ static __always_inline bool td_read_plain_inside(enum hook hook, void *ctx,
 
 	switch (from->next) {
 	case TD_VXLAN:
-		if (inside + 8 > end || !(td_byte(inside) & 8))
+		if (inside + TD_VXLAN_HEADER_BYTES > end ||
+		    !(td_byte(inside) & TD_VXLAN_HAS_NETWORK))
 			return false;
 		type = TD_ETHERTYPE_ETHERNET;
-		at += 8;
+		at += TD_VXLAN_HEADER_BYTES;
 		break;
 	case TD_GENEVE:
-		if (inside + 8 > end || td_byte(inside) >> 6)
+		if (inside + TD_GENEVE_HEADER_BYTES > end ||
+		    td_byte(inside) >> TD_GENEVE_VERSION_SHIFT)
 			return false;
-		type = td_half(inside + 2);
-		at += 8 + (td_byte(inside) & 0x3f) * 4;
+		type = td_half(inside + TD_GENEVE_TYPE);
+		at += TD_GENEVE_HEADER_BYTES + (td_byte(inside) & TD_GENEVE_OPTIONS_MASK) * 4;
 		break;
 	case TD_GTP_U:
-		if (inside + 9 > end || td_byte(inside) != 0x30 || td_byte(inside + 1) != 255)
+		if (inside + (TD_GTP_U_HEADER_BYTES + 1) > end ||
+		    td_byte(inside) != (TD_GTP_U_VERSION_1 | TD_GTP_U_PROTOCOL_TYPE) ||
+		    td_byte(inside + 1) != TD_GTP_U_USER_PACKET)
 			return false;
-		type = td_byte(inside + 8) >> 4 == 4 ? TD_ETHERTYPE_IPV4 : TD_ETHERTYPE_IPV6;
-		at += 8;
+		type = td_byte(inside + TD_GTP_U_HEADER_BYTES) >> 4 == 4 ? TD_ETHERTYPE_IPV4
+									 : TD_ETHERTYPE_IPV6;
+		at += TD_GTP_U_HEADER_BYTES;
 		break;
 	case TD_GRE:
-		if (inside + 4 > end || td_half(inside))
+		if (inside + TD_GRE_HEADER_BYTES > end || td_half(inside))
 			return false;
-		type = td_half(inside + 2);
-		at += 4;
+		type = td_half(inside + TD_GRE_TYPE);
+		at += TD_GRE_HEADER_BYTES;
 		break;
 	case TD_IPV4:
 		type = TD_ETHERTYPE_IPV4;
@@ -327,11 +337,11 @@ static __always_inline bool td_read_plain_inside(enum hook hook, void *ctx,
 	}
 	inside = data + at;
 	if (type == TD_ETHERTYPE_ETHERNET) {
-		if (inside + 14 > end)
+		if (inside + TD_ETHERNET_HEADER_BYTES > end)
 			return false;
-		type = td_half(inside + 12);
-		at += 14;
-		inside += 14;
+		type = td_half(inside + TD_ETHERNET_TYPE);
+		at += TD_ETHERNET_HEADER_BYTES;
+		inside += TD_ETHERNET_HEADER_BYTES;
 	}
 	return td_read_plain_ip(to, inside, end, type, at);
 }
@@ -440,32 +450,32 @@ static __always_inline bool td_read_plain_inside(enum hook hook, void *ctx,
 		return td_walk_##name(ctx, to);                                                   \
 	}
 
-static __always_inline __u8 td_raw(enum hook hook, void *ctx)
+static __always_inline __u8 td_raw(enum context context, void *ctx)
 {
 	__u8 buffer[8] __attribute__((aligned(8)));
-	const void *first = td_view(hook, ctx, 0, 1, buffer);
+	const void *first = td_view(context, ctx, 0, 1, buffer);
 
 	return first ? td_of_version(td_byte(first)) : TD_NOTHING;
 }
 
 #ifdef TD_USER
-TD_WALK(HOOK_USER, user, struct td_frame)
-#define TD_CALL(step, hook, p, ...) td_##step##_user((p)->ctx, ##__VA_ARGS__)
+TD_WALK(CONTEXT_USER, user, struct td_frame)
+#define TD_CALL(step, context, p, ...) td_##step##_user((p)->ctx, ##__VA_ARGS__)
 #else
-TD_WALK(HOOK_XDP, xdp, struct xdp_md)
-TD_WALK(HOOK_SKB, skb, struct __sk_buff)
-TD_WALK(HOOK_NETFILTER, netfilter, struct bpf_nf_ctx)
-#define TD_CALL(step, hook, p, ...)                                          \
+TD_WALK(CONTEXT_XDP, xdp, struct xdp_md)
+TD_WALK(CONTEXT_SKB, skb, struct __sk_buff)
+TD_WALK(CONTEXT_NETFILTER, netfilter, struct bpf_nf_ctx)
+#define TD_CALL(step, context, p, ...)                                       \
 	({                                                                   \
 		__typeof__(td_##step##_xdp((p)->ctx, ##__VA_ARGS__)) _r = 0; \
-		switch (hook) {                                              \
-		case HOOK_XDP:                                               \
+		switch (context) {                                           \
+		case CONTEXT_XDP:                                            \
 			_r = td_##step##_xdp((p)->ctx, ##__VA_ARGS__);       \
 			break;                                               \
-		case HOOK_SKB:                                               \
+		case CONTEXT_SKB:                                            \
 			_r = td_##step##_skb((p)->ctx, ##__VA_ARGS__);       \
 			break;                                               \
-		case HOOK_NETFILTER:                                         \
+		case CONTEXT_NETFILTER:                                      \
 			_r = td_##step##_netfilter((p)->ctx, ##__VA_ARGS__); \
 			break;                                               \
 		}                                                            \
@@ -474,14 +484,14 @@ TD_WALK(HOOK_NETFILTER, netfilter, struct bpf_nf_ctx)
 #endif
 
 /* The outermost IP packet. `t` need not be initialized. */
-static __always_inline void td_outer(enum hook hook, struct packet *p, struct td_tuple *t)
+static __always_inline void td_outer(enum context context, struct packet *p, struct td_tuple *t)
 {
-	const void *end, *data = td_linear(hook, p->ctx, &end);
+	const void *end, *data = td_linear(context, p->ctx, &end);
 
 	__builtin_memset(t, 0, sizeof(*t));
-	if (data && td_read_plain(t, data, end, td_has_link(hook, p)))
+	if (data && td_read_plain(t, data, end, td_has_link(context, p)))
 		return;
-	TD_CALL(begin, hook, p, t, td_has_link(hook, p), p->tag ? TD_TAGS - 1 : TD_TAGS);
+	TD_CALL(begin, context, p, t, td_has_link(context, p), p->tag ? TD_TAGS - 1 : TD_TAGS);
 }
 
 /* Is `outer`, as td_outer() left it, not the innermost packet too? */
@@ -491,11 +501,11 @@ static __always_inline bool td_has_inner(const struct td_tuple *outer)
 }
 
 /* The innermost packet, where td_has_inner(). */
-static __always_inline void td_innermost(enum hook hook, struct packet *p, struct td_tuple *outer,
-					 struct td_tuple *t)
+static __always_inline void td_innermost(enum context context, struct packet *p,
+					 struct td_tuple *outer, struct td_tuple *t)
 {
 	if (outer->next >= TD_IPV4) {
-		TD_CALL(inside, hook, p, outer, t);
+		TD_CALL(inside, context, p, outer, t);
 		return;
 	}
 	__builtin_memcpy(t, outer, sizeof(*t));
@@ -514,25 +524,25 @@ struct td_headers {
 
 enum td_have { TD_HAVE_OUTER = 1, TD_HAVE_INNERMOST = 2, TD_ARE_TWO = 4 };
 
-static __always_inline struct td_tuple *td_get_outer(enum hook hook, struct packet *p,
+static __always_inline struct td_tuple *td_get_outer(enum context context, struct packet *p,
 						     struct td_headers *h)
 {
 	if (!(h->have & TD_HAVE_OUTER)) {
-		td_outer(hook, p, &h->outer);
+		td_outer(context, p, &h->outer);
 		h->have |= TD_HAVE_OUTER;
 	}
 	return &h->outer;
 }
 
-static __always_inline struct td_tuple *td_get_innermost(enum hook hook, struct packet *p,
+static __always_inline struct td_tuple *td_get_innermost(enum context context, struct packet *p,
 							 struct td_headers *h)
 {
-	struct td_tuple *outer = td_get_outer(hook, p, h);
+	struct td_tuple *outer = td_get_outer(context, p, h);
 
 	if (!(h->have & TD_HAVE_INNERMOST)) {
 		h->have |= TD_HAVE_INNERMOST;
 		if (td_has_inner(outer)) {
-			td_innermost(hook, p, outer, &h->innermost);
+			td_innermost(context, p, outer, &h->innermost);
 			h->have |= TD_ARE_TWO;
 		}
 	}

@@ -11,13 +11,14 @@ struct td_found {
 	__u32 second; /* the other end's number, for TD_BOTH_ENDS */
 };
 
-static __always_inline void td_find_all(enum hook hook, struct packet *p, struct td_found *found)
+static __always_inline void td_find_all(enum context context, struct packet *p,
+					struct td_found *found)
 {
 	found->headers.have = 0;
-	td_get_innermost(hook, p, &found->headers);
+	td_get_innermost(context, p, &found->headers);
 	for (__u32 steering = 0; steering < TD_COPY; steering++)
 		found->number[steering] =
-			td_steer_hash(hook, p, &found->headers, steering, 0, &found->second);
+			td_steer_hash(context, p, &found->headers, steering, 0, &found->second);
 }
 
 #endif

@@ -14,9 +14,9 @@ const volatile struct td_params params SEC(".rodata.params");
 
 struct td_found found SEC(".data.found");
 
-static __always_inline void take(enum hook hook, struct packet *p)
+static __always_inline void take(enum context context, struct packet *p)
 {
-	td_find_all(hook, p, &found);
+	td_find_all(context, p, &found);
 }
 
 #include "programs.h"

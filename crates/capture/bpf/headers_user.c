@@ -94,7 +94,7 @@ void tapdeck_headers_find(const __u8 *bytes, __u32 linear, __u32 len, __u32 has_
 
 	now_ns = ns;
 	memset(found, 0, sizeof(*found));
-	td_find_all(HOOK_USER, &p, found);
+	td_find_all(CONTEXT_USER, &p, found);
 }
 
 /* Where C has what, in the order in which src/sys/headers.rs has it for Rust: a test compares them.

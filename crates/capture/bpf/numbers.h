@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0 OR MIT */
 /*
- * The numbers that stand for protocols in headers, as far as the hook programs know them. Names and
- * registries are those of crates/packet/src/numbers.rs.
+ * The numbers that stand for protocols in headers, as far as the hook programs know them. Names,
+ * values and registries are those of crates/packet/src/numbers.rs; a test compares them
+ * (tests/numbers.rs).
  */
 #ifndef TAPDECK_NUMBERS_H
 #define TAPDECK_NUMBERS_H

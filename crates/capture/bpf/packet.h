@@ -25,6 +25,13 @@ struct packet {
 
 #define TAG_OFFSET 12
 #define TAG_LEN 4
+#define TAG_END (TAG_OFFSET + TAG_LEN)
+
+/* A tag as it stands in a frame. */
+static __always_inline __u32 vlan_tag(__u16 proto_be, __u16 tci)
+{
+	return (__u32)proto_be | (__u32)__builtin_bswap16(tci) << 16;
+}
 
 static __always_inline long copy_skb_of(struct bpf_nf_ctx *nf, __u32 from, void *to, __u32 len)
 {
@@ -35,14 +42,15 @@ static __always_inline long copy_skb_of(struct bpf_nf_ctx *nf, __u32 from, void 
 	return bpf_dynptr_read(to, len, &view, from, 0);
 }
 
-static __always_inline long copy(enum hook hook, struct packet *p, __u32 from, void *to, __u32 len)
+static __always_inline long copy(enum context context, struct packet *p, __u32 from, void *to,
+				 __u32 len)
 {
-	switch (hook) {
-	case HOOK_XDP:
+	switch (context) {
+	case CONTEXT_XDP:
 		return bpf_xdp_load_bytes(p->ctx, from, to, len);
-	case HOOK_SKB:
+	case CONTEXT_SKB:
 		return bpf_skb_load_bytes(p->ctx, from, to, len);
-	case HOOK_NETFILTER:
+	case CONTEXT_NETFILTER:
 		return copy_skb_of(p->ctx, from, to, len);
 	}
 	return -1;
@@ -58,20 +66,20 @@ static __always_inline long copy(enum hook hook, struct packet *p, __u32 from, v
 	})
 
 /* Copies the first cap bytes of the frame to `to`, with what was taken off it put back. */
-static __always_inline long copy_frame(enum hook hook, struct packet *p, __u8 *to, __u32 cap)
+static __always_inline long copy_frame(enum context context, struct packet *p, __u8 *to, __u32 cap)
 {
-	if (hook == HOOK_NETFILTER && p->link_len) {
+	if (context == CONTEXT_NETFILTER && p->link_len) {
 		__u32 link_len = ((p->link_len - 1) & 31) + 1;
 
 		if (cap <= link_len)
 			return bpf_probe_read_kernel(to, ((cap - 1) & 31) + 1, p->link);
 		if (bpf_probe_read_kernel(to, link_len, p->link))
 			return -1;
-		return copy(hook, p, 0, to + link_len, BOUNDED(cap - link_len));
+		return copy(context, p, 0, to + link_len, BOUNDED(cap - link_len));
 	}
 	if (!p->tag || cap <= TAG_OFFSET)
-		return copy(hook, p, 0, to, BOUNDED(cap));
-	if (copy(hook, p, 0, to, TAG_OFFSET))
+		return copy(context, p, 0, to, BOUNDED(cap));
+	if (copy(context, p, 0, to, TAG_OFFSET))
 		return -1;
 	if (cap < TAG_OFFSET + TAG_LEN) {
 		/* A part of the tag: the rest of the word stays padding. */
@@ -82,7 +90,7 @@ static __always_inline long copy_frame(enum hook hook, struct packet *p, __u8 *t
 	*(__u32 *)(to + TAG_OFFSET) = p->tag;
 	if (cap == TAG_OFFSET + TAG_LEN)
 		return 0;
-	return copy(hook, p, TAG_OFFSET, to + TAG_OFFSET + TAG_LEN,
+	return copy(context, p, TAG_OFFSET, to + TAG_OFFSET + TAG_LEN,
 		    BOUNDED(cap - TAG_OFFSET - TAG_LEN));
 }
 

@@ -7,6 +7,8 @@
  * The including file defines `params` and `control` before it includes this, and
  * `released_of(place)` after or before: the number up to which the reader of that ring has
  * released blocks. It is the reader's to write: whatever it is, nothing outside its ring is harmed.
+ * It also defines `completed(place)`, which is called once for each block, by the producer whose
+ * commit has made that block complete.
  */
 #ifndef TAPDECK_PRODUCE_H
 #define TAPDECK_PRODUCE_H
@@ -23,6 +25,7 @@ struct place {
 };
 
 static __always_inline __u32 released_of(const struct place *place);
+static __always_inline void completed(const struct place *place);
 
 struct epb {
 	__u32 type;
@@ -43,11 +46,12 @@ struct epb {
  * An addition whose result is used compiles to BPF_FETCH, which is a full
  * barrier; without, it has no ordering at all on weakly ordered machines.
  */
-static __always_inline void add_ordered(__u64 *counter, __u64 n)
+static __always_inline __u64 add_ordered(__u64 *counter, __u64 n)
 {
 	__u64 before = __sync_fetch_and_add(counter, n);
 
 	asm volatile("" : : "r"(before));
+	return before + n;
 }
 
 static __always_inline struct td_block *block_of(struct td_ring *ring, __u32 number)
@@ -55,14 +59,21 @@ static __always_inline struct td_block *block_of(struct td_ring *ring, __u32 num
 	return &ring->block[number & params.block_mask];
 }
 
-static __always_inline void close_block(struct td_ring *ring, __u64 word)
+/* Commits to a block. */
+static __always_inline void commit(const struct place *place, struct td_block *block, __u64 n)
 {
-	struct td_block *block = block_of(ring, td_word_block(word));
+	if (td_is_complete(add_ordered(&block->commit, n), params.block_bytes))
+		completed(place);
+}
+
+static __always_inline void close_block(const struct place *place, __u64 word)
+{
+	struct td_block *block = block_of(place->ring, td_word_block(word));
 	__u32 used = td_word_bytes(word);
 
 	block->used = used;
 	block->epoch = td_word_epoch(word);
-	add_ordered(&block->commit, td_commit(params.block_bytes - used, 0, 0));
+	commit(place, block, td_commit(params.block_bytes - used, 0, 0));
 }
 
 /* Reserves len bytes. `at` is the word that they were reserved at: its byte field is their place
@@ -87,7 +98,7 @@ static __always_inline bool reserve(const struct place *place, __u32 len, __u64 
 		seen = __sync_val_compare_and_swap(&ring->word, word, next);
 		if (seen == word) {
 			if (!fits)
-				close_block(ring, word);
+				close_block(place, word);
 			*at = fits ? word : next - len;
 			return true;
 		}
@@ -100,7 +111,7 @@ static __always_inline bool reserve(const struct place *place, __u32 len, __u64 
 /* Writes the packet into a ring, as a packet of that pcapng interface, with at most snaplen
  * bytes of its frame. Returns how many bytes; 0 where the packet could not be written, which is
  * counted. */
-static __always_inline __u32 put(enum hook hook, struct packet *p, const struct place *place,
+static __always_inline __u32 put(enum context context, struct packet *p, const struct place *place,
 				 __u32 snaplen, __u32 interface)
 {
 	struct td_ring *ring = place->ring;
@@ -164,7 +175,7 @@ static __always_inline __u32 put(enum hook hook, struct packet *p, const struct 
 
 	__u32 commit_packets = 1;
 
-	if (copy_frame(hook, p, frame, cap)) {
+	if (copy_frame(context, p, frame, cap)) {
 		/* The space is taken; leave a block there that readers skip. */
 		epb->type = TD_FILL;
 		__sync_fetch_and_add(&ring->failed, 1);
@@ -190,8 +201,7 @@ static __always_inline __u32 put(enum hook hook, struct packet *p, const struct 
 		*word++ = 0;
 	*word = total;
 
-	add_ordered(&block_of(ring, td_word_block(at))->commit,
-		    td_commit(total, cap, commit_packets));
+	commit(place, block_of(ring, td_word_block(at)), td_commit(total, cap, commit_packets));
 	return cap;
 }
 
@@ -220,7 +230,7 @@ static __always_inline int flush(const struct place *place, __u32 block)
 							 td_next_block(word, epoch, 0));
 
 		if (seen == word) {
-			close_block(ring, word);
+			close_block(place, word);
 			return 1;
 		}
 		if (td_word_block(seen) != block)

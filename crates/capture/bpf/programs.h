@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0 OR MIT */
 /*
- * One body, five programs: what each hook knows of a packet, handed to take(hook, packet),
+ * One body, five programs: what each hook knows of a packet, handed to take(context, packet),
  * which the including file defines.
  */
 #ifndef TAPDECK_PROGRAMS_H
@@ -19,11 +19,6 @@ static __always_inline __u32 xdp_ring(struct xdp_md *ctx)
 	return ring_for(params.by_cpu ? bpf_get_smp_processor_id() : ctx->rx_queue_index);
 }
 
-static __always_inline __u32 vlan_tag(__u16 proto_be, __u16 tci)
-{
-	return (__u32)proto_be | (__u32)__builtin_bswap16(tci) << 16;
-}
-
 static __always_inline int xdp_verdict(void)
 {
 	return params.consume ? XDP_DROP : XDP_PASS;
@@ -38,7 +33,7 @@ int tapdeck_xdp(struct xdp_md *ctx)
 		.ring = xdp_ring(ctx),
 	};
 
-	take(HOOK_XDP, &p);
+	take(CONTEXT_XDP, &p);
 	return xdp_verdict();
 }
 
@@ -67,7 +62,7 @@ int tapdeck_xdp_metadata(struct xdp_md *ctx)
 		p.hardware_ns = ns;
 	if (params.hardware_vlan && !bpf_xdp_metadata_rx_vlan_tag(ctx, &proto, &tci))
 		p.tag = vlan_tag(proto, tci);
-	take(HOOK_XDP, &p);
+	take(CONTEXT_XDP, &p);
 	return xdp_verdict();
 }
 
@@ -82,7 +77,7 @@ static __always_inline void take_skb(struct __sk_buff *skb, __u32 direction)
 
 	if (skb->vlan_present)
 		p.tag = vlan_tag(skb->vlan_proto, skb->vlan_tci);
-	take(HOOK_SKB, &p);
+	take(CONTEXT_SKB, &p);
 }
 
 /* draft-ietf-opsawg-pcapng, section 4.3.1: 01 inbound, 10 outbound. */
@@ -133,7 +128,7 @@ int tapdeck_netfilter(struct bpf_nf_ctx *ctx)
 			p.link_len = link_len;
 		}
 	}
-	take(HOOK_NETFILTER, &p);
+	take(CONTEXT_NETFILTER, &p);
 	return params.consume ? NF_DROP : NF_ACCEPT;
 }
 

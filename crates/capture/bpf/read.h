@@ -32,7 +32,7 @@
 #define __always_inline inline __attribute__((always_inline))
 #endif
 
-enum hook { HOOK_USER };
+enum context { CONTEXT_USER };
 
 struct td_frame {
 	const __u8 *bytes;
@@ -47,7 +47,7 @@ struct packet {
 	__u32 link_header;
 };
 
-static __always_inline const void *td_view(enum hook hook, const struct td_frame *frame,
+static __always_inline const void *td_view(enum context context, const struct td_frame *frame,
 					   __u32 offset, __u32 len, void *buffer)
 {
 	if (offset > TD_FARTHEST || offset + len > frame->len)
@@ -58,26 +58,26 @@ static __always_inline const void *td_view(enum hook hook, const struct td_frame
 	return buffer;
 }
 
-static __always_inline const void *td_linear(enum hook hook, const struct td_frame *frame,
+static __always_inline const void *td_linear(enum context context, const struct td_frame *frame,
 					     const void **end)
 {
 	*end = frame->bytes + frame->linear;
 	return frame->bytes;
 }
 
-static __always_inline bool td_has_link(enum hook hook, const struct packet *p)
+static __always_inline bool td_has_link(enum context context, const struct packet *p)
 {
 	return p->link_header;
 }
 
 /* Destination and source address of the link layer, 12 bytes. */
-static __always_inline const void *td_view_macs(enum hook hook, const struct packet *p,
+static __always_inline const void *td_view_macs(enum context context, const struct packet *p,
 						void *buffer)
 {
-	return p->link_header ? td_view(hook, p->ctx, 0, 12, buffer) : NULL;
+	return p->link_header ? td_view(context, p->ctx, 0, 12, buffer) : NULL;
 }
 
-static __always_inline __u32 td_queue(enum hook hook, const struct packet *p)
+static __always_inline __u32 td_queue(enum context context, const struct packet *p)
 {
 	return p->queue;
 }
@@ -96,10 +96,10 @@ static __noinline long td_copy_netfilter(struct bpf_nf_ctx *ctx, __u32 at, void 
 {
 	struct packet p = { .ctx = ctx };
 
-	return copy(HOOK_NETFILTER, &p, at, buffer, len);
+	return copy(CONTEXT_NETFILTER, &p, at, buffer, len);
 }
 
-static __always_inline const void *td_view(enum hook hook, void *ctx, __u32 offset, __u32 len,
+static __always_inline const void *td_view(enum context context, void *ctx, __u32 offset, __u32 len,
 					   void *buffer)
 {
 	__u64 at = offset;
@@ -108,8 +108,8 @@ static __always_inline const void *td_view(enum hook hook, void *ctx, __u32 offs
 		return NULL;
 	/* The compiler knows now that `at` is small and would tell the verifier nothing. */
 	asm volatile("" : "+r"(at));
-	switch (hook) {
-	case HOOK_XDP: {
+	switch (context) {
+	case CONTEXT_XDP: {
 		struct xdp_md *xdp = ctx;
 		const __u8 *bytes = (const __u8 *)(long)xdp->data + at;
 
@@ -117,7 +117,7 @@ static __always_inline const void *td_view(enum hook hook, void *ctx, __u32 offs
 			return bytes;
 		return bpf_xdp_load_bytes(xdp, at, buffer, len) ? NULL : buffer;
 	}
-	case HOOK_SKB: {
+	case CONTEXT_SKB: {
 		struct __sk_buff *skb = ctx;
 		const __u8 *bytes = (const __u8 *)(long)skb->data + at;
 
@@ -125,23 +125,23 @@ static __always_inline const void *td_view(enum hook hook, void *ctx, __u32 offs
 			return bytes;
 		return bpf_skb_load_bytes(skb, at, buffer, len) ? NULL : buffer;
 	}
-	case HOOK_NETFILTER:
+	case CONTEXT_NETFILTER:
 		break;
 	}
 	return td_copy_netfilter(ctx, at, buffer, len) ? NULL : buffer;
 }
 
 /* The linear part, where the hook shows it; else NULL. */
-static __always_inline const void *td_linear(enum hook hook, void *ctx, const void **end)
+static __always_inline const void *td_linear(enum context context, void *ctx, const void **end)
 {
-	switch (hook) {
-	case HOOK_XDP:
+	switch (context) {
+	case CONTEXT_XDP:
 		*end = (const void *)(long)((struct xdp_md *)ctx)->data_end;
 		return (const void *)(long)((struct xdp_md *)ctx)->data;
-	case HOOK_SKB:
+	case CONTEXT_SKB:
 		*end = (const void *)(long)((struct __sk_buff *)ctx)->data_end;
 		return (const void *)(long)((struct __sk_buff *)ctx)->data;
-	case HOOK_NETFILTER:
+	case CONTEXT_NETFILTER:
 		break;
 	}
 	*end = NULL;
@@ -149,27 +149,27 @@ static __always_inline const void *td_linear(enum hook hook, void *ctx, const vo
 }
 
 /* Does the frame, as td_view() shows it, begin with an Ethernet header? */
-static __always_inline bool td_has_link(enum hook hook, const struct packet *p)
+static __always_inline bool td_has_link(enum context context, const struct packet *p)
 {
-	switch (hook) {
-	case HOOK_XDP:
-	case HOOK_SKB:
+	switch (context) {
+	case CONTEXT_XDP:
+	case CONTEXT_SKB:
 		return params.link_header;
-	case HOOK_NETFILTER:
+	case CONTEXT_NETFILTER:
 		return false;
 	}
 	return false;
 }
 
 /* Destination and source address of the link layer, 12 bytes. */
-static __always_inline const void *td_view_macs(enum hook hook, const struct packet *p,
+static __always_inline const void *td_view_macs(enum context context, const struct packet *p,
 						void *buffer)
 {
-	switch (hook) {
-	case HOOK_XDP:
-	case HOOK_SKB:
-		return params.link_header ? td_view(hook, p->ctx, 0, 12, buffer) : NULL;
-	case HOOK_NETFILTER:
+	switch (context) {
+	case CONTEXT_XDP:
+	case CONTEXT_SKB:
+		return params.link_header ? td_view(context, p->ctx, 0, 12, buffer) : NULL;
+	case CONTEXT_NETFILTER:
 		return p->link_len < 12 || bpf_probe_read_kernel(buffer, 12, p->link) ? NULL
 										      : buffer;
 	}
@@ -177,17 +177,17 @@ static __always_inline const void *td_view_macs(enum hook hook, const struct pac
 }
 
 /* The receive queue; where a hook sees packets that are sent, the queue they will be sent by. */
-static __always_inline __u32 td_queue(enum hook hook, const struct packet *p)
+static __always_inline __u32 td_queue(enum context context, const struct packet *p)
 {
 	__u32 mapping = 0;
 
-	switch (hook) {
-	case HOOK_XDP:
+	switch (context) {
+	case CONTEXT_XDP:
 		return ((struct xdp_md *)p->ctx)->rx_queue_index;
-	case HOOK_SKB:
+	case CONTEXT_SKB:
 		mapping = ((struct __sk_buff *)p->ctx)->queue_mapping;
 		break;
-	case HOOK_NETFILTER:
+	case CONTEXT_NETFILTER:
 		mapping = ((struct bpf_nf_ctx *)p->ctx)->skb->queue_mapping;
 		break;
 	}

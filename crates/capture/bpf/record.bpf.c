@@ -80,6 +80,11 @@ static __always_inline __u32 released_of(const struct place *place)
 	return r ? *(volatile __u32 *)&r->released : 0;
 }
 
+/* The writer looks by itself. */
+static __always_inline void completed(const struct place *place)
+{
+}
+
 static __always_inline __u32 snaplen(void)
 {
 	__u32 now = *(volatile __u32 *)&control.snaplen;
@@ -106,7 +111,7 @@ struct {
 #endif
 
 /* Whether the rules take a packet; lowers `keep` where one says so. */
-static __always_inline bool rules_accept(enum hook hook, struct packet *p, __u32 *keep)
+static __always_inline bool rules_accept(enum context context, struct packet *p, __u32 *keep)
 {
 #ifdef TD_RULES
 	__u32 only = 0;
@@ -114,7 +119,7 @@ static __always_inline bool rules_accept(enum hook hook, struct packet *p, __u32
 
 	if (!s)
 		return true;
-	td_outer(hook, p, &s->tuple);
+	td_outer(context, p, &s->tuple);
 	if (!td_judge(0, &s->tuple, &s->verdict))
 		return true;
 	if (s->verdict.action == TD_SNAPLEN && s->verdict.snaplen < *keep)
@@ -125,11 +130,11 @@ static __always_inline bool rules_accept(enum hook hook, struct packet *p, __u32
 #endif
 }
 
-static __always_inline void take(enum hook hook, struct packet *p)
+static __always_inline void take(enum context context, struct packet *p)
 {
 	__u32 keep = snaplen();
-	bool refused = (params.filtered && !td_filter_accepts(hook, p, 0)) ||
-		       !rules_accept(hook, p, &keep);
+	bool refused = (params.filtered && !td_filter_accepts(context, p, 0)) ||
+		       !rules_accept(context, p, &keep);
 	struct place place = {
 		.ring = bpf_map_lookup_elem(&rings, &p->ring),
 		.index = p->ring,
@@ -143,7 +148,7 @@ static __always_inline void take(enum hook hook, struct packet *p)
 	}
 	place.data = bpf_map_lookup_elem(&data, &p->ring);
 	if (place.data)
-		put(hook, p, &place, keep, params.first_interface + p->ring);
+		put(context, p, &place, keep, params.first_interface + p->ring);
 }
 
 #include "programs.h"
@@ -155,7 +160,7 @@ int tapdeck_redirect(struct xdp_md *ctx)
 	struct packet p = { .ctx = ctx, .len = bpf_xdp_get_buff_len(ctx) };
 	__u32 queue = ctx->rx_queue_index;
 
-	if (params.filtered && !td_filter_accepts(HOOK_XDP, &p, 0)) {
+	if (params.filtered && !td_filter_accepts(CONTEXT_XDP, &p, 0)) {
 		__u64 *packets = bpf_map_lookup_elem(&refused, &queue);
 
 		if (packets)

@@ -125,4 +125,12 @@ static inline __u64 td_commit(__u32 reserved, __u32 frame, __u32 packets)
 	return (__u64)reserved | (__u64)frame << TD_FRAME_SHIFT | (__u64)packets << TD_PACKET_SHIFT;
 }
 
+/* Is a block complete whose commit counter has become this? Over each use of a block the low field
+ * grows by the block's size, a power of two below the field's width: so the counter is a multiple
+ * of that size when a use is over, and not before. */
+static inline int td_is_complete(__u64 commit, __u32 block_bytes)
+{
+	return !(commit & (block_bytes - 1));
+}
+
 #endif

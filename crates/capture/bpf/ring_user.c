@@ -45,6 +45,11 @@ __u64 tapdeck_commit(__u32 reserved, __u32 frame, __u32 packets)
 	return td_commit(reserved, frame, packets);
 }
 
+int tapdeck_is_complete(__u64 commit, __u32 block_bytes)
+{
+	return td_is_complete(commit, block_bytes);
+}
+
 /* Where C has what, in the order in which src/sys/layout.rs has it for Rust: a test compares them.
  */
 const __u32 tapdeck_layout[] = {
@@ -93,7 +98,7 @@ const __u32 tapdeck_params_layout[] = {
 	sizeof(struct td_flush),
 	offsetof(struct td_flush, ring),
 	offsetof(struct td_flush, block),
-	HOOK_XDP,
-	HOOK_SKB,
-	HOOK_NETFILTER,
+	CONTEXT_XDP,
+	CONTEXT_SKB,
+	CONTEXT_NETFILTER,
 };

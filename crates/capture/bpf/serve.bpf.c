@@ -77,8 +77,15 @@ struct {
 	__type(value, struct td_taken);
 } taken SEC(".maps");
 
-/* What a member's copy of a packet needs to be told. */
-struct told {
+/* Numbers of members for whom a block has become complete. Where there is no room, the daemon's
+ * next reminder wakes the member. */
+struct {
+	__uint(type, BPF_MAP_TYPE_RINGBUF);
+	__uint(max_entries, 64 << 10);
+} wakes SEC(".maps");
+
+/* What a member's copy of a packet is made from. */
+struct member_copy {
 	__u32 len; /* this field and those up to `tag` are as in struct packet */
 	__u32 ring;
 	__u32 flags;
@@ -94,7 +101,7 @@ struct told {
 /* What is known of one packet, on the CPU it is on: no program of ours interrupts another. The
  * stack has no room for it, and the verifier must not follow the count of copies. */
 struct scratch {
-	struct told told;
+	struct member_copy member_copy;
 	struct td_headers headers; /* looked for once, for all groups that ask */
 	struct td_verdict verdict; /* what the rules of the present group say */
 };
@@ -115,6 +122,13 @@ static __always_inline __u32 released_of(const struct place *place)
 	struct td_release *r = inner ? bpf_map_lookup_elem(inner, &ix) : NULL;
 
 	return r ? NOW(r->released) : 0;
+}
+
+static __always_inline void completed(const struct place *place)
+{
+	__u32 member = place->member;
+
+	bpf_ringbuf_output(&wakes, &member, sizeof(member), 0);
 }
 
 static __always_inline bool place_of(__u32 member, __u32 ix, struct place *place)
@@ -138,26 +152,28 @@ static __always_inline __u32 snaplen(__u32 wanted)
 }
 
 /* Writes the packet into a member's ring; `owner` is a slot's value. */
-static __always_inline void deliver(enum hook hook, void *ctx, struct told *told, __u32 owner)
+static __always_inline void deliver(enum context context, void *ctx,
+				    struct member_copy *member_copy, __u32 owner)
 {
 	__u32 member = owner - 1;
 	struct place place;
 	struct packet p = {
 		.ctx = ctx,
-		.len = told->len,
-		.ring = told->ring,
-		.flags = told->flags,
-		.link_len = told->link_len,
-		.link = (const void *)told->link,
-		.hardware_ns = told->hardware_ns,
-		.tag = told->tag,
+		.len = member_copy->len,
+		.ring = member_copy->ring,
+		.flags = member_copy->flags,
+		.link_len = member_copy->link_len,
+		.link = (const void *)member_copy->link,
+		.hardware_ns = member_copy->hardware_ns,
+		.tag = member_copy->tag,
 	};
 
 	if (!owner || !place_of(member, p.ring, &place))
 		return;
-	told->copies++;
+	member_copy->copies++;
 
-	__u32 kept = put(hook, &p, &place, snaplen(told->snaplen), told->interface);
+	__u32 kept =
+		put(context, &p, &place, snaplen(member_copy->snaplen), member_copy->interface);
 	struct td_taken *t = kept ? bpf_map_lookup_elem(&taken, &member) : NULL;
 
 	if (t) {
@@ -174,63 +190,63 @@ struct way {
 };
 
 /* A global function: the verifier looks at it once, and not wherever it is called from. */
-#define DELIVER(name, hook, type)                                                \
-	__noinline int deliver_##name(type *ctx, struct told *told, __u32 owner) \
-	{                                                                        \
-		if (told)                                                        \
-			deliver(hook, ctx, told, owner);                         \
-		return 0;                                                        \
-	}                                                                        \
-	static long copy_##name(__u32 i, struct way *way)                        \
-	{                                                                        \
-		__u32 owner = NOW(way->slots->slot[i & (TD_SLOTS - 1)]);         \
-                                                                                 \
-		deliver_##name(way->packet->ctx, &way->scratch->told, owner);    \
-		return 0;                                                        \
+#define DELIVER(name, context, type)                                                           \
+	__noinline int deliver_##name(type *ctx, struct member_copy *member_copy, __u32 owner) \
+	{                                                                                      \
+		if (member_copy)                                                               \
+			deliver(context, ctx, member_copy, owner);                             \
+		return 0;                                                                      \
+	}                                                                                      \
+	static long copy_##name(__u32 i, struct way *way)                                      \
+	{                                                                                      \
+		__u32 owner = NOW(way->slots->slot[i & (TD_SLOTS - 1)]);                       \
+                                                                                               \
+		deliver_##name(way->packet->ctx, &way->scratch->member_copy, owner);           \
+		return 0;                                                                      \
 	}
 
-DELIVER(xdp, HOOK_XDP, struct xdp_md)
-DELIVER(skb, HOOK_SKB, struct __sk_buff)
-DELIVER(netfilter, HOOK_NETFILTER, struct bpf_nf_ctx)
+DELIVER(xdp, CONTEXT_XDP, struct xdp_md)
+DELIVER(skb, CONTEXT_SKB, struct __sk_buff)
+DELIVER(netfilter, CONTEXT_NETFILTER, struct bpf_nf_ctx)
 
 /* Calls the function of this kind of context. */
-#define BY_HOOK(hook, call, ...)                       \
+#define BY_CONTEXT(context, call, ...)                 \
 	do {                                           \
-		switch (hook) {                        \
-		case HOOK_XDP:                         \
+		switch (context) {                     \
+		case CONTEXT_XDP:                      \
 			call##_xdp(__VA_ARGS__);       \
 			break;                         \
-		case HOOK_SKB:                         \
+		case CONTEXT_SKB:                      \
 			call##_skb(__VA_ARGS__);       \
 			break;                         \
-		case HOOK_NETFILTER:                   \
+		case CONTEXT_NETFILTER:                \
 			call##_netfilter(__VA_ARGS__); \
 			break;                         \
 		}                                      \
 	} while (0)
 
-static __always_inline void copy_to_all(enum hook hook, struct way *way, __u32 listed)
+static __always_inline void copy_to_all(enum context context, struct way *way, __u32 listed)
 {
-	switch (hook) {
-	case HOOK_XDP:
+	switch (context) {
+	case CONTEXT_XDP:
 		bpf_loop(listed, copy_xdp, way, 0);
 		break;
-	case HOOK_SKB:
+	case CONTEXT_SKB:
 		bpf_loop(listed, copy_skb, way, 0);
 		break;
-	case HOOK_NETFILTER:
+	case CONTEXT_NETFILTER:
 		bpf_loop(listed, copy_netfilter, way, 0);
 		break;
 	}
 }
 
-static __always_inline void deliver_to(enum hook hook, struct way *way, __u32 owner)
+static __always_inline void deliver_to(enum context context, struct way *way, __u32 owner)
 {
-	BY_HOOK(hook, deliver, way->packet->ctx, &way->scratch->told, owner);
+	BY_CONTEXT(context, deliver, way->packet->ctx, &way->scratch->member_copy, owner);
 }
 
 /* To the member or, of both ends, the two members that the packet belongs to. */
-static __always_inline void steer(enum hook hook, struct way *way, __u32 group_number)
+static __always_inline void steer(enum context context, struct way *way, __u32 group_number)
 {
 	struct td_group *group = bpf_map_lookup_elem(&groups, &group_number);
 
@@ -239,41 +255,41 @@ static __always_inline void steer(enum hook hook, struct way *way, __u32 group_n
 
 	__u32 steering = NOW(group->steering), listed = NOW(group->listed);
 	__u32 second = 0;
-	__u32 number = td_steer_hash(hook, way->packet, &way->scratch->headers, steering,
+	__u32 number = td_steer_hash(context, way->packet, &way->scratch->headers, steering,
 				     group_number, &second);
 	__u32 slot = td_is_hash(steering) ? number >> (32 - TD_SLOT_BITS)
 		     : listed             ? number % listed
 					  : 0;
 	__u32 owner = NOW(way->slots->slot[slot & (TD_SLOTS - 1)]);
 
-	deliver_to(hook, way, owner);
+	deliver_to(context, way, owner);
 	if (steering == TD_BOTH_ENDS) {
 		__u32 other = NOW(way->slots->slot[second >> (32 - TD_SLOT_BITS)]);
 
 		if (other != owner)
-			deliver_to(hook, way, other);
+			deliver_to(context, way, other);
 	}
 }
 
 /* Functions of their own, so that what they need of the stack is not added to what the others need.
  */
-#define STEER(name, hook)                                                       \
+#define STEER(name, context)                                                    \
 	static __noinline int steer_##name(struct way *way, __u32 group_number) \
 	{                                                                       \
-		steer(hook, way, group_number);                                 \
+		steer(context, way, group_number);                              \
 		return 0;                                                       \
 	}
 
-STEER(xdp, HOOK_XDP)
-STEER(skb, HOOK_SKB)
-STEER(netfilter, HOOK_NETFILTER)
+STEER(xdp, CONTEXT_XDP)
+STEER(skb, CONTEXT_SKB)
+STEER(netfilter, CONTEXT_NETFILTER)
 
 /* Do the rules of a group let it have the packet? Rules may shorten what the group keeps. */
-static __always_inline bool rules_accept(enum hook hook, struct way *way, __u32 group_number)
+static __always_inline bool rules_accept(enum context context, struct way *way, __u32 group_number)
 {
 	struct td_verdict *verdict = &way->scratch->verdict;
-	struct told *told = &way->scratch->told;
-	struct td_tuple *outer = td_get_outer(hook, way->packet, &way->scratch->headers);
+	struct member_copy *member_copy = &way->scratch->member_copy;
+	struct td_tuple *outer = td_get_outer(context, way->packet, &way->scratch->headers);
 
 	if (!td_judge(group_number, outer, verdict))
 		return true;
@@ -281,8 +297,8 @@ static __always_inline bool rules_accept(enum hook hook, struct way *way, __u32 
 	case TD_ACCEPT:
 		return true;
 	case TD_SNAPLEN:
-		if (verdict->snaplen < told->snaplen)
-			told->snaplen = verdict->snaplen;
+		if (verdict->snaplen < member_copy->snaplen)
+			member_copy->snaplen = verdict->snaplen;
 		return true;
 	case TD_GROUP:
 		return verdict->group == group_number;
@@ -292,7 +308,7 @@ static __always_inline bool rules_accept(enum hook hook, struct way *way, __u32 
 }
 
 /* Brings the packet to one group. */
-static __always_inline void visit(enum hook hook, struct way *way, __u32 ix)
+static __always_inline void visit(enum context context, struct way *way, __u32 ix)
 {
 	__u32 at = ix & (TD_MAX_GROUPS - 1);
 	__u32 number = port.entry[at].group, count = port.counts + ix;
@@ -306,18 +322,18 @@ static __always_inline void visit(enum hook hook, struct way *way, __u32 ix)
 
 	__u32 filter = port.entry[at].filter;
 
-	if (params.filtered && filter && !td_filter_accepts(hook, way->packet, filter - 1)) {
+	if (params.filtered && filter && !td_filter_accepts(context, way->packet, filter - 1)) {
 		its_counts->filtered++;
 		return;
 	}
 
-	struct told *told = &way->scratch->told;
+	struct member_copy *member_copy = &way->scratch->member_copy;
 
 	way->slots = its_slots;
-	told->snaplen = NOW(group->snaplen);
-	told->interface = port.entry[at].interface;
-	told->copies = 0;
-	if (NOW(group->rules) && !rules_accept(hook, way, number)) {
+	member_copy->snaplen = NOW(group->snaplen);
+	member_copy->interface = port.entry[at].interface;
+	member_copy->copies = 0;
+	if (NOW(group->rules) && !rules_accept(context, way, number)) {
 		its_counts->filtered++;
 		return;
 	}
@@ -325,29 +341,29 @@ static __always_inline void visit(enum hook hook, struct way *way, __u32 ix)
 	__u32 sole = NOW(group->sole);
 
 	if (sole)
-		deliver_to(hook, way, sole);
+		deliver_to(context, way, sole);
 	else if (NOW(group->steering) == TD_COPY)
-		copy_to_all(hook, way, NOW(group->listed));
+		copy_to_all(context, way, NOW(group->listed));
 	else
-		BY_HOOK(hook, steer, way, number);
-	if (!told->copies)
+		BY_CONTEXT(context, steer, way, number);
+	if (!member_copy->copies)
 		its_counts->no_member++;
 	else
-		its_counts->extra += told->copies - 1;
+		its_counts->extra += member_copy->copies - 1;
 }
 
-#define VISIT(name, hook)                                   \
+#define VISIT(name, context)                                \
 	static long visit_##name(__u32 ix, struct way *way) \
 	{                                                   \
-		visit(hook, way, ix);                       \
+		visit(context, way, ix);                    \
 		return 0;                                   \
 	}
 
-VISIT(xdp, HOOK_XDP)
-VISIT(skb, HOOK_SKB)
-VISIT(netfilter, HOOK_NETFILTER)
+VISIT(xdp, CONTEXT_XDP)
+VISIT(skb, CONTEXT_SKB)
+VISIT(netfilter, CONTEXT_NETFILTER)
 
-static __always_inline void take(enum hook hook, struct packet *p)
+static __always_inline void take(enum context context, struct packet *p)
 {
 	__u32 own = port.port, only = 0;
 	struct td_counts *all = bpf_map_lookup_elem(&counts, &own);
@@ -356,25 +372,25 @@ static __always_inline void take(enum hook hook, struct packet *p)
 	if (!all || !way.scratch)
 		return;
 
-	struct told *told = &way.scratch->told;
+	struct member_copy *member_copy = &way.scratch->member_copy;
 
-	told->len = p->len;
-	told->ring = p->ring;
-	told->flags = p->flags;
-	told->link_len = p->link_len;
-	told->link = (__u64)p->link;
-	told->hardware_ns = p->hardware_ns;
-	told->tag = p->tag;
+	member_copy->len = p->len;
+	member_copy->ring = p->ring;
+	member_copy->flags = p->flags;
+	member_copy->link_len = p->link_len;
+	member_copy->link = (__u64)p->link;
+	member_copy->hardware_ns = p->hardware_ns;
+	member_copy->tag = p->tag;
 	way.scratch->headers.have = 0;
 	all->seen++;
-	switch (hook) {
-	case HOOK_XDP:
+	switch (context) {
+	case CONTEXT_XDP:
 		bpf_loop(port.entries, visit_xdp, &way, 0);
 		break;
-	case HOOK_SKB:
+	case CONTEXT_SKB:
 		bpf_loop(port.entries, visit_skb, &way, 0);
 		break;
-	case HOOK_NETFILTER:
+	case CONTEXT_NETFILTER:
 		bpf_loop(port.entries, visit_netfilter, &way, 0);
 		break;
 	}

@@ -139,14 +139,14 @@ static __always_inline __u32 td_hash_vlan(__u16 vlan)
 }
 
 /* The outermost tag's VLAN, whether the tag was stripped or not; 0 without. */
-static __always_inline __u16 td_vlan(enum hook hook, struct packet *p)
+static __always_inline __u16 td_vlan(enum context context, struct packet *p)
 {
 	__u8 buffer[8] __attribute__((aligned(8)));
 	const void *types;
 
 	if (p->tag)
 		return td_half((__u8 *)&p->tag + 2) & 0xfff;
-	types = td_has_link(hook, p) ? td_view(hook, p->ctx, 12, 4, buffer) : NULL;
+	types = td_has_link(context, p) ? td_view(context, p->ctx, 12, 4, buffer) : NULL;
 	return types && td_is_tag(td_half(types)) ? td_half(types + 2) & 0xfff : 0;
 }
 
@@ -205,8 +205,8 @@ static __always_inline __u32 td_turn(__u32 group)
 #endif
 
 /* The hash of an IP packet. `t` is what td_innermost() left. */
-static __always_inline __u32 td_hash_tuple(enum hook hook, struct packet *p, struct td_tuple *t,
-					   __u32 steering, __u32 *second)
+static __always_inline __u32 td_hash_tuple(enum context context, struct packet *p,
+					   struct td_tuple *t, __u32 steering, __u32 *second)
 {
 	switch (steering) {
 	case TD_BOTH_ENDS:
@@ -218,7 +218,7 @@ static __always_inline __u32 td_hash_tuple(enum hook hook, struct packet *p, str
 		return td_hash_destination(t);
 	}
 	if (t->next == TD_QUOTE_IPV4 || t->next == TD_QUOTE_IPV6)
-		return TD_CALL(steer_quote, hook, p, t, steering);
+		return TD_CALL(steer_quote, context, p, t, steering);
 	return steering == TD_FLOW ? td_hash_flow(t) : td_hash_ip_pair(t);
 }
 
@@ -227,7 +227,7 @@ static __always_inline __u32 td_hash_tuple(enum hook hook, struct packet *p, str
  * turn. `headers` is what is known of the packet so far: see there. With TD_COPY nobody asks for
  * one.
  */
-static __always_inline __u32 td_steer_hash(enum hook hook, struct packet *p,
+static __always_inline __u32 td_steer_hash(enum context context, struct packet *p,
 					   struct td_headers *headers, __u32 steering, __u32 group,
 					   __u32 *second)
 {
@@ -237,17 +237,17 @@ static __always_inline __u32 td_steer_hash(enum hook hook, struct packet *p,
 	case TD_ROUND_ROBIN:
 		return td_turn(group);
 	case TD_QUEUE:
-		return td_queue(hook, p);
+		return td_queue(context, p);
 	case TD_VLAN:
-		return td_hash_vlan(td_vlan(hook, p));
+		return td_hash_vlan(td_vlan(context, p));
 	}
 	if (td_needs_headers(steering)) {
-		struct td_tuple *t = td_get_innermost(hook, p, headers);
+		struct td_tuple *t = td_get_innermost(context, p, headers);
 
 		if (t->family)
-			return td_hash_tuple(hook, p, t, steering, second);
+			return td_hash_tuple(context, p, t, steering, second);
 	}
-	return td_hash_macs(steering, td_view_macs(hook, p, macs), second);
+	return td_hash_macs(steering, td_view_macs(context, p, macs), second);
 }
 
 #endif

@@ -3,12 +3,13 @@
 #ifndef TAPDECK_TUNNELS_H
 #define TAPDECK_TUNNELS_H
 
+#include "fields.h"
 #include "tuple.h"
 
 /* 3GPP TS 29.281, section 5. */
-static __always_inline int td_read_gtp_u(enum hook hook, void *ctx, struct td_tuple *t)
+static __always_inline int td_read_gtp_u(enum context context, void *ctx, struct td_tuple *t)
 {
-	__u8 buffer[12] __attribute__((aligned(8)));
+	__u8 buffer[TD_GTP_U_LONG_HEADER_BYTES] __attribute__((aligned(8)));
 	const void *header;
 
 	if (!t)
@@ -18,28 +19,34 @@ static __always_inline int td_read_gtp_u(enum hook hook, void *ctx, struct td_tu
 
 	t->next = TD_NOTHING;
 	/* Behind any header stands an IP packet, so there are 12 bytes. */
-	header = td_view(hook, ctx, at, 12, buffer);
+	header = td_view(context, ctx, at, TD_GTP_U_LONG_HEADER_BYTES, buffer);
 	/* Version 1, not GTP', a user's packet. */
-	if (!header || (td_byte(header) & 0xf0) != 0x30 || td_byte(header + 1) != 255)
+	if (!header ||
+	    (td_byte(header) & (TD_GTP_U_VERSION_MASK | TD_GTP_U_PROTOCOL_TYPE)) !=
+		    (TD_GTP_U_VERSION_1 | TD_GTP_U_PROTOCOL_TYPE) ||
+	    td_byte(header + 1) != TD_GTP_U_USER_PACKET)
 		return 0;
 
-	__u8 extension = td_byte(header) & 4 ? td_byte(header + 11) : 0;
+	__u8 extension = td_byte(header) & TD_GTP_U_HAS_EXTENSION
+				 ? td_byte(header + TD_GTP_U_NEXT_EXTENSION)
+				 : 0;
 
-	at += td_byte(header) & 7 ? 12 : 8;
+	at += td_byte(header) & TD_GTP_U_ANY_OPTION ? TD_GTP_U_LONG_HEADER_BYTES
+						    : TD_GTP_U_HEADER_BYTES;
 	for (int i = 0; i < TD_EXTENSIONS && extension; i++) {
 		/* In units of four bytes, the last of which is the type of the next. */
-		header = td_view(hook, ctx, at, 1, buffer);
+		header = td_view(context, ctx, at, 1, buffer);
 		if (!header || !td_byte(header))
 			return 0;
 		at += td_byte(header) * 4;
-		header = td_view(hook, ctx, at - 1, 1, buffer);
+		header = td_view(context, ctx, at - 1, 1, buffer);
 		if (!header)
 			return 0;
 		extension = td_byte(header);
 	}
 	if (extension)
 		return 0;
-	header = td_view(hook, ctx, at, 1, buffer);
+	header = td_view(context, ctx, at, 1, buffer);
 	if (!header)
 		return 0;
 	t->next = td_of_version(td_byte(header));
@@ -49,7 +56,7 @@ static __always_inline int td_read_gtp_u(enum hook hook, void *ctx, struct td_tu
 
 /* RFC 3032. What the last label's packet is, only its ends know; its first bits are a good guess.
  */
-static __always_inline int td_read_mpls(enum hook hook, void *ctx, struct td_tuple *t)
+static __always_inline int td_read_mpls(enum context context, void *ctx, struct td_tuple *t)
 {
 	__u8 buffer[4] __attribute__((aligned(8)));
 	const void *entry;
@@ -61,7 +68,7 @@ static __always_inline int td_read_mpls(enum hook hook, void *ctx, struct td_tup
 
 	t->next = TD_NOTHING;
 	for (int i = 0; i < TD_LABELS; i++) {
-		entry = td_view(hook, ctx, at, 4, buffer);
+		entry = td_view(context, ctx, at, 4, buffer);
 		if (!entry)
 			return 0;
 		at += 4;
@@ -70,7 +77,7 @@ static __always_inline int td_read_mpls(enum hook hook, void *ctx, struct td_tup
 	}
 	return 0;
 bottom:
-	entry = td_view(hook, ctx, at, 4, buffer);
+	entry = td_view(context, ctx, at, 4, buffer);
 	if (!entry)
 		return 0;
 	t->next = td_of_version(td_byte(entry));
@@ -100,9 +107,9 @@ static __always_inline __u8 td_of_ppp(__u16 protocol)
 }
 
 /* RFC 2784 and 2890, and PPTP's (RFC 2637). */
-static __always_inline int td_read_gre(enum hook hook, void *ctx, struct td_tuple *t)
+static __always_inline int td_read_gre(enum context context, void *ctx, struct td_tuple *t)
 {
-	__u8 buffer[12] __attribute__((aligned(8)));
+	__u8 buffer[TD_ERSPAN_TYPE_3_HEADER_BYTES] __attribute__((aligned(8)));
 	const void *header;
 
 	if (!t)
@@ -111,26 +118,29 @@ static __always_inline int td_read_gre(enum hook hook, void *ctx, struct td_tupl
 	__u32 at = t->offset;
 
 	t->next = TD_NOTHING;
-	header = td_view(hook, ctx, at, 4, buffer);
+	header = td_view(context, ctx, at, TD_GRE_HEADER_BYTES, buffer);
 	if (!header)
 		return 0;
 
 	__u16 flags = td_half(header);
-	__u16 kind = td_half(header + 2);
+	__u16 kind = td_half(header + TD_GRE_TYPE);
 
 	/* Source routes went out of use with RFC 1701. */
-	if ((flags & 7) > 1 || flags & 0x4000)
+	if ((flags & TD_GRE_VERSION_MASK) > 1 || flags & TD_GRE_HAS_ROUTING)
 		return 0;
-	at += 4;
+	at += TD_GRE_HEADER_BYTES;
 	/* Checksum, key, sequence number, and in version 1 an acknowledgement. */
-	at += flags & 0x8000 ? 4 : 0;
-	at += flags & 0x2000 ? 4 : 0;
-	at += flags & 0x1000 ? 4 : 0;
-	at += (flags & 0x0087) == 0x0081 ? 4 : 0;
+	at += flags & TD_GRE_HAS_CHECKSUM ? TD_GRE_OPTION_BYTES : 0;
+	at += flags & TD_GRE_HAS_KEY ? TD_GRE_OPTION_BYTES : 0;
+	at += flags & TD_GRE_HAS_SEQUENCE ? TD_GRE_OPTION_BYTES : 0;
+	at += (flags & (TD_GRE_HAS_ACKNOWLEDGMENT | TD_GRE_VERSION_MASK)) ==
+			      (TD_GRE_HAS_ACKNOWLEDGMENT | 1)
+		      ? TD_GRE_OPTION_BYTES
+		      : 0;
 	switch (kind) {
 	case TD_ETHERTYPE_PPP: /* its ends may have agreed to leave bytes out (RFC 1661, section 6)
 				*/
-		header = td_view(hook, ctx, at, 4, buffer);
+		header = td_view(context, ctx, at, 4, buffer);
 		if (!header)
 			return 0;
 
@@ -151,14 +161,17 @@ static __always_inline int td_read_gre(enum hook hook, void *ctx, struct td_tupl
 	case TD_ETHERTYPE_ERSPAN: /* type I has no header of its own, and no sequence number either
 				   */
 		t->next = TD_ETHERNET;
-		t->offset = at + (flags & 0x1000 ? 8 : 0);
+		t->offset = at + (flags & TD_GRE_HAS_SEQUENCE ? TD_ERSPAN_TYPE_2_HEADER_BYTES : 0);
 		return 0;
 	case TD_ETHERTYPE_ERSPAN_3:
-		header = td_view(hook, ctx, at, 12, buffer);
+		header = td_view(context, ctx, at, TD_ERSPAN_TYPE_3_HEADER_BYTES, buffer);
 		if (!header)
 			return 0;
 		t->next = TD_ETHERNET;
-		t->offset = at + 12 + (td_byte(header + 11) & 1 ? 8 : 0);
+		t->offset = at + TD_ERSPAN_TYPE_3_HEADER_BYTES +
+			    (td_byte(header + TD_ERSPAN_TYPE_3_FLAGS) & TD_ERSPAN_HAS_SUBHEADER
+				     ? TD_ERSPAN_SUBHEADER_BYTES
+				     : 0);
 		return 0;
 	}
 	t->next = td_of_ethertype(kind);
@@ -167,7 +180,7 @@ static __always_inline int td_read_gre(enum hook hook, void *ctx, struct td_tupl
 }
 
 /* The tunnels whose headers are short work. */
-static __always_inline int td_read_tunnel(enum hook hook, void *ctx, struct td_tuple *t)
+static __always_inline int td_read_tunnel(enum context context, void *ctx, struct td_tuple *t)
 {
 	__u8 buffer[8] __attribute__((aligned(8)));
 	const void *header;
@@ -179,19 +192,19 @@ static __always_inline int td_read_tunnel(enum hook hook, void *ctx, struct td_t
 	__u8 kind = t->next;
 
 	t->next = TD_NOTHING;
-	header = td_view(hook, ctx, at, 8, buffer);
+	header = td_view(context, ctx, at, 8, buffer);
 	if (!header)
 		return 0;
 	t->offset = at + 8;
 	switch (kind) {
 	case TD_VXLAN: /* RFC 7348 */
-		if (td_byte(header) & 8)
+		if (td_byte(header) & TD_VXLAN_HAS_NETWORK)
 			t->next = TD_ETHERNET;
 		break;
 	case TD_GENEVE: /* RFC 8926, version 0 */
-		if (td_byte(header) >> 6 == 0) {
-			t->next = td_of_ethertype(td_half(header + 2));
-			t->offset += (td_byte(header) & 0x3f) * 4;
+		if (td_byte(header) >> TD_GENEVE_VERSION_SHIFT == 0) {
+			t->next = td_of_ethertype(td_half(header + TD_GENEVE_TYPE));
+			t->offset += (td_byte(header) & TD_GENEVE_OPTIONS_MASK) * 4;
 		}
 		break;
 	case TD_PPPOE: /* RFC 2516; its code is 0 in a session */

@@ -7,22 +7,23 @@ use tapdeck_packet::link::LinkType;
 use tapdeck_packet::numbers::arphrd;
 
 use crate::bpf::program::Program;
-use crate::hook::{Place, XdpMode};
+use crate::hook::{AttachPlace, XdpMode};
 use crate::interface::Interface;
+use crate::lock;
 use crate::sys::kernel::{self, AttachPoint};
 use crate::sys::libbpf::io_error;
 
 /// Returns the descriptor of a loaded program.
-pub(crate) type Programs<'a> = dyn Fn(Program) -> io::Result<OwnedFd> + 'a;
+pub(crate) type ProgramSource<'a> = dyn Fn(Program) -> io::Result<OwnedFd> + 'a;
 
 /// Programs that are attached to an interface. Dropping it takes them away, but for those of
 /// clsact, which [`Links::detach`] does.
 #[derive(Default)]
 pub(crate) struct Links {
-    fds: Vec<(Program, OwnedFd)>,
+    standing: Vec<Link>,
     /// Filters on kernels without tcx, which stay when the process dies.
     clsact: Vec<Clsact>,
-    /// A name that is held while clsact filters are attached, so that a second recorder does not
+    /// A lock that is held while clsact filters are attached, so that a second recorder does not
     /// replace them.
     clsact_lock: Option<OwnedFd>,
     /// Holds the interface in promiscuous mode as long as it is open.
@@ -36,10 +37,10 @@ impl Links {
     /// As bpf(2), `BPF_LINK_CREATE`; [`explain`](crate::explain::explain) says what they mean.
     pub(crate) fn attach(
         interface: &Interface,
-        place: Place,
+        place: AttachPlace,
         promiscuous: bool,
         loaded: &[Program],
-        program: &Programs<'_>,
+        program: &ProgramSource<'_>,
     ) -> io::Result<Self> {
         let ifindex = interface.index;
         let mut links = Self::default();
@@ -47,14 +48,14 @@ impl Links {
             links.promiscuous = Some(crate::sys::packet_socket::promiscuous(ifindex)?);
         }
         match place {
-            Place::Xdp(mode) => {
+            AttachPlace::Xdp(mode) => {
                 let generic = mode == XdpMode::Generic;
                 for &which in loaded {
                     links.link(which, AttachPoint::Xdp { ifindex, generic }, program)?;
                 }
             }
-            Place::Tcx => links.attach_tcx(interface, program)?,
-            Place::Netfilter => {
+            AttachPlace::Tcx => links.attach_tcx(interface, program)?,
+            AttachPlace::Netfilter => {
                 for family in [libc::NFPROTO_IPV4, libc::NFPROTO_IPV6] {
                     links.attach_netfilter(family as u32, program)?;
                 }
@@ -67,14 +68,69 @@ impl Links {
         &mut self,
         which: Program,
         point: AttachPoint,
-        program: &Programs<'_>,
+        program: &ProgramSource<'_>,
     ) -> io::Result<()> {
-        self.fds.push((which, kernel::attach(program(which)?.as_fd(), point)?));
+        let fd = kernel::attach(program(which)?.as_fd(), point)?;
+        self.standing.push(Link { which, point, fd });
         Ok(())
     }
 
+    /// Asks the kernel whether each program still stands where it was put, and attaches again those
+    /// that do not. Returns whether there were any.
+    ///
+    /// # Errors
+    /// As [`Links::attach`], where a program that is gone cannot be attached again. Those that
+    /// stand stay.
+    pub(crate) fn restore(
+        &mut self,
+        interface: &Interface,
+        program: &ProgramSource<'_>,
+    ) -> io::Result<bool> {
+        let mut restored = false;
+        for Link { which, point, fd } in &mut self.standing {
+            let program = program(*which)?;
+            let holds = kernel::holds(fd.as_fd(), program.as_fd(), *point)?;
+            if holds == Some(true) {
+                continue;
+            }
+            // Who has put another program into the link has left it attached.
+            if holds == Some(false) && kernel::exchange(fd.as_fd(), program.as_fd()).is_ok() {
+                restored = true;
+                continue;
+            }
+            match (*point, kernel::attach(program.as_fd(), *point)) {
+                (_, Ok(new)) => {
+                    *fd = new;
+                    restored = true;
+                }
+                // Nothing tells whether a link of netfilter holds. But its place is taken as long
+                // as it does.
+                (AttachPoint::NetfilterPrerouting { .. }, Err(e))
+                    if e.raw_os_error() == Some(libc::EBUSY) => {}
+                (_, Err(e)) => return Err(e),
+            }
+        }
+        for Clsact { which, point, ifindex, filter } in &mut self.clsact {
+            let program = program(*which)?;
+            let stands = filter
+                .query()
+                .is_ok_and(|id| kernel::program_id(program.as_fd()).is_ok_and(|own| own == id));
+            if !stands {
+                let mut new = clsact_filter(*ifindex, *point, program.as_fd());
+                *filter =
+                    new.create().and_then(|mut new| new.attach()).map_err(|e| io_error(&e))?;
+                restored = true;
+            }
+        }
+        // An interface that was made anew with the number of the old one is not promiscuous.
+        if restored && self.promiscuous.is_some() {
+            self.promiscuous = Some(crate::sys::packet_socket::promiscuous(interface.index)?);
+        }
+        Ok(restored)
+    }
+
     /// Attaches by links, or by clsact filters where the kernel does not know that attach type.
-    fn attach_tcx(&mut self, interface: &Interface, program: &Programs<'_>) -> io::Result<()> {
+    fn attach_tcx(&mut self, interface: &Interface, program: &ProgramSource<'_>) -> io::Result<()> {
         for (which, point, _) in tcx_ways(interface) {
             match self.link(which, point, program) {
                 Err(e) if e.raw_os_error() == Some(libc::EINVAL) => {
@@ -88,7 +144,7 @@ impl Links {
 
     /// Attaches at the first place that is free: of BPF programs the kernel wants one at each
     /// place, whichever interface they look at.
-    fn attach_netfilter(&mut self, family: u32, program: &Programs<'_>) -> io::Result<()> {
+    fn attach_netfilter(&mut self, family: u32, program: &ProgramSource<'_>) -> io::Result<()> {
         let mut behind = 0;
         loop {
             let point = AttachPoint::NetfilterPrerouting { family, behind };
@@ -112,14 +168,14 @@ impl Links {
     pub(crate) fn exchange(
         &mut self,
         loaded: &[Program],
-        program: &Programs<'_>,
+        program: &ProgramSource<'_>,
     ) -> io::Result<()> {
-        for (which, link) in &mut self.fds {
+        for Link { which, fd, .. } in &mut self.standing {
             // A hook of one program may have it bound to its device now, or not any more.
             if let [only] = loaded {
                 *which = *only;
             }
-            kernel::exchange(link.as_fd(), program(*which)?.as_fd())?;
+            kernel::exchange(fd.as_fd(), program(*which)?.as_fd())?;
         }
         for Clsact { which, point, ifindex, filter } in &mut self.clsact {
             *filter = clsact_filter(*ifindex, *point, program(*which)?.as_fd())
@@ -127,6 +183,12 @@ impl Links {
                 .map_err(|e| io_error(&e))?;
         }
         Ok(())
+    }
+
+    /// Returns the numbers by which the kernel knows the attached programs.
+    pub(crate) fn program_ids(&self, program: &ProgramSource<'_>) -> Vec<u32> {
+        let id = |link: &Link| kernel::program_id(program(link.which).ok()?.as_fd()).ok();
+        self.standing.iter().filter_map(id).collect()
     }
 
     /// Returns whether clsact filters do the work of tcx.
@@ -142,9 +204,13 @@ impl Links {
         }
     }
 
-    fn attach_clsact(&mut self, interface: &Interface, program: &Programs<'_>) -> io::Result<()> {
+    fn attach_clsact(
+        &mut self,
+        interface: &Interface,
+        program: &ProgramSource<'_>,
+    ) -> io::Result<()> {
         let ifindex = interface.index;
-        self.clsact_lock = Some(kernel::lock_name(&format!("tapdeck-clsact-{ifindex}"))?);
+        self.clsact_lock = lock::hold(&format!("clsact-{}-{ifindex}", lock::namespace()?))?;
         for (which, _, point) in tcx_ways(interface) {
             let fd = program(which)?;
             let mut filter = clsact_filter(ifindex, point, fd.as_fd());
@@ -158,6 +224,13 @@ impl Links {
         }
         Ok(())
     }
+}
+
+/// A program that a link holds attached.
+struct Link {
+    which: Program,
+    point: AttachPoint,
+    fd: OwnedFd,
 }
 
 /// The most programs that netfilter's prerouting hook of one network namespace has.

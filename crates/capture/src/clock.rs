@@ -23,7 +23,7 @@ pub trait WallClock: Send + Sync {
     fn utc_offset_ns(&self) -> i64;
 }
 
-/// This machine's clock.
+/// The clock of this machine.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SystemClock;
 

@@ -1,4 +1,5 @@
-//! What to capture, and how.
+//! What is captured of an interface, and how? The values that a caller chooses; whether the
+//! interface and the kernel can do it is found when the capture is opened.
 
 use std::sync::Arc;
 
@@ -15,6 +16,9 @@ pub struct Config {
     pub ring_bytes: u64,
     pub block_bytes: u64,
     pub promiscuous: bool,
+    /// Whether an XDP program may be bound to its device, where that gets the driver's time or VLAN
+    /// tag.
+    pub device_bound: bool,
     /// A pcap-filter(7) expression.
     pub filter: Option<String>,
     /// Rules; a packet that no rule accepts is not captured.

@@ -5,14 +5,26 @@
 //! to the interface is not: whoever captures attaches it again.
 
 use crate::interface::{Interface, NicCounters};
+use crate::sys::kernel::active_rx_queues;
 use crate::{Error, Event};
 
+/// What becomes of that which a device counts while nothing captures there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Meanwhile {
+    Counts,
+    LeftOut,
+}
+
 /// An interface by name, whose device may vanish and be made anew.
+#[derive(Clone)]
 pub(crate) struct Device {
     pub(crate) interface: Interface,
     /// The counters of devices that are gone, and the present one's at its start.
     gone: NicCounters,
     start: NicCounters,
+    /// Receive queues that were switched on when the hook was attached; 0 where the driver does not
+    /// tell.
+    queues: u32,
 }
 
 impl Device {
@@ -25,12 +37,14 @@ impl Device {
         if interface.link.is_none() {
             return Err(Error::LinkType { name: interface.name, arphrd: interface.arphrd });
         }
-        Ok(Self { start: interface.counters, gone: NicCounters::default(), interface })
+        Ok(Self { start: interface.counters, gone: NicCounters::default(), interface, queues: 0 })
     }
 
     /// Begins to count: what the device has counted before is left out.
     pub(crate) fn begin(&mut self) -> Result<(), Error> {
         self.start = Interface::find(&self.interface.name)?.counters;
+        self.interface.counters = self.start;
+        self.note_queues();
         // So that the first look tells if there is no link.
         self.interface.running = true;
         Ok(())
@@ -38,7 +52,10 @@ impl Device {
 
     /// Looks whether the device is still there, under whatever name.
     pub(crate) fn look(&mut self) -> Result<Option<Event>, Error> {
-        let Some(now) = Interface::by_index(self.interface.index)? else {
+        let now = Interface::by_index(self.interface.index)?;
+        // One that was made anew may have the number of the one that is gone.
+        let now = now.filter(|now| !now.counters.are_of_another(self.interface.counters));
+        let Some(now) = now else {
             self.pause();
             return Ok(Some(Event::Gone));
         };
@@ -50,9 +67,10 @@ impl Device {
         })
     }
 
-    /// Looks whether there is a device of the name again, after [`Event::Gone`], and takes it for
-    /// this one.
-    pub(crate) fn is_back(&mut self) -> Result<bool, Error> {
+    /// Looks whether there is a device of the name again, after [`Event::Gone`] or
+    /// [`Device::pause`], and takes it for this one. What it has counted meanwhile counts, or does
+    /// not.
+    pub(crate) fn is_back(&mut self, meanwhile: Meanwhile) -> Result<bool, Error> {
         let Some(now) = Interface::by_name(&self.interface.name)? else { return Ok(false) };
         if !now.up {
             return Ok(false);
@@ -60,15 +78,39 @@ impl Device {
         if now.link != self.interface.link {
             return Err(Error::LinkType { name: now.name, arphrd: now.arphrd });
         }
-        self.start = now.counters;
+        let is_same = now.index == self.interface.index
+            && !now.counters.are_of_another(self.interface.counters);
+        match meanwhile {
+            Meanwhile::LeftOut => self.start = now.counters,
+            // It was in another namespace.
+            Meanwhile::Counts if is_same => {}
+            Meanwhile::Counts => self.start = NicCounters::default(),
+        }
         self.interface = now;
+        self.note_queues();
         Ok(true)
+    }
+
+    /// Returns whether queues were switched on since they were last noted.
+    pub(crate) fn has_more_queues(&self) -> bool {
+        self.queues > 0
+            && active_rx_queues(&self.interface.name).is_ok_and(|queues| queues > self.queues)
+    }
+
+    /// Takes note of the queues that are switched on.
+    pub(crate) fn note_queues(&mut self) {
+        self.queues = active_rx_queues(&self.interface.name).unwrap_or(0);
     }
 
     /// Stops counting until [`Device::is_back`] finds the device.
     pub(crate) fn pause(&mut self) {
         self.gone = self.nic();
         self.start = self.interface.counters;
+    }
+
+    /// Takes note that a device that is gone had received more packets than it was asked about.
+    pub(crate) fn add_received(&mut self, packets: u64) {
+        self.gone.rx_packets += packets;
     }
 
     /// Returns what the device has counted since [`Device::begin`]; where it is gone, until it was

@@ -1,4 +1,4 @@
-//! What can go wrong with a capture.
+//! Why can an interface not be captured? Each error names the interface, the cause and what to do.
 
 use std::io;
 
@@ -27,6 +27,11 @@ pub enum Error {
         "the rings of {name} do not fit into memory, of which {available_mib} MiB are free: take a smaller --ring-bytes"
     )]
     Memory { name: String, available_mib: u64 },
+    /// memory of a socket that may not be locked
+    #[error(
+        "the frames of hook {hook} on {name} lie in locked memory, and this process may not lock so much: add the capability CAP_IPC_LOCK, raise the limit (ulimit -l) above the ring's size, or take a smaller --ring-bytes"
+    )]
+    LockedMemory { name: String, hook: Hook },
     /// no privilege
     #[error(
         "no permission to capture at hook {hook}: run as root, or with the capabilities {needed}"
@@ -43,6 +48,9 @@ pub enum Error {
     /// a filter that does not compile
     #[error("bad filter {expression:?}: {why}")]
     Filter { expression: String, why: String },
+    /// a filter that is too much for the kernel
+    #[error("bad filter {expression:?}: {why}")]
+    LargeFilter { expression: String, why: String },
     /// a hook whose programs stay as they are
     #[error(
         "hook {0} cannot change its filter while it records (the kernel exchanges no {0} programs): stop, and start with the other filter"
@@ -68,6 +76,11 @@ pub enum Error {
     /// a hook that cannot do with packets what is asked
     #[error("hook {hook} {why}")]
     Deliver { hook: Hook, why: &'static str },
+    /// a hook that somebody else has taken away for good
+    #[error(
+        "somebody has detached the hook of {name}, which is tried again every second; until then packets go unseen: {why}"
+    )]
+    Detached { name: String, why: Box<Error> },
     /// anything else the kernel refuses
     #[error("cannot capture on {name} at hook {hook}")]
     Kernel { name: String, hook: Hook, source: io::Error },
@@ -78,20 +91,23 @@ impl Error {
     pub fn is_usage(&self) -> bool {
         match self {
             Self::Geometry(_)
+            | Self::Filter { .. }
             | Self::FixedFilter(_)
             | Self::NoRules(_)
             | Self::FixedRules(_)
             | Self::Snaplen { .. }
             | Self::Deliver { .. } => true,
             Self::Rules(e) => e.is_usage(),
+            Self::Detached { why, .. } => why.is_usage(),
             Self::Interface(_)
             | Self::Down(_)
             | Self::LinkType { .. }
             | Self::Memory { .. }
+            | Self::LockedMemory { .. }
             | Self::Privilege { .. }
             | Self::XdpBusy { .. }
             | Self::Unsupported { .. }
-            | Self::Filter { .. }
+            | Self::LargeFilter { .. }
             | Self::Kernel { .. } => false,
         }
     }

@@ -2,10 +2,10 @@
 //!
 //! Whatever has another answer at another hook stands in the one table of this file, a row for each
 //! hook. Code elsewhere asks the row ([`Hook::takes_rules`], [`Hook::ring_unit`], ...). Where it
-//! has to do something else at another hook, it matches on a column's type ([`TakenBy`], [`Place`],
-//! [`RingUnit`]) and never has a catch-all arm, so that the compiler names the places that a new
-//! hook or a new kind of hook needs. `docs/HOOKS.md` shows the table to users; a test compares
-//! them.
+//! has to do something else at another hook, it matches on a column's type ([`TakenBy`],
+//! [`AttachPlace`], [`RingUnit`]) and never has a catch-all arm, so that the compiler names the
+//! places that a new hook or a new kind of hook needs. `docs/HOOKS.md` shows the table to users; a
+//! test compares them.
 //!
 //! How programs are attached is not here (`attach`), nor how sockets are read (`socket`).
 
@@ -69,15 +69,15 @@ pub(crate) enum Delivers {
 /// Where an XDP program runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum XdpMode {
-    /// In the network driver, which must know XDP.
+    /// The program runs in the network driver, which must know XDP.
     Driver,
-    /// In the kernel's core, behind any driver.
+    /// The program runs in the kernel's core, behind any driver.
     Generic,
 }
 
 /// Where hook programs are attached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Place {
+pub(crate) enum AttachPlace {
     Xdp(XdpMode),
     /// Traffic control, by links of tcx or by filters of clsact.
     Tcx,
@@ -88,7 +88,7 @@ pub(crate) enum Place {
 /// The hook programs that write packets into rings, and where they are attached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ProgramSet {
-    pub(crate) place: Place,
+    pub(crate) place: AttachPlace,
     /// The programs that every interface can have.
     pub(crate) plain: &'static [Program],
     /// Programs bound to their device, which can ask its driver for time and VLAN tag.
@@ -104,7 +104,7 @@ pub(crate) enum Reading {
     Calls,
 }
 
-/// Who puts packets into the rings.
+/// The producers of a hook's rings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum TakenBy {
     /// Hook programs, inside the kernel.
@@ -120,6 +120,17 @@ pub(crate) enum Sockets {
     Packet(Reading),
     /// An AF_XDP socket for each receive queue, to which these programs in the driver send packets.
     Xdp(&'static [Program]),
+}
+
+/// How what a device counts compares with what the hook sees.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Comparable {
+    /// Each frame that the device receives is a packet at the hook.
+    Frames,
+    /// The host may join frames before the hook, and split packets behind it.
+    JoinedFrames,
+    /// The hook sees some kinds of packets alone, or the kernel does not count what it refuses.
+    Not,
 }
 
 /// A release of Linux.
@@ -156,6 +167,7 @@ pub(crate) struct Facts {
     pub(crate) taken_by: TakenBy,
     pub(crate) ring_unit: RingUnit,
     pub(crate) sees: Sees,
+    pub(crate) comparable: Comparable,
     pub(crate) delivers: Delivers,
     /// Rules can judge packets there.
     pub(crate) takes_rules: bool,
@@ -201,18 +213,19 @@ macro_rules! hooks {
 }
 
 hooks! {
-    /// In the driver, before the kernel makes a socket buffer.
+    /// XDP in the driver, before the kernel makes a socket buffer.
     Xdp {
         name: "xdp",
         description: "in the network driver, before the kernel makes a packet of its own of it",
         works: "in drivers that have XDP",
         taken_by: TakenBy::Programs(ProgramSet {
-            place: Place::Xdp(XdpMode::Driver),
+            place: AttachPlace::Xdp(XdpMode::Driver),
             plain: &[Program::Xdp],
             bound: Some(&[Program::XdpMetadata]),
         }),
         ring_unit: RingUnit::Queue,
         sees: Sees::Inbound,
+        comparable: Comparable::Frames,
         delivers: Delivers::AsAsked,
         takes_rules: true,
         takes_groups: true,
@@ -229,12 +242,13 @@ hooks! {
         description: "the same program in the kernel's core, for drivers without XDP",
         works: "on every interface",
         taken_by: TakenBy::Programs(ProgramSet {
-            place: Place::Xdp(XdpMode::Generic),
+            place: AttachPlace::Xdp(XdpMode::Generic),
             plain: &[Program::Xdp],
             bound: None,
         }),
         ring_unit: RingUnit::Cpu,
         sees: Sees::Inbound,
+        comparable: Comparable::JoinedFrames,
         delivers: Delivers::AsAsked,
         takes_rules: true,
         takes_groups: true,
@@ -251,12 +265,13 @@ hooks! {
         description: "where packet sockets listen",
         works: "both directions",
         taken_by: TakenBy::Programs(ProgramSet {
-            place: Place::Tcx,
+            place: AttachPlace::Tcx,
             plain: &[Program::Ingress, Program::Egress],
             bound: None,
         }),
         ring_unit: RingUnit::Cpu,
         sees: Sees::BothWays,
+        comparable: Comparable::JoinedFrames,
         delivers: Delivers::AsAsked,
         takes_rules: true,
         takes_groups: true,
@@ -271,18 +286,19 @@ hooks! {
             works: "both directions, by clsact",
         }),
     }
-    /// Before routing.
+    /// Netfilter's prerouting.
     Netfilter {
         name: "netfilter",
         description: "before routing",
         works: "IPv4 and IPv6, inbound",
         taken_by: TakenBy::Programs(ProgramSet {
-            place: Place::Netfilter,
+            place: AttachPlace::Netfilter,
             plain: &[Program::Netfilter],
             bound: None,
         }),
         ring_unit: RingUnit::Cpu,
         sees: Sees::InboundIp,
+        comparable: Comparable::Not,
         delivers: Delivers::AsAsked,
         takes_rules: true,
         takes_groups: true,
@@ -301,6 +317,7 @@ hooks! {
         taken_by: TakenBy::Sockets(Sockets::Packet(Reading::Mapped)),
         ring_unit: RingUnit::Socket,
         sees: Sees::BothWays,
+        comparable: Comparable::Not,
         delivers: Delivers::PassOnly,
         takes_rules: false,
         takes_groups: false,
@@ -319,6 +336,7 @@ hooks! {
         taken_by: TakenBy::Sockets(Sockets::Packet(Reading::Calls)),
         ring_unit: RingUnit::Socket,
         sees: Sees::BothWays,
+        comparable: Comparable::Not,
         delivers: Delivers::PassOnly,
         takes_rules: false,
         takes_groups: false,
@@ -337,6 +355,7 @@ hooks! {
         taken_by: TakenBy::Sockets(Sockets::Xdp(&[Program::Redirect])),
         ring_unit: RingUnit::Queue,
         sees: Sees::Inbound,
+        comparable: Comparable::Frames,
         delivers: Delivers::ConsumeOnly,
         takes_rules: false,
         takes_groups: false,
@@ -411,6 +430,11 @@ impl Hook {
         }
     }
 
+    /// Returns how what the device counts compares with what the hook sees.
+    pub(crate) fn comparable(self) -> Comparable {
+        self.facts().comparable
+    }
+
     /// Returns whether packets can be treated so at the hook.
     pub fn can(self, deliver: Deliver) -> bool {
         match self.facts().delivers {
@@ -439,8 +463,11 @@ impl Hook {
     /// Returns where the hook takes the one place that an interface has for an XDP program.
     pub(crate) fn xdp_mode(self) -> Option<XdpMode> {
         match self.facts().taken_by {
-            TakenBy::Programs(ProgramSet { place: Place::Xdp(mode), .. }) => Some(mode),
-            TakenBy::Programs(ProgramSet { place: Place::Tcx | Place::Netfilter, .. })
+            TakenBy::Programs(ProgramSet { place: AttachPlace::Xdp(mode), .. }) => Some(mode),
+            TakenBy::Programs(ProgramSet {
+                place: AttachPlace::Tcx | AttachPlace::Netfilter,
+                ..
+            })
             | TakenBy::Sockets(Sockets::Packet(_)) => None,
             TakenBy::Sockets(Sockets::Xdp(_)) => Some(XdpMode::Driver),
         }

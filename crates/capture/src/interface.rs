@@ -47,6 +47,12 @@ pub struct NicCounters {
 }
 
 impl NicCounters {
+    /// Returns whether these are the counters of another device than `before`, one that was made
+    /// later: of one device they only grow.
+    pub(crate) fn are_of_another(self, before: Self) -> bool {
+        self.rx_packets < before.rx_packets || self.tx_packets < before.tx_packets
+    }
+
     /// Returns the growth since `before`. A counter that shrank belongs to a device that was made
     /// anew.
     pub fn since(self, before: Self) -> Self {

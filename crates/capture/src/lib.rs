@@ -20,6 +20,7 @@ pub mod groups;
 pub mod headers;
 mod hook;
 pub mod interface;
+mod lock;
 mod losses;
 mod memory;
 mod netlink;
@@ -31,6 +32,8 @@ pub mod rules;
 mod socket;
 mod sys;
 pub mod transmit;
+pub mod trial;
+mod unseen;
 mod warnings;
 
 pub use capture::Capture;
@@ -40,6 +43,7 @@ pub use error::Error;
 pub use event::Event;
 pub use hook::{Deliver, Hook, Linux, RingUnit};
 pub use losses::Losses;
+pub use unseen::{Cause, Unseen};
 
 /// The most rings of one capture (`TD_MAX_RINGS`). More queues than that share rings.
 pub const MAX_RINGS: u32 = tapdeck_packet::ring::layout::MAX_RINGS;

@@ -11,8 +11,9 @@ use crate::bpf::params::Params;
 use crate::bpf::program::Program;
 use crate::explain::lacks;
 use crate::filter::splice::Filters;
-use crate::hook::{Place, Sockets, TakenBy};
+use crate::hook::{AttachPlace, Sockets, TakenBy};
 use crate::interface::{Error, Interface};
+pub use crate::sys::kernel::OtherProgram;
 use crate::sys::kernel::{self, AttachPoint};
 use crate::sys::packet_socket;
 use crate::{Hook, netlink};
@@ -84,8 +85,8 @@ fn works(hook: Hook) -> Result<&'static str, String> {
         TakenBy::Programs(set) => {
             let loaded = load(set.plain).map_err(|e| why_not(hook, &e))?;
             let is_there = match set.place {
-                Place::Tcx => has_tcx(&loaded),
-                Place::Xdp(_) | Place::Netfilter => true,
+                AttachPlace::Tcx => has_tcx(&loaded),
+                AttachPlace::Xdp(_) | AttachPlace::Netfilter => true,
             };
             Ok(match facts.stand_in {
                 Some(stand_in) if !is_there => stand_in.works,
@@ -126,6 +127,30 @@ fn has_tcx(loaded: &Loaded) -> bool {
     result.is_err_and(|e| e.raw_os_error() == Some(libc::ENODEV))
 }
 
+/// The programs at an interface that packets meet, whoever attached them.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Programs {
+    /// The XDP program, in the driver or in the core behind it, before everything else.
+    pub xdp: Option<OtherProgram>,
+    /// Programs of tcx, in the order in which packets that come in meet them.
+    pub inbound: Vec<OtherProgram>,
+    /// Programs of tcx, in the order in which packets that go out meet them.
+    pub outbound: Vec<OtherProgram>,
+}
+
+impl Programs {
+    /// Asks the kernel which they are. What it does not tell is left out.
+    pub fn of(interface: &Interface) -> Self {
+        let state = kernel::xdp_state(interface.index).unwrap_or_default();
+        let tcx = |egress| kernel::tcx_programs(interface.index, egress).unwrap_or_default();
+        Self {
+            xdp: state.program().map(OtherProgram::of),
+            inbound: tcx(false),
+            outbound: tcx(true),
+        }
+    }
+}
+
 /// What an interface can do.
 #[derive(Clone, Debug)]
 pub struct InterfaceState {
@@ -135,8 +160,8 @@ pub struct InterfaceState {
     pub zero_copy: bool,
     /// Frames of several buffers (jumbo frames) reach XDP programs.
     pub multi_buffer: bool,
-    /// The id of an XDP program that is attached already.
-    pub attached: Option<u32>,
+    /// Programs that are attached already.
+    pub programs: Programs,
     pub strips_vlan: bool,
     pub auto: Hook,
     pub reason: &'static str,
@@ -152,7 +177,7 @@ impl InterfaceState {
             driver_xdp: xdp_in_driver(&interface),
             zero_copy: state.features & ZERO_COPY != 0,
             multi_buffer: state.features & RX_SG != 0,
-            attached: state.program(),
+            programs: Programs::of(&interface),
             strips_vlan: kernel::strips_vlan(&interface.name).unwrap_or(false),
             auto,
             reason,

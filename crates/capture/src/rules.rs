@@ -145,7 +145,7 @@ impl Compiled {
 /// How many packets each rule has taken.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Hits {
-    /// By the rules' numbers.
+    /// Packets that each rule took, by rule number.
     pub per_rule: Vec<u64>,
     /// Packets that no rule took.
     pub none: u64,

@@ -43,6 +43,8 @@ struct Tape {
     slots: Vec<Slot>,
     /// Of blocks opened from now on, as `struct td_control` has it.
     epoch: AtomicU32,
+    /// Wake-ups that the reader has not taken, as its pipe has them.
+    wakes: AtomicU32,
 }
 
 /// A tape that threads share. Loom's threads all run on one thread of the system.
@@ -77,6 +79,7 @@ impl Ring {
             released: AtomicU32::new(0),
             slots: (0..nblocks).map(|_| slot()).collect(),
             epoch: AtomicU32::new(0),
+            wakes: AtomicU32::new(0),
         }))
     }
 
@@ -156,12 +159,16 @@ impl Memory for Ring {
         self.word.compare_exchange(old, new, AcqRel, Acquire).map(|_| ())
     }
 
-    fn commit(&self, slot: u32, n: u64) {
-        self.slots[slot as usize].commit.fetch_add(n, AcqRel);
+    fn commit(&self, slot: u32, n: u64) -> u64 {
+        self.slots[slot as usize].commit.fetch_add(n, AcqRel).wrapping_add(n)
     }
 
     fn set_closed(&self, slot: u32, used: u32, epoch: u32) {
         self.slots[slot as usize].closed.set((used, epoch));
+    }
+
+    fn completed(&self) {
+        self.wakes.fetch_add(1, AcqRel);
     }
 }
 
@@ -349,6 +356,45 @@ fn a_block_used_again_waits_for_the_reader_whichever_producer_writes_to_it() {
     });
 }
 
+/// A reader that finds nothing sleeps until it is woken. It does not sleep beside a complete block,
+/// whichever producer was the last to commit to that block.
+#[test]
+fn the_reader_is_woken_for_every_complete_block() {
+    model(3, || {
+        let ring = Ring::new(4);
+        let mut consumer = Consumer::new(&ring);
+        let producers = [[(1, 24), (2, 32)], [(3, 24), (4, 24)]].map(|packets| {
+            let ring = ring.clone();
+            thread::spawn(move || send_all(&ring, &packets))
+        });
+        for _ in 0..2 {
+            ring.wakes.swap(0, AcqRel);
+            consumer.poll();
+            thread::yield_now();
+        }
+        let sent = sorted(producers.map(|producer| producer.join().unwrap()));
+        let sleeps = ring.wakes.load(Acquire) == 0;
+        assert!(!sleeps || consumer.reader.peek(0).is_none(), "it sleeps beside a complete block");
+        assert_eq!(consumer.finish(), sent);
+    });
+}
+
+#[test]
+fn each_block_wakes_the_reader_once_however_often_its_slot_is_used() {
+    model(2, || {
+        let ring = Ring::new(2);
+        let mut consumer = Consumer::new(&ring);
+        for id in 1..=5 {
+            assert_eq!(send_all(&ring, &[(id, 24), (id, 20)]), [id, id]);
+            assert_eq!(ring.wakes.load(Acquire), id - 1);
+            consumer.poll();
+        }
+        let open = ring.open();
+        assert!(flush(&ring, open.block, open.epoch));
+        assert_eq!(ring.wakes.load(Acquire), 5);
+    });
+}
+
 /// What a CPU does to a ring.
 #[derive(Clone, Copy, Debug)]
 enum Act {
@@ -425,12 +471,16 @@ impl<F: FnOnce()> Memory for Interrupted<'_, F> {
         self.step().swap_word(old, new)
     }
 
-    fn commit(&self, slot: u32, n: u64) {
-        self.step().commit(slot, n);
+    fn commit(&self, slot: u32, n: u64) -> u64 {
+        self.step().commit(slot, n)
     }
 
     fn set_closed(&self, slot: u32, used: u32, epoch: u32) {
         self.step().set_closed(slot, used, epoch);
+    }
+
+    fn completed(&self) {
+        self.step().completed();
     }
 }
 

@@ -147,8 +147,14 @@ fn many_short_prefixes_have_an_image() {
 fn a_group_that_is_not_there_is_refused_by_name() {
     let set = RuleSet::parse("drop src any dst any sport any dport any proto any\ngroup=x src any dst any sport any dport 5 proto any").unwrap();
     let error = Compiled::new(&set, &Options::default()).unwrap_err();
-    assert!(matches!(&error, Error::Image(image::Error::Group { rule: 1, name }) if name == "x"));
+    assert!(
+        matches!(&error, Error::Image(image::Error::Group { rule: 1, name, .. }) if name == "x")
+    );
     assert!(error.is_usage() && error.to_string().contains("rule 2"), "{error}");
+    assert!(error.to_string().contains("record knows none"), "{error}");
+    let groups = [("ids".to_owned(), 0), ("pcap".to_owned(), 1)].into_iter().collect();
+    let error = Compiled::new(&set, &Options { groups, ..Options::default() }).unwrap_err();
+    assert!(error.to_string().ends_with("there are ids, pcap"), "{error}");
 }
 
 /// A set of 100,000 rules may be in the kernel twice while it is exchanged.

@@ -124,6 +124,7 @@ fn config(hook: Hook) -> Config {
         ring_bytes: 64 << 20,
         block_bytes: 1 << 20,
         promiscuous: true,
+        device_bound: true,
         filter: None,
         rules: None,
     }

@@ -41,6 +41,8 @@
 #![warn(missing_docs, clippy::missing_errors_doc)]
 
 mod address;
+#[doc(hidden)]
+pub mod fuzzing;
 mod member;
 mod memory;
 mod session;

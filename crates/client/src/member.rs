@@ -62,7 +62,7 @@ impl Default for Options {
 pub enum Next<T> {
     /// A batch or a packet.
     Got(T),
-    /// Nothing came within the timeout.
+    /// The timeout passed, and nothing came.
     Nothing,
     /// The daemon has ended, and everything that was in the rings has been read.
     End,
@@ -126,8 +126,8 @@ pub struct Batch<'a> {
 }
 
 impl<'a> Batch<'a> {
-    /// The packets as they lie in memory: pcapng Enhanced Packet Blocks in this machine's byte
-    /// order, with times in nanoseconds.
+    /// Returns the packets as they lie in memory: pcapng Enhanced Packet Blocks in this machine's
+    /// byte order, with times in nanoseconds.
     pub fn bytes(&self) -> &'a [u8] {
         self.bytes
     }
@@ -159,7 +159,7 @@ impl<'a> Packets<'a> {
         Self { blocks: pcapng::Reader::inside(bytes) }
     }
 
-    /// Number of bytes that the packets so far take.
+    /// Returns the number of bytes that the packets so far take.
     pub(crate) fn offset(&self) -> usize {
         self.blocks.offset() as usize
     }
@@ -288,8 +288,8 @@ impl Lane {
         Ok(self.head.is_some())
     }
 
-    /// Whether there is a block that can be handed out as a whole: a complete one, or, when the
-    /// daemon has ended, the open one.
+    /// Returns whether there is a block that can be handed out as a whole: a complete one, or, when
+    /// the daemon has ended, the open one.
     fn has_block(&mut self, ended: bool) -> bool {
         self.settle();
         if self.ring.peek(0).is_none() && !ended {
@@ -327,6 +327,11 @@ impl Member {
     pub fn open(group: &str, options: &Options) -> Result<Self, Error> {
         let mut session = Session::connect(&options.socket)?;
         let grant = session.attach(group, options.weight)?;
+        Self::of(session, grant)
+    }
+
+    /// Maps what the daemon has granted.
+    pub(crate) fn of(session: Session, grant: Grant) -> Result<Self, Error> {
         let Grant { member, snaplen, geometry, interfaces, rings, data, release, wake } = grant;
         let memory = Memory::map(geometry, &rings, &data, &release).map_err(|e| match e {
             MapError::Geometry(what) => Error::Answer(format!("{what} is impossible")),
@@ -345,12 +350,12 @@ impl Member {
         })
     }
 
-    /// The number by which the daemon knows this member.
+    /// Returns the number by which the daemon knows this member.
     pub fn id(&self) -> u32 {
         self.id
     }
 
-    /// The group's snaplen: the number of bytes that are kept of a frame at most.
+    /// Returns the group's snaplen: the number of bytes that are kept of a frame at most.
     pub fn snaplen(&self) -> u32 {
         self.snaplen
     }
@@ -360,7 +365,7 @@ impl Member {
         &self.geometry
     }
 
-    /// The group's interfaces. [`Packet::interface`] is an index into them.
+    /// Returns the group's interfaces. [`Packet::interface`] is an index into them.
     pub fn interfaces(&self) -> &[InterfaceDescription] {
         &self.interfaces
     }
@@ -417,7 +422,7 @@ impl Member {
         counts
     }
 
-    /// The connection to the daemon, for what only the daemon can do.
+    /// Returns the connection to the daemon, for what only the daemon can do.
     pub fn attachment(&mut self) -> &mut Attachment {
         &mut self.attachment
     }
@@ -552,13 +557,13 @@ impl Attachment {
         self.session.leave()
     }
 
-    /// Whether the daemon was found to have ended. Packets may still come for a moment, until
-    /// [`Attachment::is_over`].
+    /// Returns whether the daemon was found to have ended. Packets may still come for a moment,
+    /// until [`Attachment::is_over`].
     pub fn has_ended(&self) -> bool {
         self.ended.is_some()
     }
 
-    /// Whether the daemon has ended so long ago that no packet can come any more.
+    /// Returns whether the daemon has ended so long ago that no packet can come any more.
     pub fn is_over(&self) -> bool {
         self.ended.is_some_and(|at| at.elapsed() >= AFTERMATH)
     }

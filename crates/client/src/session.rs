@@ -115,6 +115,9 @@ fn mac(text: &str) -> Option<[u8; 6]> {
 pub struct Stats {
     /// Packets that the group saw since the daemon began, whichever member got them.
     pub seen: u64,
+    /// Packets that the group's interfaces received since the daemon began, and that its hooks were
+    /// not shown.
+    pub unseen: u64,
     /// Packets that came into the member's rings.
     pub captured: u64,
     /// Packets for this member that were dropped because its rings had no free block.
@@ -145,6 +148,32 @@ pub struct Grant {
     pub wake: OwnedFd,
 }
 
+impl Grant {
+    /// Reads the answer to `attach`, which came with these descriptors.
+    pub fn read(line: &[u8], fds: Vec<OwnedFd>) -> Result<Self, Error> {
+        let attached: Attached = answer(line)?;
+        if attached.protocol != PROTOCOL {
+            let theirs = attached.protocol;
+            return Err(Error::Version { ours: PROTOCOL, theirs });
+        }
+        let [rings, data, release, wake] = <[OwnedFd; ATTACHED_FDS]>::try_from(fds)
+            .map_err(|fds| Error::Answer(format!("it came with {} descriptors", fds.len())))?;
+        if attached.interfaces.is_empty() {
+            return Err(Error::Answer("it names no interface".into()));
+        }
+        Ok(Self {
+            member: attached.member,
+            snaplen: attached.snaplen,
+            geometry: attached.geometry,
+            interfaces: attached.interfaces.into_iter().map(Into::into).collect(),
+            rings,
+            data,
+            release,
+            wake,
+        })
+    }
+}
+
 /// A connection to the daemon.
 #[derive(Debug)]
 pub struct Session {
@@ -162,7 +191,12 @@ impl Session {
         let stream = Address::of(socket).and_then(|a| a.connect()).map_err(reach)?;
         stream.set_read_timeout(Some(PATIENCE)).map_err(Error::Connection)?;
         stream.set_write_timeout(Some(PATIENCE)).map_err(Error::Connection)?;
-        Ok(Self { stream, rest: Vec::new(), failed: None })
+        Ok(Self::of(stream))
+    }
+
+    /// Takes a connection over.
+    pub fn of(stream: UnixStream) -> Self {
+        Self { stream, rest: Vec::new(), failed: None }
     }
 
     pub fn stream(&self) -> &UnixStream {
@@ -173,26 +207,7 @@ impl Session {
     pub fn attach(&mut self, group: &str, weight: u32) -> Result<Grant, Error> {
         let mut fds = Vec::new();
         let line = self.exchange(&Request::Attach { group, weight }, &mut fds)?;
-        let attached: Attached = answer(&line)?;
-        if attached.protocol != PROTOCOL {
-            let theirs = attached.protocol;
-            return Err(Error::Version { ours: PROTOCOL, theirs });
-        }
-        let [rings, data, release, wake] = <[OwnedFd; ATTACHED_FDS]>::try_from(fds)
-            .map_err(|fds| Error::Answer(format!("it came with {} descriptors", fds.len())))?;
-        if attached.interfaces.is_empty() {
-            return Err(Error::Answer("it names no interface".into()));
-        }
-        Ok(Grant {
-            member: attached.member,
-            snaplen: attached.snaplen,
-            geometry: attached.geometry,
-            interfaces: attached.interfaces.into_iter().map(Into::into).collect(),
-            rings,
-            data,
-            release,
-            wake,
-        })
+        Grant::read(&line, fds)
     }
 
     /// Asks what the daemon counts for this member.

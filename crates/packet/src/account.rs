@@ -11,7 +11,9 @@
 
 use serde::Serialize;
 
-use self::Law::{Beside, Came, DeviceLost, DeviceMoved, Kept, Lost, LostBecause, NotWanted};
+use self::Law::{
+    Beside, Came, DeviceLost, DeviceMoved, Kept, Lost, LostBecause, NotShown, NotWanted,
+};
 use self::Place::{Daemon, Group, Interface, Member, Own, Port, Recorder};
 
 /// What a counter counts in.
@@ -49,7 +51,7 @@ impl Unit {
 ///
 /// ```text
 /// Came + ...         = NotWanted + ... + Kept + Lost + ...
-/// DeviceMoved + ...  = Came + DeviceLost + ...
+/// DeviceMoved + ...  = Came + DeviceLost + NotShown + ...
 /// ```
 ///
 /// Words are those of the accounting line: "7 seen = 4 captured + 1 filtered + 2 dropped".
@@ -69,6 +71,8 @@ pub enum Law {
     DeviceMoved,
     /// Packets that the network device lost.
     DeviceLost,
+    /// Packets that the network device handed on and the hook was not shown.
+    NotShown,
     /// No part in a law.
     Beside,
 }
@@ -200,11 +204,11 @@ counters! {
         /// Packets that are in the output, summed from the commit counters of the blocks that were
         /// written (ARCHITECTURE.md, Commit).
         captured: Packets, Kept("captured"),
-            "while it records, the counter lags by what waits in the rings";
+            "while it records, the counter lags by what waits in the rings; where a segment cannot be made durable it goes down, and `dropped_unwritten` up";
         /// Packets that the filter refused, that no rule took, or that a rule dropped: `filtered`
         /// of each ring.
         filtered: Packets, NotWanted("filtered"),
-            "0 at `tpacket` and `recv`: their filter runs inside the socket, and the kernel does not count what it refuses; `seen` is then what passed it";
+            "";
         /// Packets for which the ring had no free block: `lost` of each ring, less
         /// `dropped_contended` and `dropped_unreadable`.
         dropped_ring: Packets, Lost(Some("ring full")),
@@ -217,7 +221,8 @@ counters! {
         /// Packets that the kernel could not copy: `failed` of each ring.
         dropped_unreadable: Packets, LostBecause("unreadable"), "";
         /// Packets that were in the rings when the output could take no more: after a second
-        /// signal, two seconds on a disk that takes nothing, a reader that left.
+        /// signal, two seconds on a disk that takes nothing, a reader that left. And packets of
+        /// segments that could not be made durable, whether they are on disk or not.
         dropped_unwritten: Packets, LostBecause("not written at the end"),
             "if an output hangs in the middle of a write after a second signal, the recorder says so and ends without this count";
         /// Packets that the network device received, whether or not it could deliver them:
@@ -226,6 +231,11 @@ counters! {
         /// Packets that the network device had no room for: `rx_missed_errors`.
         nic_dropped: Packets, DeviceLost,
             "drivers differ; some count drops elsewhere (`ethtool -S`)";
+        /// Packets that the network device received while the hook was not shown them: it had been
+        /// detached, the interface was away, or another program stood before it. The device's
+        /// counters less what was seen, held against each other once a second.
+        unseen: Packets, NotShown,
+            "where frames are joined before the hook, those of the second in which it was detached count as they came to the device";
         /// Packets that the network device sent: `tx_packets`. Hooks that see both directions see
         /// these, too.
         nic_sent: Packets, DeviceMoved, "";
@@ -251,12 +261,12 @@ counters! {
         /// Bytes that the files of all indexes in the store take on disk, looked at once a second
         /// and when segments are closed.
         index_bytes: Bytes, Beside, "";
-        /// Bytes of packet blocks, with fill, that were written and that the indexer has not looked
-        /// at.
+        /// Bytes of packet blocks, with fill, that were written and that the index thread has not
+        /// looked at.
         index_behind_bytes: Bytes, Beside,
-            "0 at the end, unless a second signal kept the indexer from finishing";
-        /// Bytes of packet blocks that the indexer came too late for in the ring, and read from the
-        /// segment instead.
+            "0 at the end, unless a second signal kept the index thread from finishing";
+        /// Bytes of packet blocks that the index thread came too late for in the ring, and that
+        /// were read from the segment instead.
         index_read_bytes: Bytes, Beside, "";
         /// Steps of the clock, of 1 ms or more, that were noticed.
         clock_steps: Number, Beside, "";
@@ -305,6 +315,8 @@ counters! {
         nic_received: Packets, DeviceMoved, "as of a recording";
         /// Packets that the network device had no room for.
         nic_dropped: Packets, DeviceLost, "as of a recording";
+        /// Packets that the network device received while the hook was not shown them.
+        unseen: Packets, NotShown, "as of a recording";
         /// Packets that the network device has sent.
         nic_sent: Packets, DeviceMoved, "";
     }

@@ -34,8 +34,8 @@ pub struct Column {
 }
 
 impl Column {
-    /// The outcome for a random number, whose lower half chooses the column and whose upper half
-    /// one of the column's two outcomes.
+    /// Returns the outcome for a random number, whose lower half chooses the column and whose upper
+    /// half one of the column's two outcomes.
     pub fn pick(columns: &[Self], random: u64) -> u32 {
         let low = random & 0xffff_ffff;
         let column = &columns[((low * columns.len() as u64) >> 32) as usize];
@@ -71,7 +71,7 @@ impl Transport {
         }
     }
 
-    /// The transport's number in the IP header.
+    /// Returns the transport's number in the IP header.
     pub const fn number(self, ipv6: bool) -> u8 {
         match self {
             Self::Udp => ip_protocol::UDP,
@@ -182,7 +182,7 @@ pub struct Limits {
 pub const LATE_NS: u64 = 10_000_000;
 
 impl Limits {
-    /// Whether a sender that has made `made` packets stops before the next, which is due at
+    /// Returns whether a sender that has made `made` packets stops before the next, which is due at
     /// `due_ns`. Times count from the start.
     pub fn are_reached(&self, made: u64, now_ns: u64, due_ns: u64) -> bool {
         let late = self.duration_ns.saturating_add(LATE_NS);
@@ -222,7 +222,7 @@ impl Sum {
         ((once & 0xffff) + (once >> 16)) as u16
     }
 
-    /// The checksum that stands in a header, as it lies in memory.
+    /// Returns the checksum that stands in a header, as it lies in memory.
     pub fn checksum(self) -> [u8; 2] {
         (!self.fold()).to_ne_bytes()
     }

@@ -3,8 +3,8 @@
 //! Bytes and their meaning: protocol numbers and link types ([`numbers`], [`link`]), the headers of
 //! a packet and the keys it can be found by ([`header`], [`key`]), pcapng and capture files
 //! ([`pcapng`], [`trace`]), the filter language ([`filter`]), rule sets ([`rules`]), the reader's
-//! end of a ring ([`ring`]), what a generator sends ([`generate`]), and the counters that account
-//! for every packet ([`account`]).
+//! end of a ring ([`ring`]), what a generator sends ([`generate`]), the counters that account for
+//! every packet ([`account`]), and how texts are shown that others wrote ([`printable`]).
 //!
 //! Nothing here opens a file or a socket. `capture` and `store` both depend on this crate and never
 //! on each other.
@@ -18,6 +18,7 @@ pub mod key;
 pub mod link;
 pub mod numbers;
 pub mod pcapng;
+pub mod printable;
 pub mod ring;
 pub mod rules;
 pub mod trace;

@@ -37,7 +37,9 @@ impl LinkType {
     /// BSD's loopback header, with the address family in the byte order of the machine that
     /// captured.
     pub const NULL: Self = Self(0);
+    /// Ethernet, without preamble and check sequence.
     pub const ETHERNET: Self = Self(1);
+    /// PPP, perhaps with the address and control of HDLC-like framing (RFC 1662) before it.
     pub const PPP: Self = Self(9);
     /// Raw IP by the number that most systems have for it inside (`DLT_RAW`). Files should say
     /// [`LinkType::RAW`], and some say this.
@@ -50,19 +52,25 @@ impl LinkType {
     pub const IEEE802_11: Self = Self(105);
     /// OpenBSD's loopback header, with the address family in network byte order.
     pub const LOOP: Self = Self(108);
+    /// Linux's "cooked" header of 16 bytes, as a capture on all interfaces has it.
     pub const LINUX_SLL: Self = Self(113);
     /// IEEE 802.11 behind radiotap's header.
     pub const IEEE802_11_RADIOTAP: Self = Self(127);
     /// The first of 16 link types for private use, for which there are no other names.
     pub const USER0: Self = Self(147);
+    /// USB packets behind Linux's header of 64 bytes.
     pub const USB_LINUX_MMAPPED: Self = Self(220);
+    /// Frames begin with an IPv4 header.
     pub const IPV4: Self = Self(228);
+    /// Frames begin with an IPv6 header.
     pub const IPV6: Self = Self(229);
+    /// Messages of Linux's netfilter log.
     pub const NFLOG: Self = Self(239);
+    /// The second version of Linux's "cooked" header, of 20 bytes.
     pub const LINUX_SLL2: Self = Self(276);
 
-    /// The link type of a Linux interface with this hardware type ([`arphrd`]), or `None` where its
-    /// frames have a form that is not recorded.
+    /// Returns the link type of a Linux interface with this hardware type ([`arphrd`]), or `None`
+    /// where its frames have a form that is not recorded.
     pub fn from_arphrd(arphrd: u32) -> Option<Self> {
         match arphrd {
             arphrd::ETHER | arphrd::LOOPBACK => Some(Self::ETHERNET),
@@ -76,12 +84,12 @@ impl LinkType {
         }
     }
 
-    /// Whether frames begin with a link layer header.
+    /// Returns whether frames begin with a link layer header.
     pub fn has_header(self) -> bool {
         self != Self::RAW
     }
 
-    /// The header that frames begin with; `None` for link types whose frames are not read.
+    /// Returns the header that frames begin with; `None` for link types whose frames are not read.
     #[inline]
     pub const fn first_header(self) -> Option<FirstHeader> {
         Some(match self {
@@ -97,14 +105,14 @@ impl LinkType {
         })
     }
 
-    /// The number by which libpcap's functions know the link type on Linux (`DLT_`). It differs
+    /// Returns the number by which libpcap knows the link type on Linux (`DLT_`). It differs
     /// from the number in files for raw IP alone.
     pub fn dlt(self) -> i32 {
         let number = if self == Self::RAW { Self::DLT_RAW } else { self };
         i32::from(number.0)
     }
 
-    /// The registry's name without `LINKTYPE_`; `None` for numbers that have no name here.
+    /// Returns the registry's name without `LINKTYPE_`; `None` for numbers without a name here.
     pub const fn name(self) -> Option<&'static str> {
         Some(match self {
             Self::NULL => "NULL",

@@ -8,7 +8,7 @@
 //! Not here: link types, which are a type of their own ([`crate::link::LinkType`]), the blocks and
 //! options of pcapng ([`crate::pcapng`]), and where in a header a field stands
 //! ([`crate::header::field`]). `crates/capture/bpf/numbers.h` has the same names for the hook
-//! programs.
+//! programs, with the same values: `crates/capture/tests/numbers.rs` compares them.
 
 /// EtherTypes (IANA "IEEE 802 Numbers", and the IEEE's own registry).
 pub mod ether_type {
@@ -55,7 +55,7 @@ pub mod ether_type {
     /// The EtherTypes behind which a VLAN tag stands.
     pub const VLAN_TAGS: [u16; 3] = [VLAN, SERVICE_VLAN, OLD_SERVICE_VLAN];
 
-    /// Whether a VLAN tag stands behind this EtherType.
+    /// Returns whether a VLAN tag stands behind this EtherType.
     #[inline]
     pub const fn is_vlan_tag(ether_type: u16) -> bool {
         matches!(ether_type, VLAN | SERVICE_VLAN | OLD_SERVICE_VLAN)
@@ -103,7 +103,7 @@ pub mod ip_protocol {
     /// An extension header of IPv6.
     pub const SHIM6: u8 = 140;
 
-    /// Whether the protocol's header begins with a source and a destination port.
+    /// Returns whether the protocol's header begins with a source and a destination port.
     #[inline]
     pub const fn has_ports(protocol: u8) -> bool {
         matches!(protocol, TCP | UDP | DCCP | SCTP | UDP_LITE)
@@ -140,11 +140,18 @@ pub mod ppp_protocol {
 
 /// Types of ICMP messages (IANA "ICMP Type Numbers").
 pub mod icmp_type {
+    pub const UNREACHABLE: u8 = 3;
+    pub const SOURCE_QUENCH: u8 = 4;
+    pub const REDIRECT: u8 = 5;
     pub const ECHO_REQUEST: u8 = 8;
+    pub const TIME_EXCEEDED: u8 = 11;
+    pub const PARAMETER_PROBLEM: u8 = 12;
 }
 
 /// Types of ICMPv6 messages (IANA "ICMPv6 'type' Numbers").
 pub mod icmpv6_type {
+    pub const UNREACHABLE: u8 = 1;
+    pub const PARAMETER_PROBLEM: u8 = 4;
     pub const ECHO_REQUEST: u8 = 128;
 }
 

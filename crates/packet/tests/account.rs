@@ -79,7 +79,7 @@ fn laws(block: &[Counter]) -> [String; 2] {
         format!(
             "{} = {}",
             sum(|law| law == Law::DeviceMoved),
-            sum(|law| matches!(law, Law::Came(_) | Law::DeviceLost))
+            sum(|law| matches!(law, Law::Came(_) | Law::DeviceLost | Law::NotShown))
         ),
     ]
 }

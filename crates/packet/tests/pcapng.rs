@@ -172,12 +172,14 @@ prop_compose! {
         interface in any::<u32>(),
         times in any::<[u64; 3]>(),
         counts in any::<[u64; 4]>(),
+        unseen in often_zero(),
         comment in comment,
     ) -> StatisticsBlock {
         let [time_ns, start_ns, end_ns] = times;
         let [received, accepted, dropped, delivered] = counts;
         StatisticsBlock {
-            interface, time_ns, start_ns, end_ns, received, accepted, dropped, delivered, comment
+            interface, time_ns, start_ns, end_ns, received, accepted, dropped, delivered, unseen,
+            comment,
         }
     }
 }
@@ -328,7 +330,9 @@ proptest! {
         let mut expected: Vec<_> =
             comment.iter().map(|c| (1u16, c.as_bytes().to_vec())).collect();
         expected.extend([(2, halves(s.start_ns)), (3, halves(s.end_ns))]);
-        for (code, count) in [(4, s.received), (6, s.accepted), (7, s.dropped), (8, s.delivered)] {
+        let unseen = (s.unseen > 0).then_some((5, s.unseen));
+        let counts = [(6, s.accepted), (7, s.dropped), (8, s.delivered)];
+        for (code, count) in [(4, s.received)].into_iter().chain(unseen).chain(counts) {
             expected.push((code, count.to_ne_bytes().to_vec()));
         }
         expected.push((0, vec![]));
@@ -337,8 +341,10 @@ proptest! {
         let ours = Statistics {
             interface: s.interface,
             timestamp: s.time_ns,
+            start: Some(s.start_ns),
+            end: Some(s.end_ns),
             received: Some(s.received),
-            interface_dropped: None,
+            interface_dropped: unseen.map(|(_, packets)| packets),
             accepted: Some(s.accepted),
             dropped: Some(s.dropped),
             delivered: Some(s.delivered),
@@ -687,6 +693,8 @@ impl Foreign {
             Record::Statistics(Statistics {
                 interface: self.interface,
                 timestamp: self.time,
+                start: None,
+                end: None,
                 received: Some(self.counts[1]),
                 interface_dropped: Some(self.counts[2]),
                 accepted: Some(self.counts[3]),

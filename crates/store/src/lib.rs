@@ -1,10 +1,10 @@
-//! The tape deck: keeps finished blocks from rings on disk, and answers what was recorded.
+//! Keeps finished blocks from rings on disk, and answers what was recorded.
 //!
 //! A store is a directory of segments, each a pcapng file, and of their indexes; `docs/FORMAT.md`
 //! specifies it. The folders show who does what:
 //!
 //! - `writing`: from rings into segments. [`Writer`] empties rings into a [`Sink`]: a
-//!   [`SegmentSink`] (a store), a [`Stream`] (one file or pipe), or nothing. Beside it threads
+//!   [`SegmentSink`] (a store), a [`StreamSink`] (one file or pipe), or nothing. Beside it threads
 //!   index what was written, set the next segment aside, and delete what retention lets go.
 //! - `reading`: [`query`] gives packets back in time order, [`stat`] tells what is in a store,
 //!   [`verify()`] checks it, and [`Store::recover`] mends what a crash left.
@@ -27,15 +27,19 @@ mod writing;
 pub use format::index::read_anything as read_any_index;
 pub use format::name::SegmentName;
 pub use format::store::{Error, Store, Stored};
-pub use reading::recover::{Action, Closed, Fault, Finding, IndexAction, Scope};
+pub use format::unseen::UnseenSpan;
+pub use format::without_indexes::WithoutIndexes;
+#[doc(hidden)]
+pub use reading::recover::resync_anything;
+pub use reading::recover::{Action, ClosedScope, Fault, Finding, IndexAction, Scope};
 pub use reading::verify::{Flaw, Indexed, Verdict, verify, verify_in};
 pub use reading::{query, stat};
 pub use writing::indexer::Indexing;
 pub use writing::log::Log;
 pub use writing::retention::{MinFree, Retention};
 pub use writing::segment_sink::{SegmentSink, SegmentSinkConfig};
-pub use writing::stream::Stream;
+pub use writing::stream::StreamSink;
 pub use writing::totals::{InterfaceTotals, Totals};
 pub use writing::writer::{
-    Done, Ending, InterfaceBlock, Nothing, Outcome, Sink, Writer, WriterControl,
+    Done, Ending, InterfaceBlock, Nothing, Sink, SinkOutcome, Writer, WriterControl,
 };

@@ -8,11 +8,12 @@ use std::sync::atomic::Ordering::SeqCst;
 
 use common::faulty::{Faulty, Odds};
 use common::{
-    Contained, Producer, Run, Setup, directory, is_live, lost, names, offered, packets, read_bytes,
-    read_store, rings, stored, unwritten,
+    Contained, Producer, Run, Setup, directory, index_names, is_live, lost, names, offered,
+    packets, read_bytes, read_store, rings, stored, unwritten,
 };
 use rustix::io::Errno;
-use tapdeck_store::Retention;
+use tapdeck_store::io::Disk;
+use tapdeck_store::{ClosedScope, Retention, Scope, Store};
 use tapdeck_testkit::{SplitMix64, wait_for};
 
 const SEGMENT: u64 = 128 << 10;
@@ -50,7 +51,13 @@ fn check_laws(
     let there = stored(&segments);
     let all = offered(producers);
     let deleted = totals.packets_deleted.load(SeqCst);
-    assert_eq!(there.len() as u64 + deleted, packets(totals), "stored and deleted");
+    // What could not be made durable may be gone, and does not count as written.
+    let unsynced = disk.unsynced();
+    assert!(unsynced.iter().all(|name| is_live(name)), "closed: {unsynced:?}");
+    let is_unsure = |(name, _): &&(String, Contained)| unsynced.contains(name);
+    let unsure = segments.iter().filter(is_unsure).map(|s| s.1.packets.len()).sum::<usize>();
+    let sure = (there.len() - unsure) as u64;
+    assert_eq!(sure + deleted, packets(totals), "stored and deleted");
     assert_eq!(packets(totals) + unwritten(totals), all.len() as u64, "written and unwritten");
     assert!(there.iter().all(|id| all.binary_search(id).is_ok()), "a packet nobody offered");
     for p in producers {
@@ -110,8 +117,13 @@ fn storm(seed: u64) {
     run.stop().unwrap();
 
     let segments = check_laws(&dir, &disk, &run, &producers);
-    assert_eq!(unwritten(&run.totals), 0, "there was room in the end");
-    assert!(segments.iter().all(|s| !is_live(&s.0)), "all are closed");
+    let unsynced = disk.unsynced();
+    let is_unsure = |(name, _): &&(String, Contained)| unsynced.contains(name);
+    let unsure: usize = segments.iter().filter(is_unsure).map(|s| s.1.packets.len()).sum();
+    if !setup.retention.deletes() || unsynced.is_empty() {
+        assert_eq!(unwritten(&run.totals), unsure as u64, "there was room in the end");
+    }
+    assert!(segments.iter().all(|s| is_live(&s.0) == is_unsure(&s)), "all others are closed");
     if !setup.retention.deletes() {
         assert_eq!(stored(&segments), offered(&producers));
         assert_eq!(run.totals.segments_deleted.load(SeqCst), 0);
@@ -119,7 +131,7 @@ fn storm(seed: u64) {
     if odds.write == 0 && !scarce && !setup.retention.deletes() {
         // Nothing kept the statistics from the disk.
         let told: u64 = segments.iter().map(|s| s.1.delivered()).sum();
-        assert_eq!(told, packets(&run.totals));
+        assert_eq!(told, packets(&run.totals) + unsure as u64);
         let told: u64 = segments.iter().map(|s| s.1.dropped()).sum();
         assert_eq!(told, lost(&producers));
     }
@@ -202,6 +214,48 @@ fn a_write_error_is_counted_and_told() {
     assert_eq!(totals.write_errors.load(SeqCst), 1);
     assert_eq!(totals.segments.load(SeqCst), 2);
     assert!(setup.log.lock().unwrap().iter().any(|line| line.contains("write failed")));
+}
+
+/// What may not be on disk is not said to be there: by the segment's name, by its index and by the
+/// counters. The next recorder looks what is there.
+#[test]
+fn a_segment_that_cannot_be_made_durable_says_so() {
+    for (with, errors) in [(Errno::IO, 1), (Errno::NOSPC, 0), (Errno::DQUOT, 0)] {
+        let (_temp, dir) = directory();
+        let disk = Faulty::sound();
+        disk.fail_sync(2, with);
+        let (mut producers, ends) = rings(2);
+        for p in &mut producers {
+            for _ in 0..12 {
+                p.push(30_000);
+            }
+        }
+        let mut setup = Setup::new(SEGMENT);
+        setup.indexed = true;
+        let run = setup.start(&dir, disk.clone(), ends);
+        run.stop().unwrap();
+        let segments = check_laws(&dir, &disk, &run, &producers);
+        assert!(segments.len() > 3);
+        let live: Vec<&(String, Contained)> = segments.iter().filter(|s| is_live(&s.0)).collect();
+        assert_eq!(live.len(), 1, "{with}");
+        let (name, unsure) = live[0];
+        assert_eq!(disk.unsynced(), [name.as_str()]);
+        assert_eq!(unwritten(&run.totals), unsure.packets.len() as u64);
+        assert!(!unsure.packets.is_empty());
+        let frames: u64 = run.totals.interfaces.iter().map(|i| i.frame_bytes.load(SeqCst)).sum();
+        let sure = segments.iter().filter(|s| !is_live(&s.0)).flat_map(|s| &s.1.frame_bytes);
+        assert_eq!(frames, sure.sum::<u64>());
+        assert_eq!(run.totals.write_errors.load(SeqCst), errors, "{with}");
+        assert!(setup.log.lock().unwrap().iter().any(|line| line.contains("may be lost")));
+        let stem = name.strip_suffix(".pcapng.live").unwrap();
+        assert!(!index_names(&dir).contains(&format!("{stem}.index")), "an index says it is whole");
+
+        let mut store = Store::open(&dir).unwrap();
+        let scope = Scope { closed: ClosedScope::None, index: true };
+        store.recover(&Disk::new(false), scope, |_| {}).unwrap();
+        assert!(names(&dir).iter().all(|name| !is_live(name)));
+        assert_eq!(stored(&read_store(&dir)), offered(&producers));
+    }
 }
 
 #[test]

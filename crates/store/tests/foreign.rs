@@ -36,7 +36,7 @@ fn by_reader(bytes: &[u8]) -> (Vec<Plain>, bool) {
 }
 
 fn ask(path: &Path, whole: bool) -> Result<(Vec<Plain>, Vec<Note>), Error> {
-    let snapshot = Snapshot::open_any(path, Span::ALL, Search { whole, cache: None })?;
+    let snapshot = Snapshot::open_any(path, Span::ALL, Search { whole, ..Search::default() })?;
     let mut query = Query::new(snapshot, Span::ALL, Plan::All, |_: &Packet<'_>| true);
     let mut packets = Vec::new();
     while let Some(p) = query.next_packet(|_| true)? {

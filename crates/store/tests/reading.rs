@@ -19,7 +19,7 @@ use tapdeck_packet::pcapng::{self, InterfaceDescription, StatisticsBlock};
 use tapdeck_store::io::{Access, Directory, Disk, Object, PAGE, State, Storage};
 use tapdeck_store::query::{Error, Note, Packet, Query, Snapshot, Span};
 use tapdeck_store::stat::{Question, Report, stat_in};
-use tapdeck_store::{Closed, Scope, SegmentName, Store, Verdict, verify_in};
+use tapdeck_store::{ClosedScope, Scope, SegmentName, Store, Verdict, verify_in};
 use tapdeck_testkit::SplitMix64;
 
 const T0: i64 = 1_767_323_045_000_000_000;
@@ -185,7 +185,7 @@ fn segment(dir: &Path, number: u64, live: bool) -> SegmentName {
 fn store(dir: &Path) -> [SegmentName; 3] {
     fs::create_dir_all(dir).unwrap();
     let indexed = segment(dir, 1, false);
-    let scope = Scope { closed: Closed::All, index: true };
+    let scope = Scope { closed: ClosedScope::All, index: true };
     Store::open(dir).unwrap().recover(&Disk::new(false), scope, |_| {}).unwrap();
     assert!(dir.join(index_of(&indexed)).exists());
     [indexed, segment(dir, 2, false), segment(dir, 3, true)]

@@ -13,7 +13,7 @@ use rustix::io::Errno;
 use tapdeck_packet::pcapng::{self, Reader, Record};
 use tapdeck_packet::trace;
 use tapdeck_store::io::{Io, PAGE};
-use tapdeck_store::{Action, Closed, Error, Fault, Finding, IndexAction, Scope, Store};
+use tapdeck_store::{Action, ClosedScope, Error, Fault, Finding, IndexAction, Scope, Store};
 use tapdeck_testkit::{SplitMix64, wait_for};
 
 const LIVE: &str = "tapdeck-00000001-20260102T030405Z.pcapng.live";
@@ -96,7 +96,7 @@ fn store(files: &[(&str, &[u8])]) -> (tempfile::TempDir, PathBuf) {
     (temp, dir)
 }
 
-fn recover<I: Io>(dir: &Path, io: &I, closed: Closed) -> Vec<Finding> {
+fn recover<I: Io>(dir: &Path, io: &I, closed: ClosedScope) -> Vec<Finding> {
     recover_in(dir, io, Scope { closed, index: false })
 }
 
@@ -116,6 +116,9 @@ fn copy(f: &Finding) -> Finding {
         Action::Fail(Fault::Exists(name)) => Action::Fail(Fault::Exists(name.clone())),
         Action::Fail(Fault::Sections) => Action::Fail(Fault::Sections),
         Action::Fail(Fault::ByteOrder) => Action::Fail(Fault::ByteOrder),
+        Action::Fail(Fault::Changed { at, what, more }) => {
+            Action::Fail(Fault::Changed { at: *at, what: what.clone(), more: *more })
+        }
         Action::Fail(Fault::Io(e)) => Action::Fail(Fault::Io(e.kind().into())),
     };
     let index = match &f.index {
@@ -126,12 +129,12 @@ fn copy(f: &Finding) -> Finding {
     Finding { name: f.name.clone(), action, index, ..*f }
 }
 
-/// All of a directory but the lock.
+/// All of a directory but the files about the store.
 fn listing(dir: &Path) -> Vec<(String, Vec<u8>)> {
     let mut all: Vec<_> = std::fs::read_dir(dir)
         .unwrap()
         .map(|e| e.unwrap().path())
-        .filter(|p| !p.ends_with(".tapdeck.lock"))
+        .filter(|p| !p.ends_with(".tapdeck.lock") && !p.ends_with(".tapdeck.times"))
         .map(|p| (p.file_name().unwrap().to_str().unwrap().into(), std::fs::read(&p).unwrap()))
         .collect();
     all.sort();
@@ -162,22 +165,24 @@ fn check_closed(dir: &Path) -> BTreeSet<Who> {
     found
 }
 
-/// Recovers a live segment of these bytes and gives back its packets and what was told.
+/// Recovers a live segment of these bytes. Returns its packets and what was told.
 fn recovered(bytes: &[u8]) -> (BTreeSet<Who>, Finding) {
     let (_temp, dir) = store(&[(LIVE, bytes)]);
     let mut foretold = Vec::new();
-    Store::examine(&dir, Scope { closed: Closed::None, index: false }, |f| foretold.push(copy(f)))
-        .unwrap();
+    Store::examine(&dir, Scope { closed: ClosedScope::None, index: false }, |f| {
+        foretold.push(copy(f));
+    })
+    .unwrap();
     assert_eq!(listing(&dir), [(LIVE.to_owned(), bytes.to_vec())], "examining changes nothing");
     let disk = Faulty::sound();
-    let mut findings = recover(&dir, &disk, Closed::None);
+    let mut findings = recover(&dir, &disk, ClosedScope::None);
     assert_eq!(disk.violations(), Vec::<String>::new());
     assert_eq!(format!("{foretold:?}"), format!("{findings:?}"));
     let packets = check_closed(&dir);
     let after = listing(&dir);
     assert_eq!(after.len(), 1);
     // Once more, and nothing changes.
-    let again = recover(&dir, &Faulty::sound(), Closed::All);
+    let again = recover(&dir, &Faulty::sound(), ClosedScope::All);
     assert!(matches!(again[0].action, Action::None), "{again:?}");
     assert_eq!(again[0].packets, packets.len() as u64);
     assert_eq!(listing(&dir), after);
@@ -247,7 +252,7 @@ fn a_wide_gap_is_bridged() {
         assert_eq!(packets, written.packets());
         assert_eq!(finding.bytes_replaced, gap.len() as u64);
         let (_temp, dir) = store(&[(LIVE, &torn)]);
-        recover(&dir, &Faulty::sound(), Closed::None);
+        recover(&dir, &Faulty::sound(), ClosedScope::None);
         let after = std::fs::read(dir.join(CLOSED)).unwrap();
         assert!(blocks(&after).iter().all(|b| b.0.len() <= 1 << 20), "fill in pieces");
     }
@@ -304,10 +309,10 @@ fn a_recovery_that_is_cut_short_is_finished_by_the_next() {
         let odds = Odds { torn: 800, rename: 200, sync: 200, sync_dir: 200, ..Odds::default() };
         let disk = Faulty::new(seed, odds);
         disk.fail_write(1 + seed % 6, Errno::IO);
-        let findings = recover(&dir, &disk, Closed::None);
+        let findings = recover(&dir, &disk, ClosedScope::None);
         failed += usize::from(matches!(findings[0].action, Action::Fail(Fault::Io(_))));
         assert_eq!(disk.violations(), Vec::<String>::new());
-        recover(&dir, &Faulty::sound(), Closed::None);
+        recover(&dir, &Faulty::sound(), ClosedScope::None);
         assert_eq!(check_closed(&dir), expected, "seed {seed}");
     }
     assert!(failed > 20, "{failed} attempts failed");
@@ -323,33 +328,33 @@ fn a_segment_that_was_closed_but_for_its_name_keeps_its_statistics() {
     let name = names(&dir).remove(0);
     let before = std::fs::read(dir.join(&name)).unwrap();
     std::fs::rename(dir.join(&name), dir.join(name.clone() + ".live")).unwrap();
-    let findings = recover(&dir, &Faulty::sound(), Closed::None);
+    let findings = recover(&dir, &Faulty::sound(), ClosedScope::None);
     assert!(matches!(findings[0].action, Action::Close));
     assert_eq!(listing(&dir), [(name.clone(), before.clone())]);
     assert_eq!(read_bytes(&name, &before).dropped(), 7);
 
     // The same where the name is there and the statistics are torn: they are made anew.
     std::fs::write(dir.join(&name), &before[..before.len() - PAGE + 60]).unwrap();
-    assert!(recover(&dir, &Faulty::sound(), Closed::None).is_empty());
-    let findings = recover(&dir, &Faulty::sound(), Closed::Unended);
+    assert!(recover(&dir, &Faulty::sound(), ClosedScope::None).is_empty());
+    let findings = recover(&dir, &Faulty::sound(), ClosedScope::Unended);
     assert!(matches!(findings[0].action, Action::Close));
     let after = std::fs::read(dir.join(&name)).unwrap();
     assert_eq!(read_bytes(&name, &after).packets, producers[0].offered);
-    assert!(recover(&dir, &Faulty::sound(), Closed::Unended).is_empty(), "it has its end");
+    assert!(recover(&dir, &Faulty::sound(), ClosedScope::Unended).is_empty(), "it has its end");
 }
 
 #[test]
 fn damage_in_the_middle_of_a_closed_segment_is_found_where_all_is_read() {
     let written = Written::new(4, 12);
     let (_temp, dir) = store(&[(LIVE, &written.bytes)]);
-    recover(&dir, &Faulty::sound(), Closed::None);
+    recover(&dir, &Faulty::sound(), ClosedScope::None);
     let mut bytes = std::fs::read(dir.join(CLOSED)).unwrap();
     let at = written.blocks.iter().position(|b| b.1.is_some()).unwrap();
     bytes[written.blocks[at].0.start..][..8].fill(0xff);
     std::fs::write(dir.join(CLOSED), &bytes).unwrap();
-    assert!(recover(&dir, &Faulty::sound(), Closed::Unended).is_empty());
+    assert!(recover(&dir, &Faulty::sound(), ClosedScope::Unended).is_empty());
     let disk = Faulty::sound();
-    let findings = recover(&dir, &disk, Closed::All);
+    let findings = recover(&dir, &disk, ClosedScope::All);
     assert_eq!(disk.violations(), Vec::<String>::new());
     assert!(matches!(findings[0].action, Action::Close));
     assert_eq!(findings[0].packets_before, 0);
@@ -425,7 +430,7 @@ fn what_holds_no_packet_is_set_aside_and_what_may_hold_some_is_left() {
     ];
     let files: Vec<(&str, &[u8])> = files.iter().map(|f| (f.0.as_str(), f.1)).collect();
     let (_temp, dir) = store(&files);
-    let findings = recover(&dir, &Faulty::sound(), Closed::None);
+    let findings = recover(&dir, &Faulty::sound(), ClosedScope::None);
     for (i, finding) in findings.iter().enumerate() {
         let path = dir.join(files[i].0);
         let aside = dir.join(format!("{}.damaged", files[i].0));
@@ -454,7 +459,7 @@ fn no_file_takes_the_place_of_another() {
         let files: [(&str, &[u8]); 2] = [(LIVE, live), (&there, closed)];
         let (_temp, dir) = store(&files);
         let before = listing(&dir);
-        let findings = recover(&dir, &Faulty::sound(), Closed::None);
+        let findings = recover(&dir, &Faulty::sound(), ClosedScope::None);
         assert!(
             matches!(&findings[0].action, Action::Fail(Fault::Exists(name)) if *name == there),
             "{findings:?}"
@@ -479,7 +484,7 @@ fn files_of_others_are_left_alone() {
     let link = dir.join("tapdeck-00000006-20260102T030405Z.pcapng.live");
     std::os::unix::fs::symlink("evidence.pcapng.live", &link).unwrap();
     let before = listing(&dir);
-    assert!(recover(&dir, &Faulty::sound(), Closed::All).is_empty());
+    assert!(recover(&dir, &Faulty::sound(), ClosedScope::All).is_empty());
     assert_eq!(listing(&dir), before);
     assert!(link.is_symlink());
 }
@@ -492,10 +497,11 @@ fn a_running_recorder_keeps_its_segments() {
     let run = Setup::new(1 << 20).start(&dir, Faulty::sound(), ends);
     wait_for("it to be written", || run.packets() == producers[0].offered.len() as u64);
     assert!(is_live(&names(&dir)[0]));
-    let refused =
-        Store::examine(&dir, Scope { closed: Closed::None, index: false }, |f| panic!("{f:?}"));
+    let refused = Store::examine(&dir, Scope { closed: ClosedScope::None, index: false }, |f| {
+        panic!("{f:?}")
+    });
     assert!(matches!(refused, Err(Error::InUse { pid: Some(_), .. })), "{refused:?}");
     run.stop().unwrap();
-    Store::examine(&dir, Scope { closed: Closed::None, index: false }, |f| panic!("{f:?}"))
+    Store::examine(&dir, Scope { closed: ClosedScope::None, index: false }, |f| panic!("{f:?}"))
         .unwrap();
 }

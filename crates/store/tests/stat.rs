@@ -13,7 +13,7 @@ use tapdeck_packet::pcapng::{self, InterfaceDescription, StatisticsBlock};
 use tapdeck_store::io::{Disk, PAGE};
 use tapdeck_store::query::{Error, Note, Span};
 use tapdeck_store::stat::{Gap, Question, Report, stat};
-use tapdeck_store::{Closed, Scope, SegmentName, Store};
+use tapdeck_store::{ClosedScope, Scope, SegmentName, Store};
 use tapdeck_testkit::{SplitMix64, wait_for};
 
 const SECOND: i64 = 1_000_000_000;
@@ -104,6 +104,7 @@ fn write(dir: &Path, number: u64, live: bool, packets: &[Packet], behind: i64) -
             accepted: received,
             dropped,
             delivered,
+            unseen: 0,
             comment: None,
         };
         pcapng::statistics(&mut bytes, &block);
@@ -140,7 +141,7 @@ fn traffic(rng: &mut SplitMix64) -> Vec<Vec<Packet>> {
 }
 
 fn index(dir: &Path) {
-    let scope = Scope { closed: Closed::Unended, index: true };
+    let scope = Scope { closed: ClosedScope::Unended, index: true };
     let mut store = Store::open(dir).unwrap();
     store.recover(&Disk::new(false), scope, |_| {}).unwrap();
 }
@@ -362,6 +363,32 @@ fn segments_that_are_deleted_meanwhile_are_told() {
     assert_eq!(report.segments, segments.len() as u64 - 1);
     let left = segments.iter().map(Vec::len).sum::<usize>() - segments[1].len();
     assert_eq!(report.packets, left as u64);
+}
+
+#[test]
+fn segments_that_are_missing_in_the_middle_are_told() {
+    let (_temp, dir) = directory();
+    fs::create_dir(&dir).unwrap();
+    let segments = traffic(&mut SplitMix64(4));
+    // Of the numbers from 1 on, 2, 4 and 5 have no file.
+    let numbers = [1, 3, 6];
+    let written: Vec<PathBuf> =
+        numbers.into_iter().zip(&segments).map(|(n, p)| write(&dir, n, false, p, 0)).collect();
+    index(&dir);
+    let missing = |at: usize, first, last| {
+        let segment = written[at].file_name().unwrap().to_str().unwrap().to_owned();
+        Note::Hole { segment, first, last }
+    };
+    let notes = ask(&dir, Span::ALL).notes;
+    assert_eq!(notes, [missing(1, 2, 2), missing(2, 4, 5)]);
+    assert!(notes.iter().all(Note::is_fault));
+    assert!(notes[1].to_string().contains("segments 4 to 5 are missing"), "{}", notes[1]);
+    // What is missing before the span is not missing in it.
+    let first = |packets: &[Packet]| packets.iter().map(|p| p.time_ns).min().unwrap();
+    let last = segments.iter().flatten().map(|p| p.time_ns).max().unwrap();
+    let after_ns = first(&segments[2]).max(first(&segments[1])) + SECOND;
+    let span = Span { after_ns: after_ns.min(last), before_ns: i64::MAX };
+    assert_eq!(ask(&dir, span).notes, []);
 }
 
 #[test]

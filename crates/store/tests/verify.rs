@@ -13,7 +13,7 @@ use std::sync::atomic::Ordering::SeqCst;
 use tapdeck_packet::link::LinkType;
 use tapdeck_packet::pcapng::{self, InterfaceDescription, StatisticsBlock};
 use tapdeck_store::io::{Disk, File, Io, Space};
-use tapdeck_store::{Closed, Indexed, Scope, SegmentName, Store, Verdict};
+use tapdeck_store::{ClosedScope, Finding, Indexed, Scope, SegmentName, Store, Verdict};
 use tapdeck_testkit::SplitMix64;
 
 const T0: u64 = 1_767_323_045_000_000_000;
@@ -102,7 +102,7 @@ fn store(segment: &[u8]) -> (tempfile::TempDir, PathBuf) {
 }
 
 fn index(dir: &Path) {
-    let scope = Scope { closed: Closed::Unended, index: true };
+    let scope = Scope { closed: ClosedScope::Unended, index: true };
     Store::open(dir).unwrap().recover(&Disk::new(false), scope, |_| {}).unwrap();
 }
 
@@ -218,6 +218,65 @@ fn what_the_statistics_tell_is_held_against_what_is_there() {
 }
 
 #[test]
+fn a_segment_that_was_taken_away_is_told() {
+    let (_temp, dir) = common::directory();
+    let (mut producer, end) = common::ring(0);
+    for _ in 0..40 {
+        producer.push(60_000);
+    }
+    let mut setup = common::Setup::new(256 << 10);
+    setup.indexed = true;
+    setup.record(&dir, Disk::new(false), vec![end]);
+    let all = common::names(&dir);
+    let told = || {
+        let mut told = Vec::new();
+        let each = |v: &Verdict| {
+            told.extend(v.flaws.iter().map(|flaw| (flaw.file.clone(), flaw.what.clone())));
+        };
+        assert!(tapdeck_store::verify(&dir, |_| true, each).unwrap());
+        told
+    };
+    assert_eq!(told(), []);
+    fs::remove_file(dir.join(&all[0])).unwrap();
+    assert_eq!(told(), [], "retention deletes the oldest");
+    fs::rename(dir.join(&all[2]), dir.join(format!("{}.live.damaged", all[2]))).unwrap();
+    assert_eq!(told(), [], "recovery set it aside");
+    fs::remove_file(dir.join(format!("{}.live.damaged", all[2]))).unwrap();
+    fs::remove_file(dir.join(&all[3])).unwrap();
+    fs::remove_file(dir.join(&all[5])).unwrap();
+    let index = all[5].replace(".pcapng", ".index");
+    let [(file, two), (next, one)] = &told()[..] else { panic!("{:?}", told()) };
+    assert_eq!((file, next), (&all[4], &all[6]));
+    assert!(two.contains("segments 3 to 4 before it are missing"), "{two}");
+    assert!(one.contains("segment 6 before it is missing"), "{one}");
+    assert!(one.contains(&index), "{one}");
+}
+
+#[test]
+fn what_changed_inside_a_packet_is_told_by_recovery_and_nothing_is_touched() {
+    let (bytes, places) = segment(12, 3000);
+    let (_temp, dir) = store(&bytes);
+    let recovered = |closed| {
+        let mut told = Vec::new();
+        let scope = Scope { closed, index: true };
+        let each = |f: &Finding| told.push(format!("{:?}, {:?}", f.action, f.index));
+        Store::open(&dir).unwrap().recover(&Disk::new(false), scope, each).unwrap();
+        told
+    };
+    assert_eq!(recovered(ClosedScope::All), ["None, None"]);
+    let mut changed = bytes.clone();
+    changed[places[1000] + 28 + 50] ^= 1;
+    fs::write(NAME.path(&dir), &changed).unwrap();
+    for _ in 0..2 {
+        let told = recovered(ClosedScope::All);
+        assert!(told[0].starts_with("Fail(Changed"), "{told:?}");
+        assert_eq!(fs::read(NAME.path(&dir)).unwrap(), changed);
+        assert_eq!(verify(&dir).count, 1, "its index still tells");
+    }
+    assert_eq!(recovered(ClosedScope::Unended), [""; 0], "nobody looked there");
+}
+
+#[test]
 fn a_live_segment_may_end_anywhere() {
     let (bytes, places) = segment(8, 1000);
     let temp = tempfile::tempdir().unwrap();
@@ -296,7 +355,7 @@ impl File for DyingFile {
         self.file.write_at(pieces, offset)
     }
 
-    fn preallocate(&self, len: u64) -> Result<()> {
+    fn preallocate(&self, len: u64) -> Result<bool> {
         self.file.preallocate(len)
     }
 
@@ -312,7 +371,7 @@ impl File for DyingFile {
 }
 
 fn recover(dir: &Path, io: &impl Io) {
-    let scope = Scope { closed: Closed::All, index: true };
+    let scope = Scope { closed: ClosedScope::All, index: true };
     Store::open(dir).unwrap().recover(io, scope, |_| {}).unwrap();
 }
 

@@ -4,6 +4,7 @@ mod common;
 
 use std::io::{Error, ErrorKind, Write};
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::sync::atomic::Ordering::SeqCst;
 use std::sync::mpsc::channel;
@@ -18,7 +19,9 @@ use common::{
 use tapdeck_packet::pcapng::Record;
 use tapdeck_packet::ring::Ring;
 use tapdeck_store::io::{Disk, PAGE};
-use tapdeck_store::{Ending, Error as StoreError, Nothing, SegmentName, Store, Stream, Totals};
+use tapdeck_store::{
+    Ending, Error as StoreError, Nothing, Retention, SegmentName, Store, StreamSink, Totals,
+};
 use tapdeck_testkit::{SplitMix64, wait_for};
 
 const SEGMENT: u64 = 128 << 10;
@@ -490,7 +493,7 @@ fn stream(out: &Output, rings: Vec<Box<dyn Ring>>, limit: Option<u64>) -> Run {
     let clock = FakeClock::new();
     let now_ns = Box::new(move || clock.now_ns());
     let interfaces = interfaces(rings.len() as u32);
-    let sink = Stream::new(out.clone(), &interfaces, totals.clone(), now_ns).unwrap();
+    let sink = StreamSink::new(out.clone(), &interfaces, totals.clone(), now_ns).unwrap();
     Run::start(rings, sink, totals, limit)
 }
 
@@ -582,7 +585,7 @@ fn a_stream_that_cannot_take_its_head_is_none() {
         let out = Output { takes, then: ErrorKind::StorageFull, ..Output::default() };
         let clock = FakeClock::new();
         let totals = Arc::new(Totals::new(1));
-        let begun = Stream::new(out, &interfaces(1), totals, Box::new(move || clock.now_ns()));
+        let begun = StreamSink::new(out, &interfaces(1), totals, Box::new(move || clock.now_ns()));
         assert_eq!(begun.err().map(|e| e.kind()), Some(ErrorKind::StorageFull));
     }
 }
@@ -595,4 +598,93 @@ fn nothing_takes_everything() {
     run.stop().unwrap();
     assert_eq!(run.packets(), offered(&producers).len() as u64);
     assert!(producers.iter().all(|p| p.held() == 0));
+}
+
+#[test]
+fn a_directory_in_which_everybody_may_write_is_refused() {
+    let (_temp, dir) = directory();
+    std::fs::create_dir(&dir).unwrap();
+    for mode in [0o777, 0o1777, 0o702] {
+        std::fs::set_permissions(&dir, PermissionsExt::from_mode(mode)).unwrap();
+        let refused = Store::open(&dir).unwrap_err();
+        assert!(matches!(refused, StoreError::Shared(_)), "{refused:?}");
+        assert_eq!(std::fs::read_dir(&dir).unwrap().count(), 0);
+    }
+    std::fs::set_permissions(&dir, PermissionsExt::from_mode(0o770)).unwrap();
+    Store::open(&dir).unwrap();
+}
+
+#[test]
+fn a_lock_that_is_a_link_leads_nobody_elsewhere() {
+    for hard in [false, true] {
+        let (temp, dir) = directory();
+        std::fs::create_dir(&dir).unwrap();
+        let letter = temp.path().join("letter");
+        std::fs::write(&letter, b"dear").unwrap();
+        let lock = dir.join(".tapdeck.lock");
+        if hard {
+            std::fs::hard_link(&letter, &lock).unwrap();
+        } else {
+            std::os::unix::fs::symlink(&letter, &lock).unwrap();
+        }
+        let refused = Store::open(&dir).unwrap_err();
+        assert!(matches!(refused, StoreError::Lock(_)), "{refused:?}");
+        assert_eq!(std::fs::read(&letter).unwrap(), b"dear");
+    }
+}
+
+/// A process that was killed holds its locks until its memory is freed.
+#[test]
+fn a_recorder_that_is_just_ending_is_waited_for() {
+    let (_temp, dir) = directory();
+    let ending = Store::open(&dir).unwrap();
+    let (begin, begun) = channel();
+    let next = std::thread::spawn({
+        let dir = dir.clone();
+        move || {
+            begin.send(()).unwrap();
+            Store::open(&dir).map(drop)
+        }
+    });
+    begun.recv().unwrap();
+    drop(ending);
+    next.join().unwrap().unwrap();
+}
+
+#[test]
+fn numbers_do_not_end_at_a_file_that_somebody_made_up() {
+    let (_temp, dir) = directory();
+    std::fs::create_dir(&dir).unwrap();
+    let mut ours = Vec::new();
+    tapdeck_packet::pcapng::section_header(&mut ours, "linux", "tapdeck 0.1.0", None);
+    let made_up = [
+        ("tapdeck-18446744073709551615-20260102T030405Z.pcapng", &ours[..]),
+        ("tapdeck-9223372036854775808-20260102T030405Z.pcapng", &ours[..]),
+        ("tapdeck-9223372036854775807-20260102T030405Z.pcapng", b"nobody's"),
+        ("tapdeck-00000002-20260102T030405Z.pcapng", b"nobody's"),
+    ];
+    for (name, bytes) in made_up {
+        std::fs::write(dir.join(name), bytes).unwrap();
+    }
+    let mut setup = Setup::new(SEGMENT);
+    setup.retention = Retention { segments: Some(2), ..Retention::default() };
+    let (mut producer, end) = ring(0);
+    for _ in 0..10 {
+        producer.push(60_000);
+    }
+    let totals = setup.record(&dir, disk(), vec![end]);
+    let begun = totals.segments.load(SeqCst);
+    assert!(begun > 3);
+    // The number that is taken is left out.
+    let last = begun + 1;
+    let mut numbers: Vec<u64> = names(&dir)
+        .iter()
+        .filter(|name| made_up.iter().all(|(other, _)| other != name))
+        .map(|name| SegmentName::parse(name).unwrap().number)
+        .collect();
+    numbers.sort_unstable();
+    assert_eq!(numbers, [last - 1, last], "the oldest went");
+    for (name, bytes) in made_up {
+        assert_eq!(std::fs::read(dir.join(name)).unwrap(), bytes, "{name}");
+    }
 }

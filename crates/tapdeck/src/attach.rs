@@ -15,6 +15,7 @@ use tapdeck_packet::pcapng::{self, StatisticsBlock};
 
 use crate::flags;
 use crate::interrupt::Interrupt;
+use crate::output_file::OutputFile;
 use crate::progress_line::say;
 use crate::standard_output;
 use crate::units::show_count;
@@ -41,7 +42,7 @@ pub fn run(flags: &flags::Attach) -> Result<()> {
     let end = flags.duration.and_then(|d| Instant::now().checked_add(d));
     let most = flags.count.unwrap_or(u64::MAX);
 
-    let mut reader_left = false;
+    let (mut reader_left, mut daemon_has_ended) = (false, false);
     // Packets that have come are passed on before more are waited for, however steadily they come.
     let mut waits = false;
     while !interrupt.asked() && tape.packets < most {
@@ -57,7 +58,7 @@ pub fn run(flags: &flags::Attach) -> Result<()> {
                 reader_left = !tape.flush()?;
             }
             Next::End => {
-                say("the daemon has ended");
+                daemon_has_ended = true;
                 break;
             }
         }
@@ -77,6 +78,11 @@ pub fn run(flags: &flags::Attach) -> Result<()> {
         tape.end(dropped)?;
     }
     say(&format!("{} packets, {} dropped", show_count(tape.packets), show_count(dropped)));
+    anyhow::ensure!(
+        !daemon_has_ended,
+        "the daemon has ended, and packets after that are not in {}: attach again when it is back, or record --group, which waits for it",
+        tape.name
+    );
     Ok(())
 }
 
@@ -98,7 +104,8 @@ impl Tape {
             (standard_output::open()?, standard_output::NAME.to_owned())
         } else {
             let name = path.display().to_string();
-            (File::create(path).with_context(|| format!("cannot write {name}"))?, name)
+            let file = OutputFile::open(path)?.begin();
+            (file.with_context(|| format!("cannot write {name}"))?, name)
         };
         let mut head = Vec::new();
         pcapng::section_header(

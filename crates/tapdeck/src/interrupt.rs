@@ -6,11 +6,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use anyhow::{Context, Result};
-use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::consts::{SIGINT, SIGQUIT, SIGTERM};
 use signal_hook::flag;
 
-/// Whether somebody asked for the end, by SIGINT or SIGTERM. A second signal before the first was
-/// heard ends the program at once.
+/// Whether somebody asked for the end, by SIGINT, SIGTERM or SIGQUIT. A second signal before the
+/// first was heard ends the program at once.
 pub struct Interrupt(Arc<AtomicBool>);
 
 impl Interrupt {
@@ -18,7 +18,7 @@ impl Interrupt {
 
     pub fn listen() -> Result<Self> {
         let asked = Arc::new(AtomicBool::new(false));
-        for signal in [SIGINT, SIGTERM] {
+        for signal in [SIGINT, SIGTERM, SIGQUIT] {
             flag::register_conditional_shutdown(signal, Self::EXIT_CODE, asked.clone())
                 .and_then(|_| flag::register(signal, asked.clone()))
                 .context("cannot listen for signals")?;

@@ -61,9 +61,15 @@ fn show(out: &mut impl Write, s: &InterfaceState) -> std::io::Result<()> {
         ),
     };
     writeln!(out, "  XDP in the driver: {xdp}")?;
-    if let Some(id) = s.attached {
+    if let Some(program) = &s.programs.xdp {
         let taken = Hook::list(Hook::needs_driver_xdp, "and");
-        writeln!(out, "  XDP program {id} is attached: hooks {taken} are taken")?;
+        writeln!(out, "  XDP has {program}: hooks {taken} are taken")?;
+    }
+    for (way, programs) in [("in", &s.programs.inbound), ("out", &s.programs.outbound)] {
+        let names: Vec<String> = programs.iter().map(ToString::to_string).collect();
+        if !names.is_empty() {
+            writeln!(out, "  tcx has, on the way {way}: {}", names.join(", "))?;
+        }
     }
     writeln!(
         out,

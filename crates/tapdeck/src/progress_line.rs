@@ -6,11 +6,13 @@
 use std::io::{self, IsTerminal, Read, Write, stderr};
 use std::time::{Duration, Instant};
 
+use tapdeck_packet::printable;
+
 use crate::units::show_bytes;
 
 /// Writes a line that stays. An error is left alone: the work goes on where nobody can be told.
 pub fn say(text: &str) {
-    let _ = writeln!(stderr(), "tapdeck: {text}");
+    let _ = writeln!(stderr(), "tapdeck: {}", printable::lines(text));
 }
 
 /// The live line of a recorder or a daemon, with lines that stay above it.
@@ -29,7 +31,7 @@ impl LiveLine {
         let clear = if self.shown { "\r\x1b[K" } else { "" };
         self.shown = false;
         // The work goes on where nobody can be told.
-        let _ = writeln!(stderr(), "{clear}tapdeck: {text}");
+        let _ = writeln!(stderr(), "{clear}tapdeck: {}", printable::lines(text));
     }
 
     /// Shows the live line; nothing where there is no terminal.
@@ -37,6 +39,7 @@ impl LiveLine {
         if self.terminal {
             self.shown = true;
             let mut out = stderr();
+            let text = printable::name(text);
             let _ = write!(out, "\r\x1b[K{text}").and_then(|()| out.flush());
         }
     }
@@ -65,7 +68,9 @@ impl ProgressLine {
         self.next = Instant::now() + Self::EVERY;
         self.shown = true;
         let mut out = stderr();
-        let _ = write!(out, "\r\x1b[K{}", text()).and_then(|()| out.flush());
+        let text = text();
+        let text = printable::name(&text);
+        let _ = write!(out, "\r\x1b[K{text}").and_then(|()| out.flush());
     }
 }
 

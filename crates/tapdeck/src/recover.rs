@@ -6,7 +6,7 @@ use std::path::Path;
 use anyhow::{Context, Result, bail};
 use serde::Serialize;
 use tapdeck_store::io::Disk;
-use tapdeck_store::{Action, Closed, Error, Finding, IndexAction, Scope, Store};
+use tapdeck_store::{Action, ClosedScope, Error, Finding, IndexAction, Scope, Store};
 
 use crate::flags;
 use crate::units::{show_bytes, show_count};
@@ -75,7 +75,7 @@ pub fn run(flags: &flags::Recover) -> Result<()> {
     if !dir.is_dir() {
         bail!("{name} is not a directory: name a store that `tapdeck record --dir` wrote");
     }
-    let closed = if flags.all { Closed::All } else { Closed::Unended };
+    let closed = if flags.all { ClosedScope::All } else { ClosedScope::Unended };
     let scope = Scope { closed, index: !flags.no_index };
     let mut segments = Vec::new();
     let mut written = Ok(());

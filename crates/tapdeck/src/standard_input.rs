@@ -11,7 +11,7 @@ use crate::usage::usage;
 /// Standard input's name in messages.
 pub const NAME: &str = "standard input";
 
-/// Whether a path of the command line means standard input.
+/// Returns whether a path of the command line means standard input.
 pub fn is_named_by(path: &Path) -> bool {
     path.as_os_str() == "-"
 }

@@ -4,7 +4,8 @@ use std::fs::File;
 use std::io::stdout;
 use std::os::fd::AsFd;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
+use tapdeck_store::io::standard_output_was_closed;
 
 use crate::usage::usage;
 
@@ -24,6 +25,10 @@ pub fn refuse_terminal() -> Result<()> {
 
 /// Returns standard output as a file. Rust's own keeps back bytes that no end of line follows.
 pub fn open() -> Result<File> {
+    ensure!(
+        !standard_output_was_closed(),
+        "standard output is closed: pipe it into a program, or name a file with -w"
+    );
     let file = stdout().as_fd().try_clone_to_owned().context("cannot write to standard output")?;
     // What is no pipe has no such size, and a pipe that may not grow works as it is.
     let _ = rustix::pipe::fcntl_setpipe_size(&file, PIPE_BYTES);

@@ -33,6 +33,14 @@ pub fn flush(s: &str) -> Result<Duration, String> {
     }
 }
 
+/// Reads an interface's name, of several with commas between.
+pub fn interface(s: &str) -> Result<String, String> {
+    match s {
+        "" => Err("names no interface: leave out the comma before it or behind it".into()),
+        name => Ok(name.to_owned()),
+    }
+}
+
 /// Reads the permission of a file: `0660`.
 pub fn mode(s: &str) -> Result<u32, String> {
     match u32::from_str_radix(s, 8) {

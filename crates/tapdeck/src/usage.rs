@@ -40,6 +40,7 @@ fn is_usage(cause: &(dyn Error + 'static)) -> bool {
         || is(cause, tapdeck_capture::Error::is_usage)
         || is(cause, tapdeck_capture::groups::Error::is_usage)
         || is(cause, tapdeck_capture::rules::Error::is_usage)
+        || is(cause, |_: &tapdeck_packet::rules::image::Error| true)
 }
 
 #[cfg(test)]
@@ -85,6 +86,7 @@ mod tests {
     #[test]
     fn of_a_capture_what_no_machine_can_do_is_usage() {
         ends_with(2, Capture::Geometry(GeometryError::Block(100_000)));
+        ends_with(2, Capture::Filter { expression: "florb".into(), why: "syntax error".into() });
         ends_with(2, Capture::FixedFilter(Hook::Netfilter));
         ends_with(2, Capture::NoRules(Hook::Recv));
         ends_with(2, Capture::FixedRules(Hook::Netfilter));
@@ -101,14 +103,17 @@ mod tests {
         ends_with(1, Capture::XdpBusy { name: name(), id: 7 });
         let why = "no driver".into();
         ends_with(1, Capture::Unsupported { name: name(), hook: Hook::Xdp, why });
-        ends_with(1, Capture::Filter { expression: "florb".into(), why: "syntax error".into() });
+        let (expression, why) = ("port 80".into(), "it is too large".into());
+        ends_with(1, Capture::LargeFilter { expression, why });
         ends_with(1, Capture::Rules(Rules::Memory { rules: 1, mib: 1 }));
         ends_with(1, Capture::Kernel { name: name(), hook: Hook::Xdp, source: failed() });
     }
 
     #[test]
     fn of_rules_those_that_no_kernel_can_have_are_usage() {
-        ends_with(2, Rules::Image(Image::Group { rule: 0, name: "ids".into() }));
+        let group = Image::Group { rule: 0, name: "ids".into(), there: Vec::new() };
+        ends_with(2, Rules::Image(group.clone()));
+        ends_with(2, group);
         ends_with(2, Rules::TooLarge { rules: 9, mib: 99, most_mib: 32 });
         ends_with(1, Rules::Memory { rules: 1, mib: 1 });
         ends_with(1, Rules::Kernel { rules: 1, source: failed() });
@@ -133,7 +138,13 @@ mod tests {
         ends_with(2, Groups::Weight(name()));
         ends_with(2, Groups::Capture(Capture::NoRules(Hook::Recv)));
         ends_with(2, Groups::Rules(Rules::Image(Image::TooLarge)));
+        ends_with(
+            2,
+            Groups::Filter { groups: name(), why: Box::new(Capture::NoRules(Hook::Recv)) },
+        );
 
+        ends_with(1, Groups::Filter { groups: name(), why: Box::new(Capture::Down(name())) });
+        ends_with(1, Groups::GroupFull { group: name(), most: 1 });
         ends_with(1, Groups::Full(name()));
         ends_with(1, Groups::Memory { group: name(), needed_mib: 2, available_mib: 1 });
         ends_with(1, Groups::Kernel { what: "attach".into(), source: failed() });

@@ -3,8 +3,10 @@
 
 mod testbed;
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, Permissions};
 use std::io::{BufRead, BufReader};
+use std::net::{IpAddr, UdpSocket};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -14,9 +16,9 @@ use std::time::Duration;
 use rustix::process::Signal;
 use tapdeck_client::{Member, Next, Options};
 use tapdeck_testkit::frame::number_of;
-use tapdeck_testkit::{Cable, Net, Sender, wait_for};
+use tapdeck_testkit::wait::LIMIT;
+use tapdeck_testkit::{Cable, Net, Running, Sender, frame, wait_for};
 use testbed::daemon::Daemon;
-use testbed::recorder::frame;
 
 const MAC: [u8; 6] = [2, 0, 0, 0, 0, 2];
 /// A user without any privilege.
@@ -41,7 +43,7 @@ fn send(net: &Net, numbers: std::ops::Range<u32>) {
     net.a.inside(|| {
         let mut sender = Sender::on("va");
         for number in numbers {
-            sender.send(&frame(MAC, 60 + number as usize % 1000, number));
+            sender.send(&testbed::recorder::frame(MAC, 60 + number as usize % 1000, number));
         }
     });
 }
@@ -318,4 +320,191 @@ fn a_member_that_scribbles_harms_nobody_else() {
     // The daemon is well: whoever comes now is served.
     assert_eq!(join(&daemon, "all").interfaces().len(), 1);
     daemon.stop();
+}
+
+/// A directory that every user may write to, below the daemon's.
+fn open_directory(daemon: &Daemon, name: &str) -> PathBuf {
+    let directory = daemon.path(name);
+    fs::create_dir(&directory).expect("the daemon's directory is there");
+    fs::set_permissions(&directory, Permissions::from_mode(0o777)).expect("it is ours");
+    directory
+}
+
+/// A UDP packet of its own flow, from 10.213.0.1 and this port to port 9 of 10.213.0.2.
+fn of_flow(port: u16) -> Vec<u8> {
+    let (from, to) = ([10, 213, 0, 1], [10, 213, 0, 2]);
+    let mut datagram = frame::udp([port, 9], b"a flow of its own");
+    frame::seal_transport(IpAddr::from(from), IpAddr::from(to), frame::UDP, &mut datagram);
+    let packet = frame::ipv4(from.into(), to.into(), frame::UDP, &datagram);
+    frame::ethernet(MAC, [2, 0, 0, 0, 0, 1], &[], frame::IPV4, &packet)
+}
+
+/// The first packet of a TCP connection from this port, with VLAN tags.
+fn syn(port: u16, tags: &[[u8; 4]]) -> Vec<u8> {
+    const FLAGS_AT: usize = 13;
+    let (from, to) = ([10, 213, 0, 1], [10, 213, 0, 2]);
+    let mut segment = frame::tcp([port, 80], 1, &[]);
+    segment[FLAGS_AT] = 0x02;
+    frame::seal_transport(IpAddr::from(from), IpAddr::from(to), frame::TCP, &mut segment);
+    let packet = frame::ipv4(from.into(), to.into(), frame::TCP, &segment);
+    frame::ethernet(MAC, [2, 0, 0, 0, 0, 1], tags, frame::IPV4, &packet)
+}
+
+fn send_frames(net: &Net, frames: &[Vec<u8>]) {
+    net.a.inside(|| {
+        Sender::on("va").send_all(frames);
+    });
+}
+
+/// softflowd takes what stands before a colon in `-i` for the interface's number.
+#[test]
+fn softflowd_exports_every_packet_of_a_group() {
+    const PACKETS: u16 = 500;
+    let net = Net::new();
+    let daemon = serve(
+        &net,
+        "--socket-mode 0666",
+        "[[group]]\nname = \"ids\"\ninterfaces = [\"vb\"]\nhook = \"tcx\"\n",
+    );
+    let collector = UdpSocket::bind("127.0.0.1:0").expect("there is a loopback");
+    collector.set_read_timeout(Some(LIMIT)).expect("a time");
+    let address = collector.local_addr().expect("it is bound").to_string();
+    let control = open_directory(&daemon, "control").join("softflowd.ctl");
+    let mut command = unprivileged(&daemon, "softflowd");
+    command.args(["-d", "-i", "deck:ids", "-v", "5", "-n", &address, "-c"]).arg(&control);
+    let mut softflowd = Running(command.spawn().expect("softflowd is installed: make setup"));
+    daemon.wait_members("ids", 1);
+    send_frames(&net, &(0..PACKETS).map(|n| of_flow(1000 + n / 5)).collect::<Vec<_>>());
+
+    let ask = |what: &str| {
+        // It waits without end for a softflowd that does not answer.
+        let mut command = Command::new("timeout");
+        command.args(["10", "softflowctl", "-c"]).arg(&control).arg(what);
+        let output = command.output().expect("it is softflowd's");
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    };
+    let processed = format!("Packets processed: {PACKETS}");
+    wait_for("softflowd to have read everything", || {
+        ask("statistics").lines().any(|line| line == processed)
+    });
+    ask("shutdown");
+    // NetFlow version 5: a header of 24 bytes with the number of records, and records of 48 with
+    // packets at 16 and the source port at 32.
+    let mut flows = BTreeMap::new();
+    let mut datagram = [0; 2048];
+    while flows.values().sum::<u32>() < PACKETS.into() {
+        let len = collector.recv(&mut datagram).expect("flows come until all packets are told");
+        for record in datagram[24..len].chunks_exact(48) {
+            let packets = u32::from_be_bytes([record[16], record[17], record[18], record[19]]);
+            *flows.entry(u16::from_be_bytes([record[32], record[33]])).or_default() += packets;
+        }
+    }
+    assert_eq!(flows, (1000..1000 + PACKETS / 5).map(|port| (port, 5)).collect());
+    // It exits with 1 whenever it was told to end.
+    assert!(softflowd.wait().code().is_some(), "it was no signal");
+}
+
+/// argus asks the kernel whether its interface is up, and reads nothing of one that is not.
+#[test]
+fn argus_records_every_flow_of_a_group() {
+    const FLOWS: u16 = 100;
+    let net = Net::new();
+    let daemon = serve(
+        &net,
+        "--socket-mode 0666",
+        "[[group]]\nname = \"ids\"\ninterfaces = [\"vb\"]\nhook = \"tcx\"\n",
+    );
+    let file = daemon.path("argus.out");
+    let mut command = unprivileged(&daemon, "argus");
+    command.args(["-X", "-i", "deck:ids", "-S", "1", "-w", "-"]);
+    command.stdout(fs::File::create(&file).expect("the directory is there"));
+    let argus = Running(command.spawn().expect("argus-server is installed: make setup"));
+    daemon.wait_members("ids", 1);
+    send_frames(&net, &(0..FLOWS).map(|n| of_flow(1000 + n)).collect::<Vec<_>>());
+    // A flow's key in a record: addresses, protocol, a byte without meaning here, ports.
+    let told = || {
+        let records = fs::read(&file).expect("it was made above");
+        let ports = records.windows(14).filter_map(|key| match key {
+            [10, 213, 0, 1, 10, 213, 0, 2, frame::UDP, _, high, low, 0, 9] => {
+                Some(u16::from_be_bytes([*high, *low]))
+            }
+            _ => None,
+        });
+        ports.collect::<BTreeSet<u16>>()
+    };
+    wait_for("argus to record every flow", || told().len() == usize::from(FLOWS));
+    assert_eq!(told(), (1000..1000 + FLOWS).collect());
+    // How it ends is its own affair: a thread may wait on a condition that another has freed.
+    argus.interrupt();
+}
+
+/// A p0f that listens, in a directory of its own.
+struct P0f {
+    process: Running,
+    directory: PathBuf,
+}
+
+impl P0f {
+    /// Starts it by a command that has the device. It listens when it has seen a connection begin.
+    fn start(net: &Net, mut command: Command, directory: PathBuf) -> Self {
+        const FIRST: u16 = 999;
+        let says = fs::File::create(directory.join("says")).expect("it is ours");
+        command.arg("-o").arg(directory.join("log")).stdin(Stdio::null());
+        command.stderr(says.try_clone().expect("a descriptor")).stdout(says);
+        let process = Running(command.spawn().expect("p0f is installed: make setup"));
+        let p0f = Self { process, directory };
+        wait_for("p0f to listen", || {
+            send_frames(net, &[syn(FIRST, &[])]);
+            p0f.has_seen(FIRST)
+        });
+        p0f
+    }
+
+    /// Whether it has seen a connection begin, from this port.
+    fn has_seen(&self, port: u16) -> bool {
+        let log = fs::read_to_string(self.directory.join("log")).unwrap_or_default();
+        let client = format!("|cli=10.213.0.1/{port}|");
+        log.lines().any(|line| line.contains("mod=syn|") && line.contains(&client))
+    }
+
+    /// Ends it, and returns what it has warned of while it listened.
+    fn end(self) -> Vec<String> {
+        let status = self.process.interrupt();
+        let says = fs::read_to_string(self.directory.join("says")).expect("it was made");
+        assert!(status.success(), "{status}: {says}");
+        let warnings = says.lines().filter(|line| line.contains("WARNING"));
+        let warnings = warnings.filter(|line| !line.contains("User-initiated shutdown"));
+        warnings.map(str::to_owned).collect()
+    }
+}
+
+/// p0f asks for connections behind a VLAN tag too, and cannot read them: it warns of the tag as a
+/// "packet type", whatever the device. So it is held against p0f on the interface itself.
+#[test]
+fn p0f_sees_of_a_group_what_it_sees_of_the_interface() {
+    let net = Net::new();
+    let daemon = serve(
+        &net,
+        "--socket-mode 0666",
+        "[[group]]\nname = \"ids\"\ninterfaces = [\"vb\"]\nhook = \"tcx\"\n",
+    );
+    let plain: Vec<_> = (1000..1100).map(|port| syn(port, &[])).collect();
+    let tagged = [syn(2000, &[[0x81, 0, 0xc0, 5]]), syn(1100, &[])];
+    for (frames, warnings) in [(&plain[..], 0), (&tagged, 1)] {
+        let of = |name: &str, mut command: Command, device: &str| {
+            command.args(["-i", device]);
+            P0f::start(&net, command, open_directory(&daemon, &format!("{name}-{warnings}")))
+        };
+        let group = of("group", unprivileged(&daemon, "p0f"), "deck:ids");
+        let interface = of("interface", net.b.command("p0f"), "vb");
+        send_frames(&net, frames);
+        let last = 1099 + warnings;
+        for p0f in [&group, &interface] {
+            wait_for("p0f to see the last connection", || p0f.has_seen(last));
+            assert!((1000..=last).all(|port| warnings > 0 || p0f.has_seen(port)));
+        }
+        let (group, interface) = (group.end(), interface.end());
+        assert_eq!(group, interface);
+        assert_eq!(group.len(), usize::from(warnings), "{group:?}");
+    }
 }

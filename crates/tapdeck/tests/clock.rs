@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use tapdeck_capture::{Capture, Clock, Config, Deliver, Hook, SystemClock, WallClock};
 use tapdeck_packet::ring::Ring;
-use tapdeck_store::io::Disk;
+use tapdeck_store::io::{Disk, Uptime};
 use tapdeck_store::{
     Ending, Retention, SegmentSink, SegmentSinkConfig, Store, Totals, Writer, WriterControl,
 };
@@ -51,6 +51,7 @@ fn records_a_step(net: &Net, hook: Hook) {
         ring_bytes: 8 << 20,
         block_bytes: 1 << 20,
         promiscuous: true,
+        device_bound: true,
         filter: None,
         rules: None,
     };
@@ -69,6 +70,7 @@ fn records_a_step(net: &Net, hook: Hook) {
             retention: Retention::default(),
             interfaces,
             now_ns: Arc::new(move || now.now_ns()),
+            uptime: Uptime::of_machine(),
             log: Arc::new(|line| panic!("{line}")),
             indexing: None,
         },

@@ -22,7 +22,7 @@ fn dist(args: &str) -> Command {
     command
 }
 
-/// Runs it in a directory; it must succeed. Gives back standard output and error.
+/// Runs it in a directory; it must succeed. Returns standard output and error.
 fn run(dir: &TempDir, args: &str) -> (String, String) {
     let out = dist(args).current_dir(dir).output().expect("it runs");
     assert!(out.status.success(), "{args}: {}", said(&out));

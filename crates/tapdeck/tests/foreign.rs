@@ -2,12 +2,14 @@
 //! each, in time order over all.
 
 use std::fs::{self, Permissions};
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
+use std::time::{Duration, UNIX_EPOCH};
 
 use tapdeck_packet::trace;
 use tapdeck_testkit::SplitMix64;
+use tapdeck_testkit::process::copy_program;
 
 const T0: i64 = 1_767_323_045_000_000_000;
 const ETHERNET: u16 = 1;
@@ -187,9 +189,9 @@ impl Order {
     }
 }
 
-/// A directory of files of many kinds that overlap in time, and of others. Gives back the capture
-/// files in the order of their names. No file's byte order changes midway, which libpcap does not
-/// read: [`interfaces_that_come_late_are_found`] has one.
+/// Makes a directory of files of many kinds that overlap in time, and of others. Returns the
+/// capture files in the order of their names. No file's byte order changes midway, which libpcap
+/// does not read: [`interfaces_that_come_late_are_found`] has one.
 fn files(dir: &Path) -> Vec<PathBuf> {
     let rng = &mut SplitMix64(7);
     let mut several = LITTLE.pcapng("eth0", 6, 0, &packets(rng, 300));
@@ -217,8 +219,6 @@ fn files(dir: &Path) -> Vec<PathBuf> {
     fs::write(dir.join("0-empty.pcap"), "").expect("a file");
     fs::write(dir.join("README"), "recorded on Monday").expect("a file");
     fs::write(dir.join("short"), [0xd4, 0xc3]).expect("a file");
-    fs::create_dir(dir.join("more")).expect("a directory");
-    fs::copy(&files[0], dir.join("more/a.pcap")).expect("a copy");
     run("mkfifo", &[text(&dir.join("pipe"))]);
     files
 }
@@ -359,6 +359,17 @@ fn interfaces_that_come_late_are_found() {
         assert_eq!(String::from_utf8_lossy(&count), format!("{}\n", expected.len()));
         assert!(plain(&answer(apart.path(), &["-w", "-", expression])) == expected);
     }
+    // What means nothing without an Ethernet header matches no packet without one.
+    for expression in ["ether src 02:00:00:00:00:02", "vlan 5", "arp"] {
+        let expected = by_tcpdump(std::slice::from_ref(&a), expression);
+        let refused = [&path, apart.path()].map(|dir| answer(dir, &["--count", expression]));
+        for count in refused {
+            assert_eq!(String::from_utf8_lossy(&count), format!("{}\n", expected.len()));
+        }
+    }
+    let alone = ask(&b, &["--count", "arp"]);
+    assert_eq!((alone.status.code(), alone.stdout.len()), (Some(2), 0), "{}", said(&alone));
+    assert!(said(&alone).contains("expression rejects all packets"), "{}", said(&alone));
     let out = dir.path().join("out");
     answer(&path, &["-w", text(&out), "udp"]);
     let about = String::from_utf8_lossy(&run("capinfos", &["-M", text(&out)])).into_owned();
@@ -445,7 +456,7 @@ fn what_cannot_be_read_is_told_in_one_line() {
     assert_eq!(answer(dir.path(), &["--count"]), b"9\n");
     fs::set_permissions(&secret, Permissions::from_mode(0o000)).expect("it is ours");
     let program = dir.path().join("tapdeck");
-    fs::copy(env!("CARGO_BIN_EXE_tapdeck"), &program).expect("the program was built");
+    copy_program(env!("CARGO_BIN_EXE_tapdeck"), &program);
     fs::set_permissions(dir.path(), Permissions::from_mode(0o755)).expect("it is ours");
     let mut command = Command::new("setpriv");
     command.args(["--reuid=65534", "--regid=65534", "--clear-groups", text(&program)]);
@@ -453,6 +464,257 @@ fn what_cannot_be_read_is_told_in_one_line() {
         command.args(["query", "--count", "--dir"]).arg(dir.path()).output().expect("it runs");
     assert_eq!(out.status.code(), Some(1));
     assert!(said(&out).contains("no permission to read") && said(&out).contains("secret"));
+}
+
+#[test]
+fn what_may_hold_packets_and_is_not_read_is_told() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = |name: &str| dir.path().join(name);
+    let made = packets(&mut SplitMix64(1), 9);
+    let bytes = LITTLE.pcap(0xa1b2_c3d4, ETHERNET, &made);
+    fs::write(path("b.pcap"), &bytes).expect("a file");
+    fs::write(path("README"), "recorded on Monday").expect("a file");
+    assert_eq!(answer(dir.path(), &["--count"]), b"9\n");
+
+    fs::write(path("a.pcap"), &bytes).expect("a file");
+    run("gzip", &[text(&path("a.pcap"))]);
+    let told = |words: &str| {
+        let out = ask(dir.path(), &["--count"]);
+        assert_eq!((out.status.code(), &out.stdout[..]), (Some(1), &b"9\n"[..]), "{}", said(&out));
+        assert_eq!(said(&out).lines().count(), 2, "{}", said(&out));
+        assert!(said(&out).lines().all(|line| line.contains("not ")), "{}", said(&out));
+        assert!(said(&out).contains(words), "{}", said(&out));
+    };
+    told("not read, and not in the answer: 1 compressed file (a.pcap.gz)\n");
+    fs::create_dir(path("sub\x1b[2J")).expect("a directory");
+    told("1 compressed file (a.pcap.gz) and 1 directory (sub\\u{1b}[2J)\n");
+    for magic in [&b"\x28\xb5\x2f\xfd"[..], b"\x04\x22\x4d\x18", b"\xfd7zXZ\0", b"BZh9"] {
+        fs::write(path("c"), magic).expect("a file");
+        told("2 compressed files (a.pcap.gz and others)");
+    }
+
+    let refused = |path: &Path, words: &str| {
+        let out = ask(path, &["--count"]);
+        assert_eq!(out.status.code(), Some(1), "{}", said(&out));
+        assert_eq!(said(&out).lines().count(), 1, "{}", said(&out));
+        assert!(said(&out).contains(words), "{}", said(&out));
+    };
+    refused(&path("a.pcap.gz"), "is compressed: decompress it first");
+    fs::remove_file(path("b.pcap")).expect("it is there");
+    refused(dir.path(), "that can be read, but 2 compressed files");
+}
+
+/// Two files that are told apart by nothing that an index knows of its file, and the index of the
+/// second beside the first.
+fn forge(dir: &Path) -> (PathBuf, PathBuf) {
+    let mut made = packets(&mut SplitMix64(11), 5000);
+    let harmless = LITTLE.pcap(0xa1b2_3c4d, ETHERNET, &made);
+    made[3210].2[26..30].copy_from_slice(&[10, 9, 9, 9]);
+    let wanted = LITTLE.pcap(0xa1b2_3c4d, ETHERNET, &made);
+    let (path, decoy) = (dir.join("a.pcap"), dir.join("decoy.pcap"));
+    let then = UNIX_EPOCH + Duration::from_nanos(T0 as u64);
+    for (path, bytes) in [(&path, wanted), (&decoy, harmless)] {
+        fs::write(path, bytes).expect("a file");
+        fs::File::options()
+            .write(true)
+            .open(path)
+            .and_then(|file| file.set_modified(then))
+            .expect("it is ours");
+    }
+    answer(&decoy, &["--index", "--count"]);
+    let index = dir.join("a.pcap.tapdeck-index");
+    fs::rename(dir.join("decoy.pcap.tapdeck-index"), &index).expect("it was made");
+    fs::remove_file(decoy).expect("it was made");
+    (path, index)
+}
+
+/// A user who is nobody else.
+const STRANGER: u32 = 65_534;
+
+#[test]
+fn an_index_of_a_stranger_leaves_nothing_out() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let (path, index) = forge(dir.path());
+    let count = |args: &[&str]| {
+        let out = ask(&path, &[&["--count", "src host 10.9.9.9"], args].concat());
+        assert!(out.status.success(), "{}", said(&out));
+        (String::from_utf8_lossy(&out.stdout).trim().to_owned(), said(&out))
+    };
+    let is_believed = || {
+        let (found, said) = count(&[]);
+        assert_eq!(said.is_empty(), found == "0", "{found} {said}");
+        assert!(found == "0" || said.contains("the index of a.pcap is not believed"), "{said}");
+        found == "0"
+    };
+    let mode = |mode| fs::set_permissions(&index, Permissions::from_mode(mode)).expect("ours");
+    assert!(is_believed(), "of root, who asks");
+    assert_eq!(count(&["--no-trust-index"]), ("1".into(), String::new()));
+    mode(0o666);
+    assert!(!is_believed(), "everybody may have written it");
+    mode(0o644);
+    chown(&index, Some(STRANGER), None).expect("root may");
+    assert!(!is_believed(), "it is a stranger's");
+    chown(&path, Some(STRANGER), None).expect("root may");
+    assert!(is_believed(), "whoever wrote the file may write its index");
+
+    // Whoever asks makes an index of their own, and the stranger's stays.
+    chown(&path, Some(0), None).expect("root may");
+    let cache = dir.path().join("cache");
+    let mut query = query(&path, &["--index", "--count", "src host 10.9.9.9"]);
+    let out = query.env("XDG_CACHE_HOME", &cache).output().expect("it runs");
+    assert!(out.status.success() && out.stderr.is_empty(), "{}", said(&out));
+    assert_eq!(out.stdout, b"1\n");
+    assert_eq!(indexes(&cache.join("tapdeck")).len(), 1);
+    assert_eq!(fs::metadata(&index).expect("it stays").uid(), STRANGER);
+}
+
+/// The bytes of an index, from which another is made.
+struct Forged(Vec<u8>);
+
+impl Forged {
+    const PAGE: usize = 4096;
+
+    /// CRC32C, bit by bit.
+    fn checksum(bytes: &[u8]) -> u32 {
+        let step = |crc: u32| if crc & 1 == 0 { crc >> 1 } else { crc >> 1 ^ 0x82f6_3b78 };
+        !bytes.iter().fold(!0, |crc, byte| (0..8).fold(crc ^ u32::from(*byte), |crc, _| step(crc)))
+    }
+
+    /// LEB128.
+    fn number(mut n: u64) -> Vec<u8> {
+        let mut out = Vec::new();
+        while n >= 0x80 {
+            out.push(n as u8 | 0x80);
+            n >>= 7;
+        }
+        out.push(n as u8);
+        out
+    }
+
+    /// Puts a section behind the others. Returns what names it in a directory.
+    fn section(&mut self, bytes: &[u8]) -> Vec<u8> {
+        let at = Self::number(self.0.len() as u64);
+        self.0.extend(bytes);
+        let checksum = Self::checksum(bytes).to_le_bytes();
+        [&at[..], &Self::number(bytes.len() as u64), &checksum].concat()
+    }
+
+    /// Puts the directory behind everything, and what names it into the header.
+    fn finish(mut self, directory: &[u8]) -> Vec<u8> {
+        let at = self.0.len() as u64;
+        self.0.extend(directory);
+        self.0.resize(self.0.len().next_multiple_of(Self::PAGE), 0);
+        let len = self.0.len() as u64;
+        self.0[16..24].copy_from_slice(&len.to_le_bytes());
+        self.0[80..88].copy_from_slice(&at.to_le_bytes());
+        self.0[88..92].copy_from_slice(&(directory.len() as u32).to_le_bytes());
+        self.0[92..96].copy_from_slice(&Self::checksum(directory).to_le_bytes());
+        let checksum = Self::checksum(&self.0[..116]);
+        self.0[116..120].copy_from_slice(&checksum.to_le_bytes());
+        self.0
+    }
+}
+
+/// Runs a query that may take so much memory.
+fn ask_within(path: &Path, mebibytes: u64, args: &[&str]) -> Output {
+    let mut command = Command::new("prlimit");
+    command.arg(format!("--data={}", mebibytes << 20)).arg(env!("CARGO_BIN_EXE_tapdeck"));
+    command.args(["query", "--dir", text(path)]).args(args);
+    command.env_remove("XDG_CACHE_HOME").env_remove("HOME");
+    command.output().expect("prlimit(1) is there")
+}
+
+/// A few bytes of an index can name millions of granules, of losses in them, or of keys. Whoever
+/// made it owns the file that it is of, so that it is believed.
+#[test]
+fn a_hostile_index_takes_no_more_than_64_mib() {
+    /// What a query takes that finds no index.
+    const USUAL: u64 = 24;
+    const GRANULES: u64 = 1 << 24;
+    let dir = tempfile::tempdir().expect("a directory");
+    let (path, index) = forge(dir.path());
+    let sound = fs::read(&index).expect("it was made");
+    let empty = ask_within(&path, USUAL, &["--count", "--no-trust-index"]);
+    assert_eq!((empty.status.code(), &empty.stdout[..]), (Some(0), &b"5000\n"[..]));
+
+    let number = Forged::number;
+    // Each granule is a byte of the file; the last of a group has losses on many interfaces.
+    let granule = |losses: u64| {
+        let one = [&[0, 1, 0, 0, 2][..], &[0; 4], &number(losses)].concat();
+        [one, [1, 1].repeat(losses as usize)].concat()
+    };
+    let few = granule(0).repeat(256);
+    let many = [granule(0).repeat(255), granule(1 << 19)].concat();
+    let keys = [&[0, 6][..], &number(1 << 20), &[0, 2].repeat(1 << 19)].concat();
+    for (what, group) in [("granules", few), ("losses", many)] {
+        let mut forged = Forged(sound.clone());
+        let section = forged.section(&group);
+        let keys = forged.section(&keys);
+        // All granules, one part of the file, groups that are all the same, then all granules as
+        // those that are not wholly known and those that tell of losses.
+        let all = [number(GRANULES), number(1), number(GRANULES - 2)].concat();
+        let mut directory = [number(GRANULES), number(1), number(24), number(1 << 20)].concat();
+        directory.extend([&[0, 2][..], &section].concat().repeat(GRANULES as usize / 256));
+        directory.extend([all.clone(), all].concat());
+        // One class, protocols, with a section of keys.
+        let class = [&[0][..], &number(1), &number(1), &[6], &keys].concat();
+        directory.extend([number(1), number(3), number(class.len() as u64), class].concat());
+        fs::write(&index, forged.finish(&directory)).expect("it is ours");
+        for args in [&["--count"][..], &["--count", "tcp or not tcp"], &["-w", "-"]] {
+            let out = ask_within(&path, USUAL + 64, args);
+            assert!(out.status.success(), "{what} {args:?}: {:?} {}", out.status, said(&out));
+        }
+        let out = ask_within(&path, USUAL + 64, &["--index", "--count"]);
+        assert_eq!((out.status.code(), &out.stdout[..]), (Some(0), &b"5000\n"[..]), "{what}");
+    }
+}
+
+#[test]
+fn an_index_that_can_be_put_nowhere_is_told() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let (path, index) = forge(dir.path());
+    chown(&index, Some(STRANGER), None).expect("root may");
+    // Beside the file is another's, and a directory cannot be made in what is none.
+    for (home, words) in [(None, "neither HOME nor XDG_CACHE_HOME"), (Some("/proc/none"), "/proc/")]
+    {
+        let mut query = query(&path, &["--index", "--count"]);
+        if let Some(home) = home {
+            query.env("HOME", home);
+        }
+        let out = query.output().expect("it runs");
+        assert!(out.status.success(), "{}", said(&out));
+        assert_eq!(out.stdout, b"5000\n");
+        assert!(said(&out).contains("no index can be made of a.pcap (there is no place for it"));
+        assert!(said(&out).contains(words), "{}", said(&out));
+    }
+}
+
+#[test]
+fn names_that_others_chose_do_nothing_to_a_terminal() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let hostile = "eth0\x1b]0;owned\x07\n\u{9b}2J";
+    let path = dir.path().join("a\x1b[2J.pcapng");
+    let mut bytes = LITTLE.pcapng(hostile, 9, 0, &packets(&mut SplitMix64(1), 9));
+    bytes.extend([6, 0, 0]);
+    fs::write(&path, bytes).expect("a file");
+    let is_harmless = |bytes: &[u8]| {
+        let text = String::from_utf8(bytes.to_vec()).expect("UTF-8");
+        !text.chars().any(|c| c.is_control() && c != '\n')
+    };
+    for args in [&[][..], &["--json"], &["--count"], &["--index"], &["--explain"]] {
+        let out = ask(dir.path(), args);
+        assert!(out.status.success(), "{}", said(&out));
+        assert!(is_harmless(&out.stdout), "{:?}", String::from_utf8_lossy(&out.stdout));
+        assert!(is_harmless(&out.stderr), "{:?}", said(&out));
+        // Each packet is a line.
+        let lines = String::from_utf8_lossy(&out.stdout).lines().count();
+        assert!(!["", "--json"].contains(args.first().unwrap_or(&"")) || lines == 9, "{lines}");
+        assert!(said(&out).contains(r"a\u{1b}[2J.pcapng ends at byte"), "{}", said(&out));
+    }
+    // In JSON the name is whole.
+    let lines = ask(dir.path(), &["--json", "--limit", "1"]).stdout;
+    let object: serde_json::Value = serde_json::from_slice(&lines).expect("an object");
+    assert_eq!(object["interface"], hostile);
 }
 
 /// What `--explain` says of a search for an address.
@@ -535,6 +797,43 @@ fn an_index_leaves_out_nothing_of_other_link_types() {
     }
 }
 
+/// What a file has of a packet beyond its own snap length is not there to libpcap.
+#[test]
+fn packets_end_at_the_snap_length_of_their_file() {
+    const SNAPLEN: u32 = 26;
+    const RADIOTAP: u16 = 127;
+    let dir = tempfile::tempdir().expect("a directory");
+    let rng = &mut SplitMix64(26);
+    // A frame of data, whose type would stand 54 bytes behind the beginning of the radiotap header.
+    let mut radio = vec![0; 86];
+    radio[2] = 24;
+    radio[24] = 0x08;
+    radio[54..56].copy_from_slice(&[8, 6]);
+    let files = [
+        (ETHERNET, SNAPLEN, packets(rng, 300)),
+        (RADIOTAP, SNAPLEN, vec![(1, 86, radio)]),
+        // These mean any length.
+        (ETHERNET, 0, packets(rng, 300)),
+        (ETHERNET, u32::MAX, packets(rng, 300)),
+    ];
+    for (at, (link, snaplen, packets)) in files.into_iter().enumerate() {
+        let path = dir.path().join(at.to_string());
+        let mut file = LITTLE.pcap(0xa1b2_3c4d, link, &packets);
+        file[16..20].copy_from_slice(&snaplen.to_le_bytes());
+        fs::write(&path, file).expect("a file");
+        for expression in ["", "not ip", "ip", "greater 60", "udp port 53", "not tcp"] {
+            let expected = by_tcpdump(std::slice::from_ref(&path), expression);
+            let found = plain(&answer(&path, &["-w", "-", expression]));
+            assert!(
+                found == expected,
+                "{at}, {expression}: {}, not {}",
+                found.len(),
+                expected.len()
+            );
+        }
+    }
+}
+
 #[test]
 fn an_index_lies_in_the_cache_where_nobody_may_write() {
     let dir = tempfile::tempdir().expect("a directory");
@@ -543,7 +842,7 @@ fn an_index_lies_in_the_cache_where_nobody_may_write() {
         fs::create_dir(path).expect("a directory");
     }
     let program = dir.path().join("tapdeck");
-    fs::copy(env!("CARGO_BIN_EXE_tapdeck"), &program).expect("the program was built");
+    copy_program(env!("CARGO_BIN_EXE_tapdeck"), &program);
     for (i, name) in ["a", "b"].iter().enumerate() {
         let made = packets(&mut SplitMix64(i as u64), 500);
         fs::write(captures.join(name), LITTLE.pcap(0xa1b2_c3d4, ETHERNET, &made)).expect("a file");

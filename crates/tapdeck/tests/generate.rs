@@ -26,7 +26,7 @@ fn said(out: &Output) -> String {
     String::from_utf8_lossy(&out.stderr).into_owned()
 }
 
-/// Runs it to its end; it must succeed. Gives back its record.
+/// Runs it to its end; it must succeed. Returns its record.
 fn run(net: &Net, args: &str) -> (Sent, String) {
     let out = command(net, &format!("{args} --json -")).output().expect("it runs");
     assert!(out.status.success(), "{args}: {}", said(&out));
@@ -34,7 +34,7 @@ fn run(net: &Net, args: &str) -> (Sent, String) {
     (sent, said(&out))
 }
 
-/// Sends so many packets to a recorder. Gives back the record, and the frames in the order of
+/// Sends so many packets to a recorder. Returns the record, and the frames in the order of
 /// arrival.
 fn send(net: &Net, args: &str, packets: u64) -> (Sent, Vec<Vec<u8>>) {
     let dir = tempfile::tempdir().expect("a directory");

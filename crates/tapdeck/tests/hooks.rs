@@ -2,6 +2,7 @@
 
 mod testbed;
 
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -10,6 +11,7 @@ use tapdeck_capture::interface::Interface;
 use tapdeck_capture::transmit::Tag;
 use tapdeck_packet::pcapng::{FLAG_INBOUND, FLAG_OUTBOUND, PACKET_OVERHEAD};
 use tapdeck_testkit::cable::End;
+use tapdeck_testkit::process::copy_program;
 use tapdeck_testkit::{Cable, Net, Sender, wait_for};
 use testbed::daemon::Asking;
 use testbed::recorder::{Contents, Recorder, assert_accounted, frame, number, segments};
@@ -458,4 +460,32 @@ fn a_packet_on_loopback_is_recorded_once() {
         recorder.stop();
         assert_eq!(Contents::of_store(&store).packets.len(), 10, "{hook}");
     }
+}
+
+/// The four capabilities that recording takes are enough at afxdp too, where memory may be locked:
+/// because the limit is high enough, or by one capability more.
+#[test]
+fn afxdp_without_root_says_what_memory_it_lacks() {
+    let net = Net::new();
+    let dir = tempfile::tempdir().expect("a directory");
+    std::fs::set_permissions(dir.path(), PermissionsExt::from_mode(0o777)).expect("it is ours");
+    let program = dir.path().join("tapdeck");
+    copy_program(env!("CARGO_BIN_EXE_tapdeck"), &program);
+    let record = |more: &str| {
+        let caps = format!("+bpf,+net_admin,+perfmon,+net_raw{more}");
+        let mut command = net.b.command("prlimit");
+        command.args(["--memlock=65536", "setpriv"]);
+        command.args(["--reuid=65534", "--regid=65534", "--clear-groups"]);
+        command.arg(format!("--inh-caps={caps}")).arg(format!("--ambient-caps={caps}"));
+        command.arg(&program);
+        command.args(["record", "-i", "vb", "--hook", "afxdp", "--ring-bytes", "4MiB"]);
+        command.args(["--no-store", "--duration", "100ms"]).output().expect("util-linux is there")
+    };
+    let refused = record("");
+    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert_eq!(refused.status.code(), Some(1), "{said}");
+    assert!(said.contains("CAP_IPC_LOCK") && said.contains("ulimit -l"), "{said}");
+    assert_eq!(said.lines().count(), 1, "{said}");
+    let taken = record(",+ipc_lock");
+    assert!(taken.status.success(), "{}", String::from_utf8_lossy(&taken.stderr));
 }

@@ -293,3 +293,32 @@ fn what_a_full_disk_does_not_take_at_the_end_is_counted() {
         assert_eq!(stored, number(&stats, "captured"), "{ring} {twice}");
     }
 }
+
+#[test]
+fn usr1_tells_the_counters_and_quit_and_usr2_end_a_recording_in_good_order() {
+    for last in [Signal::QUIT, Signal::USR2] {
+        let net = Net::new();
+        let dir = tempfile::tempdir().expect("a directory");
+        let store = dir.path().join("store");
+        let flags = format!("--hook tcx --flush 100ms --dir {}", store.display());
+        let mut recorder = Recorder::start(&net, dir.path(), &flags);
+        for numbers in [0..100, 100..150] {
+            let all = numbers.end;
+            send(&net, numbers, 100);
+            wait_for("the packets to be recorded", || {
+                recorder.now()["captured"].as_u64() == Some(all.into())
+            });
+            recorder.signal(Signal::USR1);
+            recorder.wait_to_say(&format!("vb: {all} seen = {all} captured"));
+            recorder.wait_to_say("in 1 segment in ");
+        }
+        recorder.signal(last);
+        let stats = recorder.finish();
+        assert_eq!(number(&stats, "captured"), 150, "{last:?}: {stats}");
+        assert_eq!(Contents::of_store(&store).packets.len(), 150, "{last:?}");
+        let left_open = |name: &Path| name.extension().is_some_and(|e| e == "live");
+        let names: Vec<PathBuf> =
+            fs::read_dir(&store).expect("a store").flatten().map(|e| e.path()).collect();
+        assert!(!names.iter().any(|name| left_open(name)), "{last:?}: {names:?}");
+    }
+}

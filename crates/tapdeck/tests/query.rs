@@ -15,6 +15,7 @@ use tapdeck_packet::link::LinkType;
 use tapdeck_packet::pcapng::{self, InterfaceDescription};
 use tapdeck_packet::trace;
 use tapdeck_store::SegmentName;
+use tapdeck_testkit::process::copy_program;
 use tapdeck_testkit::{Net, Running, Sender, wait_for};
 use testbed::recorder::{Contents, Recorder, frame, number, segments};
 
@@ -110,7 +111,7 @@ impl Recorded {
                 assert!(sender.wait().expect("it was started").success(), "{round:?}");
             }
         }
-        wait_for("all packets", || recorder.now()["captured"].as_u64() == Some(15_000));
+        recorder.wait_for_captured(15_000);
         let stats = recorder.stop();
         let captured = number(&stats, "captured");
         assert_eq!((captured, number(&stats, "seen")), (15_000, 15_000));
@@ -296,7 +297,7 @@ fn as_somebody_else(recorded: &Recorded) {
     };
     mode(recorded.dir.path(), 0o755);
     let program = recorded.path("tapdeck");
-    fs::copy(env!("CARGO_BIN_EXE_tapdeck"), &program).expect("the program was built");
+    copy_program(env!("CARGO_BIN_EXE_tapdeck"), Path::new(&program));
     let copy = recorded.dir.path().join("copy");
     fs::create_dir(&copy).expect("a directory");
     for path in segments(&recorded.store()) {
@@ -422,7 +423,7 @@ fn begun(child: &mut Child) -> Vec<u8> {
     first
 }
 
-/// Reads all it still writes; it must succeed. Gives back what it said.
+/// Reads all it still writes; it must succeed. Returns what it said.
 fn drain(child: &mut Child, out: &mut Vec<u8>) -> String {
     child.stdout.take().expect("piped").read_to_end(out).expect("it writes");
     let mut said = String::new();

@@ -186,7 +186,7 @@ fn faults_of_a_file_are_told_all_at_once() {
     for verb in ["compile", "explain"] {
         let output = tapdeck(verb).arg(&rules).output().unwrap();
         let told = String::from_utf8(output.stderr).unwrap();
-        assert_eq!(output.status.code(), Some(1), "{told}");
+        assert_eq!(output.status.code(), Some(2), "{told}");
         let lines: Vec<&str> = told.lines().collect();
         assert_eq!(lines.len(), 3, "{told}");
         assert!(
@@ -336,7 +336,7 @@ fn a_bloom_filter_of_a_fixed_size_keeps_its_promise_or_says_so() {
         |arguments: &[&str]| tapdeck("explain").arg(&rules).args(arguments).output().unwrap();
     let failed = explain(&["--bloom-bits", "1024"]);
     let told = String::from_utf8(failed.stderr).unwrap();
-    assert_eq!(failed.status.code(), Some(1));
+    assert_eq!(failed.status.code(), Some(2));
     // f = (1 - e^(-4*200/1024))^4
     assert!(
         told.contains(

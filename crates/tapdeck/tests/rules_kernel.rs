@@ -155,6 +155,7 @@ fn config(hook: &str, rules: Option<&Arc<Compiled>>) -> Config {
         ring_bytes: 64 << 20,
         block_bytes: 1 << 20,
         promiscuous: true,
+        device_bound: true,
         filter: None,
         rules: rules.cloned(),
     }

@@ -3,13 +3,18 @@
 
 mod testbed;
 
+use std::io::{BufRead, Write};
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::Signal;
 use serde_json::{Value, json};
+use tapdeck_client::{Next, Options};
 use tapdeck_testkit::frame::number_of;
-use tapdeck_testkit::{Net, Running, Sender, wait_for};
+use tapdeck_testkit::process::last_json;
+use tapdeck_testkit::wait::LIMIT;
+use tapdeck_testkit::{Cable, Net, Running, Sender, Talking, wait_for};
 use testbed::daemon::{Asking, Daemon, Member, assert_accounted};
 use testbed::recorder::{Contents, frame, number};
 
@@ -243,28 +248,81 @@ fn a_recorder_tells_the_interfaces_of_its_group_apart() {
 }
 
 /// A daemon that is killed takes nothing along: what it put into a member's rings is recorded, also
-/// what lies in blocks that nobody closes any more.
+/// what lies in blocks that nobody closes any more. The recorder waits for the next daemon.
 #[test]
-fn a_recorder_survives_the_daemon() {
+fn a_recorder_survives_the_daemon_and_waits_for_the_next() {
+    let config = [SERVE, &group("g", "")].concat();
+    for target in ["--dir", "-w"] {
+        let net = Net::new();
+        let mut daemon = Daemon::start(&net, &config);
+        let (out, stats) = (daemon.path("recorded"), daemon.path("member.json"));
+        let mut command = Command::new(env!("CARGO_BIN_EXE_tapdeck"));
+        command.args(["record", "--group", "g", "--socket"]).arg(daemon.socket());
+        command.arg(target).arg(&out).arg("--stats-json").arg(&stats).stdout(Stdio::null());
+        let mut recorder = Talking::start(&mut command);
+        daemon.wait_to_say(" comes (process");
+        send(&net, 0..1000);
+        daemon.wait_seen("g", 1000);
+        let dir = daemon.kill(&net);
+        recorder.wait_to_say("deck:g is gone; waiting");
+        wait_for("all to be recorded", || last_json(&stats)["captured"] == 1000);
+        let mut daemon = Daemon::start_in(dir, &net, "", &config);
+        recorder.wait_to_say("deck:g is back");
+        daemon.wait_to_say(" comes (process");
+        send(&net, 1000..1600);
+        daemon.wait_seen("g", 600);
+        recorder.process.signal(Signal::INT);
+        let (status, lines) = recorder.end();
+        assert!(status.success(), "{status}: {lines:#?}");
+        let last = last_json(&stats);
+        assert_eq!((&last["final"], &last["captured"]), (&json!(true), &json!(1600)), "{last}");
+        assert_eq!(last["dropped_unwritten"], 0, "{last}");
+        let contents = if target == "-w" { Contents::of(&out) } else { Contents::of_store(&out) };
+        assert_eq!(numbers(&contents), (0..1600).collect::<Vec<u32>>(), "{target}");
+        if target == "--dir" {
+            let mut verify = Command::new(env!("CARGO_BIN_EXE_tapdeck"));
+            said(&verify.arg("verify").arg("--dir").arg(&out).output().expect("built"));
+        }
+        daemon.stop();
+    }
+}
+
+/// A recorder whose daemon does not come back ends as it is told to, with all that came.
+#[test]
+fn a_recorder_that_waits_for_its_daemon_can_be_ended() {
     let net = Net::new();
     let mut daemon = Daemon::start(&net, &[SERVE, &group("g", "")].concat());
-    let (store, stats) = (daemon.dir.path().join("store"), daemon.dir.path().join("member.json"));
+    let out = daemon.path("recorded");
     let mut command = Command::new(env!("CARGO_BIN_EXE_tapdeck"));
     command.args(["record", "--group", "g", "--socket"]).arg(daemon.socket());
-    command.arg("--dir").arg(&store).arg("--stats-json").arg(&stats);
-    let child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn();
-    let mut process = Running(child.expect("the program was built"));
+    let mut recorder = Talking::start(command.arg("--dir").arg(&out).stdout(Stdio::null()));
     daemon.wait_to_say(" comes (process");
-    send(&net, 0..1000);
-    daemon.wait_seen("g", 1000);
-    daemon.signal(Signal::KILL);
-    let status = process.0.wait().expect("it was started");
-    assert!(status.success(), "{status}");
-    let stats = std::fs::read_to_string(&stats).expect("it was written");
-    let last: Value = serde_json::from_str(stats.lines().last().expect("a line")).expect("JSON");
-    let kept = Contents::of_store(&store).packets.len() as u64;
-    assert_eq!(number(&last, "captured"), kept, "{last}");
-    assert_eq!((kept, number(&last, "dropped_unwritten")), (1000, 0), "{last}");
+    send(&net, 0..100);
+    daemon.wait_seen("g", 100);
+    let _dir = daemon.kill(&net);
+    recorder.wait_to_say("deck:g is gone; waiting");
+    recorder.process.signal(Signal::INT);
+    let (status, said) = recorder.end();
+    assert!(status.success(), "{status}: {said:#?}");
+    assert_eq!(numbers(&Contents::of_store(&out)), (0..100).collect::<Vec<u32>>());
+}
+
+#[test]
+fn attach_fails_when_its_daemon_dies() {
+    let net = Net::new();
+    let mut daemon = Daemon::start(&net, &[SERVE, &group("g", "")].concat());
+    let file = daemon.path("m.pcapng");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tapdeck"));
+    command.args(["attach", "--group", "g", "--socket"]).arg(daemon.socket());
+    let mut attach = Talking::start(command.arg("-w").arg(&file).stdout(Stdio::null()));
+    daemon.wait_to_say(" comes (process");
+    send(&net, 0..100);
+    daemon.wait_seen("g", 100);
+    let _dir = daemon.kill(&net);
+    let (status, said) = attach.end();
+    assert_eq!(status.code(), Some(1), "{said:#?}");
+    assert!(said.last().is_some_and(|last| last.contains("the daemon has ended")), "{said:#?}");
+    assert_eq!(numbers(&Contents::of(&file)), (0..100).collect::<Vec<u32>>());
 }
 
 #[test]
@@ -367,9 +425,9 @@ fn ctl_ends_it_and_members_read_to_the_end() {
     assert_eq!(said(&daemon.ctl("stop")), "ended\n");
     let status = daemon.program.process.0.wait().expect("it was started");
     assert!(status.success());
-    // A member needs nobody to tell it.
+    // A member needs nobody to tell it. It wanted more than there is, so it fails.
     let status = member.process.0.wait().expect("it was started");
-    assert!(status.success());
+    assert_eq!(status.code(), Some(1));
     assert_eq!(Contents::of(&member.file).packets.len(), 100);
 }
 
@@ -413,6 +471,70 @@ fn what_members_may_not_ask_is_answered() {
     daemon.stop();
 }
 
+/// With defaults on sixteen queues, each ring of a member holds what 1 Gbit/s brings on one queue
+/// from one look of the daemon to the next, so that a member that reads loses nothing.
+#[test]
+fn a_member_that_reads_loses_nothing_on_one_of_sixteen_queues() {
+    /// Frames of 1514 bytes that 1 Gbit/s brings in 20 ms.
+    const LOOK: u32 = 1652;
+    const LOOKS: u32 = 30;
+    let net = Net::with(Cable { queues: Some(16), ..Cable::default() });
+    let daemon = Daemon::start(&net, &group("g", ""));
+    let options = Options { socket: daemon.socket(), ..Options::default() };
+    let mut member = tapdeck_client::Member::open("g", &options).expect("it may attach");
+    assert_eq!(member.geometry().nrings, 16);
+    let mut came = 0;
+    for look in 0..LOOKS {
+        // One flow has one queue. Nothing is read before all of it has come.
+        net.a.inside(|| {
+            let mut sender = Sender::on("va");
+            for i in look * LOOK..(look + 1) * LOOK {
+                sender.send(&frame(MAC, 1514, i));
+            }
+        });
+        while came < (look + 1) * LOOK && member.counts().dropped == 0 {
+            let Next::Got(packet) = member.next_packet(Some(LIMIT)).expect("it can be read") else {
+                panic!("packet {came} did not come")
+            };
+            assert_eq!(number_of(packet.bytes), came);
+            came += 1;
+        }
+    }
+    assert_eq!(member.counts().dropped, 0);
+    let group = daemon.group("g");
+    assert_accounted(&group);
+    assert_eq!(number(&group, "captured"), u64::from(LOOK * LOOKS), "{group}");
+    drop(member);
+    daemon.stop();
+}
+
+/// A large filter takes the kernel long to verify. Whoever asks for something else meanwhile does
+/// not wait for that.
+#[test]
+fn others_are_answered_while_a_filter_is_made() {
+    let net = Net::new();
+    let daemon = Daemon::start(&net, &[SERVE, &group("g", "")].concat());
+    let filter = |first: u32| {
+        let hosts = (0..250).map(|n| format!("host 10.{first}.{}.{}", n / 16, n % 16));
+        json!({"verb": "filter", "filter": hosts.collect::<Vec<_>>().join(" or ")}).to_string()
+    };
+    let (mut asking, mut other) = (daemon.connect(), daemon.connect());
+    let mut round = 0;
+    wait_for("an answer that did not wait for a filter", || {
+        round += 1;
+        asking.0.get_mut().write_all(format!("{}\n", filter(round % 200)).as_bytes()).unwrap();
+        assert_eq!(other.ask(r#"{"verb":"stats"}"#)["ok"], true);
+        let mut fds = [PollFd::new(asking.0.get_ref(), PollFlags::IN)];
+        let was_first =
+            poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).expect("a socket") == 0;
+        let mut line = String::new();
+        asking.0.read_line(&mut line).expect("it is answered");
+        assert!(line.starts_with("{\"ok\":true"), "{line}");
+        was_first
+    });
+    daemon.stop();
+}
+
 /// Many come and go at once, none in good order.
 #[test]
 fn a_crowd_may_come_and_die_at_once() {
@@ -450,7 +572,12 @@ fn a_wrong_configuration_is_told_in_one_line() {
         (group("g", "colour = 7"), 2, "line 5: unknown field `colour`"),
         (group("g", "steering = \"left\""), 2, "line 5"),
         (group("g", "snaplen = 0"), 2, "snaplen of 0"),
-        (group("g", "filter = \"no such thing\""), 1, "no such thing"),
+        (group("g", "filter = \"no such thing\""), 2, "groups.toml: group g: "),
+        (
+            [group("f", "filter = \"udp\""), group("g", "filter = \"no such thing\"")].concat(),
+            2,
+            "no such thing",
+        ),
         (group("g", "rules = \"no.rules\""), 1, "no.rules"),
         ([group("g", ""), group("g", "")].concat(), 2, "two groups are named g"),
         (group("g", "").replace("\"vb\"", "\"vx\""), 1, "vx"),
@@ -479,4 +606,21 @@ fn a_wrong_configuration_is_told_in_one_line() {
     let text = String::from_utf8_lossy(&second.stderr);
     assert!(!second.status.success(), "{text}");
     daemon.stop();
+}
+
+#[test]
+fn usr1_tells_what_groups_have_seen_and_quit_ends_the_daemon_in_good_order() {
+    const PACKETS: u32 = 100;
+    let net = Net::new();
+    let mut daemon =
+        Daemon::start(&net, "[[group]]\nname = \"ids\"\ninterfaces = [\"vb\"]\nhook = \"tcx\"\n");
+    send(&net, 0..PACKETS);
+    daemon.wait_seen("ids", PACKETS.into());
+    daemon.signal(Signal::USR1);
+    daemon.wait_to_say(&format!("group ids: {PACKETS} seen = 0 captured"));
+    assert_eq!(number(&daemon.group("ids"), "seen"), u64::from(PACKETS), "it goes on");
+    daemon.signal(Signal::QUIT);
+    let (status, said) = daemon.program.end();
+    assert!(status.success(), "{status}: {said:#?}");
+    assert!(!daemon.socket().exists());
 }

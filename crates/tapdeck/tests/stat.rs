@@ -7,7 +7,7 @@ mod testbed;
 
 use std::fs::{self, Permissions};
 use std::io::Read;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::SystemTime;
@@ -202,6 +202,39 @@ fn whoever_may_read_is_told() {
     let out = ask();
     assert_eq!(out.status.code(), Some(1));
     assert!(said(&out).contains("no permission to read"), "{}", said(&out));
+}
+
+/// A stranger who may write into the store's directory may have put an index there.
+#[test]
+fn an_index_of_a_stranger_is_not_believed() {
+    const STRANGER: u32 = 65_534;
+    need_root();
+    let store = Store::new(&mut SplitMix64(6), true);
+    let path = store.path();
+    let packets = store.packets.len().to_string();
+    let asked = |args: &[&str]| {
+        let out = tapdeck("query", &path, &[&["--count"], args].concat());
+        assert!(out.status.success(), "{}", said(&out));
+        assert_eq!(String::from_utf8_lossy(&out.stdout).trim(), packets);
+        said(&out)
+    };
+    let is_believed = |args: &[&str]| !asked(args).contains("the index of");
+    assert!(is_believed(&[]));
+    let names: Vec<PathBuf> = listing(&path).into_iter().map(|file| file.0).collect();
+    let index = names.iter().find(|name| name.extension().is_some_and(|end| end == "index"));
+    let index = index.expect("an index");
+    chown(index, Some(STRANGER), None).expect("root may");
+    let why = "cannot be used (it belongs to user 65534";
+    assert!(asked(&[]).contains(why), "{}", asked(&[]));
+    let stat = tapdeck("stat", &path, &["--json"]);
+    assert!(stat.status.success() && said(&stat).contains(why), "{}", said(&stat));
+    assert!(is_believed(&["--no-trust-index"]), "and so nothing is to be said of them");
+    let stat = json(&path, &["--no-trust-index"]);
+    assert_eq!(number(&stat, "packets"), store.packets.len() as u64);
+    assert_eq!(number(&stat, "index_bytes"), 0);
+    // Whoever owns the segment may have made its index.
+    chown(index.with_extension("pcapng"), Some(STRANGER), None).expect("root may");
+    assert!(is_believed(&[]));
 }
 
 #[test]

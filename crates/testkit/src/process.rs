@@ -15,7 +15,7 @@ use std::thread;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
-use crate::wait::LIMIT;
+use crate::wait::{LIMIT, wait_for};
 
 /// A process that is killed when it is dropped.
 #[derive(Debug)]
@@ -31,9 +31,14 @@ impl Running {
     /// Waits until it ends by itself.
     ///
     /// # Panics
-    /// If somebody else has waited for it.
+    /// If it has not ended after [`LIMIT`], or if somebody else has waited for it.
     pub fn wait(&mut self) -> ExitStatus {
-        self.0.wait().expect("nobody else waits for it")
+        let mut ended = None;
+        wait_for("a process to end", || {
+            ended = self.0.try_wait().expect("nobody else waits for it");
+            ended.is_some()
+        });
+        ended.expect("it was waited for")
     }
 
     /// Ends it as Ctrl-C does, and waits for the end.
@@ -120,6 +125,18 @@ pub fn last_json(path: &Path) -> Value {
 /// If it has none of that name.
 pub fn number(counters: &Value, key: &str) -> u64 {
     counters[key].as_u64().unwrap_or_else(|| panic!("{key} in {counters}"))
+}
+
+/// Copies a program to where another user can run it.
+///
+/// Another process does the copying. A program that is open for writing cannot be run, and what
+/// this process has open is for a moment open in each process that a test beside this one starts.
+///
+/// # Panics
+/// Where there is no such program or no room.
+pub fn copy_program(from: &str, to: &Path) {
+    let copied = Command::new("cp").arg(from).arg(to).status().expect("cp is there");
+    assert!(copied.success(), "{from} cannot be copied to {}", to.display());
 }
 
 #[cfg(test)]

@@ -9,7 +9,7 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Nothing in a test takes so long unless it never comes.
+/// The longest wait: nothing in a test takes so long unless it never comes.
 pub const LIMIT: Duration = Duration::from_secs(180);
 
 const SHORTEST: Duration = Duration::from_micros(50);

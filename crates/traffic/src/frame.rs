@@ -278,7 +278,7 @@ impl Frames {
         self.next.iter().map(|n| n.sequence)
     }
 
-    /// Whether the plan has marks.
+    /// Returns whether the plan has marks.
     pub fn has_mark(&self) -> bool {
         self.plan.mark.is_some()
     }

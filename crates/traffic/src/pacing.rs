@@ -23,7 +23,7 @@ const MOST: f64 = 1e12;
 /// How much to send, all senders together.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Rate {
-    /// As fast as it goes.
+    /// The greatest rate that the senders reach.
     Max,
     Packets {
         per_s: f64,

@@ -100,7 +100,7 @@ mod tests {
     use super::{Alias, SplitMix64};
     use proptest::prelude::*;
 
-    /// The probability of each outcome, added up over the table.
+    /// Returns the probability of each outcome, added up over the table.
     fn probabilities(alias: &Alias, outcomes: usize) -> Vec<f64> {
         let mut p = vec![0.0; outcomes];
         for c in alias.columns() {

@@ -24,7 +24,7 @@ pub struct Sent {
     pub ended_ns: u64,
     pub interfaces: Vec<String>,
     pub backend: String,
-    pub rate: Rate,
+    pub rate: MeasuredRate,
     /// Times from one packet to the next of the same sender, as packets are made: back end `xdp`
     /// hands those on together that are due within a few microseconds.
     pub gap_ns: Option<Spread>,
@@ -41,7 +41,7 @@ pub struct Sent {
 
 /// The rate that was asked for, and the rate that came of it.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
-pub struct Rate {
+pub struct MeasuredRate {
     /// The rate as it was written on the command line.
     pub asked: String,
     /// Packets a second that were asked for; `None` is as fast as it goes. A rate in bits a second

@@ -138,7 +138,7 @@ impl Ports {
 pub enum Payload {
     Random,
     Zero,
-    /// This share of the payload is random, and the rest is zeros.
+    /// A share of the payload, from 0 to 1, is random, and the rest is zeros.
     Compressible(f64),
 }
 

@@ -12,7 +12,9 @@ use tapdeck_packet::generate::{LATE_NS, Limits};
 use tapdeck_packet::link::LinkType;
 use tapdeck_packet::pcapng::{self, InterfaceDescription};
 use tapdeck_traffic::pacing::{Gaps, Rate, Schedule};
-use tapdeck_traffic::replay::{Contents, Error, Options, Replay, Rewrite, Speed, Tally, Timing};
+use tapdeck_traffic::replay::{
+    Contents, Error, Options, Replay, ReplayCounts, Rewrite, Speed, Timing,
+};
 use tapdeck_traffic::source::PacketSource;
 use tempfile::NamedTempFile;
 
@@ -187,8 +189,8 @@ fn times_that_go_back_are_due_at_once_and_do_not_move_the_others() {
     let mut replay = open(&bytes, own(1.0)).expect("open");
     assert_eq!(replay.contents().round.backwards, 3);
     assert_eq!(dues(&mut replay), [0, 0, 200, 200, 200, 200, 400]);
-    assert_eq!(replay.tally().backwards, 3);
-    assert_eq!(*replay.tally(), replay.contents().round);
+    assert_eq!(replay.counts().backwards, 3);
+    assert_eq!(*replay.counts(), replay.contents().round);
 }
 
 #[test]
@@ -200,7 +202,7 @@ fn packets_without_time_are_due_with_the_one_before() {
     simple_packet(&mut bytes, &frame(2, 62));
     let mut replay = open(&bytes, own(1.0)).expect("open");
     assert_eq!(dues(&mut replay), [0, 0, 2000, 2000]);
-    assert_eq!(replay.tally().untimed, 2);
+    assert_eq!(replay.counts().untimed, 2);
 }
 
 #[test]
@@ -213,11 +215,11 @@ fn a_round_begins_one_mean_gap_behind_the_last() {
     let expected = [0, 100, 1000, 1500, 1600, 2500, 3000, 3100, 4000].map(Some);
     assert!(sent.iter().map(|(due, _)| *due).eq(expected), "{sent:?}");
     assert!(sent[..3].iter().map(|s| &s.1).eq(sent[6..].iter().map(|s| &s.1)));
-    assert_eq!(replay.tally().packets, 9);
+    assert_eq!(replay.counts().packets, 9);
 
     let mut replay = open(&bytes, Options { loops: 0, ..looped(0, count(1000)) }).expect("open");
     assert_eq!(dues(&mut replay).last(), Some(&(333 * 1500)));
-    assert_eq!(replay.tally().packets, 1000);
+    assert_eq!(replay.counts().packets, 1000);
 
     let halved = Options { loops: 2, ..own(2.0) };
     assert_eq!(dues(&mut open(&bytes, halved).expect("open")), [0, 50, 500, 750, 800, 1250]);
@@ -252,7 +254,7 @@ fn limits_end_a_run_without_waiting_for_what_does_not_come() {
     assert_eq!(dues(&mut replay), [0, 10]);
     // Not in an hour.
     assert_eq!(replay.due_ns(), None);
-    assert_eq!(replay.tally().packets, 2);
+    assert_eq!(replay.counts().packets, 2);
 
     let limits = Limits { packets: 0, duration_ns: SECOND };
     let mut replay = open(&bytes, Options { limits, ..own(1.0) }).expect("open");
@@ -272,7 +274,7 @@ fn limits_end_a_run_without_waiting_for_what_does_not_come() {
         assert!(replay.next(&mut buffer, SECOND - 1, 0).expect("good").is_some());
     }
     assert_eq!(replay.next(&mut buffer, SECOND, 0).expect("good"), None);
-    assert_eq!(replay.tally().packets, 100);
+    assert_eq!(replay.counts().packets, 100);
 }
 
 #[test]
@@ -289,40 +291,41 @@ fn cut_frames_have_their_length_again() {
     assert!(sent[1][64..].iter().chain(&sent[2][12..]).all(|&b| b == 0));
     // A header that was not captured is rewritten all the same.
     assert!(sent.iter().all(|f| f[6..12] == [2, 0, 0, 0, 0, 9]));
-    let tally = Tally { packets: 3, bytes: 64 + 1514 + 60, padded: 2, ..Tally::default() };
-    assert_eq!(*replay.tally(), tally);
+    let counts =
+        ReplayCounts { packets: 3, bytes: 64 + 1514 + 60, padded: 2, ..ReplayCounts::default() };
+    assert_eq!(*replay.counts(), counts);
     // Some writers say that the length was 0.
     packets[0].beyond = 0u32.wrapping_sub(64);
     let mut replay = open(&pcap(ETHERNET, &packets[..1]), own(1.0)).expect("open");
-    assert_eq!((frames(&mut replay)[0].len(), replay.tally().padded), (64, 0));
+    assert_eq!((frames(&mut replay)[0].len(), replay.counts().padded), (64, 0));
 }
 
 #[test]
 fn frames_that_cannot_be_sent_are_left_out_and_counted() {
     let bytes = pcap(ETHERNET, &lens(&[13, 1515, 60, 0, 9000, 14, 1514, 1600]));
     let mut replay = open(&bytes, Options { loops: 2, ..own(1.0) }).expect("open");
-    let round = Tally {
+    let round = ReplayCounts {
         packets: 3,
         bytes: 60 + 14 + 1514,
         skipped_long: 3,
         skipped_short: 2,
-        ..Tally::default()
+        ..ReplayCounts::default()
     };
     let Contents { records, round: found, longest, duration_ns, .. } = replay.contents().clone();
     assert_eq!((records, found, longest, duration_ns), (8, round, 1514, 4 * SECOND));
     // Time begins with the first that is sent. What was left out is told with the frame behind it.
     assert_eq!(next(&mut replay).map(|(due, f)| (due, f.len())), Some((Some(0), 60)));
-    assert_eq!((replay.tally().skipped_short, replay.tally().skipped_long), (1, 1));
+    assert_eq!((replay.counts().skipped_short, replay.counts().skipped_long), (1, 1));
     let expected = [3, 4, 6, 9, 10].map(|s| s * SECOND);
     assert_eq!(dues(&mut replay), expected);
-    let twice = Tally {
+    let twice = ReplayCounts {
         packets: 6,
         bytes: 2 * round.bytes,
         skipped_long: 6,
         skipped_short: 4,
-        ..Tally::default()
+        ..ReplayCounts::default()
     };
-    assert_eq!(*replay.tally(), twice);
+    assert_eq!(*replay.counts(), twice);
 
     let jumbo = Options { longest: 9000, ..own(1.0) };
     assert_eq!(open(&bytes, jumbo).expect("open").contents().round.skipped_long, 0);
@@ -360,7 +363,7 @@ fn raw_ip_gets_an_ethernet_header() {
         assert_eq!(sent.len(), 2);
     }
     let mut replay = open(&pcap(101, &packets(&[0x45, 0x15, 0x60])), own(1.0)).expect("open");
-    assert_eq!((frames(&mut replay).len(), replay.tally().skipped_not_ip), (2, 1));
+    assert_eq!((frames(&mut replay).len(), replay.counts().skipped_not_ip), (2, 1));
     // The header counts.
     let mut packets = lens(&[1501, 1500]);
     for packet in &mut packets {
@@ -449,7 +452,7 @@ fn a_file_larger_than_the_window_goes_round_and_round() {
         sent += 1;
     }
     assert_eq!(sent, 6000);
-    assert_eq!(replay.tally().bytes, 3 * replay.contents().round.bytes);
+    assert_eq!(replay.counts().bytes, 3 * replay.contents().round.bytes);
 }
 
 #[test]
@@ -475,7 +478,7 @@ fn a_file_that_grows_ends_where_it_did_and_one_that_shrinks_is_told() {
         }
     };
     // The first round was in memory.
-    assert_eq!((sent, replay.tally().packets), (5, 5));
+    assert_eq!((sent, replay.counts().packets), (5, 5));
     assert!(error.contains("changed while it was being sent"), "{error}");
 }
 

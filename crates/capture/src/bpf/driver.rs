@@ -22,8 +22,9 @@ pub(crate) struct Questions {
 
 impl Questions {
     /// Returns the questions that the driver answers, and whose answer is not in the frame already.
-    pub(crate) fn to(interface: &Interface, set: &ProgramSet) -> Self {
-        if set.bound.is_none() {
+    /// Nothing is asked where no program may be bound to the device.
+    pub(crate) fn to(interface: &Interface, set: &ProgramSet, device_bound: bool) -> Self {
+        if set.bound.is_none() || !device_bound {
             return Self::default();
         }
         let driver = netlink::rx_metadata(interface.index);

@@ -13,3 +13,4 @@ pub(crate) mod object;
 mod pages;
 pub(crate) mod params;
 pub(crate) mod program;
+pub(crate) mod socket;

@@ -12,12 +12,12 @@ pub struct Params {
     pub consume: bool,
     pub hardware_time: bool,
     pub hardware_vlan: bool,
-    /// At the XDP hooks: there is a ring for each CPU, and not for each receive queue.
+    /// Whether there is a ring for each CPU at the XDP hooks, and not for each receive queue.
     pub by_cpu: bool,
     pub link_header: bool,
-    /// Filters are put in.
+    /// Whether filters are put in.
     pub filtered: bool,
-    /// There may be rules: the programs to load are those that look for rules.
+    /// Whether there may be rules: the programs to load are then those that look for rules.
     pub judged: bool,
 }
 
@@ -38,7 +38,7 @@ impl Params {
         }
     }
 
-    /// The structure as the programs have it.
+    /// Returns the structure as the programs have it.
     pub(crate) fn bytes(&self) -> Vec<u8> {
         let g = &self.geometry;
         let params = TdParams {

@@ -1,4 +1,4 @@
-//! The hook programs by name.
+//! Which hook programs are there, and by which names does the object file have them?
 
 /// A hook program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -10,6 +10,8 @@ pub enum Program {
     Egress,
     Netfilter,
     Redirect,
+    /// What judges the packets of a packet socket.
+    SocketJudge,
 }
 
 impl Program {
@@ -17,11 +19,16 @@ impl Program {
     pub(crate) fn is_bound(self) -> bool {
         match self {
             Self::XdpMetadata => true,
-            Self::Xdp | Self::Ingress | Self::Egress | Self::Netfilter | Self::Redirect => false,
+            Self::Xdp
+            | Self::Ingress
+            | Self::Egress
+            | Self::Netfilter
+            | Self::Redirect
+            | Self::SocketJudge => false,
         }
     }
 
-    /// The function's name in `bpf/programs.h` and `bpf/record.bpf.c`.
+    /// The function's name in `bpf/programs.h`, `bpf/record.bpf.c` and `bpf/socket.bpf.c`.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Xdp => "tapdeck_xdp",
@@ -30,6 +37,7 @@ impl Program {
             Self::Egress => "tapdeck_egress",
             Self::Netfilter => "tapdeck_netfilter",
             Self::Redirect => "tapdeck_redirect",
+            Self::SocketJudge => "tapdeck_socket_judge",
         }
     }
 }

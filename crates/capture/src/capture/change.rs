@@ -3,11 +3,12 @@
 use std::sync::Arc;
 
 use super::load::{RulesFault, check, explain_rules, images_with};
-use super::{Backend, Capture};
+use super::{Capture, Taking};
 use crate::attach::Links;
 use crate::bpf::loaded::Loaded;
 use crate::bpf::params::Params;
 use crate::bpf::program::Program;
+use crate::device::Meanwhile;
 use crate::explain::explain;
 use crate::filter::splice::Filters;
 use crate::filter::{explain_load, filters_for};
@@ -27,15 +28,15 @@ impl Capture {
         let config = Config { filter: expression.map(str::to_owned), ..self.config.clone() };
         check(&config)?;
         let interface = &self.device.interface;
-        match &mut self.backend {
-            Backend::Socket(hook) => {
+        match &mut self.taking {
+            Taking::Socket(hook) => {
                 let now = Config { snaplen: self.snaplen, ..config.clone() };
                 hook.set_filter(interface, &now)?;
             }
-            Backend::Kernel { .. } if !config.hook.can_exchange_filter() && self.attached => {
+            Taking::Kernel { .. } if !config.hook.can_exchange_filter() && self.attached => {
                 return Err(Error::FixedFilter(config.hook));
             }
-            Backend::Kernel { loaded, programs, params, filters, links, .. } => {
+            Taking::Kernel { loaded, programs, params, filters, links, .. } => {
                 let new = filters_for(interface, &config)?;
                 let changed = Params { filtered: !new.is_empty(), ..*params };
                 loaded
@@ -64,8 +65,8 @@ impl Capture {
         let config = Config { rules, ..self.config.clone() };
         check(&config)?;
         let interface = &self.device.interface;
-        let Backend::Kernel { loaded, programs, params, filters, images, links, .. } =
-            &mut self.backend
+        let Taking::Kernel { loaded, programs, params, filters, images, links, .. } =
+            &mut self.taking
         else {
             self.config = config;
             return Ok(None);
@@ -101,9 +102,9 @@ impl Capture {
 
     /// Returns what the present set of rules has counted.
     pub fn rule_hits(&self) -> Option<Hits> {
-        match &self.backend {
-            Backend::Kernel { images, .. } => images.as_ref()?.hits(0),
-            Backend::Socket(_) => None,
+        match &self.taking {
+            Taking::Kernel { images, .. } => images.as_ref()?.hits(0),
+            Taking::Socket(_) => None,
         }
     }
 
@@ -118,9 +119,9 @@ impl Capture {
         if !self.config.hook.facts().can_change_snaplen {
             return Err(Error::Deliver { hook: self.config.hook, why: "keeps its snaplen" });
         }
-        match &mut self.backend {
-            Backend::Kernel { loaded, .. } => loaded.set_snaplen(bytes),
-            Backend::Socket(hook) => {
+        match &mut self.taking {
+            Taking::Kernel { loaded, .. } => loaded.set_snaplen(bytes),
+            Taking::Socket(hook) => {
                 let now = Config { snaplen: bytes, ..self.config.clone() };
                 hook.set_filter(&self.device.interface, &now)?;
             }
@@ -153,10 +154,11 @@ impl Capture {
         if !self.paused {
             return Ok(());
         }
-        if self.device.is_back()? {
+        if self.device.is_back(Meanwhile::LeftOut)? {
             // It may be another device, since the pause or since a call that failed.
             self.reload()?;
             self.attach()?;
+            self.presence.begin(self.counted());
         }
         self.paused = false;
         Ok(())

@@ -1,9 +1,9 @@
 //! One interface at one hook: how are its packets taken, from the first to the last?
 //!
-//! A [`Capture`] has one of two back ends. Hook programs write packets into rings inside the
-//! kernel; the socket hooks have threads that do the same in this process (`socket`). Both end in
-//! rings that others read: nothing here looks at a packet. `change` is what can be exchanged while
-//! packets flow.
+//! A [`Capture`] takes packets in one of two ways. Hook programs write packets into rings inside
+//! the kernel; the socket hooks have threads that do the same in this process (`socket`). Both end
+//! in rings that others read: nothing here looks at a packet. `change` is what can be exchanged
+//! while packets flow.
 
 mod change;
 mod load;
@@ -19,11 +19,11 @@ use crate::bpf::driver::{Questions, load_best};
 use crate::bpf::loaded::Loaded;
 use crate::bpf::params::Params;
 use crate::bpf::program::Program;
-use crate::device::Device;
+use crate::device::{Device, Meanwhile};
 use crate::explain::explain;
 use crate::filter::splice::Filters;
 use crate::filter::{explain_load, filters_for};
-use crate::hook::{ProgramSet, RingUnit, Sockets, TakenBy};
+use crate::hook::{ProgramSet, RingUnit, Sockets, TakenBy, XdpMode};
 use crate::interface::{Interface, NicCounters};
 use crate::memory::check_memory;
 use crate::ring::{Geometry, GeometryError, RingMemory, RingReader};
@@ -31,7 +31,8 @@ use crate::ring_count::wanted_rings;
 use crate::rules::Images;
 use crate::socket::SocketHook;
 use crate::sys::kernel;
-use crate::warnings::{lost_tags, stays_behind};
+use crate::unseen::{Cause, Counted, Presence, Unseen};
+use crate::warnings::{lost_tags, others_there, stays_behind, takes_nothing};
 use crate::{Clock, Config, Deliver, Error, Event, Losses, MAX_RINGS};
 use load::{check, explain_rules, images_with};
 
@@ -41,17 +42,18 @@ pub struct Capture {
     device: Device,
     first_interface: u32,
     rings: Vec<Arc<RingMemory>>,
-    backend: Backend,
+    taking: Taking,
     /// For each ring, the part-filled block that [`Capture::flush`] saw last.
     waiting: Vec<Option<u32>>,
     attached: bool,
+    presence: Presence,
     paused: bool,
     /// Bytes kept of a packet now; `config.snaplen` is what the rings were made for.
     snaplen: u32,
 }
 
 #[expect(clippy::large_enum_variant, reason = "there is one for each interface")]
-enum Backend {
+enum Taking {
     Kernel {
         loaded: Loaded,
         set: ProgramSet,
@@ -82,7 +84,7 @@ impl Capture {
         let config = Config { snaplen, ..config.clone() };
         let geometry = geometry(interface, &config)?;
         check_memory(&interface.name, geometry.memory_bytes())?;
-        let (rings, backend) = match config.hook.facts().taken_by {
+        let (rings, taking) = match config.hook.facts().taken_by {
             TakenBy::Programs(set) => {
                 open_programs(interface, &config, set, geometry, first_interface, clock)?
             }
@@ -95,17 +97,18 @@ impl Capture {
                     first_interface,
                     clock,
                 )?;
-                (hook.rings().to_vec(), Backend::Socket(hook))
+                (hook.rings().to_vec(), Taking::Socket(hook))
             }
         };
         Ok(Self {
             waiting: vec![None; rings.len()],
             snaplen: config.snaplen,
+            presence: Presence::new(config.hook, clock),
             config,
             device,
             first_interface,
             rings,
-            backend,
+            taking,
             attached: false,
             paused: false,
         })
@@ -114,14 +117,27 @@ impl Capture {
     /// Attaches the hook. The device's counters count from here.
     pub fn start(&mut self) -> Result<(), Error> {
         self.device.begin()?;
-        self.attach()
+        self.attach()?;
+        self.presence.begin(self.counted());
+        Ok(())
+    }
+
+    /// Returns what the device has counted as of the last look at it, and the hook as of now.
+    fn counted(&self) -> Counted {
+        Counted::new(self.config.hook, self.device.nic(), self.seen())
+    }
+
+    /// Returns how many packets have reached the hook, whether the rings' readers have them or not.
+    fn seen(&self) -> u64 {
+        let packets: u64 = self.rings.iter().map(|ring| ring.packets()).sum();
+        packets + self.filtered() + self.losses().total()
     }
 
     fn attach(&mut self) -> Result<(), Error> {
         let (interface, config) = (&self.device.interface, &self.config);
-        match &mut self.backend {
-            Backend::Socket(hook) => hook.start(interface, config)?,
-            Backend::Kernel { loaded, links, set, programs, .. } => {
+        match &mut self.taking {
+            Taking::Socket(hook) => hook.start(interface, config)?,
+            Taking::Kernel { loaded, links, set, programs, .. } => {
                 let program = |which| loaded.program(which);
                 *links =
                     Links::attach(interface, set.place, config.promiscuous, programs, &program)
@@ -137,9 +153,9 @@ impl Capture {
     /// [`Capture::flush_all`] closes.
     pub fn stop(&mut self) {
         self.attached = false;
-        match &mut self.backend {
-            Backend::Socket(hook) => hook.stop(),
-            Backend::Kernel { links, .. } => {
+        match &mut self.taking {
+            Taking::Socket(hook) => hook.stop(),
+            Taking::Kernel { links, .. } => {
                 std::mem::take(links).detach();
                 kernel::wait_for_running_programs();
             }
@@ -170,15 +186,20 @@ impl Capture {
     }
 
     fn close(&self, ring: u32, block: u32) -> io::Result<()> {
-        match &self.backend {
-            Backend::Socket(hook) => hook.flush(ring as usize, block),
-            Backend::Kernel { loaded, .. } => loaded.flush(ring, block)?,
+        match &self.taking {
+            Taking::Socket(hook) => hook.flush(ring as usize, block),
+            Taking::Kernel { loaded, .. } => loaded.flush(ring, block)?,
         }
         Ok(())
     }
 
-    /// Looks whether the interface is still there, under whatever name. If it was deleted, captures
-    /// at an interface of the same name once there is one. Called regularly.
+    /// Looks whether the interface is still there, under whatever name, and whether the hook stands
+    /// where it was put. A hook that somebody else has detached is attached again. If the interface
+    /// was deleted, captures at an interface of the same name once there is one. Called once a
+    /// second; [`Capture::take_unseen`] then has what was missed.
+    ///
+    /// # Errors
+    /// Where the hook cannot be attached again. The next call tries it again.
     pub fn watch(&mut self) -> Result<Option<Event>, Error> {
         if self.paused {
             return Ok(None);
@@ -187,21 +208,108 @@ impl Capture {
             let event = self.device.look()?;
             if event == Some(Event::Gone) {
                 self.stop();
+                let more = self.presence.is_gone(self.counted());
+                self.device.add_received(more);
+                return Ok(event);
             }
-            return Ok(event);
+            return self.stand().map(|()| event);
         }
-        if !self.device.is_back()? {
+        if !self.device.is_back(Meanwhile::Counts)? {
             return Ok(None);
         }
         self.reload()?;
         self.attach()?;
+        self.is_shown_packets(Cause::Away);
         Ok(Some(Event::Back))
+    }
+
+    /// Looks whether the hook stands, and attaches it again where it does not.
+    fn stand(&mut self) -> Result<(), Error> {
+        let interface = &self.device.interface;
+        let restored = match &mut self.taking {
+            Taking::Socket(hook) => hook.restore(interface),
+            Taking::Kernel { loaded, links, .. } => {
+                links.restore(interface, &|which| loaded.program(which))
+            }
+        };
+        match restored {
+            Ok(restored) if restored || self.presence.has_gone() => {
+                self.is_shown_packets(Cause::Detached);
+            }
+            Ok(_) if self.takes_new_queues() => self.is_shown_packets(Cause::Queue),
+            Ok(_) => self.presence.stands(self.counted()),
+            Err(e) => {
+                let why = explain(&self.device.interface, self.config.hook, e);
+                self.device.refresh();
+                self.presence.is_away(self.counted());
+                let name = self.device.interface.name.clone();
+                return Err(Error::Detached { name, why: Box::new(why) });
+            }
+        }
+        Ok(())
+    }
+
+    /// Sees that packets of queues that were switched on since the last look are captured: drivers
+    /// may run the program on the queues alone that there were when it was attached. Returns
+    /// whether there are such queues. What cannot be done is tried again at the next look.
+    fn takes_new_queues(&mut self) -> bool {
+        let is_by_queue = self.config.hook.xdp_mode() == Some(XdpMode::Driver);
+        if !is_by_queue || !self.device.has_more_queues() {
+            return false;
+        }
+        let interface = &self.device.interface;
+        let done = match &mut self.taking {
+            Taking::Socket(hook) => hook.take_new_queues(interface, &self.config).is_ok(),
+            Taking::Kernel { loaded, programs, params, filters, links, .. } => {
+                // The kernel does nothing where a program is exchanged for itself.
+                let reloaded = loaded.reload(programs, params, filters);
+                let exchange = |()| links.exchange(programs, &|which| loaded.program(which));
+                reloaded.and_then(exchange).is_ok()
+            }
+        };
+        if done {
+            self.device.note_queues();
+        }
+        done
+    }
+
+    /// Counts what was missed up to now, that the hook is attached again.
+    fn is_shown_packets(&mut self, cause: Cause) {
+        self.device.refresh();
+        self.presence.is_back(self.counted(), cause);
+    }
+
+    /// Takes what went unseen since the last call, in the order of time.
+    pub fn take_unseen(&mut self) -> Vec<Unseen> {
+        self.presence.take()
+    }
+
+    /// Returns how many packets went unseen since [`Capture::start`].
+    pub fn unseen(&self) -> u64 {
+        self.presence.unseen()
+    }
+
+    /// Returns whether the hook is attached, as of the last look.
+    pub fn is_attached(&self) -> bool {
+        self.attached && !self.presence.has_gone()
+    }
+
+    /// Looks a last time after the hook, detaches it as [`Capture::stop`] does, and reads the
+    /// device's counters a last time.
+    pub fn finish(&mut self) {
+        // What fails here is only what the hook would have seen from now on.
+        let _ = self.watch();
+        self.stop();
+        if !self.paused {
+            self.presence.end(self.counted());
+        }
+        self.refresh_nic();
     }
 
     /// Loads the programs for the interface as it is now.
     fn reload(&mut self) -> Result<(), Error> {
         let (interface, config) = (&self.device.interface, &self.config);
-        if let Backend::Kernel { loaded, programs, params, filters, .. } = &mut self.backend {
+        if let Taking::Kernel { loaded, programs, params, filters, .. } = &mut self.taking {
             params.ifindex = interface.index;
             loaded
                 .reload(programs, params, filters)
@@ -210,8 +318,7 @@ impl Capture {
         Ok(())
     }
 
-    /// Returns how many packets the filter and the rules refused. The packet sockets do not learn
-    /// of those that the kernel refuses.
+    /// Returns how many packets the filter and the rules refused.
     pub fn filtered(&self) -> u64 {
         self.rings.iter().map(|r| r.filtered()).sum()
     }
@@ -296,12 +403,19 @@ impl Capture {
         }
         let interface = &self.device.interface;
         let hook = self.config.hook;
-        match &self.backend {
-            Backend::Kernel { programs, params, links, .. } => {
+        match &self.taking {
+            Taking::Kernel { loaded, programs, params, links, filters, .. } => {
+                let own = links.program_ids(&|which| loaded.program(which));
+                warnings.extend(others_there(interface, hook, &own));
                 warnings.extend(lost_tags(interface, hook, programs, params.hardware_vlan));
                 warnings.extend(stays_behind(interface, links));
+                let expression = self.config.filter.as_ref().filter(|_| filters.refuse_all());
+                warnings.extend(expression.map(|text| takes_nothing(interface, text)));
             }
-            Backend::Socket(_) => warnings.extend(lost_tags(interface, hook, &[], false)),
+            Taking::Socket(_) => {
+                warnings.extend(others_there(interface, hook, &[]));
+                warnings.extend(lost_tags(interface, hook, &[], false));
+            }
         }
         warnings
     }
@@ -334,8 +448,8 @@ fn open_programs(
     geometry: Geometry,
     first_interface: u32,
     clock: &Arc<Clock>,
-) -> Result<(Vec<Arc<RingMemory>>, Backend), Error> {
-    let questions = Questions::to(interface, &set);
+) -> Result<(Vec<Arc<RingMemory>>, Taking), Error> {
+    let questions = Questions::to(interface, &set, config.device_bound);
     let filters = filters_for(interface, config)?;
     let params = Params {
         geometry,
@@ -357,7 +471,7 @@ fn open_programs(
     let images = images.transpose().map_err(|e| explain_rules(interface, config, e))?;
     let rings = loaded.rings().to_vec();
     let links = Links::default();
-    Ok((rings, Backend::Kernel { loaded, set, programs, params, filters, images, links }))
+    Ok((rings, Taking::Kernel { loaded, set, programs, params, filters, images, links }))
 }
 
 impl Drop for Capture {

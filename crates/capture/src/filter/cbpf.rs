@@ -4,19 +4,21 @@
 //! sixteen words of memory, jumps forward only. The rules are those of libpcap's validator
 //! (`bpf_validate`), and what an instruction does is what its interpreter (`bpf_filter`) does, with
 //! the kernel's additions: loads from offsets near 2³² do not read the frame but tell what stands
-//! beside it (`SKF_AD_*` in linux/filter.h).
+//! beside it (`SKF_AD_*` in linux/filter.h). No VLAN tag does: a filter judges frames as they are
+//! recorded, with the tag in them.
 
 use libc::sock_filter;
 
-/// Instructions that a program has at most (`BPF_MAXINSNS`).
+/// The most instructions that a program may have (`BPF_MAXINSNS`).
 pub const MAX_INSTRUCTIONS: usize = 4096;
-/// Headers that each loop of a program that is run follows at least: RFC 8200, 4.1, would have 7 at
-/// most.
+/// The least number of headers that a `protochain` loop follows when a program runs. RFC 8200, 4.1
+/// has at most 7 in a row.
 pub const MIN_ROUNDS: usize = 8;
 /// Words of memory (`BPF_MEMWORDS`).
 pub const MEMORY_WORDS: u32 = 16;
 
-/// Loads from here on ask for what stands beside the frame (`SKF_AD_OFF`).
+/// A load from this offset on asks for what the kernel knows of the frame besides its bytes
+/// (`SKF_AD_OFF`).
 const ANCILLARY: u32 = 0xffff_f000;
 
 /// How much a load reads.
@@ -75,24 +77,16 @@ pub enum Condition {
     BitsSet,
 }
 
-/// What the kernel knows of a packet beside its bytes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Ancillary {
-    VlanTag,
-    VlanTagPresent,
-    VlanProtocol,
-    /// Anything else, by its number; the hook program knows it.
-    Other(u32),
-}
-
 /// An instruction that means something.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Instruction {
-    /// A from a fixed place in the frame.
+    /// Loads A from a fixed offset in the frame.
     Load(Size, u32),
-    /// A from that many bytes behind X.
+    /// Loads A from the offset X plus this number.
     LoadBehindX(Size, u32),
-    LoadAncillary(Ancillary),
+    /// What the kernel knows of a packet beside its bytes, by its number; the hook program knows
+    /// it.
+    LoadBeside(u32),
     LoadValue(Value),
     LoadXValue(Value),
     /// X becomes the length of the IPv4 header whose first byte is there (`BPF_MSH`).
@@ -101,7 +95,7 @@ pub enum Instruction {
     StoreX(u32),
     Arithmetic(Arithmetic, Operand),
     Negate,
-    /// So many instructions ahead of the next one.
+    /// Skips this many instructions.
     Jump(u32),
     Branch {
         condition: Condition,
@@ -109,7 +103,7 @@ pub enum Instruction {
         yes: u8,
         no: u8,
     },
-    /// 0 refuses the packet.
+    /// Ends the program; 0 refuses the packet.
     Return(u32),
     ReturnA,
     XFromA,
@@ -149,9 +143,9 @@ pub enum Invalid {
 
 /// A program that is valid.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Program(Vec<Instruction>);
+pub struct ClassicProgram(Vec<Instruction>);
 
-impl Program {
+impl ClassicProgram {
     /// Checks a program as libpcap would.
     ///
     /// # Errors
@@ -177,7 +171,12 @@ impl Program {
         &self.0
     }
 
-    /// Instructions that divide by X.
+    /// Returns whether the program does nothing but refuse.
+    pub fn refuses_all(&self) -> bool {
+        self.0 == [Instruction::Return(0)]
+    }
+
+    /// Returns how many instructions divide by X.
     pub fn divisions(&self) -> usize {
         use Arithmetic::{Divide, Modulo};
         let divides =
@@ -185,7 +184,7 @@ impl Program {
         self.0.iter().filter(divides).count()
     }
 
-    /// For each instruction, whether any run can get to it.
+    /// Returns, for each instruction, whether any run can get to it.
     pub fn reachable(&self) -> Vec<bool> {
         let mut reached = vec![false; self.0.len()];
         reached[0] = true;
@@ -197,8 +196,8 @@ impl Program {
         reached
     }
 
-    /// The words of memory that some run reads before it has written them, a bit for each. They are
-    /// 0 then.
+    /// Returns the words of memory that some run reads before it has written them, as a bit for
+    /// each. Such a word must read as 0.
     pub fn memory_read_first(&self) -> u16 {
         let mut written: Vec<Option<u16>> = vec![None; self.0.len()];
         written[0] = Some(0);
@@ -312,9 +311,7 @@ fn load(at: usize, i: sock_filter) -> Result<Instruction, Invalid> {
     Ok(match (i.code, value) {
         (0x00 | 0x60 | 0x80, Some(value)) => Instruction::LoadValue(value),
         (0x01 | 0x61 | 0x81, Some(value)) => Instruction::LoadXValue(value),
-        (0x20 | 0x28 | 0x30, _) if i.k >= ANCILLARY => {
-            Instruction::LoadAncillary(ancillary(at, i.k - ANCILLARY)?)
-        }
+        (0x20 | 0x28 | 0x30, _) if i.k >= ANCILLARY => ancillary(at, i.k - ANCILLARY)?,
         // No frame is so long that such a load stays within it.
         (0x20 | 0x28 | 0x30 | 0x40 | 0x48 | 0x50 | 0xb1, _) if i.k >= 1 << 31 => {
             Instruction::Return(0)
@@ -326,14 +323,37 @@ fn load(at: usize, i: sock_filter) -> Result<Instruction, Invalid> {
     })
 }
 
-/// The numbers are `SKF_AD_*` of linux/filter.h.
-fn ancillary(at: usize, number: u32) -> Result<Ancillary, Invalid> {
+/// Ancillary data that programs ask for, by the numbers of linux/filter.h (`SKF_AD_*`).
+mod skf_ad {
+    pub const PROTOCOL: u32 = 0;
+    pub const PKTTYPE: u32 = 4;
+    pub const IFINDEX: u32 = 8;
+    pub const MARK: u32 = 20;
+    pub const QUEUE: u32 = 24;
+    pub const HATYPE: u32 = 28;
+    pub const RXHASH: u32 = 32;
+    pub const CPU: u32 = 36;
+    pub const VLAN_TAG: u32 = 44;
+    pub const VLAN_TAG_PRESENT: u32 = 48;
+    pub const RANDOM: u32 = 56;
+    pub const VLAN_TPID: u32 = 60;
+}
+
+/// Returns what an instruction does that asks for ancillary data.
+fn ancillary(at: usize, number: u32) -> Result<Instruction, Invalid> {
     match number {
-        44 => Ok(Ancillary::VlanTag),
-        48 => Ok(Ancillary::VlanTagPresent),
-        60 => Ok(Ancillary::VlanProtocol),
-        // Protocol, packet type, interface, mark, queue, hardware type, hash, CPU, a random number.
-        0 | 4 | 8 | 20 | 24 | 28 | 32 | 36 | 56 => Ok(Ancillary::Other(number)),
+        skf_ad::VLAN_TAG | skf_ad::VLAN_TAG_PRESENT | skf_ad::VLAN_TPID => {
+            Ok(Instruction::LoadValue(Value::Constant(0)))
+        }
+        skf_ad::PROTOCOL
+        | skf_ad::PKTTYPE
+        | skf_ad::IFINDEX
+        | skf_ad::MARK
+        | skf_ad::QUEUE
+        | skf_ad::HATYPE
+        | skf_ad::RXHASH
+        | skf_ad::CPU
+        | skf_ad::RANDOM => Ok(Instruction::LoadBeside(number)),
         _ => Err(Invalid::Ancillary { at, number }),
     }
 }
@@ -365,13 +385,13 @@ mod tests {
             ),
         ];
         for (code, why) in cases {
-            assert_eq!(Program::new(&code), Err(why));
+            assert_eq!(ClassicProgram::new(&code), Err(why));
         }
     }
 
     #[test]
     fn the_data_flow_is_found() {
-        let program = Program::new(&[
+        let program = ClassicProgram::new(&[
             i(0x30, 0, 0, 9),
             i(0x15, 0, 2, 6),
             i(0x02, 0, 0, 3),

@@ -23,6 +23,8 @@ pub struct Reg(pub u8);
 /// The frame pointer.
 pub const FP: Reg = Reg(10);
 
+const LD_ABS: u8 = 0x20;
+const LD_IND: u8 = 0x40;
 const LDX_MEM: u8 = 0x61;
 const STX_MEM: u8 = 0x63;
 const ST_MEM: u8 = 0x62;
@@ -66,7 +68,7 @@ pub const JSET: u8 = 0x40;
 pub const JNE: u8 = 0x50;
 pub const JLT: u8 = 0xa0;
 pub const JLE: u8 = 0xb0;
-/// Signed.
+/// A comparison of signed numbers.
 pub const JSGE: u8 = 0x70;
 
 const fn insn(code: u8, to: Reg, from: Reg, offset: i16, immediate: i32) -> Insn {
@@ -82,6 +84,17 @@ pub fn load(size: u8, to: Reg, from: Reg, offset: i16) -> Insn {
     insn(LDX_MEM | size, to, from, offset, 0)
 }
 
+/// `r0 =` a number of the packet of which r6 is the context, in the machine's order; r1 to r5 are
+/// lost. Where there is no such byte, the function returns 0.
+pub fn load_packet(size: u8, place: u32) -> Insn {
+    insn(LD_ABS | size, NONE, NONE, 0, place as i32)
+}
+
+/// The same from that many bytes behind what a register says.
+pub fn load_packet_behind(size: u8, from: Reg, place: u32) -> Insn {
+    insn(LD_IND | size, NONE, from, 0, place as i32)
+}
+
 /// `*(size *)(to + offset) = from`
 pub fn store(size: u8, to: Reg, offset: i16, from: Reg) -> Insn {
     insn(STX_MEM | size, to, from, offset, 0)
@@ -92,7 +105,7 @@ pub fn store_constant(size: u8, to: Reg, offset: i16, constant: i32) -> Insn {
     insn(ST_MEM | size, to, NONE, offset, constant)
 }
 
-/// On the low 32 bits, which clears the high ones.
+/// Arithmetic on the low 32 bits, which clears the high ones.
 pub fn alu32(operation: u8, to: Reg, from: Reg) -> Insn {
     insn(ALU32 | FROM_REGISTER | operation, to, from, 0, 0)
 }
@@ -109,12 +122,12 @@ pub fn alu64_constant(operation: u8, to: Reg, constant: i32) -> Insn {
     insn(ALU64 | operation, to, NONE, 0, constant)
 }
 
-/// Between network order and the machine's.
+/// Converts the low `bits` between network order and the machine's.
 pub fn swap(to: Reg, bits: i32) -> Insn {
     insn(TO_BIG_ENDIAN, to, NONE, 0, bits)
 }
 
-/// Comparisons of the low 32 bits. Where they go is filled in later.
+/// Compares the low 32 bits. Where the jump leads is filled in later.
 pub fn jump32(condition: u8, a: Reg, b: Reg) -> Insn {
     insn(JMP32 | FROM_REGISTER | condition, a, b, 0, 0)
 }
@@ -140,7 +153,7 @@ pub fn nop() -> Insn {
     go()
 }
 
-/// Calls another function of the program. Which, is filled in later.
+/// Calls another function of the program. Which one is filled in later.
 pub fn call() -> Insn {
     insn(CALL, NONE, Reg(PSEUDO_CALL), 0, 0)
 }

@@ -1,14 +1,16 @@
 //! Filter expressions, pcap-filter(7): libpcap compiles them to classic BPF, the kernel runs them.
 //!
-//! Expressions are compiled on a live handle of the interface, as tcpdump does. Only then does
-//! libpcap use what the kernel alone can tell (`inbound`, and VLAN tags that stand beside the
-//! packet instead of in it); a program compiled for a file would look for those in the bytes and
-//! miss them.
+//! A filter judges each frame as it is recorded, with its VLAN tags in it, so that a recording with
+//! a filter holds what `tcpdump -r` finds in one without. So expressions are compiled as for a
+//! file, and not as for a live interface, where libpcap looks for the outermost tag beside the
+//! frame. What only a live interface can be asked about (`inbound`) some versions of libpcap
+//! refuse for a file; for that they are asked by a live handle, and nothing stands beside the frame
+//! that is a tag.
 //!
-//! A loop is written out first ([`unroll`]). Then a socket takes the program as it is. A hook
-//! program cannot run it, so it is translated: [`cbpf`] is what libpcap wrote, [`ebpf`] what the
-//! kernel takes, [`translate`] the way from one to the other, and [`splice`] puts the result into a
-//! hook program before that is loaded.
+//! A loop is written out first ([`unroll`]). The kernel's programs cannot run what libpcap wrote,
+//! so it is translated: [`cbpf`] is what libpcap wrote, [`ebpf`] what the kernel takes,
+//! [`translate`] the way from one to the other, and [`splice`] puts the result into a program
+//! before that is loaded.
 
 pub(crate) mod cbpf;
 pub(crate) mod ebpf;
@@ -21,13 +23,13 @@ pub(crate) mod unroll;
 use std::io;
 
 use libc::sock_filter;
-use pcap::{Active, Capture, Linktype};
+use pcap::{Active, BpfProgram, Capture, Linktype};
 use tapdeck_packet::link::LinkType;
 use tapdeck_packet::numbers::pcap_file;
 
 use crate::explain::explain;
 use crate::interface::Interface;
-use crate::{Config, Error, Hook};
+use crate::{Config, Error};
 use splice::Filters;
 
 /// `BPF_RET | BPF_K`: accept as many bytes of the packet as the constant says, 0 refuses it.
@@ -40,67 +42,85 @@ const fn returning(bytes: u32) -> sock_filter {
     sock_filter { code: RETURN, jt: 0, jf: 0, k: bytes }
 }
 
-/// Compiles the socket filter for what `config` asks: its expression, or else everything, cut to
-/// its snaplen.
-pub(crate) fn compile(interface: &Interface, config: &Config) -> Result<Vec<sock_filter>, Error> {
-    let keep = returning(config.snaplen.clamp(1, pcap_file::MAX_SNAPLEN));
-    let Some(expression) = &config.filter else {
-        return Ok(vec![keep]);
-    };
-    let (_, mut program) = classic(interface, config.hook, expression)?;
-    for i in &mut program {
-        if i.code == RETURN && i.k != 0 {
-            *i = keep;
-        }
-    }
-    Ok(program)
+/// Returns the socket filter that keeps so many bytes of every packet.
+pub(crate) fn keep_all(snaplen: u32) -> [sock_filter; 1] {
+    [returning(kept(snaplen))]
 }
 
-/// Compiles an expression for a hook program.
-pub(crate) fn for_hook(
-    interface: &Interface,
-    hook: Hook,
-    expression: &str,
-) -> Result<cbpf::Program, Error> {
-    classic(interface, hook, expression).map(|(program, _)| program)
+/// Returns how many bytes of a packet a socket filter says to keep where so many are wanted.
+pub(crate) fn kept(snaplen: u32) -> u32 {
+    snaplen.clamp(1, pcap_file::MAX_SNAPLEN)
 }
 
-/// Compiles expressions for the hook programs of one interface, all on one live handle: the kernel
-/// waits for its readers whenever one is opened or closed.
+/// Compiles expressions for one interface. Where libpcap needs a live handle for some, it has one
+/// for all of them: the kernel waits for its readers whenever one is opened or closed.
 pub(crate) struct Compiler<'a> {
     interface: &'a Interface,
-    hook: Hook,
     live: Option<Capture<Active>>,
 }
 
 impl<'a> Compiler<'a> {
-    /// Makes a compiler that opens the handle when there is something to compile.
-    pub(crate) fn new(interface: &'a Interface, hook: Hook) -> Self {
-        Self { interface, hook, live: None }
+    /// Makes a compiler. The interface need not be there: an expression that only a live one can be
+    /// asked about is refused then.
+    pub(crate) fn new(interface: &'a Interface) -> Self {
+        Self { interface, live: None }
     }
 
-    /// Compiles an expression for a hook program.
-    pub(crate) fn compile(&mut self, expression: &str) -> Result<cbpf::Program, Error> {
-        let live = match self.live.take() {
-            Some(live) => live,
-            None => open(self.interface).map_err(|e| explain(self.interface, self.hook, e))?,
+    /// Compiles an expression.
+    ///
+    /// # Errors
+    /// [`Error::Filter`] where libpcap refuses it, for frames of this form and for Ethernet.
+    pub(crate) fn compile(&mut self, expression: &str) -> Result<cbpf::ClassicProgram, Error> {
+        let link = Linktype(self.interface.link.unwrap_or(LinkType::ETHERNET).dlt());
+        let bad = |why| Error::Filter { expression: expression.to_owned(), why };
+        let program = match dead(link, expression) {
+            Ok(program) => program,
+            Err(refusal) => match self.by_live(link, expression) {
+                Some(program) => program,
+                // It asks for what frames of this form do not have.
+                None if !is_ethernet(self.interface)
+                    && dead(Linktype::ETHERNET, expression).is_ok() =>
+                {
+                    return cbpf::ClassicProgram::new(&REFUSE_ALL).map_err(|e| bad(e.to_string()));
+                }
+                None => return Err(bad(message(&refusal))),
+            },
         };
-        let live = self.live.insert(live);
-        made(Some(live), self.interface, expression).map(|(program, _)| program)
+        read(&program).map_err(bad)
+    }
+
+    /// Compiles an expression that libpcap refuses for a file.
+    fn by_live(&mut self, link: Linktype, expression: &str) -> Option<BpfProgram> {
+        if self.live.is_none() {
+            let inactive = Capture::from_device(self.interface.name.as_str()).ok()?;
+            self.live = Some(inactive.promisc(false).open().ok()?);
+        }
+        // Where libpcap would read the interface in another form than this crate does, its program
+        // would look at the wrong bytes.
+        let live = self.live.as_ref().filter(|live| live.get_datalink() == link)?;
+        live.compile(expression, true).ok()
     }
 }
 
-/// Refuses an expression for an interface that is not there now. One that only a live interface can
-/// be asked about (`inbound`) is refused too.
-pub(crate) fn check_absent(interface: &Interface, expression: &str) -> Result<(), Error> {
-    made(None, interface, expression).map(|_| ())
+/// Returns what libpcap made of an expression, its loops written out, or why that is not run.
+fn read(program: &BpfProgram) -> Result<cbpf::ClassicProgram, String> {
+    let code: Vec<sock_filter> = program
+        .get_instructions()
+        .iter()
+        .map(|i| {
+            parse(&i.to_string())
+                .ok_or_else(|| format!("libpcap made of it the unknown instruction {i}"))
+        })
+        .collect::<Result<_, _>>()?;
+    let invalid = |e| format!("libpcap made of it what the kernel does not run: {e}");
+    cbpf::ClassicProgram::new(&unroll::unroll(&code).map_err(invalid)?).map_err(invalid)
 }
 
-/// Compiles the filter of a hook program, if there is one.
+/// Compiles the filter of a capture, if there is one.
 pub(crate) fn filters_for(interface: &Interface, config: &Config) -> Result<Filters, Error> {
     let mut filters = Filters::new();
     if let Some(expression) = &config.filter {
-        filters.add(for_hook(interface, config.hook, expression)?);
+        filters.add(Compiler::new(interface).compile(expression)?);
     }
     Ok(filters)
 }
@@ -112,74 +132,53 @@ pub(crate) fn explain_load(
     filters: &Filters,
     source: io::Error,
 ) -> Error {
-    refused(interface, config.hook, config.filter.as_deref(), filters.longest(), source)
+    match (&config.filter, source.raw_os_error()) {
+        (Some(expression), Some(libc::E2BIG)) => Error::LargeFilter {
+            expression: expression.clone(),
+            why: format!(
+                "it is too large: its {} instructions have more ways through them than the kernel's verifier walks; make it shorter",
+                filters.longest()
+            ),
+        },
+        (Some(_), Some(libc::EPERM)) if config.hook.is_packet_socket() => {
+            Error::Privilege { hook: config.hook, needed: "CAP_NET_RAW and, for a filter, CAP_BPF" }
+        }
+        _ => explain(interface, config.hook, source),
+    }
 }
 
-/// Says what an error of the kernel means for whoever wanted a socket, or programs, with this
-/// filter of so many instructions.
-pub(crate) fn refused(
-    interface: &Interface,
-    hook: Hook,
-    expression: Option<&str>,
-    instructions: usize,
-    source: io::Error,
-) -> Error {
-    let Some(expression) = expression else { return explain(interface, hook, source) };
-    let why = match source.raw_os_error() {
-        Some(libc::ENOMEM) if hook.is_packet_socket() => format!(
-            "it is too large: its {instructions} instructions do not fit into what a socket may have beside its buffers; make it shorter, raise net.core.optmem_max, or take --hook tcx"
-        ),
-        Some(libc::E2BIG) => format!(
-            "it is too large: its {instructions} instructions have more ways through them than the kernel's verifier walks; make it shorter, or take --hook tpacket"
-        ),
-        _ => return explain(interface, hook, source),
-    };
-    Error::Filter { expression: expression.to_owned(), why }
+fn is_ethernet(interface: &Interface) -> bool {
+    interface.link.is_none_or(|link| link == LinkType::ETHERNET)
 }
 
-/// Returns what libpcap makes of an expression, checked and as it is.
-fn classic(
-    interface: &Interface,
-    hook: Hook,
+/// Compiles an expression for frames of a form that no interface here need have.
+fn dead(link: Linktype, expression: &str) -> Result<BpfProgram, pcap::Error> {
+    Capture::dead(link).and_then(|dead| dead.compile(expression, true))
+}
+
+/// Refuses an expression that can match nothing on any of these interfaces. One that can match on
+/// some of them takes nothing on the others: a packet of bare IP has no Ethernet address.
+///
+/// # Errors
+/// [`Error::Filter`], with what libpcap says of the first interface.
+pub fn check_filter<'a>(
     expression: &str,
-) -> Result<(cbpf::Program, Vec<sock_filter>), Error> {
-    let live = open(interface).map_err(|e| explain(interface, hook, e))?;
-    made(Some(&live), interface, expression)
-}
-
-/// Returns what libpcap makes of an expression, by a live handle of the interface or by none.
-fn made(
-    live: Option<&Capture<Active>>,
-    interface: &Interface,
-    expression: &str,
-) -> Result<(cbpf::Program, Vec<sock_filter>), Error> {
-    let wanted = Linktype(interface.link.unwrap_or(LinkType::ETHERNET).dlt());
-    // Where libpcap would read the interface in another form than this crate does, its live
-    // programs would look at the wrong bytes.
-    let compiled = match live.filter(|live| live.get_datalink() == wanted) {
-        Some(live) => live.compile(expression, true),
-        None => Capture::dead(wanted).and_then(|dead| dead.compile(expression, true)),
-    };
+    interfaces: impl IntoIterator<Item = &'a Interface>,
+) -> Result<(), Error> {
+    let mut refusal = None;
+    for interface in interfaces {
+        // Where libpcap refuses it for Ethernet, it is refused when the hook is opened.
+        if is_ethernet(interface) {
+            return Ok(());
+        }
+        let link = Linktype(interface.link.unwrap_or(LinkType::ETHERNET).dlt());
+        match dead(link, expression) {
+            Ok(_) => return Ok(()),
+            Err(e) => refusal = refusal.or(Some(message(&e))),
+        }
+    }
     let bad = |why| Error::Filter { expression: expression.to_owned(), why };
-    let program = compiled.map_err(|e| bad(message(&e)))?;
-    let code: Vec<sock_filter> = program
-        .get_instructions()
-        .iter()
-        .map(|i| {
-            parse(&i.to_string())
-                .ok_or_else(|| bad(format!("libpcap made of it the unknown instruction {i}")))
-        })
-        .collect::<Result<_, _>>()?;
-    let invalid = |e| bad(format!("libpcap made of it what the kernel does not run: {e}"));
-    let code = unroll::unroll(&code).map_err(invalid)?;
-    let checked = cbpf::Program::new(&code).map_err(invalid)?;
-    Ok((checked, code))
-}
-
-fn open(interface: &Interface) -> io::Result<Capture<Active>> {
-    Capture::from_device(interface.name.as_str())
-        .and_then(|inactive| inactive.promisc(false).open())
-        .map_err(|e| io::Error::other(message(&e)))
+    refusal.map_or(Ok(()), |why| Err(bad(why)))
 }
 
 /// Reads an instruction's fields, which the `pcap` crate keeps private but prints as `tcpdump -ddd`

@@ -1,51 +1,68 @@
 //! Puts filters into a hook program.
 //!
-//! A hook program that is compiled with `bpf/filter.h` calls a function that stands in for its
-//! filters and holds nothing but a mark. Before the program is loaded, this takes that function out
-//! and puts the translations in: a way to the filter whose number it is given, and the direct
-//! pieces of all of them, behind the whole program their calling pieces. The kernel allows a
-//! program 256 functions, and a jump reaches 32,767 instructions; so a function holds as many
-//! filters as are within reach, and only where they are too many for one do more functions follow.
+//! A hook program that is compiled with `bpf/filter.h` calls functions that stand in for its
+//! filters and hold nothing but a mark: one for frames that are whole and, where a hook can have
+//! them, one for frames whose VLAN tag was taken off. Before the program is loaded, this takes
+//! those functions out and puts the translations in: a way to the filter whose number it is given,
+//! and the direct translations of all of them, behind the whole program their calling translations.
+//! The kernel allows a program 256 functions, and a jump reaches 32,767 instructions; so a function
+//! holds as many filters as are within reach, and only where they are too many for one do more
+//! functions follow.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
+use std::ops::Range;
 
-use super::cbpf::Program;
+use super::cbpf::ClassicProgram;
 use super::ebpf::{self, Insn, Reg};
-use super::translate::{self, Callee, CodeFragment, Pointers};
+use super::translate::{self, Callee, CodeFragment, Frames, Pointers};
 
 /// What the functions in `bpf/filter.h` that stand in for filters are known by: they move this
-/// number, and that of the hook added to it, to a register.
+/// number, and that of the context added to it, to a register.
 const MARK: i32 = 0x7adf_1170;
+/// Is added to the number of those for frames whose tag was taken off (`TD_FILTER_STRIPPED`).
+const STRIPPED: i32 = 8;
 /// Functions of a program (`BPF_MAX_SUBPROGS`).
 const MAX_FUNCTIONS: usize = 256;
 /// Instructions of a function with several filters, so that a jump reaches all of them.
 const REACH: usize = 28_000;
 
-/// The kinds of context that hook programs are called with (`enum hook` of `bpf/contexts.h`).
+/// The kinds of context that hook programs are called with (`enum context` of `bpf/contexts.h`, and
+/// `TD_FILTER_SOCKET` of `bpf/filter.h`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Context {
     Xdp,
     Skb,
     Netfilter,
+    /// The context of `Skb`, of a program that may read the frame by instructions alone.
+    Socket,
+}
+
+/// How the filters of a context get at the frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Access {
+    InPlace(Pointers),
+    ByCalls,
+    ByInstructions,
 }
 
 impl Context {
-    const ALL: [Self; 3] = [Self::Xdp, Self::Skb, Self::Netfilter];
+    const ALL: [Self; 4] = [Self::Xdp, Self::Skb, Self::Netfilter, Self::Socket];
 
-    /// Returns where a context of the kind tells where the frame lies: `struct xdp_md`, `struct
-    /// __sk_buff`, and no such place in `struct bpf_nf_ctx`.
-    fn pointers(self) -> Option<Pointers> {
+    /// `struct xdp_md` and `struct __sk_buff` tell where the frame lies, `struct bpf_nf_ctx` does
+    /// not.
+    fn access(self) -> Access {
         match self {
-            Self::Xdp => Some(Pointers { data: 0, data_end: 4 }),
-            Self::Skb => Some(Pointers { data: 76, data_end: 80 }),
-            Self::Netfilter => None,
+            Self::Xdp => Access::InPlace(Pointers { data: 0, data_end: 4 }),
+            Self::Skb => Access::InPlace(Pointers { data: 76, data_end: 80 }),
+            Self::Netfilter => Access::ByCalls,
+            Self::Socket => Access::ByInstructions,
         }
     }
 }
 
 /// Filters of one hook program, by number. What is equal is there once.
 #[derive(Clone, Debug, Default)]
-pub struct Filters(Vec<Program>);
+pub struct Filters(Vec<ClassicProgram>);
 
 impl Filters {
     pub fn new() -> Self {
@@ -53,13 +70,18 @@ impl Filters {
     }
 
     /// Adds a filter. Returns its number, which the hook program passes to `td_filter_accepts`.
-    pub fn add(&mut self, program: Program) -> u32 {
+    pub fn add(&mut self, program: ClassicProgram) -> u32 {
         let known = self.0.iter().position(|other| *other == program);
         let number = known.unwrap_or_else(|| {
             self.0.push(program);
             self.0.len() - 1
         });
         number as u32
+    }
+
+    /// Returns whether there are filters, and each refuses every packet.
+    pub fn refuse_all(&self) -> bool {
+        !self.0.is_empty() && self.0.iter().all(ClassicProgram::refuses_all)
     }
 
     pub fn is_empty(&self) -> bool {
@@ -69,8 +91,9 @@ impl Filters {
     /// Returns how many instructions the verifier may add to the translations, beyond those it puts
     /// in the place of others.
     pub fn growth(&self) -> usize {
-        // Each reads two fields of its hook's context, and the verifier guards a division.
-        self.0.iter().map(|program| 8 + 4 * program.divisions()).sum()
+        // Each translation reads two fields of its hook's context, and the verifier guards a
+        // division.
+        self.0.iter().map(|program| 2 * (8 + 4 * program.divisions())).sum()
     }
 
     /// Returns the instructions of the longest filter, as libpcap wrote it and its loops written
@@ -95,6 +118,13 @@ pub struct Text {
 }
 
 impl Text {
+    /// Returns where the instructions of a function are.
+    fn range(&self, index: usize) -> Range<usize> {
+        let start = self.functions[index].start;
+        let next = self.functions.iter().map(|f| f.start).filter(|other| *other > start).min();
+        start..next.unwrap_or(self.insns.len())
+    }
+
     /// Puts `count` instructions that do nothing in front. The verifier takes them out before it
     /// puts others in.
     pub fn make_room(&mut self, count: usize) {
@@ -126,64 +156,94 @@ pub fn splice(text: &Text, filters: &Filters) -> Result<Text, Error> {
     if filters.is_empty() {
         return Ok(text.clone());
     }
-    let Some(place) = Place::find(text)? else { return Ok(text.clone()) };
-    let layout = Layout::new(filters, place.pointers);
-    let count = text.functions.len() + layout.functions.len() - 1;
-    if count > MAX_FUNCTIONS {
-        return Err(Error::Functions(count));
+    let mut spliced = text.clone();
+    // A function keeps its number: those that are put in come behind all others.
+    for (index, stands_for) in marks(text) {
+        let place = FilterSlot::of(&spliced, index)?;
+        let layout = Layout::new(filters, stands_for);
+        let count = spliced.functions.len() + layout.functions.len() - 1;
+        if count > MAX_FUNCTIONS {
+            return Err(Error::Functions(count));
+        }
+        spliced = place.put(&spliced, &layout);
     }
-    Ok(place.put(text, &layout))
+    // Those of one context share the function that reads what they cannot see.
+    let loads: BTreeSet<usize> = marks(text)
+        .iter()
+        .map(|(index, _)| Ok(FilterSlot::of(text, *index)?.load))
+        .collect::<Result<_, Error>>()?;
+    for load in loads.iter().rev() {
+        let index = text.functions.iter().position(|function| function.start == *load);
+        spliced = without(spliced, index.ok_or(Error::NoPlace)?);
+    }
+    Ok(spliced)
 }
 
-/// Returns the kind of context whose filters a function stands in for, if this instruction of it
-/// says so.
-fn marked(insn: Insn) -> Option<Context> {
+/// What a function stands in for: the filters of a context, for whole frames or for others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct StandsFor {
+    context: Context,
+    frames: Frames,
+}
+
+/// Returns what a function stands in for, if this instruction of it says so.
+fn marked(insn: Insn) -> Option<StandsFor> {
     let number = insn.immediate.wrapping_sub(MARK);
+    let (frames, number) = if number >= STRIPPED {
+        (Frames::Stripped, number - STRIPPED)
+    } else {
+        (Frames::Whole, number)
+    };
     let is_it = |context: &Context| insn.moves_constant() && *context as i32 == number;
-    Context::ALL.into_iter().find(is_it)
+    let context = Context::ALL.into_iter().find(is_it)?;
+    Some(StandsFor { context, frames })
+}
+
+/// Returns the functions that stand in for filters.
+fn marks(text: &Text) -> Vec<(usize, StandsFor)> {
+    let found = |index: usize| text.insns[text.range(index)].iter().copied().find_map(marked);
+    (0..text.functions.len()).filter_map(|index| Some((index, found(index)?))).collect()
+}
+
+/// Returns the program without a function, if nothing calls that: the verifier wants none.
+fn without(text: Text, index: usize) -> Text {
+    let range = text.range(index);
+    let names = |(at, insn): (usize, &Insn)| {
+        let to = at as i64 + 1 + i64::from(insn.immediate);
+        insn.names_function() && to == range.start as i64
+    };
+    if range.is_empty() || text.insns.iter().enumerate().any(names) {
+        return text;
+    }
+    apply(&text, &[Change { start: range.start, end: range.end, insns: &[] }])
 }
 
 /// The function that stands in for filters.
-struct Place {
+struct FilterSlot {
     /// Which of the program's functions it is.
     index: usize,
     start: usize,
     end: usize,
     /// Where the function begins that reads what the filters cannot see.
     load: usize,
-    pointers: Option<Pointers>,
 }
 
-impl Place {
-    fn find(text: &Text) -> Result<Option<Self>, Error> {
-        let ends = text.functions.iter().skip(1).map(|f| f.start).chain([text.insns.len()]);
-        for (index, (function, end)) in text.functions.iter().zip(ends).enumerate() {
-            let start = function.start;
-            let body = &text.insns[start..end];
-            let Some(context) = body.iter().copied().find_map(marked) else { continue };
-            let (at, call) = (start..end)
-                .map(|at| (at, text.insns[at]))
-                .find(|(_, i)| i.calls_function())
-                .ok_or(Error::NoPlace)?;
-            let load = usize::try_from(at as i64 + 1 + i64::from(call.immediate))
-                .map_err(|_| Error::NoPlace)?;
-            return Ok(Some(Self { index, start, end, load, pointers: context.pointers() }));
-        }
-        Ok(None)
+impl FilterSlot {
+    fn of(text: &Text, index: usize) -> Result<Self, Error> {
+        let Range { start, end } = text.range(index);
+        let (at, call) = (start..end)
+            .map(|at| (at, text.insns[at]))
+            .find(|(_, i)| i.calls_function())
+            .ok_or(Error::NoPlace)?;
+        let load = usize::try_from(at as i64 + 1 + i64::from(call.immediate))
+            .map_err(|_| Error::NoPlace)?;
+        Ok(Self { index, start, end, load })
     }
 
     /// Returns the program with the filters in this place.
     fn put(&self, text: &Text, layout: &Layout) -> Text {
         let first = &layout.functions[0].insns;
-        let mut changes = vec![Change { start: self.start, end: self.end, insns: first }];
-        // The verifier wants no function that is not called.
-        let loads = layout.functions.iter().flat_map(|f| &f.calls).any(|(_, to)| *to == To::Load);
-        if !loads {
-            let end = text.functions.iter().map(|f| f.start).find(|start| *start > self.load);
-            let end = end.unwrap_or(text.insns.len());
-            changes.push(Change { start: self.load, end, insns: &[] });
-            changes.sort_by_key(|change| change.start);
-        }
+        let changes = [Change { start: self.start, end: self.end, insns: first }];
         let mut new = apply(text, &changes);
         let moved = |at| moved(&changes, at);
         let mut starts = vec![moved(self.start)];
@@ -270,18 +330,24 @@ struct Layout {
 }
 
 impl Layout {
-    fn new(filters: &Filters, pointers: Option<Pointers>) -> Self {
+    fn new(filters: &Filters, stands_for: StandsFor) -> Self {
+        let StandsFor { context, frames } = stands_for;
         let numbered = || (0u32..).zip(&filters.0);
-        let Some(pointers) = pointers else {
-            let calling = numbered().map(|(n, p)| (n, translate::calling(p))).collect();
-            return Self { functions: with_router(&pack(calling), &Homes::new()) };
+        let alone = |fragment: fn(&ClassicProgram, Frames) -> CodeFragment| {
+            let fragments = numbered().map(|(n, program)| (n, fragment(program, frames))).collect();
+            Self { functions: with_router(&pack(fragments), &Homes::new()) }
+        };
+        let pointers = match context.access() {
+            Access::InPlace(pointers) => pointers,
+            Access::ByCalls => return alone(translate::calling),
+            Access::ByInstructions => return alone(translate::of_socket),
         };
         let direct: Vec<_> =
-            numbered().map(|(n, p)| (n, translate::direct(p, n, pointers))).collect();
+            numbered().map(|(n, p)| (n, translate::direct(p, n, pointers, frames))).collect();
         let needs = |n: u32| direct[n as usize].1.calls.iter().any(|(_, c)| *c == Callee::Calling);
         let calling = numbered()
             .filter(|(n, _)| needs(*n))
-            .map(|(n, p)| (n, translate::calling(p)))
+            .map(|(n, p)| (n, translate::calling(p, frames)))
             .collect();
         let (direct, calling) = (pack(direct), pack(calling));
         let first = direct.len() + usize::from(direct.len() > 1);
@@ -296,20 +362,20 @@ impl Layout {
 }
 
 type Numbered = (u32, CodeFragment);
-/// For each filter that has a calling piece, the function with it.
+/// For each filter that has a calling translation, the function with it.
 type Homes = HashMap<u32, usize>;
 
 /// Divides filters among functions.
-fn pack(pieces: Vec<Numbered>) -> Vec<Vec<Numbered>> {
+fn pack(fragments: Vec<Numbered>) -> Vec<Vec<Numbered>> {
     let mut groups: Vec<Vec<Numbered>> = Vec::new();
     let mut size = 0;
-    for piece in pieces {
+    for fragment in fragments {
         // The way to it takes an instruction or two.
-        let len = piece.1.insns.len() + 2;
+        let len = fragment.1.insns.len() + 2;
         match groups.last_mut() {
-            Some(group) if size + len <= REACH => group.push(piece),
+            Some(group) if size + len <= REACH => group.push(fragment),
             _ => {
-                groups.push(vec![piece]);
+                groups.push(vec![fragment]);
                 size = 0;
             }
         }
@@ -352,10 +418,10 @@ fn function(group: &[Numbered], homes: &Homes) -> Body {
 fn choose(group: &[Numbered], homes: &Homes, body: &mut Body) {
     let (low, high) = match group {
         [] => return,
-        [(number, piece)] => {
+        [(number, fragment)] => {
             let start = body.insns.len();
-            body.insns.extend(&piece.insns);
-            body.calls.extend(piece.calls.iter().map(|(at, callee)| {
+            body.insns.extend(&fragment.insns);
+            body.calls.extend(fragment.calls.iter().map(|(at, callee)| {
                 let to = match callee {
                     Callee::Load => To::Load,
                     Callee::Calling => To::Function(homes[number]),

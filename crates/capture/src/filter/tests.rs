@@ -7,11 +7,11 @@ use libbpf_rs::{MapCore, ObjectBuilder};
 use libc::sock_filter;
 use tapdeck_testkit::SplitMix64;
 
-use super::cbpf::{Invalid, MAX_INSTRUCTIONS, MIN_ROUNDS, Program};
+use super::cbpf::{ClassicProgram, Invalid, MAX_INSTRUCTIONS, MIN_ROUNDS};
 use super::ebpf::Insn;
 use super::splice::{Error, Filters, Function, Text, splice};
 use super::unroll::{MAX_ROUNDS, unroll};
-use crate::Hook as At;
+use super::{Compiler, explain_load, filters_for};
 use crate::bpf::object::{Aligned, LoadedObject, load_filtered};
 use crate::bpf::params::Params;
 use crate::bpf::program::Program as Hook;
@@ -19,12 +19,22 @@ use crate::interface::Interface;
 use crate::sys::libbpf::quiet_libbpf;
 use crate::sys::mapping::Mapping;
 use crate::sys::program::{decide, run};
+use crate::{Config, Deliver, Hook as At};
 use std::sync::atomic::Ordering::Relaxed;
 
 static OBJECT: &Aligned<[u8]> =
     &Aligned(*include_bytes!(concat!(env!("OUT_DIR"), "/filter_test.bpf.o")));
 
-const HOOKS: [Hook; 3] = [Hook::Xdp, Hook::Ingress, Hook::Netfilter];
+static SOCKET_OBJECT: &Aligned<[u8]> =
+    &Aligned(*include_bytes!(concat!(env!("OUT_DIR"), "/filter_socket_test.bpf.o")));
+
+const HOOKS: [Hook; 4] = [Hook::Xdp, Hook::Ingress, Hook::Netfilter, Hook::SocketJudge];
+
+/// Tags that are taken off frames: likely ones, and one that looks like what stands behind them.
+const TAGS: [[u8; 4]; 3] = [[0x81, 0, 0, 7], [0x88, 0xa8, 0x60, 8], [8, 0, 0x45, 0x11]];
+/// What the kernel takes off the frame before it tries a socket's program: a header that means
+/// nothing to it.
+const HEADER: [u8; 14] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0x88, 0xb5];
 
 /// Filters in the kernel, at one hook.
 struct Bench {
@@ -37,7 +47,8 @@ struct Bench {
 impl Bench {
     fn new(hook: Hook, filters: &Filters) -> std::io::Result<Self> {
         quiet_libbpf();
-        let mut object = ObjectBuilder::default().open_memory(&OBJECT.0).expect("it was compiled");
+        let bytes = if hook == Hook::SocketJudge { &SOCKET_OBJECT.0[..] } else { &OBJECT.0[..] };
+        let mut object = ObjectBuilder::default().open_memory(bytes).expect("it was compiled");
         for mut program in object.progs_mut() {
             program.set_autoload(program.name() == hook.name());
         }
@@ -68,7 +79,8 @@ impl Bench {
             if frame[12..14] == [0x08, 0x00] { libc::NFPROTO_IPV4 } else { libc::NFPROTO_IPV6 }
                 as u8;
         let context: &[u8] = if self.hook == Hook::Netfilter { &state } else { &[] };
-        run(self.program.as_fd(), context, frame)
+        let before: &[u8] = if self.hook == Hook::SocketJudge { &HEADER } else { &[] };
+        let _ = run(self.program.as_fd(), context, &[before, frame].concat(), 1)
             .unwrap_or_else(|e| panic!("{:?} does not run: {e}, {} bytes", self.hook, frame.len()));
         (0..count)
             .map(|n| {
@@ -141,7 +153,7 @@ fn program(random: &mut SplitMix64, len: usize) -> Vec<sock_filter> {
         })
         .collect();
     code.push(i(random.one(&[0x06, 0x06, 0x16]), 0, 0, random.one(&[0, 1, 65_535])));
-    let unset = Program::new(&code).expect("it is made to be valid").memory_read_first();
+    let unset = ClassicProgram::new(&code).expect("it is made to be valid").memory_read_first();
     let stores = (0..16).filter(|word| unset & 1 << word != 0).map(|word| i(0x02, 0, 0, word));
     stores.chain(code).collect()
 }
@@ -177,12 +189,18 @@ fn listing(code: &[sock_filter]) -> String {
     text
 }
 
-/// Runs programs at all hooks over frames, and compares each decision.
+/// The frame as it is recorded, with the tag in it that was taken off it.
+fn with_tag(frame: &[u8], tag: [u8; 4]) -> Vec<u8> {
+    [&frame[..12], &tag, &frame[12..]].concat()
+}
+
+/// Runs programs at all hooks over frames, as they are and as what is left of frames whose tag was
+/// taken off, and compares each decision.
 fn compare(programs: &[Vec<sock_filter>], frames: &[Vec<u8>]) -> (u64, u64) {
     let mut filters = Filters::new();
     let numbers: Vec<_> = programs
         .iter()
-        .map(|code| filters.add(Program::new(code).expect("it is valid")) as usize)
+        .map(|code| filters.add(ClassicProgram::new(code).expect("it is valid")) as usize)
         .collect();
     let count = numbers.iter().max().map_or(0, |n| n + 1);
     let (mut accepted, mut refused) = (0, 0);
@@ -194,17 +212,25 @@ fn compare(programs: &[Vec<sock_filter>], frames: &[Vec<u8>]) -> (u64, u64) {
         // A netfilter program sees IP alone.
         let is_ip = |f: &Vec<u8>| f[12..14] == [0x08, 0x00] || f[12..14] == [0x86, 0xdd];
         let fits = |f: &&Vec<u8>| hook != Hook::Netfilter || is_ip(f);
-        for frame in frames.iter().filter(fits) {
-            let decisions = bench.ask(count, frame, [0; 4], 0);
+        let mut hold = |frame: &[u8], tag: [u8; 4], recorded: &[u8]| {
+            let decisions = bench.ask(count, frame, tag, 0);
             for (code, number) in programs.iter().zip(&numbers) {
-                let expected = decide(code, frame);
+                let expected = decide(code, recorded);
                 assert_eq!(
                     decisions[*number],
                     expected,
-                    "{hook:?}, libpcap says {expected} of {frame:02x?} to\n{}",
+                    "{hook:?}, tag {tag:02x?} taken off: libpcap says {expected} of {recorded:02x?} to\n{}",
                     listing(code)
                 );
                 *(if expected { &mut accepted } else { &mut refused }) += 1;
+            }
+        };
+        for (at, frame) in frames.iter().filter(fits).enumerate() {
+            hold(frame, [0; 4], frame);
+            // Where packets are routed, they have none.
+            if hook != Hook::Netfilter {
+                let tag = TAGS[at % TAGS.len()];
+                hold(frame, tag, &with_tag(frame, tag));
             }
         }
     }
@@ -370,7 +396,7 @@ fn the_longest_filters_load_and_decide() {
     let long = long.expect("a hundred hosts fit");
     assert!(long.len() > MAX_INSTRUCTIONS - 200, "{}", long.len());
     let too_long = hosts(2000);
-    assert_eq!(Program::new(&too_long), Err(Invalid::Length(too_long.len())));
+    assert_eq!(ClassicProgram::new(&too_long), Err(Invalid::Length(too_long.len())));
     let mut random = SplitMix64(0xfeed);
     let packets: Vec<_> = (0..60).map(|_| packet(&mut random)).collect();
     compare(&[long], &packets);
@@ -387,7 +413,7 @@ fn the_longest_filters_load_and_decide() {
     compare(&[far], &packets);
 }
 
-/// So many filters that one function does not hold them.
+/// Filters are found where they are so many that one function does not hold them.
 #[test]
 fn every_one_of_many_filters_is_found_by_its_number() {
     let mut random = SplitMix64(0x256);
@@ -535,7 +561,7 @@ fn loops_are_followed_as_far_as_there_is_room() {
         let code = compiled(&text, false);
         match unroll(&code) {
             Ok(program) => {
-                assert!(program.len() <= MAX_INSTRUCTIONS && Program::new(&program).is_ok());
+                assert!(program.len() <= MAX_INSTRUCTIONS && ClassicProgram::new(&program).is_ok());
                 let now = rounds(&program).expect("it takes TCP");
                 assert!(now <= before && (MIN_ROUNDS..=MAX_ROUNDS).contains(&now), "{now}");
                 before = now;
@@ -567,38 +593,74 @@ fn loops_that_are_no_chains_are_refused() {
 #[test]
 fn what_the_kernel_refuses_is_named_with_what_to_do() {
     let lo = Interface::find("lo").expect("every namespace has it");
-    let said = |hook, error, expression| {
+    let said = |hook, error, expression: Option<&str>| {
+        let config = Config {
+            hook,
+            deliver: Deliver::Pass,
+            snaplen: 100,
+            ring_bytes: 1 << 20,
+            block_bytes: 1 << 16,
+            promiscuous: false,
+            device_bound: true,
+            filter: expression.map(str::to_owned),
+            rules: None,
+        };
+        let filters = filters_for(&lo, &config).expect("it is an expression");
         let error = std::io::Error::from_raw_os_error(error);
-        super::refused(&lo, hook, expression, 4000, error).to_string()
+        explain_load(&lo, &config, &filters, error).to_string()
     };
-    let filter = Some("port 80 or \"x\"");
+    let filter = Some("port 80 or port 22");
     let large = said(At::Xdp, libc::E2BIG, filter);
-    assert!(large.starts_with("bad filter \"port 80 or \\\"x\\\"\": it is too large"), "{large}");
-    for part in ["4000 instructions", "verifier", "make it shorter", "--hook tpacket"] {
+    let begins = "bad filter \"port 80 or port 22\": it is too large";
+    assert!(large.starts_with(begins), "{large}");
+    for part in ["instructions", "verifier", "make it shorter"] {
         assert!(large.contains(part), "{large}");
     }
-    let crowded = said(At::Tpacket, libc::ENOMEM, filter);
-    for part in ["port 80", "4000 instructions", "make it shorter", "net.core.optmem_max"] {
-        assert!(crowded.contains(part), "{crowded}");
+    for hook in [At::Tpacket, At::Recv] {
+        assert_eq!(said(hook, libc::E2BIG, filter), large);
+        let forbidden = said(hook, libc::EPERM, filter);
+        assert!(forbidden.contains("CAP_NET_RAW") && forbidden.contains("CAP_BPF"), "{forbidden}");
+        assert!(!said(hook, libc::EPERM, None).contains("CAP_BPF"), "it needs no program");
     }
     // Where no filter is to blame, none is blamed.
-    for other in [
-        said(At::Xdp, libc::E2BIG, None),
-        said(At::Xdp, libc::ENOMEM, filter),
-        said(At::Recv, libc::EPERM, filter),
-    ] {
+    for other in [said(At::Xdp, libc::E2BIG, None), said(At::Xdp, libc::ENOMEM, filter)] {
         assert!(!other.contains("filter"), "{other}");
     }
-    for text in [large, crowded, Invalid::LongLoop(5000).to_string()] {
+    for text in [large, Invalid::LongLoop(5000).to_string()] {
         assert!(!text.contains('\n'), "one line: {text}");
+    }
+}
+
+/// Where libpcap wants a live handle, it makes programs that look beside the frame for a tag. None
+/// is there, so they find it in the frame.
+#[test]
+fn programs_for_live_interfaces_find_tags_in_the_frame() {
+    let lo = Interface::find("lo").expect("every namespace has it");
+    let texts = ["vlan", "vlan 7 and udp port 53", "vlan and vlan 8", "not vlan and len > 100"];
+    let mut random = SplitMix64(0x71e);
+    let packets: Vec<_> = (0..400).map(|_| packet(&mut random)).collect();
+    for text in texts {
+        let live = Compiler::new(&lo).by_live(pcap::Linktype::ETHERNET, text);
+        let live = live.unwrap_or_else(|| panic!("{text}: root may listen there"));
+        let mut filters = Filters::new();
+        filters.add(super::read(&live).expect("it is valid"));
+        let code = expression(text);
+        for hook in [Hook::Xdp, Hook::Ingress, Hook::SocketJudge] {
+            let bench = Bench::new(hook, &filters).expect("it loads");
+            for (frame, tag) in packets.iter().zip(TAGS.iter().cycle()) {
+                assert_eq!(bench.ask(1, frame, [0; 4], 1), [decide(&code, frame)], "{text}");
+                let recorded = with_tag(frame, *tag);
+                assert_eq!(bench.ask(1, frame, *tag, 1), [decide(&code, &recorded)], "{text}");
+            }
+        }
     }
 }
 
 #[test]
 fn equal_filters_are_there_once() {
     let mut filters = Filters::new();
-    let tcp = Program::new(&expression("tcp")).expect("it is valid");
-    let udp = Program::new(&expression("udp")).expect("it is valid");
+    let tcp = ClassicProgram::new(&expression("tcp")).expect("it is valid");
+    let udp = ClassicProgram::new(&expression("udp")).expect("it is valid");
     let numbers = [tcp.clone(), udp.clone(), tcp, udp].map(|program| filters.add(program));
     assert_eq!(numbers, [0, 1, 0, 1]);
 }
@@ -614,24 +676,27 @@ fn what_stands_beside_the_frame_is_told() {
             i(0x06, 0, 0, 0),
         ]
     };
-    // VLAN_TAG_PRESENT, VLAN_TAG, VLAN_TPID, PROTOCOL, PKTTYPE (outgoing, other than that), HATYPE.
-    let asked =
-        [is(48, 1), is(44, 0x6007), is(60, 0x88a8), is(0, 0x0800), is(4, 4), is(4, 1), is(28, 1)];
+    // VLAN_TAG_PRESENT, VLAN_TAG, VLAN_TPID (none stands there, for it is in the frame), PROTOCOL,
+    // PKTTYPE (outgoing, broadcast), HATYPE.
+    let asked = [is(48, 0), is(44, 0), is(60, 0), is(0, 0x0800), is(4, 4), is(4, 1), is(28, 1)];
     let mut filters = Filters::new();
-    for code in &asked {
-        filters.add(Program::new(code).expect("it is valid"));
-    }
+    let numbers =
+        asked.map(|code| filters.add(ClassicProgram::new(&code).expect("it is valid")) as usize);
     let mut f = vec![0xff; 80];
     f[12..15].copy_from_slice(&[8, 0, 0x45]);
     for hook in HOOKS {
         let bench = Bench::new(hook, &filters).expect("it loads");
         let tag = [0x88, 0xa8, 0x60, 0x07];
-        let inbound = bench.ask(7, &f, tag, 1);
+        let ask = |tag, flags| {
+            let said = bench.ask(7, &f, tag, flags);
+            numbers.map(|number| said[number])
+        };
+        let inbound = ask(tag, 1);
         // The kernel's trial device has another broadcast address.
-        let broadcast = hook != Hook::Ingress;
+        let broadcast = matches!(hook, Hook::Xdp | Hook::Netfilter);
         assert_eq!(inbound, [true, true, true, true, false, broadcast, true], "{hook:?}");
-        let outbound = bench.ask(7, &f, [0; 4], 2);
-        assert_eq!(outbound, [false, false, false, true, true, false, true], "{hook:?}");
+        let outbound = ask([0; 4], 2);
+        assert_eq!(outbound, [true, true, true, true, true, false, true], "{hook:?}");
     }
 }
 
@@ -675,12 +740,12 @@ fn calls_follow_what_is_moved() {
     let before = text();
     let mut filters = Filters::new();
     assert_eq!(splice(&before, &filters), Ok(before.clone()), "nothing is put in");
-    filters.add(Program::new(&expression("tcp port 80")).expect("it is valid"));
+    filters.add(ClassicProgram::new(&expression("tcp port 80")).expect("it is valid"));
     let mut after = splice(&before, &filters).expect("there is room");
     for room in [0, 100] {
         after.make_room(room);
         let starts: Vec<_> = after.functions.iter().map(|f| f.start).collect();
-        assert_eq!(starts.len(), 5, "and the calling piece");
+        assert_eq!(starts.len(), 5, "and the calling translation");
         let reached: Vec<_> = calls(&after).iter().map(|(_, to)| *to).collect();
         assert!(reached.iter().all(|to| starts.contains(to)), "{reached:?} in {starts:?}");
         assert!(starts[1..].iter().all(|start| reached.contains(start)), "{reached:?}");
@@ -697,7 +762,7 @@ fn calls_follow_what_is_moved() {
 #[test]
 fn what_no_filter_calls_is_left_out() {
     let mut filters = Filters::new();
-    filters.add(Program::new(&[i(0x06, 0, 0, 0)]).expect("it is valid"));
+    filters.add(ClassicProgram::new(&[i(0x06, 0, 0, 0)]).expect("it is valid"));
     let mut before = text();
     // The one more calls itself instead of the loader.
     before.insns[8].immediate = -1;
@@ -711,6 +776,6 @@ fn more_functions_than_the_kernel_allows_are_refused() {
     let mut before = text();
     before.functions.extend((0..253).map(|_| Function { start: 10, type_id: 4 }));
     let mut filters = Filters::new();
-    filters.add(Program::new(&expression("tcp port 80")).expect("it is valid"));
+    filters.add(ClassicProgram::new(&expression("tcp port 80")).expect("it is valid"));
     assert_eq!(splice(&before, &filters), Err(Error::Functions(258)));
 }

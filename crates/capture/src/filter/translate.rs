@@ -1,35 +1,49 @@
 //! From classic BPF to eBPF.
 //!
-//! A filter becomes one or two pieces of code, which `splice` puts into functions. The **direct**
+//! A filter judges a frame as it is recorded, with the VLAN tag in it that the kernel or the card
+//! took off. So it is translated twice: for frames that are **whole** where they lie, and for
+//! frames whose tag is **stripped**, in which all behind the tag lies four bytes further in front,
+//! and the tag in a register. Which of the two runs, the hook program knows from the packet, so a
+//! whole frame costs nothing for it.
+//!
+//! Each becomes one or two translations, which `splice` puts into functions. The **direct**
 //! one reads the frame where it lies. It looks once, at its beginning, whether all that it reads at
 //! fixed places (up to [`PREFIX`] bytes) is there, and from then on such a load is a load; one
 //! behind X compares once. What does not lie in the linear part of a packet is asked for by a call,
 //! out of the way of the other code. Where already the look at the beginning fails, because the
-//! frame is short or its linear part is, the **calling** piece takes over, which asks for each byte
-//! by a call; it has no bound on what a frame must have, and it is all there is where a hook cannot
-//! see the frame (netfilter).
+//! frame is short or its linear part is, the **calling** translation takes over, which asks for
+//! each byte by a call; it has no bound on what a frame must have, and it is all there is where a
+//! hook cannot see the frame (netfilter). A packet socket's program cannot see it either, but may
+//! read it by instructions of its own; its one translation is the calling one with those in the
+//! place of calls.
 //!
-//! Two pieces, and not a check at every load, are what keeps the verifier's work in proportion to
-//! the filter's length: what it knows of the frame is the same on every way through either of them,
-//! so it never walks one twice.
+//! Two translations, and not a check at every load, are what keeps the verifier's work in
+//! proportion to the filter's length: what it knows of the frame is the same on every way through
+//! either of them, so it never walks one twice.
 //!
-//! A piece is entered as the function it stands in is called: r1 the hook's context, r2 the
+//! A translation is entered as the function it stands in is called: r1 the hook's context, r2 the
 //! filter's number, r3 the stripped VLAN tag, r4 what else is known of the packet
 //! (`td_filter_about` in bpf/filter.h). It leaves with r0 not 0 if it takes the packet.
 
-use super::cbpf::{Ancillary, Arithmetic, Condition, Instruction, Operand, Program, Size, Value};
+use super::cbpf::{Arithmetic, ClassicProgram, Condition, Instruction, Operand, Size, Value};
 use super::ebpf::{self, FP, Insn, Reg};
 
-/// Bytes that the direct piece asks for at its beginning at most: every Ethernet frame has as many,
-/// and the usual filters read no fixed place behind them.
+/// The most bytes that the direct translation asks for at its beginning: every Ethernet frame has
+/// as many, and the usual filters read no fixed place behind them.
 const PREFIX: u32 = 60;
 /// How far a pointer into a packet may be moved (`MAX_PACKET_OFF`).
 const MAX_OFFSET: u32 = 0xffff;
 /// Code that may lie between two islands; a jump reaches 32,767 instructions, and must get across
 /// one island and as much code.
 const ISLAND_DISTANCE: usize = 14_000;
-/// Instructions of one [`Detour`] at most.
-const DETOUR: usize = 20;
+/// The most instructions of one [`Detour`].
+const DETOUR: usize = 21;
+
+/// Where a tag stands in a frame as it is recorded.
+const TAG: u32 = 12;
+const TAG_END: u32 = 16;
+/// A place behind the end of every frame.
+const NOWHERE: u32 = 0x00ff_ffff;
 
 /// Where things are kept in the function's stack frame.
 mod stack {
@@ -43,12 +57,12 @@ mod stack {
     pub const MEMORY: i16 = -112;
 }
 
-/// What a piece of code calls.
+/// What a translation calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Callee {
     /// `td_load_*` of bpf/filter.h, which reads what the code cannot see.
     Load,
-    /// The calling piece of this filter.
+    /// The calling translation of this filter.
     Calling,
 }
 
@@ -67,11 +81,25 @@ pub struct Pointers {
     pub data_end: i16,
 }
 
-/// The piece of filter `number` that reads the frame where it lies.
-pub fn direct(program: &Program, number: u32, pointers: Pointers) -> CodeFragment {
-    let places = || program.instructions().iter().filter_map(fixed_place);
+/// Which frames a translation judges.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Frames {
+    /// Those that lie there as they are recorded.
+    Whole,
+    /// Those whose VLAN tag was taken off.
+    Stripped,
+}
+
+/// Returns the translation of filter `number` that reads the frame where it lies.
+pub fn direct(
+    program: &ClassicProgram,
+    number: u32,
+    pointers: Pointers,
+    frames: Frames,
+) -> CodeFragment {
+    let places = || program.instructions().iter().filter_map(|i| fixed_place(i, frames));
     let prefix = places().filter(|end| *end <= PREFIX).max().unwrap_or(0);
-    let mut t = Translator::new(program, DIRECT, prefix);
+    let mut t = Translator::new(program, DIRECT, frames, prefix);
     let reads = program.instructions().iter().any(reads_frame);
     if reads {
         t.put(ebpf::load(ebpf::WORD, DATA, CONTEXT, pointers.data));
@@ -83,9 +111,7 @@ pub fn direct(program: &Program, number: u32, pointers: Pointers) -> CodeFragmen
         let at = t.put(ebpf::jump64(ebpf::JGT, DIRECT.a, END));
         t.detours.push(Detour { from: vec![at], kind: Kind::Calling { number } });
     }
-    if program.instructions().iter().any(asks_for_tag) {
-        t.put(ebpf::store(ebpf::WORD, FP, stack::TAG, Reg(3)));
-    }
+    t.keep_tag();
     let far = places().any(|end| end > prefix);
     let computes = program.instructions().contains(&Instruction::XFromA);
     if far || computes || program.instructions().iter().any(asks_about) {
@@ -94,44 +120,72 @@ pub fn direct(program: &Program, number: u32, pointers: Pointers) -> CodeFragmen
     t.run()
 }
 
-/// The piece that asks for everything by calls.
-pub fn calling(program: &Program) -> CodeFragment {
-    let mut t = Translator::new(program, CALLING, 0);
+/// Returns the translation that asks for everything by calls.
+pub fn calling(program: &ClassicProgram, frames: Frames) -> CodeFragment {
+    keeping(program, CALLING, frames)
+}
+
+/// Returns the translation for a packet socket's program.
+pub fn of_socket(program: &ClassicProgram, frames: Frames) -> CodeFragment {
+    keeping(program, SOCKET, frames)
+}
+
+/// Returns a translation that has everything in registers that calls keep.
+fn keeping(program: &ClassicProgram, machine: Machine, frames: Frames) -> CodeFragment {
+    let mut t = Translator::new(program, machine, frames, 0);
     t.put(ebpf::alu64(ebpf::MOV, KEPT_CONTEXT, Reg(1)));
     t.put(ebpf::alu64(ebpf::MOV, KEPT_ABOUT, Reg(4)));
-    if program.instructions().iter().any(asks_for_tag) {
-        t.put(ebpf::store(ebpf::WORD, FP, stack::TAG, Reg(3)));
-    }
+    t.keep_tag();
     t.run()
 }
 
-/// The registers of the classic machine, and one to work with.
+/// The registers of the classic machine, one to work with, and how frames are read.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Machine {
     a: Reg,
     x: Reg,
     work: Reg,
+    reads: Reads,
 }
 
-/// In the direct piece all are registers that a call loses, so that nothing has to be saved where
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Reads {
+    WhereItLies,
+    ByCalls,
+    ByInstructions,
+}
+
+/// The direct translation's registers: those that a call loses, so nothing has to be saved where
 /// none is made.
-const DIRECT: Machine = Machine { a: Reg(0), x: Reg(4), work: Reg(3) };
+const DIRECT: Machine = Machine { a: Reg(0), x: Reg(4), work: Reg(3), reads: Reads::WhereItLies };
 const CONTEXT: Reg = Reg(1);
 const DATA: Reg = Reg(2);
 const END: Reg = Reg(5);
 
-/// In the calling piece they are those that a call keeps.
-const CALLING: Machine = Machine { a: Reg(7), x: Reg(8), work: Reg(1) };
+/// The calling translation's registers: those that a call keeps.
+const CALLING: Machine = Machine { a: Reg(7), x: Reg(8), work: Reg(1), reads: Reads::ByCalls };
+/// The instructions that read a packet want its context in the register where that is kept.
+const SOCKET: Machine = Machine { reads: Reads::ByInstructions, ..CALLING };
 const KEPT_CONTEXT: Reg = Reg(6);
 const KEPT_ABOUT: Reg = Reg(9);
 
 /// Where in the frame something is read.
 #[derive(Clone, Copy)]
-enum Place {
+enum LoadFrom {
     At(u32),
     BehindX(u32),
-    /// Not in it, but beside it.
+    /// What the kernel knows of the packet beside its frame.
     Beside(u32),
+}
+
+/// Where what the filter reads lies in a frame that may be stripped.
+enum Lies {
+    /// All in the frame.
+    At(LoadFrom),
+    /// All in the tag.
+    InTag(u32),
+    /// Some in the frame and some in the tag, or nobody knows beforehand.
+    Anywhere(LoadFrom),
 }
 
 /// What becomes of what is read.
@@ -150,18 +204,19 @@ struct Detour {
 }
 
 enum Kind {
-    /// The calling piece does it all.
+    /// The calling translation does it all.
     Calling { number: u32 },
     /// One load by a call, and back.
-    Load { place: Place, size: Size, into: Into, back: usize },
+    Load { place: LoadFrom, size: Size, into: Into, back: usize },
 }
 
 struct Translator<'a> {
-    program: &'a Program,
+    program: &'a ClassicProgram,
     machine: Machine,
+    frames: Frames,
     /// Bytes of the frame that are known to be there.
     prefix: u32,
-    piece: CodeFragment,
+    fragment: CodeFragment,
     /// For each instruction of the program, the jumps to it that are not yet filled in.
     jumps: Vec<Vec<usize>>,
     detours: Vec<Detour>,
@@ -170,16 +225,33 @@ struct Translator<'a> {
 }
 
 impl<'a> Translator<'a> {
-    fn new(program: &'a Program, machine: Machine, prefix: u32) -> Self {
+    fn new(program: &'a ClassicProgram, machine: Machine, frames: Frames, prefix: u32) -> Self {
         Self {
             program,
             machine,
+            frames,
             prefix,
-            piece: CodeFragment::default(),
+            fragment: CodeFragment::default(),
             jumps: vec![Vec::new(); program.instructions().len()],
             detours: Vec::new(),
             waiting_since: 0,
         }
+    }
+
+    /// Keeps the tag where it will be asked for.
+    fn keep_tag(&mut self) {
+        let asks = |i: &Instruction| match self.lies(i) {
+            Some((Lies::InTag(_) | Lies::Anywhere(_), _)) => true,
+            Some((Lies::At(_), _)) | None => false,
+        };
+        if self.program.instructions().iter().any(asks) {
+            self.put(ebpf::store(ebpf::WORD, FP, stack::TAG, Reg(3)));
+        }
+    }
+
+    /// Returns where an instruction reads the frame, and how much.
+    fn lies(&self, instruction: &Instruction) -> Option<(Lies, Size)> {
+        lies(instruction, self.frames)
     }
 
     fn run(mut self) -> CodeFragment {
@@ -189,7 +261,8 @@ impl<'a> Translator<'a> {
         }
         self.put(ebpf::alu32_constant(ebpf::MOV, self.machine.a, 0));
         if self.machine == DIRECT {
-            // Also 0, from what r4 holds at first, but not to the verifier; see `look`.
+            // The shift leaves 0 of what r4 holds at first, which the verifier does not know; see
+            // `look`.
             self.put(ebpf::alu64_constant(ebpf::RSH, self.machine.x, 63));
         } else {
             self.put(ebpf::alu32_constant(ebpf::MOV, self.machine.x, 0));
@@ -210,15 +283,15 @@ impl<'a> Translator<'a> {
             falls = self.instruction(at, *instruction);
         }
         self.take_detours();
-        self.piece
+        self.fragment
     }
 
     fn here(&self) -> usize {
-        self.piece.insns.len()
+        self.fragment.insns.len()
     }
 
     fn put(&mut self, insn: Insn) -> usize {
-        self.piece.insns.push(insn);
+        self.fragment.insns.push(insn);
         self.here() - 1
     }
 
@@ -229,7 +302,7 @@ impl<'a> Translator<'a> {
 
     fn aim(&mut self, from: usize, to: usize) {
         let distance = to as i64 - from as i64 - 1;
-        self.piece.insns[from].offset =
+        self.fragment.insns[from].offset =
             i16::try_from(distance).expect("islands keep jumps within reach");
     }
 
@@ -238,7 +311,8 @@ impl<'a> Translator<'a> {
         self.jumps[target].push(at);
     }
 
-    /// What waits is put here, in the middle of the code, and jumps that have far to go stop over.
+    /// Puts an island here: the detours that wait, and a stop for each jump that leads farther than
+    /// one instruction can.
     fn island(&mut self, next: usize, falls: bool) {
         let over = falls.then(|| self.put(ebpf::go()));
         for target in next..self.jumps.len() {
@@ -258,18 +332,18 @@ impl<'a> Translator<'a> {
         self.waiting_since = self.here();
     }
 
-    /// One instruction; tells whether the next one may follow it.
+    /// Translates one instruction, and returns whether the run may go on to the next one.
     fn instruction(&mut self, at: usize, instruction: Instruction) -> bool {
         let Machine { a, x, .. } = self.machine;
         match instruction {
-            Instruction::Load(size, place) => self.load(Place::At(place), size, Into::A),
-            Instruction::LoadBehindX(size, place) => {
-                self.load(Place::BehindX(place), size, Into::A);
+            Instruction::Load(..) | Instruction::LoadBehindX(..) => {
+                self.load(instruction, Into::A);
             }
-            Instruction::LoadXHeaderLength(place) => {
-                self.load(Place::At(place), Size::Byte, Into::X);
+            Instruction::LoadXHeaderLength(_) => self.load(instruction, Into::X),
+            // There are none of size 0 in a frame: that is how the loader tells.
+            Instruction::LoadBeside(number) => {
+                self.call(LoadFrom::Beside(number), 0, Into::A, false);
             }
-            Instruction::LoadAncillary(what) => self.ancillary(what),
             Instruction::LoadValue(value) => self.value(a, value),
             Instruction::LoadXValue(value) => self.value(x, value),
             Instruction::Store(word) => {
@@ -338,34 +412,6 @@ impl<'a> Translator<'a> {
                 }
             }
         }
-    }
-
-    fn ancillary(&mut self, what: Ancillary) {
-        let a = self.machine.a;
-        if let Ancillary::Other(number) = what {
-            // There are none of size 0 in a frame: that is how the loader tells.
-            self.call(Place::Beside(number), 0, Into::A);
-            return;
-        }
-        // Protocol and TCI, as they would stand in the frame.
-        self.put(ebpf::load(ebpf::WORD, a, FP, stack::TAG));
-        match what {
-            Ancillary::VlanTagPresent => {
-                let none = self.put(ebpf::jump32_constant(ebpf::JEQ, a, 0));
-                self.put(ebpf::alu32_constant(ebpf::MOV, a, 1));
-                self.land(none);
-            }
-            Ancillary::VlanTag => self.half(a, cfg!(target_endian = "little")),
-            _ => self.half(a, cfg!(target_endian = "big")),
-        }
-    }
-
-    /// One half of a register, which holds it in network order.
-    fn half(&mut self, a: Reg, high: bool) {
-        if high {
-            self.put(ebpf::alu32_constant(ebpf::RSH, a, 16));
-        }
-        self.put(ebpf::swap(a, 16));
     }
 
     fn arithmetic(&mut self, operation: Arithmetic, operand: Operand) {
@@ -444,35 +490,85 @@ impl<'a> Translator<'a> {
         yes == next || no == next
     }
 
-    fn load(&mut self, place: Place, size: Size, into: Into) {
-        if self.machine == CALLING {
-            self.call(place, size.bytes(), into);
-            return;
+    fn load(&mut self, instruction: Instruction, into: Into) {
+        match self.lies(&instruction) {
+            Some((Lies::At(place), size)) => match self.machine.reads {
+                Reads::WhereItLies => self.load_in_place(place, size, into),
+                Reads::ByInstructions => self.load_by_instruction(place, size, into),
+                Reads::ByCalls => self.call(place, size.bytes(), into, false),
+            },
+            Some((Lies::InTag(place), size)) => self.load_of_tag(place, size, into),
+            Some((Lies::Anywhere(place), size)) => self.call(place, size.bytes(), into, true),
+            None => {}
         }
-        let (Place::At(offset) | Place::BehindX(offset) | Place::Beside(offset)) = place;
+    }
+
+    fn load_in_place(&mut self, place: LoadFrom, size: Size, into: Into) {
+        let (LoadFrom::At(offset) | LoadFrom::BehindX(offset) | LoadFrom::Beside(offset)) = place;
         let end = offset.saturating_add(size.bytes());
-        if matches!(place, Place::At(_)) && end <= self.prefix {
+        if matches!(place, LoadFrom::At(_)) && end <= self.prefix {
             self.read(DATA, offset as i16, size, into);
         } else if end > MAX_OFFSET - 1 {
-            self.call(place, size.bytes(), into);
+            self.call(place, size.bytes(), into, false);
         } else {
             self.look(place, end, size, into);
         }
     }
 
-    /// A load from a place that has to be looked at first.
-    fn look(&mut self, place: Place, end: u32, size: Size, into: Into) {
+    /// Loads by an instruction that refuses the packet where there is nothing.
+    fn load_by_instruction(&mut self, place: LoadFrom, size: Size, into: Into) {
+        let x = self.machine.x;
+        let code = code_of(size);
+        match place {
+            LoadFrom::At(offset) if offset < NOWHERE => {
+                self.put(ebpf::load_packet(code, offset));
+            }
+            LoadFrom::BehindX(offset) if offset < NOWHERE => {
+                // The kernel takes a place from 2³¹ on for something else than the frame.
+                let near = self.put(ebpf::jump32_constant(ebpf::JLE, x, NOWHERE));
+                self.leave(false);
+                self.land(near);
+                self.put(ebpf::load_packet_behind(code, x, offset));
+            }
+            _ => return self.call(place, size.bytes(), into, false),
+        }
+        let to = self.target(into);
+        self.put(ebpf::alu32(ebpf::MOV, to, Reg(0)));
+        self.finish(into, to);
+    }
+
+    /// Loads bytes that all stand in the tag.
+    fn load_of_tag(&mut self, place: u32, size: Size, into: Into) {
+        let to = self.target(into);
+        self.put(ebpf::load(ebpf::WORD, to, FP, stack::TAG));
+        self.put(ebpf::swap(to, 32));
+        let behind = TAG_END - place - size.bytes();
+        if behind > 0 {
+            self.put(ebpf::alu32_constant(ebpf::RSH, to, 8 * behind));
+        }
+        if place > TAG {
+            self.put(ebpf::alu32_constant(ebpf::AND, to, u32::MAX >> (32 - 8 * size.bytes())));
+        }
+        self.finish(into, to);
+    }
+
+    fn target(&self, into: Into) -> Reg {
+        if into == Into::A { self.machine.a } else { self.machine.x }
+    }
+
+    /// Loads from a place after a look whether the frame reaches that far.
+    fn look(&mut self, place: LoadFrom, end: u32, size: Size, into: Into) {
         let Machine { x, work, .. } = self.machine;
         let mut from = Vec::new();
-        if matches!(place, Place::BehindX(_)) {
-            // 32 bits, so that what is learnt about the copy is not learnt about X.
+        if matches!(place, LoadFrom::BehindX(_)) {
+            // The copy is one of 32 bits, so that what the verifier learns about it is not learnt
+            // about X.
             self.put(ebpf::alu32(ebpf::MOV, work, x));
             let limit = (MAX_OFFSET - end) as i32;
             from.push(self.put(ebpf::jump64_constant(ebpf::JGT, work, limit)));
         } else {
-            // This is 0, but not to the verifier: what it learns about one place would else be
-            // something else on every way here, and it would walk on from here once for
-            // each.
+            // The shift leaves 0, which the verifier does not know. If it did, what it learns about
+            // this place would differ on every way here, and it would walk on once for each.
             self.put(ebpf::load(ebpf::DOUBLE, work, FP, stack::ABOUT));
             self.put(ebpf::alu64_constant(ebpf::RSH, work, 63));
         }
@@ -489,27 +585,18 @@ impl<'a> Translator<'a> {
     /// walk on from there once for each.
     fn forget(&mut self, register: Reg) {
         let work = self.machine.work;
-        // This is 0, but not to the verifier.
+        // The shift leaves 0, which the verifier does not know.
         self.put(ebpf::load(ebpf::DOUBLE, work, FP, stack::ABOUT));
         self.put(ebpf::alu64_constant(ebpf::ARSH, work, 63));
         self.put(ebpf::alu64(ebpf::XOR, register, work));
     }
 
-    /// A load from a place that the verifier knows.
+    /// Loads from a place that the verifier knows to be in the frame.
     fn read(&mut self, base: Reg, offset: i16, size: Size, into: Into) {
-        let to = if into == Into::A { self.machine.a } else { self.machine.x };
-        match size {
-            Size::Byte => {
-                self.put(ebpf::load(ebpf::BYTE, to, base, offset));
-            }
-            Size::Half => {
-                self.put(ebpf::load(ebpf::HALF, to, base, offset));
-                self.put(ebpf::swap(to, 16));
-            }
-            Size::Word => {
-                self.put(ebpf::load(ebpf::WORD, to, base, offset));
-                self.put(ebpf::swap(to, 32));
-            }
+        let to = self.target(into);
+        self.put(ebpf::load(code_of(size), to, base, offset));
+        if size != Size::Byte {
+            self.put(ebpf::swap(to, 8 * size.bytes() as i32));
         }
         self.finish(into, to);
     }
@@ -521,8 +608,9 @@ impl<'a> Translator<'a> {
         }
     }
 
-    /// A load by a call, which refuses the packet where there is nothing.
-    fn call(&mut self, place: Place, size: u32, into: Into) {
+    /// A load by a call, which refuses the packet where there is nothing. With `tagged`, the place
+    /// is one of the frame with its tag.
+    fn call(&mut self, place: LoadFrom, size: u32, into: Into, tagged: bool) {
         let Machine { a, x, .. } = self.machine;
         let direct = self.machine == DIRECT;
         let kept = if into == Into::A { x } else { a };
@@ -535,10 +623,10 @@ impl<'a> Translator<'a> {
             self.put(ebpf::alu64(ebpf::MOV, Reg(1), KEPT_CONTEXT));
         }
         match place {
-            Place::At(offset) | Place::Beside(offset) => {
+            LoadFrom::At(offset) | LoadFrom::Beside(offset) => {
                 self.put(ebpf::alu32_constant(ebpf::MOV, Reg(2), offset));
             }
-            Place::BehindX(offset) => {
+            LoadFrom::BehindX(offset) => {
                 self.put(ebpf::alu64(ebpf::MOV, Reg(2), x));
                 self.put(ebpf::alu64_constant(ebpf::ADD, Reg(2), offset as i32));
             }
@@ -546,16 +634,22 @@ impl<'a> Translator<'a> {
         self.put(ebpf::alu32_constant(ebpf::MOV, Reg(3), size));
         match place {
             _ if !direct => self.put(ebpf::alu64(ebpf::MOV, Reg(4), KEPT_ABOUT)),
-            Place::Beside(_) => self.put(ebpf::load(ebpf::DOUBLE, Reg(4), FP, stack::ABOUT)),
-            // Where the direct piece is in use, the loader has to know no more to find a byte.
+            LoadFrom::Beside(_) => self.put(ebpf::load(ebpf::DOUBLE, Reg(4), FP, stack::ABOUT)),
+            // Where the direct translation is in use, the loader has to know no more to find a
+            // byte.
             _ => self.put(ebpf::alu32_constant(ebpf::MOV, Reg(4), 0)),
         };
+        self.put(if tagged {
+            ebpf::load(ebpf::WORD, Reg(5), FP, stack::TAG)
+        } else {
+            ebpf::alu32_constant(ebpf::MOV, Reg(5), 0)
+        });
         let at = self.put(ebpf::call());
-        self.piece.calls.push((at, Callee::Load));
+        self.fragment.calls.push((at, Callee::Load));
         let there = self.put(ebpf::jump64_constant(ebpf::JSGE, Reg(0), 0));
         self.leave(false);
         self.land(there);
-        let to = if into == Into::A { a } else { x };
+        let to = self.target(into);
         if to != Reg(0) {
             self.put(ebpf::alu32(ebpf::MOV, to, Reg(0)));
         }
@@ -577,11 +671,11 @@ impl<'a> Translator<'a> {
                 Kind::Calling { number } => {
                     self.put(ebpf::alu32_constant(ebpf::MOV, Reg(2), number));
                     let at = self.put(ebpf::call());
-                    self.piece.calls.push((at, Callee::Calling));
+                    self.fragment.calls.push((at, Callee::Calling));
                     self.put(ebpf::exit());
                 }
                 Kind::Load { place, size, into, back } => {
-                    self.call(place, size.bytes(), into);
+                    self.call(place, size.bytes(), into, false);
                     let at = self.put(ebpf::go());
                     self.aim(at, back);
                 }
@@ -594,32 +688,56 @@ fn memory(word: u32) -> i16 {
     stack::MEMORY + 4 * word as i16
 }
 
-/// The end of what an instruction reads at a fixed place of the frame.
-fn fixed_place(instruction: &Instruction) -> Option<u32> {
-    match *instruction {
-        Instruction::Load(size, place) => Some(place.saturating_add(size.bytes())),
-        Instruction::LoadXHeaderLength(place) => Some(place.saturating_add(1)),
+/// How an instruction says the size of what it reads.
+fn code_of(size: Size) -> u8 {
+    match size {
+        Size::Byte => ebpf::BYTE,
+        Size::Half => ebpf::HALF,
+        Size::Word => ebpf::WORD,
+    }
+}
+
+/// Returns where an instruction reads the frame, and how much.
+fn lies(instruction: &Instruction, frames: Frames) -> Option<(Lies, Size)> {
+    let (place, size) = match *instruction {
+        Instruction::Load(size, place) => (LoadFrom::At(place), size),
+        Instruction::LoadBehindX(size, place) => (LoadFrom::BehindX(place), size),
+        Instruction::LoadXHeaderLength(place) => (LoadFrom::At(place), Size::Byte),
+        _ => return None,
+    };
+    let lies = match place {
+        _ if frames == Frames::Whole => Lies::At(place),
+        LoadFrom::At(at) if at.saturating_add(size.bytes()) <= TAG => Lies::At(place),
+        LoadFrom::At(at) if at >= TAG_END => Lies::At(LoadFrom::At(at - (TAG_END - TAG))),
+        LoadFrom::At(at) if at >= TAG && at + size.bytes() <= TAG_END => Lies::InTag(at),
+        LoadFrom::BehindX(at) if at >= TAG_END => Lies::At(LoadFrom::BehindX(at - (TAG_END - TAG))),
+        LoadFrom::At(_) | LoadFrom::BehindX(_) | LoadFrom::Beside(_) => Lies::Anywhere(place),
+    };
+    Some((lies, size))
+}
+
+/// The end of what an instruction reads at a fixed place of the frame, where it lies.
+fn fixed_place(instruction: &Instruction, frames: Frames) -> Option<u32> {
+    match lies(instruction, frames)? {
+        (Lies::At(LoadFrom::At(place)), size) => Some(place.saturating_add(size.bytes())),
         _ => None,
     }
 }
 
 fn reads_frame(instruction: &Instruction) -> bool {
-    fixed_place(instruction).is_some()
-        || matches!(
-            instruction,
-            Instruction::LoadBehindX(..) | Instruction::LoadAncillary(Ancillary::Other(_))
-        )
-}
-
-fn asks_for_tag(instruction: &Instruction) -> bool {
-    use Ancillary::{VlanProtocol, VlanTag, VlanTagPresent};
-    matches!(instruction, Instruction::LoadAncillary(VlanTag | VlanTagPresent | VlanProtocol))
+    matches!(
+        instruction,
+        Instruction::Load(..)
+            | Instruction::LoadBehindX(..)
+            | Instruction::LoadXHeaderLength(_)
+            | Instruction::LoadBeside(_)
+    )
 }
 
 fn asks_about(instruction: &Instruction) -> bool {
     matches!(
         instruction,
-        Instruction::LoadAncillary(Ancillary::Other(_))
+        Instruction::LoadBeside(_)
             | Instruction::LoadValue(Value::Length)
             | Instruction::LoadXValue(Value::Length)
     )

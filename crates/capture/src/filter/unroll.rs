@@ -15,8 +15,7 @@ use libc::sock_filter;
 
 use super::cbpf::{Invalid, MAX_INSTRUCTIONS, MIN_ROUNDS};
 
-/// Headers that each loop follows at most. With as many, `protochain 6` fits into the 20 KiB that
-/// older kernels let a socket have for it (`net.core.optmem_max`).
+/// Headers that each loop follows at most: twice as many as [`MIN_ROUNDS`].
 pub const MAX_ROUNDS: usize = 16;
 
 /// `BPF_JMP`, the class of all jumps, and `BPF_JMP | BPF_JA`, which needs no condition.
@@ -47,7 +46,7 @@ pub fn unroll(code: &[sock_filter]) -> Result<Vec<sock_filter>, Invalid> {
     Err(Invalid::LongLoop(len))
 }
 
-/// From the first instruction of its body to the last, which jumps back to that.
+/// The instructions of a loop's body, from the first to the last, which jumps back to the first.
 #[derive(Clone, Copy)]
 struct Loop {
     head: usize,

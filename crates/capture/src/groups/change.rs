@@ -1,11 +1,9 @@
-//! What can change while packets flow: a group's snaplen, filter and rules, and whether it gets
-//! any.
+//! What can change at once while packets flow: a group's snaplen and rules, and whether it gets any
+//! packets. A filter takes longer (`filtering`).
 
 use std::sync::Arc;
 
-use super::port::Filter;
 use super::{Error, Groups};
-use crate::all_or_none::change_all;
 use crate::rules::{Compiled, Hits};
 use crate::sys::kernel;
 
@@ -26,54 +24,6 @@ impl Groups {
         self.list[at].config.snaplen = snaplen;
         self.maps.set_snaplen(at, snaplen);
         Ok(())
-    }
-
-    /// Exchanges a group's filter. Each packet meets the old one or the new one, and none is lost;
-    /// afterwards the old one judges no packet any more.
-    ///
-    /// # Errors
-    /// Where the filter does not compile or the kernel does not take it, or at a hook whose
-    /// programs cannot be exchanged. Then the old filter stays.
-    pub fn set_filter(&mut self, group: &str, filter: Option<&str>) -> Result<(), Error> {
-        let at = self.group(group)?;
-        let hook = self.list[at].config.hook;
-        if !hook.can_exchange_filter() {
-            return Err(Error::FixedFilter { group: group.to_owned(), hook });
-        }
-        let ports: Vec<usize> = self.list[at].ports.iter().map(|(port, _)| *port).collect();
-        let put = |port: &usize| self.ports[*port].put_filter(at, Filter::of(filter));
-        let before: Vec<Filter> = ports.iter().map(put).collect();
-        let exchanged = self.exchange(&ports);
-        if exchanged.is_err() {
-            for (port, before) in ports.iter().zip(before) {
-                self.ports[*port].put_filter(at, before);
-            }
-        } else {
-            self.list[at].config.filter = filter.map(str::to_owned);
-        }
-        kernel::wait_for_running_programs();
-        exchanged.map_err(Error::from)
-    }
-
-    /// Puts new programs at these ports, or at none of them.
-    fn exchange(&mut self, ports: &[usize]) -> Result<(), crate::Error> {
-        let renewed: Vec<_> = ports
-            .iter()
-            .map(|port| self.ports[*port].renew(&self.hub))
-            .collect::<Result<_, _>>()?;
-        let ready = ports.iter().zip(renewed);
-        change_all(
-            &mut self.ports,
-            ready.filter_map(|(port, ready)| Some((*port, ready?))),
-            |ports, (port, ready)| Ok((port, ports[port].exchange(ready)?)),
-            |ports, (port, before)| {
-                if let Some(before) = before {
-                    // The kernel has just taken the new programs there; an exchange that fails
-                    // has no interface any more.
-                    let _ = ports[port].exchange(before);
-                }
-            },
-        )
     }
 
     /// Exchanges a group's rules as a whole: each packet is judged by the old set or by the new

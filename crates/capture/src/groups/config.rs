@@ -11,7 +11,7 @@ use super::steering::Steering;
 use crate::device::Device;
 use crate::rules::Compiled;
 use crate::sys::params::MAX_GROUPS;
-use crate::{Deliver, Hook};
+use crate::{Clock, Deliver, Hook};
 
 /// What a group takes, and how its members share it.
 #[derive(Clone, Debug)]
@@ -31,15 +31,22 @@ pub struct GroupConfig {
     pub snaplen: u32,
     pub steering: Steering,
     pub promiscuous: bool,
+    /// The most members that the group may have at a time.
+    pub max_members: u32,
+    /// The most bytes that the rings of the group's members may take together.
+    pub max_memory: Option<u64>,
 }
 
 /// The groups that a daemon serves.
 #[derive(Clone, Debug)]
 pub struct GroupsConfig {
     pub groups: Vec<GroupConfig>,
-    /// The memory of all rings of one member together.
-    pub ring_bytes: u64,
+    /// The memory of all rings of one member together. If nothing is said, each ring holds what a
+    /// queue brings at 1 Gbit/s from one look of the daemon to the next.
+    pub ring_bytes: Option<u64>,
     pub block_bytes: u64,
+    /// Whether programs may be bound to their device, as [`crate::Config::device_bound`] says.
+    pub device_bound: bool,
 }
 
 /// Refuses what makes no sense on any machine.
@@ -85,7 +92,10 @@ fn socket_hook(group: &GroupConfig) -> Error {
 pub(super) type Places = Vec<Vec<(usize, u32)>>;
 
 /// Returns the ports that the groups need.
-pub(super) fn ports_of(config: &GroupsConfig) -> Result<(Vec<Port>, Places), Error> {
+pub(super) fn ports_of(
+    config: &GroupsConfig,
+    clock: &Arc<Clock>,
+) -> Result<(Vec<Port>, Places), Error> {
     let mut ports: Vec<Port> = Vec::new();
     // The group that asked for each port first.
     let mut first: Vec<&str> = Vec::new();
@@ -99,7 +109,7 @@ pub(super) fn ports_of(config: &GroupsConfig) -> Result<(Vec<Port>, Places), Err
                 port.device.interface.index == device.interface.index && port.hook == group.hook
             };
             let at = ports.iter().position(is_it).unwrap_or_else(|| {
-                ports.push(Port::new(device, group.hook, set, group.deliver));
+                ports.push(Port::new(device, group.hook, set, group.deliver, clock));
                 first.push(&group.name);
                 ports.len() - 1
             });
@@ -113,6 +123,7 @@ pub(super) fn ports_of(config: &GroupsConfig) -> Result<(Vec<Port>, Places), Err
                 });
             }
             port.promiscuous |= group.promiscuous;
+            port.device_bound = config.device_bound;
             // The group has this interface already, by another of its names.
             if port.list.entries.last().is_some_and(|entry| entry.group == number) {
                 let (group, interface) = (group.name.clone(), name.clone());

@@ -18,6 +18,9 @@ pub enum Error {
     /// rules that cannot be put into the kernel
     #[error(transparent)]
     Rules(#[from] crate::rules::Error),
+    /// a filter of a group's configuration that is refused
+    #[error("group {groups}: {why}")]
+    Filter { groups: String, why: Box<crate::Error> },
     /// nothing to serve
     #[error("no group is configured: name at least one")]
     NoGroups,
@@ -66,6 +69,11 @@ pub enum Error {
         "group {0} cannot get another member: all {MAX_MEMBERS} places are taken; let one leave first"
     )]
     Full(String),
+    /// a group that has as many members as it may have
+    #[error(
+        "group {group} cannot get another member: it may have {most} (max-members and memory of its configuration); let one leave first"
+    )]
+    GroupFull { group: String, most: u32 },
     /// a weight that means no packet ever, or all of them
     #[error("a member of group {0} weighs from 1 to {MAX_WEIGHT}")]
     Weight(String),
@@ -84,6 +92,7 @@ impl Error {
     pub fn is_usage(&self) -> bool {
         match self {
             Self::Capture(e) => e.is_usage(),
+            Self::Filter { why, .. } => why.is_usage(),
             Self::Rules(e) => e.is_usage(),
             Self::Geometry(_)
             | Self::NoGroups
@@ -99,7 +108,9 @@ impl Error {
             | Self::NoGroup { .. }
             | Self::FixedFilter { .. }
             | Self::Weight(_) => true,
-            Self::Full(_) | Self::Memory { .. } | Self::Kernel { .. } => false,
+            Self::Full(_) | Self::GroupFull { .. } | Self::Memory { .. } | Self::Kernel { .. } => {
+                false
+            }
         }
     }
 }

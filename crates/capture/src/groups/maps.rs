@@ -15,7 +15,8 @@ use crate::ring::Geometry;
 use crate::sys::libbpf::{io_error, map};
 use crate::sys::mapping::Mapping;
 
-pub(super) const MAX_MEMBERS: usize = 1024;
+/// The most members that all groups have together.
+pub const MAX_MEMBERS: usize = 1024;
 /// `sizeof(struct td_group)`. The offsets of its words follow.
 pub(super) const GROUP: usize = 64;
 const STEERING: usize = 0;
@@ -248,7 +249,10 @@ where
     thread::scope(|scope| {
         // This thread works too, and alone where no other can be made.
         let threads: Vec<_> = (1..helpers)
-            .map_while(|_| thread::Builder::new().spawn_scoped(scope, work).ok())
+            .map_while(|_| {
+                let builder = thread::Builder::new().name("tapdeck-maps".into());
+                builder.spawn_scoped(scope, work).ok()
+            })
             .collect();
         let own = work();
         let results = threads

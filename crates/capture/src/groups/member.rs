@@ -1,8 +1,7 @@
 //! What does a member of a group have, and when is it woken?
 //!
 //! A member has rings that the programs write and it reads. It is woken by a byte in a pipe: when a
-//! block has been closed, again a look later in case some producer was still writing, and now and
-//! then as long as it has not read everything.
+//! block has become complete (`wakes`), and now and then as long as it has not read everything.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -12,6 +11,7 @@ use libbpf_rs::MapHandle;
 use rustix::pipe::{PipeFlags, pipe_with};
 
 use super::maps::{Part, share};
+use super::wakes;
 use crate::ring::{Geometry, ReadMemory, RingMemory};
 use crate::sys::libbpf::io_error;
 use crate::sys::mapping::Mapping;
@@ -31,10 +31,8 @@ pub(super) struct Member {
     rings: Vec<RingMemory>,
     /// Written to when there is something to read. A pipe and not an eventfd: with an eventfd a
     /// member could make the daemon wait.
-    wake: OwnedFd,
+    wake: Arc<OwnedFd>,
     looks: Vec<Look>,
-    /// The member was woken for a block that some producer may not have finished then.
-    is_due: bool,
     /// How many looks there were so far.
     looked: u32,
 }
@@ -90,9 +88,8 @@ impl Member {
             group,
             weight,
             rings: RingMemory::set(*geometry, &rings, &data, &release),
-            wake,
+            wake: Arc::new(wake),
             looks: vec![Look::default(); geometry.nrings as usize],
-            is_due: false,
             looked: 0,
         };
         Ok((member, Ends { rings: rings_fd?, data: data_fd?, release: release_fd?, wake: wakes }))
@@ -103,11 +100,9 @@ impl Member {
     }
 
     /// Returns the open blocks that hold something, and held something at the last look, where they
-    /// can be closed: a full ring has no room for the next block. Wakes the member for blocks that
-    /// were closed since.
+    /// can be closed: a full ring has no room for the next block.
     pub(super) fn look(&mut self) -> Vec<(u32, u32)> {
         let mut waiting = Vec::new();
-        let mut has_more = false;
         for ((ring, look), i) in self.rings.iter().zip(&mut self.looks).zip(0..) {
             let (block, bytes) = ring.open_block();
             let is_same = block == look.block;
@@ -116,17 +111,14 @@ impl Member {
             if is_same && look.is_open && bytes > 0 && !is_full {
                 waiting.push((i, block));
             }
-            has_more |= !is_same;
             *look = Look { block, is_open: bytes > 0 };
         }
-        // The member is woken now and then for whatever is left, in case a producer took longer
-        // than a look.
+        // The member is woken now and then for whatever is left, in case a wake-up found no room.
         self.looked = self.looked.wrapping_add(1);
         let is_behind = || self.rings.iter().any(|ring| ring.open_block().0 != ring.released());
-        if has_more || self.is_due || (self.looked.is_multiple_of(REMINDER) && is_behind()) {
+        if self.looked.is_multiple_of(REMINDER) && is_behind() {
             self.wake();
         }
-        self.is_due = has_more;
         waiting
     }
 
@@ -139,9 +131,14 @@ impl Member {
         open.collect()
     }
 
-    /// Wakes the member. A full pipe is no error: there is enough in it to wake up.
+    /// Wakes the member.
     pub(super) fn wake(&self) {
-        let _ = rustix::io::write(&self.wake, &[1]);
+        wakes::wake(&self.wake);
+    }
+
+    /// Returns the pipe that wakes the member.
+    pub(super) fn pipe(&self) -> Arc<OwnedFd> {
+        self.wake.clone()
     }
 
     /// Returns how many bytes wait in the member's rings. A member that says nonsense about what it

@@ -21,13 +21,16 @@
 //! leave together share one wait.
 
 mod change;
+mod coming;
 mod config;
 mod error;
+mod filtering;
 mod maps;
 mod member;
 mod port;
 mod stats;
 mod steering;
+mod wakes;
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -36,25 +39,30 @@ use std::sync::Arc;
 use tapdeck_packet::link::LinkType;
 use tapdeck_packet::pcapng::InterfaceDescription;
 
+pub use coming::{Joined, Joining, Leaving, Left};
 pub use config::{GroupConfig, GroupsConfig};
 pub use error::Error;
+pub use filtering::{FilterChange, PreparedFilter};
 pub use stats::{GroupStats, GroupsStats, MemberStats, PortStats};
 pub use steering::{MAX_WEIGHT, NoSteering, Steering};
 
 use crate::bpf::control::{CONTROL_BYTES, Control};
 use crate::explain::explain;
-use crate::memory::{available_memory, check_memory, too_little_for};
+use crate::filter::check_filter;
+use crate::memory::check_memory;
 use crate::ring::{Geometry, RingMemory};
 use crate::rules::Images;
 use crate::sys::kernel;
 use crate::sys::libbpf::map;
 use crate::sys::mapping::Mapping;
-use crate::{Clock, Event, MAX_RINGS};
+use crate::{Clock, Event, MAX_RINGS, Unseen};
 use config::{check, ports_of};
-use maps::{MAX_MEMBERS, Maps, Part};
-use member::{Member, Parts};
+pub use maps::MAX_MEMBERS;
+use maps::Maps;
+use member::Member;
 use port::{Hub, Port, Sizes};
-use steering::{Owner, Shares};
+use steering::Shares;
+use wakes::Wakes;
 
 /// The rings of a member, as descriptors and sizes. Whoever holds the descriptors can read the
 /// packets.
@@ -112,11 +120,31 @@ struct Group {
 pub struct Groups {
     list: Vec<Group>,
     ports: Vec<Port>,
-    hub: Hub,
-    maps: Maps,
+    hub: Arc<Hub>,
+    maps: Arc<Maps>,
+    wakes: Wakes,
     images: Images,
     geometry: Geometry,
-    members: Vec<Option<Member>>,
+    /// The places of members, as many as there can be; a member's number is that of its place.
+    places: Vec<MemberPlace>,
+}
+
+/// A place for a member.
+enum MemberPlace {
+    Free,
+    /// Kept for a member of this group, whose rings are being made.
+    Kept(usize),
+    Taken(Member),
+}
+
+impl MemberPlace {
+    fn group(&self) -> Option<usize> {
+        match self {
+            Self::Free => None,
+            Self::Kept(group) => Some(*group),
+            Self::Taken(member) => Some(member.group),
+        }
+    }
 }
 
 impl Groups {
@@ -126,11 +154,19 @@ impl Groups {
     /// Where an interface or a hook does not work, or what is asked makes no sense.
     pub fn open(config: &GroupsConfig, clock: &Arc<Clock>) -> Result<Self, Error> {
         check(config)?;
-        let (mut ports, places) = ports_of(config)?;
+        let (mut ports, places) = ports_of(config, clock)?;
+        for (group, places) in config.groups.iter().zip(&places) {
+            if let Some(expression) = &group.filter {
+                let its = places.iter().map(|(port, _)| &ports[*port].device.interface);
+                let told = |why| Error::Filter { groups: group.name.clone(), why: Box::new(why) };
+                check_filter(expression, its).map_err(told)?;
+            }
+        }
         let wanted = ports.iter().map(Port::wanted_rings).max().unwrap_or(1);
         let snaplen = config.groups.iter().map(|group| group.snaplen).max().unwrap_or(1);
         let nrings = wanted.min(MAX_RINGS);
-        let geometry = Geometry::new(config.ring_bytes, config.block_bytes, nrings, snaplen)?;
+        let ring_bytes = config.ring_bytes.unwrap_or_else(|| default_ring_bytes(nrings));
+        let geometry = Geometry::new(ring_bytes, config.block_bytes, nrings, snaplen)?;
 
         // As much as one member takes, for the kernel is shown what members' maps are like.
         if let Some(port) = ports.first() {
@@ -160,7 +196,7 @@ impl Groups {
             }
         }
         for port in &mut ports {
-            port.load(&hub, geometry)?;
+            port.load(&hub, geometry).map_err(|e| with_groups(config, e))?;
         }
         let groups = config.groups.iter().zip(places).map(|(group, places)| Group {
             config: group.clone(),
@@ -169,9 +205,12 @@ impl Groups {
             ports: places.iter().map(|(port, at)| (*port, ports[*port].list.counts + at)).collect(),
             gone: GroupStats::default(),
         });
-        let groups = groups.collect();
-        let members = (0..MAX_MEMBERS).map(|_| None).collect();
-        Ok(Self { list: groups, ports, hub, maps, images, geometry, members })
+        let list = groups.collect();
+        let wakes = Wakes::start(hub.object());
+        let wakes = wakes.map_err(|e| kernel_error("begin to wake members", e))?;
+        let places = (0..MAX_MEMBERS).map(|_| MemberPlace::Free).collect();
+        let (hub, maps) = (Arc::new(hub), Arc::new(maps));
+        Ok(Self { list, ports, hub, maps, wakes, images, geometry, places })
     }
 
     /// Attaches all programs. What the devices have counted before is left out of the statistics.
@@ -181,7 +220,8 @@ impl Groups {
     pub fn start(&mut self) -> Result<(), Error> {
         for i in 0..self.ports.len() {
             let port = &mut self.ports[i];
-            if let Err(e) = port.device.begin().and_then(|()| port.attach()) {
+            let seen = self.maps.counts(port.list.port).map_or(0, |counts| counts.seen);
+            if let Err(e) = port.begin(seen) {
                 self.detach();
                 return Err(e.into());
             }
@@ -198,8 +238,15 @@ impl Groups {
     /// Detaches all programs and waits until none of them runs. Everything that was captured is
     /// then in the members' rings, in complete blocks, but for rings that are full.
     pub fn stop(&mut self) {
+        // What fails here is only what the hooks would have seen from now on.
+        let _ = self.watch();
         self.detach();
         kernel::wait_for_running_programs();
+        for port in &mut self.ports {
+            if let Ok(counts) = self.maps.counts(port.list.port) {
+                port.end(counts.seen);
+            }
+        }
         // What could not be closed is in rings whose members do not read.
         let _ = self.flush_all();
     }
@@ -222,118 +269,25 @@ impl Groups {
         })
     }
 
-    /// Takes a new member into a group: makes rings for it, and gives it its share, which comes
-    /// from members that have more than theirs.
-    ///
-    /// # Errors
-    /// Where memory or places are short, or there is no such group.
-    pub fn join(&mut self, group: &str, weight: u32) -> Result<Membership, Error> {
-        let at = self.group(group)?;
-        if !(1..=MAX_WEIGHT).contains(&weight) {
-            return Err(Error::Weight(group.to_owned()));
-        }
-        let free = self.members.iter().position(Option::is_none);
-        let number = free.ok_or_else(|| Error::Full(group.to_owned()))? as u32;
-        let needed = self.geometry.memory_bytes();
-        let too_large = |available: u64| Error::Memory {
-            group: group.to_owned(),
-            needed_mib: needed.div_ceil(1 << 20),
-            available_mib: available >> 20,
-        };
-        if let Some(available) = too_little_for(needed) {
-            return Err(too_large(available));
-        }
-        let failed = |e: io::Error| match e.raw_os_error() {
-            Some(libc::ENOMEM) => too_large(available_memory().unwrap_or(0)),
-            _ => kernel_error(&format!("make rings for a member of group {group}"), e),
-        };
-        let parts = Parts::new(&self.geometry).map_err(failed)?;
-        let (member, ends) = Member::new(at, weight, &parts, &self.geometry).map_err(failed)?;
-        let inserted = self.maps.insert(number, parts.all());
-        // The member's first blocks begin in the clock's present epoch.
-        let ready = inserted.and_then(|()| {
-            (0..self.geometry.nrings).try_for_each(|ring| self.hub.flush(number, ring, 0))
-        });
-        if let Err(e) = ready {
-            // Some of the maps may have been inserted. Removing the others fails.
-            let _ = self.maps.remove(&[number]);
-            return Err(failed(e));
-        }
-        self.members[number as usize] = Some(member);
-        self.list[at].shares.add(owner(number), weight);
-        self.maps.set_shares(at, &self.list[at].shares);
-        Ok(Membership {
-            member: number,
-            geometry: self.geometry,
-            ring_stride: Part::Rings.stride(&self.geometry),
-            data_stride: Part::Data.stride(&self.geometry),
-            release_stride: Part::Release.stride(&self.geometry),
-            rings: ends.rings,
-            data: ends.data,
-            release: ends.release,
-            wake: ends.wake,
-            interfaces: self.descriptions(at),
-        })
-    }
-
-    /// Lets members leave, whether they asked or are gone already. Their shares go to the others at
-    /// once. When no program writes to their rings any more, the open blocks are closed, so that a
-    /// member that still reads gets its last packets, and the rings are freed. Returns what each
-    /// member got.
-    pub fn leave(&mut self, members: &[u32]) -> Vec<(u32, MemberStats)> {
-        let mut leaving: Vec<u32> = members.to_vec();
-        leaving.sort_unstable();
-        leaving.dedup();
-        leaving.retain(|number| self.member(*number).is_some());
-        if leaving.is_empty() {
-            return Vec::new();
-        }
-        for (at, group) in self.list.iter_mut().enumerate() {
-            let of_group = |number: &&u32| {
-                let member = self.members.get(**number as usize).and_then(Option::as_ref);
-                member.is_some_and(|member| member.group == at)
-            };
-            let owners: Vec<Owner> =
-                leaving.iter().filter(of_group).map(|number| owner(*number)).collect();
-            if !owners.is_empty() {
-                group.shares.remove(&owners);
-                self.maps.set_shares(at, &group.shares);
-            }
-        }
-        kernel::wait_for_running_programs();
-        let mut left = Vec::new();
-        for &number in &leaving {
-            // Where its rings are full, the last block stays open, and the member can tell that
-            // nobody writes there any more.
-            let _ = self.flush_member(number);
-            let stats = self.member_stats(number).unwrap_or_default();
-            let gone = self.members[number as usize].take();
-            if let Some(member) = gone {
-                member.wake();
-                self.list[member.group].gone.add(&stats);
-            }
-            left.push((number, stats));
-        }
-        // Fails only for what is not there.
-        let _ = self.maps.remove(&leaving);
-        left
-    }
-
     fn member(&self, number: u32) -> Option<&Member> {
-        self.members.get(number as usize).and_then(Option::as_ref)
+        match self.places.get(number as usize)? {
+            MemberPlace::Taken(member) => Some(member),
+            MemberPlace::Free | MemberPlace::Kept(_) => None,
+        }
     }
 
     fn numbers(&self) -> impl Iterator<Item = u32> + use<> {
-        let there: Vec<u32> =
-            (0..).zip(&self.members).filter(|(_, m)| m.is_some()).map(|(n, _)| n).collect();
+        let there =
+            (0..).zip(&self.places).filter(|(_, place)| matches!(place, MemberPlace::Taken(_)));
+        let there: Vec<u32> = there.map(|(number, _)| number).collect();
         there.into_iter()
     }
 
-    /// Closes blocks that have waited since the last call, and wakes the members for which there is
-    /// something to read. Called every 20 ms.
+    /// Closes blocks that have waited since the last call, and wakes the members that they belong
+    /// to. Called every 20 ms.
     pub fn tick(&mut self) -> io::Result<()> {
-        for (number, member) in (0..).zip(&mut self.members) {
-            let Some(member) = member else { continue };
+        for (number, place) in (0..).zip(&mut self.places) {
+            let MemberPlace::Taken(member) = place else { continue };
             let waiting = member.look();
             for (ring, block) in &waiting {
                 self.hub.flush(number, *ring, *block)?;
@@ -369,16 +323,20 @@ impl Groups {
         Ok(())
     }
 
-    /// Looks whether interfaces are gone, or back. Called once a second.
+    /// Looks whether interfaces are gone, or back, and whether the programs stand where they were
+    /// put; attaches again those that do not. Called once a second; [`Groups::take_unseen`] then
+    /// has what was missed.
     ///
     /// # Errors
-    /// Where programs cannot be attached to an interface that came back. The next call tries again.
+    /// Where programs cannot be attached to an interface that came back, or where somebody has
+    /// detached them. The next call tries again.
     pub fn watch(&mut self) -> Result<Vec<(String, Event)>, Error> {
         let mut events = Vec::new();
         let mut failure = None;
         for port in &mut self.ports {
             let name = port.device.interface.name.clone();
-            match port.watch(&self.hub, self.geometry) {
+            let (maps, own) = (&self.maps, port.list.port);
+            match port.watch(&self.hub, self.geometry, &|| Ok(maps.counts(own)?.seen)) {
                 Ok(event) => events.extend(event.map(|event| (name, event))),
                 Err(e) => failure = Some(e),
             }
@@ -388,6 +346,16 @@ impl Groups {
             Some(e) if events.is_empty() => Err(e.into()),
             _ => Ok(events),
         }
+    }
+
+    /// Takes what went unseen since the last call, with the names of the interfaces.
+    pub fn take_unseen(&mut self) -> Vec<(String, Unseen)> {
+        let mut unseen = Vec::new();
+        for port in &mut self.ports {
+            let name = &port.device.interface.name.clone();
+            unseen.extend(port.take_unseen().into_iter().map(|unseen| (name.clone(), unseen)));
+        }
+        unseen
     }
 
     /// Reads the devices' counters anew, for [`Groups::stats`].
@@ -441,9 +409,25 @@ impl Drop for Groups {
     }
 }
 
-/// Returns what a slot holds for a member.
-fn owner(member: u32) -> Owner {
-    member as Owner + 1
+/// Returns the memory of a member's rings where nobody has said how much: for each ring what
+/// 1 Gbit/s brings in more than a look of the daemon (20 ms, 2.6 MB of frames of 1514 bytes) and
+/// the block that is being filled, as one queue may get all that comes.
+fn default_ring_bytes(nrings: u32) -> u64 {
+    const EACH: u64 = 4 << 20;
+    const LEAST: u64 = 16 << 20;
+    const MOST: u64 = 128 << 20;
+    (u64::from(nrings) * EACH).clamp(LEAST, MOST)
+}
+
+/// Says which groups have a filter that is refused.
+fn with_groups(config: &GroupsConfig, e: crate::Error) -> Error {
+    use crate::Error::{Filter, LargeFilter};
+    let (Filter { expression, .. } | LargeFilter { expression, .. }) = &e else {
+        return e.into();
+    };
+    let theirs = config.groups.iter().filter(|group| group.filter.as_ref() == Some(expression));
+    let groups: Vec<&str> = theirs.map(|group| group.name.as_str()).collect();
+    Error::Filter { groups: groups.join(", "), why: Box::new(e) }
 }
 
 fn kernel_error(what: &str, source: io::Error) -> Error {

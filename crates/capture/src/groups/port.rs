@@ -7,6 +7,7 @@
 
 use std::io;
 use std::os::fd::AsFd;
+use std::sync::Arc;
 
 use libbpf_rs::{Object, ObjectBuilder, OpenObject};
 
@@ -16,17 +17,18 @@ use crate::bpf::driver::{Questions, load_best};
 use crate::bpf::object::{Aligned, FLUSH, LoadedObject, choose, load_filtered, reuse_maps};
 use crate::bpf::params::Params;
 use crate::bpf::program::Program;
-use crate::device::Device;
+use crate::device::{Device, Meanwhile};
 use crate::explain::explain;
 use crate::filter::splice::Filters;
-use crate::filter::{self, cbpf};
-use crate::hook::{ProgramSet, RingUnit};
+use crate::filter::{Compiler, cbpf};
+use crate::hook::{ProgramSet, RingUnit, XdpMode};
 use crate::ring::Geometry;
 use crate::ring_count::wanted_rings;
 use crate::sys::libbpf::{io_error, quiet_libbpf};
 use crate::sys::params::{MAX_GROUPS, TdEntry, TdFlushMember, TdPort};
-use crate::warnings::{lost_tags, stays_behind};
-use crate::{Deliver, Error, Event, Hook};
+use crate::unseen::{Cause, Counted, Presence, Unseen};
+use crate::warnings::{lost_tags, others_there, stays_behind, takes_nothing};
+use crate::{Clock, Deliver, Error, Event, Hook};
 use tapdeck_packet::link::LinkType;
 
 static SERVE: &Aligned<[u8]> = &Aligned(*include_bytes!(concat!(env!("OUT_DIR"), "/serve.bpf.o")));
@@ -45,7 +47,7 @@ pub(super) struct Entry {
 pub(super) struct Filter {
     expression: Option<String>,
     /// The expression compiled for the interface as it is.
-    compiled: Option<cbpf::Program>,
+    compiled: Option<cbpf::ClassicProgram>,
 }
 
 impl Filter {
@@ -55,7 +57,7 @@ impl Filter {
 }
 
 /// `struct td_port`.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct List {
     pub port: u32,
     /// Where in the counters those of the port's groups begin.
@@ -165,18 +167,21 @@ impl Hub {
     }
 }
 
-/// A port.
-pub(super) struct Port {
+/// A port. `L` is what it is attached by; a port of no links can be on any thread.
+pub(super) struct Port<L = Links> {
     pub device: Device,
     pub hook: Hook,
     set: ProgramSet,
     pub deliver: Deliver,
     pub promiscuous: bool,
+    /// Whether a program may be bound to the device.
+    pub device_bound: bool,
     pub list: List,
     params: Params,
     ready: Option<Ready>,
-    links: Links,
+    links: L,
     is_attached: bool,
+    presence: Presence,
 }
 
 /// Programs of a port that are loaded.
@@ -188,7 +193,13 @@ pub(super) struct Ready {
 
 impl Port {
     /// A port without programs.
-    pub(super) fn new(device: Device, hook: Hook, set: ProgramSet, deliver: Deliver) -> Self {
+    pub(super) fn new(
+        device: Device,
+        hook: Hook,
+        set: ProgramSet,
+        deliver: Deliver,
+        clock: &Arc<Clock>,
+    ) -> Self {
         let params = Params {
             consume: deliver == Deliver::Consume,
             by_cpu: hook.ring_unit() == RingUnit::Cpu,
@@ -201,12 +212,38 @@ impl Port {
             set,
             deliver,
             promiscuous: false,
+            device_bound: true,
             list: List::default(),
             params,
             ready: None,
             links: Links::default(),
             is_attached: false,
+            presence: Presence::new(hook, clock),
         }
+    }
+
+    /// Returns a port of the same interface and groups that has no programs, for another thread to
+    /// load some.
+    pub(super) fn draft(&self) -> Port<()> {
+        Port {
+            device: self.device.clone(),
+            hook: self.hook,
+            set: self.set,
+            deliver: self.deliver,
+            promiscuous: self.promiscuous,
+            device_bound: self.device_bound,
+            list: self.list.clone(),
+            params: self.params,
+            ready: None,
+            links: (),
+            is_attached: false,
+            presence: self.presence.anew(self.hook),
+        }
+    }
+
+    /// Whether programs are loaded; none are while the interface is gone.
+    pub(super) fn is_loaded(&self) -> bool {
+        self.ready.is_some()
     }
 
     /// Returns how many rings give each queue or CPU of the port one of its own.
@@ -215,7 +252,36 @@ impl Port {
     }
 
     pub(super) fn is_attached(&self) -> bool {
-        self.is_attached
+        self.is_attached && !self.presence.has_gone()
+    }
+
+    fn counted(&self, seen: u64) -> Counted {
+        Counted::new(self.hook, self.device.nic(), seen)
+    }
+
+    /// Attaches the port's programs for the first time, when they have seen so many packets. What
+    /// the device has counted before is left out.
+    pub(super) fn begin(&mut self, seen: u64) -> Result<(), Error> {
+        self.device.begin()?;
+        self.attach()?;
+        self.presence.begin(self.counted(seen));
+        Ok(())
+    }
+
+    /// Returns how many packets went unseen so far.
+    pub(super) fn unseen(&self) -> u64 {
+        self.presence.unseen()
+    }
+
+    /// Takes what went unseen since the last call.
+    pub(super) fn take_unseen(&mut self) -> Vec<Unseen> {
+        self.presence.take()
+    }
+
+    /// Takes note that nothing is captured any more, when the programs have seen so many packets.
+    pub(super) fn end(&mut self, seen: u64) {
+        let now = self.counted(seen);
+        self.presence.end(now);
     }
 
     /// Returns what the user should know of the port that is no error.
@@ -223,9 +289,22 @@ impl Port {
         let interface = &self.device.interface;
         let programs = self.ready.as_ref().map_or(&[][..], |ready| ready.programs);
         let tags = lost_tags(interface, self.hook, programs, self.params.hardware_vlan);
-        tags.into_iter().chain(stays_behind(interface, &self.links)).collect()
+        let own = self.ready.as_ref().map_or_else(Vec::new, |ready| {
+            self.links.program_ids(&|which| ready.loaded.program(which))
+        });
+        let others = others_there(interface, self.hook, &own);
+        let clsact = stays_behind(interface, &self.links);
+        let entries = self.list.entries.iter().map(|entry| &entry.filter);
+        let nothing = entries.filter_map(|Filter { expression, compiled }| {
+            let expression = expression.as_ref()?;
+            let refuses = compiled.as_ref().is_some_and(cbpf::ClassicProgram::refuses_all);
+            refuses.then(|| takes_nothing(interface, expression))
+        });
+        others.into_iter().chain(tags).chain(clsact).chain(nothing).collect()
     }
+}
 
+impl<L> Port<L> {
     fn explain(&self, e: io::Error) -> Error {
         explain(&self.device.interface, self.hook, e)
     }
@@ -233,7 +312,7 @@ impl Port {
     /// Says what an error of the kernel means where programs with all these filters were wanted.
     fn refused(&self, constants: &Constants, e: io::Error) -> Error {
         match (e.raw_os_error(), &constants.longest) {
-            (Some(libc::E2BIG), Some(expression)) => Error::Filter {
+            (Some(libc::E2BIG), Some(expression)) => Error::LargeFilter {
                 expression: expression.clone(),
                 why: format!(
                     "it is the longest at {}, hook {}, with {} instructions, and all filters there have more ways through them than the kernel's verifier walks; make them shorter or fewer",
@@ -249,7 +328,7 @@ impl Port {
     /// Loads the port's programs over the hub's maps.
     pub(super) fn load(&mut self, hub: &Hub, geometry: Geometry) -> Result<(), Error> {
         let interface = &self.device.interface;
-        let questions = Questions::to(interface, &self.set);
+        let questions = Questions::to(interface, &self.set, self.device_bound);
         let snaplen = geometry.snaplen.min(self.hook.facts().most_snaplen);
         self.params = Params {
             geometry: Geometry { snaplen, ..geometry },
@@ -284,14 +363,14 @@ impl Port {
         }
         for Filter { expression, compiled } in self.list.entries.iter().map(|entry| &entry.filter) {
             if let (Some(expression), None) = (expression, compiled) {
-                filter::check_absent(&self.device.interface, expression)?;
+                Compiler::new(&self.device.interface).compile(expression)?;
             }
         }
         Ok(None)
     }
 
     /// Loads programs for what the list of groups says now.
-    fn prepare(&mut self, hub: &Hub) -> Result<Ready, Error> {
+    pub(super) fn prepare(&mut self, hub: &Hub) -> Result<Ready, Error> {
         self.compile()?;
         let constants = self.constants();
         let load = |programs: &[Program]| hub.load(programs, &constants);
@@ -302,7 +381,7 @@ impl Port {
 
     /// Compiles the filters that are new.
     fn compile(&mut self) -> Result<(), Error> {
-        let mut compiler = filter::Compiler::new(&self.device.interface, self.hook);
+        let mut compiler = Compiler::new(&self.device.interface);
         for Filter { expression, compiled } in
             self.list.entries.iter_mut().map(|entry| &mut entry.filter)
         {
@@ -327,7 +406,9 @@ impl Port {
         let params = Params { filtered: !filters.is_empty(), ..self.params };
         Constants { params, list: self.list.bytes(&numbers), filters, longest }
     }
+}
 
+impl Port {
     /// Attaches the port's programs; packets flow from here on.
     pub(super) fn attach(&mut self) -> Result<(), Error> {
         let interface = &self.device.interface;
@@ -369,23 +450,92 @@ impl Port {
         Ok(self.ready.replace(ready))
     }
 
-    /// Looks whether the interface is still there. If it was deleted, goes on at an interface of
-    /// the same name once there is one.
-    pub(super) fn watch(&mut self, hub: &Hub, geometry: Geometry) -> Result<Option<Event>, Error> {
+    /// Looks whether the interface is still there, and whether the programs stand where they were
+    /// put; attaches again those that do not. If the interface was deleted, goes on at an interface
+    /// of the same name once there is one. `seen` tells how many packets the programs have seen.
+    pub(super) fn watch(
+        &mut self,
+        hub: &Hub,
+        geometry: Geometry,
+        seen: &dyn Fn() -> io::Result<u64>,
+    ) -> Result<Option<Event>, Error> {
+        let counters = |port: &Self| seen().map_err(|e| port.explain(e));
         if self.is_attached {
             let event = self.device.look()?;
             if event == Some(Event::Gone) {
                 self.detach();
                 // A program that is bound to a device must not outlive it.
                 self.ready = None;
+                let more = self.presence.is_gone(self.counted(counters(self)?));
+                self.device.add_received(more);
+                return Ok(event);
             }
-            return Ok(event);
+            return self.stand(hub, &counters).map(|()| event);
         }
-        if !self.device.is_back()? {
+        if !self.device.is_back(Meanwhile::Counts)? {
             return Ok(None);
         }
         self.load(hub, geometry)?;
         self.attach()?;
+        self.is_shown_packets(counters(self)?, Cause::Away);
         Ok(Some(Event::Back))
+    }
+
+    /// Looks whether the programs stand, and attaches them again where they do not.
+    fn stand(
+        &mut self,
+        hub: &Hub,
+        seen: &dyn Fn(&Self) -> Result<u64, Error>,
+    ) -> Result<(), Error> {
+        let interface = &self.device.interface;
+        let restored = match &self.ready {
+            Some(Ready { loaded, .. }) => {
+                self.links.restore(interface, &|which| loaded.program(which))
+            }
+            None => Ok(false),
+        };
+        match restored {
+            Ok(false) if self.presence.has_gone() => {
+                self.is_shown_packets(seen(self)?, Cause::Detached);
+            }
+            Ok(false) if self.takes_new_queues(hub) => {
+                self.is_shown_packets(seen(self)?, Cause::Queue);
+            }
+            Ok(false) => {
+                let now = self.counted(seen(self)?);
+                self.presence.stands(now);
+            }
+            Ok(true) => self.is_shown_packets(seen(self)?, Cause::Detached),
+            Err(e) => {
+                let why = self.explain(e);
+                self.device.refresh();
+                let now = self.counted(seen(self)?);
+                self.presence.is_away(now);
+                let name = self.device.interface.name.clone();
+                return Err(Error::Detached { name, why: Box::new(why) });
+            }
+        }
+        Ok(())
+    }
+
+    /// Sees that packets of queues that were switched on since the last look are seen, as
+    /// `Capture::watch` does. Returns whether there are such queues.
+    fn takes_new_queues(&mut self, hub: &Hub) -> bool {
+        let is_by_queue = self.hook.xdp_mode() == Some(XdpMode::Driver);
+        if !is_by_queue || !self.device.has_more_queues() {
+            return false;
+        }
+        let done = self.prepare(hub).and_then(|ready| self.exchange(ready)).is_ok();
+        if done {
+            self.device.note_queues();
+        }
+        done
+    }
+
+    /// Counts what was missed up to now, that the programs are attached again.
+    fn is_shown_packets(&mut self, seen: u64, cause: Cause) {
+        self.device.refresh();
+        let now = self.counted(seen);
+        self.presence.is_back(now, cause);
     }
 }

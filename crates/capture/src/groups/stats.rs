@@ -31,6 +31,8 @@ pub struct PortStats {
     pub attached: bool,
     /// Packets that reached the hook.
     pub seen: u64,
+    /// Packets that the device received while the hook was not shown them.
+    pub unseen: u64,
     /// What the device has counted since the groups were started.
     pub nic: NicCounters,
 }
@@ -97,6 +99,7 @@ impl Groups {
                 hook: port.hook,
                 attached: port.is_attached(),
                 seen: self.maps.counts(port.list.port)?.seen,
+                unseen: port.unseen(),
                 nic: port.device.nic(),
             })
         });
@@ -137,6 +140,13 @@ impl Groups {
         let group = self.list.iter().find(|group| group.config.name == name);
         let ports = &group.ok_or(io::ErrorKind::NotFound)?.ports;
         ports.iter().map(|(_, count)| Ok(self.maps.counts(*count)?.seen)).sum()
+    }
+
+    /// Returns how many packets went unseen at a group's interfaces.
+    pub fn group_unseen(&self, name: &str) -> u64 {
+        let group = self.list.iter().find(|group| group.config.name == name);
+        let ports = group.map(|group| &group.ports[..]).unwrap_or_default();
+        ports.iter().map(|(port, _)| self.ports[*port].unseen()).sum()
     }
 
     /// Reads the counters of one member.

@@ -29,7 +29,7 @@ pub enum Steering {
     Mac,
     /// A VLAN.
     Vlan,
-    /// Nothing: members take turns.
+    /// The order of arrival: members take turns.
     RoundRobin,
     /// What one receive queue received.
     Queue,

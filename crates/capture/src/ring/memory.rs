@@ -4,8 +4,9 @@
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
+use std::sync::atomic::{AtomicU64, fence};
 
-use tapdeck_packet::ring::{BlockBytes, ReadMemory, Readable, layout};
+use tapdeck_packet::ring::{BlockBytes, PACKET_SHIFT, ReadMemory, Readable, layout};
 
 use super::protocol::Memory;
 use crate::sys::arithmetic as word;
@@ -113,6 +114,7 @@ pub struct RingMemory {
     rings: Arc<Mapping>,
     data: Arc<Mapping>,
     release: Arc<Mapping>,
+    taken: Arc<Taken>,
 }
 
 impl RingMemory {
@@ -124,8 +126,10 @@ impl RingMemory {
         release: &Arc<Mapping>,
     ) -> Vec<Self> {
         let (rings, data, release) = (rings.clone(), data.clone(), release.clone());
-        let first = Self { geometry, index: 0, rings, data, release };
-        (0..geometry.nrings).map(|index| Self { index, ..first.clone() }).collect()
+        let taken = || Arc::new(Taken::new(geometry.nblocks));
+        let first = Self { geometry, index: 0, rings, data, release, taken: taken() };
+        let ring = |index| Self { index, taken: taken(), ..first.clone() };
+        (0..geometry.nrings).map(ring).collect()
     }
 
     /// Makes a set of rings in memory of this process, for the socket hooks.
@@ -222,6 +226,15 @@ impl RingMemory {
         word::word_epoch(self.word())
     }
 
+    /// Returns how many packets were ever committed to the ring, whether its reader, which is in
+    /// this process, has taken them or not.
+    pub fn packets(&self) -> u64 {
+        let unread = |slot: usize, before: u64| {
+            self.committed(slot as u32).wrapping_sub(before) >> PACKET_SHIFT
+        };
+        self.taken.with(unread)
+    }
+
     /// Returns how many bytes of the ring hold packets or wait to be released.
     pub fn fill_bytes(&self) -> u64 {
         // In this order the reader cannot get past the word that is looked at.
@@ -262,6 +275,57 @@ impl ReadMemory for RingMemory {
     fn set_released(&self, block: u32) {
         self.release.u32(self.index as usize * layout::RELEASE).store(block, Release);
     }
+
+    fn note_taken(&self, slot: u32, packets: u64, committed: u64) {
+        self.taken.note(slot as usize, packets, committed);
+    }
+}
+
+/// What the reader of a ring has taken out of it, for others to read while it works.
+///
+/// The reader writes it for each block that it releases and never waits; who reads it tries again
+/// where the reader was at work.
+#[derive(Debug)]
+struct Taken {
+    /// Odd while the reader writes.
+    version: AtomicU64,
+    packets: AtomicU64,
+    /// Each slot's commit counter when its block was last released.
+    before: Vec<AtomicU64>,
+}
+
+impl Taken {
+    fn new(nblocks: u32) -> Self {
+        let before = (0..nblocks).map(|_| AtomicU64::new(0)).collect();
+        Self { version: AtomicU64::new(0), packets: AtomicU64::new(0), before }
+    }
+
+    fn note(&self, slot: usize, packets: u64, committed: u64) {
+        let version = self.version.load(Relaxed);
+        self.version.store(version + 1, Relaxed);
+        fence(Release);
+        self.packets.fetch_add(packets, Relaxed);
+        if let Some(before) = self.before.get(slot) {
+            before.store(committed, Relaxed);
+        }
+        self.version.store(version + 2, Release);
+    }
+
+    /// Returns the packets that were taken, and what `unread` says of each slot's counter, all as
+    /// of one moment between two releases.
+    fn with(&self, unread: impl Fn(usize, u64) -> u64) -> u64 {
+        loop {
+            let version = self.version.load(Acquire);
+            let slots = self.before.iter().enumerate();
+            let unread: u64 = slots.map(|(slot, before)| unread(slot, before.load(Relaxed))).sum();
+            let all = self.packets.load(Relaxed) + unread;
+            fence(Acquire);
+            if version.is_multiple_of(2) && self.version.load(Relaxed) == version {
+                return all;
+            }
+            std::thread::yield_now();
+        }
+    }
 }
 
 impl Memory for RingMemory {
@@ -270,8 +334,8 @@ impl Memory for RingMemory {
         word.compare_exchange(old, new, AcqRel, Acquire).map(|_| ())
     }
 
-    fn commit(&self, slot: u32, n: u64) {
-        self.rings.u64(self.block(slot, 0)).fetch_add(n, AcqRel);
+    fn commit(&self, slot: u32, n: u64) -> u64 {
+        self.rings.u64(self.block(slot, 0)).fetch_add(n, AcqRel).wrapping_add(n)
     }
 
     fn set_closed(&self, slot: u32, used: u32, epoch: u32) {

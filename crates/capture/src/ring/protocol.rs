@@ -14,10 +14,13 @@ pub trait Memory: ReadMemory {
     /// Replaces the reservation word if it is still `old`, or returns what it is as an error
     /// (acquire and release).
     fn swap_word(&self, old: u64, new: u64) -> Result<(), u64>;
-    /// Adds to a slot's commit counter (acquire and release).
-    fn commit(&self, slot: u32, n: u64);
+    /// Adds to a slot's commit counter (acquire and release). Returns what the counter is then.
+    fn commit(&self, slot: u32, n: u64) -> u64;
     /// Stores what a closed block holds; the commit that follows publishes it.
     fn set_closed(&self, slot: u32, used: u32, epoch: u32);
+    /// Wakes the reader, where it waits to be woken: called once for each block, by the producer
+    /// whose commit has made the block complete.
+    fn completed(&self) {}
 }
 
 /// Space in a block that belongs to one producer until it commits. There is one value for each
@@ -77,7 +80,7 @@ impl Reserved {
     /// Publishes what was written into the space. `frame_bytes` and `packets` are
     /// 0 where nothing but filling was written.
     pub fn commit<M: Memory>(self, memory: &M, frame_bytes: u32, packets: u32) {
-        memory.commit(self.slot, word::commit(self.len, frame_bytes, packets));
+        commit(memory, self.slot, word::commit(self.len, frame_bytes, packets));
     }
 }
 
@@ -119,5 +122,11 @@ fn close<M: Memory>(memory: &M, seen: u64) {
     let slot = word::word_block(seen) % memory.nblocks();
     let used = word::word_bytes(seen);
     memory.set_closed(slot, used, word::word_epoch(seen));
-    memory.commit(slot, word::commit(memory.block_bytes() - used, 0, 0));
+    commit(memory, slot, word::commit(memory.block_bytes() - used, 0, 0));
+}
+
+fn commit<M: Memory>(memory: &M, slot: u32, n: u64) {
+    if word::is_complete(memory.commit(slot, n), memory.block_bytes()) {
+        memory.completed();
+    }
 }

@@ -73,13 +73,35 @@ impl Redirect {
     /// Enters the sockets, each at its queue, and attaches the program. Returns a descriptor; the
     /// program is detached when that is closed.
     pub fn attach(&self, ifindex: u32, sockets: &[XdpSocket]) -> io::Result<OwnedFd> {
-        let table = self.loaded.sockets()?;
         for (queue, socket) in (0..).zip(sockets) {
-            socket.enter_into(table.as_fd(), queue)?;
+            self.enter(queue, socket)?;
         }
         let program = self.loaded.program(Program::Redirect)?;
-        kernel::attach(program.as_fd(), AttachPoint::Xdp { ifindex, generic: false })
+        kernel::attach(program.as_fd(), point(ifindex))
     }
+
+    /// Has the packets of a queue sent to a socket.
+    pub fn enter(&self, queue: u32, socket: &XdpSocket) -> io::Result<()> {
+        socket.enter_into(self.loaded.sockets()?.as_fd(), queue)
+    }
+
+    /// Asks the kernel whether `link` still holds the program at the interface, and puts another
+    /// link in its place if not. Returns whether it did.
+    pub fn restore(&self, ifindex: u32, link: &mut OwnedFd) -> io::Result<bool> {
+        let program = self.loaded.program(Program::Redirect)?;
+        if kernel::holds(link.as_fd(), program.as_fd(), point(ifindex))? == Some(true) {
+            return Ok(false);
+        }
+        // Who has put another program into the link has left it attached.
+        if kernel::exchange(link.as_fd(), program.as_fd()).is_err() {
+            *link = kernel::attach(program.as_fd(), point(ifindex))?;
+        }
+        Ok(true)
+    }
+}
+
+fn point(ifindex: u32) -> AttachPoint {
+    AttachPoint::Xdp { ifindex, generic: false }
 }
 
 fn params(interface: &Interface, filters: &Filters) -> Params {
@@ -90,12 +112,26 @@ fn params(interface: &Interface, filters: &Filters) -> Params {
     }
 }
 
+/// How the sockets of an interface are made: all alike.
+#[derive(Clone, Copy, Debug)]
+pub struct Making {
+    chunks: u32,
+    mode: Mode,
+}
+
+impl Making {
+    /// Binds a socket to a queue that was switched on later.
+    pub fn bind_later(self, ifindex: u32, queue: u32) -> io::Result<XdpSocket> {
+        XdpSocket::bind(ifindex, queue, self.chunks, self.mode)
+    }
+}
+
 /// Binds a socket to each receive queue, `queues` at most.
 pub fn bind(
     interface: &Interface,
     config: &Config,
     queues: usize,
-) -> Result<Vec<XdpSocket>, Error> {
+) -> Result<(Vec<XdpSocket>, Making), Error> {
     if interface.rx_queues > MAX_RINGS {
         return Err(Error::Unsupported {
             name: interface.name.clone(),
@@ -133,7 +169,7 @@ pub fn bind(
             },
         }
     }
-    Ok(sockets)
+    Ok((sockets, Making { chunks, mode: modes[0] }))
 }
 
 fn bind_queue(ifindex: u32, queue: u32, chunks: u32, mode: Mode) -> io::Result<XdpSocket> {
@@ -163,6 +199,10 @@ fn refused(interface: &Interface, queue: u32, pieces: bool, e: io::Error) -> Err
         )),
         Some(libc::EAFNOSUPPORT) => {
             unsupported("the kernel has no AF_XDP sockets (CONFIG_XDP_SOCKETS)".to_owned())
+        }
+        // The kernel counts a socket's frames against RLIMIT_MEMLOCK.
+        Some(libc::ENOBUFS) => {
+            Error::LockedMemory { name: interface.name.clone(), hook: Hook::AfXdp }
         }
         _ => explain(interface, Hook::AfXdp, e),
     }

@@ -11,23 +11,29 @@ mod afxdp;
 mod recv;
 mod tpacket;
 
+use std::cell::Cell;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::Acquire, Ordering::Release};
+use std::sync::atomic::{AtomicBool, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
+use std::sync::{Arc, OnceLock};
 use std::thread::{Builder, JoinHandle};
 use std::time::Duration;
 
-use libc::sock_filter;
 use tapdeck_packet::link::LinkType;
+use tapdeck_packet::numbers::arphrd;
 use tapdeck_packet::pcapng::{FLAG_INBOUND, FLAG_OUTBOUND};
 
+use crate::bpf::params::Params;
+use crate::bpf::socket::SocketFilter;
 use crate::explain::explain;
-use crate::filter;
+use crate::filter::splice::Filters;
+use crate::filter::{self, explain_load, filters_for};
 use crate::hook::{Reading, Sockets};
 use crate::interface::Interface;
 use crate::ring::{Geometry, Packet, Producer, RingMemory, socket_ring};
-use crate::sys::kernel::wait_for_running_programs;
+use crate::sys::afxdp::XdpSocket;
+use crate::sys::kernel::{active_rx_queues, wait_for_running_programs};
+use crate::sys::mapping::Mapping;
 use crate::sys::packet_socket::{PacketSocket, Received, promiscuous};
 use crate::{Clock, Config, Error};
 
@@ -58,9 +64,15 @@ struct Running {
 }
 
 enum Entrance {
-    Packet(Arc<PacketSocket>),
+    Packet {
+        socket: Arc<PacketSocket>,
+        /// The program that judges, where there is a filter or was one.
+        filter: Option<SocketFilter>,
+        refused: Refused,
+    },
     Xdp {
         link: OwnedFd,
+        making: afxdp::Making,
         /// A socket that holds the interface in promiscuous mode as long as it is open.
         _promiscuous: Option<OwnedFd>,
     },
@@ -72,7 +84,7 @@ impl Entrance {
         match self {
             // Setting the filter fails for want of memory alone; then the thread ends when it finds
             // its socket empty.
-            Self::Packet(socket) => drop(socket.set_filter(&filter::REFUSE_ALL)),
+            Self::Packet { socket, .. } => drop(socket.set_filter(&filter::REFUSE_ALL)),
             Self::Xdp { link, .. } => drop(link),
         }
         wait_for_running_programs();
@@ -93,7 +105,7 @@ impl SocketHook {
         let means = match sockets {
             Sockets::Packet(reading) => {
                 PacketSocket::new().map_err(failed)?;
-                filter::compile(interface, config)?;
+                Judge::new(interface, config)?.load(None)?;
                 Means::Packet(reading)
             }
             Sockets::Xdp(_) => Means::Xdp(afxdp::Redirect::load(interface, config)?),
@@ -142,14 +154,73 @@ impl SocketHook {
         }
     }
 
+    /// Asks the kernel whether the sockets are still given packets, and sees that they are. Returns
+    /// whether they were not. Nobody but this process can detach a packet socket.
+    pub fn restore(&mut self, interface: &Interface) -> io::Result<bool> {
+        match (&mut self.running, &self.means) {
+            (Some(Running { entrance: Entrance::Xdp { link, .. }, .. }), Means::Xdp(redirect)) => {
+                redirect.restore(interface.index, link)
+            }
+            _ => Ok(false),
+        }
+    }
+
+    /// Gives sockets to the queues that were switched on after the hook was attached.
+    pub fn take_new_queues(&mut self, interface: &Interface, config: &Config) -> Result<(), Error> {
+        let Some(mut running) = self.running.take() else { return Ok(()) };
+        let taken = self.give_sockets(&mut running, interface, config);
+        self.running = Some(running);
+        taken.map_err(|e| explain(interface, config.hook, e))?;
+        // Drivers may run the program on the queues alone that there were when it was attached.
+        self.set_filter(interface, config)
+    }
+
+    fn give_sockets(
+        &self,
+        running: &mut Running,
+        interface: &Interface,
+        config: &Config,
+    ) -> io::Result<()> {
+        let (Entrance::Xdp { making, .. }, Means::Xdp(redirect)) = (&running.entrance, &self.means)
+        else {
+            return Ok(());
+        };
+        let refused = redirect.refused()?;
+        let active = active_rx_queues(&interface.name)? as usize;
+        for queue in running.threads.len()..active.min(self.rings.len()) {
+            let socket = making.bind_later(interface.index, queue as u32)?;
+            redirect.enter(queue as u32, &socket)?;
+            let thread = self.receive(queue, socket, &refused, config, &running.stop)?;
+            running.threads.push(thread);
+        }
+        Ok(())
+    }
+
+    /// Starts the thread that takes the packets of a queue.
+    fn receive(
+        &self,
+        queue: usize,
+        socket: XdpSocket,
+        refused: &Arc<Mapping>,
+        config: &Config,
+        stop: &Arc<AtomicBool>,
+    ) -> io::Result<JoinHandle<()>> {
+        let producer = self.producer(queue);
+        let receiver = afxdp::Receiver::new(socket, queue, producer, refused.clone(), config);
+        spawn(&format!("tapdeck-afxdp{queue}"), stop.clone(), move |stop| receiver.run(stop))
+    }
+
     /// Exchanges the filter, and how much is kept of a packet, for those of `config`. Returns when
     /// no packet is judged by the old filter any more.
     pub fn set_filter(&mut self, interface: &Interface, config: &Config) -> Result<(), Error> {
-        // A bad one is refused also while nothing runs.
-        let program = filter::compile(interface, config)?;
-        let Some(running) = &self.running else { return Ok(()) };
-        match (&running.entrance, &mut self.means) {
-            (Entrance::Packet(socket), _) => set_filter(socket, &program, interface, config)?,
+        let Some(running) = &mut self.running else {
+            // A bad one is refused also while nothing runs.
+            return filters_for(interface, config).map(drop);
+        };
+        match (&mut running.entrance, &mut self.means) {
+            (Entrance::Packet { socket, filter, refused }, _) => {
+                Judge::new(interface, config)?.put(socket, filter, refused)?;
+            }
             (Entrance::Xdp { link, .. }, Means::Xdp(redirect)) => {
                 redirect.set_filter(interface, config, link.as_fd())?;
             }
@@ -174,10 +245,10 @@ impl SocketHook {
         interface: &Interface,
         config: &Config,
     ) -> Result<Running, Error> {
-        let program = filter::compile(interface, config)?;
         let failed = |e| explain(interface, config.hook, e);
         let socket = Arc::new(PacketSocket::new().map_err(failed)?);
-        set_filter(&socket, &program, interface, config)?;
+        let (mut filter, refused) = (None, Refused::default());
+        Judge::new(interface, config)?.put(&socket, &mut filter, &refused)?;
         let start = || -> io::Result<Running> {
             if is_loopback(interface) {
                 // Kernels before 4.20 cannot; the sink refuses those packets anyhow.
@@ -186,22 +257,28 @@ impl SocketHook {
             if wants_promiscuous(interface, config) {
                 socket.join_promiscuous(interface.index)?;
             }
-            let sink = Sink { producer: self.producer(0), skip_outgoing: is_loopback(interface) };
+            let pusher = PacketPusher {
+                producer: self.producer(0),
+                skip_outgoing: is_loopback(interface),
+                refused: refused.clone(),
+                filtered: Cell::new(0),
+            };
             let stop = Arc::new(AtomicBool::new(false));
             // All is set before the socket is bound, so that every packet meets it as it shall be.
             let thread = match reading {
                 Reading::Calls => {
-                    let receiver = recv::Receiver::new(socket.clone(), sink, config)?;
+                    let receiver = recv::Receiver::new(socket.clone(), pusher, config)?;
                     socket.bind(interface.index)?;
-                    spawn("td-recv", stop.clone(), move |stop| receiver.run(stop))?
+                    spawn("tapdeck-recv", stop.clone(), move |stop| receiver.run(stop))?
                 }
                 Reading::Mapped => {
-                    let receiver = tpacket::Receiver::new(socket.clone(), sink, config)?;
+                    let receiver = tpacket::Receiver::new(socket.clone(), pusher, config)?;
                     socket.bind(interface.index)?;
-                    spawn("td-tpacket", stop.clone(), move |stop| receiver.run(stop))?
+                    spawn("tapdeck-tpacket", stop.clone(), move |stop| receiver.run(stop))?
                 }
             };
-            Ok(Running { entrance: Entrance::Packet(socket), stop, threads: vec![thread] })
+            let entrance = Entrance::Packet { socket, filter, refused };
+            Ok(Running { entrance, stop, threads: vec![thread] })
         };
         start().map_err(failed)
     }
@@ -212,7 +289,7 @@ impl SocketHook {
         interface: &Interface,
         config: &Config,
     ) -> Result<Running, Error> {
-        let sockets = afxdp::bind(interface, config, self.rings.len())?;
+        let (sockets, making) = afxdp::bind(interface, config, self.rings.len())?;
         let start = || -> io::Result<Running> {
             let promiscuous = wants_promiscuous(interface, config)
                 .then(|| promiscuous(interface.index))
@@ -221,15 +298,12 @@ impl SocketHook {
             let link = redirect.attach(interface.index, &sockets)?;
             let refused = redirect.refused()?;
             let mut running = Running {
-                entrance: Entrance::Xdp { link, _promiscuous: promiscuous },
+                entrance: Entrance::Xdp { link, making, _promiscuous: promiscuous },
                 stop: Arc::new(AtomicBool::new(false)),
                 threads: Vec::new(),
             };
             for (queue, socket) in sockets.into_iter().enumerate() {
-                let (producer, refused) = (self.producer(queue), refused.clone());
-                let receiver = afxdp::Receiver::new(socket, queue, producer, refused, config);
-                let name = format!("td-afxdp-{queue}");
-                match spawn(&name, running.stop.clone(), move |stop| receiver.run(stop)) {
+                match self.receive(queue, socket, &refused, config, &running.stop) {
                     Ok(thread) => running.threads.push(thread),
                     Err(e) => {
                         running.stop.store(true, Release);
@@ -257,15 +331,78 @@ fn spawn(
     Builder::new().name(name.to_owned()).spawn(move || run(&stop))
 }
 
-fn set_filter(
-    socket: &PacketSocket,
-    program: &[sock_filter],
-    interface: &Interface,
-    config: &Config,
-) -> Result<(), Error> {
-    let expression = config.filter.as_deref();
-    let set = socket.set_filter(program);
-    set.map_err(|e| filter::refused(interface, config.hook, expression, program.len(), e))
+/// What shall judge the packets of a packet socket, and how much of them is kept.
+struct Judge<'a> {
+    interface: &'a Interface,
+    config: &'a Config,
+    filters: Filters,
+}
+
+impl<'a> Judge<'a> {
+    fn new(interface: &'a Interface, config: &'a Config) -> Result<Self, Error> {
+        Ok(Self { interface, config, filters: filters_for(interface, config)? })
+    }
+
+    /// Loads the program, if there is a filter, to take the place of one before.
+    fn load(&self, before: Option<&SocketFilter>) -> Result<Option<SocketFilter>, Error> {
+        if self.filters.is_empty() {
+            return Ok(None);
+        }
+        let unread = Params::unread(self.interface.index);
+        let snaplen = filter::kept(self.config.snaplen);
+        let params = Params {
+            geometry: Geometry { snaplen, ..unread.geometry },
+            link_header: self.interface.link.is_some_and(LinkType::has_header),
+            filtered: true,
+            ..unread
+        };
+        let loaded = SocketFilter::load(&params, &self.filters, before);
+        loaded.map(Some).map_err(|e| self.explain(e))
+    }
+
+    /// Puts it to a socket, in the place of what judged there before.
+    fn put(
+        &self,
+        socket: &PacketSocket,
+        filter: &mut Option<SocketFilter>,
+        refused: &Refused,
+    ) -> Result<(), Error> {
+        let Some(loaded) = self.load(filter.as_ref())? else {
+            return socket
+                .set_filter(&filter::keep_all(self.config.snaplen))
+                .map_err(|e| self.explain(e));
+        };
+        let attach = || {
+            refused.follow(&loaded)?;
+            socket.set_program(loaded.program()?.as_fd())
+        };
+        attach().map_err(|e| self.explain(e))?;
+        *filter = Some(loaded);
+        Ok(())
+    }
+
+    fn explain(&self, e: io::Error) -> Error {
+        explain_load(self.interface, self.config, &self.filters, e)
+    }
+}
+
+/// The counter of packets that the filter of a packet socket has refused, if it ever had one.
+#[derive(Clone, Default)]
+struct Refused(Arc<OnceLock<Arc<Mapping>>>);
+
+impl Refused {
+    /// Follows the counter of a filter, which those after it go on with.
+    fn follow(&self, filter: &SocketFilter) -> io::Result<()> {
+        if self.0.get().is_none() {
+            // Nobody else follows a first filter.
+            let _ = self.0.set(filter.refused()?);
+        }
+        Ok(())
+    }
+
+    fn packets(&self) -> u64 {
+        self.0.get().map_or(0, |counter| counter.u64(0).load(Relaxed))
+    }
 }
 
 fn wants_promiscuous(interface: &Interface, config: &Config) -> bool {
@@ -273,18 +410,21 @@ fn wants_promiscuous(interface: &Interface, config: &Config) -> bool {
 }
 
 fn is_loopback(interface: &Interface) -> bool {
-    interface.arphrd == u32::from(libc::ARPHRD_LOOPBACK)
+    interface.arphrd == arphrd::LOOPBACK
 }
 
 /// What is done with the packets of a packet socket.
-struct Sink {
+struct PacketPusher {
     producer: Producer,
     /// Whether packets that leave are left out: on the loopback interface a packet goes out and
     /// comes in, and is taken once, as it comes in (as libpcap does).
     skip_outgoing: bool,
+    refused: Refused,
+    /// Refused packets that the ring has been told of.
+    filtered: Cell<u64>,
 }
 
-impl Sink {
+impl PacketPusher {
     fn push(&self, p: &Received<'_>) {
         if self.skip_outgoing && p.outgoing {
             return;
@@ -300,6 +440,11 @@ impl Sink {
 
     fn count_lost(&self, packets: u32) {
         self.producer.count_lost(u64::from(packets));
+    }
+
+    fn count_filtered(&self) {
+        let refused = self.refused.packets();
+        self.producer.count_filtered(refused - self.filtered.replace(refused));
     }
 }
 

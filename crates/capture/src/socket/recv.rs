@@ -6,16 +6,18 @@ use std::sync::atomic::AtomicBool;
 
 use rustix::net::sockopt::{self, Timeout};
 
-use super::{IDLE, Sink, is_set};
+use super::{IDLE, PacketPusher, is_set};
 use crate::Config;
 use crate::sys::packet_socket::PacketSocket;
 
 /// The kernel doubles what it is asked for and holds it in an `int`.
 const MAX_BUFFER: u64 = 1 << 29;
+/// Packets that are received between two looks at what the filter refused.
+const LOOK: u32 = 64;
 
 pub struct Receiver {
     socket: Arc<PacketSocket>,
-    sink: Sink,
+    pusher: PacketPusher,
     buffer: Vec<u8>,
     drops: Drops,
 }
@@ -45,7 +47,11 @@ impl Drops {
 }
 
 impl Receiver {
-    pub fn new(socket: Arc<PacketSocket>, sink: Sink, config: &Config) -> io::Result<Self> {
+    pub fn new(
+        socket: Arc<PacketSocket>,
+        pusher: PacketPusher,
+        config: &Config,
+    ) -> io::Result<Self> {
         socket.describe_packets()?;
         let bytes = (config.ring_bytes / 2).min(MAX_BUFFER) as usize;
         // Without CAP_NET_ADMIN the system's limit (net.core.rmem_max) holds.
@@ -54,10 +60,11 @@ impl Receiver {
         sockopt::set_socket_timeout(&*socket, Timeout::Recv, Some(IDLE))?;
         // The filter cuts packets to the snaplen before they are queued.
         let buffer = vec![0; config.snaplen.max(1) as usize];
-        Ok(Self { socket, sink, buffer, drops: Drops::default() })
+        Ok(Self { socket, pusher, buffer, drops: Drops::default() })
     }
 
     pub fn run(mut self, stop: &AtomicBool) {
+        let mut received = 0u32;
         loop {
             // Read first: an empty socket is empty for good only if nothing came in before it was
             // looked at.
@@ -65,9 +72,13 @@ impl Receiver {
             match self.socket.receive(&mut self.buffer, !stopping) {
                 Ok(packet) => {
                     if packet.dropped_before != 0 {
-                        self.sink.count_lost(self.drops.advance(packet.dropped_before));
+                        self.pusher.count_lost(self.drops.advance(packet.dropped_before));
                     }
-                    self.sink.push(&packet);
+                    self.pusher.push(&packet);
+                    received = received.wrapping_add(1);
+                    if received.is_multiple_of(LOOK) {
+                        self.pusher.count_filtered();
+                    }
                 }
                 // The link was set down, or the interface is gone. The kernel says so once.
                 Err(e) if e.raw_os_error() == Some(libc::ENETDOWN) => {}
@@ -88,8 +99,9 @@ impl Receiver {
     fn ask_for_drops(&mut self) {
         if let Ok(s) = self.socket.take_statistics() {
             self.drops.reported = self.drops.reported.wrapping_add(s.dropped);
-            self.sink.count_lost(self.drops.advance(self.drops.reported));
+            self.pusher.count_lost(self.drops.advance(self.drops.reported));
         }
+        self.pusher.count_filtered();
     }
 }
 

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::sockopt;
 
-use super::{IDLE, Sink, is_set};
+use super::{IDLE, PacketPusher, is_set};
 use crate::Config;
 use crate::sys::packet_socket::{PacketSocket, RxRing};
 
@@ -24,17 +24,21 @@ const MAX_BLOCKS: u64 = 2047;
 pub struct Receiver {
     socket: Arc<PacketSocket>,
     ring: RxRing,
-    sink: Sink,
+    pusher: PacketPusher,
     /// Packets that the kernel said to have put into its ring, less those that were taken out.
     /// Negative while the kernel has not been asked about packets that were taken out.
     waiting: i64,
 }
 
 impl Receiver {
-    pub fn new(socket: Arc<PacketSocket>, sink: Sink, config: &Config) -> io::Result<Self> {
+    pub fn new(
+        socket: Arc<PacketSocket>,
+        pusher: PacketPusher,
+        config: &Config,
+    ) -> io::Result<Self> {
         let blocks = config.ring_bytes / 2 / RxRing::block_bytes();
         let ring = socket.map_ring(blocks.clamp(MIN_BLOCKS, MAX_BLOCKS) as u32, RETIRE_MS)?;
-        Ok(Self { socket, ring, sink, waiting: 0 })
+        Ok(Self { socket, ring, pusher, waiting: 0 })
     }
 
     pub fn run(mut self, stop: &AtomicBool) {
@@ -52,7 +56,7 @@ impl Receiver {
                 }
                 if Instant::now() >= deadline {
                     // The kernel keeps its last block. What is in it must not go uncounted.
-                    self.sink.count_lost(self.waiting as u32);
+                    self.pusher.count_lost(self.waiting as u32);
                     return;
                 }
             }
@@ -65,18 +69,20 @@ impl Receiver {
         let Some(block) = self.ring.block() else { return false };
         // Packets are lost while all blocks are full, so before the first packet of a block.
         if block.losing {
-            self.waiting += ask_for_drops(&self.socket, &self.sink);
+            self.waiting += ask_for_drops(&self.socket, &self.pusher);
         }
         for packet in block.packets() {
-            self.sink.push(&packet);
+            self.pusher.push(&packet);
             self.waiting -= 1;
         }
         self.ring.release();
+        self.pusher.count_filtered();
         true
     }
 
     fn ask_for_drops(&mut self) {
-        self.waiting += ask_for_drops(&self.socket, &self.sink);
+        self.waiting += ask_for_drops(&self.socket, &self.pusher);
+        self.pusher.count_filtered();
     }
 
     /// Waits for a block.
@@ -93,8 +99,8 @@ impl Receiver {
 }
 
 /// Counts what was dropped since the last call; returns how many packets were put into the ring.
-fn ask_for_drops(socket: &PacketSocket, sink: &Sink) -> i64 {
+fn ask_for_drops(socket: &PacketSocket, pusher: &PacketPusher) -> i64 {
     let Ok(s) = socket.take_statistics() else { return 0 };
-    sink.count_lost(s.dropped);
+    pusher.count_lost(s.dropped);
     i64::from(s.packets) - i64::from(s.dropped)
 }

@@ -100,7 +100,7 @@ impl Ring {
     }
 }
 
-/// A socket that is not bound, and its memory of `chunks` chunks.
+/// Returns a socket that is not bound, and its memory of `chunks` chunks.
 fn with_memory(chunks: u32) -> io::Result<(OwnedFd, Mapping)> {
     let fd =
         rustix::net::socket_with(AddressFamily::XDP, SocketType::RAW, SocketFlags::CLOEXEC, None)?;

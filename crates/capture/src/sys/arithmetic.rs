@@ -11,6 +11,7 @@ mod c {
         pub safe fn tapdeck_word_epoch(word: u64) -> u32;
         pub safe fn tapdeck_word_bytes(word: u64) -> u32;
         pub safe fn tapdeck_commit(reserved: u32, frame: u32, packets: u32) -> u64;
+        pub safe fn tapdeck_is_complete(commit: u64, block_bytes: u32) -> i32;
         #[cfg(test)]
         pub safe static tapdeck_layout: [u32; 22];
         #[cfg(test)]
@@ -59,6 +60,11 @@ pub fn word_bytes(word: u64) -> u32 {
 /// Returns what a packet adds to the commit counter of its block.
 pub fn commit(reserved: u32, frame: u32, packets: u32) -> u64 {
     c::tapdeck_commit(reserved, frame, packets)
+}
+
+/// Returns whether a block is complete whose commit counter has become this.
+pub fn is_complete(commit: u64, block_bytes: u32) -> bool {
+    c::tapdeck_is_complete(commit, block_bytes) != 0
 }
 
 /// Sizes, offsets and constants as the C compiler has them, in the order of

@@ -43,7 +43,7 @@ pub struct TdGenerate {
 unsafe impl Plain for TdGenerate {}
 
 impl TdGenerate {
-    /// The structure as programs read it.
+    /// Returns the structure as programs read it.
     pub fn bytes(&self) -> &[u8] {
         bytes(self)
     }
@@ -79,7 +79,7 @@ pub struct TdState {
 unsafe impl Plain for TdState {}
 
 impl TdState {
-    /// The structure as programs read it.
+    /// Returns the structure as programs read it.
     pub fn as_bytes(&self) -> &[u8] {
         bytes(self)
     }
@@ -109,7 +109,7 @@ pub struct TdFlow {
 unsafe impl Plain for TdFlow {}
 
 impl TdFlow {
-    /// The structure as programs read it.
+    /// Returns the structure as programs read it.
     pub fn bytes(&self) -> &[u8] {
         bytes(self)
     }
@@ -129,7 +129,7 @@ pub struct TdColumn {
 unsafe impl Plain for TdColumn {}
 
 impl TdColumn {
-    /// The structure as programs read it.
+    /// Returns the structure as programs read it.
     pub fn bytes(&self) -> &[u8] {
         bytes(self)
     }
@@ -151,7 +151,7 @@ pub struct TdTransmit {
 unsafe impl Plain for TdTransmit {}
 
 impl TdTransmit {
-    /// The structure as programs read it.
+    /// Returns the structure as programs read it.
     pub fn bytes(&self) -> &[u8] {
         bytes(self)
     }

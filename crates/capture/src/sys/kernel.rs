@@ -1,14 +1,15 @@
 //! System calls that attach programs and wait for the kernel.
 
+use std::fmt;
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 use libbpf_sys as bpf;
 
 /// Where [`attach`] attaches a program.
 #[derive(Clone, Copy, Debug)]
 pub enum AttachPoint {
-    /// In the driver (`generic` false), or in the core behind it.
+    /// XDP in the driver (`generic` false), or in the core behind it.
     Xdp {
         ifindex: u32,
         generic: bool,
@@ -67,8 +68,16 @@ pub fn attach(program: BorrowedFd<'_>, point: AttachPoint) -> io::Result<OwnedFd
             opts.flags = if generic { XDP_FLAGS_SKB_MODE } else { XDP_FLAGS_DRV_MODE };
             (ifindex, bpf::BPF_XDP)
         }
-        AttachPoint::TcxIngress { ifindex } => (ifindex, bpf::BPF_TCX_INGRESS),
-        AttachPoint::TcxEgress { ifindex } => (ifindex, bpf::BPF_TCX_EGRESS),
+        // A program before this one could keep packets from it: so this one is the first that
+        // meets what comes in, and the last that meets what goes out.
+        AttachPoint::TcxIngress { ifindex } => {
+            opts.flags = bpf::BPF_F_BEFORE;
+            (ifindex, bpf::BPF_TCX_INGRESS)
+        }
+        AttachPoint::TcxEgress { ifindex } => {
+            opts.flags = bpf::BPF_F_AFTER;
+            (ifindex, bpf::BPF_TCX_EGRESS)
+        }
         AttachPoint::NetfilterPrerouting { family, behind } => {
             opts.__bindgen_anon_1.netfilter =
                 bpf::bpf_link_create_opts__bindgen_ty_1__bindgen_ty_5 {
@@ -102,8 +111,8 @@ pub fn exchange(link: BorrowedFd<'_>, program: BorrowedFd<'_>) -> io::Result<()>
     if rc < 0 { Err(io::Error::from_raw_os_error(-rc)) } else { Ok(()) }
 }
 
-/// Returns the bytes of a loaded program's instructions, as the verifier has left them.
-pub fn translated_bytes(program: BorrowedFd<'_>) -> io::Result<usize> {
+/// Asks what the kernel knows of a loaded program.
+fn program_info(program: BorrowedFd<'_>) -> io::Result<bpf::bpf_prog_info> {
     // SAFETY: a structure of integers and pointers, for which all zeros are valid.
     let mut info: bpf::bpf_prog_info = unsafe { std::mem::zeroed() };
     let mut len = size_of_val(&info) as u32;
@@ -111,24 +120,116 @@ pub fn translated_bytes(program: BorrowedFd<'_>) -> io::Result<usize> {
     // null with lengths of zero, so that the kernel writes nowhere else.
     let rc =
         unsafe { bpf::bpf_prog_get_info_by_fd(program.as_raw_fd(), &raw mut info, &raw mut len) };
-    if rc < 0 { Err(io::Error::from_raw_os_error(-rc)) } else { Ok(info.xlated_prog_len as usize) }
+    if rc < 0 { Err(io::Error::from_raw_os_error(-rc)) } else { Ok(info) }
 }
 
-/// Takes a name that one process at a time can hold, in this network namespace: an abstract Unix
-/// socket, which is gone with its process however that ends.
+/// Returns the bytes of a loaded program's instructions, as the verifier has left them.
+pub fn translated_bytes(program: BorrowedFd<'_>) -> io::Result<usize> {
+    Ok(program_info(program)?.xlated_prog_len as usize)
+}
+
+/// Returns the number by which the kernel knows a loaded program.
+pub fn program_id(program: BorrowedFd<'_>) -> io::Result<u32> {
+    Ok(program_info(program)?.id)
+}
+
+/// Returns whether a link that [`attach`] made still holds this program at its interface.
+/// `None` where links of this kind do not tell: those of netfilter.
 ///
 /// # Errors
-/// `EADDRINUSE` where somebody holds it.
-pub fn lock_name(name: &str) -> io::Result<OwnedFd> {
-    use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
-    let socket = rustix::net::socket_with(
-        AddressFamily::UNIX,
-        SocketType::DGRAM,
-        SocketFlags::CLOEXEC,
-        None,
-    )?;
-    rustix::net::bind(&socket, &SocketAddrUnix::new_abstract_name(name.as_bytes())?)?;
-    Ok(socket)
+/// As bpf(2), `BPF_OBJ_GET_INFO_BY_FD`.
+pub fn holds(
+    link: BorrowedFd<'_>,
+    program: BorrowedFd<'_>,
+    point: AttachPoint,
+) -> io::Result<Option<bool>> {
+    // SAFETY: a structure of integers and pointers, for which all zeros are valid.
+    let mut info: bpf::bpf_link_info = unsafe { std::mem::zeroed() };
+    let mut len = size_of_val(&info) as u32;
+    // SAFETY: the descriptor is open, and `info` has the size that `len` states; its pointers are
+    // null with lengths of zero, so that the kernel writes nowhere else.
+    let rc = unsafe { bpf::bpf_link_get_info_by_fd(link.as_raw_fd(), &raw mut info, &raw mut len) };
+    if rc < 0 {
+        return Err(io::Error::from_raw_os_error(-rc));
+    }
+    // The kernel names no interface where somebody has detached the link.
+    let (wanted, there) = match point {
+        // SAFETY: the kernel fills this field in for links of XDP, which this one is; all zeros,
+        // which it had before, are a value too.
+        AttachPoint::Xdp { ifindex, .. } => (ifindex, unsafe { info.__bindgen_anon_1.xdp.ifindex }),
+        AttachPoint::TcxIngress { ifindex } | AttachPoint::TcxEgress { ifindex } => {
+            // SAFETY: the kernel fills this field in for links of tcx, which this one is; all
+            // zeros, which it had before, are a value too.
+            (ifindex, unsafe { info.__bindgen_anon_1.tcx.ifindex })
+        }
+        AttachPoint::NetfilterPrerouting { .. } => return Ok(None),
+    };
+    Ok(Some(there == wanted && info.prog_id == program_id(program)?))
+}
+
+/// A program at an interface, whoever attached it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OtherProgram {
+    pub id: u32,
+    /// The program's name; empty where it has none, or where it may not be asked for.
+    pub name: String,
+}
+
+impl OtherProgram {
+    /// Returns what is known of a program by its number.
+    pub(crate) fn of(id: u32) -> Self {
+        Self { id, name: program_name(id).unwrap_or_default() }
+    }
+}
+
+impl fmt::Display for OtherProgram {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.name.as_str() {
+            "" => write!(f, "program {}", self.id),
+            name => write!(f, "{name} (program {})", self.id),
+        }
+    }
+}
+
+/// Returns the programs at a place of tcx, in the order in which packets meet them.
+///
+/// # Errors
+/// As bpf(2), `BPF_PROG_QUERY`: `EINVAL` where the kernel has no tcx.
+pub fn tcx_programs(ifindex: u32, egress: bool) -> io::Result<Vec<OtherProgram>> {
+    const MOST: usize = 64;
+    let mut ids = [0u32; MOST];
+    // SAFETY: a structure of integers and pointers, for which all zeros are valid.
+    let mut opts: bpf::bpf_prog_query_opts = unsafe { std::mem::zeroed() };
+    opts.sz = size_of_val(&opts) as _;
+    opts.prog_ids = ids.as_mut_ptr();
+    opts.__bindgen_anon_1.count = MOST as u32;
+    let kind = if egress { bpf::BPF_TCX_EGRESS } else { bpf::BPF_TCX_INGRESS };
+    // SAFETY: `opts` has the size it states, and points to as many numbers as it says; both outlive
+    // the call.
+    let rc = unsafe { bpf::bpf_prog_query_opts(ifindex as i32, kind, &raw mut opts) };
+    if rc < 0 {
+        return Err(io::Error::from_raw_os_error(-rc));
+    }
+    // SAFETY: both fields of the union are the same number.
+    let count = unsafe { opts.__bindgen_anon_1.count } as usize;
+    Ok(ids[..count.min(MOST)].iter().copied().map(OtherProgram::of).collect())
+}
+
+/// Returns the name of a program of whatever process.
+///
+/// # Errors
+/// `ENOENT` where there is none, `EPERM` without the privilege to ask for it.
+fn program_name(id: u32) -> io::Result<String> {
+    // SAFETY: no memory is involved.
+    let fd = unsafe { bpf::bpf_prog_get_fd_by_id(id) };
+    if fd < 0 {
+        return Err(io::Error::from_raw_os_error(-fd));
+    }
+    // SAFETY: the call has just made this descriptor, and nobody else owns it.
+    let fd = unsafe { OwnedFd::from_raw_fd(fd) };
+    let name = program_info(fd.as_fd())?.name;
+    let bytes: Vec<u8> = name.iter().map(|c| *c as u8).take_while(|c| *c != 0).collect();
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
 /// Waits until every program run that had begun on any CPU has ended.
@@ -137,10 +238,44 @@ pub fn wait_for_running_programs() {
     // SAFETY: the call reads its integer arguments and no memory. It waits for an RCU grace
     // period, during which BPF programs that were running must end.
     let rc = unsafe { libc::syscall(libc::SYS_membarrier, MEMBARRIER_CMD_GLOBAL, 0, 0) };
-    if rc != 0 {
-        // Kernels with tickless CPUs (nohz_full) refuse the call. A program runs for microseconds.
+    // Kernels with tickless CPUs (nohz_full) refuse the call.
+    if rc != 0 && wait_by_map().is_err() {
+        // Without memory for a map there is nothing left to wait by. A program runs for
+        // microseconds.
         std::thread::sleep(std::time::Duration::from_millis(50));
     }
+}
+
+/// Waits as [`wait_for_running_programs`] does, by a change of a map of maps: the kernel returns
+/// from that when no program works with the map that was there before, and does not ask which
+/// programs those could be.
+fn wait_by_map() -> io::Result<()> {
+    let make = |kind, inner: Option<BorrowedFd<'_>>| {
+        // SAFETY: a structure of integers, for which all zeros are valid.
+        let mut opts: bpf::bpf_map_create_opts = unsafe { std::mem::zeroed() };
+        opts.sz = size_of_val(&opts) as _;
+        opts.inner_map_fd = inner.map_or(0, |inner| inner.as_raw_fd() as u32);
+        // SAFETY: no name is given, and `opts` is a valid structure of the size it states.
+        let fd = unsafe { bpf::bpf_map_create(kind, std::ptr::null(), 4, 4, 1, &raw const opts) };
+        if fd < 0 {
+            return Err(io::Error::from_raw_os_error(-fd));
+        }
+        // SAFETY: the call has just made this descriptor, and nobody else owns it.
+        Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+    };
+    let inner = make(bpf::BPF_MAP_TYPE_ARRAY, None)?;
+    let outer = make(bpf::BPF_MAP_TYPE_ARRAY_OF_MAPS, Some(inner.as_fd()))?;
+    let (key, value) = (0u32, inner.as_raw_fd() as u32);
+    // SAFETY: the map's keys and values are of 4 bytes each, which the kernel reads here.
+    let rc = unsafe {
+        bpf::bpf_map_update_elem(
+            outer.as_raw_fd(),
+            (&raw const key).cast(),
+            (&raw const value).cast(),
+            0,
+        )
+    };
+    if rc < 0 { Err(io::Error::from_raw_os_error(-rc)) } else { Ok(()) }
 }
 
 /// What the kernel says about XDP on an interface.
@@ -216,4 +351,29 @@ pub fn stamps_received(name: &str) -> bool {
     // struct hwtstamp_config: flags, tx_type, rx_filter
     let mut config = [0u32; 3];
     interface_ioctl(name, SIOCGHWTSTAMP, &mut config).is_ok() && config[2] != 0
+}
+
+/// Returns how many receive queues an interface has switched on; fewer than it was made for,
+/// perhaps.
+///
+/// # Errors
+/// `EOPNOTSUPP` where the driver does not tell.
+pub fn active_rx_queues(name: &str) -> io::Result<u32> {
+    const SIOCETHTOOL: libc::c_ulong = 0x8946;
+    const ETHTOOL_GCHANNELS: u32 = 0x3c;
+    // struct ethtool_channels: the command, four maxima, and four numbers (rx, tx, other, combined)
+    let mut channels = [0u32; 9];
+    channels[0] = ETHTOOL_GCHANNELS;
+    interface_ioctl(name, SIOCETHTOOL, &mut channels)?;
+    Ok(channels[5] + channels[8])
+}
+
+#[cfg(test)]
+mod tests {
+    /// That the call waits is the kernel's part. That there is such a call is seen here.
+    #[test]
+    fn programs_can_be_waited_for_without_membarrier() {
+        tapdeck_testkit::kernel::need_root();
+        super::wait_by_map().expect("maps of maps");
+    }
 }

@@ -21,7 +21,8 @@ pub struct Mapping {
 // SAFETY: the memory belongs to the mapping, not to a thread, and is reached
 // through atomics or under the contract of `bytes` and `bytes_mut`.
 unsafe impl Send for Mapping {}
-// SAFETY: as above.
+// SAFETY: several threads reach the memory through atomics, or as plain bytes under the contract of
+// `bytes` and `bytes_mut`, whose callers know that nobody writes them.
 unsafe impl Sync for Mapping {}
 
 impl Mapping {

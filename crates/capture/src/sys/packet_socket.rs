@@ -6,6 +6,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::sync::atomic::Ordering::{Acquire, Release};
 
 use libc::{sock_filter, tpacket_auxdata, tpacket3_hdr};
+use tapdeck_packet::numbers::ether_type;
 
 use super::mapping::Mapping;
 
@@ -138,6 +139,11 @@ impl PacketSocket {
         // The kernel does not write to it, though the type says so.
         let program = libc::sock_fprog { len, filter: program.as_ptr().cast_mut() };
         set_option(&self.0, libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, &program)
+    }
+
+    /// Replaces the filter by a loaded program.
+    pub fn set_program(&self, program: BorrowedFd<'_>) -> io::Result<()> {
+        set_option(&self.0, libc::SOL_SOCKET, libc::SO_ATTACH_BPF, &program.as_raw_fd())
     }
 
     /// Leaves packets out that go out by the interface (since Linux 4.20).
@@ -355,7 +361,7 @@ fn tag(status: u32, tci: u16, tpid: u16) -> Option<[u8; 4]> {
         return None;
     }
     let known = status & libc::TP_STATUS_VLAN_TPID_VALID != 0;
-    let tpid = if known { tpid } else { libc::ETH_P_8021Q as u16 };
+    let tpid = if known { tpid } else { ether_type::VLAN };
     let ([a, b], [c, d]) = (tpid.to_be_bytes(), tci.to_be_bytes());
     Some([a, b, c, d])
 }

@@ -32,7 +32,7 @@ pub struct TdParams {
 unsafe impl Plain for TdParams {}
 
 impl TdParams {
-    /// The structure as programs read it.
+    /// Returns the structure as programs read it.
     pub fn bytes(&self) -> &[u8] {
         bytes(self)
     }
@@ -51,7 +51,7 @@ pub struct TdFlush {
 unsafe impl Plain for TdFlush {}
 
 impl TdFlush {
-    /// The structure as programs read it.
+    /// Returns the structure as programs read it.
     pub fn bytes(&self) -> &[u8] {
         bytes(self)
     }
@@ -72,7 +72,7 @@ pub struct TdFlushMember {
 unsafe impl Plain for TdFlushMember {}
 
 impl TdFlushMember {
-    /// The structure as programs read it.
+    /// Returns the structure as programs read it.
     pub fn bytes(&self) -> &[u8] {
         bytes(self)
     }
@@ -107,7 +107,7 @@ pub struct TdPort {
 unsafe impl Plain for TdPort {}
 
 impl TdPort {
-    /// The structure as programs read it.
+    /// Returns the structure as programs read it.
     pub fn bytes(&self) -> &[u8] {
         bytes(self)
     }

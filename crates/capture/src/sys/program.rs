@@ -3,7 +3,7 @@
 
 use std::ffi::{CStr, c_char};
 use std::io;
-use std::os::fd::{FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 use libbpf_rs::{AsRawLibbpf, OpenObject, OpenProgram};
 use libbpf_sys as bpf;
@@ -128,16 +128,24 @@ pub fn decide(code: &[libc::sock_filter], frame: &[u8]) -> bool {
     unsafe { bpf_filter(code.as_ptr(), frame.as_ptr(), len, len) != 0 }
 }
 
-/// Runs a program once on a frame, with a context if that is not empty.
-#[cfg(test)]
-pub fn run(program: std::os::fd::BorrowedFd<'_>, context: &[u8], frame: &[u8]) -> io::Result<u32> {
-    use std::os::fd::AsRawFd;
+/// Runs a program on a frame so many times, with a context if that is not empty. Returns what the
+/// program returned, and the mean time of a run in nanoseconds.
+///
+/// # Errors
+/// As bpf(2), `BPF_PROG_TEST_RUN`: `EINVAL` for a frame that is too short or too long for the kind
+/// of program, `EINTR` where a signal came.
+pub fn run(
+    program: BorrowedFd<'_>,
+    context: &[u8],
+    frame: &[u8],
+    repeat: u32,
+) -> io::Result<(u32, u32)> {
     // SAFETY: a structure of integers and pointers, for which all zeros are valid.
     let mut opts: bpf::bpf_test_run_opts = unsafe { std::mem::zeroed() };
     opts.sz = size_of_val(&opts) as _;
     opts.data_in = frame.as_ptr().cast();
     opts.data_size_in = frame.len() as u32;
-    opts.repeat = 1;
+    opts.repeat = repeat as _;
     if !context.is_empty() {
         opts.ctx_in = context.as_ptr().cast();
         opts.ctx_size_in = context.len() as u32;
@@ -145,5 +153,8 @@ pub fn run(program: std::os::fd::BorrowedFd<'_>, context: &[u8], frame: &[u8]) -
     // SAFETY: the descriptor is open; `opts` has the size it states, and frame and context, which
     // the kernel only reads, outlive the call.
     let rc = unsafe { bpf::bpf_prog_test_run_opts(program.as_raw_fd(), &raw mut opts) };
-    if rc < 0 { Err(io::Error::from_raw_os_error(-rc)) } else { Ok(opts.retval) }
+    if rc < 0 {
+        return Err(io::Error::from_raw_os_error(-rc));
+    }
+    Ok((opts.retval, opts.duration))
 }

@@ -118,7 +118,7 @@ impl Live {
         quiet_libbpf();
         let utc_offset_ns = SystemClock.utc_offset_ns();
         let frame = vec![0; usize::from(plan.longest).max(SHORTEST_BUFFER)];
-        let params = Params { ifindex, plan, mark_every_ns, pace, limits, utc_offset_ns };
+        let params = TransmitParams { ifindex, plan, mark_every_ns, pace, limits, utc_offset_ns };
         let mut open =
             ObjectBuilder::default().open_memory(&GENERATE.0).map_err(|e| io_error(&e))?;
         fill_in(&mut open, plan, &params.bytes(frame.len()))?;
@@ -255,7 +255,7 @@ fn bucket_ns(index: usize) -> u64 {
     if octave == 0 { part } else { ((64 + part) << (octave - 1)) + (1 << (octave - 1)) / 2 }
 }
 
-struct Params<'a> {
+struct TransmitParams<'a> {
     ifindex: u32,
     plan: &'a Plan,
     mark_every_ns: u64,
@@ -264,7 +264,7 @@ struct Params<'a> {
     utc_offset_ns: i64,
 }
 
-impl Params<'_> {
+impl TransmitParams<'_> {
     /// Returns the plan as the program is told it.
     fn bytes(&self, frame_bytes: usize) -> Vec<u8> {
         let plan = self.plan;

@@ -30,7 +30,7 @@ pub use packet::{PacketSender, Qdisc};
 
 /// Ethernet header and one VLAN tag, which an MTU does not count: longer frames the kernel refuses.
 const LINK_HEADER: usize = 14 + 4;
-/// Only an Ethernet header: what is shorter is no frame.
+/// The length of an Ethernet header: what is shorter is no frame.
 const SHORTEST: usize = 14;
 
 /// Sends finished Ethernet frames (without FCS) by one interface.
@@ -73,9 +73,9 @@ pub trait Sender: Send {
 /// Waits for an interface that has no room at the moment.
 struct Patience {
     ifindex: u32,
-    /// Since when it took nothing.
+    /// The time since which the interface has taken no frame.
     since: Option<Instant>,
-    /// Since when the caller did not get to look at its flags.
+    /// The time since which the caller did not get to look at its flags.
     busy: Option<Instant>,
 }
 

@@ -288,6 +288,28 @@ fn an_icmp_error_goes_where_its_flow_goes() {
     assert_eq!(error.outer.source[..4], [172, 16, 0, 9]);
 }
 
+/// What is found is what a frame has as it is recorded, with the tag in it.
+#[test]
+fn a_tag_taken_off_makes_no_difference() {
+    for seed in 0..6_000 {
+        let mut random = SplitMix64(seed ^ 0x7a9);
+        let tci = random.draw() as u16;
+        let frame = Build::new(&mut random, false).frame(true);
+        let recorded = [&frame[..12], &[0x81, 0], &tci.to_be_bytes(), &frame[12..]].concat();
+        for linear in [frame.len(), 0, seed as usize % (frame.len() + 1)] {
+            forget();
+            let stripped = look(&frame, linear, true, Some(tci));
+            forget();
+            let whole = look(&recorded, linear, true, None);
+            let context = || format!("seed {seed}, linear {linear}, {recorded:02x?}");
+            assert_eq!(Seen::of(&stripped.outer), Seen::of(&whole.outer), "{}", context());
+            assert_eq!(innermost(&stripped), innermost(&whole), "{}", context());
+            assert_eq!(stripped.number, whole.number, "{}", context());
+            assert_eq!(stripped.second, whole.second, "{}", context());
+        }
+    }
+}
+
 #[test]
 fn vlan_is_that_of_the_outermost_tag() {
     let packet = frames::udp4([10, 0, 0, 1], [10, 0, 0, 2], 1111, 2222);

@@ -58,7 +58,7 @@ impl Filter {
         Some(Self { inwards: answered(program, HOST)?, outwards: answered(program, OUTGOING)? })
     }
 
-    /// The program for packets that went this way.
+    /// Returns the program for packets that went this way.
     pub fn program(&self, way: Way) -> &[Instruction] {
         match way {
             Way::In => &self.inwards,

@@ -29,6 +29,10 @@ const BUFFER_PACKETS: u32 = 1024;
 /// How long a wait is, at most, after the daemon has ended and until the member says that no packet
 /// can come any more.
 const AFTERMATH_LOOK: Duration = Duration::from_millis(5);
+/// How long a read waits, at most, in a program that waits for the handle's descriptor itself and
+/// has set no timeout. The descriptor may be readable for packets that an earlier read has shown,
+/// and a read that then waited without end would keep the program from what else it waits for.
+const POLLED_WAIT: Duration = Duration::from_millis(10);
 
 /// Why a call fails, with libpcap's number for it (pcap/pcap.h).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,7 +58,8 @@ pub enum Direction {
 pub struct Settings {
     /// Bytes of a frame that are shown at most.
     pub snaplen: u32,
-    /// How long a read waits for a packet; `None` to wait without end.
+    /// How long a read waits for a packet; `None` to wait without end, which a program that asks
+    /// for the descriptor does not get.
     pub timeout: Option<Duration>,
     /// Whether times are in nanoseconds; otherwise in microseconds.
     pub nanoseconds: bool,
@@ -93,6 +98,8 @@ pub struct Active {
     rejected: u64,
     filter: Option<Filter>,
     direction: Direction,
+    /// Whether the program has asked for the descriptor.
+    is_polled: bool,
 }
 
 /// What the lock protects. `T` is the handle of libpcap's that does what needs no device.
@@ -156,7 +163,7 @@ impl<T> Handle<T> {
         Fault::Failed
     }
 
-    /// The reason why a call failed last.
+    /// Returns the reason why a call failed last.
     pub fn error(&self) -> String {
         self.error.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -226,6 +233,7 @@ impl<T> Handle<T> {
             rejected: 0,
             filter: None,
             direction: Direction::Both,
+            is_polled: false,
         });
         Ok(())
     }
@@ -237,7 +245,7 @@ impl<T> Handle<T> {
         let _ = rustix::io::write(&self.broken, &1u64.to_ne_bytes());
     }
 
-    /// Whether the loop is to end. The answer is true once for each break.
+    /// Returns whether the loop is to end. The answer is true once for each break.
     fn was_broken(&self) -> bool {
         // This is asked for each packet, and only the exchange would cost anything.
         if !self.is_broken.load(SeqCst) || !self.is_broken.swap(false, SeqCst) {
@@ -256,7 +264,7 @@ impl<T> Handle<T> {
         mut show: impl FnMut(Shown),
     ) -> Result<u32, Fault> {
         let limit = limit.unwrap_or(BUFFER_PACKETS);
-        let timeout = self.state().settings.timeout;
+        let timeout = self.longest_wait();
         let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
         let mut shown = 0;
         while shown < limit {
@@ -289,6 +297,13 @@ impl<T> Handle<T> {
             }
         }
         Ok(shown)
+    }
+
+    /// Returns how long a read waits for a packet; `None` without end.
+    fn longest_wait(&self) -> Option<Duration> {
+        let state = self.state();
+        let is_polled = state.active.as_ref().is_some_and(|active| active.is_polled);
+        state.settings.timeout.or(is_polled.then_some(POLLED_WAIT))
     }
 
     /// Finds the next packet that the program wants, without waiting.
@@ -376,8 +391,10 @@ impl Active {
         self.direction = direction;
     }
 
-    /// The member's descriptor, to be waited for and never to be read.
-    pub fn fd(&self) -> BorrowedFd<'_> {
+    /// Returns the member's descriptor, to be waited for and never to be read. From now on, no read
+    /// waits without end.
+    pub fn fd(&mut self) -> BorrowedFd<'_> {
+        self.is_polled = true;
         self.member.as_fd()
     }
 }

@@ -22,8 +22,11 @@
 //!   files.
 //!
 //! [`filter`] has what becomes of a filter, and `abi` the functions themselves: all unsafe code is
-//! there.
+//! there. [`arguments`] knows a group whose name the program has cut at its colon. Beside libpcap's
+//! functions the object defines ioctl(2), for a program that asks the kernel whether its interface
+//! is up.
 
 mod abi;
+mod arguments;
 mod filter;
 mod handle;

@@ -7,6 +7,7 @@ mod support;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use support::{Daemon, Joined, Manner, udp};
 
@@ -150,4 +151,57 @@ fn a_module_that_is_loaded_with_its_libpcap_reads_a_group() {
         "{}",
         String::from_utf8_lossy(&output.stderr)
     );
+}
+
+/// Waits for the descriptor without setting a timeout, and reads without `pcap_setnonblock`, as
+/// softflowd does.
+const POLLER: &str = r#"
+#include <pcap/pcap.h>
+#include <poll.h>
+#include <stdio.h>
+static void show(u_char *user, const struct pcap_pkthdr *header, const u_char *frame)
+{
+	(void)user, (void)header, (void)frame;
+}
+int main(void)
+{
+	char error[PCAP_ERRBUF_SIZE];
+	pcap_t *p = pcap_open_live("deck:ids", 65535, 1, 0, error);
+	struct pollfd fd = { .fd = p ? pcap_get_selectable_fd(p) : -1, .events = POLLIN };
+	if (!p)
+		return 1;
+	for (;;) {
+		if (poll(&fd, 1, -1) < 0)
+			return 1;
+		printf("%d\n", pcap_dispatch(p, -1, show, NULL));
+		fflush(stdout);
+	}
+}
+"#;
+
+#[test]
+fn a_program_that_waits_itself_is_never_held_by_a_read() {
+    let daemon = Daemon::new(Manner::default());
+    let at = |name: &str| daemon.directory().join(name);
+    std::fs::write(at("poller.c"), POLLER).unwrap();
+    compile(&at("poller.c"), &at("poller"), &["-lpcap"]);
+    let mut poller = Command::new(at("poller"))
+        .env("LD_PRELOAD", object())
+        .env("TAPDECK_SOCKET", daemon.socket())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let lines = BufReader::new(poller.stdout.take().unwrap()).lines();
+    let (says, said) = std::sync::mpsc::channel();
+    std::thread::spawn(move || lines.map_while(Result::ok).try_for_each(|line| says.send(line)));
+    let said = || said.recv_timeout(Duration::from_secs(180));
+    let joined = daemon.joined();
+    // It is woken, and there is nothing.
+    joined.tape().wake();
+    let woken = said();
+    put(&joined, 0..3);
+    let shown = said();
+    let _ = poller.kill();
+    let _ = poller.wait();
+    assert_eq!((woken.as_deref(), shown.as_deref()), (Ok("0"), Ok("3")));
 }

@@ -96,7 +96,7 @@ pub struct CStats {
     dropped_other: u64,
 }
 
-/// The text as C has it; a NUL inside it is left out.
+/// Returns the text as C has it; a NUL inside it is left out.
 fn c_text(text: &str) -> CString {
     let whole: Vec<u8> = text.bytes().filter(|b| *b != 0).collect();
     CString::new(whole).unwrap_or_default()

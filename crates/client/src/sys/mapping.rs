@@ -20,7 +20,7 @@ pub struct Mapping {
 // SAFETY: the memory belongs to the mapping, not to a thread, and is reached through atomics or as
 // bytes that nobody writes.
 unsafe impl Send for Mapping {}
-// SAFETY: as above.
+// SAFETY: several threads reach the memory through atomics, or as bytes that nobody writes.
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
@@ -46,7 +46,7 @@ impl Mapping {
         );
     }
 
-    /// The 8 bytes at `offset`.
+    /// Returns the 8 bytes at `offset`.
     ///
     /// # Panics
     /// If `offset` is unaligned or beyond the mapping.
@@ -58,7 +58,7 @@ impl Mapping {
         unsafe { AtomicU64::from_ptr(self.at.as_ptr().add(offset).cast()) }
     }
 
-    /// The 4 bytes at `offset`.
+    /// Returns the 4 bytes at `offset`.
     ///
     /// # Panics
     /// If `offset` is unaligned or beyond the mapping.

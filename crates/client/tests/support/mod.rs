@@ -176,7 +176,7 @@ impl Tape {
     }
 
     /// Reserves room for a packet and leaves it uncommitted, as a producer does that is at work.
-    /// Gives back what the commit is.
+    /// Returns what the commit is.
     pub fn begin(&mut self, ring: usize, sent: &Sent) -> Option<(u32, u64)> {
         let p = &self.producers[ring];
         let dropped = p.lost - p.told;

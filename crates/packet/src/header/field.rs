@@ -104,14 +104,14 @@ pub mod ipv6_extension {
     /// The header's length beyond its first 8 bytes, in units of 8 bytes.
     pub const LENGTH: usize = 1;
 
-    /// The length in bytes of a header whose length field is `length`.
+    /// Returns the length in bytes of a header whose length field is `length`.
     #[inline]
     pub const fn bytes(length: u8) -> usize {
         8 + 8 * length as usize
     }
 
-    /// The length in bytes of an authentication header, which counts in units of 4 bytes (RFC 4302,
-    /// section 2.2).
+    /// Returns the length in bytes of an authentication header, which counts in units of 4 bytes
+    /// (RFC 4302, section 2.2).
     #[inline]
     pub const fn authentication_bytes(length: u8) -> usize {
         8 + 4 * length as usize
@@ -185,7 +185,7 @@ pub mod gre {
     pub const HAS_ROUTING: u16 = 0x4000;
     pub const HAS_KEY: u16 = 0x2000;
     pub const HAS_SEQUENCE: u16 = 0x1000;
-    /// In version 1 alone.
+    /// The flag of an acknowledgment number, which version 1 alone has.
     pub const HAS_ACKNOWLEDGMENT: u16 = 0x0080;
     pub const TYPE: usize = 2;
     /// The length of a header without options. Each option is one word.

@@ -1,4 +1,4 @@
-//! IPv4, IPv6 and ports.
+//! Which keys do IPv4 and IPv6 headers have, those of their extensions, and the ports behind them?
 
 use super::field::{ipv4, ipv6, ipv6_extension, ipv6_fragment, ports, udp};
 use super::{Visit, Walk, half, tunnel, word};

@@ -5,7 +5,7 @@ use super::{TUNNELS, Visit, Walk, half};
 use crate::key::Class;
 use crate::numbers::{ether_type, ip_protocol, ppp_protocol, udp_port};
 
-/// Whether there may be a packet inside a UDP datagram to this port.
+/// Returns whether there may be a packet inside a UDP datagram to this port.
 #[inline]
 pub const fn is_udp_tunnel(destination: u16) -> bool {
     matches!(
@@ -20,7 +20,7 @@ pub(super) fn is_ip_tunnel(protocol: u8) -> bool {
 }
 
 impl<V: Visit> Walk<'_, V> {
-    /// Whether one more tunnel may be followed.
+    /// Returns whether one more tunnel may be followed.
     pub(super) fn enter(&mut self) -> bool {
         if self.tunnels == TUNNELS {
             self.is_opaque = true;
@@ -166,7 +166,7 @@ impl<V: Visit> Walk<'_, V> {
     }
 }
 
-/// The byte at `at`, or 0 where it was not captured.
+/// Returns the byte at `at`, or 0 where it was not captured.
 fn byte(packet: &[u8], at: usize) -> u8 {
     packet.get(at).copied().unwrap_or(0)
 }

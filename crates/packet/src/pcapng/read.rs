@@ -44,14 +44,15 @@ pub struct Interface {
 }
 
 impl Interface {
-    /// A timestamp of this interface in nanoseconds since 1970, UTC; `None` where that does not
-    /// fit.
+    /// Returns a timestamp of this interface in nanoseconds since 1970, UTC; `None` where that does
+    /// not fit.
     pub fn nanoseconds(&self, raw: u64) -> Option<i64> {
         nanoseconds(self.resolution, self.offset_s, raw)
     }
 }
 
-/// A timestamp in nanoseconds since 1970, UTC, by the values of `if_tsresol` and `if_tsoffset`.
+/// Returns a timestamp in nanoseconds since 1970, UTC, by the values of `if_tsresol` and
+/// `if_tsoffset`.
 pub(crate) fn nanoseconds(resolution: u8, offset_s: i64, raw: u64) -> Option<i64> {
     // Nearly all files have one of these resolutions. The result is that of the general case below,
     // without its wide division.
@@ -88,6 +89,9 @@ pub struct PacketBlock<'a> {
 pub struct Statistics {
     pub interface: u32,
     pub timestamp: u64,
+    /// The values of `isb_starttime` and `isb_endtime`.
+    pub start: Option<u64>,
+    pub end: Option<u64>,
     pub received: Option<u64>,
     pub interface_dropped: Option<u64>,
     pub accepted: Option<u64>,
@@ -401,6 +405,8 @@ impl Blocks {
             }
             let number = Some(self.u64(value));
             match code {
+                option::ISB_STARTTIME => statistics.start = Some(self.time(value)),
+                option::ISB_ENDTIME => statistics.end = Some(self.time(value)),
                 option::ISB_IFRECV => statistics.received = number,
                 option::ISB_IFDROP => statistics.interface_dropped = number,
                 option::ISB_FILTERACCEPT => statistics.accepted = number,

@@ -1,3 +1,9 @@
+//! How is a pcapng block written?
+//!
+//! A block is built from a structure of its own that says what stands in it, or for packets and
+//! fill from the bytes at hand, into memory that the caller has. Numbers are in the byte order of
+//! this machine, as the hook programs write them; `read` reads both orders.
+
 use super::{
     BYTE_ORDER_MAGIC, ENHANCED_PACKET, FILL, INTERFACE_DESCRIPTION, INTERFACE_STATISTICS, MIN_FILL,
     PACKET_OVERHEAD, SECTION_HEADER, option,
@@ -7,9 +13,11 @@ use crate::link::LinkType;
 /// What an interface description block says (section 4.2). Times are in nanoseconds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InterfaceDescription {
+    /// What the first bytes of the interface's frames are.
     pub link: LinkType,
     /// Bytes kept of a frame at most; 0 where frames are not cut.
     pub snaplen: u32,
+    /// The interface's name.
     pub name: String,
     /// The receive queue or CPU of the interface that the packets are of, in words.
     pub description: String,
@@ -17,6 +25,7 @@ pub struct InterfaceDescription {
     pub filter: Option<String>,
     /// The driver and, where that is known, the device.
     pub hardware: Option<String>,
+    /// The interface's MAC address, if it has one.
     pub mac: Option<[u8; 6]>,
 }
 
@@ -35,6 +44,8 @@ pub struct StatisticsBlock {
     pub dropped: u64,
     /// Packets that are in this file.
     pub delivered: u64,
+    /// Packets of `received` that the hook was not shown.
+    pub unseen: u64,
     pub comment: Option<String>,
 }
 
@@ -56,6 +67,7 @@ impl StatisticsBlock {
             accepted: delivered + dropped,
             dropped,
             delivered,
+            unseen: 0,
             comment: None,
         }
     }
@@ -119,6 +131,9 @@ pub fn statistics(out: &mut Vec<u8>, s: &StatisticsBlock) {
         put(b, option::ISB_STARTTIME, &time(s.start_ns));
         put(b, option::ISB_ENDTIME, &time(s.end_ns));
         put(b, option::ISB_IFRECV, &s.received.to_ne_bytes());
+        if s.unseen > 0 {
+            put(b, option::ISB_IFDROP, &s.unseen.to_ne_bytes());
+        }
         put(b, option::ISB_FILTERACCEPT, &s.accepted.to_ne_bytes());
         put(b, option::ISB_OSDROP, &s.dropped.to_ne_bytes());
         put(b, option::ISB_USRDELIV, &s.delivered.to_ne_bytes());

@@ -46,18 +46,18 @@ pub struct Block<'a> {
 
 /// The reader's end of a ring.
 pub trait Ring: Send {
-    /// The pcapng interface id that all packets of this ring carry, and by which its losses are
-    /// counted.
+    /// Returns the pcapng interface id that all packets of this ring carry, and by which its losses
+    /// are counted.
     fn interface(&self) -> u32;
 
-    /// Whether packets may carry other ids than [`Ring::interface`], as in the ring of a group of
-    /// interfaces.
+    /// Returns whether packets may carry other ids than [`Ring::interface`], as in the ring of a
+    /// group of interfaces.
     fn is_mixed(&self) -> bool {
         false
     }
 
-    /// The complete block that is `ahead` blocks after the oldest one not yet released, or `None`
-    /// where that block is still being filled.
+    /// Returns the complete block that is `ahead` blocks after the oldest one not yet released, or
+    /// `None` where that block is still being filled.
     fn peek(&self, ahead: u32) -> Option<Block<'_>>;
 
     /// Keeps the block that [`Ring::peek`] shows readable after it was released; `None` where there
@@ -70,20 +70,24 @@ pub trait Ring: Send {
     /// If one of the blocks is not complete, which would be a fault of the caller.
     fn release(&mut self, blocks: u32);
 
-    /// Number of packets in the ring, in blocks that are complete and in those that are not. It is
-    /// exact once the producers have ended.
+    /// Returns the number of packets in the ring, in blocks that are complete and in those that are
+    /// not. It is exact once the producers have ended.
     fn unread(&self) -> u64;
 
-    /// Number of packets that were dropped at this ring so far, whatever the cause.
+    /// Returns the number of packets that were dropped at this ring so far, whatever the cause.
     fn lost(&self) -> u64;
 
-    /// The epoch of the block that is open for writing. Blocks that are closed and not yet released
-    /// may have an earlier epoch.
+    /// Returns the epoch of the block that is open for writing. Blocks that are closed and not yet
+    /// released may have an earlier epoch.
     fn epoch(&self) -> u8;
 
-    /// Whether every block that was closed has been released; after [`Ring::end`], whether the open
-    /// block was released too.
+    /// Returns whether every block that was closed has been released; after [`Ring::end`], whether
+    /// the open block was released too.
     fn caught_up(&self) -> bool;
+
+    /// Takes note of what has changed behind the ring; the reader calls it before it looks for
+    /// blocks.
+    fn renew(&mut self) {}
 
     /// Says that the producers have ended. From now on the open block, which no producer closes any
     /// more, is handed out behind the others as a complete one, as far as it was filled.
@@ -93,8 +97,8 @@ pub trait Ring: Send {
 /// A block that can be read, on any thread, after the reader has released it. The hold ends when it
 /// is dropped.
 pub trait Hold: Send {
-    /// The packet blocks that [`Ring::peek`] showed; `None` where the hold has lapsed. From now on
-    /// it does not lapse any more.
+    /// Returns the packet blocks that [`Ring::peek`] showed; `None` where the hold has lapsed. From
+    /// now on it does not lapse any more.
     fn bytes(&mut self) -> Option<&[u8]>;
 }
 

@@ -39,17 +39,17 @@ pub mod layout {
     pub const MAX_RINGS: u32 = 128;
 }
 
-/// The number of the open block in a reservation word (`td_word_block` of `bpf/ring.h`).
+/// Returns the number of the open block in a reservation word (`td_word_block` of `bpf/ring.h`).
 fn word_block(word: u64) -> u32 {
     (word >> 32) as u32
 }
 
-/// The epoch of the open block in a reservation word (`td_word_epoch`).
+/// Returns the epoch of the open block in a reservation word (`td_word_epoch`).
 fn word_epoch(word: u64) -> u8 {
     (word >> 24) as u8
 }
 
-/// The number of reserved bytes in a reservation word (`td_word_bytes`).
+/// Returns the number of reserved bytes in a reservation word (`td_word_bytes`).
 fn word_bytes(word: u64) -> u32 {
     word as u32 & 0x00ff_ffff
 }
@@ -59,7 +59,7 @@ fn word_bytes(word: u64) -> u32 {
 pub trait ReadMemory {
     /// Size of a block in bytes.
     fn block_bytes(&self) -> u32;
-    /// Number of blocks in the ring, a power of two.
+    /// Returns the number of blocks in the ring, a power of two.
     fn nblocks(&self) -> u32;
     /// Loads the reservation word (acquire).
     fn word(&self) -> u64;
@@ -72,6 +72,11 @@ pub trait ReadMemory {
     fn released(&self) -> u32;
     /// Stores the number of the first block not yet released (release).
     fn set_released(&self, block: u32);
+    /// Takes note that the reader releases a slot's block, with how many packets, and what the
+    /// slot's commit counter is then. For whoever counts the packets of the ring beside its reader.
+    fn note_taken(&self, slot: u32, packets: u64, committed: u64) {
+        let _ = (slot, packets, committed);
+    }
 }
 
 impl<M: ReadMemory + ?Sized> ReadMemory for Arc<M> {
@@ -96,6 +101,9 @@ impl<M: ReadMemory + ?Sized> ReadMemory for Arc<M> {
     fn set_released(&self, block: u32) {
         (**self).set_released(block);
     }
+    fn note_taken(&self, slot: u32, packets: u64, committed: u64) {
+        (**self).note_taken(slot, packets, committed);
+    }
 }
 
 /// The beginning of a block, as far as everything is committed and no producer writes again before
@@ -119,10 +127,10 @@ impl Readable {
 
 /// A ring's memory with its blocks.
 pub trait BlockBytes: ReadMemory + Send + Sync + 'static {
-    /// The bytes of a block that may be read, at most as many as a block has.
+    /// Returns the bytes of a block that may be read, at most as many as a block has.
     fn bytes(&self, at: &Readable) -> &[u8];
 
-    /// Number of packets dropped at this ring so far, whatever the cause.
+    /// Returns the number of packets dropped at this ring so far, whatever the cause.
     fn lost(&self) -> u64;
 }
 
@@ -218,7 +226,7 @@ impl<M: ReadMemory> Reader<M> {
         Holds::new(self.next, self.memory.nblocks())
     }
 
-    /// Number of packets in all blocks that are not released, complete or not.
+    /// Returns the number of packets in all blocks that are not released, complete or not.
     pub fn unread(&self) -> u64 {
         (0..self.memory.nblocks()).map(|slot| self.sum(slot) >> PACKET_SHIFT).sum()
     }
@@ -232,18 +240,21 @@ impl<M: ReadMemory> Reader<M> {
         for ahead in 0..blocks {
             assert!(self.peek(ahead).is_some(), "a block was released before it was complete");
             let slot = self.slot(ahead);
-            self.before[slot as usize] = self.memory.committed(slot);
+            let committed = self.memory.committed(slot);
+            let packets = committed.wrapping_sub(self.before[slot as usize]) >> PACKET_SHIFT;
+            self.before[slot as usize] = committed;
+            self.memory.note_taken(slot, packets, committed);
         }
         self.next = self.next.wrapping_add(blocks);
         self.memory.set_released(holds.release(blocks));
     }
 
-    /// The epoch of the open block.
+    /// Returns the epoch of the open block.
     pub fn open_epoch(&self) -> u8 {
         word_epoch(self.memory.word())
     }
 
-    /// Whether every block that is handed out has been released.
+    /// Returns whether every block that is handed out has been released.
     pub fn caught_up(&self) -> bool {
         let open = word_block(self.memory.word());
         if self.ended && open.wrapping_add(1) == self.next {
@@ -288,7 +299,7 @@ impl<M: BlockBytes> RingReader<M> {
         begun.is_some()
     }
 
-    /// The beginning of the oldest block, as far as the last [`RingReader::look`] found it
+    /// Returns the beginning of the oldest block, as far as the last [`RingReader::look`] found it
     /// readable.
     pub fn begun(&self) -> &[u8] {
         self.reader.memory().bytes(&Readable { slot: self.reader.slot(0), bytes: self.begun })

@@ -44,8 +44,8 @@ pub enum Error {
     TooLarge { patterns: u64, promised: f64, most: u64 },
 }
 
-/// The rate of false positives: the share of patterns that the filter takes for its own among those
-/// that it does not hold.
+/// Returns the rate of false positives: the share of patterns that the filter takes for its own
+/// among those that it does not hold.
 pub fn rate(bits: u64, patterns: u64) -> f64 {
     let k = f64::from(HASHES);
     let is_set = -(-k * patterns as f64 / bits as f64).exp_m1();
@@ -58,7 +58,7 @@ fn bits_each(rate: f64) -> f64 {
     -k / (-rate.powf(1.0 / k)).ln_1p()
 }
 
-/// The most patterns with which a filter of so many bits keeps the rate.
+/// Returns the most patterns with which a filter of so many bits keeps the rate.
 pub fn capacity(bits: u64, promised: f64) -> u64 {
     let mut patterns = (bits as f64 / bits_each(promised)) as u64;
     // Rounding may have made the number too large by one.
@@ -68,7 +68,8 @@ pub fn capacity(bits: u64, promised: f64) -> u64 {
     patterns
 }
 
-/// The least power of two of bits, at least [`MIN_BITS`] and at most 2^62, that keeps the rate.
+/// Returns the least power of two of bits, at least [`MIN_BITS`] and at most 2^62, that keeps the
+/// rate.
 pub fn bits(patterns: u64, promised: f64) -> u64 {
     const MOST: u64 = 1 << 62;
     let about = (patterns as f64 * bits_each(promised)).min(MOST as f64) as u64;
@@ -82,9 +83,9 @@ pub fn bits(patterns: u64, promised: f64) -> u64 {
 /// How large a filter is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Size {
-    /// This many bits, as in the thesis; it is an error where that breaks the promise.
+    /// A given number of bits, as in the thesis; an error where that breaks the promise.
     Fixed(u64),
-    /// As many bits as the promise takes, at most this many.
+    /// The bits that the promise takes, up to a given number.
     UpTo(u64),
 }
 

@@ -63,7 +63,7 @@ pub struct Move {
 
 /// The patterns of one signature with their rules' places in the order of precedence, and how they
 /// meet the sample.
-struct Group {
+struct SampledSignature {
     signature: Signature,
     places: Map<Key, u32>,
     /// For each field, a bit for each packet of the sample: whether the packet's value there is
@@ -101,9 +101,9 @@ impl RuleSet {
     /// with 1 it has no more.
     pub fn cluster(&self, sample: &Sample, growth: f64) -> Clustered {
         let order = self.order();
-        let groups: Vec<Group> = tables(self, &order)
+        let groups: Vec<SampledSignature> = tables(self, &order)
             .into_iter()
-            .map(|table| Group::new(table.signature, table.places, sample))
+            .map(|table| SampledSignature::new(table.signature, table.places, sample))
             .collect();
         let patterns: usize = groups.iter().map(|group| group.places.len()).sum();
         let by_signature = groups.iter().enumerate().map(|(index, group)| (group.signature, index));
@@ -120,7 +120,7 @@ impl RuleSet {
     }
 }
 
-impl Group {
+impl SampledSignature {
     fn new(signature: Signature, places: Map<Key, u32>, sample: &Sample) -> Self {
         let words = sample.tuples().len().div_ceil(64);
         let mut fields = [(); 5].map(|()| vec![0; words]);
@@ -134,7 +134,7 @@ impl Group {
         Self { signature, places, fields }
     }
 
-    /// Number of packets of the sample on which the group's signature is tried.
+    /// Returns the number of packets of the sample on which the group's signature is tried.
     fn tried(&self) -> u32 {
         (0..self.fields[0].len()).map(|word| self.word(word).count_ones()).sum()
     }
@@ -143,8 +143,8 @@ impl Group {
         self.fields.iter().fold(u64::MAX, |all, field| all & field[word])
     }
 
-    /// Number of packets on which the signature would be tried if it had the other group's patterns
-    /// too.
+    /// Returns the number of packets on which the signature would be tried if it had the other
+    /// group's patterns too.
     fn tried_with(&self, other: &Self) -> u32 {
         let union = |word: usize| {
             let both = self.fields.iter().zip(&other.fields);
@@ -177,7 +177,7 @@ fn parts(prefix: u128, bits: u8, longer: u8) -> impl Iterator<Item = u128> + Clo
 }
 
 struct Clustering {
-    groups: Vec<Group>,
+    groups: Vec<SampledSignature>,
     by_signature: HashMap<Signature, usize>,
     /// Number of packets in the sample.
     packets: usize,
@@ -242,8 +242,8 @@ impl Clustering {
         (saved > 0.0).then(|| Proposal { worth: saved / added as f64, saved, from, to })
     }
 
-    /// Whether the move would put no rule of `from` before another that comes earlier now and
-    /// shares packets with it.
+    /// Returns whether the move would put no rule of `from` before another that comes earlier now
+    /// and shares packets with it.
     fn keeps_precedence(&self, from: usize, to: usize) -> bool {
         let moved = &self.groups[from];
         let rank = self.groups[to].signature.rank();

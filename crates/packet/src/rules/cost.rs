@@ -64,7 +64,8 @@ impl Sample {
         &self.tuples
     }
 
-    /// Number of packets that were seen, of which [`Sample::tuples`] are the picked ones.
+    /// Returns the number of packets that were seen, of which [`Sample::tuples`] are the picked
+    /// ones.
     pub fn seen(&self) -> u64 {
         self.seen
     }

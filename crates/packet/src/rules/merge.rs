@@ -240,7 +240,8 @@ impl Objections {
         Self(rivals)
     }
 
-    /// Whether a rule of another action stands between the candidate and the rule that contains it.
+    /// Returns whether a rule of another action stands between the candidate and the rule that
+    /// contains it.
     fn any(&self, common: &Key, candidate: &Candidate, actions: &[u32]) -> bool {
         let Some(list) = self.0.get(common) else { return false };
         let next = list.partition_point(|rival| rival.place <= candidate.place);

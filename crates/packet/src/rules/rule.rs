@@ -48,22 +48,22 @@ pub struct Rule {
 }
 
 impl Rule {
-    /// The same rule with the bits behind each prefix cleared.
+    /// Returns the same rule with the bits behind each prefix cleared.
     pub(super) fn truncated(mut self) -> Self {
         self.source = self.source.map(|net| net.trunc());
         self.destination = self.destination.map(|net| net.trunc());
         self
     }
 
-    /// The family of the rule's addresses; `None` where both are `any`.
+    /// Returns the family of the rule's addresses; `None` where both are `any`.
     pub fn family(&self) -> Option<Family> {
         let net = self.source.or(self.destination)?;
         Some(if net.addr().is_ipv4() { Family::V4 } else { Family::V6 })
     }
 
-    /// The patterns that the rule looks for. `proto icmp` without an address is two patterns, one
-    /// for each family; they are of the same rank, and no packet fits both. Any other rule is one
-    /// pattern.
+    /// Returns the patterns that the rule looks for. `proto icmp` without an address is two
+    /// patterns, one for each family; they are of the same rank, and no packet fits both. Any other
+    /// rule is one pattern.
     pub fn patterns(&self) -> impl Iterator<Item = Pattern> + use<> {
         let both = [Some(Family::V4), Some(Family::V6)];
         let families = match (self.family(), self.protocol) {
@@ -102,8 +102,8 @@ impl Rule {
         }
     }
 
-    /// The thesis' measure of how specific the rule is: the sum of the widths of its masks in bits,
-    /// from 0 to 296.
+    /// Returns the thesis' measure of how specific the rule is: the sum of the widths of its masks
+    /// in bits, from 0 to 296.
     pub fn rank(&self) -> u16 {
         self.pattern(self.family()).signature.rank()
     }

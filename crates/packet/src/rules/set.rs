@@ -36,7 +36,7 @@ impl RuleSet {
         self.entries.is_empty()
     }
 
-    /// The rules by their numbers, including those that are not enabled.
+    /// Returns the rules by their numbers, including those that are not enabled.
     pub fn entries(&self) -> &[Entry] {
         &self.entries
     }
@@ -55,7 +55,7 @@ impl RuleSet {
         (number < self.entries.len()).then(|| self.entries.remove(number))
     }
 
-    /// The number of the first rule that is equal to this one.
+    /// Returns the number of the first rule that is equal to this one.
     pub fn position(&self, rule: &Rule) -> Option<usize> {
         self.entries.iter().position(|entry| entry.rule == *rule)
     }

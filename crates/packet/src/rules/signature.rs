@@ -41,7 +41,7 @@ pub struct Pattern {
     pub key: Key,
 }
 
-/// A mask of the highest `bits` bits.
+/// Returns a mask of the highest `bits` bits.
 pub fn prefix_mask(bits: u8) -> u128 {
     u128::MAX.checked_shl(128 - u32::from(bits.min(128))).unwrap_or(0)
 }
@@ -104,8 +104,8 @@ impl Signature {
         }
     }
 
-    /// Whether this signature looks at nothing that `other` does not look at. Each pattern of
-    /// `other` then lies inside exactly one pattern of this signature.
+    /// Returns whether this signature looks at nothing that `other` does not look at. Each pattern
+    /// of `other` then lies inside exactly one pattern of this signature.
     pub fn covers(&self, other: &Self) -> bool {
         (self.family.is_none() || self.family == other.family)
             && self.source_bits <= other.source_bits
@@ -139,12 +139,12 @@ impl Pattern {
         self.signature.of(tuple) == Some(self.key)
     }
 
-    /// Whether every packet that fits `other` fits this pattern.
+    /// Returns whether every packet that fits `other` fits this pattern.
     pub fn contains(&self, other: &Self) -> bool {
         self.signature.covers(&other.signature) && self.signature.mask(&other.key) == self.key
     }
 
-    /// Whether a packet can fit both patterns.
+    /// Returns whether a packet can fit both patterns.
     pub fn overlaps(&self, other: &Self) -> bool {
         self.signature
             .common(&other.signature)

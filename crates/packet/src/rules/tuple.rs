@@ -128,7 +128,8 @@ impl Tuple {
     }
 }
 
-/// Whether frames of this link type are read, so that they can fit rules that say more than `any`.
+/// Returns whether frames of this link type are read, so that they can fit rules that say more than
+/// `any`.
 pub fn is_readable(link: LinkType) -> bool {
     !matches!(link.first_header(), None | Some(FirstHeader::Ppp))
 }

@@ -55,13 +55,14 @@ pub enum Format {
     Pcapng,
 }
 
-/// Whether a file that begins with these bytes is a capture file. The first 4 bytes decide; a
-/// shorter file is none.
+/// Returns whether a file that begins with these bytes is a capture file. The first 4 bytes decide;
+/// a shorter file is none.
 pub fn looks_like_trace(first: &[u8]) -> bool {
     first.first_chunk().is_some_and(|first| is_section_header(*first) || pcap::is_magic(*first))
 }
 
-/// Whether the bytes are the type of a section header, which reads the same in both byte orders.
+/// Returns whether the bytes are the type of a section header, which reads the same in both byte
+/// orders.
 fn is_section_header(first: [u8; 4]) -> bool {
     u32::from_ne_bytes(first) == SECTION_HEADER
 }
@@ -106,8 +107,8 @@ impl<R: Read> Reader<R> {
         }
     }
 
-    /// The end of the last good block or record, where the next one begins: bytes from the file's
-    /// beginning.
+    /// Returns the end of the last good block or record, where the next one begins: bytes from the
+    /// file's beginning.
     pub fn offset(&self) -> u64 {
         self.window.taken()
     }

@@ -25,7 +25,7 @@ enum Lengths {
     Unsure,
 }
 
-/// Whether a pcap file begins with these bytes.
+/// Returns whether a pcap file begins with these bytes.
 pub(super) fn is_magic(first: [u8; 4]) -> bool {
     order(first).is_some()
 }
@@ -53,6 +53,9 @@ pub(super) struct Pcap {
     fcs: u32,
     /// The most bytes that were captured of any packet.
     max: u32,
+    /// Bytes of a packet that count, the file's snap length. Some writers get that wrong and write
+    /// more; libpcap leaves those out, so that a filter finds the same with and without them.
+    snaplen: usize,
 }
 
 impl Pcap {
@@ -69,6 +72,7 @@ impl Pcap {
             return Err(Error::Unsupported { at: 4, what: "a version of pcap other than 2" });
         }
         let link = word(swapped, &header[20..]);
+        let snaplen = word(swapped, &header[16..]);
         Ok(Self {
             swapped,
             record: if magic == pcap_file::MAGIC_PATCHED { PATCHED_RECORD } else { RECORD },
@@ -80,9 +84,12 @@ impl Pcap {
             unit_ns: if magic == pcap_file::MAGIC_NANOSECONDS { 1 } else { 1000 },
             link: LinkType(link as u16),
             fcs: if link & FCS_KNOWN == 0 { 0 } else { 2 * (link >> FCS_SHIFT) },
-            // A record may be as long as libpcap takes even where the file's own snap length is
-            // less, since some writers get that wrong.
-            max: word(swapped, &header[16..]).clamp(pcap_file::MAX_SNAPLEN, MAX_LEN as u32),
+            max: snaplen.clamp(pcap_file::MAX_SNAPLEN, MAX_LEN as u32),
+            // To libpcap the number is a signed one, and one that is none means any length.
+            snaplen: match snaplen {
+                0 | 0x8000_0000.. => usize::MAX,
+                bytes => bytes as usize,
+            },
         })
     }
 
@@ -106,7 +113,7 @@ impl Pcap {
         let (kept, original_len) = without_fcs(captured as usize, original_len, self.fcs);
         Ok(Some(Found {
             len,
-            frame: self.record..self.record + kept,
+            frame: self.record..self.record + kept.min(self.snaplen),
             time_ns: Some(time_ns),
             link: self.link,
             original_len,

@@ -141,8 +141,8 @@ impl Pcapng {
     }
 }
 
-/// Whether the contents of a block of this type are read. Statistics matter to no packet, but are
-/// read so that this reader finds the same files damaged as [`crate::pcapng::Reader`] does.
+/// Returns whether the contents of a block of this type are read. Statistics matter to no packet,
+/// but are read so that this reader finds the same files damaged as [`crate::pcapng::Reader`] does.
 fn is_read(kind: u32) -> bool {
     matches!(
         kind,

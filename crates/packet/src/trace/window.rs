@@ -25,7 +25,7 @@ impl<R: Read> Window<R> {
         Self { source, buffer: vec![0; PIECE], start: 0, end: 0, at: 0, taken: 0 }
     }
 
-    /// The bytes in the window.
+    /// Returns the bytes in the window.
     pub(super) fn bytes(&self) -> &[u8] {
         &self.buffer[self.start..self.end]
     }
@@ -93,7 +93,8 @@ impl<R: Read> Window<R> {
         self.at += n as u64;
     }
 
-    /// The error where the source has ended before the `needed` bytes behind [`Window::taken`].
+    /// Returns the error where the source has ended before the `needed` bytes behind
+    /// [`Window::taken`].
     pub(super) fn short(&self, needed: usize) -> Error {
         let have = self.at - self.taken + (self.end - self.start) as u64;
         Error::CutShort { at: self.taken, needed: needed as u64, have }

@@ -7,3 +7,5 @@ pub mod index;
 pub mod name;
 pub mod segment;
 pub mod store;
+pub mod unseen;
+pub mod without_indexes;

@@ -16,6 +16,9 @@ const LIVE: &str = ".pcapng.live";
 const INDEX: &str = ".index";
 const INDEX_LOG: &str = ".index.live";
 const INDEX_DRAFT: &str = ".index.new";
+/// The highest number that a segment has. A file of a higher one is nobody's, so that no name that
+/// somebody makes up is the last before numbers end.
+const MOST: u64 = u64::MAX >> 1;
 
 /// A segment's name.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -40,7 +43,8 @@ impl SegmentName {
         }
         let began = jiff::civil::DateTime::strptime("%Y%m%dT%H%M%SZ", time).ok()?;
         let began_s = began.to_zoned(jiff::tz::TimeZone::UTC).ok()?.timestamp().as_second();
-        let name = Self { number: number.parse().ok()?, began_s, live };
+        let number = number.parse().ok().filter(|number| *number <= MOST)?;
+        let name = Self { number, began_s, live };
         // Another name that reads the same is not one that this program wrote.
         (name.to_string() == file_name).then_some(name)
     }
@@ -132,6 +136,8 @@ mod tests {
             "tapdeck-00000042-20260102T030405Z.pcapng.bak",
             "tapdeck-00000042-20260132T030405Z.pcapng",
             "tapdeck-000000042-20260102T030405Z.pcapng",
+            "tapdeck-9223372036854775808-20260102T030405Z.pcapng",
+            "tapdeck-18446744073709551615-20260102T030405Z.pcapng",
             "tapdeck-.pcapng",
             "tapdeck-00000042-20260102T030405Z.index",
             "tapdeck-00000042-20260102T030405Z.index.live",

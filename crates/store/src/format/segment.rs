@@ -10,7 +10,9 @@ use std::sync::Arc;
 
 use tapdeck_packet::pcapng::{self, Reader, Record, Statistics};
 
+use super::index::Index;
 use super::name::SegmentName;
+use super::unseen::UnseenSpan;
 use crate::io::{Access, Object, PAGE, Storage};
 
 /// Says in each segment's header which program wrote it.
@@ -132,6 +134,44 @@ pub(crate) fn packets_told(object: &dyn Object) -> Option<u64> {
     statistics_told(object)?.iter().map(|s| s.delivered).sum()
 }
 
+/// Returns the time of a closed segment's last packet, UTC nanoseconds: as its index tells, or the
+/// last block at its end that tells one. A packet may have been stamped before the segment began;
+/// it was not written before. `None` where nothing is told.
+pub(crate) fn last_packet_ns(storage: &dyn Storage, name: &SegmentName) -> Option<i64> {
+    let object = storage.open(name.to_string().as_ref(), Access::Ranges).ok()?;
+    let index = Index::open(storage, name, object.length().ok()?).ok().flatten();
+    let summary = index.map(|index| index.summary().clone());
+    let indexed = summary.filter(|all| all.complete && all.packets > 0).map(|all| all.last_ns);
+    let last_ns = indexed.or_else(|| last_time(&*object))?;
+    Some(last_ns.max(name.began_s.saturating_mul(1_000_000_000)))
+}
+
+/// Returns the time of the last packet before a segment's end, or where none is near that of its
+/// closing.
+fn last_time(object: &dyn Object) -> Option<i64> {
+    const WINDOW: u64 = 1 << 20;
+    let len = object.length().ok()?;
+    let start = len.saturating_sub(WINDOW);
+    let mut tail = vec![0; (len - start) as usize];
+    object.read_exact_at(&mut tail, start).ok()?;
+    let mut closed_ns = None;
+    for block in blocks_backwards(&tail) {
+        let word = |at: usize| Some(u32::from_ne_bytes(*block.get(at..)?.first_chunk()?));
+        match word(0)? {
+            pcapng::ENHANCED_PACKET => {
+                let ns = u64::from(word(12)?) << 32 | u64::from(word(16)?);
+                return i64::try_from(ns).ok();
+            }
+            pcapng::INTERFACE_STATISTICS => {
+                closed_ns = closed_ns.max(i64::try_from(statistics_of(block)?.timestamp).ok());
+            }
+            pcapng::FILL => {}
+            _ => break,
+        }
+    }
+    closed_ns
+}
+
 /// Returns the losses that the statistics at a segment's end tell; `None` where none stand there.
 pub(crate) fn dropped_told(object: &dyn Object) -> Option<u64> {
     Some(statistics_told(object)?.iter().filter_map(|s| s.dropped).sum())
@@ -159,7 +199,11 @@ fn end_of(object: &dyn Object) -> Option<(Vec<Statistics>, u64)> {
         at -= block.len() as u64;
         match u32::from_ne_bytes(*block.first_chunk()?) {
             pcapng::INTERFACE_STATISTICS => {
-                told.push(statistics_of(block)?);
+                let statistics = statistics_of(block)?;
+                if UnseenSpan::told(&statistics).is_some() {
+                    return (!told.is_empty()).then_some((told, begin));
+                }
+                told.push(statistics);
                 begin = at;
             }
             pcapng::FILL => {}

@@ -3,17 +3,27 @@
 //! One recorder at a time: opening a [`Store`] takes the directory's lock. Whoever reads needs no
 //! lock, and does not come here.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::io;
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
-use rustix::fs::{FlockOperation, Mode, OFlags, flock};
+use rustix::fd::OwnedFd;
+use rustix::fs::{FileType, FlockOperation, Mode, OFlags, flock};
+use rustix::io::Errno;
 
 use crate::format::name::SegmentName;
 use crate::format::segment;
 use crate::io::Directory;
 
+/// How long another recorder may take to end.
+const ENDING: Duration = Duration::from_secs(1);
+
 pub(crate) const LOCK: &str = ".tapdeck.lock";
+/// The file that says which UTC goes with which age ([`crate::writing::ages`]).
+pub(crate) const TIMES: &str = ".tapdeck.times";
 /// The file that is set aside for the next segment before it is needed.
 pub(crate) const NEXT: &str = ".tapdeck-next";
 
@@ -26,6 +36,15 @@ pub enum Error {
     /// no permission
     #[error("no permission to write in {0}")]
     Permission(PathBuf),
+    /// it was mounted so, or the kernel made it so after an error
+    #[error("the file system of {0} is read-only: record elsewhere, or mount it for writing")]
+    ReadOnly(PathBuf),
+    /// others could put links there, or take segments away
+    #[error("everybody may write in {0}: take another directory, or `chmod o-w` it")]
+    Shared(PathBuf),
+    /// a link there would lead writes elsewhere
+    #[error("{0} is a link, or no file: remove it")]
+    Lock(PathBuf),
     /// another recorder writes there
     #[error("{dir} is in use by another recorder{}: take another directory, or stop that one", of(*pid))]
     InUse { dir: PathBuf, pid: Option<u32> },
@@ -41,6 +60,29 @@ fn of(pid: Option<u32>) -> String {
 fn in_use(dir: &Path) -> Error {
     let pid = fs::read_to_string(dir.join(LOCK)).ok().and_then(|s| s.trim().parse().ok());
     Error::InUse { dir: dir.to_owned(), pid }
+}
+
+/// Opens a lock's file, and follows no link to another.
+fn open_lock(path: &Path, flags: OFlags) -> Result<OwnedFd, Errno> {
+    let flags = flags | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    rustix::fs::open(path, flags, Mode::from_raw_mode(0o640))
+}
+
+/// Takes a lock. One whose holder is just ending is waited for: a process that was killed holds its
+/// locks until its memory is freed.
+fn take(lock: &OwnedFd, how: FlockOperation, dir: &Path) -> Result<(), Error> {
+    let until = Instant::now() + ENDING;
+    loop {
+        match flock(lock, how) {
+            Ok(()) => return Ok(()),
+            Err(Errno::INTR) => {}
+            Err(Errno::WOULDBLOCK) if Instant::now() < until => {
+                std::thread::sleep(Duration::from_millis(10));
+            }
+            Err(Errno::WOULDBLOCK) => return Err(in_use(dir)),
+            Err(e) => return Err(Error::Io { dir: dir.to_owned(), source: e.into() }),
+        }
+    }
 }
 
 /// A segment on disk.
@@ -68,33 +110,39 @@ pub struct Store {
     dir: PathBuf,
     /// The segments that were there when the store was opened, oldest first.
     pub(crate) found: Vec<Stored>,
-    pub(crate) last_number: u64,
-    _lock: rustix::fd::OwnedFd,
+    last_number: u64,
+    /// Numbers beyond the last that others' files have.
+    taken: BTreeSet<u64>,
+    _lock: OwnedFd,
 }
 
 impl Store {
     /// Opens a directory for recording, making it if need be.
     pub fn open(dir: &Path) -> Result<Self, Error> {
         let fail = |source: io::Error| match source.kind() {
-            io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => {
-                Error::Permission(dir.to_owned())
-            }
+            io::ErrorKind::PermissionDenied => Error::Permission(dir.to_owned()),
+            io::ErrorKind::ReadOnlyFilesystem => Error::ReadOnly(dir.to_owned()),
             io::ErrorKind::NotADirectory | io::ErrorKind::AlreadyExists => {
                 Error::NotADirectory(dir.to_owned())
             }
             _ => Error::Io { dir: dir.to_owned(), source },
         };
-        fs::create_dir_all(dir).map_err(fail)?;
-        let path = dir.join(LOCK);
-        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC;
-        let lock = rustix::fs::open(&path, flags, Mode::from_raw_mode(0o640))
-            .map_err(|e| fail(e.into()))?;
-        if let Err(e) = flock(&lock, FlockOperation::NonBlockingLockExclusive) {
-            if e != rustix::io::Errno::WOULDBLOCK {
-                return Err(fail(e.into()));
-            }
-            return Err(in_use(dir));
+        // Whatever the umask is, nobody else may write in a directory that is made here.
+        fs::DirBuilder::new().recursive(true).mode(0o755).create(dir).map_err(fail)?;
+        if fs::metadata(dir).map_err(fail)?.mode() & 0o002 != 0 {
+            return Err(Error::Shared(dir.to_owned()));
         }
+        let path = dir.join(LOCK);
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NONBLOCK;
+        let lock = open_lock(&path, flags).map_err(|e| match e {
+            Errno::LOOP => Error::Lock(path.clone()),
+            e => fail(e.into()),
+        })?;
+        let stat = rustix::fs::fstat(&lock).map_err(|e| fail(e.into()))?;
+        if !FileType::from_raw_mode(stat.st_mode).is_file() || stat.st_nlink != 1 {
+            return Err(Error::Lock(path));
+        }
+        take(&lock, FlockOperation::NonBlockingLockExclusive, dir)?;
         rustix::fs::ftruncate(&lock, 0).map_err(|e| fail(e.into()))?;
         let pid = format!("{}\n", std::process::id());
         // On a full disk the lock works without the process id.
@@ -105,23 +153,32 @@ impl Store {
         }
         remove_orphans(dir).map_err(fail)?;
         let found = Self::segments(dir).map_err(fail)?;
-        let last_number = Self::last_number(dir).map_err(fail)?;
-        Ok(Self { dir: dir.to_owned(), found, last_number, _lock: lock })
+        let (last_number, taken) = Self::numbers(dir, &found).map_err(fail)?;
+        Ok(Self { dir: dir.to_owned(), found, last_number, taken, _lock: lock })
     }
 
     /// Fails where somebody holds a store's lock, and changes nothing to find that out.
     pub(crate) fn check_free(dir: &Path) -> Result<(), Error> {
-        let path = dir.join(LOCK);
-        let lock = match rustix::fs::open(&path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()) {
+        let lock = match open_lock(&dir.join(LOCK), OFlags::RDONLY | OFlags::NONBLOCK) {
             Ok(lock) => lock,
-            Err(rustix::io::Errno::NOENT) => return Ok(()),
+            Err(Errno::NOENT) => return Ok(()),
             Err(e) => return Err(Error::Io { dir: dir.to_owned(), source: e.into() }),
         };
-        match flock(&lock, FlockOperation::NonBlockingLockShared) {
-            Ok(()) => Ok(()),
-            Err(rustix::io::Errno::WOULDBLOCK) => Err(in_use(dir)),
-            Err(e) => Err(Error::Io { dir: dir.to_owned(), source: e.into() }),
+        take(&lock, FlockOperation::NonBlockingLockShared, dir)
+    }
+
+    /// Returns the number that follows one, of a segment that is to be.
+    pub(crate) fn number_after(&self, number: u64) -> u64 {
+        let mut next = number + 1;
+        while self.taken.contains(&next) {
+            next += 1;
         }
+        next
+    }
+
+    /// Returns the number of the first segment that is to be.
+    pub(crate) fn next_number(&self) -> u64 {
+        self.number_after(self.last_number)
     }
 
     /// Lists the segments again, after they were changed.
@@ -134,17 +191,17 @@ impl Store {
         &self.dir
     }
 
-    /// Returns the highest number in a segment's name, whoever wrote it, so that no number is taken
-    /// twice; 0 where there is none.
-    fn last_number(dir: &Path) -> io::Result<u64> {
-        let mut last = 0;
+    /// Returns the number of the newest segment, and which numbers beyond it the names of other
+    /// files have: no number is taken twice, whoever wrote the file.
+    fn numbers(dir: &Path, found: &[Stored]) -> io::Result<(u64, BTreeSet<u64>)> {
+        let last = found.iter().map(|stored| stored.name.number).max().unwrap_or(0);
+        let mut taken = BTreeSet::new();
         for entry in fs::read_dir(dir)? {
             let name = entry?.file_name();
-            if let Some(name) = name.to_str().and_then(SegmentName::parse) {
-                last = last.max(name.number);
-            }
+            let name = name.to_str().map(|name| name.strip_suffix(".damaged").unwrap_or(name));
+            taken.extend(name.and_then(SegmentName::parse).map(|name| name.number));
         }
-        Ok(last)
+        Ok((last, taken.split_off(&last)))
     }
 
     /// Returns the segments of a directory, oldest first. Files that do not have a segment's name,
@@ -198,6 +255,5 @@ fn remove_orphans(dir: &Path) -> io::Result<()> {
 /// Returns how many bytes a file takes on disk, which is less than its length where it has holes
 /// and more where space was set aside.
 pub(crate) fn on_disk(meta: &fs::Metadata) -> u64 {
-    use std::os::unix::fs::MetadataExt;
     meta.blocks() * 512
 }

@@ -18,7 +18,7 @@ use rustix::fs::{Advice, Mode, OFlags, fadvise};
 use rustix::io::Errno;
 
 use super::page::PAGE;
-use super::read::{Access, Object, State, Storage};
+use super::read::{Access, Object, Owner, State, Storage};
 
 /// The regular files of a directory, by their names. Links are not followed.
 #[derive(Clone, Debug)]
@@ -175,6 +175,11 @@ impl Object for DiskObject {
             len: if self.is_regular { metadata.len() } else { 0 },
             changed_ns: seconds.saturating_add(metadata.mtime_nsec()),
             id: (metadata.dev(), metadata.ino()),
+            owner: Some(Owner {
+                user: metadata.uid(),
+                group: metadata.gid(),
+                mode: metadata.mode() & 0o7777,
+            }),
         })
     }
 

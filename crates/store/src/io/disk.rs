@@ -99,11 +99,12 @@ impl File for DiskFile {
         Ok(rustix::io::retry_on_intr(|| rustix::io::pwritev(&self.0, pieces, offset))?)
     }
 
-    fn preallocate(&self, len: u64) -> io::Result<()> {
+    fn preallocate(&self, len: u64) -> io::Result<bool> {
         match rustix::fs::fallocate(&self.0, FallocateFlags::KEEP_SIZE, 0, len) {
-            // A file system that cannot; blocks are then allocated as they are written.
-            Err(rustix::io::Errno::OPNOTSUPP) => Ok(()),
-            other => Ok(other?),
+            // A file system that cannot, or a limit to the length of files (setrlimit(2)); blocks
+            // are then allocated as they are written.
+            Err(rustix::io::Errno::OPNOTSUPP | rustix::io::Errno::FBIG) => Ok(false),
+            other => Ok(other.map(|()| true)?),
         }
     }
 

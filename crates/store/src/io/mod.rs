@@ -10,6 +10,8 @@ mod disk;
 mod page;
 mod priority;
 mod read;
+mod standard_output;
+mod uptime;
 mod write;
 
 pub(crate) use directory::object_of;
@@ -17,6 +19,8 @@ pub use directory::{Directory, Paths};
 pub use disk::Disk;
 pub use page::{PAGE, Page};
 pub use priority::{go_first, yield_disk};
-pub use read::{Access, Object, State, Storage};
+pub use read::{Access, Object, Owner, State, Storage};
+pub use standard_output::standard_output_was_closed;
+pub use uptime::Uptime;
 pub use write::{File, Io, Space};
 pub(crate) use write::{write_all, write_pages};

@@ -65,6 +65,17 @@ pub struct State {
     /// What tells the object from others that have its name before or after it. On a file system:
     /// device and inode.
     pub id: (u64, u64),
+    /// The users that may write the object; `None` where a place does not tell.
+    pub owner: Option<Owner>,
+}
+
+/// The users that may write an object of a file system.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Owner {
+    pub user: u32,
+    pub group: u32,
+    /// The permission bits.
+    pub mode: u32,
 }
 
 /// An open object: a row of bytes that may grow or shrink while it is read.
@@ -117,7 +128,7 @@ pub trait Object: Debug + Send + Sync {
 /// Bytes in memory are an object too.
 impl Object for Vec<u8> {
     fn state(&self) -> Result<State> {
-        Ok(State { len: self.len() as u64, changed_ns: 0, id: (0, 0) })
+        Ok(State { len: self.len() as u64, changed_ns: 0, id: (0, 0), owner: None })
     }
 
     fn read_at(&self, buffer: &mut [u8], at: u64) -> Result<usize> {

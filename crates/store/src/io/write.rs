@@ -27,8 +27,9 @@ pub trait File: Send + 'static {
     /// Writes at an offset; may write less than all. Addresses, lengths and offset are multiples of
     /// [`PAGE`].
     fn write_at(&self, pieces: &[IoSlice<'_>], offset: u64) -> Result<usize>;
-    /// Sets space aside without changing the file's length.
-    fn preallocate(&self, len: u64) -> Result<()>;
+    /// Sets space aside without changing the file's length. Returns whether that is done: not
+    /// every file system can do it.
+    fn preallocate(&self, len: u64) -> Result<bool>;
     /// Cuts the file, and frees the space that was set aside behind its end.
     fn set_len(&self, len: u64) -> Result<()>;
     /// Makes the contents durable.

@@ -14,11 +14,13 @@ use tapdeck_packet::pcapng::{
     self, Error as BlockError, Reader, Record, Statistics, section_header,
 };
 
-use crate::format::index::{Checker, Difference, Head, Index, checksum_outside};
+use crate::format::index::{Checker, Difference, Index, SegmentHead, checksum_outside};
 use crate::format::name::SegmentName;
 use crate::format::segment::segment_names;
 use crate::format::store::LOCK;
+use crate::format::unseen::UnseenSpan;
 use crate::io::{Access, Directory, Object, PAGE, Storage};
+use crate::reading::holes::{self, Numbers};
 use crate::reading::query::Error;
 
 const PIECE: usize = 1 << 20;
@@ -41,7 +43,7 @@ pub struct Flaw {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Indexed {
     Whole,
-    /// So many bytes of the segment are.
+    /// The number of bytes, from the segment's beginning, that are indexed.
     Part(u64),
     No,
 }
@@ -81,6 +83,7 @@ pub fn verify_in(
     if names.is_empty() && !storage.list().map_err(fail)?.iter().any(|name| name == LOCK) {
         return Err(Error::NotAStore(storage.place().to_owned()));
     }
+    let numbers = Numbers::list(storage).map_err(fail)?;
     let mut read = 0;
     for mut name in names {
         let verdict = look(storage, &mut name, |bytes| watch(read + bytes))
@@ -88,13 +91,41 @@ pub fn verify_in(
         match verdict {
             Look::Passed => {}
             Look::Ended => return Ok(false),
-            Look::Judged(verdict) => {
+            Look::Judged(mut verdict) => {
                 read += verdict.bytes;
+                look_before(storage, &numbers, &mut verdict).map_err(fail)?;
                 each(&verdict);
             }
         }
     }
     Ok(true)
+}
+
+/// Looks at one segment as [`verify`] does, without those beside it. `None` where another program
+/// wrote it, or it is gone.
+pub(crate) fn verify_one(storage: &dyn Storage, name: &SegmentName) -> io::Result<Option<Verdict>> {
+    let mut name = name.clone();
+    Ok(match look(storage, &mut name, |_| true)? {
+        Look::Judged(verdict) => Some(verdict),
+        Look::Passed | Look::Ended => None,
+    })
+}
+
+/// Looks whether segments are missing before one.
+fn look_before(storage: &dyn Storage, numbers: &Numbers, verdict: &mut Verdict) -> io::Result<()> {
+    let Some(missing) = numbers.missing_before(verdict.name.number, storage)? else {
+        return Ok(());
+    };
+    let orphans = match &holes::orphans(storage, &missing)?[..] {
+        [] => String::new(),
+        [one] => format!("; the index {one} is there without its segment"),
+        [one, others @ ..] => {
+            format!("; the index {one} and {} more are there without their segments", others.len())
+        }
+    };
+    let missing = holes::show(&missing, " before it");
+    verdict.flaw(0, format!("{missing} missing{orphans}"));
+    Ok(())
 }
 
 /// What became of a segment that was to be looked at.
@@ -117,7 +148,7 @@ fn look(
         Err(e) => return Err(e),
     };
     let len = object.length()?;
-    let head = match Head::read(&*object)? {
+    let head = match SegmentHead::read(&*object)? {
         Some(head) if !head.is_ours => return Ok(Look::Passed),
         None if name.live && len == 0 => return Ok(Look::Passed),
         None => {
@@ -175,7 +206,7 @@ impl Verdict {
 struct Walk {
     verdict: Verdict,
     len: u64,
-    head: Head,
+    head: SegmentHead,
     checker: Option<Checker>,
     /// Packets that were counted, by interface id.
     packets: Vec<u64>,
@@ -191,7 +222,7 @@ impl Walk {
         storage: &dyn Storage,
         name: &SegmentName,
         object: &dyn Object,
-        head: Head,
+        head: SegmentHead,
     ) -> io::Result<Self> {
         let len = object.length()?;
         let verdict = Verdict::new(name, len);
@@ -347,6 +378,8 @@ impl Walk {
                     self.verdict.flaw(at, "a packet of a time that cannot be");
                 }
             }
+            // What went unseen before the segment is told among its blocks.
+            Record::Statistics(statistics) if UnseenSpan::told(statistics).is_some() => {}
             Record::Statistics(statistics) => self.told.push(statistics.clone()),
             Record::Section(_) | Record::Interface(_) | Record::Other(pcapng::FILL) => {}
             Record::Other(kind) => self.verdict.flaw(at, format!("a block of type {kind:#x}")),

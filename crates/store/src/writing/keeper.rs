@@ -1,12 +1,11 @@
 //! The thread that does what may take long: it sets the next segment aside before it is needed,
-//! closes finished ones, and deletes what retention lets go, with its index.
+//! closes finished ones, and has the [`holdings`](super::holdings) delete what retention lets go.
 //!
 //! The writer never waits for it, unless the next segment is not there in time. It reads no packets
 //! and makes no index.
 
 use std::io;
 use std::path::PathBuf;
-use std::sync::atomic::Ordering::Relaxed;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
@@ -15,14 +14,12 @@ use std::time::Duration;
 use rustix::io::Errno;
 use tapdeck_packet::pcapng::StatisticsBlock;
 
-use crate::format::segment::packets_in;
-use crate::format::store::Stored;
-use crate::format::store::{NEXT, on_disk};
-use crate::io::{Directory, File, Io};
-use crate::writing::indexer::{Closed, Sizes};
+use crate::format::store::{NEXT, Stored, on_disk};
+use crate::io::{File, Io};
+use crate::writing::holdings::{Ahead, Holdings};
+use crate::writing::indexer::SegmentEnd;
 use crate::writing::live::LiveSegment;
 use crate::writing::log::Log;
-use crate::writing::retention::Retention;
 use crate::writing::totals::Totals;
 use crate::writing::writer::Done;
 
@@ -30,6 +27,11 @@ pub(crate) enum Job<F> {
     Prepare,
     /// Deletes the oldest segment unless so many bytes are free, as the disk is full.
     MakeRoom(u64),
+    /// Says that the segment of this number begins, and what the clock says.
+    Begun {
+        number: u64,
+        utc_ns: u64,
+    },
     /// Says that the segment being written is the last.
     Last,
     /// Tells somebody that all jobs before are done.
@@ -37,8 +39,8 @@ pub(crate) enum Job<F> {
     Close {
         live: LiveSegment<F>,
         statistics: Vec<StatisticsBlock>,
-        /// Who wants to hear that the segment is closed.
-        tell: Option<SyncSender<Closed>>,
+        /// The channel of the one that wants to hear that the segment is closed.
+        tell: Option<SyncSender<SegmentEnd>>,
     },
 }
 
@@ -68,13 +70,16 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl<F: File> Keeper<F> {
     /// Starts the thread, which at once sets a first segment aside.
-    pub fn start<I: Io<File = F>>(io: Arc<I>, work: Work) -> io::Result<Self> {
+    pub fn start<I: Io<File = F>>(io: Arc<I>, work: KeeperSetup<I>) -> io::Result<Self> {
         let (jobs, queue) = channel();
         let next = Mutex::new(Next::Coming);
         let shared = Arc::new(Shared { next, changed: Condvar::new() });
         let thread = std::thread::Builder::new().name("tapdeck-keeper".into()).spawn({
             let shared = shared.clone();
-            move || Thread { io, shared, work, last: false }.run(&queue)
+            move || {
+                let thread = Thread { io, shared, work, live_room: 0, next_room: 0, last: false };
+                thread.run(&queue);
+            }
         })?;
         let keeper = Self { jobs: Some(jobs), shared, thread: Some(thread) };
         keeper.send(Job::Prepare);
@@ -115,31 +120,32 @@ impl<F: File> Keeper<F> {
 }
 
 /// What the keeper's thread works with.
-pub(crate) struct Work {
+pub(crate) struct KeeperSetup<I> {
     pub dir: PathBuf,
     pub segment_bytes: u64,
-    pub retention: Retention,
     /// Bytes that index files may grow by until they are looked at again.
     pub index_room: u64,
-    pub index_sizes: Arc<Sizes>,
-    /// Closed segments, oldest first.
-    pub closed: Vec<Stored>,
+    pub holdings: Holdings<I>,
     pub totals: Arc<Totals>,
     pub log: Log,
-    pub now_s: Box<dyn Fn() -> i64 + Send>,
 }
 
 struct Thread<I: Io> {
     io: Arc<I>,
     shared: Arc<Shared<I::File>>,
-    work: Work,
-    /// Nothing is set aside or written any more; perhaps one segment is still to be closed.
+    work: KeeperSetup<I>,
+    /// Bytes that were set aside for the segment that is written.
+    live_room: u64,
+    /// Bytes that are set aside for the next segment.
+    next_room: u64,
+    /// Whether nothing is set aside or written any more; one segment may still be to be closed.
     last: bool,
 }
 
 impl<I: Io> Thread<I> {
     fn run(mut self, queue: &Receiver<Job<I::File>>) {
-        self.note_stored();
+        let ahead = self.ahead();
+        self.work.holdings.settle_in(ahead);
         loop {
             match queue.recv_timeout(Duration::from_secs(1)) {
                 Ok(Job::Prepare) => {
@@ -150,7 +156,8 @@ impl<I: Io> Thread<I> {
                     *lock(&self.shared.next) = next;
                     self.shared.changed.notify_all();
                 }
-                Ok(Job::MakeRoom(bytes)) => self.make_room(bytes),
+                Ok(Job::MakeRoom(bytes)) => self.work.holdings.make_room_for(bytes),
+                Ok(Job::Begun { number, utc_ns }) => self.work.holdings.begin(number, utc_ns),
                 Ok(Job::Last) => self.last = true,
                 Ok(Job::Tell(done)) => done(),
                 Ok(Job::Close { live, statistics, tell }) => {
@@ -160,16 +167,19 @@ impl<I: Io> Thread<I> {
                         let _ = tell.send(closed);
                     }
                 }
-                Err(RecvTimeoutError::Timeout) => self.tidy(0),
+                Err(RecvTimeoutError::Timeout) => self.tidy(),
                 Err(RecvTimeoutError::Disconnected) => break,
             }
         }
         let _ = self.io.remove(&self.work.dir.join(NEXT));
-        self.tidy(0);
+        self.tidy();
     }
 
     fn prepare(&mut self) -> io::Result<I::File> {
-        self.tidy(self.work.segment_bytes);
+        // What was set aside is now the segment that is written.
+        self.live_room = std::mem::take(&mut self.next_room);
+        self.work.holdings.writing_takes_room = self.live_room == 0;
+        self.tidy();
         let file = self.io.create(&self.work.dir.join(NEXT)).or_else(|e| {
             if e.kind() != io::ErrorKind::AlreadyExists {
                 return Err(e);
@@ -178,136 +188,105 @@ impl<I: Io> Thread<I> {
             self.io.remove(&self.work.dir.join(NEXT))?;
             self.io.create(&self.work.dir.join(NEXT))
         })?;
-        while let Err(e) = file.preallocate(self.work.segment_bytes) {
-            // A call that fails keeps the space that it got so far.
-            file.set_len(0)?;
-            let full = is_full(&e);
-            if full && self.work.retention.deletes() && self.delete_oldest() {
-                continue;
+        loop {
+            match file.preallocate(self.work.segment_bytes) {
+                Ok(is_set_aside) => {
+                    self.next_room = if is_set_aside { self.work.segment_bytes } else { 0 };
+                    self.work.holdings.found_room();
+                    return Ok(file);
+                }
+                Err(e) => {
+                    // A call that fails keeps the space that it got so far.
+                    file.set_len(0)?;
+                    if !is_full(&e) {
+                        return Err(e);
+                    }
+                }
             }
-            if full {
+            if !self.work.holdings.make_room() {
                 // The segment is written without; the disk may have room for a part.
-                break;
+                return Ok(file);
             }
-            return Err(e);
         }
-        Ok(file)
     }
 
-    /// Closes a segment. Returns nothing of one that cannot be found afterwards.
+    /// Returns what will be written besides the closed segments: the segment being written and the
+    /// one set aside behind it, with room for their indexes.
+    fn ahead(&self) -> Ahead {
+        if self.last {
+            return Ahead::default();
+        }
+        let KeeperSetup { segment_bytes, index_room, .. } = self.work;
+        let bytes = 2 * segment_bytes + index_room;
+        let untaken = bytes.saturating_sub(self.live_room + self.next_room);
+        Ahead { bytes, segments: 1, untaken }
+    }
+
+    /// Deletes what retention lets go.
+    fn tidy(&mut self) {
+        let ahead = self.ahead();
+        self.work.holdings.tidy(ahead);
+    }
+
+    /// Closes a segment. Returns nothing of one that could not be closed, or that cannot be found
+    /// afterwards.
     fn close(
         &mut self,
         live: LiveSegment<I::File>,
         statistics: &[StatisticsBlock],
-    ) -> Option<Closed> {
+    ) -> Option<SegmentEnd> {
         let from = live.name.clone();
-        let packets = live.packets.iter().sum();
-        let result = live.close(statistics);
-        if let Err(e) = &result {
+        let (packets, frame_bytes) = (live.packets.clone(), live.frame_bytes.clone());
+        let (counted, written_at) = (live.end(), live.written_at);
+        let ending = live.close(statistics);
+        let results = [&ending.told, &ending.cut, &ending.durable];
+        let mut errors = results.into_iter().filter_map(|result| result.as_ref().err());
+        if let Some(e) = errors.next() {
             if !is_full(e) {
                 Totals::add(&self.work.totals.write_errors, 1);
             }
             (self.work.log)(&format!("{from}: could not be closed properly: {e}"));
         }
-        let dir = &self.work.dir;
-        let mut name = from.closed();
-        if let Err(e) = self.io.rename(&from.path(dir), &name.path(dir)) {
-            (self.work.log)(&format!("cannot rename {}: {e}", from.path(dir).display()));
-            name = from;
+        let mut held: u64 = packets.iter().sum();
+        let dir = self.work.dir.clone();
+        let mut name = from.clone();
+        let is_sound = ending.cut.is_ok() && ending.durable.is_ok();
+        if is_sound {
+            name = from.closed();
+            if let Err(e) = self.io.rename(&from.path(&dir), &name.path(&dir)) {
+                (self.work.log)(&format!("cannot rename {}: {e}", from.path(&dir).display()));
+                name = from;
+            }
+            if let Err(e) = self.io.sync_dir(&dir) {
+                (self.work.log)(&format!("{name}: its name may not outlast a crash: {e}"));
+            }
+        } else {
+            let mut lost = String::new();
+            if ending.durable.is_err() {
+                self.work.totals.take_back(&packets, &frame_bytes);
+                lost = format!("its {held} packets may be lost and count as not written; ");
+                held = 0;
+            }
+            (self.work.log)(&format!(
+                "{name}: {lost}it keeps the name of a segment that was not closed, and `tapdeck recover` closes it"
+            ));
         }
-        if let Err(e) = self.io.sync_dir(dir) {
-            (self.work.log)(&format!("{name}: its name may not outlast a crash: {e}"));
-        }
-        let meta = std::fs::metadata(name.path(dir)).ok();
+        let meta = std::fs::metadata(name.path(&dir)).ok();
         let bytes = meta.as_ref().map_or(0, on_disk);
-        self.work.closed.push(Stored { name, bytes, index_bytes: 0, packets: Some(packets) });
-        self.tidy(0);
-        let told = if result.is_ok() { statistics } else { &[] };
+        let stored = Stored { name, bytes, index_bytes: 0, packets: Some(held) };
+        self.work.holdings.add(stored, counted, written_at);
+        self.tidy();
+        let told = if ending.told.is_ok() { statistics } else { &[] };
         let dropped = told.iter().map(|s| s.dropped).sum();
-        meta.map(|meta| Closed { len: meta.len(), dropped })
-    }
-
-    /// Deletes what retention lets go, with `coming` bytes about to be set aside.
-    fn tidy(&mut self, coming: u64) {
-        let indexes = self.count_indexes();
-        let work = &self.work;
-        if work.retention.deletes() {
-            let space = self.io.space(&work.dir).ok().map(|mut s| {
-                s.free = s.free.saturating_sub(coming);
-                s
-            });
-            // Room for the segment being written and the one set aside behind it.
-            let (ahead, live) =
-                if self.last { (0, 0) } else { (2 * work.segment_bytes + work.index_room, 1) };
-            let ahead = ahead + indexes;
-            let go = work.retention.surplus(&work.closed, ahead, live, (work.now_s)(), space);
-            for _ in 0..go {
-                self.delete_oldest();
-            }
-        }
-        self.note_stored();
-    }
-
-    fn make_room(&mut self, bytes: u64) {
-        let short = self.io.space(&self.work.dir).is_ok_and(|s| s.free < bytes);
-        if short && self.work.retention.deletes() && self.delete_oldest() {
-            self.note_stored();
-        }
-    }
-
-    /// Takes in how much the indexes of closed segments take. Returns how much those of others do.
-    fn count_indexes(&mut self) -> u64 {
-        let closed = &mut self.work.closed;
-        self.work.index_sizes.take(|name, bytes| {
-            let is_it =
-                |s: &&mut Stored| (s.name.number, s.name.began_s) == (name.number, name.began_s);
-            let segment = closed.iter_mut().rev().find(is_it);
-            segment.map(|segment| segment.index_bytes = bytes).is_some()
-        })
-    }
-
-    fn note_stored(&mut self) {
-        let others = self.count_indexes();
-        let closed = &self.work.closed;
-        let bytes = closed.iter().map(Stored::bytes_in_all).sum();
-        self.work.totals.bytes_stored.store(bytes, Relaxed);
-        let index_bytes = others + closed.iter().map(|s| s.index_bytes).sum::<u64>();
-        self.work.totals.index_bytes.store(index_bytes, Relaxed);
-    }
-
-    /// Deletes the oldest segment; false where there is none.
-    fn delete_oldest(&mut self) -> bool {
-        if self.work.closed.is_empty() {
-            return false;
-        }
-        let segment = self.work.closed.remove(0);
-        let path = segment.name.path(&self.work.dir);
-        let packets = segment
-            .packets
-            .unwrap_or_else(|| packets_in(&Directory::new(&self.work.dir), &segment.name));
-        match self.io.remove(&path) {
-            Ok(()) => {
-                Totals::add(&self.work.totals.segments_deleted, 1);
-                Totals::add(&self.work.totals.packets_deleted, packets);
-            }
-            // Somebody else deleted it.
-            Err(e) if e.kind() == io::ErrorKind::NotFound => {}
-            Err(e) => {
-                (self.work.log)(&format!("cannot delete {}: {e}", path.display()));
-                return true;
-            }
-        }
-        for path in segment.name.index_paths(&self.work.dir) {
-            // Most of these files are not there; one that stays goes when the store is opened
-            // again.
-            let _ = self.io.remove(&path);
-        }
-        self.work.index_sizes.forget(&segment.name);
-        true
+        meta.filter(|_| is_sound).map(|meta| SegmentEnd { len: meta.len(), dropped })
     }
 }
 
 pub(crate) fn is_full(e: &io::Error) -> bool {
     let errno = e.raw_os_error().map(Errno::from_raw_os_error);
     matches!(errno, Some(Errno::NOSPC | Errno::DQUOT)) || e.kind() == io::ErrorKind::WriteZero
+}
+
+pub(crate) fn is_too_large(e: &io::Error) -> bool {
+    e.raw_os_error().map(Errno::from_raw_os_error) == Some(Errno::FBIG)
 }

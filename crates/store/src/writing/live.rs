@@ -5,13 +5,25 @@
 //! [sink's](super::segment_sink) business.
 
 use std::io::{self, IoSlice};
+use std::time::Duration;
 
 use tapdeck_packet::pcapng::{self, InterfaceDescription, StatisticsBlock};
 
 use super::writer::InterfaceBlock;
 use crate::format::name::SegmentName;
 use crate::format::segment::{APPLICATION, fill_up, filled};
+use crate::format::unseen::UnseenSpan;
 use crate::io::{File, PAGE, Page, write_all, write_pages};
+
+/// What closing a segment came to.
+pub(crate) struct Ending {
+    /// Whether the statistics are written.
+    pub told: io::Result<()>,
+    /// Whether the file ends where its last block does.
+    pub cut: io::Result<()>,
+    /// Whether all that was written is durable.
+    pub durable: io::Result<()>,
+}
 
 /// A segment being written. It is a valid pcapng file up to [`LiveSegment::end`] at any time.
 pub(crate) struct LiveSegment<F> {
@@ -22,6 +34,10 @@ pub(crate) struct LiveSegment<F> {
     pub began_ns: u64,
     /// Packets in the segment, by interface.
     pub packets: Vec<u64>,
+    /// Bytes of their frames, by interface.
+    pub frame_bytes: Vec<u64>,
+    /// When packets were last written, or the segment began, as time since the machine's start.
+    pub written_at: Duration,
     scratch: Vec<Page>,
     /// A write failed, and nobody knows what it left behind `end`.
     torn: bool,
@@ -42,14 +58,39 @@ impl<F: File> LiveSegment<F> {
             pcapng::interface_description(&mut head, interface);
         }
         let packets = vec![0; interfaces.len()];
-        let scratch = Vec::new();
-        let mut live = Self { name, file, end: 0, began_ns, packets, scratch, torn: false };
+        let mut live = Self {
+            name,
+            file,
+            end: 0,
+            began_ns,
+            frame_bytes: packets.clone(),
+            packets,
+            written_at: Duration::ZERO,
+            scratch: Vec::new(),
+            torn: false,
+        };
         live.append(head)?;
         Ok(live)
     }
 
     pub fn end(&self) -> u64 {
         self.end
+    }
+
+    /// Tells at the beginning of the segment, before any packet, that packets went unseen.
+    ///
+    /// After an error nothing more may be written, as after one of [`LiveSegment::write`].
+    pub fn tell_unseen(&mut self, spans: &[UnseenSpan]) -> io::Result<()> {
+        let mut blocks = Vec::new();
+        for span in spans {
+            pcapng::statistics(&mut blocks, &span.block());
+        }
+        if blocks.is_empty() {
+            return Ok(());
+        }
+        let told = self.append(blocks);
+        self.torn |= told.is_err();
+        told
     }
 
     /// Returns how many bytes blocks take on disk, with the fill behind them.
@@ -103,9 +144,10 @@ impl<F: File> LiveSegment<F> {
             }
             bytes -= disk_len;
             self.end += disk_len;
-            piece.each_interface(|interface, packets, _| {
+            piece.each_interface(|interface, packets, frame_bytes| {
                 if let Some(counted) = self.packets.get_mut(interface) {
                     *counted += packets;
+                    self.frame_bytes[interface] += frame_bytes;
                 }
             });
             written += 1;
@@ -122,21 +164,17 @@ impl<F: File> LiveSegment<F> {
 
     /// Ends the segment with statistics, cuts what is torn or was set aside behind its end, and
     /// makes it durable. `statistics` is empty where the file must not be written any more.
-    pub fn close(mut self, statistics: &[StatisticsBlock]) -> io::Result<(SegmentName, u64)> {
-        if self.torn {
-            // On a full disk this makes the room that the statistics need.
-            self.file.set_len(self.end)?;
-        }
+    pub fn close(mut self, statistics: &[StatisticsBlock]) -> Ending {
+        // On a full disk this makes the room that the statistics need.
+        let mended = if self.torn { self.file.set_len(self.end) } else { Ok(()) };
         let mut tail = Vec::new();
         for s in statistics {
             pcapng::statistics(&mut tail, s);
         }
-        let told = if tail.is_empty() { Ok(()) } else { self.append(tail) };
+        let told = mended.and_then(|()| if tail.is_empty() { Ok(()) } else { self.append(tail) });
         // Where the statistics cannot be written, the packets before them still count.
-        self.file.set_len(self.end)?;
-        self.file.sync()?;
-        told?;
-        Ok((self.name, self.end))
+        let cut = self.file.set_len(self.end);
+        Ending { told, cut, durable: self.file.sync() }
     }
 }
 

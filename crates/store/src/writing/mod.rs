@@ -2,9 +2,12 @@
 //!
 //! [`writer`] takes blocks out of the rings and knows nothing of files; [`segment_sink`] puts them
 //! into segments ([`live`]), [`stream`] into one file or pipe. The [`keeper`]'s thread sets
-//! segments aside, closes and deletes them; the [`indexer`]'s threads index them. Nothing here
-//! reads what was written, but for what the index missed.
+//! segments aside and closes them; the [`holdings`] are the closed ones, and delete what retention
+//! lets go. The [`indexer`]'s threads index segments. Nothing here reads what was written, but for
+//! what the index missed.
 
+pub mod ages;
+pub mod holdings;
 pub mod indexer;
 pub mod keeper;
 pub mod live;

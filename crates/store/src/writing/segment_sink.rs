@@ -12,16 +12,19 @@ use std::time::{Duration, Instant};
 use tapdeck_packet::pcapng::{InterfaceDescription, StatisticsBlock};
 
 use crate::format::name::SegmentName;
-use crate::format::store::NEXT;
-use crate::format::store::Store;
-use crate::io::{File, Io};
-use crate::writing::indexer::{self, Indexer, Indexing, Place, Sizes};
-use crate::writing::keeper::{Job, Keeper, Work, is_full};
+use crate::format::segment::last_packet_ns;
+use crate::format::store::{NEXT, Store, Stored};
+use crate::format::unseen::UnseenSpan;
+use crate::io::{Directory, File, Io, Uptime};
+use crate::writing::ages::{Ages, Newest};
+use crate::writing::holdings::{Holdings, Inventory};
+use crate::writing::indexer::{self, BlockPlace, Indexer, Indexing, Sizes};
+use crate::writing::keeper::{Job, Keeper, KeeperSetup, is_full, is_too_large};
 use crate::writing::live::{LiveSegment, statistics_disk_len};
 use crate::writing::log::Log;
 use crate::writing::retention::Retention;
 use crate::writing::totals::Totals;
-use crate::writing::writer::{Done, InterfaceBlock, Outcome, Sink};
+use crate::writing::writer::{Done, InterfaceBlock, Sink, SinkOutcome};
 
 /// How a sink writes.
 pub struct SegmentSinkConfig {
@@ -32,6 +35,8 @@ pub struct SegmentSinkConfig {
     pub interfaces: Vec<InterfaceDescription>,
     /// UTC, as packets are stamped.
     pub now_ns: Arc<dyn Fn() -> u64 + Send + Sync>,
+    /// What tells how old segments are.
+    pub uptime: Uptime,
     /// Where lines for the user go.
     pub log: Log,
     /// How the store is indexed, if it is.
@@ -60,6 +65,8 @@ pub struct SegmentSink<I: Io> {
     was_full: bool,
     rotating_since: Option<Instant>,
     comment: Option<String>,
+    /// What the next segment tells at its beginning.
+    unseen: Vec<UnseenSpan>,
 }
 
 impl<I: Io> SegmentSink<I> {
@@ -71,26 +78,32 @@ impl<I: Io> SegmentSink<I> {
         totals: Arc<Totals>,
     ) -> io::Result<Self> {
         let closed = std::mem::take(&mut store.found);
-        let next_number = store.last_number + 1;
+        let next_number = store.next_number();
         let tail = statistics_disk_len(config.interfaces.len());
         let blocks_end = config.segment_bytes.saturating_sub(tail);
         let io = Arc::new(io);
-        let now_ns = config.now_ns.clone();
         let index_sizes = Arc::new(Sizes::default());
-        let work = Work {
+        let inventory = Inventory {
             dir: store.dir().to_owned(),
             segment_bytes: config.segment_bytes,
             retention: config.retention,
-            index_room: config.indexing.as_ref().map_or(0, |_| index_room(config.segment_bytes)),
-            index_sizes: index_sizes.clone(),
+            ages: ages(&store, &config, &closed, next_number),
             closed,
+            index_sizes: index_sizes.clone(),
             totals: totals.clone(),
             log: config.log.clone(),
-            now_s: Box::new(move || (now_ns() / 1_000_000_000) as i64),
+        };
+        let work = KeeperSetup {
+            dir: store.dir().to_owned(),
+            segment_bytes: config.segment_bytes,
+            index_room: config.indexing.as_ref().map_or(0, |_| index_room(config.segment_bytes)),
+            holdings: Holdings::new(io.clone(), inventory),
+            totals: totals.clone(),
+            log: config.log.clone(),
         };
         let keeper = Keeper::start(io.clone(), work)?;
         let start = |indexing| {
-            let work = indexer::Work {
+            let work = indexer::IndexerSetup {
                 dir: store.dir().to_owned(),
                 indexing,
                 links: config.interfaces.iter().map(|i| i.link).collect(),
@@ -117,6 +130,7 @@ impl<I: Io> SegmentSink<I> {
             was_full: false,
             rotating_since: None,
             comment: None,
+            unseen: Vec::new(),
         })
     }
 
@@ -135,12 +149,20 @@ impl<I: Io> SegmentSink<I> {
         let to = name.path(self.store.dir());
         let interfaces = &self.config.interfaces;
         let live = LiveSegment::begin(file, name, began_ns, interfaces, self.comment.as_deref());
-        let live = live.and_then(|live| self.io.rename(&from, &to).map(|()| live));
+        let live = live.and_then(|mut live| {
+            live.tell_unseen(&self.unseen)?;
+            self.io.rename(&from, &to).map(|()| live)
+        });
+        if live.is_ok() {
+            self.keeper.send(Job::Begun { number: self.next_number, utc_ns: began_ns });
+        }
         self.keeper.send(Job::Prepare);
-        let live = live?;
+        let mut live = live?;
+        live.written_at = (self.config.uptime.since_boot)();
         self.comment = None;
+        self.unseen.clear();
         self.was_full = false;
-        self.next_number += 1;
+        self.next_number = self.store.number_after(self.next_number);
         Totals::add(&self.totals.segments, 1);
         Totals::add(&self.totals.bytes_written, live.end());
         if let Some(since) = self.rotating_since.take() {
@@ -192,23 +214,23 @@ impl<I: Io> SegmentSink<I> {
         self.end();
     }
 
-    fn fail(&mut self, written: usize, e: io::Error) -> Outcome {
+    fn fail(&mut self, written: usize, e: io::Error) -> SinkOutcome {
         self.was_full = is_full(&e);
         if self.was_full {
             self.keeper.send(Job::MakeRoom(ROOM));
         }
-        Outcome::Stalled(written, e)
+        SinkOutcome::Stalled(written, e)
     }
 }
 
 impl<I: Io> Sink for SegmentSink<I> {
-    fn write(&mut self, batch: &[InterfaceBlock<'_>]) -> Outcome {
+    fn write(&mut self, batch: &[InterfaceBlock<'_>]) -> SinkOutcome {
         if self.live.is_none()
             && let Err(e) = self.begin()
         {
             return self.fail(0, e);
         }
-        let Some(live) = &mut self.live else { return Outcome::Written(0) };
+        let Some(live) = &mut self.live else { return SinkOutcome::Written(0) };
         let mut end = live.end();
         let fit = batch
             .iter()
@@ -219,16 +241,22 @@ impl<I: Io> Sink for SegmentSink<I> {
             .count();
         if fit == 0 && live.packets.iter().any(|n| *n > 0) {
             self.rotate();
-            return Outcome::Written(0);
+            return SinkOutcome::Written(0);
         }
         let before = live.end();
         let (written, result) = live.write(&batch[..fit.max(1)]);
+        live.written_at = (self.config.uptime.since_boot)();
         Totals::add(&self.totals.bytes_written, live.end() - before);
         if let Some(indexer) = &self.indexer {
             index::<I::File>(indexer, before, &batch[..written]);
         }
         match result {
-            Ok(()) => Outcome::Written(written),
+            Ok(()) => SinkOutcome::Written(written),
+            // Files may not become larger (setrlimit(2)): the segment is full.
+            Err(e) if is_too_large(&e) && live.packets.iter().any(|n| *n > 0) => {
+                self.rotate();
+                SinkOutcome::Written(written)
+            }
             Err(e) => {
                 // The blocks that are written stay where they are; the others go into another
                 // segment.
@@ -264,6 +292,29 @@ impl<I: Io> Sink for SegmentSink<I> {
         self.keeper.send(Job::Tell(done));
     }
 
+    fn tell_unseen(&mut self, spans: Vec<UnseenSpan>) {
+        let holds_packets = |live: &LiveSegment<I::File>| live.packets.iter().any(|n| *n > 0);
+        if self.live.as_ref().is_some_and(holds_packets) {
+            self.end();
+        }
+        let Some(live) = &mut self.live else {
+            self.unseen.extend(spans);
+            // Whoever asks the store now shall know. Where no segment can be begun at present, the
+            // one that is begun for the next packet tells it.
+            if let Err(e) = self.begin() {
+                self.was_full = is_full(&e);
+            }
+            return;
+        };
+        let before = live.end();
+        let told = live.tell_unseen(&spans);
+        Totals::add(&self.totals.bytes_written, live.end() - before);
+        if told.is_err() {
+            self.unseen.extend(spans);
+            self.give_up();
+        }
+    }
+
     fn tick(&mut self, lost: &[u64]) {
         self.lost.copy_from_slice(lost);
         let now = (self.config.now_ns)();
@@ -288,11 +339,30 @@ impl<I: Io> Sink for SegmentSink<I> {
     }
 }
 
+/// Goes on with the ages of a store's segments.
+fn ages(store: &Store, config: &SegmentSinkConfig, closed: &[Stored], next: u64) -> Ages {
+    let newest = closed.last().and_then(|stored| {
+        let storage = Directory::new(store.dir());
+        let last_ns = last_packet_ns(&storage, &stored.name)?;
+        Some(Newest { number: stored.name.number, last_ns })
+    });
+    let oldest = closed.first().map_or(next, |stored| stored.name.number);
+    let utc_ns = i64::try_from((config.now_ns)()).unwrap_or(i64::MAX);
+    let uptime = config.uptime.clone();
+    let (ages, noted) = Ages::open(store.dir(), uptime, utc_ns, (oldest, newest), next);
+    if let Err(e) = noted {
+        (config.log)(&format!(
+            "cannot note how the clock stands: {e}; a later recorder may take segments for older or younger than they are"
+        ));
+    }
+    ages
+}
+
 /// Hands blocks that were written from `offset` on to the indexer.
 fn index<F: File>(indexer: &Indexer, mut offset: u64, batch: &[InterfaceBlock<'_>]) {
     for piece in batch {
         let on_disk = LiveSegment::<F>::disk_len(piece);
-        indexer.block(Place { offset, len: piece.block.bytes.len(), on_disk }, piece.hold());
+        indexer.block(BlockPlace { offset, len: piece.block.bytes.len(), on_disk }, piece.hold());
         offset += on_disk;
     }
 }

@@ -1,18 +1,25 @@
 //! How is one pcapng file or pipe written? Blocks go out as they come, without fill and without an
-//! index; statistics end it. A failed write is its end, since no other file follows.
+//! index; statistics end it. A failed write is its end, since no other file follows: a file is then
+//! cut behind its last whole block, so that what can be read from it is what was counted.
 
-use std::io::{self, Write};
+use std::fs::File;
+use std::io::{self, Seek, SeekFrom, Write};
 use std::sync::Arc;
 
 use tapdeck_packet::pcapng::{self, InterfaceDescription, StatisticsBlock};
 
 use crate::format::segment::APPLICATION;
+use crate::format::unseen::UnseenSpan;
 use crate::writing::totals::Totals;
-use crate::writing::writer::{InterfaceBlock, Outcome, Sink};
+use crate::writing::writer::{InterfaceBlock, Sink, SinkOutcome};
 
 /// Writes a single pcapng section to anything that takes bytes.
-pub struct Stream<W> {
+pub struct StreamSink<W> {
     out: W,
+    /// The same as `out`, where that is a file that can be cut.
+    file: Option<File>,
+    /// Where the next block goes: behind the last whole one.
+    end: u64,
     totals: Arc<Totals>,
     packets: Vec<u64>,
     began_ns: u64,
@@ -21,7 +28,7 @@ pub struct Stream<W> {
     comment: Option<String>,
 }
 
-impl<W: Write + Send> Stream<W> {
+impl<W: Write + Send> StreamSink<W> {
     /// Begins a section: writes its header and the interface descriptions.
     pub fn new(
         mut out: W,
@@ -39,6 +46,8 @@ impl<W: Write + Send> Stream<W> {
         Totals::add(&totals.bytes_written, head.len() as u64);
         Ok(Self {
             out,
+            file: None,
+            end: head.len() as u64,
             totals,
             packets: vec![0; interfaces.len()],
             began_ns: now_ns(),
@@ -49,33 +58,74 @@ impl<W: Write + Send> Stream<W> {
     }
 }
 
-impl<W: Write + Send> Sink for Stream<W> {
-    fn write(&mut self, batch: &[InterfaceBlock<'_>]) -> Outcome {
+impl StreamSink<File> {
+    /// Begins a section in a file that is open at its beginning, or in a pipe.
+    pub fn of_file(
+        out: File,
+        interfaces: &[InterfaceDescription],
+        totals: Arc<Totals>,
+        now_ns: Box<dyn Fn() -> u64 + Send>,
+    ) -> io::Result<Self> {
+        let file = if out.metadata()?.is_file() { Some(out.try_clone()?) } else { None };
+        Ok(Self { file, ..Self::new(out, interfaces, totals, now_ns)? })
+    }
+}
+
+impl<W: Write + Send> StreamSink<W> {
+    /// Cuts what a failed write left behind the last whole block. Returns whether more can be
+    /// written there: what cannot be cut stays torn.
+    fn mend(&mut self) -> bool {
+        let Some(file) = &mut self.file else { return false };
+        file.set_len(self.end).is_ok() && file.seek(SeekFrom::Start(self.end)).is_ok()
+    }
+}
+
+impl<W: Write + Send> Sink for StreamSink<W> {
+    fn write(&mut self, batch: &[InterfaceBlock<'_>]) -> SinkOutcome {
         for (i, piece) in batch.iter().enumerate() {
             if let Err(e) = self.out.write_all(piece.block.bytes) {
                 // A part of a block may have been written; nothing can follow it.
                 self.failed = true;
                 let ended = e.kind() == io::ErrorKind::BrokenPipe;
-                return if ended { Outcome::Ended(i) } else { Outcome::Failed(i, e) };
+                return if ended { SinkOutcome::Ended(i) } else { SinkOutcome::Failed(i, e) };
             }
             piece.each_interface(|interface, packets, _| {
                 if let Some(counted) = self.packets.get_mut(interface) {
                     *counted += packets;
                 }
             });
+            self.end += piece.block.bytes.len() as u64;
             Totals::add(&self.totals.bytes_written, piece.block.bytes.len() as u64);
         }
-        Outcome::Written(batch.len())
+        SinkOutcome::Written(batch.len())
     }
 
     fn begin_epoch(&mut self, _: u8) {
         self.comment = Some("the clock was stepped while this was recorded".into());
     }
 
+    fn tell_unseen(&mut self, spans: Vec<UnseenSpan>) {
+        if self.failed {
+            return;
+        }
+        let mut blocks = Vec::new();
+        for span in &spans {
+            pcapng::statistics(&mut blocks, &span.block());
+        }
+        match self.out.write_all(&blocks) {
+            Ok(()) => {
+                self.end += blocks.len() as u64;
+                Totals::add(&self.totals.bytes_written, blocks.len() as u64);
+            }
+            // The next packet finds what is wrong with the output.
+            Err(_) => self.failed = !self.mend(),
+        }
+    }
+
     fn tick(&mut self, _: &[u64]) {}
 
     fn finish(&mut self, lost: &[u64]) -> io::Result<()> {
-        if self.failed {
+        if self.failed && !self.mend() {
             return Ok(());
         }
         let now = (self.now_ns)();
@@ -89,7 +139,12 @@ impl<W: Write + Send> Sink for Stream<W> {
         match self.out.write_all(&tail).and_then(|()| self.out.flush()) {
             // A reader that left has all the packets.
             Err(e) if e.kind() == io::ErrorKind::BrokenPipe => Ok(()),
-            other => other,
+            Err(e) => {
+                self.mend();
+                // Whoever failed before has told why.
+                if self.failed { Ok(()) } else { Err(e) }
+            }
+            Ok(()) => Ok(()),
         }
     }
 }

@@ -9,7 +9,8 @@ pub struct InterfaceTotals {
     pub packets: AtomicU64,
     /// Bytes of their frames.
     pub frame_bytes: AtomicU64,
-    /// Packets that were in the ring when the recorder had to stop.
+    /// Packets that were in the ring when the recorder had to stop, or are in a segment that could
+    /// not be made durable.
     pub unwritten: AtomicU64,
     /// Packets that the rings dropped, as the writer saw it last.
     pub lost: AtomicU64,
@@ -54,6 +55,16 @@ impl Totals {
 
     pub(crate) fn add(counter: &AtomicU64, n: u64) {
         counter.fetch_add(n, Relaxed);
+    }
+
+    /// Counts packets as not written, and bytes of their frames, that counted as written: by
+    /// interface.
+    pub(crate) fn take_back(&self, packets: &[u64], frame_bytes: &[u64]) {
+        for ((totals, packets), bytes) in self.interfaces.iter().zip(packets).zip(frame_bytes) {
+            Self::add(&totals.unwritten, *packets);
+            Self::subtract(&totals.packets, *packets);
+            Self::subtract(&totals.frame_bytes, *bytes);
+        }
     }
 
     pub(crate) fn subtract(counter: &AtomicU64, n: u64) {

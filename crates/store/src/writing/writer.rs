@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 use tapdeck_packet::pcapng::InterfaceDescription;
 use tapdeck_packet::ring::{Block, Contents, Hold, Ring};
 
+use crate::format::unseen::UnseenSpan;
 use crate::writing::totals::Totals;
 
 /// A block of a ring, and the interface that it belongs to.
@@ -47,7 +48,7 @@ impl InterfaceBlock<'_> {
 
 /// What a sink did with a batch.
 #[derive(Debug)]
-pub enum Outcome {
+pub enum SinkOutcome {
     /// The first so many blocks are written; the others may be offered again at once.
     Written(usize),
     /// The first so many blocks are written; no more can be at present.
@@ -62,7 +63,7 @@ pub enum Outcome {
 pub trait Sink: Send {
     /// Writes blocks. All of them are of one epoch, and of the same one as those before unless
     /// [`Sink::begin_epoch`] was called in between.
-    fn write(&mut self, batch: &[InterfaceBlock<'_>]) -> Outcome;
+    fn write(&mut self, batch: &[InterfaceBlock<'_>]) -> SinkOutcome;
 
     /// Begins another epoch, which the next blocks are of.
     fn begin_epoch(&mut self, epoch: u8);
@@ -76,6 +77,11 @@ pub trait Sink: Send {
     fn begin_segment(&mut self, interfaces: Option<Vec<InterfaceDescription>>, done: Done) {
         let _ = interfaces;
         done();
+    }
+
+    /// Tells in the output, behind the blocks written so far, that packets went unseen.
+    fn tell_unseen(&mut self, spans: Vec<UnseenSpan>) {
+        let _ = spans;
     }
 
     /// Writes the end of the output. `lost` is as in [`Sink::tick`].
@@ -96,7 +102,7 @@ const LAST_PACKETS: Duration = Duration::from_millis(100);
 /// Called once when something is done, on whichever thread; dropped where it will not be.
 pub type Done = Box<dyn FnOnce() + Send>;
 
-/// How far a recording has come, told between the thread that looks after the hooks and the writer.
+/// What the thread that looks after the hooks tells the writer: stop, hurry, begin a segment.
 #[derive(Default)]
 pub struct WriterControl {
     producers_ended: AtomicBool,
@@ -127,7 +133,16 @@ impl WriterControl {
     /// The writer does if there are not as many interfaces as before.
     pub fn begin_segment(&self, interfaces: Option<Vec<InterfaceDescription>>, done: Done) {
         let mut asked = self.segments_asked.lock().unwrap_or_else(PoisonError::into_inner);
-        asked.add(SegmentsAsked { interfaces, waiting: vec![done], since: Some(Instant::now()) });
+        let since = Some(Instant::now());
+        asked.add(SegmentsAsked { interfaces, waiting: vec![done], since, ..Default::default() });
+    }
+
+    /// Has the recording tell that packets went unseen. What lies in complete blocks now came
+    /// before that, as for [`WriterControl::begin_segment`].
+    pub fn tell_unseen(&self, spans: Vec<UnseenSpan>) {
+        let mut asked = self.segments_asked.lock().unwrap_or_else(PoisonError::into_inner);
+        let since = Some(Instant::now());
+        asked.add(SegmentsAsked { unseen: spans, since, ..Default::default() });
     }
 
     fn take_segments_asked(&self) -> SegmentsAsked {
@@ -224,6 +239,7 @@ impl<S: Sink> Writer<S> {
             if closed {
                 self.rings.iter_mut().for_each(|ring| ring.end());
             }
+            self.rings.iter_mut().for_each(|ring| ring.renew());
             let turn = self.turn(closed);
             let lost = self.lost();
             self.sink.tick(&lost);
@@ -231,7 +247,7 @@ impl<S: Sink> Writer<S> {
                 break;
             }
             if asked.is_time(matches!(turn, Turn::Idle)) {
-                self.sink.begin_segment(asked.interfaces.take(), asked.done());
+                asked.perform(&mut self.sink);
             }
             match turn {
                 Turn::Wrote => {
@@ -264,6 +280,8 @@ impl<S: Sink> Writer<S> {
         }
         control.writer_ended.store(true, Release);
         self.discard(control);
+        asked.add(control.take_segments_asked());
+        asked.perform(&mut self.sink);
         let lost = self.lost();
         self.sink.finish(&lost)?;
         ending
@@ -285,6 +303,7 @@ impl<S: Sink> Writer<S> {
                 if closed {
                     ring.end();
                 }
+                ring.renew();
                 while let Some(block) = ring.peek(0) {
                     let packets = u64::from(block.contents.packets);
                     count(&**ring, packets);
@@ -349,10 +368,10 @@ impl<S: Sink> Writer<S> {
         }
         let outcome = self.sink.write(&batch);
         let (written, turn) = match outcome {
-            Outcome::Written(n) => (n, Turn::Wrote),
-            Outcome::Stalled(n, e) => (n, Turn::Stalled(e)),
-            Outcome::Ended(n) => (n, Turn::Ended),
-            Outcome::Failed(n, e) => (n, Turn::Failed(e)),
+            SinkOutcome::Written(n) => (n, Turn::Wrote),
+            SinkOutcome::Stalled(n, e) => (n, Turn::Stalled(e)),
+            SinkOutcome::Ended(n) => (n, Turn::Ended),
+            SinkOutcome::Failed(n, e) => (n, Turn::Failed(e)),
         };
         for piece in &batch[..written] {
             piece.each_interface(|interface, packets, frame_bytes| {
@@ -405,11 +424,13 @@ impl<S: Sink> Writer<S> {
     }
 }
 
-/// Who waits for another segment, and since when.
+/// Requests for another segment: who waits, and since when.
 #[derive(Default)]
 struct SegmentsAsked {
     interfaces: Option<Vec<InterfaceDescription>>,
     waiting: Vec<Done>,
+    /// What is to be told at the beginning of the next segment.
+    unseen: Vec<UnseenSpan>,
     since: Option<Instant>,
 }
 
@@ -417,6 +438,7 @@ impl SegmentsAsked {
     fn add(&mut self, new: Self) {
         self.interfaces = new.interfaces.or(self.interfaces.take());
         self.waiting.extend(new.waiting);
+        self.unseen.extend(new.unseen);
         self.since = self.since.or(new.since);
     }
 
@@ -425,11 +447,18 @@ impl SegmentsAsked {
         self.since.is_some_and(|since| idle || since.elapsed() > LAST_PACKETS)
     }
 
-    /// Takes the calls that wait, as one.
-    fn done(&mut self) -> Done {
+    /// Has a sink do what was asked.
+    fn perform(&mut self, sink: &mut impl Sink) {
         self.since = None;
         let waiting = std::mem::take(&mut self.waiting);
-        Box::new(move || waiting.into_iter().for_each(|done| done()))
+        if !waiting.is_empty() || self.interfaces.is_some() {
+            let done = Box::new(move || waiting.into_iter().for_each(|done| done()));
+            sink.begin_segment(self.interfaces.take(), done);
+        }
+        let unseen = std::mem::take(&mut self.unseen);
+        if !unseen.is_empty() {
+            sink.tell_unseen(unseen);
+        }
     }
 }
 
@@ -510,8 +539,8 @@ enum Turn {
 pub struct Nothing;
 
 impl Sink for Nothing {
-    fn write(&mut self, batch: &[InterfaceBlock<'_>]) -> Outcome {
-        Outcome::Written(batch.len())
+    fn write(&mut self, batch: &[InterfaceBlock<'_>]) -> SinkOutcome {
+        SinkOutcome::Written(batch.len())
     }
 
     fn begin_epoch(&mut self, _: u8) {}

@@ -49,6 +49,8 @@ struct Known {
     /// A write failed for another reason than a full disk.
     broken: bool,
     removed: bool,
+    /// Making it durable failed.
+    unsynced: bool,
     /// Whether the file was there before, so that its contents may be written over.
     mended: bool,
     kind: Kind,
@@ -81,6 +83,21 @@ impl Kind {
     }
 }
 
+/// What others do with the room that deleting gives.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Others {
+    #[default]
+    Leave,
+    /// Others take the room at once.
+    Take,
+    /// Others take the room just before this program does, which has seen that it was free.
+    TakeFirst,
+    /// Others hold what is deleted, so that it gives no room.
+    Hold,
+    /// Others keep segments from being deleted.
+    Refuse,
+}
+
 /// What a test planned for writes of one kind.
 #[derive(Default)]
 struct Plan {
@@ -101,6 +118,18 @@ struct State {
     space: Option<Space>,
     segments: Plan,
     indexes: Plan,
+    others: Others,
+    /// Names of segments that cannot be deleted.
+    immutable: Vec<String>,
+    /// The call of this number, from 1, that makes a segment durable fails.
+    fail_sync: Option<(u64, Errno)>,
+    syncs: u64,
+    written: i128,
+    deleted: i128,
+    /// The least that `deleted` less `written` ever was.
+    least: i128,
+    /// The most that deleting outran writing in any span.
+    outran: i128,
     violations: Vec<String>,
     removed: Vec<String>,
     usage_max: u64,
@@ -137,7 +166,23 @@ impl State {
     }
 
     fn used(&self) -> u64 {
-        self.files.iter().filter(|f| !f.removed).map(|f| f.takes).sum()
+        let held = self.others == Others::Hold;
+        self.files.iter().filter(|f| held || !f.removed).map(|f| f.takes).sum()
+    }
+
+    /// Lets others take the room that there is, if they do.
+    fn take_room(&mut self, when: Others) {
+        if self.others == when {
+            self.budget = self.budget.map(|budget| budget.min(self.used()));
+        }
+    }
+
+    fn count(&mut self, written: u64, deleted: u64) {
+        self.written += i128::from(written);
+        self.deleted += i128::from(deleted);
+        let ahead = self.deleted - self.written;
+        self.least = self.least.min(ahead);
+        self.outran = self.outran.max(ahead - self.least);
     }
 
     fn violation(&mut self, id: usize, what: &str) {
@@ -204,6 +249,14 @@ impl Faulty {
             space: None,
             segments: Plan::default(),
             indexes: Plan::default(),
+            others: Others::Leave,
+            immutable: Vec::new(),
+            fail_sync: None,
+            syncs: 0,
+            written: 0,
+            deleted: 0,
+            least: 0,
+            outran: 0,
             violations: Vec::new(),
             removed: Vec::new(),
             usage_max: 0,
@@ -273,6 +326,35 @@ impl Faulty {
         state.segments.gate = next;
         state.segments.waiting = false;
         self.state.1.notify_all();
+    }
+
+    /// From now on others do this with room that becomes free.
+    pub fn set_others(&self, others: Others) {
+        let mut state = self.lock();
+        state.others = others;
+        state.take_room(Others::Take);
+    }
+
+    /// A segment of this name cannot be deleted from now on.
+    pub fn make_immutable(&self, name: &str) {
+        self.lock().immutable.push(name.to_owned());
+    }
+
+    /// The call of this number, from 1, that makes a segment durable fails.
+    pub fn fail_sync(&self, number: u64, with: Errno) {
+        self.lock().fail_sync = Some((number, with));
+    }
+
+    /// Returns the segments that could not be made durable, by the names that they have.
+    pub fn unsynced(&self) -> Vec<String> {
+        let state = self.lock();
+        let files = state.files.iter().filter(|f| f.unsynced && f.kind == Kind::Segment);
+        files.map(|f| f.path.file_name().unwrap().to_str().unwrap().to_owned()).collect()
+    }
+
+    /// Returns by how many bytes deleting outran writing at most in any span.
+    pub fn outran(&self) -> u64 {
+        self.lock().outran as u64
     }
 
     pub fn writes(&self) -> u64 {
@@ -375,12 +457,21 @@ impl Io for Faulty {
     }
 
     fn remove(&self, path: &Path) -> Result<()> {
+        let name = path.file_name().unwrap().to_str().unwrap().to_owned();
+        let refuses = self.lock().others == Others::Refuse && SegmentName::parse(&name).is_some();
+        if refuses || self.lock().immutable.contains(&name) {
+            return errno(Errno::PERM);
+        }
+        let takes = super::on_disk(path);
         self.disk.remove(path)?;
         let mut state = self.lock();
         if let Some(id) = state.by_path.remove(path) {
             state.files[id].removed = true;
         }
-        let name = path.file_name().unwrap().to_str().unwrap().to_owned();
+        if !name.starts_with(".tapdeck") {
+            state.count(0, takes);
+        }
+        state.take_room(Others::Take);
         if SegmentName::parse(&name).is_some() {
             state.removed.push(name);
         }
@@ -446,6 +537,7 @@ impl File for FaultyFile {
             self.put(pieces, offset, torn.unwrap_or(0))?;
             return errno(error);
         }
+        state.take_room(Others::TakeFirst);
         let room = state.room(self.id, offset, total as u64) as usize;
         if room == 0 && total > 0 {
             state.files[self.id].torn = true;
@@ -460,17 +552,19 @@ impl File for FaultyFile {
         let file = &mut state.files[self.id];
         file.written = (offset + n as u64) / PAGE as u64 * PAGE as u64;
         file.takes = file.takes.max((offset + n as u64).next_multiple_of(PAGE as u64));
+        state.count(n as u64, 0);
         drop(state);
         self.put(pieces, offset, n)?;
         self.on.measure();
         Ok(n)
     }
 
-    fn preallocate(&self, len: u64) -> Result<()> {
+    fn preallocate(&self, len: u64) -> Result<bool> {
         let mut state = self.on.lock();
         if state.chance(|o| o.preallocate) {
             return errno(Errno::IO);
         }
+        state.take_room(Others::TakeFirst);
         let room = state.room(self.id, 0, len);
         let file = &mut state.files[self.id];
         // A call that fails keeps what it got.
@@ -481,7 +575,7 @@ impl File for FaultyFile {
         drop(state);
         self.inner.preallocate(len)?;
         self.on.measure();
-        Ok(())
+        Ok(true)
     }
 
     fn set_len(&self, len: u64) -> Result<()> {
@@ -494,10 +588,19 @@ impl File for FaultyFile {
         file.written = len;
         file.takes = len.next_multiple_of(PAGE as u64);
         file.torn = false;
+        state.take_room(Others::Take);
         Ok(())
     }
 
     fn sync(&self) -> Result<()> {
-        if self.on.lock().chance(|o| o.sync) { errno(Errno::IO) } else { Ok(()) }
+        let mut state = self.on.lock();
+        let mut with = state.chance(|o| o.sync).then_some(Errno::IO);
+        if state.files[self.id].kind == Kind::Segment {
+            state.syncs += 1;
+            let planned = state.fail_sync.filter(|(number, _)| *number == state.syncs);
+            with = planned.map(|(_, e)| e).or(with);
+        }
+        state.files[self.id].unsynced = with.is_some();
+        with.map_or(Ok(()), errno)
     }
 }

@@ -20,7 +20,7 @@ use std::time::Duration;
 use tapdeck_packet::link::LinkType;
 use tapdeck_packet::pcapng::{self, InterfaceDescription, Reader, Record};
 use tapdeck_packet::ring::{Block, Contents, Hold, Holds, Ring};
-use tapdeck_store::io::{Io, PAGE};
+use tapdeck_store::io::{Io, PAGE, Uptime};
 use tapdeck_store::{
     Ending, Indexing, Retention, SegmentName, SegmentSink, SegmentSinkConfig, Sink, Store, Totals,
     Writer, WriterControl,
@@ -196,7 +196,7 @@ pub fn rings(n: u32) -> (Vec<Producer>, Vec<Box<dyn Ring>>) {
 }
 
 impl Producer {
-    /// Closes a block of exactly `len` bytes, a multiple of 4 and at least one packet's. Gives back
+    /// Closes a block of exactly `len` bytes, a multiple of 4 and at least one packet's. Returns
     /// how many packets it holds.
     pub fn push(&mut self, len: usize) -> u32 {
         assert!(len >= LEAST && len.is_multiple_of(4), "a block of {len} bytes");
@@ -301,25 +301,56 @@ pub fn interfaces(n: u32) -> Vec<InterfaceDescription> {
         .collect()
 }
 
-/// A clock that a test sets.
+/// A clock that a test sets, and the time that passes whatever the clock says.
 #[derive(Clone)]
-pub struct FakeClock(Arc<AtomicU64>);
+pub struct FakeClock {
+    utc_ns: Arc<AtomicU64>,
+    /// Nanoseconds since the machine was started.
+    since_boot: Arc<AtomicU64>,
+}
 
 impl FakeClock {
     /// 2026-01-02T03:04:05Z.
     pub const BEGAN_S: u64 = 1_767_323_045;
+    /// For how long the machine has been running at the beginning.
+    const RUNNING_S: u64 = 1_000_000_000;
 
     pub fn new() -> Self {
-        Self(Arc::new(AtomicU64::new(Self::BEGAN_S * 1_000_000_000)))
+        let clock = Self { utc_ns: Arc::default(), since_boot: Arc::default() };
+        clock.set(0);
+        clock
     }
 
-    /// Seconds after, or before, the beginning.
+    /// Lets time pass until so many seconds after, or before, the beginning.
     pub fn set(&self, s: i64) {
-        self.0.store((Self::BEGAN_S as i64 + s) as u64 * 1_000_000_000, SeqCst);
+        let at = |begin: u64| (begin as i64 + s) as u64 * 1_000_000_000;
+        self.utc_ns.store(at(Self::BEGAN_S), SeqCst);
+        self.since_boot.store(at(Self::RUNNING_S), SeqCst);
+    }
+
+    /// Sets the clock by so many seconds. No time passes.
+    pub fn step(&self, s: i64) {
+        let now = self.utc_ns.load(SeqCst) as i64;
+        self.utc_ns.store((now + s * 1_000_000_000) as u64, SeqCst);
+    }
+
+    /// Lets so many seconds pass, whatever the clock says.
+    pub fn pass(&self, s: u64) {
+        self.utc_ns.fetch_add(s * 1_000_000_000, SeqCst);
+        self.since_boot.fetch_add(s * 1_000_000_000, SeqCst);
     }
 
     pub fn now_ns(&self) -> u64 {
-        self.0.load(SeqCst)
+        self.utc_ns.load(SeqCst)
+    }
+
+    fn uptime(&self) -> Uptime {
+        let since_boot = self.since_boot.clone();
+        Uptime {
+            boot: "one".into(),
+            since_boot: Arc::new(move || Duration::from_nanos(since_boot.load(SeqCst))),
+            is_synchronised: Arc::new(|| true),
+        }
     }
 }
 
@@ -360,6 +391,7 @@ impl Setup {
             segment_time: self.segment_time,
             retention: self.retention,
             interfaces: interfaces(rings.len() as u32),
+            uptime: clock.uptime(),
             now_ns: Arc::new(move || clock.now_ns()),
             log: Arc::new(move |line: &str| log.lock().unwrap().push(line.into())),
             indexing: self.indexed.then_some(indexing),
@@ -429,6 +461,16 @@ impl Run {
         self.thread.lock().unwrap().take().unwrap().join().unwrap()
     }
 
+    /// Asks for another segment, and waits until the keeper has done all that it was told before.
+    pub fn begin_segment(&self) {
+        let (send, done) = std::sync::mpsc::channel();
+        let tell = move || {
+            let _ = send.send(());
+        };
+        self.control.begin_segment(None, Box::new(tell));
+        done.recv().unwrap();
+    }
+
     pub fn packets(&self) -> u64 {
         packets(&self.totals)
     }
@@ -446,6 +488,8 @@ pub fn unwritten(totals: &Totals) -> u64 {
 #[derive(Debug, Default)]
 pub struct Contained {
     pub packets: Vec<Id>,
+    /// Bytes of each packet's frame.
+    pub frame_bytes: Vec<u64>,
     /// Of each interface, from the statistics: delivered and dropped.
     pub statistics: BTreeMap<u32, (u64, u64)>,
     pub interfaces: usize,
@@ -484,6 +528,7 @@ pub fn read_bytes(what: &str, data: &[u8]) -> Contained {
                 assert!((id.interface as usize) < file.interfaces, "{what}: no such interface");
                 assert!(file.statistics.is_empty(), "{what}: a packet behind the statistics");
                 file.packets.push(id);
+                file.frame_bytes.push(packet.frame.len() as u64);
             }
             Record::Statistics(s) => {
                 assert_eq!(s.received, Some(s.delivered.unwrap() + s.dropped.unwrap()), "{what}");
@@ -552,14 +597,20 @@ pub fn stored(segments: &[(String, Contained)]) -> Vec<Id> {
     all
 }
 
-/// Bytes that the files of a store take on disk, without the lock.
+/// Bytes that a file takes on disk; none where it is not there.
+pub fn on_disk(path: &Path) -> u64 {
+    path.symlink_metadata().map_or(0, |m| m.blocks() * 512)
+}
+
+/// Bytes that the files of a store take on disk, without the files about the store.
 pub fn disk_usage(dir: &Path) -> u64 {
     std::fs::read_dir(dir)
         .unwrap()
         .filter_map(|e| {
             let e = e.unwrap();
             // A file may go while the directory is read.
-            (e.file_name() != OsStr::new(".tapdeck.lock")).then(|| e.metadata().ok()).flatten()
+            let about = [".tapdeck.lock", ".tapdeck.times"].map(OsStr::new);
+            (!about.contains(&&*e.file_name())).then(|| e.metadata().ok()).flatten()
         })
         .map(|m| m.blocks() * 512)
         .sum()

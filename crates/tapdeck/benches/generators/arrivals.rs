@@ -62,7 +62,7 @@ pub fn counter() -> Result<u64, String> {
     Interface::find("vb").map(|i| i.counters.rx_packets).map_err(|e| e.to_string())
 }
 
-/// Reads the far end's counter until the generator has ended and nothing more comes. Gives back
+/// Reads the far end's counter until the generator has ended and nothing more comes. Returns
 /// what arrived, and the generator's memory.
 pub fn watch(mut generator: Running, begin: u64) -> Result<(Arrivals, f64), String> {
     /// Nothing here takes so long, not even beside a compiler.

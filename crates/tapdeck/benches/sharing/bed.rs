@@ -177,7 +177,7 @@ pub fn words(line: &str) -> Vec<String> {
     line.split_whitespace().map(str::to_owned).collect()
 }
 
-/// Ends a program as Ctrl-C does; gives back what else it said.
+/// Ends a program as Ctrl-C does. Returns what else it said.
 pub fn end(mut running: Running) -> Result<String, String> {
     running.signal(Signal::INT);
     let mut said = String::new();

@@ -77,7 +77,7 @@ impl Recorded {
         }
     }
 
-    /// Whether the file may end anywhere, because it is being written.
+    /// Returns whether the file may end anywhere, because it is being written.
     fn may_be_cut(&self) -> bool {
         matches!(self, Self::Segment { name, .. } if name.live)
     }

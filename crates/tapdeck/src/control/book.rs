@@ -191,7 +191,7 @@ pub struct Changes<C> {
 /// A change as it is being made.
 type Making<C> = JoinHandle<Result<Changed<C>, String>>;
 
-/// Who asked for a change, and which book it changes.
+/// The client that asked for a change, and the book that it changes.
 #[derive(Clone, Copy)]
 struct Asked {
     client: ClientId,
@@ -338,7 +338,7 @@ mod tests {
     use super::{Book, Counted};
     use crate::control::{Answer, RulesCommand};
 
-    /// A book whose form for the kernel is the number of enabled rules; 3 are too many.
+    /// Returns a book whose form for the kernel is the number of enabled rules; 3 are too many.
     fn book() -> Book<usize> {
         let compile = |set: &RuleSet| match set.entries().iter().filter(|e| e.enabled).count() {
             3 => Err("too many".to_owned()),

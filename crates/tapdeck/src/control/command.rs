@@ -5,6 +5,7 @@
 //! (`record::commands`) and the daemon (`serve::daemon`).
 
 use serde::{Deserialize, Deserializer};
+use tapdeck_packet::printable;
 
 /// One request. Without a group, a command is for the recorder, or for all groups of a daemon.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
@@ -95,7 +96,9 @@ fn one() -> u32 {
 impl Command {
     /// Reads a line. The error is the text that the client is told.
     pub fn decode(line: &[u8]) -> Result<Self, String> {
-        serde_json::from_slice(line).map_err(|e| {
+        serde_json::from_slice(line).map_err(|e: serde_json::Error| {
+            let e = e.to_string();
+            let e = printable::name(&e);
             format!("bad request: {e}; a request is one line as {{\"verb\":\"stats\"}}, docs/CONTROL.md has them all")
         })
     }
@@ -103,6 +106,15 @@ impl Command {
     /// Whether the answer may be long.
     pub fn is_heavy(&self) -> bool {
         matches!(self, Self::Rules(RulesCommand::List { .. } | RulesCommand::Hits { .. }))
+    }
+
+    /// Returns what the command costs a user who may not ask for as much as they like
+    /// (`control::rates`). Rings that are made and taken away cost the whole machine.
+    pub fn cost(&self) -> u32 {
+        match self {
+            Self::Attach { .. } => 10,
+            _ => 1,
+        }
     }
 
     /// Whether the command only looks, or belongs to being a member. All other commands change what

@@ -17,6 +17,7 @@ mod answer;
 mod book;
 mod command;
 mod connection;
+mod rates;
 mod rules;
 mod server;
 mod socket;
@@ -26,7 +27,7 @@ pub use book::{Book, Changes, Counted, Refused};
 pub use command::{Command, RulesCommand};
 pub use connection::{Connection, Request};
 pub use rules::{Loaded, compiler, load};
-pub use server::{ClientId, Event, Peer, Server};
+pub use server::{Bell, ClientId, Event, Peer, Server};
 pub use socket::{Access, Socket, recorder_path};
 
 /// Returns the example in `docs/CONTROL.md` that has this beginning, on one line.

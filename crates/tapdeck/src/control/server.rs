@@ -7,23 +7,30 @@
 //! answer and no more. Lines are bounded, too: one client at a time may send a long one, the text
 //! of a rule file, and its JSON is read on a thread of its own.
 //!
-//! When there are as many clients as there may be, a new one takes the place of the client that was
-//! silent for longest. Members of groups are not counted: the groups have their own bound.
+//! When there are as many clients as there may be, a new one takes the place of another: of the
+//! user who has most, the client that was silent for longest. Members of groups are not counted:
+//! the groups have their own bound. Operators have places of their own, their requests come first,
+//! and what all others may ask for is limited for each user (`rates`): a user beyond the limit
+//! waits, and nobody else does.
 //!
 //! The server does not know what commands do.
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, VecDeque};
 use std::io::{self, IoSlice, Read};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
+use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
+use rustix::pipe::{PipeFlags, pipe_with};
 
+use super::rates::Rates;
 use super::{Answer, Command, Socket};
 
 /// A client, as long as it is connected.
@@ -36,6 +43,7 @@ pub struct Peer {
     /// The process's number; 0 where the process is of another namespace.
     pub pid: i32,
     pub uid: u32,
+    pub gid: u32,
 }
 
 /// What came from a client.
@@ -47,10 +55,12 @@ pub enum Event {
     Gone(ClientId),
 }
 
-/// The most clients that are no members.
+/// The most clients that are no members: of operators, and of all others.
 const MAX_CLIENTS: usize = 64;
 /// Bytes of a line at most, and of a line that brings rules.
 const MAX_LINE: usize = 1 << 20;
+/// Bytes of a line at most of a client that may only look.
+const MAX_SHORT_LINE: usize = 64 << 10;
 const MAX_LONG_LINE: usize = 64 << 20;
 /// Bytes that are read from one client in one turn.
 const PORTION: usize = 64 << 10;
@@ -78,15 +88,38 @@ pub struct Server {
     gone: Vec<ClientId>,
     /// Commands with long answers that wait: one of them is handed on in a turn.
     heavy: VecDeque<(ClientId, Command)>,
+    /// What users have asked for of late.
+    rates: Rates,
+    /// Readable when a turn is to end for another reason than a client's.
+    bell: OwnedFd,
+    rings_bell: Bell,
     /// The buffer of one reading.
     portion: Box<[u8]>,
+}
+
+/// Ends a turn of the server from another thread.
+#[derive(Clone, Debug)]
+pub struct Bell(Arc<OwnedFd>);
+
+impl Bell {
+    pub fn ring(&self) {
+        // A full pipe has been rung.
+        let _ = rustix::io::write(&self.0, &[1]);
+    }
 }
 
 struct Client {
     stream: UnixStream,
     /// Whether the connection can be read or written, as poll(2) says.
     is_ready: bool,
+    /// Whether the other end has gone, as poll(2) says.
+    has_hung_up: bool,
     peer: Peer,
+    is_operator: bool,
+    /// Whether the client's user has asked for so much that nothing of the client is read now.
+    is_throttled: bool,
+    /// Bytes that were read and not counted yet.
+    uncounted: usize,
     is_member: bool,
     watches: bool,
     input: Vec<u8>,
@@ -119,9 +152,14 @@ enum Heard {
 }
 
 impl Server {
-    pub fn new(socket: Socket) -> Self {
+    /// Begins to serve the clients of a socket.
+    ///
+    /// # Errors
+    /// As pipe(2).
+    pub fn new(socket: Socket) -> io::Result<Self> {
         let now = Instant::now();
-        Self {
+        let (bell, rings_bell) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
+        Ok(Self {
             socket,
             clients: BTreeMap::new(),
             next: 0,
@@ -129,13 +167,23 @@ impl Server {
             long: None,
             gone: Vec::new(),
             heavy: VecDeque::new(),
+            rates: Rates::new(now),
+            bell,
+            rings_bell: Bell(Arc::new(rings_bell)),
             portion: vec![0; PORTION].into(),
-        }
+        })
     }
 
-    /// Returns what clients have asked as soon as there is anything, or nothing at `until`.
+    /// Returns what ends a turn from another thread.
+    pub fn bell(&self) -> Bell {
+        self.rings_bell.clone()
+    }
+
+    /// Returns what clients have asked as soon as there is anything, that of operators first;
+    /// nothing at `until`, or when the bell was rung.
     pub fn turn(&mut self, until: Instant) -> Vec<Event> {
         loop {
+            self.unthrottle();
             let mut patience = until.saturating_duration_since(Instant::now());
             if self.clients.values().any(Client::has_more)
                 || (!self.heavy.is_empty() && self.has_room())
@@ -148,9 +196,12 @@ impl Server {
                 // The thread that reads JSON does not wake this one.
                 patience = patience.min(Duration::from_millis(2));
             }
-            self.wait(patience);
+            if self.clients.values().any(|c| c.is_throttled) {
+                patience = patience.min(Duration::from_millis(10));
+            }
+            let is_rung = self.wait(patience);
             let events = self.gather();
-            if !events.is_empty() || Instant::now() >= until {
+            if !events.is_empty() || is_rung || Instant::now() >= until {
                 return events;
             }
         }
@@ -160,9 +211,26 @@ impl Server {
     pub fn answer(&mut self, id: ClientId, answer: impl Into<Answer>) {
         // A client that has gone needs no answer.
         let Some(client) = self.clients.get_mut(&id) else { return };
+        let answer = answer.into();
+        if !client.is_operator {
+            self.rates.charge_bytes(client.peer.uid, answer.line.len());
+        }
         client.state = State::Idle;
-        client.put(answer.into());
+        client.put(answer);
         self.write(id);
+    }
+
+    /// Whether a client may change what is captured for everybody.
+    pub fn is_operator(&self, id: ClientId) -> bool {
+        self.clients.get(&id).is_some_and(|client| client.is_operator)
+    }
+
+    /// Reads on from clients whose users may ask again.
+    fn unthrottle(&mut self) {
+        let now = Instant::now();
+        for client in self.clients.values_mut().filter(|client| client.is_throttled) {
+            client.is_throttled = self.rates.is_spent(client.peer.uid, now);
+        }
     }
 
     /// Returns the process behind a client.
@@ -218,30 +286,38 @@ impl Server {
         }
     }
 
-    /// Waits until some client can be served, and notes which.
-    fn wait(&mut self, patience: Duration) {
+    /// Waits until some client can be served, and notes which. Returns whether the bell was rung.
+    fn wait(&mut self, patience: Duration) -> bool {
         let accepts = Instant::now() >= self.accept_from;
         let listener = accepts.then(|| PollFd::new(&self.socket.listener, PollFlags::IN));
         // A client that waits for its answer is left out: poll would return at once, again and
         // again, if it had gone.
-        let waiting = self.clients.iter().filter(|(_, client)| !client.awaits().is_empty());
+        let waiting = self.clients.iter().filter(|(_, client)| client.waits());
         let (ids, clients): (Vec<ClientId>, Vec<PollFd<'_>>) =
             waiting.map(|(id, c)| (*id, PollFd::new(&c.stream, c.awaits()))).unzip();
-        let mut fds: Vec<PollFd<'_>> = clients.into_iter().chain(listener).collect();
+        let bell = PollFd::new(&self.bell, PollFlags::IN);
+        let mut fds: Vec<PollFd<'_>> = clients.into_iter().chain([bell]).chain(listener).collect();
         let timeout = Timespec::try_from(patience).unwrap_or_default();
         // A signal ends the wait early, and then no client is ready.
         let _ = poll(&mut fds, Some(&timeout));
-        let ready: Vec<ClientId> = ids
+        let is_rung = !fds[ids.len()].revents().is_empty();
+        let ready: Vec<(ClientId, bool)> = ids
             .into_iter()
             .zip(&fds)
             .filter(|(_, fd)| !fd.revents().is_empty())
-            .map(|r| r.0)
+            .map(|(id, fd)| (id, fd.revents().intersects(PollFlags::HUP | PollFlags::ERR)))
             .collect();
-        for id in ready {
+        for (id, has_hung_up) in ready {
             if let Some(client) = self.clients.get_mut(&id) {
                 client.is_ready = true;
+                client.has_hung_up |= has_hung_up;
             }
         }
+        if is_rung {
+            let mut bytes = [0; 64];
+            while rustix::io::read(&self.bell, &mut bytes).is_ok_and(|n| n == bytes.len()) {}
+        }
+        is_rung
     }
 
     fn gather(&mut self) -> Vec<Event> {
@@ -250,6 +326,11 @@ impl Server {
         for id in self.ids() {
             let Some(client) = self.clients.get_mut(&id) else { continue };
             let is_ready = std::mem::take(&mut client.is_ready);
+            if client.is_throttled && client.has_hung_up {
+                // Nobody reads what it may still have asked.
+                self.drop_client(id);
+                continue;
+            }
             if is_ready && !client.output.is_empty() {
                 self.write(id);
             }
@@ -294,8 +375,12 @@ impl Server {
         long.sum::<usize>() < MAX_UNREAD
     }
 
+    /// Returns all clients, operators first.
     fn ids(&self) -> Vec<ClientId> {
-        self.clients.keys().copied().collect()
+        let of = |operators: bool| {
+            self.clients.iter().filter(move |(_, client)| client.is_operator == operators)
+        };
+        of(true).chain(of(false)).map(|(id, _)| *id).collect()
     }
 
     fn accept(&mut self) {
@@ -319,10 +404,17 @@ impl Server {
 
     fn welcome(&mut self, stream: UnixStream) {
         let Ok(peer) = prepare(&stream) else { return };
-        let others = || self.clients.iter().filter(|(_, c)| !c.is_member);
+        let operator = peer.is_operator();
+        let others =
+            || self.clients.iter().filter(move |(_, c)| !c.is_member && c.is_operator == operator);
         if others().count() >= MAX_CLIENTS {
-            let silent = others().min_by_key(|(_, c)| c.active).map(|(id, _)| *id);
-            if let Some(id) = silent {
+            // Who takes the most places gives one back: nobody can take those of other users.
+            let mut of_user: BTreeMap<u32, usize> = BTreeMap::new();
+            for (_, client) in others() {
+                *of_user.entry(client.peer.uid).or_default() += 1;
+            }
+            let silent = others().min_by_key(|(_, c)| (Reverse(of_user[&c.peer.uid]), c.active));
+            if let Some(id) = silent.map(|(id, _)| *id) {
                 self.drop_client(id);
             }
         }
@@ -355,7 +447,20 @@ impl Server {
             may_be_long = self.take_over_long();
         }
         let client = self.clients.get_mut(&id)?;
+        let (uid, limited) = (client.peer.uid, !client.is_operator);
+        if limited && self.rates.is_spent(uid, Instant::now()) {
+            client.is_throttled = true;
+            return None;
+        }
         let heard = client.read(may_be_long, &mut self.portion);
+        if limited {
+            self.rates.charge_bytes(uid, std::mem::take(&mut client.uncounted));
+            match &heard {
+                Heard::Asked(command) => self.rates.charge(uid, command.cost()),
+                Heard::Answered => self.rates.charge(uid, 1),
+                Heard::None => {}
+            }
+        }
         let is_long = client.input.len() > MAX_LINE;
         let over = client.is_finished();
         match (is_long, self.long) {
@@ -391,12 +496,13 @@ impl Server {
 fn prepare(stream: &UnixStream) -> io::Result<Peer> {
     stream.set_nonblocking(true)?;
     let peer = rustix::net::sockopt::socket_peercred(stream)?;
-    Ok(Peer { pid: peer.pid.as_raw_pid(), uid: peer.uid.as_raw() })
+    let (uid, gid) = (peer.uid.as_raw(), peer.gid.as_raw());
+    Ok(Peer { pid: peer.pid.as_raw_pid(), uid, gid })
 }
 
 impl Peer {
     /// Whether the process may change what is captured for everybody.
-    fn is_operator(self) -> bool {
+    pub fn is_operator(self) -> bool {
         self.uid == 0 || self.uid == rustix::process::geteuid().as_raw()
     }
 }
@@ -406,7 +512,11 @@ impl Client {
         Self {
             stream,
             is_ready: true,
+            has_hung_up: false,
             peer,
+            is_operator: peer.is_operator(),
+            is_throttled: false,
+            uncounted: 0,
             is_member: false,
             watches: false,
             input: Vec::new(),
@@ -432,11 +542,22 @@ impl Client {
         flags
     }
 
+    /// Whether poll(2) is to look at the client. It tells a member's end in any case.
+    fn waits(&self) -> bool {
+        !self.awaits().is_empty() || (self.is_throttled && self.is_member)
+    }
+
     /// Whether the client is to be read from. A member is, even while it has an answer to read, so
     /// that its end is seen.
     fn wants_input(&self) -> bool {
-        let room = self.input.len() < MAX_LINE || self.is_idle();
-        !self.has_ended && room && (self.is_idle() || self.is_member || self.watches)
+        let room = self.input.len() < self.longest_line() || self.is_idle();
+        let reads = self.is_idle() || self.is_member || self.watches;
+        !self.is_throttled && !self.has_ended && room && reads
+    }
+
+    /// Returns how long a line may be that brings no rules.
+    fn longest_line(&self) -> usize {
+        if self.is_operator { MAX_LINE } else { MAX_SHORT_LINE }
     }
 
     fn is_idle(&self) -> bool {
@@ -446,7 +567,7 @@ impl Client {
     /// Whether there is input that was read and not looked at.
     fn has_more(&self) -> bool {
         let unseen = self.scanned < self.input.len() || (self.has_ended && !self.input.is_empty());
-        unseen && self.is_idle()
+        unseen && self.is_idle() && !self.is_throttled
     }
 
     /// Whether everything that the client asked for is answered, and nothing more will come.
@@ -484,7 +605,8 @@ impl Client {
                 thread.join().unwrap_or_else(|_| Err("the request cannot be read".into()));
             return self.ask(command);
         }
-        for _ in 0..PORTIONS {
+        // Only operators have something to say that is long.
+        for _ in 0..if self.is_operator { PORTIONS } else { 1 } {
             if !self.wants_input() || !self.fill(portion) {
                 break;
             }
@@ -492,14 +614,19 @@ impl Client {
         if !self.is_idle() {
             return Heard::None;
         }
-        let is_rules = brings_rules(&self.input);
-        let limit = if may_be_long && is_rules { MAX_LONG_LINE } else { MAX_LINE };
+        let is_rules = self.is_operator && brings_rules(&self.input);
+        let limit = if may_be_long && is_rules { MAX_LONG_LINE } else { self.longest_line() };
         let line = self.take_line();
         if line.as_ref().map_or(self.input.len(), Vec::len) <= limit {
             return line.map_or(Heard::None, |line| self.look_at(line));
         }
         let why = if is_rules && limit == MAX_LINE {
             "another client is sending a long request: try again later".to_owned()
+        } else if !self.is_operator {
+            format!(
+                "the request is longer than {} KiB: only root and the user that tapdeck runs as may send longer ones",
+                MAX_SHORT_LINE >> 10
+            )
         } else {
             format!(
                 "the request is longer than {} MiB; only one that begins with {{\"verb\":\"rules\" may have up to {}",
@@ -524,6 +651,7 @@ impl Client {
             }
             Ok(n) => {
                 self.input.extend(&portion[..n]);
+                self.uncounted += n;
                 self.active = Instant::now();
                 self.skip();
                 true

@@ -6,6 +6,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
@@ -25,7 +26,7 @@ pub fn recorder_path(dir: &Path) -> PathBuf {
     dir.join(IN_STORE)
 }
 
-/// Who may connect.
+/// The permission to connect.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Access {
     pub mode: u32,
@@ -57,11 +58,12 @@ impl Socket {
         {
             fs::create_dir_all(dir).with_context(what)?;
         }
+        refuse_shared(path)?;
         let group = access.group.as_deref().map(find_group).transpose().with_context(what)?;
         let _turn = take_turn(path).with_context(what)?;
         remove_dead(path)?;
         let address = Address::of(path).with_context(what)?;
-        let socket = address.bind().with_context(what)?;
+        let socket = with_mode(access.mode, || address.bind()).with_context(what)?;
         let meta = fs::symlink_metadata(path).with_context(what)?;
         let file = (meta.dev(), meta.ino());
         // The value is made before the rest, so that the file goes if the rest fails.
@@ -71,7 +73,6 @@ impl Socket {
             rustix::fs::chownat(rustix::fs::CWD, path, None, group, AtFlags::SYMLINK_NOFOLLOW)
                 .with_context(what)?;
         }
-        rustix::fs::chmod(path, Mode::from_raw_mode(access.mode)).with_context(what)?;
         rustix::net::listen(&socket.listener, 128).with_context(what)?;
         Ok(socket)
     }
@@ -84,6 +85,31 @@ impl Drop for Socket {
             let _ = fs::remove_file(&self.path);
         }
     }
+}
+
+/// Refuses a directory in which everybody could put another file in the socket's place.
+fn refuse_shared(path: &Path) -> Result<()> {
+    let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let meta = fs::metadata(dir).with_context(|| format!("cannot listen at {}", path.display()))?;
+    if meta.mode() & 0o002 != 0 {
+        bail!(
+            "cannot listen at {}: everybody may write in {}; name another --socket, or `chmod o-w` the directory",
+            path.display(),
+            dir.display()
+        );
+    }
+    Ok(())
+}
+
+/// Makes a file that has a mode from the beginning: one that gets it afterwards, by its name, may
+/// be another one by then. The process has one mask for all threads, so one at a time has it.
+fn with_mode<T>(mode: u32, make: impl FnOnce() -> T) -> T {
+    static MASK: Mutex<()> = Mutex::new(());
+    let _turn = MASK.lock().unwrap_or_else(PoisonError::into_inner);
+    let before = rustix::process::umask(Mode::from_raw_mode(!mode & 0o777));
+    let made = make();
+    rustix::process::umask(before);
+    made
 }
 
 /// Connects to a socket.
@@ -210,6 +236,20 @@ mod tests {
         std::fs::write(&path, "dear").unwrap();
         drop(socket);
         assert!(path.exists());
+    }
+
+    #[test]
+    fn where_everybody_may_write_nobody_listens() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("control.sock");
+        for mode in [0o777, 0o1777] {
+            std::fs::set_permissions(dir.path(), PermissionsExt::from_mode(mode)).unwrap();
+            let refused = Socket::bind(&path, &Access::default()).unwrap_err();
+            assert!(format!("{refused:#}").contains("everybody may write"), "{refused:#}");
+            assert!(!path.exists());
+        }
+        std::fs::set_permissions(dir.path(), PermissionsExt::from_mode(0o755)).unwrap();
+        Socket::bind(&path, &Access::default()).unwrap();
     }
 
     #[test]

@@ -114,6 +114,12 @@ fn stats(answer: &Value) -> String {
     if segments > 0 {
         let _ = write!(text, " in {} segments", show_count(segments));
     }
+    let deleted = number(answer, "segments_deleted");
+    if deleted > 0 {
+        let packets = count(answer, "packets_deleted");
+        let deleted = show_count(deleted);
+        let _ = write!(text, ", of which retention deleted {deleted} with {packets} packets");
+    }
     format!("{text}\n{}", table.text())
 }
 

@@ -38,6 +38,7 @@ pub fn count(name: &str, length: Length, limits: &Limits, interrupt: &Interrupt)
         ring_bytes: 64 << 20,
         block_bytes: 1 << 20,
         promiscuous: true,
+        device_bound: true,
         filter: None,
         rules: None,
     };

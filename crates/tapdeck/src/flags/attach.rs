@@ -1,3 +1,6 @@
+//! Which flags does `attach` have? They say of which group to become a member, how, and where its
+//! packets go.
+
 use std::path::PathBuf;
 use std::time::Duration;
 

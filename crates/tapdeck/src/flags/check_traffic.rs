@@ -1,3 +1,5 @@
+//! Which flags does `check-traffic` have? They name what was sent and the recording of what came.
+
 use std::path::PathBuf;
 
 use clap::Args;

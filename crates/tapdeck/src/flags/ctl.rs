@@ -1,3 +1,5 @@
+//! Which flags and verbs does `ctl` have? They say which recorder or daemon is asked, and for what.
+
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand};

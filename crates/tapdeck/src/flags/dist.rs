@@ -1,3 +1,6 @@
+//! Which flags does `dist` have? They name the inputs, how lengths are counted, and what is
+//! written.
+
 use std::path::PathBuf;
 use std::time::Duration;
 

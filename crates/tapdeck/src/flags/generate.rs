@@ -1,3 +1,6 @@
+//! Which flags does `gen` have? They say what is sent or replayed, how fast, by which interfaces,
+//! and how frames reach them.
+
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -5,9 +8,9 @@ use std::time::Duration;
 use clap::{Args, ValueEnum};
 use ipnet::IpNet;
 use tapdeck_traffic::pacing::Rate;
-use tapdeck_traffic::replay::{self, Rewrite, Rule, Speed};
+use tapdeck_traffic::replay::{self, NetworkSwap, Rewrite, Speed};
 use tapdeck_traffic::sizes;
-use tapdeck_traffic::workload::{Mac, Payload, Ports};
+use tapdeck_traffic::workload::{MAX_FLOWS, Mac, Payload, Ports};
 
 use crate::units;
 
@@ -30,6 +33,7 @@ pub struct Gen {
         long = "interface",
         value_name = "IFACE[,IFACE]",
         value_delimiter = ',',
+        value_parser = units::interface,
         required = true
     )]
     pub interfaces: Vec<String>,
@@ -89,7 +93,7 @@ pub struct Gen {
     pub duration: Option<Duration>,
 
     /// Number of flows [default: 1 for each thread]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=i64::from(MAX_FLOWS)))]
     pub flows: Option<u32>,
 
     /// Share of flow n is 1/n^S; without: all the same
@@ -189,7 +193,7 @@ pub struct Gen {
     /// Give the hosts of one network the addresses of another in a replay, with checksums put
     /// right; may be repeated
     #[arg(long, value_name = "OLD=NEW", requires = "replay", value_parser = rewrite)]
-    pub rewrite: Vec<Rule>,
+    pub rewrite: Vec<NetworkSwap>,
 
     /// How packets are sent: made by a BPF program in the kernel (xdp), by a packet socket past
     /// the queueing discipline (txring), or by an AF_XDP socket; auto takes what can do what
@@ -302,7 +306,7 @@ fn speed(s: &str) -> Result<(String, Speed), String> {
     s.parse().map(|speed| (s.to_owned(), speed)).map_err(|e: replay::Error| e.to_string())
 }
 
-fn rewrite(s: &str) -> Result<Rule, String> {
+fn rewrite(s: &str) -> Result<NetworkSwap, String> {
     Rewrite::parse(s).map_err(|e| e.to_string())
 }
 

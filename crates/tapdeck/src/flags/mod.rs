@@ -38,7 +38,7 @@ pub use self::serve::Serve;
 pub use self::stat::Stat;
 pub use self::verify::Verify;
 
-/// A network tap with a tape deck behind it: records packets to disk and loses none silently.
+/// Records the packets of network interfaces to disk and loses none silently.
 #[derive(Debug, Parser)]
 #[command(version, arg_required_else_help = true)]
 pub struct Cli {

@@ -1,3 +1,5 @@
+//! Which flags does `probe` have?
+
 use clap::Args;
 
 /// Say what this kernel and its network interfaces can do.

@@ -1,3 +1,6 @@
+//! Which flags does `query` have? They say where packets are looked for, which, and how the answer
+//! is written.
+
 use std::path::PathBuf;
 
 use clap::Args;
@@ -69,6 +72,13 @@ pub struct Query {
     /// since is not used; this flag makes it anew.
     #[arg(long)]
     pub index: bool,
+
+    /// Read everything, as if there were no indexes
+    ///
+    /// An index decides what need not be read. One of another user is used only if that is root or
+    /// the owner of the file that it is of, and if nobody else may write to it.
+    #[arg(long, conflicts_with = "index")]
+    pub no_trust_index: bool,
 
     /// Write how packets are found instead of the packets: the plan, and what was read for it;
     /// with --json as one object

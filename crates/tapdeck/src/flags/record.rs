@@ -1,3 +1,6 @@
+//! Which flags does `record` have? They say what is taken and where, what of it is kept, where it
+//! goes and for how long.
+
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -10,6 +13,9 @@ use tapdeck_store::MinFree;
 use crate::units;
 
 /// Record the packets of network interfaces, until Ctrl-C.
+///
+/// SIGUSR1 prints what was recorded so far, and recording goes on. SIGINT, SIGTERM, SIGQUIT,
+/// SIGUSR2 and SIGHUP end it in good order, a second one of them at once.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   tapdeck record -i eth0 --dir /var/tape --keep-bytes 100GiB
@@ -24,12 +30,13 @@ pub struct Record {
         long = "interface",
         value_name = "IFACE[,IFACE]",
         value_delimiter = ',',
+        value_parser = units::interface,
         required_unless_present = "group"
     )]
     pub interfaces: Vec<String>,
 
     /// Record as a member of this group of a running `tapdeck serve`, which has the hooks
-    #[arg(long, value_name = "NAME", conflicts_with_all = ["interfaces", "hook", "deliver", "snaplen", "filter", "rules", "rules_engine", "no_promiscuous", "ring_bytes", "block_bytes", "flush"])]
+    #[arg(long, value_name = "NAME", conflicts_with_all = ["interfaces", "hook", "deliver", "snaplen", "filter", "rules", "rules_engine", "no_promiscuous", "no_device_bound", "ring_bytes", "block_bytes", "flush"])]
     pub group: Option<String>,
 
     /// The share of the group's traffic, relative to its other members
@@ -83,6 +90,11 @@ pub struct Record {
     #[arg(short = 'p', long)]
     pub no_promiscuous: bool,
 
+    /// Bind no XDP program to its device: without the NIC's time, and without VLAN tags that the
+    /// NIC takes off
+    #[arg(long)]
+    pub no_device_bound: bool,
+
     /// Begin a new segment at this size [default: 1GiB, or an eighth of --keep-bytes if that is
     /// less]
     #[arg(long, value_name = "SIZE", value_parser = units::size)]
@@ -96,7 +108,8 @@ pub struct Record {
     #[arg(long, value_name = "SIZE", value_parser = units::size)]
     pub keep_bytes: Option<u64>,
 
-    /// Delete segments that are older
+    /// Delete segments whose last packet is older, by the time that passed and not by the clock; at
+    /// most as much as is written, and two segments
     #[arg(long, value_name = "TIME", value_parser = units::duration)]
     pub keep_time: Option<Duration>,
 
@@ -104,7 +117,8 @@ pub struct Record {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub keep_segments: Option<u64>,
 
-    /// Delete the oldest segments so that so much of the disk stays free
+    /// Delete the oldest segments so that so much of the disk stays free; at most as much as is
+    /// written, and two segments
     #[arg(long, value_name = "SIZE|PERCENT", value_parser = units::min_free)]
     pub min_free: Option<MinFree>,
 

@@ -1,3 +1,5 @@
+//! Which flags does `recover` have? They name the store, and what beside live segments is mended.
+
 use std::path::PathBuf;
 
 use clap::Args;

@@ -1,3 +1,6 @@
+//! Which flags and verbs does `rules` have? All of them work on files of rules, and none on a
+//! running recorder.
+
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand};

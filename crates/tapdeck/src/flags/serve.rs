@@ -1,3 +1,6 @@
+//! Which flags does `serve` have? The groups themselves are in the configuration file, whose form
+//! is in the text of `--help`.
+
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -7,14 +10,19 @@ use crate::units;
 
 /// Own the hooks of interfaces and give their packets to groups of programs, which attach and leave
 /// at any time
+///
+/// SIGUSR1 prints what the groups have seen so far, and serving goes on.
 #[derive(Debug, Args)]
 #[command(after_help = "A configuration:
   [serve]                        # all of this may be left out
   socket = \"/run/tapdeck/serve.sock\"
   socket-mode = \"0660\"           # who may attach: the file's permission
   socket-group = \"netops\"
-  ring-bytes = \"16MiB\"           # of each member
+  ring-bytes = \"64MiB\"           # of each member [4 MiB for each queue or CPU, 16 to 128 MiB]
   block-bytes = \"256KiB\"
+  device-bound = true            # false: bind no XDP program to its device
+  max-members = 128              # of each user, root aside
+  memory = \"4GiB\"                # of the members of each user [a quarter of the memory]
 
   [[group]]
   name = \"ids\"
@@ -26,10 +34,13 @@ use crate::units;
   snaplen = 65535
   steering = \"flow\"              # flow ip-pair src dst both-ends mac vlan round-robin queue copy
   promiscuous = true
+  allow = [\"user:ids\", \"group:netops\"]  # who may attach [who may connect]
+  max-members = 16               # of the group [1024; with steering copy 16]
+  memory = \"1GiB\"                # of all its members [no limit]
 
 Examples:
   tapdeck serve --config /etc/tapdeck.toml
-  tapdeck serve --config /etc/tapdeck.toml --socket /run/deck.sock --stats-json stats.jsonl")]
+  tapdeck serve --config /etc/tapdeck.toml --socket /run/tapdeck/serve.sock --stats-json stats.jsonl")]
 pub struct Serve {
     /// What to serve, as TOML
     #[arg(long, value_name = "FILE")]

@@ -1,3 +1,5 @@
+//! Which flags does `stat` have? They name the store and the span, and say for whom the report is.
+
 use std::path::PathBuf;
 
 use clap::Args;
@@ -41,6 +43,10 @@ pub struct Stat {
     /// List so many hosts and ports; 0 is none, which is faster where there are very many
     #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u16).range(..=1000))]
     pub top: u16,
+
+    /// Count by what stands in the segments alone, as if there were no indexes
+    #[arg(long)]
+    pub no_trust_index: bool,
 
     /// Write one JSON object to standard output instead of text
     #[arg(long)]

@@ -1,3 +1,5 @@
+//! Which flags does `verify` have?
+
 use std::path::PathBuf;
 
 use clap::Args;

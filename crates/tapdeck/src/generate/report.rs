@@ -10,7 +10,7 @@ use anyhow::{Context, Result};
 use hdrhistogram::Histogram;
 use tapdeck_packet::generate::Limits;
 use tapdeck_traffic::pacing::WIRE_BYTES;
-use tapdeck_traffic::sent::{Rate, Sent, Spread};
+use tapdeck_traffic::sent::{MeasuredRate, Sent, Spread};
 use tapdeck_traffic::workload::Workload;
 
 use super::names;
@@ -253,7 +253,7 @@ fn sum_up(job: &Job, done: &[Done], interrupted: bool) -> Sent {
         ended_ns: utc(last, |d| d.last_ns),
         interfaces: job.interfaces.iter().map(|i| i.name.clone()).collect(),
         backend: job.backend.name().into(),
-        rate: Rate {
+        rate: MeasuredRate {
             asked: job.rate_text.clone(),
             asked_pps: job.asked_pps,
             pps: per_s(sent as f64),

@@ -99,7 +99,7 @@ impl Watch {
         }
     }
 
-    /// Whether the sender's thread must be woken by a signal to see that it is to end.
+    /// Returns whether the sender's thread must be woken by a signal to see that it is to end.
     pub fn wants_signal(&self) -> bool {
         match self {
             Self::Kernel(monitor) => monitor.progress().done || monitor.is_stopped(),
@@ -179,7 +179,7 @@ pub fn now_ns() -> u64 {
 
 /// What comes after a bunch of packets.
 enum Next {
-    /// Nothing is to be done before this time.
+    /// The thread waits until a time.
     Wait(u64),
     Go,
     End,

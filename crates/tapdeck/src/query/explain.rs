@@ -186,7 +186,11 @@ fn show_key(class: Class, key: u128) -> String {
                 key.to_be_bytes()[10..].iter().map(|b| format!("{b:02x}")).collect();
             bytes.join(":")
         }
-        _ => key.to_string(),
+        Class::SourcePort
+        | Class::DestinationPort
+        | Class::Protocol
+        | Class::Vlan
+        | Class::Mpls => key.to_string(),
     }
 }
 

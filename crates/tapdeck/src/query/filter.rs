@@ -13,6 +13,9 @@
 //!   which libpcap does not clear, so that two looks at a packet could differ. Here the memory is
 //!   zero.
 //!
+//! An expression that libpcap refuses for one link type and takes for another matches nothing of
+//! the first: a bare IP packet has no Ethernet address. It is refused where no link type takes it.
+//!
 //! Which keys the packets must have is read from the text, and believed only where libpcap makes
 //! the same programs of the text and of what was understood of it ([`tapdeck_packet::filter`]).
 
@@ -33,7 +36,9 @@ use crate::usage::Usage;
 /// packets needs a clone of its own.
 #[derive(Clone)]
 pub struct Filter {
-    programs: Vec<(LinkType, Program)>,
+    /// A program for each link type, `None` where the expression matches nothing of it; empty where
+    /// there is no expression.
+    programs: Vec<(LinkType, Option<Program>)>,
     /// Programs for packets inside of packets, if those count, too.
     inner: Vec<(LinkType, Program)>,
     plan: Arc<Plan>,
@@ -69,15 +74,17 @@ impl Filter {
         links: impl IntoIterator<Item = LinkType>,
         inner: bool,
     ) -> Result<Self> {
-        let mut programs: Vec<(LinkType, Program)> = Vec::new();
+        let mut programs: Vec<(LinkType, Option<Program>)> = Vec::new();
         if expression.is_empty() {
             let plan = Arc::new(Plan::All);
             return Ok(Self { programs, inner: Vec::new(), plan, is_understood: true });
         }
         let text: Arc<str> = expression.into();
+        let mut refusal = None;
         for link in links {
             if !programs.iter().any(|(known, _)| *known == link) {
-                programs.push((link, Program::new(Arc::clone(&text), link)?));
+                let program = Program::new(Arc::clone(&text), link);
+                programs.push((link, program.map_err(|e| refusal.get_or_insert(e)).ok()));
             }
         }
         // An expression that means nothing without an Ethernet header matches no packet without
@@ -85,7 +92,14 @@ impl Filter {
         let of = |link| Some((link, Program::new(Arc::clone(&text), link).ok()?));
         let links = [LinkType::ETHERNET, LinkType::RAW];
         let inner: Vec<_> = links.into_iter().filter(|_| inner).filter_map(of).collect();
-        let plan = believed_plan(expression, programs.iter().chain(&inner));
+        if let Some(refusal) = refusal
+            && inner.is_empty()
+            && programs.iter().all(|(_, program)| program.is_none())
+        {
+            return Err(refusal);
+        }
+        let compiled = programs.iter().filter_map(|(_, program)| program.as_ref());
+        let plan = believed_plan(expression, compiled.chain(inner.iter().map(|(_, p)| p)));
         let is_understood = plan.is_some();
         let plan = Arc::new(plan.unwrap_or(Plan::All));
         Ok(Self { programs, inner, plan, is_understood })
@@ -105,8 +119,9 @@ impl Filter {
 impl Matcher for Filter {
     fn matches(&self, packet: &Packet<'_>) -> bool {
         let program = self.programs.iter().find(|(link, _)| *link == packet.link);
-        program.is_none_or(|(_, program)| program.matches(packet.frame, packet.original_len))
-            || !self.inner.is_empty() && self.matches_inside(packet)
+        program.is_none_or(|(_, program)| {
+            program.as_ref().is_some_and(|p| p.matches(packet.frame, packet.original_len))
+        }) || !self.inner.is_empty() && self.matches_inside(packet)
     }
 }
 
@@ -127,7 +142,7 @@ impl Filter {
 /// Returns what the expression says of keys, if libpcap agrees.
 fn believed_plan<'a>(
     expression: &str,
-    mut programs: impl Iterator<Item = &'a (LinkType, Program)>,
+    mut programs: impl Iterator<Item = &'a Program>,
 ) -> Option<Plan> {
     let parsed = filter::parse(expression).ok()?;
     let plan = parsed.plan();
@@ -136,8 +151,8 @@ fn believed_plan<'a>(
         return Some(plan);
     }
     let printed: Arc<str> = parsed.to_string().into();
-    let is_same = |(link, program): &(LinkType, Program)| {
-        Program::new(Arc::clone(&printed), *link)
+    let is_same = |program: &Program| {
+        Program::new(Arc::clone(&printed), program.link)
             .is_ok_and(|again| again.instructions == program.instructions)
     };
     programs.all(is_same).then_some(plan)

@@ -15,7 +15,9 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use anyhow::{Context, Result};
-use tapdeck_store::query::{Error, Progress, Query, Search, Snapshot, Span, index_captures};
+use tapdeck_store::query::{
+    Error, Missing, Progress, Query, Search, Snapshot, Span, index_captures,
+};
 
 use crate::flags;
 use crate::interrupt::Interrupt;
@@ -52,7 +54,8 @@ fn attempt(
     whole: bool,
 ) -> Result<()> {
     let cache = cache();
-    let search = Search { whole, cache: cache.as_deref() };
+    let ignores_indexes = flags.no_trust_index;
+    let search = Search { whole, cache: cache.as_deref(), ignores_indexes };
     let snapshot = Snapshot::open_any(&flags.dir, span, search)?;
     refuse_to_overwrite(flags.write.as_deref(), &snapshot)?;
     let expression = flags.expression.join(" ");
@@ -257,6 +260,9 @@ impl Answer<'_> {
                 show_count(dropped)
             ));
         }
+        for missing in self.query.snapshot().unseen() {
+            say(&describe_missing(missing));
+        }
         if self.interrupt.asked() && !given.limited {
             say(&format!("stopped by a signal: {}", show(progress, given.packets)));
             self.interrupt.heard();
@@ -277,6 +283,17 @@ impl Answer<'_> {
         );
         Ok(())
     }
+}
+
+/// Returns what is missing from an answer because no hook was shown it.
+pub fn describe_missing(missing: &Missing) -> String {
+    let Missing { interface, packets, first_ns, last_ns, why } = missing;
+    format!(
+        "{interface}: {} packets went unseen from {} to {} ({why}) and are not in the recording",
+        show_count(*packets),
+        time::show(*first_ns),
+        time::show(*last_ns)
+    )
 }
 
 fn show(progress: Progress, packets: u64) -> String {

@@ -2,20 +2,21 @@
 //!
 //! Output is written by whole blocks or lines, so that a file is valid at any moment.
 
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::{self, Write};
 use std::net::IpAddr;
 use std::path::Path;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use serde::Serialize;
-use tapdeck_packet::pcapng;
+use tapdeck_packet::{pcapng, printable};
 use tapdeck_store::SegmentName;
 use tapdeck_store::query::{Described, Packet};
 
 use super::summary::{Protocol, Summary};
 use super::time;
 use crate::flags;
+use crate::output_file::OutputFile;
 use crate::standard_output;
 use crate::usage::usage;
 
@@ -30,10 +31,17 @@ enum Form {
     Json,
 }
 
+/// What is open for writing.
+enum To {
+    /// A file that nothing was written to.
+    Waiting(OutputFile),
+    Begun(File),
+}
+
 /// Where the packets of an answer go.
 pub struct Output {
     form: Form,
-    file: File,
+    to: To,
     pub name: String,
     /// Whole blocks or lines that are not written yet.
     pending: Vec<u8>,
@@ -50,17 +58,15 @@ impl Output {
         let pending = Vec::with_capacity(BUFFER + (64 << 10));
         if let Some(path) = flags.write.as_deref().filter(|p| p.as_os_str() != "-") {
             refuse_segments(path)?;
-            let name = path.display().to_string();
-            let file = OpenOptions::new().write(true).create(true).truncate(false).open(path);
-            let file = file.with_context(|| format!("cannot write {name}"))?;
-            return Ok(Self { form, file, name, pending });
+            let file = OutputFile::open(path)?;
+            return Ok(Self { form, name: file.name(), to: To::Waiting(file), pending });
         }
         if form == Form::Pcapng {
             standard_output::refuse_terminal()?;
         }
         Ok(Self {
             form,
-            file: standard_output::open()?,
+            to: To::Begun(standard_output::open()?),
             name: standard_output::NAME.into(),
             pending,
         })
@@ -70,9 +76,6 @@ impl Output {
     pub fn begin(&mut self, comment: &str, interfaces: &[Described]) -> io::Result<()> {
         if self.form != Form::Pcapng {
             return Ok(());
-        }
-        if self.name != standard_output::NAME && self.file.metadata()?.is_file() {
-            self.file.set_len(0)?;
         }
         let os = std::env::consts::OS;
         pcapng::section_header(&mut self.pending, os, APPLICATION, Some(comment));
@@ -93,10 +96,16 @@ impl Output {
 
     /// Writes everything that has gathered.
     pub fn flush(&mut self) -> io::Result<()> {
-        if !self.pending.is_empty() {
-            self.file.write_all(&self.pending)?;
-            self.pending.clear();
+        if self.pending.is_empty() {
+            return Ok(());
         }
+        if let To::Waiting(file) = &mut self.to {
+            self.to = To::Begun(file.begin()?);
+        }
+        if let To::Begun(file) = &mut self.to {
+            file.write_all(&self.pending)?;
+        }
+        self.pending.clear();
         Ok(())
     }
 
@@ -117,7 +126,7 @@ impl Output {
     fn line(&mut self, interface: &str, p: &Packet<'_>) -> io::Result<()> {
         let s = Summary::of(p.link, p.frame);
         let out = &mut self.pending;
-        write!(out, "{} {interface}", time::show(p.time_ns))?;
+        write!(out, "{} {}", time::show(p.time_ns), printable::name(interface))?;
         if let Some(protocol) = s.protocol {
             write!(out, " {protocol}")?;
         }
@@ -144,7 +153,8 @@ impl Output {
             length: p.original_len,
             dropped: p.dropped,
         };
-        serde_json::to_writer(&mut self.pending, &object)?;
+        let text = serde_json::to_string(&object)?;
+        self.pending.extend_from_slice(printable::json(&text).as_bytes());
         self.pending.push(b'\n');
         Ok(())
     }

@@ -4,6 +4,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::Result;
 use jiff::Timestamp;
+use jiff::civil::DateTime;
 use tapdeck_store::query::Span;
 
 use crate::usage::usage;
@@ -21,8 +22,11 @@ pub fn point(text: &str) -> std::result::Result<i64, String> {
         return epoch(text).ok_or_else(|| "is no number of seconds since 1970".into());
     }
     let point = text.parse::<Timestamp>().ok().and_then(|t| i64::try_from(t.as_nanosecond()).ok());
-    point.ok_or_else(|| {
-        "is no time; write 2026-01-02T03:04:05Z, \"10m ago\" or seconds since 1970".into()
+    point.ok_or_else(|| match text.parse::<DateTime>() {
+        Ok(clock) if text.parse::<Timestamp>().is_err() => {
+            format!("names no time zone; write {clock}Z for UTC, or an offset as {clock}+01:00")
+        }
+        _ => "is no time; write 2026-01-02T03:04:05Z, \"10m ago\" or seconds since 1970".into(),
     })
 }
 
@@ -92,6 +96,24 @@ mod tests {
             "9999-01-01T00:00:00Z",
         ] {
             assert!(point(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_time_without_a_zone_is_told_what_it_lacks() {
+        for (text, advice) in [
+            ("2026-01-02T03:04:05", "write 2026-01-02T03:04:05Z for UTC"),
+            ("2026-01-02 03:04:05.5", "an offset as 2026-01-02T03:04:05.5+01:00"),
+            ("2026-01-02", "write 2026-01-02T00:00:00Z for UTC"),
+        ] {
+            let error = point(text).expect_err("which of many moments is it?");
+            assert!(error.contains("no time zone") && error.contains(advice), "{error}");
+            let written = advice.split(' ').find(|word| word.starts_with("2026")).expect("a time");
+            point(written).expect("what is advised is taken");
+        }
+        for other in ["soon", "9999-01-01T00:00:00Z", "2026-13-02"] {
+            let error = point(other).expect_err("it is none");
+            assert!(error.starts_with("is no time"), "{error}");
         }
     }
 }

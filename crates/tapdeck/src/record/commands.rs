@@ -12,11 +12,12 @@ use std::time::{Duration, Instant};
 use serde_json::json;
 use tapdeck_capture::Capture;
 use tapdeck_capture::all_or_none::change_all;
+use tapdeck_capture::filter::check_filter;
 use tapdeck_capture::rules::Compiled;
 use tapdeck_store::WriterControl;
 
 use super::report::Report;
-use super::resolve::{Plan, SocketPlace, Target};
+use super::resolve::{RecordPlan, SocketPlace, Target};
 use super::source::RecordSource;
 use crate::control::{
     Access, Answer, Book, Changes, ClientId, Command, Counted, Event, Refused, RulesCommand,
@@ -44,7 +45,7 @@ pub struct ControlSocket {
 impl ControlSocket {
     /// Listens where the plan says. Where a socket that nobody named cannot be had, the recorder
     /// says so and records without one.
-    pub fn open(plan: &Plan, report: &Report) -> anyhow::Result<Option<Self>> {
+    pub fn open(plan: &RecordPlan, report: &Report) -> anyhow::Result<Option<Self>> {
         let bind = |path: &PathBuf| Socket::bind(path, &Access::default());
         let socket = match &plan.socket {
             SocketPlace::Nowhere => return Ok(None),
@@ -58,7 +59,7 @@ impl ControlSocket {
             },
         };
         Ok(Some(Self {
-            server: Server::new(socket),
+            server: Server::new(socket)?,
             books: [Book::new(compiler(plan.rules_options.clone()), plan.origin.rules().cloned())],
             changes: Changes::default(),
             rotations: Vec::new(),
@@ -259,6 +260,10 @@ impl Recorder<'_> {
     /// Changes the filter of all interfaces or, where one refuses, of none.
     fn set_filter(&mut self, group: Option<&str>, filter: Option<&str>) -> Done {
         self.owns(group)?;
+        if let Some(expression) = filter {
+            let interfaces = self.source.captures().iter().map(Capture::interface);
+            check_filter(expression, interfaces).map_err(|e| e.to_string())?;
+        }
         let set = |capture: &mut Capture| {
             let before = capture.config().filter.clone();
             capture.set_filter(filter).map(|()| before)

@@ -6,24 +6,27 @@
 //! the interfaces and the output, serves the control socket, and reports. No packet waits for it.
 
 mod commands;
+mod membership;
 mod output;
 mod report;
 mod resolve;
 mod source;
+mod stall;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
 use tapdeck_capture::Clock;
-use tapdeck_store::{Ending, Totals, WriterControl};
+use tapdeck_store::{Ending, Totals, UnseenSpan, WriterControl};
 
 use crate::flags;
+use crate::units::show_count;
 use commands::{ControlSocket, Recorder};
-use output::{Job, Output};
+use output::{Output, WriterSetup};
 use report::Report;
 use source::RecordSource;
 
@@ -45,7 +48,7 @@ struct Schedule {
 }
 
 impl Schedule {
-    fn new(plan: &resolve::Plan) -> Self {
+    fn new(plan: &resolve::RecordPlan) -> Self {
         let now = Instant::now();
         Self {
             end: plan.duration.and_then(|d| now.checked_add(d)),
@@ -78,13 +81,17 @@ fn due(next: &mut Instant, every: Duration) -> bool {
     due
 }
 
-/// Signals as they arrive. The first asks for an orderly end, the second for a quick one.
-struct Signals(Arc<AtomicUsize>);
+/// Signals as they arrive. SIGUSR1 asks for statistics. Of those that ask for the end, the first
+/// asks for an orderly one and the second for a quick one.
+struct Signals {
+    ends: Arc<AtomicUsize>,
+    statistics: Arc<AtomicBool>,
+}
 
 impl Signals {
     fn listen() -> Result<Self> {
-        let count = Arc::new(AtomicUsize::new(0));
-        let mut wanted = vec![SIGINT, SIGTERM];
+        let (ends, statistics) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicBool::new(false)));
+        let mut wanted = vec![SIGINT, SIGTERM, SIGQUIT, SIGUSR1, SIGUSR2];
         // As after nohup(1), a hang-up that was ignored stays ignored.
         if !hangup_is_ignored() {
             wanted.push(SIGHUP);
@@ -94,19 +101,29 @@ impl Signals {
         std::thread::Builder::new()
             .name("tapdeck-signal".into())
             .spawn({
-                let count = count.clone();
+                let (ends, statistics) = (ends.clone(), statistics.clone());
                 move || {
-                    for _ in signals.forever() {
-                        count.fetch_add(1, Relaxed);
+                    for signal in signals.forever() {
+                        if signal == SIGUSR1 {
+                            statistics.store(true, Relaxed);
+                        } else {
+                            ends.fetch_add(1, Relaxed);
+                        }
                     }
                 }
             })
             .context("cannot start a thread")?;
-        Ok(Self(count))
+        Ok(Self { ends, statistics })
     }
 
-    fn received(&self) -> usize {
-        self.0.load(Relaxed)
+    /// How many signals have asked for the end.
+    fn ends(&self) -> usize {
+        self.ends.load(Relaxed)
+    }
+
+    /// Whether statistics were asked for since the last call.
+    fn ask_for_statistics(&self) -> bool {
+        self.statistics.swap(false, Relaxed)
     }
 }
 
@@ -119,7 +136,7 @@ fn hangup_is_ignored() -> bool {
 
 /// Records until something ends it.
 pub fn run(flags: flags::Record) -> Result<()> {
-    let plan = resolve::Plan::new(flags)?;
+    let plan = resolve::RecordPlan::new(flags)?;
     let signals = Signals::listen()?;
     let clock = Arc::new(Clock::default());
     let mut source = RecordSource::open(&plan, &clock)?;
@@ -133,7 +150,7 @@ pub fn run(flags: flags::Record) -> Result<()> {
     // that cannot be had.
     source.start()?;
     let writer_control = Arc::new(WriterControl::default());
-    let job = Job {
+    let job = WriterSetup {
         rings: source.take_rings(),
         interfaces,
         totals,
@@ -155,9 +172,32 @@ pub fn run(flags: flags::Record) -> Result<()> {
     let wanted = written? == Ending::Asked;
     anyhow::ensure!(
         !wanted || unwritten == 0,
-        "{unwritten} packets could not be written before the end"
+        "{} packets could not be written, or may be lost",
+        show_count(unwritten)
     );
     Ok(())
+}
+
+/// Tells the user, and the recording itself, what went unseen since the last call.
+fn tell_unseen(source: &mut RecordSource, report: &Report, control: &WriterControl) {
+    let unseen = source.take_unseen();
+    if unseen.is_empty() {
+        return;
+    }
+    // What came before stands before the word of it, as far as the rings have room.
+    let _ = source.flush_all();
+    let mut spans = Vec::new();
+    for (name, interface, unseen) in &unseen {
+        report.went_unseen(name, unseen);
+        spans.push(UnseenSpan {
+            interface: *interface,
+            packets: unseen.packets,
+            first_ns: unseen.first_ns,
+            last_ns: unseen.last_ns,
+            why: unseen.cause.to_string(),
+        });
+    }
+    control.tell_unseen(spans);
 }
 
 /// A recording that goes on: everything that is not the writer's.
@@ -175,7 +215,7 @@ impl Recording {
     /// Serves the control socket and looks after hooks, clock and output, until something ends the
     /// recording.
     fn look_after(&mut self) {
-        while self.signals.received() == 0
+        while self.signals.ends() == 0
             && !self.writer_control.writer_has_ended()
             && !self.schedule.is_over()
         {
@@ -184,9 +224,8 @@ impl Recording {
                 return;
             }
             self.turn();
-            if self.source.has_ended() {
-                self.report.warn("the daemon has ended");
-                return;
+            if self.signals.ask_for_statistics() {
+                self.report.tell(&self.source);
             }
         }
     }
@@ -208,13 +247,17 @@ impl Recording {
         if let Some(step) = self.clock.check() {
             report.clock_stepped(step);
         }
+        if let Some(notice) = source.look_for_daemon(&self.clock) {
+            report.interface_event(&notice);
+        }
         for (name, e) in source.flush(&self.clock, schedule.is_time_to_flush()) {
             report.warn(&format!("{name}: cannot flush: {e}"));
         }
         if schedule.is_a_second_over() {
-            for notice in source.watch() {
+            for notice in source.watch(&self.clock) {
                 report.interface_event(&notice);
             }
+            tell_unseen(source, report, &self.writer_control);
             report.second(source);
             if let Some(control_socket) = &mut self.control_socket {
                 control_socket.second(source, report);
@@ -225,12 +268,13 @@ impl Recording {
     /// Detaches the hooks and closes the blocks that they left open. While the rings are full,
     /// closing waits for the writer, which gives up on an output that takes nothing.
     fn end(&mut self) {
-        self.source.stop();
+        self.source.stop(&self.clock);
+        tell_unseen(&mut self.source, &self.report, &self.writer_control);
         self.writer_control.end_producers();
         let mut hurried_since: Option<Instant> = None;
         loop {
             let closed = self.source.close_blocks();
-            if self.signals.received() > 1 {
+            if self.signals.ends() > 1 {
                 self.writer_control.hurry();
                 let since = hurried_since.get_or_insert_with(Instant::now);
                 if since.elapsed() > HURRY {
@@ -260,11 +304,11 @@ impl Recording {
             if writer_control.writer_has_ended() && !has_said_why {
                 has_said_why = written_since.get_or_insert_with(Instant::now).elapsed() > HURRY;
                 if has_said_why {
-                    patience = signals.received().min(patience);
+                    patience = signals.ends().min(patience);
                     report.waits_for_index();
                 }
             }
-            if signals.received() > patience {
+            if signals.ends() > patience {
                 writer_control.hurry();
                 let since = hurried_since.get_or_insert_with(Instant::now);
                 let what = if writer_control.writer_has_ended() {

@@ -4,8 +4,7 @@
 //! a hook is attached, and a hook that cannot be had leaves the output as it was. How packets are
 //! written is the affair of `tapdeck_store`.
 
-use std::fs::{File, OpenOptions};
-use std::io::Write;
+use std::fs::File;
 use std::path::Path;
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -14,19 +13,20 @@ use anyhow::{Context, Result};
 use tapdeck_capture::Clock;
 use tapdeck_packet::pcapng::InterfaceDescription;
 use tapdeck_packet::ring::Ring;
-use tapdeck_store::io::{Disk, go_first};
+use tapdeck_store::io::{Disk, Uptime, go_first};
 use tapdeck_store::{
-    Closed, Ending, Finding, Indexing, Log, Nothing, Scope, SegmentSink, SegmentSinkConfig, Sink,
-    Store, Stream, Totals, Writer, WriterControl,
+    ClosedScope, Ending, Finding, Indexing, Log, Nothing, Scope, SegmentSink, SegmentSinkConfig,
+    Sink, Store, StreamSink, Totals, Writer, WriterControl,
 };
 
-use super::resolve::{Plan, Target};
+use super::resolve::{RecordPlan, Target};
 use crate::flags::DirectChoice;
+use crate::output_file::OutputFile;
 use crate::recover::describe;
 use crate::standard_output;
 
 /// What the writer's thread is given.
-pub struct Job {
+pub struct WriterSetup {
     pub rings: Vec<Box<dyn Ring>>,
     pub interfaces: Vec<InterfaceDescription>,
     pub totals: Arc<Totals>,
@@ -38,24 +38,20 @@ pub struct Job {
 /// An output that is open, and that nothing was written to yet.
 pub enum Output {
     Nothing,
-    Stream(File, String),
+    Pipe(File),
+    File(OutputFile),
     Store(Store, Disk),
 }
 
 impl Output {
-    pub fn open(plan: &Plan, log: &Log) -> Result<Self> {
+    pub fn open(plan: &RecordPlan, log: &Log) -> Result<Self> {
         match &plan.target {
             Target::Nothing => Ok(Self::Nothing),
             Target::Stdout => {
                 standard_output::refuse_terminal()?;
-                Ok(Self::Stream(standard_output::open()?, standard_output::NAME.into()))
+                Ok(Self::Pipe(standard_output::open()?))
             }
-            Target::File(path) => {
-                let name = path.display().to_string();
-                // An old file keeps its contents until recording begins.
-                let file = OpenOptions::new().write(true).create(true).truncate(false).open(path);
-                Ok(Self::Stream(file.with_context(|| format!("cannot write {name}"))?, name))
-            }
+            Target::File(path) => Ok(Self::File(OutputFile::open(path)?)),
             Target::Store { dir, index, .. } => {
                 let mut store = Store::open(dir)?;
                 recover(&mut store, index.is_some(), log);
@@ -65,7 +61,7 @@ impl Output {
     }
 
     /// Starts the thread that writes.
-    pub fn start(self, plan: &Plan, job: Job) -> Result<JoinHandle<Result<Ending>>> {
+    pub fn start(self, plan: &RecordPlan, job: WriterSetup) -> Result<JoinHandle<Result<Ending>>> {
         match (self, &plan.target) {
             (
                 Self::Store(store, disk),
@@ -80,6 +76,7 @@ impl Output {
                     retention: *retention,
                     interfaces: job.interfaces.clone(),
                     now_ns: Arc::new(move || clock.now_ns()),
+                    uptime: Uptime::of_machine(),
                     log: job.log.clone(),
                     indexing,
                 };
@@ -87,10 +84,10 @@ impl Output {
                     .with_context(|| format!("cannot use {}", dir.display()))?;
                 spawn(plan, job, sink, disk.is_direct())
             }
-            (Self::Stream(file, name), target) => {
-                if matches!(target, Target::File(_)) && file.metadata().is_ok_and(|m| m.is_file()) {
-                    file.set_len(0).with_context(|| format!("cannot write {name}"))?;
-                }
+            (Self::Pipe(file), _) => stream(plan, job, file, standard_output::NAME),
+            (Self::File(mut file), _) => {
+                let name = file.name();
+                let file = file.begin().with_context(|| format!("cannot write {name}"))?;
                 stream(plan, job, file, &name)
             }
             _ => spawn(plan, job, Nothing, false),
@@ -102,7 +99,7 @@ impl Output {
 /// recording.
 fn recover(store: &mut Store, index: bool, log: &Log) {
     let each = |finding: &Finding| log(&describe(finding, false));
-    let scope = Scope { closed: Closed::None, index };
+    let scope = Scope { closed: ClosedScope::None, index };
     if let Err(e) = store.recover(&Disk::new(false), scope, each) {
         log(&format!("cannot recover what an earlier recorder left: {:#}", anyhow::Error::from(e)));
     }
@@ -124,14 +121,14 @@ fn direct(choice: DirectChoice, dir: &Path) -> Result<bool> {
 }
 
 fn stream(
-    plan: &Plan,
-    job: Job,
-    out: impl Write + Send + 'static,
+    plan: &RecordPlan,
+    job: WriterSetup,
+    out: File,
     name: &str,
 ) -> Result<JoinHandle<Result<Ending>>> {
     let clock = job.clock.clone();
     let now_ns = Box::new(move || clock.now_ns());
-    let sink = Stream::new(out, &job.interfaces, job.totals.clone(), now_ns)
+    let sink = StreamSink::of_file(out, &job.interfaces, job.totals.clone(), now_ns)
         .with_context(|| format!("cannot write to {name}"))?;
     spawn(plan, job, sink, false)
 }
@@ -140,8 +137,8 @@ fn stream(
 /// packets itself, so the writer needs moments alone, and queries and the index must not keep a
 /// block from the disk.
 fn spawn(
-    plan: &Plan,
-    job: Job,
+    plan: &RecordPlan,
+    job: WriterSetup,
     sink: impl Sink + 'static,
     goes_first: bool,
 ) -> Result<JoinHandle<Result<Ending>>> {

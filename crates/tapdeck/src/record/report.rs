@@ -10,16 +10,18 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use serde::Serialize;
-use tapdeck_capture::{Capture, Step};
+use tapdeck_capture::{Capture, Step, Unseen};
 use tapdeck_packet::account::{Counters, InterfaceCounters, RecorderCounters};
 use tapdeck_store::{Log, MinFree, Totals};
 
-use super::resolve::{Origin, Plan, Target};
+use super::resolve::{Origin, RecordPlan, Target};
 use super::source::{InterfaceAccount, InterfaceNotice, RecordSource};
+use super::stall::StallWatch;
 use crate::control::Answer;
 use crate::progress_line::LiveLine;
 use crate::statistics::{StatsJson, accounting_line};
 use crate::units::{show_bytes, show_count, show_rate};
+use crate::unseen::describe;
 
 /// How far behind an index must be to be worth telling, bytes. Less is merely in flight.
 const WORTH_TELLING: u64 = 64 << 20;
@@ -43,6 +45,7 @@ struct InterfaceStatistics<'a> {
     #[serde(flatten)]
     counters: InterfaceCounters,
     hook: &'static str,
+    attached: bool,
     paused: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     snaplen: Option<u32>,
@@ -55,6 +58,7 @@ impl<'a> Statistics<'a> {
         let interface = |account: &'a InterfaceAccount| InterfaceStatistics {
             counters: account.counters,
             hook: account.hook,
+            attached: account.attached,
             paused: account.settings.paused,
             snaplen: account.settings.snaplen,
             filter: account.settings.filter.as_deref(),
@@ -75,7 +79,7 @@ impl<'a> Statistics<'a> {
 
 /// Tells the user about a recording.
 pub struct Report {
-    plan: Plan,
+    plan: RecordPlan,
     totals: Arc<Totals>,
     line: Arc<Mutex<LiveLine>>,
     stats_json: StatsJson,
@@ -83,12 +87,11 @@ pub struct Report {
     ring_used_max: u64,
     clock_steps: u64,
     last: (InterfaceCounters, u64),
-    /// Since when nothing can be written, and how many packets had been dropped before.
-    stalled: Option<(Instant, u64)>,
+    stall: StallWatch,
 }
 
 impl Report {
-    pub fn new(plan: &Plan, totals: Arc<Totals>) -> Result<Self> {
+    pub fn new(plan: &RecordPlan, totals: Arc<Totals>) -> Result<Self> {
         let line = LiveLine::new();
         Ok(Self {
             plan: plan.clone(),
@@ -99,7 +102,7 @@ impl Report {
             ring_used_max: 0,
             clock_steps: 0,
             last: (InterfaceCounters::default(), 0),
-            stalled: None,
+            stall: StallWatch::default(),
         })
     }
 
@@ -159,32 +162,10 @@ impl Report {
     /// Tells when the output stalls and when it goes on.
     pub fn watch_output(&mut self, source: &RecordSource) {
         let errno = self.totals.stalled_errno.load(Relaxed);
-        let lost =
-            || source.account(&self.totals).iter().map(|t| t.counters.dropped()).sum::<u64>();
-        match (errno, self.stalled) {
-            (0, Some((since, before))) => {
-                let meanwhile = lost().saturating_sub(before);
-                self.stalled = None;
-                self.warn(&format!(
-                    "writing goes on after {:.1} s; {} packets were dropped meanwhile",
-                    since.elapsed().as_secs_f64(),
-                    show_count(meanwhile)
-                ));
-            }
-            (0, None) | (_, Some(_)) => {}
-            (errno, None) => {
-                self.stalled = Some((Instant::now(), lost()));
-                let e = std::io::Error::from_raw_os_error(errno as i32);
-                let what = match e.kind() {
-                    std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded => {
-                        "the disk is full".to_owned()
-                    }
-                    _ => format!("cannot write: {e}"),
-                };
-                self.warn(&format!(
-                    "{what}; packets wait in memory, then they are dropped and counted"
-                ));
-            }
+        let totals = &self.totals;
+        let lost = || source.account(totals).iter().map(|t| t.counters.dropped()).sum::<u64>();
+        if let Some(text) = self.stall.look(Instant::now(), errno, lost) {
+            self.warn(&text);
         }
     }
 
@@ -206,6 +187,11 @@ impl Report {
             Err(e) => return self.warn(&format!("{}: {e}", notice.name)),
         };
         self.warn(&format!("{} {what}", notice.name));
+    }
+
+    /// Tells that packets went unseen.
+    pub fn went_unseen(&self, name: &str, unseen: &Unseen) {
+        self.warn(&format!("{name}: {}", describe(unseen)));
     }
 
     /// Returns where packets are recorded to.
@@ -261,8 +247,10 @@ impl Report {
         let written = self.totals.bytes_written.load(Relaxed);
         self.write_json(source, &accounts, false);
         let (before, written_before) = self.last;
-        let packets = sum.captured + sum.dropped() - before.captured - before.dropped();
-        let bits = (sum.bytes_captured - before.bytes_captured) * 8;
+        // A segment that could not be made durable counts no more as captured.
+        let taken = |c: &InterfaceCounters| c.captured + c.dropped();
+        let packets = taken(&sum).saturating_sub(taken(&before));
+        let bits = sum.bytes_captured.saturating_sub(before.bytes_captured) * 8;
         let disk = written - written_before;
         self.last = (sum, written);
         let rings = source.captures().iter().flat_map(Capture::rings);
@@ -315,19 +303,29 @@ impl Report {
         }
     }
 
+    /// Tells what was recorded up to now, in the lines of the summary.
+    pub fn tell(&self, source: &RecordSource) {
+        self.summary(source, &source.account(&self.totals));
+    }
+
     /// Writes the last statistics and the summary. Returns how many packets could not be written.
     pub fn finished(&mut self, source: &RecordSource) -> u64 {
         self.sample(source);
         let accounts = source.account(&self.totals);
-        let sum = total(&accounts);
         self.write_json(source, &accounts, true);
+        self.summary(source, &accounts);
+        total(&accounts).dropped_unwritten
+    }
+
+    /// Tells the account of each interface and of all, and where the packets are.
+    fn summary(&self, source: &RecordSource, accounts: &[InterfaceAccount]) {
         let devices = matches!(source, RecordSource::Interfaces(_));
-        for InterfaceAccount { name, counters, outbound, .. } in &accounts {
+        for InterfaceAccount { name, counters, outbound, .. } in accounts {
             self.warn(&format!("{name}: {}", accounting(counters, devices, *outbound)));
         }
         if accounts.len() > 1 {
             let outbound = accounts.iter().any(|account| account.outbound);
-            self.warn(&format!("all: {}", accounting(&sum, devices, outbound)));
+            self.warn(&format!("all: {}", accounting(&total(accounts), devices, outbound)));
         }
         let t = &self.totals;
         let deleted = t.segments_deleted.load(Relaxed);
@@ -357,7 +355,6 @@ impl Report {
             Target::Nothing => "nothing was stored".into(),
         };
         self.warn(&place);
-        sum.dropped_unwritten
     }
 }
 
@@ -379,7 +376,11 @@ fn accounting(c: &InterfaceCounters, devices: bool, outbound: bool) -> String {
     }
     let sent = if outbound { format!(", sent {}", show_count(c.nic_sent)) } else { String::new() };
     let (received, dropped) = (show_count(c.nic_received), show_count(c.nic_dropped));
-    text + &format!("; device received {received}{sent}, dropped {dropped}")
+    let unseen = match c.unseen {
+        0 => String::new(),
+        n => format!(", {} went unseen", show_count(n)),
+    };
+    text + &format!("; device received {received}{sent}, dropped {dropped}{unseen}")
 }
 
 #[derive(Default)]
@@ -418,6 +419,7 @@ mod tests {
             name: "eth0".into(),
             hook: "xdp",
             outbound: false,
+            attached: true,
             counters,
             settings: Settings { paused: false, snaplen: Some(65_535), filter: None, rules: 0 },
         };

@@ -1,7 +1,7 @@
 //! From flags to values that make sense together.
 //!
-//! A [`Plan`] that exists is a recording that can be tried: wrong usage has been refused. Making
-//! one looks at interfaces and reads the rule file, and changes nothing.
+//! A [`RecordPlan`] that exists is a recording that can be tried: wrong usage has been refused.
+//! Making one looks at interfaces and reads the rule file, and changes nothing.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -72,7 +72,8 @@ impl Origin {
 /// Where a recorder listens for clients that want to control it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SocketPlace {
-    /// In the recorder's store. Where that cannot be, the recorder records without a socket.
+    /// A path in the recorder's store. Where none can be there, the recorder records without a
+    /// socket.
     InStore(PathBuf),
     At(PathBuf),
     Nowhere,
@@ -87,7 +88,7 @@ pub struct Index {
 
 /// All that a recording is told at its start, checked.
 #[derive(Clone, Debug)]
-pub struct Plan {
+pub struct RecordPlan {
     pub origin: Origin,
     pub target: Target,
     /// How rules are compiled for the kernel.
@@ -101,7 +102,7 @@ pub struct Plan {
     pub stats_json: Option<PathBuf>,
 }
 
-impl Plan {
+impl RecordPlan {
     pub fn new(f: flags::Record) -> Result<Self> {
         let target = target(&f)?;
         if target == Target::Stdout && f.stats_json.as_ref().is_some_and(|p| p.as_os_str() == "-") {
@@ -160,6 +161,7 @@ fn from_interfaces(f: &flags::Record, rules_options: &Options) -> Result<Origin>
             ring_bytes: f.ring_bytes,
             block_bytes: f.block_bytes,
             promiscuous: !f.no_promiscuous,
+            device_bound: !f.no_device_bound,
             filter: f.filter.clone(),
             rules: rules.as_ref().map(|(_, compiled)| compiled.clone()),
         };

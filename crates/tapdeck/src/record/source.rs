@@ -9,30 +9,21 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use anyhow::{Context, Result};
+use tapdeck_capture::filter::check_filter;
 use tapdeck_capture::interface::NicCounters;
-use tapdeck_capture::{Capture, Clock, Event, Losses};
-use tapdeck_client::{Attachment, Member, Options};
+use tapdeck_capture::{Capture, Clock, Config, Event, Losses, Unseen};
 use tapdeck_packet::account::{Counters, InterfaceCounters};
 use tapdeck_packet::pcapng::InterfaceDescription;
 use tapdeck_packet::ring::Ring;
 use tapdeck_store::{InterfaceTotals, Totals};
 
-use super::resolve::{Origin, Plan};
+use super::membership::Membership;
+use super::resolve::{Origin, RecordPlan};
 
 /// What fills the rings of a recording.
 pub enum RecordSource {
     Interfaces(Vec<Capture>),
-    Group(Box<Group>),
-}
-
-/// A membership in a daemon's group.
-pub struct Group {
-    name: String,
-    attachment: Attachment,
-    /// The rings, until the writer takes them.
-    rings: Vec<Box<dyn Ring>>,
-    interfaces: Vec<InterfaceDescription>,
-    memory_bytes: u64,
+    Group(Box<Membership>),
 }
 
 /// The account of one interface, or of a membership.
@@ -41,6 +32,8 @@ pub struct InterfaceAccount {
     pub hook: &'static str,
     /// Whether the hook sees what the device sends.
     pub outbound: bool,
+    /// Whether the hook is attached; it is not while the interface is gone.
+    pub attached: bool,
     pub counters: InterfaceCounters,
     pub settings: Settings,
 }
@@ -62,7 +55,7 @@ pub struct InterfaceNotice {
 }
 
 impl RecordSource {
-    pub fn open(plan: &Plan, clock: &Arc<Clock>) -> Result<Self> {
+    pub fn open(plan: &RecordPlan, clock: &Arc<Clock>) -> Result<Self> {
         match &plan.origin {
             Origin::Interfaces { interfaces, .. } => {
                 let mut captures: Vec<Capture> = Vec::new();
@@ -72,10 +65,15 @@ impl RecordSource {
                     first_interface += capture.rings().len() as u32;
                     captures.push(capture);
                 }
+                if let Some((_, Config { filter: Some(expression), .. })) = interfaces.first() {
+                    check_filter(expression, captures.iter().map(Capture::interface))?;
+                }
                 Ok(Self::Interfaces(captures))
             }
             Origin::Group { name, options } => {
-                Ok(Self::Group(Box::new(Group::join(name, options)?)))
+                let mut group = Membership::join(name, options)?;
+                group.ask_for_missed(clock);
+                Ok(Self::Group(Box::new(group)))
             }
         }
     }
@@ -97,7 +95,7 @@ impl RecordSource {
                 let readers = captures.iter().flat_map(Capture::readers);
                 readers.map(|reader| Box::new(reader) as Box<dyn Ring>).collect()
             }
-            Self::Group(group) => std::mem::take(&mut group.rings),
+            Self::Group(group) => group.take_rings(),
         }
     }
 
@@ -105,14 +103,14 @@ impl RecordSource {
     pub fn descriptions(&self) -> Vec<InterfaceDescription> {
         match self {
             Self::Interfaces(captures) => captures.iter().flat_map(Capture::descriptions).collect(),
-            Self::Group(group) => group.interfaces.clone(),
+            Self::Group(group) => group.interfaces().to_vec(),
         }
     }
 
     pub fn memory_bytes(&self) -> u64 {
         match self {
             Self::Interfaces(captures) => captures.iter().map(Capture::memory_bytes).sum(),
-            Self::Group(group) => group.memory_bytes,
+            Self::Group(group) => group.memory_bytes(),
         }
     }
 
@@ -131,16 +129,11 @@ impl RecordSource {
         }
     }
 
-    /// Whether nothing comes any more, because the daemon has ended.
-    pub fn has_ended(&mut self) -> bool {
-        match self {
-            Self::Interfaces(_) => false,
-            Self::Group(group) => {
-                // A wake-up pipe that cannot be read has no news.
-                let _ = group.attachment.drain();
-                group.attachment.is_over()
-            }
-        }
+    /// Looks whether the daemon has died whose member this recorder is.
+    pub fn look_for_daemon(&mut self, clock: &Clock) -> Option<InterfaceNotice> {
+        let Self::Group(group) = self else { return None };
+        let event = group.look(clock.epoch())?;
+        Some(InterfaceNotice { name: device(group.name()), event: Ok(event) })
     }
 
     /// Closes blocks that have waited, or all where the clock was stepped. For a membership the
@@ -173,13 +166,19 @@ impl RecordSource {
                 }
                 Ok(())
             }
-            Self::Group(group) => group.attachment.flush().context("cannot flush"),
+            Self::Group(group) => group.flush().context("cannot flush"),
         }
     }
 
     /// Looks after the interfaces, once a second.
-    pub fn watch(&mut self) -> Vec<InterfaceNotice> {
+    pub fn watch(&mut self, clock: &Clock) -> Vec<InterfaceNotice> {
         let mut notices = Vec::new();
+        if let Self::Group(group) = self {
+            let event = group.come_back(clock);
+            group.ask_for_missed(clock);
+            let name = device(group.name());
+            notices.extend(event.transpose().map(|event| InterfaceNotice { name, event }));
+        }
         for capture in self.captures_mut() {
             let event = capture.watch().map_err(|e| format!("{:#}", anyhow::Error::from(e)));
             if let Some(event) = event.transpose() {
@@ -189,17 +188,35 @@ impl RecordSource {
         notices
     }
 
+    /// Takes what went unseen since the last call, with the names of the interfaces and their first
+    /// pcapng ids.
+    pub fn take_unseen(&mut self) -> Vec<(String, u32, Unseen)> {
+        if let Self::Group(group) = self {
+            let name = device(group.name());
+            return group.take_missed().into_iter().map(|one| (name.clone(), 0, one)).collect();
+        }
+        let mut id = 0;
+        let mut unseen = Vec::new();
+        for capture in self.captures_mut() {
+            let name = &capture.interface().name.clone();
+            unseen.extend(capture.take_unseen().into_iter().map(|one| (name.clone(), id, one)));
+            id += capture.rings().len() as u32;
+        }
+        unseen
+    }
+
     /// Detaches the hooks. When this returns no packet comes any more; blocks may still be open.
-    pub fn stop(&mut self) {
+    pub fn stop(&mut self, clock: &Clock) {
         match self {
             Self::Interfaces(captures) => {
                 for capture in captures {
-                    capture.stop();
-                    capture.refresh_nic();
+                    capture.finish();
                 }
             }
-            // Leaving fails where the daemon has gone, and the membership has ended then.
-            Self::Group(group) => drop(group.attachment.leave()),
+            Self::Group(group) => {
+                group.ask_for_missed(clock);
+                group.leave();
+            }
         }
     }
 
@@ -228,32 +245,26 @@ impl RecordSource {
                 }
                 accounts
             }
-            Self::Group(group) => vec![group.account(totals)],
+            Self::Group(group) => vec![of_membership(group, totals)],
         }
     }
 }
 
-impl Group {
-    fn join(name: &str, options: &Options) -> Result<Self> {
-        let member = Member::open(name, options)?;
-        let g = *member.geometry();
-        let interfaces = member.interfaces().to_vec();
-        let ring_bytes = u64::from(g.nblocks) << g.block_shift;
-        let memory_bytes = u64::from(g.nrings) * ring_bytes;
-        let (rings, attachment) = member.into_rings();
-        Ok(Self { name: name.to_owned(), attachment, rings, interfaces, memory_bytes })
-    }
+/// Returns the name by which the account of a membership goes.
+fn device(group: &str) -> String {
+    format!("deck:{group}")
+}
 
-    fn account(&self, totals: &Totals) -> InterfaceAccount {
-        let lost = totals.interfaces.iter().map(|totals| totals.lost.load(Relaxed)).sum();
-        let losses = Losses { ring: lost, ..Losses::default() };
-        InterfaceAccount {
-            name: format!("deck:{}", self.name),
-            hook: "group",
-            outbound: false,
-            counters: counters(&totals.interfaces, losses, 0, NicCounters::default()),
-            settings: Settings { paused: false, snaplen: None, filter: None, rules: 0 },
-        }
+fn of_membership(group: &Membership, totals: &Totals) -> InterfaceAccount {
+    let lost = totals.interfaces.iter().map(|totals| totals.lost.load(Relaxed)).sum();
+    let losses = Losses { ring: lost, ..Losses::default() };
+    InterfaceAccount {
+        name: device(group.name()),
+        hook: "group",
+        outbound: false,
+        attached: group.is_attached(),
+        counters: counters(&totals.interfaces, losses, 0, group.missed(), NicCounters::default()),
+        settings: Settings { paused: false, snaplen: None, filter: None, rules: 0 },
     }
 }
 
@@ -262,7 +273,14 @@ fn of_capture(capture: &Capture, totals: &[InterfaceTotals]) -> InterfaceAccount
         name: capture.interface().name.clone(),
         hook: capture.config().hook.name(),
         outbound: capture.config().hook.sees_outbound(),
-        counters: counters(totals, capture.losses(), capture.filtered(), capture.nic()),
+        attached: capture.is_attached(),
+        counters: counters(
+            totals,
+            capture.losses(),
+            capture.filtered(),
+            capture.unseen(),
+            capture.nic(),
+        ),
         settings: Settings {
             paused: capture.is_paused(),
             snaplen: Some(capture.snaplen()),
@@ -278,6 +296,7 @@ fn counters(
     totals: &[InterfaceTotals],
     losses: Losses,
     filtered: u64,
+    unseen: u64,
     nic: NicCounters,
 ) -> InterfaceCounters {
     let sum = |of: fn(&InterfaceTotals) -> &AtomicU64| {
@@ -295,6 +314,7 @@ fn counters(
         dropped_unwritten: unwritten,
         nic_received: nic.rx_packets + nic.rx_missed,
         nic_dropped: nic.rx_missed,
+        unseen,
         nic_sent: nic.tx_packets,
         bytes_captured: sum(|totals| &totals.frame_bytes),
     };

@@ -3,11 +3,12 @@
 use std::io::Read;
 use std::path::Path;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use tapdeck_packet::rules::RuleSet;
 
 use crate::progress_line::say;
 use crate::standard_input;
+use crate::usage::usage;
 
 /// Reads a rule file; - is standard input. Where the file has several faults, they go to standard
 /// error, and the error that is returned sums them up.
@@ -22,7 +23,7 @@ pub fn read(path: &Path) -> Result<RuleSet> {
         Err(faults) => faults,
     };
     if let ([fault], 1) = (&faults.errors[..], faults.count) {
-        bail!("{name}: {fault}");
+        return usage(format!("{name}: {fault}"));
     }
     for fault in &faults.errors {
         say(&format!("{name}: {fault}"));
@@ -31,5 +32,5 @@ pub fn read(path: &Path) -> Result<RuleSet> {
         shown if shown < faults.count => format!("the first {shown} are told above"),
         _ => "as told above".into(),
     };
-    bail!("{name}: {} lines are no rules, {first}", faults.count)
+    usage(format!("{name}: {} lines are no rules, {first}", faults.count))
 }

@@ -1,19 +1,22 @@
 //! The configuration of `serve`: a TOML file that is read and checked before anything is touched.
 //!
-//! [`Plan::read`] is the way from file and flags to values that make sense together. It looks at
-//! interfaces and reads rule files, and changes nothing.
+//! [`ServePlan::read`] is the way from file and flags to values that make sense together. It looks
+//! at interfaces and reads rule files, and changes nothing.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use serde::Deserialize;
-use tapdeck_capture::groups::{GroupConfig, GroupsConfig, Steering};
+use tapdeck_capture::groups::{GroupConfig, GroupsConfig, MAX_MEMBERS, Steering};
 use tapdeck_capture::interface::Interface;
 use tapdeck_capture::rules::Compiled;
 use tapdeck_capture::{Deliver, Hook, probe};
+use tapdeck_packet::printable;
 use tapdeck_packet::rules::image::Options;
 
+use super::allow::{self, Allowed};
+use super::coming::Quota;
 use crate::control::{Access, Loaded, load};
 use crate::flags;
 use crate::units;
@@ -21,10 +24,14 @@ use crate::usage::Usage;
 
 /// All that a daemon is told at its start, checked.
 #[derive(Debug)]
-pub struct Plan {
+pub struct ServePlan {
     pub socket: PathBuf,
     pub access: Access,
     pub groups: GroupsConfig,
+    /// The users that may be members of each group, in the order of the groups.
+    pub allowed: Vec<Arc<Allowed>>,
+    /// What one user may have, operators aside.
+    pub quota: Quota,
     /// The rules that each group begins with, in the order of the groups.
     pub rules: Vec<Option<Loaded>>,
     /// How rules become what the kernel takes.
@@ -33,7 +40,7 @@ pub struct Plan {
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct File {
+pub(crate) struct File {
     #[serde(default)]
     serve: Serve,
     #[serde(default)]
@@ -48,6 +55,9 @@ struct Serve {
     socket_group: Option<String>,
     ring_bytes: Option<Checked<Size>>,
     block_bytes: Option<Checked<Size>>,
+    device_bound: Option<bool>,
+    max_members: Option<u32>,
+    memory: Option<Checked<Size>>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -64,6 +74,9 @@ struct Group {
     snaplen: Option<u32>,
     steering: Option<Checked<Steer>>,
     promiscuous: Option<bool>,
+    allow: Option<Vec<Checked<Allow>>>,
+    max_members: Option<u32>,
+    memory: Option<Checked<Size>>,
 }
 
 /// A hook that groups can share, or none: the interfaces decide.
@@ -137,6 +150,8 @@ struct Mode;
 struct Name;
 #[derive(Debug)]
 struct Steer;
+#[derive(Debug)]
+struct Allow;
 
 impl Form for Size {
     type Value = u64;
@@ -185,12 +200,24 @@ impl Form for Steer {
     }
 }
 
+impl Form for Allow {
+    type Value = allow::Name;
+
+    fn check(text: &str) -> Result<allow::Name, String> {
+        text.parse()
+    }
+}
+
 const DEFAULT_SNAPLEN: u32 = 65_535;
-const DEFAULT_RING_BYTES: u64 = 16 << 20;
 const DEFAULT_BLOCK_BYTES: u64 = 256 << 10;
 const DEFAULT_MODE: u32 = 0o660;
+/// The most members that one user may have, if nothing is said.
+const DEFAULT_USER_MEMBERS: u32 = 128;
+/// The most members of a group whose members get a copy of each packet, if nothing is said: a copy
+/// more costs every packet of the interface.
+const DEFAULT_COPIES: u32 = 16;
 
-impl Plan {
+impl ServePlan {
     pub fn read(flags: &flags::Serve) -> Result<Self> {
         let path = &flags.config;
         let text = std::fs::read_to_string(path)
@@ -202,8 +229,9 @@ impl Plan {
         let numbers = file.group.iter().map(|group| group.name.0.clone()).zip(0..).collect();
         let rules_options = Options { groups: numbers, ..Options::default() };
         let beside = path.parent().unwrap_or(Path::new(""));
-        let (mut groups, mut rules) = (Vec::new(), Vec::new());
+        let (mut groups, mut rules, mut allowed) = (Vec::new(), Vec::new(), Vec::new());
         for group in file.group {
+            allowed.push(Arc::new(group.allowed()?));
             let loaded = group.load(beside, &rules_options)?;
             let compiled = loaded.as_ref().map(|(_, compiled)| compiled.clone());
             groups.push(group.resolve(compiled)?);
@@ -217,8 +245,14 @@ impl Plan {
             },
             groups: GroupsConfig {
                 groups,
-                ring_bytes: serve.ring_bytes.map_or(DEFAULT_RING_BYTES, |size| size.0),
+                ring_bytes: serve.ring_bytes.map(|size| size.0),
                 block_bytes: serve.block_bytes.map_or(DEFAULT_BLOCK_BYTES, |size| size.0),
+                device_bound: serve.device_bound.unwrap_or(true),
+            },
+            allowed,
+            quota: Quota {
+                members: serve.max_members.unwrap_or(DEFAULT_USER_MEMBERS),
+                memory: serve.memory.map_or_else(default_memory, |size| size.0),
             },
             rules,
             rules_options,
@@ -226,14 +260,21 @@ impl Plan {
     }
 }
 
+/// Returns what the rings of one user may take, if nothing is said: a quarter of the memory.
+fn default_memory() -> u64 {
+    let info = rustix::system::sysinfo();
+    (info.totalram as u64).saturating_mul(info.mem_unit.into()) / 4
+}
+
 /// Reads a file's text. The error of a fault is one line, with the line of the file.
-fn parse(path: &Path, text: &str) -> Result<File> {
+pub(crate) fn parse(path: &Path, text: &str) -> Result<File> {
     let explain = |e: toml::de::Error| {
         let line = e.span().map(|span| {
             let before = text.get(..span.start).unwrap_or(text);
             format!(", line {}", before.matches('\n').count() + 1)
         });
         let why = e.message().lines().collect::<Vec<_>>().join(" ");
+        let why = printable::name(&why);
         Usage(format!("{}{}: {why}", path.display(), line.unwrap_or_default()))
     };
     Ok(toml::from_str(text).map_err(explain)?)
@@ -247,6 +288,13 @@ impl Group {
         loaded.with_context(|| format!("group {}", self.name.0))
     }
 
+    /// Finds who may be a member of the group.
+    fn allowed(&self) -> Result<Allowed> {
+        let names = self.allow.as_ref();
+        let names = names.map(|names| names.iter().map(|name| name.0.clone()).collect::<Vec<_>>());
+        Allowed::find(names.as_deref()).with_context(|| format!("group {}", self.name.0))
+    }
+
     /// Returns the group with its hook, which is chosen by the interfaces where none is named.
     fn resolve(self, rules: Option<Arc<Compiled>>) -> Result<GroupConfig> {
         let name = self.name.0;
@@ -254,6 +302,8 @@ impl Group {
             Some(hook) => hook,
             None => auto(&self.interfaces).with_context(|| format!("group {name}"))?,
         };
+        let steering = self.steering.map_or(Steering::Flow, |steering| steering.0);
+        let most = if steering == Steering::Copy { DEFAULT_COPIES } else { MAX_MEMBERS as u32 };
         Ok(GroupConfig {
             name,
             interfaces: self.interfaces,
@@ -265,8 +315,10 @@ impl Group {
             filter: self.filter,
             rules,
             snaplen: self.snaplen.unwrap_or(DEFAULT_SNAPLEN),
-            steering: self.steering.map_or(Steering::Flow, |steering| steering.0),
+            steering,
             promiscuous: self.promiscuous.unwrap_or(true),
+            max_members: self.max_members.unwrap_or(most),
+            max_memory: self.memory.map(|size| size.0),
         })
     }
 }
@@ -288,10 +340,10 @@ mod tests {
 
     use tapdeck_capture::groups::Steering;
 
-    use super::{File, parse};
+    use super::{Allowed, File, parse};
 
     fn read(text: &str) -> anyhow::Result<File> {
-        parse(Path::new("deck.toml"), text)
+        parse(Path::new("groups.toml"), text)
     }
 
     #[test]
@@ -309,11 +361,13 @@ mod tests {
         let file = read(
             r#"
             [serve]
-            socket = "/run/deck.sock"
+            socket = "/run/tapdeck/serve.sock"
             socket-mode = "0640"
             socket-group = "netops"
             ring-bytes = "8MiB"
             block-bytes = 65536
+            max-members = 8
+            memory = "1GiB"
             [[group]]
             name = "ids"
             interfaces = ["eth1", "eth2"]
@@ -324,14 +378,21 @@ mod tests {
             snaplen = 128
             steering = "both-ends"
             promiscuous = false
+            allow = ["user:root", "group:daemon"]
+            max-members = 4
+            memory = "64MiB"
             "#,
         )
         .unwrap();
         let serve = file.serve;
         assert_eq!(serve.socket_mode.unwrap().0, 0o640);
         assert_eq!((serve.ring_bytes.unwrap().0, serve.block_bytes.unwrap().0), (8 << 20, 65536));
-        let group = file.group.into_iter().next().unwrap().resolve(None).unwrap();
+        assert_eq!((serve.max_members, serve.memory.unwrap().0), (Some(8), 1 << 30));
+        let group = file.group.into_iter().next().unwrap();
+        assert_ne!(group.allowed().unwrap(), Allowed::All);
+        let group = group.resolve(None).unwrap();
         assert_eq!((group.snaplen, group.promiscuous), (128, false));
+        assert_eq!((group.max_members, group.max_memory), (4, Some(64 << 20)));
         assert_eq!(group.steering, Steering::BothEnds);
     }
 
@@ -350,6 +411,10 @@ mod tests {
             (format!("{group}snaplen = -1"), "line 4", "invalid"),
             (format!("{group}snaplen = \"many\""), "line 4", "invalid"),
             (format!("{group}deliver = \"maybe\""), "line 4", "maybe"),
+            (format!("{group}allow = [\"root\"]"), "line 4", "user:NAME"),
+            (format!("{group}max-members = -1"), "line 4", "invalid"),
+            (format!("{group}memory = \"lots\""), "line 4", "size"),
+            ("[serve]\nmax-members = \"few\"".into(), "line 2", "invalid"),
             ("[[group]]\ninterfaces = [\"eth1\"]".into(), "line 1", "missing field `name`"),
             ("[[group]]\nname = \"ids\"".into(), "line 1", "missing field `interfaces`"),
             ("[[group]]\nname = \"a b\"\ninterfaces = []".into(), "line 2", "no group's name"),
@@ -358,7 +423,7 @@ mod tests {
             ("[[group]\n".into(), "line 1", ""),
         ] {
             let why = read(&text).expect_err(&text).to_string();
-            assert!(why.starts_with(&format!("deck.toml, {line}: ")), "{text}: {why}");
+            assert!(why.starts_with(&format!("groups.toml, {line}: ")), "{text}: {why}");
             assert!(why.contains(part) && !why.contains('\n'), "{text}: {why}");
         }
     }

@@ -4,7 +4,7 @@
 //! of connections that are members, and looks after both at the times that the loop in `serve::run`
 //! calls it. Packets do not pass here.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -12,11 +12,14 @@ use std::time::{Duration, Instant};
 use serde::Serialize;
 use serde_json::json;
 use tapdeck_capture::Clock;
-use tapdeck_capture::groups::{Groups, MemberStats, Membership};
+use tapdeck_capture::groups::{Groups, Membership};
 use tapdeck_capture::rules::Compiled;
 use tapdeck_packet::pcapng::InterfaceDescription;
 use tapdeck_packet::rules::image::Options;
 
+use super::allow::Allowed;
+use super::coming::{Came, Comers, Request};
+use super::filters::{FilterChanges, Wanted};
 use super::report::{DaemonState, Own, Report};
 use crate::control::{
     Answer, Book, Changes, ClientId, Command, Counted, Event, Loaded, Peer, Refused, RulesCommand,
@@ -37,9 +40,17 @@ pub struct Daemon {
     groups: Groups,
     report: Report,
     members: BTreeMap<ClientId, u32>,
+    /// Members that have left, and are to be told so when their rings are gone.
+    leaving: BTreeMap<u32, ClientId>,
+    comers: Comers,
+    /// The users that may be members of each group, in the order of the groups.
+    allowed: Vec<Arc<Allowed>>,
+    /// What was asked and is not done yet: by operators, and by all others.
+    waiting: [VecDeque<(ClientId, Command)>; 2],
     /// The rules of each group, in the order of the groups.
     books: Vec<Book<Rules>>,
     changes: Changes<Rules>,
+    filters: FilterChanges,
     stops: bool,
 }
 
@@ -78,13 +89,27 @@ impl Daemon {
         server: Server,
         groups: Groups,
         report: Report,
-        rules: Vec<Option<Loaded>>,
-        options: Options,
+        (rules, options): (Vec<Option<Loaded>>, Options),
+        allowed: Vec<Arc<Allowed>>,
+        comers: Comers,
     ) -> Self {
         let compile = compiler(options);
+        let filters = FilterChanges::new(server.bell());
         let books = rules.into_iter().map(|now| Book::new(compile.clone(), now)).collect();
-        let (members, changes) = (BTreeMap::new(), Changes::default());
-        Self { server, groups, report, members, books, changes, stops: false }
+        Self {
+            server,
+            groups,
+            report,
+            members: BTreeMap::new(),
+            leaving: BTreeMap::new(),
+            comers,
+            allowed,
+            waiting: Default::default(),
+            books,
+            changes: Changes::default(),
+            filters,
+            stops: false,
+        }
     }
 
     /// Whether somebody asked for the end.
@@ -92,19 +117,35 @@ impl Daemon {
         self.stops
     }
 
-    /// Does what clients ask for until a time, or until one asks for the end.
+    /// Does what clients ask for until a time, or until one asks for the end. What is left then is
+    /// done in the next call, but each call does something.
     pub fn serve(&mut self, until: Instant) {
         loop {
+            let is_idle = self.waiting.iter().all(VecDeque::is_empty);
+            let events = self.server.turn(if is_idle { until } else { Instant::now() });
             let mut leaving = Vec::new();
-            for event in self.server.turn(until) {
+            for event in events {
                 match event {
-                    Event::Asked(client, Command::Leave {}) | Event::Gone(client) => {
+                    Event::Asked(client, Command::Leave {}) => leaving.push(client),
+                    Event::Gone(client) => {
+                        self.comers.forget(client);
                         leaving.push(client);
                     }
-                    Event::Asked(client, command) => self.take(client, command),
+                    Event::Asked(client, command) => {
+                        let queue = usize::from(!self.server.is_operator(client));
+                        self.waiting[queue].push_back((client, command));
+                    }
                 }
             }
             self.leave(&leaving);
+            self.settle_members();
+            self.settle_filters();
+            while let Some((client, command)) = self.next_command() {
+                self.take(client, command);
+                if Instant::now() >= until {
+                    break;
+                }
+            }
             let Self { groups, report, .. } = self;
             let put = |book, rules: Option<&Rules>| set_rules(groups, report, book, rules);
             if let Some((client, answer)) = self.changes.settle(&mut self.books, put) {
@@ -116,7 +157,12 @@ impl Daemon {
         }
     }
 
-    /// Closes blocks that wait, wakes members and looks at the clock. Called every 20 ms.
+    fn next_command(&mut self) -> Option<(ClientId, Command)> {
+        let [operators, others] = &mut self.waiting;
+        operators.pop_front().or_else(|| others.pop_front())
+    }
+
+    /// Closes blocks that wait and looks at the clock. Called every 20 ms.
     pub fn look_after(&mut self, clock: &Clock) {
         if let Some(step) = clock.check() {
             let by_s = step.by_ns as f64 / 1e9;
@@ -136,6 +182,7 @@ impl Daemon {
             Ok(events) => events.iter().for_each(|(name, event)| self.report.event(name, *event)),
             Err(e) => self.report.say(&format!("{:#}", anyhow::Error::from(e))),
         }
+        self.tell_unseen();
         self.groups.refresh_nic();
         match self.state() {
             Ok(state) => {
@@ -149,12 +196,27 @@ impl Daemon {
         }
     }
 
+    /// Tells the user how things stand.
+    pub fn tell(&mut self) {
+        match self.state() {
+            Ok(state) => self.report.tell(&state.statistics(&self.groups, false)),
+            Err(e) => self.report.say(&format!("cannot read the counters: {e}")),
+        }
+    }
+
+    fn tell_unseen(&mut self) {
+        for (interface, unseen) in self.groups.take_unseen() {
+            self.report.went_unseen(&interface, &unseen);
+        }
+    }
+
     /// Ends the daemon. Members see their connections close, and can still read what is in their
     /// rings.
     pub fn end(mut self) -> io::Result<()> {
         self.groups.stop();
+        self.tell_unseen();
         self.groups.refresh_nic();
-        for client in self.changes.end() {
+        for client in self.changes.end().into_iter().chain(self.filters.end()) {
             self.server.answer(client, Answer::error("the daemon has ended"));
         }
         self.server.flush(FAREWELL);
@@ -183,12 +245,21 @@ impl Daemon {
                 self.server.make_watcher(client);
                 self.stats()
             }
-            Command::Attach { group, weight } => self.attach(client, &group, weight),
+            Command::Attach { group, weight } => match self.attach(client, group, weight) {
+                Ok(()) => return,
+                Err(why) => Err(why),
+            },
             Command::Flush {} => self.flush(client),
             Command::Pause { group } => self.pause(group.as_deref()),
             Command::Resume { group } => self.resume(group.as_deref()),
             Command::Snaplen { snaplen, group } => self.set_snaplen(group, snaplen),
-            Command::Filter { filter, group } => self.set_filter(group, filter.as_deref()),
+            Command::Filter { filter, group } => match self.one(group) {
+                Ok(group) => {
+                    self.filters.push(Wanted { client, group, filter });
+                    return self.settle_filters();
+                }
+                Err(why) => Err(why),
+            },
             Command::Rules(RulesCommand::List { group }) => {
                 self.book(group).map(|at| self.books[at].list())
             }
@@ -219,22 +290,56 @@ impl Daemon {
         let failed = |e: io::Error| format!("cannot read the counters: {e}");
         let stats = self.groups.member_stats(member).map_err(failed)?;
         let seen = self.groups.group_seen(&stats.group).map_err(failed)?;
-        Ok(Answer::ok(Own::new(&stats, seen)))
+        let unseen = self.groups.group_unseen(&stats.group);
+        Ok(Answer::ok(Own::new(&stats, seen, unseen)))
     }
 
-    fn attach(&mut self, client: ClientId, group: &str, weight: u32) -> Done {
+    /// Begins to make a client a member. It is answered when its rings are made.
+    fn attach(&mut self, client: ClientId, group: String, weight: u32) -> Result<(), String> {
         if self.members.contains_key(&client) {
             return Err("this connection is a member already: open another one".into());
         }
-        let joined = self.groups.join(group, weight).map_err(explain)?;
-        let answer = Answer::ok(Attached::new(group, &joined));
-        self.members.insert(client, joined.member);
-        self.server.make_member(client);
-        if let Some(peer) = self.server.peer(client) {
-            self.report.joined(group, joined.member, peer);
+        let Some(peer) = self.server.peer(client) else { return Ok(()) };
+        let at = self.groups.configs().position(|config| config.name == group);
+        // A group that is not there is told when it is this client's turn.
+        let allowed = at.map_or_else(|| Arc::new(Allowed::All), |at| self.allowed[at].clone());
+        self.comers.push(Request { client, peer, group, weight, allowed });
+        self.settle_members();
+        Ok(())
+    }
+
+    /// Answers those whose rings are made or gone, and begins to make the next ones.
+    fn settle_members(&mut self) {
+        for Came { client, peer, group, member } in self.comers.came(&mut self.groups) {
+            let joined = match member {
+                Ok(joined) => joined,
+                Err(why) => {
+                    self.server.answer(client, Answer::error(&why));
+                    continue;
+                }
+            };
+            if self.server.peer(client).is_none() {
+                // It has gone meanwhile.
+                self.comers.leave(self.groups.begin_leave(&[joined.member]));
+                continue;
+            }
+            self.members.insert(client, joined.member);
+            self.server.make_member(client);
+            self.report.joined(&group, joined.member, peer);
+            let answer = Answer::ok(Attached::new(&group, &joined));
+            let Membership { rings, data, release, wake, .. } = joined;
+            self.server.answer(client, answer.with(vec![rings, data, release, wake]));
         }
-        let Membership { rings, data, release, wake, .. } = joined;
-        Ok(answer.with(vec![rings, data, release, wake]))
+        for left in self.comers.left() {
+            for (member, stats) in self.groups.finish_leave(left) {
+                self.report.left(&stats);
+                let Some(client) = self.leaving.remove(&member) else { continue };
+                self.server.end_member(client);
+                let seen = self.groups.group_seen(&stats.group).unwrap_or_default();
+                let unseen = self.groups.group_unseen(&stats.group);
+                self.server.answer(client, Answer::ok(Own::new(&stats, seen, unseen)));
+            }
+        }
     }
 
     fn flush(&mut self, client: ClientId) -> Done {
@@ -245,24 +350,19 @@ impl Daemon {
 
     /// Ends memberships, all together: of clients that have gone and of those that asked.
     fn leave(&mut self, clients: &[ClientId]) {
-        let mut leaving: Vec<(ClientId, u32)> = Vec::new();
+        let mut numbers = Vec::new();
         for client in clients {
             match self.members.remove(client) {
-                Some(member) => leaving.push((*client, member)),
+                Some(member) => {
+                    self.leaving.insert(member, *client);
+                    numbers.push(member);
+                }
+                None if self.leaving.values().any(|leaving| leaving == client) => {}
                 None => self.server.answer(*client, Answer::error(NO_MEMBER)),
             }
         }
-        let numbers: Vec<u32> = leaving.iter().map(|(_, member)| *member).collect();
-        let left: BTreeMap<u32, MemberStats> = self.groups.leave(&numbers).into_iter().collect();
-        if leaving.is_empty() {
-            return;
-        }
-        for (client, member) in leaving {
-            let stats = left.get(&member).cloned().unwrap_or_default();
-            self.report.left(&stats);
-            self.server.end_member(client);
-            let seen = self.groups.group_seen(&stats.group).unwrap_or_default();
-            self.server.answer(client, Answer::ok(Own::new(&stats, seen)));
+        if !numbers.is_empty() {
+            self.comers.leave(self.groups.begin_leave(&numbers));
         }
     }
 
@@ -285,14 +385,19 @@ impl Daemon {
         Ok(Answer::ok(json!({ "group": group, "snaplen": snaplen })))
     }
 
-    fn set_filter(&mut self, group: Option<String>, filter: Option<&str>) -> Done {
-        let group = self.one(group)?;
-        self.groups.set_filter(&group, filter).map_err(explain)?;
-        self.report.say(&match filter {
-            Some(filter) => format!("group {group}: the filter is {filter:?} from now on"),
-            None => format!("group {group}: there is no filter from now on"),
-        });
-        Ok(Answer::ok(json!({ "group": group, "filter": filter })))
+    /// Answers those whose filters are in force or refused, and begins to make the next one.
+    fn settle_filters(&mut self) {
+        while let Some((wanted, done)) = self.filters.settle(&mut self.groups) {
+            let Wanted { client, group, filter } = wanted;
+            let answer = done.map(|()| {
+                self.report.say(&match &filter {
+                    Some(filter) => format!("group {group}: the filter is {filter:?} from now on"),
+                    None => format!("group {group}: there is no filter from now on"),
+                });
+                Answer::ok(json!({ "group": group, "filter": filter }))
+            });
+            self.server.answer(client, answer);
+        }
     }
 
     fn hits(&self, group: Option<String>) -> Done {
@@ -346,7 +451,7 @@ fn which(group: Option<&str>) -> String {
     group.map_or_else(|| "all groups are".into(), |group| format!("group {group} is"))
 }
 
-fn explain(e: tapdeck_capture::groups::Error) -> String {
+pub(super) fn explain(e: tapdeck_capture::groups::Error) -> String {
     format!("{:#}", anyhow::Error::from(e))
 }
 

@@ -3,26 +3,35 @@
 //! What is left for a process to do? Programs in the kernel (`tapdeck_capture::groups`) judge
 //! packets and put them into members' rings, and a member reads its rings without the daemon. The
 //! daemon is a loop that turns every 20 ms: it does what is asked over the control socket, closes
-//! blocks that wait, wakes members, and looks whether a member has gone.
+//! blocks that wait, and looks whether a member has gone. A turn has a bound, whatever is asked:
+//! what is left is done in the next one, and what takes long (rings, filters, rules) is done on
+//! threads beside. The thread that wakes members for complete blocks does nothing else
+//! (`tapdeck_capture::groups`).
 //!
 //! A member's connection is its membership. Members whose connections have ended by the same turn
 //! leave together, because each leaving must wait for the kernel's running programs once.
 
-mod config;
+mod allow;
+mod coming;
+pub(crate) mod config;
 mod daemon;
+mod filters;
 mod report;
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
+use signal_hook::consts::SIGUSR1;
 use tapdeck_capture::Clock;
 use tapdeck_capture::groups::Groups;
 
 use crate::control::{Server, Socket};
 use crate::flags;
 use crate::interrupt::Interrupt;
-use config::Plan;
+use coming::Comers;
+use config::ServePlan;
 use daemon::Daemon;
 use report::Report;
 
@@ -32,24 +41,33 @@ const SECOND: Duration = Duration::from_secs(1);
 
 /// Serves until something ends it.
 pub fn run(flags: &flags::Serve) -> Result<()> {
-    let plan = Plan::read(flags)?;
+    let plan = ServePlan::read(flags)?;
     let interrupt = Interrupt::listen()?;
+    let statistics = Arc::new(AtomicBool::new(false));
+    signal_hook::flag::register(SIGUSR1, statistics.clone())
+        .context("cannot listen for signals")?;
     allow_many_files();
     let clock = Arc::new(Clock::default());
-    let mut groups = Groups::open(&plan.groups, &clock)?;
+    let config = || flags.config.display().to_string();
+    let mut groups = Groups::open(&plan.groups, &clock).with_context(config)?;
     let socket = Socket::bind(&plan.socket, &plan.access)?;
     let mut report = Report::new(flags.stats_json.as_deref())?;
     groups.start()?;
     report.started(&plan, &groups);
 
-    let server = Server::new(socket);
-    let mut daemon = Daemon::new(server, groups, report, plan.rules, plan.rules_options);
+    let server = Server::new(socket).context("cannot serve clients")?;
+    let comers = Comers::start(plan.quota, &server.bell()).context("cannot start a thread")?;
+    let rules = (plan.rules, plan.rules_options);
+    let mut daemon = Daemon::new(server, groups, report, rules, plan.allowed, comers);
     let end = flags.duration.and_then(|d| Instant::now().checked_add(d));
     let is_over = || end.is_some_and(|end| Instant::now() >= end);
     let mut next_second = Instant::now() + SECOND;
     while !interrupt.asked() && !daemon.stops() && !is_over() {
         daemon.serve(Instant::now() + TICK);
         daemon.look_after(&clock);
+        if statistics.swap(false, Relaxed) {
+            daemon.tell();
+        }
         if Instant::now() >= next_second {
             next_second = (next_second + SECOND).max(Instant::now());
             daemon.second();

@@ -10,19 +10,20 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use serde::Serialize;
-use tapdeck_capture::Event;
 use tapdeck_capture::groups::{
     GroupConfig, GroupStats, Groups, GroupsStats, MemberStats, PortStats,
 };
+use tapdeck_capture::{Event, Unseen};
 use tapdeck_packet::account::{
     Counters, DaemonCounters, GroupCounters, MemberCounters, PortCounters, RingCounters,
 };
 
-use super::config::Plan;
+use super::config::ServePlan;
 use crate::control::Peer;
 use crate::progress_line::LiveLine;
 use crate::statistics::{StatsJson, accounting_line};
 use crate::units::{show_bytes, show_count, show_rate};
+use crate::unseen::describe;
 
 /// All counters at a moment.
 pub struct DaemonState {
@@ -87,14 +88,16 @@ pub struct Own {
     member: u32,
     /// Packets that the member's group has seen.
     seen: u64,
+    /// Packets that the group's interfaces received and its hooks were not shown.
+    unseen: u64,
     #[serde(flatten)]
     counters: MemberCounters,
 }
 
 impl Own {
-    /// Takes a member's counters, and what its whole group has seen.
-    pub fn new(stats: &MemberStats, seen: u64) -> Self {
-        Self { member: stats.member, seen, counters: member_counters(stats) }
+    /// Takes a member's counters, and what its whole group has seen and not seen.
+    pub fn new(stats: &MemberStats, seen: u64, unseen: u64) -> Self {
+        Self { member: stats.member, seen, unseen, counters: member_counters(stats) }
     }
 }
 
@@ -186,6 +189,7 @@ impl<'a> Port<'a> {
                 seen: stats.seen,
                 nic_received: stats.nic.rx_packets + stats.nic.rx_missed,
                 nic_dropped: stats.nic.rx_missed,
+                unseen: stats.unseen,
                 nic_sent: stats.nic.tx_packets,
             },
         }
@@ -205,7 +209,8 @@ impl Report {
     pub fn new(stats_json: Option<&Path>) -> Result<Self> {
         let now = Instant::now();
         let stats_json = StatsJson::open(stats_json)?;
-        Ok(Self { line: LiveLine::new(), stats_json, began: now, last: (0, 0, now) })
+        let (line, last) = (LiveLine::new(), (0, 0, now));
+        Ok(Self { line, stats_json, began: now, last })
     }
 
     pub fn say(&mut self, text: &str) {
@@ -216,7 +221,7 @@ impl Report {
         self.began.elapsed()
     }
 
-    pub fn started(&mut self, plan: &Plan, groups: &Groups) {
+    pub fn started(&mut self, plan: &ServePlan, groups: &Groups) {
         self.began = Instant::now();
         for group in groups.configs() {
             self.say(&format!(
@@ -238,7 +243,7 @@ impl Report {
     }
 
     pub fn joined(&mut self, group: &str, member: u32, peer: Peer) {
-        let Peer { pid, uid } = peer;
+        let Peer { pid, uid, .. } = peer;
         self.say(&format!("group {group}: member {member} comes (process {pid}, user {uid})"));
     }
 
@@ -260,6 +265,11 @@ impl Report {
             Event::LinkUp => "has a link again",
         };
         self.say(&format!("{interface} {what}"));
+    }
+
+    /// Tells that packets went unseen.
+    pub fn went_unseen(&mut self, interface: &str, unseen: &Unseen) {
+        self.say(&format!("{interface}: {}", describe(unseen)));
     }
 
     /// Writes statistics and the live line. Called once a second.
@@ -286,6 +296,11 @@ impl Report {
     /// Writes the last statistics, and the accounting line of each group.
     pub fn finished(&mut self, statistics: &Statistics<'_>) {
         self.write_json(statistics);
+        self.tell(statistics);
+    }
+
+    /// Tells the accounting line of each group.
+    pub fn tell(&mut self, statistics: &Statistics<'_>) {
         for group in &statistics.groups {
             self.say(&format!("group {}: {}", group.name, accounting_line(&group.counters)));
         }
@@ -326,6 +341,7 @@ mod tests {
             hook: Hook::Xdp,
             attached: true,
             seen: 1000,
+            unseen: 0,
             nic: NicCounters { rx_packets: 1000, ..NicCounters::default() },
         };
         let group = GroupStats {
@@ -345,12 +361,14 @@ mod tests {
             snaplen: 65_535,
             steering: Steering::Flow,
             promiscuous: true,
+            max_members: 1024,
+            max_memory: None,
         };
-        let own = Answer::ok(Own::new(&member, 1000));
+        let own = Answer::ok(Own::new(&member, 1000, 0));
         assert_eq!(own.text(), documented("{\"ok\":true,\"member\":0,\"seen\""));
         let state = DaemonState {
             stats: GroupsStats { ports: vec![port], groups: vec![group], members: vec![member] },
-            peers: [(0, Peer { pid: 4711, uid: 1000 })].into(),
+            peers: [(0, Peer { pid: 4711, uid: 1000, gid: 1000 })].into(),
             elapsed: Duration::from_micros(61_000_417),
         };
         let statistics = state.of([&config].into_iter(), 17_039_360, false);

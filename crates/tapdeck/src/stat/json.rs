@@ -1,8 +1,10 @@
-//! The report of `stat` for programs.
+//! How do programs read the report of `stat`? As one JSON object, whose fields are documented here.
 
 use std::io::{self, Write};
 
 use serde::Serialize;
+use tapdeck_packet::printable;
+use tapdeck_store::query::Missing;
 use tapdeck_store::stat::{Report, Tops};
 
 use super::share;
@@ -31,6 +33,9 @@ struct Json<'a> {
     gaps: Vec<Gap<'a>>,
     /// How many smaller gaps are not in the list, which had no room.
     gaps_omitted: u64,
+    /// Packets that interfaces received while their hooks were not shown them.
+    unseen: u64,
+    unseen_times: Vec<UnseenTime<'a>>,
     rate: Option<Rate>,
     top_hosts: Vec<Host>,
     top_ports: Vec<Port>,
@@ -47,6 +52,15 @@ struct Gap<'a> {
     first: String,
     last: String,
     lost: u64,
+}
+
+#[derive(Serialize)]
+struct UnseenTime<'a> {
+    interface: &'a str,
+    first: String,
+    last: String,
+    packets: u64,
+    why: &'a str,
 }
 
 #[derive(Serialize)]
@@ -87,14 +101,15 @@ pub fn write(out: &mut impl Write, flags: &flags::Stat, report: &Report) -> io::
         lost: report.gaps.lost(),
         gaps: gaps(report),
         gaps_omitted: report.gaps.more,
+        unseen: report.unseen.iter().map(|missing| missing.packets).sum(),
+        unseen_times: report.unseen.iter().map(unseen_time).collect(),
         rate: rate(report),
         top_hosts: top_hosts.collect(),
         top_ports: top_ports.collect(),
         hosts_unlisted: rounded(share(report.hosts.unlisted, report.hosts.of)),
         ports_unlisted: rounded(share(report.ports.unlisted, report.ports.of)),
     };
-    serde_json::to_writer_pretty(&mut *out, &json)?;
-    writeln!(out)
+    writeln!(out, "{}", printable::json(&serde_json::to_string_pretty(&json)?))
 }
 
 fn listed<K: Copy>(tops: &Tops<K>) -> impl Iterator<Item = (K, f64)> {
@@ -110,6 +125,16 @@ fn gaps(report: &Report) -> Vec<Gap<'_>> {
         lost: gap.lost,
     })
     .collect()
+}
+
+fn unseen_time(missing: &Missing) -> UnseenTime<'_> {
+    UnseenTime {
+        interface: &missing.interface,
+        first: time::show(missing.first_ns),
+        last: time::show(missing.last_ns),
+        packets: missing.packets,
+        why: &missing.why,
+    }
 }
 
 fn rate(report: &Report) -> Option<Rate> {

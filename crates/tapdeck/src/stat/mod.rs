@@ -8,9 +8,12 @@ mod json;
 mod text;
 
 use std::io::{Write, stdout};
+use std::sync::Arc;
 
 use anyhow::{Result, ensure};
-use tapdeck_store::stat::{Question, Report, stat};
+use tapdeck_store::WithoutIndexes;
+use tapdeck_store::io::{Directory, Storage};
+use tapdeck_store::stat::{Question, Report, stat_in};
 
 use crate::flags;
 use crate::progress_line::{ProgressLine, say};
@@ -21,7 +24,10 @@ pub fn run(flags: &flags::Stat) -> Result<()> {
         Question { span: time::span(flags.after, flags.before)?, top: usize::from(flags.top) };
     crate::query::yield_to_recorder();
     let mut progress = ProgressLine::new();
-    let report = stat(&flags.dir, question, |done, total| {
+    let store = Directory::new(&flags.dir);
+    let store: Arc<dyn Storage> =
+        if flags.no_trust_index { Arc::new(WithoutIndexes::new(store)) } else { Arc::new(store) };
+    let report = stat_in(&store, question, |done, total| {
         progress.show(|| format!("{done} of {total} segments"));
     })?;
     drop(progress);

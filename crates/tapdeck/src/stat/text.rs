@@ -1,10 +1,12 @@
-//! The report of `stat` for people.
+//! How do people read the report of `stat`? As a page of text, with a chart and tables.
 
 use std::fmt::{Display, Write};
 use std::io::{IsTerminal, stdout};
 use std::time::Duration;
 
 use jiff::Timestamp;
+use tapdeck_packet::printable;
+use tapdeck_store::query::Missing;
 use tapdeck_store::stat::{Amount, Gap, Report, Tops};
 
 use super::chart::bars;
@@ -26,7 +28,8 @@ pub fn page(flags: &flags::Stat, report: &Report) -> String {
     let _ = summary(&mut page, report)
         .and_then(|()| chart(&mut page, report))
         .and_then(|()| if flags.top > 0 { tops(&mut page, report) } else { Ok(()) })
-        .and_then(|()| gaps(&mut page, report));
+        .and_then(|()| gaps(&mut page, report))
+        .and_then(|()| unseen(&mut page, report));
     page
 }
 
@@ -56,6 +59,14 @@ fn summary(page: &mut String, report: &Report) -> std::fmt::Result {
         _ => format!("{} packets in {} gaps", show_count(lost), show_count(gaps)),
     };
     line(page, "lost", lost)?;
+    if !report.unseen.is_empty() {
+        let packets = report.unseen.iter().map(|missing| missing.packets).sum();
+        let times = match report.unseen.len() {
+            1 => "once".to_owned(),
+            n => format!("{} times", show_count(n as u64)),
+        };
+        line(page, "unseen", format!("{} packets: a hook was away {times}", show_count(packets)))?;
+    }
     if report.not_indexed > 0 {
         let n = show_count(report.not_indexed);
         line(
@@ -132,6 +143,28 @@ fn rows<K: Display>(tops: &Tops<K>) -> Vec<(String, String)> {
     tops.list.iter().map(|(key, granules)| (key.to_string(), percent(*granules))).collect()
 }
 
+/// Writes the longest of the times in which packets went unseen.
+fn unseen(page: &mut String, report: &Report) -> std::fmt::Result {
+    let mut longest: Vec<&Missing> = report.unseen.iter().collect();
+    if longest.is_empty() {
+        return Ok(());
+    }
+    longest.sort_by_key(|missing| {
+        std::cmp::Reverse((missing.packets, missing.last_ns - missing.first_ns))
+    });
+    longest.truncate(GAPS);
+    longest.sort_by_key(|missing| missing.first_ns);
+    let is_all = report.unseen.len() == longest.len();
+    let which = if is_all { "Packets went unseen" } else { "Most packets went unseen" };
+    writeln!(page, "\n{which}:")?;
+    for Missing { interface, packets, first_ns, last_ns, why } in longest {
+        let (first, last) = (clock(*first_ns), clock(*last_ns));
+        let packets = show_count(*packets);
+        writeln!(page, "{first} to {last}  {interface}: {packets} packets, {why}")?;
+    }
+    Ok(())
+}
+
 fn gaps(page: &mut String, report: &Report) -> std::fmt::Result {
     let mut largest: Vec<&Gap> = report.gaps.list.iter().collect();
     if largest.is_empty() {
@@ -147,7 +180,10 @@ fn gaps(page: &mut String, report: &Report) -> std::fmt::Result {
         let lost = show_count(gap.lost);
         let (first, last) = (clock(gap.first_ns), clock(gap.last_ns));
         match &gap.interface {
-            Some(name) => writeln!(page, "{first} to {last}  {name}: {lost} packets")?,
+            Some(name) => {
+                let name = printable::name(name);
+                writeln!(page, "{first} to {last}  {name}: {lost} packets")?;
+            }
             None => writeln!(page, "{first}, at the end of a recording: {lost} packets")?,
         }
     }

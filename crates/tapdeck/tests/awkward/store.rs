@@ -201,6 +201,7 @@ fn statistics(bytes: &mut Vec<u8>, packets: &[Held]) {
             accepted: seen,
             dropped,
             delivered,
+            unseen: 0,
             comment: None,
         };
         pcapng::statistics(bytes, &statistics);

@@ -25,7 +25,11 @@ impl Daemon {
 
     /// The same with more flags.
     pub fn start_with(net: &Net, flags: &str, config: &str) -> Self {
-        let dir = tempfile::tempdir().expect("a directory");
+        Self::start_in(tempfile::tempdir().expect("a directory"), net, flags, config)
+    }
+
+    /// The same in a directory where another was before.
+    pub fn start_in(dir: tempfile::TempDir, net: &Net, flags: &str, config: &str) -> Self {
         let mut command = Self::command(net, dir.path(), config);
         let mut program = Talking::start(command.args(flags.split_whitespace()));
         program.wait_to_say("serving at");
@@ -34,7 +38,7 @@ impl Daemon {
 
     /// The command, with the configuration written.
     pub fn command(net: &Net, dir: &Path, config: &str) -> Command {
-        let file = dir.join("deck.toml");
+        let file = dir.join("groups.toml");
         fs::write(&file, config).expect("a directory");
         let mut command = net.b.command(env!("CARGO_BIN_EXE_tapdeck"));
         command.args(["serve", "--config"]).arg(file);
@@ -87,6 +91,18 @@ impl Daemon {
         let mut command = Command::new(env!("CARGO_BIN_EXE_tapdeck"));
         command.arg("ctl").arg("--socket").arg(self.socket()).args(words.split_whitespace());
         command.output().expect("the program was built")
+    }
+
+    /// Ends it without a chance to do anything, and returns its directory when its programs have
+    /// left the interface.
+    pub fn kill(mut self, net: &Net) -> tempfile::TempDir {
+        self.signal(Signal::KILL);
+        self.program.end();
+        wait_for("the hooks to be free", || {
+            let shown = net.b.command("ip").args(["link", "show", "vb"]).output().expect("ip(8)");
+            !String::from_utf8_lossy(&shown.stdout).contains("xdp")
+        });
+        self.dir
     }
 
     /// Ends it as Ctrl-C does, and returns its last counters.

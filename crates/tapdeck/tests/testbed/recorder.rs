@@ -10,6 +10,7 @@ use tapdeck_packet::pcapng::{Interface, Reader, Record, Statistics};
 use tapdeck_testkit::frame::UdpFrame;
 use tapdeck_testkit::process::last_json;
 pub use tapdeck_testkit::process::number;
+use tapdeck_testkit::wait::{LIMIT, is_done_within};
 use tapdeck_testkit::{Net, Talking};
 
 /// `tapdeck record` in namespace `b`.
@@ -36,7 +37,8 @@ impl Recorder {
         Self::start_with(net, interfaces, dir, &words)
     }
 
-    fn start_with(net: &Net, interfaces: &str, dir: &Path, flags: &[&str]) -> Self {
+    /// With flags that are words each.
+    pub fn start_with(net: &Net, interfaces: &str, dir: &Path, flags: &[&str]) -> Self {
         let stats = dir.join("stats.json");
         let mut command = net.b.command(env!("CARGO_BIN_EXE_tapdeck"));
         command.args(["record", "-i", interfaces, "--stats-json"]).arg(&stats);
@@ -65,6 +67,19 @@ impl Recorder {
     /// The counters as of the last whole line of the statistics.
     pub fn now(&self) -> Value {
         last_json(&self.stats)
+    }
+
+    /// Waits until so many packets are captured, or more.
+    ///
+    /// # Panics
+    /// With the counters, where they do not come.
+    pub fn wait_for_captured(&self, packets: u64) {
+        let came = || self.now()["captured"].as_u64() >= Some(packets);
+        assert!(
+            is_done_within(LIMIT, came),
+            "waited in vain for {packets} packets: {}",
+            self.now()
+        );
     }
 
     /// Ends it as Ctrl-C does, and returns its last counters.

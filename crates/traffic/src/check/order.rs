@@ -21,7 +21,7 @@ struct Hole {
 }
 
 #[derive(Clone, Copy, Default)]
-struct Stream {
+struct StreamOrder {
     made: u64,
     next: u64,
     missing: u64,
@@ -42,7 +42,7 @@ pub(super) enum Arrival {
 
 /// The order of all streams.
 pub(super) struct Order {
-    streams: Vec<Stream>,
+    streams: Vec<StreamOrder>,
     /// Holes, by stream and first missing number.
     holes: BTreeMap<(u32, u64), Hole>,
 }
@@ -50,7 +50,7 @@ pub(super) struct Order {
 impl Order {
     /// Begins with streams of so many packets each.
     pub(super) fn new(made: &[u64]) -> Self {
-        let stream = |&made: &u64| Stream { made, ..Stream::default() };
+        let stream = |&made: &u64| StreamOrder { made, ..StreamOrder::default() };
         Self { streams: made.iter().map(stream).collect(), holes: BTreeMap::new() }
     }
 

@@ -396,8 +396,8 @@ impl Recogniser {
         if self.is_answer(bytes) { Evidence::Answer } else { evidence }
     }
 
-    /// Whether the frame goes from the expected destination to the expected source, as an echo
-    /// reply does.
+    /// Returns whether the frame goes from the expected destination to the expected source, as an
+    /// echo reply does.
     fn is_answer(&self, bytes: &[u8]) -> bool {
         let headers = self.maker.headers();
         let (at, len) =
@@ -410,8 +410,9 @@ impl Recogniser {
         source != destination && (destination, source) == expected
     }
 
-    /// Whether the transport's checksum is the one that the flow's headers have. That checksum
-    /// covers the addresses, too, but for ICMP over IPv4, where the IP header's is looked at.
+    /// Returns whether the transport's checksum is the one that the flow's headers have. That
+    /// checksum covers the addresses, too, but for ICMP over IPv4, where the IP header's is looked
+    /// at.
     fn are_addresses_proven(&self, bytes: &[u8], claim: &Claim) -> bool {
         let same = |at: usize| bytes[at..at + 2] == self.expected[at..at + 2];
         let headers = self.maker.headers();
@@ -423,8 +424,8 @@ impl Recogniser {
         }
     }
 
-    /// Whether this may be a packet with the run's addresses, but the time and filler of another
-    /// run. In a frame that was captured whole the payload's checksum would have told.
+    /// Returns whether this may be a packet with the run's addresses, but the time and filler of
+    /// another run. In a frame that was captured whole the payload's checksum would have told.
     fn perhaps_other_run(
         &self,
         bytes: &[u8],
@@ -547,8 +548,8 @@ struct Ends {
     identifier: u16,
 }
 
-/// Whether filler is the expected one for the most part; `None` where there is not enough that
-/// could differ, because zeros are the same for all numbers.
+/// Returns whether filler is the expected one for the most part; `None` where there is not enough
+/// that could differ, because zeros are the same for all numbers.
 fn agreement(filler: &[u8], expected: &[u8]) -> Option<bool> {
     let telling = filler.iter().zip(expected).filter(|&(_, &e)| e != 0);
     let (same, all) =

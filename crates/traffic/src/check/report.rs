@@ -66,7 +66,7 @@ pub struct Report {
 }
 
 impl Report {
-    /// Whether everything that was sent came back whole, as far as was captured.
+    /// Returns whether everything that was sent came back whole, as far as was captured.
     pub fn is_clean(&self) -> bool {
         self.lost == 0 && self.damaged == 0 && self.cut == 0
     }

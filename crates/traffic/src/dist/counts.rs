@@ -1,3 +1,6 @@
+//! How many packets are there of each size? All that a distribution is made of; where the numbers
+//! come from, and what is made of them, is elsewhere.
+
 use super::Error;
 
 const SIZES: usize = 1 << 16;
@@ -17,7 +20,7 @@ pub struct Share {
     pub packets: u64,
     /// The size's share of all packets, from 0 to 1.
     pub share: f64,
-    /// This share and those before it.
+    /// The sum of the shares of this size and all smaller ones.
     pub cumulative: f64,
 }
 

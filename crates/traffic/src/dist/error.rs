@@ -1,3 +1,5 @@
+//! Why is there no distribution? Each reason says what was found in the input and what to do.
+
 use std::io;
 
 use tapdeck_packet::{link::LinkType, trace};

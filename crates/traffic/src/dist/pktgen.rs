@@ -33,7 +33,7 @@ pub fn write_pktgen(
     Ok(())
 }
 
-/// Whether a line is one of the commands, bare or surrounded.
+/// Returns whether a line is one of the commands, bare or surrounded.
 pub(super) fn is_command(line: &str) -> bool {
     let word = line.split_ascii_whitespace().next().unwrap_or("");
     ["pgset", "dist", "outl", "hist", "flag"].contains(&word)

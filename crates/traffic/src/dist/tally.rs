@@ -1,3 +1,6 @@
+//! Which packets of a capture count, and which are left out? A packet counts by the length of its
+//! frame or of its IP packet.
+
 use tapdeck_packet::link::LinkType;
 
 use super::length::ip_length;

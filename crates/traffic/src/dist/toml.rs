@@ -18,7 +18,7 @@ struct File {
     two_stage: Option<TwoStage>,
 }
 
-/// Whether a line begins a TOML file: `key = value` or `[table]`.
+/// Returns whether a line begins a TOML file: `key = value` or `[table]`.
 pub(super) fn is_toml(line: &str) -> bool {
     line.contains('=') || line.starts_with('[')
 }

@@ -6,7 +6,7 @@ use std::path::Path;
 use tapdeck_packet::trace;
 
 use super::record::{Clock, Fate, Order, fate};
-use super::{Error, Tally};
+use super::{Error, ReplayCounts};
 
 /// What a file holds, up to where it is used.
 #[derive(Clone, Debug, Default)]
@@ -14,7 +14,7 @@ pub struct Contents {
     /// Packets that are read in a round, whether they are sent or not.
     pub records: u64,
     /// What a whole round sends, and what it leaves out.
-    pub round: Tally,
+    pub round: ReplayCounts,
     /// Bytes of the longest frame that is sent.
     pub longest: usize,
     /// Nanoseconds from the first packet that is sent to the last, as recorded.
@@ -95,7 +95,7 @@ impl Contents {
     }
 }
 
-impl Tally {
+impl ReplayCounts {
     /// Counts a packet, and has the clock go on if it is one to be sent: packets that are left out
     /// have no part in the times of the others.
     pub(super) fn count(&mut self, fate: &Fate, clock: &mut Clock, time_ns: Option<i64>) {

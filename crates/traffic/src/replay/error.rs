@@ -1,10 +1,13 @@
+//! Why is there nothing to replay? Each reason says what is wrong with the file or with a flag's
+//! text, and what to do.
+
 use std::io;
 use std::path::PathBuf;
 
 use ipnet::IpNet;
 use tapdeck_packet::{link::LinkType, trace};
 
-use super::Tally;
+use super::ReplayCounts;
 use crate::pacing;
 
 /// Why there is nothing to replay, or a text does not say how.
@@ -61,7 +64,7 @@ pub enum Error {
     #[error("{path}: none of its packets can be sent: {} are longer than the {longest} bytes that the interface takes, \
         {} shorter than an Ethernet header, {} no IP", left_out.skipped_long, left_out.skipped_short,
         left_out.skipped_not_ip, path = path.display())]
-    NothingFits { path: PathBuf, longest: usize, left_out: Box<Tally> },
+    NothingFits { path: PathBuf, longest: usize, left_out: Box<ReplayCounts> },
 }
 
 fn before(damage: Option<&str>) -> String {

@@ -14,7 +14,7 @@
 //! what they are, so no error adds up. A second round begins one mean gap behind the last packet.
 //!
 //! Frames have the length that they had on the wire: bytes that the recorder cut off are zeros.
-//! Packets that cannot be sent are left out and counted ([`Tally`]).
+//! Packets that cannot be sent are left out and counted ([`ReplayCounts`]).
 //!
 //! One frame is made in advance, because its time has to be known; for it the file is read, 256 KiB
 //! at a time.
@@ -37,7 +37,7 @@ mod speed;
 
 pub use contents::Contents;
 pub use error::Error;
-pub use rewrite::{Rewrite, Rule};
+pub use rewrite::{NetworkSwap, Rewrite};
 pub use speed::Speed;
 
 use record::{Clock, Fate, fate};
@@ -45,11 +45,12 @@ use record::{Clock, Fate, fate};
 /// When packets are due.
 #[derive(Clone, Debug)]
 pub enum Timing {
-    /// By the recorded times, `factor` times as fast. The factor is above 0 and finite.
+    /// Packets are due by the recorded times, `factor` times as fast. The factor is above 0 and
+    /// finite.
     Own { factor: f64 },
-    /// By a rate, whatever the recorded times are.
+    /// Packets are due by a rate, whatever the recorded times are.
     Paced(Schedule),
-    /// As fast as it goes.
+    /// Packets are due at once: they go as fast as they can.
     Max,
 }
 
@@ -84,7 +85,7 @@ impl Default for Options {
 
 /// What became of packets, up to one that was sent, over all rounds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Tally {
+pub struct ReplayCounts {
     /// Packets that were sent. Their bytes follow.
     pub packets: u64,
     pub bytes: u64,
@@ -118,9 +119,9 @@ pub struct Replay {
     clock: Clock,
     records: u64,
     round: u64,
-    /// The tally with the next frame in it; `tally` is without it.
-    ahead: Tally,
-    tally: Tally,
+    /// The counts with the next frame in them; `counts` is without it.
+    ahead: ReplayCounts,
+    counts: ReplayCounts,
 }
 
 impl Replay {
@@ -145,8 +146,8 @@ impl Replay {
             clock: Clock::default(),
             records: 0,
             round: 0,
-            ahead: Tally::default(),
-            tally: Tally::default(),
+            ahead: ReplayCounts::default(),
+            counts: ReplayCounts::default(),
         };
         replay.ready = replay.read_ahead().map_err(fault)?;
         Ok(replay)
@@ -158,8 +159,8 @@ impl Replay {
     }
 
     /// Returns what was handed out so far, and left out on the way there.
-    pub fn tally(&self) -> &Tally {
-        &self.tally
+    pub fn counts(&self) -> &ReplayCounts {
+        &self.counts
     }
 
     /// Makes the next frame that can be sent. Returns whether there is one.
@@ -203,7 +204,7 @@ impl Replay {
 
     fn is_over(&self, now_ns: u64) -> bool {
         let due_ns = self.scheduled_ns().unwrap_or(now_ns);
-        self.options.limits.are_reached(self.tally.packets, now_ns, due_ns)
+        self.options.limits.are_reached(self.counts.packets, now_ns, due_ns)
     }
 }
 
@@ -212,7 +213,7 @@ impl PacketSource for Replay {
     /// to wait for a packet that will not come.
     fn due_ns(&self) -> Option<u64> {
         let Limits { packets, duration_ns } = self.options.limits;
-        if !self.ready || (packets > 0 && self.tally.packets >= packets) {
+        if !self.ready || (packets > 0 && self.counts.packets >= packets) {
             return None;
         }
         let due_ns = self.scheduled_ns()?;
@@ -230,7 +231,7 @@ impl PacketSource for Replay {
         }
         let len = self.frame.len();
         buffer[..len].copy_from_slice(&self.frame);
-        self.tally = self.ahead;
+        self.counts = self.ahead;
         if let Timing::Paced(schedule) = &mut self.options.timing {
             schedule.advance(len);
         }
@@ -241,7 +242,7 @@ impl PacketSource for Replay {
         }
         if !self.ready {
             // This counts packets that were left out behind the last frame, too.
-            self.tally = self.ahead;
+            self.counts = self.ahead;
         }
         Ok(Some(len))
     }
@@ -252,7 +253,7 @@ impl PacketSource for Replay {
     }
 
     fn remarks(&self) -> Vec<String> {
-        let t = &self.tally;
+        let t = &self.counts;
         let remarks = [
             (t.padded, "were recorded in part: the rest of them was sent as zeros"),
             (t.backwards, "had times before those of their predecessors and were due at once"),

@@ -29,7 +29,7 @@ use crate::workload::Mac;
 pub struct Rewrite {
     /// Networks that are exchanged. For each address the first rule counts whose old network has
     /// it.
-    pub rules: Vec<Rule>,
+    pub rules: Vec<NetworkSwap>,
     /// The source MAC address of all frames, if they get another one.
     pub source_mac: Option<Mac>,
     /// The destination MAC address of all frames, with those to groups and to everybody, if they
@@ -40,7 +40,7 @@ pub struct Rewrite {
 /// A network that takes the place of another of the same size. Addresses are numbers, with the last
 /// byte lowest.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Rule {
+pub struct NetworkSwap {
     /// Bytes of an address.
     len: usize,
     old: u128,
@@ -49,7 +49,7 @@ pub struct Rule {
     host: u128,
 }
 
-impl Rule {
+impl NetworkSwap {
     /// Returns what an address of `len` bytes becomes, if it is of the old network.
     fn apply(&self, len: usize, address: u128) -> Option<u128> {
         let applies = len == self.len && address & !self.host == self.old;
@@ -59,7 +59,7 @@ impl Rule {
 
 impl Rewrite {
     /// Reads a rule `OLD=NEW`, of two networks or two addresses.
-    pub fn parse(text: &str) -> Result<Rule, Error> {
+    pub fn parse(text: &str) -> Result<NetworkSwap, Error> {
         let fault = || Error::Rule(text.to_owned());
         let network = |s: &str| -> Result<IpNet, Error> {
             let s = s.trim();
@@ -77,7 +77,7 @@ impl Rewrite {
             return Err(Error::Prefixes(old, new));
         }
         let len = if old.addr().is_ipv4() { 4 } else { 16 };
-        Ok(Rule {
+        Ok(NetworkSwap {
             len,
             old: number(old.addr()),
             new: number(new.addr()),

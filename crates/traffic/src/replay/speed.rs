@@ -8,11 +8,11 @@ use crate::pacing::{self, Gaps, Rate, Schedule};
 /// A speed as a person asks for it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Speed {
-    /// So many times as fast as the recording, above 0 and finite.
+    /// A multiple of the recording's speed, above 0 and finite.
     Factor(f64),
-    /// As fast as it goes.
+    /// The greatest speed that the sender reaches.
     Max,
-    /// At a rate; a text never makes this [`Rate::Max`].
+    /// A rate; a text never makes this [`Rate::Max`].
     Rate(Rate),
 }
 

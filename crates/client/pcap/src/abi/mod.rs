@@ -11,7 +11,7 @@ mod registry;
 mod types;
 
 use std::cell::UnsafeCell;
-use std::ffi::{CStr, c_char, c_int, c_uchar, c_uint, c_void};
+use std::ffi::{CStr, c_char, c_int, c_short, c_uchar, c_uint, c_void};
 use std::mem::size_of;
 use std::os::fd::AsRawFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -20,6 +20,7 @@ use std::time::Duration;
 
 use tapdeck_client::LinkType;
 
+use crate::arguments;
 use crate::filter::{Filter, Instruction, Way};
 use crate::handle::{Direction, Fault, Handle, MAX_SNAPLEN, PREFIX, Shown};
 use types::{
@@ -78,8 +79,8 @@ unsafe fn group<'a>(device: *const c_char) -> Option<&'a str> {
         return None;
     }
     // SAFETY: by the caller's promise.
-    let device = unsafe { CStr::from_ptr(device) };
-    device.to_str().ok()?.strip_prefix(PREFIX)
+    let device = unsafe { CStr::from_ptr(device) }.to_str().ok()?;
+    device.strip_prefix(PREFIX).or_else(|| arguments::name_group(device).then_some(device))
 }
 
 /// Writes a text for C, cut to `room` bytes with the NUL at its end.
@@ -192,7 +193,8 @@ impl PcapHandle {
         if !is_valid {
             return self.inner.fail("the filter is no valid program") as c_int;
         }
-        // SAFETY: as above.
+        // SAFETY: the pointer is not null, and a program comes with so many instructions, which
+        // libpcap has found valid.
         let program = unsafe { std::slice::from_raw_parts(program.instructions, len) };
         let Some(filter) = Filter::new(program) else {
             return self.inner.fail(
@@ -250,7 +252,7 @@ unsafe fn one(to: *mut *mut c_int, value: c_int) -> c_int {
 pub unsafe extern "C" fn pcap_create(device: *const c_char, error: *mut c_char) -> *mut Pcap {
     // SAFETY: by the caller's promise.
     let Some(group) = (unsafe { group(device) }) else {
-        // SAFETY: as above.
+        // SAFETY: the caller promises arguments as pcap_create(3PCAP) demands, which this is.
         return unsafe { real::pcap_create(device, error) };
     };
     guard(null_mut(), || {
@@ -362,6 +364,33 @@ pub unsafe extern "C" fn pcap_findalldevs(
     result
 }
 
+/// ioctl(2), for one question alone: argus asks the kernel whether an interface is up before it
+/// reads a packet of it, and closes the capture where the kernel knows no interface of that name. A
+/// group is always up. The kernel is asked first, so every other call is as it was.
+///
+/// The argument is one of a variable list in C. On the machines that Linux runs on with glibc or
+/// musl it is passed as any third argument is.
+///
+/// # Safety
+/// As ioctl(2).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ioctl(fd: c_int, request: libc::Ioctl, argument: *mut c_void) -> c_int {
+    // SAFETY: by the caller's promise.
+    let result = unsafe { real::ioctl(fd, request, argument) };
+    let has_no_such = || std::io::Error::last_os_error().raw_os_error() == Some(libc::ENODEV);
+    if result == 0 || request != libc::SIOCGIFFLAGS || !has_no_such() {
+        return result;
+    }
+    // SAFETY: the kernel has read the request there, or it would have said EFAULT.
+    let asked = unsafe { &mut *argument.cast::<libc::ifreq>() };
+    // The name of a long group is cut and need not end with NUL.
+    if !asked.ifr_name.iter().zip(PREFIX.bytes()).all(|(c, prefix)| *c as u8 == prefix) {
+        return result;
+    }
+    asked.ifr_ifru.ifru_flags = (libc::IFF_UP | libc::IFF_RUNNING) as c_short;
+    0
+}
+
 /// Appends a device to libpcap's list, in memory that `pcap_freealldevs` frees.
 ///
 /// # Safety
@@ -423,7 +452,8 @@ macro_rules! of_handle {
             // libpcap wants it.
             match unsafe { registry::find($p) } {
                 Some($handle) => guard($failed, || $work),
-                // SAFETY: as above.
+                // SAFETY: the caller promises that the handle, which libpcap made, is open, and
+                // that what comes with it is as libpcap wants it.
                 None => unsafe { real::$name($p $(, $arg)*) },
             }
         }

@@ -1,4 +1,5 @@
-//! The functions of libpcap itself: of the one that the program would have without this object.
+//! The functions of libpcap itself: of the one that the program would have without this object. And
+//! the C library's ioctl(2).
 
 use std::ffi::{CStr, c_char, c_int, c_uchar, c_uint, c_void};
 use std::ptr::null_mut;
@@ -43,7 +44,7 @@ fn look_up(name: &CStr) -> *mut c_void {
         if library.is_null() {
             return null_mut();
         }
-        // SAFETY: as above, with a handle that `dlopen` gave.
+        // SAFETY: `dlsym` with a valid name, and with a handle that `dlopen` gave.
         unsafe { libc::dlsym(library, name.as_ptr()) }
     };
     let names = [c"libpcap.so.0.8", c"libpcap.so.1", c"libpcap.so"];
@@ -130,6 +131,7 @@ real! {
     fn pcap_dump_open(p: *mut Pcap, path: *const c_char) -> *mut Dumper = null_mut();
     fn pcap_dump_open_append(p: *mut Pcap, path: *const c_char) -> *mut Dumper = null_mut();
     fn pcap_dump_fopen(p: *mut Pcap, file: *mut libc::FILE) -> *mut Dumper = null_mut();
+    fn ioctl(fd: c_int, request: libc::Ioctl, argument: *mut c_void) -> c_int = -1;
     fn bpf_validate(program: *const Instruction, len: c_int) -> c_int = 0;
     fn bpf_filter(program: *const Instruction, frame: *const c_uchar, original: c_uint, captured: c_uint) -> c_uint = 0;
 }

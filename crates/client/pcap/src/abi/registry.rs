@@ -18,7 +18,7 @@ struct Node {
 }
 
 static FIRST: AtomicPtr<Node> = AtomicPtr::new(null_mut());
-/// Is held while the list is changed.
+/// A lock that is held while the list is changed.
 static CHANGE: Mutex<()> = Mutex::new(());
 
 fn nodes() -> impl Iterator<Item = &'static Node> {

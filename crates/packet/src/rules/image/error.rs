@@ -18,10 +18,8 @@ pub enum Error {
     )]
     Signatures { family: Family, count: usize },
     /// a group that there is not
-    #[error(
-        "rule {} sends packets to group {name:?}, which does not exist here: name one of the configuration", .rule + 1
-    )]
-    Group { rule: u32, name: String },
+    #[error("rule {} sends packets to group {name:?}, {}", .rule + 1, no_such_group(.there))]
+    Group { rule: u32, name: String, there: Vec<String> },
     /// a Bloom filter that does not keep the promise
     #[error(transparent)]
     Bloom(#[from] bloom::Error),
@@ -39,5 +37,14 @@ fn name(family: Family) -> &'static str {
     match family {
         Family::V4 => "IPv4",
         Family::V6 => "IPv6",
+    }
+}
+
+/// Says which groups there are in the place of one that there is not.
+fn no_such_group(there: &[String]) -> String {
+    if there.is_empty() {
+        "and there are no groups here: record knows none; leave such rules out, or share the interface among groups (tapdeck serve)".into()
+    } else {
+        format!("which does not exist here: there are {}", there.join(", "))
     }
 }

@@ -6,7 +6,7 @@ use super::super::tuple::Family;
 use super::error::Error;
 use super::options::Engine;
 use super::perfect::{self, Table};
-use super::prefixes::{self, Fineness, LIST, Place, Prefix, Tables};
+use super::prefixes::{self, Fineness, LIST, Prefix, Tables, TreeRef};
 use super::sorted::{Outcome, Sorted, SortedFamily};
 
 /// The number with which an image begins (`TD_IMAGE_MAGIC`).
@@ -431,11 +431,11 @@ fn write_tables(out: &mut Writer, tables: &Tables, sets: &[u32]) -> [u64; NODE_B
     let nodes = out.align(NODE_BYTES);
     out.0.resize(out.0.len() + tables.nodes.len() * NODE_BYTES, 0);
     let node_at = |i: u32| nodes / NODE_BYTES as u32 + i;
-    let place = |place: Place| match place {
-        Place::Set(set) => sets[set as usize],
-        Place::Chunk(i) => prefixes::KIND_CHUNK | (chunks / 64 + i),
-        Place::Node(i) => prefixes::KIND_NODE | node_at(i),
-        Place::Low(i) => prefixes::KIND_NODE | prefixes::LOW | node_at(i),
+    let place = |place: TreeRef| match place {
+        TreeRef::Set(set) => sets[set as usize],
+        TreeRef::Chunk(i) => prefixes::KIND_CHUNK | (chunks / 64 + i),
+        TreeRef::Node(i) => prefixes::KIND_NODE | node_at(i),
+        TreeRef::Low(i) => prefixes::KIND_NODE | prefixes::LOW | node_at(i),
     };
     for (i, (places, keys)) in tables.chunks.iter().enumerate() {
         let at = chunks as usize + i * 64;

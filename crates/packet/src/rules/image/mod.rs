@@ -80,8 +80,8 @@ impl Image {
         smallest.ok_or(Error::TooLarge)
     }
 
-    /// The bytes. [`Lanes`] are not yet set in them, so that programs count nothing by them as they
-    /// are.
+    /// Returns the bytes. [`Lanes`] are not yet set in them, so that programs count nothing by them
+    /// as they are.
     pub fn bytes(&self) -> &[u8] {
         &self.bytes
     }

@@ -15,7 +15,7 @@ fn finish(x: u64) -> u64 {
     x ^ x >> 32
 }
 
-/// The hash of an IPv4 key: `td_hash4` of `look.h`.
+/// Returns the hash of an IPv4 key: `td_hash4` of `look.h`.
 pub fn hash4(seed: u64, addresses: u64, rest: u64) -> u64 {
     let x = (addresses ^ seed).wrapping_mul(MIX_1);
     // Short prefixes differ in high bits alone, and so do the signatures' numbers in `rest`. The
@@ -24,7 +24,7 @@ pub fn hash4(seed: u64, addresses: u64, rest: u64) -> u64 {
     finish(x.wrapping_add(rest.wrapping_mul(MIX_2)))
 }
 
-/// The hash of an IPv6 key: `td_hash6` of `look.h`.
+/// Returns the hash of an IPv6 key: `td_hash6` of `look.h`.
 pub fn hash6(seed: u64, word: [u64; 4], rest: u64) -> u64 {
     let source = (word[0] ^ seed)
         .wrapping_mul(MIX_1)
@@ -41,7 +41,7 @@ pub fn hash6(seed: u64, word: [u64; 4], rest: u64) -> u64 {
     )
 }
 
-/// The bits of the Bloom filter that a hash sets, before the filter's size is applied.
+/// Returns the bits of the Bloom filter that a hash sets, before the filter's size is applied.
 pub fn bloom_bits(seed: u64, hash: u64) -> [u32; 4] {
     let other = (hash ^ seed).wrapping_mul(MIX_2);
     let other = other ^ other >> 32;

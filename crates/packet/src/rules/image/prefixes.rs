@@ -57,7 +57,7 @@ pub struct Prefix {
 /// A place: its kind, and an index into one of the vectors of [`Tables`], where the image has an
 /// offset.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum TreeRef {
     Set(u32),
     Chunk(u32),
     Node(u32),
@@ -69,14 +69,14 @@ pub enum Place {
 pub struct Node {
     pub min: u64,
     pub span: u64,
-    pub below: Place,
-    pub above: Place,
+    pub below: TreeRef,
+    pub above: TreeRef,
     pub shift: u32,
-    pub table: Vec<Place>,
+    pub table: Vec<TreeRef>,
 }
 
 /// Six places, and the five keys between them.
-pub type Chunk = ([Place; CHUNK], [u64; CHUNK - 1]);
+pub type Chunk = ([TreeRef; CHUNK], [u64; CHUNK - 1]);
 
 /// The tables for one address, source or destination, of one family. Looking up begins at the node
 /// of number 0.
@@ -115,14 +115,14 @@ impl Tables {
         let chunks = self.chunks.iter().flat_map(|chunk| chunk.0);
         let mut is_used = vec![false; self.sets.len()];
         for place in nodes.chain(tables).chain(chunks) {
-            if let Place::Set(set) = place {
+            if let TreeRef::Set(set) = place {
                 is_used[set as usize] = true;
             }
         }
         is_used
     }
 
-    /// Whether some address leads to a set that is too long for a list.
+    /// Returns whether some address leads to a set that is too long for a list.
     pub fn is_long(&self) -> bool {
         self.sets.iter().zip(self.used()).any(|(set, is_used)| is_used && set.len() > LIST)
     }
@@ -180,12 +180,12 @@ impl Tables {
         };
     }
 
-    fn nothing(&mut self) -> Place {
-        Place::Set(self.set(Vec::new()))
+    fn nothing(&mut self) -> TreeRef {
+        TreeRef::Set(self.set(Vec::new()))
     }
 
     /// Adds a node that leads to one place whatever the key is, and returns its number.
-    fn reserve_root(&mut self, place: Place) -> u32 {
+    fn reserve_root(&mut self, place: TreeRef) -> u32 {
         let (below, above) = (place, place);
         self.nodes.push(Node {
             min: 0,
@@ -213,7 +213,7 @@ impl Tables {
         span: u64,
         bits: u32,
         depth: u32,
-        [below, above]: [Place; 2],
+        [below, above]: [TreeRef; 2],
     ) -> Node {
         let shift = (64 - span.leading_zeros()).saturating_sub(bits);
         let mut from = 0;
@@ -231,16 +231,16 @@ impl Tables {
         Node { min, span, below, above, shift, table }
     }
 
-    fn place(&mut self, items: &[(u64, Item)], depth: u32) -> Place {
+    fn place(&mut self, items: &[(u64, Item)], depth: u32) -> TreeRef {
         if let [(_, Item::Set(set))] = items {
-            return Place::Set(*set);
+            return TreeRef::Set(*set);
         }
         let mut all = Vec::new();
         self.gather(items, &mut all);
         all.sort_unstable();
         all.dedup();
         if all.len() <= LIST || depth == 0 {
-            return Place::Set(self.set(all));
+            return TreeRef::Set(self.set(all));
         }
         if let [(_, Item::Low(low))] = items {
             let bits = bits_for(low.len());
@@ -253,14 +253,14 @@ impl Tables {
                     self.table(low, 0, u64::MAX, bits, self.depth, [nothing; 2])
                 }
             };
-            return Place::Low(number);
+            return TreeRef::Low(number);
         }
         if items.len() <= CHUNK {
             return self.chunk(items, depth);
         }
         let number = self.reserve();
         self.nodes[number as usize] = self.node(items, bits_for(items.len()), depth);
-        Place::Node(number)
+        TreeRef::Node(number)
     }
 
     fn reserve(&mut self) -> u32 {
@@ -268,14 +268,14 @@ impl Tables {
         self.reserve_root(place)
     }
 
-    fn chunk(&mut self, items: &[(u64, Item)], depth: u32) -> Place {
-        let places: Vec<Place> =
+    fn chunk(&mut self, items: &[(u64, Item)], depth: u32) -> TreeRef {
+        let places: Vec<TreeRef> =
             items.iter().map(|item| self.place(std::slice::from_ref(item), depth)).collect();
         // Places that are left over repeat the last one, from the highest key on.
         let place = |i: usize| places[i.min(places.len() - 1)];
         let from = |i: usize| items.get(i + 1).map_or(u64::MAX, |item| item.0);
         self.chunks.push((std::array::from_fn(place), std::array::from_fn(from)));
-        Place::Chunk(self.chunks.len() as u32 - 1)
+        TreeRef::Chunk(self.chunks.len() as u32 - 1)
     }
 
     fn gather(&self, items: &[(u64, Item)], all: &mut Vec<u16>) {

@@ -132,10 +132,13 @@ fn outcome(action: &Action, rule: u32, priority: u32, options: &Options) -> Resu
         Action::Accept => (ACCEPT, 0),
         Action::Drop => (DROP, 0),
         Action::Snaplen(bytes) => (SNAPLEN, *bytes),
-        Action::Group(name) => match options.groups.get(name) {
-            Some(number) => (GROUP, *number),
-            None => return Err(Error::Group { rule, name: name.clone() }),
-        },
+        Action::Group(name) => {
+            let Some(number) = options.groups.get(name) else {
+                let there = options.groups.keys().cloned().collect();
+                return Err(Error::Group { rule, name: name.clone(), there });
+            };
+            (GROUP, *number)
+        }
     };
     Ok(Outcome { rule, priority, value, stop: u16::MAX, action })
 }

@@ -6,20 +6,23 @@
 //! there is no log that others read.
 
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, ErrorKind};
+use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use super::builder::Builder;
+use super::code::Room;
 use super::granule::Summary;
 use super::image::Header;
 use super::lookup::{Index, open};
 use super::merge;
+use super::trust::believe;
 use crate::format::name::SegmentName;
-use crate::io::{Object, PAGE, State, Storage, object_of};
+use crate::io::{Object, Owner, PAGE, State, Storage, object_of};
 
-const SUFFIX: &str = "tapdeck-index";
+/// How the name of an index ends.
+pub(crate) const SUFFIX: &str = ".tapdeck-index";
 
 /// What tells a file from others: its length, when it was changed, and how it begins. A copy of the
 /// file that has its times counts as the same.
@@ -29,14 +32,16 @@ pub(crate) struct Identity {
     changed_ns: i64,
     /// CRC32C of the file's first page.
     beginning: u32,
+    /// The users that may write the file.
+    owner: Option<Owner>,
 }
 
 impl Identity {
     pub fn of(file: &dyn Object) -> io::Result<Self> {
-        let State { len, changed_ns, .. } = file.state()?;
+        let State { len, changed_ns, owner, .. } = file.state()?;
         let mut page = [0; PAGE];
         let have = file.read_up_to(&mut page, 0)?;
-        Ok(Self { len, changed_ns, beginning: crc32c::crc32c(&page[..have]) })
+        Ok(Self { len, changed_ns, beginning: crc32c::crc32c(&page[..have]), owner })
     }
 
     /// Returns what stands in the index where a segment's name would.
@@ -44,13 +49,24 @@ impl Identity {
         SegmentName { number: self.beginning.into(), began_s: self.changed_ns, live: false }
     }
 
-    /// Opens the first index of those at `places` that is this file's.
+    /// Opens the first index of those at `places` that is this file's and is to be believed.
     pub fn open_index(&self, storage: &dyn Storage, places: &[PathBuf]) -> Option<Index> {
         let open = |place: &PathBuf| {
             let object = open(storage, place.as_os_str()).ok()??;
+            believe(&*object, || Ok(self.owner)).ok()?;
             Index::closed(object, &self.name(), self.len).ok()
         };
         places.iter().find_map(open)
+    }
+
+    /// Returns why the first index at `places` that is not to be believed is none; `None` where
+    /// there is no such index.
+    pub fn disbelief(&self, storage: &dyn Storage, places: &[PathBuf]) -> Option<String> {
+        let why = |place: &PathBuf| {
+            let object = open(storage, place.as_os_str()).ok()??;
+            believe(&*object, || Ok(self.owner)).err().map(|why| why.to_string())
+        };
+        places.iter().find_map(why)
     }
 }
 
@@ -61,14 +77,14 @@ pub(crate) fn places(path: &Path, cache: Option<&Path>) -> Vec<PathBuf> {
     let mut places = Vec::new();
     if let Some(dir) = path.parent() {
         let mut beside = name.clone();
-        beside.push(format!(".{SUFFIX}"));
+        beside.push(SUFFIX);
         places.push(dir.join(beside));
     }
     if let (Some(cache), Ok(real)) = (cache, path.canonicalize()) {
         // FNV-1a.
         let step = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
         let hash = real.as_os_str().as_bytes().iter().fold(0xcbf2_9ce4_8422_2325_u64, step);
-        name.push(format!(".{hash:016x}.{SUFFIX}"));
+        name.push(format!(".{hash:016x}{SUFFIX}"));
         places.push(cache.join(name));
     }
     places
@@ -96,8 +112,11 @@ struct Draft {
 impl Maker {
     /// Begins an index at the first of the places where that is possible. `mode` is that of the
     /// file: whoever may not read the file may not read its index.
+    ///
+    /// # Errors
+    /// `Other`, with why nothing can be put at each of the places.
     pub fn new(identity: Identity, mode: u32, places: &[PathBuf]) -> io::Result<Self> {
-        let mut fault = io::Error::from(ErrorKind::NotFound);
+        let mut faults = Vec::new();
         for place in places {
             // The log's name is given to the draft.
             match Draft::create(place, mode).and_then(|draft| draft.file.try_clone()) {
@@ -107,10 +126,15 @@ impl Maker {
                     let place = place.clone();
                     return Ok(Self { identity, builder, place, log, log_len: 0, draft });
                 }
-                Err(e) => fault = e,
+                Err(e) => faults.push(format!("{}: {e}", place.display())),
             }
         }
-        Err(fault)
+        let why = if faults.is_empty() {
+            "there is no place for it: neither HOME nor XDG_CACHE_HOME is set".into()
+        } else {
+            format!("there is no place for it: {}", faults.join(", "))
+        };
+        Err(io::Error::other(why))
     }
 
     /// Makes room in the builder.
@@ -131,7 +155,11 @@ impl Maker {
         let header = Header { number, began_s, segment_len: self.identity.len, summary };
         let file = &self.draft.file;
         let mut flush = |pages: &[u8], at: u64| file.write_all_at(pages, at);
-        merge::merge(&mut merge::chunks(&object_of(self.log))?, header, &mut flush)?;
+        merge::merge(
+            &mut merge::chunks(&object_of(self.log), &mut Room::endless())?,
+            header,
+            &mut flush,
+        )?;
         file.sync_data()?;
         fs::rename(&self.draft.path, &self.place)?;
         self.draft.is_done = true;

@@ -12,8 +12,10 @@ use tapdeck_packet::key::Class;
 use tapdeck_packet::link::LinkType;
 
 use super::builder::Builder;
+use super::code::Room;
 use super::granule::Granule;
 use super::image::{Image, hash};
+use super::keys::TABLES_ROOM;
 use super::lookup::Index;
 use crate::format::name::SegmentName;
 
@@ -53,9 +55,10 @@ impl Checker {
         let mut images = Vec::new();
         let mut stretches = Vec::new();
         let mut ends = Vec::new();
+        let mut room = Room::of(TABLES_ROOM);
         for (i, mut image) in index.images.into_iter().enumerate() {
             stretches.extend(image.directory.parts.iter().map(|part| (i, part.clone())));
-            let granules = image.granules()?;
+            let granules = image.granules(&mut room)?;
             ends.extend(granules.iter().map(|g| g.place.end));
             images.push((image, granules));
         }
@@ -125,8 +128,8 @@ impl Checker {
         self.pairs += self.builder.pairs();
         let chunk = self.builder.chunk();
         let len = chunk.len() as u64;
-        let mut made = Image::open(Arc::new(chunk), 0, len)?;
-        let granules = made.granules()?;
+        let mut made = Image::open(Arc::new(chunk), 0, len, &mut Room::endless())?;
+        let granules = made.granules(&mut Room::endless())?;
         let (_, have) = &self.images[self.image];
         let first = self.done[self.image];
         self.done[self.image] += granules.len();

@@ -8,7 +8,7 @@ use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 
-use super::code::damaged;
+use super::code::{Room, damaged};
 use super::granule::Summary;
 use super::image::Header;
 use super::merge;
@@ -57,7 +57,7 @@ pub(super) fn merge(
     dropped: u64,
     flush: &mut dyn FnMut(&[u8], u64) -> io::Result<()>,
 ) -> io::Result<u64> {
-    let mut chunks = merge::chunks(log)?;
+    let mut chunks = merge::chunks(log, &mut Room::endless())?;
     if chunks.iter().any(|chunk| !chunk.header.is_of(name)) {
         return Err(damaged("it is another segment's"));
     }

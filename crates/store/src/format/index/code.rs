@@ -8,6 +8,63 @@ pub(super) fn damaged(what: &'static str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, what)
 }
 
+/// Returns the error of an index that is not to be used, whatever it says.
+pub(super) fn refused(why: String) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, why)
+}
+
+/// Memory that may still be taken for what an index says. A few bytes of an index can say very
+/// much, and who wrote them may have meant harm.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Room(usize);
+
+impl Room {
+    pub fn of(bytes: usize) -> Self {
+        Self(bytes)
+    }
+
+    /// For what this process has made itself.
+    pub fn endless() -> Self {
+        Self(usize::MAX)
+    }
+
+    /// Takes room for so many values.
+    pub fn take<T>(&mut self, values: usize) -> io::Result<()> {
+        let left = values.checked_mul(size_of::<T>()).and_then(|bytes| self.0.checked_sub(bytes));
+        self.0 = left.ok_or_else(|| damaged("what it says takes too much memory"))?;
+        Ok(())
+    }
+}
+
+/// Adds a run of numbers behind others. One that goes on where the last ended becomes a part of it.
+pub(super) fn add_run(runs: &mut Vec<(u32, u32)>, from: u32, to: u32) {
+    match runs.last_mut() {
+        Some((_, end)) if *end == from => *end = to,
+        _ => runs.push((from, to)),
+    }
+}
+
+/// Puts runs of granule numbers, as [`put_granules`] puts numbers.
+pub(super) fn put_runs(out: &mut Vec<u8>, runs: &[(u32, u32)]) {
+    put(out, runs.iter().map(|(from, to)| u64::from(to - from)).sum());
+    let mut next = 0;
+    for (from, to) in runs {
+        put_run(out, from - next, u64::from(to - from));
+        next = *to;
+    }
+}
+
+/// Puts a run of granule numbers that begins at a distance from the end of the one before.
+fn put_run(out: &mut Vec<u8>, gap: u32, run: u64) {
+    let gap = u64::from(gap) << 1;
+    if run == 1 {
+        put(out, gap);
+    } else {
+        put(out, gap | 1);
+        put(out, run - 2);
+    }
+}
+
 /// Puts a number as LEB128: seven bits a byte, the lowest first, the highest bit set where more
 /// follows.
 pub(super) fn put(out: &mut Vec<u8>, mut n: u64) {
@@ -32,13 +89,7 @@ pub(super) fn put_granules(out: &mut Vec<u8>, granules: &[u32]) {
     let mut rest = granules;
     while let Some(&first) = rest.first() {
         let run = rest.iter().zip(first..).take_while(|(g, n)| *g == n).count();
-        let gap = u64::from(first - next) << 1;
-        if run == 1 {
-            put(out, gap);
-        } else {
-            put(out, gap | 1);
-            put(out, run as u64 - 2);
-        }
+        put_run(out, first - next, run as u64);
         next = first + run as u32;
         rest = &rest[run..];
     }
@@ -113,7 +164,7 @@ impl<'a> Bytes<'a> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Bytes, put, put_granules, put_signed};
+    use super::{Bytes, add_run, put, put_granules, put_runs, put_signed};
 
     #[test]
     fn numbers_read_back() {
@@ -144,6 +195,15 @@ mod tests {
                 assert!(Bytes(&out).granules(*last, |_, _| {}).is_err(), "{list:?} is too long");
             }
         }
+        let mut runs = Vec::new();
+        for (from, to) in [(3, 4), (4, 6), (9, 10)] {
+            add_run(&mut runs, from, to);
+        }
+        assert_eq!(runs, [(3, 6), (9, 10)]);
+        let (mut of_runs, mut of_numbers) = (Vec::new(), Vec::new());
+        put_runs(&mut of_runs, &runs);
+        put_granules(&mut of_numbers, &[3, 4, 5, 9]);
+        assert_eq!(of_runs, of_numbers);
         let all: Vec<u32> = (0..16384).collect();
         let mut out = Vec::new();
         put_granules(&mut out, &all);

@@ -1,7 +1,10 @@
 //! What does an index know of a piece of its segment, and of the whole? Times, counts, losses and
 //! checksums. Keys are not among them: those lead to a granule and are not kept with it.
 
+use std::io;
 use std::ops::Range;
+
+use super::code::Room;
 
 /// A piece of a segment: whole blocks, one after the other.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -23,6 +26,14 @@ pub(crate) struct Granule {
     /// Whether the granule may hold what was asked for. Others are in an answer only for their
     /// losses.
     pub wanted: bool,
+}
+
+impl Granule {
+    /// Takes the room that the granule takes up.
+    pub(super) fn take_up(&self, room: &mut Room) -> io::Result<()> {
+        room.take::<Self>(1)?;
+        room.take::<(u32, u64)>(self.dropped.len())
+    }
 }
 
 /// What the index knows of its segment as a whole.

@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 use tapdeck_packet::key::Class;
 
-use super::code::{Bytes, damaged, put, put_granules, put_signed};
+use super::code::{Bytes, Room, add_run, damaged, put, put_granules, put_runs, put_signed};
 use super::granule::{Granule, Summary};
 use crate::format::name::SegmentName;
 use crate::io::{Object, PAGE};
@@ -32,7 +32,11 @@ const GROUP: usize = 256;
 /// A section of keys is closed when it has so many bytes.
 const KEYS: usize = 8 << 10;
 /// The longest section or directory of an index that is not damaged, and more.
-const LONGEST: u64 = 256 << 20;
+const LONGEST: u64 = 8 << 20;
+/// The most granules of an index that is not damaged: those of 2 TiB.
+const MOST_GRANULES: u32 = 1 << 24;
+/// Memory that one section's granules take at most.
+const GROUP_ROOM: usize = 8 << 20;
 
 /// Keys of a class that had too many are told by so many bytes of a hash.
 pub(super) const HASH_WIDTH: usize = 2;
@@ -69,7 +73,7 @@ impl Section {
 
 /// Successive granules that stand in one section.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Group {
+pub(super) struct GranuleRun {
     pub first: u32,
     pub count: u32,
     pub first_ns: i64,
@@ -105,7 +109,7 @@ impl Dictionary {
         out
     }
 
-    fn take(bytes: &mut Bytes<'_>, class: Class) -> io::Result<Self> {
+    fn take(bytes: &mut Bytes<'_>, class: Class, room: &mut Room) -> io::Result<Self> {
         let hashed = bytes.byte()? != 0;
         let keys = bytes.number()?;
         let mut dictionary = Self { hashed, keys, sections: Vec::new() };
@@ -115,6 +119,7 @@ impl Dictionary {
             if dictionary.sections.last().is_some_and(|(last, _)| *last >= key) {
                 return Err(damaged("keys are not in order"));
             }
+            room.take::<(u128, Section)>(1)?;
             dictionary.sections.push((key, Section::take(bytes)?));
         }
         Ok(dictionary)
@@ -127,11 +132,11 @@ pub(super) struct Directory {
     pub granules: u32,
     /// The stretches of the segment that the granules tile, ascending.
     pub parts: Vec<Range<u64>>,
-    pub groups: Vec<Group>,
-    /// Numbers of granules with packets whose keys are not all known.
-    pub opaque: Vec<u32>,
-    /// Numbers of granules with packets that tell of losses.
-    pub telling: Vec<u32>,
+    pub groups: Vec<GranuleRun>,
+    /// Runs of numbers of granules with packets whose keys are not all known.
+    pub opaque: Vec<(u32, u32)>,
+    /// Runs of numbers of granules with packets that tell of losses.
+    pub telling: Vec<(u32, u32)>,
     /// What is known of the keys of classes. A class that is not among these may have keys in any
     /// granule.
     pub dictionaries: BTreeMap<Class, Dictionary>,
@@ -165,16 +170,20 @@ impl Directory {
             put_signed(&mut out, group.last_ns);
             group.section.put(&mut out);
         }
-        put_granules(&mut out, &self.opaque);
-        put_granules(&mut out, &self.telling);
+        put_runs(&mut out, &self.opaque);
+        put_runs(&mut out, &self.telling);
         out
     }
 
-    fn decode(bytes: &[u8], version: u32) -> io::Result<Self> {
+    fn decode(bytes: &[u8], version: u32, room: &mut Room) -> io::Result<Self> {
         let mut bytes = Bytes(bytes);
         let mut directory = Self { granules: bytes.small()?, ..Self::default() };
         let of = directory.granules;
+        if of > MOST_GRANULES {
+            return Err(damaged("it has too many granules"));
+        }
         for _ in 0..bytes.number()? {
+            room.take::<Range<u64>>(1)?;
             let (start, len) = (bytes.number()?, bytes.number()?);
             directory.parts.push(stretch(start, len)?);
         }
@@ -182,16 +191,30 @@ impl Directory {
             let (first_ns, last_ns) = (bytes.signed()?, bytes.signed()?);
             let count = (of - first).min(GROUP as u32);
             let section = Section::take(&mut bytes)?;
-            directory.groups.push(Group { first, count, first_ns, last_ns, section });
+            room.take::<GranuleRun>(1)?;
+            directory.groups.push(GranuleRun { first, count, first_ns, last_ns, section });
         }
-        bytes.granules(of, |a, b| directory.opaque.extend(a..b))?;
-        bytes.granules(of, |a, b| directory.telling.extend(a..b))?;
+        directory.opaque = take_runs(&mut bytes, of, room)?;
+        directory.telling = take_runs(&mut bytes, of, room)?;
         directory.dictionaries = match version {
-            VERSION_1 => take_classes_of_version_1(&mut bytes)?,
-            _ => take_classes(&mut bytes)?,
+            VERSION_1 => take_classes_of_version_1(&mut bytes, room)?,
+            _ => take_classes(&mut bytes, room)?,
         };
         Ok(directory)
     }
+}
+
+/// Takes a list of granules, of which there are `of`, as runs.
+fn take_runs(bytes: &mut Bytes<'_>, of: u32, room: &mut Room) -> io::Result<Vec<(u32, u32)>> {
+    let mut runs = Vec::new();
+    let mut has_room = Ok(());
+    bytes.granules(of, |from, to| {
+        if has_room.is_ok() {
+            has_room = room.take::<(u32, u32)>(1);
+            add_run(&mut runs, from, to);
+        }
+    })?;
+    has_room.map(|()| runs)
 }
 
 fn put_classes(out: &mut Vec<u8>, classes: &[EncodedClass]) {
@@ -204,7 +227,7 @@ fn put_classes(out: &mut Vec<u8>, classes: &[EncodedClass]) {
 }
 
 /// Takes the classes that are known, and skips the others.
-fn take_classes(bytes: &mut Bytes<'_>) -> io::Result<BTreeMap<Class, Dictionary>> {
+fn take_classes(bytes: &mut Bytes<'_>, room: &mut Room) -> io::Result<BTreeMap<Class, Dictionary>> {
     let mut dictionaries = BTreeMap::new();
     for _ in 0..bytes.number()? {
         let number = bytes.number()?;
@@ -212,7 +235,7 @@ fn take_classes(bytes: &mut Bytes<'_>) -> io::Result<BTreeMap<Class, Dictionary>
         let mut bytes = Bytes(bytes.take(len)?);
         let known = u8::try_from(number).ok().and_then(Class::from_number);
         let Some(class) = known else { continue };
-        let dictionary = Dictionary::take(&mut bytes, class)?;
+        let dictionary = Dictionary::take(&mut bytes, class, room)?;
         if !bytes.0.is_empty() || dictionaries.insert(class, dictionary).is_some() {
             return Err(damaged("a class is told twice, or does not end where it should"));
         }
@@ -220,11 +243,14 @@ fn take_classes(bytes: &mut Bytes<'_>) -> io::Result<BTreeMap<Class, Dictionary>
     Ok(dictionaries)
 }
 
-fn take_classes_of_version_1(bytes: &mut Bytes<'_>) -> io::Result<BTreeMap<Class, Dictionary>> {
+fn take_classes_of_version_1(
+    bytes: &mut Bytes<'_>,
+    room: &mut Room,
+) -> io::Result<BTreeMap<Class, Dictionary>> {
     // The classes that there were, which have the numbers from 0 on: a new one is not among them.
     const CLASSES: u8 = 12;
     let classes = (0..CLASSES).filter_map(Class::from_number);
-    classes.map(|class| Ok((class, Dictionary::take(bytes, class)?))).collect()
+    classes.map(|class| Ok((class, Dictionary::take(bytes, class, room)?))).collect()
 }
 
 fn stretch(start: u64, len: u64) -> io::Result<Range<u64>> {
@@ -355,10 +381,10 @@ impl<'a> Draft<'a> {
         let number = self.directory.granules;
         self.directory.granules += 1;
         if granule.opaque {
-            self.directory.opaque.push(number);
+            add_run(&mut self.directory.opaque, number, number + 1);
         }
         if !granule.dropped.is_empty() {
-            self.directory.telling.push(number);
+            add_run(&mut self.directory.telling, number, number + 1);
         }
         match self.directory.parts.last_mut() {
             Some(part) if part.end == granule.place.start => part.end = granule.place.end,
@@ -374,7 +400,7 @@ impl<'a> Draft<'a> {
         }
         let group = std::mem::take(&mut self.group);
         let section = self.section(&encode_granules(&group))?;
-        self.directory.groups.push(Group {
+        self.directory.groups.push(GranuleRun {
             first: self.directory.granules - group.len() as u32,
             count: group.len() as u32,
             first_ns: group.iter().map(|g| g.first_ns).min().unwrap_or(i64::MAX),
@@ -469,9 +495,10 @@ fn encode_granules(group: &[Granule]) -> Vec<u8> {
     out
 }
 
-fn decode_granules(bytes: &[u8], count: u32) -> io::Result<Vec<Granule>> {
+fn decode_granules(bytes: &[u8], count: u32, room: &mut Room) -> io::Result<Vec<Granule>> {
     let mut bytes = Bytes(bytes);
     let (mut at, mut time_ns) = (0u64, 0i64);
+    room.take::<Granule>(count as usize)?;
     let mut group = Vec::with_capacity(count as usize);
     for _ in 0..count {
         let start = stretch(at, bytes.number()?)?.end;
@@ -484,6 +511,7 @@ fn decode_granules(bytes: &[u8], count: u32) -> io::Result<Vec<Granule>> {
         let checksum = bytes.u32()?;
         let mut dropped = Vec::new();
         for _ in 0..bytes.number()? {
+            room.take::<(u32, u64)>(1)?;
             dropped.push((bytes.small()?, bytes.number()?));
         }
         group.push(Granule {
@@ -513,8 +541,13 @@ pub(super) struct Image {
 }
 
 impl Image {
-    /// Opens the image at `base` of what has `source_len` bytes.
-    pub fn open(source: Arc<dyn Object>, base: u64, source_len: u64) -> io::Result<Self> {
+    /// Opens the image at `base` of what has `source_len` bytes. Its directory takes up `room`.
+    pub fn open(
+        source: Arc<dyn Object>,
+        base: u64,
+        source_len: u64,
+        room: &mut Room,
+    ) -> io::Result<Self> {
         let mut page = vec![0; HEADER];
         source.read_exact_at(&mut page, base)?;
         let Opening { version, header, image_len: len, directory: at } = Header::decode(&page)?;
@@ -523,7 +556,7 @@ impl Image {
         }
         let directory = Directory::default();
         let mut image = Self { source, base, len, header, directory, bytes_read: HEADER as u64 };
-        image.directory = Directory::decode(&image.read(at)?, version)?;
+        image.directory = Directory::decode(&image.read(at)?, version, room)?;
         Ok(image)
     }
 
@@ -542,17 +575,29 @@ impl Image {
     }
 
     /// Returns the granules of a group.
-    pub fn group(&mut self, group: &Group) -> io::Result<Vec<Granule>> {
-        decode_granules(&self.read(group.section)?, group.count)
+    pub fn group(&mut self, group: &GranuleRun) -> io::Result<Vec<Granule>> {
+        decode_granules(&self.read(group.section)?, group.count, &mut Room::of(GROUP_ROOM))
     }
 
-    /// Returns all granules.
-    pub fn granules(&mut self) -> io::Result<Vec<Granule>> {
-        let mut all = Vec::with_capacity(self.directory.granules as usize);
-        for group in self.directory.groups.clone() {
-            all.extend(self.group(&group)?);
+    /// Returns all granules, which take up `room`.
+    pub fn granules(&mut self, room: &mut Room) -> io::Result<Vec<Granule>> {
+        let mut all = Vec::new();
+        for number in 0..self.directory.groups.len() {
+            let group = self.directory.groups[number].clone();
+            let group = self.group(&group)?;
+            group.iter().try_for_each(|granule| granule.take_up(room))?;
+            all.extend(group);
         }
         Ok(all)
+    }
+
+    /// Reads all granules and all keys.
+    pub fn read_all(&mut self) -> io::Result<()> {
+        for number in 0..self.directory.groups.len() {
+            let group = self.directory.groups[number].clone();
+            self.group(&group)?;
+        }
+        Class::ALL.into_iter().try_for_each(|class| self.entries(class, 0, u128::MAX, |_, _, _| {}))
     }
 
     /// Hands the entries of a class from `first` to `last` to `each`: a key, and the first number
@@ -641,13 +686,17 @@ impl<'a> Entries<'a> {
 /// Takes bytes for every part of an index in turn, as if their checksums were right; for fuzzing.
 pub(super) fn read_anything(bytes: &[u8]) {
     for version in VERSION_1..=VERSION {
-        if let Ok(directory) = Directory::decode(bytes, version) {
+        let decode =
+            |bytes: &[u8], version| Directory::decode(bytes, version, &mut Room::of(8 << 20));
+        if let Ok(directory) = decode(bytes, version) {
             assert!(directory.parts.len() + directory.groups.len() <= bytes.len());
-            assert_eq!(Directory::decode(&directory.encode(), VERSION).ok(), Some(directory));
+            assert!(directory.opaque.len() + directory.telling.len() <= bytes.len());
+            assert_eq!(decode(&directory.encode(), VERSION).ok(), Some(directory));
         }
     }
-    if let Ok(granules) = decode_granules(bytes, GROUP as u32) {
-        assert_eq!(decode_granules(&encode_granules(&granules), GROUP as u32).ok(), Some(granules));
+    let decode = |bytes: &[u8]| decode_granules(bytes, GROUP as u32, &mut Room::of(GROUP_ROOM));
+    if let Ok(granules) = decode(bytes) {
+        assert_eq!(decode(&encode_granules(&granules)).ok(), Some(granules));
     }
     for class in Class::ALL {
         let mut entries = Entries::new(bytes, class.width(), 1 << 20);
@@ -667,7 +716,9 @@ pub(super) mod rewriting {
 
     use tapdeck_packet::key::Class;
 
-    use super::{Directory, HEADER, Header, Image, Opening, PAGE, Section, VERSION, VERSION_1};
+    use super::{
+        Directory, HEADER, Header, Image, Opening, PAGE, Room, Section, VERSION, VERSION_1,
+    };
     use super::{EncodedClass, put_classes};
 
     /// Returns an image as version 1 has it.
@@ -696,7 +747,8 @@ pub(super) mod rewriting {
 
     fn rewrite(image: &[u8], version: u32, encode: impl FnOnce(&Directory) -> Vec<u8>) -> Vec<u8> {
         let len = image.len() as u64;
-        let read = Image::open(Arc::new(image.to_vec()), 0, len).expect("an image");
+        let read = Image::open(Arc::new(image.to_vec()), 0, len, &mut Room::endless());
+        let read = read.expect("an image");
         assert_eq!(read.len, len, "one image");
         let Opening { header, directory: before, .. } =
             Header::decode(&image[..HEADER]).expect("a header");

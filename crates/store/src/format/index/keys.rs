@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use tapdeck_packet::key::Class;
 
+use super::code::Room;
 use super::granule::Granule;
 use super::image::Image;
 use super::lookup::{Index, open};
@@ -14,6 +15,10 @@ use crate::io::Storage;
 
 /// How many sections of keys are looked at together.
 const SECTIONS: usize = 64;
+/// Memory that the keys of those take at most.
+const FOUND_ROOM: usize = 32 << 20;
+/// Memory that all granules of an index take at most: those of some 30 GiB.
+pub(super) const TABLES_ROOM: usize = 20 << 20;
 
 /// Says that all of the index of a segment will be read soon.
 pub(crate) fn read_ahead(storage: &dyn Storage, name: &SegmentName) {
@@ -26,13 +31,14 @@ impl Index {
     /// Opens one chunk, as a builder makes it.
     pub fn of_chunk(chunk: Vec<u8>) -> io::Result<Self> {
         let len = chunk.len() as u64;
-        let image = Image::open(Arc::new(chunk), 0, len)?;
+        let image = Image::open(Arc::new(chunk), 0, len, &mut Room::endless())?;
         Ok(Self { summary: image.header.summary.clone(), images: vec![image] })
     }
 
     /// Returns all granules: one table, or one for each chunk of a log.
     pub fn tables(&mut self) -> io::Result<Vec<Vec<Granule>>> {
-        self.images.iter_mut().map(Image::granules).collect()
+        let mut room = Room::of(TABLES_ROOM);
+        self.images.iter_mut().map(|image| image.granules(&mut room)).collect()
     }
 
     /// Returns whether the keys of a class can be listed in a table. They cannot where they are
@@ -68,9 +74,17 @@ impl Index {
         for (i, first) in starts.iter().enumerate() {
             let last = starts.get(i + 1).map_or(u128::MAX, |next| next - 1);
             found.clear();
+            let mut room = Room::of(FOUND_ROOM);
+            let mut has_room = Ok(());
             for class in &listed {
-                image.entries(*class, *first, last, |key, from, to| found.push((key, from, to)))?;
+                image.entries(*class, *first, last, |key, from, to| {
+                    if has_room.is_ok() {
+                        has_room = room.take::<(u128, u32, u32)>(1);
+                        found.push((key, from, to));
+                    }
+                })?;
             }
+            has_room?;
             #[allow(
                 clippy::stable_sort_primitive,
                 reason = "it merges two sorted lists in one pass"

@@ -11,14 +11,22 @@ use std::sync::Arc;
 use roaring::RoaringBitmap;
 use tapdeck_packet::key::{Class, Plan};
 
-use super::code::damaged;
+use super::code::{Room, damaged};
 use super::granule::{Granule, Summary};
 use super::image::{Image, hash};
 use super::merge;
 use super::stretches::joined;
+use super::trust::believe;
 use crate::format::name::SegmentName;
-use crate::io::{Access, Object, Storage};
+use crate::format::segment::open_segment;
+use crate::io::{Access, Object, Owner, Storage};
 use crate::span::Span;
+
+/// Memory that the directories of an index take at most. Those of an index of 1 TiB take less.
+const DIRECTORIES_ROOM: usize = 8 << 20;
+/// Memory that the granules take at most which a question selects: some 100,000, of 12 GiB. Where
+/// more are wanted, reading everything takes not much longer.
+const SELECTED_ROOM: usize = 8 << 20;
 
 /// The index of a segment, opened for reading.
 #[derive(Debug)]
@@ -40,6 +48,7 @@ impl Index {
         // The log of a segment that is closed meanwhile becomes an index.
         for _ in 0..2 {
             if let Some(object) = open(storage, name.index_name().as_ref())? {
+                believe(&*object, || owner_of(storage, name))?;
                 return Self::closed(object, name, segment_len).map(Some);
             }
             if let Some(log) = Self::open_log(storage, name)? {
@@ -51,8 +60,9 @@ impl Index {
 
     /// Opens the log of a segment's index, and never the index.
     pub fn open_log(storage: &dyn Storage, name: &SegmentName) -> io::Result<Option<Self>> {
-        let object = open(storage, name.index_log_name().as_ref())?;
-        object.map(|object| Self::log(&object, name)).transpose()
+        let Some(object) = open(storage, name.index_log_name().as_ref())? else { return Ok(None) };
+        believe(&*object, || owner_of(storage, name))?;
+        Self::log(&object, name).map(Some)
     }
 
     pub(super) fn closed(
@@ -61,7 +71,7 @@ impl Index {
         segment_len: u64,
     ) -> io::Result<Self> {
         let len = object.length()?;
-        let image = Image::open(object, 0, len)?;
+        let image = Image::open(object, 0, len, &mut Room::of(DIRECTORIES_ROOM))?;
         let fits = if name.live {
             image.header.segment_len >= segment_len
         } else {
@@ -74,7 +84,7 @@ impl Index {
     }
 
     fn log(object: &Arc<dyn Object>, name: &SegmentName) -> io::Result<Self> {
-        let images = merge::chunks(object)?;
+        let images = merge::chunks(object, &mut Room::of(DIRECTORIES_ROOM))?;
         if images.iter().any(|image| !image.header.is_of(name)) {
             return Err(damaged("it is another segment's"));
         }
@@ -108,13 +118,7 @@ impl Index {
 
     /// Reads all of the index. An error means that it is damaged.
     pub fn read_all(&mut self) -> io::Result<()> {
-        for image in &mut self.images {
-            image.granules()?;
-            for class in Class::ALL {
-                image.entries(class, 0, u128::MAX, |_, _, _| {})?;
-            }
-        }
-        Ok(())
+        self.images.iter_mut().try_for_each(Image::read_all)
     }
 
     /// Returns how many granules there are.
@@ -127,8 +131,9 @@ impl Index {
     /// damaged: then the segment has to be read instead.
     pub fn select(&mut self, plan: &Plan, span: Span) -> io::Result<Vec<Granule>> {
         let mut selected = Vec::new();
+        let mut room = Room::of(SELECTED_ROOM);
         for image in &mut self.images {
-            select(image, plan, span, &mut selected)?;
+            select(image, plan, span, &mut selected, &mut room)?;
         }
         selected.sort_by_key(|granule| granule.place.start);
         Ok(selected)
@@ -140,6 +145,10 @@ impl Index {
     }
 }
 
+fn owner_of(storage: &dyn Storage, name: &SegmentName) -> io::Result<Option<Owner>> {
+    Ok(open_segment(storage, name, Access::Ranges)?.state()?.owner)
+}
+
 /// Opens an index or a log; `None` where there is none.
 pub(super) fn open(storage: &dyn Storage, name: &OsStr) -> io::Result<Option<Arc<dyn Object>>> {
     match storage.open(name, Access::Scattered) {
@@ -149,7 +158,13 @@ pub(super) fn open(storage: &dyn Storage, name: &OsStr) -> io::Result<Option<Arc
     }
 }
 
-fn select(image: &mut Image, plan: &Plan, span: Span, to: &mut Vec<Granule>) -> io::Result<()> {
+fn select(
+    image: &mut Image,
+    plan: &Plan,
+    span: Span,
+    to: &mut Vec<Granule>,
+    room: &mut Room,
+) -> io::Result<()> {
     let reaches =
         |first_ns: i64, last_ns: i64| first_ns < span.before_ns && last_ns >= span.after_ns;
     let groups: Vec<_> = image
@@ -163,10 +178,11 @@ fn select(image: &mut Image, plan: &Plan, span: Span, to: &mut Vec<Granule>) -> 
         return Ok(());
     }
     let wanted = find(image, plan)?.map(|mut found| {
-        found.extend(&image.directory.opaque);
+        add(&mut found, &image.directory.opaque);
         found
     });
-    let telling: RoaringBitmap = image.directory.telling.iter().collect();
+    let mut telling = RoaringBitmap::new();
+    add(&mut telling, &image.directory.telling);
     for group in groups {
         let numbers = group.first..group.first + group.count;
         let some = |set: &RoaringBitmap| set.range_cardinality(numbers.clone()) > 0;
@@ -179,6 +195,7 @@ fn select(image: &mut Image, plan: &Plan, span: Span, to: &mut Vec<Granule>) -> 
             }
             granule.wanted = wanted.as_ref().is_none_or(|set| set.contains(number));
             if granule.wanted || telling.contains(number) {
+                granule.take_up(room)?;
                 to.push(granule);
             }
         }
@@ -186,7 +203,13 @@ fn select(image: &mut Image, plan: &Plan, span: Span, to: &mut Vec<Granule>) -> 
     Ok(())
 }
 
-/// So few granules are not worth a further question: that costs a read, as a granule too many does.
+fn add(set: &mut RoaringBitmap, runs: &[(u32, u32)]) {
+    for (from, to) in runs {
+        set.insert_range(*from..*to);
+    }
+}
+
+/// Granules too few to be worth a further question: that costs a read, as a granule too many does.
 const FEW: u64 = 2;
 
 /// Returns the granules with the keys of a plan; `None` for all. Granules whose keys are not all

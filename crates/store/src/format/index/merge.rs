@@ -12,17 +12,18 @@ use std::sync::Arc;
 use tapdeck_packet::key::Class;
 
 use super::builder::summary;
-use super::code::damaged;
+use super::code::{Room, damaged};
 use super::image::{Draft, Entries, Flush, Header, Image, hash};
 use crate::io::Object;
 
-/// Opens the chunks of a log, one behind the other, as far as they are whole.
-pub(super) fn chunks(log: &Arc<dyn Object>) -> io::Result<Vec<Image>> {
+/// Opens the chunks of a log, one behind the other, as far as they are whole and their directories
+/// have room.
+pub(super) fn chunks(log: &Arc<dyn Object>, room: &mut Room) -> io::Result<Vec<Image>> {
     let len = log.length()?;
     let (mut chunks, mut at) = (Vec::new(), 0);
     while at < len {
         // The last chunk may be on its way.
-        let Ok(chunk) = Image::open(log.clone(), at, len) else { break };
+        let Ok(chunk) = Image::open(log.clone(), at, len, room) else { break };
         at += chunk.len;
         chunks.push(chunk);
     }
@@ -38,7 +39,8 @@ pub(super) fn merge(
 ) -> io::Result<u64> {
     let mut granules = Vec::new();
     for (i, chunk) in chunks.iter_mut().enumerate() {
-        granules.extend(chunk.granules()?.into_iter().map(|granule| (granule, i)));
+        granules
+            .extend(chunk.granules(&mut Room::endless())?.into_iter().map(|granule| (granule, i)));
     }
     granules.sort_by_key(|(granule, _)| granule.place.start);
     if granules.windows(2).any(|w| w[0].0.place.end > w[1].0.place.start) {
@@ -80,10 +82,10 @@ fn merge_class(
     let mut streams = Vec::with_capacity(chunks.len());
     for ((chunk, numbers), (is_hashed, width)) in chunks.iter_mut().zip(numbers).zip(told) {
         streams.push(if hashed && !is_hashed {
-            Stream::rehashed(chunk, class, numbers)?
+            ChunkKeys::rehashed(chunk, class, numbers)?
         } else {
             let (next, bytes, at, key) = (0, Vec::new(), 0, [0; 16]);
-            Stream::Sections { chunk, class, width, numbers, next, bytes, at, key }
+            ChunkKeys::Sections { chunk, class, width, numbers, next, bytes, at, key }
         });
     }
     let mut heads = BinaryHeap::new();
@@ -107,7 +109,7 @@ fn merge_class(
 }
 
 /// The keys of a class of one chunk, in order, with the numbers that granules have in the whole.
-enum Stream<'a> {
+enum ChunkKeys<'a> {
     Sections {
         chunk: &'a mut Image,
         class: Class,
@@ -123,7 +125,7 @@ enum Stream<'a> {
     Pairs(std::iter::Peekable<std::vec::IntoIter<u64>>),
 }
 
-impl Stream<'_> {
+impl ChunkKeys<'_> {
     fn rehashed(chunk: &mut Image, class: Class, numbers: &[u32]) -> io::Result<Self> {
         let mut pairs = Vec::new();
         chunk.entries(class, 0, u128::MAX, |key, from, to| {

@@ -32,15 +32,16 @@ mod rebuild;
 mod stretches;
 #[cfg(test)]
 mod tests;
+mod trust;
 
 pub(crate) use builder::{Builder, ForeignPacket, GRANULE};
-pub(crate) use capture_index::{Identity, Maker, places};
+pub(crate) use capture_index::{Identity, Maker, SUFFIX, places};
 pub(crate) use checker::{Checker, Difference};
 pub(crate) use close::{checksum_outside, close};
 pub(crate) use granule::Granule;
 pub(crate) use keys::read_ahead;
 pub(crate) use lookup::Index;
-pub(crate) use rebuild::{Head, complete};
+pub(crate) use rebuild::{SegmentHead, complete};
 
 /// Reads bytes as the parts of an index; for fuzzing.
 #[doc(hidden)]

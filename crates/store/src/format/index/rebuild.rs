@@ -18,7 +18,7 @@ use crate::format::segment::{APPLICATION_PREFIX, body_end, dropped_told, read_be
 use crate::io::{Access, Directory, Io, Object, PAGE, Storage as _, write_pages};
 
 /// How a segment begins.
-pub(crate) struct Head {
+pub(crate) struct SegmentHead {
     /// Whether this program wrote the segment.
     pub is_ours: bool,
     /// The link types, by interface id.
@@ -27,7 +27,7 @@ pub(crate) struct Head {
     pub body: u64,
 }
 
-impl Head {
+impl SegmentHead {
     /// Reads how a segment begins; `None` where it does not begin as a segment does.
     pub fn read(segment: &dyn Object) -> io::Result<Option<Self>> {
         read_beginning(segment, &mut Vec::new(), Self::parse)
@@ -87,7 +87,7 @@ fn index_missing<I: Io>(io: &I, dir: &Path, name: &SegmentName) -> io::Result<()
     let storage = Directory::new(dir);
     let segment = storage.open(name.to_string().as_ref(), Access::Ranges)?;
     let len = segment.length()?;
-    let head = Head::read(&*segment)?.ok_or(io::ErrorKind::InvalidData)?;
+    let head = SegmentHead::read(&*segment)?.ok_or(io::ErrorKind::InvalidData)?;
     let have = Index::open_log(&storage, name)?;
     // A log does not reach into statistics, or the segment is another one than when it was written.
     let body = head.body..body_end(&*segment).unwrap_or(len);

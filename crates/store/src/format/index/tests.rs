@@ -348,9 +348,9 @@ fn damage_is_told_and_never_believed() {
     }
 }
 
-/// All that a reader of an index can hear of it.
+/// All that a reader can learn from an index.
 #[derive(PartialEq)]
-struct Told {
+struct IndexContents {
     answers: Vec<Vec<Granule>>,
     tables: Vec<Vec<Granule>>,
     keys: Vec<(u128, Vec<(u32, u32)>)>,
@@ -376,7 +376,7 @@ fn plans(rng: &mut SplitMix64, packets: &[Made]) -> Vec<Plan> {
     plans
 }
 
-fn hear(dir: &Path, live: bool, plans: &[Plan]) -> Told {
+fn contents_of(dir: &Path, live: bool, plans: &[Plan]) -> IndexContents {
     let len = if live { 0 } else { 1 << 30 };
     let mut index = Index::open(&Directory::new(dir), &name(live), len).unwrap().expect("an index");
     index.read_all().unwrap();
@@ -388,7 +388,7 @@ fn hear(dir: &Path, live: bool, plans: &[Plan]) -> Told {
             index.keys(table, [class; 2], |key, runs| keys.push((key, runs.to_vec()))).unwrap();
         }
     }
-    Told { answers, tables, keys, indexed: index.indexed() }
+    IndexContents { answers, tables, keys, indexed: index.indexed() }
 }
 
 /// Classes that nobody knows yet, with anything in them.
@@ -415,19 +415,19 @@ fn classes_that_are_not_known_change_no_answer() {
             |image: &[u8]| rewriting::with_classes(image, |classes| strange_classes(rng, classes));
 
         save_log(dir.path(), &logs.concat());
-        let of_log = hear(dir.path(), true, &plans);
+        let of_log = contents_of(dir.path(), true, &plans);
         let strange_log = logs.clone().map(|chunk| strange(&chunk)).concat();
         save_log(dir.path(), &strange_log);
-        assert!(hear(dir.path(), true, &plans) == of_log, "seed {seed}");
+        assert!(contents_of(dir.path(), true, &plans) == of_log, "seed {seed}");
 
         // What a log has of them is left out of the index.
         let from_strange = close(dir.path(), 1 << 30);
         save_log(dir.path(), &logs.concat());
         let image = close(dir.path(), 1 << 30);
         assert!(from_strange == image, "seed {seed}");
-        let of_index = hear(dir.path(), false, &plans);
+        let of_index = contents_of(dir.path(), false, &plans);
         fs::write(name(false).index_path(dir.path()), strange(&image)).unwrap();
-        assert!(hear(dir.path(), false, &plans) == of_index, "seed {seed}");
+        assert!(contents_of(dir.path(), false, &plans) == of_index, "seed {seed}");
         verify(dir.path(), &pieces);
     }
 }
@@ -481,9 +481,9 @@ fn version_1_is_still_read() {
     let plans = plans(&mut SplitMix64(22), &packets);
     let logs = [log(&pieces[..3]), log(&pieces[3..])];
     save_log(dir.path(), &logs.concat());
-    let of_log = hear(dir.path(), true, &plans);
+    let of_log = contents_of(dir.path(), true, &plans);
     let image = close(dir.path(), 1 << 30);
-    let of_index = hear(dir.path(), false, &plans);
+    let of_index = contents_of(dir.path(), false, &plans);
 
     // A log that a recorder of version 1 began, and one of version 2 went on with.
     let [first, second] = &logs;
@@ -491,11 +491,11 @@ fn version_1_is_still_read() {
     assert_eq!((&old[8..12], &first[8..12]), (&[1, 0, 0, 0][..], &[2, 0, 0, 0][..]));
     fs::remove_file(name(false).index_path(dir.path())).unwrap();
     save_log(dir.path(), &[&old[..], second].concat());
-    assert!(hear(dir.path(), true, &plans) == of_log);
+    assert!(contents_of(dir.path(), true, &plans) == of_log);
     assert!(close(dir.path(), 1 << 30) == image, "it becomes version 2");
 
     fs::write(name(false).index_path(dir.path()), rewriting::to_version_1(&image)).unwrap();
-    assert!(hear(dir.path(), false, &plans) == of_index);
+    assert!(contents_of(dir.path(), false, &plans) == of_index);
     verify(dir.path(), &pieces);
 
     let mut later = image.clone();

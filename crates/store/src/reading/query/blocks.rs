@@ -17,22 +17,22 @@ const KEPT: usize = 1 << 20;
 
 /// Where a piece ends, and why there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Stop {
-    /// Where enough was read: there is more behind it.
+pub enum PieceEnd {
+    /// The piece ends where enough was read: there is more behind it.
     More,
-    /// Where all that was to be read ends.
+    /// The piece ends where all that was to be read ends.
     End,
-    /// Before a block that is not all there, or where the object ends too early.
+    /// The piece ends before a block that is not all there, or where the object ends too early.
     Cut,
-    /// Before something that is no block.
+    /// The piece ends before something that is no block.
     Damaged(&'static str),
 }
 
 /// What was read of a part of a segment.
-pub struct Part {
+pub struct PartRead {
     /// How many bytes are whole blocks, from where the piece begins.
     pub bytes: u64,
-    pub stop: Stop,
+    pub stop: PieceEnd,
 }
 
 /// A buffer for pieces of segments.
@@ -59,7 +59,7 @@ impl Blocks {
         part: Range<u64>,
         want: usize,
         mut each: impl FnMut(u64, Record<'_>) -> Result<(), &'static str>,
-    ) -> io::Result<Part> {
+    ) -> io::Result<PartRead> {
         let (begin, end) = (part.start, part.end);
         let mut want = want;
         loop {
@@ -68,23 +68,23 @@ impl Blocks {
             let at_end = begin + have as u64 >= end || have < want;
             let (good, fault) = self.parse(&(begin..begin + have as u64), &mut each);
             let stop = match fault {
-                None if begin + have as u64 >= end => Stop::End,
+                None if begin + have as u64 >= end => PieceEnd::End,
                 // The object became shorter, between two blocks.
-                None | Some(Fault::Short(_)) if at_end => Stop::Cut,
-                None => Stop::More,
-                Some(Fault::Short(_)) if good > begin => Stop::More,
-                Some(Fault::Short(needed)) if needed as usize <= LONGEST => {
+                None | Some(BrokenBlock::Short(_)) if at_end => PieceEnd::Cut,
+                None => PieceEnd::More,
+                Some(BrokenBlock::Short(_)) if good > begin => PieceEnd::More,
+                Some(BrokenBlock::Short(needed)) if needed as usize <= LONGEST => {
                     want = (needed as usize).max(want * 2);
                     continue;
                 }
-                Some(Fault::Short(_)) => Stop::Damaged("a block of more than 16 MiB"),
-                Some(Fault::Damaged(what)) => Stop::Damaged(what),
+                Some(BrokenBlock::Short(_)) => PieceEnd::Damaged("a block of more than 16 MiB"),
+                Some(BrokenBlock::Damaged(what)) => PieceEnd::Damaged(what),
             };
             object.forget(begin..good);
             if self.buffer.len() > KEPT {
                 self.buffer = Vec::new();
             }
-            return Ok(Part { bytes: good - begin, stop });
+            return Ok(PartRead { bytes: good - begin, stop });
         }
     }
 
@@ -129,7 +129,7 @@ impl Blocks {
         &mut self,
         part: &Range<u64>,
         mut each: impl FnMut(u64, Record<'_>) -> Result<(), &'static str>,
-    ) -> (u64, Option<Fault>) {
+    ) -> (u64, Option<BrokenBlock>) {
         let skip = ((part.start - self.place) as usize).min(self.end - self.piece_at);
         if skip > 0 {
             self.buffer.copy_within(self.section_at..self.piece_at, self.section_at + skip);
@@ -144,10 +144,10 @@ impl Blocks {
         let mut good = part.start;
         while let Some(record) = reader.next() {
             let fault = match record {
-                Ok(record) => each(good, record).err().map(Fault::Damaged),
-                Err(Error::CutShort { needed, .. }) => Some(Fault::Short(needed)),
-                Err(Error::Damaged { what, .. }) => Some(Fault::Damaged(what)),
-                Err(Error::NotPcapng) => Some(Fault::Damaged("there is no section header")),
+                Ok(record) => each(good, record).err().map(BrokenBlock::Damaged),
+                Err(Error::CutShort { needed, .. }) => Some(BrokenBlock::Short(needed)),
+                Err(Error::Damaged { what, .. }) => Some(BrokenBlock::Damaged(what)),
+                Err(Error::NotPcapng) => Some(BrokenBlock::Damaged("there is no section header")),
             };
             if fault.is_some() {
                 return (good, fault);
@@ -159,7 +159,7 @@ impl Blocks {
 }
 
 /// What stands where a block should.
-pub enum Fault {
+pub enum BrokenBlock {
     /// The beginning of a block of so many bytes.
     Short(u64),
     /// Something that is no block.

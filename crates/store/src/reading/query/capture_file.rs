@@ -65,15 +65,26 @@ impl CaptureFile {
 /// How a file begins.
 pub(super) enum Begin {
     Pcapng,
-    /// As a pcap file, with this header.
+    /// A pcap file begins, with this header.
     Pcap([u8; HEADER]),
-    /// As a pcap file, of which not even the header is whole.
+    /// A pcap file begins, of which not even the header is whole.
     Short(u64),
-    /// As a pcap file, but what stands there makes no sense.
+    /// A pcap file begins, but what stands there makes no sense.
     Damaged(u64, &'static str),
-    /// As something else.
+    /// A compressed file, whatever is in it.
+    Compressed,
+    /// The file is neither a pcap nor a pcapng file.
     Other,
 }
+
+/// How files begin that gzip, Zstandard, LZ4, xz and bzip2 compressed.
+const COMPRESSED: [&[u8]; 5] = [
+    &[0x1f, 0x8b],
+    &[0x28, 0xb5, 0x2f, 0xfd],
+    &[0x04, 0x22, 0x4d, 0x18],
+    &[0xfd, b'7', b'z', b'X', b'Z', 0],
+    b"BZh",
+];
 
 /// Tells what a file is by how it begins.
 pub(super) fn begin(object: &dyn Object) -> io::Result<Begin> {
@@ -85,6 +96,9 @@ pub(super) fn begin(object: &dyn Object) -> io::Result<Begin> {
         Err(trace::Error::CutShort { at, .. }) => Begin::Short(at),
         Err(trace::Error::Unsupported { at, what } | trace::Error::Damaged { at, what }) => {
             Begin::Damaged(at, what)
+        }
+        Err(_) if COMPRESSED.iter().any(|magic| header[..have].starts_with(magic)) => {
+            Begin::Compressed
         }
         Err(_) => Begin::Other,
     })

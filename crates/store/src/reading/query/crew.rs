@@ -14,7 +14,7 @@ use std::thread::{self, JoinHandle};
 use super::order::Rank;
 use super::packet::Matcher;
 use super::reader::Reader;
-use super::source::{Outcome, Unread, Work};
+use super::source::{Looked, Unread, Work};
 
 /// Threads at least and at most, with the one that needs the answer.
 const LEAST: usize = 2;
@@ -23,7 +23,7 @@ const MOST: usize = 8;
 const STACK: usize = 256 << 10;
 
 /// What became of a piece of work, or the panic that ended it.
-type Done = (Rank, Result<io::Result<Outcome>, Box<dyn Any + Send>>);
+type Finished = (Rank, Result<io::Result<Looked>, Box<dyn Any + Send>>);
 
 /// Threads, and what they have still to do. The threads end when the crew is dropped.
 pub struct Crew<M> {
@@ -32,8 +32,8 @@ pub struct Crew<M> {
     size: usize,
     threads: Vec<JoinHandle<()>>,
     shared: Arc<Shared>,
-    sender: Sender<Done>,
-    done: Receiver<Done>,
+    sender: Sender<Finished>,
+    done: Receiver<Finished>,
 }
 
 #[derive(Default)]
@@ -73,19 +73,20 @@ impl<M: Matcher + Clone + Send + 'static> Crew<M> {
             let (reader, shared, sender) =
                 (self.reader.clone(), self.shared.clone(), self.sender.clone());
             let body = move || shared.work(reader, &sender);
-            let thread = thread::Builder::new().name("query".into()).stack_size(STACK).spawn(body);
+            let thread =
+                thread::Builder::new().name("tapdeck-query".into()).stack_size(STACK).spawn(body);
             self.threads.extend(thread);
         }
         self.shared.has_work.notify_one();
     }
 
     /// Does work here and now.
-    pub fn look(&mut self, rank: Rank, unread: Unread) -> io::Result<Outcome> {
+    pub fn look(&mut self, rank: Rank, unread: Unread) -> io::Result<Looked> {
         self.reader.look(rank, unread)
     }
 
     /// Waits until any of the work is done. Does work that no thread has begun with meanwhile.
-    pub fn wait(&mut self) -> (Rank, io::Result<Outcome>) {
+    pub fn wait(&mut self) -> (Rank, io::Result<Looked>) {
         let done = self.done.try_recv().or_else(|_| {
             let next = self.lock().unread.pop_first();
             match next {
@@ -123,7 +124,7 @@ impl Shared {
     }
 
     /// Does work until the crew ends: the body of a thread.
-    fn work<M: Matcher>(&self, mut reader: Reader<M>, done: &Sender<Done>) {
+    fn work<M: Matcher>(&self, mut reader: Reader<M>, done: &Sender<Finished>) {
         while let Some((rank, unread)) = self.next() {
             let outcome = catch_unwind(AssertUnwindSafe(|| reader.look(rank, unread)));
             if done.send((rank, outcome)).is_err() {

@@ -13,6 +13,7 @@ use super::interface::Described;
 use crate::format::index::Index;
 use crate::format::name::SegmentName;
 use crate::format::segment::{APPLICATION_PREFIX, blocks_backwards, open_segment, read_beginning};
+use crate::format::unseen::UnseenSpan;
 use crate::io::{Access, Object, PAGE, Storage};
 use crate::span::Span;
 
@@ -72,7 +73,8 @@ pub fn look_at_all(
         }
     };
     let mut seen = thread::scope(|scope| {
-        let spawn = |_| thread::Builder::new().stack_size(STACK).spawn_scoped(scope, look_on).ok();
+        let builder = || thread::Builder::new().name("tapdeck-ends".into()).stack_size(STACK);
+        let spawn = |_| builder().spawn_scoped(scope, look_on).ok();
         let threads: Vec<_> = (1..names.len().min(THREADS)).filter_map(spawn).collect();
         let mut seen = look_on();
         for thread in threads {
@@ -138,6 +140,8 @@ pub struct Begun {
     pub interfaces: Vec<Described>,
     /// Where the descriptions and their fill end.
     pub end: u64,
+    /// What went unseen before the segment.
+    pub unseen: Vec<UnseenSpan>,
     /// The time of the first packet.
     first_ns: Option<i64>,
     /// Where the beginning is damaged, and what stands there.
@@ -163,6 +167,7 @@ fn parse_begin(bytes: &[u8]) -> (Option<Begun>, bool) {
         swapped: bytes[8..12] != magic,
         interfaces: Vec::new(),
         end: at as u64,
+        unseen: Vec::new(),
         first_ns: None,
         damaged: None,
     };
@@ -181,6 +186,9 @@ fn parse_begin(bytes: &[u8]) -> (Option<Begun>, bool) {
             Ok(Record::Packet(packet)) => {
                 begun.first_ns = i64::try_from(packet.timestamp).ok();
                 return (Some(begun), false);
+            }
+            Ok(Record::Statistics(statistics)) => {
+                begun.unseen.extend(UnseenSpan::told(&statistics));
             }
             // The fill behind the descriptions ends with a page. More fill is the body's.
             Ok(Record::Other(_)) if begun.end == at as u64 && !at.is_multiple_of(PAGE) => {

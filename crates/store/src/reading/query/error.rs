@@ -21,6 +21,12 @@ pub enum Error {
         "{0} has no segments and no pcap or pcapng files: name a store that `tapdeck record --dir` wrote, or capture files"
     )]
     NoCaptures(PathBuf),
+    /// only what is not read
+    #[error("{path} has no segments and no pcap or pcapng files that can be read, but {what}")]
+    NothingRead { path: PathBuf, what: String },
+    /// a compressed file
+    #[error("{0} is compressed: decompress it first")]
+    Compressed(PathBuf),
     /// a file of something else
     #[error("{0} is not a directory, and it is no pcap or pcapng file either")]
     NotACapture(PathBuf),

@@ -10,20 +10,20 @@ use super::note::Note;
 use super::order::Rank;
 use super::request::Request;
 use super::snapshot::Segment;
-use super::source::{Loss, Outcome, Unread};
+use super::source::{Looked, Loss, Unread};
 use crate::format::index::{Granule, Index};
 use crate::format::segment::open_segment;
 use crate::io::Access;
 
 /// Tells what is there to be read of a segment, which has a number in its snapshot.
-pub fn expand(request: &Request, segment: &Segment, number: usize) -> io::Result<Outcome> {
+pub fn expand(request: &Request, segment: &Segment, number: usize) -> io::Result<Looked> {
     let mut expansion = Expansion {
         request,
         number,
         place: segment.begin..segment.end,
         earliest_ns: segment.earliest_ns,
         interfaces: &segment.head.interfaces,
-        outcome: Outcome::default(),
+        outcome: Looked::default(),
     };
     match expansion.by_index(segment) {
         Ok(true) => expansion.outcome.progress.indexed = 1,
@@ -39,7 +39,7 @@ pub fn expand(request: &Request, segment: &Segment, number: usize) -> io::Result
 
 /// Tells what is there to be read of a capture file, which has a number in its snapshot. `None`
 /// where the file has no index, or one that cannot be used.
-pub fn expand_capture(request: &Request, capture: &CaptureFile, number: usize) -> Option<Outcome> {
+pub fn expand_capture(request: &Request, capture: &CaptureFile, number: usize) -> Option<Looked> {
     let mut index = capture.index(&*request.snapshot.storage)?;
     let mut expansion = Expansion {
         request,
@@ -47,7 +47,7 @@ pub fn expand_capture(request: &Request, capture: &CaptureFile, number: usize) -
         place: capture.begin..capture.end,
         earliest_ns: i64::MIN,
         interfaces: capture.inner.interfaces(),
-        outcome: Outcome::default(),
+        outcome: Looked::default(),
     };
     let granules = index.select(&request.plan, request.span).ok()?;
     expansion.granules(granules).ok()?;
@@ -67,12 +67,12 @@ struct Expansion<'a> {
     earliest_ns: i64,
     /// For each interface id, the index into the snapshot's interfaces.
     interfaces: &'a [u32],
-    outcome: Outcome,
+    outcome: Looked,
 }
 
 impl Expansion<'_> {
     /// Returns what was found, with what it adds to the progress.
-    fn told(self) -> Outcome {
+    fn told(self) -> Looked {
         let mut outcome = self.outcome;
         let is_stretch = |unread: &Unread| matches!(unread, Unread::Stretch { .. });
         let progress = &mut outcome.progress;
@@ -97,10 +97,10 @@ impl Expansion<'_> {
     }
 
     /// Returns the segment from beginning to end, if it is still there.
-    fn whole(&self, segment: &Segment) -> io::Result<Outcome> {
+    fn whole(&self, segment: &Segment) -> io::Result<Looked> {
         open_segment(&*self.request.snapshot.storage, &segment.name, Access::Ranges)?;
         let place = self.place.clone();
-        let mut whole = Self { outcome: Outcome::default(), place: place.clone(), ..*self };
+        let mut whole = Self { outcome: Looked::default(), place: place.clone(), ..*self };
         whole.stretch(place);
         Ok(whole.outcome)
     }

@@ -22,7 +22,9 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::Arc;
 
-use super::blocks::Stop;
+use tapdeck_packet::printable;
+
+use super::blocks::PieceEnd;
 use super::capture_file::{BEGINNING, Begin, CaptureFile, begin, pcap_link};
 use super::error::Error;
 use super::interface::{Described, nameless};
@@ -30,7 +32,8 @@ use super::note::Note;
 use super::scan::{Context, Scanner};
 use super::snapshot::{Contents, Snapshot};
 use crate::format::index::{Identity, places};
-use crate::io::{Access, Object, Paths, State, Storage};
+use crate::format::without_indexes::WithoutIndexes;
+use crate::io::{Access, Directory, Object, Paths, State, Storage};
 use crate::span::Span;
 
 /// How capture files are looked for.
@@ -41,14 +44,73 @@ pub struct Search<'a> {
     pub whole: bool,
     /// The directory of indexes that are not beside their files.
     pub cache: Option<&'a Path>,
+    /// Whether everything is read as if there were no indexes.
+    pub ignores_indexes: bool,
+}
+
+/// What became of a file that was looked at.
+enum Taken {
+    /// A capture file, inside of the span or not.
+    In,
+    Compressed,
+    Not,
+}
+
+/// What is beside capture files and is not read, although it may hold packets.
+#[derive(Default)]
+struct LeftOut {
+    /// Compressed files.
+    files: Vec<String>,
+    directories: Vec<String>,
+}
+
+impl LeftOut {
+    /// Says what it is; `None` where nothing is left out.
+    fn words(&self) -> Option<String> {
+        let words = |names: &[String], one: &str, many: &str| match names {
+            [] => None,
+            [name] => Some(format!("1 {one} ({name})")),
+            [name, ..] => Some(format!("{} {many} ({name} and others)", names.len())),
+        };
+        let files = words(&self.files, "compressed file", "compressed files");
+        let directories = words(&self.directories, "directory", "directories");
+        let all: Vec<String> = files.into_iter().chain(directories).collect();
+        (!all.is_empty()).then(|| all.join(" and "))
+    }
+}
+
+/// Returns the names of the directories in a directory, in their order.
+fn directories(path: &Path) -> io::Result<Vec<String>> {
+    let mut names = Vec::new();
+    for entry in path.read_dir()? {
+        let entry = entry?.path();
+        if entry.is_dir() {
+            names.push(shown(&entry));
+        }
+    }
+    names.sort_unstable();
+    Ok(names)
+}
+
+/// Returns what notes call a file. Who wrote the file may have chosen its name, too.
+pub(super) fn shown(path: &Path) -> String {
+    let name = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy();
+    printable::name(&name).into_owned()
+}
+
+impl Search<'_> {
+    /// Returns a place with what is to be seen of it.
+    fn seen(self, place: impl Storage + 'static) -> Arc<dyn Storage> {
+        if self.ignores_indexes { Arc::new(WithoutIndexes::new(place)) } else { Arc::new(place) }
+    }
 }
 
 impl Snapshot {
     /// Opens what is at `path`: a store as with [`Snapshot::open`], a pcap or pcapng file, or a
-    /// directory with such files. Files that are something else are passed over, and so are
-    /// directories in the directory.
+    /// directory with such files. Files that are something else are passed over. A note tells of
+    /// those that are compressed, and of directories in the directory.
     pub fn open_any(path: &Path, span: Span, search: Search<'_>) -> Result<Self, Error> {
-        match Self::open(path, span) {
+        match Self::open_in(&search.seen(Directory::new(path)), span) {
             Err(Error::NotAStore(_) | Error::NotADirectory(_)) => {
                 Self::of_captures(path, span, search)
             }
@@ -59,23 +121,35 @@ impl Snapshot {
     fn of_captures(path: &Path, span: Span, search: Search<'_>) -> Result<Self, Error> {
         let fail = |e| Error::new(path.to_owned(), e);
         let is_dir = path.metadata().map_err(fail)?.is_dir();
-        let storage = Paths::at(path).map_err(fail)?;
+        let storage = search.seen(Paths::at(path).map_err(fail)?);
         let names = storage.list().map_err(fail)?;
-        let mut snapshot = Self::empty(Arc::new(storage));
+        let mut snapshot = Self::empty(storage);
         let (mut ours, mut captures) = (0, Vec::new());
+        let mut left_out = LeftOut::default();
         for name in names {
             match snapshot.add_capture(&name, span, search, &mut captures) {
-                Ok(is_capture) => ours += usize::from(is_capture),
+                Ok(Taken::In) => ours += 1,
+                Ok(Taken::Compressed) => left_out.files.push(shown(Path::new(&name))),
+                Ok(Taken::Not) => {}
                 // A ring of files loses its oldest.
                 Err(e) if e.kind() == io::ErrorKind::NotFound => {}
                 Err(e) => return Err(Error::new(name.into(), e)),
             }
         }
         snapshot.contents = Contents::Captures(captures);
-        match (ours, is_dir) {
-            (0, true) => Err(Error::NoCaptures(path.to_owned())),
-            (0, false) => Err(Error::NotACapture(path.to_owned())),
-            _ => Ok(snapshot),
+        if is_dir {
+            left_out.directories = directories(path).map_err(fail)?;
+        }
+        let what = left_out.words();
+        match (ours, is_dir, what) {
+            (0, true, Some(what)) => Err(Error::NothingRead { path: path.to_owned(), what }),
+            (0, true, None) => Err(Error::NoCaptures(path.to_owned())),
+            (0, false, Some(_)) => Err(Error::Compressed(path.to_owned())),
+            (0, false, None) => Err(Error::NotACapture(path.to_owned())),
+            (_, _, what) => {
+                snapshot.notes.extend(what.map(Note::LeftOut));
+                Ok(snapshot)
+            }
         }
     }
 
@@ -84,18 +158,17 @@ impl Snapshot {
         self.files.contains(&(file.dev(), file.ino()))
     }
 
-    /// Takes in a file: adds it to `captures` if the span reaches into it. False if it is no
-    /// capture file.
+    /// Takes in a file: adds it to `captures` if the span reaches into it.
     fn add_capture(
         &mut self,
         object_name: &OsStr,
         span: Span,
         search: Search<'_>,
         captures: &mut Vec<CaptureFile>,
-    ) -> io::Result<bool> {
+    ) -> io::Result<Taken> {
         let object = self.storage.open(object_name, Access::Ranges)?;
         let path = Path::new(object_name);
-        let name = path.file_name().unwrap_or(object_name).to_string_lossy().into_owned();
+        let name = shown(path);
         let context = match begin(&*object)? {
             Begin::Pcapng => Context::default(),
             Begin::Pcap(header) => {
@@ -104,13 +177,14 @@ impl Snapshot {
             }
             Begin::Short(at) => {
                 self.notes.push(Note::Unfinished { segment: name, at });
-                return Ok(true);
+                return Ok(Taken::In);
             }
             Begin::Damaged(at, what) => {
                 self.notes.push(Note::Damaged { segment: name, at, what: what.into() });
-                return Ok(true);
+                return Ok(Taken::In);
             }
-            Begin::Other => return Ok(false),
+            Begin::Compressed => return Ok(Taken::Compressed),
+            Begin::Other => return Ok(Taken::Not),
         };
         let State { id, len: end, .. } = object.state()?;
         self.files.push(id);
@@ -132,17 +206,19 @@ impl Snapshot {
             let all = index.summary();
             if all.first_ns >= span.before_ns || all.last_ns < span.after_ns {
                 self.skipped += 1;
-                return Ok(true);
+                return Ok(Taken::In);
             }
             capture.earliest_ns = all.first_ns;
             capture.index = Some((places, identity));
+        } else if let Some(why) = identity.disbelief(&*self.storage, &places) {
+            self.notes.push(Note::Disbelieved { segment: capture.name.clone(), why });
         }
         if capture.begin == 0 {
             let whole = search.whole && capture.index.is_none();
             capture.inner = self.find_interfaces(&*object, end, whole)?;
         }
         captures.push(capture);
-        Ok(true)
+        Ok(Taken::In)
     }
 
     /// Takes in the interfaces of a pcapng file. Returns what has to be known behind its beginning.
@@ -159,7 +235,7 @@ impl Snapshot {
         };
         let first = read(0, &Context::default())?;
         let (mut at, mut context, mut stop) = (first.end, first.context.clone(), first.stop);
-        while whole && stop == Stop::More {
+        while whole && stop == PieceEnd::More {
             let passed = read(at, &context)?;
             (at, context, stop) = (passed.end, passed.context, passed.stop);
         }

@@ -8,11 +8,13 @@
 use std::fs;
 use std::io;
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::slice;
 
-use super::blocks::Stop;
+use super::blocks::PieceEnd;
 use super::capture_file::{BEGINNING, Begin, begin};
 use super::error::Error;
+use super::foreign::shown;
 use super::note::Note;
 use super::packet::Packet;
 use super::scan::{Context, Passed, Record, Scanner};
@@ -44,8 +46,7 @@ pub fn index_captures(
             Err(e) if e.kind() == io::ErrorKind::NotFound => {}
             Err(_) if !goes_on => break,
             Err(e) => {
-                let segment = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-                notes.push(Note::NotIndexed { segment, why: e.to_string() });
+                notes.push(Note::NotIndexed { segment: shown(path), why: e.to_string() });
             }
         }
     }
@@ -65,13 +66,16 @@ fn index(
         Begin::Pcap(header) => Context::pcap(&header, 0),
         Begin::Short(_) => return Err(unfit("it is cut")),
         Begin::Damaged(_, what) => return Err(unfit(what)),
-        Begin::Other => return Ok(()),
+        Begin::Compressed | Begin::Other => return Ok(()),
     };
     let identity = Identity::of(&*object)?;
     let places = places(path, cache);
     if identity.open_index(storage, &places).is_some_and(|mut index| index.read_all().is_ok()) {
         return Ok(());
     }
+    // An index that is not believed is another's, and is left where it is.
+    let is_free = |place: &PathBuf| identity.disbelief(storage, slice::from_ref(place)).is_none();
+    let places: Vec<PathBuf> = places.into_iter().filter(is_free).collect();
     let mode = fs::metadata(path)?.mode();
     let mut maker = Maker::new(identity.clone(), mode, &places)?;
     take_all(&*object, context, &mut maker, watch)?;
@@ -111,7 +115,7 @@ fn take_all(
         if maker.builder.is_full() {
             maker.flush()?;
         }
-        if passed.stop == Stop::End {
+        if passed.stop == PieceEnd::End {
             return Ok(());
         }
         if !watch(passed.end - at) {
@@ -131,12 +135,12 @@ fn of_index<'a>(record: &Record<'a>) -> ForeignPacket<'a> {
 /// Fails where a file cannot be indexed.
 fn refuse(passed: &Passed, is_described_late: bool) -> io::Result<()> {
     match passed.stop {
-        Stop::Cut => Err(unfit("it is cut, or being written")),
-        Stop::Damaged(what) => Err(unfit(what)),
+        PieceEnd::Cut => Err(unfit("it is cut, or being written")),
+        PieceEnd::Damaged(what) => Err(unfit(what)),
         _ if is_described_late => {
             Err(unfit("it has several sections, or interfaces that are described late"))
         }
-        Stop::More | Stop::End => Ok(()),
+        PieceEnd::More | PieceEnd::End => Ok(()),
     }
 }
 

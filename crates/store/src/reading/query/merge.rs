@@ -22,7 +22,7 @@ use super::progress::Progress;
 use super::reader::Reader;
 use super::request::Request;
 use super::snapshot::Snapshot;
-use super::source::{Loss, Outcome, Unread, Work};
+use super::source::{Looked, Loss, Unread, Work};
 use crate::span::Span;
 
 /// Bytes of matches in memory, at most, beyond those that were found ahead of need.
@@ -64,7 +64,7 @@ struct Ahead {
     /// About how many bytes the look reads.
     bytes: usize,
     /// What the look gave, once it is done.
-    outcome: Option<io::Result<Outcome>>,
+    outcome: Option<io::Result<Looked>>,
 }
 
 impl<M: Matcher + Clone + Send + 'static> Query<M> {
@@ -285,7 +285,7 @@ impl<M: Matcher + Clone + Send + 'static> Query<M> {
     }
 
     /// Takes in what an unread part gave.
-    fn take_in(&mut self, rank: Rank, outcome: io::Result<Outcome>) -> Result<(), Error> {
+    fn take_in(&mut self, rank: Rank, outcome: io::Result<Looked>) -> Result<(), Error> {
         let path = || self.snapshot().path(rank.segment);
         let outcome = outcome.map_err(|e| Error::new(path(), e))?;
         if outcome.is_late {

@@ -74,4 +74,4 @@ pub use note::Note;
 pub use packet::{Matcher, Packet};
 pub use progress::Progress;
 pub(crate) use snapshot::Segment;
-pub use snapshot::Snapshot;
+pub use snapshot::{Missing, Snapshot};

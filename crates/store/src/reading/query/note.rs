@@ -3,6 +3,8 @@
 
 use std::fmt;
 
+use crate::reading::holes;
+
 /// What the user must know about an answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Note {
@@ -20,15 +22,29 @@ pub enum Note {
     Timeless(String),
     /// No index can be made of a capture file of another recorder.
     NotIndexed { segment: String, why: String },
+    /// A capture file of another recorder has an index that is not to be believed.
+    Disbelieved { segment: String, why: String },
+    /// Files and directories beside the capture files that were not read.
+    LeftOut(String),
     /// The index of a segment is damaged. All of the segment was read instead.
     Index { segment: String, why: String },
+    /// Segments with these numbers, from the first to the last, are not there, though one before
+    /// them and the segment named are.
+    Hole { segment: String, first: u64, last: u64 },
 }
 
 impl Note {
     /// Returns whether packets that are on disk are missing or out of order because of what the
     /// note tells.
     pub fn is_fault(&self) -> bool {
-        matches!(self, Self::Damaged { .. } | Self::Changed { .. } | Self::Late(_))
+        matches!(
+            self,
+            Self::Damaged { .. }
+                | Self::Changed { .. }
+                | Self::Late(_)
+                | Self::LeftOut(_)
+                | Self::Hole { .. }
+        )
     }
 
     pub(super) fn segment(&self) -> &str {
@@ -38,7 +54,10 @@ impl Note {
             | Self::Changed { segment, .. }
             | Self::Unfinished { segment, .. }
             | Self::NotIndexed { segment, .. }
+            | Self::Disbelieved { segment, .. }
+            | Self::Hole { segment, .. }
             | Self::Timeless(segment)
+            | Self::LeftOut(segment)
             | Self::Late(segment)
             | Self::Index { segment, .. } => segment,
         }
@@ -81,11 +100,19 @@ impl fmt::Display for Note {
             Self::NotIndexed { segment, why } => {
                 write!(f, "no index can be made of {segment} ({why}); all of it is read")
             }
+            Self::LeftOut(what) => write!(f, "not read, and not in the answer: {what}"),
+            Self::Disbelieved { segment, why } => {
+                write!(f, "the index of {segment} is not believed ({why}); all of it is read")
+            }
             Self::Index { segment, why } => {
                 write!(
                     f,
                     "the index of {segment} cannot be used ({why}), so all of it was read; `tapdeck recover --all` makes a new one"
                 )
+            }
+            Self::Hole { segment, first, last } => {
+                let which = holes::show(&(*first..=*last), "");
+                write!(f, "{which} missing before {segment}: what they held is not in the answer")
             }
             Self::Late(segment) => {
                 write!(

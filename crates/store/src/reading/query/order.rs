@@ -13,7 +13,7 @@ pub struct Key {
 /// Where something stands among what has still to be looked at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Rank {
-    /// Nothing in it is from before this time.
+    /// The earliest time that may be in it.
     pub bound_ns: i64,
     /// Index of the segment, or of the capture file, in its snapshot.
     pub segment: usize,

@@ -27,7 +27,7 @@ pub struct FoundPacket {
 
 /// Where a piece lies, which is enough to read it again.
 #[derive(Clone)]
-pub struct Place {
+pub struct PiecePlace {
     /// Index of the segment, or of the capture file, in its snapshot.
     pub segment: usize,
     pub begin: u64,
@@ -38,7 +38,7 @@ pub struct Place {
 
 /// The packets that were found in a piece and did not go out yet, in time order.
 pub struct FoundPackets {
-    place: Place,
+    place: PiecePlace,
     frames: Vec<u8>,
     packets: Vec<FoundPacket>,
     next: usize,
@@ -72,7 +72,7 @@ impl FoundPackets {
         self.frames.capacity() + self.packets.capacity() * size_of::<FoundPacket>()
     }
 
-    pub fn into_place(self) -> Place {
+    pub fn into_place(self) -> PiecePlace {
         self.place
     }
 
@@ -186,7 +186,7 @@ impl<'a> Collector<'a> {
 
     /// Returns what was found, in time order; packets of the same time keep the order of their
     /// places.
-    pub fn finish(mut self, place: Place) -> Gathered {
+    pub fn finish(mut self, place: PiecePlace) -> Gathered {
         self.packets.sort_by_key(|f| f.time_ns);
         self.packets.shrink_to_fit();
         self.frames.shrink_to_fit();

@@ -7,18 +7,18 @@ use std::io;
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::blocks::{Blocks, Fault, Stop};
+use super::blocks::{Blocks, BrokenBlock, PieceEnd};
 use super::capture_file::CaptureFile;
 use super::expand::{expand, expand_capture};
 use super::note::Note;
 use super::order::{Key, Rank};
 use super::packet::Matcher;
-use super::piece::{Collector, FoundPackets, Place};
+use super::piece::{Collector, FoundPackets, PiecePlace};
 use super::progress::Progress;
 use super::request::Request;
 use super::scan::{Context, Scanner};
 use super::snapshot::{Contents, Segment};
-use super::source::{Outcome, Unread};
+use super::source::{Looked, Unread};
 use crate::format::segment::open_segment;
 use crate::io::{Access, Object};
 
@@ -48,7 +48,7 @@ impl<M> Reader<M> {
 
 impl<M: Matcher> Reader<M> {
     /// Looks at an unread part. A segment or file that is gone is no error but a note.
-    pub fn look(&mut self, rank: Rank, unread: Unread) -> io::Result<Outcome> {
+    pub fn look(&mut self, rank: Rank, unread: Unread) -> io::Result<Looked> {
         let request = self.request.clone();
         let (snapshot, number) = (&request.snapshot, rank.segment);
         let bytes = match &unread {
@@ -62,10 +62,10 @@ impl<M: Matcher> Reader<M> {
             Contents::Captures(files) => self.look_at_capture(&files[number], rank, unread),
         };
         match outcome {
-            Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(Outcome {
+            Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(Looked {
                 progress: Progress { bytes, ..Progress::default() },
                 notes: vec![Note::Deleted(snapshot.name(number))],
-                ..Outcome::default()
+                ..Looked::default()
             }),
             outcome => outcome,
         }
@@ -76,7 +76,7 @@ impl<M: Matcher> Reader<M> {
         segment: &Segment,
         rank: Rank,
         unread: Unread,
-    ) -> io::Result<Outcome> {
+    ) -> io::Result<Looked> {
         match unread {
             Unread::Whole => expand(&self.request, segment, rank.segment),
             Unread::Stretch { end, object, .. } => self.stretch(segment, rank, end, object),
@@ -90,7 +90,7 @@ impl<M: Matcher> Reader<M> {
         capture: &CaptureFile,
         rank: Rank,
         unread: Unread,
-    ) -> io::Result<Outcome> {
+    ) -> io::Result<Looked> {
         match unread {
             Unread::Whole => match expand_capture(&self.request, capture, rank.segment) {
                 Some(outcome) => Ok(outcome),
@@ -115,7 +115,7 @@ impl<M: Matcher> Reader<M> {
         rank: Rank,
         end: u64,
         object: Option<Arc<dyn Object>>,
-    ) -> io::Result<Outcome> {
+    ) -> io::Result<Looked> {
         let request = self.request.clone();
         let storage = &*request.snapshot.storage;
         let open = || open_segment(storage, &segment.name, Access::Sequential);
@@ -129,11 +129,11 @@ impl<M: Matcher> Reader<M> {
             request.piece_bytes,
             |at, record| collector.take(at, &record, &self.matcher),
         )?;
-        let mut outcome = Outcome::from(collector.finish(place_of(rank, part.bytes, None)));
+        let mut outcome = Looked::from(collector.finish(place_of(rank, part.bytes, None)));
         let at = rank.begin + part.bytes;
         outcome.progress.read_bytes = part.bytes;
         outcome.progress.bytes = part.bytes;
-        if part.stop == Stop::More {
+        if part.stop == PieceEnd::More {
             let rest = Unread::Stretch { end, context: None, object: Some(object) };
             outcome.unread.push((Rank { begin: at, ..rank }, rest));
         } else {
@@ -149,7 +149,7 @@ impl<M: Matcher> Reader<M> {
         segment: &Segment,
         rank: Rank,
         granules: &[(u32, u32)],
-    ) -> io::Result<Outcome> {
+    ) -> io::Result<Looked> {
         let request = self.request.clone();
         let len: u64 = granules.iter().map(|(len, _)| u64::from(*len)).sum();
         let have = self.load(segment, rank.begin, len as usize)?;
@@ -166,7 +166,7 @@ impl<M: Matcher> Reader<M> {
             }
             notes.extend(note);
         }
-        let mut outcome = Outcome::from(collector.finish(place_of(rank, len, None)));
+        let mut outcome = Looked::from(collector.finish(place_of(rank, len, None)));
         outcome.progress.read_bytes = have as u64;
         outcome.progress.bytes = len;
         // The look at the whole segment has told of all losses in it.
@@ -199,7 +199,7 @@ impl<M: Matcher> Reader<M> {
         rank: Rank,
         len: u64,
         from: Option<Key>,
-    ) -> io::Result<Outcome> {
+    ) -> io::Result<Looked> {
         let request = self.request.clone();
         let have = self.load(segment, rank.begin, len as usize)?;
         let mut collector =
@@ -210,7 +210,7 @@ impl<M: Matcher> Reader<M> {
         let notes = damaged(segment, &place, good, fault.as_ref()).into_iter().collect();
         let packets = go_to(collector.finish(place_of(rank, len, None)).packets, from)?;
         let progress = Progress { read_bytes: have as u64, ..Progress::default() };
-        Ok(Outcome { progress, packets, notes, ..Outcome::default() })
+        Ok(Looked { progress, packets, notes, ..Looked::default() })
     }
 
     /// Reads the next piece of a capture file.
@@ -220,7 +220,7 @@ impl<M: Matcher> Reader<M> {
         rank: Rank,
         context: Context,
         object: Option<Arc<dyn Object>>,
-    ) -> io::Result<Outcome> {
+    ) -> io::Result<Looked> {
         let request = self.request.clone();
         let open = || capture.open(&*request.snapshot.storage);
         let object = object.map_or_else(open, Ok)?;
@@ -240,7 +240,7 @@ impl<M: Matcher> Reader<M> {
         )?;
         let rank = Rank { begin, ..rank };
         let place = place_of(rank, passed.end - begin, Some(context));
-        let mut outcome = Outcome::from(collector.finish(place));
+        let mut outcome = Looked::from(collector.finish(place));
         outcome.is_late = passed.is_late;
         outcome.progress.read_bytes = passed.bytes_read;
         outcome.progress.bytes = passed.end - begin;
@@ -253,15 +253,15 @@ impl<M: Matcher> Reader<M> {
         }
         let at = passed.end;
         let note = match passed.stop {
-            Stop::More => {
+            PieceEnd::More => {
                 let (end, context) = (capture.end, Some(passed.context));
                 let rest = Unread::Stretch { end, context, object: Some(object) };
                 outcome.unread.push((Rank { begin: at, ..rank }, rest));
                 return Ok(outcome);
             }
-            Stop::End => None,
-            Stop::Cut => Some(Note::Unfinished { segment, at }),
-            Stop::Damaged(what) => Some(Note::Damaged { segment, at, what: what.to_owned() }),
+            PieceEnd::End => None,
+            PieceEnd::Cut => Some(Note::Unfinished { segment, at }),
+            PieceEnd::Damaged(what) => Some(Note::Damaged { segment, at, what: what.to_owned() }),
         };
         outcome.notes.extend(note);
         outcome.progress.bytes += capture.end - at;
@@ -274,7 +274,7 @@ impl<M: Matcher> Reader<M> {
         capture: &CaptureFile,
         rank: Rank,
         granules: &[(u32, u32)],
-    ) -> io::Result<Outcome> {
+    ) -> io::Result<Looked> {
         let request = self.request.clone();
         let object = capture.open(&*request.snapshot.storage)?;
         let mut collector = Collector::new(&request.snapshot, &[], request.span, self.keep);
@@ -298,7 +298,7 @@ impl<M: Matcher> Reader<M> {
             begin = end;
         }
         let place = place_of(rank, begin - rank.begin, Some(capture.context_at(rank.begin)));
-        let mut outcome = Outcome::from(collector.finish(place));
+        let mut outcome = Looked::from(collector.finish(place));
         outcome.progress.read_bytes = read_bytes;
         outcome.progress.bytes = begin - rank.begin;
         outcome.notes = notes;
@@ -313,7 +313,7 @@ impl<M: Matcher> Reader<M> {
         len: u64,
         from: Option<Key>,
         context: &Context,
-    ) -> io::Result<Outcome> {
+    ) -> io::Result<Looked> {
         let request = self.request.clone();
         let object = capture.open(&*request.snapshot.storage)?;
         let mut collector = Collector::new(&request.snapshot, &[], request.span, true);
@@ -334,7 +334,7 @@ impl<M: Matcher> Reader<M> {
             Note::Damaged { segment: capture.name.clone(), at: passed.end, what }
         });
         let notes = note.into_iter().collect();
-        Ok(Outcome { progress, packets, notes, ..Outcome::default() })
+        Ok(Looked { progress, packets, notes, ..Looked::default() })
     }
 
     /// Puts a piece of a segment into the buffer, past caches if that can be. Returns how much of
@@ -354,8 +354,8 @@ impl<M: Matcher> Reader<M> {
 }
 
 /// Returns where a piece lies that begins where a rank says.
-fn place_of(rank: Rank, len: u64, context: Option<Context>) -> Place {
-    Place { segment: rank.segment, begin: rank.begin, len, context }
+fn place_of(rank: Rank, len: u64, context: Option<Context>) -> PiecePlace {
+    PiecePlace { segment: rank.segment, begin: rank.begin, len, context }
 }
 
 /// Leaves out of what was found again the packets that went out before.
@@ -374,10 +374,15 @@ fn go_to(packets: Option<FoundPackets>, from: Option<Key>) -> io::Result<Option<
 
 /// Returns what is to be told of a part that was loaded, of which the blocks up to `good` are
 /// whole; `None` where all of it is.
-fn damaged(segment: &Segment, part: &Range<u64>, good: u64, fault: Option<&Fault>) -> Option<Note> {
+fn damaged(
+    segment: &Segment,
+    part: &Range<u64>,
+    good: u64,
+    fault: Option<&BrokenBlock>,
+) -> Option<Note> {
     let what = match fault {
-        Some(Fault::Damaged(what)) => what,
-        Some(Fault::Short(_)) => "a block passes the end of what was indexed",
+        Some(BrokenBlock::Damaged(what)) => what,
+        Some(BrokenBlock::Short(_)) => "a block passes the end of what was indexed",
         None if good < part.end => "it is cut short",
         None => return None,
     };
@@ -385,8 +390,8 @@ fn damaged(segment: &Segment, part: &Range<u64>, good: u64, fault: Option<&Fault
 }
 
 /// Has granules looked at one by one, so that a damaged one does not touch the others.
-fn one_by_one(rank: Rank, granules: &[(u32, u32)], have: usize) -> Outcome {
-    let mut outcome = Outcome::default();
+fn one_by_one(rank: Rank, granules: &[(u32, u32)], have: usize) -> Looked {
+    let mut outcome = Looked::default();
     outcome.progress.read_bytes = have as u64;
     let mut begin = rank.begin;
     for granule in granules {
@@ -398,12 +403,12 @@ fn one_by_one(rank: Rank, granules: &[(u32, u32)], have: usize) -> Outcome {
 
 /// Returns what is to be told of how a stretch up to `end` ended at `at`. A segment that is being
 /// written may be cut anywhere.
-fn ended(segment: &Segment, at: u64, end: u64, stop: &Stop) -> Option<Note> {
+fn ended(segment: &Segment, at: u64, end: u64, stop: &PieceEnd) -> Option<Note> {
     let what = match stop {
-        Stop::More | Stop::End => return None,
-        Stop::Cut if segment.name.live && end == segment.end => return None,
-        Stop::Cut => "it is cut short",
-        Stop::Damaged(what) => what,
+        PieceEnd::More | PieceEnd::End => return None,
+        PieceEnd::Cut if segment.name.live && end == segment.end => return None,
+        PieceEnd::Cut => "it is cut short",
+        PieceEnd::Damaged(what) => what,
     };
     let what = what.to_owned();
     Some(Note::Damaged { segment: segment.name.to_string(), at, what })

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use tapdeck_packet::pcapng::{self, BYTE_ORDER_MAGIC, INTERFACE_DESCRIPTION, SECTION_HEADER};
 use tapdeck_packet::trace::{self, Error};
 
-use super::blocks::Stop;
+use super::blocks::PieceEnd;
 use super::interface::{Described, described};
 use super::packet::Packet;
 use crate::io::Object;
@@ -29,13 +29,13 @@ const HEAD: usize = 12;
 /// What has to be known where a piece begins.
 #[derive(Clone, Default)]
 pub struct Context {
-    head: Arc<Head>,
+    head: Arc<CaptureHead>,
     /// The time of the packet before the piece, UTC nanoseconds.
     time_ns: i64,
 }
 
 #[derive(Default)]
-struct Head {
+struct CaptureHead {
     /// The file's header, or the headers of the section and its interfaces.
     bytes: Vec<u8>,
     swapped: bool,
@@ -62,7 +62,8 @@ impl Context {
 
     /// Makes the context behind a pcap file's header.
     pub fn pcap(header: &[u8], interface: u32) -> Self {
-        let head = Head { bytes: header.to_vec(), swapped: false, interfaces: vec![interface] };
+        let head =
+            CaptureHead { bytes: header.to_vec(), swapped: false, interfaces: vec![interface] };
         Self { head: Arc::new(head), time_ns: 0 }
     }
 }
@@ -82,7 +83,7 @@ pub struct Passed {
     pub end: u64,
     /// What has to be known where the next piece begins.
     pub context: Context,
-    pub stop: Stop,
+    pub stop: PieceEnd,
     pub bytes_read: u64,
     /// How many sections begin in the piece.
     pub sections: usize,
@@ -122,7 +123,7 @@ impl Scanner {
             let mut passed = Passed {
                 end: part.start,
                 context: context.clone(),
-                stop: if at_end { Stop::End } else { Stop::More },
+                stop: if at_end { PieceEnd::End } else { PieceEnd::More },
                 bytes_read: have as u64,
                 sections: 0,
                 is_late: false,
@@ -134,7 +135,7 @@ impl Scanner {
             let (good, time_ns, fault) =
                 packets(bytes, context, &headers.interfaces, part.start, &mut each);
             match fault {
-                Some(Fault::Short(needed)) if good == 0 && !at_end => {
+                Some(BrokenRecord::Short(needed)) if good == 0 && !at_end => {
                     if needed <= LONGEST as u64 {
                         want = (needed as usize).max(want * 2);
                         continue;
@@ -142,17 +143,17 @@ impl Scanner {
                     // Only a block that holds no packet can be so long.
                     passed.end = (part.start + needed).min(part.end);
                     if part.start + needed > part.end {
-                        passed.stop = Stop::Cut;
+                        passed.stop = PieceEnd::Cut;
                     }
                     return Ok(passed);
                 }
-                Some(Fault::Short(_)) if at_end => passed.stop = Stop::Cut,
+                Some(BrokenRecord::Short(_)) if at_end => passed.stop = PieceEnd::Cut,
                 // The file became shorter, between two records.
                 None if at_end && (have as u64) < len => {
-                    passed.stop = Stop::Damaged("it became shorter while it was read");
+                    passed.stop = PieceEnd::Damaged("it became shorter while it was read");
                 }
-                Some(Fault::Damaged(what)) => passed.stop = Stop::Damaged(what),
-                Some(Fault::Short(_)) | None => {}
+                Some(BrokenRecord::Damaged(what)) => passed.stop = PieceEnd::Damaged(what),
+                Some(BrokenRecord::Short(_)) | None => {}
             }
             passed.end += good as u64;
             passed.context = Context { head: headers.head_at(good, &context.head), time_ns };
@@ -167,7 +168,7 @@ impl Scanner {
     }
 }
 
-enum Fault {
+enum BrokenRecord {
     /// Fewer bytes than the so many that should be there.
     Short(u64),
     Damaged(&'static str),
@@ -181,7 +182,7 @@ fn packets(
     interfaces: &[u32],
     begin: u64,
     each: &mut impl FnMut(u64, &Record<'_>),
-) -> (usize, i64, Option<Fault>) {
+) -> (usize, i64, Option<BrokenRecord>) {
     let head = &context.head.bytes;
     let mut time_ns = context.time_ns;
     let in_piece = |offset: u64| offset.saturating_sub(head.len() as u64) as usize;
@@ -189,7 +190,7 @@ fn packets(
         Ok(reader) => reader,
         // The context was read before; what cannot be read is a piece that is too short to tell.
         Err(_) if bytes.is_empty() => return (0, time_ns, None),
-        Err(_) => return (0, time_ns, Some(Fault::Short(HEAD as u64))),
+        Err(_) => return (0, time_ns, Some(BrokenRecord::Short(HEAD as u64))),
     };
     loop {
         let at = in_piece(reader.offset());
@@ -197,7 +198,7 @@ fn packets(
             Ok(Some(packet)) => {
                 let Some(&interface) = interfaces.get(packet.interface as usize) else {
                     let what = "a packet of an interface that was not described";
-                    return (at, time_ns, Some(Fault::Damaged(what)));
+                    return (at, time_ns, Some(BrokenRecord::Damaged(what)));
                 };
                 let own_ns = packet.time_ns.filter(|ns| *ns >= 0);
                 time_ns = own_ns.unwrap_or(time_ns);
@@ -210,11 +211,11 @@ fn packets(
                 continue;
             }
             Ok(None) => None,
-            Err(Error::CutShort { needed, .. }) => Some(Fault::Short(needed)),
+            Err(Error::CutShort { needed, .. }) => Some(BrokenRecord::Short(needed)),
             Err(Error::Damaged { what, .. } | Error::Unsupported { what, .. }) => {
-                Some(Fault::Damaged(what))
+                Some(BrokenRecord::Damaged(what))
             }
-            Err(_) => Some(Fault::Damaged("it cannot be read")),
+            Err(_) => Some(BrokenRecord::Damaged("it cannot be read")),
         };
         return (in_piece(reader.offset()), time_ns, fault);
     }
@@ -241,7 +242,7 @@ impl Headers {
     /// Finds the headers of a piece; `None` where an interface is not known.
     fn find(
         bytes: &[u8],
-        head: &Head,
+        head: &CaptureHead,
         known: &mut dyn FnMut(Described) -> Option<u32>,
     ) -> Option<Self> {
         let mut headers = Self { interfaces: head.interfaces.clone(), found: Vec::new() };
@@ -278,7 +279,7 @@ impl Headers {
     }
 
     /// Returns what has to be known behind `good` bytes of the piece.
-    fn head_at(&self, good: usize, before: &Arc<Head>) -> Arc<Head> {
+    fn head_at(&self, good: usize, before: &Arc<CaptureHead>) -> Arc<CaptureHead> {
         let passed = self.found.iter().take_while(|header| header.place.end <= good);
         let passed: Vec<&Header> = passed.collect();
         if passed.is_empty() {
@@ -286,10 +287,12 @@ impl Headers {
         }
         let section = passed.iter().rposition(|header| header.interface.is_none());
         let mut head = match section {
-            Some(at) => {
-                Head { bytes: Vec::new(), swapped: passed[at].swapped, interfaces: Vec::new() }
-            }
-            None => Head {
+            Some(at) => CaptureHead {
+                bytes: Vec::new(),
+                swapped: passed[at].swapped,
+                interfaces: Vec::new(),
+            },
+            None => CaptureHead {
                 bytes: before.bytes.clone(),
                 swapped: before.swapped,
                 interfaces: before.interfaces.clone(),

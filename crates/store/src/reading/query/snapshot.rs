@@ -22,7 +22,7 @@ const LISTS: usize = 100;
 const AT_ONCE: usize = 256;
 
 /// How a segment begins.
-pub(crate) struct Head {
+pub(crate) struct SectionHead {
     /// The section header block.
     pub section: Vec<u8>,
     /// For each interface id, the index into [`Snapshot::interfaces`].
@@ -32,7 +32,7 @@ pub(crate) struct Head {
 /// A segment that the span reaches into.
 pub(crate) struct Segment {
     pub name: SegmentName,
-    pub head: Arc<Head>,
+    pub head: Arc<SectionHead>,
     /// Where the blocks begin that follow the interface descriptions and their fill.
     pub begin: u64,
     /// The file's length when it was looked at.
@@ -49,6 +49,18 @@ pub(super) enum Contents {
     Captures(Vec<CaptureFile>),
 }
 
+/// A time in which an interface received packets that are not in the recording, because its hook
+/// was not shown them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Missing {
+    pub interface: String,
+    pub packets: u64,
+    pub first_ns: i64,
+    pub last_ns: i64,
+    /// The cause, in words.
+    pub why: String,
+}
+
 /// The segments of a store, or the capture files of other recorders, that a span of time reaches
 /// into. Segments that come later are not in it, nor is what is written after it was made.
 pub struct Snapshot {
@@ -57,6 +69,7 @@ pub struct Snapshot {
     /// Device and inode of all capture files, also of those that the span does not reach into.
     pub(super) files: Vec<(u64, u64)>,
     pub(crate) notes: Vec<Note>,
+    pub(crate) unseen: Vec<Missing>,
     pub(crate) interfaces: Vec<Described>,
     /// Bytes that were read of indexes.
     pub(super) index_bytes: u64,
@@ -67,7 +80,8 @@ pub struct Snapshot {
 impl Snapshot {
     /// Looks at the ends of all segments, and leaves out those that lie outside of `span`.
     pub fn open(dir: &Path, span: Span) -> Result<Self, Error> {
-        Self::open_in(&(Arc::new(Directory::new(dir)) as Arc<dyn Storage>), span)
+        let directory: Arc<dyn Storage> = Arc::new(Directory::new(dir));
+        Self::open_in(&directory, span)
     }
 
     /// Opens a store as [`Snapshot::open`] does, wherever it lies.
@@ -94,6 +108,7 @@ impl Snapshot {
             contents: Contents::Segments(Vec::new()),
             files: Vec::new(),
             notes: Vec::new(),
+            unseen: Vec::new(),
             interfaces: Vec::new(),
             index_bytes: 0,
             skipped: 0,
@@ -121,6 +136,12 @@ impl Snapshot {
             Contents::Segments(segments) => segments,
             Contents::Captures(_) => &[],
         }
+    }
+
+    /// Returns the times, among those that the span reaches into, in which packets went unseen: no
+    /// answer has them.
+    pub fn unseen(&self) -> &[Missing] {
+        &self.unseen
     }
 
     /// Returns whether these are files of other recorders.
@@ -174,6 +195,20 @@ impl Snapshot {
             }
         };
         self.index_bytes += index_bytes;
+        for told in &begun.unseen {
+            let (first_ns, last_ns) = (told.first_ns as i64, told.last_ns as i64);
+            if last_ns < span.after_ns || first_ns >= span.before_ns {
+                continue;
+            }
+            let interface = begun.interfaces.get(told.interface as usize);
+            self.unseen.push(Missing {
+                interface: interface.map_or_else(String::new, |i| i.name.clone()),
+                packets: told.packets,
+                first_ns,
+                last_ns,
+                why: told.why.clone(),
+            });
+        }
         if begun.swapped {
             return Err(Error::ByteOrder(self.storage.location(name.to_string().as_ref())));
         }
@@ -190,7 +225,7 @@ impl Snapshot {
         for interface in begun.interfaces {
             interfaces.push(self.interface(interface, &interfaces));
         }
-        let head = Head { section: begun.section, interfaces };
+        let head = SectionHead { section: begun.section, interfaces };
         // The segments of one recording begin alike.
         let head = match segments.last() {
             Some(last)

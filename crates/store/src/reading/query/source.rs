@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::note::Note;
 use super::order::{Key, Rank};
-use super::piece::{FoundPackets, Gathered, Place};
+use super::piece::{FoundPackets, Gathered, PiecePlace};
 use super::progress::Progress;
 use super::scan::Context;
 use crate::io::Object;
@@ -46,7 +46,7 @@ impl Unread {
 
     /// Forgets packets that were found, for want of memory. `from` is the key of the next of them.
     pub fn forgotten(packets: FoundPackets, from: Key) -> Work {
-        let Place { segment, begin, len, context } = packets.into_place();
+        let PiecePlace { segment, begin, len, context } = packets.into_place();
         let rank = Rank { bound_ns: from.time_ns, segment, begin };
         (rank, Self::Again { len, from: Some(from), context })
     }
@@ -58,7 +58,7 @@ pub struct Loss {
     pub rank: Rank,
     pub last_ns: i64,
     pub len: u64,
-    /// By interface of the snapshot.
+    /// Packets lost, by index of the snapshot's interface.
     pub dropped: Vec<(u32, u64)>,
 }
 
@@ -71,7 +71,7 @@ impl Loss {
 
 /// What a look at an unread part gives.
 #[derive(Default)]
-pub struct Outcome {
+pub struct Looked {
     /// What the look adds to the query's progress.
     pub progress: Progress,
     /// Losses that statistics tell of.
@@ -85,7 +85,7 @@ pub struct Outcome {
     pub is_late: bool,
 }
 
-impl From<Gathered> for Outcome {
+impl From<Gathered> for Looked {
     fn from(gathered: Gathered) -> Self {
         let Gathered { packets, matches, dropped, told } = gathered;
         let progress = Progress { matches, dropped, ..Progress::default() };

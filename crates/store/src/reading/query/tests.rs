@@ -60,7 +60,7 @@ struct Draft {
     name: SegmentName,
     bytes: Vec<u8>,
     packets: Vec<Made>,
-    /// Of each ring's block, with the fill behind it.
+    /// The range of each ring's block, with the fill behind it.
     blocks: Vec<Range<u64>>,
 }
 

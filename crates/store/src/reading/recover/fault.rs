@@ -19,7 +19,17 @@ pub enum Fault {
     /// two files would have one name
     #[error("there is {0} already: move one of the two away")]
     Exists(String),
+    /// nobody knows what stood there before
+    #[error(
+        "at byte {at}: {what}{}; nothing tells what stood there before, and it is left as it is",
+        and_more(*more)
+    )]
+    Changed { at: u64, what: String, more: u64 },
     /// the file system says no
     #[error("{0}")]
     Io(#[from] io::Error),
+}
+
+fn and_more(more: u64) -> String {
+    if more == 0 { String::new() } else { format!(", and {more} faults more") }
 }

@@ -9,7 +9,8 @@
 //! short is finished by the next one, and a sound store is not changed.
 //!
 //! A packet whose inner sectors are missing, while both its ends are there, counts as whole; only
-//! the checksums of an index that was made before tell, and `verify` looks at those.
+//! the checksums of an index that was made before tell. [`verify`](super::verify) looks at those,
+//! and where all segments are read so does recovery: it cannot mend what they tell, and says so.
 //!
 //! A segment without a complete index then gets one. What the log of its index has is kept.
 
@@ -28,12 +29,13 @@ use crate::format::segment::{is_ours, packets_told, segment_names};
 use crate::format::store::Error;
 use crate::format::store::Store;
 use crate::io::{Access, Directory, Io, Storage};
+use crate::reading::verify::{Flaw, verify_one};
 pub use fault::Fault;
-use survey::{Head, Survey};
+use survey::{FileOrigin, Survey};
 
 /// Which closed segments are looked at beside the live ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Closed {
+pub enum ClosedScope {
     None,
     /// The closed segments that do not end in statistics, as one that was cut does not.
     Unended,
@@ -48,8 +50,8 @@ pub enum Action {
     None,
     /// The segment was mended and has its final name.
     Close,
-    /// Not even the beginning was written, and there is no packet: the file is renamed to
-    /// `NAME.damaged`.
+    /// The file is renamed to `NAME.damaged`: not even its beginning was written, and there is no
+    /// packet.
     SetAside,
     Fail(Fault),
 }
@@ -85,7 +87,7 @@ pub struct Finding {
 /// What is looked at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Scope {
-    pub closed: Closed,
+    pub closed: ClosedScope,
     /// Whether segments without a complete index get one.
     pub index: bool,
 }
@@ -171,20 +173,28 @@ fn look(
         let is_closed = !name.live;
         let read = name.live
             || match scope.closed {
-                Closed::None => false,
-                Closed::Unended => {
+                ClosedScope::None => false,
+                ClosedScope::Unended => {
                     let opened = storage.open(name.to_string().as_ref(), Access::Ranges);
                     opened.ok().and_then(|segment| packets_told(&*segment)).is_none()
                 }
-                Closed::All => true,
+                ClosedScope::All => true,
             };
         // Closed segments get an index only if they were asked for.
-        let index = scope.index && !(is_closed && scope.closed == Closed::None);
+        let index = scope.index && !(is_closed && scope.closed == ClosedScope::None);
         let mut finding = Finding::new(name);
+        let thorough = scope.closed == ClosedScope::All;
         if read {
             match finding.look(storage, hand) {
                 Ok(Some(action)) => finding.action = action,
                 Ok(None) => continue,
+                Err(fault) => finding.action = Action::Fail(fault),
+            }
+        }
+        let mut index_is_wrong = false;
+        if thorough && matches!(finding.action, Action::None) {
+            match finding.hold_against_index(storage) {
+                Ok(is_wrong) => index_is_wrong = is_wrong,
                 Err(fault) => finding.action = Action::Fail(fault),
             }
         }
@@ -194,7 +204,7 @@ fn look(
             Action::SetAside | Action::Fail(_) => false,
         };
         if index && can_be_indexed {
-            finding.look_at_index(storage, scope.closed == Closed::All, hand);
+            finding.look_at_index(storage, (thorough, index_is_wrong), hand);
         }
         if read || !matches!(finding.index, IndexAction::None) {
             each(&finding);
@@ -220,33 +230,51 @@ impl Finding {
     /// it.
     fn look(&mut self, storage: &dyn Storage, hand: &impl Hand) -> Result<Option<Action>, Fault> {
         let segment = storage.open(self.name.to_string().as_ref(), Access::Ranges)?;
-        match Head::read(&*segment)? {
-            Head::Strangers => return Ok(None),
+        match FileOrigin::read(&*segment)? {
+            FileOrigin::Strangers => return Ok(None),
             // Only a live segment is tapdeck's by its name alone.
-            Head::Damaged if !self.name.live => return Ok(None),
-            Head::OtherByteOrder => return Err(Fault::ByteOrder),
-            Head::Damaged if survey::holds_packets(&*segment)? => return Err(Fault::Head),
-            Head::Damaged => {
+            FileOrigin::Damaged if !self.name.live => return Ok(None),
+            FileOrigin::OtherByteOrder => return Err(Fault::ByteOrder),
+            FileOrigin::Damaged if survey::holds_packets(&*segment)? => return Err(Fault::Head),
+            FileOrigin::Damaged => {
                 hand.set_aside(&self.name)?;
                 return Ok(Some(Action::SetAside));
             }
-            Head::Ours => {}
+            FileOrigin::Ours => {}
         }
         let survey = Survey::of(&*segment)?;
         self.packets_before = survey.packets_before();
         self.packets = survey.packets();
         self.bytes_replaced = survey.bytes_replaced();
         self.bytes_cut = survey.bytes_cut;
-        if !self.name.live && survey.is_sound() {
+        if !self.name.live && survey.is_sound() && survey.is_ended() {
             return Ok(Some(Action::None));
         }
         hand.close(&self.name, &survey)?;
         Ok(Some(Action::Close))
     }
 
+    /// Fails where the index of a segment tells that the segment was changed since. Returns whether
+    /// it is the index alone that is wrong, which another one mends.
+    fn hold_against_index(&self, storage: &dyn Storage) -> Result<bool, Fault> {
+        let Some(verdict) = verify_one(storage, &self.name)? else { return Ok(false) };
+        let segment = self.name.to_string();
+        match verdict.flaws.iter().find(|flaw| flaw.file == segment) {
+            Some(Flaw { at, what, .. }) => {
+                Err(Fault::Changed { at: *at, what: what.clone(), more: verdict.count - 1 })
+            }
+            None => Ok(verdict.count > 0),
+        }
+    }
+
     /// Has the index of a segment made, if the segment has none or none that can be used. With
-    /// `thorough` all of the index is read to know that.
-    fn look_at_index(&mut self, storage: &dyn Storage, thorough: bool, hand: &impl Hand) {
+    /// `thorough` all of the index is read to know that, unless it is known to be wrong.
+    fn look_at_index(
+        &mut self,
+        storage: &dyn Storage,
+        (thorough, is_wrong): (bool, bool),
+        hand: &impl Hand,
+    ) {
         let name = self.name.closed();
         let is_complete = || -> io::Result<bool> {
             let len = storage.open(name.to_string().as_ref(), Access::Ranges)?.length()?;
@@ -258,7 +286,7 @@ impl Finding {
         };
         // The index of a segment that is mended is removed, since it points to what was changed.
         let is_mended = matches!(self.action, Action::Close);
-        if !is_mended && is_complete().unwrap_or(false) {
+        if !is_mended && !is_wrong && is_complete().unwrap_or(false) {
             return;
         }
         self.index = match hand.index(&name) {
@@ -266,4 +294,19 @@ impl Finding {
             Err(e) => IndexAction::Fail(e),
         };
     }
+}
+
+/// Looks in bytes for where blocks go on behind a place that the first of them name; for fuzzing.
+///
+/// # Panics
+/// If what is found is not behind that place, or not there.
+#[doc(hidden)]
+pub fn resync_anything(bytes: &[u8]) -> io::Result<()> {
+    let Some((head, bytes)) = bytes.split_first_chunk::<3>() else { return Ok(()) };
+    let len = bytes.len() as u64;
+    let at = u64::from(u16::from_le_bytes([head[0], head[1]])).min(len) / 4 * 4;
+    let behind = resync::resync(&bytes.to_vec(), len, at, u32::from(head[2]))?;
+    assert!(behind.next.is_none_or(|next| next > at && next < len && next.is_multiple_of(4)));
+    assert!((at..=len).contains(&behind.written));
+    Ok(())
 }

@@ -14,6 +14,7 @@ use super::fault::Fault;
 use super::part::read_at;
 use super::resync::resync;
 use crate::format::segment::{APPLICATION_PREFIX, filled};
+use crate::format::unseen::UnseenSpan;
 use crate::io::{Object, PAGE};
 
 /// Bytes that are read at once, or more for a longer block.
@@ -23,7 +24,7 @@ const LONGEST_BLOCK: u64 = 16 << 20;
 const ANY_INTERFACE: u32 = 1 << 16;
 
 /// How a file begins.
-pub(super) enum Head {
+pub(super) enum FileOrigin {
     Ours,
     OtherByteOrder,
     /// Another program wrote the file.
@@ -32,7 +33,7 @@ pub(super) enum Head {
     Damaged,
 }
 
-impl Head {
+impl FileOrigin {
     pub fn read(segment: &dyn Object) -> io::Result<Self> {
         let head = read_at(segment, 0, segment.length()?, PAGE)?;
         let long = |needed: u64| head.len() == PAGE && needed > PAGE as u64;
@@ -62,7 +63,7 @@ pub(super) fn holds_packets(segment: &dyn Object) -> io::Result<bool> {
 
 /// What is known of an interface's packets.
 #[derive(Clone, Debug, Default)]
-struct Tally {
+struct InterfaceTally {
     packets: u64,
     /// Packets lost, as the packets tell.
     dropped: u64,
@@ -92,7 +93,7 @@ pub(super) struct Survey {
     pub damage: Vec<Range<u64>>,
     /// Bytes at the end that belong to no whole block and are not zero.
     pub bytes_cut: u64,
-    interfaces: Vec<(Interface, Tally)>,
+    interfaces: Vec<(Interface, InterfaceTally)>,
     /// The statistics behind the last packet.
     told: Option<ClosingStatistics>,
     /// Whether the walk is behind the interface descriptions.
@@ -208,7 +209,7 @@ impl Survey {
         match record {
             Record::Section(_) if at > 0 => return Err(Fault::Sections),
             Record::Section(_) => {}
-            Record::Interface(i) => self.interfaces.push((i.clone(), Tally::default())),
+            Record::Interface(i) => self.interfaces.push((i.clone(), InterfaceTally::default())),
             Record::Packet(packet) => {
                 // Where the sector with the lengths is missing, an empty packet seems to stand
                 // there.
@@ -222,6 +223,8 @@ impl Survey {
                 self.told = None;
                 self.in_body = true;
             }
+            // What went unseen before the segment is told among its blocks.
+            Record::Statistics(s) if UnseenSpan::told(s).is_some() => self.in_body = true,
             Record::Statistics(s) => {
                 let told = self
                     .told
@@ -253,7 +256,7 @@ impl Survey {
 
     /// Returns whether the statistics at the end are those of the packets that are there.
     pub fn is_ended(&self) -> bool {
-        let told = |(i, (_, tally)): (usize, &(Interface, Tally))| {
+        let told = |(i, (_, tally)): (usize, &(Interface, InterfaceTally))| {
             let told = self.told.as_ref()?.by_interface.get(&(i as u32))?;
             Some(told.delivered == Some(tally.packets))
         };
@@ -291,7 +294,7 @@ impl Survey {
     }
 }
 
-fn count((interface, tally): &mut (Interface, Tally), packet: &PacketBlock<'_>) {
+fn count((interface, tally): &mut (Interface, InterfaceTally), packet: &PacketBlock<'_>) {
     tally.packets += 1;
     tally.dropped = tally.dropped.saturating_add(packet.dropped);
     let time = interface.nanoseconds(packet.timestamp).and_then(|ns| u64::try_from(ns).ok());

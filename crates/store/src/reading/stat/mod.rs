@@ -25,11 +25,12 @@ use tapdeck_packet::pcapng::{self, Reader, Record};
 use crate::format::index::{Builder, Granule, Index, read_ahead};
 use crate::format::segment::{blocks_backwards, dropped_told, open_segment, statistics_told};
 use crate::io::{Access, Directory, Object, Storage};
-use crate::reading::query::{Error, Note, SLACK_NS, Segment, Snapshot, Span};
+use crate::reading::holes::Numbers;
+use crate::reading::query::{Error, Missing, Note, SLACK_NS, Segment, Snapshot, Span};
 use gaps::Finder;
 pub use gaps::{Gap, Gaps};
 pub use rate::{Amount, Rate};
-use tops::Tally;
+use tops::KeyTally;
 pub use tops::Tops;
 
 /// Bytes that are read of either end of a segment that has no index.
@@ -68,6 +69,8 @@ pub struct Report {
     /// Times of the first and the last packet, UTC. `None` where there are no packets.
     pub times: Option<(i64, i64)>,
     pub gaps: Gaps,
+    /// Times in which packets went unseen, which are in no gap.
+    pub unseen: Vec<Missing>,
     pub rate: Rate,
     pub hosts: Tops<IpAddr>,
     pub ports: Tops<u16>,
@@ -83,7 +86,8 @@ pub fn stat(
     question: Question,
     watch: impl FnMut(usize, usize),
 ) -> Result<Report, Error> {
-    stat_in(&(Arc::new(Directory::new(dir)) as Arc<dyn Storage>), question, watch)
+    let directory: Arc<dyn Storage> = Arc::new(Directory::new(dir));
+    stat_in(&directory, question, watch)
 }
 
 /// Looks at a store as [`stat`] does, wherever it lies.
@@ -93,8 +97,9 @@ pub fn stat_in(
     mut watch: impl FnMut(usize, usize),
 ) -> Result<Report, Error> {
     let mut snapshot = Snapshot::open_in(storage, question.span)?;
-    let notes = std::mem::take(&mut snapshot.notes);
-    let mut survey = Survey::new(&**storage, &snapshot, question, notes);
+    let mut notes = std::mem::take(&mut snapshot.notes);
+    notes.extend(holes(&**storage, &snapshot, question.span)?);
+    let mut survey = ReportBuilder::new(&**storage, &snapshot, question, notes);
     let segments = snapshot.segments_to_read();
     for (done, segment) in segments.iter().enumerate() {
         watch(done, segments.len());
@@ -115,8 +120,25 @@ pub fn stat_in(
     Ok(survey.finish())
 }
 
+/// Returns which segments are missing within the span, before others.
+fn holes(storage: &dyn Storage, snapshot: &Snapshot, span: Span) -> Result<Vec<Note>, Error> {
+    let fail = |e| Error::new(storage.place().to_owned(), e);
+    let numbers = Numbers::list(storage).map_err(fail)?;
+    let mut notes = Vec::new();
+    for segment in snapshot.segments_to_read() {
+        // Those before it ended when it began.
+        let is_before = segment.name.began_s.saturating_mul(1_000_000_000) <= span.after_ns;
+        let missing = numbers.missing_before(segment.name.number, storage).map_err(fail)?;
+        if let Some(missing) = missing.filter(|_| !is_before) {
+            let (first, last) = missing.into_inner();
+            notes.push(Note::Hole { segment: segment.name.to_string(), first, last });
+        }
+    }
+    Ok(notes)
+}
+
 /// A granule, or what of it is within the span.
-struct Part {
+struct GranulePart {
     first_ns: i64,
     last_ns: i64,
     packets: u64,
@@ -124,7 +146,7 @@ struct Part {
     dropped: Vec<(u32, u64)>,
 }
 
-impl Part {
+impl GranulePart {
     fn of(granule: &Granule) -> Self {
         Self {
             first_ns: granule.first_ns,
@@ -136,14 +158,14 @@ impl Part {
     }
 }
 
-struct Survey<'a> {
+struct ReportBuilder<'a> {
     storage: &'a dyn Storage,
     snapshot: &'a Snapshot,
     question: Question,
     report: Report,
     gaps: Finder,
-    hosts: Tally<IpAddr>,
-    ports: Tally<u16>,
+    hosts: KeyTally<IpAddr>,
+    ports: KeyTally<u16>,
     /// Losses in the statistics of segments that no packet has told of yet, each with the
     /// segment's last time.
     untold: Vec<(i64, u64)>,
@@ -152,7 +174,7 @@ struct Survey<'a> {
 /// Called while a segment is read.
 type Watch<'a> = dyn FnMut() + 'a;
 
-impl<'a> Survey<'a> {
+impl<'a> ReportBuilder<'a> {
     fn new(
         storage: &'a dyn Storage,
         snapshot: &'a Snapshot,
@@ -168,13 +190,14 @@ impl<'a> Survey<'a> {
             index_bytes: 0,
             times: None,
             gaps: Gaps::default(),
+            unseen: snapshot.unseen().to_vec(),
             rate: Rate::new(),
-            hosts: Tally::new().top(0),
-            ports: Tally::new().top(0),
+            hosts: KeyTally::new().top(0),
+            ports: KeyTally::new().top(0),
             notes,
             unusable: Vec::new(),
         };
-        let (hosts, ports) = (Tally::new(), Tally::new());
+        let (hosts, ports) = (KeyTally::new(), KeyTally::new());
         let (gaps, untold) = (Finder::default(), Vec::new());
         Self { storage, snapshot, question, report, gaps, hosts, ports, untold }
     }
@@ -365,7 +388,7 @@ impl<'a> Survey<'a> {
         segment: &Segment,
         object: &dyn Object,
         granule: &Granule,
-    ) -> io::Result<Option<Part>> {
+    ) -> io::Result<Option<GranulePart>> {
         let span = self.question.span;
         let is_outside = granule.last_ns < span.after_ns || granule.first_ns >= span.before_ns;
         if granule.packets == 0 || is_outside || granule.place.start >= segment.end {
@@ -374,7 +397,7 @@ impl<'a> Survey<'a> {
         // The segment was written on since it was looked at, or it was cut.
         let is_cut = granule.place.end > segment.end;
         if span.contains(granule.first_ns) && span.contains(granule.last_ns) && !is_cut {
-            return Ok(Some(Part::of(granule)));
+            return Ok(Some(GranulePart::of(granule)));
         }
         let place = granule.place.start..granule.place.end.min(segment.end);
         let (part, damage) = read_part(object, segment, &place, span)?;
@@ -384,7 +407,7 @@ impl<'a> Survey<'a> {
         Ok((part.packets > 0).then_some(part))
     }
 
-    fn add(&mut self, segment: &Segment, part: &Part) {
+    fn add(&mut self, segment: &Segment, part: &GranulePart) {
         self.report.packets += part.packets;
         if self.question.span != Span::ALL {
             self.report.bytes_stored += part.bytes;
@@ -525,7 +548,7 @@ fn read_part(
     segment: &Segment,
     place: &Range<u64>,
     span: Span,
-) -> io::Result<(Part, Option<(u64, &'static str)>)> {
+) -> io::Result<(GranulePart, Option<(u64, &'static str)>)> {
     let section = &segment.head.section;
     let mut bytes = section.clone();
     bytes.resize(section.len() + (place.end - place.start) as usize, 0);
@@ -534,8 +557,13 @@ fn read_part(
     bytes.truncate(section.len() + have);
     let mut reader = Reader::new(&bytes);
     reader.next();
-    let mut part =
-        Part { first_ns: i64::MAX, last_ns: i64::MIN, packets: 0, bytes: 0, dropped: Vec::new() };
+    let mut part = GranulePart {
+        first_ns: i64::MAX,
+        last_ns: i64::MIN,
+        packets: 0,
+        bytes: 0,
+        dropped: Vec::new(),
+    };
     let mut at = reader.offset();
     while let Some(record) = reader.next() {
         let Ok(record) = record else {

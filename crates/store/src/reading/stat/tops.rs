@@ -23,14 +23,14 @@ pub struct Tops<K> {
 }
 
 /// Counts in how many granules keys are.
-pub(super) struct Tally<K> {
+pub(super) struct KeyTally<K> {
     counts: HashMap<K, u64>,
     pub of: u64,
     pub unlisted: u64,
     about: bool,
 }
 
-impl<K: Copy + Eq + Hash + Ord> Tally<K> {
+impl<K: Copy + Eq + Hash + Ord> KeyTally<K> {
     pub fn new() -> Self {
         Self { counts: HashMap::new(), of: 0, unlisted: 0, about: false }
     }
@@ -66,11 +66,11 @@ impl<K: Copy + Eq + Hash + Ord> Tally<K> {
 
 #[cfg(test)]
 mod tests {
-    use super::{KEPT, Tally};
+    use super::{KEPT, KeyTally};
 
     #[test]
     fn the_most_common_come_first() {
-        let mut tally = Tally::new();
+        let mut tally = KeyTally::new();
         for (port, granules) in [(53_u16, 2), (443, 7), (80, 2), (53, 3), (22, 1)] {
             tally.add(port, granules);
         }
@@ -82,7 +82,7 @@ mod tests {
 
     #[test]
     fn however_many_there_are_the_common_ones_stay() {
-        let mut tally = Tally::new();
+        let mut tally = KeyTally::new();
         for i in 0..8 * KEPT as u32 {
             tally.add(1_000_000 + i, 1);
             tally.add(i % 10, 2);

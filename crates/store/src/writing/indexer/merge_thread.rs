@@ -15,7 +15,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::Receiver;
 
-use super::task::{Closed, Place, Task, Work};
+use super::task::{BlockPlace, IndexerSetup, SegmentEnd, Task};
 use crate::format::index::{self, Builder};
 use crate::format::name::SegmentName;
 use crate::format::segment::open_segment;
@@ -29,7 +29,7 @@ const NICENESS: i32 = 10;
 
 pub(super) struct MergeThread<I: Io> {
     io: Arc<I>,
-    work: Work,
+    work: IndexerSetup,
     segment: Option<Segment<I::File>>,
 }
 
@@ -46,7 +46,7 @@ struct Segment<F> {
 }
 
 impl<I: Io> MergeThread<I> {
-    pub fn new(io: Arc<I>, work: Work) -> Self {
+    pub fn new(io: Arc<I>, work: IndexerSetup) -> Self {
         Self { io, work, segment: None }
     }
 
@@ -122,7 +122,7 @@ impl<I: Io> MergeThread<I> {
     }
 
     /// Indexes blocks from where they lie in the segment.
-    fn read_missed(&self, segment: &mut Segment<I::File>, missed: &[Place]) -> io::Result<()> {
+    fn read_missed(&self, segment: &mut Segment<I::File>, missed: &[BlockPlace]) -> io::Result<()> {
         let behind = &self.work.totals.index_behind_bytes;
         let mut left: u64 = missed.iter().map(|place| place.on_disk).sum();
         let mut read = || {
@@ -162,7 +162,11 @@ impl<I: Io> MergeThread<I> {
     /// Waits until the segment is closed, and merges the log into its index. A log with a part
     /// missing stays what it is, and so does one that cannot be merged: it is as good, but
     /// slower to use.
-    fn finish(&self, segment: &mut Segment<I::File>, closed: &Receiver<Closed>) -> io::Result<()> {
+    fn finish(
+        &self,
+        segment: &mut Segment<I::File>,
+        closed: &Receiver<SegmentEnd>,
+    ) -> io::Result<()> {
         let (dir, name) = (&self.work.dir, &segment.name);
         let Ok(closed) = closed.recv() else { return Ok(()) };
         if segment.log.take().is_none() || segment.is_partial || self.is_hurried() {

@@ -39,15 +39,15 @@ use merge_thread::MergeThread;
 pub(crate) use sizes::Sizes;
 pub use task::Indexing;
 use task::Task;
-pub(crate) use task::{Closed, Place, Work};
+pub(crate) use task::{BlockPlace, IndexerSetup, SegmentEnd};
 
 enum Job {
     Begin(SegmentName),
-    Block(Place, Option<Box<dyn Hold>>),
+    Block(BlockPlace, Option<Box<dyn Hold>>),
     /// A part of the segment will not be indexed.
     Skip,
     /// The segment has ended; the receiver hears when it is closed.
-    End(Receiver<Closed>),
+    End(Receiver<SegmentEnd>),
 }
 
 /// Tasks that may wait for the merge thread: with the chunks of up to 32 MiB of packets that is
@@ -70,7 +70,7 @@ impl Indexer {
     const MOST_BEHIND: u64 = 16 << 30;
 
     /// Starts the threads.
-    pub fn start<I: Io>(io: Arc<I>, work: Work) -> io::Result<Self> {
+    pub fn start<I: Io>(io: Arc<I>, work: IndexerSetup) -> io::Result<Self> {
         let (jobs, queue) = channel();
         let (tasks, merge_queue) = sync_channel(TASKS);
         let totals = work.totals.clone();
@@ -121,7 +121,7 @@ impl Indexer {
 
     /// Tells that a block was written to the segment. `hold` keeps its bytes, if they still can be
     /// had.
-    pub fn block(&self, place: Place, hold: Option<Box<dyn Hold>>) {
+    pub fn block(&self, place: BlockPlace, hold: Option<Box<dyn Hold>>) {
         if self.totals.index_behind_bytes.load(Relaxed) > Self::MOST_BEHIND {
             if !self.has_skipped.swap(true, Relaxed) {
                 self.send(Job::Skip);
@@ -134,7 +134,7 @@ impl Indexer {
 
     /// Tells that nothing more is written to the segment. Whoever closes it tells so to the sender
     /// that is returned.
-    pub fn end(&self) -> SyncSender<Closed> {
+    pub fn end(&self) -> SyncSender<SegmentEnd> {
         let (tell, closed) = sync_channel(1);
         self.send(Job::End(closed));
         tell
@@ -159,7 +159,7 @@ struct IndexThread {
     /// The chunk being made, while a segment is written.
     builder: Option<Builder>,
     /// Blocks of which the index thread did not see the bytes.
-    missed: Vec<Place>,
+    missed: Vec<BlockPlace>,
 }
 
 impl IndexThread {
@@ -192,7 +192,7 @@ impl IndexThread {
         }
     }
 
-    fn look(&mut self, place: Place, hold: Option<Box<dyn Hold>>) {
+    fn look(&mut self, place: BlockPlace, hold: Option<Box<dyn Hold>>) {
         let mut hold = hold.filter(|_| !self.indexing.control.is_hurried());
         let bytes = hold.as_mut().and_then(|hold| hold.bytes()?.get(..place.len));
         let (Some(bytes), Some(builder)) = (bytes, &mut self.builder) else {

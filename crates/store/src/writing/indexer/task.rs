@@ -18,12 +18,12 @@ use crate::writing::writer::WriterControl;
 pub struct Indexing {
     /// Pins the threads to this processor.
     pub cpu: Option<u32>,
-    /// Once the writer is hurried, what is not indexed yet is left so.
+    /// The writer's control: once the writer is hurried, what is not indexed yet is left so.
     pub control: Arc<WriterControl>,
 }
 
 /// What the index thread and the merge thread work with.
-pub(crate) struct Work {
+pub(crate) struct IndexerSetup {
     pub dir: PathBuf,
     pub indexing: Indexing,
     /// The link types, by interface id.
@@ -35,7 +35,7 @@ pub(crate) struct Work {
 
 /// Where a block of a ring lies in a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Place {
+pub(crate) struct BlockPlace {
     pub offset: u64,
     /// Bytes of its packets.
     pub len: usize,
@@ -45,7 +45,7 @@ pub(crate) struct Place {
 
 /// How a segment was closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Closed {
+pub(crate) struct SegmentEnd {
     pub len: u64,
     /// Packets lost, as the segment's statistics tell.
     pub dropped: u64,
@@ -55,7 +55,7 @@ pub(crate) struct Closed {
 pub(super) enum Task {
     Begin(SegmentName),
     Chunk(Vec<u8>),
-    Missed(Vec<Place>),
+    Missed(Vec<BlockPlace>),
     Skip,
-    End(Receiver<Closed>),
+    End(Receiver<SegmentEnd>),
 }

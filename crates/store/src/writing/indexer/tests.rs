@@ -15,7 +15,7 @@ use tapdeck_packet::pcapng;
 use tapdeck_packet::ring::Hold;
 use tapdeck_testkit::wait_for;
 
-use super::{Closed, Indexer, Indexing, Place, Sizes, Work};
+use super::{BlockPlace, Indexer, IndexerSetup, Indexing, SegmentEnd, Sizes};
 use crate::format::index::Index;
 use crate::format::name::SegmentName;
 use crate::format::segment::fill_up;
@@ -62,7 +62,7 @@ impl Scene {
         let (control, log) =
             (Arc::new(WriterControl::default()), Arc::<Mutex<Vec<String>>>::default());
         let lines = log.clone();
-        let work = Work {
+        let work = IndexerSetup {
             dir: dir.clone(),
             indexing: Indexing { cpu: None, control: control.clone() },
             links: vec![LinkType::ETHERNET],
@@ -97,7 +97,7 @@ impl Scene {
     }
 
     /// A block of packets, and where it lies now that it is written.
-    fn write(&mut self) -> (Place, Vec<u8>) {
+    fn write(&mut self) -> (BlockPlace, Vec<u8>) {
         let mut bytes = Vec::new();
         for i in 0..PACKETS {
             let frame = [i as u8; 60];
@@ -111,7 +111,7 @@ impl Scene {
         let mut filled = bytes.clone();
         fill_up(&mut filled);
         self.append(&filled);
-        (Place { offset, len: bytes.len(), on_disk: filled.len() as u64 }, bytes)
+        (BlockPlace { offset, len: bytes.len(), on_disk: filled.len() as u64 }, bytes)
     }
 
     /// A block that the indexer finds in the ring.
@@ -140,7 +140,7 @@ impl Scene {
         let tell = self.indexer.end();
         fs::rename(self.name.path(&self.dir), closed.path(&self.dir)).unwrap();
         // Of one whose index was given up nobody waits to hear.
-        let _ = tell.send(Closed { len: self.body.len() as u64, dropped: 7 });
+        let _ = tell.send(SegmentEnd { len: self.body.len() as u64, dropped: 7 });
     }
 
     fn index(&self) -> Option<Index> {
@@ -272,7 +272,7 @@ fn of_a_segment_that_is_deleted_meanwhile_nothing_stays() {
             wait_for("the log", || !scene.index_of_log().is_empty());
             delete(&scene);
         }
-        let _ = tell.send(Closed { len: scene.body.len() as u64, dropped: 0 });
+        let _ = tell.send(SegmentEnd { len: scene.body.len() as u64, dropped: 0 });
         scene.indexer.finish();
         assert_eq!(scene.files(), BTreeSet::new(), "{at}");
         assert_eq!(scene.sizes.take(|_, _| false), 0, "{at}");
@@ -316,7 +316,7 @@ fn a_segment_that_cannot_be_read_is_told_once_and_the_next_is_indexed() {
     for _ in 0..3 {
         let (place, _) = scene.write();
         // As if the disk gave less back than it took.
-        scene.indexer.block(Place { offset: place.offset + (1 << 30), ..place }, None);
+        scene.indexer.block(BlockPlace { offset: place.offset + (1 << 30), ..place }, None);
         wait_for("it to be tried", || scene.behind() == 0);
     }
     assert_eq!(scene.log.lock().unwrap().len(), 1);

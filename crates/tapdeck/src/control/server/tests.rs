@@ -26,7 +26,7 @@ impl Running {
         let gone = Arc::new(AtomicUsize::new(0));
         let thread = std::thread::spawn({
             let (ends, gone) = (ends.clone(), gone.clone());
-            move || serve(Server::new(socket), &ends, &gone)
+            move || serve(Server::new(socket).unwrap(), &ends, &gone)
         });
         Self { dir, ends, gone, thread: Some(thread) }
     }

@@ -317,7 +317,7 @@ fn a_plan_is_believed_where_libpcap_reads_the_same() {
     assert!(filter.is_understood());
     assert_eq!(*filter.plan(), filter::parse("tcp dst port 80 or 443").expect("one").plan());
 
-    let programs = [(LinkType::ETHERNET, ethernet("udp port 53"))];
+    let programs = [ethernet("udp port 53")];
     assert_eq!(super::believed_plan("udp port 54", programs.iter()), None);
     assert!(super::believed_plan("port 53 and udp or tcp", programs.iter()).is_none());
     let plan = super::believed_plan("udp dst or src port 0x35", programs.iter()).expect("the same");
@@ -336,17 +336,35 @@ fn what_is_not_understood_is_looked_for_everywhere() {
     assert!(none.is_understood() && *none.plan() == Plan::All);
 }
 
+/// A link type on which nothing can match adds nothing and refuses nothing.
+#[test]
+fn what_one_link_type_cannot_have_is_looked_for_in_the_others() {
+    let links = [LinkType::RAW, LinkType::ETHERNET, COOKED];
+    for expression in ["arp", "ether host 02:00:00:00:00:01", "vlan 5", "mpls"] {
+        let filter = Filter::for_links(expression, links, false).expect("of Ethernet it asks much");
+        assert!(filter.programs[0].1.is_none() && filter.programs[1].1.is_some(), "{expression}");
+        for alone in [vec![LinkType::RAW], vec![LinkType::IPV4, LinkType::RAW]] {
+            assert!(Filter::for_links(expression, alone, false).is_err(), "{expression}");
+        }
+    }
+    // It may be inside, where a tunnel carries frames.
+    assert!(Filter::for_links("arp", [LinkType::RAW], true).is_ok());
+    for nonsense in ["florb", "host and", "port 99999"] {
+        assert!(Filter::for_links(nonsense, links, true).is_err(), "{nonsense}");
+    }
+}
+
 #[test]
 fn a_clone_decides_in_another_thread_what_the_first_decides() {
     let filter = Filter::for_links("host 10.0.0.1 or len > 100", [LinkType::ETHERNET], false);
     let filter = filter.expect("an expression");
     let frames: &[Vec<u8>] = &frames();
     let decide = |filter: &Filter| -> Vec<bool> {
-        let program = &filter.programs[0].1;
+        let program = filter.programs[0].1.as_ref().expect("Ethernet can match");
         frames.iter().map(|frame| program.matches(frame, 200)).collect()
     };
     let clone = filter.clone();
-    assert!(clone.programs[0].1.compiled.is_some());
+    assert!(clone.programs[0].1.as_ref().is_some_and(|program| program.compiled.is_some()));
     assert_eq!(*clone.plan(), *filter.plan());
     let first = decide(&filter);
     let of_clone = std::thread::scope(|scope| scope.spawn(move || decide(&clone)).join());

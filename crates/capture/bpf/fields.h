@@ -1,0 +1,73 @@
+/* SPDX-License-Identifier: GPL-2.0 OR MIT */
+/*
+ * Where in a header a field stands, and how long the header is, as far as the hook programs know
+ * them. Names, values and documents are those of crates/packet/src/header/field.rs: the module is
+ * behind TD_, and the constant behind the module. A test compares them (tests/numbers.rs).
+ */
+#ifndef TAPDECK_FIELDS_H
+#define TAPDECK_FIELDS_H
+
+#define TD_ETHERNET_TYPE 12
+#define TD_ETHERNET_HEADER_BYTES 14
+
+#define TD_VLAN_TAG_BYTES 4
+
+#define TD_IPV4_LENGTH_MASK 0x0f
+#define TD_IPV4_IDENTIFICATION 4
+#define TD_IPV4_FRAGMENT 6
+#define TD_IPV4_OFFSET_MASK 0x1fff
+#define TD_IPV4_MORE_FRAGMENTS 0x2000
+#define TD_IPV4_PROTOCOL 9
+#define TD_IPV4_SOURCE 12
+#define TD_IPV4_DESTINATION 16
+#define TD_IPV4_HEADER_BYTES 20
+
+#define TD_IPV6_NEXT_HEADER 6
+#define TD_IPV6_SOURCE 8
+#define TD_IPV6_DESTINATION 24
+#define TD_IPV6_HEADER_BYTES 40
+
+#define TD_IPV6_EXTENSION_NEXT_HEADER 0
+#define TD_IPV6_EXTENSION_LENGTH 1
+
+#define TD_IPV6_FRAGMENT_FRAGMENT 2
+#define TD_IPV6_FRAGMENT_OFFSET_MASK 0xfff8
+#define TD_IPV6_FRAGMENT_MORE_FRAGMENTS 0x0001
+#define TD_IPV6_FRAGMENT_IDENTIFICATION 4
+#define TD_IPV6_FRAGMENT_HEADER_BYTES 8
+
+#define TD_VXLAN_HAS_NETWORK 0x08
+#define TD_VXLAN_HEADER_BYTES 8
+
+#define TD_GENEVE_VERSION_SHIFT 6
+#define TD_GENEVE_OPTIONS_MASK 0x3f
+#define TD_GENEVE_TYPE 2
+#define TD_GENEVE_HEADER_BYTES 8
+
+#define TD_GTP_U_VERSION_MASK 0xe0
+#define TD_GTP_U_VERSION_1 0x20
+#define TD_GTP_U_PROTOCOL_TYPE 0x10
+#define TD_GTP_U_ANY_OPTION 0x07
+#define TD_GTP_U_HAS_EXTENSION 0x04
+#define TD_GTP_U_USER_PACKET 255
+#define TD_GTP_U_NEXT_EXTENSION 11
+#define TD_GTP_U_HEADER_BYTES 8
+#define TD_GTP_U_LONG_HEADER_BYTES 12
+
+#define TD_GRE_VERSION_MASK 0x0007
+#define TD_GRE_HAS_CHECKSUM 0x8000
+#define TD_GRE_HAS_ROUTING 0x4000
+#define TD_GRE_HAS_KEY 0x2000
+#define TD_GRE_HAS_SEQUENCE 0x1000
+#define TD_GRE_HAS_ACKNOWLEDGMENT 0x0080
+#define TD_GRE_TYPE 2
+#define TD_GRE_HEADER_BYTES 4
+#define TD_GRE_OPTION_BYTES 4
+
+#define TD_ERSPAN_TYPE_2_HEADER_BYTES 8
+#define TD_ERSPAN_TYPE_3_HEADER_BYTES 12
+#define TD_ERSPAN_TYPE_3_FLAGS 11
+#define TD_ERSPAN_HAS_SUBHEADER 0x01
+#define TD_ERSPAN_SUBHEADER_BYTES 8
+
+#endif

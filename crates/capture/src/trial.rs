@@ -1,0 +1,228 @@
+//! What does a hook program cost by itself? It is run on a frame inside the kernel, again and
+//! again, without an interface, a driver or a reader (`BPF_PROG_RUN`).
+//!
+//! This is for benchmarks. Beside the recorder's programs there are programs that do nothing, and
+//! programs that read the frame and drop it: the kernel's own part of a run is in every figure, and
+//! only differences say something. The rings count as emptied all the time, so that every run finds
+//! room: small rings stay in the cache, large ones do not.
+
+use std::any::Any;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+
+use libbpf_rs::ObjectBuilder;
+use tapdeck_packet::ring::ReadMemory;
+
+use crate::bpf::loaded::Loaded;
+use crate::bpf::object::Aligned;
+use crate::bpf::params::Params;
+use crate::bpf::program::Program;
+use crate::filter::{explain_load, filters_for};
+use crate::hook::{RingUnit, TakenBy};
+use crate::interface::Interface;
+use crate::ring::{Geometry, RingMemory};
+use crate::rules::{self, Compiled, Images};
+use crate::sys::libbpf::{io_error, program, quiet_libbpf};
+use crate::sys::program::run;
+use crate::{Config, Deliver, Error, Hook};
+
+static TRIAL: &Aligned<[u8]> = &Aligned(*include_bytes!(concat!(env!("OUT_DIR"), "/trial.bpf.o")));
+
+/// How often a charge is taken in one run (`TIMES` of `bpf/trial.bpf.c`).
+pub const CHARGES: u32 = 64;
+/// How far the reader of a ring counts as ahead of its producers: half of the numbers that blocks
+/// have.
+const AHEAD: u32 = 1 << 30;
+/// `struct nf_hook_state`, which is all that a netfilter program's run can be told.
+const NETFILTER_STATE: usize = 48;
+
+/// What the recorder's program is given to do besides recording.
+#[derive(Clone, Debug, Default)]
+pub struct Duties {
+    /// A pcap-filter(7) expression.
+    pub filter: Option<String>,
+    pub rules: Option<Arc<Compiled>>,
+}
+
+/// Something that a hook program is made of, and for which the machine charges.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Charge {
+    /// A call of another function of the program.
+    Call,
+    /// A call of a function of the kernel, which does next to nothing.
+    Helper,
+    /// A look at the clock.
+    Clock,
+    /// An atomic addition.
+    Atomic,
+}
+
+impl Charge {
+    pub const ALL: [Self; 4] = [Self::Call, Self::Helper, Self::Clock, Self::Atomic];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Call => "call",
+            Self::Helper => "helper",
+            Self::Clock => "clock",
+            Self::Atomic => "atomic",
+        }
+    }
+}
+
+/// A program that is loaded, and can be run.
+pub struct Trial {
+    program: OwnedFd,
+    context: Vec<u8>,
+    /// The recorder's rings; none where the program is another's.
+    rings: Vec<Arc<RingMemory>>,
+    /// The object that the program is of, and its rules.
+    _loaded: Box<dyn Any>,
+}
+
+impl Trial {
+    /// Loads the recorder's program of a hook with rings of so many bytes altogether.
+    ///
+    /// # Errors
+    /// As a capture at the hook has them; [`Error::Kernel`] where the hook has no program.
+    pub fn of_recorder(hook: Hook, ring_bytes: u64, duties: &Duties) -> Result<Self, Error> {
+        // The kernel runs programs as if frames came from there.
+        let interface = Interface::find("lo")?;
+        let fail = |source| Error::Kernel { name: interface.name.clone(), hook, source };
+        let Some(which) = program_of(hook) else {
+            return Err(fail(io::Error::other("no program of this hook writes into rings")));
+        };
+        let config = Config {
+            hook,
+            deliver: Deliver::Consume,
+            snaplen: hook.facts().most_snaplen.min(MOST_SNAPLEN),
+            ring_bytes,
+            block_bytes: 1 << 16,
+            promiscuous: false,
+            device_bound: false,
+            filter: duties.filter.clone(),
+            rules: duties.rules.clone(),
+        };
+        let filters = filters_for(&interface, &config)?;
+        let params = Params {
+            geometry: Geometry::new(ring_bytes, config.block_bytes, 1, config.snaplen)?,
+            // A run at netfilter comes from no interface, and elsewhere nobody asks.
+            ifindex: 0,
+            consume: true,
+            by_cpu: hook.ring_unit() == RingUnit::Cpu,
+            filtered: !filters.is_empty(),
+            judged: config.rules.is_some(),
+            ..Params::unread(0)
+        };
+        let (loaded, _) = Loaded::new(&[which], &params, &filters)
+            .map_err(|e| explain_load(&interface, &config, &filters, e))?;
+        let images = match &config.rules {
+            Some(rules) => Some(images_of(&loaded, rules).map_err(fail)?),
+            None => None,
+        };
+        Ok(Self {
+            program: loaded.program(which).map_err(fail)?,
+            context: context_of(which),
+            rings: loaded.rings().to_vec(),
+            _loaded: Box::new((loaded, images)),
+        })
+    }
+
+    /// Loads a program of the same kind as the hook's that does nothing.
+    pub fn of_nothing(hook: Hook) -> io::Result<Self> {
+        Self::of(hook, "empty")
+    }
+
+    /// Loads a program of the same kind as the hook's that reads the frame and drops it; at a hook
+    /// that cannot see the frame in place, one that copies it. Of a frame in fragments it reads the
+    /// first.
+    pub fn of_reading(hook: Hook) -> io::Result<Self> {
+        Self::of(hook, "read")
+    }
+
+    /// Loads a program that takes a charge [`CHARGES`] times.
+    pub fn of_charge(charge: Charge) -> io::Result<Self> {
+        Self::load(&format!("charge_{}", charge.name()), Vec::new())
+    }
+
+    fn of(hook: Hook, what: &str) -> io::Result<Self> {
+        let Some(which) = program_of(hook) else {
+            return Err(io::Error::other("no program of this hook writes into rings"));
+        };
+        let kind = match which {
+            Program::Xdp | Program::XdpMetadata | Program::Redirect => "xdp",
+            Program::Ingress | Program::Egress | Program::SocketJudge => "skb",
+            Program::Netfilter => "netfilter",
+        };
+        Self::load(&format!("{what}_{kind}"), context_of(which))
+    }
+
+    fn load(name: &str, context: Vec<u8>) -> io::Result<Self> {
+        quiet_libbpf();
+        let mut object =
+            ObjectBuilder::default().open_memory(&TRIAL.0).map_err(|e| io_error(&e))?;
+        for mut program in object.progs_mut() {
+            program.set_autoload(program.name() == name);
+        }
+        let object = object.load().map_err(|e| io_error(&e))?;
+        let program = program(&object, name)?.as_fd().try_clone_to_owned()?;
+        Ok(Self { program, context, rings: Vec::new(), _loaded: Box::new(object) })
+    }
+
+    /// Runs the program on a frame so many times. Returns the mean time of a run, nanoseconds.
+    ///
+    /// # Errors
+    /// `EINVAL` where the kernel has no frames of that length for programs of this kind, and where
+    /// a packet did not get into a ring.
+    pub fn run(&self, frame: &[u8], times: u32) -> io::Result<f64> {
+        let lost = || self.rings.iter().map(|r| r.lost()).sum::<u64>();
+        let before = lost();
+        for ring in &self.rings {
+            ring.set_released(ring.open_block().0.wrapping_add(AHEAD));
+        }
+        let (_, ns) = run(self.program.as_fd(), &self.context, frame, times)?;
+        if lost() != before {
+            return Err(io::Error::other("packets of the trial were dropped"));
+        }
+        Ok(f64::from(ns))
+    }
+
+    /// Returns how many packets the filter and the rules refused so far.
+    pub fn filtered(&self) -> u64 {
+        self.rings.iter().map(|r| r.filtered()).sum()
+    }
+}
+
+/// No copy of a frame is longer here, so that blocks can be small.
+const MOST_SNAPLEN: u32 = 16_384;
+
+/// Returns the program of a hook that packets come in by.
+fn program_of(hook: Hook) -> Option<Program> {
+    match hook.facts().taken_by {
+        TakenBy::Programs(set) => set.plain.first().copied(),
+        TakenBy::Sockets(_) => None,
+    }
+}
+
+fn context_of(which: Program) -> Vec<u8> {
+    match which {
+        Program::Netfilter => {
+            let mut state = vec![0; NETFILTER_STATE];
+            state[1] = libc::NFPROTO_IPV4 as u8;
+            state
+        }
+        Program::Xdp
+        | Program::XdpMetadata
+        | Program::Redirect
+        | Program::Ingress
+        | Program::Egress
+        | Program::SocketJudge => Vec::new(),
+    }
+}
+
+fn images_of(loaded: &Loaded, rules: &Arc<Compiled>) -> io::Result<Images> {
+    let mut images = loaded.images()?;
+    images.set(0, Some(rules)).map_err(|e: rules::Error| io::Error::other(e))?;
+    Ok(images)
+}

@@ -1,0 +1,92 @@
+//! The program `tapdeck`: a command line, and a module for each command.
+//!
+//! `flags` holds what clap parses. A command's module resolves its flags to values that make sense
+//! together, and only then touches the system. What several commands do alike stands beside them:
+//! the control socket (`control`), counters (`statistics`), exit codes (`usage`), lines on the
+//! terminal (`progress_line`), inputs and outputs. Everything about packets is in other crates.
+//!
+//! It is a library so that fuzz targets can reach what it reads ([`fuzzing`]); `main.rs` is the
+//! program.
+#![forbid(unsafe_code)]
+
+mod attach;
+mod capture_file;
+mod check_traffic;
+mod control;
+mod ctl;
+mod dist;
+mod flags;
+#[doc(hidden)]
+pub mod fuzzing;
+mod generate;
+mod interrupt;
+mod output_file;
+mod panics;
+mod probe;
+mod progress_line;
+mod query;
+mod record;
+mod recover;
+mod rules;
+mod serve;
+mod standard_input;
+mod standard_output;
+mod stat;
+mod statistics;
+mod units;
+mod unseen;
+mod usage;
+mod verify;
+
+use std::io;
+use std::io::ErrorKind::BrokenPipe;
+use std::process::ExitCode;
+
+use clap::Parser;
+use signal_hook::consts::SIGXFSZ;
+
+/// Does what the command line says.
+pub fn main() -> ExitCode {
+    panics::end_the_process();
+    // Where files may not become larger (setrlimit(2)), writing fails and says so, as it does on a
+    // full disk; without a handler the signal would end the program as it stands.
+    if let Err(e) = signal_hook::flag::register(SIGXFSZ, std::sync::Arc::default()) {
+        progress_line::say(&format!("cannot listen for signals: {e}"));
+        return ExitCode::FAILURE;
+    }
+    let cli = match flags::Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(e) => {
+            // Help and version are no errors, and clap prints them to standard output.
+            let code = u8::try_from(e.exit_code()).unwrap_or(2);
+            let _ = e.print();
+            return ExitCode::from(code);
+        }
+    };
+    let result = match cli.command {
+        flags::Command::Record(flags) => record::run(*flags),
+        flags::Command::Attach(flags) => attach::run(&flags),
+        flags::Command::Serve(flags) => serve::run(&flags),
+        flags::Command::Probe(flags) => probe::run(&flags),
+        flags::Command::Ctl(flags) => ctl::run(&flags),
+        flags::Command::Query(flags) => query::run(&flags),
+        flags::Command::CheckTraffic(flags) => check_traffic::run(&flags),
+        flags::Command::Dist(flags) => dist::run(&flags),
+        flags::Command::Recover(flags) => recover::run(&flags),
+        flags::Command::Rules(flags) => rules::run(&flags),
+        flags::Command::Stat(flags) => stat::run(&flags),
+        flags::Command::Verify(flags) => verify::run(&flags),
+        flags::Command::Gen(flags) => generate::run(&flags),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        // The reader of our output has seen enough, which is no failure.
+        Err(e) if e.downcast_ref::<io::Error>().is_some_and(|e| e.kind() == BrokenPipe) => {
+            ExitCode::SUCCESS
+        }
+        Err(e) => {
+            progress_line::say(&format!("{e:#}"));
+            ExitCode::from(usage::exit_code(&e))
+        }
+    }
+}

@@ -1,0 +1,491 @@
+//! A hook that somebody takes away, or an interface that is made anew, is noticed: the hook is
+//! attached again, and what was missed is counted and told, by the counters, in the recording, and
+//! by whoever is asked about that time.
+
+mod testbed;
+
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Output};
+
+use rustix::process::{Pid, Signal};
+use rustix::thread::{CpuSet, sched_setaffinity};
+use serde_json::Value;
+use tapdeck_capture::interface::Interface;
+use tapdeck_capture::transmit::Tag;
+use tapdeck_testkit::process::last_json;
+use tapdeck_testkit::{Cable, Net, Running, Sender, Talking, wait_for};
+use testbed::daemon::Daemon;
+use testbed::recorder::{Contents, Recorder, assert_accounted, frame, number};
+
+/// Frames before, while and after the hook was away.
+const BEFORE: u32 = 100;
+const MISSED: u32 = 40;
+const AFTER: u32 = 60;
+
+fn send(net: &Net, count: u32) {
+    let to = net.b.inside(|| Interface::find("vb").expect("made above")).mac.expect("a MAC");
+    net.a.inside(|| Sender::on("va").send_all((0..count).map(|i| frame(to, 100, i))));
+}
+
+fn wait_seen(recorder: &Recorder, packets: u32) {
+    wait_for("the packets to be seen", || {
+        recorder.now()["seen"].as_u64().is_some_and(|n| n >= u64::from(packets))
+    });
+}
+
+/// The numbers of the links that a process has.
+fn links_of(process: &Running) -> Vec<String> {
+    let dir = format!("/proc/{}/fdinfo", Pid::from_child(&process.0).as_raw_nonzero());
+    let files = fs::read_dir(dir).expect("the process is there").flatten();
+    let texts = files.filter_map(|file| fs::read_to_string(file.path()).ok());
+    let number = |text: String| {
+        let line = text.lines().find_map(|line| line.strip_prefix("link_id:"))?.trim().to_owned();
+        Some(line)
+    };
+    texts.filter_map(number).collect()
+}
+
+/// Detaches all links of a process, as `bpftool link detach` does.
+fn detach(dir: &Path, process: &Running) {
+    let program = dir.join("detach");
+    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/detach.c");
+    let compile =
+        Command::new("cc").args(["-Wall", "-Werror", "-o"]).arg(&program).arg(source).status();
+    assert!(compile.expect("there is a compiler: make setup").success());
+    let links = links_of(process);
+    assert!(!links.is_empty(), "there is something to detach");
+    let done = Command::new(program).args(links).status();
+    assert!(done.expect("it was compiled").success());
+}
+
+fn tapdeck(words: &[&str], store: &Path) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tapdeck"));
+    command.arg(words[0]).arg("--dir").arg(store).args(&words[1..]);
+    command.output().expect("the program was built")
+}
+
+fn said(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+/// The law of what the device received, and at some hooks sent: all of it was seen, dropped by the
+/// device, or unseen.
+fn assert_law(hook: &str, counters: &Value) {
+    let n = |key| number(counters, key);
+    let moved = n("nic_received") + if hook == "tcx" { n("nic_sent") } else { 0 };
+    assert_eq!(moved, n("seen") + n("nic_dropped") + n("unseen"), "{counters}");
+}
+
+/// The store tells what went unseen, and is sound.
+fn assert_told(store: &Path, missed: u64, why: &str) {
+    let contents = Contents::of_store(store);
+    let told: Vec<_> = contents.statistics.iter().filter(|s| s.comment.is_some()).collect();
+    assert_eq!(told.len(), 1, "{told:#?}");
+    assert_eq!(told[0].interface_dropped.unwrap_or(0), missed);
+    assert!(told[0].comment.as_deref().is_some_and(|c| c.contains(why)), "{told:#?}");
+    let all: u64 = contents.statistics.iter().filter_map(|s| s.interface_dropped).sum();
+    assert_eq!(all, missed, "the blocks add up");
+
+    let verified = tapdeck(&["verify"], store);
+    assert!(verified.status.success(), "{}", said(&verified));
+    let stat = tapdeck(&["stat", "--json"], store);
+    let stat: Value = serde_json::from_slice(&stat.stdout).expect("JSON");
+    assert_eq!(number(&stat, "unseen"), missed, "{stat}");
+    assert_eq!(number(&stat, "lost"), 0, "{stat}");
+    let page = tapdeck(&["stat"], store);
+    assert!(String::from_utf8_lossy(&page.stdout).contains(why));
+
+    // Over that time, and no other.
+    let [first, last] = ["first", "last"]
+        .map(|end| stat["unseen_times"][0][end].as_str().expect("a time").to_owned());
+    let all = tapdeck(&["query", "--count"], store);
+    assert!(said(&all).contains(&format!("vb: {missed} packets went unseen")), "{}", said(&all));
+    let within = tapdeck(&["query", "--count", "--after", &first, "--before", &last], store);
+    assert!(within.status.success() && said(&within).contains("went unseen"), "{}", said(&within));
+    for (flag, time) in [("--before", &first), ("--after", &last)] {
+        // The span of the answer ends before the hook went, or begins after it came back.
+        let time = shifted(time, if flag == "--before" { -1 } else { 1 });
+        let other = tapdeck(&["query", "--count", flag, &time], store);
+        assert!(!said(&other).contains("unseen"), "{flag} {time}: {}", said(&other));
+    }
+    let recovered = tapdeck(&["recover", "--all"], store);
+    assert!(recovered.status.success(), "{}", said(&recovered));
+    let again = Contents::of_store(store);
+    assert_eq!(again.packets, contents.packets);
+}
+
+/// A time some nanoseconds later.
+fn shifted(time: &str, by_ns: i64) -> String {
+    let (seconds, rest) = time.split_once('.').expect("nanoseconds");
+    let ns: i64 = rest.trim_end_matches('Z').parse().expect("nanoseconds");
+    let ns = (ns + by_ns).clamp(0, 999_999_999);
+    format!("{seconds}.{ns:09}Z")
+}
+
+fn hook_is_attached_again(hook: &str, flags: &str) {
+    let net = Net::new();
+    if hook == "netfilter" {
+        // It sees what IP would take.
+        net.b.run("ip addr add 10.213.0.2/24 dev vb");
+    }
+    let dir = tempfile::tempdir().expect("a directory");
+    let store = dir.path().join("store");
+    let line = format!("--hook {hook} {flags} --flush 100ms --dir {}", store.display());
+    let mut recorder = Recorder::start(&net, dir.path(), &line);
+    send(&net, BEFORE);
+    wait_seen(&recorder, BEFORE);
+    assert_eq!(recorder.now()["interfaces"]["vb"]["attached"], true);
+    // Stopped, so that all of the frames come while the hook is away.
+    recorder.signal(Signal::STOP);
+    detach(dir.path(), &recorder.program.process);
+    send(&net, MISSED);
+    recorder.signal(Signal::CONT);
+    let line = recorder.wait_to_say("attached again");
+    assert!(line.contains("vb: somebody had detached the hook"), "{line}");
+    assert!(line.contains(&format!("{MISSED} packets went unseen")), "{line}");
+    send(&net, AFTER);
+    wait_seen(&recorder, BEFORE + AFTER);
+    let stats = recorder.stop();
+    assert_accounted(&stats);
+    assert_law(hook, &stats);
+    assert_law(hook, &stats["interfaces"]["vb"]);
+    assert_eq!(number(&stats, "seen"), u64::from(BEFORE + AFTER), "{hook}");
+    assert_eq!(number(&stats, "unseen"), u64::from(MISSED), "{hook}");
+    assert_eq!(Contents::of_store(&store).packets.len() as u64, number(&stats, "captured"));
+    assert_told(&store, u64::from(MISSED), "the hook was detached");
+}
+
+#[test]
+fn a_detached_xdp_hook_is_attached_again() {
+    hook_is_attached_again("xdp", "");
+}
+
+#[test]
+fn a_detached_generic_xdp_hook_is_attached_again() {
+    hook_is_attached_again("xdp-generic", "");
+}
+
+#[test]
+fn a_detached_tcx_hook_is_attached_again() {
+    hook_is_attached_again("tcx", "");
+}
+
+#[test]
+fn a_detached_netfilter_hook_is_attached_again() {
+    hook_is_attached_again("netfilter", "");
+}
+
+#[test]
+fn a_detached_afxdp_hook_is_attached_again() {
+    hook_is_attached_again("afxdp", "--deliver consume");
+}
+
+/// One file has no segments: what went unseen stands between the packets.
+#[test]
+fn a_stream_tells_what_went_unseen_where_it_was() {
+    let net = Net::new();
+    let dir = tempfile::tempdir().expect("a directory");
+    let file = dir.path().join("one.pcapng");
+    let mut recorder =
+        Recorder::start(&net, dir.path(), &format!("--hook xdp -w {}", file.display()));
+    send(&net, BEFORE);
+    wait_seen(&recorder, BEFORE);
+    recorder.signal(Signal::STOP);
+    detach(dir.path(), &recorder.program.process);
+    send(&net, MISSED);
+    recorder.signal(Signal::CONT);
+    recorder.wait_to_say("attached again");
+    send(&net, AFTER);
+    wait_seen(&recorder, BEFORE + AFTER);
+    recorder.stop();
+    let contents = Contents::of(&file);
+    assert_eq!(contents.packets.len() as u32, BEFORE + AFTER);
+    let told: Vec<_> = contents.statistics.iter().filter(|s| s.comment.is_some()).collect();
+    assert_eq!((told.len(), told[0].interface_dropped), (1, Some(u64::from(MISSED))));
+    let begin = told[0].start.expect("a time") as i64;
+    let end = told[0].end.expect("a time") as i64;
+    let before = contents.packets.iter().filter(|p| p.time_ns <= begin).count();
+    let after = contents.packets.iter().filter(|p| p.time_ns >= end).count();
+    assert_eq!((before as u32, after as u32), (BEFORE, AFTER));
+}
+
+/// A place that somebody else has taken is waited for, and all that time counts.
+#[test]
+fn a_hook_whose_place_is_taken_is_tried_until_it_is_free() {
+    let net = Net::new();
+    let dir = tempfile::tempdir().expect("a directory");
+    let other_dir = tempfile::tempdir().expect("a directory");
+    let store = dir.path().join("store");
+    let mut recorder =
+        Recorder::start(&net, dir.path(), &format!("--hook xdp --dir {}", store.display()));
+    send(&net, BEFORE);
+    wait_seen(&recorder, BEFORE);
+    recorder.signal(Signal::STOP);
+    detach(dir.path(), &recorder.program.process);
+    let other = Recorder::start(&net, other_dir.path(), "--hook xdp --no-store");
+    recorder.signal(Signal::CONT);
+    recorder.wait_to_say("has an XDP program already");
+    send(&net, MISSED);
+    wait_for("the missed packets to be counted", || {
+        let now = recorder.now();
+        now["interfaces"]["vb"]["attached"] == false && now["unseen"] == MISSED
+    });
+    other.stop();
+    let line = recorder.wait_to_say("attached again");
+    assert!(line.contains(&format!("{MISSED} packets went unseen")), "{line}");
+    send(&net, AFTER);
+    wait_seen(&recorder, BEFORE + AFTER);
+    let stats = recorder.stop();
+    assert_law("xdp", &stats);
+    assert_eq!(number(&stats, "unseen"), u64::from(MISSED));
+    assert_told(&store, u64::from(MISSED), "the hook was detached");
+}
+
+/// What an interface receives between its making and the hook's return is in the account, too.
+#[test]
+fn an_interface_made_anew_is_counted_from_its_beginning() {
+    for hook in ["xdp", "tcx"] {
+        let net = Net::new();
+        let dir = tempfile::tempdir().expect("a directory");
+        let store = dir.path().join("store");
+        let line = format!("--hook {hook} --dir {}", store.display());
+        let mut recorder = Recorder::start(&net, dir.path(), &line);
+        send(&net, BEFORE);
+        wait_seen(&recorder, BEFORE);
+        net.b.run("ip link del vb");
+        recorder.wait_to_say("vb is gone");
+        wait_for("the counters to say so", || {
+            recorder.now()["interfaces"]["vb"]["attached"] == false
+        });
+        recorder.signal(Signal::STOP);
+        net.plug(Cable::default());
+        send(&net, MISSED);
+        recorder.signal(Signal::CONT);
+        recorder.wait_to_say("vb is back");
+        let line = recorder.wait_to_say("the interface was away");
+        assert!(line.contains(&format!("{MISSED} packets went unseen")), "{hook}: {line}");
+        send(&net, AFTER);
+        wait_seen(&recorder, BEFORE + AFTER);
+        let stats = recorder.stop();
+        assert_accounted(&stats);
+        assert_law(hook, &stats);
+        assert_eq!(number(&stats, "unseen"), u64::from(MISSED), "{hook}");
+        assert_eq!(number(&stats, "seen"), u64::from(BEFORE + AFTER), "{hook}");
+        assert_told(&store, u64::from(MISSED), "the interface was away");
+    }
+}
+
+/// The time in which an interface is away is told even if it does not come back.
+#[test]
+fn an_interface_that_stays_away_is_told_at_the_end() {
+    let net = Net::new();
+    let dir = tempfile::tempdir().expect("a directory");
+    let store = dir.path().join("store");
+    let mut recorder =
+        Recorder::start(&net, dir.path(), &format!("--hook xdp --dir {}", store.display()));
+    send(&net, BEFORE);
+    wait_seen(&recorder, BEFORE);
+    net.b.run("ip link del vb");
+    recorder.wait_to_say("vb is gone");
+    let stats = recorder.stop();
+    assert_law("xdp", &stats);
+    assert_told(&store, 0, "the interface was away");
+}
+
+/// A program that stands before the hook and takes its packets away is noticed.
+#[test]
+fn a_hook_that_is_shown_nothing_any_more_says_so() {
+    let net = Net::new();
+    let dir = tempfile::tempdir().expect("a directory");
+    let other_dir = tempfile::tempdir().expect("a directory");
+    let store = dir.path().join("store");
+    let mut recorder =
+        Recorder::start(&net, dir.path(), &format!("--hook tcx --dir {}", store.display()));
+    send(&net, BEFORE);
+    wait_seen(&recorder, BEFORE);
+    let other = Recorder::start(&net, other_dir.path(), "--hook xdp --deliver consume --no-store");
+    let mut missed = 0;
+    wait_for("the missed packets to be counted", || {
+        send(&net, 1);
+        missed += 1;
+        recorder.now()["unseen"].as_u64().is_some_and(|n| n > 0)
+    });
+    recorder.wait_to_say("did not come to it");
+    other.stop();
+    let stats = recorder.stop();
+    assert_law("tcx", &stats);
+    assert_eq!(number(&stats, "unseen"), missed);
+    let told = Contents::of_store(&store).statistics;
+    assert_eq!(told.iter().filter_map(|s| s.interface_dropped).sum::<u64>(), missed);
+    let stat = tapdeck(&["stat"], &store);
+    let page = String::from_utf8_lossy(&stat.stdout).into_owned();
+    assert!(page.contains("was not shown what the device received"), "{page}");
+}
+
+#[test]
+fn a_daemon_attaches_its_hooks_again() {
+    for hook in ["xdp", "tcx"] {
+        let net = Net::new();
+        let config = format!("[[group]]\nname = \"g\"\ninterfaces = [\"vb\"]\nhook = \"{hook}\"\n");
+        let mut daemon = Daemon::start(&net, &config);
+        send(&net, BEFORE);
+        daemon.wait_seen("g", BEFORE.into());
+        daemon.signal(Signal::STOP);
+        detach(daemon.dir.path(), &daemon.program.process);
+        send(&net, MISSED);
+        daemon.signal(Signal::CONT);
+        let line = daemon.wait_to_say("attached again");
+        assert!(line.contains(&format!("{MISSED} packets went unseen")), "{hook}: {line}");
+        send(&net, AFTER);
+        daemon.wait_seen("g", (BEFORE + AFTER).into());
+        let stats = daemon.stop();
+        let port = &stats["ports"][0];
+        assert_law(hook, port);
+        assert_eq!(number(port, "unseen"), u64::from(MISSED), "{hook}");
+        assert_eq!(number(port, "seen"), u64::from(BEFORE + AFTER), "{hook}");
+    }
+}
+
+/// A veth, as some cards, runs an XDP program on those queues alone that there were when the
+/// program was attached; and at afxdp a queue needs a socket.
+fn a_queue_that_is_switched_on_later_is_recorded(hook: &str, flags: &str) {
+    let cpus = std::thread::available_parallelism().map_or(1, usize::from);
+    assert!(cpus > 1, "this test needs two CPUs");
+    let net = Net::with(Cable { queues: Some(2), ..Cable::default() });
+    // A veth's far end receives on the queue that a frame was sent on, and needs as many.
+    net.a.run("ethtool -L va rx 1 tx 1");
+    net.b.run("ethtool -L vb rx 1 tx 1");
+    let send_from = |cpu: usize, count: u32| {
+        net.a.inside(|| {
+            let mut core = CpuSet::new();
+            core.set(cpu);
+            sched_setaffinity(None, &core).expect("the CPU is there");
+            Sender::on("va").send_all((0..count).map(|i| frame([2, 0, 0, 0, 0, 2], 100, i)));
+        });
+    };
+    let dir = tempfile::tempdir().expect("a directory");
+    let store = dir.path().join("store");
+    let line = format!("--hook {hook} {flags} --dir {}", store.display());
+    let mut recorder = Recorder::start(&net, dir.path(), &line);
+    send_from(0, BEFORE);
+    wait_seen(&recorder, BEFORE);
+    recorder.signal(Signal::STOP);
+    net.b.run("ethtool -L vb rx 2");
+    net.a.run("ethtool -L va tx 2");
+    for cpu in [0, 1] {
+        let mask = 1 << cpu;
+        net.a.shell(&format!("echo {mask} > /sys/class/net/va/queues/tx-{cpu}/xps_cpus"));
+    }
+    send_from(1, MISSED);
+    recorder.signal(Signal::CONT);
+    let line = recorder.wait_to_say("a receive queue was switched on");
+    assert!(line.contains(&format!("{MISSED} packets went unseen")), "{line}");
+    send_from(1, AFTER);
+    wait_seen(&recorder, BEFORE + AFTER);
+    let stats = recorder.stop();
+    assert_accounted(&stats);
+    assert_law(hook, &stats);
+    assert_eq!(number(&stats, "unseen"), u64::from(MISSED));
+    assert_told(&store, u64::from(MISSED), "a receive queue was switched on");
+}
+
+#[test]
+fn a_queue_that_is_switched_on_later_is_recorded_at_xdp() {
+    a_queue_that_is_switched_on_later_is_recorded("xdp", "");
+}
+
+#[test]
+fn a_queue_that_is_switched_on_later_is_recorded_at_afxdp() {
+    a_queue_that_is_switched_on_later_is_recorded("afxdp", "--deliver consume");
+}
+
+/// A program that was there before, and that lets nothing pass, does not keep packets from a
+/// recorder at tcx.
+#[test]
+fn tcx_is_before_others_inbound_and_says_who_they_are() {
+    let net = Net::new();
+    let dirs = [(); 2].map(|()| tempfile::tempdir().expect("a directory"));
+    let flags = "--hook tcx --deliver consume --no-store";
+    let other = Recorder::start(&net, dirs[0].path(), flags);
+    let mut recorder = Recorder::start(&net, dirs[1].path(), "--hook tcx --no-store");
+    let line = recorder.wait_to_say("vb has other programs, too");
+    assert!(line.contains("behind it, inbound, tapdeck_ingress (program "), "{line}");
+    assert!(line.contains("before it, outbound, tapdeck_egress (program "), "{line}");
+    let probe = probed(&net);
+    for way in ["on the way in: tapdeck_ingress", "on the way out: tapdeck_egress"] {
+        let line = probe.lines().find(|line| line.contains(way));
+        let line = line.unwrap_or_else(|| panic!("{way}: {probe}"));
+        assert_eq!(line.matches("(program ").count(), 2, "{probe}");
+    }
+    send(&net, AFTER);
+    wait_seen(&recorder, AFTER);
+    let stats = recorder.stop();
+    assert_law("tcx", &stats);
+    assert_eq!((number(&stats, "seen"), number(&stats, "unseen")), (AFTER.into(), 0));
+    other.stop();
+}
+
+fn probed(net: &Net) -> String {
+    let probe = net.b.command(env!("CARGO_BIN_EXE_tapdeck")).args(["probe", "-i", "vb"]).output();
+    String::from_utf8_lossy(&probe.expect("the program was built").stdout).into_owned()
+}
+
+/// What only a program bound to its device can learn of the driver is done without.
+#[test]
+fn no_program_is_bound_to_its_device_where_that_is_not_wanted() {
+    let net = Net::new();
+    for (flags, tags) in [("", true), ("--no-device-bound", false)] {
+        let dir = tempfile::tempdir().expect("a directory");
+        let store = dir.path().join("store");
+        let line = format!("--hook xdp {flags} --dir {}", store.display());
+        let recorder = Recorder::start(&net, dir.path(), &line);
+        let tag = net.a.inside(|| {
+            let va = Interface::find("va").expect("made above");
+            Tag::attach(va.index, 7).expect("a kernel with tcx")
+        });
+        send(&net, BEFORE);
+        drop(tag);
+        wait_seen(&recorder, BEFORE);
+        let probe = probed(&net);
+        assert_eq!(probe.contains("tapdeck_xdp_met"), tags, "{flags}: {probe}");
+        recorder.stop();
+        let contents = Contents::of_store(&store);
+        let tagged = contents.packets.iter().filter(|p| p.frame[12..14] == [0x88, 0xa8]).count();
+        assert_eq!(tagged, if tags { BEFORE as usize } else { 0 }, "{flags}");
+    }
+}
+
+/// A member of a group learns what the daemon's hooks were not shown, and records it.
+#[test]
+fn a_recorder_of_a_group_tells_what_the_daemon_missed() {
+    let net = Net::new();
+    let config = "[[group]]\nname = \"g\"\ninterfaces = [\"vb\"]\nhook = \"xdp\"\n";
+    let mut daemon = Daemon::start(&net, config);
+    let dir = tempfile::tempdir().expect("a directory");
+    let (store, stats) = (dir.path().join("store"), dir.path().join("stats.json"));
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tapdeck"));
+    command.args(["record", "--group", "g", "--socket"]).arg(daemon.socket()).arg("--dir");
+    command.arg(&store).arg("--stats-json").arg(&stats);
+    let mut member = Talking::start(&mut command);
+    daemon.wait_to_say(" comes (process");
+    send(&net, BEFORE);
+    daemon.wait_seen("g", BEFORE.into());
+    daemon.signal(Signal::STOP);
+    detach(daemon.dir.path(), &daemon.program.process);
+    send(&net, MISSED);
+    daemon.signal(Signal::CONT);
+    daemon.wait_to_say("attached again");
+    let line = member.wait_to_say("went unseen");
+    assert!(line.contains(&format!("{MISSED} packets")), "{line}");
+    send(&net, AFTER);
+    daemon.wait_seen("g", (BEFORE + AFTER).into());
+    member.process.signal(Signal::INT);
+    assert!(member.end().0.success());
+    let last = last_json(&stats);
+    assert_accounted(&last);
+    assert_eq!(number(&last, "seen"), u64::from(BEFORE + AFTER));
+    assert_eq!(number(&last["interfaces"]["deck:g"], "unseen"), u64::from(MISSED));
+    assert_told(&store, MISSED.into(), "the hooks of the daemon were not shown them");
+    daemon.stop();
+}
