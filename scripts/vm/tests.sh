@@ -390,6 +390,32 @@ test_clsact() {
     check "and no filter is left" equal "$(filters ingress) $(filters egress)" "0 0"
 }
 
+both_filters() { [[ "$(filters ingress) $(filters egress)" == "1 1" ]]; }
+has_unseen() { not runs || (($(number unseen) >= 1)); }
+
+# The programs are those of vb in both directions; `qdisc del` takes both away.
+test_clsact_detached() {
+    begin "clsact that is taken away"
+    record --hook tcx --dir store
+    send 50 $NOBODY
+    until_seen 50
+    ip netns exec b tapdeck record -i vb --hook tcx --no-store --duration 1s >second.log 2>&1
+    check "a second recorder is refused" grep -q 'another recorder has its clsact filter' second.log
+    check "and leaves the filters of the first" both_filters
+    tc -n b qdisc del dev vb clsact
+    # Before the recorder looks again, or some of them.
+    ping_b 30
+    check "the filters are put there again" wait_for both_filters
+    check "what was missed is said" wait_for has_unseen
+    send 70 $NOBODY
+    until_seen $((180 - $(number unseen)))
+    stop
+    check "seen + unseen is what vb received and sent" \
+        equal "$(($(number captured) + $(number unseen)))" 180
+    check "seen = captured + filtered + dropped" accounted
+    check "and no filter is left" equal "$(filters ingress) $(filters egress)" "0 0"
+}
+
 has_no_xdp() { [[ "$(ip -n b link show vb)" != *xdp* ]]; }
 
 test_xdp_killed() {
