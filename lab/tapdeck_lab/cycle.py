@@ -96,10 +96,10 @@ def measure(lab: Lab, settings: Settings, seed: int) -> Measured:
     """
     settings = settings | {"rate": resolve_rate(lab, settings, seed)}
     method = methods.ALL[settings["method"]]
-    if missing := method.missing():
-        raise Missing(missing)
     if why := method.refuses(settings) or _contradiction(settings):
         raise Refused(why)
+    if missing := method.missing():
+        raise Missing(missing)
     _check_room(lab, settings)
     directory = Path(tempfile.mkdtemp(prefix="run", dir=lab.work))
     try:

@@ -49,6 +49,20 @@ fn assert_reads(text: &str, printed: &str, plan: &str) {
 
 const TAGGED: &str = "(type 8100 | type 88a8 | type 9100)";
 
+/// Numbers that have no room in their headers; libpcap refuses them, too.
+#[test]
+fn a_label_that_there_cannot_be_is_not_understood() {
+    for (greatest, more) in [
+        ("vlan 4095", "vlan 4096"),
+        ("mpls 1048575", "mpls 1048576"),
+        ("pppoes 65535", "pppoes 65536"),
+        ("geneve 16777215", "geneve 16777216"),
+    ] {
+        assert!(parse(greatest).is_ok(), "{greatest}");
+        assert!(parse(more).is_err(), "{more}");
+    }
+}
+
 #[test]
 fn addresses() {
     for (text, printed, plan) in [

@@ -323,11 +323,11 @@ impl Parser<'_> {
             };
         }
         match self.takes_one(&["vlan", "mpls", "pppoed", "pppoes", "geneve"]) {
-            Some("vlan") => Ok(Leaf::Vlan(self.optional_number()?)),
-            Some("mpls") => Ok(Leaf::Mpls(self.optional_number()?)),
+            Some("vlan") => Ok(Leaf::Vlan(self.optional_number(0xfff)?)),
+            Some("mpls") => Ok(Leaf::Mpls(self.optional_number(0xf_ffff)?)),
             Some("pppoed") => Ok(Leaf::PppoeDiscovery),
-            Some("pppoes") => Ok(Leaf::PppoeSession(self.optional_number()?)),
-            Some(_) => Ok(Leaf::Geneve(self.optional_number()?)),
+            Some("pppoes") => Ok(Leaf::PppoeSession(self.optional_number(0xffff)?)),
+            Some(_) => Ok(Leaf::Geneve(self.optional_number(0xff_ffff)?)),
             None => self.words(None).map(Leaf::Words),
         }
     }
@@ -423,8 +423,9 @@ impl Parser<'_> {
         }
     }
 
-    /// Reads a number, which may stand in parentheses, or nothing.
-    fn optional_number(&mut self) -> Parsed<Option<u32>> {
+    /// Reads a number up to `greatest`, which may stand in parentheses, or nothing. libpcap refuses
+    /// a greater one, too.
+    fn optional_number(&mut self, greatest: u32) -> Parsed<Option<u32>> {
         let mut open = 0;
         while self.takes("(") {
             open += 1;
@@ -433,6 +434,9 @@ impl Parser<'_> {
             return Ok(None);
         }
         let number = self.number()?;
+        if number > greatest {
+            return self.refuse("there is no such number");
+        }
         for _ in 0..open {
             self.expect(")", "not in these parentheses")?;
         }
