@@ -241,6 +241,21 @@ fn torn_writes_leave_every_whole_packet() {
 
 /// Farther than is read at once, and more than readers take as one block.
 #[test]
+fn a_block_of_another_type_is_damage() {
+    let written = Written::new(9, 20);
+    let mut bytes = written.bytes.clone();
+    let (at, lost) = written.blocks.iter().filter(|block| block.1.is_some()).nth(7).unwrap();
+    bytes[at.start + 1] = 9;
+    let (_temp, dir) = store(&[(LIVE, &bytes)]);
+    let findings = recover(&dir, &Faulty::sound(), ClosedScope::None);
+    assert!(matches!(findings[0].action, Action::Close), "{findings:?}");
+    assert_eq!(findings[0].bytes_replaced, at.len() as u64);
+    let mut expected = written.packets();
+    expected.remove(&lost.unwrap());
+    assert_eq!(check_closed(&dir), expected);
+}
+
+#[test]
 fn a_wide_gap_is_bridged() {
     let written = Written::new(2, 12);
     let whole: usize = written.blocks.iter().rposition(|b| b.0.start.is_multiple_of(PAGE)).unwrap();

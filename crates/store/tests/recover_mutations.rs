@@ -56,3 +56,16 @@ fn whatever_is_left_of_a_segment_is_recovered_once_and_for_all() {
     }
     assert!(fewer > 0 && fewer < INPUTS, "{fewer} lost packets");
 }
+
+/// Among them is what the fuzz target found once.
+#[test]
+fn the_fuzz_targets_seeds_are_recovered() {
+    let (_temp, dir) = directory();
+    std::fs::create_dir_all(&dir).unwrap();
+    let seeds = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fuzz/seeds/recover");
+    let seeds: Vec<_> = std::fs::read_dir(seeds).unwrap().map(|seed| seed.unwrap()).collect();
+    assert!(seeds.len() > 3, "{seeds:?}");
+    for seed in seeds {
+        check(&dir, &std::fs::read(seed.path()).unwrap());
+    }
+}

@@ -6,8 +6,8 @@ use std::io;
 use std::ops::Range;
 
 use tapdeck_packet::pcapng::{
-    BYTE_ORDER_MAGIC, Error, Interface, PacketBlock, Reader, Record, Statistics, StatisticsBlock,
-    section_header,
+    BYTE_ORDER_MAGIC, Error, FILL, Interface, PacketBlock, Reader, Record, Statistics,
+    StatisticsBlock, section_header,
 };
 
 use super::fault::Fault;
@@ -232,7 +232,9 @@ impl Survey {
                 told.by_interface.insert(s.interface, s.clone());
                 self.in_body = true;
             }
-            Record::Other(_) => self.in_body = true,
+            Record::Other(FILL) => self.in_body = true,
+            // No recorder writes any other, so the type of a true block is damaged.
+            Record::Other(_) => return Ok(false),
         }
         Ok(true)
     }
