@@ -221,8 +221,9 @@ counters! {
         /// Packets that the kernel could not copy: `failed` of each ring.
         dropped_unreadable: Packets, LostBecause("unreadable"), "";
         /// Packets that were in the rings when the output could take no more: after a second
-        /// signal, two seconds on a disk that takes nothing, a reader that left. And packets of
-        /// segments that could not be made durable, whether they are on disk or not.
+        /// signal, two seconds on a disk that takes nothing, a reader that left. And packets
+        /// that a failed sync may have lost, whether they are on disk or not: those written since
+        /// the last good one.
         dropped_unwritten: Packets, LostBecause("not written at the end"),
             "if an output hangs in the middle of a write after a second signal, the recorder says so and ends without this count";
         /// Packets that the network device received, whether or not it could deliver them:
@@ -272,6 +273,10 @@ counters! {
         clock_steps: Number, Beside, "";
         /// The longest time from closing a segment until the next could be written.
         rotation_us_max: Microseconds, Beside, "";
+        /// The longest time for which something that was written was not durable (fsync(2)), so
+        /// that a power cut could take it.
+        unsynced_us_max: Microseconds, Beside,
+            "too much by up to half of `--sync-interval`; 0 where nothing was made durable";
         /// Memory of all rings.
         ring_bytes: Bytes, Beside, "";
         /// The most that a ring was filled, looked at every 20 ms; the whole ring if it ever

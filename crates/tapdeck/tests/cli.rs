@@ -50,6 +50,18 @@ fn wrong_usage_is_told_from_failed_work() {
         (vec!["record", "-i", "lo"], vec!["--dir", "-w"]),
         (vec!["record", "-i", "lo", "--dir", &store, "-w", "x"], vec!["exclude each other"]),
         (vec!["record", "-i", "lo,lo", "--no-store"], vec!["named twice"]),
+        (
+            vec!["record", "-i", "lo", "--no-store", "--sync-interval", "5s"],
+            vec!["only a file can be made durable"],
+        ),
+        (
+            vec!["record", "-i", "lo", "-w", "/dev/null", "--sync-interval", "off"],
+            vec!["only a file can be made durable"],
+        ),
+        (
+            vec!["record", "-i", "lo", "--dir", &store, "--sync-interval", "50ms"],
+            vec!["--sync-interval", "at least 100ms"],
+        ),
         (vec!["record", "-i", "lo,", "--no-store"], vec!["--interface", "names no interface"]),
         (vec!["record", "-i", ",lo", "--no-store"], vec!["--interface", "names no interface"]),
         (vec!["gen", "-i", "lo,"], vec!["--interface", "names no interface"]),

@@ -68,6 +68,7 @@ fn records_a_step(net: &Net, hook: Hook) {
             segment_bytes: 64 << 20,
             segment_time: Duration::from_secs(3600),
             retention: Retention::default(),
+            sync_interval: None,
             interfaces,
             now_ns: Arc::new(move || now.now_ns()),
             uptime: Uptime::of_machine(),

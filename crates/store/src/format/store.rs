@@ -128,7 +128,14 @@ impl Store {
             _ => Error::Io { dir: dir.to_owned(), source },
         };
         // Whatever the umask is, nobody else may write in a directory that is made here.
+        let made: Vec<&Path> = dir.ancestors().take_while(|dir| !dir.exists()).collect();
         fs::DirBuilder::new().recursive(true).mode(0o755).create(dir).map_err(fail)?;
+        for parent in made.iter().rev().filter_map(|dir| dir.parent()) {
+            let parent = if parent.as_os_str().is_empty() { Path::new(".") } else { parent };
+            // What is in a directory outlives a power cut only if its own name does. Where that
+            // cannot be made sure of, recording goes on.
+            let _ = fs::File::open(parent).and_then(|parent| parent.sync_all());
+        }
         if fs::metadata(dir).map_err(fail)?.mode() & 0o002 != 0 {
             return Err(Error::Shared(dir.to_owned()));
         }

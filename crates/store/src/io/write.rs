@@ -23,7 +23,7 @@ pub trait Io: Send + Sync + 'static {
 }
 
 /// An open file.
-pub trait File: Send + 'static {
+pub trait File: Send + Sync + 'static {
     /// Writes at an offset; may write less than all. Addresses, lengths and offset are multiples of
     /// [`PAGE`].
     fn write_at(&self, pieces: &[IoSlice<'_>], offset: u64) -> Result<usize>;

@@ -194,7 +194,12 @@ impl Ages {
         let mut file = options.write(true).create_new(true).mode(0o640).open(&draft)?;
         file.write_all(text.as_bytes())?;
         file.sync_data()?;
-        fs::rename(&draft, &self.path)
+        fs::rename(&draft, &self.path)?;
+        if let Some(dir) = self.path.parent() {
+            // Where that cannot be done, the lines last as long as the machine runs.
+            let _ = fs::File::open(dir).and_then(|dir| dir.sync_all());
+        }
+        Ok(())
     }
 }
 

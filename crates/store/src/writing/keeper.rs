@@ -236,7 +236,7 @@ impl<I: Io> Thread<I> {
         statistics: &[StatisticsBlock],
     ) -> Option<SegmentEnd> {
         let from = live.name.clone();
-        let (packets, frame_bytes) = (live.packets.clone(), live.frame_bytes.clone());
+        let (packets, durability) = (live.packets.clone(), live.durability.clone());
         let (counted, written_at) = (live.end(), live.written_at);
         let ending = live.close(statistics);
         let results = [&ending.told, &ending.cut, &ending.durable];
@@ -257,15 +257,21 @@ impl<I: Io> Thread<I> {
                 (self.work.log)(&format!("cannot rename {}: {e}", from.path(&dir).display()));
                 name = from;
             }
-            if let Err(e) = self.io.sync_dir(&dir) {
-                (self.work.log)(&format!("{name}: its name may not outlast a crash: {e}"));
+            match self.io.sync_dir(&dir) {
+                Ok(()) => durability.has_name(),
+                Err(e) => {
+                    (self.work.log)(&format!("{name}: its name may not outlast a crash: {e}"));
+                }
             }
         } else {
             let mut lost = String::new();
             if ending.durable.is_err() {
-                self.work.totals.take_back(&packets, &frame_bytes);
-                lost = format!("its {held} packets may be lost and count as not written; ");
-                held = 0;
+                let unsure = durability.unsure();
+                self.work.totals.take_back(&unsure.packets, &unsure.frame_bytes);
+                let count: u64 = unsure.packets.iter().sum();
+                lost =
+                    format!("{count} of its {held} packets may be lost and count as not written; ");
+                held -= count;
             }
             (self.work.log)(&format!(
                 "{name}: {lost}it keeps the name of a segment that was not closed, and `tapdeck recover` closes it"

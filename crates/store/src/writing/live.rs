@@ -5,10 +5,12 @@
 //! [sink's](super::segment_sink) business.
 
 use std::io::{self, IoSlice};
+use std::sync::Arc;
 use std::time::Duration;
 
 use tapdeck_packet::pcapng::{self, InterfaceDescription, StatisticsBlock};
 
+use super::durability::Durability;
 use super::writer::InterfaceBlock;
 use crate::format::name::SegmentName;
 use crate::format::segment::{APPLICATION, fill_up, filled};
@@ -28,14 +30,14 @@ pub(crate) struct Ending {
 /// A segment being written. It is a valid pcapng file up to [`LiveSegment::end`] at any time.
 pub(crate) struct LiveSegment<F> {
     pub name: SegmentName,
-    file: F,
+    file: Arc<F>,
+    /// How much of the segment is durable.
+    pub durability: Arc<Durability>,
     /// Where the next block goes; a multiple of the page size.
     end: u64,
     pub began_ns: u64,
     /// Packets in the segment, by interface.
     pub packets: Vec<u64>,
-    /// Bytes of their frames, by interface.
-    pub frame_bytes: Vec<u64>,
     /// When packets were last written, or the segment began, as time since the machine's start.
     pub written_at: Duration,
     scratch: Vec<Page>,
@@ -46,7 +48,8 @@ pub(crate) struct LiveSegment<F> {
 impl<F: File> LiveSegment<F> {
     /// Writes a segment's head into an empty file.
     pub fn begin(
-        file: F,
+        file: Arc<F>,
+        durability: Arc<Durability>,
         name: SegmentName,
         began_ns: u64,
         interfaces: &[InterfaceDescription],
@@ -61,9 +64,9 @@ impl<F: File> LiveSegment<F> {
         let mut live = Self {
             name,
             file,
+            durability,
             end: 0,
             began_ns,
-            frame_bytes: packets.clone(),
             packets,
             written_at: Duration::ZERO,
             scratch: Vec::new(),
@@ -130,7 +133,7 @@ impl<F: File> LiveSegment<F> {
             }
             slices.extend(pages.by_ref().take(*count).map(|page| IoSlice::new(&page.0)));
         }
-        let wrote = write_all(&self.file, &slices, self.end);
+        let wrote = write_all(&*self.file, &slices, self.end);
         self.torn = wrote.is_err();
         let (mut bytes, result) = match wrote {
             Ok(n) => (n, Ok(())),
@@ -147,9 +150,10 @@ impl<F: File> LiveSegment<F> {
             piece.each_interface(|interface, packets, frame_bytes| {
                 if let Some(counted) = self.packets.get_mut(interface) {
                     *counted += packets;
-                    self.frame_bytes[interface] += frame_bytes;
                 }
+                self.durability.wrote_packets(interface, packets, frame_bytes);
             });
+            self.durability.wrote_bytes(disk_len);
             written += 1;
         }
         (written, result)
@@ -157,8 +161,9 @@ impl<F: File> LiveSegment<F> {
 
     fn append(&mut self, mut bytes: Vec<u8>) -> io::Result<()> {
         fill_up(&mut bytes);
-        write_pages(&self.file, &bytes, self.end)?;
+        write_pages(&*self.file, &bytes, self.end)?;
         self.end += bytes.len() as u64;
+        self.durability.wrote_bytes(bytes.len() as u64);
         Ok(())
     }
 
@@ -174,7 +179,7 @@ impl<F: File> LiveSegment<F> {
         let told = mended.and_then(|()| if tail.is_empty() { Ok(()) } else { self.append(tail) });
         // Where the statistics cannot be written, the packets before them still count.
         let cut = self.file.set_len(self.end);
-        Ending { told, cut, durable: self.file.sync() }
+        Ending { told, cut, durable: self.durability.end() }
     }
 }
 

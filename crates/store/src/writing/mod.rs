@@ -7,6 +7,7 @@
 //! what the index missed.
 
 pub mod ages;
+pub(crate) mod durability;
 pub mod holdings;
 pub mod indexer;
 pub mod keeper;

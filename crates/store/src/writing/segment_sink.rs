@@ -17,6 +17,7 @@ use crate::format::store::{NEXT, Store, Stored};
 use crate::format::unseen::UnseenSpan;
 use crate::io::{Directory, File, Io, Uptime};
 use crate::writing::ages::{Ages, Newest};
+use crate::writing::durability::{Durability, Syncer, sync_directory};
 use crate::writing::holdings::{Holdings, Inventory};
 use crate::writing::indexer::{self, BlockPlace, Indexer, Indexing, Sizes};
 use crate::writing::keeper::{Job, Keeper, KeeperSetup, is_full, is_too_large};
@@ -32,6 +33,8 @@ pub struct SegmentSinkConfig {
     /// A segment is closed when it is this old.
     pub segment_time: Duration,
     pub retention: Retention,
+    /// What was written so long ago is durable; without, only closed segments are.
+    pub sync_interval: Option<Duration>,
     pub interfaces: Vec<InterfaceDescription>,
     /// UTC, as packets are stamped.
     pub now_ns: Arc<dyn Fn() -> u64 + Send + Sync>,
@@ -54,6 +57,7 @@ pub struct SegmentSink<I: Io> {
     totals: Arc<Totals>,
     keeper: Keeper<I::File>,
     indexer: Option<Indexer>,
+    syncer: Option<Syncer>,
     live: Option<LiveSegment<I::File>>,
     next_number: u64,
     /// Where blocks end in a segment at most, so that the statistics still fit.
@@ -114,6 +118,8 @@ impl<I: Io> SegmentSink<I> {
             Indexer::start(io.clone(), work)
         };
         let indexer = config.indexing.clone().map(start).transpose()?;
+        let start = |interval| Syncer::start(interval, totals.clone());
+        let syncer = config.sync_interval.map(start).transpose()?;
         let lost = vec![0; config.interfaces.len()];
         Ok(Self {
             io,
@@ -122,6 +128,7 @@ impl<I: Io> SegmentSink<I> {
             totals,
             keeper,
             indexer,
+            syncer,
             live: None,
             next_number,
             blocks_end,
@@ -148,7 +155,10 @@ impl<I: Io> SegmentSink<I> {
         let from = self.store.dir().join(NEXT);
         let to = name.path(self.store.dir());
         let interfaces = &self.config.interfaces;
-        let live = LiveSegment::begin(file, name, began_ns, interfaces, self.comment.as_deref());
+        let file = Arc::new(file);
+        let durability = Arc::new(self.durability(&file));
+        let comment = self.comment.as_deref();
+        let live = LiveSegment::begin(file, durability, name, began_ns, interfaces, comment);
         let live = live.and_then(|mut live| {
             live.tell_unseen(&self.unseen)?;
             self.io.rename(&from, &to).map(|()| live)
@@ -172,8 +182,17 @@ impl<I: Io> SegmentSink<I> {
         if let Some(indexer) = &self.indexer {
             indexer.begin(live.name.clone());
         }
+        if let Some(syncer) = &self.syncer {
+            syncer.begin(live.durability.clone());
+        }
         self.live = Some(live);
         Ok(())
+    }
+
+    fn durability(&self, file: &Arc<I::File>) -> Durability {
+        let (file, io, dir) = (file.clone(), self.io.clone(), self.store.dir().to_owned());
+        let sync_name = move || sync_directory(&*io, &dir);
+        Durability::new(Box::new(move || file.sync()), Box::new(sync_name), self.totals.clone())
     }
 
     /// Closes the segment being written, if there is one.
@@ -317,6 +336,9 @@ impl<I: Io> Sink for SegmentSink<I> {
 
     fn tick(&mut self, lost: &[u64]) {
         self.lost.copy_from_slice(lost);
+        if self.live.as_ref().is_some_and(|live| live.durability.has_failed()) {
+            self.give_up();
+        }
         let now = (self.config.now_ns)();
         let old = |live: &LiveSegment<I::File>| {
             now.saturating_sub(live.began_ns) >= self.config.segment_time.as_nanos() as u64
@@ -335,6 +357,7 @@ impl<I: Io> Sink for SegmentSink<I> {
             indexer.finish();
         }
         self.keeper.finish();
+        self.syncer = None;
         Ok(())
     }
 }

@@ -4,12 +4,16 @@
 
 use std::fs::File;
 use std::io::{self, Seek, SeekFrom, Write};
+use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use tapdeck_packet::pcapng::{self, InterfaceDescription, StatisticsBlock};
 
 use crate::format::segment::APPLICATION;
 use crate::format::unseen::UnseenSpan;
+use crate::io::Disk;
+use crate::writing::durability::{Durability, SyncCall, Syncer, sync_directory};
 use crate::writing::totals::Totals;
 use crate::writing::writer::{InterfaceBlock, Sink, SinkOutcome};
 
@@ -18,6 +22,8 @@ pub struct StreamSink<W> {
     out: W,
     /// The same as `out`, where that is a file that can be cut.
     file: Option<File>,
+    /// How much of the file is durable, and the thread that makes it so.
+    durability: Option<(Arc<Durability>, Syncer)>,
     /// Where the next block goes: behind the last whole one.
     end: u64,
     totals: Arc<Totals>,
@@ -47,6 +53,7 @@ impl<W: Write + Send> StreamSink<W> {
         Ok(Self {
             out,
             file: None,
+            durability: None,
             end: head.len() as u64,
             totals,
             packets: vec![0; interfaces.len()],
@@ -69,9 +76,49 @@ impl StreamSink<File> {
         let file = if out.metadata()?.is_file() { Some(out.try_clone()?) } else { None };
         Ok(Self { file, ..Self::new(out, interfaces, totals, now_ns)? })
     }
+
+    /// Makes what is written durable within an interval, and everything in the end. `dir` is the
+    /// directory that the file has its name in, if it has one. To a pipe this does nothing.
+    pub fn sync_every(self, interval: Duration, dir: Option<PathBuf>) -> io::Result<Self> {
+        let Some(file) = &self.file else { return Ok(self) };
+        let file = file.try_clone()?;
+        let disk = Disk::new(false);
+        let sync_name = move || dir.as_deref().map_or(Ok(()), |dir| sync_directory(&disk, dir));
+        self.sync_by(interval, Box::new(move || file.sync_data()), Box::new(sync_name))
+    }
+
+    /// Does as [`StreamSink::sync_every`] does, by these calls for contents and name.
+    #[doc(hidden)]
+    pub fn sync_by(
+        mut self,
+        interval: Duration,
+        sync_contents: SyncCall,
+        sync_name: SyncCall,
+    ) -> io::Result<Self> {
+        let durability = Arc::new(Durability::new(sync_contents, sync_name, self.totals.clone()));
+        durability.wrote_bytes(self.end);
+        let syncer = Syncer::start(interval, self.totals.clone())?;
+        syncer.begin(durability.clone());
+        self.durability = Some((durability, syncer));
+        Ok(self)
+    }
 }
 
 impl<W: Write + Send> StreamSink<W> {
+    /// Makes all that was written durable. Where that fails, what may be lost counts as not
+    /// written, and the file is left as it is.
+    fn settle(&mut self) -> io::Result<()> {
+        let Some((durability, _)) = self.durability.take() else { return Ok(()) };
+        let done = durability.end().and_then(|()| durability.keep_name());
+        if done.is_err() {
+            let unsure = durability.unsure();
+            self.totals.take_back(&unsure.packets, &unsure.frame_bytes);
+            self.failed = true;
+            self.file = None;
+        }
+        done
+    }
+
     /// Cuts what a failed write left behind the last whole block. Returns whether more can be
     /// written there: what cannot be cut stays torn.
     fn mend(&mut self) -> bool {
@@ -82,6 +129,11 @@ impl<W: Write + Send> StreamSink<W> {
 
 impl<W: Write + Send> Sink for StreamSink<W> {
     fn write(&mut self, batch: &[InterfaceBlock<'_>]) -> SinkOutcome {
+        if self.durability.as_ref().is_some_and(|(durability, _)| durability.has_failed())
+            && let Err(e) = self.settle()
+        {
+            return SinkOutcome::Failed(0, e);
+        }
         for (i, piece) in batch.iter().enumerate() {
             if let Err(e) = self.out.write_all(piece.block.bytes) {
                 // A part of a block may have been written; nothing can follow it.
@@ -89,13 +141,16 @@ impl<W: Write + Send> Sink for StreamSink<W> {
                 let ended = e.kind() == io::ErrorKind::BrokenPipe;
                 return if ended { SinkOutcome::Ended(i) } else { SinkOutcome::Failed(i, e) };
             }
-            piece.each_interface(|interface, packets, _| {
+            let durability = self.durability.as_ref().map(|(durability, _)| durability);
+            piece.each_interface(|interface, packets, frame_bytes| {
                 if let Some(counted) = self.packets.get_mut(interface) {
                     *counted += packets;
                 }
+                if let Some(durability) = durability {
+                    durability.wrote_packets(interface, packets, frame_bytes);
+                }
             });
-            self.end += piece.block.bytes.len() as u64;
-            Totals::add(&self.totals.bytes_written, piece.block.bytes.len() as u64);
+            self.wrote(piece.block.bytes.len());
         }
         SinkOutcome::Written(batch.len())
     }
@@ -114,8 +169,7 @@ impl<W: Write + Send> Sink for StreamSink<W> {
         }
         match self.out.write_all(&blocks) {
             Ok(()) => {
-                self.end += blocks.len() as u64;
-                Totals::add(&self.totals.bytes_written, blocks.len() as u64);
+                self.wrote(blocks.len());
             }
             // The next packet finds what is wrong with the output.
             Err(_) => self.failed = !self.mend(),
@@ -125,6 +179,22 @@ impl<W: Write + Send> Sink for StreamSink<W> {
     fn tick(&mut self, _: &[u64]) {}
 
     fn finish(&mut self, lost: &[u64]) -> io::Result<()> {
+        let ended = self.write_end(lost);
+        ended.and(self.settle())
+    }
+}
+
+impl<W: Write + Send> StreamSink<W> {
+    /// Takes note of bytes that were written.
+    fn wrote(&mut self, bytes: usize) {
+        self.end += bytes as u64;
+        Totals::add(&self.totals.bytes_written, bytes as u64);
+        if let Some((durability, _)) = &self.durability {
+            durability.wrote_bytes(bytes as u64);
+        }
+    }
+
+    fn write_end(&mut self, lost: &[u64]) -> io::Result<()> {
         if self.failed && !self.mend() {
             return Ok(());
         }

@@ -12,6 +12,8 @@ pub struct InterfaceTotals {
     /// Packets that were in the ring when the recorder had to stop, or are in a segment that could
     /// not be made durable.
     pub unwritten: AtomicU64,
+    /// Packets of `packets` that a power cut can no longer take.
+    pub durable: AtomicU64,
     /// Packets that the rings dropped, as the writer saw it last.
     pub lost: AtomicU64,
 }
@@ -32,6 +34,10 @@ pub struct Totals {
     pub write_errors: AtomicU64,
     /// The longest time between two segments in which nothing could be written, nanoseconds.
     pub rotation_ns_max: AtomicU64,
+    /// The longest time for which something that was written was not durable, nanoseconds.
+    pub unsynced_ns_max: AtomicU64,
+    /// Which sync is under way, from 1, or 0.
+    pub sync_under_way: AtomicU64,
     /// The error number while nothing can be written, else 0.
     pub stalled_errno: AtomicU64,
     /// Bytes that closed segments and their indexes take on disk.

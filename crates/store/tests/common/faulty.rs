@@ -345,6 +345,12 @@ impl Faulty {
         self.lock().fail_sync = Some((number, with));
     }
 
+    /// As [`Faulty::fail_sync`], of the next such call.
+    pub fn fail_next_sync(&self, with: Errno) {
+        let mut state = self.lock();
+        state.fail_sync = Some((state.syncs + 1, with));
+    }
+
     /// Returns the segments that could not be made durable, by the names that they have.
     pub fn unsynced(&self) -> Vec<String> {
         let state = self.lock();

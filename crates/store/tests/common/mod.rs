@@ -6,6 +6,7 @@
 #![allow(dead_code, reason = "each test file takes its part")]
 
 pub mod faulty;
+pub mod forgetful;
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -35,12 +36,12 @@ pub struct Id {
     pub seq: u64,
 }
 
-const ID_BYTES: usize = 16;
+pub const ID_BYTES: usize = 16;
 /// The least a packet block here can be.
 const LEAST: usize = pcapng::PACKET_OVERHEAD + ID_BYTES;
 
 impl Id {
-    fn frame(self, len: usize) -> Vec<u8> {
+    pub fn frame(self, len: usize) -> Vec<u8> {
         static NOISE: OnceLock<Vec<u8>> = OnceLock::new();
         let mut frame = Vec::with_capacity(len);
         frame.extend(self.interface.to_be_bytes());
@@ -362,6 +363,7 @@ pub struct Setup {
     pub clock: FakeClock,
     pub limit: Option<u64>,
     pub indexed: bool,
+    pub sync_interval: Option<Duration>,
     /// Lines for the user.
     pub log: Arc<Mutex<Vec<String>>>,
 }
@@ -375,6 +377,7 @@ impl Setup {
             clock: FakeClock::new(),
             limit: None,
             indexed: false,
+            sync_interval: None,
             log: Arc::default(),
         }
     }
@@ -390,6 +393,7 @@ impl Setup {
             segment_bytes: self.segment_bytes,
             segment_time: self.segment_time,
             retention: self.retention,
+            sync_interval: self.sync_interval,
             interfaces: interfaces(rings.len() as u32),
             uptime: clock.uptime(),
             now_ns: Arc::new(move || clock.now_ns()),

@@ -104,6 +104,11 @@ pub struct Record {
     #[arg(long, value_name = "TIME", default_value = "60s", value_parser = units::duration)]
     pub segment_time: Duration,
 
+    /// What was written so long ago survives a power cut: it is made durable (fsync(2)) twice in
+    /// that time; off: only closed segments are [default: 5s]
+    #[arg(long, value_name = "TIME|off", value_parser = sync_choice)]
+    pub sync_interval: Option<SyncChoice>,
+
     /// Delete the oldest segments so that the store takes at most this much
     #[arg(long, value_name = "SIZE", value_parser = units::size)]
     pub keep_bytes: Option<u64>,
@@ -158,6 +163,24 @@ pub struct Record {
     /// Write one JSON object of counters a second, and a last one; - is standard output
     #[arg(long, value_name = "FILE")]
     pub stats_json: Option<PathBuf>,
+}
+
+/// How long what was written may take to be durable; none is for ever.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SyncChoice(pub Option<Duration>);
+
+/// Reads a time span of at least 100 ms, or `off`.
+fn sync_choice(s: &str) -> Result<SyncChoice, String> {
+    match s {
+        "off" => Ok(SyncChoice(None)),
+        s => units::flush(s).map(|time| SyncChoice(Some(time))),
+    }
+}
+
+impl Default for SyncChoice {
+    fn default() -> Self {
+        Self(Some(Duration::from_secs(5)))
+    }
 }
 
 /// The hook that the user names, or none: then the interface decides.

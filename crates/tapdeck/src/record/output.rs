@@ -5,7 +5,7 @@
 //! written is the affair of `tapdeck_store`.
 
 use std::fs::File;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
@@ -74,6 +74,7 @@ impl Output {
                     segment_bytes: *segment_bytes,
                     segment_time: *segment_time,
                     retention: *retention,
+                    sync_interval: plan.sync_interval,
                     interfaces: job.interfaces.clone(),
                     now_ns: Arc::new(move || clock.now_ns()),
                     uptime: Uptime::of_machine(),
@@ -84,11 +85,11 @@ impl Output {
                     .with_context(|| format!("cannot use {}", dir.display()))?;
                 spawn(plan, job, sink, disk.is_direct())
             }
-            (Self::Pipe(file), _) => stream(plan, job, file, standard_output::NAME),
+            (Self::Pipe(file), _) => stream(plan, job, (file, standard_output::NAME), None),
             (Self::File(mut file), _) => {
                 let name = file.name();
                 let file = file.begin().with_context(|| format!("cannot write {name}"))?;
-                stream(plan, job, file, &name)
+                stream(plan, job, (file, &name), Some(file_dir(&name)))
             }
             _ => spawn(plan, job, Nothing, false),
         }
@@ -120,16 +121,28 @@ fn direct(choice: DirectChoice, dir: &Path) -> Result<bool> {
     Ok(works)
 }
 
+/// Returns the directory that a file has its name in.
+fn file_dir(name: &str) -> PathBuf {
+    match Path::new(name).parent() {
+        Some(dir) if !dir.as_os_str().is_empty() => dir.to_owned(),
+        _ => ".".into(),
+    }
+}
+
 fn stream(
     plan: &RecordPlan,
     job: WriterSetup,
-    out: File,
-    name: &str,
+    (out, name): (File, &str),
+    dir: Option<PathBuf>,
 ) -> Result<JoinHandle<Result<Ending>>> {
     let clock = job.clock.clone();
     let now_ns = Box::new(move || clock.now_ns());
-    let sink = StreamSink::of_file(out, &job.interfaces, job.totals.clone(), now_ns)
-        .with_context(|| format!("cannot write to {name}"))?;
+    let cannot = || format!("cannot write to {name}");
+    let mut sink = StreamSink::of_file(out, &job.interfaces, job.totals.clone(), now_ns)
+        .with_context(cannot)?;
+    if let Some(interval) = plan.sync_interval {
+        sink = sink.sync_every(interval, dir).with_context(cannot)?;
+    }
     spawn(plan, job, sink, false)
 }
 

@@ -16,7 +16,7 @@ use tapdeck_store::{Log, MinFree, Totals};
 
 use super::resolve::{Origin, RecordPlan, Target};
 use super::source::{InterfaceAccount, InterfaceNotice, RecordSource};
-use super::stall::StallWatch;
+use super::stall::{StallWatch, SyncWatch};
 use crate::control::Answer;
 use crate::progress_line::LiveLine;
 use crate::statistics::{StatsJson, accounting_line};
@@ -88,6 +88,7 @@ pub struct Report {
     clock_steps: u64,
     last: (InterfaceCounters, u64),
     stall: StallWatch,
+    sync: Option<SyncWatch>,
 }
 
 impl Report {
@@ -103,6 +104,7 @@ impl Report {
             clock_steps: 0,
             last: (InterfaceCounters::default(), 0),
             stall: StallWatch::default(),
+            sync: plan.sync_interval.map(SyncWatch::new),
         })
     }
 
@@ -159,12 +161,16 @@ impl Report {
         ));
     }
 
-    /// Tells when the output stalls and when it goes on.
+    /// Tells when the output stalls and when it goes on, and when it is slow to become durable.
     pub fn watch_output(&mut self, source: &RecordSource) {
         let errno = self.totals.stalled_errno.load(Relaxed);
         let totals = &self.totals;
         let lost = || source.account(totals).iter().map(|t| t.counters.dropped()).sum::<u64>();
         if let Some(text) = self.stall.look(Instant::now(), errno, lost) {
+            self.warn(&text);
+        }
+        let under_way = self.totals.sync_under_way.load(Relaxed);
+        if let Some(text) = self.sync.as_mut().and_then(|s| s.look(Instant::now(), under_way)) {
             self.warn(&text);
         }
     }
@@ -220,6 +226,7 @@ impl Report {
             index_read_bytes: t.index_read_bytes.load(Relaxed),
             clock_steps: self.clock_steps,
             rotation_us_max: t.rotation_ns_max.load(Relaxed) / 1000,
+            unsynced_us_max: t.unsynced_ns_max.load(Relaxed) / 1000,
             ring_bytes: source.memory_bytes(),
             ring_used_max: self.ring_used_max,
             elapsed_s: elapsed.as_secs(),

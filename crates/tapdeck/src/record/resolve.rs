@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use rustix::fs::FileType;
 use rustix::thread::{CpuSet, sched_getaffinity};
 use tapdeck_capture::interface::Interface;
 use tapdeck_capture::{Config, Deliver, Hook};
@@ -97,6 +98,8 @@ pub struct RecordPlan {
     pub socket: SocketPlace,
     pub flush: Duration,
     pub direct: DirectChoice,
+    /// What was written so long ago is durable, if anything is before the end.
+    pub sync_interval: Option<Duration>,
     pub count: Option<u64>,
     pub duration: Option<Duration>,
     pub stats_json: Option<PathBuf>,
@@ -137,6 +140,7 @@ impl RecordPlan {
             socket,
             flush: f.flush,
             direct: f.direct,
+            sync_interval: f.sync_interval.unwrap_or_default().0,
             count: f.count,
             duration: f.duration,
             stats_json: f.stats_json,
@@ -190,6 +194,11 @@ fn target(f: &flags::Record) -> Result<Target> {
     if f.dir.is_none() && f.index_cpu.is_some() {
         return usage("--index-cpu: only a store has an index: give --dir");
     }
+    if f.sync_interval.is_some() && !can_be_durable(f) {
+        return usage(
+            "--sync-interval: only a file can be made durable: give --dir, or -w with a file",
+        );
+    }
     if f.no_store {
         return Ok(Target::Nothing);
     }
@@ -204,6 +213,19 @@ fn target(f: &flags::Record) -> Result<Target> {
     let index = index(f)?;
     let segment_bytes = segment_bytes(f)?;
     Ok(Target::Store { dir, segment_bytes, segment_time: f.segment_time, retention, index })
+}
+
+/// Returns whether packets go where a disk keeps them.
+fn can_be_durable(f: &flags::Record) -> bool {
+    match &f.write {
+        Some(path) if path.as_os_str() == "-" => {
+            let stat = rustix::fs::fstat(std::io::stdout());
+            stat.is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode).is_file())
+        }
+        // A file that is not there will be one.
+        Some(path) => path.symlink_metadata().map_or(true, |meta| meta.is_file()),
+        None => !f.no_store,
+    }
 }
 
 fn index(f: &flags::Record) -> Result<Option<Index>> {
