@@ -25,6 +25,7 @@ mod writing;
 
 #[doc(hidden)]
 pub use format::index::read_anything as read_any_index;
+pub use format::leftovers::Leftovers;
 pub use format::name::SegmentName;
 pub use format::store::{Error, Store, Stored};
 pub use format::unseen::UnseenSpan;

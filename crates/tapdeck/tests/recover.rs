@@ -3,17 +3,18 @@
 mod testbed;
 
 use std::fs;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::mpsc::{TryRecvError, channel};
 
+use rustix::process::Signal;
 use serde_json::Value;
 use tapdeck_packet::link::LinkType;
 use tapdeck_packet::pcapng::{self, InterfaceDescription};
 use tapdeck_packet::trace::Reader;
 use tapdeck_testkit::kernel::need_root;
-use tapdeck_testkit::{Net, Sender, wait_for};
+use tapdeck_testkit::{Net, Sender, Talking, wait_for};
 use testbed::recorder::{Contents, Recorder, frame, number, segments};
 
 fn recover(dir: &Path, flags: &[&str]) -> Output {
@@ -261,20 +262,19 @@ fn what_was_lost_and_what_cannot_be_mended_is_told() {
 }
 
 #[test]
-fn a_recorder_mends_first_and_records_whatever_cannot_be_mended() {
+fn a_recorder_mends_what_can_be_mended_and_records_in_any_case() {
     let net = Net::new();
     let dir = tempfile::tempdir().expect("a directory");
     let store = broken_store(dir.path());
     let headless = fs::read(store.join(LIVE[1])).expect("made above");
-    let command = net
-        .b
-        .command(env!("CARGO_BIN_EXE_tapdeck"))
-        .args(["record", "-i", "vb", "--duration", "100ms", "--dir"])
-        .arg(&store)
-        .output()
-        .expect("the program was built");
-    let told = String::from_utf8_lossy(&command.stderr).into_owned();
-    assert!(command.status.success(), "{told}");
+    let mut command = net.b.command(env!("CARGO_BIN_EXE_tapdeck"));
+    command.args(["record", "-i", "vb", "--dir"]).arg(&store);
+    let mut recorder = Talking::start(&mut command);
+    recorder.wait_to_say("renamed");
+    recorder.process.signal(Signal::INT);
+    let (status, said) = recorder.end();
+    let told = said.join("\n");
+    assert!(status.success(), "{told}");
     let line = |name: &str| told.lines().filter(|l| l.contains(name)).collect::<Vec<_>>();
     assert!(line(LIVE[0])[0].contains("recovered, 97 packets"), "{told}");
     assert!(line(LIVE[1])[0].contains("cannot be mended"), "{told}");
@@ -282,6 +282,60 @@ fn a_recorder_mends_first_and_records_whatever_cannot_be_mended() {
     assert!(LIVE.iter().all(|name| line(name).len() == 1), "{told}");
     assert_eq!(Contents::of_store(&store).packets.len(), 97);
     assert_eq!(fs::read(store.join(LIVE[1])).expect("left alone"), headless);
+}
+
+/// A live segment with ten packets and so many GiB behind them of fill, of which the disk holds
+/// next to nothing.
+fn vast_segment(path: &Path, gib: u64) {
+    const BLOCK: u64 = 16 << 20;
+    let head = segment(10);
+    let file = fs::File::create(path).expect("there is room");
+    file.write_all_at(&head, 0).expect("there is room");
+    let end = gib << 30;
+    let mut at = head.len() as u64;
+    while at < end {
+        let next = (at + BLOCK).min(end);
+        let total = ((next - at) as u32).to_ne_bytes();
+        let begin = [pcapng::FILL.to_ne_bytes(), total].concat();
+        file.write_all_at(&begin, at).expect("there is room");
+        file.write_all_at(&total, next - 4).expect("there is room");
+        at = next;
+    }
+}
+
+#[test]
+fn packets_are_captured_while_a_leftover_still_waits() {
+    let net = Net::new();
+    let dir = tempfile::tempdir().expect("a directory");
+    let store = dir.path().join("store");
+    fs::create_dir(&store).expect("a new directory");
+    fs::write(store.join(LIVE[0]), segment(100)).expect("there is room");
+    // Reading it takes minutes.
+    vast_segment(&store.join(LIVE[1]), 256);
+
+    let flags = format!("--hook tpacket --flush 100ms --dir {}", store.display());
+    let recorder = Recorder::start(&net, dir.path(), &flags);
+    net.a.inside(|| {
+        let mut sender = Sender::on("va");
+        (0..50).for_each(|n| sender.send(&frame([2, 0, 0, 0, 0, 2], 200, n)));
+    });
+    recorder.wait_for_captured(50);
+    wait_for("the first leftover to be mended", || lives(&store).len() == 2);
+    assert!(store.join(LIVE[1]).exists(), "the second is read for long");
+    let mut program = recorder.program;
+    program.process.signal(Signal::INT);
+    let (status, said) = program.end();
+    assert!(status.success(), "{said:#?}");
+    assert!(said.iter().any(|line| line.contains("not recovered yet")), "{said:#?}");
+    assert_eq!(lives(&store), [store.join(LIVE[1])], "the next recorder goes on with it");
+    let closed = segments(&store);
+    assert_eq!(Contents::of(&closed[0]).packets.len(), 100);
+    assert_eq!(Contents::of(&closed[1]).packets.len(), 50);
+    // One that can be read soon takes its place.
+    fs::write(store.join(LIVE[1]), segment(10)).expect("there is room");
+    assert!(succeeds(&recover(&store, &[])).contains("recovered, 10 packets"));
+    let mut verify = Command::new(env!("CARGO_BIN_EXE_tapdeck"));
+    succeeds(&verify.arg("verify").arg("--dir").arg(&store).output().expect("it runs"));
 }
 
 #[test]

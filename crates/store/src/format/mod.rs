@@ -4,6 +4,7 @@
 //! same in words. Neither of the two is known here.
 
 pub mod index;
+pub mod leftovers;
 pub mod name;
 pub mod segment;
 pub mod store;

@@ -8,15 +8,17 @@ use std::fs;
 use std::io;
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rustix::fd::OwnedFd;
 use rustix::fs::{FileType, FlockOperation, Mode, OFlags, flock};
 use rustix::io::Errno;
 
+use crate::format::leftovers::{GivenBack, Leftovers};
 use crate::format::name::SegmentName;
 use crate::format::segment;
-use crate::io::Directory;
+use crate::io::{Directory, File as _, Io};
 
 /// How long another recorder may take to end.
 const ENDING: Duration = Duration::from_secs(1);
@@ -102,6 +104,13 @@ impl Stored {
     pub(crate) fn bytes_in_all(&self) -> u64 {
         self.bytes + self.index_bytes
     }
+
+    /// Looks at a file of a segment's name; `None` where there is none.
+    pub(crate) fn at(dir: &Path, name: SegmentName) -> Option<Self> {
+        let meta = fs::symlink_metadata(name.path(dir)).ok().filter(fs::Metadata::is_file)?;
+        let index_bytes = index_bytes(dir, &name);
+        Some(Self { name, bytes: on_disk(&meta), index_bytes, packets: None })
+    }
 }
 
 /// A directory, locked for one recorder as long as this value lives.
@@ -113,7 +122,12 @@ pub struct Store {
     last_number: u64,
     /// Numbers beyond the last that others' files have.
     taken: BTreeSet<u64>,
-    _lock: OwnedFd,
+    /// The names of live segments that were found, whoever wrote them.
+    lives: Vec<SegmentName>,
+    /// Those that were taken to be mended, and the table where they are given back.
+    pub(crate) leftovers: Vec<SegmentName>,
+    pub(crate) given_back: Arc<GivenBack>,
+    lock: Arc<OwnedFd>,
 }
 
 impl Store {
@@ -161,7 +175,40 @@ impl Store {
         remove_orphans(dir).map_err(fail)?;
         let found = Self::segments(dir).map_err(fail)?;
         let (last_number, taken) = Self::numbers(dir, &found).map_err(fail)?;
-        Ok(Self { dir: dir.to_owned(), found, last_number, taken, _lock: lock })
+        let lives = segment::segment_names(&Directory::new(dir)).map_err(fail)?;
+        Ok(Self {
+            dir: dir.to_owned(),
+            found,
+            last_number,
+            taken,
+            lives: lives.into_iter().filter(|name| name.live).collect(),
+            leftovers: Vec::new(),
+            given_back: Arc::default(),
+            lock: Arc::new(lock),
+        })
+    }
+
+    /// Takes out the segments that an earlier recorder did not close, to be mended while this store
+    /// is recorded into. None of them is read here. The space that was set aside behind their ends
+    /// is given back, as nothing is written there any more.
+    pub fn take_leftovers<I: Io>(&mut self, io: &I) -> Leftovers {
+        let names = std::mem::take(&mut self.lives);
+        self.leftovers.clone_from(&names);
+        for stored in self.found.iter_mut().filter(|stored| stored.name.live) {
+            let path = stored.name.path(&self.dir);
+            // Where this fails the space stays taken, and counts, until the segment is mended.
+            let _ =
+                fs::symlink_metadata(&path).and_then(|meta| io.open(&path)?.set_len(meta.len()));
+            if let Some(now) = Stored::at(&self.dir, stored.name.clone()) {
+                *stored = now;
+            }
+        }
+        Leftovers {
+            dir: self.dir.clone(),
+            names,
+            given_back: self.given_back.clone(),
+            _lock: self.lock.clone(),
+        }
     }
 
     /// Fails where somebody holds a store's lock, and changes nothing to find that out.
@@ -229,14 +276,19 @@ impl Store {
             if !meta.is_file() || !segment::is_ours(&storage, &name) {
                 continue;
             }
-            let index = name.index_paths(dir);
-            let index = index.iter().filter_map(|path| fs::symlink_metadata(path).ok());
-            let index_bytes = index.map(|meta| on_disk(&meta)).sum();
+            let index_bytes = index_bytes(dir, &name);
             found.push(Stored { name, bytes: on_disk(&meta), index_bytes, packets: None });
         }
         found.sort_by(|a, b| a.name.cmp(&b.name));
         Ok(found)
     }
+}
+
+/// Returns how many bytes the files of a segment's index take on disk.
+fn index_bytes(dir: &Path, name: &SegmentName) -> u64 {
+    let index = name.index_paths(dir);
+    let index = index.iter().filter_map(|path| fs::symlink_metadata(path).ok());
+    index.map(|meta| on_disk(&meta)).sum()
 }
 
 /// Removes index files that were not finished or whose segment is gone, and logs whose index is

@@ -16,6 +16,13 @@ pub fn yield_disk() -> io::Result<()> {
     if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
+/// Lets others go first at the processor: where they want it too, this thread, and those that it
+/// starts, get a tenth of what they get.
+pub fn yield_processor() -> io::Result<()> {
+    const NICENESS: i32 = 10;
+    Ok(rustix::process::setpriority_process(None, NICENESS)?)
+}
+
 /// Lets this thread run before all of the normal classes: class FIFO of sched(7), at its lowest
 /// priority. Only a thread that soon waits again may ask for that; it needs `CAP_SYS_NICE`. Threads
 /// that it starts are as others.

@@ -15,6 +15,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
+use crate::format::leftovers::GivenBack;
 use crate::format::name::SegmentName;
 use crate::format::segment::{last_packet_ns, packets_in};
 use crate::format::store::Stored;
@@ -47,8 +48,11 @@ pub(crate) struct Inventory {
     pub dir: PathBuf,
     pub segment_bytes: u64,
     pub retention: Retention,
-    /// Closed segments, oldest first.
+    /// Closed segments, oldest first, and those that an earlier recorder did not close.
     pub closed: Vec<Stored>,
+    /// Which of them are left alone until they are given back.
+    pub leftovers: Vec<SegmentName>,
+    pub given_back: Arc<GivenBack>,
     pub ages: Ages,
     pub index_sizes: Arc<Sizes>,
     pub totals: Arc<Totals>,
@@ -70,6 +74,8 @@ struct Held {
     ended_ns: Option<i64>,
     /// When it could not be deleted.
     refused: Option<Instant>,
+    /// Whether it is a leftover that is still to be mended.
+    is_leftover: bool,
 }
 
 /// Closed segments, and the way to delete them.
@@ -88,6 +94,7 @@ pub(crate) struct Holdings<I> {
     in_vain: Option<Instant>,
     /// When the user was told last why nothing is deleted.
     told: Option<Instant>,
+    given_back: Arc<GivenBack>,
     index_sizes: Arc<Sizes>,
     totals: Arc<Totals>,
     log: Log,
@@ -95,12 +102,15 @@ pub(crate) struct Holdings<I> {
 
 impl<I: Io> Holdings<I> {
     pub fn new(io: Arc<I>, inventory: Inventory) -> Self {
-        let Inventory { dir, segment_bytes, retention, closed, ages, index_sizes, totals, log } =
-            inventory;
+        let Inventory {
+            dir, retention, closed, ages, given_back, index_sizes, totals, log, ..
+        } = inventory;
+        let Inventory { segment_bytes, leftovers, .. } = inventory;
         let mut allowance = Allowance::new(segment_bytes, totals.bytes_written.load(Relaxed));
         let hold = |stored: Stored| {
             allowance.know(stored.bytes_in_all());
-            Held { stored, ended_ns: None, refused: None }
+            let is_leftover = leftovers.contains(&stored.name);
+            Held { stored, ended_ns: None, refused: None, is_leftover }
         };
         let closed = closed.into_iter().map(hold).collect();
         Self {
@@ -114,6 +124,7 @@ impl<I: Io> Holdings<I> {
             writing_takes_room: false,
             in_vain: None,
             told: None,
+            given_back,
             index_sizes,
             totals,
             log,
@@ -146,7 +157,7 @@ impl<I: Io> Holdings<I> {
         self.written_besides += stored.bytes.saturating_sub(counted);
         self.allowance.know(stored.bytes_in_all());
         let ended_ns = Some(self.ages.at(ended));
-        self.closed.push(Held { stored, ended_ns, refused: None });
+        self.closed.push(Held { stored, ended_ns, refused: None, is_leftover: false });
     }
 
     /// Takes note that a segment begins.
@@ -160,6 +171,7 @@ impl<I: Io> Holdings<I> {
 
     /// Deletes what retention lets go.
     pub fn tidy(&mut self, ahead: Ahead) {
+        self.take_given_back();
         let indexes = self.count_indexes();
         let ahead = Ahead { bytes: ahead.bytes + indexes, ..ahead };
         if self.retention.deletes() {
@@ -180,6 +192,21 @@ impl<I: Io> Holdings<I> {
         }
     }
 
+    /// Takes in what became of leftovers.
+    fn take_given_back(&mut self) {
+        for (name, found) in self.given_back.take() {
+            let Some(at) = self.closed.iter().position(|held| held.stored.name == name) else {
+                continue;
+            };
+            let Some(stored) = found else {
+                self.closed.remove(at);
+                continue;
+            };
+            self.allowance.know(stored.bytes_in_all());
+            self.closed[at] = Held { stored, ended_ns: None, refused: None, is_leftover: false };
+        }
+    }
+
     /// Takes note that there is room on the disk again.
     pub fn found_room(&mut self) {
         self.in_vain = None;
@@ -188,6 +215,7 @@ impl<I: Io> Holdings<I> {
     /// Deletes the oldest segment for the room that it takes. Returns false where none may go, or
     /// where that gave no room back.
     pub fn make_room(&mut self) -> bool {
+        self.take_given_back();
         if !self.retention.deletes() || self.in_vain.is_some_and(|since| since.elapsed() < AGAIN) {
             return false;
         }
@@ -267,7 +295,9 @@ impl<I: Io> Holdings<I> {
 
     /// Returns which segment is the oldest that can be deleted, as far as is known.
     fn oldest(&self) -> Option<usize> {
-        let can = |held: &Held| held.refused.is_none_or(|since| since.elapsed() >= AGAIN);
+        let can = |held: &Held| {
+            !held.is_leftover && held.refused.is_none_or(|since| since.elapsed() >= AGAIN)
+        };
         self.closed.iter().position(can)
     }
 

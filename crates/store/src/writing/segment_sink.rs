@@ -93,6 +93,8 @@ impl<I: Io> SegmentSink<I> {
             retention: config.retention,
             ages: ages(&store, &config, &closed, next_number),
             closed,
+            leftovers: std::mem::take(&mut store.leftovers),
+            given_back: store.given_back.clone(),
             index_sizes: index_sizes.clone(),
             totals: totals.clone(),
             log: config.log.clone(),
@@ -364,10 +366,12 @@ impl<I: Io> Sink for SegmentSink<I> {
 
 /// Goes on with the ages of a store's segments.
 fn ages(store: &Store, config: &SegmentSinkConfig, closed: &[Stored], next: u64) -> Ages {
-    let newest = closed.last().and_then(|stored| {
+    let newest = closed.last().map(|stored| {
         let storage = Directory::new(store.dir());
-        let last_ns = last_packet_ns(&storage, &stored.name)?;
-        Some(Newest { number: stored.name.number, last_ns })
+        // A leftover may be torn at its end; its last packet came after it had begun.
+        let began_ns = stored.name.began_s.saturating_mul(1_000_000_000);
+        let last_ns = last_packet_ns(&storage, &stored.name).unwrap_or(began_ns);
+        Newest { number: stored.name.number, last_ns }
     });
     let oldest = closed.first().map_or(next, |stored| stored.name.number);
     let utc_ns = i64::try_from((config.now_ns)()).unwrap_or(i64::MAX);

@@ -384,6 +384,11 @@ impl Setup {
 
     /// Begins to record the rings into a store in `dir`.
     pub fn start<I: Io>(&self, dir: &Path, io: I, rings: Vec<Box<dyn Ring>>) -> Run {
+        self.start_in(Store::open(dir).unwrap(), io, rings)
+    }
+
+    /// Begins to record the rings into a store that is open.
+    pub fn start_in<I: Io>(&self, store: Store, io: I, rings: Vec<Box<dyn Ring>>) -> Run {
         let totals = Arc::new(Totals::new(rings.len()));
         let clock = self.clock.clone();
         let log = self.log.clone();
@@ -400,7 +405,6 @@ impl Setup {
             log: Arc::new(move |line: &str| log.lock().unwrap().push(line.into())),
             indexing: self.indexed.then_some(indexing),
         };
-        let store = Store::open(dir).unwrap();
         let sink = SegmentSink::new(io, store, config, totals.clone()).unwrap();
         Run::start_on(control, rings, sink, totals, self.limit)
     }

@@ -8,6 +8,7 @@
 mod commands;
 mod membership;
 mod output;
+mod recovery;
 mod report;
 mod resolve;
 mod source;
@@ -26,7 +27,7 @@ use tapdeck_store::{Ending, Totals, UnseenSpan, WriterControl};
 use crate::flags;
 use crate::units::show_count;
 use commands::{ControlSocket, Recorder};
-use output::{Output, WriterSetup};
+use output::{Output, Started, WriterSetup};
 use report::Report;
 use source::RecordSource;
 
@@ -143,7 +144,7 @@ pub fn run(flags: flags::Record) -> Result<()> {
     let interfaces = source.descriptions();
     let totals = Arc::new(Totals::new(interfaces.len()));
     let mut report = Report::new(&plan, totals.clone())?;
-    let output = Output::open(&plan, &report.log())?;
+    let output = Output::open(&plan)?;
     let control_socket = ControlSocket::open(&plan, &report)?;
 
     // Packets wait in the rings until the output is begun, so that no file is touched for a hook
@@ -158,7 +159,7 @@ pub fn run(flags: flags::Record) -> Result<()> {
         writer_control: writer_control.clone(),
         log: report.log(),
     };
-    let writer = output.start(&plan, job)?;
+    let Started { writer, recovery } = output.start(&plan, job)?;
     report.started(&source);
 
     let schedule = Schedule::new(&plan);
@@ -167,6 +168,9 @@ pub fn run(flags: flags::Record) -> Result<()> {
     recording.look_after();
     recording.end();
     let written = recording.join(writer);
+    if let Some(recovery) = recovery {
+        recovery.end(|| recording.signals.ends() > 1);
+    }
     let unwritten = recording.report.finished(&recording.source);
     // A reader that left the pipe wanted no more, and what it did not get is no failure.
     let wanted = written? == Ending::Asked;

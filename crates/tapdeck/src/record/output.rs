@@ -15,14 +15,14 @@ use tapdeck_packet::pcapng::InterfaceDescription;
 use tapdeck_packet::ring::Ring;
 use tapdeck_store::io::{Disk, Uptime, go_first};
 use tapdeck_store::{
-    ClosedScope, Ending, Finding, Indexing, Log, Nothing, Scope, SegmentSink, SegmentSinkConfig,
-    Sink, Store, StreamSink, Totals, Writer, WriterControl,
+    Ending, Indexing, Log, Nothing, SegmentSink, SegmentSinkConfig, Sink, Store, StreamSink,
+    Totals, Writer, WriterControl,
 };
 
+use super::recovery::Recovery;
 use super::resolve::{RecordPlan, Target};
 use crate::flags::DirectChoice;
 use crate::output_file::OutputFile;
-use crate::recover::describe;
 use crate::standard_output;
 
 /// What the writer's thread is given.
@@ -35,6 +35,12 @@ pub struct WriterSetup {
     pub log: Log,
 }
 
+/// The threads of an output.
+pub struct Started {
+    pub writer: JoinHandle<Result<Ending>>,
+    pub recovery: Option<Recovery>,
+}
+
 /// An output that is open, and that nothing was written to yet.
 pub enum Output {
     Nothing,
@@ -44,7 +50,7 @@ pub enum Output {
 }
 
 impl Output {
-    pub fn open(plan: &RecordPlan, log: &Log) -> Result<Self> {
+    pub fn open(plan: &RecordPlan) -> Result<Self> {
         match &plan.target {
             Target::Nothing => Ok(Self::Nothing),
             Target::Stdout => {
@@ -52,22 +58,22 @@ impl Output {
                 Ok(Self::Pipe(standard_output::open()?))
             }
             Target::File(path) => Ok(Self::File(OutputFile::open(path)?)),
-            Target::Store { dir, index, .. } => {
-                let mut store = Store::open(dir)?;
-                recover(&mut store, index.is_some(), log);
+            Target::Store { dir, .. } => {
+                let store = Store::open(dir)?;
                 Ok(Self::Store(store, Disk::new(direct(plan.direct, dir)?)))
             }
         }
     }
 
-    /// Starts the thread that writes.
-    pub fn start(self, plan: &RecordPlan, job: WriterSetup) -> Result<JoinHandle<Result<Ending>>> {
-        match (self, &plan.target) {
+    /// Starts the thread that writes, and the one that mends what an earlier recorder left.
+    pub fn start(self, plan: &RecordPlan, job: WriterSetup) -> Result<Started> {
+        let writer = match (self, &plan.target) {
             (
-                Self::Store(store, disk),
+                Self::Store(mut store, disk),
                 Target::Store { dir, segment_bytes, segment_time, retention, index },
             ) => {
-                let clock = job.clock.clone();
+                let leftovers = store.take_leftovers(&disk);
+                let (clock, log) = (job.clock.clone(), job.log.clone());
                 let indexing = index
                     .map(|index| Indexing { cpu: index.cpu, control: job.writer_control.clone() });
                 let config = SegmentSinkConfig {
@@ -83,7 +89,9 @@ impl Output {
                 };
                 let sink = SegmentSink::new(disk, store, config, job.totals.clone())
                     .with_context(|| format!("cannot use {}", dir.display()))?;
-                spawn(plan, job, sink, disk.is_direct())
+                let writer = spawn(plan, job, sink, disk.is_direct())?;
+                let recovery = Recovery::start(leftovers, index.is_some(), log);
+                return Ok(Started { writer, recovery });
             }
             (Self::Pipe(file), _) => stream(plan, job, (file, standard_output::NAME), None),
             (Self::File(mut file), _) => {
@@ -92,17 +100,8 @@ impl Output {
                 stream(plan, job, (file, &name), Some(file_dir(&name)))
             }
             _ => spawn(plan, job, Nothing, false),
-        }
-    }
-}
-
-/// Closes segments that an earlier recorder left open. No fault in them keeps this recorder from
-/// recording.
-fn recover(store: &mut Store, index: bool, log: &Log) {
-    let each = |finding: &Finding| log(&describe(finding, false));
-    let scope = Scope { closed: ClosedScope::None, index };
-    if let Err(e) = store.recover(&Disk::new(false), scope, each) {
-        log(&format!("cannot recover what an earlier recorder left: {:#}", anyhow::Error::from(e)));
+        };
+        Ok(Started { writer: writer?, recovery: None })
     }
 }
 

@@ -16,7 +16,7 @@ use super::stretches::{joined, missing};
 use crate::format::name::SegmentName;
 use crate::io::{Access, Directory, File as _, Io, Object, Storage as _, write_pages};
 
-/// Makes the index of a closed segment from its log, which is removed. `dropped` is what the
+/// Makes the index of a segment that has come to its end from its log, which is removed. `dropped` is what the
 /// segment's statistics tell. Returns the index's length. After an error there is the log or
 /// nothing.
 pub(crate) fn close<I: Io>(
@@ -27,7 +27,7 @@ pub(crate) fn close<I: Io>(
 ) -> io::Result<u64> {
     let storage = Directory::new(dir);
     let log = storage.open(name.index_log_name().as_ref(), Access::Ranges)?;
-    let segment = storage.open(name.closed().to_string().as_ref(), Access::Ranges)?;
+    let segment = storage.open(name.to_string().as_ref(), Access::Ranges)?;
     let draft = name.index_draft_path(dir);
     match io.remove(&draft) {
         Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),

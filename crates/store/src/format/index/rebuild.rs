@@ -4,7 +4,6 @@
 //! What a log of it has already is kept: after a crash only the last chunk is missing.
 
 use std::io;
-use std::path::Path;
 
 use tapdeck_packet::link::LinkType;
 use tapdeck_packet::pcapng::{Error as BlockError, Reader, Record};
@@ -15,7 +14,7 @@ use super::lookup::Index;
 use super::stretches::missing;
 use crate::format::name::SegmentName;
 use crate::format::segment::{APPLICATION_PREFIX, body_end, dropped_told, read_beginning};
-use crate::io::{Access, Directory, Io, Object, PAGE, Storage as _, write_pages};
+use crate::io::{Access, Io, Object, PAGE, Storage, write_pages};
 
 /// How a segment begins.
 pub(crate) struct SegmentHead {
@@ -56,11 +55,16 @@ impl SegmentHead {
     }
 }
 
-/// Makes the index of a closed segment complete, from the log that is there if it can be used.
+/// Makes the index of a segment that has come to its end complete, under whichever name, from the log that is there if it can be used.
 /// Returns the index's length.
-pub(crate) fn complete<I: Io>(io: &I, dir: &Path, name: &SegmentName) -> io::Result<u64> {
+pub(crate) fn complete<I: Io>(
+    io: &I,
+    storage: &dyn Storage,
+    name: &SegmentName,
+) -> io::Result<u64> {
     use io::ErrorKind::{InvalidData, UnexpectedEof, Unsupported};
-    match index_missing(io, dir, name).and_then(|()| finish(io, dir, name)) {
+    let dir = storage.place();
+    match index_missing(io, storage, name).and_then(|()| finish(io, storage, name)) {
         // Where the log cannot be used, the index is made without it.
         Err(e) if matches!(e.kind(), InvalidData | UnexpectedEof | Unsupported) => {}
         made => return made,
@@ -71,24 +75,23 @@ pub(crate) fn complete<I: Io>(io: &I, dir: &Path, name: &SegmentName) -> io::Res
             _ => {}
         }
     }
-    index_missing(io, dir, name)?;
-    finish(io, dir, name)
+    index_missing(io, storage, name)?;
+    finish(io, storage, name)
 }
 
-fn finish<I: Io>(io: &I, dir: &Path, name: &SegmentName) -> io::Result<u64> {
-    let opened = Directory::new(dir).open(name.to_string().as_ref(), Access::Ranges);
+fn finish<I: Io>(io: &I, storage: &dyn Storage, name: &SegmentName) -> io::Result<u64> {
+    let opened = storage.open(name.to_string().as_ref(), Access::Ranges);
     let dropped = opened.ok().and_then(|segment| dropped_told(&*segment)).unwrap_or(0);
-    close(io, dir, name, dropped)
+    close(io, storage.place(), name, dropped)
 }
 
 /// Appends chunks for what the log of a segment does not have.
-fn index_missing<I: Io>(io: &I, dir: &Path, name: &SegmentName) -> io::Result<()> {
-    let path = name.index_log_path(dir);
-    let storage = Directory::new(dir);
+fn index_missing<I: Io>(io: &I, storage: &dyn Storage, name: &SegmentName) -> io::Result<()> {
+    let path = name.index_log_path(storage.place());
     let segment = storage.open(name.to_string().as_ref(), Access::Ranges)?;
     let len = segment.length()?;
     let head = SegmentHead::read(&*segment)?.ok_or(io::ErrorKind::InvalidData)?;
-    let have = Index::open_log(&storage, name)?;
+    let have = Index::open_log(storage, name)?;
     // A log does not reach into statistics, or the segment is another one than when it was written.
     let body = head.body..body_end(&*segment).unwrap_or(len);
     let parts = have.as_ref().map(Index::indexed).unwrap_or_default();

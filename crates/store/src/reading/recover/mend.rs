@@ -6,7 +6,9 @@
 //!    stay;
 //! 4. the file is cut behind the last whole block, which frees the space set aside;
 //! 5. statistics are written there;
-//! 6. sync, rename to the final name, sync of the directory.
+//! 6. sync;
+//! 7. its index is made, if it shall have one ([`index::complete`]);
+//! 8. rename to the final name, sync of the directory.
 //!
 //! What is damaged was found before, by [`super::survey`].
 
@@ -20,9 +22,11 @@ use super::fault::Fault;
 use super::part::read_at;
 use super::resync::LONGEST;
 use super::survey::Survey;
+#[cfg(doc)]
+use crate::format::index;
 use crate::format::name::SegmentName;
 use crate::format::segment::fill_up;
-use crate::io::{Access, Directory, File, Io, Object, PAGE, Storage as _, write_pages};
+use crate::io::{Access, File, Io, Object, PAGE, Storage, write_pages};
 
 /// Returns the name under which a segment that holds nothing is set aside.
 pub(super) fn aside(name: &SegmentName) -> String {
@@ -49,14 +53,16 @@ pub(super) fn set_aside<I: Io>(io: &I, dir: &Path, name: &SegmentName) -> Result
     Ok(io.sync_dir(dir)?)
 }
 
-pub(super) fn close<I: Io>(
+/// Makes a segment sound: everything up to its index and its final name.
+pub(super) fn mend<I: Io>(
     io: &I,
-    dir: &Path,
+    storage: &dyn Storage,
     name: &SegmentName,
     survey: &Survey,
 ) -> Result<(), Fault> {
+    let dir = storage.place();
     let live = SegmentName { live: true, ..name.clone() };
-    let (path, closed) = (live.path(dir), name.closed());
+    let path = live.path(dir);
     check_names(dir, name)?;
     // Index files point into bytes that change; a crash from here on must not leave them beside the
     // changed segment.
@@ -70,21 +76,26 @@ pub(super) fn close<I: Io>(
         io.sync_dir(dir)?;
     }
     if !name.live {
-        io.rename(&closed.path(dir), &path)?;
+        io.rename(&name.path(dir), &path)?;
         io.sync_dir(dir)?;
     }
     let file = io.open(&path)?;
     if survey.is_ended() {
         file.set_len(survey.end)?;
     } else {
-        let storage = Directory::new(dir);
         let source = storage.open(live.to_string().as_ref(), Access::Ranges)?;
         fill_damage(&file, &*source, survey)?;
         file.set_len(survey.body_end())?;
         write_end(&file, &*source, name, survey)?;
     }
-    file.sync()?;
-    io.rename(&path, &closed.path(dir))?;
+    Ok(file.sync()?)
+}
+
+/// Gives a segment its final name.
+pub(super) fn close<I: Io>(io: &I, dir: &Path, name: &SegmentName) -> Result<(), Fault> {
+    let live = SegmentName { live: true, ..name.clone() };
+    check_name(dir, &name.closed().to_string())?;
+    io.rename(&live.path(dir), &name.closed().path(dir))?;
     Ok(io.sync_dir(dir)?)
 }
 

@@ -5,25 +5,32 @@
 //! may have been cut anywhere. [`survey`] reads such a file once and finds all its whole packets,
 //! also behind damage ([`resync`]); [`mend`] then makes it a segment that any reader reads to its
 //! end: damage becomes fill, what is torn at the end is cut, statistics are written, and the
-//! segment gets its final name. The steps are in such an order that a recovery which is itself cut
-//! short is finished by the next one, and a sound store is not changed.
+//! segment gets an index and then its final name. The steps are in such an order that a recovery
+//! which is itself cut short is finished by the next one, and a sound store is not changed.
 //!
 //! A packet whose inner sectors are missing, while both its ends are there, counts as whole; only
 //! the checksums of an index that was made before tell. [`verify`](super::verify) looks at those,
 //! and where all segments are read so does recovery: it cannot mend what they tell, and says so.
 //!
-//! A segment without a complete index then gets one. What the log of its index has is kept.
+//! What the log of an index has is kept, and completed.
+//!
+//! Recovery has the store to itself, or, as [`Leftovers`], the segments that an earlier recorder
+//! left while the next one records beside it.
 
 mod fault;
 mod mend;
 mod part;
 mod resync;
+mod stop;
 mod survey;
 
 use std::io;
 use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use crate::format::index::{self, Index};
+use crate::format::leftovers::Leftovers;
 use crate::format::name::SegmentName;
 use crate::format::segment::{is_ours, packets_told, segment_names};
 use crate::format::store::Error;
@@ -31,6 +38,7 @@ use crate::format::store::Store;
 use crate::io::{Access, Directory, Io, Storage};
 use crate::reading::verify::{Flaw, verify_one};
 pub use fault::Fault;
+use stop::Stoppable;
 use survey::{FileOrigin, Survey};
 
 /// Which closed segments are looked at beside the live ones.
@@ -100,47 +108,99 @@ impl Store {
         &mut self,
         io: &I,
         scope: Scope,
-        each: impl FnMut(&Finding),
+        mut each: impl FnMut(&Finding),
     ) -> Result<(), Error> {
         let dir = self.dir().to_owned();
-        let hand = Mend { io, dir: &dir };
-        let done = look(&Directory::new(&dir), scope, &hand, each).and_then(|()| self.look_again());
+        let storage = Directory::new(&dir);
+        let hand = Mend { io, storage: &storage, stops: None };
+        let done = segment_names(&storage).and_then(|names| {
+            names
+                .into_iter()
+                .filter_map(|n| look(&storage, n, scope, &hand))
+                .for_each(|f| each(&f));
+            self.look_again()
+        });
         done.map_err(|source| Error::Io { dir, source })
     }
 
     /// Says what [`Store::recover`] would do, and changes nothing. Fails where a recorder is at
     /// work.
-    pub fn examine(dir: &Path, scope: Scope, each: impl FnMut(&Finding)) -> Result<(), Error> {
+    pub fn examine(dir: &Path, scope: Scope, mut each: impl FnMut(&Finding)) -> Result<(), Error> {
         Self::check_free(dir)?;
-        look(&Directory::new(dir), scope, &Examine { dir }, each)
-            .map_err(|source| Error::Io { dir: dir.to_owned(), source })
+        let storage = Directory::new(dir);
+        let names = segment_names(&storage);
+        let names = names.map_err(|source| Error::Io { dir: dir.to_owned(), source })?;
+        let hand = Examine { dir };
+        names.into_iter().filter_map(|n| look(&storage, n, scope, &hand)).for_each(|f| each(&f));
+        Ok(())
+    }
+}
+
+impl Leftovers {
+    /// Mends the leftovers, while others are recorded into their store and read it. `each` is called
+    /// with every segment as soon as it is done. Once it `stops`, what is begun is left to the
+    /// next recovery, soon: after the call to the file system that is under way.
+    pub fn recover<I: Io>(
+        mut self,
+        io: &I,
+        index: bool,
+        stops: &Arc<AtomicBool>,
+        mut each: impl FnMut(&Finding),
+    ) {
+        let directory = Directory::new(&self.dir);
+        let storage = Stoppable { directory, stops: stops.clone() };
+        let scope = Scope { closed: ClosedScope::None, index };
+        while let Some(name) = self.names.first() {
+            let hand = Mend { io, storage: &storage, stops: Some(stops) };
+            let finding = look(&storage, name.clone(), scope, &hand);
+            let is_undone = |f: &Finding| matches!(f.action, Action::Fail(_));
+            if stops.load(Relaxed) && finding.as_ref().is_some_and(is_undone) {
+                return;
+            }
+            self.give_back_first();
+            if let Some(finding) = finding {
+                each(&finding);
+            }
+        }
     }
 }
 
 /// Does what a segment needs, or only says whether it can be done.
 trait Hand {
-    fn close(&self, name: &SegmentName, survey: &Survey) -> Result<(), Fault>;
+    /// Makes a segment sound under its live name.
+    fn mend(&self, name: &SegmentName, survey: &Survey) -> Result<(), Fault>;
+    /// Gives a segment that is sound its final name.
+    fn close(&self, name: &SegmentName) -> Result<(), Fault>;
     fn set_aside(&self, name: &SegmentName) -> Result<(), Fault>;
-    /// Makes the index of a closed segment.
+    /// Makes the index of a segment that is sound, under whichever name.
     fn index(&self, name: &SegmentName) -> io::Result<()>;
 }
 
 struct Mend<'a, I> {
     io: &'a I,
-    dir: &'a Path,
+    storage: &'a dyn Storage,
+    /// What tells that no more shall be done.
+    stops: Option<&'a AtomicBool>,
 }
 
 impl<I: Io> Hand for Mend<'_, I> {
-    fn close(&self, name: &SegmentName, survey: &Survey) -> Result<(), Fault> {
-        mend::close(self.io, self.dir, name, survey)
+    fn mend(&self, name: &SegmentName, survey: &Survey) -> Result<(), Fault> {
+        mend::mend(self.io, self.storage, name, survey)
+    }
+
+    fn close(&self, name: &SegmentName) -> Result<(), Fault> {
+        if self.stops.is_some_and(|stops| stops.load(Relaxed)) {
+            return Err(stop::stopped().into());
+        }
+        mend::close(self.io, self.storage.place(), name)
     }
 
     fn set_aside(&self, name: &SegmentName) -> Result<(), Fault> {
-        mend::set_aside(self.io, self.dir, name)
+        mend::set_aside(self.io, self.storage.place(), name)
     }
 
     fn index(&self, name: &SegmentName) -> io::Result<()> {
-        index::complete(self.io, self.dir, name).map(|_| ())
+        index::complete(self.io, self.storage, name).map(|_| ())
     }
 }
 
@@ -149,8 +209,12 @@ struct Examine<'a> {
 }
 
 impl Hand for Examine<'_> {
-    fn close(&self, name: &SegmentName, _: &Survey) -> Result<(), Fault> {
+    fn mend(&self, name: &SegmentName, _: &Survey) -> Result<(), Fault> {
         mend::check_names(self.dir, name)
+    }
+
+    fn close(&self, _: &SegmentName) -> Result<(), Fault> {
+        Ok(())
     }
 
     fn set_aside(&self, name: &SegmentName) -> Result<(), Fault> {
@@ -162,55 +226,57 @@ impl Hand for Examine<'_> {
     }
 }
 
-/// Looks at all segments, and has done what they need.
+/// Looks at a segment, and has done what it needs. Returns nothing of one that need not be looked
+/// at.
 fn look(
     storage: &dyn Storage,
+    name: SegmentName,
     scope: Scope,
     hand: &impl Hand,
-    mut each: impl FnMut(&Finding),
-) -> io::Result<()> {
-    for name in segment_names(storage)? {
-        let is_closed = !name.live;
-        let read = name.live
-            || match scope.closed {
-                ClosedScope::None => false,
-                ClosedScope::Unended => {
-                    let opened = storage.open(name.to_string().as_ref(), Access::Ranges);
-                    opened.ok().and_then(|segment| packets_told(&*segment)).is_none()
-                }
-                ClosedScope::All => true,
-            };
-        // Closed segments get an index only if they were asked for.
-        let index = scope.index && !(is_closed && scope.closed == ClosedScope::None);
-        let mut finding = Finding::new(name);
-        let thorough = scope.closed == ClosedScope::All;
-        if read {
-            match finding.look(storage, hand) {
-                Ok(Some(action)) => finding.action = action,
-                Ok(None) => continue,
-                Err(fault) => finding.action = Action::Fail(fault),
+) -> Option<Finding> {
+    let is_closed = !name.live;
+    let read = name.live
+        || match scope.closed {
+            ClosedScope::None => false,
+            ClosedScope::Unended => {
+                let opened = storage.open(name.to_string().as_ref(), Access::Ranges);
+                opened.ok().and_then(|segment| packets_told(&*segment)).is_none()
             }
-        }
-        let mut index_is_wrong = false;
-        if thorough && matches!(finding.action, Action::None) {
-            match finding.hold_against_index(storage) {
-                Ok(is_wrong) => index_is_wrong = is_wrong,
-                Err(fault) => finding.action = Action::Fail(fault),
-            }
-        }
-        let can_be_indexed = match finding.action {
-            Action::None => is_closed && (read || is_ours(storage, &finding.name)),
-            Action::Close => true,
-            Action::SetAside | Action::Fail(_) => false,
+            ClosedScope::All => true,
         };
-        if index && can_be_indexed {
-            finding.look_at_index(storage, (thorough, index_is_wrong), hand);
-        }
-        if read || !matches!(finding.index, IndexAction::None) {
-            each(&finding);
+    // Closed segments get an index only if they were asked for.
+    let index = scope.index && !(is_closed && scope.closed == ClosedScope::None);
+    let mut finding = Finding::new(name);
+    let thorough = scope.closed == ClosedScope::All;
+    if read {
+        match finding.look(storage, hand) {
+            Ok(Some(action)) => finding.action = action,
+            Ok(None) => return None,
+            Err(fault) => finding.action = Action::Fail(fault),
         }
     }
-    Ok(())
+    let mut index_is_wrong = false;
+    if thorough && matches!(finding.action, Action::None) {
+        match finding.hold_against_index(storage) {
+            Ok(is_wrong) => index_is_wrong = is_wrong,
+            Err(fault) => finding.action = Action::Fail(fault),
+        }
+    }
+    let can_be_indexed = match finding.action {
+        Action::None => is_closed && (read || is_ours(storage, &finding.name)),
+        Action::Close => true,
+        Action::SetAside | Action::Fail(_) => false,
+    };
+    if index && can_be_indexed {
+        finding.look_at_index(storage, (thorough, index_is_wrong), hand);
+    }
+    // The name comes last, so that a recovery which was cut short before is seen by the next.
+    if matches!(finding.action, Action::Close)
+        && let Err(fault) = hand.close(&finding.name)
+    {
+        finding.action = Action::Fail(fault);
+    }
+    (read || !matches!(finding.index, IndexAction::None)).then_some(finding)
 }
 
 impl Finding {
@@ -250,7 +316,7 @@ impl Finding {
         if !self.name.live && survey.is_sound() && survey.is_ended() {
             return Ok(Some(Action::None));
         }
-        hand.close(&self.name, &survey)?;
+        hand.mend(&self.name, &survey)?;
         Ok(Some(Action::Close))
     }
 
@@ -275,7 +341,9 @@ impl Finding {
         (thorough, is_wrong): (bool, bool),
         hand: &impl Hand,
     ) {
-        let name = self.name.closed();
+        // The index of a segment that is mended is removed, since it points to what was changed.
+        let is_mended = matches!(self.action, Action::Close);
+        let name = SegmentName { live: is_mended, ..self.name.clone() };
         let is_complete = || -> io::Result<bool> {
             let len = storage.open(name.to_string().as_ref(), Access::Ranges)?.length()?;
             let Some(mut index) = Index::open(storage, &name, len)? else { return Ok(false) };
@@ -284,8 +352,6 @@ impl Finding {
             }
             Ok(index.summary().complete)
         };
-        // The index of a segment that is mended is removed, since it points to what was changed.
-        let is_mended = matches!(self.action, Action::Close);
         if !is_mended && !is_wrong && is_complete().unwrap_or(false) {
             return;
         }

@@ -20,12 +20,8 @@ use crate::format::index::{self, Builder};
 use crate::format::name::SegmentName;
 use crate::format::segment::open_segment;
 use crate::format::store::on_disk;
-use crate::io::{Access, Directory, Io, write_pages};
+use crate::io::{Access, Directory, Io, write_pages, yield_processor};
 use crate::writing::totals::Totals;
-
-/// The merge thread's nice value: where both want one processor, it gets a tenth of what the index
-/// thread gets.
-const NICENESS: i32 = 10;
 
 pub(super) struct MergeThread<I: Io> {
     io: Arc<I>,
@@ -51,8 +47,8 @@ impl<I: Io> MergeThread<I> {
     }
 
     pub fn run(mut self, queue: &Receiver<Task>) {
-        // Where this is refused, the thread is as important as the others.
-        let _ = rustix::process::setpriority_process(None, NICENESS);
+        // The index thread goes first. Where this is refused, both are as important.
+        let _ = yield_processor();
         for task in queue {
             let Some(mut segment) = self.segment.take() else {
                 if let Task::Begin(name) = task {
@@ -174,7 +170,7 @@ impl<I: Io> MergeThread<I> {
         }
         // Log and draft, of which the second is hardly larger.
         self.work.sizes.set(name, 2 * segment.log_bytes, false);
-        index::close(&*self.io, dir, name, closed.dropped)?;
+        index::close(&*self.io, dir, &name.closed(), closed.dropped)?;
         Ok(())
     }
 
