@@ -14,6 +14,7 @@ use super::note::Note;
 use crate::format::name::SegmentName;
 use crate::format::store::LOCK;
 use crate::io::{Directory, Storage};
+use crate::reading::holes;
 use crate::span::Span;
 
 /// How often a directory is listed until two lists agree.
@@ -90,12 +91,19 @@ impl Snapshot {
         let (names, recorded) = list(&**storage).map_err(|e| Error::new(place.clone(), e))?;
         let mut snapshot = Self::empty(storage.clone());
         let (mut ours, mut segments) = (0, Vec::new());
+        let mut search = holes::Search::new(span);
         for names in names.chunks(AT_ONCE) {
             for (name, seen) in names.iter().zip(look_at_all(&**storage, names, span)) {
-                ours += usize::from(snapshot.add(name, seen?, span, &mut segments)?);
+                let seen = seen?;
+                if let Seen::Segment(ends) = &seen {
+                    search.pass(name, ends.behind_ns);
+                }
+                ours += usize::from(snapshot.add(name, seen, span, &mut segments)?);
             }
         }
         snapshot.contents = Contents::Segments(segments);
+        let holes = search.finish(&**storage).map_err(|e| Error::new(place.clone(), e))?;
+        snapshot.notes.extend(holes.into_iter().map(Note::from));
         if ours == 0 && !recorded {
             return Err(Error::NotAStore(place));
         }
@@ -186,7 +194,7 @@ impl Snapshot {
         span: Span,
         segments: &mut Vec<Segment>,
     ) -> Result<bool, Error> {
-        let Ends { begun, end, earliest_ns, latest_ns, index_bytes } = match seen {
+        let Ends { begun, end, earliest_ns, latest_ns, index_bytes, .. } = match seen {
             Seen::Segment(ends) => ends,
             Seen::Foreign => return Ok(false),
             Seen::Gone => {
