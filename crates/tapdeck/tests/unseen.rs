@@ -13,6 +13,7 @@ use rustix::thread::{CpuSet, sched_setaffinity};
 use serde_json::Value;
 use tapdeck_capture::interface::Interface;
 use tapdeck_capture::transmit::Tag;
+use tapdeck_packet::pcapng::{Reader, Record};
 use tapdeck_testkit::process::last_json;
 use tapdeck_testkit::{Cable, Net, Running, Sender, Talking, wait_for};
 use testbed::daemon::Daemon;
@@ -22,6 +23,7 @@ use testbed::recorder::{Contents, Recorder, assert_accounted, frame, number};
 const BEFORE: u32 = 100;
 const MISSED: u32 = 40;
 const AFTER: u32 = 60;
+const SECOND: i64 = 1_000_000_000;
 
 fn send(net: &Net, count: u32) {
     let to = net.b.inside(|| Interface::find("vb").expect("made above")).mac.expect("a MAC");
@@ -109,10 +111,61 @@ fn assert_told(store: &Path, missed: u64, why: &str) {
         let other = tapdeck(&["query", "--count", flag, &time], store);
         assert!(!said(&other).contains("unseen"), "{flag} {time}: {}", said(&other));
     }
+    assert_answer_tells(store, missed, why);
     let recovered = tapdeck(&["recover", "--all"], store);
     assert!(recovered.status.success(), "{}", said(&recovered));
     let again = Contents::of_store(store);
     assert_eq!(again.packets, contents.packets);
+}
+
+/// An answer in a file tells what went unseen between the packets of before and after, and so does
+/// an answer of that file, whether it has an index or not.
+fn assert_answer_tells(recording: &Path, missed: u64, why: &str) {
+    let dir = tempfile::tempdir().expect("a directory");
+    let mut file = recording.to_owned();
+    for name in ["one.pcapng", "two.pcapng"] {
+        let written = dir.path().join(name);
+        let to = written.to_str().expect("UTF-8");
+        let asked = tapdeck(&["query", "-w", to], &file);
+        assert!(asked.status.success(), "{}", said(&asked));
+        assert_eq!(said(&asked).matches("went unseen").count(), 1, "{}", said(&asked));
+        let contents = Contents::of(&written);
+        assert_eq!(contents.statistics.len(), 1, "{:#?}", contents.statistics);
+        let told = &contents.statistics[0];
+        assert_eq!(contents.interfaces[told.interface as usize].name.as_deref(), Some("vb"));
+        let [begin, end] = [told.start, told.end].map(|time| time.expect("a time") as i64);
+        let before = contents.packets.iter().filter(|p| p.time_ns < end).count();
+        assert_eq!(packets_before_statistics(&written), before);
+
+        let [first, last] = [begin, end].map(|ns| format!("{}.{:09}", ns / SECOND, ns % SECOND));
+        let [earlier, later] =
+            [begin, end + 1].map(|ns| format!("{}.{:09}", ns / SECOND, ns % SECOND));
+        for index in [&[][..], &["--index"]] {
+            for (args, is_told) in [
+                (&["--after", &first, "--before", &last][..], begin < end),
+                (&["--before", &earlier], false),
+                (&["--after", &later], false),
+                // What has no key in the file is not looked for in it.
+                (&["host", "203.0.113.7"], true),
+            ] {
+                let asked = tapdeck(&[&["query", "--count"], args, index].concat(), &written);
+                let said = said(&asked);
+                assert!(asked.status.success(), "{args:?} {index:?}: {said}");
+                let words = format!("vb: {missed} packets went unseen from ");
+                assert_eq!(said.contains(&words), is_told, "{args:?} {index:?}: {said}");
+                assert_eq!(said.contains(why), is_told, "{args:?} {index:?}: {said}");
+            }
+        }
+        file = written;
+    }
+}
+
+/// How many packets stand before the statistics in a file.
+fn packets_before_statistics(file: &Path) -> usize {
+    let data = fs::read(file).expect("the file is there");
+    let records = Reader::new(&data).map(|record| record.expect("a whole block"));
+    let before = records.take_while(|record| !matches!(record, Record::Statistics(_)));
+    before.filter(|record| matches!(record, Record::Packet(_))).count()
 }
 
 /// A time some nanoseconds later.
@@ -208,6 +261,7 @@ fn a_stream_tells_what_went_unseen_where_it_was() {
     let before = contents.packets.iter().filter(|p| p.time_ns <= begin).count();
     let after = contents.packets.iter().filter(|p| p.time_ns >= end).count();
     assert_eq!((before as u32, after as u32), (BEFORE, AFTER));
+    assert_answer_tells(&file, MISSED.into(), "the hook was detached");
 }
 
 /// A place that somebody else has taken is waited for, and all that time counts.

@@ -194,7 +194,7 @@ impl Answer<'_> {
         while !given.limited && !self.interrupt.asked() {
             let Self { query, interrupt, line, .. } = &mut self;
             let mut wrote = Ok(());
-            let packet = query.next_packet(|progress| {
+            let time_ns = query.find_next(|progress| {
                 if !listing {
                     line.show(|| show(progress, given.packets));
                 }
@@ -206,7 +206,12 @@ impl Answer<'_> {
             if !std::mem::replace(&mut begun, true) {
                 wrote = output.begin(&comment(flags), &interfaces);
             }
-            if let Some(packet) = &packet {
+            let is_whole = time_ns.is_none() && !interrupt.asked();
+            let until_ns = if is_whole { Some(i64::MAX) } else { time_ns };
+            for missing in until_ns.map_or_else(Vec::new, |ns| query.take_unseen(ns)) {
+                wrote = wrote.and_then(|()| output.unseen(&missing));
+            }
+            if let Some(packet) = &query.packet() {
                 let name = &interfaces[packet.interface as usize].name;
                 wrote = wrote.and_then(|()| output.packet(name, packet));
                 given.packets += 1;
@@ -214,9 +219,8 @@ impl Answer<'_> {
                 given.limited = given.packets == limit;
                 given.last_ns = packet.time_ns;
             }
-            let ended = packet.is_none();
             wrote.with_context(|| cannot.clone())?;
-            if ended {
+            if time_ns.is_none() {
                 break;
             }
         }
@@ -277,7 +281,7 @@ impl Answer<'_> {
                 show_count(dropped)
             ));
         }
-        for missing in self.query.snapshot().unseen() {
+        for missing in self.query.unseen() {
             if missing.first_ns <= until_ns {
                 say(&describe_missing(missing));
             }
@@ -306,7 +310,7 @@ impl Answer<'_> {
 
 /// Returns what is missing from an answer because no hook was shown it.
 pub fn describe_missing(missing: &Missing) -> String {
-    let Missing { interface, packets, first_ns, last_ns, why } = missing;
+    let Missing { interface, packets, first_ns, last_ns, why, .. } = missing;
     format!(
         "{interface}: {} packets went unseen from {} to {} ({why}) and are not in the recording",
         show_count(*packets),
