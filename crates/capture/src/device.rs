@@ -78,8 +78,10 @@ impl Device {
         if now.link != self.interface.link {
             return Err(Error::LinkType { name: now.name, arphrd: now.arphrd });
         }
-        let is_same = now.index == self.interface.index
-            && !now.counters.are_of_another(self.interface.counters);
+        // One that was moved to another namespace may come back with another number.
+        let is_alike =
+            now.index == self.interface.index || now.mac.is_some() && now.mac == self.interface.mac;
+        let is_same = is_alike && !now.counters.are_of_another(self.interface.counters);
         match meanwhile {
             Meanwhile::LeftOut => self.start = now.counters,
             // It was in another namespace.

@@ -153,6 +153,16 @@ impl Watch {
         }
     }
 
+    /// Takes note that the device is gone. Returns what [`Watch::seen_beyond`] does.
+    fn gone(&mut self, now: Counted) -> u64 {
+        let more = self.seen_beyond(now);
+        if self.comparable != Comparable::Frames {
+            // What the hook has seen since the last look is not missed by the device that comes.
+            self.last = now;
+        }
+        more
+    }
+
     /// Counts what came since the last look, at the end of a time in which the hook was not there.
     /// Returns how many packets those were.
     fn missed(&mut self, now: Counted) -> u64 {
@@ -328,7 +338,7 @@ impl Presence {
     pub(crate) fn is_gone(&mut self, now: Counted) -> u64 {
         self.tell_unexplained();
         self.away.get_or_insert(0);
-        self.watch.seen_beyond(now)
+        self.watch.gone(now)
     }
 
     /// Takes note that a hook that was away, for this cause, is attached again.
@@ -503,6 +513,8 @@ mod tests {
         watch.look(at(200, 200));
         assert_eq!(watch.seen_beyond(at(200, 230)), 30);
         assert_eq!(watch.seen_beyond(at(200, 190)), 0);
-        assert_eq!(settled(Hook::Tcx, at(0, 0)).seen_beyond(at(0, 30)), 0);
+        let mut watch = settled(Hook::Tcx, at(0, 0));
+        assert_eq!(watch.gone(at(0, 30)), 0, "copies of what is sent may be among them");
+        assert_eq!(watch.missed(at(40, 30)), 40, "of the device that came");
     }
 }

@@ -10,8 +10,9 @@ use std::sync::Arc;
 use tapdeck_packet::key::Plan;
 use tapdeck_packet::link::LinkType;
 use tapdeck_packet::pcapng::{self, InterfaceDescription, StatisticsBlock};
-use tapdeck_store::SegmentName;
+use tapdeck_store::io::Disk;
 use tapdeck_store::query::{Error, Matcher, Note, Packet, Query, SLACK_NS, Snapshot, Span};
+use tapdeck_store::{ClosedScope, Scope, SegmentName, Store};
 use tapdeck_testkit::SplitMix64;
 
 const SECOND: i64 = 1_000_000_000;
@@ -379,6 +380,56 @@ fn damage_costs_what_follows_in_the_segment_and_is_told() {
         matches!(&notes[..], [Note::Damaged { at: told, .. }] if *told == at as u64),
         "{notes:?}"
     );
+}
+
+/// An answer is not whole where segments are missing that may have held a part of it.
+#[test]
+fn segments_that_are_missing_within_the_span_are_told() {
+    const HOUR: i64 = 3600 * SECOND;
+    let temp = tempfile::tempdir().expect("a directory");
+    // One packet at the beginning of an hour, and one in its middle.
+    for (number, hour) in [(3, 0), (4, 1), (7, 4)] {
+        let began_ns = T0 + hour * HOUR;
+        let packets = [0, HOUR / 2].map(|ns| made(0, began_ns + ns, 0));
+        segment(temp.path(), number, began_ns, &packets);
+    }
+    let (beginning, middle, later) = (T0 + HOUR, T0 + HOUR + HOUR / 2, T0 + 4 * HOUR);
+    let name = SegmentName { number: 7, began_s: later / SECOND, live: false }.to_string();
+    for is_indexed in [false, true] {
+        if is_indexed {
+            let scope = Scope { closed: ClosedScope::Unended, index: true };
+            let mut store = Store::open(temp.path()).expect("a store");
+            store.recover(&Disk::new(false), scope, |_| {}).expect("a store");
+        }
+        // Rings overlap, and a name has whole seconds. Where there is no index, the end of a
+        // segment that begins within the span is not looked at.
+        let from_ns = if is_indexed { middle } else { beginning } - SLACK_NS;
+        let until_ns = later + SECOND;
+        for (after_ns, before_ns, expected, is_told) in [
+            (i64::MIN, i64::MAX, 6, true),
+            (i64::MIN, from_ns + 1, if is_indexed { 3 } else { 2 }, true),
+            (i64::MIN, from_ns, if is_indexed { 3 } else { 2 }, false),
+            (middle - SLACK_NS, middle - SLACK_NS + 1, 0, true),
+            (T0, middle - SLACK_NS, 3, !is_indexed),
+            (middle + HOUR, middle + 2 * HOUR, 0, true),
+            (until_ns - 1, i64::MAX, 1, true),
+            (until_ns, i64::MAX, 1, false),
+        ] {
+            let span = Span { after_ns, before_ns };
+            let mut query = query(temp.path(), span, all);
+            let what = format!("{is_indexed} {after_ns} {before_ns}");
+            assert_eq!(rest(&mut query).len(), expected, "{what}");
+            let notes = query.take_notes();
+            assert_eq!(notes.len(), usize::from(is_told), "{what}: {notes:?}");
+            for note in notes {
+                let Note::Hole { segment, first: 5, last: 6, from_ns: told } = &note else {
+                    panic!("{what}: {note:?}");
+                };
+                assert_eq!(segment, &name, "{what}");
+                assert!(note.is_fault() && note.concerns(*told) && !note.concerns(*told - 1));
+            }
+        }
+    }
 }
 
 #[test]

@@ -377,18 +377,35 @@ fn segments_that_are_missing_in_the_middle_are_told() {
     index(&dir);
     let missing = |at: usize, first, last| {
         let segment = written[at].file_name().unwrap().to_str().unwrap().to_owned();
-        Note::Hole { segment, first, last }
+        // Less than a minute of traffic is before it.
+        let from_ns = segments[at - 1].iter().map(|p| p.time_ns).min().unwrap();
+        Note::Hole { segment, first, last, from_ns }
     };
     let notes = ask(&dir, Span::ALL).notes;
     assert_eq!(notes, [missing(1, 2, 2), missing(2, 4, 5)]);
     assert!(notes.iter().all(Note::is_fault));
     assert!(notes[1].to_string().contains("segments 4 to 5 are missing"), "{}", notes[1]);
+    // What recovery set aside is not missing, nor what was deleted behind that.
+    let empty = |number: u64| {
+        let segment = SegmentName { number, began_s: T0 / SECOND, live: true };
+        PathBuf::from(format!("{}.damaged", segment.path(&dir).display()))
+    };
+    fs::write(empty(2), []).unwrap();
+    assert_eq!(ask(&dir, Span::ALL).notes, [missing(2, 4, 5)]);
+    fs::rename(empty(2), empty(0)).unwrap();
+    assert_eq!(ask(&dir, Span::ALL).notes, [missing(1, 2, 2), missing(2, 4, 5)]);
+    fs::rename(&written[0], written[0].with_extension("away")).unwrap();
+    assert_eq!(ask(&dir, Span::ALL).notes, [missing(2, 4, 5)]);
+    fs::rename(written[0].with_extension("away"), &written[0]).unwrap();
     // What is missing before the span is not missing in it.
     let first = |packets: &[Packet]| packets.iter().map(|p| p.time_ns).min().unwrap();
     let last = segments.iter().flatten().map(|p| p.time_ns).max().unwrap();
     let after_ns = first(&segments[2]).max(first(&segments[1])) + SECOND;
     let span = Span { after_ns: after_ns.min(last), before_ns: i64::MAX };
     assert_eq!(ask(&dir, span).notes, []);
+    // It may begin within a span that ends before what is behind it.
+    let span = Span { after_ns: i64::MIN, before_ns: first(&segments[1]) };
+    assert_eq!(ask(&dir, span).notes, [missing(1, 2, 2)]);
 }
 
 #[test]

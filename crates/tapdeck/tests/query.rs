@@ -599,6 +599,37 @@ fn gaps_and_damage_are_told() {
     assert!(said(&out).contains("is damaged at byte"), "{}", said(&out));
 }
 
+/// An answer that may lack something says so and is no success, other answers are whole.
+#[test]
+fn segments_that_are_missing_are_told() {
+    let dir = tempfile::tempdir().expect("a directory");
+    // One packet at the beginning of each of two hours, and one half an hour later.
+    for (number, hour) in [(1, 0), (3, 2)] {
+        let began_ns = T0 + hour * 3600 * SECOND;
+        write_segment(dir.path(), number, began_ns, &[began_ns, began_ns + 1800 * SECOND], 100);
+    }
+    run(env!("CARGO_BIN_EXE_tapdeck"), &["recover", "--dir", text(dir.path())]);
+    assert_eq!(answer(dir.path(), &["--count", "--before", "1767324000"]), b"1\n");
+    assert_eq!(answer(dir.path(), &["--count", "--after", "1767330246"]), b"1\n");
+    for (args, is_told) in [
+        (&["--count"][..], true),
+        (&["--json"], true),
+        (&["-w", "-"], true),
+        (&["--explain"], true),
+        (&["--count", "udp port 53"], true),
+        (&["--json", "--limit", "1"], false),
+        (&["--explain", "--limit", "1"], false),
+        (&["--count", "--limit", "1"], false),
+        (&["--json", "--limit", "3"], true),
+    ] {
+        let out = query(dir.path(), args).output().expect("it runs");
+        let said = said(&out);
+        assert_eq!(out.status.code(), Some(i32::from(is_told)), "{args:?}: {said}");
+        let told = ["segment 2 is missing before tapdeck-00000003-", "the answer is not whole"];
+        assert!(told.iter().all(|words| said.contains(words) == is_told), "{args:?}: {said}");
+    }
+}
+
 #[test]
 fn packets_inside_tunnels_count_if_asked_for() {
     let recorded = Recorded::new();

@@ -13,15 +13,17 @@ use rustix::thread::{CpuSet, sched_setaffinity};
 use serde_json::Value;
 use tapdeck_capture::interface::Interface;
 use tapdeck_capture::transmit::Tag;
+use tapdeck_packet::pcapng::{Reader, Record};
 use tapdeck_testkit::process::last_json;
 use tapdeck_testkit::{Cable, Net, Running, Sender, Talking, wait_for};
-use testbed::daemon::Daemon;
+use testbed::daemon::{Daemon, Member};
 use testbed::recorder::{Contents, Recorder, assert_accounted, frame, number};
 
 /// Frames before, while and after the hook was away.
 const BEFORE: u32 = 100;
 const MISSED: u32 = 40;
 const AFTER: u32 = 60;
+const SECOND: i64 = 1_000_000_000;
 
 fn send(net: &Net, count: u32) {
     let to = net.b.inside(|| Interface::find("vb").expect("made above")).mac.expect("a MAC");
@@ -109,10 +111,61 @@ fn assert_told(store: &Path, missed: u64, why: &str) {
         let other = tapdeck(&["query", "--count", flag, &time], store);
         assert!(!said(&other).contains("unseen"), "{flag} {time}: {}", said(&other));
     }
+    assert_answer_tells(store, missed, why);
     let recovered = tapdeck(&["recover", "--all"], store);
     assert!(recovered.status.success(), "{}", said(&recovered));
     let again = Contents::of_store(store);
     assert_eq!(again.packets, contents.packets);
+}
+
+/// An answer in a file tells what went unseen between the packets of before and after, and so does
+/// an answer of that file, whether it has an index or not.
+fn assert_answer_tells(recording: &Path, missed: u64, why: &str) {
+    let dir = tempfile::tempdir().expect("a directory");
+    let mut file = recording.to_owned();
+    for name in ["one.pcapng", "two.pcapng"] {
+        let written = dir.path().join(name);
+        let to = written.to_str().expect("UTF-8");
+        let asked = tapdeck(&["query", "-w", to], &file);
+        assert!(asked.status.success(), "{}", said(&asked));
+        assert_eq!(said(&asked).matches("went unseen").count(), 1, "{}", said(&asked));
+        let contents = Contents::of(&written);
+        assert_eq!(contents.statistics.len(), 1, "{:#?}", contents.statistics);
+        let told = &contents.statistics[0];
+        assert_eq!(contents.interfaces[told.interface as usize].name.as_deref(), Some("vb"));
+        let [begin, end] = [told.start, told.end].map(|time| time.expect("a time") as i64);
+        let before = contents.packets.iter().filter(|p| p.time_ns < end).count();
+        assert_eq!(packets_before_statistics(&written), before);
+
+        let [first, last] = [begin, end].map(|ns| format!("{}.{:09}", ns / SECOND, ns % SECOND));
+        let [earlier, later] =
+            [begin, end + 1].map(|ns| format!("{}.{:09}", ns / SECOND, ns % SECOND));
+        for index in [&[][..], &["--index"]] {
+            for (args, is_told) in [
+                (&["--after", &first, "--before", &last][..], begin < end),
+                (&["--before", &earlier], false),
+                (&["--after", &later], false),
+                // What has no key in the file is not looked for in it.
+                (&["host", "203.0.113.7"], true),
+            ] {
+                let asked = tapdeck(&[&["query", "--count"], args, index].concat(), &written);
+                let said = said(&asked);
+                assert!(asked.status.success(), "{args:?} {index:?}: {said}");
+                let words = format!("vb: {missed} packets went unseen from ");
+                assert_eq!(said.contains(&words), is_told, "{args:?} {index:?}: {said}");
+                assert_eq!(said.contains(why), is_told, "{args:?} {index:?}: {said}");
+            }
+        }
+        file = written;
+    }
+}
+
+/// How many packets stand before the statistics in a file.
+fn packets_before_statistics(file: &Path) -> usize {
+    let data = fs::read(file).expect("the file is there");
+    let records = Reader::new(&data).map(|record| record.expect("a whole block"));
+    let before = records.take_while(|record| !matches!(record, Record::Statistics(_)));
+    before.filter(|record| matches!(record, Record::Packet(_))).count()
 }
 
 /// A time some nanoseconds later.
@@ -208,6 +261,7 @@ fn a_stream_tells_what_went_unseen_where_it_was() {
     let before = contents.packets.iter().filter(|p| p.time_ns <= begin).count();
     let after = contents.packets.iter().filter(|p| p.time_ns >= end).count();
     assert_eq!((before as u32, after as u32), (BEFORE, AFTER));
+    assert_answer_tells(&file, MISSED.into(), "the hook was detached");
 }
 
 /// A place that somebody else has taken is waited for, and all that time counts.
@@ -231,15 +285,62 @@ fn a_hook_whose_place_is_taken_is_tried_until_it_is_free() {
         let now = recorder.now();
         now["interfaces"]["vb"]["attached"] == false && now["unseen"] == MISSED
     });
+    // It is tried every second, and the user hears of it once a minute.
+    let second = || recorder.now()["elapsed_s"].as_u64().expect("a number");
+    let (began, looks) = (second(), 4);
+    wait_for("it to be tried again", || second() >= began + looks);
     other.stop();
     let line = recorder.wait_to_say("attached again");
     assert!(line.contains(&format!("{MISSED} packets went unseen")), "{line}");
     send(&net, AFTER);
     wait_seen(&recorder, BEFORE + AFTER);
-    let stats = recorder.stop();
+    recorder.signal(Signal::INT);
+    let (_, said) = recorder.program.end();
+    let told = said.iter().filter(|line| line.contains("has an XDP program already")).count();
+    assert_eq!(told, 1, "{said:#?}");
+    let stats = recorder.finish();
     assert_law("xdp", &stats);
     assert_eq!(number(&stats, "unseen"), u64::from(MISSED));
     assert_told(&store, u64::from(MISSED), "the hook was detached");
+}
+
+/// An interface that is moved to another network namespace, under whatever number it comes back,
+/// has gone on counting: that went unseen, and nothing else.
+#[test]
+fn an_interface_that_was_in_another_namespace_is_recorded_again() {
+    let net = Net::new();
+    let dir = tempfile::tempdir().expect("a directory");
+    let store = dir.path().join("store");
+    let line = format!("--hook xdp --dir {}", store.display());
+    let mut recorder = Recorder::start(&net, dir.path(), &line);
+    send(&net, BEFORE);
+    wait_seen(&recorder, BEFORE);
+    let before = net.b.inside(|| Interface::find("vb").expect("it is there").index);
+    net.b.run(&format!("ip link set vb netns {}", net.a.name()));
+    recorder.wait_to_say("vb is gone; waiting for it to come back");
+    net.a.run("ip link set vb up");
+    wait_for("both ends to be up", || {
+        net.a.inside(|| {
+            ["va", "vb"].iter().all(|name| Interface::find(name).is_ok_and(|i| i.running))
+        })
+    });
+    let to = net.a.inside(|| Interface::find("vb").expect("it is there").mac.expect("a MAC"));
+    net.a.inside(|| Sender::on("va").send_all((0..MISSED).map(|i| frame(to, 100, i))));
+    net.a.run(&format!("ip link set vb netns {}", net.b.name()));
+    let after = net.b.inside(|| Interface::find("vb").expect("it is there").index);
+    assert_ne!(before, after, "both namespaces count interfaces from the same number on");
+    net.b.run("ip link set vb up");
+    net.wait_until_up();
+    recorder.wait_to_say("vb is back; recording goes on");
+    let line = recorder.wait_to_say("the interface was away");
+    assert!(line.contains(&format!("; {MISSED} packets went unseen")), "{line}");
+    send(&net, AFTER);
+    wait_seen(&recorder, BEFORE + AFTER);
+    let stats = recorder.stop();
+    assert_accounted(&stats);
+    assert_law("xdp", &stats);
+    assert_eq!(number(&stats, "unseen"), u64::from(MISSED));
+    assert_told(&store, u64::from(MISSED), "the interface was away");
 }
 
 /// What an interface receives between its making and the hook's return is in the account, too.
@@ -347,41 +448,87 @@ fn a_daemon_attaches_its_hooks_again() {
     }
 }
 
-/// A veth, as some cards, runs an XDP program on those queues alone that there were when the
-/// program was attached; and at afxdp a queue needs a socket.
-fn a_queue_that_is_switched_on_later_is_recorded(hook: &str, flags: &str) {
+/// A daemon's members, too, get the packets of an interface that is made anew, and its statistics
+/// tell what went unseen.
+#[test]
+fn members_get_the_packets_of_an_interface_made_anew() {
+    for hook in ["xdp", "tcx"] {
+        let net = Net::new();
+        let config = format!("[[group]]\nname = \"g\"\ninterfaces = [\"vb\"]\nhook = \"{hook}\"\n");
+        let mut daemon = Daemon::start(&net, &config);
+        let member = Member::start(&mut daemon, "g", "member", "");
+        send(&net, BEFORE);
+        daemon.wait_seen("g", BEFORE.into());
+        net.b.run("ip link del vb");
+        daemon.wait_to_say("vb is gone");
+        daemon.signal(Signal::STOP);
+        net.plug(Cable::default());
+        send(&net, MISSED);
+        daemon.signal(Signal::CONT);
+        daemon.wait_to_say("vb is back");
+        let line = daemon.wait_to_say("the interface was away");
+        assert!(line.contains(&format!("{MISSED} packets went unseen")), "{hook}: {line}");
+        send(&net, AFTER);
+        daemon.wait_seen("g", (BEFORE + AFTER).into());
+        assert_eq!(member.stop().packets.len() as u32, BEFORE + AFTER, "{hook}");
+        let stats = daemon.stop();
+        let port = &stats["ports"][0];
+        // The old device may have been deleted before it was asked once more.
+        if hook == "xdp" {
+            assert_law(hook, port);
+        }
+        assert_eq!(number(port, "unseen"), u64::from(MISSED), "{hook}");
+    }
+}
+
+/// A cable on which one queue is used, and another can be switched on.
+fn two_queues() -> Net {
     let cpus = std::thread::available_parallelism().map_or(1, usize::from);
     assert!(cpus > 1, "this test needs two CPUs");
     let net = Net::with(Cable { queues: Some(2), ..Cable::default() });
     // A veth's far end receives on the queue that a frame was sent on, and needs as many.
     net.a.run("ethtool -L va rx 1 tx 1");
     net.b.run("ethtool -L vb rx 1 tx 1");
-    let send_from = |cpu: usize, count: u32| {
-        net.a.inside(|| {
-            let mut core = CpuSet::new();
-            core.set(cpu);
-            sched_setaffinity(None, &core).expect("the CPU is there");
-            Sender::on("va").send_all((0..count).map(|i| frame([2, 0, 0, 0, 0, 2], 100, i)));
-        });
-    };
-    let dir = tempfile::tempdir().expect("a directory");
-    let store = dir.path().join("store");
-    let line = format!("--hook {hook} {flags} --dir {}", store.display());
-    let mut recorder = Recorder::start(&net, dir.path(), &line);
-    send_from(0, BEFORE);
-    wait_seen(&recorder, BEFORE);
-    recorder.signal(Signal::STOP);
+    net
+}
+
+/// Switches the second queue on.
+fn add_queue(net: &Net) {
     net.b.run("ethtool -L vb rx 2");
     net.a.run("ethtool -L va tx 2");
     for cpu in [0, 1] {
         let mask = 1 << cpu;
         net.a.shell(&format!("echo {mask} > /sys/class/net/va/queues/tx-{cpu}/xps_cpus"));
     }
-    send_from(1, MISSED);
+}
+
+/// Sends by the queue of a CPU.
+fn send_from(net: &Net, cpu: usize, count: u32) {
+    net.a.inside(|| {
+        let mut core = CpuSet::new();
+        core.set(cpu);
+        sched_setaffinity(None, &core).expect("the CPU is there");
+        Sender::on("va").send_all((0..count).map(|i| frame([2, 0, 0, 0, 0, 2], 100, i)));
+    });
+}
+
+/// A veth, as some cards, runs an XDP program on those queues alone that there were when the
+/// program was attached; and at afxdp a queue needs a socket.
+fn a_queue_that_is_switched_on_later_is_recorded(hook: &str, flags: &str) {
+    let net = two_queues();
+    let dir = tempfile::tempdir().expect("a directory");
+    let store = dir.path().join("store");
+    let line = format!("--hook {hook} {flags} --dir {}", store.display());
+    let mut recorder = Recorder::start(&net, dir.path(), &line);
+    send_from(&net, 0, BEFORE);
+    wait_seen(&recorder, BEFORE);
+    recorder.signal(Signal::STOP);
+    add_queue(&net);
+    send_from(&net, 1, MISSED);
     recorder.signal(Signal::CONT);
     let line = recorder.wait_to_say("a receive queue was switched on");
     assert!(line.contains(&format!("{MISSED} packets went unseen")), "{line}");
-    send_from(1, AFTER);
+    send_from(&net, 1, AFTER);
     wait_seen(&recorder, BEFORE + AFTER);
     let stats = recorder.stop();
     assert_accounted(&stats);
@@ -398,6 +545,29 @@ fn a_queue_that_is_switched_on_later_is_recorded_at_xdp() {
 #[test]
 fn a_queue_that_is_switched_on_later_is_recorded_at_afxdp() {
     a_queue_that_is_switched_on_later_is_recorded("afxdp", "--deliver consume");
+}
+
+#[test]
+fn members_get_the_packets_of_a_queue_that_is_switched_on_later() {
+    let net = two_queues();
+    let config = "[[group]]\nname = \"g\"\ninterfaces = [\"vb\"]\nhook = \"xdp\"\n";
+    let mut daemon = Daemon::start(&net, config);
+    let member = Member::start(&mut daemon, "g", "member", "");
+    send_from(&net, 0, BEFORE);
+    daemon.wait_seen("g", BEFORE.into());
+    daemon.signal(Signal::STOP);
+    add_queue(&net);
+    send_from(&net, 1, MISSED);
+    daemon.signal(Signal::CONT);
+    let line = daemon.wait_to_say("a receive queue was switched on");
+    assert!(line.contains(&format!("{MISSED} packets went unseen")), "{line}");
+    send_from(&net, 1, AFTER);
+    daemon.wait_seen("g", (BEFORE + AFTER).into());
+    assert_eq!(member.stop().packets.len() as u32, BEFORE + AFTER);
+    let stats = daemon.stop();
+    let port = &stats["ports"][0];
+    assert_law("xdp", port);
+    assert_eq!(number(port, "unseen"), u64::from(MISSED));
 }
 
 /// A program that was there before, and that lets nothing pass, does not keep packets from a

@@ -116,6 +116,16 @@ struct Group {
     gone: GroupStats,
 }
 
+/// What a look at all interfaces has found.
+#[derive(Debug, Default)]
+pub struct Watched {
+    /// What happened to interfaces, by name.
+    pub events: Vec<(String, Event)>,
+    /// Why programs cannot be attached to an interface that came back, or from which somebody has
+    /// detached them. The next look tries again.
+    pub faults: Vec<Error>,
+}
+
 /// Groups and their members, on any number of interfaces.
 pub struct Groups {
     list: Vec<Group>,
@@ -239,7 +249,7 @@ impl Groups {
     /// then in the members' rings, in complete blocks, but for rings that are full.
     pub fn stop(&mut self) {
         // What fails here is only what the hooks would have seen from now on.
-        let _ = self.watch();
+        self.watch();
         self.detach();
         kernel::wait_for_running_programs();
         for port in &mut self.ports {
@@ -326,26 +336,17 @@ impl Groups {
     /// Looks whether interfaces are gone, or back, and whether the programs stand where they were
     /// put; attaches again those that do not. Called once a second; [`Groups::take_unseen`] then
     /// has what was missed.
-    ///
-    /// # Errors
-    /// Where programs cannot be attached to an interface that came back, or where somebody has
-    /// detached them. The next call tries again.
-    pub fn watch(&mut self) -> Result<Vec<(String, Event)>, Error> {
-        let mut events = Vec::new();
-        let mut failure = None;
+    pub fn watch(&mut self) -> Watched {
+        let mut watched = Watched::default();
         for port in &mut self.ports {
             let name = port.device.interface.name.clone();
             let (maps, own) = (&self.maps, port.list.port);
             match port.watch(&self.hub, self.geometry, &|| Ok(maps.counts(own)?.seen)) {
-                Ok(event) => events.extend(event.map(|event| (name, event))),
-                Err(e) => failure = Some(e),
+                Ok(event) => watched.events.extend(event.map(|event| (name, event))),
+                Err(e) => watched.faults.push(e.into()),
             }
         }
-        // The failure comes again with the next call; an event does not.
-        match failure {
-            Some(e) if events.is_empty() => Err(e.into()),
-            _ => Ok(events),
-        }
+        watched
     }
 
     /// Takes what went unseen since the last call, with the names of the interfaces.

@@ -11,8 +11,8 @@
 mod read;
 mod write;
 
-pub(crate) use read::{Blocks, HEAD, nanoseconds};
-pub use read::{Error, Interface, PacketBlock, Reader, Record, Section, Statistics};
+pub(crate) use read::{Blocks, HEAD};
+pub use read::{Error, Interface, PacketBlock, Reader, Record, Section, Statistics, nanoseconds};
 pub use write::{
     InterfaceDescription, StatisticsBlock, comment_packet, fill, interface_description, packet_len,
     section_header, statistics, write_packet,

@@ -53,7 +53,7 @@ impl Interface {
 
 /// Returns a timestamp in nanoseconds since 1970, UTC, by the values of `if_tsresol` and
 /// `if_tsoffset`.
-pub(crate) fn nanoseconds(resolution: u8, offset_s: i64, raw: u64) -> Option<i64> {
+pub fn nanoseconds(resolution: u8, offset_s: i64, raw: u64) -> Option<i64> {
     // Nearly all files have one of these resolutions. The result is that of the general case below,
     // without its wide division.
     const FACTORS: [u64; 10] =

@@ -26,7 +26,7 @@ pub struct UnseenSpan {
 
 impl UnseenSpan {
     /// Returns the block that tells of this.
-    pub(crate) fn block(&self) -> StatisticsBlock {
+    pub fn block(&self) -> StatisticsBlock {
         let packets = if self.packets == 1 { "packet" } else { "packets" };
         StatisticsBlock {
             interface: self.interface,

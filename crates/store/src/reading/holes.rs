@@ -8,19 +8,35 @@ use std::ops::RangeInclusive;
 
 use crate::format::name::SegmentName;
 use crate::io::Storage;
+use crate::span::Span;
+
+/// How the name of a segment ends that held nothing, and that recovery set aside.
+const SET_ASIDE: &str = ".damaged";
 
 /// The numbers of a store's segments, as their files' names tell, whoever wrote them.
-pub(crate) struct Numbers(BTreeSet<u64>);
+pub(crate) struct Numbers {
+    /// Also of segments that were set aside.
+    all: BTreeSet<u64>,
+    /// The lowest number of a segment that was not set aside: what was before it is deleted.
+    first: Option<u64>,
+}
 
 impl Numbers {
     pub fn list(storage: &dyn Storage) -> io::Result<Self> {
-        let number = |name: &std::ffi::OsString| {
-            let name = name.to_str()?;
-            // One that held nothing was set aside by recovery.
-            let name = name.strip_suffix(".damaged").unwrap_or(name);
-            SegmentName::parse(name).map(|name| name.number)
-        };
-        Ok(Self(storage.list()?.iter().filter_map(number).collect()))
+        let mut numbers = Self { all: BTreeSet::new(), first: None };
+        for name in storage.list()? {
+            let Some(name) = name.to_str() else { continue };
+            let (name, is_there) = match name.strip_suffix(SET_ASIDE) {
+                Some(name) => (name, false),
+                None => (name, true),
+            };
+            let Some(SegmentName { number, .. }) = SegmentName::parse(name) else { continue };
+            numbers.all.insert(number);
+            if is_there {
+                numbers.first = Some(numbers.first.map_or(number, |first| first.min(number)));
+            }
+        }
+        Ok(numbers)
     }
 
     /// Returns the numbers that are missing between a segment and the one before it. A segment that
@@ -36,13 +52,68 @@ impl Numbers {
         }
         let mut again = Self::list(storage)?;
         // Segments that were deleted since, or this one, are none that were missing.
-        again.0.extend(&self.0);
+        again.all.extend(&self.all);
         Ok(again.missing(number))
     }
 
     fn missing(&self, number: u64) -> Option<RangeInclusive<u64>> {
-        let before = *self.0.range(..number).next_back()?;
+        let before = *self.all.range(self.first?..number).next_back()?;
         (before + 1 < number).then(|| before + 1..=number - 1)
+    }
+}
+
+/// Segments that are missing in the middle of a store.
+pub(crate) struct Hole {
+    /// The segment before which they are missing.
+    pub before: SegmentName,
+    pub numbers: RangeInclusive<u64>,
+    /// What they held is from no earlier than this.
+    pub from_ns: i64,
+}
+
+/// The search for segments that are missing within a span, while those that are there are gone
+/// through in the order of their numbers.
+///
+/// Missing segments held packets from the end of the one before them to the beginning of the one
+/// behind them, and since rings overlap, some from a little earlier.
+pub(crate) struct Search {
+    span: Span,
+    /// The number of the segment before, and from when on packets behind it may be.
+    before: Option<(u64, i64)>,
+    /// Segments before which some seem to be missing, and from when on what these held may be.
+    suspects: Vec<(SegmentName, i64)>,
+}
+
+impl Search {
+    pub fn new(span: Span) -> Self {
+        Self { span, before: None, suspects: Vec::new() }
+    }
+
+    /// Takes in the next segment. No packet behind it is from before `behind_ns`.
+    pub fn pass(&mut self, name: &SegmentName, behind_ns: i64) {
+        // The name has whole seconds.
+        let began_ns = name.began_s.saturating_add(1).saturating_mul(1_000_000_000);
+        if let Some((number, from_ns)) = self.before.replace((name.number, behind_ns))
+            && number + 1 < name.number
+            && from_ns < self.span.before_ns
+            && began_ns > self.span.after_ns
+        {
+            self.suspects.push((name.clone(), from_ns));
+        }
+    }
+
+    /// Returns which segments are missing.
+    pub fn finish(self, storage: &dyn Storage) -> io::Result<Vec<Hole>> {
+        if self.suspects.is_empty() {
+            return Ok(Vec::new());
+        }
+        let numbers = Numbers::list(storage)?;
+        let mut holes = Vec::new();
+        for (before, from_ns) in self.suspects {
+            let missing = numbers.missing_before(before.number, storage)?;
+            holes.extend(missing.map(|numbers| Hole { before, numbers, from_ns }));
+        }
+        Ok(holes)
     }
 }
 

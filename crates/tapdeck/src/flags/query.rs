@@ -12,6 +12,9 @@ use crate::query::time;
 ///
 /// Without -w, --count or --json, packets are listed one a line: time, interface, protocol,
 /// addresses and ports, length. The answer is what is on disk when the query begins.
+///
+/// What an answer lacks is told on standard error. The exit code is 1 if that was recorded, and is
+/// damaged or missing now; 0 if the recorder dropped it, was not shown it, or deletes it meanwhile.
 #[derive(Debug, Args)]
 #[command(
     after_help = "T: a time as 2026-01-02T03:04:05Z or 2026-01-02T04:04:05.678+01:00, or \"10m ago\", or seconds since 1970

@@ -2,7 +2,8 @@
 //!
 //! How packets are found and read is `tapdeck_store::query`'s. This module says what is asked
 //! (filter, span, limit), puts the answer where the user wants it, and tells where the answer is
-//! incomplete.
+//! incomplete. Packets that the recording does not have (dropped, unseen) are told; packets that
+//! it had and the answer has not (damage, missing segments) also make the exit code 1.
 
 mod explain;
 mod filter;
@@ -147,6 +148,19 @@ struct Given {
     /// Packets that were dropped in front of those that were given, as these tell.
     dropped: u64,
     limited: bool,
+    /// The time of the last packet.
+    last_ns: i64,
+}
+
+impl Given {
+    fn nothing() -> Self {
+        Self { packets: 0, dropped: 0, limited: false, last_ns: i64::MIN }
+    }
+
+    /// Returns up to when the answer goes: where a limit ended it, up to its last packet.
+    fn until_ns(&self) -> i64 {
+        if self.limited { self.last_ns } else { i64::MAX }
+    }
 }
 
 impl Answer<'_> {
@@ -160,7 +174,8 @@ impl Answer<'_> {
         let matches = self.query.progress().matches.min(limit);
         let limited = matches == limit;
         let interrupted = self.interrupt.asked() && !limited;
-        self.tell(&Given { packets: matches, dropped: 0, limited });
+        // A limit that was reached is the answer, whatever else there may have been.
+        self.tell(&Given { packets: matches, limited, ..Given::nothing() });
         if !interrupted {
             writeln!(stdout(), "{matches}")?;
         }
@@ -175,11 +190,11 @@ impl Answer<'_> {
         let cannot = format!("cannot write {}", output.name);
         let mut begun = false;
         let limit = flags.limit.unwrap_or(u64::MAX);
-        let mut given = Given { packets: 0, dropped: 0, limited: false };
+        let mut given = Given::nothing();
         while !given.limited && !self.interrupt.asked() {
             let Self { query, interrupt, line, .. } = &mut self;
             let mut wrote = Ok(());
-            let packet = query.next_packet(|progress| {
+            let time_ns = query.find_next(|progress| {
                 if !listing {
                     line.show(|| show(progress, given.packets));
                 }
@@ -191,16 +206,21 @@ impl Answer<'_> {
             if !std::mem::replace(&mut begun, true) {
                 wrote = output.begin(&comment(flags), &interfaces);
             }
-            if let Some(packet) = &packet {
+            let is_whole = time_ns.is_none() && !interrupt.asked();
+            let until_ns = if is_whole { Some(i64::MAX) } else { time_ns };
+            for missing in until_ns.map_or_else(Vec::new, |ns| query.take_unseen(ns)) {
+                wrote = wrote.and_then(|()| output.unseen(&missing));
+            }
+            if let Some(packet) = &query.packet() {
                 let name = &interfaces[packet.interface as usize].name;
                 wrote = wrote.and_then(|()| output.packet(name, packet));
                 given.packets += 1;
                 given.dropped += packet.dropped;
                 given.limited = given.packets == limit;
+                given.last_ns = packet.time_ns;
             }
-            let ended = packet.is_none();
             wrote.with_context(|| cannot.clone())?;
-            if ended {
+            if time_ns.is_none() {
                 break;
             }
         }
@@ -215,7 +235,7 @@ impl Answer<'_> {
     /// Does what the query would do without --explain, and tells what that took.
     fn explain(mut self, flags: &flags::Query, mut explanation: Explanation) -> Result<()> {
         let limit = flags.limit.unwrap_or(u64::MAX);
-        let mut given = Given { packets: 0, dropped: 0, limited: false };
+        let mut given = Given::nothing();
         let Self { query, interrupt, line, .. } = &mut self;
         if flags.count {
             query.count(|progress| {
@@ -233,6 +253,7 @@ impl Answer<'_> {
                 let Some(packet) = packet else { break };
                 given.packets += 1;
                 given.dropped += packet.dropped;
+                given.last_ns = packet.time_ns;
                 explanation.found(given.packets);
             }
         }
@@ -247,12 +268,12 @@ impl Answer<'_> {
     /// Tells on standard error where the answer is incomplete.
     fn tell(&mut self, given: &Given) {
         self.line = ProgressLine::new();
-        for note in self.query.take_notes() {
+        let until_ns = given.until_ns();
+        for note in self.query.take_notes().into_iter().filter(|note| note.concerns(until_ns)) {
             self.faults += usize::from(note.is_fault());
             say(&note.to_string());
         }
         let progress = self.query.progress();
-        // Where a limit ended the answer, its span ends with its last packet.
         let dropped = if given.limited { given.dropped } else { progress.dropped };
         if dropped > 0 {
             say(&format!(
@@ -260,8 +281,10 @@ impl Answer<'_> {
                 show_count(dropped)
             ));
         }
-        for missing in self.query.snapshot().unseen() {
-            say(&describe_missing(missing));
+        for missing in self.query.unseen() {
+            if missing.first_ns <= until_ns {
+                say(&describe_missing(missing));
+            }
         }
         if self.interrupt.asked() && !given.limited {
             say(&format!("stopped by a signal: {}", show(progress, given.packets)));
@@ -287,7 +310,7 @@ impl Answer<'_> {
 
 /// Returns what is missing from an answer because no hook was shown it.
 pub fn describe_missing(missing: &Missing) -> String {
-    let Missing { interface, packets, first_ns, last_ns, why } = missing;
+    let Missing { interface, packets, first_ns, last_ns, why, .. } = missing;
     format!(
         "{interface}: {} packets went unseen from {} to {} ({why}) and are not in the recording",
         show_count(*packets),

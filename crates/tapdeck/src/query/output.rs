@@ -10,8 +10,8 @@ use std::path::Path;
 use anyhow::Result;
 use serde::Serialize;
 use tapdeck_packet::{pcapng, printable};
-use tapdeck_store::SegmentName;
-use tapdeck_store::query::{Described, Packet};
+use tapdeck_store::query::{Described, Missing, Packet};
+use tapdeck_store::{SegmentName, UnseenSpan};
 
 use super::summary::{Protocol, Summary};
 use super::time;
@@ -83,6 +83,22 @@ impl Output {
             self.pending.extend_from_slice(&interface.block);
         }
         self.flush()
+    }
+
+    /// Tells in the file that packets went unseen.
+    pub fn unseen(&mut self, missing: &Missing) -> io::Result<()> {
+        if self.form != Form::Pcapng {
+            return Ok(());
+        }
+        let span = UnseenSpan {
+            interface: missing.number,
+            packets: missing.packets,
+            first_ns: missing.first_ns as u64,
+            last_ns: missing.last_ns as u64,
+            why: missing.why.clone(),
+        };
+        pcapng::statistics(&mut self.pending, &span.block());
+        if self.pending.len() < BUFFER { Ok(()) } else { self.flush() }
     }
 
     pub fn packet(&mut self, interface: &str, packet: &Packet<'_>) -> io::Result<()> {

@@ -251,16 +251,14 @@ impl Recording {
         if let Some(step) = self.clock.check() {
             report.clock_stepped(step);
         }
-        if let Some(notice) = source.look_for_daemon(&self.clock) {
-            report.interface_event(&notice);
+        if let Some((name, event)) = source.look_for_daemon(&self.clock) {
+            report.interface_event(&name, event);
         }
         for (name, e) in source.flush(&self.clock, schedule.is_time_to_flush()) {
             report.warn(&format!("{name}: cannot flush: {e}"));
         }
         if schedule.is_a_second_over() {
-            for notice in source.watch(&self.clock) {
-                report.interface_event(&notice);
-            }
+            report.interfaces(source.watch(&self.clock));
             tell_unseen(source, report, &self.writer_control);
             report.second(source);
             if let Some(control_socket) = &mut self.control_socket {

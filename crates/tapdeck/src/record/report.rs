@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use serde::Serialize;
-use tapdeck_capture::{Capture, Step, Unseen};
+use tapdeck_capture::{Capture, Event, Step, Unseen};
 use tapdeck_packet::account::{Counters, InterfaceCounters, RecorderCounters};
 use tapdeck_store::{Log, MinFree, Totals};
 
@@ -18,6 +18,7 @@ use super::resolve::{Origin, RecordPlan, Target};
 use super::source::{InterfaceAccount, InterfaceNotice, RecordSource};
 use super::stall::{StallWatch, SyncWatch};
 use crate::control::Answer;
+use crate::fault_log::FaultLog;
 use crate::progress_line::LiveLine;
 use crate::statistics::{StatsJson, accounting_line};
 use crate::units::{show_bytes, show_count, show_rate};
@@ -89,6 +90,7 @@ pub struct Report {
     last: (InterfaceCounters, u64),
     stall: StallWatch,
     sync: Option<SyncWatch>,
+    faults: FaultLog,
 }
 
 impl Report {
@@ -105,6 +107,7 @@ impl Report {
             last: (InterfaceCounters::default(), 0),
             stall: StallWatch::default(),
             sync: plan.sync_interval.map(SyncWatch::new),
+            faults: FaultLog::default(),
         })
     }
 
@@ -183,16 +186,28 @@ impl Report {
         ));
     }
 
-    pub fn interface_event(&self, notice: &InterfaceNotice) {
-        use tapdeck_capture::Event::{Back, Gone, LinkDown, LinkUp};
-        let what = match &notice.event {
-            Ok(Gone) => "is gone; waiting for it to come back",
-            Ok(Back) => "is back; recording goes on",
-            Ok(LinkDown) => "has no link",
-            Ok(LinkUp) => "has a link again",
-            Err(e) => return self.warn(&format!("{}: {e}", notice.name)),
+    pub fn interface_event(&self, name: &str, event: Event) {
+        let what = match event {
+            Event::Gone => "is gone; waiting for it to come back",
+            Event::Back => "is back; recording goes on",
+            Event::LinkDown => "has no link",
+            Event::LinkUp => "has a link again",
         };
-        self.warn(&format!("{} {what}", notice.name));
+        self.warn(&format!("{name} {what}"));
+    }
+
+    /// Tells what a look at all interfaces has found. Called once a second.
+    pub fn interfaces(&mut self, notices: Vec<InterfaceNotice>) {
+        let mut faults = Vec::new();
+        for InterfaceNotice { name, event } in notices {
+            match event {
+                Ok(event) => self.interface_event(&name, event),
+                Err(e) => faults.push(format!("{name}: {e}")),
+            }
+        }
+        for fault in self.faults.look(Instant::now(), faults) {
+            self.warn(&fault);
+        }
     }
 
     /// Tells that packets went unseen.

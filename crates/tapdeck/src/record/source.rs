@@ -130,10 +130,10 @@ impl RecordSource {
     }
 
     /// Looks whether the daemon has died whose member this recorder is.
-    pub fn look_for_daemon(&mut self, clock: &Clock) -> Option<InterfaceNotice> {
+    pub fn look_for_daemon(&mut self, clock: &Clock) -> Option<(String, Event)> {
         let Self::Group(group) = self else { return None };
         let event = group.look(clock.epoch())?;
-        Some(InterfaceNotice { name: device(group.name()), event: Ok(event) })
+        Some((device(group.name()), event))
     }
 
     /// Closes blocks that have waited, or all where the clock was stepped. For a membership the

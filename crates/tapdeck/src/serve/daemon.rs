@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use serde::Serialize;
 use serde_json::json;
 use tapdeck_capture::Clock;
-use tapdeck_capture::groups::{Groups, Membership};
+use tapdeck_capture::groups::{Groups, Membership, Watched};
 use tapdeck_capture::rules::Compiled;
 use tapdeck_packet::pcapng::InterfaceDescription;
 use tapdeck_packet::rules::image::Options;
@@ -25,6 +25,7 @@ use crate::control::{
     Answer, Book, Changes, ClientId, Command, Counted, Event, Loaded, Peer, Refused, RulesCommand,
     Server, compiler,
 };
+use crate::fault_log::FaultLog;
 use crate::units::show_count;
 
 type Rules = Arc<Compiled>;
@@ -51,6 +52,7 @@ pub struct Daemon {
     books: Vec<Book<Rules>>,
     changes: Changes<Rules>,
     filters: FilterChanges,
+    faults: FaultLog,
     stops: bool,
 }
 
@@ -108,6 +110,7 @@ impl Daemon {
             books,
             changes: Changes::default(),
             filters,
+            faults: FaultLog::default(),
             stops: false,
         }
     }
@@ -178,9 +181,11 @@ impl Daemon {
 
     /// Looks after the interfaces and tells how things stand. Called every second.
     pub fn second(&mut self) {
-        match self.groups.watch() {
-            Ok(events) => events.iter().for_each(|(name, event)| self.report.event(name, *event)),
-            Err(e) => self.report.say(&format!("{:#}", anyhow::Error::from(e))),
+        let Watched { events, faults } = self.groups.watch();
+        events.iter().for_each(|(name, event)| self.report.event(name, *event));
+        let faults = faults.into_iter().map(|e| format!("{:#}", anyhow::Error::from(e)));
+        for fault in self.faults.look(Instant::now(), faults) {
+            self.report.say(&fault);
         }
         self.tell_unseen();
         self.groups.refresh_nic();

@@ -157,7 +157,7 @@ fn unseen(page: &mut String, report: &Report) -> std::fmt::Result {
     let is_all = report.unseen.len() == longest.len();
     let which = if is_all { "Packets went unseen" } else { "Most packets went unseen" };
     writeln!(page, "\n{which}:")?;
-    for Missing { interface, packets, first_ns, last_ns, why } in longest {
+    for Missing { interface, packets, first_ns, last_ns, why, .. } in longest {
         let (first, last) = (clock(*first_ns), clock(*last_ns));
         let packets = show_count(*packets);
         writeln!(page, "{first} to {last}  {interface}: {packets} packets, {why}")?;

@@ -256,6 +256,15 @@ impl Builder {
         self.open(offset).granule.opaque |= !followed;
     }
 
+    /// Has every question about this time come to the granule that begins at `offset`, because
+    /// something else than packets tells of the time there.
+    pub fn foreign_time(&mut self, offset: u64, first_ns: i64, last_ns: i64) {
+        let granule = &mut self.open(offset).granule;
+        granule.opaque = true;
+        granule.first_ns = granule.first_ns.min(first_ns);
+        granule.last_ns = granule.last_ns.max(last_ns);
+    }
+
     /// Ends the granule that begins at `offset`, and has these bytes.
     pub fn foreign_granule(&mut self, offset: u64, bytes: &[u8]) {
         self.open(offset);

@@ -51,6 +51,8 @@ pub struct Ends {
     /// No packet in the segment is from after this time. `None` where the segment has no end yet,
     /// or the end was not asked for.
     pub latest_ns: Option<i64>,
+    /// No packet that was recorded behind the segment is from before this time.
+    pub behind_ns: i64,
     /// Bytes that were read of the segment's index.
     pub index_bytes: u64,
 }
@@ -105,15 +107,21 @@ fn look(
     let index = Index::open(storage, name, end).ok().flatten();
     let index_bytes = index.as_ref().map_or(0, Index::bytes_read);
     let summary = index.map(|index| index.summary().clone());
-    let (earliest_ns, latest_ns) = match summary {
-        Some(all) if all.complete && all.packets > 0 => (all.first_ns, Some(all.last_ns)),
-        _ => believed_times(name, &*object, end, &begun, span, buffer)?,
+    let (earliest_ns, last_ns, slack_ns) = match summary {
+        Some(all) if all.complete && all.packets > 0 => (all.first_ns, Some(all.last_ns), 0),
+        _ => {
+            let (earliest_ns, last_ns) = believed_times(name, &*object, end, &begun, span, buffer)?;
+            (earliest_ns, last_ns, SLACK_NS)
+        }
     };
-    Ok(Seen::Segment(Ends { begun, end, earliest_ns, latest_ns, index_bytes }))
+    let latest_ns = last_ns.map(|ns| ns.saturating_add(slack_ns));
+    let behind_ns = last_ns.map_or(earliest_ns, |ns| earliest_ns.max(ns.saturating_sub(SLACK_NS)));
+    Ok(Seen::Segment(Ends { begun, end, earliest_ns, latest_ns, behind_ns, index_bytes }))
 }
 
-/// Returns between which times a segment's packets are, by what stands at its ends. The end is
-/// looked at only if the beginning is before the span; `None` where there is no end to be told.
+/// Returns from when on a segment's packets may be and when it ended, by what stands at its ends.
+/// The end is looked at only if the beginning is before the span; `None` where there is no end to
+/// be told.
 fn believed_times(
     name: &SegmentName,
     object: &dyn Object,
@@ -129,8 +137,7 @@ fn believed_times(
     if name.live || earliest_ns >= span.after_ns {
         return Ok((earliest_ns, None));
     }
-    let latest = latest_ns(object, end, &begun.section, buffer)?;
-    Ok((earliest_ns, latest.map(|ns| ns.saturating_add(SLACK_NS))))
+    Ok((earliest_ns, latest_ns(object, end, &begun.section, buffer)?))
 }
 
 /// What stands at a segment's beginning.

@@ -105,6 +105,10 @@ fn take_all(
         if is_timeless {
             return Err(unfit("it has packets without a time"));
         }
+        for unseen in &passed.unseen {
+            let (first_ns, last_ns) = (unseen.first_ns as i64, unseen.last_ns as i64);
+            maker.builder.foreign_time(at, first_ns, last_ns);
+        }
         let is_described = !passed.context.has_head_of(&context);
         refuse(&passed, is_described && at > first || passed.sections > 1)?;
         let granule_len = (passed.end - at) as usize;

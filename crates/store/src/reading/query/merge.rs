@@ -21,7 +21,7 @@ use super::piece::{FoundPacket, FoundPackets};
 use super::progress::Progress;
 use super::reader::Reader;
 use super::request::Request;
-use super::snapshot::Snapshot;
+use super::snapshot::{Missing, Snapshot, is_within};
 use super::source::{Looked, Loss, Unread, Work};
 use crate::span::Span;
 
@@ -53,6 +53,12 @@ pub struct Query<M> {
     /// Where the packet that went out last stands.
     last: Option<Key>,
     losses: Losses,
+    /// What went unseen, as far as is known by now.
+    unseen: Vec<Missing>,
+    /// What of that was not taken, by its end.
+    not_taken: BTreeMap<(i64, usize), Missing>,
+    /// The packet that was found last, and how many were lost before it.
+    found: Option<(FoundPacket, u64)>,
     notes: Vec<Note>,
     progress: Progress,
     /// Losses that the statistics of segments tell of.
@@ -72,6 +78,7 @@ impl<M: Matcher + Clone + Send + 'static> Query<M> {
     /// leaves out none of them.
     pub fn new(mut snapshot: Snapshot, span: Span, plan: Plan, matcher: M) -> Self {
         let notes = std::mem::take(&mut snapshot.notes);
+        let unseen = std::mem::take(&mut snapshot.unseen);
         let parts = snapshot.parts();
         let total_bytes = parts.iter().map(|(bytes, _)| bytes).sum();
         let index_bytes = snapshot.index_bytes;
@@ -84,7 +91,7 @@ impl<M: Matcher + Clone + Send + 'static> Query<M> {
         let share = MEMORY / (4 * rings.max(1)) / 4096 * 4096;
         let piece_bytes = share.clamp(SMALLEST_PIECE, PIECE);
         let request = Arc::new(Request { snapshot, span, plan, piece_bytes });
-        Self {
+        let mut query = Self {
             crew: Crew::new(Reader::new(request.clone(), matcher)),
             request,
             bound_ns: unread.first_key_value().map(|(rank, _)| rank.bound_ns),
@@ -95,10 +102,15 @@ impl<M: Matcher + Clone + Send + 'static> Query<M> {
             held_bytes: 0,
             last: None,
             losses: Losses::default(),
+            unseen: Vec::new(),
+            not_taken: BTreeMap::new(),
+            found: None,
             notes,
             progress: Progress { total_bytes, index_bytes, ..Progress::default() },
             told: 0,
-        }
+        };
+        unseen.into_iter().for_each(|missing| query.went_unseen(missing));
+        query
     }
 
     pub fn snapshot(&self) -> &Snapshot {
@@ -119,6 +131,22 @@ impl<M: Matcher + Clone + Send + 'static> Query<M> {
         let mut notes = std::mem::take(&mut self.notes);
         notes.sort_by(|a, b| a.segment().cmp(b.segment()));
         notes
+    }
+
+    /// Returns the times, among those that the span reaches into, in which packets went unseen: no
+    /// answer has them. More may become known until the answer ends.
+    pub fn unseen(&self) -> &[Missing] {
+        &self.unseen
+    }
+
+    /// Takes those of [`Query::unseen`] that ended by a time, each once, in the order of their ends.
+    /// Before a packet goes out all are known that ended by its time.
+    pub fn take_unseen(&mut self, until_ns: i64) -> Vec<Missing> {
+        let mut ended = Vec::new();
+        while let Some(first) = self.not_taken.first_entry().filter(|e| e.key().0 <= until_ns) {
+            ended.push(first.remove());
+        }
+        ended
     }
 
     /// Looks at everything without putting anything in order; [`Progress::matches`] is then
@@ -146,8 +174,18 @@ impl<M: Matcher + Clone + Send + 'static> Query<M> {
     /// `None` at the answer's end. `watch` is called as in [`Query::count`].
     pub fn next_packet(
         &mut self,
-        mut watch: impl FnMut(Progress) -> bool,
+        watch: impl FnMut(Progress) -> bool,
     ) -> Result<Option<Packet<'_>>, Error> {
+        self.find_next(watch)?;
+        Ok(self.packet())
+    }
+
+    /// Finds the packet that [`Query::next_packet`] would return, and returns its time.
+    pub fn find_next(
+        &mut self,
+        mut watch: impl FnMut(Progress) -> bool,
+    ) -> Result<Option<i64>, Error> {
+        self.found = None;
         let found = loop {
             match self.next_found() {
                 Some(found) if found.matches => break found,
@@ -158,9 +196,15 @@ impl<M: Matcher + Clone + Send + 'static> Query<M> {
             }
         };
         let dropped = found.dropped + self.losses.take(found.interface);
-        let Some(packets) = &self.current else { return Ok(None) };
+        self.found = Some((found, dropped));
+        Ok(Some(found.time_ns))
+    }
+
+    /// Returns the packet that was found last; `None` where none is left.
+    pub fn packet(&self) -> Option<Packet<'_>> {
+        let (found, dropped) = self.found.as_ref()?;
         let link = self.request.snapshot.interfaces[found.interface as usize].link;
-        Ok(Some(Packet { dropped, ..packets.packet(&found, link) }))
+        Some(Packet { dropped: *dropped, ..self.current.as_ref()?.packet(found, link) })
     }
 
     /// Takes what is next in time order of all that was found, if nothing before it can be found
@@ -296,6 +340,11 @@ impl<M: Matcher + Clone + Send + 'static> Query<M> {
         self.unread.extend(outcome.unread);
         self.losses.expect(outcome.losses);
         outcome.notes.into_iter().for_each(|note| self.note(note));
+        for unseen in outcome.unseen {
+            if is_within(&unseen, self.request.span) {
+                self.went_unseen(self.snapshot().missing(unseen));
+            }
+        }
         self.find_bound();
         if let Some(packets) = outcome.packets {
             self.keep(packets);
@@ -307,6 +356,14 @@ impl<M: Matcher + Clone + Send + 'static> Query<M> {
         let unread = self.unread.first_key_value().map(|(rank, _)| rank.bound_ns);
         let ahead = self.ahead.first_key_value().map(|(rank, _)| rank.bound_ns);
         self.bound_ns = unread.into_iter().chain(ahead).min();
+    }
+
+    /// Takes in what went unseen, if it is not known yet: several files may tell of it.
+    fn went_unseen(&mut self, missing: Missing) {
+        if !self.unseen.contains(&missing) {
+            self.not_taken.insert((missing.last_ns, self.unseen.len()), missing.clone());
+            self.unseen.push(missing);
+        }
     }
 
     fn note(&mut self, note: Note) {

@@ -3,7 +3,7 @@
 
 use std::fmt;
 
-use crate::reading::holes;
+use crate::reading::holes::{self, Hole};
 
 /// What the user must know about an answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -29,8 +29,8 @@ pub enum Note {
     /// The index of a segment is damaged. All of the segment was read instead.
     Index { segment: String, why: String },
     /// Segments with these numbers, from the first to the last, are not there, though one before
-    /// them and the segment named are.
-    Hole { segment: String, first: u64, last: u64 },
+    /// them and the segment named are. What they held is from no earlier than a time.
+    Hole { segment: String, first: u64, last: u64, from_ns: i64 },
 }
 
 impl Note {
@@ -47,6 +47,11 @@ impl Note {
         )
     }
 
+    /// Returns whether the note concerns an answer that goes no further than a time.
+    pub fn concerns(&self, until_ns: i64) -> bool {
+        !matches!(self, Self::Hole { from_ns, .. } if *from_ns > until_ns)
+    }
+
     pub(super) fn segment(&self) -> &str {
         match self {
             Self::Deleted(segment)
@@ -61,6 +66,14 @@ impl Note {
             | Self::Late(segment)
             | Self::Index { segment, .. } => segment,
         }
+    }
+}
+
+impl From<Hole> for Note {
+    fn from(hole: Hole) -> Self {
+        let Hole { before, numbers, from_ns } = hole;
+        let (first, last) = numbers.into_inner();
+        Self::Hole { segment: before.to_string(), first, last, from_ns }
     }
 }
 
@@ -110,7 +123,7 @@ impl fmt::Display for Note {
                     "the index of {segment} cannot be used ({why}), so all of it was read; `tapdeck recover --all` makes a new one"
                 )
             }
-            Self::Hole { segment, first, last } => {
+            Self::Hole { segment, first, last, .. } => {
                 let which = holes::show(&(*first..=*last), "");
                 write!(f, "{which} missing before {segment}: what they held is not in the answer")
             }

@@ -242,6 +242,7 @@ impl<M: Matcher> Reader<M> {
         let place = place_of(rank, passed.end - begin, Some(context));
         let mut outcome = Looked::from(collector.finish(place));
         outcome.is_late = passed.is_late;
+        outcome.unseen = passed.unseen;
         outcome.progress.read_bytes = passed.bytes_read;
         outcome.progress.bytes = passed.end - begin;
         let is_first = begin == capture.begin;
@@ -278,7 +279,7 @@ impl<M: Matcher> Reader<M> {
         let request = self.request.clone();
         let object = capture.open(&*request.snapshot.storage)?;
         let mut collector = Collector::new(&request.snapshot, &[], request.span, self.keep);
-        let (mut notes, mut read_bytes) = (Vec::new(), 0);
+        let (mut notes, mut unseen, mut read_bytes) = (Vec::new(), Vec::new(), 0);
         let mut begin = rank.begin;
         for (len, checksum) in granules {
             let end = begin + u64::from(*len);
@@ -291,6 +292,7 @@ impl<M: Matcher> Reader<M> {
                 |at, record| collector.packet(at, &record.packet, &self.matcher),
             )?;
             read_bytes += passed.bytes_read;
+            unseen.extend(passed.unseen);
             // By its length and time this is the file that was indexed.
             if crc32c::crc32c(self.scanner.bytes()) != *checksum {
                 notes.push(Note::Changed { segment: capture.name.clone(), at: begin });
@@ -301,6 +303,7 @@ impl<M: Matcher> Reader<M> {
         let mut outcome = Looked::from(collector.finish(place));
         outcome.progress.read_bytes = read_bytes;
         outcome.progress.bytes = begin - rank.begin;
+        outcome.unseen = unseen;
         outcome.notes = notes;
         Ok(outcome)
     }

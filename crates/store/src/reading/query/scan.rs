@@ -2,7 +2,8 @@
 //!
 //! What a record means may depend on what stands far before it: on the file's header, on the
 //! section it is in and the interfaces that were described there. Where a piece begins, its
-//! [`Context`] has that as bytes: with them in front, a piece reads like a file.
+//! [`Context`] has that as bytes: with them in front, a piece reads like a file. Beside packets, a
+//! piece may tell of packets that went unseen, as tapdeck's own files do.
 //!
 //! The file goes through the page cache and stays there: whoever asks once of such files asks
 //! again, and nothing but the cache makes that fast. Whether a packet matches is not judged here.
@@ -11,12 +12,15 @@ use std::io::{self, Read};
 use std::ops::Range;
 use std::sync::Arc;
 
-use tapdeck_packet::pcapng::{self, BYTE_ORDER_MAGIC, INTERFACE_DESCRIPTION, SECTION_HEADER};
+use tapdeck_packet::pcapng::{
+    self, BYTE_ORDER_MAGIC, INTERFACE_DESCRIPTION, INTERFACE_STATISTICS, SECTION_HEADER, Statistics,
+};
 use tapdeck_packet::trace::{self, Error};
 
 use super::blocks::PieceEnd;
 use super::interface::{Described, described};
 use super::packet::Packet;
+use crate::format::unseen::UnseenSpan;
 use crate::io::Object;
 
 /// The longest record that has to stand in memory, with what is around its packet.
@@ -34,13 +38,22 @@ pub struct Context {
     time_ns: i64,
 }
 
-#[derive(Default)]
+#[derive(Clone, Default)]
 struct CaptureHead {
     /// The file's header, or the headers of the section and its interfaces.
     bytes: Vec<u8>,
     swapped: bool,
     /// The index into the snapshot's interfaces, for each number that the section gives one.
     interfaces: Vec<u32>,
+    /// The units of the interfaces' times, in the same order.
+    units: Vec<Unit>,
+}
+
+/// What an interface's times count.
+#[derive(Clone, Copy)]
+struct Unit {
+    resolution: u8,
+    offset_s: i64,
 }
 
 impl Context {
@@ -62,8 +75,8 @@ impl Context {
 
     /// Makes the context behind a pcap file's header.
     pub fn pcap(header: &[u8], interface: u32) -> Self {
-        let head =
-            CaptureHead { bytes: header.to_vec(), swapped: false, interfaces: vec![interface] };
+        let (bytes, interfaces) = (header.to_vec(), vec![interface]);
+        let head = CaptureHead { bytes, interfaces, ..CaptureHead::default() };
         Self { head: Arc::new(head), time_ns: 0 }
     }
 }
@@ -87,6 +100,8 @@ pub struct Passed {
     pub bytes_read: u64,
     /// How many sections begin in the piece.
     pub sections: usize,
+    /// What went unseen, as the piece tells, with indexes into the snapshot's interfaces.
+    pub unseen: Vec<UnseenSpan>,
     /// Whether an interface is described that is not known. Nothing else was read then.
     pub is_late: bool,
 }
@@ -126,6 +141,7 @@ impl Scanner {
                 stop: if at_end { PieceEnd::End } else { PieceEnd::More },
                 bytes_read: have as u64,
                 sections: 0,
+                unseen: Vec::new(),
                 is_late: false,
             };
             let Some(headers) = Headers::find(bytes, &context.head, known) else {
@@ -157,6 +173,8 @@ impl Scanner {
             }
             passed.end += good as u64;
             passed.context = Context { head: headers.head_at(good, &context.head), time_ns };
+            let told = headers.unseen.into_iter().filter(|(end, _)| *end <= good);
+            passed.unseen = told.map(|(_, span)| span).collect();
             passed.sections = headers.found.iter().filter(|h| h.interface.is_none()).count();
             return Ok(passed);
         }
@@ -228,14 +246,17 @@ struct Headers {
     interfaces: Vec<u32>,
     /// The headers of the piece, in its order.
     found: Vec<Header>,
+    /// What went unseen, and where the block ends that tells of it.
+    unseen: Vec<(usize, UnseenSpan)>,
 }
 
 struct Header {
     place: Range<usize>,
     bytes: Vec<u8>,
     swapped: bool,
-    /// The index of the interface that is described; `None` where the header is a section's.
-    interface: Option<u32>,
+    /// The index of the interface that is described, and the unit of its times; `None` where the
+    /// header is a section's.
+    interface: Option<(u32, Unit)>,
 }
 
 impl Headers {
@@ -245,7 +266,11 @@ impl Headers {
         head: &CaptureHead,
         known: &mut dyn FnMut(Described) -> Option<u32>,
     ) -> Option<Self> {
-        let mut headers = Self { interfaces: head.interfaces.clone(), found: Vec::new() };
+        let (found, unseen) = (Vec::new(), Vec::new());
+        let mut headers = Self { interfaces: head.interfaces.clone(), found, unseen };
+        // The interfaces of the present section.
+        let mut here: Vec<(u32, Unit)> =
+            head.interfaces.iter().copied().zip(head.units.iter().copied()).collect();
         let is_pcap = head.bytes.first_chunk().is_some_and(|first| !is_section(*first));
         let mut swapped = head.swapped;
         let mut section = head.bytes.clone();
@@ -257,19 +282,19 @@ impl Headers {
             let mut header = Header { place, bytes: Vec::new(), swapped, interface: None };
             if kind == SECTION_HEADER {
                 section = block.to_vec();
+                here.clear();
             } else if kind == INTERFACE_DESCRIPTION {
-                // The block is read as if it stood right behind its section's header.
-                let mut alone = first_block(&section).to_vec();
-                alone.extend_from_slice(block);
-                let Some(Ok(pcapng::Record::Interface(interface))) =
-                    pcapng::Reader::new(&alone).nth(1)
-                else {
-                    break;
-                };
+                let Some(interface) = interface_of(&section, block) else { break };
+                let unit = Unit { resolution: interface.resolution, offset_s: interface.offset_s };
                 let number = known(described(interface))?;
-                header.interface = Some(number);
+                header.interface = Some((number, unit));
                 headers.interfaces.push(number);
+                here.push((number, unit));
             } else {
+                if kind == INTERFACE_STATISTICS {
+                    let span = statistics(&section, block).and_then(|s| unseen_by(&s, &here));
+                    headers.unseen.extend(span.map(|span| (at, span)));
+                }
                 continue;
             }
             header.bytes = block.to_vec();
@@ -287,23 +312,54 @@ impl Headers {
         }
         let section = passed.iter().rposition(|header| header.interface.is_none());
         let mut head = match section {
-            Some(at) => CaptureHead {
-                bytes: Vec::new(),
-                swapped: passed[at].swapped,
-                interfaces: Vec::new(),
-            },
-            None => CaptureHead {
-                bytes: before.bytes.clone(),
-                swapped: before.swapped,
-                interfaces: before.interfaces.clone(),
-            },
+            Some(at) => CaptureHead { swapped: passed[at].swapped, ..CaptureHead::default() },
+            None => CaptureHead::clone(before),
         };
         for header in &passed[section.unwrap_or(0)..] {
             head.bytes.extend_from_slice(&header.bytes);
-            head.interfaces.extend(header.interface);
+            head.interfaces.extend(header.interface.map(|(number, _)| number));
+            head.units.extend(header.interface.map(|(_, unit)| unit));
         }
         Arc::new(head)
     }
+}
+
+/// Reads a block as if it stood right behind its section's header, and hands on what it is.
+fn alone<T>(
+    section: &[u8],
+    block: &[u8],
+    what: impl FnOnce(pcapng::Record<'_>) -> Option<T>,
+) -> Option<T> {
+    let mut alone = first_block(section).to_vec();
+    alone.extend_from_slice(block);
+    pcapng::Reader::new(&alone).nth(1)?.ok().and_then(what)
+}
+
+fn interface_of(section: &[u8], block: &[u8]) -> Option<pcapng::Interface> {
+    alone(section, block, |record| match record {
+        pcapng::Record::Interface(interface) => Some(interface),
+        _ => None,
+    })
+}
+
+fn statistics(section: &[u8], block: &[u8]) -> Option<Statistics> {
+    alone(section, block, |record| match record {
+        pcapng::Record::Statistics(statistics) => Some(statistics),
+        _ => None,
+    })
+}
+
+/// Returns what went unseen, if statistics tell of that, with the index into the snapshot's
+/// interfaces in place of the section's number.
+fn unseen_by(statistics: &Statistics, interfaces: &[(u32, Unit)]) -> Option<UnseenSpan> {
+    let span = UnseenSpan::told(statistics)?;
+    let (interface, Unit { resolution, offset_s }) = *interfaces.get(span.interface as usize)?;
+    let time_ns = |raw| {
+        let ns = pcapng::nanoseconds(resolution, offset_s, raw)?;
+        u64::try_from(ns).ok()
+    };
+    let (first_ns, last_ns) = (time_ns(span.first_ns)?, time_ns(span.last_ns)?);
+    Some(UnseenSpan { interface, first_ns, last_ns, ..span })
 }
 
 /// Returns the whole block that bytes begin with. A section header changes the byte order.

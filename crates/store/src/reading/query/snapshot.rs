@@ -13,7 +13,9 @@ use super::interface::Described;
 use super::note::Note;
 use crate::format::name::SegmentName;
 use crate::format::store::LOCK;
+use crate::format::unseen::UnseenSpan;
 use crate::io::{Directory, Storage};
+use crate::reading::holes;
 use crate::span::Span;
 
 /// How often a directory is listed until two lists agree.
@@ -54,6 +56,8 @@ pub(super) enum Contents {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Missing {
     pub interface: String,
+    /// The index of the interface in [`Snapshot::interfaces`], the first where it has several.
+    pub number: u32,
     pub packets: u64,
     pub first_ns: i64,
     pub last_ns: i64,
@@ -90,12 +94,19 @@ impl Snapshot {
         let (names, recorded) = list(&**storage).map_err(|e| Error::new(place.clone(), e))?;
         let mut snapshot = Self::empty(storage.clone());
         let (mut ours, mut segments) = (0, Vec::new());
+        let mut search = holes::Search::new(span);
         for names in names.chunks(AT_ONCE) {
             for (name, seen) in names.iter().zip(look_at_all(&**storage, names, span)) {
-                ours += usize::from(snapshot.add(name, seen?, span, &mut segments)?);
+                let seen = seen?;
+                if let Seen::Segment(ends) = &seen {
+                    search.pass(name, ends.behind_ns);
+                }
+                ours += usize::from(snapshot.add(name, seen, span, &mut segments)?);
             }
         }
         snapshot.contents = Contents::Segments(segments);
+        let holes = search.finish(&**storage).map_err(|e| Error::new(place.clone(), e))?;
+        snapshot.notes.extend(holes.into_iter().map(Note::from));
         if ours == 0 && !recorded {
             return Err(Error::NotAStore(place));
         }
@@ -139,7 +150,7 @@ impl Snapshot {
     }
 
     /// Returns the times, among those that the span reaches into, in which packets went unseen: no
-    /// answer has them.
+    /// answer has them. Capture files tell only when they are read ([`super::Query::unseen`]).
     pub fn unseen(&self) -> &[Missing] {
         &self.unseen
     }
@@ -186,7 +197,7 @@ impl Snapshot {
         span: Span,
         segments: &mut Vec<Segment>,
     ) -> Result<bool, Error> {
-        let Ends { begun, end, earliest_ns, latest_ns, index_bytes } = match seen {
+        let Ends { begun, end, earliest_ns, latest_ns, index_bytes, .. } = match seen {
             Seen::Segment(ends) => ends,
             Seen::Foreign => return Ok(false),
             Seen::Gone => {
@@ -196,18 +207,12 @@ impl Snapshot {
         };
         self.index_bytes += index_bytes;
         for told in &begun.unseen {
-            let (first_ns, last_ns) = (told.first_ns as i64, told.last_ns as i64);
-            if last_ns < span.after_ns || first_ns >= span.before_ns {
-                continue;
+            let Some(described) = begun.interfaces.get(told.interface as usize) else { continue };
+            if is_within(told, span) {
+                let interface = self.interface(described.clone(), &[]);
+                let missing = self.missing(UnseenSpan { interface, ..told.clone() });
+                self.unseen.push(missing);
             }
-            let interface = begun.interfaces.get(told.interface as usize);
-            self.unseen.push(Missing {
-                interface: interface.map_or_else(String::new, |i| i.name.clone()),
-                packets: told.packets,
-                first_ns,
-                last_ns,
-                why: told.why.clone(),
-            });
         }
         if begun.swapped {
             return Err(Error::ByteOrder(self.storage.location(name.to_string().as_ref())));
@@ -240,6 +245,14 @@ impl Snapshot {
         Ok(true)
     }
 
+    /// Returns what is missing because it went unseen at one of the snapshot's interfaces.
+    pub(super) fn missing(&self, unseen: UnseenSpan) -> Missing {
+        let UnseenSpan { interface: number, packets, first_ns, last_ns, why } = unseen;
+        let interface = self.interfaces[number as usize].name.clone();
+        let (first_ns, last_ns) = (first_ns as i64, last_ns as i64);
+        Missing { interface, number, packets, first_ns, last_ns, why }
+    }
+
     /// Returns the index of an interface that is none of a segment's `others`.
     fn interface(&mut self, interface: Described, others: &[u32]) -> u32 {
         let is_same = |(at, known): (usize, &Described)| {
@@ -252,6 +265,11 @@ impl Snapshot {
         }
         at as u32
     }
+}
+
+/// Returns whether something went unseen within a span.
+pub(super) fn is_within(unseen: &UnseenSpan, span: Span) -> bool {
+    unseen.last_ns as i64 >= span.after_ns && (unseen.first_ns as i64) < span.before_ns
 }
 
 /// Returns the segments' names in the order of recording, and whether a recorder was ever there.

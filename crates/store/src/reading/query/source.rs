@@ -8,6 +8,7 @@ use super::order::{Key, Rank};
 use super::piece::{FoundPackets, Gathered, PiecePlace};
 use super::progress::Progress;
 use super::scan::Context;
+use crate::format::unseen::UnseenSpan;
 use crate::io::Object;
 
 /// A part of a segment, or of a capture file, that is still to be looked at. Its [`Rank`] says
@@ -80,6 +81,8 @@ pub struct Looked {
     /// What has to be looked at now.
     pub unread: Vec<Work>,
     pub losses: Vec<Loss>,
+    /// What went unseen, with indexes into the snapshot's interfaces.
+    pub unseen: Vec<UnseenSpan>,
     pub notes: Vec<Note>,
     /// A capture file describes an interface that the snapshot does not have.
     pub is_late: bool,

@@ -25,7 +25,6 @@ use tapdeck_packet::pcapng::{self, Reader, Record};
 use crate::format::index::{Builder, Granule, Index, read_ahead};
 use crate::format::segment::{blocks_backwards, dropped_told, open_segment, statistics_told};
 use crate::io::{Access, Directory, Object, Storage};
-use crate::reading::holes::Numbers;
 use crate::reading::query::{Error, Missing, Note, SLACK_NS, Segment, Snapshot, Span};
 use gaps::Finder;
 pub use gaps::{Gap, Gaps};
@@ -97,8 +96,7 @@ pub fn stat_in(
     mut watch: impl FnMut(usize, usize),
 ) -> Result<Report, Error> {
     let mut snapshot = Snapshot::open_in(storage, question.span)?;
-    let mut notes = std::mem::take(&mut snapshot.notes);
-    notes.extend(holes(&**storage, &snapshot, question.span)?);
+    let notes = std::mem::take(&mut snapshot.notes);
     let mut survey = ReportBuilder::new(&**storage, &snapshot, question, notes);
     let segments = snapshot.segments_to_read();
     for (done, segment) in segments.iter().enumerate() {
@@ -118,23 +116,6 @@ pub fn stat_in(
         }
     }
     Ok(survey.finish())
-}
-
-/// Returns which segments are missing within the span, before others.
-fn holes(storage: &dyn Storage, snapshot: &Snapshot, span: Span) -> Result<Vec<Note>, Error> {
-    let fail = |e| Error::new(storage.place().to_owned(), e);
-    let numbers = Numbers::list(storage).map_err(fail)?;
-    let mut notes = Vec::new();
-    for segment in snapshot.segments_to_read() {
-        // Those before it ended when it began.
-        let is_before = segment.name.began_s.saturating_mul(1_000_000_000) <= span.after_ns;
-        let missing = numbers.missing_before(segment.name.number, storage).map_err(fail)?;
-        if let Some(missing) = missing.filter(|_| !is_before) {
-            let (first, last) = missing.into_inner();
-            notes.push(Note::Hole { segment: segment.name.to_string(), first, last });
-        }
-    }
-    Ok(notes)
 }
 
 /// A granule, or what of it is within the span.
