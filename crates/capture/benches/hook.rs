@@ -5,8 +5,13 @@
 //! - **Alone**: each program is run on a frame inside the kernel, again and again
 //!   ([`tapdeck_capture::trial`]). Beside it run a program that does nothing and one that reads the
 //!   frame and drops it; what recording costs is what lies above them. The ring is hot (256 KiB,
-//!   always in the cache) or cold (256 MiB, walked through). Then follows what the machine charges
-//!   for the things that a program is made of.
+//!   always in the cache) or cold (256 MiB, walked through). A daemon's program is run with one
+//!   group and with eight, each of which has a member with rings of its own: hot ones are of that
+//!   size each, cold ones together. Then follows what the machine charges for the things that a
+//!   program is made of.
+//! - **Blocks' ends**: what it costs that a block becomes complete, from long frames in blocks of
+//!   64 KiB and of 256 KiB. A daemon's program then wakes the reader, whose thread runs beside it;
+//!   the recorder's does not.
 //! - **Live**: a generator floods one end of a cable. The time that a packet takes with a recorder
 //!   at the other end, less what it takes with a program that drops it, is what recording costs on
 //!   the way. Recorder and dropper take turns.
@@ -38,9 +43,15 @@ use tapdeck_testkit::{Net, SplitMix64};
 const SIZES: [usize; 6] = [60, 128, 256, 594, 1514, 9000];
 /// The hooks whose programs write into rings, each program once.
 const HOOKS: [Hook; 3] = [Hook::Xdp, Hook::Tcx, Hook::Netfilter];
+/// The hooks whose daemon's program can be tried: a run at netfilter comes from no interface, and
+/// that program asks from which.
+const GROUP_HOOKS: [Hook; 2] = [Hook::Xdp, Hook::Tcx];
 /// The memory of a ring that stays in the cache, and of one that does not.
 const HOT: u64 = 256 << 10;
 const COLD: u64 = 256 << 20;
+/// The smallest blocks that there can be, and larger ones.
+const SMALL_BLOCK: u64 = 64 << 10;
+const LARGE_BLOCK: u64 = 256 << 10;
 /// Signatures of the rule set.
 const SIGNATURES: u64 = 26;
 
@@ -115,8 +126,11 @@ fn main() {
     need_root();
     let options = Options::new();
     let mut out = String::new();
+    let before = stay_on_core(0);
     charges(&options, &mut out);
     let rows = alone(&options, &mut out);
+    ends(&options, &mut out);
+    let _ = sched_setaffinity(None, &before);
     live(&options, &mut out);
     let _ = std::io::stdout().write_all(out.as_bytes());
     if let Some(file) = &options.json {
@@ -167,14 +181,33 @@ fn charges(options: &Options, out: &mut String) {
     }
 }
 
-/// The recorder's programs by what they do besides recording.
-fn duties() -> [(&'static str, Duties); 3] {
+/// Loads a program with rings of so many bytes, of each member or, where they are not hot, of all
+/// together.
+type Load = Box<dyn Fn(bool, u64) -> Trial>;
+
+/// The programs that record at a hook.
+fn programs(hook: Hook) -> Vec<(&'static str, Load)> {
+    let recorder = |duties: Duties| -> Load {
+        Box::new(move |_, bytes| {
+            Trial::of_recorder(hook, bytes, SMALL_BLOCK, &duties).expect("the program loads")
+        })
+    };
+    let groups = |count: usize| -> Load {
+        Box::new(move |is_hot, bytes| {
+            let each = if is_hot { bytes } else { bytes / count as u64 };
+            of_groups(hook, each, SMALL_BLOCK, count)
+        })
+    };
     let rules = Some(Arc::new(Compiled::new(&rules(), &ImageOptions::default()).expect("it fits")));
-    [
-        ("record", Duties::default()),
-        ("record, filter", Duties { filter: Some("udp port 9".into()), rules: None }),
-        ("record, rules", Duties { filter: None, rules }),
-    ]
+    let mut programs = vec![
+        ("record", recorder(Duties::default())),
+        ("record, filter", recorder(Duties { filter: Some("udp port 9".into()), rules: None })),
+        ("record, rules", recorder(Duties { filter: None, rules })),
+    ];
+    if GROUP_HOOKS.contains(&hook) {
+        programs.extend([("1 group", groups(1)), ("8 groups", groups(8))]);
+    }
+    programs
 }
 
 /// Rules of many signatures, the last of which takes the frames that are sent.
@@ -219,9 +252,9 @@ fn alone(options: &Options, out: &mut String) -> Vec<Row> {
                 continue;
             }
         };
-        for (program, duties) in duties() {
+        for (program, load) in programs(hook) {
             for (ring, bytes) in [("hot", HOT), ("cold", options.cold)] {
-                let trial = Trial::of_recorder(hook, bytes, &duties).expect("the program loads");
+                let trial = load(ring == "hot", bytes);
                 for size in SIZES {
                     let row = measure(options, [&empty, &reads, &trial], size).map(
                         |[empty, reads, ns]| Row {
@@ -252,6 +285,61 @@ fn alone(options: &Options, out: &mut String) -> Vec<Row> {
         }
     }
     rows
+}
+
+/// Loads a daemon's program. The thread that it wakes stays on another core than the one that
+/// programs are tried on.
+fn of_groups(hook: Hook, ring_bytes: u64, block_bytes: u64, groups: usize) -> Trial {
+    let before = stay_on_core(1);
+    let trial = Trial::of_groups(hook, ring_bytes, block_bytes, groups);
+    let _ = sched_setaffinity(None, &before);
+    trial.expect("the program loads")
+}
+
+/// What the end of a block costs: long frames in small blocks and in large ones, of rings that are
+/// equally large.
+fn ends(options: &Options, out: &mut String) {
+    const BYTES: usize = 1514;
+    const RING: u64 = 4 * LARGE_BLOCK;
+    // `struct epb` of bpf/produce.h, the frame, flags as an option, and the length.
+    const PACKET: u64 = 28 + BYTES as u64 + 12 + 4;
+    let _ = writeln!(
+        out,
+        "\n### The end of a block, ns\n\n| hook | program | a packet in blocks of 64 KiB | in blocks of 256 KiB | the end of a block | min-max |\n| --- | --- | --- | --- | --- | --- |"
+    );
+    // No block is filled to its last byte.
+    let in_block = |block: u64| ((block - 12) / PACKET) as f64;
+    let ends_a_packet = 1.0 / in_block(SMALL_BLOCK) - 1.0 / in_block(LARGE_BLOCK);
+    for hook in GROUP_HOOKS {
+        let record = [SMALL_BLOCK, LARGE_BLOCK].map(|block| {
+            Trial::of_recorder(hook, RING, block, &Duties::default()).expect("the program loads")
+        });
+        let group = [SMALL_BLOCK, LARGE_BLOCK].map(|block| of_groups(hook, RING, block, 1));
+        let frame = frame(BYTES);
+        let mut figures = [const { Vec::new() }; 2];
+        for _ in 0..options.runs {
+            for (trials, figures) in [&record, &group].into_iter().zip(&mut figures) {
+                let [small, large] = trials
+                    .each_ref()
+                    .map(|trial| trial.run(&frame, options.times).expect("the program runs"));
+                figures.push((small, large));
+            }
+        }
+        for (program, figures) in ["record", "1 group"].into_iter().zip(figures) {
+            let median = |of: fn(&(f64, f64)) -> f64| Spread::of(figures.iter().map(of).collect());
+            let end = figures.iter().map(|(small, large)| (small - large) / ends_a_packet);
+            let end = Spread::of(end.collect());
+            let _ = writeln!(
+                out,
+                "| {hook} | {program} | {:.0} | {:.0} | {:.0} | {:.0}-{:.0} |",
+                median(|pair| pair.0).median,
+                median(|pair| pair.1).median,
+                end.median,
+                end.min,
+                end.max,
+            );
+        }
+    }
 }
 
 fn name(hook: Hook) -> &'static str {

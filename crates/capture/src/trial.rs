@@ -19,13 +19,14 @@ use crate::bpf::object::Aligned;
 use crate::bpf::params::Params;
 use crate::bpf::program::Program;
 use crate::filter::{explain_load, filters_for};
+use crate::groups::{self, GroupConfig, Groups, GroupsConfig, Steering};
 use crate::hook::{RingUnit, TakenBy};
 use crate::interface::Interface;
 use crate::ring::{Geometry, RingMemory};
 use crate::rules::{self, Compiled, Images};
 use crate::sys::libbpf::{io_error, program, quiet_libbpf};
 use crate::sys::program::run;
-use crate::{Config, Deliver, Error, Hook};
+use crate::{Clock, Config, Deliver, Error, Hook};
 
 static TRIAL: &Aligned<[u8]> = &Aligned(*include_bytes!(concat!(env!("OUT_DIR"), "/trial.bpf.o")));
 
@@ -75,18 +76,23 @@ impl Charge {
 pub struct Trial {
     program: OwnedFd,
     context: Vec<u8>,
-    /// The recorder's rings; none where the program is another's.
+    /// The rings that the program writes; none where it records nothing.
     rings: Vec<Arc<RingMemory>>,
-    /// The object that the program is of, and its rules.
+    /// What the program is of: an object and its rules, or groups.
     _loaded: Box<dyn Any>,
 }
 
 impl Trial {
-    /// Loads the recorder's program of a hook with rings of so many bytes altogether.
+    /// Loads the recorder's program of a hook with a ring of so many bytes, in blocks of so many.
     ///
     /// # Errors
     /// As a capture at the hook has them; [`Error::Kernel`] where the hook has no program.
-    pub fn of_recorder(hook: Hook, ring_bytes: u64, duties: &Duties) -> Result<Self, Error> {
+    pub fn of_recorder(
+        hook: Hook,
+        ring_bytes: u64,
+        block_bytes: u64,
+        duties: &Duties,
+    ) -> Result<Self, Error> {
         // The kernel runs programs as if frames came from there.
         let interface = Interface::find("lo")?;
         let fail = |source| Error::Kernel { name: interface.name.clone(), hook, source };
@@ -98,7 +104,7 @@ impl Trial {
             deliver: Deliver::Consume,
             snaplen: hook.facts().most_snaplen.min(MOST_SNAPLEN),
             ring_bytes,
-            block_bytes: 1 << 16,
+            block_bytes,
             promiscuous: false,
             device_bound: false,
             filter: duties.filter.clone(),
@@ -126,6 +132,55 @@ impl Trial {
             context: context_of(which),
             rings: loaded.rings().to_vec(),
             _loaded: Box::new((loaded, images)),
+        })
+    }
+
+    /// Loads a daemon's program of a hook that serves so many groups, each with one member, whose
+    /// rings have so many bytes altogether, in blocks of so many. A thread takes the wake-ups, as a
+    /// daemon's does.
+    ///
+    /// # Errors
+    /// As [`Groups::open`] and [`Groups::join`] have them.
+    pub fn of_groups(
+        hook: Hook,
+        ring_bytes: u64,
+        block_bytes: u64,
+        groups: usize,
+    ) -> Result<Self, groups::Error> {
+        let one = |number| GroupConfig {
+            name: format!("trial-{number}"),
+            // The kernel runs programs as if frames came from there.
+            interfaces: vec!["lo".into()],
+            hook,
+            deliver: Deliver::Consume,
+            filter: None,
+            rules: None,
+            snaplen: hook.facts().most_snaplen.min(MOST_SNAPLEN),
+            steering: Steering::Flow,
+            promiscuous: false,
+            max_members: 1,
+            max_memory: None,
+        };
+        let config = GroupsConfig {
+            groups: (0..groups).map(one).collect(),
+            ring_bytes: Some(ring_bytes),
+            block_bytes,
+            device_bound: false,
+        };
+        let mut groups = Groups::open(&config, &Arc::new(Clock::default()))?;
+        let fail = |source| groups::Error::Kernel { what: "try the programs".into(), source };
+        let (mut members, mut rings) = (Vec::new(), Vec::new());
+        for group in &config.groups {
+            let member = groups.join(&group.name, 1)?;
+            rings.extend(member.map().map_err(fail)?);
+            members.push(member);
+        }
+        let which = program_of(hook).ok_or_else(|| fail(io::ErrorKind::Unsupported.into()))?;
+        Ok(Self {
+            program: groups.program(which).map_err(fail)?,
+            context: context_of(which),
+            rings,
+            _loaded: Box::new((groups, members)),
         })
     }
 
@@ -174,16 +229,21 @@ impl Trial {
     ///
     /// # Errors
     /// `EINVAL` where the kernel has no frames of that length for programs of this kind, and where
-    /// a packet did not get into a ring.
+    /// a packet was neither refused nor put into a ring.
     pub fn run(&self, frame: &[u8], times: u32) -> io::Result<f64> {
         let lost = || self.rings.iter().map(|r| r.lost()).sum::<u64>();
-        let before = lost();
+        let reserved = || self.rings.iter().map(|r| r.open_block()).collect::<Vec<_>>();
+        let before = (lost(), reserved(), self.filtered());
         for ring in &self.rings {
             ring.set_released(ring.open_block().0.wrapping_add(AHEAD));
         }
         let (_, ns) = run(self.program.as_fd(), &self.context, frame, times)?;
-        if lost() != before {
+        if lost() != before.0 {
             return Err(io::Error::other("packets of the trial were dropped"));
+        }
+        let is_recorder = !self.rings.is_empty();
+        if is_recorder && reserved() == before.1 && self.filtered() == before.2 {
+            return Err(io::Error::other("packets of the trial did not get into a ring"));
         }
         Ok(f64::from(ns))
     }

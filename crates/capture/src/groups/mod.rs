@@ -47,6 +47,7 @@ pub use stats::{GroupStats, GroupsStats, MemberStats, PortStats};
 pub use steering::{MAX_WEIGHT, NoSteering, Steering};
 
 use crate::bpf::control::{CONTROL_BYTES, Control};
+use crate::bpf::program::Program;
 use crate::explain::explain;
 use crate::filter::check_filter;
 use crate::memory::check_memory;
@@ -357,6 +358,12 @@ impl Groups {
             unseen.extend(port.take_unseen().into_iter().map(|unseen| (name.clone(), unseen)));
         }
         unseen
+    }
+
+    /// Returns the descriptor of a program of the first port, for trials of it.
+    pub(crate) fn program(&self, which: Program) -> io::Result<OwnedFd> {
+        let port = self.ports.first().ok_or(io::ErrorKind::NotFound)?;
+        port.program(which)
     }
 
     /// Reads the devices' counters anew, for [`Groups::stats`].

@@ -6,7 +6,7 @@
 //! and not known here.
 
 use std::io;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
 use libbpf_rs::{Object, ObjectBuilder, OpenObject};
@@ -244,6 +244,12 @@ impl Port {
     /// Whether programs are loaded; none are while the interface is gone.
     pub(super) fn is_loaded(&self) -> bool {
         self.ready.is_some()
+    }
+
+    /// Returns a loaded program's descriptor.
+    pub(super) fn program(&self, which: Program) -> io::Result<OwnedFd> {
+        let ready = self.ready.as_ref().ok_or(io::ErrorKind::NotFound)?;
+        ready.loaded.program(which)
     }
 
     /// Returns how many rings give each queue or CPU of the port one of its own.
