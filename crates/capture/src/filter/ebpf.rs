@@ -158,6 +158,14 @@ pub fn call() -> Insn {
     insn(CALL, NONE, Reg(PSEUDO_CALL), 0, 0)
 }
 
+/// The kernel's function that copies a part of the packet (`BPF_FUNC_skb_load_bytes`).
+pub const SKB_LOAD_BYTES: i32 = 26;
+
+/// Calls a function of the kernel.
+pub fn call_kernel(function: i32) -> Insn {
+    insn(CALL, NONE, NONE, 0, function)
+}
+
 pub fn exit() -> Insn {
     insn(0x95, NONE, NONE, 0, 0)
 }

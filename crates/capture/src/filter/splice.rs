@@ -333,23 +333,22 @@ impl Layout {
     fn new(filters: &Filters, stands_for: StandsFor) -> Self {
         let StandsFor { context, frames } = stands_for;
         let numbered = || (0u32..).zip(&filters.0);
-        let alone = |fragment: fn(&ClassicProgram, Frames) -> CodeFragment| {
-            let fragments = numbered().map(|(n, program)| (n, fragment(program, frames))).collect();
-            Self { functions: with_router(&pack(fragments), &Homes::new()) }
+        // Which comes first, and which takes over from it.
+        let access = context.access();
+        let first = |number: u32, program: &ClassicProgram| match access {
+            Access::InPlace(pointers) => translate::direct(program, number, pointers, frames),
+            Access::ByCalls => translate::calling(program, frames),
+            Access::ByInstructions => translate::copying(program, number, frames),
         };
-        let pointers = match context.access() {
-            Access::InPlace(pointers) => pointers,
-            Access::ByCalls => return alone(translate::calling),
-            Access::ByInstructions => return alone(translate::of_socket),
+        let second: fn(&ClassicProgram, Frames) -> CodeFragment = match access {
+            Access::InPlace(_) | Access::ByCalls => translate::calling,
+            Access::ByInstructions => translate::of_socket,
         };
-        let direct: Vec<_> =
-            numbered().map(|(n, p)| (n, translate::direct(p, n, pointers, frames))).collect();
+        let direct: Vec<_> = numbered().map(|(n, p)| (n, first(n, p))).collect();
         let needs = |n: u32| direct[n as usize].1.calls.iter().any(|(_, c)| *c == Callee::Calling);
-        let calling = numbered()
-            .filter(|(n, _)| needs(*n))
-            .map(|(n, p)| (n, translate::calling(p, frames)))
-            .collect();
-        let (direct, calling) = (pack(direct), pack(calling));
+        let calling = numbered().filter(|(n, _)| needs(*n)).map(|(n, p)| (n, second(p, frames)));
+        let calling = pack(calling.collect());
+        let direct = pack(direct);
         let first = direct.len() + usize::from(direct.len() > 1);
         let homes: Homes = (first..)
             .zip(&calling)

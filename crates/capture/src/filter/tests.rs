@@ -15,6 +15,7 @@ use super::{Compiler, explain_load, filters_for};
 use crate::bpf::object::{Aligned, LoadedObject, load_filtered};
 use crate::bpf::params::Params;
 use crate::bpf::program::Program as Hook;
+use crate::bpf::socket::SocketFilter;
 use crate::interface::Interface;
 use crate::sys::libbpf::quiet_libbpf;
 use crate::sys::mapping::Mapping;
@@ -663,6 +664,27 @@ fn equal_filters_are_there_once() {
     let udp = ClassicProgram::new(&expression("udp")).expect("it is valid");
     let numbers = [tcp.clone(), udp.clone(), tcp, udp].map(|program| filters.add(program));
     assert_eq!(numbers, [0, 1, 0, 1]);
+}
+
+/// A socket's filter needs CAP_BPF alone, however it reads the frame.
+#[test]
+fn filters_of_sockets_load_without_cap_perfmon() {
+    use rustix::thread::{CapabilitySet, CapabilitySets, set_capabilities};
+    let texts =
+        ["udp port 9", "tcp[tcpflags] & tcp-syn != 0", "vlan 7 and port 53", "ether[80] = 1"];
+    // Capabilities are a thread's.
+    let thread = std::thread::spawn(move || {
+        let few = CapabilitySet::BPF | CapabilitySet::NET_RAW;
+        let sets = CapabilitySets { effective: few, permitted: few, inheritable: few };
+        set_capabilities(None, sets).expect("root may do with less");
+        for text in texts {
+            let mut filters = Filters::new();
+            filters.add(ClassicProgram::new(&expression(text)).expect("it is valid"));
+            let loaded = SocketFilter::load(&Params::unread(0), &filters, None);
+            assert!(loaded.is_ok(), "{text}: {:?}", loaded.err());
+        }
+    });
+    thread.join().expect("it loads them all");
 }
 
 /// What stands beside a frame is what the hook says, at every hook.

@@ -14,8 +14,10 @@
 //! frame is short or its linear part is, the **calling** translation takes over, which asks for
 //! each byte by a call; it has no bound on what a frame must have, and it is all there is where a
 //! hook cannot see the frame (netfilter). A packet socket's program cannot see it either, but may
-//! read it by instructions of its own; its one translation is the calling one with those in the
-//! place of calls.
+//! read it by instructions of its own, each of which is a call in the end. So its **copying**
+//! translation has the frame's beginning copied onto its stack by one call, reads it there, and
+//! asks by those instructions for what lies further. Where the frame is shorter than the copy, the
+//! calling translation takes over, with those instructions in the place of calls.
 //!
 //! Two translations, and not a check at every load, are what keeps the verifier's work in
 //! proportion to the filter's length: what it knows of the frame is the same on every way through
@@ -55,6 +57,9 @@ mod stack {
     pub const OTHER: i16 = -48;
     /// The filter's words of memory.
     pub const MEMORY: i16 = -112;
+    /// A copy of the frame's beginning. The verifier wants aligned reads of a stack, and two bytes
+    /// behind a multiple of eight most of an IP packet's fields are.
+    pub const COPY: i16 = -174;
 }
 
 /// What a translation calls.
@@ -122,21 +127,40 @@ pub fn direct(
 
 /// Returns the translation that asks for everything by calls.
 pub fn calling(program: &ClassicProgram, frames: Frames) -> CodeFragment {
-    keeping(program, CALLING, frames)
+    keeping(program, CALLING, frames, 0).run()
 }
 
-/// Returns the translation for a packet socket's program.
+/// Returns the translation of filter `number` for a packet socket's program that copies the frame's
+/// beginning.
+pub fn copying(program: &ClassicProgram, number: u32, frames: Frames) -> CodeFragment {
+    let places = || program.instructions().iter().filter_map(|i| fixed_place(i, frames));
+    let ends = || places().filter(|end| *end <= PREFIX);
+    // The copy costs as much as two reads by instructions.
+    let prefix = if ends().count() < 2 { 0 } else { ends().max().unwrap_or(0) };
+    let mut t = keeping(program, COPYING, frames, prefix);
+    if prefix > 0 {
+        t.copy_beginning(number);
+    }
+    t.run()
+}
+
+/// Returns the calling translation for a packet socket's program.
 pub fn of_socket(program: &ClassicProgram, frames: Frames) -> CodeFragment {
-    keeping(program, SOCKET, frames)
+    keeping(program, SOCKET, frames, 0).run()
 }
 
-/// Returns a translation that has everything in registers that calls keep.
-fn keeping(program: &ClassicProgram, machine: Machine, frames: Frames) -> CodeFragment {
-    let mut t = Translator::new(program, machine, frames, 0);
+/// Begins a translation that has everything in registers that calls keep.
+fn keeping(
+    program: &ClassicProgram,
+    machine: Machine,
+    frames: Frames,
+    prefix: u32,
+) -> Translator<'_> {
+    let mut t = Translator::new(program, machine, frames, prefix);
     t.put(ebpf::alu64(ebpf::MOV, KEPT_CONTEXT, Reg(1)));
     t.put(ebpf::alu64(ebpf::MOV, KEPT_ABOUT, Reg(4)));
     t.keep_tag();
-    t.run()
+    t
 }
 
 /// The registers of the classic machine, one to work with, and how frames are read.
@@ -153,6 +177,7 @@ enum Reads {
     WhereItLies,
     ByCalls,
     ByInstructions,
+    FromCopy,
 }
 
 /// The direct translation's registers: those that a call loses, so nothing has to be saved where
@@ -166,6 +191,9 @@ const END: Reg = Reg(5);
 const CALLING: Machine = Machine { a: Reg(7), x: Reg(8), work: Reg(1), reads: Reads::ByCalls };
 /// The instructions that read a packet want its context in the register where that is kept.
 const SOCKET: Machine = Machine { reads: Reads::ByInstructions, ..CALLING };
+const COPYING: Machine = Machine { reads: Reads::FromCopy, ..CALLING };
+/// Holds the second part of what is read from a copy.
+const PART: Reg = Reg(2);
 const KEPT_CONTEXT: Reg = Reg(6);
 const KEPT_ABOUT: Reg = Reg(9);
 
@@ -247,6 +275,23 @@ impl<'a> Translator<'a> {
         if self.program.instructions().iter().any(asks) {
             self.put(ebpf::store(ebpf::WORD, FP, stack::TAG, Reg(3)));
         }
+    }
+
+    /// Copies the frame's beginning, or leaves all to the calling translation where it is shorter.
+    fn copy_beginning(&mut self, number: u32) {
+        // Nothing is in A yet, and a call keeps it.
+        self.put(ebpf::alu64(ebpf::MOV, self.machine.a, Reg(3)));
+        // A copy that fails takes as long as four reads, so the length is looked at first: the low
+        // half of r4, as recorded.
+        let tag = if self.frames == Frames::Stripped { TAG_END - TAG } else { 0 };
+        let short = self.put(ebpf::jump32_constant(ebpf::JLT, Reg(4), self.prefix + tag));
+        self.put(ebpf::alu64_constant(ebpf::MOV, Reg(2), 0));
+        self.put(ebpf::alu64(ebpf::MOV, Reg(3), FP));
+        self.put(ebpf::alu64_constant(ebpf::ADD, Reg(3), stack::COPY.into()));
+        self.put(ebpf::alu64_constant(ebpf::MOV, Reg(4), self.prefix as i32));
+        self.put(ebpf::call_kernel(ebpf::SKB_LOAD_BYTES));
+        let failed = self.put(ebpf::jump64_constant(ebpf::JNE, Reg(0), 0));
+        self.detours.push(Detour { from: vec![short, failed], kind: Kind::Calling { number } });
     }
 
     /// Returns where an instruction reads the frame, and how much.
@@ -495,6 +540,7 @@ impl<'a> Translator<'a> {
             Some((Lies::At(place), size)) => match self.machine.reads {
                 Reads::WhereItLies => self.load_in_place(place, size, into),
                 Reads::ByInstructions => self.load_by_instruction(place, size, into),
+                Reads::FromCopy => self.load_from_copy(place, size, into),
                 Reads::ByCalls => self.call(place, size.bytes(), into, false),
             },
             Some((Lies::InTag(place), size)) => self.load_of_tag(place, size, into),
@@ -513,6 +559,41 @@ impl<'a> Translator<'a> {
         } else {
             self.look(place, end, size, into);
         }
+    }
+
+    /// Loads from a fixed place of the copy, or by an instruction what is not in there. Behind X, a
+    /// read of the stack would need CAP_PERFMON, which packet sockets do without.
+    fn load_from_copy(&mut self, place: LoadFrom, size: Size, into: Into) {
+        match place {
+            LoadFrom::At(offset) if offset.saturating_add(size.bytes()) <= self.prefix => {
+                let at = stack::COPY + offset as i16;
+                let part = match size {
+                    Size::Word if at % 4 == 0 => Size::Word,
+                    Size::Word | Size::Half if at % 2 == 0 => Size::Half,
+                    Size::Word | Size::Half | Size::Byte => Size::Byte,
+                };
+                self.read_parts(at, part, size, into);
+            }
+            _ => self.load_by_instruction(place, size, into),
+        }
+    }
+
+    /// Loads from the stack in parts of one size, each of which is aligned.
+    fn read_parts(&mut self, offset: i16, part: Size, size: Size, into: Into) {
+        let to = self.target(into);
+        let bits = 8 * part.bytes() as i32;
+        for at in (0..size.bytes()).step_by(part.bytes() as usize) {
+            let one = if at == 0 { to } else { PART };
+            self.put(ebpf::load(code_of(part), one, FP, offset + at as i16));
+            if part != Size::Byte {
+                self.put(ebpf::swap(one, bits));
+            }
+            if at > 0 {
+                self.put(ebpf::alu32_constant(ebpf::LSH, to, bits as u32));
+                self.put(ebpf::alu32(ebpf::OR, to, PART));
+            }
+        }
+        self.finish(into, to);
     }
 
     /// Loads by an instruction that refuses the packet where there is nothing.
@@ -669,6 +750,11 @@ impl<'a> Translator<'a> {
             }
             match detour.kind {
                 Kind::Calling { number } => {
+                    if self.machine == COPYING {
+                        self.put(ebpf::alu64(ebpf::MOV, Reg(1), KEPT_CONTEXT));
+                        self.put(ebpf::alu64(ebpf::MOV, Reg(3), self.machine.a));
+                        self.put(ebpf::alu64(ebpf::MOV, Reg(4), KEPT_ABOUT));
+                    }
                     self.put(ebpf::alu32_constant(ebpf::MOV, Reg(2), number));
                     let at = self.put(ebpf::call());
                     self.fragment.calls.push((at, Callee::Calling));
