@@ -3,7 +3,8 @@
 //! `flags` holds what clap parses. A command's module resolves its flags to values that make sense
 //! together, and only then touches the system. What several commands do alike stands beside them:
 //! the control socket (`control`), counters (`statistics`), exit codes (`usage`), lines on the
-//! terminal (`progress_line`), faults that last (`fault_log`), inputs and outputs. Everything about packets is in other crates.
+//! terminal (`progress_line`), faults that last (`fault_log`), inputs and outputs. Everything about
+//! packets is in other crates.
 //!
 //! It is a library so that fuzz targets can reach what it reads ([`fuzzing`]); `main.rs` is the
 //! program.

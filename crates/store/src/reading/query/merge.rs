@@ -109,7 +109,9 @@ impl<M: Matcher + Clone + Send + 'static> Query<M> {
             progress: Progress { total_bytes, index_bytes, ..Progress::default() },
             told: 0,
         };
-        unseen.into_iter().for_each(|missing| query.went_unseen(missing));
+        for missing in unseen {
+            query.went_unseen(missing);
+        }
         query
     }
 
@@ -139,7 +141,8 @@ impl<M: Matcher + Clone + Send + 'static> Query<M> {
         &self.unseen
     }
 
-    /// Takes those of [`Query::unseen`] that ended by a time, each once, in the order of their ends.
+    /// Takes those of [`Query::unseen`] that ended by a time, each once, in the order of their
+    /// ends.
     /// Before a packet goes out all are known that ended by its time.
     pub fn take_unseen(&mut self, until_ns: i64) -> Vec<Missing> {
         let mut ended = Vec::new();
