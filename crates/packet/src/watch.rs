@@ -124,10 +124,10 @@ mod tests {
             let thread = std::thread::spawn(move || {
                 watch(name);
                 let _ = tell.send(());
-                order.iter().for_each(|order| {
+                for order in order {
                     order();
                     let _ = tell.send(());
-                });
+                }
             });
             let told = Self { orders: Some(orders), done, thread: Some(thread) };
             told.done.recv().unwrap();

@@ -50,7 +50,7 @@ impl Outlet {
         let outlet = Self(Arc::new(Shared { queue: Mutex::default(), changed: Condvar::new() }));
         let work = {
             let outlet = outlet.clone();
-            move || outlet.write(&mut *out, tell_dropped)
+            move || outlet.write(&mut *out, tell_dropped.as_ref())
         };
         std::thread::Builder::new().name(thread.into()).spawn(work)?;
         Ok(outlet)
@@ -107,13 +107,13 @@ impl Outlet {
         self.0.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn write(&self, out: &mut dyn Write, tell_dropped: Option<TellDropped>) {
+    fn write(&self, out: &mut dyn Write, tell_dropped: Option<&TellDropped>) {
         let mut queue = self.lock();
         loop {
             let Some(line) = queue.pop() else {
                 let dropped = std::mem::take(&mut queue.dropped);
                 if dropped > 0
-                    && let Some(tell) = &tell_dropped
+                    && let Some(tell) = tell_dropped
                 {
                     drop(queue);
                     tell(dropped);
