@@ -4,7 +4,8 @@
 //! a packet and the keys it can be found by ([`header`], [`key`]), pcapng and capture files
 //! ([`pcapng`], [`trace`]), the filter language ([`filter`]), rule sets ([`rules`]), the reader's
 //! end of a ring ([`ring`]), what a generator sends ([`generate`]), the counters that account for
-//! every packet ([`account`]), and how texts are shown that others wrote ([`printable`]).
+//! every packet ([`account`]), how texts are shown that others wrote ([`printable`]), and how
+//! threads are found to hang ([`watch`]).
 //!
 //! Nothing here opens a file or a socket. `capture` and `store` both depend on this crate and never
 //! on each other.
@@ -22,3 +23,4 @@ pub mod printable;
 pub mod ring;
 pub mod rules;
 pub mod trace;
+pub mod watch;

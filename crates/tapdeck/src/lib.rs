@@ -21,7 +21,9 @@ mod flags;
 #[doc(hidden)]
 pub mod fuzzing;
 mod generate;
+mod hangs;
 mod interrupt;
+mod outlet;
 mod output_file;
 mod panics;
 mod probe;
@@ -87,7 +89,7 @@ pub fn main() -> ExitCode {
             ExitCode::SUCCESS
         }
         Err(e) => {
-            progress_line::say(&format!("{e:#}"));
+            progress_line::say_last(&format!("{e:#}"));
             ExitCode::from(usage::exit_code(&e))
         }
     }

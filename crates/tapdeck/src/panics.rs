@@ -4,15 +4,23 @@
 //! A process that ends is started again by its service manager, and the next recorder mends the
 //! segment that was being written.
 
-use std::io::Write;
 use std::panic::PanicHookInfo;
+
+use signal_hook::low_level::exit;
+
+use crate::progress_line::say_last;
 
 /// Ends the process, with exit code 1, as soon as any of its threads panics.
 pub fn end_the_process() {
     std::panic::set_hook(Box::new(|info| {
-        let _ = writeln!(std::io::stderr(), "{}", line(info, std::thread::current().name()));
-        std::process::exit(1);
+        end_with(&line(info, std::thread::current().name()));
     }));
+}
+
+/// Ends the process with exit code 1, whatever its threads do, and says why.
+pub fn end_with(why: &str) -> ! {
+    say_last(why);
+    exit(1)
 }
 
 fn line(info: &PanicHookInfo<'_>, thread: Option<&str>) -> String {
@@ -22,7 +30,7 @@ fn line(info: &PanicHookInfo<'_>, thread: Option<&str>) -> String {
     let what = what.unwrap_or("no reason was given");
     let place = info.location().map(|at| format!(" ({}:{})", at.file(), at.line()));
     format!(
-        "tapdeck: the thread {} failed{}: {what}: this is a fault of tapdeck, please report it",
+        "the thread {} failed{}: {what}: this is a fault of tapdeck, please report it",
         thread.unwrap_or("without a name"),
         place.unwrap_or_default(),
     )

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use tapdeck_packet::printable;
 
+use crate::outlet::{Outlet, PATIENCE};
 use crate::units::show_bytes;
 
 /// Writes a line that stays. An error is left alone: the work goes on where nobody can be told.
@@ -15,32 +16,56 @@ pub fn say(text: &str) {
     let _ = writeln!(stderr(), "tapdeck: {}", printable::lines(text));
 }
 
-/// The live line of a recorder or a daemon, with lines that stay above it.
+/// Writes a line before the program ends, and does not wait for long where nobody reads it.
+pub fn say_last(text: &str) {
+    let text = text.to_owned();
+    let (done, is_done) = std::sync::mpsc::channel::<()>();
+    let write = move || {
+        say(&text);
+        drop(done);
+    };
+    if std::thread::Builder::new().name("tapdeck-last".into()).spawn(write).is_ok() {
+        let _ = is_done.recv_timeout(PATIENCE);
+    }
+}
+
+/// The live line of a recorder or a daemon, with lines that stay above it. Whoever tells does not
+/// wait for a reader.
 pub struct LiveLine {
     terminal: bool,
     shown: bool,
+    outlet: Outlet,
 }
 
 impl LiveLine {
-    pub fn new() -> Self {
-        Self { terminal: stderr().is_terminal(), shown: false }
+    /// Starts the thread that writes.
+    pub fn new() -> io::Result<Self> {
+        let tell_dropped = |lines: u64| {
+            say(&format!("{lines} lines were dropped here, as nobody read them"));
+        };
+        let out = Box::new(stderr());
+        let outlet = Outlet::start("tapdeck-report", out, Some(Box::new(tell_dropped)))?;
+        Ok(Self { terminal: stderr().is_terminal(), shown: false, outlet })
     }
 
     /// Writes a line that stays. The live line comes again below it.
     pub fn say(&mut self, text: &str) {
         let clear = if self.shown { "\r\x1b[K" } else { "" };
         self.shown = false;
-        // The work goes on where nobody can be told.
-        let _ = writeln!(stderr(), "{clear}tapdeck: {}", printable::lines(text));
+        self.outlet.send(format!("{clear}tapdeck: {}\n", printable::lines(text)).into_bytes());
+    }
+
+    /// Waits until everything is written, but not for long.
+    pub fn finish(&self) {
+        self.outlet.finish();
     }
 
     /// Shows the live line; nothing where there is no terminal.
     pub fn show(&mut self, text: &str) {
         if self.terminal {
-            self.shown = true;
-            let mut out = stderr();
             let text = printable::name(text);
-            let _ = write!(out, "\r\x1b[K{text}").and_then(|()| out.flush());
+            let line = format!("\r\x1b[K{text}").into_bytes();
+            self.shown |= self.outlet.send_if_idle(line);
         }
     }
 }

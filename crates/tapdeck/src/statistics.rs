@@ -12,35 +12,48 @@ use std::path::Path;
 use anyhow::{Context, Result};
 use serde::Serialize;
 use tapdeck_packet::account::{Counters, Law};
+use tapdeck_store::Log;
 
+use crate::outlet::{Outlet, TellDropped};
 use crate::units::show_count;
 
 /// What `--stats-json` names: a file or standard output, or nothing.
-pub struct StatsJson(Option<Box<dyn Write>>);
+pub struct StatsJson(Option<Outlet>);
 
 impl StatsJson {
-    /// Begins the file anew; `-` is standard output.
-    pub fn open(path: Option<&Path>) -> Result<Self> {
-        Ok(Self(match path {
-            None => None,
-            Some(path) if path.as_os_str() == "-" => Some(Box::new(stdout())),
-            Some(path) => {
-                let file = File::create(path)
-                    .with_context(|| format!("cannot write {}", path.display()))?;
-                Some(Box::new(file))
-            }
-        }))
+    /// Begins the file anew; `-` is standard output. Nobody waits for its reader. `tell_dropped` is
+    /// called, on another thread, when objects were dropped and the reader gets on.
+    pub fn open(path: Option<&Path>, tell_dropped: TellDropped) -> Result<Self> {
+        let Some(path) = path else { return Ok(Self(None)) };
+        let out: Box<dyn Write + Send> = if path.as_os_str() == "-" {
+            Box::new(stdout())
+        } else {
+            let file =
+                File::create(path).with_context(|| format!("cannot write {}", path.display()))?;
+            Box::new(file)
+        };
+        let outlet = Outlet::start("tapdeck-stats", out, Some(tell_dropped));
+        Ok(Self(Some(outlet.context("cannot start a thread")?)))
     }
 
-    /// Writes one object on a line. After an error, which the user is to be told, nothing more is
-    /// written.
-    pub fn write(&mut self, object: &impl Serialize) -> Result<(), String> {
-        let Some(out) = &mut self.0 else { return Ok(()) };
-        let written = serde_json::to_writer(&mut *out, object)
-            .map_err(std::io::Error::from)
-            .and_then(|()| out.write_all(b"\n"))
-            .and_then(|()| out.flush());
-        let Err(e) = written else { return Ok(()) };
+    /// Writes one object on a line; the last one is waited for, but not for long. After an error,
+    /// which the user is to be told, nothing more is written.
+    pub fn write(&mut self, object: &impl Serialize, is_last: bool) -> Result<(), String> {
+        let Some(outlet) = &self.0 else { return Ok(()) };
+        let mut failed = None;
+        match serde_json::to_vec(object) {
+            Ok(mut line) => {
+                line.push(b'\n');
+                if is_last {
+                    outlet.send_last(line);
+                    outlet.finish();
+                } else {
+                    outlet.send(line);
+                }
+            }
+            Err(e) => failed = Some(e.into()),
+        }
+        let Some(e) = failed.or_else(|| outlet.take_failure()) else { return Ok(()) };
         self.0 = None;
         // Whoever read the statistics has gone; packets matter more.
         if e.kind() == ErrorKind::BrokenPipe {
@@ -48,6 +61,13 @@ impl StatsJson {
         }
         Err(format!("cannot write statistics any more: {e}"))
     }
+}
+
+/// Tells by `log` that objects of `--stats-json` were dropped.
+pub fn statistics_dropped(log: Log) -> TellDropped {
+    Box::new(move |lines: u64| {
+        log(&format!("{lines} lines of --stats-json were dropped, as nobody read them"));
+    })
 }
 
 /// Returns the law with numbers: "7 seen = 4 captured + 1 filtered + 2 dropped (2 ring full)".

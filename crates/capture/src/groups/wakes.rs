@@ -14,6 +14,7 @@ use std::thread::JoinHandle;
 use libbpf_rs::{MapHandle, Object, RingBufferBuilder};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::pipe::{PipeFlags, pipe_with};
+use tapdeck_packet::watch::{waiting, watch};
 
 use super::maps::MAX_MEMBERS;
 use crate::sys::libbpf::{io_error, map};
@@ -57,10 +58,11 @@ impl Wakes {
         let ring = ring.build().map_err(|e| io_error(&e))?;
         let (ends, goes_on) = pipe_with(PipeFlags::CLOEXEC)?;
         let turn = move || {
+            watch("tapdeck-wake");
             loop {
                 let mut fds =
                     [PollFd::new(&wakes, PollFlags::IN), PollFd::new(&ends, PollFlags::IN)];
-                let woken = poll(&mut fds, None);
+                let woken = waiting(|| poll(&mut fds, None));
                 let is_over = !fds[1].revents().is_empty();
                 // A signal is no end, and what was told before the end is still passed on.
                 let _ = ring.consume();

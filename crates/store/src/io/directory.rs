@@ -16,6 +16,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use rustix::fs::{Advice, Mode, OFlags, fadvise};
 use rustix::io::Errno;
+use tapdeck_packet::watch::waiting;
 
 use super::page::PAGE;
 use super::read::{Access, Object, Owner, State, Storage};
@@ -125,18 +126,20 @@ fn open(path: &Path, how: OFlags, access: Access, direct: &Direct) -> Result<Arc
     // Opening never waits for somebody to write, as that of a pipe would.
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY | how;
     let mut is_direct = access == Access::Once && direct.0.load(Relaxed);
-    let opened = if is_direct {
-        rustix::fs::open(path, flags | OFlags::DIRECT, Mode::empty()).or_else(|e| {
-            if e != Errno::INVAL {
-                return Err(e);
-            }
-            direct.0.store(false, Relaxed);
-            is_direct = false;
+    let opened = waiting(|| {
+        if is_direct {
+            rustix::fs::open(path, flags | OFlags::DIRECT, Mode::empty()).or_else(|e| {
+                if e != Errno::INVAL {
+                    return Err(e);
+                }
+                direct.0.store(false, Relaxed);
+                is_direct = false;
+                rustix::fs::open(path, flags, Mode::empty())
+            })
+        } else {
             rustix::fs::open(path, flags, Mode::empty())
-        })
-    } else {
-        rustix::fs::open(path, flags, Mode::empty())
-    };
+        }
+    });
     let file = File::from(opened?);
     let advice = match access {
         Access::Ranges | Access::Once => None,
@@ -169,7 +172,7 @@ impl DiskObject {
 
 impl Object for DiskObject {
     fn state(&self) -> Result<State> {
-        let metadata = self.file.metadata()?;
+        let metadata = waiting(|| self.file.metadata())?;
         let seconds = metadata.mtime().saturating_mul(1_000_000_000);
         Ok(State {
             len: if self.is_regular { metadata.len() } else { 0 },
@@ -187,7 +190,7 @@ impl Object for DiskObject {
         if !self.is_regular {
             return Ok(0);
         }
-        let read = self.file.read_at(buffer, at);
+        let read = waiting(|| self.file.read_at(buffer, at));
         let is_direct = self.is_direct.load(Relaxed);
         match read {
             Err(e) if is_direct && e.kind() == ErrorKind::InvalidInput => {

@@ -19,6 +19,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use tapdeck_packet::watch::{waiting, watch};
+
 use crate::io::Io;
 use crate::writing::totals::Totals;
 
@@ -179,7 +181,8 @@ impl Durability {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        // Who has it may be waiting for the disk.
+        waiting(|| self.state.lock()).unwrap_or_else(PoisonError::into_inner)
     }
 
     fn counts(&self) -> Counts {
@@ -193,7 +196,7 @@ impl Durability {
         let (bytes, counts) = (self.bytes.load(Relaxed), self.counts());
         let has_more = bytes > state.bytes;
         if has_more || is_last {
-            (self.sync_contents)()?;
+            waiting(|| (self.sync_contents)())?;
         }
         if has_more {
             let ns = state.since.elapsed().as_nanos() as u64;
@@ -205,7 +208,7 @@ impl Durability {
 
     fn name(&self, state: &mut State) -> io::Result<()> {
         if !state.has_name {
-            (self.sync_name)()?;
+            waiting(|| (self.sync_name)())?;
             state.has_name = true;
         }
         self.count(state);
@@ -266,7 +269,7 @@ impl Drop for Syncer {
     fn drop(&mut self) {
         self.outputs = None;
         if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
+            let _ = waiting(|| thread.join());
         }
     }
 }
@@ -277,8 +280,10 @@ fn run(every: Duration, totals: &Totals, queue: &Receiver<Arc<Durability>>) {
     let mut outputs: Vec<Arc<Durability>> = Vec::new();
     let mut next = Instant::now() + every;
     let mut pass = 0;
+    watch("tapdeck-sync");
     loop {
-        match queue.recv_timeout(next.saturating_duration_since(Instant::now())) {
+        let left = next.saturating_duration_since(Instant::now());
+        match waiting(|| queue.recv_timeout(left)) {
             Ok(output) => outputs.push(output),
             Err(RecvTimeoutError::Disconnected) => break,
             Err(RecvTimeoutError::Timeout) => {

@@ -15,6 +15,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
+use tapdeck_packet::watch::waiting;
+
 use crate::format::leftovers::GivenBack;
 use crate::format::name::SegmentName;
 use crate::format::segment::{last_packet_ns, packets_in};
@@ -162,7 +164,8 @@ impl<I: Io> Holdings<I> {
 
     /// Takes note that a segment begins.
     pub fn begin(&mut self, number: u64, utc_ns: u64) {
-        if let Err(e) = self.ages.begin(number, i64::try_from(utc_ns).unwrap_or(i64::MAX)) {
+        let utc_ns = i64::try_from(utc_ns).unwrap_or(i64::MAX);
+        if let Err(e) = waiting(|| self.ages.begin(number, utc_ns)) {
             self.tell_at_times(&format!(
                 "cannot note that the clock was set: {e}; a later recorder may take segments for older or younger than they are"
             ));

@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use rustix::io::Errno;
 use tapdeck_packet::pcapng::StatisticsBlock;
+use tapdeck_packet::watch::{beat, waiting, watch};
 
 use crate::format::store::{NEXT, Stored, on_disk};
 use crate::io::{File, Io};
@@ -98,7 +99,9 @@ impl<F: File> Keeper<F> {
     pub fn take_next(&self) -> io::Result<F> {
         let mut next = lock(&self.shared.next);
         while matches!(*next, Next::Coming) {
-            next = self.shared.changed.wait(next).unwrap_or_else(PoisonError::into_inner);
+            // The keeper is watched itself.
+            let waited = waiting(|| self.shared.changed.wait(next));
+            next = waited.unwrap_or_else(PoisonError::into_inner);
         }
         match std::mem::replace(&mut *next, Next::Coming) {
             Next::Ready(file) => Ok(file),
@@ -114,7 +117,7 @@ impl<F: File> Keeper<F> {
     pub fn finish(&mut self) {
         self.jobs = None;
         if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
+            let _ = waiting(|| thread.join());
         }
     }
 }
@@ -144,9 +147,11 @@ struct Thread<I: Io> {
 
 impl<I: Io> Thread<I> {
     fn run(mut self, queue: &Receiver<Job<I::File>>) {
+        watch("tapdeck-keeper");
         let ahead = self.ahead();
         self.work.holdings.settle_in(ahead);
         loop {
+            beat();
             match queue.recv_timeout(Duration::from_secs(1)) {
                 Ok(Job::Prepare) => {
                     let next = match self.prepare() {
@@ -277,7 +282,7 @@ impl<I: Io> Thread<I> {
                 "{name}: {lost}it keeps the name of a segment that was not closed, and `tapdeck recover` closes it"
             ));
         }
-        let meta = std::fs::metadata(name.path(&dir)).ok();
+        let meta = waiting(|| std::fs::metadata(name.path(&dir))).ok();
         let bytes = meta.as_ref().map_or(0, on_disk);
         let stored = Stored { name, bytes, index_bytes: 0, packets: Some(held) };
         self.work.holdings.add(stored, counted, written_at);

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 
 use tapdeck_packet::pcapng::InterfaceDescription;
 use tapdeck_packet::ring::{Block, Contents, Hold, Ring};
+use tapdeck_packet::watch::{beat, watch};
 
 use crate::format::unseen::UnseenSpan;
 use crate::writing::totals::Totals;
@@ -232,7 +233,9 @@ impl<S: Sink> Writer<S> {
         let mut stalled_since: Option<Instant> = None;
         let mut asked = SegmentsAsked::default();
         let mut ending = Ok(Ending::Asked);
+        watch("tapdeck-writer");
         loop {
+            beat();
             asked.add(control.take_segments_asked());
             // Read before the rings are looked at: nothing comes after it was set.
             let closed = control.blocks_are_closed();
@@ -298,6 +301,7 @@ impl<S: Sink> Writer<S> {
             }
         };
         loop {
+            beat();
             let closed = control.blocks_are_closed();
             for ring in &mut self.rings {
                 if closed {

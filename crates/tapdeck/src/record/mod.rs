@@ -22,10 +22,11 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
 use tapdeck_capture::Clock;
+use tapdeck_packet::watch;
 use tapdeck_store::{Ending, Totals, UnseenSpan, WriterControl};
 
-use crate::flags;
 use crate::units::show_count;
+use crate::{flags, hangs};
 use commands::{ControlSocket, Recorder};
 use output::{Output, Started, WriterSetup};
 use report::Report;
@@ -104,7 +105,9 @@ impl Signals {
             .spawn({
                 let (ends, statistics) = (ends.clone(), statistics.clone());
                 move || {
-                    for signal in signals.forever() {
+                    watch::watch("tapdeck-signal");
+                    let mut coming = signals.forever();
+                    while let Some(signal) = watch::waiting(|| coming.next()) {
                         if signal == SIGUSR1 {
                             statistics.store(true, Relaxed);
                         } else {
@@ -138,6 +141,7 @@ fn hangup_is_ignored() -> bool {
 /// Records until something ends it.
 pub fn run(flags: flags::Record) -> Result<()> {
     let plan = resolve::RecordPlan::new(flags)?;
+    hangs::watch_threads()?;
     let signals = Signals::listen()?;
     let clock = Arc::new(Clock::default());
     let mut source = RecordSource::open(&plan, &clock)?;
@@ -165,6 +169,7 @@ pub fn run(flags: flags::Record) -> Result<()> {
     let schedule = Schedule::new(&plan);
     let mut recording =
         Recording { source, clock, signals, report, control_socket, writer_control, schedule };
+    watch::watch("main");
     recording.look_after();
     recording.end();
     let written = recording.join(writer);
@@ -172,6 +177,7 @@ pub fn run(flags: flags::Record) -> Result<()> {
         recovery.end(|| recording.signals.ends() > 1);
     }
     let unwritten = recording.report.finished(&recording.source);
+    recording.report.end();
     // A reader that left the pipe wanted no more, and what it did not get is no failure.
     let wanted = written? == Ending::Asked;
     anyhow::ensure!(
@@ -223,6 +229,7 @@ impl Recording {
             && !self.writer_control.writer_has_ended()
             && !self.schedule.is_over()
         {
+            watch::beat();
             self.serve(Instant::now() + TICK);
             if self.control_socket.as_ref().is_some_and(ControlSocket::stops) {
                 return;
@@ -251,7 +258,8 @@ impl Recording {
         if let Some(step) = self.clock.check() {
             report.clock_stepped(step);
         }
-        if let Some((name, event)) = source.look_for_daemon(&self.clock) {
+        // A daemon may take its time to answer.
+        if let Some((name, event)) = watch::waiting(|| source.look_for_daemon(&self.clock)) {
             report.interface_event(&name, event);
         }
         for (name, e) in source.flush(&self.clock, schedule.is_time_to_flush()) {
@@ -275,6 +283,7 @@ impl Recording {
         self.writer_control.end_producers();
         let mut hurried_since: Option<Instant> = None;
         loop {
+            watch::beat();
             let closed = self.source.close_blocks();
             if self.signals.ends() > 1 {
                 self.writer_control.hurry();
@@ -303,6 +312,7 @@ impl Recording {
         let mut patience = 1;
         let mut has_said_why = false;
         while !writer.is_finished() {
+            watch::beat();
             if writer_control.writer_has_ended() && !has_said_why {
                 has_said_why = written_since.get_or_insert_with(Instant::now).elapsed() > HURRY;
                 if has_said_why {

@@ -1,6 +1,6 @@
 //! What becomes of the segments that an earlier recorder did not close? They are mended on a thread
-//! of its own while packets are recorded: it begins when the hooks are attached and the writer runs,
-//! and everybody else goes first at the disk and at the processor.
+//! of its own while packets are recorded: it begins when the hooks are attached and the writer
+//! runs, and everybody else goes first at the disk and at the processor.
 //!
 //! Nothing in a leftover keeps this recorder from recording. A recovery that is not done when the
 //! recorder ends is finished by the next one.
@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use tapdeck_packet::watch;
 use tapdeck_store::io::{Disk, yield_disk, yield_processor};
 use tapdeck_store::{Leftovers, Log};
 
@@ -37,6 +38,7 @@ impl Recovery {
         let work = {
             let (stops, log) = (stops.clone(), log.clone());
             move || {
+                watch::watch("tapdeck-recover");
                 // Where one of these is refused, this thread is as important as others.
                 let _ = yield_disk();
                 let _ = yield_processor();
@@ -70,6 +72,7 @@ impl Recovery {
     fn is_done_soon(&self, is_hurried: impl Fn() -> bool) -> bool {
         let since = Instant::now();
         while !self.thread.is_finished() {
+            watch::beat();
             if since.elapsed() > PATIENCE || is_hurried() {
                 return false;
             }

@@ -8,10 +8,11 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use anyhow::Result;
+use anyhow::{Context as _, Result};
 use serde::Serialize;
 use tapdeck_capture::{Capture, Event, Step, Unseen};
 use tapdeck_packet::account::{Counters, InterfaceCounters, RecorderCounters};
+use tapdeck_packet::watch::waiting;
 use tapdeck_store::{Log, MinFree, Totals};
 
 use super::resolve::{Origin, RecordPlan, Target};
@@ -20,7 +21,7 @@ use super::stall::{StallWatch, SyncWatch};
 use crate::control::Answer;
 use crate::fault_log::FaultLog;
 use crate::progress_line::LiveLine;
-use crate::statistics::{StatsJson, accounting_line};
+use crate::statistics::{StatsJson, accounting_line, statistics_dropped};
 use crate::units::{show_bytes, show_count, show_rate};
 use crate::unseen::describe;
 
@@ -95,12 +96,14 @@ pub struct Report {
 
 impl Report {
     pub fn new(plan: &RecordPlan, totals: Arc<Totals>) -> Result<Self> {
-        let line = LiveLine::new();
+        let line = LiveLine::new().context("cannot start a thread")?;
+        let line = Arc::new(Mutex::new(line));
+        let tell = statistics_dropped(log_of(&line));
         Ok(Self {
             plan: plan.clone(),
             totals,
-            line: Arc::new(Mutex::new(line)),
-            stats_json: StatsJson::open(plan.stats_json.as_deref())?,
+            stats_json: StatsJson::open(plan.stats_json.as_deref(), tell)?,
+            line,
             began: Instant::now(),
             ring_used_max: 0,
             clock_steps: 0,
@@ -113,8 +116,12 @@ impl Report {
 
     /// Returns a way for other threads to tell the user something.
     pub fn log(&self) -> Log {
-        let line = self.line.clone();
-        Arc::new(move |text| line.lock().unwrap_or_else(PoisonError::into_inner).say(text))
+        log_of(&self.line)
+    }
+
+    /// Waits until the user was told everything, but not for long.
+    pub fn end(&self) {
+        self.line.lock().unwrap_or_else(PoisonError::into_inner).finish();
     }
 
     pub fn warn(&self, text: &str) {
@@ -257,7 +264,7 @@ impl Report {
 
     fn write_json(&mut self, source: &RecordSource, accounts: &[InterfaceAccount], is_final: bool) {
         let statistics = Statistics::new(accounts, self.counters(source), is_final);
-        if let Err(e) = self.stats_json.write(&statistics) {
+        if let Err(e) = self.stats_json.write(&statistics, is_final) {
             self.warn(&e);
         }
     }
@@ -303,7 +310,7 @@ impl Report {
     /// Returns how long until the disk, or what retention allows of it, is full at this rate.
     fn time_left(&self, bytes_per_second: u64) -> String {
         let Target::Store { dir, retention, .. } = &self.plan.target else { return String::new() };
-        let Ok(s) = rustix::fs::statvfs(dir) else { return String::new() };
+        let Ok(s) = waiting(|| rustix::fs::statvfs(dir)) else { return String::new() };
         let free = s.f_bavail * s.f_frsize;
         let kept_free = match retention.min_free {
             Some(MinFree::Bytes(b)) => b,
@@ -378,6 +385,11 @@ impl Report {
         };
         self.warn(&place);
     }
+}
+
+fn log_of(line: &Arc<Mutex<LiveLine>>) -> Log {
+    let line = line.clone();
+    Arc::new(move |text| line.lock().unwrap_or_else(PoisonError::into_inner).say(text))
 }
 
 fn total(accounts: &[InterfaceAccount]) -> InterfaceCounters {

@@ -26,10 +26,11 @@ use anyhow::{Context, Result};
 use signal_hook::consts::SIGUSR1;
 use tapdeck_capture::Clock;
 use tapdeck_capture::groups::Groups;
+use tapdeck_packet::watch;
 
 use crate::control::{Server, Socket};
-use crate::flags;
 use crate::interrupt::Interrupt;
+use crate::{flags, hangs};
 use coming::Comers;
 use config::ServePlan;
 use daemon::Daemon;
@@ -42,6 +43,7 @@ const SECOND: Duration = Duration::from_secs(1);
 /// Serves until something ends it.
 pub fn run(flags: &flags::Serve) -> Result<()> {
     let plan = ServePlan::read(flags)?;
+    hangs::watch_threads()?;
     let interrupt = Interrupt::listen()?;
     let statistics = Arc::new(AtomicBool::new(false));
     signal_hook::flag::register(SIGUSR1, statistics.clone())
@@ -62,7 +64,9 @@ pub fn run(flags: &flags::Serve) -> Result<()> {
     let end = flags.duration.and_then(|d| Instant::now().checked_add(d));
     let is_over = || end.is_some_and(|end| Instant::now() >= end);
     let mut next_second = Instant::now() + SECOND;
+    watch::watch("main");
     while !interrupt.asked() && !daemon.stops() && !is_over() {
+        watch::beat();
         daemon.serve(Instant::now() + TICK);
         daemon.look_after(&clock);
         if statistics.swap(false, Relaxed) {

@@ -6,9 +6,10 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use anyhow::Result;
+use anyhow::{Context as _, Result};
 use serde::Serialize;
 use tapdeck_capture::groups::{
     GroupConfig, GroupStats, Groups, GroupsStats, MemberStats, PortStats,
@@ -17,11 +18,12 @@ use tapdeck_capture::{Event, Unseen};
 use tapdeck_packet::account::{
     Counters, DaemonCounters, GroupCounters, MemberCounters, PortCounters, RingCounters,
 };
+use tapdeck_store::Log;
 
 use super::config::ServePlan;
 use crate::control::Peer;
 use crate::progress_line::LiveLine;
-use crate::statistics::{StatsJson, accounting_line};
+use crate::statistics::{StatsJson, accounting_line, statistics_dropped};
 use crate::units::{show_bytes, show_count, show_rate};
 use crate::unseen::describe;
 
@@ -198,7 +200,7 @@ impl<'a> Port<'a> {
 
 /// Tells the user about a daemon.
 pub struct Report {
-    line: LiveLine,
+    line: Arc<Mutex<LiveLine>>,
     stats_json: StatsJson,
     began: Instant,
     /// Captured packets and bytes at the last second, and when that was.
@@ -208,13 +210,23 @@ pub struct Report {
 impl Report {
     pub fn new(stats_json: Option<&Path>) -> Result<Self> {
         let now = Instant::now();
-        let stats_json = StatsJson::open(stats_json)?;
-        let (line, last) = (LiveLine::new(), (0, 0, now));
+        let line = LiveLine::new().context("cannot start a thread")?;
+        let line = Arc::new(Mutex::new(line));
+        let log: Log = {
+            let line = line.clone();
+            Arc::new(move |text| line.lock().unwrap_or_else(PoisonError::into_inner).say(text))
+        };
+        let stats_json = StatsJson::open(stats_json, statistics_dropped(log))?;
+        let last = (0, 0, now);
         Ok(Self { line, stats_json, began: now, last })
     }
 
     pub fn say(&mut self, text: &str) {
-        self.line.say(text);
+        self.line().say(text);
+    }
+
+    fn line(&self) -> MutexGuard<'_, LiveLine> {
+        self.line.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub fn elapsed(&self) -> Duration {
@@ -274,7 +286,7 @@ impl Report {
 
     /// Writes statistics and the live line. Called once a second.
     pub fn second(&mut self, statistics: &Statistics<'_>) {
-        self.write_json(statistics);
+        self.write_json(statistics, false);
         let counters = || statistics.groups.iter().map(|group| &group.counters);
         let captured: u64 = counters().map(|c| c.captured).sum();
         let bytes: u64 = counters().map(|c| c.bytes_captured).sum();
@@ -284,7 +296,7 @@ impl Report {
         let seconds = now.duration_since(at).as_secs_f64().max(1e-3);
         let members: usize = statistics.groups.iter().map(|group| group.members.len()).sum();
         let rates = (captured.saturating_sub(before), bytes.saturating_sub(bytes_before) * 8);
-        self.line.show(&format!(
+        self.line().show(&format!(
             "{}pkt/s {}bit/s to {members} members, {} captured, {} dropped",
             show_rate(rates.0 as f64 / seconds),
             show_rate(rates.1 as f64 / seconds),
@@ -293,10 +305,12 @@ impl Report {
         ));
     }
 
-    /// Writes the last statistics, and the accounting line of each group.
+    /// Writes the last statistics, and the accounting line of each group, and waits for both, but
+    /// not for long.
     pub fn finished(&mut self, statistics: &Statistics<'_>) {
-        self.write_json(statistics);
+        self.write_json(statistics, true);
         self.tell(statistics);
+        self.line().finish();
     }
 
     /// Tells the accounting line of each group.
@@ -306,8 +320,8 @@ impl Report {
         }
     }
 
-    fn write_json(&mut self, statistics: &Statistics<'_>) {
-        if let Err(e) = self.stats_json.write(statistics) {
+    fn write_json(&mut self, statistics: &Statistics<'_>, is_last: bool) {
+        if let Err(e) = self.stats_json.write(statistics, is_last) {
             self.say(&e);
         }
     }

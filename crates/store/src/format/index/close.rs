@@ -16,9 +16,9 @@ use super::stretches::{joined, missing};
 use crate::format::name::SegmentName;
 use crate::io::{Access, Directory, File as _, Io, Object, Storage as _, write_pages};
 
-/// Makes the index of a segment that has come to its end from its log, which is removed. `dropped` is what the
-/// segment's statistics tell. Returns the index's length. After an error there is the log or
-/// nothing.
+/// Makes the index of a segment that has come to its end from its log, which is removed. `dropped`
+/// is what the segment's statistics tell. Returns the index's length. After an error there is the
+/// log or nothing.
 pub(crate) fn close<I: Io>(
     io: &I,
     dir: &Path,

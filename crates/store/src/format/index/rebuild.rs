@@ -55,8 +55,8 @@ impl SegmentHead {
     }
 }
 
-/// Makes the index of a segment that has come to its end complete, under whichever name, from the log that is there if it can be used.
-/// Returns the index's length.
+/// Makes the index of a segment that has come to its end complete, under whichever name, from the
+/// log that is there if it can be used. Returns the index's length.
 pub(crate) fn complete<I: Io>(
     io: &I,
     storage: &dyn Storage,

@@ -137,9 +137,9 @@ impl Store {
 }
 
 impl Leftovers {
-    /// Mends the leftovers, while others are recorded into their store and read it. `each` is called
-    /// with every segment as soon as it is done. Once it `stops`, what is begun is left to the
-    /// next recovery, soon: after the call to the file system that is under way.
+    /// Mends the leftovers while their store is recorded into and read. `each` is called with every
+    /// segment as soon as it is done. Once it `stops`, what is begun is left to the next recovery,
+    /// soon: after the call to the file system that is under way.
     pub fn recover<I: Io>(
         mut self,
         io: &I,

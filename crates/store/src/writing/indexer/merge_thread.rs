@@ -15,6 +15,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::Receiver;
 
+use tapdeck_packet::watch::{waiting, watch};
+
 use super::task::{BlockPlace, IndexerSetup, SegmentEnd, Task};
 use crate::format::index::{self, Builder};
 use crate::format::name::SegmentName;
@@ -49,7 +51,8 @@ impl<I: Io> MergeThread<I> {
     pub fn run(mut self, queue: &Receiver<Task>) {
         // The index thread goes first. Where this is refused, both are as important.
         let _ = yield_processor();
-        for task in queue {
+        watch("tapdeck-merge");
+        while let Ok(task) = waiting(|| queue.recv()) {
             let Some(mut segment) = self.segment.take() else {
                 if let Task::Begin(name) = task {
                     self.segment = Some(Segment::new(name));
@@ -164,7 +167,7 @@ impl<I: Io> MergeThread<I> {
         closed: &Receiver<SegmentEnd>,
     ) -> io::Result<()> {
         let (dir, name) = (&self.work.dir, &segment.name);
-        let Ok(closed) = closed.recv() else { return Ok(()) };
+        let Ok(closed) = waiting(|| closed.recv()) else { return Ok(()) };
         if segment.log.take().is_none() || segment.is_partial || self.is_hurried() {
             return Ok(());
         }
@@ -189,7 +192,8 @@ impl<I: Io> MergeThread<I> {
     fn settle(&self, segment: &Segment<I::File>) {
         let (dir, name) = (&self.work.dir, &segment.name);
         let files = [name.index_path(dir), name.index_log_path(dir)];
-        let bytes = files.iter().filter_map(|f| fs::metadata(f).ok()).map(|m| on_disk(&m)).sum();
+        let found = files.iter().filter_map(|file| waiting(|| fs::metadata(file)).ok());
+        let bytes = found.map(|meta| on_disk(&meta)).sum();
         self.work.sizes.set(name, bytes, true);
         if bytes == 0 || is_gone(dir, name) {
             self.remove(name);
@@ -216,7 +220,7 @@ impl<F> Segment<F> {
 pub(super) fn is_gone(dir: &Path, name: &SegmentName) -> bool {
     let names = [SegmentName { live: true, ..name.clone() }, name.closed()];
     names.iter().all(|name| {
-        let found = fs::symlink_metadata(name.path(dir));
+        let found = waiting(|| fs::symlink_metadata(name.path(dir)));
         found.is_err_and(|e| e.kind() == io::ErrorKind::NotFound)
     })
 }

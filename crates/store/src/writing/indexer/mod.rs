@@ -29,6 +29,7 @@ use std::thread::JoinHandle;
 
 use tapdeck_packet::link::LinkType;
 use tapdeck_packet::ring::Hold;
+use tapdeck_packet::watch::{beat, waiting, watch};
 
 use crate::format::index::Builder;
 use crate::format::name::SegmentName;
@@ -145,7 +146,7 @@ impl Indexer {
     pub fn finish(&mut self) {
         self.jobs = None;
         for thread in self.threads.drain(..) {
-            let _ = thread.join();
+            let _ = waiting(|| thread.join());
         }
     }
 }
@@ -164,13 +165,15 @@ struct IndexThread {
 
 impl IndexThread {
     fn run(mut self, queue: &Receiver<Job>) {
+        watch("tapdeck-index");
         loop {
+            beat();
             let job = match queue.try_recv() {
                 Err(TryRecvError::Empty) => {
                     // The index thread has time now, and so the merge thread may read what was
                     // missed.
                     self.tell_missed();
-                    queue.recv().ok()
+                    waiting(|| queue.recv()).ok()
                 }
                 other => other.ok(),
             };
@@ -224,7 +227,7 @@ impl IndexThread {
 
     fn tell(&self, task: Task) {
         // The merge thread ends only when this sender is dropped.
-        let _ = self.tasks.send(task);
+        let _ = waiting(|| self.tasks.send(task));
     }
 }
 

@@ -1,0 +1,151 @@
+//! Nobody reads what a recorder or a daemon tells: it records, answers and ends all the same.
+
+mod testbed;
+
+use std::io::{ErrorKind, PipeReader, PipeWriter, Read, Write, pipe};
+use std::path::Path;
+use std::process::{Command, ExitStatus, Stdio};
+
+use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
+use rustix::process::Signal;
+use serde_json::Value;
+use tapdeck_testkit::{Net, Running, Sender, wait_for};
+use testbed::daemon::Asking;
+use testbed::recorder::{Contents, frame, number};
+
+const MAC: [u8; 6] = [2, 0, 0, 0, 0, 2];
+
+/// A pipe that takes not one byte more.
+fn full_pipe() -> (PipeReader, PipeWriter) {
+    let (reader, mut writer) = pipe().expect("a pipe");
+    let flags = fcntl_getfl(&writer).expect("it is open");
+    fcntl_setfl(&writer, flags | OFlags::NONBLOCK).expect("a pipe takes that");
+    for len in [1 << 16, 1] {
+        let lines = vec![b'\n'; len];
+        while !writer.write(&lines).is_err_and(|e| e.kind() == ErrorKind::WouldBlock) {}
+    }
+    fcntl_setfl(&writer, flags).expect("a pipe takes that");
+    (reader, writer)
+}
+
+/// A program whose standard output and standard error nobody reads.
+struct Unread {
+    process: Running,
+    output: PipeReader,
+    error: PipeReader,
+}
+
+impl Unread {
+    fn start(mut command: Command, socket: &Path) -> Self {
+        let ((output, stdout), (error, stderr)) = (full_pipe(), full_pipe());
+        let child = command.stdin(Stdio::null()).stdout(stdout).stderr(stderr).spawn();
+        // The command holds the ends that are written.
+        drop(command);
+        let process = Running(child.expect("the program was built"));
+        wait_for("its control socket", || socket.exists());
+        // The loop answers once the hooks are attached.
+        assert_eq!(stats(socket)["ok"], true);
+        Self { process, output, error }
+    }
+
+    /// Ends it as Ctrl-C does. Returns how it ended, and what it said on both.
+    fn end(self) -> (ExitStatus, [String; 2]) {
+        let Self { process, output, error } = self;
+        let status = process.interrupt();
+        let read = |mut pipe: PipeReader| {
+            let mut text = String::new();
+            pipe.read_to_string(&mut text).expect("it has ended");
+            text
+        };
+        (status, [output, error].map(read))
+    }
+}
+
+fn stats(socket: &Path) -> Value {
+    Asking::at(socket).ask(r#"{"verb":"stats"}"#)
+}
+
+fn send(net: &Net, packets: u32) {
+    net.a.inside(|| {
+        let mut sender = Sender::on("va");
+        (0..packets).for_each(|n| sender.send(&frame(MAC, 200, n)));
+    });
+}
+
+#[test]
+fn a_recorder_that_nobody_reads_records_answers_and_ends() {
+    let net = Net::new();
+    let dir = tempfile::tempdir().expect("a directory");
+    let store = dir.path().join("store");
+    let mut command = net.b.command(env!("CARGO_BIN_EXE_tapdeck"));
+    command.args(["record", "-i", "vb", "--hook", "tpacket", "--flush", "100ms"]);
+    command.args(["--stats-json", "-", "--dir"]).arg(&store);
+    let socket = store.join(".tapdeck.sock");
+    let recorder = Unread::start(command, &socket);
+    for round in 1..=3 {
+        send(&net, 20);
+        // Part-filled blocks reach the disk by the main loop alone.
+        wait_for("the packets on disk", || {
+            let stats = stats(&socket);
+            assert_eq!(stats["ok"], true, "{stats}");
+            number(&stats, "captured") == 20 * round
+        });
+        recorder.process.signal(Signal::USR1);
+        // Statistics and the live line are due each second.
+        let since = number(&stats(&socket), "elapsed_s");
+        wait_for("a second", || number(&stats(&socket), "elapsed_s") > since);
+    }
+    let (status, _) = recorder.end();
+    assert!(status.success(), "{status}");
+    assert_eq!(Contents::of_store(&store).packets.len(), 60);
+}
+
+#[test]
+fn a_reader_that_comes_late_gets_what_waited_and_the_last_line() {
+    let net = Net::new();
+    let dir = tempfile::tempdir().expect("a directory");
+    let store = dir.path().join("store");
+    let mut command = net.b.command(env!("CARGO_BIN_EXE_tapdeck"));
+    command.args(["record", "-i", "vb", "--hook", "tpacket", "--flush", "100ms"]);
+    command.args(["--stats-json", "-", "--dir"]).arg(&store);
+    let socket = store.join(".tapdeck.sock");
+    let mut recorder = Unread::start(command, &socket);
+    send(&net, 20);
+    wait_for("the packets on disk", || number(&stats(&socket), "captured") == 20);
+    for pipe in [&mut recorder.output, &mut recorder.error] {
+        let mut buffer = vec![0; 1 << 20];
+        let have = pipe.read(&mut buffer).expect("it is full");
+        assert!(have > 0);
+    }
+    let (status, [output, error]) = recorder.end();
+    assert!(status.success(), "{status}");
+    let last = output.trim().lines().last().unwrap_or_default();
+    let last: Value = serde_json::from_str(last).expect("one JSON object");
+    assert_eq!((&last["final"], &last["captured"]), (&true.into(), &20.into()));
+    assert!(error.contains("recording vb"), "{error}");
+    assert!(error.contains("20 seen = 20 captured"), "{error}");
+}
+
+#[test]
+fn a_daemon_that_nobody_reads_serves_answers_and_ends() {
+    let net = Net::new();
+    let dir = tempfile::tempdir().expect("a directory");
+    let config = "[[group]]\nname = \"all\"\ninterfaces = [\"vb\"]\nhook = \"tcx\"\n";
+    let file = dir.path().join("groups.toml");
+    std::fs::write(&file, config).expect("there is room");
+    let mut command = net.b.command(env!("CARGO_BIN_EXE_tapdeck"));
+    command.args(["serve", "--stats-json", "-", "--config"]).arg(&file);
+    command.arg("--socket").arg(dir.path().join("s"));
+    let socket = dir.path().join("s");
+    let daemon = Unread::start(command, &socket);
+    for round in 1..=3 {
+        send(&net, 20);
+        let seen = || stats(&socket)["groups"][0]["seen"].as_u64();
+        wait_for("the packets to be seen", || seen() >= Some(20 * round));
+        daemon.process.signal(Signal::USR1);
+        let since = number(&stats(&socket), "elapsed_s");
+        wait_for("a second", || number(&stats(&socket), "elapsed_s") > since);
+    }
+    let (status, _) = daemon.end();
+    assert!(status.success(), "{status}");
+}
