@@ -141,7 +141,7 @@ fn cut_everywhere(seed: u64) -> Result<usize, String> {
     for moment in 0..moments {
         let luck = LUCK[(moment + seed as usize) % LUCK.len()];
         let again = rng.percent(25);
-        let (_temp, dir) = directory();
+        let (temp, dir) = directory();
         std::fs::create_dir(&dir).unwrap();
         disk.cut(moment, luck, &mut rng, &dir);
         let promise = disk.promise(moment);
@@ -156,7 +156,7 @@ fn cut_everywhere(seed: u64) -> Result<usize, String> {
             recovering.cut(at, rng.one(&LUCK), &mut rng, &second);
             (temp, second)
         } else {
-            (_temp, dir)
+            (temp, dir)
         };
         let checked = std::panic::catch_unwind(|| check(&dir, &promise, &all));
         checked

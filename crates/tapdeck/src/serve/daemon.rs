@@ -182,7 +182,9 @@ impl Daemon {
     /// Looks after the interfaces and tells how things stand. Called every second.
     pub fn second(&mut self) {
         let Watched { events, faults } = self.groups.watch();
-        events.iter().for_each(|(name, event)| self.report.event(name, *event));
+        for (name, event) in &events {
+            self.report.event(name, *event);
+        }
         let faults = faults.into_iter().map(|e| format!("{:#}", anyhow::Error::from(e)));
         for fault in self.faults.look(Instant::now(), faults) {
             self.report.say(&fault);
