@@ -38,6 +38,8 @@ pub enum Cause {
     Away,
     /// A receive queue was switched on, and the hook was not shown its packets yet.
     Queue,
+    /// The owner of the hook was not heard of for so long that the hook let packets pass.
+    Abandoned,
     /// The hooks are those of a daemon, which has told its member the number alone.
     Daemon,
     /// The daemon had died, and nobody counted.
@@ -52,6 +54,7 @@ impl fmt::Display for Cause {
             Self::Detached => "the hook was detached",
             Self::Away => "the interface was away",
             Self::Queue => "a receive queue was switched on",
+            Self::Abandoned => "nothing was heard of the recorder, and the hook let them pass",
             Self::Daemon => "the hooks of the daemon were not shown them",
             Self::DaemonAway => "there was no daemon, and nobody counted",
             Self::Unexplained => {

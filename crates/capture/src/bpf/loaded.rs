@@ -3,12 +3,11 @@
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Release;
 
 use libbpf_rs::{ObjectBuilder, OpenObject};
 use tapdeck_packet::ring::layout;
 
-use super::control::{CONTROL_BYTES, Control, SNAPLEN};
+use super::control::{CONTROL_BYTES, Control};
 use super::object::{Aligned, FLUSH, LoadedObject, choose, load_filtered, reuse_maps};
 use super::params::Params;
 use super::program::Program;
@@ -32,7 +31,7 @@ pub(crate) const REFUSED_STRIDE: usize = 64;
 pub struct Loaded {
     programs: LoadedObject,
     rings: Vec<Arc<RingMemory>>,
-    control: Arc<Mapping>,
+    control: Control,
 }
 
 fn open(programs: &[Program], params: &Params) -> io::Result<OpenObject> {
@@ -84,10 +83,10 @@ impl Loaded {
         let rings = mapped("rings", n * g.ring_stride(), false)?;
         let data = mapped("data", n * g.data_stride(), false)?;
         let release = mapped("release", n * layout::RELEASE, true)?;
-        let control = mapped(".data.control", CONTROL_BYTES, true)?;
-        control.u32(SNAPLEN).store(g.snaplen, Release);
+        let control = Control::new(mapped(".data.control", CONTROL_BYTES, true)?);
+        control.set_snaplen(g.snaplen);
         let rings = RingMemory::set(g, &rings, &data, &release).into_iter().map(Arc::new).collect();
-        Ok((Self { programs: loaded, rings, control: control.clone() }, Control::new(control)))
+        Ok((Self { programs: loaded, rings, control: control.clone() }, control))
     }
 
     /// Loads the programs anew over the same rings, for a device that was made anew or with another
@@ -116,7 +115,13 @@ impl Loaded {
     /// Keeps at most so many bytes of a packet from now on, and never more than the rings were made
     /// for.
     pub fn set_snaplen(&self, bytes: u32) {
-        self.control.u32(SNAPLEN).store(bytes, Release);
+        self.control.set_snaplen(bytes);
+    }
+
+    /// Returns whether the programs have stopped recording, and has them record again; see
+    /// [`Control::take_abandoned`].
+    pub(crate) fn take_abandoned(&self) -> bool {
+        self.control.take_abandoned()
     }
 
     /// Returns the descriptor of the map of AF_XDP sockets.

@@ -236,6 +236,7 @@ impl Capture {
             Ok(restored) if restored || self.presence.has_gone() => {
                 self.is_shown_packets(Cause::Detached);
             }
+            Ok(_) if self.take_abandoned() => self.is_shown_packets(Cause::Abandoned),
             Ok(_) if self.takes_new_queues() => self.is_shown_packets(Cause::Queue),
             Ok(_) => self.presence.stands(self.counted()),
             Err(e) => {
@@ -247,6 +248,15 @@ impl Capture {
             }
         }
         Ok(())
+    }
+
+    /// Returns whether the programs have stopped recording, since nobody had beaten for too long
+    /// ([`Clock::beat`]), and has them record again.
+    fn take_abandoned(&self) -> bool {
+        match &self.taking {
+            Taking::Kernel { loaded, .. } => loaded.take_abandoned(),
+            Taking::Socket(_) => false,
+        }
     }
 
     /// Sees that packets of queues that were switched on since the last look are captured: drivers

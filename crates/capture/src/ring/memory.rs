@@ -379,6 +379,8 @@ mod tests {
             layout::RELEASE as u32,
             control::CONTROL_BYTES as u32,
             control::SNAPLEN as u32,
+            control::DEADLINE as u32,
+            control::ABANDONED as u32,
             control::UTC_OFFSETS as u32,
             FRAME_SHIFT,
             PACKET_SHIFT,

@@ -139,7 +139,7 @@ fn hangup_is_ignored() -> bool {
 pub fn run(flags: flags::Record) -> Result<()> {
     let plan = resolve::RecordPlan::new(flags)?;
     let signals = Signals::listen()?;
-    let clock = Arc::new(Clock::default());
+    let clock = Arc::new(Clock::default().abandoned_after(plan.abandon));
     let mut source = RecordSource::open(&plan, &clock)?;
     let interfaces = source.descriptions();
     let totals = Arc::new(Totals::new(interfaces.len()));
@@ -258,6 +258,7 @@ impl Recording {
             report.warn(&format!("{name}: cannot flush: {e}"));
         }
         if schedule.is_a_second_over() {
+            self.clock.beat();
             report.interfaces(source.watch(&self.clock));
             tell_unseen(source, report, &self.writer_control);
             report.second(source);

@@ -97,6 +97,8 @@ pub struct RecordPlan {
     /// Where the control socket is.
     pub socket: SocketPlace,
     pub flush: Duration,
+    /// For how long hook programs record when the recorder does not run.
+    pub abandon: Duration,
     pub direct: DirectChoice,
     /// What was written so long ago is durable, if anything is before the end.
     pub sync_interval: Option<Duration>,
@@ -139,6 +141,7 @@ impl RecordPlan {
             rules_options,
             socket,
             flush: f.flush,
+            abandon: f.abandon,
             direct: f.direct,
             sync_interval: f.sync_interval.unwrap_or_default().0,
             count: f.count,
