@@ -156,6 +156,26 @@ impl Clock {
         controls.push(control);
     }
 
+    /// Goes on with the epochs of a hook that was there before, of which packets may be waiting,
+    /// where they are ahead of this clock's; and keeps that hook's copy up to date.
+    pub(crate) fn adopt(&self, control: Control) {
+        let mut controls = self.controls.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let theirs = control.epoch() % EPOCHS;
+        let is_ahead = (theirs as u8).wrapping_sub(self.epoch() as u8) as i8 > 0;
+        if is_ahead || controls.is_empty() {
+            for epoch in 0..EPOCHS {
+                self.offsets[epoch as usize].store(control.offset_ns(epoch), Release);
+            }
+            self.epoch.store(theirs, Release);
+        }
+        controls.push(control);
+        let deadline_ns = self.deadline_ns();
+        for control in controls.iter() {
+            control.set_deadline(deadline_ns);
+            control.set(self.epoch(), self.offset_ns(self.epoch()));
+        }
+    }
+
     /// Looks whether the clock was stepped, and begins a new epoch if so.
     pub fn check(&self) -> Option<Step> {
         let epoch = self.epoch();

@@ -306,6 +306,24 @@ impl Presence {
         Self::new(hook, &self.clock)
     }
 
+    /// Adds to words what [`Presence::resume`] goes on with.
+    pub(crate) fn put(&self, words: &mut Vec<u64>) {
+        let Watch { total, base, settling, last, .. } = &self.watch;
+        let Counted { moved, received, seen } = *last;
+        words.extend([*total, *base as u64, u64::from(*settling), moved, received, seen]);
+        words.extend([self.stood_ns, self.clear_ns]);
+    }
+
+    /// Goes on where another process has stopped.
+    pub(crate) fn resume(&mut self, words: &mut impl Iterator<Item = u64>) {
+        let mut next = || words.next().unwrap_or(0);
+        self.watch.total = next();
+        self.watch.base = next() as i64;
+        self.watch.settling = next() as u32;
+        self.watch.last = Counted { moved: next(), received: next(), seen: next() };
+        (self.stood_ns, self.clear_ns) = (next(), next());
+    }
+
     /// Begins when the hook was attached for the first time or after a pause.
     pub(crate) fn begin(&mut self, now: Counted) {
         self.tell_unexplained();

@@ -30,6 +30,16 @@ impl Control {
         self.0.u32(0).store(epoch, Release);
     }
 
+    /// Returns the epoch of blocks opened from now on.
+    pub(crate) fn epoch(&self) -> u32 {
+        self.0.u32(0).load(Acquire)
+    }
+
+    /// Returns an epoch's offset.
+    pub(crate) fn offset_ns(&self, epoch: u32) -> i64 {
+        self.0.i64(UTC_OFFSETS + epoch as usize * 8).load(Acquire)
+    }
+
     /// Has the programs keep at most so many bytes of a packet from now on.
     pub(crate) fn set_snaplen(&self, bytes: u32) {
         self.0.u32(SNAPLEN).store(bytes, Release);

@@ -421,7 +421,7 @@ impl Port {
         let links = match &self.ready {
             Some(Ready { loaded, programs }) => {
                 let program = |which| loaded.program(which);
-                Links::attach(interface, self.set.place, self.promiscuous, programs, &program)
+                Links::attach(interface, self.set.place, self.promiscuous, programs, &program, None)
             }
             None => Err(io::Error::other("no program is loaded")),
         };

@@ -71,6 +71,20 @@ pub enum Error {
     Io { name: String, what: &'static str, source: io::Error },
 }
 
+impl Error {
+    /// Returns whether another call is needed, whatever the machine is like.
+    pub fn is_usage(&self) -> bool {
+        match self {
+            Self::Name(_) | Self::TooMany | Self::Others { .. } | Self::None(_) => true,
+            Self::NoFileSystem { .. }
+            | Self::InUse(_)
+            | Self::Layout { .. }
+            | Self::Damaged(_)
+            | Self::Io { .. } => false,
+        }
+    }
+}
+
 fn root() -> PathBuf {
     std::env::var_os("TAPDECK_PERSIST").map_or_else(|| ROOT.into(), PathBuf::from)
 }
@@ -440,4 +454,3 @@ pub(crate) fn pin_anew(fd: impl AsFd, path: &Path) -> io::Result<()> {
     }
     pins::pin(fd.as_fd(), path)
 }
-

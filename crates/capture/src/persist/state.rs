@@ -94,8 +94,11 @@ pub(crate) struct State {
 pub(crate) enum Unreadable {
     /// Nobody has finished making it.
     Unfinished,
-    /// It has another layout, of a version with this name.
-    Layout { layout: u32, version: String },
+    /// A layout that this version does not know, and the version that wrote it.
+    Layout {
+        layout: u32,
+        version: String,
+    },
     Damaged,
     Io(io::Error),
 }
@@ -126,30 +129,39 @@ impl State {
         let map = pins::memory(len)?;
         let memory = Arc::new(Mapping::of_fd(map.as_fd(), len, true)?);
         let state = Self { memory };
-        state.memory.u32(AT_LAYOUT).store(LAYOUT, Relaxed);
-        state.memory.u32(AT_INTERFACES).store(list.len() as u32, Relaxed);
-        for (i, entry) in list.iter().enumerate() {
-            state.set_entry(i, entry);
-        }
+        state.set_list(list);
         pins::pin(map.as_fd(), path)?;
         Ok(state)
+    }
+
+    fn set_list(&self, list: &[Entry]) {
+        self.memory.u32(AT_LAYOUT).store(LAYOUT, Relaxed);
+        self.memory.u32(AT_INTERFACES).store(list.len() as u32, Relaxed);
+        for (i, entry) in list.iter().enumerate() {
+            self.set_entry(i, entry);
+        }
     }
 
     /// Opens the state at a path.
     pub(crate) fn open(path: &Path) -> Result<Self, Unreadable> {
         let map = pins::open(path)?;
         let head = Self { memory: Arc::new(Mapping::of_fd(map.as_fd(), HEAD, false)?) };
-        if head.memory.u64(0).load(Acquire) != MARK {
+        let len = head.check()?;
+        Ok(Self { memory: Arc::new(Mapping::of_fd(map.as_fd(), len, true)?) })
+    }
+
+    /// Returns how many bytes the state has whose head this is.
+    fn check(&self) -> Result<usize, Unreadable> {
+        if self.memory.u64(0).load(Acquire) != MARK {
             return Err(Unreadable::Unfinished);
         }
-        let layout = head.memory.u32(AT_LAYOUT).load(Relaxed);
+        let layout = self.memory.u32(AT_LAYOUT).load(Relaxed);
         if layout != LAYOUT {
-            return Err(Unreadable::Layout { layout, version: head.version() });
+            return Err(Unreadable::Layout { layout, version: self.version() });
         }
-        let list = head.list().ok_or(Unreadable::Damaged)?;
+        let list = self.list().ok_or(Unreadable::Damaged)?;
         let rings = list.iter().map(|entry| entry.geometry.nrings as usize).sum();
-        let len = bytes(list.len(), rings);
-        Ok(Self { memory: Arc::new(Mapping::of_fd(map.as_fd(), len, true)?) })
+        Ok(bytes(list.len(), rings))
     }
 
     /// Takes note that all is there, or that another owner has taken it over.
@@ -204,12 +216,8 @@ impl State {
     fn entry(&self, i: usize) -> Option<Entry> {
         let at = AT_LIST + i * ENTRY;
         let word = |n: usize| self.memory.u32(at + 2 * NAME_BYTES + n * 4).load(Relaxed);
-        let geometry = Geometry {
-            nrings: word(0),
-            nblocks: word(1),
-            block_shift: word(2),
-            snaplen: word(3),
-        };
+        let geometry =
+            Geometry { nrings: word(0), nblocks: word(1), block_shift: word(2), snaplen: word(3) };
         let hook = self.text(at + NAME_BYTES, NAME_BYTES);
         geometry.is_sound().then_some(())?;
         Some(Entry {
@@ -240,8 +248,7 @@ impl State {
 
     pub(crate) fn written(&self) -> WrittenRecord {
         let rings = self.rings();
-        let record =
-            Record { memory: self.memory.clone(), at: HEAD, words: written_words(rings) };
+        let record = Record { memory: self.memory.clone(), at: HEAD, words: written_words(rings) };
         WrittenRecord { record, rings }
     }
 
@@ -333,5 +340,92 @@ impl WrittenRecord {
             [u64::from(ring.next), ring.packets, ring.frame_bytes, ring.unwritten, ring.told_lost]
         };
         self.record.write([number, len].into_iter().chain(rings.iter().flat_map(of)));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+    use std::sync::Arc;
+    use std::sync::atomic::Ordering::Relaxed;
+
+    use super::{
+        AT_LAYOUT, AT_LIST, Entry, LAYOUT, NAME_BYTES, RingWritten, State, Unreadable, bytes,
+    };
+    use crate::Hook;
+    use crate::ring::Geometry;
+    use crate::sys::mapping::Mapping;
+
+    fn state() -> State {
+        let geometry = Geometry { nrings: 2, nblocks: 4, block_shift: 16, snaplen: 1024 };
+        let entry = |name: &str, hook| Entry {
+            name: name.into(),
+            hook,
+            geometry,
+            made_promiscuous: true,
+            told: 7,
+        };
+        let list = [entry("eth0", Hook::Xdp), entry("fifteen-letters", Hook::Netfilter)];
+        let memory = Mapping::anonymous(bytes(list.len(), 4)).expect("memory");
+        let state = State { memory: Arc::new(memory) };
+        state.set_list(&list);
+        assert!(matches!(state.check(), Err(Unreadable::Unfinished)));
+        state.finish(3);
+        assert_eq!(state.check().ok(), Some(bytes(2, 4)));
+        assert_eq!(state.list().as_deref(), Some(&list[..]));
+        state
+    }
+
+    #[test]
+    fn another_layout_is_refused_by_its_version() {
+        let state = state();
+        assert_eq!(state.takeovers(), 3);
+        state.memory.u32(AT_LAYOUT).store(LAYOUT + 1, Relaxed);
+        let Err(Unreadable::Layout { layout, version }) = state.check() else {
+            panic!("it is read")
+        };
+        assert_eq!((layout, version.as_str()), (LAYOUT + 1, env!("CARGO_PKG_VERSION")));
+    }
+
+    #[test]
+    fn a_geometry_that_makes_no_sense_is_refused() {
+        // nrings, nblocks, block_shift, snaplen
+        for (word, value) in [(0, 0), (0, 129), (1, 3), (2, 15), (2, 40), (3, 0), (3, 1 << 30)] {
+            let state = state();
+            state.memory.u32(AT_LIST + 2 * NAME_BYTES + word * 4).store(value, Relaxed);
+            assert!(matches!(state.check(), Err(Unreadable::Damaged)), "{word} {value}");
+        }
+    }
+
+    #[test]
+    fn what_is_written_counts_at_once_or_not() {
+        let state = state();
+        let record = state.written();
+        assert_eq!(record.read().rings, vec![RingWritten::default(); 4]);
+        let ring = |n: u64| RingWritten {
+            next: n as u32,
+            packets: n + 1,
+            frame_bytes: n + 2,
+            unwritten: n + 3,
+            told_lost: n + 4,
+        };
+        let rings = [ring(10), ring(20), ring(30), ring(u64::from(u32::MAX))];
+        record.write(Some((0, 4096)), &rings);
+        let written = record.read();
+        assert_eq!((written.segment, &written.rings[..]), (Some((0, 4096)), &rings[..]));
+        // An owner that dies while it fills the other copy.
+        let copy = record.record.copy(2);
+        state.memory.u64(copy + 8).store(99, Relaxed);
+        assert_eq!(record.read(), written);
+        record.write(None, &[ring(1); 4]);
+        assert_eq!((record.read().segment, record.read().rings), (None, vec![ring(1); 4]));
+        state.account(1).write([5, 6]);
+        assert_eq!(state.account(1).read().map(|words| words[..3].to_vec()), Some(vec![5, 6, 0]));
+        assert_eq!(state.account(0).read(), None);
+        assert!(
+            state.set_store(Path::new("/var/tape"))
+                && !state.set_store(Path::new(&"x".repeat(999)))
+        );
+        assert_eq!(state.store(), Path::new("/var/tape"));
     }
 }

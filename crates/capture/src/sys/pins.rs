@@ -65,8 +65,7 @@ pub fn netfilter_priority(link: BorrowedFd<'_>) -> io::Result<i32> {
     let mut len = size_of_val(&info) as u32;
     // SAFETY: the descriptor is open, and `info` has the size that `len` states; its pointers are
     // null with lengths of zero, so that the kernel writes nowhere else.
-    let rc =
-        unsafe { bpf::bpf_link_get_info_by_fd(link.as_raw_fd(), &raw mut info, &raw mut len) };
+    let rc = unsafe { bpf::bpf_link_get_info_by_fd(link.as_raw_fd(), &raw mut info, &raw mut len) };
     if rc < 0 {
         return Err(io::Error::from_raw_os_error(-rc));
     }

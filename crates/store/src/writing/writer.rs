@@ -7,13 +7,14 @@
 use std::fmt;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use tapdeck_packet::pcapng::InterfaceDescription;
 use tapdeck_packet::ring::{Block, Contents, Hold, Ring};
 
 use crate::format::unseen::UnseenSpan;
+use crate::writing::ledger::{Ledger, LedgerEntry, SegmentEnd};
 use crate::writing::totals::Totals;
 
 /// A block of a ring, and the interface that it belongs to.
@@ -79,6 +80,16 @@ pub trait Sink: Send {
         done();
     }
 
+    /// Returns where the segment ends that is written to, as [`LedgerEntry::segment`] has it.
+    fn segment_end(&self) -> Option<SegmentEnd> {
+        None
+    }
+
+    /// Returns the losses that segments which have ended tell, by interface.
+    fn told_lost(&self) -> &[u64] {
+        &[]
+    }
+
     /// Tells in the output, behind the blocks written so far, that packets went unseen.
     fn tell_unseen(&mut self, spans: Vec<UnseenSpan>) {
         let _ = spans;
@@ -109,6 +120,8 @@ pub struct WriterControl {
     blocks_closed: AtomicBool,
     hurried: AtomicBool,
     writer_ended: AtomicBool,
+    /// When the writer was told to leave the rings to another one.
+    leaves: OnceLock<Instant>,
     /// Requests for another segment since the writer looked last.
     segments_asked: Mutex<SegmentsAsked>,
 }
@@ -160,6 +173,16 @@ impl WriterControl {
         self.blocks_closed.store(true, Release);
     }
 
+    /// Has the writer end and leave the rings, whose producers go on, to another writer. What lies
+    /// in complete blocks now is still written, unless that takes too long.
+    pub fn leave(&self) {
+        let _ = self.leaves.set(Instant::now());
+    }
+
+    fn leaves_since(&self) -> Option<Instant> {
+        self.leaves.get().copied()
+    }
+
     /// Says that what is not written yet shall not be written.
     pub fn hurry(&self) {
         self.hurried.store(true, Release);
@@ -202,6 +225,7 @@ pub struct Writer<S> {
     first: usize,
     /// Packets that may still be written.
     left: u64,
+    ledger: Option<Box<dyn Ledger>>,
 }
 
 impl<S: Sink> Writer<S> {
@@ -214,7 +238,7 @@ impl<S: Sink> Writer<S> {
         let epoch =
             rings.iter().map(|r| oldest(&**r)).reduce(|a, b| if before(b, a) { b } else { a });
         let epoch = epoch.unwrap_or(0);
-        Self { rings, sink, totals, epoch, first: 0, left: u64::MAX }
+        Self { rings, sink, totals, epoch, first: 0, left: u64::MAX, ledger: None }
     }
 
     /// Makes the writer end after so many packets, to the packet.
@@ -222,6 +246,24 @@ impl<S: Sink> Writer<S> {
     pub fn limit(mut self, packets: u64) -> Self {
         self.left = packets;
         self
+    }
+
+    /// Has the writer note what it does in a ledger, for another that goes on when it has died.
+    #[must_use]
+    pub fn note_in(mut self, ledger: Box<dyn Ledger>) -> Self {
+        self.ledger = Some(ledger);
+        self
+    }
+
+    /// Notes that the blocks of these interfaces are dealt with.
+    fn note(&mut self, blocks: &[u32], is_last: bool) {
+        let Some(ledger) = &mut self.ledger else { return };
+        ledger.note(&LedgerEntry {
+            segment: self.sink.segment_end().filter(|_| !is_last),
+            blocks,
+            totals: &self.totals,
+            told_lost: self.sink.told_lost(),
+        });
     }
 
     /// Writes until the recording has come to its end and the rings are empty, or until the sink
@@ -232,10 +274,12 @@ impl<S: Sink> Writer<S> {
         let mut stalled_since: Option<Instant> = None;
         let mut asked = SegmentsAsked::default();
         let mut ending = Ok(Ending::Asked);
+        self.note(&[], false);
         loop {
             asked.add(control.take_segments_asked());
             // Read before the rings are looked at: nothing comes after it was set.
             let closed = control.blocks_are_closed();
+            let leaves_since = control.leaves_since();
             if closed {
                 self.rings.iter_mut().for_each(|ring| ring.end());
             }
@@ -248,6 +292,10 @@ impl<S: Sink> Writer<S> {
             }
             if asked.is_time(matches!(turn, Turn::Idle)) {
                 asked.perform(&mut self.sink);
+            }
+            let is_at_work = matches!(turn, Turn::Wrote);
+            if leaves_since.is_some_and(|since| !is_at_work || since.elapsed() > LAST_PACKETS) {
+                break;
             }
             match turn {
                 Turn::Wrote => {
@@ -279,11 +327,15 @@ impl<S: Sink> Writer<S> {
             wait = (wait * 2).min(LONGEST_WAIT);
         }
         control.writer_ended.store(true, Release);
-        self.discard(control);
+        // What is left in rings that live on is another writer's.
+        if self.ledger.is_none() {
+            self.discard(control);
+        }
         asked.add(control.take_segments_asked());
         asked.perform(&mut self.sink);
         let lost = self.lost();
         self.sink.finish(&lost)?;
+        self.note(&[], true);
         ending
     }
 
@@ -382,7 +434,10 @@ impl<S: Sink> Writer<S> {
             });
         }
         self.left -= batch[..written].iter().map(packets_of).sum::<u64>();
-        for at in from.into_iter().take(written) {
+        from.truncate(written);
+        let blocks: Vec<u32> = from.iter().map(|at| self.rings[*at].interface()).collect();
+        self.note(&blocks, false);
+        for at in from {
             self.rings[at].release(1);
         }
         if self.left == 0 { Turn::Ended } else { turn }
