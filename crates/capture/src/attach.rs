@@ -81,16 +81,15 @@ impl Links {
         program: &ProgramSource<'_>,
     ) -> io::Result<()> {
         let number = self.standing.len();
-        let link = match self.left(number, which, point, program)? {
-            Some(link) => link,
-            None => {
-                let fd = kernel::attach(program(which)?.as_fd(), point)?;
-                if let Some(place) = &self.place {
-                    pin_anew(fd.as_fd(), &place.link(number))?;
-                    self.renewed = true;
-                }
-                Link { which, point, fd }
+        let link = if let Some(link) = self.left(number, which, point, program)? {
+            link
+        } else {
+            let fd = kernel::attach(program(which)?.as_fd(), point)?;
+            if let Some(place) = &self.place {
+                pin_anew(fd.as_fd(), &place.link(number))?;
+                self.renewed = true;
             }
+            Link { which, point, fd }
         };
         self.standing.push(link);
         Ok(())

@@ -70,11 +70,11 @@ impl PinnedMaps {
         let fds = [&self.rings, &self.data, &self.release, &self.control];
         for mut map in open.maps_mut() {
             let name = map.name().to_string_lossy().into_owned();
-            let is_it = |(_, its): &&(&str, &str)| match its.starts_with('.') {
-                true => name.ends_with(its),
-                false => name == *its,
+            // libbpf puts the object's name before that of a section.
+            let is_it = |its: &str| {
+                if its.starts_with('.') { name.ends_with(its) } else { name == its }
             };
-            let Some(at) = PINNED.iter().position(|pinned| is_it(&pinned)) else { continue };
+            let Some(at) = PINNED.iter().position(|(_, its)| is_it(its)) else { continue };
             map.reuse_fd(fds[at].as_fd()).map_err(|e| io_error(&e))?;
         }
         Ok(())

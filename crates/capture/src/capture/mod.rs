@@ -130,7 +130,15 @@ impl Capture {
         let (rings, taking) = match config.hook.facts().taken_by {
             TakenBy::Programs(set) => {
                 let asked = (geometry, asked);
-                open_programs(interface, &config, set, asked, first_interface, clock, &place)?
+                open_programs(
+                    interface,
+                    &config,
+                    set,
+                    asked,
+                    first_interface,
+                    clock,
+                    place.as_ref(),
+                )?
             }
             TakenBy::Sockets(sockets) => {
                 let hook = SocketHook::open(
@@ -607,7 +615,7 @@ fn open_programs(
     (geometry, snaplen): (Geometry, u32),
     first_interface: u32,
     clock: &Arc<Clock>,
-    place: &Option<Place>,
+    place: Option<&Place>,
 ) -> Result<(Vec<Arc<RingMemory>>, Taking), Error> {
     let questions = Questions::to(interface, &set, config.device_bound);
     let filters = filters_for(interface, config)?;
@@ -629,7 +637,7 @@ fn open_programs(
     };
     let ((loaded, control), programs) =
         load_best(&set, &params, load).map_err(|e| explain_load(interface, config, &filters, e))?;
-    match place.as_ref().and_then(|place| place.found.as_ref()) {
+    match place.and_then(|place| place.found.as_ref()) {
         Some(found) => {
             clock.adopt(control);
             loaded.set_snaplen(snaplen);

@@ -236,16 +236,13 @@ impl Persist {
     /// Where the state cannot be made.
     pub fn begin(&mut self, captures: &[Capture]) -> Result<(), Error> {
         let entries: Vec<Entry> = captures.iter().map(Capture::lasting_entry).collect();
-        let takeovers = match &self.state {
-            Some(state) => {
-                entries.iter().enumerate().for_each(|(i, entry)| state.set_entry(i, entry));
-                state.takeovers() + 1
-            }
-            None => {
-                let made = State::make(&self.dir.join("state"), &entries);
-                self.state = Some(made.map_err(|source| self.io("pin the state of", source))?);
-                0
-            }
+        let takeovers = if let Some(state) = &self.state {
+            entries.iter().enumerate().for_each(|(i, entry)| state.set_entry(i, entry));
+            state.takeovers() + 1
+        } else {
+            let made = State::make(&self.dir.join("state"), &entries);
+            self.state = Some(made.map_err(|source| self.io("pin the state of", source))?);
+            0
         };
         self.note(captures);
         if let Some(state) = &self.state {
