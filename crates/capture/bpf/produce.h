@@ -37,6 +37,27 @@ struct epb {
 	__u32 original_len;
 };
 
+/* Is there nobody any more who owns the hooks? Then they take no packets and let all pass. */
+static __always_inline bool is_abandoned(void)
+{
+	return *(volatile __u32 *)&control.abandoned;
+}
+
+/* Takes note where the time has passed by which the owner should have been heard of. The packet
+ * that finds this out is dealt with as those before it. */
+static __always_inline void heed_deadline(__u64 now)
+{
+	if (now > *(volatile __u64 *)&control.deadline_ns)
+		*(volatile __u32 *)&control.abandoned = 1;
+}
+
+/* The same for a packet that is not written. If packets pass anyway, nobody waits for it. */
+static __always_inline void heed_deadline_unwritten(void)
+{
+	if (params.consume)
+		heed_deadline(bpf_ktime_get_ns());
+}
+
 #define EPB_TYPE 6
 #define OPT_FLAGS (2 | 4 << 16)
 #define OPT_DROPCOUNT (4 | 8 << 16)
@@ -148,11 +169,14 @@ static __always_inline __u32 put(enum context context, struct packet *p, const s
 		if (gap)
 			__sync_fetch_and_add(&ring->told, -gap);
 		__sync_fetch_and_add(&ring->lost, 1);
+		heed_deadline(bpf_ktime_get_ns());
 		return 0;
 	}
 
-	__u64 ns = bpf_ktime_get_ns() + control.utc_offset_ns[td_word_epoch(at)];
+	__u64 now = bpf_ktime_get_ns();
+	__u64 ns = now + control.utc_offset_ns[td_word_epoch(at)];
 
+	heed_deadline(now);
 	/* A NIC whose clock is not set to UTC is not believed. */
 	if (p->hardware_ns && p->hardware_ns - ns + NS_PER_S < 2 * NS_PER_S)
 		ns = p->hardware_ns;

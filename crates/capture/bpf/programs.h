@@ -19,9 +19,23 @@ static __always_inline __u32 xdp_ring(struct xdp_md *ctx)
 	return ring_for(params.by_cpu ? bpf_get_smp_processor_id() : ctx->rx_queue_index);
 }
 
+#ifndef TAPDECK_PRODUCE_H
+/* Where nothing is recorded, nobody is missed. */
+static __always_inline bool is_abandoned(void)
+{
+	return false;
+}
+#endif
+
+/* Whether packets end here. No host is cut off by an owner that has died. */
+static __always_inline bool consumes(void)
+{
+	return params.consume && !is_abandoned();
+}
+
 static __always_inline int xdp_verdict(void)
 {
-	return params.consume ? XDP_DROP : XDP_PASS;
+	return consumes() ? XDP_DROP : XDP_PASS;
 }
 
 SEC("xdp.frags")
@@ -92,14 +106,14 @@ SEC("tc")
 int tapdeck_ingress(struct __sk_buff *skb)
 {
 	take_skb(skb, INBOUND);
-	return params.consume ? SKB_DROP : SKB_NEXT;
+	return consumes() ? SKB_DROP : SKB_NEXT;
 }
 
 SEC("tc")
 int tapdeck_egress(struct __sk_buff *skb)
 {
 	take_skb(skb, OUTBOUND);
-	return params.consume ? SKB_DROP : SKB_NEXT;
+	return consumes() ? SKB_DROP : SKB_NEXT;
 }
 
 #define NF_DROP 0
@@ -129,7 +143,7 @@ int tapdeck_netfilter(struct bpf_nf_ctx *ctx)
 		}
 	}
 	take(CONTEXT_NETFILTER, &p);
-	return params.consume ? NF_DROP : NF_ACCEPT;
+	return consumes() ? NF_DROP : NF_ACCEPT;
 }
 
 #endif

@@ -132,6 +132,9 @@ static __always_inline bool rules_accept(enum context context, struct packet *p,
 
 static __always_inline void take(enum context context, struct packet *p)
 {
+	if (is_abandoned())
+		return;
+
 	__u32 keep = snaplen();
 	bool refused = (params.filtered && !td_filter_accepts(context, p, 0)) ||
 		       !rules_accept(context, p, &keep);
@@ -144,6 +147,7 @@ static __always_inline void take(enum context context, struct packet *p)
 		return;
 	if (refused) {
 		__sync_fetch_and_add(&place.ring->filtered, 1);
+		heed_deadline_unwritten();
 		return;
 	}
 	place.data = bpf_map_lookup_elem(&data, &p->ring);

@@ -69,10 +69,13 @@ struct td_release {
 	__u32 reserved[15];
 };
 
-/* Written by the recorder only. */
+/* Written by whoever owns the hooks, but for `abandoned`. */
 struct td_control {
-	__u32 epoch;   /* the epoch of blocks opened from now on */
-	__u32 snaplen; /* bytes kept of packets from now on, if the ring was made for so many */
+	__u32 epoch;       /* the epoch of blocks opened from now on */
+	__u32 snaplen;     /* bytes kept of packets from now on, if the ring was made for so many */
+	__u64 deadline_ns; /* CLOCK_MONOTONIC; who lives moves it on, once a second */
+	__u32 abandoned;   /* set by the programs that came behind the deadline */
+	__u32 reserved;
 	__s64 utc_offset_ns[TD_EPOCHS]; /* CLOCK_MONOTONIC + this = UTC */
 };
 

@@ -65,6 +65,8 @@ const __u32 tapdeck_layout[] = {
 	sizeof(struct td_release),
 	sizeof(struct td_control),
 	offsetof(struct td_control, snaplen),
+	offsetof(struct td_control, deadline_ns),
+	offsetof(struct td_control, abandoned),
 	offsetof(struct td_control, utc_offset_ns),
 	TD_FRAME_SHIFT,
 	TD_PACKET_SHIFT,

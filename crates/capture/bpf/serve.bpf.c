@@ -316,14 +316,17 @@ static __always_inline void visit(enum context context, struct way *way, __u32 i
 	struct td_slots *its_slots = bpf_map_lookup_elem(&slots, &number);
 	struct td_counts *its_counts = bpf_map_lookup_elem(&counts, &count);
 
-	if (!group || !its_slots || !its_counts || NOW(group->paused))
+	if (!group || !its_slots || !its_counts || NOW(group->paused)) {
+		heed_deadline_unwritten();
 		return;
+	}
 	its_counts->seen++;
 
 	__u32 filter = port.entry[at].filter;
 
 	if (params.filtered && filter && !td_filter_accepts(context, way->packet, filter - 1)) {
 		its_counts->filtered++;
+		heed_deadline_unwritten();
 		return;
 	}
 
@@ -335,6 +338,7 @@ static __always_inline void visit(enum context context, struct way *way, __u32 i
 	member_copy->copies = 0;
 	if (NOW(group->rules) && !rules_accept(context, way, number)) {
 		its_counts->filtered++;
+		heed_deadline_unwritten();
 		return;
 	}
 
@@ -346,10 +350,12 @@ static __always_inline void visit(enum context context, struct way *way, __u32 i
 		copy_to_all(context, way, NOW(group->listed));
 	else
 		BY_CONTEXT(context, steer, way, number);
-	if (!member_copy->copies)
+	if (!member_copy->copies) {
 		its_counts->no_member++;
-	else
+		heed_deadline_unwritten();
+	} else {
 		its_counts->extra += member_copy->copies - 1;
+	}
 }
 
 #define VISIT(name, context)                                \
@@ -369,7 +375,7 @@ static __always_inline void take(enum context context, struct packet *p)
 	struct td_counts *all = bpf_map_lookup_elem(&counts, &own);
 	struct way way = { .packet = p, .scratch = bpf_map_lookup_elem(&scratch, &only) };
 
-	if (!all || !way.scratch)
+	if (!all || !way.scratch || is_abandoned())
 		return;
 
 	struct member_copy *member_copy = &way.scratch->member_copy;

@@ -10,8 +10,10 @@ use crate::bpf::program::Program;
 use crate::hook::{AttachPlace, XdpMode};
 use crate::interface::Interface;
 use crate::lock;
+use crate::persist::{Place, pin_anew};
 use crate::sys::kernel::{self, AttachPoint};
 use crate::sys::libbpf::io_error;
+use crate::sys::pins;
 
 /// Returns the descriptor of a loaded program.
 pub(crate) type ProgramSource<'a> = dyn Fn(Program) -> io::Result<OwnedFd> + 'a;
@@ -28,10 +30,15 @@ pub(crate) struct Links {
     clsact_lock: Option<OwnedFd>,
     /// Holds the interface in promiscuous mode as long as it is open.
     promiscuous: Option<OwnedFd>,
+    /// Where links are pinned, if they outlive the process.
+    place: Option<Place>,
+    /// Whether a program was not found where an owner before had put it.
+    renewed: bool,
 }
 
 impl Links {
-    /// Attaches the programs of a hook, `loaded` being those of its programs that are loaded.
+    /// Attaches the programs of a hook, `loaded` being those of its programs that are loaded. Where
+    /// links are pinned that an owner before has left, the programs are put into those.
     ///
     /// # Errors
     /// As bpf(2), `BPF_LINK_CREATE`; [`explain`](crate::explain::explain) says what they mean.
@@ -41,9 +48,12 @@ impl Links {
         promiscuous: bool,
         loaded: &[Program],
         program: &ProgramSource<'_>,
+        pinned: Option<&Place>,
     ) -> io::Result<Self> {
         let ifindex = interface.index;
-        let mut links = Self::default();
+        let mut links = Self { place: pinned.cloned(), ..Self::default() };
+        // The flag of a lasting recording's interface is the caller's to set.
+        let promiscuous = promiscuous && pinned.is_none();
         if promiscuous && interface.link.is_some_and(LinkType::has_header) {
             links.promiscuous = Some(crate::sys::packet_socket::promiscuous(ifindex)?);
         }
@@ -70,9 +80,50 @@ impl Links {
         point: AttachPoint,
         program: &ProgramSource<'_>,
     ) -> io::Result<()> {
-        let fd = kernel::attach(program(which)?.as_fd(), point)?;
-        self.standing.push(Link { which, point, fd });
+        let number = self.standing.len();
+        let link = if let Some(link) = self.left(number, which, point, program)? {
+            link
+        } else {
+            let fd = kernel::attach(program(which)?.as_fd(), point)?;
+            if let Some(place) = &self.place {
+                pin_anew(fd.as_fd(), &place.link(number))?;
+                self.renewed = true;
+            }
+            Link { which, point, fd }
+        };
+        self.standing.push(link);
         Ok(())
+    }
+
+    /// Returns the link that an owner before has left, with the program in it, if it still holds
+    /// its place.
+    fn left(
+        &self,
+        number: usize,
+        which: Program,
+        point: AttachPoint,
+        program: &ProgramSource<'_>,
+    ) -> io::Result<Option<Link>> {
+        let Some(place) = self.place.as_ref().filter(|place| place.found.is_some()) else {
+            return Ok(None);
+        };
+        let Ok(fd) = pins::open(&place.link(number)) else { return Ok(None) };
+        let program = program(which)?;
+        if let AttachPoint::NetfilterPrerouting { family, .. } = point {
+            // Programs of netfilter stay as they are.
+            let priority = pins::netfilter_priority(fd.as_fd())?;
+            let behind = priority.wrapping_sub(i32::MIN + 1) as u32;
+            let point = AttachPoint::NetfilterPrerouting { family, behind };
+            return Ok(Some(Link { which, point, fd }));
+        }
+        let exchanged = kernel::exchange(fd.as_fd(), program.as_fd());
+        let holds = exchanged.and_then(|()| kernel::holds(fd.as_fd(), program.as_fd(), point));
+        Ok(matches!(holds, Ok(Some(true))).then_some(Link { which, point, fd }))
+    }
+
+    /// Returns whether a program was not found where an owner before had put it.
+    pub(crate) fn were_renewed(&self) -> bool {
+        self.renewed
     }
 
     /// Asks the kernel whether each program still stands where it was put, and attaches again those
@@ -87,7 +138,7 @@ impl Links {
         program: &ProgramSource<'_>,
     ) -> io::Result<bool> {
         let mut restored = false;
-        for Link { which, point, fd } in &mut self.standing {
+        for (number, Link { which, point, fd }) in self.standing.iter_mut().enumerate() {
             let program = program(*which)?;
             let holds = kernel::holds(fd.as_fd(), program.as_fd(), *point)?;
             if holds == Some(true) {
@@ -100,6 +151,9 @@ impl Links {
             }
             match (*point, kernel::attach(program.as_fd(), *point)) {
                 (_, Ok(new)) => {
+                    if let Some(place) = &self.place {
+                        pin_anew(new.as_fd(), &place.link(number))?;
+                    }
                     *fd = new;
                     restored = true;
                 }
@@ -198,6 +252,12 @@ impl Links {
 
     /// Takes the programs away. Some may still be running.
     pub(crate) fn detach(self) {
+        for number in 0..self.standing.len() {
+            if let Some(place) = &self.place {
+                // The link ends with its last name and descriptor.
+                let _ = std::fs::remove_file(place.link(number));
+            }
+        }
         for mut clsact in self.clsact {
             // Fails where the interface is gone, and the filter with it.
             let _ = clsact.filter.detach();
@@ -214,6 +274,7 @@ impl Links {
         for (which, _, point) in tcx_ways(interface) {
             let fd = program(which)?;
             let mut filter = clsact_filter(ifindex, point, fd.as_fd());
+            self.renewed |= self.place.is_some() && filter.query().is_err();
             match filter.create().and_then(|mut filter| filter.attach()) {
                 Ok(filter) => self.clsact.push(Clsact { which, point, ifindex, filter }),
                 Err(e) => {

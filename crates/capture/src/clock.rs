@@ -8,6 +8,7 @@
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicI64, AtomicU32, Ordering::Acquire, Ordering::Release};
+use std::time::Duration;
 
 use rustix::time::{ClockId, clock_gettime};
 
@@ -62,6 +63,8 @@ pub struct Clock {
     /// `CLOCK_MONOTONIC` when each epoch began.
     began_ns: Box<[AtomicI64]>,
     controls: Mutex<Vec<Control>>,
+    /// For how long hook programs record without a beat, nanoseconds; `None` if for ever.
+    abandon_ns: Option<u64>,
 }
 
 impl Default for Clock {
@@ -79,7 +82,30 @@ impl Clock {
             offsets: (0..EPOCHS).map(|_| AtomicI64::new(offset)).collect(),
             began_ns: (0..EPOCHS).map(|_| AtomicI64::new(0)).collect(),
             controls: Mutex::new(Vec::new()),
+            abandon_ns: None,
         }
+    }
+
+    /// Has hook programs stop recording, and let packets pass, when there was no
+    /// [`Clock::beat`] for so long.
+    #[must_use]
+    pub fn abandoned_after(self, time: Duration) -> Self {
+        Self { abandon_ns: u64::try_from(time.as_nanos()).ok(), ..self }
+    }
+
+    /// Tells the hook programs that their owner lives. Called once a second.
+    pub fn beat(&self) {
+        let deadline_ns = self.deadline_ns();
+        for control in
+            self.controls.lock().unwrap_or_else(std::sync::PoisonError::into_inner).iter()
+        {
+            control.set_deadline(deadline_ns);
+        }
+    }
+
+    fn deadline_ns(&self) -> u64 {
+        let now = read(ClockId::Monotonic) as u64;
+        self.abandon_ns.map_or(u64::MAX, |after| now.saturating_add(after))
     }
 
     /// Returns the epoch of blocks opened from now on.
@@ -125,8 +151,29 @@ impl Clock {
     /// Adds a hook's copy of the offsets in the kernel, and keeps it up to date.
     pub(crate) fn share_with(&self, control: Control) {
         let mut controls = self.controls.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        control.set_deadline(self.deadline_ns());
         control.set(self.epoch(), self.offset_ns(self.epoch()));
         controls.push(control);
+    }
+
+    /// Goes on with the epochs of a hook that was there before, of which packets may be waiting,
+    /// where they are ahead of this clock's; and keeps that hook's copy up to date.
+    pub(crate) fn adopt(&self, control: Control) {
+        let mut controls = self.controls.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let theirs = control.epoch() % EPOCHS;
+        let is_ahead = (theirs as u8).wrapping_sub(self.epoch() as u8) as i8 > 0;
+        if is_ahead || controls.is_empty() {
+            for epoch in 0..EPOCHS {
+                self.offsets[epoch as usize].store(control.offset_ns(epoch), Release);
+            }
+            self.epoch.store(theirs, Release);
+        }
+        controls.push(control);
+        let deadline_ns = self.deadline_ns();
+        for control in controls.iter() {
+            control.set_deadline(deadline_ns);
+            control.set(self.epoch(), self.offset_ns(self.epoch()));
+        }
     }
 
     /// Looks whether the clock was stepped, and begins a new epoch if so.

@@ -50,6 +50,31 @@ impl Device {
         Ok(())
     }
 
+    /// Adds to words what [`Device::resume`] goes on with.
+    pub(crate) fn put(&self, words: &mut Vec<u64>) {
+        words.push(u64::from(self.interface.index));
+        for counters in [self.gone, self.start, self.interface.counters] {
+            words.extend(counters.words());
+        }
+    }
+
+    /// Goes on counting where another process has stopped. Returns whether the device was made anew
+    /// since; what that one has counted then counts.
+    pub(crate) fn resume(&mut self, words: &mut impl Iterator<Item = u64>) -> bool {
+        let index = words.next().unwrap_or(0);
+        let mut next = || NicCounters::of_words(words);
+        let (gone, start, last) = (next(), next(), next());
+        let now = self.interface.counters;
+        let is_another = index != u64::from(self.interface.index) || now.are_of_another(last);
+        (self.gone, self.start) = if is_another {
+            (gone + last.since(start), NicCounters::default())
+        } else {
+            (gone, start)
+        };
+        self.interface.running = true;
+        is_another
+    }
+
     /// Looks whether the device is still there, under whatever name.
     pub(crate) fn look(&mut self) -> Result<Option<Event>, Error> {
         let now = Interface::by_index(self.interface.index)?;

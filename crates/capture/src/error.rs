@@ -11,6 +11,9 @@ pub enum Error {
     /// the interface is not there or cannot be asked for
     #[error(transparent)]
     Interface(#[from] interface::Error),
+    /// a lasting recording that cannot be had
+    #[error(transparent)]
+    Persist(#[from] crate::persist::Error),
     /// the interface is down
     #[error("{0} is down: set it up first (ip link set {0} up)")]
     Down(String),
@@ -98,6 +101,7 @@ impl Error {
             | Self::Snaplen { .. }
             | Self::Deliver { .. } => true,
             Self::Rules(e) => e.is_usage(),
+            Self::Persist(e) => e.is_usage(),
             Self::Detached { why, .. } => why.is_usage(),
             Self::Interface(_)
             | Self::Down(_)

@@ -454,6 +454,11 @@ impl Hook {
         self.facts().takes_groups
     }
 
+    /// Returns whether the hook goes on without a process, as programs in the kernel do.
+    pub fn can_outlive(self) -> bool {
+        matches!(self.facts().taken_by, TakenBy::Programs(_))
+    }
+
     /// Returns whether the filter, and the hook's programs altogether, can be exchanged while
     /// packets flow.
     pub fn can_exchange_filter(self) -> bool {

@@ -53,6 +53,23 @@ impl NicCounters {
         self.rx_packets < before.rx_packets || self.tx_packets < before.tx_packets
     }
 
+    /// Returns the counters as words.
+    pub(crate) fn words(self) -> [u64; 5] {
+        [self.rx_packets, self.rx_missed, self.tx_packets, self.tx_bytes, self.tx_dropped]
+    }
+
+    /// Takes the counters from words; those that are missing are 0.
+    pub(crate) fn of_words(words: &mut impl Iterator<Item = u64>) -> Self {
+        let mut next = || words.next().unwrap_or(0);
+        Self {
+            rx_packets: next(),
+            rx_missed: next(),
+            tx_packets: next(),
+            tx_bytes: next(),
+            tx_dropped: next(),
+        }
+    }
+
     /// Returns the growth since `before`. A counter that shrank belongs to a device that was made
     /// anew.
     pub fn since(self, before: Self) -> Self {

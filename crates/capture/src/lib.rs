@@ -24,6 +24,7 @@ mod lock;
 mod losses;
 mod memory;
 mod netlink;
+pub mod persist;
 pub mod probe;
 pub mod ring;
 mod ring_count;

@@ -38,6 +38,8 @@ pub enum Cause {
     Away,
     /// A receive queue was switched on, and the hook was not shown its packets yet.
     Queue,
+    /// The owner of the hook was not heard of for so long that the hook let packets pass.
+    Abandoned,
     /// The hooks are those of a daemon, which has told its member the number alone.
     Daemon,
     /// The daemon had died, and nobody counted.
@@ -52,6 +54,7 @@ impl fmt::Display for Cause {
             Self::Detached => "the hook was detached",
             Self::Away => "the interface was away",
             Self::Queue => "a receive queue was switched on",
+            Self::Abandoned => "nothing was heard of the recorder, and the hook let them pass",
             Self::Daemon => "the hooks of the daemon were not shown them",
             Self::DaemonAway => "there was no daemon, and nobody counted",
             Self::Unexplained => {
@@ -301,6 +304,24 @@ impl Presence {
     /// Returns an account of another hook's presence that has not begun, by the same clock.
     pub(crate) fn anew(&self, hook: Hook) -> Self {
         Self::new(hook, &self.clock)
+    }
+
+    /// Adds to words what [`Presence::resume`] goes on with.
+    pub(crate) fn put(&self, words: &mut Vec<u64>) {
+        let Watch { total, base, settling, last, .. } = &self.watch;
+        let Counted { moved, received, seen } = *last;
+        words.extend([*total, *base as u64, u64::from(*settling), moved, received, seen]);
+        words.extend([self.stood_ns, self.clear_ns]);
+    }
+
+    /// Goes on where another process has stopped.
+    pub(crate) fn resume(&mut self, words: &mut impl Iterator<Item = u64>) {
+        let mut next = || words.next().unwrap_or(0);
+        self.watch.total = next();
+        self.watch.base = next() as i64;
+        self.watch.settling = next() as u32;
+        self.watch.last = Counted { moved: next(), received: next(), seen: next() };
+        (self.stood_ns, self.clear_ns) = (next(), next());
     }
 
     /// Begins when the hook was attached for the first time or after a pause.

@@ -24,7 +24,7 @@ use tapdeck_capture::ring::{
     Memory, ReadMemory, Reader, Reservation, Reserved, end_hold, flush, reserve,
 };
 use tapdeck_packet::pcapng::MIN_FILL;
-use tapdeck_packet::ring::Holds;
+use tapdeck_packet::ring::{Holds, LastingMemory};
 
 const BLOCK_BYTES: u32 = 64;
 /// What packets can take of a block: room for the smallest block that fills space stays free.
@@ -720,4 +720,170 @@ fn a_hold_that_lapses_is_never_read() {
     // The second block is released behind the first, which the ring waits for no longer.
     let blocks = &[(1, ROOM), (2, ROOM), (3, 24)];
     model(3, || hold_while_others_go_on(3, blocks, &[(4, ROOM), (5, ROOM)]));
+}
+
+/// What the owners of a ring leave behind them: their log, and the record that says how much of it
+/// counts and which block comes next.
+#[derive(Default)]
+struct Legacy {
+    log: RefCell<Vec<u32>>,
+    recorded: PlainCell<(usize, u32)>,
+    /// Each slot's commit counter when its block was last released.
+    noted: RefCell<Vec<u64>>,
+}
+
+/// The ring as an owner has it who dies: stores nothing any more when its steps are used up.
+#[derive(Clone)]
+struct Mortal {
+    ring: Ring,
+    legacy: Rc<Legacy>,
+    steps: Rc<PlainCell<u32>>,
+}
+
+impl Mortal {
+    fn new(ring: &Ring, legacy: &Rc<Legacy>, steps: u32) -> Self {
+        let steps = Rc::new(PlainCell::new(steps));
+        Self { ring: ring.clone(), legacy: legacy.clone(), steps }
+    }
+
+    fn store(&self, store: impl FnOnce()) {
+        if self.lives() {
+            self.steps.set(self.steps.get() - 1);
+            store();
+        }
+    }
+
+    fn lives(&self) -> bool {
+        self.steps.get() > 0
+    }
+}
+
+impl ReadMemory for Mortal {
+    fn block_bytes(&self) -> u32 {
+        self.ring.block_bytes()
+    }
+
+    fn nblocks(&self) -> u32 {
+        self.ring.nblocks()
+    }
+
+    fn word(&self) -> u64 {
+        ReadMemory::word(&self.ring)
+    }
+
+    fn committed(&self, slot: u32) -> u64 {
+        self.ring.committed(slot)
+    }
+
+    fn closed(&self, slot: u32) -> (u32, u32) {
+        self.ring.closed(slot)
+    }
+
+    fn released(&self) -> u32 {
+        ReadMemory::released(&self.ring)
+    }
+
+    fn set_released(&self, block: u32) {
+        self.store(|| self.ring.set_released(block));
+    }
+
+    fn note_taken(&self, slot: u32, _: u64, committed: u64) {
+        self.store(|| self.legacy.noted.borrow_mut()[slot as usize] = committed);
+    }
+}
+
+impl LastingMemory for Mortal {
+    fn noted(&self, slot: u32) -> u64 {
+        self.legacy.noted.borrow()[slot as usize]
+    }
+}
+
+/// Whoever writes what the ring has into the log, and may die at any of its stores.
+struct OwnerOfRing {
+    memory: Mortal,
+    reader: Reader<Mortal>,
+    holds: Holds,
+}
+
+impl OwnerOfRing {
+    /// Takes a ring over: of the log counts what is recorded.
+    fn come(memory: Mortal) -> Self {
+        let (len, next) = memory.legacy.recorded.get();
+        memory.legacy.log.borrow_mut().truncate(len);
+        let reader = Reader::resume(memory.clone(), next).expect("a sound record");
+        Self { memory, holds: reader.holds(), reader }
+    }
+
+    /// Writes the complete blocks, one batch; then records it, and then releases the blocks.
+    /// Where `hold`, the last block of the batch is held beyond that.
+    fn poll(&mut self, hold: bool) {
+        if !self.memory.lives() {
+            return;
+        }
+        let legacy = self.memory.legacy.clone();
+        let (mut blocks, mut batch) = (0, Vec::new());
+        while let Some((slot, used, contents)) = self.reader.peek(blocks) {
+            let (mut at, mut packets, mut bytes) = (0, 0, 0);
+            while at < used {
+                let (id, len) = self.memory.ring.packet(slot, at, u32::from(contents.epoch));
+                batch.push(id);
+                (at, packets, bytes) = (at + len, packets + 1, bytes + frame_bytes(id, len));
+            }
+            assert_eq!((contents.packets, contents.frame_bytes), (packets, bytes));
+            blocks += 1;
+        }
+        if blocks == 0 {
+            return;
+        }
+        self.memory.store(|| legacy.log.borrow_mut().extend(batch));
+        let next = legacy.recorded.get().1.wrapping_add(blocks);
+        self.memory.store(|| legacy.recorded.set((legacy.log.borrow().len(), next)));
+        if hold {
+            let block = self.holds.hold(blocks - 1);
+            assert!(self.holds.read(block), "it has just begun");
+        }
+        self.reader.release(blocks, &mut self.holds);
+    }
+}
+
+/// Models an owner that dies after so many stores, while a producer is at work, and another that
+/// comes. Returns whether the first has died before it was done.
+fn owner_dies(after: u32, hold: bool, packets: &'static [(u32, u32)]) -> bool {
+    let died = Arc::new(AtomicBool::new(false));
+    let died_here = died.clone();
+    model(2, move || {
+        let ring = Ring::new(2);
+        let legacy = Rc::new(Legacy { noted: RefCell::new(vec![0; 2]), ..Legacy::default() });
+        let theirs = ring.clone();
+        let producer = thread::spawn(move || send_all(&theirs, packets));
+        let mut first = OwnerOfRing::come(Mortal::new(&ring, &legacy, after));
+        for _ in 0..3 {
+            first.poll(hold);
+            thread::yield_now();
+        }
+        if !first.memory.lives() {
+            died_here.store(true, Relaxed);
+        }
+        let mut second = OwnerOfRing::come(Mortal::new(&ring, &legacy, u32::MAX));
+        second.poll(false);
+        let sent = producer.join().unwrap();
+        second.poll(false);
+        let open = ring.open();
+        assert_eq!(flush(&ring, open.block, open.epoch), open.bytes > 0);
+        second.poll(false);
+        assert!(second.reader.caught_up(), "a block never became complete");
+        assert_eq!(sorted([legacy.log.borrow().clone()]), sent, "each packet once");
+    });
+    died.load(Relaxed)
+}
+
+#[test]
+fn an_owner_may_die_anywhere_and_another_goes_on() {
+    // Two slots, used again and again: what is noted of a slot must be of its present use.
+    let packets = &[(1, ROOM), (2, 40), (3, ROOM), (4, 24)];
+    for hold in [false, true] {
+        let deaths = (1..64).find(|after| !owner_dies(*after, hold, packets));
+        // Written, recorded, noted, released.
+        assert!(deaths.expect("few stores") > 4);
+    }
 }

@@ -269,6 +269,8 @@ counters! {
         /// Bytes of packet blocks that the index thread came too late for in the ring, and that
         /// were read from the segment instead.
         index_read_bytes: Bytes, Beside, "";
+        /// How often a recorder has taken over what one before it had left (`--persist`).
+        takeovers: Number, Beside, "";
         /// Steps of the clock, of 1 ms or more, that were noticed.
         clock_steps: Number, Beside, "";
         /// The longest time from closing a segment until the next could be written.

@@ -36,6 +36,7 @@ pub use reading::recover::{Action, ClosedScope, Fault, Finding, IndexAction, Sco
 pub use reading::verify::{Flaw, Indexed, Verdict, verify, verify_in};
 pub use reading::{query, stat};
 pub use writing::indexer::Indexing;
+pub use writing::ledger::{Ledger, LedgerEntry, SegmentEnd};
 pub use writing::log::Log;
 pub use writing::retention::{MinFree, Retention};
 pub use writing::segment_sink::{SegmentSink, SegmentSinkConfig};

@@ -33,6 +33,14 @@ pub fn flush(s: &str) -> Result<Duration, String> {
     }
 }
 
+/// Reads a time span of at least 3 s: three times as long as a recorder is silent when all is well.
+pub fn abandon(s: &str) -> Result<Duration, String> {
+    match duration(s)? {
+        d if d < Duration::from_secs(3) => Err("must be at least 3s".into()),
+        d => Ok(d),
+    }
+}
+
 /// Reads an interface's name, of several with commas between.
 pub fn interface(s: &str) -> Result<String, String> {
     match s {

@@ -15,6 +15,9 @@ pub fn describe(unseen: &Unseen) -> String {
             "somebody had detached the hook; it is attached again, and {packets} packets went unseen {when}"
         ),
         Cause::Away => format!("the interface was away {when}; {packets} packets went unseen"),
+        Cause::Abandoned => format!(
+            "the recorder did not run for longer than --abandon, and packets passed by; {packets} packets went unseen {when}"
+        ),
         Cause::Queue => format!(
             "a receive queue was switched on; it is recorded now, and {packets} packets went unseen {when}"
         ),

@@ -39,6 +39,7 @@ fn is_usage(cause: &(dyn Error + 'static)) -> bool {
     is(cause, |_: &Usage| true)
         || is(cause, tapdeck_capture::Error::is_usage)
         || is(cause, tapdeck_capture::groups::Error::is_usage)
+        || is(cause, tapdeck_capture::persist::Error::is_usage)
         || is(cause, tapdeck_capture::rules::Error::is_usage)
         || is(cause, |_: &tapdeck_packet::rules::image::Error| true)
 }

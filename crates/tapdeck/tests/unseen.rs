@@ -5,6 +5,7 @@
 mod testbed;
 
 use std::fs;
+use std::net::UdpSocket;
 use std::path::Path;
 use std::process::{Command, Output};
 
@@ -235,6 +236,66 @@ fn a_detached_afxdp_hook_is_attached_again() {
 }
 
 /// One file has no segments: what went unseen stands between the packets.
+/// Sends packets until the host behind the hook gets one.
+fn send_until_one_passes(net: &Net) {
+    let host = net.b.inside(|| UdpSocket::bind("10.213.0.2:4000").expect("an address"));
+    host.set_nonblocking(true).expect("a socket");
+    let sender = net.a.inside(|| UdpSocket::bind("10.213.0.1:0").expect("an address"));
+    wait_for("a packet to pass the hook", || {
+        sender.send_to(b"let me in", "10.213.0.2:4000").expect("it is sent");
+        host.recv(&mut [0; 16]).is_ok()
+    });
+}
+
+/// A recorder that was stopped, as one that hangs, cuts nobody off for ever.
+fn packets_pass_a_recorder_that_does_not_run(hook: &str) {
+    let net = Net::new();
+    net.addresses();
+    let dir = tempfile::tempdir().expect("a directory");
+    let store = dir.path().join("store");
+    let line = format!(
+        "--hook {hook} --deliver consume --abandon 3s --flush 100ms --dir {}",
+        store.display()
+    );
+    let mut recorder = Recorder::start(&net, dir.path(), &line);
+    send(&net, BEFORE);
+    wait_seen(&recorder, BEFORE);
+    recorder.signal(Signal::STOP);
+    send_until_one_passes(&net);
+    send(&net, MISSED);
+    recorder.signal(Signal::CONT);
+    let line = recorder.wait_to_say("passed by");
+    assert!(line.contains("vb: the recorder did not run"), "{line}");
+    let seen = number(&recorder.now(), "seen");
+    send(&net, AFTER);
+    wait_seen(&recorder, u32::try_from(seen).expect("few") + AFTER);
+    let stats = recorder.stop();
+    assert_accounted(&stats);
+    // What leaves the host is consumed before the device counts it, and netfilter sees IP alone.
+    if hook == "xdp" {
+        assert_law(hook, &stats);
+    }
+    assert!(number(&stats, "unseen") >= u64::from(MISSED), "{stats}");
+    assert_eq!(Contents::of_store(&store).packets.len() as u64, number(&stats, "captured"));
+    let stat = tapdeck(&["stat"], &store);
+    assert!(String::from_utf8_lossy(&stat.stdout).contains("nothing was heard of the recorder"));
+}
+
+#[test]
+fn packets_pass_a_recorder_that_does_not_run_at_xdp() {
+    packets_pass_a_recorder_that_does_not_run("xdp");
+}
+
+#[test]
+fn packets_pass_a_recorder_that_does_not_run_at_tcx() {
+    packets_pass_a_recorder_that_does_not_run("tcx");
+}
+
+#[test]
+fn packets_pass_a_recorder_that_does_not_run_at_netfilter() {
+    packets_pass_a_recorder_that_does_not_run("netfilter");
+}
+
 #[test]
 fn a_stream_tells_what_went_unseen_where_it_was() {
     let net = Net::new();

@@ -3,22 +3,23 @@
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Release;
 
-use libbpf_rs::{ObjectBuilder, OpenObject};
+use libbpf_rs::{Object, ObjectBuilder, OpenObject};
 use tapdeck_packet::ring::layout;
 
-use super::control::{CONTROL_BYTES, Control, SNAPLEN};
+use super::control::{CONTROL_BYTES, Control};
 use super::object::{Aligned, FLUSH, LoadedObject, choose, load_filtered, reuse_maps};
 use super::params::Params;
 use super::program::Program;
 use crate::MAX_RINGS;
 use crate::filter::splice::Filters;
-use crate::ring::RingMemory;
+use crate::persist::{Place, pin_anew};
+use crate::ring::{Geometry, RingMemory};
 use crate::rules::Images;
 use crate::sys::libbpf::{io_error, map, quiet_libbpf};
 use crate::sys::mapping::Mapping;
 use crate::sys::params::TdFlush;
+use crate::sys::pins;
 
 static RECORD: &Aligned<[u8]> =
     &Aligned(*include_bytes!(concat!(env!("OUT_DIR"), "/record.bpf.o")));
@@ -28,11 +29,76 @@ static RECORD_RULES: &Aligned<[u8]> =
 /// Size of a value of the map `refused`.
 pub(crate) const REFUSED_STRIDE: usize = 64;
 
+/// The maps of a lasting recording's interface, pinned.
+pub(crate) struct PinnedMaps {
+    rings: OwnedFd,
+    data: OwnedFd,
+    release: OwnedFd,
+    control: OwnedFd,
+    noted: OwnedFd,
+}
+
+/// The names under which maps of the object are pinned, and their names there.
+const PINNED: [(&str, &str); 4] =
+    [("rings", "rings"), ("data", "data"), ("release", "release"), ("control", ".data.control")];
+const NOTED: &str = "noted";
+
+impl PinnedMaps {
+    /// Opens what is pinned at a place.
+    pub(crate) fn open(place: &Place) -> io::Result<Self> {
+        let open = |what: &str| pins::open(&place.path(what));
+        Ok(Self {
+            rings: open("rings")?,
+            data: open("data")?,
+            release: open("release")?,
+            control: open("control")?,
+            noted: open(NOTED)?,
+        })
+    }
+
+    /// Pins the maps of an object that was loaded.
+    fn pin(object: &Object, geometry: Geometry, place: &Place) -> io::Result<Self> {
+        for (name, in_object) in PINNED {
+            pin_anew(map(object, in_object)?.as_fd(), &place.path(name))?;
+        }
+        pin_anew(pins::memory(geometry.noted_bytes())?.as_fd(), &place.path(NOTED))?;
+        Self::open(place)
+    }
+
+    /// Has the programs of an object that is loaded next work on these maps.
+    fn reuse(&self, open: &mut OpenObject) -> io::Result<()> {
+        let fds = [&self.rings, &self.data, &self.release, &self.control];
+        for mut map in open.maps_mut() {
+            let name = map.name().to_string_lossy().into_owned();
+            // libbpf puts the object's name before that of a section.
+            let is_it = |its: &str| {
+                if its.starts_with('.') { name.ends_with(its) } else { name == its }
+            };
+            let Some(at) = PINNED.iter().position(|(_, its)| is_it(its)) else { continue };
+            map.reuse_fd(fds[at].as_fd()).map_err(|e| io_error(&e))?;
+        }
+        Ok(())
+    }
+
+    /// Maps the rings.
+    pub(crate) fn rings(&self, geometry: Geometry) -> io::Result<Vec<RingMemory>> {
+        let n = geometry.nrings as usize;
+        let mapped = |fd: &OwnedFd, len: usize, writable: bool| -> io::Result<Arc<Mapping>> {
+            Ok(Arc::new(Mapping::of_fd(fd.as_fd(), len, writable)?))
+        };
+        let rings = mapped(&self.rings, n * geometry.ring_stride(), false)?;
+        let data = mapped(&self.data, n * geometry.data_stride(), false)?;
+        let release = mapped(&self.release, n * layout::RELEASE, true)?;
+        let noted = mapped(&self.noted, geometry.noted_bytes(), true)?;
+        Ok(RingMemory::noting_in(RingMemory::set(geometry, &rings, &data, &release), &noted))
+    }
+}
+
 /// Loaded programs and their rings.
 pub struct Loaded {
     programs: LoadedObject,
     rings: Vec<Arc<RingMemory>>,
-    control: Arc<Mapping>,
+    control: Control,
 }
 
 fn open(programs: &[Program], params: &Params) -> io::Result<OpenObject> {
@@ -84,10 +150,41 @@ impl Loaded {
         let rings = mapped("rings", n * g.ring_stride(), false)?;
         let data = mapped("data", n * g.data_stride(), false)?;
         let release = mapped("release", n * layout::RELEASE, true)?;
-        let control = mapped(".data.control", CONTROL_BYTES, true)?;
-        control.u32(SNAPLEN).store(g.snaplen, Release);
+        let control = Control::new(mapped(".data.control", CONTROL_BYTES, true)?);
+        control.set_snaplen(g.snaplen);
         let rings = RingMemory::set(g, &rings, &data, &release).into_iter().map(Arc::new).collect();
-        Ok((Self { programs: loaded, rings, control: control.clone() }, Control::new(control)))
+        Ok((Self { programs: loaded, rings, control: control.clone() }, control))
+    }
+
+    /// Loads programs over the maps of a lasting recording. Those of its owner before are taken
+    /// over, if there was one; otherwise the maps are made here, and pinned.
+    ///
+    /// # Errors
+    /// As [`Loaded::new`].
+    pub(crate) fn lasting(
+        programs: &[Program],
+        params: &Params,
+        filters: &Filters,
+        place: &Place,
+    ) -> io::Result<(Self, Control)> {
+        quiet_libbpf();
+        let mut open = open(programs, params)?;
+        let found = place.found.as_ref().map(|_| PinnedMaps::open(place)).transpose()?;
+        if let Some(found) = &found {
+            found.reuse(&mut open)?;
+        }
+        let loaded = load_filtered(open, programs, params.ifindex, filters)?;
+        let pinned = match found {
+            Some(found) => found,
+            None => PinnedMaps::pin(&loaded.object, params.geometry, place)?,
+        };
+        let rings = pinned.rings(params.geometry)?.into_iter().map(Arc::new).collect();
+        let control = Mapping::of_fd(pinned.control.as_fd(), CONTROL_BYTES, true)?;
+        let control = Control::new(Arc::new(control));
+        if place.found.is_none() {
+            control.set_snaplen(params.geometry.snaplen);
+        }
+        Ok((Self { programs: loaded, rings, control: control.clone() }, control))
     }
 
     /// Loads the programs anew over the same rings, for a device that was made anew or with another
@@ -116,7 +213,13 @@ impl Loaded {
     /// Keeps at most so many bytes of a packet from now on, and never more than the rings were made
     /// for.
     pub fn set_snaplen(&self, bytes: u32) {
-        self.control.u32(SNAPLEN).store(bytes, Release);
+        self.control.set_snaplen(bytes);
+    }
+
+    /// Returns whether the programs have stopped recording, and has them record again; see
+    /// [`Control::take_abandoned`].
+    pub(crate) fn take_abandoned(&self) -> bool {
+        self.control.take_abandoned()
     }
 
     /// Returns the descriptor of the map of AF_XDP sockets.

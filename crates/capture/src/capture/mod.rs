@@ -26,11 +26,13 @@ use crate::filter::{explain_load, filters_for};
 use crate::hook::{ProgramSet, RingUnit, Sockets, TakenBy, XdpMode};
 use crate::interface::{Interface, NicCounters};
 use crate::memory::check_memory;
-use crate::ring::{Geometry, GeometryError, RingMemory, RingReader};
+use crate::persist::state::Entry;
+use crate::persist::{self, Persist, Place};
+use crate::ring::{Geometry, GeometryError, Reader, RingMemory, RingReader};
 use crate::ring_count::wanted_rings;
 use crate::rules::Images;
 use crate::socket::SocketHook;
-use crate::sys::kernel;
+use crate::sys::{kernel, pins};
 use crate::unseen::{Cause, Counted, Presence, Unseen};
 use crate::warnings::{lost_tags, others_there, stays_behind, takes_nothing};
 use crate::{Clock, Config, Deliver, Error, Event, Losses, MAX_RINGS};
@@ -48,8 +50,17 @@ pub struct Capture {
     attached: bool,
     presence: Presence,
     paused: bool,
+    lasting: Option<Lasting>,
     /// Bytes kept of a packet now; `config.snaplen` is what the rings were made for.
     snaplen: u32,
+}
+
+/// What a capture has that outlives its process.
+struct Lasting {
+    place: Place,
+    made_promiscuous: bool,
+    /// A hash of what the programs were told.
+    told: u64,
 }
 
 #[expect(clippy::large_enum_variant, reason = "there is one for each interface")]
@@ -77,16 +88,57 @@ impl Capture {
         first_interface: u32,
         clock: &Arc<Clock>,
     ) -> Result<Self, Error> {
+        Self::open_at(name, config, first_interface, clock, None)
+    }
+
+    /// Prepares a capture of a lasting recording, the `index`-th of its interfaces. What an owner
+    /// before has left goes on meanwhile: its rings keep their sizes.
+    ///
+    /// # Errors
+    /// As [`Capture::open`], and where what is left cannot be taken over.
+    pub fn open_lasting(
+        name: &str,
+        config: &Config,
+        first_interface: u32,
+        clock: &Arc<Clock>,
+        (persist, index): (&Persist, usize),
+    ) -> Result<Self, Error> {
+        let place = persist.place(index, first_interface as usize)?;
+        Self::open_at(name, config, first_interface, clock, Some(place))
+    }
+
+    fn open_at(
+        name: &str,
+        config: &Config,
+        first_interface: u32,
+        clock: &Arc<Clock>,
+        place: Option<Place>,
+    ) -> Result<Self, Error> {
         let device = Device::open(name)?;
         let interface = &device.interface;
         check(config)?;
         let snaplen = config.snaplen.min(config.hook.facts().most_snaplen);
         let config = Config { snaplen, ..config.clone() };
-        let geometry = geometry(interface, &config)?;
-        check_memory(&interface.name, geometry.memory_bytes())?;
+        let wanted = geometry(interface, &config)?;
+        let found = place.as_ref().and_then(|place| place.found.as_ref());
+        let geometry = found.map_or(wanted, |found| found.entry.geometry);
+        let asked = config.snaplen.min(geometry.snaplen);
+        let config = Config { snaplen: geometry.snaplen, ..config };
+        if found.is_none() {
+            check_memory(&interface.name, geometry.memory_bytes())?;
+        }
         let (rings, taking) = match config.hook.facts().taken_by {
             TakenBy::Programs(set) => {
-                open_programs(interface, &config, set, geometry, first_interface, clock)?
+                let asked = (geometry, asked);
+                open_programs(
+                    interface,
+                    &config,
+                    set,
+                    asked,
+                    first_interface,
+                    clock,
+                    place.as_ref(),
+                )?
             }
             TakenBy::Sockets(sockets) => {
                 let hook = SocketHook::open(
@@ -102,7 +154,12 @@ impl Capture {
         };
         Ok(Self {
             waiting: vec![None; rings.len()],
-            snaplen: config.snaplen,
+            snaplen: asked,
+            lasting: place.map(|place| Lasting {
+                made_promiscuous: place.found.as_ref().is_some_and(|f| f.entry.made_promiscuous),
+                told: told(&taking, &config),
+                place,
+            }),
             presence: Presence::new(config.hook, clock),
             config,
             device,
@@ -114,8 +171,12 @@ impl Capture {
         })
     }
 
-    /// Attaches the hook. The device's counters count from here.
+    /// Attaches the hook. The device's counters count from here, or go on where an owner before has
+    /// left them.
     pub fn start(&mut self) -> Result<(), Error> {
+        if self.take_over()? {
+            return Ok(());
+        }
         self.device.begin()?;
         self.attach()?;
         self.presence.begin(self.counted());
@@ -133,15 +194,93 @@ impl Capture {
         packets + self.filtered() + self.losses().total()
     }
 
+    /// Goes on with what an owner before has left. Returns false where there was none.
+    fn take_over(&mut self) -> Result<bool, Error> {
+        let found = self.lasting.as_ref().and_then(|lasting| lasting.place.found.clone());
+        let Some(found) = found else { return Ok(false) };
+        self.check_told(&found.entry)?;
+        let account = found.account.unwrap_or_default();
+        let mut words = account.into_iter();
+        let was_paused = words.next() == Some(1);
+        let is_another = self.device.resume(&mut words);
+        self.presence.resume(&mut words);
+        self.attach()?;
+        let renewed = match &self.taking {
+            Taking::Kernel { links, .. } => links.were_renewed(),
+            Taking::Socket(_) => true,
+        };
+        let was_abandoned = self.take_abandoned();
+        if was_paused {
+            // What came meanwhile was not wanted.
+            self.device.is_back(Meanwhile::LeftOut)?;
+            self.presence.begin(self.counted());
+        } else if is_another {
+            self.is_shown_packets(Cause::Away);
+        } else if was_abandoned {
+            self.is_shown_packets(Cause::Abandoned);
+        } else if renewed {
+            self.is_shown_packets(Cause::Detached);
+        } else {
+            self.presence.stands(self.counted());
+        }
+        self.device.note_queues();
+        Ok(true)
+    }
+
+    /// Refuses other programs than those that are attached, where they cannot be exchanged.
+    fn check_told(&self, entry: &Entry) -> Result<(), Error> {
+        let told = self.lasting.as_ref().map(|lasting| lasting.told);
+        let fixed = !self.config.hook.can_exchange_filter();
+        if fixed && told != Some(entry.told) {
+            return Err(Error::FixedFilter(self.config.hook));
+        }
+        Ok(())
+    }
+
+    /// Returns what a lasting recording notes of this interface.
+    pub(crate) fn lasting_entry(&self) -> Entry {
+        let lasting = self.lasting.as_ref();
+        Entry {
+            name: self.device.interface.name.clone(),
+            hook: self.config.hook,
+            geometry: *self.rings[0].geometry(),
+            made_promiscuous: lasting.is_some_and(|lasting| lasting.made_promiscuous),
+            told: lasting.map_or(0, |lasting| lasting.told),
+        }
+    }
+
+    /// Returns the words of an account that [`Capture::start`] of another owner goes on with.
+    pub(crate) fn lasting_account(&self) -> Vec<u64> {
+        let mut words = vec![u64::from(self.paused)];
+        self.device.put(&mut words);
+        self.presence.put(&mut words);
+        words
+    }
+
     fn attach(&mut self) -> Result<(), Error> {
+        if let Some(lasting) = &mut self.lasting {
+            let wants = self.config.promiscuous
+                && self.device.interface.link.is_some_and(LinkType::has_header);
+            // It must not end with this process.
+            if wants && pins::set_promiscuous(&self.device.interface.name, true).unwrap_or(false) {
+                lasting.made_promiscuous = true;
+            }
+        }
+        let place = self.lasting.as_ref().map(|lasting| &lasting.place);
         let (interface, config) = (&self.device.interface, &self.config);
         match &mut self.taking {
             Taking::Socket(hook) => hook.start(interface, config)?,
             Taking::Kernel { loaded, links, set, programs, .. } => {
                 let program = |which| loaded.program(which);
-                *links =
-                    Links::attach(interface, set.place, config.promiscuous, programs, &program)
-                        .map_err(|e| explain(interface, config.hook, e))?;
+                *links = Links::attach(
+                    interface,
+                    set.place,
+                    config.promiscuous,
+                    programs,
+                    &program,
+                    place,
+                )
+                .map_err(|e| explain(interface, config.hook, e))?;
             }
         }
         self.attached = true;
@@ -236,6 +375,7 @@ impl Capture {
             Ok(restored) if restored || self.presence.has_gone() => {
                 self.is_shown_packets(Cause::Detached);
             }
+            Ok(_) if self.take_abandoned() => self.is_shown_packets(Cause::Abandoned),
             Ok(_) if self.takes_new_queues() => self.is_shown_packets(Cause::Queue),
             Ok(_) => self.presence.stands(self.counted()),
             Err(e) => {
@@ -247,6 +387,15 @@ impl Capture {
             }
         }
         Ok(())
+    }
+
+    /// Returns whether the programs have stopped recording, since nobody had beaten for too long
+    /// ([`Clock::beat`]), and has them record again.
+    fn take_abandoned(&self) -> bool {
+        match &self.taking {
+            Taking::Kernel { loaded, .. } => loaded.take_abandoned(),
+            Taking::Socket(_) => false,
+        }
     }
 
     /// Sees that packets of queues that were switched on since the last look are captured: drivers
@@ -346,11 +495,29 @@ impl Capture {
     }
 
     /// Returns the readers of the rings. Each ring has one reader, so this is called once.
+    ///
+    /// # Panics
+    /// If what an owner before has left makes no sense, which was found out before.
     pub fn readers(&self) -> Vec<RingReader> {
-        (self.first_interface..)
-            .zip(&self.rings)
-            .map(|(interface, memory)| RingReader::new(memory.clone(), interface))
-            .collect()
+        let found = self.lasting.as_ref().and_then(|lasting| lasting.place.found.as_ref());
+        let next = |ring: usize| Some(found?.rings.get(ring)?.next);
+        let reader = |(ring, (interface, memory)): (usize, (u32, &Arc<RingMemory>))| {
+            let memory = memory.clone();
+            match next(ring) {
+                Some(next) => RingReader::resume(memory, interface, next).expect("it was tried"),
+                None => RingReader::new(memory, interface),
+            }
+        };
+        (self.first_interface..).zip(&self.rings).enumerate().map(reader).collect()
+    }
+
+    /// Ends without taking the hook away: packets go on coming into the rings, for another owner
+    /// of the lasting recording.
+    pub fn leave(&mut self) {
+        self.attached = false;
+        if let Taking::Kernel { links, .. } = &mut self.taking {
+            drop(std::mem::take(links));
+        }
     }
 
     /// Returns a pcapng interface description for each ring.
@@ -445,9 +612,10 @@ fn open_programs(
     interface: &Interface,
     config: &Config,
     set: ProgramSet,
-    geometry: Geometry,
+    (geometry, snaplen): (Geometry, u32),
     first_interface: u32,
     clock: &Arc<Clock>,
+    place: Option<&Place>,
 ) -> Result<(Vec<Arc<RingMemory>>, Taking), Error> {
     let questions = Questions::to(interface, &set, config.device_bound);
     let filters = filters_for(interface, config)?;
@@ -463,10 +631,25 @@ fn open_programs(
         filtered: !filters.is_empty(),
         judged: config.rules.is_some(),
     };
-    let load = |programs: &[Program]| Loaded::new(programs, &params, &filters);
+    let load = |programs: &[Program]| match place {
+        Some(place) => Loaded::lasting(programs, &params, &filters, place),
+        None => Loaded::new(programs, &params, &filters),
+    };
     let ((loaded, control), programs) =
         load_best(&set, &params, load).map_err(|e| explain_load(interface, config, &filters, e))?;
-    clock.share_with(control);
+    match place.and_then(|place| place.found.as_ref()) {
+        Some(found) => {
+            clock.adopt(control);
+            loaded.set_snaplen(snaplen);
+            for (memory, written) in loaded.rings().iter().zip(&found.rings) {
+                memory.set_taken(written.packets + written.unwritten);
+                // So that the reader can be made when it is asked for.
+                let tried = Reader::resume(memory.clone(), written.next);
+                tried.ok_or_else(|| persist::Error::Damaged(interface.name.clone()))?;
+            }
+        }
+        None => clock.share_with(control),
+    }
     let images = config.rules.as_ref().map(|rules| images_with(&loaded, rules));
     let images = images.transpose().map_err(|e| explain_rules(interface, config, e))?;
     let rings = loaded.rings().to_vec();
@@ -474,10 +657,26 @@ fn open_programs(
     Ok((rings, Taking::Kernel { loaded, set, programs, params, filters, images, links }))
 }
 
+/// Returns a hash of what the programs of a capture are told: the same number for the same
+/// programs of whatever version.
+fn told(taking: &Taking, config: &Config) -> u64 {
+    let Taking::Kernel { params, .. } = taking else { return 0 };
+    let mut bytes = params.bytes();
+    bytes.extend(config.filter.as_deref().unwrap_or_default().as_bytes());
+    bytes.push(u8::from(config.rules.is_some()));
+    // FNV-1a, which no release of anything changes.
+    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
+        (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
+    })
+}
+
 impl Drop for Capture {
     fn drop(&mut self) {
-        if self.attached {
-            self.stop();
+        match &self.lasting {
+            // What stays and what does not is the affair of the recording as a whole.
+            Some(_) => self.leave(),
+            None if self.attached => self.stop(),
+            None => {}
         }
     }
 }

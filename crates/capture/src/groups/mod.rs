@@ -133,6 +133,7 @@ pub struct Groups {
     ports: Vec<Port>,
     hub: Arc<Hub>,
     maps: Arc<Maps>,
+    control: Control,
     wakes: Wakes,
     images: Images,
     geometry: Geometry,
@@ -197,7 +198,7 @@ impl Groups {
         let shared = share(&hub, config.groups.len());
         let (maps, mut images, control) =
             shared.map_err(|e| kernel_error("map what the programs share", e))?;
-        clock.share_with(control);
+        clock.share_with(control.clone());
         for (i, group) in config.groups.iter().enumerate() {
             maps.set_steering(i, group.steering);
             maps.set_snaplen(i, group.snaplen);
@@ -221,7 +222,7 @@ impl Groups {
         let wakes = wakes.map_err(|e| kernel_error("begin to wake members", e))?;
         let places = (0..MAX_MEMBERS).map(|_| MemberPlace::Free).collect();
         let (hub, maps) = (Arc::new(hub), Arc::new(maps));
-        Ok(Self { list, ports, hub, maps, wakes, images, geometry, places })
+        Ok(Self { list, ports, hub, maps, control, wakes, images, geometry, places })
     }
 
     /// Attaches all programs. What the devices have counted before is left out of the statistics.
@@ -339,10 +340,12 @@ impl Groups {
     /// has what was missed.
     pub fn watch(&mut self) -> Watched {
         let mut watched = Watched::default();
+        let was_abandoned = self.control.take_abandoned();
         for port in &mut self.ports {
             let name = port.device.interface.name.clone();
             let (maps, own) = (&self.maps, port.list.port);
-            match port.watch(&self.hub, self.geometry, &|| Ok(maps.counts(own)?.seen)) {
+            let seen = || Ok(maps.counts(own)?.seen);
+            match port.watch(&self.hub, self.geometry, was_abandoned, &seen) {
                 Ok(event) => watched.events.extend(event.map(|event| (name, event))),
                 Err(e) => watched.faults.push(e.into()),
             }

@@ -421,7 +421,7 @@ impl Port {
         let links = match &self.ready {
             Some(Ready { loaded, programs }) => {
                 let program = |which| loaded.program(which);
-                Links::attach(interface, self.set.place, self.promiscuous, programs, &program)
+                Links::attach(interface, self.set.place, self.promiscuous, programs, &program, None)
             }
             None => Err(io::Error::other("no program is loaded")),
         };
@@ -463,6 +463,7 @@ impl Port {
         &mut self,
         hub: &Hub,
         geometry: Geometry,
+        was_abandoned: bool,
         seen: &dyn Fn() -> io::Result<u64>,
     ) -> Result<Option<Event>, Error> {
         let counters = |port: &Self| seen().map_err(|e| port.explain(e));
@@ -476,7 +477,7 @@ impl Port {
                 self.device.add_received(more);
                 return Ok(event);
             }
-            return self.stand(hub, &counters).map(|()| event);
+            return self.stand(hub, was_abandoned, &counters).map(|()| event);
         }
         if !self.device.is_back(Meanwhile::Counts)? {
             return Ok(None);
@@ -491,6 +492,7 @@ impl Port {
     fn stand(
         &mut self,
         hub: &Hub,
+        was_abandoned: bool,
         seen: &dyn Fn(&Self) -> Result<u64, Error>,
     ) -> Result<(), Error> {
         let interface = &self.device.interface;
@@ -503,6 +505,9 @@ impl Port {
         match restored {
             Ok(false) if self.presence.has_gone() => {
                 self.is_shown_packets(seen(self)?, Cause::Detached);
+            }
+            Ok(false) if was_abandoned => {
+                self.is_shown_packets(seen(self)?, Cause::Abandoned);
             }
             Ok(false) if self.takes_new_queues(hub) => {
                 self.is_shown_packets(seen(self)?, Cause::Queue);

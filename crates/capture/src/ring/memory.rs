@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicU64, fence};
 
-use tapdeck_packet::ring::{BlockBytes, PACKET_SHIFT, ReadMemory, Readable, layout};
+use tapdeck_packet::ring::{BlockBytes, LastingMemory, PACKET_SHIFT, ReadMemory, Readable, layout};
 
 use super::protocol::Memory;
 use crate::sys::arithmetic as word;
@@ -83,6 +83,17 @@ impl Geometry {
         self.nblocks << self.block_shift
     }
 
+    /// Returns whether [`Geometry::new`] could have made this.
+    pub(crate) fn is_sound(&self) -> bool {
+        let shifts = layout::MIN_BLOCK_SHIFT..=layout::MAX_BLOCK_SHIFT;
+        let bytes = u64::from(self.nblocks) << self.block_shift.min(layout::MAX_BLOCK_SHIFT);
+        (1..=layout::MAX_RINGS).contains(&self.nrings)
+            && shifts.contains(&self.block_shift)
+            && self.nblocks.is_power_of_two()
+            && bytes <= Self::MAX_RING
+            && (1..=1 << self.block_shift).contains(&self.snaplen)
+    }
+
     /// Returns a power of two, minus one: no copy of a frame is longer than this plus one.
     pub(crate) fn len_mask(&self) -> u32 {
         self.snaplen.max(256).next_power_of_two() - 1
@@ -97,6 +108,11 @@ impl Geometry {
     /// Returns the bytes of `struct td_ring` with its blocks' entries.
     pub(crate) fn ring_stride(&self) -> usize {
         layout::RING + self.nblocks as usize * layout::BLOCK
+    }
+
+    /// Returns the bytes of what the readers of the rings note, where that outlives them.
+    pub(crate) fn noted_bytes(&self) -> usize {
+        self.nrings as usize * self.nblocks as usize * 8
     }
 
     /// Returns all the memory that the rings take, bytes.
@@ -130,6 +146,22 @@ impl RingMemory {
         let first = Self { geometry, index: 0, rings, data, release, taken: taken() };
         let ring = |index| Self { index, taken: taken(), ..first.clone() };
         (0..geometry.nrings).map(ring).collect()
+    }
+
+    /// Has a set of rings keep what their readers note in a mapping that outlives this process, of
+    /// [`Geometry::noted_bytes`].
+    pub(crate) fn noting_in(set: Vec<Self>, noted: &Arc<Mapping>) -> Vec<Self> {
+        let each = |ring: Self| {
+            let at = ring.index as usize * ring.geometry.nblocks as usize * 8;
+            let before = Before::Lasting(noted.clone(), at);
+            Self { taken: Arc::new(Taken { before, ..Taken::new(ring.geometry.nblocks) }), ..ring }
+        };
+        set.into_iter().map(each).collect()
+    }
+
+    /// Takes note of how many packets readers before have taken out of the ring.
+    pub(crate) fn set_taken(&self, packets: u64) {
+        self.taken.packets.store(packets, Release);
     }
 
     /// Makes a set of rings in memory of this process, for the socket hooks.
@@ -281,6 +313,12 @@ impl ReadMemory for RingMemory {
     }
 }
 
+impl LastingMemory for RingMemory {
+    fn noted(&self, slot: u32) -> u64 {
+        self.taken.before.of(slot as usize).map_or(0, |before| before.load(Acquire))
+    }
+}
+
 /// What the reader of a ring has taken out of it, for others to read while it works.
 ///
 /// The reader writes it for each block that it releases and never waits; who reads it tries again
@@ -290,14 +328,32 @@ struct Taken {
     /// Odd while the reader writes.
     version: AtomicU64,
     packets: AtomicU64,
-    /// Each slot's commit counter when its block was last released.
-    before: Vec<AtomicU64>,
+    nblocks: usize,
+    before: Before,
+}
+
+/// Each slot's commit counter when its block was last released.
+#[derive(Debug)]
+enum Before {
+    Own(Vec<AtomicU64>),
+    /// From this offset on, in memory that outlives the process.
+    Lasting(Arc<Mapping>, usize),
+}
+
+impl Before {
+    fn of(&self, slot: usize) -> Option<&AtomicU64> {
+        match self {
+            Self::Own(slots) => slots.get(slot),
+            Self::Lasting(memory, at) => Some(memory.u64(at + slot * 8)),
+        }
+    }
 }
 
 impl Taken {
     fn new(nblocks: u32) -> Self {
-        let before = (0..nblocks).map(|_| AtomicU64::new(0)).collect();
-        Self { version: AtomicU64::new(0), packets: AtomicU64::new(0), before }
+        let before = Before::Own((0..nblocks).map(|_| AtomicU64::new(0)).collect());
+        let (version, packets) = (AtomicU64::new(0), AtomicU64::new(0));
+        Self { version, packets, nblocks: nblocks as usize, before }
     }
 
     fn note(&self, slot: usize, packets: u64, committed: u64) {
@@ -305,7 +361,7 @@ impl Taken {
         self.version.store(version + 1, Relaxed);
         fence(Release);
         self.packets.fetch_add(packets, Relaxed);
-        if let Some(before) = self.before.get(slot) {
+        if let Some(before) = self.before.of(slot) {
             before.store(committed, Relaxed);
         }
         self.version.store(version + 2, Release);
@@ -316,8 +372,9 @@ impl Taken {
     fn with(&self, unread: impl Fn(usize, u64) -> u64) -> u64 {
         loop {
             let version = self.version.load(Acquire);
-            let slots = self.before.iter().enumerate();
-            let unread: u64 = slots.map(|(slot, before)| unread(slot, before.load(Relaxed))).sum();
+            let before = |slot| Some((slot, self.before.of(slot)?.load(Relaxed)));
+            let slots = (0..self.nblocks).filter_map(before);
+            let unread: u64 = slots.map(|(slot, before)| unread(slot, before)).sum();
             let all = self.packets.load(Relaxed) + unread;
             fence(Acquire);
             if version.is_multiple_of(2) && self.version.load(Relaxed) == version {
@@ -379,6 +436,8 @@ mod tests {
             layout::RELEASE as u32,
             control::CONTROL_BYTES as u32,
             control::SNAPLEN as u32,
+            control::DEADLINE as u32,
+            control::ABANDONED as u32,
             control::UTC_OFFSETS as u32,
             FRAME_SHIFT,
             PACKET_SHIFT,

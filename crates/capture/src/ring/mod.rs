@@ -14,7 +14,7 @@ mod socket;
 pub use memory::{Geometry, GeometryError, RingMemory};
 pub use protocol::{Memory, Reservation, Reserved, flush, reserve};
 pub use socket::{Packet, Producer, socket_ring};
-pub use tapdeck_packet::ring::{ReadMemory, Reader, end_hold};
+pub use tapdeck_packet::ring::{LastingMemory, ReadMemory, Reader, end_hold};
 
 /// The reader's end of a ring that this process has mapped.
 pub type RingReader = tapdeck_packet::ring::RingReader<RingMemory>;

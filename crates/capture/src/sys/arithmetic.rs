@@ -13,7 +13,7 @@ mod c {
         pub safe fn tapdeck_commit(reserved: u32, frame: u32, packets: u32) -> u64;
         pub safe fn tapdeck_is_complete(commit: u64, block_bytes: u32) -> i32;
         #[cfg(test)]
-        pub safe static tapdeck_layout: [u32; 22];
+        pub safe static tapdeck_layout: [u32; 24];
         #[cfg(test)]
         pub safe static tapdeck_params_layout: [u32; 23];
         #[cfg(test)]
@@ -70,7 +70,7 @@ pub fn is_complete(commit: u64, block_bytes: u32) -> bool {
 /// Sizes, offsets and constants as the C compiler has them, in the order of
 /// `bpf/ring_user.c`.
 #[cfg(test)]
-pub fn layout() -> [u32; 22] {
+pub fn layout() -> [u32; 24] {
     c::tapdeck_layout
 }
 

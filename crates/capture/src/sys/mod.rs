@@ -11,6 +11,7 @@ pub mod libbpf;
 pub mod mapping;
 pub mod packet_socket;
 pub mod params;
+pub mod pins;
 mod plain;
 pub mod program;
 pub mod ring_bytes;

@@ -18,8 +18,8 @@
 mod reader;
 
 pub use reader::{
-    BlockBytes, FRAME_SHIFT, PACKET_SHIFT, ReadMemory, Readable, Reader, RingReader, end_hold,
-    layout,
+    BlockBytes, FRAME_SHIFT, LastingMemory, PACKET_SHIFT, ReadMemory, Readable, Reader, RingReader,
+    end_hold, layout,
 };
 
 use std::collections::VecDeque;

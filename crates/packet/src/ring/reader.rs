@@ -79,6 +79,19 @@ pub trait ReadMemory {
     }
 }
 
+/// The shared words of a ring that may get another reader when its own has died.
+pub trait LastingMemory: ReadMemory {
+    /// Loads what a slot's commit counter was when the last note of the slot was taken
+    /// ([`ReadMemory::note_taken`]); 0 where there was none.
+    fn noted(&self, slot: u32) -> u64;
+}
+
+impl<M: LastingMemory + ?Sized> LastingMemory for Arc<M> {
+    fn noted(&self, slot: u32) -> u64 {
+        (**self).noted(slot)
+    }
+}
+
 impl<M: ReadMemory + ?Sized> ReadMemory for Arc<M> {
     fn block_bytes(&self) -> u32 {
         (**self).block_bytes()
@@ -159,6 +172,33 @@ impl<M: ReadMemory> Reader<M> {
     pub fn new(memory: M) -> Self {
         let before = vec![0; memory.nblocks() as usize];
         Self { next: memory.released(), before, memory, ended: false }
+    }
+
+    /// Makes the reader of a ring whose reader before has died, which had dealt with all blocks
+    /// before `next`. Each reader makes that known before it releases the blocks. So of those that
+    /// are not released no producer has begun to use the slot again: its counter is still the one
+    /// at the block's end, whether that was noted or not.
+    ///
+    /// Returns `None` where no reader of this ring can have said so.
+    pub fn resume(memory: M, next: u32) -> Option<Self>
+    where
+        M: LastingMemory,
+    {
+        let (released, nblocks) = (memory.released(), memory.nblocks());
+        let unreleased = next.wrapping_sub(released);
+        let closed = word_block(memory.word()).wrapping_sub(released);
+        if unreleased > closed || closed > nblocks {
+            return None;
+        }
+        let mut before: Vec<u64> = (0..nblocks).map(|slot| memory.noted(slot)).collect();
+        for block in (0..unreleased).map(|ahead| released.wrapping_add(ahead)) {
+            let slot = block % nblocks;
+            let committed = memory.committed(slot);
+            before[slot as usize] = committed;
+            memory.note_taken(slot, 0, committed);
+        }
+        memory.set_released(next);
+        Some(Self { memory, next, before, ended: false })
     }
 
     pub fn memory(&self) -> &M {
@@ -277,7 +317,19 @@ pub struct RingReader<M> {
 impl<M: BlockBytes> RingReader<M> {
     /// Makes the one reader of `memory`, whose packets are of this interface.
     pub fn new(memory: Arc<M>, interface: u32) -> Self {
-        let reader = Reader::new(memory.clone());
+        Self::of(Reader::new(memory), interface)
+    }
+
+    /// Makes the reader of `memory` whose reader before has died; see [`Reader::resume`].
+    pub fn resume(memory: Arc<M>, interface: u32, next: u32) -> Option<Self>
+    where
+        M: LastingMemory,
+    {
+        Some(Self::of(Reader::resume(memory, next)?, interface))
+    }
+
+    fn of(reader: Reader<Arc<M>>, interface: u32) -> Self {
+        let memory = reader.memory().clone();
         let kept = Arc::new(Kept { memory, holds: Mutex::new(reader.holds()) });
         Self { reader, interface, is_mixed: false, kept, begun: 0 }
     }

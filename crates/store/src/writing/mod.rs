@@ -11,6 +11,7 @@ pub(crate) mod durability;
 pub mod holdings;
 pub mod indexer;
 pub mod keeper;
+pub mod ledger;
 pub mod live;
 pub mod log;
 pub mod retention;

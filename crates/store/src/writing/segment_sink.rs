@@ -21,6 +21,7 @@ use crate::writing::durability::{Durability, Syncer, sync_directory};
 use crate::writing::holdings::{Holdings, Inventory};
 use crate::writing::indexer::{self, BlockPlace, Indexer, Indexing, Sizes};
 use crate::writing::keeper::{Job, Keeper, KeeperSetup, is_full, is_too_large};
+use crate::writing::ledger::SegmentEnd;
 use crate::writing::live::{LiveSegment, statistics_disk_len};
 use crate::writing::log::Log;
 use crate::writing::retention::Retention;
@@ -71,6 +72,18 @@ pub struct SegmentSink<I: Io> {
     comment: Option<String>,
     /// What the next segment tells at its beginning.
     unseen: Vec<UnseenSpan>,
+    /// How the segment being written ends, as soon as the blocks of the last call have been noted.
+    ending: Option<SegmentEnding>,
+}
+
+/// How a segment ends into which no more can be written.
+enum SegmentEnding {
+    /// Blocks wait for its successor.
+    Rotated,
+    /// The disk is full.
+    Full,
+    /// A write has failed.
+    GivenUp,
 }
 
 impl<I: Io> SegmentSink<I> {
@@ -140,7 +153,33 @@ impl<I: Io> SegmentSink<I> {
             rotating_since: None,
             comment: None,
             unseen: Vec::new(),
+            ending: None,
         })
+    }
+
+    /// Goes on where another writer has stopped: of the losses so far, segments that have ended
+    /// tell these, by interface.
+    #[must_use]
+    pub fn resume(mut self, told_lost: &[u64]) -> Self {
+        for ((now, before), told) in self.lost.iter_mut().zip(&mut self.lost_before).zip(told_lost)
+        {
+            (*now, *before) = (*told, *told);
+        }
+        self
+    }
+
+    /// Ends the segment into which no more could be written. This waits until the call in which
+    /// that was found has returned: what a segment holds that has ended was noted before.
+    fn settle(&mut self) {
+        match self.ending.take() {
+            None => {}
+            Some(SegmentEnding::Rotated) => self.rotate(),
+            Some(SegmentEnding::Full) => {
+                self.end();
+                self.keeper.send(Job::MakeRoom(ROOM));
+            }
+            Some(SegmentEnding::GivenUp) => self.give_up(),
+        }
     }
 
     fn begin(&mut self) -> io::Result<()> {
@@ -237,7 +276,7 @@ impl<I: Io> SegmentSink<I> {
 
     fn fail(&mut self, written: usize, e: io::Error) -> SinkOutcome {
         self.was_full = is_full(&e);
-        if self.was_full {
+        if self.was_full && self.ending.is_none() {
             self.keeper.send(Job::MakeRoom(ROOM));
         }
         SinkOutcome::Stalled(written, e)
@@ -246,6 +285,7 @@ impl<I: Io> SegmentSink<I> {
 
 impl<I: Io> Sink for SegmentSink<I> {
     fn write(&mut self, batch: &[InterfaceBlock<'_>]) -> SinkOutcome {
+        self.settle();
         if self.live.is_none()
             && let Err(e) = self.begin()
         {
@@ -275,33 +315,44 @@ impl<I: Io> Sink for SegmentSink<I> {
             Ok(()) => SinkOutcome::Written(written),
             // Files may not become larger (setrlimit(2)): the segment is full.
             Err(e) if is_too_large(&e) && live.packets.iter().any(|n| *n > 0) => {
-                self.rotate();
+                self.ending = Some(SegmentEnding::Rotated);
                 SinkOutcome::Written(written)
             }
             Err(e) => {
                 // The blocks that are written stay where they are; the others go into another
                 // segment.
                 if is_full(&e) {
-                    self.end();
+                    self.ending = Some(SegmentEnding::Full);
                 } else {
                     Totals::add(&self.totals.write_errors, 1);
                     (self.config.log)(&format!(
                         "{}: write failed: {e}; going on in a new segment",
                         live.name
                     ));
-                    self.give_up();
+                    self.ending = Some(SegmentEnding::GivenUp);
                 }
                 self.fail(written, e)
             }
         }
     }
 
+    fn segment_end(&self) -> Option<SegmentEnd> {
+        let live = self.live.as_ref().map(|live| (live.name.number, live.end()));
+        Some(live.unwrap_or((self.next_number, 0)))
+    }
+
+    fn told_lost(&self) -> &[u64] {
+        &self.lost_before
+    }
+
     fn begin_epoch(&mut self, _: u8) {
+        self.settle();
         self.comment = Some("the clock was stepped before this segment began".into());
         self.rotate();
     }
 
     fn begin_segment(&mut self, interfaces: Option<Vec<InterfaceDescription>>, done: Done) {
+        self.settle();
         if let Some(interfaces) = interfaces {
             assert_eq!(interfaces.len(), self.config.interfaces.len(), "rings keep their ids");
             self.config.interfaces = interfaces;
@@ -314,6 +365,7 @@ impl<I: Io> Sink for SegmentSink<I> {
     }
 
     fn tell_unseen(&mut self, spans: Vec<UnseenSpan>) {
+        self.settle();
         let holds_packets = |live: &LiveSegment<I::File>| live.packets.iter().any(|n| *n > 0);
         if self.live.as_ref().is_some_and(holds_packets) {
             self.end();
@@ -337,6 +389,7 @@ impl<I: Io> Sink for SegmentSink<I> {
     }
 
     fn tick(&mut self, lost: &[u64]) {
+        self.settle();
         self.lost.copy_from_slice(lost);
         if self.live.as_ref().is_some_and(|live| live.durability.has_failed()) {
             self.give_up();
@@ -352,6 +405,7 @@ impl<I: Io> Sink for SegmentSink<I> {
     }
 
     fn finish(&mut self, lost: &[u64]) -> io::Result<()> {
+        self.settle();
         self.lost.copy_from_slice(lost);
         self.keeper.send(Job::Last);
         self.end();

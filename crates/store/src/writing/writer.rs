@@ -7,7 +7,7 @@
 use std::fmt;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use tapdeck_packet::pcapng::InterfaceDescription;
@@ -15,6 +15,7 @@ use tapdeck_packet::ring::{Block, Contents, Hold, Ring};
 use tapdeck_packet::watch::{beat, watch};
 
 use crate::format::unseen::UnseenSpan;
+use crate::writing::ledger::{Ledger, LedgerEntry, SegmentEnd};
 use crate::writing::totals::Totals;
 
 /// A block of a ring, and the interface that it belongs to.
@@ -80,6 +81,16 @@ pub trait Sink: Send {
         done();
     }
 
+    /// Returns where the segment ends that is written to, as [`LedgerEntry::segment`] has it.
+    fn segment_end(&self) -> Option<SegmentEnd> {
+        None
+    }
+
+    /// Returns the losses that segments which have ended tell, by interface.
+    fn told_lost(&self) -> &[u64] {
+        &[]
+    }
+
     /// Tells in the output, behind the blocks written so far, that packets went unseen.
     fn tell_unseen(&mut self, spans: Vec<UnseenSpan>) {
         let _ = spans;
@@ -110,6 +121,8 @@ pub struct WriterControl {
     blocks_closed: AtomicBool,
     hurried: AtomicBool,
     writer_ended: AtomicBool,
+    /// When the writer was told to leave the rings to another one.
+    leaves: OnceLock<Instant>,
     /// Requests for another segment since the writer looked last.
     segments_asked: Mutex<SegmentsAsked>,
 }
@@ -161,6 +174,16 @@ impl WriterControl {
         self.blocks_closed.store(true, Release);
     }
 
+    /// Has the writer end and leave the rings, whose producers go on, to another writer. What lies
+    /// in complete blocks now is still written, unless that takes too long.
+    pub fn leave(&self) {
+        let _ = self.leaves.set(Instant::now());
+    }
+
+    fn leaves_since(&self) -> Option<Instant> {
+        self.leaves.get().copied()
+    }
+
     /// Says that what is not written yet shall not be written.
     pub fn hurry(&self) {
         self.hurried.store(true, Release);
@@ -203,6 +226,7 @@ pub struct Writer<S> {
     first: usize,
     /// Packets that may still be written.
     left: u64,
+    ledger: Option<Box<dyn Ledger>>,
 }
 
 impl<S: Sink> Writer<S> {
@@ -215,7 +239,7 @@ impl<S: Sink> Writer<S> {
         let epoch =
             rings.iter().map(|r| oldest(&**r)).reduce(|a, b| if before(b, a) { b } else { a });
         let epoch = epoch.unwrap_or(0);
-        Self { rings, sink, totals, epoch, first: 0, left: u64::MAX }
+        Self { rings, sink, totals, epoch, first: 0, left: u64::MAX, ledger: None }
     }
 
     /// Makes the writer end after so many packets, to the packet.
@@ -223,6 +247,24 @@ impl<S: Sink> Writer<S> {
     pub fn limit(mut self, packets: u64) -> Self {
         self.left = packets;
         self
+    }
+
+    /// Has the writer note what it does in a ledger, for another that goes on when it has died.
+    #[must_use]
+    pub fn note_in(mut self, ledger: Box<dyn Ledger>) -> Self {
+        self.ledger = Some(ledger);
+        self
+    }
+
+    /// Notes that the blocks of these interfaces are dealt with.
+    fn note(&mut self, blocks: &[u32], is_last: bool) {
+        let Some(ledger) = &mut self.ledger else { return };
+        ledger.note(&LedgerEntry {
+            segment: self.sink.segment_end().filter(|_| !is_last),
+            blocks,
+            totals: &self.totals,
+            told_lost: self.sink.told_lost(),
+        });
     }
 
     /// Writes until the recording has come to its end and the rings are empty, or until the sink
@@ -234,11 +276,13 @@ impl<S: Sink> Writer<S> {
         let mut asked = SegmentsAsked::default();
         let mut ending = Ok(Ending::Asked);
         watch("tapdeck-writer");
+        self.note(&[], false);
         loop {
             beat();
             asked.add(control.take_segments_asked());
             // Read before the rings are looked at: nothing comes after it was set.
             let closed = control.blocks_are_closed();
+            let leaves_since = control.leaves_since();
             if closed {
                 self.rings.iter_mut().for_each(|ring| ring.end());
             }
@@ -251,6 +295,10 @@ impl<S: Sink> Writer<S> {
             }
             if asked.is_time(matches!(turn, Turn::Idle)) {
                 asked.perform(&mut self.sink);
+            }
+            let is_at_work = matches!(turn, Turn::Wrote);
+            if leaves_since.is_some_and(|since| !is_at_work || since.elapsed() > LAST_PACKETS) {
+                break;
             }
             match turn {
                 Turn::Wrote => {
@@ -282,11 +330,15 @@ impl<S: Sink> Writer<S> {
             wait = (wait * 2).min(LONGEST_WAIT);
         }
         control.writer_ended.store(true, Release);
-        self.discard(control);
+        // What is left in rings that live on is another writer's.
+        if self.ledger.is_none() {
+            self.discard(control);
+        }
         asked.add(control.take_segments_asked());
         asked.perform(&mut self.sink);
         let lost = self.lost();
         self.sink.finish(&lost)?;
+        self.note(&[], true);
         ending
     }
 
@@ -386,7 +438,10 @@ impl<S: Sink> Writer<S> {
             });
         }
         self.left -= batch[..written].iter().map(packets_of).sum::<u64>();
-        for at in from.into_iter().take(written) {
+        from.truncate(written);
+        let blocks: Vec<u32> = from.iter().map(|at| self.rings[*at].interface()).collect();
+        self.note(&blocks, false);
+        for at in from {
             self.rings[at].release(1);
         }
         if self.left == 0 { Turn::Ended } else { turn }

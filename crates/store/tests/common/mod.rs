@@ -23,8 +23,8 @@ use tapdeck_packet::pcapng::{self, InterfaceDescription, Reader, Record};
 use tapdeck_packet::ring::{Block, Contents, Hold, Holds, Ring};
 use tapdeck_store::io::{Io, PAGE, Uptime};
 use tapdeck_store::{
-    Ending, Indexing, Retention, SegmentName, SegmentSink, SegmentSinkConfig, Sink, Store, Totals,
-    Writer, WriterControl,
+    Ending, Indexing, Ledger, Retention, SegmentName, SegmentSink, SegmentSinkConfig, Sink, Store,
+    Totals, Writer, WriterControl,
 };
 use tapdeck_testkit::{SplitMix64, wait_for};
 
@@ -366,6 +366,8 @@ pub struct Setup {
     pub sync_interval: Option<Duration>,
     /// Lines for the user.
     pub log: Arc<Mutex<Vec<String>>>,
+    /// Where the writer notes what it does, if it does.
+    pub ledger: Mutex<Option<Box<dyn Ledger>>>,
 }
 
 impl Setup {
@@ -379,6 +381,7 @@ impl Setup {
             indexed: false,
             sync_interval: None,
             log: Arc::default(),
+            ledger: Mutex::default(),
         }
     }
 
@@ -406,7 +409,8 @@ impl Setup {
             indexing: self.indexed.then_some(indexing),
         };
         let sink = SegmentSink::new(io, store, config, totals.clone()).unwrap();
-        Run::start_on(control, rings, sink, totals, self.limit)
+        let ledger = self.ledger.lock().unwrap().take();
+        Run::start_on(control, rings, sink, totals, (self.limit, ledger))
     }
 
     /// Records all that the rings hold and ends.
@@ -431,7 +435,7 @@ impl Run {
         totals: Arc<Totals>,
         limit: Option<u64>,
     ) -> Self {
-        Self::start_on(Arc::default(), rings, sink, totals, limit)
+        Self::start_on(Arc::default(), rings, sink, totals, (limit, None))
     }
 
     fn start_on<S: Sink + 'static>(
@@ -439,11 +443,14 @@ impl Run {
         rings: Vec<Box<dyn Ring>>,
         sink: S,
         totals: Arc<Totals>,
-        limit: Option<u64>,
+        (limit, ledger): (Option<u64>, Option<Box<dyn Ledger>>),
     ) -> Self {
         let mut writer = Writer::new(rings, sink, totals.clone());
         if let Some(n) = limit {
             writer = writer.limit(n);
+        }
+        if let Some(ledger) = ledger {
+            writer = writer.note_in(ledger);
         }
         let thread = std::thread::spawn({
             let control = control.clone();

@@ -3,6 +3,7 @@
 //! The command line becomes a request, and the answer becomes a text for people. `docs/CONTROL.md`
 //! says what can be asked and what is answered; nothing here knows what it means.
 
+mod persist;
 mod text;
 
 use std::io::{self, Read, Write, stdout};
@@ -18,6 +19,9 @@ use crate::usage::usage;
 
 /// Sends the request and prints the answer.
 pub fn run(flags: &flags::Ctl) -> Result<()> {
+    if let CtlVerb::Persist(verb) = &flags.verb {
+        return Ok(print(&persist::run(verb, flags.json)?)?);
+    }
     let request = request(&flags.verb)?;
     let path = match (&flags.socket, &flags.dir) {
         (Some(path), _) => path.clone(),
@@ -83,6 +87,7 @@ fn request(verb: &CtlVerb) -> Result<Request> {
         CtlVerb::Groups => ("groups", Map::new()),
         CtlVerb::Rotate => ("rotate", Map::new()),
         CtlVerb::Stop => ("stop", Map::new()),
+        CtlVerb::Persist(_) => return usage("persist: no recorder is asked for that"),
     };
     Ok(Request { verb, rest })
 }

@@ -27,6 +27,8 @@ pub fn of(verb: &CtlVerb, answer: &Value) -> String {
         },
         CtlVerb::Rotate => "a new segment begins\n".into(),
         CtlVerb::Stop => "ended\n".into(),
+        // Nobody is asked, and nobody answers.
+        CtlVerb::Persist(_) => String::new(),
     }
 }
 

@@ -12,6 +12,7 @@ use clap::{Args, Subcommand};
   tapdeck ctl groups
   tapdeck ctl filter --group ids not port 22
   tapdeck ctl rules replace ids.rules --group ids
+  tapdeck ctl persist list
   tapdeck ctl --dir /var/tape watch --json | jq .captured")]
 pub struct Ctl {
     /// The control socket of the other program [default: TAPDECK_SOCKET, or
@@ -74,6 +75,9 @@ pub enum Verb {
     Groups,
     /// Begin a new segment; the one before can be taken away then
     Rotate,
+    /// List what recorders with --persist have left, or remove it
+    #[command(subcommand)]
+    Persist(PersistVerb),
     /// End the program in good order, and wait until it has ended
     Stop,
 }
@@ -89,6 +93,18 @@ pub struct Lines {
     pub file: Option<PathBuf>,
     #[command(flatten)]
     pub group: InGroup,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum PersistVerb {
+    /// List lasting recordings: interfaces, hooks, when their recorder was last heard of, how full
+    /// their rings are
+    List,
+    /// Remove a lasting recording that no recorder owns: detach its hooks, free its rings
+    Drop {
+        /// The name that was given to --persist
+        name: String,
+    },
 }
 
 #[derive(Debug, Subcommand)]

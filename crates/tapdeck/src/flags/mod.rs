@@ -23,7 +23,8 @@ use clap::{Parser, Subcommand};
 pub use self::attach::Attach;
 pub use self::check_traffic::CheckTraffic;
 pub use self::ctl::{
-    Ctl, InGroup as CtlGroup, Lines as CtlLines, RulesVerb as CtlRules, Verb as CtlVerb,
+    Ctl, InGroup as CtlGroup, Lines as CtlLines, PersistVerb as CtlPersist, RulesVerb as CtlRules,
+    Verb as CtlVerb,
 };
 pub use self::dist::{Dist, FromChoice, LengthChoice, ToChoice};
 pub use self::generate::{BackendChoice, GapsChoice, Gen, MethodChoice, ProtoChoice, TunnelChoice};

@@ -21,6 +21,7 @@ use crate::units;
   tapdeck record -i eth0 --dir /var/tape --keep-bytes 100GiB
   tapdeck record -i eth0,eth1 --hook xdp --dir /var/tape --keep-time 7d --min-free 5%
   tapdeck record -i eth0 -w - | tshark -r -
+  tapdeck record -i eth0 --persist eth0 --dir /var/tape
   tapdeck record --group ids --dir /var/tape
   tapdeck record -i eth0 --filter 'port 53' -w dns.pcapng --duration 30s")]
 pub struct Record {
@@ -36,7 +37,7 @@ pub struct Record {
     pub interfaces: Vec<String>,
 
     /// Record as a member of this group of a running `tapdeck serve`, which has the hooks
-    #[arg(long, value_name = "NAME", conflicts_with_all = ["interfaces", "hook", "deliver", "snaplen", "filter", "rules", "rules_engine", "no_promiscuous", "no_device_bound", "ring_bytes", "block_bytes", "flush"])]
+    #[arg(long, value_name = "NAME", conflicts_with_all = ["interfaces", "hook", "deliver", "snaplen", "filter", "rules", "rules_engine", "no_promiscuous", "no_device_bound", "ring_bytes", "block_bytes", "flush", "abandon"])]
     pub group: Option<String>,
 
     /// The share of the group's traffic, relative to its other members
@@ -138,6 +139,15 @@ pub struct Record {
     /// A packet is in the output and readable within this time, at least 100ms
     #[arg(long, value_name = "TIME", default_value = "1s", value_parser = units::flush)]
     pub flush: Duration,
+
+    /// Leave hooks and rings in place under this name when the recorder ends or dies, and go on
+    /// from those that are there: no packet is lost meanwhile as long as the rings hold it
+    #[arg(long, value_name = "NAME", requires = "dir", conflicts_with_all = ["group", "count"])]
+    pub persist: Option<String>,
+
+    /// Let packets pass unrecorded when the recorder has not run for so long, at least 3s
+    #[arg(long, value_name = "TIME", default_value = "60s", value_parser = units::abandon)]
+    pub abandon: Duration,
 
     /// Write past the page cache (O_DIRECT), and then before other threads get the CPU
     /// (SCHED_FIFO); auto: where the file system can

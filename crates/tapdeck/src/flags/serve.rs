@@ -59,6 +59,10 @@ pub struct Serve {
     #[arg(long, value_name = "NAME")]
     pub socket_group: Option<String>,
 
+    /// Let packets pass unseen when the daemon has not run for so long, at least 3s
+    #[arg(long, value_name = "TIME", default_value = "60s", value_parser = units::abandon)]
+    pub abandon: Duration,
+
     /// Stop after this time
     #[arg(long, value_name = "TIME", value_parser = units::duration)]
     pub duration: Option<Duration>,

@@ -6,6 +6,7 @@
 //! the interfaces and the output, serves the control socket, and reports. No packet waits for it.
 
 mod commands;
+mod lasting;
 mod membership;
 mod output;
 mod recovery;
@@ -28,8 +29,10 @@ use tapdeck_store::{Ending, Totals, UnseenSpan, WriterControl};
 use crate::units::show_count;
 use crate::{flags, hangs};
 use commands::{ControlSocket, Recorder};
+use lasting::Lasting;
 use output::{Output, Started, WriterSetup};
 use report::Report;
+use resolve::Target;
 use source::RecordSource;
 
 /// How often the recorder looks after its hooks.
@@ -143,17 +146,25 @@ pub fn run(flags: flags::Record) -> Result<()> {
     let plan = resolve::RecordPlan::new(flags)?;
     hangs::watch_threads()?;
     let signals = Signals::listen()?;
-    let clock = Arc::new(Clock::default());
-    let mut source = RecordSource::open(&plan, &clock)?;
+    let clock = Arc::new(Clock::default().abandoned_after(plan.abandon));
+    let mut lasting = Lasting::open(&plan)?;
+    let mut source = RecordSource::open(&plan, &clock, lasting.as_ref())?;
     let interfaces = source.descriptions();
     let totals = Arc::new(Totals::new(interfaces.len()));
+    if let Some(lasting) = &lasting {
+        lasting.go_on(&totals);
+    }
     let mut report = Report::new(&plan, totals.clone())?;
-    let output = Output::open(&plan)?;
+    let output = Output::open(&plan, lasting.as_ref())?;
     let control_socket = ControlSocket::open(&plan, &report)?;
 
     // Packets wait in the rings until the output is begun, so that no file is touched for a hook
     // that cannot be had.
     source.start()?;
+    if let (Some(lasting), Target::Store { dir, .. }) = (&mut lasting, &plan.target) {
+        lasting.begin(source.captures(), dir)?;
+        report.goes_on(lasting);
+    }
     let writer_control = Arc::new(WriterControl::default());
     let job = WriterSetup {
         rings: source.take_rings(),
@@ -162,17 +173,28 @@ pub fn run(flags: flags::Record) -> Result<()> {
         clock: clock.clone(),
         writer_control: writer_control.clone(),
         log: report.log(),
+        ledger: lasting.as_ref().and_then(Lasting::ledger),
+        told_lost: lasting.as_ref().map(Lasting::told_lost).unwrap_or_default(),
     };
     let Started { writer, recovery } = output.start(&plan, job)?;
     report.started(&source);
 
     let schedule = Schedule::new(&plan);
-    let mut recording =
-        Recording { source, clock, signals, report, control_socket, writer_control, schedule };
+    let mut recording = Recording {
+        source,
+        lasting,
+        clock,
+        signals,
+        report,
+        control_socket,
+        writer_control,
+        schedule,
+    };
     watch::watch("main");
     recording.look_after();
     recording.end();
     let written = recording.join(writer);
+    recording.note();
     if let Some(recovery) = recovery {
         recovery.end(|| recording.signals.ends() > 1);
     }
@@ -213,6 +235,7 @@ fn tell_unseen(source: &mut RecordSource, report: &Report, control: &WriterContr
 /// A recording that goes on: everything that is not the writer's.
 struct Recording {
     source: RecordSource,
+    lasting: Option<Lasting>,
     clock: Arc<Clock>,
     signals: Signals,
     report: Report,
@@ -266,8 +289,12 @@ impl Recording {
             report.warn(&format!("{name}: cannot flush: {e}"));
         }
         if schedule.is_a_second_over() {
+            self.clock.beat();
             report.interfaces(source.watch(&self.clock));
             tell_unseen(source, report, &self.writer_control);
+            if let Some(lasting) = &self.lasting {
+                lasting.persist().note(source.captures());
+            }
             report.second(source);
             if let Some(control_socket) = &mut self.control_socket {
                 control_socket.second(source, report);
@@ -275,9 +302,33 @@ impl Recording {
         }
     }
 
-    /// Detaches the hooks and closes the blocks that they left open. While the rings are full,
+    /// Notes how things stand, for another owner of a lasting recording.
+    fn note(&self) {
+        if let Some(lasting) = &self.lasting {
+            lasting.persist().note(self.source.captures());
+        }
+    }
+
+    /// Leaves the hooks in place and the rings to another owner, with what they hold by then.
+    fn leave(&mut self) {
+        for capture in self.source.captures_mut() {
+            capture.refresh_nic();
+        }
+        self.source.leave();
+        tell_unseen(&mut self.source, &self.report, &self.writer_control);
+        self.writer_control.leave();
+        if let Some(control_socket) = &mut self.control_socket {
+            control_socket.end();
+        }
+    }
+
+    /// Detaches the hooks and closes the blocks that they left open, or leaves both to another
+    /// owner. While the rings are full,
     /// closing waits for the writer, which gives up on an output that takes nothing.
     fn end(&mut self) {
+        if self.lasting.is_some() {
+            return self.leave();
+        }
         self.source.stop(&self.clock);
         tell_unseen(&mut self.source, &self.report, &self.writer_control);
         self.writer_control.end_producers();

@@ -15,10 +15,11 @@ use tapdeck_packet::pcapng::InterfaceDescription;
 use tapdeck_packet::ring::Ring;
 use tapdeck_store::io::{Disk, Uptime, go_first};
 use tapdeck_store::{
-    Ending, Indexing, Log, Nothing, SegmentSink, SegmentSinkConfig, Sink, Store, StreamSink,
-    Totals, Writer, WriterControl,
+    Ending, Indexing, Ledger, Log, Nothing, SegmentSink, SegmentSinkConfig, Sink, Store,
+    StreamSink, Totals, Writer, WriterControl,
 };
 
+use super::lasting::Lasting;
 use super::recovery::Recovery;
 use super::resolve::{RecordPlan, Target};
 use crate::flags::DirectChoice;
@@ -33,6 +34,10 @@ pub struct WriterSetup {
     pub clock: Arc<Clock>,
     pub writer_control: Arc<WriterControl>,
     pub log: Log,
+    /// Where the writer of a lasting recording notes what it does.
+    pub ledger: Option<Box<dyn Ledger>>,
+    /// Losses that segments of owners before tell, by interface.
+    pub told_lost: Vec<u64>,
 }
 
 /// The threads of an output.
@@ -50,7 +55,7 @@ pub enum Output {
 }
 
 impl Output {
-    pub fn open(plan: &RecordPlan) -> Result<Self> {
+    pub fn open(plan: &RecordPlan, lasting: Option<&Lasting>) -> Result<Self> {
         match &plan.target {
             Target::Nothing => Ok(Self::Nothing),
             Target::Stdout => {
@@ -59,7 +64,10 @@ impl Output {
             }
             Target::File(path) => Ok(Self::File(OutputFile::open(path)?)),
             Target::Store { dir, .. } => {
-                let store = Store::open(dir)?;
+                let mut store = Store::open(dir)?;
+                if let Some(lasting) = lasting {
+                    lasting.cut(&mut store)?;
+                }
                 Ok(Self::Store(store, Disk::new(direct(plan.direct, dir)?)))
             }
         }
@@ -88,7 +96,8 @@ impl Output {
                     indexing,
                 };
                 let sink = SegmentSink::new(disk, store, config, job.totals.clone())
-                    .with_context(|| format!("cannot use {}", dir.display()))?;
+                    .with_context(|| format!("cannot use {}", dir.display()))?
+                    .resume(&job.told_lost);
                 let writer = spawn(plan, job, sink, disk.is_direct())?;
                 let recovery = Recovery::start(leftovers, index.is_some(), log);
                 return Ok(Started { writer, recovery });
@@ -157,6 +166,9 @@ fn spawn(
     let mut writer = Writer::new(job.rings, sink, job.totals);
     if let Some(count) = plan.count {
         writer = writer.limit(count);
+    }
+    if let Some(ledger) = job.ledger {
+        writer = writer.note_in(ledger);
     }
     let run = move || {
         if goes_first {

@@ -15,6 +15,7 @@ use tapdeck_packet::account::{Counters, InterfaceCounters, RecorderCounters};
 use tapdeck_packet::watch::waiting;
 use tapdeck_store::{Log, MinFree, Totals};
 
+use super::lasting::Lasting;
 use super::resolve::{Origin, RecordPlan, Target};
 use super::source::{InterfaceAccount, InterfaceNotice, RecordSource};
 use super::stall::{StallWatch, SyncWatch};
@@ -88,6 +89,11 @@ pub struct Report {
     began: Instant,
     ring_used_max: u64,
     clock_steps: u64,
+    takeovers: u64,
+    /// The name of a lasting recording.
+    lasting: Option<String>,
+    /// Packets that owners before could not write.
+    unwritten_before: u64,
     last: (InterfaceCounters, u64),
     stall: StallWatch,
     sync: Option<SyncWatch>,
@@ -107,6 +113,9 @@ impl Report {
             began: Instant::now(),
             ring_used_max: 0,
             clock_steps: 0,
+            takeovers: 0,
+            lasting: None,
+            unwritten_before: 0,
             last: (InterfaceCounters::default(), 0),
             stall: StallWatch::default(),
             sync: plan.sync_interval.map(SyncWatch::new),
@@ -130,6 +139,7 @@ impl Report {
 
     pub fn started(&mut self, source: &RecordSource) {
         self.began = Instant::now();
+        self.last.0 = total(&source.account(&self.totals));
         if let Origin::Group { name, .. } = &self.plan.origin {
             self.warn(&format!(
                 "recording group {name} as a member of it, {} of memory",
@@ -151,6 +161,20 @@ impl Report {
             for warning in capture.warnings() {
                 self.warn(&warning);
             }
+        }
+    }
+
+    /// Tells of a lasting recording that it was taken over, if it was.
+    pub fn goes_on(&mut self, lasting: &Lasting) {
+        self.takeovers = lasting.persist().takeovers();
+        self.unwritten_before = lasting.unwritten();
+        self.lasting = Some(lasting.name().to_owned());
+        if self.takeovers > 0 {
+            self.warn(&format!(
+                "goes on where the recorder before has left {} (takeover {})",
+                lasting.name(),
+                show_count(self.takeovers)
+            ));
         }
     }
 
@@ -246,6 +270,7 @@ impl Report {
             index_bytes: t.index_bytes.load(Relaxed),
             index_behind_bytes: t.index_behind_bytes.load(Relaxed),
             index_read_bytes: t.index_read_bytes.load(Relaxed),
+            takeovers: self.takeovers,
             clock_steps: self.clock_steps,
             rotation_us_max: t.rotation_ns_max.load(Relaxed) / 1000,
             unsynced_us_max: t.unsynced_ns_max.load(Relaxed) / 1000,
@@ -343,7 +368,12 @@ impl Report {
         let accounts = source.account(&self.totals);
         self.write_json(source, &accounts, true);
         self.summary(source, &accounts);
-        total(&accounts).dropped_unwritten
+        if let Some(name) = &self.lasting {
+            self.warn(&format!(
+                "the hooks stay and the rings go on filling: start again, or tapdeck ctl persist drop {name}"
+            ));
+        }
+        total(&accounts).dropped_unwritten.saturating_sub(self.unwritten_before)
     }
 
     /// Tells the account of each interface and of all, and where the packets are.

@@ -97,6 +97,10 @@ pub struct RecordPlan {
     /// Where the control socket is.
     pub socket: SocketPlace,
     pub flush: Duration,
+    /// The name under which hooks and rings outlive the process.
+    pub persist: Option<String>,
+    /// For how long hook programs record when the recorder does not run.
+    pub abandon: Duration,
     pub direct: DirectChoice,
     /// What was written so long ago is durable, if anything is before the end.
     pub sync_interval: Option<Duration>,
@@ -139,6 +143,8 @@ impl RecordPlan {
             rules_options,
             socket,
             flush: f.flush,
+            persist: f.persist,
+            abandon: f.abandon,
             direct: f.direct,
             sync_interval: f.sync_interval.unwrap_or_default().0,
             count: f.count,
@@ -169,10 +175,30 @@ fn from_interfaces(f: &flags::Record, rules_options: &Options) -> Result<Origin>
             filter: f.filter.clone(),
             rules: rules.as_ref().map(|(_, compiled)| compiled.clone()),
         };
+        check_lasting(f, name, hook)?;
         interfaces.push((name.clone(), config));
         reasons.push(reason);
     }
     Ok(Origin::Interfaces { interfaces, reasons, rules })
+}
+
+/// Refuses hooks that end with their process, and what could not be changed afterwards.
+fn check_lasting(f: &flags::Record, name: &str, hook: Hook) -> Result<()> {
+    if f.persist.is_none() {
+        return Ok(());
+    }
+    if !hook.can_outlive() {
+        return usage(format!(
+            "--persist: hook {hook} on {name} ends with its process; take {}",
+            Hook::list(Hook::can_outlive, "or")
+        ));
+    }
+    if f.rules.is_some() && !hook.can_exchange_filter() {
+        return usage(format!(
+            "--persist: the programs of hook {hook} cannot be exchanged, and so not their rules: leave out --rules"
+        ));
+    }
+    Ok(())
 }
 
 fn target(f: &flags::Record) -> Result<Target> {

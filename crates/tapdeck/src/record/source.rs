@@ -17,6 +17,7 @@ use tapdeck_packet::pcapng::InterfaceDescription;
 use tapdeck_packet::ring::Ring;
 use tapdeck_store::{InterfaceTotals, Totals};
 
+use super::lasting::Lasting;
 use super::membership::Membership;
 use super::resolve::{Origin, RecordPlan};
 
@@ -55,13 +56,19 @@ pub struct InterfaceNotice {
 }
 
 impl RecordSource {
-    pub fn open(plan: &RecordPlan, clock: &Arc<Clock>) -> Result<Self> {
+    pub fn open(plan: &RecordPlan, clock: &Arc<Clock>, lasting: Option<&Lasting>) -> Result<Self> {
         match &plan.origin {
             Origin::Interfaces { interfaces, .. } => {
                 let mut captures: Vec<Capture> = Vec::new();
                 let mut first_interface = 0;
                 for (name, config) in interfaces {
-                    let capture = Capture::open(name, config, first_interface, clock)?;
+                    let capture = match lasting {
+                        Some(lasting) => {
+                            let place = (lasting.persist(), captures.len());
+                            Capture::open_lasting(name, config, first_interface, clock, place)?
+                        }
+                        None => Capture::open(name, config, first_interface, clock)?,
+                    };
                     first_interface += capture.rings().len() as u32;
                     captures.push(capture);
                 }
@@ -217,6 +224,14 @@ impl RecordSource {
                 group.ask_for_missed(clock);
                 group.leave();
             }
+        }
+    }
+
+    /// Closes the blocks that hold something, and leaves the hooks in place, which go on.
+    pub fn leave(&mut self) {
+        for capture in self.captures_mut() {
+            // What cannot be closed now is closed by the next owner.
+            let _ = capture.flush_all();
         }
     }
 

@@ -49,7 +49,7 @@ pub fn run(flags: &flags::Serve) -> Result<()> {
     signal_hook::flag::register(SIGUSR1, statistics.clone())
         .context("cannot listen for signals")?;
     allow_many_files();
-    let clock = Arc::new(Clock::default());
+    let clock = Arc::new(Clock::default().abandoned_after(flags.abandon));
     let config = || flags.config.display().to_string();
     let mut groups = Groups::open(&plan.groups, &clock).with_context(config)?;
     let socket = Socket::bind(&plan.socket, &plan.access)?;
@@ -74,6 +74,7 @@ pub fn run(flags: &flags::Serve) -> Result<()> {
         }
         if Instant::now() >= next_second {
             next_second = (next_second + SECOND).max(Instant::now());
+            clock.beat();
             daemon.second();
         }
     }

@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 
 use rustix::process::Signal;
 use serde_json::Value;
@@ -46,6 +46,15 @@ impl Recorder {
         for _ in interfaces.split(',') {
             program.wait_to_say("recording");
         }
+        Self { program, stats }
+    }
+
+    /// Starts a command that records one interface, with its statistics in a directory, and waits
+    /// until it records.
+    pub fn of(mut command: Command, dir: &Path) -> Self {
+        let stats = dir.join("stats.json");
+        let mut program = Talking::start(command.arg("--stats-json").arg(&stats));
+        program.wait_to_say("recording");
         Self { program, stats }
     }
 

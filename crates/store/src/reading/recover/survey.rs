@@ -213,7 +213,10 @@ impl Survey {
             Record::Packet(packet) => {
                 // Where the sector with the lengths is missing, an empty packet seems to stand
                 // there.
-                if packet.original_len == 0 || packet.frame.len() > packet.original_len as usize {
+                let is_packet = packet.original_len > 0
+                    && packet.frame.len() <= packet.original_len as usize
+                    && i64::try_from(packet.timestamp).is_ok();
+                if !is_packet {
                     return Ok(false);
                 }
                 let Some(interface) = self.interfaces.get_mut(packet.interface as usize) else {

@@ -1,0 +1,453 @@
+//! How do hooks, rings and counters outlive the process that owns them, and how does the next one
+//! take them over?
+//!
+//! All of a lasting recording is pinned in a directory of the BPF file system: the maps of each
+//! interface, the links that hold its programs, and the [`state`], in which the owner writes down
+//! what the next one must know. Programs and maps need no owner: while nobody reads, the programs
+//! go on filling rings. A lock (flock(2)) keeps a second owner away; it ends with the first one.
+//!
+//! What the order of an owner's steps guarantees stands in `docs/ARCHITECTURE.md`, "Outliving the
+//! process".
+
+pub(crate) mod state;
+
+use std::fs;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use rustix::time::{ClockId, clock_gettime};
+use tapdeck_packet::ring::{PACKET_SHIFT, ReadMemory as _};
+
+use crate::bpf::loaded::PinnedMaps;
+use crate::ring::{LastingMemory as _, RingMemory};
+use crate::sys::pins;
+use crate::{Capture, Hook, lock};
+use state::{Entry, MOST_INTERFACES, State, Unreadable};
+pub use state::{RingWritten, Written, WrittenRecord};
+
+/// Where lasting recordings are, unless the environment variable `TAPDECK_PERSIST` names another
+/// directory of a BPF file system.
+const ROOT: &str = "/sys/fs/bpf/tapdeck";
+/// How long an owner that is just ending is waited for: one that was killed has its lock until its
+/// memory is freed.
+const ENDING: Duration = Duration::from_secs(5);
+
+/// Why a lasting recording cannot be had.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// a name that cannot be a file's there
+    #[error("{0:?} is no name for --persist: take up to 64 letters, digits, - and _")]
+    Name(String),
+    /// no directory to pin in
+    #[error("nothing can be pinned in {}: mount a BPF file system there (mount -t bpf bpf /sys/fs/bpf)", dir.display())]
+    NoFileSystem { dir: PathBuf, source: io::Error },
+    /// a living owner
+    #[error("{0} is in use by a recorder that runs")]
+    InUse(String),
+    /// another form
+    #[error(
+        "what {name} left is of tapdeck {version} and has another layout ({layout}): go on with that version, or give it up by tapdeck ctl persist drop {name}"
+    )]
+    Layout { name: String, version: String, layout: u32 },
+    /// what makes no sense
+    #[error("what {0} left makes no sense: give it up by tapdeck ctl persist drop {0}")]
+    Damaged(String),
+    /// other interfaces or hooks
+    #[error(
+        "{name} records {theirs}, and not {ours}: take those in that order, or give it up by tapdeck ctl persist drop {name}"
+    )]
+    Others { name: String, theirs: String, ours: String },
+    /// too much
+    #[error("--persist takes at most {MOST_INTERFACES} interfaces")]
+    TooMany,
+    /// nothing there
+    #[error("there is no lasting recording {0}")]
+    None(String),
+    /// anything else that the system says
+    #[error("cannot {what} {name}")]
+    Io { name: String, what: &'static str, source: io::Error },
+}
+
+impl Error {
+    /// Returns whether another call is needed, whatever the machine is like.
+    pub fn is_usage(&self) -> bool {
+        match self {
+            Self::Name(_) | Self::TooMany | Self::Others { .. } | Self::None(_) => true,
+            Self::NoFileSystem { .. }
+            | Self::InUse(_)
+            | Self::Layout { .. }
+            | Self::Damaged(_)
+            | Self::Io { .. } => false,
+        }
+    }
+}
+
+fn root() -> PathBuf {
+    std::env::var_os("TAPDECK_PERSIST").map_or_else(|| ROOT.into(), PathBuf::from)
+}
+
+fn is_name(name: &str) -> bool {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
+    (1..=64).contains(&name.len()) && name.chars().all(is_plain)
+}
+
+/// A lasting recording, owned by this process as long as this value lives.
+#[derive(Debug)]
+pub struct Persist {
+    name: String,
+    dir: PathBuf,
+    _lock: Option<OwnedFd>,
+    state: Option<State>,
+    /// Whether what is pinned stays when this value is dropped.
+    stays: bool,
+}
+
+/// The place of one interface of a lasting recording.
+#[derive(Clone, Debug)]
+pub(crate) struct Place {
+    dir: PathBuf,
+    index: usize,
+    /// What an owner before has left, if there was one.
+    pub(crate) found: Option<Found>,
+}
+
+/// What an owner before has left of one interface.
+#[derive(Clone, Debug)]
+pub(crate) struct Found {
+    pub(crate) entry: Entry,
+    pub(crate) rings: Vec<RingWritten>,
+    pub(crate) account: Option<Vec<u64>>,
+}
+
+impl Place {
+    /// Returns the path of something pinned here.
+    pub(crate) fn path(&self, what: &str) -> PathBuf {
+        self.dir.join(format!("{}-{what}", self.index))
+    }
+
+    pub(crate) fn link(&self, number: usize) -> PathBuf {
+        self.path(&format!("link{number}"))
+    }
+}
+
+impl Persist {
+    /// Becomes the owner of the lasting recording of a name. What an owner before has left is
+    /// taken over by [`Capture::open_lasting`]; where it had not come as far as to record, it is
+    /// removed.
+    ///
+    /// # Errors
+    /// Where another owner lives, and where what is there cannot be taken over.
+    pub fn open(name: &str, interfaces: &[(&str, Hook)]) -> Result<Self, Error> {
+        if !is_name(name) {
+            return Err(Error::Name(name.to_owned()));
+        }
+        if interfaces.len() > MOST_INTERFACES {
+            return Err(Error::TooMany);
+        }
+        let root = root();
+        let make = |dir: &Path| match fs::DirBuilder::new().mode(0o700).create(dir) {
+            Err(e) if e.kind() != io::ErrorKind::AlreadyExists => Err(e),
+            _ => Ok(()),
+        };
+        make(&root).map_err(|source| Error::NoFileSystem { dir: root.clone(), source })?;
+        let lock = lock_of(&root, name)?;
+        let dir = root.join(name);
+        make(&dir).map_err(|source| Error::NoFileSystem { dir: root.clone(), source })?;
+        let mut own = Self { name: name.to_owned(), dir, _lock: lock, state: None, stays: true };
+        match State::open(&own.dir.join("state")) {
+            Ok(state) => {
+                own.state = Some(state);
+                own.check(interfaces)?;
+            }
+            Err(Unreadable::Io(e)) if e.kind() == io::ErrorKind::NotFound => own.begin_anew()?,
+            Err(Unreadable::Unfinished) => own.begin_anew()?,
+            Err(e) => return Err(own.unreadable(e)),
+        }
+        Ok(own)
+    }
+
+    fn unreadable(&self, e: Unreadable) -> Error {
+        let name = self.name.clone();
+        match e {
+            Unreadable::Layout { layout, version } => Error::Layout { name, version, layout },
+            Unreadable::Damaged | Unreadable::Unfinished => Error::Damaged(name),
+            Unreadable::Io(source) => Error::Io { name, what: "read", source },
+        }
+    }
+
+    /// Removes what an owner has left who died before it recorded.
+    fn begin_anew(&mut self) -> Result<(), Error> {
+        remove_pins(&self.dir).map_err(|source| self.io("remove what is left of", source))?;
+        self.stays = false;
+        Ok(())
+    }
+
+    fn io(&self, what: &'static str, source: io::Error) -> Error {
+        Error::Io { name: self.name.clone(), what, source }
+    }
+
+    /// Refuses other interfaces than those that are recorded.
+    fn check(&self, interfaces: &[(&str, Hook)]) -> Result<(), Error> {
+        let list = self.list()?;
+        let theirs: Vec<_> = list.iter().map(|entry| (entry.name.as_str(), entry.hook)).collect();
+        if theirs == interfaces {
+            return Ok(());
+        }
+        let show = |list: &[(&str, Hook)]| {
+            let each = list.iter().map(|(name, hook)| format!("{name} at {hook}"));
+            each.collect::<Vec<_>>().join(", ")
+        };
+        let (theirs, ours) = (show(&theirs), show(interfaces));
+        Err(Error::Others { name: self.name.clone(), theirs, ours })
+    }
+
+    fn list(&self) -> Result<Vec<Entry>, Error> {
+        let list = self.state.as_ref().and_then(State::list);
+        list.ok_or_else(|| Error::Damaged(self.name.clone()))
+    }
+
+    /// Returns whether an owner before has left something that is taken over.
+    pub fn is_taken_over(&self) -> bool {
+        self.state.is_some()
+    }
+
+    /// Returns the place of an interface, by its position; `first` is the number of its first ring
+    /// among those of all interfaces.
+    pub(crate) fn place(&self, index: usize, first: usize) -> Result<Place, Error> {
+        let found = match &self.state {
+            None => None,
+            Some(state) => {
+                let entry = self.list()?.swap_remove(index);
+                let rings = state.written().read().rings;
+                let its = rings.get(first..first + entry.geometry.nrings as usize);
+                let rings = its.ok_or_else(|| Error::Damaged(self.name.clone()))?.to_vec();
+                Some(Found { entry, rings, account: state.account(index).read() })
+            }
+        };
+        Ok(Place { dir: self.dir.clone(), index, found })
+    }
+
+    /// Makes what is pinned last from here on: all captures have been started.
+    ///
+    /// # Errors
+    /// Where the state cannot be made.
+    pub fn begin(&mut self, captures: &[Capture]) -> Result<(), Error> {
+        let entries: Vec<Entry> = captures.iter().map(Capture::lasting_entry).collect();
+        let takeovers = if let Some(state) = &self.state {
+            entries.iter().enumerate().for_each(|(i, entry)| state.set_entry(i, entry));
+            state.takeovers() + 1
+        } else {
+            let made = State::make(&self.dir.join("state"), &entries);
+            self.state = Some(made.map_err(|source| self.io("pin the state of", source))?);
+            0
+        };
+        self.note(captures);
+        if let Some(state) = &self.state {
+            state.finish(takeovers);
+        }
+        self.stays = true;
+        Ok(())
+    }
+
+    /// Notes how the interfaces stand, and that their owner lives. Called once a second.
+    pub fn note(&self, captures: &[Capture]) {
+        let Some(state) = &self.state else { return };
+        for (i, capture) in captures.iter().enumerate() {
+            state.account(i).write(capture.lasting_account());
+        }
+        state.set_beat_ns(monotonic_ns());
+    }
+
+    /// Returns how often another owner has come.
+    pub fn takeovers(&self) -> u64 {
+        self.state.as_ref().map_or(0, State::takeovers)
+    }
+
+    /// Returns the record of what is written; `None` before [`Persist::begin`].
+    pub fn written(&self) -> Option<WrittenRecord> {
+        self.state.as_ref().map(State::written)
+    }
+
+    /// Returns the store that the live segment of [`Persist::written`] is in.
+    pub fn store(&self) -> PathBuf {
+        self.state.as_ref().map(State::store).unwrap_or_default()
+    }
+
+    /// Takes note of the store that segments are written to.
+    ///
+    /// # Errors
+    /// Where its name is too long.
+    pub fn set_store(&self, dir: &Path) -> Result<(), Error> {
+        let fits = self.state.as_ref().is_none_or(|state| state.set_store(dir));
+        let error = || self.io("note the store of", io::ErrorKind::InvalidFilename.into());
+        if fits { Ok(()) } else { Err(error()) }
+    }
+}
+
+impl Drop for Persist {
+    fn drop(&mut self) {
+        if !self.stays {
+            let _ = remove_pins(&self.dir);
+            let _ = fs::remove_dir(&self.dir);
+        }
+    }
+}
+
+fn monotonic_ns() -> u64 {
+    let t = clock_gettime(ClockId::Monotonic);
+    t.tv_sec as u64 * 1_000_000_000 + t.tv_nsec as u64
+}
+
+/// Takes the lock of a lasting recording.
+fn lock_of(root: &Path, name: &str) -> Result<Option<OwnedFd>, Error> {
+    let until = Instant::now() + ENDING;
+    let fail = |source| Error::Io { name: name.to_owned(), what: "lock", source };
+    let at = fs::metadata(root).map_err(fail)?;
+    let lock = format!("persist-{}-{}-{name}", at.dev(), at.ino());
+    loop {
+        match lock::hold(&lock) {
+            Err(e) if e.kind() == io::ErrorKind::AddrInUse && Instant::now() < until => {
+                std::thread::sleep(Duration::from_millis(20));
+            }
+            Err(e) if e.kind() == io::ErrorKind::AddrInUse => {
+                return Err(Error::InUse(name.to_owned()));
+            }
+            other => return other.map_err(fail),
+        }
+    }
+}
+
+/// Removes the pins of a directory: links first, so that no program runs on maps that are gone for
+/// others, and the state before all, so that nobody takes the rest for whole.
+fn remove_pins(dir: &Path) -> io::Result<()> {
+    let mut paths: Vec<PathBuf> = fs::read_dir(dir)?.flatten().map(|entry| entry.path()).collect();
+    let rank = |path: &PathBuf| {
+        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        (name != "state", !name.contains("-link"))
+    };
+    paths.sort_by_key(rank);
+    paths.iter().try_for_each(fs::remove_file)
+}
+
+/// What is known of a lasting recording without owning it.
+#[derive(Debug)]
+pub struct Lasting {
+    pub name: String,
+    /// Whether a recorder that runs owns it.
+    pub is_owned: bool,
+    /// What can be read of it, or why nothing can.
+    pub status: Result<Status, Error>,
+}
+
+/// How a lasting recording stands.
+#[derive(Debug)]
+pub struct Status {
+    /// Each interface with its hook.
+    pub interfaces: Vec<(String, &'static str)>,
+    /// The version of its last owner.
+    pub version: String,
+    pub takeovers: u64,
+    /// When its last owner was heard of.
+    pub last_beat: Duration,
+    /// Packets that wait in the rings.
+    pub waiting_packets: u64,
+    /// Bytes of the rings that hold packets, and all their bytes.
+    pub fill_bytes: u64,
+    pub ring_bytes: u64,
+    /// The store that its last owner wrote to.
+    pub store: PathBuf,
+}
+
+/// Lists the lasting recordings there are, by name.
+///
+/// # Errors
+/// Where the directory cannot be read.
+pub fn list() -> io::Result<Vec<Lasting>> {
+    let root = root();
+    let entries = match fs::read_dir(&root) {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        other => other?,
+    };
+    let mut names: Vec<String> =
+        entries.flatten().filter_map(|entry| entry.file_name().into_string().ok()).collect();
+    names.sort();
+    let look = |name: String| {
+        let status = status(&root, &name);
+        Lasting { is_owned: is_owned(&root, &name), name, status }
+    };
+    Ok(names.into_iter().map(look).collect())
+}
+
+fn is_owned(root: &Path, name: &str) -> bool {
+    let Ok(at) = fs::metadata(root) else { return false };
+    let lock = format!("persist-{}-{}-{name}", at.dev(), at.ino());
+    matches!(lock::hold(&lock), Err(e) if e.kind() == io::ErrorKind::AddrInUse)
+}
+
+fn status(root: &Path, name: &str) -> Result<Status, Error> {
+    let dir = root.join(name);
+    let own = Persist { name: name.to_owned(), dir, _lock: None, state: None, stays: true };
+    let state = State::open(&own.dir.join("state")).map_err(|e| own.unreadable(e))?;
+    let list = state.list().ok_or_else(|| Error::Damaged(name.to_owned()))?;
+    let (mut waiting_packets, mut fill_bytes, mut ring_bytes) = (0, 0, 0);
+    for (index, entry) in list.iter().enumerate() {
+        let place = Place { dir: own.dir.clone(), index, found: None };
+        let maps = PinnedMaps::open(&place).map_err(|e| own.io("read", e))?;
+        for ring in maps.rings(entry.geometry).map_err(|e| own.io("read", e))? {
+            waiting_packets += waiting(&ring);
+            fill_bytes += ring.fill_bytes();
+            ring_bytes += u64::from(entry.geometry.ring_bytes());
+        }
+    }
+    Ok(Status {
+        interfaces: list.into_iter().map(|entry| (entry.name, entry.hook.name())).collect(),
+        version: state.version(),
+        takeovers: state.takeovers(),
+        last_beat: Duration::from_nanos(monotonic_ns().saturating_sub(state.beat_ns())),
+        waiting_packets,
+        fill_bytes,
+        ring_bytes,
+        store: state.store(),
+    })
+}
+
+/// Counts the packets that wait in a ring.
+fn waiting(ring: &RingMemory) -> u64 {
+    let of = |slot| ring.committed(slot).wrapping_sub(ring.noted(slot)) >> PACKET_SHIFT;
+    (0..ring.nblocks()).map(of).sum()
+}
+
+/// Removes a lasting recording that nobody owns: detaches its programs and frees its rings.
+/// Returns how many packets waited in them, where that could be read.
+///
+/// # Errors
+/// Where a recorder that runs owns it, or there is none.
+pub fn drop_lasting(name: &str) -> Result<Option<u64>, Error> {
+    let (root, known) = (root(), is_name(name));
+    let dir = root.join(name);
+    if !known || !dir.is_dir() {
+        return Err(Error::None(name.to_owned()));
+    }
+    let _lock = lock_of(&root, name)?;
+    let waiting = status(&root, name).ok().map(|status| status.waiting_packets);
+    let list = State::open(&dir.join("state")).ok().and_then(|state| state.list());
+    for entry in list.iter().flatten().filter(|entry| entry.made_promiscuous) {
+        // An interface that is gone has no flag.
+        let _ = pins::set_promiscuous(&entry.name, false);
+    }
+    let done = remove_pins(&dir).and_then(|()| fs::remove_dir(&dir));
+    done.map_err(|source| Error::Io { name: name.to_owned(), what: "remove", source })?;
+    Ok(waiting)
+}
+
+/// Pins a map or a link, in the place of what was pinned there before.
+pub(crate) fn pin_anew(fd: impl AsFd, path: &Path) -> io::Result<()> {
+    match fs::remove_file(path) {
+        Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
+        _ => {}
+    }
+    pins::pin(fd.as_fd(), path)
+}

@@ -1,0 +1,431 @@
+//! What the owner of a lasting recording writes down for the next one: a map that only user space
+//! reads and writes.
+//!
+//! ```text
+//! 0      header: mark, layout, version, takeovers, last beat, store
+//! 1024   interfaces, 128 bytes each: name, hook, geometry
+//! 4096   what is written: a record of the writer's thread
+//! ...    the account of each interface: records of the thread that looks after the hooks
+//! ```
+//!
+//! A record is there twice. Its owner fills the copy that does not count and then makes it count by
+//! one store, the number of the record. So whenever the owner dies, one copy is whole.
+
+use std::io;
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+
+use crate::Hook;
+use crate::ring::Geometry;
+use crate::sys::mapping::Mapping;
+use crate::sys::pins;
+
+/// The form of the state and of all that is pinned beside it. Another number is never read.
+pub(crate) const LAYOUT: u32 = 1;
+/// The first word of a state that is whole: "tapdeck" and a zero byte.
+const MARK: u64 = u64::from_le_bytes(*b"tapdeck\0");
+
+const AT_LAYOUT: usize = 8;
+const AT_INTERFACES: usize = 12;
+const AT_VERSION: usize = 16;
+const VERSION_BYTES: usize = 32;
+const AT_TAKEOVERS: usize = 48;
+const AT_BEAT: usize = 56;
+const AT_STORE: usize = 64;
+const STORE_BYTES: usize = 1024 - AT_STORE;
+const AT_LIST: usize = 1024;
+const ENTRY: usize = 128;
+const NAME_BYTES: usize = 16;
+const HEAD: usize = 4096;
+/// The most interfaces of one lasting recording.
+pub(crate) const MOST_INTERFACES: usize = (HEAD - AT_LIST) / ENTRY;
+
+/// Words of a record of what is written: the live segment's number plus one (0: none) and its
+/// length, then these of each ring.
+const WRITTEN: usize = 2;
+const OF_RING: usize = 5;
+/// Words of an interface's account.
+pub(crate) const ACCOUNT: usize = 32;
+
+/// An interface of a lasting recording.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Entry {
+    pub(crate) name: String,
+    pub(crate) hook: Hook,
+    pub(crate) geometry: Geometry,
+    /// Whether a recorder has set the interface's flag of promiscuous mode.
+    pub(crate) made_promiscuous: bool,
+    /// A hash of what the attached programs were told.
+    pub(crate) told: u64,
+}
+
+/// What is written of one ring's packets.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RingWritten {
+    /// The number of the next block to be dealt with.
+    pub next: u32,
+    /// Packets in the output, and bytes of their frames.
+    pub packets: u64,
+    pub frame_bytes: u64,
+    /// Packets that could not be written.
+    pub unwritten: u64,
+    /// Losses that the statistics of closed segments tell.
+    pub told_lost: u64,
+}
+
+/// What is written of a lasting recording.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Written {
+    /// Number and length in bytes of the live segment, if there is one.
+    pub segment: Option<(u64, u64)>,
+    pub rings: Vec<RingWritten>,
+}
+
+/// A state in memory.
+#[derive(Clone, Debug)]
+pub(crate) struct State {
+    memory: Arc<Mapping>,
+}
+
+/// Why a state cannot be read.
+#[derive(Debug)]
+pub(crate) enum Unreadable {
+    /// Nobody has finished making it.
+    Unfinished,
+    /// A layout that this version does not know, and the version that wrote it.
+    Layout {
+        layout: u32,
+        version: String,
+    },
+    Damaged,
+    Io(io::Error),
+}
+
+impl From<io::Error> for Unreadable {
+    fn from(e: io::Error) -> Self {
+        Self::Io(e)
+    }
+}
+
+fn record_bytes(words: usize) -> usize {
+    8 + 2 * words * 8
+}
+
+fn written_words(rings: usize) -> usize {
+    WRITTEN + rings * OF_RING
+}
+
+fn bytes(interfaces: usize, rings: usize) -> usize {
+    HEAD + record_bytes(written_words(rings)) + interfaces * record_bytes(ACCOUNT)
+}
+
+impl State {
+    /// Makes a state at a path. It counts when [`State::finish`] was called.
+    pub(crate) fn make(path: &Path, list: &[Entry]) -> io::Result<Self> {
+        let rings = list.iter().map(|entry| entry.geometry.nrings as usize).sum();
+        let len = bytes(list.len(), rings);
+        let map = pins::memory(len)?;
+        let memory = Arc::new(Mapping::of_fd(map.as_fd(), len, true)?);
+        let state = Self { memory };
+        state.set_list(list);
+        pins::pin(map.as_fd(), path)?;
+        Ok(state)
+    }
+
+    fn set_list(&self, list: &[Entry]) {
+        self.memory.u32(AT_LAYOUT).store(LAYOUT, Relaxed);
+        self.memory.u32(AT_INTERFACES).store(list.len() as u32, Relaxed);
+        for (i, entry) in list.iter().enumerate() {
+            self.set_entry(i, entry);
+        }
+    }
+
+    /// Opens the state at a path.
+    pub(crate) fn open(path: &Path) -> Result<Self, Unreadable> {
+        let map = pins::open(path)?;
+        let head = Self { memory: Arc::new(Mapping::of_fd(map.as_fd(), HEAD, false)?) };
+        let len = head.check()?;
+        Ok(Self { memory: Arc::new(Mapping::of_fd(map.as_fd(), len, true)?) })
+    }
+
+    /// Returns how many bytes the state has whose head this is.
+    fn check(&self) -> Result<usize, Unreadable> {
+        if self.memory.u64(0).load(Acquire) != MARK {
+            return Err(Unreadable::Unfinished);
+        }
+        let layout = self.memory.u32(AT_LAYOUT).load(Relaxed);
+        if layout != LAYOUT {
+            return Err(Unreadable::Layout { layout, version: self.version() });
+        }
+        let list = self.list().ok_or(Unreadable::Damaged)?;
+        let rings = list.iter().map(|entry| entry.geometry.nrings as usize).sum();
+        Ok(bytes(list.len(), rings))
+    }
+
+    /// Takes note that all is there, or that another owner has taken it over.
+    pub(crate) fn finish(&self, takeovers: u64) {
+        self.set_text(AT_VERSION, VERSION_BYTES, env!("CARGO_PKG_VERSION").as_bytes());
+        self.memory.u64(AT_TAKEOVERS).store(takeovers, Relaxed);
+        self.memory.u64(0).store(MARK, Release);
+    }
+
+    pub(crate) fn takeovers(&self) -> u64 {
+        self.memory.u64(AT_TAKEOVERS).load(Relaxed)
+    }
+
+    pub(crate) fn version(&self) -> String {
+        String::from_utf8_lossy(&self.text(AT_VERSION, VERSION_BYTES)).into_owned()
+    }
+
+    pub(crate) fn beat_ns(&self) -> u64 {
+        self.memory.u64(AT_BEAT).load(Relaxed)
+    }
+
+    pub(crate) fn set_beat_ns(&self, ns: u64) {
+        self.memory.u64(AT_BEAT).store(ns, Relaxed);
+    }
+
+    /// Returns the store that the live segment is in.
+    pub(crate) fn store(&self) -> PathBuf {
+        use std::os::unix::ffi::OsStringExt as _;
+        std::ffi::OsString::from_vec(self.text(AT_STORE, STORE_BYTES)).into()
+    }
+
+    /// Takes note of the store. Returns false where its name is too long.
+    pub(crate) fn set_store(&self, dir: &Path) -> bool {
+        use std::os::unix::ffi::OsStrExt as _;
+        let name = dir.as_os_str().as_bytes();
+        let fits = name.len() < STORE_BYTES;
+        if fits {
+            self.set_text(AT_STORE, STORE_BYTES, name);
+        }
+        fits
+    }
+
+    /// Returns the interfaces; `None` where they make no sense.
+    pub(crate) fn list(&self) -> Option<Vec<Entry>> {
+        let count = self.memory.u32(AT_INTERFACES).load(Relaxed) as usize;
+        if count > MOST_INTERFACES {
+            return None;
+        }
+        (0..count).map(|i| self.entry(i)).collect()
+    }
+
+    fn entry(&self, i: usize) -> Option<Entry> {
+        let at = AT_LIST + i * ENTRY;
+        let word = |n: usize| self.memory.u32(at + 2 * NAME_BYTES + n * 4).load(Relaxed);
+        let geometry =
+            Geometry { nrings: word(0), nblocks: word(1), block_shift: word(2), snaplen: word(3) };
+        let hook = self.text(at + NAME_BYTES, NAME_BYTES);
+        geometry.is_sound().then_some(())?;
+        Some(Entry {
+            name: String::from_utf8(self.text(at, NAME_BYTES)).ok()?,
+            hook: Hook::named(std::str::from_utf8(&hook).ok()?)?,
+            geometry,
+            made_promiscuous: word(4) != 0,
+            told: self.memory.u64(at + 2 * NAME_BYTES + 24).load(Relaxed),
+        })
+    }
+
+    pub(crate) fn set_entry(&self, i: usize, entry: &Entry) {
+        let at = AT_LIST + i * ENTRY;
+        self.set_text(at, NAME_BYTES, entry.name.as_bytes());
+        self.set_text(at + NAME_BYTES, NAME_BYTES, entry.hook.name().as_bytes());
+        let g = &entry.geometry;
+        let promiscuous = u32::from(entry.made_promiscuous);
+        let words = [g.nrings, g.nblocks, g.block_shift, g.snaplen, promiscuous];
+        for (n, word) in words.into_iter().enumerate() {
+            self.memory.u32(at + 2 * NAME_BYTES + n * 4).store(word, Relaxed);
+        }
+        self.memory.u64(at + 2 * NAME_BYTES + 24).store(entry.told, Relaxed);
+    }
+
+    fn rings(&self) -> usize {
+        self.list().iter().flatten().map(|entry| entry.geometry.nrings as usize).sum()
+    }
+
+    pub(crate) fn written(&self) -> WrittenRecord {
+        let rings = self.rings();
+        let record = Record { memory: self.memory.clone(), at: HEAD, words: written_words(rings) };
+        WrittenRecord { record, rings }
+    }
+
+    /// Returns the record of an interface's account.
+    pub(crate) fn account(&self, i: usize) -> Record {
+        let first = HEAD + record_bytes(written_words(self.rings()));
+        let at = first + i * record_bytes(ACCOUNT);
+        Record { memory: self.memory.clone(), at, words: ACCOUNT }
+    }
+
+    fn text(&self, at: usize, len: usize) -> Vec<u8> {
+        let words = (0..len / 8).map(|n| self.memory.u64(at + n * 8).load(Relaxed).to_ne_bytes());
+        words.flatten().take_while(|byte| *byte != 0).collect()
+    }
+
+    fn set_text(&self, at: usize, len: usize, text: &[u8]) {
+        for n in 0..len / 8 {
+            let mut word = [0; 8];
+            for (to, from) in word.iter_mut().zip(text.iter().skip(n * 8)) {
+                *to = *from;
+            }
+            self.memory.u64(at + n * 8).store(u64::from_ne_bytes(word), Relaxed);
+        }
+    }
+}
+
+/// A record of words, of which always one copy is whole.
+#[derive(Clone, Debug)]
+pub(crate) struct Record {
+    memory: Arc<Mapping>,
+    at: usize,
+    words: usize,
+}
+
+impl Record {
+    fn copy(&self, number: u64) -> usize {
+        self.at + 8 + (number % 2) as usize * self.words * 8
+    }
+
+    /// Returns the words that count; `None` where none were ever written.
+    pub(crate) fn read(&self) -> Option<Vec<u64>> {
+        let number = self.memory.u64(self.at).load(Acquire);
+        let copy = self.copy(number);
+        let word = |n: usize| self.memory.u64(copy + n * 8).load(Relaxed);
+        (number > 0).then(|| (0..self.words).map(word).collect())
+    }
+
+    /// Replaces the words, at once.
+    pub(crate) fn write(&self, words: impl IntoIterator<Item = u64>) {
+        let number = self.memory.u64(self.at).load(Relaxed) + 1;
+        let copy = self.copy(number);
+        for (n, word) in words.into_iter().take(self.words).enumerate() {
+            self.memory.u64(copy + n * 8).store(word, Relaxed);
+        }
+        self.memory.u64(self.at).store(number, Release);
+    }
+}
+
+/// The record of what is written, which the writer's thread keeps.
+#[derive(Clone, Debug)]
+pub struct WrittenRecord {
+    record: Record,
+    rings: usize,
+}
+
+impl WrittenRecord {
+    /// Returns what is written; nothing where nothing was ever noted.
+    pub fn read(&self) -> Written {
+        let Some(words) = self.record.read() else {
+            return Written { segment: None, rings: vec![RingWritten::default(); self.rings] };
+        };
+        let ring = |words: &[u64]| RingWritten {
+            next: words[0] as u32,
+            packets: words[1],
+            frame_bytes: words[2],
+            unwritten: words[3],
+            told_lost: words[4],
+        };
+        Written {
+            segment: words[0].checked_sub(1).map(|number| (number, words[1])),
+            rings: words[WRITTEN..].chunks_exact(OF_RING).map(ring).collect(),
+        }
+    }
+
+    /// Replaces what is written, at once.
+    pub fn write(&self, segment: Option<(u64, u64)>, rings: &[RingWritten]) {
+        let (number, len) = segment.map_or((0, 0), |(number, len)| (number + 1, len));
+        let of = |ring: &RingWritten| {
+            [u64::from(ring.next), ring.packets, ring.frame_bytes, ring.unwritten, ring.told_lost]
+        };
+        self.record.write([number, len].into_iter().chain(rings.iter().flat_map(of)));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+    use std::sync::Arc;
+    use std::sync::atomic::Ordering::Relaxed;
+
+    use super::{
+        AT_LAYOUT, AT_LIST, Entry, LAYOUT, NAME_BYTES, RingWritten, State, Unreadable, bytes,
+    };
+    use crate::Hook;
+    use crate::ring::Geometry;
+    use crate::sys::mapping::Mapping;
+
+    fn state() -> State {
+        let geometry = Geometry { nrings: 2, nblocks: 4, block_shift: 16, snaplen: 1024 };
+        let entry = |name: &str, hook| Entry {
+            name: name.into(),
+            hook,
+            geometry,
+            made_promiscuous: true,
+            told: 7,
+        };
+        let list = [entry("eth0", Hook::Xdp), entry("fifteen-letters", Hook::Netfilter)];
+        let memory = Mapping::anonymous(bytes(list.len(), 4)).expect("memory");
+        let state = State { memory: Arc::new(memory) };
+        state.set_list(&list);
+        assert!(matches!(state.check(), Err(Unreadable::Unfinished)));
+        state.finish(3);
+        assert_eq!(state.check().ok(), Some(bytes(2, 4)));
+        assert_eq!(state.list().as_deref(), Some(&list[..]));
+        state
+    }
+
+    #[test]
+    fn another_layout_is_refused_by_its_version() {
+        let state = state();
+        assert_eq!(state.takeovers(), 3);
+        state.memory.u32(AT_LAYOUT).store(LAYOUT + 1, Relaxed);
+        let Err(Unreadable::Layout { layout, version }) = state.check() else {
+            panic!("it is read")
+        };
+        assert_eq!((layout, version.as_str()), (LAYOUT + 1, env!("CARGO_PKG_VERSION")));
+    }
+
+    #[test]
+    fn a_geometry_that_makes_no_sense_is_refused() {
+        // nrings, nblocks, block_shift, snaplen
+        for (word, value) in [(0, 0), (0, 129), (1, 3), (2, 15), (2, 40), (3, 0), (3, 1 << 30)] {
+            let state = state();
+            state.memory.u32(AT_LIST + 2 * NAME_BYTES + word * 4).store(value, Relaxed);
+            assert!(matches!(state.check(), Err(Unreadable::Damaged)), "{word} {value}");
+        }
+    }
+
+    #[test]
+    fn what_is_written_counts_at_once_or_not() {
+        let state = state();
+        let record = state.written();
+        assert_eq!(record.read().rings, vec![RingWritten::default(); 4]);
+        let ring = |n: u64| RingWritten {
+            next: n as u32,
+            packets: n + 1,
+            frame_bytes: n + 2,
+            unwritten: n + 3,
+            told_lost: n + 4,
+        };
+        let rings = [ring(10), ring(20), ring(30), ring(u64::from(u32::MAX))];
+        record.write(Some((0, 4096)), &rings);
+        let written = record.read();
+        assert_eq!((written.segment, &written.rings[..]), (Some((0, 4096)), &rings[..]));
+        // An owner that dies while it fills the other copy.
+        let copy = record.record.copy(2);
+        state.memory.u64(copy + 8).store(99, Relaxed);
+        assert_eq!(record.read(), written);
+        record.write(None, &[ring(1); 4]);
+        assert_eq!((record.read().segment, record.read().rings), (None, vec![ring(1); 4]));
+        state.account(1).write([5, 6]);
+        assert_eq!(state.account(1).read().map(|words| words[..3].to_vec()), Some(vec![5, 6, 0]));
+        assert_eq!(state.account(0).read(), None);
+        assert!(
+            state.set_store(Path::new("/var/tape"))
+                && !state.set_store(Path::new(&"x".repeat(999)))
+        );
+        assert_eq!(state.store(), Path::new("/var/tape"));
+    }
+}

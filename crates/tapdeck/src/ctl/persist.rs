@@ -1,0 +1,108 @@
+//! `tapdeck ctl persist`: lasting recordings, which need no recorder to be asked about.
+
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use serde::Serialize;
+use tapdeck_capture::persist::{Status, drop_lasting, list};
+
+use crate::flags::CtlPersist;
+use crate::units::{show_bytes, show_count};
+
+/// A line of `list --json`.
+#[derive(Serialize)]
+struct Listed<'a> {
+    name: &'a str,
+    owned: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error: Option<String>,
+    #[serde(flatten)]
+    status: Option<ListedStatus<'a>>,
+}
+
+#[derive(Serialize)]
+struct ListedStatus<'a> {
+    interfaces: Vec<ListedInterface<'a>>,
+    version: &'a str,
+    takeovers: u64,
+    last_beat_ms: u64,
+    waiting_packets: u64,
+    fill_bytes: u64,
+    ring_bytes: u64,
+    store: String,
+}
+
+#[derive(Serialize)]
+struct ListedInterface<'a> {
+    name: &'a str,
+    hook: &'a str,
+}
+
+/// Does what is asked, and returns what is printed.
+pub fn run(verb: &CtlPersist, json: bool) -> Result<String> {
+    match verb {
+        CtlPersist::List => listed(json),
+        CtlPersist::Drop { name } => {
+            let waiting = drop_lasting(name)?;
+            Ok(match waiting {
+                Some(packets) => format!(
+                    "{name} is removed; {} packets that waited in its rings are lost\n",
+                    show_count(packets)
+                ),
+                None => format!("{name} is removed; what waited in its rings could not be read\n"),
+            })
+        }
+    }
+}
+
+fn listed(json: bool) -> Result<String> {
+    let mut text = String::new();
+    for one in list().context("cannot list what is pinned")? {
+        let (name, owned) = (one.name.as_str(), one.is_owned);
+        if json {
+            let (status, error) = match &one.status {
+                Ok(status) => (Some(of(status)), None),
+                Err(e) => (None, Some(e.to_string())),
+            };
+            let line = serde_json::to_string(&Listed { name, owned, error, status })?;
+            writeln!(text, "{line}")?;
+            continue;
+        }
+        match &one.status {
+            Ok(status) => writeln!(text, "{name}: {}", shown(status, owned))?,
+            Err(e) => writeln!(text, "{name}: {e}")?,
+        }
+    }
+    Ok(text)
+}
+
+fn of(status: &Status) -> ListedStatus<'_> {
+    let interfaces = status.interfaces.iter().map(|(name, hook)| ListedInterface { name, hook });
+    ListedStatus {
+        interfaces: interfaces.collect(),
+        version: &status.version,
+        takeovers: status.takeovers,
+        last_beat_ms: u64::try_from(status.last_beat.as_millis()).unwrap_or(u64::MAX),
+        waiting_packets: status.waiting_packets,
+        fill_bytes: status.fill_bytes,
+        ring_bytes: status.ring_bytes,
+        store: status.store.display().to_string(),
+    }
+}
+
+fn shown(status: &Status, owned: bool) -> String {
+    let each = status.interfaces.iter().map(|(name, hook)| format!("{name} at {hook}"));
+    let interfaces = each.collect::<Vec<_>>().join(", ");
+    let beat = Duration::from_secs(status.last_beat.as_secs());
+    let owner = if owned { "a recorder runs" } else { "no recorder" };
+    format!(
+        "{interfaces}; {owner}, heard of {} ago, tapdeck {}; {} packets wait, {} of {}; {}",
+        humantime::format_duration(beat),
+        status.version,
+        show_count(status.waiting_packets),
+        show_bytes(status.fill_bytes),
+        show_bytes(status.ring_bytes),
+        status.store.display()
+    )
+}
