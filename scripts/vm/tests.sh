@@ -416,6 +416,54 @@ test_clsact_detached() {
     check "and no filter is left" equal "$(filters ingress) $(filters egress)" "0 0"
 }
 
+gets_through() { in_a ping -q -n -c 1 -W 1 $ADDRESS_B; }
+
+test_clsact_abandoned() {
+    begin "clsact whose recorder was killed"
+    record --hook tcx --deliver consume --abandon 3s --dir store
+    check "no packet gets through" not gets_through
+    kill -KILL $recorder 2>/dev/null
+    wait $recorder 2>/dev/null
+    check "its filters stay" both_filters
+    check "and let packets pass in the end" wait_for gets_through
+    new_store $STORE
+    record --hook tcx --dir store
+    send 50 $NOBODY
+    until_seen 50
+    stop
+    check "the next recorder takes them again" equal "$(number captured)" 50
+    check "and no filter is left" equal "$(filters ingress) $(filters egress)" "0 0"
+}
+
+persisted() { ip netns exec b tapdeck ctl persist "$@"; }
+
+test_persist() {
+    local hook
+    mkdir -p /run/bpf
+    mount -t bpf bpf /run/bpf
+    export TAPDECK_PERSIST=/run/bpf/tapdeck
+    for hook in xdp tcx; do
+        begin "--persist at $hook"
+        record --hook $hook --persist tape --dir store
+        send 50 $NOBODY
+        until_seen 50
+        kill -KILL $recorder 2>/dev/null
+        wait $recorder 2>/dev/null
+        send 30 $NOBODY
+        record --hook $hook --persist tape --dir store
+        send 20 $NOBODY
+        until_seen 100
+        check "another recorder has taken over" equal "$(number takeovers)" 1
+        stop
+        check "each packet is recorded once" equal "$(number captured) $(dumped -t | count)" "100 100"
+        check "seen = captured + filtered + dropped" accounted
+        check "what stays is taken away" persisted drop tape
+        check "and nothing of it is left" equal "$(ls $TAPDECK_PERSIST)" ""
+    done
+    unset TAPDECK_PERSIST
+    umount /run/bpf
+}
+
 has_no_xdp() { [[ "$(ip -n b link show vb)" != *xdp* ]]; }
 
 test_xdp_killed() {

@@ -74,7 +74,7 @@ struct InterfaceTally {
 /// Statistics that stand behind the last packet.
 struct ClosingStatistics {
     at: u64,
-    by_interface: BTreeMap<u32, Statistics>,
+    by_interface: BTreeMap<u32, Vec<Statistics>>,
 }
 
 /// Where a walk over blocks goes on.
@@ -154,8 +154,12 @@ impl Survey {
         Ok(Some(next))
     }
 
-    /// Adds a damaged stretch. One that begins where the one before ended is the same.
+    /// Adds a damaged stretch, which ends behind all others. One that begins where the one before
+    /// ended is the same, and what lies inside it is a part of it.
     fn note_damage(&mut self, stretch: Range<u64>) {
+        while self.damage.last().is_some_and(|last| last.start >= stretch.start) {
+            self.damage.pop();
+        }
         match self.damage.last_mut() {
             Some(last) if last.end == stretch.start => last.end = stretch.end,
             _ => self.damage.push(stretch),
@@ -209,6 +213,8 @@ impl Survey {
         match record {
             Record::Section(_) if at > 0 => return Err(Fault::Sections),
             Record::Section(_) => {}
+            // No recorder writes it so, nor there.
+            Record::Interface(i) if i.resolution != 9 || self.in_body => return Ok(false),
             Record::Interface(i) => self.interfaces.push((i.clone(), InterfaceTally::default())),
             Record::Packet(packet) => {
                 // Where the sector with the lengths is missing, an empty packet seems to stand
@@ -223,8 +229,11 @@ impl Survey {
                     return if self.head_damaged { Err(Fault::Head) } else { Ok(false) };
                 };
                 count(interface, packet);
-                self.told = None;
                 self.in_body = true;
+                // Statistics that stand before packets are not those of the end.
+                if let Some(told) = self.told.take() {
+                    self.note_damage(told.at..at);
+                }
             }
             // What went unseen before the segment is told among its blocks.
             Record::Statistics(s) if UnseenSpan::told(s).is_some() => self.in_body = true,
@@ -232,7 +241,7 @@ impl Survey {
                 let told = self
                     .told
                     .get_or_insert(ClosingStatistics { at, by_interface: BTreeMap::new() });
-                told.by_interface.insert(s.interface, s.clone());
+                told.by_interface.entry(s.interface).or_default().push(s.clone());
                 self.in_body = true;
             }
             Record::Other(FILL) => self.in_body = true,
@@ -261,11 +270,13 @@ impl Survey {
 
     /// Returns whether the statistics at the end are those of the packets that are there.
     pub fn is_ended(&self) -> bool {
-        let told = |(i, (_, tally)): (usize, &(Interface, InterfaceTally))| {
-            let told = self.told.as_ref()?.by_interface.get(&(i as u32))?;
-            Some(told.delivered == Some(tally.packets))
+        let is_told = |(i, (_, tally)): (usize, &(Interface, InterfaceTally))| {
+            let told = self.told.as_ref().and_then(|told| told.by_interface.get(&(i as u32)));
+            let [told] = told.map_or(&[][..], Vec::as_slice) else { return false };
+            told.delivered == Some(tally.packets)
+                && told.received == told.delivered.zip(told.dropped).map(|(a, b)| a + b)
         };
-        self.interfaces.iter().enumerate().all(|i| told(i) == Some(true))
+        self.interfaces.iter().enumerate().all(is_told)
             && self.damage.is_empty()
             && self.end.is_multiple_of(PAGE as u64)
     }
@@ -287,7 +298,7 @@ impl Survey {
     pub fn statistics(&self, began_ns: u64, comment: &str) -> Vec<StatisticsBlock> {
         let first = self.interfaces.iter().filter_map(|i| i.1.first_ns).min().unwrap_or(began_ns);
         let last = self.interfaces.iter().filter_map(|i| i.1.last_ns).max().unwrap_or(first);
-        let told = |i: u32| self.told.as_ref().and_then(|t| t.by_interface.get(&i)?.dropped);
+        let told = |i: u32| self.told.as_ref()?.by_interface.get(&i)?.first()?.dropped;
         let statistics = self.interfaces.iter().enumerate().map(|(i, (_, tally))| {
             let dropped = told(i as u32).unwrap_or(tally.dropped);
             StatisticsBlock {
