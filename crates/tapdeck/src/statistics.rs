@@ -5,7 +5,6 @@
 //! `tapdeck_packet::account`. Nothing here reads one.
 
 use std::fmt::Write as _;
-use std::fs::File;
 use std::io::{ErrorKind, Write, stdout};
 use std::path::Path;
 
@@ -15,6 +14,7 @@ use tapdeck_packet::account::{Counters, Law};
 use tapdeck_store::Log;
 
 use crate::outlet::{Outlet, TellDropped};
+use crate::output_file;
 use crate::units::show_count;
 
 /// What `--stats-json` names: a file or standard output, or nothing.
@@ -28,8 +28,10 @@ impl StatsJson {
         let out: Box<dyn Write + Send> = if path.as_os_str() == "-" {
             Box::new(stdout())
         } else {
-            let file =
-                File::create(path).with_context(|| format!("cannot write {}", path.display()))?;
+            let (file, _) = output_file::open(path, 0o644, "--stats-json -")?;
+            if file.metadata().is_ok_and(|meta| meta.is_file()) {
+                file.set_len(0).with_context(|| format!("cannot write {}", path.display()))?;
+            }
             Box::new(file)
         };
         let outlet = Outlet::start("tapdeck-stats", out, Some(tell_dropped));
