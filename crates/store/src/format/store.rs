@@ -70,25 +70,16 @@ fn open_lock(dir: impl AsFd, path: &Path, flags: OFlags) -> Result<OwnedFd, Errn
     rustix::fs::openat(dir, path, flags, Mode::from_raw_mode(0o640))
 }
 
-/// Makes a directory, if it is not there, which holds packets: only its owner may write in it, and
-/// nobody but its group may read it, whatever the umask is. Those above it are as others. Returns
-/// whether it was made.
-fn make(dir: &Path) -> io::Result<bool> {
-    let made: Vec<&Path> = dir.ancestors().take_while(|dir| !dir.exists()).collect();
-    if let Some(above) = dir.parent().filter(|above| !above.as_os_str().is_empty()) {
-        fs::DirBuilder::new().recursive(true).mode(0o755).create(above)?;
+/// Says what an error of the file system means for a store.
+fn failed(dir: &Path, source: io::Error) -> Error {
+    match source.kind() {
+        io::ErrorKind::PermissionDenied => Error::Permission(dir.to_owned()),
+        io::ErrorKind::ReadOnlyFilesystem => Error::ReadOnly(dir.to_owned()),
+        io::ErrorKind::NotADirectory | io::ErrorKind::AlreadyExists => {
+            Error::NotADirectory(dir.to_owned())
+        }
+        _ => Error::Io { dir: dir.to_owned(), source },
     }
-    let is_new = match fs::DirBuilder::new().mode(0o750).create(dir) {
-        Err(e) if e.kind() == io::ErrorKind::AlreadyExists && dir.is_dir() => false,
-        made => made.map(|()| true)?,
-    };
-    for parent in made.iter().rev().filter_map(|dir| dir.parent()) {
-        let parent = if parent.as_os_str().is_empty() { Path::new(".") } else { parent };
-        // What is in a directory outlives a power cut only if its own name does. Where that cannot
-        // be made sure of, recording goes on.
-        let _ = fs::File::open(parent).and_then(|parent| parent.sync_all());
-    }
-    Ok(is_new)
 }
 
 /// Takes a lock. One whose holder is just ending is waited for: a process that was killed holds its
@@ -152,17 +143,37 @@ pub struct Store {
 }
 
 impl Store {
+    /// Makes the directory of a store, unless it is there. It holds packets: only its owner may
+    /// write in it, and nobody but its group may read it, whatever the umask is. Directories above
+    /// it are made as others. Returns whether it was made.
+    ///
+    /// # Errors
+    /// As [`Store::open`].
+    pub fn make(dir: &Path) -> Result<bool, Error> {
+        let made = || {
+            let missing: Vec<&Path> = dir.ancestors().take_while(|dir| !dir.exists()).collect();
+            if let Some(above) = dir.parent().filter(|above| !above.as_os_str().is_empty()) {
+                fs::DirBuilder::new().recursive(true).mode(0o755).create(above)?;
+            }
+            let is_new = match fs::DirBuilder::new().mode(0o750).create(dir) {
+                Err(e) if e.kind() == io::ErrorKind::AlreadyExists && dir.is_dir() => false,
+                made => made.map(|()| true)?,
+            };
+            for parent in missing.iter().rev().filter_map(|dir| dir.parent()) {
+                let parent = if parent.as_os_str().is_empty() { Path::new(".") } else { parent };
+                // What is in a directory outlives a power cut only if its own name does. Where that
+                // cannot be made sure of, recording goes on.
+                let _ = fs::File::open(parent).and_then(|parent| parent.sync_all());
+            }
+            Ok(is_new)
+        };
+        made().map_err(|e| failed(dir, e))
+    }
+
     /// Opens a directory for recording, making it if need be.
     pub fn open(dir: &Path) -> Result<Self, Error> {
-        let fail = |source: io::Error| match source.kind() {
-            io::ErrorKind::PermissionDenied => Error::Permission(dir.to_owned()),
-            io::ErrorKind::ReadOnlyFilesystem => Error::ReadOnly(dir.to_owned()),
-            io::ErrorKind::NotADirectory | io::ErrorKind::AlreadyExists => {
-                Error::NotADirectory(dir.to_owned())
-            }
-            _ => Error::Io { dir: dir.to_owned(), source },
-        };
-        make(dir).map_err(fail)?;
+        let fail = |source| failed(dir, source);
+        Self::make(dir)?;
         // What is looked at is what the lock is made in, whoever exchanges names meanwhile.
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let place = rustix::fs::open(dir, flags, Mode::empty()).map_err(|e| fail(e.into()))?;
