@@ -4,6 +4,8 @@
 //! counters then begin at 0, so the sums of devices that are gone are kept here. What is attached
 //! to the interface is not: whoever captures attaches it again.
 
+use std::io;
+
 use crate::interface::{Interface, NicCounters};
 use crate::sys::kernel::active_rx_queues;
 use crate::{Error, Event};
@@ -144,6 +146,27 @@ impl Device {
     /// last seen.
     pub(crate) fn nic(&self) -> NicCounters {
         self.gone + self.interface.counters.since(self.start)
+    }
+
+    /// Takes the device of an index for this one: it has the same name, or it is the same.
+    ///
+    /// # Errors
+    /// `ENODEV` where there is none, `EPERM` where it is another one's.
+    pub(crate) fn become_again(&mut self, index: u32) -> io::Result<()> {
+        let found = Interface::by_index(index).map_err(io::Error::other)?;
+        let found = found.ok_or_else(|| io::Error::from_raw_os_error(libc::ENODEV))?;
+        if found.name != self.interface.name && index != self.interface.index {
+            return Err(io::Error::from_raw_os_error(libc::EPERM));
+        }
+        self.interface = found;
+        Ok(())
+    }
+
+    /// Reads anew all that is known of the device.
+    pub(crate) fn refresh_all(&mut self) {
+        if let Ok(Some(now)) = Interface::by_index(self.interface.index) {
+            self.interface = now;
+        }
     }
 
     /// Reads the device's counters anew.

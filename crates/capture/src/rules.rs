@@ -10,6 +10,7 @@
 //! hits of the old set and of the new one add up to the packets seen.
 
 use std::io;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::Arc;
 
 use libbpf_rs::{MapCore, MapFlags, MapHandle, MapType, Object};
@@ -259,12 +260,83 @@ impl Placed {
     }
 }
 
-/// The rule sets of one loaded object, by number.
-pub struct Images {
+/// How rule sets get to their places, which takes a privilege.
+pub(crate) trait Places: Send {
+    /// Makes the memory of the set that is placed next, of one of the sizes. Returns its map.
+    fn make(&mut self, size: usize) -> io::Result<OwnedFd>;
+
+    /// Puts the set that [`Places::make`] made memory for, whose size this is, in the place of the
+    /// one that was there, or takes that away. Returns when no program works with that any more.
+    fn put(&mut self, number: u32, size: Option<usize>) -> io::Result<()>;
+}
+
+/// The maps of a loaded object where programs look for rule sets.
+pub(crate) struct PlacesHere {
     /// The size that each set has, from 1; 0 where there is no set.
     sizes: MapHandle,
     /// For each size, the maps of the sets.
     maps: [MapHandle; SIZES.len()],
+    /// The size of each set that is there.
+    there: Vec<Option<usize>>,
+    made: Option<MapHandle>,
+}
+
+impl PlacesHere {
+    /// Finds the maps of an object whose programs include `bpf/images.h`.
+    pub(crate) fn of(object: &Object) -> io::Result<Self> {
+        let map =
+            |name: &str| MapHandle::try_from(&libbpf::map(object, name)?).map_err(|e| io_error(&e));
+        let sizes = map(SIZE_MAP)?;
+        let there = (0..sizes.max_entries()).map(|_| None).collect();
+        let [a, b, c, d] = SIZES.map(|size| map(&format!("{SIZE_MAP}_{size}")));
+        Ok(Self { sizes, maps: [a?, b?, c?, d?], there, made: None })
+    }
+}
+
+impl Places for PlacesHere {
+    fn make(&mut self, size: usize) -> io::Result<OwnedFd> {
+        let bits = SIZES.get(size).ok_or(io::ErrorKind::InvalidInput)?;
+        let options = libbpf_sys::bpf_map_create_opts {
+            sz: size_of::<libbpf_sys::bpf_map_create_opts>() as _,
+            map_flags: libbpf_sys::BPF_F_MMAPABLE,
+            ..Default::default()
+        };
+        let map = MapHandle::create(MapType::Array, Some("rules"), 4, 1 << bits, 1, &options)
+            .map_err(|e| io_error(&e))?;
+        let fd = map.as_fd().try_clone_to_owned()?;
+        self.made = Some(map);
+        Ok(fd)
+    }
+
+    fn put(&mut self, number: u32, size: Option<usize>) -> io::Result<()> {
+        let key = number.to_ne_bytes();
+        let invalid = || io::Error::from(io::ErrorKind::InvalidInput);
+        let there = self.there.get_mut(number as usize).ok_or_else(invalid)?;
+        if let Some(size) = size {
+            let made = self.made.take().ok_or_else(invalid)?;
+            let map = self.maps.get(size).ok_or_else(invalid)?;
+            let fd = made.as_fd().as_raw_fd().to_ne_bytes();
+            map.update(&key, &fd, MapFlags::ANY).map_err(|e| io_error(&e))?;
+        }
+        let old = *there;
+        if size != old {
+            let size = size.map_or(0, |size| size as u32 + 1);
+            self.sizes
+                .update(&key, &size.to_ne_bytes(), MapFlags::ANY)
+                .map_err(|e| io_error(&e))?;
+        }
+        *there = size;
+        kernel::wait_for_running_programs();
+        if let Some(old) = old.filter(|&old| Some(old) != size) {
+            self.maps[old].delete(&key).map_err(|e| io_error(&e))?;
+        }
+        Ok(())
+    }
+}
+
+/// The rule sets of one loaded object, by number.
+pub struct Images {
+    pub(crate) places: Box<dyn Places>,
     placed: Vec<Option<Placed>>,
 }
 
@@ -277,12 +349,14 @@ impl Images {
     /// Finds the maps of an object whose programs include `bpf/images.h`. There are no sets at
     /// first.
     pub fn of(object: &Object) -> io::Result<Self> {
-        let map =
-            |name: &str| MapHandle::try_from(&libbpf::map(object, name)?).map_err(|e| io_error(&e));
-        let sizes = map(SIZE_MAP)?;
-        let placed = (0..sizes.max_entries()).map(|_| None).collect();
-        let [a, b, c, d] = SIZES.map(|size| map(&format!("{SIZE_MAP}_{size}")));
-        Ok(Self { sizes, maps: [a?, b?, c?, d?], placed })
+        let places = PlacesHere::of(object)?;
+        let sets = places.there.len();
+        Ok(Self::at(Box::new(places), sets))
+    }
+
+    /// Makes so many places, without a set at first.
+    pub(crate) fn at(places: Box<dyn Places>, sets: usize) -> Self {
+        Self { places, placed: (0..sets).map(|_| None).collect() }
     }
 
     /// Puts a set in the place of another, or takes it away. Returns what the old set had counted
@@ -296,49 +370,27 @@ impl Images {
         compiled: Option<&Arc<Compiled>>,
     ) -> Result<Option<Hits>, Error> {
         let rules = compiled.map_or(0, |compiled| compiled.rules());
-        let failed = |source| Error::Kernel { rules, source };
-        let key = number.to_ne_bytes();
-        let old = self.placed[number as usize].as_ref().map(|old| old.compiled.size);
-        let new = compiled.map(|compiled| self.place(number, compiled)).transpose()?;
-        let size = new.as_ref().map(|new| new.compiled.size);
-        if size != old {
-            let size = size.map_or(0, |size| size as u32 + 1);
-            self.sizes
-                .update(&key, &size.to_ne_bytes(), MapFlags::ANY)
-                .map_err(|e| failed(io_error(&e)))?;
-        }
-        kernel::wait_for_running_programs();
-        if let Some(old) = old.filter(|&old| Some(old) != size) {
-            self.maps[old].delete(&key).map_err(|e| failed(io_error(&e)))?;
-        }
+        let new = compiled.map(|compiled| self.make(compiled)).transpose()?;
+        self.places
+            .put(number, new.as_ref().map(|new| new.compiled.size))
+            .map_err(|source| Error::Kernel { rules, source })?;
         let old = std::mem::replace(&mut self.placed[number as usize], new);
         Ok(old.map(|old| old.hits()))
     }
 
-    /// Makes a map with the set in it, and enters it where programs look for maps of its size.
-    fn place(&self, number: u32, compiled: &Arc<Compiled>) -> Result<Placed, Error> {
+    /// Makes a map with the set in it.
+    fn make(&mut self, compiled: &Arc<Compiled>) -> Result<Placed, Error> {
         let rules = compiled.rules();
         let bytes = compiled.kernel_bytes();
         let explain = |source: io::Error| match source.raw_os_error() {
             Some(libc::ENOMEM) => Error::Memory { rules, mib: bytes.div_ceil(1 << 20) },
             _ => Error::Kernel { rules, source },
         };
-        let options = libbpf_sys::bpf_map_create_opts {
-            sz: size_of::<libbpf_sys::bpf_map_create_opts>() as _,
-            map_flags: libbpf_sys::BPF_F_MMAPABLE,
-            ..Default::default()
-        };
-        let map = MapHandle::create(MapType::Array, Some("rules"), 4, bytes as u32, 1, &options)
-            .map_err(|e| explain(io_error(&e)))?;
-        let memory = Mapping::of_fd(std::os::fd::AsFd::as_fd(&map), bytes as usize, true)
-            .map_err(explain)?;
+        let map = self.places.make(compiled.size).map_err(explain)?;
+        let memory = Mapping::of_fd(map.as_fd(), bytes as usize, true).map_err(explain)?;
         for (i, word) in compiled.words().enumerate() {
             memory.u64(i * 8).store(word, std::sync::atomic::Ordering::Relaxed);
         }
-        let fd = std::os::fd::AsRawFd::as_raw_fd(&std::os::fd::AsFd::as_fd(&map));
-        self.maps[compiled.size]
-            .update(&number.to_ne_bytes(), &fd.to_ne_bytes(), MapFlags::ANY)
-            .map_err(|e| explain(io_error(&e)))?;
         Ok(Placed { compiled: compiled.clone(), memory })
     }
 

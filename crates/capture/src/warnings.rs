@@ -1,7 +1,7 @@
 //! What the user should know of an interface at a hook that is no error.
 
 use crate::Hook;
-use crate::attach::{CLSACT_PRIORITY, Links};
+use crate::attach::CLSACT_PRIORITY;
 use crate::bpf::program::Program;
 use crate::hook::AttachPlace;
 use crate::interface::Interface;
@@ -29,13 +29,11 @@ pub(crate) fn lost_tags(
 }
 
 /// Filters of clsact in the place of tcx, which stay when this process is killed.
-pub(crate) fn stays_behind(interface: &Interface, links: &Links) -> Option<String> {
+pub(crate) fn stays_behind(interface: &Interface) -> String {
     let name = &interface.name;
-    links.by_clsact().then(|| {
-        format!(
-            "this kernel has no tcx; clsact filters on {name} do its work and stay if this process is killed, until the next one replaces them (tc filter del dev {name} ingress pref {CLSACT_PRIORITY}, and egress)"
-        )
-    })
+    format!(
+        "this kernel has no tcx; clsact filters on {name} do its work and stay if this process is killed, until the next one replaces them (tc filter del dev {name} ingress pref {CLSACT_PRIORITY}, and egress)"
+    )
 }
 
 /// Other programs at the interface that packets meet before or behind those of `links`.

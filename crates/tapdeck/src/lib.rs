@@ -31,6 +31,7 @@ mod progress_line;
 mod query;
 mod record;
 mod recover;
+mod rights;
 mod rules;
 mod serve;
 mod standard_input;

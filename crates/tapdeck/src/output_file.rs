@@ -1,5 +1,6 @@
-//! A file that `-w` names: opened so that nobody but its owner reads packets, no link leads
-//! elsewhere, and no two processes write it at once.
+//! Files that flags name. Of none is a link followed: whoever made it may not write what it leads
+//! to. One that `-w` names is opened so that nobody but its owner reads packets, and no two
+//! processes write it at once.
 //!
 //! An old file keeps its contents until something is written, and a new one that nothing is written
 //! to goes again.
@@ -24,21 +25,7 @@ pub struct OutputFile {
 impl OutputFile {
     /// Opens a file, making it if need be.
     pub fn open(path: &Path) -> Result<Self> {
-        let what = || format!("cannot write {}", path.display());
-        let mut options = OpenOptions::new();
-        // A link is not followed: whoever made it may not write what it leads to.
-        options.write(true).mode(0o600).custom_flags(OFlags::NOFOLLOW.bits().cast_signed());
-        let (file, is_new) = match options.clone().create_new(true).open(path) {
-            Err(e) if e.kind() == ErrorKind::AlreadyExists => (options.open(path), false),
-            made => (made, true),
-        };
-        let file = match file {
-            Err(e) if e.raw_os_error() == Some(Errno::LOOP.raw_os_error()) => bail!(
-                "{}: it is a symbolic link, which is not followed: name what it leads to (-w - is standard output)",
-                what()
-            ),
-            file => file.with_context(what)?,
-        };
+        let (file, is_new) = open(path, 0o600, "-w -")?;
         let opened = Self { path: path.to_owned(), file, is_new };
         opened.lock()?;
         Ok(opened)
@@ -88,6 +75,36 @@ impl Drop for OutputFile {
     }
 }
 
+/// Opens a file for writing, making it with this mode if need be. Returns whether it was made.
+/// `stdout` is the flag by which the user names standard output in its place.
+pub fn open(path: &Path, mode: u32, stdout: &str) -> Result<(File, bool)> {
+    let what = || format!("cannot write {}", path.display());
+    let mut options = OpenOptions::new();
+    options.write(true).mode(mode);
+    if !leads_to_descriptor(path) {
+        options.custom_flags(OFlags::NOFOLLOW.bits().cast_signed());
+    }
+    let (file, is_new) = match options.clone().create_new(true).open(path) {
+        Err(e) if e.kind() == ErrorKind::AlreadyExists => (options.open(path), false),
+        made => (made, true),
+    };
+    match file {
+        Err(e) if e.raw_os_error() == Some(Errno::LOOP.raw_os_error()) => bail!(
+            "{}: it is a symbolic link, which is not followed: name what it leads to ({stdout} is standard output)",
+            what()
+        ),
+        file => Ok((file.with_context(what)?, is_new)),
+    }
+}
+
+/// Returns whether a path names an open descriptor of this process, as the shell's `>(command)`
+/// does: the kernel made that link.
+fn leads_to_descriptor(path: &Path) -> bool {
+    let own = fs::canonicalize("/proc/self/fd");
+    let there = path.parent().map(fs::canonicalize);
+    matches!((own, there), (Ok(own), Some(Ok(there))) if own == there)
+}
+
 #[cfg(test)]
 mod tests {
     use std::io::Write as _;
@@ -125,6 +142,21 @@ mod tests {
         }
         assert_eq!(std::fs::read(&real).unwrap(), b"dear");
         assert!(!dir.path().join("nowhere").exists());
+    }
+
+    #[test]
+    fn a_descriptor_of_the_process_is_no_link_of_somebodys() {
+        use std::io::Read as _;
+        use std::os::fd::AsRawFd as _;
+        let (mut end, other) = std::io::pipe().unwrap();
+        for dir in ["/dev/fd", "/proc/self/fd"] {
+            let path = std::path::Path::new(dir).join(other.as_raw_fd().to_string());
+            let mut file = OutputFile::open(&path).unwrap().begin().unwrap();
+            file.write_all(b"to the pipe").unwrap();
+            let mut bytes = [0; 11];
+            end.read_exact(&mut bytes).unwrap();
+            assert_eq!(&bytes, b"to the pipe");
+        }
     }
 
     #[test]

@@ -5,7 +5,6 @@
 //! `tapdeck_packet::account`. Nothing here reads one.
 
 use std::fmt::Write as _;
-use std::fs::File;
 use std::io::{ErrorKind, Write, stdout};
 use std::path::Path;
 
@@ -15,23 +14,33 @@ use tapdeck_packet::account::{Counters, Law};
 use tapdeck_store::Log;
 
 use crate::outlet::{Outlet, TellDropped};
+use crate::output_file;
 use crate::units::show_count;
+
+/// Where statistics go, if anybody wants them.
+pub type StatsOutput = Option<Box<dyn Write + Send>>;
 
 /// What `--stats-json` names: a file or standard output, or nothing.
 pub struct StatsJson(Option<Outlet>);
 
 impl StatsJson {
-    /// Begins the file anew; `-` is standard output. Nobody waits for its reader. `tell_dropped` is
-    /// called, on another thread, when objects were dropped and the reader gets on.
-    pub fn open(path: Option<&Path>, tell_dropped: TellDropped) -> Result<Self> {
-        let Some(path) = path else { return Ok(Self(None)) };
-        let out: Box<dyn Write + Send> = if path.as_os_str() == "-" {
-            Box::new(stdout())
-        } else {
-            let file =
-                File::create(path).with_context(|| format!("cannot write {}", path.display()))?;
-            Box::new(file)
-        };
+    /// Begins the file anew; `-` is standard output.
+    pub fn begin(path: Option<&Path>) -> Result<StatsOutput> {
+        let Some(path) = path else { return Ok(None) };
+        if path.as_os_str() == "-" {
+            return Ok(Some(Box::new(stdout())));
+        }
+        let (file, _) = output_file::open(path, 0o644, "--stats-json -")?;
+        if file.metadata().is_ok_and(|meta| meta.is_file()) {
+            file.set_len(0).with_context(|| format!("cannot write {}", path.display()))?;
+        }
+        Ok(Some(Box::new(file)))
+    }
+
+    /// Starts the thread that writes, so that nobody waits for a reader. `tell_dropped` is called
+    /// on it when objects were dropped and the reader gets on.
+    pub fn start(out: StatsOutput, tell_dropped: TellDropped) -> Result<Self> {
+        let Some(out) = out else { return Ok(Self(None)) };
         let outlet = Outlet::start("tapdeck-stats", out, Some(tell_dropped));
         Ok(Self(Some(outlet.context("cannot start a thread")?)))
     }

@@ -62,6 +62,45 @@ impl Drop for Mount {
     }
 }
 
+/// A store that a recorder makes is read by its owner and its group alone, whatever the umask is,
+/// and no file of it by anybody else.
+#[test]
+fn a_new_store_is_not_for_others() {
+    let net = Net::new();
+    let dir = tempfile::tempdir().expect("a directory");
+    let store = dir.path().join("above").join("store");
+    let flags = format!("--hook tcx --flush 100ms --dir {}", store.display());
+    let recorder = Recorder::start(&net, dir.path(), &flags);
+    send(&net, 0..100, 100);
+    wait_for("the packets", || captured(&recorder.now()) == 100);
+    assert_eq!(number(&recorder.stop(), "captured"), 100);
+    let mode = |path: &Path| path.metadata().expect("it is there").permissions().mode() & 0o7777;
+    assert_eq!(mode(&store), 0o750);
+    assert_eq!(mode(&dir.path().join("above")), 0o755);
+    let files: Vec<_> = fs::read_dir(&store).expect("a store").flatten().collect();
+    assert!(files.iter().any(|file| file.path().extension().is_some_and(|e| e == "pcapng")));
+    for file in files {
+        assert_eq!(mode(&file.path()) & !0o640, 0, "{:?}", file.file_name());
+    }
+}
+
+/// Root may write anywhere, so a link in the place of the statistics would lead root to anything.
+#[test]
+fn statistics_follow_no_link() {
+    let net = Net::new();
+    let dir = tempfile::tempdir().expect("a directory");
+    let (dear, link) = (dir.path().join("dear"), dir.path().join("stats"));
+    fs::write(&dear, "dear").expect("written");
+    symlink(&dear, &link).expect("a link");
+    let args = ["record", "-i", "vb", "--hook", "recv", "--no-store", "--duration", "100ms"];
+    let refused = run(&net, &[&args[..], &["--stats-json", text(&link)]].concat());
+    assert_fails(&refused, &["stats", "is a symbolic link"]);
+    assert_eq!(fs::read(&dear).expect("it is there"), b"dear");
+    let kept = run(&net, &[&args[..], &["--stats-json", text(&dear)]].concat());
+    assert!(kept.status.success(), "{kept:?}");
+    assert!(fs::read_to_string(&dear).expect("it is there").starts_with("{\""), "begun anew");
+}
+
 #[test]
 fn a_file_has_one_writer_whose_alone_it_is() {
     let net = Net::new();

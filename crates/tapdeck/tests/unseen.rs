@@ -37,10 +37,14 @@ fn wait_seen(recorder: &Recorder, packets: u32) {
     });
 }
 
-/// The numbers of the links that a process has.
+/// The numbers of the links that a process has, or its helper.
 fn links_of(process: &Running) -> Vec<String> {
-    let dir = format!("/proc/{}/fdinfo", Pid::from_child(&process.0).as_raw_nonzero());
-    let files = fs::read_dir(dir).expect("the process is there").flatten();
+    let pid = Pid::from_child(&process.0).as_raw_nonzero();
+    let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"));
+    let children = children.expect("the process is there");
+    let pids = children.split_whitespace().map(str::to_owned).chain([pid.to_string()]);
+    let files = |pid| fs::read_dir(format!("/proc/{pid}/fdinfo")).expect("the process is there");
+    let files = pids.flat_map(files).flatten();
     let texts = files.filter_map(|file| fs::read_to_string(file.path()).ok());
     let number = |text: String| {
         let line = text.lines().find_map(|line| line.strip_prefix("link_id:"))?.trim().to_owned();

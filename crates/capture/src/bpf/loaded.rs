@@ -205,6 +205,11 @@ impl Loaded {
         &self.rings
     }
 
+    /// Lets go of the rings' memory, which the programs go on writing.
+    pub fn forget_rings(&mut self) {
+        self.rings.clear();
+    }
+
     /// Returns a loaded program's descriptor.
     pub fn program(&self, program: Program) -> io::Result<OwnedFd> {
         self.programs.program(program)

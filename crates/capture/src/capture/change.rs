@@ -2,18 +2,15 @@
 
 use std::sync::Arc;
 
-use super::load::{RulesFault, check, explain_rules, images_with};
+use super::kernel_hook::KernelHook;
+use super::load::{RulesFault, check, explain_rules};
 use super::{Capture, Taking};
-use crate::attach::Links;
-use crate::bpf::loaded::Loaded;
-use crate::bpf::params::Params;
-use crate::bpf::program::Program;
 use crate::device::Meanwhile;
 use crate::explain::explain;
-use crate::filter::splice::Filters;
 use crate::filter::{explain_load, filters_for};
+use crate::helper::wire::{Fault, Request};
+use crate::interface::Interface;
 use crate::rules::{Compiled, Hits};
-use crate::sys::kernel;
 use crate::{Config, Error};
 
 impl Capture {
@@ -33,21 +30,16 @@ impl Capture {
                 let now = Config { snaplen: self.snaplen, ..config.clone() };
                 hook.set_filter(interface, &now)?;
             }
-            Taking::Kernel { .. } if !config.hook.can_exchange_filter() && self.attached => {
+            Taking::Kernel(_) if !config.hook.can_exchange_filter() && self.attached => {
                 return Err(Error::FixedFilter(config.hook));
             }
-            Taking::Kernel { loaded, programs, params, filters, links, .. } => {
+            Taking::Kernel(hook) => {
                 let new = filters_for(interface, &config)?;
-                let changed = Params { filtered: !new.is_empty(), ..*params };
-                loaded
-                    .reload(programs, &changed, &new)
-                    .map_err(|e| explain_load(interface, &config, &new, e))?;
-                if let Err(e) = links.exchange(programs, &|which| loaded.program(which)) {
-                    put_back(loaded, programs, params, filters, links);
-                    return Err(explain(interface, config.hook, e));
-                }
-                kernel::wait_for_running_programs();
-                (*filters, *params) = (new, changed);
+                let request = Request::SetFilter(new.first().cloned());
+                hook.ask(interface, &request).map_err(|fault| match fault {
+                    Fault::Load(e) => explain_load(interface, &config, &new, e),
+                    Fault::Place(e) => explain(interface, config.hook, e),
+                })?;
             }
         }
         self.config = config;
@@ -65,35 +57,26 @@ impl Capture {
         let config = Config { rules, ..self.config.clone() };
         check(&config)?;
         let interface = &self.device.interface;
-        let Taking::Kernel { loaded, programs, params, filters, images, links, .. } =
-            &mut self.taking
-        else {
+        let Taking::Kernel(hook) = &mut self.taking else {
             self.config = config;
             return Ok(None);
         };
         let mut hits = None;
-        match (images, &config.rules) {
+        match (&mut hook.images, &config.rules) {
             (Some(images), rules) => hits = images.set(0, rules.as_ref())?,
             (None, None) => {}
             // Rules would need other programs.
             (None, Some(_)) if !config.hook.can_exchange_filter() && self.attached => {
                 return Err(Error::FixedRules(config.hook));
             }
-            (images, Some(rules)) => {
-                let changed = Params { judged: true, ..*params };
-                loaded
-                    .reload(programs, &changed, filters)
-                    .map_err(|e| explain_load(interface, &config, filters, e))?;
-                let exchanged = images_with(loaded, rules).and_then(|new| {
-                    let exchange = links.exchange(programs, &|which| loaded.program(which));
-                    exchange.map(|()| new).map_err(RulesFault::Load)
-                });
-                let new = exchanged.map_err(|e| {
-                    put_back(loaded, programs, params, filters, links);
+            (None, Some(rules)) => {
+                hook.ask(interface, &Request::BeginRules)
+                    .map_err(|e| explain_load(interface, &config, &hook.filters, e.into_error()))?;
+                begin_rules(hook, interface, rules).map_err(|e| {
+                    // Where that fails, too, Capture::watch loads the programs anew.
+                    let _ = hook.ask(interface, &Request::PutBack);
                     explain_rules(interface, &config, e)
                 })?;
-                kernel::wait_for_running_programs();
-                (*images, *params) = (Some(new), changed);
             }
         }
         self.config = config;
@@ -103,7 +86,7 @@ impl Capture {
     /// Returns what the present set of rules has counted.
     pub fn rule_hits(&self) -> Option<Hits> {
         match &self.taking {
-            Taking::Kernel { images, .. } => images.as_ref()?.hits(0),
+            Taking::Kernel(hook) => hook.images.as_ref()?.hits(0),
             Taking::Socket(_) => None,
         }
     }
@@ -120,7 +103,7 @@ impl Capture {
             return Err(Error::Deliver { hook: self.config.hook, why: "keeps its snaplen" });
         }
         match &mut self.taking {
-            Taking::Kernel { loaded, .. } => loaded.set_snaplen(bytes),
+            Taking::Kernel(hook) => hook.loaded.set_snaplen(bytes),
             Taking::Socket(hook) => {
                 let now = Config { snaplen: bytes, ..self.config.clone() };
                 hook.set_filter(&self.device.interface, &now)?;
@@ -169,18 +152,16 @@ impl Capture {
     }
 }
 
-/// Loads the programs as they were before a change that failed, and puts them at those links that
-/// took a changed program. The other links still have their old programs.
-fn put_back(
-    loaded: &mut Loaded,
-    programs: &[Program],
-    params: &Params,
-    filters: &Filters,
-    links: &mut Links,
-) {
-    // Where the device is gone neither can be done, and Capture::watch loads them anew.
-    if loaded.reload(programs, params, filters).is_ok() {
-        let _ = links.exchange(programs, &|which| loaded.program(which));
-        kernel::wait_for_running_programs();
+/// Puts a first set in its place, and the programs that look for it in the place of those that do
+/// not.
+fn begin_rules(
+    hook: &mut KernelHook,
+    interface: &Interface,
+    rules: &Arc<Compiled>,
+) -> Result<(), RulesFault> {
+    if let Some(images) = &mut hook.images {
+        images.set(0, Some(rules)).map_err(RulesFault::Rules)?;
     }
+    hook.ask(interface, &Request::Exchange)?;
+    Ok(())
 }

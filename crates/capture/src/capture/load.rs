@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use crate::bpf::loaded::Loaded;
 use crate::explain::explain;
+use crate::helper::wire::Fault;
 use crate::interface::Interface;
 use crate::rules::{self, Compiled, Images};
 use crate::{Config, Deliver, Error};
@@ -37,6 +38,12 @@ pub(super) fn images_with(loaded: &Loaded, rules: &Arc<Compiled>) -> Result<Imag
 pub(super) enum RulesFault {
     Load(io::Error),
     Rules(rules::Error),
+}
+
+impl From<Fault> for RulesFault {
+    fn from(fault: Fault) -> Self {
+        Self::Load(fault.into_error())
+    }
 }
 
 pub(super) fn explain_rules(interface: &Interface, config: &Config, fault: RulesFault) -> Error {

@@ -6,10 +6,13 @@
 //! while packets flow.
 
 mod change;
+mod kernel_hook;
 mod load;
 
 use std::io;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use tapdeck_packet::link::LinkType;
 use tapdeck_packet::pcapng::InterfaceDescription;
@@ -21,8 +24,9 @@ use crate::bpf::params::Params;
 use crate::bpf::program::Program;
 use crate::device::{Device, Meanwhile};
 use crate::explain::explain;
-use crate::filter::splice::Filters;
 use crate::filter::{explain_load, filters_for};
+use crate::helper::wire::{Fault, Request};
+use crate::helper::{Helper, Seat};
 use crate::hook::{ProgramSet, RingUnit, Sockets, TakenBy, XdpMode};
 use crate::interface::{Interface, NicCounters};
 use crate::memory::check_memory;
@@ -30,13 +34,16 @@ use crate::persist::state::Entry;
 use crate::persist::{self, Persist, Place};
 use crate::ring::{Geometry, GeometryError, Reader, RingMemory, RingReader};
 use crate::ring_count::wanted_rings;
-use crate::rules::Images;
 use crate::socket::SocketHook;
-use crate::sys::{kernel, pins};
+use crate::sys::pins;
 use crate::unseen::{Cause, Counted, Presence, Unseen};
 use crate::warnings::{lost_tags, others_there, stays_behind, takes_nothing};
 use crate::{Clock, Config, Deliver, Error, Event, Losses, MAX_RINGS};
+use kernel_hook::KernelHook;
 use load::{check, explain_rules, images_with};
+
+/// How long the helper of a recorder that was killed may still have the place of a hook.
+const ENDING: Duration = Duration::from_millis(500);
 
 /// Packets of one interface at one hook.
 pub struct Capture {
@@ -53,6 +60,8 @@ pub struct Capture {
     lasting: Option<Lasting>,
     /// Bytes kept of a packet now; `config.snaplen` is what the rings were made for.
     snaplen: u32,
+    /// The other programs that were at the interface when this was opened.
+    others: Option<String>,
 }
 
 /// What a capture has that outlives its process.
@@ -63,19 +72,8 @@ struct Lasting {
     told: u64,
 }
 
-#[expect(clippy::large_enum_variant, reason = "there is one for each interface")]
 enum Taking {
-    Kernel {
-        loaded: Loaded,
-        set: ProgramSet,
-        /// The programs of the set that are loaded.
-        programs: &'static [Program],
-        params: Params,
-        filters: Filters,
-        /// The places where the programs look for rules; `None` where they look for none.
-        images: Option<Images>,
-        links: Links,
-    },
+    Kernel(KernelHook),
     Socket(SocketHook),
 }
 
@@ -155,6 +153,7 @@ impl Capture {
         Ok(Self {
             waiting: vec![None; rings.len()],
             snaplen: asked,
+            others: others_there(&device.interface, config.hook, &[]),
             lasting: place.map(|place| Lasting {
                 made_promiscuous: place.found.as_ref().is_some_and(|f| f.entry.made_promiscuous),
                 told: told(&taking, &config),
@@ -178,7 +177,13 @@ impl Capture {
             return Ok(());
         }
         self.device.begin()?;
-        self.attach()?;
+        let until = Instant::now() + ENDING;
+        while let Err(e) = self.attach() {
+            if !matches!(e, Error::XdpBusy { .. }) || Instant::now() > until {
+                return Err(e);
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
         self.presence.begin(self.counted());
         Ok(())
     }
@@ -206,7 +211,7 @@ impl Capture {
         self.presence.resume(&mut words);
         self.attach()?;
         let renewed = match &self.taking {
-            Taking::Kernel { links, .. } => links.were_renewed(),
+            Taking::Kernel(hook) => hook.links.were_renewed(),
             Taking::Socket(_) => true,
         };
         let was_abandoned = self.take_abandoned();
@@ -266,21 +271,12 @@ impl Capture {
                 lasting.made_promiscuous = true;
             }
         }
-        let place = self.lasting.as_ref().map(|lasting| &lasting.place);
         let (interface, config) = (&self.device.interface, &self.config);
         match &mut self.taking {
             Taking::Socket(hook) => hook.start(interface, config)?,
-            Taking::Kernel { loaded, links, set, programs, .. } => {
-                let program = |which| loaded.program(which);
-                *links = Links::attach(
-                    interface,
-                    set.place,
-                    config.promiscuous,
-                    programs,
-                    &program,
-                    place,
-                )
-                .map_err(|e| explain(interface, config.hook, e))?;
+            Taking::Kernel(hook) => {
+                hook.ask(interface, &Request::Attach { ifindex: interface.index })
+                    .map_err(|fault| explain(interface, config.hook, fault.into_error()))?;
             }
         }
         self.attached = true;
@@ -294,10 +290,64 @@ impl Capture {
         self.attached = false;
         match &mut self.taking {
             Taking::Socket(hook) => hook.stop(),
-            Taking::Kernel { links, .. } => {
-                std::mem::take(links).detach();
-                kernel::wait_for_running_programs();
+            // It fails where the helper has ended, and the links with it.
+            Taking::Kernel(hook) => drop(hook.ask(&self.device.interface, &Request::Detach)),
+        }
+    }
+
+    /// Leaves to a helper what takes privileges; it knows this capture by the number.
+    pub(crate) fn is_helped(&mut self, helper: &Arc<Helper>, number: u32) {
+        if let Taking::Kernel(hook) = &mut self.taking {
+            let seat = Seat { helper: helper.clone(), interface: number };
+            if let Some(images) = &mut hook.images {
+                images.places = Box::new(seat.clone());
             }
+            hook.seat = Some(seat);
+        }
+    }
+
+    /// Returns what this capture does that takes privileges as long as packets come, and that no
+    /// helper can do for it.
+    pub fn keeps_rights(&self) -> Option<String> {
+        match self.taking {
+            Taking::Socket(_) => {
+                Some(format!("hook {} opens sockets while it records", self.config.hook))
+            }
+            Taking::Kernel(_) if self.lasting.is_some() => {
+                Some("what outlives the recorder is pinned while it records".to_owned())
+            }
+            Taking::Kernel(_) => None,
+        }
+    }
+
+    /// Lets go of the memory of the rings, in a helper.
+    pub(crate) fn forget_rings(&mut self) {
+        self.rings.clear();
+        if let Taking::Kernel(hook) = &mut self.taking {
+            hook.loaded.forget_rings();
+        }
+    }
+
+    /// Does what a recorder asks its helper for.
+    pub(crate) fn help(&mut self, request: &Request) -> Result<(bool, Option<OwnedFd>), Fault> {
+        let Taking::Kernel(hook) = &mut self.taking else {
+            return Err(Fault::Place(io::ErrorKind::InvalidInput.into()));
+        };
+        match request {
+            Request::Attach { ifindex } | Request::Load { ifindex } => {
+                self.device.become_again(*ifindex).map_err(Fault::Place)?;
+            }
+            // It may have another name by now.
+            Request::Restore => self.device.refresh_all(),
+            _ => {}
+        }
+        hook.perform(&self.device.interface, request)
+    }
+
+    /// Detaches the programs in this process, a helper.
+    pub(crate) fn detach_here(&mut self) {
+        if let Taking::Kernel(hook) = &mut self.taking {
+            hook.detach();
         }
     }
 
@@ -327,7 +377,7 @@ impl Capture {
     fn close(&self, ring: u32, block: u32) -> io::Result<()> {
         match &self.taking {
             Taking::Socket(hook) => hook.flush(ring as usize, block),
-            Taking::Kernel { loaded, .. } => loaded.flush(ring, block)?,
+            Taking::Kernel(hook) => hook.loaded.flush(ring, block)?,
         }
         Ok(())
     }
@@ -367,8 +417,8 @@ impl Capture {
         let interface = &self.device.interface;
         let restored = match &mut self.taking {
             Taking::Socket(hook) => hook.restore(interface),
-            Taking::Kernel { loaded, links, .. } => {
-                links.restore(interface, &|which| loaded.program(which))
+            Taking::Kernel(hook) => {
+                hook.ask(interface, &Request::Restore).map_err(Fault::into_error)
             }
         };
         match restored {
@@ -393,7 +443,7 @@ impl Capture {
     /// ([`Clock::beat`]), and has them record again.
     fn take_abandoned(&self) -> bool {
         match &self.taking {
-            Taking::Kernel { loaded, .. } => loaded.take_abandoned(),
+            Taking::Kernel(hook) => hook.loaded.take_abandoned(),
             Taking::Socket(_) => false,
         }
     }
@@ -409,12 +459,7 @@ impl Capture {
         let interface = &self.device.interface;
         let done = match &mut self.taking {
             Taking::Socket(hook) => hook.take_new_queues(interface, &self.config).is_ok(),
-            Taking::Kernel { loaded, programs, params, filters, links, .. } => {
-                // The kernel does nothing where a program is exchanged for itself.
-                let reloaded = loaded.reload(programs, params, filters);
-                let exchange = |()| links.exchange(programs, &|which| loaded.program(which));
-                reloaded.and_then(exchange).is_ok()
-            }
+            Taking::Kernel(hook) => hook.ask(interface, &Request::TakeQueues).is_ok(),
         };
         if done {
             self.device.note_queues();
@@ -458,11 +503,9 @@ impl Capture {
     /// Loads the programs for the interface as it is now.
     fn reload(&mut self) -> Result<(), Error> {
         let (interface, config) = (&self.device.interface, &self.config);
-        if let Taking::Kernel { loaded, programs, params, filters, .. } = &mut self.taking {
-            params.ifindex = interface.index;
-            loaded
-                .reload(programs, params, filters)
-                .map_err(|e| explain_load(interface, config, filters, e))?;
+        if let Taking::Kernel(hook) = &mut self.taking {
+            hook.ask(interface, &Request::Load { ifindex: interface.index })
+                .map_err(|e| explain_load(interface, config, &hook.filters, e.into_error()))?;
         }
         Ok(())
     }
@@ -515,8 +558,8 @@ impl Capture {
     /// of the lasting recording.
     pub fn leave(&mut self) {
         self.attached = false;
-        if let Taking::Kernel { links, .. } = &mut self.taking {
-            drop(std::mem::take(links));
+        if let Taking::Kernel(hook) = &mut self.taking {
+            drop(std::mem::take(&mut hook.links));
         }
     }
 
@@ -559,7 +602,7 @@ impl Capture {
 
     /// Returns what the user should know about this capture that is no error.
     pub fn warnings(&self) -> Vec<String> {
-        let mut warnings = Vec::new();
+        let mut warnings = Vec::from_iter(self.others.clone());
         let wanted = wanted_rings(&self.device.interface, self.config.hook);
         let has = self.rings.len() as u32;
         if has < wanted {
@@ -571,18 +614,13 @@ impl Capture {
         let interface = &self.device.interface;
         let hook = self.config.hook;
         match &self.taking {
-            Taking::Kernel { loaded, programs, params, links, filters, .. } => {
-                let own = links.program_ids(&|which| loaded.program(which));
-                warnings.extend(others_there(interface, hook, &own));
+            Taking::Kernel(KernelHook { programs, params, filters, by_clsact, .. }) => {
                 warnings.extend(lost_tags(interface, hook, programs, params.hardware_vlan));
-                warnings.extend(stays_behind(interface, links));
+                warnings.extend(by_clsact.then(|| stays_behind(interface)));
                 let expression = self.config.filter.as_ref().filter(|_| filters.refuse_all());
                 warnings.extend(expression.map(|text| takes_nothing(interface, text)));
             }
-            Taking::Socket(_) => {
-                warnings.extend(others_there(interface, hook, &[]));
-                warnings.extend(lost_tags(interface, hook, &[], false));
-            }
+            Taking::Socket(_) => warnings.extend(lost_tags(interface, hook, &[], false)),
         }
         warnings
     }
@@ -653,15 +691,27 @@ fn open_programs(
     let images = config.rules.as_ref().map(|rules| images_with(&loaded, rules));
     let images = images.transpose().map_err(|e| explain_rules(interface, config, e))?;
     let rings = loaded.rings().to_vec();
-    let links = Links::default();
-    Ok((rings, Taking::Kernel { loaded, set, programs, params, filters, images, links }))
+    let hook = KernelHook {
+        loaded,
+        set,
+        programs,
+        params,
+        filters,
+        images,
+        links: Links::default(),
+        by_clsact: false,
+        promiscuous: config.promiscuous,
+        place: place.cloned(),
+        seat: None,
+    };
+    Ok((rings, Taking::Kernel(hook)))
 }
 
 /// Returns a hash of what the programs of a capture are told: the same number for the same
 /// programs of whatever version.
 fn told(taking: &Taking, config: &Config) -> u64 {
-    let Taking::Kernel { params, .. } = taking else { return 0 };
-    let mut bytes = params.bytes();
+    let Taking::Kernel(hook) = taking else { return 0 };
+    let mut bytes = hook.params.bytes();
     bytes.extend(config.filter.as_deref().unwrap_or_default().as_bytes());
     bytes.push(u8::from(config.rules.is_some()));
     // FNV-1a, which no release of anything changes.

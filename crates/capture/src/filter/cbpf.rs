@@ -143,7 +143,11 @@ pub enum Invalid {
 
 /// A program that is valid.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ClassicProgram(Vec<Instruction>);
+pub struct ClassicProgram {
+    instructions: Vec<Instruction>,
+    /// The same as the kernel has them (`struct sock_filter`), each in one word.
+    words: Vec<u64>,
+}
 
 impl ClassicProgram {
     /// Checks a program as libpcap would.
@@ -164,16 +168,41 @@ impl ClassicProgram {
                 });
             }
         }
-        Ok(Self(instructions))
+        let words = code.iter().map(|i| {
+            u64::from(i.code) | u64::from(i.jt) << 16 | u64::from(i.jf) << 24 | u64::from(i.k) << 32
+        });
+        Ok(Self { instructions, words: words.collect() })
+    }
+
+    /// Reads a program as [`ClassicProgram::words`] gives it.
+    ///
+    /// # Errors
+    /// As [`ClassicProgram::new`].
+    pub fn from_words(words: &[u64]) -> Result<Self, Invalid> {
+        let code: Vec<sock_filter> = words
+            .iter()
+            .map(|&word| sock_filter {
+                code: word as u16,
+                jt: (word >> 16) as u8,
+                jf: (word >> 24) as u8,
+                k: (word >> 32) as u32,
+            })
+            .collect();
+        Self::new(&code)
+    }
+
+    /// Returns the program's instructions as the kernel has them, each in one word.
+    pub fn words(&self) -> &[u64] {
+        &self.words
     }
 
     pub fn instructions(&self) -> &[Instruction] {
-        &self.0
+        &self.instructions
     }
 
     /// Returns whether the program does nothing but refuse.
     pub fn refuses_all(&self) -> bool {
-        self.0 == [Instruction::Return(0)]
+        self.instructions == [Instruction::Return(0)]
     }
 
     /// Returns how many instructions divide by X.
@@ -181,14 +210,14 @@ impl ClassicProgram {
         use Arithmetic::{Divide, Modulo};
         let divides =
             |i: &&Instruction| matches!(i, Instruction::Arithmetic(Divide | Modulo, Operand::X));
-        self.0.iter().filter(divides).count()
+        self.instructions.iter().filter(divides).count()
     }
 
     /// Returns, for each instruction, whether any run can get to it.
     pub fn reachable(&self) -> Vec<bool> {
-        let mut reached = vec![false; self.0.len()];
+        let mut reached = vec![false; self.instructions.len()];
         reached[0] = true;
-        for (at, instruction) in self.0.iter().enumerate() {
+        for (at, instruction) in self.instructions.iter().enumerate() {
             if reached[at] {
                 successors(at, instruction).for_each(|next| reached[next] = true);
             }
@@ -199,10 +228,10 @@ impl ClassicProgram {
     /// Returns the words of memory that some run reads before it has written them, as a bit for
     /// each. Such a word must read as 0.
     pub fn memory_read_first(&self) -> u16 {
-        let mut written: Vec<Option<u16>> = vec![None; self.0.len()];
+        let mut written: Vec<Option<u16>> = vec![None; self.instructions.len()];
         written[0] = Some(0);
         let mut first = 0;
-        for (at, instruction) in self.0.iter().enumerate() {
+        for (at, instruction) in self.instructions.iter().enumerate() {
             let Some(mut before) = written[at] else { continue };
             match *instruction {
                 Instruction::Store(word) | Instruction::StoreX(word) => before |= 1 << word,

@@ -88,6 +88,11 @@ impl Filters {
         self.0.is_empty()
     }
 
+    /// Returns the first filter, which is the only one of a recorder.
+    pub fn first(&self) -> Option<&ClassicProgram> {
+        self.0.first()
+    }
+
     /// Returns how many instructions the verifier may add to the translations, beyond those it puts
     /// in the place of others.
     pub fn growth(&self) -> usize {

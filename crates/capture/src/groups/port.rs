@@ -299,7 +299,7 @@ impl Port {
             self.links.program_ids(&|which| ready.loaded.program(which))
         });
         let others = others_there(interface, self.hook, &own);
-        let clsact = stays_behind(interface, &self.links);
+        let clsact = self.links.by_clsact().then(|| stays_behind(interface));
         let entries = self.list.entries.iter().map(|entry| &entry.filter);
         let nothing = entries.filter_map(|Filter { expression, compiled }| {
             let expression = expression.as_ref()?;

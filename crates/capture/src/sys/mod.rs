@@ -13,6 +13,7 @@ pub mod packet_socket;
 pub mod params;
 pub mod pins;
 mod plain;
+pub mod process;
 pub mod program;
 pub mod ring_bytes;
 pub mod rules;

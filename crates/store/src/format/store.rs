@@ -11,8 +11,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use rustix::fd::OwnedFd;
-use rustix::fs::{FileType, FlockOperation, Mode, OFlags, flock};
+use rustix::fd::{AsFd, OwnedFd};
+use rustix::fs::{CWD, FileType, FlockOperation, Mode, OFlags, flock};
 use rustix::io::Errno;
 
 use crate::format::leftovers::{GivenBack, Leftovers};
@@ -64,10 +64,22 @@ fn in_use(dir: &Path) -> Error {
     Error::InUse { dir: dir.to_owned(), pid }
 }
 
-/// Opens a lock's file, and follows no link to another.
-fn open_lock(path: &Path, flags: OFlags) -> Result<OwnedFd, Errno> {
+/// Opens a lock's file in a directory, and follows no link to another.
+fn open_lock(dir: impl AsFd, path: &Path, flags: OFlags) -> Result<OwnedFd, Errno> {
     let flags = flags | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    rustix::fs::open(path, flags, Mode::from_raw_mode(0o640))
+    rustix::fs::openat(dir, path, flags, Mode::from_raw_mode(0o640))
+}
+
+/// Says what an error of the file system means for a store.
+fn failed(dir: &Path, source: io::Error) -> Error {
+    match source.kind() {
+        io::ErrorKind::PermissionDenied => Error::Permission(dir.to_owned()),
+        io::ErrorKind::ReadOnlyFilesystem => Error::ReadOnly(dir.to_owned()),
+        io::ErrorKind::NotADirectory | io::ErrorKind::AlreadyExists => {
+            Error::NotADirectory(dir.to_owned())
+        }
+        _ => Error::Io { dir: dir.to_owned(), source },
+    }
 }
 
 /// Takes a lock. One whose holder is just ending is waited for: a process that was killed holds its
@@ -131,31 +143,47 @@ pub struct Store {
 }
 
 impl Store {
+    /// Makes the directory of a store, unless it is there. It holds packets: only its owner may
+    /// write in it, and nobody but its group may read it, whatever the umask is. Directories above
+    /// it are made as others. Returns whether it was made.
+    ///
+    /// # Errors
+    /// As [`Store::open`].
+    pub fn make(dir: &Path) -> Result<bool, Error> {
+        let made = || {
+            let missing: Vec<&Path> = dir.ancestors().take_while(|dir| !dir.exists()).collect();
+            if let Some(above) = dir.parent().filter(|above| !above.as_os_str().is_empty()) {
+                fs::DirBuilder::new().recursive(true).mode(0o755).create(above)?;
+            }
+            let is_new = match fs::DirBuilder::new().mode(0o750).create(dir) {
+                Err(e) if e.kind() == io::ErrorKind::AlreadyExists && dir.is_dir() => false,
+                made => made.map(|()| true)?,
+            };
+            for parent in missing.iter().rev().filter_map(|dir| dir.parent()) {
+                let parent = if parent.as_os_str().is_empty() { Path::new(".") } else { parent };
+                // What is in a directory outlives a power cut only if its own name does. Where that
+                // cannot be made sure of, recording goes on.
+                let _ = fs::File::open(parent).and_then(|parent| parent.sync_all());
+            }
+            Ok(is_new)
+        };
+        made().map_err(|e| failed(dir, e))
+    }
+
     /// Opens a directory for recording, making it if need be.
     pub fn open(dir: &Path) -> Result<Self, Error> {
-        let fail = |source: io::Error| match source.kind() {
-            io::ErrorKind::PermissionDenied => Error::Permission(dir.to_owned()),
-            io::ErrorKind::ReadOnlyFilesystem => Error::ReadOnly(dir.to_owned()),
-            io::ErrorKind::NotADirectory | io::ErrorKind::AlreadyExists => {
-                Error::NotADirectory(dir.to_owned())
-            }
-            _ => Error::Io { dir: dir.to_owned(), source },
-        };
-        // Whatever the umask is, nobody else may write in a directory that is made here.
-        let made: Vec<&Path> = dir.ancestors().take_while(|dir| !dir.exists()).collect();
-        fs::DirBuilder::new().recursive(true).mode(0o755).create(dir).map_err(fail)?;
-        for parent in made.iter().rev().filter_map(|dir| dir.parent()) {
-            let parent = if parent.as_os_str().is_empty() { Path::new(".") } else { parent };
-            // What is in a directory outlives a power cut only if its own name does. Where that
-            // cannot be made sure of, recording goes on.
-            let _ = fs::File::open(parent).and_then(|parent| parent.sync_all());
-        }
-        if fs::metadata(dir).map_err(fail)?.mode() & 0o002 != 0 {
+        let fail = |source| failed(dir, source);
+        Self::make(dir)?;
+        // What is looked at is what the lock is made in, whoever exchanges names meanwhile.
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let place = rustix::fs::open(dir, flags, Mode::empty()).map_err(|e| fail(e.into()))?;
+        let found = rustix::fs::fstat(&place).map_err(|e| fail(e.into()))?;
+        if found.st_mode & 0o002 != 0 {
             return Err(Error::Shared(dir.to_owned()));
         }
         let path = dir.join(LOCK);
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NONBLOCK;
-        let lock = open_lock(&path, flags).map_err(|e| match e {
+        let lock = open_lock(&place, LOCK.as_ref(), flags).map_err(|e| match e {
             Errno::LOOP => Error::Lock(path.clone()),
             e => fail(e.into()),
         })?;
@@ -213,7 +241,8 @@ impl Store {
 
     /// Fails where somebody holds a store's lock, and changes nothing to find that out.
     pub(crate) fn check_free(dir: &Path) -> Result<(), Error> {
-        let lock = match open_lock(&dir.join(LOCK), OFlags::RDONLY | OFlags::NONBLOCK) {
+        let flags = OFlags::RDONLY | OFlags::NONBLOCK;
+        let lock = match open_lock(CWD, &dir.join(LOCK), flags) {
             Ok(lock) => lock,
             Err(Errno::NOENT) => return Ok(()),
             Err(e) => return Err(Error::Io { dir: dir.to_owned(), source: e.into() }),

@@ -18,7 +18,7 @@ pub(crate) use directory::object_of;
 pub use directory::{Directory, Paths};
 pub use disk::Disk;
 pub use page::{PAGE, Page};
-pub use priority::{go_first, yield_disk, yield_processor};
+pub use priority::{go_as_others, go_first, go_first_with_threads, yield_disk, yield_processor};
 pub use read::{Access, Object, Owner, State, Storage};
 pub use standard_output::standard_output_was_closed;
 pub use uptime::Uptime;

@@ -24,20 +24,28 @@ pub fn yield_processor() -> io::Result<()> {
 }
 
 /// Lets this thread run before all of the normal classes: class FIFO of sched(7), at its lowest
-/// priority. Only a thread that soon waits again may ask for that; it needs `CAP_SYS_NICE`. Threads
-/// that it starts are as others.
-#[allow(unsafe_code, reason = "no library has this call")]
+/// priority. Only a thread that soon waits again may ask for that; it needs `CAP_SYS_NICE`, unless
+/// it goes first already. Threads that it starts are as others.
 pub fn go_first() -> io::Result<()> {
+    schedule(libc::SCHED_FIFO | libc::SCHED_RESET_ON_FORK, 1)
+}
+
+/// Lets this thread run as [`go_first`] does, and threads that it starts, too.
+pub fn go_first_with_threads() -> io::Result<()> {
+    schedule(libc::SCHED_FIFO, 1)
+}
+
+/// Lets this thread run as others do.
+pub fn go_as_others() -> io::Result<()> {
+    schedule(libc::SCHED_OTHER, 0)
+}
+
+#[allow(unsafe_code, reason = "no library has this call")]
+fn schedule(class: libc::c_int, sched_priority: libc::c_int) -> io::Result<()> {
     const SELF: libc::pid_t = 0;
-    let priority = libc::sched_param { sched_priority: 1 };
+    let priority = libc::sched_param { sched_priority };
     // SAFETY: the structure outlives the call, which reads it.
-    let done = unsafe {
-        libc::sched_setscheduler(
-            SELF,
-            libc::SCHED_FIFO | libc::SCHED_RESET_ON_FORK,
-            &raw const priority,
-        )
-    };
+    let done = unsafe { libc::sched_setscheduler(SELF, class, &raw const priority) };
     if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 

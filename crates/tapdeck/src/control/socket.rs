@@ -78,6 +78,13 @@ impl Socket {
     }
 }
 
+/// Removes a socket that a process left which died, as far as this one may.
+pub fn remove_left(path: &Path) {
+    if let Ok(_turn) = take_turn(path) {
+        let _ = remove_dead(path);
+    }
+}
+
 impl Drop for Socket {
     fn drop(&mut self) {
         let ours = fs::symlink_metadata(&self.path).is_ok_and(|m| (m.dev(), m.ino()) == self.file);

@@ -170,6 +170,12 @@ pub struct Record {
     #[arg(long, value_name = "TIME", value_parser = units::duration)]
     pub duration: Option<Duration>,
 
+    /// The user that the recorder becomes, without capabilities: a process of its own keeps those
+    /// that hooks take. Hooks xdp, xdp-generic, tcx and netfilter, without --persist [default:
+    /// tapdeck, where root records and there is such a user]
+    #[arg(long, value_name = "NAME")]
+    pub user: Option<String>,
+
     /// Write one JSON object of counters a second, and a last one; - is standard output
     #[arg(long, value_name = "FILE")]
     pub stats_json: Option<PathBuf>,

@@ -45,7 +45,7 @@ pub struct ControlSocket {
 impl ControlSocket {
     /// Listens where the plan says. Where a socket that nobody named cannot be had, the recorder
     /// says so and records without one.
-    pub fn open(plan: &RecordPlan, report: &Report) -> anyhow::Result<Option<Self>> {
+    pub fn open(plan: &RecordPlan, warn: impl Fn(&str)) -> anyhow::Result<Option<Self>> {
         let bind = |path: &PathBuf| Socket::bind(path, &Access::default());
         let socket = match &plan.socket {
             SocketPlace::Nowhere => return Ok(None),
@@ -53,7 +53,7 @@ impl ControlSocket {
             SocketPlace::InStore(path) => match bind(path) {
                 Ok(socket) => socket,
                 Err(e) => {
-                    report.warn(&format!("tapdeck ctl cannot control this recorder: {e:#}"));
+                    warn(&format!("tapdeck ctl cannot control this recorder: {e:#}"));
                     return Ok(None);
                 }
             },

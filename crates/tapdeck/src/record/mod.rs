@@ -22,17 +22,21 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
-use tapdeck_capture::Clock;
+use tapdeck_capture::{Clock, Helper};
 use tapdeck_packet::watch;
+use tapdeck_store::io::go_first_with_threads;
 use tapdeck_store::{Ending, Totals, UnseenSpan, WriterControl};
 
+use crate::rights::Rights;
+use crate::statistics::StatsJson;
 use crate::units::show_count;
+use crate::usage::usage;
 use crate::{flags, hangs};
 use commands::{ControlSocket, Recorder};
 use lasting::Lasting;
-use output::{Output, Started, WriterSetup};
+use output::{Output, Started, WriterSetup, WriterThread};
 use report::Report;
-use resolve::Target;
+use resolve::{Origin, RecordPlan, SocketPlace, Target};
 use source::RecordSource;
 
 /// How often the recorder looks after its hooks.
@@ -53,7 +57,7 @@ struct Schedule {
 }
 
 impl Schedule {
-    fn new(plan: &resolve::RecordPlan) -> Self {
+    fn new(plan: &RecordPlan) -> Self {
         let now = Instant::now();
         Self {
             end: plan.duration.and_then(|d| now.checked_add(d)),
@@ -94,15 +98,19 @@ struct Signals {
 }
 
 impl Signals {
-    fn listen() -> Result<Self> {
-        let (ends, statistics) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicBool::new(false)));
+    /// Has signals wait from now on until [`Signals::listen`] hears them.
+    fn catch() -> Result<signal_hook::iterator::Signals> {
         let mut wanted = vec![SIGINT, SIGTERM, SIGQUIT, SIGUSR1, SIGUSR2];
         // As after nohup(1), a hang-up that was ignored stays ignored.
         if !hangup_is_ignored() {
             wanted.push(SIGHUP);
         }
-        let mut signals =
-            signal_hook::iterator::Signals::new(wanted).context("cannot listen for signals")?;
+        signal_hook::iterator::Signals::new(wanted).context("cannot listen for signals")
+    }
+
+    /// Hears signals in a thread of its own.
+    fn listen(mut signals: signal_hook::iterator::Signals) -> Result<Self> {
+        let (ends, statistics) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicBool::new(false)));
         std::thread::Builder::new()
             .name("tapdeck-signal".into())
             .spawn({
@@ -141,22 +149,80 @@ fn hangup_is_ignored() -> bool {
     mask & 1 << (SIGHUP - 1) != 0
 }
 
+/// What a recording writes to and where it is controlled.
+struct Opened<O> {
+    output: O,
+    control_socket: Option<ControlSocket>,
+}
+
+impl Opened<Option<Output>> {
+    /// Opens what can only be opened with the rights that the recorder began with: what may be in
+    /// anybody's directory.
+    fn with_rights(plan: &RecordPlan) -> Result<Self> {
+        let is_store = matches!(plan.target, Target::Store { .. });
+        let output = if is_store { None } else { Some(Output::open(plan, None)?) };
+        let control_socket = match plan.socket {
+            SocketPlace::At(_) => ControlSocket::open(plan, |_| {})?,
+            SocketPlace::InStore(_) | SocketPlace::Nowhere => None,
+        };
+        Ok(Self { output, control_socket })
+    }
+
+    /// Opens a store, and the socket in it, as who the recorder goes on as.
+    fn and_the_rest(
+        self,
+        plan: &RecordPlan,
+        report: &Report,
+        rights: &Rights,
+        lasting: Option<&Lasting>,
+    ) -> Result<Opened<Output>> {
+        let output = match (self.output, &plan.target) {
+            (Some(output), _) => output,
+            (None, Target::Store { dir, .. }) => {
+                Output::open(plan, lasting).map_err(|e| rights.explain(e, dir))?
+            }
+            (None, _) => Output::open(plan, lasting)?,
+        };
+        let control_socket = match plan.socket {
+            SocketPlace::InStore(_) => ControlSocket::open(plan, |text| report.warn(text))?,
+            SocketPlace::At(_) | SocketPlace::Nowhere => self.control_socket,
+        };
+        Ok(Opened { output, control_socket })
+    }
+}
+
 /// Records until something ends it.
 pub fn run(flags: flags::Record) -> Result<()> {
-    let plan = resolve::RecordPlan::new(flags)?;
-    hangs::watch_threads()?;
-    let signals = Signals::listen()?;
+    let plan = RecordPlan::new(flags)?;
+    let caught = Signals::catch()?;
     let clock = Arc::new(Clock::default().abandoned_after(plan.abandon));
+    let rights = Rights::find(plan.user.as_deref(), matches!(plan.origin, Origin::Group { .. }))?;
     let mut lasting = Lasting::open(&plan)?;
     let mut source = RecordSource::open(&plan, &clock, lasting.as_ref())?;
     let interfaces = source.descriptions();
+    // From the division on, and as long as there is one thread, the order of steps matters.
+    let keeps = source.keeps_rights();
+    let helper = if keeps.is_none() { source.divide(|| plan.remove_socket())? } else { None };
+    let statistics = StatsJson::begin(plan.stats_json.as_deref())?;
+    let opened = Opened::with_rights(&plan)?;
+    let _ = go_first_with_threads();
+    let notes = match keeps {
+        None => rights.give_up(&plan.place())?,
+        Some(why) if plan.user.is_some() => {
+            return usage(format!("--user: {why}, as who it began"));
+        }
+        Some(why) => vec![format!("keeps the rights that it began with: {why}")],
+    };
+    let thread = WriterThread::start()?;
+    hangs::watch_threads()?;
+    let signals = Signals::listen(caught)?;
     let totals = Arc::new(Totals::new(interfaces.len()));
     if let Some(lasting) = &lasting {
         lasting.go_on(&totals);
     }
-    let mut report = Report::new(&plan, totals.clone())?;
-    let output = Output::open(&plan, lasting.as_ref())?;
-    let control_socket = ControlSocket::open(&plan, &report)?;
+    let mut report = Report::new(&plan, totals.clone(), statistics)?;
+    let Opened { output, control_socket } =
+        opened.and_the_rest(&plan, &report, &rights, lasting.as_ref())?;
 
     // Packets wait in the rings until the output is begun, so that no file is touched for a hook
     // that cannot be had.
@@ -167,6 +233,7 @@ pub fn run(flags: flags::Record) -> Result<()> {
     }
     let writer_control = Arc::new(WriterControl::default());
     let job = WriterSetup {
+        thread,
         rings: source.take_rings(),
         interfaces,
         totals,
@@ -178,6 +245,9 @@ pub fn run(flags: flags::Record) -> Result<()> {
     };
     let Started { writer, recovery } = output.start(&plan, job)?;
     report.started(&source);
+    for note in &notes {
+        report.warn(note);
+    }
 
     let schedule = Schedule::new(&plan);
     let mut recording = Recording {
@@ -189,6 +259,7 @@ pub fn run(flags: flags::Record) -> Result<()> {
         control_socket,
         writer_control,
         schedule,
+        helper,
     };
     watch::watch("main");
     recording.look_after();
@@ -202,6 +273,12 @@ pub fn run(flags: flags::Record) -> Result<()> {
     recording.report.end();
     // A reader that left the pipe wanted no more, and what it did not get is no failure.
     let wanted = written? == Ending::Asked;
+    // Before the helper ends, which removes a socket that nobody listens at.
+    recording.control_socket = None;
+    anyhow::ensure!(
+        !recording.has_lost_helper(),
+        "the process that has the hooks has ended, and the hooks with it: start the recorder again"
+    );
     anyhow::ensure!(
         !wanted || unwritten == 0,
         "{} packets could not be written, or may be lost",
@@ -242,13 +319,21 @@ struct Recording {
     control_socket: Option<ControlSocket>,
     writer_control: Arc<WriterControl>,
     schedule: Schedule,
+    /// The process that has the hooks, where it is another one.
+    helper: Option<Arc<Helper>>,
 }
 
 impl Recording {
+    /// Returns whether the process that has the hooks is there no more.
+    fn has_lost_helper(&self) -> bool {
+        self.helper.as_ref().is_some_and(|helper| helper.is_gone())
+    }
+
     /// Serves the control socket and looks after hooks, clock and output, until something ends the
     /// recording.
     fn look_after(&mut self) {
         while self.signals.ends() == 0
+            && !self.has_lost_helper()
             && !self.writer_control.writer_has_ended()
             && !self.schedule.is_over()
         {

@@ -7,13 +7,14 @@
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::mpsc::{Sender, channel};
 use std::thread::JoinHandle;
 
 use anyhow::{Context, Result};
 use tapdeck_capture::Clock;
 use tapdeck_packet::pcapng::InterfaceDescription;
 use tapdeck_packet::ring::Ring;
-use tapdeck_store::io::{Disk, Uptime, go_first};
+use tapdeck_store::io::{Disk, Uptime, go_as_others, go_first};
 use tapdeck_store::{
     Ending, Indexing, Ledger, Log, Nothing, SegmentSink, SegmentSinkConfig, Sink, Store,
     StreamSink, Totals, Writer, WriterControl,
@@ -26,8 +27,35 @@ use crate::flags::DirectChoice;
 use crate::output_file::OutputFile;
 use crate::standard_output;
 
+type Job = Box<dyn FnOnce() -> Result<Ending> + Send>;
+
+/// The writer's thread, which waits until it is told what to write. It is started before the rest
+/// by a thread that goes first, as it may itself: without capabilities none can begin to.
+pub struct WriterThread {
+    job: Sender<Job>,
+    thread: JoinHandle<Result<Ending>>,
+}
+
+impl WriterThread {
+    /// Starts the thread. The one that starts it goes as others do from then on.
+    pub fn start() -> Result<Self> {
+        let (job, wait) = channel::<Job>();
+        // Nothing is to be written where the recording does not begin.
+        let run = move || wait.recv().map_or(Ok(Ending::Asked), |job| job());
+        let thread = std::thread::Builder::new().name("tapdeck-writer".into()).spawn(run);
+        let _ = go_as_others();
+        Ok(Self { job, thread: thread.context("cannot start a thread")? })
+    }
+
+    fn begin(self, job: Job) -> Result<JoinHandle<Result<Ending>>> {
+        self.job.send(job).ok().context("the writer's thread has ended")?;
+        Ok(self.thread)
+    }
+}
+
 /// What the writer's thread is given.
 pub struct WriterSetup {
+    pub thread: WriterThread,
     pub rings: Vec<Box<dyn Ring>>,
     pub interfaces: Vec<InterfaceDescription>,
     pub totals: Arc<Totals>,
@@ -171,14 +199,9 @@ fn spawn(
         writer = writer.note_in(ledger);
     }
     let run = move || {
-        if goes_first {
-            // Without the privilege the writer waits for its turn like others.
-            let _ = go_first();
-        }
+        // Without the privilege the writer waits for its turn like others.
+        let _ = if goes_first { go_first() } else { go_as_others() };
         writer.run(&job.writer_control).context("the output failed")
     };
-    std::thread::Builder::new()
-        .name("tapdeck-writer".into())
-        .spawn(run)
-        .context("cannot start a thread")
+    job.thread.begin(Box::new(run))
 }

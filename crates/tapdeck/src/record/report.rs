@@ -22,7 +22,7 @@ use super::stall::{StallWatch, SyncWatch};
 use crate::control::Answer;
 use crate::fault_log::FaultLog;
 use crate::progress_line::LiveLine;
-use crate::statistics::{StatsJson, accounting_line, statistics_dropped};
+use crate::statistics::{StatsJson, StatsOutput, accounting_line, statistics_dropped};
 use crate::units::{show_bytes, show_count, show_rate};
 use crate::unseen::describe;
 
@@ -101,14 +101,14 @@ pub struct Report {
 }
 
 impl Report {
-    pub fn new(plan: &RecordPlan, totals: Arc<Totals>) -> Result<Self> {
+    pub fn new(plan: &RecordPlan, totals: Arc<Totals>, statistics: StatsOutput) -> Result<Self> {
         let line = LiveLine::new().context("cannot start a thread")?;
         let line = Arc::new(Mutex::new(line));
         let tell = statistics_dropped(log_of(&line));
         Ok(Self {
             plan: plan.clone(),
             totals,
-            stats_json: StatsJson::open(plan.stats_json.as_deref(), tell)?,
+            stats_json: StatsJson::start(statistics, tell)?,
             line,
             began: Instant::now(),
             ring_used_max: 0,

@@ -15,8 +15,9 @@ use tapdeck_client::Options as Attach;
 use tapdeck_packet::rules::image::{Engine, Options};
 use tapdeck_store::Retention;
 
-use crate::control::{Loaded, load, recorder_path};
+use crate::control::{Loaded, load, recorder_path, remove_left};
 use crate::flags::{self, DeliverChoice, DirectChoice, EngineChoice, HookChoice};
+use crate::rights::Place;
 use crate::units::show_bytes;
 use crate::usage::usage;
 
@@ -107,6 +108,8 @@ pub struct RecordPlan {
     pub count: Option<u64>,
     pub duration: Option<Duration>,
     pub stats_json: Option<PathBuf>,
+    /// The user that the recorder becomes, if one was named.
+    pub user: Option<String>,
 }
 
 impl RecordPlan {
@@ -150,7 +153,27 @@ impl RecordPlan {
             count: f.count,
             duration: f.duration,
             stats_json: f.stats_json,
+            user: f.user,
         })
+    }
+}
+
+impl RecordPlan {
+    /// Returns what of the file system the recorder needs while it records.
+    pub fn place(&self) -> Place<'_> {
+        match &self.target {
+            Target::Store { dir, .. } => Place::Store(dir),
+            Target::File(path) => Place::File(path),
+            Target::Stdout | Target::Nothing => Place::Nothing,
+        }
+    }
+
+    /// Removes the socket that a recorder has left outside of its store, where it may remove
+    /// nothing.
+    pub fn remove_socket(&self) {
+        if let SocketPlace::At(path) = &self.socket {
+            remove_left(path);
+        }
     }
 }
 

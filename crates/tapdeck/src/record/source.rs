@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use anyhow::{Context, Result};
 use tapdeck_capture::filter::check_filter;
 use tapdeck_capture::interface::NicCounters;
-use tapdeck_capture::{Capture, Clock, Config, Event, Losses, Unseen};
+use tapdeck_capture::{Capture, Clock, Config, Event, Helper, Losses, Unseen};
 use tapdeck_packet::account::{Counters, InterfaceCounters};
 use tapdeck_packet::pcapng::InterfaceDescription;
 use tapdeck_packet::ring::Ring;
@@ -20,6 +20,7 @@ use tapdeck_store::{InterfaceTotals, Totals};
 use super::lasting::Lasting;
 use super::membership::Membership;
 use super::resolve::{Origin, RecordPlan};
+use crate::rights::keep_for_hooks;
 
 /// What fills the rings of a recording.
 pub enum RecordSource {
@@ -83,6 +84,22 @@ impl RecordSource {
                 Ok(Self::Group(Box::new(group)))
             }
         }
+    }
+
+    /// Divides from this process the helper that does from now on what takes privileges: it runs
+    /// `end` when the recorder is gone. There is none for a group, whose daemon has the hooks.
+    ///
+    /// # Errors
+    /// Where there is no room for another process, or this one has several threads.
+    pub fn divide(&mut self, end: impl FnOnce()) -> Result<Option<Arc<Helper>>> {
+        let Self::Interfaces(captures) = self else { return Ok(None) };
+        let helper = Helper::divide(captures, keep_for_hooks, end);
+        Ok(Some(helper.context("cannot start the process that has the hooks")?))
+    }
+
+    /// Returns what takes privileges as long as packets come, if anything does.
+    pub fn keeps_rights(&self) -> Option<String> {
+        self.captures().iter().find_map(Capture::keeps_rights)
     }
 
     /// Attaches the hooks: from now on packets come.

@@ -216,7 +216,7 @@ impl Report {
             let line = line.clone();
             Arc::new(move |text| line.lock().unwrap_or_else(PoisonError::into_inner).say(text))
         };
-        let stats_json = StatsJson::open(stats_json, statistics_dropped(log))?;
+        let stats_json = StatsJson::start(StatsJson::begin(stats_json)?, statistics_dropped(log))?;
         let last = (0, 0, now);
         Ok(Self { line, stats_json, began: now, last })
     }

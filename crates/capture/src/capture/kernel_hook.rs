@@ -1,0 +1,172 @@
+//! The programs of a capture's hook, and their place. What takes privileges is done here, or by the
+//! helper where the recorder has one; both do it by the same lines ([`KernelHook::perform`]).
+
+use std::io;
+use std::os::fd::OwnedFd;
+
+use crate::attach::Links;
+use crate::bpf::loaded::Loaded;
+use crate::bpf::params::Params;
+use crate::bpf::program::Program;
+use crate::filter::splice::Filters;
+use crate::helper::Seat;
+use crate::helper::wire::{Fault, Request};
+use crate::hook::ProgramSet;
+use crate::interface::Interface;
+use crate::persist::Place;
+use crate::rules::Images;
+use crate::sys::kernel;
+
+/// Hook programs that write packets into rings.
+pub(super) struct KernelHook {
+    pub(super) loaded: Loaded,
+    pub(super) set: ProgramSet,
+    /// The programs of the set that are loaded.
+    pub(super) programs: &'static [Program],
+    pub(super) params: Params,
+    pub(super) filters: Filters,
+    /// The places where the programs look for rules; `None` where they look for none.
+    pub(super) images: Option<Images>,
+    pub(super) links: Links,
+    /// Whether clsact filters do the work of tcx.
+    pub(super) by_clsact: bool,
+    pub(super) promiscuous: bool,
+    /// Where links are pinned, of a recording that outlives its process.
+    pub(super) place: Option<Place>,
+    /// The helper, where what takes privileges is its affair and not this process's.
+    pub(super) seat: Option<Seat>,
+}
+
+impl KernelHook {
+    /// Does what takes privileges, for an interface as it is now. Returns the answer's value.
+    pub(super) fn ask(&mut self, interface: &Interface, request: &Request) -> Result<bool, Fault> {
+        let Some(seat) = &self.seat else {
+            return self.perform(interface, request).map(|(value, _)| value);
+        };
+        let (value, _) = seat.ask(request)?;
+        match request {
+            Request::Attach { .. } => self.by_clsact = value,
+            Request::BeginRules => self.images = Some(Images::at(Box::new(seat.clone()), 1)),
+            Request::PutBack => self.images = None,
+            _ => {}
+        }
+        Ok(value)
+    }
+
+    /// Does what takes privileges, in this process.
+    pub(super) fn perform(
+        &mut self,
+        interface: &Interface,
+        request: &Request,
+    ) -> Result<(bool, Option<OwnedFd>), Fault> {
+        let value = match request {
+            Request::Attach { .. } => self.attach(interface).map_err(Fault::Place)?,
+            Request::Detach => {
+                self.detach();
+                false
+            }
+            Request::Restore => {
+                let Self { links, loaded, .. } = self;
+                let restored = links.restore(interface, &|which| loaded.program(which));
+                restored.map_err(Fault::Place)?
+            }
+            Request::Load { ifindex } => {
+                self.params.ifindex = *ifindex;
+                self.reload().map_err(Fault::Load)?;
+                false
+            }
+            Request::TakeQueues => {
+                // The kernel does nothing where a program is exchanged for itself.
+                self.reload().map_err(Fault::Load)?;
+                self.exchange().map_err(Fault::Place)?;
+                false
+            }
+            Request::SetFilter(program) => {
+                let mut filters = Filters::new();
+                if let Some(program) = program {
+                    filters.add(program.clone());
+                }
+                self.set_filter(filters)?;
+                false
+            }
+            Request::BeginRules => {
+                let judged = Params { judged: true, ..self.params };
+                self.loaded.reload(self.programs, &judged, &self.filters).map_err(Fault::Load)?;
+                self.images = Some(self.loaded.images().map_err(Fault::Place)?);
+                false
+            }
+            Request::Exchange => {
+                self.exchange().map_err(Fault::Place)?;
+                self.params.judged = self.images.is_some();
+                kernel::wait_for_running_programs();
+                false
+            }
+            Request::PutBack => {
+                self.images = None;
+                self.put_back();
+                false
+            }
+            Request::MakeRules { size } => {
+                let images = self.images.as_mut().ok_or_else(no_rules)?;
+                let fd = images.places.make(*size as usize).map_err(Fault::Place)?;
+                return Ok((false, Some(fd)));
+            }
+            Request::PutRules { size } => {
+                let images = self.images.as_mut().ok_or_else(no_rules)?;
+                let size = size.map(|size| size as usize);
+                images.places.put(0, size).map_err(Fault::Place)?;
+                false
+            }
+        };
+        Ok((value, None))
+    }
+
+    /// Returns whether clsact filters do the work of tcx.
+    fn attach(&mut self, interface: &Interface) -> io::Result<bool> {
+        let Self { loaded, set, programs, promiscuous, place, .. } = self;
+        let (program, place) = (|which| loaded.program(which), place.as_ref());
+        self.links = Links::attach(interface, set.place, *promiscuous, programs, &program, place)?;
+        self.by_clsact = self.links.by_clsact();
+        Ok(self.by_clsact)
+    }
+
+    pub(super) fn detach(&mut self) {
+        std::mem::take(&mut self.links).detach();
+        kernel::wait_for_running_programs();
+    }
+
+    fn reload(&mut self) -> io::Result<()> {
+        self.loaded.reload(self.programs, &self.params, &self.filters)
+    }
+
+    fn exchange(&mut self) -> io::Result<()> {
+        let Self { links, loaded, programs, .. } = self;
+        links.exchange(programs, &|which| loaded.program(which))
+    }
+
+    fn set_filter(&mut self, filters: Filters) -> Result<(), Fault> {
+        let changed = Params { filtered: !filters.is_empty(), ..self.params };
+        self.loaded.reload(self.programs, &changed, &filters).map_err(Fault::Load)?;
+        if let Err(e) = self.exchange() {
+            self.put_back();
+            return Err(Fault::Place(e));
+        }
+        kernel::wait_for_running_programs();
+        (self.filters, self.params) = (filters, changed);
+        Ok(())
+    }
+
+    /// Loads the programs as they were before a change that failed, and puts them at those links
+    /// that took a changed program. The other links still have their old programs.
+    fn put_back(&mut self) {
+        // Where the device is gone neither can be done, and Capture::watch loads them anew.
+        if self.reload().is_ok() {
+            let _ = self.exchange();
+            kernel::wait_for_running_programs();
+        }
+    }
+}
+
+fn no_rules() -> Fault {
+    Fault::Place(io::ErrorKind::InvalidInput.into())
+}

@@ -1,0 +1,242 @@
+//! Who does for a recorder what takes privileges, when it has none any more?
+//!
+//! The [`Helper`] is a second process. It is divided from the recorder after the programs were
+//! loaded and before there is another thread, a file of the output, or a packet. It has the loaded
+//! objects, holds the links, and does a handful of things that the recorder asks for ([`wire`]): it
+//! attaches and detaches, and loads the programs again for a device that was made anew or with
+//! another filter. It reads nothing of a packet and nothing that a user wrote: a filter comes as
+//! classic BPF, which can do nothing but judge a frame, and both the translation here and the
+//! kernel's verifier check it. It attaches to the interfaces alone that the recorder was started
+//! for.
+//!
+//! When the recorder is gone, however it ended, the helper sees the end of their socket, takes the
+//! programs away, and ends. When the helper is gone, so are the links, and the recorder ends.
+
+pub(crate) mod wire;
+
+use std::io::{self, IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, SocketFlags, SocketType, recvmsg, sendmsg, socketpair,
+};
+use rustix::process::{Pid, WaitOptions, waitpid};
+
+use crate::Capture;
+use crate::rules::Places;
+use crate::sys::process;
+use wire::{Fault, MOST_BYTES, Request};
+
+/// How long the helper may take for an answer: the kernel may verify a large program for seconds.
+const ANSWER: Duration = Duration::from_secs(120);
+/// How long the helper may take to end.
+const END: Duration = Duration::from_secs(10);
+
+/// The recorder's end of its helper. The helper ends when this is dropped.
+#[derive(Debug)]
+pub struct Helper {
+    /// `None` when the helper is to end, or has.
+    socket: Mutex<Option<OwnedFd>>,
+    pid: Pid,
+}
+
+impl Helper {
+    /// Divides the helper of these captures from this process, which must have no other thread. The
+    /// captures leave to it what takes privileges. The helper runs `begin` before anything else,
+    /// and `end` when all programs are detached.
+    ///
+    /// # Errors
+    /// As fork(2), and `EBUSY` where there are other threads.
+    pub fn divide(
+        captures: &mut [Capture],
+        begin: impl FnOnce() -> io::Result<()>,
+        end: impl FnOnce(),
+    ) -> io::Result<Arc<Self>> {
+        let (ours, its) =
+            socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
+        let Some(pid) = process::divide()? else {
+            drop(ours);
+            process::ignore_signals();
+            // Standard error stays, for a fault.
+            let apart = leave_standard_streams().and_then(|()| begin());
+            if apart.is_ok() {
+                let _ = rustix::thread::set_name(c"tapdeck-helper");
+                attend(captures, its.as_fd());
+                for capture in captures {
+                    capture.detach_here();
+                }
+                end();
+            }
+            process::end(0)
+        };
+        let helper = Arc::new(Self { socket: Mutex::new(Some(ours)), pid });
+        for (number, capture) in (0..).zip(captures) {
+            capture.is_helped(&helper, number);
+        }
+        Ok(helper)
+    }
+
+    /// Returns the number of the helper's process.
+    pub fn pid(&self) -> u32 {
+        self.pid.as_raw_nonzero().get().cast_unsigned()
+    }
+
+    /// Returns whether the helper has ended, and with it the hooks are gone.
+    pub fn is_gone(&self) -> bool {
+        let mut socket = self.socket.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(fd) = &*socket else { return true };
+        let mut asked = [PollFd::new(fd, PollFlags::empty())];
+        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+        let _ = poll(&mut asked, Some(&now));
+        if asked[0].revents().intersects(PollFlags::HUP | PollFlags::ERR) {
+            *socket = None;
+        }
+        socket.is_none()
+    }
+
+    /// Asks for something about an interface, and waits until it is done. Returns the answer's
+    /// value and the descriptor that came with it.
+    pub(crate) fn ask(
+        &self,
+        interface: u32,
+        request: &Request,
+    ) -> Result<(bool, Option<OwnedFd>), Fault> {
+        let mut socket = self.socket.lock().unwrap_or_else(PoisonError::into_inner);
+        let answered = match &*socket {
+            Some(fd) => exchange(fd.as_fd(), &request.write(interface)),
+            None => Err(io::ErrorKind::BrokenPipe.into()),
+        };
+        let Ok((bytes, fd)) = answered else {
+            *socket = None;
+            return Err(Fault::Place(io::Error::other("the process that has the hooks has ended")));
+        };
+        match wire::read_answer(&bytes) {
+            Some(answer) => answer.map(|value| (value, fd)),
+            None => Err(Fault::Place(io::ErrorKind::InvalidData.into())),
+        }
+    }
+}
+
+impl Drop for Helper {
+    fn drop(&mut self) {
+        *self.socket.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        let until = Instant::now() + END;
+        while let Ok(None) = waitpid(Some(self.pid), WaitOptions::NOHANG) {
+            if Instant::now() > until {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+}
+
+/// Sends a request and waits for its answer.
+fn exchange(socket: BorrowedFd<'_>, request: &[u8]) -> io::Result<(Vec<u8>, Option<OwnedFd>)> {
+    rustix::io::retry_on_intr(|| rustix::net::send(socket, request, SendFlags::NOSIGNAL))?;
+    let until = Instant::now() + ANSWER;
+    loop {
+        let rest = until.saturating_duration_since(Instant::now());
+        let rest = Timespec { tv_sec: rest.as_secs() as i64, tv_nsec: 0 };
+        match poll(&mut [PollFd::new(&socket, PollFlags::IN)], Some(&rest)) {
+            Ok(0) => return Err(io::ErrorKind::TimedOut.into()),
+            Ok(_) => return receive(socket),
+            Err(rustix::io::Errno::INTR) => {}
+            Err(e) => return Err(e.into()),
+        }
+    }
+}
+
+/// Receives a message of the other process, and the descriptor that came with it.
+fn receive(socket: BorrowedFd<'_>) -> io::Result<(Vec<u8>, Option<OwnedFd>)> {
+    let mut bytes = vec![0; MOST_BYTES + 1];
+    let mut room = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut beside = RecvAncillaryBuffer::new(&mut room);
+    let received = rustix::io::retry_on_intr(|| {
+        let mut pieces = [IoSliceMut::new(&mut bytes)];
+        recvmsg(socket, &mut pieces, &mut beside, RecvFlags::CMSG_CLOEXEC)
+    })?;
+    if received.bytes == 0 {
+        return Err(io::ErrorKind::UnexpectedEof.into());
+    }
+    bytes.truncate(received.bytes);
+    let fd = beside.drain().find_map(|message| match message {
+        RecvAncillaryMessage::ScmRights(mut fds) => fds.next(),
+        _ => None,
+    });
+    Ok((bytes, fd))
+}
+
+/// Does what the recorder asks for, until it is gone, or sends what no recorder sends.
+fn attend(captures: &mut [Capture], socket: BorrowedFd<'_>) {
+    for capture in &mut *captures {
+        capture.forget_rings();
+    }
+    while let Ok((bytes, _)) = receive(socket) {
+        let Some((at, request)) = Request::read(&bytes) else { return };
+        let Some(capture) = captures.get_mut(at) else { return };
+        let (done, fd) = match capture.help(&request) {
+            Ok((value, fd)) => (Ok(value), fd),
+            Err(fault) => (Err(fault), None),
+        };
+        if answer(socket, &wire::write_answer(&done), fd.as_ref()).is_err() {
+            return;
+        }
+    }
+}
+
+fn answer(socket: BorrowedFd<'_>, bytes: &[u8], fd: Option<&OwnedFd>) -> io::Result<()> {
+    let fds: Vec<BorrowedFd<'_>> = fd.iter().map(|fd| fd.as_fd()).collect();
+    let mut room = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut beside = SendAncillaryBuffer::new(&mut room);
+    if !fds.is_empty() {
+        beside.push(SendAncillaryMessage::ScmRights(&fds));
+    }
+    rustix::io::retry_on_intr(|| {
+        sendmsg(socket, &[IoSlice::new(bytes)], &mut beside, SendFlags::NOSIGNAL)
+    })?;
+    Ok(())
+}
+
+/// Lets go of standard input and output, whose other ends wait for the recorder alone.
+fn leave_standard_streams() -> io::Result<()> {
+    use rustix::fs::{Mode, OFlags};
+    let null = rustix::fs::open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
+    rustix::stdio::dup2_stdin(&null)?;
+    rustix::stdio::dup2_stdout(&null)?;
+    Ok(())
+}
+
+/// A recorder's helper, and by which number it knows an interface.
+#[derive(Clone, Debug)]
+pub(crate) struct Seat {
+    pub(crate) helper: Arc<Helper>,
+    pub(crate) interface: u32,
+}
+
+impl Seat {
+    pub(crate) fn ask(&self, request: &Request) -> Result<(bool, Option<OwnedFd>), Fault> {
+        self.helper.ask(self.interface, request)
+    }
+}
+
+/// The places of rules are the helper's.
+impl Places for Seat {
+    fn make(&mut self, size: usize) -> io::Result<OwnedFd> {
+        let made = self.ask(&Request::MakeRules { size: size as u32 });
+        let (_, fd) = made.map_err(Fault::into_error)?;
+        fd.ok_or_else(|| io::ErrorKind::InvalidData.into())
+    }
+
+    fn put(&mut self, number: u32, size: Option<usize>) -> io::Result<()> {
+        if number != 0 {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        let request = Request::PutRules { size: size.map(|size| size as u32) };
+        self.ask(&request).map(drop).map_err(Fault::into_error)
+    }
+}

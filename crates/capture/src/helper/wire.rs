@@ -1,0 +1,256 @@
+//! What a recorder may ask of its helper, byte for byte.
+//!
+//! A request is one message of a `SOCK_SEQPACKET` socket: four words of 32 bits (what is asked, of
+//! which interface by its place among those of the recorder, a value, how many instructions
+//! follow), and so many words of 64 bits, each an instruction of a classic BPF program. An answer
+//! is three words (whether it was done, or which step failed; the number of the error; a value),
+//! then the error's text. With it comes a descriptor, where one was asked for.
+
+use std::io;
+
+use crate::filter::cbpf::{ClassicProgram, MAX_INSTRUCTIONS};
+
+/// The longest message there is.
+pub(super) const MOST_BYTES: usize = 16 + 8 * MAX_INSTRUCTIONS;
+/// The bytes of an answer before its text.
+const ANSWER: usize = 12;
+const MOST_TEXT: usize = 400;
+
+/// What takes privileges that a recorder has no more.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Request {
+    /// Attach the programs to the interface of this index.
+    Attach {
+        ifindex: u32,
+    },
+    /// Take the programs away, and wait until none of them runs.
+    Detach,
+    /// See that the programs stand. Is answered by whether they did not.
+    Restore,
+    /// Load the programs anew, for the interface of this index.
+    Load {
+        ifindex: u32,
+    },
+    /// Load the programs anew and exchange them for those that stand, so that the driver runs them
+    /// on queues that were switched on.
+    TakeQueues,
+    /// Load the programs with another filter, or with none, and exchange them for those that stand.
+    SetFilter(Option<ClassicProgram>),
+    /// Load the programs that look for rules. They stand when [`Request::Exchange`] was done.
+    BeginRules,
+    Exchange,
+    /// Forget what [`Request::BeginRules`] loaded.
+    PutBack,
+    /// Make memory for a set of rules, of one of the sizes. Is answered by its map.
+    MakeRules {
+        size: u32,
+    },
+    /// Put that memory, of this size, in the place of the set that is there; or take that away.
+    PutRules {
+        size: Option<u32>,
+    },
+}
+
+impl Request {
+    fn kind(&self) -> u32 {
+        match self {
+            Self::Attach { .. } => 1,
+            Self::Detach => 2,
+            Self::Restore => 3,
+            Self::Load { .. } => 4,
+            Self::TakeQueues => 5,
+            Self::SetFilter(_) => 6,
+            Self::BeginRules => 7,
+            Self::Exchange => 8,
+            Self::PutBack => 9,
+            Self::MakeRules { .. } => 10,
+            Self::PutRules { .. } => 11,
+        }
+    }
+
+    /// Writes the request about an interface.
+    pub(super) fn write(&self, interface: u32) -> Vec<u8> {
+        let value = match self {
+            Self::Attach { ifindex } | Self::Load { ifindex } => *ifindex,
+            Self::MakeRules { size } => *size,
+            Self::PutRules { size } => size.map_or(0, |size| size + 1),
+            _ => 0,
+        };
+        let words = match self {
+            Self::SetFilter(Some(program)) => program.words(),
+            _ => &[],
+        };
+        let head = [self.kind(), interface, value, words.len() as u32];
+        let head = head.iter().flat_map(|word| word.to_ne_bytes());
+        head.chain(words.iter().flat_map(|word| word.to_ne_bytes())).collect()
+    }
+
+    /// Reads a request, and which interface it is about. `None` for what no recorder writes.
+    pub(super) fn read(bytes: &[u8]) -> Option<(usize, Self)> {
+        let (head, rest) = bytes.split_first_chunk::<16>()?;
+        let mut words = head.chunks_exact(4).map(word);
+        let [kind, interface, value, count] = std::array::from_fn(|_| words.next().unwrap_or(0));
+        if rest.len() != 8 * count as usize {
+            return None;
+        }
+        let is_filter = kind == 6;
+        if count > 0 && !is_filter {
+            return None;
+        }
+        let request = match kind {
+            1 => Self::Attach { ifindex: value },
+            2 => Self::Detach,
+            3 => Self::Restore,
+            4 => Self::Load { ifindex: value },
+            5 => Self::TakeQueues,
+            6 if count == 0 => Self::SetFilter(None),
+            6 => Self::SetFilter(Some(program(rest)?)),
+            7 => Self::BeginRules,
+            8 => Self::Exchange,
+            9 => Self::PutBack,
+            10 => Self::MakeRules { size: value },
+            11 => Self::PutRules { size: value.checked_sub(1) },
+            _ => return None,
+        };
+        Some((interface as usize, request))
+    }
+}
+
+fn program(bytes: &[u8]) -> Option<ClassicProgram> {
+    let (words, _) = bytes.as_chunks::<8>();
+    let words: Vec<u64> = words.iter().map(|word| u64::from_ne_bytes(*word)).collect();
+    ClassicProgram::from_words(&words).ok()
+}
+
+fn word(bytes: &[u8]) -> u32 {
+    bytes.try_into().map_or(0, u32::from_ne_bytes)
+}
+
+/// Which step of a request failed, and why.
+#[derive(Debug)]
+pub(crate) enum Fault {
+    /// The kernel did not take the programs.
+    Load(io::Error),
+    /// Anything behind that.
+    Place(io::Error),
+}
+
+impl Fault {
+    pub(crate) fn into_error(self) -> io::Error {
+        match self {
+            Self::Load(e) | Self::Place(e) => e,
+        }
+    }
+}
+
+/// Writes an answer.
+pub(super) fn write_answer(done: &Result<bool, Fault>) -> Vec<u8> {
+    let (status, value, error) = match done {
+        Ok(value) => (0u32, u32::from(*value), None),
+        Err(Fault::Load(e)) => (1, 0, Some(e)),
+        Err(Fault::Place(e)) => (2, 0, Some(e)),
+    };
+    let number = error.and_then(io::Error::raw_os_error).unwrap_or(0);
+    let head = [status, number.cast_unsigned(), value];
+    let mut bytes: Vec<u8> = head.iter().flat_map(|word| word.to_ne_bytes()).collect();
+    bytes.extend(error.map(ToString::to_string).unwrap_or_default().bytes().take(MOST_TEXT));
+    bytes
+}
+
+/// Reads an answer. `None` for what no helper writes.
+pub(super) fn read_answer(bytes: &[u8]) -> Option<Result<bool, Fault>> {
+    let (head, text) = bytes.split_first_chunk::<ANSWER>()?;
+    let mut words = head.chunks_exact(4).map(word);
+    let [status, number, value] = std::array::from_fn(|_| words.next().unwrap_or(0));
+    let error = || match number {
+        0 => io::Error::other(String::from_utf8_lossy(text).into_owned()),
+        number => io::Error::from_raw_os_error(number.cast_signed()),
+    };
+    Some(match status {
+        0 => Ok(value != 0),
+        1 => Err(Fault::Load(error())),
+        2 => Err(Fault::Place(error())),
+        _ => return None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+
+    use libc::sock_filter;
+
+    use super::{Fault, MOST_BYTES, Request, read_answer, write_answer};
+    use crate::filter::cbpf::ClassicProgram;
+
+    fn returning(k: u32, instructions: usize) -> ClassicProgram {
+        let code = vec![sock_filter { code: 6, jt: 0, jf: 0, k }; instructions];
+        ClassicProgram::new(&code).expect("a program")
+    }
+
+    #[test]
+    fn every_request_is_read_as_it_was_written() {
+        for request in [
+            Request::Attach { ifindex: 7 },
+            Request::Detach,
+            Request::Restore,
+            Request::Load { ifindex: u32::MAX },
+            Request::TakeQueues,
+            Request::SetFilter(None),
+            Request::SetFilter(Some(returning(262_144, 3))),
+            Request::SetFilter(Some(returning(0, 4096))),
+            Request::BeginRules,
+            Request::Exchange,
+            Request::PutBack,
+            Request::MakeRules { size: 3 },
+            Request::PutRules { size: None },
+            Request::PutRules { size: Some(0) },
+        ] {
+            let bytes = request.write(5);
+            assert!(bytes.len() <= MOST_BYTES);
+            assert_eq!(Request::read(&bytes), Some((5, request)));
+        }
+    }
+
+    /// Whoever has taken a recorder over may send anything.
+    #[test]
+    fn nothing_else_is_a_request() {
+        let good = Request::SetFilter(Some(returning(1, 3))).write(0);
+        for len in 0..good.len() {
+            assert_eq!(Request::read(&good[..len]), None, "{len} bytes of it");
+        }
+        assert_eq!(Request::read(&[&good[..], &[0]].concat()), None, "a byte more");
+        for kind in [0u32, 12, u32::MAX] {
+            let bytes = [&kind.to_ne_bytes()[..], &[0; 12]].concat();
+            assert_eq!(Request::read(&bytes), None, "{kind}");
+        }
+        let mut other = good.clone();
+        other[0] = 2;
+        assert_eq!(Request::read(&other), None, "a program without a filter");
+        let mut jump = good.clone();
+        // `ja` far beyond the end.
+        jump[16..24].copy_from_slice(&(0x05u64 | 99 << 32).to_ne_bytes());
+        assert_eq!(Request::read(&jump), None);
+        let mut count = good;
+        count[12..16].copy_from_slice(&u32::MAX.to_ne_bytes());
+        assert_eq!(Request::read(&count), None);
+    }
+
+    #[test]
+    fn every_answer_is_read_as_it_was_written() {
+        for value in [false, true] {
+            assert!(matches!(read_answer(&write_answer(&Ok(value))), Some(Ok(v)) if v == value));
+        }
+        let e = io::Error::from_raw_os_error(libc::E2BIG);
+        let Some(Err(Fault::Load(e))) = read_answer(&write_answer(&Err(Fault::Load(e)))) else {
+            panic!("a fault")
+        };
+        assert_eq!(e.raw_os_error(), Some(libc::E2BIG));
+        let e = io::Error::other("it outgrew its pages");
+        let Some(Err(Fault::Place(e))) = read_answer(&write_answer(&Err(Fault::Place(e)))) else {
+            panic!("a fault")
+        };
+        assert_eq!(e.to_string(), "it outgrew its pages");
+        assert!(read_answer(&[]).is_none() && read_answer(&[9; 12]).is_none());
+    }
+}

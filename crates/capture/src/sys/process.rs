@@ -1,0 +1,35 @@
+//! A second process of this program, which shares no memory that either writes.
+
+use std::io;
+
+/// Divides this process in two. Returns the number of the new one, and in that `None`.
+///
+/// # Errors
+/// `EBUSY` where this process has several threads, of which the new one would have one alone, and
+/// whatever the others had locked locked for ever; and as fork(2).
+pub fn divide() -> io::Result<Option<rustix::process::Pid>> {
+    if std::fs::read_dir("/proc/self/task")?.count() != 1 {
+        return Err(io::Error::from_raw_os_error(libc::EBUSY));
+    }
+    // SAFETY: this thread is the only one, so that nothing is half done in the copy of the memory.
+    match unsafe { libc::fork() } {
+        ..0 => Err(io::Error::last_os_error()),
+        0 => Ok(None),
+        pid => Ok(rustix::process::Pid::from_raw(pid)),
+    }
+}
+
+/// Ends this process, and does nothing else that a program does at its end.
+pub fn end(code: i32) -> ! {
+    // SAFETY: the call touches no memory and does not return.
+    unsafe { libc::_exit(code) }
+}
+
+/// Ignores the signals that ask a program to end or to say something.
+pub fn ignore_signals() {
+    use libc::{SIGHUP, SIGINT, SIGPIPE, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
+    for signal in [SIGINT, SIGTERM, SIGQUIT, SIGHUP, SIGUSR1, SIGUSR2, SIGPIPE] {
+        // SAFETY: no function of this process is entered as a handler.
+        unsafe { libc::signal(signal, libc::SIG_IGN) };
+    }
+}

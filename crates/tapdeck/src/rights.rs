@@ -1,0 +1,224 @@
+//! What may a recorder do once it records? As little as recording takes.
+//!
+//! [`Rights::give_up`] leaves this process no capability and no way to one, another user where
+//! there is one, and of the file system its store. [`keep_for_hooks`] leaves its helper
+//! (`tapdeck_capture::Helper`) the capabilities that hooks take. Both must come before there is
+//! another thread: most of these rights are a thread's, and those it starts have no more than it.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail, ensure};
+use caps::{CapSet, Capability, CapsHashSet};
+use landlock::{
+    ABI, Access, AccessFs, AccessNet, BitFlags, Ruleset, RulesetAttr, RulesetCreatedAttr,
+    RulesetStatus, Scope, path_beneath_rules,
+};
+use nix::unistd::{Uid, User, setgroups, setresgid, setresuid};
+use rustix::fs::{Mode, OFlags};
+use tapdeck_store::{Error as StoreError, Store};
+
+use crate::usage::usage;
+
+/// The user that a recorder becomes where nobody named one.
+const USER: &str = "tapdeck";
+
+/// What hooks take: to load programs, to attach them, and to open sockets.
+const FOR_HOOKS: [Capability; 4] = [
+    Capability::CAP_BPF,
+    Capability::CAP_PERFMON,
+    Capability::CAP_NET_ADMIN,
+    Capability::CAP_NET_RAW,
+];
+
+/// Files that hold no secret and that a recorder reads while it records: tables of names, for a
+/// filter that a client asks for, and what the kernel says of the machine.
+const READ: [&str; 11] = [
+    "/etc/ethers",
+    "/etc/host.conf",
+    "/etc/hosts",
+    "/etc/nsswitch.conf",
+    "/etc/protocols",
+    "/etc/resolv.conf",
+    "/etc/services",
+    "/proc/meminfo",
+    "/proc/stat",
+    "/proc/sys/kernel/random/boot_id",
+    "/sys/devices/system/cpu",
+];
+
+/// What of the file system a recorder still needs.
+pub enum Place<'a> {
+    /// A store, whose directory is made where there is none.
+    Store(&'a Path),
+    /// A file that is open. It is removed where nothing is written to it.
+    File(&'a Path),
+    Nothing,
+}
+
+/// The rights that a recorder goes on with.
+pub struct Rights {
+    /// The user that it becomes; `None` where it stays who it is.
+    user: Option<User>,
+}
+
+impl Rights {
+    /// Finds the user that is named, or else the one that is meant for recorders, if there is such
+    /// a one and root may become it. A member of a daemon's group (`is_member`) stays who it is
+    /// unless another is named: the daemon asks who it is.
+    pub fn find(named: Option<&str>, is_member: bool) -> Result<Self> {
+        let may_change = caps::has_cap(None, CapSet::Effective, Capability::CAP_SETUID)?;
+        let find = |name: &str| User::from_name(name).context("cannot ask for users");
+        let user = match named {
+            Some(name) => match find(name)? {
+                None => return usage(format!("--user {name}: there is no such user here")),
+                Some(user) if user.uid == Uid::effective() => None,
+                Some(_) if !may_change => {
+                    return usage(format!("--user {name}: only root can become another user"));
+                }
+                user => user,
+            },
+            None if is_member || !may_change || !Uid::effective().is_root() => None,
+            None => find(USER)?,
+        };
+        Ok(Self { user })
+    }
+
+    /// Gives up all that recording does not take. Returns what the user should know of it.
+    ///
+    /// # Errors
+    /// Where a right stays that could be given up: nothing is recorded then.
+    pub fn give_up(&self, place: &Place<'_>) -> Result<Vec<String>> {
+        if let Place::Store(dir) = place {
+            self.make_store(dir)?;
+        }
+        self.give_up_all(place).context("cannot give up the rights that recording does not take")
+    }
+
+    fn give_up_all(&self, place: &Place<'_>) -> Result<Vec<String>> {
+        let mut notes = Vec::new();
+        drop_bounding()?;
+        if let Some(user) = &self.user {
+            setgroups(&[user.gid])?;
+            setresgid(user.gid, user.gid, user.gid)?;
+            setresuid(user.uid, user.uid, user.uid)?;
+        }
+        for set in [CapSet::Ambient, CapSet::Inheritable, CapSet::Effective, CapSet::Permitted] {
+            caps::clear(None, set)?;
+        }
+        rustix::thread::set_no_new_privs(true)?;
+        let is_confined = confine(place)?;
+        let kept = caps::read(None, CapSet::Permitted)?;
+        ensure!(kept.is_empty(), "{kept:?} stay");
+        if self.user.is_none() && Uid::effective().is_root() {
+            notes.push(format!(
+                "goes on as root, without capabilities: --user NAME, or a user {USER} on this machine, takes root's files from it"
+            ));
+        }
+        if !is_confined {
+            notes.push(
+                "this kernel has no landlock: the recorder may reach what its user may".to_owned(),
+            );
+        }
+        Ok(notes)
+    }
+
+    /// Makes a store that is not there, for the user who is to write in it.
+    fn make_store(&self, dir: &Path) -> Result<()> {
+        let is_new = Store::make(dir)?;
+        let Some(user) = self.user.as_ref().filter(|_| is_new) else { return Ok(()) };
+        let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let made = || -> io::Result<()> {
+            let made = rustix::fs::open(dir, flags, Mode::empty())?;
+            let (uid, gid) = (user.uid.as_raw(), user.gid.as_raw());
+            let (uid, gid) = (rustix::fs::Uid::from_raw(uid), rustix::fs::Gid::from_raw(gid));
+            Ok(rustix::fs::fchown(&made, Some(uid), Some(gid))?)
+        };
+        made().with_context(|| format!("cannot give {} to user {}", dir.display(), user.name))
+    }
+
+    /// Says of an error that a store could not be written what would help, where it is that the
+    /// recorder may no longer write everywhere.
+    pub fn explain(&self, e: anyhow::Error, dir: &Path) -> anyhow::Error {
+        let is_refused = |cause: &(dyn std::error::Error + 'static)| {
+            matches!(cause.downcast_ref(), Some(StoreError::Permission(_)))
+                || cause
+                    .downcast_ref::<io::Error>()
+                    .is_some_and(|e| e.kind() == io::ErrorKind::PermissionDenied)
+        };
+        if !e.chain().any(is_refused) {
+            return e;
+        }
+        let dir = dir.display();
+        match &self.user {
+            Some(User { name, .. }) => e.context(format!(
+                "the recorder goes on as user {name}, whose the store must be: chown -R {name}: {dir}, or --user root"
+            )),
+            None if Uid::effective().is_root() => e.context(format!(
+                "the recorder goes on as root without capabilities, and the store is somebody else's: chown -R root: {dir}, or --user with its owner"
+            )),
+            None => e,
+        }
+    }
+}
+
+/// Leaves this process, a helper, the capabilities that hooks take, and no way to others.
+pub fn keep_for_hooks() -> io::Result<()> {
+    let keep = || -> Result<()> {
+        drop_bounding()?;
+        caps::clear(None, CapSet::Ambient)?;
+        caps::clear(None, CapSet::Inheritable)?;
+        let had = caps::read(None, CapSet::Permitted)?;
+        let kept: CapsHashSet = FOR_HOOKS.into_iter().filter(|cap| had.contains(cap)).collect();
+        caps::set(None, CapSet::Effective, &kept)?;
+        caps::set(None, CapSet::Permitted, &kept)?;
+        Ok(rustix::thread::set_no_new_privs(true)?)
+    };
+    keep().map_err(io::Error::other)
+}
+
+/// Puts all capabilities out of reach of what this process may execute. Who may not do that has no
+/// way to them either, once there are no new privileges.
+fn drop_bounding() -> Result<()> {
+    if caps::has_cap(None, CapSet::Effective, Capability::CAP_SETPCAP)? {
+        for cap in caps::runtime::thread_all_supported() {
+            caps::drop(None, CapSet::Bounding, cap)?;
+        }
+    }
+    Ok(())
+}
+
+/// Takes the file system from this thread but for a place, and all networks. Returns whether the
+/// kernel can do that.
+fn confine(place: &Place<'_>) -> Result<bool> {
+    use AccessFs::{MakeReg, ReadDir, ReadFile, RemoveFile, Truncate, WriteFile};
+    // Of what is newer than the kernel, it refuses what it knows.
+    let abi = ABI::V6;
+    let (dir, may): (Option<PathBuf>, BitFlags<AccessFs>) = match place {
+        Place::Store(dir) => (
+            Some(dir.to_path_buf()),
+            ReadFile | WriteFile | ReadDir | MakeReg | AccessFs::MakeSock | RemoveFile | Truncate,
+        ),
+        Place::File(path) => {
+            let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty());
+            // Its name is made durable by the directory, which is opened for that.
+            (Some(dir.unwrap_or(Path::new(".")).to_owned()), RemoveFile | ReadDir)
+        }
+        Place::Nothing => (None, RemoveFile.into()),
+    };
+    let status = Ruleset::default()
+        .handle_access(AccessFs::from_all(abi))?
+        .handle_access(AccessNet::from_all(abi))?
+        .scope(Scope::from_all(abi))?
+        .create()?
+        .add_rules(path_beneath_rules(dir, may))?
+        .add_rules(path_beneath_rules(READ, ReadFile | ReadDir))?
+        .restrict_self()?;
+    if status.ruleset == RulesetStatus::NotEnforced {
+        return Ok(false);
+    }
+    if !status.no_new_privs {
+        bail!("the kernel may still give new privileges");
+    }
+    Ok(true)
+}

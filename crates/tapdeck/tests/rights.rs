@@ -1,0 +1,334 @@
+//! Which rights has a recorder while it records, and what can somebody do who has taken it over?
+//!
+//! What the kernel says of each thread is read from `/proc`, and what must fail is tried: a
+//! debugger has the recorder's main thread make system calls (`as_recorder.c`, for x86-64).
+
+mod testbed;
+
+use std::fs;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use rustix::process::Signal;
+use serde_json::Value;
+use tapdeck_testkit::process::number;
+use tapdeck_testkit::{Cable, Net, Sender, kernel, wait_for};
+use testbed::recorder::{Contents, Recorder, assert_accounted, frame};
+
+/// A user that every machine has.
+const USER: &str = "nobody";
+const USER_ID: u32 = 65534;
+
+fn send(net: &Net, numbers: std::ops::Range<u32>) {
+    net.a.inside(|| {
+        let mut sender = Sender::on("va");
+        numbers.for_each(|i| sender.send(&frame([2, 0, 0, 0, 0, 2], 100, i)));
+    });
+}
+
+/// A directory that everybody may pass, so that also another user gets at a store in it.
+fn directory() -> tempfile::TempDir {
+    let dir = tempfile::tempdir().expect("a directory");
+    fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).expect("it is ours");
+    dir
+}
+
+fn run(net: &Net, args: &[&str]) -> Output {
+    net.b.command(env!("CARGO_BIN_EXE_tapdeck")).args(args).output().expect("it was built")
+}
+
+fn said(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+fn pid(recorder: &Recorder) -> u32 {
+    recorder.program.process.0.id()
+}
+
+/// The processes that a process has started.
+fn children(pid: u32) -> Vec<u32> {
+    let text = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
+    text.split_whitespace().filter_map(|word| word.parse().ok()).collect()
+}
+
+fn helper(recorder: &Recorder) -> u32 {
+    let children = children(pid(recorder));
+    assert_eq!(children.len(), 1, "a recorder has its helper, and no other process");
+    children[0]
+}
+
+/// What the kernel says of a thread (proc_pid_status(5)).
+struct Status(String);
+
+impl Status {
+    fn value(&self, key: &str) -> &str {
+        let line = self.0.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(':'));
+        line.unwrap_or_else(|| panic!("{key} in {}", self.0)).trim()
+    }
+
+    fn capabilities(&self, set: &str) -> u64 {
+        u64::from_str_radix(self.value(set), 16).expect("a number")
+    }
+
+    fn numbers(&self, key: &str) -> Vec<u32> {
+        self.value(key).split_whitespace().map(|n| n.parse().expect("a number")).collect()
+    }
+}
+
+/// What the kernel says of each thread of a process. Threads that end meanwhile are left out.
+fn threads(pid: u32) -> Vec<Status> {
+    let tasks = fs::read_dir(format!("/proc/{pid}/task")).expect("the process is there");
+    let status = |task: fs::DirEntry| fs::read_to_string(task.path().join("status")).ok();
+    tasks.flatten().filter_map(status).map(Status).collect()
+}
+
+const SETS: [&str; 5] = ["CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"];
+/// CAP_NET_ADMIN, CAP_NET_RAW, CAP_PERFMON and CAP_BPF.
+const FOR_HOOKS: u64 = 1 << 12 | 1 << 13 | 1 << 38 | 1 << 39;
+
+fn assert_no_rights(pid: u32, user: u32) {
+    let threads = threads(pid);
+    assert!(threads.len() >= 3, "the main thread, the writer and the keeper");
+    for status in threads {
+        for set in SETS {
+            assert_eq!(status.capabilities(set), 0, "{set}: {}", status.0);
+        }
+        assert_eq!(status.value("NoNewPrivs"), "1", "{}", status.0);
+        assert_eq!(status.numbers("Uid"), [user; 4], "{}", status.0);
+        assert_eq!(status.numbers("Gid"), [user; 4], "{}", status.0);
+    }
+}
+
+/// The program that has a process make system calls.
+fn debugger(dir: &Path) -> PathBuf {
+    let program = dir.join("as_recorder");
+    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/as_recorder.c");
+    let compile =
+        Command::new("cc").args(["-Wall", "-Werror", "-o"]).arg(&program).arg(source).status();
+    assert!(compile.expect("there is a compiler: make setup").success());
+    program
+}
+
+/// Has a process try something. Returns the number of the error.
+fn try_as(debugger: &Path, pid: u32, words: &[&str]) -> i32 {
+    let out = Command::new(debugger).arg(pid.to_string()).args(words).output();
+    let out = out.expect("it was compiled");
+    assert!(out.status.success(), "{words:?}: {}", said(&out));
+    String::from_utf8_lossy(&out.stdout).trim().parse().expect("a number")
+}
+
+fn recorder_has_no_right(net: &Net, dir: &Path, flags: &str, user: u32) {
+    let store = dir.join(format!("store-{user}"));
+    let flags = format!("--hook tcx --flush 100ms --dir {} {flags}", store.display());
+    let recorder = Recorder::start(net, dir, &flags);
+    send(net, 0..100);
+    wait_for("the packets", || recorder.now()["captured"].as_u64() == Some(100));
+    assert_no_rights(pid(&recorder), user);
+
+    let helper = helper(&recorder);
+    let [status] = &threads(helper)[..] else { panic!("a helper has one thread") };
+    assert_eq!(status.value("Name"), "tapdeck-helper");
+    for set in SETS {
+        let kept = if matches!(set, "CapPrm" | "CapEff") { FOR_HOOKS } else { 0 };
+        assert_eq!(status.capabilities(set), kept, "{set}: {}", status.0);
+    }
+    assert_eq!(status.value("NoNewPrivs"), "1");
+
+    if cfg!(target_arch = "x86_64") {
+        tries_in_vain(dir, &store, &recorder, user);
+    }
+
+    send(net, 100..200);
+    let stats = recorder.stop();
+    assert_eq!(number(&stats, "captured"), 200, "and it went on recording");
+    assert_accounted(&stats);
+    assert_eq!(Contents::of_store(&store).packets.len(), 200);
+    for file in fs::read_dir(&store).expect("a store").flatten() {
+        assert_eq!(file.metadata().expect("a file").uid(), user, "{}", file.path().display());
+    }
+    assert!(!Path::new(&format!("/proc/{helper}")).exists(), "the helper ended before it");
+}
+
+/// What is not its own, a recorder that was taken over tries in vain.
+fn tries_in_vain(dir: &Path, store: &Path, recorder: &Recorder, user: u32) {
+    let debugger = debugger(dir);
+    let tries = |words: &[&str]| try_as(&debugger, pid(recorder), words);
+    let inside = store.join("a");
+    let inside = inside.to_str().expect("letters");
+    assert_eq!(tries(&["write", inside]), 0, "it can be tried, and the store is the recorder's");
+    assert_eq!(fs::metadata(inside).expect("it was made").uid(), user);
+    fs::remove_file(inside).expect("it is there");
+    let open = directory();
+    fs::set_permissions(open.path(), fs::Permissions::from_mode(0o777)).expect("it is ours");
+    let outside = open.path().join("a");
+    fs::write(&outside, "").expect("written");
+    fs::set_permissions(&outside, fs::Permissions::from_mode(0o666)).expect("it is ours");
+    for path in [outside.to_str().expect("letters"), "/etc/passwd"] {
+        assert_eq!(tries(&["read", path]), libc_errno::ACCES, "{path}");
+        assert_eq!(tries(&["write", path]), libc_errno::ACCES, "{path}");
+    }
+    let new = open.path().join("new");
+    assert_eq!(tries(&["write", new.to_str().expect("letters")]), libc_errno::ACCES);
+    assert_eq!(tries(&["socket"]), libc_errno::PERM);
+    assert_eq!(tries(&["bpf"]), libc_errno::PERM);
+    if user != 0 {
+        assert_eq!(tries(&["setuid"]), libc_errno::PERM);
+    }
+    if kernel::at_least((6, 7), "landlock for networks") {
+        assert_eq!(tries(&["tcp"]), libc_errno::ACCES);
+    }
+    if user != 0 || kernel::at_least((6, 12), "landlock for signals") {
+        assert_eq!(tries(&["signal", &helper(recorder).to_string()]), libc_errno::PERM);
+    }
+}
+
+/// Numbers of errors.
+mod libc_errno {
+    pub const PERM: i32 = 1;
+    pub const ACCES: i32 = 13;
+}
+
+#[test]
+fn no_thread_of_a_recorder_has_a_right_that_it_does_not_use() {
+    let (net, dir) = (Net::new(), directory());
+    recorder_has_no_right(&net, dir.path(), &format!("--user {USER}"), USER_ID);
+    recorder_has_no_right(&net, dir.path(), "--user root", 0);
+}
+
+/// The hooks are looked after, and changed, by a recorder that may do none of it.
+#[test]
+fn what_takes_rights_is_done_for_another_user_too() {
+    for hook in ["xdp", "tcx"] {
+        let (net, dir) = (Net::new(), directory());
+        let store = dir.path().join("store");
+        let flags = format!("--hook {hook} --flush 100ms --user {USER} --dir {}", store.display());
+        let mut recorder = Recorder::start(&net, dir.path(), &flags);
+        let ctl = |words: &[&str]| {
+            let out = Command::new(env!("CARGO_BIN_EXE_tapdeck"))
+                .args(["ctl", "--dir"])
+                .arg(&store)
+                .args(words)
+                .output()
+                .expect("it was built");
+            assert!(out.status.success(), "{words:?}: {}", said(&out));
+        };
+        let wait = |recorder: &Recorder, key: &str, packets: u64| {
+            wait_for("packets", || recorder.now()[key].as_u64() == Some(packets));
+        };
+        send(&net, 0..10);
+        wait(&recorder, "captured", 10);
+        ctl(&["filter", "udp port 1"]);
+        send(&net, 10..20);
+        wait(&recorder, "filtered", 10);
+        ctl(&["filter", "--none"]);
+        let rules = dir.path().join("rules");
+        let rule = "accept src any dst any sport any dport any proto any\n";
+        fs::write(&rules, rule).expect("written");
+        ctl(&["rules", "replace", rules.to_str().expect("letters")]);
+        send(&net, 20..30);
+        wait(&recorder, "captured", 20);
+        ctl(&["pause"]);
+        ctl(&["resume"]);
+        send(&net, 30..40);
+        wait(&recorder, "captured", 30);
+
+        net.b.run("ip link del vb");
+        recorder.wait_to_say("is gone");
+        net.plug(Cable::default());
+        recorder.wait_to_say("is back");
+        send(&net, 40..50);
+        wait(&recorder, "captured", 40);
+        let stats: Value = recorder.stop();
+        assert_accounted(&stats);
+        assert_eq!(number(&stats, "filtered"), 10);
+    }
+}
+
+#[test]
+fn a_recorder_whose_helper_ends_says_so_and_ends() {
+    let (net, dir) = (Net::new(), directory());
+    let flags = format!("--hook tcx --flush 100ms --dir {}", dir.path().join("store").display());
+    let mut recorder = Recorder::start(&net, dir.path(), &flags);
+    send(&net, 0..50);
+    wait_for("the packets", || recorder.now()["captured"].as_u64() == Some(50));
+    let pid = rustix::process::Pid::from_raw(helper(&recorder).cast_signed()).expect("a process");
+    rustix::process::kill_process(pid, Signal::KILL).expect("it is there");
+    let (status, lines) = recorder.program.end();
+    assert_eq!(status.code(), Some(1), "{lines:#?}");
+    let said = |what: &str| lines.iter().filter(|line| line.contains(what)).count();
+    assert_eq!(said("the process that has the hooks has ended"), 1, "{lines:#?}");
+    assert_eq!(Contents::of_store(&dir.path().join("store")).packets.len(), 50);
+}
+
+/// Nothing of a recorder that was killed stays behind, not even where its helper was asked to end.
+#[test]
+fn the_helper_of_a_recorder_that_was_killed_ends_with_it() {
+    let (net, dir) = (Net::new(), directory());
+    let socket = dir.path().join("control.sock");
+    let flags = format!("--hook xdp --no-store --socket {}", socket.display());
+    let recorder = Recorder::start(&net, dir.path(), &flags);
+    let helper = helper(&recorder);
+    let pid = rustix::process::Pid::from_raw(helper.cast_signed()).expect("a process");
+    // As from a terminal, or from a service manager that ends a whole group.
+    for signal in [Signal::INT, Signal::TERM, Signal::HUP] {
+        rustix::process::kill_process(pid, signal).expect("it is there");
+    }
+    assert!(socket.exists());
+    recorder.kill();
+    wait_for("the helper to end", || !Path::new(&format!("/proc/{helper}")).exists());
+    assert!(!socket.exists(), "it removes what the recorder left");
+    let again = Recorder::start(&net, dir.path(), &flags);
+    again.stop();
+    assert!(!socket.exists());
+}
+
+#[test]
+fn a_store_of_somebody_else_is_left_and_said() {
+    let (net, dir) = (Net::new(), directory());
+    let store = dir.path().join("store");
+    fs::create_dir(&store).expect("a new directory");
+    let args = ["record", "-i", "vb", "--hook", "tcx", "--duration", "100ms", "--dir"];
+    let all = [&args[..], &[store.to_str().expect("letters"), "--user", USER]].concat();
+    let refused = run(&net, &all);
+    assert_eq!(refused.status.code(), Some(1), "{}", said(&refused));
+    let words = [format!("chown -R {USER}: {}", store.display()), "no permission".to_owned()];
+    let line = said(&refused);
+    assert!(words.iter().all(|word| line.contains(word)), "{line}");
+    assert_eq!(fs::metadata(&store).expect("it is there").uid(), 0, "it is not given away");
+    chown(&store, Some(USER_ID), Some(USER_ID)).expect("root may");
+    let kept = run(&net, &all);
+    assert!(kept.status.success(), "{}", said(&kept));
+}
+
+#[test]
+fn a_user_that_cannot_be_is_wrong_usage() {
+    let net = Net::new();
+    let args = ["record", "-i", "vb", "--no-store", "--duration", "100ms", "--user"];
+    for (more, word) in [
+        (&["no-such-user-here", "--hook", "tcx"], "there is no such user"),
+        (&[USER, "--hook", "recv"], "opens sockets while it records"),
+    ] {
+        let refused = run(&net, &[&args[..], more].concat());
+        assert_eq!(refused.status.code(), Some(2), "{}", said(&refused));
+        assert!(said(&refused).contains(word), "{}", said(&refused));
+    }
+}
+
+/// A file is opened before the rights go, in whosever directory it is.
+#[test]
+fn a_file_is_written_by_a_recorder_that_could_not_open_it() {
+    let (net, dir) = (Net::new(), directory());
+    let file = dir.path().join("a.pcapng");
+    let flags = format!("--hook tcx --flush 100ms --user {USER} -w {}", file.display());
+    let recorder = Recorder::start(&net, dir.path(), &flags);
+    send(&net, 0..20);
+    wait_for("the packets", || recorder.now()["captured"].as_u64() == Some(20));
+    for status in threads(pid(&recorder)) {
+        assert_eq!(status.capabilities("CapEff"), 0);
+        assert_eq!(status.numbers("Uid"), [USER_ID; 4]);
+    }
+    recorder.stop();
+    assert_eq!(Contents::of(&file).packets.len(), 20);
+    assert_eq!(fs::metadata(&file).expect("it is there").permissions().mode() & 0o777, 0o600);
+}
