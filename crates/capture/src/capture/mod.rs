@@ -72,6 +72,7 @@ struct Lasting {
     told: u64,
 }
 
+#[expect(clippy::large_enum_variant, reason = "there is one for each interface")]
 enum Taking {
     Kernel(KernelHook),
     Socket(SocketHook),
