@@ -197,7 +197,10 @@ fn a_limit_to_the_length_of_files_is_an_error_of_a_file_and_none_of_a_store() {
 
     let store = dir.path().join("store");
     let mut program = limited(&net, dir.path(), LIMIT, &["--dir", text(&store)]);
+    // More than a segment can hold waits for the writer at once.
+    program.process.signal(Signal::STOP);
     send(&net, 0..8000, 1000);
+    program.process.signal(Signal::CONT);
     let stats = || last_json(&dir.path().join("stats.json"));
     wait_for("the packets", || captured(&stats()) == 8000);
     program.process.signal(Signal::INT);

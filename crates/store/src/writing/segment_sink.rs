@@ -74,6 +74,8 @@ pub struct SegmentSink<I: Io> {
     unseen: Vec<UnseenSpan>,
     /// How the segment being written ends, as soon as the blocks of the last call have been noted.
     ending: Option<SegmentEnding>,
+    /// The most blocks that one write may have.
+    at_once: usize,
 }
 
 /// How a segment ends into which no more can be written.
@@ -154,6 +156,7 @@ impl<I: Io> SegmentSink<I> {
             comment: None,
             unseen: Vec::new(),
             ending: None,
+            at_once: usize::MAX,
         })
     }
 
@@ -305,11 +308,19 @@ impl<I: Io> Sink for SegmentSink<I> {
             return SinkOutcome::Written(0);
         }
         let before = live.end();
-        let (written, result) = live.write(&batch[..fit.max(1)]);
+        let fit = fit.clamp(1, self.at_once);
+        let (written, result) = live.write(&batch[..fit]);
         live.written_at = (self.config.uptime.since_boot)();
         Totals::add(&self.totals.bytes_written, live.end() - before);
         if let Some(indexer) = &self.indexer {
             index::<I::File>(indexer, before, &batch[..written]);
+        }
+        // Under a limit to their length, direct writes of files fail as a whole.
+        if let Err(e) = &result
+            && written == 0
+            && (is_too_large(e) || e.kind() == io::ErrorKind::InvalidInput)
+        {
+            self.at_once = (fit / 2).max(1);
         }
         match result {
             Ok(()) => SinkOutcome::Written(written),
