@@ -365,6 +365,14 @@ test_consume() {
 # filters DIRECTION: how many filters are at clsact.
 filters() { tc -n b filter show dev vb "$1" | grep -c 'handle'; }
 
+no_filters() { [[ "$(filters ingress) $(filters egress)" == "0 0" ]]; }
+
+kill_with_helper() {
+    # Its one child.
+    kill -KILL $(cat /proc/$recorder/task/*/children) $recorder 2>/dev/null
+    wait $recorder 2>/dev/null
+}
+
 test_clsact() {
     begin clsact
     record --hook tcx --dir store
@@ -378,7 +386,11 @@ test_clsact() {
     record --hook tcx --dir store
     kill -KILL $recorder 2>/dev/null
     wait $recorder 2>/dev/null
-    check "a recorder that is killed leaves its filters" equal "$(filters ingress) $(filters egress)" "1 1"
+    check "the helper of a recorder that is killed takes its filters away" wait_for no_filters
+    new_store $STORE
+    record --hook tcx --dir store
+    kill_with_helper
+    check "a recorder that is killed with its helper leaves its filters" equal "$(filters ingress) $(filters egress)" "1 1"
     new_store $STORE
     record --hook tcx --dir store
     check "the next one replaces them" equal "$(filters ingress) $(filters egress)" "1 1"
@@ -422,8 +434,7 @@ test_clsact_abandoned() {
     begin "clsact whose recorder was killed"
     record --hook tcx --deliver consume --abandon 3s --dir store
     check "no packet gets through" not gets_through
-    kill -KILL $recorder 2>/dev/null
-    wait $recorder 2>/dev/null
+    kill_with_helper
     check "its filters stay" both_filters
     check "and let packets pass in the end" wait_for gets_through
     new_store $STORE

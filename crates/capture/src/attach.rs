@@ -23,7 +23,7 @@ pub(crate) type ProgramSource<'a> = dyn Fn(Program) -> io::Result<OwnedFd> + 'a;
 #[derive(Default)]
 pub(crate) struct Links {
     standing: Vec<Link>,
-    /// Filters on kernels without tcx, which stay when the process dies.
+    /// Filters on kernels without tcx, which stay when who put them there is killed.
     clsact: Vec<Clsact>,
     /// A lock that is held while clsact filters are attached, so that a second recorder does not
     /// replace them.

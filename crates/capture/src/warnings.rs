@@ -32,7 +32,7 @@ pub(crate) fn lost_tags(
 pub(crate) fn stays_behind(interface: &Interface) -> String {
     let name = &interface.name;
     format!(
-        "this kernel has no tcx; clsact filters on {name} do its work and stay if this process is killed, until the next one replaces them (tc filter del dev {name} ingress pref {CLSACT_PRIORITY}, and egress)"
+        "this kernel has no tcx; clsact filters on {name} do its work and stay if its processes are killed, until the next recorder replaces them (tc filter del dev {name} ingress pref {CLSACT_PRIORITY}, and egress)"
     )
 }
 
