@@ -10,7 +10,7 @@ use std::process::{Command, Output, Stdio};
 use rustix::process::Signal;
 use serde_json::Value;
 use tapdeck_testkit::process::last_json;
-use tapdeck_testkit::{Net, Sender, Talking, wait_for};
+use tapdeck_testkit::{Mount, Net, Sender, Talking, wait_for};
 use testbed::recorder::{Contents, Recorder, assert_accounted, frame, number, segments};
 
 fn send(net: &Net, numbers: std::ops::Range<u32>, len: usize) {
@@ -39,27 +39,6 @@ fn captured(stats: &Value) -> u64 {
 
 fn text(path: &Path) -> &str {
     path.to_str().expect("a path of letters")
-}
-
-/// A file system of its own.
-struct Mount(PathBuf);
-
-impl Mount {
-    fn tmpfs(at: &Path, options: &str) -> Self {
-        fs::create_dir(at).expect("a new directory");
-        let status = Command::new("mount")
-            .args(["-t", "tmpfs", "-o", options, "tapdeck-test"])
-            .arg(at)
-            .status();
-        assert!(status.is_ok_and(|s| s.success()), "root may mount");
-        Self(at.to_owned())
-    }
-}
-
-impl Drop for Mount {
-    fn drop(&mut self) {
-        let _ = Command::new("umount").arg(&self.0).status();
-    }
 }
 
 /// A store that a recorder makes is read by its owner and its group alone, whatever the umask is,
@@ -140,7 +119,7 @@ fn on_a_full_file_system_what_is_captured_can_be_read() {
     let disk = Mount::tmpfs(&dir.path().join("disk"), "size=3M,mode=755");
     for hook in ["xdp", "tcx"] {
         let net = Net::new();
-        let file = disk.0.join("a.pcapng");
+        let file = disk.path().join("a.pcapng");
         let flags = format!("--hook {hook} --flush 100ms -w {}", file.display());
         let mut recorder = Recorder::start(&net, dir.path(), &flags);
         // No block ends where the room does, and nothing comes while the recorder ends.
@@ -236,11 +215,10 @@ fn a_read_only_file_system_is_said_to_be_one() {
     let net = Net::new();
     let dir = tempfile::tempdir().expect("a directory");
     let disk = Mount::tmpfs(&dir.path().join("disk"), "size=1M,mode=755");
-    fs::create_dir(disk.0.join("store")).expect("there is room");
-    let remounted = Command::new("mount").args(["-o", "remount,ro"]).arg(&disk.0).status();
-    assert!(remounted.is_ok_and(|s| s.success()), "root may mount");
+    fs::create_dir(disk.path().join("store")).expect("there is room");
+    disk.make_read_only();
     for name in ["store", "new"] {
-        let store = disk.0.join(name);
+        let store = disk.path().join(name);
         let args = ["record", "-i", "vb", "--hook", "recv", "--dir", text(&store)];
         assert_fails(&run(&net, &args), &["read-only"]);
     }

@@ -5,10 +5,9 @@ mod testbed;
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 use rustix::process::Signal;
-use tapdeck_testkit::{Cable, Net, Sender, wait_for};
+use tapdeck_testkit::{Cable, Mount, Net, Sender, wait_for};
 use testbed::recorder::{Contents, Recorder, assert_accounted, frame, number, segments};
 
 fn send(net: &Net, numbers: std::ops::Range<u32>, len: usize) {
@@ -24,53 +23,14 @@ fn wait_for_seen(recorder: &Recorder, packets: u64) {
     });
 }
 
-/// A file system of its own, of a given size.
-struct Mount(PathBuf);
-
-impl Mount {
-    fn tmpfs(at: &Path, size: &str) -> Self {
-        fs::create_dir(at).expect("a new directory");
-        let status = Command::new("mount")
-            .args(["-t", "tmpfs", "-o", &format!("size={size}"), "tapdeck-test"])
-            .arg(at)
-            .status();
-        assert!(status.is_ok_and(|s| s.success()), "root may mount");
-        Self(at.to_owned())
-    }
-
-    /// A file system in a file.
-    fn image(dir: &Path, kind: &str, mebibytes: u64) -> Self {
-        let image = dir.join(format!("{kind}.img"));
-        let file = fs::File::create(&image).expect("a new file");
-        file.set_len(mebibytes << 20).expect("a sparse file");
-        let mut mkfs = Command::new(format!("mkfs.{kind}"));
-        let quiet = if kind == "ext4" { "-Fq" } else { "-fq" };
-        assert!(
-            mkfs.arg(quiet).arg(&image).status().is_ok_and(|s| s.success()),
-            "mkfs.{kind}: make setup"
-        );
-        let at = dir.join(kind);
-        fs::create_dir(&at).expect("a new directory");
-        let status = Command::new("mount").args(["-o", "loop"]).arg(&image).arg(&at).status();
-        assert!(status.is_ok_and(|s| s.success()), "root may mount {kind}");
-        Self(at)
-    }
-}
-
-impl Drop for Mount {
-    fn drop(&mut self) {
-        let _ = Command::new("umount").arg(&self.0).status();
-    }
-}
-
 #[test]
 fn a_full_disk_is_survived_and_recording_resumes() {
     let net = Net::new();
     let dir = tempfile::tempdir().expect("a directory");
-    let disk = Mount::tmpfs(&dir.path().join("disk"), "48M");
-    let ballast = disk.0.join("ballast");
+    let disk = Mount::tmpfs(&dir.path().join("disk"), "size=48M");
+    let ballast = disk.path().join("ballast");
     fs::write(&ballast, vec![1; 24 << 20]).expect("there is room");
-    let store = disk.0.join("store");
+    let store = disk.path().join("store");
     let flags = format!(
         "--hook xdp --ring-bytes 4MiB --segment-size 8MiB --flush 100ms --dir {}",
         store.display()
@@ -98,8 +58,8 @@ fn a_full_disk_is_survived_and_recording_resumes() {
 fn retention_makes_room_on_a_full_disk() {
     let net = Net::new();
     let dir = tempfile::tempdir().expect("a directory");
-    let disk = Mount::tmpfs(&dir.path().join("disk"), "48M");
-    let store = disk.0.join("store");
+    let disk = Mount::tmpfs(&dir.path().join("disk"), "size=48M");
+    let store = disk.path().join("store");
     fs::create_dir(&store).expect("there is room");
     fs::write(store.join("evidence.pcapng"), b"not ours").expect("there is room");
     let flags = format!(
@@ -128,12 +88,12 @@ fn ext4_xfs_and_tmpfs_hold_the_same() {
     let disks = [
         Mount::image(dir.path(), "ext4", 128),
         Mount::image(dir.path(), "xfs", 512),
-        Mount::tmpfs(&dir.path().join("tmpfs"), "128M"),
+        Mount::tmpfs(&dir.path().join("tmpfs"), "size=128M"),
     ];
     for disk in &disks {
         for direct in ["auto", "off"] {
             let net = Net::new();
-            let store = disk.0.join(direct);
+            let store = disk.path().join(direct);
             let flags = format!(
                 "--hook xdp --segment-size 8MiB --flush 100ms --direct {direct} --dir {}",
                 store.display()
@@ -271,9 +231,9 @@ fn what_a_full_disk_does_not_take_at_the_end_is_counted() {
     for (ring, twice) in [("64MiB", true), ("64MiB", false), ("1MiB", true), ("1MiB", false)] {
         let net = Net::new();
         let dir = tempfile::tempdir().expect("a directory");
-        let disk = Mount::tmpfs(&dir.path().join("disk"), "16M");
-        fs::write(disk.0.join("ballast"), vec![1; 12 << 20]).expect("there is room");
-        let store = disk.0.join("store");
+        let disk = Mount::tmpfs(&dir.path().join("disk"), "size=16M");
+        fs::write(disk.path().join("ballast"), vec![1; 12 << 20]).expect("there is room");
+        let store = disk.path().join("store");
         let flags = format!(
             "--hook tcx --ring-bytes {ring} --block-bytes 128KiB --snaplen 2000 --flush 100ms --dir {}",
             store.display()

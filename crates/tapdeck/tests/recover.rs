@@ -14,7 +14,7 @@ use tapdeck_packet::link::LinkType;
 use tapdeck_packet::pcapng::{self, InterfaceDescription};
 use tapdeck_packet::trace::Reader;
 use tapdeck_testkit::kernel::need_root;
-use tapdeck_testkit::{Net, Sender, Talking, wait_for};
+use tapdeck_testkit::{Mount, Net, Sender, Talking, wait_for};
 use testbed::recorder::{Contents, Recorder, frame, number, segments};
 
 fn recover(dir: &Path, flags: &[&str]) -> Output {
@@ -349,15 +349,6 @@ fn a_copy_that_was_cut_short_is_mended() {
     assert_eq!(counted_by_others(&closed), [49; 2]);
 }
 
-/// Unmounts when it is dropped.
-struct Mount(PathBuf);
-
-impl Drop for Mount {
-    fn drop(&mut self) {
-        let _ = Command::new("umount").arg(&self.0).status();
-    }
-}
-
 #[test]
 fn what_cannot_be_opened_is_one_line() {
     need_root();
@@ -365,18 +356,11 @@ fn what_cannot_be_opened_is_one_line() {
     assert_refused(&recover(&dir.path().join("none"), &[]), &["none", "is not a directory"]);
     assert!(!dir.path().join("none").exists(), "a store is not made to be mended");
 
-    let disk = Mount(dir.path().join("disk"));
-    fs::create_dir(&disk.0).expect("a new directory");
-    let mount = |options: &str| {
-        let mut command = Command::new("mount");
-        command.args(["-t", "tmpfs", "-o", options, "tapdeck-test"]).arg(&disk.0);
-        assert!(command.status().is_ok_and(|s| s.success()), "root may mount");
-    };
-    mount("size=4M,mode=755");
-    fs::write(disk.0.join(LIVE[0]), segment(10)).expect("there is room");
-    mount("remount,ro");
-    let before = listing(&disk.0);
-    assert_refused(&recover(&disk.0, &[]), &["read-only"]);
-    assert!(succeeds(&recover(&disk.0, &["--dry-run"])).contains("recovered, 10 packets"));
-    assert_eq!(listing(&disk.0), before);
+    let disk = Mount::tmpfs(&dir.path().join("disk"), "size=4M,mode=755");
+    fs::write(disk.path().join(LIVE[0]), segment(10)).expect("there is room");
+    disk.make_read_only();
+    let before = listing(disk.path());
+    assert_refused(&recover(disk.path(), &[]), &["read-only"]);
+    assert!(succeeds(&recover(disk.path(), &["--dry-run"])).contains("recovered, 10 packets"));
+    assert_eq!(listing(disk.path()), before);
 }

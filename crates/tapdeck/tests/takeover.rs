@@ -12,7 +12,7 @@ use rustix::process::Signal;
 use serde_json::Value;
 use tapdeck_capture::interface::Interface;
 use tapdeck_testkit::process::last_json;
-use tapdeck_testkit::{Net, Running, Sender, SplitMix64, Talking, wait_for};
+use tapdeck_testkit::{Mount, Net, Running, Sender, SplitMix64, Talking, wait_for};
 use testbed::recorder::{Contents, Recorder, assert_accounted, frame, number};
 
 /// How often recorders are killed in each test, by this variable or as often as here.
@@ -26,24 +26,18 @@ fn kills() -> u64 {
 /// namespace do not see the machine's.
 struct Bench {
     net: Net,
+    bpf: Mount,
     dir: tempfile::TempDir,
 }
 
 impl Bench {
     fn new() -> Self {
-        let bench = Self { net: Net::new(), dir: tempfile::tempdir().expect("a directory") };
-        fs::create_dir(bench.root()).expect("a directory");
-        let mount = Command::new("mount").args(["-t", "bpf", "bpf"]).arg(bench.root()).status();
-        assert!(mount.expect("it runs").success());
-        bench
-    }
-
-    fn root(&self) -> PathBuf {
-        self.dir.path().join("bpf")
+        let dir = tempfile::tempdir().expect("a directory");
+        Self { net: Net::new(), bpf: Mount::bpf(&dir.path().join("bpf")), dir }
     }
 
     fn pins(&self) -> PathBuf {
-        self.root().join("tapdeck")
+        self.bpf.path().join("tapdeck")
     }
 
     fn store(&self) -> PathBuf {
@@ -80,12 +74,6 @@ impl Bench {
         let to = self.net.b.inside(|| Interface::find("vb").expect("made above")).mac;
         let to = to.expect("a MAC");
         self.net.a.inside(|| Sender::on("va").send_all((0..count).map(|i| frame(to, 100, i))));
-    }
-}
-
-impl Drop for Bench {
-    fn drop(&mut self) {
-        let _ = Command::new("umount").arg(self.root()).status();
     }
 }
 

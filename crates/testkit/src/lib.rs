@@ -4,7 +4,8 @@
 //! [`net`]), a sender that loses nothing before the far end has it ([`sender`]), frames to send
 //! ([`frame`]), often a program that runs beside it ([`process`]), and a way to wait for what it
 //! asserts ([`wait`]). A test that draws its input takes numbers from a seed ([`random`]), and one
-//! of a feature that came with a later kernel asks whether this one has it ([`kernel`]).
+//! of a feature that came with a later kernel asks whether this one has it ([`kernel`]). One of bad
+//! disks mounts its own ([`mount`]).
 //!
 //! Other crates have this one as a development dependency, by its path. It knows none of them: the
 //! program under test is named to it by the caller, who has it from cargo
@@ -16,6 +17,7 @@
 pub mod cable;
 pub mod frame;
 pub mod kernel;
+pub mod mount;
 pub mod namespace;
 pub mod net;
 pub mod process;
@@ -24,6 +26,7 @@ pub mod sender;
 pub mod wait;
 
 pub use cable::Cable;
+pub use mount::Mount;
 pub use namespace::Namespace;
 pub use net::Net;
 pub use process::{Running, Talking};
