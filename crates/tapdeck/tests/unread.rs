@@ -3,7 +3,7 @@
 mod testbed;
 
 use std::io::{ErrorKind, PipeReader, PipeWriter, Read, Write, pipe};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
 
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
@@ -72,15 +72,21 @@ fn send(net: &Net, packets: u32) {
     });
 }
 
-#[test]
-fn a_recorder_that_nobody_reads_records_answers_and_ends() {
-    let net = Net::new();
-    let dir = tempfile::tempdir().expect("a directory");
-    let store = dir.path().join("store");
+/// A recorder's store, its socket, and its command.
+fn recording(net: &Net, dir: &Path) -> (PathBuf, PathBuf, Command) {
+    let store = dir.join("store");
     let mut command = net.b.command(env!("CARGO_BIN_EXE_tapdeck"));
     command.args(["record", "-i", "vb", "--hook", "tpacket", "--flush", "100ms"]);
     command.args(["--stats-json", "-", "--dir"]).arg(&store);
     let socket = store.join(".tapdeck.sock");
+    (store, socket, command)
+}
+
+#[test]
+fn a_recorder_that_nobody_reads_records_answers_and_ends() {
+    let net = Net::new();
+    let dir = tempfile::tempdir().expect("a directory");
+    let (store, socket, command) = recording(&net, dir.path());
     let recorder = Unread::start(command, &socket);
     for round in 1..=3 {
         send(&net, 20);
@@ -104,11 +110,7 @@ fn a_recorder_that_nobody_reads_records_answers_and_ends() {
 fn a_reader_that_comes_late_gets_what_waited_and_the_last_line() {
     let net = Net::new();
     let dir = tempfile::tempdir().expect("a directory");
-    let store = dir.path().join("store");
-    let mut command = net.b.command(env!("CARGO_BIN_EXE_tapdeck"));
-    command.args(["record", "-i", "vb", "--hook", "tpacket", "--flush", "100ms"]);
-    command.args(["--stats-json", "-", "--dir"]).arg(&store);
-    let socket = store.join(".tapdeck.sock");
+    let (_, socket, command) = recording(&net, dir.path());
     let mut recorder = Unread::start(command, &socket);
     send(&net, 20);
     wait_for("the packets on disk", || number(&stats(&socket), "captured") == 20);

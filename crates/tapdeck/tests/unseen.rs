@@ -37,6 +37,14 @@ fn wait_seen(recorder: &Recorder, packets: u32) {
     });
 }
 
+/// Starts a recorder, which has seen packets when this returns.
+fn begin(net: &Net, dir: &Path, flags: &str) -> Recorder {
+    let recorder = Recorder::start(net, dir, flags);
+    send(net, BEFORE);
+    wait_seen(&recorder, BEFORE);
+    recorder
+}
+
 /// The numbers of the links that a process has, or its helper.
 fn links_of(process: &Running) -> Vec<String> {
     let pid = Pid::from_child(&process.0).as_raw_nonzero();
@@ -190,9 +198,7 @@ fn hook_is_attached_again(hook: &str, flags: &str) {
     let dir = tempfile::tempdir().expect("a directory");
     let store = dir.path().join("store");
     let line = format!("--hook {hook} {flags} --flush 100ms --dir {}", store.display());
-    let mut recorder = Recorder::start(&net, dir.path(), &line);
-    send(&net, BEFORE);
-    wait_seen(&recorder, BEFORE);
+    let mut recorder = begin(&net, dir.path(), &line);
     assert_eq!(recorder.now()["interfaces"]["vb"]["attached"], true);
     // Stopped, so that all of the frames come while the hook is away.
     recorder.signal(Signal::STOP);
@@ -261,9 +267,7 @@ fn packets_pass_a_recorder_that_does_not_run(hook: &str) {
         "--hook {hook} --deliver consume --abandon 3s --flush 100ms --dir {}",
         store.display()
     );
-    let mut recorder = Recorder::start(&net, dir.path(), &line);
-    send(&net, BEFORE);
-    wait_seen(&recorder, BEFORE);
+    let mut recorder = begin(&net, dir.path(), &line);
     recorder.signal(Signal::STOP);
     send_until_one_passes(&net);
     send(&net, MISSED);
@@ -305,10 +309,7 @@ fn a_stream_tells_what_went_unseen_where_it_was() {
     let net = Net::new();
     let dir = tempfile::tempdir().expect("a directory");
     let file = dir.path().join("one.pcapng");
-    let mut recorder =
-        Recorder::start(&net, dir.path(), &format!("--hook xdp -w {}", file.display()));
-    send(&net, BEFORE);
-    wait_seen(&recorder, BEFORE);
+    let mut recorder = begin(&net, dir.path(), &format!("--hook xdp -w {}", file.display()));
     recorder.signal(Signal::STOP);
     detach(dir.path(), &recorder.program.process);
     send(&net, MISSED);
@@ -336,10 +337,7 @@ fn a_hook_whose_place_is_taken_is_tried_until_it_is_free() {
     let dir = tempfile::tempdir().expect("a directory");
     let other_dir = tempfile::tempdir().expect("a directory");
     let store = dir.path().join("store");
-    let mut recorder =
-        Recorder::start(&net, dir.path(), &format!("--hook xdp --dir {}", store.display()));
-    send(&net, BEFORE);
-    wait_seen(&recorder, BEFORE);
+    let mut recorder = begin(&net, dir.path(), &format!("--hook xdp --dir {}", store.display()));
     recorder.signal(Signal::STOP);
     detach(dir.path(), &recorder.program.process);
     let other = Recorder::start(&net, other_dir.path(), "--hook xdp --no-store");
@@ -377,9 +375,7 @@ fn an_interface_that_was_in_another_namespace_is_recorded_again() {
     let dir = tempfile::tempdir().expect("a directory");
     let store = dir.path().join("store");
     let line = format!("--hook xdp --dir {}", store.display());
-    let mut recorder = Recorder::start(&net, dir.path(), &line);
-    send(&net, BEFORE);
-    wait_seen(&recorder, BEFORE);
+    let mut recorder = begin(&net, dir.path(), &line);
     let before = net.b.inside(|| Interface::find("vb").expect("it is there").index);
     net.b.run(&format!("ip link set vb netns {}", net.a.name()));
     recorder.wait_to_say("vb is gone; waiting for it to come back");
@@ -416,9 +412,7 @@ fn an_interface_made_anew_is_counted_from_its_beginning() {
         let dir = tempfile::tempdir().expect("a directory");
         let store = dir.path().join("store");
         let line = format!("--hook {hook} --dir {}", store.display());
-        let mut recorder = Recorder::start(&net, dir.path(), &line);
-        send(&net, BEFORE);
-        wait_seen(&recorder, BEFORE);
+        let mut recorder = begin(&net, dir.path(), &line);
         net.b.run("ip link del vb");
         recorder.wait_to_say("vb is gone");
         wait_for("the counters to say so", || {
@@ -448,10 +442,7 @@ fn an_interface_that_stays_away_is_told_at_the_end() {
     let net = Net::new();
     let dir = tempfile::tempdir().expect("a directory");
     let store = dir.path().join("store");
-    let mut recorder =
-        Recorder::start(&net, dir.path(), &format!("--hook xdp --dir {}", store.display()));
-    send(&net, BEFORE);
-    wait_seen(&recorder, BEFORE);
+    let mut recorder = begin(&net, dir.path(), &format!("--hook xdp --dir {}", store.display()));
     net.b.run("ip link del vb");
     recorder.wait_to_say("vb is gone");
     let stats = recorder.stop();
@@ -466,10 +457,7 @@ fn a_hook_that_is_shown_nothing_any_more_says_so() {
     let dir = tempfile::tempdir().expect("a directory");
     let other_dir = tempfile::tempdir().expect("a directory");
     let store = dir.path().join("store");
-    let mut recorder =
-        Recorder::start(&net, dir.path(), &format!("--hook tcx --dir {}", store.display()));
-    send(&net, BEFORE);
-    wait_seen(&recorder, BEFORE);
+    let mut recorder = begin(&net, dir.path(), &format!("--hook tcx --dir {}", store.display()));
     let other = Recorder::start(&net, other_dir.path(), "--hook xdp --deliver consume --no-store");
     let mut missed = 0;
     wait_for("the missed packets to be counted", || {

@@ -315,8 +315,8 @@ pub fn xdp_state(ifindex: u32) -> io::Result<XdpState> {
     })
 }
 
-/// Calls ioctl(2) for an interface by name, with `data` to read and write.
-fn interface_ioctl<T>(name: &str, command: libc::c_ulong, data: &mut T) -> io::Result<()> {
+/// Makes a socket for a call of ioctl(2) for an interface, and its request with the name filled in.
+pub(super) fn interface_request(name: &str) -> io::Result<(OwnedFd, libc::ifreq)> {
     let socket = rustix::net::socket(
         rustix::net::AddressFamily::INET,
         rustix::net::SocketType::DGRAM,
@@ -327,6 +327,12 @@ fn interface_ioctl<T>(name: &str, command: libc::c_ulong, data: &mut T) -> io::R
     for (to, from) in request.ifr_name.iter_mut().zip(name.bytes().take(libc::IFNAMSIZ - 1)) {
         *to = from as libc::c_char;
     }
+    Ok((socket, request))
+}
+
+/// Calls ioctl(2) for an interface by name, with `data` to read and write.
+fn interface_ioctl<T>(name: &str, command: libc::c_ulong, data: &mut T) -> io::Result<()> {
+    let (socket, mut request) = interface_request(name)?;
     request.ifr_ifru.ifru_data = std::ptr::from_mut(data).cast();
     // SAFETY: `request` names an interface and points to a structure that the callers below
     // make as large as their command reads and writes; both outlive the call.

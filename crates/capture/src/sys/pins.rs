@@ -8,6 +8,8 @@ use std::path::Path;
 
 use libbpf_sys as bpf;
 
+use super::kernel::interface_request;
+
 fn c_path(path: &Path) -> io::Result<CString> {
     CString::new(path.as_os_str().as_bytes()).map_err(|_| io::ErrorKind::InvalidInput.into())
 }
@@ -80,16 +82,7 @@ pub fn netfilter_priority(link: BorrowedFd<'_>) -> io::Result<i32> {
 /// # Errors
 /// As netdevice(7): `EPERM` without the privilege, `ENODEV` where there is no such interface.
 pub fn set_promiscuous(name: &str, on: bool) -> io::Result<bool> {
-    let socket = rustix::net::socket(
-        rustix::net::AddressFamily::INET,
-        rustix::net::SocketType::DGRAM,
-        None,
-    )?;
-    // SAFETY: a structure of integers and pointers, for which all zeros are valid.
-    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
-    for (to, from) in request.ifr_name.iter_mut().zip(name.bytes().take(libc::IFNAMSIZ - 1)) {
-        *to = from as libc::c_char;
-    }
+    let (socket, mut request) = interface_request(name)?;
     let fd = socket.as_raw_fd();
     // SAFETY: `request` names an interface, and the kernel writes its flags there.
     if unsafe { libc::ioctl(fd, libc::SIOCGIFFLAGS, &raw mut request) } < 0 {
