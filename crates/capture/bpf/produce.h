@@ -7,8 +7,8 @@
  * The including file defines `params` and `control` before it includes this, and
  * `released_of(place)` after or before: the number up to which the reader of that ring has
  * released blocks. It is the reader's to write: whatever it is, nothing outside its ring is harmed.
- * It also defines `completed(place)`, which is called once for each block, by the producer whose
- * commit has made that block complete.
+ * It also defines `completed(place, block)`, which is called once for each block, by the producer
+ * whose commit has made that block complete, after a full barrier.
  */
 #ifndef TAPDECK_PRODUCE_H
 #define TAPDECK_PRODUCE_H
@@ -25,7 +25,7 @@ struct place {
 };
 
 static __always_inline __u32 released_of(const struct place *place);
-static __always_inline void completed(const struct place *place);
+static __always_inline void completed(const struct place *place, __u32 block);
 
 struct epb {
 	__u32 type;
@@ -80,11 +80,13 @@ static __always_inline struct td_block *block_of(struct td_ring *ring, __u32 num
 	return &ring->block[number & params.block_mask];
 }
 
-/* Commits to a block. */
-static __always_inline void commit(const struct place *place, struct td_block *block, __u64 n)
+/* Commits to the block of that number. */
+static __always_inline void commit(const struct place *place, __u32 number, __u64 n)
 {
+	struct td_block *block = block_of(place->ring, number);
+
 	if (td_is_complete(add_ordered(&block->commit, n), params.block_bytes))
-		completed(place);
+		completed(place, number);
 }
 
 static __always_inline void close_block(const struct place *place, __u64 word)
@@ -94,7 +96,7 @@ static __always_inline void close_block(const struct place *place, __u64 word)
 
 	block->used = used;
 	block->epoch = td_word_epoch(word);
-	commit(place, block, td_commit(params.block_bytes - used, 0, 0));
+	commit(place, td_word_block(word), td_commit(params.block_bytes - used, 0, 0));
 }
 
 /* Reserves len bytes. `at` is the word that they were reserved at: its byte field is their place
@@ -225,7 +227,7 @@ static __always_inline __u32 put(enum context context, struct packet *p, const s
 		*word++ = 0;
 	*word = total;
 
-	commit(place, block_of(ring, td_word_block(at)), td_commit(total, cap, commit_packets));
+	commit(place, td_word_block(at), td_commit(total, cap, commit_packets));
 	return cap;
 }
 

@@ -81,7 +81,7 @@ static __always_inline __u32 released_of(const struct place *place)
 }
 
 /* The writer looks by itself. */
-static __always_inline void completed(const struct place *place)
+static __always_inline void completed(const struct place *place, __u32 block)
 {
 }
 

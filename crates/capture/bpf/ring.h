@@ -66,7 +66,8 @@ struct td_ring {
 /* Written by the reader only. One for each ring, on a cache line of its own. */
 struct td_release {
 	__u32 released; /* blocks below this number may be used again */
-	__u32 reserved[15];
+	__u32 awake;    /* other than 0: the reader looks by itself and is never to be woken */
+	__u32 reserved[14];
 };
 
 /* Written by whoever owns the hooks, but for `abandoned`. */
@@ -134,6 +135,15 @@ static inline __u64 td_commit(__u32 reserved, __u32 frame, __u32 packets)
 static inline int td_is_complete(__u64 commit, __u32 block_bytes)
 {
 	return !(commit & (block_bytes - 1));
+}
+
+/* Is the reader to be woken for a block that has just become complete? One that sleeps has released
+ * all blocks before the one that it waits for; one that is behind will find this block by itself.
+ * So that this misses nobody, the producer has a full barrier between its commit and its load of
+ * `released`, and the reader one between its store of that and its last look before it sleeps. */
+static inline int td_wakes(__u32 block, __u32 released, __u32 awake)
+{
+	return block == released && !awake;
 }
 
 #endif

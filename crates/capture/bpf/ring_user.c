@@ -50,6 +50,11 @@ int tapdeck_is_complete(__u64 commit, __u32 block_bytes)
 	return td_is_complete(commit, block_bytes);
 }
 
+int tapdeck_wakes(__u32 block, __u32 released, __u32 awake)
+{
+	return td_wakes(block, released, awake);
+}
+
 /* Where C has what, in the order in which src/sys/layout.rs has it for Rust: a test compares them.
  */
 const __u32 tapdeck_layout[] = {
@@ -63,6 +68,7 @@ const __u32 tapdeck_layout[] = {
 	offsetof(struct td_block, used),
 	offsetof(struct td_block, epoch),
 	sizeof(struct td_release),
+	offsetof(struct td_release, awake),
 	sizeof(struct td_control),
 	offsetof(struct td_control, snaplen),
 	offsetof(struct td_control, deadline_ns),

@@ -77,8 +77,8 @@ struct {
 	__type(value, struct td_taken);
 } taken SEC(".maps");
 
-/* Numbers of members for whom a block has become complete. Where there is no room, the daemon's
- * next reminder wakes the member. */
+/* Numbers of members that wait for a block which has become complete. Where there is no room, the
+ * daemon's next reminder wakes the member. */
 struct {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);
 	__uint(max_entries, 64 << 10);
@@ -115,20 +115,28 @@ struct {
 
 #define NOW(word) (*(volatile typeof(word) *)&(word))
 
-static __always_inline __u32 released_of(const struct place *place)
+static __always_inline struct td_release *release_of(const struct place *place)
 {
 	__u32 member = place->member, ix = place->index;
 	void *inner = bpf_map_lookup_elem(&release, &member);
-	struct td_release *r = inner ? bpf_map_lookup_elem(inner, &ix) : NULL;
+
+	return inner ? bpf_map_lookup_elem(inner, &ix) : NULL;
+}
+
+static __always_inline __u32 released_of(const struct place *place)
+{
+	struct td_release *r = release_of(place);
 
 	return r ? NOW(r->released) : 0;
 }
 
-static __always_inline void completed(const struct place *place)
+static __always_inline void completed(const struct place *place, __u32 block)
 {
+	struct td_release *r = release_of(place);
 	__u32 member = place->member;
 
-	bpf_ringbuf_output(&wakes, &member, sizeof(member), 0);
+	if (r && td_wakes(block, NOW(r->released), NOW(r->awake)))
+		bpf_ringbuf_output(&wakes, &member, sizeof(member), 0);
 }
 
 static __always_inline bool place_of(__u32 member, __u32 ix, struct place *place)

@@ -783,6 +783,50 @@ fn a_complete_block_wakes_its_member_at_once() {
     assert!(member.packets.len() > 500, "{} packets", member.packets.len());
 }
 
+/// A member that is behind finds the next block by itself.
+#[test]
+fn a_member_is_woken_again_only_when_it_has_caught_up() {
+    let net = lab();
+    let mut groups = started(vec![group("g", Steering::Flow)]);
+    let mut member = Member::join(&mut groups, "g", 1);
+    let wake = member.membership.wake.try_clone().unwrap();
+    let complete = |member: &Member| member.memory[0].open_block().0;
+    let mut wakes = 0;
+    for round in 1..=3 {
+        let before = complete(&member);
+        transmit(&net, "va", &flows(3000));
+        wait_seen(&groups, "g", round * 3000);
+        assert!(complete(&member) - before > 2, "several blocks are complete");
+        // What is told in this round is told in this order, so the last round's wake-up came
+        // behind all that there were for the rounds before.
+        wait_for("the wake-up", || {
+            wakes += rustix::io::read(&wake, &mut [0; 64]).unwrap_or(0) as u64;
+            wakes >= round
+        });
+        assert_eq!(wakes, round);
+        member.read();
+    }
+}
+
+/// A member that has taken the byte out of its pipe and does not read its rings, as one may that
+/// reads and sleeps in the wrong order, is reminded at the daemon's second look. Its ring is full,
+/// so that no block is closed meanwhile.
+#[test]
+fn a_member_that_reads_nothing_is_reminded() {
+    let net = lab();
+    let mut groups = started(vec![group("g", Steering::Flow)]);
+    let member = Member::join(&mut groups, "g", 1);
+    let wake = &member.membership.wake;
+    transmit(&net, "va", &flows(20_000));
+    wait_seen(&groups, "g", 20_000);
+    wait_for("the wake-up", || is_readable(wake));
+    assert_eq!(rustix::io::read(wake, &mut [0; 64]), Ok(1));
+    groups.tick().unwrap();
+    assert!(!is_readable(wake), "the first look");
+    groups.tick().unwrap();
+    assert!(is_readable(wake), "the second");
+}
+
 #[test]
 fn members_are_woken_and_get_part_filled_blocks() {
     let lab = lab();

@@ -17,11 +17,11 @@ use std::sync::atomic::AtomicBool;
 
 use loom::cell::Cell;
 use loom::sync::Mutex;
-use loom::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
-use loom::sync::atomic::{AtomicU32, AtomicU64};
+use loom::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
+use loom::sync::atomic::{AtomicU32, AtomicU64, fence};
 use loom::thread;
 use tapdeck_capture::ring::{
-    Memory, ReadMemory, Reader, Reservation, Reserved, end_hold, flush, reserve,
+    Memory, ReadMemory, Reader, Reservation, Reserved, end_hold, flush, reserve, wakes,
 };
 use tapdeck_packet::pcapng::MIN_FILL;
 use tapdeck_packet::ring::{Holds, LastingMemory};
@@ -40,6 +40,8 @@ struct Slot {
 struct Tape {
     word: AtomicU64,
     released: AtomicU32,
+    /// Whether the reader is never to be woken.
+    awake: AtomicBool,
     slots: Vec<Slot>,
     /// Of blocks opened from now on, as `struct td_control` has it.
     epoch: AtomicU32,
@@ -77,6 +79,7 @@ impl Ring {
         Self(Rc::new(Tape {
             word: AtomicU64::new(0),
             released: AtomicU32::new(0),
+            awake: AtomicBool::new(false),
             slots: (0..nblocks).map(|_| slot()).collect(),
             epoch: AtomicU32::new(0),
             wakes: AtomicU32::new(0),
@@ -95,9 +98,10 @@ impl Ring {
     /// Fills reserved space with cells that tell the packet, its length, its epoch and their place.
     fn write(&self, at: &Reserved, id: u32) {
         assert!(at.offset + at.len <= ROOM, "a packet in the tail");
+        let slot = (at.block % self.nblocks()) as usize;
         for i in 0..at.len / CELL_BYTES {
             let place = at.offset / CELL_BYTES + i;
-            self.slots[at.slot as usize].cells[place as usize].set(cell(id, at.len, at.epoch, i));
+            self.slots[slot].cells[place as usize].set(cell(id, at.len, at.epoch, i));
         }
     }
 
@@ -151,6 +155,7 @@ impl ReadMemory for Ring {
 
     fn set_released(&self, block: u32) {
         self.released.store(block, Release);
+        fence(SeqCst);
     }
 }
 
@@ -167,8 +172,12 @@ impl Memory for Ring {
         self.slots[slot as usize].closed.set((used, epoch));
     }
 
-    fn completed(&self) {
-        self.wakes.fetch_add(1, AcqRel);
+    fn completed(&self, block: u32) {
+        // The addition to the counter is a full barrier in the programs.
+        fence(SeqCst);
+        if wakes(block, self.released.load(Relaxed), self.awake.load(Relaxed)) {
+            self.wakes.fetch_add(1, AcqRel);
+        }
     }
 }
 
@@ -208,8 +217,9 @@ impl Consumer {
         Self { ring: ring.clone(), reader, holds, packets: Vec::new() }
     }
 
-    /// Reads every complete block that is next in line, then releases them together.
-    fn poll(&mut self) {
+    /// Reads every complete block that is next in line, then releases them together. Returns
+    /// whether there were any.
+    fn poll(&mut self) -> bool {
         let mut blocks = 0;
         while let Some((slot, used, contents)) = self.reader.peek(blocks) {
             let (mut at, mut packets, mut bytes) = (0, 0, 0);
@@ -227,6 +237,12 @@ impl Consumer {
         if blocks > 0 {
             self.reader.release(blocks, &mut self.holds.lock().unwrap());
         }
+        blocks > 0
+    }
+
+    /// Does what a reader does before it sleeps: polls until nothing is there.
+    fn poll_all(&mut self) {
+        while self.poll() {}
     }
 
     /// Takes what is left once all producers are done, and returns all packets that came, sorted.
@@ -323,7 +339,7 @@ fn a_full_ring_keeps_its_word_and_takes_packets_again_after_one_release() {
         let Reservation::Done(at) = reserve(&ring, ROOM, 0) else {
             panic!("a block has been released")
         };
-        assert_eq!(at, Reserved { slot: 0, offset: 0, len: ROOM, epoch: 0 });
+        assert_eq!(at, Reserved { block: 2, offset: 0, len: ROOM, epoch: 0 });
         ring.write(&at, 7);
         at.commit(&ring, frame_bytes(7, ROOM), 1);
         assert_eq!(consumer.finish(), [1, 2, 7]);
@@ -356,10 +372,11 @@ fn a_block_used_again_waits_for_the_reader_whichever_producer_writes_to_it() {
     });
 }
 
-/// A reader that finds nothing sleeps until it is woken. It does not sleep beside a complete block,
-/// whichever producer was the last to commit to that block.
+/// A reader that finds nothing sleeps until it is woken. It does not sleep beside a complete block
+/// that it waits for, whichever producer was the last to commit to that block, in whichever order
+/// the blocks have become complete.
 #[test]
-fn the_reader_is_woken_for_every_complete_block() {
+fn a_reader_that_sleeps_is_woken_when_the_block_is_complete_that_it_waits_for() {
     model(3, || {
         let ring = Ring::new(4);
         let mut consumer = Consumer::new(&ring);
@@ -369,7 +386,7 @@ fn the_reader_is_woken_for_every_complete_block() {
         });
         for _ in 0..2 {
             ring.wakes.swap(0, AcqRel);
-            consumer.poll();
+            consumer.poll_all();
             thread::yield_now();
         }
         let sent = sorted(producers.map(|producer| producer.join().unwrap()));
@@ -392,6 +409,36 @@ fn each_block_wakes_the_reader_once_however_often_its_slot_is_used() {
         let open = ring.open();
         assert!(flush(&ring, open.block, open.epoch));
         assert_eq!(ring.wakes.load(Acquire), 5);
+    });
+}
+
+#[test]
+fn a_reader_that_is_behind_is_woken_once_and_again_when_it_has_caught_up() {
+    model(2, || {
+        let ring = Ring::new(8);
+        let mut consumer = Consumer::new(&ring);
+        for id in 1..=5 {
+            assert_eq!(send_all(&ring, &[(id, ROOM)]), [id]);
+        }
+        // Four blocks are complete, the first of which is the one that it waits for.
+        assert_eq!(ring.wakes.load(Acquire), 1);
+        consumer.poll_all();
+        assert_eq!(send_all(&ring, &[(6, ROOM)]), [6]);
+        assert_eq!(ring.wakes.load(Acquire), 2);
+    });
+}
+
+#[test]
+fn a_reader_that_stays_awake_is_never_woken() {
+    model(2, || {
+        let ring = Ring::new(2);
+        ring.awake.store(true, Relaxed);
+        let mut consumer = Consumer::new(&ring);
+        for id in 1..=5 {
+            assert_eq!(send_all(&ring, &[(id, ROOM)]), [id]);
+            consumer.poll_all();
+        }
+        assert_eq!(ring.wakes.load(Acquire), 0);
     });
 }
 
@@ -479,8 +526,8 @@ impl<F: FnOnce()> Memory for Interrupted<'_, F> {
         self.step().set_closed(slot, used, epoch);
     }
 
-    fn completed(&self) {
-        self.step().completed();
+    fn completed(&self, block: u32) {
+        self.step().completed(block);
     }
 }
 

@@ -7,10 +7,12 @@
 //! whatever comes to it later is later than the packets that the others show. What can still be out
 //! of order is what a producer commits late: the time from reading the clock to the commit.
 //!
-//! **Waiting.** The daemon writes a byte to a pipe when there are complete blocks. The pipe is
-//! emptied only after the rings were found empty, and then the rings are looked at once more: so
-//! the descriptor stays readable as long as there may be more. The daemon closes a part-filled
-//! block when a packet in it has waited for some tens of milliseconds.
+//! **Waiting.** The daemon writes a byte to a pipe when a block has become complete whose ring was
+//! read and released up to there; a member that is behind finds the block by itself. So a member
+//! waits only when it has released every complete block and then looked once more. The pipe is
+//! emptied only after the rings were found empty, and then the rings are looked at again: so the
+//! descriptor stays readable as long as there may be more. The daemon closes a part-filled block
+//! when a packet in it has waited for some tens of milliseconds.
 //!
 //! **The end.** A daemon that ends closes the pipe. The kernel takes its programs off the
 //! interfaces a moment later, so the member goes on for that long before it says that it is the
@@ -438,11 +440,15 @@ impl Member {
     /// Takes the member apart: its rings, for programs that take whole blocks elsewhere, and the
     /// attachment, which keeps the membership until it is dropped.
     ///
+    /// Who reads the rings looks at them by themselves, every few milliseconds: no complete block
+    /// wakes anybody any more.
+    ///
     /// Packets carry the index of their interface in [`Member::interfaces`]. [`Ring::is_mixed`]
     /// says whether the group has more than one interface.
     pub fn into_rings(self) -> (Vec<Box<dyn Ring>>, Attachment) {
         let is_mixed = self.interfaces.len() > 1;
         let ring = |lane: Lane| -> Box<dyn Ring> {
+            lane.ring.memory().stay_awake();
             Box::new(if is_mixed { lane.ring.mixed() } else { lane.ring })
         };
         (self.lanes.into_iter().map(ring).collect(), self.attachment)
@@ -484,6 +490,11 @@ impl Member {
         Ok(heads.min().map(|(_, lane)| lane))
     }
 
+    /// Returns whether a ring has a complete block that was not released.
+    fn has_complete(&self) -> bool {
+        self.lanes.iter().any(|lane| lane.ring.peek(0).is_some())
+    }
+
     /// Calls `find` until it finds something, for `timeout` at most.
     fn until<T>(
         &mut self,
@@ -503,6 +514,11 @@ impl Member {
             }
             if self.attachment.is_over() {
                 return Ok(Next::End);
+            }
+            // A block that has become complete since its ring was settled is settled first: beside
+            // it nobody would be woken for the next.
+            if self.has_complete() {
+                continue;
             }
             let left = deadline.map(|at| at.saturating_duration_since(Instant::now()));
             if left == Some(Duration::ZERO) {

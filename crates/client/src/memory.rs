@@ -1,14 +1,16 @@
 //! Where do the words and blocks of a ring lie in a member's memory?
 //!
 //! The layout is that of `crates/capture/bpf/ring.h`. Three maps hold it: `rings`, the words that
-//! the kernel writes; `data`, the blocks; and `release`, one number for each ring, the first block
-//! that the member has not released. The member maps the first two read-only. How a ring is read is
-//! not here: [`tapdeck_packet::ring::RingReader`] does that, through [`Memory`].
+//! the kernel writes; `data`, the blocks; and `release`, two numbers for each ring, of which the
+//! first is the first block that the member has not released. The member maps the first two
+//! read-only. How a ring is read is not here: [`tapdeck_packet::ring::RingReader`] does that,
+//! through [`Memory`].
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
-use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
+use std::sync::atomic::fence;
 
 use serde::Deserialize;
 use tapdeck_packet::ring::{BlockBytes, ReadMemory, Readable, layout};
@@ -30,7 +32,7 @@ pub struct Geometry {
     pub ring_stride: usize,
     /// Bytes from one ring's first block to the next ring's, in the map `data`.
     pub data_stride: usize,
-    /// Bytes from one ring's number to the next ring's, in the map `release`.
+    /// Bytes from one ring's numbers to the next ring's, in the map `release`.
     pub release_stride: usize,
 }
 
@@ -52,7 +54,7 @@ impl Geometry {
         };
         if !fits(self.ring_stride, layout::RING + nblocks * layout::BLOCK, 1 << 32, 8)
             || !fits(self.data_stride, nblocks << self.block_shift, 1 << 40, PAGE)
-            || !fits(self.release_stride, size_of::<u32>(), PAGE, size_of::<u32>())
+            || !fits(self.release_stride, 2 * size_of::<u32>(), PAGE, size_of::<u32>())
         {
             return Some("the distance between rings");
         }
@@ -116,6 +118,16 @@ impl Memory {
         self.index * self.geometry.ring_stride + offset
     }
 
+    /// Place in `release` of the byte at `offset` of what this ring's reader writes.
+    fn release(&self, offset: usize) -> usize {
+        self.index * self.geometry.release_stride + offset
+    }
+
+    /// Says that the reader looks by itself from now on, so that nobody wakes it.
+    pub fn stay_awake(&self) {
+        self.release.u32(self.release(layout::AWAKE)).store(1, Release);
+    }
+
     /// Place in `rings` of the byte at `offset` of what describes the block in a slot.
     fn block(&self, slot: u32, offset: usize) -> usize {
         self.ring(layout::RING + slot as usize * layout::BLOCK + offset)
@@ -146,11 +158,12 @@ impl ReadMemory for Memory {
     }
 
     fn released(&self) -> u32 {
-        self.release.u32(self.index * self.geometry.release_stride).load(Acquire)
+        self.release.u32(self.release(0)).load(Acquire)
     }
 
     fn set_released(&self, block: u32) {
-        self.release.u32(self.index * self.geometry.release_stride).store(block, Release);
+        self.release.u32(self.release(0)).store(block, Release);
+        fence(SeqCst);
     }
 }
 
@@ -194,8 +207,8 @@ mod tests {
             Geometry { ring_stride: usize::MAX, ..GOOD },
             Geometry { data_stride: 4 << 15, ..GOOD },
             Geometry { data_stride: (4 << 16) + 1, ..GOOD },
-            Geometry { release_stride: 0, ..GOOD },
-            Geometry { release_stride: 2, ..GOOD },
+            Geometry { release_stride: 4, ..GOOD },
+            Geometry { release_stride: 10, ..GOOD },
         ];
         for geometry in faults {
             assert!(geometry.fault().is_some(), "{geometry:?}");

@@ -1,7 +1,8 @@
 //! What does a member of a group have, and when is it woken?
 //!
-//! A member has rings that the programs write and it reads. It is woken by a byte in a pipe: when a
-//! block has become complete (`wakes`), and now and then as long as it has not read everything.
+//! A member has rings that the programs write and it reads. It is woken by a byte in a pipe: when
+//! the block has become complete that it waits for (`wakes`), and now and then as long as it has
+//! not read everything.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -33,11 +34,13 @@ pub(super) struct Member {
     /// member could make the daemon wait.
     wake: Arc<OwnedFd>,
     looks: Vec<Look>,
-    /// How many looks there were so far.
-    looked: u32,
+    /// Number of looks in a row at which the member had blocks to read, and had read none since the
+    /// look before.
+    stalled: u32,
 }
 
-/// A member that has not read everything is woken again after so many looks.
+/// A member that reads nothing, though there are blocks, is woken at once and again after so many
+/// looks.
 const REMINDER: u32 = 50;
 
 /// A ring as it was at the last look.
@@ -45,6 +48,7 @@ const REMINDER: u32 = 50;
 struct Look {
     block: u32,
     is_open: bool,
+    released: u32,
 }
 
 /// The maps of a member that are its own.
@@ -90,7 +94,7 @@ impl Member {
             rings: RingMemory::set(*geometry, &rings, &data, &release),
             wake: Arc::new(wake),
             looks: vec![Look::default(); geometry.nrings as usize],
-            looked: 0,
+            stalled: 0,
         };
         Ok((member, Ends { rings: rings_fd?, data: data_fd?, release: release_fd?, wake: wakes }))
     }
@@ -103,20 +107,22 @@ impl Member {
     /// can be closed: a full ring has no room for the next block.
     pub(super) fn look(&mut self) -> Vec<(u32, u32)> {
         let mut waiting = Vec::new();
+        let mut reads_nothing = false;
         for ((ring, look), i) in self.rings.iter().zip(&mut self.looks).zip(0..) {
             let (block, bytes) = ring.open_block();
+            let released = ring.released();
             let is_same = block == look.block;
-            let is_full = block.wrapping_add(1).wrapping_sub(ring.released()) as i32
+            let is_full = block.wrapping_add(1).wrapping_sub(released) as i32
                 >= ring.geometry().nblocks as i32;
             if is_same && look.is_open && bytes > 0 && !is_full {
                 waiting.push((i, block));
             }
-            *look = Look { block, is_open: bytes > 0 };
+            reads_nothing |= released == look.released && released != look.block;
+            *look = Look { block, is_open: bytes > 0, released };
         }
-        // The member is woken now and then for whatever is left, in case a wake-up found no room.
-        self.looked = self.looked.wrapping_add(1);
-        let is_behind = || self.rings.iter().any(|ring| ring.open_block().0 != ring.released());
-        if self.looked.is_multiple_of(REMINDER) && is_behind() {
+        // In case a wake-up found no room, or the member has read from its pipe and not its rings.
+        self.stalled = if reads_nothing { self.stalled.wrapping_add(1) } else { 0 };
+        if self.stalled % REMINDER == 1 {
             self.wake();
         }
         waiting

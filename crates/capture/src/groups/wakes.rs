@@ -1,10 +1,10 @@
 //! Who wakes a member as soon as there is something to read?
 //!
-//! The programs tell the number of each member for whom a block has become complete, through a ring
-//! buffer of BPF, and a thread that does nothing else writes a byte to that member's pipe. So a
-//! member is woken at once, whatever the thread is busy with that looks after the groups. Many
-//! numbers are passed on by one turn of this thread: the kernel wakes it only when it has taken all
-//! those before.
+//! The programs tell the number of each member that waits for a block which has become complete,
+//! through a ring buffer of BPF, and a thread that does nothing else writes a byte to that member's
+//! pipe. So a member is woken at once, whatever the thread is busy with that looks after the
+//! groups. Many numbers are passed on by one turn of this thread: the kernel wakes it only when it
+//! has taken all those before.
 
 use std::io;
 use std::os::fd::OwnedFd;

@@ -195,7 +195,7 @@ impl RingMemory {
     pub(crate) fn reserved(&self, at: &super::Reserved) -> &mut [u8] {
         crate::sys::ring_bytes::reserved(
             &self.data,
-            self.place(at.slot, at.offset),
+            self.place(at.block % self.geometry.nblocks, at.offset),
             at.len as usize,
         )
     }
@@ -434,6 +434,7 @@ mod tests {
             layout::USED as u32,
             layout::EPOCH as u32,
             layout::RELEASE as u32,
+            layout::AWAKE as u32,
             control::CONTROL_BYTES as u32,
             control::SNAPLEN as u32,
             control::DEADLINE as u32,

@@ -12,7 +12,7 @@ mod protocol;
 mod socket;
 
 pub use memory::{Geometry, GeometryError, RingMemory};
-pub use protocol::{Memory, Reservation, Reserved, flush, reserve};
+pub use protocol::{Memory, Reservation, Reserved, flush, reserve, wakes};
 pub use socket::{Packet, Producer, socket_ring};
 pub use tapdeck_packet::ring::{LastingMemory, ReadMemory, Reader, end_hold};
 

@@ -4,6 +4,7 @@
 use tapdeck_packet::ring::ReadMemory;
 
 use crate::sys::arithmetic as word;
+pub use crate::sys::arithmetic::wakes;
 
 /// How often a reservation is tried again when other producers are faster (`TD_TRIES`).
 pub const TRIES: u32 = 64;
@@ -18,16 +19,19 @@ pub trait Memory: ReadMemory {
     fn commit(&self, slot: u32, n: u64) -> u64;
     /// Stores what a closed block holds; the commit that follows publishes it.
     fn set_closed(&self, slot: u32, used: u32, epoch: u32);
-    /// Wakes the reader, where it waits to be woken: called once for each block, by the producer
-    /// whose commit has made the block complete.
-    fn completed(&self) {}
+    /// Wakes the reader, where it waits for this block ([`wakes`]):
+    /// called once for each block, by the producer whose commit has made the block complete.
+    fn completed(&self, block: u32) {
+        let _ = block;
+    }
 }
 
 /// Space in a block that belongs to one producer until it commits. There is one value for each
 /// space, and committing consumes it.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Reserved {
-    pub slot: u32,
+    /// The block's number.
+    pub block: u32,
     /// The offset in the block, bytes.
     pub offset: u32,
     pub len: u32,
@@ -64,7 +68,7 @@ pub fn reserve<M: Memory>(memory: &M, len: u32, epoch: u32) -> Reservation {
                 }
                 let at = if fits { seen } else { next - u64::from(len) };
                 return Reservation::Done(Reserved {
-                    slot: word::word_block(at) % memory.nblocks(),
+                    block: word::word_block(at),
                     offset: word::word_bytes(at),
                     len,
                     epoch: word::word_epoch(at),
@@ -80,7 +84,7 @@ impl Reserved {
     /// Publishes what was written into the space. `frame_bytes` and `packets` are
     /// 0 where nothing but filling was written.
     pub fn commit<M: Memory>(self, memory: &M, frame_bytes: u32, packets: u32) {
-        commit(memory, self.slot, word::commit(self.len, frame_bytes, packets));
+        commit(memory, self.block, word::commit(self.len, frame_bytes, packets));
     }
 }
 
@@ -119,14 +123,15 @@ pub fn flush<M: Memory>(memory: &M, block: u32, epoch: u32) -> bool {
 /// Commits the rest of a block for nothing. The one producer does this whose swap moved the word
 /// past the block.
 fn close<M: Memory>(memory: &M, seen: u64) {
-    let slot = word::word_block(seen) % memory.nblocks();
+    let block = word::word_block(seen);
     let used = word::word_bytes(seen);
-    memory.set_closed(slot, used, word::word_epoch(seen));
-    commit(memory, slot, word::commit(memory.block_bytes() - used, 0, 0));
+    memory.set_closed(block % memory.nblocks(), used, word::word_epoch(seen));
+    commit(memory, block, word::commit(memory.block_bytes() - used, 0, 0));
 }
 
-fn commit<M: Memory>(memory: &M, slot: u32, n: u64) {
-    if word::is_complete(memory.commit(slot, n), memory.block_bytes()) {
-        memory.completed();
+fn commit<M: Memory>(memory: &M, block: u32, n: u64) {
+    let committed = memory.commit(block % memory.nblocks(), n);
+    if word::is_complete(committed, memory.block_bytes()) {
+        memory.completed(block);
     }
 }

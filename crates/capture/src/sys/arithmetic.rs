@@ -12,8 +12,9 @@ mod c {
         pub safe fn tapdeck_word_bytes(word: u64) -> u32;
         pub safe fn tapdeck_commit(reserved: u32, frame: u32, packets: u32) -> u64;
         pub safe fn tapdeck_is_complete(commit: u64, block_bytes: u32) -> i32;
+        pub safe fn tapdeck_wakes(block: u32, released: u32, awake: u32) -> i32;
         #[cfg(test)]
-        pub safe static tapdeck_layout: [u32; 24];
+        pub safe static tapdeck_layout: [u32; 25];
         #[cfg(test)]
         pub safe static tapdeck_params_layout: [u32; 23];
         #[cfg(test)]
@@ -67,10 +68,15 @@ pub fn is_complete(commit: u64, block_bytes: u32) -> bool {
     c::tapdeck_is_complete(commit, block_bytes) != 0
 }
 
+/// Returns whether the reader is to be woken for a block that has just become complete.
+pub fn wakes(block: u32, released: u32, awake: bool) -> bool {
+    c::tapdeck_wakes(block, released, awake.into()) != 0
+}
+
 /// Sizes, offsets and constants as the C compiler has them, in the order of
 /// `bpf/ring_user.c`.
 #[cfg(test)]
-pub fn layout() -> [u32; 24] {
+pub fn layout() -> [u32; 25] {
     c::tapdeck_layout
 }
 

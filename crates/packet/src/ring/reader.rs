@@ -33,6 +33,7 @@ pub mod layout {
     pub const USED: usize = 8;
     pub const EPOCH: usize = 12;
     pub const RELEASE: usize = 64;
+    pub const AWAKE: usize = 4;
     /// Binary logarithm of the least size of a block in bytes.
     pub const MIN_BLOCK_SHIFT: u32 = 16;
     pub const MAX_BLOCK_SHIFT: u32 = 22;
@@ -70,7 +71,9 @@ pub trait ReadMemory {
     fn closed(&self, slot: u32) -> (u32, u32);
     /// Loads the number of the first block not yet released (acquire).
     fn released(&self) -> u32;
-    /// Stores the number of the first block not yet released (release).
+    /// Stores the number of the first block not yet released (release). Where producers wake a
+    /// reader that sleeps, a full barrier follows: what the reader then looks at before it sleeps
+    /// is not older than this store.
     fn set_released(&self, block: u32);
     /// Takes note that the reader releases a slot's block, with how many packets, and what the
     /// slot's commit counter is then. For whoever counts the packets of the ring beside its reader.
@@ -315,6 +318,10 @@ pub struct RingReader<M> {
 }
 
 impl<M: BlockBytes> RingReader<M> {
+    pub fn memory(&self) -> &M {
+        self.reader.memory()
+    }
+
     /// Makes the one reader of `memory`, whose packets are of this interface.
     pub fn new(memory: Arc<M>, interface: u32) -> Self {
         Self::of(Reader::new(memory), interface)
