@@ -21,6 +21,8 @@ mod format;
 pub mod io;
 mod reading;
 mod span;
+#[doc(hidden)]
+pub mod trial;
 mod writing;
 
 #[doc(hidden)]
