@@ -16,6 +16,11 @@ const LIVE: &str = ".pcapng.live";
 const INDEX: &str = ".index";
 const INDEX_LOG: &str = ".index.live";
 const INDEX_DRAFT: &str = ".index.new";
+const OVERVIEW: &str = ".overview";
+const OVERVIEW_DRAFT: &str = ".overview.new";
+/// How many segments an overview is about, at most: those whose numbers differ in the last six bits
+/// only.
+const OVERVIEW_SEGMENTS: u64 = 64;
 /// The highest number that a segment has. A file of a higher one is nobody's, so that no name that
 /// somebody makes up is the last before numbers end.
 const MOST: u64 = u64::MAX >> 1;
@@ -69,9 +74,44 @@ impl SegmentName {
         format!("{}{INDEX_DRAFT}", self.stem())
     }
 
-    /// Returns the names of index, log and draft.
-    pub(crate) fn index_names(&self) -> [String; 3] {
-        [self.index_name(), self.index_log_name(), self.index_draft_name()]
+    /// Returns the names of what goes with the segment: index, log and draft, and where an overview
+    /// is named after the segment, that and its draft.
+    pub(crate) fn index_names(&self) -> Vec<String> {
+        let mut names = vec![self.index_name(), self.index_log_name(), self.index_draft_name()];
+        if self.has_overview() {
+            names.extend([self.overview_name(), self.overview_draft_name()]);
+        }
+        names
+    }
+
+    /// Returns whether an overview is named after the segment: it is the last that can be in one.
+    pub(crate) fn has_overview(&self) -> bool {
+        self.number % OVERVIEW_SEGMENTS == OVERVIEW_SEGMENTS - 1
+    }
+
+    /// Returns whether one overview is about this segment and another.
+    pub(crate) fn shares_overview(&self, other: &Self) -> bool {
+        self.number / OVERVIEW_SEGMENTS == other.number / OVERVIEW_SEGMENTS
+    }
+
+    /// Returns the name of the overview that is named after the segment.
+    pub(crate) fn overview_name(&self) -> String {
+        format!("{}{OVERVIEW}", self.stem())
+    }
+
+    /// Returns where the overview that is named after the segment lies in a store.
+    pub(crate) fn overview_path(&self, dir: &Path) -> PathBuf {
+        dir.join(self.overview_name())
+    }
+
+    /// Returns the name under which the overview is written before it can be read.
+    fn overview_draft_name(&self) -> String {
+        format!("{}{OVERVIEW_DRAFT}", self.stem())
+    }
+
+    /// Returns where the overview lies in a store before it can be read.
+    pub(crate) fn overview_draft_path(&self, dir: &Path) -> PathBuf {
+        dir.join(self.overview_draft_name())
     }
 
     /// Returns where the segment's index lies in a store.
@@ -89,18 +129,29 @@ impl SegmentName {
         dir.join(self.index_draft_name())
     }
 
-    /// Returns where index, log and draft lie in a store.
-    pub(crate) fn index_paths(&self, dir: &Path) -> [PathBuf; 3] {
-        self.index_names().map(|name| dir.join(name))
+    /// Returns where in a store what [`SegmentName::index_names`] names lies.
+    pub(crate) fn index_paths(&self, dir: &Path) -> Vec<PathBuf> {
+        self.index_names().into_iter().map(|name| dir.join(name)).collect()
     }
 
-    /// Returns the closed segment that a file name of an index belongs to, and whether the name is
-    /// that of a draft.
+    /// Returns the closed segment that an overview is named after, by the overview's file name.
+    pub(crate) fn parse_overview(file_name: &str) -> Option<Self> {
+        let stem = file_name.strip_suffix(OVERVIEW)?;
+        Self::parse(&format!("{stem}{CLOSED}")).filter(Self::has_overview)
+    }
+
+    /// Returns the closed segment that a file name of an index or an overview belongs to, and
+    /// whether the name is that of a draft.
     pub(crate) fn parse_index(file_name: &str) -> Option<(Self, bool)> {
-        let (stem, _) = file_name.split_once(INDEX)?;
+        let (stem, _) = file_name.split_once(INDEX).or_else(|| file_name.split_once(OVERVIEW))?;
         let name = Self::parse(&format!("{stem}{CLOSED}"))?;
-        let end = &file_name[stem.len()..];
-        [INDEX, INDEX_LOG, INDEX_DRAFT].contains(&end).then_some((name, end == INDEX_DRAFT))
+        match &file_name[stem.len()..] {
+            INDEX | INDEX_LOG => Some((name, false)),
+            INDEX_DRAFT => Some((name, true)),
+            OVERVIEW if name.has_overview() => Some((name, false)),
+            OVERVIEW_DRAFT if name.has_overview() => Some((name, true)),
+            _ => None,
+        }
     }
 
     fn stem(&self) -> String {
@@ -151,18 +202,24 @@ mod tests {
     #[test]
     fn names_of_index_files_tell_their_segment() {
         let name = SegmentName { number: 42, began_s: 1_767_323_045, live: false };
-        let [index, log, draft] = name.index_paths(std::path::Path::new("")).map(|path| {
-            SegmentName::parse_index(path.to_str().unwrap()).unwrap_or_else(|| panic!("{path:?}"))
-        });
-        assert_eq!(
-            [&index, &log, &draft],
-            [&(name.clone(), false), &(name.clone(), false), &(name, true)]
-        );
+        let last = SegmentName { number: 63, ..name.clone() };
+        for (name, expected) in
+            [(&name, &[false, false, true][..]), (&last, &[false, false, true, false, true])]
+        {
+            let paths = name.index_paths(std::path::Path::new(""));
+            let parsed = paths.iter().map(|path| {
+                SegmentName::parse_index(path.to_str().unwrap())
+                    .unwrap_or_else(|| panic!("{path:?}"))
+            });
+            let expected: Vec<_> = expected.iter().map(|is| (name.clone(), *is)).collect();
+            assert_eq!(parsed.collect::<Vec<_>>(), expected);
+        }
         for other in [
             "tapdeck-00000042-20260102T030405Z.pcapng",
             "tapdeck-00000042-20260102T030405Z.index.bak",
             "tapdeck-00000042-20260102T030405Z.index.",
             "tapdeck-42-20260102T030405Z.index",
+            "tapdeck-00000042-20260102T030405Z.overview",
             ".index",
             "notes.index",
         ] {

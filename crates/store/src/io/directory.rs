@@ -62,6 +62,14 @@ impl Storage for Directory {
         let path = self.path.join(name);
         open(&path, OFlags::NOFOLLOW, access, &self.direct)
     }
+
+    fn state(&self, name: &OsStr) -> Result<State> {
+        let metadata = waiting(|| fs::symlink_metadata(self.path.join(name)))?;
+        if metadata.is_symlink() {
+            return Err(Errno::LOOP.into());
+        }
+        Ok(state_of(&metadata))
+    }
 }
 
 /// Files by their whole paths, wherever they are.
@@ -160,6 +168,20 @@ pub(crate) fn object_of(file: File) -> Arc<dyn Object> {
     Arc::new(DiskObject { file, is_regular: true, is_direct: AtomicBool::new(false), direct })
 }
 
+fn state_of(metadata: &fs::Metadata) -> State {
+    let seconds = metadata.mtime().saturating_mul(1_000_000_000);
+    State {
+        len: if metadata.is_file() { metadata.len() } else { 0 },
+        changed_ns: seconds.saturating_add(metadata.mtime_nsec()),
+        id: (metadata.dev(), metadata.ino()),
+        owner: Some(Owner {
+            user: metadata.uid(),
+            group: metadata.gid(),
+            mode: metadata.mode() & 0o7777,
+        }),
+    }
+}
+
 impl DiskObject {
     /// Reads through the page cache from now on.
     fn end_direct(&self) -> Result<()> {
@@ -172,18 +194,7 @@ impl DiskObject {
 
 impl Object for DiskObject {
     fn state(&self) -> Result<State> {
-        let metadata = waiting(|| self.file.metadata())?;
-        let seconds = metadata.mtime().saturating_mul(1_000_000_000);
-        Ok(State {
-            len: if self.is_regular { metadata.len() } else { 0 },
-            changed_ns: seconds.saturating_add(metadata.mtime_nsec()),
-            id: (metadata.dev(), metadata.ino()),
-            owner: Some(Owner {
-                user: metadata.uid(),
-                group: metadata.gid(),
-                mode: metadata.mode() & 0o7777,
-            }),
-        })
+        Ok(state_of(&waiting(|| self.file.metadata())?))
     }
 
     fn read_at(&self, buffer: &mut [u8], at: u64) -> Result<usize> {

@@ -34,6 +34,14 @@ pub trait Storage: Debug + Send + Sync {
     /// `NotFound` where there is no object of that name, or none any more.
     fn open(&self, name: &OsStr, access: Access) -> Result<Arc<dyn Object>>;
 
+    /// Returns what an object is at the moment.
+    ///
+    /// # Errors
+    /// As [`Storage::open`].
+    fn state(&self, name: &OsStr) -> Result<State> {
+        self.open(name, Access::Ranges)?.state()
+    }
+
     /// Returns what messages call an object.
     fn location(&self, name: &OsStr) -> PathBuf {
         self.place().join(name)

@@ -14,7 +14,7 @@ use tapdeck_packet::pcapng::{
     self, Error as BlockError, Reader, Record, Statistics, section_header,
 };
 
-use crate::format::index::{Checker, Difference, Index, SegmentHead, checksum_outside};
+use crate::format::index::{self, Checker, Difference, Index, SegmentHead, checksum_outside};
 use crate::format::name::SegmentName;
 use crate::format::segment::segment_names;
 use crate::format::store::LOCK;
@@ -94,6 +94,7 @@ pub fn verify_in(
             Look::Judged(mut verdict) => {
                 read += verdict.bytes;
                 look_before(storage, &numbers, &mut verdict).map_err(fail)?;
+                look_at_overview(storage, &mut verdict);
                 each(&verdict);
             }
         }
@@ -126,6 +127,19 @@ fn look_before(storage: &dyn Storage, numbers: &Numbers, verdict: &mut Verdict) 
     let missing = holes::show(&missing, " before it");
     verdict.flaw(0, format!("{missing} missing{orphans}"));
     Ok(())
+}
+
+/// Looks at the overview that is named after a segment, if there is one.
+fn look_at_overview(storage: &dyn Storage, verdict: &mut Verdict) {
+    if !verdict.name.has_overview() {
+        return;
+    }
+    let wrong = match index::differences(storage, &verdict.name) {
+        Ok(wrong) => wrong.unwrap_or_default(),
+        Err(e) => vec![format!("it cannot be used: {e}")],
+    };
+    let file = verdict.name.overview_name();
+    wrong.into_iter().for_each(|what| verdict.note(Flaw { file: file.clone(), at: 0, what }));
 }
 
 /// What became of a segment that was to be looked at.

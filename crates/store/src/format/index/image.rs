@@ -53,9 +53,9 @@ pub(super) fn hash(key: u128) -> u128 {
 /// Where a section lies in its image.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Section {
-    offset: u64,
-    len: u32,
-    checksum: u32,
+    pub offset: u64,
+    pub len: u32,
+    pub checksum: u32,
 }
 
 impl Section {
@@ -147,13 +147,36 @@ type EncodedClass = (u64, Vec<u8>);
 
 impl Directory {
     fn encode(&self) -> Vec<u8> {
+        let mut out = self.encode_head();
+        self.put_keys(&mut out);
+        out
+    }
+
+    fn put_keys(&self, out: &mut Vec<u8>) {
         let encode = |(class, dictionary): (&Class, &Dictionary)| {
             (u64::from(*class as u8), dictionary.encode(*class))
         };
         let classes: Vec<EncodedClass> = self.dictionaries.iter().map(encode).collect();
-        let mut out = self.encode_head();
-        put_classes(&mut out, &classes);
+        put_classes(out, &classes);
+    }
+
+    /// Returns the directory of what has keys and nothing else: how many granules there are, which
+    /// of them are opaque, and the classes.
+    pub fn encode_keys(&self) -> Vec<u8> {
+        let mut out = Vec::new();
+        put(&mut out, u64::from(self.granules));
+        put_runs(&mut out, &self.opaque);
+        self.put_keys(&mut out);
         out
+    }
+
+    /// Takes what [`Directory::encode_keys`] returns.
+    pub fn decode_keys(bytes: &[u8], room: &mut Room) -> io::Result<Self> {
+        let mut bytes = Bytes(bytes);
+        let granules = bytes.small()?;
+        let opaque = take_runs(&mut bytes, granules, room)?;
+        let dictionaries = take_classes(&mut bytes, room)?;
+        Ok(Self { granules, opaque, dictionaries, ..Self::default() })
     }
 
     /// Returns all that stands before the classes.
@@ -351,7 +374,7 @@ pub(super) struct Draft<'a> {
     /// What was not flushed yet, from `base` on.
     pending: Vec<u8>,
     base: u64,
-    directory: Directory,
+    pub directory: Directory,
     group: Vec<Granule>,
 }
 
@@ -363,7 +386,7 @@ impl<'a> Draft<'a> {
         Self { flush, pending: Vec::new(), base: PAGE as u64, directory, group }
     }
 
-    fn section(&mut self, bytes: &[u8]) -> io::Result<Section> {
+    pub fn section(&mut self, bytes: &[u8]) -> io::Result<Section> {
         let offset = self.base + self.pending.len() as u64;
         let section = Section { offset, len: bytes.len() as u32, checksum: crc32c::crc32c(bytes) };
         self.pending.extend_from_slice(bytes);
@@ -450,12 +473,23 @@ impl<'a> Draft<'a> {
     /// Writes the rest. Returns the image's length, a multiple of a page.
     pub fn finish(mut self, header: &Header) -> io::Result<u64> {
         self.end_group()?;
-        let directory = self.section(&self.directory.encode())?;
+        let directory = self.directory.encode();
+        self.end(&directory, |len, directory| header.encode(VERSION, len, directory))
+    }
+
+    /// Writes a directory behind the sections, and the first page, which names it. Returns the
+    /// length of the whole.
+    pub fn end(
+        mut self,
+        directory: &[u8],
+        page: impl FnOnce(u64, Section) -> Vec<u8>,
+    ) -> io::Result<u64> {
+        let directory = self.section(directory)?;
         let whole = self.pending.len().next_multiple_of(PAGE);
         self.pending.resize(whole, 0);
         (self.flush)(&self.pending, self.base)?;
         let len = self.base + whole as u64;
-        (self.flush)(&header.encode(VERSION, len, directory), 0)?;
+        (self.flush)(&page(len, directory), 0)?;
         Ok(len)
     }
 }
@@ -560,7 +594,13 @@ impl Image {
         Ok(image)
     }
 
-    fn read(&mut self, section: Section) -> io::Result<Vec<u8>> {
+    /// Makes an image of what has keys and nothing else, whose directory is not read yet.
+    pub fn of_keys(source: Arc<dyn Object>, len: u64) -> Self {
+        let (header, directory) = (Header::default(), Directory::default());
+        Self { source, base: 0, len, header, directory, bytes_read: 0 }
+    }
+
+    pub fn read(&mut self, section: Section) -> io::Result<Vec<u8>> {
         let end = section.offset.saturating_add(u64::from(section.len));
         if end > self.len || u64::from(section.len) > LONGEST {
             return Err(damaged("a section is outside of it"));

@@ -203,7 +203,7 @@ fn select(
     Ok(())
 }
 
-fn add(set: &mut RoaringBitmap, runs: &[(u32, u32)]) {
+pub(super) fn add(set: &mut RoaringBitmap, runs: &[(u32, u32)]) {
     for (from, to) in runs {
         set.insert_range(*from..*to);
     }
@@ -214,7 +214,7 @@ const FEW: u64 = 2;
 
 /// Returns the granules with the keys of a plan; `None` for all. Granules whose keys are not all
 /// known are not among them.
-fn find(image: &mut Image, plan: &Plan) -> io::Result<Option<RoaringBitmap>> {
+pub(super) fn find(image: &mut Image, plan: &Plan) -> io::Result<Option<RoaringBitmap>> {
     match plan {
         Plan::All => Ok(None),
         Plan::Keys { class, first, last } => find_keys(image, *class, *first, *last),

@@ -84,38 +84,86 @@ fn merge_class(
         streams.push(if hashed && !is_hashed {
             ChunkKeys::rehashed(chunk, class, numbers)?
         } else {
-            let (next, bytes, at, key) = (0, Vec::new(), 0, [0; 16]);
-            ChunkKeys::Sections { chunk, class, width, numbers, next, bytes, at, key }
+            ChunkKeys::sections(chunk, class, width, Numbers::Each(numbers))
         });
     }
-    let mut heads = BinaryHeap::new();
-    let mut lists = vec![Vec::new(); streams.len()];
-    for (i, stream) in streams.iter_mut().enumerate() {
-        heads.extend(stream.next(&mut lists[i])?.map(|key| Reverse((key, i))));
+    let mut merged = MergedKeys::of(streams)?;
+    draft.class(class, hashed, |granules| merged.next(granules))
+}
+
+/// The keys of several chunks, in order, each once.
+pub(super) struct MergedKeys<'a> {
+    streams: Vec<ChunkKeys<'a>>,
+    /// The next key of each stream that has one.
+    heads: BinaryHeap<Reverse<(u128, usize)>>,
+    /// The granules of each stream's next key.
+    lists: Vec<Vec<u32>>,
+}
+
+impl<'a> MergedKeys<'a> {
+    pub fn of(mut streams: Vec<ChunkKeys<'a>>) -> io::Result<Self> {
+        let mut heads = BinaryHeap::new();
+        let mut lists = vec![Vec::new(); streams.len()];
+        for (i, stream) in streams.iter_mut().enumerate() {
+            heads.extend(stream.next(&mut lists[i])?.map(|key| Reverse((key, i))));
+        }
+        Ok(Self { streams, heads, lists })
     }
-    draft.class(class, hashed, |granules| {
-        let Some(&Reverse((key, _))) = heads.peek() else { return Ok(None) };
-        while let Some(Reverse((_, i))) = heads.peek().copied().filter(|h| h.0.0 == key) {
-            heads.pop();
-            granules.append(&mut lists[i]);
-            heads.extend(streams[i].next(&mut lists[i])?.map(|key| Reverse((key, i))));
+
+    /// Returns the next key, and puts its granules, ascending, into `granules`, which is empty.
+    pub fn next(&mut self, granules: &mut Vec<u32>) -> io::Result<Option<u128>> {
+        let Some(&Reverse((key, _))) = self.heads.peek() else { return Ok(None) };
+        while let Some(Reverse((_, i))) = self.heads.peek().copied().filter(|h| h.0.0 == key) {
+            self.heads.pop();
+            granules.append(&mut self.lists[i]);
+            let next = self.streams[i].next(&mut self.lists[i])?;
+            self.heads.extend(next.map(|key| Reverse((key, i))));
         }
         if !granules.is_sorted() {
             granules.sort_unstable();
         }
         granules.dedup();
-        Ok::<_, io::Error>(Some(key))
-    })
+        Ok(Some(key))
+    }
+}
+
+/// Which numbers the granules of a chunk have in the whole.
+#[derive(Clone, Copy)]
+pub(super) enum Numbers<'a> {
+    /// Each granule has one of its own.
+    Each(&'a [u32]),
+    /// So many granules have one together.
+    All { of: u32, number: u32 },
+}
+
+impl Numbers<'_> {
+    fn of(self) -> u32 {
+        match self {
+            Self::Each(numbers) => numbers.len() as u32,
+            Self::All { of, .. } => of,
+        }
+    }
+
+    /// Puts the numbers of a run of granules behind others.
+    fn put(self, from: u32, to: u32, granules: &mut Vec<u32>) {
+        match self {
+            Self::Each(numbers) => {
+                granules.extend(numbers.get(from as usize..to as usize).unwrap_or_default());
+            }
+            Self::All { number, .. } if granules.last() != Some(&number) => granules.push(number),
+            Self::All { .. } => {}
+        }
+    }
 }
 
 /// The keys of a class of one chunk, in order, with the numbers that granules have in the whole.
-enum ChunkKeys<'a> {
+pub(super) enum ChunkKeys<'a> {
     Sections {
         chunk: &'a mut Image,
         class: Class,
         /// Bytes of a key.
         width: usize,
-        numbers: &'a [u32],
+        numbers: Numbers<'a>,
         next: usize,
         bytes: Vec<u8>,
         at: usize,
@@ -125,7 +173,18 @@ enum ChunkKeys<'a> {
     Pairs(std::iter::Peekable<std::vec::IntoIter<u64>>),
 }
 
-impl ChunkKeys<'_> {
+impl<'a> ChunkKeys<'a> {
+    /// Takes the keys as they stand in a chunk, each of `width` bytes.
+    pub fn sections(
+        chunk: &'a mut Image,
+        class: Class,
+        width: usize,
+        numbers: Numbers<'a>,
+    ) -> Self {
+        let (next, bytes, at, key) = (0, Vec::new(), 0, [0; 16]);
+        Self::Sections { chunk, class, width, numbers, next, bytes, at, key }
+    }
+
     fn rehashed(chunk: &mut Image, class: Class, numbers: &[u32]) -> io::Result<Self> {
         let mut pairs = Vec::new();
         chunk.entries(class, 0, u128::MAX, |key, from, to| {
@@ -151,12 +210,9 @@ impl ChunkKeys<'_> {
                 Ok(Some(u128::from(pair >> 32)))
             }
             Self::Sections { chunk, class, width, numbers, next, bytes, at, key } => loop {
-                let of = numbers.len() as u32;
-                let mut entries =
-                    Entries::resume(bytes.get(*at..).unwrap_or_default(), *width, of, *key);
-                let found = entries.next(|_, from, to| {
-                    granules.extend(numbers.get(from as usize..to as usize).unwrap_or_default());
-                })?;
+                let rest = bytes.get(*at..).unwrap_or_default();
+                let mut entries = Entries::resume(rest, *width, numbers.of(), *key);
+                let found = entries.next(|_, from, to| numbers.put(from, to, granules))?;
                 *at = bytes.len() - entries.rest();
                 *key = entries.key();
                 if found.is_some() {

@@ -27,6 +27,7 @@ mod image;
 mod keys;
 mod lookup;
 mod merge;
+mod overview;
 mod pairs;
 mod rebuild;
 mod stretches;
@@ -41,10 +42,12 @@ pub(crate) use close::{checksum_outside, close};
 pub(crate) use granule::Granule;
 pub(crate) use keys::read_ahead;
 pub(crate) use lookup::Index;
+pub(crate) use overview::{Member, Overview, differences, make, make_missing};
 pub(crate) use rebuild::{SegmentHead, complete};
 
 /// Reads bytes as the parts of an index; for fuzzing.
 #[doc(hidden)]
 pub fn read_anything(bytes: &[u8]) {
     image::read_anything(bytes);
+    overview::read_anything(bytes);
 }

@@ -22,13 +22,24 @@ pub(super) fn believe(
 ) -> io::Result<()> {
     let Some(index) = index.state()?.owner else { return Ok(()) };
     let asks = rustix::process::geteuid().as_raw();
-    let is_known = [0, asks].contains(&index.user);
-    if is_known && index.mode & (GROUP_WRITES | OTHERS_WRITE) == 0 {
+    if is_above_doubt(index, asks) {
         return Ok(());
     }
     let Some(file) = of()? else { return Ok(()) };
     let why = distrust(index, file, asks);
     why.map_or(Ok(()), |why| Err(refused(why)))
+}
+
+/// Returns whether what an index says of a file is believed, by the owners of both.
+pub(super) fn is_believed(index: Option<Owner>, file: Option<Owner>) -> bool {
+    let (Some(index), Some(file)) = (index, file) else { return true };
+    let asks = rustix::process::geteuid().as_raw();
+    is_above_doubt(index, asks) || distrust(index, file, asks).is_none()
+}
+
+/// Returns whether an index is believed whoever may write to its file.
+fn is_above_doubt(index: Owner, asks: u32) -> bool {
+    [0, asks].contains(&index.user) && index.mode & (GROUP_WRITES | OTHERS_WRITE) == 0
 }
 
 /// Returns why an index is not to be believed; `None` where it is.

@@ -3,6 +3,7 @@
 //! read.
 
 use std::io;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
@@ -43,7 +44,7 @@ pub enum Seen {
 
 /// What the ends of a segment, and the head of its index, tell.
 pub struct Ends {
-    pub begun: Begun,
+    pub begun: Arc<Begun>,
     /// The file's length.
     pub end: u64,
     /// No packet in the segment is from before this time.
@@ -63,21 +64,31 @@ pub fn look_at_all(
     names: &[SegmentName],
     span: Span,
 ) -> Vec<Result<Seen, Error>> {
+    several(names, |name, buffer| {
+        let place = || storage.location(name.to_string().as_ref());
+        look(storage, name, span, buffer).map_err(|e| Error::new(place(), e))
+    })
+}
+
+/// Looks at items, several at once. `look` has a buffer to itself meanwhile. Returns what it
+/// returns, in the order of the items.
+pub fn several<T: Sync, R: Send>(
+    items: &[T],
+    look: impl Fn(&T, &mut Vec<u8>) -> R + Sync,
+) -> Vec<R> {
     let next = AtomicUsize::new(0);
     let look_on = || {
         let (mut buffer, mut seen) = (Vec::new(), Vec::new());
         loop {
             let at = next.fetch_add(1, Ordering::Relaxed);
-            let Some(name) = names.get(at) else { return seen };
-            let ends = look(storage, name, span, &mut buffer);
-            let place = || storage.location(name.to_string().as_ref());
-            seen.push((at, ends.map_err(|e| Error::new(place(), e))));
+            let Some(item) = items.get(at) else { return seen };
+            seen.push((at, look(item, &mut buffer)));
         }
     };
     let mut seen = thread::scope(|scope| {
         let builder = || thread::Builder::new().name("tapdeck-ends".into()).stack_size(STACK);
         let spawn = |_| builder().spawn_scoped(scope, look_on).ok();
-        let threads: Vec<_> = (1..names.len().min(THREADS)).filter_map(spawn).collect();
+        let threads: Vec<_> = (1..items.len().min(THREADS)).filter_map(spawn).collect();
         let mut seen = look_on();
         for thread in threads {
             seen.extend(thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
@@ -85,7 +96,7 @@ pub fn look_at_all(
         seen
     });
     seen.sort_unstable_by_key(|(at, _)| *at);
-    seen.into_iter().map(|(_, ends)| ends).collect()
+    seen.into_iter().map(|(_, seen)| seen).collect()
 }
 
 fn look(
@@ -116,6 +127,7 @@ fn look(
     };
     let latest_ns = last_ns.map(|ns| ns.saturating_add(slack_ns));
     let behind_ns = last_ns.map_or(earliest_ns, |ns| earliest_ns.max(ns.saturating_sub(SLACK_NS)));
+    let begun = Arc::new(begun);
     Ok(Seen::Segment(Ends { begun, end, earliest_ns, latest_ns, behind_ns, index_bytes }))
 }
 
@@ -157,7 +169,7 @@ pub struct Begun {
 
 /// Returns what a segment's first bytes tell, and whether more bytes could tell more. `None` where
 /// another program wrote the segment.
-fn parse_begin(bytes: &[u8]) -> (Option<Begun>, bool) {
+pub(super) fn parse_begin(bytes: &[u8]) -> (Option<Begun>, bool) {
     let mut reader = Reader::new(bytes);
     let section = match reader.next() {
         Some(Ok(Record::Section(section))) => section,

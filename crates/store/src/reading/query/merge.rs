@@ -65,6 +65,24 @@ pub struct Query<M> {
     told: u64,
 }
 
+/// Returns what is unread at the beginning: segments, or overviews of them where those may say that
+/// a segment has nothing of the answer.
+fn begin_with(snapshot: &Snapshot, parts: &[(u64, i64)], plan: &Plan) -> BTreeMap<Rank, Unread> {
+    let rank = |segment: usize| Rank { bound_ns: parts[segment].1, segment, begin: 0 };
+    let whole = |segment| (rank(segment), Unread::Whole);
+    let mut unread: BTreeMap<Rank, Unread> = (0..parts.len()).map(whole).collect();
+    if matches!(plan, Plan::All) {
+        return unread;
+    }
+    for (number, covering) in snapshot.overviews.iter().enumerate() {
+        let ranks = || covering.segments.iter().map(|covered| rank(covered.segment));
+        let Some(first) = ranks().min() else { continue };
+        ranks().for_each(|rank| drop(unread.remove(&rank)));
+        unread.insert(first, Unread::Overview(number));
+    }
+    unread
+}
+
 /// An unread part that is looked at ahead of need.
 struct Ahead {
     /// About how many bytes the look reads.
@@ -82,9 +100,7 @@ impl<M: Matcher + Clone + Send + 'static> Query<M> {
         let parts = snapshot.parts();
         let total_bytes = parts.iter().map(|(bytes, _)| bytes).sum();
         let index_bytes = snapshot.index_bytes;
-        let whole =
-            |(segment, (_, bound_ns))| (Rank { bound_ns, segment, begin: 0 }, Unread::Whole);
-        let unread: BTreeMap<Rank, Unread> = parts.into_iter().enumerate().map(whole).collect();
+        let unread = begin_with(&snapshot, &parts, &plan);
         // About one piece of each ring is in memory at a time.
         let segments = snapshot.segments_to_read();
         let rings = segments.iter().map(|s| s.head.interfaces.len()).max().unwrap_or(0);
@@ -292,7 +308,7 @@ impl<M: Matcher + Clone + Send + 'static> Query<M> {
             let has_room = match unread {
                 // While there are packets to give, segments are left alone: they may be long. But
                 // no packet goes out before all capture files are read.
-                Unread::Whole => {
+                Unread::Whole | Unread::Overview(_) => {
                     let found_none = self.waiting.is_empty() && self.current.is_none();
                     let is_needed = found_none || rank.bound_ns == i64::MIN;
                     is_needed && self.ahead.len() < self.crew.size()

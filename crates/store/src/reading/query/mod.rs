@@ -36,8 +36,8 @@
 //! before the match, it is read.
 //!
 //! The files build on one another in this order: `order`, `interface`, `packet`; `blocks`, `scan`;
-//! `piece`; `source`; `ends`, `capture_file`; `snapshot`; `request`; `expand`; `reader`; `crew`;
-//! `merge`.
+//! `piece`; `source`; `ends`, `capture_file`; `overviews`, `snapshot`; `request`; `expand`;
+//! `reader`; `crew`; `merge`.
 
 mod blocks;
 mod capture_file;
@@ -52,6 +52,7 @@ mod make;
 mod merge;
 mod note;
 mod order;
+mod overviews;
 mod packet;
 mod piece;
 mod progress;

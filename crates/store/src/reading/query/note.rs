@@ -28,6 +28,8 @@ pub enum Note {
     LeftOut(String),
     /// The index of a segment is damaged. All of the segment was read instead.
     Index { segment: String, why: String },
+    /// An overview is damaged. The indexes of its segments were read instead.
+    Overview { overview: String, why: String },
     /// Segments with these numbers, from the first to the last, are not there, though one before
     /// them and the segment named are. What they held is from no earlier than a time.
     Hole { segment: String, first: u64, last: u64, from_ns: i64 },
@@ -64,6 +66,7 @@ impl Note {
             | Self::Timeless(segment)
             | Self::LeftOut(segment)
             | Self::Late(segment)
+            | Self::Overview { overview: segment, .. }
             | Self::Index { segment, .. } => segment,
         }
     }
@@ -121,6 +124,12 @@ impl fmt::Display for Note {
                 write!(
                     f,
                     "the index of {segment} cannot be used ({why}), so all of it was read; `tapdeck recover --all` makes a new one"
+                )
+            }
+            Self::Overview { overview, why } => {
+                write!(
+                    f,
+                    "{overview} cannot be used ({why}), so indexes were read in its place; `tapdeck recover` makes a new one"
                 )
             }
             Self::Hole { segment, first, last, .. } => {

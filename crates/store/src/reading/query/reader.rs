@@ -12,6 +12,7 @@ use super::capture_file::CaptureFile;
 use super::expand::{expand, expand_capture};
 use super::note::Note;
 use super::order::{Key, Rank};
+use super::overviews::expand_overview;
 use super::packet::Matcher;
 use super::piece::{Collector, FoundPackets, PiecePlace};
 use super::progress::Progress;
@@ -53,6 +54,7 @@ impl<M: Matcher> Reader<M> {
         let (snapshot, number) = (&request.snapshot, rank.segment);
         let bytes = match &unread {
             Unread::Whole => snapshot.parts().get(number).map_or(0, |(bytes, _)| *bytes),
+            Unread::Overview(_) => 0,
             Unread::Stretch { end, .. } => end - rank.begin,
             Unread::Granules(_) => unread.bytes(0) as u64,
             Unread::Again { .. } => 0,
@@ -79,6 +81,7 @@ impl<M: Matcher> Reader<M> {
     ) -> io::Result<Looked> {
         match unread {
             Unread::Whole => expand(&self.request, segment, rank.segment),
+            Unread::Overview(number) => Ok(expand_overview(&self.request, number)),
             Unread::Stretch { end, object, .. } => self.stretch(segment, rank, end, object),
             Unread::Granules(granules) => self.granules(segment, rank, &granules),
             Unread::Again { len, from, .. } => self.again(segment, rank, len, from),
@@ -101,6 +104,7 @@ impl<M: Matcher> Reader<M> {
                 self.scan(capture, rank, context, object)
             }
             Unread::Granules(granules) => self.foreign_granules(capture, rank, &granules),
+            Unread::Overview(_) => Ok(Looked::default()),
             Unread::Again { len, from, context } => {
                 let context = context.unwrap_or_else(|| capture.context_at(rank.begin));
                 self.scan_again(capture, rank, len, from, &context)

@@ -7,10 +7,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::capture_file::CaptureFile;
-use super::ends::{Ends, Seen, look_at_all};
+use super::ends::{Begun, Ends, Seen, look_at_all};
 use super::error::Error;
 use super::interface::Described;
 use super::note::Note;
+use super::overviews::{Covering, look_at_overviews};
 use crate::format::name::SegmentName;
 use crate::format::store::LOCK;
 use crate::format::unseen::UnseenSpan;
@@ -79,6 +80,10 @@ pub struct Snapshot {
     pub(super) index_bytes: u64,
     /// How many segments or files the span does not reach into.
     pub(super) skipped: usize,
+    /// Overviews that cover segments of the snapshot.
+    pub(super) overviews: Vec<Covering>,
+    /// How the last of the segments begins.
+    begun: Option<Arc<Begun>>,
 }
 
 impl Snapshot {
@@ -91,19 +96,52 @@ impl Snapshot {
     /// Opens a store as [`Snapshot::open`] does, wherever it lies.
     pub fn open_in(storage: &Arc<dyn Storage>, span: Span) -> Result<Self, Error> {
         let place = storage.place().to_owned();
-        let (names, recorded) = list(&**storage).map_err(|e| Error::new(place.clone(), e))?;
+        let Listed { names, overviews, recorded } =
+            list(&**storage).map_err(|e| Error::new(place.clone(), e))?;
         let mut snapshot = Self::empty(storage.clone());
-        let (mut ours, mut segments) = (0, Vec::new());
+        let mut told = Vec::with_capacity(overviews.len());
+        for outcome in look_at_overviews(&**storage, &names, &overviews) {
+            match outcome {
+                Ok(overview) => {
+                    snapshot.index_bytes += overview.bytes_read;
+                    told.push((overview.last().clone(), overview));
+                }
+                Err(note) => snapshot.notes.extend(note),
+            }
+        }
+        let (mut ours, mut segments, mut told_next) = (0, Vec::new(), 0);
         let mut search = holes::Search::new(span);
         for names in names.chunks(AT_ONCE) {
-            for (name, seen) in names.iter().zip(look_at_all(&**storage, names, span)) {
-                let seen = seen?;
+            // What no overview tells of is looked at, several at once.
+            let mut known = Vec::with_capacity(names.len());
+            for name in names {
+                while told.get(told_next).is_some_and(|(last, _)| last.number < name.number) {
+                    told_next += 1;
+                }
+                let overview = told.get_mut(told_next);
+                let ends = overview.and_then(|(_, overview)| overview.take(name.number));
+                known.push(ends.map(|(place, ends)| (told_next, place, ends)));
+            }
+            let is_new =
+                |(name, ends): (&SegmentName, &Option<_>)| ends.is_none().then(|| name.clone());
+            let new: Vec<SegmentName> = names.iter().zip(&known).filter_map(is_new).collect();
+            let mut seen = look_at_all(&**storage, &new, span).into_iter();
+            for (name, known) in names.iter().zip(known) {
+                let (covered, seen) = match known {
+                    Some((number, place, ends)) => (Some((number, place)), Seen::Segment(ends)),
+                    None => (None, seen.next().unwrap_or(Ok(Seen::Gone))?),
+                };
                 if let Seen::Segment(ends) = &seen {
                     search.pass(name, ends.behind_ns);
                 }
+                let before = segments.len();
                 ours += usize::from(snapshot.add(name, seen, span, &mut segments)?);
+                if let Some((number, place)) = covered.filter(|_| segments.len() > before) {
+                    told[number].1.cover(before, place);
+                }
             }
         }
+        snapshot.overviews = told.into_iter().map(|(_, overview)| overview.covering).collect();
         snapshot.contents = Contents::Segments(segments);
         let holes = search.finish(&**storage).map_err(|e| Error::new(place.clone(), e))?;
         snapshot.notes.extend(holes.into_iter().map(Note::from));
@@ -123,6 +161,8 @@ impl Snapshot {
             interfaces: Vec::new(),
             index_bytes: 0,
             skipped: 0,
+            overviews: Vec::new(),
+            begun: None,
         }
     }
 
@@ -221,28 +261,35 @@ impl Snapshot {
             self.skipped += 1;
             return Ok(true);
         }
-        if let Some((at, what)) = begun.damaged {
+        if let Some((at, what)) = &begun.damaged {
+            let (at, what) = (*at, *what);
             let note = Note::Damaged { segment: name.to_string(), at, what: what.into() };
             self.notes.push(note);
             return Ok(true);
         }
-        let mut interfaces = Vec::with_capacity(begun.interfaces.len());
-        for interface in begun.interfaces {
-            interfaces.push(self.interface(interface, &interfaces));
-        }
-        let head = SectionHead { section: begun.section, interfaces };
         // The segments of one recording begin alike.
-        let head = match segments.last() {
-            Some(last)
-                if last.head.section == head.section && last.head.interfaces == head.interfaces =>
-            {
-                last.head.clone()
+        let head = match (&self.begun, segments.last()) {
+            (Some(before), Some(last)) if Arc::ptr_eq(before, &begun) => last.head.clone(),
+            (_, last) => {
+                let head = self.head(&begun);
+                let is_same = |last: &&Segment| {
+                    last.head.section == head.section && last.head.interfaces == head.interfaces
+                };
+                last.filter(is_same).map_or_else(|| Arc::new(head), |last| last.head.clone())
             }
-            _ => Arc::new(head),
         };
+        self.begun = Some(begun.clone());
         let name = name.clone();
         segments.push(Segment { name, head, begin: begun.end, end, earliest_ns });
         Ok(true)
+    }
+
+    fn head(&mut self, begun: &Begun) -> SectionHead {
+        let mut interfaces = Vec::with_capacity(begun.interfaces.len());
+        for interface in &begun.interfaces {
+            interfaces.push(self.interface(interface.clone(), &interfaces));
+        }
+        SectionHead { section: begun.section.clone(), interfaces }
     }
 
     /// Returns what is missing because it went unseen at one of the snapshot's interfaces.
@@ -272,18 +319,31 @@ pub(super) fn is_within(unseen: &UnseenSpan, span: Span) -> bool {
     unseen.last_ns as i64 >= span.after_ns && (unseen.first_ns as i64) < span.before_ns
 }
 
-/// Returns the segments' names in the order of recording, and whether a recorder was ever there.
+/// What is in a store's directory.
+struct Listed {
+    /// The segments' names in the order of recording.
+    names: Vec<SegmentName>,
+    /// The segments that overviews are named after, in the same order.
+    overviews: Vec<SegmentName>,
+    /// Whether a recorder was ever there.
+    recorded: bool,
+}
+
+/// Lists a store.
 ///
 /// A list that is made while a segment is renamed may hold it under both names or none, so lists
 /// are made until two agree.
-fn list(storage: &dyn Storage) -> io::Result<(Vec<SegmentName>, bool)> {
+fn list(storage: &dyn Storage) -> io::Result<Listed> {
     let mut before: Option<BTreeMap<u64, SegmentName>> = None;
-    let mut recorded = false;
+    let (mut overviews, mut recorded) = (Vec::new(), false);
     for _ in 0..LISTS {
         let mut now: BTreeMap<u64, SegmentName> = BTreeMap::new();
+        overviews.clear();
         for object in storage.list()? {
             recorded |= object == LOCK;
-            let Some(name) = object.to_str().and_then(SegmentName::parse) else { continue };
+            let Some(object) = object.to_str() else { continue };
+            overviews.extend(SegmentName::parse_overview(object));
+            let Some(name) = SegmentName::parse(object) else { continue };
             // The segment is closed if both of its names are there.
             let known = now.entry(name.number).or_insert_with(|| name.clone());
             known.live &= name.live;
@@ -294,5 +354,8 @@ fn list(storage: &dyn Storage) -> io::Result<(Vec<SegmentName>, bool)> {
             break;
         }
     }
-    Ok((before.unwrap_or_default().into_values().collect(), recorded))
+    overviews.sort();
+    // Names of two overviews of one number are nobody's work; the first is as good.
+    overviews.dedup_by_key(|name| name.number);
+    Ok(Listed { names: before.unwrap_or_default().into_values().collect(), overviews, recorded })
 }

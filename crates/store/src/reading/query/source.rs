@@ -16,6 +16,9 @@ use crate::io::Object;
 pub enum Unread {
     /// All of a segment or capture file, of which no more is known than how it begins and ends.
     Whole,
+    /// Segments that an overview covers, by its index in the snapshot. The rank is that of the first
+    /// of them.
+    Overview(usize),
     /// What is not indexed, up to `end`. The segment or file is open where
     /// a part of it was read.
     Stretch {
@@ -38,7 +41,7 @@ impl Unread {
     /// Returns about how many bytes one look at it reads.
     pub fn bytes(&self, piece_bytes: usize) -> usize {
         match self {
-            Self::Whole => 0,
+            Self::Whole | Self::Overview(_) => 0,
             Self::Stretch { .. } => piece_bytes,
             Self::Granules(granules) => granules.iter().map(|(len, _)| *len as usize).sum(),
             Self::Again { len, .. } => *len as usize,

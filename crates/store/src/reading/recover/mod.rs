@@ -118,6 +118,11 @@ impl Store {
                 .into_iter()
                 .filter_map(|n| look(&storage, n, scope, &hand))
                 .for_each(|f| each(&f));
+            if scope.index && scope.closed != ClosedScope::None {
+                let names = segment_names(&storage)?;
+                let thorough = scope.closed == ClosedScope::All;
+                index::make_missing(io, &storage, &names, thorough, &|| true, |_| {})?;
+            }
             self.look_again()
         });
         done.map_err(|source| Error::Io { dir, source })

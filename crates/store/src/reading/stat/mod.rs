@@ -213,8 +213,8 @@ impl<'a> ReportBuilder<'a> {
         self.report.segments += 1;
         self.report.live += u64::from(segment.name.live);
         let names = segment.name.index_names();
-        let opened = names.iter().filter_map(|n| storage.open(n.as_ref(), Access::Scattered).ok());
-        self.report.index_bytes += opened.filter_map(|index| index.length().ok()).sum::<u64>();
+        let states = names.iter().filter_map(|name| storage.state(name.as_ref()).ok());
+        self.report.index_bytes += states.map(|state| state.len).sum::<u64>();
         if self.question.span == Span::ALL {
             self.report.bytes_stored += segment.end;
         }

@@ -13,7 +13,7 @@ use std::fs;
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::mpsc::Receiver;
+use std::sync::mpsc::{Receiver, Sender};
 
 use tapdeck_packet::watch::{waiting, watch};
 
@@ -29,6 +29,8 @@ pub(super) struct MergeThread<I: Io> {
     io: Arc<I>,
     work: IndexerSetup,
     segment: Option<Segment<I::File>>,
+    /// Where each segment is told that has its index.
+    indexed: Sender<SegmentName>,
 }
 
 /// A segment whose index is being made.
@@ -44,8 +46,8 @@ struct Segment<F> {
 }
 
 impl<I: Io> MergeThread<I> {
-    pub fn new(io: Arc<I>, work: IndexerSetup) -> Self {
-        Self { io, work, segment: None }
+    pub fn new(io: Arc<I>, work: IndexerSetup, indexed: Sender<SegmentName>) -> Self {
+        Self { io, work, segment: None, indexed }
     }
 
     pub fn run(mut self, queue: &Receiver<Task>) {
@@ -198,6 +200,8 @@ impl<I: Io> MergeThread<I> {
         if bytes == 0 || is_gone(dir, name) {
             self.remove(name);
         }
+        // Where nobody listens, overviews are made later.
+        let _ = self.indexed.send(name.closed());
     }
 
     fn remove(&self, name: &SegmentName) {

@@ -12,10 +12,14 @@
 //! the segment is closed. Where it does not keep up, the index thread waits for it, and misses more
 //! blocks, which cost only their place. That bounds all memory.
 //!
+//! The **overview** thread ([`overview_thread`]) makes an overview of each 64 segments, when nobody
+//! else wants the processor or the disk.
+//!
 //! The index is a convenience: whatever goes wrong with it is told once a segment, and queries read
 //! that segment instead.
 
 mod merge_thread;
+mod overview_thread;
 mod sizes;
 mod task;
 #[cfg(test)]
@@ -37,6 +41,7 @@ use crate::io::Io;
 use crate::writing::log::Log;
 use crate::writing::totals::Totals;
 use merge_thread::MergeThread;
+use overview_thread::OverviewThread;
 pub(crate) use sizes::Sizes;
 pub use task::Indexing;
 use task::Task;
@@ -63,6 +68,8 @@ pub(crate) struct Indexer {
     totals: Arc<Totals>,
     /// Whether a part of the segment being written was skipped.
     has_skipped: AtomicBool,
+    /// Says that no more overviews shall be made.
+    ends_overviews: Arc<AtomicBool>,
 }
 
 impl Indexer {
@@ -89,7 +96,17 @@ impl Indexer {
             pin(cpu, &log);
             index_thread.run(&queue);
         };
-        let merge_thread = MergeThread::new(io, work);
+        let ends_overviews: Arc<AtomicBool> = Arc::default();
+        let (indexed, overview_queue) = channel();
+        let overview_thread =
+            OverviewThread { io: io.clone(), work: work.clone(), stops: ends_overviews.clone() };
+        let overview = move || {
+            if let Some(cpu) = cpu {
+                let _ = pin_to(cpu);
+            }
+            overview_thread.run(&overview_queue);
+        };
+        let merge_thread = MergeThread::new(io, work, indexed);
         let merge = move || {
             if let Some(cpu) = cpu {
                 // The index thread has told what is wrong with it.
@@ -103,8 +120,10 @@ impl Indexer {
         let threads = vec![
             spawn("tapdeck-index", Box::new(index))?,
             spawn("tapdeck-merge", Box::new(merge))?,
+            spawn("tapdeck-overview", Box::new(overview))?,
         ];
-        Ok(Self { jobs: Some(jobs), threads, totals, has_skipped: AtomicBool::new(false) })
+        let has_skipped = AtomicBool::new(false);
+        Ok(Self { jobs: Some(jobs), threads, totals, has_skipped, ends_overviews })
     }
 
     fn send(&self, job: Job) {
@@ -144,6 +163,7 @@ impl Indexer {
     /// Waits until everything is indexed, unless somebody is in a hurry. Segments must get closed
     /// meanwhile.
     pub fn finish(&mut self) {
+        self.ends_overviews.store(true, Relaxed);
         self.jobs = None;
         for thread in self.threads.drain(..) {
             let _ = waiting(|| thread.join());

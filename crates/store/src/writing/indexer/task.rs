@@ -22,7 +22,8 @@ pub struct Indexing {
     pub control: Arc<WriterControl>,
 }
 
-/// What the index thread and the merge thread work with.
+/// What the index thread, the merge thread and the overview thread work with.
+#[derive(Clone)]
 pub(crate) struct IndexerSetup {
     pub dir: PathBuf,
     pub indexing: Indexing,
