@@ -19,11 +19,12 @@ import sys
 import tempfile
 import threading
 import time
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, cast
 
-from . import interrupt, methods, nodrop, samplers
+from . import interrupt, methods, nodrop, restart, samplers
 from .build import Build
 from .methods import Capture, Context, Failed, Method, Missing, Refused
 from .settings import RATE_UNITS, Settings
@@ -106,7 +107,8 @@ def measure(lab: Lab, settings: Settings, seed: int) -> Measured:
         # What the last run left to write is not this one's.
         if settings["store"] == "disk":
             os.sync()
-        with _testbed(lab, settings, method) as bed:
+        pins = restart.bpf_file_system(directory) if settings["persist"] else nullcontext()
+        with pins, _testbed(lab, settings, method) as bed:
             return _cycle(lab, settings, seed, method, bed, directory)
     finally:
         shutil.rmtree(directory, ignore_errors=True)
@@ -118,6 +120,12 @@ def _contradiction(s: Settings) -> str:
         return "queries ask for marked packets: set mark_every_s"
     if asks and s["store"] != "disk":
         return "queries ask for what is stored: set store to disk"
+    if s["interruption"] == "none":
+        return ""
+    if asks:
+        return "an interruption leaves nobody to ask: set query to none"
+    if s["store"] != "disk" or s["apps"] > 1 or s["load"] != "none":
+        return "an interruption asks for one application that stores packets"
     return ""
 
 
@@ -183,10 +191,13 @@ def _cycle(
         samplers.Sampler(lab.sample_s, bed.namespace, bed.device, lab.work) as sampler,
     ):
         sampler.pids = capture.pids
-        before = 0 if isinstance(bed, Nothing) else bed.received()
+        before = bed.received()
         used_before = samplers.used(capture.pids)
         asker = _asker(lab, settings, bed, capture)
-        sent = _generate(command, settings, record, asker)
+        interruption = None
+        if settings["interruption"] != "none":
+            interruption = restart.Interruption(capture, settings, seed)
+        sent = _generate(command, settings, record, asker, interruption)
         _wait_for_arrivals(bed, sent, before)
         used_after = samplers.used(capture.pids)
         capture.settle()
@@ -199,18 +210,31 @@ def _cycle(
         if not method.polls:
             # What it does after the packets is for them, too.
             used_after = samplers.used(capture.pids)
-        counts = capture.stop()
-        if not counts:
-            counts = [methods.Counts(arrived, arrived)]
+        capture.stop()
+        judged: dict[str, float] = {}
+        if interruption:
+            captured, judged = restart.judge(capture, sent)
+            counts = [captured]
+        else:
+            counts = capture.counts() or [methods.Counts(arrived, arrived)]
         if arrived == 0:
             raise Failed("nothing arrived at the far end")
     begin, end = _begin_and_end(sent, bed, sampler)
     metrics = _metrics(sent, offered, arrived, counts)
     metrics |= _costs(settings, sent, arrived, used_before, used_after)
     metrics |= _sampled(settings, begin, end, sampler)
+    if interruption:
+        metrics |= interruption.metrics(metrics["sent_pps"], metrics["lost"])
+        metrics["repeated"] = judged["repeated"]
+        metrics["uncounted"] = max(0.0, metrics["lost"] - judged["told"])
+        # What the samplers look at is the first process.
+        for name in ("cpu_capture", "cpu_ms_per_mpkt", "switches_per_s", "rss_mib"):
+            del metrics[name]
     metrics |= _asked(settings, sent, begin, asker)
     metrics |= _ask_for_a_flow(lab, settings, capture) if settings["flow_query"] else {}
     metrics["index_share"] = counts[0].index_share
+    metrics["ring_used"] = counts[0].ring_used
+    metrics["unsynced_ms"] = counts[0].unsynced_ms
     if settings["warmup_s"] and not isinstance(bed, Nothing):
         _leave_warm_up_out(metrics, settings, begin, end, sampler)
     return Measured(
@@ -269,7 +293,13 @@ def _generator(
     return bed.generate_command([*words, "--json", "-" if bed.ssh else str(record)])
 
 
-def _generate(command: list[str], s: Settings, record: Path, asker: Asker | None) -> Sent:
+def _generate(
+    command: list[str],
+    s: Settings,
+    record: Path,
+    asker: Asker | None,
+    interruption: restart.Interruption | None,
+) -> Sent:
     seconds = 120 + 3 * (s["seconds"] + s["warmup_s"]) + s["packets"] / 1e3
     process: subprocess.Popen[str] | None = None
     try:
@@ -284,6 +314,8 @@ def _generate(command: list[str], s: Settings, record: Path, asker: Asker | None
             )
         if asker:
             asker.start()
+        if interruption:
+            interruption.take_place(process)
         out, error = process.communicate(timeout=seconds)
     except subprocess.TimeoutExpired as late:
         raise Failed(f"the generator took more than {seconds:.0f} s") from late

@@ -10,10 +10,12 @@ The settings of the peers are those that their own documentation recommends for 
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
 import re
+import select
 import shlex
 import shutil
 import signal
@@ -21,18 +23,20 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
-from . import interrupt, rules, samplers
+from . import interrupt, rules, samplers, stenotype
 from .build import Build
-from .settings import METHODS, Settings
+from .settings import METHODS, SETTINGS, Settings
 from .testbed import Bed, run
 
 LAB = Path(__file__).parents[1]
 READY_S = 60
 """How long a method may take to become ready, s."""
+PERSIST = "lab"
+"""The name of tapdeck's recordings that outlive their process."""
 SETTLE_S = 120
 """How long a method may take to write what it has, s."""
 
@@ -58,11 +62,22 @@ class Context:
     directory: Path
     build: Build
     load: Path
+    turn: int = 0
+    """How many processes of the same application have ended before this one."""
 
     def for_app(self, i: int) -> Context:
         directory = self.directory / f"app{i}"
         directory.mkdir(exist_ok=True)
-        return Context(self.settings, self.device, directory, self.build, self.load)
+        return replace(self, directory=directory)
+
+    def after(self) -> Context:
+        """Returns what the next process of the same application is made from."""
+        return replace(self, turn=self.turn + 1)
+
+    def file(self, name: str) -> Path:
+        """Returns where this process has a file of its own; what was before it stays."""
+        path = self.directory / name
+        return path.with_stem(f"{path.stem}-{self.turn}") if self.turn else path
 
 
 @dataclass(frozen=True)
@@ -72,6 +87,10 @@ class Counts:
     """Packets that the method says it has seen, captured or not."""
     index_share: float = math.nan
     """Bytes of the method's index for each byte that it stored."""
+    ring_used: float = math.nan
+    """The most that a ring was filled, as a share of it."""
+    unsynced_ms: float = math.nan
+    """The longest time for which something that was written was not durable."""
 
 
 class Method:
@@ -87,7 +106,9 @@ class Method:
     polls = False
     """Whether the program uses all of a CPU, whatever comes."""
     can: frozenset[str] = frozenset()
-    """What the method can do of load, filter, snaplen, no-store, apps, gzip and rules."""
+    """What the method can do of load, filter, snaplen, no-store, apps, gzip, rules, interruption
+    and persist.
+    """
 
     def __init__(self, name: str) -> None:
         self.name, self.means = name, METHODS[name]
@@ -110,6 +131,8 @@ class Method:
             "no-store": s["store"] == "none",
             "apps": s["apps"] > 1,
             "rules": bool(s["signatures"]),
+            "interruption": s["interruption"] != "none",
+            "persist": s["persist"],
         }
         cannot = [what for what, wanted in asked.items() if wanted and what not in self.can]
         return f"{self.name} cannot do {', '.join(cannot)} here" if cannot else ""
@@ -129,6 +152,30 @@ class Method:
         return True
 
     def count(self, c: Context, log: str) -> Counts:
+        raise NotImplementedError
+
+    def environment(self, c: Context) -> dict[str, str]:
+        """Returns the variables that the processes have beside the lab's own."""
+        return {}
+
+    def recording(self, c: Context) -> list[Path]:
+        """Returns what all processes of an application have stored, for `check-traffic`."""
+        raise NotImplementedError
+
+    def ring_used(self, c: Context) -> float:
+        """Returns the most that a ring was filled, as a share of it, where the method tells."""
+        return math.nan
+
+    def told_lost(self, c: Context, logs: list[str]) -> float:
+        """Returns how many packets the processes of an application say that they lost.
+
+        Parameters
+        ----------
+        c : Context
+            That of the last process.
+        logs : list of str
+            What each process has said.
+        """
         raise NotImplementedError
 
 
@@ -169,6 +216,10 @@ def first_number(pattern: str, text: str) -> float:
     return float(found[1]) if found else math.nan
 
 
+def sum_of_numbers(pattern: str, texts: list[str]) -> float:
+    return sum(float(number) for text in texts for number in re.findall(pattern, text))
+
+
 def load_words(s: Settings) -> list[str]:
     """Returns the options of `load/load.c` for the work that it does with each packet."""
     kind, _, number = s["load"].partition(":")
@@ -202,27 +253,36 @@ class Hook:
     delivers: bool
     """It takes `--deliver`. Packet sockets see copies, so they have no choice."""
 
+    lasts: bool
+    """It takes `--persist`."""
+
 
 TAPDECK_HOOKS = {
-    "xdp": Hook(native=True, shared=False, delivers=True),
-    "xdp-generic": Hook(native=False, shared=False, delivers=True),
-    "tcx": Hook(native=False, shared=True, delivers=True),
-    "netfilter": Hook(native=False, shared=False, delivers=True),
-    "tpacket": Hook(native=False, shared=True, delivers=False),
-    "recv": Hook(native=False, shared=True, delivers=False),
-    "afxdp": Hook(native=True, shared=False, delivers=True),
+    "xdp": Hook(native=True, shared=False, delivers=True, lasts=True),
+    "xdp-generic": Hook(native=False, shared=False, delivers=True, lasts=True),
+    "tcx": Hook(native=False, shared=True, delivers=True, lasts=True),
+    "netfilter": Hook(native=False, shared=False, delivers=True, lasts=True),
+    "tpacket": Hook(native=False, shared=True, delivers=False, lasts=False),
+    "recv": Hook(native=False, shared=True, delivers=False, lasts=False),
+    "afxdp": Hook(native=True, shared=False, delivers=True, lasts=False),
 }
 """One row for each hook of the program, in the order in which `tapdeck probe` lists them."""
 
 
+LOSSES = ("dropped_ring", "dropped_other", "unseen", "nic_dropped")
+"""The counters of tapdeck that tell of packets that are not in the output."""
+
+
 class Tapdeck(Method):
     advice = "defaults; consume at the hooks that can"
-    can = frozenset({"load", "gzip", "filter", "snaplen", "no-store", "rules"})
+    can = frozenset({"load", "gzip", "filter", "snaplen", "no-store", "rules", "interruption"})
 
     def __init__(self, hook: str) -> None:
         super().__init__(f"tapdeck-{hook}")
         self.hook = hook
         self.native = TAPDECK_HOOKS[hook].native
+        if TAPDECK_HOOKS[hook].lasts:
+            self.can = self.can | {"persist"}
         if TAPDECK_HOOKS[hook].shared:
             self.can = self.can | {"apps"}
 
@@ -236,8 +296,15 @@ class Tapdeck(Method):
             "--ring-bytes",
             f"{s['ring_mib']}MiB",
             "--stats-json",
-            str(c.directory / "stats.json"),
+            str(c.file("stats.json")),
         ]
+        if s["persist"]:
+            # Nothing is to wait for a flush when the last process ends.
+            words += ["--persist", PERSIST, "--flush", "100ms"]
+        if s["segment_mib"] != SETTINGS["segment_mib"].default:
+            words += ["--segment-size", f"{s['segment_mib']}MiB"]
+        if s["sync_interval"] != SETTINGS["sync_interval"].default:
+            words += ["--sync-interval", s["sync_interval"]]
         if s["snaplen"]:
             words += ["--snaplen", str(s["snaplen"])]
         if s["filter"]:
@@ -260,7 +327,7 @@ class Tapdeck(Method):
         return "recording" in log
 
     def count(self, c: Context, log: str) -> Counts:
-        last = json.loads((c.directory / "stats.json").read_text().splitlines()[-1])
+        last = self.last_statistics(c)[-1]
         if not last["final"]:
             raise Failed("tapdeck did not end well: " + log.strip().rpartition("\n")[2])
         index_share = (
@@ -272,7 +339,35 @@ class Tapdeck(Method):
             captured = last["captured"]
         else:
             captured = sum(count_file(file) for file in (c.directory / "store").rglob("*.pcapng"))
-        return Counts(captured, last["seen"], index_share)
+        unsynced_ms = last["unsynced_us_max"] / 1e3
+        return Counts(captured, last["seen"], index_share, self.ring_used(c), unsynced_ms)
+
+    def ring_used(self, c: Context) -> float:
+        each = (s["ring_used_max"] / s["ring_bytes"] for s in self.last_statistics(c))
+        return float(max(each))
+
+    def environment(self, c: Context) -> dict[str, str]:
+        if not c.settings["persist"]:
+            return {}
+        # A command in a network namespace does not see the machine's BPF file system.
+        return {"TAPDECK_PERSIST": str(c.directory.parent / "bpf" / "tapdeck")}
+
+    def recording(self, c: Context) -> list[Path]:
+        return [c.directory / "store"]
+
+    def told_lost(self, c: Context, logs: list[str]) -> float:
+        each = [float(sum(last[key] for key in LOSSES)) for last in self.last_statistics(c)]
+        # The next owner goes on counting where the one before has stopped.
+        return each[-1] if c.settings["persist"] else sum(each)
+
+    def last_statistics(self, c: Context) -> list[dict[str, Any]]:
+        """Returns the last line of statistics of each process that wrote one."""
+        files = [replace(c, turn=turn).file("stats.json") for turn in range(c.turn + 1)]
+        texts = [file.read_text() for file in files if file.exists()]
+        # A process that was killed may have left half a line.
+        return [
+            json.loads(text[: text.rfind("\n")].splitlines()[-1]) for text in texts if "\n" in text
+        ]
 
 
 class Serve(Method):
@@ -342,7 +437,7 @@ class Tcpdump(Method):
     # A block of its buffer that is not full is given up after a second (pcap(3PCAP), packet buffer
     # timeout).
     holds_back_s = 1.3
-    can = frozenset({"gzip", "filter", "snaplen", "no-store", "apps"})
+    can = frozenset({"gzip", "filter", "snaplen", "no-store", "apps", "interruption"})
 
     def pipeline(self, c: Context) -> list[list[str]]:
         s = c.settings
@@ -351,7 +446,7 @@ class Tcpdump(Method):
             words += ["-s", str(s["snaplen"])]
         if s["load"] != "none":
             return [[*words, "-w", "-", *filter_words(s)], behind_pipe(c)]
-        to = "/dev/null" if s["store"] == "none" else str(c.directory / "out.pcap")
+        to = "/dev/null" if s["store"] == "none" else str(c.file("out.pcap"))
         return [[*words, "-w", to, *filter_words(s)]]
 
     def count(self, c: Context, log: str) -> Counts:
@@ -362,6 +457,12 @@ class Tcpdump(Method):
             return Counts(int(first_number(r"(\d+) packets? captured", log)), detected)
         return Counts(count_file(c.directory / "out.pcap"), detected)
 
+    def recording(self, c: Context) -> list[Path]:
+        return sorted(c.directory.glob("out*.pcap"))
+
+    def told_lost(self, c: Context, logs: list[str]) -> float:
+        return sum_of_numbers(r"(\d+) packets? dropped by", logs)
+
 
 def filter_words(s: Settings) -> list[str]:
     return [s["filter"]] if s["filter"] else []
@@ -370,7 +471,7 @@ def filter_words(s: Settings) -> list[str]:
 class Dumpcap(Method):
     program, package = "dumpcap", "wireshark-common"
     advice = "dumpcap(1): -q, a larger buffer (-B)"
-    can = frozenset({"filter", "snaplen", "apps"})
+    can = frozenset({"filter", "snaplen", "apps", "interruption"})
 
     def pipeline(self, c: Context) -> list[list[str]]:
         s = c.settings
@@ -382,7 +483,7 @@ class Dumpcap(Method):
             "-B",
             str(s["ring_mib"]),
             "-w",
-            str(c.directory / "out.pcapng"),
+            str(c.file("out.pcapng")),
         ]
         if s["snaplen"]:
             words += ["-s", str(s["snaplen"])]
@@ -392,6 +493,12 @@ class Dumpcap(Method):
         received = first_number(r"received/dropped on interface [^:]*: (\d+)/", log)
         dropped = first_number(r"received/dropped on interface [^:]*: \d+/(\d+)", log)
         return Counts(count_file(c.directory / "out.pcapng"), received + dropped)
+
+    def recording(self, c: Context) -> list[Path]:
+        return sorted(c.directory.glob("out*.pcapng"))
+
+    def told_lost(self, c: Context, logs: list[str]) -> float:
+        return sum_of_numbers(r"received/dropped on interface [^:]*: \d+/(\d+)", logs)
 
 
 class NetsniffNg(Method):
@@ -454,6 +561,7 @@ class Stenotype(Method):
     )
     holds_back_s = 1.6
     stays = True
+    can = frozenset({"interruption"})
 
     def pipeline(self, c: Context) -> list[list[str]]:
         for part in ("PKT0", "IDX0"):
@@ -461,6 +569,9 @@ class Stenotype(Method):
         words = f"stenotype --iface={c.device} --threads=1 --blocks={c.settings['ring_mib']}"
         words += " --aiops=32 --blockage_sec=1 --uid=root --gid=root --seccomp=none -v -v"
         words += f" --dir={c.directory}"
+        if c.settings["interruption"] != "none":
+            # So that what it says of its losses is not too old when it is killed.
+            words += " --stats_sec=1"
         return [words.split()]
 
     def is_ready(self, pid: int, log: str) -> bool:
@@ -478,6 +589,17 @@ class Stenotype(Method):
         )
         packets = sum(int(n) for n in re.findall(r"Stored (\d+) with ", log))
         return Counts(packets, index_share=index / stored if stored else math.nan)
+
+    def recording(self, c: Context) -> list[Path]:
+        # One that was killed leaves its file hidden, which stenographer does not look into; what is
+        # in it was stored all the same.
+        files = sorted((c.directory / "PKT0").iterdir())
+        return [stenotype.to_pcap(file, c.directory / f"{i}.pcap") for i, file in enumerate(files)]
+
+    def told_lost(self, c: Context, logs: list[str]) -> float:
+        # Each process tells again and again what it has lost since its start.
+        each = [re.findall(r" drops=(\d+)", log) for log in logs]
+        return sum(float(told[-1]) for told in each if told)
 
 
 class Libpcap(Method):
@@ -723,13 +845,14 @@ class Capture:
     ) -> Process:
         cpus = context.settings["capture_cpu"]
         pin = ["taskset", "-c", cpus] if cpus else []
-        with open(context.directory / log, "w") as errors:
+        with open(context.file(log), "w") as errors:
             return subprocess.Popen(
                 self.bed.capture_command([*pin, *words]),
                 stdin=stdin,
                 stdout=stdout,
                 stderr=errors,
                 cwd=LAB,
+                env=os.environ | self.method.environment(context),
                 # Ctrl-C is for the lab, which ends them in its own time.
                 start_new_session=True,
             )
@@ -757,12 +880,49 @@ class Capture:
                 before = process.stdout
 
     def _log(self, i: int) -> str:
-        directory = self.contexts[i].directory
+        """Returns what the present process of an application has said."""
+        context = self.contexts[i]
         parts = [
-            directory / "log0",
-            *([directory / "stdout"] if len(self.processes[i]) == 1 else []),
+            context.file("log0"),
+            *([context.file("stdout")] if len(self.processes[i]) == 1 else []),
         ]
         return "".join(p.read_text(errors="replace") for p in parts if p.exists())
+
+    def logs(self) -> list[str]:
+        """Returns what each process of the only application has said, one after the other."""
+        last = self.contexts[0]
+        files = [replace(last, turn=turn).file("log0") for turn in range(last.turn + 1)]
+        return [file.read_text(errors="replace") for file in files]
+
+    def end_process(self, signal_number: int) -> float:
+        """End the process of the only application. Returns when it had ended, time.monotonic()."""
+        ((process,),) = self.processes
+        process.send_signal(signal_number)
+        _wait_for_end(process)
+        return time.monotonic()
+
+    def start_next(self, program: Path | None) -> float:
+        """Start the next process of the only application.
+
+        Parameters
+        ----------
+        program : Path or None
+            What is started in the place of the program that the method names.
+
+        Returns
+        -------
+        float
+            When it was ready, time.monotonic().
+        """
+        context = self.contexts[0].after()
+        (words,) = self.method.pipeline(context)
+        if program:
+            words[0] = str(program)
+        with context.file("stdout").open("wb") as out:
+            process = self._spawn(words, context, "log0", subprocess.DEVNULL, out)
+        self.contexts[0], self.processes[0] = context, [process]
+        self._wait_until_ready()
+        return time.monotonic()
 
     def _wait(self, what: str, seconds: float, done: Callable[[], bool]) -> None:
         end = time.monotonic() + seconds
@@ -770,7 +930,7 @@ class Capture:
             if time.monotonic() > end:
                 late = f"{self.method.name} was not {what} within {seconds:.0f} s"
                 raise Failed(f"{late}: {self._last_words()}")
-            time.sleep(0.01)
+            time.sleep(0.002)
 
     def _last_words(self) -> str:
         said = [
@@ -831,8 +991,8 @@ class Capture:
             )
         )
 
-    def stop(self) -> list[Counts]:
-        """End the method, and count what each application has."""
+    def stop(self) -> None:
+        """End the method."""
         for pipeline in self.processes:
             pipeline[0].send_signal(signal.SIGINT)
         if self.method.stays:
@@ -850,4 +1010,26 @@ class Capture:
                 process.wait(SETTLE_S)
             except subprocess.TimeoutExpired as error:
                 raise Failed(f"{self.method.name} did not end: {self._last_words()}") from error
+
+    def counts(self) -> list[Counts]:
+        """Count what each application has, once the method was stopped."""
         return [self.method.count(context, self._log(i)) for i, context in enumerate(self.contexts)]
+
+
+def _wait_for_end(process: Process) -> None:
+    """Wait until a process has ended, without a look now and then: the moment is measured.
+
+    Raises
+    ------
+    Failed
+        It has not ended within `SETTLE_S`.
+    """
+    with contextlib.closing(select.epoll()) as ends:
+        descriptor = os.pidfd_open(process.pid)
+        try:
+            ends.register(descriptor, select.EPOLLIN)
+            if not ends.poll(SETTLE_S):
+                raise Failed(f"process {process.pid} did not end")
+        finally:
+            os.close(descriptor)
+    process.wait()

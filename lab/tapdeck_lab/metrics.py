@@ -68,6 +68,13 @@ METRICS: dict[str, Metric] = {
     ),
     "stored_mib": Metric("stored", "MiB", ""),
     "marked_found": Metric("marked packets found", "%", "more", 100),
+    "repeated": Metric("packets stored twice", "packets", "less"),
+    "uncounted": Metric("packets lost that the method does not count", "packets", "less"),
+    "unread_ms": Metric("time in which no process read", "ms", "less"),
+    "lost_ms": Metric("packets lost, as time at the rate sent", "ms", "less"),
+    "mended_ms": Metric("time until what was left is mended", "ms", "less"),
+    "ring_used": Metric("most that a ring was filled", "%", "less", 100),
+    "unsynced_ms": Metric("longest time not durable", "ms", "less"),
     "seconds": Metric("time of sending", "s", ""),
 }
 

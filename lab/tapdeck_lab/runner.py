@@ -15,7 +15,7 @@ import sys
 import time
 from pathlib import Path
 
-from . import cycle
+from . import cycle, restart
 from .cycle import Lab
 from .methods import Failed, Missing, Refused
 from .metrics import METRICS, number
@@ -160,4 +160,5 @@ def _in_words(
 
 
 def clean_up(work: Path) -> None:
+    restart.unmount_stale(work)
     shutil.rmtree(work, ignore_errors=True)

@@ -39,6 +39,7 @@ RATE = re.compile(
 )
 SIZE = re.compile(r"\d+|\d+-\d+|normal:\d+-\d+|imix|dist:[\w.-]+")
 LOAD = re.compile(r"none|copy:\d+|zlib:\d|gzip:\d")
+SYNC = re.compile(r"off|\d+(ms|s)")
 CPUS = re.compile(r"(\d+(,\d+)*)?")
 
 
@@ -72,6 +73,10 @@ class Settings(TypedDict):
     filter: str
     store: str
     index: bool
+    segment_mib: int
+    sync_interval: str
+    persist: bool
+    interruption: str
     load: str
     apps: int
     signatures: int
@@ -183,6 +188,18 @@ SETTINGS: dict[str, Setting] = {
     "filter": Setting("", _text, "filter expression, as in pcap-filter(7)"),
     "store": Setting("disk", _one_of("disk", "none"), "where packets go"),
     "index": Setting(True, _one_of(True, False), "whether tapdeck indexes what it stores"),
+    "segment_mib": Setting(1024, _number(64, 2**20, whole=True), "size of tapdeck's segments, MiB"),
+    "sync_interval": Setting(
+        "5s", _pattern(SYNC, "a time like 5s, or off"), "how soon what tapdeck wrote is durable"
+    ),
+    "persist": Setting(
+        False, _one_of(True, False), "whether tapdeck's hooks and rings outlive its process"
+    ),
+    "interruption": Setting(
+        "none",
+        _one_of("none", "restart", "kill", "upgrade"),
+        "how the capture process ends while packets come, before the next one is started",
+    ),
     "load": Setting(
         "none", _pattern(LOAD, "none, copy:N, zlib:LEVEL or gzip:LEVEL"), "work for each packet"
     ),

@@ -245,5 +245,8 @@ class Nothing:
 
     generate_command = capture_command
 
+    def received(self) -> int:
+        return 0
+
 
 Bed = Veth | Wire | Nothing

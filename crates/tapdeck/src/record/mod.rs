@@ -230,6 +230,8 @@ pub fn run(flags: flags::Record) -> Result<()> {
     if let (Some(lasting), Target::Store { dir, .. }) = (&mut lasting, &plan.target) {
         lasting.begin(source.captures(), dir)?;
         report.goes_on(lasting);
+        // The rings are at their fullest before the writer begins.
+        report.sample(&source);
     }
     let writer_control = Arc::new(WriterControl::default());
     let job = WriterSetup {
