@@ -7,7 +7,7 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
@@ -95,6 +95,19 @@ pub fn open(path: &Path, mode: u32, stdout: &str) -> Result<(File, bool)> {
         ),
         file => Ok((file.with_context(what)?, is_new)),
     }
+}
+
+/// Opens a named pipe, which may have no reader yet; `None` where the path names something else.
+///
+/// To open it for writing alone would be to wait until somebody reads.
+pub fn open_pipe(path: &Path) -> Result<Option<File>> {
+    if !fs::symlink_metadata(path).is_ok_and(|meta| meta.file_type().is_fifo()) {
+        return Ok(None);
+    }
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).custom_flags(OFlags::NOFOLLOW.bits().cast_signed());
+    let pipe = options.open(path).with_context(|| format!("cannot write {}", path.display()))?;
+    Ok(Some(pipe))
 }
 
 /// Returns whether a path names an open descriptor of this process, as the shell's `>(command)`

@@ -162,14 +162,17 @@ impl Rights {
     }
 }
 
-/// Leaves this process, a helper, the capabilities that hooks take, and no way to others.
-pub fn keep_for_hooks() -> io::Result<()> {
+/// Leaves this process, a helper, the capabilities that hooks take, and no way to others. AF_XDP
+/// sockets have locked memory (`locks_memory`).
+pub fn keep_for_hooks(locks_memory: bool) -> io::Result<()> {
     let keep = || -> Result<()> {
         drop_bounding()?;
         caps::clear(None, CapSet::Ambient)?;
         caps::clear(None, CapSet::Inheritable)?;
         let had = caps::read(None, CapSet::Permitted)?;
-        let kept: CapsHashSet = FOR_HOOKS.into_iter().filter(|cap| had.contains(cap)).collect();
+        let to_lock = locks_memory.then_some(Capability::CAP_IPC_LOCK);
+        let wanted = FOR_HOOKS.into_iter().chain(to_lock);
+        let kept: CapsHashSet = wanted.filter(|cap| had.contains(cap)).collect();
         caps::set(None, CapSet::Effective, &kept)?;
         caps::set(None, CapSet::Permitted, &kept)?;
         Ok(rustix::thread::set_no_new_privs(true)?)

@@ -30,6 +30,9 @@ impl StatsJson {
         if path.as_os_str() == "-" {
             return Ok(Some(Box::new(stdout())));
         }
+        if let Some(pipe) = output_file::open_pipe(path)? {
+            return Ok(Some(Box::new(pipe)));
+        }
         let (file, _) = output_file::open(path, 0o644, "--stats-json -")?;
         if file.metadata().is_ok_and(|meta| meta.is_file()) {
             file.set_len(0).with_context(|| format!("cannot write {}", path.display()))?;

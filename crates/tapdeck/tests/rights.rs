@@ -8,12 +8,13 @@ mod testbed;
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 
 use rustix::process::Signal;
 use serde_json::Value;
+use tapdeck_capture::interface::Interface;
 use tapdeck_testkit::process::number;
-use tapdeck_testkit::{Cable, Net, Sender, kernel, wait_for};
+use tapdeck_testkit::{Cable, Mount, Net, Sender, kernel, wait_for};
 use testbed::recorder::{Contents, Recorder, assert_accounted, frame};
 
 /// A user that every machine has.
@@ -21,10 +22,22 @@ const USER: &str = "nobody";
 const USER_ID: u32 = 65534;
 
 fn send(net: &Net, numbers: std::ops::Range<u32>) {
+    let to = net.b.inside(|| Interface::find("vb").expect("it is there")).mac;
+    let to = to.expect("a MAC");
     net.a.inside(|| {
         let mut sender = Sender::on("va");
-        numbers.for_each(|i| sender.send(&frame([2, 0, 0, 0, 0, 2], 100, i)));
+        numbers.for_each(|i| sender.send(&frame(to, 100, i)));
     });
+}
+
+/// A network for a recorder at a hook.
+fn net_for(hook: &str) -> Net {
+    let net = Net::new();
+    if hook == "netfilter" {
+        // It sees what IP would take.
+        net.b.run("ip addr add 10.213.0.2/24 dev vb");
+    }
+    net
 }
 
 /// A directory that everybody may pass, so that also another user gets at a store in it.
@@ -86,6 +99,8 @@ fn threads(pid: u32) -> Vec<Status> {
 const SETS: [&str; 5] = ["CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"];
 /// CAP_NET_ADMIN, CAP_NET_RAW, CAP_PERFMON and CAP_BPF.
 const FOR_HOOKS: u64 = 1 << 12 | 1 << 13 | 1 << 38 | 1 << 39;
+/// CAP_IPC_LOCK, which the memory of AF_XDP sockets takes.
+const TO_LOCK: u64 = 1 << 14;
 
 fn assert_no_rights(pid: u32, user: u32) {
     let threads = threads(pid);
@@ -118,30 +133,44 @@ fn try_as(debugger: &Path, pid: u32, words: &[&str]) -> i32 {
     String::from_utf8_lossy(&out.stdout).trim().parse().expect("a number")
 }
 
-fn recorder_has_no_right(net: &Net, dir: &Path, flags: &str, user: u32) {
-    let store = dir.join(format!("store-{user}"));
-    let flags = format!("--hook tcx --flush 100ms --dir {} {flags}", store.display());
-    let recorder = Recorder::start(net, dir, &flags);
-    send(net, 0..100);
-    wait_for("the packets", || recorder.now()["captured"].as_u64() == Some(100));
-    assert_no_rights(pid(&recorder), user);
+/// The flags of every hook of this kernel.
+fn hooks() -> Vec<&'static str> {
+    let mut hooks = vec!["xdp", "xdp-generic", "tpacket", "recv", "afxdp --deliver consume", "tcx"];
+    if kernel::at_least((6, 4), "BPF programs at netfilter") {
+        hooks.push("netfilter");
+    }
+    hooks
+}
 
-    let helper = helper(&recorder);
-    let [status] = &threads(helper)[..] else { panic!("a helper has one thread") };
+/// The recorder has no right, and its helper those that the hook takes.
+fn assert_divided(recorder: &Recorder, hook: &str, user: u32) {
+    assert_no_rights(pid(recorder), user);
+    let [status] = &threads(helper(recorder))[..] else { panic!("a helper has one thread") };
     assert_eq!(status.value("Name"), "tapdeck-helper");
+    let wanted = if hook.starts_with("afxdp") { FOR_HOOKS | TO_LOCK } else { FOR_HOOKS };
     for set in SETS {
-        let kept = if matches!(set, "CapPrm" | "CapEff") { FOR_HOOKS } else { 0 };
+        let kept = if matches!(set, "CapPrm" | "CapEff") { wanted } else { 0 };
         assert_eq!(status.capabilities(set), kept, "{set}: {}", status.0);
     }
     assert_eq!(status.value("NoNewPrivs"), "1");
+}
 
+fn recorder_has_no_right(hook: &str, (name, user): (&str, u32)) {
+    let (net, dir) = (net_for(hook), directory());
+    let store = dir.path().join("store");
+    let flags = format!("--hook {hook} --user {name} --flush 100ms --dir {}", store.display());
+    let recorder = Recorder::start(&net, dir.path(), &flags);
+    send(&net, 0..100);
+    wait_for("the packets", || recorder.now()["captured"].as_u64() == Some(100));
+    assert_divided(&recorder, hook, user);
+    let helper = helper(&recorder);
     if cfg!(target_arch = "x86_64") {
-        tries_in_vain(dir, &store, &recorder, user);
+        tries_in_vain(dir.path(), &store, &recorder, user);
     }
 
-    send(net, 100..200);
+    send(&net, 100..200);
     let stats = recorder.stop();
-    assert_eq!(number(&stats, "captured"), 200, "and it went on recording");
+    assert_eq!(number(&stats, "captured"), 200, "{hook}: and it went on recording");
     assert_accounted(&stats);
     assert_eq!(Contents::of_store(&store).packets.len(), 200);
     for file in fs::read_dir(&store).expect("a store").flatten() {
@@ -191,15 +220,87 @@ mod libc_errno {
 
 #[test]
 fn no_thread_of_a_recorder_has_a_right_that_it_does_not_use() {
+    for hook in hooks() {
+        recorder_has_no_right(hook, (USER, USER_ID));
+    }
+    recorder_has_no_right("tcx", ("root", 0));
+}
+
+/// The recorder of a lasting recording neither, also where it has taken one over.
+#[test]
+fn what_lasts_is_pinned_by_the_helper() {
+    for hook in hooks().into_iter().filter(|hook| kernel_programs(hook)) {
+        let (net, dir) = (net_for(hook), directory());
+        let bpf = Mount::bpf(&dir.path().join("bpf"));
+        let (pins, store) = (bpf.path().join("tapdeck"), dir.path().join("store"));
+        let start = || {
+            let mut command = net.b.command(env!("CARGO_BIN_EXE_tapdeck"));
+            command.env("TAPDECK_PERSIST", &pins).stdout(Stdio::null());
+            command.args(["record", "-i", "vb", "--persist", "tape", "--flush", "100ms"]);
+            command.args(["--user", USER, "--hook", hook, "--dir"]).arg(&store);
+            Recorder::of(command, dir.path())
+        };
+        let captured = |recorder: &Recorder, packets: u64| {
+            wait_for("packets", || recorder.now()["captured"].as_u64() == Some(packets));
+        };
+        let recorder = start();
+        send(&net, 0..100);
+        captured(&recorder, 100);
+        assert_divided(&recorder, hook, USER_ID);
+        recorder.kill();
+        send(&net, 100..150);
+
+        let mut recorder = start();
+        captured(&recorder, 150);
+        assert_divided(&recorder, hook, USER_ID);
+        if cfg!(target_arch = "x86_64") {
+            let state = pins.join("tape/state");
+            let words = ["read", state.to_str().expect("letters")];
+            let tried = try_as(&debugger(dir.path()), pid(&recorder), &words);
+            assert_eq!(tried, libc_errno::ACCES);
+            tries_in_vain(dir.path(), &store, &recorder, USER_ID);
+        }
+        if hook != "netfilter" {
+            net.b.run("ip link del vb");
+            recorder.wait_to_say("is gone");
+            net.plug(Cable::default());
+            recorder.wait_to_say("is back");
+            send(&net, 150..160);
+            captured(&recorder, 160);
+        }
+        let stats = recorder.stop();
+        assert_accounted(&stats);
+        assert_eq!(number(&stats, "takeovers"), 1, "{stats}");
+        assert!(pins.join("tape/0-link0").exists(), "it goes on");
+    }
+}
+
+fn kernel_programs(hook: &str) -> bool {
+    matches!(hook, "xdp" | "xdp-generic" | "tcx" | "netfilter")
+}
+
+/// What is pinned and not begun to be recorded, the helper removes.
+#[test]
+fn a_lasting_recording_that_does_not_begin_leaves_nothing() {
     let (net, dir) = (Net::new(), directory());
-    recorder_has_no_right(&net, dir.path(), &format!("--user {USER}"), USER_ID);
-    recorder_has_no_right(&net, dir.path(), "--user root", 0);
+    let bpf = Mount::bpf(&dir.path().join("bpf"));
+    let pins = bpf.path().join("tapdeck");
+    let store = dir.path().join("store");
+    fs::create_dir(&store).expect("a new directory");
+    let mut command = net.b.command(env!("CARGO_BIN_EXE_tapdeck"));
+    command.env("TAPDECK_PERSIST", &pins).args(["record", "-i", "vb", "--hook", "tcx"]);
+    command.args(["--persist", "tape", "--user", USER, "--dir"]).arg(&store);
+    let refused = command.output().expect("it was built");
+    assert_eq!(refused.status.code(), Some(1), "{}", said(&refused));
+    assert!(said(&refused).contains("whose the store must be"), "{}", said(&refused));
+    wait_for("the pins to go", || fs::read_dir(&pins).is_ok_and(|mut left| left.next().is_none()));
 }
 
 /// The hooks are looked after, and changed, by a recorder that may do none of it.
 #[test]
 fn what_takes_rights_is_done_for_another_user_too() {
-    for hook in ["xdp", "tcx"] {
+    for hook in hooks().into_iter().filter(|hook| *hook != "netfilter") {
+        let takes_rules = kernel_programs(hook);
         let (net, dir) = (Net::new(), directory());
         let store = dir.path().join("store");
         let flags = format!("--hook {hook} --flush 100ms --user {USER} --dir {}", store.display());
@@ -222,10 +323,25 @@ fn what_takes_rights_is_done_for_another_user_too() {
         send(&net, 10..20);
         wait(&recorder, "filtered", 10);
         ctl(&["filter", "--none"]);
-        let rules = dir.path().join("rules");
-        let rule = "accept src any dst any sport any dport any proto any\n";
-        fs::write(&rules, rule).expect("written");
-        ctl(&["rules", "replace", rules.to_str().expect("letters")]);
+        let asked = Command::new(env!("CARGO_BIN_EXE_tapdeck"))
+            .args(["ctl", "--dir"])
+            .arg(&store)
+            .args(["filter", "inbound"])
+            .output()
+            .expect("it was built");
+        let ethernet = pcap::Capture::dead(pcap::Linktype::ETHERNET).expect("memory");
+        if ethernet.compile("inbound", true).is_ok() {
+            assert!(asked.status.success(), "{}", said(&asked));
+            ctl(&["filter", "--none"]);
+        } else {
+            assert!(said(&asked).contains("begin with it (--filter)"), "{}", said(&asked));
+        }
+        if takes_rules {
+            let rules = dir.path().join("rules");
+            let rule = "accept src any dst any sport any dport any proto any\n";
+            fs::write(&rules, rule).expect("written");
+            ctl(&["rules", "replace", rules.to_str().expect("letters")]);
+        }
         send(&net, 20..30);
         wait(&recorder, "captured", 20);
         ctl(&["pause"]);
@@ -305,14 +421,9 @@ fn a_store_of_somebody_else_is_left_and_said() {
 fn a_user_that_cannot_be_is_wrong_usage() {
     let net = Net::new();
     let args = ["record", "-i", "vb", "--no-store", "--duration", "100ms", "--user"];
-    for (more, word) in [
-        (&["no-such-user-here", "--hook", "tcx"], "there is no such user"),
-        (&[USER, "--hook", "recv"], "opens sockets while it records"),
-    ] {
-        let refused = run(&net, &[&args[..], more].concat());
-        assert_eq!(refused.status.code(), Some(2), "{}", said(&refused));
-        assert!(said(&refused).contains(word), "{}", said(&refused));
-    }
+    let refused = run(&net, &[&args[..], &["no-such-user-here", "--hook", "tcx"]].concat());
+    assert_eq!(refused.status.code(), Some(2), "{}", said(&refused));
+    assert!(said(&refused).contains("there is no such user"), "{}", said(&refused));
 }
 
 /// A file is opened before the rights go, in whosever directory it is.

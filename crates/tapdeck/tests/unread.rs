@@ -128,6 +128,34 @@ fn a_reader_that_comes_late_gets_what_waited_and_the_last_line() {
     assert!(error.contains("20 seen = 20 captured"), "{error}");
 }
 
+/// A named pipe that nobody has opened for reading yet.
+#[test]
+fn a_pipe_without_a_reader_holds_nothing_up() {
+    let net = Net::new();
+    let dir = tempfile::tempdir().expect("a directory");
+    let (pipe, store) = (dir.path().join("pipe"), dir.path().join("store"));
+    let made = Command::new("mkfifo").arg(&pipe).status().expect("coreutils");
+    assert!(made.success());
+    let mut command = net.b.command(env!("CARGO_BIN_EXE_tapdeck"));
+    command.args(["record", "-i", "vb", "--hook", "tpacket", "--flush", "100ms"]);
+    command.arg("--stats-json").arg(&pipe).arg("--dir").arg(&store);
+    command.stdout(Stdio::null()).stderr(Stdio::null());
+    let recorder = Running(command.spawn().expect("the program was built"));
+    let socket = store.join(".tapdeck.sock");
+    wait_for("its control socket", || socket.exists());
+    // The loop answers once the hooks are attached.
+    assert_eq!(stats(&socket)["ok"], true);
+    send(&net, 20);
+    wait_for("the packets on disk", || number(&stats(&socket), "captured") == 20);
+    let mut reader = std::fs::File::open(&pipe).expect("it is there");
+    assert!(recorder.interrupt().success());
+    let mut text = String::new();
+    reader.read_to_string(&mut text).expect("it has ended");
+    let last = text.trim().lines().last().unwrap_or_default();
+    let last: Value = serde_json::from_str(last).expect("one JSON object");
+    assert_eq!((&last["final"], &last["captured"]), (&true.into(), &20.into()));
+}
+
 #[test]
 fn a_daemon_that_nobody_reads_serves_answers_and_ends() {
     let net = Net::new();

@@ -11,7 +11,6 @@ use super::control::{CONTROL_BYTES, Control};
 use super::object::{Aligned, FLUSH, LoadedObject, choose, load_filtered, reuse_maps};
 use super::params::Params;
 use super::program::Program;
-use crate::MAX_RINGS;
 use crate::filter::splice::Filters;
 use crate::persist::{Place, pin_anew};
 use crate::ring::{Geometry, RingMemory};
@@ -232,11 +231,10 @@ impl Loaded {
         self.map("sockets")
     }
 
-    /// Returns the counters of packets that the filter has kept from each AF_XDP socket: a word
-    /// every [`REFUSED_STRIDE`] bytes.
-    pub fn refused(&self) -> io::Result<Arc<Mapping>> {
-        let len = MAX_RINGS as usize * REFUSED_STRIDE;
-        Ok(Arc::new(Mapping::of_fd(self.map("refused")?.as_fd(), len, false)?))
+    /// Returns the map of the counters of packets that the filter has kept from each AF_XDP socket:
+    /// a word every [`REFUSED_STRIDE`] bytes, for each ring that there can be.
+    pub fn refused(&self) -> io::Result<OwnedFd> {
+        self.map("refused")
     }
 
     fn map(&self, name: &str) -> io::Result<OwnedFd> {

@@ -2,7 +2,6 @@
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
-use std::sync::Arc;
 
 use libbpf_rs::{MapCore, MapFlags, ObjectBuilder};
 
@@ -11,7 +10,6 @@ use super::params::Params;
 use super::program::Program;
 use crate::filter::splice::Filters;
 use crate::sys::libbpf::{io_error, map, program, quiet_libbpf};
-use crate::sys::mapping::Mapping;
 
 static SOCKET: &Aligned<[u8]> =
     &Aligned(*include_bytes!(concat!(env!("OUT_DIR"), "/socket.bpf.o")));
@@ -62,9 +60,8 @@ impl SocketFilter {
         program(&self.loaded.object, ENTRY)?.as_fd().try_clone_to_owned()
     }
 
-    /// Returns the counter of the packets that were refused, one word.
-    pub(crate) fn refused(&self) -> io::Result<Arc<Mapping>> {
-        let map = map(&self.loaded.object, "refused")?;
-        Ok(Arc::new(Mapping::of_fd(map.as_fd(), size_of::<u64>(), false)?))
+    /// Returns the map of the counter of the packets that were refused, one word.
+    pub(crate) fn refused(&self) -> io::Result<OwnedFd> {
+        map(&self.loaded.object, "refused")?.as_fd().try_clone_to_owned()
     }
 }

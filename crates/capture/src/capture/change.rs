@@ -35,10 +35,11 @@ impl Capture {
             }
             Taking::Kernel(hook) => {
                 let new = filters_for(interface, &config)?;
-                let request = Request::SetFilter(new.first().cloned());
+                let program = new.first().cloned();
+                let request = Request::SetFilter { program, snaplen: config.snaplen };
                 hook.ask(interface, &request).map_err(|fault| match fault {
                     Fault::Load(e) => explain_load(interface, &config, &new, e),
-                    Fault::Place(e) => explain(interface, config.hook, e),
+                    Fault::Queue(_, e) | Fault::Place(e) => explain(interface, config.hook, e),
                 })?;
             }
         }

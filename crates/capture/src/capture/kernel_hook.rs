@@ -2,7 +2,8 @@
 //! helper where the recorder has one; both do it by the same lines ([`KernelHook::perform`]).
 
 use std::io;
-use std::os::fd::OwnedFd;
+
+use tapdeck_packet::link::LinkType;
 
 use crate::attach::Links;
 use crate::bpf::loaded::Loaded;
@@ -10,12 +11,12 @@ use crate::bpf::params::Params;
 use crate::bpf::program::Program;
 use crate::filter::splice::Filters;
 use crate::helper::Seat;
-use crate::helper::wire::{Fault, Request};
+use crate::helper::wire::{Answer, Attached, Fault, Request};
 use crate::hook::ProgramSet;
 use crate::interface::Interface;
 use crate::persist::Place;
 use crate::rules::Images;
-use crate::sys::kernel;
+use crate::sys::{kernel, pins};
 
 /// Hook programs that write packets into rings.
 pub(super) struct KernelHook {
@@ -28,8 +29,7 @@ pub(super) struct KernelHook {
     /// The places where the programs look for rules; `None` where they look for none.
     pub(super) images: Option<Images>,
     pub(super) links: Links,
-    /// Whether clsact filters do the work of tcx.
-    pub(super) by_clsact: bool,
+    pub(super) attached: Attached,
     pub(super) promiscuous: bool,
     /// Where links are pinned, of a recording that outlives its process.
     pub(super) place: Option<Place>,
@@ -39,13 +39,13 @@ pub(super) struct KernelHook {
 
 impl KernelHook {
     /// Does what takes privileges, for an interface as it is now. Returns the answer's value.
-    pub(super) fn ask(&mut self, interface: &Interface, request: &Request) -> Result<bool, Fault> {
+    pub(super) fn ask(&mut self, interface: &Interface, request: &Request) -> Result<u32, Fault> {
         let Some(seat) = &self.seat else {
-            return self.perform(interface, request).map(|(value, _)| value);
+            return self.perform(interface, request).map(|answer| answer.value);
         };
-        let (value, _) = seat.ask(request)?;
+        let value = seat.ask(request)?.value;
         match request {
-            Request::Attach { .. } => self.by_clsact = value,
+            Request::Attach { .. } => self.attached = Attached::of(value),
             Request::BeginRules => self.images = Some(Images::at(Box::new(seat.clone()), 1)),
             Request::PutBack => self.images = None,
             _ => {}
@@ -58,9 +58,12 @@ impl KernelHook {
         &mut self,
         interface: &Interface,
         request: &Request,
-    ) -> Result<(bool, Option<OwnedFd>), Fault> {
+    ) -> Result<Answer, Fault> {
         let value = match request {
-            Request::Attach { .. } => self.attach(interface).map_err(Fault::Place)?,
+            Request::Attach { .. } => {
+                self.attach(interface).map_err(Fault::Place)?;
+                return Ok(self.attached.word().into());
+            }
             Request::Detach => {
                 self.detach();
                 false
@@ -81,7 +84,7 @@ impl KernelHook {
                 self.exchange().map_err(Fault::Place)?;
                 false
             }
-            Request::SetFilter(program) => {
+            Request::SetFilter { program, .. } => {
                 let mut filters = Filters::new();
                 if let Some(program) = program {
                     filters.add(program.clone());
@@ -109,7 +112,7 @@ impl KernelHook {
             Request::MakeRules { size } => {
                 let images = self.images.as_mut().ok_or_else(no_rules)?;
                 let fd = images.places.make(*size as usize).map_err(Fault::Place)?;
-                return Ok((false, Some(fd)));
+                return Ok(Answer { value: 0, fds: vec![fd] });
             }
             Request::PutRules { size } => {
                 let images = self.images.as_mut().ok_or_else(no_rules)?;
@@ -117,17 +120,35 @@ impl KernelHook {
                 images.places.put(0, size).map_err(Fault::Place)?;
                 false
             }
+            Request::OpenSocket { .. } | Request::TakeRefused => {
+                return Err(Fault::Place(io::ErrorKind::InvalidInput.into()));
+            }
         };
-        Ok((value, None))
+        Ok(value.into())
     }
 
-    /// Returns whether clsact filters do the work of tcx.
-    fn attach(&mut self, interface: &Interface) -> io::Result<bool> {
+    fn attach(&mut self, interface: &Interface) -> io::Result<()> {
         let Self { loaded, set, programs, promiscuous, place, .. } = self;
         let (program, place) = (|which| loaded.program(which), place.as_ref());
+        let is_lasting = place.is_some();
+        // It must not end with this process.
+        let made_promiscuous = is_lasting
+            && *promiscuous
+            && interface.link.is_some_and(LinkType::has_header)
+            && pins::set_promiscuous(&interface.name, true).unwrap_or(false);
         self.links = Links::attach(interface, set.place, *promiscuous, programs, &program, place)?;
-        self.by_clsact = self.links.by_clsact();
-        Ok(self.by_clsact)
+        let (by_clsact, renewed) = (self.links.by_clsact(), self.links.were_renewed());
+        self.attached = Attached { by_clsact, renewed, made_promiscuous };
+        Ok(())
+    }
+
+    /// Lets go of the programs, in a process that ends: `stays` says whether they are to go on.
+    pub(super) fn detach_here(&mut self, stays: bool) {
+        if stays {
+            drop(std::mem::take(&mut self.links));
+        } else {
+            self.detach();
+        }
     }
 
     pub(super) fn detach(&mut self) {

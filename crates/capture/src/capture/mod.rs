@@ -10,7 +10,6 @@ mod kernel_hook;
 mod load;
 
 use std::io;
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -25,7 +24,7 @@ use crate::bpf::program::Program;
 use crate::device::{Device, Meanwhile};
 use crate::explain::explain;
 use crate::filter::{explain_load, filters_for};
-use crate::helper::wire::{Fault, Request};
+use crate::helper::wire::{Answer, Attached, Fault, Request};
 use crate::helper::{Helper, Seat};
 use crate::hook::{ProgramSet, RingUnit, Sockets, TakenBy, XdpMode};
 use crate::interface::{Interface, NicCounters};
@@ -35,7 +34,6 @@ use crate::persist::{self, Persist, Place};
 use crate::ring::{Geometry, GeometryError, Reader, RingMemory, RingReader};
 use crate::ring_count::wanted_rings;
 use crate::socket::SocketHook;
-use crate::sys::pins;
 use crate::unseen::{Cause, Counted, Presence, Unseen};
 use crate::warnings::{lost_tags, others_there, stays_behind, takes_nothing};
 use crate::{Clock, Config, Deliver, Error, Event, Losses, MAX_RINGS};
@@ -212,7 +210,7 @@ impl Capture {
         self.presence.resume(&mut words);
         self.attach()?;
         let renewed = match &self.taking {
-            Taking::Kernel(hook) => hook.links.were_renewed(),
+            Taking::Kernel(hook) => hook.attached.renewed,
             Taking::Socket(_) => true,
         };
         let was_abandoned = self.take_abandoned();
@@ -264,20 +262,15 @@ impl Capture {
     }
 
     fn attach(&mut self) -> Result<(), Error> {
-        if let Some(lasting) = &mut self.lasting {
-            let wants = self.config.promiscuous
-                && self.device.interface.link.is_some_and(LinkType::has_header);
-            // It must not end with this process.
-            if wants && pins::set_promiscuous(&self.device.interface.name, true).unwrap_or(false) {
-                lasting.made_promiscuous = true;
-            }
-        }
         let (interface, config) = (&self.device.interface, &self.config);
         match &mut self.taking {
             Taking::Socket(hook) => hook.start(interface, config)?,
             Taking::Kernel(hook) => {
                 hook.ask(interface, &Request::Attach { ifindex: interface.index })
                     .map_err(|fault| explain(interface, config.hook, fault.into_error()))?;
+                if let Some(lasting) = &mut self.lasting {
+                    lasting.made_promiscuous |= hook.attached.made_promiscuous;
+                }
             }
         }
         self.attached = true;
@@ -298,42 +291,29 @@ impl Capture {
 
     /// Leaves to a helper what takes privileges; it knows this capture by the number.
     pub(crate) fn is_helped(&mut self, helper: &Arc<Helper>, number: u32) {
-        if let Taking::Kernel(hook) = &mut self.taking {
-            let seat = Seat { helper: helper.clone(), interface: number };
-            if let Some(images) = &mut hook.images {
-                images.places = Box::new(seat.clone());
+        let seat = Seat { helper: helper.clone(), interface: number };
+        match &mut self.taking {
+            Taking::Socket(hook) => hook.is_helped(seat),
+            Taking::Kernel(hook) => {
+                if let Some(images) = &mut hook.images {
+                    images.places = Box::new(seat.clone());
+                }
+                hook.seat = Some(seat);
             }
-            hook.seat = Some(seat);
-        }
-    }
-
-    /// Returns what this capture does that takes privileges as long as packets come, and that no
-    /// helper can do for it.
-    pub fn keeps_rights(&self) -> Option<String> {
-        match self.taking {
-            Taking::Socket(_) => {
-                Some(format!("hook {} opens sockets while it records", self.config.hook))
-            }
-            Taking::Kernel(_) if self.lasting.is_some() => {
-                Some("what outlives the recorder is pinned while it records".to_owned())
-            }
-            Taking::Kernel(_) => None,
         }
     }
 
     /// Lets go of the memory of the rings, in a helper.
     pub(crate) fn forget_rings(&mut self) {
         self.rings.clear();
-        if let Taking::Kernel(hook) = &mut self.taking {
-            hook.loaded.forget_rings();
+        match &mut self.taking {
+            Taking::Socket(hook) => hook.forget_rings(),
+            Taking::Kernel(hook) => hook.loaded.forget_rings(),
         }
     }
 
     /// Does what a recorder asks its helper for.
-    pub(crate) fn help(&mut self, request: &Request) -> Result<(bool, Option<OwnedFd>), Fault> {
-        let Taking::Kernel(hook) = &mut self.taking else {
-            return Err(Fault::Place(io::ErrorKind::InvalidInput.into()));
-        };
+    pub(crate) fn help(&mut self, request: &Request) -> Result<Answer, Fault> {
         match request {
             Request::Attach { ifindex } | Request::Load { ifindex } => {
                 self.device.become_again(*ifindex).map_err(Fault::Place)?;
@@ -342,13 +322,18 @@ impl Capture {
             Request::Restore => self.device.refresh_all(),
             _ => {}
         }
-        hook.perform(&self.device.interface, request)
+        let interface = &self.device.interface;
+        match &mut self.taking {
+            Taking::Socket(hook) => hook.perform(interface, request),
+            Taking::Kernel(hook) => hook.perform(interface, request),
+        }
     }
 
-    /// Detaches the programs in this process, a helper.
-    pub(crate) fn detach_here(&mut self) {
-        if let Taking::Kernel(hook) = &mut self.taking {
-            hook.detach();
+    /// Detaches the programs in this process, a helper, if they are not to go on.
+    pub(crate) fn detach_here(&mut self, stays: bool) {
+        match &mut self.taking {
+            Taking::Socket(hook) => hook.detach_here(),
+            Taking::Kernel(hook) => hook.detach_here(stays),
         }
     }
 
@@ -419,7 +404,8 @@ impl Capture {
         let restored = match &mut self.taking {
             Taking::Socket(hook) => hook.restore(interface),
             Taking::Kernel(hook) => {
-                hook.ask(interface, &Request::Restore).map_err(Fault::into_error)
+                let restored = hook.ask(interface, &Request::Restore);
+                restored.map(|restored| restored != 0).map_err(Fault::into_error)
             }
         };
         match restored {
@@ -615,9 +601,9 @@ impl Capture {
         let interface = &self.device.interface;
         let hook = self.config.hook;
         match &self.taking {
-            Taking::Kernel(KernelHook { programs, params, filters, by_clsact, .. }) => {
+            Taking::Kernel(KernelHook { programs, params, filters, attached, .. }) => {
                 warnings.extend(lost_tags(interface, hook, programs, params.hardware_vlan));
-                warnings.extend(by_clsact.then(|| stays_behind(interface)));
+                warnings.extend(attached.by_clsact.then(|| stays_behind(interface)));
                 let expression = self.config.filter.as_ref().filter(|_| filters.refuse_all());
                 warnings.extend(expression.map(|text| takes_nothing(interface, text)));
             }
@@ -700,7 +686,7 @@ fn open_programs(
         filters,
         images,
         links: Links::default(),
-        by_clsact: false,
+        attached: Attached::default(),
         promiscuous: config.promiscuous,
         place: place.cloned(),
         seat: None,

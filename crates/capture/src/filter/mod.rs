@@ -29,6 +29,7 @@ use tapdeck_packet::numbers::pcap_file;
 
 use crate::explain::explain;
 use crate::interface::Interface;
+use crate::sys::packet_socket::PacketSocket;
 use crate::{Config, Error};
 use splice::Filters;
 
@@ -57,13 +58,15 @@ pub(crate) fn kept(snaplen: u32) -> u32 {
 pub(crate) struct Compiler<'a> {
     interface: &'a Interface,
     live: Option<Capture<Active>>,
+    /// Whether this process may not open a live handle.
+    is_forbidden: bool,
 }
 
 impl<'a> Compiler<'a> {
     /// Makes a compiler. The interface need not be there: an expression that only a live one can be
     /// asked about is refused then.
     pub(crate) fn new(interface: &'a Interface) -> Self {
-        Self { interface, live: None }
+        Self { interface, live: None, is_forbidden: false }
     }
 
     /// Compiles an expression.
@@ -83,7 +86,7 @@ impl<'a> Compiler<'a> {
                 {
                     return cbpf::ClassicProgram::new(&REFUSE_ALL).map_err(|e| bad(e.to_string()));
                 }
-                None => return Err(bad(message(&refusal))),
+                None => return Err(bad(refusal_text(message(&refusal), self.is_forbidden))),
             },
         };
         read(&program).map_err(bad)
@@ -93,13 +96,26 @@ impl<'a> Compiler<'a> {
     fn by_live(&mut self, link: Linktype, expression: &str) -> Option<BpfProgram> {
         if self.live.is_none() {
             let inactive = Capture::from_device(self.interface.name.as_str()).ok()?;
-            self.live = Some(inactive.promisc(false).open().ok()?);
+            self.live = inactive.promisc(false).open().ok();
+            self.is_forbidden = self.live.is_none()
+                && PacketSocket::new().is_err_and(|e| e.raw_os_error() == Some(libc::EPERM));
         }
         // Where libpcap would read the interface in another form than this crate does, its program
         // would look at the wrong bytes.
         let live = self.live.as_ref().filter(|live| live.get_datalink() == link)?;
         live.compile(expression, true).ok()
     }
+}
+
+/// Returns what libpcap says of an expression that it refuses, and what would help where live
+/// interfaces alone can be asked and this process may not ask them.
+fn refusal_text(refusal: String, is_forbidden: bool) -> String {
+    if is_forbidden && refusal.contains("not supported") {
+        return format!(
+            "{refusal}: this version of libpcap asks a live interface for that, which takes rights that are given up once packets come; begin with it (--filter)"
+        );
+    }
+    refusal
 }
 
 /// Returns what libpcap made of an expression, its loops written out, or why that is not run.

@@ -801,3 +801,13 @@ fn more_functions_than_the_kernel_allows_are_refused() {
     filters.add(ClassicProgram::new(&expression("tcp port 80")).expect("it is valid"));
     assert_eq!(splice(&before, &filters), Err(Error::Functions(258)));
 }
+
+#[test]
+fn who_may_not_ask_a_live_interface_is_told_when_that_could_be_asked() {
+    let live = "inbound/outbound not supported on Ethernet when reading savefiles";
+    let told = super::refusal_text(live.to_owned(), true);
+    assert!(told.starts_with(live) && told.contains("begin with it (--filter)"), "{told}");
+    assert_eq!(super::refusal_text(live.to_owned(), false), live);
+    let wrong = "can't parse filter expression: syntax error";
+    assert_eq!(super::refusal_text(wrong.to_owned(), true), wrong);
+}

@@ -10,7 +10,8 @@
 //! for.
 //!
 //! When the recorder is gone, however it ended, the helper sees the end of their socket, takes the
-//! programs away, and ends. When the helper is gone, so are the links, and the recorder ends.
+//! programs away, and ends. When the helper is gone, so are the links, and the recorder ends. (What
+//! outlives its recorder by design is pinned, and stays.)
 
 pub(crate) mod wire;
 
@@ -30,10 +31,12 @@ use rustix::process::{Pid, WaitOptions, waitpid};
 use crate::Capture;
 use crate::rules::Places;
 use crate::sys::process;
-use wire::{Fault, MOST_BYTES, Request};
+use wire::{Answer, Fault, MOST_BYTES, Request};
 
 /// How long the helper may take for an answer: the kernel may verify a large program for seconds.
 const ANSWER: Duration = Duration::from_secs(120);
+/// The most descriptors that come with an answer.
+const MOST_DESCRIPTORS: usize = 2;
 /// How long the helper may take to end.
 const END: Duration = Duration::from_secs(10);
 
@@ -47,14 +50,16 @@ pub struct Helper {
 
 impl Helper {
     /// Divides the helper of these captures from this process, which must have no other thread. The
-    /// captures leave to it what takes privileges. The helper runs `begin` before anything else,
-    /// and `end` when all programs are detached.
+    /// captures leave to it what takes privileges. The helper runs `begin` before anything else. In
+    /// the end it detaches the programs, but for those of a recording that outlives its process
+    /// (`stays`), and runs `end`.
     ///
     /// # Errors
     /// As fork(2), and `EBUSY` where there are other threads.
     pub fn divide(
         captures: &mut [Capture],
         begin: impl FnOnce() -> io::Result<()>,
+        stays: impl FnOnce() -> bool,
         end: impl FnOnce(),
     ) -> io::Result<Arc<Self>> {
         let (ours, its) =
@@ -67,8 +72,9 @@ impl Helper {
             if apart.is_ok() {
                 let _ = rustix::thread::set_name(c"tapdeck-helper");
                 attend(captures, its.as_fd());
+                let stays = stays();
                 for capture in captures {
-                    capture.detach_here();
+                    capture.detach_here(stays);
                 }
                 end();
             }
@@ -99,26 +105,19 @@ impl Helper {
         socket.is_none()
     }
 
-    /// Asks for something about an interface, and waits until it is done. Returns the answer's
-    /// value and the descriptor that came with it.
-    pub(crate) fn ask(
-        &self,
-        interface: u32,
-        request: &Request,
-    ) -> Result<(bool, Option<OwnedFd>), Fault> {
+    /// Asks for something about an interface, and waits until it is done.
+    pub(crate) fn ask(&self, interface: u32, request: &Request) -> Result<Answer, Fault> {
         let mut socket = self.socket.lock().unwrap_or_else(PoisonError::into_inner);
         let answered = match &*socket {
             Some(fd) => exchange(fd.as_fd(), &request.write(interface)),
             None => Err(io::ErrorKind::BrokenPipe.into()),
         };
-        let Ok((bytes, fd)) = answered else {
+        let Ok((bytes, fds)) = answered else {
             *socket = None;
             return Err(Fault::Place(io::Error::other("the process that has the hooks has ended")));
         };
-        match wire::read_answer(&bytes) {
-            Some(answer) => answer.map(|value| (value, fd)),
-            None => Err(Fault::Place(io::ErrorKind::InvalidData.into())),
-        }
+        let answer = wire::read_answer(&bytes, fds);
+        answer.unwrap_or_else(|| Err(Fault::Place(io::ErrorKind::InvalidData.into())))
     }
 }
 
@@ -136,7 +135,7 @@ impl Drop for Helper {
 }
 
 /// Sends a request and waits for its answer.
-fn exchange(socket: BorrowedFd<'_>, request: &[u8]) -> io::Result<(Vec<u8>, Option<OwnedFd>)> {
+fn exchange(socket: BorrowedFd<'_>, request: &[u8]) -> io::Result<(Vec<u8>, Vec<OwnedFd>)> {
     rustix::io::retry_on_intr(|| rustix::net::send(socket, request, SendFlags::NOSIGNAL))?;
     let until = Instant::now() + ANSWER;
     loop {
@@ -151,10 +150,10 @@ fn exchange(socket: BorrowedFd<'_>, request: &[u8]) -> io::Result<(Vec<u8>, Opti
     }
 }
 
-/// Receives a message of the other process, and the descriptor that came with it.
-fn receive(socket: BorrowedFd<'_>) -> io::Result<(Vec<u8>, Option<OwnedFd>)> {
+/// Receives a message of the other process, and the descriptors that came with it.
+fn receive(socket: BorrowedFd<'_>) -> io::Result<(Vec<u8>, Vec<OwnedFd>)> {
     let mut bytes = vec![0; MOST_BYTES + 1];
-    let mut room = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut room = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST_DESCRIPTORS))];
     let mut beside = RecvAncillaryBuffer::new(&mut room);
     let received = rustix::io::retry_on_intr(|| {
         let mut pieces = [IoSliceMut::new(&mut bytes)];
@@ -164,11 +163,13 @@ fn receive(socket: BorrowedFd<'_>) -> io::Result<(Vec<u8>, Option<OwnedFd>)> {
         return Err(io::ErrorKind::UnexpectedEof.into());
     }
     bytes.truncate(received.bytes);
-    let fd = beside.drain().find_map(|message| match message {
-        RecvAncillaryMessage::ScmRights(mut fds) => fds.next(),
-        _ => None,
-    });
-    Ok((bytes, fd))
+    let mut fds = Vec::new();
+    for message in beside.drain() {
+        if let RecvAncillaryMessage::ScmRights(passed) = message {
+            fds.extend(passed);
+        }
+    }
+    Ok((bytes, fds))
 }
 
 /// Does what the recorder asks for, until it is gone, or sends what no recorder sends.
@@ -179,19 +180,17 @@ fn attend(captures: &mut [Capture], socket: BorrowedFd<'_>) {
     while let Ok((bytes, _)) = receive(socket) {
         let Some((at, request)) = Request::read(&bytes) else { return };
         let Some(capture) = captures.get_mut(at) else { return };
-        let (done, fd) = match capture.help(&request) {
-            Ok((value, fd)) => (Ok(value), fd),
-            Err(fault) => (Err(fault), None),
-        };
-        if answer(socket, &wire::write_answer(&done), fd.as_ref()).is_err() {
+        let done = capture.help(&request);
+        let fds = done.as_ref().map_or(&[][..], |answer| &answer.fds);
+        if answer(socket, &wire::write_answer(&done), fds).is_err() {
             return;
         }
     }
 }
 
-fn answer(socket: BorrowedFd<'_>, bytes: &[u8], fd: Option<&OwnedFd>) -> io::Result<()> {
-    let fds: Vec<BorrowedFd<'_>> = fd.iter().map(|fd| fd.as_fd()).collect();
-    let mut room = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+fn answer(socket: BorrowedFd<'_>, bytes: &[u8], fds: &[OwnedFd]) -> io::Result<()> {
+    let fds: Vec<BorrowedFd<'_>> = fds.iter().map(AsFd::as_fd).collect();
+    let mut room = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST_DESCRIPTORS))];
     let mut beside = SendAncillaryBuffer::new(&mut room);
     if !fds.is_empty() {
         beside.push(SendAncillaryMessage::ScmRights(&fds));
@@ -219,7 +218,7 @@ pub(crate) struct Seat {
 }
 
 impl Seat {
-    pub(crate) fn ask(&self, request: &Request) -> Result<(bool, Option<OwnedFd>), Fault> {
+    pub(crate) fn ask(&self, request: &Request) -> Result<Answer, Fault> {
         self.helper.ask(self.interface, request)
     }
 }
@@ -228,7 +227,7 @@ impl Seat {
 impl Places for Seat {
     fn make(&mut self, size: usize) -> io::Result<OwnedFd> {
         let made = self.ask(&Request::MakeRules { size: size as u32 });
-        let (_, fd) = made.map_err(Fault::into_error)?;
+        let fd = made.map_err(Fault::into_error)?.fds.pop();
         fd.ok_or_else(|| io::ErrorKind::InvalidData.into())
     }
 

@@ -4,9 +4,10 @@
 //! which interface by its place among those of the recorder, a value, how many instructions
 //! follow), and so many words of 64 bits, each an instruction of a classic BPF program. An answer
 //! is three words (whether it was done, or which step failed; the number of the error; a value),
-//! then the error's text. With it comes a descriptor, where one was asked for.
+//! then the error's text. With it come descriptors, where some were asked for.
 
 use std::io;
+use std::os::fd::OwnedFd;
 
 use crate::filter::cbpf::{ClassicProgram, MAX_INSTRUCTIONS};
 
@@ -19,7 +20,8 @@ const MOST_TEXT: usize = 400;
 /// What takes privileges that a recorder has no more.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Request {
-    /// Attach the programs to the interface of this index.
+    /// Attach the programs to the interface of this index, and bind the sockets that were opened.
+    /// Is answered by how many sockets are bound; for programs alone, by [`Attached`].
     Attach {
         ifindex: u32,
     },
@@ -32,10 +34,15 @@ pub(crate) enum Request {
         ifindex: u32,
     },
     /// Load the programs anew and exchange them for those that stand, so that the driver runs them
-    /// on queues that were switched on.
+    /// on queues that were switched on, and bind the sockets that were opened for these. Is
+    /// answered by how many sockets are bound.
     TakeQueues,
     /// Load the programs with another filter, or with none, and exchange them for those that stand.
-    SetFilter(Option<ClassicProgram>),
+    /// A socket is to keep so many bytes of each packet.
+    SetFilter {
+        program: Option<ClassicProgram>,
+        snaplen: u32,
+    },
     /// Load the programs that look for rules. They stand when [`Request::Exchange`] was done.
     BeginRules,
     Exchange,
@@ -49,6 +56,14 @@ pub(crate) enum Request {
     PutRules {
         size: Option<u32>,
     },
+    /// Open the socket of this number, and hand it over, with the memory that it writes packets to
+    /// if it has its own. Is answered by how many blocks or chunks it has room for.
+    OpenSocket {
+        number: u32,
+    },
+    /// Hand over the counters of the packets that filters have kept from sockets, where there are
+    /// such.
+    TakeRefused,
 }
 
 impl Request {
@@ -59,12 +74,14 @@ impl Request {
             Self::Restore => 3,
             Self::Load { .. } => 4,
             Self::TakeQueues => 5,
-            Self::SetFilter(_) => 6,
+            Self::SetFilter { .. } => 6,
             Self::BeginRules => 7,
             Self::Exchange => 8,
             Self::PutBack => 9,
             Self::MakeRules { .. } => 10,
             Self::PutRules { .. } => 11,
+            Self::OpenSocket { .. } => 12,
+            Self::TakeRefused => 13,
         }
     }
 
@@ -74,10 +91,12 @@ impl Request {
             Self::Attach { ifindex } | Self::Load { ifindex } => *ifindex,
             Self::MakeRules { size } => *size,
             Self::PutRules { size } => size.map_or(0, |size| size + 1),
+            Self::SetFilter { snaplen, .. } => *snaplen,
+            Self::OpenSocket { number } => *number,
             _ => 0,
         };
         let words = match self {
-            Self::SetFilter(Some(program)) => program.words(),
+            Self::SetFilter { program: Some(program), .. } => program.words(),
             _ => &[],
         };
         let head = [self.kind(), interface, value, words.len() as u32];
@@ -103,13 +122,15 @@ impl Request {
             3 => Self::Restore,
             4 => Self::Load { ifindex: value },
             5 => Self::TakeQueues,
-            6 if count == 0 => Self::SetFilter(None),
-            6 => Self::SetFilter(Some(program(rest)?)),
+            6 if count == 0 => Self::SetFilter { program: None, snaplen: value },
+            6 => Self::SetFilter { program: Some(program(rest)?), snaplen: value },
             7 => Self::BeginRules,
             8 => Self::Exchange,
             9 => Self::PutBack,
             10 => Self::MakeRules { size: value },
             11 => Self::PutRules { size: value.checked_sub(1) },
+            12 => Self::OpenSocket { number: value },
+            13 => Self::TakeRefused,
             _ => return None,
         };
         Some((interface as usize, request))
@@ -126,11 +147,55 @@ fn word(bytes: &[u8]) -> u32 {
     bytes.try_into().map_or(0, u32::from_ne_bytes)
 }
 
+/// What a request that was done is answered by.
+#[derive(Debug, Default)]
+pub(crate) struct Answer {
+    pub(crate) value: u32,
+    pub(crate) fds: Vec<OwnedFd>,
+}
+
+impl From<u32> for Answer {
+    fn from(value: u32) -> Self {
+        Self { value, fds: Vec::new() }
+    }
+}
+
+impl From<bool> for Answer {
+    fn from(value: bool) -> Self {
+        u32::from(value).into()
+    }
+}
+
+/// How programs were attached.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Attached {
+    /// Whether clsact filters do the work of tcx.
+    pub(crate) by_clsact: bool,
+    /// Whether a program was not found where an owner before had put it.
+    pub(crate) renewed: bool,
+    /// Whether the interface was made promiscuous for longer than this process.
+    pub(crate) made_promiscuous: bool,
+}
+
+impl Attached {
+    pub(crate) fn word(self) -> u32 {
+        let Self { by_clsact, renewed, made_promiscuous } = self;
+        u32::from(by_clsact) | u32::from(renewed) << 1 | u32::from(made_promiscuous) << 2
+    }
+
+    pub(crate) fn of(word: u32) -> Self {
+        let is = |bit: u32| word & 1 << bit != 0;
+        Self { by_clsact: is(0), renewed: is(1), made_promiscuous: is(2) }
+    }
+}
+
 /// Which step of a request failed, and why.
 #[derive(Debug)]
 pub(crate) enum Fault {
     /// The kernel did not take the programs.
     Load(io::Error),
+    /// No socket could have the receive queue of this number.
+    Queue(u32, io::Error),
     /// Anything behind that.
     Place(io::Error),
 }
@@ -138,17 +203,18 @@ pub(crate) enum Fault {
 impl Fault {
     pub(crate) fn into_error(self) -> io::Error {
         match self {
-            Self::Load(e) | Self::Place(e) => e,
+            Self::Load(e) | Self::Queue(_, e) | Self::Place(e) => e,
         }
     }
 }
 
 /// Writes an answer.
-pub(super) fn write_answer(done: &Result<bool, Fault>) -> Vec<u8> {
+pub(super) fn write_answer(done: &Result<Answer, Fault>) -> Vec<u8> {
     let (status, value, error) = match done {
-        Ok(value) => (0u32, u32::from(*value), None),
+        Ok(answer) => (0u32, answer.value, None),
         Err(Fault::Load(e)) => (1, 0, Some(e)),
         Err(Fault::Place(e)) => (2, 0, Some(e)),
+        Err(Fault::Queue(queue, e)) => (3, *queue, Some(e)),
     };
     let number = error.and_then(io::Error::raw_os_error).unwrap_or(0);
     let head = [status, number.cast_unsigned(), value];
@@ -158,7 +224,7 @@ pub(super) fn write_answer(done: &Result<bool, Fault>) -> Vec<u8> {
 }
 
 /// Reads an answer. `None` for what no helper writes.
-pub(super) fn read_answer(bytes: &[u8]) -> Option<Result<bool, Fault>> {
+pub(super) fn read_answer(bytes: &[u8], fds: Vec<OwnedFd>) -> Option<Result<Answer, Fault>> {
     let (head, text) = bytes.split_first_chunk::<ANSWER>()?;
     let mut words = head.chunks_exact(4).map(word);
     let [status, number, value] = std::array::from_fn(|_| words.next().unwrap_or(0));
@@ -167,9 +233,10 @@ pub(super) fn read_answer(bytes: &[u8]) -> Option<Result<bool, Fault>> {
         number => io::Error::from_raw_os_error(number.cast_signed()),
     };
     Some(match status {
-        0 => Ok(value != 0),
+        0 => Ok(Answer { value, fds }),
         1 => Err(Fault::Load(error())),
         2 => Err(Fault::Place(error())),
+        3 => Err(Fault::Queue(value, error())),
         _ => return None,
     })
 }
@@ -180,7 +247,7 @@ mod tests {
 
     use libc::sock_filter;
 
-    use super::{Fault, MOST_BYTES, Request, read_answer, write_answer};
+    use super::{Answer, Attached, Fault, MOST_BYTES, Request, read_answer, write_answer};
     use crate::filter::cbpf::ClassicProgram;
 
     fn returning(k: u32, instructions: usize) -> ClassicProgram {
@@ -196,15 +263,17 @@ mod tests {
             Request::Restore,
             Request::Load { ifindex: u32::MAX },
             Request::TakeQueues,
-            Request::SetFilter(None),
-            Request::SetFilter(Some(returning(262_144, 3))),
-            Request::SetFilter(Some(returning(0, 4096))),
+            Request::SetFilter { program: None, snaplen: 96 },
+            Request::SetFilter { program: Some(returning(262_144, 3)), snaplen: 0 },
+            Request::SetFilter { program: Some(returning(0, 4096)), snaplen: u32::MAX },
             Request::BeginRules,
             Request::Exchange,
             Request::PutBack,
             Request::MakeRules { size: 3 },
             Request::PutRules { size: None },
             Request::PutRules { size: Some(0) },
+            Request::OpenSocket { number: 2 },
+            Request::TakeRefused,
         ] {
             let bytes = request.write(5);
             assert!(bytes.len() <= MOST_BYTES);
@@ -215,12 +284,13 @@ mod tests {
     /// Whoever has taken a recorder over may send anything.
     #[test]
     fn nothing_else_is_a_request() {
-        let good = Request::SetFilter(Some(returning(1, 3))).write(0);
+        let filter = Request::SetFilter { program: Some(returning(1, 3)), snaplen: 64 };
+        let good = filter.write(0);
         for len in 0..good.len() {
             assert_eq!(Request::read(&good[..len]), None, "{len} bytes of it");
         }
         assert_eq!(Request::read(&[&good[..], &[0]].concat()), None, "a byte more");
-        for kind in [0u32, 12, u32::MAX] {
+        for kind in [0u32, 14, u32::MAX] {
             let bytes = [&kind.to_ne_bytes()[..], &[0; 12]].concat();
             assert_eq!(Request::read(&bytes), None, "{kind}");
         }
@@ -237,20 +307,34 @@ mod tests {
     }
 
     #[test]
+    fn how_programs_were_attached_is_one_word() {
+        for word in 0..8 {
+            assert_eq!(Attached::of(word).word(), word);
+        }
+    }
+
+    #[test]
     fn every_answer_is_read_as_it_was_written() {
-        for value in [false, true] {
-            assert!(matches!(read_answer(&write_answer(&Ok(value))), Some(Ok(v)) if v == value));
+        let read = |bytes: &[u8]| read_answer(bytes, Vec::new());
+        for value in [0, 1, u32::MAX] {
+            let answer = read(&write_answer(&Ok(value.into())));
+            assert!(matches!(answer, Some(Ok(Answer { value: v, .. })) if v == value));
         }
         let e = io::Error::from_raw_os_error(libc::E2BIG);
-        let Some(Err(Fault::Load(e))) = read_answer(&write_answer(&Err(Fault::Load(e)))) else {
+        let Some(Err(Fault::Load(e))) = read(&write_answer(&Err(Fault::Load(e)))) else {
             panic!("a fault")
         };
         assert_eq!(e.raw_os_error(), Some(libc::E2BIG));
         let e = io::Error::other("it outgrew its pages");
-        let Some(Err(Fault::Place(e))) = read_answer(&write_answer(&Err(Fault::Place(e)))) else {
+        let Some(Err(Fault::Place(e))) = read(&write_answer(&Err(Fault::Place(e)))) else {
             panic!("a fault")
         };
         assert_eq!(e.to_string(), "it outgrew its pages");
-        assert!(read_answer(&[]).is_none() && read_answer(&[9; 12]).is_none());
+        let e = io::Error::from_raw_os_error(libc::EBUSY);
+        let Some(Err(Fault::Queue(7, e))) = read(&write_answer(&Err(Fault::Queue(7, e)))) else {
+            panic!("a fault")
+        };
+        assert_eq!(e.raw_os_error(), Some(libc::EBUSY));
+        assert!(read(&[]).is_none() && read(&[9; 12]).is_none());
     }
 }

@@ -101,8 +101,8 @@ pub struct Persist {
     dir: PathBuf,
     _lock: Option<OwnedFd>,
     state: Option<State>,
-    /// Whether what is pinned stays when this value is dropped.
-    stays: bool,
+    /// Whether no owner before has left something.
+    is_new: bool,
 }
 
 /// The place of one interface of a lasting recording.
@@ -156,7 +156,7 @@ impl Persist {
         let lock = lock_of(&root, name)?;
         let dir = root.join(name);
         make(&dir).map_err(|source| Error::NoFileSystem { dir: root.clone(), source })?;
-        let mut own = Self { name: name.to_owned(), dir, _lock: lock, state: None, stays: true };
+        let mut own = Self { name: name.to_owned(), dir, _lock: lock, state: None, is_new: false };
         match State::open(&own.dir.join("state")) {
             Ok(state) => {
                 own.state = Some(state);
@@ -181,7 +181,7 @@ impl Persist {
     /// Removes what an owner has left who died before it recorded.
     fn begin_anew(&mut self) -> Result<(), Error> {
         remove_pins(&self.dir).map_err(|source| self.io("remove what is left of", source))?;
-        self.stays = false;
+        self.is_new = true;
         Ok(())
     }
 
@@ -211,7 +211,20 @@ impl Persist {
 
     /// Returns whether an owner before has left something that is taken over.
     pub fn is_taken_over(&self) -> bool {
-        self.state.is_some()
+        self.state.is_some() && !self.is_new
+    }
+
+    /// Pins what owners note how things stand in. It counts from [`Persist::begin`] on.
+    ///
+    /// # Errors
+    /// Where it cannot be made.
+    pub fn prepare(&mut self, captures: &[Capture]) -> Result<(), Error> {
+        if self.state.is_none() {
+            let entries: Vec<Entry> = captures.iter().map(Capture::lasting_entry).collect();
+            let made = State::make(&self.dir.join("state"), &entries);
+            self.state = Some(made.map_err(|source| self.io("pin the state of", source))?);
+        }
+        Ok(())
     }
 
     /// Returns the place of an interface, by its position; `first` is the number of its first ring
@@ -231,25 +244,27 @@ impl Persist {
     }
 
     /// Makes what is pinned last from here on: all captures have been started.
-    ///
-    /// # Errors
-    /// Where the state cannot be made.
-    pub fn begin(&mut self, captures: &[Capture]) -> Result<(), Error> {
-        let entries: Vec<Entry> = captures.iter().map(Capture::lasting_entry).collect();
-        let takeovers = if let Some(state) = &self.state {
-            entries.iter().enumerate().for_each(|(i, entry)| state.set_entry(i, entry));
-            state.takeovers() + 1
-        } else {
-            let made = State::make(&self.dir.join("state"), &entries);
-            self.state = Some(made.map_err(|source| self.io("pin the state of", source))?);
-            0
-        };
-        self.note(captures);
-        if let Some(state) = &self.state {
-            state.finish(takeovers);
+    pub fn begin(&mut self, captures: &[Capture]) {
+        let Some(state) = &self.state else { return };
+        for (i, capture) in captures.iter().enumerate() {
+            state.set_entry(i, &capture.lasting_entry());
         }
-        self.stays = true;
-        Ok(())
+        self.note(captures);
+        state.finish(if self.is_taken_over() { state.takeovers() + 1 } else { 0 });
+    }
+
+    /// Returns whether what is pinned outlives its owner: a recording has begun.
+    pub fn stays(&self) -> bool {
+        !self.is_new || self.state.as_ref().is_some_and(State::is_finished)
+    }
+
+    /// Removes what is pinned where no recording has begun. That takes the privileges that
+    /// [`Persist::open`] had.
+    pub fn clean(&self) {
+        if !self.stays() {
+            let _ = remove_pins(&self.dir);
+            let _ = fs::remove_dir(&self.dir);
+        }
     }
 
     /// Notes how the interfaces stand, and that their owner lives. Called once a second.
@@ -266,7 +281,7 @@ impl Persist {
         self.state.as_ref().map_or(0, State::takeovers)
     }
 
-    /// Returns the record of what is written; `None` before [`Persist::begin`].
+    /// Returns the record of what is written; `None` before [`Persist::prepare`].
     pub fn written(&self) -> Option<WrittenRecord> {
         self.state.as_ref().map(State::written)
     }
@@ -289,10 +304,7 @@ impl Persist {
 
 impl Drop for Persist {
     fn drop(&mut self) {
-        if !self.stays {
-            let _ = remove_pins(&self.dir);
-            let _ = fs::remove_dir(&self.dir);
-        }
+        self.clean();
     }
 }
 
@@ -389,7 +401,7 @@ fn is_owned(root: &Path, name: &str) -> bool {
 
 fn status(root: &Path, name: &str) -> Result<Status, Error> {
     let dir = root.join(name);
-    let own = Persist { name: name.to_owned(), dir, _lock: None, state: None, stays: true };
+    let own = Persist { name: name.to_owned(), dir, _lock: None, state: None, is_new: false };
     let state = State::open(&own.dir.join("state")).map_err(|e| own.unreadable(e))?;
     let list = state.list().ok_or_else(|| Error::Damaged(name.to_owned()))?;
     let (mut waiting_packets, mut fill_bytes, mut ring_bytes) = (0, 0, 0);

@@ -152,7 +152,7 @@ impl State {
 
     /// Returns how many bytes the state has whose head this is.
     fn check(&self) -> Result<usize, Unreadable> {
-        if self.memory.u64(0).load(Acquire) != MARK {
+        if !self.is_finished() {
             return Err(Unreadable::Unfinished);
         }
         let layout = self.memory.u32(AT_LAYOUT).load(Relaxed);
@@ -169,6 +169,11 @@ impl State {
         self.set_text(AT_VERSION, VERSION_BYTES, env!("CARGO_PKG_VERSION").as_bytes());
         self.memory.u64(AT_TAKEOVERS).store(takeovers, Relaxed);
         self.memory.u64(0).store(MARK, Release);
+    }
+
+    /// Returns whether all is there: a recording has begun.
+    pub(crate) fn is_finished(&self) -> bool {
+        self.memory.u64(0).load(Acquire) == MARK
     }
 
     pub(crate) fn takeovers(&self) -> u64 {

@@ -8,7 +8,10 @@
 //! counted.
 
 mod afxdp;
+mod entrance;
+mod packet;
 mod recv;
+mod redirect;
 mod tpacket;
 
 use std::cell::Cell;
@@ -23,19 +26,23 @@ use tapdeck_packet::link::LinkType;
 use tapdeck_packet::numbers::arphrd;
 use tapdeck_packet::pcapng::{FLAG_INBOUND, FLAG_OUTBOUND};
 
-use crate::bpf::params::Params;
-use crate::bpf::socket::SocketFilter;
+use crate::bpf::loaded::REFUSED_STRIDE;
 use crate::explain::explain;
 use crate::filter::splice::Filters;
 use crate::filter::{self, explain_load, filters_for};
+use crate::helper::Seat;
+use crate::helper::wire::{Answer, Fault, Request};
 use crate::hook::{Reading, Sockets};
 use crate::interface::Interface;
 use crate::ring::{Geometry, Packet, Producer, RingMemory, socket_ring};
-use crate::sys::afxdp::XdpSocket;
+use crate::sys::afxdp::{XdpDescriptors, XdpSocket};
 use crate::sys::kernel::{active_rx_queues, wait_for_running_programs};
 use crate::sys::mapping::Mapping;
-use crate::sys::packet_socket::{PacketSocket, Received, promiscuous};
-use crate::{Clock, Config, Error};
+use crate::sys::packet_socket::{PacketSocket, Received};
+use crate::{Clock, Config, Error, MAX_RINGS};
+use entrance::{Entrance, perform};
+use packet::PacketEntrance;
+use redirect::Redirect;
 
 /// How long a thread waits for packets before it looks whether it shall end, and what was lost.
 const IDLE: Duration = Duration::from_millis(50);
@@ -45,50 +52,58 @@ pub struct SocketHook {
     rings: Vec<Arc<RingMemory>>,
     clock: Arc<Clock>,
     first_interface: u32,
-    means: Means,
+    sockets: Sockets,
+    filters: Filters,
+    door: Door,
     running: Option<Running>,
 }
 
-/// The sockets that packets come by.
-enum Means {
-    Packet(Reading),
-    /// AF_XDP sockets, and what sends packets to them.
-    Xdp(afxdp::Redirect),
+/// Where that is done which takes privileges.
+enum Door {
+    Here(Box<dyn Entrance>),
+    /// The helper's side, where the recorder has one.
+    Helped(Seat),
 }
 
-/// Threads at work, and what lets packets in to them.
+impl Door {
+    /// Does what takes privileges, for an interface as it is now.
+    fn ask(&mut self, interface: &Interface, request: &Request) -> Result<Answer, Fault> {
+        match self {
+            Self::Here(entrance) => perform(&mut **entrance, interface, request),
+            Self::Helped(seat) => seat.ask(request),
+        }
+    }
+
+    /// Returns when no packet comes in any more. Fails where the helper has ended.
+    fn close(&mut self) -> Result<(), Fault> {
+        match self {
+            Self::Here(entrance) => {
+                entrance.detach();
+                Ok(())
+            }
+            Self::Helped(seat) => seat.ask(&Request::Detach).map(drop),
+        }
+    }
+
+    /// Asks for the counters of refused packets, if there are such by now.
+    fn refused(&mut self, interface: &Interface, bytes: usize) -> Result<Option<Mapping>, Fault> {
+        let map = self.ask(interface, &Request::TakeRefused)?.fds.pop();
+        let mapped = map.map(|map| Mapping::of_fd(map.as_fd(), bytes, false));
+        mapped.transpose().map_err(Fault::Place)
+    }
+}
+
+/// Threads at work.
 struct Running {
-    entrance: Entrance,
+    by: By,
     stop: Arc<AtomicBool>,
     threads: Vec<JoinHandle<()>>,
 }
 
-enum Entrance {
-    Packet {
-        socket: Arc<PacketSocket>,
-        /// The program that judges, where there is a filter or was one.
-        filter: Option<SocketFilter>,
-        refused: Refused,
-    },
-    Xdp {
-        link: OwnedFd,
-        making: afxdp::Making,
-        /// A socket that holds the interface in promiscuous mode as long as it is open.
-        _promiscuous: Option<OwnedFd>,
-    },
-}
-
-impl Entrance {
-    /// Returns when no packet comes in any more.
-    fn close(self) {
-        match self {
-            // Setting the filter fails for want of memory alone; then the thread ends when it finds
-            // its socket empty.
-            Self::Packet { socket, .. } => drop(socket.set_filter(&filter::REFUSE_ALL)),
-            Self::Xdp { link, .. } => drop(link),
-        }
-        wait_for_running_programs();
-    }
+/// What the threads take packets from.
+enum By {
+    Packet { socket: Arc<PacketSocket>, refused: Refused },
+    Xdp { refused: Arc<Mapping> },
 }
 
 impl SocketHook {
@@ -101,20 +116,24 @@ impl SocketHook {
         first_interface: u32,
         clock: &Arc<Clock>,
     ) -> Result<Self, Error> {
-        let failed = |e: io::Error| explain(interface, config.hook, e);
-        let means = match sockets {
+        let filters = filters_for(interface, config)?;
+        let most = geometry.nrings as usize;
+        let entrance = match sockets {
             Sockets::Packet(reading) => {
-                PacketSocket::new().map_err(failed)?;
-                Judge::new(interface, config)?.load(None)?;
-                Means::Packet(reading)
+                PacketEntrance::open(reading, interface, config, filters.clone())
+                    .map(|entrance| Box::new(entrance) as Box<dyn Entrance>)
             }
-            Sockets::Xdp(_) => Means::Xdp(afxdp::Redirect::load(interface, config)?),
+            Sockets::Xdp(_) => Redirect::load(interface, config, filters.clone(), most)
+                .map(|entrance| Box::new(entrance) as Box<dyn Entrance>),
         };
+        let entrance = entrance.map_err(|fault| why(interface, config, &filters, fault))?;
         Ok(Self {
-            rings: socket_ring(geometry).map_err(failed)?,
+            rings: socket_ring(geometry).map_err(|e| explain(interface, config.hook, e))?,
             clock: clock.clone(),
             first_interface,
-            means,
+            sockets,
+            filters,
+            door: Door::Here(entrance),
             running: None,
         })
     }
@@ -123,19 +142,40 @@ impl SocketHook {
         &self.rings
     }
 
+    /// Leaves to a helper what takes privileges.
+    pub fn is_helped(&mut self, seat: Seat) {
+        self.door = Door::Helped(seat);
+    }
+
+    /// Lets go of the memory of the rings, in a helper.
+    pub fn forget_rings(&mut self) {
+        self.rings.clear();
+    }
+
+    /// Takes the programs and sockets away, in a helper.
+    pub fn detach_here(&mut self) {
+        let _ = self.door.close();
+    }
+
+    /// Does what a recorder asks its helper for.
+    pub fn perform(&mut self, interface: &Interface, request: &Request) -> Result<Answer, Fault> {
+        self.door.ask(interface, request)
+    }
+
     /// Opens the sockets and starts their threads. Packets are received when this returns.
     pub fn start(&mut self, interface: &Interface, config: &Config) -> Result<(), Error> {
         self.stop();
-        let running = match self.means {
-            Means::Packet(reading) => self.start_packet(reading, interface, config)?,
-            Means::Xdp(_) => {
-                // The interface may be another than when this was opened.
-                let redirect = afxdp::Redirect::load(interface, config)?;
-                let running = self.start_xdp(&redirect, interface, config)?;
-                self.means = Means::Xdp(redirect);
-                running
+        let started = match self.sockets {
+            Sockets::Packet(reading) => self.start_packet(reading, interface, config),
+            Sockets::Xdp(_) => {
+                redirect::check_queues(interface)?;
+                self.start_xdp(interface, config)
             }
         };
+        let running = started.map_err(|fault| {
+            let _ = self.door.close();
+            why(interface, config, &self.filters, fault)
+        })?;
         self.running = Some(running);
         Ok(())
     }
@@ -143,23 +183,21 @@ impl SocketHook {
     /// Lets nothing new in, and returns when everything that had come is in the rings or counted.
     pub fn stop(&mut self) {
         let Some(running) = self.running.take() else { return };
-        running.entrance.close();
-        running.stop.store(true, Release);
-        for thread in running.threads {
-            if let Err(panic) = thread.join()
-                && !std::thread::panicking()
-            {
-                std::panic::resume_unwind(panic);
-            }
+        if let (Err(_), By::Packet { socket, .. }) = (self.door.close(), &running.by) {
+            // The helper has ended, and this socket has not.
+            let _ = socket.set_filter(&filter::REFUSE_ALL);
+            wait_for_running_programs();
         }
+        running.end();
     }
 
     /// Asks the kernel whether the sockets are still given packets, and sees that they are. Returns
-    /// whether they were not. Nobody but this process can detach a packet socket.
+    /// whether they were not.
     pub fn restore(&mut self, interface: &Interface) -> io::Result<bool> {
-        match (&mut self.running, &self.means) {
-            (Some(Running { entrance: Entrance::Xdp { link, .. }, .. }), Means::Xdp(redirect)) => {
-                redirect.restore(interface.index, link)
+        match self.running {
+            Some(Running { by: By::Xdp { .. }, .. }) => {
+                let restored = self.door.ask(interface, &Request::Restore);
+                restored.map(|answer| answer.value != 0).map_err(Fault::into_error)
             }
             _ => Ok(false),
         }
@@ -170,30 +208,41 @@ impl SocketHook {
         let Some(mut running) = self.running.take() else { return Ok(()) };
         let taken = self.give_sockets(&mut running, interface, config);
         self.running = Some(running);
-        taken.map_err(|e| explain(interface, config.hook, e))?;
-        // Drivers may run the program on the queues alone that there were when it was attached.
-        self.set_filter(interface, config)
+        taken.map_err(|fault| why(interface, config, &self.filters, fault))
     }
 
     fn give_sockets(
-        &self,
+        &mut self,
         running: &mut Running,
         interface: &Interface,
         config: &Config,
-    ) -> io::Result<()> {
-        let (Entrance::Xdp { making, .. }, Means::Xdp(redirect)) = (&running.entrance, &self.means)
-        else {
-            return Ok(());
-        };
-        let refused = redirect.refused()?;
-        let active = active_rx_queues(&interface.name)? as usize;
-        for queue in running.threads.len()..active.min(self.rings.len()) {
-            let socket = making.bind_later(interface.index, queue as u32)?;
-            redirect.enter(queue as u32, &socket)?;
-            let thread = self.receive(queue, socket, &refused, config, &running.stop)?;
-            running.threads.push(thread);
+    ) -> Result<(), Fault> {
+        let By::Xdp { refused } = &running.by else { return Ok(()) };
+        let has = running.threads.len();
+        let active = active_rx_queues(&interface.name).map_err(Fault::Place)? as usize;
+        let sockets = self.open_sockets(interface, has..active.min(self.rings.len()))?;
+        let bound = self.door.ask(interface, &Request::TakeQueues)?.value as usize;
+        for (queue, socket) in (has..bound).zip(sockets) {
+            let thread = self.receive(queue, socket, refused, config, &running.stop);
+            running.threads.push(thread.map_err(Fault::Place)?);
         }
         Ok(())
+    }
+
+    /// Opens AF_XDP sockets, which are not bound yet.
+    fn open_sockets(
+        &mut self,
+        interface: &Interface,
+        numbers: std::ops::Range<usize>,
+    ) -> Result<Vec<XdpSocket>, Fault> {
+        let open = |number: usize| {
+            let number = number as u32;
+            let Answer { value: chunks, fds } =
+                self.door.ask(interface, &Request::OpenSocket { number })?;
+            let [socket, memory] = <[OwnedFd; 2]>::try_from(fds).map_err(|_| nothing_came())?;
+            XdpSocket::open(XdpDescriptors { socket, memory, chunks }).map_err(Fault::Place)
+        };
+        numbers.map(open).collect()
     }
 
     /// Starts the thread that takes the packets of a queue.
@@ -213,21 +262,22 @@ impl SocketHook {
     /// Exchanges the filter, and how much is kept of a packet, for those of `config`. Returns when
     /// no packet is judged by the old filter any more.
     pub fn set_filter(&mut self, interface: &Interface, config: &Config) -> Result<(), Error> {
-        let Some(running) = &mut self.running else {
-            // A bad one is refused also while nothing runs.
-            return filters_for(interface, config).map(drop);
-        };
-        match (&mut running.entrance, &mut self.means) {
-            (Entrance::Packet { socket, filter, refused }, _) => {
-                Judge::new(interface, config)?.put(socket, filter, refused)?;
-            }
-            (Entrance::Xdp { link, .. }, Means::Xdp(redirect)) => {
-                redirect.set_filter(interface, config, link.as_fd())?;
-            }
-            (Entrance::Xdp { .. }, Means::Packet(_)) => return Ok(()),
-        }
-        wait_for_running_programs();
+        let filters = filters_for(interface, config)?;
+        let (program, snaplen) = (filters.first().cloned(), config.snaplen);
+        let request = Request::SetFilter { program, snaplen };
+        let set = self.door.ask(interface, &request).map(drop);
+        set.and_then(|()| self.follow_refused(interface))
+            .map_err(|fault| why(interface, config, &filters, fault))?;
+        self.filters = filters;
         Ok(())
+    }
+
+    /// Counts what a first filter of a packet socket refuses.
+    fn follow_refused(&mut self, interface: &Interface) -> Result<(), Fault> {
+        let Some(Running { by: By::Packet { refused, .. }, .. }) = &self.running else {
+            return Ok(());
+        };
+        refused.follow(|| self.door.refused(interface, size_of::<u64>()))
     }
 
     pub fn flush(&self, ring: usize, block: u32) {
@@ -240,86 +290,94 @@ impl SocketHook {
     }
 
     fn start_packet(
-        &self,
+        &mut self,
         reading: Reading,
         interface: &Interface,
         config: &Config,
-    ) -> Result<Running, Error> {
-        let failed = |e| explain(interface, config.hook, e);
-        let socket = Arc::new(PacketSocket::new().map_err(failed)?);
-        let (mut filter, refused) = (None, Refused::default());
-        Judge::new(interface, config)?.put(&socket, &mut filter, &refused)?;
-        let start = || -> io::Result<Running> {
-            if is_loopback(interface) {
-                // Kernels before 4.20 cannot; the sink refuses those packets anyhow.
-                let _ = socket.ignore_outgoing();
-            }
-            if wants_promiscuous(interface, config) {
-                socket.join_promiscuous(interface.index)?;
-            }
-            let pusher = PacketPusher {
-                producer: self.producer(0),
-                skip_outgoing: is_loopback(interface),
-                refused: refused.clone(),
-                filtered: Cell::new(0),
-            };
-            let stop = Arc::new(AtomicBool::new(false));
-            // All is set before the socket is bound, so that every packet meets it as it shall be.
-            let thread = match reading {
-                Reading::Calls => {
-                    let receiver = recv::Receiver::new(socket.clone(), pusher, config)?;
-                    socket.bind(interface.index)?;
-                    spawn("tapdeck-recv", stop.clone(), move |stop| receiver.run(stop))?
-                }
-                Reading::Mapped => {
-                    let receiver = tpacket::Receiver::new(socket.clone(), pusher, config)?;
-                    socket.bind(interface.index)?;
-                    spawn("tapdeck-tpacket", stop.clone(), move |stop| receiver.run(stop))?
-                }
-            };
-            let entrance = Entrance::Packet { socket, filter, refused };
-            Ok(Running { entrance, stop, threads: vec![thread] })
+    ) -> Result<Running, Fault> {
+        let mut opened = self.door.ask(interface, &Request::OpenSocket { number: 0 })?;
+        let socket = opened.fds.pop().ok_or_else(nothing_came)?;
+        let socket = Arc::new(PacketSocket::of(socket));
+        let refused = Refused::default();
+        let pusher = PacketPusher {
+            producer: self.producer(0),
+            skip_outgoing: is_loopback(interface),
+            refused: refused.clone(),
+            filtered: Cell::new(0),
         };
-        start().map_err(failed)
+        let stop = Arc::new(AtomicBool::new(false));
+        let run: Box<dyn FnOnce() -> io::Result<JoinHandle<()>>> = match reading {
+            Reading::Calls => {
+                let receiver = recv::Receiver::new(socket.clone(), pusher, config);
+                let stop = stop.clone();
+                Box::new(|| spawn("tapdeck-recv", stop, move |stop| receiver.run(stop)))
+            }
+            Reading::Mapped => {
+                let receiver = tpacket::Receiver::new(socket.clone(), opened.value, pusher);
+                let receiver = receiver.map_err(Fault::Place)?;
+                let stop = stop.clone();
+                Box::new(|| spawn("tapdeck-tpacket", stop, move |stop| receiver.run(stop)))
+            }
+        };
+        self.door.ask(interface, &Request::Attach { ifindex: interface.index })?;
+        refused.follow(|| self.door.refused(interface, size_of::<u64>()))?;
+        let threads = vec![run().map_err(Fault::Place)?];
+        Ok(Running { by: By::Packet { socket, refused }, stop, threads })
     }
 
-    fn start_xdp(
-        &self,
-        redirect: &afxdp::Redirect,
-        interface: &Interface,
-        config: &Config,
-    ) -> Result<Running, Error> {
-        let (sockets, making) = afxdp::bind(interface, config, self.rings.len())?;
-        let start = || -> io::Result<Running> {
-            let promiscuous = wants_promiscuous(interface, config)
-                .then(|| promiscuous(interface.index))
-                .transpose()?;
-            // A socket whose thread does not start is closed, and with it the thread's peers.
-            let link = redirect.attach(interface.index, &sockets)?;
-            let refused = redirect.refused()?;
-            let mut running = Running {
-                entrance: Entrance::Xdp { link, making, _promiscuous: promiscuous },
-                stop: Arc::new(AtomicBool::new(false)),
-                threads: Vec::new(),
-            };
-            for (queue, socket) in sockets.into_iter().enumerate() {
-                match self.receive(queue, socket, &refused, config, &running.stop) {
-                    Ok(thread) => running.threads.push(thread),
-                    Err(e) => {
-                        running.stop.store(true, Release);
-                        return Err(e);
-                    }
+    fn start_xdp(&mut self, interface: &Interface, config: &Config) -> Result<Running, Fault> {
+        let sockets = self.open_sockets(interface, 0..self.rings.len())?;
+        let attach = Request::Attach { ifindex: interface.index };
+        let bound = self.door.ask(interface, &attach)?.value as usize;
+        let refused = self.door.refused(interface, MAX_RINGS as usize * REFUSED_STRIDE)?;
+        let refused = Arc::new(refused.ok_or_else(nothing_came)?);
+        let stop = Arc::new(AtomicBool::new(false));
+        let mut running =
+            Running { by: By::Xdp { refused: refused.clone() }, stop, threads: Vec::new() };
+        for (queue, socket) in sockets.into_iter().take(bound).enumerate() {
+            match self.receive(queue, socket, &refused, config, &running.stop) {
+                Ok(thread) => running.threads.push(thread),
+                Err(e) => {
+                    running.end();
+                    return Err(Fault::Place(e));
                 }
             }
-            Ok(running)
-        };
-        start().map_err(|e| explain(interface, config.hook, e))
+        }
+        Ok(running)
     }
 }
 
 impl Drop for SocketHook {
     fn drop(&mut self) {
         self.stop();
+    }
+}
+
+impl Running {
+    /// Waits until the threads have emptied their sockets, which nothing new comes to.
+    fn end(self) {
+        self.stop.store(true, Release);
+        for thread in self.threads {
+            if let Err(panic) = thread.join()
+                && !std::thread::panicking()
+            {
+                std::panic::resume_unwind(panic);
+            }
+        }
+    }
+}
+
+/// What is missing of an answer.
+fn nothing_came() -> Fault {
+    Fault::Place(io::ErrorKind::InvalidData.into())
+}
+
+/// Says what failed.
+fn why(interface: &Interface, config: &Config, filters: &Filters, fault: Fault) -> Error {
+    match fault {
+        Fault::Load(e) => explain_load(interface, config, filters, e),
+        Fault::Queue(queue, e) => redirect::refused(interface, queue, e),
+        Fault::Place(e) => explain(interface, config.hook, e),
     }
 }
 
@@ -331,71 +389,18 @@ fn spawn(
     Builder::new().name(name.to_owned()).spawn(move || run(&stop))
 }
 
-/// What shall judge the packets of a packet socket, and how much of them is kept.
-struct Judge<'a> {
-    interface: &'a Interface,
-    config: &'a Config,
-    filters: Filters,
-}
-
-impl<'a> Judge<'a> {
-    fn new(interface: &'a Interface, config: &'a Config) -> Result<Self, Error> {
-        Ok(Self { interface, config, filters: filters_for(interface, config)? })
-    }
-
-    /// Loads the program, if there is a filter, to take the place of one before.
-    fn load(&self, before: Option<&SocketFilter>) -> Result<Option<SocketFilter>, Error> {
-        if self.filters.is_empty() {
-            return Ok(None);
-        }
-        let unread = Params::unread(self.interface.index);
-        let snaplen = filter::kept(self.config.snaplen);
-        let params = Params {
-            geometry: Geometry { snaplen, ..unread.geometry },
-            link_header: self.interface.link.is_some_and(LinkType::has_header),
-            filtered: true,
-            ..unread
-        };
-        let loaded = SocketFilter::load(&params, &self.filters, before);
-        loaded.map(Some).map_err(|e| self.explain(e))
-    }
-
-    /// Puts it to a socket, in the place of what judged there before.
-    fn put(
-        &self,
-        socket: &PacketSocket,
-        filter: &mut Option<SocketFilter>,
-        refused: &Refused,
-    ) -> Result<(), Error> {
-        let Some(loaded) = self.load(filter.as_ref())? else {
-            return socket
-                .set_filter(&filter::keep_all(self.config.snaplen))
-                .map_err(|e| self.explain(e));
-        };
-        let attach = || {
-            refused.follow(&loaded)?;
-            socket.set_program(loaded.program()?.as_fd())
-        };
-        attach().map_err(|e| self.explain(e))?;
-        *filter = Some(loaded);
-        Ok(())
-    }
-
-    fn explain(&self, e: io::Error) -> Error {
-        explain_load(self.interface, self.config, &self.filters, e)
-    }
-}
-
 /// The counter of packets that the filter of a packet socket has refused, if it ever had one.
 #[derive(Clone, Default)]
-struct Refused(Arc<OnceLock<Arc<Mapping>>>);
+struct Refused(Arc<OnceLock<Mapping>>);
 
 impl Refused {
-    /// Follows the counter of a filter, which those after it go on with.
-    fn follow(&self, filter: &SocketFilter) -> io::Result<()> {
-        if self.0.get().is_none() {
+    /// Follows the counter of a first filter, which those after it go on with.
+    fn follow(&self, ask: impl FnOnce() -> Result<Option<Mapping>, Fault>) -> Result<(), Fault> {
+        if self.0.get().is_none()
+            && let Some(counter) = ask()?
+        {
             // Nobody else follows a first filter.
-            let _ = self.0.set(filter.refused()?);
+            let _ = self.0.set(counter);
         }
         Ok(())
     }

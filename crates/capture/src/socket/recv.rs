@@ -46,21 +46,23 @@ impl Drops {
     }
 }
 
+/// Has a socket tell all of its packets, and gives it room for as many as may wait.
+pub(super) fn prepare(socket: &PacketSocket, ring_bytes: u64) -> io::Result<()> {
+    socket.describe_packets()?;
+    let bytes = (ring_bytes / 2).min(MAX_BUFFER) as usize;
+    // Without CAP_NET_ADMIN the system's limit (net.core.rmem_max) holds.
+    sockopt::set_socket_recv_buffer_size_force(socket, bytes)
+        .or_else(|_| sockopt::set_socket_recv_buffer_size(socket, bytes))?;
+    sockopt::set_socket_timeout(socket, Timeout::Recv, Some(IDLE))?;
+    Ok(())
+}
+
 impl Receiver {
-    pub fn new(
-        socket: Arc<PacketSocket>,
-        pusher: PacketPusher,
-        config: &Config,
-    ) -> io::Result<Self> {
-        socket.describe_packets()?;
-        let bytes = (config.ring_bytes / 2).min(MAX_BUFFER) as usize;
-        // Without CAP_NET_ADMIN the system's limit (net.core.rmem_max) holds.
-        sockopt::set_socket_recv_buffer_size_force(&*socket, bytes)
-            .or_else(|_| sockopt::set_socket_recv_buffer_size(&*socket, bytes))?;
-        sockopt::set_socket_timeout(&*socket, Timeout::Recv, Some(IDLE))?;
+    /// Receives by a socket that was prepared.
+    pub fn new(socket: Arc<PacketSocket>, pusher: PacketPusher, config: &Config) -> Self {
         // The filter cuts packets to the snaplen before they are queued.
         let buffer = vec![0; config.snaplen.max(1) as usize];
-        Ok(Self { socket, pusher, buffer, drops: Drops::default() })
+        Self { socket, pusher, buffer, drops: Drops::default() }
     }
 
     pub fn run(mut self, stop: &AtomicBool) {

@@ -9,7 +9,6 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::sockopt;
 
 use super::{IDLE, PacketPusher, is_set};
-use crate::Config;
 use crate::sys::packet_socket::{PacketSocket, RxRing};
 
 /// How long a packet waits for its block to fill.
@@ -30,14 +29,18 @@ pub struct Receiver {
     waiting: i64,
 }
 
+/// Makes the ring of a socket. Returns how many blocks it has.
+pub(super) fn prepare(socket: &PacketSocket, ring_bytes: u64) -> io::Result<u32> {
+    let blocks = ring_bytes / 2 / RxRing::block_bytes();
+    let blocks = blocks.clamp(MIN_BLOCKS, MAX_BLOCKS) as u32;
+    socket.make_ring(blocks, RETIRE_MS)?;
+    Ok(blocks)
+}
+
 impl Receiver {
-    pub fn new(
-        socket: Arc<PacketSocket>,
-        pusher: PacketPusher,
-        config: &Config,
-    ) -> io::Result<Self> {
-        let blocks = config.ring_bytes / 2 / RxRing::block_bytes();
-        let ring = socket.map_ring(blocks.clamp(MIN_BLOCKS, MAX_BLOCKS) as u32, RETIRE_MS)?;
+    /// Takes packets out of a socket that was prepared with so many blocks.
+    pub fn new(socket: Arc<PacketSocket>, blocks: u32, pusher: PacketPusher) -> io::Result<Self> {
+        let ring = socket.map_ring(blocks)?;
         Ok(Self { socket, ring, pusher, waiting: 0 })
     }
 

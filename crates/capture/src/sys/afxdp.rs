@@ -12,6 +12,7 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
+use rustix::fs::MemfdFlags;
 use rustix::net::xdp::{
     SocketAddrXdp, SocketAddrXdpFlags, XDP_PGOFF_RX_RING, XDP_PGOFF_TX_RING,
     XDP_UMEM_PGOFF_COMPLETION_RING, XDP_UMEM_PGOFF_FILL_RING, XdpRingOffset, XdpUmemReg,
@@ -100,11 +101,15 @@ impl Ring {
     }
 }
 
-/// Returns a socket that is not bound, and its memory of `chunks` chunks.
-fn with_memory(chunks: u32) -> io::Result<(OwnedFd, Mapping)> {
+/// Returns the bytes of a memory of so many chunks.
+fn bytes_of(chunks: u32) -> usize {
+    chunks as usize * CHUNK as usize
+}
+
+/// Returns a socket that is not bound, and has this memory.
+fn with_memory(memory: &Mapping) -> io::Result<OwnedFd> {
     let fd =
         rustix::net::socket_with(AddressFamily::XDP, SocketType::RAW, SocketFlags::CLOEXEC, None)?;
-    let memory = Mapping::anonymous(chunks as usize * CHUNK as usize)?;
     let umem = XdpUmemReg {
         addr: memory.address(),
         len: memory.len() as u64,
@@ -114,7 +119,7 @@ fn with_memory(chunks: u32) -> io::Result<(OwnedFd, Mapping)> {
         tx_metadata_len: 0,
     };
     sockopt::set_xdp_umem_reg(&fd, umem)?;
-    Ok((fd, memory))
+    Ok(fd)
 }
 
 /// A piece of a packet.
@@ -125,7 +130,66 @@ pub struct FrameFragment<'a> {
     pub more: bool,
 }
 
-/// A socket bound to one receive queue.
+/// A socket that receives, as one process makes and binds it and another takes packets out of it.
+///
+/// Its rings can be mapped only before it is bound.
+#[derive(Debug)]
+pub struct XdpDescriptors {
+    pub socket: OwnedFd,
+    /// The memory of its chunks, a file without a name.
+    pub memory: OwnedFd,
+    /// How many chunks there are, a power of two.
+    pub chunks: u32,
+}
+
+impl XdpDescriptors {
+    /// Makes a socket that is not bound.
+    ///
+    /// # Errors
+    /// As socket(2), and `ENOBUFS` where it takes more locked memory than the process may have.
+    pub fn make(chunks: u32) -> io::Result<Self> {
+        let file = rustix::fs::memfd_create("tapdeck-afxdp", MemfdFlags::CLOEXEC)?;
+        rustix::fs::ftruncate(&file, bytes_of(chunks) as u64)?;
+        // The kernel keeps the pages, wherever they are mapped.
+        let socket = with_memory(&Mapping::of_fd(file.as_fd(), bytes_of(chunks), true)?)?;
+        sockopt::set_xdp_umem_fill_ring_size(&socket, chunks)?;
+        sockopt::set_xdp_umem_completion_ring_size(&socket, UNUSED)?;
+        sockopt::set_xdp_rx_ring_size(&socket, chunks)?;
+        Ok(Self { socket, memory: file, chunks })
+    }
+
+    /// Returns other descriptors of the same socket.
+    pub fn share(&self) -> io::Result<Self> {
+        let (socket, memory) = (self.socket.try_clone()?, self.memory.try_clone()?);
+        Ok(Self { socket, memory, chunks: self.chunks })
+    }
+
+    /// Binds the socket to a queue.
+    ///
+    /// # Errors
+    /// As bind(2): `EOPNOTSUPP` or `EINVAL` where kernel or driver cannot do as `mode` says, or
+    /// where there is no such queue; `EBUSY` where another socket has it.
+    pub fn bind(&self, ifindex: u32, queue: u32, mode: Mode) -> io::Result<()> {
+        Ok(rustix::net::bind(&self.socket, &SocketAddrXdp::new(mode.flags(), ifindex, queue))?)
+    }
+
+    /// Enters the socket into an `XSKMAP` as the one for `queue`.
+    pub fn enter_into(&self, map: BorrowedFd<'_>, queue: u32) -> io::Result<()> {
+        let socket = self.socket.as_raw_fd();
+        // SAFETY: key and value of such a map are 4 bytes each, and both outlive the call.
+        let rc = unsafe {
+            libbpf_sys::bpf_map_update_elem(
+                map.as_raw_fd(),
+                (&raw const queue).cast(),
+                (&raw const socket).cast(),
+                0,
+            )
+        };
+        if rc < 0 { Err(io::Error::from_raw_os_error(-rc)) } else { Ok(()) }
+    }
+}
+
+/// A socket for one receive queue, whose packets are taken out here.
 pub struct XdpSocket {
     // Declared first, closed first: the kernel lets go of the memory before it is unmapped.
     fd: OwnedFd,
@@ -140,25 +204,21 @@ pub struct XdpSocket {
 }
 
 impl XdpSocket {
-    /// Binds a socket with `chunks` chunks, a power of two, and hands all of them to the kernel.
+    /// Maps a socket that is not bound yet, and hands all its chunks to the kernel.
     ///
     /// # Errors
-    /// As bind(2): `EOPNOTSUPP` or `EINVAL` where kernel or driver cannot do as `mode` says, or
-    /// where there is no such queue; `EBUSY` where another socket has it.
-    pub fn bind(ifindex: u32, queue: u32, chunks: u32, mode: Mode) -> io::Result<Self> {
-        let (fd, memory) = with_memory(chunks)?;
-        sockopt::set_xdp_umem_fill_ring_size(&fd, chunks)?;
-        sockopt::set_xdp_umem_completion_ring_size(&fd, UNUSED)?;
-        sockopt::set_xdp_rx_ring_size(&fd, chunks)?;
+    /// As mmap(2): `EBUSY` where the socket is bound.
+    pub fn open(descriptors: XdpDescriptors) -> io::Result<Self> {
+        let XdpDescriptors { socket: fd, memory, chunks } = descriptors;
         let offsets = sockopt::xdp_mmap_offsets(&fd)?;
         let rx = Ring::map(fd.as_fd(), XDP_PGOFF_RX_RING, &offsets.rx, chunks, DESCRIPTOR)?;
         let fill = Ring::map(fd.as_fd(), XDP_UMEM_PGOFF_FILL_RING, &offsets.fr, chunks, 8)?;
+        let memory = Mapping::of_fd(memory.as_fd(), bytes_of(chunks), true)?;
         let mut socket = Self { fd, rx, fill, chunks: memory, next: 0, seen: 0, filled: 0 };
         for chunk in 0..chunks {
             socket.give(u64::from(chunk) * u64::from(CHUNK));
         }
         socket.publish();
-        rustix::net::bind(&socket.fd, &SocketAddrXdp::new(mode.flags(), ifindex, queue))?;
         Ok(socket)
     }
 
@@ -240,21 +300,6 @@ impl XdpSocket {
         let s = sockopt::xdp_statistics(&self.fd)?;
         Ok(s.rx_dropped + s.rx_ring_full.unwrap_or(0))
     }
-
-    /// Enters the socket into an `XSKMAP` as the one for `queue`.
-    pub fn enter_into(&self, map: BorrowedFd<'_>, queue: u32) -> io::Result<()> {
-        let socket = self.fd.as_raw_fd();
-        // SAFETY: key and value of such a map are 4 bytes each, and both outlive the call.
-        let rc = unsafe {
-            libbpf_sys::bpf_map_update_elem(
-                map.as_raw_fd(),
-                (&raw const queue).cast(),
-                (&raw const socket).cast(),
-                0,
-            )
-        };
-        if rc < 0 { Err(io::Error::from_raw_os_error(-rc)) } else { Ok(()) }
-    }
 }
 
 impl AsFd for XdpSocket {
@@ -306,7 +351,8 @@ impl XdpTxSocket {
         type Flags = SocketAddrXdpFlags;
         // Frames that were given up come back too.
         let completions = chunks * 2;
-        let (fd, memory) = with_memory(chunks)?;
+        let memory = Mapping::anonymous(bytes_of(chunks))?;
+        let fd = with_memory(&memory)?;
         sockopt::set_xdp_umem_fill_ring_size(&fd, UNUSED)?;
         sockopt::set_xdp_umem_completion_ring_size(&fd, completions)?;
         sockopt::set_xdp_tx_ring_size(&fd, chunks)?;

@@ -61,6 +61,16 @@ impl PacketSocket {
         Ok(Self(unsafe { OwnedFd::from_raw_fd(fd) }))
     }
 
+    /// Takes a socket that another process has made.
+    pub fn of(fd: OwnedFd) -> Self {
+        Self(fd)
+    }
+
+    /// Returns another descriptor of the same socket.
+    pub fn share(&self) -> io::Result<OwnedFd> {
+        self.0.try_clone()
+    }
+
     /// Lets packets of an interface in.
     pub fn bind(&self, ifindex: u32) -> io::Result<()> {
         self.bind_protocol(ifindex, libc::ETH_P_ALL as u16)
@@ -238,9 +248,9 @@ impl PacketSocket {
         Ok(Statistics { packets: value.tp_packets, dropped: value.tp_drops })
     }
 
-    /// Makes the kernel write packets into a ring of `blocks` blocks, and maps it. A block is
-    /// handed over when it is full or `retire_ms` after its first packet, or up to twice that.
-    pub fn map_ring(&self, blocks: u32, retire_ms: u32) -> io::Result<RxRing> {
+    /// Makes the kernel write packets into a ring of `blocks` blocks. A block is handed over when
+    /// it is full or `retire_ms` after its first packet, or up to twice that.
+    pub fn make_ring(&self, blocks: u32, retire_ms: u32) -> io::Result<()> {
         const FRAME: u32 = 2048;
         let version = libc::tpacket_versions::TPACKET_V3 as i32;
         set_option(&self.0, libc::SOL_PACKET, libc::PACKET_VERSION, &version)?;
@@ -254,7 +264,11 @@ impl PacketSocket {
             tp_sizeof_priv: 0,
             tp_feature_req_word: 0,
         };
-        set_option(&self.0, libc::SOL_PACKET, libc::PACKET_RX_RING, &request)?;
+        set_option(&self.0, libc::SOL_PACKET, libc::PACKET_RX_RING, &request)
+    }
+
+    /// Maps the ring, which was made with so many blocks.
+    pub fn map_ring(&self, blocks: u32) -> io::Result<RxRing> {
         let memory = Mapping::of_fd(self.0.as_fd(), blocks as usize * RxRing::BLOCK, true)?;
         Ok(RxRing { memory, blocks, next: 0 })
     }

@@ -171,8 +171,7 @@ pub struct Record {
     pub duration: Option<Duration>,
 
     /// The user that the recorder becomes, without capabilities: a process of its own keeps those
-    /// that hooks take. Hooks xdp, xdp-generic, tcx and netfilter, without --persist [default:
-    /// tapdeck, where root records and there is such a user]
+    /// that hooks take [default: tapdeck, where root records and there is such a user]
     #[arg(long, value_name = "NAME")]
     pub user: Option<String>,
 

@@ -47,6 +47,11 @@ impl Lasting {
         Ok(Some(Self { persist, name: name.clone(), before }))
     }
 
+    /// Pins all that is to last, while this process may.
+    pub fn prepare(&mut self, captures: &[tapdeck_capture::Capture]) -> Result<()> {
+        Ok(self.persist.prepare(captures)?)
+    }
+
     pub fn persist(&self) -> &Persist {
         &self.persist
     }
@@ -90,7 +95,7 @@ impl Lasting {
 
     /// Has all last that is pinned: the hooks stand.
     pub fn begin(&mut self, captures: &[tapdeck_capture::Capture], dir: &Path) -> Result<()> {
-        self.persist.begin(captures)?;
+        self.persist.begin(captures);
         let dir = dir.canonicalize().with_context(|| format!("cannot use {}", dir.display()))?;
         Ok(self.persist.set_store(&dir)?)
     }

@@ -30,7 +30,6 @@ use tapdeck_store::{Ending, Totals, UnseenSpan, WriterControl};
 use crate::rights::Rights;
 use crate::statistics::StatsJson;
 use crate::units::show_count;
-use crate::usage::usage;
 use crate::{flags, hangs};
 use commands::{ControlSocket, Recorder};
 use lasting::Lasting;
@@ -199,20 +198,16 @@ pub fn run(flags: flags::Record) -> Result<()> {
     let rights = Rights::find(plan.user.as_deref(), matches!(plan.origin, Origin::Group { .. }))?;
     let mut lasting = Lasting::open(&plan)?;
     let mut source = RecordSource::open(&plan, &clock, lasting.as_ref())?;
+    if let Some(lasting) = &mut lasting {
+        lasting.prepare(source.captures())?;
+    }
     let interfaces = source.descriptions();
     // From the division on, and as long as there is one thread, the order of steps matters.
-    let keeps = source.keeps_rights();
-    let helper = if keeps.is_none() { source.divide(|| plan.remove_socket())? } else { None };
+    let helper = source.divide(lasting.as_ref(), || plan.remove_socket())?;
     let statistics = StatsJson::begin(plan.stats_json.as_deref())?;
     let opened = Opened::with_rights(&plan)?;
     let _ = go_first_with_threads();
-    let notes = match keeps {
-        None => rights.give_up(&plan.place())?,
-        Some(why) if plan.user.is_some() => {
-            return usage(format!("--user: {why}, as who it began"));
-        }
-        Some(why) => vec![format!("keeps the rights that it began with: {why}")],
-    };
+    let notes = rights.give_up(&plan.place())?;
     let thread = WriterThread::start()?;
     hangs::watch_threads()?;
     let signals = Signals::listen(caught)?;
@@ -279,7 +274,8 @@ pub fn run(flags: flags::Record) -> Result<()> {
     recording.control_socket = None;
     anyhow::ensure!(
         !recording.has_lost_helper(),
-        "the process that has the hooks has ended, and the hooks with it: start the recorder again"
+        "the process that has the hooks has ended{}: start the recorder again",
+        if recording.lasting.is_some() { "" } else { ", and the hooks with it" }
     );
     anyhow::ensure!(
         !wanted || unwritten == 0,

@@ -11,7 +11,8 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use anyhow::{Context, Result};
 use tapdeck_capture::filter::check_filter;
 use tapdeck_capture::interface::NicCounters;
-use tapdeck_capture::{Capture, Clock, Config, Event, Helper, Losses, Unseen};
+use tapdeck_capture::persist::Persist;
+use tapdeck_capture::{Capture, Clock, Config, Event, Helper, Hook, Losses, Unseen};
 use tapdeck_packet::account::{Counters, InterfaceCounters};
 use tapdeck_packet::pcapng::InterfaceDescription;
 use tapdeck_packet::ring::Ring;
@@ -91,15 +92,24 @@ impl RecordSource {
     ///
     /// # Errors
     /// Where there is no room for another process, or this one has several threads.
-    pub fn divide(&mut self, end: impl FnOnce()) -> Result<Option<Arc<Helper>>> {
+    pub fn divide(
+        &mut self,
+        lasting: Option<&Lasting>,
+        end: impl FnOnce(),
+    ) -> Result<Option<Arc<Helper>>> {
         let Self::Interfaces(captures) = self else { return Ok(None) };
-        let helper = Helper::divide(captures, keep_for_hooks, end);
+        let locks_memory = captures.iter().any(|capture| capture.config().hook == Hook::AfXdp);
+        let persist = lasting.map(Lasting::persist);
+        let helper = Helper::divide(
+            captures,
+            || keep_for_hooks(locks_memory),
+            || persist.is_some_and(Persist::stays),
+            || {
+                persist.into_iter().for_each(Persist::clean);
+                end();
+            },
+        );
         Ok(Some(helper.context("cannot start the process that has the hooks")?))
-    }
-
-    /// Returns what takes privileges as long as packets come, if anything does.
-    pub fn keeps_rights(&self) -> Option<String> {
-        self.captures().iter().find_map(Capture::keeps_rights)
     }
 
     /// Attaches the hooks: from now on packets come.
