@@ -5,11 +5,15 @@
 //! walked through). Packets are of flows that come again and again (1, 16, 1000 at random), of
 //! other hosts and ports each, or of a flow of their own each.
 //!
+//! Then one, two and four threads index the same blocks, from the first block to the index on disk.
+//!
 //! Figures are medians of rounds in which all cases take turns, with the least and the greatest;
 //! they differ between machines. It measures and asserts nothing, but for `--test`, which runs
 //! everything once and tiny.
 
 use std::net::Ipv4Addr;
+use std::num::NonZeroUsize;
+use std::sync::Arc;
 use std::time::Instant;
 
 use tapdeck_packet::pcapng;
@@ -102,9 +106,15 @@ struct Case {
     packets: Packets,
     frame_bytes: usize,
     is_hot: bool,
-    blocks: Vec<Vec<u8>>,
+    blocks: Vec<Arc<Vec<u8>>>,
     ns: Vec<f64>,
     index_bytes: u64,
+}
+
+impl Case {
+    fn packets_of_a_block(&self) -> usize {
+        (BLOCK - 12) / pcapng::packet_len(self.frame_bytes, 0, 0)
+    }
 }
 
 fn main() {
@@ -123,16 +133,16 @@ fn main() {
         (Packets::Flows(16), 1514, false),
     ] {
         let blocks = packets.blocks(if is_hot { 1 } else { all }, frame_bytes);
+        let blocks = blocks.into_iter().map(Arc::new).collect();
         cases.push(Case { packets, frame_bytes, is_hot, blocks, ns: Vec::new(), index_bytes: 0 });
     }
     for _ in 0..options.runs {
         for case in &mut cases {
-            let blocks = case.blocks.iter().cycle().take(all).map(Vec::as_slice);
+            let blocks = case.blocks.iter().cycle().take(all).map(|block| block.as_slice());
             let begin = Instant::now();
             case.index_bytes = trial::build(blocks);
-            let each = pcapng::packet_len(case.frame_bytes, 0, 0);
-            let packets = (BLOCK - 12) / each * all;
-            case.ns.push(begin.elapsed().as_nanos() as f64 / packets as f64);
+            case.ns
+                .push(begin.elapsed().as_nanos() as f64 / (case.packets_of_a_block() * all) as f64);
         }
     }
     println!("| packets | bytes | ring | ns a packet | least to greatest | index, % |");
@@ -145,6 +155,34 @@ fn main() {
             case.frame_bytes,
             if case.is_hot { "hot" } else { "cold" },
             100.0 * case.index_bytes as f64 / options.bytes as f64,
+        );
+    }
+    println!("\n| packets | threads | ns a packet | least to greatest | as fast as one |");
+    println!("| --- | --- | --- | --- | --- |");
+    for case in cases.iter().filter(|case| case.frame_bytes == 60 && !case.is_hot) {
+        threads(case, options.runs);
+    }
+}
+
+/// Has several threads index what a case holds, taking turns.
+fn threads(case: &Case, runs: usize) {
+    let mut ns = [(1, Vec::new()), (2, Vec::new()), (4, Vec::new())];
+    let packets = (case.packets_of_a_block() * case.blocks.len()) as f64;
+    for _ in 0..runs {
+        for (threads, ns) in &mut ns {
+            let dir = tempfile::tempdir().expect("a directory");
+            let count = NonZeroUsize::new(*threads).expect("at least one");
+            let took = trial::index(dir.path(), &case.blocks, count).expect("an index");
+            ns.push(took.as_nanos() as f64 / packets);
+        }
+    }
+    let alone = spread(&mut ns[0].1.clone()).0;
+    for (threads, ns) in &mut ns {
+        let (median, least, greatest) = spread(ns);
+        println!(
+            "| {} | {threads} | {median:.1} | {least:.1} to {greatest:.1} | {:.2} |",
+            case.packets.name(),
+            alone / median
         );
     }
 }

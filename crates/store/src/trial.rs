@@ -3,11 +3,22 @@
 //!
 //! This is for benchmarks.
 
+use std::fs::File;
+use std::io;
+use std::num::NonZeroUsize;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
 use tapdeck_packet::link::LinkType;
+use tapdeck_packet::ring::Hold;
 
 use crate::format::index::Builder;
 use crate::format::name::SegmentName;
-use crate::io::PAGE;
+use crate::io::{Disk, PAGE};
+use crate::writing::indexer::{Indexer, IndexerSetup, Indexing, SegmentEnd, Sizes};
+use crate::writing::totals::Totals;
+use crate::writing::writer::WriterControl;
 
 fn name() -> SegmentName {
     SegmentName { number: 1, began_s: 1_767_323_045, live: true }
@@ -27,4 +38,48 @@ pub fn build<'a>(blocks: impl IntoIterator<Item = &'a [u8]>) -> u64 {
         }
     }
     if builder.is_empty() { bytes } else { bytes + builder.chunk().len() as u64 }
+}
+
+/// A block that nobody but the index wants.
+struct Held(Arc<Vec<u8>>);
+
+impl Hold for Held {
+    fn bytes(&mut self) -> Option<&[u8]> {
+        Some(&self.0)
+    }
+}
+
+/// Has so many index threads index blocks, as [`build`] does alone, for a segment in `dir` that has
+/// its length but no bytes. Returns how long that took, until the index is complete.
+pub fn index(dir: &Path, blocks: &[Arc<Vec<u8>>], threads: NonZeroUsize) -> io::Result<Duration> {
+    let name = name();
+    let head = PAGE as u64;
+    let len = head + blocks.iter().map(|block| block.len() as u64).sum::<u64>();
+    File::create(name.path(dir))?.set_len(len)?;
+    let setup = IndexerSetup {
+        dir: dir.to_owned(),
+        indexing: Indexing { threads, cpu: None, control: Arc::new(WriterControl::default()) },
+        links: vec![LinkType::ETHERNET],
+        totals: Arc::new(Totals::new(1)),
+        sizes: Arc::new(Sizes::default()),
+        log: Arc::new(|_| {}),
+    };
+    let mut indexer = Indexer::start(Arc::new(Disk::new(false)), setup)?;
+    let begin = Instant::now();
+    indexer.begin(&name);
+    let mut at = head;
+    for block in blocks {
+        let hold = Held(block.clone());
+        indexer.block(at, block.len(), block.len() as u64, Some(Box::new(hold)));
+        at += block.len() as u64;
+    }
+    let tell = indexer.end();
+    std::fs::rename(name.path(dir), name.closed().path(dir))?;
+    let _ = tell.send(SegmentEnd { len, dropped: 0 });
+    indexer.finish();
+    let took = begin.elapsed();
+    if !name.index_path(dir).exists() {
+        return Err(io::Error::other("no index was made"));
+    }
+    Ok(took)
 }

@@ -8,6 +8,7 @@
 mod directory;
 mod disk;
 mod page;
+mod prefetch;
 mod priority;
 mod read;
 mod standard_output;
@@ -18,6 +19,7 @@ pub(crate) use directory::object_of;
 pub use directory::{Directory, Paths};
 pub use disk::Disk;
 pub use page::{PAGE, Page};
+pub(crate) use prefetch::prefetch;
 pub use priority::{go_as_others, go_first, go_first_with_threads, yield_disk, yield_processor};
 pub use read::{Access, Object, Owner, State, Storage};
 pub use standard_output::standard_output_was_closed;

@@ -19,7 +19,7 @@ use crate::io::{Directory, File, Io, Uptime};
 use crate::writing::ages::{Ages, Newest};
 use crate::writing::durability::{Durability, Syncer, sync_directory};
 use crate::writing::holdings::{Holdings, Inventory};
-use crate::writing::indexer::{self, BlockPlace, Indexer, Indexing, Sizes};
+use crate::writing::indexer::{self, Indexer, Indexing, Sizes};
 use crate::writing::keeper::{Job, Keeper, KeeperSetup, is_full, is_too_large};
 use crate::writing::ledger::SegmentEnd;
 use crate::writing::live::{LiveSegment, statistics_disk_len};
@@ -223,8 +223,8 @@ impl<I: Io> SegmentSink<I> {
             let ns = since.elapsed().as_nanos() as u64;
             self.totals.rotation_ns_max.fetch_max(ns, Relaxed);
         }
-        if let Some(indexer) = &self.indexer {
-            indexer.begin(live.name.clone());
+        if let Some(indexer) = &mut self.indexer {
+            indexer.begin(&live.name);
         }
         if let Some(syncer) = &self.syncer {
             syncer.begin(live.durability.clone());
@@ -247,8 +247,8 @@ impl<I: Io> SegmentSink<I> {
         self.close(live, statistics);
     }
 
-    fn close(&self, live: LiveSegment<I::File>, statistics: Vec<StatisticsBlock>) {
-        let tell = self.indexer.as_ref().map(Indexer::end);
+    fn close(&mut self, live: LiveSegment<I::File>, statistics: Vec<StatisticsBlock>) {
+        let tell = self.indexer.as_mut().map(Indexer::end);
         self.keeper.send(Job::Close { live, statistics, tell });
     }
 
@@ -312,7 +312,7 @@ impl<I: Io> Sink for SegmentSink<I> {
         let (written, result) = live.write(&batch[..fit]);
         live.written_at = (self.config.uptime.since_boot)();
         Totals::add(&self.totals.bytes_written, live.end() - before);
-        if let Some(indexer) = &self.indexer {
+        if let Some(indexer) = &mut self.indexer {
             index::<I::File>(indexer, before, &batch[..written]);
         }
         // Under a limit to their length, direct writes of files fail as a whole.
@@ -451,10 +451,10 @@ fn ages(store: &Store, config: &SegmentSinkConfig, closed: &[Stored], next: u64)
 }
 
 /// Hands blocks that were written from `offset` on to the indexer.
-fn index<F: File>(indexer: &Indexer, mut offset: u64, batch: &[InterfaceBlock<'_>]) {
+fn index<F: File>(indexer: &mut Indexer, mut offset: u64, batch: &[InterfaceBlock<'_>]) {
     for piece in batch {
         let on_disk = LiveSegment::<F>::disk_len(piece);
-        indexer.block(BlockPlace { offset, len: piece.block.bytes.len(), on_disk }, piece.hold());
+        indexer.block(offset, piece.block.bytes.len(), on_disk, piece.hold());
         offset += on_disk;
     }
 }

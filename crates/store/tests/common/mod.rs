@@ -10,6 +10,7 @@ pub mod forgetful;
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
+use std::num::NonZeroUsize;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering::SeqCst;
@@ -396,7 +397,8 @@ impl Setup {
         let clock = self.clock.clone();
         let log = self.log.clone();
         let control = Arc::new(WriterControl::default());
-        let indexing = Indexing { cpu: None, control: control.clone() };
+        let threads = NonZeroUsize::new(2).unwrap();
+        let indexing = Indexing { threads, cpu: None, control: control.clone() };
         let config = SegmentSinkConfig {
             segment_bytes: self.segment_bytes,
             segment_time: self.segment_time,

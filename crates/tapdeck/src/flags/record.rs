@@ -158,6 +158,10 @@ pub struct Record {
     #[arg(long)]
     pub no_index: bool,
 
+    /// Index on so many threads [default: one for each four rings]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64))]
+    pub index_threads: Option<u32>,
+
     /// Index on this CPU only
     #[arg(long, value_name = "CPU")]
     pub index_cpu: Option<u32>,

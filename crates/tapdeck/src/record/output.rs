@@ -110,8 +110,11 @@ impl Output {
             ) => {
                 let leftovers = store.take_leftovers(&disk);
                 let (clock, log) = (job.clock.clone(), job.log.clone());
-                let indexing = index
-                    .map(|index| Indexing { cpu: index.cpu, control: job.writer_control.clone() });
+                let indexing = index.map(|index| Indexing {
+                    threads: index.threads(job.rings.len()),
+                    cpu: index.cpu,
+                    control: job.writer_control.clone(),
+                });
                 let config = SegmentSinkConfig {
                     segment_bytes: *segment_bytes,
                     segment_time: *segment_time,

@@ -3,6 +3,7 @@
 //! A [`RecordPlan`] that exists is a recording that can be tried: wrong usage has been refused.
 //! Making one looks at interfaces and reads the rule file, and changes nothing.
 
+use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -23,6 +24,8 @@ use crate::usage::usage;
 
 const DEFAULT_SEGMENT: u64 = 1 << 30;
 const SMALLEST_SEGMENT: u64 = 8 << 20;
+/// Rings whose packets one thread looks at for the index, where the user leaves it open.
+const RINGS_OF_A_THREAD: usize = 4;
 
 /// Where packets go.
 #[derive(Clone, Debug, PartialEq)]
@@ -84,8 +87,18 @@ pub enum SocketPlace {
 /// How a store is indexed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Index {
-    /// The CPU that the index's thread is bound to, if it is.
+    /// How many threads look at packets; `None` where the rings decide.
+    threads: Option<u32>,
+    /// The CPU that the index's threads are bound to, if they are.
     pub cpu: Option<u32>,
+}
+
+impl Index {
+    /// Returns how many threads look at the packets of so many rings.
+    pub fn threads(&self, rings: usize) -> NonZeroUsize {
+        let threads = self.threads.map_or(rings.div_ceil(RINGS_OF_A_THREAD), |n| n as usize);
+        NonZeroUsize::new(threads).unwrap_or(NonZeroUsize::MIN)
+    }
 }
 
 /// All that a recording is told at its start, checked.
@@ -240,8 +253,10 @@ fn target(f: &flags::Record) -> Result<Target> {
     if f.dir.is_none() && (retention.deletes() || f.segment_size.is_some()) {
         return usage("segments and retention belong to a store: give --dir");
     }
-    if f.dir.is_none() && f.index_cpu.is_some() {
-        return usage("--index-cpu: only a store has an index: give --dir");
+    if f.dir.is_none()
+        && let Some(flag) = index_flag(f)
+    {
+        return usage(format!("{flag}: only a store has an index: give --dir"));
     }
     if f.sync_interval.is_some() && !can_be_durable(f) {
         return usage(
@@ -277,9 +292,17 @@ fn can_be_durable(f: &flags::Record) -> bool {
     }
 }
 
+/// Returns a flag that says how the index is made, if one is given.
+fn index_flag(f: &flags::Record) -> Option<&'static str> {
+    let cpu = f.index_cpu.map(|_| "--index-cpu");
+    cpu.or(f.index_threads.map(|_| "--index-threads"))
+}
+
 fn index(f: &flags::Record) -> Result<Option<Index>> {
-    if f.no_index && f.index_cpu.is_some() {
-        return usage("--no-index and --index-cpu exclude each other: take one");
+    if f.no_index
+        && let Some(flag) = index_flag(f)
+    {
+        return usage(format!("--no-index and {flag} exclude each other: take one"));
     }
     if let Some(cpu) = f.index_cpu {
         let allowed = sched_getaffinity(None).context("cannot ask for the CPUs")?;
@@ -289,7 +312,7 @@ fn index(f: &flags::Record) -> Result<Option<Index>> {
             ));
         }
     }
-    Ok((!f.no_index).then_some(Index { cpu: f.index_cpu }))
+    Ok((!f.no_index).then_some(Index { threads: f.index_threads, cpu: f.index_cpu }))
 }
 
 /// Returns how large a segment becomes. The segment being written and the one set aside behind it

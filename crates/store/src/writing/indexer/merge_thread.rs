@@ -9,6 +9,7 @@
 //! then what lies beside it, and the merge thread looks for the segment after it has made a file:
 //! whoever comes second leaves nothing behind.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::io;
 use std::path::Path;
@@ -17,7 +18,7 @@ use std::sync::mpsc::{Receiver, Sender};
 
 use tapdeck_packet::watch::{waiting, watch};
 
-use super::task::{BlockPlace, IndexerSetup, SegmentEnd, Task};
+use super::task::{BlockPlace, IndexerSetup, SegmentEnd, Task, Work};
 use crate::format::index::{self, Builder};
 use crate::format::name::SegmentName;
 use crate::format::segment::open_segment;
@@ -28,7 +29,9 @@ use crate::writing::totals::Totals;
 pub(super) struct MergeThread<I: Io> {
     io: Arc<I>,
     work: IndexerSetup,
-    segment: Option<Segment<I::File>>,
+    /// The segments whose indexes are being made, by number: more than one where an index thread is
+    /// behind another.
+    segments: BTreeMap<u64, Segment<I::File>>,
     /// Where each segment is told that has its index.
     indexed: Sender<SegmentName>,
 }
@@ -43,54 +46,62 @@ struct Segment<F> {
     is_partial: bool,
     /// Whether nothing more is done for the segment.
     has_failed: bool,
+    /// How many index threads have nothing more for the segment.
+    ended: usize,
+    /// Hears when the segment is closed.
+    closed: Option<Receiver<SegmentEnd>>,
 }
 
 impl<I: Io> MergeThread<I> {
     pub fn new(io: Arc<I>, work: IndexerSetup, indexed: Sender<SegmentName>) -> Self {
-        Self { io, work, segment: None, indexed }
+        Self { io, work, segments: BTreeMap::new(), indexed }
     }
 
     pub fn run(mut self, queue: &Receiver<Task>) {
-        // The index thread goes first. Where this is refused, both are as important.
+        // The index threads go first. Where this is refused, all are as important.
         let _ = yield_processor();
         watch("tapdeck-merge");
-        while let Ok(task) = waiting(|| queue.recv()) {
-            let Some(mut segment) = self.segment.take() else {
-                if let Task::Begin(name) = task {
-                    self.segment = Some(Segment::new(name));
-                }
-                continue;
-            };
-            let is_over = matches!(task, Task::End(_));
-            if let Err(e) = self.perform(&mut segment, task) {
+        while let Ok(Task { segment: name, work }) = waiting(|| queue.recv()) {
+            let number = name.number;
+            let segment = self.segments.remove(&number);
+            let mut segment = segment.unwrap_or_else(|| Segment::new(name));
+            if let Err(e) = self.perform(&mut segment, work) {
                 segment.has_failed = true;
                 self.tell(&segment, &e);
-                if !is_over {
+                if !self.is_over(&segment) {
                     self.remove(&segment.name);
                 }
             }
-            if is_over {
+            if self.is_over(&segment) {
                 self.settle(&segment);
             } else {
-                self.segment = Some(segment);
+                self.segments.insert(number, segment);
             }
         }
     }
 
-    fn perform(&self, segment: &mut Segment<I::File>, task: Task) -> io::Result<()> {
-        match task {
-            Task::Begin(name) => {
-                *segment = Segment::new(name);
-                Ok(())
-            }
-            Task::Chunk(chunk) if !segment.has_failed => self.append(segment, &chunk),
-            Task::Missed(missed) => self.read_missed(segment, &missed),
-            Task::Skip => {
+    /// Returns whether no index thread has anything more for a segment.
+    fn is_over(&self, segment: &Segment<I::File>) -> bool {
+        segment.ended == self.work.indexing.threads.get()
+    }
+
+    fn perform(&self, segment: &mut Segment<I::File>, work: Work) -> io::Result<()> {
+        match work {
+            Work::Chunk(chunk) if !segment.has_failed => self.append(segment, &chunk),
+            Work::Chunk(_) => Ok(()),
+            Work::Missed(missed) => self.read_missed(segment, &missed),
+            Work::Skip => {
                 segment.is_partial = true;
                 Ok(())
             }
-            Task::End(closed) if !segment.has_failed => self.finish(segment, &closed),
-            Task::Chunk(_) | Task::End(_) => Ok(()),
+            Work::End(closed) => {
+                segment.ended += 1;
+                segment.closed = segment.closed.take().or(closed);
+                if segment.has_failed || !self.is_over(segment) {
+                    return Ok(());
+                }
+                self.finish(segment)
+            }
         }
     }
 
@@ -148,6 +159,9 @@ impl<I: Io> MergeThread<I> {
                 left -= place.on_disk;
                 Totals::subtract(behind, place.on_disk);
                 Totals::add(&self.work.totals.index_read_bytes, place.on_disk);
+                if place.ends_granule {
+                    builder.end_granule();
+                }
                 if builder.is_full() {
                     self.append(segment, &builder.chunk())?;
                 }
@@ -163,12 +177,9 @@ impl<I: Io> MergeThread<I> {
     /// Waits until the segment is closed, and merges the log into its index. A log with a part
     /// missing stays what it is, and so does one that cannot be merged: it is as good, but
     /// slower to use.
-    fn finish(
-        &self,
-        segment: &mut Segment<I::File>,
-        closed: &Receiver<SegmentEnd>,
-    ) -> io::Result<()> {
+    fn finish(&self, segment: &mut Segment<I::File>) -> io::Result<()> {
         let (dir, name) = (&self.work.dir, &segment.name);
+        let Some(closed) = segment.closed.take() else { return Ok(()) };
         let Ok(closed) = waiting(|| closed.recv()) else { return Ok(()) };
         if segment.log.take().is_none() || segment.is_partial || self.is_hurried() {
             return Ok(());
@@ -215,7 +226,15 @@ impl<I: Io> MergeThread<I> {
 
 impl<F> Segment<F> {
     fn new(name: SegmentName) -> Self {
-        Self { name, log: None, log_bytes: 0, is_partial: false, has_failed: false }
+        Self {
+            name,
+            log: None,
+            log_bytes: 0,
+            is_partial: false,
+            has_failed: false,
+            ended: 0,
+            closed: None,
+        }
     }
 }
 

@@ -1,15 +1,21 @@
 //! Makes the index while packets are recorded, and never in their way.
 //!
 //! When the writer has put a block on disk, the block still lies in the ring and most likely in a
-//! processor's cache. It is handed on just so, by a [`Hold`]: the **index** thread looks at every
-//! packet in it and then lets it go. No byte is copied, and the ring waits for the one block that
-//! is being looked at, no more: a hold that the index thread does not come to in time lapses, and
-//! the block is **missed**. So an indexer that is too slow costs the index its freshness, and the
-//! producers at most a quarter of the ring and the block that is being looked at.
+//! processor's cache. It is handed on just so, by a [`Hold`]: an **index** thread looks at every
+//! packet in it and then lets it go. No byte is copied, and the ring waits for the blocks that are
+//! being looked at, no more: a hold that no index thread comes to in time lapses, and the block is
+//! **missed**. So an indexer that is too slow costs the index its freshness, and the producers at
+//! most a quarter of the ring and the blocks that are being looked at.
+//!
+//! There may be several index threads ([`index_thread`]), each with chunks of its own. Blocks are
+//! dealt out as they come, whatever their ring: to the thread that has least to do, to the first
+//! where several have nothing. Granules end where the deal says, so the index is the same however
+//! many threads made it. Blocks that are smaller than a granule, as slow traffic leaves them, go to
+//! one thread until they are one together.
 //!
 //! The **merge** thread ([`merge_thread`]) does all that may wait for a disk: it appends chunks to
 //! the index's log, reads what was missed from the segment, and merges the log into the index once
-//! the segment is closed. Where it does not keep up, the index thread waits for it, and misses more
+//! the segment is closed. Where it does not keep up, the index threads wait for it, and miss more
 //! blocks, which cost only their place. That bounds all memory.
 //!
 //! The **overview** thread ([`overview_thread`]) makes an overview of each 64 segments, when nobody
@@ -18,6 +24,7 @@
 //! The index is a convenience: whatever goes wrong with it is told once a segment, and queries read
 //! that segment instead.
 
+mod index_thread;
 mod merge_thread;
 mod overview_thread;
 mod sizes;
@@ -27,34 +34,24 @@ mod tests;
 
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::sync::mpsc::{Receiver, Sender, SyncSender, TryRecvError, channel, sync_channel};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::mpsc::{Sender, SyncSender, channel, sync_channel};
 use std::thread::JoinHandle;
 
-use tapdeck_packet::link::LinkType;
 use tapdeck_packet::ring::Hold;
-use tapdeck_packet::watch::{beat, waiting, watch};
+use tapdeck_packet::watch::waiting;
 
-use crate::format::index::Builder;
+use crate::format::index::GRANULE;
 use crate::format::name::SegmentName;
 use crate::io::Io;
 use crate::writing::log::Log;
 use crate::writing::totals::Totals;
+use index_thread::{IndexThread, Job};
 use merge_thread::MergeThread;
 use overview_thread::OverviewThread;
 pub(crate) use sizes::Sizes;
 pub use task::Indexing;
-use task::Task;
 pub(crate) use task::{BlockPlace, IndexerSetup, SegmentEnd};
-
-enum Job {
-    Begin(SegmentName),
-    Block(BlockPlace, Option<Box<dyn Hold>>),
-    /// A part of the segment will not be indexed.
-    Skip,
-    /// The segment has ended; the receiver hears when it is closed.
-    End(Receiver<SegmentEnd>),
-}
 
 /// Tasks that may wait for the merge thread: with the chunks of up to 32 MiB of packets that is
 /// little memory, and enough for it to close a segment meanwhile.
@@ -62,14 +59,26 @@ const TASKS: usize = 16;
 
 /// The writer's end of the threads.
 pub(crate) struct Indexer {
-    /// The queue of jobs, which takes some 100 bytes for each block of a ring.
-    jobs: Option<Sender<Job>>,
+    walkers: Vec<Walker>,
+    /// Which of them has the granule that the last block belongs to.
+    current: usize,
+    /// Bytes of that granule so far; 0 where the next block begins another one.
+    granule_bytes: u64,
     threads: Vec<JoinHandle<()>>,
     totals: Arc<Totals>,
     /// Whether a part of the segment being written was skipped.
-    has_skipped: AtomicBool,
+    has_skipped: bool,
     /// Says that no more overviews shall be made.
     ends_overviews: Arc<AtomicBool>,
+}
+
+/// The writer's end of one index thread.
+struct Walker {
+    /// The queue of jobs, which takes some 100 bytes for each block of a ring; `None` when nothing
+    /// more comes.
+    jobs: Option<Sender<Job>>,
+    /// Bytes of blocks in the queue.
+    queued: Arc<AtomicU64>,
 }
 
 impl Indexer {
@@ -79,84 +88,93 @@ impl Indexer {
 
     /// Starts the threads.
     pub fn start<I: Io>(io: Arc<I>, work: IndexerSetup) -> io::Result<Self> {
-        let (jobs, queue) = channel();
         let (tasks, merge_queue) = sync_channel(TASKS);
         let totals = work.totals.clone();
-        let index_thread = IndexThread {
-            indexing: work.indexing.clone(),
-            links: work.links.clone(),
-            totals: totals.clone(),
-            tasks,
-            builder: None,
-            missed: Vec::new(),
+        let (cpu, count) = (work.indexing.cpu, work.indexing.threads.get());
+        let spawn = |name: &str, f: Box<dyn FnOnce() + Send>| {
+            std::thread::Builder::new().name(name.into()).spawn(f)
         };
-        let cpu = work.indexing.cpu;
-        let log = work.log.clone();
-        let index = move || {
-            pin(cpu, &log);
-            index_thread.run(&queue);
-        };
+        let (mut walkers, mut threads) = (Vec::new(), Vec::new());
+        for number in 0..count {
+            let (jobs, queue) = channel();
+            let queued = Arc::<AtomicU64>::default();
+            let index_thread = IndexThread::new(&work, tasks.clone(), queued.clone());
+            // What is wrong with the processor is told once.
+            let log = (number == 0).then(|| work.log.clone());
+            let index = move || {
+                pin(cpu, log.as_ref());
+                index_thread.run(&queue);
+            };
+            threads.push(spawn("tapdeck-index", Box::new(index))?);
+            walkers.push(Walker { jobs: Some(jobs), queued });
+        }
         let ends_overviews: Arc<AtomicBool> = Arc::default();
         let (indexed, overview_queue) = channel();
         let overview_thread =
             OverviewThread { io: io.clone(), work: work.clone(), stops: ends_overviews.clone() };
-        let overview = move || {
-            if let Some(cpu) = cpu {
-                let _ = pin_to(cpu);
-            }
-            overview_thread.run(&overview_queue);
-        };
         let merge_thread = MergeThread::new(io, work, indexed);
         let merge = move || {
-            if let Some(cpu) = cpu {
-                // The index thread has told what is wrong with it.
-                let _ = pin_to(cpu);
-            }
+            pin(cpu, None);
             merge_thread.run(&merge_queue);
         };
-        let spawn = |name: &str, f: Box<dyn FnOnce() + Send>| {
-            std::thread::Builder::new().name(name.into()).spawn(f)
+        let overview = move || {
+            pin(cpu, None);
+            overview_thread.run(&overview_queue);
         };
-        let threads = vec![
-            spawn("tapdeck-index", Box::new(index))?,
-            spawn("tapdeck-merge", Box::new(merge))?,
-            spawn("tapdeck-overview", Box::new(overview))?,
-        ];
-        let has_skipped = AtomicBool::new(false);
-        Ok(Self { jobs: Some(jobs), threads, totals, has_skipped, ends_overviews })
-    }
-
-    fn send(&self, job: Job) {
-        if let Some(jobs) = &self.jobs {
-            // The thread ends only when this sender is dropped.
-            let _ = jobs.send(job);
-        }
+        threads.push(spawn("tapdeck-merge", Box::new(merge))?);
+        threads.push(spawn("tapdeck-overview", Box::new(overview))?);
+        Ok(Self {
+            walkers,
+            current: 0,
+            granule_bytes: 0,
+            threads,
+            totals,
+            has_skipped: false,
+            ends_overviews,
+        })
     }
 
     /// Tells that a segment begins.
-    pub fn begin(&self, name: SegmentName) {
-        self.has_skipped.store(false, Relaxed);
-        self.send(Job::Begin(name));
+    pub fn begin(&mut self, name: &SegmentName) {
+        (self.has_skipped, self.granule_bytes) = (false, 0);
+        for walker in &self.walkers {
+            walker.send(Job::Begin(name.clone()));
+        }
     }
 
-    /// Tells that a block was written to the segment. `hold` keeps its bytes, if they still can be
-    /// had.
-    pub fn block(&self, place: BlockPlace, hold: Option<Box<dyn Hold>>) {
+    /// Tells that a block was written to the segment, at `offset`: `len` bytes of packets, and with
+    /// the fill behind them `on_disk` bytes. `hold` keeps its bytes, if they still can be had.
+    pub fn block(&mut self, offset: u64, len: usize, on_disk: u64, hold: Option<Box<dyn Hold>>) {
         if self.totals.index_behind_bytes.load(Relaxed) > Self::MOST_BEHIND {
-            if !self.has_skipped.swap(true, Relaxed) {
-                self.send(Job::Skip);
+            if !std::mem::replace(&mut self.has_skipped, true) {
+                self.walkers[0].send(Job::Skip);
             }
+            self.granule_bytes = 0;
             return;
         }
-        Totals::add(&self.totals.index_behind_bytes, place.on_disk);
-        self.send(Job::Block(place, hold));
+        if self.granule_bytes == 0 {
+            let queued = |at: &usize| self.walkers[*at].queued.load(Relaxed);
+            self.current = (0..self.walkers.len()).min_by_key(queued).unwrap_or(0);
+        }
+        self.granule_bytes += on_disk;
+        let ends_granule = self.granule_bytes >= GRANULE;
+        if ends_granule {
+            self.granule_bytes = 0;
+        }
+        let walker = &self.walkers[self.current];
+        Totals::add(&self.totals.index_behind_bytes, on_disk);
+        Totals::add(&walker.queued, on_disk);
+        walker.send(Job::Block(BlockPlace { offset, len, on_disk, ends_granule }, hold));
     }
 
     /// Tells that nothing more is written to the segment. Whoever closes it tells so to the sender
     /// that is returned.
-    pub fn end(&self) -> SyncSender<SegmentEnd> {
+    pub fn end(&mut self) -> SyncSender<SegmentEnd> {
         let (tell, closed) = sync_channel(1);
-        self.send(Job::End(closed));
+        let mut closed = Some(closed);
+        for walker in &self.walkers {
+            walker.send(Job::End(closed.take()));
+        }
         tell
     }
 
@@ -164,96 +182,26 @@ impl Indexer {
     /// meanwhile.
     pub fn finish(&mut self) {
         self.ends_overviews.store(true, Relaxed);
-        self.jobs = None;
+        self.walkers.iter_mut().for_each(|walker| walker.jobs = None);
         for thread in self.threads.drain(..) {
             let _ = waiting(|| thread.join());
         }
     }
 }
 
-/// The thread that looks at packets: it reads blocks where they lie in the rings.
-struct IndexThread {
-    indexing: Indexing,
-    links: Vec<LinkType>,
-    totals: Arc<Totals>,
-    tasks: SyncSender<Task>,
-    /// The chunk being made, while a segment is written.
-    builder: Option<Builder>,
-    /// Blocks of which the index thread did not see the bytes.
-    missed: Vec<BlockPlace>,
-}
-
-impl IndexThread {
-    fn run(mut self, queue: &Receiver<Job>) {
-        watch("tapdeck-index");
-        loop {
-            beat();
-            let job = match queue.try_recv() {
-                Err(TryRecvError::Empty) => {
-                    // The index thread has time now, and so the merge thread may read what was
-                    // missed.
-                    self.tell_missed();
-                    waiting(|| queue.recv()).ok()
-                }
-                other => other.ok(),
-            };
-            match job {
-                Some(Job::Begin(name)) => {
-                    self.builder = Some(Builder::new(&name, self.links.clone()));
-                    self.tell(Task::Begin(name));
-                }
-                Some(Job::Block(place, hold)) => self.look(place, hold),
-                Some(Job::Skip) => self.tell(Task::Skip),
-                Some(Job::End(closed)) => {
-                    self.tell_chunk();
-                    self.tell_missed();
-                    self.tell(Task::End(closed));
-                    self.builder = None;
-                }
-                None => break,
-            }
+impl Walker {
+    fn send(&self, job: Job) {
+        if let Some(jobs) = &self.jobs {
+            // The thread ends only when this sender is dropped.
+            let _ = jobs.send(job);
         }
-    }
-
-    fn look(&mut self, place: BlockPlace, hold: Option<Box<dyn Hold>>) {
-        let mut hold = hold.filter(|_| !self.indexing.control.is_hurried());
-        let bytes = hold.as_mut().and_then(|hold| hold.bytes()?.get(..place.len));
-        let (Some(bytes), Some(builder)) = (bytes, &mut self.builder) else {
-            self.missed.push(place);
-            return;
-        };
-        builder.add(place.offset, bytes, place.on_disk);
-        // The block is let go before anything that may have to wait.
-        drop(hold);
-        Totals::subtract(&self.totals.index_behind_bytes, place.on_disk);
-        if builder.is_full() {
-            self.tell_chunk();
-        }
-    }
-
-    fn tell_chunk(&mut self) {
-        if let Some(builder) = self.builder.as_mut().filter(|builder| !builder.is_empty()) {
-            let chunk = builder.chunk();
-            self.tell(Task::Chunk(chunk));
-        }
-    }
-
-    fn tell_missed(&mut self) {
-        if !self.missed.is_empty() {
-            let missed = std::mem::take(&mut self.missed);
-            self.tell(Task::Missed(missed));
-        }
-    }
-
-    fn tell(&self, task: Task) {
-        // The merge thread ends only when this sender is dropped.
-        let _ = waiting(|| self.tasks.send(task));
     }
 }
 
-fn pin(cpu: Option<u32>, log: &Log) {
+fn pin(cpu: Option<u32>, log: Option<&Log>) {
     if let Some(cpu) = cpu
         && let Err(e) = pin_to(cpu)
+        && let Some(log) = log
     {
         log(&format!("the index cannot be made on CPU {cpu} alone: {e}"));
     }

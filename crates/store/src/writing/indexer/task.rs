@@ -1,6 +1,7 @@
-//! What does the writer tell the index thread, and the index thread the merge thread? Names and
+//! What does the writer tell the index threads, and they the merge thread? Names and
 //! places, and how segments end; bytes of packets only within a chunk.
 
+use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc::Receiver;
@@ -16,13 +17,16 @@ use crate::writing::writer::WriterControl;
 /// How an index is made.
 #[derive(Clone)]
 pub struct Indexing {
+    /// How many threads look at packets. Each takes about 1 MiB of memory while a segment is
+    /// written, and at most 20 MiB where no two packets are alike.
+    pub threads: NonZeroUsize,
     /// Pins the threads to this processor.
     pub cpu: Option<u32>,
     /// The writer's control: once the writer is hurried, what is not indexed yet is left so.
     pub control: Arc<WriterControl>,
 }
 
-/// What the index thread, the merge thread and the overview thread work with.
+/// What the index threads, the merge thread and the overview thread work with.
 #[derive(Clone)]
 pub(crate) struct IndexerSetup {
     pub dir: PathBuf,
@@ -42,6 +46,9 @@ pub(crate) struct BlockPlace {
     pub len: usize,
     /// Bytes of its packets and of the fill behind them.
     pub on_disk: u64,
+    /// Whether a granule ends with the block. That is settled where blocks are dealt out, so that
+    /// the granules of a segment are the same whoever indexes which of them.
+    pub ends_granule: bool,
 }
 
 /// How a segment was closed.
@@ -52,11 +59,16 @@ pub(crate) struct SegmentEnd {
     pub dropped: u64,
 }
 
-/// Work that the index thread leaves to the merge thread.
-pub(super) enum Task {
-    Begin(SegmentName),
+/// Work that an index thread leaves to the merge thread.
+pub(super) struct Task {
+    pub segment: SegmentName,
+    pub work: Work,
+}
+
+pub(super) enum Work {
     Chunk(Vec<u8>),
     Missed(Vec<BlockPlace>),
     Skip,
-    End(Receiver<SegmentEnd>),
+    /// The index thread has nothing more for the segment. One of them hears when it is closed.
+    End(Option<Receiver<SegmentEnd>>),
 }

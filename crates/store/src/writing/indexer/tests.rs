@@ -3,6 +3,8 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::io::Write;
+use std::net::Ipv4Addr;
+use std::num::NonZeroUsize;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering::SeqCst;
@@ -13,9 +15,10 @@ use tapdeck_packet::key::Plan;
 use tapdeck_packet::link::LinkType;
 use tapdeck_packet::pcapng;
 use tapdeck_packet::ring::Hold;
-use tapdeck_testkit::wait_for;
+use tapdeck_testkit::frame::{IPV4, UDP, ethernet, ipv4, udp};
+use tapdeck_testkit::{SplitMix64, wait_for};
 
-use super::{BlockPlace, Indexer, IndexerSetup, Indexing, SegmentEnd, Sizes};
+use super::{Indexer, IndexerSetup, Indexing, SegmentEnd, Sizes};
 use crate::format::index::Index;
 use crate::format::name::SegmentName;
 use crate::format::segment::fill_up;
@@ -42,6 +45,14 @@ struct Scene {
     indexer: Indexer,
 }
 
+/// Where a block lies in the segment.
+#[derive(Clone, Copy)]
+struct Place {
+    offset: u64,
+    len: usize,
+    on_disk: u64,
+}
+
 /// A block that waits until the test lets it be read, or says that it has lapsed.
 struct Slow {
     bytes: Vec<u8>,
@@ -56,6 +67,10 @@ impl Hold for Slow {
 
 impl Scene {
     fn new() -> Self {
+        Self::with_threads(1)
+    }
+
+    fn with_threads(threads: usize) -> Self {
         let temp = tempfile::tempdir().unwrap();
         let dir = temp.path().to_owned();
         let (totals, sizes) = (Arc::new(Totals::new(1)), Arc::new(Sizes::default()));
@@ -64,7 +79,11 @@ impl Scene {
         let lines = log.clone();
         let work = IndexerSetup {
             dir: dir.clone(),
-            indexing: Indexing { cpu: None, control: control.clone() },
+            indexing: Indexing {
+                threads: NonZeroUsize::new(threads).unwrap(),
+                cpu: None,
+                control: control.clone(),
+            },
             links: vec![LinkType::ETHERNET],
             totals: totals.clone(),
             sizes: sizes.clone(),
@@ -86,7 +105,7 @@ impl Scene {
         pcapng::fill(&mut head, PAGE);
         self.begin = head.len() as u64;
         self.append(&head);
-        self.indexer.begin(self.name.clone());
+        self.indexer.begin(&self.name);
     }
 
     fn append(&mut self, bytes: &[u8]) {
@@ -97,33 +116,41 @@ impl Scene {
     }
 
     /// A block of packets, and where it lies now that it is written.
-    fn write(&mut self) -> (BlockPlace, Vec<u8>) {
+    fn write(&mut self) -> (Place, Vec<u8>) {
+        self.write_frames(&(0..PACKETS).map(|i| vec![i as u8; 60]).collect::<Vec<_>>())
+    }
+
+    fn write_frames(&mut self, frames: &[Vec<u8>]) -> (Place, Vec<u8>) {
         let mut bytes = Vec::new();
-        for i in 0..PACKETS {
-            let frame = [i as u8; 60];
+        for (i, frame) in frames.iter().enumerate() {
             let at = bytes.len();
             bytes.resize(at + pcapng::packet_len(frame.len(), 0, 0), 0);
-            let time_ns = self.body.len() as u64 + u64::from(i);
-            let pieces: [&[u8]; 3] = [&frame, &[], &[]];
-            pcapng::write_packet(&mut bytes[at..], 0, time_ns, pieces, 60, 0, 0);
+            let time_ns = (self.body.len() + i) as u64;
+            let pieces: [&[u8]; 3] = [frame, &[], &[]];
+            pcapng::write_packet(&mut bytes[at..], 0, time_ns, pieces, frame.len() as u32, 0, 0);
         }
         let offset = self.body.len() as u64;
         let mut filled = bytes.clone();
         fill_up(&mut filled);
         self.append(&filled);
-        (BlockPlace { offset, len: bytes.len(), on_disk: filled.len() as u64 }, bytes)
+        (Place { offset, len: bytes.len(), on_disk: filled.len() as u64 }, bytes)
+    }
+
+    fn tell(&mut self, place: Place, hold: Option<Slow>) {
+        let hold = hold.map(|hold| Box::new(hold) as Box<dyn Hold>);
+        self.indexer.block(place.offset, place.len, place.on_disk, hold);
     }
 
     /// A block that the indexer finds in the ring.
     fn held(&mut self) {
         let (place, bytes) = self.write();
-        self.indexer.block(place, Some(Box::new(Slow { bytes, answer: channel().1 })));
+        self.tell(place, Some(Slow { bytes, answer: channel().1 }));
     }
 
     /// A block that it has to read.
     fn missed(&mut self) {
         let (place, _) = self.write();
-        self.indexer.block(place, None);
+        self.tell(place, None);
     }
 
     fn behind(&self) -> u64 {
@@ -203,12 +230,84 @@ fn blocks_that_were_missed_are_read_and_the_index_is_the_same() {
     assert_eq!(scene.totals.index_read_bytes.load(SeqCst), missed as u64);
 }
 
+/// Frames of many flows, as many as `packets`.
+fn drawn_frames(random: &mut SplitMix64, packets: u32) -> Vec<Vec<u8>> {
+    let frame = |_| {
+        let host = |net: u8, n: u32| Ipv4Addr::from(u32::from(net) << 24 | n);
+        let (from, to) = (host(10, random.below(500)), host(11, random.below(500)));
+        let size = 18 + random.below(200);
+        let payload = random.bytes(size);
+        let datagram = udp([random.below(3000), 443], &payload);
+        ethernet([2; 6], [4; 6], &[], IPV4, &ipv4(from, to, UDP, &datagram))
+    };
+    (0..packets).map(frame).collect()
+}
+
+/// Writes two segments of large blocks and small ones, and has them indexed by so many threads.
+/// Returns the bytes of both indexes.
+fn indexed_by(threads: usize) -> Vec<Vec<u8>> {
+    let mut scene = Scene::with_threads(threads);
+    let mut indexes = Vec::new();
+    for _ in 0..2 {
+        let mut random = SplitMix64(7);
+        let mut packets = 0;
+        for i in 0..60 {
+            // The small ones become granules together, the others have several each.
+            let count = if i % 20 < 12 { random.below(60) + 1 } else { 5000 };
+            packets += u64::from(count);
+            let (place, bytes) = scene.write_frames(&drawn_frames(&mut random, count));
+            scene.tell(place, Some(Slow { bytes, answer: channel().1 }));
+        }
+        scene.close();
+        let path = scene.name.index_path(&scene.dir);
+        wait_for("the index", || path.exists());
+        let index = scene.index().expect("an index");
+        assert_eq!((index.summary().packets, index.summary().complete), (packets, true));
+        assert_eq!(index.indexed(), scene.whole_body());
+        indexes.push(fs::read(path).unwrap());
+        scene.name.number += 1;
+        scene.begin();
+    }
+    scene.close();
+    scene.indexer.finish();
+    assert_eq!((scene.behind(), scene.log.lock().unwrap().len()), (0, 0));
+    indexes
+}
+
+#[test]
+fn however_many_threads_make_an_index_its_bytes_are_the_same() {
+    let by_one = indexed_by(1);
+    for threads in [2, 3, 8] {
+        assert!(indexed_by(threads) == by_one, "{threads} threads");
+    }
+}
+
+#[test]
+fn a_thread_that_waits_holds_up_its_own_blocks_alone() {
+    let mut scene = Scene::with_threads(2);
+    let (answer, asked) = channel();
+    let large = |scene: &mut Scene| scene.write_frames(&vec![vec![1; 1000]; 200]);
+    let (slow, bytes) = large(&mut scene);
+    scene.tell(slow, Some(Slow { bytes, answer: asked }));
+    for _ in 0..10 {
+        let (place, bytes) = large(&mut scene);
+        scene.tell(place, Some(Slow { bytes, answer: channel().1 }));
+    }
+    wait_for("all but the one to be indexed", || scene.behind() == slow.on_disk);
+    answer.send(true).unwrap();
+    scene.close();
+    scene.indexer.finish();
+    assert_eq!(scene.behind(), 0);
+    let index = scene.index().expect("an index");
+    assert_eq!((index.summary().packets, index.summary().complete), (2200, true));
+}
+
 #[test]
 fn a_hold_that_lapses_is_a_miss() {
     let mut scene = Scene::new();
     let (place, bytes) = scene.write();
     let (answer, asked) = channel();
-    scene.indexer.block(place, Some(Box::new(Slow { bytes, answer: asked })));
+    scene.tell(place, Some(Slow { bytes, answer: asked }));
     scene.held();
     assert!(scene.behind() > 0, "it waits for the first");
     answer.send(false).unwrap();
@@ -260,7 +359,7 @@ fn of_a_segment_that_is_deleted_meanwhile_nothing_stays() {
             scene.missed();
             wait_for("the log", || !scene.index_of_log().is_empty());
         }
-        scene.indexer.block(place, Some(Box::new(Slow { bytes, answer: asked })));
+        scene.tell(place, Some(Slow { bytes, answer: asked }));
         scene.missed();
         if at < 2 {
             // Before there is a log, or with it.
@@ -316,7 +415,7 @@ fn a_segment_that_cannot_be_read_is_told_once_and_the_next_is_indexed() {
     for _ in 0..3 {
         let (place, _) = scene.write();
         // As if the disk gave less back than it took.
-        scene.indexer.block(BlockPlace { offset: place.offset + (1 << 30), ..place }, None);
+        scene.tell(Place { offset: place.offset + (1 << 30), ..place }, None);
         wait_for("it to be tried", || scene.behind() == 0);
     }
     assert_eq!(scene.log.lock().unwrap().len(), 1);
