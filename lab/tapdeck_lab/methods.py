@@ -599,8 +599,8 @@ class Stenotype(Method):
         return Counts(packets, index_share=index / stored if stored else math.nan)
 
     def recording(self, c: Context) -> list[Path]:
-        # One that was killed leaves its file hidden, which stenographer does not look into; what is
-        # in it was stored all the same.
+        # One that was killed leaves the file that it had not finished hidden; what is in it was
+        # stored all the same.
         files = sorted((c.directory / "PKT0").iterdir())
         return [stenotype.to_pcap(file, c.directory / f"{i}.pcap") for i, file in enumerate(files)]
 
