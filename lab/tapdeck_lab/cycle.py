@@ -134,7 +134,9 @@ def _check_room(lab: Lab, s: Settings) -> None:
     if s["store"] != "disk":
         return
     speed = 2e6 * (lab.disk_mb_per_s or 1000)
-    needed, free = 2e9 + speed * (s["seconds"] + s["warmup_s"]), shutil.disk_usage(lab.work).free
+    # Tapdeck sets room aside for the segment that it writes and for the next one.
+    most = max(speed * (s["seconds"] + s["warmup_s"]), 2 * 2**20 * s["segment_mib"])
+    needed, free = 2e9 + most, shutil.disk_usage(lab.work).free
     if free < needed:
         raise Refused(
             f"{lab.work} has {free / 1e9:.0f} GB free, and the run might need {needed / 1e9:.0f} GB"

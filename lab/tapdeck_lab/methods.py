@@ -162,8 +162,11 @@ class Method:
         """Returns what all processes of an application have stored, for `check-traffic`."""
         raise NotImplementedError
 
-    def ring_used(self, c: Context) -> float:
-        """Returns the most that a ring was filled, as a share of it, where the method tells."""
+    def ring_used(self, c: Context, logs: list[str]) -> float:
+        """Returns the most that a ring was filled, as a share of it, where the method tells.
+
+        The parameters are those of `told_lost`.
+        """
         return math.nan
 
     def told_lost(self, c: Context, logs: list[str]) -> float:
@@ -273,6 +276,9 @@ LOSSES = ("dropped_ring", "dropped_other", "unseen", "nic_dropped")
 """The counters of tapdeck that tell of packets that are not in the output."""
 
 
+UNITS = {"KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
+
+
 class Tapdeck(Method):
     advice = "defaults; consume at the hooks that can"
     can = frozenset({"load", "gzip", "filter", "snaplen", "no-store", "rules", "interruption"})
@@ -340,11 +346,13 @@ class Tapdeck(Method):
         else:
             captured = sum(count_file(file) for file in (c.directory / "store").rglob("*.pcapng"))
         unsynced_ms = last["unsynced_us_max"] / 1e3
-        return Counts(captured, last["seen"], index_share, self.ring_used(c), unsynced_ms)
+        return Counts(captured, last["seen"], index_share, self.ring_used(c, [log]), unsynced_ms)
 
-    def ring_used(self, c: Context) -> float:
-        each = (s["ring_used_max"] / s["ring_bytes"] for s in self.last_statistics(c))
-        return float(max(each))
+    def ring_used(self, c: Context, logs: list[str]) -> float:
+        most = max(s["ring_used_max"] for s in self.last_statistics(c))
+        # One ring: that of another CPU or queue may be empty meanwhile.
+        said = re.search(r" rings? of ([\d.]+) (KiB|MiB|GiB)", logs[-1])
+        return most / float(said[1]) / UNITS[said[2]] if said else math.nan
 
     def environment(self, c: Context) -> dict[str, str]:
         if not c.settings["persist"]:
@@ -591,8 +599,8 @@ class Stenotype(Method):
         return Counts(packets, index_share=index / stored if stored else math.nan)
 
     def recording(self, c: Context) -> list[Path]:
-        # One that was killed leaves its file hidden, which stenographer does not look into; what is
-        # in it was stored all the same.
+        # One that was killed leaves the file that it had not finished hidden; what is in it was
+        # stored all the same.
         files = sorted((c.directory / "PKT0").iterdir())
         return [stenotype.to_pcap(file, c.directory / f"{i}.pcap") for i, file in enumerate(files)]
 
