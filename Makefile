@@ -38,7 +38,7 @@ test: setup ## Run every test, and the benchmarks once and tiny (root)
 	cargo test $(GUARD) --workspace --tests
 
 # Ten minutes of everything at once, ten thousand questions from a new seed, the planner against
-# libpcap, and a minute of each fuzz target.
+# libpcap, a hundred recorders killed under load, and a minute of each fuzz target.
 nightly: setup ## Run the long tests: half an hour (root)
 	TAPDECK_MARATHON_SECONDS=600 cargo test --release -p tapdeck --test marathon
 	TAPDECK_EXPRESSIONS=10000 TAPDECK_SEED=$$(date +%Y%m%d000) cargo test --release -p tapdeck --test expressions -- --nocapture

@@ -198,7 +198,7 @@ SETTINGS: dict[str, Setting] = {
     "interruption": Setting(
         "none",
         _one_of("none", "restart", "kill", "upgrade"),
-        "how the capture process ends while packets come, before the next one is started",
+        "how the capture is interrupted",
     ),
     "load": Setting(
         "none", _pattern(LOAD, "none, copy:N, zlib:LEVEL or gzip:LEVEL"), "work for each packet"
