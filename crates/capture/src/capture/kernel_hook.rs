@@ -124,8 +124,9 @@ impl KernelHook {
     /// Returns whether clsact filters do the work of tcx.
     fn attach(&mut self, interface: &Interface) -> io::Result<bool> {
         let Self { loaded, set, programs, promiscuous, place, .. } = self;
-        let (program, place) = (|which| loaded.program(which), place.as_ref());
-        self.links = Links::attach(interface, set.place, *promiscuous, programs, &program, place)?;
+        let (program, pins) = (|which| loaded.program(which), place.as_ref().map(Place::links));
+        let pins = pins.as_ref();
+        self.links = Links::attach(interface, set.place, *promiscuous, programs, &program, pins)?;
         self.by_clsact = self.links.by_clsact();
         Ok(self.by_clsact)
     }
