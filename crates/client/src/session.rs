@@ -77,7 +77,7 @@ struct Attached {
 /// What a member gets of a daemon whose groups outlive it.
 #[derive(Clone, Debug, Deserialize)]
 pub struct LastingGrant {
-    /// By what the member is known to the next daemon.
+    /// The word by which the next daemon knows the member.
     pub secret: String,
     /// How long programs go on without a daemon, milliseconds.
     pub abandon_ms: u64,
@@ -225,8 +225,9 @@ impl Session {
         Grant::read(&line, fds)
     }
 
-    /// Asks the daemon at a socket, if there is one, for the place that a member had with the daemon
-    /// before. Waits for nothing: [`Session::answer_to_reattach`] has the answer when it has come.
+    /// Asks the daemon at a socket, if there is one, for the place that a member had with the
+    /// daemon before. Waits for nothing: [`Session::answer_to_reattach`] has the answer when it
+    /// has come.
     pub fn ask_to_reattach(
         socket: &Path,
         group: &str,

@@ -613,3 +613,27 @@ fn programs_that_are_not_tapdeck_read_on_too() {
     assert_eq!(numbers, (0..150).collect::<Vec<u32>>());
     assert_eq!(lines(), 150);
 }
+
+#[test]
+fn members_are_at_the_end_when_no_daemon_comes_in_time() {
+    let bench = Bench::new();
+    let config = format!("{SERVE}{}", group("g", "xdp", "deliver = \"consume\""));
+    let mut daemon = bench.start_with("--abandon 3s", &config);
+    let mut member = bench.attach(&mut daemon, "g", "member");
+    bench.send(0..50);
+    daemon.wait_seen("g", 50);
+    daemon.kill();
+    bench.send(50..100);
+    let (status, said) = member.program.end();
+    assert_eq!(status.code(), Some(1), "{said:#?}");
+    assert_eq!(member.numbers(), (0..100).collect());
+    // The hooks let them pass by now.
+    bench.send(100..150);
+    let mut daemon = bench.start_with("--abandon 3s", &config);
+    daemon.program.wait_to_say("is gone");
+    let stats = daemon.stop();
+    assert_accounted(&stats["groups"][0]);
+    let port = &stats["ports"][0];
+    let n = |key| number(port, key);
+    assert_eq!((n("seen"), n("unseen"), n("nic_received")), (100, 50, 150), "{stats}");
+}

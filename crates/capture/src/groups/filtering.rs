@@ -17,7 +17,7 @@ use crate::sys::kernel;
 /// A change of a group's filter for which no programs are made yet.
 pub struct FilterChange {
     group: usize,
-    /// By what programs know the group.
+    /// The number by which programs know the group.
     number: u32,
     filter: Option<String>,
     drafts: Vec<Draft>,

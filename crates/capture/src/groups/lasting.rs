@@ -52,7 +52,7 @@ pub struct Away {
     pub user: u32,
 }
 
-/// By what a member is known to the next daemon.
+/// The word by which the next daemon knows a member.
 pub(super) struct Secret(String);
 
 impl Secret {

@@ -92,7 +92,7 @@ pub struct Membership {
     pub wake: OwnedFd,
     /// The interfaces that the packets' interface ids number.
     pub interfaces: Vec<InterfaceDescription>,
-    /// By what the member is known to the next daemon, where groups outlive their daemon.
+    /// The word by which the next daemon knows the member, where groups outlive their daemon.
     pub secret: Option<String>,
 }
 
@@ -115,7 +115,7 @@ impl Membership {
 
 struct Group {
     config: GroupConfig,
-    /// By what programs know the group.
+    /// The number by which programs know the group.
     number: u32,
     /// The most that the group's snaplen may be set to.
     most: u32,
@@ -457,11 +457,13 @@ impl Groups {
     /// Returns the descriptions of the interfaces of a group's packets.
     fn descriptions(&self, at: usize) -> Vec<InterfaceDescription> {
         let group = &self.list[at];
+        // The next daemon may keep more of a packet.
+        let snaplen = if self.lasting.is_some() { self.geometry.snaplen } else { group.most };
         let describe = |port: &Port| {
             let interface = &port.device.interface;
             InterfaceDescription {
                 link: interface.link.unwrap_or(LinkType::ETHERNET),
-                snaplen: group.most,
+                snaplen,
                 name: interface.name.clone(),
                 description: format!("hook {}, group {}", port.hook, group.config.name),
                 filter: group.config.filter.clone(),

@@ -543,10 +543,8 @@ impl<L> Port<L> {
 impl Port {
     /// Attaches the port's programs; packets flow from here on.
     pub(super) fn attach(&mut self) -> Result<(), Error> {
-        let wants = self.promiscuous && self.params.link_header && self.pins.is_some();
-        // It must not end with this process.
-        if wants && pins::set_promiscuous(&self.device.interface.name, true).unwrap_or(false) {
-            self.made_promiscuous = true;
+        if self.pins.is_some() {
+            self.set_promiscuous();
         }
         let interface = &self.device.interface;
         let links = match &self.ready {
@@ -560,6 +558,20 @@ impl Port {
         self.links = links.map_err(|e| self.explain(e))?;
         self.is_attached = true;
         Ok(())
+    }
+
+    /// Sets the interface's flag of promiscuous mode, which must not end with this process, or takes
+    /// it away where it is not wanted any more.
+    fn set_promiscuous(&mut self) {
+        let name = &self.device.interface.name;
+        let wants = self.promiscuous && self.params.link_header;
+        if wants && pins::set_promiscuous(name, true).unwrap_or(false) {
+            self.made_promiscuous = true;
+        }
+        if !wants && std::mem::take(&mut self.made_promiscuous) {
+            // An interface that is gone has no flag.
+            let _ = pins::set_promiscuous(name, false);
+        }
     }
 
     /// Detaches the port's programs. Some may still be running.

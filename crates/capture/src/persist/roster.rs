@@ -34,7 +34,7 @@ pub(crate) struct Roster {
     /// How the memory of each member is divided: rings, blocks, binary logarithm of a block's
     /// bytes, bytes kept of a frame.
     pub(crate) geometry: [u32; 4],
-    /// By number, as are groups and members.
+    /// Ports, groups and members by their numbers.
     pub(crate) ports: BTreeMap<u32, PortEntry>,
     pub(crate) groups: BTreeMap<u32, GroupEntry>,
     pub(crate) members: BTreeMap<u32, MemberEntry>,
@@ -68,7 +68,7 @@ pub(crate) struct MemberEntry {
     pub(crate) weight: u32,
     /// The user whose process it is.
     pub(crate) user: u32,
-    /// By what the member is known when it comes back.
+    /// The word by which the member is known when it comes back.
     pub(crate) secret: String,
     /// Whether it has begun to leave.
     pub(crate) leaves: bool,

@@ -85,7 +85,8 @@ pub struct Comers {
 }
 
 impl Comers {
-    /// Starts the threads, where there are members of these users already. They ring `bell` when something has become of a request.
+    /// Starts the threads, where there are members of these users already. They ring `bell` when
+    /// something has become of a request.
     ///
     /// # Errors
     /// Where a thread cannot be started.
