@@ -319,7 +319,7 @@ static __always_inline bool rules_accept(enum context context, struct way *way, 
 static __always_inline void visit(enum context context, struct way *way, __u32 ix)
 {
 	__u32 at = ix & (TD_MAX_GROUPS - 1);
-	__u32 number = port.entry[at].group, count = port.counts + ix;
+	__u32 number = port.entry[at].group, count = port.counts + port.entry[at].count;
 	struct td_group *group = bpf_map_lookup_elem(&groups, &number);
 	struct td_slots *its_slots = bpf_map_lookup_elem(&slots, &number);
 	struct td_counts *its_counts = bpf_map_lookup_elem(&counts, &count);

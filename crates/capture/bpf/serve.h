@@ -43,13 +43,13 @@ struct td_entry {
 	__u16 group;
 	__u16 interface; /* the interface's number in the group's list */
 	__u16 filter;    /* number of the filter in this program, plus one; 0: none */
-	__u16 reserved;
+	__u16 count;     /* which of `counts` is its own, from the port's `counts` on */
 };
 
 /* What a program serves. Constant: it is another program after a change. */
 struct td_port {
 	__u32 port;   /* which of `counts` is its own */
-	__u32 counts; /* where in `counts` those of its groups begin */
+	__u32 counts; /* where in `counts` those of its groups are counted from */
 	__u32 entries;
 	__u32 reserved;
 	struct td_entry entry[TD_MAX_GROUPS];

@@ -25,6 +25,7 @@ const __u32 tapdeck_serve_layout[] = {
 	offsetof(struct td_entry, group),
 	offsetof(struct td_entry, interface),
 	offsetof(struct td_entry, filter),
+	offsetof(struct td_entry, count),
 	sizeof(struct td_counts),
 	offsetof(struct td_counts, seen),
 	offsetof(struct td_counts, filtered),

@@ -10,10 +10,10 @@ use crate::bpf::program::Program;
 use crate::hook::{AttachPlace, XdpMode};
 use crate::interface::Interface;
 use crate::lock;
-use crate::persist::{Place, pin_anew};
+use crate::persist::{LinkPins, pin_anew};
+use crate::sys;
 use crate::sys::kernel::{self, AttachPoint};
 use crate::sys::libbpf::io_error;
-use crate::sys::pins;
 
 /// Returns the descriptor of a loaded program.
 pub(crate) type ProgramSource<'a> = dyn Fn(Program) -> io::Result<OwnedFd> + 'a;
@@ -31,7 +31,7 @@ pub(crate) struct Links {
     /// Holds the interface in promiscuous mode as long as it is open.
     promiscuous: Option<OwnedFd>,
     /// Where links are pinned, if they outlive the process.
-    place: Option<Place>,
+    pins: Option<LinkPins>,
     /// Whether a program was not found where an owner before had put it.
     renewed: bool,
 }
@@ -48,14 +48,14 @@ impl Links {
         promiscuous: bool,
         loaded: &[Program],
         program: &ProgramSource<'_>,
-        pinned: Option<&Place>,
+        pinned: Option<&LinkPins>,
     ) -> io::Result<Self> {
         let ifindex = interface.index;
-        let mut links = Self { place: pinned.cloned(), ..Self::default() };
+        let mut links = Self { pins: pinned.cloned(), ..Self::default() };
         // The flag of a lasting recording's interface is the caller's to set.
         let promiscuous = promiscuous && pinned.is_none();
         if promiscuous && interface.link.is_some_and(LinkType::has_header) {
-            links.promiscuous = Some(crate::sys::packet_socket::promiscuous(ifindex)?);
+            links.promiscuous = Some(sys::packet_socket::promiscuous(ifindex)?);
         }
         match place {
             AttachPlace::Xdp(mode) => {
@@ -85,8 +85,8 @@ impl Links {
             link
         } else {
             let fd = kernel::attach(program(which)?.as_fd(), point)?;
-            if let Some(place) = &self.place {
-                pin_anew(fd.as_fd(), &place.link(number))?;
+            if let Some(pins) = &self.pins {
+                pin_anew(fd.as_fd(), &pins.link(number))?;
                 self.renewed = true;
             }
             Link { which, point, fd }
@@ -104,14 +104,14 @@ impl Links {
         point: AttachPoint,
         program: &ProgramSource<'_>,
     ) -> io::Result<Option<Link>> {
-        let Some(place) = self.place.as_ref().filter(|place| place.found.is_some()) else {
+        let Some(pins) = self.pins.as_ref().filter(|pins| pins.left) else {
             return Ok(None);
         };
-        let Ok(fd) = pins::open(&place.link(number)) else { return Ok(None) };
+        let Ok(fd) = sys::pins::open(&pins.link(number)) else { return Ok(None) };
         let program = program(which)?;
         if let AttachPoint::NetfilterPrerouting { family, .. } = point {
             // Programs of netfilter stay as they are.
-            let priority = pins::netfilter_priority(fd.as_fd())?;
+            let priority = sys::pins::netfilter_priority(fd.as_fd())?;
             let behind = priority.wrapping_sub(i32::MIN + 1) as u32;
             let point = AttachPoint::NetfilterPrerouting { family, behind };
             return Ok(Some(Link { which, point, fd }));
@@ -151,8 +151,8 @@ impl Links {
             }
             match (*point, kernel::attach(program.as_fd(), *point)) {
                 (_, Ok(new)) => {
-                    if let Some(place) = &self.place {
-                        pin_anew(new.as_fd(), &place.link(number))?;
+                    if let Some(pins) = &self.pins {
+                        pin_anew(new.as_fd(), &pins.link(number))?;
                     }
                     *fd = new;
                     restored = true;
@@ -178,7 +178,7 @@ impl Links {
         }
         // An interface that was made anew with the number of the old one is not promiscuous.
         if restored && self.promiscuous.is_some() {
-            self.promiscuous = Some(crate::sys::packet_socket::promiscuous(interface.index)?);
+            self.promiscuous = Some(sys::packet_socket::promiscuous(interface.index)?);
         }
         Ok(restored)
     }
@@ -253,9 +253,9 @@ impl Links {
     /// Takes the programs away. Some may still be running.
     pub(crate) fn detach(self) {
         for number in 0..self.standing.len() {
-            if let Some(place) = &self.place {
+            if let Some(pins) = &self.pins {
                 // The link ends with its last name and descriptor.
-                let _ = std::fs::remove_file(place.link(number));
+                let _ = std::fs::remove_file(pins.link(number));
             }
         }
         for mut clsact in self.clsact {
@@ -274,7 +274,7 @@ impl Links {
         for (which, _, point) in tcx_ways(interface) {
             let fd = program(which)?;
             let mut filter = clsact_filter(ifindex, point, fd.as_fd());
-            self.renewed |= self.place.is_some() && filter.query().is_err();
+            self.renewed |= self.pins.is_some() && filter.query().is_err();
             match filter.create().and_then(|mut filter| filter.attach()) {
                 Ok(filter) => self.clsact.push(Clsact { which, point, ifindex, filter }),
                 Err(e) => {
@@ -285,6 +285,30 @@ impl Links {
         }
         Ok(())
     }
+}
+
+/// Takes away the programs that an owner before has left at an interface, where nobody needs them
+/// any more. Returns when none of them runs.
+pub(crate) fn take_away(
+    place: AttachPlace,
+    ifindex: Option<u32>,
+    pins: &LinkPins,
+    program: BorrowedFd<'_>,
+) {
+    for number in 0.. {
+        // The link ends with its last name.
+        if std::fs::remove_file(pins.link(number)).is_err() {
+            break;
+        }
+    }
+    if let (AttachPlace::Tcx, Some(ifindex)) = (place, ifindex) {
+        // What clsact filters may have done there instead.
+        for point in [libbpf_rs::TC_INGRESS, libbpf_rs::TC_EGRESS] {
+            // Which program stands there is not asked.
+            let _ = clsact_filter(ifindex, point, program).detach();
+        }
+    }
+    kernel::wait_for_running_programs();
 }
 
 /// A program that a link holds attached.

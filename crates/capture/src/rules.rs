@@ -287,7 +287,13 @@ impl PlacesHere {
         let map =
             |name: &str| MapHandle::try_from(&libbpf::map(object, name)?).map_err(|e| io_error(&e));
         let sizes = map(SIZE_MAP)?;
-        let there = (0..sizes.max_entries()).map(|_| None).collect();
+        // A daemon before may have left some.
+        let size = |number: u32| {
+            let value = sizes.lookup(&number.to_ne_bytes(), MapFlags::ANY).ok()??;
+            let size = u32::from_ne_bytes(value.try_into().ok()?) as usize;
+            size.checked_sub(1).filter(|size| *size < SIZES.len())
+        };
+        let there = (0..sizes.max_entries()).map(size).collect();
         let [a, b, c, d] = SIZES.map(|size| map(&format!("{SIZE_MAP}_{size}")));
         Ok(Self { sizes, maps: [a?, b?, c?, d?], there, made: None })
     }

@@ -137,7 +137,8 @@ int tapdeck_next_packet(struct tapdeck *tapdeck, int timeout_ms, struct tapdeck_
 void tapdeck_release(struct tapdeck *tapdeck);
 
 /* Returns a descriptor for select(), poll() or epoll. It is readable when there may be packets to
- * read, until reading finds nothing. Do not read from it and do not close it. */
+ * read, until reading finds nothing. It stays the same for as long as the membership. Do not read
+ * from it and do not close it. */
 int tapdeck_fd(const struct tapdeck *tapdeck);
 
 /* Returns the group's snaplen: the number of bytes kept of a frame at most. */

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use rustix::fs::{MemfdFlags, memfd_create};
 
+use crate::attachment::Home;
 use crate::member::{Member, Next};
 use crate::session::{Grant, Session};
 
@@ -47,7 +48,8 @@ pub fn read_anything(answer: &[u8], contents: &[u8]) -> io::Result<Option<usize>
         file.write_all_at(&bytes[..bytes.len().min(len as usize)], 0)?;
     }
     let (stream, _peer) = UnixStream::pair()?;
-    let Ok(mut member) = Member::of(Session::of(stream), grant) else { return Ok(None) };
+    let home = Home { socket: "/nonexistent/socket".into(), group: "fuzz".into() };
+    let Ok(mut member) = Member::of(Session::of(stream), grant, home) else { return Ok(None) };
     drop(daemon);
     let mut packets = 0;
     while packets < PACKETS {

@@ -32,8 +32,9 @@
 //! poll(2) and its kind can wait for.
 //!
 //! When the daemon ends, all packets that are in the rings can still be read, and then reading says
-//! [`Next::End`]. A member leaves its group when it is dropped; if the program is killed, the
-//! kernel closes the connection for it.
+//! [`Next::End`]. Where its groups outlive the daemon (`serve --persist`), packets go on coming,
+//! and reading goes on over to the next one. A member leaves its group when it is dropped; if the
+//! program is killed, the kernel closes the connection for it.
 //!
 //! This crate does not start a daemon, change a group's configuration or send packets. C programs
 //! have the same functions in `include/tapdeck.h` and `libtapdeck_client.so`. `docs/CLIENT.md` is
@@ -41,6 +42,7 @@
 #![warn(missing_docs, clippy::missing_errors_doc)]
 
 mod address;
+mod attachment;
 #[doc(hidden)]
 pub mod fuzzing;
 mod member;
@@ -52,7 +54,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 pub use address::Address;
-pub use member::{Attachment, Batch, Counts, Member, Next, Options, Packet, Packets};
+pub use attachment::Attachment;
+pub use member::{Batch, Counts, Member, Next, Options, Packet, Packets};
 pub use memory::Geometry;
 pub use session::{DEFAULT_SOCKET, Group, SOCKET_VARIABLE, Stats, default_socket};
 pub use tapdeck_packet::link::LinkType;

@@ -7,41 +7,29 @@
 //! whatever comes to it later is later than the packets that the others show. What can still be out
 //! of order is what a producer commits late: the time from reading the clock to the commit.
 //!
-//! **Waiting.** The daemon writes a byte to a pipe when a block has become complete whose ring was
-//! read and released up to there; a member that is behind finds the block by itself. So a member
-//! waits only when it has released every complete block and then looked once more. The pipe is
-//! emptied only after the rings were found empty, and then the rings are looked at again: so the
-//! descriptor stays readable as long as there may be more. The daemon closes a part-filled block
-//! when a packet in it has waited for some tens of milliseconds.
-//!
-//! **The end.** A daemon that ends closes the pipe. The kernel takes its programs off the
-//! interfaces a moment later, so the member goes on for that long before it says that it is the
-//! end. The last block of each ring, which nobody closes any more, is read as far as it is
-//! committed, which is then all of it.
+//! **Waiting and the end** are the affair of the [`Attachment`]. When there is no daemon, nobody
+//! closes the last block of each ring, and it is read as far as it is committed.
 //!
 //! How one ring is read is not here but in [`tapdeck_packet::ring`].
 
-use std::io;
 use std::ops::Range;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::io::Errno;
 use tapdeck_packet::pcapng::{self, InterfaceDescription, Record};
 use tapdeck_packet::ring::{Ring, RingReader};
 
+use crate::attachment::{Attachment, Home};
 use crate::memory::{MapError, Memory};
 use crate::session::{Grant, Session, Stats, default_socket};
 use crate::{Error, Geometry};
 
-/// How long after the daemon's end packets may still come. The kernel takes the daemon's programs
-/// away on a thread of its own.
-const AFTERMATH: Duration = Duration::from_millis(50);
 /// How often a ring is looked at again whose producers are just at work. A producer takes well
 /// below a microsecond.
 const LOOKS: u32 = 64;
+/// A member that always finds something to read looks after its daemon once in so many finds.
+const FINDS: u32 = 256;
 
 /// How to attach to a group.
 #[derive(Clone, Debug)]
@@ -310,6 +298,8 @@ pub struct Member {
     /// The lane that is asked first for a batch.
     turn: usize,
     attachment: Attachment,
+    /// Finds without a look at the daemon.
+    finds: u32,
     id: u32,
     snaplen: u32,
     geometry: Geometry,
@@ -329,22 +319,25 @@ impl Member {
     pub fn open(group: &str, options: &Options) -> Result<Self, Error> {
         let mut session = Session::connect(&options.socket)?;
         let grant = session.attach(group, options.weight)?;
-        Self::of(session, grant)
+        let home = Home { socket: options.socket.clone(), group: group.to_owned() };
+        Self::of(session, grant, home)
     }
 
     /// Maps what the daemon has granted.
-    pub(crate) fn of(session: Session, grant: Grant) -> Result<Self, Error> {
-        let Grant { member, snaplen, geometry, interfaces, rings, data, release, wake } = grant;
+    pub(crate) fn of(session: Session, grant: Grant, home: Home) -> Result<Self, Error> {
+        let Grant { member, snaplen, geometry, interfaces, rings, data, release, wake, lasting } =
+            grant;
         let memory = Memory::map(geometry, &rings, &data, &release).map_err(|e| match e {
             MapError::Geometry(what) => Error::Answer(format!("{what} is impossible")),
             MapError::Io(e) => Error::Map(e),
         })?;
-        rustix::io::ioctl_fionbio(&wake, true).map_err(|e| Error::Wait(e.into()))?;
         Ok(Self {
             lanes: memory.into_iter().map(Lane::new).collect(),
             taken: None,
             turn: 0,
-            attachment: Attachment { session, wake, ended: None },
+            attachment: Attachment::new(session, wake, lasting.map(|grant| (home, member, grant)))
+                .map_err(Error::Wait)?,
+            finds: 0,
             id: member,
             snaplen,
             geometry,
@@ -456,7 +449,7 @@ impl Member {
 
     /// Finds a lane that has a batch, and where in the lane's oldest block the batch begins.
     fn find_batch(&mut self) -> Option<(usize, usize)> {
-        let ended = self.attachment.ended.is_some();
+        let ended = self.attachment.has_ended() || self.attachment.is_away();
         let n = self.lanes.len();
         let lanes = (0..n).map(|i| (self.turn + i) % n);
         let found = { lanes }.find(|lane| self.lanes[*lane].has_block(ended))?;
@@ -503,6 +496,10 @@ impl Member {
     ) -> Result<Next<T>, Error> {
         // Where there is something to read, the clock is not read.
         if let Some(found) = find(self)? {
+            self.finds = self.finds.wrapping_add(1);
+            if self.finds.is_multiple_of(FINDS) {
+                self.attachment.look().map_err(Error::Wait)?;
+            }
             return Ok(Next::Got(found));
         }
         // A timeout that no clock reaches is a wait without end.
@@ -534,111 +531,5 @@ impl Member {
 impl AsFd for Member {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.attachment.as_fd()
-    }
-}
-
-/// The connection to the daemon, which keeps the membership.
-pub struct Attachment {
-    session: Session,
-    wake: OwnedFd,
-    /// The time at which the daemon was found to have ended.
-    ended: Option<Instant>,
-}
-
-impl Attachment {
-    /// Asks the daemon what it counts for this member.
-    ///
-    /// # Errors
-    /// [`Error::Connection`] where the connection failed, as when the daemon has ended;
-    /// [`Error::Silent`], [`Error::Refused`] or [`Error::Answer`] where there is no good answer.
-    pub fn stats(&mut self) -> Result<Stats, Error> {
-        self.session.stats()
-    }
-
-    /// Asks the daemon to close the part-filled blocks of this member, so that what is in them can
-    /// be read as a batch. The daemon does so by itself when a packet has waited for some tens of
-    /// milliseconds.
-    ///
-    /// # Errors
-    /// Those of [`Attachment::stats`].
-    pub fn flush(&mut self) -> Result<(), Error> {
-        self.session.flush()
-    }
-
-    /// Leaves the group. No packet comes any more; those that are in the rings can still be read.
-    ///
-    /// # Errors
-    /// Those of [`Attachment::stats`].
-    pub fn leave(&mut self) -> Result<(), Error> {
-        self.session.leave()
-    }
-
-    /// Returns whether the daemon was found to have ended. Packets may still come for a moment,
-    /// until [`Attachment::is_over`].
-    pub fn has_ended(&self) -> bool {
-        self.ended.is_some()
-    }
-
-    /// Returns whether the daemon has ended so long ago that no packet can come any more.
-    pub fn is_over(&self) -> bool {
-        self.ended.is_some_and(|at| at.elapsed() >= AFTERMATH)
-    }
-
-    /// Waits until there may be something to read, `other` can be read, or a signal came; for
-    /// `timeout` at most, or without end if it is `None`.
-    ///
-    /// # Errors
-    /// Those of poll(2), but for `EINTR`.
-    pub fn wait(
-        &mut self,
-        timeout: Option<Duration>,
-        other: Option<BorrowedFd<'_>>,
-    ) -> io::Result<()> {
-        let mut timeout = timeout;
-        let mut fds = Vec::with_capacity(3);
-        if self.ended.is_some() {
-            // The daemon is gone, so what is waited for is that its programs are gone too.
-            timeout = Some(timeout.map_or(AFTERMATH, |timeout| timeout.min(AFTERMATH)));
-        } else {
-            // No request is under way, so the only event of the connection is its end.
-            fds.push(PollFd::new(self.session.stream(), PollFlags::empty()));
-            fds.push(PollFd::new(&self.wake, PollFlags::IN));
-        }
-        fds.extend(other.iter().map(|fd| PollFd::new(fd, PollFlags::IN)));
-        let timeout = timeout.and_then(|timeout| Timespec::try_from(timeout).ok());
-        match poll(&mut fds, timeout.as_ref()) {
-            Ok(_) | Err(Errno::INTR) => {}
-            Err(e) => return Err(e.into()),
-        }
-        if self.ended.is_none() && fds[0].revents().contains(PollFlags::HUP) {
-            self.ended = Some(Instant::now());
-        }
-        Ok(())
-    }
-
-    /// Empties the pipe by which the daemon wakes this member, and notes when the daemon has
-    /// ended. Read the rings once more afterwards, for a block may have been closed before.
-    ///
-    /// # Errors
-    /// Those of read(2), but for `EINTR` and `EAGAIN`.
-    pub fn drain(&mut self) -> io::Result<()> {
-        let mut bytes = [0; 256];
-        while self.ended.is_none() {
-            match rustix::io::read(&self.wake, &mut bytes) {
-                Ok(0) => self.ended = Some(Instant::now()),
-                Ok(_) | Err(Errno::INTR) => {}
-                Err(Errno::AGAIN) => break,
-                Err(e) => return Err(e.into()),
-            }
-        }
-        Ok(())
-    }
-}
-
-/// The pipe by which the daemon wakes this member: readable when there are complete blocks, and
-/// when the daemon has ended.
-impl AsFd for Attachment {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.wake.as_fd()
     }
 }

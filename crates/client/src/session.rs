@@ -11,6 +11,7 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendFlags, recvmsg, send};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -27,7 +28,7 @@ pub const SOCKET_VARIABLE: &str = "TAPDECK_SOCKET";
 /// The version of the protocol that this crate speaks.
 const PROTOCOL: u32 = 1;
 /// How long the daemon may take for an answer.
-const PATIENCE: Duration = Duration::from_secs(10);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
 /// Bytes of an answer at most.
 const MAX_LINE: usize = 16 << 20;
 /// How many descriptors come with an attachment: the maps `rings`, `data` and `release`, and the
@@ -45,6 +46,7 @@ pub fn default_socket() -> PathBuf {
 #[serde(tag = "verb", rename_all = "lowercase")]
 enum Request<'a> {
     Attach { group: &'a str, weight: u32 },
+    Reattach { group: &'a str, member: u32, secret: &'a str },
     Stats,
     Flush,
     Leave,
@@ -68,6 +70,17 @@ struct Attached {
     #[serde(flatten)]
     geometry: Geometry,
     interfaces: Vec<Interface>,
+    #[serde(default)]
+    lasting: Option<LastingGrant>,
+}
+
+/// What a member gets of a daemon whose groups outlive it.
+#[derive(Clone, Debug, Deserialize)]
+pub struct LastingGrant {
+    /// The word by which the next daemon knows the member.
+    pub secret: String,
+    /// How long programs go on without a daemon, milliseconds.
+    pub abandon_ms: u64,
 }
 
 #[derive(Deserialize)]
@@ -146,6 +159,7 @@ pub struct Grant {
     pub data: OwnedFd,
     pub release: OwnedFd,
     pub wake: OwnedFd,
+    pub lasting: Option<LastingGrant>,
 }
 
 impl Grant {
@@ -170,6 +184,7 @@ impl Grant {
             data,
             release,
             wake,
+            lasting: attached.lasting,
         })
     }
 }
@@ -208,6 +223,37 @@ impl Session {
         let mut fds = Vec::new();
         let line = self.exchange(&Request::Attach { group, weight }, &mut fds)?;
         Grant::read(&line, fds)
+    }
+
+    /// Asks the daemon at a socket, if there is one, for the place that a member had with the
+    /// daemon before. Waits for nothing: [`Session::answer_to_reattach`] has the answer when it
+    /// has come.
+    pub fn ask_to_reattach(
+        socket: &Path,
+        group: &str,
+        member: u32,
+        secret: &str,
+    ) -> Result<Self, Error> {
+        let reach = |why| Error::NoDaemon { socket: socket.to_owned(), why };
+        let stream = Address::of(socket).and_then(|a| a.connect_now()).map_err(reach)?;
+        let mut session = Self::of(stream);
+        session.send(&Request::Reattach { group, member, secret })?;
+        session.stream.set_nonblocking(false).map_err(Error::Connection)?;
+        session.stream.set_read_timeout(Some(PATIENCE)).map_err(Error::Connection)?;
+        session.stream.set_write_timeout(Some(PATIENCE)).map_err(Error::Connection)?;
+        Ok(session)
+    }
+
+    /// Returns the answer to [`Session::ask_to_reattach`]; `None` where it has not come.
+    pub fn answer_to_reattach(&mut self) -> Option<Result<Grant, Error>> {
+        let mut fds = [PollFd::new(&self.stream, PollFlags::IN)];
+        if !matches!(poll(&mut fds, Some(&Timespec::default())), Ok(1)) {
+            return None;
+        }
+        // The daemon sends the line as a whole.
+        let mut fds = Vec::new();
+        let line = self.line(&mut fds);
+        Some(line.and_then(|line| Grant::read(&line, fds)))
     }
 
     /// Asks what the daemon counts for this member.

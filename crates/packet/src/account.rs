@@ -311,6 +311,8 @@ counters! {
         elapsed_us: Microseconds, Beside, "";
         /// Memory of the rings of one member, whichever it is.
         member_bytes: Bytes, Beside, "";
+        /// How often a daemon has taken over what one before it had left (`--persist`).
+        takeovers: Number, Beside, "";
     }
 
     /// Counters of one interface at one hook of a daemon.

@@ -129,14 +129,14 @@ impl KernelHook {
 
     fn attach(&mut self, interface: &Interface) -> io::Result<()> {
         let Self { loaded, set, programs, promiscuous, place, .. } = self;
-        let (program, place) = (|which| loaded.program(which), place.as_ref());
-        let is_lasting = place.is_some();
+        let (program, pins) = (|which| loaded.program(which), place.as_ref().map(Place::links));
         // It must not end with this process.
-        let made_promiscuous = is_lasting
+        let made_promiscuous = pins.is_some()
             && *promiscuous
             && interface.link.is_some_and(LinkType::has_header)
             && pins::set_promiscuous(&interface.name, true).unwrap_or(false);
-        self.links = Links::attach(interface, set.place, *promiscuous, programs, &program, place)?;
+        let pins = pins.as_ref();
+        self.links = Links::attach(interface, set.place, *promiscuous, programs, &program, pins)?;
         let (by_clsact, renewed) = (self.links.by_clsact(), self.links.were_renewed());
         self.attached = Attached { by_clsact, renewed, made_promiscuous };
         Ok(())

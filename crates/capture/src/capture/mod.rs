@@ -30,7 +30,7 @@ use crate::hook::{ProgramSet, RingUnit, Sockets, TakenBy, XdpMode};
 use crate::interface::{Interface, NicCounters};
 use crate::memory::check_memory;
 use crate::persist::state::Entry;
-use crate::persist::{self, Persist, Place};
+use crate::persist::{self, Persist, Place, fnv};
 use crate::ring::{Geometry, GeometryError, Reader, RingMemory, RingReader};
 use crate::ring_count::wanted_rings;
 use crate::socket::SocketHook;
@@ -701,10 +701,7 @@ fn told(taking: &Taking, config: &Config) -> u64 {
     let mut bytes = hook.params.bytes();
     bytes.extend(config.filter.as_deref().unwrap_or_default().as_bytes());
     bytes.push(u8::from(config.rules.is_some()));
-    // FNV-1a, which no release of anything changes.
-    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
-        (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
-    })
+    fnv(bytes.into_iter())
 }
 
 impl Drop for Capture {

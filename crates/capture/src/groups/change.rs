@@ -22,7 +22,7 @@ impl Groups {
             return Err(Error::SnaplenGrows { group: group.to_owned(), snaplen, most });
         }
         self.list[at].config.snaplen = snaplen;
-        self.maps.set_snaplen(at, snaplen);
+        self.maps.set_snaplen(self.list[at].number, snaplen);
         Ok(())
     }
 
@@ -37,20 +37,31 @@ impl Groups {
         rules: Option<Arc<Compiled>>,
     ) -> Result<Option<Hits>, Error> {
         let at = self.group(group)?;
-        if rules.is_none() {
-            self.maps.set_rules(at, false);
-        }
-        let before = self.images.set(at as u32, rules.as_ref())?;
-        if rules.is_some() {
-            self.maps.set_rules(at, true);
-        }
+        let before = self.put_rules(at, rules.clone())?;
         self.list[at].config.rules = rules;
+        Ok(before)
+    }
+
+    /// Has the programs judge by these rules.
+    pub(super) fn put_rules(
+        &mut self,
+        at: usize,
+        rules: Option<Arc<Compiled>>,
+    ) -> Result<Option<Hits>, Error> {
+        let number = self.list[at].number;
+        if rules.is_none() {
+            self.maps.set_rules(number, false);
+        }
+        let before = self.images.set(number, rules.as_ref())?;
+        if rules.is_some() {
+            self.maps.set_rules(number, true);
+        }
         Ok(before)
     }
 
     /// Returns how many packets each rule of a group has taken since its rules were exchanged last.
     pub fn rule_hits(&self, group: &str) -> Option<Hits> {
-        self.images.hits(self.group(group).ok()? as u32)
+        self.images.hits(self.list[self.group(group).ok()?].number)
     }
 
     /// Stops giving packets to a group, or to all. When this returns, none is on its way.
@@ -80,7 +91,7 @@ impl Groups {
             None => 0..self.list.len(),
         };
         for at in which {
-            self.maps.set_paused(at, is_paused);
+            self.maps.set_paused(self.list[at].number, is_paused);
         }
         Ok(())
     }

@@ -9,9 +9,11 @@
 use std::io;
 use std::sync::Arc;
 
+use super::lasting::{Secret, SharedRoster};
 use super::maps::{Maps, Part};
 use super::member::{Ends, Member, Parts};
 use super::port::Hub;
+use super::stats::member_stats;
 use super::steering::{MAX_WEIGHT, Owner};
 use super::{Error, GroupConfig, Groups, MemberPlace, MemberStats, Membership, kernel_error};
 use crate::memory::{available_memory, too_little_for};
@@ -25,6 +27,7 @@ pub struct Joining {
     group: usize,
     name: String,
     weight: u32,
+    user: u32,
     geometry: Geometry,
     maps: Arc<Maps>,
 }
@@ -32,25 +35,27 @@ pub struct Joining {
 /// A member whose rings are made, or cannot be.
 pub struct Joined {
     number: u32,
+    user: u32,
     made: Result<(Member, Ends), Error>,
 }
 
 /// Members that get no packets any more, but for those on their way.
 pub struct Leaving {
-    members: Vec<(u32, Vec<RingMemory>)>,
+    members: Vec<(MemberStats, Vec<RingMemory>)>,
     hub: Arc<Hub>,
     maps: Arc<Maps>,
+    roster: Option<SharedRoster>,
 }
 
 /// Members whose rings no program reaches any more.
 pub struct Left {
-    members: Vec<u32>,
+    members: Vec<MemberStats>,
 }
 
 impl Joining {
     /// Makes the member's rings, and lets the programs reach them.
     pub fn make(self) -> Joined {
-        Joined { number: self.number, made: self.rings() }
+        Joined { number: self.number, user: self.user, made: self.rings() }
     }
 
     /// Returns the name of the group that the member is to be of.
@@ -84,13 +89,29 @@ impl Joining {
 }
 
 impl Left {
+    /// Returns what each member got.
+    pub(super) fn into_stats(self) -> Vec<MemberStats> {
+        self.members
+    }
+
     /// Returns the members' numbers.
-    pub fn members(&self) -> &[u32] {
-        &self.members
+    pub fn members(&self) -> impl Iterator<Item = u32> {
+        self.members.iter().map(|stats| stats.member)
     }
 }
 
 impl Leaving {
+    /// Has members leave that never came back to this daemon.
+    pub(super) fn of(
+        members: Vec<(MemberStats, Vec<RingMemory>)>,
+        hub: &Arc<Hub>,
+        maps: &Arc<Maps>,
+        roster: &SharedRoster,
+    ) -> Self {
+        let (hub, maps, roster) = (hub.clone(), maps.clone(), Some(roster.clone()));
+        Self { members, hub, maps, roster }
+    }
+
     /// Lets other members leave together with these.
     pub fn add(&mut self, mut others: Self) {
         self.members.append(&mut others.members);
@@ -100,23 +121,30 @@ impl Leaving {
     /// open there, so that a member that still reads gets its last packets, and takes the rings
     /// from the programs.
     pub fn settle(self) -> Left {
-        let numbers: Vec<u32> = self.members.iter().map(|(number, _)| *number).collect();
-        if !numbers.is_empty() {
+        let Self { mut members, hub, maps, roster } = self;
+        if !members.is_empty() {
             kernel::wait_for_running_programs();
         }
-        for (number, rings) in &self.members {
-            for (ring, memory) in (0..).zip(rings) {
+        for (stats, rings) in &mut members {
+            for (ring, memory) in (0..).zip(&*rings) {
                 let (block, bytes) = memory.open_block();
                 if bytes > 0 {
                     // Where its ring is full, the last block stays open, and the member can tell
                     // that nobody writes there any more.
-                    let _ = self.hub.flush(*number, ring, block);
+                    let _ = hub.flush(stats.member, ring, block);
                 }
             }
+            // Where the kernel does not say what a member got, that is not told.
+            let _ = member_stats(stats, &maps, rings);
         }
+        let members: Vec<MemberStats> = members.into_iter().map(|(stats, _)| stats).collect();
+        if let Some(roster) = &roster {
+            roster.have_left(&members);
+        }
+        let numbers: Vec<u32> = members.iter().map(|stats| stats.member).collect();
         // Fails only for what is not there.
-        let _ = self.maps.remove(&numbers);
-        Left { members: numbers }
+        let _ = maps.remove(&numbers);
+        Left { members }
     }
 }
 
@@ -127,15 +155,15 @@ impl Groups {
     /// # Errors
     /// Where memory or places are short, or there is no such group.
     pub fn join(&mut self, group: &str, weight: u32) -> Result<Membership, Error> {
-        let joining = self.begin_join(group, weight)?;
+        let joining = self.begin_join(group, weight, 0)?;
         self.finish_join(joining.make())
     }
 
-    /// Begins to take a new member into a group: keeps a place for it.
+    /// Begins to take a new member, a process of this user, into a group: keeps a place for it.
     ///
     /// # Errors
     /// Where places are short, or there is no such group.
-    pub fn begin_join(&mut self, group: &str, weight: u32) -> Result<Joining, Error> {
+    pub fn begin_join(&mut self, group: &str, weight: u32, user: u32) -> Result<Joining, Error> {
         let at = self.group(group)?;
         if !(1..=MAX_WEIGHT).contains(&weight) {
             return Err(Error::Weight(group.to_owned()));
@@ -156,6 +184,7 @@ impl Groups {
             group: at,
             name: group.to_owned(),
             weight,
+            user,
             geometry: self.geometry,
             maps: self.maps.clone(),
         })
@@ -172,10 +201,21 @@ impl Groups {
     /// # Errors
     /// Where the rings could not be made.
     pub fn finish_join(&mut self, joined: Joined) -> Result<Membership, Error> {
-        let Joined { number, made } = joined;
+        let Joined { number, user, made } = joined;
         let (member, ends) =
             made.inspect_err(|_| self.places[number as usize] = MemberPlace::Free)?;
         let (at, weight) = (member.group, member.weight);
+        let secret = match self.lasting.as_ref().map(|lasting| lasting.roster.clone()) {
+            Some(roster) => {
+                let entry = (self.list[at].number, weight, user);
+                let joined = roster.has_joined(number, entry).inspect_err(|_| {
+                    self.places[number as usize] = MemberPlace::Free;
+                    let _ = self.maps.remove(&[number]);
+                });
+                Some(joined?)
+            }
+            None => None,
+        };
         self.wakes.set(number, Some(member.pipe()));
         // The member's first blocks begin in the clock's present epoch. A flush that fails leaves
         // the epoch as it is, and the next packets' times with it.
@@ -184,9 +224,19 @@ impl Groups {
         }
         self.places[number as usize] = MemberPlace::Taken(member);
         self.list[at].shares.add(owner(number), weight);
-        self.maps.set_shares(at, &self.list[at].shares);
-        Ok(Membership {
-            member: number,
+        self.maps.set_shares(self.list[at].number, &self.list[at].shares);
+        Ok(self.membership(number, at, ends, secret))
+    }
+
+    pub(super) fn membership(
+        &self,
+        member: u32,
+        group: usize,
+        ends: Ends,
+        secret: Option<Secret>,
+    ) -> Membership {
+        Membership {
+            member,
             geometry: self.geometry,
             ring_stride: Part::Rings.stride(&self.geometry),
             data_stride: Part::Data.stride(&self.geometry),
@@ -195,8 +245,9 @@ impl Groups {
             data: ends.data,
             release: ends.release,
             wake: ends.wake,
-            interfaces: self.descriptions(at),
-        })
+            interfaces: self.descriptions(group),
+            secret: secret.map(Secret::into_text),
+        }
     }
 
     /// Lets members leave, whether they asked or are gone already. Their shares go to the others at
@@ -213,20 +264,28 @@ impl Groups {
         leaving.sort_unstable();
         leaving.dedup();
         leaving.retain(|number| self.member(*number).is_some());
+        let roster = self.lasting.as_ref().map(|lasting| lasting.roster.clone());
+        if let Some(roster) = &roster {
+            roster.leave(&leaving);
+        }
         for (at, group) in self.list.iter_mut().enumerate() {
             let of_group = |number: &&u32| self.places[**number as usize].group() == Some(at);
             let owners: Vec<Owner> =
                 leaving.iter().filter(of_group).map(|number| owner(*number)).collect();
             if !owners.is_empty() {
                 group.shares.remove(&owners);
-                self.maps.set_shares(at, &group.shares);
+                self.maps.set_shares(group.number, &group.shares);
             }
         }
-        let rings = |number: u32| Some((number, self.member(number)?.rings().to_vec()));
+        let rings = |number: u32| {
+            let member = self.member(number)?;
+            Some((self.stats_of(number, member), member.rings().to_vec()))
+        };
         Leaving {
             members: leaving.into_iter().filter_map(rings).collect(),
             hub: self.hub.clone(),
             maps: self.maps.clone(),
+            roster,
         }
     }
 
@@ -234,8 +293,8 @@ impl Groups {
     /// did. Returns what each member got.
     pub fn finish_leave(&mut self, left: Left) -> Vec<(u32, MemberStats)> {
         let mut all = Vec::new();
-        for number in left.members {
-            let stats = self.member_stats(number).unwrap_or_default();
+        for stats in left.members {
+            let number = stats.member;
             self.wakes.set(number, None);
             let place = std::mem::replace(&mut self.places[number as usize], MemberPlace::Free);
             if let MemberPlace::Taken(member) = place {
@@ -249,6 +308,6 @@ impl Groups {
 }
 
 /// Returns what a slot holds for a member.
-fn owner(member: u32) -> Owner {
+pub(super) fn owner(member: u32) -> Owner {
     member as Owner + 1
 }

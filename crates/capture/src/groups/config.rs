@@ -49,6 +49,14 @@ pub struct GroupsConfig {
     pub device_bound: bool,
 }
 
+impl GroupsConfig {
+    /// Returns what makes each group the one that it is, across daemons.
+    pub(super) fn keys(&self) -> Vec<(&str, Hook, &[String])> {
+        let groups = self.groups.iter();
+        groups.map(|group| (group.name.as_str(), group.hook, &group.interfaces[..])).collect()
+    }
+}
+
 /// Refuses what makes no sense on any machine.
 pub(super) fn check(config: &GroupsConfig) -> Result<(), Error> {
     if config.groups.is_empty() {
@@ -91,16 +99,17 @@ fn socket_hook(group: &GroupConfig) -> Error {
 /// For each group, its ports and the group's place in each port's list.
 pub(super) type Places = Vec<Vec<(usize, u32)>>;
 
-/// Returns the ports that the groups need.
+/// Returns the ports that the groups need, which programs know by these numbers.
 pub(super) fn ports_of(
     config: &GroupsConfig,
+    numbers: &[u32],
     clock: &Arc<Clock>,
 ) -> Result<(Vec<Port>, Places), Error> {
     let mut ports: Vec<Port> = Vec::new();
     // The group that asked for each port first.
     let mut first: Vec<&str> = Vec::new();
     let mut places = Vec::new();
-    for (number, group) in (0..).zip(&config.groups) {
+    for (number, group) in numbers.iter().map(|number| *number as u16).zip(&config.groups) {
         let mut its_places = Vec::new();
         let set = group.hook.program_set().ok_or_else(|| socket_hook(group))?;
         for (nth, name) in (0..).zip(&group.interfaces) {
@@ -129,9 +138,10 @@ pub(super) fn ports_of(
                 let (group, interface) = (group.name.clone(), name.clone());
                 return Err(Error::InterfaceTwice { group, interface });
             }
-            its_places.push((at, port.list.entries.len() as u32));
+            let count = port.list.entries.len() as u16;
+            its_places.push((at, count.into()));
             let filter = Filter::of(group.filter.as_deref());
-            port.list.entries.push(Entry { group: number, interface: nth, filter });
+            port.list.entries.push(Entry { group: number, interface: nth, count, filter });
         }
         places.push(its_places);
     }

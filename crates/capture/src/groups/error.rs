@@ -18,6 +18,9 @@ pub enum Error {
     /// rules that cannot be put into the kernel
     #[error(transparent)]
     Rules(#[from] crate::rules::Error),
+    /// what a daemon before has left
+    #[error(transparent)]
+    Persist(#[from] crate::persist::Error),
     /// a filter of a group's configuration that is refused
     #[error("group {groups}: {why}")]
     Filter { groups: String, why: Box<crate::Error> },
@@ -64,6 +67,11 @@ pub enum Error {
         "group {group} takes packets at hook {hook}, where a filter cannot be exchanged while programs run: stop and start with the new one, or take tcx"
     )]
     FixedFilter { group: String, hook: Hook },
+    /// programs of a daemon before that cannot be exchanged
+    #[error(
+        "groups, filters or snaplen at {interface}, hook {hook}, are others than before, and the programs there cannot be exchanged: configure what was, or give it up by tapdeck ctl persist drop"
+    )]
+    FixedPrograms { interface: String, hook: Hook },
     /// all places are taken
     #[error(
         "group {0} cannot get another member: all {MAX_MEMBERS} places are taken; let one leave first"
@@ -74,6 +82,9 @@ pub enum Error {
         "group {group} cannot get another member: it may have {most} (max-members and memory of its configuration); let one leave first"
     )]
     GroupFull { group: String, most: u32 },
+    /// no member that is away has this secret
+    #[error("member {0} does not wait to come back by this secret: attach anew")]
+    NotAway(u32),
     /// a weight that means no packet ever, or all of them
     #[error("a member of group {0} weighs from 1 to {MAX_WEIGHT}")]
     Weight(String),
@@ -94,6 +105,7 @@ impl Error {
             Self::Capture(e) => e.is_usage(),
             Self::Filter { why, .. } => why.is_usage(),
             Self::Rules(e) => e.is_usage(),
+            Self::Persist(e) => e.is_usage(),
             Self::Geometry(_)
             | Self::NoGroups
             | Self::TooManyGroups(_)
@@ -107,6 +119,8 @@ impl Error {
             | Self::SnaplenGrows { .. }
             | Self::NoGroup { .. }
             | Self::FixedFilter { .. }
+            | Self::FixedPrograms { .. }
+            | Self::NotAway(_)
             | Self::Weight(_) => true,
             Self::Full(_) | Self::GroupFull { .. } | Self::Memory { .. } | Self::Kernel { .. } => {
                 false

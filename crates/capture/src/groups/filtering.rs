@@ -17,6 +17,8 @@ use crate::sys::kernel;
 /// A change of a group's filter for which no programs are made yet.
 pub struct FilterChange {
     group: usize,
+    /// The number by which programs know the group.
+    number: u32,
     filter: Option<String>,
     drafts: Vec<Draft>,
     hub: Arc<Hub>,
@@ -46,12 +48,12 @@ impl FilterChange {
     }
 
     fn programs(&mut self) -> Result<Vec<Option<Ready>>, crate::Error> {
-        let Self { group, filter, drafts, hub } = self;
+        let Self { number, filter, drafts, hub, .. } = self;
         if let Some(expression) = filter {
             check_filter(expression, drafts.iter().map(|draft| &draft.port.device.interface))?;
         }
         let make = |draft: &mut Draft| {
-            draft.port.put_filter(*group, Filter::of(filter.as_deref()));
+            draft.port.put_filter(*number, Filter::of(filter.as_deref()));
             if draft.is_loaded { draft.port.prepare(hub).map(Some) } else { draft.port.renew(hub) }
         };
         drafts.iter_mut().map(make).collect()
@@ -91,6 +93,7 @@ impl Groups {
         };
         Ok(FilterChange {
             group: at,
+            number: self.list[at].number,
             filter: filter.map(str::to_owned),
             drafts: self.list[at].ports.iter().map(draft).collect(),
             hub: self.hub.clone(),

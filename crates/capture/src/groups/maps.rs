@@ -3,6 +3,7 @@
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
 use std::sync::atomic::Ordering::{Relaxed, Release};
 use std::sync::{Mutex, PoisonError};
 use std::thread;
@@ -10,8 +11,10 @@ use std::thread;
 use libbpf_rs::{MapCore, MapFlags, MapHandle, MapType, Object};
 use tapdeck_packet::ring::layout;
 
-use super::steering::{SLOTS, Shares, Steering};
+use super::member::{Member, Parts};
+use super::steering::{Owner, SLOTS, Shares, Steering};
 use crate::ring::Geometry;
+use crate::sys::kernel;
 use crate::sys::libbpf::{io_error, map};
 use crate::sys::mapping::Mapping;
 
@@ -140,33 +143,93 @@ impl Maps {
         at_once(removals)
     }
 
-    fn group(&self, group: usize, word: usize) -> &std::sync::atomic::AtomicU32 {
-        self.groups.u32(group * GROUP + word)
+    fn group(&self, group: u32, word: usize) -> &std::sync::atomic::AtomicU32 {
+        self.groups.u32(group as usize * GROUP + word)
     }
 
-    pub(super) fn set_steering(&self, group: usize, steering: Steering) {
+    pub(super) fn set_steering(&self, group: u32, steering: Steering) {
         self.group(group, STEERING).store(steering.number(), Release);
     }
 
-    pub(super) fn set_snaplen(&self, group: usize, snaplen: u32) {
+    pub(super) fn set_snaplen(&self, group: u32, snaplen: u32) {
         self.group(group, SNAPLEN).store(snaplen, Release);
     }
 
-    pub(super) fn set_paused(&self, group: usize, is_paused: bool) {
+    pub(super) fn set_paused(&self, group: u32, is_paused: bool) {
         self.group(group, PAUSED).store(is_paused.into(), Release);
     }
 
-    pub(super) fn is_paused(&self, group: usize) -> bool {
+    pub(super) fn is_paused(&self, group: u32) -> bool {
         self.group(group, PAUSED).load(Relaxed) != 0
     }
 
-    pub(super) fn set_rules(&self, group: usize, has_rules: bool) {
+    pub(super) fn set_rules(&self, group: u32, has_rules: bool) {
         self.group(group, RULES).store(has_rules.into(), Release);
+    }
+
+    pub(super) fn has_rules(&self, group: u32) -> bool {
+        self.group(group, RULES).load(Relaxed) != 0
+    }
+
+    /// Has another steering choose, by these shares. Each packet meanwhile goes to one member.
+    pub(super) fn change_steering(&self, group: u32, steering: Steering, shares: &Shares) {
+        // Whoever has everything is not looked for in the slots.
+        let somebody = shares.slots().iter().find(|owner| **owner != 0).copied().unwrap_or(0);
+        self.group(group, SOLE).store(somebody.into(), Release);
+        kernel::wait_for_running_programs();
+        self.write_slots(group, shares);
+        self.set_steering(group, steering);
+        kernel::wait_for_running_programs();
+        self.group(group, SOLE).store(shares.sole().into(), Release);
+    }
+
+    /// Returns who owns which slot, as the programs are told, and how many slots are listed.
+    pub(super) fn slots(&self, group: u32) -> (Vec<Owner>, usize) {
+        let first = group as usize * SLOTS_BYTES;
+        let pair = |i: usize| self.slots.u32(first + i * 4).load(Relaxed).to_ne_bytes();
+        let owners = (0..SLOTS / 2).flat_map(|i| {
+            let [a, b, c, d] = pair(i);
+            [Owner::from_ne_bytes([a, b]), Owner::from_ne_bytes([c, d])]
+        });
+        (owners.collect(), self.group(group, LISTED).load(Relaxed) as usize)
+    }
+
+    /// Forgets all that there was of a group that had this number.
+    pub(super) fn clear_group(&self, group: u32) {
+        for word in (0..GROUP).step_by(4) {
+            self.group(group, word).store(0, Release);
+        }
+        for i in 0..SLOTS / 2 {
+            self.slots.u32(group as usize * SLOTS_BYTES + i * 4).store(0, Release);
+        }
+    }
+
+    /// Sets counters to 0 that no program counts in.
+    pub(super) fn clear_counts(&self, at: u32) -> io::Result<()> {
+        let cpus = libbpf_rs::num_possible_cpus().map_err(|e| io_error(&e))?;
+        let none = vec![vec![0; COUNTS * 8]; cpus];
+        self.counts.update_percpu(&at.to_ne_bytes(), &none, MapFlags::ANY).map_err(|e| io_error(&e))
+    }
+
+    /// Returns a member's maps, in the order of [`Part::ALL`], if the programs have them.
+    pub(super) fn find(&self, member: u32) -> io::Result<[MapHandle; 3]> {
+        find(&self.members, member)
+    }
+
+    /// Returns the numbers for which the programs have some map of a member.
+    pub(super) fn numbers(&self) -> Vec<u32> {
+        let has = |number: &u32| {
+            let key = number.to_ne_bytes();
+            let found =
+                |outer: &MapHandle| matches!(outer.lookup(&key, MapFlags::ANY), Ok(Some(_)));
+            self.members.iter().any(found)
+        };
+        (0..MAX_MEMBERS as u32).filter(has).collect()
     }
 
     /// Tells the programs who owns which slot. At every moment meanwhile, each slot has its old
     /// owner or its new one.
-    pub(super) fn set_shares(&self, group: usize, shares: &Shares) {
+    pub(super) fn set_shares(&self, group: u32, shares: &Shares) {
         if shares.sole() == 0 {
             self.write_slots(group, shares);
             self.group(group, SOLE).store(0, Release);
@@ -179,13 +242,13 @@ impl Maps {
     /// Writes the slots that changed. A list that shrinks is shortened before its slots change. The
     /// slots behind its new end stay as they are: a program that has read the old length may still
     /// take an owner from there, which is served until no such program runs.
-    fn write_slots(&self, group: usize, shares: &Shares) {
+    fn write_slots(&self, group: u32, shares: &Shares) {
         let listed = self.group(group, LISTED);
         if shares.listed() < listed.load(Relaxed) {
             listed.store(shares.listed(), Release);
         }
         for (i, pair) in shares.slots()[..shares.used()].chunks(2).enumerate() {
-            let word = self.slots.u32(group * SLOTS_BYTES + i * 4);
+            let word = self.slots.u32(group as usize * SLOTS_BYTES + i * 4);
             let before = word.load(Relaxed);
             let mut bytes = before.to_ne_bytes();
             for (half, owner) in bytes.chunks_exact_mut(2).zip(pair) {
@@ -214,6 +277,38 @@ impl Maps {
         let words: [u64; TAKEN] = sums(&self.taken, member)?;
         Ok((words[PACKETS], words[BYTES]))
     }
+}
+
+/// Returns a member's maps, in the order of [`Part::ALL`], of the maps that the programs have.
+fn find(members: &[MapHandle; 3], member: u32) -> io::Result<[MapHandle; 3]> {
+    let open = |outer: &MapHandle| {
+        let id = outer.lookup(&member.to_ne_bytes(), MapFlags::ANY).map_err(|e| io_error(&e))?;
+        let id = id.and_then(|id| <[u8; 4]>::try_from(id).ok());
+        let id = id.ok_or(io::ErrorKind::NotFound)?;
+        MapHandle::from_map_id(u32::from_ne_bytes(id)).map_err(|e| io_error(&e))
+    };
+    let [rings, data, release] = members;
+    Ok([open(rings)?, open(data)?, open(release)?])
+}
+
+/// Returns how many bytes wait in the rings of members whose maps are pinned in a directory.
+pub(crate) fn fill_bytes<'a>(
+    dir: &Path,
+    geometry: Geometry,
+    members: impl Iterator<Item = &'a u32>,
+) -> io::Result<u64> {
+    let open =
+        |part: Part| MapHandle::from_pinned_path(dir.join(part.name())).map_err(|e| io_error(&e));
+    let [rings, data, release] = Part::ALL.map(open);
+    let maps = [rings?, data?, release?];
+    let mut bytes = 0;
+    for member in members {
+        // One that is just coming or leaving has no rings.
+        let Ok(its) = find(&maps, *member) else { continue };
+        let (its, _) = Member::new(0, 1, &Parts::of(its), &geometry)?;
+        bytes += its.fill_bytes();
+    }
+    Ok(bytes)
 }
 
 /// Adds up the words of a per-CPU entry.
@@ -301,6 +396,7 @@ mod tests {
             offset_of!(TdEntry, group),
             offset_of!(TdEntry, interface),
             offset_of!(TdEntry, filter),
+            offset_of!(TdEntry, count),
             COUNTS * 8,
             SEEN * 8,
             FILTERED * 8,

@@ -33,6 +33,8 @@ pub(super) struct Member {
     /// Written to when there is something to read. A pipe and not an eventfd: with an eventfd a
     /// member could make the daemon wait.
     wake: Arc<OwnedFd>,
+    /// What the member gets when it comes back, as long as it has not since another daemon had it.
+    pub away: Option<Ends>,
     looks: Vec<Look>,
     /// Number of looks in a row at which the member had blocks to read, and had read none since the
     /// look before.
@@ -66,6 +68,11 @@ impl Parts {
         Ok(parts)
     }
 
+    /// Takes the maps of a member that is there.
+    pub(super) fn of(maps: [MapHandle; 3]) -> Self {
+        Self(maps)
+    }
+
     pub(super) fn all(&self) -> [&MapHandle; 3] {
         let [rings, data, release] = &self.0;
         [rings, data, release]
@@ -93,6 +100,7 @@ impl Member {
             weight,
             rings: RingMemory::set(*geometry, &rings, &data, &release),
             wake: Arc::new(wake),
+            away: None,
             looks: vec![Look::default(); geometry.nrings as usize],
             stalled: 0,
         };

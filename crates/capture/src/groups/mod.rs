@@ -25,6 +25,7 @@ mod coming;
 mod config;
 mod error;
 mod filtering;
+mod lasting;
 mod maps;
 mod member;
 mod port;
@@ -43,6 +44,8 @@ pub use coming::{Joined, Joining, Leaving, Left};
 pub use config::{GroupConfig, GroupsConfig};
 pub use error::Error;
 pub use filtering::{FilterChange, PreparedFilter};
+pub use lasting::Away;
+pub(crate) use maps::fill_bytes;
 pub use stats::{GroupStats, GroupsStats, MemberStats, PortStats};
 pub use steering::{MAX_WEIGHT, NoSteering, Steering};
 
@@ -51,17 +54,19 @@ use crate::bpf::program::Program;
 use crate::explain::explain;
 use crate::filter::check_filter;
 use crate::memory::check_memory;
+use crate::persist::LastingGroups;
 use crate::ring::{Geometry, RingMemory};
 use crate::rules::Images;
 use crate::sys::kernel;
 use crate::sys::libbpf::map;
 use crate::sys::mapping::Mapping;
 use crate::{Clock, Event, MAX_RINGS, Unseen};
-use config::{check, ports_of};
+use config::{Places, check, ports_of};
+use lasting::Lasting;
 pub use maps::MAX_MEMBERS;
 use maps::Maps;
 use member::Member;
-use port::{Hub, Port, Sizes};
+use port::{CONTROL, Hub, PinnedMaps, Port, Sizes};
 use steering::Shares;
 use wakes::Wakes;
 
@@ -87,6 +92,8 @@ pub struct Membership {
     pub wake: OwnedFd,
     /// The interfaces that the packets' interface ids number.
     pub interfaces: Vec<InterfaceDescription>,
+    /// The word by which the next daemon knows the member, where groups outlive their daemon.
+    pub secret: Option<String>,
 }
 
 impl Membership {
@@ -108,6 +115,8 @@ impl Membership {
 
 struct Group {
     config: GroupConfig,
+    /// The number by which programs know the group.
+    number: u32,
     /// The most that the group's snaplen may be set to.
     most: u32,
     shares: Shares,
@@ -139,6 +148,8 @@ pub struct Groups {
     geometry: Geometry,
     /// The places of members, as many as there can be; a member's number is that of its place.
     places: Vec<MemberPlace>,
+    /// What outlives the daemon, if anything does.
+    lasting: Option<Lasting>,
 }
 
 /// A place for a member.
@@ -165,8 +176,33 @@ impl Groups {
     /// # Errors
     /// Where an interface or a hook does not work, or what is asked makes no sense.
     pub fn open(config: &GroupsConfig, clock: &Arc<Clock>) -> Result<Self, Error> {
+        Self::open_at(config, clock, None)
+    }
+
+    /// Prepares groups that outlive this process. What a daemon before has left goes on meanwhile:
+    /// [`Groups::start`] takes it over.
+    ///
+    /// # Errors
+    /// As [`Groups::open`], and where what is left cannot be taken over.
+    pub fn open_lasting(
+        config: &GroupsConfig,
+        clock: &Arc<Clock>,
+        lasting: LastingGroups,
+    ) -> Result<Self, Error> {
+        Self::open_at(config, clock, Some(lasting))
+    }
+
+    fn open_at(
+        config: &GroupsConfig,
+        clock: &Arc<Clock>,
+        lasting: Option<LastingGroups>,
+    ) -> Result<Self, Error> {
         check(config)?;
-        let (mut ports, places) = ports_of(config, clock)?;
+        let numbers = match &lasting {
+            Some(lasting) => lasting.numbers(&config.keys())?,
+            None => (0..config.groups.len() as u32).collect(),
+        };
+        let (mut ports, places) = ports_of(config, &numbers, clock)?;
         for (group, places) in config.groups.iter().zip(&places) {
             if let Some(expression) = &group.filter {
                 let its = places.iter().map(|(port, _)| &ports[*port].device.interface);
@@ -178,51 +214,67 @@ impl Groups {
         let snaplen = config.groups.iter().map(|group| group.snaplen).max().unwrap_or(1);
         let nrings = wanted.min(MAX_RINGS);
         let ring_bytes = config.ring_bytes.unwrap_or_else(|| default_ring_bytes(nrings));
-        let geometry = Geometry::new(ring_bytes, config.block_bytes, nrings, snaplen)?;
+        let mut geometry = Geometry::new(ring_bytes, config.block_bytes, nrings, snaplen)?;
+        let mut is_new = true;
+        if let Some(lasting) = lasting.as_ref().filter(|lasting| lasting.is_taken_over()) {
+            geometry = lasting::geometry(lasting, config, geometry)?;
+            is_new = false;
+        }
 
         // As much as one member takes, for the kernel is shown what members' maps are like.
-        if let Some(port) = ports.first() {
+        if let Some(port) = ports.first().filter(|_| is_new) {
             check_memory(&port.device.interface.name, geometry.memory_bytes())?;
         }
-        let mut counts = ports.len() as u32;
-        for (i, port) in ports.iter_mut().enumerate() {
-            port.list.port = i as u32;
-            port.list.counts = counts;
-            counts += port.list.entries.len() as u32;
-        }
-        let sizes = Sizes { groups: config.groups.len() as u32, counts };
-        let hub = Hub::new(geometry, sizes).map_err(|e| match ports.first() {
+        let sizes = match &lasting {
+            Some(lasting) => lasting::find_places(lasting, config, &numbers, &places, &mut ports)?,
+            None => count_places(&mut ports, config.groups.len()),
+        };
+        let pinned = lasting.as_ref().map(|lasting| PinnedMaps {
+            dir: lasting.dir().to_owned(),
+            left: lasting.is_taken_over(),
+        });
+        let hub = Hub::new(geometry, sizes, pinned.as_ref()).map_err(|e| match ports.first() {
             Some(port) => explain(&port.device.interface, port.hook, e).into(),
             None => kernel_error("load the programs", e),
         })?;
-        let shared = share(&hub, config.groups.len());
-        let (maps, mut images, control) =
+        let shared = share(&hub, sizes.groups as usize);
+        let (maps, images, control) =
             shared.map_err(|e| kernel_error("map what the programs share", e))?;
-        clock.share_with(control.clone());
-        for (i, group) in config.groups.iter().enumerate() {
-            maps.set_steering(i, group.steering);
-            maps.set_snaplen(i, group.snaplen);
-            if let Some(rules) = &group.rules {
-                images.set(i as u32, Some(rules))?;
-                maps.set_rules(i, true);
-            }
+        if is_new {
+            clock.share_with(control.clone());
+        } else {
+            clock.adopt(control.clone());
         }
         for port in &mut ports {
             port.load(&hub, geometry).map_err(|e| with_groups(config, e))?;
         }
-        let groups = config.groups.iter().zip(places).map(|(group, places)| Group {
-            config: group.clone(),
-            most: group.snaplen,
-            shares: Shares::new(group.steering),
-            ports: places.iter().map(|(port, at)| (*port, ports[*port].list.counts + at)).collect(),
-            gone: GroupStats::default(),
-        });
-        let list = groups.collect();
+        let list = list_of(config, &numbers, &places, &ports);
         let wakes = Wakes::start(hub.object());
         let wakes = wakes.map_err(|e| kernel_error("begin to wake members", e))?;
         let places = (0..MAX_MEMBERS).map(|_| MemberPlace::Free).collect();
         let (hub, maps) = (Arc::new(hub), Arc::new(maps));
-        Ok(Self { list, ports, hub, maps, control, wakes, images, geometry, places })
+        let lasting = lasting.map(Lasting::new);
+        let mut groups =
+            Self { list, ports, hub, maps, control, wakes, images, geometry, places, lasting };
+        if is_new {
+            for at in 0..groups.list.len() {
+                groups.set_up(at)?;
+            }
+        }
+        Ok(groups)
+    }
+
+    /// Has the programs treat a group as its configuration says.
+    fn set_up(&mut self, at: usize) -> Result<(), Error> {
+        let Group { config, number, .. } = &self.list[at];
+        self.maps.set_steering(*number, config.steering);
+        self.maps.set_snaplen(*number, config.snaplen);
+        self.maps.set_paused(*number, false);
+        let rules = config.rules.clone();
+        if rules.is_some() || self.maps.has_rules(*number) {
+            self.put_rules(at, rules)?;
+        }
+        Ok(())
     }
 
     /// Attaches all programs. What the devices have counted before is left out of the statistics.
@@ -230,6 +282,9 @@ impl Groups {
     /// # Errors
     /// Where a program cannot be attached; then none is.
     pub fn start(&mut self) -> Result<(), Error> {
+        if self.lasting.as_ref().is_some_and(Lasting::is_taken_over) {
+            return self.take_over();
+        }
         for i in 0..self.ports.len() {
             let port = &mut self.ports[i];
             let seen = self.maps.counts(port.list.port).map_or(0, |counts| counts.seen);
@@ -238,7 +293,7 @@ impl Groups {
                 return Err(e.into());
             }
         }
-        Ok(())
+        self.begin_to_last()
     }
 
     fn detach(&mut self) {
@@ -248,8 +303,12 @@ impl Groups {
     }
 
     /// Detaches all programs and waits until none of them runs. Everything that was captured is
-    /// then in the members' rings, in complete blocks, but for rings that are full.
+    /// then in the members' rings, in complete blocks, but for rings that are full. Groups that
+    /// outlive the daemon are left as they are.
     pub fn stop(&mut self) {
+        if self.lasting.is_some() {
+            return self.leave_behind();
+        }
         // What fails here is only what the hooks would have seen from now on.
         self.watch();
         self.detach();
@@ -398,11 +457,13 @@ impl Groups {
     /// Returns the descriptions of the interfaces of a group's packets.
     fn descriptions(&self, at: usize) -> Vec<InterfaceDescription> {
         let group = &self.list[at];
+        // The next daemon may keep more of a packet.
+        let snaplen = if self.lasting.is_some() { self.geometry.snaplen } else { group.most };
         let describe = |port: &Port| {
             let interface = &port.device.interface;
             InterfaceDescription {
                 link: interface.link.unwrap_or(LinkType::ETHERNET),
-                snaplen: group.most,
+                snaplen,
                 name: interface.name.clone(),
                 description: format!("hook {}, group {}", port.hook, group.config.name),
                 filter: group.config.filter.clone(),
@@ -416,8 +477,41 @@ impl Groups {
 
 impl Drop for Groups {
     fn drop(&mut self) {
-        self.detach();
+        if self.lasting.is_some() {
+            self.ports.iter_mut().for_each(Port::leave);
+        } else {
+            self.detach();
+        }
     }
+}
+
+/// Gives each port, and each group at it, a place for its counters.
+fn count_places(ports: &mut [Port], groups: usize) -> Sizes {
+    let mut counts = ports.len() as u32;
+    for (i, port) in ports.iter_mut().enumerate() {
+        port.list.port = i as u32;
+        port.list.counts = counts;
+        counts += port.list.entries.len() as u32;
+    }
+    Sizes { groups: groups as u32, counts }
+}
+
+/// Returns the groups, which have no members yet.
+fn list_of(config: &GroupsConfig, numbers: &[u32], places: &Places, ports: &[Port]) -> Vec<Group> {
+    let count = |(port, at): &(usize, u32)| {
+        let list = &ports[*port].list;
+        (*port, list.counts + u32::from(list.entries[*at as usize].count))
+    };
+    let groups = config.groups.iter().zip(places).zip(numbers);
+    let group = |((group, places), number): ((&GroupConfig, &Vec<(usize, u32)>), &u32)| Group {
+        config: group.clone(),
+        number: *number,
+        most: group.snaplen,
+        shares: Shares::new(group.steering),
+        ports: places.iter().map(count).collect(),
+        gone: GroupStats::default(),
+    };
+    groups.map(group).collect()
 }
 
 /// Returns the memory of a member's rings where nobody has said how much: for each ring what
@@ -448,7 +542,7 @@ fn kernel_error(what: &str, source: io::Error) -> Error {
 /// Finds what the programs share with user space.
 fn share(hub: &Hub, groups: usize) -> io::Result<(Maps, Images, Control)> {
     let object = hub.object();
-    let control = map(object, ".data.control")?;
+    let control = map(object, CONTROL)?;
     let control = Control::new(Arc::new(Mapping::of_fd(control.as_fd(), CONTROL_BYTES, true)?));
     Ok((Maps::of(object, groups)?, Images::of(object)?, control))
 }

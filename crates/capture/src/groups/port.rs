@@ -7,9 +7,10 @@
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
+use std::path::PathBuf;
 use std::sync::Arc;
 
-use libbpf_rs::{Object, ObjectBuilder, OpenObject};
+use libbpf_rs::{MapCore as _, Object, ObjectBuilder, OpenObject};
 
 use super::maps::Part;
 use crate::attach::Links;
@@ -22,10 +23,12 @@ use crate::explain::explain;
 use crate::filter::splice::Filters;
 use crate::filter::{Compiler, cbpf};
 use crate::hook::{ProgramSet, RingUnit, XdpMode};
+use crate::persist::{LinkPins, fnv, pin_anew};
 use crate::ring::Geometry;
 use crate::ring_count::wanted_rings;
 use crate::sys::libbpf::{io_error, quiet_libbpf};
 use crate::sys::params::{MAX_GROUPS, TdEntry, TdFlushMember, TdPort};
+use crate::sys::{libbpf, pins};
 use crate::unseen::{Cause, Counted, Presence, Unseen};
 use crate::warnings::{lost_tags, others_there, stays_behind, takes_nothing};
 use crate::{Clock, Deliver, Error, Event, Hook};
@@ -39,6 +42,8 @@ pub(super) struct Entry {
     pub group: u16,
     /// The number of the interface in the group's list.
     pub interface: u16,
+    /// Which of the counters is the group's, from the port's `counts` on.
+    pub count: u16,
     pub filter: Filter,
 }
 
@@ -60,7 +65,7 @@ impl Filter {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct List {
     pub port: u32,
-    /// Where in the counters those of the port's groups begin.
+    /// Where in the counters those of the port's groups are counted from.
     pub counts: u32,
     pub entries: Vec<Entry>,
 }
@@ -77,7 +82,8 @@ impl List {
         };
         for (i, (to, entry)) in port.entry.iter_mut().zip(&self.entries).enumerate() {
             let filter = filters.get(i).copied().flatten().map_or(0, |number| number as u16 + 1);
-            *to = TdEntry { group: entry.group, interface: entry.interface, filter, reserved: 0 };
+            let Entry { group, interface, count, .. } = *entry;
+            *to = TdEntry { group, interface, filter, count };
         }
         port.bytes().to_vec()
     }
@@ -115,13 +121,55 @@ fn open(programs: &[Program], others: &[&str], constants: &Constants) -> io::Res
     Ok(object)
 }
 
+/// The directory where the maps of lasting groups are pinned.
+pub(super) struct PinnedMaps {
+    pub dir: PathBuf,
+    /// Whether a daemon before has left them there.
+    pub left: bool,
+}
+
+impl PinnedMaps {
+    /// Returns where a map is pinned; the constants, of which each object has its own, are not.
+    fn path(&self, name: &str) -> Option<PathBuf> {
+        // libbpf puts the object's name before that of a section, and a pin's name has no dot.
+        let name = if name.ends_with(CONTROL) { "control" } else { name };
+        (!name.contains('.')).then(|| self.dir.join(name))
+    }
+
+    fn reuse(&self, open: &mut OpenObject) -> io::Result<()> {
+        for mut map in open.maps_mut() {
+            if let Some(path) = self.path(&map.name().to_string_lossy()) {
+                map.reuse_fd(pins::open(&path)?.as_fd()).map_err(|e| io_error(&e))?;
+            }
+        }
+        Ok(())
+    }
+
+    fn pin(&self, object: &Object) -> io::Result<()> {
+        for map in object.maps() {
+            if let Some(path) = self.path(&map.name().to_string_lossy()) {
+                pin_anew(map.as_fd(), &path)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The section that is the map of what programs are told while they run.
+pub(super) const CONTROL: &str = ".data.control";
+
 /// What all ports have in common: the maps, and the program that closes blocks.
 pub(super) struct Hub {
     loaded: LoadedObject,
 }
 
 impl Hub {
-    pub(super) fn new(geometry: Geometry, sizes: Sizes) -> io::Result<Self> {
+    /// Makes the maps, or takes those that a daemon before has left pinned.
+    pub(super) fn new(
+        geometry: Geometry,
+        sizes: Sizes,
+        pinned: Option<&PinnedMaps>,
+    ) -> io::Result<Self> {
         let constants = Constants {
             params: Params { geometry, ..Params::unread(0) },
             list: List::default().bytes(&[]),
@@ -147,7 +195,14 @@ impl Hub {
                 map.set_inner_map_fd(pattern.as_fd()).map_err(|e| io_error(&e))?;
             }
         }
-        Ok(Self { loaded: load_filtered(open, &[], 0, &constants.filters)? })
+        if let Some(pinned) = pinned.filter(|pinned| pinned.left) {
+            pinned.reuse(&mut open)?;
+        }
+        let loaded = load_filtered(open, &[], 0, &constants.filters)?;
+        if let Some(pinned) = pinned.filter(|pinned| !pinned.left) {
+            pinned.pin(&loaded.object)?;
+        }
+        Ok(Self { loaded })
     }
 
     pub(super) fn object(&self) -> &Object {
@@ -161,6 +216,11 @@ impl Hub {
         load_filtered(open, programs, constants.params.ifindex, &constants.filters)
     }
 
+    /// Returns a descriptor of some program.
+    pub(super) fn any_program(&self) -> io::Result<OwnedFd> {
+        libbpf::program(&self.loaded.object, FLUSH)?.as_fd().try_clone_to_owned()
+    }
+
     /// Closes `block` of a member's ring if it is still open and holds something.
     pub(super) fn flush(&self, member: u32, ring: u32, block: u32) -> io::Result<()> {
         self.loaded.flush(TdFlushMember { member, ring, block }.bytes())
@@ -171,7 +231,7 @@ impl Hub {
 pub(super) struct Port<L = Links> {
     pub device: Device,
     pub hook: Hook,
-    set: ProgramSet,
+    pub set: ProgramSet,
     pub deliver: Deliver,
     pub promiscuous: bool,
     /// Whether a program may be bound to the device.
@@ -182,6 +242,10 @@ pub(super) struct Port<L = Links> {
     links: L,
     is_attached: bool,
     presence: Presence,
+    /// Where links are pinned, of groups that outlive their daemon.
+    pub pins: Option<LinkPins>,
+    /// Whether this daemon, or one before, has set the interface's flag of promiscuous mode.
+    pub made_promiscuous: bool,
 }
 
 /// Programs of a port that are loaded.
@@ -189,6 +253,8 @@ pub(super) struct Ready {
     loaded: LoadedObject,
     /// The hook's programs that are loaded.
     programs: &'static [Program],
+    /// A hash of what the programs were told.
+    told: u64,
 }
 
 impl Port {
@@ -219,6 +285,8 @@ impl Port {
             links: Links::default(),
             is_attached: false,
             presence: Presence::new(hook, clock),
+            pins: None,
+            made_promiscuous: false,
         }
     }
 
@@ -238,6 +306,8 @@ impl Port {
             links: (),
             is_attached: false,
             presence: self.presence.anew(self.hook),
+            pins: self.pins.clone(),
+            made_promiscuous: self.made_promiscuous,
         }
     }
 
@@ -272,6 +342,53 @@ impl Port {
         self.attach()?;
         self.presence.begin(self.counted(seen));
         Ok(())
+    }
+
+    /// Goes on where a daemon before has stopped, whose programs have seen so many packets by now:
+    /// puts this port's programs in the place of those.
+    pub(super) fn take_over(
+        &mut self,
+        account: Option<Vec<u64>>,
+        was_abandoned: bool,
+        seen: impl Fn() -> io::Result<u64>,
+    ) -> Result<(), Error> {
+        let mut words = account.unwrap_or_default().into_iter();
+        let is_another = self.device.resume(&mut words);
+        self.presence.resume(&mut words);
+        self.attach()?;
+        let seen = seen().map_err(|e| self.explain(e))?;
+        let cause = [
+            (is_another, Cause::Away),
+            (was_abandoned, Cause::Abandoned),
+            (self.links.were_renewed(), Cause::Detached),
+        ];
+        match cause.iter().find(|(is_it, _)| *is_it) {
+            Some((_, cause)) => self.is_shown_packets(seen, *cause),
+            None => {
+                let now = self.counted(seen);
+                self.presence.stands(now);
+            }
+        }
+        self.device.note_queues();
+        Ok(())
+    }
+
+    /// Returns a hash of what the programs were told.
+    pub(super) fn ready_told(&self) -> u64 {
+        self.ready.as_ref().map_or(0, |ready| ready.told)
+    }
+
+    /// Returns the words that [`Port::take_over`] goes on with.
+    pub(super) fn account(&self) -> Vec<u64> {
+        let mut words = Vec::new();
+        self.device.put(&mut words);
+        self.presence.put(&mut words);
+        words
+    }
+
+    /// Ends without taking the programs away.
+    pub(super) fn leave(&mut self) {
+        drop(std::mem::take(&mut self.links));
     }
 
     /// Returns how many packets went unseen so far.
@@ -352,9 +469,9 @@ impl<L> Port<L> {
     }
 
     /// Sets a group's filter for the programs that are loaded next. Returns the filter before.
-    pub(super) fn put_filter(&mut self, group: usize, filter: Filter) -> Filter {
+    pub(super) fn put_filter(&mut self, group: u32, filter: Filter) -> Filter {
         let mut entries = self.list.entries.iter_mut();
-        match entries.find(|entry| usize::from(entry.group) == group) {
+        match entries.find(|entry| u32::from(entry.group) == group) {
             Some(entry) => std::mem::replace(&mut entry.filter, filter),
             None => filter,
         }
@@ -382,7 +499,7 @@ impl<L> Port<L> {
         let load = |programs: &[Program]| hub.load(programs, &constants);
         let (loaded, programs) = load_best(&self.set, &constants.params, load)
             .map_err(|e| self.refused(&constants, e))?;
-        Ok(Ready { loaded, programs })
+        Ok(Ready { loaded, programs, told: self.told(&constants) })
     }
 
     /// Compiles the filters that are new.
@@ -396,6 +513,15 @@ impl<L> Port<L> {
             }
         }
         Ok(())
+    }
+
+    /// Returns a hash of what programs are told: the same number for the same programs of whatever
+    /// version.
+    fn told(&self, constants: &Constants) -> u64 {
+        let expressions = self.list.entries.iter().flat_map(|entry| &entry.filter.expression);
+        let text = expressions.flat_map(|text| text.bytes().chain([0]));
+        let bytes = constants.params.bytes().into_iter().chain(constants.list.clone()).chain(text);
+        fnv(bytes)
     }
 
     fn constants(&self) -> Constants {
@@ -417,17 +543,35 @@ impl<L> Port<L> {
 impl Port {
     /// Attaches the port's programs; packets flow from here on.
     pub(super) fn attach(&mut self) -> Result<(), Error> {
+        if self.pins.is_some() {
+            self.set_promiscuous();
+        }
         let interface = &self.device.interface;
         let links = match &self.ready {
-            Some(Ready { loaded, programs }) => {
+            Some(Ready { loaded, programs, .. }) => {
                 let program = |which| loaded.program(which);
-                Links::attach(interface, self.set.place, self.promiscuous, programs, &program, None)
+                let pins = self.pins.as_ref();
+                Links::attach(interface, self.set.place, self.promiscuous, programs, &program, pins)
             }
             None => Err(io::Error::other("no program is loaded")),
         };
         self.links = links.map_err(|e| self.explain(e))?;
         self.is_attached = true;
         Ok(())
+    }
+
+    /// Sets the interface's flag of promiscuous mode, which must not end with this process, or takes
+    /// it away where it is not wanted any more.
+    fn set_promiscuous(&mut self) {
+        let name = &self.device.interface.name;
+        let wants = self.promiscuous && self.params.link_header;
+        if wants && pins::set_promiscuous(name, true).unwrap_or(false) {
+            self.made_promiscuous = true;
+        }
+        if !wants && std::mem::take(&mut self.made_promiscuous) {
+            // An interface that is gone has no flag.
+            let _ = pins::set_promiscuous(name, false);
+        }
     }
 
     /// Detaches the port's programs. Some may still be running.

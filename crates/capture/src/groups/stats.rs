@@ -3,6 +3,8 @@
 use std::io;
 
 use super::Groups;
+use super::maps::Maps;
+use super::member::Member;
 use crate::Hook;
 use crate::interface::NicCounters;
 use crate::ring::RingMemory;
@@ -64,6 +66,8 @@ pub struct MemberStats {
     pub member: u32,
     pub group: String,
     pub weight: u32,
+    /// Whether the member has not come back since another daemon had it.
+    pub is_away: bool,
     /// Packets that were put into the member's rings.
     pub captured: u64,
     pub captured_bytes: u64,
@@ -115,7 +119,7 @@ impl Groups {
         let group = &self.list[at];
         let mut stats = GroupStats {
             name: group.config.name.clone(),
-            paused: self.maps.is_paused(at),
+            paused: self.maps.is_paused(group.number),
             members: group.shares.members() as u32,
             ..group.gone.clone()
         };
@@ -155,21 +159,35 @@ impl Groups {
     /// Where there is no such member, or the kernel does not give them.
     pub fn member_stats(&self, number: u32) -> io::Result<MemberStats> {
         let member = self.member(number).ok_or(io::ErrorKind::NotFound)?;
-        let (captured, captured_bytes) = self.maps.taken(number)?;
-        let mut stats = MemberStats {
+        let mut stats = self.stats_of(number, member);
+        member_stats(&mut stats, &self.maps, member.rings())?;
+        Ok(stats)
+    }
+
+    /// Returns what is known of a member but for what it got.
+    pub(super) fn stats_of(&self, number: u32, member: &Member) -> MemberStats {
+        MemberStats {
             member: number,
             group: self.list[member.group].config.name.clone(),
             weight: member.weight,
-            captured,
-            captured_bytes,
+            is_away: member.away.is_some(),
             ring_fill_bytes: member.fill_bytes(),
             ring_bytes: u64::from(self.geometry.ring_bytes()) * u64::from(self.geometry.nrings),
             ..MemberStats::default()
-        };
-        for losses in member.rings().iter().map(RingMemory::losses) {
-            stats.dropped_ring += losses.ring;
-            stats.dropped_other += losses.contended + losses.unreadable;
         }
-        Ok(stats)
     }
+}
+
+/// Reads what a member got.
+pub(super) fn member_stats(
+    stats: &mut MemberStats,
+    maps: &Maps,
+    rings: &[RingMemory],
+) -> io::Result<()> {
+    (stats.captured, stats.captured_bytes) = maps.taken(stats.member)?;
+    for losses in rings.iter().map(RingMemory::losses) {
+        stats.dropped_ring += losses.ring;
+        stats.dropped_other += losses.contended + losses.unreadable;
+    }
+    Ok(())
 }

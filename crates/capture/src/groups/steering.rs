@@ -5,7 +5,7 @@
 //! weight, so that as few as possible change hands when somebody comes or leaves.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BinaryHeap};
+use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 use std::fmt;
 use std::str::FromStr;
 
@@ -114,6 +114,42 @@ pub(super) struct Shares {
 impl Shares {
     pub(super) fn new(steering: Steering) -> Self {
         Self { steering, weights: BTreeMap::new(), slots: vec![0; SLOTS], listed: 0 }
+    }
+
+    /// The table of a group whose programs have this one already. Slots of members that are not
+    /// there any more go to others, and members that have none get some.
+    pub(super) fn adopt(
+        steering: Steering,
+        weights: BTreeMap<Owner, u32>,
+        (slots, listed): (Vec<Owner>, usize),
+    ) -> Self {
+        let mut shares = Self { steering, weights, slots, listed };
+        match steering {
+            Steering::Copy => {
+                let mut met = BTreeSet::new();
+                let weights = &shares.weights;
+                for (at, slot) in shares.slots.iter_mut().enumerate() {
+                    if at >= listed || !weights.contains_key(slot) || !met.insert(*slot) {
+                        *slot = 0;
+                    }
+                }
+                shares.remove(&[]);
+                let rest = shares.weights.clone().into_iter();
+                for (owner, weight) in rest.filter(|(owner, _)| !met.contains(owner)) {
+                    shares.add(owner, weight);
+                }
+            }
+            Steering::RoundRobin | Steering::Queue => shares.take_turns(),
+            _ => {
+                shares.listed = 0;
+                shares.inherit();
+                let held = shares.held();
+                for owner in held.iter().filter(|(_, n)| **n == 0).map(|(owner, _)| *owner) {
+                    shares.give(owner);
+                }
+            }
+        }
+        shares
     }
 
     /// The table as the kernel gets it.
@@ -394,6 +430,32 @@ mod tests {
         let rest: Vec<Owner> = (1..=100).collect();
         shares.remove(&rest);
         assert_eq!((shares.sole(), held(&shares)[&0]), (0, SLOTS));
+    }
+
+    #[test]
+    fn a_table_that_is_there_is_gone_on_with() {
+        for steering in Steering::ALL {
+            let mut before = Shares::new(steering);
+            (1..=5).for_each(|owner| before.add(owner, u32::from(owner)));
+            let as_it_is = || (before.slots.clone(), before.listed);
+            let after = Shares::adopt(steering, before.weights.clone(), as_it_is());
+            assert_eq!((&after.slots, after.listed), (&before.slots, before.listed), "{steering}");
+
+            // Owner 3 has gone, and 9 has come and got nothing yet.
+            let mut weights = before.weights.clone();
+            weights.remove(&3);
+            weights.insert(9, 4);
+            let after = Shares::adopt(steering, weights.clone(), as_it_is());
+            let held = held(&after);
+            assert!(!held.contains_key(&3) && held[&9] > 0, "{steering}");
+            assert!(weights.keys().all(|owner| held[owner] > 0), "{steering}");
+            for (was, is) in before.slots.iter().zip(&after.slots) {
+                let turns = matches!(steering, Steering::RoundRobin | Steering::Queue);
+                assert!(turns || was == is || *was == 3 || *is == 9, "{steering}");
+            }
+            let nobody = Shares::adopt(steering, BTreeMap::new(), as_it_is());
+            assert!(nobody.slots[..nobody.used()].iter().all(|owner| *owner == 0), "{steering}");
+        }
     }
 
     #[test]

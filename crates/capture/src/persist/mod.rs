@@ -9,6 +9,8 @@
 //! What the order of an owner's steps guarantees stands in `docs/ARCHITECTURE.md`, "Outliving the
 //! process".
 
+pub(crate) mod groups;
+pub(crate) mod roster;
 pub(crate) mod state;
 
 use std::fs;
@@ -25,6 +27,7 @@ use crate::bpf::loaded::PinnedMaps;
 use crate::ring::{LastingMemory as _, RingMemory};
 use crate::sys::pins;
 use crate::{Capture, Hook, lock};
+pub use groups::LastingGroups;
 use state::{Entry, MOST_INTERFACES, State, Unreadable};
 pub use state::{RingWritten, Written, WrittenRecord};
 
@@ -45,7 +48,7 @@ pub enum Error {
     #[error("nothing can be pinned in {}: mount a BPF file system there (mount -t bpf bpf /sys/fs/bpf)", dir.display())]
     NoFileSystem { dir: PathBuf, source: io::Error },
     /// a living owner
-    #[error("{0} is in use by a recorder that runs")]
+    #[error("{0} is in use by a recorder or a daemon that runs")]
     InUse(String),
     /// another form
     #[error(
@@ -60,6 +63,19 @@ pub enum Error {
         "{name} records {theirs}, and not {ours}: take those in that order, or give it up by tapdeck ctl persist drop {name}"
     )]
     Others { name: String, theirs: String, ours: String },
+    /// a recorder's name for a daemon, or the other way round
+    #[error(
+        "{0} is the name of what a recorder has left, and not a daemon, or the other way round: take another name, or give it up by tapdeck ctl persist drop {0}"
+    )]
+    OtherKind(String),
+    /// groups that do not fit into what is there
+    #[error(
+        "{name} goes on with {what}: {advice}, or give it up by tapdeck ctl persist drop {name}"
+    )]
+    Form { name: String, what: String, advice: String },
+    /// more than there is room for
+    #[error("--persist takes at most {most} {what}")]
+    Room { most: usize, what: &'static str },
     /// too much
     #[error("--persist takes at most {MOST_INTERFACES} interfaces")]
     TooMany,
@@ -75,7 +91,13 @@ impl Error {
     /// Returns whether another call is needed, whatever the machine is like.
     pub fn is_usage(&self) -> bool {
         match self {
-            Self::Name(_) | Self::TooMany | Self::Others { .. } | Self::None(_) => true,
+            Self::Name(_)
+            | Self::TooMany
+            | Self::Others { .. }
+            | Self::OtherKind(_)
+            | Self::Form { .. }
+            | Self::Room { .. }
+            | Self::None(_) => true,
             Self::NoFileSystem { .. }
             | Self::InUse(_)
             | Self::Layout { .. }
@@ -105,6 +127,21 @@ pub struct Persist {
     is_new: bool,
 }
 
+/// Where the links of one interface at one hook are pinned.
+#[derive(Clone, Debug)]
+pub(crate) struct LinkPins {
+    dir: PathBuf,
+    of: String,
+    /// Whether an owner before may have left some there.
+    pub(crate) left: bool,
+}
+
+impl LinkPins {
+    pub(crate) fn link(&self, number: usize) -> PathBuf {
+        self.dir.join(format!("{}-link{number}", self.of))
+    }
+}
+
 /// The place of one interface of a lasting recording.
 #[derive(Clone, Debug)]
 pub(crate) struct Place {
@@ -128,8 +165,8 @@ impl Place {
         self.dir.join(format!("{}-{what}", self.index))
     }
 
-    pub(crate) fn link(&self, number: usize) -> PathBuf {
-        self.path(&format!("link{number}"))
+    pub(crate) fn links(&self) -> LinkPins {
+        LinkPins { dir: self.dir.clone(), of: self.index.to_string(), left: self.found.is_some() }
     }
 }
 
@@ -141,21 +178,10 @@ impl Persist {
     /// # Errors
     /// Where another owner lives, and where what is there cannot be taken over.
     pub fn open(name: &str, interfaces: &[(&str, Hook)]) -> Result<Self, Error> {
-        if !is_name(name) {
-            return Err(Error::Name(name.to_owned()));
-        }
         if interfaces.len() > MOST_INTERFACES {
             return Err(Error::TooMany);
         }
-        let root = root();
-        let make = |dir: &Path| match fs::DirBuilder::new().mode(0o700).create(dir) {
-            Err(e) if e.kind() != io::ErrorKind::AlreadyExists => Err(e),
-            _ => Ok(()),
-        };
-        make(&root).map_err(|source| Error::NoFileSystem { dir: root.clone(), source })?;
-        let lock = lock_of(&root, name)?;
-        let dir = root.join(name);
-        make(&dir).map_err(|source| Error::NoFileSystem { dir: root.clone(), source })?;
+        let (dir, lock) = claim(name)?;
         let mut own = Self { name: name.to_owned(), dir, _lock: lock, state: None, is_new: false };
         match State::open(&own.dir.join("state")) {
             Ok(state) => {
@@ -170,12 +196,7 @@ impl Persist {
     }
 
     fn unreadable(&self, e: Unreadable) -> Error {
-        let name = self.name.clone();
-        match e {
-            Unreadable::Layout { layout, version } => Error::Layout { name, version, layout },
-            Unreadable::Damaged | Unreadable::Unfinished => Error::Damaged(name),
-            Unreadable::Io(source) => Error::Io { name, what: "read", source },
-        }
+        unreadable(&self.name, e)
     }
 
     /// Removes what an owner has left who died before it recorded.
@@ -308,6 +329,33 @@ impl Drop for Persist {
     }
 }
 
+/// Becomes the owner of what has a name: makes its directory, and takes its lock.
+fn claim(name: &str) -> Result<(PathBuf, Option<OwnedFd>), Error> {
+    if !is_name(name) {
+        return Err(Error::Name(name.to_owned()));
+    }
+    let root = root();
+    let make = |dir: &Path| match fs::DirBuilder::new().mode(0o700).create(dir) {
+        Err(e) if e.kind() != io::ErrorKind::AlreadyExists => Err(e),
+        _ => Ok(()),
+    };
+    make(&root).map_err(|source| Error::NoFileSystem { dir: root.clone(), source })?;
+    let lock = lock_of(&root, name)?;
+    let dir = root.join(name);
+    make(&dir).map_err(|source| Error::NoFileSystem { dir: root.clone(), source })?;
+    Ok((dir, lock))
+}
+
+fn unreadable(name: &str, e: Unreadable) -> Error {
+    let name = name.to_owned();
+    match e {
+        Unreadable::Layout { layout, version } => Error::Layout { name, version, layout },
+        Unreadable::Damaged | Unreadable::Unfinished => Error::Damaged(name),
+        Unreadable::OtherKind => Error::OtherKind(name),
+        Unreadable::Io(source) => Error::Io { name, what: "read", source },
+    }
+}
+
 fn monotonic_ns() -> u64 {
     let t = clock_gettime(ClockId::Monotonic);
     t.tv_sec as u64 * 1_000_000_000 + t.tv_nsec as u64
@@ -344,11 +392,11 @@ fn remove_pins(dir: &Path) -> io::Result<()> {
     paths.iter().try_for_each(fs::remove_file)
 }
 
-/// What is known of a lasting recording without owning it.
+/// What is known of a lasting recording, or of lasting groups, without owning them.
 #[derive(Debug)]
 pub struct Lasting {
     pub name: String,
-    /// Whether a recorder that runs owns it.
+    /// Whether a recorder or daemon that runs owns it.
     pub is_owned: bool,
     /// What can be read of it, or why nothing can.
     pub status: Result<Status, Error>,
@@ -364,16 +412,28 @@ pub struct Status {
     pub takeovers: u64,
     /// When its last owner was heard of.
     pub last_beat: Duration,
-    /// Packets that wait in the rings.
-    pub waiting_packets: u64,
     /// Bytes of the rings that hold packets, and all their bytes.
     pub fill_bytes: u64,
     pub ring_bytes: u64,
-    /// The store that its last owner wrote to.
-    pub store: PathBuf,
+    pub of: StatusOf,
 }
 
-/// Lists the lasting recordings there are, by name.
+/// What is known of one kind alone.
+#[derive(Debug)]
+pub enum StatusOf {
+    Recorder {
+        /// Packets that wait in the rings.
+        waiting_packets: u64,
+        /// The store that the last owner wrote to.
+        store: PathBuf,
+    },
+    Daemon {
+        groups: Vec<String>,
+        members: usize,
+    },
+}
+
+/// Lists the lasting recordings and groups there are, by name.
 ///
 /// # Errors
 /// Where the directory cannot be read.
@@ -402,7 +462,10 @@ fn is_owned(root: &Path, name: &str) -> bool {
 fn status(root: &Path, name: &str) -> Result<Status, Error> {
     let dir = root.join(name);
     let own = Persist { name: name.to_owned(), dir, _lock: None, state: None, is_new: false };
-    let state = State::open(&own.dir.join("state")).map_err(|e| own.unreadable(e))?;
+    let state = match State::open(&own.dir.join("state")) {
+        Err(Unreadable::OtherKind) => return groups::status(name, &own.dir),
+        other => other.map_err(|e| own.unreadable(e))?,
+    };
     let list = state.list().ok_or_else(|| Error::Damaged(name.to_owned()))?;
     let (mut waiting_packets, mut fill_bytes, mut ring_bytes) = (0, 0, 0);
     for (index, entry) in list.iter().enumerate() {
@@ -419,10 +482,9 @@ fn status(root: &Path, name: &str) -> Result<Status, Error> {
         version: state.version(),
         takeovers: state.takeovers(),
         last_beat: Duration::from_nanos(monotonic_ns().saturating_sub(state.beat_ns())),
-        waiting_packets,
         fill_bytes,
         ring_bytes,
-        store: state.store(),
+        of: StatusOf::Recorder { waiting_packets, store: state.store() },
     })
 }
 
@@ -432,27 +494,35 @@ fn waiting(ring: &RingMemory) -> u64 {
     (0..ring.nblocks()).map(of).sum()
 }
 
-/// Removes a lasting recording that nobody owns: detaches its programs and frees its rings.
-/// Returns how many packets waited in them, where that could be read.
+/// Removes what nobody owns: detaches its programs and frees its rings. Returns how it stood, where
+/// that could be read.
 ///
 /// # Errors
 /// Where a recorder that runs owns it, or there is none.
-pub fn drop_lasting(name: &str) -> Result<Option<u64>, Error> {
+pub fn drop_lasting(name: &str) -> Result<Option<Status>, Error> {
     let (root, known) = (root(), is_name(name));
     let dir = root.join(name);
     if !known || !dir.is_dir() {
         return Err(Error::None(name.to_owned()));
     }
     let _lock = lock_of(&root, name)?;
-    let waiting = status(&root, name).ok().map(|status| status.waiting_packets);
+    let before = status(&root, name).ok();
     let list = State::open(&dir.join("state")).ok().and_then(|state| state.list());
-    for entry in list.iter().flatten().filter(|entry| entry.made_promiscuous) {
+    let list = list.into_iter().flatten().filter(|entry| entry.made_promiscuous);
+    let interfaces = list.map(|entry| entry.name).chain(groups::made_promiscuous(&dir));
+    for interface in interfaces {
         // An interface that is gone has no flag.
-        let _ = pins::set_promiscuous(&entry.name, false);
+        let _ = pins::set_promiscuous(&interface, false);
     }
     let done = remove_pins(&dir).and_then(|()| fs::remove_dir(&dir));
     done.map_err(|source| Error::Io { name: name.to_owned(), what: "remove", source })?;
-    Ok(waiting)
+    Ok(before)
+}
+
+/// Returns a hash (FNV-1a, which no release of anything changes).
+pub(crate) fn fnv(bytes: impl Iterator<Item = u8>) -> u64 {
+    let add = |hash: u64, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
+    bytes.fold(0xcbf2_9ce4_8422_2325, add)
 }
 
 /// Pins a map or a link, in the place of what was pinned there before.

@@ -26,6 +26,8 @@ use crate::sys::pins;
 pub(crate) const LAYOUT: u32 = 1;
 /// The first word of a state that is whole: "tapdeck" and a zero byte.
 const MARK: u64 = u64::from_le_bytes(*b"tapdeck\0");
+/// The same of a daemon's state, whose head is the same.
+pub(super) const DAEMON: u64 = u64::from_le_bytes(*b"tapdecks");
 
 const AT_LAYOUT: usize = 8;
 const AT_INTERFACES: usize = 12;
@@ -38,7 +40,7 @@ const STORE_BYTES: usize = 1024 - AT_STORE;
 const AT_LIST: usize = 1024;
 const ENTRY: usize = 128;
 const NAME_BYTES: usize = 16;
-const HEAD: usize = 4096;
+pub(super) const HEAD: usize = 4096;
 /// The most interfaces of one lasting recording.
 pub(crate) const MOST_INTERFACES: usize = (HEAD - AT_LIST) / ENTRY;
 
@@ -86,7 +88,7 @@ pub struct Written {
 /// A state in memory.
 #[derive(Clone, Debug)]
 pub(crate) struct State {
-    memory: Arc<Mapping>,
+    pub(super) memory: Arc<Mapping>,
 }
 
 /// Why a state cannot be read.
@@ -100,6 +102,8 @@ pub(crate) enum Unreadable {
         version: String,
     },
     Damaged,
+    /// A state of the other kind: of a daemon, or of a recorder.
+    OtherKind,
     Io(io::Error),
 }
 
@@ -109,7 +113,7 @@ impl From<io::Error> for Unreadable {
     }
 }
 
-fn record_bytes(words: usize) -> usize {
+pub(super) fn record_bytes(words: usize) -> usize {
     8 + 2 * words * 8
 }
 
@@ -135,7 +139,7 @@ impl State {
     }
 
     fn set_list(&self, list: &[Entry]) {
-        self.memory.u32(AT_LAYOUT).store(LAYOUT, Relaxed);
+        self.set_layout();
         self.memory.u32(AT_INTERFACES).store(list.len() as u32, Relaxed);
         for (i, entry) in list.iter().enumerate() {
             self.set_entry(i, entry);
@@ -152,23 +156,41 @@ impl State {
 
     /// Returns how many bytes the state has whose head this is.
     fn check(&self) -> Result<usize, Unreadable> {
-        if !self.is_finished() {
-            return Err(Unreadable::Unfinished);
-        }
-        let layout = self.memory.u32(AT_LAYOUT).load(Relaxed);
-        if layout != LAYOUT {
-            return Err(Unreadable::Layout { layout, version: self.version() });
-        }
+        self.check_head(MARK)?;
         let list = self.list().ok_or(Unreadable::Damaged)?;
         let rings = list.iter().map(|entry| entry.geometry.nrings as usize).sum();
         Ok(bytes(list.len(), rings))
     }
 
+    /// Refuses a state of another kind, or of another layout.
+    pub(super) fn check_head(&self, mark: u64) -> Result<(), Unreadable> {
+        let theirs = self.memory.u64(0).load(Acquire);
+        if theirs != mark {
+            let is_other = theirs == MARK || theirs == DAEMON;
+            return Err(if is_other { Unreadable::OtherKind } else { Unreadable::Unfinished });
+        }
+        let layout = self.memory.u32(AT_LAYOUT).load(Relaxed);
+        if layout != LAYOUT {
+            return Err(Unreadable::Layout { layout, version: self.version() });
+        }
+        Ok(())
+    }
+
+    /// Takes note of the layout, before anything else is written.
+    pub(super) fn set_layout(&self) {
+        self.memory.u32(AT_LAYOUT).store(LAYOUT, Relaxed);
+    }
+
     /// Takes note that all is there, or that another owner has taken it over.
     pub(crate) fn finish(&self, takeovers: u64) {
+        self.finish_as(MARK, takeovers);
+    }
+
+    /// The same for a state of this kind.
+    pub(super) fn finish_as(&self, mark: u64, takeovers: u64) {
         self.set_text(AT_VERSION, VERSION_BYTES, env!("CARGO_PKG_VERSION").as_bytes());
         self.memory.u64(AT_TAKEOVERS).store(takeovers, Relaxed);
-        self.memory.u64(0).store(MARK, Release);
+        self.memory.u64(0).store(mark, Release);
     }
 
     /// Returns whether all is there: a recording has begun.
@@ -283,9 +305,9 @@ impl State {
 /// A record of words, of which always one copy is whole.
 #[derive(Clone, Debug)]
 pub(crate) struct Record {
-    memory: Arc<Mapping>,
-    at: usize,
-    words: usize,
+    pub(super) memory: Arc<Mapping>,
+    pub(super) at: usize,
+    pub(super) words: usize,
 }
 
 impl Record {

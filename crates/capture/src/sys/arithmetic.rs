@@ -18,7 +18,7 @@ mod c {
         #[cfg(test)]
         pub safe static tapdeck_params_layout: [u32; 23];
         #[cfg(test)]
-        pub safe static tapdeck_serve_layout: [u32; 32];
+        pub safe static tapdeck_serve_layout: [u32; 33];
     }
 }
 
@@ -89,6 +89,6 @@ pub fn params_layout() -> [u32; 23] {
 /// Sizes and offsets of what programs of groups share with user space, in the order of
 /// `bpf/serve_user.c`.
 #[cfg(test)]
-pub fn serve_layout() -> [u32; 32] {
+pub fn serve_layout() -> [u32; 33] {
     c::tapdeck_serve_layout
 }

@@ -88,7 +88,7 @@ pub struct TdEntry {
     pub group: u16,
     pub interface: u16,
     pub filter: u16,
-    pub reserved: u16,
+    pub count: u16,
 }
 
 /// `struct td_port`: what the programs of one interface at one hook serve.

@@ -41,6 +41,12 @@ pub enum Command {
         #[serde(default = "one")]
         weight: u32,
     },
+    /// Gives the connection the place that a member had with the daemon before.
+    Reattach {
+        group: String,
+        member: u32,
+        secret: String,
+    },
     /// Closes the part-filled blocks of the member that asks.
     Flush {},
     /// Ends the membership of the member that asks, in good order.
@@ -125,6 +131,7 @@ impl Command {
             | Self::Watch {}
             | Self::Groups {}
             | Self::Attach { .. }
+            | Self::Reattach { .. }
             | Self::Flush {}
             | Self::Leave {}
             | Self::Rules(RulesCommand::List { .. } | RulesCommand::Hits { .. }) => true,
@@ -186,6 +193,10 @@ mod tests {
             (
                 r#"{"verb":"attach","group":"ids","weight":3}"#,
                 Command::Attach { group: "ids".into(), weight: 3 },
+            ),
+            (
+                r#"{"verb":"reattach","group":"ids","member":7,"secret":"f0"}"#,
+                Command::Reattach { group: "ids".into(), member: 7, secret: "f0".into() },
             ),
             (r#"{"verb":"leave"}"#, Command::Leave {}),
             (r#"{"verb":"flush"}"#, Command::Flush {}),

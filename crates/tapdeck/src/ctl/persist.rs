@@ -1,11 +1,11 @@
-//! `tapdeck ctl persist`: lasting recordings, which need no recorder to be asked about.
+//! `tapdeck ctl persist`: lasting recordings and groups, which need no owner to be asked about.
 
 use std::fmt::Write as _;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
 use serde::Serialize;
-use tapdeck_capture::persist::{Status, drop_lasting, list};
+use tapdeck_capture::persist::{Status, StatusOf, drop_lasting, list};
 
 use crate::flags::CtlPersist;
 use crate::units::{show_bytes, show_count};
@@ -27,10 +27,17 @@ struct ListedStatus<'a> {
     version: &'a str,
     takeovers: u64,
     last_beat_ms: u64,
-    waiting_packets: u64,
     fill_bytes: u64,
     ring_bytes: u64,
-    store: String,
+    #[serde(flatten)]
+    of: ListedOf<'a>,
+}
+
+#[derive(Serialize)]
+#[serde(untagged)]
+enum ListedOf<'a> {
+    Recorder { waiting_packets: u64, store: String },
+    Daemon { groups: &'a [String], members: usize },
 }
 
 #[derive(Serialize)]
@@ -43,16 +50,16 @@ struct ListedInterface<'a> {
 pub fn run(verb: &CtlPersist, json: bool) -> Result<String> {
     match verb {
         CtlPersist::List => listed(json),
-        CtlPersist::Drop { name } => {
-            let waiting = drop_lasting(name)?;
-            Ok(match waiting {
-                Some(packets) => format!(
-                    "{name} is removed; {} packets that waited in its rings are lost\n",
-                    show_count(packets)
-                ),
-                None => format!("{name} is removed; what waited in its rings could not be read\n"),
-            })
-        }
+        CtlPersist::Drop { name } => Ok(match drop_lasting(name)?.map(|status| status.of) {
+            Some(StatusOf::Recorder { waiting_packets, .. }) => format!(
+                "{name} is removed; {} packets that waited in its rings are lost\n",
+                show_count(waiting_packets)
+            ),
+            Some(StatusOf::Daemon { members, .. }) => format!(
+                "{name} is removed; its {members} members get no more packets, and keep what is in their rings\n"
+            ),
+            None => format!("{name} is removed; what waited in its rings could not be read\n"),
+        }),
     }
 }
 
@@ -84,10 +91,15 @@ fn of(status: &Status) -> ListedStatus<'_> {
         version: &status.version,
         takeovers: status.takeovers,
         last_beat_ms: u64::try_from(status.last_beat.as_millis()).unwrap_or(u64::MAX),
-        waiting_packets: status.waiting_packets,
         fill_bytes: status.fill_bytes,
         ring_bytes: status.ring_bytes,
-        store: status.store.display().to_string(),
+        of: match &status.of {
+            StatusOf::Recorder { waiting_packets, store } => ListedOf::Recorder {
+                waiting_packets: *waiting_packets,
+                store: store.display().to_string(),
+            },
+            StatusOf::Daemon { groups, members } => ListedOf::Daemon { groups, members: *members },
+        },
     }
 }
 
@@ -95,14 +107,26 @@ fn shown(status: &Status, owned: bool) -> String {
     let each = status.interfaces.iter().map(|(name, hook)| format!("{name} at {hook}"));
     let interfaces = each.collect::<Vec<_>>().join(", ");
     let beat = Duration::from_secs(status.last_beat.as_secs());
-    let owner = if owned { "a recorder runs" } else { "no recorder" };
-    format!(
-        "{interfaces}; {owner}, heard of {} ago, tapdeck {}; {} packets wait, {} of {}; {}",
+    let process = match status.of {
+        StatusOf::Recorder { .. } => "recorder",
+        StatusOf::Daemon { .. } => "daemon",
+    };
+    let owner = if owned { format!("a {process} runs") } else { format!("no {process}") };
+    let head = format!(
+        "{interfaces}; {owner}, heard of {} ago, tapdeck {}",
         humantime::format_duration(beat),
-        status.version,
-        show_count(status.waiting_packets),
-        show_bytes(status.fill_bytes),
-        show_bytes(status.ring_bytes),
-        status.store.display()
-    )
+        status.version
+    );
+    let (fill, all) = (show_bytes(status.fill_bytes), show_bytes(status.ring_bytes));
+    match &status.of {
+        StatusOf::Recorder { waiting_packets, store } => format!(
+            "{head}; {} packets wait, {fill} of {all}; {}",
+            show_count(*waiting_packets),
+            store.display()
+        ),
+        StatusOf::Daemon { groups, members } => format!(
+            "{head}; {members} members of {}, with {fill} of {all} in their rings",
+            groups.join(", ")
+        ),
+    }
 }

@@ -40,7 +40,8 @@ use crate::units;
 
 Examples:
   tapdeck serve --config /etc/tapdeck.toml
-  tapdeck serve --config /etc/tapdeck.toml --socket /run/tapdeck/serve.sock --stats-json stats.jsonl")]
+  tapdeck serve --config /etc/tapdeck.toml --socket /run/tapdeck/serve.sock --stats-json stats.jsonl
+  tapdeck serve --config /etc/tapdeck.toml --persist deck")]
 pub struct Serve {
     /// What to serve, as TOML
     #[arg(long, value_name = "FILE")]
@@ -58,6 +59,12 @@ pub struct Serve {
     /// The group of users that the socket's file belongs to, whatever the configuration says
     #[arg(long, value_name = "NAME")]
     pub socket_group: Option<String>,
+
+    /// Have hooks, rings and counters outlive the daemon under this name: members read on, and the
+    /// next daemon of the name goes on with them, whatever groups it has. tapdeck ctl persist lists
+    /// and removes what is left
+    #[arg(long, value_name = "NAME")]
+    pub persist: Option<String>,
 
     /// Let packets pass unseen when the daemon has not run for so long, at least 3s
     #[arg(long, value_name = "TIME", default_value = "60s", value_parser = units::abandon)]

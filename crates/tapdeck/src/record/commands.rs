@@ -137,7 +137,10 @@ impl ControlSocket {
                 Err(why) => Answer::error(&why),
             },
             Command::Groups {} => Answer::ok(json!({"groups": []})),
-            Command::Attach { .. } | Command::Flush {} | Command::Leave {} => Answer::error(
+            Command::Attach { .. }
+            | Command::Reattach { .. }
+            | Command::Flush {}
+            | Command::Leave {} => Answer::error(
                 "this is a recorder, and only a daemon has groups: start tapdeck serve, and name its socket",
             ),
         };

@@ -141,8 +141,11 @@ impl Membership {
     /// Closes every part-filled block. While there is no daemon, nothing is open.
     pub fn flush(&mut self) -> Result<()> {
         match &mut self.attachment {
-            Some(attachment) => Ok(attachment.flush()?),
-            None => Ok(()),
+            // A daemon that comes closes them.
+            Some(attachment) if !attachment.is_away() && !attachment.has_ended() => {
+                Ok(attachment.flush()?)
+            }
+            _ => Ok(()),
         }
     }
 
@@ -150,6 +153,7 @@ impl Membership {
     pub fn ask_for_missed(&mut self, clock: &Clock) {
         if let Some(attachment) = &mut self.attachment
             && !attachment.has_ended()
+            && !attachment.is_away()
             && let Ok(stats) = attachment.stats()
         {
             self.missed.take_in(stats.unseen, clock.now_ns());

@@ -30,8 +30,31 @@ pub struct Request {
     pub client: ClientId,
     pub peer: Peer,
     pub group: String,
-    pub weight: u32,
+    pub wanted: Wanted,
     pub allowed: Arc<Allowed>,
+}
+
+/// What is wanted by who asks to be a member.
+#[derive(Clone, Copy, Debug)]
+pub enum Wanted {
+    New {
+        weight: u32,
+    },
+    /// The place of this member, which is away.
+    Back {
+        member: u32,
+    },
+}
+
+/// What is done beside the loop for a request.
+enum Work {
+    Join(Joining),
+    Back(u32),
+}
+
+enum Made {
+    Joined(Joined),
+    Back(u32),
 }
 
 /// What became of a request: the new member, or the text that the client is told.
@@ -40,6 +63,8 @@ pub struct Came {
     pub peer: Peer,
     pub group: String,
     pub member: Result<Membership, String>,
+    /// Whether the member had its place before.
+    pub is_back: bool,
 }
 
 /// Those who come and go.
@@ -53,25 +78,29 @@ pub struct Comers {
     under_way: Option<Request>,
     /// The users of members, until their rings are gone.
     users: BTreeMap<u32, u32>,
-    make: Sender<(Joining, Peer, Arc<Allowed>)>,
-    made: Receiver<Result<Joined, Joining>>,
+    make: Sender<(Work, Peer, Arc<Allowed>)>,
+    made: Receiver<Result<Made, Work>>,
     take_away: Sender<Leaving>,
     taken_away: Receiver<Left>,
 }
 
 impl Comers {
-    /// Starts the threads. They ring `bell` when something has become of a request.
+    /// Starts the threads, where there are members of these users already. They ring `bell` when
+    /// something has become of a request.
     ///
     /// # Errors
     /// Where a thread cannot be started.
-    pub fn start(quota: Quota, bell: &Bell) -> io::Result<Self> {
-        let (make, to_make) = channel::<(Joining, Peer, Arc<Allowed>)>();
+    pub fn start(quota: Quota, bell: &Bell, users: BTreeMap<u32, u32>) -> io::Result<Self> {
+        let (make, to_make) = channel::<(Work, Peer, Arc<Allowed>)>();
         let (tell_made, made) = channel();
         let rings = bell.clone();
         let join = move || {
-            for (joining, peer, allowed) in to_make {
-                let may = allowed.permits(peer);
-                let result = if may { Ok(joining.make()) } else { Err(joining) };
+            for (work, peer, allowed) in to_make {
+                let result = match work {
+                    work if !allowed.permits(peer) => Err(work),
+                    Work::Join(joining) => Ok(Made::Joined(joining.make())),
+                    Work::Back(member) => Ok(Made::Back(member)),
+                };
                 if tell_made.send(result).is_err() {
                     return;
                 }
@@ -103,7 +132,7 @@ impl Comers {
             waiting: BTreeMap::new(),
             last: (false, 0),
             under_way: None,
-            users: BTreeMap::new(),
+            users,
             make,
             made,
             take_away,
@@ -132,14 +161,17 @@ impl Comers {
             && let Ok(made) = self.made.try_recv()
         {
             let member = match made {
-                Ok(joined) => groups.finish_join(joined).map_err(explain),
-                Err(joining) => {
-                    let why = format!(
-                        "no permission: allow of group {} in the daemon's configuration names neither this user nor a group of it",
-                        joining.group()
-                    );
-                    groups.give_up(joining);
-                    Err(why)
+                Ok(Made::Joined(joined)) => groups.finish_join(joined).map_err(explain),
+                Ok(Made::Back(member)) => groups.come_back(member).map_err(explain),
+                Err(work) => {
+                    if let Work::Join(joining) = work {
+                        groups.give_up(joining);
+                    }
+                    let group =
+                        self.under_way.as_ref().map_or("", |request| request.group.as_str());
+                    Err(format!(
+                        "no permission: allow of group {group} in the daemon's configuration names neither this user nor a group of it"
+                    ))
                 }
             };
             all.extend(self.under_way.take().map(|request| self.end(request, member)));
@@ -155,22 +187,35 @@ impl Comers {
         all
     }
 
+    /// Whether somebody who was away is about to come back.
+    pub fn expects(&self) -> bool {
+        let waiting = self.waiting.values().flatten().chain(&self.under_way);
+        { waiting }.any(|request| matches!(request.wanted, Wanted::Back { .. }))
+    }
+
     fn end(&mut self, request: Request, member: Result<Membership, String>) -> Came {
-        let Request { client, peer, group, .. } = request;
+        let Request { client, peer, group, wanted, .. } = request;
+        let is_back = matches!(wanted, Wanted::Back { .. });
         if let Ok(membership) = &member {
             self.users.insert(membership.member, peer.uid);
         }
-        Came { client, peer, group, member }
+        Came { client, peer, group, member, is_back }
     }
 
     fn begin(&self, groups: &mut Groups, request: &Request) -> Result<(), String> {
         let peer = request.peer;
-        if !peer.is_operator() {
-            self.check_quota(peer.uid, groups.member_bytes())?;
-        }
-        let joining = groups.begin_join(&request.group, request.weight);
-        let joining = joining.map_err(explain)?;
-        let sent = self.make.send((joining, peer, request.allowed.clone()));
+        let work = match request.wanted {
+            Wanted::New { weight } => {
+                if !peer.is_operator() {
+                    self.check_quota(peer.uid, groups.member_bytes())?;
+                }
+                let joining = groups.begin_join(&request.group, weight, peer.uid);
+                Work::Join(joining.map_err(explain)?)
+            }
+            // It has its rings.
+            Wanted::Back { member } => Work::Back(member),
+        };
+        let sent = self.make.send((work, peer, request.allowed.clone()));
         sent.map_err(|_| "cannot make rings any more: a thread of the daemon has ended".to_owned())
     }
 
@@ -220,7 +265,7 @@ impl Comers {
     pub fn left(&mut self) -> Vec<Left> {
         let left: Vec<Left> = self.taken_away.try_iter().collect();
         for number in left.iter().flat_map(Left::members) {
-            self.users.remove(number);
+            self.users.remove(&number);
         }
         left
     }

@@ -10,7 +10,7 @@ use anyhow::{Context, Result};
 use serde::Deserialize;
 use tapdeck_capture::groups::{GroupConfig, GroupsConfig, MAX_MEMBERS, Steering};
 use tapdeck_capture::interface::Interface;
-use tapdeck_capture::rules::Compiled;
+use tapdeck_capture::persist::LastingGroups;
 use tapdeck_capture::{Deliver, Hook, probe};
 use tapdeck_packet::printable;
 use tapdeck_packet::rules::image::Options;
@@ -218,7 +218,9 @@ const DEFAULT_USER_MEMBERS: u32 = 128;
 const DEFAULT_COPIES: u32 = 16;
 
 impl ServePlan {
-    pub fn read(flags: &flags::Serve) -> Result<Self> {
+    ///
+    /// Groups that outlive their daemon have the numbers that `lasting` says.
+    pub fn read(flags: &flags::Serve, lasting: Option<&LastingGroups>) -> Result<Self> {
         let path = &flags.config;
         let text = std::fs::read_to_string(path)
             .with_context(|| format!("cannot read {}", path.display()))?;
@@ -226,15 +228,26 @@ impl ServePlan {
         let serve = file.serve;
         let socket = flags.socket.clone().or(serve.socket);
         let mode = flags.socket_mode.or(serve.socket_mode.map(|mode| mode.0));
-        let numbers = file.group.iter().map(|group| group.name.0.clone()).zip(0..).collect();
-        let rules_options = Options { groups: numbers, ..Options::default() };
         let beside = path.parent().unwrap_or(Path::new(""));
-        let (mut groups, mut rules, mut allowed) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut groups, mut files, mut allowed) = (Vec::new(), Vec::new(), Vec::new());
         for group in file.group {
             allowed.push(Arc::new(group.allowed()?));
-            let loaded = group.load(beside, &rules_options)?;
-            let compiled = loaded.as_ref().map(|(_, compiled)| compiled.clone());
-            groups.push(group.resolve(compiled)?);
+            // It is named relative to the configuration.
+            files.push(group.rules.as_ref().map(|path| beside.join(path)));
+            groups.push(group.resolve()?);
+        }
+        let keys = groups.iter().map(|g| (g.name.as_str(), g.hook, &g.interfaces[..]));
+        let numbers: Vec<u32> = match lasting {
+            Some(lasting) => lasting.numbers(&keys.collect::<Vec<_>>())?,
+            None => (0..groups.len() as u32).collect(),
+        };
+        let numbers = groups.iter().map(|group| group.name.clone()).zip(numbers).collect();
+        let rules_options = Options { groups: numbers, ..Options::default() };
+        let mut rules = Vec::new();
+        for (group, path) in groups.iter_mut().zip(files) {
+            let loaded = path.map(|path| load(&path, &rules_options)).transpose();
+            let loaded = loaded.with_context(|| format!("group {}", group.name))?;
+            group.rules = loaded.as_ref().map(|(_, compiled)| compiled.clone());
             rules.push(loaded);
         }
         Ok(Self {
@@ -281,13 +294,6 @@ pub(crate) fn parse(path: &Path, text: &str) -> Result<File> {
 }
 
 impl Group {
-    /// Reads the group's rules, whose file is named relative to the configuration.
-    fn load(&self, beside: &Path, options: &Options) -> Result<Option<Loaded>> {
-        let path = self.rules.as_ref().map(|path| beside.join(path));
-        let loaded = path.map(|path| load(&path, options)).transpose();
-        loaded.with_context(|| format!("group {}", self.name.0))
-    }
-
     /// Finds who may be a member of the group.
     fn allowed(&self) -> Result<Allowed> {
         let names = self.allow.as_ref();
@@ -296,7 +302,7 @@ impl Group {
     }
 
     /// Returns the group with its hook, which is chosen by the interfaces where none is named.
-    fn resolve(self, rules: Option<Arc<Compiled>>) -> Result<GroupConfig> {
+    fn resolve(self) -> Result<GroupConfig> {
         let name = self.name.0;
         let hook = match self.hook.0 {
             Some(hook) => hook,
@@ -313,7 +319,7 @@ impl Group {
                 DeliverName::Consume => Deliver::Consume,
             },
             filter: self.filter,
-            rules,
+            rules: None,
             snaplen: self.snaplen.unwrap_or(DEFAULT_SNAPLEN),
             steering,
             promiscuous: self.promiscuous.unwrap_or(true),
@@ -350,7 +356,7 @@ mod tests {
     fn what_is_left_out_has_a_default() {
         let file =
             read("[[group]]\nname = \"ids\"\ninterfaces = [\"eth1\"]\nhook = \"tcx\"").unwrap();
-        let group = file.group.into_iter().next().unwrap().resolve(None).unwrap();
+        let group = file.group.into_iter().next().unwrap().resolve().unwrap();
         assert_eq!((group.name.as_str(), group.snaplen), ("ids", 65_535));
         assert_eq!(group.steering, Steering::Flow);
         assert!(group.promiscuous && group.filter.is_none());
@@ -390,7 +396,7 @@ mod tests {
         assert_eq!((serve.max_members, serve.memory.unwrap().0), (Some(8), 1 << 30));
         let group = file.group.into_iter().next().unwrap();
         assert_ne!(group.allowed().unwrap(), Allowed::All);
-        let group = group.resolve(None).unwrap();
+        let group = group.resolve().unwrap();
         assert_eq!((group.snaplen, group.promiscuous), (128, false));
         assert_eq!((group.max_members, group.max_memory), (4, Some(64 << 20)));
         assert_eq!(group.steering, Steering::BothEnds);

@@ -18,7 +18,7 @@ use tapdeck_packet::pcapng::InterfaceDescription;
 use tapdeck_packet::rules::image::Options;
 
 use super::allow::Allowed;
-use super::coming::{Came, Comers, Request};
+use super::coming::{self, Came, Comers, Request};
 use super::filters::{FilterChanges, Wanted};
 use super::report::{DaemonState, Own, Report};
 use crate::control::{
@@ -34,6 +34,8 @@ type Rules = Arc<Compiled>;
 const PROTOCOL: u32 = 1;
 /// How long the last answers may take to be read.
 const FAREWELL: Duration = Duration::from_millis(500);
+/// How long members of the daemon before may take to come back.
+const AWAY: Duration = Duration::from_secs(10);
 
 /// A daemon at work.
 pub struct Daemon {
@@ -53,6 +55,10 @@ pub struct Daemon {
     changes: Changes<Rules>,
     filters: FilterChanges,
     faults: FaultLog,
+    /// How long programs go on without a daemon.
+    abandon: Duration,
+    /// Until when members that are away may come back.
+    away_until: Option<Instant>,
     stops: bool,
 }
 
@@ -70,6 +76,15 @@ struct Attached<'a> {
     data_stride: usize,
     release_stride: usize,
     interfaces: Vec<Interface<'a>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    lasting: Option<Lasting<'a>>,
+}
+
+/// What a member needs to come back to the next daemon.
+#[derive(Serialize)]
+struct Lasting<'a> {
+    secret: &'a str,
+    abandon_ms: u64,
 }
 
 #[derive(Serialize)]
@@ -94,7 +109,9 @@ impl Daemon {
         (rules, options): (Vec<Option<Loaded>>, Options),
         allowed: Vec<Arc<Allowed>>,
         comers: Comers,
+        abandon: Duration,
     ) -> Self {
+        let nobody_is_away = groups.away().is_empty();
         let compile = compiler(options);
         let filters = FilterChanges::new(server.bell());
         let books = rules.into_iter().map(|now| Book::new(compile.clone(), now)).collect();
@@ -111,6 +128,8 @@ impl Daemon {
             changes: Changes::default(),
             filters,
             faults: FaultLog::default(),
+            abandon,
+            away_until: (!nobody_is_away).then(|| Instant::now() + AWAY),
             stops: false,
         }
     }
@@ -191,6 +210,8 @@ impl Daemon {
         }
         self.tell_unseen();
         self.groups.refresh_nic();
+        self.groups.note();
+        self.give_up_away();
         match self.state() {
             Ok(state) => {
                 let statistics = state.statistics(&self.groups, false);
@@ -211,6 +232,19 @@ impl Daemon {
         }
     }
 
+    /// Has members leave that were with the daemon before and have not come back.
+    fn give_up_away(&mut self) {
+        let is_over = self.away_until.is_some_and(|until| Instant::now() >= until);
+        if !is_over || self.comers.expects() {
+            return;
+        }
+        self.away_until = None;
+        let numbers: Vec<u32> = self.groups.away().iter().map(|away| away.member).collect();
+        if !numbers.is_empty() {
+            self.comers.leave(self.groups.begin_leave(&numbers));
+        }
+    }
+
     fn tell_unseen(&mut self) {
         for (interface, unseen) in self.groups.take_unseen() {
             self.report.went_unseen(&interface, &unseen);
@@ -218,7 +252,7 @@ impl Daemon {
     }
 
     /// Ends the daemon. Members see their connections close, and can still read what is in their
-    /// rings.
+    /// rings. Groups that outlive the daemon are left as they are.
     pub fn end(mut self) -> io::Result<()> {
         self.groups.stop();
         self.tell_unseen();
@@ -238,7 +272,12 @@ impl Daemon {
             .iter()
             .filter_map(|(client, member)| Some((*member, self.server.peer(*client)?)));
         let peers: BTreeMap<u32, Peer> = peers.collect();
-        Ok(DaemonState { stats: self.groups.stats()?, peers, elapsed: self.report.elapsed() })
+        Ok(DaemonState {
+            stats: self.groups.stats()?,
+            peers,
+            takeovers: self.groups.takeovers(),
+            elapsed: self.report.elapsed(),
+        })
     }
 
     fn take(&mut self, client: ClientId, command: Command) {
@@ -256,6 +295,12 @@ impl Daemon {
                 Ok(()) => return,
                 Err(why) => Err(why),
             },
+            Command::Reattach { group, member, secret } => {
+                match self.reattach(client, group, member, &secret) {
+                    Ok(()) => return,
+                    Err(why) => Err(why),
+                }
+            }
             Command::Flush {} => self.flush(client),
             Command::Pause { group } => self.pause(group.as_deref()),
             Command::Resume { group } => self.resume(group.as_deref()),
@@ -307,17 +352,41 @@ impl Daemon {
             return Err("this connection is a member already: open another one".into());
         }
         let Some(peer) = self.server.peer(client) else { return Ok(()) };
+        self.ask(client, peer, group, coming::Wanted::New { weight });
+        Ok(())
+    }
+
+    /// Begins to give a client the place that a member had with the daemon before.
+    fn reattach(
+        &mut self,
+        client: ClientId,
+        group: String,
+        member: u32,
+        secret: &str,
+    ) -> Result<(), String> {
+        if self.members.contains_key(&client) {
+            return Err("this connection is a member already: open another one".into());
+        }
+        let Some(peer) = self.server.peer(client) else { return Ok(()) };
+        let its = self.groups.check_away(member, secret, peer.uid).map_err(explain)?;
+        if its != group {
+            return Err(format!("member {member} is not of group {group}: attach anew"));
+        }
+        self.ask(client, peer, group, coming::Wanted::Back { member });
+        Ok(())
+    }
+
+    fn ask(&mut self, client: ClientId, peer: Peer, group: String, wanted: coming::Wanted) {
         let at = self.groups.configs().position(|config| config.name == group);
         // A group that is not there is told when it is this client's turn.
         let allowed = at.map_or_else(|| Arc::new(Allowed::All), |at| self.allowed[at].clone());
-        self.comers.push(Request { client, peer, group, weight, allowed });
+        self.comers.push(Request { client, peer, group, wanted, allowed });
         self.settle_members();
-        Ok(())
     }
 
     /// Answers those whose rings are made or gone, and begins to make the next ones.
     fn settle_members(&mut self) {
-        for Came { client, peer, group, member } in self.comers.came(&mut self.groups) {
+        for Came { client, peer, group, member, is_back } in self.comers.came(&mut self.groups) {
             let joined = match member {
                 Ok(joined) => joined,
                 Err(why) => {
@@ -326,14 +395,18 @@ impl Daemon {
                 }
             };
             if self.server.peer(client).is_none() {
-                // It has gone meanwhile.
+                // It has gone meanwhile. One that is back may have given up this connection alone.
+                if is_back {
+                    self.groups.is_away_again(joined);
+                    continue;
+                }
                 self.comers.leave(self.groups.begin_leave(&[joined.member]));
                 continue;
             }
             self.members.insert(client, joined.member);
             self.server.make_member(client);
-            self.report.joined(&group, joined.member, peer);
-            let answer = Answer::ok(Attached::new(&group, &joined));
+            self.report.joined(&group, joined.member, peer, is_back);
+            let answer = Answer::ok(Attached::new(&group, &joined, self.abandon));
             let Membership { rings, data, release, wake, .. } = joined;
             self.server.answer(client, answer.with(vec![rings, data, release, wake]));
         }
@@ -463,8 +536,10 @@ pub(super) fn explain(e: tapdeck_capture::groups::Error) -> String {
 }
 
 impl<'a> Attached<'a> {
-    fn new(group: &'a str, joined: &'a Membership) -> Self {
+    fn new(group: &'a str, joined: &'a Membership, abandon: Duration) -> Self {
         let g = joined.geometry;
+        let abandon_ms = u64::try_from(abandon.as_millis()).unwrap_or(u64::MAX);
+        let secret = joined.secret.as_deref();
         Self {
             protocol: PROTOCOL,
             group,
@@ -477,6 +552,7 @@ impl<'a> Attached<'a> {
             data_stride: joined.data_stride,
             release_stride: joined.release_stride,
             interfaces: joined.interfaces.iter().map(Interface::new).collect(),
+            lasting: secret.map(|secret| Lasting { secret, abandon_ms }),
         }
     }
 }

@@ -8,6 +8,9 @@
 //! threads beside. The thread that wakes members for complete blocks does nothing else
 //! (`tapdeck_capture::groups`).
 //!
+//! With `--persist` all but the loop outlives the daemon, and the next one takes it over
+//! (`tapdeck_capture::groups`): a member then has its place again for its number and its secret.
+//!
 //! A member's connection is its membership. Members whose connections have ended by the same turn
 //! leave together, because each leaving must wait for the kernel's running programs once.
 
@@ -26,6 +29,7 @@ use anyhow::{Context, Result};
 use signal_hook::consts::SIGUSR1;
 use tapdeck_capture::Clock;
 use tapdeck_capture::groups::Groups;
+use tapdeck_capture::persist::LastingGroups;
 use tapdeck_packet::watch;
 
 use crate::control::{Server, Socket};
@@ -42,7 +46,8 @@ const SECOND: Duration = Duration::from_secs(1);
 
 /// Serves until something ends it.
 pub fn run(flags: &flags::Serve) -> Result<()> {
-    let plan = ServePlan::read(flags)?;
+    let lasting = flags.persist.as_deref().map(LastingGroups::open).transpose()?;
+    let plan = ServePlan::read(flags, lasting.as_ref())?;
     hangs::watch_threads()?;
     let interrupt = Interrupt::listen()?;
     let statistics = Arc::new(AtomicBool::new(false));
@@ -51,16 +56,23 @@ pub fn run(flags: &flags::Serve) -> Result<()> {
     allow_many_files();
     let clock = Arc::new(Clock::default().abandoned_after(flags.abandon));
     let config = || flags.config.display().to_string();
-    let mut groups = Groups::open(&plan.groups, &clock).with_context(config)?;
+    let mut groups = match lasting {
+        Some(lasting) => Groups::open_lasting(&plan.groups, &clock, lasting),
+        None => Groups::open(&plan.groups, &clock),
+    }
+    .with_context(config)?;
     let socket = Socket::bind(&plan.socket, &plan.access)?;
     let mut report = Report::new(flags.stats_json.as_deref())?;
     groups.start()?;
     report.started(&plan, &groups);
 
     let server = Server::new(socket).context("cannot serve clients")?;
-    let comers = Comers::start(plan.quota, &server.bell()).context("cannot start a thread")?;
+    let users = groups.away().iter().map(|away| (away.member, away.user)).collect();
+    let comers =
+        Comers::start(plan.quota, &server.bell(), users).context("cannot start a thread")?;
     let rules = (plan.rules, plan.rules_options);
-    let mut daemon = Daemon::new(server, groups, report, rules, plan.allowed, comers);
+    let mut daemon =
+        Daemon::new(server, groups, report, rules, plan.allowed, comers, flags.abandon);
     let end = flags.duration.and_then(|d| Instant::now().checked_add(d));
     let is_over = || end.is_some_and(|end| Instant::now() >= end);
     let mut next_second = Instant::now() + SECOND;

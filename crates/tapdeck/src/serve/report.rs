@@ -32,6 +32,7 @@ pub struct DaemonState {
     pub stats: GroupsStats,
     /// The processes behind the members, by the members' numbers.
     pub peers: BTreeMap<u32, Peer>,
+    pub takeovers: u64,
     pub elapsed: Duration,
 }
 
@@ -78,6 +79,8 @@ struct Member {
     weight: u32,
     pid: i32,
     uid: u32,
+    /// Whether the member has not come back since another daemon had it.
+    away: bool,
     #[serde(flatten)]
     counters: MemberCounters,
     #[serde(flatten)]
@@ -120,6 +123,7 @@ impl DaemonState {
                 elapsed_s: self.elapsed.as_secs(),
                 elapsed_us: self.elapsed.as_micros() as u64,
                 member_bytes,
+                takeovers: self.takeovers,
             },
             ports: self.stats.ports.iter().map(Port::new).collect(),
             groups: configs
@@ -162,6 +166,7 @@ impl DaemonState {
             weight: stats.weight,
             pid: peer.map_or(0, |peer| peer.pid),
             uid: peer.map_or(0, |peer| peer.uid),
+            away: stats.is_away,
             counters: member_counters(stats),
             rings: RingCounters {
                 ring_bytes: stats.ring_bytes,
@@ -244,6 +249,13 @@ impl Report {
                 group.steering
             ));
         }
+        if let Some(name) = groups.lasting_name() {
+            let how = match groups.takeovers() {
+                0 => "begins".to_owned(),
+                n => format!("goes on, takeover {}", show_count(n)),
+            };
+            self.say(&format!("{name} {how}: hooks and rings outlive this daemon"));
+        }
         for warning in groups.warnings() {
             self.say(&warning);
         }
@@ -254,9 +266,10 @@ impl Report {
         ));
     }
 
-    pub fn joined(&mut self, group: &str, member: u32, peer: Peer) {
+    pub fn joined(&mut self, group: &str, member: u32, peer: Peer, is_back: bool) {
         let Peer { pid, uid, .. } = peer;
-        self.say(&format!("group {group}: member {member} comes (process {pid}, user {uid})"));
+        let comes = if is_back { "is back" } else { "comes" };
+        self.say(&format!("group {group}: member {member} {comes} (process {pid}, user {uid})"));
     }
 
     pub fn left(&mut self, stats: &MemberStats) {
@@ -383,6 +396,7 @@ mod tests {
         let state = DaemonState {
             stats: GroupsStats { ports: vec![port], groups: vec![group], members: vec![member] },
             peers: [(0, Peer { pid: 4711, uid: 1000, gid: 1000 })].into(),
+            takeovers: 0,
             elapsed: Duration::from_micros(61_000_417),
         };
         let statistics = state.of([&config].into_iter(), 17_039_360, false);
