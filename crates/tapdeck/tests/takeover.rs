@@ -297,7 +297,7 @@ fn what_cannot_be_taken_over_is_refused_and_stays() {
     let recorder = bench.start("--hook tcx");
     bench.send(20);
     recorder.wait_for_captured(20);
-    refuses(bench.recorder("--hook tcx"), 1, "is in use by a recorder that runs");
+    refuses(bench.recorder("--hook tcx"), 1, "is in use by a recorder or a daemon that runs");
     assert_eq!(bench.ctl(&["drop", "tape"]).status.code(), Some(1), "it is in use");
     recorder.kill();
     refuses(bench.recorder("--hook xdp"), 2, "tape records vb at tcx, and not vb at xdp");
@@ -316,4 +316,45 @@ fn what_cannot_be_taken_over_is_refused_and_stays() {
     let stats = recorder.stop();
     assert_eq!(number(&stats, "captured"), 40, "{stats}");
     assert_eq!(last_json(&bench.dir.path().join("stats.json"))["final"], true);
+}
+
+/// What another version may have left is not read, but what waits in it is counted.
+#[test]
+fn another_layout_is_refused_and_what_waits_in_it_is_counted() {
+    let bench = Bench::new();
+    let recorder = bench.start("--hook xdp");
+    bench.send(20);
+    recorder.wait_for_captured(20);
+    recorder.kill();
+    bench.send(30);
+    wait_for("packets to wait", || bench.listed()["waiting_packets"] == 30);
+
+    let program = bench.dir.path().join("relayout");
+    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/relayout.c");
+    let mut compile = Command::new("cc");
+    compile.args(["-Wall", "-Werror", "-o"]).arg(&program).arg(source);
+    assert!(compile.status().expect("there is a compiler: make setup").success());
+    let as_layout = |number: &str| {
+        let state = bench.pins().join("tape/state");
+        let done = Command::new(&program).arg(state).arg(number).status();
+        assert!(done.expect("it was compiled").success());
+    };
+    as_layout("77");
+    let words = "has another layout (77); 30 packets wait in its rings: go on with that version";
+    refuses(bench.recorder("--hook xdp"), 1, words);
+    let listed = bench.listed();
+    assert!(listed["error"].as_str().is_some_and(|e| e.contains("30 packets wait")), "{listed}");
+
+    // It was left as it was, so the version that it is of goes on with it.
+    as_layout("1");
+    let recorder = bench.start("--hook xdp");
+    recorder.wait_for_captured(50);
+    recorder.stop();
+    bench.send(10);
+    wait_for("packets to wait", || bench.listed()["waiting_packets"] == 10);
+    as_layout("77");
+    let dropped = String::from_utf8(bench.ctl(&["drop", "tape"]).stdout).expect("UTF-8");
+    assert!(dropped.contains("10 packets that waited in its rings are lost"), "{dropped}");
+    let flags = "--hook xdp --no-store";
+    Recorder::start(&bench.net, bench.dir.path(), flags).stop();
 }

@@ -46,7 +46,7 @@ impl LastingGroups {
             Ok(state) => Some(state),
             Err(Unreadable::Io(e)) if e.kind() == io::ErrorKind::NotFound => None,
             Err(Unreadable::Unfinished) => None,
-            Err(e) => return Err(unreadable(name, e)),
+            Err(e) => return Err(unreadable(name, &dir, e)),
         };
         let mut own = Self {
             name: name.to_owned(),
@@ -183,7 +183,7 @@ impl LastingGroups {
 
 /// Returns how lasting groups stand, whose state is in this directory.
 pub(super) fn status(name: &str, dir: &Path) -> Result<Status, Error> {
-    let state = DaemonState::open(&dir.join("state")).map_err(|e| unreadable(name, e))?;
+    let state = DaemonState::open(&dir.join("state")).map_err(|e| unreadable(name, dir, e))?;
     let damaged = || Error::Damaged(name.to_owned());
     let roster = state.roster().ok_or_else(damaged)?;
     let geometry = roster.geometry().ok_or_else(damaged)?;

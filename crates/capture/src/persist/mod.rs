@@ -25,10 +25,11 @@ use tapdeck_packet::ring::{PACKET_SHIFT, ReadMemory as _};
 
 use crate::bpf::loaded::PinnedMaps;
 use crate::ring::{LastingMemory as _, RingMemory};
+use crate::sys::mapping::Mapping;
 use crate::sys::pins;
 use crate::{Capture, Hook, lock};
 pub use groups::LastingGroups;
-use state::{Entry, MOST_INTERFACES, State, Unreadable};
+use state::{Counting, Entry, MOST_INTERFACES, State, Unreadable};
 pub use state::{RingWritten, Written, WrittenRecord};
 
 /// Where lasting recordings are, unless the environment variable `TAPDECK_PERSIST` names another
@@ -52,9 +53,16 @@ pub enum Error {
     InUse(String),
     /// another form
     #[error(
-        "what {name} left is of tapdeck {version} and has another layout ({layout}): go on with that version, or give it up by tapdeck ctl persist drop {name}"
+        "what {name} left is of tapdeck {version} and has another layout ({layout}){}: go on with that version, or give it up by tapdeck ctl persist drop {name}",
+        waiting.map_or_else(String::new, |n| format!("; {n} packets wait in its rings"))
     )]
-    Layout { name: String, version: String, layout: u32 },
+    Layout {
+        name: String,
+        version: String,
+        layout: u32,
+        /// packets in its rings, where they can be counted
+        waiting: Option<u64>,
+    },
     /// what makes no sense
     #[error("what {0} left makes no sense: give it up by tapdeck ctl persist drop {0}")]
     Damaged(String),
@@ -190,13 +198,9 @@ impl Persist {
             }
             Err(Unreadable::Io(e)) if e.kind() == io::ErrorKind::NotFound => own.begin_anew()?,
             Err(Unreadable::Unfinished) => own.begin_anew()?,
-            Err(e) => return Err(own.unreadable(e)),
+            Err(e) => return Err(unreadable(name, &own.dir, e)),
         }
         Ok(own)
-    }
-
-    fn unreadable(&self, e: Unreadable) -> Error {
-        unreadable(&self.name, e)
     }
 
     /// Removes what an owner has left who died before it recorded.
@@ -346,10 +350,13 @@ fn claim(name: &str) -> Result<(PathBuf, Option<OwnedFd>), Error> {
     Ok((dir, lock))
 }
 
-fn unreadable(name: &str, e: Unreadable) -> Error {
+/// Explains why the state in a directory cannot be read.
+fn unreadable(name: &str, dir: &Path, e: Unreadable) -> Error {
     let name = name.to_owned();
     match e {
-        Unreadable::Layout { layout, version } => Error::Layout { name, version, layout },
+        Unreadable::Layout { layout, version } => {
+            Error::Layout { name, version, layout, waiting: waiting_in_any_layout(dir) }
+        }
         Unreadable::Damaged | Unreadable::Unfinished => Error::Damaged(name),
         Unreadable::OtherKind => Error::OtherKind(name),
         Unreadable::Io(source) => Error::Io { name, what: "read", source },
@@ -464,7 +471,7 @@ fn status(root: &Path, name: &str) -> Result<Status, Error> {
     let own = Persist { name: name.to_owned(), dir, _lock: None, state: None, is_new: false };
     let state = match State::open(&own.dir.join("state")) {
         Err(Unreadable::OtherKind) => return groups::status(name, &own.dir),
-        other => other.map_err(|e| own.unreadable(e))?,
+        other => other.map_err(|e| unreadable(name, &own.dir, e))?,
     };
     let list = state.list().ok_or_else(|| Error::Damaged(name.to_owned()))?;
     let (mut waiting_packets, mut fill_bytes, mut ring_bytes) = (0, 0, 0);
@@ -494,20 +501,51 @@ fn waiting(ring: &RingMemory) -> u64 {
     (0..ring.nblocks()).map(of).sum()
 }
 
-/// Removes what nobody owns: detaches its programs and frees its rings. Returns how it stood, where
-/// that could be read.
+/// Counts the packets that wait in what a recorder has left, whatever layout it has; `None` where
+/// that cannot be read.
+fn waiting_in_any_layout(dir: &Path) -> Option<u64> {
+    let head = State::head(&dir.join("state")).ok().filter(State::is_finished)?;
+    let count = |(index, counting): (usize, Counting)| {
+        let mapped = |what: &str, len: usize| {
+            let map = pins::open(&dir.join(format!("{index}-{what}"))).ok()?;
+            Mapping::of_fd(map.as_fd(), len, false).ok()
+        };
+        let rings = mapped("rings", counting.rings * counting.stride)?;
+        let noted = mapped("noted", counting.rings * counting.slots * 8)?;
+        Some(counting.count(&rings, &noted))
+    };
+    head.counting()?.into_iter().enumerate().map(count).sum()
+}
+
+/// What is gone with what was dropped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Dropped {
+    /// So many packets, which waited in a recorder's rings.
+    Packets(u64),
+    /// The rings of so many members of a daemon.
+    Members(usize),
+    /// Nobody can tell.
+    Unknown,
+}
+
+/// Removes what nobody owns: detaches its programs and frees its rings.
 ///
 /// # Errors
 /// Where a recorder that runs owns it, or there is none.
-pub fn drop_lasting(name: &str) -> Result<Option<Status>, Error> {
+pub fn drop_lasting(name: &str) -> Result<Dropped, Error> {
     let (root, known) = (root(), is_name(name));
     let dir = root.join(name);
     if !known || !dir.is_dir() {
         return Err(Error::None(name.to_owned()));
     }
     let _lock = lock_of(&root, name)?;
-    let before = status(&root, name).ok();
-    let list = State::open(&dir.join("state")).ok().and_then(|state| state.list());
+    let dropped = match status(&root, name).map(|status| status.of) {
+        Ok(StatusOf::Recorder { waiting_packets, .. }) => Dropped::Packets(waiting_packets),
+        Ok(StatusOf::Daemon { members, .. }) => Dropped::Members(members),
+        Err(Error::Layout { waiting: Some(packets), .. }) => Dropped::Packets(packets),
+        Err(_) => Dropped::Unknown,
+    };
+    let list = State::head(&dir.join("state")).ok().and_then(|state| state.recorded());
     let list = list.into_iter().flatten().filter(|entry| entry.made_promiscuous);
     let interfaces = list.map(|entry| entry.name).chain(groups::made_promiscuous(&dir));
     for interface in interfaces {
@@ -516,7 +554,7 @@ pub fn drop_lasting(name: &str) -> Result<Option<Status>, Error> {
     }
     let done = remove_pins(&dir).and_then(|()| fs::remove_dir(&dir));
     done.map_err(|source| Error::Io { name: name.to_owned(), what: "remove", source })?;
-    Ok(before)
+    Ok(dropped)
 }
 
 /// Returns a hash (FNV-1a, which no release of anything changes).

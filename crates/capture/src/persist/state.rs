@@ -8,6 +8,10 @@
 //! ...    the account of each interface: records of the thread that looks after the hooks
 //! ```
 //!
+//! The first 4096 bytes have this form in every layout. What is behind them, and the maps that are
+//! pinned beside the state, may change with the layout, but for this: how many packets wait in the
+//! rings can always be told, by [`Counting`].
+//!
 //! A record is there twice. Its owner fills the copy that does not count and then makes it count by
 //! one store, the number of the record. So whenever the owner dies, one copy is whole.
 
@@ -16,6 +20,8 @@ use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+
+use tapdeck_packet::ring::{PACKET_SHIFT, layout};
 
 use crate::Hook;
 use crate::ring::Geometry;
@@ -40,6 +46,8 @@ const STORE_BYTES: usize = 1024 - AT_STORE;
 const AT_LIST: usize = 1024;
 const ENTRY: usize = 128;
 const NAME_BYTES: usize = 16;
+/// Where an interface's [`Counting`] is, behind name, hook, geometry and what programs were told.
+const AT_COUNTING: usize = 64;
 pub(super) const HEAD: usize = 4096;
 /// The most interfaces of one lasting recording.
 pub(crate) const MOST_INTERFACES: usize = (HEAD - AT_LIST) / ENTRY;
@@ -61,6 +69,49 @@ pub(crate) struct Entry {
     pub(crate) made_promiscuous: bool,
     /// A hash of what the attached programs were told.
     pub(crate) told: u64,
+}
+
+/// Where the packets of an interface are counted, in bytes: `rings` is a map of rings, in each of
+/// which every slot has a word of 64 bits; `noted` has one word for each slot, ring by ring. What
+/// the first word is beyond the second, shifted, is how many packets wait in the slot's block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Counting {
+    pub(crate) rings: usize,
+    pub(crate) stride: usize,
+    pub(crate) first: usize,
+    pub(crate) slots: usize,
+    pub(crate) step: usize,
+    pub(crate) shift: u32,
+}
+
+impl Counting {
+    const WORDS: usize = 6;
+
+    fn of(geometry: &Geometry) -> [u32; Self::WORDS] {
+        let (stride, first) = (geometry.ring_stride() as u32, layout::RING as u32);
+        let step = layout::BLOCK as u32;
+        [geometry.nrings, stride, first, geometry.nblocks, step, PACKET_SHIFT]
+    }
+
+    fn from(words: [u32; Self::WORDS]) -> Option<Self> {
+        let [rings, stride, first, slots, step] =
+            std::array::from_fn(|n| usize::try_from(words[n]).unwrap_or(usize::MAX));
+        let shift = words[5];
+        let aligned = [stride, first, step].iter().all(|n| n.is_multiple_of(8));
+        let fits = slots.checked_mul(step)?.checked_add(first)? <= stride;
+        let is_sound = aligned && fits && rings.checked_mul(stride)? <= 1 << 32 && shift < 64;
+        is_sound.then_some(Self { rings, stride, first, slots, step, shift })
+    }
+
+    /// Counts the packets that wait, by the maps `rings` and `noted`.
+    pub(crate) fn count(self, rings: &Mapping, noted: &Mapping) -> u64 {
+        let slot = |ring: usize, slot: usize| {
+            let committed = rings.u64(ring * self.stride + self.first + slot * self.step);
+            let noted = noted.u64((ring * self.slots + slot) * 8);
+            committed.load(Acquire).wrapping_sub(noted.load(Acquire)) >> self.shift
+        };
+        (0..self.rings).flat_map(|ring| (0..self.slots).map(move |n| slot(ring, n))).sum()
+    }
 }
 
 /// What is written of one ring's packets.
@@ -146,11 +197,16 @@ impl State {
         }
     }
 
+    /// Opens the head of the state at a path, which is the same in every layout.
+    pub(crate) fn head(path: &Path) -> io::Result<Self> {
+        let map = pins::open(path)?;
+        Ok(Self { memory: Arc::new(Mapping::of_fd(map.as_fd(), HEAD, false)?) })
+    }
+
     /// Opens the state at a path.
     pub(crate) fn open(path: &Path) -> Result<Self, Unreadable> {
+        let len = Self::head(path)?.check()?;
         let map = pins::open(path)?;
-        let head = Self { memory: Arc::new(Mapping::of_fd(map.as_fd(), HEAD, false)?) };
-        let len = head.check()?;
         Ok(Self { memory: Arc::new(Mapping::of_fd(map.as_fd(), len, true)?) })
     }
 
@@ -231,6 +287,11 @@ impl State {
         fits
     }
 
+    /// Returns the interfaces of a recorder's state, in whatever layout.
+    pub(crate) fn recorded(&self) -> Option<Vec<Entry>> {
+        self.is_finished().then(|| self.list()).flatten()
+    }
+
     /// Returns the interfaces; `None` where they make no sense.
     pub(crate) fn list(&self) -> Option<Vec<Entry>> {
         let count = self.memory.u32(AT_INTERFACES).load(Relaxed) as usize;
@@ -267,6 +328,21 @@ impl State {
             self.memory.u32(at + 2 * NAME_BYTES + n * 4).store(word, Relaxed);
         }
         self.memory.u64(at + 2 * NAME_BYTES + 24).store(entry.told, Relaxed);
+        for (n, word) in Counting::of(g).into_iter().enumerate() {
+            self.memory.u32(at + AT_COUNTING + n * 4).store(word, Relaxed);
+        }
+    }
+
+    /// Returns where packets are counted, of each interface, in whatever layout; `None` where that
+    /// makes no sense.
+    pub(crate) fn counting(&self) -> Option<Vec<Counting>> {
+        let count = self.memory.u32(AT_INTERFACES).load(Relaxed) as usize;
+        let word = |at: usize| self.memory.u32(at).load(Relaxed);
+        let of = |i: usize| {
+            let at = AT_LIST + i * ENTRY + AT_COUNTING;
+            Counting::from(std::array::from_fn(|n| word(at + n * 4)))
+        };
+        (count <= MOST_INTERFACES).then(|| (0..count).map(of).collect()).flatten()
     }
 
     fn rings(&self) -> usize {
@@ -412,6 +488,33 @@ mod tests {
             panic!("it is read")
         };
         assert_eq!((layout, version.as_str()), (LAYOUT + 1, env!("CARGO_PKG_VERSION")));
+    }
+
+    #[test]
+    fn what_waits_is_counted_in_every_layout() {
+        let state = state();
+        state.memory.u32(AT_LAYOUT).store(LAYOUT + 1, Relaxed);
+        let counting = state.counting().expect("it makes sense");
+        assert_eq!(counting.len(), 2);
+        let rings = Mapping::anonymous(counting[0].rings * counting[0].stride).expect("memory");
+        let noted = Mapping::anonymous(counting[0].rings * counting[0].slots * 8).expect("memory");
+        assert_eq!(counting[0].count(&rings, &noted), 0);
+        // The second ring's last slot: 9 packets were committed there, and 5 of them dealt with.
+        let last = counting[0].stride * 2 - counting[0].step;
+        rings.u64(last).store(9 << PACKET_SHIFT | 77, Relaxed);
+        noted.u64(7 * 8).store(5 << PACKET_SHIFT, Relaxed);
+        assert_eq!(counting[0].count(&rings, &noted), 4);
+    }
+
+    #[test]
+    fn a_place_of_counters_that_makes_no_sense_is_none() {
+        let sound = Counting::of(&Geometry { nrings: 2, nblocks: 4, block_shift: 16, snaplen: 96 });
+        assert!(Counting::from(sound).is_some());
+        for (word, value) in [(0, u32::MAX), (1, 12), (2, 4), (3, 5), (4, 2), (5, 64)] {
+            let mut words = sound;
+            words[word] = value;
+            assert_eq!(Counting::from(words), None, "word {word}");
+        }
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use serde::Serialize;
-use tapdeck_capture::persist::{Status, StatusOf, drop_lasting, list};
+use tapdeck_capture::persist::{Dropped, Status, StatusOf, drop_lasting, list};
 
 use crate::flags::CtlPersist;
 use crate::units::{show_bytes, show_count};
@@ -50,15 +50,17 @@ struct ListedInterface<'a> {
 pub fn run(verb: &CtlPersist, json: bool) -> Result<String> {
     match verb {
         CtlPersist::List => listed(json),
-        CtlPersist::Drop { name } => Ok(match drop_lasting(name)?.map(|status| status.of) {
-            Some(StatusOf::Recorder { waiting_packets, .. }) => format!(
+        CtlPersist::Drop { name } => Ok(match drop_lasting(name)? {
+            Dropped::Packets(waiting) => format!(
                 "{name} is removed; {} packets that waited in its rings are lost\n",
-                show_count(waiting_packets)
+                show_count(waiting)
             ),
-            Some(StatusOf::Daemon { members, .. }) => format!(
+            Dropped::Members(members) => format!(
                 "{name} is removed; its {members} members get no more packets, and keep what is in their rings\n"
             ),
-            None => format!("{name} is removed; what waited in its rings could not be read\n"),
+            Dropped::Unknown => {
+                format!("{name} is removed; what waited in its rings could not be read\n")
+            }
         }),
     }
 }
