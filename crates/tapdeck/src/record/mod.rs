@@ -369,7 +369,7 @@ impl Recording {
             report.interface_event(&name, event);
         }
         for (name, e) in source.flush(&self.clock, schedule.is_time_to_flush()) {
-            report.warn(&format!("{name}: cannot flush: {e}"));
+            report.cannot_flush(&name, &e);
         }
         if schedule.is_a_second_over() {
             self.clock.beat();

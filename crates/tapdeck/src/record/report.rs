@@ -3,7 +3,8 @@
 //! A [`Report`] gathers counters from where they are (`RecordSource`, the writer's `Totals`, this
 //! process) and tells them. Which counters there are is in `tapdeck_packet::account`.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -98,6 +99,8 @@ pub struct Report {
     stall: StallWatch,
     sync: Option<SyncWatch>,
     faults: FaultLog,
+    /// What could not be flushed since the last look at all interfaces.
+    flush_faults: BTreeSet<String>,
 }
 
 impl Report {
@@ -120,6 +123,7 @@ impl Report {
             stall: StallWatch::default(),
             sync: plan.sync_interval.map(SyncWatch::new),
             faults: FaultLog::default(),
+            flush_faults: BTreeSet::new(),
         })
     }
 
@@ -227,9 +231,15 @@ impl Report {
         self.warn(&format!("{name} {what}"));
     }
 
+    /// Takes in that packets of an interface that have waited stay in its rings. It is told with
+    /// the next look at all interfaces.
+    pub fn cannot_flush(&mut self, name: &str, e: &io::Error) {
+        self.flush_faults.insert(format!("{name}: cannot flush: {e}"));
+    }
+
     /// Tells what a look at all interfaces has found. Called once a second.
     pub fn interfaces(&mut self, notices: Vec<InterfaceNotice>) {
-        let mut faults = Vec::new();
+        let mut faults: Vec<String> = std::mem::take(&mut self.flush_faults).into_iter().collect();
         for InterfaceNotice { name, event } in notices {
             match event {
                 Ok(event) => self.interface_event(&name, event),
@@ -318,7 +328,7 @@ impl Report {
         };
         let stalled = match self.totals.stalled_errno.load(Relaxed) {
             0 => String::new(),
-            e => format!(", CANNOT WRITE: {}", std::io::Error::from_raw_os_error(e as i32)),
+            e => format!(", CANNOT WRITE: {}", io::Error::from_raw_os_error(e as i32)),
         };
         let text = format!(
             "{}pkt/s {}bit/s, {} captured, {} dropped{ring}, disk {}/s{}{behind}{stalled}{paused}",

@@ -4,7 +4,7 @@
 //! of connections that are members, and looks after both at the times that the loop in `serve::run`
 //! calls it. Packets do not pass here.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -59,6 +59,8 @@ pub struct Daemon {
     abandon: Duration,
     /// Until when members that are away may come back.
     away_until: Option<Instant>,
+    /// What could not be flushed since the last second.
+    flush_faults: BTreeSet<String>,
     stops: bool,
 }
 
@@ -130,6 +132,7 @@ impl Daemon {
             faults: FaultLog::default(),
             abandon,
             away_until: (!nobody_is_away).then(|| Instant::now() + AWAY),
+            flush_faults: BTreeSet::new(),
             stops: false,
         }
     }
@@ -189,13 +192,16 @@ impl Daemon {
         if let Some(step) = clock.check() {
             let by_s = step.by_ns as f64 / 1e9;
             self.report.say(&format!("the clock was stepped by {by_s:+.3} s"));
-            if let Err(e) = self.groups.flush_all() {
-                self.report.say(&format!("cannot flush: {e}"));
-            }
+            let flushed = self.groups.flush_all();
+            self.note_flush(flushed);
         }
-        if let Err(e) = self.groups.tick() {
-            self.report.say(&format!("cannot flush: {e}"));
-        }
+        let flushed = self.groups.tick();
+        self.note_flush(flushed);
+    }
+
+    /// Notes for the next second that packets that have waited stay in a ring.
+    fn note_flush(&mut self, flushed: io::Result<()>) {
+        self.flush_faults.extend(flushed.err().map(|e| format!("cannot flush: {e}")));
     }
 
     /// Looks after the interfaces and tells how things stand. Called every second.
@@ -205,6 +211,7 @@ impl Daemon {
             self.report.event(name, *event);
         }
         let faults = faults.into_iter().map(|e| format!("{:#}", anyhow::Error::from(e)));
+        let faults = faults.chain(std::mem::take(&mut self.flush_faults));
         for fault in self.faults.look(Instant::now(), faults) {
             self.report.say(&fault);
         }
