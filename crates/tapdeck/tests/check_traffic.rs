@@ -8,6 +8,7 @@ use serde_json::Value;
 use tapdeck_packet::generate::Sizes;
 use tapdeck_packet::link::LinkType;
 use tapdeck_packet::pcapng::{self, InterfaceDescription};
+use tapdeck_store::UnseenSpan;
 use tapdeck_traffic::frame::Frames;
 use tapdeck_traffic::sent::Sent;
 use tapdeck_traffic::workload::{Mac, Payload, Ports, Protocol, Workload};
@@ -261,6 +262,39 @@ fn files_standard_input_and_stores_make_one_recording() {
     let json: Value = serde_json::from_slice(&out.stdout).expect("JSON");
     assert_eq!(counts(&json), [0, 0, 0, 0, 1000]);
     assert!(out.status.success());
+}
+
+#[test]
+fn what_a_store_says_that_it_lacks_is_told() {
+    let run = Run::new();
+    let head = run.pcapng([], 0).len();
+    let unseen = UnseenSpan {
+        interface: 0,
+        packets: 7,
+        first_ns: captured_ns(400),
+        last_ns: captured_ns(500),
+        why: "the hook was detached".into(),
+    };
+    let mut block = Vec::new();
+    pcapng::statistics(&mut block, &unseen.block());
+    let mut second = run.pcapng(500..COUNT, 0);
+    second.splice(head..head, block);
+    let first = ("tapdeck-00000001-20260102T030405Z.pcapng", run.pcapng(0..500, 0));
+    for (name, is_whole) in [
+        ("tapdeck-00000002-20260102T030505Z.pcapng", true),
+        ("tapdeck-00000003-20260102T030505Z.pcapng", false),
+    ] {
+        let store = tempfile::tempdir().expect("a directory");
+        for (name, bytes) in [(first.0, &first.1), (name, &second)] {
+            fs::write(store.path().join(name), bytes).expect("there is room");
+        }
+        let out = run.check(&[store.path()], &[]);
+        let said = String::from_utf8_lossy(&out.stderr);
+        assert!(said.contains("vb: 7 packets went unseen"), "{said}");
+        assert_eq!(said.contains("segment 2 is missing before tapdeck-00000003-"), !is_whole);
+        assert_eq!(out.status.code(), Some(i32::from(!is_whole)), "{said}");
+        assert!(String::from_utf8_lossy(&out.stdout).contains("1,000 arrived intact, 0 lost"));
+    }
 }
 
 #[test]

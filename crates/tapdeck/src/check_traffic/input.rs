@@ -6,10 +6,13 @@ use std::path::PathBuf;
 
 use anyhow::{Context, Result, bail};
 use tapdeck_packet::link::LinkType;
+use tapdeck_store::query::{Note, Snapshot, Span};
 use tapdeck_store::{SegmentName, Store};
 use tapdeck_traffic::check::Check;
 
 use crate::capture_file::{self, OnDamage};
+use crate::progress_line::say;
+use crate::query::describe_missing;
 use crate::standard_input;
 
 /// One of the files that make up the recording.
@@ -29,6 +32,23 @@ pub struct RecordingNotes {
     pub dropped: u64,
     /// Where files were damaged that were used up to the damage.
     pub damage: Vec<String>,
+}
+
+/// Tells on standard error what the stores among `paths` say that they do not hold. Returns whether
+/// segments are missing.
+pub fn tell_missing(paths: &[PathBuf]) -> Result<bool> {
+    let mut has_hole = false;
+    for path in paths.iter().filter(|path| !standard_input::is_named_by(path) && path.is_dir()) {
+        let snapshot = Snapshot::open(path, Span::ALL)?;
+        for hole in snapshot.notes().iter().filter(|note| matches!(note, Note::Hole { .. })) {
+            say(&hole.to_string());
+            has_hole = true;
+        }
+        for missing in snapshot.unseen() {
+            say(&describe_missing(missing));
+        }
+    }
+    Ok(has_hole)
 }
 
 /// Returns the files of the recording that the command line names.

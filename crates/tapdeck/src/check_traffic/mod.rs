@@ -1,7 +1,7 @@
 //! `tapdeck check-traffic`: did everything that `tapdeck gen` sent come back whole?
 //!
 //! `tapdeck_traffic::check` compares; this module feeds the recording to it and tells the result.
-//! The exit code is 1 where something did not come back whole.
+//! The exit code is 1 where something did not come back whole, or a store lacks segments.
 
 mod input;
 mod report;
@@ -10,7 +10,7 @@ use std::fs;
 use std::io::{self, BufWriter, ErrorKind, Write, stdout};
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use tapdeck_traffic::check::{Check, Report};
 use tapdeck_traffic::sent::Sent;
 
@@ -25,7 +25,9 @@ pub fn run(flags: &flags::CheckTraffic) -> Result<()> {
     let mut check =
         Check::new(sent, flags.routed).with_context(|| flags.sent.display().to_string())?;
     let mut notes = RecordingNotes::default();
-    for input in input::resolve(&flags.recording)? {
+    let inputs = input::resolve(&flags.recording)?;
+    let has_hole = input::tell_missing(&flags.recording)?;
+    for input in inputs {
         input.read(&mut check, &mut notes, flags.up_to_damage)?;
     }
     let report = check.finish();
@@ -34,10 +36,11 @@ pub fn run(flags: &flags::CheckTraffic) -> Result<()> {
         Err(e) if e.kind() == ErrorKind::BrokenPipe => {}
         result => result.context("cannot write to standard output")?,
     }
-    if report.is_clean() {
-        return Ok(());
+    if !report.is_clean() {
+        bail!("{}", verdict(&report));
     }
-    bail!("{}", verdict(&report))
+    ensure!(!has_hole, "the recording is not whole, as said above");
+    Ok(())
 }
 
 fn read_sent(path: &Path) -> Result<Sent> {

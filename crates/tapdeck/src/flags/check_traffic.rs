@@ -7,7 +7,8 @@ use clap::Args;
 /// Say what of generated traffic came back: lost, repeated, reordered and damaged packets.
 ///
 /// Every packet of the recording is compared, byte for byte, with the one that `tapdeck gen` made.
-/// The exit code is 1 if any was lost or damaged, or captured too short to tell.
+/// The exit code is 1 if any was lost or damaged, or captured too short to tell, or if a store
+/// lacks segments.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   tapdeck gen -i eth1 --count 1000000 --rate 500kpps --json sent.json

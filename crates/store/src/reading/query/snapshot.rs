@@ -195,6 +195,11 @@ impl Snapshot {
         &self.unseen
     }
 
+    /// Returns what the user must know of segments, before any packet was read.
+    pub fn notes(&self) -> &[Note] {
+        &self.notes
+    }
+
     /// Returns whether these are files of other recorders.
     pub fn is_foreign(&self) -> bool {
         matches!(self.contents, Contents::Captures(_))
