@@ -453,7 +453,8 @@ mod tests {
     use std::sync::atomic::Ordering::Relaxed;
 
     use super::{
-        AT_LAYOUT, AT_LIST, Entry, LAYOUT, NAME_BYTES, RingWritten, State, Unreadable, bytes,
+        AT_LAYOUT, AT_LIST, Counting, Entry, LAYOUT, NAME_BYTES, PACKET_SHIFT, RingWritten, State,
+        Unreadable, bytes,
     };
     use crate::Hook;
     use crate::ring::Geometry;
