@@ -5,8 +5,8 @@
 //! walked through). Packets are of flows that come again and again (1, 16, 1000 at random), of
 //! other hosts and ports each, or of a flow of their own each.
 //!
-//! Then one, two and four threads index the same blocks; these figures are the time that passes from
-//! the first block to the index on disk, the others CPU time.
+//! Then one, two and four threads index the same blocks; these figures are the time that passes
+//! from the first block to the index on disk, the others CPU time.
 //!
 //! Figures are medians of rounds in which all cases take turns, with the least and the greatest;
 //! they differ between machines. It measures and asserts nothing, but for `--test`, which runs
