@@ -281,8 +281,8 @@ counters! {
             "too much by up to half of `--sync-interval`; 0 where nothing was made durable";
         /// Memory of all rings.
         ring_bytes: Bytes, Beside, "";
-        /// The most that a ring was filled, looked at every 20 ms; the whole ring if it ever
-        /// overflowed.
+        /// The most that a ring was filled, looked at ten times a second or more; the whole ring if
+        /// it ever overflowed.
         ring_used_max: Bytes, Beside, "peaks between two looks are missed";
         /// Whole seconds since recording began.
         elapsed_s: Seconds, Beside, "";

@@ -92,6 +92,13 @@ impl Helper {
         self.pid.as_raw_nonzero().get().cast_unsigned()
     }
 
+    /// Returns a descriptor of the socket to the helper, by which poll(2) tells when the helper has
+    /// ended; `None` where it has.
+    pub fn socket(&self) -> io::Result<Option<OwnedFd>> {
+        let socket = self.socket.lock().unwrap_or_else(PoisonError::into_inner);
+        socket.as_ref().map(OwnedFd::try_clone).transpose()
+    }
+
     /// Returns whether the helper has ended, and with it the hooks are gone.
     pub fn is_gone(&self) -> bool {
         let mut socket = self.socket.lock().unwrap_or_else(PoisonError::into_inner);

@@ -74,6 +74,15 @@ pub trait Ring: Send {
     /// not. It is exact once the producers have ended.
     fn unread(&self) -> u64;
 
+    /// Returns whether no packet lies in the ring, in whichever block.
+    fn is_empty(&self) -> bool {
+        self.unread() == 0
+    }
+
+    /// Returns how much of the ring producers have taken so far, in 65536ths of a block and with
+    /// the room that is left at blocks' ends. It wraps; two readings tell how fast the ring fills.
+    fn taken(&self) -> u64;
+
     /// Returns the number of packets that were dropped at this ring so far, whatever the cause.
     fn lost(&self) -> u64;
 

@@ -297,6 +297,20 @@ impl<M: ReadMemory> Reader<M> {
         word_epoch(self.memory.word())
     }
 
+    /// Returns whether nothing is reserved beyond the blocks that are released.
+    pub fn is_empty(&self) -> bool {
+        let word = self.memory.word();
+        word_block(word).wrapping_add(1) == self.next
+            || word_block(word) == self.next && word_bytes(word) == 0
+    }
+
+    /// Returns how much was reserved so far, in 65536ths of a block. It wraps.
+    pub fn taken(&self) -> u64 {
+        let word = self.memory.word();
+        let of_block = (u64::from(word_bytes(word)) << 16) / u64::from(self.memory.block_bytes());
+        (u64::from(word_block(word)) << 16).wrapping_add(of_block)
+    }
+
     /// Returns whether every block that is handed out has been released.
     pub fn caught_up(&self) -> bool {
         let open = word_block(self.memory.word());
@@ -394,6 +408,14 @@ impl<M: BlockBytes> Ring for RingReader<M> {
 
     fn unread(&self) -> u64 {
         self.reader.unread()
+    }
+
+    fn is_empty(&self) -> bool {
+        self.reader.is_empty()
+    }
+
+    fn taken(&self) -> u64 {
+        self.reader.taken()
     }
 
     fn lost(&self) -> u64 {

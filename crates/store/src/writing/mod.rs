@@ -14,6 +14,7 @@ pub mod keeper;
 pub mod ledger;
 pub mod live;
 pub mod log;
+pub mod pace;
 pub mod retention;
 pub mod segment_sink;
 pub mod stream;

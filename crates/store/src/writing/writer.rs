@@ -7,15 +7,16 @@
 use std::fmt;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use tapdeck_packet::pcapng::InterfaceDescription;
 use tapdeck_packet::ring::{Block, Contents, Hold, Ring};
-use tapdeck_packet::watch::{beat, watch};
+use tapdeck_packet::watch::{beat, waiting, watch};
 
 use crate::format::unseen::UnseenSpan;
 use crate::writing::ledger::{Ledger, LedgerEntry, SegmentEnd};
+use crate::writing::pace::Pace;
 use crate::writing::totals::Totals;
 
 /// A block of a ring, and the interface that it belongs to.
@@ -70,8 +71,9 @@ pub trait Sink: Send {
     /// Begins another epoch, which the next blocks are of.
     fn begin_epoch(&mut self, epoch: u8);
 
-    /// Called at least every 10 ms or after each write, for what depends on time. `lost` holds
-    /// for each interface the packets dropped so far.
+    /// Called after each write, whenever the writer has slept for packets that are coming, and ten
+    /// times a second, for what depends on time. `lost` holds for each interface the packets
+    /// dropped so far.
     fn tick(&mut self, lost: &[u64]);
 
     /// Begins another segment, where there are such: blocks from now on go there, described by
@@ -103,8 +105,10 @@ pub trait Sink: Send {
 /// Blocks in one batch at most: enough for a large write, few enough that the rings get them back
 /// soon.
 const BATCH: usize = 8;
-const SHORTEST_WAIT: Duration = Duration::from_micros(500);
-const LONGEST_WAIT: Duration = Duration::from_millis(8);
+/// How long a writer sleeps at most that was told nothing else.
+const LONGEST_SLEEP: Duration = Duration::from_millis(8);
+/// How long a writer whose rings are empty leaves its sink alone at most.
+const IDLE: Duration = Duration::from_millis(100);
 /// How long a writer that was told to stop waits for a sink that cannot write.
 const PATIENCE: Duration = Duration::from_secs(2);
 
@@ -125,6 +129,13 @@ pub struct WriterControl {
     leaves: OnceLock<Instant>,
     /// Requests for another segment since the writer looked last.
     segments_asked: Mutex<SegmentsAsked>,
+    /// Whether the writer was woken since it slept last.
+    is_woken: Mutex<bool>,
+    wakes: Condvar,
+    /// Called on the writer's thread where there is something to look after.
+    tell: OnceLock<Box<dyn Fn() + Send + Sync>>,
+    /// Whether somebody waits for packets in the rings.
+    awaits_packets: AtomicBool,
 }
 
 impl fmt::Debug for WriterControl {
@@ -149,6 +160,8 @@ impl WriterControl {
         let mut asked = self.segments_asked.lock().unwrap_or_else(PoisonError::into_inner);
         let since = Some(Instant::now());
         asked.add(SegmentsAsked { interfaces, waiting: vec![done], since, ..Default::default() });
+        drop(asked);
+        self.wake();
     }
 
     /// Has the recording tell that packets went unseen. What lies in complete blocks now came
@@ -157,6 +170,39 @@ impl WriterControl {
         let mut asked = self.segments_asked.lock().unwrap_or_else(PoisonError::into_inner);
         let since = Some(Instant::now());
         asked.add(SegmentsAsked { unseen: spans, since, ..Default::default() });
+        drop(asked);
+        self.wake();
+    }
+
+    /// Has the writer look at the rings now, if it sleeps: blocks were closed.
+    pub fn wake(&self) {
+        *self.is_woken.lock().unwrap_or_else(PoisonError::into_inner) = true;
+        self.wakes.notify_all();
+    }
+
+    /// Returns whether the writer was woken.
+    fn sleep(&self, time: Duration) -> bool {
+        let is_woken = self.is_woken.lock().unwrap_or_else(PoisonError::into_inner);
+        let slept = self.wakes.wait_timeout_while(is_woken, time, |is_woken| !*is_woken);
+        std::mem::take(&mut *slept.unwrap_or_else(PoisonError::into_inner).0)
+    }
+
+    /// Has `tell` called, on the writer's thread, when the writer has ended, and once after each
+    /// [`WriterControl::await_packets`]. Only the first call counts.
+    pub fn tell_by(&self, tell: Box<dyn Fn() + Send + Sync>) {
+        let _ = self.tell.set(tell);
+    }
+
+    /// Asks to be told as soon as the writer finds packets in the rings, also where they are there
+    /// already.
+    pub fn await_packets(&self) {
+        self.awaits_packets.store(true, Release);
+    }
+
+    fn tell(&self) {
+        if let Some(tell) = self.tell.get() {
+            tell();
+        }
     }
 
     fn take_segments_asked(&self) -> SegmentsAsked {
@@ -166,18 +212,21 @@ impl WriterControl {
     /// Says that no packet comes any more. Blocks may still be open.
     pub fn end_producers(&self) {
         self.producers_ended.store(true, Release);
+        self.wake();
     }
 
     /// Says that no packet comes any more, and that no block changes any more.
     pub fn close_blocks(&self) {
         self.producers_ended.store(true, Release);
         self.blocks_closed.store(true, Release);
+        self.wake();
     }
 
     /// Has the writer end and leave the rings, whose producers go on, to another writer. What lies
     /// in complete blocks now is still written, unless that takes too long.
     pub fn leave(&self) {
         let _ = self.leaves.set(Instant::now());
+        self.wake();
     }
 
     fn leaves_since(&self) -> Option<Instant> {
@@ -187,6 +236,7 @@ impl WriterControl {
     /// Says that what is not written yet shall not be written.
     pub fn hurry(&self) {
         self.hurried.store(true, Release);
+        self.wake();
     }
 
     /// Returns whether the writer writes no more, for whatever reason.
@@ -227,6 +277,7 @@ pub struct Writer<S> {
     /// Packets that may still be written.
     left: u64,
     ledger: Option<Box<dyn Ledger>>,
+    pace: Pace,
 }
 
 impl<S: Sink> Writer<S> {
@@ -239,7 +290,16 @@ impl<S: Sink> Writer<S> {
         let epoch =
             rings.iter().map(|r| oldest(&**r)).reduce(|a, b| if before(b, a) { b } else { a });
         let epoch = epoch.unwrap_or(0);
-        Self { rings, sink, totals, epoch, first: 0, left: u64::MAX, ledger: None }
+        let pace = Pace::new(LONGEST_SLEEP);
+        Self { rings, sink, totals, epoch, first: 0, left: u64::MAX, ledger: None, pace }
+    }
+
+    /// Has the writer sleep for so long at most before it looks at the rings again: a ring must
+    /// outlast that where packets come at once after silence.
+    #[must_use]
+    pub fn sleep_at_most(mut self, time: Duration) -> Self {
+        self.pace.longest = time;
+        self
     }
 
     /// Makes the writer end after so many packets, to the packet.
@@ -271,7 +331,6 @@ impl<S: Sink> Writer<S> {
     /// can take no more. Then takes what still comes out of the rings, so that their last blocks
     /// can be closed, and counts that as not written.
     pub fn run(mut self, control: &WriterControl) -> std::io::Result<Ending> {
-        let mut wait = SHORTEST_WAIT;
         let mut stalled_since: Option<Instant> = None;
         let mut asked = SegmentsAsked::default();
         let mut ending = Ok(Ending::Asked);
@@ -302,7 +361,6 @@ impl<S: Sink> Writer<S> {
             }
             match turn {
                 Turn::Wrote => {
-                    wait = SHORTEST_WAIT;
                     stalled_since = None;
                     self.totals.stalled_errno.store(0, Relaxed);
                     continue;
@@ -326,10 +384,14 @@ impl<S: Sink> Writer<S> {
                     }
                 }
             }
-            std::thread::sleep(wait);
-            wait = (wait * 2).min(LONGEST_WAIT);
+            if control.awaits_packets.load(Acquire) && !self.rings.iter().all(|r| r.is_empty()) {
+                control.awaits_packets.store(false, Release);
+                control.tell();
+            }
+            waiting(|| self.sleep(control));
         }
         control.writer_ended.store(true, Release);
+        control.tell();
         // What is left in rings that live on is another writer's.
         if self.ledger.is_none() {
             self.discard(control);
@@ -340,6 +402,21 @@ impl<S: Sink> Writer<S> {
         self.sink.finish(&lost)?;
         self.note(&[], true);
         ending
+    }
+
+    /// Sleeps until it is woken or something lies in a ring, but not for much longer than
+    /// [`IDLE`]. While the rings are empty, no more is looked at than that.
+    fn sleep(&mut self, control: &WriterControl) {
+        let begin = Instant::now();
+        let mut now = begin;
+        loop {
+            let is_woken = control.sleep(self.pace.sleep(&self.rings, now));
+            now = Instant::now();
+            let is_over = is_woken || now.saturating_duration_since(begin) >= IDLE;
+            if is_over || !self.rings.iter().all(|ring| ring.is_empty()) {
+                return;
+            }
+        }
     }
 
     /// Empties the rings into nothing until the recording has ended.
@@ -369,7 +446,7 @@ impl<S: Sink> Writer<S> {
             if closed {
                 break;
             }
-            std::thread::sleep(SHORTEST_WAIT);
+            std::thread::sleep(Pace::shortest());
         }
         for ring in &self.rings {
             count(&**ring, ring.unread());

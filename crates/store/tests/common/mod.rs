@@ -127,6 +127,10 @@ impl Ring for FakeRing {
         blocks.map(|b| u64::from(b.contents.packets)).sum()
     }
 
+    fn taken(&self) -> u64 {
+        (self.shared.pushed.load(SeqCst) as u64) << 16
+    }
+
     fn lost(&self) -> u64 {
         self.shared.lost.load(SeqCst)
     }

@@ -205,6 +205,11 @@ impl<C> Default for Changes<C> {
 }
 
 impl<C: Clone + Send + 'static> Changes<C> {
+    /// Whether all changes that were asked for are made.
+    pub fn is_empty(&self) -> bool {
+        self.running.is_none() && self.waiting.is_empty()
+    }
+
     pub fn push(&mut self, client: ClientId, book: usize, change: RulesCommand) {
         self.waiting.push_back((Asked { client, book }, change));
     }

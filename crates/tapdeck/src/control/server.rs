@@ -127,8 +127,8 @@ impl Server {
     }
 
     /// Returns what clients have asked as soon as there is anything, that of operators first;
-    /// nothing at `until`, or when the bell was rung.
-    pub fn turn(&mut self, until: Instant) -> Vec<Event> {
+    /// nothing at `until`, or when the bell was rung or `alarm` can be read.
+    pub fn turn(&mut self, until: Instant, alarm: Option<BorrowedFd<'_>>) -> Vec<Event> {
         loop {
             self.unthrottle();
             let mut patience = until.saturating_duration_since(Instant::now());
@@ -143,10 +143,14 @@ impl Server {
                 // The thread that reads JSON does not wake this one.
                 patience = patience.min(Duration::from_millis(2));
             }
+            let accepts_again = self.accept_from.saturating_duration_since(Instant::now());
+            if !accepts_again.is_zero() {
+                patience = patience.min(accepts_again);
+            }
             if self.clients.values().any(|c| c.is_throttled) {
                 patience = patience.min(Duration::from_millis(10));
             }
-            let is_rung = self.wait(patience);
+            let is_rung = self.wait(patience, alarm);
             let events = self.gather();
             if !events.is_empty() || is_rung || Instant::now() >= until {
                 return events;
@@ -226,15 +230,16 @@ impl Server {
     pub fn flush(&mut self, patience: Duration) {
         let until = Instant::now() + patience;
         while self.clients.values().any(|c| !c.output.is_empty()) && Instant::now() < until {
-            self.wait(Duration::from_millis(5));
+            self.wait(Duration::from_millis(5), None);
             for id in self.ids() {
                 self.write(id);
             }
         }
     }
 
-    /// Waits until some client can be served, and notes which. Returns whether the bell was rung.
-    fn wait(&mut self, patience: Duration) -> bool {
+    /// Waits until some client can be served, and notes which. Returns whether the bell was rung,
+    /// or the alarm rings.
+    fn wait(&mut self, patience: Duration, alarm: Option<BorrowedFd<'_>>) -> bool {
         let accepts = Instant::now() >= self.accept_from;
         let listener = accepts.then(|| PollFd::new(&self.socket.listener, PollFlags::IN));
         // A client that waits for its answer is left out: poll would return at once, again and
@@ -243,11 +248,14 @@ impl Server {
         let (ids, clients): (Vec<ClientId>, Vec<PollFd<'_>>) =
             waiting.map(|(id, c)| (*id, PollFd::new(&c.stream, c.awaits()))).unzip();
         let bell = PollFd::new(&self.bell, PollFlags::IN);
-        let mut fds: Vec<PollFd<'_>> = clients.into_iter().chain([bell]).chain(listener).collect();
+        let alarm = alarm.map(|alarm| PollFd::from_borrowed_fd(alarm, PollFlags::IN));
+        let rung = ids.len()..ids.len() + 1 + usize::from(alarm.is_some());
+        let mut fds: Vec<PollFd<'_>> =
+            clients.into_iter().chain([bell]).chain(alarm).chain(listener).collect();
         let timeout = Timespec::try_from(patience).unwrap_or_default();
         // A signal ends the wait early, and then no client is ready.
         let _ = poll(&mut fds, Some(&timeout));
-        let is_rung = !fds[ids.len()].revents().is_empty();
+        let is_rung = fds[rung].iter().any(|fd| !fd.revents().is_empty());
         let ready: Vec<(ClientId, bool)> = ids
             .into_iter()
             .zip(&fds)

@@ -4,6 +4,7 @@
 //! report and writer. A command that takes long (rules that are compiled, a segment that is closed)
 //! is answered later, and recording does not wait for it.
 
+use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, TryRecvError, channel};
@@ -16,6 +17,7 @@ use tapdeck_capture::filter::check_filter;
 use tapdeck_capture::rules::Compiled;
 use tapdeck_store::WriterControl;
 
+use super::alarm::Alarm;
 use super::report::Report;
 use super::resolve::{RecordPlan, SocketPlace, Target};
 use super::source::RecordSource;
@@ -72,24 +74,25 @@ impl ControlSocket {
         self.stops
     }
 
-    /// Does what clients ask for until a time, or until one asks for the end.
-    pub fn serve(&mut self, until: Instant, recorder: &mut Recorder<'_>) {
-        loop {
-            for event in self.server.turn(until) {
-                match event {
-                    Event::Asked(client, command) => self.take(client, command, recorder),
-                    Event::Gone(_) => {}
-                }
-            }
-            let put = |_, rules: Option<&Rules>| recorder.set_rules(rules);
-            if let Some((client, answer)) = self.changes.settle(&mut self.books, put) {
-                self.server.answer(client, answer);
-            }
-            self.settle_rotations();
-            if self.stops || Instant::now() >= until {
-                return;
+    /// Whether something is under way whose end nobody tells.
+    pub fn is_busy(&self) -> bool {
+        !self.changes.is_empty() || !self.rotations.is_empty()
+    }
+
+    /// Does what clients ask for as soon as they do; returns then, at `until`, or when the alarm
+    /// rings.
+    pub fn serve(&mut self, until: Instant, alarm: &Alarm, recorder: &mut Recorder<'_>) {
+        for event in self.server.turn(until, Some(alarm.as_fd())) {
+            match event {
+                Event::Asked(client, command) => self.take(client, command, recorder),
+                Event::Gone(_) => {}
             }
         }
+        let put = |_, rules: Option<&Rules>| recorder.set_rules(rules);
+        if let Some((client, answer)) = self.changes.settle(&mut self.books, put) {
+            self.server.answer(client, answer);
+        }
+        self.settle_rotations();
     }
 
     /// Sends statistics to clients that watch. Called once a second.

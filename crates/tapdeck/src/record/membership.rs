@@ -285,6 +285,14 @@ impl Ring for LastingRing {
         self.ring.unread() + self.news.lock().iter().map(next).sum::<u64>()
     }
 
+    fn is_empty(&self) -> bool {
+        self.ring.is_empty() && !self.has_next()
+    }
+
+    fn taken(&self) -> u64 {
+        self.ring.taken()
+    }
+
     fn lost(&self) -> u64 {
         self.lost + self.ring.lost()
     }
@@ -368,6 +376,10 @@ mod tests {
 
         fn unread(&self) -> u64 {
             self.blocks.iter().map(|packets| u64::from(*packets)).sum()
+        }
+
+        fn taken(&self) -> u64 {
+            0
         }
 
         fn lost(&self) -> u64 {

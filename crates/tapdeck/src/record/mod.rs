@@ -2,9 +2,13 @@
 //!
 //! Who does what while packets come? Programs in the kernel write them into rings, and the writer's
 //! thread (`tapdeck_store`) puts the rings' blocks into the output. The main thread, which is here,
-//! does the rest in a loop that turns every 20 ms: it closes blocks that wait, looks at the clock,
-//! the interfaces and the output, serves the control socket, and reports. No packet waits for it.
+//! does the rest in a loop: it closes blocks that wait, looks at the clock, the interfaces and the
+//! output, serves the control socket, and reports. No packet waits for it.
+//!
+//! The loop turns when something has happened ([`Alarm`]) or is due. While the rings are empty that
+//! is once a second: the writer, which looks at them anyway, tells of the first packet.
 
+mod alarm;
 mod commands;
 mod lasting;
 mod membership;
@@ -22,7 +26,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
-use tapdeck_capture::{Clock, Helper};
+use tapdeck_capture::interface::Interface;
+use tapdeck_capture::{Capture, Clock, Helper};
 use tapdeck_packet::watch;
 use tapdeck_store::io::go_first_with_threads;
 use tapdeck_store::{Ending, Totals, UnseenSpan, WriterControl};
@@ -31,6 +36,7 @@ use crate::rights::Rights;
 use crate::statistics::StatsJson;
 use crate::units::show_count;
 use crate::{flags, hangs};
+use alarm::{Alarm, Bell};
 use commands::{ControlSocket, Recorder};
 use lasting::Lasting;
 use output::{Output, Started, WriterSetup, WriterThread};
@@ -38,8 +44,18 @@ use report::Report;
 use resolve::{Origin, RecordPlan, SocketPlace, Target};
 use source::RecordSource;
 
-/// How often the recorder looks after its hooks.
-const TICK: Duration = Duration::from_millis(20);
+/// How often the recorder looks after its hooks and its output while packets come.
+const TICK: Duration = Duration::from_millis(100);
+/// How often it looks while rings fill up, and where it is not told: after a daemon, and what
+/// clients wait for.
+const SHORT_TICK: Duration = Duration::from_millis(20);
+/// How long the writer sleeps at most. Where packets come as fast as the link can, three quarters
+/// of an empty ring must outlast that; where they do not, the writer sleeps for less.
+const LONGEST_SLEEP: Duration = Duration::from_millis(100);
+/// What the writer's sleep is not shortened below.
+const SHORT_SLEEP: Duration = Duration::from_millis(8);
+/// Bits a second of a link that tells nothing, or is virtual: what those tell means nothing.
+const ASSUMED_RATE: u64 = 10_000_000_000;
 const SECOND: Duration = Duration::from_secs(1);
 /// How long an output that hangs is waited for after a second wish for the end.
 const HURRY: Duration = Duration::from_secs(2);
@@ -70,6 +86,16 @@ impl Schedule {
         self.end.is_some_and(|end| Instant::now() >= end)
     }
 
+    /// When something is due, where no packet waits.
+    fn next(&self) -> Instant {
+        self.end.map_or(self.next_second, |end| end.min(self.next_second))
+    }
+
+    /// When something is due, where packets come and the recorder looks every `tick`.
+    fn next_with_packets(&self, tick: Duration) -> Instant {
+        self.next().min(self.next_flush).min(Instant::now() + tick)
+    }
+
     fn is_time_to_flush(&mut self) -> bool {
         due(&mut self.next_flush, self.flush_every)
     }
@@ -79,12 +105,16 @@ impl Schedule {
     }
 }
 
-/// Whether the time has come. If so, sets the next time, `every` later.
+/// Whether the time has come. If so, sets the next time, `every` later; of times that were missed
+/// none is made up for.
 fn due(next: &mut Instant, every: Duration) -> bool {
     let now = Instant::now();
     let due = now >= *next;
     if due {
-        *next = (*next + every).max(now);
+        *next += every;
+        if *next <= now {
+            *next = now + every;
+        }
     }
     due
 }
@@ -107,8 +137,8 @@ impl Signals {
         signal_hook::iterator::Signals::new(wanted).context("cannot listen for signals")
     }
 
-    /// Hears signals in a thread of its own.
-    fn listen(mut signals: signal_hook::iterator::Signals) -> Result<Self> {
+    /// Hears signals in a thread of its own, which rings the bell for each.
+    fn listen(mut signals: signal_hook::iterator::Signals, bell: Bell) -> Result<Self> {
         let (ends, statistics) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicBool::new(false)));
         std::thread::Builder::new()
             .name("tapdeck-signal".into())
@@ -123,6 +153,7 @@ impl Signals {
                         } else {
                             ends.fetch_add(1, Relaxed);
                         }
+                        bell.ring();
                     }
                 }
             })
@@ -202,6 +233,7 @@ pub fn run(flags: flags::Record) -> Result<()> {
         lasting.prepare(source.captures())?;
     }
     let interfaces = source.descriptions();
+    let sleep = longest_sleep(&plan, &source);
     // From the division on, and as long as there is one thread, the order of steps matters.
     let helper = source.divide(lasting.as_ref(), || plan.remove_socket())?;
     let statistics = StatsJson::begin(plan.stats_json.as_deref())?;
@@ -210,7 +242,11 @@ pub fn run(flags: flags::Record) -> Result<()> {
     let notes = rights.give_up(&plan.place())?;
     let thread = WriterThread::start()?;
     hangs::watch_threads()?;
-    let signals = Signals::listen(caught)?;
+    let alarm = Alarm::new().context("cannot wait for events")?;
+    if let Some(helper) = &helper {
+        alarm.watch(helper).context("cannot watch the process that has the hooks")?;
+    }
+    let signals = Signals::listen(caught, alarm.bell())?;
     let totals = Arc::new(Totals::new(interfaces.len()));
     if let Some(lasting) = &lasting {
         lasting.go_on(&totals);
@@ -229,9 +265,12 @@ pub fn run(flags: flags::Record) -> Result<()> {
         report.sample(&source);
     }
     let writer_control = Arc::new(WriterControl::default());
+    let bell = alarm.bell();
+    writer_control.tell_by(Box::new(move || bell.ring()));
     let job = WriterSetup {
         thread,
         rings: source.take_rings(),
+        sleep,
         interfaces,
         totals,
         clock: clock.clone(),
@@ -257,6 +296,7 @@ pub fn run(flags: flags::Record) -> Result<()> {
         writer_control,
         schedule,
         helper,
+        alarm,
     };
     watch::watch("main");
     recording.look_after();
@@ -319,6 +359,31 @@ struct Recording {
     schedule: Schedule,
     /// The process that has the hooks, where it is another one.
     helper: Option<Arc<Helper>>,
+    alarm: Alarm,
+}
+
+/// Returns how long the writer may sleep: a third of `--flush` at most, since it is the writer who
+/// finds the first packet in an empty ring.
+fn longest_sleep(plan: &RecordPlan, source: &RecordSource) -> Duration {
+    let fills = |capture: &Capture| {
+        let bytes = capture.rings().iter().map(|ring| ring.geometry().ring_bytes()).min();
+        let bits = u64::from(bytes.unwrap_or(0)) * 8 * 3 / 4;
+        // Bits divided by bits a microsecond.
+        Duration::from_micros(bits / (link_rate(capture.interface()) / 1_000_000))
+    };
+    // What a member's rings outlast is the daemon's affair.
+    let fills = source.captures().iter().map(fills).min().unwrap_or(SHORT_SLEEP);
+    fills.clamp(SHORT_SLEEP, LONGEST_SLEEP).min(plan.flush / 3)
+}
+
+/// Returns how many bits a second a link may bring: what its device tells, as far as that is known
+/// and the device is none of the kernel's own.
+fn link_rate(interface: &Interface) -> u64 {
+    let path = format!("/sys/class/net/{}/speed", interface.name);
+    let told = std::fs::read_to_string(path).ok().and_then(|text| text.trim().parse::<u64>().ok());
+    let told = told.filter(|mbit| *mbit > 0).and_then(|mbit| mbit.checked_mul(1_000_000));
+    let least = if interface.kind.is_some() { ASSUMED_RATE } else { 0 };
+    told.unwrap_or(ASSUMED_RATE).max(least)
 }
 
 impl Recording {
@@ -336,7 +401,8 @@ impl Recording {
             && !self.schedule.is_over()
         {
             watch::beat();
-            self.serve(Instant::now() + TICK);
+            self.serve(self.next_turn());
+            self.alarm.quiet();
             if self.control_socket.as_ref().is_some_and(ControlSocket::stops) {
                 return;
             }
@@ -347,12 +413,29 @@ impl Recording {
         }
     }
 
-    /// Serves the control socket until a time, or waits until then.
+    /// Returns when something is due. Where that is far off, the writer tells of packets.
+    fn next_turn(&self) -> Instant {
+        let socket = self.control_socket.as_ref();
+        let is_group = matches!(self.source, RecordSource::Group(_));
+        let is_busy = socket.is_some_and(ControlSocket::is_busy) || self.source.is_filling();
+        if is_group || is_busy {
+            return self.schedule.next_with_packets(SHORT_TICK);
+        }
+        if !self.source.is_empty() {
+            return self.schedule.next_with_packets(TICK);
+        }
+        self.writer_control.await_packets();
+        self.schedule.next()
+    }
+
+    /// Serves the control socket, or waits, until a time or until the alarm rings.
     fn serve(&mut self, until: Instant) {
-        let Self { source, report, writer_control, .. } = self;
+        let Self { source, report, writer_control, alarm, .. } = self;
         match &mut self.control_socket {
-            Some(socket) => socket.serve(until, &mut Recorder { source, report, writer_control }),
-            None => std::thread::sleep(until.saturating_duration_since(Instant::now())),
+            Some(socket) => {
+                socket.serve(until, alarm, &mut Recorder { source, report, writer_control });
+            }
+            None => alarm.wait(until),
         }
     }
 
@@ -368,8 +451,12 @@ impl Recording {
         if let Some((name, event)) = watch::waiting(|| source.look_for_daemon(&self.clock)) {
             report.interface_event(&name, event);
         }
-        for (name, e) in source.flush(&self.clock, schedule.is_time_to_flush()) {
+        let is_time = schedule.is_time_to_flush();
+        for (name, e) in source.flush(&self.clock, is_time) {
             report.cannot_flush(&name, &e);
+        }
+        if is_time && !source.is_empty() {
+            self.writer_control.wake();
         }
         if schedule.is_a_second_over() {
             self.clock.beat();

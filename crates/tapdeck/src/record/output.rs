@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::{Sender, channel};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 use tapdeck_capture::Clock;
@@ -57,6 +58,8 @@ impl WriterThread {
 pub struct WriterSetup {
     pub thread: WriterThread,
     pub rings: Vec<Box<dyn Ring>>,
+    /// How long the writer sleeps at most.
+    pub sleep: Duration,
     pub interfaces: Vec<InterfaceDescription>,
     pub totals: Arc<Totals>,
     pub clock: Arc<Clock>,
@@ -194,7 +197,7 @@ fn spawn(
     sink: impl Sink + 'static,
     goes_first: bool,
 ) -> Result<JoinHandle<Result<Ending>>> {
-    let mut writer = Writer::new(job.rings, sink, job.totals);
+    let mut writer = Writer::new(job.rings, sink, job.totals).sleep_at_most(job.sleep);
     if let Some(count) = plan.count {
         writer = writer.limit(count);
     }

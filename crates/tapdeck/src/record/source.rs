@@ -190,6 +190,22 @@ impl RecordSource {
         failed
     }
 
+    /// Returns whether an eighth of a ring is in use, or more.
+    pub fn is_filling(&self) -> bool {
+        let mut rings = self.captures().iter().flat_map(Capture::rings);
+        rings.any(|ring| ring.fill_bytes() >= u64::from(ring.geometry().ring_bytes()) / 8)
+    }
+
+    /// Returns whether no packet lies in any ring. Of a membership that is not known here.
+    pub fn is_empty(&self) -> bool {
+        match self {
+            Self::Interfaces(captures) => {
+                captures.iter().flat_map(Capture::rings).all(|ring| ring.fill_bytes() == 0)
+            }
+            Self::Group(_) => false,
+        }
+    }
+
     /// Closes every part-filled block.
     pub fn flush_all(&mut self) -> Result<()> {
         match self {

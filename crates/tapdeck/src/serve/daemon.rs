@@ -147,7 +147,7 @@ impl Daemon {
     pub fn serve(&mut self, until: Instant) {
         loop {
             let is_idle = self.waiting.iter().all(VecDeque::is_empty);
-            let events = self.server.turn(if is_idle { until } else { Instant::now() });
+            let events = self.server.turn(if is_idle { until } else { Instant::now() }, None);
             let mut leaving = Vec::new();
             for event in events {
                 match event {

@@ -28,7 +28,7 @@ pub(super) struct IndexThread {
     indexing: Indexing,
     links: Vec<LinkType>,
     totals: Arc<Totals>,
-    /// Bytes of the blocks in this thread's queue.
+    /// Bytes of the blocks that this thread has yet to deal with.
     queued: Arc<AtomicU64>,
     tasks: SyncSender<Task>,
     segment: Option<SegmentName>,
@@ -66,7 +66,11 @@ impl IndexThread {
             };
             match job {
                 Some(Job::Begin(name)) => self.segment = Some(name),
-                Some(Job::Block(place, hold)) => self.look(place, hold),
+                Some(Job::Block(place, hold)) => {
+                    self.look(place, hold);
+                    // A block that keeps this thread waiting counts, so that others go elsewhere.
+                    Totals::subtract(&self.queued, place.on_disk);
+                }
                 Some(Job::Skip) => self.tell(Work::Skip),
                 Some(Job::End(closed)) => {
                     self.tell_chunk();
@@ -80,7 +84,6 @@ impl IndexThread {
     }
 
     fn look(&mut self, place: BlockPlace, hold: Option<Box<dyn Hold>>) {
-        Totals::subtract(&self.queued, place.on_disk);
         let Some(segment) = &self.segment else { return };
         let mut hold = hold.filter(|_| !self.indexing.control.is_hurried());
         let bytes = hold.as_mut().and_then(|hold| hold.bytes()?.get(..place.len));

@@ -77,7 +77,7 @@ struct Walker {
     /// The queue of jobs, which takes some 100 bytes for each block of a ring; `None` when nothing
     /// more comes.
     jobs: Option<Sender<Job>>,
-    /// Bytes of blocks in the queue.
+    /// Bytes of the blocks that the thread has yet to deal with.
     queued: Arc<AtomicU64>,
 }
 

@@ -251,9 +251,9 @@ fn indexed_by(threads: usize) -> Vec<Vec<u8>> {
     for _ in 0..2 {
         let mut random = SplitMix64(7);
         let mut packets = 0;
-        for i in 0..60 {
+        for i in 0..40 {
             // The small ones become granules together, the others have several each.
-            let count = if i % 20 < 12 { random.below(60) + 1 } else { 5000 };
+            let count = if i % 20 < 15 { random.below(60) + 1 } else { 2500 };
             packets += u64::from(count);
             let (place, bytes) = scene.write_frames(&drawn_frames(&mut random, count));
             scene.tell(place, Some(Slow { bytes, answer: channel().1 }));
@@ -286,20 +286,20 @@ fn however_many_threads_make_an_index_its_bytes_are_the_same() {
 fn a_thread_that_waits_holds_up_its_own_blocks_alone() {
     let mut scene = Scene::with_threads(2);
     let (answer, asked) = channel();
-    let large = |scene: &mut Scene| scene.write_frames(&vec![vec![1; 1000]; 200]);
-    let (slow, bytes) = large(&mut scene);
+    let frames = |packets: usize| vec![vec![1; 1000]; packets];
+    let (slow, bytes) = scene.write_frames(&frames(400));
     scene.tell(slow, Some(Slow { bytes, answer: asked }));
     for _ in 0..10 {
-        let (place, bytes) = large(&mut scene);
+        let (place, bytes) = scene.write_frames(&frames(200));
         scene.tell(place, Some(Slow { bytes, answer: channel().1 }));
+        wait_for("all but the one to be indexed", || scene.behind() == slow.on_disk);
     }
-    wait_for("all but the one to be indexed", || scene.behind() == slow.on_disk);
     answer.send(true).unwrap();
     scene.close();
     scene.indexer.finish();
     assert_eq!(scene.behind(), 0);
     let index = scene.index().expect("an index");
-    assert_eq!((index.summary().packets, index.summary().complete), (2200, true));
+    assert_eq!((index.summary().packets, index.summary().complete), (2400, true));
 }
 
 #[test]

@@ -59,7 +59,7 @@ impl Drop for Running {
 
 fn serve(mut server: Server, ends: &AtomicBool, gone: &AtomicUsize) {
     while !ends.load(Relaxed) {
-        for event in server.turn(Instant::now() + Duration::from_millis(5)) {
+        for event in server.turn(Instant::now() + Duration::from_millis(5), None) {
             match event {
                 Event::Asked(id, Command::Stats {}) => {
                     server.answer(id, Answer::ok(json!({"n": 1})));

@@ -1,0 +1,88 @@
+//! How long does the writer sleep when no block is complete?
+//!
+//! As long as the ring that fills fastest needs for a block, as fast as it has filled since the
+//! writer looked last; and twice as long each time where nothing comes, up to a bound. The bound is
+//! what a ring must outlast when packets come at once after silence.
+
+use std::time::{Duration, Instant};
+
+use tapdeck_packet::ring::Ring;
+
+const SHORTEST: Duration = Duration::from_micros(500);
+/// What [`Ring::taken`] counts of a block.
+const BLOCK: u64 = 1 << 16;
+
+/// The writer's times of sleep.
+#[derive(Debug)]
+pub(super) struct Pace {
+    /// The bound.
+    pub longest: Duration,
+    wait: Duration,
+    /// When the rings were looked at last, and how much of each had been taken by then.
+    looked: Instant,
+    taken: Vec<u64>,
+}
+
+impl Pace {
+    pub const fn shortest() -> Duration {
+        SHORTEST
+    }
+
+    pub fn new(longest: Duration) -> Self {
+        Self { longest, wait: SHORTEST, looked: Instant::now(), taken: Vec::new() }
+    }
+
+    /// Returns how long the writer may sleep that has found nothing in these rings to write.
+    pub fn sleep(&mut self, rings: &[Box<dyn Ring>], now: Instant) -> Duration {
+        let taken: Vec<u64> = rings.iter().map(|ring| ring.taken()).collect();
+        let came = taken.iter().zip(&self.taken).map(|(now, then)| now.wrapping_sub(*then)).max();
+        self.after(came.unwrap_or(0), now.saturating_duration_since(self.looked));
+        (self.looked, self.taken) = (now, taken);
+        self.wait
+    }
+
+    /// Takes in how much came in a time, at the ring that got most.
+    fn after(&mut self, came: u64, time: Duration) {
+        let longest = self.longest.max(SHORTEST);
+        self.wait = if came == 0 {
+            2 * self.wait
+        } else {
+            let ns = time.as_nanos() * u128::from(BLOCK) / u128::from(came);
+            Duration::from_nanos(ns.try_into().unwrap_or(u64::MAX))
+        };
+        self.wait = self.wait.clamp(SHORTEST, longest);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::{BLOCK, Pace, SHORTEST};
+
+    #[test]
+    fn it_sleeps_as_long_as_a_block_takes_to_fill() {
+        let ms = Duration::from_millis;
+        let mut pace = Pace::new(ms(25));
+        let mut after = |came: u64, time: Duration| {
+            pace.after(came, time);
+            pace.wait
+        };
+        assert_eq!(after(BLOCK / 4, ms(2)), ms(8));
+        assert_eq!(after(8 * BLOCK, ms(8)), ms(1));
+        assert_eq!(after(1000 * BLOCK, ms(8)), SHORTEST);
+        assert_eq!(after(1, ms(8)), ms(25), "a packet now and then");
+        assert_eq!(after(BLOCK / 4, ms(1)), ms(4));
+        let silence: Vec<Duration> = (0..5).map(|_| after(0, ms(1))).collect();
+        assert_eq!(silence, [ms(8), ms(16), ms(25), ms(25), ms(25)]);
+        // A counter that was made anew.
+        assert_eq!(after(u64::MAX, ms(25)), SHORTEST);
+    }
+
+    #[test]
+    fn a_bound_below_the_shortest_sleep_is_none() {
+        let mut pace = Pace::new(Duration::ZERO);
+        pace.after(0, Duration::ZERO);
+        assert_eq!(pace.wait, SHORTEST);
+    }
+}
