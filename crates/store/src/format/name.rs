@@ -219,7 +219,7 @@ mod tests {
         let name = SegmentName { number: 42, began_s: 1_767_323_045, live: false };
         let last = SegmentName { number: 63, ..name.clone() };
         for (name, expected) in
-            [(&name, &[false, false, true][..]), (&last, &[false, false, true, false, true])]
+            [(&name, &[false, false, true][..]), (&last, &[false, false, true, false, true][..])]
         {
             let paths = name.index_paths(std::path::Path::new(""));
             let parsed = paths.iter().map(|path| {
