@@ -272,7 +272,7 @@ fn mistreat(dir: &Path, rng: &mut SplitMix64) {
         }
         (3, Some(overview)) => {
             let mut bytes = fs::read(overview).unwrap();
-            for _ in 0..1 + rng.below(3u32) {
+            for _ in 0..=rng.below(3u32) {
                 let at = rng.below(bytes.len());
                 bytes[at] ^= 1 << rng.below(8u32);
             }
@@ -288,7 +288,7 @@ fn mistreat(dir: &Path, rng: &mut SplitMix64) {
             fs::rename(dir.join("other"), overview).unwrap();
         }
         (6, Some(overview)) => {
-            fs::set_permissions(overview, Permissions::from_mode(0o666)).unwrap()
+            fs::set_permissions(overview, Permissions::from_mode(0o666)).unwrap();
         }
         _ => fs::File::open(&segment).unwrap().set_modified(std::time::SystemTime::now()).unwrap(),
     }

@@ -18,7 +18,7 @@ use super::source::{Looked, Unread, Work};
 
 /// Threads, with the one that needs the answer: however few processors there are, a disk gives more
 /// the more it is asked for at once, and what is spread thinly is many small reads.
-const SIZE: usize = 8;
+pub const THREADS: usize = 8;
 /// The stack of a thread: a filter's program needs little.
 const STACK: usize = 256 << 10;
 
@@ -60,14 +60,9 @@ impl<M: Matcher + Clone + Send + 'static> Crew<M> {
         self.reader.keep = false;
     }
 
-    /// Returns how many parts can be looked at at once.
-    pub fn size(&self) -> usize {
-        SIZE
-    }
-
     pub fn submit(&mut self, (rank, unread): Work) {
         self.lock().unread.insert(rank, unread);
-        if self.threads.len() + 1 < SIZE {
+        if self.threads.len() + 1 < THREADS {
             let (reader, shared, sender) =
                 (self.reader.clone(), self.shared.clone(), self.sender.clone());
             let body = move || shared.work(reader, &sender);

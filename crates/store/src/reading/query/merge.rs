@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use tapdeck_packet::key::Plan;
 
-use super::crew::Crew;
+use super::crew::{Crew, THREADS};
 use super::error::Error;
 use super::losses::Losses;
 use super::note::Note;
@@ -176,7 +176,7 @@ impl<M: Matcher + Clone + Send + 'static> Query<M> {
     pub fn count(&mut self, mut watch: impl FnMut(Progress) -> bool) -> Result<(), Error> {
         self.crew.count_only();
         while watch(self.progress()) {
-            while self.ahead.len() < 2 * self.crew.size()
+            while self.ahead.len() < 2 * THREADS
                 && let Some(work) = self.unread.pop_first()
             {
                 self.submit(work);
@@ -315,7 +315,7 @@ impl<M: Matcher + Clone + Send + 'static> Query<M> {
                     let is_needed = found_none || rank.bound_ns == i64::MIN;
                     let segments = self.ahead.values().filter(|ahead| ahead.bytes == 0).count();
                     let is_soon = is_needed || segments < SEGMENTS_AHEAD;
-                    is_soon && segments < self.crew.size()
+                    is_soon && segments < THREADS
                 }
                 _ => bytes <= room,
             };

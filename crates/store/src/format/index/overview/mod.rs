@@ -235,7 +235,7 @@ mod tests {
         let mut rng = SplitMix64(4);
         for round in 0..9000 {
             let mut bytes = seed(2 + round % 3);
-            for _ in 0..1 + rng.below(4) {
+            for _ in 0..=rng.below(4) {
                 let at = rng.below(bytes.len());
                 bytes[at] = [0, 1, 0x7f, 0x80, 0xff, rng.below(256) as u8][rng.below(6)];
             }
