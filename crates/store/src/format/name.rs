@@ -9,6 +9,8 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 
 use jiff::Timestamp;
+use jiff::civil::DateTime;
+use jiff::tz::TimeZone;
 
 const PREFIX: &str = "tapdeck-";
 const CLOSED: &str = ".pcapng";
@@ -43,15 +45,14 @@ impl SegmentName {
             None => (rest.strip_suffix(CLOSED)?, false),
         };
         let (number, time) = rest.split_once('-')?;
-        if number.len() < 8 || !number.bytes().all(|b| b.is_ascii_digit()) {
+        // A name that reads the same and is written in another way is not this program's.
+        let is_padded = number.len() == 8 || number.len() > 8 && !number.starts_with('0');
+        if !is_padded || !number.bytes().all(|b| b.is_ascii_digit()) {
             return None;
         }
-        let began = jiff::civil::DateTime::strptime("%Y%m%dT%H%M%SZ", time).ok()?;
-        let began_s = began.to_zoned(jiff::tz::TimeZone::UTC).ok()?.timestamp().as_second();
+        let began_s = seconds_of(time)?;
         let number = number.parse().ok().filter(|number| *number <= MOST)?;
-        let name = Self { number, began_s, live };
-        // Another name that reads the same is not one that this program wrote.
-        (name.to_string() == file_name).then_some(name)
+        Some(Self { number, began_s, live })
     }
 
     /// Returns where the segment lies in a store.
@@ -165,6 +166,20 @@ impl SegmentName {
     }
 }
 
+/// Returns the UTC seconds since 1970 of a time as it stands in names. A store may have very many,
+/// so they are not read by a format, which is parsed itself each time.
+fn seconds_of(time: &str) -> Option<i64> {
+    let (digits, zone) = (time.replacen('T', "", 1), time.as_bytes().get(8..)?);
+    let digits = digits.strip_suffix('Z').filter(|digits| digits.len() == 14)?;
+    if zone[0] != b'T' || !digits.bytes().all(|b| b.is_ascii_digit()) {
+        return None;
+    }
+    let two = |at: usize| digits[at..at + 2].parse().ok();
+    let year = digits[..4].parse().ok()?;
+    let began = DateTime::new(year, two(4)?, two(6)?, two(8)?, two(10)?, two(12)?, 0).ok()?;
+    Some(began.to_zoned(TimeZone::UTC).ok()?.timestamp().as_second())
+}
+
 impl fmt::Display for SegmentName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}{}", self.stem(), if self.live { LIVE } else { CLOSED })
@@ -204,7 +219,7 @@ mod tests {
         let name = SegmentName { number: 42, began_s: 1_767_323_045, live: false };
         let last = SegmentName { number: 63, ..name.clone() };
         for (name, expected) in
-            [(&name, &[false, false, true][..]), (&last, &[false, false, true, false, true])]
+            [(&name, &[false, false, true][..]), (&last, &[false, false, true, false, true][..])]
         {
             let paths = name.index_paths(std::path::Path::new(""));
             let parsed = paths.iter().map(|path| {

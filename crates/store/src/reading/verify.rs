@@ -139,7 +139,9 @@ fn look_at_overview(storage: &dyn Storage, verdict: &mut Verdict) {
         Err(e) => vec![format!("it cannot be used: {e}")],
     };
     let file = verdict.name.overview_name();
-    wrong.into_iter().for_each(|what| verdict.note(Flaw { file: file.clone(), at: 0, what }));
+    for what in wrong {
+        verdict.note(Flaw { file: file.clone(), at: 0, what });
+    }
 }
 
 /// What became of a segment that was to be looked at.

@@ -20,11 +20,11 @@ const FOUND_ROOM: usize = 32 << 20;
 /// Memory that all granules of an index take at most: those of some 30 GiB.
 pub(super) const TABLES_ROOM: usize = 20 << 20;
 
-/// Says that all of the index of a segment will be read soon.
-pub(crate) fn read_ahead(storage: &dyn Storage, name: &SegmentName) {
-    if let Ok(Some(index)) = open(storage, name.index_name().as_ref()) {
-        index.prefetch();
-    }
+/// Says that all of the index of a segment will be read soon. Returns how many bytes it has.
+pub(crate) fn read_ahead(storage: &dyn Storage, name: &SegmentName) -> u64 {
+    let Ok(Some(index)) = open(storage, name.index_name().as_ref()) else { return 0 };
+    index.prefetch();
+    index.length().unwrap_or(0)
 }
 
 impl Index {

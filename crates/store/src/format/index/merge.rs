@@ -132,7 +132,7 @@ impl<'a> MergedKeys<'a> {
 pub(super) enum Numbers<'a> {
     /// Each granule has one of its own.
     Each(&'a [u32]),
-    /// So many granules have one together.
+    /// All granules, of which there are so many, have one together.
     All { of: u32, number: u32 },
 }
 

@@ -16,9 +16,9 @@ use super::packet::Matcher;
 use super::reader::Reader;
 use super::source::{Looked, Unread, Work};
 
-/// Threads at least and at most, with the one that needs the answer.
-const LEAST: usize = 2;
-const MOST: usize = 8;
+/// Threads, with the one that needs the answer: however few processors there are, a disk gives more
+/// the more it is asked for at once, and what is spread thinly is many small reads.
+pub const THREADS: usize = 8;
 /// The stack of a thread: a filter's program needs little.
 const STACK: usize = 256 << 10;
 
@@ -29,7 +29,6 @@ type Finished = (Rank, Result<io::Result<Looked>, Box<dyn Any + Send>>);
 pub struct Crew<M> {
     /// The reader of the thread that needs the answer, which takes a part in the work.
     reader: Reader<M>,
-    size: usize,
     threads: Vec<JoinHandle<()>>,
     shared: Arc<Shared>,
     sender: Sender<Finished>,
@@ -52,9 +51,8 @@ struct Waiting {
 impl<M: Matcher + Clone + Send + 'static> Crew<M> {
     /// Makes a crew, whose threads begin with the first work.
     pub fn new(reader: Reader<M>) -> Self {
-        let size = thread::available_parallelism().map_or(LEAST, |n| n.get().clamp(LEAST, MOST));
         let (sender, done) = channel();
-        Self { reader, size, threads: Vec::new(), shared: Arc::default(), sender, done }
+        Self { reader, threads: Vec::new(), shared: Arc::default(), sender, done }
     }
 
     /// Counts from now on what is found, and keeps none of it.
@@ -62,14 +60,9 @@ impl<M: Matcher + Clone + Send + 'static> Crew<M> {
         self.reader.keep = false;
     }
 
-    /// Returns how many parts can be looked at at once.
-    pub fn size(&self) -> usize {
-        self.size
-    }
-
     pub fn submit(&mut self, (rank, unread): Work) {
         self.lock().unread.insert(rank, unread);
-        if self.threads.len() + 1 < self.size {
+        if self.threads.len() + 1 < THREADS {
             let (reader, shared, sender) =
                 (self.reader.clone(), self.shared.clone(), self.sender.clone());
             let body = move || shared.work(reader, &sender);

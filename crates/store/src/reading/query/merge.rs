@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use tapdeck_packet::key::Plan;
 
-use super::crew::Crew;
+use super::crew::{Crew, THREADS};
 use super::error::Error;
 use super::losses::Losses;
 use super::note::Note;
@@ -29,6 +29,8 @@ use crate::span::Span;
 const MEMORY: usize = 32 << 20;
 /// Bytes of segments that are read ahead of need, at most.
 const AHEAD: usize = 4 << 20;
+/// How many segments are looked at ahead of need while there are packets to give.
+const SEGMENTS_AHEAD: usize = 2;
 /// About how many bytes of a stretch are read at once, at most.
 const PIECE: usize = 256 << 10;
 /// About how many bytes of a stretch are read at once where many rings share the memory.
@@ -174,7 +176,7 @@ impl<M: Matcher + Clone + Send + 'static> Query<M> {
     pub fn count(&mut self, mut watch: impl FnMut(Progress) -> bool) -> Result<(), Error> {
         self.crew.count_only();
         while watch(self.progress()) {
-            while self.ahead.len() < 2 * self.crew.size()
+            while self.ahead.len() < 2 * THREADS
                 && let Some(work) = self.unread.pop_first()
             {
                 self.submit(work);
@@ -306,12 +308,14 @@ impl<M: Matcher + Clone + Send + 'static> Query<M> {
         while let Some((rank, unread)) = self.unread.first_key_value() {
             let bytes = unread.bytes(self.request.piece_bytes);
             let has_room = match unread {
-                // While there are packets to give, segments are left alone: they may be long. But
-                // no packet goes out before all capture files are read.
+                // While there are packets to give, few segments are looked at: they may not be
+                // needed. But no packet goes out before all capture files are read.
                 Unread::Whole | Unread::Overview(_) => {
                     let found_none = self.waiting.is_empty() && self.current.is_none();
                     let is_needed = found_none || rank.bound_ns == i64::MIN;
-                    is_needed && self.ahead.len() < self.crew.size()
+                    let segments = self.ahead.values().filter(|ahead| ahead.bytes == 0).count();
+                    let is_soon = is_needed || segments < SEGMENTS_AHEAD;
+                    is_soon && segments < THREADS
                 }
                 _ => bytes <= room,
             };

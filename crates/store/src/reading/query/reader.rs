@@ -54,10 +54,9 @@ impl<M: Matcher> Reader<M> {
         let (snapshot, number) = (&request.snapshot, rank.segment);
         let bytes = match &unread {
             Unread::Whole => snapshot.parts().get(number).map_or(0, |(bytes, _)| *bytes),
-            Unread::Overview(_) => 0,
             Unread::Stretch { end, .. } => end - rank.begin,
             Unread::Granules(_) => unread.bytes(0) as u64,
-            Unread::Again { .. } => 0,
+            Unread::Overview(_) | Unread::Again { .. } => 0,
         };
         let outcome = match &snapshot.contents {
             Contents::Segments(segments) => self.look_at_segment(&segments[number], rank, unread),

@@ -16,8 +16,8 @@ use crate::io::Object;
 pub enum Unread {
     /// All of a segment or capture file, of which no more is known than how it begins and ends.
     Whole,
-    /// Segments that an overview covers, by its index in the snapshot. The rank is that of the first
-    /// of them.
+    /// Segments that an overview covers, by its index in the snapshot. The rank is that of the
+    /// first of them.
     Overview(usize),
     /// What is not indexed, up to `end`. The segment or file is open where
     /// a part of it was read.

@@ -12,6 +12,7 @@ mod gaps;
 mod rate;
 mod tops;
 
+use std::collections::VecDeque;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::ops::Range;
@@ -34,6 +35,10 @@ pub use tops::Tops;
 
 /// Bytes that are read of either end of a segment that has no index.
 const END: usize = 256 << 10;
+
+/// How many indexes are read ahead of need, and about how many bytes of them.
+const SEGMENTS_AHEAD: usize = 16;
+const BYTES_AHEAD: u64 = 16 << 20;
 
 /// What is asked.
 #[derive(Clone, Copy, Debug)]
@@ -99,13 +104,19 @@ pub fn stat_in(
     let notes = std::mem::take(&mut snapshot.notes);
     let mut survey = ReportBuilder::new(&**storage, &snapshot, question, notes);
     let segments = snapshot.segments_to_read();
+    // Bytes of the indexes that are read ahead, beginning with the segment that is looked at.
+    let mut ahead = VecDeque::new();
     for (done, segment) in segments.iter().enumerate() {
         watch(done, segments.len());
         if question.top > 0 {
-            // While this segment is looked at, the disk reads the next one's index.
-            for soon in segments[done..].iter().take(2) {
-                read_ahead(&**storage, &soon.name);
+            // While this segment is looked at, the disk reads the next ones' indexes.
+            while ahead.len() < SEGMENTS_AHEAD
+                && ahead.iter().sum::<u64>() < BYTES_AHEAD
+                && let Some(soon) = segments.get(done + ahead.len())
+            {
+                ahead.push_back(read_ahead(&**storage, &soon.name));
             }
+            ahead.pop_front();
         }
         match survey.segment(segment, &mut || watch(done, segments.len())) {
             Err(e) if e.kind() == io::ErrorKind::NotFound => {

@@ -1,5 +1,5 @@
-//! The thread that makes overviews, whenever the last segment of one has its index. Nobody waits for
-//! it: whoever asks meanwhile asks the indexes.
+//! The thread that makes overviews, whenever the last segment of one has its index. Nobody waits
+//! for it: whoever asks meanwhile asks the indexes.
 //!
 //! When it starts it makes the overviews that are missing. What is not made when the recording ends
 //! is made by the next recorder, or by recovery.
@@ -40,7 +40,8 @@ impl<I: Io> OverviewThread<I> {
         let goes_on = || !self.stops.load(Relaxed) && !self.work.indexing.control.is_hurried();
         let made = |last: &SegmentName| self.settle(last);
         self.tell(index::make_missing(&*self.io, &storage, &names, false, &goes_on, made));
-        let mut segments = names;
+        // A leftover may be closed by now.
+        let mut segments: Vec<SegmentName> = names.iter().map(SegmentName::closed).collect();
         while let Ok(name) = queue.recv() {
             segments.retain(|other| other.shares_overview(&name) && other.number < name.number);
             segments.push(name.clone());

@@ -268,7 +268,9 @@ fn put_hashes(sources: &mut [Source], class: Class, draft: &mut Draft<'_>) -> io
         sets.push(hashes(&mut source.image, class)?);
     }
     let mut all = RoaringBitmap::new();
-    sets.iter().for_each(|set| all |= set);
+    for set in &sets {
+        all |= set;
+    }
     let mut all = all.iter();
     draft.class(class, true, |members| {
         let Some(hash) = all.next() else { return io::Result::Ok(None) };

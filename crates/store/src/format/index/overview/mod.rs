@@ -203,3 +203,51 @@ pub(super) fn read_anything(bytes: &[u8]) {
         assert_eq!(decode(&directory.encode_keys()).ok(), Some(directory));
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use tapdeck_testkit::SplitMix64;
+
+    use super::{Directory, Header, Room, SegmentName, Table, read_anything};
+
+    fn seed(number: u32) -> Vec<u8> {
+        let seeds = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fuzz/seeds/index");
+        fs::read(format!("{seeds}/{number}")).unwrap()
+    }
+
+    #[test]
+    fn the_fuzz_targets_seeds_are_parts_of_an_overview() {
+        let last = SegmentName { number: 63, began_s: 0, live: false };
+        let (header, _) = Header::decode(&seed(2)).unwrap();
+        assert_eq!((header.number, header.len), (63, 12288));
+        let table = Table::decode(&seed(3), &last).unwrap();
+        assert_eq!((table.members[0].len, table.heads[0].len()), (4096, 4));
+        let other = SegmentName { number: 127, ..last };
+        assert!(Table::decode(&seed(3), &other).is_err(), "a segment of another overview");
+        let directory = Directory::decode_keys(&seed(4), &mut Room::of(1000)).unwrap();
+        assert_eq!((directory.granules, directory.dictionaries.len()), (2, 1));
+    }
+
+    #[test]
+    fn nonsense_is_told() {
+        let mut rng = SplitMix64(4);
+        for round in 0..9000 {
+            let mut bytes = seed(2 + round % 3);
+            for _ in 0..=rng.below(4) {
+                let at = rng.below(bytes.len());
+                bytes[at] = [0, 1, 0x7f, 0x80, 0xff, rng.below(256) as u8][rng.below(6)];
+            }
+            if rng.one_in(3) {
+                bytes.truncate(rng.below(bytes.len()));
+            }
+            if bytes.len() >= 76 {
+                // As if whoever changed the header had thought of the checksum.
+                let checksum = crc32c::crc32c(&bytes[..72]);
+                bytes[72..76].copy_from_slice(&checksum.to_le_bytes());
+            }
+            read_anything(&bytes);
+        }
+    }
+}
