@@ -201,8 +201,11 @@ fn programs(hook: Hook) -> Vec<(&'static str, Load)> {
     let rules = Some(Arc::new(Compiled::new(&rules(), &ImageOptions::default()).expect("it fits")));
     let mut programs = vec![
         ("record", recorder(Duties::default())),
-        ("record, filter", recorder(Duties { filter: Some("udp port 9".into()), rules: None })),
-        ("record, rules", recorder(Duties { filter: None, rules })),
+        (
+            "record, filter",
+            recorder(Duties { filter: Some("udp port 9".into()), ..Duties::default() }),
+        ),
+        ("record, rules", recorder(Duties { rules, ..Duties::default() })),
     ];
     if GROUP_HOOKS.contains(&hook) {
         programs.extend([("1 group", groups(1)), ("8 groups", groups(8))]);

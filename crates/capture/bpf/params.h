@@ -27,6 +27,7 @@ struct td_params {
 	__u32 by_cpu;      /* XDP: a ring for each CPU, and not for each receive queue */
 	__u32 link_header; /* frames of this interface begin with a link layer header */
 	__u32 filtered;    /* a filter has been put in (filter.h) */
+	__u32 most_direct; /* frames of at most so many bytes are copied by loads and stores */
 };
 
 struct td_flush {

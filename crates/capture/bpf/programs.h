@@ -43,7 +43,7 @@ int tapdeck_xdp(struct xdp_md *ctx)
 {
 	struct packet p = {
 		.ctx = ctx,
-		.len = bpf_xdp_get_buff_len(ctx),
+		.len = xdp_len(ctx),
 		.ring = xdp_ring(ctx),
 	};
 
@@ -65,7 +65,7 @@ int tapdeck_xdp_metadata(struct xdp_md *ctx)
 {
 	struct packet p = {
 		.ctx = ctx,
-		.len = bpf_xdp_get_buff_len(ctx),
+		.len = xdp_len(ctx),
 		.ring = xdp_ring(ctx),
 	};
 	__u64 ns = 0;

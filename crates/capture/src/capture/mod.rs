@@ -20,7 +20,7 @@ use tapdeck_packet::pcapng::InterfaceDescription;
 use crate::attach::Links;
 use crate::bpf::driver::{Questions, load_best};
 use crate::bpf::loaded::Loaded;
-use crate::bpf::params::Params;
+use crate::bpf::params::{Params, most_direct};
 use crate::bpf::program::Program;
 use crate::device::{Device, Meanwhile};
 use crate::explain::explain;
@@ -669,6 +669,7 @@ fn open_programs(
         link_header: interface.link.is_some_and(LinkType::has_header),
         filtered: !filters.is_empty(),
         judged: config.rules.is_some(),
+        most_direct: most_direct(),
     };
     let load = |programs: &[Program]| match place {
         Some(place) => Loaded::lasting(programs, &params, &filters, place),
