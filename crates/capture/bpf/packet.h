@@ -11,6 +11,10 @@
 #include "kernel.h"
 #include "params.h"
 
+/* epb_flags, draft-ietf-opsawg-pcapng, section 4.3.1: 01 inbound, 10 outbound. */
+#define INBOUND 1
+#define OUTBOUND 2
+
 /* What a hook knows of a packet before it is copied. */
 struct packet {
 	void *ctx;
@@ -21,6 +25,7 @@ struct packet {
 	const void *link;  /* netfilter: where they are */
 	__u64 hardware_ns; /* from the NIC, 0: none */
 	__u32 tag;         /* a stripped VLAN tag, protocol and TCI in network order, 0: none */
+	__u64 now;         /* CLOCK_MONOTONIC, 0: not read yet */
 };
 
 #define TAG_OFFSET 12

@@ -94,10 +94,6 @@ static __always_inline void take_skb(struct __sk_buff *skb, __u32 direction)
 	take(CONTEXT_SKB, &p);
 }
 
-/* draft-ietf-opsawg-pcapng, section 4.3.1: 01 inbound, 10 outbound. */
-#define INBOUND 1
-#define OUTBOUND 2
-
 /* TCX_NEXT and TC_ACT_UNSPEC are the same number, so are TCX_DROP and TC_ACT_SHOT. */
 #define SKB_NEXT -1
 #define SKB_DROP 2

@@ -26,7 +26,7 @@ use crate::ring::{Geometry, RingMemory};
 use crate::rules::{self, Compiled, Images};
 use crate::sys::libbpf::{io_error, program, quiet_libbpf};
 use crate::sys::program::run;
-use crate::{Clock, Config, Deliver, Error, Hook};
+use crate::{Clock, Config, Deliver, Error, Hook, Stamps};
 
 static TRIAL: &Aligned<[u8]> = &Aligned(*include_bytes!(concat!(env!("OUT_DIR"), "/trial.bpf.o")));
 
@@ -46,6 +46,8 @@ pub struct Duties {
     pub rules: Option<Arc<Compiled>>,
     /// Up to which length frames are copied by loads and stores; `None`: as suits this machine.
     pub most_direct: Option<u32>,
+    /// Whether the packets of a poll share readings of the clock; a trial is one poll.
+    pub clock_by_poll: bool,
 }
 
 /// Something that a hook program is made of, and for which the machine charges.
@@ -111,6 +113,7 @@ impl Trial {
             block_bytes,
             promiscuous: false,
             device_bound: false,
+            stamps: Stamps::Packet,
             filter: duties.filter.clone(),
             rules: duties.rules.clone(),
         };
@@ -123,6 +126,7 @@ impl Trial {
             by_cpu: hook.ring_unit() == RingUnit::Cpu,
             filtered: !filters.is_empty(),
             judged: config.rules.is_some(),
+            clock_by_poll: duties.clock_by_poll,
             most_direct: duties.most_direct.unwrap_or_else(most_direct),
             ..Params::unread(0)
         };
@@ -174,6 +178,7 @@ impl Trial {
             ring_bytes: Some(ring_bytes),
             block_bytes,
             device_bound: false,
+            stamps: Stamps::Auto,
         };
         let mut groups = Groups::open(&config, &Arc::new(Clock::default()))?;
         let fail = |source| groups::Error::Kernel { what: "try the programs".into(), source };
@@ -371,5 +376,70 @@ mod tests {
                 assert!(came == sent, "{hook}, {most_direct}: a frame is not as it was sent");
             }
         }
+    }
+
+    fn times_in(bytes: &[u8]) -> Vec<u64> {
+        let time = |record| match record {
+            Ok(Record::Packet(packet)) => Some(packet.timestamp),
+            Ok(_) => None,
+            Err(e) => panic!("{e}"),
+        };
+        Reader::inside(bytes).filter_map(time).collect()
+    }
+
+    /// A trial whose packets share readings of the clock, and its ring's reader.
+    fn sharing(hook: Hook) -> (Trial, RingReader) {
+        let duties = Duties { clock_by_poll: true, ..Duties::default() };
+        let trial = Trial::of_recorder(hook, 1 << 20, 1 << 16, &duties).unwrap();
+        let ring = RingReader::new(trial.rings[0].clone(), 0);
+        (trial, ring)
+    }
+
+    #[test]
+    fn the_packets_of_a_poll_share_a_reading_of_the_clock_sixteen_at_a_time() {
+        need_root();
+        for hook in [Hook::Xdp, Hook::Tcx, Hook::Netfilter] {
+            let (trial, mut ring) = sharing(hook);
+            let frame = frame(60, &mut SplitMix64(1));
+            // All of one run, with which no poll interferes.
+            run(trial.program.as_fd(), &trial.context, &frame, 320).unwrap();
+            assert!(ring.look());
+            let times = times_in(ring.begun());
+            assert_eq!(times.len(), 320);
+            let steps: Vec<u64> = times.windows(2).map(|pair| pair[1] - pair[0]).collect();
+            // A reading is further off than a nanosecond, and there is one for 16 packets; more
+            // only where the kernel's tick has come in between.
+            let mut shared = 0;
+            for step in &steps {
+                shared = if *step == 1 { shared + 1 } else { 0 };
+                assert!(shared < 16, "{hook}: {steps:?}");
+            }
+            let readings = steps.iter().filter(|step| **step > 1).count();
+            assert!((19..40).contains(&readings), "{hook}: {readings} readings");
+        }
+    }
+
+    /// The loopback device delivers what is sent to it in a poll of the CPU that has sent it.
+    #[test]
+    fn after_a_poll_the_clock_is_read_again() {
+        need_root();
+        let before = rustix::thread::sched_getaffinity(None).unwrap();
+        let mut here = rustix::thread::CpuSet::new();
+        here.set(0);
+        rustix::thread::sched_setaffinity(None, &here).unwrap();
+        let (trial, mut ring) = sharing(Hook::Xdp);
+        let frame = frame(60, &mut SplitMix64(1));
+        let socket = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+        let to = socket.local_addr().unwrap();
+        for _ in 0..100 {
+            run(trial.program.as_fd(), &trial.context, &frame, 1).unwrap();
+            socket.send_to(&[1], to).unwrap();
+            socket.recv(&mut [0]).unwrap();
+        }
+        rustix::thread::sched_setaffinity(None, &before).unwrap();
+        assert!(ring.look());
+        let times = times_in(ring.begun());
+        assert_eq!(times.len(), 100);
+        assert!(times.windows(2).all(|pair| pair[1] > pair[0] + 1), "{times:?}");
     }
 }

@@ -21,19 +21,18 @@ pub struct Params {
     pub filtered: bool,
     /// Whether there may be rules: the programs to load are then those that look for rules.
     pub judged: bool,
+    /// Whether the packets of a poll share readings of the clock.
+    pub clock_by_poll: bool,
     /// Frames of at most so many bytes are copied by loads and stores, longer ones by a call.
     pub most_direct: u32,
 }
 
-/// Frames up to here are copied as fast by loads and stores as by a call, or faster, on all
-/// machines.
-const SHORT: u32 = 128;
 /// `MOST_DIRECT` of `bpf/packet.h`.
 const MOST_DIRECT: u32 = 1536;
 
-/// Returns up to which length frames are best copied by loads and stores on this machine. Intel's
-/// processors copy long frames faster by the one instruction that the kernel's function is made of,
-/// by a tenth at 1514 bytes; AMD's take twice as long by it.
+/// Returns up to which length frames are best copied by loads and stores on this machine. Calls are
+/// cheap on Intel's processors, and the one instruction that the kernel's copy is made of is as
+/// fast as these, or faster by a tenth at 1514 bytes; on AMD's that takes twice as long.
 pub fn most_direct() -> u32 {
     static MOST: OnceLock<u32> = OnceLock::new();
     *MOST.get_or_init(|| {
@@ -43,7 +42,7 @@ pub fn most_direct() -> u32 {
                 key.trim() == "vendor_id" && value.trim() == "GenuineIntel"
             })
         });
-        if is_intel { SHORT } else { MOST_DIRECT }
+        if is_intel { 0 } else { MOST_DIRECT }
     })
 }
 
@@ -61,6 +60,7 @@ impl Params {
             link_header: true,
             filtered: false,
             judged: false,
+            clock_by_poll: false,
             most_direct: most_direct(),
         }
     }
@@ -85,6 +85,7 @@ impl Params {
             by_cpu: self.by_cpu.into(),
             link_header: self.link_header.into(),
             filtered: self.filtered.into(),
+            clock_by_poll: self.clock_by_poll.into(),
             most_direct: self.most_direct,
         };
         params.bytes().to_vec()
