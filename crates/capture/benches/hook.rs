@@ -31,7 +31,7 @@ use tapdeck_capture::interface::Interface;
 use tapdeck_capture::rules::Compiled;
 use tapdeck_capture::transmit::{Drain, Flood};
 use tapdeck_capture::trial::{CHARGES, Charge, Duties, Trial};
-use tapdeck_capture::{Capture, Clock, Config, Deliver, Hook};
+use tapdeck_capture::{Capture, Clock, Config, Deliver, Hook, Stamps};
 use tapdeck_packet::ring::Ring;
 use tapdeck_packet::rules::image::Options as ImageOptions;
 use tapdeck_packet::rules::{Action, Rule, RuleSet};
@@ -200,9 +200,17 @@ fn programs(hook: Hook) -> Vec<(&'static str, Load)> {
     };
     let rules = Some(Arc::new(Compiled::new(&rules(), &ImageOptions::default()).expect("it fits")));
     let mut programs = vec![
-        ("record", recorder(Duties::default())),
-        ("record, filter", recorder(Duties { filter: Some("udp port 9".into()), rules: None })),
-        ("record, rules", recorder(Duties { filter: None, rules })),
+        ("record", recorder(Duties { clock_by_poll: true, ..Duties::default() })),
+        ("record, clock packet", recorder(Duties::default())),
+        (
+            "record, filter",
+            recorder(Duties {
+                filter: Some("udp port 9".into()),
+                clock_by_poll: true,
+                ..Duties::default()
+            }),
+        ),
+        ("record, rules", recorder(Duties { rules, clock_by_poll: true, ..Duties::default() })),
     ];
     if GROUP_HOOKS.contains(&hook) {
         programs.extend([("1 group", groups(1)), ("8 groups", groups(8))]);
@@ -312,7 +320,13 @@ fn ends(options: &Options, out: &mut String) {
     let ends_a_packet = 1.0 / in_block(SMALL_BLOCK) - 1.0 / in_block(LARGE_BLOCK);
     for hook in GROUP_HOOKS {
         let record = [SMALL_BLOCK, LARGE_BLOCK].map(|block| {
-            Trial::of_recorder(hook, RING, block, &Duties::default()).expect("the program loads")
+            Trial::of_recorder(
+                hook,
+                RING,
+                block,
+                &Duties { clock_by_poll: true, ..Duties::default() },
+            )
+            .expect("the program loads")
         });
         let group = [SMALL_BLOCK, LARGE_BLOCK].map(|block| of_groups(hook, RING, block, 1));
         let frame = frame(BYTES);
@@ -437,6 +451,7 @@ fn recorded(options: &Options, size: usize) -> (f64, f64) {
         block_bytes: 1 << 20,
         promiscuous: false,
         device_bound: true,
+        stamps: Stamps::Auto,
         filter: None,
         rules: None,
     };

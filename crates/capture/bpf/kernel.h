@@ -19,6 +19,10 @@ struct net_device {
 	int ifindex;
 };
 
+struct xdp_buff {
+	__u32 flags;
+};
+
 struct nf_hook_state {
 	struct net_device *in;
 };
@@ -29,6 +33,12 @@ struct bpf_nf_ctx {
 };
 
 #pragma clang attribute pop
+
+/* Of the flags of struct xdp_buff: the frame goes on in fragments. */
+#define XDP_HAS_FRAGS 1
+
+/* Since 6.2. */
+extern void *bpf_cast_to_kern_ctx(void *ctx) __ksym __weak;
 
 /* Since 6.3, 6.4 and 6.8; only the programs that call them need them. */
 extern int bpf_dynptr_from_skb(struct __sk_buff *skb, __u64 flags,

@@ -24,10 +24,16 @@ struct td_params {
 	__u32 consume;
 	__u32 hardware_time;
 	__u32 hardware_vlan;
-	__u32 by_cpu;      /* XDP: a ring for each CPU, and not for each receive queue */
-	__u32 link_header; /* frames of this interface begin with a link layer header */
-	__u32 filtered;    /* a filter has been put in (filter.h) */
+	__u32 by_cpu;        /* XDP: a ring for each CPU, and not for each receive queue */
+	__u32 link_header;   /* frames of this interface begin with a link layer header */
+	__u32 filtered;      /* a filter has been put in (filter.h) */
+	__u32 clock_by_poll; /* the clock is read for each poll, and not for each packet (clock.h)
+			      */
+	__u32 most_direct;   /* frames of at most so many bytes are copied by loads and stores */
 };
+
+/* CPUs that have a clock of their own in clock.h; a power of two. */
+#define TD_CLOCKS 1024
 
 struct td_flush {
 	__u32 ring;

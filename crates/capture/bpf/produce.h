@@ -13,6 +13,7 @@
 #ifndef TAPDECK_PRODUCE_H
 #define TAPDECK_PRODUCE_H
 
+#include "clock.h"
 #include "packet.h"
 #include "ring.h"
 
@@ -55,7 +56,7 @@ static __always_inline void heed_deadline(__u64 now)
 static __always_inline void heed_deadline_unwritten(void)
 {
 	if (params.consume)
-		heed_deadline(bpf_ktime_get_ns());
+		heed_deadline(td_now_roughly());
 }
 
 #define EPB_TYPE 6
@@ -131,6 +132,26 @@ static __always_inline bool reserve(const struct place *place, __u32 len, __u64 
 	return false;
 }
 
+/* The packet's time in UTC. A NIC's is taken if its clock is set to UTC, for which it need not be
+ * known to more than a tick of the kernel what time it is. */
+static __always_inline __u64 time_of(struct packet *p, __s64 utc_offset_ns)
+{
+	if (p->hardware_ns) {
+		__u64 about = td_now_roughly();
+
+		if (p->hardware_ns - (about + utc_offset_ns) + NS_PER_S < 2 * NS_PER_S) {
+			heed_deadline(about);
+			return p->hardware_ns;
+		}
+	}
+
+	if (!p->now) {
+		p->now = td_now(p->flags == OUTBOUND);
+		heed_deadline(p->now);
+	}
+	return p->now + utc_offset_ns;
+}
+
 /* Writes the packet into a ring, as a packet of that pcapng interface, with at most snaplen
  * bytes of its frame. Returns how many bytes; 0 where the packet could not be written, which is
  * counted. */
@@ -171,17 +192,11 @@ static __always_inline __u32 put(enum context context, struct packet *p, const s
 		if (gap)
 			__sync_fetch_and_add(&ring->told, -gap);
 		__sync_fetch_and_add(&ring->lost, 1);
-		heed_deadline(bpf_ktime_get_ns());
+		heed_deadline(td_now_roughly());
 		return 0;
 	}
 
-	__u64 now = bpf_ktime_get_ns();
-	__u64 ns = now + control.utc_offset_ns[td_word_epoch(at)];
-
-	heed_deadline(now);
-	/* A NIC whose clock is not set to UTC is not believed. */
-	if (p->hardware_ns && p->hardware_ns - ns + NS_PER_S < 2 * NS_PER_S)
-		ns = p->hardware_ns;
+	__u64 ns = time_of(p, control.utc_offset_ns[td_word_epoch(at)]);
 
 	__u32 offset = ((td_word_block(at) & params.block_mask) << params.block_shift) |
 		       (td_word_bytes(at) & (params.block_bytes - 1));

@@ -43,7 +43,7 @@ int tapdeck_xdp(struct xdp_md *ctx)
 {
 	struct packet p = {
 		.ctx = ctx,
-		.len = bpf_xdp_get_buff_len(ctx),
+		.len = xdp_len(ctx),
 		.ring = xdp_ring(ctx),
 	};
 
@@ -65,7 +65,7 @@ int tapdeck_xdp_metadata(struct xdp_md *ctx)
 {
 	struct packet p = {
 		.ctx = ctx,
-		.len = bpf_xdp_get_buff_len(ctx),
+		.len = xdp_len(ctx),
 		.ring = xdp_ring(ctx),
 	};
 	__u64 ns = 0;
@@ -93,10 +93,6 @@ static __always_inline void take_skb(struct __sk_buff *skb, __u32 direction)
 		p.tag = vlan_tag(skb->vlan_proto, skb->vlan_tci);
 	take(CONTEXT_SKB, &p);
 }
-
-/* draft-ietf-opsawg-pcapng, section 4.3.1: 01 inbound, 10 outbound. */
-#define INBOUND 1
-#define OUTBOUND 2
 
 /* TCX_NEXT and TC_ACT_UNSPEC are the same number, so are TCX_DROP and TC_ACT_SHOT. */
 #define SKB_NEXT -1

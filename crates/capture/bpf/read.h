@@ -131,23 +131,6 @@ static __always_inline const void *td_view(enum context context, void *ctx, __u3
 	return td_copy_netfilter(ctx, at, buffer, len) ? NULL : buffer;
 }
 
-/* The linear part, where the hook shows it; else NULL. */
-static __always_inline const void *td_linear(enum context context, void *ctx, const void **end)
-{
-	switch (context) {
-	case CONTEXT_XDP:
-		*end = (const void *)(long)((struct xdp_md *)ctx)->data_end;
-		return (const void *)(long)((struct xdp_md *)ctx)->data;
-	case CONTEXT_SKB:
-		*end = (const void *)(long)((struct __sk_buff *)ctx)->data_end;
-		return (const void *)(long)((struct __sk_buff *)ctx)->data;
-	case CONTEXT_NETFILTER:
-		break;
-	}
-	*end = NULL;
-	return NULL;
-}
-
 /* Does the frame, as td_view() shows it, begin with an Ethernet header? */
 static __always_inline bool td_has_link(enum context context, const struct packet *p)
 {

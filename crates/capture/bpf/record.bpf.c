@@ -161,7 +161,7 @@ static __always_inline void take(enum context context, struct packet *p)
 SEC("xdp.frags")
 int tapdeck_redirect(struct xdp_md *ctx)
 {
-	struct packet p = { .ctx = ctx, .len = bpf_xdp_get_buff_len(ctx) };
+	struct packet p = { .ctx = ctx, .len = xdp_len(ctx) };
 	__u32 queue = ctx->rx_queue_index;
 
 	if (params.filtered && !td_filter_accepts(CONTEXT_XDP, &p, 0)) {

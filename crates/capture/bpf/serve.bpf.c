@@ -96,6 +96,7 @@ struct member_copy {
 	__u32 snaplen;
 	__u32 interface;
 	__u32 copies; /* made in the present group */
+	__u64 now;    /* as in struct packet: all copies have one time */
 };
 
 /* What is known of one packet, on the CPU it is on: no program of ours interrupts another. The
@@ -174,6 +175,7 @@ static __always_inline void deliver(enum context context, void *ctx,
 		.link = (const void *)member_copy->link,
 		.hardware_ns = member_copy->hardware_ns,
 		.tag = member_copy->tag,
+		.now = member_copy->now,
 	};
 
 	if (!owner || !place_of(member, p.ring, &place))
@@ -182,6 +184,9 @@ static __always_inline void deliver(enum context context, void *ctx,
 
 	__u32 kept =
 		put(context, &p, &place, snaplen(member_copy->snaplen), member_copy->interface);
+
+	member_copy->now = p.now;
+
 	struct td_taken *t = kept ? bpf_map_lookup_elem(&taken, &member) : NULL;
 
 	if (t) {
@@ -395,6 +400,7 @@ static __always_inline void take(enum context context, struct packet *p)
 	member_copy->link = (__u64)p->link;
 	member_copy->hardware_ns = p->hardware_ns;
 	member_copy->tag = p->tag;
+	member_copy->now = 0;
 	way.scratch->headers.have = 0;
 	all->seen++;
 	switch (context) {

@@ -3,7 +3,7 @@
 use std::io;
 
 use crate::ring::GeometryError;
-use crate::{Hook, interface, rules};
+use crate::{Hook, Stamps, interface, rules};
 
 /// Why a capture cannot begin.
 #[derive(Debug, thiserror::Error)]
@@ -79,6 +79,9 @@ pub enum Error {
     /// a hook that cannot do with packets what is asked
     #[error("hook {hook} {why}")]
     Deliver { hook: Hook, why: &'static str },
+    /// a clock that packets cannot be stamped by
+    #[error("--clock {stamps} on {name}: {why}; take --clock auto")]
+    Stamps { name: String, stamps: Stamps, why: &'static str },
     /// a hook that somebody else has taken away for good
     #[error(
         "somebody has detached the hook of {name}, which is tried again every second; until then packets go unseen: {why}"
@@ -112,6 +115,7 @@ impl Error {
             | Self::XdpBusy { .. }
             | Self::Unsupported { .. }
             | Self::LargeFilter { .. }
+            | Self::Stamps { .. }
             | Self::Kernel { .. } => false,
         }
     }

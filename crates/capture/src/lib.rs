@@ -32,6 +32,7 @@ mod ring_count;
 mod route;
 pub mod rules;
 mod socket;
+mod stamps;
 mod sys;
 pub mod transmit;
 pub mod trial;
@@ -46,6 +47,7 @@ pub use event::Event;
 pub use helper::Helper;
 pub use hook::{Deliver, Hook, Linux, RingUnit};
 pub use losses::Losses;
+pub use stamps::Stamps;
 pub use unseen::{Cause, Unseen};
 
 /// The most rings of one capture (`TD_MAX_RINGS`). More queues than that share rings.

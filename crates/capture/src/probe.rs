@@ -6,6 +6,7 @@
 use std::io;
 use std::os::fd::AsFd;
 
+use crate::bpf::driver::Questions;
 use crate::bpf::loaded::Loaded;
 use crate::bpf::params::Params;
 use crate::bpf::program::Program;
@@ -13,10 +14,11 @@ use crate::explain::lacks;
 use crate::filter::splice::Filters;
 use crate::hook::{AttachPlace, Sockets, TakenBy};
 use crate::interface::{Error, Interface};
+use crate::stamps::why_each_packet;
 pub use crate::sys::kernel::OtherProgram;
 use crate::sys::kernel::{self, AttachPoint};
 use crate::sys::packet_socket;
-use crate::{Hook, netlink};
+use crate::{Hook, Stamps, netlink};
 
 /// Chooses the hook for an interface when nobody chose one, and says why: XDP stands before
 /// everything that the host's own traffic passes, so an interface that carries an address gets the
@@ -65,6 +67,24 @@ pub fn xdp_in_driver(interface: &Interface) -> Option<bool> {
     const BASIC: u64 = 1;
     let features = kernel::xdp_state(interface.index).ok()?.features;
     netlink::knows_devices().then_some(features & BASIC != 0)
+}
+
+/// Returns what packets would be stamped by at a hook of an interface where nobody says it, and why
+/// they cannot share readings of the clock; `None` at socket hooks.
+fn stamps(interface: &Interface, hook: Hook) -> Option<(Stamps, Option<&'static str>)> {
+    let TakenBy::Programs(set) = hook.facts().taken_by else { return None };
+    let driver = Questions::to(interface, &set, true);
+    let tells =
+        || Loaded::new(&[], &Params { clock_by_poll: true, ..Params::unread(0) }, &Filters::new());
+    // Rings are as many as are wanted, unless the user gives them little memory.
+    let why = why_each_packet(interface, hook, u32::MAX, false);
+    let why =
+        why.or_else(|| tells().err().map(|_| "the kernel does not tell when a poll has ended"));
+    Some(match (driver.time, why) {
+        (true, _) => (Stamps::Hardware, None),
+        (false, None) => (Stamps::Batch, None),
+        (false, Some(why)) => (Stamps::Packet, Some(why)),
+    })
 }
 
 /// Whether a hook works on this kernel: how, or why not.
@@ -164,6 +184,8 @@ pub struct InterfaceState {
     pub programs: Programs,
     pub strips_vlan: bool,
     pub auto: Hook,
+    /// What packets are stamped by at that hook, and why they share no reading of the clock.
+    pub stamps: Option<(Stamps, Option<&'static str>)>,
     pub reason: &'static str,
 }
 
@@ -180,6 +202,7 @@ impl InterfaceState {
             programs: Programs::of(&interface),
             strips_vlan: kernel::strips_vlan(&interface.name).unwrap_or(false),
             auto,
+            stamps: stamps(&interface, auto),
             reason,
             interface,
         })

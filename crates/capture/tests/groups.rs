@@ -13,7 +13,7 @@ use tapdeck_capture::groups::{
 };
 use tapdeck_capture::ring::{ReadMemory, RingMemory, RingReader};
 use tapdeck_capture::rules::{Compiled, Hits};
-use tapdeck_capture::{Clock, Deliver, Event, Hook, SystemClock, WallClock};
+use tapdeck_capture::{Clock, Deliver, Event, Hook, Stamps, SystemClock, WallClock};
 use tapdeck_packet::pcapng::{Reader, Record};
 use tapdeck_packet::ring::Ring;
 use tapdeck_packet::rules::RuleSet;
@@ -76,7 +76,13 @@ fn group(name: &str, steering: Steering) -> GroupConfig {
 }
 
 fn config(groups: Vec<GroupConfig>) -> GroupsConfig {
-    GroupsConfig { groups, ring_bytes: Some(1 << 20), block_bytes: 1 << 16, device_bound: true }
+    GroupsConfig {
+        groups,
+        ring_bytes: Some(1 << 20),
+        block_bytes: 1 << 16,
+        device_bound: true,
+        stamps: Stamps::Auto,
+    }
 }
 
 fn started(groups: Vec<GroupConfig>) -> Groups {
@@ -951,8 +957,13 @@ fn a_thousand_and_twenty_four_members_come_and_die_at_once() {
         GroupConfig { snaplen: 64, ..group("many", Steering::Flow) },
         GroupConfig { snaplen: 64, ..group("turns", Steering::RoundRobin) },
     ];
-    let smallest =
-        GroupsConfig { groups, ring_bytes: Some(1), block_bytes: 1 << 16, device_bound: true };
+    let smallest = GroupsConfig {
+        groups,
+        ring_bytes: Some(1),
+        block_bytes: 1 << 16,
+        device_bound: true,
+        stamps: Stamps::Auto,
+    };
     let mut groups = Groups::open(&smallest, &Arc::new(Clock::default())).expect("it opens");
     groups.start().unwrap();
     let mut numbers = Vec::new();

@@ -7,7 +7,7 @@ use std::sync::mpsc::{self, Receiver, TryRecvError, channel};
 use std::thread::JoinHandle;
 
 use tapdeck_capture::ring::RingReader;
-use tapdeck_capture::{Capture, Clock, Config, Deliver, Error, Event, Hook};
+use tapdeck_capture::{Capture, Clock, Config, Deliver, Error, Event, Hook, Stamps};
 use tapdeck_packet::pcapng::{
     FLAG_INBOUND, FLAG_OUTBOUND, Reader, Record, interface_description, section_header,
 };
@@ -125,6 +125,7 @@ fn config(hook: Hook) -> Config {
         block_bytes: 1 << 20,
         promiscuous: true,
         device_bound: true,
+        stamps: Stamps::Auto,
         filter: None,
         rules: None,
     }

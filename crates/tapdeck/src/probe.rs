@@ -79,5 +79,9 @@ fn show(out: &mut impl Write, s: &InterfaceState) -> std::io::Result<()> {
     let is_unsure = s.auto.needs_driver_xdp() && s.driver_xdp.is_none();
     let unless = if is_unsure { " (tcx if the driver turns out to have none)" } else { "" };
     writeln!(out, "  --hook auto takes {}{unless}: {}", s.auto, s.reason)?;
+    if let Some((stamps, why)) = s.stamps {
+        let why = why.map(|why| format!(": {why}")).unwrap_or_default();
+        writeln!(out, "  --clock auto takes {stamps} there{why}")?;
+    }
     Ok(())
 }

@@ -231,6 +231,7 @@ fn at_hook(hook: Hook, seed: u64, expressions: usize) {
             block_bytes: 1 << 16,
             promiscuous: true,
             device_bound: true,
+            stamps: tapdeck_capture::Stamps::Auto,
             filter: None,
             rules: None,
         };
@@ -292,6 +293,7 @@ fn in_groups(hook: Hook, seed: u64, expressions: usize) {
                 ring_bytes: Some(2 << 20),
                 block_bytes: 1 << 16,
                 device_bound: true,
+                stamps: tapdeck_capture::Stamps::Auto,
             };
             let mut groups = Groups::open(&config, &Arc::new(Clock::default())).expect("it opens");
             let members: Vec<_> = (0..count)

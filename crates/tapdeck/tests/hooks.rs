@@ -108,6 +108,53 @@ fn records_what_was_sent(hook: &str, flags: &str) {
     assert_readable(&store, number(&stats, "captured"));
 }
 
+/// Times never run backwards within a ring, whatever clock there is, and the recording says which.
+#[test]
+fn a_recording_says_what_its_packets_are_stamped_by() {
+    for hook in ["xdp", "xdp-generic", "tcx", "netfilter"] {
+        for (clock, taken) in [("packet", "packet"), ("batch", "batch"), ("auto", "batch")] {
+            let net = Net::new();
+            net.addresses();
+            let dir = tempfile::tempdir().expect("a directory");
+            let file = dir.path().join("it.pcapng");
+            let line = format!("--hook {hook} --clock {clock} -w {}", file.display());
+            let recorder = Recorder::start(&net, dir.path(), &line);
+            let to = mac(&net);
+            let frames: Vec<_> = (0..2000).map(|i| frame(to, 60, i)).collect();
+            send(&net, &frames);
+            wait_seen(&recorder, frames.len());
+            recorder.stop();
+            let contents = Contents::of(&file);
+            assert!(mine(&contents).len() == frames.len(), "{hook}, {clock}");
+            for (number, interface) in (0..).zip(&contents.interfaces) {
+                let said = interface.description.as_deref().unwrap_or_default();
+                assert!(said.ends_with(&format!(", clock {taken}")), "{hook}: {said}");
+                let packets = contents.packets.iter().filter(|p| p.interface == number);
+                let times: Vec<i64> = packets.map(|p| p.time_ns).collect();
+                assert!(times.is_sorted(), "{hook}, {clock}: interface {number}");
+            }
+        }
+    }
+}
+
+/// What cannot be had is refused, and the reason told.
+#[test]
+fn a_clock_that_there_is_not_is_refused() {
+    let net = Net::with(Cable { queues: Some(2), ..Cable::default() });
+    let dir = tempfile::tempdir().expect("a directory");
+    let refused = |flags: &[&str], why: &str| {
+        let mut command = net.b.command(env!("CARGO_BIN_EXE_tapdeck"));
+        let file = dir.path().join("it.pcapng");
+        command.args(["record", "-i", "vb", "--hook", "xdp", "-w"]).arg(&file).args(flags);
+        let out = command.output().expect("it runs");
+        let said = String::from_utf8_lossy(&out.stderr);
+        assert!(out.status.code() == Some(1) && said.contains(why), "{said}");
+    };
+    refused(&["--clock", "hardware", "--no-device-bound"], "no hardware time");
+    let small = ["--clock", "batch", "--ring-bytes", "4MiB", "--block-bytes", "1MiB"];
+    refused(&small, "several queues or CPUs share a ring");
+}
+
 #[test]
 fn xdp_records_what_was_sent() {
     records_what_was_sent("xdp", "");
@@ -404,7 +451,7 @@ fn the_queue_or_cpu_of_a_packet_is_told_by_its_interface() {
             let (ids, told) = interface_of_packets_from(cpu, &net, hook);
             assert_eq!(ids, [cpu as u32], "{hook}, sent on CPU {cpu}");
             let expected: Vec<String> =
-                (0..told.len()).map(|n| format!("hook {hook}, {unit} {n}")).collect();
+                (0..told.len()).map(|n| format!("hook {hook}, {unit} {n}, clock batch")).collect();
             assert_eq!(told, expected);
         }
     }

@@ -45,7 +45,8 @@ fn begin(net: &Net, dir: &Path, flags: &str) -> Recorder {
     recorder
 }
 
-/// The numbers of the links that a process has, or its helper.
+/// The numbers of the links to interfaces that a process has, or its helper. The one that tells of
+/// polls is at a tracepoint.
 fn links_of(process: &Running) -> Vec<String> {
     let pid = Pid::from_child(&process.0).as_raw_nonzero();
     let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"));
@@ -55,8 +56,9 @@ fn links_of(process: &Running) -> Vec<String> {
     let files = pids.flat_map(files).flatten();
     let texts = files.filter_map(|file| fs::read_to_string(file.path()).ok());
     let number = |text: String| {
-        let line = text.lines().find_map(|line| line.strip_prefix("link_id:"))?.trim().to_owned();
-        Some(line)
+        let field = |name| text.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
+        let is_of_interface = field("link_type:")? != "raw_tracepoint";
+        is_of_interface.then(|| field("link_id:").map(str::to_owned))?
     };
     texts.filter_map(number).collect()
 }

@@ -8,7 +8,7 @@ use libbpf_rs::{Object, ObjectBuilder, OpenObject};
 use tapdeck_packet::ring::layout;
 
 use super::control::{CONTROL_BYTES, Control};
-use super::object::{Aligned, FLUSH, LoadedObject, choose, load_filtered, reuse_maps};
+use super::object::{Aligned, FLUSH, LoadedObject, POLL, choose, load_filtered, reuse_maps};
 use super::params::Params;
 use super::program::Program;
 use crate::filter::splice::Filters;
@@ -98,13 +98,16 @@ pub struct Loaded {
     programs: LoadedObject,
     rings: Vec<Arc<RingMemory>>,
     control: Control,
+    /// What keeps the first object's program at the end of polls. It and the hook programs of all
+    /// objects work on one map.
+    _polls: Option<OwnedFd>,
 }
 
-fn open(programs: &[Program], params: &Params) -> io::Result<OpenObject> {
+fn open(programs: &[Program], others: &[&str], params: &Params) -> io::Result<OpenObject> {
     let bytes = if params.judged { &RECORD_RULES.0[..] } else { &RECORD.0[..] };
     let mut object = ObjectBuilder::default().open_memory(bytes).map_err(|e| io_error(&e))?;
     let g = params.geometry;
-    choose(&mut object, programs, params.ifindex, &[FLUSH]);
+    choose(&mut object, programs, params.ifindex, others);
     for mut map in object.maps_mut() {
         let (value, entries) = match map.name().to_str() {
             Some("rings") => (g.ring_stride(), g.nrings),
@@ -139,7 +142,10 @@ impl Loaded {
         filters: &Filters,
     ) -> io::Result<(Self, Control)> {
         quiet_libbpf();
-        let loaded = load_filtered(open(programs, params)?, programs, params.ifindex, filters)?;
+        let others = if params.clock_by_poll { &[FLUSH, POLL][..] } else { &[FLUSH] };
+        let open = open(programs, others, params)?;
+        let mut loaded = load_filtered(open, programs, params.ifindex, filters)?;
+        let polls = params.clock_by_poll.then(|| loaded.hear_of_polls()).transpose()?;
         let g = params.geometry;
         let n = g.nrings as usize;
         let mapped = |name: &str, len: usize, writable: bool| -> io::Result<Arc<Mapping>> {
@@ -152,7 +158,7 @@ impl Loaded {
         let control = Control::new(mapped(".data.control", CONTROL_BYTES, true)?);
         control.set_snaplen(g.snaplen);
         let rings = RingMemory::set(g, &rings, &data, &release).into_iter().map(Arc::new).collect();
-        Ok((Self { programs: loaded, rings, control: control.clone() }, control))
+        Ok((Self { programs: loaded, rings, control: control.clone(), _polls: polls }, control))
     }
 
     /// Loads programs over the maps of a lasting recording. Those of its owner before are taken
@@ -167,7 +173,7 @@ impl Loaded {
         place: &Place,
     ) -> io::Result<(Self, Control)> {
         quiet_libbpf();
-        let mut open = open(programs, params)?;
+        let mut open = open(programs, &[FLUSH], params)?;
         let found = place.found.as_ref().map(|_| PinnedMaps::open(place)).transpose()?;
         if let Some(found) = &found {
             found.reuse(&mut open)?;
@@ -183,7 +189,7 @@ impl Loaded {
         if place.found.is_none() {
             control.set_snaplen(params.geometry.snaplen);
         }
-        Ok((Self { programs: loaded, rings, control: control.clone() }, control))
+        Ok((Self { programs: loaded, rings, control: control.clone(), _polls: None }, control))
     }
 
     /// Loads the programs anew over the same rings, for a device that was made anew or with another
@@ -194,7 +200,7 @@ impl Loaded {
         params: &Params,
         filters: &Filters,
     ) -> io::Result<()> {
-        let mut open = open(programs, params)?;
+        let mut open = open(programs, &[FLUSH], params)?;
         reuse_maps(&mut open, &self.programs.object)?;
         self.programs = load_filtered(open, programs, params.ifindex, filters)?;
         Ok(())

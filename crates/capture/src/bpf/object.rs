@@ -21,6 +21,10 @@ pub(crate) struct Aligned<T: ?Sized>(pub T);
 
 /// The program that closes part-filled blocks.
 pub(crate) const FLUSH: &str = "tapdeck_flush";
+/// The program that is told when a NAPI poll has ended.
+pub(crate) const POLL: &str = "tapdeck_poll";
+/// The kernel's tracepoint at the end of a poll.
+const POLL_ENDS: &str = "napi_poll";
 
 /// Programs that are bound to a device (`linux/bpf.h`).
 const BPF_F_XDP_DEV_BOUND_ONLY: u32 = 1 << 6;
@@ -66,6 +70,17 @@ pub(crate) struct LoadedObject {
 }
 
 impl LoadedObject {
+    /// Has the program that is told of polls run until the descriptor is closed.
+    ///
+    /// # Errors
+    /// Where the program was not loaded, or the kernel has no such tracepoint.
+    pub(crate) fn hear_of_polls(&mut self) -> io::Result<OwnedFd> {
+        let program = self.object.progs_mut().find(|program| program.name() == POLL);
+        let program = program.ok_or_else(|| io::Error::other(format!("{POLL} is not loaded")))?;
+        let link = program.attach_raw_tracepoint(POLL_ENDS).map_err(|e| io_error(&e))?;
+        link.as_fd().try_clone_to_owned()
+    }
+
     /// Runs the program that closes part-filled blocks, with its arguments.
     ///
     /// # Errors

@@ -16,29 +16,24 @@ use std::time::{Duration, Instant};
 use tapdeck_packet::link::LinkType;
 use tapdeck_packet::pcapng::InterfaceDescription;
 
-use crate::attach::Links;
-use crate::bpf::driver::{Questions, load_best};
-use crate::bpf::loaded::Loaded;
-use crate::bpf::params::Params;
-use crate::bpf::program::Program;
 use crate::device::{Device, Meanwhile};
 use crate::explain::explain;
-use crate::filter::{explain_load, filters_for};
+use crate::filter::explain_load;
 use crate::helper::wire::{Answer, Attached, Fault, Request};
 use crate::helper::{Helper, Seat};
-use crate::hook::{ProgramSet, RingUnit, Sockets, TakenBy, XdpMode};
+use crate::hook::{TakenBy, XdpMode};
 use crate::interface::{Interface, NicCounters};
 use crate::memory::check_memory;
 use crate::persist::state::Entry;
-use crate::persist::{self, Persist, Place, fnv};
-use crate::ring::{Geometry, GeometryError, Reader, RingMemory, RingReader};
+use crate::persist::{Persist, Place};
+use crate::ring::{Geometry, RingMemory, RingReader};
 use crate::ring_count::wanted_rings;
 use crate::socket::SocketHook;
 use crate::unseen::{Cause, Counted, Presence, Unseen};
 use crate::warnings::{lost_tags, others_there, stays_behind, takes_nothing};
-use crate::{Clock, Config, Deliver, Error, Event, Losses, MAX_RINGS};
+use crate::{Clock, Config, Error, Event, Losses, Stamps};
 use kernel_hook::KernelHook;
-use load::{check, explain_rules, images_with};
+use load::{check, geometry, open_programs, told};
 
 /// How long the helper of a recorder that was killed may still have the place of a hook.
 const ENDING: Duration = Duration::from_millis(500);
@@ -553,6 +548,10 @@ impl Capture {
     /// Returns a pcapng interface description for each ring.
     pub fn descriptions(&self) -> Vec<InterfaceDescription> {
         let unit = self.config.hook.ring_unit().name();
+        let clock = match self.stamps() {
+            Some(stamps) => format!(", clock {stamps}"),
+            None => String::new(),
+        };
         let nrings = self.rings.len() as u32;
         let wanted = wanted_rings(&self.device.interface, self.config.hook);
         (0..nrings)
@@ -562,17 +561,23 @@ impl Capture {
                 name: self.device.interface.name.clone(),
                 description: if wanted > nrings {
                     format!(
-                        "hook {}, every {unit} n with n mod {nrings} = {ring}",
+                        "hook {}, every {unit} n with n mod {nrings} = {ring}{clock}",
                         self.config.hook
                     )
                 } else {
-                    format!("hook {}, {unit} {ring}", self.config.hook)
+                    format!("hook {}, {unit} {ring}{clock}", self.config.hook)
                 },
                 filter: self.config.filter.clone(),
                 hardware: self.device.interface.kind.clone(),
                 mac: self.device.interface.mac,
             })
             .collect()
+    }
+
+    /// Returns what packets are stamped by; `None` at socket hooks, where the kernel does it.
+    pub fn stamps(&self) -> Option<Stamps> {
+        let Taking::Kernel(KernelHook { programs, params, .. }) = &self.taking else { return None };
+        Some(Stamps::of(params, programs))
     }
 
     pub fn rings(&self) -> &[Arc<RingMemory>] {
@@ -616,92 +621,6 @@ impl Capture {
     pub fn memory_bytes(&self) -> u64 {
         self.rings.first().map_or(0, |r| r.geometry().memory_bytes())
     }
-}
-
-/// Divides the memory for the rings among the queues, CPUs or sockets of the hook.
-fn geometry(interface: &Interface, config: &Config) -> Result<Geometry, GeometryError> {
-    let nrings = wanted_rings(interface, config.hook).min(MAX_RINGS);
-    let ring_bytes = match config.hook.facts().taken_by {
-        TakenBy::Programs(_) | TakenBy::Sockets(Sockets::Packet(_)) => config.ring_bytes,
-        // Each AF_XDP socket has a ring to itself.
-        TakenBy::Sockets(Sockets::Xdp(_)) => {
-            let least = u64::from(nrings * Geometry::MIN_BLOCKS) * config.block_bytes;
-            config.ring_bytes.max(least)
-        }
-    };
-    Geometry::new(ring_bytes, config.block_bytes, nrings, config.snaplen)
-}
-
-/// Loads the programs of a hook with their filter, their rules and their rings.
-fn open_programs(
-    interface: &Interface,
-    config: &Config,
-    set: ProgramSet,
-    (geometry, snaplen): (Geometry, u32),
-    first_interface: u32,
-    clock: &Arc<Clock>,
-    place: Option<&Place>,
-) -> Result<(Vec<Arc<RingMemory>>, Taking), Error> {
-    let questions = Questions::to(interface, &set, config.device_bound);
-    let filters = filters_for(interface, config)?;
-    let params = Params {
-        geometry,
-        first_interface,
-        ifindex: interface.index,
-        consume: config.deliver == Deliver::Consume,
-        hardware_time: questions.time,
-        hardware_vlan: questions.vlan_tag,
-        by_cpu: config.hook.ring_unit() == RingUnit::Cpu,
-        link_header: interface.link.is_some_and(LinkType::has_header),
-        filtered: !filters.is_empty(),
-        judged: config.rules.is_some(),
-    };
-    let load = |programs: &[Program]| match place {
-        Some(place) => Loaded::lasting(programs, &params, &filters, place),
-        None => Loaded::new(programs, &params, &filters),
-    };
-    let ((loaded, control), programs) =
-        load_best(&set, &params, load).map_err(|e| explain_load(interface, config, &filters, e))?;
-    match place.and_then(|place| place.found.as_ref()) {
-        Some(found) => {
-            clock.adopt(control);
-            loaded.set_snaplen(snaplen);
-            for (memory, written) in loaded.rings().iter().zip(&found.rings) {
-                memory.set_taken(written.packets + written.unwritten);
-                // So that the reader can be made when it is asked for.
-                let tried = Reader::resume(memory.clone(), written.next);
-                tried.ok_or_else(|| persist::Error::Damaged(interface.name.clone()))?;
-            }
-        }
-        None => clock.share_with(control),
-    }
-    let images = config.rules.as_ref().map(|rules| images_with(&loaded, rules));
-    let images = images.transpose().map_err(|e| explain_rules(interface, config, e))?;
-    let rings = loaded.rings().to_vec();
-    let hook = KernelHook {
-        loaded,
-        set,
-        programs,
-        params,
-        filters,
-        images,
-        links: Links::default(),
-        attached: Attached::default(),
-        promiscuous: config.promiscuous,
-        place: place.cloned(),
-        seat: None,
-    };
-    Ok((rings, Taking::Kernel(hook)))
-}
-
-/// Returns a hash of what the programs of a capture are told: the same number for the same
-/// programs of whatever version.
-fn told(taking: &Taking, config: &Config) -> u64 {
-    let Taking::Kernel(hook) = taking else { return 0 };
-    let mut bytes = hook.params.bytes();
-    bytes.extend(config.filter.as_deref().unwrap_or_default().as_bytes());
-    bytes.push(u8::from(config.rules.is_some()));
-    fnv(bytes.into_iter())
 }
 
 impl Drop for Capture {

@@ -11,7 +11,7 @@ use super::steering::Steering;
 use crate::device::Device;
 use crate::rules::Compiled;
 use crate::sys::params::MAX_GROUPS;
-use crate::{Clock, Deliver, Hook};
+use crate::{Clock, Deliver, Hook, Stamps};
 
 /// What a group takes, and how its members share it.
 #[derive(Clone, Debug)]
@@ -47,6 +47,7 @@ pub struct GroupsConfig {
     pub block_bytes: u64,
     /// Whether programs may be bound to their device, as [`crate::Config::device_bound`] says.
     pub device_bound: bool,
+    pub stamps: Stamps,
 }
 
 impl GroupsConfig {
@@ -133,6 +134,7 @@ pub(super) fn ports_of(
             }
             port.promiscuous |= group.promiscuous;
             port.device_bound = config.device_bound;
+            port.stamps = config.stamps;
             // The group has this interface already, by another of its names.
             if port.list.entries.last().is_some_and(|entry| entry.group == number) {
                 let (group, interface) = (group.name.clone(), name.clone());

@@ -465,7 +465,12 @@ impl Groups {
                 link: interface.link.unwrap_or(LinkType::ETHERNET),
                 snaplen,
                 name: interface.name.clone(),
-                description: format!("hook {}, group {}", port.hook, group.config.name),
+                description: format!(
+                    "hook {}, group {}, clock {}",
+                    port.hook,
+                    group.config.name,
+                    port.stamped_by()
+                ),
                 filter: group.config.filter.clone(),
                 hardware: interface.kind.clone(),
                 mac: interface.mac,

@@ -15,7 +15,7 @@ use libbpf_rs::{MapCore as _, Object, ObjectBuilder, OpenObject};
 use super::maps::Part;
 use crate::attach::Links;
 use crate::bpf::driver::{Questions, load_best};
-use crate::bpf::object::{Aligned, FLUSH, LoadedObject, choose, load_filtered, reuse_maps};
+use crate::bpf::object::{Aligned, FLUSH, LoadedObject, POLL, choose, load_filtered, reuse_maps};
 use crate::bpf::params::Params;
 use crate::bpf::program::Program;
 use crate::device::{Device, Meanwhile};
@@ -26,12 +26,13 @@ use crate::hook::{ProgramSet, RingUnit, XdpMode};
 use crate::persist::{LinkPins, fnv, pin_anew};
 use crate::ring::Geometry;
 use crate::ring_count::wanted_rings;
+use crate::stamps::{NOBODY_TELLS, why_each_packet};
 use crate::sys::libbpf::{io_error, quiet_libbpf};
 use crate::sys::params::{MAX_GROUPS, TdEntry, TdFlushMember, TdPort};
 use crate::sys::{libbpf, pins};
 use crate::unseen::{Cause, Counted, Presence, Unseen};
 use crate::warnings::{lost_tags, others_there, stays_behind, takes_nothing};
-use crate::{Clock, Deliver, Error, Event, Hook};
+use crate::{Clock, Deliver, Error, Event, Hook, Stamps};
 use tapdeck_packet::link::LinkType;
 
 static SERVE: &Aligned<[u8]> = &Aligned(*include_bytes!(concat!(env!("OUT_DIR"), "/serve.bpf.o")));
@@ -161,6 +162,8 @@ pub(super) const CONTROL: &str = ".data.control";
 /// What all ports have in common: the maps, and the program that closes blocks.
 pub(super) struct Hub {
     loaded: LoadedObject,
+    /// What keeps the program at the end of polls, or why there is none.
+    polls: Result<OwnedFd, &'static str>,
 }
 
 impl Hub {
@@ -176,7 +179,7 @@ impl Hub {
             filters: Filters::new(),
             longest: None,
         };
-        let mut open = open(&[], &[FLUSH], &constants)?;
+        let mut open = open(&[], &[FLUSH, POLL], &constants)?;
         for mut map in open.maps_mut() {
             let entries = match map.name().to_str() {
                 Some("groups" | "slots") => sizes.groups,
@@ -198,11 +201,15 @@ impl Hub {
         if let Some(pinned) = pinned.filter(|pinned| pinned.left) {
             pinned.reuse(&mut open)?;
         }
-        let loaded = load_filtered(open, &[], 0, &constants.filters)?;
+        let mut loaded = load_filtered(open, &[], 0, &constants.filters)?;
         if let Some(pinned) = pinned.filter(|pinned| !pinned.left) {
             pinned.pin(&loaded.object)?;
         }
-        Ok(Self { loaded })
+        let polls = match pinned {
+            Some(_) => Err(NOBODY_TELLS),
+            None => loaded.hear_of_polls().map_err(|_| "the kernel does not tell of polls"),
+        };
+        Ok(Self { loaded, polls })
     }
 
     pub(super) fn object(&self) -> &Object {
@@ -236,6 +243,7 @@ pub(super) struct Port<L = Links> {
     pub promiscuous: bool,
     /// Whether a program may be bound to the device.
     pub device_bound: bool,
+    pub stamps: Stamps,
     pub list: List,
     params: Params,
     ready: Option<Ready>,
@@ -279,6 +287,7 @@ impl Port {
             deliver,
             promiscuous: false,
             device_bound: true,
+            stamps: Stamps::Auto,
             list: List::default(),
             params,
             ready: None,
@@ -300,6 +309,7 @@ impl Port {
             deliver: self.deliver,
             promiscuous: self.promiscuous,
             device_bound: self.device_bound,
+            stamps: self.stamps,
             list: self.list.clone(),
             params: self.params,
             ready: None,
@@ -325,6 +335,11 @@ impl Port {
     /// Returns how many rings give each queue or CPU of the port one of its own.
     pub(super) fn wanted_rings(&self) -> u32 {
         wanted_rings(&self.device.interface, self.hook)
+    }
+
+    /// Returns what packets are stamped by.
+    pub(super) fn stamped_by(&self) -> Stamps {
+        Stamps::of(&self.params, self.ready.as_ref().map_or(&[][..], |ready| ready.programs))
     }
 
     pub(super) fn is_attached(&self) -> bool {
@@ -451,13 +466,21 @@ impl<L> Port<L> {
     /// Loads the port's programs over the hub's maps.
     pub(super) fn load(&mut self, hub: &Hub, geometry: Geometry) -> Result<(), Error> {
         let interface = &self.device.interface;
-        let questions = Questions::to(interface, &self.set, self.device_bound);
+        let driver = Questions::to(interface, &self.set, self.device_bound);
         let snaplen = geometry.snaplen.min(self.hook.facts().most_snaplen);
+        let why_each_packet = match &hub.polls {
+            Ok(_) => why_each_packet(interface, self.hook, geometry.nrings, false),
+            Err(why) => Some(*why),
+        };
+        let (questions, by_poll) = self.stamps.choose(driver, why_each_packet).map_err(|why| {
+            Error::Stamps { name: interface.name.clone(), stamps: self.stamps, why }
+        })?;
         self.params = Params {
             geometry: Geometry { snaplen, ..geometry },
             ifindex: interface.index,
             hardware_time: questions.time,
             hardware_vlan: questions.vlan_tag,
+            clock_by_poll: by_poll,
             ..self.params
         };
         // What the filters were compiled to may not suit the interface that is there now.

@@ -25,6 +25,8 @@ pub struct TdParams {
     pub by_cpu: u32,
     pub link_header: u32,
     pub filtered: u32,
+    pub clock_by_poll: u32,
+    pub most_direct: u32,
 }
 
 // SAFETY: integers alone; a test compares size and places with those of the C compiler, so that
@@ -141,6 +143,8 @@ mod tests {
             offset_of!(TdParams, by_cpu),
             offset_of!(TdParams, link_header),
             offset_of!(TdParams, filtered),
+            offset_of!(TdParams, clock_by_poll),
+            offset_of!(TdParams, most_direct),
             size_of::<TdFlush>(),
             offset_of!(TdFlush, ring),
             offset_of!(TdFlush, block),

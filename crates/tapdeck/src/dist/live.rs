@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use tapdeck_capture::ring::RingReader;
-use tapdeck_capture::{Capture, Clock, Config, Deliver, Event, Hook};
+use tapdeck_capture::{Capture, Clock, Config, Deliver, Event, Hook, Stamps};
 use tapdeck_packet::link::LinkType;
 use tapdeck_packet::pcapng::{self, Reader, Record};
 use tapdeck_packet::ring::Ring;
@@ -39,6 +39,7 @@ pub fn count(name: &str, length: Length, limits: &Limits, interrupt: &Interrupt)
         block_bytes: 1 << 20,
         promiscuous: true,
         device_bound: true,
+        stamps: Stamps::Auto,
         filter: None,
         rules: None,
     };

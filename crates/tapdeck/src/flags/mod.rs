@@ -30,7 +30,9 @@ pub use self::dist::{Dist, FromChoice, LengthChoice, ToChoice};
 pub use self::generate::{BackendChoice, GapsChoice, Gen, MethodChoice, ProtoChoice, TunnelChoice};
 pub use self::probe::Probe;
 pub use self::query::Query;
-pub use self::record::{DeliverChoice, DirectChoice, EngineChoice, HookChoice, Record};
+pub use self::record::{
+    ClockChoice, DeliverChoice, DirectChoice, EngineChoice, HookChoice, Record,
+};
 pub use self::recover::Recover;
 pub use self::rules::{
     Compile as RulesCompile, Explain as RulesExplain, Rules, RulesVerb, Test as RulesTest,

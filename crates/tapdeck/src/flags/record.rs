@@ -37,7 +37,7 @@ pub struct Record {
     pub interfaces: Vec<String>,
 
     /// Record as a member of this group of a running `tapdeck serve`, which has the hooks
-    #[arg(long, value_name = "NAME", conflicts_with_all = ["interfaces", "hook", "deliver", "snaplen", "filter", "rules", "rules_engine", "no_promiscuous", "no_device_bound", "ring_bytes", "block_bytes", "flush", "abandon"])]
+    #[arg(long, value_name = "NAME", conflicts_with_all = ["interfaces", "hook", "deliver", "snaplen", "filter", "rules", "rules_engine", "no_promiscuous", "no_device_bound", "clock", "ring_bytes", "block_bytes", "flush", "abandon"])]
     pub group: Option<String>,
 
     /// The share of the group's traffic, relative to its other members
@@ -95,6 +95,12 @@ pub struct Record {
     /// NIC takes off
     #[arg(long)]
     pub no_device_bound: bool,
+
+    /// What packets are stamped by at hooks of programs: the NIC's clock (hardware), or the
+    /// kernel's, read for each packet (packet), or for each NAPI poll and every 16 packets of it
+    /// (batch); auto: the NIC's where it is set to UTC, else batch where packets come in polls
+    #[arg(long, value_enum, value_name = "CLOCK", default_value_t = ClockChoice::Auto)]
+    pub clock: ClockChoice,
 
     /// Begin a new segment at this size [default: 1GiB, or an eighth of --keep-bytes if that is
     /// less]
@@ -219,6 +225,14 @@ fn rules_help() -> String {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum ClockChoice {
+    Auto,
+    Packet,
+    Batch,
+    Hardware,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
 pub enum EngineChoice {
     Candidates,
     Walk,

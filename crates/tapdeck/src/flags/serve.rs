@@ -21,6 +21,7 @@ use crate::units;
   ring-bytes = \"64MiB\"           # of each member [4 MiB for each queue or CPU, 16 to 128 MiB]
   block-bytes = \"256KiB\"
   device-bound = true            # false: bind no XDP program to its device
+  clock = \"auto\"                 # or packet, batch, hardware: what packets are stamped by
   max-members = 128              # of each user, root aside
   memory = \"4GiB\"                # of the members of each user [a quarter of the memory]
 

@@ -11,13 +11,13 @@ use anyhow::{Context, Result};
 use rustix::fs::FileType;
 use rustix::thread::{CpuSet, sched_getaffinity};
 use tapdeck_capture::interface::Interface;
-use tapdeck_capture::{Config, Deliver, Hook};
+use tapdeck_capture::{Config, Deliver, Hook, Stamps};
 use tapdeck_client::Options as Attach;
 use tapdeck_packet::rules::image::{Engine, Options};
 use tapdeck_store::Retention;
 
 use crate::control::{Loaded, load, recorder_path, remove_left};
-use crate::flags::{self, DeliverChoice, DirectChoice, EngineChoice, HookChoice};
+use crate::flags::{self, ClockChoice, DeliverChoice, DirectChoice, EngineChoice, HookChoice};
 use crate::rights::Place;
 use crate::units::show_bytes;
 use crate::usage::usage;
@@ -208,6 +208,12 @@ fn from_interfaces(f: &flags::Record, rules_options: &Options) -> Result<Origin>
             block_bytes: f.block_bytes,
             promiscuous: !f.no_promiscuous,
             device_bound: !f.no_device_bound,
+            stamps: match f.clock {
+                ClockChoice::Auto => Stamps::Auto,
+                ClockChoice::Packet => Stamps::Packet,
+                ClockChoice::Batch => Stamps::Batch,
+                ClockChoice::Hardware => Stamps::Hardware,
+            },
             filter: f.filter.clone(),
             rules: rules.as_ref().map(|(_, compiled)| compiled.clone()),
         };

@@ -11,7 +11,7 @@ use serde::Deserialize;
 use tapdeck_capture::groups::{GroupConfig, GroupsConfig, MAX_MEMBERS, Steering};
 use tapdeck_capture::interface::Interface;
 use tapdeck_capture::persist::LastingGroups;
-use tapdeck_capture::{Deliver, Hook, probe};
+use tapdeck_capture::{Deliver, Hook, Stamps, probe};
 use tapdeck_packet::printable;
 use tapdeck_packet::rules::image::Options;
 
@@ -56,6 +56,7 @@ struct Serve {
     ring_bytes: Option<Checked<Size>>,
     block_bytes: Option<Checked<Size>>,
     device_bound: Option<bool>,
+    clock: Option<Checked<ClockName>>,
     max_members: Option<u32>,
     memory: Option<Checked<Size>>,
 }
@@ -151,6 +152,8 @@ struct Name;
 #[derive(Debug)]
 struct Steer;
 #[derive(Debug)]
+struct ClockName;
+#[derive(Debug)]
 struct Allow;
 
 impl Form for Size {
@@ -196,6 +199,17 @@ impl Form for Steer {
         text.parse().map_err(|_| {
             let names: Vec<&str> = Steering::ALL.iter().map(|s| s.name()).collect();
             format!("is no steering; there are {}", names.join(" "))
+        })
+    }
+}
+
+impl Form for ClockName {
+    type Value = Stamps;
+
+    fn check(text: &str) -> Result<Stamps, String> {
+        Stamps::ALL.into_iter().find(|stamps| stamps.name() == text).ok_or_else(|| {
+            let names: Vec<&str> = Stamps::ALL.iter().map(|stamps| stamps.name()).collect();
+            format!("is no clock; there are {}", names.join(" "))
         })
     }
 }
@@ -261,6 +275,7 @@ impl ServePlan {
                 ring_bytes: serve.ring_bytes.map(|size| size.0),
                 block_bytes: serve.block_bytes.map_or(DEFAULT_BLOCK_BYTES, |size| size.0),
                 device_bound: serve.device_bound.unwrap_or(true),
+                stamps: serve.clock.map_or(Stamps::Auto, |clock| clock.0),
             },
             allowed,
             quota: Quota {

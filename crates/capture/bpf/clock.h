@@ -1,0 +1,77 @@
+/* SPDX-License-Identifier: GPL-2.0 OR MIT */
+/*
+ * What time is it? Reading the clock is the dearest part of recording a short packet, and the
+ * packets of one NAPI poll have waited for it together. So the programs may read the clock for the
+ * first packet of a poll and then for every TD_CLOCK_PACKETS; those between are a nanosecond apart.
+ * A tracepoint tells that a poll has ended. Packets that come one by one each have a poll, and so a
+ * reading, to themselves.
+ *
+ * The including file defines `params` before it includes this.
+ */
+#ifndef TAPDECK_CLOCK_H
+#define TAPDECK_CLOCK_H
+
+#include "contexts.h"
+#include "params.h"
+
+#define TD_CLOCK_PACKETS 16
+
+/* A CPU's clock as it was last read there. The programs of a CPU follow one another. */
+struct td_clock {
+	__u64 now;
+	__u64 tick; /* of the kernel, when the clock was read */
+	__u32 left; /* packets that may go without a reading */
+	__u32 reserved[11];
+};
+
+struct td_clock clocks[TD_CLOCKS] SEC(".data.clocks");
+
+static __always_inline struct td_clock *td_clock_here(void)
+{
+	return &clocks[bpf_get_smp_processor_id() & (TD_CLOCKS - 1)];
+}
+
+/* CLOCK_MONOTONIC for a packet. One that is sent comes in no poll, as a rule. */
+static __always_inline __u64 td_now(bool is_sent)
+{
+	if (!params.clock_by_poll)
+		return bpf_ktime_get_ns();
+
+	struct td_clock *clock = td_clock_here();
+	__u64 tick = bpf_jiffies64();
+	__u32 left = clock->left;
+
+	/* Whoever brings packets outside of polls is not off by more than a tick. */
+	if (left && clock->tick == tick && !is_sent) {
+		clock->left = left - 1;
+		return ++clock->now;
+	}
+	clock->now = bpf_ktime_get_ns();
+	clock->tick = tick;
+	clock->left = is_sent ? 0 : TD_CLOCK_PACKETS - 1;
+	return clock->now;
+}
+
+/* CLOCK_MONOTONIC to a tick of the kernel, for what asks no more. */
+static __always_inline __u64 td_now_roughly(void)
+{
+	struct td_clock *clock = td_clock_here();
+	__u64 tick = bpf_jiffies64();
+
+	if (clock->tick != tick) {
+		clock->now = bpf_ktime_get_ns();
+		clock->tick = tick;
+		clock->left = 0;
+	}
+	return clock->now;
+}
+
+/* A poll has ended: the next packet needs a reading. */
+SEC("raw_tp/napi_poll")
+int tapdeck_poll(void *ctx)
+{
+	td_clock_here()->left = 0;
+	return 0;
+}
+
+#endif
