@@ -618,7 +618,7 @@ fn programs_that_are_not_tapdeck_read_on_too() {
 fn members_are_at_the_end_when_no_daemon_comes_in_time() {
     let bench = Bench::new();
     let config = format!("{SERVE}{}", group("g", "xdp", "deliver = \"consume\""));
-    let mut daemon = bench.start_with("--abandon 3s", &config);
+    let mut daemon = bench.start_with("--abandon 5s", &config);
     let mut member = bench.attach(&mut daemon, "g", "member");
     bench.send(0..50);
     daemon.wait_seen("g", 50);
@@ -629,7 +629,7 @@ fn members_are_at_the_end_when_no_daemon_comes_in_time() {
     assert_eq!(member.numbers(), (0..100).collect());
     // The hooks let them pass by now.
     bench.send(100..150);
-    let mut daemon = bench.start_with("--abandon 3s", &config);
+    let mut daemon = bench.start(&config);
     daemon.program.wait_to_say("is gone");
     let stats = daemon.stop();
     assert_accounted(&stats["groups"][0]);

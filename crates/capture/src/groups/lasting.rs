@@ -172,7 +172,6 @@ pub(super) fn geometry(
 /// or free ones.
 pub(super) fn find_places(
     lasting: &LastingGroups,
-    config: &GroupsConfig,
     numbers: &[u32],
     places: &Places,
     ports: &mut [Port],
@@ -196,7 +195,7 @@ pub(super) fn find_places(
     let mut taken: BTreeSet<u32> =
         old_groups.values().flat_map(|group| &group.counts).copied().collect();
     let mut free = MOST_PORTS as u32..MOST_COUNTS as u32;
-    for ((number, places), _) in numbers.iter().zip(places).zip(&config.groups) {
+    for (number, places) in numbers.iter().zip(places) {
         let known = old_groups.get(number).map(|group| &group.counts);
         for (nth, (port, at)) in places.iter().enumerate() {
             let what = "interfaces of all groups, of the configuration before and of this one";

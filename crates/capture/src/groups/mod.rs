@@ -226,7 +226,7 @@ impl Groups {
             check_memory(&port.device.interface.name, geometry.memory_bytes())?;
         }
         let sizes = match &lasting {
-            Some(lasting) => lasting::find_places(lasting, config, &numbers, &places, &mut ports)?,
+            Some(lasting) => lasting::find_places(lasting, &numbers, &places, &mut ports)?,
             None => count_places(&mut ports, config.groups.len()),
         };
         let pinned = lasting.as_ref().map(|lasting| PinnedMaps {
