@@ -114,14 +114,15 @@ impl Bench {
             sender.wait_for_arrival();
         });
     }
+}
 
-    fn check(&self, sent: &Path, files: &[&PathBuf]) -> Value {
-        let mut check = Command::new(env!("CARGO_BIN_EXE_tapdeck"));
-        check.args(["check-traffic", "--json", "--sent"]).arg(sent).args(files);
-        let check = check.output().expect("it runs");
-        let said = String::from_utf8_lossy(&check.stderr).into_owned();
-        serde_json::from_slice(&check.stdout).unwrap_or_else(|e| panic!("{e}: {said}"))
-    }
+/// What `tapdeck check-traffic` says of capture files.
+fn check(sent: &Path, files: &[&PathBuf]) -> Value {
+    let mut check = Command::new(env!("CARGO_BIN_EXE_tapdeck"));
+    check.args(["check-traffic", "--json", "--sent"]).arg(sent).args(files);
+    let check = check.output().expect("it runs");
+    let said = String::from_utf8_lossy(&check.stderr).into_owned();
+    serde_json::from_slice(&check.stdout).unwrap_or_else(|e| panic!("{e}: {said}"))
 }
 
 /// A daemon that serves.
@@ -261,7 +262,7 @@ fn each_packet_reaches_each_group_once(hook: &str, size: &str, rate: &str) {
     let dropped = |group: &Value| number(group, "dropped_ring") + number(group, "dropped_other");
     let [one, two] = &halves;
     let of = |files: &[&PathBuf]| {
-        let report = bench.check(&sent, files);
+        let report = check(&sent, files);
         let r = |key| number(&report, key);
         let counts = [r("repeated"), r("damaged"), r("foreign")];
         assert_eq!(counts, [0; 3], "seed {seed}: {report}");

@@ -260,7 +260,7 @@ impl Groups {
         let before = shared.lock().roster().clone();
         self.check_told(&before)?;
         let failed = |e: io::Error| kernel_error("take over what a daemon has left", e);
-        self.remove_unnamed(&before).map_err(failed)?;
+        self.remove_unnamed(&before);
         self.write_down_new(&shared, &before)?;
         let leaving = self.adopt_members(&before).map_err(failed)?;
         for at in 0..self.list.len() {
@@ -303,7 +303,7 @@ impl Groups {
     }
 
     /// Removes maps of members that had not come, or were leaving, when their daemon died.
-    fn remove_unnamed(&self, before: &Roster) -> io::Result<()> {
+    fn remove_unnamed(&self, before: &Roster) {
         let is_unnamed = |number: &u32| !before.members.contains_key(number);
         let unnamed: Vec<u32> = self.maps.numbers().into_iter().filter(is_unnamed).collect();
         if !unnamed.is_empty() {
@@ -311,7 +311,6 @@ impl Groups {
             // One of a member's maps may be there alone.
             let _ = self.maps.remove(&unnamed);
         }
-        Ok(())
     }
 
     /// Writes down groups and ports that were not there before, and prepares their places.
@@ -397,7 +396,9 @@ impl Groups {
         let wanted = group.config.steering;
         if wanted != steered {
             let mut shares = Shares::new(wanted);
-            weights.iter().for_each(|(owner, weight)| shares.add(*owner, *weight));
+            for (owner, weight) in &weights {
+                shares.add(*owner, *weight);
+            }
             self.maps.change_steering(number, wanted, &shares);
             group.shares = shares;
             self.note_steering(number, wanted)?;
