@@ -636,5 +636,7 @@ fn members_are_at_the_end_when_no_daemon_comes_in_time() {
     assert_accounted(&stats["groups"][0]);
     let port = &stats["ports"][0];
     let n = |key| number(port, key);
-    assert_eq!((n("seen"), n("unseen"), n("nic_received")), (100, 50, 150), "{stats}");
+    // Those that find the time over are still taken.
+    assert!((1..50).contains(&n("unseen")), "{stats}");
+    assert_eq!((n("seen") + n("unseen"), n("nic_received")), (150, 150), "{stats}");
 }
