@@ -287,13 +287,12 @@ impl Attachment {
         else {
             return Ok(());
         };
-        let answer = match &mut away.asking {
-            Some((session, _)) => session.answer_to_reattach(),
-            None => {
-                let asked = Session::ask_to_reattach(&home.socket, &home.group, *member, secret);
-                away.asking = asked.ok().map(|session| (session, Instant::now()));
-                None
-            }
+        let answer = if let Some((session, _)) = &mut away.asking {
+            session.answer_to_reattach()
+        } else {
+            let asked = Session::ask_to_reattach(&home.socket, &home.group, *member, secret);
+            away.asking = asked.ok().map(|session| (session, Instant::now()));
+            None
         };
         let is_late = |since: Instant| since.elapsed() > PATIENCE;
         match answer {

@@ -114,14 +114,15 @@ impl Bench {
             sender.wait_for_arrival();
         });
     }
+}
 
-    fn check(&self, sent: &Path, files: &[&PathBuf]) -> Value {
-        let mut check = Command::new(env!("CARGO_BIN_EXE_tapdeck"));
-        check.args(["check-traffic", "--json", "--sent"]).arg(sent).args(files);
-        let check = check.output().expect("it runs");
-        let said = String::from_utf8_lossy(&check.stderr).into_owned();
-        serde_json::from_slice(&check.stdout).unwrap_or_else(|e| panic!("{e}: {said}"))
-    }
+/// What `tapdeck check-traffic` says of capture files.
+fn check(sent: &Path, files: &[&PathBuf]) -> Value {
+    let mut check = Command::new(env!("CARGO_BIN_EXE_tapdeck"));
+    check.args(["check-traffic", "--json", "--sent"]).arg(sent).args(files);
+    let check = check.output().expect("it runs");
+    let said = String::from_utf8_lossy(&check.stderr).into_owned();
+    serde_json::from_slice(&check.stdout).unwrap_or_else(|e| panic!("{e}: {said}"))
 }
 
 /// A daemon that serves.
@@ -261,7 +262,7 @@ fn each_packet_reaches_each_group_once(hook: &str, size: &str, rate: &str) {
     let dropped = |group: &Value| number(group, "dropped_ring") + number(group, "dropped_other");
     let [one, two] = &halves;
     let of = |files: &[&PathBuf]| {
-        let report = bench.check(&sent, files);
+        let report = check(&sent, files);
         let r = |key| number(&report, key);
         let counts = [r("repeated"), r("damaged"), r("foreign")];
         assert_eq!(counts, [0; 3], "seed {seed}: {report}");
@@ -618,7 +619,7 @@ fn programs_that_are_not_tapdeck_read_on_too() {
 fn members_are_at_the_end_when_no_daemon_comes_in_time() {
     let bench = Bench::new();
     let config = format!("{SERVE}{}", group("g", "xdp", "deliver = \"consume\""));
-    let mut daemon = bench.start_with("--abandon 3s", &config);
+    let mut daemon = bench.start_with("--abandon 5s", &config);
     let mut member = bench.attach(&mut daemon, "g", "member");
     bench.send(0..50);
     daemon.wait_seen("g", 50);
@@ -629,11 +630,13 @@ fn members_are_at_the_end_when_no_daemon_comes_in_time() {
     assert_eq!(member.numbers(), (0..100).collect());
     // The hooks let them pass by now.
     bench.send(100..150);
-    let mut daemon = bench.start_with("--abandon 3s", &config);
+    let mut daemon = bench.start(&config);
     daemon.program.wait_to_say("is gone");
     let stats = daemon.stop();
     assert_accounted(&stats["groups"][0]);
     let port = &stats["ports"][0];
     let n = |key| number(port, key);
-    assert_eq!((n("seen"), n("unseen"), n("nic_received")), (100, 50, 150), "{stats}");
+    // Those that find the time over are still taken.
+    assert!((1..50).contains(&n("unseen")), "{stats}");
+    assert_eq!((n("seen") + n("unseen"), n("nic_received")), (150, 150), "{stats}");
 }

@@ -37,7 +37,7 @@ impl Groups {
         rules: Option<Arc<Compiled>>,
     ) -> Result<Option<Hits>, Error> {
         let at = self.group(group)?;
-        let before = self.put_rules(at, rules.clone())?;
+        let before = self.put_rules(at, rules.as_ref())?;
         self.list[at].config.rules = rules;
         Ok(before)
     }
@@ -46,13 +46,13 @@ impl Groups {
     pub(super) fn put_rules(
         &mut self,
         at: usize,
-        rules: Option<Arc<Compiled>>,
+        rules: Option<&Arc<Compiled>>,
     ) -> Result<Option<Hits>, Error> {
         let number = self.list[at].number;
         if rules.is_none() {
             self.maps.set_rules(number, false);
         }
-        let before = self.images.set(number, rules.as_ref())?;
+        let before = self.images.set(number, rules)?;
         if rules.is_some() {
             self.maps.set_rules(number, true);
         }

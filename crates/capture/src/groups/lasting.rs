@@ -172,7 +172,6 @@ pub(super) fn geometry(
 /// or free ones.
 pub(super) fn find_places(
     lasting: &LastingGroups,
-    config: &GroupsConfig,
     numbers: &[u32],
     places: &Places,
     ports: &mut [Port],
@@ -196,7 +195,7 @@ pub(super) fn find_places(
     let mut taken: BTreeSet<u32> =
         old_groups.values().flat_map(|group| &group.counts).copied().collect();
     let mut free = MOST_PORTS as u32..MOST_COUNTS as u32;
-    for ((number, places), _) in numbers.iter().zip(places).zip(&config.groups) {
+    for (number, places) in numbers.iter().zip(places) {
         let known = old_groups.get(number).map(|group| &group.counts);
         for (nth, (port, at)) in places.iter().enumerate() {
             let what = "interfaces of all groups, of the configuration before and of this one";
@@ -261,7 +260,7 @@ impl Groups {
         let before = shared.lock().roster().clone();
         self.check_told(&before)?;
         let failed = |e: io::Error| kernel_error("take over what a daemon has left", e);
-        self.remove_unnamed(&before).map_err(failed)?;
+        self.remove_unnamed(&before);
         self.write_down_new(&shared, &before)?;
         let leaving = self.adopt_members(&before).map_err(failed)?;
         for at in 0..self.list.len() {
@@ -304,7 +303,7 @@ impl Groups {
     }
 
     /// Removes maps of members that had not come, or were leaving, when their daemon died.
-    fn remove_unnamed(&self, before: &Roster) -> io::Result<()> {
+    fn remove_unnamed(&self, before: &Roster) {
         let is_unnamed = |number: &u32| !before.members.contains_key(number);
         let unnamed: Vec<u32> = self.maps.numbers().into_iter().filter(is_unnamed).collect();
         if !unnamed.is_empty() {
@@ -312,7 +311,6 @@ impl Groups {
             // One of a member's maps may be there alone.
             let _ = self.maps.remove(&unnamed);
         }
-        Ok(())
     }
 
     /// Writes down groups and ports that were not there before, and prepares their places.
@@ -398,7 +396,9 @@ impl Groups {
         let wanted = group.config.steering;
         if wanted != steered {
             let mut shares = Shares::new(wanted);
-            weights.iter().for_each(|(owner, weight)| shares.add(*owner, *weight));
+            for (owner, weight) in &weights {
+                shares.add(*owner, *weight);
+            }
             self.maps.change_steering(number, wanted, &shares);
             group.shares = shares;
             self.note_steering(number, wanted)?;

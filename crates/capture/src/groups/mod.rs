@@ -226,7 +226,7 @@ impl Groups {
             check_memory(&port.device.interface.name, geometry.memory_bytes())?;
         }
         let sizes = match &lasting {
-            Some(lasting) => lasting::find_places(lasting, config, &numbers, &places, &mut ports)?,
+            Some(lasting) => lasting::find_places(lasting, &numbers, &places, &mut ports)?,
             None => count_places(&mut ports, config.groups.len()),
         };
         let pinned = lasting.as_ref().map(|lasting| PinnedMaps {
@@ -272,7 +272,7 @@ impl Groups {
         self.maps.set_paused(*number, false);
         let rules = config.rules.clone();
         if rules.is_some() || self.maps.has_rules(*number) {
-            self.put_rules(at, rules)?;
+            self.put_rules(at, rules.as_ref())?;
         }
         Ok(())
     }
@@ -508,15 +508,15 @@ fn list_of(config: &GroupsConfig, numbers: &[u32], places: &Places, ports: &[Por
         (*port, list.counts + u32::from(list.entries[*at as usize].count))
     };
     let groups = config.groups.iter().zip(places).zip(numbers);
-    let group = |((group, places), number): ((&GroupConfig, &Vec<(usize, u32)>), &u32)| Group {
+    let groups = groups.map(|((group, places), number)| Group {
         config: group.clone(),
         number: *number,
         most: group.snaplen,
         shares: Shares::new(group.steering),
         ports: places.iter().map(count).collect(),
         gone: GroupStats::default(),
-    };
-    groups.map(group).collect()
+    });
+    groups.collect()
 }
 
 /// Returns the memory of a member's rings where nobody has said how much: for each ring what

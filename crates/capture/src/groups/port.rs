@@ -377,12 +377,11 @@ impl Port {
             (was_abandoned, Cause::Abandoned),
             (self.links.were_renewed(), Cause::Detached),
         ];
-        match cause.iter().find(|(is_it, _)| *is_it) {
-            Some((_, cause)) => self.is_shown_packets(seen, *cause),
-            None => {
-                let now = self.counted(seen);
-                self.presence.stands(now);
-            }
+        if let Some((_, cause)) = cause.iter().find(|(is_it, _)| *is_it) {
+            self.is_shown_packets(seen, *cause);
+        } else {
+            let now = self.counted(seen);
+            self.presence.stands(now);
         }
         self.device.note_queues();
         Ok(())
@@ -583,8 +582,8 @@ impl Port {
         Ok(())
     }
 
-    /// Sets the interface's flag of promiscuous mode, which must not end with this process, or takes
-    /// it away where it is not wanted any more.
+    /// Sets the interface's flag of promiscuous mode, which must not end with this process, or
+    /// takes it away where it is not wanted any more.
     fn set_promiscuous(&mut self) {
         let name = &self.device.interface.name;
         let wants = self.promiscuous && self.params.link_header;

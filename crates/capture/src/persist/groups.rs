@@ -149,14 +149,13 @@ impl LastingGroups {
     /// # Errors
     /// Where the state cannot be made.
     pub(crate) fn finish(&mut self, accounts: Vec<(u32, Vec<u64>)>) -> Result<(), Error> {
-        let takeovers = match &self.state {
-            Some(state) => state.head.takeovers() + 1,
-            None => {
-                let made = DaemonState::make(&self.dir.join("state"));
-                self.state = Some(made.map_err(|source| self.io("pin the state of", source))?);
-                self.change(|_| {})?;
-                0
-            }
+        let takeovers = if let Some(state) = &self.state {
+            state.head.takeovers() + 1
+        } else {
+            let made = DaemonState::make(&self.dir.join("state"));
+            self.state = Some(made.map_err(|source| self.io("pin the state of", source))?);
+            self.change(|_| {})?;
+            0
         };
         self.note(accounts);
         if let Some(state) = &self.state {

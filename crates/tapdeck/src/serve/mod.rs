@@ -63,7 +63,10 @@ pub fn run(flags: &flags::Serve) -> Result<()> {
     .with_context(config)?;
     let socket = Socket::bind(&plan.socket, &plan.access)?;
     let mut report = Report::new(flags.stats_json.as_deref())?;
+    // Loading programs may have taken longer than they go on without a daemon.
+    clock.beat();
     groups.start()?;
+    clock.beat();
     report.started(&plan, &groups);
 
     let server = Server::new(socket).context("cannot serve clients")?;
