@@ -19,7 +19,7 @@ use tapdeck_packet::pcapng::InterfaceDescription;
 use crate::device::{Device, Meanwhile};
 use crate::explain::explain;
 use crate::filter::explain_load;
-use crate::helper::wire::{Answer, Attached, Fault, Request};
+use crate::helper::wire::{Answer, Fault, Request};
 use crate::helper::{Helper, Seat};
 use crate::hook::{TakenBy, XdpMode};
 use crate::interface::{Interface, NicCounters};

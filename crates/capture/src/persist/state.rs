@@ -502,7 +502,7 @@ mod tests {
         assert_eq!(counting[0].count(&rings, &noted), 0);
         // The second ring's last slot: 9 packets were committed there, and 5 of them dealt with.
         let last = counting[0].stride * 2 - counting[0].step;
-        rings.u64(last).store(9 << PACKET_SHIFT | 77, Relaxed);
+        rings.u64(last).store((9 << PACKET_SHIFT) + 77, Relaxed);
         noted.u64(7 * 8).store(5 << PACKET_SHIFT, Relaxed);
         assert_eq!(counting[0].count(&rings, &noted), 4);
     }
