@@ -520,9 +520,9 @@ fn waiting_in_any_layout(dir: &Path) -> Option<u64> {
 /// What is gone with what was dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Dropped {
-    /// So many packets, which waited in a recorder's rings.
+    /// Packets that waited in a recorder's rings.
     Packets(u64),
-    /// The rings of so many members of a daemon.
+    /// The rings of members of a daemon, by the number of members.
     Members(usize),
     /// Nobody can tell.
     Unknown,
