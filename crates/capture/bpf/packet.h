@@ -186,10 +186,13 @@ static __always_inline long copy_part(enum context context, struct packet *p, __
 				      __u32 len)
 {
 	const void *end, *linear = td_linear(context, p->ctx, &end);
+	/* Before the looks at the length: where they contradict each other, the verifier of Linux
+	 * 6.1 goes on with bounds that make no sense. */
+	__u32 bounded = BOUNDED(len);
 
 	if (linear && copy_directly(to, linear + from, end, len))
 		return 0;
-	return copy(context, p, from, to, BOUNDED(len));
+	return copy(context, p, from, to, bounded);
 }
 
 /* Copies the first cap bytes of the frame to `to`, with what was taken off it put back. */
