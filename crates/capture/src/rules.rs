@@ -384,6 +384,11 @@ impl Images {
         Ok(old.map(|old| old.hits()))
     }
 
+    /// Lets go of the memory of the sets, which stay in their places.
+    pub(crate) fn forget(&mut self) {
+        self.placed.iter_mut().for_each(|placed| *placed = None);
+    }
+
     /// Makes a map with the set in it.
     fn make(&mut self, compiled: &Arc<Compiled>) -> Result<Placed, Error> {
         let rules = compiled.rules();

@@ -1,4 +1,4 @@
-//! What may a recorder do once it records? As little as recording takes.
+//! What may a recorder or a daemon do once it is at work? As little as that takes.
 //!
 //! [`Rights::give_up`] leaves this process no capability and no way to one, another user where
 //! there is one, and of the file system its store. [`keep_for_hooks`] leaves its helper
@@ -20,7 +20,7 @@ use tapdeck_store::{Error as StoreError, Store};
 
 use crate::usage::usage;
 
-/// The user that a recorder becomes where nobody named one.
+/// The user that a recorder or daemon becomes where nobody named one.
 const USER: &str = "tapdeck";
 
 /// What hooks take: to load programs, to attach them, and to open sockets.
@@ -47,16 +47,21 @@ const READ: [&str; 11] = [
     "/sys/devices/system/cpu",
 ];
 
-/// What of the file system a recorder still needs.
+/// Files that say who is a user, and of which groups: a daemon asks for that of whoever attaches.
+const USERS: [&str; 2] = ["/etc/passwd", "/etc/group"];
+
+/// What of the file system a process still needs.
 pub enum Place<'a> {
     /// A store, whose directory is made where there is none.
     Store(&'a Path),
     /// A file that is open. It is removed where nothing is written to it.
     File(&'a Path),
+    /// What tells of users.
+    Users,
     Nothing,
 }
 
-/// The rights that a recorder goes on with.
+/// The rights that a recorder or daemon goes on with.
 pub struct Rights {
     /// The user that it becomes; `None` where it stays who it is.
     user: Option<User>,
@@ -84,15 +89,15 @@ impl Rights {
         Ok(Self { user })
     }
 
-    /// Gives up all that recording does not take. Returns what the user should know of it.
+    /// Gives up all that is not needed from now on. Returns what the user should know of it.
     ///
     /// # Errors
-    /// Where a right stays that could be given up: nothing is recorded then.
+    /// Where a right stays that could be given up: nothing is recorded or served then.
     pub fn give_up(&self, place: &Place<'_>) -> Result<Vec<String>> {
         if let Place::Store(dir) = place {
             self.make_store(dir)?;
         }
-        self.give_up_all(place).context("cannot give up the rights that recording does not take")
+        self.give_up_all(place).context("cannot give up the rights that are not needed")
     }
 
     fn give_up_all(&self, place: &Place<'_>) -> Result<Vec<String>> {
@@ -117,7 +122,7 @@ impl Rights {
         }
         if !is_confined {
             notes.push(
-                "this kernel has no landlock: the recorder may reach what its user may".to_owned(),
+                "this kernel has no landlock: this process may reach what its user may".to_owned(),
             );
         }
         Ok(notes)
@@ -207,8 +212,9 @@ fn confine(place: &Place<'_>) -> Result<bool> {
             // Its name is made durable by the directory, which is opened for that.
             (Some(dir.unwrap_or(Path::new(".")).to_owned()), RemoveFile | ReadDir)
         }
-        Place::Nothing => (None, RemoveFile.into()),
+        Place::Users | Place::Nothing => (None, RemoveFile.into()),
     };
+    let users = if matches!(place, Place::Users) { &USERS[..] } else { &[] };
     let status = Ruleset::default()
         .handle_access(AccessFs::from_all(abi))?
         .handle_access(AccessNet::from_all(abi))?
@@ -216,6 +222,7 @@ fn confine(place: &Place<'_>) -> Result<bool> {
         .create()?
         .add_rules(path_beneath_rules(dir, may))?
         .add_rules(path_beneath_rules(READ, ReadFile | ReadDir))?
+        .add_rules(path_beneath_rules(users, ReadFile))?
         .restrict_self()?;
     if status.ruleset == RulesetStatus::NotEnforced {
         return Ok(false);

@@ -15,6 +15,7 @@ use serde_json::Value;
 use tapdeck_capture::interface::Interface;
 use tapdeck_testkit::process::number;
 use tapdeck_testkit::{Cable, Mount, Net, Sender, kernel, wait_for};
+use testbed::daemon::{Daemon, Member};
 use testbed::recorder::{Contents, Recorder, assert_accounted, frame};
 
 /// A user that every machine has.
@@ -442,4 +443,104 @@ fn a_file_is_written_by_a_recorder_that_could_not_open_it() {
     recorder.stop();
     assert_eq!(Contents::of(&file).packets.len(), 20);
     assert_eq!(fs::metadata(&file).expect("it is there").permissions().mode() & 0o777, 0o600);
+}
+
+fn daemon_helper(daemon: &Daemon) -> u32 {
+    let children = children(daemon.program.process.0.id());
+    assert_eq!(children.len(), 1, "a daemon has its helper, and no other process");
+    children[0]
+}
+
+/// A daemon looks after its hooks, and changes them, by its helper; it may do none of it.
+#[test]
+fn no_thread_of_a_daemon_has_a_right_that_it_does_not_use() {
+    for hook in ["xdp", "xdp-generic", "tcx"] {
+        let (net, dir) = (Net::new(), directory());
+        let config = format!(
+            "[serve]\nring-bytes = \"1MiB\"\nblock-bytes = \"128KiB\"\n[[group]]\nname = \"g\"\ninterfaces = [\"vb\"]\nhook = \"{hook}\"\nfilter = \"udp\"\n[[group]]\nname = \"h\"\ninterfaces = [\"vb\"]\nhook = \"{hook}\"\nsteering = \"copy\"\n"
+        );
+        let mut daemon = Daemon::start_in(dir, &net, &format!("--user {USER}"), &config);
+        let pid = daemon.program.process.0.id();
+        let member = Member::start(&mut daemon, "g", "m", "");
+        send(&net, 0..100);
+        daemon.wait_seen("g", 100);
+        assert_no_rights(pid, USER_ID);
+        let helper = daemon_helper(&daemon);
+        let [status] = &threads(helper)[..] else { panic!("a helper has one thread") };
+        assert_eq!(status.value("Name"), "tapdeck-helper");
+        assert_eq!(status.capabilities("CapEff"), FOR_HOOKS);
+        assert_eq!(status.capabilities("CapBnd"), 0);
+        assert_eq!(status.value("NoNewPrivs"), "1");
+        if cfg!(target_arch = "x86_64") {
+            daemon_tries_in_vain(&daemon, helper);
+        }
+
+        let ctl = |words: &str| {
+            let out = daemon.ctl(words);
+            assert!(out.status.success(), "{words}: {}", said(&out));
+        };
+        let captured = |packets: u64| {
+            wait_for("packets", || number(&daemon.group("g"), "captured") == packets);
+        };
+        ctl("filter --group g less 1");
+        send(&net, 100..120);
+        daemon.wait_seen("g", 120);
+        assert_eq!(number(&daemon.group("g"), "captured"), 100, "no frame is so short");
+        ctl("filter --group g --none");
+        let refused = daemon.ctl("filter --group g no such thing");
+        assert!(!refused.status.success());
+        let rules = daemon.path("rules");
+        let rule = "accept src any dst any sport any dport any proto any\n";
+        fs::write(&rules, rule).expect("written");
+        ctl(&format!("rules replace --group g {}", rules.display()));
+        send(&net, 120..140);
+        captured(120);
+        net.b.run("ip link del vb");
+        daemon.wait_to_say("is gone");
+        net.plug(Cable::default());
+        daemon.wait_to_say("is back");
+        let late = Member::start(&mut daemon, "h", "late", "");
+        send(&net, 140..150);
+        wait_for("packets", || number(&daemon.group("g"), "captured") == 130);
+        assert_eq!(late.stop().packets.len(), 10);
+        assert_eq!(member.stop().packets.len(), 130);
+        let last = daemon.stop();
+        assert_eq!(number(&last["groups"][0], "filtered"), 20, "{last}");
+        assert!(!Path::new(&format!("/proc/{helper}")).exists(), "the helper ended before it");
+    }
+}
+
+/// What a daemon that was taken over tries in vain.
+fn daemon_tries_in_vain(daemon: &Daemon, helper: u32) {
+    let debugger = debugger(daemon.dir.path());
+    let pid = daemon.program.process.0.id();
+    let tries = |words: &[&str]| try_as(&debugger, pid, words);
+    let open = directory();
+    fs::set_permissions(open.path(), fs::Permissions::from_mode(0o777)).expect("it is ours");
+    let outside = open.path().join("a");
+    fs::write(&outside, "").expect("written");
+    fs::set_permissions(&outside, fs::Permissions::from_mode(0o666)).expect("it is ours");
+    let outside = outside.to_str().expect("letters");
+    assert_eq!(tries(&["read", "/etc/group"]), 0, "who is of which group it must ask");
+    for what in ["read", "write"] {
+        assert_eq!(tries(&[what, outside]), libc_errno::ACCES, "{what}");
+    }
+    for what in ["socket", "bpf", "setuid"] {
+        assert_eq!(tries(&[what]), libc_errno::PERM, "{what}");
+    }
+    assert_eq!(tries(&["signal", &helper.to_string()]), libc_errno::PERM);
+}
+
+#[test]
+fn a_daemon_whose_helper_ends_says_so_and_ends() {
+    let net = Net::new();
+    let config = "[[group]]\nname = \"g\"\ninterfaces = [\"vb\"]\nhook = \"tcx\"\n";
+    let mut daemon = Daemon::start(&net, config);
+    let helper = daemon_helper(&daemon);
+    let pid = rustix::process::Pid::from_raw(helper.cast_signed()).expect("a process");
+    rustix::process::kill_process(pid, Signal::KILL).expect("it is there");
+    let (status, lines) = daemon.program.end();
+    assert_eq!(status.code(), Some(1), "{lines:#?}");
+    let said = |what: &str| lines.iter().filter(|line| line.contains(what)).count();
+    assert_eq!(said("the process that has the hooks has ended"), 1, "{lines:#?}");
 }

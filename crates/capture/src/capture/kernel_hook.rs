@@ -120,7 +120,12 @@ impl KernelHook {
                 images.places.put(0, size).map_err(Fault::Place)?;
                 false
             }
-            Request::OpenSocket { .. } | Request::TakeRefused => {
+            Request::OpenSocket { .. }
+            | Request::TakeRefused
+            | Request::PutFilter { .. }
+            | Request::Prepare
+            | Request::Keep
+            | Request::MakeMember => {
                 return Err(Fault::Place(io::ErrorKind::InvalidInput.into()));
             }
         };

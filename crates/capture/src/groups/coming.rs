@@ -16,6 +16,7 @@ use super::port::Hub;
 use super::stats::member_stats;
 use super::steering::{MAX_WEIGHT, Owner};
 use super::{Error, GroupConfig, Groups, MemberPlace, MemberStats, Membership, kernel_error};
+use crate::helper::Helper;
 use crate::memory::{available_memory, too_little_for};
 use crate::ring::{Geometry, RingMemory};
 use crate::sys::kernel;
@@ -30,6 +31,7 @@ pub struct Joining {
     user: u32,
     geometry: Geometry,
     maps: Arc<Maps>,
+    helper: Option<Arc<Helper>>,
 }
 
 /// A member whose rings are made, or cannot be.
@@ -77,7 +79,11 @@ impl Joining {
             Some(libc::ENOMEM) => too_large(available_memory().unwrap_or(0)),
             _ => kernel_error(&format!("make rings for a member of group {}", self.name), e),
         };
-        let parts = Parts::new(&self.geometry).map_err(failed)?;
+        let parts = match &self.helper {
+            Some(helper) => Parts::by(helper),
+            None => Parts::new(&self.geometry),
+        };
+        let parts = parts.map_err(failed)?;
         let made = Member::new(self.group, self.weight, &parts, &self.geometry).map_err(failed)?;
         if let Err(e) = self.maps.insert(self.number, parts.all()) {
             // Some of the maps may have been inserted. Removing the others fails.
@@ -187,6 +193,7 @@ impl Groups {
             user,
             geometry: self.geometry,
             maps: self.maps.clone(),
+            helper: self.helper.clone(),
         })
     }
 

@@ -113,25 +113,32 @@ impl Groups {
             let same = port.device.interface.index == draft.port.device.interface.index;
             same && port.list == draft.before && port.is_loaded() == draft.is_loaded
         };
+        let forget = || drafts.iter().for_each(|draft| self.ports[draft.at].put_back());
         if !drafts.iter().all(suits) {
+            forget();
             return Ok(false);
         }
-        let ready = drafts.iter().map(|draft| draft.at).zip(ready?);
-        let exchanged = change_all(
+        let ready = ready.inspect_err(|_| forget())?;
+        let ready = drafts.iter().map(|draft| draft.at).zip(ready);
+        let exchanged: Result<(), crate::Error> = change_all(
             &mut self.ports,
             ready.filter_map(|(port, ready)| Some((port, ready?))),
             |ports, (port, ready)| Ok((port, ports[port].exchange(ready)?)),
             |ports, (port, before)| {
                 if let Some(before) = before {
-                    // The kernel has just taken the new programs there; an exchange that fails
-                    // has no interface any more.
-                    let _ = ports[port].exchange(before);
+                    ports[port].exchange_back(before);
                 }
             },
         );
         kernel::wait_for_running_programs();
-        exchanged.map_err(|e: crate::Error| Error::from(e))?;
+        if let Err(e) = exchanged {
+            for draft in &drafts {
+                self.ports[draft.at].put_back();
+            }
+            return Err(e.into());
+        }
         for draft in drafts {
+            self.ports[draft.at].keep();
             self.ports[draft.at].list = draft.port.list;
         }
         self.list[group].config.filter = filter;

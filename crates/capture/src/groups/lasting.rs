@@ -345,7 +345,7 @@ impl Groups {
         let mut others = Vec::new();
         for (number, entry) in &before.members {
             let parts = match self.maps.find(*number) {
-                Ok(maps) => Parts::of(maps),
+                Ok(maps) => Parts::of(maps)?,
                 Err(e) if e.kind() == io::ErrorKind::NotFound => continue,
                 Err(e) => return Err(e),
             };

@@ -2,7 +2,7 @@
 //! of `bpf/serve.h`, and this is user space's side of them.
 
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::path::Path;
 use std::sync::atomic::Ordering::{Relaxed, Release};
 use std::sync::{Mutex, PoisonError};
@@ -120,7 +120,7 @@ impl Maps {
     }
 
     /// Lets the programs reach a member's maps, which count for nobody yet.
-    pub(super) fn insert(&self, member: u32, parts: [&MapHandle; 3]) -> io::Result<()> {
+    pub(super) fn insert(&self, member: u32, parts: [BorrowedFd<'_>; 3]) -> io::Result<()> {
         let none =
             vec![vec![0; TAKEN * 8]; libbpf_rs::num_possible_cpus().map_err(|e| io_error(&e))?];
         self.taken
@@ -128,7 +128,7 @@ impl Maps {
             .map_err(|e| io_error(&e))?;
         let inserts = self.members.iter().zip(parts).map(|(outer, inner)| {
             move || {
-                let fd = std::os::fd::AsRawFd::as_raw_fd(&inner.as_fd());
+                let fd = inner.as_raw_fd();
                 outer.update(&member.to_ne_bytes(), &fd.to_ne_bytes(), MapFlags::ANY)
             }
         });
@@ -305,7 +305,7 @@ pub(crate) fn fill_bytes<'a>(
     for member in members {
         // One that is just coming or leaving has no rings.
         let Ok(its) = find(&maps, *member) else { continue };
-        let (its, _) = Member::new(0, 1, &Parts::of(its), &geometry)?;
+        let (its, _) = Member::new(0, 1, &Parts::of(its)?, &geometry)?;
         bytes += its.fill_bytes();
     }
     Ok(bytes)
@@ -355,11 +355,6 @@ where
             .map(|thread| thread.join().unwrap_or_else(|e| std::panic::resume_unwind(e)));
         results.fold(own, libbpf_rs::Result::and).map_err(|e| io_error(&e))
     })
-}
-
-/// Returns a map's descriptor for somebody else.
-pub(super) fn share(map: &MapHandle) -> io::Result<OwnedFd> {
-    map.as_fd().try_clone_to_owned()
 }
 
 #[cfg(test)]

@@ -5,14 +5,16 @@
 //! not read everything.
 
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use libbpf_rs::MapHandle;
 use rustix::pipe::{PipeFlags, pipe_with};
 
-use super::maps::{Part, share};
+use super::maps::Part;
 use super::wakes;
+use crate::helper::Helper;
+use crate::helper::wire::{Fault, Request};
 use crate::ring::{Geometry, ReadMemory, RingMemory};
 use crate::sys::libbpf::io_error;
 use crate::sys::mapping::Mapping;
@@ -53,29 +55,45 @@ struct Look {
     released: u32,
 }
 
-/// The maps of a member that are its own.
-pub(super) struct Parts([MapHandle; 3]);
+/// The maps of a member that are its own, in the order of [`Part::ALL`].
+pub(super) struct Parts([OwnedFd; 3]);
 
 impl Parts {
     /// Makes the maps. Only the programs can write the rings and the blocks: user space, the daemon
     /// included, may map those read-only.
     pub(super) fn new(geometry: &Geometry) -> io::Result<Self> {
-        let [rings, data, release] = Part::ALL.map(|part| part.create(geometry));
-        let parts = Self([rings?, data?, release?]);
-        for map in &parts.0[..2] {
-            map.freeze().map_err(|e| io_error(&e))?;
-        }
-        Ok(parts)
+        let make = |part: Part| -> io::Result<OwnedFd> {
+            let map = part.create(geometry)?;
+            if !matches!(part, Part::Release) {
+                map.freeze().map_err(|e| io_error(&e))?;
+            }
+            map.as_fd().try_clone_to_owned()
+        };
+        let [rings, data, release] = Part::ALL.map(make);
+        Ok(Self([rings?, data?, release?]))
     }
 
     /// Takes the maps of a member that is there.
-    pub(super) fn of(maps: [MapHandle; 3]) -> Self {
-        Self(maps)
+    pub(super) fn of(maps: [MapHandle; 3]) -> io::Result<Self> {
+        let [rings, data, release] = maps.map(|map| map.as_fd().try_clone_to_owned());
+        Ok(Self([rings?, data?, release?]))
     }
 
-    pub(super) fn all(&self) -> [&MapHandle; 3] {
+    /// Has the daemon's helper make the maps.
+    pub(super) fn by(helper: &Helper) -> io::Result<Self> {
+        let made = helper.ask(0, &Request::MakeMember).map_err(Fault::into_error)?;
+        let fds = <[OwnedFd; 3]>::try_from(made.fds);
+        fds.map(Self).map_err(|_| io::ErrorKind::InvalidData.into())
+    }
+
+    pub(super) fn all(&self) -> [BorrowedFd<'_>; 3] {
         let [rings, data, release] = &self.0;
-        [rings, data, release]
+        [rings.as_fd(), data.as_fd(), release.as_fd()]
+    }
+
+    /// Returns the descriptors, for somebody else.
+    pub(super) fn into_fds(self) -> Vec<OwnedFd> {
+        self.0.into()
     }
 }
 
@@ -90,11 +108,11 @@ impl Member {
         let map = |part: Part| {
             let len = part.stride(geometry) * geometry.nrings as usize;
             // The number of released blocks is the member's to write, and only looked at here.
-            Mapping::of_fd(parts.all()[part as usize].as_fd(), len, false).map(Arc::new)
+            Mapping::of_fd(parts.all()[part as usize], len, false).map(Arc::new)
         };
         let (rings, data, release) = (map(Part::Rings)?, map(Part::Data)?, map(Part::Release)?);
         let (wakes, wake) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
-        let [rings_fd, data_fd, release_fd] = parts.all().map(share);
+        let [rings_fd, data_fd, release_fd] = parts.all().map(|fd| fd.try_clone_to_owned());
         let member = Self {
             group,
             weight,
@@ -167,7 +185,7 @@ impl Member {
 mod tests {
     use std::os::fd::AsFd;
 
-    use libbpf_rs::{MapCore, MapFlags};
+    use libbpf_rs::{MapCore, MapFlags, MapHandle, MapInfo};
 
     use super::{Member, Parts};
     use crate::groups::maps::Part;
@@ -189,6 +207,8 @@ mod tests {
             let refused = writable.err().and_then(|e| e.raw_os_error());
             assert_eq!(refused, (!is_its_own).then_some(libc::EPERM), "{part:?}");
             let value = vec![1; part.stride(&geometry)];
+            let id = MapInfo::new(map).expect("it is a map").info.id;
+            let map = MapHandle::from_map_id(id).expect("root may");
             let update = map.update(&0u32.to_ne_bytes(), &value, MapFlags::ANY);
             assert_eq!(update.is_ok(), is_its_own, "{part:?}");
         }

@@ -53,6 +53,8 @@ use crate::bpf::control::{CONTROL_BYTES, Control};
 use crate::bpf::program::Program;
 use crate::explain::explain;
 use crate::filter::check_filter;
+use crate::helper::wire::{Answer, Fault, Request};
+use crate::helper::{Helper, Privileged, Seat};
 use crate::memory::check_memory;
 use crate::persist::LastingGroups;
 use crate::ring::{Geometry, RingMemory};
@@ -65,7 +67,7 @@ use config::{Places, check, ports_of};
 use lasting::Lasting;
 pub use maps::MAX_MEMBERS;
 use maps::Maps;
-use member::Member;
+use member::{Member, Parts};
 use port::{CONTROL, Hub, PinnedMaps, Port, Sizes};
 use steering::Shares;
 use wakes::Wakes;
@@ -148,6 +150,8 @@ pub struct Groups {
     geometry: Geometry,
     /// The places of members, as many as there can be; a member's number is that of its place.
     places: Vec<MemberPlace>,
+    /// The helper, where what takes privileges is its affair and not this process's.
+    helper: Option<Arc<Helper>>,
     /// What outlives the daemon, if anything does.
     lasting: Option<Lasting>,
 }
@@ -249,19 +253,48 @@ impl Groups {
             port.load(&hub, geometry).map_err(|e| with_groups(config, e))?;
         }
         let list = list_of(config, &numbers, &places, &ports);
-        let wakes = Wakes::start(hub.object());
-        let wakes = wakes.map_err(|e| kernel_error("begin to wake members", e))?;
         let places = (0..MAX_MEMBERS).map(|_| MemberPlace::Free).collect();
-        let (hub, maps) = (Arc::new(hub), Arc::new(maps));
-        let lasting = lasting.map(Lasting::new);
-        let mut groups =
-            Self { list, ports, hub, maps, control, wakes, images, geometry, places, lasting };
+        let (hub, maps, wakes) = (Arc::new(hub), Arc::new(maps), Wakes::new());
+        let (helper, lasting) = (None, lasting.map(Lasting::new));
+        let mut groups = Self {
+            list,
+            ports,
+            hub,
+            maps,
+            control,
+            wakes,
+            images,
+            geometry,
+            places,
+            helper,
+            lasting,
+        };
         if is_new {
             for at in 0..groups.list.len() {
                 groups.set_up(at)?;
             }
         }
         Ok(groups)
+    }
+
+    /// Divides from this process, which must have no other thread, the helper that does from now on
+    /// what takes privileges. The helper runs `begin` before anything else, and `end` when all
+    /// programs are detached. Groups that outlive their daemon are not divided.
+    ///
+    /// # Errors
+    /// As fork(2), and `EBUSY` where there are other threads.
+    pub fn divide(
+        &mut self,
+        begin: impl FnOnce() -> io::Result<()>,
+        end: impl FnOnce(),
+    ) -> io::Result<Arc<Helper>> {
+        let helper = Helper::divide_from(self, begin, || false, end)?;
+        for (number, port) in (0..).zip(&mut self.ports) {
+            port.is_helped(&helper, number);
+        }
+        self.images.places = Box::new(Seat { helper: helper.clone(), interface: 0 });
+        self.helper = Some(helper.clone());
+        Ok(helper)
     }
 
     /// Has the programs treat a group as its configuration says.
@@ -282,6 +315,8 @@ impl Groups {
     /// # Errors
     /// Where a program cannot be attached; then none is.
     pub fn start(&mut self) -> Result<(), Error> {
+        let started = self.wakes.start(self.hub.object());
+        started.map_err(|e| kernel_error("begin to wake members", e))?;
         if self.lasting.as_ref().is_some_and(Lasting::is_taken_over) {
             return self.take_over();
         }
@@ -477,6 +512,35 @@ impl Groups {
             }
         };
         group.ports.iter().map(|(port, _)| describe(&self.ports[*port])).collect()
+    }
+}
+
+impl Privileged for Groups {
+    fn forget(&mut self) {
+        self.images.forget();
+        self.ports.iter_mut().for_each(Port::forget_expressions);
+    }
+
+    fn help(&mut self, at: usize, request: &Request) -> Option<Result<Answer, Fault>> {
+        let places = &mut self.images.places;
+        Some(match request {
+            Request::MakeMember => Parts::new(&self.geometry)
+                .map(|parts| Answer { value: 0, fds: parts.into_fds() })
+                .map_err(Fault::Place),
+            Request::MakeRules { size } => places
+                .make(*size as usize)
+                .map(|fd| Answer { value: 0, fds: vec![fd] })
+                .map_err(Fault::Place),
+            Request::PutRules { size } => places
+                .put(at as u32, size.map(|size| size as usize))
+                .map(|()| Answer::default())
+                .map_err(Fault::Place),
+            _ => self.ports.get_mut(at)?.help(&self.hub, self.geometry, request),
+        })
+    }
+
+    fn detach(&mut self, _stays: bool) {
+        self.ports.iter_mut().for_each(Port::detach_here);
     }
 }
 

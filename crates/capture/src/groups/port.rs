@@ -5,6 +5,8 @@
 //! programs, which are put in the place of the old ones; who is a member of a group is in the maps
 //! and not known here.
 
+mod helped;
+
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
@@ -22,6 +24,8 @@ use crate::device::{Device, Meanwhile};
 use crate::explain::explain;
 use crate::filter::splice::Filters;
 use crate::filter::{Compiler, cbpf};
+use crate::helper::wire::{Attached, Fault, Made, Request};
+use crate::helper::{Helper, Seat};
 use crate::hook::{ProgramSet, RingUnit, XdpMode};
 use crate::persist::{LinkPins, fnv, pin_anew};
 use crate::ring::Geometry;
@@ -33,6 +37,7 @@ use crate::sys::{libbpf, pins};
 use crate::unseen::{Cause, Counted, Presence, Unseen};
 use crate::warnings::{lost_tags, others_there, stays_behind, takes_nothing};
 use crate::{Clock, Deliver, Error, Event, Hook, Stamps};
+use helped::Change;
 use tapdeck_packet::link::LinkType;
 
 static SERVE: &Aligned<[u8]> = &Aligned(*include_bytes!(concat!(env!("OUT_DIR"), "/serve.bpf.o")));
@@ -248,8 +253,15 @@ pub(super) struct Port<L = Links> {
     params: Params,
     ready: Option<Ready>,
     links: L,
+    attached: Attached,
     is_attached: bool,
     presence: Presence,
+    /// The other programs that were at the interface when a helper was divided.
+    others: Option<String>,
+    /// The helper, where what takes privileges is its affair and not this process's.
+    seat: Option<Seat>,
+    /// What a change of filters prepares and has replaced, in a helper.
+    change: Change,
     /// Where links are pinned, of groups that outlive their daemon.
     pub pins: Option<LinkPins>,
     /// Whether this daemon, or one before, has set the interface's flag of promiscuous mode.
@@ -258,11 +270,18 @@ pub(super) struct Port<L = Links> {
 
 /// Programs of a port that are loaded.
 pub(super) struct Ready {
-    loaded: LoadedObject,
+    /// The programs; `None` where the helper has them.
+    loaded: Option<LoadedObject>,
     /// The hook's programs that are loaded.
     programs: &'static [Program],
     /// A hash of what the programs were told.
     told: u64,
+}
+
+impl Ready {
+    fn program(&self, which: Program) -> io::Result<OwnedFd> {
+        self.loaded.as_ref().ok_or(io::ErrorKind::NotFound)?.program(which)
+    }
 }
 
 impl Port {
@@ -292,8 +311,12 @@ impl Port {
             params,
             ready: None,
             links: Links::default(),
+            attached: Attached::default(),
             is_attached: false,
             presence: Presence::new(hook, clock),
+            others: None,
+            seat: None,
+            change: Change::default(),
             pins: None,
             made_promiscuous: false,
         }
@@ -314,8 +337,12 @@ impl Port {
             params: self.params,
             ready: None,
             links: (),
+            attached: self.attached,
             is_attached: false,
             presence: self.presence.anew(self.hook),
+            others: None,
+            seat: self.seat.clone(),
+            change: Change::default(),
             pins: self.pins.clone(),
             made_promiscuous: self.made_promiscuous,
         }
@@ -328,8 +355,7 @@ impl Port {
 
     /// Returns a loaded program's descriptor.
     pub(super) fn program(&self, which: Program) -> io::Result<OwnedFd> {
-        let ready = self.ready.as_ref().ok_or(io::ErrorKind::NotFound)?;
-        ready.loaded.program(which)
+        self.ready.as_ref().ok_or(io::ErrorKind::NotFound)?.program(which)
     }
 
     /// Returns how many rings give each queue or CPU of the port one of its own.
@@ -426,17 +452,20 @@ impl Port {
         let interface = &self.device.interface;
         let programs = self.ready.as_ref().map_or(&[][..], |ready| ready.programs);
         let tags = lost_tags(interface, self.hook, programs, self.params.hardware_vlan);
-        let own = self.ready.as_ref().map_or_else(Vec::new, |ready| {
-            self.links.program_ids(&|which| ready.loaded.program(which))
-        });
-        let others = others_there(interface, self.hook, &own);
-        let clsact = self.links.by_clsact().then(|| stays_behind(interface));
+        let clsact = self.attached.by_clsact.then(|| stays_behind(interface));
         let entries = self.list.entries.iter().map(|entry| &entry.filter);
         let nothing = entries.filter_map(|Filter { expression, compiled }| {
             let expression = expression.as_ref()?;
             let refuses = compiled.as_ref().is_some_and(cbpf::ClassicProgram::refuses_all);
             refuses.then(|| takes_nothing(interface, expression))
         });
+        let others = match (&self.seat, &self.ready) {
+            (None, Some(ready)) => {
+                let own = self.links.program_ids(&|which| ready.program(which));
+                others_there(interface, self.hook, &own)
+            }
+            _ => self.others.clone(),
+        };
         others.into_iter().chain(tags).chain(clsact).chain(nothing).collect()
     }
 }
@@ -462,8 +491,8 @@ impl<L> Port<L> {
         }
     }
 
-    /// Loads the port's programs over the hub's maps.
-    pub(super) fn load(&mut self, hub: &Hub, geometry: Geometry) -> Result<(), Error> {
+    /// Tells the programs that are loaded next what the interface is like now.
+    fn suit_interface(&mut self, hub: &Hub, geometry: Geometry) -> Result<(), Error> {
         let interface = &self.device.interface;
         let driver = Questions::to(interface, &self.set, self.device_bound);
         let snaplen = geometry.snaplen.min(self.hook.facts().most_snaplen);
@@ -482,12 +511,54 @@ impl<L> Port<L> {
             clock_by_poll: by_poll,
             ..self.params
         };
+        Ok(())
+    }
+
+    /// Loads the port's programs over the hub's maps.
+    pub(super) fn load(&mut self, hub: &Hub, geometry: Geometry) -> Result<(), Error> {
         // What the filters were compiled to may not suit the interface that is there now.
         for entry in &mut self.list.entries {
             entry.filter.compiled = None;
         }
+        if self.seat.is_some() {
+            if let (Some(seat), Some(_)) = (&self.seat, self.ready.take()) {
+                // The helper has programs that could not be attached. Where it is gone, the next
+                // request says so.
+                let _ = seat.ask(&Request::Detach);
+            }
+            let ifindex = self.device.interface.index;
+            self.ready = Some(self.have_loaded(&Request::Load { ifindex })?);
+            return Ok(());
+        }
+        self.suit_interface(hub, geometry)?;
         self.ready = Some(self.prepare(hub)?);
         Ok(())
+    }
+
+    /// Has the helper load programs for what the list of groups says now.
+    fn have_loaded(&mut self, request: &Request) -> Result<Ready, Error> {
+        self.compile()?;
+        let ask = |request: &Request| match &self.seat {
+            Some(seat) => seat.ask(request).map(|answer| answer.value),
+            None => Err(Fault::Place(io::ErrorKind::NotFound.into())),
+        };
+        let all = || {
+            for Entry { group, filter, .. } in &self.list.entries {
+                let (group, program) = (u32::from(*group), filter.compiled.clone());
+                ask(&Request::PutFilter { group, program })?;
+            }
+            ask(request)
+        };
+        let made = all().map_err(|fault| match fault {
+            Fault::Load(e) => self.refused(&self.constants(), e),
+            Fault::Queue(_, e) | Fault::Place(e) => self.explain(e),
+        })?;
+        let Made { bound, hardware_time, hardware_vlan, clock_by_poll } = Made::of(made);
+        let ifindex = self.device.interface.index;
+        self.params =
+            Params { ifindex, hardware_time, hardware_vlan, clock_by_poll, ..self.params };
+        let programs = self.set.bound.filter(|_| bound).unwrap_or(self.set.plain);
+        Ok(Ready { loaded: None, programs, told: 0 })
     }
 
     /// Sets a group's filter for the programs that are loaded next. Returns the filter before.
@@ -516,12 +587,18 @@ impl<L> Port<L> {
 
     /// Loads programs for what the list of groups says now.
     pub(super) fn prepare(&mut self, hub: &Hub) -> Result<Ready, Error> {
+        if self.seat.is_some() {
+            return self.have_loaded(&Request::Prepare);
+        }
         self.compile()?;
         let constants = self.constants();
-        let load = |programs: &[Program]| hub.load(programs, &constants);
-        let (loaded, programs) = load_best(&self.set, &constants.params, load)
-            .map_err(|e| self.refused(&constants, e))?;
-        Ok(Ready { loaded, programs, told: self.told(&constants) })
+        self.load_here(hub, &constants).map_err(|e| self.refused(&constants, e))
+    }
+
+    fn load_here(&self, hub: &Hub, constants: &Constants) -> io::Result<Ready> {
+        let load = |programs: &[Program]| hub.load(programs, constants);
+        let (loaded, programs) = load_best(&self.set, &constants.params, load)?;
+        Ok(Ready { loaded: Some(loaded), programs, told: self.told(constants) })
     }
 
     /// Compiles the filters that are new.
@@ -563,22 +640,43 @@ impl<L> Port<L> {
 }
 
 impl Port {
+    /// Leaves to a helper what takes privileges; it knows this port by the number.
+    pub(super) fn is_helped(&mut self, helper: &Arc<Helper>, number: u32) {
+        // Who else is there takes privileges to ask, and this port has no programs there yet.
+        self.others = others_there(&self.device.interface, self.hook, &[]);
+        self.seat = Some(Seat { helper: helper.clone(), interface: number });
+        if let Some(ready) = &mut self.ready {
+            ready.loaded = None;
+        }
+    }
+
     /// Attaches the port's programs; packets flow from here on.
     pub(super) fn attach(&mut self) -> Result<(), Error> {
         if self.pins.is_some() {
             self.set_promiscuous();
         }
-        let interface = &self.device.interface;
-        let links = match &self.ready {
-            Some(Ready { loaded, programs, .. }) => {
-                let program = |which| loaded.program(which);
-                let pins = self.pins.as_ref();
-                Links::attach(interface, self.set.place, self.promiscuous, programs, &program, pins)
-            }
-            None => Err(io::Error::other("no program is loaded")),
+        let ifindex = self.device.interface.index;
+        let attached = match &self.seat {
+            Some(seat) => seat
+                .ask(&Request::Attach { ifindex })
+                .map(|answer| self.attached = Attached::of(answer.value))
+                .map_err(Fault::into_error),
+            None => self.attach_here(),
         };
-        self.links = links.map_err(|e| self.explain(e))?;
+        attached.map_err(|e| self.explain(e))?;
         self.is_attached = true;
+        Ok(())
+    }
+
+    fn attach_here(&mut self) -> io::Result<()> {
+        let interface = &self.device.interface;
+        let ready = self.ready.as_ref();
+        let ready = ready.ok_or_else(|| io::Error::other("no program is loaded"))?;
+        let (place, programs, program) =
+            (self.set.place, ready.programs, |which| ready.program(which));
+        let pins = self.pins.as_ref();
+        self.links = Links::attach(interface, place, self.promiscuous, programs, &program, pins)?;
+        self.attached = Attached { by_clsact: self.links.by_clsact(), ..Attached::default() };
         Ok(())
     }
 
@@ -599,6 +697,14 @@ impl Port {
     /// Detaches the port's programs. Some may still be running.
     pub(super) fn detach(&mut self) {
         self.is_attached = false;
+        match &self.seat {
+            // It fails where the helper has ended, and the links with it.
+            Some(seat) => drop(seat.ask(&Request::Detach)),
+            None => self.detach_here(),
+        }
+    }
+
+    pub(super) fn detach_here(&mut self) {
         std::mem::take(&mut self.links).detach();
     }
 
@@ -607,19 +713,47 @@ impl Port {
     /// # Errors
     /// Where the kernel refuses it. Then the old programs stay.
     pub(super) fn exchange(&mut self, ready: Ready) -> Result<Option<Ready>, Error> {
-        if self.is_attached {
-            let program = |which| ready.loaded.program(which);
-            if let Err(e) = self.links.exchange(ready.programs, &program) {
-                // One of several links may have been changed. Where this fails, the interface is
-                // gone.
-                if let Some(before) = &self.ready {
-                    let program = |which| before.loaded.program(which);
-                    let _ = self.links.exchange(before.programs, &program);
-                }
-                return Err(self.explain(e));
-            }
-        }
+        let exchanged = match &self.seat {
+            Some(seat) => seat.ask(&Request::Exchange).map(drop).map_err(Fault::into_error),
+            None if self.is_attached => self.exchange_here(&ready),
+            None => Ok(()),
+        };
+        exchanged.map_err(|e| self.explain(e))?;
         Ok(self.ready.replace(ready))
+    }
+
+    fn exchange_here(&mut self, ready: &Ready) -> io::Result<()> {
+        let exchanged = self.links.exchange(ready.programs, &|which| ready.program(which));
+        if let (Err(_), Some(before)) = (&exchanged, &self.ready) {
+            // One of several links may have been changed. Where this fails, the interface is gone.
+            let _ = self.links.exchange(before.programs, &|which| before.program(which));
+        }
+        exchanged
+    }
+
+    /// Puts programs back that [`Port::exchange`] has replaced. The kernel has just taken others
+    /// there; where this fails, the interface is gone.
+    pub(super) fn exchange_back(&mut self, before: Ready) {
+        if self.seat.is_some() {
+            self.put_back();
+            self.ready = Some(before);
+        } else {
+            let _ = self.exchange(before);
+        }
+    }
+
+    /// Has a helper forget programs that others have replaced.
+    pub(super) fn keep(&self) {
+        if let Some(seat) = &self.seat {
+            let _ = seat.ask(&Request::Keep);
+        }
+    }
+
+    /// Has a helper forget programs that were prepared, or put back those that they have replaced.
+    pub(super) fn put_back(&self) {
+        if let Some(seat) = &self.seat {
+            let _ = seat.ask(&Request::PutBack);
+        }
     }
 
     /// Looks whether the interface is still there, and whether the programs stand where they were
@@ -643,6 +777,10 @@ impl Port {
                 self.device.add_received(more);
                 return Ok(event);
             }
+            // Programs that are being loaded for another filter may take the helper seconds.
+            if self.seat.as_ref().is_some_and(|seat| seat.helper.is_busy()) && !was_abandoned {
+                return Ok(event);
+            }
             return self.stand(hub, was_abandoned, &counters).map(|()| event);
         }
         if !self.device.is_back(Meanwhile::Counts)? {
@@ -662,11 +800,13 @@ impl Port {
         seen: &dyn Fn(&Self) -> Result<u64, Error>,
     ) -> Result<(), Error> {
         let interface = &self.device.interface;
-        let restored = match &self.ready {
-            Some(Ready { loaded, .. }) => {
-                self.links.restore(interface, &|which| loaded.program(which))
+        let restored = match (&self.seat, &self.ready) {
+            (Some(seat), _) => {
+                let restored = seat.ask(&Request::Restore);
+                restored.map(|answer| answer.value != 0).map_err(Fault::into_error)
             }
-            None => Ok(false),
+            (None, Some(ready)) => self.links.restore(interface, &|which| ready.program(which)),
+            (None, None) => Ok(false),
         };
         match restored {
             Ok(false) if self.presence.has_gone() => {
@@ -702,7 +842,10 @@ impl Port {
         if !is_by_queue || !self.device.has_more_queues() {
             return false;
         }
-        let done = self.prepare(hub).and_then(|ready| self.exchange(ready)).is_ok();
+        let done = match &self.seat {
+            Some(seat) => seat.ask(&Request::TakeQueues).is_ok(),
+            None => self.prepare(hub).and_then(|ready| self.exchange(ready)).is_ok(),
+        };
         if done {
             self.device.note_queues();
         }

@@ -41,15 +41,20 @@ pub(super) fn wake(pipe: &OwnedFd) {
 }
 
 impl Wakes {
+    /// Has no pipes, and no thread yet.
+    pub(super) fn new() -> Self {
+        let pipes = Arc::new(Mutex::new(vec![None; MAX_MEMBERS]));
+        Self { pipes, goes_on: None, thread: None }
+    }
+
     /// Starts the thread for the programs of a loaded object.
-    pub(super) fn start(object: &Object) -> io::Result<Self> {
-        let pipes: Arc<Pipes> = Arc::new(Mutex::new(vec![None; MAX_MEMBERS]));
+    pub(super) fn start(&mut self, object: &Object) -> io::Result<()> {
+        let pipes = self.pipes.clone();
         let wakes = MapHandle::try_from(&map(object, "wakes")?).map_err(|e| io_error(&e))?;
         let mut ring = RingBufferBuilder::new();
-        let known = pipes.clone();
         let pass_on = move |number: &[u8]| {
             let number = number.try_into().map_or(u32::MAX, u32::from_ne_bytes);
-            if let Some(Some(pipe)) = lock(&known).get(number as usize) {
+            if let Some(Some(pipe)) = lock(&pipes).get(number as usize) {
                 wake(pipe);
             }
             0
@@ -72,7 +77,8 @@ impl Wakes {
             }
         };
         let thread = std::thread::Builder::new().name("tapdeck-wake".into()).spawn(turn)?;
-        Ok(Self { pipes, goes_on: Some(goes_on), thread: Some(thread) })
+        (self.goes_on, self.thread) = (Some(goes_on), Some(thread));
+        Ok(())
     }
 
     /// Wakes a member through this pipe from now on; through none where it has left.

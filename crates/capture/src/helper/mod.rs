@@ -18,7 +18,7 @@ pub(crate) mod wire;
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -36,9 +36,36 @@ use wire::{Answer, Fault, MOST_BYTES, Request};
 /// How long the helper may take for an answer: the kernel may verify a large program for seconds.
 const ANSWER: Duration = Duration::from_secs(120);
 /// The most descriptors that come with an answer.
-const MOST_DESCRIPTORS: usize = 2;
+const MOST_DESCRIPTORS: usize = 3;
 /// How long the helper may take to end.
 const END: Duration = Duration::from_secs(10);
+
+/// What a helper has of the process that it was divided from.
+pub(crate) trait Privileged {
+    /// Lets go of what is the other process's affair.
+    fn forget(&mut self);
+
+    /// Does what is asked about the interface or the group of a number; `None` where there is no
+    /// such.
+    fn help(&mut self, at: usize, request: &Request) -> Option<Result<Answer, Fault>>;
+
+    /// Detaches the programs, unless they are to go on.
+    fn detach(&mut self, stays: bool);
+}
+
+impl Privileged for &mut [Capture] {
+    fn forget(&mut self) {
+        self.iter_mut().for_each(Capture::forget_rings);
+    }
+
+    fn help(&mut self, at: usize, request: &Request) -> Option<Result<Answer, Fault>> {
+        Some(self.get_mut(at)?.help(request))
+    }
+
+    fn detach(&mut self, stays: bool) {
+        self.iter_mut().for_each(|capture| capture.detach_here(stays));
+    }
+}
 
 /// The recorder's end of its helper. The helper ends when this is dropped.
 #[derive(Debug)]
@@ -57,7 +84,22 @@ impl Helper {
     /// # Errors
     /// As fork(2), and `EBUSY` where there are other threads.
     pub fn divide(
-        captures: &mut [Capture],
+        mut captures: &mut [Capture],
+        begin: impl FnOnce() -> io::Result<()>,
+        stays: impl FnOnce() -> bool,
+        end: impl FnOnce(),
+    ) -> io::Result<Arc<Self>> {
+        let helper = Self::divide_from(&mut captures, begin, stays, end)?;
+        for (number, capture) in (0..).zip(captures) {
+            capture.is_helped(&helper, number);
+        }
+        Ok(helper)
+    }
+
+    /// Divides the helper that does what takes privileges in the place of this process, as
+    /// [`Helper::divide`] does.
+    pub(crate) fn divide_from(
+        what: &mut dyn Privileged,
         begin: impl FnOnce() -> io::Result<()>,
         stays: impl FnOnce() -> bool,
         end: impl FnOnce(),
@@ -71,25 +113,23 @@ impl Helper {
             let apart = leave_standard_streams().and_then(|()| begin());
             if apart.is_ok() {
                 let _ = rustix::thread::set_name(c"tapdeck-helper");
-                attend(captures, its.as_fd());
-                let stays = stays();
-                for capture in captures {
-                    capture.detach_here(stays);
-                }
+                attend(what, its.as_fd());
+                what.detach(stays());
                 end();
             }
             process::end(0)
         };
-        let helper = Arc::new(Self { socket: Mutex::new(Some(ours)), pid });
-        for (number, capture) in (0..).zip(captures) {
-            capture.is_helped(&helper, number);
-        }
-        Ok(helper)
+        Ok(Arc::new(Self { socket: Mutex::new(Some(ours)), pid }))
     }
 
     /// Returns the number of the helper's process.
     pub fn pid(&self) -> u32 {
         self.pid.as_raw_nonzero().get().cast_unsigned()
+    }
+
+    /// Returns whether another thread waits for the helper.
+    pub(crate) fn is_busy(&self) -> bool {
+        matches!(self.socket.try_lock(), Err(TryLockError::WouldBlock))
     }
 
     /// Returns a descriptor of the socket to the helper, by which poll(2) tells when the helper has
@@ -101,7 +141,12 @@ impl Helper {
 
     /// Returns whether the helper has ended, and with it the hooks are gone.
     pub fn is_gone(&self) -> bool {
-        let mut socket = self.socket.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut socket = match self.socket.try_lock() {
+            Ok(socket) => socket,
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            // Who waits for an answer there finds out.
+            Err(TryLockError::WouldBlock) => return false,
+        };
         let Some(fd) = &*socket else { return true };
         let mut asked = [PollFd::new(fd, PollFlags::empty())];
         let now = Timespec { tv_sec: 0, tv_nsec: 0 };
@@ -110,6 +155,18 @@ impl Helper {
             *socket = None;
         }
         socket.is_none()
+    }
+
+    /// Has the helper end, and waits until it has.
+    pub fn end(&self) {
+        *self.socket.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        let until = Instant::now() + END;
+        while let Ok(None) = waitpid(Some(self.pid), WaitOptions::NOHANG) {
+            if Instant::now() > until {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
     }
 
     /// Asks for something about an interface, and waits until it is done.
@@ -130,14 +187,7 @@ impl Helper {
 
 impl Drop for Helper {
     fn drop(&mut self) {
-        *self.socket.lock().unwrap_or_else(PoisonError::into_inner) = None;
-        let until = Instant::now() + END;
-        while let Ok(None) = waitpid(Some(self.pid), WaitOptions::NOHANG) {
-            if Instant::now() > until {
-                return;
-            }
-            std::thread::sleep(Duration::from_millis(1));
-        }
+        self.end();
     }
 }
 
@@ -179,15 +229,12 @@ fn receive(socket: BorrowedFd<'_>) -> io::Result<(Vec<u8>, Vec<OwnedFd>)> {
     Ok((bytes, fds))
 }
 
-/// Does what the recorder asks for, until it is gone, or sends what no recorder sends.
-fn attend(captures: &mut [Capture], socket: BorrowedFd<'_>) {
-    for capture in &mut *captures {
-        capture.forget_rings();
-    }
+/// Does what the other process asks for, until it is gone, or sends what it never sends.
+fn attend(what: &mut dyn Privileged, socket: BorrowedFd<'_>) {
+    what.forget();
     while let Ok((bytes, _)) = receive(socket) {
         let Some((at, request)) = Request::read(&bytes) else { return };
-        let Some(capture) = captures.get_mut(at) else { return };
-        let done = capture.help(&request);
+        let Some(done) = what.help(at, &request) else { return };
         let fds = done.as_ref().map_or(&[][..], |answer| &answer.fds);
         if answer(socket, &wire::write_answer(&done), fds).is_err() {
             return;
@@ -217,7 +264,7 @@ fn leave_standard_streams() -> io::Result<()> {
     Ok(())
 }
 
-/// A recorder's helper, and by which number it knows an interface.
+/// A helper, and by which number it knows an interface.
 #[derive(Clone, Debug)]
 pub(crate) struct Seat {
     pub(crate) helper: Arc<Helper>,
@@ -230,7 +277,7 @@ impl Seat {
     }
 }
 
-/// The places of rules are the helper's.
+/// The places of rules are the helper's: of an interface the only one, or of all groups.
 impl Places for Seat {
     fn make(&mut self, size: usize) -> io::Result<OwnedFd> {
         let made = self.ask(&Request::MakeRules { size: size as u32 });
@@ -239,10 +286,8 @@ impl Places for Seat {
     }
 
     fn put(&mut self, number: u32, size: Option<usize>) -> io::Result<()> {
-        if number != 0 {
-            return Err(io::ErrorKind::InvalidInput.into());
-        }
         let request = Request::PutRules { size: size.map(|size| size as u32) };
-        self.ask(&request).map(drop).map_err(Fault::into_error)
+        let put = self.helper.ask(self.interface + number, &request);
+        put.map(drop).map_err(Fault::into_error)
     }
 }

@@ -29,7 +29,7 @@ pub(crate) enum Request {
     Detach,
     /// See that the programs stand. Is answered by whether they did not.
     Restore,
-    /// Load the programs anew, for the interface of this index.
+    /// Load the programs anew, for the interface of this index. Is answered for groups by [`Made`].
     Load {
         ifindex: u32,
     },
@@ -61,6 +61,18 @@ pub(crate) enum Request {
     OpenSocket {
         number: u32,
     },
+    /// Have a group's filter at an interface be this one in the programs that are loaded next.
+    PutFilter {
+        group: u32,
+        program: Option<ClassicProgram>,
+    },
+    /// Load programs with those filters. They stand when [`Request::Exchange`] was done, and until
+    /// [`Request::PutBack`] those before can be put back. Is answered by [`Made`].
+    Prepare,
+    /// Forget what [`Request::Exchange`] has replaced.
+    Keep,
+    /// Make the maps of a new member of a group, and hand them over.
+    MakeMember,
     /// Hand over the counters of the packets that filters have kept from sockets, where there are
     /// such.
     TakeRefused,
@@ -82,6 +94,10 @@ impl Request {
             Self::PutRules { .. } => 11,
             Self::OpenSocket { .. } => 12,
             Self::TakeRefused => 13,
+            Self::PutFilter { .. } => 14,
+            Self::Prepare => 15,
+            Self::MakeMember => 16,
+            Self::Keep => 17,
         }
     }
 
@@ -93,10 +109,12 @@ impl Request {
             Self::PutRules { size } => size.map_or(0, |size| size + 1),
             Self::SetFilter { snaplen, .. } => *snaplen,
             Self::OpenSocket { number } => *number,
+            Self::PutFilter { group, .. } => *group,
             _ => 0,
         };
         let words = match self {
-            Self::SetFilter { program: Some(program), .. } => program.words(),
+            Self::SetFilter { program: Some(program), .. }
+            | Self::PutFilter { program: Some(program), .. } => program.words(),
             _ => &[],
         };
         let head = [self.kind(), interface, value, words.len() as u32];
@@ -112,18 +130,18 @@ impl Request {
         if rest.len() != 8 * count as usize {
             return None;
         }
-        let is_filter = kind == 6;
+        let is_filter = matches!(kind, 6 | 14);
         if count > 0 && !is_filter {
             return None;
         }
+        let filter = if count == 0 { None } else { Some(program(rest)?) };
         let request = match kind {
             1 => Self::Attach { ifindex: value },
             2 => Self::Detach,
             3 => Self::Restore,
             4 => Self::Load { ifindex: value },
             5 => Self::TakeQueues,
-            6 if count == 0 => Self::SetFilter { program: None, snaplen: value },
-            6 => Self::SetFilter { program: Some(program(rest)?), snaplen: value },
+            6 => Self::SetFilter { program: filter, snaplen: value },
             7 => Self::BeginRules,
             8 => Self::Exchange,
             9 => Self::PutBack,
@@ -131,6 +149,10 @@ impl Request {
             11 => Self::PutRules { size: value.checked_sub(1) },
             12 => Self::OpenSocket { number: value },
             13 => Self::TakeRefused,
+            14 => Self::PutFilter { group: value, program: filter },
+            15 => Self::Prepare,
+            16 => Self::MakeMember,
+            17 => Self::Keep,
             _ => return None,
         };
         Some((interface as usize, request))
@@ -186,6 +208,31 @@ impl Attached {
     pub(crate) fn of(word: u32) -> Self {
         let is = |bit: u32| word & 1 << bit != 0;
         Self { by_clsact: is(0), renewed: is(1), made_promiscuous: is(2) }
+    }
+}
+
+/// What programs of groups that were loaded are like.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Made {
+    /// Whether they are bound to their device.
+    pub(crate) bound: bool,
+    /// Whether they ask its driver for the time, and for the VLAN tag.
+    pub(crate) hardware_time: bool,
+    pub(crate) hardware_vlan: bool,
+    /// Whether packets of one poll share a reading of the clock.
+    pub(crate) clock_by_poll: bool,
+}
+
+impl Made {
+    pub(crate) fn word(self) -> u32 {
+        let Self { bound, hardware_time, hardware_vlan, clock_by_poll } = self;
+        let flags = [bound, hardware_time, hardware_vlan, clock_by_poll];
+        (0..).zip(flags).map(|(bit, is)| u32::from(is) << bit).sum()
+    }
+
+    pub(crate) fn of(word: u32) -> Self {
+        let is = |bit: u32| word & 1 << bit != 0;
+        Self { bound: is(0), hardware_time: is(1), hardware_vlan: is(2), clock_by_poll: is(3) }
     }
 }
 
@@ -247,7 +294,7 @@ mod tests {
 
     use libc::sock_filter;
 
-    use super::{Answer, Attached, Fault, MOST_BYTES, Request, read_answer, write_answer};
+    use super::{Answer, Attached, Fault, MOST_BYTES, Made, Request, read_answer, write_answer};
     use crate::filter::cbpf::ClassicProgram;
 
     fn returning(k: u32, instructions: usize) -> ClassicProgram {
@@ -274,6 +321,11 @@ mod tests {
             Request::PutRules { size: Some(0) },
             Request::OpenSocket { number: 2 },
             Request::TakeRefused,
+            Request::PutFilter { group: 3, program: None },
+            Request::PutFilter { group: 0, program: Some(returning(64, 2)) },
+            Request::Prepare,
+            Request::Keep,
+            Request::MakeMember,
         ] {
             let bytes = request.write(5);
             assert!(bytes.len() <= MOST_BYTES);
@@ -290,7 +342,7 @@ mod tests {
             assert_eq!(Request::read(&good[..len]), None, "{len} bytes of it");
         }
         assert_eq!(Request::read(&[&good[..], &[0]].concat()), None, "a byte more");
-        for kind in [0u32, 14, u32::MAX] {
+        for kind in [0u32, 18, u32::MAX] {
             let bytes = [&kind.to_ne_bytes()[..], &[0; 12]].concat();
             assert_eq!(Request::read(&bytes), None, "{kind}");
         }
@@ -310,6 +362,13 @@ mod tests {
     fn how_programs_were_attached_is_one_word() {
         for word in 0..8 {
             assert_eq!(Attached::of(word).word(), word);
+        }
+    }
+
+    #[test]
+    fn what_programs_are_like_is_one_word() {
+        for word in 0..16 {
+            assert_eq!(Made::of(word).word(), word);
         }
     }
 

@@ -71,6 +71,10 @@ pub(super) fn perform(
         | Request::Exchange
         | Request::PutBack
         | Request::MakeRules { .. }
-        | Request::PutRules { .. } => Err(Fault::Place(io::ErrorKind::InvalidInput.into())),
+        | Request::PutRules { .. }
+        | Request::PutFilter { .. }
+        | Request::Prepare
+        | Request::Keep
+        | Request::MakeMember => Err(Fault::Place(io::ErrorKind::InvalidInput.into())),
     }
 }

@@ -75,6 +75,12 @@ pub struct Serve {
     #[arg(long, value_name = "TIME", value_parser = units::duration)]
     pub duration: Option<Duration>,
 
+    /// The user that the daemon becomes, without capabilities: a process of its own keeps those
+    /// that hooks take. With --persist it keeps its rights [default: tapdeck, where root serves and
+    /// there is such a user]
+    #[arg(long, value_name = "NAME", conflicts_with = "persist")]
+    pub user: Option<String>,
+
     /// Write one JSON object of counters a second, and a last one; - is standard output
     #[arg(long, value_name = "FILE")]
     pub stats_json: Option<PathBuf>,

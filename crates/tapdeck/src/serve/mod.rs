@@ -27,13 +27,15 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use signal_hook::consts::SIGUSR1;
-use tapdeck_capture::Clock;
 use tapdeck_capture::groups::Groups;
 use tapdeck_capture::persist::LastingGroups;
+use tapdeck_capture::{Clock, Helper};
 use tapdeck_packet::watch;
 
-use crate::control::{Server, Socket};
+use crate::control::{Server, Socket, remove_left};
 use crate::interrupt::Interrupt;
+use crate::rights::{Place, Rights, keep_for_hooks};
+use crate::statistics::StatsJson;
 use crate::{flags, hangs};
 use coming::Comers;
 use config::ServePlan;
@@ -44,11 +46,15 @@ use report::Report;
 const TICK: Duration = Duration::from_millis(20);
 const SECOND: Duration = Duration::from_secs(1);
 
+/// What the user should know of a daemon that is not divided: to find what another has left, and to
+/// write down what is to be found again, takes rights for as long as it serves.
+const KEEPS_RIGHTS: &str =
+    "with --persist the daemon keeps all the rights that it was started with";
+
 /// Serves until something ends it.
 pub fn run(flags: &flags::Serve) -> Result<()> {
     let lasting = flags.persist.as_deref().map(LastingGroups::open).transpose()?;
     let plan = ServePlan::read(flags, lasting.as_ref())?;
-    hangs::watch_threads()?;
     let interrupt = Interrupt::listen()?;
     let statistics = Arc::new(AtomicBool::new(false));
     signal_hook::flag::register(SIGUSR1, statistics.clone())
@@ -56,18 +62,33 @@ pub fn run(flags: &flags::Serve) -> Result<()> {
     allow_many_files();
     let clock = Arc::new(Clock::default().abandoned_after(flags.abandon));
     let config = || flags.config.display().to_string();
+    let rights = Rights::find(flags.user.as_deref(), false)?;
     let mut groups = match lasting {
         Some(lasting) => Groups::open_lasting(&plan.groups, &clock, lasting),
         None => Groups::open(&plan.groups, &clock),
     }
     .with_context(config)?;
+    // From the division on, and as long as there is one thread, the order of steps matters.
+    let helper = match flags.persist {
+        None => Some(divide(&mut groups, &plan)?),
+        Some(_) => None,
+    };
     let socket = Socket::bind(&plan.socket, &plan.access)?;
-    let mut report = Report::new(flags.stats_json.as_deref())?;
+    let statistics_out = StatsJson::begin(flags.stats_json.as_deref())?;
+    let notes = match helper {
+        Some(_) => rights.give_up(&Place::Users)?,
+        None => vec![KEEPS_RIGHTS.to_owned()],
+    };
+    hangs::watch_threads()?;
+    let mut report = Report::new(statistics_out)?;
     // Loading programs may have taken longer than they go on without a daemon.
     clock.beat();
     groups.start()?;
     clock.beat();
     report.started(&plan, &groups);
+    for note in &notes {
+        report.say(note);
+    }
 
     let server = Server::new(socket).context("cannot serve clients")?;
     let users = groups.away().iter().map(|away| (away.member, away.user)).collect();
@@ -78,9 +99,10 @@ pub fn run(flags: &flags::Serve) -> Result<()> {
         Daemon::new(server, groups, report, rules, plan.allowed, comers, flags.abandon);
     let end = flags.duration.and_then(|d| Instant::now().checked_add(d));
     let is_over = || end.is_some_and(|end| Instant::now() >= end);
+    let has_lost_helper = || helper.as_ref().is_some_and(|helper| helper.is_gone());
     let mut next_second = Instant::now() + SECOND;
     watch::watch("main");
-    while !interrupt.asked() && !daemon.stops() && !is_over() {
+    while !interrupt.asked() && !daemon.stops() && !is_over() && !has_lost_helper() {
         watch::beat();
         daemon.serve(Instant::now() + TICK);
         daemon.look_after(&clock);
@@ -93,7 +115,23 @@ pub fn run(flags: &flags::Serve) -> Result<()> {
             daemon.second();
         }
     }
-    daemon.end().context("cannot tell how it ended")
+    let has_lost_helper = has_lost_helper();
+    daemon.end().context("cannot tell how it ended")?;
+    if let Some(helper) = &helper {
+        // It removes the socket, which nobody listens at any more.
+        helper.end();
+    }
+    anyhow::ensure!(
+        !has_lost_helper,
+        "the process that has the hooks has ended, and the hooks with it: start the daemon again"
+    );
+    Ok(())
+}
+
+/// Divides the process that has the hooks from this one.
+fn divide(groups: &mut Groups, plan: &ServePlan) -> Result<Arc<Helper>> {
+    let helper = groups.divide(|| keep_for_hooks(false), || remove_left(&plan.socket));
+    helper.context("cannot start the process that has the hooks")
 }
 
 /// Raises the limit of open files as far as it goes. A member takes a connection, a pipe and maps,

@@ -5,7 +5,6 @@
 //! they are counters of.
 
 use std::collections::BTreeMap;
-use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -23,7 +22,7 @@ use tapdeck_store::Log;
 use super::config::ServePlan;
 use crate::control::Peer;
 use crate::progress_line::LiveLine;
-use crate::statistics::{StatsJson, accounting_line, statistics_dropped};
+use crate::statistics::{StatsJson, StatsOutput, accounting_line, statistics_dropped};
 use crate::units::{show_bytes, show_count, show_rate};
 use crate::unseen::describe;
 
@@ -213,7 +212,7 @@ pub struct Report {
 }
 
 impl Report {
-    pub fn new(stats_json: Option<&Path>) -> Result<Self> {
+    pub fn new(stats_json: StatsOutput) -> Result<Self> {
         let now = Instant::now();
         let line = LiveLine::new().context("cannot start a thread")?;
         let line = Arc::new(Mutex::new(line));
@@ -221,7 +220,7 @@ impl Report {
             let line = line.clone();
             Arc::new(move |text| line.lock().unwrap_or_else(PoisonError::into_inner).say(text))
         };
-        let stats_json = StatsJson::start(StatsJson::begin(stats_json)?, statistics_dropped(log))?;
+        let stats_json = StatsJson::start(stats_json, statistics_dropped(log))?;
         let last = (0, 0, now);
         Ok(Self { line, stats_json, began: now, last })
     }
