@@ -6,7 +6,7 @@ mod testbed;
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::process::{Command, Stdio};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use rustix::process::Signal;
@@ -14,39 +14,20 @@ use serde_json::{Value, json};
 use tapdeck_capture::interface::Interface;
 use tapdeck_client::{Next, Options};
 use tapdeck_testkit::frame::number_of;
-use tapdeck_testkit::{Mount, Net, Running, Sender, SplitMix64, Talking, wait_for};
+use tapdeck_testkit::{Running, Sender, SplitMix64, Talking, wait_for};
+use testbed::bench::{Bench, kills};
 use testbed::daemon::{Asking, Daemon, assert_accounted};
 use testbed::recorder::{Contents, frame, number};
 
-/// How often daemons are killed in each test, by this variable or as often as here.
-const KILLS: (&str, u64) = ("TAPDECK_KILLS", 4);
+/// How often daemons are killed in each test, unless TAPDECK_KILLS says so.
+const KILLS: u64 = 4;
 const SERVE: &str = "[serve]\nring-bytes = \"16MiB\"\nblock-bytes = \"128KiB\"\n";
-
-fn kills() -> u64 {
-    std::env::var(KILLS.0).map_or(KILLS.1, |n| n.parse().expect("a number of kills"))
-}
 
 fn group(name: &str, hook: &str, more: &str) -> String {
     format!("[[group]]\nname = \"{name}\"\ninterfaces = [\"vb\"]\nhook = \"{hook}\"\n{more}\n")
 }
 
-/// A network, a directory, and a BPF file system of its own.
-struct Bench {
-    net: Net,
-    bpf: Mount,
-    dir: tempfile::TempDir,
-}
-
 impl Bench {
-    fn new() -> Self {
-        let dir = tempfile::tempdir().expect("a directory");
-        Self { net: Net::new(), bpf: Mount::bpf(&dir.path().join("bpf")), dir }
-    }
-
-    fn pins(&self) -> PathBuf {
-        self.bpf.path().join("tapdeck")
-    }
-
     fn path(&self, name: &str) -> PathBuf {
         self.dir.path().join(name)
     }
@@ -66,18 +47,6 @@ impl Bench {
         let mut program = Talking::start(&mut self.command(flags, config));
         program.wait_to_say("serving at");
         Serving { program, bench: self }
-    }
-
-    fn ctl(&self, words: &[&str]) -> Output {
-        let mut command = self.net.b.command(env!("CARGO_BIN_EXE_tapdeck"));
-        command.env("TAPDECK_PERSIST", self.pins()).args(["ctl", "persist"]).args(words);
-        command.output().expect("it runs")
-    }
-
-    /// What is pinned under the one name.
-    fn listed(&self) -> Value {
-        let out = self.ctl(&["list", "--json"]);
-        serde_json::from_slice(&out.stdout).unwrap_or_else(|e| panic!("{e}: {out:?}"))
     }
 
     /// `tapdeck attach`, which writes a file.
@@ -227,7 +196,7 @@ fn each_packet_reaches_each_group_once(hook: &str, size: &str, rate: &str) {
     let sender = Running(sender);
     first.wait_seen("all", 1000);
     first.kill();
-    for kill in 0..kills() {
+    for kill in 0..kills(KILLS) {
         // The moment is the point here, so nothing is waited for.
         let mut daemon = if kill % 2 == 0 {
             bench.start(&config).program
@@ -255,7 +224,7 @@ fn each_packet_reaches_each_group_once(hook: &str, size: &str, rate: &str) {
         assert_accounted(group);
         assert_eq!((number(group, "seen"), number(group, "no_member")), (made, 0), "{group}");
     }
-    assert!(number(&stats, "takeovers") > kills() / 2, "{stats}");
+    assert!(number(&stats, "takeovers") > kills(KILLS) / 2, "{stats}");
     let port = &stats["ports"][0];
     assert_eq!((number(port, "seen"), number(port, "unseen")), (made, 0), "{stats}");
 

@@ -12,34 +12,14 @@ use rustix::process::Signal;
 use serde_json::Value;
 use tapdeck_capture::interface::Interface;
 use tapdeck_testkit::process::last_json;
-use tapdeck_testkit::{Mount, Net, Running, Sender, SplitMix64, Talking, wait_for};
+use tapdeck_testkit::{Running, Sender, SplitMix64, Talking, wait_for};
+use testbed::bench::{Bench, kills};
 use testbed::recorder::{Contents, Recorder, assert_accounted, frame, number};
 
-/// How often recorders are killed in each test, by this variable or as often as here.
-const KILLS: (&str, u64) = ("TAPDECK_KILLS", 5);
-
-fn kills() -> u64 {
-    std::env::var(KILLS.0).map_or(KILLS.1, |n| n.parse().expect("a number of kills"))
-}
-
-/// A network, a directory, and a BPF file system of its own: commands that run in a network
-/// namespace do not see the machine's.
-struct Bench {
-    net: Net,
-    bpf: Mount,
-    dir: tempfile::TempDir,
-}
+/// How often recorders are killed in each test, unless TAPDECK_KILLS says so.
+const KILLS: u64 = 5;
 
 impl Bench {
-    fn new() -> Self {
-        let dir = tempfile::tempdir().expect("a directory");
-        Self { net: Net::new(), bpf: Mount::bpf(&dir.path().join("bpf")), dir }
-    }
-
-    fn pins(&self) -> PathBuf {
-        self.bpf.path().join("tapdeck")
-    }
-
     fn store(&self) -> PathBuf {
         self.dir.path().join("store")
     }
@@ -56,18 +36,6 @@ impl Bench {
 
     fn start(&self, flags: &str) -> Recorder {
         Recorder::of(self.recorder(flags), self.dir.path())
-    }
-
-    fn ctl(&self, words: &[&str]) -> Output {
-        let mut command = self.net.b.command(env!("CARGO_BIN_EXE_tapdeck"));
-        command.env("TAPDECK_PERSIST", self.pins()).args(["ctl", "persist"]).args(words);
-        command.output().expect("it runs")
-    }
-
-    /// The one lasting recording there is.
-    fn listed(&self) -> Value {
-        let out = self.ctl(&["list", "--json"]);
-        serde_json::from_slice(&out.stdout).unwrap_or_else(|e| panic!("{e}: {out:?}"))
     }
 
     fn send(&self, count: u32) {
@@ -101,7 +69,7 @@ fn no_packet_is_lost_or_stored_twice(hook: &str, size: &str, rate: &str) {
     let sender = Running(sender);
     first.wait_for_captured(1000);
     first.kill();
-    for kill in 0..kills() {
+    for kill in 0..kills(KILLS) {
         if kill % 2 == 0 {
             let recorder = bench.start(&flags);
             // The moment is the point here, so nothing is waited for.
@@ -128,7 +96,7 @@ fn no_packet_is_lost_or_stored_twice(hook: &str, size: &str, rate: &str) {
     let stats = last.stop();
     assert_accounted(&stats);
     let n = |key| number(&stats, key);
-    assert!(n("takeovers") > kills() / 2, "{stats}");
+    assert!(n("takeovers") > kills(KILLS) / 2, "{stats}");
     if hook == "xdp" {
         assert_eq!(n("nic_received"), n("seen") + n("nic_dropped") + n("unseen"), "{stats}");
     }

@@ -9,10 +9,10 @@
 use std::io;
 use std::sync::Arc;
 
+use super::hub::Hub;
 use super::lasting::{Secret, SharedRoster};
 use super::maps::{Maps, Part};
 use super::member::{Ends, Member, Parts};
-use super::port::Hub;
 use super::stats::member_stats;
 use super::steering::{MAX_WEIGHT, Owner};
 use super::{Error, GroupConfig, Groups, MemberPlace, MemberStats, Membership, kernel_error};

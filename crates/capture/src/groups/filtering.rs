@@ -8,7 +8,8 @@
 
 use std::sync::Arc;
 
-use super::port::{Filter, Hub, List, Port, Ready};
+use super::hub::Hub;
+use super::port::{Filter, List, Port, Ready};
 use super::{Error, Groups};
 use crate::all_or_none::change_all;
 use crate::filter::check_filter;

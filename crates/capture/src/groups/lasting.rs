@@ -21,9 +21,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::coming::{Leaving, owner};
 use super::config::Places;
+use super::hub::Sizes;
 use super::kernel_error;
 use super::member::{Ends, Member, Parts};
-use super::port::{Port, Sizes};
+use super::port::Port;
 use super::steering::{Shares, Steering};
 use super::{Error, GroupStats, Groups, GroupsConfig, MemberPlace, MemberStats, Membership};
 use crate::Hook;

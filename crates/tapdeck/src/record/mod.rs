@@ -257,7 +257,11 @@ pub fn run(flags: flags::Record) -> Result<()> {
 
     // Packets wait in the rings until the output is begun, so that no file is touched for a hook
     // that cannot be had.
+    //
+    // Loading programs may have taken longer than they go on without a recorder.
+    clock.beat();
     source.start()?;
+    clock.beat();
     if let (Some(lasting), Target::Store { dir, .. }) = (&mut lasting, &plan.target) {
         lasting.begin(source.captures(), dir)?;
         report.goes_on(lasting);

@@ -6,8 +6,9 @@
 
 use std::io;
 
-use super::{Filter, Hub, List, Port, Ready};
+use super::{Filter, List, Port, Ready};
 use crate::bpf::params::Params;
+use crate::groups::hub::Hub;
 use crate::helper::wire::{Answer, Fault, Made, Request};
 use crate::ring::Geometry;
 
