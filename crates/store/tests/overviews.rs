@@ -369,6 +369,33 @@ fn a_wrong_overview_is_told_by_verify_and_made_anew_by_recover() {
     assert_eq!((overviews(&dir), fs::read(&all[1]).unwrap()), (all.clone(), made[1].clone()));
 }
 
+/// Wherever an index is damaged, its segment is left out where it must be, and all else is covered.
+#[test]
+fn a_damaged_index_keeps_no_overview_from_being_made() {
+    let (_temp, dir) = directory();
+    write_store(&dir, 1..130, &mut SplitMix64(7));
+    let sound: Vec<Vec<u8>> = overviews(&dir).iter().map(|path| fs::read(path).unwrap()).collect();
+    let segment = names(&dir).into_iter().find(|name| name.contains("-00000010-")).unwrap();
+    let index = dir.join(segment).with_extension("index");
+    let whole = fs::read(&index).unwrap();
+    let mut left_out = 0;
+    for at in (4096..4096 + 600).step_by(24) {
+        for path in overviews(&dir) {
+            fs::remove_file(path).unwrap();
+        }
+        let mut bytes = whole.clone();
+        bytes[at..at + 16].iter_mut().for_each(|byte| *byte ^= 0xff);
+        fs::write(&index, bytes).unwrap();
+        recover(&dir, ClosedScope::Unended);
+        let made: Vec<Vec<u8>> =
+            overviews(&dir).iter().map(|path| fs::read(path).unwrap()).collect();
+        assert_eq!(made.len(), 2, "damaged at {at}");
+        assert_eq!(made[1], sound[1], "damaged at {at}");
+        left_out += u32::from(made[0] != sound[0]);
+    }
+    assert!(left_out > 0, "some of it was keys");
+}
+
 #[test]
 fn a_recorder_makes_overviews_and_deletes_them_with_their_segments() {
     let (_temp, dir) = directory();

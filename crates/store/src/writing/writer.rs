@@ -359,6 +359,12 @@ impl<S: Sink> Writer<S> {
             if leaves_since.is_some_and(|since| !is_at_work || since.elapsed() > LAST_PACKETS) {
                 break;
             }
+            if control.awaits_packets.load(Acquire)
+                && (is_at_work || !self.rings.iter().all(|r| r.is_empty()))
+            {
+                control.awaits_packets.store(false, Release);
+                control.tell();
+            }
             match turn {
                 Turn::Wrote => {
                     stalled_since = None;
@@ -383,10 +389,6 @@ impl<S: Sink> Writer<S> {
                         break;
                     }
                 }
-            }
-            if control.awaits_packets.load(Acquire) && !self.rings.iter().all(|r| r.is_empty()) {
-                control.awaits_packets.store(false, Release);
-                control.tell();
             }
             waiting(|| self.sleep(control));
         }

@@ -129,7 +129,7 @@ impl fmt::Display for Note {
             Self::Overview { overview, why } => {
                 write!(
                     f,
-                    "{overview} cannot be used ({why}), so indexes were read in its place; `tapdeck recover` makes a new one"
+                    "{overview} cannot be used ({why}), so indexes were read in its place; `tapdeck recover --all` makes a new one"
                 )
             }
             Self::Hole { segment, first, last, .. } => {

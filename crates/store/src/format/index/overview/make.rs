@@ -13,7 +13,7 @@ use tapdeck_packet::key::Class;
 use tapdeck_packet::pcapng::{Error as BlockError, Reader, Record};
 
 use super::table::{Member, Table};
-use super::{Header, Overview, differences};
+use super::{Header, LONGEST_TABLE, Overview, differences};
 use crate::format::index::code::{Room, damaged, put_granules};
 use crate::format::index::image::{Draft, Image, hash};
 use crate::format::index::lookup::Index;
@@ -25,6 +25,10 @@ use crate::io::{Access, File as _, Io, Object, Storage, write_pages};
 
 /// Memory that the directories of all indexes take at most.
 const DIRECTORIES_ROOM: usize = 32 << 20;
+/// The longest head of a segment that is covered: 64 of them have room in a table.
+const LONGEST_HEAD: usize = LONGEST_TABLE / 80;
+/// Keys that are gone through without a look whether the making goes on.
+const AT_ONCE: u64 = 4096;
 /// How many bytes of segments the exact keys of a class may take one byte for.
 const EXACT: u64 = 4096;
 /// What the exact keys of a class may always take.
@@ -41,6 +45,7 @@ pub(crate) fn make_missing<I: Io>(
     goes_on: &dyn Fn() -> bool,
     mut made: impl FnMut(&SegmentName),
 ) -> io::Result<()> {
+    let mut outcome = Ok(());
     for segments in names.chunk_by(SegmentName::shares_overview) {
         let Some(last) = segments.last().filter(|last| last.has_overview() && !last.live) else {
             continue;
@@ -50,11 +55,17 @@ pub(crate) fn make_missing<I: Io>(
         }
         let is_right = || differences(storage, last).is_ok_and(|d| d.is_some_and(|d| d.is_empty()));
         let is_there = is_whole(storage, last, segments) && (!thorough || is_right());
-        if !is_there && make(io, storage, segments, goes_on)?.is_some() {
-            made(last);
+        if is_there {
+            continue;
+        }
+        // One that cannot be made keeps no other from being made.
+        match make(io, storage, segments, goes_on) {
+            Ok(Some(_)) => made(last),
+            Ok(None) => {}
+            Err(e) => outcome = outcome.and(Err(e)),
         }
     }
-    Ok(())
+    outcome
 }
 
 /// Returns whether there is an overview that covers each segment which has a whole index.
@@ -87,15 +98,32 @@ pub(crate) fn make<I: Io>(
         }
         check(goes_on)?;
     }
+    match write_file(io, storage.place(), last, &mut sources, goes_on) {
+        Err(e) if e.kind() == io::ErrorKind::InvalidData => {
+            // Nor is one whose keys cannot be read.
+            sources.retain_mut(|source| Class::ALL.iter().all(|c| source.can_be_read(*c)));
+            write_file(io, storage.place(), last, &mut sources, goes_on)
+        }
+        written => written,
+    }
+}
+
+/// Writes an overview of sources under its name; nothing where there are none.
+fn write_file<I: Io>(
+    io: &I,
+    dir: &Path,
+    last: &SegmentName,
+    sources: &mut [Source],
+    goes_on: &dyn Fn() -> bool,
+) -> io::Result<Option<u64>> {
     if sources.is_empty() {
         return Ok(None);
     }
-    let dir = storage.place();
     let draft = last.overview_draft_path(dir);
     remove(io, &draft)?;
     let written = io.create(&draft).and_then(|file| {
         let mut flush = |pages: &[u8], at: u64| write_pages(&file, pages, at);
-        let len = write(&mut sources, last, goes_on, &mut flush)?;
+        let len = write(sources, last, goes_on, &mut flush)?;
         file.sync()?;
         io.rename(&draft, &last.overview_path(dir))?;
         Ok(Some(len))
@@ -139,6 +167,9 @@ impl Source {
         room.take::<[u64; 6]>(sections)?;
         room.take::<[u64; 8]>(directory.groups.len() + directory.parts.len())?;
         let head = head_of(&*object)?;
+        if head.len() > LONGEST_HEAD {
+            return Err(damaged("its head is too long to be told"));
+        }
         let member = Member {
             number: name.number,
             began_s: name.began_s,
@@ -153,6 +184,12 @@ impl Source {
         };
         let opaque = !directory.opaque.is_empty();
         Ok(Self { member, head, image, opaque })
+    }
+
+    /// Returns whether all keys of a class can be read.
+    fn can_be_read(&mut self, class: Class) -> bool {
+        let has_it = self.image.directory.dictionaries.contains_key(&class);
+        !has_it || self.image.entries(class, 0, u128::MAX, |_, _, _| {}).is_ok()
     }
 }
 
@@ -212,8 +249,7 @@ fn write(
         }
     }
     for class in Class::ALL {
-        check(goes_on)?;
-        put_class(sources, class, &mut draft)?;
+        put_class(sources, class, goes_on, &mut draft)?;
     }
     let directory = draft.directory.encode_keys();
     let (number, began_s) = (last.number, last.began_s);
@@ -223,7 +259,13 @@ fn write(
 }
 
 /// Puts the keys of a class, each with the places of the members that hold it.
-fn put_class(sources: &mut [Source], class: Class, draft: &mut Draft<'_>) -> io::Result<()> {
+fn put_class(
+    sources: &mut [Source],
+    class: Class,
+    goes_on: &dyn Fn() -> bool,
+    draft: &mut Draft<'_>,
+) -> io::Result<()> {
+    check(goes_on)?;
     let dictionaries = sources.iter().map(|s| s.image.directory.dictionaries.get(&class));
     // Where one index does not tell of the class, the overview cannot.
     let Some(told) = dictionaries.collect::<Option<Vec<_>>>() else { return Ok(()) };
@@ -232,11 +274,17 @@ fn put_class(sources: &mut [Source], class: Class, draft: &mut Draft<'_>) -> io:
     let bytes: u64 = sources.iter().map(|source| source.member.len).sum();
     let most = LEAST.max(bytes / EXACT);
     let per_key = class.width() as u64 + 3;
-    if is_hashed || keys * per_key > most && exact_len(sources, class, most)? > most {
-        return put_hashes(sources, class, draft);
+    if is_hashed || keys * per_key > most && exact_len(sources, class, goes_on, most)? > most {
+        return put_hashes(sources, class, goes_on, draft);
     }
-    let mut merged = merged(sources, class)?;
-    draft.class(class, false, |members| merged.next(members))
+    let (mut merged, mut gone_through) = (merged(sources, class)?, 0u64);
+    draft.class(class, false, |members| {
+        gone_through += 1;
+        if gone_through.is_multiple_of(AT_ONCE) {
+            check(goes_on)?;
+        }
+        merged.next(members)
+    })
 }
 
 /// Merges the exact keys of a class.
@@ -250,7 +298,13 @@ fn merged(sources: &mut [Source], class: Class) -> io::Result<MergedKeys<'_>> {
 }
 
 /// Returns about how many bytes the exact keys of a class take; not more than just above `most`.
-fn exact_len(sources: &mut [Source], class: Class, most: u64) -> io::Result<u64> {
+fn exact_len(
+    sources: &mut [Source],
+    class: Class,
+    goes_on: &dyn Fn() -> bool,
+    most: u64,
+) -> io::Result<u64> {
+    check(goes_on)?;
     let mut merged = merged(sources, class)?;
     let (mut len, mut members, mut list) = (0, Vec::new(), Vec::new());
     while len <= most && merged.next(&mut members)?.is_some() {
@@ -262,9 +316,15 @@ fn exact_len(sources: &mut [Source], class: Class, most: u64) -> io::Result<u64>
     Ok(len)
 }
 
-fn put_hashes(sources: &mut [Source], class: Class, draft: &mut Draft<'_>) -> io::Result<()> {
+fn put_hashes(
+    sources: &mut [Source],
+    class: Class,
+    goes_on: &dyn Fn() -> bool,
+    draft: &mut Draft<'_>,
+) -> io::Result<()> {
     let mut sets = Vec::with_capacity(sources.len());
     for source in sources {
+        check(goes_on)?;
         sets.push(hashes(&mut source.image, class)?);
     }
     let mut all = RoaringBitmap::new();
