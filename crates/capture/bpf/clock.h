@@ -66,7 +66,9 @@ static __always_inline __u64 td_now_roughly(void)
 	return clock->now;
 }
 
-/* A poll has ended: the next packet needs a reading. */
+/* A poll has ended: the next packet needs a reading. What the kernel gathered (GRO) in a poll that
+ * used all it might comes to tcx after this, so the first packets of the poll behind it may share
+ * the reading of these; it is of the same tick. */
 SEC("raw_tp/napi_poll")
 int tapdeck_poll(void *ctx)
 {

@@ -106,7 +106,12 @@ pub(crate) fn why_each_packet(
     if hook.ring_unit() == RingUnit::Socket {
         return Some("the kernel stamps what sockets get");
     }
-    if rings < wanted_rings(interface, hook) {
+    let units = match hook.ring_unit() {
+        // A ring is found by a CPU's number, and there may be gaps.
+        RingUnit::Cpu => cpus("present"),
+        RingUnit::Queue | RingUnit::Socket => wanted_rings(interface, hook) as usize,
+    };
+    if (rings as usize) < units {
         return Some("several queues or CPUs share a ring");
     }
     // Such interfaces bring packets from system calls and tasklets.
@@ -118,12 +123,13 @@ pub(crate) fn why_each_packet(
     if std::fs::read_to_string("/sys/kernel/realtime").is_ok_and(|text| text.trim() == "1") {
         return Some("a kernel with PREEMPT_RT polls in a thread that others interrupt");
     }
-    (possible_cpus() > MOST_CPUS).then_some("the machine has more than 1024 CPUs")
+    (cpus("possible") > MOST_CPUS).then_some("the machine has more than 1024 CPUs")
 }
 
-/// Returns the number of CPUs that there may be, as numbers of CPUs go.
-fn possible_cpus() -> usize {
-    let possible = std::fs::read_to_string("/sys/devices/system/cpu/possible").unwrap_or_default();
-    let last = possible.trim().rsplit([',', '-']).next().and_then(|last| last.parse().ok());
+/// Returns how many CPUs are `possible` or `present`, as numbers of CPUs go.
+fn cpus(which: &str) -> usize {
+    let path = Path::new("/sys/devices/system/cpu").join(which);
+    let list = std::fs::read_to_string(path).unwrap_or_default();
+    let last = list.trim().rsplit([',', '-']).next().and_then(|last| last.parse().ok());
     last.map_or(0, |last: usize| last + 1)
 }

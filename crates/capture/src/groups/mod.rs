@@ -299,6 +299,11 @@ impl Groups {
         Ok(helper)
     }
 
+    /// Returns whether what takes privileges has to wait for programs that are being loaded.
+    pub fn is_busy(&self) -> bool {
+        self.helper.as_ref().is_some_and(|helper| helper.is_busy())
+    }
+
     /// Has the programs treat a group as its configuration says.
     fn set_up(&mut self, at: usize) -> Result<(), Error> {
         let Group { config, number, .. } = &self.list[at];

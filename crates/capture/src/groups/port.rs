@@ -617,6 +617,10 @@ impl Port {
         seen: &dyn Fn() -> io::Result<u64>,
     ) -> Result<Option<Event>, Error> {
         let counters = |port: &Self| seen().map_err(|e| port.explain(e));
+        // Programs that are being loaded for another filter may take the helper seconds.
+        if self.seat.as_ref().is_some_and(|seat| seat.helper.is_busy()) && !was_abandoned {
+            return Ok(None);
+        }
         if self.is_attached {
             let event = self.device.look()?;
             if event == Some(Event::Gone) {
@@ -625,10 +629,6 @@ impl Port {
                 self.ready = None;
                 let more = self.presence.is_gone(self.counted(counters(self)?));
                 self.device.add_received(more);
-                return Ok(event);
-            }
-            // Programs that are being loaded for another filter may take the helper seconds.
-            if self.seat.as_ref().is_some_and(|seat| seat.helper.is_busy()) && !was_abandoned {
                 return Ok(event);
             }
             return self.stand(hub, was_abandoned, &counters).map(|()| event);

@@ -27,6 +27,7 @@ use rustix::net::{
     SendAncillaryMessage, SendFlags, SocketFlags, SocketType, recvmsg, sendmsg, socketpair,
 };
 use rustix::process::{Pid, WaitOptions, waitpid};
+use tapdeck_packet::watch::waiting;
 
 use crate::Capture;
 use crate::rules::Places;
@@ -171,9 +172,9 @@ impl Helper {
 
     /// Asks for something about an interface, and waits until it is done.
     pub(crate) fn ask(&self, interface: u32, request: &Request) -> Result<Answer, Fault> {
-        let mut socket = self.socket.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut socket = waiting(|| self.socket.lock().unwrap_or_else(PoisonError::into_inner));
         let answered = match &*socket {
-            Some(fd) => exchange(fd.as_fd(), &request.write(interface)),
+            Some(fd) => waiting(|| exchange(fd.as_fd(), &request.write(interface))),
             None => Err(io::ErrorKind::BrokenPipe.into()),
         };
         let Ok((bytes, fds)) = answered else {

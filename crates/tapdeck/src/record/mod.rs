@@ -54,7 +54,7 @@ const SHORT_TICK: Duration = Duration::from_millis(20);
 const LONGEST_SLEEP: Duration = Duration::from_millis(100);
 /// What the writer's sleep is not shortened below.
 const SHORT_SLEEP: Duration = Duration::from_millis(8);
-/// Bits a second of a link that tells nothing, or is virtual: what those tell means nothing.
+/// Bits a second of a virtual link: what those tell means nothing.
 const ASSUMED_RATE: u64 = 10_000_000_000;
 const SECOND: Duration = Duration::from_secs(1);
 /// How long an output that hangs is waited for after a second wish for the end.
@@ -386,8 +386,11 @@ fn link_rate(interface: &Interface) -> u64 {
     let path = format!("/sys/class/net/{}/speed", interface.name);
     let told = std::fs::read_to_string(path).ok().and_then(|text| text.trim().parse::<u64>().ok());
     let told = told.filter(|mbit| *mbit > 0).and_then(|mbit| mbit.checked_mul(1_000_000));
-    let least = if interface.kind.is_some() { ASSUMED_RATE } else { 0 };
-    told.unwrap_or(ASSUMED_RATE).max(least)
+    match interface.kind {
+        Some(_) => told.unwrap_or(0).max(ASSUMED_RATE),
+        // A card whose link is down may have any when it comes up; and a loopback has none.
+        None => told.unwrap_or(u64::MAX),
+    }
 }
 
 impl Recording {

@@ -171,10 +171,13 @@ impl Daemon {
                     break;
                 }
             }
-            let Self { groups, report, .. } = self;
-            let put = |book, rules: Option<&Rules>| set_rules(groups, report, book, rules);
-            if let Some((client, answer)) = self.changes.settle(&mut self.books, put) {
-                self.server.answer(client, answer);
+            // The loop does not wait for the helper.
+            if !self.groups.is_busy() {
+                let Self { groups, report, .. } = self;
+                let put = |book, rules: Option<&Rules>| set_rules(groups, report, book, rules);
+                if let Some((client, answer)) = self.changes.settle(&mut self.books, put) {
+                    self.server.answer(client, answer);
+                }
             }
             if self.stops || Instant::now() >= until {
                 return;
