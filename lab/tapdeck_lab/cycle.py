@@ -228,7 +228,7 @@ def _cycle(
     if interruption:
         metrics |= interruption.metrics(metrics["sent_pps"], metrics["lost"])
         metrics["repeated"] = judged["repeated"]
-        metrics["uncounted"] = max(0.0, metrics["lost"] - judged["told"])
+        metrics["uncounted"] = metrics["lost"] - judged["told"]
         # What the samplers look at is the first process.
         for name in ("cpu_capture", "cpu_ms_per_mpkt", "switches_per_s", "rss_mib"):
             del metrics[name]

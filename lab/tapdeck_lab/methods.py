@@ -345,7 +345,9 @@ class Tapdeck(Method):
             captured = last["captured"]
         else:
             captured = sum(count_file(file) for file in (c.directory / "store").rglob("*.pcapng"))
-        unsynced_ms = last["unsynced_us_max"] / 1e3
+        # Where nothing is made durable there is no longest time until it was.
+        syncs = c.settings["sync_interval"] != "off"
+        unsynced_ms = last["unsynced_us_max"] / 1e3 if syncs else math.nan
         return Counts(captured, last["seen"], index_share, self.ring_used(c, [log]), unsynced_ms)
 
     def ring_used(self, c: Context, logs: list[str]) -> float:
