@@ -198,19 +198,17 @@ fn programs(hook: Hook) -> Vec<(&'static str, Load)> {
             of_groups(hook, each, SMALL_BLOCK, count)
         })
     };
+    let by_poll = Duties { clock_by_poll: true, claims: true, ..Duties::default() };
     let rules = Some(Arc::new(Compiled::new(&rules(), &ImageOptions::default()).expect("it fits")));
     let mut programs = vec![
-        ("record", recorder(Duties { clock_by_poll: true, ..Duties::default() })),
+        ("record", recorder(by_poll.clone())),
+        ("record, no claims", recorder(Duties { claims: false, ..by_poll.clone() })),
         ("record, clock packet", recorder(Duties::default())),
         (
             "record, filter",
-            recorder(Duties {
-                filter: Some("udp port 9".into()),
-                clock_by_poll: true,
-                ..Duties::default()
-            }),
+            recorder(Duties { filter: Some("udp port 9".into()), ..by_poll.clone() }),
         ),
-        ("record, rules", recorder(Duties { rules, clock_by_poll: true, ..Duties::default() })),
+        ("record, rules", recorder(Duties { rules, ..by_poll })),
     ];
     if GROUP_HOOKS.contains(&hook) {
         programs.extend([("1 group", groups(1)), ("8 groups", groups(8))]);

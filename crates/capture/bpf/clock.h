@@ -21,7 +21,17 @@ struct td_clock {
 	__u64 now;
 	__u64 tick; /* of the kernel, when the clock was read */
 	__u32 left; /* packets that may go without a reading */
-	__u32 reserved[11];
+
+	/* This CPU's claim on a ring (claim.h). */
+	__u32 busy;    /* something of the claim is being written or changed */
+	__u32 claimed; /* the ring's number, plus one; 0: there is no claim */
+	__u32 block;
+	__u32 epoch;
+	__u32 at; /* where in the block the next packet goes */
+	__u32 end;
+	__u32 reserved;
+	__u64 sums; /* what is to be added to the block's commit counter */
+	__u64 reserved2;
 };
 
 struct td_clock clocks[TD_CLOCKS] SEC(".data.clocks");
@@ -66,13 +76,18 @@ static __always_inline __u64 td_now_roughly(void)
 	return clock->now;
 }
 
+static __always_inline void end_claim(struct td_clock *clock);
+
 /* A poll has ended: the next packet needs a reading. What the kernel gathered (GRO) in a poll that
  * used all it might comes to tcx after this, so the first packets of the poll behind it may share
  * the reading of these; it is of the same tick. */
 SEC("raw_tp/napi_poll")
 int tapdeck_poll(void *ctx)
 {
-	td_clock_here()->left = 0;
+	struct td_clock *clock = td_clock_here();
+
+	clock->left = 0;
+	end_claim(clock);
 	return 0;
 }
 

@@ -29,6 +29,7 @@ struct td_params {
 	__u32 filtered;      /* a filter has been put in (filter.h) */
 	__u32 clock_by_poll; /* the clock is read for each poll, and not for each packet (clock.h)
 			      */
+	__u32 claims;        /* space is reserved for several packets of a poll at once (claim.h) */
 	__u32 most_direct;   /* frames of at most so many bytes are copied by loads and stores */
 };
 

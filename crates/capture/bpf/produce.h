@@ -90,6 +90,23 @@ static __always_inline void commit(const struct place *place, __u32 number, __u6
 		completed(place, number);
 }
 
+/* Returns where those bytes of a block are. */
+static __always_inline __u8 *bytes_at(const struct place *place, __u32 block, __u32 at)
+{
+	__u32 offset = ((block & params.block_mask) << params.block_shift) |
+		       (at & (params.block_bytes - 1));
+
+	return place->data + (offset & params.ring_mask);
+}
+
+#ifdef TD_CLAIMS
+#include "claim.h"
+#else
+static __always_inline void end_claim(struct td_clock *clock)
+{
+}
+#endif
+
 static __always_inline void close_block(const struct place *place, __u64 word)
 {
 	struct td_block *block = block_of(place->ring, td_word_block(word));
@@ -187,8 +204,14 @@ static __always_inline __u32 put(enum context context, struct packet *p, const s
 		total += 4;
 
 	__u64 at;
+#ifdef TD_CLAIMS
+	struct td_clock *claim = params.claims ? claimed(place, total) : NULL;
 
-	if (!reserve(place, total, &at)) {
+	if (claim)
+		at = td_word(claim->block, claim->epoch, claim->at);
+	else
+#endif
+		if (!reserve(place, total, &at)) {
 		if (gap)
 			__sync_fetch_and_add(&ring->told, -gap);
 		__sync_fetch_and_add(&ring->lost, 1);
@@ -198,9 +221,7 @@ static __always_inline __u32 put(enum context context, struct packet *p, const s
 
 	__u64 ns = time_of(p, control.utc_offset_ns[td_word_epoch(at)]);
 
-	__u32 offset = ((td_word_block(at) & params.block_mask) << params.block_shift) |
-		       (td_word_bytes(at) & (params.block_bytes - 1));
-	__u8 *out = place->data + (offset & params.ring_mask);
+	__u8 *out = bytes_at(place, td_word_block(at), td_word_bytes(at));
 	struct epb *epb = (struct epb *)out;
 	__u8 *frame = out + sizeof(*epb);
 
@@ -242,7 +263,15 @@ static __always_inline __u32 put(enum context context, struct packet *p, const s
 		*word++ = 0;
 	*word = total;
 
-	commit(place, td_word_block(at), td_commit(total, cap, commit_packets));
+	__u64 sums = td_commit(total, cap, commit_packets);
+
+#ifdef TD_CLAIMS
+	if (claim) {
+		commit_to_claim(claim, total, sums);
+		return cap;
+	}
+#endif
+	commit(place, td_word_block(at), sums);
 	return cap;
 }
 

@@ -21,6 +21,7 @@ const volatile struct td_params params SEC(".rodata.params");
 
 struct td_control control SEC(".data.control");
 
+#define TD_CLAIMS 1
 #include "produce.h"
 #include "filter.h"
 
@@ -71,6 +72,14 @@ struct {
 	__uint(key_size, sizeof(__u32));
 	__uint(value_size, 64);
 } refused SEC(".maps");
+
+static __always_inline bool place_of(__u32 index, struct place *place)
+{
+	place->ring = bpf_map_lookup_elem(&rings, &index);
+	place->data = bpf_map_lookup_elem(&data, &index);
+	place->index = index;
+	return place->ring && place->data;
+}
 
 static __always_inline __u32 released_of(const struct place *place)
 {

@@ -80,6 +80,10 @@ struct td_control {
 	__s64 utc_offset_ns[TD_EPOCHS]; /* CLOCK_MONOTONIC + this = UTC */
 };
 
+/* How many packets a claim is for, and how many bytes it has at most. */
+#define TD_CLAIM_PACKETS 16
+#define TD_CLAIM_BYTES 4096
+
 /* How often a reservation is tried again when other producers are faster. */
 #define TD_TRIES 64
 
@@ -107,6 +111,13 @@ static inline __u64 td_word(__u32 block, __u32 epoch, __u32 bytes)
 static inline int td_fits(__u64 word, __u32 len, __u32 block_bytes)
 {
 	return td_word_bytes(word) + len <= block_bytes - TD_TAIL;
+}
+
+/* Does a claim with so much room left hold len bytes more? What it has no packets for must have
+ * room for a block that fills it. */
+static inline int td_claim_holds(__u32 room, __u32 len)
+{
+	return room == len || room >= len + TD_TAIL;
 }
 
 /* May the block after the open one be used, or does the reader still hold its slot?

@@ -104,6 +104,7 @@ const __u32 tapdeck_params_layout[] = {
 	offsetof(struct td_params, link_header),
 	offsetof(struct td_params, filtered),
 	offsetof(struct td_params, clock_by_poll),
+	offsetof(struct td_params, claims),
 	offsetof(struct td_params, most_direct),
 	sizeof(struct td_flush),
 	offsetof(struct td_flush, ring),

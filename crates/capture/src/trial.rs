@@ -48,6 +48,8 @@ pub struct Duties {
     pub most_direct: Option<u32>,
     /// Whether the packets of a poll share readings of the clock; a trial is one poll.
     pub clock_by_poll: bool,
+    /// Whether space is reserved for several packets of a poll at once.
+    pub claims: bool,
 }
 
 /// Something that a hook program is made of, and for which the machine charges.
@@ -127,6 +129,7 @@ impl Trial {
             filtered: !filters.is_empty(),
             judged: config.rules.is_some(),
             clock_by_poll: duties.clock_by_poll,
+            claims: duties.claims && hook.ring_unit() == RingUnit::Queue,
             most_direct: duties.most_direct.unwrap_or_else(most_direct),
             ..Params::unread(0)
         };

@@ -61,6 +61,13 @@ struct Open {
     bytes: u32,
 }
 
+impl Open {
+    fn of(word: u64) -> Self {
+        let low = word as u32;
+        Self { block: (word >> 32) as u32, epoch: low >> 24, bytes: low & 0x00ff_ffff }
+    }
+}
+
 impl Deref for Ring {
     type Target = Tape;
 
@@ -87,12 +94,7 @@ impl Ring {
     }
 
     fn open(&self) -> Open {
-        let word = self.word();
-        Open {
-            block: (word >> 32) as u32,
-            epoch: word as u32 >> 24,
-            bytes: word as u32 & 0x00ff_ffff,
-        }
+        Open::of(self.word())
     }
 
     /// Fills reserved space with cells that tell the packet, its length, its epoch and their place.
@@ -202,6 +204,80 @@ fn send_all(ring: &Ring, packets: &[(u32, u32)]) -> Vec<u32> {
     packets.iter().filter(|(id, len)| send(ring, ring, *id, *len)).map(|(id, _)| *id).collect()
 }
 
+/// The packet that only fills space.
+const FILL: u32 = 0;
+
+/// Space for several packets that was reserved by one swap and is committed by one addition, as
+/// `bpf/claim.h` has it.
+struct Claim {
+    block: u32,
+    epoch: u32,
+    begin: u32,
+    at: u32,
+    end: u32,
+    frame_bytes: u32,
+    packets: u32,
+}
+
+impl Claim {
+    /// One try: whoever has to wait, or finds no room, reserves for a packet alone.
+    fn make(memory: &impl Memory, len: u32) -> Option<Self> {
+        let word = memory.word();
+        let Open { block, epoch, bytes } = Open::of(word);
+        let fits = bytes + len <= ROOM && memory.swap_word(word, word + u64::from(len)).is_ok();
+        let (at, end) = (bytes, bytes + len);
+        fits.then_some(Self { block, epoch, begin: at, at, end, frame_bytes: 0, packets: 0 })
+    }
+
+    /// Writes a packet, if there is room for it and for filling behind it.
+    fn take(&mut self, ring: &Ring, id: u32, len: u32) -> bool {
+        let room = self.end - self.at;
+        let holds = room == len || room >= len + MIN_FILL as u32;
+        if holds {
+            ring.write(&self.space(self.at, len), id);
+            self.at += len;
+            self.frame_bytes += frame_bytes(id, len);
+            self.packets += 1;
+        }
+        holds
+    }
+
+    /// Gives back what is left, or fills it, and commits.
+    fn settle(mut self, memory: &impl Memory, ring: &Ring) {
+        let word = |bytes| u64::from(self.block) << 32 | u64::from(self.epoch << 24 | bytes);
+        if self.at != self.end && memory.swap_word(word(self.end), word(self.at)).is_err() {
+            ring.write(&self.space(self.at, self.end - self.at), FILL);
+            self.at = self.end;
+        }
+        let space = self.space(self.begin, self.at - self.begin);
+        space.commit(memory, self.frame_bytes, self.packets);
+    }
+
+    fn space(&self, offset: u32, len: u32) -> Reserved {
+        Reserved { block: self.block, offset, len, epoch: self.epoch }
+    }
+}
+
+/// Sends packets of one poll in order, with a claim of so many bytes as long as that holds them.
+/// Returns those that found space.
+fn send_claimed(memory: &impl Memory, ring: &Ring, bytes: u32, packets: &[(u32, u32)]) -> Vec<u32> {
+    let mut claim = Claim::make(memory, bytes);
+    let mut sent = Vec::new();
+    for &(id, len) in packets {
+        let is_taken = claim.as_mut().is_some_and(|claim| claim.take(ring, id, len));
+        if !is_taken && let Some(claim) = claim.take() {
+            claim.settle(memory, ring);
+        }
+        if is_taken || send(memory, ring, id, len) {
+            sent.push(id);
+        }
+    }
+    if let Some(claim) = claim {
+        claim.settle(memory, ring);
+    }
+    sent
+}
+
 /// Whoever empties the ring, and the packets it got.
 struct Consumer {
     ring: Ring,
@@ -225,10 +301,12 @@ impl Consumer {
             let (mut at, mut packets, mut bytes) = (0, 0, 0);
             while at < used {
                 let (id, len) = self.ring.packet(slot, at, u32::from(contents.epoch));
-                self.packets.push(id);
                 at += len;
-                packets += 1;
-                bytes += frame_bytes(id, len);
+                if id != FILL {
+                    self.packets.push(id);
+                    packets += 1;
+                    bytes += frame_bytes(id, len);
+                }
             }
             assert_eq!(at, used, "packets fill the used part of a block");
             assert_eq!((contents.packets, contents.frame_bytes), (packets, bytes));
@@ -446,18 +524,21 @@ fn a_reader_that_stays_awake_is_never_woken() {
 #[derive(Clone, Copy, Debug)]
 enum Act {
     Send(u32, u32),
+    /// Two packets of one poll, with a claim of so many bytes.
+    Claim(u32, [(u32, u32); 2]),
     Flush,
 }
 
 impl Act {
-    /// Returns the packet that was sent, if one was.
-    fn perform(self, memory: &impl Memory, ring: &Ring) -> Option<u32> {
+    /// Returns the packets that were sent.
+    fn perform(self, memory: &impl Memory, ring: &Ring) -> Vec<u32> {
         match self {
-            Self::Send(id, len) => send(memory, ring, id, len).then_some(id),
+            Self::Send(id, len) => send(memory, ring, id, len).then_some(id).into_iter().collect(),
+            Self::Claim(bytes, packets) => send_claimed(memory, ring, bytes, &packets),
             Self::Flush => {
                 let open = ring.open();
                 flush(memory, open.block, open.epoch);
-                None
+                Vec::new()
             }
         }
     }
@@ -550,7 +631,7 @@ fn interrupted(outer: Act, nested: Act, before: u32) -> bool {
             consumer
         });
 
-        let from_nested = PlainCell::new(None);
+        let from_nested = PlainCell::new(Vec::new());
         let memory = Interrupted {
             ring: &ring,
             before: PlainCell::new(before),
@@ -561,7 +642,7 @@ fn interrupted(outer: Act, nested: Act, before: u32) -> bool {
             reached_here.store(true, Relaxed);
         }
 
-        let sent = [1].into_iter().chain(from_outer).chain(from_nested.get()).collect();
+        let sent = [1].into_iter().chain(from_outer).chain(from_nested.take()).collect();
         assert_eq!(consumer.join().unwrap().finish(), sorted([sent]));
     });
     reached.load(Relaxed)
@@ -593,6 +674,84 @@ fn a_flush_may_be_interrupted_anywhere_by_a_producer() {
     for nested in [Act::Send(3, 24), Act::Send(3, ROOM)] {
         assert!(operations(Act::Flush, nested) >= 5, "{nested:?}");
     }
+}
+
+#[test]
+fn whoever_has_a_claim_may_be_interrupted_anywhere() {
+    // All of a claim is used, some is left, or the second packet finds no room there.
+    let claims = [(24, [(2, 12), (3, 12)]), (28, [(2, 12), (3, 16)]), (28, [(2, 16), (3, 32)])];
+    let left = Act::Claim(28, [(2, 12), (3, 4)]);
+    for claim in claims.map(|(bytes, packets)| Act::Claim(bytes, packets)).into_iter().chain([left])
+    {
+        for nested in [Act::Send(4, 16), Act::Send(4, ROOM), Act::Flush] {
+            // The word is loaded and swapped, perhaps swapped back, and the packets committed.
+            assert!(operations(claim, nested) >= 3, "{claim:?} {nested:?}");
+        }
+    }
+}
+
+/// Runs a producer with claims against one without, a reader that looks twice, and a flush.
+#[test]
+fn packets_of_a_claim_arrive_once_and_whole() {
+    for bytes in [24, 40] {
+        model(2, move || {
+            let ring = Ring::new(3);
+            let mut consumer = Consumer::new(&ring);
+            let theirs = ring.clone();
+            let polls = move || send_claimed(&theirs, &theirs, bytes, &[(1, 12), (2, 12)]);
+            let theirs = ring.clone();
+            let other = move || send_all(&theirs, &[(3, 16)]);
+            let theirs = ring.clone();
+            let flusher = move || {
+                flush(&theirs, 0, 0);
+                Vec::new()
+            };
+            let threads = [thread::spawn(polls), thread::spawn(other), thread::spawn(flusher)];
+            for _ in 0..2 {
+                consumer.poll();
+                thread::yield_now();
+            }
+            let sent = sorted(threads.map(|thread| thread.join().unwrap()));
+            assert_eq!(sent, [1, 2, 3]);
+            assert_eq!(consumer.finish(), sent);
+        });
+    }
+}
+
+#[test]
+fn what_is_left_of_a_claim_is_given_back() {
+    model(3, || {
+        let ring = Ring::new(2);
+        assert_eq!(send_claimed(&ring, &ring, 40, &[(1, 12), (2, 12)]), [1, 2]);
+        assert_eq!(ring.open(), Open { block: 0, epoch: 0, bytes: 24 });
+        // Where others have reserved behind it, it is filled.
+        let mut claim = Claim::make(&ring, 28).expect("there is room");
+        assert!(claim.take(&ring, 3, 12));
+        assert!(!claim.take(&ring, 4, 8), "no room for filling would be left");
+        flush(&ring, 0, 0);
+        claim.settle(&ring, &ring);
+        assert_eq!(Consumer::new(&ring).finish(), [1, 2, 3]);
+    });
+}
+
+#[test]
+fn a_claim_keeps_its_epoch() {
+    model(3, || {
+        let ring = Ring::new(4);
+        let mut consumer = Consumer::new(&ring);
+        let theirs = ring.clone();
+        let producer =
+            thread::spawn(move || send_claimed(&theirs, &theirs, 40, &[(1, 12), (2, 24)]));
+        let theirs = ring.clone();
+        let clock = thread::spawn(move || {
+            theirs.epoch.store(1, Relaxed);
+            flush(&theirs, theirs.open().block, 1);
+        });
+        consumer.poll();
+        assert_eq!(producer.join().unwrap(), [1, 2]);
+        clock.join().unwrap();
+        assert_eq!(consumer.finish(), [1, 2]);
+    });
 }
 
 #[test]
@@ -665,10 +824,12 @@ fn what_is_committed_of_an_open_block_can_be_read_while_more_is_written() {
         let ring = Ring::new(2);
         let consumer = Consumer::new(&ring);
         // Of one length: what one has reserved must not pass for what the other has committed.
-        let producers = [[(1, 24)], [(2, 24)]].map(|packets| {
-            let ring = ring.clone();
-            thread::spawn(move || send_all(&ring, &packets))
-        });
+        let theirs = ring.clone();
+        let other = ring.clone();
+        let producers = [
+            thread::spawn(move || send_all(&theirs, &[(1, 24)])),
+            thread::spawn(move || send_claimed(&other, &other, 28, &[(2, 16)])),
+        ];
         for _ in 0..2 {
             if let Some((slot, bytes)) = consumer.reader.peek_open(0) {
                 let mut at = 0;
@@ -680,7 +841,8 @@ fn what_is_committed_of_an_open_block_can_be_read_while_more_is_written() {
             thread::yield_now();
         }
         let sent = sorted(producers.map(|p| p.join().unwrap()));
-        assert_eq!(consumer.reader.peek_open(0), Some((0, 48)));
+        // What is left of the claim was given back, or filled.
+        assert!(matches!(consumer.reader.peek_open(0), Some((0, 40 | 52))));
         assert_eq!(consumer.reader.peek_open(1), None, "that is not the open block");
         assert_eq!(consumer.finish(), sent);
     });

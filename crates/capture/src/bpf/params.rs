@@ -23,6 +23,8 @@ pub struct Params {
     pub judged: bool,
     /// Whether the packets of a poll share readings of the clock.
     pub clock_by_poll: bool,
+    /// Whether space is reserved for several packets of a poll at once: all packets come in polls.
+    pub claims: bool,
     /// Frames of at most so many bytes are copied by loads and stores, longer ones by a call.
     pub most_direct: u32,
 }
@@ -61,6 +63,7 @@ impl Params {
             filtered: false,
             judged: false,
             clock_by_poll: false,
+            claims: false,
             most_direct: most_direct(),
         }
     }
@@ -86,6 +89,7 @@ impl Params {
             link_header: self.link_header.into(),
             filtered: self.filtered.into(),
             clock_by_poll: self.clock_by_poll.into(),
+            claims: self.claims.into(),
             most_direct: self.most_direct,
         };
         params.bytes().to_vec()

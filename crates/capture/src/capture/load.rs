@@ -85,6 +85,7 @@ pub(super) fn open_programs(
         filtered: !filters.is_empty(),
         judged: config.rules.is_some(),
         clock_by_poll,
+        claims: clock_by_poll && config.hook.ring_unit() == RingUnit::Queue,
         most_direct: most_direct(),
     };
     let load = |params: Params| {
@@ -96,7 +97,9 @@ pub(super) fn open_programs(
     };
     let loaded = load(params).or_else(|e| match config.stamps {
         // A kernel that tells of no polls has programs that do not ask.
-        Stamps::Auto if clock_by_poll => load(Params { clock_by_poll: false, ..params }),
+        Stamps::Auto if clock_by_poll => {
+            load(Params { clock_by_poll: false, claims: false, ..params })
+        }
         _ => Err(e),
     });
     let (params, (loaded, control), programs) =

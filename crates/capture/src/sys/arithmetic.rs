@@ -16,7 +16,7 @@ mod c {
         #[cfg(test)]
         pub safe static tapdeck_layout: [u32; 25];
         #[cfg(test)]
-        pub safe static tapdeck_params_layout: [u32; 25];
+        pub safe static tapdeck_params_layout: [u32; 26];
         #[cfg(test)]
         pub safe static tapdeck_serve_layout: [u32; 33];
     }
@@ -82,7 +82,7 @@ pub fn layout() -> [u32; 25] {
 
 /// Sizes and offsets of what programs are told, in the order of `bpf/ring_user.c`.
 #[cfg(test)]
-pub fn params_layout() -> [u32; 25] {
+pub fn params_layout() -> [u32; 26] {
     c::tapdeck_params_layout
 }
 

@@ -26,6 +26,7 @@ pub struct TdParams {
     pub link_header: u32,
     pub filtered: u32,
     pub clock_by_poll: u32,
+    pub claims: u32,
     pub most_direct: u32,
 }
 
@@ -144,6 +145,7 @@ mod tests {
             offset_of!(TdParams, link_header),
             offset_of!(TdParams, filtered),
             offset_of!(TdParams, clock_by_poll),
+            offset_of!(TdParams, claims),
             offset_of!(TdParams, most_direct),
             size_of::<TdFlush>(),
             offset_of!(TdFlush, ring),

@@ -103,10 +103,10 @@ impl<F: File> LiveSegment<F> {
 
     /// Writes blocks as they lie, each followed by filling up to the next page.
     ///
-    /// Returns how many are wholly written. After an error nothing more may be written. What is torn
-    /// behind [`LiveSegment::end`] is cut off at once: it may hold whole packets, which another
-    /// segment will hold as well, and whoever goes on when this process has died could not tell.
-    /// Where that fails, [`LiveSegment::close`] tries it again.
+    /// Returns how many are wholly written. After an error nothing more may be written. What is
+    /// torn behind [`LiveSegment::end`] is cut off at once: it may hold whole packets, which
+    /// another segment will hold as well, and whoever goes on when this process has died could not
+    /// tell. Where that fails, [`LiveSegment::close`] tries it again.
     pub fn write(&mut self, batch: &[InterfaceBlock<'_>]) -> (usize, io::Result<()>) {
         let tails: Vec<(usize, usize)> = batch
             .iter()
