@@ -242,7 +242,7 @@ impl Claim {
         holds
     }
 
-    /// Gives back what is left, or fills it, and commits.
+    /// Commits, and moves the word back to what was used, or fills the rest.
     fn settle(mut self, memory: &impl Memory, ring: &Ring) {
         let word = |bytes| u64::from(self.block) << 32 | u64::from(self.epoch << 24 | bytes);
         if self.at != self.end && memory.swap_word(word(self.end), word(self.at)).is_err() {
