@@ -358,7 +358,7 @@ mod tests {
 
     #[test]
     fn how_programs_were_attached_is_one_word() {
-        for word in 0..8 {
+        for word in 0..4 {
             assert_eq!(Attached::of(word).word(), word);
         }
     }
