@@ -89,6 +89,50 @@ impl Rights {
         Ok(Self { user })
     }
 
+    /// Finds the user that a recorder or daemon becomes which root starts, whoever asks.
+    pub fn foresee(named: Option<&str>, is_member: bool) -> Result<Self> {
+        let find = |name: &str| User::from_name(name).context("cannot ask for users");
+        let user = match named {
+            Some(name) => match find(name)? {
+                None => return usage(format!("--user {name}: there is no such user here")),
+                user => user,
+            },
+            None if is_member => None,
+            None => find(USER)?,
+        };
+        Ok(Self { user })
+    }
+
+    /// Says what a recorder or daemon goes on with, and whether a helper keeps what hooks take.
+    pub fn foreseen(&self, has_hooks: bool) -> String {
+        let who = match &self.user {
+            Some(user) => format!("started by root it becomes user {}", user.name),
+            None => "it stays who starts it".to_owned(),
+        };
+        let helper = if has_hooks { "; its helper keeps those that hooks take" } else { "" };
+        format!("{who}, without capabilities{helper}")
+    }
+
+    /// Refuses a store that is there and in which the user may not write.
+    pub fn check_store(&self, dir: &Path) -> Result<()> {
+        use std::os::unix::fs::MetadataExt;
+        let (Some(user), Ok(meta)) = (&self.user, dir.metadata()) else { return Ok(()) };
+        let mode = meta.mode();
+        let may = if meta.uid() == user.uid.as_raw() {
+            mode >> 6
+        } else if meta.gid() == user.gid.as_raw() {
+            mode >> 3
+        } else {
+            mode
+        };
+        // To make files in it takes writing and passing.
+        if may & 3 == 3 {
+            return Ok(());
+        }
+        let denied = io::Error::from(io::ErrorKind::PermissionDenied);
+        Err(self.explain(denied.into(), dir))
+    }
+
     /// Gives up all that is not needed from now on. Returns what the user should know of it.
     ///
     /// # Errors

@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
-use tapdeck_packet::watch::waiting;
+use tapdeck_packet::watch::waiting_for_disk;
 
 use crate::format::leftovers::GivenBack;
 use crate::format::name::SegmentName;
@@ -165,7 +165,7 @@ impl<I: Io> Holdings<I> {
     /// Takes note that a segment begins.
     pub fn begin(&mut self, number: u64, utc_ns: u64) {
         let utc_ns = i64::try_from(utc_ns).unwrap_or(i64::MAX);
-        if let Err(e) = waiting(|| self.ages.begin(number, utc_ns)) {
+        if let Err(e) = waiting_for_disk(|| self.ages.begin(number, utc_ns)) {
             self.tell_at_times(&format!(
                 "cannot note that the clock was set: {e}; a later recorder may take segments for older or younger than they are"
             ));

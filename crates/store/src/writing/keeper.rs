@@ -7,13 +7,14 @@
 use std::io;
 use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel};
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use rustix::io::Errno;
 use tapdeck_packet::pcapng::StatisticsBlock;
-use tapdeck_packet::watch::{beat, waiting, watch};
+use tapdeck_packet::watch::{beat, waiting, waiting_for_disk, watch};
 
 use crate::format::store::{NEXT, Stored, on_disk};
 use crate::io::{File, Io};
@@ -23,6 +24,9 @@ use crate::writing::live::LiveSegment;
 use crate::writing::log::Log;
 use crate::writing::totals::Totals;
 use crate::writing::writer::Done;
+
+/// Free space that must be there before a segment is begun on a disk that was full.
+pub(crate) const ROOM: u64 = 16 << 20;
 
 pub(crate) enum Job<F> {
     Prepare,
@@ -172,12 +176,25 @@ impl<I: Io> Thread<I> {
                         let _ = tell.send(closed);
                     }
                 }
-                Err(RecvTimeoutError::Timeout) => self.tidy(),
+                Err(RecvTimeoutError::Timeout) => {
+                    self.tidy();
+                    self.look_for_room();
+                }
                 Err(RecvTimeoutError::Disconnected) => break,
             }
         }
         let _ = self.io.remove(&self.work.dir.join(NEXT));
         self.tidy();
+    }
+
+    /// Takes note that there is room, where there was none for the first segment.
+    fn look_for_room(&mut self) {
+        let has_found_room = &self.work.totals.has_found_room;
+        let is_ready = || matches!(*lock(&self.shared.next), Next::Ready(_));
+        let has_room = || self.io.space(&self.work.dir).is_ok_and(|space| space.free >= ROOM);
+        if !has_found_room.load(Relaxed) && is_ready() && has_room() {
+            has_found_room.store(true, Relaxed);
+        }
     }
 
     fn prepare(&mut self) -> io::Result<I::File> {
@@ -198,6 +215,7 @@ impl<I: Io> Thread<I> {
                 Ok(is_set_aside) => {
                     self.next_room = if is_set_aside { self.work.segment_bytes } else { 0 };
                     self.work.holdings.found_room();
+                    self.work.totals.has_found_room.store(true, Relaxed);
                     return Ok(file);
                 }
                 Err(e) => {
@@ -282,7 +300,7 @@ impl<I: Io> Thread<I> {
                 "{name}: {lost}it keeps the name of a segment that was not closed, and `tapdeck recover` closes it"
             ));
         }
-        let meta = waiting(|| std::fs::metadata(name.path(&dir))).ok();
+        let meta = waiting_for_disk(|| std::fs::metadata(name.path(&dir))).ok();
         let bytes = meta.as_ref().map_or(0, on_disk);
         let stored = Stored { name, bytes, index_bytes: 0, packets: Some(held) };
         self.work.holdings.add(stored, counted, written_at);

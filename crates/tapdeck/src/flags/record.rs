@@ -22,9 +22,15 @@ use crate::units;
   tapdeck record -i eth0,eth1 --hook xdp --dir /var/tape --keep-time 7d --min-free 5%
   tapdeck record -i eth0 -w - | tshark -r -
   tapdeck record -i eth0 --persist eth0 --dir /var/tape
+  tapdeck record --config /etc/tapdeck/record.d/eth0.toml
   tapdeck record --group ids --dir /var/tape
   tapdeck record -i eth0 --filter 'port 53' -w dns.pcapng --duration 30s")]
 pub struct Record {
+    /// Take what the command line does not say from this TOML file, whose keys are these flags
+    /// without dashes, as keep-bytes = "100GiB"; names of files are seen from there
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+
     /// Interfaces to record, separated by commas
     #[arg(
         short,

@@ -33,6 +33,7 @@ use tapdeck_store::io::go_first_with_threads;
 use tapdeck_store::{Ending, Totals, UnseenSpan, WriterControl};
 
 use crate::rights::Rights;
+use crate::service_manager::ServiceManager;
 use crate::statistics::StatsJson;
 use crate::units::show_count;
 use crate::{flags, hangs};
@@ -41,7 +42,8 @@ use commands::{ControlSocket, Recorder};
 use lasting::Lasting;
 use output::{Output, Started, WriterSetup, WriterThread};
 use report::Report;
-use resolve::{Origin, RecordPlan, SocketPlace, Target};
+use resolve::SocketPlace;
+pub use resolve::{Origin, RecordPlan, Target};
 use source::RecordSource;
 
 /// How often the recorder looks after its hooks and its output while packets come.
@@ -239,7 +241,9 @@ pub fn run(flags: flags::Record) -> Result<()> {
     let statistics = StatsJson::begin(plan.stats_json.as_deref())?;
     let opened = Opened::with_rights(&plan)?;
     let _ = go_first_with_threads();
-    let notes = rights.give_up(&plan.place())?;
+    let mut notes = Vec::new();
+    let manager = ServiceManager::connect(&mut notes);
+    notes.extend(rights.give_up(&plan.place())?);
     let thread = WriterThread::start()?;
     hangs::watch_threads()?;
     let alarm = Alarm::new().context("cannot wait for events")?;
@@ -301,9 +305,11 @@ pub fn run(flags: flags::Record) -> Result<()> {
         schedule,
         helper,
         alarm,
+        manager,
     };
     watch::watch("main");
     recording.look_after();
+    recording.manager.stopping();
     recording.end();
     let written = recording.join(writer);
     recording.note();
@@ -364,6 +370,7 @@ struct Recording {
     /// The process that has the hooks, where it is another one.
     helper: Option<Arc<Helper>>,
     alarm: Alarm,
+    manager: ServiceManager,
 }
 
 /// Returns how long the writer may sleep: a third of `--flush` at most, since it is the writer who
@@ -425,7 +432,7 @@ impl Recording {
         let socket = self.control_socket.as_ref();
         let is_group = matches!(self.source, RecordSource::Group(_));
         let is_busy = socket.is_some_and(ControlSocket::is_busy) || self.source.is_filling();
-        if is_group || is_busy {
+        if is_group || is_busy || self.manager.waits() {
             return self.schedule.next_with_packets(SHORT_TICK);
         }
         if !self.source.is_empty() {
@@ -448,7 +455,10 @@ impl Recording {
 
     /// Looks once after flush, clock, interfaces and report.
     fn turn(&mut self) {
-        let Self { source, report, schedule, .. } = self;
+        let Self { source, report, schedule, manager, .. } = self;
+        if manager.waits() && report.can_keep() {
+            manager.ready();
+        }
         report.sample(source);
         report.watch_output(source);
         if let Some(step) = self.clock.check() {
@@ -472,7 +482,8 @@ impl Recording {
             if let Some(lasting) = &self.lasting {
                 lasting.persist().note(source.captures());
             }
-            report.second(source);
+            let rates = report.second(source);
+            manager.second(&rates, report.cannot_write());
             if let Some(control_socket) = &mut self.control_socket {
                 control_socket.second(source, report);
             }

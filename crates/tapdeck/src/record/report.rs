@@ -304,8 +304,8 @@ impl Report {
         }
     }
 
-    /// Writes statistics and the live line. Called once a second.
-    pub fn second(&mut self, source: &RecordSource) {
+    /// Writes statistics and the live line, which is returned. Called once a second.
+    pub fn second(&mut self, source: &RecordSource) -> String {
         let accounts = source.account(&self.totals);
         let sum = total(&accounts);
         let written = self.totals.bytes_written.load(Relaxed);
@@ -326,10 +326,8 @@ impl Report {
             bytes if bytes < WORTH_TELLING => String::new(),
             bytes => format!(", index {} behind", show_bytes(bytes)),
         };
-        let stalled = match self.totals.stalled_errno.load(Relaxed) {
-            0 => String::new(),
-            e => format!(", CANNOT WRITE: {}", io::Error::from_raw_os_error(e as i32)),
-        };
+        let stalled = self.cannot_write().map(|e| format!(", CANNOT WRITE: {e}"));
+        let stalled = stalled.unwrap_or_default();
         let text = format!(
             "{}pkt/s {}bit/s, {} captured, {} dropped{ring}, disk {}/s{}{behind}{stalled}{paused}",
             show_rate(packets as f64),
@@ -340,6 +338,21 @@ impl Report {
             self.time_left(disk),
         );
         self.line.lock().unwrap_or_else(PoisonError::into_inner).show(&text);
+        text
+    }
+
+    /// Returns why nothing can be written at present.
+    pub fn cannot_write(&self) -> Option<io::Error> {
+        match self.totals.stalled_errno.load(Relaxed) {
+            0 => None,
+            errno => Some(io::Error::from_raw_os_error(errno as i32)),
+        }
+    }
+
+    /// Returns whether what is taken can be kept: in a store, there is or was room for a segment.
+    pub fn can_keep(&self) -> bool {
+        !matches!(self.plan.target, Target::Store { .. })
+            || self.totals.has_found_room.load(Relaxed)
     }
 
     /// Returns how long until the disk, or what retention allows of it, is full at this rate.

@@ -26,6 +26,7 @@ use crate::control::{
     Server, compiler,
 };
 use crate::fault_log::FaultLog;
+use crate::service_manager::ServiceManager;
 use crate::units::show_count;
 
 type Rules = Arc<Compiled>;
@@ -208,7 +209,7 @@ impl Daemon {
     }
 
     /// Looks after the interfaces and tells how things stand. Called every second.
-    pub fn second(&mut self) {
+    pub fn second(&mut self, manager: &mut ServiceManager) {
         let Watched { events, faults } = self.groups.watch();
         for (name, event) in &events {
             self.report.event(name, *event);
@@ -225,7 +226,8 @@ impl Daemon {
         match self.state() {
             Ok(state) => {
                 let statistics = state.statistics(&self.groups, false);
-                self.report.second(&statistics);
+                let rates = self.report.second(&statistics);
+                manager.second(&rates, None);
                 if self.server.has_watchers() {
                     self.server.tell_watchers(&Answer::ok(&statistics));
                 }

@@ -35,6 +35,7 @@ use tapdeck_packet::watch;
 use crate::control::{Server, Socket, remove_left};
 use crate::interrupt::Interrupt;
 use crate::rights::{Place, Rights, keep_for_hooks};
+use crate::service_manager::ServiceManager;
 use crate::statistics::StatsJson;
 use crate::{flags, hangs};
 use coming::Comers;
@@ -75,10 +76,12 @@ pub fn run(flags: &flags::Serve) -> Result<()> {
     };
     let socket = Socket::bind(&plan.socket, &plan.access)?;
     let statistics_out = StatsJson::begin(flags.stats_json.as_deref())?;
-    let notes = match helper {
-        Some(_) => rights.give_up(&Place::Users)?,
-        None => vec![KEEPS_RIGHTS.to_owned()],
-    };
+    let mut notes = Vec::new();
+    let mut manager = ServiceManager::connect(&mut notes);
+    match helper {
+        Some(_) => notes.extend(rights.give_up(&Place::Users)?),
+        None => notes.push(KEEPS_RIGHTS.to_owned()),
+    }
     hangs::watch_threads()?;
     let mut report = Report::new(statistics_out)?;
     // Loading programs may have taken longer than they go on without a daemon.
@@ -102,6 +105,7 @@ pub fn run(flags: &flags::Serve) -> Result<()> {
     let has_lost_helper = || helper.as_ref().is_some_and(|helper| helper.is_gone());
     let mut next_second = Instant::now() + SECOND;
     watch::watch("main");
+    manager.ready();
     while !interrupt.asked() && !daemon.stops() && !is_over() && !has_lost_helper() {
         watch::beat();
         daemon.serve(Instant::now() + TICK);
@@ -112,9 +116,10 @@ pub fn run(flags: &flags::Serve) -> Result<()> {
         if Instant::now() >= next_second {
             next_second = (next_second + SECOND).max(Instant::now());
             clock.beat();
-            daemon.second();
+            daemon.second(&mut manager);
         }
     }
+    manager.stopping();
     let has_lost_helper = has_lost_helper();
     daemon.end().context("cannot tell how it ended")?;
     if let Some(helper) = &helper {
