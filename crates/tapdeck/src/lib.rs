@@ -49,10 +49,16 @@ use std::io;
 use std::io::ErrorKind::BrokenPipe;
 use std::process::ExitCode;
 
-use clap::Parser;
+use clap::{CommandFactory, Parser};
 use config::file::{Words, explain, one_line};
 use signal_hook::consts::SIGXFSZ;
 use usage::Usage;
+
+/// Returns the command line as clap knows it, for what is made of it: manual pages, completions.
+#[doc(hidden)]
+pub fn command_line() -> clap::Command {
+    flags::Cli::command()
+}
 
 /// Does what the command line says.
 pub fn main() -> ExitCode {
@@ -80,7 +86,7 @@ pub fn main() -> ExitCode {
         }
     };
     let result = match cli.command {
-        flags::Command::Record(flags) => record::run(*flags),
+        flags::Command::Record(flags) => record::run(*flags, &words),
         flags::Command::Attach(flags) => attach::run(&flags),
         flags::Command::Serve(flags) => serve::run(&flags),
         flags::Command::Config(flags) => config::run(&flags),

@@ -55,16 +55,17 @@ impl Io for Disk {
         if self.direct {
             flags |= OFlags::DIRECT;
         }
-        let fd = match waiting_for_disk(|| rustix::fs::open(path, flags, Mode::from_raw_mode(0o640))) {
-            Ok(fd) => fd,
-            Err(e) => {
-                // Linux makes the file before it finds that it cannot be written directly.
-                if e == rustix::io::Errno::INVAL {
-                    let _ = rustix::fs::unlink(path);
+        let fd =
+            match waiting_for_disk(|| rustix::fs::open(path, flags, Mode::from_raw_mode(0o640))) {
+                Ok(fd) => fd,
+                Err(e) => {
+                    // Linux makes the file before it finds that it cannot be written directly.
+                    if e == rustix::io::Errno::INVAL {
+                        let _ = rustix::fs::unlink(path);
+                    }
+                    return Err(e.into());
                 }
-                return Err(e.into());
-            }
-        };
+            };
         Ok(DiskFile(fd))
     }
 
@@ -103,7 +104,8 @@ impl File for DiskFile {
     }
 
     fn preallocate(&self, len: u64) -> io::Result<bool> {
-        match waiting_for_disk(|| rustix::fs::fallocate(&self.0, FallocateFlags::KEEP_SIZE, 0, len)) {
+        match waiting_for_disk(|| rustix::fs::fallocate(&self.0, FallocateFlags::KEEP_SIZE, 0, len))
+        {
             // A file system that cannot, or a limit to the length of files (setrlimit(2)); blocks
             // are then allocated as they are written.
             Err(rustix::io::Errno::OPNOTSUPP | rustix::io::Errno::FBIG) => Ok(false),

@@ -153,6 +153,12 @@ impl<I: Io> Holdings<I> {
         self.note_stored();
     }
 
+    /// Keeps so much from now on.
+    pub fn retain(&mut self, retention: Retention) {
+        self.retention = retention;
+        self.in_vain = None;
+    }
+
     /// Takes in a segment that was closed, of which `counted` bytes are in `Totals` as written.
     /// Its last packet was written at `ended`, told as time since the machine's start.
     pub fn add(&mut self, stored: Stored, counted: u64, ended: Duration) {

@@ -6,8 +6,8 @@
 
 use std::io;
 use std::path::PathBuf;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel};
 use std::sync::atomic::Ordering::Relaxed;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -22,6 +22,7 @@ use crate::writing::holdings::{Ahead, Holdings};
 use crate::writing::indexer::SegmentEnd;
 use crate::writing::live::LiveSegment;
 use crate::writing::log::Log;
+use crate::writing::retention::Retention;
 use crate::writing::totals::Totals;
 use crate::writing::writer::Done;
 
@@ -39,6 +40,8 @@ pub(crate) enum Job<F> {
     },
     /// Says that the segment being written is the last.
     Last,
+    /// Says how much is kept from now on.
+    Retain(Retention),
     /// Tells somebody that all jobs before are done.
     Tell(Done),
     Close {
@@ -156,7 +159,7 @@ impl<I: Io> Thread<I> {
         self.work.holdings.settle_in(ahead);
         loop {
             beat();
-            match queue.recv_timeout(Duration::from_secs(1)) {
+            match waiting(|| queue.recv_timeout(Duration::from_secs(1))) {
                 Ok(Job::Prepare) => {
                     let next = match self.prepare() {
                         Ok(file) => Next::Ready(file),
@@ -168,6 +171,10 @@ impl<I: Io> Thread<I> {
                 Ok(Job::MakeRoom(bytes)) => self.work.holdings.make_room_for(bytes),
                 Ok(Job::Begun { number, utc_ns }) => self.work.holdings.begin(number, utc_ns),
                 Ok(Job::Last) => self.last = true,
+                Ok(Job::Retain(retention)) => {
+                    self.work.holdings.retain(retention);
+                    self.tidy();
+                }
                 Ok(Job::Tell(done)) => done(),
                 Ok(Job::Close { live, statistics, tell }) => {
                     let closed = self.close(live, &statistics);

@@ -344,6 +344,10 @@ impl<I: Io> Sink for SegmentSink<I> {
         }
     }
 
+    fn retain(&mut self, retention: Retention) {
+        self.keeper.send(Job::Retain(retention));
+    }
+
     fn segment_end(&self) -> Option<SegmentEnd> {
         let live = self.live.as_ref().map(|live| (live.name.number, live.end()));
         Some(live.unwrap_or((self.next_number, 0)))

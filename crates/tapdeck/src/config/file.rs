@@ -4,6 +4,7 @@
 //! A file becomes words, which are placed before those of the command line; both are then read
 //! together. Flags win: what the command line says is left out of the file.
 
+use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -63,7 +64,24 @@ impl Words {
         let all = begin.iter().cloned().chain(words).chain(rest.iter().cloned()).collect();
         Ok(Self { all, file: Some(file) })
     }
+
+    /// Returns the flags of a recorder that are given, with their values as they were written.
+    pub fn settings(&self) -> Settings {
+        let flags = Flags::of_record();
+        let said = flags.said(self.all.get(2..).unwrap_or_default());
+        let given = flags.keys().filter_map(|(name, arg)| {
+            let id = arg.get_id().as_str();
+            said.value_source(id).filter(|source| *source == ValueSource::CommandLine)?;
+            let values = if arg.get_action().takes_values() { said.get_raw(id) } else { None };
+            let values = values.into_iter().flatten().map(OsStr::to_os_string).collect();
+            Some((name.to_owned(), values))
+        });
+        given.collect()
+    }
 }
+
+/// What flags were given, by their names.
+pub type Settings = BTreeMap<String, Vec<OsString>>;
 
 /// What a configuration file says, each key checked for itself.
 #[derive(Debug)]
@@ -340,10 +358,10 @@ mod tests {
                 "--stats-json=-",
             ]
         );
-        let wins = "-i eth7 --snaplen=60 -p --no-index --bad";
+        let wins = "-i eth7 --snaplen=60 -p --no-index";
         assert_eq!(
             words("interface = \"eth0\"\nsnaplen = 96\nno-index = true\npersist = \"x\"", wins),
-            ["--persist=x", "-i", "eth7", "--snaplen=60", "-p", "--no-index", "--bad"]
+            ["--persist=x", "-i", "eth7", "--snaplen=60", "-p", "--no-index"]
         );
         assert_eq!(words("", ""), [""; 0]);
     }

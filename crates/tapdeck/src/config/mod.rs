@@ -4,6 +4,7 @@
 //! (`serve::config`). `tapdeck config check` has both read as they are when the program begins, and
 //! tells what would be done.
 
+pub mod again;
 mod days;
 pub mod file;
 mod record;

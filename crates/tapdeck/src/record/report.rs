@@ -14,7 +14,7 @@ use serde::Serialize;
 use tapdeck_capture::{Capture, Event, Step, Unseen};
 use tapdeck_packet::account::{Counters, InterfaceCounters, RecorderCounters};
 use tapdeck_packet::watch::waiting;
-use tapdeck_store::{Log, MinFree, Totals};
+use tapdeck_store::{Log, MinFree, Retention, Totals};
 
 use super::lasting::Lasting;
 use super::resolve::{Origin, RecordPlan, Target};
@@ -339,6 +339,19 @@ impl Report {
         );
         self.line.lock().unwrap_or_else(PoisonError::into_inner).show(&text);
         text
+    }
+
+    /// Takes note of how much is kept from now on. Returns the flags that this changes.
+    pub fn set_retention(&mut self, now: Retention) -> Vec<&'static str> {
+        let Target::Store { retention, .. } = &mut self.plan.target else { return Vec::new() };
+        let before = std::mem::replace(retention, now);
+        let differs = [
+            ("keep-bytes", before.bytes != now.bytes),
+            ("keep-time", before.age != now.age),
+            ("keep-segments", before.segments != now.segments),
+            ("min-free", before.min_free != now.min_free),
+        ];
+        differs.into_iter().filter(|(_, differs)| *differs).map(|(name, _)| name).collect()
     }
 
     /// Returns why nothing can be written at present.

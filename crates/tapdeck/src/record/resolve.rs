@@ -18,7 +18,7 @@ use tapdeck_store::Retention;
 
 use crate::control::{Loaded, load, recorder_path, remove_left};
 use crate::flags::{self, ClockChoice, DeliverChoice, DirectChoice, EngineChoice, HookChoice};
-use crate::rights::Place;
+use crate::rights::{Place, directory_of};
 use crate::units::show_bytes;
 use crate::usage::usage;
 
@@ -123,11 +123,36 @@ pub struct RecordPlan {
     pub stats_json: Option<PathBuf>,
     /// The user that the recorder becomes, if one was named.
     pub user: Option<String>,
+    /// The directories of the configuration and the rules, where they are to be read again.
+    pub read_again: Vec<PathBuf>,
+}
+
+/// What a recorder is told that can change while packets come, checked as far as that goes without
+/// looking at interfaces.
+#[derive(Clone, Debug)]
+pub struct Changeable {
+    pub filter: Option<String>,
+    pub snaplen: u32,
+    pub rules: Option<Loaded>,
+    pub retention: Retention,
+}
+
+impl Changeable {
+    pub fn new(f: &flags::Record, rules_options: &Options) -> Result<Self> {
+        target(f)?;
+        Ok(Self {
+            filter: f.filter.clone(),
+            snaplen: f.snaplen,
+            rules: f.rules.as_deref().map(|path| load(path, rules_options)).transpose()?,
+            retention: retention(f),
+        })
+    }
 }
 
 impl RecordPlan {
     pub fn new(f: flags::Record) -> Result<Self> {
         let target = target(&f)?;
+        let read_again = read_again(&f);
         if target == Target::Stdout && f.stats_json.as_ref().is_some_and(|p| p.as_os_str() == "-") {
             return usage(
                 "-w - and --stats-json - both want standard output: name a file for one of them",
@@ -167,6 +192,7 @@ impl RecordPlan {
             duration: f.duration,
             stats_json: f.stats_json,
             user: f.user,
+            read_again,
         })
     }
 }
@@ -178,6 +204,16 @@ impl RecordPlan {
             Target::Store { dir, .. } => Place::Store(dir),
             Target::File(path) => Place::File(path),
             Target::Stdout | Target::Nothing => Place::Nothing,
+        }
+    }
+
+    /// Returns how many bytes of a packet the rings are made for.
+    pub fn most_snaplen(&self) -> u32 {
+        match &self.origin {
+            Origin::Interfaces { interfaces, .. } => {
+                interfaces.iter().map(|(_, config)| config.snaplen).max().unwrap_or(0)
+            }
+            Origin::Group { .. } => u32::MAX,
         }
     }
 
@@ -250,12 +286,7 @@ fn target(f: &flags::Record) -> Result<Target> {
         1 => {}
         _ => return usage("--dir, -w and --no-store exclude each other: take one"),
     }
-    let retention = Retention {
-        bytes: f.keep_bytes,
-        age: f.keep_time,
-        segments: f.keep_segments,
-        min_free: f.min_free,
-    };
+    let retention = retention(f);
     if f.dir.is_none() && (retention.deletes() || f.segment_size.is_some()) {
         return usage("segments and retention belong to a store: give --dir");
     }
@@ -283,6 +314,22 @@ fn target(f: &flags::Record) -> Result<Target> {
     let index = index(f)?;
     let segment_bytes = segment_bytes(f)?;
     Ok(Target::Store { dir, segment_bytes, segment_time: f.segment_time, retention, index })
+}
+
+/// Returns the directories that are read when a configuration is read again.
+fn read_again(f: &flags::Record) -> Vec<PathBuf> {
+    let Some(config) = &f.config else { return Vec::new() };
+    let files = std::iter::once(config).chain(&f.rules);
+    files.map(|path| directory_of(path).to_owned()).collect()
+}
+
+fn retention(f: &flags::Record) -> Retention {
+    Retention {
+        bytes: f.keep_bytes,
+        age: f.keep_time,
+        segments: f.keep_segments,
+        min_free: f.min_free,
+    }
 }
 
 /// Returns whether packets go where a disk keeps them.

@@ -17,8 +17,10 @@ use tapdeck_packet::rules::image::Options;
 
 use super::allow::{self, Allowed};
 use super::coming::Quota;
+use super::reload::{Keys, all_keys};
 use crate::control::{Access, Loaded, load};
 use crate::flags;
+use crate::rights::directory_of;
 use crate::units;
 use crate::usage::Usage;
 
@@ -36,6 +38,10 @@ pub struct ServePlan {
     pub rules: Vec<Option<Loaded>>,
     /// How rules become what the kernel takes.
     pub rules_options: Options,
+    /// All keys of the file.
+    pub keys: Keys,
+    /// The directories that are read when the configuration is read again.
+    pub read_again: Vec<PathBuf>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -256,6 +262,8 @@ impl ServePlan {
             None => (0..groups.len() as u32).collect(),
         };
         let numbers = groups.iter().map(|group| group.name.clone()).zip(numbers).collect();
+        let again = std::iter::once(path).chain(files.iter().flatten());
+        let read_again = again.map(|path| directory_of(path).to_owned()).collect();
         let rules_options = Options { groups: numbers, ..Options::default() };
         let mut rules = Vec::new();
         for (group, path) in groups.iter_mut().zip(files) {
@@ -284,7 +292,40 @@ impl ServePlan {
             },
             rules,
             rules_options,
+            keys: all_keys(&text),
+            read_again,
         })
+    }
+}
+
+/// What of a group changes while members read.
+#[derive(Debug)]
+pub struct GroupAgain {
+    pub name: String,
+    pub filter: Option<String>,
+    pub snaplen: u32,
+    pub rules: Option<Loaded>,
+    pub allowed: Arc<Allowed>,
+}
+
+impl File {
+    /// Returns what of the groups changes while members read; rules are compiled for the groups
+    /// that there are.
+    pub fn again(self, path: &Path, options: &Options) -> Result<Vec<GroupAgain>> {
+        let beside = path.parent().unwrap_or(Path::new(""));
+        let again = |group: Group| {
+            let allowed = Arc::new(group.allowed()?);
+            let name = group.name.0;
+            let rules = group.rules.map(|path| load(&beside.join(path), options)).transpose();
+            Ok(GroupAgain {
+                rules: rules.with_context(|| format!("group {name}"))?,
+                filter: group.filter,
+                snaplen: group.snaplen.unwrap_or(DEFAULT_SNAPLEN),
+                allowed,
+                name,
+            })
+        };
+        self.group.into_iter().map(again).collect()
     }
 }
 
