@@ -3,8 +3,8 @@
 //!
 //! A thread that is [watched](watch) says that it lives: it [beats](beat) each time its loop turns,
 //! which costs a store, and it says when it waits ([`waiting`]) for what may take any time and is
-//! no fault: another thread, a client. A disk that takes its time ([`waiting_for_disk`]) is no fault
-//! of this program either, but what waits for it stands still. [`Watcher`] is who looks. It counts
+//! no fault: another thread, a client. Who waits for a disk ([`waiting_for_disk`]) does no wrong,
+//! either, but stands still. [`Watcher`] is who looks. It counts
 //! its looks and no time, so that a process that was stopped as a whole, or a machine that slept,
 //! has not hung.
 

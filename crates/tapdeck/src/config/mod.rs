@@ -32,7 +32,9 @@ pub fn run(flags: &flags::Config) -> Result<()> {
             Ok(page) => write!(stdout(), "{}: usable\n{page}", path.display())?,
             Err(faults) => {
                 wrong += 1;
-                faults.iter().for_each(|fault| say(fault));
+                for fault in faults {
+                    say(&fault);
+                }
             }
         }
     }

@@ -15,8 +15,8 @@ use crate::units;
 /// Record the packets of network interfaces, until Ctrl-C.
 ///
 /// SIGUSR1 prints what was recorded so far, and recording goes on. With --config, SIGHUP has the
-/// file read again. SIGINT, SIGTERM, SIGQUIT, SIGUSR2 and else SIGHUP end it in good order, a second
-/// one of them at once.
+/// file read again. SIGINT, SIGTERM, SIGQUIT, SIGUSR2 and, without a file, SIGHUP end it in good
+/// order, a second one of them at once.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   tapdeck record -i eth0 --dir /var/tape --keep-bytes 100GiB

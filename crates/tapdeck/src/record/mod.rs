@@ -267,10 +267,8 @@ pub fn run(flags: flags::Record, words: &Words) -> Result<()> {
     if let Some(helper) = &helper {
         alarm.watch(helper).context("cannot watch the process that has the hooks")?;
     }
-    let has_config = words.file.is_some();
-    let signals = Signals::listen(caught, has_config, alarm.bell())?;
-    let line = std::env::args_os().collect();
-    let reload = Reload::new(words, line, &plan, alarm.bell());
+    let signals = Signals::listen(caught, words.file.is_some(), alarm.bell())?;
+    let reload = Reload::new(words, &plan, alarm.bell());
     let totals = Arc::new(Totals::new(interfaces.len()));
     if let Some(lasting) = &lasting {
         lasting.go_on(&totals);

@@ -31,6 +31,8 @@ pub struct Wanted {
     changeable: Changeable,
 }
 
+type Reading = JoinHandle<Result<Wanted, String>>;
+
 /// Reads the configuration again, whenever somebody asks.
 pub struct Reload {
     /// The command line that this process was started by.
@@ -44,15 +46,16 @@ pub struct Reload {
     /// Clients that wait for the next answer.
     asked: Vec<ClientId>,
     is_asked: bool,
-    reading: Option<(Vec<ClientId>, JoinHandle<Result<Wanted, String>>)>,
+    /// The clients that wait for what is being read.
+    reading: Option<(Vec<ClientId>, Reading)>,
 }
 
 impl Reload {
-    /// Takes the command line, and what it and its file say. `bell` is rung when the configuration
-    /// was read.
-    pub fn new(words: &Words, line: Vec<OsString>, plan: &RecordPlan, bell: Bell) -> Self {
+    /// Takes what the command line of this process and its file say. `bell` is rung when the
+    /// configuration was read.
+    pub fn new(words: &Words, plan: &RecordPlan, bell: Bell) -> Self {
         Self {
-            line,
+            line: std::env::args_os().collect(),
             rules_options: plan.rules_options.clone(),
             began_with: words.settings(),
             most_snaplen: plan.most_snaplen(),

@@ -14,7 +14,7 @@ use crate::control::{Bell, ClientId};
 
 /// A filter that somebody wants a group to have.
 pub struct Wanted {
-    /// Who is answered; `None` is the configuration, which was read again.
+    /// The client that is answered; `None` is the configuration, which was read again.
     pub client: Option<ClientId>,
     pub group: String,
     pub filter: Option<String>,

@@ -90,7 +90,7 @@ pub struct Rest {
 /// What the daemon is to do next.
 pub enum Next {
     Nothing,
-    /// It begins to be read again.
+    /// The configuration begins to be read again.
     Begun,
     Finish(Box<Rest>),
     Refuse(String),
