@@ -83,10 +83,10 @@ test_install() {
     check "installing starts nothing" equal "$(systemctl list-units --no-legend 'tapdeck*' | wc -l)" 0
     check "there is a user" id tapdeck
     check "stores are root's to make" equal "$(stat -c '%U:%G %a' /var/lib/tapdeck)" "root:tapdeck 750"
-    check "there are manual pages" test -s /usr/share/man/man1/tapdeck-record.1
+    check "there are manual pages" test -s /usr/share/man/man1/tapdeck-record.1.gz
     check "bash takes the completions" bash -n /usr/share/bash-completion/completions/tapdeck
     check "libraries are where programs look" ldconfig -p
-    check "the units are sound" systemd-analyze verify $UNIT tapdeck-serve.service
+    check "the units are sound" systemd-analyze verify --man=no $UNIT tapdeck-serve.service
 }
 
 test_start() {
@@ -181,6 +181,7 @@ test_purge() {
 }
 
 echo "# Linux $(uname -r), $(systemctl --version | head -n 1)"
+grep -q tapdeck.only_boot /proc/cmdline && exit
 lay_cable
 for test in install start record kill reload upgrade daemon purge; do "test_$test"; done
 echo "$passed passed, $failed failed"

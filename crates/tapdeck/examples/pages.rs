@@ -5,7 +5,7 @@
 //! `DIR/completions/{tapdeck.bash,_tapdeck,tapdeck.fish}`.
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use clap_complete::Shell;
@@ -13,8 +13,12 @@ use clap_complete::Shell;
 const PROGRAM: &str = "tapdeck";
 
 fn main() -> Result<()> {
-    let dir =
-        std::env::args_os().nth(1).map(PathBuf::from).context("where to? name a directory")?;
+    let dir = std::env::args_os().nth(1).map(PathBuf::from);
+    write(&dir.context("where to? name a directory")?)
+}
+
+/// Writes all of it into a directory.
+pub fn write(dir: &Path) -> Result<()> {
     let (man, completions) = (dir.join("man"), dir.join("completions"));
     for made in [&man, &completions] {
         fs::create_dir_all(made).with_context(|| format!("cannot make {}", made.display()))?;
