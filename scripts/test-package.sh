@@ -13,7 +13,7 @@ cd "$(dirname "$0")/.."
 . scripts/vm/common.sh
 
 TIMEOUT=${TAPDECK_VM_TIMEOUT:-1800}
-MODULES=(veth)
+MODULES=(veth loop ext4)
 SUITE=bookworm
 MIRROR=http://deb.debian.org/debian
 # What the package needs, and what the tests use.
@@ -31,14 +31,14 @@ make_system() {
     [[ ! -e $system ]] || return 0
     ((EUID == 0)) || fail "debootstrap needs root"
     say "making a Debian of $SUITE"
-    rm -rf "$CACHE/$SUITE"
+    rm -rf "${CACHE:?}/$SUITE"
     debootstrap --variant=minbase --include="$INCLUDE" "$SUITE" "$CACHE/$SUITE" "$MIRROR" >"$CACHE/debootstrap.log" 2>&1 \
         || fail "debootstrap failed, see $CACHE/debootstrap.log"
     rm -rf "$CACHE/$SUITE"/var/cache/apt/archives/*.deb "$CACHE/$SUITE"/var/lib/apt/lists/* \
         "$CACHE/$SUITE"/usr/share/{doc,locale,man}/*
     tar -C "$CACHE/$SUITE" -cf "$system.part" .
     mv "$system.part" "$system"
-    rm -rf "$CACHE/$SUITE"
+    rm -rf "${CACHE:?}/$SUITE"
 }
 
 # newer DEB VERSION OUT: the same package with a higher version.

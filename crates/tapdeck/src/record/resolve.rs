@@ -11,6 +11,7 @@ use anyhow::{Context, Result};
 use rustix::fs::FileType;
 use rustix::thread::{CpuSet, sched_getaffinity};
 use tapdeck_capture::interface::Interface;
+use tapdeck_capture::persist::hooks_left;
 use tapdeck_capture::{Config, Deliver, Hook, Stamps};
 use tapdeck_client::Options as Attach;
 use tapdeck_packet::rules::image::{Engine, Options};
@@ -228,13 +229,14 @@ impl RecordPlan {
 
 fn from_interfaces(f: &flags::Record, rules_options: &Options) -> Result<Origin> {
     let rules = f.rules.as_deref().map(|path| load(path, rules_options)).transpose()?;
+    let left = f.persist.as_deref().map(hooks_left).unwrap_or_default();
     let mut interfaces: Vec<(String, Config)> = Vec::new();
     let mut reasons = Vec::new();
     for name in &f.interfaces {
         if interfaces.iter().any(|(n, _)| n == name) {
             return usage(format!("{name} is named twice"));
         }
-        let (hook, reason) = choose_hook(f.hook, name)?;
+        let (hook, reason) = choose_hook(f.hook, name, &left)?;
         let deliver = choose_deliver(f.deliver, hook, name)?;
         let config = Config {
             hook,
@@ -402,9 +404,18 @@ fn segment_bytes(f: &flags::Record) -> Result<u64> {
     }
 }
 
-fn choose_hook(choice: HookChoice, name: &str) -> Result<(Hook, Option<&'static str>)> {
+/// Returns the hook for an interface, and why it is that one if nobody said. What a recorder before
+/// has `left` stays: its own program at the interface would tell against it.
+fn choose_hook(
+    choice: HookChoice,
+    name: &str,
+    left: &[(String, Hook)],
+) -> Result<(Hook, Option<&'static str>)> {
     if let Some(hook) = choice.0 {
         return Ok((hook, None));
+    }
+    if let Some((_, hook)) = left.iter().find(|(interface, _)| interface == name) {
+        return Ok((*hook, Some("the recorder before has left it there")));
     }
     let (hook, reason) = tapdeck_capture::probe::auto(&Interface::find(name)?)?;
     Ok((hook, Some(reason)))

@@ -254,7 +254,7 @@ impl ServePlan {
             allowed.push(Arc::new(group.allowed()?));
             // It is named relative to the configuration.
             files.push(group.rules.as_ref().map(|path| beside.join(path)));
-            groups.push(group.resolve()?);
+            groups.push(group.resolve(lasting)?);
         }
         let keys = groups.iter().map(|g| (g.name.as_str(), g.hook, &g.interfaces[..]));
         let numbers: Vec<u32> = match lasting {
@@ -357,10 +357,12 @@ impl Group {
         Allowed::find(names.as_deref()).with_context(|| format!("group {}", self.name.0))
     }
 
-    /// Returns the group with its hook, which is chosen by the interfaces where none is named.
-    fn resolve(self) -> Result<GroupConfig> {
+    /// Returns the group with its hook. Where none is named it is the one that a daemon before has
+    /// left, or chosen by the interfaces.
+    fn resolve(self, lasting: Option<&LastingGroups>) -> Result<GroupConfig> {
         let name = self.name.0;
-        let hook = match self.hook.0 {
+        let left = lasting.and_then(|lasting| lasting.hook_left(&name, &self.interfaces));
+        let hook = match self.hook.0.or(left) {
             Some(hook) => hook,
             None => auto(&self.interfaces).with_context(|| format!("group {name}"))?,
         };
@@ -412,7 +414,7 @@ mod tests {
     fn what_is_left_out_has_a_default() {
         let file =
             read("[[group]]\nname = \"ids\"\ninterfaces = [\"eth1\"]\nhook = \"tcx\"").unwrap();
-        let group = file.group.into_iter().next().unwrap().resolve().unwrap();
+        let group = file.group.into_iter().next().unwrap().resolve(None).unwrap();
         assert_eq!((group.name.as_str(), group.snaplen), ("ids", 65_535));
         assert_eq!(group.steering, Steering::Flow);
         assert!(group.promiscuous && group.filter.is_none());
@@ -452,7 +454,7 @@ mod tests {
         assert_eq!((serve.max_members, serve.memory.unwrap().0), (Some(8), 1 << 30));
         let group = file.group.into_iter().next().unwrap();
         assert_ne!(group.allowed().unwrap(), Allowed::All);
-        let group = group.resolve().unwrap();
+        let group = group.resolve(None).unwrap();
         assert_eq!((group.snaplen, group.promiscuous), (128, false));
         assert_eq!((group.max_members, group.max_memory), (4, Some(64 << 20)));
         assert_eq!(group.steering, Steering::BothEnds);
