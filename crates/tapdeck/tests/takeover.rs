@@ -368,8 +368,8 @@ fn the_flag_of_promiscuous_mode_goes_with_what_is_left() {
     assert!(!left.exists());
 }
 
-/// Where nobody says the hook, the interface decides; but the program that a recorder has left there
-/// must not have the next one choose otherwise.
+/// Where nobody says the hook, the interface decides; but the program that was left there must not
+/// have the next recorder choose otherwise.
 #[test]
 fn a_hook_that_nobody_chose_is_the_one_that_was_left() {
     let bench = Bench::new();
