@@ -117,8 +117,8 @@ test_record() {
     send steady 3s 1
     check "every packet is recorded" arrived steady
     local sent
-    sent=$(grep -o '"sent":[0-9]*' /tmp/steady.json | head -n 1)
-    check "a question is answered" equal "$(tapdeck query --dir $STORE --count udp 2>/dev/null)" "${sent#*:}"
+    sent=$(grep -oE '"sent": *[0-9]+' /tmp/steady.json | head -n 1 | grep -oE '[0-9]+')
+    check "a question is answered" equal "$(tapdeck query --dir $STORE --count udp 2>/dev/null)" "$sent"
 }
 
 test_kill() {
