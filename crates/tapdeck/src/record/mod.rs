@@ -268,7 +268,6 @@ pub fn run(flags: flags::Record, words: &Words) -> Result<()> {
         alarm.watch(helper).context("cannot watch the process that has the hooks")?;
     }
     let signals = Signals::listen(caught, words.file.is_some(), alarm.bell())?;
-    let reload = Reload::new(words, &plan, alarm.bell());
     let totals = Arc::new(Totals::new(interfaces.len()));
     if let Some(lasting) = &lasting {
         lasting.go_on(&totals);
@@ -311,7 +310,6 @@ pub fn run(flags: flags::Record, words: &Words) -> Result<()> {
         report.warn(note);
     }
 
-    let schedule = Schedule::new(&plan);
     let mut recording = Recording {
         source,
         lasting,
@@ -320,11 +318,11 @@ pub fn run(flags: flags::Record, words: &Words) -> Result<()> {
         report,
         control_socket,
         writer_control,
-        schedule,
+        schedule: Schedule::new(&plan),
         helper,
+        reload: Reload::new(words, &plan, alarm.bell()),
         alarm,
         manager,
-        reload,
         books: books(&plan),
     };
     watch::watch("main");
