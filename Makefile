@@ -9,7 +9,7 @@ export CARGO_TARGET_DIR ?= $(CURDIR)/target
 DEV := $(abspath $(CARGO_TARGET_DIR))/debug
 RELEASE := $(abspath $(CARGO_TARGET_DIR))/release
 
-.PHONY: help setup demo test nightly fuzz lint advisories bench lab lab-once lab-quick lab-test test-vm
+.PHONY: help setup demo test nightly fuzz lint advisories bench lab lab-once lab-quick lab-test test-vm deb
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -66,7 +66,7 @@ fuzz: ## Run each fuzz target for FUZZ_SECONDS (60) with the address sanitizer, 
 
 # Pinned versions, which scripts/setup.sh --lint installs.
 LINT := scripts/lint/.venv/bin
-SHELL_SCRIPTS := .ci/run lab/lab scripts/*.sh scripts/vm/init scripts/vm/tests.sh
+SHELL_SCRIPTS := .ci/run lab/lab scripts/*.sh scripts/vm/init scripts/vm/*.sh packaging/deb/*
 C_FILES = $(shell find crates lab/load -name '*.[ch]')
 
 lint: ## Hold code, comments, documents and the licenses of dependencies to the rules
@@ -122,5 +122,11 @@ lab-test: ## Run the lab's own tests (root)
 	cargo build --workspace
 	lab/.venv/bin/python -m pytest -q lab/tests --build $(DEV)
 
-test-vm: ## Run the tests on other kernels, in virtual machines
+deb: ## Build the Debian package, target/debian/tapdeck_VERSION_amd64.deb
+	@scripts/setup.sh --package
+	scripts/package.sh
+
+test-vm: ## Run the tests on other kernels, and the package's in a fresh Debian, in virtual machines
 	scripts/test-vm.sh
+	@scripts/setup.sh --package
+	scripts/test-package.sh

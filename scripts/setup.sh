@@ -6,17 +6,19 @@
 #   scripts/setup.sh --lab      and the lab and what tests run, for `make test` and `make lab`
 #   scripts/setup.sh --bench    and what `make bench` compares with
 #   scripts/setup.sh --fuzz     and a nightly compiler with cargo-fuzz, for `make nightly`
+#   scripts/setup.sh --package  and what makes and tests the Debian package; cargo-deb takes minutes
 #   scripts/setup.sh --lint     and what `make lint` runs; cargo-deny takes minutes to compile
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-# Where cargo puts what only `make lint` uses.
+# Where cargo puts what only `make lint` and `make deb` use.
 LINT_TOOLS=$PWD/scripts/lint/.tools
 PATH="$LINT_TOOLS/bin:${CARGO_HOME:-$HOME/.cargo}/bin:$PATH:/usr/sbin:/sbin"
 
 KERNEL_MIN=6.1
 CARGO_DENY=0.20.2
 CARGO_FUZZ=0.13.2
+CARGO_DEB=3.8.0
 
 # A Debian package, and the program or file that shows that it is there.
 NEEDED="
@@ -50,6 +52,10 @@ NEEDED_FOR_TEST="
 "
 NEEDED_FOR_LINT="
     python3-venv     /usr/share/doc/python3-venv
+"
+NEEDED_FOR_PACKAGE="
+    debootstrap      debootstrap
+    dpkg-dev         dpkg-shlibdeps
 "
 NEEDED_FOR_LAB="
     python3-venv     /usr/share/doc/python3-venv
@@ -161,6 +167,16 @@ install_cargo_deny() {
         cargo install -q --locked --debug --root "$LINT_TOOLS" --version "$CARGO_DENY" cargo-deny
 }
 
+# As cargo-deny.
+install_cargo_deb() {
+    local have
+    have=$(cargo deb --version 2>/dev/null | awk '{ print $2 }') || true
+    [[ "$have" != "$CARGO_DEB" ]] || return 0
+    say "cargo-deb is ${have:-missing}, $CARGO_DEB is needed: compiling it, which takes minutes"
+    env -u CARGO_TARGET_DIR cargo install -q --locked --debug --no-default-features \
+        --root "$LINT_TOOLS" --version "$CARGO_DEB" cargo-deb
+}
+
 # The fuzz targets alone need a compiler that knows sanitizers.
 install_fuzz() {
     if ! cargo +nightly --version >/dev/null 2>&1; then
@@ -194,6 +210,7 @@ for option in "$@"; do
             ;;
         --bench) install_packages "$NEEDED_FOR_BENCH" ;;
         --fuzz) install_fuzz ;;
+        --package) install_packages "$NEEDED_FOR_PACKAGE" && install_cargo_deb ;;
         --lint) install_packages "$NEEDED_FOR_LINT" && install_venv scripts/lint && install_cargo_deny ;;
         *) fail "unknown option $option: see the top of scripts/setup.sh" ;;
     esac

@@ -3,18 +3,23 @@
 //!
 //! A thread that is [watched](watch) says that it lives: it [beats](beat) each time its loop turns,
 //! which costs a store, and it says when it waits ([`waiting`]) for what may take any time and is
-//! no fault: another thread, a disk, a client. [`Watcher`] is who looks. It counts its looks and no
-//! time, so that a process that was stopped as a whole, or a machine that slept, has not hung.
+//! no fault: another thread, a client. Who waits for a disk ([`waiting_for_disk`]) does no wrong,
+//! either, but stands still. [`Watcher`] is who looks. It counts
+//! its looks and no time, so that a process that was stopped as a whole, or a machine that slept,
+//! has not hung.
 
 use std::cell::OnceCell;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-/// How often a thread has beaten, times two, and one more while it waits.
+/// How often a thread has beaten, times four, and what it waits for.
 #[derive(Debug, Default)]
 struct Pulse(AtomicU64);
 
+/// That a thread waits, and that it does so for a disk.
 const WAITS: u64 = 1;
+const FOR_DISK: u64 = 2;
+const BEAT: u64 = 4;
 
 /// All threads that are watched, by their names.
 static WATCHED: Mutex<Vec<(String, Weak<Pulse>)>> = Mutex::new(Vec::new());
@@ -35,26 +40,35 @@ pub fn watch(name: &str) {
 
 /// Says that this thread gets on. Nothing happens where it is not watched.
 pub fn beat() {
-    change(|state| state + 2);
+    change(|state| state + BEAT);
 }
 
 /// Does something that may take any time without being a fault of this program: the thread is not
 /// looked at meanwhile.
 pub fn waiting<T>(wait: impl FnOnce() -> T) -> T {
+    wait_for(WAITS, wait)
+}
+
+/// Does what may take as long as a disk, or whoever reads the output, takes: that is no fault of
+/// this program, but the thread stands still meanwhile.
+pub fn waiting_for_disk<T>(wait: impl FnOnce() -> T) -> T {
+    wait_for(WAITS | FOR_DISK, wait)
+}
+
+fn wait_for<T>(what: u64, wait: impl FnOnce() -> T) -> T {
     /// Ends the wait, also where it ends by a panic.
     struct Waits {
-        waited_before: bool,
+        /// What was waited for around this.
+        before: u64,
     }
 
     impl Drop for Waits {
         fn drop(&mut self) {
-            if !self.waited_before {
-                change(|state| (state & !WAITS) + 2);
-            }
+            change(|state| ((state & !(WAITS | FOR_DISK)) | self.before) + BEAT);
         }
     }
 
-    let waits = Waits { waited_before: change(|state| state | WAITS) & WAITS != 0 };
+    let waits = Waits { before: change(|state| state | what) & (WAITS | FOR_DISK) };
     let done = wait();
     drop(waits);
     done
@@ -83,6 +97,16 @@ impl Watcher {
     /// Looks once. Returns the names of the threads that neither got on nor waited at so many
     /// looks, one after the other.
     pub fn look(&mut self, looks: u32) -> Vec<String> {
+        self.look_for(looks, |state| state & WAITS != 0)
+    }
+
+    /// Looks once. Returns the names of the threads that stood still at so many looks, one after
+    /// the other: that did not get on, and did not wait for something to do.
+    pub fn look_for_progress(&mut self, looks: u32) -> Vec<String> {
+        self.look_for(looks, |state| state & (WAITS | FOR_DISK) == WAITS)
+    }
+
+    fn look_for(&mut self, looks: u32, may_wait: impl Fn(u64) -> bool) -> Vec<String> {
         let watched = WATCHED.lock().unwrap_or_else(PoisonError::into_inner);
         let before = std::mem::take(&mut self.seen);
         let mut hung = Vec::new();
@@ -91,7 +115,7 @@ impl Watcher {
             let state = alive.0.load(Relaxed);
             let known = before.iter().find(|(known, ..)| known.ptr_eq(pulse));
             let same = match known {
-                Some((_, seen, same)) if *seen == state && state & WAITS == 0 => same + 1,
+                Some((_, seen, same)) if *seen == state && !may_wait(state) => same + 1,
                 _ => 0,
             };
             if same >= looks {
@@ -108,7 +132,7 @@ mod tests {
     use std::sync::mpsc::{Receiver, Sender, channel};
     use std::thread::JoinHandle;
 
-    use super::{Watcher, beat, waiting, watch};
+    use super::{Watcher, beat, waiting, waiting_for_disk, watch};
 
     /// A thread that does what it is told.
     struct Told {
@@ -196,6 +220,40 @@ mod tests {
         assert!(hangs(&mut watcher, "two"), "it has stopped waiting");
     }
 
+    #[test]
+    fn a_thread_that_waits_for_a_disk_stands_still_and_does_not_hang() {
+        let (mut hangs_at, mut stands_at) = (Watcher::default(), Watcher::default());
+        let one = Told::start("three");
+        let (enter, entered) = channel();
+        let (leave, left) = channel::<()>();
+        *DISK.lock().unwrap() = Some((enter, left));
+        one.begin(|| {
+            let (enter, left) = DISK.lock().unwrap().take().unwrap();
+            waiting(|| {
+                waiting_for_disk(|| enter.send(()).unwrap());
+                enter.send(()).unwrap();
+                left.recv().unwrap();
+            });
+            waiting_for_disk(|| {
+                enter.send(()).unwrap();
+                left.recv().unwrap();
+            });
+        });
+        let mut stands = || stands_at.look_for_progress(3).iter().any(|name| name == "three");
+        entered.recv().unwrap();
+        entered.recv().unwrap();
+        assert!((0..10).all(|_| !stands()), "it waits for something to do");
+        leave.send(()).unwrap();
+        entered.recv().unwrap();
+        let looks: Vec<bool> = (0..4).map(|_| stands()).collect();
+        assert_eq!(looks, [false, false, false, true]);
+        assert!((0..10).all(|_| !hangs(&mut hangs_at, "three")));
+        leave.send(()).unwrap();
+        one.done.recv().unwrap();
+        assert!(!stands(), "it got on");
+    }
+
     type Gate = (Sender<()>, Receiver<()>);
+    static DISK: std::sync::Mutex<Option<Gate>> = std::sync::Mutex::new(None);
     static GATE: std::sync::Mutex<Option<Gate>> = std::sync::Mutex::new(None);
 }

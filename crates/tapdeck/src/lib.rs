@@ -13,6 +13,7 @@
 mod attach;
 mod capture_file;
 mod check_traffic;
+mod config;
 mod control;
 mod ctl;
 mod dist;
@@ -34,6 +35,7 @@ mod recover;
 mod rights;
 mod rules;
 mod serve;
+mod service_manager;
 mod standard_input;
 mod standard_output;
 mod stat;
@@ -47,8 +49,16 @@ use std::io;
 use std::io::ErrorKind::BrokenPipe;
 use std::process::ExitCode;
 
-use clap::Parser;
+use clap::{CommandFactory, Parser};
+use config::file::{Words, explain, one_line};
 use signal_hook::consts::SIGXFSZ;
+use usage::Usage;
+
+/// Returns the command line as clap knows it, for what is made of it: manual pages, completions.
+#[doc(hidden)]
+pub fn command_line() -> clap::Command {
+    flags::Cli::command()
+}
 
 /// Does what the command line says.
 pub fn main() -> ExitCode {
@@ -59,9 +69,16 @@ pub fn main() -> ExitCode {
         progress_line::say(&format!("cannot listen for signals: {e}"));
         return ExitCode::FAILURE;
     }
-    let cli = match flags::Cli::try_parse() {
-        Ok(cli) => cli,
-        Err(e) => {
+    let words = match Words::read(std::env::args_os().collect()) {
+        Ok(words) => words,
+        Err(e) => return failure(&e),
+    };
+    let cli = match (flags::Cli::try_parse_from(&words.all), &words.file) {
+        (Ok(cli), _) => cli,
+        (Err(e), Some(file)) if e.use_stderr() => {
+            return failure(&Usage(file.explain(&one_line(&e))).into());
+        }
+        (Err(e), _) => {
             // Help and version are no errors, and clap prints them to standard output.
             let code = u8::try_from(e.exit_code()).unwrap_or(2);
             let _ = e.print();
@@ -69,9 +86,10 @@ pub fn main() -> ExitCode {
         }
     };
     let result = match cli.command {
-        flags::Command::Record(flags) => record::run(*flags),
+        flags::Command::Record(flags) => record::run(*flags, &words),
         flags::Command::Attach(flags) => attach::run(&flags),
         flags::Command::Serve(flags) => serve::run(&flags),
+        flags::Command::Config(flags) => config::run(&flags),
         flags::Command::Probe(flags) => probe::run(&flags),
         flags::Command::Ctl(flags) => ctl::run(&flags),
         flags::Command::Query(flags) => query::run(&flags),
@@ -89,9 +107,12 @@ pub fn main() -> ExitCode {
         Err(e) if e.downcast_ref::<io::Error>().is_some_and(|e| e.kind() == BrokenPipe) => {
             ExitCode::SUCCESS
         }
-        Err(e) => {
-            progress_line::say_last(&format!("{e:#}"));
-            ExitCode::from(usage::exit_code(&e))
-        }
+        Err(e) => failure(&explain(words.file.as_ref(), e)),
     }
+}
+
+/// Tells the user why the command did not do what it should.
+fn failure(e: &anyhow::Error) -> ExitCode {
+    progress_line::say_last(&format!("{e:#}"));
+    ExitCode::from(usage::exit_code(e))
 }

@@ -89,18 +89,63 @@ impl Rights {
         Ok(Self { user })
     }
 
-    /// Gives up all that is not needed from now on. Returns what the user should know of it.
+    /// Finds the user that a recorder or daemon becomes which root starts, whoever asks.
+    pub fn foresee(named: Option<&str>, is_member: bool) -> Result<Self> {
+        let find = |name: &str| User::from_name(name).context("cannot ask for users");
+        let user = match named {
+            Some(name) => match find(name)? {
+                None => return usage(format!("--user {name}: there is no such user here")),
+                user => user,
+            },
+            None if is_member => None,
+            None => find(USER)?,
+        };
+        Ok(Self { user })
+    }
+
+    /// Says what a recorder or daemon goes on with, and whether a helper keeps what hooks take.
+    pub fn foreseen(&self, has_hooks: bool) -> String {
+        let who = match &self.user {
+            Some(user) => format!("started by root it becomes user {}", user.name),
+            None => "it stays who starts it".to_owned(),
+        };
+        let helper = if has_hooks { "; its helper keeps those that hooks take" } else { "" };
+        format!("{who}, without capabilities{helper}")
+    }
+
+    /// Refuses a store that is there and in which the user may not write.
+    pub fn check_store(&self, dir: &Path) -> Result<()> {
+        use std::os::unix::fs::MetadataExt;
+        let (Some(user), Ok(meta)) = (&self.user, dir.metadata()) else { return Ok(()) };
+        let mode = meta.mode();
+        let may = if meta.uid() == user.uid.as_raw() {
+            mode >> 6
+        } else if meta.gid() == user.gid.as_raw() {
+            mode >> 3
+        } else {
+            mode
+        };
+        // To make files in it takes writing and passing.
+        if may & 3 == 3 {
+            return Ok(());
+        }
+        let denied = io::Error::from(io::ErrorKind::PermissionDenied);
+        Err(self.explain(denied.into(), dir))
+    }
+
+    /// Gives up all that is not needed from now on; what is in the directories `read_again` may
+    /// still be read, as far as the user may. Returns what the user should know of it.
     ///
     /// # Errors
     /// Where a right stays that could be given up: nothing is recorded or served then.
-    pub fn give_up(&self, place: &Place<'_>) -> Result<Vec<String>> {
+    pub fn give_up(&self, place: &Place<'_>, read_again: &[PathBuf]) -> Result<Vec<String>> {
         if let Place::Store(dir) = place {
             self.make_store(dir)?;
         }
-        self.give_up_all(place).context("cannot give up the rights that are not needed")
+        self.give_up_all(place, read_again).context("cannot give up the rights that are not needed")
     }
 
-    fn give_up_all(&self, place: &Place<'_>) -> Result<Vec<String>> {
+    fn give_up_all(&self, place: &Place<'_>, read_again: &[PathBuf]) -> Result<Vec<String>> {
         let mut notes = Vec::new();
         drop_bounding()?;
         if let Some(user) = &self.user {
@@ -112,7 +157,7 @@ impl Rights {
             caps::clear(None, set)?;
         }
         rustix::thread::set_no_new_privs(true)?;
-        let is_confined = confine(place)?;
+        let is_confined = confine(place, read_again)?;
         let kept = caps::read(None, CapSet::Permitted)?;
         ensure!(kept.is_empty(), "{kept:?} stay");
         if self.user.is_none() && Uid::effective().is_root() {
@@ -196,9 +241,14 @@ fn drop_bounding() -> Result<()> {
     Ok(())
 }
 
+/// Returns the directory that a file has its name in.
+pub fn directory_of(path: &Path) -> &Path {
+    path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}
+
 /// Takes the file system from this thread but for a place, and all networks. Returns whether the
 /// kernel can do that.
-fn confine(place: &Place<'_>) -> Result<bool> {
+fn confine(place: &Place<'_>, read_again: &[PathBuf]) -> Result<bool> {
     use AccessFs::{MakeReg, ReadDir, ReadFile, RemoveFile, Truncate, WriteFile};
     // Of what is newer than the kernel, it refuses what it knows.
     let abi = ABI::V6;
@@ -208,9 +258,8 @@ fn confine(place: &Place<'_>) -> Result<bool> {
             ReadFile | WriteFile | ReadDir | MakeReg | AccessFs::MakeSock | RemoveFile | Truncate,
         ),
         Place::File(path) => {
-            let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty());
             // Its name is made durable by the directory, which is opened for that.
-            (Some(dir.unwrap_or(Path::new(".")).to_owned()), RemoveFile | ReadDir)
+            (Some(directory_of(path).to_owned()), RemoveFile | ReadDir)
         }
         Place::Users | Place::Nothing => (None, RemoveFile.into()),
     };
@@ -223,6 +272,7 @@ fn confine(place: &Place<'_>) -> Result<bool> {
         .add_rules(path_beneath_rules(dir, may))?
         .add_rules(path_beneath_rules(READ, ReadFile | ReadDir))?
         .add_rules(path_beneath_rules(users, ReadFile))?
+        .add_rules(path_beneath_rules(read_again, ReadFile | ReadDir))?
         .restrict_self()?;
     if status.ruleset == RulesetStatus::NotEnforced {
         return Ok(false);

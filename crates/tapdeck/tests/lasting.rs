@@ -609,3 +609,17 @@ fn members_are_at_the_end_when_no_daemon_comes_in_time() {
     assert!((1..50).contains(&n("unseen")), "{stats}");
     assert_eq!((n("seen") + n("unseen"), n("nic_received")), (150, 150), "{stats}");
 }
+
+#[test]
+fn a_hook_that_nobody_chose_is_the_one_that_was_left() {
+    let bench = Bench::new();
+    let config = format!("{SERVE}{}", group("ids", "auto", ""));
+    let serving = bench.start(&config);
+    assert_eq!(serving.group("ids")["hook"], "xdp");
+    bench.send(0..10);
+    wait_for("the packets", || number(&serving.group("ids"), "seen") == 10);
+    serving.kill();
+    let next = bench.start(&config);
+    let group = next.group("ids");
+    assert_eq!((&group["hook"], number(&group, "seen")), (&json!("xdp"), 10));
+}

@@ -367,3 +367,20 @@ fn the_flag_of_promiscuous_mode_goes_with_what_is_left() {
     assert!(!is_promiscuous(), "{}", flags());
     assert!(!left.exists());
 }
+
+/// Where nobody says the hook, the interface decides; but the program that was left there must not
+/// have the next recorder choose otherwise.
+#[test]
+fn a_hook_that_nobody_chose_is_the_one_that_was_left() {
+    let bench = Bench::new();
+    let first = bench.start("");
+    bench.send(10);
+    first.wait_for_captured(10);
+    assert_eq!(first.now()["hook"], "xdp", "the interface has no address");
+    first.kill();
+    let next = bench.start("");
+    bench.send(10);
+    next.wait_for_captured(20);
+    let stats = next.stop();
+    assert_eq!((&stats["hook"], number(&stats, "unseen")), (&"xdp".into(), 0));
+}

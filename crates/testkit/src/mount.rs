@@ -55,6 +55,14 @@ impl Mount {
         mount(&self.0, &["-o", "remount,ro"]);
     }
 
+    /// Gives a tmpfs other options, as `size=8M`.
+    ///
+    /// # Panics
+    /// If that may not be done.
+    pub fn remount(&self, options: &str) {
+        mount(&self.0, &["-o", &format!("remount,{options}")]);
+    }
+
     pub fn path(&self) -> &Path {
         &self.0
     }

@@ -18,7 +18,7 @@ use tapdeck_packet::pcapng::InterfaceDescription;
 
 use crate::device::{Device, Meanwhile};
 use crate::explain::explain;
-use crate::filter::explain_load;
+use crate::filter::{explain_load, filters_for};
 use crate::helper::wire::{Answer, Fault, Request};
 use crate::helper::{Helper, Seat};
 use crate::hook::{TakenBy, XdpMode};
@@ -98,6 +98,16 @@ impl Capture {
         Self::open_at(name, config, first_interface, clock, Some(place))
     }
 
+    /// Returns the rings that a capture would have. Nothing is loaded or attached.
+    ///
+    /// # Errors
+    /// Where the interface or what is wanted of it cannot be, as far as that is known beforehand.
+    pub fn foresee(name: &str, config: &Config) -> Result<Geometry, Error> {
+        let (device, config, geometry) = prepare(name, config)?;
+        filters_for(&device.interface, &config)?;
+        Ok(geometry)
+    }
+
     fn open_at(
         name: &str,
         config: &Config,
@@ -105,12 +115,8 @@ impl Capture {
         clock: &Arc<Clock>,
         place: Option<Place>,
     ) -> Result<Self, Error> {
-        let device = Device::open(name)?;
+        let (device, config, wanted) = prepare(name, config)?;
         let interface = &device.interface;
-        check(config)?;
-        let snaplen = config.snaplen.min(config.hook.facts().most_snaplen);
-        let config = Config { snaplen, ..config.clone() };
-        let wanted = geometry(interface, &config)?;
         let found = place.as_ref().and_then(|place| place.found.as_ref());
         let geometry = found.map_or(wanted, |found| found.entry.geometry);
         let asked = config.snaplen.min(geometry.snaplen);
@@ -623,4 +629,14 @@ impl Drop for Capture {
             None => {}
         }
     }
+}
+
+/// Finds an interface, and what of it can be had of what is wanted.
+fn prepare(name: &str, config: &Config) -> Result<(Device, Config, Geometry), Error> {
+    let device = Device::open(name)?;
+    check(config)?;
+    let snaplen = config.snaplen.min(config.hook.facts().most_snaplen);
+    let config = Config { snaplen, ..config.clone() };
+    let wanted = geometry(&device.interface, &config)?;
+    Ok((device, config, wanted))
 }

@@ -13,6 +13,17 @@ impl Groups {
     /// # Errors
     /// Where that is 0, or more than the group began with.
     pub fn set_snaplen(&mut self, group: &str, snaplen: u32) -> Result<(), Error> {
+        let at = self.check_snaplen(group, snaplen)?;
+        self.list[at].config.snaplen = snaplen;
+        self.maps.set_snaplen(self.list[at].number, snaplen);
+        Ok(())
+    }
+
+    /// Refuses a snaplen that a group cannot have. Returns the group's place among all.
+    ///
+    /// # Errors
+    /// Where there is no such group, or its members' rings were made for less.
+    pub fn check_snaplen(&self, group: &str, snaplen: u32) -> Result<usize, Error> {
         let at = self.group(group)?;
         let most = self.list[at].most;
         if snaplen == 0 {
@@ -21,9 +32,7 @@ impl Groups {
         if snaplen > most {
             return Err(Error::SnaplenGrows { group: group.to_owned(), snaplen, most });
         }
-        self.list[at].config.snaplen = snaplen;
-        self.maps.set_snaplen(self.list[at].number, snaplen);
-        Ok(())
+        Ok(at)
     }
 
     /// Exchanges a group's rules as a whole: each packet is judged by the old set or by the new

@@ -12,7 +12,7 @@ use super::hub::Hub;
 use super::port::{Filter, List, Port, Ready};
 use super::{Error, Groups};
 use crate::all_or_none::change_all;
-use crate::filter::check_filter;
+use crate::filter::{Compiler, check_filter};
 use crate::sys::kernel;
 
 /// A change of a group's filter for which no programs are made yet.
@@ -46,6 +46,20 @@ impl FilterChange {
     pub fn prepare(mut self) -> PreparedFilter {
         let ready = self.programs();
         PreparedFilter { change: self, ready }
+    }
+
+    /// Compiles the filter, and makes no program of it.
+    ///
+    /// # Errors
+    /// Where libpcap refuses it.
+    pub fn check(&self) -> Result<(), Error> {
+        let Some(expression) = &self.filter else { return Ok(()) };
+        let interfaces = || self.drafts.iter().map(|draft| &draft.port.device.interface);
+        check_filter(expression, interfaces())?;
+        for interface in interfaces() {
+            Compiler::new(interface).compile(expression)?;
+        }
+        Ok(())
     }
 
     fn programs(&mut self) -> Result<Vec<Option<Ready>>, crate::Error> {

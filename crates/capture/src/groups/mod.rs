@@ -53,7 +53,7 @@ pub use steering::{MAX_WEIGHT, NoSteering, Steering};
 use crate::bpf::control::{CONTROL_BYTES, Control};
 use crate::bpf::program::Program;
 use crate::explain::explain;
-use crate::filter::check_filter;
+use crate::filter::{Compiler, check_filter};
 use crate::helper::wire::{Answer, Fault, Request};
 use crate::helper::{Helper, Privileged, Seat};
 use crate::memory::check_memory;
@@ -198,6 +198,24 @@ impl Groups {
         Self::open_at(config, clock, Some(lasting))
     }
 
+    /// Returns the rings that each member would have. Nothing is loaded or attached.
+    ///
+    /// # Errors
+    /// Where an interface or what is wanted of it cannot be, as far as that is known beforehand.
+    pub fn foresee(config: &GroupsConfig) -> Result<Geometry, Error> {
+        check(config)?;
+        let numbers: Vec<u32> = (0..config.groups.len() as u32).collect();
+        let (ports, places) = ports_of(config, &numbers, &Arc::default())?;
+        for (group, places) in config.groups.iter().zip(&places) {
+            let Some(expression) = &group.filter else { continue };
+            for (port, _) in places {
+                let compiled = Compiler::new(&ports[*port].device.interface).compile(expression);
+                compiled.map_err(|e| with_groups(config, e))?;
+            }
+        }
+        prepare(config, &ports, &places)
+    }
+
     fn open_at(
         config: &GroupsConfig,
         clock: &Arc<Clock>,
@@ -209,18 +227,7 @@ impl Groups {
             None => (0..config.groups.len() as u32).collect(),
         };
         let (mut ports, places) = ports_of(config, &numbers, clock)?;
-        for (group, places) in config.groups.iter().zip(&places) {
-            if let Some(expression) = &group.filter {
-                let its = places.iter().map(|(port, _)| &ports[*port].device.interface);
-                let told = |why| Error::Filter { groups: group.name.clone(), why: Box::new(why) };
-                check_filter(expression, its).map_err(told)?;
-            }
-        }
-        let wanted = ports.iter().map(Port::wanted_rings).max().unwrap_or(1);
-        let snaplen = config.groups.iter().map(|group| group.snaplen).max().unwrap_or(1);
-        let nrings = wanted.min(MAX_RINGS);
-        let ring_bytes = config.ring_bytes.unwrap_or_else(|| default_ring_bytes(nrings));
-        let mut geometry = Geometry::new(ring_bytes, config.block_bytes, nrings, snaplen)?;
+        let mut geometry = prepare(config, &ports, &places)?;
         let mut is_new = true;
         if let Some(lasting) = lasting.as_ref().filter(|lasting| lasting.is_taken_over()) {
             geometry = lasting::geometry(lasting, config, geometry)?;
@@ -559,6 +566,22 @@ impl Drop for Groups {
             self.detach();
         }
     }
+}
+
+/// Checks filters, and returns the rings that each member has.
+fn prepare(config: &GroupsConfig, ports: &[Port], places: &Places) -> Result<Geometry, Error> {
+    for (group, places) in config.groups.iter().zip(places) {
+        if let Some(expression) = &group.filter {
+            let its = places.iter().map(|(port, _)| &ports[*port].device.interface);
+            let told = |why| Error::Filter { groups: group.name.clone(), why: Box::new(why) };
+            check_filter(expression, its).map_err(told)?;
+        }
+    }
+    let wanted = ports.iter().map(Port::wanted_rings).max().unwrap_or(1);
+    let snaplen = config.groups.iter().map(|group| group.snaplen).max().unwrap_or(1);
+    let nrings = wanted.min(MAX_RINGS);
+    let ring_bytes = config.ring_bytes.unwrap_or_else(|| default_ring_bytes(nrings));
+    Ok(Geometry::new(ring_bytes, config.block_bytes, nrings, snaplen)?)
 }
 
 /// Gives each port, and each group at it, a place for its counters.

@@ -107,6 +107,13 @@ impl LastingGroups {
         self.roster.groups.iter().find(|(_, entry)| is_it(entry)).map(|(number, _)| *number)
     }
 
+    /// Returns the hook of a group of this name and these interfaces that a daemon before has left.
+    pub fn hook_left(&self, name: &str, interfaces: &[String]) -> Option<Hook> {
+        let mut groups = self.roster.groups.values();
+        let left = groups.find(|group| group.name == name && group.interfaces == interfaces)?;
+        Hook::named(&left.hook)
+    }
+
     /// Returns the numbers by which programs know these groups. Those of groups that are not there
     /// any more are not given to others yet: their programs may still run.
     ///

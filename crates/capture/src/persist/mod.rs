@@ -451,6 +451,14 @@ pub enum StatusOf {
     },
 }
 
+/// Returns which hooks a lasting recording of a name has, by interface; none where nothing was
+/// left, or nothing that can be read.
+pub fn hooks_left(name: &str) -> Vec<(String, Hook)> {
+    let interfaces = status(&root(), name).map(|status| status.interfaces).unwrap_or_default();
+    let known = |(name, hook)| Some((name, Hook::named(hook)?));
+    interfaces.into_iter().filter_map(known).collect()
+}
+
 /// Lists the lasting recordings and groups there are, by name.
 ///
 /// # Errors

@@ -317,8 +317,9 @@ pub fn xdp_state(ifindex: u32) -> io::Result<XdpState> {
 
 /// Makes a socket for a call of ioctl(2) for an interface, and its request with the name filled in.
 pub(super) fn interface_request(name: &str) -> io::Result<(OwnedFd, libc::ifreq)> {
+    // Any socket takes these calls; this kind is left to services that may have no others.
     let socket = rustix::net::socket(
-        rustix::net::AddressFamily::INET,
+        rustix::net::AddressFamily::UNIX,
         rustix::net::SocketType::DGRAM,
         None,
     )?;

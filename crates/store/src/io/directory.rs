@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use rustix::fs::{Advice, Mode, OFlags, fadvise};
 use rustix::io::Errno;
-use tapdeck_packet::watch::waiting;
+use tapdeck_packet::watch::waiting_for_disk;
 
 use super::page::PAGE;
 use super::read::{Access, Object, Owner, State, Storage};
@@ -64,7 +64,7 @@ impl Storage for Directory {
     }
 
     fn state(&self, name: &OsStr) -> Result<State> {
-        let metadata = waiting(|| fs::symlink_metadata(self.path.join(name)))?;
+        let metadata = waiting_for_disk(|| fs::symlink_metadata(self.path.join(name)))?;
         if metadata.is_symlink() {
             return Err(Errno::LOOP.into());
         }
@@ -134,7 +134,7 @@ fn open(path: &Path, how: OFlags, access: Access, direct: &Direct) -> Result<Arc
     // Opening never waits for somebody to write, as that of a pipe would.
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY | how;
     let mut is_direct = access == Access::Once && direct.0.load(Relaxed);
-    let opened = waiting(|| {
+    let opened = waiting_for_disk(|| {
         if is_direct {
             rustix::fs::open(path, flags | OFlags::DIRECT, Mode::empty()).or_else(|e| {
                 if e != Errno::INVAL {
@@ -194,14 +194,14 @@ impl DiskObject {
 
 impl Object for DiskObject {
     fn state(&self) -> Result<State> {
-        Ok(state_of(&waiting(|| self.file.metadata())?))
+        Ok(state_of(&waiting_for_disk(|| self.file.metadata())?))
     }
 
     fn read_at(&self, buffer: &mut [u8], at: u64) -> Result<usize> {
         if !self.is_regular {
             return Ok(0);
         }
-        let read = waiting(|| self.file.read_at(buffer, at));
+        let read = waiting_for_disk(|| self.file.read_at(buffer, at));
         let is_direct = self.is_direct.load(Relaxed);
         match read {
             Err(e) if is_direct && e.kind() == ErrorKind::InvalidInput => {

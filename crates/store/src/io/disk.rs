@@ -7,7 +7,7 @@ use std::path::Path;
 
 use rustix::fd::OwnedFd;
 use rustix::fs::{FallocateFlags, Mode, OFlags};
-use tapdeck_packet::watch::waiting;
+use tapdeck_packet::watch::waiting_for_disk;
 
 use super::page::Page;
 use super::write::{File, Io, Space};
@@ -55,39 +55,40 @@ impl Io for Disk {
         if self.direct {
             flags |= OFlags::DIRECT;
         }
-        let fd = match waiting(|| rustix::fs::open(path, flags, Mode::from_raw_mode(0o640))) {
-            Ok(fd) => fd,
-            Err(e) => {
-                // Linux makes the file before it finds that it cannot be written directly.
-                if e == rustix::io::Errno::INVAL {
-                    let _ = rustix::fs::unlink(path);
+        let fd =
+            match waiting_for_disk(|| rustix::fs::open(path, flags, Mode::from_raw_mode(0o640))) {
+                Ok(fd) => fd,
+                Err(e) => {
+                    // Linux makes the file before it finds that it cannot be written directly.
+                    if e == rustix::io::Errno::INVAL {
+                        let _ = rustix::fs::unlink(path);
+                    }
+                    return Err(e.into());
                 }
-                return Err(e.into());
-            }
-        };
+            };
         Ok(DiskFile(fd))
     }
 
     fn open(&self, path: &Path) -> io::Result<DiskFile> {
         let flags = OFlags::WRONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        Ok(DiskFile(waiting(|| rustix::fs::open(path, flags, Mode::empty()))?))
+        Ok(DiskFile(waiting_for_disk(|| rustix::fs::open(path, flags, Mode::empty()))?))
     }
 
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
-        Ok(waiting(|| rustix::fs::rename(from, to))?)
+        Ok(waiting_for_disk(|| rustix::fs::rename(from, to))?)
     }
 
     fn remove(&self, path: &Path) -> io::Result<()> {
-        Ok(waiting(|| rustix::fs::unlink(path))?)
+        Ok(waiting_for_disk(|| rustix::fs::unlink(path))?)
     }
 
     fn sync_dir(&self, dir: &Path) -> io::Result<()> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        Ok(waiting(|| rustix::fs::fsync(rustix::fs::open(dir, flags, Mode::empty())?))?)
+        Ok(waiting_for_disk(|| rustix::fs::fsync(rustix::fs::open(dir, flags, Mode::empty())?))?)
     }
 
     fn space(&self, dir: &Path) -> io::Result<Space> {
-        let s = waiting(|| rustix::fs::statvfs(dir))?;
+        let s = waiting_for_disk(|| rustix::fs::statvfs(dir))?;
         Ok(Space { free: s.f_bavail * s.f_frsize, total: s.f_blocks * s.f_frsize })
     }
 }
@@ -99,11 +100,12 @@ pub struct DiskFile(OwnedFd);
 impl File for DiskFile {
     fn write_at(&self, pieces: &[IoSlice<'_>], offset: u64) -> io::Result<usize> {
         let write = || rustix::io::retry_on_intr(|| rustix::io::pwritev(&self.0, pieces, offset));
-        Ok(waiting(write)?)
+        Ok(waiting_for_disk(write)?)
     }
 
     fn preallocate(&self, len: u64) -> io::Result<bool> {
-        match waiting(|| rustix::fs::fallocate(&self.0, FallocateFlags::KEEP_SIZE, 0, len)) {
+        match waiting_for_disk(|| rustix::fs::fallocate(&self.0, FallocateFlags::KEEP_SIZE, 0, len))
+        {
             // A file system that cannot, or a limit to the length of files (setrlimit(2)); blocks
             // are then allocated as they are written.
             Err(rustix::io::Errno::OPNOTSUPP | rustix::io::Errno::FBIG) => Ok(false),
@@ -112,10 +114,10 @@ impl File for DiskFile {
     }
 
     fn set_len(&self, len: u64) -> io::Result<()> {
-        Ok(waiting(|| rustix::fs::ftruncate(&self.0, len))?)
+        Ok(waiting_for_disk(|| rustix::fs::ftruncate(&self.0, len))?)
     }
 
     fn sync(&self) -> io::Result<()> {
-        Ok(waiting(|| rustix::fs::fsync(&self.0))?)
+        Ok(waiting_for_disk(|| rustix::fs::fsync(&self.0))?)
     }
 }

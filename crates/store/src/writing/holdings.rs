@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
-use tapdeck_packet::watch::waiting;
+use tapdeck_packet::watch::waiting_for_disk;
 
 use crate::format::leftovers::GivenBack;
 use crate::format::name::SegmentName;
@@ -153,6 +153,12 @@ impl<I: Io> Holdings<I> {
         self.note_stored();
     }
 
+    /// Keeps so much from now on.
+    pub fn retain(&mut self, retention: Retention) {
+        self.retention = retention;
+        self.in_vain = None;
+    }
+
     /// Takes in a segment that was closed, of which `counted` bytes are in `Totals` as written.
     /// Its last packet was written at `ended`, told as time since the machine's start.
     pub fn add(&mut self, stored: Stored, counted: u64, ended: Duration) {
@@ -165,7 +171,7 @@ impl<I: Io> Holdings<I> {
     /// Takes note that a segment begins.
     pub fn begin(&mut self, number: u64, utc_ns: u64) {
         let utc_ns = i64::try_from(utc_ns).unwrap_or(i64::MAX);
-        if let Err(e) = waiting(|| self.ages.begin(number, utc_ns)) {
+        if let Err(e) = waiting_for_disk(|| self.ages.begin(number, utc_ns)) {
             self.tell_at_times(&format!(
                 "cannot note that the clock was set: {e}; a later recorder may take segments for older or younger than they are"
             ));

@@ -6,6 +6,7 @@
 
 use std::io;
 use std::path::PathBuf;
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
@@ -13,7 +14,7 @@ use std::time::Duration;
 
 use rustix::io::Errno;
 use tapdeck_packet::pcapng::StatisticsBlock;
-use tapdeck_packet::watch::{beat, waiting, watch};
+use tapdeck_packet::watch::{beat, waiting, waiting_for_disk, watch};
 
 use crate::format::store::{NEXT, Stored, on_disk};
 use crate::io::{File, Io};
@@ -21,8 +22,12 @@ use crate::writing::holdings::{Ahead, Holdings};
 use crate::writing::indexer::SegmentEnd;
 use crate::writing::live::LiveSegment;
 use crate::writing::log::Log;
+use crate::writing::retention::Retention;
 use crate::writing::totals::Totals;
 use crate::writing::writer::Done;
+
+/// Free space that must be there before a segment is begun on a disk that was full.
+pub(crate) const ROOM: u64 = 16 << 20;
 
 pub(crate) enum Job<F> {
     Prepare,
@@ -35,6 +40,8 @@ pub(crate) enum Job<F> {
     },
     /// Says that the segment being written is the last.
     Last,
+    /// Says how much is kept from now on.
+    Retain(Retention),
     /// Tells somebody that all jobs before are done.
     Tell(Done),
     Close {
@@ -152,7 +159,7 @@ impl<I: Io> Thread<I> {
         self.work.holdings.settle_in(ahead);
         loop {
             beat();
-            match queue.recv_timeout(Duration::from_secs(1)) {
+            match waiting(|| queue.recv_timeout(Duration::from_secs(1))) {
                 Ok(Job::Prepare) => {
                     let next = match self.prepare() {
                         Ok(file) => Next::Ready(file),
@@ -164,6 +171,10 @@ impl<I: Io> Thread<I> {
                 Ok(Job::MakeRoom(bytes)) => self.work.holdings.make_room_for(bytes),
                 Ok(Job::Begun { number, utc_ns }) => self.work.holdings.begin(number, utc_ns),
                 Ok(Job::Last) => self.last = true,
+                Ok(Job::Retain(retention)) => {
+                    self.work.holdings.retain(retention);
+                    self.tidy();
+                }
                 Ok(Job::Tell(done)) => done(),
                 Ok(Job::Close { live, statistics, tell }) => {
                     let closed = self.close(live, &statistics);
@@ -172,12 +183,25 @@ impl<I: Io> Thread<I> {
                         let _ = tell.send(closed);
                     }
                 }
-                Err(RecvTimeoutError::Timeout) => self.tidy(),
+                Err(RecvTimeoutError::Timeout) => {
+                    self.tidy();
+                    self.look_for_room();
+                }
                 Err(RecvTimeoutError::Disconnected) => break,
             }
         }
         let _ = self.io.remove(&self.work.dir.join(NEXT));
         self.tidy();
+    }
+
+    /// Takes note that there is room, where there was none for the first segment.
+    fn look_for_room(&mut self) {
+        let has_found_room = &self.work.totals.has_found_room;
+        let is_ready = || matches!(*lock(&self.shared.next), Next::Ready(_));
+        let has_room = || self.io.space(&self.work.dir).is_ok_and(|space| space.free >= ROOM);
+        if !has_found_room.load(Relaxed) && is_ready() && has_room() {
+            has_found_room.store(true, Relaxed);
+        }
     }
 
     fn prepare(&mut self) -> io::Result<I::File> {
@@ -198,6 +222,7 @@ impl<I: Io> Thread<I> {
                 Ok(is_set_aside) => {
                     self.next_room = if is_set_aside { self.work.segment_bytes } else { 0 };
                     self.work.holdings.found_room();
+                    self.work.totals.has_found_room.store(true, Relaxed);
                     return Ok(file);
                 }
                 Err(e) => {
@@ -282,7 +307,7 @@ impl<I: Io> Thread<I> {
                 "{name}: {lost}it keeps the name of a segment that was not closed, and `tapdeck recover` closes it"
             ));
         }
-        let meta = waiting(|| std::fs::metadata(name.path(&dir))).ok();
+        let meta = waiting_for_disk(|| std::fs::metadata(name.path(&dir))).ok();
         let bytes = meta.as_ref().map_or(0, on_disk);
         let stored = Stored { name, bytes, index_bytes: 0, packets: Some(held) };
         self.work.holdings.add(stored, counted, written_at);

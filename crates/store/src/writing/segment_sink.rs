@@ -20,7 +20,7 @@ use crate::writing::ages::{Ages, Newest};
 use crate::writing::durability::{Durability, Syncer, sync_directory};
 use crate::writing::holdings::{Holdings, Inventory};
 use crate::writing::indexer::{self, Indexer, Indexing, Sizes};
-use crate::writing::keeper::{Job, Keeper, KeeperSetup, is_full, is_too_large};
+use crate::writing::keeper::{Job, Keeper, KeeperSetup, ROOM, is_full, is_too_large};
 use crate::writing::ledger::SegmentEnd;
 use crate::writing::live::{LiveSegment, statistics_disk_len};
 use crate::writing::log::Log;
@@ -46,9 +46,6 @@ pub struct SegmentSinkConfig {
     /// How the store is indexed, if it is.
     pub indexing: Option<Indexing>,
 }
-
-/// Free space that must be there before a segment is begun on a disk that was full.
-const ROOM: u64 = 16 << 20;
 
 /// Writes blocks into the segments of a store.
 pub struct SegmentSink<I: Io> {
@@ -345,6 +342,10 @@ impl<I: Io> Sink for SegmentSink<I> {
                 self.fail(written, e)
             }
         }
+    }
+
+    fn retain(&mut self, retention: Retention) {
+        self.keeper.send(Job::Retain(retention));
     }
 
     fn segment_end(&self) -> Option<SegmentEnd> {

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tapdeck_packet::pcapng::{self, InterfaceDescription, StatisticsBlock};
-use tapdeck_packet::watch::waiting;
+use tapdeck_packet::watch::waiting_for_disk;
 
 use crate::format::segment::APPLICATION;
 use crate::format::unseen::UnseenSpan;
@@ -136,7 +136,7 @@ impl<W: Write + Send> Sink for StreamSink<W> {
             return SinkOutcome::Failed(0, e);
         }
         for (i, piece) in batch.iter().enumerate() {
-            if let Err(e) = waiting(|| self.out.write_all(piece.block.bytes)) {
+            if let Err(e) = waiting_for_disk(|| self.out.write_all(piece.block.bytes)) {
                 // A part of a block may have been written; nothing can follow it.
                 self.failed = true;
                 let ended = e.kind() == io::ErrorKind::BrokenPipe;
@@ -168,7 +168,7 @@ impl<W: Write + Send> Sink for StreamSink<W> {
         for span in &spans {
             pcapng::statistics(&mut blocks, &span.block());
         }
-        match waiting(|| self.out.write_all(&blocks)) {
+        match waiting_for_disk(|| self.out.write_all(&blocks)) {
             Ok(()) => {
                 self.wrote(blocks.len());
             }
@@ -207,7 +207,7 @@ impl<W: Write + Send> StreamSink<W> {
             let statistics = StatisticsBlock { comment: self.comment.clone(), ..statistics };
             pcapng::statistics(&mut tail, &statistics);
         }
-        match waiting(|| self.out.write_all(&tail).and_then(|()| self.out.flush())) {
+        match waiting_for_disk(|| self.out.write_all(&tail).and_then(|()| self.out.flush())) {
             // A reader that left has all the packets.
             Err(e) if e.kind() == io::ErrorKind::BrokenPipe => Ok(()),
             Err(e) => {

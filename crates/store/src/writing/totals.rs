@@ -1,6 +1,6 @@
 //! What has a writer done so far? Counters that it keeps, for others to read while it works.
 
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 /// Counts of one pcapng interface.
 #[derive(Debug, Default)]
@@ -38,6 +38,8 @@ pub struct Totals {
     pub unsynced_ns_max: AtomicU64,
     /// Which sync is under way, from 1, or 0.
     pub sync_under_way: AtomicU64,
+    /// Whether there was room for a segment since the beginning.
+    pub has_found_room: AtomicBool,
     /// The error number while nothing can be written, else 0.
     pub stalled_errno: AtomicU64,
     /// Bytes that closed segments and their indexes take on disk.

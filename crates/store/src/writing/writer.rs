@@ -17,6 +17,7 @@ use tapdeck_packet::watch::{beat, waiting, watch};
 use crate::format::unseen::UnseenSpan;
 use crate::writing::ledger::{Ledger, LedgerEntry, SegmentEnd};
 use crate::writing::pace::Pace;
+use crate::writing::retention::Retention;
 use crate::writing::totals::Totals;
 
 /// A block of a ring, and the interface that it belongs to.
@@ -81,6 +82,11 @@ pub trait Sink: Send {
     fn begin_segment(&mut self, interfaces: Option<Vec<InterfaceDescription>>, done: Done) {
         let _ = interfaces;
         done();
+    }
+
+    /// Keeps so much from now on of what was written.
+    fn retain(&mut self, retention: Retention) {
+        let _ = retention;
     }
 
     /// Returns where the segment ends that is written to, as [`LedgerEntry::segment`] has it.
@@ -170,6 +176,15 @@ impl WriterControl {
         let mut asked = self.segments_asked.lock().unwrap_or_else(PoisonError::into_inner);
         let since = Some(Instant::now());
         asked.add(SegmentsAsked { unseen: spans, since, ..Default::default() });
+        drop(asked);
+        self.wake();
+    }
+
+    /// Has a store keep so much from now on.
+    pub fn retain(&self, retention: Retention) {
+        let mut asked = self.segments_asked.lock().unwrap_or_else(PoisonError::into_inner);
+        let (retention, since) = (Some(retention), Some(Instant::now()));
+        asked.add(SegmentsAsked { retention, since, ..Default::default() });
         drop(asked);
         self.wake();
     }
@@ -569,6 +584,8 @@ struct SegmentsAsked {
     waiting: Vec<Done>,
     /// What is to be told at the beginning of the next segment.
     unseen: Vec<UnseenSpan>,
+    /// How much is to be kept from now on.
+    retention: Option<Retention>,
     since: Option<Instant>,
 }
 
@@ -577,6 +594,7 @@ impl SegmentsAsked {
         self.interfaces = new.interfaces.or(self.interfaces.take());
         self.waiting.extend(new.waiting);
         self.unseen.extend(new.unseen);
+        self.retention = new.retention.or(self.retention.take());
         self.since = self.since.or(new.since);
     }
 
@@ -588,6 +606,9 @@ impl SegmentsAsked {
     /// Has a sink do what was asked.
     fn perform(&mut self, sink: &mut impl Sink) {
         self.since = None;
+        if let Some(retention) = self.retention.take() {
+            sink.retain(retention);
+        }
         let waiting = std::mem::take(&mut self.waiting);
         if !waiting.is_empty() || self.interfaces.is_some() {
             let done = Box::new(move || waiting.into_iter().for_each(|done| done()));

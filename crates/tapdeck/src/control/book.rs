@@ -157,8 +157,20 @@ impl<C: Clone + Send + 'static> Book<C> {
             .map_err(|e| format!("cannot change rules now: {e}"))
     }
 
+    /// Whether these are the rules that judge, and they do.
+    pub fn has(&self, set: Option<&RuleSet>) -> bool {
+        self.rules.enabled && self.rules.set.as_deref() == set
+    }
+
+    /// Takes note that rules are in force, and that the set before has counted `last` in the end.
+    pub fn put(&mut self, now: Option<(RuleSet, C)>, last: &Counted) {
+        let (set, compiled) = now.unzip();
+        let rules = Rules { set: set.map(Arc::new), enabled: true, compiled };
+        self.accept(Changed(rules), last);
+    }
+
     /// Keeps what the rules have counted before their counters began again.
-    fn count(&mut self, last: &Counted) {
+    pub fn count(&mut self, last: &Counted) {
         let mut before = std::mem::take(&mut self.before);
         for (entry, hits) in self.entries().iter().zip(&last.each) {
             *before.entry(entry.rule.clone()).or_default() += hits;

@@ -34,6 +34,8 @@ pub enum Command {
     Groups {},
     /// Begins a new segment.
     Rotate {},
+    /// Reads the configuration again.
+    Reload {},
     Stop {},
     /// Makes the connection a member of a group.
     Attach {
@@ -141,6 +143,7 @@ impl Command {
             | Self::Filter { .. }
             | Self::Rules(_)
             | Self::Rotate {}
+            | Self::Reload {}
             | Self::Stop {} => false,
         }
     }
@@ -185,6 +188,7 @@ mod tests {
             (r#"{"verb":"filter","filter":null}"#, Command::Filter { filter: None, group: None }),
             (r#"{"verb":"groups"}"#, Command::Groups {}),
             (r#"{"verb":"rotate"}"#, Command::Rotate {}),
+            (r#"{"verb":"reload"}"#, Command::Reload {}),
             (r#"{"verb":"stop"}"#, Command::Stop {}),
             (
                 r#"{"verb":"attach","group":"ids"}"#,

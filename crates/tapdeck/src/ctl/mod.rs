@@ -86,6 +86,7 @@ fn request(verb: &CtlVerb) -> Result<Request> {
         CtlVerb::Rules(verb) => ("rules", rules(verb)?),
         CtlVerb::Groups => ("groups", Map::new()),
         CtlVerb::Rotate => ("rotate", Map::new()),
+        CtlVerb::Reload => ("reload", Map::new()),
         CtlVerb::Stop => ("stop", Map::new()),
         CtlVerb::Persist(_) => return usage("persist: no recorder is asked for that"),
     };
@@ -165,6 +166,7 @@ mod tests {
                 json!({"verb": "rules", "do": "add", "rules": "a\nb", "group": "x"}),
             ),
             ("rotate --socket /x", json!({"verb": "rotate"})),
+            ("reload", json!({"verb": "reload"})),
             ("stop --dir /x", json!({"verb": "stop"})),
         ] {
             let words = ["tapdeck", "ctl"].into_iter().chain(line.split(' '));

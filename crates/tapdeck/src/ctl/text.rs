@@ -26,6 +26,7 @@ pub fn of(verb: &CtlVerb, answer: &Value) -> String {
             (n, false) => format!("{} rules, switched off\n", show_count(n)),
         },
         CtlVerb::Rotate => "a new segment begins\n".into(),
+        CtlVerb::Reload => reload(answer),
         CtlVerb::Stop => "ended\n".into(),
         // Nobody is asked, and nobody answers.
         CtlVerb::Persist(_) => String::new(),
@@ -54,6 +55,21 @@ pub fn second(before: &Value, now: &Value) -> String {
         show_count(sum(now, "filtered")),
         show_count(lost),
     )
+}
+
+fn reload(answer: &Value) -> String {
+    let names = |key: &str| {
+        let names = answer[key].as_array().into_iter().flatten().filter_map(Value::as_str);
+        names.collect::<Vec<_>>().join(", ")
+    };
+    let changed = match names("changed") {
+        none if none.is_empty() => "nothing changes at once\n".to_owned(),
+        some => format!("changed: {some}\n"),
+    };
+    match names("restart") {
+        none if none.is_empty() => changed,
+        some => format!("{changed}as before until a restart: {some}\n"),
+    }
 }
 
 fn number(object: &Value, key: &str) -> u64 {

@@ -75,6 +75,8 @@ pub enum Verb {
     Groups,
     /// Begin a new segment; the one before can be taken away then
     Rotate,
+    /// Read the configuration again: what can change at once does, and the rest is told
+    Reload,
     /// List what recorders with --persist have left, or remove it
     #[command(subcommand)]
     Persist(PersistVerb),

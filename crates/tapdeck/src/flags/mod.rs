@@ -6,6 +6,7 @@
 
 mod attach;
 mod check_traffic;
+mod config;
 mod ctl;
 mod dist;
 mod generate;
@@ -22,6 +23,7 @@ use clap::{Parser, Subcommand};
 
 pub use self::attach::Attach;
 pub use self::check_traffic::CheckTraffic;
+pub use self::config::{Config, Verb as ConfigVerb};
 pub use self::ctl::{
     Ctl, InGroup as CtlGroup, Lines as CtlLines, PersistVerb as CtlPersist, RulesVerb as CtlRules,
     Verb as CtlVerb,
@@ -54,6 +56,7 @@ pub enum Command {
     Record(Box<Record>),
     Serve(Serve),
     Attach(Attach),
+    Config(Config),
     Probe(Probe),
     Ctl(Ctl),
     Query(Query),

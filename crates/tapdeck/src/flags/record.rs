@@ -14,17 +14,24 @@ use crate::units;
 
 /// Record the packets of network interfaces, until Ctrl-C.
 ///
-/// SIGUSR1 prints what was recorded so far, and recording goes on. SIGINT, SIGTERM, SIGQUIT,
-/// SIGUSR2 and SIGHUP end it in good order, a second one of them at once.
+/// SIGUSR1 prints what was recorded so far, and recording goes on. With --config, SIGHUP has the
+/// file read again. SIGINT, SIGTERM, SIGQUIT, SIGUSR2 and, without a file, SIGHUP end it in good
+/// order, a second one of them at once.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   tapdeck record -i eth0 --dir /var/tape --keep-bytes 100GiB
   tapdeck record -i eth0,eth1 --hook xdp --dir /var/tape --keep-time 7d --min-free 5%
   tapdeck record -i eth0 -w - | tshark -r -
   tapdeck record -i eth0 --persist eth0 --dir /var/tape
+  tapdeck record --config /etc/tapdeck/record.d/eth0.toml
   tapdeck record --group ids --dir /var/tape
   tapdeck record -i eth0 --filter 'port 53' -w dns.pcapng --duration 30s")]
 pub struct Record {
+    /// Take what the command line does not say from this TOML file, whose keys are these flags
+    /// without dashes, as keep-bytes = "100GiB"; names of files are seen from there
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+
     /// Interfaces to record, separated by commas
     #[arg(
         short,

@@ -32,14 +32,24 @@ type Rules = Arc<Compiled>;
 /// How long the last answers may take to be read.
 const FAREWELL: Duration = Duration::from_millis(500);
 
+/// The rules that are in force: one book, because all interfaces have the same.
+pub type Books = [Book<Rules>; 1];
+
+/// Returns the rules that a recorder begins with.
+pub fn books(plan: &RecordPlan) -> Books {
+    [Book::new(compiler(plan.rules_options.clone()), plan.origin.rules().cloned())]
+}
+
 /// The recorder's control socket, with the commands that are not answered yet.
 pub struct ControlSocket {
     server: Server,
-    /// One book, because all interfaces have the same rules.
-    books: [Book<Rules>; 1],
     changes: Changes<Rules>,
     /// Clients that asked for a new segment, and how they learn of it.
     rotations: Vec<(ClientId, Receiver<()>)>,
+    /// Clients that asked for the configuration to be read again.
+    reloads: Vec<ClientId>,
+    /// Whether there is a configuration.
+    has_config: bool,
     /// Whether a client asked for the end.
     stops: bool,
 }
@@ -62,9 +72,10 @@ impl ControlSocket {
         };
         Ok(Some(Self {
             server: Server::new(socket)?,
-            books: [Book::new(compiler(plan.rules_options.clone()), plan.origin.rules().cloned())],
             changes: Changes::default(),
             rotations: Vec::new(),
+            reloads: Vec::new(),
+            has_config: !plan.read_again.is_empty(),
             stops: false,
         }))
     }
@@ -74,6 +85,20 @@ impl ControlSocket {
         self.stops
     }
 
+    /// Takes the clients that have asked for the configuration to be read again.
+    pub fn take_reloads(&mut self) -> Vec<ClientId> {
+        std::mem::take(&mut self.reloads)
+    }
+
+    /// Whether rules are being changed.
+    pub fn changes_rules(&self) -> bool {
+        !self.changes.is_empty()
+    }
+
+    pub fn answer(&mut self, client: ClientId, answer: Answer) {
+        self.server.answer(client, answer);
+    }
+
     /// Whether something is under way whose end nobody tells.
     pub fn is_busy(&self) -> bool {
         !self.changes.is_empty() || !self.rotations.is_empty()
@@ -81,15 +106,21 @@ impl ControlSocket {
 
     /// Does what clients ask for as soon as they do; returns then, at `until`, or when the alarm
     /// rings.
-    pub fn serve(&mut self, until: Instant, alarm: &Alarm, recorder: &mut Recorder<'_>) {
+    pub fn serve(
+        &mut self,
+        until: Instant,
+        alarm: &Alarm,
+        recorder: &mut Recorder<'_>,
+        books: &mut Books,
+    ) {
         for event in self.server.turn(until, Some(alarm.as_fd())) {
             match event {
-                Event::Asked(client, command) => self.take(client, command, recorder),
+                Event::Asked(client, command) => self.take(client, command, recorder, books),
                 Event::Gone(_) => {}
             }
         }
         let put = |_, rules: Option<&Rules>| recorder.set_rules(rules);
-        if let Some((client, answer)) = self.changes.settle(&mut self.books, put) {
+        if let Some((client, answer)) = self.changes.settle(books, put) {
             self.server.answer(client, answer);
         }
         self.settle_rotations();
@@ -104,15 +135,21 @@ impl ControlSocket {
 
     /// Answers everything that will not be done any more, because the recording has ended. A client
     /// that asked for the end sees its connection close when all is done.
-    pub fn end(&mut self) {
+    pub fn end(&mut self, reloads: Vec<ClientId>) {
         let rotations = std::mem::take(&mut self.rotations).into_iter().map(|(client, _)| client);
-        for client in self.changes.end().into_iter().chain(rotations) {
+        for client in self.changes.end().into_iter().chain(rotations).chain(reloads) {
             self.server.answer(client, Answer::error("the recording has ended"));
         }
         self.server.flush(FAREWELL);
     }
 
-    fn take(&mut self, client: ClientId, command: Command, recorder: &mut Recorder<'_>) {
+    fn take(
+        &mut self,
+        client: ClientId,
+        command: Command,
+        recorder: &mut Recorder<'_>,
+        books: &Books,
+    ) {
         let answer = match command {
             Command::Stats {} => recorder.report.stats(recorder.source),
             Command::Watch {} => {
@@ -127,6 +164,10 @@ impl ControlSocket {
                 Ok(done) => return self.rotations.push((client, done)),
                 Err(why) => Answer::error(&why),
             },
+            Command::Reload {} if self.has_config => return self.reloads.push(client),
+            Command::Reload {} => {
+                Answer::error("this recorder has no configuration: start it with --config FILE")
+            }
             Command::Pause { group } => recorder.pause(group.as_deref()).into(),
             Command::Resume { group } => recorder.resume(group.as_deref()).into(),
             Command::Snaplen { snaplen, group } => {
@@ -136,7 +177,7 @@ impl ControlSocket {
                 recorder.set_filter(group.as_deref(), filter.as_deref()).into()
             }
             Command::Rules(command) => match recorder.owns(command.group()) {
-                Ok(()) => return self.take_rules(client, command, recorder),
+                Ok(()) => return self.take_rules(client, command, recorder, books),
                 Err(why) => Answer::error(&why),
             },
             Command::Groups {} => Answer::ok(json!({"groups": []})),
@@ -150,11 +191,17 @@ impl ControlSocket {
         self.server.answer(client, answer);
     }
 
-    fn take_rules(&mut self, client: ClientId, command: RulesCommand, recorder: &mut Recorder<'_>) {
+    fn take_rules(
+        &mut self,
+        client: ClientId,
+        command: RulesCommand,
+        recorder: &mut Recorder<'_>,
+        [book]: &Books,
+    ) {
         match command {
-            RulesCommand::List { .. } => self.server.answer(client, self.books[0].list()),
+            RulesCommand::List { .. } => self.server.answer(client, book.list()),
             RulesCommand::Hits { .. } => {
-                let answer = recorder.hits(&self.books[0]);
+                let answer = recorder.hits(book);
                 self.server.answer(client, answer);
             }
             change => self.changes.push(client, 0, change),
@@ -245,7 +292,7 @@ impl Recorder<'_> {
         Ok(Answer::done())
     }
 
-    fn set_snaplen(&mut self, group: Option<&str>, snaplen: u32) -> Done {
+    pub fn set_snaplen(&mut self, group: Option<&str>, snaplen: u32) -> Done {
         self.owns(group)?;
         let most = self.source.captures().iter().map(|c| c.config().snaplen).min().unwrap_or(0);
         if snaplen == 0 || snaplen > most {
@@ -264,7 +311,7 @@ impl Recorder<'_> {
     }
 
     /// Changes the filter of all interfaces or, where one refuses, of none.
-    fn set_filter(&mut self, group: Option<&str>, filter: Option<&str>) -> Done {
+    pub fn set_filter(&mut self, group: Option<&str>, filter: Option<&str>) -> Done {
         self.owns(group)?;
         if let Some(expression) = filter {
             let interfaces = self.source.captures().iter().map(Capture::interface);
@@ -290,7 +337,7 @@ impl Recorder<'_> {
 
     /// Exchanges the rules of all interfaces or, where one refuses, of none. Returns what the old
     /// rules have counted in the end.
-    fn set_rules(&mut self, rules: Option<&Rules>) -> Result<Counted, Refused> {
+    pub fn set_rules(&mut self, rules: Option<&Rules>) -> Result<Counted, Refused> {
         let mut last = Counted::default();
         let set = |capture: &mut Capture| {
             let before = capture.config().rules.clone();

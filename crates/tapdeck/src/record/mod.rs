@@ -14,6 +14,7 @@ mod lasting;
 mod membership;
 mod output;
 mod recovery;
+mod reload;
 mod report;
 mod resolve;
 mod source;
@@ -32,16 +33,21 @@ use tapdeck_packet::watch;
 use tapdeck_store::io::go_first_with_threads;
 use tapdeck_store::{Ending, Totals, UnseenSpan, WriterControl};
 
+use crate::config::file::Words;
+use crate::control::Answer;
 use crate::rights::Rights;
+use crate::service_manager::ServiceManager;
 use crate::statistics::StatsJson;
 use crate::units::show_count;
 use crate::{flags, hangs};
 use alarm::{Alarm, Bell};
-use commands::{ControlSocket, Recorder};
+use commands::{Books, ControlSocket, Recorder, books};
 use lasting::Lasting;
 use output::{Output, Started, WriterSetup, WriterThread};
+use reload::Reload;
 use report::Report;
-use resolve::{Origin, RecordPlan, SocketPlace, Target};
+use resolve::SocketPlace;
+pub use resolve::{Origin, RecordPlan, Target};
 use source::RecordSource;
 
 /// How often the recorder looks after its hooks and its output while packets come.
@@ -119,11 +125,14 @@ fn due(next: &mut Instant, every: Duration) -> bool {
     due
 }
 
-/// Signals as they arrive. SIGUSR1 asks for statistics. Of those that ask for the end, the first
+/// Signals as they arrive. SIGUSR1 asks for statistics, and SIGHUP, where there is a configuration,
+/// for that to be read again. Of those that ask for the end, the first
 /// asks for an orderly one and the second for a quick one.
+#[derive(Clone)]
 struct Signals {
     ends: Arc<AtomicUsize>,
     statistics: Arc<AtomicBool>,
+    reload: Arc<AtomicBool>,
 }
 
 impl Signals {
@@ -138,32 +147,42 @@ impl Signals {
     }
 
     /// Hears signals in a thread of its own, which rings the bell for each.
-    fn listen(mut signals: signal_hook::iterator::Signals, bell: Bell) -> Result<Self> {
-        let (ends, statistics) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicBool::new(false)));
+    fn listen(
+        mut signals: signal_hook::iterator::Signals,
+        has_config: bool,
+        bell: Bell,
+    ) -> Result<Self> {
+        let heard =
+            Self { ends: Arc::default(), statistics: Arc::default(), reload: Arc::default() };
         std::thread::Builder::new()
             .name("tapdeck-signal".into())
             .spawn({
-                let (ends, statistics) = (ends.clone(), statistics.clone());
+                let Self { ends, statistics, reload } = heard.clone();
                 move || {
                     watch::watch("tapdeck-signal");
                     let mut coming = signals.forever();
                     while let Some(signal) = watch::waiting(|| coming.next()) {
-                        if signal == SIGUSR1 {
-                            statistics.store(true, Relaxed);
-                        } else {
-                            ends.fetch_add(1, Relaxed);
+                        match signal {
+                            SIGUSR1 => statistics.store(true, Relaxed),
+                            SIGHUP if has_config => reload.store(true, Relaxed),
+                            _ => drop(ends.fetch_add(1, Relaxed)),
                         }
                         bell.ring();
                     }
                 }
             })
             .context("cannot start a thread")?;
-        Ok(Self { ends, statistics })
+        Ok(heard)
     }
 
     /// How many signals have asked for the end.
     fn ends(&self) -> usize {
         self.ends.load(Relaxed)
+    }
+
+    /// Whether the configuration is to be read again, since the last call.
+    fn ask_for_reload(&self) -> bool {
+        self.reload.swap(false, Relaxed)
     }
 
     /// Whether statistics were asked for since the last call.
@@ -222,7 +241,7 @@ impl Opened<Option<Output>> {
 }
 
 /// Records until something ends it.
-pub fn run(flags: flags::Record) -> Result<()> {
+pub fn run(flags: flags::Record, words: &Words) -> Result<()> {
     let plan = RecordPlan::new(flags)?;
     let caught = Signals::catch()?;
     let clock = Arc::new(Clock::default().abandoned_after(plan.abandon));
@@ -239,14 +258,16 @@ pub fn run(flags: flags::Record) -> Result<()> {
     let statistics = StatsJson::begin(plan.stats_json.as_deref())?;
     let opened = Opened::with_rights(&plan)?;
     let _ = go_first_with_threads();
-    let notes = rights.give_up(&plan.place())?;
+    let mut notes = Vec::new();
+    let manager = ServiceManager::connect(&mut notes);
+    notes.extend(rights.give_up(&plan.place(), &plan.read_again)?);
     let thread = WriterThread::start()?;
     hangs::watch_threads()?;
     let alarm = Alarm::new().context("cannot wait for events")?;
     if let Some(helper) = &helper {
         alarm.watch(helper).context("cannot watch the process that has the hooks")?;
     }
-    let signals = Signals::listen(caught, alarm.bell())?;
+    let signals = Signals::listen(caught, words.file.is_some(), alarm.bell())?;
     let totals = Arc::new(Totals::new(interfaces.len()));
     if let Some(lasting) = &lasting {
         lasting.go_on(&totals);
@@ -289,7 +310,6 @@ pub fn run(flags: flags::Record) -> Result<()> {
         report.warn(note);
     }
 
-    let schedule = Schedule::new(&plan);
     let mut recording = Recording {
         source,
         lasting,
@@ -298,12 +318,16 @@ pub fn run(flags: flags::Record) -> Result<()> {
         report,
         control_socket,
         writer_control,
-        schedule,
+        schedule: Schedule::new(&plan),
         helper,
+        reload: Reload::new(words, &plan, alarm.bell()),
         alarm,
+        manager,
+        books: books(&plan),
     };
     watch::watch("main");
     recording.look_after();
+    recording.manager.stopping();
     recording.end();
     let written = recording.join(writer);
     recording.note();
@@ -364,6 +388,10 @@ struct Recording {
     /// The process that has the hooks, where it is another one.
     helper: Option<Arc<Helper>>,
     alarm: Alarm,
+    manager: ServiceManager,
+    reload: Reload,
+    /// The rules that are in force.
+    books: Books,
 }
 
 /// Returns how long the writer may sleep: a third of `--flush` at most, since it is the writer who
@@ -413,6 +441,7 @@ impl Recording {
             if self.control_socket.as_ref().is_some_and(ControlSocket::stops) {
                 return;
             }
+            self.look_for_reload();
             self.turn();
             if self.signals.ask_for_statistics() {
                 self.report.tell(&self.source);
@@ -425,7 +454,7 @@ impl Recording {
         let socket = self.control_socket.as_ref();
         let is_group = matches!(self.source, RecordSource::Group(_));
         let is_busy = socket.is_some_and(ControlSocket::is_busy) || self.source.is_filling();
-        if is_group || is_busy {
+        if is_group || is_busy || self.manager.waits() || self.reload.is_under_way() {
             return self.schedule.next_with_packets(SHORT_TICK);
         }
         if !self.source.is_empty() {
@@ -437,18 +466,49 @@ impl Recording {
 
     /// Serves the control socket, or waits, until a time or until the alarm rings.
     fn serve(&mut self, until: Instant) {
-        let Self { source, report, writer_control, alarm, .. } = self;
+        let Self { source, report, writer_control, alarm, books, .. } = self;
         match &mut self.control_socket {
             Some(socket) => {
-                socket.serve(until, alarm, &mut Recorder { source, report, writer_control });
+                let mut recorder = Recorder { source, report, writer_control };
+                socket.serve(until, alarm, &mut recorder, books);
             }
             None => alarm.wait(until),
         }
     }
 
+    /// Reads the configuration again if somebody asked for that, and puts it in force when it was
+    /// read. Rules that are being changed come first.
+    fn look_for_reload(&mut self) {
+        let Self { reload, source, report, writer_control, books, control_socket, .. } = self;
+        let clients = control_socket.as_mut().map(ControlSocket::take_reloads).unwrap_or_default();
+        if self.signals.ask_for_reload() || !clients.is_empty() {
+            reload.ask(clients);
+        }
+        if reload.begin() {
+            self.manager.reloading();
+        }
+        if control_socket.as_ref().is_some_and(ControlSocket::changes_rules) {
+            return;
+        }
+        let Some((clients, read)) = reload.take() else { return };
+        let mut recorder = Recorder { source, report, writer_control };
+        let (answer, said) = reload.put(read, &mut recorder, books);
+        report.warn(&said);
+        if let Some(socket) = control_socket {
+            for client in clients {
+                let answer = answer.as_ref().map_or_else(|why| Answer::error(why), Answer::ok);
+                socket.answer(client, answer);
+            }
+        }
+        self.manager.ready();
+    }
+
     /// Looks once after flush, clock, interfaces and report.
     fn turn(&mut self) {
-        let Self { source, report, schedule, .. } = self;
+        let Self { source, report, schedule, manager, .. } = self;
+        if manager.waits() && report.can_keep() {
+            manager.ready();
+        }
         report.sample(source);
         report.watch_output(source);
         if let Some(step) = self.clock.check() {
@@ -472,7 +532,8 @@ impl Recording {
             if let Some(lasting) = &self.lasting {
                 lasting.persist().note(source.captures());
             }
-            report.second(source);
+            let rates = report.second(source);
+            manager.second(&rates, report.cannot_write());
             if let Some(control_socket) = &mut self.control_socket {
                 control_socket.second(source, report);
             }
@@ -495,7 +556,7 @@ impl Recording {
         tell_unseen(&mut self.source, &self.report, &self.writer_control);
         self.writer_control.leave();
         if let Some(control_socket) = &mut self.control_socket {
-            control_socket.end();
+            control_socket.end(self.reload.end());
         }
     }
 
@@ -527,7 +588,7 @@ impl Recording {
         }
         self.writer_control.close_blocks();
         if let Some(control_socket) = &mut self.control_socket {
-            control_socket.end();
+            control_socket.end(self.reload.end());
         }
     }
 

@@ -14,7 +14,7 @@ use serde::Serialize;
 use tapdeck_capture::{Capture, Event, Step, Unseen};
 use tapdeck_packet::account::{Counters, InterfaceCounters, RecorderCounters};
 use tapdeck_packet::watch::waiting;
-use tapdeck_store::{Log, MinFree, Totals};
+use tapdeck_store::{Log, MinFree, Retention, Totals};
 
 use super::lasting::Lasting;
 use super::resolve::{Origin, RecordPlan, Target};
@@ -304,8 +304,8 @@ impl Report {
         }
     }
 
-    /// Writes statistics and the live line. Called once a second.
-    pub fn second(&mut self, source: &RecordSource) {
+    /// Writes statistics and the live line, which is returned. Called once a second.
+    pub fn second(&mut self, source: &RecordSource) -> String {
         let accounts = source.account(&self.totals);
         let sum = total(&accounts);
         let written = self.totals.bytes_written.load(Relaxed);
@@ -326,10 +326,8 @@ impl Report {
             bytes if bytes < WORTH_TELLING => String::new(),
             bytes => format!(", index {} behind", show_bytes(bytes)),
         };
-        let stalled = match self.totals.stalled_errno.load(Relaxed) {
-            0 => String::new(),
-            e => format!(", CANNOT WRITE: {}", io::Error::from_raw_os_error(e as i32)),
-        };
+        let stalled = self.cannot_write().map(|e| format!(", CANNOT WRITE: {e}"));
+        let stalled = stalled.unwrap_or_default();
         let text = format!(
             "{}pkt/s {}bit/s, {} captured, {} dropped{ring}, disk {}/s{}{behind}{stalled}{paused}",
             show_rate(packets as f64),
@@ -340,6 +338,34 @@ impl Report {
             self.time_left(disk),
         );
         self.line.lock().unwrap_or_else(PoisonError::into_inner).show(&text);
+        text
+    }
+
+    /// Takes note of how much is kept from now on. Returns the flags that this changes.
+    pub fn set_retention(&mut self, now: Retention) -> Vec<&'static str> {
+        let Target::Store { retention, .. } = &mut self.plan.target else { return Vec::new() };
+        let before = std::mem::replace(retention, now);
+        let differs = [
+            ("keep-bytes", before.bytes != now.bytes),
+            ("keep-time", before.age != now.age),
+            ("keep-segments", before.segments != now.segments),
+            ("min-free", before.min_free != now.min_free),
+        ];
+        differs.into_iter().filter(|(_, differs)| *differs).map(|(name, _)| name).collect()
+    }
+
+    /// Returns why nothing can be written at present.
+    pub fn cannot_write(&self) -> Option<io::Error> {
+        match self.totals.stalled_errno.load(Relaxed) {
+            0 => None,
+            errno => Some(io::Error::from_raw_os_error(errno as i32)),
+        }
+    }
+
+    /// Returns whether what is taken can be kept: in a store, there is or was room for a segment.
+    pub fn can_keep(&self) -> bool {
+        !matches!(self.plan.target, Target::Store { .. })
+            || self.totals.has_found_room.load(Relaxed)
     }
 
     /// Returns how long until the disk, or what retention allows of it, is full at this rate.

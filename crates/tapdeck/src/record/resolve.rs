@@ -11,6 +11,7 @@ use anyhow::{Context, Result};
 use rustix::fs::FileType;
 use rustix::thread::{CpuSet, sched_getaffinity};
 use tapdeck_capture::interface::Interface;
+use tapdeck_capture::persist::hooks_left;
 use tapdeck_capture::{Config, Deliver, Hook, Stamps};
 use tapdeck_client::Options as Attach;
 use tapdeck_packet::rules::image::{Engine, Options};
@@ -18,7 +19,7 @@ use tapdeck_store::Retention;
 
 use crate::control::{Loaded, load, recorder_path, remove_left};
 use crate::flags::{self, ClockChoice, DeliverChoice, DirectChoice, EngineChoice, HookChoice};
-use crate::rights::Place;
+use crate::rights::{Place, directory_of};
 use crate::units::show_bytes;
 use crate::usage::usage;
 
@@ -123,11 +124,36 @@ pub struct RecordPlan {
     pub stats_json: Option<PathBuf>,
     /// The user that the recorder becomes, if one was named.
     pub user: Option<String>,
+    /// The directories of the configuration and the rules, where they are to be read again.
+    pub read_again: Vec<PathBuf>,
+}
+
+/// What a recorder is told that can change while packets come, checked as far as that goes without
+/// looking at interfaces.
+#[derive(Clone, Debug)]
+pub struct Changeable {
+    pub filter: Option<String>,
+    pub snaplen: u32,
+    pub rules: Option<Loaded>,
+    pub retention: Retention,
+}
+
+impl Changeable {
+    pub fn new(f: &flags::Record, rules_options: &Options) -> Result<Self> {
+        target(f)?;
+        Ok(Self {
+            filter: f.filter.clone(),
+            snaplen: f.snaplen,
+            rules: f.rules.as_deref().map(|path| load(path, rules_options)).transpose()?,
+            retention: retention(f),
+        })
+    }
 }
 
 impl RecordPlan {
     pub fn new(f: flags::Record) -> Result<Self> {
         let target = target(&f)?;
+        let read_again = read_again(&f);
         if target == Target::Stdout && f.stats_json.as_ref().is_some_and(|p| p.as_os_str() == "-") {
             return usage(
                 "-w - and --stats-json - both want standard output: name a file for one of them",
@@ -167,6 +193,7 @@ impl RecordPlan {
             duration: f.duration,
             stats_json: f.stats_json,
             user: f.user,
+            read_again,
         })
     }
 }
@@ -181,6 +208,16 @@ impl RecordPlan {
         }
     }
 
+    /// Returns how many bytes of a packet the rings are made for.
+    pub fn most_snaplen(&self) -> u32 {
+        match &self.origin {
+            Origin::Interfaces { interfaces, .. } => {
+                interfaces.iter().map(|(_, config)| config.snaplen).max().unwrap_or(0)
+            }
+            Origin::Group { .. } => u32::MAX,
+        }
+    }
+
     /// Removes the socket that a recorder has left outside of its store, where it may remove
     /// nothing.
     pub fn remove_socket(&self) {
@@ -192,13 +229,14 @@ impl RecordPlan {
 
 fn from_interfaces(f: &flags::Record, rules_options: &Options) -> Result<Origin> {
     let rules = f.rules.as_deref().map(|path| load(path, rules_options)).transpose()?;
+    let left = f.persist.as_deref().map(hooks_left).unwrap_or_default();
     let mut interfaces: Vec<(String, Config)> = Vec::new();
     let mut reasons = Vec::new();
     for name in &f.interfaces {
         if interfaces.iter().any(|(n, _)| n == name) {
             return usage(format!("{name} is named twice"));
         }
-        let (hook, reason) = choose_hook(f.hook, name)?;
+        let (hook, reason) = choose_hook(f.hook, name, &left)?;
         let deliver = choose_deliver(f.deliver, hook, name)?;
         let config = Config {
             hook,
@@ -250,12 +288,7 @@ fn target(f: &flags::Record) -> Result<Target> {
         1 => {}
         _ => return usage("--dir, -w and --no-store exclude each other: take one"),
     }
-    let retention = Retention {
-        bytes: f.keep_bytes,
-        age: f.keep_time,
-        segments: f.keep_segments,
-        min_free: f.min_free,
-    };
+    let retention = retention(f);
     if f.dir.is_none() && (retention.deletes() || f.segment_size.is_some()) {
         return usage("segments and retention belong to a store: give --dir");
     }
@@ -283,6 +316,22 @@ fn target(f: &flags::Record) -> Result<Target> {
     let index = index(f)?;
     let segment_bytes = segment_bytes(f)?;
     Ok(Target::Store { dir, segment_bytes, segment_time: f.segment_time, retention, index })
+}
+
+/// Returns the directories that are read when a configuration is read again.
+fn read_again(f: &flags::Record) -> Vec<PathBuf> {
+    let Some(config) = &f.config else { return Vec::new() };
+    let files = std::iter::once(config).chain(&f.rules);
+    files.map(|path| directory_of(path).to_owned()).collect()
+}
+
+fn retention(f: &flags::Record) -> Retention {
+    Retention {
+        bytes: f.keep_bytes,
+        age: f.keep_time,
+        segments: f.keep_segments,
+        min_free: f.min_free,
+    }
 }
 
 /// Returns whether packets go where a disk keeps them.
@@ -355,9 +404,18 @@ fn segment_bytes(f: &flags::Record) -> Result<u64> {
     }
 }
 
-fn choose_hook(choice: HookChoice, name: &str) -> Result<(Hook, Option<&'static str>)> {
+/// Returns the hook for an interface, and why it is that one if nobody said. What a recorder before
+/// has `left` stays: its own program at the interface would tell against it.
+fn choose_hook(
+    choice: HookChoice,
+    name: &str,
+    left: &[(String, Hook)],
+) -> Result<(Hook, Option<&'static str>)> {
     if let Some(hook) = choice.0 {
         return Ok((hook, None));
+    }
+    if let Some((_, hook)) = left.iter().find(|(interface, _)| interface == name) {
+        return Ok((*hook, Some("the recorder before has left it there")));
     }
     let (hook, reason) = tapdeck_capture::probe::auto(&Interface::find(name)?)?;
     Ok((hook, Some(reason)))

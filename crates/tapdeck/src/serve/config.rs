@@ -17,8 +17,10 @@ use tapdeck_packet::rules::image::Options;
 
 use super::allow::{self, Allowed};
 use super::coming::Quota;
+use super::reload::{Keys, all_keys};
 use crate::control::{Access, Loaded, load};
 use crate::flags;
+use crate::rights::directory_of;
 use crate::units;
 use crate::usage::Usage;
 
@@ -36,6 +38,10 @@ pub struct ServePlan {
     pub rules: Vec<Option<Loaded>>,
     /// How rules become what the kernel takes.
     pub rules_options: Options,
+    /// All keys of the file.
+    pub keys: Keys,
+    /// The directories that are read when the configuration is read again.
+    pub read_again: Vec<PathBuf>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -248,7 +254,7 @@ impl ServePlan {
             allowed.push(Arc::new(group.allowed()?));
             // It is named relative to the configuration.
             files.push(group.rules.as_ref().map(|path| beside.join(path)));
-            groups.push(group.resolve()?);
+            groups.push(group.resolve(lasting)?);
         }
         let keys = groups.iter().map(|g| (g.name.as_str(), g.hook, &g.interfaces[..]));
         let numbers: Vec<u32> = match lasting {
@@ -256,6 +262,8 @@ impl ServePlan {
             None => (0..groups.len() as u32).collect(),
         };
         let numbers = groups.iter().map(|group| group.name.clone()).zip(numbers).collect();
+        let again = std::iter::once(path).chain(files.iter().flatten());
+        let read_again = again.map(|path| directory_of(path).to_owned()).collect();
         let rules_options = Options { groups: numbers, ..Options::default() };
         let mut rules = Vec::new();
         for (group, path) in groups.iter_mut().zip(files) {
@@ -284,7 +292,40 @@ impl ServePlan {
             },
             rules,
             rules_options,
+            keys: all_keys(&text),
+            read_again,
         })
+    }
+}
+
+/// What of a group changes while members read.
+#[derive(Debug)]
+pub struct GroupAgain {
+    pub name: String,
+    pub filter: Option<String>,
+    pub snaplen: u32,
+    pub rules: Option<Loaded>,
+    pub allowed: Arc<Allowed>,
+}
+
+impl File {
+    /// Returns what of the groups changes while members read; rules are compiled for the groups
+    /// that there are.
+    pub fn again(self, path: &Path, options: &Options) -> Result<Vec<GroupAgain>> {
+        let beside = path.parent().unwrap_or(Path::new(""));
+        let again = |group: Group| {
+            let allowed = Arc::new(group.allowed()?);
+            let name = group.name.0;
+            let rules = group.rules.map(|path| load(&beside.join(path), options)).transpose();
+            Ok(GroupAgain {
+                rules: rules.with_context(|| format!("group {name}"))?,
+                filter: group.filter,
+                snaplen: group.snaplen.unwrap_or(DEFAULT_SNAPLEN),
+                allowed,
+                name,
+            })
+        };
+        self.group.into_iter().map(again).collect()
     }
 }
 
@@ -316,10 +357,12 @@ impl Group {
         Allowed::find(names.as_deref()).with_context(|| format!("group {}", self.name.0))
     }
 
-    /// Returns the group with its hook, which is chosen by the interfaces where none is named.
-    fn resolve(self) -> Result<GroupConfig> {
+    /// Returns the group with its hook. Where none is named it is the one that a daemon before has
+    /// left, or chosen by the interfaces.
+    fn resolve(self, lasting: Option<&LastingGroups>) -> Result<GroupConfig> {
         let name = self.name.0;
-        let hook = match self.hook.0 {
+        let left = lasting.and_then(|lasting| lasting.hook_left(&name, &self.interfaces));
+        let hook = match self.hook.0.or(left) {
             Some(hook) => hook,
             None => auto(&self.interfaces).with_context(|| format!("group {name}"))?,
         };
@@ -371,7 +414,7 @@ mod tests {
     fn what_is_left_out_has_a_default() {
         let file =
             read("[[group]]\nname = \"ids\"\ninterfaces = [\"eth1\"]\nhook = \"tcx\"").unwrap();
-        let group = file.group.into_iter().next().unwrap().resolve().unwrap();
+        let group = file.group.into_iter().next().unwrap().resolve(None).unwrap();
         assert_eq!((group.name.as_str(), group.snaplen), ("ids", 65_535));
         assert_eq!(group.steering, Steering::Flow);
         assert!(group.promiscuous && group.filter.is_none());
@@ -411,7 +454,7 @@ mod tests {
         assert_eq!((serve.max_members, serve.memory.unwrap().0), (Some(8), 1 << 30));
         let group = file.group.into_iter().next().unwrap();
         assert_ne!(group.allowed().unwrap(), Allowed::All);
-        let group = group.resolve().unwrap();
+        let group = group.resolve(None).unwrap();
         assert_eq!((group.snaplen, group.promiscuous), (128, false));
         assert_eq!((group.max_members, group.max_memory), (4, Some(64 << 20)));
         assert_eq!(group.steering, Steering::BothEnds);

@@ -20,12 +20,15 @@ use tapdeck_packet::rules::image::Options;
 use super::allow::Allowed;
 use super::coming::{self, Came, Comers, Request};
 use super::filters::{FilterChanges, Wanted};
+use super::reload::{Next, Reload, Rest, put_allowed};
 use super::report::{DaemonState, Own, Report};
+use crate::config::again;
 use crate::control::{
     Answer, Book, Changes, ClientId, Command, Counted, Event, Loaded, Peer, Refused, RulesCommand,
     Server, compiler,
 };
 use crate::fault_log::FaultLog;
+use crate::service_manager::ServiceManager;
 use crate::units::show_count;
 
 type Rules = Arc<Compiled>;
@@ -54,6 +57,7 @@ pub struct Daemon {
     books: Vec<Book<Rules>>,
     changes: Changes<Rules>,
     filters: FilterChanges,
+    reload: Reload,
     faults: FaultLog,
     /// How long programs go on without a daemon.
     abandon: Duration,
@@ -104,6 +108,7 @@ type Done = Result<Answer, String>;
 
 impl Daemon {
     /// Takes up groups that have begun. `rules` are those that the groups have now.
+    #[expect(clippy::too_many_arguments, reason = "what a daemon is made of, once")]
     pub fn new(
         server: Server,
         groups: Groups,
@@ -112,6 +117,7 @@ impl Daemon {
         allowed: Vec<Arc<Allowed>>,
         comers: Comers,
         abandon: Duration,
+        reload: Reload,
     ) -> Self {
         let nobody_is_away = groups.away().is_empty();
         let compile = compiler(options);
@@ -129,6 +135,7 @@ impl Daemon {
             books,
             changes: Changes::default(),
             filters,
+            reload,
             faults: FaultLog::default(),
             abandon,
             away_until: (!nobody_is_away).then(|| Instant::now() + AWAY),
@@ -208,7 +215,7 @@ impl Daemon {
     }
 
     /// Looks after the interfaces and tells how things stand. Called every second.
-    pub fn second(&mut self) {
+    pub fn second(&mut self, manager: &mut ServiceManager) {
         let Watched { events, faults } = self.groups.watch();
         for (name, event) in &events {
             self.report.event(name, *event);
@@ -225,7 +232,8 @@ impl Daemon {
         match self.state() {
             Ok(state) => {
                 let statistics = state.statistics(&self.groups, false);
-                self.report.second(&statistics);
+                let rates = self.report.second(&statistics);
+                manager.second(&rates, None);
                 if self.server.has_watchers() {
                     self.server.tell_watchers(&Answer::ok(&statistics));
                 }
@@ -267,7 +275,8 @@ impl Daemon {
         self.groups.stop();
         self.tell_unseen();
         self.groups.refresh_nic();
-        for client in self.changes.end().into_iter().chain(self.filters.end()) {
+        let reloads = self.reload.end();
+        for client in self.changes.end().into_iter().chain(self.filters.end()).chain(reloads) {
             self.server.answer(client, Answer::error("the daemon has ended"));
         }
         self.server.flush(FAREWELL);
@@ -317,7 +326,7 @@ impl Daemon {
             Command::Snaplen { snaplen, group } => self.set_snaplen(group, snaplen),
             Command::Filter { filter, group } => match self.one(group) {
                 Ok(group) => {
-                    self.filters.push(Wanted { client, group, filter });
+                    self.filters.push(Wanted { client: Some(client), group, filter });
                     return self.settle_filters();
                 }
                 Err(why) => Err(why),
@@ -330,6 +339,7 @@ impl Daemon {
                 Ok(at) => return self.changes.push(client, at, change),
                 Err(why) => Err(why),
             },
+            Command::Reload {} => return self.read_again(Some(client)),
             Command::Rotate {} => {
                 Err("a daemon writes no segments: ask the recorder that does".into())
             }
@@ -479,15 +489,97 @@ impl Daemon {
     fn settle_filters(&mut self) {
         while let Some((wanted, done)) = self.filters.settle(&mut self.groups) {
             let Wanted { client, group, filter } = wanted;
-            let answer = done.map(|()| {
+            if done.is_ok() {
                 self.report.say(&match &filter {
                     Some(filter) => format!("group {group}: the filter is {filter:?} from now on"),
                     None => format!("group {group}: there is no filter from now on"),
                 });
-                Answer::ok(json!({ "group": group, "filter": filter }))
-            });
+            }
+            match client {
+                Some(client) => {
+                    let answer = |()| Answer::ok(json!({ "group": group, "filter": filter }));
+                    self.server.answer(client, done.map(answer));
+                }
+                None => self.reload.settled(&group, done, &mut self.filters),
+            }
+        }
+    }
+
+    /// Has the configuration read again, also for a client that waits for the answer.
+    pub fn read_again(&mut self, client: Option<ClientId>) {
+        self.reload.ask(client);
+    }
+
+    /// Goes on with the configuration that is read again. Rules that clients change come first.
+    pub fn look_for_reload(&mut self, manager: &mut ServiceManager) {
+        if !self.changes.is_empty() || self.groups.is_busy() {
+            return;
+        }
+        let done = match self.reload.go_on(&self.groups, &mut self.filters) {
+            Next::Nothing => return self.settle_filters(),
+            Next::Begun => return manager.reloading(),
+            Next::Finish(rest) => match self.finish_reload(*rest) {
+                Ok(done) => Ok(done),
+                Err(why) => return self.reload.take_back(why, &mut self.filters),
+            },
+            Next::Refuse(why) => Err(why),
+        };
+        self.report.say(&match &done {
+            Ok((changed, restart)) => again::said(changed, restart),
+            Err(why) => again::refused(why),
+        });
+        for client in self.reload.take_clients() {
+            let answer = match &done {
+                Ok((changed, restart)) => Answer::ok(again::answer(changed, restart)),
+                Err(why) => Answer::error(why),
+            };
             self.server.answer(client, answer);
         }
+        manager.ready();
+    }
+
+    /// Puts in force what the configuration says besides filters, or nothing of it.
+    fn finish_reload(&mut self, rest: Rest) -> Result<(Vec<String>, Vec<String>), String> {
+        let Rest { groups: wanted, mut changed, restart } = rest;
+        let Self { groups, report, books, .. } = self;
+        let mut put = Vec::new();
+        for group in &wanted {
+            let Some(at) = groups.configs().position(|now| now.name == group.name) else {
+                continue;
+            };
+            let (set, compiled) = group.rules.clone().unzip();
+            if books[at].has(set.as_ref()) {
+                continue;
+            }
+            let before = groups.configs().nth(at).and_then(|now| now.rules.clone());
+            match set_rules(groups, report, at, compiled.as_ref()) {
+                Ok(last) => put.push((at, before, set.zip(compiled), last)),
+                Err(refused) => {
+                    books[at].count(&refused.last);
+                    for (at, before, ..) in put {
+                        // A group takes again what it had a moment ago.
+                        if let Ok(last) = set_rules(groups, report, at, before.as_ref()) {
+                            books[at].count(&last);
+                        }
+                    }
+                    return Err(refused.why);
+                }
+            }
+        }
+        for (at, _, now, last) in put {
+            books[at].put(now, &last);
+            let name = groups.configs().nth(at).map_or("", |group| &group.name);
+            changed.insert(format!("group {name}: rules"));
+        }
+        for group in &wanted {
+            let now = groups.configs().find(|now| now.name == group.name);
+            if now.is_some_and(|now| now.snaplen != group.snaplen) {
+                groups.set_snaplen(&group.name, group.snaplen).map_err(explain)?;
+                changed.insert(format!("group {}: snaplen", group.name));
+            }
+        }
+        changed.extend(put_allowed(&mut self.allowed, groups, &wanted));
+        Ok((changed.into_iter().collect(), restart))
     }
 
     fn hits(&self, group: Option<String>) -> Done {

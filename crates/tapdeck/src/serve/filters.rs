@@ -14,7 +14,8 @@ use crate::control::{Bell, ClientId};
 
 /// A filter that somebody wants a group to have.
 pub struct Wanted {
-    pub client: ClientId,
+    /// The client that is answered; `None` is the configuration, which was read again.
+    pub client: Option<ClientId>,
     pub group: String,
     pub filter: Option<String>,
 }
@@ -34,6 +35,11 @@ impl FilterChanges {
 
     pub fn push(&mut self, wanted: Wanted) {
         self.waiting.push_back(wanted);
+    }
+
+    /// Forgets what the configuration wants and that was not begun.
+    pub fn forget_reload(&mut self) {
+        self.waiting.retain(|wanted| wanted.client.is_some());
     }
 
     /// Puts a change in force that is ready, and begins the next one. Returns a change that is
@@ -79,6 +85,6 @@ impl FilterChanges {
     pub fn end(&mut self) -> Vec<ClientId> {
         let running = self.running.take().map(|(wanted, _)| wanted);
         let all = running.into_iter().chain(std::mem::take(&mut self.waiting));
-        all.map(|wanted| wanted.client).collect()
+        all.filter_map(|wanted| wanted.client).collect()
     }
 }

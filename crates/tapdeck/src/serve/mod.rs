@@ -19,6 +19,7 @@ mod coming;
 pub(crate) mod config;
 mod daemon;
 mod filters;
+mod reload;
 mod report;
 
 use std::sync::Arc;
@@ -26,7 +27,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use signal_hook::consts::SIGUSR1;
+use signal_hook::consts::{SIGHUP, SIGUSR1};
 use tapdeck_capture::groups::Groups;
 use tapdeck_capture::persist::LastingGroups;
 use tapdeck_capture::{Clock, Helper};
@@ -35,11 +36,13 @@ use tapdeck_packet::watch;
 use crate::control::{Server, Socket, remove_left};
 use crate::interrupt::Interrupt;
 use crate::rights::{Place, Rights, keep_for_hooks};
+use crate::service_manager::ServiceManager;
 use crate::statistics::StatsJson;
 use crate::{flags, hangs};
 use coming::Comers;
 use config::ServePlan;
 use daemon::Daemon;
+use reload::Reload;
 use report::Report;
 
 /// How often the daemon looks after its members.
@@ -57,8 +60,10 @@ pub fn run(flags: &flags::Serve) -> Result<()> {
     let plan = ServePlan::read(flags, lasting.as_ref())?;
     let interrupt = Interrupt::listen()?;
     let statistics = Arc::new(AtomicBool::new(false));
-    signal_hook::flag::register(SIGUSR1, statistics.clone())
-        .context("cannot listen for signals")?;
+    let again = Arc::new(AtomicBool::new(false));
+    for (signal, asked) in [(SIGUSR1, &statistics), (SIGHUP, &again)] {
+        signal_hook::flag::register(signal, asked.clone()).context("cannot listen for signals")?;
+    }
     allow_many_files();
     let clock = Arc::new(Clock::default().abandoned_after(flags.abandon));
     let config = || flags.config.display().to_string();
@@ -75,10 +80,12 @@ pub fn run(flags: &flags::Serve) -> Result<()> {
     };
     let socket = Socket::bind(&plan.socket, &plan.access)?;
     let statistics_out = StatsJson::begin(flags.stats_json.as_deref())?;
-    let notes = match helper {
-        Some(_) => rights.give_up(&Place::Users)?,
-        None => vec![KEEPS_RIGHTS.to_owned()],
-    };
+    let mut notes = Vec::new();
+    let mut manager = ServiceManager::connect(&mut notes);
+    match helper {
+        Some(_) => notes.extend(rights.give_up(&Place::Users, &plan.read_again)?),
+        None => notes.push(KEEPS_RIGHTS.to_owned()),
+    }
     hangs::watch_threads()?;
     let mut report = Report::new(statistics_out)?;
     // Loading programs may have taken longer than they go on without a daemon.
@@ -94,27 +101,35 @@ pub fn run(flags: &flags::Serve) -> Result<()> {
     let users = groups.away().iter().map(|away| (away.member, away.user)).collect();
     let comers =
         Comers::start(plan.quota, &server.bell(), users).context("cannot start a thread")?;
+    let config = flags.config.clone();
+    let reload = Reload::new(config, plan.rules_options.clone(), plan.keys, server.bell());
     let rules = (plan.rules, plan.rules_options);
     let mut daemon =
-        Daemon::new(server, groups, report, rules, plan.allowed, comers, flags.abandon);
+        Daemon::new(server, groups, report, rules, plan.allowed, comers, flags.abandon, reload);
     let end = flags.duration.and_then(|d| Instant::now().checked_add(d));
     let is_over = || end.is_some_and(|end| Instant::now() >= end);
     let has_lost_helper = || helper.as_ref().is_some_and(|helper| helper.is_gone());
     let mut next_second = Instant::now() + SECOND;
     watch::watch("main");
+    manager.ready();
     while !interrupt.asked() && !daemon.stops() && !is_over() && !has_lost_helper() {
         watch::beat();
         daemon.serve(Instant::now() + TICK);
         daemon.look_after(&clock);
+        if again.swap(false, Relaxed) {
+            daemon.read_again(None);
+        }
+        daemon.look_for_reload(&mut manager);
         if statistics.swap(false, Relaxed) {
             daemon.tell();
         }
         if Instant::now() >= next_second {
             next_second = (next_second + SECOND).max(Instant::now());
             clock.beat();
-            daemon.second();
+            daemon.second(&mut manager);
         }
     }
+    manager.stopping();
     let has_lost_helper = has_lost_helper();
     daemon.end().context("cannot tell how it ended")?;
     if let Some(helper) = &helper {

@@ -297,7 +297,7 @@ impl Report {
     }
 
     /// Writes statistics and the live line. Called once a second.
-    pub fn second(&mut self, statistics: &Statistics<'_>) {
+    pub fn second(&mut self, statistics: &Statistics<'_>) -> String {
         self.write_json(statistics, false);
         let counters = || statistics.groups.iter().map(|group| &group.counters);
         let captured: u64 = counters().map(|c| c.captured).sum();
@@ -308,13 +308,15 @@ impl Report {
         let seconds = now.duration_since(at).as_secs_f64().max(1e-3);
         let members: usize = statistics.groups.iter().map(|group| group.members.len()).sum();
         let rates = (captured.saturating_sub(before), bytes.saturating_sub(bytes_before) * 8);
-        self.line().show(&format!(
+        let text = format!(
             "{}pkt/s {}bit/s to {members} members, {} captured, {} dropped",
             show_rate(rates.0 as f64 / seconds),
             show_rate(rates.1 as f64 / seconds),
             show_count(captured),
             show_count(dropped),
-        ));
+        );
+        self.line().show(&text);
+        text
     }
 
     /// Writes the last statistics, and the accounting line of each group, and waits for both, but

@@ -16,7 +16,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender};
 
-use tapdeck_packet::watch::{waiting, watch};
+use tapdeck_packet::watch::{waiting, waiting_for_disk, watch};
 
 use super::task::{BlockPlace, IndexerSetup, SegmentEnd, Task, Work};
 use crate::format::index::{self, Builder};
@@ -205,7 +205,7 @@ impl<I: Io> MergeThread<I> {
     fn settle(&self, segment: &Segment<I::File>) {
         let (dir, name) = (&self.work.dir, &segment.name);
         let files = [name.index_path(dir), name.index_log_path(dir)];
-        let found = files.iter().filter_map(|file| waiting(|| fs::metadata(file)).ok());
+        let found = files.iter().filter_map(|file| waiting_for_disk(|| fs::metadata(file)).ok());
         let bytes = found.map(|meta| on_disk(&meta)).sum();
         self.work.sizes.set(name, bytes, true);
         if bytes == 0 || is_gone(dir, name) {
@@ -243,7 +243,7 @@ impl<F> Segment<F> {
 pub(super) fn is_gone(dir: &Path, name: &SegmentName) -> bool {
     let names = [SegmentName { live: true, ..name.clone() }, name.closed()];
     names.iter().all(|name| {
-        let found = waiting(|| fs::symlink_metadata(name.path(dir)));
+        let found = waiting_for_disk(|| fs::symlink_metadata(name.path(dir)));
         found.is_err_and(|e| e.kind() == io::ErrorKind::NotFound)
     })
 }
