@@ -54,6 +54,8 @@ pub mod loopback {
 
 /// RFC 826, for IPv4 over Ethernet.
 pub mod arp {
+    /// What such a packet begins with: kinds and lengths of both addresses.
+    pub const IPV4_OVER_ETHERNET: [u8; 6] = [0, 1, 8, 0, 6, 4];
     pub const SENDER_IPV4: usize = 14;
     pub const TARGET_IPV4: usize = 24;
 }
