@@ -91,11 +91,12 @@ impl Key {
             let product = u128::from(a) * u128::from(b);
             product as u64 ^ (product >> 64) as u64
         };
-        let [a, b, c, d, e, f] = self.0;
-        let first = fold(a ^ seed[0], b ^ 0x9e37_79b9_7f4a_7c15 ^ seed[1]);
-        let second = fold(c ^ seed[1], d ^ 0xbf58_476d_1ce4_e5b9 ^ seed[0]);
-        let third = fold(e ^ seed[0] ^ first, f ^ 0x94d0_49bb_1331_11eb ^ seed[1]);
-        fold(second ^ seed[0], third ^ 0xd6e8_feb8_6659_fd93)
+        let words = &self.0;
+        let [one, other] = seed;
+        let first = fold(words[0] ^ one, words[1] ^ other ^ 0x9e37_79b9_7f4a_7c15);
+        let second = fold(words[2] ^ other, words[3] ^ one ^ 0xbf58_476d_1ce4_e5b9);
+        let third = fold(words[4] ^ one ^ first, words[5] ^ other ^ 0x94d0_49bb_1331_11eb);
+        fold(second ^ one, third ^ 0xd6e8_feb8_6659_fd93)
     }
 
     pub fn kind(&self) -> Kind {

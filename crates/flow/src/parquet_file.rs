@@ -181,7 +181,7 @@ const COLUMNS: [(&str, Values); 29] = [
 ];
 
 /// Columns whose values hardly ever come again: differences are shorter than a dictionary.
-const DIFFERENT: [&str; 3] = ["start", "duration_ns", "offset"];
+const DIFFERENT: [&str; 4] = ["start", "end", "duration_ns", "offset"];
 
 fn signed(n: u64) -> i64 {
     i64::try_from(n).unwrap_or(i64::MAX)

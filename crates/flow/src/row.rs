@@ -44,6 +44,8 @@ pub struct Row {
     pub packets: [u64; 2],
     /// Lengths of the frames as they were on the wire, check sequence not included.
     pub bytes: [u64; 2],
+    /// Lengths of the innermost IP packets, as their headers state them.
+    pub ip_bytes: [u64; 2],
     /// All flags that were seen, each way; of TCP alone.
     pub tcp_flags: Option<[u16; 2]>,
     pub end_reason: EndReason,
@@ -53,7 +55,8 @@ pub struct Row {
     /// the end of the last.
     pub offset: u64,
     pub span: u64,
-    /// How many granules hold packets of the row; `None` where the segment has no index.
+    /// How many granules are to be read for the row's packets; `None` where the segment has no
+    /// index.
     pub granules: Option<u32>,
     /// Where the list of granules lies in [`Rows`]; `None` where it is one run, or there is no
     /// index.

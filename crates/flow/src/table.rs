@@ -25,9 +25,9 @@ use crate::key::{Key, Kind, Sender, asks};
 use crate::row::{EndReason, Row, Rows};
 use crate::runs::{Arena, Granules, put_runs};
 
-/// How many rows a table holds before it wants to be emptied. A row takes 128 bytes, as many again
+/// How many rows a table holds before it wants to be emptied. A row takes 144 bytes, more again
 /// while the table is emptied.
-pub const MAX_ROWS: usize = 512 << 10;
+pub const MAX_ROWS: usize = 250_000;
 /// How many runs of granules that are not each row's last a table holds, 12 bytes each.
 const MAX_RUNS: usize = 2 << 20;
 
@@ -70,6 +70,7 @@ struct Entry {
     last_ns: i64,
     packets: [u64; 2],
     bytes: [u64; 2],
+    ip_bytes: [u64; 2],
     flags: [u16; 2],
     /// Type and code of each end's earliest ICMP message.
     icmp: [(u8, u8); 2],
@@ -215,7 +216,7 @@ impl FlowTable {
         list: &[(u32, u32)],
         runs: &mut Vec<u8>,
     ) -> Row {
-        let Entry { key, first_ns, last_ns, packets, bytes, flags, icmp, .. } = entry;
+        let Entry { key, first_ns, last_ns, packets, bytes, ip_bytes, flags, icmp, .. } = entry;
         let forward = entry.forward();
         let (there, back) = (forward as usize, forward.other() as usize);
         let both = |pair: &[u64; 2]| [pair[there], pair[back]];
@@ -252,12 +253,13 @@ impl FlowTable {
             icmp: has_icmp.then_some(icmp),
             packets: both(packets),
             bytes: both(bytes),
+            ip_bytes: both(ip_bytes),
             tcp_flags: is_tcp.then_some([flags[there], flags[back]]),
             end_reason,
             lost: list.iter().map(|(from, to)| lost_before(*to) - lost_before(*from)).sum(),
             offset,
             span: upto - offset,
-            granules: self.is_indexed.then(|| entry.granules.count()),
+            granules: self.is_indexed.then(|| list.iter().map(|(from, to)| to - from).sum()),
             runs: (runs.len() > at).then(|| (at as u32, (runs.len() - at) as u32)),
         }
     }
@@ -271,6 +273,7 @@ impl Entry {
             last_ns: time_ns,
             packets: [0; 2],
             bytes: [0; 2],
+            ip_bytes: [0; 2],
             flags: [0; 2],
             icmp: [(0, 0); 2],
             said: 0,
@@ -288,6 +291,7 @@ impl Entry {
         }
         self.last_ns = self.last_ns.max(time_ns);
         if let Some(ip) = &found.ip {
+            self.ip_bytes[by] += u64::from(ip.length);
             if let Some(flags) = ip.tcp_flags {
                 self.flags[by] |= flags;
                 self.note(flags, by);

@@ -189,8 +189,8 @@ fn rows_of_any_size_of_table_hold_every_packet_once_and_say_where_it_is() {
         let mut random = SplitMix64(seed);
         let mut table = FlowTable::with_rows(true, 1 + random.below(60) as usize);
         let (mut all, mut bytes, mut packets, mut lost_all) = (Vec::new(), 0, 0, 0);
-        // For each granule, who spoke in it.
-        let mut spoke: Vec<Vec<Option<IpAddr>>> = Vec::new();
+        // For each granule, which flows were in it.
+        let mut spoke: Vec<Vec<Row>> = Vec::new();
         let mut places = Vec::new();
         let mut lost_in = Vec::new();
         let mut at = 4096;
@@ -214,8 +214,7 @@ fn rows_of_any_size_of_table_hold_every_packet_once_and_say_where_it_is() {
             table.end_granule(place.clone(), lost);
             alone.end_granule(place.clone(), lost);
             places.push(place);
-            let rows = alone.finish().rows;
-            spoke.push(rows.iter().flat_map(|row| [row.source, row.destination]).collect());
+            spoke.push(alone.finish().rows);
             if table.is_full() {
                 all.push(table.take());
             }
@@ -226,6 +225,8 @@ fn rows_of_any_size_of_table_hold_every_packet_once_and_say_where_it_is() {
         assert_eq!(sum(|row| row.packets[0] + row.packets[1]), packets, "seed {seed}");
         assert_eq!(sum(|row| row.bytes[0] + row.bytes[1]), bytes, "seed {seed}");
         assert!(sum(|row| row.lost) >= lost_all.min(1), "seed {seed}");
+        // Which granules the rows of a flow name.
+        let mut named: BTreeMap<_, Vec<usize>> = BTreeMap::new();
         for rows in &all {
             for row in &rows.rows {
                 let held = granules_of(rows, row, &places);
@@ -233,12 +234,23 @@ fn rows_of_any_size_of_table_hold_every_packet_once_and_say_where_it_is() {
                 assert_eq!(row.offset, places[held[0]].start);
                 assert_eq!(row.offset + row.span, places[held[held.len() - 1]].end);
                 assert_eq!(row.lost, held.iter().map(|n| lost_in[*n]).sum::<u64>());
-                for n in held {
-                    assert!(spoke[n].contains(&row.source), "seed {seed}, granule {n}: {row:?}");
-                }
+                named.entry(ends(row)).or_default().extend(held);
+            }
+        }
+        for (n, rows) in spoke.iter().enumerate() {
+            for row in rows {
+                assert!(named[&ends(row)].contains(&n), "seed {seed}, granule {n}: {row:?}");
             }
         }
     }
+}
+
+/// What tells a drawn row from others.
+fn ends(row: &Row) -> ([(Option<IpAddr>, u16); 2], Option<u16>) {
+    let (from, to) = row.ports.unwrap_or_default();
+    let mut ends = [(row.source, from), (row.destination, to)];
+    ends.sort_unstable();
+    (ends, row.ether_type)
 }
 
 /// The numbers of the granules that a row names, decoded as docs/FORMAT.md says.

@@ -80,6 +80,7 @@ pub mod ppp_link {
 pub mod ipv4 {
     /// Bits of the first byte: the header's length in units of four bytes.
     pub const LENGTH_MASK: u8 = 0x0f;
+    pub const TOTAL_LENGTH: usize = 2;
     pub const IDENTIFICATION: usize = 4;
     /// Flags and fragment offset.
     pub const FRAGMENT: usize = 6;
@@ -94,6 +95,7 @@ pub mod ipv4 {
 
 /// RFC 8200, section 3.
 pub mod ipv6 {
+    pub const PAYLOAD_LENGTH: usize = 4;
     pub const NEXT_HEADER: usize = 6;
     pub const SOURCE: usize = 8;
     pub const DESTINATION: usize = 24;

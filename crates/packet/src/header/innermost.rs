@@ -61,6 +61,9 @@ pub struct IpPacket {
     pub protocol: u8,
     /// Whether the packet is a fragment that does not begin its datagram.
     pub is_later_fragment: bool,
+    /// The length that the header states, of header and payload; where it states none, as of a
+    /// packet that is larger than it can say, what was captured.
+    pub length: u32,
     /// Source address in network byte order; of IPv4 in the first four bytes, and zeros.
     pub source: [u8; 16],
     pub destination: [u8; 16],
@@ -210,6 +213,8 @@ impl InnermostReader {
         } else if let Some(Part { datagram, is_first: false }) = outer
             && let Some((Some(ip), tunnel)) = self.inside.find(&datagram, time_ns)
         {
+            let length = found.ip.map_or(0, |outer| outer.length);
+            let ip = IpPacket { length, ..ip };
             found.tunnel = tunnel;
             found.ip =
                 Some(IpPacket { is_later_fragment: true, icmp: None, tcp_flags: None, ..ip });
@@ -256,6 +261,7 @@ impl InnermostReader {
             family: Family::V4,
             protocol: header[ipv4::PROTOCOL],
             is_later_fragment: false,
+            length: stated(half(packet, ipv4::TOTAL_LENGTH), 0, packet),
             source,
             destination,
             ports: None,
@@ -285,6 +291,7 @@ impl InnermostReader {
             family: Family::V6,
             protocol: header[ipv6::NEXT_HEADER],
             is_later_fragment: false,
+            length: stated(half(packet, ipv6::PAYLOAD_LENGTH), ipv6::HEADER_BYTES, packet),
             source,
             destination,
             ports: None,
@@ -384,6 +391,15 @@ fn read_transport<'a>(ip: &mut IpPacket, payload: &'a [u8]) -> Inside<'a> {
         _ => {}
     }
     None
+}
+
+/// Returns the length that a header states with what it leaves out, or what was captured.
+#[inline]
+fn stated(length: Option<u16>, besides: usize, packet: &[u8]) -> u32 {
+    match length {
+        Some(0) | None => packet.len() as u32,
+        Some(length) => u32::from(length) + besides as u32,
+    }
 }
 
 /// RFC 9293, section 3.1: data offset, reserved bits and flags.

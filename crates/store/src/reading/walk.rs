@@ -16,7 +16,7 @@ use tapdeck_packet::pcapng::{Record, Statistics};
 use super::query::{Described, Note, Packet, Snapshot};
 use crate::format::index::{GRANULE, Index};
 use crate::format::name::SegmentName;
-use crate::format::segment::{body_end, read_beginning, statistics_told};
+use crate::format::segment::{body_end, read_beginning, segment_names, statistics_told};
 use crate::io::{Access, Object, Storage};
 use crate::reading::query::blocks::{Blocks, BrokenBlock, PieceEnd};
 use crate::reading::query::ends::{Begun, parse_begin};
@@ -272,4 +272,17 @@ fn packet<'a>(begun: &Begun, record: &Record<'a>) -> Result<Option<Packet<'a>>, 
         flags: block.flags,
         dropped: block.dropped,
     }))
+}
+
+/// Returns the names of all closed segments, oldest first. Nothing says what is in them.
+pub fn closed_names(storage: &dyn Storage) -> io::Result<Vec<SegmentName>> {
+    let mut names = segment_names(storage)?;
+    names.retain(|name| !name.live);
+    Ok(names)
+}
+
+/// Whether the index of a closed segment is still being made, or was when its recorder was killed.
+pub fn waits_for_index(storage: &dyn Storage, name: &SegmentName) -> bool {
+    let is_there = |name: String| storage.state(name.as_ref()).is_ok();
+    is_there(name.index_log_name()) && !is_there(name.index_name())
 }

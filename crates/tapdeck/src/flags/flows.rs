@@ -21,7 +21,8 @@ use crate::query::time;
 
 Examples:
   tapdeck flows --dir /var/tape -o /var/flows
-  tapdeck flows --dir /var/tape -o web --after \"1h ago\" tcp port 443
+  tapdeck flows --dir /var/tape -o /var/flows --watch
+  tapdeck flows --dir /var/tape -o web --format zeek --after \"1h ago\" tcp port 443
   duckdb -c \"select src_ip, sum(fwd_bytes) from '/var/flows/*.parquet' group by 1 order by 2 desc\""
 )]
 pub struct Flows {
@@ -29,10 +30,14 @@ pub struct Flows {
     #[arg(long, value_name = "DIR")]
     pub dir: PathBuf,
 
-    /// What is written: `parquet`, a file for each segment, and where it goes on past midnight
-    /// (UTC) one more for each day
+    /// What is written of each segment
     #[arg(long, value_enum, default_value_t = FlowsFormat::Parquet)]
     pub format: FlowsFormat,
+
+    /// Go on until Ctrl-C: make the files of each segment when it is closed. Segments that have
+    /// files in OUT are left alone
+    #[arg(long)]
+    pub watch: bool,
 
     /// The directory that files are written into; it is made if need be
     #[arg(short, long, value_name = "OUT")]
@@ -58,5 +63,12 @@ pub struct Flows {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum FlowsFormat {
+    /// STEM.parquet, and where a segment goes on past midnight (UTC) a file more for each day
     Parquet,
+    /// STEM.conn.log, as Zeek writes it, of IP alone
+    Zeek,
+    /// STEM.conn.json, the same as JSON lines
+    ZeekJson,
+    /// STEM.eve.json, events of the type `flow` as Suricata writes them, of IP alone
+    Eve,
 }

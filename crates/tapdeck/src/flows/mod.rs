@@ -1,14 +1,14 @@
 //! `tapdeck flows`: flow tables of a store's closed segments.
 //!
 //! `tapdeck_store::walk` reads a segment, `tapdeck_flow` makes rows of its packets; here they meet,
-//! and files get their names.
+//! and files get their names. With `--watch` that goes on as segments are closed.
 
 mod files;
+mod watch;
 
 use std::io::{ErrorKind, IsTerminal, stderr};
-use std::path::Path;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use tapdeck_flow::{FlowTable, Rows};
 use tapdeck_packet::link::LinkType;
 use tapdeck_store::SegmentName;
@@ -22,46 +22,51 @@ use crate::progress_line::{ProgressLine, say};
 use crate::query::filter::Filter;
 use crate::query::time;
 use crate::units::{show_bytes, show_count};
-use files::SegmentFiles;
+use files::{SegmentFiles, Tables};
 
 pub fn run(flags: &flags::Flows) -> Result<()> {
     let question = Question::new(flags)?;
     let interrupt = Interrupt::listen()?;
     crate::query::yield_to_recorder();
     let snapshot = Snapshot::open(&flags.dir, question.span)?;
-    std::fs::create_dir_all(&flags.out)
-        .with_context(|| format!("cannot make {}", flags.out.display()))?;
+    let tables = Tables::open(&flags.out, flags.format)?;
     let store = Directory::new(&flags.dir);
+    if flags.watch {
+        return watch::run(&store, &question, &tables, &interrupt);
+    }
     let names = closed(&snapshot);
     let mut total = Made::default();
     let mut faults = tell(snapshot.notes());
-    let mut progress = ProgressLine::new();
     for (done, name) in names.iter().enumerate() {
+        let mut progress = ProgressLine::new();
         let mut watch = |read: u64| {
             progress.show(|| format!("{done} of {} segments, {}", names.len(), show_bytes(read)));
             ensure!(!interrupt.asked(), "stopped by a signal: {done} segments are done");
             Ok(())
         };
-        let made = make(&store, name, &question, &flags.out, &mut watch)?;
-        drop(std::mem::replace(&mut progress, ProgressLine::new()));
-        faults += tell(&made.notes);
+        let made = make(&store, name, &question, &tables, &mut watch)?;
+        drop(progress);
+        faults += tell(&made.notes) + usize::from(made.tell_difference(name));
         total.packets += made.packets;
         total.rows += made.rows;
         total.files += made.files;
     }
-    drop(progress);
     if stderr().is_terminal() {
         let [packets, rows, files] = [total.packets, total.rows, total.files].map(show_count);
         say(&format!("{packets} packets, {rows} rows, {files} files"));
     }
-    ensure!(faults == 0, "not every packet of the store is in a row, as said above");
-    Ok(())
+    verdict(faults)
 }
 
 /// Tells notes on standard error. Returns how many of them mean that packets are missing.
 fn tell(notes: &[Note]) -> usize {
     notes.iter().for_each(|note| say(&note.to_string()));
     notes.iter().filter(|note| note.is_fault()).count()
+}
+
+fn verdict(faults: usize) -> Result<()> {
+    ensure!(faults == 0, "not every packet of the store is in a row, as said above");
+    Ok(())
 }
 
 /// What rows are made of, and what all of them have in common.
@@ -98,6 +103,18 @@ struct Made {
     rows: u64,
     files: u64,
     notes: Vec<Note>,
+    /// How many packets the segment's statistics tell, if rows should have as many and have not.
+    told: Option<u64>,
+}
+
+impl Made {
+    /// Tells where rows and statistics differ. Returns whether they do.
+    fn tell_difference(&self, name: &SegmentName) -> bool {
+        let Some(told) = self.told else { return false };
+        let [rows, told] = [self.packets, told].map(show_count);
+        say(&format!("{name}: its rows have {rows} packets, and its statistics tell of {told}"));
+        true
+    }
 }
 
 /// Makes the files of a segment. Where that is gone nothing is made, and a note tells.
@@ -105,7 +122,7 @@ fn make(
     store: &dyn Storage,
     name: &SegmentName,
     question: &Question,
-    out: &Path,
+    tables: &Tables,
     watch: &mut dyn FnMut(u64) -> Result<()>,
 ) -> Result<Made> {
     let cannot = || format!("cannot read {}", store.location(name.to_string().as_ref()).display());
@@ -118,14 +135,14 @@ fn make(
         }
         Err(e) => return Err(e).with_context(cannot),
     };
-    let mut files = SegmentFiles::new(out, name, &question.sensor);
+    let mut files = SegmentFiles::new(tables, name, &question.sensor);
     let mut made = Made::default();
     let mut table = FlowTable::new(walk.is_indexed());
     let mut lost = 0;
-    let mut put = |rows: &Rows, files: &mut SegmentFiles| {
-        made.rows += rows.rows.len() as u64;
+    let mut put = |rows: &Rows, files: &mut SegmentFiles<'_>| -> Result<()> {
         made.packets += rows.rows.iter().map(|row| row.packets[0] + row.packets[1]).sum::<u64>();
-        files.write(rows)
+        made.rows += files.write(rows)?;
+        Ok(())
     };
     walk.run(|step| -> Result<()> {
         match step {
@@ -151,14 +168,7 @@ fn make(
     put(&table.finish(), &mut files)?;
     made.notes = walk.take_notes();
     made.files = files.finish()?;
-    let is_whole = !made.notes.iter().any(Note::is_fault);
-    if let Some(told) = walk.packets_told()
-        && question.is_of_all()
-        && is_whole
-        && told != made.packets
-    {
-        let [rows, told] = [made.packets, told].map(show_count);
-        bail!("{name}: its rows have {rows} packets, and its statistics tell of {told}");
-    }
+    let is_whole = question.is_of_all() && !made.notes.iter().any(Note::is_fault);
+    made.told = walk.packets_told().filter(|told| is_whole && *told != made.packets);
     Ok(made)
 }
