@@ -24,7 +24,7 @@ demo: ## Record real and generated traffic and check every packet, in about a mi
 	cargo build --workspace
 	@scripts/demo.sh $(DEV)/tapdeck
 
-BENCHES := record generate query sharing rules hook index
+BENCHES := record generate query sharing rules hook index flows
 
 # Ends a test program that hangs, long after any that works has ended.
 GUARD := --config 'target."cfg(unix)".runner = ["timeout", "--foreground", "--verbose", "20m"]'
@@ -98,6 +98,7 @@ bench: ## Measure against the peers; BENCH='--runs 3 --packets 1000000' changes 
 	cargo bench -p tapdeck-capture --bench rules
 	cargo bench -p tapdeck-capture --bench hook
 	cargo bench -p tapdeck-store --bench index
+	cargo bench -p tapdeck-flow --bench flows
 
 # Where the lab's results go: make lab-quick OUT=DIR
 OUT ?= lab-results

@@ -19,6 +19,7 @@ mod ctl;
 mod dist;
 mod fault_log;
 mod flags;
+mod flows;
 #[doc(hidden)]
 pub mod fuzzing;
 mod generate;
@@ -93,6 +94,7 @@ pub fn main() -> ExitCode {
         flags::Command::Probe(flags) => probe::run(&flags),
         flags::Command::Ctl(flags) => ctl::run(&flags),
         flags::Command::Query(flags) => query::run(&flags),
+        flags::Command::Flows(flags) => flows::run(&flags),
         flags::Command::CheckTraffic(flags) => check_traffic::run(&flags),
         flags::Command::Dist(flags) => dist::run(&flags),
         flags::Command::Recover(flags) => recover::run(&flags),

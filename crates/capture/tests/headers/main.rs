@@ -42,6 +42,16 @@ fn innermost(found: &Found) -> Seen {
 /// Looks with both readers, at a few splits into a linear part and a rest.
 fn compare(reference: &mut Reference, frame: &[u8], has_link: bool, tag: Option<u16>, seed: u64) {
     let expected = reference.look(frame, has_link, tag);
+    // Flow tables are of frames that have their tags.
+    if tag.is_none() {
+        let link = if has_link { LinkType::ETHERNET } else { LinkType::RAW };
+        let read = reference.of_flows.read(link, frame, 0);
+        assert!(
+            expected.innermost.is_of(read.ip.as_ref()),
+            "seed {seed}: {read:?}, {expected:?} in {frame:02x?}",
+            expected = expected.innermost,
+        );
+    }
     for linear in [frame.len(), 0, seed as usize % (frame.len() + 1)] {
         let found = look(frame, linear, has_link, tag);
         let context = || format!("seed {seed}, linear {linear}, tag {tag:?}, {frame:02x?}");

@@ -4,6 +4,8 @@ use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use tapdeck_capture::headers::{FIRST_FRAGMENT, HAS_PORTS, LATER_FRAGMENT, Tuple};
+use tapdeck_packet::header::innermost::{InnermostReader, IpPacket};
+use tapdeck_packet::rules::Family;
 
 const TAGS: usize = 4;
 const EXTENSIONS: usize = 8;
@@ -67,6 +69,25 @@ impl Seen {
         }))
     }
 
+    /// Whether flow tables see the same.
+    pub fn is_of(&self, packet: Option<&IpPacket>) -> bool {
+        match (self.0, packet) {
+            (None, None) => true,
+            (Some(ip), Some(packet)) => {
+                let address = |bytes: [u8; 16]| match packet.family {
+                    Family::V4 => {
+                        IpAddr::from(Ipv4Addr::new(bytes[0], bytes[1], bytes[2], bytes[3]))
+                    }
+                    Family::V6 => Ipv6Addr::from(bytes).into(),
+                };
+                ip.addresses() == (address(packet.source), address(packet.destination))
+                    && (ip.protocol, ip.ports) == (packet.protocol, packet.ports)
+                    && (ip.part == Part::Later) == packet.is_later_fragment
+            }
+            _ => false,
+        }
+    }
+
     pub fn unwrap(self) -> Ip {
         self.0.expect("an IP packet")
     }
@@ -118,6 +139,8 @@ pub struct Reference {
     fragments: HashMap<(IpAddr, IpAddr, u32, u8), Ip>,
     inner: HashMap<(IpAddr, IpAddr, u32, u8), Option<Ip>>,
     is_quote: bool,
+    /// The reader of flow tables, which remembers fragments, too.
+    pub of_flows: InnermostReader,
 }
 
 fn half(bytes: &[u8], at: usize) -> Option<u16> {

@@ -54,6 +54,8 @@ pub mod loopback {
 
 /// RFC 826, for IPv4 over Ethernet.
 pub mod arp {
+    /// What such a packet begins with: kinds and lengths of both addresses.
+    pub const IPV4_OVER_ETHERNET: [u8; 6] = [0, 1, 8, 0, 6, 4];
     pub const SENDER_IPV4: usize = 14;
     pub const TARGET_IPV4: usize = 24;
 }
@@ -78,6 +80,7 @@ pub mod ppp_link {
 pub mod ipv4 {
     /// Bits of the first byte: the header's length in units of four bytes.
     pub const LENGTH_MASK: u8 = 0x0f;
+    pub const TOTAL_LENGTH: usize = 2;
     pub const IDENTIFICATION: usize = 4;
     /// Flags and fragment offset.
     pub const FRAGMENT: usize = 6;
@@ -92,6 +95,7 @@ pub mod ipv4 {
 
 /// RFC 8200, section 3.
 pub mod ipv6 {
+    pub const PAYLOAD_LENGTH: usize = 4;
     pub const NEXT_HEADER: usize = 6;
     pub const SOURCE: usize = 8;
     pub const DESTINATION: usize = 24;

@@ -25,6 +25,7 @@
 
 mod ether;
 pub mod field;
+pub mod innermost;
 mod ip;
 mod tunnel;
 

@@ -155,7 +155,8 @@ impl SegmentName {
         }
     }
 
-    fn stem(&self) -> String {
+    /// Returns what the names of the segment and of all that goes with it begin with.
+    pub fn stem(&self) -> String {
         let began = Timestamp::from_second(self.began_s).unwrap_or(Timestamp::UNIX_EPOCH);
         format!("{PREFIX}{:08}-{}", self.number, began.strftime("%Y%m%dT%H%M%SZ"))
     }

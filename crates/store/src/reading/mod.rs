@@ -8,3 +8,4 @@ pub mod query;
 pub mod recover;
 pub mod stat;
 pub mod verify;
+pub mod walk;

@@ -9,6 +9,7 @@ mod check_traffic;
 mod config;
 mod ctl;
 mod dist;
+mod flows;
 mod generate;
 mod probe;
 mod query;
@@ -29,6 +30,7 @@ pub use self::ctl::{
     Verb as CtlVerb,
 };
 pub use self::dist::{Dist, FromChoice, LengthChoice, ToChoice};
+pub use self::flows::{Flows, FlowsFormat};
 pub use self::generate::{BackendChoice, GapsChoice, Gen, MethodChoice, ProtoChoice, TunnelChoice};
 pub use self::probe::Probe;
 pub use self::query::Query;
@@ -60,6 +62,7 @@ pub enum Command {
     Probe(Probe),
     Ctl(Ctl),
     Query(Query),
+    Flows(Flows),
     Dist(Box<Dist>),
     Gen(Box<Gen>),
     CheckTraffic(CheckTraffic),

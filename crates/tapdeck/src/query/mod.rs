@@ -6,7 +6,7 @@
 //! it had and the answer has not (damage, missing segments) also make the exit code 1.
 
 mod explain;
-mod filter;
+pub mod filter;
 mod output;
 mod summary;
 pub mod time;

@@ -169,7 +169,7 @@ pub struct Begun {
 
 /// Returns what a segment's first bytes tell, and whether more bytes could tell more. `None` where
 /// another program wrote the segment.
-pub(super) fn parse_begin(bytes: &[u8]) -> (Option<Begun>, bool) {
+pub(crate) fn parse_begin(bytes: &[u8]) -> (Option<Begun>, bool) {
     let mut reader = Reader::new(bytes);
     let section = match reader.next() {
         Some(Ok(Record::Section(section))) => section,

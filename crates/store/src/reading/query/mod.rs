@@ -39,10 +39,10 @@
 //! `piece`; `source`; `ends`, `capture_file`; `overviews`, `snapshot`; `request`; `expand`;
 //! `reader`; `crew`; `merge`.
 
-mod blocks;
+pub(crate) mod blocks;
 mod capture_file;
 mod crew;
-mod ends;
+pub(crate) mod ends;
 mod error;
 mod expand;
 mod foreign;

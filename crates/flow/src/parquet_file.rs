@@ -1,0 +1,305 @@
+//! Writes rows as Parquet: one file for each segment and day, with the columns that
+//! `docs/FLEET.md` describes.
+//!
+//! The same rows give the same bytes: the file says which program wrote it and of which version,
+//! and neither when nor where. Rows that were taken out of a table together are one group, so a
+//! file of more than one group is one whose flows did not fit into memory at once.
+//!
+//! Each page of 20,000 rows has its least and greatest value in the page index. Rows are sorted by
+//! source, so a search for a source finds its pages there; for destinations there is a Bloom
+//! filter, as large as the number of different ones wants it.
+
+use std::io::Write;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use parquet::basic::{Compression, Encoding, ZstdLevel};
+use parquet::data_type::{ByteArray, ByteArrayType, DataType, Int32Type, Int64Type};
+use parquet::errors::ParquetError;
+use parquet::file::metadata::KeyValue;
+use parquet::file::properties::{WriterProperties, WriterPropertiesPtr};
+use parquet::file::writer::{SerializedColumnWriter, SerializedFileWriter};
+use parquet::schema::parser::parse_message_type;
+use parquet::schema::types::{ColumnPath, TypePtr};
+
+use crate::row::{Row, Rows};
+use crate::text::put_address;
+
+/// Rows that are turned into a column's values at a time.
+const BATCH: usize = 8192;
+/// Rows of a page.
+const PAGE_ROWS: usize = 20_000;
+/// How many of the files without a destination a Bloom filter lets through.
+const FALSE_POSITIVES: f64 = 0.02;
+const ZSTD_LEVEL: i32 = 3;
+const CREATED_BY: &str = concat!("tapdeck ", env!("CARGO_PKG_VERSION"));
+/// What a file says of the meaning of its columns, for readers of later ones.
+const VERSION: (&str, &str) = ("tapdeck.flows", "1");
+
+const SCHEMA: &str = "message flows {
+    required binary sensor (STRING);
+    required binary segment (STRING);
+    required int64 start (TIMESTAMP(MICROS, true));
+    required int64 end (TIMESTAMP(MICROS, true));
+    required int64 duration_ns;
+    optional int32 ip_version;
+    optional int32 proto;
+    optional int32 ether_type;
+    optional int32 vlan;
+    optional int32 tunnel;
+    optional binary src_ip (STRING);
+    optional binary dst_ip (STRING);
+    optional int64 src_num;
+    optional int64 dst_num;
+    optional int32 src_port;
+    optional int32 dst_port;
+    optional int32 icmp_type_code;
+    required int64 fwd_packets;
+    required int64 rev_packets;
+    required int64 fwd_bytes;
+    required int64 rev_bytes;
+    optional int32 fwd_tcp_flags (INTEGER(16, true));
+    optional int32 rev_tcp_flags (INTEGER(16, true));
+    required int32 end_reason (INTEGER(8, true));
+    required int32 lost_near;
+    required int64 offset;
+    required int64 span;
+    optional int32 granules;
+    optional binary runs;
+}";
+
+/// A Parquet file could not be written.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct Error(#[from] ParquetError);
+
+/// A Parquet file while rows are written into it.
+pub struct ParquetFile<W: Write + Send> {
+    writer: SerializedFileWriter<W>,
+    sensor: ByteArray,
+    segment: ByteArray,
+}
+
+impl<W: Write + Send> ParquetFile<W> {
+    /// Begins a file of rows of a segment, which has a name, recorded by a sensor, which has one,
+    /// too.
+    pub fn new(to: W, sensor: &str, segment: &str) -> Result<Self, Error> {
+        let schema: TypePtr = Arc::new(parse_message_type(SCHEMA)?);
+        let writer = SerializedFileWriter::new(to, schema, properties()?)?;
+        let text = |text: &str| ByteArray::from(text.as_bytes().to_vec());
+        Ok(Self { writer, sensor: text(sensor), segment: text(segment) })
+    }
+
+    /// Writes rows as one group. They are some of `of`, which has their lists of granules.
+    pub fn write(&mut self, rows: &[Row], of: &Rows) -> Result<(), Error> {
+        if rows.is_empty() {
+            return Ok(());
+        }
+        let mut group = self.writer.next_row_group()?;
+        let mut columns = COLUMNS.iter();
+        while let Some(mut column) = group.next_column()? {
+            let values = columns.next().map(|(_, values)| values);
+            match values {
+                Some(Values::Sensor) => constant(&mut column, rows, &self.sensor)?,
+                Some(Values::Segment) => constant(&mut column, rows, &self.segment)?,
+                Some(Values::Number(value)) => numbers::<Int64Type>(&mut column, rows, *value)?,
+                Some(Values::Small(value)) => numbers::<Int32Type>(&mut column, rows, *value)?,
+                Some(Values::MaybeNumber(value)) => maybe::<Int64Type>(&mut column, rows, *value)?,
+                Some(Values::MaybeSmall(value)) => maybe::<Int32Type>(&mut column, rows, *value)?,
+                Some(Values::Address(value)) => texts(&mut column, rows, |row, out| {
+                    value(row).map(|address| put_address(out, address)).is_some()
+                })?,
+                Some(Values::Runs) => texts(&mut column, rows, |row, out| {
+                    of.runs(row).map(|runs| out.extend_from_slice(runs)).is_some()
+                })?,
+                None => {}
+            }
+            column.close()?;
+        }
+        group.close()?;
+        Ok(())
+    }
+
+    /// Writes the file's end. Returns what it was written to.
+    pub fn finish(self) -> Result<W, Error> {
+        Ok(self.writer.into_inner()?)
+    }
+}
+
+/// How a column's values are made of rows.
+enum Values {
+    Sensor,
+    Segment,
+    Number(fn(&Row) -> i64),
+    Small(fn(&Row) -> i32),
+    MaybeNumber(fn(&Row) -> Option<i64>),
+    MaybeSmall(fn(&Row) -> Option<i32>),
+    Address(fn(&Row) -> Option<IpAddr>),
+    Runs,
+}
+
+/// The columns, in the order of the schema.
+const COLUMNS: [(&str, Values); 29] = [
+    ("sensor", Values::Sensor),
+    ("segment", Values::Segment),
+    ("start", Values::Number(|row| row.start_ns.div_euclid(1000))),
+    ("end", Values::Number(|row| row.end_ns.div_euclid(1000))),
+    ("duration_ns", Values::Number(|row| row.end_ns.saturating_sub(row.start_ns))),
+    ("ip_version", Values::MaybeSmall(|row| row.ip_version.map(i32::from))),
+    ("proto", Values::MaybeSmall(|row| row.protocol.map(i32::from))),
+    ("ether_type", Values::MaybeSmall(|row| row.ether_type.map(i32::from))),
+    ("vlan", Values::MaybeSmall(|row| row.vlan.map(i32::from))),
+    ("tunnel", Values::MaybeSmall(|row| row.tunnel.map(|tunnel| tunnel as i32))),
+    ("src_ip", Values::Address(|row| row.source)),
+    ("dst_ip", Values::Address(|row| row.destination)),
+    ("src_num", Values::MaybeNumber(|row| row.source.map(number))),
+    ("dst_num", Values::MaybeNumber(|row| row.destination.map(number))),
+    ("src_port", Values::MaybeSmall(|row| row.ports.map(|(port, _)| port.into()))),
+    ("dst_port", Values::MaybeSmall(|row| row.ports.map(|(_, port)| port.into()))),
+    (
+        "icmp_type_code",
+        Values::MaybeSmall(|row| {
+            row.icmp.map(|(kind, code)| i32::from(kind) << 8 | i32::from(code))
+        }),
+    ),
+    ("fwd_packets", Values::Number(|row| signed(row.packets[0]))),
+    ("rev_packets", Values::Number(|row| signed(row.packets[1]))),
+    ("fwd_bytes", Values::Number(|row| signed(row.bytes[0]))),
+    ("rev_bytes", Values::Number(|row| signed(row.bytes[1]))),
+    ("fwd_tcp_flags", Values::MaybeSmall(|row| row.tcp_flags.map(|flags| flags[0].into()))),
+    ("rev_tcp_flags", Values::MaybeSmall(|row| row.tcp_flags.map(|flags| flags[1].into()))),
+    ("end_reason", Values::Small(|row| row.end_reason as i32)),
+    ("lost_near", Values::Small(|row| i32::try_from(row.lost).unwrap_or(i32::MAX))),
+    ("offset", Values::Number(|row| signed(row.offset))),
+    ("span", Values::Number(|row| signed(row.span))),
+    (
+        "granules",
+        Values::MaybeSmall(|row| row.granules.map(|n| i32::try_from(n).unwrap_or(i32::MAX))),
+    ),
+    ("runs", Values::Runs),
+];
+
+/// Columns whose values hardly ever come again: differences are shorter than a dictionary.
+const DIFFERENT: [&str; 4] = ["start", "end", "duration_ns", "offset"];
+
+fn signed(n: u64) -> i64 {
+    i64::try_from(n).unwrap_or(i64::MAX)
+}
+
+/// Returns an IPv4 address as a number, of an IPv6 address the upper 64 bits.
+fn number(address: IpAddr) -> i64 {
+    match address {
+        IpAddr::V4(address) => address.to_bits().into(),
+        IpAddr::V6(address) => ((address.to_bits() >> 64) as u64).cast_signed(),
+    }
+}
+
+fn properties() -> Result<WriterPropertiesPtr, ParquetError> {
+    let path = |name: &str| ColumnPath::from(name);
+    let (key, value) = VERSION;
+    let metadata = KeyValue::new(key.to_owned(), value.to_owned());
+    let mut properties = WriterProperties::builder()
+        .set_created_by(CREATED_BY.to_owned())
+        .set_key_value_metadata(Some(vec![metadata]))
+        .set_compression(Compression::ZSTD(ZstdLevel::try_new(ZSTD_LEVEL)?))
+        .set_data_page_row_count_limit(PAGE_ROWS)
+        .set_max_row_group_row_count(None)
+        // The writer makes room for so many and then folds the filter to what there were.
+        .set_column_bloom_filter_max_ndv(path("dst_ip"), crate::MAX_ROWS as u64)
+        .set_column_bloom_filter_fpp(path("dst_ip"), FALSE_POSITIVES);
+    for name in DIFFERENT {
+        properties = properties
+            .set_column_dictionary_enabled(path(name), false)
+            .set_column_encoding(path(name), Encoding::DELTA_BINARY_PACKED);
+    }
+    Ok(Arc::new(properties.build()))
+}
+
+type Column<'a> = SerializedColumnWriter<'a>;
+
+fn numbers<T: DataType>(
+    column: &mut Column<'_>,
+    rows: &[Row],
+    value: fn(&Row) -> T::T,
+) -> Result<(), ParquetError> {
+    let mut values = Vec::with_capacity(BATCH.min(rows.len()));
+    for rows in rows.chunks(BATCH) {
+        values.clear();
+        values.extend(rows.iter().map(value));
+        column.typed::<T>().write_batch(&values, None, None)?;
+    }
+    Ok(())
+}
+
+fn maybe<T: DataType>(
+    column: &mut Column<'_>,
+    rows: &[Row],
+    value: fn(&Row) -> Option<T::T>,
+) -> Result<(), ParquetError> {
+    let mut values = Vec::with_capacity(BATCH.min(rows.len()));
+    let mut levels = Vec::with_capacity(BATCH.min(rows.len()));
+    for rows in rows.chunks(BATCH) {
+        values.clear();
+        levels.clear();
+        for row in rows {
+            let value = value(row);
+            levels.push(i16::from(value.is_some()));
+            values.extend(value);
+        }
+        column.typed::<T>().write_batch(&values, Some(&levels), None)?;
+    }
+    Ok(())
+}
+
+fn constant(column: &mut Column<'_>, rows: &[Row], value: &ByteArray) -> Result<(), ParquetError> {
+    let values = vec![value.clone(); BATCH.min(rows.len())];
+    for rows in rows.chunks(BATCH) {
+        column.typed::<ByteArrayType>().write_batch(&values[..rows.len()], None, None)?;
+    }
+    Ok(())
+}
+
+/// Writes what `put` appends for each row; nothing where it returns false.
+fn texts(
+    column: &mut Column<'_>,
+    rows: &[Row],
+    put: impl Fn(&Row, &mut Vec<u8>) -> bool,
+) -> Result<(), ParquetError> {
+    let mut values: Vec<ByteArray> = Vec::with_capacity(BATCH.min(rows.len()));
+    let mut levels = Vec::with_capacity(BATCH.min(rows.len()));
+    let mut ends = Vec::with_capacity(BATCH.min(rows.len()));
+    for rows in rows.chunks(BATCH) {
+        values.clear();
+        levels.clear();
+        ends.clear();
+        let mut bytes = Vec::with_capacity(rows.len() * 16);
+        for row in rows {
+            let is_there = put(row, &mut bytes);
+            levels.push(i16::from(is_there));
+            if is_there {
+                ends.push(bytes.len());
+            }
+        }
+        let bytes = Bytes::from(bytes);
+        let mut at = 0;
+        for end in &ends {
+            values.push(ByteArray::from(bytes.slice(at..*end)));
+            at = *end;
+        }
+        column.typed::<ByteArrayType>().write_batch(&values, Some(&levels), None)?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{COLUMNS, SCHEMA};
+
+    #[test]
+    fn columns_stand_in_the_order_of_the_schema() {
+        let message = parquet::schema::parser::parse_message_type(SCHEMA).unwrap();
+        let names: Vec<&str> = message.get_fields().iter().map(|field| field.name()).collect();
+        assert_eq!(names, COLUMNS.map(|(name, _)| name));
+    }
+}

@@ -1,0 +1,288 @@
+//! All packets of one closed segment, as they lie there: not in the order of time, granule by
+//! granule. For whoever has to see each packet once and can do with any order, this is the fastest
+//! way, and it needs next to no memory.
+//!
+//! The granules are those of the segment's index. Without an index (there is none, or it cannot be
+//! used) the segment is cut into pieces by the same rule, which have no numbers that mean anything
+//! to others. Where a granule is damaged, its packets up to the damage are given and a note tells;
+//! without an index the segment ends there.
+
+use std::io;
+use std::ops::Range;
+use std::sync::Arc;
+
+use tapdeck_packet::pcapng::{Record, Statistics};
+
+use super::query::{Described, Note, Packet, Snapshot};
+use crate::format::index::{GRANULE, Index};
+use crate::format::name::SegmentName;
+use crate::format::segment::{body_end, read_beginning, segment_names, statistics_told};
+use crate::io::{Access, Object, Storage};
+use crate::reading::query::blocks::{Blocks, BrokenBlock, PieceEnd};
+use crate::reading::query::ends::{Begun, parse_begin};
+
+/// About how many bytes are read at a time.
+const PIECE: u64 = 1 << 20;
+
+/// What comes next in a segment.
+#[derive(Clone, Debug)]
+pub enum Step<'a> {
+    /// A packet of the granule that has not ended. Its interface is an index into
+    /// [`Walk::interfaces`].
+    Packet(Packet<'a>),
+    /// The end of a granule: where it lies in the segment.
+    GranuleEnd(Range<u64>),
+}
+
+/// A closed segment, opened to be read from end to end.
+pub struct Walk {
+    name: SegmentName,
+    begun: Begun,
+    object: Arc<dyn Object>,
+    /// Where the packets end.
+    end: u64,
+    /// Where the granules of the index lie; `None` without one.
+    granules: Option<Vec<Range<u64>>>,
+    statistics: Option<Vec<Statistics>>,
+    notes: Vec<Note>,
+}
+
+/// Returns the closed segments of a snapshot, oldest first.
+pub fn closed(snapshot: &Snapshot) -> Vec<SegmentName> {
+    let segments = snapshot.segments_to_read().iter();
+    segments.filter(|segment| !segment.name.live).map(|segment| segment.name.clone()).collect()
+}
+
+impl Walk {
+    /// Opens a closed segment; `None` where another program wrote the file.
+    ///
+    /// # Errors
+    /// `NotFound` where the segment is gone.
+    pub fn open(storage: &dyn Storage, name: &SegmentName) -> io::Result<Option<Self>> {
+        let object = storage.open(name.to_string().as_ref(), Access::Sequential)?;
+        let len = object.length()?;
+        let Some(begun) = read_beginning(&*object, &mut Vec::new(), parse_begin)? else {
+            return Ok(None);
+        };
+        let statistics = statistics_told(&*object);
+        let end = body_end(&*object).unwrap_or(len);
+        let mut notes = Vec::new();
+        let granules = granules(storage, name, len, begun.end).unwrap_or_else(|e| {
+            notes.push(Note::Index { segment: name.to_string(), why: e.to_string() });
+            None
+        });
+        if let Some((at, what)) = begun.damaged {
+            notes.push(Note::Damaged { segment: name.to_string(), at, what: what.to_owned() });
+        }
+        Ok(Some(Self { name: name.clone(), begun, object, end, granules, statistics, notes }))
+    }
+
+    /// Returns the interfaces that the segment describes, by their ids.
+    pub fn interfaces(&self) -> &[Described] {
+        &self.begun.interfaces
+    }
+
+    /// Whether the granules are those of an index, which counts them from 0 in this order.
+    pub fn is_indexed(&self) -> bool {
+        self.granules.is_some()
+    }
+
+    /// Returns how many packets the segment's statistics tell of; `None` where it has none.
+    pub fn packets_told(&self) -> Option<u64> {
+        self.statistics.as_ref()?.iter().map(|told| told.delivered).sum()
+    }
+
+    /// Returns the segment's length up to its statistics.
+    pub fn bytes(&self) -> u64 {
+        self.end
+    }
+
+    /// Takes what the user should know, of damage for one.
+    pub fn take_notes(&mut self) -> Vec<Note> {
+        std::mem::take(&mut self.notes)
+    }
+
+    /// Reads the segment, and hands all there is to `each`, which may end the reading by an error.
+    pub fn run<E: From<io::Error>>(
+        &mut self,
+        each: impl FnMut(Step<'_>) -> Result<(), E>,
+    ) -> Result<(), E> {
+        match self.granules.take() {
+            Some(granules) => {
+                let outcome = self.by_granules(&granules, each);
+                self.granules = Some(granules);
+                outcome
+            }
+            None => self.by_pieces(each),
+        }
+    }
+
+    fn by_granules<E: From<io::Error>>(
+        &mut self,
+        granules: &[Range<u64>],
+        mut each: impl FnMut(Step<'_>) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let mut blocks = Blocks::default();
+        let goes_on = |a: &Range<u64>, b: &Range<u64>| a.end == b.start;
+        for run in granules.chunk_by(goes_on) {
+            let mut rest = run;
+            while let Some(first) = rest.first() {
+                let upto = first.start + PIECE;
+                let count = rest.partition_point(|granule| granule.end <= upto).max(1);
+                let (now, later) = rest.split_at(count);
+                rest = later;
+                let place = first.start..now[count - 1].end;
+                let len = (place.end - place.start) as usize;
+                blocks.load(&*self.object, &self.begun.section, place.start, len)?;
+                self.object.forget(place);
+                for granule in now {
+                    self.granule(&mut blocks, granule, &mut each)?;
+                    each(Step::GranuleEnd(granule.clone()))?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn granule<E>(
+        &mut self,
+        blocks: &mut Blocks,
+        place: &Range<u64>,
+        each: &mut impl FnMut(Step<'_>) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let mut failed = None;
+        let Self { begun, .. } = &*self;
+        let (good, fault) = blocks.parse(place, |_, record| {
+            let Some(packet) = packet(begun, &record)? else { return Ok(()) };
+            each(Step::Packet(packet)).map_err(|e| {
+                failed = Some(e);
+                ""
+            })
+        });
+        if let Some(e) = failed {
+            return Err(e);
+        }
+        let what = match fault {
+            Some(BrokenBlock::Damaged(what)) => what,
+            Some(BrokenBlock::Short(_)) => "a block passes the end of what was indexed",
+            None if good < place.end => "it is cut short",
+            None => return Ok(()),
+        };
+        self.damaged(good, what);
+        Ok(())
+    }
+
+    fn by_pieces<E: From<io::Error>>(
+        &mut self,
+        mut each: impl FnMut(Step<'_>) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let mut blocks = Blocks::default();
+        let (mut at, mut began) = (self.begun.end, self.begun.end);
+        while at < self.end {
+            let mut failed = None;
+            let Self { begun, object, .. } = &*self;
+            let part = at..self.end;
+            let read =
+                blocks.read(&**object, &begun.section, part, PIECE as usize, |at, record| {
+                    let mut give = |step: Step<'_>| {
+                        each(step).map_err(|e| {
+                            failed = Some(e);
+                            ""
+                        })
+                    };
+                    if at - began >= GRANULE {
+                        give(Step::GranuleEnd(began..at))?;
+                        began = at;
+                    }
+                    match packet(begun, &record)? {
+                        Some(packet) => give(Step::Packet(packet)),
+                        None => Ok(()),
+                    }
+                })?;
+            if let Some(e) = failed {
+                return Err(e);
+            }
+            at += read.bytes;
+            match read.stop {
+                PieceEnd::More => {}
+                PieceEnd::End => break,
+                PieceEnd::Cut => {
+                    self.damaged(at, "it is cut short");
+                    break;
+                }
+                PieceEnd::Damaged(what) => {
+                    self.damaged(at, what);
+                    break;
+                }
+            }
+        }
+        if at > began { each(Step::GranuleEnd(began..at)) } else { Ok(()) }
+    }
+
+    fn damaged(&mut self, at: u64, what: &str) {
+        let segment = self.name.to_string();
+        self.notes.push(Note::Damaged { segment, at, what: what.to_owned() });
+    }
+}
+
+/// Returns where the granules of a segment's index lie; `None` where there is no whole index. An
+/// error says why there is one that cannot be used.
+fn granules(
+    storage: &dyn Storage,
+    name: &SegmentName,
+    len: u64,
+    body: u64,
+) -> io::Result<Option<Vec<Range<u64>>>> {
+    let index = Index::open(storage, name, len)?;
+    let Some(mut index) = index.filter(|index| index.summary().complete) else { return Ok(None) };
+    let tables = index.tables()?;
+    let places: Vec<_> = tables.into_iter().flatten().map(|granule| granule.place).collect();
+    let mut at = body;
+    for place in &places {
+        if place.start < at || place.is_empty() || place.end > len {
+            let why = "a granule is not where it should be";
+            return Err(io::Error::new(io::ErrorKind::InvalidData, why));
+        }
+        at = place.end;
+    }
+    Ok(Some(places))
+}
+
+/// Returns the packet that a block is; `None` where it is none. An error says how it is damaged.
+fn packet<'a>(begun: &Begun, record: &Record<'a>) -> Result<Option<Packet<'a>>, &'static str> {
+    let block = match record {
+        Record::Packet(block) => block,
+        Record::Statistics(_) | Record::Other(_) => return Ok(None),
+        Record::Section(_) | Record::Interface(_) => {
+            return Err("a header in the middle of a segment");
+        }
+    };
+    let Some(interface) = begun.interfaces.get(block.interface as usize) else {
+        return Err("a packet of an interface that was not described");
+    };
+    let Ok(time_ns) = i64::try_from(block.timestamp) else {
+        return Err("a packet of a time that cannot be");
+    };
+    Ok(Some(Packet {
+        time_ns,
+        interface: block.interface,
+        link: interface.link,
+        original_len: block.original_len,
+        frame: block.frame,
+        flags: block.flags,
+        dropped: block.dropped,
+    }))
+}
+
+/// Returns the names of all closed segments, oldest first. Nothing says what is in them.
+pub fn closed_names(storage: &dyn Storage) -> io::Result<Vec<SegmentName>> {
+    let mut names = segment_names(storage)?;
+    names.retain(|name| !name.live);
+    Ok(names)
+}
+
+/// Whether the index of a closed segment is still being made, or was when its recorder was killed.
+pub fn waits_for_index(storage: &dyn Storage, name: &SegmentName) -> bool {
+    let is_there = |name: String| storage.state(name.as_ref()).is_ok();
+    is_there(name.index_log_name()) && !is_there(name.index_name())
+}

@@ -1,0 +1,174 @@
+//! `tapdeck flows`: flow tables of a store's closed segments.
+//!
+//! `tapdeck_store::walk` reads a segment, `tapdeck_flow` makes rows of its packets; here they meet,
+//! and files get their names. With `--watch` that goes on as segments are closed.
+
+mod files;
+mod watch;
+
+use std::io::{ErrorKind, IsTerminal, stderr};
+
+use anyhow::{Context, Result, ensure};
+use tapdeck_flow::{FlowTable, Rows};
+use tapdeck_packet::link::LinkType;
+use tapdeck_store::SegmentName;
+use tapdeck_store::io::{Directory, Storage};
+use tapdeck_store::query::{Matcher, Note, Snapshot, Span};
+use tapdeck_store::walk::{Step, Walk, closed};
+
+use crate::flags;
+use crate::interrupt::Interrupt;
+use crate::progress_line::{ProgressLine, say};
+use crate::query::filter::Filter;
+use crate::query::time;
+use crate::units::{show_bytes, show_count};
+use files::{SegmentFiles, Tables};
+
+pub fn run(flags: &flags::Flows) -> Result<()> {
+    let question = Question::new(flags)?;
+    let interrupt = Interrupt::listen()?;
+    crate::query::yield_to_recorder();
+    let snapshot = Snapshot::open(&flags.dir, question.span)?;
+    let tables = Tables::open(&flags.out, flags.format)?;
+    let store = Directory::new(&flags.dir);
+    if flags.watch {
+        return watch::run(&store, &question, &tables, &interrupt);
+    }
+    let names = closed(&snapshot);
+    let mut total = Made::default();
+    let mut faults = tell(snapshot.notes());
+    for (done, name) in names.iter().enumerate() {
+        let mut progress = ProgressLine::new();
+        let mut watch = |read: u64| {
+            progress.show(|| format!("{done} of {} segments, {}", names.len(), show_bytes(read)));
+            ensure!(!interrupt.asked(), "stopped by a signal: {done} segments are done");
+            Ok(())
+        };
+        let made = make(&store, name, &question, &tables, &mut watch)?;
+        drop(progress);
+        faults += tell(&made.notes) + usize::from(made.tell_difference(name));
+        total.packets += made.packets;
+        total.rows += made.rows;
+        total.files += made.files;
+    }
+    if stderr().is_terminal() {
+        let [packets, rows, files] = [total.packets, total.rows, total.files].map(show_count);
+        say(&format!("{packets} packets, {rows} rows, {files} files"));
+    }
+    verdict(faults)
+}
+
+/// Tells notes on standard error. Returns how many of them mean that packets are missing.
+fn tell(notes: &[Note]) -> usize {
+    notes.iter().for_each(|note| say(&note.to_string()));
+    notes.iter().filter(|note| note.is_fault()).count()
+}
+
+fn verdict(faults: usize) -> Result<()> {
+    ensure!(faults == 0, "not every packet of the store is in a row, as said above");
+    Ok(())
+}
+
+/// What rows are made of, and what all of them have in common.
+struct Question {
+    span: Span,
+    filter: Option<Filter>,
+    sensor: String,
+}
+
+impl Question {
+    fn new(flags: &flags::Flows) -> Result<Self> {
+        let expression = flags.expression.join(" ");
+        // A segment has packets of no other link types.
+        let links = [LinkType::ETHERNET, LinkType::RAW];
+        let filter = (!expression.is_empty()).then(|| Filter::for_links(&expression, links, false));
+        let this_machine = || rustix::system::uname().nodename().to_string_lossy().into_owned();
+        Ok(Self {
+            span: time::span(flags.after, flags.before)?,
+            filter: filter.transpose()?,
+            sensor: flags.sensor.clone().unwrap_or_else(this_machine),
+        })
+    }
+
+    /// Whether rows are made of all packets.
+    fn is_of_all(&self) -> bool {
+        self.span == Span::ALL && self.filter.is_none()
+    }
+}
+
+/// What was made of a segment.
+#[derive(Default)]
+struct Made {
+    packets: u64,
+    rows: u64,
+    files: u64,
+    notes: Vec<Note>,
+    /// How many packets the segment's statistics tell, if rows should have as many and have not.
+    told: Option<u64>,
+}
+
+impl Made {
+    /// Tells where rows and statistics differ. Returns whether they do.
+    fn tell_difference(&self, name: &SegmentName) -> bool {
+        let Some(told) = self.told else { return false };
+        let [rows, told] = [self.packets, told].map(show_count);
+        say(&format!("{name}: its rows have {rows} packets, and its statistics tell of {told}"));
+        true
+    }
+}
+
+/// Makes the files of a segment. Where that is gone nothing is made, and a note tells.
+fn make(
+    store: &dyn Storage,
+    name: &SegmentName,
+    question: &Question,
+    tables: &Tables,
+    watch: &mut dyn FnMut(u64) -> Result<()>,
+) -> Result<Made> {
+    let cannot = || format!("cannot read {}", store.location(name.to_string().as_ref()).display());
+    let mut walk = match Walk::open(store, name) {
+        Ok(Some(walk)) => walk,
+        Ok(None) => return Ok(Made::default()),
+        Err(e) if e.kind() == ErrorKind::NotFound => {
+            let notes = vec![Note::Deleted(name.to_string())];
+            return Ok(Made { notes, ..Made::default() });
+        }
+        Err(e) => return Err(e).with_context(cannot),
+    };
+    let mut files = SegmentFiles::new(tables, name, &question.sensor);
+    let mut made = Made::default();
+    let mut table = FlowTable::new(walk.is_indexed());
+    let mut lost = 0;
+    let mut put = |rows: &Rows, files: &mut SegmentFiles<'_>| -> Result<()> {
+        made.packets += rows.rows.iter().map(|row| row.packets[0] + row.packets[1]).sum::<u64>();
+        made.rows += files.write(rows)?;
+        Ok(())
+    };
+    walk.run(|step| -> Result<()> {
+        match step {
+            Step::Packet(packet) => {
+                lost += packet.dropped;
+                let matches = || question.filter.as_ref().is_none_or(|f| f.matches(&packet));
+                if question.span.contains(packet.time_ns) && matches() {
+                    let (link, len) = (packet.link, packet.original_len);
+                    table.packet(link, packet.frame, len, packet.time_ns);
+                }
+            }
+            Step::GranuleEnd(place) => {
+                watch(place.end)?;
+                table.end_granule(place, std::mem::take(&mut lost));
+                if table.is_full() {
+                    put(&table.take(), &mut files)?;
+                }
+            }
+        }
+        Ok(())
+    })
+    .with_context(cannot)?;
+    put(&table.finish(), &mut files)?;
+    made.notes = walk.take_notes();
+    made.files = files.finish()?;
+    let is_whole = question.is_of_all() && !made.notes.iter().any(Note::is_fault);
+    made.told = walk.packets_told().filter(|told| is_whole && *told != made.packets);
+    Ok(made)
+}
