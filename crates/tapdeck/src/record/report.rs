@@ -12,7 +12,9 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result};
 use serde::Serialize;
 use tapdeck_capture::{Capture, Event, Step, Unseen};
-use tapdeck_packet::account::{Counters, InterfaceCounters, RecorderCounters};
+use tapdeck_packet::account::{
+    Counters, InterfaceCounters, RecorderCounters, StoreCounters, UsedRingCounters,
+};
 use tapdeck_packet::watch::waiting;
 use tapdeck_store::{Log, MinFree, Totals};
 
@@ -40,8 +42,25 @@ struct Statistics<'a> {
     paused: bool,
     #[serde(flatten)]
     recorder: RecorderCounters,
+    #[serde(flatten)]
+    rings: Option<UsedRingCounters>,
+    #[serde(flatten)]
+    store: Option<StoreCounters>,
+    /// How long packets are to be kept, if that is limited.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    keep_time_s: Option<u64>,
+    version: &'static str,
     #[serde(rename = "final")]
     is_final: bool,
+}
+
+/// What is counted of a recorder as a whole.
+#[derive(Default)]
+struct Whole {
+    counters: RecorderCounters,
+    rings: Option<UsedRingCounters>,
+    store: Option<StoreCounters>,
+    keep_time_s: Option<u64>,
 }
 
 #[derive(Serialize)]
@@ -58,7 +77,7 @@ struct InterfaceStatistics<'a> {
 }
 
 impl<'a> Statistics<'a> {
-    fn new(accounts: &'a [InterfaceAccount], recorder: RecorderCounters, is_final: bool) -> Self {
+    fn new(accounts: &'a [InterfaceAccount], whole: Whole, is_final: bool) -> Self {
         let interface = |account: &'a InterfaceAccount| InterfaceStatistics {
             counters: account.counters,
             hook: account.hook,
@@ -75,7 +94,11 @@ impl<'a> Statistics<'a> {
             interfaces: accounts.iter().map(|a| (a.name.as_str(), interface(a))).collect(),
             hook: hooks.join(","),
             paused: accounts.iter().any(|account| account.settings.paused),
-            recorder,
+            recorder: whole.counters,
+            rings: whole.rings,
+            store: whole.store,
+            keep_time_s: whole.keep_time_s,
+            version: env!("CARGO_PKG_VERSION"),
             is_final,
         }
     }
@@ -264,7 +287,29 @@ impl Report {
     /// Returns what has been counted up to now, as an answer to whoever asks.
     pub fn stats(&self, source: &RecordSource) -> Answer {
         let accounts = source.account(&self.totals);
-        Answer::ok(Statistics::new(&accounts, self.counters(source), false))
+        Answer::ok(Statistics::new(&accounts, self.whole(source), false))
+    }
+
+    fn whole(&self, source: &RecordSource) -> Whole {
+        let rings = || source.captures().iter().flat_map(Capture::rings);
+        let size = rings().map(|ring| u64::from(ring.geometry().ring_bytes())).max();
+        let used = rings().map(|ring| ring.fill_bytes()).max().unwrap_or(0);
+        let rings = size.map(|size| UsedRingCounters {
+            ring_used_bytes: used.min(size),
+            ring_size_bytes: size,
+        });
+        let (store, keep_time) = match &self.plan.target {
+            Target::Store { retention, .. } => (
+                Some(StoreCounters {
+                    store_bytes: self.totals.bytes_stored.load(Relaxed),
+                    store_oldest_us: self.totals.oldest_ns() / 1000,
+                }),
+                retention.age,
+            ),
+            _ => (None, None),
+        };
+        let keep_time_s = keep_time.map(|time| time.as_secs());
+        Whole { counters: self.counters(source), rings, store, keep_time_s }
     }
 
     fn counters(&self, source: &RecordSource) -> RecorderCounters {
@@ -294,11 +339,12 @@ impl Report {
             cpu_system_us: usage.system_us,
             context_switches: usage.switches,
             max_rss_bytes: usage.max_rss_bytes,
+            write_us: t.write_time().unwrap_or_default().as_micros() as u64,
         }
     }
 
     fn write_json(&mut self, source: &RecordSource, accounts: &[InterfaceAccount], is_final: bool) {
-        let statistics = Statistics::new(accounts, self.counters(source), is_final);
+        let statistics = Statistics::new(accounts, self.whole(source), is_final);
         if let Err(e) = self.stats_json.write(&statistics, is_final) {
             self.warn(&e);
         }
@@ -480,10 +526,10 @@ fn used() -> Used {
 
 #[cfg(test)]
 mod tests {
-    use tapdeck_packet::account::{InterfaceCounters, RecorderCounters};
+    use tapdeck_packet::account::InterfaceCounters;
 
     use super::super::source::{InterfaceAccount, Settings};
-    use super::Statistics;
+    use super::{Statistics, Whole};
     use crate::control::{Answer, documented};
 
     #[test]
@@ -498,7 +544,7 @@ mod tests {
             settings: Settings { paused: false, snaplen: Some(65_535), filter: None, rules: 0 },
         };
         let accounts = [account];
-        let statistics = Statistics::new(&accounts, RecorderCounters::default(), true);
+        let statistics = Statistics::new(&accounts, Whole::default(), true);
         let answer = Answer::ok(&statistics);
         let shown = documented("{\"ok\":true,\"seen\"");
         let begin = shown.strip_suffix("...}").expect("the rest is left out");

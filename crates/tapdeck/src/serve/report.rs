@@ -42,6 +42,7 @@ pub struct Statistics<'a> {
     daemon: DaemonCounters,
     ports: Vec<Port<'a>>,
     groups: Vec<Group<'a>>,
+    version: &'static str,
     #[serde(rename = "final")]
     is_final: bool,
 }
@@ -129,6 +130,7 @@ impl DaemonState {
                 .zip(&self.stats.groups)
                 .map(|(config, stats)| self.group(config, stats))
                 .collect(),
+            version: env!("CARGO_PKG_VERSION"),
             is_final,
         }
     }
