@@ -111,6 +111,7 @@ fn sample(metrics: &str, name: &str) -> f64 {
 }
 
 #[test]
+#[allow(clippy::float_cmp, reason = "counts are whole numbers")]
 fn metrics_account_for_every_packet_and_tell_of_the_store() {
     let mut c = Controlled::start("--hook xdp --keep-time 7d --filter len<=1000");
     let began = std::time::SystemTime::now();

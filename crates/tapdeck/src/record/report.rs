@@ -24,6 +24,7 @@ use super::source::{InterfaceAccount, InterfaceNotice, RecordSource};
 use super::stall::{StallWatch, SyncWatch};
 use crate::control::Answer;
 use crate::fault_log::FaultLog;
+use crate::messages::Level;
 use crate::progress_line::LiveLine;
 use crate::statistics::{StatsJson, StatsOutput, accounting_line, statistics_dropped};
 use crate::units::{show_bytes, show_count, show_rate};
@@ -161,14 +162,23 @@ impl Report {
     }
 
     pub fn warn(&self, text: &str) {
-        self.line.lock().unwrap_or_else(PoisonError::into_inner).say(text);
+        self.tell_as(Level::Warning, text);
+    }
+
+    /// Tells something that is as it should be.
+    fn inform(&self, text: &str) {
+        self.tell_as(Level::Info, text);
+    }
+
+    fn tell_as(&self, level: Level, text: &str) {
+        self.line.lock().unwrap_or_else(PoisonError::into_inner).say(level, text);
     }
 
     pub fn started(&mut self, source: &RecordSource) {
         self.began = Instant::now();
         self.last.0 = total(&source.account(&self.totals));
         if let Origin::Group { name, .. } = &self.plan.origin {
-            self.warn(&format!(
+            self.inform(&format!(
                 "recording group {name} as a member of it, {} of memory",
                 show_bytes(source.memory_bytes())
             ));
@@ -176,7 +186,7 @@ impl Report {
         for (capture, reason) in source.captures().iter().zip(self.plan.origin.reasons()) {
             let g = capture.rings()[0].geometry();
             let reason = reason.map(|r| format!(" (auto: {r})")).unwrap_or_default();
-            self.warn(&format!(
+            self.inform(&format!(
                 "recording {} at hook {}{reason}, {} ring{} of {}, {} of memory",
                 capture.interface().name,
                 capture.config().hook,
@@ -197,7 +207,7 @@ impl Report {
         self.unwritten_before = lasting.unwritten();
         self.lasting = Some(lasting.name().to_owned());
         if self.takeovers > 0 {
-            self.warn(&format!(
+            self.inform(&format!(
                 "goes on where the recorder before has left {} (takeover {})",
                 lasting.name(),
                 show_count(self.takeovers)
@@ -217,7 +227,7 @@ impl Report {
     /// Tells that the end takes long because of the index.
     pub fn waits_for_index(&self) {
         let behind = show_bytes(self.totals.index_behind_bytes.load(Relaxed));
-        self.warn(&format!(
+        self.inform(&format!(
             "everything is recorded; the index is {behind} behind (Ctrl-C: leave it so, queries take longer then)"
         ));
     }
@@ -251,7 +261,11 @@ impl Report {
             Event::LinkDown => "has no link",
             Event::LinkUp => "has a link again",
         };
-        self.warn(&format!("{name} {what}"));
+        let level = match event {
+            Event::Gone | Event::LinkDown => Level::Warning,
+            Event::Back | Event::LinkUp => Level::Info,
+        };
+        self.tell_as(level, &format!("{name} {what}"));
     }
 
     /// Takes in that packets of an interface that have waited stay in its rings. It is told with
@@ -425,7 +439,7 @@ impl Report {
         self.write_json(source, &accounts, true);
         self.summary(source, &accounts);
         if let Some(name) = &self.lasting {
-            self.warn(&format!(
+            self.inform(&format!(
                 "the hooks stay and the rings go on filling: start again, or tapdeck ctl persist drop {name}"
             ));
         }
@@ -436,11 +450,11 @@ impl Report {
     fn summary(&self, source: &RecordSource, accounts: &[InterfaceAccount]) {
         let devices = matches!(source, RecordSource::Interfaces(_));
         for InterfaceAccount { name, counters, outbound, .. } in accounts {
-            self.warn(&format!("{name}: {}", accounting(counters, devices, *outbound)));
+            self.inform(&format!("{name}: {}", accounting(counters, devices, *outbound)));
         }
         if accounts.len() > 1 {
             let outbound = accounts.iter().any(|account| account.outbound);
-            self.warn(&format!("all: {}", accounting(&total(accounts), devices, outbound)));
+            self.inform(&format!("all: {}", accounting(&total(accounts), devices, outbound)));
         }
         let t = &self.totals;
         let deleted = t.segments_deleted.load(Relaxed);
@@ -469,13 +483,15 @@ impl Report {
             }
             Target::Nothing => "nothing was stored".into(),
         };
-        self.warn(&place);
+        self.inform(&place);
     }
 }
 
 fn log_of(line: &Arc<Mutex<LiveLine>>) -> Log {
     let line = line.clone();
-    Arc::new(move |text| line.lock().unwrap_or_else(PoisonError::into_inner).say(text))
+    Arc::new(move |text| {
+        line.lock().unwrap_or_else(PoisonError::into_inner).say(Level::Warning, text);
+    })
 }
 
 fn total(accounts: &[InterfaceAccount]) -> InterfaceCounters {
