@@ -44,10 +44,11 @@ NEEDED="
 "
 # Programs that tests run beside tapdeck. Services of Debian's among them are not started.
 NEEDED_FOR_TEST="
-    argus-server     argus
-    p0f              p0f
-    prometheus       promtool
-    softflowd        softflowd
+    argus-server         argus
+    p0f                  p0f
+    prometheus           promtool
+    softflowd            softflowd
+    stenographer-client  stenoread
 "
 NEEDED_FOR_LINT="
     python3-venv     /usr/share/doc/python3-venv

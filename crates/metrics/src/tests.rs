@@ -1,3 +1,5 @@
+#![allow(clippy::float_cmp, reason = "counts are whole numbers")]
+
 use std::collections::BTreeMap;
 
 use serde_json::{Map, Value, json};
