@@ -275,6 +275,12 @@ pub static INTERFACE: &[Metric] = &[
     Metric::counter("bytes_captured", "tapdeck_captured", "Bytes of frames that are in the output")
         .bytes(),
     Metric::counter(
+        "bytes_cutoff",
+        "tapdeck_cutoff",
+        "Bytes of frames that were left out of long flows, as was asked",
+    )
+    .bytes(),
+    Metric::counter(
         "unseen",
         "tapdeck_unseen_packets",
         "Packets that the device received while the hook was not shown them",
