@@ -336,6 +336,23 @@ mod tests {
     }
 
     #[test]
+    fn the_example_is_taken_as_it_stands_and_with_all_that_it_proposes() {
+        let example = include_str!("../../../packaging/etc/gateway.toml");
+        let plain = read(example).expect("it is right");
+        assert!(plain.users.is_empty() && plain.audit.is_none());
+        // What is proposed begins with "# " and a key or a table; `audit` stands before all tables.
+        let is_proposed = |line: &&str| line.starts_with("# [[") || line.contains(" = ");
+        let proposed = example.lines().filter(is_proposed).map(|l| l.trim_start_matches("# "));
+        let (audit, tables): (Vec<&str>, Vec<&str>) =
+            proposed.partition(|line| line.starts_with("audit"));
+        let text = [audit, tables].concat().join("\n");
+        let text = text.replace("address = \"127", "[[listen]]\naddress = \"127");
+        let text = text.replace("name = \"example\"", "[[store]]\nname = \"example\"");
+        let whole = read(&text).unwrap_or_else(|e| panic!("{e}:\n{text}"));
+        assert_eq!((whole.users.len(), whole.listen.len(), whole.sources.len()), (1, 2, 2));
+    }
+
+    #[test]
     fn what_makes_no_sense_is_refused_and_named() {
         let listen = "[[listen]]\naddress = '127.0.0.1:0'\n";
         let store = "[[store]]\nname = 'a'\ndirectory = '/a'\n";
