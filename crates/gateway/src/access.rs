@@ -4,6 +4,7 @@
 //! connect to. Each has a role, and a role has ceilings, which hold for every question.
 
 use std::collections::HashMap;
+use std::fmt::Write as _;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -117,10 +118,15 @@ pub fn is_hash(hash: &str) -> bool {
 /// Makes a token for a user. Returns it, and its hash.
 pub fn new_token(name: &str) -> Result<(String, String), String> {
     let mut secret = [0; 32];
-    OsRng.try_fill_bytes(&mut secret).map_err(|e| e.to_string())?;
-    let secret: String = secret.iter().map(|byte| format!("{byte:02x}")).collect();
+    OsRng.try_fill_bytes(&mut secret).map_err(|e| format!("{e}"))?;
+    let mut shown = String::new();
+    for byte in secret {
+        // Writing into a string does not fail.
+        let _ = write!(shown, "{byte:02x}");
+    }
+    let secret = shown;
     let salt = SaltString::generate(&mut OsRng);
-    let hash = argon2().hash_password(secret.as_bytes(), &salt).map_err(|e| e.to_string())?;
+    let hash = argon2().hash_password(secret.as_bytes(), &salt).map_err(|e| format!("{e}"))?;
     Ok((format!("{name}.{secret}"), hash.to_string()))
 }
 

@@ -89,10 +89,10 @@ impl End {
 
     /// Returns a line that says how whole the answer is.
     pub fn line(&self) -> String {
-        let Self { packets, dropped, unseen, .. } = self;
-        let faults: String = self.faults.iter().map(|fault| format!("; {fault}")).collect();
+        let Self { packets, dropped, unseen, faults, .. } = self;
         let word = self.word();
-        format!("{word}: {packets} packets, {dropped} dropped, {unseen} unseen{faults}")
+        let line = format!("{word}: {packets} packets, {dropped} dropped, {unseen} unseen");
+        [vec![line], faults.clone()].concat().join("; ")
     }
 }
 

@@ -97,6 +97,13 @@ pub struct Asker {
     from: String,
 }
 
+/// Somebody who could not show who they are, as the audit has it.
+#[derive(Serialize)]
+struct Refused<'a> {
+    from: &'a str,
+    certificate: Option<&'a str>,
+}
+
 /// Finds out who asks.
 pub async fn asker(
     gateway: &Arc<Gateway>,
@@ -118,12 +125,7 @@ pub async fn asker(
     if let Some((user, by)) = found {
         return Ok(Asker { user, by, from: peer.from.clone() });
     }
-    #[derive(Serialize)]
-    struct Refused<'a> {
-        from: &'a str,
-        certificate: &'a Option<String>,
-    }
-    let refused = Refused { from: &peer.from, certificate: &peer.certificate };
+    let refused = Refused { from: &peer.from, certificate: peer.certificate.as_deref() };
     if let Some(audit) = &gateway.audit
         && let Err(e) = audit.refused(&refused)
     {

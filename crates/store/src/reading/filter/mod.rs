@@ -222,8 +222,7 @@ impl Clone for Program {
 }
 
 fn compile(expression: &str, link: LinkType) -> Result<BpfProgram, Error> {
-    let handle = handle(link).map_err(|why| Error::Unasked { link, why })?;
-    handle.compile(expression, true).map_err(|e| {
+    handle(link)?.compile(expression, true).map_err(|e| {
         let why = match e {
             pcap::Error::PcapError(text) => text,
             other => other.to_string(),
@@ -233,13 +232,14 @@ fn compile(expression: &str, link: LinkType) -> Result<BpfProgram, Error> {
 }
 
 /// Opens a capture file of a link type, which is in memory and holds no packets.
-fn handle(link: LinkType) -> Result<pcap::Capture<pcap::Offline>, String> {
+fn handle(link: LinkType) -> Result<pcap::Capture<pcap::Offline>, Error> {
+    let unasked = |e: &dyn std::fmt::Display| Error::Unasked { link, why: e.to_string() };
     let flags = rustix::fs::MemfdFlags::CLOEXEC;
-    let file = rustix::fs::memfd_create("tapdeck", flags).map_err(|e| e.to_string())?;
-    rustix::io::write(&file, &file_header(link)).map_err(|e| e.to_string())?;
-    rustix::fs::seek(&file, rustix::fs::SeekFrom::Start(0)).map_err(|e| e.to_string())?;
+    let file = rustix::fs::memfd_create("tapdeck", flags).map_err(|e| unasked(&e))?;
+    rustix::io::write(&file, &file_header(link)).map_err(|e| unasked(&e))?;
+    rustix::fs::seek(&file, rustix::fs::SeekFrom::Start(0)).map_err(|e| unasked(&e))?;
     let path = format!("/proc/self/fd/{}", file.as_raw_fd());
-    pcap::Capture::from_file(path).map_err(|e| e.to_string())
+    pcap::Capture::from_file(path).map_err(|e| unasked(&e))
 }
 
 fn instructions(program: &BpfProgram) -> Option<Arc<[Instruction]>> {
