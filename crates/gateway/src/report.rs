@@ -132,10 +132,23 @@ impl Histogram {
         let end_ns = first_ns + (parts * step_ns - 1).max(1);
         let amounts = report.rate.parts(parts as usize, first_ns, end_ns.max(last_ns));
         histogram.step_s = (end_ns.max(last_ns) - first_ns) as f64 / parts as f64 / 1e9;
-        histogram.packets = amounts.iter().map(|amount| amount.packets.round() as u64).collect();
-        histogram.bytes = amounts.iter().map(|amount| amount.bytes.round() as u64).collect();
+        histogram.packets = whole_numbers(amounts.iter().map(|amount| amount.packets));
+        histogram.bytes = whole_numbers(amounts.iter().map(|amount| amount.bytes));
         histogram
     }
+}
+
+/// Returns amounts as whole numbers whose sums, up to each of them, are the nearest.
+fn whole_numbers(amounts: impl Iterator<Item = f64>) -> Vec<u64> {
+    let (mut exact, mut told) = (0.0, 0);
+    let next = |amount: f64| {
+        exact += amount;
+        let upto = f64::round(exact) as u64;
+        let part = upto.saturating_sub(told);
+        told += part;
+        part
+    };
+    amounts.map(next).collect()
 }
 
 impl Hosts {
@@ -190,5 +203,16 @@ impl Losses {
             gaps_omitted: report.gaps.more,
             faults: faults(report),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::whole_numbers;
+
+    #[test]
+    fn no_packet_is_lost_by_rounding() {
+        assert_eq!(whole_numbers([0.4, 0.4, 0.4, 0.4, 3.4].into_iter()), [0, 1, 0, 1, 3]);
+        assert_eq!(whole_numbers(std::iter::repeat_n(0.1, 20)).iter().sum::<u64>(), 2);
     }
 }
