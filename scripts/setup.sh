@@ -44,11 +44,13 @@ NEEDED="
     tshark           tshark
     xfsprogs         mkfs.xfs
 "
-# Programs that tests let read a group. Those of them that are services of Debian's are not started.
+# Programs that tests run beside tapdeck. Services of Debian's among them are not started.
 NEEDED_FOR_TEST="
-    argus-server     argus
-    p0f              p0f
-    softflowd        softflowd
+    argus-server         argus
+    p0f                  p0f
+    prometheus           promtool
+    softflowd            softflowd
+    stenographer-client  stenoread
 "
 NEEDED_FOR_LINT="
     python3-venv     /usr/share/doc/python3-venv

@@ -301,6 +301,27 @@ counters! {
         context_switches: Number, Beside, "";
         /// The most memory that this process had resident: getrusage(2).
         max_rss_bytes: Bytes, Beside, "includes the mapped rings";
+        /// How long the write that is under way has taken so far, or for how long none has
+        /// succeeded though packets wait; 0 while nothing waits.
+        write_us: Microseconds, Beside, "";
+    }
+
+    /// Counters of the rings of a recorder whose hooks are its own.
+    UsedRingCounters at [Recorder] {
+        /// Bytes that wait in the ring that is filled most, at this moment.
+        ring_used_bytes: Bytes, Beside, "";
+        /// Bytes that one ring has.
+        ring_size_bytes: Bytes, Beside, "";
+    }
+
+    /// Counters of the store that a recorder writes into.
+    StoreCounters at [Recorder] {
+        /// Bytes that closed segments and their indexes take on disk.
+        store_bytes: Bytes, Beside, "the segment that is being written is not in it";
+        /// When the oldest packet in the store came, in microseconds since 1970; 0 while there is
+        /// none.
+        store_oldest_us: Microseconds, Beside,
+            "the first packet of the oldest segment: of other rings a packet may be older, by as much as `--flush`";
     }
 
     /// Counters of a daemon as a whole.

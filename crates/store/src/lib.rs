@@ -6,17 +6,16 @@
 //! - `writing`: from rings into segments. [`Writer`] empties rings into a [`Sink`]: a
 //!   [`SegmentSink`] (a store), a [`StreamSink`] (one file or pipe), or nothing. Beside it threads
 //!   index what was written, set the next segment aside, and delete what retention lets go.
-//! - `reading`: [`query`] gives packets back in time order, [`walk`] those of a segment as they lie
-//!   there, [`stat`] tells what is in a store, [`verify()`] checks it, and [`Store::recover`] mends
-//!   what a crash left.
+//! - `reading`: [`query`] gives packets back in time order, those that match a [`filter`] or
+//!   something else, [`walk`] those of a segment as they lie there, [`stat`] tells what is in a
+//!   store, [`verify()`] checks it, and [`Store::recover`] mends what a crash left.
 //! - `format`: what stands on disk, which both agree on: names, how segments begin and end,
 //!   indexes, and the directory with its lock.
 //! - [`io`]: the place where a store lies, as traits that tests can make fail: [`io::Io`] for
 //!   writing, [`io::Storage`] for reading.
 //!
 //! Writing and reading do not know each other: they meet in the files alone, and so a store is read
-//! while another process writes it. Where blocks come from and how packets are matched is not
-//! decided here.
+//! while another process writes it. Where blocks come from is not decided here.
 
 mod format;
 pub mod io;
@@ -37,7 +36,7 @@ pub use format::without_indexes::WithoutIndexes;
 pub use reading::recover::resync_anything;
 pub use reading::recover::{Action, ClosedScope, Fault, Finding, IndexAction, Scope};
 pub use reading::verify::{Flaw, Indexed, Verdict, verify, verify_in};
-pub use reading::{query, stat, walk};
+pub use reading::{filter, query, stat, walk};
 pub use writing::indexer::Indexing;
 pub use writing::ledger::{Ledger, LedgerEntry, SegmentEnd};
 pub use writing::log::Log;

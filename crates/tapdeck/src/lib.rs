@@ -2,8 +2,9 @@
 //!
 //! `flags` holds what clap parses. A command's module resolves its flags to values that make sense
 //! together, and only then touches the system. What several commands do alike stands beside them:
-//! the control socket (`control`), counters (`statistics`), exit codes (`usage`), lines on the
-//! terminal (`progress_line`), faults that last (`fault_log`), inputs and outputs. Everything about
+//! the control socket (`control`), counters (`statistics`), exit codes (`usage`), what is said
+//! (`progress_line`) and in which form (`messages`), faults that last (`fault_log`), inputs and
+//! outputs. Everything about
 //! packets is in other crates.
 //!
 //! It is a library so that fuzz targets can reach what it reads ([`fuzzing`]); `main.rs` is the
@@ -25,6 +26,7 @@ pub mod fuzzing;
 mod generate;
 mod hangs;
 mod interrupt;
+mod messages;
 mod outlet;
 mod output_file;
 mod panics;
@@ -86,6 +88,10 @@ pub fn main() -> ExitCode {
             return ExitCode::from(code);
         }
     };
+    if let Err(e) = messages::begin(cli.log, &cli.command) {
+        progress_line::say(&format!("{e:#}"));
+        return ExitCode::FAILURE;
+    }
     let result = match cli.command {
         flags::Command::Record(flags) => record::run(*flags, &words),
         flags::Command::Attach(flags) => attach::run(&flags),

@@ -8,20 +8,29 @@ use std::time::{Duration, Instant};
 
 use tapdeck_packet::printable;
 
+use crate::messages::{self, Level, Teller};
 use crate::outlet::{Outlet, PATIENCE};
 use crate::units::show_bytes;
 
-/// Writes a line that stays. An error is left alone: the work goes on where nobody can be told.
+/// Tells something that stays. An error is left alone: the work goes on where nobody can be told.
 pub fn say(text: &str) {
-    let _ = writeln!(stderr(), "tapdeck: {}", printable::lines(text));
+    tell(Level::Info, text);
 }
 
-/// Writes a line before the program ends, and does not wait for long where nobody reads it.
+fn tell(level: Level, text: &str) {
+    if messages::are_lines() {
+        let _ = writeln!(stderr(), "tapdeck: {}", printable::lines(text));
+    } else {
+        messages::tell(level, text);
+    }
+}
+
+/// Tells why the program ends, and does not wait for long where nobody reads it.
 pub fn say_last(text: &str) {
     let text = text.to_owned();
     let (done, is_done) = std::sync::mpsc::channel::<()>();
     let write = move || {
-        say(&text);
+        tell(Level::Error, &text);
         drop(done);
     };
     if std::thread::Builder::new().name("tapdeck-last".into()).spawn(write).is_ok() {
@@ -43,13 +52,18 @@ impl LiveLine {
         let tell_dropped = |lines: u64| {
             say(&format!("{lines} lines were dropped here, as nobody read them"));
         };
-        let out = Box::new(stderr());
+        let are_lines = messages::are_lines();
+        let out: Box<dyn Write + Send> =
+            if are_lines { Box::new(stderr()) } else { Box::new(Teller) };
         let outlet = Outlet::start("tapdeck-report", out, Some(Box::new(tell_dropped)))?;
-        Ok(Self { terminal: stderr().is_terminal(), shown: false, outlet })
+        Ok(Self { terminal: are_lines && stderr().is_terminal(), shown: false, outlet })
     }
 
-    /// Writes a line that stays. The live line comes again below it.
-    pub fn say(&mut self, text: &str) {
+    /// Tells something that stays. The live line comes again below it.
+    pub fn say(&mut self, level: Level, text: &str) {
+        if !messages::are_lines() {
+            return self.outlet.send(messages::packed(level, text));
+        }
         let clear = if self.shown { "\r\x1b[K" } else { "" };
         self.shown = false;
         self.outlet.send(format!("{clear}tapdeck: {}\n", printable::lines(text)).into_bytes());
@@ -83,7 +97,8 @@ impl ProgressLine {
 
     pub fn new() -> Self {
         let next = Instant::now() + Self::EVERY;
-        Self { terminal: stderr().is_terminal(), shown: false, next }
+        let terminal = messages::are_lines() && stderr().is_terminal();
+        Self { terminal, shown: false, next }
     }
 
     pub fn show(&mut self, text: impl FnOnce() -> String) {

@@ -103,6 +103,54 @@ fn says(out: &Output) -> String {
     String::from_utf8_lossy(&out.stdout).into_owned()
 }
 
+/// The value of a sample in OpenMetrics, by all that stands before it.
+fn sample(metrics: &str, name: &str) -> f64 {
+    let mut values = metrics.lines().filter_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+    let value = values.next().unwrap_or_else(|| panic!("no {name} in {metrics}"));
+    value.parse().expect("a number")
+}
+
+#[test]
+#[allow(clippy::float_cmp, reason = "counts are whole numbers")]
+fn metrics_account_for_every_packet_and_tell_of_the_store() {
+    let mut c = Controlled::start("--hook xdp --keep-time 7d --filter len<=1000");
+    let began = std::time::SystemTime::now();
+    c.send(300);
+    c.send_frames((0..20).map(|i| frame(MAC, 1400, i)));
+    c.wait_seen(320);
+    c.tell(&json!({"verb": "rotate"}));
+    wait_for("the segment to be in the store", || number(&c.stats(), "store_bytes") > 0);
+    wait_for("a look at the device", || number(&c.stats(), "nic_received") == 320);
+    let metrics = says(&ctl(&c.store(), "metrics"));
+    let of = |outcome, cause| {
+        let labels = r#"interface="vb",hook="xdp""#;
+        let name = "tapdeck_packets_total";
+        sample(&metrics, &format!(r#"{name}{{{labels},outcome="{outcome}",cause="{cause}"}}"#))
+    };
+    assert_eq!((of("captured", ""), of("filtered", "")), (300.0, 20.0), "{metrics}");
+    let lost: f64 =
+        ["ring", "contended", "unreadable", "unwritten"].map(|c| of("dropped", c)).iter().sum();
+    assert_eq!(lost, 0.0);
+    let of = |name: &str| sample(&metrics, &format!(r#"{name}{{interface="vb",hook="xdp"}}"#));
+    assert_eq!(of("tapdeck_seen_packets_total"), 320.0);
+    assert_eq!(of("tapdeck_nic_received_packets_total"), 320.0);
+    assert_eq!(of("tapdeck_hook_attached"), 1.0);
+    let of = |name| sample(&metrics, name);
+    assert!(of("tapdeck_store_bytes") > 300.0 * 200.0, "{metrics}");
+    let came = of("tapdeck_store_oldest_packet_timestamp_seconds");
+    let since =
+        |t: std::time::SystemTime| t.duration_since(std::time::UNIX_EPOCH).unwrap().as_secs_f64();
+    assert!((since(began)..since(std::time::SystemTime::now())).contains(&came), "{came}");
+    assert_eq!(of("tapdeck_store_keep_time_seconds"), 7.0 * 86_400.0);
+    assert!(of("tapdeck_ring_used_bytes") <= of("tapdeck_ring_size_bytes"));
+    assert_eq!(of("tapdeck_write_pending_seconds"), 0.0, "nothing waits");
+    assert!(metrics.ends_with("# EOF\n"), "{metrics}");
+    let classic = says(&ctl(&c.store(), "metrics --prometheus"));
+    assert!(classic.contains("# TYPE tapdeck_packets_total counter\n"), "{classic}");
+    let (stats, ..) = c.stop();
+    assert_eq!(number(&stats, "captured"), 300);
+}
+
 fn pausing_is_exact(hook: &str) {
     let mut c = Controlled::start(&format!("--hook {hook}"));
     if hook == "netfilter" {

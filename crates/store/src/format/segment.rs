@@ -134,6 +134,28 @@ pub(crate) fn packets_told(object: &dyn Object) -> Option<u64> {
     statistics_told(object)?.iter().map(|s| s.delivered).sum()
 }
 
+/// Returns the time of a closed segment's first packet, UTC nanoseconds: as its index tells, or its
+/// first packet block. `None` where there is none, or it cannot be read.
+pub(crate) fn first_packet_ns(storage: &dyn Storage, name: &SegmentName) -> Option<i64> {
+    let object = storage.open(name.to_string().as_ref(), Access::Ranges).ok()?;
+    let index = Index::open(storage, name, object.length().ok()?).ok().flatten();
+    let summary = index.map(|index| index.summary().clone());
+    if let Some(all) = summary.filter(|all| all.complete && all.packets > 0) {
+        return Some(all.first_ns);
+    }
+    let first = |bytes: &[u8]| {
+        let mut records = Reader::new(bytes);
+        let time = records.find_map(|record| match record {
+            Ok(Record::Packet(packet)) => Some(i64::try_from(packet.timestamp).ok()),
+            Err(_) => Some(None),
+            Ok(_) => None,
+        });
+        let time = time.flatten();
+        (time, time.is_none())
+    };
+    read_beginning(&*object, &mut Vec::new(), first).ok().flatten()
+}
+
 /// Returns the time of a closed segment's last packet, UTC nanoseconds: as its index tells, or the
 /// last block at its end that tells one. A packet may have been stamped before the segment began;
 /// it was not written before. `None` where nothing is told.

@@ -19,7 +19,7 @@ use tapdeck_packet::watch::waiting_for_disk;
 
 use crate::format::leftovers::GivenBack;
 use crate::format::name::SegmentName;
-use crate::format::segment::{last_packet_ns, packets_in};
+use crate::format::segment::{first_packet_ns, last_packet_ns, packets_in};
 use crate::format::store::Stored;
 use crate::io::{Directory, Io};
 use crate::writing::ages::Ages;
@@ -74,6 +74,8 @@ struct Held {
     stored: Stored,
     /// When its last packet came, in store time; unknown of one that was found, until it matters.
     ended_ns: Option<i64>,
+    /// When its first packet came, UTC; unknown until it matters.
+    first_ns: Option<u64>,
     /// When it could not be deleted.
     refused: Option<Instant>,
     /// Whether it is a leftover that is still to be mended.
@@ -112,7 +114,7 @@ impl<I: Io> Holdings<I> {
         let hold = |stored: Stored| {
             allowance.know(stored.bytes_in_all());
             let is_leftover = leftovers.contains(&stored.name);
-            Held { stored, ended_ns: None, refused: None, is_leftover }
+            Held { stored, ended_ns: None, first_ns: None, refused: None, is_leftover }
         };
         let closed = closed.into_iter().map(hold).collect();
         Self {
@@ -165,7 +167,13 @@ impl<I: Io> Holdings<I> {
         self.written_besides += stored.bytes.saturating_sub(counted);
         self.allowance.know(stored.bytes_in_all());
         let ended_ns = Some(self.ages.at(ended));
-        self.closed.push(Held { stored, ended_ns, refused: None, is_leftover: false });
+        self.closed.push(Held {
+            stored,
+            ended_ns,
+            first_ns: None,
+            refused: None,
+            is_leftover: false,
+        });
     }
 
     /// Takes note that a segment begins.
@@ -212,7 +220,8 @@ impl<I: Io> Holdings<I> {
                 continue;
             };
             self.allowance.know(stored.bytes_in_all());
-            self.closed[at] = Held { stored, ended_ns: None, refused: None, is_leftover: false };
+            self.closed[at] =
+                Held { stored, ended_ns: None, first_ns: None, refused: None, is_leftover: false };
         }
     }
 
@@ -379,6 +388,21 @@ impl<I: Io> Holdings<I> {
         self.totals.bytes_stored.store(bytes, Relaxed);
         let index_bytes: u64 = self.closed.iter().map(|held| held.stored.index_bytes).sum();
         self.totals.index_bytes.store(others + index_bytes, Relaxed);
+        let oldest_ns = self.oldest_packet_ns();
+        self.totals.oldest_closed_ns.store(oldest_ns, Relaxed);
+    }
+
+    /// Returns when the first packet of the oldest segment came, UTC, or where none can be read
+    /// when that segment began; 0 without segments.
+    fn oldest_packet_ns(&mut self) -> u64 {
+        let dir = &self.dir;
+        let Some(oldest) = self.closed.first_mut() else { return 0 };
+        *oldest.first_ns.get_or_insert_with(|| {
+            let name = &oldest.stored.name;
+            let first_ns = waiting_for_disk(|| first_packet_ns(&Directory::new(dir), name));
+            let ns = first_ns.unwrap_or(name.began_s.saturating_mul(1_000_000_000));
+            u64::try_from(ns).unwrap_or(0)
+        })
     }
 
     /// Tells the user why something is not as asked, at most once a minute.

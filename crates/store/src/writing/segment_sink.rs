@@ -305,8 +305,14 @@ impl<I: Io> Sink for SegmentSink<I> {
             return SinkOutcome::Written(0);
         }
         let before = live.end();
+        let is_first = live.packets.iter().all(|n| *n == 0);
         let fit = fit.clamp(1, self.at_once);
         let (written, result) = live.write(&batch[..fit]);
+        if is_first
+            && let Some(ns) = batch[..written].first().and_then(InterfaceBlock::first_packet_ns)
+        {
+            self.totals.oldest_live_ns.store(ns, Relaxed);
+        }
         live.written_at = (self.config.uptime.since_boot)();
         Totals::add(&self.totals.bytes_written, live.end() - before);
         if let Some(indexer) = &mut self.indexer {

@@ -1,6 +1,9 @@
 //! What has a writer done so far? Counters that it keeps, for others to read while it works.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
+
+use rustix::time::{ClockId, clock_gettime};
 
 /// Counts of one pcapng interface.
 #[derive(Debug, Default)]
@@ -42,8 +45,15 @@ pub struct Totals {
     pub has_found_room: AtomicBool,
     /// The error number while nothing can be written, else 0.
     pub stalled_errno: AtomicU64,
+    /// The time since when a batch is being written, or could not be: nanoseconds since the
+    /// machine's start, or 0.
+    pub write_began_ns: AtomicU64,
     /// Bytes that closed segments and their indexes take on disk.
     pub bytes_stored: AtomicU64,
+    /// When the first packet of the oldest closed segment came, UTC nanoseconds, or 0.
+    pub oldest_closed_ns: AtomicU64,
+    /// When the first packet of the segment that is being written came, UTC nanoseconds, or 0.
+    pub oldest_live_ns: AtomicU64,
     /// Bytes that index files take on disk.
     pub index_bytes: AtomicU64,
     /// Bytes of packet blocks that were written and that the indexer has not looked at yet.
@@ -58,6 +68,32 @@ impl Totals {
         Self {
             interfaces: (0..interfaces).map(|_| InterfaceTotals::default()).collect(),
             ..Self::default()
+        }
+    }
+
+    /// Returns for how long the writer has been at the batch that it writes, if it is at one.
+    pub fn write_time(&self) -> Option<Duration> {
+        let began = self.write_began_ns.load(Relaxed);
+        (began > 0).then(|| Duration::from_nanos(now_ns().saturating_sub(began)))
+    }
+
+    /// Takes note that the writer begins with a batch, or goes on with one that it could not write.
+    pub(crate) fn write_begins(&self) {
+        if self.write_began_ns.load(Relaxed) == 0 {
+            self.write_began_ns.store(now_ns(), Relaxed);
+        }
+    }
+
+    /// Takes note that the writer has written, or has nothing to write.
+    pub(crate) fn write_ends(&self) {
+        self.write_began_ns.store(0, Relaxed);
+    }
+
+    /// Returns when the store's oldest packet came, UTC nanoseconds, or 0.
+    pub fn oldest_ns(&self) -> u64 {
+        match self.oldest_closed_ns.load(Relaxed) {
+            0 => self.oldest_live_ns.load(Relaxed),
+            ns => ns,
         }
     }
 
@@ -78,4 +114,9 @@ impl Totals {
     pub(crate) fn subtract(counter: &AtomicU64, n: u64) {
         counter.fetch_sub(n, Relaxed);
     }
+}
+
+fn now_ns() -> u64 {
+    let now = clock_gettime(ClockId::Monotonic);
+    (now.tv_sec as u64).saturating_mul(1_000_000_000).saturating_add(now.tv_nsec as u64)
 }

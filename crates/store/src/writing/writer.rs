@@ -10,7 +10,7 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-use tapdeck_packet::pcapng::InterfaceDescription;
+use tapdeck_packet::pcapng::{ENHANCED_PACKET, InterfaceDescription};
 use tapdeck_packet::ring::{Block, Contents, Hold, Ring};
 use tapdeck_packet::watch::{beat, waiting, watch};
 
@@ -41,6 +41,11 @@ impl InterfaceBlock<'_> {
         for packet in Packets::of(self.block.bytes) {
             tell(packet.interface as usize, 1, u64::from(packet.captured));
         }
+    }
+
+    /// Returns when its first packet came, UTC nanoseconds.
+    pub(crate) fn first_packet_ns(&self) -> Option<u64> {
+        Packets::of(self.block.bytes).next().map(|packet| packet.time_ns)
     }
 
     /// Keeps the block's bytes beyond the call that they were offered in; the ring's block may have
@@ -514,9 +519,14 @@ impl<S: Sink> Writer<S> {
         }
         self.first = (self.first + 1) % self.rings.len().max(1);
         if batch.is_empty() {
+            self.totals.write_ends();
             return self.next_epoch(stopping);
         }
+        self.totals.write_begins();
         let outcome = self.sink.write(&batch);
+        if matches!(outcome, SinkOutcome::Written(_)) {
+            self.totals.write_ends();
+        }
         let (written, turn) = match outcome {
             SinkOutcome::Written(n) => (n, Turn::Wrote),
             SinkOutcome::Stalled(n, e) => (n, Turn::Stalled(e)),
@@ -648,6 +658,7 @@ struct Packets<'a> {
 
 struct PacketHead {
     interface: u32,
+    time_ns: u64,
     captured: u32,
     /// Where the packet's block ends in the ring's block.
     end: usize,
@@ -669,17 +680,18 @@ impl Iterator for Packets<'_> {
 
     fn next(&mut self) -> Option<PacketHead> {
         loop {
-            // Type, length, the interface's id, and behind the time the captured length.
+            // Type, length, the interface's id, the time as two words, and the captured length.
             let (kind, length) = (self.word(0)?, self.word(4)?);
             if length == 0 {
                 return None;
             }
-            let head = (self.word(8), self.word(20));
+            let head = (self.word(8), self.word(12), self.word(16), self.word(20));
             self.at += length as usize;
-            if let (tapdeck_packet::pcapng::ENHANCED_PACKET, (Some(interface), Some(captured))) =
+            if let (ENHANCED_PACKET, (Some(interface), Some(high), Some(low), Some(captured))) =
                 (kind, head)
             {
-                return Some(PacketHead { interface, captured, end: self.at });
+                let time_ns = u64::from(high) << 32 | u64::from(low);
+                return Some(PacketHead { interface, time_ns, captured, end: self.at });
             }
         }
     }

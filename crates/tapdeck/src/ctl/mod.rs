@@ -74,7 +74,7 @@ fn print(text: &str) -> io::Result<()> {
 
 fn request(verb: &CtlVerb) -> Result<Request> {
     let (verb, rest) = match verb {
-        CtlVerb::Stats => ("stats", Map::new()),
+        CtlVerb::Stats | CtlVerb::Metrics { .. } => ("stats", Map::new()),
         CtlVerb::Watch => ("watch", Map::new()),
         CtlVerb::Pause(group) => ("pause", of(group)),
         CtlVerb::Resume(group) => ("resume", of(group)),
@@ -154,6 +154,7 @@ mod tests {
     fn the_command_line_makes_requests() {
         for (line, expected) in [
             ("stats", json!({"verb": "stats"})),
+            ("metrics --prometheus", json!({"verb": "stats"})),
             ("watch --json", json!({"verb": "watch"})),
             ("pause --group ids", json!({"verb": "pause", "group": "ids"})),
             ("snaplen 96", json!({"verb": "snaplen", "snaplen": 96})),
@@ -190,6 +191,7 @@ mod tests {
             "snaplen -1",
             "snaplen",
             "stats --socket /x --dir /y",
+            "metrics --prometheus --json",
             "rules",
             "rules add x --file y",
         ] {

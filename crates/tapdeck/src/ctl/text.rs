@@ -4,6 +4,7 @@ use std::fmt::Write;
 use std::time::Duration;
 
 use serde_json::Value;
+use tapdeck_metrics::Metrics;
 use tapdeck_packet::account::{Counters, GroupCounters, InterfaceCounters, Law, MemberCounters};
 
 use crate::flags::{CtlRules, CtlVerb};
@@ -13,6 +14,7 @@ use crate::units::{show_bytes, show_count, show_rate};
 pub fn of(verb: &CtlVerb, answer: &Value) -> String {
     match verb {
         CtlVerb::Stats | CtlVerb::Watch => stats(answer),
+        CtlVerb::Metrics { prometheus } => metrics(answer, *prometheus),
         CtlVerb::Groups => groups(answer),
         CtlVerb::Pause(_) => "paused\n".into(),
         CtlVerb::Resume(_) => "going on\n".into(),
@@ -88,6 +90,13 @@ fn word<'a>(object: &'a Value, key: &str) -> &'a str {
 
 fn count(object: &Value, key: &str) -> String {
     show_count(number(object, key))
+}
+
+fn metrics(answer: &Value, prometheus: bool) -> String {
+    let mut metrics = Metrics::default();
+    metrics.add_statistics(&[], answer);
+    let text = metrics.open_metrics();
+    if prometheus { tapdeck_metrics::classic::of(&text) } else { text }
 }
 
 fn running(answer: &Value) -> String {

@@ -13,7 +13,8 @@ use clap::{Args, Subcommand};
   tapdeck ctl filter --group ids not port 22
   tapdeck ctl rules replace ids.rules --group ids
   tapdeck ctl persist list
-  tapdeck ctl --dir /var/tape watch --json | jq .captured")]
+  tapdeck ctl --dir /var/tape watch --json | jq .captured
+  tapdeck ctl --dir /var/tape metrics")]
 pub struct Ctl {
     /// The control socket of the other program [default: TAPDECK_SOCKET, or
     /// /run/tapdeck/serve.sock]
@@ -46,6 +47,12 @@ pub enum Verb {
     Stats,
     /// Print the counters every second, until Ctrl-C
     Watch,
+    /// Print the counters as metrics, in OpenMetrics text
+    Metrics {
+        /// In the text format that Prometheus had before, which promtool check metrics reads
+        #[arg(long, conflicts_with = "json")]
+        prometheus: bool,
+    },
     /// Take no packets until resume
     Pause(InGroup),
     /// Take packets again

@@ -20,7 +20,7 @@ mod serve;
 mod stat;
 mod verify;
 
-use clap::{Parser, Subcommand};
+use clap::{Parser, Subcommand, ValueEnum};
 
 pub use self::attach::Attach;
 pub use self::check_traffic::CheckTraffic;
@@ -49,8 +49,24 @@ pub use self::verify::Verify;
 #[derive(Debug, Parser)]
 #[command(version, arg_required_else_help = true)]
 pub struct Cli {
+    /// The form of messages on standard error; auto is lines, or the journal where a service
+    /// manager has connected that
+    #[arg(long, value_enum, value_name = "FORM", default_value_t = LogChoice::Auto, global = true)]
+    pub log: LogChoice,
+
     #[command(subcommand)]
     pub command: Command,
+}
+
+/// The form of messages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum LogChoice {
+    /// Lines, or the journal
+    Auto,
+    /// A line each
+    Lines,
+    /// An object of JSON each, on a line
+    Json,
 }
 
 #[derive(Debug, Subcommand)]

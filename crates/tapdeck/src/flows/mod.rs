@@ -19,10 +19,10 @@ use tapdeck_store::walk::{Step, Walk, closed};
 use crate::flags;
 use crate::interrupt::Interrupt;
 use crate::progress_line::{ProgressLine, say};
-use crate::query::filter::Filter;
 use crate::query::time;
 use crate::units::{show_bytes, show_count};
 use files::{SegmentFiles, Tables};
+use tapdeck_store::filter::Filter;
 
 pub fn run(flags: &flags::Flows) -> Result<()> {
     let question = Question::new(flags)?;

@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 
 use serde::Serialize;
 use tapdeck_packet::key::{Class, Plan};
+use tapdeck_store::filter::Filter;
 use tapdeck_store::query::Progress;
 
-use super::filter::Filter;
 use super::time;
 use crate::flags;
 use crate::units::{show_bytes, show_count};

@@ -6,7 +6,6 @@
 //! it had and the answer has not (damage, missing segments) also make the exit code 1.
 
 mod explain;
-pub mod filter;
 mod output;
 mod summary;
 pub mod time;
@@ -16,6 +15,7 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use anyhow::{Context, Result};
+use tapdeck_store::filter::Filter;
 use tapdeck_store::query::{
     Error, Missing, Progress, Query, Search, Snapshot, Span, index_captures,
 };
@@ -26,7 +26,6 @@ use crate::progress_line::{ProgressLine, say};
 use crate::units::{show_bytes, show_count};
 use crate::usage::usage;
 use explain::Explanation;
-use filter::Filter;
 use output::Output;
 
 pub fn run(flags: &flags::Query) -> Result<()> {

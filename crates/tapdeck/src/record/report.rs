@@ -12,7 +12,9 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result};
 use serde::Serialize;
 use tapdeck_capture::{Capture, Event, Step, Unseen};
-use tapdeck_packet::account::{Counters, InterfaceCounters, RecorderCounters};
+use tapdeck_packet::account::{
+    Counters, InterfaceCounters, RecorderCounters, StoreCounters, UsedRingCounters,
+};
 use tapdeck_packet::watch::waiting;
 use tapdeck_store::{Log, MinFree, Retention, Totals};
 
@@ -22,6 +24,7 @@ use super::source::{InterfaceAccount, InterfaceNotice, RecordSource};
 use super::stall::{StallWatch, SyncWatch};
 use crate::control::Answer;
 use crate::fault_log::FaultLog;
+use crate::messages::Level;
 use crate::progress_line::LiveLine;
 use crate::statistics::{StatsJson, StatsOutput, accounting_line, statistics_dropped};
 use crate::units::{show_bytes, show_count, show_rate};
@@ -40,8 +43,25 @@ struct Statistics<'a> {
     paused: bool,
     #[serde(flatten)]
     recorder: RecorderCounters,
+    #[serde(flatten)]
+    rings: Option<UsedRingCounters>,
+    #[serde(flatten)]
+    store: Option<StoreCounters>,
+    /// How long packets are to be kept, if that is limited.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    keep_time_s: Option<u64>,
+    version: &'static str,
     #[serde(rename = "final")]
     is_final: bool,
+}
+
+/// What is counted of a recorder as a whole.
+#[derive(Default)]
+struct Whole {
+    counters: RecorderCounters,
+    rings: Option<UsedRingCounters>,
+    store: Option<StoreCounters>,
+    keep_time_s: Option<u64>,
 }
 
 #[derive(Serialize)]
@@ -58,7 +78,7 @@ struct InterfaceStatistics<'a> {
 }
 
 impl<'a> Statistics<'a> {
-    fn new(accounts: &'a [InterfaceAccount], recorder: RecorderCounters, is_final: bool) -> Self {
+    fn new(accounts: &'a [InterfaceAccount], whole: Whole, is_final: bool) -> Self {
         let interface = |account: &'a InterfaceAccount| InterfaceStatistics {
             counters: account.counters,
             hook: account.hook,
@@ -75,7 +95,11 @@ impl<'a> Statistics<'a> {
             interfaces: accounts.iter().map(|a| (a.name.as_str(), interface(a))).collect(),
             hook: hooks.join(","),
             paused: accounts.iter().any(|account| account.settings.paused),
-            recorder,
+            recorder: whole.counters,
+            rings: whole.rings,
+            store: whole.store,
+            keep_time_s: whole.keep_time_s,
+            version: env!("CARGO_PKG_VERSION"),
             is_final,
         }
     }
@@ -138,14 +162,23 @@ impl Report {
     }
 
     pub fn warn(&self, text: &str) {
-        self.line.lock().unwrap_or_else(PoisonError::into_inner).say(text);
+        self.tell_as(Level::Warning, text);
+    }
+
+    /// Tells something that is as it should be.
+    fn inform(&self, text: &str) {
+        self.tell_as(Level::Info, text);
+    }
+
+    fn tell_as(&self, level: Level, text: &str) {
+        self.line.lock().unwrap_or_else(PoisonError::into_inner).say(level, text);
     }
 
     pub fn started(&mut self, source: &RecordSource) {
         self.began = Instant::now();
         self.last.0 = total(&source.account(&self.totals));
         if let Origin::Group { name, .. } = &self.plan.origin {
-            self.warn(&format!(
+            self.inform(&format!(
                 "recording group {name} as a member of it, {} of memory",
                 show_bytes(source.memory_bytes())
             ));
@@ -153,7 +186,7 @@ impl Report {
         for (capture, reason) in source.captures().iter().zip(self.plan.origin.reasons()) {
             let g = capture.rings()[0].geometry();
             let reason = reason.map(|r| format!(" (auto: {r})")).unwrap_or_default();
-            self.warn(&format!(
+            self.inform(&format!(
                 "recording {} at hook {}{reason}, {} ring{} of {}, {} of memory",
                 capture.interface().name,
                 capture.config().hook,
@@ -174,7 +207,7 @@ impl Report {
         self.unwritten_before = lasting.unwritten();
         self.lasting = Some(lasting.name().to_owned());
         if self.takeovers > 0 {
-            self.warn(&format!(
+            self.inform(&format!(
                 "goes on where the recorder before has left {} (takeover {})",
                 lasting.name(),
                 show_count(self.takeovers)
@@ -194,7 +227,7 @@ impl Report {
     /// Tells that the end takes long because of the index.
     pub fn waits_for_index(&self) {
         let behind = show_bytes(self.totals.index_behind_bytes.load(Relaxed));
-        self.warn(&format!(
+        self.inform(&format!(
             "everything is recorded; the index is {behind} behind (Ctrl-C: leave it so, queries take longer then)"
         ));
     }
@@ -228,7 +261,11 @@ impl Report {
             Event::LinkDown => "has no link",
             Event::LinkUp => "has a link again",
         };
-        self.warn(&format!("{name} {what}"));
+        let level = match event {
+            Event::Gone | Event::LinkDown => Level::Warning,
+            Event::Back | Event::LinkUp => Level::Info,
+        };
+        self.tell_as(level, &format!("{name} {what}"));
     }
 
     /// Takes in that packets of an interface that have waited stay in its rings. It is told with
@@ -264,7 +301,29 @@ impl Report {
     /// Returns what has been counted up to now, as an answer to whoever asks.
     pub fn stats(&self, source: &RecordSource) -> Answer {
         let accounts = source.account(&self.totals);
-        Answer::ok(Statistics::new(&accounts, self.counters(source), false))
+        Answer::ok(Statistics::new(&accounts, self.whole(source), false))
+    }
+
+    fn whole(&self, source: &RecordSource) -> Whole {
+        let rings = || source.captures().iter().flat_map(Capture::rings);
+        let size = rings().map(|ring| u64::from(ring.geometry().ring_bytes())).max();
+        let used = rings().map(|ring| ring.fill_bytes()).max().unwrap_or(0);
+        let rings = size.map(|size| UsedRingCounters {
+            ring_used_bytes: used.min(size),
+            ring_size_bytes: size,
+        });
+        let (store, keep_time) = match &self.plan.target {
+            Target::Store { retention, .. } => (
+                Some(StoreCounters {
+                    store_bytes: self.totals.bytes_stored.load(Relaxed),
+                    store_oldest_us: self.totals.oldest_ns() / 1000,
+                }),
+                retention.age,
+            ),
+            _ => (None, None),
+        };
+        let keep_time_s = keep_time.map(|time| time.as_secs());
+        Whole { counters: self.counters(source), rings, store, keep_time_s }
     }
 
     fn counters(&self, source: &RecordSource) -> RecorderCounters {
@@ -294,11 +353,12 @@ impl Report {
             cpu_system_us: usage.system_us,
             context_switches: usage.switches,
             max_rss_bytes: usage.max_rss_bytes,
+            write_us: t.write_time().unwrap_or_default().as_micros() as u64,
         }
     }
 
     fn write_json(&mut self, source: &RecordSource, accounts: &[InterfaceAccount], is_final: bool) {
-        let statistics = Statistics::new(accounts, self.counters(source), is_final);
+        let statistics = Statistics::new(accounts, self.whole(source), is_final);
         if let Err(e) = self.stats_json.write(&statistics, is_final) {
             self.warn(&e);
         }
@@ -405,7 +465,7 @@ impl Report {
         self.write_json(source, &accounts, true);
         self.summary(source, &accounts);
         if let Some(name) = &self.lasting {
-            self.warn(&format!(
+            self.inform(&format!(
                 "the hooks stay and the rings go on filling: start again, or tapdeck ctl persist drop {name}"
             ));
         }
@@ -416,11 +476,11 @@ impl Report {
     fn summary(&self, source: &RecordSource, accounts: &[InterfaceAccount]) {
         let devices = matches!(source, RecordSource::Interfaces(_));
         for InterfaceAccount { name, counters, outbound, .. } in accounts {
-            self.warn(&format!("{name}: {}", accounting(counters, devices, *outbound)));
+            self.inform(&format!("{name}: {}", accounting(counters, devices, *outbound)));
         }
         if accounts.len() > 1 {
             let outbound = accounts.iter().any(|account| account.outbound);
-            self.warn(&format!("all: {}", accounting(&total(accounts), devices, outbound)));
+            self.inform(&format!("all: {}", accounting(&total(accounts), devices, outbound)));
         }
         let t = &self.totals;
         let deleted = t.segments_deleted.load(Relaxed);
@@ -449,13 +509,15 @@ impl Report {
             }
             Target::Nothing => "nothing was stored".into(),
         };
-        self.warn(&place);
+        self.inform(&place);
     }
 }
 
 fn log_of(line: &Arc<Mutex<LiveLine>>) -> Log {
     let line = line.clone();
-    Arc::new(move |text| line.lock().unwrap_or_else(PoisonError::into_inner).say(text))
+    Arc::new(move |text| {
+        line.lock().unwrap_or_else(PoisonError::into_inner).say(Level::Warning, text);
+    })
 }
 
 fn total(accounts: &[InterfaceAccount]) -> InterfaceCounters {
@@ -506,10 +568,10 @@ fn used() -> Used {
 
 #[cfg(test)]
 mod tests {
-    use tapdeck_packet::account::{InterfaceCounters, RecorderCounters};
+    use tapdeck_packet::account::InterfaceCounters;
 
     use super::super::source::{InterfaceAccount, Settings};
-    use super::Statistics;
+    use super::{Statistics, Whole};
     use crate::control::{Answer, documented};
 
     #[test]
@@ -524,7 +586,7 @@ mod tests {
             settings: Settings { paused: false, snaplen: Some(65_535), filter: None, rules: 0 },
         };
         let accounts = [account];
-        let statistics = Statistics::new(&accounts, RecorderCounters::default(), true);
+        let statistics = Statistics::new(&accounts, Whole::default(), true);
         let answer = Answer::ok(&statistics);
         let shown = documented("{\"ok\":true,\"seen\"");
         let begin = shown.strip_suffix("...}").expect("the rest is left out");

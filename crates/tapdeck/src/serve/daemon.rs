@@ -201,7 +201,7 @@ impl Daemon {
     pub fn look_after(&mut self, clock: &Clock) {
         if let Some(step) = clock.check() {
             let by_s = step.by_ns as f64 / 1e9;
-            self.report.say(&format!("the clock was stepped by {by_s:+.3} s"));
+            self.report.warn(&format!("the clock was stepped by {by_s:+.3} s"));
             let flushed = self.groups.flush_all();
             self.note_flush(flushed);
         }
@@ -223,7 +223,7 @@ impl Daemon {
         let faults = faults.into_iter().map(|e| format!("{:#}", anyhow::Error::from(e)));
         let faults = faults.chain(std::mem::take(&mut self.flush_faults));
         for fault in self.faults.look(Instant::now(), faults) {
-            self.report.say(&fault);
+            self.report.warn(&fault);
         }
         self.tell_unseen();
         self.groups.refresh_nic();
@@ -238,7 +238,7 @@ impl Daemon {
                     self.server.tell_watchers(&Answer::ok(&statistics));
                 }
             }
-            Err(e) => self.report.say(&format!("cannot read the counters: {e}")),
+            Err(e) => self.report.warn(&format!("cannot read the counters: {e}")),
         }
     }
 
@@ -246,7 +246,7 @@ impl Daemon {
     pub fn tell(&mut self) {
         match self.state() {
             Ok(state) => self.report.tell(&state.statistics(&self.groups, false)),
-            Err(e) => self.report.say(&format!("cannot read the counters: {e}")),
+            Err(e) => self.report.warn(&format!("cannot read the counters: {e}")),
         }
     }
 

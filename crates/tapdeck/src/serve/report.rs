@@ -21,6 +21,7 @@ use tapdeck_store::Log;
 
 use super::config::ServePlan;
 use crate::control::Peer;
+use crate::messages::Level;
 use crate::progress_line::LiveLine;
 use crate::statistics::{StatsJson, StatsOutput, accounting_line, statistics_dropped};
 use crate::units::{show_bytes, show_count, show_rate};
@@ -42,6 +43,7 @@ pub struct Statistics<'a> {
     daemon: DaemonCounters,
     ports: Vec<Port<'a>>,
     groups: Vec<Group<'a>>,
+    version: &'static str,
     #[serde(rename = "final")]
     is_final: bool,
 }
@@ -129,6 +131,7 @@ impl DaemonState {
                 .zip(&self.stats.groups)
                 .map(|(config, stats)| self.group(config, stats))
                 .collect(),
+            version: env!("CARGO_PKG_VERSION"),
             is_final,
         }
     }
@@ -218,15 +221,23 @@ impl Report {
         let line = Arc::new(Mutex::new(line));
         let log: Log = {
             let line = line.clone();
-            Arc::new(move |text| line.lock().unwrap_or_else(PoisonError::into_inner).say(text))
+            Arc::new(move |text| {
+                line.lock().unwrap_or_else(PoisonError::into_inner).say(Level::Warning, text);
+            })
         };
         let stats_json = StatsJson::start(stats_json, statistics_dropped(log))?;
         let last = (0, 0, now);
         Ok(Self { line, stats_json, began: now, last })
     }
 
+    /// Tells something that is as it should be.
     pub fn say(&mut self, text: &str) {
-        self.line().say(text);
+        self.line().say(Level::Info, text);
+    }
+
+    /// Tells something that is not as it should be.
+    pub fn warn(&mut self, text: &str) {
+        self.line().say(Level::Warning, text);
     }
 
     fn line(&self) -> MutexGuard<'_, LiveLine> {
@@ -256,7 +267,7 @@ impl Report {
             self.say(&format!("{name} {how}: hooks and rings outlive this daemon"));
         }
         for warning in groups.warnings() {
-            self.say(&warning);
+            self.warn(&warning);
         }
         self.say(&format!(
             "serving at {}, {} of memory for each member",
@@ -288,12 +299,16 @@ impl Report {
             Event::LinkDown => "has no link",
             Event::LinkUp => "has a link again",
         };
-        self.say(&format!("{interface} {what}"));
+        let text = format!("{interface} {what}");
+        match event {
+            Event::Gone | Event::LinkDown => self.warn(&text),
+            Event::Back | Event::LinkUp => self.say(&text),
+        }
     }
 
     /// Tells that packets went unseen.
     pub fn went_unseen(&mut self, interface: &str, unseen: &Unseen) {
-        self.say(&format!("{interface}: {}", describe(unseen)));
+        self.warn(&format!("{interface}: {}", describe(unseen)));
     }
 
     /// Writes statistics and the live line. Called once a second.
@@ -336,7 +351,7 @@ impl Report {
 
     fn write_json(&mut self, statistics: &Statistics<'_>, is_last: bool) {
         if let Err(e) = self.stats_json.write(statistics, is_last) {
-            self.say(&e);
+            self.warn(&e);
         }
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! [`Query`] knows what is still unread, each part with the earliest time that may be in it, and
 //! what was found. It looks at no more than the next packet needs, and keeps what it found within
-//! [`MEMORY`]. How something is read is the [`Reader`]'s business, on which thread the [`Crew`]'s.
+//! bounds. How something is read is the [`Reader`]'s business, on which thread the [`Crew`]'s.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::OccupiedEntry;
@@ -25,10 +25,10 @@ use super::snapshot::{Missing, Snapshot, is_within};
 use super::source::{Looked, Loss, Unread, Work};
 use crate::span::Span;
 
-/// Bytes of matches in memory, at most, beyond those that were found ahead of need.
+/// Bytes of matches in memory, at most, where nobody says how many.
 const MEMORY: usize = 32 << 20;
-/// Bytes of segments that are read ahead of need, at most.
-const AHEAD: usize = 4 << 20;
+/// The share of a query's memory that segments read ahead of need may have in bytes.
+const AHEAD_SHARE: usize = 8;
 /// How many segments are looked at ahead of need while there are packets to give.
 const SEGMENTS_AHEAD: usize = 2;
 /// About how many bytes of a stretch are read at once, at most.
@@ -38,6 +38,8 @@ const SMALLEST_PIECE: usize = 16 << 10;
 
 /// An answer while it is made.
 pub struct Query<M> {
+    /// Bytes of matches in memory, at most, beyond those that were found ahead of need.
+    memory: usize,
     request: Arc<Request>,
     crew: Crew<M>,
     /// What has still to be looked at.
@@ -96,7 +98,19 @@ struct Ahead {
 impl<M: Matcher + Clone + Send + 'static> Query<M> {
     /// Begins an answer: the packets of a snapshot within a span that `matcher` takes. `plan`
     /// leaves out none of them.
-    pub fn new(mut snapshot: Snapshot, span: Span, plan: Plan, matcher: M) -> Self {
+    pub fn new(snapshot: Snapshot, span: Span, plan: Plan, matcher: M) -> Self {
+        Self::within(MEMORY, snapshot, span, plan, matcher)
+    }
+
+    /// Begins an answer as [`Query::new`] does, with so many bytes of matches in memory at most,
+    /// and an eighth of that found ahead of need.
+    pub fn within(
+        memory: usize,
+        mut snapshot: Snapshot,
+        span: Span,
+        plan: Plan,
+        matcher: M,
+    ) -> Self {
         let notes = std::mem::take(&mut snapshot.notes);
         let unseen = std::mem::take(&mut snapshot.unseen);
         let parts = snapshot.parts();
@@ -106,10 +120,11 @@ impl<M: Matcher + Clone + Send + 'static> Query<M> {
         // About one piece of each ring is in memory at a time.
         let segments = snapshot.segments_to_read();
         let rings = segments.iter().map(|s| s.head.interfaces.len()).max().unwrap_or(0);
-        let share = MEMORY / (4 * rings.max(1)) / 4096 * 4096;
+        let share = memory / (4 * rings.max(1)) / 4096 * 4096;
         let piece_bytes = share.clamp(SMALLEST_PIECE, PIECE);
         let request = Arc::new(Request { snapshot, span, plan, piece_bytes });
         let mut query = Self {
+            memory,
             crew: Crew::new(Reader::new(request.clone(), matcher)),
             request,
             bound_ns: unread.first_key_value().map(|(rank, _)| rank.bound_ns),
@@ -272,7 +287,7 @@ impl<M: Matcher + Clone + Send + 'static> Query<M> {
         let Some(key) = packets.key() else { return };
         self.held_bytes += packets.bytes();
         self.waiting.insert(key, packets);
-        while self.held_bytes > MEMORY {
+        while self.held_bytes > self.memory {
             let Some((last, packets)) = self.waiting.pop_last() else { break };
             self.held_bytes -= packets.bytes();
             self.unread.extend([Unread::forgotten(packets, last)]);
@@ -304,7 +319,8 @@ impl<M: Matcher + Clone + Send + 'static> Query<M> {
 
     /// Has the crew look at what will be needed next, if there is room.
     fn look_ahead(&mut self) {
-        let mut room = AHEAD.saturating_sub(self.ahead.values().map(|a| a.bytes).sum());
+        let mut room =
+            (self.memory / AHEAD_SHARE).saturating_sub(self.ahead.values().map(|a| a.bytes).sum());
         while let Some((rank, unread)) = self.unread.first_key_value() {
             let bytes = unread.bytes(self.request.piece_bytes);
             let has_room = match unread {

@@ -21,16 +21,35 @@
 
 use std::sync::Arc;
 
-use anyhow::{Context, Result};
 use pcap::BpfProgram;
 use rustix::fd::AsRawFd;
 use tapdeck_packet::key::Plan;
 use tapdeck_packet::link::LinkType;
 use tapdeck_packet::numbers::pcap_file;
 use tapdeck_packet::{filter, header};
-use tapdeck_store::query::{Described, Matcher, Packet};
 
-use crate::usage::Usage;
+use crate::reading::query::{Described, Matcher, Packet};
+
+/// Why an expression is no filter.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// libpcap refuses it
+    #[error("filter '{expression}': {why}")]
+    Refused { expression: String, why: String },
+    /// libpcap makes a program of it that nobody here knows
+    #[error("filter '{0}': libpcap made an unknown instruction")]
+    Unknown(String),
+    /// libpcap cannot be asked
+    #[error("libpcap cannot be asked about link type {link}: {why}")]
+    Unasked { link: LinkType, why: String },
+}
+
+impl Error {
+    /// Returns whether another expression is needed.
+    pub fn is_usage(&self) -> bool {
+        matches!(self, Self::Refused { .. })
+    }
+}
 
 /// A filter, which every packet matches where there is no expression. Each thread that matches
 /// packets needs a clone of its own.
@@ -60,7 +79,7 @@ struct Program {
 impl Filter {
     /// Compiles an expression for all interfaces and, if `inner` is true, also for the packets
     /// inside their packets.
-    pub fn new(expression: &str, interfaces: &[Described], inner: bool) -> Result<Self> {
+    pub fn new(expression: &str, interfaces: &[Described], inner: bool) -> Result<Self, Error> {
         let mut links: Vec<LinkType> = interfaces.iter().map(|i| i.link).collect();
         // Nonsense is refused also where a store has no packets yet.
         if links.is_empty() {
@@ -74,7 +93,7 @@ impl Filter {
         expression: &str,
         links: impl IntoIterator<Item = LinkType>,
         inner: bool,
-    ) -> Result<Self> {
+    ) -> Result<Self, Error> {
         let mut programs: Vec<(LinkType, Option<Program>)> = Vec::new();
         if expression.is_empty() {
             let plan = Arc::new(Plan::All);
@@ -160,10 +179,10 @@ fn believed_plan<'a>(
 }
 
 impl Program {
-    fn new(expression: Arc<str>, link: LinkType) -> Result<Self> {
+    fn new(expression: Arc<str>, link: LinkType) -> Result<Self, Error> {
         let compiled = compile(&expression, link)?;
         let instructions =
-            instructions(&compiled).context("libpcap made an unknown instruction")?;
+            instructions(&compiled).ok_or_else(|| Error::Unknown(expression.to_string()))?;
         let asks_for_length =
             instructions.iter().any(|i| matches!(i.code, LOAD_LENGTH | LOADX_LENGTH));
         let is_unsound = instructions.iter().any(|i| match i.code {
@@ -203,22 +222,25 @@ impl Clone for Program {
     }
 }
 
-fn compile(expression: &str, link: LinkType) -> Result<BpfProgram> {
-    let cannot = || format!("libpcap cannot be asked about link type {link}");
-    let file = rustix::fs::memfd_create("tapdeck", rustix::fs::MemfdFlags::CLOEXEC)
-        .with_context(cannot)?;
-    rustix::io::write(&file, &file_header(link)).with_context(cannot)?;
-    rustix::fs::seek(&file, rustix::fs::SeekFrom::Start(0)).with_context(cannot)?;
-    let path = format!("/proc/self/fd/{}", file.as_raw_fd());
-    let handle = pcap::Capture::from_file(path).with_context(cannot)?;
-    let compiled = handle.compile(expression, true).map_err(|e| {
+fn compile(expression: &str, link: LinkType) -> Result<BpfProgram, Error> {
+    handle(link)?.compile(expression, true).map_err(|e| {
         let why = match e {
             pcap::Error::PcapError(text) => text,
             other => other.to_string(),
         };
-        Usage(format!("filter '{expression}': {why}"))
-    })?;
-    Ok(compiled)
+        Error::Refused { expression: expression.to_owned(), why }
+    })
+}
+
+/// Opens a capture file of a link type, which is in memory and holds no packets.
+fn handle(link: LinkType) -> Result<pcap::Capture<pcap::Offline>, Error> {
+    let unasked = |e: &dyn std::fmt::Display| Error::Unasked { link, why: e.to_string() };
+    let flags = rustix::fs::MemfdFlags::CLOEXEC;
+    let file = rustix::fs::memfd_create("tapdeck", flags).map_err(|e| unasked(&e))?;
+    rustix::io::write(&file, &file_header(link)).map_err(|e| unasked(&e))?;
+    rustix::fs::seek(&file, rustix::fs::SeekFrom::Start(0)).map_err(|e| unasked(&e))?;
+    let path = format!("/proc/self/fd/{}", file.as_raw_fd());
+    pcap::Capture::from_file(path).map_err(|e| unasked(&e))
 }
 
 fn instructions(program: &BpfProgram) -> Option<Arc<[Instruction]>> {

@@ -1,0 +1,152 @@
+//! The program `tapdeck-gateway`: what recorders hold and count, for those who may have it.
+//!
+//! A recorder opens no port. Who wants to know how it does, or what it has, asks the gateway: a
+//! process of its own, with a user of its own, which reads stores and connects to control sockets
+//! and can do nothing else. What faces the network shares no process with what faces the wire.
+//!
+//! - [`config`]: one TOML file, read and checked before anything is touched.
+//! - [`server`]: listeners and connections, each of them bounded.
+//! - [`control`]: asks recorders and daemons for their statistics.
+//! - [`routes`]: what can be asked for, and what all requests share.
+//! - [`health`]: is a recorder as it should be?
+//! - [`tls`], [`access`]: who is it that asks, and what may they have?
+//! - [`api`]: questions for packets and for what stores hold; [`steno`]: those in stenographer's
+//!   language.
+//! - [`condition`], [`check`], [`answer`], [`report`]: how such a question is answered.
+//! - [`audit`]: what was asked, by whom.
+#![forbid(unsafe_code)]
+
+mod access;
+mod answer;
+mod api;
+mod audit;
+mod check;
+mod condition;
+mod config;
+mod control;
+mod health;
+mod own;
+mod report;
+mod routes;
+mod server;
+mod steno;
+mod time;
+mod tls;
+mod watch;
+
+use std::io::{self, Write as _};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use anyhow::{Context as _, Result};
+use clap::{Parser, Subcommand};
+use tapdeck_packet::printable;
+
+use crate::config::{Config, Wrong};
+use crate::routes::Gateway;
+
+/// Serve what recorders hold and count over HTTP, to those who may have it
+#[derive(Debug, Parser)]
+#[command(
+    name = "tapdeck-gateway",
+    version,
+    args_conflicts_with_subcommands = true,
+    subcommand_negates_reqs = true,
+    after_help = "Examples:
+  tapdeck-gateway --config /etc/tapdeck/gateway.toml
+  tapdeck-gateway token new alice
+  curl http://127.0.0.1:9670/metrics"
+)]
+struct Flags {
+    /// What is served, where and to whom: docs/GATEWAY.md has the keys
+    #[arg(long, value_name = "FILE", required = true)]
+    config: Option<PathBuf>,
+
+    #[command(subcommand)]
+    command: Option<Command>,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Make tokens, by which users show who they are
+    #[command(subcommand)]
+    Token(Token),
+    /// Compile the filter on standard input: the gateway runs itself so
+    #[command(hide = true)]
+    CheckFilter,
+}
+
+#[derive(Debug, Subcommand)]
+enum Token {
+    /// Make a token, and print it and the line for the configuration
+    New {
+        /// The user's name, as in the configuration
+        name: String,
+    },
+}
+
+/// Writes a line to standard error. Where nobody can be told, the gateway goes on.
+fn say(text: &str) {
+    let _ = writeln!(io::stderr(), "tapdeck-gateway: {}", printable::lines(text));
+}
+
+fn main() -> ExitCode {
+    let flags = match Flags::try_parse() {
+        Ok(flags) => flags,
+        Err(e) => {
+            // Help and version are no errors, and clap prints them to standard output.
+            let code = u8::try_from(e.exit_code()).unwrap_or(2);
+            let _ = e.print();
+            return ExitCode::from(code);
+        }
+    };
+    let result = match (&flags.command, &flags.config) {
+        (Some(Command::CheckFilter), _) => return check::main(),
+        (Some(Command::Token(Token::New { name })), _) => new_token(name),
+        (None, Some(config)) => run(config),
+        (None, None) => unreachable!("clap asks for one of them"),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(e) => {
+            say(&format!("{e:#}"));
+            ExitCode::from(if e.is::<Wrong>() { 2 } else { 1 })
+        }
+    }
+}
+
+fn new_token(name: &str) -> Result<()> {
+    let (token, hash) = access::new_token(name).map_err(anyhow::Error::msg)?;
+    println!("{token}");
+    say("this token is shown once; in the configuration, the user has");
+    println!("token = \"{hash}\"");
+    Ok(())
+}
+
+fn run(config: &Path) -> Result<()> {
+    let config = Config::read(config)?;
+    yield_to_recorders();
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .max_blocking_threads(32)
+        .enable_all()
+        .build()
+        .context("cannot start threads")?;
+    runtime.block_on(async {
+        let gateway = Arc::new(Gateway::new(&config)?);
+        let server = server::Server::bind(&config.listen).await?;
+        for address in server.addresses() {
+            say(&format!("listening at {address}"));
+        }
+        let ending = gateway.ending.clone();
+        server.run(routes::router(gateway), ending).await
+    })
+}
+
+/// Lets recorders go first, at the processor and at the disk. Threads that come later do the same.
+fn yield_to_recorders() {
+    // Where this is refused, the gateway works as well and is only less polite.
+    let _ = rustix::process::nice(10);
+    let _ = tapdeck_store::io::yield_disk();
+}

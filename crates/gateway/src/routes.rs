@@ -1,0 +1,230 @@
+//! What can be asked for: a path for each thing, and the state behind all of them.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use anyhow::{Context as _, Result};
+use axum::Extension;
+use axum::Router;
+use axum::extract::{DefaultBodyLimit, State};
+use axum::http::header::{ACCEPT, CONTENT_TYPE};
+use axum::http::{HeaderMap, StatusCode};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+use serde::Serialize;
+use serde_json::Value;
+use tapdeck_metrics::{Metrics, OPEN_METRICS, classic};
+use tokio::sync::Semaphore;
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+use crate::access::{Kind, User, Users};
+use crate::api::{self, Peer, Refusal};
+use crate::audit::Audit;
+use crate::check::Checked;
+use crate::config::{Config, Source, SourceKind};
+use crate::own::Own;
+use crate::{control, health};
+
+/// How many rounds of questions to all recorders are under way at once. More wait for their turn.
+const ROUNDS: usize = 4;
+
+/// Questions that are answered at once, whoever asks. Each takes some ten MiB of memory.
+const QUESTIONS: usize = 8;
+/// Tokens that are held against their hashes at once. Each takes a MiB of memory, or a few.
+const HASHES: usize = 2;
+/// Clients that are told each second how a recorder does.
+const WATCHES: usize = 64;
+/// Bytes that a request has behind its head.
+const BODY: usize = 64 << 10;
+
+/// What all requests share.
+#[derive(Debug)]
+pub struct Gateway {
+    pub sources: Vec<Arc<Source>>,
+    pub users: Users,
+    pub audit: Option<Audit>,
+    /// The store that stenographer's clients ask, if it is named.
+    pub stenographer: Option<String>,
+    /// Filters that were tried.
+    pub checked: Checked,
+    /// Places for questions that are answered.
+    pub places: Arc<Semaphore>,
+    /// Places for tokens that are held against hashes.
+    pub hashes: Semaphore,
+    /// Places for clients that are told each second how a recorder does.
+    pub watches: Arc<Semaphore>,
+    /// What the gateway counts itself.
+    pub own: Own,
+    /// Is cancelled when the gateway ends.
+    pub ending: CancellationToken,
+    rounds: Semaphore,
+}
+
+/// A source, and what it has answered.
+struct Answered {
+    source: Arc<Source>,
+    statistics: Result<Value, String>,
+}
+
+impl Gateway {
+    /// # Errors
+    /// Where the audit cannot be written.
+    pub fn new(config: &Config) -> Result<Self> {
+        let mut users = Users::default();
+        for plan in &config.users {
+            let places = Arc::new(Semaphore::new(plan.role.questions));
+            let user = User { name: plan.name.clone(), role: plan.role.clone(), places };
+            users.add(user, plan.certificate.clone(), plan.token.clone());
+        }
+        let open = |path: &PathBuf| {
+            Audit::open(path.clone()).with_context(|| format!("{}", path.display()))
+        };
+        Ok(Self {
+            sources: config.sources.iter().cloned().map(Arc::new).collect(),
+            users,
+            audit: config.audit.as_ref().map(open).transpose().context("the audit")?,
+            stenographer: config.stenographer.clone(),
+            checked: Checked::default(),
+            places: Arc::new(Semaphore::new(QUESTIONS)),
+            hashes: Semaphore::new(HASHES),
+            watches: Arc::new(Semaphore::new(WATCHES)),
+            own: Own::default(),
+            ending: CancellationToken::new(),
+            rounds: Semaphore::new(ROUNDS),
+        })
+    }
+
+    /// Asks all sources at once. The answers are in the order of the configuration.
+    async fn ask_all(&self) -> Vec<Answered> {
+        let _turn = self.rounds.acquire().await;
+        let mut asked = JoinSet::new();
+        for (at, source) in self.sources.iter().enumerate() {
+            let source = source.clone();
+            asked.spawn(async move {
+                let statistics = control::statistics(&source.socket).await;
+                (at, Answered { source, statistics })
+            });
+        }
+        let mut answers = asked.join_all().await;
+        answers.sort_by_key(|(at, _)| *at);
+        answers.into_iter().map(|(_, answered)| answered).collect()
+    }
+}
+
+impl Gateway {
+    /// Returns why questions cannot be answered, a sentence each.
+    fn unready(&self) -> Vec<String> {
+        let stores = self.sources.iter().filter_map(|source| match &source.kind {
+            SourceKind::Store { directory } => Some(directory),
+            SourceKind::Daemon => None,
+        });
+        let unread = |directory: &PathBuf| {
+            let e = std::fs::read_dir(directory).err()?;
+            Some(format!("{}: {e}", directory.display()))
+        };
+        let audit = self.audit.as_ref().and_then(|audit| audit.fault());
+        stores.filter_map(unread).chain(audit.map(|e| format!("the audit: {e}"))).collect()
+    }
+}
+
+/// Returns all paths.
+pub fn router(gateway: Arc<Gateway>) -> Router {
+    Router::new()
+        .route("/metrics", get(metrics))
+        .route("/healthz", get(healthz))
+        .route("/readyz", get(readyz))
+        .route("/v1/packets", get(api::packets))
+        .route("/v1/stat", get(api::stat))
+        .route("/v1/histogram", get(api::histogram))
+        .route("/v1/hosts", get(api::hosts))
+        .route("/v1/losses", get(api::losses))
+        .route("/v1/watch", get(api::watch))
+        .route("/query", post(api::stenographer))
+        .layer(DefaultBodyLimit::max(BODY))
+        .with_state(gateway)
+}
+
+/// Refuses those who come from elsewhere and are no operators.
+async fn admit(gateway: &Arc<Gateway>, peer: &Peer, headers: &HeaderMap) -> Result<(), Refusal> {
+    if peer.is_local {
+        return Ok(());
+    }
+    match api::asker(gateway, peer, headers).await?.user.role.kind {
+        Kind::Operator => Ok(()),
+        Kind::Reader => Err(Refusal::new(StatusCode::FORBIDDEN, "that is for operators")),
+    }
+}
+
+async fn metrics(
+    State(gateway): State<Arc<Gateway>>,
+    Extension(peer): Extension<Peer>,
+    headers: HeaderMap,
+) -> Result<Response, Refusal> {
+    admit(&gateway, &peer, &headers).await?;
+    let mut metrics = Metrics::default();
+    metrics.add_build("gateway", env!("CARGO_PKG_VERSION"));
+    for Answered { source, statistics } in gateway.ask_all().await {
+        let labels = [(source.kind.label(), source.name.as_str())];
+        metrics.add_up(&labels, statistics.is_ok());
+        if let Ok(statistics) = &statistics {
+            metrics.add_statistics(&labels, statistics);
+        }
+    }
+    let text = metrics.open_metrics_with(gateway.own.registry());
+    let accepted = headers.get_all(ACCEPT).iter().filter_map(|value| value.to_str().ok());
+    // Whoever does not ask for OpenMetrics may not know it.
+    let wants = accepted.into_iter().any(|accept| accept.contains("application/openmetrics-text"));
+    Ok(if wants {
+        ([(CONTENT_TYPE, OPEN_METRICS)], text).into_response()
+    } else {
+        ([(CONTENT_TYPE, classic::CONTENT_TYPE)], classic::of(&text)).into_response()
+    })
+}
+
+#[derive(Serialize)]
+struct Health {
+    healthy: bool,
+    sources: Vec<SourceHealth>,
+}
+
+#[derive(Serialize)]
+struct SourceHealth {
+    name: String,
+    healthy: bool,
+    /// What is wrong.
+    faults: Vec<String>,
+}
+
+/// Says whether the gateway can answer questions.
+async fn readyz(
+    State(gateway): State<Arc<Gateway>>,
+    Extension(peer): Extension<Peer>,
+    headers: HeaderMap,
+) -> Result<Response, Refusal> {
+    admit(&gateway, &peer, &headers).await?;
+    let faults = gateway.unready();
+    let status = status_of(faults.is_empty());
+    Ok((status, faults.join("\n") + "\n").into_response())
+}
+
+fn status_of(is_well: bool) -> StatusCode {
+    if is_well { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE }
+}
+
+async fn healthz(
+    State(gateway): State<Arc<Gateway>>,
+    Extension(peer): Extension<Peer>,
+    headers: HeaderMap,
+) -> Result<Response, Refusal> {
+    admit(&gateway, &peer, &headers).await?;
+    let of = |Answered { source, statistics }: Answered| {
+        let faults = health::faults(&statistics);
+        SourceHealth { name: source.name.clone(), healthy: faults.is_empty(), faults }
+    };
+    let sources: Vec<SourceHealth> = gateway.ask_all().await.into_iter().map(of).collect();
+    let healthy = sources.iter().all(|source| source.healthy);
+    let text = serde_json::to_string(&Health { healthy, sources }).unwrap_or_default();
+    let head = [(CONTENT_TYPE, "application/json")];
+    Ok((status_of(healthy), head, text + "\n").into_response())
+}
