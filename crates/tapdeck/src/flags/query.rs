@@ -17,16 +17,19 @@ use crate::query::time;
 /// damaged or missing now; 0 if the recorder dropped it, was not shown it, or deletes it meanwhile.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "T: a time as 2026-01-02T03:04:05Z or 2026-01-02T04:04:05.678+01:00, or \"10m ago\", or seconds since 1970
+    after_help = concat!(
+        time::in_help!(),
+        "
 
 Examples:
   tapdeck query --dir /var/tape host 10.0.0.7 and tcp port 443 --after \"10m ago\"
   tapdeck query --dir /var/tape -w - 'udp port 53' | tshark -r -
-  tapdeck query --dir /var/tape --after 2026-01-02T14:02:00Z --before 2026-01-02T14:05:00Z -w part.pcapng
+  tapdeck query --dir /var/tape --after 14:02 --before 14:05 -w part.pcapng
   tapdeck query --dir /var/tape --count vlan 12
   tapdeck query --dir /var/tape --inner host 172.16.5.4
   tapdeck query --dir /var/log/dumpcap -w merged.pcapng host 10.0.0.7
   tapdeck query --dir /var/tape --explain net 10.0.0.0/8 and not port 22"
+    )
 )]
 pub struct Query {
     /// The store, a directory that `tapdeck record --dir` wrote or is writing; or a pcap or pcapng
@@ -45,11 +48,11 @@ pub struct Query {
     pub inner: bool,
 
     /// Only packets from this time on
-    #[arg(long, value_name = "T", value_parser = time::point)]
+    #[arg(long, value_name = "T", value_parser = time::point, allow_hyphen_values = true)]
     pub after: Option<i64>,
 
     /// Only packets from before this time
-    #[arg(long, value_name = "T", value_parser = time::point)]
+    #[arg(long, value_name = "T", value_parser = time::point, allow_hyphen_values = true)]
     pub before: Option<i64>,
 
     /// At most so many packets, the earliest
