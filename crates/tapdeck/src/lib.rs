@@ -16,6 +16,7 @@ mod check_traffic;
 mod control;
 mod ctl;
 mod dist;
+mod extcap;
 mod fault_log;
 mod flags;
 #[doc(hidden)]
@@ -23,6 +24,7 @@ pub mod fuzzing;
 mod generate;
 mod hangs;
 mod interrupt;
+mod listen;
 mod outlet;
 mod output_file;
 mod panics;
@@ -76,6 +78,7 @@ pub fn main() -> ExitCode {
         flags::Command::Ctl(flags) => ctl::run(&flags),
         flags::Command::Query(flags) => query::run(&flags),
         flags::Command::CheckTraffic(flags) => check_traffic::run(&flags),
+        flags::Command::Extcap(flags) => extcap::run(&flags),
         flags::Command::Dist(flags) => dist::run(&flags),
         flags::Command::Recover(flags) => recover::run(&flags),
         flags::Command::Rules(flags) => rules::run(&flags),

@@ -8,6 +8,7 @@ mod attach;
 mod check_traffic;
 mod ctl;
 mod dist;
+mod extcap;
 mod generate;
 mod probe;
 mod query;
@@ -27,6 +28,7 @@ pub use self::ctl::{
     Verb as CtlVerb,
 };
 pub use self::dist::{Dist, FromChoice, LengthChoice, ToChoice};
+pub use self::extcap::Extcap;
 pub use self::generate::{BackendChoice, GapsChoice, Gen, MethodChoice, ProtoChoice, TunnelChoice};
 pub use self::probe::Probe;
 pub use self::query::Query;
@@ -60,6 +62,7 @@ pub enum Command {
     Dist(Box<Dist>),
     Gen(Box<Gen>),
     CheckTraffic(CheckTraffic),
+    Extcap(Extcap),
     Recover(Recover),
     Rules(Rules),
     Stat(Stat),

@@ -69,7 +69,8 @@ impl Filter {
         Self::for_links(expression, links, inner)
     }
 
-    fn for_links(
+    /// Compiles an expression for link types, as [`Filter::new`] does for those of interfaces.
+    pub fn for_links(
         expression: &str,
         links: impl IntoIterator<Item = LinkType>,
         inner: bool,

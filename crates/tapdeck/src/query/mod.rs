@@ -5,8 +5,10 @@
 //! incomplete. Packets that the recording does not have (dropped, unseen) are told; packets that
 //! it had and the answer has not (damage, missing segments) also make the exit code 1.
 
+pub mod choice;
 mod explain;
-mod filter;
+pub mod filter;
+mod follow;
 mod output;
 mod summary;
 pub mod time;
@@ -16,17 +18,19 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use anyhow::{Context, Result};
+use tapdeck_packet::link::LinkType;
 use tapdeck_store::query::{
-    Error, Missing, Progress, Query, Search, Snapshot, Span, index_captures,
+    Described, Error, Missing, Progress, Query, Search, Snapshot, Span, index_captures,
 };
 
 use crate::flags;
 use crate::interrupt::Interrupt;
+use crate::listen::{Reader, Readers};
 use crate::progress_line::{ProgressLine, say};
 use crate::units::{show_bytes, show_count};
-use crate::usage::usage;
+use crate::usage::{self, usage};
+use choice::Choice;
 use explain::Explanation;
-use filter::Filter;
 use output::Output;
 
 pub fn run(flags: &flags::Query) -> Result<()> {
@@ -37,9 +41,43 @@ pub fn run(flags: &flags::Query) -> Result<()> {
     if flags.index {
         make_indexes(&flags.dir, &interrupt)?;
     }
-    match attempt(flags, span, began, &interrupt, false) {
+    let Some(address) = flags.listen else {
+        return once(flags, span, began, &interrupt, None);
+    };
+    let readers = Readers::listen(address)?;
+    while let Some(reader) = readers.next(&interrupt)? {
+        match once(flags, span, Instant::now(), &interrupt, Some(&reader)) {
+            Err(e) if usage::exit_code(&e) == 2 => return Err(e),
+            Err(e) if !is_of_reader(&e) => say(&format!("{}: {e:#}", reader.name)),
+            _ => say(&format!("{}: done", reader.name)),
+        }
+        if interrupt.ever_asked() {
+            break;
+        }
+    }
+    Ok(())
+}
+
+/// Returns whether an error says that the reader has gone.
+fn is_of_reader(error: &anyhow::Error) -> bool {
+    let io: Option<&std::io::Error> = error.downcast_ref();
+    io.is_some_and(|e| e.kind() == std::io::ErrorKind::BrokenPipe)
+}
+
+/// Gives the answer once, to a reader if there is one.
+fn once(
+    flags: &flags::Query,
+    span: Span,
+    began: Instant,
+    interrupt: &Interrupt,
+    reader: Option<&Reader>,
+) -> Result<()> {
+    if flags.follow {
+        return follow::run(flags, span, interrupt, reader);
+    }
+    match attempt(flags, span, began, interrupt, reader, false) {
         Err(e) if matches!(e.downcast_ref(), Some(Error::LateInterface(_))) => {
-            attempt(flags, span, began, &interrupt, true)
+            attempt(flags, span, began, interrupt, reader, true)
         }
         done => done,
     }
@@ -52,23 +90,58 @@ fn attempt(
     span: Span,
     began: Instant,
     interrupt: &Interrupt,
+    reader: Option<&Reader>,
     whole: bool,
 ) -> Result<()> {
     let cache = cache();
     let ignores_indexes = flags.no_trust_index;
     let search = Search { whole, cache: cache.as_deref(), ignores_indexes };
-    let snapshot = Snapshot::open_any(&flags.dir, span, search)?;
+    let mut snapshot = Snapshot::open_any(&flags.dir, span, search)?;
     refuse_to_overwrite(flags.write.as_deref(), &snapshot)?;
-    let expression = flags.expression.join(" ");
-    let filter = Filter::new(&expression, snapshot.interfaces(), flags.inner)?;
-    let plan = filter.plan().clone();
-    let explanation = flags.explain.then(|| Explanation::new(flags, &filter, began));
-    let query = Query::new(snapshot, span, plan, filter);
+    let choice = Choice::new(flags, snapshot.interfaces())?;
+    leave_out(flags, &mut snapshot);
+    let plan = choice.plan().clone();
+    refuse_several_links(flags, snapshot.interfaces())?;
+    let explanation = flags.explain.then(|| Explanation::new(flags, choice.filter(), began));
+    tell_absent(flags, snapshot.interfaces());
+    let query = Query::new(snapshot, span, plan, choice);
     let answer = Answer { query, interrupt, line: ProgressLine::new(), faults: 0 };
     match explanation {
         Some(explanation) => answer.explain(flags, explanation),
         None if flags.count => answer.count(flags),
-        None => answer.packets(flags),
+        None => answer.packets(flags, reader),
+    }
+}
+
+/// Refuses packets of several link types where only one can be told.
+fn refuse_several_links(flags: &flags::Query, interfaces: &[Described]) -> Result<()> {
+    let wanted = interfaces.iter().filter(|interface| choice::is_wanted(flags, interface));
+    let mut links: Vec<LinkType> = wanted.map(|interface| interface.link).collect();
+    links.sort_unstable();
+    links.dedup();
+    if flags.listen.is_some() && links.len() > 1 {
+        let links: Vec<String> = links.iter().map(LinkType::to_string).collect();
+        let links = links.join(", ");
+        return usage(format!(
+            "--listen: a pcap file has one link type, and here are {links}: choose interfaces with -i"
+        ));
+    }
+    Ok(())
+}
+
+/// Leaves out of a snapshot what has none of the interfaces that are asked for.
+fn leave_out(flags: &flags::Query, snapshot: &mut Snapshot) {
+    if !flags.interfaces.is_empty() {
+        snapshot.want_interfaces(|interface| choice::is_wanted(flags, interface));
+    }
+}
+
+/// Tells which of the interfaces that are asked for are not there, where others are.
+fn tell_absent(flags: &flags::Query, interfaces: &[Described]) {
+    for pattern in choice::absent(flags, interfaces) {
+        let mut there: Vec<&str> = interfaces.iter().map(|i| i.name.as_str()).collect();
+        there.dedup();
+        say(&format!("no interface is named {pattern} here; there are {}", there.join(", ")));
     }
 }
 
@@ -127,6 +200,12 @@ fn comment(flags: &flags::Query) -> String {
     let expression = flags.expression.join(" ");
     let mut words = vec![format!("from {store}")];
     words.extend((!expression.is_empty()).then(|| format!("filter {expression}")));
+    words.extend(
+        (!flags.interfaces.is_empty())
+            .then(|| format!("interfaces {}", flags.interfaces.join(" "))),
+    );
+    words.extend(flags.direction.map(|direction| format!("direction {direction}")));
+    words.extend(flags.community_id.map(|id| format!("community id {id}")));
     words.extend(flags.inner.then(|| "also inside tunnels".to_owned()));
     words.extend(flags.after.map(|ns| format!("after {}", time::show(ns))));
     words.extend(flags.before.map(|ns| format!("before {}", time::show(ns))));
@@ -135,7 +214,7 @@ fn comment(flags: &flags::Query) -> String {
 }
 
 struct Answer<'a> {
-    query: Query<Filter>,
+    query: Query<Choice>,
     interrupt: &'a Interrupt,
     line: ProgressLine,
     /// Notes that mean that packets are missing or out of order.
@@ -182,10 +261,10 @@ impl Answer<'_> {
         self.verdict()
     }
 
-    fn packets(mut self, flags: &flags::Query) -> Result<()> {
-        let mut output = Output::open(flags)?;
+    fn packets(mut self, flags: &flags::Query, reader: Option<&Reader>) -> Result<()> {
+        let mut output = Output::open(flags, reader)?;
         // Packets that appear on the terminal are progress enough.
-        let listing = flags.write.is_none() && stdout().is_terminal();
+        let listing = flags.write.is_none() && reader.is_none() && stdout().is_terminal();
         let interfaces = self.query.snapshot().interfaces().to_vec();
         let cannot = format!("cannot write {}", output.name);
         let mut begun = false;

@@ -141,6 +141,12 @@ impl<M: Matcher> Reader<M> {
             outcome.unread.push((Rank { begin: at, ..rank }, rest));
         } else {
             outcome.progress.bytes += end - at;
+            outcome.cut_at = match part.stop {
+                PieceEnd::Cut => Some(at),
+                // Nothing tells where the next block begins.
+                PieceEnd::Damaged(_) => Some(u64::MAX),
+                PieceEnd::More | PieceEnd::End => None,
+            };
             outcome.notes.extend(ended(segment, at, end, &part.stop));
         }
         Ok(outcome)
