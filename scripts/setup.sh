@@ -41,6 +41,9 @@ NEEDED="
     tcpdump          tcpdump
     tshark           tshark
     xfsprogs         mkfs.xfs
+    zstd             zstd
+    lz4              lz4
+    xz-utils         xz
 "
 # Programs that tests let read a group. Those of them that are services of Debian's are not started.
 NEEDED_FOR_TEST="

@@ -33,22 +33,20 @@ const BUFFER: usize = 256 << 10;
 
 /// Writes packets until something ends it.
 pub fn run(flags: &flags::Attach) -> Result<()> {
-    let Some(address) = flags.listen else { return run_filtered(flags, "") };
     let interrupt = Interrupt::listen()?;
+    let Some(address) = flags.listen else { return pass_on(flags, "", &interrupt, None, say) };
     let readers = Readers::listen(address)?;
     while let Some(reader) = readers.next(&interrupt)? {
         say(&format!("{} reads", reader.name));
-        pass_on(flags, "", &interrupt, Some(&reader))?;
+        pass_on(flags, "", &interrupt, Some(&reader), say)?;
     }
     Ok(())
 }
 
-/// Writes packets that match an expression, which is judged here, until something ends it.
-pub fn run_filtered(flags: &flags::Attach, expression: &str) -> Result<()> {
-    if flags.write.as_os_str() == "-" {
-        standard_output::refuse_terminal()?;
-    }
-    pass_on(flags, expression, &Interrupt::listen()?, None)
+/// Writes packets that match an expression, which is judged here, until something ends it. Nothing
+/// is said but what goes wrong.
+pub fn run_quietly(flags: &flags::Attach, expression: &str) -> Result<()> {
+    pass_on(flags, expression, &Interrupt::listen()?, None, |_| ())
 }
 
 /// Passes packets on as a member, until something ends that.
@@ -57,7 +55,11 @@ fn pass_on(
     expression: &str,
     interrupt: &Interrupt,
     reader: Option<&Reader>,
+    say: impl Fn(&str),
 ) -> Result<()> {
+    if reader.is_none() && flags.write.as_os_str() == "-" {
+        standard_output::refuse_terminal()?;
+    }
     let mut options = Options { weight: flags.weight, ..Options::default() };
     if let Some(socket) = &flags.socket {
         options.socket.clone_from(socket);

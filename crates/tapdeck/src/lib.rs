@@ -32,6 +32,7 @@ mod probe;
 mod progress_line;
 mod query;
 mod record;
+mod recording;
 mod recover;
 mod rights;
 mod rules;

@@ -53,7 +53,7 @@ impl Drop for Reader {
     }
 }
 
-/// Who connects, one at a time.
+/// Readers as they connect, one at a time.
 pub struct Readers {
     next: Receiver<Reader>,
 }

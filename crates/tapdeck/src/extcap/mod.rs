@@ -26,7 +26,6 @@ use crate::{attach, control, flags, units};
 const STORES: &str = "/var/lib/tapdeck";
 /// The environment variable that names more stores.
 const STORES_VARIABLE: &str = "TAPDECK_STORES";
-const HELP: &str = "file:///usr/share/doc/tapdeck/GUIDE.md";
 
 /// What Wireshark calls an interface of ours.
 enum Interface {
@@ -104,7 +103,7 @@ fn value(text: &str) -> Option<&str> {
 /// Lists what can be captured.
 fn interfaces() -> String {
     let version = env!("CARGO_PKG_VERSION");
-    let mut text = format!("extcap {{version={version}}}{{help={HELP}}}{{display=tapdeck}}\n");
+    let mut text = format!("extcap {{version={version}}}{{display=tapdeck}}\n");
     for store in stores() {
         if let Some(path) = store.to_str().and_then(value) {
             let _ =
@@ -200,7 +199,7 @@ fn capture(flags: &flags::Extcap, interface: Interface) -> Result<()> {
                 count: None,
                 duration: None,
             };
-            attach::run_filtered(&attach, &filter)
+            attach::run_quietly(&attach, &filter)
         }
     }
 }

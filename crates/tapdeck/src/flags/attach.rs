@@ -30,8 +30,8 @@ pub struct Attach {
     #[arg(short, long, value_name = "FILE", default_value = "-")]
     pub write: PathBuf,
 
-    /// Give packets over TCP to whoever connects, one reader at a time, as a pcap file; a port alone
-    /// is of this machine alone
+    /// Give packets over TCP to whoever connects, one reader at a time, as a pcap file; a port
+    /// alone is of this machine alone
     ///
     /// Wireshark reads it as `-i TCP@ADDR:PORT`, Arkime by its pcap-over-ip-client. There is a
     /// member as long as somebody reads. Nothing is encrypted, and nobody is asked who they are.

@@ -42,9 +42,10 @@ Examples:
 )]
 pub struct Query {
     /// The store, a directory that `tapdeck record --dir` wrote or is writing; or a pcap or pcapng
-    /// file, or a directory of such files
-    #[arg(long, value_name = "PATH")]
-    pub dir: PathBuf,
+    /// file, also one that gzip, zstd or lz4 compressed, or a directory of such files and of
+    /// directories with such files; several are asked as one
+    #[arg(short = 'r', long, value_name = "PATH", required = true)]
+    pub dir: Vec<PathBuf>,
 
     /// Only packets that match, as in pcap-filter(7) and for `tcpdump -r`; several words are
     /// joined
@@ -95,8 +96,12 @@ pub struct Query {
     #[arg(short, long, conflicts_with_all = ["before", "count", "explain", "index"])]
     pub follow: bool,
 
+    /// Accepted for fingers that know tcpdump: addresses and ports are numbers always
+    #[arg(short, hide_short_help = true)]
+    pub n: bool,
+
     /// At most so many packets, the earliest
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(short = 'c', long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub limit: Option<u64>,
 
     /// Write the packets to a pcapng file; - is standard output
@@ -111,8 +116,8 @@ pub struct Query {
     #[arg(long, value_name = "[ADDR:]PORT", value_parser = listen::address, conflicts_with_all = ["write", "count", "json", "explain"])]
     pub listen: Option<SocketAddr>,
 
-    /// Say only how many packets there are
-    #[arg(long, conflicts_with = "json")]
+    /// Say only how many packets there are; with --json as one object
+    #[arg(long)]
     pub count: bool,
 
     /// Write one JSON object a packet
@@ -144,7 +149,8 @@ impl Query {
     /// Returns the question for all packets of a store.
     pub fn of(dir: PathBuf) -> Self {
         Self {
-            dir,
+            dir: vec![dir],
+            n: false,
             expression: Vec::new(),
             inner: false,
             interfaces: Vec::new(),

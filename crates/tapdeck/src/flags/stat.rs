@@ -31,8 +31,9 @@ Examples:
     )
 )]
 pub struct Stat {
-    /// The store, a directory that `tapdeck record --dir` wrote or is writing
-    #[arg(long, value_name = "DIR")]
+    /// The store, a directory that `tapdeck record --dir` wrote or is writing; or a pcap or pcapng
+    /// file, or a directory of such files, which are read from end to end
+    #[arg(short = 'r', long, value_name = "PATH")]
     pub dir: PathBuf,
 
     /// Only what was recorded from this time on

@@ -20,7 +20,7 @@ use tapdeck_store::query::{Described, Matcher, Packet};
 use super::filter::Filter;
 use crate::flags;
 
-/// In which direction a packet passed its interface.
+/// The direction in which a packet passed its interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Direction {
     /// The interface received the packet
@@ -43,7 +43,7 @@ impl fmt::Display for Direction {
 #[derive(Clone)]
 pub struct Choice {
     filter: Filter,
-    /// Of each interface of the snapshot, what is to be known.
+    /// What is to be known of each interface of the snapshot.
     interfaces: Arc<[Interface]>,
     direction: Option<Direction>,
     flow: Option<CommunityId>,
@@ -51,6 +51,7 @@ pub struct Choice {
     inner: bool,
 }
 
+#[derive(Clone, Copy)]
 struct Interface {
     is_wanted: bool,
     /// Whether all packets of the interface came in.
@@ -68,6 +69,13 @@ impl Choice {
         let interfaces = interfaces.iter().map(of).collect();
         let (direction, flow, inner) = (flags.direction, flags.community_id, flags.inner);
         Ok(Self { filter, interfaces, direction, flow, inner })
+    }
+
+    /// Returns the choice among packets whose interfaces have other numbers: of each, its number
+    /// here.
+    pub fn of(&self, numbers: &[u32]) -> Self {
+        let interfaces = numbers.iter().map(|number| self.interfaces[*number as usize]).collect();
+        Self { interfaces, ..self.clone() }
     }
 
     /// Returns which keys the packets of the answer have. Others can have them, too.
@@ -121,7 +129,7 @@ pub fn absent<'a>(
 }
 
 /// Returns whether a name fits a pattern, in which `*` stands for any characters and `?` for one.
-fn fits(pattern: &str, name: &str) -> bool {
+pub fn fits(pattern: &str, name: &str) -> bool {
     let Some(first) = pattern.chars().next() else { return name.is_empty() };
     let rest = &pattern[first.len_utf8()..];
     if first == '*' {
@@ -140,9 +148,9 @@ fn hook_of(interface: &Described) -> Option<Hook> {
 
 /// Returns a packet's direction, as the packet itself tells.
 fn direction_of(packet: &Packet<'_>) -> Option<Direction> {
-    /// Of `epb_flags`: draft-ietf-opsawg-pcapng, section 4.3.1.
+    /// Bits of `epb_flags`: draft-ietf-opsawg-pcapng, section 4.3.1.
     const DIRECTION: u32 = 3;
-    /// Of the packet type in Linux's "cooked" header: LINKTYPE_LINUX_SLL, LINKTYPE_LINUX_SLL2.
+    /// The packet type in Linux's "cooked" header: LINKTYPE_LINUX_SLL, LINKTYPE_LINUX_SLL2.
     const OUTGOING: u8 = 4;
     let outgoing = |kind: Option<&u8>| {
         kind.map(|kind| if *kind == OUTGOING { Direction::Out } else { Direction::In })

@@ -67,9 +67,12 @@ pub fn run(
     reader: Option<&Reader>,
 ) -> Result<()> {
     let search = Search { ignores_indexes: flags.no_trust_index, ..Search::default() };
-    let mut snapshot = Snapshot::open_any(&flags.dir, span, search)?;
+    let [dir] = &flags.dir[..] else {
+        return usage("--follow goes on with one store: name it with one --dir");
+    };
+    let mut snapshot = Snapshot::open_any(dir, span, search)?;
     if !snapshot.follow() {
-        let path = flags.dir.display();
+        let path = dir.display();
         return usage(format!("--follow is for stores, and {path} holds files of other programs"));
     }
     refuse_to_overwrite(flags.write.as_deref(), &snapshot)?;

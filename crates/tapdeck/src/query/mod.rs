@@ -10,6 +10,7 @@ mod explain;
 pub mod filter;
 mod follow;
 mod output;
+mod several;
 mod summary;
 pub mod time;
 
@@ -20,18 +21,18 @@ use std::time::Instant;
 use anyhow::{Context, Result};
 use tapdeck_packet::link::LinkType;
 use tapdeck_store::query::{
-    Described, Error, Missing, Progress, Query, Search, Snapshot, Span, index_captures,
+    Described, Error, Missing, Progress, Search, Snapshot, Span, index_captures,
 };
 
 use crate::flags;
 use crate::interrupt::Interrupt;
 use crate::listen::{Reader, Readers};
-use crate::progress_line::{ProgressLine, say};
+use crate::progress_line::{ProgressLine, Work, pace, say};
 use crate::units::{show_bytes, show_count};
 use crate::usage::{self, usage};
-use choice::Choice;
 use explain::Explanation;
 use output::Output;
+use several::Several;
 
 pub fn run(flags: &flags::Query) -> Result<()> {
     let span = time::span(flags.after, flags.before)?;
@@ -39,7 +40,7 @@ pub fn run(flags: &flags::Query) -> Result<()> {
     let interrupt = Interrupt::listen()?;
     yield_to_recorder();
     if flags.index {
-        make_indexes(&flags.dir, &interrupt)?;
+        flags.dir.iter().try_for_each(|dir| make_indexes(dir, &interrupt))?;
     }
     let Some(address) = flags.listen else {
         return once(flags, span, began, &interrupt, None);
@@ -96,16 +97,11 @@ fn attempt(
     let cache = cache();
     let ignores_indexes = flags.no_trust_index;
     let search = Search { whole, cache: cache.as_deref(), ignores_indexes };
-    let mut snapshot = Snapshot::open_any(&flags.dir, span, search)?;
-    refuse_to_overwrite(flags.write.as_deref(), &snapshot)?;
-    let choice = Choice::new(flags, snapshot.interfaces())?;
-    leave_out(flags, &mut snapshot);
-    let plan = choice.plan().clone();
-    refuse_several_links(flags, snapshot.interfaces())?;
-    let explanation = flags.explain.then(|| Explanation::new(flags, choice.filter(), began));
-    tell_absent(flags, snapshot.interfaces());
-    let query = Query::new(snapshot, span, plan, choice);
-    let answer = Answer { query, interrupt, line: ProgressLine::new(), faults: 0 };
+    let query = Several::open(flags, span, search)?;
+    let filter = query.choice().filter();
+    let explanation = flags.explain.then(|| Explanation::new(flags, filter, began));
+    let line = ProgressLine::new();
+    let answer = Answer { query, interrupt, line, began: Instant::now(), faults: 0 };
     match explanation {
         Some(explanation) => answer.explain(flags, explanation),
         None if flags.count => answer.count(flags),
@@ -165,9 +161,9 @@ fn make_indexes(path: &Path, interrupt: &Interrupt) -> Result<()> {
             return usage(text);
         }
     }
-    let mut line = ProgressLine::new();
+    let mut line = Work::new(None);
     let notes = index_captures(path, cache().as_deref(), |bytes| {
-        line.show(|| format!("{} indexed", show_bytes(bytes)));
+        line.show(bytes, || "indexing".to_owned());
         !interrupt.asked()
     })?;
     drop(line);
@@ -196,7 +192,8 @@ pub fn yield_to_recorder() {
 
 /// Returns the comment of an answer's section header.
 fn comment(flags: &flags::Query) -> String {
-    let store = flags.dir.display();
+    let places: Vec<String> = flags.dir.iter().map(|dir| dir.display().to_string()).collect();
+    let store = places.join(" and ");
     let expression = flags.expression.join(" ");
     let mut words = vec![format!("from {store}")];
     words.extend((!expression.is_empty()).then(|| format!("filter {expression}")));
@@ -214,9 +211,10 @@ fn comment(flags: &flags::Query) -> String {
 }
 
 struct Answer<'a> {
-    query: Query<Choice>,
+    query: Several,
     interrupt: &'a Interrupt,
     line: ProgressLine,
+    began: Instant,
     /// Notes that mean that packets are missing or out of order.
     faults: usize,
 }
@@ -244,10 +242,10 @@ impl Given {
 
 impl Answer<'_> {
     fn count(mut self, flags: &flags::Query) -> Result<()> {
-        let Self { query, interrupt, line, .. } = &mut self;
+        let Self { query, interrupt, line, began, .. } = &mut self;
         let limit = flags.limit.unwrap_or(u64::MAX);
         query.count(|progress| {
-            line.show(|| show(progress, progress.matches));
+            line.show(|| show_pace(progress, progress.matches, *began));
             progress.matches < limit && !interrupt.asked()
         })?;
         let matches = self.query.progress().matches.min(limit);
@@ -255,8 +253,10 @@ impl Answer<'_> {
         let interrupted = self.interrupt.asked() && !limited;
         // A limit that was reached is the answer, whatever else there may have been.
         self.tell(&Given { packets: matches, limited, ..Given::nothing() });
-        if !interrupted {
-            writeln!(stdout(), "{matches}")?;
+        match (interrupted, flags.json) {
+            (true, _) => {}
+            (false, true) => writeln!(stdout(), "{}", serde_json::json!({ "packets": matches }))?,
+            (false, false) => writeln!(stdout(), "{matches}")?,
         }
         self.verdict()
     }
@@ -265,17 +265,17 @@ impl Answer<'_> {
         let mut output = Output::open(flags, reader)?;
         // Packets that appear on the terminal are progress enough.
         let listing = flags.write.is_none() && reader.is_none() && stdout().is_terminal();
-        let interfaces = self.query.snapshot().interfaces().to_vec();
+        let interfaces = self.query.interfaces().to_vec();
         let cannot = format!("cannot write {}", output.name);
         let mut begun = false;
         let limit = flags.limit.unwrap_or(u64::MAX);
         let mut given = Given::nothing();
         while !given.limited && !self.interrupt.asked() {
-            let Self { query, interrupt, line, .. } = &mut self;
+            let Self { query, interrupt, line, began, .. } = &mut self;
             let mut wrote = Ok(());
             let time_ns = query.find_next(|progress| {
                 if !listing {
-                    line.show(|| show(progress, given.packets));
+                    line.show(|| show_pace(progress, given.packets, *began));
                 }
                 // Packets that were found are shown before more are looked for.
                 wrote = output.flush();
@@ -315,21 +315,21 @@ impl Answer<'_> {
     fn explain(mut self, flags: &flags::Query, mut explanation: Explanation) -> Result<()> {
         let limit = flags.limit.unwrap_or(u64::MAX);
         let mut given = Given::nothing();
-        let Self { query, interrupt, line, .. } = &mut self;
+        let Self { query, interrupt, line, began, .. } = &mut self;
         if flags.count {
             query.count(|progress| {
-                line.show(|| show(progress, progress.matches));
+                line.show(|| show_pace(progress, progress.matches, *began));
                 explanation.found(progress.matches);
                 progress.matches < limit && !interrupt.asked()
             })?;
             given.packets = query.progress().matches.min(limit);
         } else {
             while given.packets < limit {
-                let packet = query.next_packet(|progress| {
-                    line.show(|| show(progress, given.packets));
+                let found = query.find_next(|progress| {
+                    line.show(|| show_pace(progress, given.packets, *began));
                     !interrupt.asked()
                 })?;
-                let Some(packet) = packet else { break };
+                let Some(packet) = query.packet().filter(|_| found.is_some()) else { break };
                 given.packets += 1;
                 given.dropped += packet.dropped;
                 given.last_ns = packet.time_ns;
@@ -338,7 +338,7 @@ impl Answer<'_> {
         }
         given.limited = given.packets == limit;
         self.tell(&given);
-        let outside = self.query.snapshot().segments().1;
+        let outside = self.query.outside();
         let text = explanation.text(given.packets, &self.query.progress(), outside, flags.json);
         writeln!(stdout(), "{text}")?;
         self.verdict()
@@ -348,9 +348,12 @@ impl Answer<'_> {
     fn tell(&mut self, given: &Given) {
         self.line = ProgressLine::new();
         let until_ns = given.until_ns();
-        for note in self.query.take_notes().into_iter().filter(|note| note.concerns(until_ns)) {
-            self.faults += usize::from(note.is_fault());
-            say(&note.to_string());
+        for (dir, note) in self.query.take_notes() {
+            if note.concerns(until_ns) {
+                self.faults += usize::from(note.is_fault());
+                let place = dir.map(|dir| format!("{}: ", dir.display())).unwrap_or_default();
+                say(&format!("{place}{note}"));
+            }
         }
         let progress = self.query.progress();
         let dropped = if given.limited { given.dropped } else { progress.dropped };
@@ -377,7 +380,7 @@ impl Answer<'_> {
         anyhow::ensure!(
             self.faults == 0,
             "the answer is not whole, as said above{}",
-            if self.query.snapshot().is_foreign() {
+            if self.query.is_foreign() {
                 ""
             } else {
                 "; `tapdeck recover` mends what a crash left"
@@ -396,6 +399,11 @@ pub fn describe_missing(missing: &Missing) -> String {
         time::show(*first_ns),
         time::show(*last_ns)
     )
+}
+
+fn show_pace(progress: Progress, packets: u64, began: Instant) -> String {
+    let pace = pace(progress.bytes, Some(progress.total_bytes), began.elapsed());
+    format!("{} packets, {pace}", show_count(packets))
 }
 
 fn show(progress: Progress, packets: u64) -> String {

@@ -18,7 +18,8 @@ use tapdeck_store::Retention;
 
 use crate::control::{Loaded, load, recorder_path, remove_left};
 use crate::flags::{self, ClockChoice, DeliverChoice, DirectChoice, EngineChoice, HookChoice};
-use crate::rights::Place;
+use crate::query::choice;
+use crate::rights::{FileAccess, Place};
 use crate::units::show_bytes;
 use crate::usage::usage;
 
@@ -123,10 +124,18 @@ pub struct RecordPlan {
     pub stats_json: Option<PathBuf>,
     /// The user that the recorder becomes, if one was named.
     pub user: Option<String>,
+    /// Permission and group of the files of the store.
+    pub files: FileAccess,
 }
 
 impl RecordPlan {
-    pub fn new(f: flags::Record) -> Result<Self> {
+    pub fn new(mut f: flags::Record) -> Result<Self> {
+        if !f.expression.is_empty() {
+            f.filter = Some(f.expression.join(" "));
+        }
+        if f.group.is_none() {
+            f.interfaces = expand(&f.interfaces)?;
+        }
         let target = target(&f)?;
         if target == Target::Stdout && f.stats_json.as_ref().is_some_and(|p| p.as_os_str() == "-") {
             return usage(
@@ -167,6 +176,7 @@ impl RecordPlan {
             duration: f.duration,
             stats_json: f.stats_json,
             user: f.user,
+            files: FileAccess { mode: f.file_mode, group: f.file_group },
         })
     }
 }
@@ -175,7 +185,7 @@ impl RecordPlan {
     /// Returns what of the file system the recorder needs while it records.
     pub fn place(&self) -> Place<'_> {
         match &self.target {
-            Target::Store { dir, .. } => Place::Store(dir),
+            Target::Store { dir, .. } => Place::Store(dir, &self.files),
             Target::File(path) => Place::File(path),
             Target::Stdout | Target::Nothing => Place::Nothing,
         }
@@ -200,6 +210,14 @@ fn from_interfaces(f: &flags::Record, rules_options: &Options) -> Result<Origin>
         }
         let (hook, reason) = choose_hook(f.hook, name)?;
         let deliver = choose_deliver(f.deliver, hook, name)?;
+        if deliver == Deliver::Consume
+            && !f.yes_this_interface
+            && let Some(route) = default_route(name)?
+        {
+            return usage(format!(
+                "{name} carries the default route ({route}): --deliver consume would cut this machine off; --yes-this-interface if that is meant"
+            ));
+        }
         let config = Config {
             hook,
             deliver,
@@ -222,6 +240,37 @@ fn from_interfaces(f: &flags::Record, rules_options: &Options) -> Result<Origin>
         reasons.push(reason);
     }
     Ok(Origin::Interfaces { interfaces, reasons, rules })
+}
+
+/// Puts the interfaces that are up now in the place of patterns.
+fn expand(names: &[String]) -> Result<Vec<String>> {
+    let is_pattern = |name: &String| name == "any" || name.contains(['*', '?']);
+    if !names.iter().any(is_pattern) {
+        return Ok(names.to_vec());
+    }
+    let all = Interface::all()?;
+    let mut expanded: Vec<String> = Vec::new();
+    for name in names {
+        if !is_pattern(name) {
+            expanded.push(name.clone());
+            continue;
+        }
+        let fits = |other: &str| name == "any" || choice::fits(name, other);
+        let found = all
+            .iter()
+            .filter(|interface| interface.up && interface.link.is_some() && fits(&interface.name));
+        let before = expanded.len();
+        for interface in found {
+            if !names.contains(&interface.name) && !expanded.contains(&interface.name) {
+                expanded.push(interface.name.clone());
+            }
+        }
+        if expanded.len() == before && !names.iter().any(|other| other != name && fits(other)) {
+            let there: Vec<&str> = all.iter().map(|interface| interface.name.as_str()).collect();
+            anyhow::bail!("no interface that is up fits {name}; there are: {}", there.join(", "));
+        }
+    }
+    Ok(expanded)
 }
 
 /// Refuses hooks that end with their process, and what could not be changed afterwards.
@@ -258,6 +307,9 @@ fn target(f: &flags::Record) -> Result<Target> {
     };
     if f.dir.is_none() && (retention.deletes() || f.segment_size.is_some()) {
         return usage("segments and retention belong to a store: give --dir");
+    }
+    if f.dir.is_none() && (f.file_mode.is_some() || f.file_group.is_some()) {
+        return usage("--file-mode and --file-group are of a store's files: give --dir");
     }
     if f.dir.is_none()
         && let Some(flag) = index_flag(f)
@@ -361,6 +413,13 @@ fn choose_hook(choice: HookChoice, name: &str) -> Result<(Hook, Option<&'static 
     }
     let (hook, reason) = tapdeck_capture::probe::auto(&Interface::find(name)?)?;
     Ok((hook, Some(reason)))
+}
+
+/// Returns the default route that leads over an interface, if one does: whoever takes its packets
+/// cuts the machine off.
+fn default_route(name: &str) -> Result<Option<String>> {
+    let route = Interface::find(name)?.carries_default_route();
+    route.with_context(|| format!("cannot ask whether {name} has the default route"))
 }
 
 fn choose_deliver(choice: Option<DeliverChoice>, hook: Hook, name: &str) -> Result<Deliver> {

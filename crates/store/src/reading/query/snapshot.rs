@@ -200,7 +200,9 @@ impl Snapshot {
     pub fn follow(&mut self) -> bool {
         match &mut self.contents {
             Contents::Segments(segments) => {
-                segments.iter_mut().for_each(|segment| segment.may_grow = segment.name.live);
+                for segment in segments {
+                    segment.may_grow = segment.name.live;
+                }
                 true
             }
             Contents::Captures(_) => false,
@@ -267,7 +269,7 @@ impl Snapshot {
     /// time that a packet in it may have.
     pub(super) fn parts(&self) -> Vec<(u64, i64)> {
         let of_segment = |s: &Segment| (s.end - s.begin, s.earliest_ns);
-        let of_file = |c: &CaptureFile| (c.end - c.begin, c.earliest_ns);
+        let of_file = |c: &CaptureFile| (c.disk_bytes.saturating_sub(c.begin), c.earliest_ns);
         match &self.contents {
             Contents::Segments(segments) => segments.iter().map(of_segment).collect(),
             Contents::Captures(files) => files.iter().map(of_file).collect(),

@@ -110,7 +110,9 @@ impl Tail {
                 snapshot.add(name, seen?, span, &mut segments)?;
             }
         }
-        segments.iter_mut().for_each(|segment| segment.may_grow |= segment.name.live);
+        for segment in &mut segments {
+            segment.may_grow |= segment.name.live;
+        }
         snapshot.newest = new.last().map_or(self.newest, |name| name.number);
         let is_nothing =
             segments.is_empty() && snapshot.notes.is_empty() && snapshot.unseen.is_empty();
