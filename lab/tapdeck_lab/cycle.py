@@ -26,7 +26,8 @@ from typing import IO, Any, cast
 
 from . import interrupt, methods, nodrop, restart, samplers
 from .build import Build
-from .methods import Capture, Context, Failed, Method, Missing, Refused
+from .capture import Capture
+from .methods import Context, Failed, Method, Missing, Refused
 from .settings import RATE_UNITS, Settings
 from .testbed import Bed, Nothing, Veth, Wire
 

@@ -18,7 +18,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from .methods import Capture, Counts, Failed
+from .capture import Capture
+from .methods import Counts, Failed
 from .settings import Settings
 
 SIGNALS = {

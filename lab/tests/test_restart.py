@@ -9,8 +9,9 @@ import pytest
 
 from tapdeck_lab import cycle, methods, restart, settings, stenotype
 from tapdeck_lab.build import Build
+from tapdeck_lab.capture import Capture
 from tapdeck_lab.cycle import Lab
-from tapdeck_lab.methods import Capture, Refused
+from tapdeck_lab.methods import Refused
 from tapdeck_lab.settings import Settings
 
 UNREAD = 1000

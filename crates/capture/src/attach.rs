@@ -52,10 +52,13 @@ impl Links {
     ) -> io::Result<Self> {
         let ifindex = interface.index;
         let mut links = Self { pins: pinned.cloned(), ..Self::default() };
-        // The flag of a lasting recording's interface is the caller's to set.
-        let promiscuous = promiscuous && pinned.is_none();
-        if promiscuous && interface.link.is_some_and(LinkType::has_header) {
-            links.promiscuous = Some(sys::packet_socket::promiscuous(ifindex)?);
+        let promiscuous = promiscuous && interface.link.is_some_and(LinkType::has_header);
+        match pinned {
+            Some(pins) => pins.put_promiscuous(&interface.name, promiscuous)?,
+            None if promiscuous => {
+                links.promiscuous = Some(sys::packet_socket::promiscuous(ifindex)?);
+            }
+            None => {}
         }
         match place {
             AttachPlace::Xdp(mode) => {

@@ -527,8 +527,8 @@ impl Member {
 }
 
 /// A descriptor for poll(2) and its kind. It is readable when there may be packets to read, and
-/// stays readable until reading finds nothing: read until then before you wait, or packets that have
-/// come may wait for some 40 ms with you. Do not read from it.
+/// stays readable until reading finds nothing: read until then before you wait, or packets that
+/// have come may wait for some 40 ms with you. Do not read from it.
 impl AsFd for Member {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.attachment.as_fd()

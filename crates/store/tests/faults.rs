@@ -5,6 +5,7 @@ mod common;
 
 use std::path::Path;
 use std::sync::atomic::Ordering::SeqCst;
+use std::time::Duration;
 
 use common::faulty::{Faulty, Odds};
 use common::{
@@ -91,6 +92,7 @@ fn storm(seed: u64) {
         sync: often(300),
         sync_dir: often(300),
         index_write: often(300),
+        cut_takes: Duration::ZERO,
     };
     let (_temp, dir) = directory();
     let disk = Faulty::new(rng.draw(), odds);

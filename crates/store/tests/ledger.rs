@@ -7,6 +7,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering::SeqCst;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use common::faulty::{Faulty, Odds};
 use common::{Id, Setup, directory, names, offered, read_store, rings, stored};
@@ -69,10 +70,12 @@ fn what_was_noted_is_there_and_nothing_else_whenever_the_writer_dies() {
         for i in 0..40 {
             producers[i % 2].push_any(&mut random);
         }
+        // So that the writer could die before the keeper has come to what is torn.
+        let cut_takes = Duration::from_millis(5);
         let odds = match seed % 3 {
             0 => Odds::default(),
-            1 => Odds { short: 500, write: 100, torn: 700, ..Odds::default() },
-            _ => Odds { short: 300, write: 200, odd: 200, ..Odds::default() },
+            1 => Odds { short: 500, write: 100, torn: 700, cut_takes, ..Odds::default() },
+            _ => Odds { short: 300, write: 200, odd: 200, torn: 700, cut_takes, ..Odds::default() },
         };
         let kept = Arc::<Mutex<Vec<Death>>>::default();
         let setup = Setup::new(SEGMENT);

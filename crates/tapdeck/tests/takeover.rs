@@ -326,3 +326,44 @@ fn another_layout_is_refused_and_what_waits_in_it_is_counted() {
     let flags = "--hook xdp --no-store";
     Recorder::start(&bench.net, bench.dir.path(), flags).stop();
 }
+
+#[test]
+fn the_flag_of_promiscuous_mode_goes_with_what_is_left() {
+    let bench = Bench::new();
+    let flags = || {
+        let words = ["-o", "link", "show", "vb"];
+        let out = bench.net.b.command("ip").args(words).output().expect("ip(8) is installed");
+        String::from_utf8(out.stdout).expect("text")
+    };
+    let is_promiscuous = || flags().contains("PROMISC");
+    let set = |word| {
+        let words = ["link", "set", "vb", "promisc", word];
+        assert!(bench.net.b.command("ip").args(words).status().expect("ip(8)").success());
+    };
+    let killed = |more: &str| bench.start(&format!("--hook tcx {more}")).kill();
+
+    killed("");
+    assert!(is_promiscuous(), "{}", flags());
+    killed("");
+    assert!(is_promiscuous(), "{}", flags());
+    killed("--no-promiscuous");
+    assert!(!is_promiscuous(), "the next owner does not want it: {}", flags());
+    killed("");
+    assert!(bench.ctl(&["drop", "tape"]).status.success());
+    assert!(!is_promiscuous(), "{}", flags());
+
+    // One that was there before is another's.
+    set("on");
+    killed("");
+    assert!(bench.ctl(&["drop", "tape"]).status.success());
+    assert!(is_promiscuous(), "{}", flags());
+    set("off");
+
+    // Whoever is killed as soon as it is written down has left it as well.
+    let left = bench.pins().join("tape");
+    fs::create_dir_all(left.join("0-promiscuous-vb")).expect("a BPF file system");
+    set("on");
+    assert!(bench.ctl(&["drop", "tape"]).status.success());
+    assert!(!is_promiscuous(), "{}", flags());
+    assert!(!left.exists());
+}

@@ -3,8 +3,6 @@
 
 use std::io;
 
-use tapdeck_packet::link::LinkType;
-
 use crate::attach::Links;
 use crate::bpf::loaded::Loaded;
 use crate::bpf::params::Params;
@@ -16,7 +14,7 @@ use crate::hook::ProgramSet;
 use crate::interface::Interface;
 use crate::persist::Place;
 use crate::rules::Images;
-use crate::sys::{kernel, pins};
+use crate::sys::kernel;
 
 /// Hook programs that write packets into rings.
 pub(super) struct KernelHook {
@@ -135,15 +133,10 @@ impl KernelHook {
     fn attach(&mut self, interface: &Interface) -> io::Result<()> {
         let Self { loaded, set, programs, promiscuous, place, .. } = self;
         let (program, pins) = (|which| loaded.program(which), place.as_ref().map(Place::links));
-        // It must not end with this process.
-        let made_promiscuous = pins.is_some()
-            && *promiscuous
-            && interface.link.is_some_and(LinkType::has_header)
-            && pins::set_promiscuous(&interface.name, true).unwrap_or(false);
         let pins = pins.as_ref();
         self.links = Links::attach(interface, set.place, *promiscuous, programs, &program, pins)?;
         let (by_clsact, renewed) = (self.links.by_clsact(), self.links.were_renewed());
-        self.attached = Attached { by_clsact, renewed, made_promiscuous };
+        self.attached = Attached { by_clsact, renewed };
         Ok(())
     }
 

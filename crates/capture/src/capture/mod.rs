@@ -60,7 +60,6 @@ pub struct Capture {
 /// What a capture has that outlives its process.
 struct Lasting {
     place: Place,
-    made_promiscuous: bool,
     /// A hash of what the programs were told.
     told: u64,
 }
@@ -148,11 +147,7 @@ impl Capture {
             waiting: vec![None; rings.len()],
             snaplen: asked,
             others: others_there(&device.interface, config.hook, &[]),
-            lasting: place.map(|place| Lasting {
-                made_promiscuous: place.found.as_ref().is_some_and(|f| f.entry.made_promiscuous),
-                told: told(&taking, &config),
-                place,
-            }),
+            lasting: place.map(|place| Lasting { told: told(&taking, &config), place }),
             presence: Presence::new(config.hook, clock),
             config,
             device,
@@ -243,7 +238,6 @@ impl Capture {
             name: self.device.interface.name.clone(),
             hook: self.config.hook,
             geometry: *self.rings[0].geometry(),
-            made_promiscuous: lasting.is_some_and(|lasting| lasting.made_promiscuous),
             told: lasting.map_or(0, |lasting| lasting.told),
         }
     }
@@ -263,9 +257,6 @@ impl Capture {
             Taking::Kernel(hook) => {
                 hook.ask(interface, &Request::Attach { ifindex: interface.index })
                     .map_err(|fault| explain(interface, config.hook, fault.into_error()))?;
-                if let Some(lasting) = &mut self.lasting {
-                    lasting.made_promiscuous |= hook.attached.made_promiscuous;
-                }
             }
         }
         self.attached = true;

@@ -34,8 +34,8 @@ use crate::persist::groups::MOST_COUNTS;
 use crate::persist::roster::{GroupEntry, MOST_PORTS, MemberEntry, PortEntry, Roster};
 use crate::persist::{self, LastingGroups};
 use crate::ring::Geometry;
+use crate::sys::kernel;
 use crate::sys::params::MAX_GROUPS;
-use crate::sys::{kernel, pins};
 
 /// What of the groups outlives the daemon.
 pub(super) struct Lasting {
@@ -191,7 +191,6 @@ pub(super) fn find_places(
         port.list.counts = 0;
         taken.insert(port.list.port);
         port.pins = Some(lasting.links(port.list.port));
-        port.made_promiscuous = known.is_some_and(|number| old_ports[&number].made_promiscuous);
     }
     let mut taken: BTreeSet<u32> =
         old_groups.values().flat_map(|group| &group.counts).copied().collect();
@@ -233,7 +232,6 @@ impl Groups {
             let entry = PortEntry {
                 interface: port.device.interface.name.clone(),
                 hook: port.hook.name().to_owned(),
-                made_promiscuous: port.made_promiscuous,
                 told: port.ready_told(),
             };
             (port.list.port, entry)
@@ -431,10 +429,7 @@ impl Groups {
         }
         let here: BTreeSet<u32> = self.ports.iter().map(|port| port.list.port).collect();
         for (number, entry) in before.ports.iter().filter(|(number, _)| !here.contains(number)) {
-            if entry.made_promiscuous {
-                // An interface that is gone has no flag.
-                let _ = pins::set_promiscuous(&entry.interface, false);
-            }
+            let _ = owned.links(*number).put_promiscuous(&entry.interface, false);
             let index = Interface::by_name(&entry.interface).ok().flatten();
             let set = Hook::named(&entry.hook).and_then(Hook::program_set);
             let program = self.hub.any_program();

@@ -29,7 +29,6 @@ use crate::ring::Geometry;
 use crate::ring_count::wanted_rings;
 use crate::stamps::why_each_packet;
 use crate::sys::params::{MAX_GROUPS, TdEntry, TdPort};
-use crate::sys::pins;
 use crate::unseen::{Cause, Counted, Presence, Unseen};
 use crate::warnings::{lost_tags, others_there, stays_behind, takes_nothing};
 use crate::{Clock, Deliver, Error, Event, Hook, Stamps};
@@ -114,8 +113,6 @@ pub(super) struct Port<L = Links> {
     change: Change,
     /// Where links are pinned, of groups that outlive their daemon.
     pub pins: Option<LinkPins>,
-    /// Whether this daemon, or one before, has set the interface's flag of promiscuous mode.
-    pub made_promiscuous: bool,
 }
 
 /// Programs of a port that are loaded.
@@ -168,7 +165,6 @@ impl Port {
             seat: None,
             change: Change::default(),
             pins: None,
-            made_promiscuous: false,
         }
     }
 
@@ -194,7 +190,6 @@ impl Port {
             seat: self.seat.clone(),
             change: Change::default(),
             pins: self.pins.clone(),
-            made_promiscuous: self.made_promiscuous,
         }
     }
 
@@ -502,9 +497,6 @@ impl Port {
 
     /// Attaches the port's programs; packets flow from here on.
     pub(super) fn attach(&mut self) -> Result<(), Error> {
-        if self.pins.is_some() {
-            self.set_promiscuous();
-        }
         let ifindex = self.device.interface.index;
         let attached = match &self.seat {
             Some(seat) => seat
@@ -528,20 +520,6 @@ impl Port {
         self.links = Links::attach(interface, place, self.promiscuous, programs, &program, pins)?;
         self.attached = Attached { by_clsact: self.links.by_clsact(), ..Attached::default() };
         Ok(())
-    }
-
-    /// Sets the interface's flag of promiscuous mode, which must not end with this process, or
-    /// takes it away where it is not wanted any more.
-    fn set_promiscuous(&mut self) {
-        let name = &self.device.interface.name;
-        let wants = self.promiscuous && self.params.link_header;
-        if wants && pins::set_promiscuous(name, true).unwrap_or(false) {
-            self.made_promiscuous = true;
-        }
-        if !wants && std::mem::take(&mut self.made_promiscuous) {
-            // An interface that is gone has no flag.
-            let _ = pins::set_promiscuous(name, false);
-        }
     }
 
     /// Detaches the port's programs. Some may still be running.

@@ -195,19 +195,17 @@ pub(crate) struct Attached {
     pub(crate) by_clsact: bool,
     /// Whether a program was not found where an owner before had put it.
     pub(crate) renewed: bool,
-    /// Whether the interface was made promiscuous for longer than this process.
-    pub(crate) made_promiscuous: bool,
 }
 
 impl Attached {
     pub(crate) fn word(self) -> u32 {
-        let Self { by_clsact, renewed, made_promiscuous } = self;
-        u32::from(by_clsact) | u32::from(renewed) << 1 | u32::from(made_promiscuous) << 2
+        let Self { by_clsact, renewed } = self;
+        u32::from(by_clsact) | u32::from(renewed) << 1
     }
 
     pub(crate) fn of(word: u32) -> Self {
         let is = |bit: u32| word & 1 << bit != 0;
-        Self { by_clsact: is(0), renewed: is(1), made_promiscuous: is(2) }
+        Self { by_clsact: is(0), renewed: is(1) }
     }
 }
 

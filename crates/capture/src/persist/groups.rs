@@ -205,14 +205,6 @@ pub(super) fn status(name: &str, dir: &Path) -> Result<Status, Error> {
     })
 }
 
-/// Returns the interfaces that a daemon has made promiscuous, if a daemon's state is in this
-/// directory.
-pub(super) fn made_promiscuous(dir: &Path) -> Vec<String> {
-    let roster = DaemonState::open(&dir.join("state")).ok().and_then(|state| state.roster());
-    let ports = roster.into_iter().flat_map(|roster| roster.ports.into_values());
-    ports.filter(|port| port.made_promiscuous).map(|port| port.interface).collect()
-}
-
 impl Drop for LastingGroups {
     fn drop(&mut self) {
         if !self.stays {

@@ -10,6 +10,7 @@
 //! process".
 
 pub(crate) mod groups;
+mod promiscuous;
 pub(crate) mod roster;
 pub(crate) mod state;
 
@@ -147,6 +148,14 @@ pub(crate) struct LinkPins {
 impl LinkPins {
     pub(crate) fn link(&self, number: usize) -> PathBuf {
         self.dir.join(format!("{}-link{number}", self.of))
+    }
+
+    /// Makes the interface promiscuous until the pins go, or no longer.
+    ///
+    /// # Errors
+    /// Where there is no such interface, or that cannot be written down.
+    pub(crate) fn put_promiscuous(&self, interface: &str, wants: bool) -> io::Result<()> {
+        promiscuous::put(&self.dir, &self.of, interface, wants)
     }
 }
 
@@ -388,7 +397,8 @@ fn lock_of(root: &Path, name: &str) -> Result<Option<OwnedFd>, Error> {
 }
 
 /// Removes the pins of a directory: links first, so that no program runs on maps that are gone for
-/// others, and the state before all, so that nobody takes the rest for whole.
+/// others, and the state before all, so that nobody takes the rest for whole. Flags of promiscuous
+/// mode go last.
 fn remove_pins(dir: &Path) -> io::Result<()> {
     let mut paths: Vec<PathBuf> = fs::read_dir(dir)?.flatten().map(|entry| entry.path()).collect();
     let rank = |path: &PathBuf| {
@@ -396,7 +406,8 @@ fn remove_pins(dir: &Path) -> io::Result<()> {
         (name != "state", !name.contains("-link"))
     };
     paths.sort_by_key(rank);
-    paths.iter().try_for_each(fs::remove_file)
+    paths.iter().filter(|path| !path.is_dir()).try_for_each(fs::remove_file)?;
+    promiscuous::take_away(dir)
 }
 
 /// What is known of a lasting recording, or of lasting groups, without owning them.
@@ -545,13 +556,6 @@ pub fn drop_lasting(name: &str) -> Result<Dropped, Error> {
         Err(Error::Layout { waiting: Some(packets), .. }) => Dropped::Packets(packets),
         Err(_) => Dropped::Unknown,
     };
-    let list = State::head(&dir.join("state")).ok().and_then(|state| state.recorded());
-    let list = list.into_iter().flatten().filter(|entry| entry.made_promiscuous);
-    let interfaces = list.map(|entry| entry.name).chain(groups::made_promiscuous(&dir));
-    for interface in interfaces {
-        // An interface that is gone has no flag.
-        let _ = pins::set_promiscuous(&interface, false);
-    }
     let done = remove_pins(&dir).and_then(|()| fs::remove_dir(&dir));
     done.map_err(|source| Error::Io { name: name.to_owned(), what: "remove", source })?;
     Ok(dropped)

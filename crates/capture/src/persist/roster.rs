@@ -44,8 +44,6 @@ pub(crate) struct Roster {
 pub(crate) struct PortEntry {
     pub(crate) interface: String,
     pub(crate) hook: String,
-    /// Whether a daemon has set the interface's flag of promiscuous mode.
-    pub(crate) made_promiscuous: bool,
     /// A hash of what the attached programs were told.
     pub(crate) told: u64,
 }

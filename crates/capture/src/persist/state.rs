@@ -65,8 +65,6 @@ pub(crate) struct Entry {
     pub(crate) name: String,
     pub(crate) hook: Hook,
     pub(crate) geometry: Geometry,
-    /// Whether a recorder has set the interface's flag of promiscuous mode.
-    pub(crate) made_promiscuous: bool,
     /// A hash of what the attached programs were told.
     pub(crate) told: u64,
 }
@@ -287,11 +285,6 @@ impl State {
         fits
     }
 
-    /// Returns the interfaces of a recorder's state, in whatever layout.
-    pub(crate) fn recorded(&self) -> Option<Vec<Entry>> {
-        self.is_finished().then(|| self.list()).flatten()
-    }
-
     /// Returns the interfaces; `None` where they make no sense.
     pub(crate) fn list(&self) -> Option<Vec<Entry>> {
         let count = self.memory.u32(AT_INTERFACES).load(Relaxed) as usize;
@@ -312,7 +305,6 @@ impl State {
             name: String::from_utf8(self.text(at, NAME_BYTES)).ok()?,
             hook: Hook::named(std::str::from_utf8(&hook).ok()?)?,
             geometry,
-            made_promiscuous: word(4) != 0,
             told: self.memory.u64(at + 2 * NAME_BYTES + 24).load(Relaxed),
         })
     }
@@ -322,8 +314,8 @@ impl State {
         self.set_text(at, NAME_BYTES, entry.name.as_bytes());
         self.set_text(at + NAME_BYTES, NAME_BYTES, entry.hook.name().as_bytes());
         let g = &entry.geometry;
-        let promiscuous = u32::from(entry.made_promiscuous);
-        let words = [g.nrings, g.nblocks, g.block_shift, g.snaplen, promiscuous];
+        // A word that has no meaning follows.
+        let words = [g.nrings, g.nblocks, g.block_shift, g.snaplen, 0];
         for (n, word) in words.into_iter().enumerate() {
             self.memory.u32(at + 2 * NAME_BYTES + n * 4).store(word, Relaxed);
         }
@@ -462,13 +454,7 @@ mod tests {
 
     fn state() -> State {
         let geometry = Geometry { nrings: 2, nblocks: 4, block_shift: 16, snaplen: 1024 };
-        let entry = |name: &str, hook| Entry {
-            name: name.into(),
-            hook,
-            geometry,
-            made_promiscuous: true,
-            told: 7,
-        };
+        let entry = |name: &str, hook| Entry { name: name.into(), hook, geometry, told: 7 };
         let list = [entry("eth0", Hook::Xdp), entry("fifteen-letters", Hook::Netfilter)];
         let memory = Mapping::anonymous(bytes(list.len(), 4)).expect("memory");
         let state = State { memory: Arc::new(memory) };

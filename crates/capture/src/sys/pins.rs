@@ -76,29 +76,40 @@ pub fn netfilter_priority(link: BorrowedFd<'_>) -> io::Result<i32> {
     Ok(unsafe { info.__bindgen_anon_1.netfilter.priority })
 }
 
+const PROMISCUOUS: libc::c_short = libc::IFF_PROMISC as libc::c_short;
+
+/// Returns whether an interface's flag `IFF_PROMISC` is set.
+///
+/// # Errors
+/// As netdevice(7): `ENODEV` where there is no such interface.
+pub fn is_promiscuous(name: &str) -> io::Result<bool> {
+    let (_, request) = interface_flags(name)?;
+    // SAFETY: the call has filled in the flags.
+    Ok(unsafe { request.ifr_ifru.ifru_flags } & PROMISCUOUS != 0)
+}
+
 /// Sets an interface's flag `IFF_PROMISC`, which stays when this process ends, or takes it away.
-/// Returns whether that changed it.
 ///
 /// # Errors
 /// As netdevice(7): `EPERM` without the privilege, `ENODEV` where there is no such interface.
-pub fn set_promiscuous(name: &str, on: bool) -> io::Result<bool> {
-    let (socket, mut request) = interface_request(name)?;
-    let fd = socket.as_raw_fd();
-    // SAFETY: `request` names an interface, and the kernel writes its flags there.
-    if unsafe { libc::ioctl(fd, libc::SIOCGIFFLAGS, &raw mut request) } < 0 {
-        return Err(io::Error::last_os_error());
-    }
+pub fn set_promiscuous(name: &str, on: bool) -> io::Result<()> {
+    let (socket, mut request) = interface_flags(name)?;
     // SAFETY: the call has filled in the flags.
     let before = unsafe { request.ifr_ifru.ifru_flags };
-    let flag = libc::IFF_PROMISC as libc::c_short;
-    let wanted = if on { before | flag } else { before & !flag };
-    if wanted == before {
-        return Ok(false);
-    }
-    request.ifr_ifru.ifru_flags = wanted;
-    // SAFETY: as above; the kernel reads the flags.
-    if unsafe { libc::ioctl(fd, libc::SIOCSIFFLAGS, &raw const request) } < 0 {
+    request.ifr_ifru.ifru_flags = if on { before | PROMISCUOUS } else { before & !PROMISCUOUS };
+    // SAFETY: `request` names an interface, and the kernel reads its flags there.
+    if unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCSIFFLAGS, &raw const request) } < 0 {
         return Err(io::Error::last_os_error());
     }
-    Ok(true)
+    Ok(())
+}
+
+/// Returns a request with an interface's flags, and the socket to send it by.
+fn interface_flags(name: &str) -> io::Result<(OwnedFd, libc::ifreq)> {
+    let (socket, mut request) = interface_request(name)?;
+    // SAFETY: `request` names an interface, and the kernel writes its flags there.
+    if unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCGIFFLAGS, &raw mut request) } < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok((socket, request))
 }

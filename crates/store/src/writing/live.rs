@@ -41,7 +41,7 @@ pub(crate) struct LiveSegment<F> {
     /// When packets were last written, or the segment began, as time since the machine's start.
     pub written_at: Duration,
     scratch: Vec<Page>,
-    /// A write failed, and nobody knows what it left behind `end`.
+    /// A write failed, nobody knows what it left behind `end`, and that could not be cut off.
     torn: bool,
 }
 
@@ -92,7 +92,7 @@ impl<F: File> LiveSegment<F> {
             return Ok(());
         }
         let told = self.append(blocks);
-        self.torn |= told.is_err();
+        self.torn |= told.is_err() && self.file.set_len(self.end).is_err();
         told
     }
 
@@ -103,9 +103,10 @@ impl<F: File> LiveSegment<F> {
 
     /// Writes blocks as they lie, each followed by filling up to the next page.
     ///
-    /// Returns how many are wholly written. After an error or a short write the file may hold a
-    /// torn block behind [`LiveSegment::end`], so nothing more may be written;
-    /// [`LiveSegment::close`] cuts it off.
+    /// Returns how many are wholly written. After an error nothing more may be written. What is torn
+    /// behind [`LiveSegment::end`] is cut off at once: it may hold whole packets, which another
+    /// segment will hold as well, and whoever goes on when this process has died could not tell.
+    /// Where that fails, [`LiveSegment::close`] tries it again.
     pub fn write(&mut self, batch: &[InterfaceBlock<'_>]) -> (usize, io::Result<()>) {
         let tails: Vec<(usize, usize)> = batch
             .iter()
@@ -134,7 +135,6 @@ impl<F: File> LiveSegment<F> {
             slices.extend(pages.by_ref().take(*count).map(|page| IoSlice::new(&page.0)));
         }
         let wrote = write_all(&*self.file, &slices, self.end);
-        self.torn = wrote.is_err();
         let (mut bytes, result) = match wrote {
             Ok(n) => (n, Ok(())),
             Err((n, e)) => (n, Err(e)),
@@ -156,6 +156,7 @@ impl<F: File> LiveSegment<F> {
             self.durability.wrote_bytes(disk_len);
             written += 1;
         }
+        self.torn = result.is_err() && self.file.set_len(self.end).is_err();
         (written, result)
     }
 

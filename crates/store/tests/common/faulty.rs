@@ -10,6 +10,7 @@ use std::collections::HashMap;
 use std::io::{Error, IoSlice, Result};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::time::Duration;
 
 use rustix::io::Errno;
 use tapdeck_store::SegmentName;
@@ -34,6 +35,8 @@ pub struct Odds {
     pub sync_dir: u32,
     /// As `write`, of an index.
     pub index_write: u32,
+    /// Cutting a file takes so long.
+    pub cut_takes: Duration,
 }
 
 /// What is known of a file.
@@ -585,6 +588,8 @@ impl File for FaultyFile {
     }
 
     fn set_len(&self, len: u64) -> Result<()> {
+        let takes = self.on.lock().odds.cut_takes;
+        std::thread::sleep(takes);
         self.inner.set_len(len)?;
         let mut state = self.on.lock();
         if len > state.files[self.id].written.max(state.files[self.id].takes) {

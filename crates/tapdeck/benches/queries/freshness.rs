@@ -27,7 +27,8 @@ pub fn run(options: &Options) {
         println!("- beside the packets, `tapdeck gen {MIX} --rate RATE`\n");
     }
     table(&["recorder and query", "beside it", "packets", "median, ms", "least", "most"]);
-    for rate in ["", "500kpps"] {
+    // What an answer waits for takes room, and on a busy machine it may wait for long.
+    for rate in ["", if options.tiny { "20kpps" } else { "500kpps" }] {
         let fresh = tapdeck(rate, marks);
         assert!(!options.tiny || fresh.is_ok(), "{fresh:?}");
         print("tapdeck", rate, &fresh);
