@@ -43,6 +43,9 @@ NEEDED="
     tcpdump          tcpdump
     tshark           tshark
     xfsprogs         mkfs.xfs
+    zstd             zstd
+    lz4              lz4
+    xz-utils         xz
 "
 # Programs that tests run beside tapdeck. Services of Debian's among them are not started.
 NEEDED_FOR_TEST="

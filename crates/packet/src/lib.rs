@@ -1,7 +1,8 @@
 //! What is a packet, and what is a recording, apart from any socket or file?
 //!
 //! Bytes and their meaning: protocol numbers and link types ([`numbers`], [`link`]), the headers of
-//! a packet and the keys it can be found by ([`header`], [`key`]), pcapng and capture files
+//! a packet and the keys it can be found by ([`header`], [`key`]), the name that many programs give
+//! its flow ([`community_id`]), pcapng and capture files
 //! ([`pcapng`], [`trace`]), the filter language ([`filter`]), rule sets ([`rules`]), the reader's
 //! end of a ring ([`ring`]), what a generator sends ([`generate`]), the counters that account for
 //! every packet ([`account`]), how texts are shown that others wrote ([`printable`]), and how
@@ -12,6 +13,7 @@
 #![forbid(unsafe_code)]
 
 pub mod account;
+pub mod community_id;
 pub mod filter;
 pub mod generate;
 pub mod header;

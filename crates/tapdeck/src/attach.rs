@@ -11,14 +11,19 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result};
 use tapdeck_client::{Member, Next, Options, Packet};
+use tapdeck_packet::link::LinkType;
 use tapdeck_packet::pcapng::{self, StatisticsBlock};
+use tapdeck_store::query::{self, Matcher as _};
 
 use crate::flags;
 use crate::interrupt::Interrupt;
+use crate::listen::{self, Reader, Readers};
 use crate::output_file::OutputFile;
 use crate::progress_line::say;
 use crate::standard_output;
 use crate::units::show_count;
+use crate::usage::usage;
+use tapdeck_store::filter::Filter;
 
 /// How often the command looks whether it is to end while no packet comes.
 const LOOK: Duration = Duration::from_millis(100);
@@ -28,17 +33,44 @@ const BUFFER: usize = 256 << 10;
 
 /// Writes packets until something ends it.
 pub fn run(flags: &flags::Attach) -> Result<()> {
-    if flags.write.as_os_str() == "-" {
+    let interrupt = Interrupt::listen()?;
+    let Some(address) = flags.listen else { return pass_on(flags, "", &interrupt, None, say) };
+    let readers = Readers::listen(address)?;
+    while let Some(reader) = readers.next(&interrupt)? {
+        say(&format!("{} reads", reader.name));
+        pass_on(flags, "", &interrupt, Some(&reader), say)?;
+    }
+    Ok(())
+}
+
+/// Writes packets that match an expression, which is judged here, until something ends it. Nothing
+/// is said but what goes wrong.
+pub fn run_quietly(flags: &flags::Attach, expression: &str) -> Result<()> {
+    pass_on(flags, expression, &Interrupt::listen()?, None, |_| ())
+}
+
+/// Passes packets on as a member, until something ends that.
+fn pass_on(
+    flags: &flags::Attach,
+    expression: &str,
+    interrupt: &Interrupt,
+    reader: Option<&Reader>,
+    say: impl Fn(&str),
+) -> Result<()> {
+    if reader.is_none() && flags.write.as_os_str() == "-" {
         standard_output::refuse_terminal()?;
     }
-    let interrupt = Interrupt::listen()?;
     let mut options = Options { weight: flags.weight, ..Options::default() };
     if let Some(socket) = &flags.socket {
         options.socket.clone_from(socket);
     }
     let mut member = Member::open(&flags.group, &options)?;
     say(&format!("member {} of group {}", member.id(), flags.group));
-    let mut tape = Tape::begin(&flags.write, &member)?;
+    let filter = Filter::for_links(expression, member.interfaces().iter().map(|i| i.link), false)?;
+    let mut tape = match reader {
+        None => Tape::begin(&flags.write, &member, filter)?,
+        Some(reader) => Tape::over_tcp(reader, &member, filter)?,
+    };
     let end = flags.duration.and_then(|d| Instant::now().checked_add(d));
     let most = flags.count.unwrap_or(u64::MAX);
 
@@ -55,7 +87,7 @@ pub fn run(flags: &flags::Attach) -> Result<()> {
             }
             Next::Nothing => {
                 waits = true;
-                reader_left = !tape.flush()?;
+                reader_left = !tape.flush()? || !listen::wait(tape.out.get_ref(), Duration::ZERO);
             }
             Next::End => {
                 daemon_has_ended = true;
@@ -86,7 +118,7 @@ pub fn run(flags: &flags::Attach) -> Result<()> {
     Ok(())
 }
 
-/// The pcapng stream that is written.
+/// The stream that is written: pcapng, or over TCP pcap.
 struct Tape {
     out: BufWriter<File>,
     name: String,
@@ -96,10 +128,13 @@ struct Tape {
     /// Packets of each interface that were written.
     counts: Vec<u64>,
     began_ns: u64,
+    filter: Filter,
+    links: Vec<LinkType>,
+    is_pcap: bool,
 }
 
 impl Tape {
-    fn begin(path: &Path, member: &Member) -> Result<Self> {
+    fn begin(path: &Path, member: &Member, filter: Filter) -> Result<Self> {
         let (file, name) = if path.as_os_str() == "-" {
             (standard_output::open()?, standard_output::NAME.to_owned())
         } else {
@@ -117,6 +152,30 @@ impl Tape {
         for interface in member.interfaces() {
             pcapng::interface_description(&mut head, interface);
         }
+        Self::of(file, name, head, member, filter, false)
+    }
+
+    /// Begins a pcap file for a reader. Of each packet it tells time, lengths and bytes.
+    fn over_tcp(reader: &Reader, member: &Member, filter: Filter) -> Result<Self> {
+        let mut links = member.interfaces().iter().map(|interface| interface.link);
+        let link = links.next().unwrap_or(LinkType::ETHERNET);
+        if links.any(|other| other != link) {
+            return usage(
+                "--listen: a pcap file has one link type, and the group's interfaces have several",
+            );
+        }
+        let (file, name) = (reader.stream.try_clone()?, reader.name.clone());
+        Self::of(file, name, listen::pcap_header(link).to_vec(), member, filter, true)
+    }
+
+    fn of(
+        file: File,
+        name: String,
+        head: Vec<u8>,
+        member: &Member,
+        filter: Filter,
+        is_pcap: bool,
+    ) -> Result<Self> {
         let mut tape = Self {
             out: BufWriter::with_capacity(BUFFER, file),
             name,
@@ -124,6 +183,9 @@ impl Tape {
             packets: 0,
             counts: vec![0; member.interfaces().len()],
             began_ns: now_ns(),
+            filter,
+            links: member.interfaces().iter().map(|interface| interface.link).collect(),
+            is_pcap,
         };
         tape.put()?;
         tape.flush()?;
@@ -132,23 +194,44 @@ impl Tape {
 
     /// Writes a packet. Returns false where nobody reads any more.
     fn write(&mut self, packet: &Packet<'_>) -> Result<bool> {
-        let len = pcapng::packet_len(packet.bytes.len(), packet.flags, packet.dropped);
+        if !self.takes(packet) {
+            return Ok(true);
+        }
         self.block.clear();
-        self.block.resize(len, 0);
-        pcapng::write_packet(
-            &mut self.block,
-            packet.interface,
-            packet.timestamp_ns,
-            [packet.bytes, &[], &[]],
-            packet.original_len,
-            packet.flags,
-            packet.dropped,
-        );
+        let (time_ns, original_len) = (packet.timestamp_ns, packet.original_len);
+        if self.is_pcap {
+            listen::pcap_packet(&mut self.block, time_ns, original_len, packet.bytes);
+        } else {
+            let len = pcapng::packet_len(packet.bytes.len(), packet.flags, packet.dropped);
+            self.block.resize(len, 0);
+            pcapng::write_packet(
+                &mut self.block,
+                packet.interface,
+                time_ns,
+                [packet.bytes, &[], &[]],
+                original_len,
+                packet.flags,
+                packet.dropped,
+            );
+        }
         self.packets += 1;
         if let Some(count) = self.counts.get_mut(packet.interface as usize) {
             *count += 1;
         }
         self.put()
+    }
+
+    fn takes(&self, packet: &Packet<'_>) -> bool {
+        let Some(&link) = self.links.get(packet.interface as usize) else { return false };
+        self.filter.matches(&query::Packet {
+            time_ns: packet.timestamp_ns as i64,
+            interface: packet.interface,
+            link,
+            original_len: packet.original_len,
+            frame: packet.bytes,
+            flags: packet.flags,
+            dropped: packet.dropped,
+        })
     }
 
     fn put(&mut self) -> Result<bool> {
@@ -162,7 +245,7 @@ impl Tape {
     }
 
     fn is_read(&self, result: io::Result<()>) -> Result<bool> {
-        match result {
+        match result.map_err(listen::as_of_pipe) {
             Ok(()) => Ok(true),
             // The reader has seen enough, which is no fault.
             Err(e) if e.kind() == ErrorKind::BrokenPipe => Ok(false),
@@ -175,6 +258,10 @@ impl Tape {
     fn end(&mut self, dropped: u64) -> Result<()> {
         let now = now_ns();
         self.block.clear();
+        if self.is_pcap {
+            self.flush()?;
+            return Ok(());
+        }
         for (interface, &delivered) in self.counts.iter().enumerate() {
             let dropped = if interface == 0 { dropped } else { 0 };
             let span = (self.began_ns, now);

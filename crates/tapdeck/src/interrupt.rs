@@ -2,6 +2,7 @@
 //!
 //! `record` has signals of its own: a second one there means a hurry.
 
+use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
@@ -11,7 +12,10 @@ use signal_hook::flag;
 
 /// Whether somebody asked for the end, by SIGINT, SIGTERM or SIGQUIT. A second signal before the
 /// first was heard ends the program at once.
-pub struct Interrupt(Arc<AtomicBool>);
+pub struct Interrupt {
+    asked: Arc<AtomicBool>,
+    ever: Cell<bool>,
+}
 
 impl Interrupt {
     const EXIT_CODE: i32 = 130;
@@ -23,15 +27,23 @@ impl Interrupt {
                 .and_then(|_| flag::register(signal, asked.clone()))
                 .context("cannot listen for signals")?;
         }
-        Ok(Self(asked))
+        Ok(Self { asked, ever: Cell::new(false) })
     }
 
     pub fn asked(&self) -> bool {
-        self.0.load(Relaxed)
+        let asked = self.asked.load(Relaxed);
+        self.ever.set(self.ever.get() || asked);
+        asked
+    }
+
+    /// Returns whether somebody asked for the end at any time, also where that was heard.
+    pub fn ever_asked(&self) -> bool {
+        self.asked() || self.ever.get()
     }
 
     /// Takes note that the signal was heard. The next one is a new wish.
     pub fn heard(&self) {
-        self.0.store(false, Relaxed);
+        self.asked();
+        self.asked.store(false, Relaxed);
     }
 }

@@ -18,6 +18,7 @@ mod config;
 mod control;
 mod ctl;
 mod dist;
+mod extcap;
 mod fault_log;
 mod flags;
 mod flows;
@@ -26,6 +27,7 @@ pub mod fuzzing;
 mod generate;
 mod hangs;
 mod interrupt;
+mod listen;
 mod messages;
 mod outlet;
 mod output_file;
@@ -34,6 +36,7 @@ mod probe;
 mod progress_line;
 mod query;
 mod record;
+mod recording;
 mod recover;
 mod rights;
 mod rules;
@@ -102,6 +105,7 @@ pub fn main() -> ExitCode {
         flags::Command::Query(flags) => query::run(&flags),
         flags::Command::Flows(flags) => flows::run(&flags),
         flags::Command::CheckTraffic(flags) => check_traffic::run(&flags),
+        flags::Command::Extcap(flags) => extcap::run(&flags),
         flags::Command::Dist(flags) => dist::run(&flags),
         flags::Command::Recover(flags) => recover::run(&flags),
         flags::Command::Rules(flags) => rules::run(&flags),

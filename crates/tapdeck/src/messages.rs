@@ -66,7 +66,11 @@ impl About {
             Command::Attach(_) => only("attach"),
             Command::Probe(_) => only("probe"),
             Command::Ctl(_) => only("ctl"),
-            Command::Query(flags) => of_store("query", &flags.dir),
+            Command::Query(flags) => match &flags.dir[..] {
+                [store] => of_store("query", store),
+                _ => only("query"),
+            },
+            Command::Extcap(_) => only("extcap"),
             Command::Config(_) => only("config"),
             Command::Flows(flags) => of_store("flows", &flags.dir),
             Command::Dist(_) => only("dist"),

@@ -114,12 +114,71 @@ impl ProgressLine {
     }
 }
 
-impl Drop for ProgressLine {
-    fn drop(&mut self) {
-        if self.shown {
+impl ProgressLine {
+    /// Removes the line, until it is shown again: something else is to be said.
+    pub fn clear(&mut self) {
+        if std::mem::replace(&mut self.shown, false) {
             let _ = write!(stderr(), "\r\x1b[K");
         }
     }
+}
+
+impl Drop for ProgressLine {
+    fn drop(&mut self) {
+        self.clear();
+    }
+}
+
+/// The progress line of work on so many bytes: how many are done, how fast, and for how long it
+/// will still go on like that.
+pub struct Work {
+    line: ProgressLine,
+    began: Instant,
+    total: Option<u64>,
+}
+
+impl Work {
+    /// Begins work on `total` bytes, where that is known.
+    pub fn new(total: Option<u64>) -> Self {
+        Self { line: ProgressLine::new(), began: Instant::now(), total }
+    }
+
+    /// Shows how far the work is, behind what else is to be said.
+    pub fn show(&mut self, done: u64, what: impl FnOnce() -> String) {
+        let (began, total) = (self.began, self.total);
+        self.line.show(|| {
+            let pace = pace(done, total, began.elapsed());
+            let what = what();
+            if what.is_empty() { pace } else { format!("{what}, {pace}") }
+        });
+    }
+
+    pub fn clear(&mut self) {
+        self.line.clear();
+    }
+}
+
+/// Says how far some work is: `1.0 GiB of 4.0 GiB, 512.0 MiB/s, 6 s left`.
+pub fn pace(done: u64, total: Option<u64>, took: Duration) -> String {
+    let mut text = match total {
+        Some(total) => format!("{} of {}", show_bytes(done), show_bytes(total)),
+        None => show_bytes(done),
+    };
+    let rate = done as f64 / took.as_secs_f64().max(0.001);
+    text += &format!(", {}/s", show_bytes(rate as u64));
+    // What was measured for a moment only foretells nothing.
+    if let Some(total) = total
+        && took >= Duration::from_secs(1)
+        && rate >= 1.0
+    {
+        let left_s = (total.saturating_sub(done) as f64 / rate).ceil() as u64;
+        text += &match left_s {
+            0..100 => format!(", {left_s} s left"),
+            100..6000 => format!(", {} min left", left_s.div_ceil(60)),
+            _ => format!(", {} h left", left_s.div_ceil(3600)),
+        };
+    }
+    text
 }
 
 /// An input that shows on a [`ProgressLine`] how much of it has been read.
@@ -127,14 +186,12 @@ pub struct Watched<R> {
     input: R,
     name: String,
     read: u64,
-    /// Bytes of the whole input, where that is known.
-    total: Option<u64>,
-    progress: ProgressLine,
+    progress: Work,
 }
 
 impl<R: Read> Watched<R> {
     pub fn new(input: R, name: &str, total: Option<u64>) -> Self {
-        Self { input, name: name.to_owned(), read: 0, total, progress: ProgressLine::new() }
+        Self { input, name: name.to_owned(), read: 0, progress: Work::new(total) }
     }
 }
 
@@ -142,11 +199,30 @@ impl<R: Read> Read for Watched<R> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let n = self.input.read(buffer)?;
         self.read += n as u64;
-        let Self { name, read, total, progress, .. } = self;
-        progress.show(|| match total {
-            Some(total) => format!("{name}: {} of {}", show_bytes(*read), show_bytes(*total)),
-            None => format!("{name}: {}", show_bytes(*read)),
-        });
+        self.progress.show(self.read, || self.name.clone());
         Ok(n)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::pace;
+
+    #[test]
+    fn the_pace_tells_the_rate_and_what_is_left() {
+        const GIB: u64 = 1 << 30;
+        for (done, total, took_ms, expected) in [
+            (GIB, Some(4 * GIB), 2000, "1.0 GiB of 4.0 GiB, 512.0 MiB/s, 6 s left"),
+            (GIB, Some(4 * GIB), 100_000, "1.0 GiB of 4.0 GiB, 10.2 MiB/s, 5 min left"),
+            (GIB, Some(4 * GIB), 4_000_000, "1.0 GiB of 4.0 GiB, 268.4 KiB/s, 4 h left"),
+            (GIB, Some(GIB), 2000, "1.0 GiB of 1.0 GiB, 512.0 MiB/s, 0 s left"),
+            (GIB, None, 2000, "1.0 GiB, 512.0 MiB/s"),
+            (GIB, Some(4 * GIB), 500, "1.0 GiB of 4.0 GiB, 2.0 GiB/s"),
+            (0, Some(GIB), 5000, "0 B of 1.0 GiB, 0 B/s"),
+        ] {
+            assert_eq!(pace(done, total, Duration::from_millis(took_ms)), expected);
+        }
     }
 }

@@ -1,5 +1,6 @@
 //! `tapdeck recover`: mends what a crash left of a store, and says what was lost.
 
+use std::collections::BTreeMap;
 use std::io::{self, ErrorKind, Write, stdout};
 use std::path::Path;
 
@@ -9,6 +10,7 @@ use tapdeck_store::io::Disk;
 use tapdeck_store::{Action, ClosedScope, Error, Finding, IndexAction, Scope, Store};
 
 use crate::flags;
+use crate::progress_line::Work;
 use crate::units::{show_bytes, show_count};
 
 #[derive(Serialize)]
@@ -79,20 +81,29 @@ pub fn run(flags: &flags::Recover) -> Result<()> {
     let scope = Scope { closed, index: !flags.no_index };
     let mut segments = Vec::new();
     let mut written = Ok(());
+    let sizes: BTreeMap<u64, u64> = Store::segments(dir)
+        .map(|all| all.into_iter().map(|s| (s.name.number, s.bytes)).collect())
+        .unwrap_or_default();
+    let mut progress = Work::new(Some(sizes.values().sum()));
+    let mut done = 0;
     let each = |finding: &Finding| {
+        progress.clear();
         if !flags.json && written.is_ok() {
             // A reader that has gone does not stop the work.
             written = writeln!(stdout(), "{}", describe(finding, flags.dry_run));
         }
         segments.push(Segment::new(finding));
+        done += sizes.get(&finding.name.number).unwrap_or(&0);
+        progress.show(done, String::new);
     };
-    let done = if flags.dry_run {
+    let outcome = if flags.dry_run {
         Store::examine(dir, scope, each)
     } else {
         let store = Store::open(dir);
         store.and_then(|mut store| store.recover(&Disk::new(false), scope, each))
     };
-    done.map_err(explain)?;
+    drop(progress);
+    outcome.map_err(explain)?;
     let failed = segments.iter().filter(|s| s.error.is_some()).count();
     let written = written.and_then(|()| summarise(flags, &name, &segments));
     if failed > 0 {

@@ -14,7 +14,7 @@ use landlock::{
     ABI, Access, AccessFs, AccessNet, BitFlags, Ruleset, RulesetAttr, RulesetCreatedAttr,
     RulesetStatus, Scope, path_beneath_rules,
 };
-use nix::unistd::{Uid, User, setgroups, setresgid, setresuid};
+use nix::unistd::{Group, Uid, User, setgroups, setresgid, setresuid};
 use rustix::fs::{Mode, OFlags};
 use tapdeck_store::{Error as StoreError, Store};
 
@@ -52,13 +52,57 @@ const USERS: [&str; 2] = ["/etc/passwd", "/etc/group"];
 
 /// What of the file system a process still needs.
 pub enum Place<'a> {
-    /// A store, whose directory is made where there is none.
-    Store(&'a Path),
+    /// A store, whose directory is made where there is none, and who may read it.
+    Store(&'a Path, &'a FileAccess),
     /// A file that is open. It is removed where nothing is written to it.
     File(&'a Path),
     /// What tells of users.
     Users,
     Nothing,
+}
+
+/// Permission and group of the files of a store.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct FileAccess {
+    /// The permission bits of files; `None` where they are as the umask lets them be.
+    pub mode: Option<u32>,
+    /// The group that files get, if one was named.
+    pub group: Option<String>,
+}
+
+impl FileAccess {
+    /// Gives a store's directory its group, which all files made in it get, too, and the permission
+    /// that goes with that of the files.
+    fn give(&self, dir: &Path, is_new: bool) -> Result<()> {
+        let find = |name: &str| Group::from_name(name).context("cannot ask for groups");
+        let group = match &self.group {
+            Some(name) => match find(name)? {
+                Some(group) => Some(group),
+                None => return usage(format!("--file-group {name}: there is no such group here")),
+            },
+            // A store that is there stays as somebody has made it.
+            None if is_new && Uid::effective().is_root() => find(USER)?,
+            None => None,
+        };
+        let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let given = || -> io::Result<()> {
+            let opened = rustix::fs::open(dir, flags, Mode::empty())?;
+            if let Some(group) = &group {
+                let gid = rustix::fs::Gid::from_raw(group.gid.as_raw());
+                rustix::fs::fchown(&opened, None, Some(gid))?;
+            }
+            let there = rustix::fs::fstat(&opened)?.st_mode & 0o7777;
+            // Who may read the files may look for them; whoever could do so before still can.
+            let reads = self.mode.unwrap_or(0) & 0o044;
+            let inherits = if group.is_some() { 0o2000 } else { 0 };
+            let mode = there | inherits | reads | (reads >> 2);
+            if mode != there {
+                rustix::fs::fchmod(&opened, Mode::from_raw_mode(mode))?;
+            }
+            Ok(())
+        };
+        given().with_context(|| format!("cannot say who may read {}", dir.display()))
+    }
 }
 
 /// The rights that a recorder or daemon goes on with.
@@ -139,8 +183,9 @@ impl Rights {
     /// # Errors
     /// Where a right stays that could be given up: nothing is recorded or served then.
     pub fn give_up(&self, place: &Place<'_>, read_again: &[PathBuf]) -> Result<Vec<String>> {
-        if let Place::Store(dir) = place {
-            self.make_store(dir)?;
+        if let Place::Store(dir, access) = place {
+            let is_new = self.make_store(dir)?;
+            access.give(dir, is_new)?;
         }
         self.give_up_all(place, read_again).context("cannot give up the rights that are not needed")
     }
@@ -173,10 +218,11 @@ impl Rights {
         Ok(notes)
     }
 
-    /// Makes a store that is not there, for the user who is to write in it.
-    fn make_store(&self, dir: &Path) -> Result<()> {
+    /// Makes a store that is not there, for the user who is to write in it. Returns whether it was
+    /// made.
+    fn make_store(&self, dir: &Path) -> Result<bool> {
         let is_new = Store::make(dir)?;
-        let Some(user) = self.user.as_ref().filter(|_| is_new) else { return Ok(()) };
+        let Some(user) = self.user.as_ref().filter(|_| is_new) else { return Ok(is_new) };
         let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let made = || -> io::Result<()> {
             let made = rustix::fs::open(dir, flags, Mode::empty())?;
@@ -184,7 +230,8 @@ impl Rights {
             let (uid, gid) = (rustix::fs::Uid::from_raw(uid), rustix::fs::Gid::from_raw(gid));
             Ok(rustix::fs::fchown(&made, Some(uid), Some(gid))?)
         };
-        made().with_context(|| format!("cannot give {} to user {}", dir.display(), user.name))
+        made().with_context(|| format!("cannot give {} to user {}", dir.display(), user.name))?;
+        Ok(is_new)
     }
 
     /// Says of an error that a store could not be written what would help, where it is that the
@@ -253,7 +300,7 @@ fn confine(place: &Place<'_>, read_again: &[PathBuf]) -> Result<bool> {
     // Of what is newer than the kernel, it refuses what it knows.
     let abi = ABI::V6;
     let (dir, may): (Option<PathBuf>, BitFlags<AccessFs>) = match place {
-        Place::Store(dir) => (
+        Place::Store(dir, _) => (
             Some(dir.to_path_buf()),
             ReadFile | WriteFile | ReadDir | MakeReg | AccessFs::MakeSock | RemoveFile | Truncate,
         ),

@@ -5,6 +5,7 @@ use std::io::{self, Read};
 use std::path::Path;
 
 use anyhow::Result;
+use tapdeck_store::io::inflate;
 
 use crate::usage::usage;
 
@@ -21,10 +22,17 @@ pub fn name(path: &Path) -> String {
     if is_named_by(path) { NAME.into() } else { path.display().to_string() }
 }
 
-/// Opens a file or standard input. Returns its length, too, where it has one.
+/// Opens a file or standard input, decompressed where gzip, Zstandard or LZ4 compressed it. Returns
+/// its length, too, where it has one.
 pub fn open(path: &Path) -> io::Result<(Box<dyn Read>, Option<u64>)> {
+    let (input, bytes) = open_as_it_is(path)?;
+    let (input, is_compressed) = inflate(input)?;
+    Ok((input, bytes.filter(|_| !is_compressed)))
+}
+
+fn open_as_it_is(path: &Path) -> io::Result<(Box<dyn Read + Send>, Option<u64>)> {
     if is_named_by(path) {
-        return Ok((Box::new(io::stdin().lock()), None));
+        return Ok((Box::new(io::stdin()), None));
     }
     let file = File::open(path)?;
     let about = file.metadata()?;

@@ -57,6 +57,17 @@ pub fn mode(s: &str) -> Result<u32, String> {
     }
 }
 
+/// Reads the permission of files that the owner reads and writes, and that nobody else writes.
+pub fn file_mode(s: &str) -> Result<u32, String> {
+    match mode(s)? {
+        mode if mode & 0o600 != 0o600 => Err("must let the owner read and write, as 0640".into()),
+        mode if mode & 0o133 != 0 => {
+            Err("must let nobody else write and nobody execute, as 0640".into())
+        }
+        mode => Ok(mode),
+    }
+}
+
 /// Reads an amount of free space: a size, or a share of the disk as `5%`.
 pub fn min_free(s: &str) -> Result<MinFree, String> {
     let Some(share) = s.strip_suffix('%') else { return size(s).map(MinFree::Bytes) };

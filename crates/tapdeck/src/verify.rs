@@ -4,11 +4,11 @@ use std::io::{self, ErrorKind, Write, stdout};
 
 use anyhow::{Context, Result, bail};
 use serde::Serialize;
-use tapdeck_store::{Indexed, Verdict};
+use tapdeck_store::{Indexed, Store, Verdict};
 
 use crate::flags;
 use crate::interrupt::Interrupt;
-use crate::progress_line::ProgressLine;
+use crate::progress_line::Work;
 use crate::units::{show_bytes, show_count};
 
 #[derive(Serialize)]
@@ -67,11 +67,13 @@ pub fn run(flags: &flags::Verify) -> Result<()> {
     let dir = flags.dir.display().to_string();
     let interrupt = Interrupt::listen()?;
     crate::query::yield_to_recorder();
-    let mut progress = ProgressLine::new();
+    // What a recorder writes meanwhile comes to that.
+    let sizes = Store::segments(&flags.dir).map(|all| all.iter().map(|s| s.bytes).sum());
+    let mut progress = Work::new(sizes.ok());
     let mut segments = Vec::new();
     let mut written = Ok(());
     let watch = |bytes| {
-        progress.show(|| format!("{} looked through", show_bytes(bytes)));
+        progress.show(bytes, String::new);
         !interrupt.asked()
     };
     let done = tapdeck_store::verify(&flags.dir, watch, |verdict| {

@@ -269,7 +269,7 @@ fn bad_input_is_one_line() {
     ]);
     for (args, words) in [
         ("absent", &["absent", "No such file"][..]),
-        (".", &["directory"]),
+        (".", &["header.pcap", "cut short"]),
         ("empty", &["empty", "is empty"]),
         ("nothing.pcap", &["nothing.pcap", "no packets"]),
         ("header.pcap", &["cut short"]),

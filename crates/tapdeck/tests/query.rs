@@ -562,7 +562,6 @@ fn bad_input_is_told_in_one_line() {
         &["--after", "soon"][..],
         &["--before", "10m"],
         &["--limit", "0"],
-        &["--count", "--json"],
         &["-w", "x", "--count"],
         &["-w", "x", "--explain"],
     ] {

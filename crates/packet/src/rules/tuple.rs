@@ -108,13 +108,21 @@ impl Tuple {
 
     /// Reads the tuple of a frame, or of as much of it as was captured.
     pub fn read(link: LinkType, frame: &[u8]) -> Self {
-        let Some((kind, packet)) = network_layer(link, frame) else { return Self::default() };
-        match kind {
-            ether_type::IPV4 => ipv4(packet),
-            ether_type::IPV6 => ipv6(packet),
-            _ => None,
-        }
-        .unwrap_or_default()
+        Self::read_with_payload(link, frame).0
+    }
+
+    /// Reads the tuple of a frame, and returns it with what stands behind the headers of IP:
+    /// nothing where the frame does not reach so far, or has no IP packet.
+    pub fn read_with_payload(link: LinkType, frame: &[u8]) -> (Self, &[u8]) {
+        let read = network_layer(link, frame).and_then(|(kind, packet)| {
+            let (tuple, at) = match kind {
+                ether_type::IPV4 => ipv4(packet),
+                ether_type::IPV6 => ipv6(packet),
+                _ => None,
+            }?;
+            Some((tuple, packet.get(at..).unwrap_or_default()))
+        });
+        read.unwrap_or_default()
     }
 
     /// Returns source and destination as addresses; `None` where there is no IP packet.
@@ -175,7 +183,8 @@ fn behind_tags(mut kind: u16, mut rest: &[u8]) -> Option<(u16, &[u8])> {
     Some((kind, rest))
 }
 
-fn ipv4(packet: &[u8]) -> Option<Tuple> {
+/// Reads an IPv4 header. Returns where it ends, too.
+fn ipv4(packet: &[u8]) -> Option<(Tuple, usize)> {
     let header: &[u8; ipv4::HEADER_BYTES] = packet.first_chunk()?;
     let length = usize::from(header[0] & ipv4::LENGTH_MASK) * 4;
     if header[0] >> 4 != 4 || length < header.len() {
@@ -190,17 +199,19 @@ fn ipv4(packet: &[u8]) -> Option<Tuple> {
         let address = header[at..].first_chunk().map_or(0, |address| u32::from_be_bytes(*address));
         u128::from(address) << 96
     };
-    Some(Tuple {
+    let tuple = Tuple {
         family: Some(Family::V4),
         source: address(ipv4::SOURCE),
         destination: address(ipv4::DESTINATION),
         protocol,
         ports: if is_first { ports(protocol, packet, length) } else { None },
         fragment: (!is_first || !is_last).then(|| Fragment { id: id.into(), is_first }),
-    })
+    };
+    Some((tuple, length))
 }
 
-fn ipv6(packet: &[u8]) -> Option<Tuple> {
+/// Reads an IPv6 header and its extensions. Returns where they end, too.
+fn ipv6(packet: &[u8]) -> Option<(Tuple, usize)> {
     let header: &[u8; ipv6::HEADER_BYTES] = packet.first_chunk()?;
     if header[0] >> 4 != 6 {
         return None;
@@ -224,7 +235,7 @@ fn ipv6(packet: &[u8]) -> Option<Tuple> {
     if !is_later {
         tuple.ports = ports(tuple.protocol, packet, at);
     }
-    Some(tuple)
+    Some((tuple, at))
 }
 
 /// Passes the extension header at `at` and returns where the next header is; `None` where there is

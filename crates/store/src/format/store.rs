@@ -20,6 +20,8 @@ use crate::format::name::SegmentName;
 use crate::format::segment;
 use crate::io::{Directory, File as _, Io};
 
+/// The permission bits of a store's directory.
+const DIRECTORY_MODE: u32 = 0o750;
 /// How long another recorder may take to end.
 const ENDING: Duration = Duration::from_secs(1);
 
@@ -155,7 +157,7 @@ impl Store {
             if let Some(above) = dir.parent().filter(|above| !above.as_os_str().is_empty()) {
                 fs::DirBuilder::new().recursive(true).mode(0o755).create(above)?;
             }
-            let is_new = match fs::DirBuilder::new().mode(0o750).create(dir) {
+            let is_new = match fs::DirBuilder::new().mode(DIRECTORY_MODE).create(dir) {
                 Err(e) if e.kind() == io::ErrorKind::AlreadyExists && dir.is_dir() => false,
                 made => made.map(|()| true)?,
             };

@@ -81,21 +81,32 @@ pub struct Paths {
 }
 
 impl Paths {
-    /// Makes a list of one file, or of the regular files of a directory in the order of their
-    /// names. Links among them are followed, since a user named them.
-    pub fn at(path: &Path) -> Result<Self> {
+    /// Makes a list of one file, or of the regular files of a directory and of the directories in
+    /// it, in the order of their paths. Links to files are followed, since a user named them; links
+    /// to directories are not, since they may lead anywhere, and are passed to `left_out`.
+    pub fn at(path: &Path, mut left_out: impl FnMut(PathBuf)) -> Result<Self> {
         let mut listed = Vec::new();
+        let mut directories = Vec::new();
         if path.metadata()?.is_dir() {
-            for entry in path.read_dir()? {
-                let path = entry?.path();
-                if fs::metadata(&path).is_ok_and(|metadata| metadata.is_file()) {
-                    listed.push(path.into_os_string());
-                }
-            }
-            listed.sort_unstable();
+            directories.push(path.to_owned());
         } else {
             listed.push(path.as_os_str().to_owned());
         }
+        while let Some(directory) = directories.pop() {
+            for entry in directory.read_dir()? {
+                let entry = entry?;
+                let path = entry.path();
+                match fs::metadata(&path) {
+                    Ok(about) if about.is_file() => listed.push(path.into_os_string()),
+                    Ok(about) if about.is_dir() && !entry.file_type()?.is_symlink() => {
+                        directories.push(path);
+                    }
+                    Ok(about) if about.is_dir() => left_out(path),
+                    _ => {}
+                }
+            }
+        }
+        listed.sort_unstable();
         Ok(Self { listed, direct: Direct(Arc::new(AtomicBool::new(true))) })
     }
 }
@@ -291,14 +302,14 @@ mod tests {
         let path = |name: &str| dir.path().join(name);
         std::fs::write(path("a"), b"abc").unwrap();
         std::os::unix::fs::symlink("a", path("b")).unwrap();
-        let all = Paths::at(dir.path()).unwrap();
+        let all = Paths::at(dir.path(), |_| unreachable!()).unwrap();
         assert_eq!(all.list().unwrap(), [path("a"), path("b")]);
         let id = |paths: &Paths, name: &str| -> std::io::Result<(u64, u64)> {
             Ok(paths.open(path(name).as_os_str(), Access::Ranges)?.state()?.id)
         };
         assert_eq!(id(&all, "a").unwrap(), id(&all, "b").unwrap());
-        let one = Paths::at(&path("a")).unwrap();
+        let one = Paths::at(&path("a"), |_| unreachable!()).unwrap();
         assert!(id(&one, "a").is_ok() && id(&one, "b").is_err());
-        assert!(Paths::at(Path::new("/nowhere/at/all")).is_err());
+        assert!(Paths::at(Path::new("/nowhere/at/all"), |_| ()).is_err());
     }
 }

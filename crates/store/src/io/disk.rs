@@ -16,13 +16,15 @@ use super::write::{File, Io, Space};
 #[derive(Clone, Copy, Debug)]
 pub struct Disk {
     direct: bool,
+    /// The permission bits of files that are made, whatever the umask is.
+    mode: Option<u32>,
 }
 
 impl Disk {
     /// Returns whether a directory's file system takes `O_DIRECT`, found out by trying.
     pub fn direct_works(dir: &Path) -> io::Result<bool> {
         let probe = dir.join(format!(".tapdeck-direct-{}", std::process::id()));
-        let opened = Self { direct: true }.create(&probe);
+        let opened = Self::new(true).create(&probe);
         let works = match opened {
             Ok(file) => {
                 let page = Box::new(Page::default());
@@ -39,7 +41,13 @@ impl Disk {
 
     /// Makes a file system that is written past the page cache (`direct`), or through it.
     pub fn new(direct: bool) -> Self {
-        Self { direct }
+        Self { direct, mode: None }
+    }
+
+    /// Makes files with these permission bits. Without, the owner reads and writes them, and the
+    /// group reads them, as far as the umask lets it.
+    pub fn with_mode(self, mode: Option<u32>) -> Self {
+        Self { mode, ..self }
     }
 
     pub fn is_direct(self) -> bool {
@@ -66,6 +74,9 @@ impl Io for Disk {
                     return Err(e.into());
                 }
             };
+        if let Some(mode) = self.mode {
+            rustix::fs::fchmod(&fd, Mode::from_raw_mode(mode))?;
+        }
         Ok(DiskFile(fd))
     }
 

@@ -7,6 +7,7 @@
 
 mod directory;
 mod disk;
+mod inflate;
 mod page;
 mod prefetch;
 mod priority;
@@ -18,6 +19,7 @@ mod write;
 pub(crate) use directory::object_of;
 pub use directory::{Directory, Paths};
 pub use disk::Disk;
+pub use inflate::{Inflating, inflate};
 pub use page::{PAGE, Page};
 pub(crate) use prefetch::prefetch;
 pub use priority::{go_as_others, go_first, go_first_with_threads, yield_disk, yield_processor};

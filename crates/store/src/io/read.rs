@@ -102,6 +102,17 @@ pub trait Object: Debug + Send + Sync {
     /// Says that all of the object will be read soon.
     fn prefetch(&self) {}
 
+    /// Returns whether [`Object::length`] is that of the bytes that can be read. If not, their end
+    /// is known when they end.
+    fn is_measured(&self) -> bool {
+        true
+    }
+
+    /// Returns why the object ends before its end, if it was read up to there.
+    fn fault(&self) -> Option<String> {
+        None
+    }
+
     /// Returns the object's length in bytes.
     fn length(&self) -> Result<u64> {
         Ok(self.state()?.len)

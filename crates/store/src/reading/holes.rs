@@ -16,7 +16,7 @@ const SET_ASIDE: &str = ".damaged";
 /// The numbers of a store's segments, as their files' names tell, whoever wrote them.
 pub(crate) struct Numbers {
     /// Also of segments that were set aside.
-    all: BTreeSet<u64>,
+    pub all: BTreeSet<u64>,
     /// The lowest number of a segment that was not set aside: what was before it is deleted.
     first: Option<u64>,
 }

@@ -14,9 +14,9 @@ use anyhow::{Context, Result, bail, ensure};
 use tapdeck_traffic::check::{Check, Report};
 use tapdeck_traffic::sent::Sent;
 
-use crate::flags;
 use crate::standard_input;
 use crate::units::show_count;
+use crate::{flags, recording};
 use input::RecordingNotes;
 
 pub fn run(flags: &flags::CheckTraffic) -> Result<()> {
@@ -25,10 +25,10 @@ pub fn run(flags: &flags::CheckTraffic) -> Result<()> {
     let mut check =
         Check::new(sent, flags.routed).with_context(|| flags.sent.display().to_string())?;
     let mut notes = RecordingNotes::default();
-    let inputs = input::resolve(&flags.recording)?;
+    let inputs = recording::resolve(flags.recording.iter().map(PathBuf::as_path))?;
     let has_hole = input::tell_missing(&flags.recording)?;
-    for input in inputs {
-        input.read(&mut check, &mut notes, flags.up_to_damage)?;
+    for recorded in inputs {
+        input::read(&recorded, &mut check, &mut notes, flags.up_to_damage)?;
     }
     let report = check.finish();
     match write(flags, &report, &notes) {

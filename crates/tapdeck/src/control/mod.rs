@@ -28,7 +28,7 @@ pub use command::{Command, RulesCommand};
 pub use connection::{Connection, Request};
 pub use rules::{Loaded, compiler, load};
 pub use server::{Bell, ClientId, Event, Peer, Server};
-pub use socket::{Access, Socket, recorder_path, remove_left};
+pub use socket::{Access, IN_STORE, Socket, recorder_path, remove_left};
 
 /// Returns the example in `docs/CONTROL.md` that has this beginning, on one line.
 #[cfg(test)]

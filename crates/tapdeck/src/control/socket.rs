@@ -16,7 +16,7 @@ use tapdeck_client::Address;
 
 /// The socket's name in a store, beside the store's lock. The dot keeps it out of listings; readers
 /// of the store look at segments' names alone.
-const IN_STORE: &str = ".tapdeck.sock";
+pub const IN_STORE: &str = ".tapdeck.sock";
 
 /// How long another process may take for its turn.
 const TURN: Duration = Duration::from_secs(1);

@@ -9,7 +9,7 @@ pub mod output;
 mod report;
 
 use std::io::Write;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use anyhow::{Context, Result};
 use tapdeck_traffic::dist::{
@@ -20,6 +20,7 @@ use tapdeck_traffic::sampling::{Alias, SplitMix64};
 use crate::flags::{self, FromChoice, LengthChoice, ToChoice};
 use crate::interrupt::Interrupt;
 use crate::progress_line::{Watched, say};
+use crate::recording::{self, Recorded};
 use crate::standard_input::{self, name};
 use crate::units::show_count;
 use crate::usage::usage;
@@ -147,31 +148,38 @@ fn read_all(flags: &flags::Dist, asked: Option<Length>) -> Result<Gathered> {
     let mut left_out = LeftOut::default();
     let mut is_model = false;
     // What sizes measure, and the input that said so first.
-    let mut stated: Option<(Length, &PathBuf)> = None;
-    for path in &flags.from {
-        let length = asked.or(stated.map(|(length, _)| length));
-        let name = name(path);
-        let read = read(flags, path, &name, length);
-        let input = match (read, stated) {
+    let mut stated: Option<(Length, String)> = None;
+    let recorded = recording::resolve(flags.from.iter().map(PathBuf::as_path))?;
+    let is_alone = recorded.len() == 1;
+    for recorded in &recorded {
+        let length = asked.or(stated.as_ref().map(|(length, _)| *length));
+        let name = recorded.name();
+        let read = read(flags, recorded, &name, length);
+        let input = match (read, &stated) {
+            // A segment, or a file, of many may be empty.
+            (Err(dist::Error::NoPackets { packets: 0 }), _) if !is_alone => continue,
             (Err(dist::Error::Length { stated, asked }), Some((_, first))) => anyhow::bail!(
                 "{name} holds the lengths of {stated}s and {} those of {asked}s, which do not add up: count one kind (--length {} has capture files counted so)",
-                self::name(first),
+                first,
                 stated.name(),
             ),
             (read, _) => read.with_context(|| name.clone())?,
         };
-        if let Some(damage) = &input.damage {
+        if let Some(damage) = input.damage.as_ref().filter(|_| !recorded.may_be_cut()) {
             say(&format!("{name}: {damage}; the packets up to there count"));
         }
         is_model |= input.format == Format::Pktgen;
-        if is_model && flags.from.len() > 1 {
+        if is_model && !is_alone {
             anyhow::bail!(
                 "{name}: pktgen's commands hold shares and no packets, so that nothing can be added to them: read the file by itself"
             );
         }
         counts.merge(&input.counts).with_context(|| name.clone())?;
         left_out.add(&input.left_out);
-        stated = stated.or(input.length.map(|length| (length, path)));
+        stated = stated.or(input.length.map(|length| (length, name)));
+    }
+    if counts.packets() == 0 {
+        anyhow::bail!("{}: there are no packets, so there is no distribution", title(flags));
     }
     let length = asked.or(stated.map(|(length, _)| length));
     Ok(Gathered {
@@ -186,7 +194,7 @@ fn read_all(flags: &flags::Dist, asked: Option<Length>) -> Result<Gathered> {
 
 fn read(
     flags: &flags::Dist,
-    path: &Path,
+    recorded: &Recorded,
     name: &str,
     length: Option<Length>,
 ) -> Result<DistInput, dist::Error> {
@@ -201,9 +209,9 @@ fn read(
         },
         length,
         separator: flags.separator,
-        up_to_damage: flags.up_to_damage,
+        up_to_damage: flags.up_to_damage || recorded.may_be_cut(),
     };
-    let (input, bytes) = standard_input::open(path)?;
+    let (input, bytes) = recorded.open()?;
     dist::read(Watched::new(input, name, bytes), options)
 }
 

@@ -1,12 +1,14 @@
 //! Which flags does `attach` have? They say of which group to become a member, how, and where its
 //! packets go.
 
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
 use tapdeck_capture::groups::MAX_WEIGHT;
 
+use crate::listen;
 use crate::units;
 
 /// Attach to a group of a running `serve`, and write the packets that it gives as pcapng
@@ -27,6 +29,14 @@ pub struct Attach {
     /// Write here; - is standard output
     #[arg(short, long, value_name = "FILE", default_value = "-")]
     pub write: PathBuf,
+
+    /// Give packets over TCP to whoever connects, one reader at a time, as a pcap file; a port
+    /// alone is of this machine alone
+    ///
+    /// Wireshark reads it as `-i TCP@ADDR:PORT`, Arkime by its pcap-over-ip-client. There is a
+    /// member as long as somebody reads. Nothing is encrypted, and nobody is asked who they are.
+    #[arg(long, value_name = "[ADDR:]PORT", value_parser = listen::address, conflicts_with_all = ["write", "count", "duration"])]
+    pub listen: Option<SocketAddr>,
 
     /// The share of the group's traffic, relative to its other members
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=i64::from(MAX_WEIGHT)))]

@@ -10,9 +10,9 @@ use crate::units;
 
 /// Count packet sizes, and turn their distribution into what generators read.
 ///
-/// Reads capture files (pcap, pcapng), lists of sizes, tables of sizes and counts, pktgen's
-/// commands and its own TOML; several inputs add up. What was found, and how far the two-stage
-/// model is from it, goes to standard error.
+/// Reads capture files (pcap, pcapng; also compressed by gzip, zstd or lz4), stores, lists of
+/// sizes, tables of sizes and counts, pktgen's commands and its own TOML; several inputs add up.
+/// What was found, and how far the two-stage model is from it, goes to standard error.
 #[derive(Debug, Args)]
 #[command(after_help = "Formats:
   sizes   numbers with space between them; a line that begins with two is read as dist
@@ -26,7 +26,7 @@ Examples:
   tapdeck dist -i eth0 --duration 60s --to toml -o eth0.toml --plot eth0.svg
   tcpdump -r big.pcap -w - port 53 | tapdeck dist - --to sizes -n 1000")]
 pub struct Dist {
-    /// Files to read; - is standard input
+    /// Files to read, stores, or directories of capture files; - is standard input
     #[arg(value_name = "FROM")]
     pub from: Vec<PathBuf>,
 

@@ -9,6 +9,7 @@ mod check_traffic;
 mod config;
 mod ctl;
 mod dist;
+mod extcap;
 mod flows;
 mod generate;
 mod probe;
@@ -30,6 +31,7 @@ pub use self::ctl::{
     Verb as CtlVerb,
 };
 pub use self::dist::{Dist, FromChoice, LengthChoice, ToChoice};
+pub use self::extcap::Extcap;
 pub use self::flows::{Flows, FlowsFormat};
 pub use self::generate::{BackendChoice, GapsChoice, Gen, MethodChoice, ProtoChoice, TunnelChoice};
 pub use self::probe::Probe;
@@ -82,6 +84,7 @@ pub enum Command {
     Dist(Box<Dist>),
     Gen(Box<Gen>),
     CheckTraffic(CheckTraffic),
+    Extcap(Extcap),
     Recover(Recover),
     Rules(Rules),
     Stat(Stat),

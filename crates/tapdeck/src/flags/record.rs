@@ -25,14 +25,16 @@ use crate::units;
   tapdeck record -i eth0 --persist eth0 --dir /var/tape
   tapdeck record --config /etc/tapdeck/record.d/eth0.toml
   tapdeck record --group ids --dir /var/tape
-  tapdeck record -i eth0 --filter 'port 53' -w dns.pcapng --duration 30s")]
+  tapdeck record -i eth0 -w dns.pcapng --duration 30s port 53
+  tapdeck record -i 'eth*' --dir /var/tape --file-group analysts")]
 pub struct Record {
     /// Take what the command line does not say from this TOML file, whose keys are these flags
     /// without dashes, as keep-bytes = "100GiB"; names of files are seen from there
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
 
-    /// Interfaces to record, separated by commas
+    /// Interfaces to record, separated by commas; of patterns with * and ?, and of any, those that
+    /// are up at the start
     #[arg(
         short,
         long = "interface",
@@ -44,7 +46,7 @@ pub struct Record {
     pub interfaces: Vec<String>,
 
     /// Record as a member of this group of a running `tapdeck serve`, which has the hooks
-    #[arg(long, value_name = "NAME", conflicts_with_all = ["interfaces", "hook", "deliver", "snaplen", "filter", "rules", "rules_engine", "no_promiscuous", "no_device_bound", "clock", "ring_bytes", "block_bytes", "flush", "abandon"])]
+    #[arg(long, value_name = "NAME", conflicts_with_all = ["interfaces", "hook", "deliver", "snaplen", "filter", "rules", "rules_engine", "no_promiscuous", "expression", "no_device_bound", "clock", "ring_bytes", "block_bytes", "flush", "abandon"])]
     pub group: Option<String>,
 
     /// The share of the group's traffic, relative to its other members
@@ -77,13 +79,25 @@ pub struct Record {
     #[arg(long, value_enum)]
     pub deliver: Option<DeliverChoice>,
 
+    /// Let --deliver consume take the packets of the interface that has the default route
+    #[arg(long)]
+    pub yes_this_interface: bool,
+
     /// Keep at most so many bytes of a packet
     #[arg(long, value_name = "BYTES", default_value = "262144", value_parser = clap::value_parser!(u32).range(1..=262_144))]
     pub snaplen: u32,
 
     /// Record only packets that match, as in pcap-filter(7)
-    #[arg(long, value_name = "EXPR")]
+    #[arg(long, value_name = "EXPR", conflicts_with = "expression")]
     pub filter: Option<String>,
+
+    /// The same as --filter; several words are joined
+    #[arg(value_name = "EXPR")]
+    pub expression: Vec<String>,
+
+    /// Accepted for fingers that know tcpdump: nothing is looked up
+    #[arg(short, hide_short_help = true)]
+    pub n: bool,
 
     // The hooks are those that take rules.
     #[arg(long, value_name = "FILE", help = rules_help())]
@@ -180,7 +194,7 @@ pub struct Record {
     pub index_cpu: Option<u32>,
 
     /// Stop after so many packets
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub count: Option<u64>,
 
     /// Stop after this time
@@ -191,6 +205,15 @@ pub struct Record {
     /// that hooks take [default: tapdeck, where root records and there is such a user]
     #[arg(long, value_name = "NAME")]
     pub user: Option<String>,
+
+    /// The group of the store's directory and files, which reads them [default: tapdeck, where root
+    /// makes the store and there is such a group]
+    #[arg(long, value_name = "NAME")]
+    pub file_group: Option<String>,
+
+    /// The permission of the store's files [default: 0640]
+    #[arg(long, value_name = "MODE", value_parser = units::file_mode)]
+    pub file_mode: Option<u32>,
 
     /// Write one JSON object of counters a second, and a last one; - is standard output
     #[arg(long, value_name = "FILE")]

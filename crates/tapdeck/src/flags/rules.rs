@@ -118,7 +118,8 @@ pub struct Test {
     #[arg(value_name = "FILE")]
     pub file: PathBuf,
 
-    /// The capture file (pcap, pcapng); - is standard input
+    /// The capture file (pcap, pcapng), a store, or a directory of capture files; - is standard
+    /// input
     #[arg(value_name = "TRACE")]
     pub trace: PathBuf,
 

@@ -20,24 +20,28 @@ use crate::query::time;
 /// those of the pieces that tell of it.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "T: a time as 2026-01-02T03:04:05Z or 2026-01-02T04:04:05.678+01:00, or \"10m ago\", or seconds since 1970
+    after_help = concat!(
+        time::in_help!(),
+        "
 
 Examples:
   tapdeck stat --dir /var/tape
-  tapdeck stat --dir /var/tape --after \"1h ago\" --top 20
+  tapdeck stat --dir /var/tape --after -1h --top 20
   tapdeck stat --dir /var/tape --json | jq '.gaps'"
+    )
 )]
 pub struct Stat {
-    /// The store, a directory that `tapdeck record --dir` wrote or is writing
-    #[arg(long, value_name = "DIR")]
+    /// The store, a directory that `tapdeck record --dir` wrote or is writing; or a pcap or pcapng
+    /// file, or a directory of such files, which are read from end to end
+    #[arg(short = 'r', long, value_name = "PATH")]
     pub dir: PathBuf,
 
     /// Only what was recorded from this time on
-    #[arg(long, value_name = "T", value_parser = time::point)]
+    #[arg(long, value_name = "T", value_parser = time::point, allow_hyphen_values = true)]
     pub after: Option<i64>,
 
     /// Only what was recorded before this time
-    #[arg(long, value_name = "T", value_parser = time::point)]
+    #[arg(long, value_name = "T", value_parser = time::point, allow_hyphen_values = true)]
     pub before: Option<i64>,
 
     /// List so many hosts and ports; 0 is none, which is faster where there are very many

@@ -5,8 +5,11 @@
 //! incomplete. Packets that the recording does not have (dropped, unseen) are told; packets that
 //! it had and the answer has not (damage, missing segments) also make the exit code 1.
 
+pub mod choice;
 mod explain;
+mod follow;
 mod output;
+mod several;
 mod summary;
 pub mod time;
 
@@ -15,18 +18,20 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use anyhow::{Context, Result};
-use tapdeck_store::filter::Filter;
+use tapdeck_packet::link::LinkType;
 use tapdeck_store::query::{
-    Error, Missing, Progress, Query, Search, Snapshot, Span, index_captures,
+    Described, Error, Missing, Progress, Search, Snapshot, Span, index_captures,
 };
 
 use crate::flags;
 use crate::interrupt::Interrupt;
-use crate::progress_line::{ProgressLine, say};
+use crate::listen::{Reader, Readers};
+use crate::progress_line::{ProgressLine, Work, pace, say};
 use crate::units::{show_bytes, show_count};
-use crate::usage::usage;
+use crate::usage::{self, usage};
 use explain::Explanation;
 use output::Output;
+use several::Several;
 
 pub fn run(flags: &flags::Query) -> Result<()> {
     let span = time::span(flags.after, flags.before)?;
@@ -34,11 +39,45 @@ pub fn run(flags: &flags::Query) -> Result<()> {
     let interrupt = Interrupt::listen()?;
     yield_to_recorder();
     if flags.index {
-        make_indexes(&flags.dir, &interrupt)?;
+        flags.dir.iter().try_for_each(|dir| make_indexes(dir, &interrupt))?;
     }
-    match attempt(flags, span, began, &interrupt, false) {
+    let Some(address) = flags.listen else {
+        return once(flags, span, began, &interrupt, None);
+    };
+    let readers = Readers::listen(address)?;
+    while let Some(reader) = readers.next(&interrupt)? {
+        match once(flags, span, Instant::now(), &interrupt, Some(&reader)) {
+            Err(e) if usage::exit_code(&e) == 2 => return Err(e),
+            Err(e) if !is_of_reader(&e) => say(&format!("{}: {e:#}", reader.name)),
+            _ => say(&format!("{}: done", reader.name)),
+        }
+        if interrupt.ever_asked() {
+            break;
+        }
+    }
+    Ok(())
+}
+
+/// Returns whether an error says that the reader has gone.
+fn is_of_reader(error: &anyhow::Error) -> bool {
+    let io: Option<&std::io::Error> = error.downcast_ref();
+    io.is_some_and(|e| e.kind() == std::io::ErrorKind::BrokenPipe)
+}
+
+/// Gives the answer once, to a reader if there is one.
+fn once(
+    flags: &flags::Query,
+    span: Span,
+    began: Instant,
+    interrupt: &Interrupt,
+    reader: Option<&Reader>,
+) -> Result<()> {
+    if flags.follow {
+        return follow::run(flags, span, interrupt, reader);
+    }
+    match attempt(flags, span, began, interrupt, reader, false) {
         Err(e) if matches!(e.downcast_ref(), Some(Error::LateInterface(_))) => {
-            attempt(flags, span, began, &interrupt, true)
+            attempt(flags, span, began, interrupt, reader, true)
         }
         done => done,
     }
@@ -51,23 +90,53 @@ fn attempt(
     span: Span,
     began: Instant,
     interrupt: &Interrupt,
+    reader: Option<&Reader>,
     whole: bool,
 ) -> Result<()> {
     let cache = cache();
     let ignores_indexes = flags.no_trust_index;
     let search = Search { whole, cache: cache.as_deref(), ignores_indexes };
-    let snapshot = Snapshot::open_any(&flags.dir, span, search)?;
-    refuse_to_overwrite(flags.write.as_deref(), &snapshot)?;
-    let expression = flags.expression.join(" ");
-    let filter = Filter::new(&expression, snapshot.interfaces(), flags.inner)?;
-    let plan = filter.plan().clone();
-    let explanation = flags.explain.then(|| Explanation::new(flags, &filter, began));
-    let query = Query::new(snapshot, span, plan, filter);
-    let answer = Answer { query, interrupt, line: ProgressLine::new(), faults: 0 };
+    let query = Several::open(flags, span, search)?;
+    let filter = query.choice().filter();
+    let explanation = flags.explain.then(|| Explanation::new(flags, filter, began));
+    let line = ProgressLine::new();
+    let answer = Answer { query, interrupt, line, began: Instant::now(), faults: 0 };
     match explanation {
         Some(explanation) => answer.explain(flags, explanation),
         None if flags.count => answer.count(flags),
-        None => answer.packets(flags),
+        None => answer.packets(flags, reader),
+    }
+}
+
+/// Refuses packets of several link types where only one can be told.
+fn refuse_several_links(flags: &flags::Query, interfaces: &[Described]) -> Result<()> {
+    let wanted = interfaces.iter().filter(|interface| choice::is_wanted(flags, interface));
+    let mut links: Vec<LinkType> = wanted.map(|interface| interface.link).collect();
+    links.sort_unstable();
+    links.dedup();
+    if flags.listen.is_some() && links.len() > 1 {
+        let links: Vec<String> = links.iter().map(LinkType::to_string).collect();
+        let links = links.join(", ");
+        return usage(format!(
+            "--listen: a pcap file has one link type, and here are {links}: choose interfaces with -i"
+        ));
+    }
+    Ok(())
+}
+
+/// Leaves out of a snapshot what has none of the interfaces that are asked for.
+fn leave_out(flags: &flags::Query, snapshot: &mut Snapshot) {
+    if !flags.interfaces.is_empty() {
+        snapshot.want_interfaces(|interface| choice::is_wanted(flags, interface));
+    }
+}
+
+/// Tells which of the interfaces that are asked for are not there, where others are.
+fn tell_absent(flags: &flags::Query, interfaces: &[Described]) {
+    for pattern in choice::absent(flags, interfaces) {
+        let mut there: Vec<&str> = interfaces.iter().map(|i| i.name.as_str()).collect();
+        there.dedup();
+        say(&format!("no interface is named {pattern} here; there are {}", there.join(", ")));
     }
 }
 
@@ -91,9 +160,9 @@ fn make_indexes(path: &Path, interrupt: &Interrupt) -> Result<()> {
             return usage(text);
         }
     }
-    let mut line = ProgressLine::new();
+    let mut line = Work::new(None);
     let notes = index_captures(path, cache().as_deref(), |bytes| {
-        line.show(|| format!("{} indexed", show_bytes(bytes)));
+        line.show(bytes, || "indexing".to_owned());
         !interrupt.asked()
     })?;
     drop(line);
@@ -122,10 +191,17 @@ pub fn yield_to_recorder() {
 
 /// Returns the comment of an answer's section header.
 fn comment(flags: &flags::Query) -> String {
-    let store = flags.dir.display();
+    let places: Vec<String> = flags.dir.iter().map(|dir| dir.display().to_string()).collect();
+    let store = places.join(" and ");
     let expression = flags.expression.join(" ");
     let mut words = vec![format!("from {store}")];
     words.extend((!expression.is_empty()).then(|| format!("filter {expression}")));
+    words.extend(
+        (!flags.interfaces.is_empty())
+            .then(|| format!("interfaces {}", flags.interfaces.join(" "))),
+    );
+    words.extend(flags.direction.map(|direction| format!("direction {direction}")));
+    words.extend(flags.community_id.map(|id| format!("community id {id}")));
     words.extend(flags.inner.then(|| "also inside tunnels".to_owned()));
     words.extend(flags.after.map(|ns| format!("after {}", time::show(ns))));
     words.extend(flags.before.map(|ns| format!("before {}", time::show(ns))));
@@ -134,9 +210,10 @@ fn comment(flags: &flags::Query) -> String {
 }
 
 struct Answer<'a> {
-    query: Query<Filter>,
+    query: Several,
     interrupt: &'a Interrupt,
     line: ProgressLine,
+    began: Instant,
     /// Notes that mean that packets are missing or out of order.
     faults: usize,
 }
@@ -164,10 +241,10 @@ impl Given {
 
 impl Answer<'_> {
     fn count(mut self, flags: &flags::Query) -> Result<()> {
-        let Self { query, interrupt, line, .. } = &mut self;
+        let Self { query, interrupt, line, began, .. } = &mut self;
         let limit = flags.limit.unwrap_or(u64::MAX);
         query.count(|progress| {
-            line.show(|| show(progress, progress.matches));
+            line.show(|| show_pace(progress, progress.matches, *began));
             progress.matches < limit && !interrupt.asked()
         })?;
         let matches = self.query.progress().matches.min(limit);
@@ -175,27 +252,29 @@ impl Answer<'_> {
         let interrupted = self.interrupt.asked() && !limited;
         // A limit that was reached is the answer, whatever else there may have been.
         self.tell(&Given { packets: matches, limited, ..Given::nothing() });
-        if !interrupted {
-            writeln!(stdout(), "{matches}")?;
+        match (interrupted, flags.json) {
+            (true, _) => {}
+            (false, true) => writeln!(stdout(), "{}", serde_json::json!({ "packets": matches }))?,
+            (false, false) => writeln!(stdout(), "{matches}")?,
         }
         self.verdict()
     }
 
-    fn packets(mut self, flags: &flags::Query) -> Result<()> {
-        let mut output = Output::open(flags)?;
+    fn packets(mut self, flags: &flags::Query, reader: Option<&Reader>) -> Result<()> {
+        let mut output = Output::open(flags, reader)?;
         // Packets that appear on the terminal are progress enough.
-        let listing = flags.write.is_none() && stdout().is_terminal();
-        let interfaces = self.query.snapshot().interfaces().to_vec();
+        let listing = flags.write.is_none() && reader.is_none() && stdout().is_terminal();
+        let interfaces = self.query.interfaces().to_vec();
         let cannot = format!("cannot write {}", output.name);
         let mut begun = false;
         let limit = flags.limit.unwrap_or(u64::MAX);
         let mut given = Given::nothing();
         while !given.limited && !self.interrupt.asked() {
-            let Self { query, interrupt, line, .. } = &mut self;
+            let Self { query, interrupt, line, began, .. } = &mut self;
             let mut wrote = Ok(());
             let time_ns = query.find_next(|progress| {
                 if !listing {
-                    line.show(|| show(progress, given.packets));
+                    line.show(|| show_pace(progress, given.packets, *began));
                 }
                 // Packets that were found are shown before more are looked for.
                 wrote = output.flush();
@@ -235,21 +314,21 @@ impl Answer<'_> {
     fn explain(mut self, flags: &flags::Query, mut explanation: Explanation) -> Result<()> {
         let limit = flags.limit.unwrap_or(u64::MAX);
         let mut given = Given::nothing();
-        let Self { query, interrupt, line, .. } = &mut self;
+        let Self { query, interrupt, line, began, .. } = &mut self;
         if flags.count {
             query.count(|progress| {
-                line.show(|| show(progress, progress.matches));
+                line.show(|| show_pace(progress, progress.matches, *began));
                 explanation.found(progress.matches);
                 progress.matches < limit && !interrupt.asked()
             })?;
             given.packets = query.progress().matches.min(limit);
         } else {
             while given.packets < limit {
-                let packet = query.next_packet(|progress| {
-                    line.show(|| show(progress, given.packets));
+                let found = query.find_next(|progress| {
+                    line.show(|| show_pace(progress, given.packets, *began));
                     !interrupt.asked()
                 })?;
-                let Some(packet) = packet else { break };
+                let Some(packet) = query.packet().filter(|_| found.is_some()) else { break };
                 given.packets += 1;
                 given.dropped += packet.dropped;
                 given.last_ns = packet.time_ns;
@@ -258,7 +337,7 @@ impl Answer<'_> {
         }
         given.limited = given.packets == limit;
         self.tell(&given);
-        let outside = self.query.snapshot().segments().1;
+        let outside = self.query.outside();
         let text = explanation.text(given.packets, &self.query.progress(), outside, flags.json);
         writeln!(stdout(), "{text}")?;
         self.verdict()
@@ -268,9 +347,12 @@ impl Answer<'_> {
     fn tell(&mut self, given: &Given) {
         self.line = ProgressLine::new();
         let until_ns = given.until_ns();
-        for note in self.query.take_notes().into_iter().filter(|note| note.concerns(until_ns)) {
-            self.faults += usize::from(note.is_fault());
-            say(&note.to_string());
+        for (dir, note) in self.query.take_notes() {
+            if note.concerns(until_ns) {
+                self.faults += usize::from(note.is_fault());
+                let place = dir.map(|dir| format!("{}: ", dir.display())).unwrap_or_default();
+                say(&format!("{place}{note}"));
+            }
         }
         let progress = self.query.progress();
         let dropped = if given.limited { given.dropped } else { progress.dropped };
@@ -297,7 +379,7 @@ impl Answer<'_> {
         anyhow::ensure!(
             self.faults == 0,
             "the answer is not whole, as said above{}",
-            if self.query.snapshot().is_foreign() {
+            if self.query.is_foreign() {
                 ""
             } else {
                 "; `tapdeck recover` mends what a crash left"
@@ -316,6 +398,11 @@ pub fn describe_missing(missing: &Missing) -> String {
         time::show(*first_ns),
         time::show(*last_ns)
     )
+}
+
+fn show_pace(progress: Progress, packets: u64, began: Instant) -> String {
+    let pace = pace(progress.bytes, Some(progress.total_bytes), began.elapsed());
+    format!("{} packets, {pace}", show_count(packets))
 }
 
 fn show(progress: Progress, packets: u64) -> String {

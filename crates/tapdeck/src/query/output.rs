@@ -6,9 +6,12 @@ use std::fs::File;
 use std::io::{self, Write};
 use std::net::IpAddr;
 use std::path::Path;
+use std::time::Duration;
 
 use anyhow::Result;
 use serde::Serialize;
+use tapdeck_packet::community_id::CommunityId;
+use tapdeck_packet::link::LinkType;
 use tapdeck_packet::{pcapng, printable};
 use tapdeck_store::query::{Described, Missing, Packet};
 use tapdeck_store::{SegmentName, UnseenSpan};
@@ -16,6 +19,7 @@ use tapdeck_store::{SegmentName, UnseenSpan};
 use super::summary::{Protocol, Summary};
 use super::time;
 use crate::flags;
+use crate::listen::{self, Reader};
 use crate::output_file::OutputFile;
 use crate::standard_output;
 use crate::usage::usage;
@@ -27,6 +31,7 @@ const BUFFER: usize = 256 << 10;
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Form {
     Pcapng,
+    Pcap,
     Text,
     Json,
 }
@@ -45,21 +50,38 @@ pub struct Output {
     pub name: String,
     /// Whole blocks or lines that are not written yet.
     pending: Vec<u8>,
+    /// The link type of a pcap file, which has one.
+    link: Option<LinkType>,
+    /// Packets of other link types, which such a file cannot have.
+    pub left_out: u64,
 }
 
 impl Output {
     /// Opens the output. An old file keeps its contents until [`Output::begin`].
-    pub fn open(flags: &flags::Query) -> Result<Self> {
+    pub fn open(flags: &flags::Query, reader: Option<&Reader>) -> Result<Self> {
         let form = match (&flags.write, flags.json) {
             (Some(_), _) => Form::Pcapng,
             (None, true) => Form::Json,
             (None, false) => Form::Text,
         };
         let pending = Vec::with_capacity(BUFFER + (64 << 10));
+        let (link, left_out) = (None, 0);
+        if let Some(reader) = reader {
+            let to = To::Begun(reader.stream.try_clone()?);
+            return Ok(Self {
+                form: Form::Pcap,
+                to,
+                name: reader.name.clone(),
+                pending,
+                link,
+                left_out,
+            });
+        }
         if let Some(path) = flags.write.as_deref().filter(|p| p.as_os_str() != "-") {
             refuse_segments(path)?;
             let file = OutputFile::open(path)?;
-            return Ok(Self { form, name: file.name(), to: To::Waiting(file), pending });
+            let (name, to) = (file.name(), To::Waiting(file));
+            return Ok(Self { form, name, to, pending, link, left_out });
         }
         if form == Form::Pcapng {
             standard_output::refuse_terminal()?;
@@ -69,20 +91,43 @@ impl Output {
             to: To::Begun(standard_output::open()?),
             name: standard_output::NAME.into(),
             pending,
+            link,
+            left_out,
         })
     }
 
     /// Empties the file and writes what stands before the packets.
     pub fn begin(&mut self, comment: &str, interfaces: &[Described]) -> io::Result<()> {
+        if let (Form::Pcap, Some(first)) = (self.form, interfaces.first()) {
+            self.begin_pcap(first.link);
+            return self.flush();
+        }
         if self.form != Form::Pcapng {
             return Ok(());
         }
         let os = std::env::consts::OS;
         pcapng::section_header(&mut self.pending, os, APPLICATION, Some(comment));
-        for interface in interfaces {
-            self.pending.extend_from_slice(&interface.block);
+        self.describe(interfaces)
+    }
+
+    /// Writes the descriptions of interfaces that come to those that were described.
+    pub fn describe(&mut self, interfaces: &[Described]) -> io::Result<()> {
+        if self.form == Form::Pcapng {
+            for interface in interfaces {
+                self.pending.extend_from_slice(&interface.block);
+            }
         }
         self.flush()
+    }
+
+    /// Waits for some time, but not longer than there is somebody who reads. Returns whether
+    /// somebody does, as far as can be known.
+    pub fn wait(&self, time: Duration) -> bool {
+        let To::Begun(file) = &self.to else {
+            std::thread::sleep(time);
+            return true;
+        };
+        listen::wait(file, time)
     }
 
     /// Tells in the file that packets went unseen.
@@ -104,6 +149,7 @@ impl Output {
     pub fn packet(&mut self, interface: &str, packet: &Packet<'_>) -> io::Result<()> {
         match self.form {
             Form::Pcapng => self.block(packet),
+            Form::Pcap => self.pcap(packet),
             Form::Text => self.line(interface, packet)?,
             Form::Json => self.object(interface, packet)?,
         }
@@ -119,10 +165,26 @@ impl Output {
             self.to = To::Begun(file.begin()?);
         }
         if let To::Begun(file) = &mut self.to {
-            file.write_all(&self.pending)?;
+            file.write_all(&self.pending).map_err(listen::as_of_pipe)?;
         }
         self.pending.clear();
         Ok(())
+    }
+
+    fn begin_pcap(&mut self, link: LinkType) {
+        self.pending.extend(listen::pcap_header(link));
+        self.link = Some(link);
+    }
+
+    fn pcap(&mut self, p: &Packet<'_>) {
+        if self.link.is_none() {
+            self.begin_pcap(p.link);
+        }
+        if self.link == Some(p.link) {
+            listen::pcap_packet(&mut self.pending, p.time_ns as u64, p.original_len, p.frame);
+        } else {
+            self.left_out += 1;
+        }
     }
 
     fn block(&mut self, p: &Packet<'_>) {
@@ -166,6 +228,7 @@ impl Output {
             sport: s.sport,
             dport: s.dport,
             protocol: s.protocol.as_ref().map(Protocol::to_string),
+            community_id: CommunityId::of_packet(p.link, p.frame).map(|id| id.to_string()),
             length: p.original_len,
             dropped: p.dropped,
         };
@@ -186,6 +249,7 @@ struct Object<'a> {
     sport: Option<u16>,
     dport: Option<u16>,
     protocol: Option<String>,
+    community_id: Option<String>,
     length: u32,
     /// Packets lost before this one; the key is left out where there were none.
     #[serde(skip_serializing_if = "is_zero")]

@@ -1,33 +1,105 @@
 //! Points in time, and spans between two, as people write and read them.
+//!
+//! What names no zone is local time, as the environment variable TZ or the machine's settings have
+//! it. What is written is UTC, so that it means the same on every machine, and can be read here.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::Result;
-use jiff::Timestamp;
-use jiff::civil::DateTime;
+use jiff::civil::{Date, DateTime, Time};
+use jiff::tz::{AmbiguousOffset, Offset};
+use jiff::{Timestamp, ToSpan, Zoned};
 use tapdeck_store::query::Span;
 
 use crate::usage::usage;
 
-/// Reads a point in time, as UTC nanoseconds: `2026-01-02T03:04:05Z`, `10m ago` or `1767323045.5`.
+/// How `--help` explains the times that flags take.
+macro_rules! times_in_help {
+    () => {
+        "T: a time as now, 14:02 (today's), \"today 14:02\", \"yesterday 14:02:30\", 2026-01-02, \"2026-01-02 03:04\", all of
+them local; 2026-01-02T03:04:05Z or 2026-01-02T04:04:05.678+01:00; -10m or \"10m ago\"; or seconds since 1970"
+    };
+}
+pub(crate) use times_in_help as in_help;
+
+const FORMS: &str =
+    "write 14:02, \"today 14:02\", 2026-01-02, 2026-01-02T03:04:05Z, -10m or seconds since 1970";
+
+/// Reads a point in time, as UTC nanoseconds: `now`, `14:02`, `yesterday 14:02`, `2026-01-02`,
+/// `2026-01-02T03:04:05Z`, `-10m`, `10m ago` or `1767323045.5`.
 pub fn point(text: &str) -> std::result::Result<i64, String> {
+    at(text, &Zoned::now())
+}
+
+/// Reads a point in time, said at a time and in its zone.
+fn at(text: &str, now: &Zoned) -> std::result::Result<i64, String> {
     let text = text.trim();
-    if let Some(ago) = text.strip_suffix("ago") {
+    let ago = text.strip_suffix("ago").or_else(|| text.strip_prefix('-'));
+    if let Some(ago) = ago {
         return before_now(ago.trim())
-            .ok_or_else(|| "is no time; write a number and a unit, as \"10m ago\"".into());
+            .ok_or_else(|| "is no time; write a number and a unit, as -10m or \"10m ago\"".into());
+    }
+    if text == "now" {
+        return nanoseconds(now.timestamp()).ok_or_else(none);
     }
     if text.starts_with(|c: char| c.is_ascii_digit())
         && text.bytes().all(|b| b.is_ascii_digit() || b == b'.')
     {
         return epoch(text).ok_or_else(|| "is no number of seconds since 1970".into());
     }
-    let point = text.parse::<Timestamp>().ok().and_then(|t| i64::try_from(t.as_nanosecond()).ok());
-    point.ok_or_else(|| match text.parse::<DateTime>() {
-        Ok(clock) if text.parse::<Timestamp>().is_err() => {
-            format!("names no time zone; write {clock}Z for UTC, or an offset as {clock}+01:00")
+    if let Ok(time) = text.parse::<Timestamp>() {
+        return nanoseconds(time).ok_or_else(none);
+    }
+    match clock(text, now.date()) {
+        Some(clock) => local(clock, now),
+        None => Err(none()),
+    }
+}
+
+fn none() -> String {
+    format!("is no time; {FORMS}")
+}
+
+/// Reads what a calendar and a clock show. Where no day is named it is `today`.
+fn clock(text: &str, today: Date) -> Option<DateTime> {
+    let (day, time) = text.split_once(' ').unwrap_or((text, "00:00"));
+    let day = match day {
+        "today" => today,
+        "yesterday" => today.checked_sub(1.day()).ok()?,
+        _ => return text.parse::<DateTime>().ok().or_else(|| Some(today.to_datetime(hour(text)?))),
+    };
+    Some(day.to_datetime(hour(time.trim())?))
+}
+
+/// Reads a time of day, `14:02` or `14:02:30.5`. Other forms of it are mistaken for dates.
+fn hour(text: &str) -> Option<Time> {
+    text.parse().ok().filter(|_| text.contains(':'))
+}
+
+/// Returns when clocks in the zone of `now` show a time, which they may do twice or never.
+fn local(clock: DateTime, now: &Zoned) -> std::result::Result<i64, String> {
+    let ambiguous = now.time_zone().to_ambiguous_timestamp(clock);
+    let with = |offset: Offset| {
+        offset.to_timestamp(clock).ok().map(|time| time.display_with_offset(offset).to_string())
+    };
+    let (what, before, after) = match ambiguous.offset() {
+        AmbiguousOffset::Unambiguous { .. } => {
+            let time = ambiguous.unambiguous().ok().and_then(nanoseconds);
+            return time.ok_or_else(none);
         }
-        _ => "is no time; write 2026-01-02T03:04:05Z, \"10m ago\" or seconds since 1970".into(),
-    })
+        AmbiguousOffset::Gap { before, after } => ("is left out by", before, after),
+        AmbiguousOffset::Fold { before, after } => ("comes twice on", before, after),
+    };
+    match (with(before), with(after)) {
+        (Some(before), Some(after)) => {
+            Err(format!("{what} clocks in this time zone; write {before} or {after}"))
+        }
+        _ => Err(none()),
+    }
+}
+
+fn nanoseconds(time: Timestamp) -> Option<i64> {
+    i64::try_from(time.as_nanosecond()).ok()
 }
 
 /// Returns a point in time for people and programs: RFC 3339 with nanoseconds.
@@ -67,53 +139,96 @@ fn epoch(text: &str) -> Option<i64> {
 
 #[cfg(test)]
 mod tests {
-    use super::{point, show};
+    use jiff::civil::date;
+    use jiff::tz::TimeZone;
+
+    use super::{at, point, show};
+
+    const T: i64 = 1_767_323_045_000_000_000;
+    const MINUTE: i64 = 60_000_000_000;
 
     #[test]
     fn points_in_time() {
-        const T: i64 = 1_767_323_045_000_000_000;
         assert_eq!(point("2026-01-02T03:04:05Z"), Ok(T));
         assert_eq!(point("2026-01-02T04:04:05.000000001+01:00"), Ok(T + 1));
         assert_eq!(point("1767323045"), Ok(T));
         assert_eq!(point("1767323045.25"), Ok(T + 250_000_000));
         assert_eq!(point("1767323045.000000001"), Ok(T + 1));
         assert_eq!(point(&show(T + 123)), Ok(T + 123));
-        let (old, new) = (point("2h ago").unwrap(), point("1h 59m ago").unwrap());
-        assert!(old < new && new - old < 61_000_000_000);
+        for [old, new] in [["2h ago", "1h 59m ago"], ["-2h", "-1h59m"], ["2h ago", "-119m"]] {
+            let (old, new) = (point(old).unwrap(), point(new).unwrap());
+            assert!(old < new && new - old < 61_000_000_000);
+        }
+        let (before, now, after) = (point("0s ago"), point("now"), point("-0s"));
+        assert!(before <= now && now <= after, "{before:?} {now:?} {after:?}");
         for bad in [
             "",
             "soon",
             "ago",
             "x ago",
             "10m",
+            "-",
+            "--10m",
+            "- 10",
             "1.2.3",
             "1767323045.",
             "1.0000000001",
             "99999999999999999999",
             "99999999999",
-            "2026-01-02",
-            "2026-01-02T03:04:05",
             "9999-01-01T00:00:00Z",
+            "9999-01-01",
+            "2026-13-02",
+            "2026-02-30",
+            "25:00",
+            "14:02 today",
+            "today 25:00",
+            "today 14",
+            "today now",
+            "now 14:02",
         ] {
-            assert!(point(bad).is_err(), "{bad}");
+            let error = point(bad).expect_err(bad);
+            assert!(error.starts_with("is no "), "{bad}: {error}");
+        }
+    }
+
+    /// Says a time at noon on 2 January 2026 in Berlin.
+    fn in_berlin(text: &str) -> Result<i64, String> {
+        let zone = TimeZone::posix("CET-1CEST,M3.5.0,M10.5.0/3").unwrap();
+        at(text, &date(2026, 1, 2).at(12, 0, 0, 0).to_zoned(zone).unwrap())
+    }
+
+    #[test]
+    fn what_names_no_zone_is_local() {
+        const MIDNIGHT: i64 = T - 3 * 60 * MINUTE - 4 * MINUTE - 5_000_000_000 - 60 * MINUTE;
+        for (text, minutes) in [
+            ("now", 12 * 60),
+            ("today", 0),
+            ("yesterday", -24 * 60),
+            ("2026-01-02", 0),
+            ("14:02", 14 * 60 + 2),
+            ("14:02:00.0", 14 * 60 + 2),
+            ("00:00", 0),
+            ("today 14:02", 14 * 60 + 2),
+            (" yesterday  14:02 ", -24 * 60 + 14 * 60 + 2),
+            ("2026-01-02 14:02", 14 * 60 + 2),
+            ("2026-01-02T14:02:00", 14 * 60 + 2),
+            ("2026-01-01T14:02Z", -24 * 60 + 15 * 60 + 2),
+            ("2025-07-01 02:00", -185 * 24 * 60 + 60),
+        ] {
+            assert_eq!(in_berlin(text), Ok(MIDNIGHT + minutes * MINUTE), "{text}");
         }
     }
 
     #[test]
-    fn a_time_without_a_zone_is_told_what_it_lacks() {
-        for (text, advice) in [
-            ("2026-01-02T03:04:05", "write 2026-01-02T03:04:05Z for UTC"),
-            ("2026-01-02 03:04:05.5", "an offset as 2026-01-02T03:04:05.5+01:00"),
-            ("2026-01-02", "write 2026-01-02T00:00:00Z for UTC"),
-        ] {
-            let error = point(text).expect_err("which of many moments is it?");
-            assert!(error.contains("no time zone") && error.contains(advice), "{error}");
-            let written = advice.split(' ').find(|word| word.starts_with("2026")).expect("a time");
-            point(written).expect("what is advised is taken");
-        }
-        for other in ["soon", "9999-01-01T00:00:00Z", "2026-13-02"] {
-            let error = point(other).expect_err("it is none");
-            assert!(error.starts_with("is no time"), "{error}");
+    fn a_time_that_clocks_show_twice_or_never_is_asked_back() {
+        for (text, what) in
+            [("2026-10-25 02:30", "comes twice"), ("2026-03-29 02:30", "is left out")]
+        {
+            let error = in_berlin(text).expect_err("which moment is it?");
+            assert!(error.starts_with(what), "{error}");
+            let advised: Vec<&str> = error.split(' ').filter(|w| w.starts_with("2026")).collect();
+            let [one, other] = advised[..] else { panic!("{error}") };
+            assert_eq!((in_berlin(one).unwrap() - in_berlin(other).unwrap()).abs(), 60 * MINUTE);
         }
     }
 }

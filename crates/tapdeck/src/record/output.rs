@@ -99,7 +99,8 @@ impl Output {
                 if let Some(lasting) = lasting {
                     lasting.cut(&mut store)?;
                 }
-                Ok(Self::Store(store, Disk::new(direct(plan.direct, dir)?)))
+                let disk = Disk::new(direct(plan.direct, dir)?).with_mode(plan.files.mode);
+                Ok(Self::Store(store, disk))
             }
         }
     }
@@ -133,7 +134,7 @@ impl Output {
                     .with_context(|| format!("cannot use {}", dir.display()))?
                     .resume(&job.told_lost);
                 let writer = spawn(plan, job, sink, disk.is_direct())?;
-                let recovery = Recovery::start(leftovers, index.is_some(), log);
+                let recovery = Recovery::start(leftovers, index.is_some(), plan.files.mode, log);
                 return Ok(Started { writer, recovery });
             }
             (Self::Pipe(file), _) => stream(plan, job, (file, standard_output::NAME), None),

@@ -28,9 +28,9 @@ pub struct Recovery {
 }
 
 impl Recovery {
-    /// Begins to mend what is left; `index` says whether it gets indexes. `None` where nothing is
-    /// left.
-    pub fn start(leftovers: Leftovers, index: bool, log: Log) -> Option<Self> {
+    /// Begins to mend what is left; `index` says whether it gets indexes, and `mode` which
+    /// permission bits those have. `None` where nothing is left.
+    pub fn start(leftovers: Leftovers, index: bool, mode: Option<u32>, log: Log) -> Option<Self> {
         if leftovers.count() == 0 {
             return None;
         }
@@ -43,7 +43,7 @@ impl Recovery {
                 let _ = yield_disk();
                 let _ = yield_processor();
                 let each = |finding: &_| log(&describe(finding, false));
-                leftovers.recover(&Disk::new(false), index, &stops, each);
+                leftovers.recover(&Disk::new(false).with_mode(mode), index, &stops, each);
             }
         };
         match std::thread::Builder::new().name("tapdeck-recover".into()).spawn(work) {

@@ -19,7 +19,8 @@ use tapdeck_store::Retention;
 
 use crate::control::{Loaded, load, recorder_path, remove_left};
 use crate::flags::{self, ClockChoice, DeliverChoice, DirectChoice, EngineChoice, HookChoice};
-use crate::rights::{Place, directory_of};
+use crate::query::choice;
+use crate::rights::{FileAccess, Place, directory_of};
 use crate::units::show_bytes;
 use crate::usage::usage;
 
@@ -126,6 +127,8 @@ pub struct RecordPlan {
     pub user: Option<String>,
     /// The directories of the configuration and the rules, where they are to be read again.
     pub read_again: Vec<PathBuf>,
+    /// Permission and group of the files of the store.
+    pub files: FileAccess,
 }
 
 /// What a recorder is told that can change while packets come, checked as far as that goes without
@@ -151,7 +154,13 @@ impl Changeable {
 }
 
 impl RecordPlan {
-    pub fn new(f: flags::Record) -> Result<Self> {
+    pub fn new(mut f: flags::Record) -> Result<Self> {
+        if !f.expression.is_empty() {
+            f.filter = Some(f.expression.join(" "));
+        }
+        if f.group.is_none() {
+            f.interfaces = expand(&f.interfaces)?;
+        }
         let target = target(&f)?;
         let read_again = read_again(&f);
         if target == Target::Stdout && f.stats_json.as_ref().is_some_and(|p| p.as_os_str() == "-") {
@@ -194,6 +203,7 @@ impl RecordPlan {
             stats_json: f.stats_json,
             user: f.user,
             read_again,
+            files: FileAccess { mode: f.file_mode, group: f.file_group },
         })
     }
 }
@@ -202,7 +212,7 @@ impl RecordPlan {
     /// Returns what of the file system the recorder needs while it records.
     pub fn place(&self) -> Place<'_> {
         match &self.target {
-            Target::Store { dir, .. } => Place::Store(dir),
+            Target::Store { dir, .. } => Place::Store(dir, &self.files),
             Target::File(path) => Place::File(path),
             Target::Stdout | Target::Nothing => Place::Nothing,
         }
@@ -238,6 +248,14 @@ fn from_interfaces(f: &flags::Record, rules_options: &Options) -> Result<Origin>
         }
         let (hook, reason) = choose_hook(f.hook, name, &left)?;
         let deliver = choose_deliver(f.deliver, hook, name)?;
+        if deliver == Deliver::Consume
+            && !f.yes_this_interface
+            && let Some(route) = default_route(name)?
+        {
+            return usage(format!(
+                "{name} carries the default route ({route}): --deliver consume would cut this machine off; --yes-this-interface if that is meant"
+            ));
+        }
         let config = Config {
             hook,
             deliver,
@@ -260,6 +278,37 @@ fn from_interfaces(f: &flags::Record, rules_options: &Options) -> Result<Origin>
         reasons.push(reason);
     }
     Ok(Origin::Interfaces { interfaces, reasons, rules })
+}
+
+/// Puts the interfaces that are up now in the place of patterns.
+fn expand(names: &[String]) -> Result<Vec<String>> {
+    let is_pattern = |name: &String| name == "any" || name.contains(['*', '?']);
+    if !names.iter().any(is_pattern) {
+        return Ok(names.to_vec());
+    }
+    let all = Interface::all()?;
+    let mut expanded: Vec<String> = Vec::new();
+    for name in names {
+        if !is_pattern(name) {
+            expanded.push(name.clone());
+            continue;
+        }
+        let fits = |other: &str| name == "any" || choice::fits(name, other);
+        let found = all
+            .iter()
+            .filter(|interface| interface.up && interface.link.is_some() && fits(&interface.name));
+        let before = expanded.len();
+        for interface in found {
+            if !names.contains(&interface.name) && !expanded.contains(&interface.name) {
+                expanded.push(interface.name.clone());
+            }
+        }
+        if expanded.len() == before && !names.iter().any(|other| other != name && fits(other)) {
+            let there: Vec<&str> = all.iter().map(|interface| interface.name.as_str()).collect();
+            anyhow::bail!("no interface that is up fits {name}; there are: {}", there.join(", "));
+        }
+    }
+    Ok(expanded)
 }
 
 /// Refuses hooks that end with their process, and what could not be changed afterwards.
@@ -291,6 +340,9 @@ fn target(f: &flags::Record) -> Result<Target> {
     let retention = retention(f);
     if f.dir.is_none() && (retention.deletes() || f.segment_size.is_some()) {
         return usage("segments and retention belong to a store: give --dir");
+    }
+    if f.dir.is_none() && (f.file_mode.is_some() || f.file_group.is_some()) {
+        return usage("--file-mode and --file-group are of a store's files: give --dir");
     }
     if f.dir.is_none()
         && let Some(flag) = index_flag(f)
@@ -419,6 +471,13 @@ fn choose_hook(
     }
     let (hook, reason) = tapdeck_capture::probe::auto(&Interface::find(name)?)?;
     Ok((hook, Some(reason)))
+}
+
+/// Returns the default route that leads over an interface, if one does: whoever takes its packets
+/// cuts the machine off.
+fn default_route(name: &str) -> Result<Option<String>> {
+    let route = Interface::find(name)?.carries_default_route();
+    route.with_context(|| format!("cannot ask whether {name} has the default route"))
 }
 
 fn choose_deliver(choice: Option<DeliverChoice>, hook: Hook, name: &str) -> Result<Deliver> {

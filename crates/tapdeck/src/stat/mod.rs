@@ -1,7 +1,7 @@
 //! `tapdeck stat`: what is in a store?
 //!
-//! `tapdeck_store::stat` answers from the store's indexes; this module shows the answer, and says
-//! on standard error where it is incomplete.
+//! `tapdeck_store::stat` answers from the store's indexes, or from the packets of files of other
+//! programs; this module shows the answer, and says on standard error where it is incomplete.
 
 mod chart;
 mod json;
@@ -9,14 +9,17 @@ mod text;
 
 use std::io::{Write, stdout};
 use std::sync::Arc;
+use std::time::Instant;
 
 use anyhow::{Result, ensure};
 use tapdeck_store::WithoutIndexes;
 use tapdeck_store::io::{Directory, Storage};
-use tapdeck_store::stat::{Question, Report, stat_in};
+use tapdeck_store::query::Error;
+use tapdeck_store::stat::{Question, Report, stat_captures, stat_in};
 
 use crate::flags;
-use crate::progress_line::{ProgressLine, say};
+use crate::interrupt::Interrupt;
+use crate::progress_line::{ProgressLine, pace, say};
 use crate::query::time;
 
 pub fn run(flags: &flags::Stat) -> Result<()> {
@@ -29,8 +32,12 @@ pub fn run(flags: &flags::Stat) -> Result<()> {
         if flags.no_trust_index { Arc::new(WithoutIndexes::new(store)) } else { Arc::new(store) };
     let report = stat_in(&store, question, |done, total| {
         progress.show(|| format!("{done} of {total} segments"));
-    })?;
+    });
     drop(progress);
+    let report = match report {
+        Err(Error::NotAStore(_) | Error::NotADirectory(_)) => of_captures(flags, question)?,
+        report => report?,
+    };
     let mut out = stdout().lock();
     if flags.json {
         json::write(&mut out, flags, &report)?;
@@ -39,6 +46,19 @@ pub fn run(flags: &flags::Stat) -> Result<()> {
     }
     out.flush()?;
     verdict(&report)
+}
+
+/// Reads files of other programs, and tells what is in them.
+fn of_captures(flags: &flags::Stat, question: Question) -> Result<Report> {
+    let interrupt = Interrupt::listen()?;
+    let (mut progress, began) = (ProgressLine::new(), Instant::now());
+    let report = stat_captures(&flags.dir, question, |bytes, total| {
+        progress.show(|| pace(bytes, Some(total), began.elapsed()));
+        !interrupt.asked()
+    })?;
+    drop(progress);
+    ensure!(!interrupt.asked(), "stopped by a signal: not all was read");
+    Ok(report)
 }
 
 /// Tells on standard error what is wrong with the store.
@@ -54,7 +74,8 @@ fn verdict(report: &Report) -> Result<()> {
     }
     ensure!(
         !report.notes.iter().any(tapdeck_store::query::Note::is_fault),
-        "not all of the store is told, as said above; `tapdeck recover` mends what a crash left"
+        "not all is told, as said above{}",
+        if report.is_foreign { "" } else { "; `tapdeck recover` mends what a crash left" }
     );
     Ok(())
 }

@@ -42,11 +42,21 @@ fn summary(page: &mut String, report: &Report) -> std::fmt::Result {
         0 => String::new(),
         n => format!(", {} of them being written", show_count(n)),
     };
-    line(page, "segments", format!("{}{live}", show_count(report.segments)))?;
+    let segments = if report.is_foreign { "files" } else { "segments" };
+    line(page, segments, format!("{}{live}", show_count(report.segments)))?;
     line(page, "packets", show_count(report.packets))?;
+    if report.is_foreign {
+        line(page, "frames", show_bytes(report.bytes_stored))?;
+        return times(page, report);
+    }
     let percent = share(report.index_bytes, report.bytes_stored) * 100.0;
     let (stored, index) = (show_bytes(report.bytes_stored), show_bytes(report.index_bytes));
     line(page, "stored", format!("{stored}, and {index} of indexes ({percent:.2} %)"))?;
+    times(page, report)
+}
+
+/// Writes when the recording was, and what of it is missing.
+fn times(page: &mut String, report: &Report) -> std::fmt::Result {
     if let Some((first_ns, last_ns)) = report.times {
         line(page, "first", time::show(first_ns))?;
         let after = show_ns(last_ns.saturating_sub(first_ns));

@@ -36,9 +36,14 @@ pub(super) struct CaptureFile {
     pub earliest_ns: i64,
     /// Where the file's index may be, and whose that must be. `None` where there is no index.
     pub index: Option<(Vec<PathBuf>, Identity)>,
-    /// The file's length when it was looked at.
+    /// The file's length when it was looked at; [`UNMEASURED`] where that is known only at its end.
     pub end: u64,
+    /// Bytes of the file on disk.
+    pub disk_bytes: u64,
 }
+
+/// The end of a file of which nobody knows the length.
+pub(super) const UNMEASURED: u64 = u64::MAX;
 
 impl CaptureFile {
     /// Opens the file. Fails as if it were gone where another has its name.
@@ -71,20 +76,14 @@ pub(super) enum Begin {
     Short(u64),
     /// A pcap file begins, but what stands there makes no sense.
     Damaged(u64, &'static str),
-    /// A compressed file, whatever is in it.
+    /// A compressed file that is not read, whatever is in it.
     Compressed,
     /// The file is neither a pcap nor a pcapng file.
     Other,
 }
 
-/// How files begin that gzip, Zstandard, LZ4, xz and bzip2 compressed.
-const COMPRESSED: [&[u8]; 5] = [
-    &[0x1f, 0x8b],
-    &[0x28, 0xb5, 0x2f, 0xfd],
-    &[0x04, 0x22, 0x4d, 0x18],
-    &[0xfd, b'7', b'z', b'X', b'Z', 0],
-    b"BZh",
-];
+/// How files begin that xz and bzip2 compressed, which are not read.
+const COMPRESSED: [&[u8]; 2] = [&[0xfd, b'7', b'z', b'X', b'Z', 0], b"BZh"];
 
 /// Tells what a file is by how it begins.
 pub(super) fn begin(object: &dyn Object) -> io::Result<Begin> {

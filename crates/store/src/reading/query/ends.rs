@@ -199,7 +199,9 @@ pub(crate) fn parse_begin(bytes: &[u8]) -> (Option<Begun>, bool) {
                 }
                 let block = bytes[at..reader.offset() as usize].to_vec();
                 let name = interface.name.unwrap_or_default();
-                begun.interfaces.push(Described { block, name, link: interface.link });
+                let description = interface.description.unwrap_or_default();
+                let link = interface.link;
+                begun.interfaces.push(Described { block, name, description, link });
                 begun.end = reader.offset();
             }
             Ok(Record::Packet(packet)) => {

@@ -25,7 +25,7 @@ use std::sync::Arc;
 use tapdeck_packet::printable;
 
 use super::blocks::PieceEnd;
-use super::capture_file::{BEGINNING, Begin, CaptureFile, begin, pcap_link};
+use super::capture_file::{BEGINNING, Begin, CaptureFile, UNMEASURED, begin, pcap_link};
 use super::error::Error;
 use super::interface::{Described, nameless};
 use super::note::Note;
@@ -33,7 +33,7 @@ use super::scan::{Context, Scanner};
 use super::snapshot::{Contents, Snapshot};
 use crate::format::index::{Identity, places};
 use crate::format::without_indexes::WithoutIndexes;
-use crate::io::{Access, Directory, Object, Paths, State, Storage};
+use crate::io::{Access, Directory, Inflating, Object, Paths, State, Storage};
 use crate::span::Span;
 
 /// How capture files are looked for.
@@ -59,8 +59,9 @@ enum Taken {
 /// What is beside capture files and is not read, although it may hold packets.
 #[derive(Default)]
 struct LeftOut {
-    /// Compressed files.
+    /// Files that are compressed in a way that is not read.
     files: Vec<String>,
+    /// Links to directories.
     directories: Vec<String>,
 }
 
@@ -73,23 +74,10 @@ impl LeftOut {
             [name, ..] => Some(format!("{} {many} ({name} and others)", names.len())),
         };
         let files = words(&self.files, "compressed file", "compressed files");
-        let directories = words(&self.directories, "directory", "directories");
+        let directories = words(&self.directories, "link to a directory", "links to directories");
         let all: Vec<String> = files.into_iter().chain(directories).collect();
         (!all.is_empty()).then(|| all.join(" and "))
     }
-}
-
-/// Returns the names of the directories in a directory, in their order.
-fn directories(path: &Path) -> io::Result<Vec<String>> {
-    let mut names = Vec::new();
-    for entry in path.read_dir()? {
-        let entry = entry?.path();
-        if entry.is_dir() {
-            names.push(shown(&entry));
-        }
-    }
-    names.sort_unstable();
-    Ok(names)
 }
 
 /// Returns what notes call a file. Who wrote the file may have chosen its name, too.
@@ -107,8 +95,9 @@ impl Search<'_> {
 
 impl Snapshot {
     /// Opens what is at `path`: a store as with [`Snapshot::open`], a pcap or pcapng file, or a
-    /// directory with such files. Files that are something else are passed over. A note tells of
-    /// those that are compressed, and of directories in the directory.
+    /// directory with such files, also in directories in it. Files that gzip, Zstandard or LZ4
+    /// compressed are read as what is in them, and those that are something else passed over. A
+    /// note tells of those that are compressed in another way, and of links to directories.
     pub fn open_any(path: &Path, span: Span, search: Search<'_>) -> Result<Self, Error> {
         match Self::open_in(&search.seen(Directory::new(path)), span) {
             Err(Error::NotAStore(_) | Error::NotADirectory(_)) => {
@@ -121,11 +110,12 @@ impl Snapshot {
     fn of_captures(path: &Path, span: Span, search: Search<'_>) -> Result<Self, Error> {
         let fail = |e| Error::new(path.to_owned(), e);
         let is_dir = path.metadata().map_err(fail)?.is_dir();
-        let storage = search.seen(Paths::at(path).map_err(fail)?);
+        let mut left_out = LeftOut::default();
+        let paths = Paths::at(path, |path| left_out.directories.push(shown(&path)));
+        let storage = search.seen(Inflating::new(paths.map_err(fail)?));
         let names = storage.list().map_err(fail)?;
         let mut snapshot = Self::empty(storage);
         let (mut ours, mut captures) = (0, Vec::new());
-        let mut left_out = LeftOut::default();
         for name in names {
             match snapshot.add_capture(&name, span, search, &mut captures) {
                 Ok(Taken::In) => ours += 1,
@@ -137,9 +127,6 @@ impl Snapshot {
             }
         }
         snapshot.contents = Contents::Captures(captures);
-        if is_dir {
-            left_out.directories = directories(path).map_err(fail)?;
-        }
         let what = left_out.words();
         match (ours, is_dir, what) {
             (0, true, Some(what)) => Err(Error::NothingRead { path: path.to_owned(), what }),
@@ -169,7 +156,12 @@ impl Snapshot {
         let object = self.storage.open(object_name, Access::Ranges)?;
         let path = Path::new(object_name);
         let name = shown(path);
-        let context = match begin(&*object)? {
+        let begun = begin(&*object)?;
+        if let (Begin::Short(_) | Begin::Other, Some(what)) = (&begun, object.fault()) {
+            self.notes.push(Note::Damaged { segment: name, at: 0, what });
+            return Ok(Taken::In);
+        }
+        let context = match begun {
             Begin::Pcapng => Context::default(),
             Begin::Pcap(header) => {
                 let interface = self.interface_of(nameless(pcap_link(&header)));
@@ -186,7 +178,8 @@ impl Snapshot {
             Begin::Compressed => return Ok(Taken::Compressed),
             Begin::Other => return Ok(Taken::Not),
         };
-        let State { id, len: end, .. } = object.state()?;
+        let State { id, len: disk_bytes, .. } = object.state()?;
+        let end = if object.is_measured() { disk_bytes } else { UNMEASURED };
         self.files.push(id);
         let mut capture = CaptureFile {
             object: object_name.to_owned(),
@@ -198,7 +191,15 @@ impl Snapshot {
             earliest_ns: i64::MIN,
             index: None,
             end,
+            disk_bytes,
         };
+        if end == UNMEASURED {
+            if capture.begin == 0 {
+                capture.inner = self.find_interfaces(&*object, end, search.whole)?;
+            }
+            captures.push(capture);
+            return Ok(Taken::In);
+        }
         let identity = Identity::of(&*object)?;
         let places = places(path, search.cache);
         if let Some(index) = identity.open_index(&*self.storage, &places) {

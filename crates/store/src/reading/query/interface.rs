@@ -14,6 +14,8 @@ pub struct Described {
     /// The interface description block as it stands in the segments.
     pub block: Vec<u8>,
     pub name: String,
+    /// What the description says beside the name; empty where it says nothing.
+    pub description: String,
     pub link: LinkType,
 }
 
@@ -22,18 +24,19 @@ pub struct Described {
 pub(super) fn described(interface: Interface) -> Described {
     let Interface { link, name, description, filter, hardware, .. } = interface;
     let mut block = Vec::new();
-    let description = InterfaceDescription {
+    let description = description.unwrap_or_default();
+    let whole = InterfaceDescription {
         link,
         snaplen: 0,
         name: name.clone().unwrap_or_default(),
-        description: description.unwrap_or_default(),
+        description: description.clone(),
         filter,
         hardware,
         mac: None,
     };
-    pcapng::interface_description(&mut block, &description);
+    pcapng::interface_description(&mut block, &whole);
     let name = name.filter(|name| !name.is_empty()).unwrap_or_else(|| NAMELESS.into());
-    Described { block, name, link }
+    Described { block, name, description, link }
 }
 
 pub(super) fn nameless(link: LinkType) -> Described {

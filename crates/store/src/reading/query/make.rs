@@ -32,7 +32,7 @@ pub fn index_captures(
 ) -> Result<Vec<Note>, Error> {
     let (mut notes, mut bytes) = (Vec::new(), 0);
     let fail = |e| Error::new(path.to_owned(), e);
-    let storage = Paths::at(path).map_err(fail)?;
+    let storage = Paths::at(path, |_| ()).map_err(fail)?;
     for name in storage.list().map_err(fail)? {
         let mut goes_on = true;
         let mut add = |more| {

@@ -21,8 +21,9 @@ use super::piece::{FoundPacket, FoundPackets};
 use super::progress::Progress;
 use super::reader::Reader;
 use super::request::Request;
-use super::snapshot::{Missing, Snapshot, is_within};
+use super::snapshot::{Missing, Segment, Snapshot, is_within};
 use super::source::{Looked, Loss, Unread, Work};
+use super::tail::Tail;
 use crate::span::Span;
 
 /// Bytes of matches in memory, at most, where nobody says how many.
@@ -67,6 +68,10 @@ pub struct Query<M> {
     progress: Progress,
     /// Losses that the statistics of segments tell of.
     told: u64,
+    /// The ends of whole blocks in segments that end within a block, by index in the snapshot.
+    cuts: BTreeMap<usize, u64>,
+    /// How far the rounds before this one came.
+    before: Option<Tail>,
 }
 
 /// Returns what is unread at the beginning: segments, or overviews of them where those may say that
@@ -75,6 +80,15 @@ fn begin_with(snapshot: &Snapshot, parts: &[(u64, i64)], plan: &Plan) -> BTreeMa
     let rank = |segment: usize| Rank { bound_ns: parts[segment].1, segment, begin: 0 };
     let whole = |segment| (rank(segment), Unread::Whole);
     let mut unread: BTreeMap<Rank, Unread> = (0..parts.len()).map(whole).collect();
+    for (number, segment) in snapshot.segments_to_read().iter().enumerate() {
+        if !snapshot.is_wanted(number) {
+            unread.remove(&rank(number));
+        } else if segment.may_grow {
+            unread.remove(&rank(number));
+            let stretch = Unread::Stretch { end: segment.end, context: None, object: None };
+            unread.insert(Rank { begin: segment.begin, ..rank(number) }, stretch);
+        }
+    }
     if matches!(plan, Plan::All) {
         return unread;
     }
@@ -117,6 +131,9 @@ impl<M: Matcher + Clone + Send + 'static> Query<M> {
         let total_bytes = parts.iter().map(|(bytes, _)| bytes).sum();
         let index_bytes = snapshot.index_bytes;
         let unread = begin_with(&snapshot, &parts, &plan);
+        let is_left_out = |(number, _): &(usize, &(u64, i64))| !snapshot.is_wanted(*number);
+        let left_out = parts.iter().enumerate().filter(is_left_out);
+        let bytes = left_out.map(|(_, (bytes, _))| bytes).sum();
         // About one piece of each ring is in memory at a time.
         let segments = snapshot.segments_to_read();
         let rings = segments.iter().map(|s| s.head.interfaces.len()).max().unwrap_or(0);
@@ -139,13 +156,46 @@ impl<M: Matcher + Clone + Send + 'static> Query<M> {
             not_taken: BTreeMap::new(),
             found: None,
             notes,
-            progress: Progress { total_bytes, index_bytes, ..Progress::default() },
+            progress: Progress { bytes, total_bytes, index_bytes, ..Progress::default() },
             told: 0,
+            cuts: BTreeMap::new(),
+            before: None,
         };
         for missing in unseen {
             query.went_unseen(missing);
         }
         query
+    }
+
+    /// Begins the next round of an answer that follows a store, with what has come
+    /// ([`Tail::grown`]).
+    pub fn go_on(mut tail: Tail, snapshot: Snapshot, span: Span, plan: Plan, matcher: M) -> Self {
+        let mut query = Self::new(snapshot, span, plan, matcher);
+        query.losses = std::mem::take(&mut tail.losses);
+        for missing in std::mem::replace(&mut query.unseen, std::mem::take(&mut tail.unseen)) {
+            query.not_taken.retain(|_, other| *other != missing);
+            query.went_unseen(missing);
+        }
+        query.before = Some(tail);
+        query
+    }
+
+    /// Ends an answer that was given to its end, to go on with what comes. The snapshot was made
+    /// for that ([`Snapshot::follow`], [`Tail::grown`]).
+    pub fn tail(self) -> Tail {
+        let Self { request, cuts, before, losses, unseen, .. } = self;
+        let reached =
+            |number: usize, segment: &Segment| cuts.get(&number).copied().unwrap_or(segment.end);
+        let snapshot = &request.snapshot;
+        let mut tail = match before {
+            Some(mut tail) => {
+                tail.pass(snapshot, reached);
+                tail
+            }
+            None => Tail::behind(snapshot, reached),
+        };
+        (tail.losses, tail.unseen) = (losses, unseen);
+        tail
     }
 
     pub fn snapshot(&self) -> &Snapshot {
@@ -376,6 +426,7 @@ impl<M: Matcher + Clone + Send + 'static> Query<M> {
         }
         self.progress.add(outcome.progress);
         self.told += outcome.told;
+        self.cuts.extend(outcome.cut_at.map(|at| (rank.segment, at)));
         self.unread.extend(outcome.unread);
         self.losses.expect(outcome.losses);
         outcome.notes.into_iter().for_each(|note| self.note(note));

@@ -35,9 +35,11 @@
 //! sums; only where a match falls into the time of such a granule, and it is open which losses come
 //! before the match, it is read.
 //!
+//! **Following.** An answer can go on with what is written behind it ([`tail`]).
+//!
 //! The files build on one another in this order: `order`, `interface`, `packet`; `blocks`, `scan`;
 //! `piece`; `source`; `ends`, `capture_file`; `overviews`, `snapshot`; `request`; `expand`;
-//! `reader`; `crew`; `merge`.
+//! `reader`; `crew`; `tail`; `merge`.
 
 pub(crate) mod blocks;
 mod capture_file;
@@ -61,6 +63,7 @@ mod request;
 mod scan;
 mod snapshot;
 mod source;
+mod tail;
 #[cfg(test)]
 mod tests;
 
@@ -76,3 +79,4 @@ pub use packet::{Matcher, Packet};
 pub use progress::Progress;
 pub(crate) use snapshot::Segment;
 pub use snapshot::{Missing, Snapshot};
+pub use tail::Tail;

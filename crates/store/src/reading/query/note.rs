@@ -10,6 +10,9 @@ use crate::reading::holes::{self, Hole};
 pub enum Note {
     /// Retention deleted a segment before all of it was read.
     Deleted(String),
+    /// Segments with these numbers, from the first to the last, came and were deleted between two
+    /// rounds of an answer that follows the store.
+    Missed { first: u64, last: u64 },
     /// A segment is damaged, or was cut although it is closed; what follows is not in the answer.
     Damaged { segment: String, at: u64, what: String },
     /// A granule of a segment is not what was indexed. What could be read of it is in the answer.
@@ -68,6 +71,7 @@ impl Note {
             | Self::Late(segment)
             | Self::Overview { overview: segment, .. }
             | Self::Index { segment, .. } => segment,
+            Self::Missed { .. } => "",
         }
     }
 }
@@ -87,6 +91,18 @@ impl fmt::Display for Note {
                 write!(
                     f,
                     "{segment} was deleted before it was read; its packets are not in the answer"
+                )
+            }
+            Self::Missed { first, last } if first == last => {
+                write!(
+                    f,
+                    "segment {first} came and was deleted before it was read; its packets are not in the answer"
+                )
+            }
+            Self::Missed { first, last } => {
+                write!(
+                    f,
+                    "segments {first} to {last} came and were deleted before they were read; their packets are not in the answer"
                 )
             }
             Self::Damaged { segment, at, what } => {

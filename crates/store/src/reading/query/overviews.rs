@@ -136,6 +136,9 @@ pub fn expand_overview(request: &Request, number: usize) -> Looked {
     });
     for Covered { segment, place, granules, tells } in &covering.segments {
         let of = &snapshot.segments_to_read()[*segment];
+        if !snapshot.is_wanted(*segment) {
+            continue;
+        }
         let is_wanted = selected.as_ref().is_none_or(|set| set.contains(*place as u32));
         if is_wanted || *tells {
             let rank = Rank { bound_ns: of.earliest_ns, segment: *segment, begin: 0 };

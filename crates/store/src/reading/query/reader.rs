@@ -8,7 +8,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use super::blocks::{Blocks, BrokenBlock, PieceEnd};
-use super::capture_file::CaptureFile;
+use super::capture_file::{CaptureFile, UNMEASURED};
 use super::expand::{expand, expand_capture};
 use super::note::Note;
 use super::order::{Key, Rank};
@@ -54,9 +54,9 @@ impl<M: Matcher> Reader<M> {
         let (snapshot, number) = (&request.snapshot, rank.segment);
         let bytes = match &unread {
             Unread::Whole => snapshot.parts().get(number).map_or(0, |(bytes, _)| *bytes),
-            Unread::Stretch { end, .. } => end - rank.begin,
+            Unread::Stretch { end, .. } if *end != UNMEASURED => end - rank.begin,
             Unread::Granules(_) => unread.bytes(0) as u64,
-            Unread::Overview(_) | Unread::Again { .. } => 0,
+            Unread::Stretch { .. } | Unread::Overview(_) | Unread::Again { .. } => 0,
         };
         let outcome = match &snapshot.contents {
             Contents::Segments(segments) => self.look_at_segment(&segments[number], rank, unread),
@@ -141,6 +141,12 @@ impl<M: Matcher> Reader<M> {
             outcome.unread.push((Rank { begin: at, ..rank }, rest));
         } else {
             outcome.progress.bytes += end - at;
+            outcome.cut_at = match part.stop {
+                PieceEnd::Cut => Some(at),
+                // Nothing tells where the next block begins.
+                PieceEnd::Damaged(_) => Some(u64::MAX),
+                PieceEnd::More | PieceEnd::End => None,
+            };
             outcome.notes.extend(ended(segment, at, end, &part.stop));
         }
         Ok(outcome)
@@ -247,7 +253,9 @@ impl<M: Matcher> Reader<M> {
         outcome.is_late = passed.is_late;
         outcome.unseen = passed.unseen;
         outcome.progress.read_bytes = passed.bytes_read;
-        outcome.progress.bytes = passed.end - begin;
+        // How far it is in what is compressed nobody knows.
+        let is_measured = capture.end != UNMEASURED;
+        outcome.progress.bytes = if is_measured { passed.end - begin } else { 0 };
         let is_first = begin == capture.begin;
         outcome.progress.segments = u64::from(is_first);
         outcome.progress.scanned = u64::from(is_first);
@@ -256,7 +264,9 @@ impl<M: Matcher> Reader<M> {
             outcome.notes.push(Note::Timeless(segment.clone()));
         }
         let at = passed.end;
+        let fault = object.fault().filter(|_| passed.stop != PieceEnd::More);
         let note = match passed.stop {
+            _ if fault.is_some() => fault.map(|what| Note::Damaged { segment, at, what }),
             PieceEnd::More => {
                 let (end, context) = (capture.end, Some(passed.context));
                 let rest = Unread::Stretch { end, context, object: Some(object) };
@@ -268,7 +278,7 @@ impl<M: Matcher> Reader<M> {
             PieceEnd::Damaged(what) => Some(Note::Damaged { segment, at, what: what.to_owned() }),
         };
         outcome.notes.extend(note);
-        outcome.progress.bytes += capture.end - at;
+        outcome.progress.bytes += if is_measured { capture.end - at } else { capture.disk_bytes };
         Ok(outcome)
     }
 

@@ -18,6 +18,7 @@ use tapdeck_packet::pcapng::{
 use tapdeck_packet::trace::{self, Error};
 
 use super::blocks::PieceEnd;
+use super::capture_file::UNMEASURED;
 use super::interface::{Described, described};
 use super::packet::Packet;
 use crate::format::unseen::UnseenSpan;
@@ -165,7 +166,7 @@ impl Scanner {
                 }
                 Some(BrokenRecord::Short(_)) if at_end => passed.stop = PieceEnd::Cut,
                 // The file became shorter, between two records.
-                None if at_end && (have as u64) < len => {
+                None if at_end && (have as u64) < len && part.end != UNMEASURED => {
                     passed.stop = PieceEnd::Damaged("it became shorter while it was read");
                 }
                 Some(BrokenRecord::Damaged(what)) => passed.stop = PieceEnd::Damaged(what),

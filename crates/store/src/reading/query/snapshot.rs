@@ -22,7 +22,7 @@ use crate::span::Span;
 /// How often a directory is listed until two lists agree.
 const LISTS: usize = 100;
 /// How many segments have their ends in memory at a time.
-const AT_ONCE: usize = 256;
+pub(super) const AT_ONCE: usize = 256;
 
 /// How a segment begins.
 pub(crate) struct SectionHead {
@@ -33,15 +33,19 @@ pub(crate) struct SectionHead {
 }
 
 /// A segment that the span reaches into.
+#[derive(Clone)]
 pub(crate) struct Segment {
     pub name: SegmentName,
     pub head: Arc<SectionHead>,
-    /// Where the blocks begin that follow the interface descriptions and their fill.
+    /// Where the blocks begin that follow the interface descriptions and their fill; or those that
+    /// an answer that follows the store has not given.
     pub begin: u64,
     /// The file's length when it was looked at.
     pub end: u64,
     /// No packet in the segment is from before this time.
     pub earliest_ns: i64,
+    /// Whether an answer follows the segment: it is read from `begin` to its last whole block.
+    pub may_grow: bool,
 }
 
 /// What there is to be read.
@@ -83,7 +87,11 @@ pub struct Snapshot {
     /// Overviews that cover segments of the snapshot.
     pub(super) overviews: Vec<Covering>,
     /// How the last of the segments begins.
-    begun: Option<Arc<Begun>>,
+    pub(super) begun: Option<Arc<Begun>>,
+    /// The highest number of a segment, 0 where there is none.
+    pub(super) newest: u64,
+    /// Interfaces, of those known, of which packets are asked for; `None` where that is all.
+    wanted: Option<Vec<bool>>,
 }
 
 impl Snapshot {
@@ -109,6 +117,7 @@ impl Snapshot {
                 Err(note) => snapshot.notes.extend(note),
             }
         }
+        snapshot.newest = names.last().map_or(0, |name| name.number);
         let (mut ours, mut segments, mut told_next) = (0, Vec::new(), 0);
         let mut search = holes::Search::new(span);
         for names in names.chunks(AT_ONCE) {
@@ -163,6 +172,40 @@ impl Snapshot {
             skipped: 0,
             overviews: Vec::new(),
             begun: None,
+            newest: 0,
+            wanted: None,
+        }
+    }
+
+    /// Leaves out segments that have none of the interfaces that are asked for, and what went
+    /// unseen at others. Which packets are given is the matcher's business all the same.
+    pub fn want_interfaces(&mut self, is_wanted: impl Fn(&Described) -> bool) {
+        let wanted: Vec<bool> = self.interfaces.iter().map(is_wanted).collect();
+        self.unseen.retain(|missing| wanted[missing.number as usize]);
+        self.wanted = Some(wanted);
+    }
+
+    /// Returns whether a segment may have packets of an interface that is asked for. What capture
+    /// files have is known only when they are read.
+    pub(super) fn is_wanted(&self, segment: usize) -> bool {
+        let (Some(wanted), Contents::Segments(segments)) = (&self.wanted, &self.contents) else {
+            return true;
+        };
+        let interfaces = &segments[segment].head.interfaces;
+        interfaces.iter().any(|number| wanted.get(*number as usize).is_none_or(|is| *is))
+    }
+
+    /// Makes this the first round of an answer that follows the store ([`super::Query::tail`]).
+    /// False where these are files of other recorders, which cannot be followed.
+    pub fn follow(&mut self) -> bool {
+        match &mut self.contents {
+            Contents::Segments(segments) => {
+                for segment in segments {
+                    segment.may_grow = segment.name.live;
+                }
+                true
+            }
+            Contents::Captures(_) => false,
         }
     }
 
@@ -226,7 +269,7 @@ impl Snapshot {
     /// time that a packet in it may have.
     pub(super) fn parts(&self) -> Vec<(u64, i64)> {
         let of_segment = |s: &Segment| (s.end - s.begin, s.earliest_ns);
-        let of_file = |c: &CaptureFile| (c.end - c.begin, c.earliest_ns);
+        let of_file = |c: &CaptureFile| (c.disk_bytes.saturating_sub(c.begin), c.earliest_ns);
         match &self.contents {
             Contents::Segments(segments) => segments.iter().map(of_segment).collect(),
             Contents::Captures(files) => files.iter().map(of_file).collect(),
@@ -235,7 +278,7 @@ impl Snapshot {
 
     /// Takes in a segment: adds it to `segments` if the span reaches into it. False if it is none
     /// of tapdeck's.
-    fn add(
+    pub(super) fn add(
         &mut self,
         name: &SegmentName,
         seen: Seen,
@@ -285,7 +328,8 @@ impl Snapshot {
         };
         self.begun = Some(begun.clone());
         let name = name.clone();
-        segments.push(Segment { name, head, begin: begun.end, end, earliest_ns });
+        let may_grow = false;
+        segments.push(Segment { name, head, begin: begun.end, end, earliest_ns, may_grow });
         Ok(true)
     }
 
@@ -325,9 +369,9 @@ pub(super) fn is_within(unseen: &UnseenSpan, span: Span) -> bool {
 }
 
 /// What is in a store's directory.
-struct Listed {
+pub(super) struct Listed {
     /// The segments' names in the order of recording.
-    names: Vec<SegmentName>,
+    pub names: Vec<SegmentName>,
     /// The segments that overviews are named after, in the same order.
     overviews: Vec<SegmentName>,
     /// Whether a recorder was ever there.
@@ -338,7 +382,7 @@ struct Listed {
 ///
 /// A list that is made while a segment is renamed may hold it under both names or none, so lists
 /// are made until two agree.
-fn list(storage: &dyn Storage) -> io::Result<Listed> {
+pub(super) fn list(storage: &dyn Storage) -> io::Result<Listed> {
     let mut before: Option<BTreeMap<u64, SegmentName>> = None;
     let (mut overviews, mut recorded) = (Vec::new(), false);
     for _ in 0..LISTS {

@@ -87,6 +87,8 @@ pub struct Looked {
     /// What went unseen, with indexes into the snapshot's interfaces.
     pub unseen: Vec<UnseenSpan>,
     pub notes: Vec<Note>,
+    /// Where the last whole block ends of what was read, if something stands behind it.
+    pub cut_at: Option<u64>,
     /// A capture file describes an interface that the snapshot does not have.
     pub is_late: bool,
 }

@@ -8,6 +8,7 @@
 //! stand in the statistics at its end, so only those are told of it, unless a border goes through
 //! it or it has no statistics.
 
+mod captures;
 mod gaps;
 mod rate;
 mod tops;
@@ -27,6 +28,7 @@ use crate::format::index::{Builder, Granule, Index, read_ahead};
 use crate::format::segment::{blocks_backwards, dropped_told, open_segment, statistics_told};
 use crate::io::{Access, Directory, Object, Storage};
 use crate::reading::query::{Error, Missing, Note, SLACK_NS, Segment, Snapshot, Span};
+pub use captures::stat_captures;
 use gaps::Finder;
 pub use gaps::{Gap, Gaps};
 pub use rate::{Amount, Rate};
@@ -58,6 +60,9 @@ pub struct Unusable {
 /// What a store holds within the span.
 #[derive(Clone, Debug)]
 pub struct Report {
+    /// Whether these are capture files of other recorders: segments are then files, and stored are
+    /// the bytes of frames.
+    pub is_foreign: bool,
     /// Segments with anything within the span, as far as is known.
     pub segments: u64,
     /// Segments among those that are being written.
@@ -81,6 +86,28 @@ pub struct Report {
     /// Faults of segments, and segments that were deleted meanwhile.
     pub notes: Vec<Note>,
     pub unusable: Vec<Unusable>,
+}
+
+impl Report {
+    fn empty() -> Self {
+        Self {
+            is_foreign: false,
+            segments: 0,
+            live: 0,
+            not_indexed: 0,
+            packets: 0,
+            bytes_stored: 0,
+            index_bytes: 0,
+            times: None,
+            gaps: Gaps::default(),
+            unseen: Vec::new(),
+            rate: Rate::new(),
+            hosts: KeyTally::new().top(0),
+            ports: KeyTally::new().top(0),
+            notes: Vec::new(),
+            unusable: Vec::new(),
+        }
+    }
 }
 
 /// Looks at the whole store, oldest segment first. `watch` is called with how many of the segments
@@ -173,22 +200,7 @@ impl<'a> ReportBuilder<'a> {
         question: Question,
         notes: Vec<Note>,
     ) -> Self {
-        let report = Report {
-            segments: 0,
-            live: 0,
-            not_indexed: 0,
-            packets: 0,
-            bytes_stored: 0,
-            index_bytes: 0,
-            times: None,
-            gaps: Gaps::default(),
-            unseen: snapshot.unseen().to_vec(),
-            rate: Rate::new(),
-            hosts: KeyTally::new().top(0),
-            ports: KeyTally::new().top(0),
-            notes,
-            unusable: Vec::new(),
-        };
+        let report = Report { unseen: snapshot.unseen().to_vec(), notes, ..Report::empty() };
         let (hosts, ports) = (KeyTally::new(), KeyTally::new());
         let (gaps, untold) = (Finder::default(), Vec::new());
         Self { storage, snapshot, question, report, gaps, hosts, ports, untold }

@@ -55,6 +55,22 @@ impl Rate {
         }
     }
 
+    /// Adds what another has.
+    pub(super) fn join(&mut self, mut other: Self) {
+        while self.shift < other.shift {
+            self.coarsen();
+        }
+        while other.shift < self.shift {
+            other.coarsen();
+        }
+        for (number, amount) in other.bins {
+            self.bins.entry(number).or_default().add(amount, 1.0);
+        }
+        while self.bins.len() > MOST {
+            self.coarsen();
+        }
+    }
+
     fn coarsen(&mut self) {
         self.shift += 1;
         for (number, amount) in std::mem::take(&mut self.bins) {

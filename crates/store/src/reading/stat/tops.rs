@@ -43,6 +43,16 @@ impl<K: Copy + Eq + Hash + Ord> KeyTally<K> {
         }
     }
 
+    /// Adds what another has counted.
+    pub fn join(&mut self, other: Self) {
+        self.of += other.of;
+        self.unlisted += other.unlisted;
+        self.about |= other.about;
+        for (key, granules) in other.counts {
+            self.add(key, granules);
+        }
+    }
+
     fn forget_rare(&mut self) {
         let mut counts: Vec<u64> = self.counts.values().copied().collect();
         let excess = counts.len() - KEPT;
