@@ -201,7 +201,7 @@ mod tests {
         for (done, total, took_ms, expected) in [
             (GIB, Some(4 * GIB), 2000, "1.0 GiB of 4.0 GiB, 512.0 MiB/s, 6 s left"),
             (GIB, Some(4 * GIB), 100_000, "1.0 GiB of 4.0 GiB, 10.2 MiB/s, 5 min left"),
-            (GIB, Some(4 * GIB), 4_000_000, "1.0 GiB of 4.0 GiB, 268.4 KiB/s, 4 h left"),
+            (GIB, Some(4 * GIB), 4_000_000, "1.0 GiB of 4.0 GiB, 262.1 KiB/s, 4 h left"),
             (GIB, Some(GIB), 2000, "1.0 GiB of 1.0 GiB, 512.0 MiB/s, 0 s left"),
             (GIB, None, 2000, "1.0 GiB, 512.0 MiB/s"),
             (GIB, Some(4 * GIB), 500, "1.0 GiB of 4.0 GiB, 2.0 GiB/s"),
