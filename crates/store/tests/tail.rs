@@ -143,16 +143,16 @@ fn a_loss_is_told_by_the_next_packet_of_a_later_round() {
     let dir = tempfile::tempdir().expect("a directory");
     let dir = dir.path();
     append(dir, &name(1, true), &[head("eth0"), packets(0..1, 0), packets(1..2, 7)].concat());
-    let odd = |packet: &Packet<'_>| packet.frame[7] % 2 == 0;
+    let even = |packet: &Packet<'_>| packet.frame[7].is_multiple_of(2);
     let mut snapshot = Snapshot::open(dir, Span::ALL).expect("a store");
     assert!(snapshot.follow());
-    let mut query = Query::new(snapshot, Span::ALL, Plan::All, odd);
+    let mut query = Query::new(snapshot, Span::ALL, Plan::All, even);
     assert_eq!(query.next_packet(|_| true).expect("read").map(|p| p.dropped), Some(0));
     assert!(query.next_packet(|_| true).expect("read").is_none());
     let mut tail = query.tail();
     append(dir, &name(1, true), &packets(2..3, 5));
     let snapshot = tail.grown(Span::ALL).expect("a store").expect("it has grown");
-    let mut query = Query::go_on(tail, snapshot, Span::ALL, Plan::All, odd);
+    let mut query = Query::go_on(tail, snapshot, Span::ALL, Plan::All, even);
     assert_eq!(query.next_packet(|_| true).expect("read").map(|p| p.dropped), Some(12));
 }
 

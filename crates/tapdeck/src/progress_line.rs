@@ -160,25 +160,25 @@ impl Work {
 
 /// Says how far some work is: `1.0 GiB of 4.0 GiB, 512.0 MiB/s, 6 s left`.
 pub fn pace(done: u64, total: Option<u64>, took: Duration) -> String {
-    let mut text = match total {
+    let rate = done as f64 / took.as_secs_f64().max(0.001);
+    let how_far = match total {
         Some(total) => format!("{} of {}", show_bytes(done), show_bytes(total)),
         None => show_bytes(done),
     };
-    let rate = done as f64 / took.as_secs_f64().max(0.001);
-    text += &format!(", {}/s", show_bytes(rate as u64));
+    let mut words = vec![how_far, format!("{}/s", show_bytes(rate as u64))];
     // What was measured for a moment only foretells nothing.
     if let Some(total) = total
         && took >= Duration::from_secs(1)
         && rate >= 1.0
     {
         let left_s = (total.saturating_sub(done) as f64 / rate).ceil() as u64;
-        text += &match left_s {
-            0..100 => format!(", {left_s} s left"),
-            100..6000 => format!(", {} min left", left_s.div_ceil(60)),
-            _ => format!(", {} h left", left_s.div_ceil(3600)),
-        };
+        words.push(match left_s {
+            0..100 => format!("{left_s} s left"),
+            100..6000 => format!("{} min left", left_s.div_ceil(60)),
+            _ => format!("{} h left", left_s.div_ceil(3600)),
+        });
     }
-    text
+    words.join(", ")
 }
 
 /// An input that shows on a [`ProgressLine`] how much of it has been read.
@@ -216,7 +216,7 @@ mod tests {
         for (done, total, took_ms, expected) in [
             (GIB, Some(4 * GIB), 2000, "1.0 GiB of 4.0 GiB, 512.0 MiB/s, 6 s left"),
             (GIB, Some(4 * GIB), 100_000, "1.0 GiB of 4.0 GiB, 10.2 MiB/s, 5 min left"),
-            (GIB, Some(4 * GIB), 4_000_000, "1.0 GiB of 4.0 GiB, 268.4 KiB/s, 4 h left"),
+            (GIB, Some(4 * GIB), 4_000_000, "1.0 GiB of 4.0 GiB, 262.1 KiB/s, 4 h left"),
             (GIB, Some(GIB), 2000, "1.0 GiB of 1.0 GiB, 512.0 MiB/s, 0 s left"),
             (GIB, None, 2000, "1.0 GiB, 512.0 MiB/s"),
             (GIB, Some(4 * GIB), 500, "1.0 GiB of 4.0 GiB, 2.0 GiB/s"),

@@ -20,6 +20,7 @@ use tapdeck_capture::groups::MAX_WEIGHT;
   tshark -i tapdeck:/var/tape -Y http
   tshark -i tapdeck:/var/tape -o 'extcap.tapdeck__var_tape.rewind:10m' -f 'port 53'"
 )]
+#[allow(clippy::struct_field_names, reason = "Wireshark names its flags so")]
 pub struct Extcap {
     /// Install it for all users, where Wireshark looks for programs that capture
     #[arg(long)]

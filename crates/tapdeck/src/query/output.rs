@@ -81,7 +81,7 @@ impl Output {
             refuse_segments(path)?;
             let file = OutputFile::open(path)?;
             let (name, to) = (file.name(), To::Waiting(file));
-            return Ok(Self { form, name, to, pending, link, left_out });
+            return Ok(Self { form, to, name, pending, link, left_out });
         }
         if form == Form::Pcapng {
             standard_output::refuse_terminal()?;
