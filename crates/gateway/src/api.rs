@@ -224,15 +224,14 @@ fn store(
         SourceKind::Daemon => None,
     });
     let mut seen = stores.filter(|(name, _)| asker.user.role.may_see(name));
-    let found = match name {
-        Some(name) => seen.find(|(known, _)| *known == name),
-        None => {
-            let first = seen.next();
-            if seen.next().is_some() {
-                return Err(Refusal::question("which store? there are several"));
-            }
-            first
+    let found = if let Some(name) = name {
+        seen.find(|(known, _)| *known == name)
+    } else {
+        let first = seen.next();
+        if seen.next().is_some() {
+            return Err(Refusal::question("which store? there are several"));
         }
+        first
     };
     // Whether there is one that they may not see is nothing to tell.
     let (name, directory) = found.ok_or_else(|| {

@@ -38,6 +38,7 @@ pub struct Histogram {
 
 /// What `GET /v1/hosts` answers.
 #[derive(Debug, Serialize)]
+#[expect(clippy::struct_field_names, reason = "the names of the answer")]
 pub struct Hosts {
     store: String,
     hosts: Vec<Share>,

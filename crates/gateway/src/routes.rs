@@ -123,7 +123,7 @@ impl Gateway {
             let e = std::fs::read_dir(directory).err()?;
             Some(format!("{}: {e}", directory.display()))
         };
-        let audit = self.audit.as_ref().and_then(|audit| audit.fault());
+        let audit = self.audit.as_ref().and_then(Audit::fault);
         stores.filter_map(unread).chain(audit.map(|e| format!("the audit: {e}"))).collect()
     }
 }

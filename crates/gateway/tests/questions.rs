@@ -1,6 +1,8 @@
 //! Questions for packets: the answers are those of `tapdeck query`, nobody gets more than their
 //! role allows, and everything is written down before it is given.
 
+#![allow(clippy::unnecessary_debug_formatting, reason = "TOML and shells want paths quoted")]
+
 mod testbed;
 
 use std::fs;

@@ -88,7 +88,6 @@ impl About {
 pub fn begin(choice: LogChoice, command: &Command) -> Result<()> {
     let _ = ABOUT.set(About::of(command));
     let form = match choice {
-        LogChoice::Lines => Form::Lines,
         LogChoice::Json => {
             // Each message is one line, in one call.
             tracing_subscriber::fmt()
@@ -111,7 +110,7 @@ pub fn begin(choice: LogChoice, command: &Command) -> Result<()> {
                 Err(_) => Form::Lines,
             }
         }
-        LogChoice::Auto => Form::Lines,
+        LogChoice::Auto | LogChoice::Lines => Form::Lines,
     };
     let _ = FORM.set(form);
     Ok(())

@@ -103,7 +103,7 @@ fn the_same_segment_gives_the_same_bytes() {
 fn an_expression_and_a_span_leave_the_packets_that_a_query_finds() {
     let store = Store::new(&mut SplitMix64(5), true);
     for entry in fs::read_dir(store.path()).unwrap().flatten() {
-        if entry.file_name().to_str().unwrap().ends_with(".live") {
+        if entry.path().extension().is_some_and(|end| end == "live") {
             fs::remove_file(entry.path()).unwrap();
         }
     }

@@ -69,7 +69,8 @@ impl Bed {
         let config = self.path("gateway.toml");
         let store = self.store();
         let text = format!(
-            "{more}\n[[listen]]\naddress = \"127.0.0.1:0\"\n[[store]]\nname = \"edge\"\ndirectory = {store:?}\n"
+            "{more}\n[[listen]]\naddress = \"127.0.0.1:0\"\n[[store]]\nname = \"edge\"\ndirectory = \"{}\"\n",
+            store.display()
         );
         fs::write(&config, text).expect("it can be written");
         let program = env!("CARGO_BIN_EXE_tapdeck-gateway");

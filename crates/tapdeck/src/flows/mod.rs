@@ -60,7 +60,9 @@ pub fn run(flags: &flags::Flows) -> Result<()> {
 
 /// Tells notes on standard error. Returns how many of them mean that packets are missing.
 fn tell(notes: &[Note]) -> usize {
-    notes.iter().for_each(|note| say(&note.to_string()));
+    for note in notes {
+        say(&note.to_string());
+    }
     notes.iter().filter(|note| note.is_fault()).count()
 }
 

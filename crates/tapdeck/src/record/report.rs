@@ -56,7 +56,7 @@ struct Statistics<'a> {
 }
 
 /// What is counted of a recorder as a whole.
-#[derive(Default)]
+#[derive(Clone, Copy, Default)]
 struct Whole {
     counters: RecorderCounters,
     rings: Option<UsedRingCounters>,

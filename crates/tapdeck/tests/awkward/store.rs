@@ -71,6 +71,7 @@ impl Store {
 }
 
 /// Writes a closed segment with the packets of one ring.
+#[allow(dead_code, reason = "not every test wants them closed")]
 pub fn write_closed(dir: &Path, number: u64, packets: &[Packet]) {
     let held = |packet: &Packet| Held { ring: 0, dropped: 0, packet: packet.clone() };
     write(dir, number, &packets.iter().map(held).collect::<Vec<_>>(), false);

@@ -1,5 +1,7 @@
 //! Flow tables as `tapdeck flows` makes them, read back.
 
+#![allow(dead_code, reason = "each test program uses a part of it")]
+
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
