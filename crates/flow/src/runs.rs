@@ -162,7 +162,9 @@ mod tests {
         let mut arena = Arena::default();
         let mut granules = Granules::at(0);
         let starts = [0, 10, 20, 23, 33, 43, 46, 56, 66, 69];
-        starts.iter().for_each(|granule| granules.add(*granule, &mut arena));
+        for granule in starts {
+            granules.add(granule, &mut arena);
+        }
         let mut list = Vec::new();
         granules.list(&arena, &mut list);
         let expected = [0, 10, 20, 33, 43, 56, 66, 69].map(|from| match from {

@@ -199,7 +199,7 @@ fn rows_of_any_size_of_table_hold_every_packet_once_and_say_where_it_is() {
             for n in 0..random.below(12) {
                 let drawn = drawn(&mut random);
                 let original_len = drawn.len() as u32 + 5;
-                let time_ns = T0 + (granule * 20 + n as i64) * 777;
+                let time_ns = T0 + (granule * 20 + i64::from(n)) * 777;
                 for table in [&mut table, &mut alone] {
                     table.packet(LinkType::ETHERNET, &drawn, original_len, time_ns);
                 }

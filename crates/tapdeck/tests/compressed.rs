@@ -151,7 +151,7 @@ fn a_large_compressed_file_takes_little_memory() {
     assert!(path.metadata().expect("it is there").len() > 50 << 20);
     compress("lz4", &path);
     let line = format!(
-        "ulimit -d 98304; exec {} query --dir {} -w -",
+        "ulimit -d 131072; exec {} query --dir {} -w -",
         env!("CARGO_BIN_EXE_tapdeck"),
         text(dir.path())
     );

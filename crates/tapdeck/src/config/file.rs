@@ -139,7 +139,8 @@ impl Flags {
 
     /// Returns what a command line says, as far as it can be told: faults are told later.
     fn said(&self, words: &[OsString]) -> ArgMatches {
-        let args = self.0.get_arguments().map(|arg| alone(arg, value_parser!(OsString)));
+        let args = self.0.get_arguments().filter(|arg| !only_tells(arg));
+        let args = args.map(|arg| alone(arg, value_parser!(OsString)));
         let command = Command::new(COMMAND).args(args).disable_help_flag(true);
         let command = command.no_binary_name(true).ignore_errors(true);
         command.get_matches_from(words)
@@ -147,13 +148,7 @@ impl Flags {
 
     /// Returns the flags that are keys, by their names.
     fn keys(&self) -> impl Iterator<Item = (&str, &Arg)> {
-        let takes = |arg: &&Arg| {
-            !matches!(
-                arg.get_action(),
-                ArgAction::Help | ArgAction::HelpLong | ArgAction::HelpShort | ArgAction::Version
-            )
-        };
-        let flags = self.0.get_arguments().filter(takes);
+        let flags = self.0.get_arguments().filter(|arg| !only_tells(arg));
         flags.filter_map(|arg| Some((arg.get_long()?, arg))).filter(|(name, _)| *name != FLAG)
     }
 
@@ -198,6 +193,13 @@ impl Flags {
 }
 
 /// Returns a flag without what it has to do with others, whose values are read as is said.
+fn only_tells(arg: &Arg) -> bool {
+    matches!(
+        arg.get_action(),
+        ArgAction::Help | ArgAction::HelpLong | ArgAction::HelpShort | ArgAction::Version
+    )
+}
+
 fn alone(arg: &Arg, values: ValueParser) -> Arg {
     let mut alone = Arg::new(arg.get_id().clone()).action(arg.get_action().clone());
     if let Some(name) = arg.get_long() {
