@@ -22,7 +22,7 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, UnixListener, UnixStream};
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::Semaphore;
 use tokio::time::{Sleep, sleep, timeout};
 use tokio_rustls::TlsAcceptor;
@@ -71,12 +71,19 @@ struct Listener {
     kind: Kind,
 }
 
-/// Listeners that wait for connections.
-pub struct Server(Vec<Listener>);
+/// Listeners that wait for connections, and the signals that end it, which count from when it
+/// listens.
+pub struct Server {
+    listeners: Vec<Listener>,
+    terminate: Signal,
+    interrupt: Signal,
+}
 
 impl Server {
     /// Begins to listen. A socket that an earlier gateway left is replaced.
     pub async fn bind(listen: &[Listen]) -> Result<Self> {
+        let terminate = signal(SignalKind::terminate())?;
+        let interrupt = signal(SignalKind::interrupt())?;
         let mut listeners = Vec::new();
         for place in listen {
             listeners.push(match place {
@@ -97,12 +104,12 @@ impl Server {
                 }
             });
         }
-        Ok(Self(listeners))
+        Ok(Self { listeners, terminate, interrupt })
     }
 
     /// Returns where it listens, as people write that.
     pub fn addresses(&self) -> impl Iterator<Item = String> {
-        self.0.iter().map(|Listener { socket, kind }| match socket {
+        self.listeners.iter().map(|Listener { socket, kind }| match socket {
             Socket::Tcp(_, address) if kind.tls.is_some() => format!("https://{address}"),
             Socket::Tcp(_, address) => format!("http://{address}"),
             Socket::Unix(_, path) => path.display().to_string(),
@@ -111,8 +118,7 @@ impl Server {
 
     /// Serves until a signal asks for the end, and then cancels `ending`.
     pub async fn run(self, router: Router, ending: CancellationToken) -> Result<()> {
-        let mut terminate = signal(SignalKind::terminate())?;
-        let mut interrupt = signal(SignalKind::interrupt())?;
+        let Self { listeners, mut terminate, mut interrupt } = self;
         let connections = Connections {
             router,
             slots: Arc::new(Semaphore::new(CONNECTIONS)),
@@ -120,7 +126,7 @@ impl Server {
             under_way: TaskTracker::new(),
         };
         let mut sockets = Vec::new();
-        for listener in self.0 {
+        for listener in listeners {
             if let Socket::Unix(_, path) = &listener.socket {
                 sockets.push(path.clone());
             }

@@ -192,7 +192,7 @@ impl Flags {
     }
 }
 
-/// Returns a flag without what it has to do with others, whose values are read as is said.
+/// Whether a flag only has something told, as `--help` does.
 fn only_tells(arg: &Arg) -> bool {
     matches!(
         arg.get_action(),
@@ -200,6 +200,7 @@ fn only_tells(arg: &Arg) -> bool {
     )
 }
 
+/// Returns a flag without what it has to do with others, whose values are read as is said.
 fn alone(arg: &Arg, values: ValueParser) -> Arg {
     let mut alone = Arg::new(arg.get_id().clone()).action(arg.get_action().clone());
     if let Some(name) = arg.get_long() {
