@@ -102,6 +102,15 @@ static __always_inline __u8 *bytes_at(const struct place *place, __u32 block, __
 #ifdef TD_CLAIMS
 #include "claim.h"
 #else
+static __always_inline struct td_clock *claimed(const struct place *place, __u32 len)
+{
+	return NULL;
+}
+
+static __always_inline void commit_to_claim(struct td_clock *clock, __u32 len, __u64 n)
+{
+}
+
 static __always_inline void end_claim(struct td_clock *clock)
 {
 }
@@ -204,14 +213,11 @@ static __always_inline __u32 put(enum context context, struct packet *p, const s
 		total += 4;
 
 	__u64 at;
-#ifdef TD_CLAIMS
 	struct td_clock *claim = params.claims ? claimed(place, total) : NULL;
 
-	if (claim)
+	if (claim) {
 		at = td_word(claim->block, claim->epoch, claim->at);
-	else
-#endif
-		if (!reserve(place, total, &at)) {
+	} else if (!reserve(place, total, &at)) {
 		if (gap)
 			__sync_fetch_and_add(&ring->told, -gap);
 		__sync_fetch_and_add(&ring->lost, 1);
@@ -265,13 +271,10 @@ static __always_inline __u32 put(enum context context, struct packet *p, const s
 
 	__u64 sums = td_commit(total, cap, commit_packets);
 
-#ifdef TD_CLAIMS
-	if (claim) {
+	if (claim)
 		commit_to_claim(claim, total, sums);
-		return cap;
-	}
-#endif
-	commit(place, td_word_block(at), sums);
+	else
+		commit(place, td_word_block(at), sums);
 	return cap;
 }
 

@@ -317,12 +317,12 @@ fn images_of(loaded: &Loaded, rules: &Arc<Compiled>) -> io::Result<Images> {
 mod tests {
     use std::os::fd::AsFd;
 
-    use tapdeck_packet::pcapng::{Reader, Record};
+    use tapdeck_packet::pcapng::{FILL, Reader, Record};
     use tapdeck_packet::ring::Ring;
     use tapdeck_testkit::SplitMix64;
     use tapdeck_testkit::kernel::need_root;
 
-    use super::{Duties, Trial};
+    use super::{Duties, Images, Loaded, Trial};
     use crate::Hook;
     use crate::ring::RingReader;
     use crate::sys::program::run;
@@ -422,27 +422,85 @@ mod tests {
         }
     }
 
-    /// The loopback device delivers what is sent to it in a poll of the CPU that has sent it.
-    #[test]
-    fn after_a_poll_the_clock_is_read_again() {
-        need_root();
+    /// Runs something on one CPU, and gives it what has a poll of that CPU come and end: the
+    /// loopback device delivers what is sent to it in a poll of the CPU that has sent it.
+    fn with_polls(work: impl FnOnce(&dyn Fn())) {
         let before = rustix::thread::sched_getaffinity(None).unwrap();
         let mut here = rustix::thread::CpuSet::new();
         here.set(0);
         rustix::thread::sched_setaffinity(None, &here).unwrap();
-        let (trial, mut ring) = sharing(Hook::Xdp);
-        let frame = frame(60, &mut SplitMix64(1));
         let socket = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
         let to = socket.local_addr().unwrap();
-        for _ in 0..100 {
-            run(trial.program.as_fd(), &trial.context, &frame, 1).unwrap();
+        work(&|| {
             socket.send_to(&[1], to).unwrap();
             socket.recv(&mut [0]).unwrap();
-        }
+        });
         rustix::thread::sched_setaffinity(None, &before).unwrap();
+    }
+
+    #[test]
+    fn after_a_poll_the_clock_is_read_again() {
+        need_root();
+        let (trial, mut ring) = sharing(Hook::Xdp);
+        let frame = frame(60, &mut SplitMix64(1));
+        with_polls(|poll| {
+            for _ in 0..100 {
+                run(trial.program.as_fd(), &trial.context, &frame, 1).unwrap();
+                poll();
+            }
+        });
         assert!(ring.look());
         let times = times_in(ring.begun());
         assert_eq!(times.len(), 100);
         assert!(times.windows(2).all(|pair| pair[1] > pair[0] + 1), "{times:?}");
+    }
+
+    /// Returns how many blocks that only fill space are among a ring block's.
+    fn fills_in(mut bytes: &[u8]) -> usize {
+        let mut fills = 0;
+        while let [a, b, c, d, e, f, g, h, ..] = *bytes {
+            fills += usize::from(u32::from_ne_bytes([a, b, c, d]) == FILL);
+            bytes = &bytes[u32::from_ne_bytes([e, f, g, h]) as usize..];
+        }
+        fills
+    }
+
+    #[test]
+    fn what_is_left_of_a_claim_goes_back_or_is_filled_when_the_poll_ends() {
+        need_root();
+        let duties = Duties { clock_by_poll: true, claims: true, ..Duties::default() };
+        let trial = Trial::of_recorder(Hook::Xdp, 1 << 20, 1 << 16, &duties).unwrap();
+        let (loaded, _) = trial._loaded.downcast_ref::<(Loaded, Option<Images>)>().unwrap();
+        let mut ring = RingReader::new(trial.rings[0].clone(), 0);
+        let mut random = SplitMix64(1);
+        let (mut sent, mut came, mut fills) = (Vec::new(), Vec::new(), 0);
+        with_polls(|poll| {
+            // On a busy machine other polls may end nearly all claims before they are filled.
+            for round in 0..100_000 {
+                if round >= 300 && fills > 0 {
+                    break;
+                }
+                let frame = frame(34 + random.below(200usize), &mut random);
+                let times = 1 + random.below(40u32);
+                run(trial.program.as_fd(), &trial.context, &frame, times).unwrap();
+                sent.extend(std::iter::repeat_n(frame, times as usize));
+                // Whoever closes the block leaves nothing to give back.
+                if round % 3 == 0 {
+                    loaded.flush(0, trial.rings[0].open_block().0).unwrap();
+                }
+                poll();
+                while let Some(block) = ring.peek(0) {
+                    came.extend(frames_in(block.bytes));
+                    fills += fills_in(block.bytes);
+                    ring.release(1);
+                }
+            }
+        });
+        assert!(ring.look());
+        came.extend(frames_in(ring.begun()));
+        assert_eq!(came.len(), sent.len());
+        assert!(came == sent, "a frame is not as it was sent");
+        assert!(fills > 0, "no claim was filled");
+        assert_eq!(trial.rings[0].lost(), 0);
     }
 }
