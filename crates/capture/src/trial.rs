@@ -87,7 +87,8 @@ pub struct Trial {
     /// How often a packet is put into one of them.
     copies: u64,
     /// What the program is of: an object and its rules, or groups.
-    _loaded: Box<dyn Any>,
+    #[cfg_attr(not(test), expect(dead_code, reason = "it is held as long as the program is"))]
+    loaded: Box<dyn Any>,
 }
 
 impl Trial {
@@ -146,7 +147,7 @@ impl Trial {
             context: context_of(which),
             rings: loaded.rings().to_vec(),
             copies: 1,
-            _loaded: Box::new((loaded, images)),
+            loaded: Box::new((loaded, images)),
         })
     }
 
@@ -197,7 +198,7 @@ impl Trial {
             context: context_of(which),
             rings,
             copies: config.groups.len() as u64,
-            _loaded: Box::new((groups, members)),
+            loaded: Box::new((groups, members)),
         })
     }
 
@@ -239,7 +240,7 @@ impl Trial {
         }
         let object = object.load().map_err(|e| io_error(&e))?;
         let program = program(&object, name)?.as_fd().try_clone_to_owned()?;
-        Ok(Self { program, context, rings: Vec::new(), copies: 0, _loaded: Box::new(object) })
+        Ok(Self { program, context, rings: Vec::new(), copies: 0, loaded: Box::new(object) })
     }
 
     /// Runs the program on a frame so many times. Returns the mean time of a run, nanoseconds.
@@ -470,7 +471,7 @@ mod tests {
         need_root();
         let duties = Duties { clock_by_poll: true, claims: true, ..Duties::default() };
         let trial = Trial::of_recorder(Hook::Xdp, 1 << 20, 1 << 16, &duties).unwrap();
-        let (loaded, _) = trial._loaded.downcast_ref::<(Loaded, Option<Images>)>().unwrap();
+        let (loaded, _) = trial.loaded.downcast_ref::<(Loaded, Option<Images>)>().unwrap();
         let mut ring = RingReader::new(trial.rings[0].clone(), 0);
         let mut random = SplitMix64(1);
         let (mut sent, mut came, mut fills) = (Vec::new(), Vec::new(), 0);
