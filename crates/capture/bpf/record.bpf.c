@@ -21,6 +21,7 @@ const volatile struct td_params params SEC(".rodata.params");
 
 struct td_control control SEC(".data.control");
 
+#define TD_SHED 1
 #include "produce.h"
 #include "filter.h"
 
