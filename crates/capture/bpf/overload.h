@@ -48,9 +48,14 @@ _Static_assert(TEXT_LEN(SHED_BEGINS) % 4 == 0 && TEXT_LEN(SHED_ENDS) % 4 == 0, "
 			WORD_OF(&(text)[i]);                                               \
 	} while (0)
 
-/* What becomes of a packet: in the low half how many bytes of it are kept, above how many bytes of
- * options tell of it, and these. */
-#define SHED_OPTIONS_SHIFT 32
+/*
+ * What becomes of a packet, in one word, since the stack has no room for more: how many bytes of it
+ * are kept (20 bits), how many are shed (20 bits), how many bytes of options tell of that (8 bits),
+ * and these. A snaplen has 19 bits.
+ */
+#define KEPT_BITS 20
+#define KEPT_MASK ((1u << KEPT_BITS) - 1)
+#define SHED_OPTIONS_SHIFT (2 * KEPT_BITS)
 #define SHED_OPTIONS_MASK 0xff
 #define SHED_IS_FIRST (1ull << 48) /* it is the first of its ring that is shed */
 #define SHED_IS_OVER (1ull << 49)  /* from it on packets are whole again */
@@ -78,7 +83,8 @@ static __always_inline void look_at_fill(struct td_ring *ring, __u32 block, __u3
 __noinline __u64 shed_some(struct td_ring *ring, __u32 index, __u32 whole)
 {
 	struct place place = { .ring = ring, .index = index };
-	__u32 keep, told;
+	__u64 keep;
+	__u32 told;
 
 	if (!ring)
 		return whole;
@@ -99,6 +105,7 @@ __noinline __u64 shed_some(struct td_ring *ring, __u32 index, __u32 whole)
 	}
 	if (whole <= keep)
 		return whole;
+	keep |= (__u64)(whole - keep) << KEPT_BITS;
 	if (!told && !__sync_val_compare_and_swap(&ring->shed_told, 0, 1))
 		return keep | SHED_IS_FIRST |
 		       (OPT_SHED_LEN + 4 + TEXT_LEN(SHED_BEGINS)) << SHED_OPTIONS_SHIFT;
@@ -127,10 +134,16 @@ static __always_inline void untell_shed(const struct place *place, __u64 kept)
 		*told = 1;
 }
 
-/* Counts what was shed of a packet. */
-static __always_inline void count_shed(const struct place *place, __u32 bytes)
+/* How many bytes of a packet are shed. */
+static __always_inline __u32 shed_of(__u64 kept)
 {
-	__u32 index = place->index;
+	return kept >> KEPT_BITS & KEPT_MASK;
+}
+
+/* Counts what was shed of a packet. */
+static __always_inline void count_shed(const struct place *place, __u64 kept)
+{
+	__u32 index = place->index, bytes = shed_of(kept);
 	struct td_shed *count = bytes ? bpf_map_lookup_elem(&shed, &index) : NULL;
 
 	if (!count)
@@ -139,12 +152,12 @@ static __always_inline void count_shed(const struct place *place, __u32 bytes)
 	__sync_fetch_and_add(&count->bytes, bytes);
 }
 
-/* Writes what stands behind the bytes of a packet that tells: all its options, and its length.
- * `bytes` of it are shed. */
+/* Writes what stands behind the bytes of a packet that tells: all its options, and the length of
+ * its block. */
 __noinline int put_shed_options(struct shed_room *room, __u32 flags, __u64 gap, __u64 kept,
-				__u64 bytes_and_total)
+				__u32 total)
 {
-	__u32 bytes = bytes_and_total >> 32, total = bytes_and_total;
+	__u32 bytes = shed_of(kept);
 	__u32 *word;
 
 	if (!room)
@@ -174,6 +187,7 @@ __noinline int put_shed_options(struct shed_room *room, __u32 flags, __u64 gap, 
 
 #else
 
+#define KEPT_MASK ~0u
 #define SHED_OPTIONS_SHIFT 32
 #define SHED_OPTIONS_MASK 0
 
@@ -194,12 +208,12 @@ static __always_inline void untell_shed(const struct place *place, __u64 kept)
 {
 }
 
-static __always_inline void count_shed(const struct place *place, __u32 bytes)
+static __always_inline void count_shed(const struct place *place, __u64 kept)
 {
 }
 
 static __always_inline int put_shed_options(struct shed_room *room, __u32 flags, __u64 gap,
-					    __u64 kept, __u64 bytes_and_total)
+					    __u64 kept, __u32 total)
 {
 	return 0;
 }

@@ -169,7 +169,7 @@ static __always_inline __u32 put(enum context context, struct packet *p, const s
 	__u32 whole = len < snaplen ? len : snaplen;
 	__u64 kept = keep_of(place, whole);
 	__u32 options = kept >> SHED_OPTIONS_SHIFT & SHED_OPTIONS_MASK;
-	__u32 cap = kept;
+	__u32 cap = kept & KEPT_MASK;
 
 	if (!cap) {
 		__sync_fetch_and_add(&ring->failed, 1);
@@ -207,8 +207,6 @@ static __always_inline __u32 put(enum context context, struct packet *p, const s
 		return 0;
 	}
 
-	__u64 ns = time_of(p, control.utc_offset_ns[td_word_epoch(at)]);
-
 	__u32 offset = ((td_word_block(at) & params.block_mask) << params.block_shift) |
 		       (td_word_bytes(at) & (params.block_bytes - 1));
 	__u8 *out = place->data + (offset & params.ring_mask);
@@ -218,16 +216,24 @@ static __always_inline __u32 put(enum context context, struct packet *p, const s
 	epb->type = EPB_TYPE;
 	epb->total_len = total;
 	epb->interface = interface;
-	epb->time_high = ns >> 32;
-	epb->time_low = ns;
 	epb->captured_len = cap;
 	epb->original_len = len;
 	/* Zeroes the padding; where there is none, what follows overwrites it. */
 	*(__u32 *)(frame + (cap & params.len_mask2)) = 0;
 
-	__u32 commit_packets = 1;
+	__u64 ns = time_of(p, control.utc_offset_ns[td_word_epoch(at)]);
 
-	if (copy_frame(context, p, frame, cap)) {
+	epb->time_high = ns >> 32;
+	epb->time_low = ns;
+
+	__u32 commit_packets = 1;
+	long fault = copy_frame(context, p, frame, cap);
+
+	/* What stands in the block need not be on the stack meanwhile. */
+	total = *(volatile __u32 *)&epb->total_len;
+	cap = *(volatile __u32 *)&epb->captured_len;
+	padded = (cap + 3) & ~3u;
+	if (fault) {
 		/* The space is taken; leave a block there that readers skip. */
 		epb->type = TD_FILL;
 		__sync_fetch_and_add(&ring->failed, 1);
@@ -237,15 +243,14 @@ static __always_inline __u32 put(enum context context, struct packet *p, const s
 		untell_shed(place, kept);
 		commit_packets = 0;
 		cap = 0;
-	} else if (options) {
-		count_shed(place, whole - cap);
+	} else {
+		count_shed(place, kept);
 	}
 
 	__u32 *word = (__u32 *)(frame + (padded & params.len_mask2));
 
-	if (options) {
-		put_shed_options((struct shed_room *)word, p->flags, gap, kept,
-				 (__u64)(whole - (__u32)kept) << 32 | total);
+	if (kept >> SHED_OPTIONS_SHIFT) {
+		put_shed_options((struct shed_room *)word, p->flags, gap, kept, total);
 		goto written;
 	}
 	if (p->flags) {

@@ -15,7 +15,7 @@ pub(crate) use read::{Blocks, HEAD};
 pub use read::{Error, Interface, PacketBlock, Reader, Record, Section, Statistics, nanoseconds};
 pub use write::{
     InterfaceDescription, StatisticsBlock, comment_packet, fill, interface_description, packet_len,
-    section_header, statistics, write_packet,
+    section_header, shed_packet, statistics, write_packet,
 };
 
 // Types of blocks (section 11.1).

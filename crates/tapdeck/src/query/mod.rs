@@ -16,6 +16,7 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use anyhow::{Context, Result};
+use tapdeck_store::Shed;
 use tapdeck_store::query::{
     Error, Missing, Progress, Query, Search, Snapshot, Span, index_captures,
 };
@@ -147,6 +148,8 @@ struct Given {
     packets: u64,
     /// Packets that were dropped in front of those that were given, as these tell.
     dropped: u64,
+    /// What was shed of those that were given.
+    shed: Shed,
     limited: bool,
     /// The time of the last packet.
     last_ns: i64,
@@ -154,7 +157,8 @@ struct Given {
 
 impl Given {
     fn nothing() -> Self {
-        Self { packets: 0, dropped: 0, limited: false, last_ns: i64::MIN }
+        let shed = Shed::default();
+        Self { packets: 0, dropped: 0, shed, limited: false, last_ns: i64::MIN }
     }
 
     /// Returns up to when the answer goes: where a limit ended it, up to its last packet.
@@ -216,6 +220,7 @@ impl Answer<'_> {
                 wrote = wrote.and_then(|()| output.packet(name, packet));
                 given.packets += 1;
                 given.dropped += packet.dropped;
+                given.shed.add(packet.shed);
                 given.limited = given.packets == limit;
                 given.last_ns = packet.time_ns;
             }
@@ -253,6 +258,7 @@ impl Answer<'_> {
                 let Some(packet) = packet else { break };
                 given.packets += 1;
                 given.dropped += packet.dropped;
+                given.shed.add(packet.shed);
                 given.last_ns = packet.time_ns;
                 explanation.found(given.packets);
             }
@@ -279,6 +285,14 @@ impl Answer<'_> {
             say(&format!(
                 "the recording dropped {} packets in the span of this answer; each gap is told by the packet after it",
                 show_count(dropped)
+            ));
+        }
+        let shed = if given.limited { given.shed } else { progress.shed };
+        if shed.packets > 0 {
+            say(&format!(
+                "{} packets of this answer were cut short when a ring was nearly full: {} of them are not in the recording",
+                show_count(shed.packets),
+                show_bytes(shed.bytes)
             ));
         }
         for missing in self.query.unseen() {
