@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, cast
 
-from . import interrupt, methods, nodrop, restart, samplers
+from . import interrupt, methods, nodrop, restart, samplers, slowdisk
 from .build import Build
 from .capture import Capture
 from .methods import Context, Failed, Method, Missing, Refused
@@ -121,8 +121,14 @@ def _contradiction(s: Settings) -> str:
         return "queries ask for marked packets: set mark_every_s"
     if asks and s["store"] != "disk":
         return "queries ask for what is stored: set store to disk"
+    if s["disk_stop_s"] and not s["disk_limit_mib"]:
+        return "only a limited disk can stop: set disk_limit_mib"
+    if s["disk_limit_mib"] and (s["store"] != "disk" or s["load"] != "none" or s["apps"] > 1):
+        return "a limited disk asks for one application that stores packets"
     if s["interruption"] == "none":
         return ""
+    if s["disk_limit_mib"]:
+        return "an interrupted capture has a disk as it is: set disk_limit_mib to 0"
     if asks:
         return "an interruption leaves nobody to ask: set query to none"
     if s["store"] != "disk" or s["apps"] > 1 or s["load"] != "none":
@@ -157,6 +163,8 @@ def resolve_rate(lab: Lab, s: Settings, seed: int) -> str:
         What the rate is a share of is not known.
     """
     of, _, share = s["rate"].partition(":")
+    if of == "disk" and s["disk_limit_mib"]:
+        return f"{float(share) * s['disk_limit_mib'] * 2**20 * 8 / 1e6:.0f}mbit"
     if of == "disk":
         if not lab.disk_mb_per_s:
             raise Refused(
@@ -189,13 +197,18 @@ def _cycle(
     context = Context(settings, bed.device or "", directory, lab.build, lab.tools / "load")
     record = directory / "sent.json"
     command = _generator(lab, settings, seed, bed, directory, record)
+    slow = slowdisk.SlowDisk(lab.work, settings) if slowdisk.is_wanted(settings) else nullcontext()
     with (
+        slow as disk,
         Capture(method, bed, context) as capture,
         samplers.Sampler(lab.sample_s, bed.namespace, bed.device, lab.work) as sampler,
     ):
         sampler.pids = capture.pids
         before = bed.received()
         used_before = samplers.used(capture.pids)
+        if disk:
+            disk.take(capture)
+            disk.stop_in_time(bed.received)
         asker = _asker(lab, settings, bed, capture)
         interruption = None
         if settings["interruption"] != "none":
@@ -218,6 +231,9 @@ def _cycle(
         if interruption:
             captured, judged = restart.judge(capture, sent)
             counts = [captured]
+        elif disk:
+            counts = capture.counts()
+            judged = slowdisk.judge(capture, sent)
         else:
             counts = capture.counts() or [methods.Counts(arrived, arrived)]
         if arrived == 0:
@@ -233,6 +249,8 @@ def _cycle(
         # What the samplers look at is the first process.
         for name in ("cpu_capture", "cpu_ms_per_mpkt", "switches_per_s", "rss_mib"):
             del metrics[name]
+    elif disk:
+        metrics |= judged
     metrics |= _asked(settings, sent, begin, asker)
     metrics |= _ask_for_a_flow(lab, settings, capture) if settings["flow_query"] else {}
     metrics["index_share"] = counts[0].index_share

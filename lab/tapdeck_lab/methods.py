@@ -95,8 +95,8 @@ class Method:
     polls = False
     """Whether the program uses all of a CPU, whatever comes."""
     can: frozenset[str] = frozenset()
-    """What the method can do of load, filter, snaplen, no-store, apps, gzip, rules, interruption
-    and persist.
+    """What the method can do of load, filter, snaplen, no-store, apps, gzip, rules, interruption,
+    persist, shed and disk-limit.
     """
 
     def __init__(self, name: str) -> None:
@@ -122,6 +122,8 @@ class Method:
             "rules": bool(s["signatures"]),
             "interruption": s["interruption"] != "none",
             "persist": s["persist"],
+            "shed": s["on_overload"] == "shed",
+            "disk-limit": bool(s["disk_limit_mib"]),
         }
         cannot = [what for what, wanted in asked.items() if wanted and what not in self.can]
         return f"{self.name} cannot do {', '.join(cannot)} here" if cannot else ""
@@ -270,14 +272,17 @@ UNITS = {"KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
 
 class Tapdeck(Method):
     advice = "defaults; consume at the hooks that can"
-    can = frozenset({"load", "gzip", "filter", "snaplen", "no-store", "rules", "interruption"})
+    can = frozenset(
+        {"load", "gzip", "filter", "snaplen", "no-store", "rules", "interruption", "disk-limit"}
+    )
 
     def __init__(self, hook: str) -> None:
         super().__init__(f"tapdeck-{hook}")
         self.hook = hook
         self.native = TAPDECK_HOOKS[hook].native
         if TAPDECK_HOOKS[hook].lasts:
-            self.can = self.can | {"persist"}
+            # Where programs write into rings, these outlive the process and can shed.
+            self.can = self.can | {"persist", "shed"}
         if TAPDECK_HOOKS[hook].shared:
             self.can = self.can | {"apps"}
 
@@ -300,6 +305,8 @@ class Tapdeck(Method):
             words += ["--segment-size", f"{s['segment_mib']}MiB"]
         if s["sync_interval"] != SETTINGS["sync_interval"].default:
             words += ["--sync-interval", s["sync_interval"]]
+        if s["on_overload"] != SETTINGS["on_overload"].default:
+            words += ["--on-overload", s["on_overload"]]
         if s["snaplen"]:
             words += ["--snaplen", str(s["snaplen"])]
         if s["filter"]:

@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from .capture import Capture
 from .methods import Counts, Failed
@@ -136,6 +136,16 @@ def judge(capture: Capture, sent: dict[str, Any]) -> tuple[Counts, dict[str, flo
         What was captured, each packet once; and how many more were stored a second time and how
         many the processes say were lost.
     """
+    report = check(capture, sent)
+    context, method = capture.contexts[0], capture.method
+    logs = capture.logs()
+    counts = Counts(report["arrived"], ring_used=method.ring_used(context, logs))
+    told = method.told_lost(context, logs)
+    return counts, {"repeated": report["repeated"], "told": told}
+
+
+def check(capture: Capture, sent: dict[str, Any]) -> dict[str, Any]:
+    """Returns what `check-traffic` says of all that a capture stored."""
     context, method = capture.contexts[0], capture.method
     record = context.directory / "sent.json"
     record.write_text(json.dumps(sent))
@@ -152,7 +162,4 @@ def judge(capture: Capture, sent: dict[str, Any]) -> tuple[Counts, dict[str, flo
         raise Failed(f"check-traffic: {out.stderr.strip()}") from error
     if report["damaged"]:
         raise Failed(f"{report['damaged']} packets are damaged")
-    logs = capture.logs()
-    counts = Counts(report["arrived"], ring_used=method.ring_used(context, logs))
-    told = method.told_lost(context, logs)
-    return counts, {"repeated": report["repeated"], "told": told}
+    return cast(dict[str, Any], report)

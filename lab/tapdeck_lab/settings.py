@@ -35,7 +35,7 @@ METHODS = {
 """What each method is; how each works stands in `methods`."""
 
 RATE = re.compile(
-    r"max|\d+(\.\d+)?(pps|kpps|mpps|kbit|mbit|gbit)|ipg:\d+(\.\d+)?(ns|us|ms)|(disk|no-drop):[01]\.\d+"
+    r"max|\d+(\.\d+)?(pps|kpps|mpps|kbit|mbit|gbit)|ipg:\d+(\.\d+)?(ns|us|ms)|(disk|no-drop):\d\.\d+"
 )
 SIZE = re.compile(r"\d+|\d+-\d+|normal:\d+-\d+|imix|dist:[\w.-]+")
 LOAD = re.compile(r"none|copy:\d+|zlib:\d|gzip:\d")
@@ -75,6 +75,9 @@ class Settings(TypedDict):
     index: bool
     segment_mib: int
     sync_interval: str
+    on_overload: str
+    disk_limit_mib: int
+    disk_stop_s: float
     persist: bool
     interruption: str
     load: str
@@ -191,6 +194,15 @@ SETTINGS: dict[str, Setting] = {
     "segment_mib": Setting(1024, _number(64, 2**20, whole=True), "size of tapdeck's segments, MiB"),
     "sync_interval": Setting(
         "5s", _pattern(SYNC, "a time like 5s, or off"), "how soon what tapdeck wrote is durable"
+    ),
+    "on_overload": Setting(
+        "drop", _one_of("drop", "shed"), "what goes first where tapdeck's rings are full"
+    ),
+    "disk_limit_mib": Setting(
+        0, _number(0, 2**20, whole=True), "what the disk takes at most, MiB/s; 0: what it can"
+    ),
+    "disk_stop_s": Setting(
+        0.0, _number(0, 3600), "time for which a limited disk takes nothing, once, s"
     ),
     "persist": Setting(
         False, _one_of(True, False), "whether tapdeck's hooks and rings outlive its process"

@@ -475,6 +475,32 @@ test_persist() {
     umount /run/bpf
 }
 
+has_shed() { (($(number shed_packets) > 100 && $(number shed_bytes) > 100 * 1000)); }
+
+test_overload() {
+    local hook sides
+    for hook in xdp tcx; do
+        begin "--on-overload shed at $hook"
+        sides=1
+        [[ $hook == xdp ]] || sides=2
+        record --hook $hook --on-overload shed --block-bytes 64KiB --ring-bytes $((512 * sides))KiB \
+            --snaplen 2000 --dir store
+        # While it is stopped nobody empties the rings, of which three quarters hold 270 of these.
+        kill -STOP $recorder
+        in_a ping -q -n -f -c 600 -s 1400 -W 5 $ADDRESS_B >ping.out
+        kill -CONT $recorder
+        until_seen $((600 * sides))
+        send 20 $NOBODY
+        until_seen $((600 * sides + 20))
+        stop
+        check "all packets are captured" equal "$(number captured) $(number dropped_ring)" "$((600 * sides + 20)) 0"
+        check "some of them cut short" has_shed
+        check "seen = captured + filtered + dropped" accounted
+        check "the store is right" tapdeck verify --dir store
+        check "tcpdump reads the segments without complaint" no_complaint
+    done
+}
+
 has_no_xdp() { [[ "$(ip -n b link show vb)" != *xdp* ]]; }
 
 test_xdp_killed() {

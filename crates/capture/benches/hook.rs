@@ -449,6 +449,7 @@ fn recorded(options: &Options, size: usize) -> (f64, f64) {
         block_bytes: 1 << 20,
         promiscuous: false,
         device_bound: true,
+        overload: tapdeck_capture::Overload::Drop,
         stamps: Stamps::Auto,
         filter: None,
         rules: None,

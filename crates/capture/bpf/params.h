@@ -22,6 +22,7 @@ struct td_params {
 	__u32 first_interface; /* pcapng interface id of ring 0 */
 	__u32 ifindex;
 	__u32 consume;
+	__u32 shed_to; /* bytes kept of a packet while its ring is nearly full; 0: all (shed.h) */
 	__u32 hardware_time;
 	__u32 hardware_vlan;
 	__u32 by_cpu;        /* XDP: a ring for each CPU, and not for each receive queue */

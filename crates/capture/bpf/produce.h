@@ -64,6 +64,8 @@ static __always_inline void heed_deadline_unwritten(void)
 #define OPT_DROPCOUNT (4 | 8 << 16)
 #define NS_PER_S 1000000000ull
 
+#include "overload.h"
+
 /*
  * An addition whose result is used compiles to BPF_FETCH, which is a full
  * barrier; without, it has no ordering at all on weakly ordered machines.
@@ -135,20 +137,24 @@ static __always_inline bool reserve(const struct place *place, __u32 len, __u64 
 
 	for (int i = 0; i < TD_TRIES; i++) {
 		bool fits = td_fits(word, len, params.block_bytes);
+		__u32 released = 0;
 		__u64 next, seen;
 
 		if (fits) {
 			next = word + len;
 		} else {
-			if (!td_next_is_free(word, released_of(place), params.block_mask + 1))
+			released = released_of(place);
+			if (!td_next_is_free(word, released, params.block_mask + 1))
 				return false;
 			next = td_next_block(
 				word, *(volatile __u32 *)&control.epoch & (TD_EPOCHS - 1), len);
 		}
 		seen = __sync_val_compare_and_swap(&ring->word, word, next);
 		if (seen == word) {
-			if (!fits)
+			if (!fits) {
+				look_at_fill(ring, td_word_block(next), released);
 				close_block(place, word);
+			}
 			*at = fits ? word : next - len;
 			return true;
 		}
@@ -186,7 +192,10 @@ static __always_inline __u32 put(enum context context, struct packet *p, const s
 {
 	struct td_ring *ring = place->ring;
 	__u32 len = frame_len(p);
-	__u32 cap = len < snaplen ? len : snaplen;
+	__u32 whole = len < snaplen ? len : snaplen;
+	__u64 kept = keep_of(place, whole);
+	__u32 options = kept >> SHED_OPTIONS_SHIFT & SHED_OPTIONS_MASK;
+	__u32 cap = kept & KEPT_MASK;
 
 	if (!cap) {
 		__sync_fetch_and_add(&ring->failed, 1);
@@ -209,7 +218,8 @@ static __always_inline __u32 put(enum context context, struct packet *p, const s
 		gap = lost - told;
 		total += 12;
 	}
-	if (p->flags || gap)
+	total += options;
+	if (p->flags || gap || options)
 		total += 4;
 
 	__u64 at;
@@ -220,6 +230,7 @@ static __always_inline __u32 put(enum context context, struct packet *p, const s
 	} else if (!reserve(place, total, &at)) {
 		if (gap)
 			__sync_fetch_and_add(&ring->told, -gap);
+		untell_shed(place, kept);
 		__sync_fetch_and_add(&ring->lost, 1);
 		heed_deadline(td_now_roughly());
 		return 0;
@@ -250,12 +261,19 @@ static __always_inline __u32 put(enum context context, struct packet *p, const s
 		__sync_fetch_and_add(&ring->lost, 1);
 		if (gap)
 			__sync_fetch_and_add(&ring->told, -gap);
+		untell_shed(place, kept);
 		commit_packets = 0;
 		cap = 0;
+	} else {
+		count_shed(place, kept);
 	}
 
 	__u32 *word = (__u32 *)(frame + (padded & params.len_mask2));
 
+	if (kept >> SHED_OPTIONS_SHIFT) {
+		put_shed_options((struct shed_room *)word, p->flags, gap, kept, total);
+		goto written;
+	}
 	if (p->flags) {
 		*word++ = OPT_FLAGS;
 		*word++ = p->flags;
@@ -269,8 +287,10 @@ static __always_inline __u32 put(enum context context, struct packet *p, const s
 		*word++ = 0;
 	*word = total;
 
-	__u64 sums = td_commit(total, cap, commit_packets);
+	__u64 sums;
 
+written:
+	sums = td_commit(total, cap, commit_packets);
 	if (claim)
 		commit_to_claim(claim, total, sums);
 	else
@@ -286,6 +306,7 @@ static __always_inline int flush(const struct place *place, __u32 block)
 	struct td_ring *ring = place->ring;
 	__u64 word = *(volatile __u64 *)&ring->word;
 	__u32 epoch = *(volatile __u32 *)&control.epoch & (TD_EPOCHS - 1);
+	__u32 released;
 
 	if (td_word_block(word) != block)
 		return 0;
@@ -296,13 +317,15 @@ static __always_inline int flush(const struct place *place, __u32 block)
 					    td_word(td_word_block(word), epoch, 0));
 		return 0;
 	}
-	if (!td_next_is_free(word, released_of(place), params.block_mask + 1))
+	released = released_of(place);
+	if (!td_next_is_free(word, released, params.block_mask + 1))
 		return 0;
 	for (int i = 0; i < TD_TRIES; i++) {
 		__u64 seen = __sync_val_compare_and_swap(&ring->word, word,
 							 td_next_block(word, epoch, 0));
 
 		if (seen == word) {
+			look_at_fill(ring, block + 1, released);
 			close_block(place, word);
 			return 1;
 		}

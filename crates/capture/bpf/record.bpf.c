@@ -13,6 +13,7 @@
 #include <bpf/bpf_core_read.h>
 #include "params.h"
 #include "ring.h"
+#include "shed.h"
 
 char LICENSE[] SEC("license") = "Dual MIT/GPL";
 
@@ -25,7 +26,8 @@ struct td_control control SEC(".data.control");
 #include "produce.h"
 #include "filter.h"
 
-/* The same with rules is record_rules.bpf.c. */
+/* The same that keeps less where that is asked for is record_less.bpf.c, and with rules, too,
+ * record_rules.bpf.c. */
 #ifdef TD_RULES
 #include "headers.h"
 #define TD_IMAGES 1
@@ -58,6 +60,14 @@ struct {
 } release SEC(".maps");
 
 struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, 1);
+	__uint(key_size, sizeof(__u32));
+	__uint(value_size, sizeof(struct td_shed));
+} shed SEC(".maps");
+
+struct {
 	__uint(type, BPF_MAP_TYPE_XSKMAP);
 	__uint(max_entries, TD_MAX_RINGS);
 	__uint(key_size, sizeof(__u32));
@@ -88,6 +98,13 @@ static __always_inline __u32 released_of(const struct place *place)
 
 	return r ? *(volatile __u32 *)&r->released : 0;
 }
+
+#ifdef TD_SHED
+static __always_inline struct td_shed *shed_of_ring(__u32 index)
+{
+	return bpf_map_lookup_elem(&shed, &index);
+}
+#endif
 
 /* The writer looks by itself. */
 static __always_inline void completed(const struct place *place, __u32 block)

@@ -2,4 +2,4 @@
 /* The recorder's kernel half with rules: a program of its own, so that who has none neither loads
  * nor pays anything. */
 #define TD_RULES
-#include "record.bpf.c"
+#include "record_less.bpf.c"

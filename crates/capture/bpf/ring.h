@@ -59,7 +59,9 @@ struct td_ring {
 	__u64 contended; /* packets of `lost`: gave up after TD_TRIES compare-and-swaps */
 	__u64 failed;    /* packets of `lost`: their bytes could not be read */
 	__u64 filtered;  /* packets that the filter or the rules refused; not lost */
-	__u64 reserved[2];
+	__u64 reserved;
+	__u32 shed_to;   /* bytes kept of each packet now, as the ring is nearly full; 0: all */
+	__u32 shed_told; /* other than 0: a packet has told that packets are shed */
 	struct td_block block[];
 };
 

@@ -4,6 +4,7 @@
 #include "contexts.h"
 #include "params.h"
 #include "ring.h"
+#include "shed.h"
 
 int tapdeck_fits(__u64 word, __u32 len, __u32 block_bytes)
 {
@@ -55,6 +56,11 @@ int tapdeck_wakes(__u32 block, __u32 released, __u32 awake)
 	return td_wakes(block, released, awake);
 }
 
+__u32 tapdeck_shed_by_fill(__u32 used, __u32 nblocks, __u32 most, __u32 now)
+{
+	return td_shed_by_fill(used, nblocks, most, now);
+}
+
 /* Where C has what, in the order in which src/sys/layout.rs has it for Rust: a test compares them.
  */
 const __u32 tapdeck_layout[] = {
@@ -83,6 +89,10 @@ const __u32 tapdeck_layout[] = {
 	TD_MAX_RINGS,
 	TD_EPOCHS,
 	TD_FILL,
+	sizeof(struct td_shed),
+	offsetof(struct td_shed, bytes),
+	TD_SHED_LEAST,
+	TD_OPT_SHED,
 };
 
 const __u32 tapdeck_params_layout[] = {
@@ -98,6 +108,7 @@ const __u32 tapdeck_params_layout[] = {
 	offsetof(struct td_params, first_interface),
 	offsetof(struct td_params, ifindex),
 	offsetof(struct td_params, consume),
+	offsetof(struct td_params, shed_to),
 	offsetof(struct td_params, hardware_time),
 	offsetof(struct td_params, hardware_vlan),
 	offsetof(struct td_params, by_cpu),

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use crate::rules::Compiled;
-use crate::{Deliver, Hook, Stamps};
+use crate::{Deliver, Hook, Overload, Stamps};
 
 /// What to capture, and how.
 #[derive(Clone, Debug)]
@@ -19,6 +19,7 @@ pub struct Config {
     /// Whether an XDP program may be bound to its device, where that gets the driver's time or VLAN
     /// tag.
     pub device_bound: bool,
+    pub overload: Overload,
     pub stamps: Stamps,
     /// A pcap-filter(7) expression.
     pub filter: Option<String>,

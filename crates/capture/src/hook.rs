@@ -449,6 +449,11 @@ impl Hook {
         self.facts().takes_rules
     }
 
+    /// Returns whether payload can be shed at the hook: its packets are put into rings by programs.
+    pub fn can_shed(self) -> bool {
+        matches!(self.facts().taken_by, TakenBy::Programs(_))
+    }
+
     /// Returns whether groups can share the hook.
     pub fn takes_groups(self) -> bool {
         self.facts().takes_groups

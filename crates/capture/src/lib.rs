@@ -25,6 +25,7 @@ mod lock;
 mod losses;
 mod memory;
 mod netlink;
+mod overload;
 pub mod persist;
 pub mod probe;
 pub mod ring;
@@ -46,7 +47,8 @@ pub use error::Error;
 pub use event::Event;
 pub use helper::Helper;
 pub use hook::{Deliver, Hook, Linux, RingUnit};
-pub use losses::Losses;
+pub use losses::{Losses, Shed};
+pub use overload::{LEAST as SHED_LEAST, Overload};
 pub use stamps::Stamps;
 pub use unseen::{Cause, Unseen};
 

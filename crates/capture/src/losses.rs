@@ -1,4 +1,4 @@
-//! Which packets did a hook see and not hand on, and why?
+//! What did a hook see and not hand on, and why?
 
 /// Packets that were dropped before the rings' readers could get them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -12,4 +12,13 @@ impl Losses {
     pub fn total(&self) -> u64 {
         self.ring + self.contended + self.unreadable
     }
+}
+
+/// What was given up of packets that are in the rings or were there.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Shed {
+    /// Packets of which less was kept than otherwise.
+    pub packets: u64,
+    /// Bytes of their frames that were not kept.
+    pub bytes: u64,
 }

@@ -116,6 +116,7 @@ impl Trial {
             block_bytes,
             promiscuous: false,
             device_bound: false,
+            overload: crate::Overload::Drop,
             stamps: Stamps::Packet,
             filter: duties.filter.clone(),
             rules: duties.rules.clone(),

@@ -125,6 +125,7 @@ fn config(hook: Hook) -> Config {
         block_bytes: 1 << 20,
         promiscuous: true,
         device_bound: true,
+        overload: tapdeck_capture::Overload::Drop,
         stamps: Stamps::Auto,
         filter: None,
         rules: None,

@@ -243,6 +243,12 @@ counters! {
         /// Bytes of frames in the output: the sum of the captured lengths, from the commit
         /// counters.
         bytes_captured: Bytes, Beside, "";
+        /// Packets that were cut short because the ring was nearly full (`--on-overload shed`),
+        /// counted at each ring. They are `captured`, too.
+        shed_packets: Packets, Beside,
+            "packets that are `dropped_unwritten` later are counted here, too";
+        /// Bytes of those packets' frames that would be in the output otherwise.
+        shed_bytes: Bytes, Beside, "as `shed_packets`";
     }
 
     /// Counters of a recorder as a whole.

@@ -33,10 +33,13 @@ pub enum Class {
     DestinationIpv6 = 9,
     SourceMac = 10,
     DestinationMac = 11,
+    /// What was shed in a granule of the packets of one interface. No packet is looked for by it:
+    /// what it says stands in the key (`tapdeck_store`).
+    Shed = 12,
 }
 
 impl Class {
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 13] = [
         Self::EtherType,
         Self::Vlan,
         Self::Mpls,
@@ -49,6 +52,7 @@ impl Class {
         Self::DestinationIpv6,
         Self::SourceMac,
         Self::DestinationMac,
+        Self::Shed,
     ];
 
     /// Length of a key in bytes.
@@ -59,7 +63,7 @@ impl Class {
             Self::Mpls => 3,
             Self::SourceIpv4 | Self::DestinationIpv4 => 4,
             Self::SourceMac | Self::DestinationMac => 6,
-            Self::SourceIpv6 | Self::DestinationIpv6 => 16,
+            Self::SourceIpv6 | Self::DestinationIpv6 | Self::Shed => 16,
         }
     }
 
@@ -79,6 +83,7 @@ impl Class {
             Self::DestinationIpv4 | Self::DestinationIpv6 => "destination address",
             Self::SourceMac => "source MAC",
             Self::DestinationMac => "destination MAC",
+            Self::Shed => "shed",
         }
     }
 }

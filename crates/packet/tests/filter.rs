@@ -32,6 +32,7 @@ fn show(plan: &Plan) -> String {
                 Class::DestinationIpv6 => ("d6", false),
                 Class::SourceMac => ("smac", false),
                 Class::DestinationMac => ("dmac", false),
+                Class::Shed => ("shed", false),
             };
             let number = |n: u128| if is_decimal { n.to_string() } else { format!("{n:x}") };
             let range = if first == last { String::new() } else { format!("-{}", number(*last)) };

@@ -148,6 +148,7 @@ impl Sent {
             frame: self.captured(),
             flags: self.flags,
             dropped: self.dropped,
+            shed: 0,
         })
     }
 }
@@ -688,6 +689,7 @@ impl Foreign {
                 frame: &self.frame,
                 flags: self.flags,
                 dropped: self.counts[0],
+                shed: 0,
             }),
             Record::Other(5 << 8),
             Record::Statistics(Statistics {
@@ -807,6 +809,7 @@ fn a_simple_packet_is_as_long_as_the_first_interface_keeps() {
                 frame: &frame,
                 flags: 0,
                 dropped: 0,
+                shed: 0,
             });
             assert_eq!(read(&file.out)[3], packet);
             let twice = [&file.out[..], &file.out[..]].concat();

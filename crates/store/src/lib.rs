@@ -20,6 +20,7 @@
 mod format;
 pub mod io;
 mod reading;
+mod shed;
 mod span;
 #[doc(hidden)]
 pub mod trial;
@@ -37,6 +38,7 @@ pub use reading::recover::resync_anything;
 pub use reading::recover::{Action, ClosedScope, Fault, Finding, IndexAction, Scope};
 pub use reading::verify::{Flaw, Indexed, Verdict, verify, verify_in};
 pub use reading::{filter, query, stat, walk};
+pub use shed::Shed;
 pub use writing::indexer::Indexing;
 pub use writing::ledger::{Ledger, LedgerEntry, SegmentEnd};
 pub use writing::log::Log;

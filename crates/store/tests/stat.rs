@@ -13,7 +13,7 @@ use tapdeck_packet::pcapng::{self, InterfaceDescription, StatisticsBlock};
 use tapdeck_store::io::{Disk, PAGE};
 use tapdeck_store::query::{Error, Note, Span};
 use tapdeck_store::stat::{Gap, Question, Report, stat};
-use tapdeck_store::{ClosedScope, Scope, SegmentName, Store};
+use tapdeck_store::{ClosedScope, Scope, SegmentName, Shed, Store};
 use tapdeck_testkit::{SplitMix64, wait_for};
 
 const SECOND: i64 = 1_000_000_000;
@@ -26,6 +26,7 @@ struct Packet {
     time_ns: i64,
     ring: u32,
     dropped: u64,
+    shed: u32,
     hosts: [u32; 2],
     ports: [u16; 2],
     len: usize,
@@ -33,7 +34,8 @@ struct Packet {
 
 impl Packet {
     fn at(time_ns: i64) -> Self {
-        Self { time_ns, ring: 0, dropped: 0, hosts: [1, 2], ports: [1000, 53], len: 60 }
+        let (hosts, ports) = ([1, 2], [1000, 53]);
+        Self { time_ns, ring: 0, dropped: 0, shed: 0, hosts, ports, len: 60 }
     }
 
     /// UDP over IPv4 from one of `10.0.0.0/8` to another.
@@ -84,6 +86,9 @@ fn write(dir: &Path, number: u64, live: bool, packets: &[Packet], behind: i64) -
             let (time_ns, len) = (p.time_ns as u64, frame.len() as u32);
             let frame = [&frame[..], &[], &[]];
             pcapng::write_packet(&mut bytes[at..], p.ring, time_ns, frame, len, 0, p.dropped);
+            if p.shed > 0 {
+                pcapng::shed_packet(&mut bytes, at, p.shed);
+            }
         }
         fill(&mut bytes);
     }
@@ -129,6 +134,7 @@ fn traffic(rng: &mut SplitMix64) -> Vec<Vec<Packet>> {
                     time_ns: times[ring] - rng.below(1_000_000),
                     ring: ring as u32,
                     dropped: if rng.per_mille(5) { 1 + rng.below(9) as u64 } else { 0 },
+                    shed: if rng.per_mille(30) { 1 + rng.below(1400) as u32 } else { 0 },
                     hosts: [0, 1 + rng.below(200) as u32],
                     ports: [1024 + rng.below(60_000) as u16, [53, 443][rng.below(2)]],
                     len: 60 + rng.below(1400),
@@ -174,6 +180,18 @@ fn assert_tells(report: &Report, segments: &[Vec<Packet>], span: Span, what: &st
                 && (gap.first_ns..=gap.last_ns).contains(&p.time_ns)
         };
         assert_eq!(report.gaps.list.iter().filter(tells).count(), 1, "{what}: {p:?}");
+    }
+    let mut shed = Shed::default();
+    for p in &packets {
+        shed.add(p.shed);
+    }
+    assert_eq!(report.shed.lost(), shed, "{what}");
+    for p in packets.iter().filter(|p| p.shed > 0) {
+        let tells = |gap: &&Gap<Shed>| {
+            gap.interface.as_deref() == Some(RINGS[p.ring as usize])
+                && (gap.first_ns..=gap.last_ns).contains(&p.time_ns)
+        };
+        assert_eq!(report.shed.list.iter().filter(tells).count(), 1, "{what}: {p:?}");
     }
     let unusable: Vec<_> = report.unusable.iter().collect();
     assert_eq!((&report.notes[..], &unusable[..]), (&[][..], &[][..]), "{what}");

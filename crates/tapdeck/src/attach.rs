@@ -231,6 +231,8 @@ impl Tape {
             frame: packet.bytes,
             flags: packet.flags,
             dropped: packet.dropped,
+            // Payload is shed at hooks that a recorder has, not for groups.
+            shed: 0,
         })
     }
 

@@ -52,6 +52,7 @@ fn records_a_step(net: &Net, hook: Hook) {
         block_bytes: 1 << 20,
         promiscuous: true,
         device_bound: true,
+        overload: tapdeck_capture::Overload::Drop,
         stamps: tapdeck_capture::Stamps::Auto,
         filter: None,
         rules: None,

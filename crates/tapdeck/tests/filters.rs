@@ -357,6 +357,7 @@ fn config(hook: &str, filter: &str) -> Config {
         block_bytes: 1 << 20,
         promiscuous: true,
         device_bound: true,
+        overload: tapdeck_capture::Overload::Drop,
         stamps: tapdeck_capture::Stamps::Auto,
         filter: Some(filter.to_owned()),
         rules: None,

@@ -231,6 +231,7 @@ fn at_hook(hook: Hook, seed: u64, expressions: usize) {
             block_bytes: 1 << 16,
             promiscuous: true,
             device_bound: true,
+            overload: tapdeck_capture::Overload::Drop,
             stamps: tapdeck_capture::Stamps::Auto,
             filter: None,
             rules: None,

@@ -156,6 +156,7 @@ fn config(hook: &str, rules: Option<&Arc<Compiled>>) -> Config {
         block_bytes: 1 << 20,
         promiscuous: true,
         device_bound: true,
+        overload: tapdeck_capture::Overload::Drop,
         stamps: tapdeck_capture::Stamps::Auto,
         filter: None,
         rules: rules.cloned(),

@@ -12,8 +12,9 @@ use super::object::{Aligned, FLUSH, LoadedObject, POLL, choose, load_filtered, r
 use super::params::Params;
 use super::program::Program;
 use crate::filter::splice::Filters;
+use crate::overload::Overload;
 use crate::persist::{Place, pin_anew};
-use crate::ring::{Geometry, RingMemory};
+use crate::ring::{Geometry, RingMemory, SHED};
 use crate::rules::Images;
 use crate::sys::libbpf::{io_error, map, quiet_libbpf};
 use crate::sys::mapping::Mapping;
@@ -22,6 +23,8 @@ use crate::sys::pins;
 
 static RECORD: &Aligned<[u8]> =
     &Aligned(*include_bytes!(concat!(env!("OUT_DIR"), "/record.bpf.o")));
+static RECORD_LESS: &Aligned<[u8]> =
+    &Aligned(*include_bytes!(concat!(env!("OUT_DIR"), "/record_less.bpf.o")));
 static RECORD_RULES: &Aligned<[u8]> =
     &Aligned(*include_bytes!(concat!(env!("OUT_DIR"), "/record_rules.bpf.o")));
 
@@ -34,12 +37,18 @@ pub(crate) struct PinnedMaps {
     data: OwnedFd,
     release: OwnedFd,
     control: OwnedFd,
+    shed: OwnedFd,
     noted: OwnedFd,
 }
 
 /// The names under which maps of the object are pinned, and their names there.
-const PINNED: [(&str, &str); 4] =
-    [("rings", "rings"), ("data", "data"), ("release", "release"), ("control", ".data.control")];
+const PINNED: [(&str, &str); 5] = [
+    ("rings", "rings"),
+    ("data", "data"),
+    ("release", "release"),
+    ("control", ".data.control"),
+    ("shed", "shed"),
+];
 const NOTED: &str = "noted";
 
 impl PinnedMaps {
@@ -51,6 +60,7 @@ impl PinnedMaps {
             data: open("data")?,
             release: open("release")?,
             control: open("control")?,
+            shed: open("shed")?,
             noted: open(NOTED)?,
         })
     }
@@ -66,7 +76,7 @@ impl PinnedMaps {
 
     /// Has the programs of an object that is loaded next work on these maps.
     fn reuse(&self, open: &mut OpenObject) -> io::Result<()> {
-        let fds = [&self.rings, &self.data, &self.release, &self.control];
+        let fds = [&self.rings, &self.data, &self.release, &self.control, &self.shed];
         for mut map in open.maps_mut() {
             let name = map.name().to_string_lossy().into_owned();
             // libbpf puts the object's name before that of a section.
@@ -89,7 +99,9 @@ impl PinnedMaps {
         let data = mapped(&self.data, n * geometry.data_stride(), false)?;
         let release = mapped(&self.release, n * layout::RELEASE, true)?;
         let noted = mapped(&self.noted, geometry.noted_bytes(), true)?;
-        Ok(RingMemory::noting_in(RingMemory::set(geometry, &rings, &data, &release), &noted))
+        let shed = mapped(&self.shed, n * SHED, false)?;
+        let rings = RingMemory::set(geometry, &rings, &data, &release);
+        Ok(RingMemory::shedding_in(RingMemory::noting_in(rings, &noted), &shed))
     }
 }
 
@@ -104,7 +116,11 @@ pub struct Loaded {
 }
 
 fn open(programs: &[Program], others: &[&str], params: &Params) -> io::Result<OpenObject> {
-    let bytes = if params.judged { &RECORD_RULES.0[..] } else { &RECORD.0[..] };
+    let bytes = match params {
+        Params { judged: true, .. } => &RECORD_RULES.0[..],
+        Params { overload: Overload::Shed { .. }, .. } => &RECORD_LESS.0[..],
+        _ => &RECORD.0[..],
+    };
     let mut object = ObjectBuilder::default().open_memory(bytes).map_err(|e| io_error(&e))?;
     let g = params.geometry;
     choose(&mut object, programs, params.ifindex, others);
@@ -113,6 +129,7 @@ fn open(programs: &[Program], others: &[&str], params: &Params) -> io::Result<Op
             Some("rings") => (g.ring_stride(), g.nrings),
             Some("data") => (g.data_stride(), g.nrings),
             Some("release") => (layout::RELEASE, g.nrings),
+            Some("shed") => (SHED, g.nrings),
             Some(name) if name.ends_with(".rodata.params") => {
                 map.set_initial_value(&params.bytes()).map_err(|e| io_error(&e))?;
                 continue;
@@ -157,7 +174,9 @@ impl Loaded {
         let release = mapped("release", n * layout::RELEASE, true)?;
         let control = Control::new(mapped(".data.control", CONTROL_BYTES, true)?);
         control.set_snaplen(g.snaplen);
-        let rings = RingMemory::set(g, &rings, &data, &release).into_iter().map(Arc::new).collect();
+        let shed = mapped("shed", n * SHED, false)?;
+        let rings = RingMemory::set(g, &rings, &data, &release);
+        let rings = RingMemory::shedding_in(rings, &shed).into_iter().map(Arc::new).collect();
         Ok((Self { programs: loaded, rings, control: control.clone(), _polls: polls }, control))
     }
 

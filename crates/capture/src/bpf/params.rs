@@ -2,6 +2,7 @@
 
 use std::sync::OnceLock;
 
+use crate::overload::Overload;
 use crate::ring::Geometry;
 use crate::sys::params::TdParams;
 
@@ -12,6 +13,8 @@ pub struct Params {
     pub first_interface: u32,
     pub ifindex: u32,
     pub consume: bool,
+    /// What becomes of packets that a nearly full ring has little room for.
+    pub overload: Overload,
     pub hardware_time: bool,
     pub hardware_vlan: bool,
     /// Whether there is a ring for each CPU at the XDP hooks, and not for each receive queue.
@@ -56,6 +59,7 @@ impl Params {
             first_interface: 0,
             ifindex,
             consume: false,
+            overload: Overload::Drop,
             hardware_time: false,
             hardware_vlan: false,
             by_cpu: false,
@@ -83,6 +87,7 @@ impl Params {
             first_interface: self.first_interface,
             ifindex: self.ifindex,
             consume: self.consume.into(),
+            shed_to: self.overload.shed_to(),
             hardware_time: self.hardware_time.into(),
             hardware_vlan: self.hardware_vlan.into(),
             by_cpu: self.by_cpu.into(),

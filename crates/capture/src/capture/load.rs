@@ -23,13 +23,16 @@ use crate::ring::{Geometry, GeometryError, Reader, RingMemory};
 use crate::ring_count::wanted_rings;
 use crate::rules::{self, Compiled, Images};
 use crate::stamps::why_each_packet;
-use crate::{Clock, Config, Deliver, Error, MAX_RINGS, Stamps};
+use crate::{Clock, Config, Deliver, Error, MAX_RINGS, Overload, Stamps};
 
 /// Refuses what the hook cannot do with packets.
 pub(super) fn check(config: &Config) -> Result<(), Error> {
     let hook = config.hook;
     if config.rules.is_some() && !hook.takes_rules() {
         return Err(Error::NoRules(hook));
+    }
+    if matches!(config.overload, Overload::Shed { .. }) && !hook.can_shed() {
+        return Err(Error::NoShedding(hook));
     }
     if hook.can(config.deliver) {
         return Ok(());
@@ -78,6 +81,7 @@ pub(super) fn open_programs(
         first_interface,
         ifindex: interface.index,
         consume: config.deliver == Deliver::Consume,
+        overload: config.overload,
         hardware_time: questions.time,
         hardware_vlan: questions.vlan_tag,
         by_cpu: config.hook.ring_unit() == RingUnit::Cpu,

@@ -31,7 +31,7 @@ use crate::ring_count::wanted_rings;
 use crate::socket::SocketHook;
 use crate::unseen::{Cause, Counted, Presence, Unseen};
 use crate::warnings::{lost_tags, others_there, stays_behind, takes_nothing};
-use crate::{Clock, Config, Error, Event, Losses, Stamps};
+use crate::{Clock, Config, Error, Event, Losses, Shed, Stamps};
 use kernel_hook::KernelHook;
 use load::{check, geometry, open_programs, told};
 
@@ -513,6 +513,15 @@ impl Capture {
             ring: a.ring + b.ring,
             contended: a.contended + b.contended,
             unreadable: a.unreadable + b.unreadable,
+        })
+    }
+
+    /// Returns what was given up of packets that are or were in the rings, since the recording
+    /// began.
+    pub fn shed(&self) -> Shed {
+        self.rings.iter().map(|r| r.shed()).fold(Shed::default(), |a, b| Shed {
+            packets: a.packets + b.packets,
+            bytes: a.bytes + b.bytes,
         })
     }
 

@@ -603,6 +603,7 @@ fn what_the_kernel_refuses_is_named_with_what_to_do() {
             block_bytes: 1 << 16,
             promiscuous: false,
             device_bound: true,
+            overload: crate::Overload::Drop,
             stamps: crate::Stamps::Auto,
             filter: expression.map(str::to_owned),
             rules: None,

@@ -14,6 +14,10 @@ use crate::sys::mapping::Mapping;
 
 const PAGE: usize = 4096;
 
+/// Size of `struct td_shed` of `bpf/shed.h`, and where it has the bytes.
+pub(crate) const SHED: usize = 64;
+const SHED_BYTES: usize = 8;
+
 /// How a capture's memory is divided.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Geometry {
@@ -61,7 +65,7 @@ impl Geometry {
         }
         let block_bytes = block_bytes as u32;
         // Header, options and the tail that always stays free.
-        if snaplen.next_multiple_of(4) + 96 > block_bytes {
+        if snaplen.next_multiple_of(4) + 192 > block_bytes {
             return Err(GeometryError::Snaplen { snaplen, block_bytes });
         }
         let smallest = u64::from(Self::MIN_BLOCKS) * u64::from(block_bytes);
@@ -131,6 +135,8 @@ pub struct RingMemory {
     data: Arc<Mapping>,
     release: Arc<Mapping>,
     taken: Arc<Taken>,
+    /// Where is counted what was shed; `None` at rings of which nothing ever is.
+    shed: Option<Arc<Mapping>>,
 }
 
 impl RingMemory {
@@ -143,7 +149,7 @@ impl RingMemory {
     ) -> Vec<Self> {
         let (rings, data, release) = (rings.clone(), data.clone(), release.clone());
         let taken = || Arc::new(Taken::new(geometry.nblocks));
-        let first = Self { geometry, index: 0, rings, data, release, taken: taken() };
+        let first = Self { geometry, index: 0, rings, data, release, taken: taken(), shed: None };
         let ring = |index| Self { index, taken: taken(), ..first.clone() };
         (0..geometry.nrings).map(ring).collect()
     }
@@ -157,6 +163,11 @@ impl RingMemory {
             Self { taken: Arc::new(Taken { before, ..Taken::new(ring.geometry.nblocks) }), ..ring }
         };
         set.into_iter().map(each).collect()
+    }
+
+    /// Has a set of rings tell what was shed of their packets, as it is counted in a mapping.
+    pub(crate) fn shedding_in(set: Vec<Self>, shed: &Arc<Mapping>) -> Vec<Self> {
+        set.into_iter().map(|ring| Self { shed: Some(shed.clone()), ..ring }).collect()
     }
 
     /// Takes note of how many packets readers before have taken out of the ring.
@@ -226,6 +237,15 @@ impl RingMemory {
         let (contended, unreadable) = (self.contended(), self.failed());
         let ring = self.lost().saturating_sub(contended + unreadable);
         crate::Losses { ring, contended, unreadable }
+    }
+
+    /// Returns what was shed of the ring's packets.
+    pub fn shed(&self) -> crate::Shed {
+        let count = |offset: usize| {
+            let at = self.index as usize * SHED + offset;
+            self.shed.as_ref().map_or(0, |shed| shed.u64(at).load(Acquire))
+        };
+        crate::Shed { packets: count(0), bytes: count(SHED_BYTES) }
     }
 
     pub(crate) fn count_lost(&self, packets: u64) {
@@ -417,7 +437,7 @@ mod tests {
     use tapdeck_packet::ring::{FRAME_SHIFT, PACKET_SHIFT};
 
     use super::super::protocol;
-    use super::{Geometry, GeometryError, layout};
+    use super::{Geometry, GeometryError, SHED, SHED_BYTES, layout};
     use crate::bpf::control;
     use crate::sys;
 
@@ -449,6 +469,10 @@ mod tests {
             layout::MAX_RINGS,
             256,
             tapdeck_packet::pcapng::FILL,
+            SHED as u32,
+            SHED_BYTES as u32,
+            crate::overload::LEAST,
+            tapdeck_packet::pcapng::option::EPB_SHED.into(),
         ];
         assert_eq!(here, sys::arithmetic::layout());
     }

@@ -11,6 +11,7 @@ mod memory;
 mod protocol;
 mod socket;
 
+pub(crate) use memory::SHED;
 pub use memory::{Geometry, GeometryError, RingMemory};
 pub use protocol::{Memory, Reservation, Reserved, flush, reserve, wakes};
 pub use socket::{Packet, Producer, socket_ring};

@@ -14,9 +14,11 @@ mod c {
         pub safe fn tapdeck_is_complete(commit: u64, block_bytes: u32) -> i32;
         pub safe fn tapdeck_wakes(block: u32, released: u32, awake: u32) -> i32;
         #[cfg(test)]
-        pub safe static tapdeck_layout: [u32; 25];
+        pub safe fn tapdeck_shed_by_fill(used: u32, nblocks: u32, most: u32, now: u32) -> u32;
         #[cfg(test)]
-        pub safe static tapdeck_params_layout: [u32; 26];
+        pub safe static tapdeck_layout: [u32; 29];
+        #[cfg(test)]
+        pub safe static tapdeck_params_layout: [u32; 27];
         #[cfg(test)]
         pub safe static tapdeck_serve_layout: [u32; 33];
     }
@@ -73,16 +75,23 @@ pub fn wakes(block: u32, released: u32, awake: bool) -> bool {
     c::tapdeck_wakes(block, released, awake.into()) != 0
 }
 
+/// Returns how many bytes of a packet are kept where so many blocks of a ring are in use, 0 for all
+/// of them; `most` is what is kept while packets are shed, and `now` whether they are.
+#[cfg(test)]
+pub fn shed_by_fill(used: u32, nblocks: u32, most: u32, now: u32) -> u32 {
+    c::tapdeck_shed_by_fill(used, nblocks, most, now)
+}
+
 /// Sizes, offsets and constants as the C compiler has them, in the order of
 /// `bpf/ring_user.c`.
 #[cfg(test)]
-pub fn layout() -> [u32; 25] {
+pub fn layout() -> [u32; 29] {
     c::tapdeck_layout
 }
 
 /// Sizes and offsets of what programs are told, in the order of `bpf/ring_user.c`.
 #[cfg(test)]
-pub fn params_layout() -> [u32; 26] {
+pub fn params_layout() -> [u32; 27] {
     c::tapdeck_params_layout
 }
 

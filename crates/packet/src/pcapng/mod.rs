@@ -15,7 +15,7 @@ pub(crate) use read::{Blocks, HEAD};
 pub use read::{Error, Interface, PacketBlock, Reader, Record, Section, Statistics, nanoseconds};
 pub use write::{
     InterfaceDescription, StatisticsBlock, comment_packet, fill, interface_description, packet_len,
-    section_header, statistics, write_packet,
+    section_header, shed_packet, statistics, write_packet,
 };
 
 // Types of blocks (section 11.1).
@@ -65,6 +65,9 @@ pub mod option {
     pub const IF_HARDWARE: u16 = 15;
     pub const EPB_FLAGS: u16 = 2;
     pub const EPB_DROPCOUNT: u16 = 4;
+    /// Bytes of the packet that were shed, 32 bits (`TD_OPT_SHED` of `bpf/shed.h`). The code is one
+    /// of those reserved for local use, which other readers skip.
+    pub const EPB_SHED: u16 = 0xf464;
     pub const ISB_STARTTIME: u16 = 2;
     pub const ISB_ENDTIME: u16 = 3;
     pub const ISB_IFRECV: u16 = 4;

@@ -82,6 +82,8 @@ pub struct PacketBlock<'a> {
     pub flags: u32,
     /// Number of packets lost between this packet and the one before it on the same interface.
     pub dropped: u64,
+    /// Bytes of the frame that were given up because the ring was nearly full.
+    pub shed: u32,
 }
 
 /// An interface statistics block.
@@ -355,6 +357,7 @@ impl Blocks {
             frame: &data[..captured],
             flags: 0,
             dropped: 0,
+            shed: 0,
         };
         let padded = captured.next_multiple_of(4).min(data.len());
         for option in self.options(&data[padded..]) {
@@ -362,6 +365,7 @@ impl Blocks {
             match code {
                 option::EPB_FLAGS if value.len() == 4 => packet.flags = self.u32(value),
                 option::EPB_DROPCOUNT if value.len() == 8 => packet.dropped = self.u64(value),
+                option::EPB_SHED if value.len() == 4 => packet.shed = self.u32(value),
                 _ => {}
             }
         }
@@ -383,6 +387,7 @@ impl Blocks {
             frame: &body[4..4 + captured],
             flags: 0,
             dropped: 0,
+            shed: 0,
         }))
     }
 

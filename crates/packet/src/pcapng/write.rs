@@ -215,12 +215,25 @@ pub fn write_packet(
     put(&(total as u32).to_ne_bytes());
 }
 
-/// Adds a comment to the packet block that [`write_packet`] has written, with options, from `start`
-/// to the end of `out`.
+/// Adds a comment to the packet block that [`write_packet`] has written from `start` to the end of
+/// `out`.
 pub fn comment_packet(out: &mut Vec<u8>, start: usize, text: &str) {
-    // The comment comes in place of the end of the options and the length.
-    out.truncate(out.len() - 8);
-    put(out, option::COMMENT, text.as_bytes());
+    add_option(out, start, option::COMMENT, text.as_bytes());
+}
+
+/// Says in the packet block that [`write_packet`] has written from `start` to the end of `out` how
+/// many bytes of the frame were shed.
+pub fn shed_packet(out: &mut Vec<u8>, start: usize, bytes: u32) {
+    add_option(out, start, option::EPB_SHED, &bytes.to_ne_bytes());
+}
+
+fn add_option(out: &mut Vec<u8>, start: usize, code: u16, value: &[u8]) {
+    let captured = [0, 1, 2, 3].map(|at| out[start + 20 + at]);
+    let captured = u32::from_ne_bytes(captured) as usize;
+    // The option comes in place of the length and, where there is one, the end of the options.
+    let has_options = out.len() - start > PACKET_OVERHEAD + captured.next_multiple_of(4);
+    out.truncate(out.len() - if has_options { 8 } else { 4 });
+    put(out, code, value);
     put(out, option::END, &[]);
     let total = (out.len() - start + 4) as u32;
     out[start + 4..start + 8].copy_from_slice(&total.to_ne_bytes());

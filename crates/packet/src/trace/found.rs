@@ -21,6 +21,7 @@ pub(super) struct Found {
     pub interface: u32,
     pub flags: u32,
     pub dropped: u64,
+    pub shed: u32,
 }
 
 /// Returns how many of the captured bytes are left, and the length on the wire, without an FCS of

@@ -46,6 +46,8 @@ pub struct Packet<'a> {
     /// Number of packets lost between this packet and the one before it on the same interface,
     /// where the file says so.
     pub dropped: u64,
+    /// Bytes of the frame that a recorder of tapdeck gave up, as `EPB_SHED` tells.
+    pub shed: u32,
 }
 
 /// The format of a capture file.
@@ -139,6 +141,7 @@ impl<R: Read> Reader<R> {
             interface: found.interface,
             flags: found.flags,
             dropped: found.dropped,
+            shed: found.shed,
         }))
     }
 }

@@ -120,6 +120,7 @@ impl Pcap {
             interface: 0,
             flags: 0,
             dropped: 0,
+            shed: 0,
         }))
     }
 

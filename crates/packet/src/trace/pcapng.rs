@@ -137,6 +137,7 @@ impl Pcapng {
             interface: self.before.saturating_add(packet.interface),
             flags: packet.flags,
             dropped: packet.dropped,
+            shed: packet.shed,
         })
     }
 }

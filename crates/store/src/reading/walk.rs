@@ -271,6 +271,7 @@ fn packet<'a>(begun: &Begun, record: &Record<'a>) -> Result<Option<Packet<'a>>, 
         frame: block.frame,
         flags: block.flags,
         dropped: block.dropped,
+        shed: block.shed,
     }))
 }
 

@@ -150,7 +150,7 @@ fn stats(answer: &Value) -> String {
     format!("{text}\n{}", table.text())
 }
 
-/// Returns how a group or an interface is set: paused, filter, rules.
+/// Returns how a group or an interface is set (paused, filter, rules), and what it has shed.
 fn how(of: &Value) -> String {
     let mut parts = Vec::new();
     if of["paused"] == true {
@@ -161,6 +161,10 @@ fn how(of: &Value) -> String {
     }
     if number(of, "rules") > 0 {
         parts.push(format!("{} rules", count(of, "rules")));
+    }
+    if number(of, "shed_packets") > 0 {
+        let bytes = show_bytes(number(of, "shed_bytes"));
+        parts.push(format!("{} cut short, {bytes} shed", count(of, "shed_packets")));
     }
     parts.join(", ")
 }

@@ -39,6 +39,7 @@ pub fn count(name: &str, length: Length, limits: &Limits, interrupt: &Interrupt)
         block_bytes: 1 << 20,
         promiscuous: true,
         device_bound: true,
+        overload: tapdeck_capture::Overload::Drop,
         stamps: Stamps::Auto,
         filter: None,
         rules: None,

@@ -37,7 +37,7 @@ pub use self::generate::{BackendChoice, GapsChoice, Gen, MethodChoice, ProtoChoi
 pub use self::probe::Probe;
 pub use self::query::Query;
 pub use self::record::{
-    ClockChoice, DeliverChoice, DirectChoice, EngineChoice, HookChoice, Record,
+    ClockChoice, DeliverChoice, DirectChoice, EngineChoice, HookChoice, OverloadChoice, Record,
 };
 pub use self::recover::Recover;
 pub use self::rules::{

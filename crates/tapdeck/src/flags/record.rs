@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, ValueEnum};
-use tapdeck_capture::Hook;
 use tapdeck_capture::groups::MAX_WEIGHT;
+use tapdeck_capture::{Hook, SHED_LEAST};
 use tapdeck_store::MinFree;
 
 use crate::units;
@@ -46,7 +46,7 @@ pub struct Record {
     pub interfaces: Vec<String>,
 
     /// Record as a member of this group of a running `tapdeck serve`, which has the hooks
-    #[arg(long, value_name = "NAME", conflicts_with_all = ["interfaces", "hook", "deliver", "snaplen", "filter", "rules", "rules_engine", "no_promiscuous", "expression", "no_device_bound", "clock", "ring_bytes", "block_bytes", "flush", "abandon"])]
+    #[arg(long, value_name = "NAME", conflicts_with_all = ["interfaces", "hook", "deliver", "snaplen", "filter", "rules", "rules_engine", "no_promiscuous", "expression", "no_device_bound", "clock", "on_overload", "shed_to", "ring_bytes", "block_bytes", "flush", "abandon"])]
     pub group: Option<String>,
 
     /// The share of the group's traffic, relative to its other members
@@ -122,6 +122,17 @@ pub struct Record {
     /// (batch); auto: the NIC's where it is set to UTC, else batch where packets come in polls
     #[arg(long, value_enum, value_name = "CLOCK", default_value_t = ClockChoice::Auto)]
     pub clock: ClockChoice,
+
+    /// What goes first when packets come faster than they can be written: packets (drop), or
+    /// payload (shed): while a ring is more than three quarters full, the beginning of each packet
+    /// is kept, and all of it again below half [default: drop]
+    #[arg(long, value_enum, value_name = "drop|shed")]
+    pub on_overload: Option<OverloadChoice>,
+
+    /// How many bytes of a packet are kept while payload is shed; at seven eighths of the ring,
+    /// only 64 [default: 96]
+    #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u32).range(i64::from(SHED_LEAST)..=262_144))]
+    pub shed_to: Option<u32>,
 
     /// Begin a new segment at this size [default: 1GiB, or an eighth of --keep-bytes if that is
     /// less]
@@ -260,6 +271,12 @@ pub enum ClockChoice {
     Packet,
     Batch,
     Hardware,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum OverloadChoice {
+    Drop,
+    Shed,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]

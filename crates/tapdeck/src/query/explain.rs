@@ -190,7 +190,8 @@ fn show_key(class: Class, key: u128) -> String {
         | Class::DestinationPort
         | Class::Protocol
         | Class::Vlan
-        | Class::Mpls => key.to_string(),
+        | Class::Mpls
+        | Class::Shed => key.to_string(),
     }
 }
 

@@ -11,12 +11,14 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result};
 use tapdeck_packet::link::LinkType;
+use tapdeck_store::Shed;
 use tapdeck_store::query::{Described, Packet, Query, Search, Snapshot, Span, Tail};
 
 use super::choice::Choice;
 use super::output::Output;
 use super::{
-    comment, describe_missing, leave_out, refuse_several_links, refuse_to_overwrite, tell_absent,
+    comment, describe_missing, leave_out, refuse_several_links, refuse_to_overwrite, say_shed,
+    tell_absent,
 };
 use crate::flags;
 use crate::interrupt::Interrupt;
@@ -41,6 +43,7 @@ struct Waiting {
     original_len: u32,
     flags: u32,
     dropped: u64,
+    shed: u32,
     frame: Box<[u8]>,
 }
 
@@ -56,6 +59,7 @@ struct Following<'a> {
     came: u64,
     packets: u64,
     dropped: u64,
+    shed: Shed,
     faults: usize,
 }
 
@@ -116,6 +120,7 @@ impl<'a> Following<'a> {
             came: 0,
             packets: 0,
             dropped: 0,
+            shed: Shed::default(),
             faults: 0,
         };
         let begun = following.output.begin(&comment(flags), interfaces);
@@ -196,6 +201,7 @@ impl<'a> Following<'a> {
             original_len: packet.original_len,
             flags: packet.flags,
             dropped: packet.dropped,
+            shed: packet.shed,
             frame: packet.frame.into(),
         };
         self.waiting.insert((packet.time_ns, self.came), waiting);
@@ -222,10 +228,16 @@ impl<'a> Following<'a> {
         {
             let ((time_ns, _), waiting) = first.remove_entry();
             self.waiting_bytes -= waiting.frame.len() + size_of::<Waiting>();
-            let Waiting { interface, link, original_len, flags, dropped, frame, .. } = waiting;
-            let packet =
-                Packet { time_ns, interface, link, original_len, frame: &frame, flags, dropped };
-            self.give(&packet)?;
+            self.give(&Packet {
+                time_ns,
+                interface: waiting.interface,
+                link: waiting.link,
+                original_len: waiting.original_len,
+                frame: &waiting.frame,
+                flags: waiting.flags,
+                dropped: waiting.dropped,
+                shed: waiting.shed,
+            })?;
         }
         Ok(())
     }
@@ -236,6 +248,7 @@ impl<'a> Following<'a> {
         }
         self.packets += 1;
         self.dropped += packet.dropped;
+        self.shed.add_packet(packet.shed);
         let name = &self.interfaces[packet.interface as usize].name;
         self.output
             .packet(name, packet)
@@ -249,6 +262,7 @@ impl<'a> Following<'a> {
             let dropped = show_count(self.dropped);
             say(&format!("the recording dropped {dropped} packets before packets of this answer"));
         }
+        say_shed(self.shed);
         if self.output.left_out > 0 {
             let packets = show_count(self.output.left_out);
             say(&format!("{packets} packets of other link types were left out"));

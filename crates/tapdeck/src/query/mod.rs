@@ -19,6 +19,7 @@ use std::time::Instant;
 
 use anyhow::{Context, Result};
 use tapdeck_packet::link::LinkType;
+use tapdeck_store::Shed;
 use tapdeck_store::query::{
     Described, Error, Missing, Progress, Search, Snapshot, Span, index_captures,
 };
@@ -223,6 +224,8 @@ struct Given {
     packets: u64,
     /// Packets that were dropped in front of those that were given, as these tell.
     dropped: u64,
+    /// What was shed of those that were given.
+    shed: Shed,
     limited: bool,
     /// The time of the last packet.
     last_ns: i64,
@@ -230,12 +233,24 @@ struct Given {
 
 impl Given {
     fn nothing() -> Self {
-        Self { packets: 0, dropped: 0, limited: false, last_ns: i64::MIN }
+        let shed = Shed::default();
+        Self { packets: 0, dropped: 0, shed, limited: false, last_ns: i64::MIN }
     }
 
     /// Returns up to when the answer goes: where a limit ended it, up to its last packet.
     fn until_ns(&self) -> i64 {
         if self.limited { self.last_ns } else { i64::MAX }
+    }
+}
+
+/// Tells of payload that was shed, if any was.
+fn say_shed(shed: Shed) {
+    if shed.packets > 0 {
+        say(&format!(
+            "{} packets of this answer were cut short when a ring was nearly full: {} of them are not in the recording",
+            show_count(shed.packets),
+            show_bytes(shed.bytes)
+        ));
     }
 }
 
@@ -294,6 +309,7 @@ impl Answer<'_> {
                 wrote = wrote.and_then(|()| output.packet(name, packet));
                 given.packets += 1;
                 given.dropped += packet.dropped;
+                given.shed.add_packet(packet.shed);
                 given.limited = given.packets == limit;
                 given.last_ns = packet.time_ns;
             }
@@ -331,6 +347,7 @@ impl Answer<'_> {
                 let Some(packet) = query.packet().filter(|_| found.is_some()) else { break };
                 given.packets += 1;
                 given.dropped += packet.dropped;
+                given.shed.add_packet(packet.shed);
                 given.last_ns = packet.time_ns;
                 explanation.found(given.packets);
             }
@@ -362,6 +379,8 @@ impl Answer<'_> {
                 show_count(dropped)
             ));
         }
+        let shed = if given.limited { given.shed } else { progress.shed };
+        say_shed(shed);
         for missing in self.query.unseen() {
             if missing.first_ns <= until_ns {
                 say(&describe_missing(missing));

@@ -194,6 +194,11 @@ impl Output {
         let (out, frame) = (&mut self.pending[start..], [p.frame, &[], &[]]);
         let time_ns = p.time_ns as u64;
         pcapng::write_packet(out, p.interface, time_ns, frame, p.original_len, p.flags, p.dropped);
+        if p.shed > 0 {
+            pcapng::shed_packet(&mut self.pending, start, p.shed);
+            let text = format!("shed: {} bytes of this packet were not kept", p.shed);
+            pcapng::comment_packet(&mut self.pending, start, &text);
+        }
         if p.dropped > 0 {
             let text =
                 format!("{} packets of this interface were dropped before this one", p.dropped);
@@ -215,6 +220,9 @@ impl Output {
         if p.dropped > 0 {
             write!(out, " ({} dropped before it)", p.dropped)?;
         }
+        if p.shed > 0 {
+            write!(out, " ({} bytes shed)", p.shed)?;
+        }
         writeln!(out)
     }
 
@@ -231,6 +239,7 @@ impl Output {
             community_id: CommunityId::of_packet(p.link, p.frame).map(|id| id.to_string()),
             length: p.original_len,
             dropped: p.dropped,
+            shed: u64::from(p.shed),
         };
         let text = serde_json::to_string(&object)?;
         self.pending.extend_from_slice(printable::json(&text).as_bytes());
@@ -254,6 +263,10 @@ struct Object<'a> {
     /// Packets lost before this one; the key is left out where there were none.
     #[serde(skip_serializing_if = "is_zero")]
     dropped: u64,
+    /// Bytes of the packet that were not kept because a ring was nearly full; the key is left out
+    /// where it was kept as usual.
+    #[serde(skip_serializing_if = "is_zero")]
+    shed: u64,
 }
 
 #[allow(clippy::trivially_copy_pass_by_ref, reason = "serde calls it so")]

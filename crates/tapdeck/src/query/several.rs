@@ -185,6 +185,7 @@ fn sum(all: impl IntoIterator<Item = Progress>) -> Progress {
         bytes: sum.bytes + one.bytes,
         total_bytes: sum.total_bytes + one.total_bytes,
         matches: sum.matches + one.matches,
+        shed: sum.shed + one.shed,
         dropped: sum.dropped + one.dropped,
         segments: sum.segments + one.segments,
         indexed: sum.indexed + one.indexed,

@@ -380,6 +380,10 @@ impl Report {
         let rings = source.captures().iter().flat_map(Capture::rings);
         let fill = rings.map(|r| r.fill_bytes() * 100 / u64::from(r.geometry().ring_bytes())).max();
         let ring = fill.map(|percent| format!(", ring {percent} %")).unwrap_or_default();
+        let shed = match sum.shed_packets {
+            0 => String::new(),
+            n => format!(", {} cut short", show_count(n)),
+        };
         let paused =
             if accounts.iter().any(|account| account.settings.paused) { ", PAUSED" } else { "" };
         let behind = match self.totals.index_behind_bytes.load(Relaxed) {
@@ -389,7 +393,7 @@ impl Report {
         let stalled = self.cannot_write().map(|e| format!(", CANNOT WRITE: {e}"));
         let stalled = stalled.unwrap_or_default();
         let text = format!(
-            "{}pkt/s {}bit/s, {} captured, {} dropped{ring}, disk {}/s{}{behind}{stalled}{paused}",
+            "{}pkt/s {}bit/s, {} captured, {} dropped{shed}{ring}, disk {}/s{}{behind}{stalled}{paused}",
             show_rate(packets as f64),
             show_rate(bits as f64),
             show_count(sum.captured),
@@ -531,7 +535,11 @@ fn total(accounts: &[InterfaceAccount]) -> InterfaceCounters {
 /// Returns the accounting line, with what devices count. What a device sent is a part of it where
 /// the hook sees that.
 fn accounting(c: &InterfaceCounters, devices: bool, outbound: bool) -> String {
-    let text = accounting_line(c);
+    let shed = match c.shed_packets {
+        0 => String::new(),
+        n => format!("; {} cut short, {} shed", show_count(n), show_bytes(c.shed_bytes)),
+    };
+    let text = accounting_line(c) + &shed;
     // A member's account has no devices: the daemon's has.
     if !devices {
         return text;

@@ -12,19 +12,24 @@ use rustix::fs::FileType;
 use rustix::thread::{CpuSet, sched_getaffinity};
 use tapdeck_capture::interface::Interface;
 use tapdeck_capture::persist::hooks_left;
-use tapdeck_capture::{Config, Deliver, Hook, Stamps};
+use tapdeck_capture::{Config, Deliver, Hook, Overload, Stamps};
 use tapdeck_client::Options as Attach;
 use tapdeck_packet::rules::image::{Engine, Options};
 use tapdeck_store::Retention;
 
 use crate::control::{Loaded, load, recorder_path, remove_left};
-use crate::flags::{self, ClockChoice, DeliverChoice, DirectChoice, EngineChoice, HookChoice};
+use crate::flags::{
+    self, ClockChoice, DeliverChoice, DirectChoice, EngineChoice, HookChoice, OverloadChoice,
+};
 use crate::query::choice;
 use crate::rights::{FileAccess, Place, directory_of};
 use crate::units::show_bytes;
 use crate::usage::usage;
 
 const DEFAULT_SEGMENT: u64 = 1 << 30;
+/// Bytes that are kept of a packet while payload is shed: Ethernet with a tag or two, IPv6, and TCP
+/// with its usual options.
+const DEFAULT_SHED_TO: u32 = 96;
 const SMALLEST_SEGMENT: u64 = 8 << 20;
 /// Rings whose packets one thread looks at for the index, where the user leaves it open.
 const RINGS_OF_A_THREAD: usize = 4;
@@ -270,6 +275,7 @@ fn from_interfaces(f: &flags::Record, rules_options: &Options) -> Result<Origin>
                 ClockChoice::Batch => Stamps::Batch,
                 ClockChoice::Hardware => Stamps::Hardware,
             },
+            overload: choose_overload(f)?,
             filter: f.filter.clone(),
             rules: rules.as_ref().map(|(_, compiled)| compiled.clone()),
         };
@@ -309,6 +315,17 @@ fn expand(names: &[String]) -> Result<Vec<String>> {
         }
     }
     Ok(expanded)
+}
+
+/// Returns what goes first when packets come faster than they can be written.
+fn choose_overload(f: &flags::Record) -> Result<Overload> {
+    match (f.on_overload.unwrap_or(OverloadChoice::Drop), f.shed_to) {
+        (OverloadChoice::Drop, None) => Ok(Overload::Drop),
+        (OverloadChoice::Drop, Some(_)) => {
+            usage("--shed-to: payload is shed only with --on-overload shed")
+        }
+        (OverloadChoice::Shed, to) => Ok(Overload::Shed { to: to.unwrap_or(DEFAULT_SHED_TO) }),
+    }
 }
 
 /// Refuses hooks that end with their process, and what could not be changed afterwards.

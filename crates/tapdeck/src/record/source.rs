@@ -12,7 +12,7 @@ use anyhow::{Context, Result};
 use tapdeck_capture::filter::check_filter;
 use tapdeck_capture::interface::NicCounters;
 use tapdeck_capture::persist::Persist;
-use tapdeck_capture::{Capture, Clock, Config, Event, Helper, Hook, Losses, Unseen};
+use tapdeck_capture::{Capture, Clock, Config, Event, Helper, Hook, Losses, Shed, Unseen};
 use tapdeck_packet::account::{Counters, InterfaceCounters};
 use tapdeck_packet::pcapng::InterfaceDescription;
 use tapdeck_packet::ring::Ring;
@@ -321,7 +321,14 @@ fn of_membership(group: &Membership, totals: &Totals) -> InterfaceAccount {
         hook: "group",
         outbound: false,
         attached: group.is_attached(),
-        counters: counters(&totals.interfaces, losses, 0, group.missed(), NicCounters::default()),
+        counters: counters(
+            &totals.interfaces,
+            losses,
+            Shed::default(),
+            0,
+            group.missed(),
+            NicCounters::default(),
+        ),
         settings: Settings { paused: false, snaplen: None, filter: None, rules: 0 },
     }
 }
@@ -335,6 +342,7 @@ fn of_capture(capture: &Capture, totals: &[InterfaceTotals]) -> InterfaceAccount
         counters: counters(
             totals,
             capture.losses(),
+            capture.shed(),
             capture.filtered(),
             capture.unseen(),
             capture.nic(),
@@ -353,6 +361,7 @@ fn of_capture(capture: &Capture, totals: &[InterfaceTotals]) -> InterfaceAccount
 fn counters(
     totals: &[InterfaceTotals],
     losses: Losses,
+    shed: Shed,
     filtered: u64,
     unseen: u64,
     nic: NicCounters,
@@ -375,6 +384,8 @@ fn counters(
         unseen,
         nic_sent: nic.tx_packets,
         bytes_captured: sum(|totals| &totals.frame_bytes),
+        shed_packets: shed.packets,
+        shed_bytes: shed.bytes,
     };
     counters.seen = counters.accounted();
     counters

@@ -4,8 +4,9 @@ use std::io::{self, Write};
 
 use serde::Serialize;
 use tapdeck_packet::printable;
+use tapdeck_store::Shed;
 use tapdeck_store::query::Missing;
-use tapdeck_store::stat::{Report, Tops};
+use tapdeck_store::stat::{self, Report, Tops};
 
 use super::share;
 use crate::flags;
@@ -33,6 +34,12 @@ struct Json<'a> {
     gaps: Vec<Gap<'a>>,
     /// How many smaller gaps are not in the list, which had no room.
     gaps_omitted: u64,
+    /// Packets that were cut short because a ring was nearly full, and bytes that they lack.
+    shed_packets: u64,
+    shed_bytes: u64,
+    shed_times: Vec<ShedTime<'a>>,
+    /// How many times in which less was shed are not in the list, which had no room.
+    shed_times_omitted: u64,
     /// Packets that interfaces received while their hooks were not shown them.
     unseen: u64,
     unseen_times: Vec<UnseenTime<'a>>,
@@ -52,6 +59,15 @@ struct Gap<'a> {
     first: String,
     last: String,
     lost: u64,
+}
+
+#[derive(Serialize)]
+struct ShedTime<'a> {
+    interface: Option<&'a str>,
+    first: String,
+    last: String,
+    packets: u64,
+    bytes: u64,
 }
 
 #[derive(Serialize)]
@@ -101,6 +117,10 @@ pub fn write(out: &mut impl Write, flags: &flags::Stat, report: &Report) -> io::
         lost: report.gaps.lost(),
         gaps: gaps(report),
         gaps_omitted: report.gaps.more,
+        shed_packets: report.shed.lost().packets,
+        shed_bytes: report.shed.lost().bytes,
+        shed_times: report.shed.list.iter().map(shed_time).collect(),
+        shed_times_omitted: report.shed.more,
         unseen: report.unseen.iter().map(|missing| missing.packets).sum(),
         unseen_times: report.unseen.iter().map(unseen_time).collect(),
         rate: rate(report),
@@ -125,6 +145,16 @@ fn gaps(report: &Report) -> Vec<Gap<'_>> {
         lost: gap.lost,
     })
     .collect()
+}
+
+fn shed_time(gap: &stat::Gap<Shed>) -> ShedTime<'_> {
+    ShedTime {
+        interface: gap.interface.as_deref(),
+        first: time::show(gap.first_ns),
+        last: time::show(gap.last_ns),
+        packets: gap.lost.packets,
+        bytes: gap.lost.bytes,
+    }
 }
 
 fn unseen_time(missing: &Missing) -> UnseenTime<'_> {

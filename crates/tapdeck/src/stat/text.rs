@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use tapdeck_packet::printable;
+use tapdeck_store::Shed;
 use tapdeck_store::query::Missing;
 use tapdeck_store::stat::{Amount, Gap, Report, Tops};
 
@@ -29,6 +30,7 @@ pub fn page(flags: &flags::Stat, report: &Report) -> String {
         .and_then(|()| chart(&mut page, report))
         .and_then(|()| if flags.top > 0 { tops(&mut page, report) } else { Ok(()) })
         .and_then(|()| gaps(&mut page, report))
+        .and_then(|()| shed(&mut page, report))
         .and_then(|()| unseen(&mut page, report));
     page
 }
@@ -47,16 +49,16 @@ fn summary(page: &mut String, report: &Report) -> std::fmt::Result {
     line(page, "packets", show_count(report.packets))?;
     if report.is_foreign {
         line(page, "frames", show_bytes(report.bytes_stored))?;
-        return times(page, report);
+        return recorded(page, report);
     }
     let percent = share(report.index_bytes, report.bytes_stored) * 100.0;
     let (stored, index) = (show_bytes(report.bytes_stored), show_bytes(report.index_bytes));
     line(page, "stored", format!("{stored}, and {index} of indexes ({percent:.2} %)"))?;
-    times(page, report)
+    recorded(page, report)
 }
 
 /// Writes when the recording was, and what of it is missing.
-fn times(page: &mut String, report: &Report) -> std::fmt::Result {
+fn recorded(page: &mut String, report: &Report) -> std::fmt::Result {
     if let Some((first_ns, last_ns)) = report.times {
         line(page, "first", time::show(first_ns))?;
         let after = show_ns(last_ns.saturating_sub(first_ns));
@@ -69,12 +71,16 @@ fn times(page: &mut String, report: &Report) -> std::fmt::Result {
         _ => format!("{} packets in {} gaps", show_count(lost), show_count(gaps)),
     };
     line(page, "lost", lost)?;
+    let Shed { packets, bytes } = report.shed.lost();
+    if packets > 0 {
+        let times = in_times(report.shed.count());
+        let (packets, bytes) = (show_count(packets), show_bytes(bytes));
+        let text = format!("{bytes} of {packets} packets: a ring was nearly full {times}");
+        line(page, "shed", text)?;
+    }
     if !report.unseen.is_empty() {
         let packets = report.unseen.iter().map(|missing| missing.packets).sum();
-        let times = match report.unseen.len() {
-            1 => "once".to_owned(),
-            n => format!("{} times", show_count(n as u64)),
-        };
+        let times = in_times(report.unseen.len() as u64);
         line(page, "unseen", format!("{} packets: a hook was away {times}", show_count(packets)))?;
     }
     if report.not_indexed > 0 {
@@ -83,7 +89,7 @@ fn times(page: &mut String, report: &Report) -> std::fmt::Result {
             page,
             "not told",
             format!(
-                "rate, hosts and ports of {n} segments that are not indexed; `tapdeck recover` makes their indexes"
+                "rate, hosts, ports and what was shed of {n} segments that are not indexed; `tapdeck recover` makes their indexes"
             ),
         )?;
     }
@@ -198,6 +204,36 @@ fn gaps(page: &mut String, report: &Report) -> std::fmt::Result {
         }
     }
     Ok(())
+}
+
+/// Writes the times in which most was shed.
+fn shed(page: &mut String, report: &Report) -> std::fmt::Result {
+    let mut largest: Vec<&Gap<Shed>> = report.shed.list.iter().collect();
+    if largest.is_empty() {
+        return Ok(());
+    }
+    largest.sort_by_key(|gap| std::cmp::Reverse(gap.lost));
+    largest.truncate(GAPS);
+    largest.sort_by_key(|gap| gap.first_ns);
+    let is_all = report.shed.count() == largest.len() as u64;
+    let which = if is_all { "Payload was shed" } else { "Most payload was shed" };
+    writeln!(page, "\n{which}:")?;
+    for gap in largest {
+        let Shed { packets, bytes } = gap.lost;
+        let name = gap.interface.as_deref().map(printable::name).unwrap_or_default();
+        let (first, last) = (clock(gap.first_ns), clock(gap.last_ns));
+        let (packets, bytes) = (show_count(packets), show_bytes(bytes));
+        writeln!(page, "{first} to {last}  {name}: {bytes} of {packets} packets")?;
+    }
+    Ok(())
+}
+
+/// Returns how often something happened.
+fn in_times(n: u64) -> String {
+    match n {
+        1 => "once".to_owned(),
+        n => format!("{} times", show_count(n)),
+    }
 }
 
 /// Returns a time of day, to the millisecond.

@@ -134,6 +134,7 @@ pub struct Packet {
     pub original_len: u32,
     pub flags: u32,
     pub dropped: u64,
+    pub shed: u32,
     pub frame: Vec<u8>,
 }
 
@@ -162,6 +163,7 @@ impl Contents {
                         original_len: p.original_len,
                         flags: p.flags,
                         dropped: p.dropped,
+                        shed: p.shed,
                         frame: p.frame.to_vec(),
                     });
                 }

@@ -7,13 +7,13 @@
 use std::io;
 use std::ops::Range;
 
-use tapdeck_packet::key::Class;
+use tapdeck_packet::key::{Class, Keys as _};
 use tapdeck_packet::link::LinkType;
 use tapdeck_packet::numbers::{ether_type, ip_protocol};
 use tapdeck_packet::pcapng::option;
 use tapdeck_packet::{header, pcapng};
 
-use super::granule::{Granule, Summary};
+use super::granule::{Granule, ShedOf, Summary};
 use super::image::{Draft, Header, hash};
 use super::pairs::{Pairs, Sorted};
 use crate::format::name::SegmentName;
@@ -219,6 +219,7 @@ impl Builder {
                 checksum: 0,
                 opaque: false,
                 dropped: Vec::new(),
+                shed: Vec::new(),
                 wanted: false,
             };
             Open { granule, checksum: 0 }
@@ -237,6 +238,9 @@ impl Builder {
     pub fn end_granule(&mut self) {
         if let Some(Open { mut granule, checksum }) = self.open.take() {
             granule.checksum = checksum;
+            for shed in &granule.shed {
+                self.pairs.key(Class::Shed, shed.key());
+            }
             self.granules.push(granule);
         }
     }
@@ -259,7 +263,7 @@ impl Builder {
         note_time(granule, time_ns);
         // Most packets have no options.
         if block.len() > 32 + captured.next_multiple_of(4) {
-            note_dropped(granule, block, 28 + captured.next_multiple_of(4));
+            note_options(granule, block, 28 + captured.next_multiple_of(4));
         }
         if *link == LinkType::ETHERNET
             && let Some(flow) = Flow::of(frame)
@@ -441,13 +445,16 @@ fn note_time(granule: &mut Granule, time_ns: i64) {
     granule.last_ns = granule.last_ns.max(time_ns);
 }
 
-/// Takes in what the options of a packet block tell of losses.
-fn note_dropped(granule: &mut Granule, block: &[u8], mut at: usize) {
+/// Takes in what the options of a packet block tell of losses and of what was shed.
+fn note_options(granule: &mut Granule, block: &[u8], mut at: usize) {
     let half = |at: usize| u16::from_ne_bytes([block[at], block[at + 1]]);
     let mut dropped = 0;
     while at + 8 <= block.len() && half(at) != option::END {
         if half(at) == option::EPB_DROPCOUNT && at + 16 <= block.len() {
             dropped = u64::from(u32_at(block, at + 4)) | u64::from(u32_at(block, at + 8)) << 32;
+        }
+        if half(at) == option::EPB_SHED && half(at + 2) == 4 {
+            ShedOf::add(&mut granule.shed, u32_at(block, 8), u32_at(block, at + 4));
         }
         at += 4 + usize::from(half(at + 2)).next_multiple_of(4);
     }

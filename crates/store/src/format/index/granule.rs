@@ -23,6 +23,9 @@ pub(crate) struct Granule {
     pub opaque: bool,
     /// How many packets were lost before those in the granule, by interface id.
     pub dropped: Vec<(u32, u64)>,
+    /// What was shed of the granule's packets. In an image it stands with the keys, and only
+    /// [`super::Index::tables`] reads it.
+    pub shed: Vec<ShedOf>,
     /// Whether the granule may hold what was asked for. Others are in an answer only for their
     /// losses.
     pub wanted: bool,
@@ -33,6 +36,41 @@ impl Granule {
     pub(super) fn take_up(&self, room: &mut Room) -> io::Result<()> {
         room.take::<Self>(1)?;
         room.take::<(u32, u64)>(self.dropped.len())
+    }
+}
+
+/// What was shed of the packets of one interface.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ShedOf {
+    /// The interface's id in the segment.
+    pub interface: u32,
+    /// Packets that are not whole because of it.
+    pub packets: u32,
+    /// Bytes of them that were given up.
+    pub bytes: u64,
+}
+
+impl ShedOf {
+    /// Adds a packet to a list with one entry for each interface.
+    pub fn add(list: &mut Vec<Self>, interface: u32, bytes: u32) {
+        let bytes = u64::from(bytes);
+        match list.iter_mut().find(|shed| shed.interface == interface) {
+            Some(shed) => {
+                shed.packets = shed.packets.saturating_add(1);
+                shed.bytes = shed.bytes.saturating_add(bytes);
+            }
+            None => list.push(Self { interface, packets: 1, bytes }),
+        }
+    }
+
+    /// Returns the key of the class [`tapdeck_packet::key::Class::Shed`] that says this.
+    pub(super) fn key(self) -> u128 {
+        u128::from(self.interface) << 96 | u128::from(self.packets) << 64 | u128::from(self.bytes)
+    }
+
+    /// Returns what a key says.
+    pub(super) fn of_key(key: u128) -> Self {
+        Self { interface: (key >> 96) as u32, packets: (key >> 64) as u32, bytes: key as u64 }
     }
 }
 

@@ -270,10 +270,15 @@ fn take_classes_of_version_1(
     bytes: &mut Bytes<'_>,
     room: &mut Room,
 ) -> io::Result<BTreeMap<Class, Dictionary>> {
-    // The classes that there were, which have the numbers from 0 on: a new one is not among them.
-    const CLASSES: u8 = 12;
-    let classes = (0..CLASSES).filter_map(Class::from_number);
+    let classes = classes_of_version_1();
     classes.map(|class| Ok((class, Dictionary::take(bytes, class, room)?))).collect()
+}
+
+/// Returns the classes that there were, which have the numbers from 0 on: a new one is not among
+/// them.
+fn classes_of_version_1() -> impl Iterator<Item = Class> {
+    const CLASSES: u8 = 12;
+    (0..CLASSES).filter_map(Class::from_number)
 }
 
 fn stretch(start: u64, len: u64) -> io::Result<Range<u64>> {
@@ -556,6 +561,7 @@ fn decode_granules(bytes: &[u8], count: u32, room: &mut Room) -> io::Result<Vec<
             checksum,
             opaque: packets & 1 != 0,
             dropped,
+            shed: Vec::new(),
             wanted: false,
         });
     }
@@ -759,13 +765,13 @@ pub(super) mod rewriting {
     use super::{
         Directory, HEADER, Header, Image, Opening, PAGE, Room, Section, VERSION, VERSION_1,
     };
-    use super::{EncodedClass, put_classes};
+    use super::{EncodedClass, classes_of_version_1, put_classes};
 
     /// Returns an image as version 1 has it.
     pub fn to_version_1(image: &[u8]) -> Vec<u8> {
         rewrite(image, VERSION_1, |directory| {
             let mut out = directory.encode_head();
-            for class in Class::ALL {
+            for class in classes_of_version_1() {
                 out.extend(directory.dictionaries[&class].encode(class));
             }
             out

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use tapdeck_packet::key::Class;
 
 use super::code::Room;
-use super::granule::Granule;
+use super::granule::{Granule, ShedOf};
 use super::image::Image;
 use super::lookup::{Index, open};
 use crate::format::name::SegmentName;
@@ -35,10 +35,10 @@ impl Index {
         Ok(Self { summary: image.header.summary.clone(), images: vec![image] })
     }
 
-    /// Returns all granules: one table, or one for each chunk of a log.
+    /// Returns all granules, with what was shed in them: one table, or one for each chunk of a log.
     pub fn tables(&mut self) -> io::Result<Vec<Vec<Granule>>> {
         let mut room = Room::of(TABLES_ROOM);
-        self.images.iter_mut().map(|image| image.granules(&mut room)).collect()
+        self.images.iter_mut().map(|image| table(image, &mut room)).collect()
     }
 
     /// Returns whether the keys of a class can be listed in a table. They cannot where they are
@@ -96,6 +96,27 @@ impl Index {
         }
         Ok(())
     }
+}
+
+fn table(image: &mut Image, room: &mut Room) -> io::Result<Vec<Granule>> {
+    let mut granules = image.granules(room)?;
+    let is_listed = image.directory.dictionaries.get(&Class::Shed).is_some_and(|d| !d.hashed);
+    if !is_listed {
+        return Ok(granules);
+    }
+    let mut has_room = Ok(());
+    image.entries(Class::Shed, 0, u128::MAX, |key, from, to| {
+        let those = granules.get_mut(from as usize..to as usize).unwrap_or_default();
+        if has_room.is_ok() {
+            has_room = room.take::<ShedOf>(those.len());
+        }
+        if has_room.is_ok() {
+            for granule in those {
+                granule.shed.push(ShedOf::of_key(key));
+            }
+        }
+    })?;
+    has_room.map(|()| granules)
 }
 
 /// Returns runs in the order of their beginnings, those that overlap made one.

@@ -261,6 +261,7 @@ fn commonness(plan: &Plan) -> u32 {
                 Class::SourceMac | Class::DestinationMac | Class::Vlan => 3,
                 Class::Protocol => 4,
                 Class::EtherType => 5,
+                Class::Shed => 6,
             };
             8 * (128 - (last - first).leading_zeros()) + class
         }

@@ -39,7 +39,7 @@ pub(crate) use builder::{Builder, ForeignPacket, GRANULE};
 pub(crate) use capture_index::{Identity, Maker, SUFFIX, places};
 pub(crate) use checker::{Checker, Difference};
 pub(crate) use close::{checksum_outside, close};
-pub(crate) use granule::Granule;
+pub(crate) use granule::{Granule, ShedOf};
 pub(crate) use keys::read_ahead;
 pub(crate) use lookup::Index;
 pub(crate) use overview::{Member, Overview, differences, make, make_missing};

@@ -27,6 +27,7 @@ pub(super) struct Pairs {
     destination_mac: Long,
     source_ipv6: Ipv6,
     destination_ipv6: Ipv6,
+    shed: Ipv6,
 }
 
 /// The pairs of one class, by how long its keys are.
@@ -54,6 +55,7 @@ impl Pairs {
             destination_mac: Long::new(),
             source_ipv6: Ipv6::new(),
             destination_ipv6: Ipv6::new(),
+            shed: Ipv6::new(),
         }
     }
 
@@ -72,6 +74,7 @@ impl Pairs {
             Class::DestinationMac => List::Long(&mut self.destination_mac),
             Class::SourceIpv6 => List::Ipv6(&mut self.source_ipv6),
             Class::DestinationIpv6 => List::Ipv6(&mut self.destination_ipv6),
+            Class::Shed => List::Ipv6(&mut self.shed),
         }
     }
 
@@ -96,10 +99,11 @@ impl Pairs {
             destination_mac,
             source_ipv6,
             destination_ipv6,
+            shed,
         } = self;
         let short = [ether_type, vlan, protocol, source_port, destination_port];
         let long = [mpls, source_ipv4, destination_ipv4, source_mac, destination_mac];
-        let ipv6 = [source_ipv6, destination_ipv6];
+        let ipv6 = [source_ipv6, destination_ipv6, shed];
         let short = short.map(|list| list.pairs.len());
         let long = long.map(|list| list.pairs.len());
         let ipv6 = ipv6.map(|list| list.pairs.len());

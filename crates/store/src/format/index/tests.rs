@@ -394,7 +394,7 @@ fn contents_of(dir: &Path, live: bool, plans: &[Plan]) -> IndexContents {
 /// Classes that nobody knows yet, with anything in them.
 fn strange_classes(rng: &mut SplitMix64, classes: &mut Vec<(u64, Vec<u8>)>) {
     for i in 0..=rng.below(3u64) {
-        let number = 12 + 60 * i + rng.below(50) * (1 + rng.below(1u64 << 40));
+        let number = Class::ALL.len() as u64 + 60 * i + rng.below(50) * (1 + rng.below(1u64 << 40));
         let bytes = (0..rng.below(500)).map(|_| rng.below(256) as u8).collect();
         let at = rng.below(classes.len() + 1);
         classes.insert(at, (number, bytes));

@@ -18,6 +18,8 @@ pub struct Packet<'a> {
     /// the answer, or since the span's beginning. To a [`Matcher`]: since the packet before it in
     /// the recording.
     pub dropped: u64,
+    /// Bytes of the frame that were given up because a ring was nearly full.
+    pub shed: u32,
 }
 
 /// Decides which packets are in the answer. A matcher must decide the same for the same packet

@@ -9,6 +9,7 @@ use super::order::Key;
 use super::packet::{Matcher, Packet};
 use super::scan::Context;
 use super::snapshot::Snapshot;
+use crate::shed::Shed;
 use crate::span::Span;
 
 /// A match, or a packet that does not match and tells of losses before it.
@@ -23,6 +24,7 @@ pub struct FoundPacket {
     flags: u32,
     pub matches: bool,
     pub dropped: u64,
+    shed: u32,
 }
 
 /// Where a piece lies, which is enough to read it again.
@@ -85,6 +87,7 @@ impl FoundPackets {
             frame: &self.frames[found.frame_at as usize..][..found.frame_len as usize],
             flags: found.flags,
             dropped: found.dropped,
+            shed: found.shed,
         }
     }
 }
@@ -94,6 +97,8 @@ pub struct Gathered {
     /// `None` where nothing was found.
     pub packets: Option<FoundPackets>,
     pub matches: u64,
+    /// What was shed of the packets that match.
+    pub shed: Shed,
     /// Losses that packets within the span tell of.
     pub dropped: u64,
     /// Losses that statistics blocks tell of.
@@ -111,14 +116,25 @@ pub struct Collector<'a> {
     frames: Vec<u8>,
     packets: Vec<FoundPacket>,
     matches: u64,
+    shed: Shed,
     dropped: u64,
     told: u64,
 }
 
 impl<'a> Collector<'a> {
     pub fn new(snapshot: &'a Snapshot, interfaces: &'a [u32], span: Span, keep: bool) -> Self {
-        let (frames, packets) = (Vec::new(), Vec::new());
-        Self { snapshot, interfaces, span, keep, frames, packets, matches: 0, dropped: 0, told: 0 }
+        Self {
+            snapshot,
+            interfaces,
+            span,
+            keep,
+            frames: Vec::new(),
+            packets: Vec::new(),
+            matches: 0,
+            shed: Shed::default(),
+            dropped: 0,
+            told: 0,
+        }
     }
 
     /// Takes in the block at `at`. An error says why the block is damaged.
@@ -153,6 +169,7 @@ impl<'a> Collector<'a> {
             frame: block.frame,
             flags: block.flags,
             dropped: block.dropped,
+            shed: block.shed,
         };
         self.packet(at, &packet, matcher);
         Ok(())
@@ -166,6 +183,9 @@ impl<'a> Collector<'a> {
         self.dropped += packet.dropped;
         let matches = matcher.matches(packet);
         self.matches += u64::from(matches);
+        if matches {
+            self.shed.add_packet(packet.shed);
+        }
         if !self.keep || !matches && packet.dropped == 0 {
             return;
         }
@@ -180,6 +200,7 @@ impl<'a> Collector<'a> {
             flags: packet.flags,
             matches,
             dropped: packet.dropped,
+            shed: packet.shed,
         });
         self.frames.extend_from_slice(frame);
     }
@@ -195,6 +216,7 @@ impl<'a> Collector<'a> {
         Gathered {
             packets: (!is_empty).then_some(found),
             matches: self.matches,
+            shed: self.shed,
             dropped: self.dropped,
             told: self.told,
         }

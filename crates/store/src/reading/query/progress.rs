@@ -1,5 +1,7 @@
 //! How far has a query come, and what did it cost?
 
+use crate::shed::Shed;
+
 /// How far a query has come.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Progress {
@@ -9,6 +11,8 @@ pub struct Progress {
     pub total_bytes: u64,
     /// Matches found so far.
     pub matches: u64,
+    /// What was shed of the matches.
+    pub shed: Shed,
     /// Packets that the recording says it dropped inside the span: before the packets that were
     /// looked at, or by the statistics of the segments if those tell of more and the whole store
     /// was asked for.
@@ -33,6 +37,7 @@ impl Progress {
     pub(super) fn add(&mut self, other: Self) {
         self.bytes += other.bytes;
         self.matches += other.matches;
+        self.shed += other.shed;
         self.dropped += other.dropped;
         self.segments += other.segments;
         self.indexed += other.indexed;

@@ -221,10 +221,10 @@ fn packets(
                 };
                 let own_ns = packet.time_ns.filter(|ns| *ns >= 0);
                 time_ns = own_ns.unwrap_or(time_ns);
-                let trace::Packet { link, original_len, frame, flags, dropped, .. } = packet;
+                let trace::Packet { link, original_len, frame, flags, dropped, shed, .. } = packet;
                 let id = packet.interface;
                 let packet =
-                    Packet { time_ns, interface, link, original_len, frame, flags, dropped };
+                    Packet { time_ns, interface, link, original_len, frame, flags, dropped, shed };
                 let record = Record { packet, is_timeless: own_ns.is_none(), id };
                 each(begin + at as u64, &record);
                 continue;

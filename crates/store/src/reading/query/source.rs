@@ -95,8 +95,8 @@ pub struct Looked {
 
 impl From<Gathered> for Looked {
     fn from(gathered: Gathered) -> Self {
-        let Gathered { packets, matches, dropped, told } = gathered;
-        let progress = Progress { matches, dropped, ..Progress::default() };
+        let Gathered { packets, matches, shed, dropped, told } = gathered;
+        let progress = Progress { matches, shed, dropped, ..Progress::default() };
         Self { progress, told, packets, ..Self::default() }
     }
 }

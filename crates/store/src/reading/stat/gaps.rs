@@ -1,18 +1,24 @@
-//! Where are packets missing, and how many?
+//! Where are packets missing, and how many? Where is payload missing, and how much?
 //!
 //! The index knows losses by granule. Under overload nearly every granule tells of some, so what
 //! lies close together is one gap: the list stays as short as the story is.
 
 use std::collections::BTreeMap;
+use std::ops::AddAssign;
 
 /// Losses of an interface that are less than a second apart are one gap.
 const JOINED_NS: i64 = 1_000_000_000;
 /// How many gaps are kept; of more, the largest.
 const MOST: usize = 10_000;
 
-/// A time in which packets were lost.
+/// What can be lost in a gap: packets, by their number, or what was shed.
+pub trait Loss: Copy + Default + Ord + AddAssign {}
+
+impl<L: Copy + Default + Ord + AddAssign> Loss for L {}
+
+/// A time in which something was lost: packets, unless another kind of loss is named.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Gap {
+pub struct Gap<L = u64> {
     /// The interface; `None` where the statistics of a segment alone tell of the gap: at the end
     /// of a recording, behind its last packet.
     pub interface: Option<String>,
@@ -20,44 +26,48 @@ pub struct Gap {
     pub first_ns: i64,
     /// The time of the last packet in those granules.
     pub last_ns: i64,
-    /// Packets that were lost.
-    pub lost: u64,
+    /// What was lost.
+    pub lost: L,
 }
 
 /// All gaps, in the order of time.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Gaps {
-    pub list: Vec<Gap>,
+pub struct Gaps<L = u64> {
+    pub list: Vec<Gap<L>>,
     /// How many smaller gaps are not in the list.
     pub more: u64,
-    /// Packets that were lost in the smaller gaps.
-    pub more_lost: u64,
+    /// What was lost in the smaller gaps.
+    pub more_lost: L,
 }
 
-impl Gaps {
+impl<L: Loss> Gaps<L> {
     /// Returns how many gaps there are.
     pub fn count(&self) -> u64 {
         self.list.len() as u64 + self.more
     }
 
-    /// Returns how many packets were lost in all gaps.
-    pub fn lost(&self) -> u64 {
-        self.list.iter().map(|gap| gap.lost).sum::<u64>() + self.more_lost
+    /// Returns what was lost in all gaps.
+    pub fn lost(&self) -> L {
+        let mut lost = self.more_lost;
+        for gap in &self.list {
+            lost += gap.lost;
+        }
+        lost
     }
 }
 
 /// Gaps while they are found.
 #[derive(Default)]
-pub(super) struct Finder {
+pub(super) struct Finder<L = u64> {
     /// Last time and losses of each gap, by interface and first time.
-    found: BTreeMap<Option<String>, BTreeMap<i64, (i64, u64)>>,
+    found: BTreeMap<Option<String>, BTreeMap<i64, (i64, L)>>,
     count: usize,
     more: u64,
-    more_lost: u64,
+    more_lost: L,
 }
 
-impl Finder {
-    pub fn add(&mut self, interface: Option<&str>, first_ns: i64, last_ns: i64, lost: u64) {
+impl<L: Loss> Finder<L> {
+    pub fn add(&mut self, interface: Option<&str>, first_ns: i64, last_ns: i64, lost: L) {
         let gaps = self.found.entry(interface.map(str::to_owned)).or_default();
         let (mut first_ns, mut last_ns, mut lost) = (first_ns, last_ns, lost);
         // No gap is close to another, so the last that begins early enough is the first to look at.
@@ -80,7 +90,7 @@ impl Finder {
     }
 
     fn forget_small(&mut self) {
-        let mut sizes: Vec<u64> =
+        let mut sizes: Vec<L> =
             self.found.values().flat_map(BTreeMap::values).map(|(_, lost)| *lost).collect();
         let excess = sizes.len().saturating_sub(MOST);
         if excess == 0 {
@@ -104,7 +114,7 @@ impl Finder {
         }
     }
 
-    pub fn finish(mut self) -> Gaps {
+    pub fn finish(mut self) -> Gaps<L> {
         self.forget_small();
         let mut list = Vec::with_capacity(self.count);
         for (interface, gaps) in self.found {

@@ -24,13 +24,14 @@ use tapdeck_packet::key::Class;
 use tapdeck_packet::link::LinkType;
 use tapdeck_packet::pcapng::{self, Reader, Record};
 
-use crate::format::index::{Builder, Granule, Index, read_ahead};
+use crate::format::index::{Builder, Granule, Index, ShedOf, read_ahead};
 use crate::format::segment::{blocks_backwards, dropped_told, open_segment, statistics_told};
 use crate::io::{Access, Directory, Object, Storage};
 use crate::reading::query::{Error, Missing, Note, SLACK_NS, Segment, Snapshot, Span};
+use crate::shed::Shed;
 pub use captures::stat_captures;
 use gaps::Finder;
-pub use gaps::{Gap, Gaps};
+pub use gaps::{Gap, Gaps, Loss};
 pub use rate::{Amount, Rate};
 use tops::KeyTally;
 pub use tops::Tops;
@@ -78,6 +79,9 @@ pub struct Report {
     /// Times of the first and the last packet, UTC. `None` where there are no packets.
     pub times: Option<(i64, i64)>,
     pub gaps: Gaps,
+    /// Times in which packets lost payload because a ring was nearly full; what segments without an
+    /// index lost is not told.
+    pub shed: Gaps<Shed>,
     /// Times in which packets went unseen, which are in no gap.
     pub unseen: Vec<Missing>,
     pub rate: Rate,
@@ -100,6 +104,7 @@ impl Report {
             index_bytes: 0,
             times: None,
             gaps: Gaps::default(),
+            shed: Gaps::default(),
             unseen: Vec::new(),
             rate: Rate::new(),
             hosts: KeyTally::new().top(0),
@@ -163,6 +168,7 @@ struct GranulePart {
     packets: u64,
     bytes: u64,
     dropped: Vec<(u32, u64)>,
+    shed: Vec<ShedOf>,
 }
 
 impl GranulePart {
@@ -173,6 +179,7 @@ impl GranulePart {
             packets: u64::from(granule.packets),
             bytes: granule.place.end - granule.place.start,
             dropped: granule.dropped.clone(),
+            shed: granule.shed.clone(),
         }
     }
 }
@@ -183,6 +190,7 @@ struct ReportBuilder<'a> {
     question: Question,
     report: Report,
     gaps: Finder,
+    shed: Finder<Shed>,
     hosts: KeyTally<IpAddr>,
     ports: KeyTally<u16>,
     /// Losses in the statistics of segments that no packet has told of yet, each with the
@@ -202,8 +210,8 @@ impl<'a> ReportBuilder<'a> {
     ) -> Self {
         let report = Report { unseen: snapshot.unseen().to_vec(), notes, ..Report::empty() };
         let (hosts, ports) = (KeyTally::new(), KeyTally::new());
-        let (gaps, untold) = (Finder::default(), Vec::new());
-        Self { storage, snapshot, question, report, gaps, hosts, ports, untold }
+        let (gaps, shed, untold) = (Finder::default(), Finder::default(), Vec::new());
+        Self { storage, snapshot, question, report, gaps, shed, hosts, ports, untold }
     }
 
     fn finish(mut self) -> Report {
@@ -214,6 +222,7 @@ impl<'a> ReportBuilder<'a> {
             }
         }
         self.report.gaps = self.gaps.finish();
+        self.report.shed = self.shed.finish();
         self.report.hosts = self.hosts.top(self.question.top);
         self.report.ports = self.ports.top(self.question.top);
         self.report
@@ -423,6 +432,11 @@ impl<'a> ReportBuilder<'a> {
             let name = self.interface(segment, *interface);
             self.gaps.add(name.as_deref(), part.first_ns, part.last_ns, *lost);
         }
+        for ShedOf { interface, packets, bytes } in &part.shed {
+            let name = self.interface(segment, *interface);
+            let shed = Shed { packets: u64::from(*packets), bytes: *bytes };
+            self.shed.add(name.as_deref(), part.first_ns, part.last_ns, shed);
+        }
     }
 
     fn reach(&mut self, first_ns: i64, last_ns: i64) {
@@ -567,6 +581,7 @@ fn read_part(
         packets: 0,
         bytes: 0,
         dropped: Vec::new(),
+        shed: Vec::new(),
     };
     let mut at = reader.offset();
     while let Some(record) = reader.next() {
@@ -587,6 +602,9 @@ fn read_part(
         part.last_ns = part.last_ns.max(time_ns);
         if packet.dropped > 0 {
             part.dropped.push((packet.interface, packet.dropped));
+        }
+        if packet.shed > 0 {
+            ShedOf::add(&mut part.shed, packet.interface, packet.shed);
         }
     }
     let end = place.start + have as u64;

@@ -1,0 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+/* The recorder's kernel half that sheds payload: a program of its own, so that who keeps all pays
+ * nothing. */
+#define TD_SHED
+#include "record.bpf.c"
