@@ -19,6 +19,7 @@ fn main() {
         .unwrap_or_default();
     for program in [
         "record",
+        "record_cutoff",
         "record_rules",
         "serve",
         "socket",

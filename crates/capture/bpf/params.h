@@ -29,6 +29,9 @@ struct td_params {
 	__u32 filtered;      /* a filter has been put in (filter.h) */
 	__u32 clock_by_poll; /* the clock is read for each poll, and not for each packet (clock.h)
 			      */
+	__u32 judged;        /* there may be rules */
+	__u32 cutoff;        /* bytes that each flow may have; 0: as many as come */
+	__u32 flow_mask;     /* sets of the table of flows, minus one; a power of two, minus one */
 	__u32 most_direct;   /* frames of at most so many bytes are copied by loads and stores */
 };
 

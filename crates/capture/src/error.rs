@@ -65,6 +65,12 @@ pub enum Error {
         hooks = Hook::list(Hook::takes_rules, "or")
     )]
     NoRules(Hook),
+    /// a hook that knows no flows
+    #[error(
+        "hook {0} cannot cut flows off, which the programs of other hooks do: take {hooks}, or leave --cutoff out",
+        hooks = Hook::list(Hook::takes_rules, "or")
+    )]
+    NoCutoff(Hook),
     /// a hook whose programs stay as they are
     #[error(
         "hook {0} cannot begin with rules while it records (the kernel exchanges no {0} programs): start with --rules, which can be exchanged then"
@@ -100,6 +106,7 @@ impl Error {
             | Self::Filter { .. }
             | Self::FixedFilter(_)
             | Self::NoRules(_)
+            | Self::NoCutoff(_)
             | Self::FixedRules(_)
             | Self::Snaplen { .. }
             | Self::Deliver { .. } => true,

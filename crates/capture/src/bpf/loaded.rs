@@ -12,8 +12,9 @@ use super::object::{Aligned, FLUSH, LoadedObject, POLL, choose, load_filtered, r
 use super::params::Params;
 use super::program::Program;
 use crate::filter::splice::Filters;
+use crate::flows;
 use crate::persist::{Place, pin_anew};
-use crate::ring::{Geometry, RingMemory};
+use crate::ring::{CUT, Geometry, RingMemory};
 use crate::rules::Images;
 use crate::sys::libbpf::{io_error, map, quiet_libbpf};
 use crate::sys::mapping::Mapping;
@@ -22,6 +23,8 @@ use crate::sys::pins;
 
 static RECORD: &Aligned<[u8]> =
     &Aligned(*include_bytes!(concat!(env!("OUT_DIR"), "/record.bpf.o")));
+static RECORD_CUTOFF: &Aligned<[u8]> =
+    &Aligned(*include_bytes!(concat!(env!("OUT_DIR"), "/record_cutoff.bpf.o")));
 static RECORD_RULES: &Aligned<[u8]> =
     &Aligned(*include_bytes!(concat!(env!("OUT_DIR"), "/record_rules.bpf.o")));
 
@@ -34,12 +37,18 @@ pub(crate) struct PinnedMaps {
     data: OwnedFd,
     release: OwnedFd,
     control: OwnedFd,
+    cuts: OwnedFd,
     noted: OwnedFd,
 }
 
 /// The names under which maps of the object are pinned, and their names there.
-const PINNED: [(&str, &str); 4] =
-    [("rings", "rings"), ("data", "data"), ("release", "release"), ("control", ".data.control")];
+const PINNED: [(&str, &str); 5] = [
+    ("rings", "rings"),
+    ("data", "data"),
+    ("release", "release"),
+    ("control", ".data.control"),
+    ("cuts", "cuts"),
+];
 const NOTED: &str = "noted";
 
 impl PinnedMaps {
@@ -51,6 +60,7 @@ impl PinnedMaps {
             data: open("data")?,
             release: open("release")?,
             control: open("control")?,
+            cuts: open("cuts")?,
             noted: open(NOTED)?,
         })
     }
@@ -66,7 +76,7 @@ impl PinnedMaps {
 
     /// Has the programs of an object that is loaded next work on these maps.
     fn reuse(&self, open: &mut OpenObject) -> io::Result<()> {
-        let fds = [&self.rings, &self.data, &self.release, &self.control];
+        let fds = [&self.rings, &self.data, &self.release, &self.control, &self.cuts];
         for mut map in open.maps_mut() {
             let name = map.name().to_string_lossy().into_owned();
             // libbpf puts the object's name before that of a section.
@@ -88,8 +98,10 @@ impl PinnedMaps {
         let rings = mapped(&self.rings, n * geometry.ring_stride(), false)?;
         let data = mapped(&self.data, n * geometry.data_stride(), false)?;
         let release = mapped(&self.release, n * layout::RELEASE, true)?;
+        let cuts = mapped(&self.cuts, n * CUT, false)?;
         let noted = mapped(&self.noted, geometry.noted_bytes(), true)?;
-        Ok(RingMemory::noting_in(RingMemory::set(geometry, &rings, &data, &release), &noted))
+        let set = RingMemory::set(geometry, &rings, &data, &release);
+        Ok(RingMemory::noting_in(RingMemory::cutting_in(set, &cuts), &noted))
     }
 }
 
@@ -104,7 +116,11 @@ pub struct Loaded {
 }
 
 fn open(programs: &[Program], others: &[&str], params: &Params) -> io::Result<OpenObject> {
-    let bytes = if params.judged { &RECORD_RULES.0[..] } else { &RECORD.0[..] };
+    let bytes = match params {
+        Params { judged: true, .. } => &RECORD_RULES.0[..],
+        Params { cutoff: 1.., .. } => &RECORD_CUTOFF.0[..],
+        _ => &RECORD.0[..],
+    };
     let mut object = ObjectBuilder::default().open_memory(bytes).map_err(|e| io_error(&e))?;
     let g = params.geometry;
     choose(&mut object, programs, params.ifindex, others);
@@ -113,6 +129,7 @@ fn open(programs: &[Program], others: &[&str], params: &Params) -> io::Result<Op
             Some("rings") => (g.ring_stride(), g.nrings),
             Some("data") => (g.data_stride(), g.nrings),
             Some("release") => (layout::RELEASE, g.nrings),
+            Some("cuts") => (CUT, g.nrings),
             Some(name) if name.ends_with(".rodata.params") => {
                 map.set_initial_value(&params.bytes()).map_err(|e| io_error(&e))?;
                 continue;
@@ -145,6 +162,9 @@ impl Loaded {
         let others = if params.clock_by_poll { &[FLUSH, POLL][..] } else { &[FLUSH] };
         let open = open(programs, others, params)?;
         let mut loaded = load_filtered(open, programs, params.ifindex, filters)?;
+        if params.cutoff > 0 {
+            flows::make_of(&loaded.object)?;
+        }
         let polls = params.clock_by_poll.then(|| loaded.hear_of_polls()).transpose()?;
         let g = params.geometry;
         let n = g.nrings as usize;
@@ -157,7 +177,10 @@ impl Loaded {
         let release = mapped("release", n * layout::RELEASE, true)?;
         let control = Control::new(mapped(".data.control", CONTROL_BYTES, true)?);
         control.set_snaplen(g.snaplen);
-        let rings = RingMemory::set(g, &rings, &data, &release).into_iter().map(Arc::new).collect();
+        control.draw_seed();
+        let cuts = mapped("cuts", n * CUT, false)?;
+        let rings = RingMemory::cutting_in(RingMemory::set(g, &rings, &data, &release), &cuts);
+        let rings = rings.into_iter().map(Arc::new).collect();
         Ok((Self { programs: loaded, rings, control: control.clone(), _polls: polls }, control))
     }
 
@@ -178,7 +201,20 @@ impl Loaded {
         if let Some(found) = &found {
             found.reuse(&mut open)?;
         }
+        // An owner before had one if it cut flows off.
+        let table = pins::open(&place.path(flows::MAP)).ok();
+        for mut map in open.maps_mut().filter(|map| map.name() == flows::MAP) {
+            if let Some(table) = &table {
+                map.reuse_fd(table.as_fd()).map_err(|e| io_error(&e))?;
+            }
+        }
         let loaded = load_filtered(open, programs, params.ifindex, filters)?;
+        if params.cutoff > 0 {
+            flows::make_of(&loaded.object)?;
+        }
+        if let (None, Ok(made)) = (table, flows::place_of(&loaded.object)) {
+            pin_anew(made.as_fd(), &place.path(flows::MAP))?;
+        }
         let pinned = match found {
             Some(found) => found,
             None => PinnedMaps::pin(&loaded.object, params.geometry, place)?,
@@ -188,6 +224,7 @@ impl Loaded {
         let control = Control::new(Arc::new(control));
         if place.found.is_none() {
             control.set_snaplen(params.geometry.snaplen);
+            control.draw_seed();
         }
         Ok((Self { programs: loaded, rings, control: control.clone(), _polls: None }, control))
     }

@@ -2,6 +2,7 @@
 
 use std::sync::OnceLock;
 
+use crate::flows;
 use crate::ring::Geometry;
 use crate::sys::params::TdParams;
 
@@ -21,6 +22,10 @@ pub struct Params {
     pub filtered: bool,
     /// Whether there may be rules: the programs to load are then those that look for rules.
     pub judged: bool,
+    /// Bytes that each flow may have; 0: as many as come.
+    pub cutoff: u32,
+    /// Sets that are used of the table of flows, a power of two.
+    pub flow_sets: u32,
     /// Whether the packets of a poll share readings of the clock.
     pub clock_by_poll: bool,
     /// Frames of at most so many bytes are copied by loads and stores, longer ones by a call.
@@ -60,6 +65,8 @@ impl Params {
             link_header: true,
             filtered: false,
             judged: false,
+            cutoff: 0,
+            flow_sets: flows::SETS,
             clock_by_poll: false,
             most_direct: most_direct(),
         }
@@ -86,6 +93,9 @@ impl Params {
             link_header: self.link_header.into(),
             filtered: self.filtered.into(),
             clock_by_poll: self.clock_by_poll.into(),
+            judged: self.judged.into(),
+            cutoff: self.cutoff,
+            flow_mask: self.flow_sets - 1,
             most_direct: self.most_direct,
         };
         params.bytes().to_vec()

@@ -118,6 +118,11 @@ impl KernelHook {
                 images.places.put(0, size).map_err(Fault::Place)?;
                 false
             }
+            Request::MakeFlows => {
+                let images = self.images.as_mut().ok_or_else(no_rules)?;
+                images.places.make_flows().map_err(Fault::Place)?;
+                false
+            }
             Request::OpenSocket { .. }
             | Request::TakeRefused
             | Request::PutFilter { .. }

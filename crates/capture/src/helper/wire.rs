@@ -56,6 +56,8 @@ pub(crate) enum Request {
     PutRules {
         size: Option<u32>,
     },
+    /// Make the table of flows that rules cut off, where there is none.
+    MakeFlows,
     /// Open the socket of this number, and hand it over, with the memory that it writes packets to
     /// if it has its own. Is answered by how many blocks or chunks it has room for.
     OpenSocket {
@@ -98,6 +100,7 @@ impl Request {
             Self::Prepare => 15,
             Self::MakeMember => 16,
             Self::Keep => 17,
+            Self::MakeFlows => 18,
         }
     }
 
@@ -153,6 +156,7 @@ impl Request {
             15 => Self::Prepare,
             16 => Self::MakeMember,
             17 => Self::Keep,
+            18 => Self::MakeFlows,
             _ => return None,
         };
         Some((interface as usize, request))
@@ -323,6 +327,7 @@ mod tests {
             Request::PutFilter { group: 0, program: Some(returning(64, 2)) },
             Request::Prepare,
             Request::Keep,
+            Request::MakeFlows,
             Request::MakeMember,
         ] {
             let bytes = request.write(5);
@@ -340,7 +345,7 @@ mod tests {
             assert_eq!(Request::read(&good[..len]), None, "{len} bytes of it");
         }
         assert_eq!(Request::read(&[&good[..], &[0]].concat()), None, "a byte more");
-        for kind in [0u32, 18, u32::MAX] {
+        for kind in [0u32, 19, u32::MAX] {
             let bytes = [&kind.to_ne_bytes()[..], &[0; 12]].concat();
             assert_eq!(Request::read(&bytes), None, "{kind}");
         }

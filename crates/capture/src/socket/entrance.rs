@@ -72,6 +72,7 @@ pub(super) fn perform(
         | Request::PutBack
         | Request::MakeRules { .. }
         | Request::PutRules { .. }
+        | Request::MakeFlows
         | Request::PutFilter { .. }
         | Request::Prepare
         | Request::Keep

@@ -14,11 +14,11 @@ mod c {
         pub safe fn tapdeck_is_complete(commit: u64, block_bytes: u32) -> i32;
         pub safe fn tapdeck_wakes(block: u32, released: u32, awake: u32) -> i32;
         #[cfg(test)]
-        pub safe static tapdeck_layout: [u32; 25];
+        pub safe static tapdeck_layout: [u32; 28];
         #[cfg(test)]
-        pub safe static tapdeck_params_layout: [u32; 25];
+        pub safe static tapdeck_params_layout: [u32; 28];
         #[cfg(test)]
-        pub safe static tapdeck_serve_layout: [u32; 33];
+        pub safe static tapdeck_serve_layout: [u32; 34];
     }
 }
 
@@ -76,19 +76,19 @@ pub fn wakes(block: u32, released: u32, awake: bool) -> bool {
 /// Sizes, offsets and constants as the C compiler has them, in the order of
 /// `bpf/ring_user.c`.
 #[cfg(test)]
-pub fn layout() -> [u32; 25] {
+pub fn layout() -> [u32; 28] {
     c::tapdeck_layout
 }
 
 /// Sizes and offsets of what programs are told, in the order of `bpf/ring_user.c`.
 #[cfg(test)]
-pub fn params_layout() -> [u32; 25] {
+pub fn params_layout() -> [u32; 28] {
     c::tapdeck_params_layout
 }
 
 /// Sizes and offsets of what programs of groups share with user space, in the order of
 /// `bpf/serve_user.c`.
 #[cfg(test)]
-pub fn serve_layout() -> [u32; 33] {
+pub fn serve_layout() -> [u32; 34] {
     c::tapdeck_serve_layout
 }

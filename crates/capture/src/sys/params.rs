@@ -26,6 +26,9 @@ pub struct TdParams {
     pub link_header: u32,
     pub filtered: u32,
     pub clock_by_poll: u32,
+    pub judged: u32,
+    pub cutoff: u32,
+    pub flow_mask: u32,
     pub most_direct: u32,
 }
 
@@ -144,6 +147,9 @@ mod tests {
             offset_of!(TdParams, link_header),
             offset_of!(TdParams, filtered),
             offset_of!(TdParams, clock_by_poll),
+            offset_of!(TdParams, judged),
+            offset_of!(TdParams, cutoff),
+            offset_of!(TdParams, flow_mask),
             offset_of!(TdParams, most_direct),
             size_of::<TdFlush>(),
             offset_of!(TdFlush, ring),

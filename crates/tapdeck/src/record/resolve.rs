@@ -216,6 +216,7 @@ fn from_interfaces(f: &flags::Record, rules_options: &Options) -> Result<Origin>
             },
             filter: f.filter.clone(),
             rules: rules.as_ref().map(|(_, compiled)| compiled.clone()),
+            cutoff: f.cutoff.unwrap_or_default().0,
         };
         check_lasting(f, name, hook)?;
         interfaces.push((name.clone(), config));

@@ -12,6 +12,7 @@ use anyhow::{Context, Result};
 use tapdeck_capture::filter::check_filter;
 use tapdeck_capture::interface::NicCounters;
 use tapdeck_capture::persist::Persist;
+use tapdeck_capture::ring::Cut;
 use tapdeck_capture::{Capture, Clock, Config, Event, Helper, Hook, Losses, Unseen};
 use tapdeck_packet::account::{Counters, InterfaceCounters};
 use tapdeck_packet::pcapng::InterfaceDescription;
@@ -321,7 +322,13 @@ fn of_membership(group: &Membership, totals: &Totals) -> InterfaceAccount {
         hook: "group",
         outbound: false,
         attached: group.is_attached(),
-        counters: counters(&totals.interfaces, losses, 0, group.missed(), NicCounters::default()),
+        counters: counters(
+            &totals.interfaces,
+            losses,
+            LeftOut::default(),
+            group.missed(),
+            NicCounters::default(),
+        ),
         settings: Settings { paused: false, snaplen: None, filter: None, rules: 0 },
     }
 }
@@ -335,7 +342,7 @@ fn of_capture(capture: &Capture, totals: &[InterfaceTotals]) -> InterfaceAccount
         counters: counters(
             totals,
             capture.losses(),
-            capture.filtered(),
+            LeftOut { filtered: capture.filtered(), cut: capture.cut() },
             capture.unseen(),
             capture.nic(),
         ),
@@ -348,12 +355,19 @@ fn of_capture(capture: &Capture, totals: &[InterfaceTotals]) -> InterfaceAccount
     }
 }
 
+/// What hooks left out because somebody asked for that.
+#[derive(Clone, Copy, Default)]
+struct LeftOut {
+    filtered: u64,
+    cut: Cut,
+}
+
 /// Returns the account that follows from what the writer says of each ring, what the rings say, and
 /// what the device says.
 fn counters(
     totals: &[InterfaceTotals],
     losses: Losses,
-    filtered: u64,
+    left_out: LeftOut,
     unseen: u64,
     nic: NicCounters,
 ) -> InterfaceCounters {
@@ -364,7 +378,8 @@ fn counters(
     let mut counters = InterfaceCounters {
         seen: 0,
         captured: sum(|totals| &totals.packets),
-        filtered,
+        filtered: left_out.filtered,
+        cutoff: left_out.cut.packets,
         dropped_ring: losses.ring,
         dropped_other: losses.contended + losses.unreadable + unwritten,
         dropped_contended: losses.contended,
@@ -375,6 +390,7 @@ fn counters(
         unseen,
         nic_sent: nic.tx_packets,
         bytes_captured: sum(|totals| &totals.frame_bytes),
+        bytes_cutoff: left_out.cut.bytes,
     };
     counters.seen = counters.accounted();
     counters
