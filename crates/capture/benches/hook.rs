@@ -22,11 +22,13 @@
 use std::fmt::Write as _;
 use std::io::Write as _;
 use std::net::Ipv4Addr;
+use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use rustix::thread::{CpuSet, sched_setaffinity};
+use tapdeck_capture::flows::MAX_CUTOFF;
 use tapdeck_capture::interface::Interface;
 use tapdeck_capture::rules::Compiled;
 use tapdeck_capture::transmit::{Drain, Flood};
@@ -35,7 +37,7 @@ use tapdeck_capture::{Capture, Clock, Config, Deliver, Hook, Stamps};
 use tapdeck_packet::ring::Ring;
 use tapdeck_packet::rules::image::Options as ImageOptions;
 use tapdeck_packet::rules::{Action, Rule, RuleSet};
-use tapdeck_testkit::frame::{IPV4, UDP, ethernet, ipv4, udp};
+use tapdeck_testkit::frame::{IPV4, TCP, UDP, ethernet, ipv4, tcp, udp};
 use tapdeck_testkit::kernel::need_root;
 use tapdeck_testkit::{Net, SplitMix64};
 
@@ -181,6 +183,9 @@ fn charges(options: &Options, out: &mut String) {
     }
 }
 
+/// The program that finds of each packet that its flow may have more.
+const BELOW_CUTOFF: &str = "record, cutoff";
+
 /// Loads a program with rings of so many bytes, of each member or, where they are not hot, of all
 /// together.
 type Load = Box<dyn Fn(bool, u64) -> Trial>;
@@ -199,6 +204,8 @@ fn programs(hook: Hook) -> Vec<(&'static str, Load)> {
         })
     };
     let by_poll = Duties { clock_by_poll: true, claims: true, ..Duties::default() };
+    let cutting =
+        |bytes: u32| recorder(Duties { cutoff: NonZeroU32::new(bytes), ..by_poll.clone() });
     let rules = Some(Arc::new(Compiled::new(&rules(), &ImageOptions::default()).expect("it fits")));
     let mut programs = vec![
         ("record", recorder(by_poll.clone())),
@@ -208,7 +215,9 @@ fn programs(hook: Hook) -> Vec<(&'static str, Load)> {
             "record, filter",
             recorder(Duties { filter: Some("udp port 9".into()), ..by_poll.clone() }),
         ),
-        ("record, rules", recorder(Duties { rules, ..by_poll })),
+        ("record, rules", recorder(Duties { rules, ..by_poll.clone() })),
+        (BELOW_CUTOFF, cutting(MAX_CUTOFF)),
+        ("record, cut off", cutting(1)),
     ];
     if GROUP_HOOKS.contains(&hook) {
         programs.extend([("1 group", groups(1)), ("8 groups", groups(8))]);
@@ -262,7 +271,8 @@ fn alone(options: &Options, out: &mut String) -> Vec<Row> {
             for (ring, bytes) in [("hot", HOT), ("cold", options.cold)] {
                 let trial = load(ring == "hot", bytes);
                 for size in SIZES {
-                    let row = measure(options, [&empty, &reads, &trial], size).map(
+                    let frame = if program == BELOW_CUTOFF { syn(size) } else { frame(size) };
+                    let row = measure(options, [&empty, &reads, &trial], &frame).map(
                         |[empty, reads, ns]| Row {
                             hook: name(hook),
                             program,
@@ -378,13 +388,12 @@ fn print(out: &mut String, row: &Row) {
 fn measure<const N: usize>(
     options: &Options,
     trials: [&Trial; N],
-    size: usize,
+    frame: &[u8],
 ) -> std::io::Result<[Spread; N]> {
-    let frame = frame(size);
     let mut figures: [Vec<f64>; N] = std::array::from_fn(|_| Vec::new());
     for _ in 0..options.runs {
         for (trial, figures) in trials.iter().zip(&mut figures) {
-            figures.push(trial.run(&frame, options.times)?);
+            figures.push(trial.run(frame, options.times)?);
         }
     }
     Ok(figures.map(Spread::of))
@@ -394,6 +403,15 @@ fn measure<const N: usize>(
 fn frame(size: usize) -> Vec<u8> {
     let (source, destination) = ([10, 213, 0, 1].into(), [10, 213, 0, 2].into());
     let packet = ipv4(source, destination, UDP, &udp([9, 9], &vec![0; size - 14 - 20 - 8]));
+    ethernet([2, 0, 0, 0, 0, 2], [2, 0, 0, 0, 0, 1], &[], IPV4, &packet)
+}
+
+/// A TCP packet that begins a connection: its flow's count begins anew each time.
+fn syn(size: usize) -> Vec<u8> {
+    let (source, destination) = ([10, 213, 0, 1].into(), [10, 213, 0, 2].into());
+    let mut segment = tcp([9, 9], 0, &vec![0; size - 14 - 20 - 20]);
+    segment[13] = 2;
+    let packet = ipv4(source, destination, TCP, &segment);
     ethernet([2, 0, 0, 0, 0, 2], [2, 0, 0, 0, 0, 1], &[], IPV4, &packet)
 }
 
@@ -453,6 +471,7 @@ fn recorded(options: &Options, size: usize) -> (f64, f64) {
         stamps: Stamps::Auto,
         filter: None,
         rules: None,
+        cutoff: None,
     };
     net.b.inside(|| {
         let clock = Arc::new(Clock::default());

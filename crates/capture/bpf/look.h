@@ -560,6 +560,7 @@ static __always_inline void td_judge_image(struct td_look *look, const struct td
 	verdict->rule = look->best.rule;
 	verdict->snaplen = look->best.action == TD_SNAPLEN ? value : ~0u;
 	verdict->group = look->best.action == TD_GROUP ? value : ~0u;
+	verdict->cutoff = look->best.action == TD_CUT_OFF ? value : ~0u;
 	td_count(&look->image, head, look->best.action == TD_NONE ? head->nrules : look->best.rule,
 		 cpu);
 }

@@ -22,7 +22,6 @@ struct td_params {
 	__u32 first_interface; /* pcapng interface id of ring 0 */
 	__u32 ifindex;
 	__u32 consume;
-	__u32 shed_to; /* bytes kept of a packet while its ring is nearly full; 0: all (shed.h) */
 	__u32 hardware_time;
 	__u32 hardware_vlan;
 	__u32 by_cpu;        /* XDP: a ring for each CPU, and not for each receive queue */
@@ -32,6 +31,10 @@ struct td_params {
 			      */
 	__u32 claims;        /* space is reserved for several packets of a poll at once (claim.h) */
 	__u32 most_direct;   /* frames of at most so many bytes are copied by loads and stores */
+	__u32 shed_to;   /* bytes kept of a packet while its ring is nearly full; 0: all (shed.h) */
+	__u32 judged;    /* there may be rules */
+	__u32 cutoff;    /* bytes that each flow may have; 0: as many as come */
+	__u32 flow_mask; /* sets of the table of flows, minus one; a power of two, minus one */
 };
 
 /* CPUs that have a clock of their own in clock.h; a power of two. */

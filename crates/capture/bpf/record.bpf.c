@@ -28,8 +28,10 @@ struct td_control control SEC(".data.control");
 
 /* The same that keeps less where that is asked for is record_less.bpf.c, and with rules, too,
  * record_rules.bpf.c. */
+#ifdef TD_CUTOFF
+#include "cutoff.h"
+#endif
 #ifdef TD_RULES
-#include "headers.h"
 #define TD_IMAGES 1
 #include "images.h"
 #endif
@@ -66,6 +68,14 @@ struct {
 	__uint(key_size, sizeof(__u32));
 	__uint(value_size, sizeof(struct td_shed));
 } shed SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, 1);
+	__uint(key_size, sizeof(__u32));
+	__uint(value_size, sizeof(struct td_cut));
+} cuts SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_XSKMAP);
@@ -118,14 +128,34 @@ static __always_inline __u32 snaplen(void)
 	return now < params.snaplen ? now : params.snaplen;
 }
 
-#ifdef TD_RULES
+/* What a packet's rule, or the recorder, says of it. */
+struct terms {
+	__u32 keep;  /* bytes of it */
+	__u32 limit; /* bytes of its flow; NO_LIMIT: as many as come */
+};
+
+#define NO_LIMIT ~0u
+
+static __always_inline __u32 limit(void)
+{
+#ifdef TD_CUTOFF
+	return params.cutoff ? params.cutoff : NO_LIMIT;
+#else
+	return NO_LIMIT;
+#endif
+}
+
+#ifdef TD_CUTOFF
 /*
  * What is known of one packet, on the CPU it is on: no program of ours interrupts another. The
  * stack has no room for it: before Linux 6.13 all frames together have 512 bytes.
  */
 struct scratch {
-	struct td_tuple tuple;
+	struct td_headers headers;
+	struct td_flow_question question;
+#ifdef TD_RULES
 	struct td_verdict verdict;
+#endif
 };
 
 struct {
@@ -134,25 +164,72 @@ struct {
 	__type(key, __u32);
 	__type(value, struct scratch);
 } scratch SEC(".maps");
+#else
+struct scratch;
 #endif
 
-/* Whether the rules take a packet; lowers `keep` where one says so. */
-static __always_inline bool rules_accept(enum context context, struct packet *p, __u32 *keep)
+/* Where what is known of a packet has room; NULL where nobody asks. */
+static __always_inline struct scratch *begin(void)
+{
+#ifdef TD_CUTOFF
+	__u32 only = 0;
+	struct scratch *s;
+
+	if (!params.cutoff && !params.judged)
+		return NULL;
+	s = bpf_map_lookup_elem(&scratch, &only);
+	if (s)
+		s->headers.have = 0;
+	return s;
+#else
+	return NULL;
+#endif
+}
+
+/* Whether the rules take a packet; lowers what is kept of it, or of its flow, where one says so. */
+static __always_inline bool rules_accept(enum context context, struct packet *p, struct scratch *s,
+					 struct terms *terms)
 {
 #ifdef TD_RULES
-	__u32 only = 0;
-	struct scratch *s = bpf_map_lookup_elem(&scratch, &only);
-
-	if (!s)
+	if (!params.judged || !s ||
+	    !td_judge(0, td_get_outer(context, p, &s->headers), &s->verdict))
 		return true;
-	td_outer(context, p, &s->tuple);
-	if (!td_judge(0, &s->tuple, &s->verdict))
-		return true;
-	if (s->verdict.action == TD_SNAPLEN && s->verdict.snaplen < *keep)
-		*keep = s->verdict.snaplen;
+	if (s->verdict.action == TD_SNAPLEN && s->verdict.snaplen < terms->keep)
+		terms->keep = s->verdict.snaplen;
+	if (s->verdict.action == TD_CUT_OFF && s->verdict.cutoff < terms->limit)
+		terms->limit = s->verdict.cutoff;
 	return s->verdict.action != TD_NONE && s->verdict.action != TD_DROP;
 #else
 	return true;
+#endif
+}
+
+/* Whether the packet's flow has had its bytes before; such a packet is counted here. */
+static __always_inline bool is_cut(enum context context, struct packet *p, struct scratch *s,
+				   __u32 limit)
+{
+#ifdef TD_CUTOFF
+	if ((!params.cutoff && !params.judged) || limit == NO_LIMIT || !s)
+		return false;
+
+	__u32 len = frame_len(p);
+
+	s->question.tag = p->tag;
+	s->question.len = len;
+	s->question.limit = limit;
+	s->question.owner = 0;
+	if (!TD_CALL(cut, context, p, &s->headers, &s->question))
+		return false;
+
+	struct td_cut *cut = bpf_map_lookup_elem(&cuts, &p->ring);
+
+	if (cut) {
+		__sync_fetch_and_add(&cut->packets, 1);
+		__sync_fetch_and_add(&cut->bytes, len);
+	}
+	return true;
+#else
+	return false;
 #endif
 }
 
@@ -161,9 +238,13 @@ static __always_inline void take(enum context context, struct packet *p)
 	if (is_abandoned())
 		return;
 
-	__u32 keep = snaplen();
+	struct scratch *s = begin();
+	struct terms terms = {
+		.keep = snaplen(),
+		.limit = limit(),
+	};
 	bool refused = (params.filtered && !td_filter_accepts(context, p, 0)) ||
-		       !rules_accept(context, p, &keep);
+		       !rules_accept(context, p, s, &terms);
 	struct place place = {
 		.ring = bpf_map_lookup_elem(&rings, &p->ring),
 		.index = p->ring,
@@ -176,9 +257,13 @@ static __always_inline void take(enum context context, struct packet *p)
 		heed_deadline_unwritten();
 		return;
 	}
+	if (is_cut(context, p, s, terms.limit)) {
+		heed_deadline_unwritten();
+		return;
+	}
 	place.data = bpf_map_lookup_elem(&data, &p->ring);
 	if (place.data)
-		put(context, p, &place, keep, params.first_interface + p->ring);
+		put(context, p, &place, terms.keep, params.first_interface + p->ring);
 }
 
 #include "programs.h"

@@ -65,6 +65,14 @@ struct td_ring {
 	struct td_block block[];
 };
 
+/* Written by the kernel only. One for each ring, on a cache line of its own: what is left of flows
+ * that have had their bytes (cutoff.h). */
+struct td_cut {
+	__u64 packets;
+	__u64 bytes; /* of their frames */
+	__u64 reserved[6];
+};
+
 /* Written by the reader only. One for each ring, on a cache line of its own. */
 struct td_release {
 	__u32 released; /* blocks below this number may be used again */
@@ -78,7 +86,7 @@ struct td_control {
 	__u32 snaplen;     /* bytes kept of packets from now on, if the ring was made for so many */
 	__u64 deadline_ns; /* CLOCK_MONOTONIC; who lives moves it on, once a second */
 	__u32 abandoned;   /* set by the programs that came behind the deadline */
-	__u32 reserved;
+	__u32 seed;        /* of the flows' hash (cutoff.h); nobody else is to know it */
 	__s64 utc_offset_ns[TD_EPOCHS]; /* CLOCK_MONOTONIC + this = UTC */
 };
 

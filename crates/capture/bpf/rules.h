@@ -11,7 +11,7 @@
 #define TD_IMAGE_MAGIC 0x31676d69
 #define TD_MAX_SIGNATURES 4096
 
-enum td_action { TD_NONE, TD_ACCEPT, TD_DROP, TD_SNAPLEN, TD_GROUP };
+enum td_action { TD_NONE, TD_ACCEPT, TD_DROP, TD_SNAPLEN, TD_GROUP, TD_CUT_OFF };
 
 /*
  * Where a look-up goes on: the kind in the two highest bits.
@@ -53,7 +53,7 @@ struct td_chunk {
 struct td_outcome {
 	__u32 rule;
 	__u32 priority; /* lower is better; ~0: no rule */
-	__u32 value;    /* snaplen or group */
+	__u32 value;    /* snaplen, group or cutoff */
 	__u16 stop;     /* no signature from this number on holds a better rule */
 	__u8 action;
 	__u8 pad;
@@ -143,6 +143,7 @@ struct td_verdict {
 	__u32 snaplen;
 	__u32 group;
 	__u32 rule;
+	__u32 cutoff;
 };
 
 _Static_assert(sizeof(struct td_node) == 32, "a node");

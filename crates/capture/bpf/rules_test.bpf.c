@@ -16,7 +16,6 @@ struct td_judged {
 	struct td_tuple tuple;
 	struct td_verdict verdict;
 	__u32 is_judged;
-	__u32 pad;
 };
 
 struct {

@@ -39,9 +39,11 @@ const __u32 tapdeck_rules_layout[] = {
 	offsetof(struct td_verdict, snaplen),
 	offsetof(struct td_verdict, group),
 	offsetof(struct td_verdict, rule),
+	offsetof(struct td_verdict, cutoff),
 	TD_NONE,
 	TD_ACCEPT,
 	TD_DROP,
 	TD_SNAPLEN,
 	TD_GROUP,
+	TD_CUT_OFF,
 };

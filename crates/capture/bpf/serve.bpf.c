@@ -30,6 +30,7 @@ struct td_control control SEC(".data.control");
 #include "produce.h"
 #include "filter.h"
 #include "steer.h"
+#include "cutoff.h"
 
 #define TD_IMAGES TD_MAX_GROUPS
 #include "images.h"
@@ -103,8 +104,9 @@ struct member_copy {
  * stack has no room for it, and the verifier must not follow the count of copies. */
 struct scratch {
 	struct member_copy member_copy;
-	struct td_headers headers; /* looked for once, for all groups that ask */
-	struct td_verdict verdict; /* what the rules of the present group say */
+	struct td_headers headers;        /* looked for once, for all groups that ask */
+	struct td_verdict verdict;        /* what the rules of the present group say */
+	struct td_flow_question question; /* asked for the present group */
 };
 
 struct {
@@ -315,9 +317,25 @@ static __always_inline bool rules_accept(enum context context, struct way *way, 
 		return true;
 	case TD_GROUP:
 		return verdict->group == group_number;
+	case TD_CUT_OFF:
+		way->scratch->question.limit = verdict->cutoff;
+		return true;
 	default:
 		return false;
 	}
+}
+
+#define NO_LIMIT ~0u
+
+/* Has the packet's flow had its bytes in this group before? */
+static __always_inline bool is_cut(enum context context, struct way *way, __u32 group_number)
+{
+	struct scratch *scratch = way->scratch;
+
+	scratch->question.tag = way->packet->tag;
+	scratch->question.len = frame_len(way->packet);
+	scratch->question.owner = group_number;
+	return TD_CALL(cut, context, way->packet, &scratch->headers, &scratch->question);
 }
 
 /* Brings the packet to one group. */
@@ -349,8 +367,14 @@ static __always_inline void visit(enum context context, struct way *way, __u32 i
 	member_copy->snaplen = NOW(group->snaplen);
 	member_copy->interface = port.entry[at].interface;
 	member_copy->copies = 0;
+	way->scratch->question.limit = NO_LIMIT;
 	if (NOW(group->rules) && !rules_accept(context, way, number)) {
 		its_counts->filtered++;
+		heed_deadline_unwritten();
+		return;
+	}
+	if (way->scratch->question.limit != NO_LIMIT && is_cut(context, way, number)) {
+		its_counts->cutoff++;
 		heed_deadline_unwritten();
 		return;
 	}

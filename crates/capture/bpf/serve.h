@@ -59,11 +59,12 @@ struct td_port {
  * Packets, per CPU. Programs that share a CPU follow each other (they run with software
  * interrupts off), so plain additions are exact. The law, for a group on a port:
  *
- *   seen + extra = filtered + no_member + captured or dropped at its members' rings
+ *   seen + extra = filtered + cutoff + no_member + captured or dropped at its members' rings
  */
 struct td_counts {
 	__u64 seen;      /* at a port all packets; at a group those while it was not paused */
 	__u64 filtered;  /* by filter or rules */
+	__u64 cutoff;    /* of flows that had had their bytes */
 	__u64 no_member; /* nobody was there to take it */
 	__u64 extra;     /* copies beyond each packet's first */
 };

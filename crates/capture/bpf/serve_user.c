@@ -29,6 +29,7 @@ const __u32 tapdeck_serve_layout[] = {
 	sizeof(struct td_counts),
 	offsetof(struct td_counts, seen),
 	offsetof(struct td_counts, filtered),
+	offsetof(struct td_counts, cutoff),
 	offsetof(struct td_counts, no_member),
 	offsetof(struct td_counts, extra),
 	sizeof(struct td_taken),

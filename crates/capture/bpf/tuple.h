@@ -44,8 +44,8 @@ struct td_tuple {
 	__u16 source_port; /* host order */
 	__u16 destination_port;
 	__u32 fragment_id; /* the identification of a fragment, network order */
-	__u32 offset;
-	__u32 source[4]; /* network order; IPv4 in the first */
+	__u32 offset;      /* where `next` stands; of what has ports else, where that begins */
+	__u32 source[4];   /* network order; IPv4 in the first */
 	__u32 destination[4];
 };
 
@@ -126,6 +126,7 @@ static __always_inline void td_transport(struct td_tuple *t, __u8 protocol, cons
 					 __u32 at)
 {
 	t->next = TD_NOTHING;
+	t->offset = at;
 	if (td_has_ports(protocol)) {
 		if (!four)
 			return;
@@ -138,7 +139,6 @@ static __always_inline void td_transport(struct td_tuple *t, __u8 protocol, cons
 		}
 		return;
 	}
-	t->offset = at;
 	switch (protocol) {
 	case TD_PROTO_IPV4:
 		t->next = TD_IPV4;

@@ -1,6 +1,7 @@
 //! What is captured of an interface, and how? The values that a caller chooses; whether the
 //! interface and the kernel can do it is found when the capture is opened.
 
+use std::num::NonZeroU32;
 use std::sync::Arc;
 
 use crate::rules::Compiled;
@@ -25,4 +26,7 @@ pub struct Config {
     pub filter: Option<String>,
     /// Rules; a packet that no rule accepts is not captured.
     pub rules: Option<Arc<Compiled>>,
+    /// Bytes that are captured of each flow, at most [`crate::flows::MAX_CUTOFF`], and the packet
+    /// that reaches them.
+    pub cutoff: Option<NonZeroU32>,
 }

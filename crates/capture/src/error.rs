@@ -59,6 +59,11 @@ pub enum Error {
         "hook {0} cannot change its filter while it records (the kernel exchanges no {0} programs): stop, and start with the other filter"
     )]
     FixedFilter(Hook),
+    /// a hook whose programs stay as they are
+    #[error(
+        "hook {0} cannot change --cutoff while it records (the kernel exchanges no {0} programs): stop, and start with the other one"
+    )]
+    FixedCutoff(Hook),
     /// a hook that judges nothing
     #[error(
         "hook {0} takes no rules, which are judged by the programs of other hooks: take {hooks}",
@@ -71,6 +76,12 @@ pub enum Error {
         hooks = Hook::list(Hook::can_shed, "or")
     )]
     NoShedding(Hook),
+    /// a hook that knows no flows
+    #[error(
+        "hook {0} cannot cut flows off, which the programs of other hooks do: take {hooks}, or leave --cutoff out",
+        hooks = Hook::list(Hook::takes_rules, "or")
+    )]
+    NoCutoff(Hook),
     /// a hook whose programs stay as they are
     #[error(
         "hook {0} cannot begin with rules while it records (the kernel exchanges no {0} programs): start with --rules, which can be exchanged then"
@@ -105,8 +116,10 @@ impl Error {
             Self::Geometry(_)
             | Self::Filter { .. }
             | Self::FixedFilter(_)
+            | Self::FixedCutoff(_)
             | Self::NoRules(_)
             | Self::NoShedding(_)
+            | Self::NoCutoff(_)
             | Self::FixedRules(_)
             | Self::Snaplen { .. }
             | Self::Deliver { .. } => true,

@@ -16,6 +16,7 @@ mod error;
 mod event;
 mod explain;
 pub mod filter;
+pub mod flows;
 pub mod groups;
 pub mod headers;
 mod helper;

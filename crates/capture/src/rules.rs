@@ -15,8 +15,9 @@ use std::sync::Arc;
 
 use libbpf_rs::{MapCore, MapFlags, MapHandle, MapType, Object};
 use tapdeck_packet::rules::image::{self, Facts, Image, Lanes, Options};
-use tapdeck_packet::rules::{RuleSet, Tuple};
+use tapdeck_packet::rules::{Action, Entry, RuleSet, Tuple};
 
+use crate::flows;
 use crate::sys::libbpf::{self, io_error};
 use crate::sys::mapping::Mapping;
 use crate::sys::{kernel, rules as sys};
@@ -69,6 +70,7 @@ pub struct Compiled {
     lanes: Lanes,
     /// Which of [`SIZES`].
     size: usize,
+    cuts_flows: bool,
 }
 
 impl Compiled {
@@ -98,7 +100,8 @@ impl Compiled {
             lanes: lanes as u32,
             is_shared: lanes < cpus,
         };
-        Ok(Self { image, lanes, size })
+        let is_cut = |entry: &Entry| matches!(entry.rule.action, Action::Cutoff(_));
+        Ok(Self { image, lanes, size, cuts_flows: set.entries().iter().any(is_cut) })
     }
 
     /// Returns how many rules the set has, those that are not enabled among them.
@@ -108,6 +111,11 @@ impl Compiled {
 
     pub fn facts(&self) -> &Facts {
         self.image.facts()
+    }
+
+    /// Returns whether a rule cuts flows off.
+    pub fn cuts_flows(&self) -> bool {
+        self.cuts_flows
     }
 
     /// Returns the bytes of the image without counters.
@@ -179,6 +187,11 @@ pub enum Verdict {
         rule: u32,
         group: u32,
     },
+    /// The packet is captured until its flow has had so many bytes.
+    Cutoff {
+        rule: u32,
+        bytes: u32,
+    },
 }
 
 impl From<sys::RawVerdict> for Verdict {
@@ -189,6 +202,7 @@ impl From<sys::RawVerdict> for Verdict {
             sys::action::DROP => Self::Drop { rule },
             sys::action::SNAPLEN => Self::Snaplen { rule, bytes: raw.snaplen },
             sys::action::GROUP => Self::Group { rule, group: raw.group },
+            sys::action::CUT_OFF => Self::Cutoff { rule, bytes: raw.cutoff },
             _ => Self::None,
         }
     }
@@ -196,7 +210,7 @@ impl From<sys::RawVerdict> for Verdict {
 
 impl Verdict {
     /// Reads the words of a `struct td_verdict`.
-    pub fn from_words(words: [u32; 4]) -> Self {
+    pub fn from_words(words: [u32; 5]) -> Self {
         sys::RawVerdict::from_words(words).into()
     }
 
@@ -207,7 +221,8 @@ impl Verdict {
             Self::Accept { rule }
             | Self::Drop { rule }
             | Self::Snaplen { rule, .. }
-            | Self::Group { rule, .. } => Some(rule),
+            | Self::Group { rule, .. }
+            | Self::Cutoff { rule, .. } => Some(rule),
         }
     }
 }
@@ -265,6 +280,9 @@ pub(crate) trait Places: Send {
     /// Makes the memory of the set that is placed next, of one of the sizes. Returns its map.
     fn make(&mut self, size: usize) -> io::Result<OwnedFd>;
 
+    /// Makes the table of the flows that sets cut off, where there is none.
+    fn make_flows(&mut self) -> io::Result<()>;
+
     /// Puts the set that [`Places::make`] made memory for, whose size this is, in the place of the
     /// one that was there, or takes that away. Returns when no program works with that any more.
     fn put(&mut self, number: u32, size: Option<usize>) -> io::Result<()>;
@@ -279,6 +297,8 @@ pub(crate) struct PlacesHere {
     /// The size of each set that is there.
     there: Vec<Option<usize>>,
     made: Option<MapHandle>,
+    /// The place of the table of flows; `None` where programs judge and do no more.
+    flows: Option<MapHandle>,
 }
 
 impl PlacesHere {
@@ -294,8 +314,9 @@ impl PlacesHere {
             size.checked_sub(1).filter(|size| *size < SIZES.len())
         };
         let there = (0..sizes.max_entries()).map(size).collect();
+        let flows = flows::place_of(object).ok();
         let [a, b, c, d] = SIZES.map(|size| map(&format!("{SIZE_MAP}_{size}")));
-        Ok(Self { sizes, maps: [a?, b?, c?, d?], there, made: None })
+        Ok(Self { sizes, maps: [a?, b?, c?, d?], there, made: None, flows })
     }
 }
 
@@ -312,6 +333,10 @@ impl Places for PlacesHere {
         let fd = map.as_fd().try_clone_to_owned()?;
         self.made = Some(map);
         Ok(fd)
+    }
+
+    fn make_flows(&mut self) -> io::Result<()> {
+        self.flows.as_ref().map_or(Ok(()), flows::make)
     }
 
     fn put(&mut self, number: u32, size: Option<usize>) -> io::Result<()> {
@@ -399,6 +424,9 @@ impl Images {
         };
         let map = self.places.make(compiled.size).map_err(explain)?;
         let memory = Mapping::of_fd(map.as_fd(), bytes as usize, true).map_err(explain)?;
+        if compiled.cuts_flows {
+            self.places.make_flows().map_err(explain)?;
+        }
         for (i, word) in compiled.words().enumerate() {
             memory.u64(i * 8).store(word, std::sync::atomic::Ordering::Relaxed);
         }

@@ -8,6 +8,7 @@
 
 use std::any::Any;
 use std::io;
+use std::num::NonZeroU32;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
@@ -19,6 +20,7 @@ use crate::bpf::object::Aligned;
 use crate::bpf::params::{Params, most_direct};
 use crate::bpf::program::Program;
 use crate::filter::{explain_load, filters_for};
+use crate::flows;
 use crate::groups::{self, GroupConfig, Groups, GroupsConfig, Steering};
 use crate::hook::{RingUnit, TakenBy};
 use crate::interface::Interface;
@@ -44,6 +46,10 @@ pub struct Duties {
     /// A pcap-filter(7) expression.
     pub filter: Option<String>,
     pub rules: Option<Arc<Compiled>>,
+    /// Bytes that each flow may have.
+    pub cutoff: Option<NonZeroU32>,
+    /// Sets that the table of flows has, a power of two; `None`: as many as a recorder's.
+    pub flow_sets: Option<u32>,
     /// Up to which length frames are copied by loads and stores; `None`: as suits this machine.
     pub most_direct: Option<u32>,
     /// Whether the packets of a poll share readings of the clock; a trial is one poll.
@@ -120,6 +126,7 @@ impl Trial {
             stamps: Stamps::Packet,
             filter: duties.filter.clone(),
             rules: duties.rules.clone(),
+            cutoff: duties.cutoff,
         };
         let filters = filters_for(&interface, &config)?;
         let params = Params {
@@ -130,6 +137,8 @@ impl Trial {
             by_cpu: hook.ring_unit() == RingUnit::Cpu,
             filtered: !filters.is_empty(),
             judged: config.rules.is_some(),
+            cutoff: config.cutoff.map_or(0, NonZeroU32::get),
+            flow_sets: duties.flow_sets.unwrap_or(flows::SETS),
             clock_by_poll: duties.clock_by_poll,
             claims: duties.claims && hook.ring_unit() == RingUnit::Queue,
             most_direct: duties.most_direct.unwrap_or_else(most_direct),
@@ -252,7 +261,7 @@ impl Trial {
     pub fn run(&self, frame: &[u8], times: u32) -> io::Result<f64> {
         let lost = || self.rings.iter().map(|r| r.lost()).sum::<u64>();
         let place = || self.rings.iter().map(|r| place_in(r)).sum::<u64>();
-        let before = (lost(), place(), self.filtered());
+        let before = (lost(), place(), self.left_out());
         for ring in &self.rings {
             ring.set_released(ring.open_block().0.wrapping_add(AHEAD));
         }
@@ -261,10 +270,15 @@ impl Trial {
             return Err(io::Error::other("packets of the trial were dropped"));
         }
         let least = u64::from(times) * self.copies * LEAST_PACKET;
-        if self.filtered() == before.2 && place() - before.1 < least {
+        if self.left_out() == before.2 && place() - before.1 < least {
             return Err(io::Error::other("packets of the trial did not get into a ring"));
         }
         Ok(f64::from(ns))
+    }
+
+    /// Returns how many packets the filter and the rules refused, and how many were cut off.
+    fn left_out(&self) -> u64 {
+        self.filtered() + self.rings.iter().map(|r| r.cut().packets).sum::<u64>()
     }
 
     /// Returns how many packets the filter and the rules refused so far.
@@ -314,6 +328,9 @@ fn images_of(loaded: &Loaded, rules: &Arc<Compiled>) -> io::Result<Images> {
     images.set(0, Some(rules)).map_err(|e: rules::Error| io::Error::other(e))?;
     Ok(images)
 }
+
+#[cfg(test)]
+mod cutoff_tests;
 
 #[cfg(test)]
 mod tests {

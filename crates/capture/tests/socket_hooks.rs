@@ -129,6 +129,7 @@ fn config(hook: Hook) -> Config {
         stamps: Stamps::Auto,
         filter: None,
         rules: None,
+        cutoff: None,
     }
 }
 

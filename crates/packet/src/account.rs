@@ -196,9 +196,9 @@ macro_rules! counters {
 counters! {
     /// Counters of one interface of a recording, or their sums over all its interfaces.
     InterfaceCounters at [Recorder, Interface] {
-        /// Packets that reached the hook: the sum of `captured`, `filtered` and both kinds of
-        /// drops. The hook has no counter of its own, which would cost every packet; the sum is
-        /// held against the device's counters.
+        /// Packets that reached the hook: the sum of `captured`, `filtered`, `cutoff` and both
+        /// kinds of drops. The hook has no counter of its own, which would cost every packet; the
+        /// sum is held against the device's counters.
         seen: Packets, Came("seen"),
             "what passes while the recorder is paused is neither seen nor received: the device's counters rest, too";
         /// Packets that are in the output, summed from the commit counters of the blocks that were
@@ -209,6 +209,10 @@ counters! {
         /// of each ring.
         filtered: Packets, NotWanted("filtered"),
             "";
+        /// Packets of flows that had had their bytes (`--cutoff`, and rules with `cutoff=`):
+        /// `packets` of each ring's `td_cut`.
+        cutoff: Packets, NotWanted("cutoff"),
+            "two flows that are taken for one (see below: rare) have the bytes of one";
         /// Packets for which the ring had no free block: `lost` of each ring, less
         /// `dropped_contended` and `dropped_unreadable`.
         dropped_ring: Packets, Lost(Some("ring full")),
@@ -249,6 +253,8 @@ counters! {
             "packets that are `dropped_unwritten` later are counted here, too";
         /// Bytes of those packets' frames that would be in the output otherwise.
         shed_bytes: Bytes, Beside, "as `shed_packets`";
+        /// Bytes of the frames in `cutoff`, at their full length: `bytes` of each ring's `td_cut`.
+        bytes_cutoff: Bytes, Beside, "";
     }
 
     /// Counters of a recorder as a whole.
@@ -363,6 +369,8 @@ counters! {
         seen: Packets, Came("seen"), "";
         /// Packets that the group's filter or rules refused.
         filtered: Packets, NotWanted("filtered"), "";
+        /// Packets of flows that had had the bytes that a rule with `cutoff=` lets them have.
+        cutoff: Packets, NotWanted("cutoff"), "as of a recording";
         /// Packets that the group took when it had no member for them.
         no_member: Packets, NotWanted("without a member"), "";
         /// Copies beyond a packet's first, with steering `copy` and `both-ends`.
@@ -432,6 +440,7 @@ mod tests {
             seen: 100,
             extra: 11,
             filtered: 1,
+            cutoff: 0,
             no_member: 20,
             captured: 30,
             dropped_ring: 40,

@@ -63,6 +63,10 @@ fn rules_are_printed_as_they_are_written() {
         "accept src 2001:db8::/32 dst any sport 0 dport 65535 proto udp",
         "group=ids src any dst ::1 sport any dport any proto icmp",
         "snaplen=262144 src 0.0.0.0/0 dst any sport any dport any proto 0",
+        "cutoff=1 src any dst any sport any dport any proto any",
+        "cutoff=1500 src any dst any sport any dport any proto any",
+        "cutoff=20KiB src any dst any sport any dport any proto any",
+        "cutoff=2GiB src any dst any sport any dport any proto any",
         "accept src ::/0 dst any sport any dport any proto 255",
     ] {
         assert_eq!(rule(text).to_string(), text);
@@ -94,6 +98,13 @@ fn every_fault_names_line_cause_and_remedy() {
         (b"Accept src any dst any sport any dport any proto any", "`Accept` is no action"),
         (b"snaplen=0 src any dst any sport any dport any proto any", "write snaplen=N, N from 1"),
         (b"snaplen=262145 src any dst any sport any dport any proto any", "`262145` is no number"),
+        (
+            b"cutoff=0 src any dst any sport any dport any proto any",
+            "`0` is no size: write cutoff=",
+        ),
+        (b"cutoff=3GiB src any dst any sport any dport any proto any", "`3GiB` is no size"),
+        (b"cutoff=9999999GiB src any dst any sport any dport any proto any", "is no size"),
+        (b"cutoff=1kB src any dst any sport any dport any proto any", "`1kB` is no size"),
         (b"snaplen=+9 src any dst any sport any dport any proto any", "`+9` is no number"),
         (b"group= src any dst any sport any dport any proto any", "is no name of a group"),
         (b"accept", "the line ends where src must stand"),
@@ -555,7 +566,7 @@ fn some_net(is_v4: bool) -> impl Strategy<Value = String> {
 }
 
 fn some_rule() -> impl Strategy<Value = Rule> {
-    let action = prop::sample::select(vec!["accept", "accept", "drop", "snaplen=64"]);
+    let action = prop::sample::select(vec!["accept", "accept", "drop", "snaplen=64", "cutoff=64"]);
     let nets = prop::bool::weighted(0.7).prop_flat_map(|is_v4| (some_net(is_v4), some_net(is_v4)));
     let port = || prop::sample::select(vec!["any", "any", "1", "2"]);
     let protocol = prop::sample::select(vec!["any", "any", "tcp", "udp", "icmp", "58"]);

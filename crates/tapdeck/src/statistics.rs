@@ -99,7 +99,10 @@ pub fn accounting_line<C: Counters>(counters: &C) -> String {
     let kept = words(|law| if let Law::Kept(word) = law { Some(word) } else { None });
     let not_wanted = words(|law| if let Law::NotWanted(word) = law { Some(word) } else { None });
     let dropped = [("dropped", counters.dropped())];
-    let went: Vec<String> = kept.iter().chain(&not_wanted).chain(&dropped).map(show).collect();
+    // So is what was filtered, and of what else was not wanted, what there was.
+    let not_wanted = not_wanted.iter().enumerate().filter(|(at, (_, n))| *at == 0 || *n > 0);
+    let not_wanted = not_wanted.map(|(_, row)| row);
+    let went: Vec<String> = kept.iter().chain(not_wanted).chain(&dropped).map(show).collect();
 
     let causes = words(|law| match law {
         Law::Lost(cause) => cause,
@@ -139,6 +142,11 @@ mod tests {
         assert_eq!(
             accounting_line(&c),
             "1,234 seen = 1,200 captured + 30 filtered + 4 dropped (3 ring full) (1 not written at the end)"
+        );
+        c = InterfaceCounters { seen: 1239, cutoff: 5, ..c };
+        assert_eq!(
+            accounting_line(&c),
+            "1,239 seen = 1,200 captured + 30 filtered + 5 cutoff + 4 dropped (3 ring full) (1 not written at the end)"
         );
         let mut g = GroupCounters { seen: 7, captured: 4, no_member: 2, ..Default::default() };
         g.dropped_ring = 1;

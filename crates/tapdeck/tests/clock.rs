@@ -56,6 +56,7 @@ fn records_a_step(net: &Net, hook: Hook) {
         stamps: tapdeck_capture::Stamps::Auto,
         filter: None,
         rules: None,
+        cutoff: None,
     };
     let mut capture = Capture::open("vb", &config, 0, &clock).expect("a kernel with this hook");
     let rings: Vec<Box<dyn Ring>> =

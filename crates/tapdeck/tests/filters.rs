@@ -361,6 +361,7 @@ fn config(hook: &str, filter: &str) -> Config {
         stamps: tapdeck_capture::Stamps::Auto,
         filter: Some(filter.to_owned()),
         rules: None,
+        cutoff: None,
     }
 }
 

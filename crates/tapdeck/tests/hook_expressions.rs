@@ -235,6 +235,7 @@ fn at_hook(hook: Hook, seed: u64, expressions: usize) {
             stamps: tapdeck_capture::Stamps::Auto,
             filter: None,
             rules: None,
+            cutoff: None,
         };
         let mut capture =
             Capture::open("vb", &config, 0, &Arc::new(Clock::default())).expect("this hook");

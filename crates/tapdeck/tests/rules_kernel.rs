@@ -160,6 +160,7 @@ fn config(hook: &str, rules: Option<&Arc<Compiled>>) -> Config {
         stamps: tapdeck_capture::Stamps::Auto,
         filter: None,
         rules: rules.cloned(),
+        cutoff: None,
     }
 }
 

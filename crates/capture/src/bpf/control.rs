@@ -1,5 +1,6 @@
 //! What the hook programs are told while they run: `struct td_control` of `bpf/ring.h`.
 
+use std::hash::{BuildHasher as _, Hasher as _, RandomState};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Release};
 
@@ -11,6 +12,7 @@ pub(crate) const CONTROL_BYTES: usize = 24 + 256 * 8;
 pub(crate) const SNAPLEN: usize = 4;
 pub(crate) const DEADLINE: usize = 8;
 pub(crate) const ABANDONED: usize = 16;
+pub(crate) const SEED: usize = 20;
 pub(crate) const UTC_OFFSETS: usize = 24;
 
 /// The place where a hook's programs read the epoch and its offset to UTC, and whether there is
@@ -43,6 +45,12 @@ impl Control {
     /// Has the programs keep at most so many bytes of a packet from now on.
     pub(crate) fn set_snaplen(&self, bytes: u32) {
         self.0.u32(SNAPLEN).store(bytes, Release);
+    }
+
+    /// Draws the seed of the flows' hash, for programs that begin.
+    pub(crate) fn draw_seed(&self) {
+        let drawn = RandomState::new().build_hasher().finish();
+        self.0.u32(SEED).store(drawn as u32, Release);
     }
 
     /// Has the programs record until a time of `CLOCK_MONOTONIC`.

@@ -12,9 +12,10 @@ use super::object::{Aligned, FLUSH, LoadedObject, POLL, choose, load_filtered, r
 use super::params::Params;
 use super::program::Program;
 use crate::filter::splice::Filters;
+use crate::flows;
 use crate::overload::Overload;
 use crate::persist::{Place, pin_anew};
-use crate::ring::{Geometry, RingMemory, SHED};
+use crate::ring::{CUT, Geometry, RingMemory, SHED};
 use crate::rules::Images;
 use crate::sys::libbpf::{io_error, map, quiet_libbpf};
 use crate::sys::mapping::Mapping;
@@ -38,16 +39,18 @@ pub(crate) struct PinnedMaps {
     release: OwnedFd,
     control: OwnedFd,
     shed: OwnedFd,
+    cuts: OwnedFd,
     noted: OwnedFd,
 }
 
 /// The names under which maps of the object are pinned, and their names there.
-const PINNED: [(&str, &str); 5] = [
+const PINNED: [(&str, &str); 6] = [
     ("rings", "rings"),
     ("data", "data"),
     ("release", "release"),
     ("control", ".data.control"),
     ("shed", "shed"),
+    ("cuts", "cuts"),
 ];
 const NOTED: &str = "noted";
 
@@ -61,6 +64,7 @@ impl PinnedMaps {
             release: open("release")?,
             control: open("control")?,
             shed: open("shed")?,
+            cuts: open("cuts")?,
             noted: open(NOTED)?,
         })
     }
@@ -76,7 +80,7 @@ impl PinnedMaps {
 
     /// Has the programs of an object that is loaded next work on these maps.
     fn reuse(&self, open: &mut OpenObject) -> io::Result<()> {
-        let fds = [&self.rings, &self.data, &self.release, &self.control, &self.shed];
+        let fds = [&self.rings, &self.data, &self.release, &self.control, &self.shed, &self.cuts];
         for mut map in open.maps_mut() {
             let name = map.name().to_string_lossy().into_owned();
             // libbpf puts the object's name before that of a section.
@@ -98,10 +102,12 @@ impl PinnedMaps {
         let rings = mapped(&self.rings, n * geometry.ring_stride(), false)?;
         let data = mapped(&self.data, n * geometry.data_stride(), false)?;
         let release = mapped(&self.release, n * layout::RELEASE, true)?;
+        let cuts = mapped(&self.cuts, n * CUT, false)?;
         let noted = mapped(&self.noted, geometry.noted_bytes(), true)?;
         let shed = mapped(&self.shed, n * SHED, false)?;
         let rings = RingMemory::set(geometry, &rings, &data, &release);
-        Ok(RingMemory::shedding_in(RingMemory::noting_in(rings, &noted), &shed))
+        let rings = RingMemory::noting_in(rings, &noted);
+        Ok(RingMemory::counting_in(rings, &shed, &cuts))
     }
 }
 
@@ -118,7 +124,9 @@ pub struct Loaded {
 fn open(programs: &[Program], others: &[&str], params: &Params) -> io::Result<OpenObject> {
     let bytes = match params {
         Params { judged: true, .. } => &RECORD_RULES.0[..],
-        Params { overload: Overload::Shed { .. }, .. } => &RECORD_LESS.0[..],
+        Params { overload: Overload::Shed { .. }, .. } | Params { cutoff: 1.., .. } => {
+            &RECORD_LESS.0[..]
+        }
         _ => &RECORD.0[..],
     };
     let mut object = ObjectBuilder::default().open_memory(bytes).map_err(|e| io_error(&e))?;
@@ -130,6 +138,7 @@ fn open(programs: &[Program], others: &[&str], params: &Params) -> io::Result<Op
             Some("data") => (g.data_stride(), g.nrings),
             Some("release") => (layout::RELEASE, g.nrings),
             Some("shed") => (SHED, g.nrings),
+            Some("cuts") => (CUT, g.nrings),
             Some(name) if name.ends_with(".rodata.params") => {
                 map.set_initial_value(&params.bytes()).map_err(|e| io_error(&e))?;
                 continue;
@@ -162,6 +171,9 @@ impl Loaded {
         let others = if params.clock_by_poll { &[FLUSH, POLL][..] } else { &[FLUSH] };
         let open = open(programs, others, params)?;
         let mut loaded = load_filtered(open, programs, params.ifindex, filters)?;
+        if params.cutoff > 0 {
+            flows::make_of(&loaded.object)?;
+        }
         let polls = params.clock_by_poll.then(|| loaded.hear_of_polls()).transpose()?;
         let g = params.geometry;
         let n = g.nrings as usize;
@@ -174,9 +186,12 @@ impl Loaded {
         let release = mapped("release", n * layout::RELEASE, true)?;
         let control = Control::new(mapped(".data.control", CONTROL_BYTES, true)?);
         control.set_snaplen(g.snaplen);
+        control.draw_seed();
         let shed = mapped("shed", n * SHED, false)?;
+        let cuts = mapped("cuts", n * CUT, false)?;
         let rings = RingMemory::set(g, &rings, &data, &release);
-        let rings = RingMemory::shedding_in(rings, &shed).into_iter().map(Arc::new).collect();
+        let rings = RingMemory::counting_in(rings, &shed, &cuts);
+        let rings = rings.into_iter().map(Arc::new).collect();
         Ok((Self { programs: loaded, rings, control: control.clone(), _polls: polls }, control))
     }
 
@@ -197,7 +212,20 @@ impl Loaded {
         if let Some(found) = &found {
             found.reuse(&mut open)?;
         }
+        // An owner before had one if it cut flows off.
+        let table = pins::open(&place.path(flows::MAP)).ok();
+        for mut map in open.maps_mut().filter(|map| map.name() == flows::MAP) {
+            if let Some(table) = &table {
+                map.reuse_fd(table.as_fd()).map_err(|e| io_error(&e))?;
+            }
+        }
         let loaded = load_filtered(open, programs, params.ifindex, filters)?;
+        if params.cutoff > 0 {
+            flows::make_of(&loaded.object)?;
+        }
+        if let (None, Ok(made)) = (table, flows::place_of(&loaded.object)) {
+            pin_anew(made.as_fd(), &place.path(flows::MAP))?;
+        }
         let pinned = match found {
             Some(found) => found,
             None => PinnedMaps::pin(&loaded.object, params.geometry, place)?,
@@ -207,12 +235,13 @@ impl Loaded {
         let control = Control::new(Arc::new(control));
         if place.found.is_none() {
             control.set_snaplen(params.geometry.snaplen);
+            control.draw_seed();
         }
         Ok((Self { programs: loaded, rings, control: control.clone(), _polls: None }, control))
     }
 
     /// Loads the programs anew over the same rings, for a device that was made anew or with another
-    /// filter.
+    /// filter or cutoff.
     pub fn reload(
         &mut self,
         programs: &[Program],
@@ -221,7 +250,11 @@ impl Loaded {
     ) -> io::Result<()> {
         let mut open = open(programs, &[FLUSH], params)?;
         reuse_maps(&mut open, &self.programs.object)?;
-        self.programs = load_filtered(open, programs, params.ifindex, filters)?;
+        let loaded = load_filtered(open, programs, params.ifindex, filters)?;
+        if params.cutoff > 0 {
+            flows::make_of(&loaded.object)?;
+        }
+        self.programs = loaded;
         Ok(())
     }
 

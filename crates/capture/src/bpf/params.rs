@@ -2,6 +2,7 @@
 
 use std::sync::OnceLock;
 
+use crate::flows;
 use crate::overload::Overload;
 use crate::ring::Geometry;
 use crate::sys::params::TdParams;
@@ -24,6 +25,10 @@ pub struct Params {
     pub filtered: bool,
     /// Whether there may be rules: the programs to load are then those that look for rules.
     pub judged: bool,
+    /// Bytes that each flow may have; 0: as many as come.
+    pub cutoff: u32,
+    /// Sets that are used of the table of flows, a power of two.
+    pub flow_sets: u32,
     /// Whether the packets of a poll share readings of the clock.
     pub clock_by_poll: bool,
     /// Whether space is reserved for several packets of a poll at once: all packets come in polls.
@@ -66,6 +71,8 @@ impl Params {
             link_header: true,
             filtered: false,
             judged: false,
+            cutoff: 0,
+            flow_sets: flows::SETS,
             clock_by_poll: false,
             claims: false,
             most_direct: most_direct(),
@@ -95,6 +102,9 @@ impl Params {
             filtered: self.filtered.into(),
             clock_by_poll: self.clock_by_poll.into(),
             claims: self.claims.into(),
+            judged: self.judged.into(),
+            cutoff: self.cutoff,
+            flow_mask: self.flow_sets - 1,
             most_direct: self.most_direct,
         };
         params.bytes().to_vec()

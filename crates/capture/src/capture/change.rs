@@ -1,5 +1,6 @@
-//! What can change while packets flow: filter, rules, snaplen, and whether they do.
+//! What can change while packets flow: filter, rules, cutoff, snaplen, and whether they do.
 
+use std::num::NonZeroU32;
 use std::sync::Arc;
 
 use super::kernel_hook::KernelHook;
@@ -42,6 +43,31 @@ impl Capture {
                     Fault::Queue(_, e) | Fault::Place(e) => explain(interface, config.hook, e),
                 })?;
             }
+        }
+        self.config = config;
+        Ok(())
+    }
+
+    /// Changes how many bytes are captured of each flow, or captures all of them, while packets
+    /// flow. What flows have had before still counts where they were cut off before.
+    ///
+    /// # Errors
+    /// At a hook that knows no flows or cannot exchange its programs, and where the kernel has no
+    /// memory for the table of flows; all is then as it was.
+    pub fn set_cutoff(&mut self, cutoff: Option<NonZeroU32>) -> Result<(), Error> {
+        if cutoff == self.config.cutoff {
+            return Ok(());
+        }
+        let config = Config { cutoff, ..self.config.clone() };
+        check(&config)?;
+        let interface = &self.device.interface;
+        if let Taking::Kernel(hook) = &mut self.taking {
+            if !config.hook.can_exchange_filter() && self.attached {
+                return Err(Error::FixedCutoff(config.hook));
+            }
+            let request = Request::SetCutoff { bytes: cutoff.map_or(0, NonZeroU32::get) };
+            hook.ask(interface, &request)
+                .map_err(|fault| explain(interface, config.hook, fault.into_error()))?;
         }
         self.config = config;
         Ok(())

@@ -87,7 +87,12 @@ impl KernelHook {
                 if let Some(program) = program {
                     filters.add(program.clone());
                 }
-                self.set_filter(filters)?;
+                let filtered = !filters.is_empty();
+                self.change(Params { filtered, ..self.params }, filters)?;
+                false
+            }
+            Request::SetCutoff { bytes } => {
+                self.change(Params { cutoff: *bytes, ..self.params }, self.filters.clone())?;
                 false
             }
             Request::BeginRules => {
@@ -116,6 +121,11 @@ impl KernelHook {
                 let images = self.images.as_mut().ok_or_else(no_rules)?;
                 let size = size.map(|size| size as usize);
                 images.places.put(0, size).map_err(Fault::Place)?;
+                false
+            }
+            Request::MakeFlows => {
+                let images = self.images.as_mut().ok_or_else(no_rules)?;
+                images.places.make_flows().map_err(Fault::Place)?;
                 false
             }
             Request::OpenSocket { .. }
@@ -163,8 +173,7 @@ impl KernelHook {
         links.exchange(programs, &|which| loaded.program(which))
     }
 
-    fn set_filter(&mut self, filters: Filters) -> Result<(), Fault> {
-        let changed = Params { filtered: !filters.is_empty(), ..self.params };
+    fn change(&mut self, changed: Params, filters: Filters) -> Result<(), Fault> {
         self.loaded.reload(self.programs, &changed, &filters).map_err(Fault::Load)?;
         if let Err(e) = self.exchange() {
             self.put_back();

@@ -2,6 +2,7 @@
 //! rules get into them?
 
 use std::io;
+use std::num::NonZeroU32;
 use std::sync::Arc;
 
 use tapdeck_packet::link::LinkType;
@@ -15,6 +16,7 @@ use crate::bpf::params::{Params, most_direct};
 use crate::bpf::program::Program;
 use crate::explain::explain;
 use crate::filter::{explain_load, filters_for};
+use crate::flows;
 use crate::helper::wire::{Attached, Fault};
 use crate::hook::{ProgramSet, RingUnit, Sockets, TakenBy};
 use crate::interface::Interface;
@@ -33,6 +35,9 @@ pub(super) fn check(config: &Config) -> Result<(), Error> {
     }
     if matches!(config.overload, Overload::Shed { .. }) && !hook.can_shed() {
         return Err(Error::NoShedding(hook));
+    }
+    if config.cutoff.is_some() && !hook.takes_rules() {
+        return Err(Error::NoCutoff(hook));
     }
     if hook.can(config.deliver) {
         return Ok(());
@@ -88,6 +93,8 @@ pub(super) fn open_programs(
         link_header: interface.link.is_some_and(LinkType::has_header),
         filtered: !filters.is_empty(),
         judged: config.rules.is_some(),
+        cutoff: config.cutoff.map_or(0, NonZeroU32::get),
+        flow_sets: flows::SETS,
         clock_by_poll,
         claims: clock_by_poll && config.hook.ring_unit() == RingUnit::Queue,
         most_direct: most_direct(),

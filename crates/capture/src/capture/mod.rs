@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tapdeck_packet::link::LinkType;
-use tapdeck_packet::pcapng::InterfaceDescription;
+use tapdeck_packet::pcapng::{FLOWS_CUT_OFF, InterfaceDescription};
 
 use crate::device::{Device, Meanwhile};
 use crate::explain::explain;
@@ -26,7 +26,7 @@ use crate::interface::{Interface, NicCounters};
 use crate::memory::check_memory;
 use crate::persist::state::Entry;
 use crate::persist::{Persist, Place};
-use crate::ring::{Geometry, RingMemory, RingReader};
+use crate::ring::{Cut, Geometry, RingMemory, RingReader};
 use crate::ring_count::wanted_rings;
 use crate::socket::SocketHook;
 use crate::unseen::{Cause, Counted, Presence, Unseen};
@@ -191,7 +191,7 @@ impl Capture {
     /// Returns how many packets have reached the hook, whether the rings' readers have them or not.
     fn seen(&self) -> u64 {
         let packets: u64 = self.rings.iter().map(|ring| ring.packets()).sum();
-        packets + self.filtered() + self.losses().total()
+        packets + self.filtered() + self.cut().packets + self.losses().total()
     }
 
     /// Goes on with what an owner before has left. Returns false where there was none.
@@ -494,6 +494,11 @@ impl Capture {
         self.rings.iter().map(|r| r.filtered()).sum()
     }
 
+    /// Returns what was left out of flows that had had their bytes.
+    pub fn cut(&self) -> Cut {
+        self.rings.iter().map(|r| r.cut()).sum()
+    }
+
     /// Returns what the device has counted since [`Capture::start`]; where the device is gone,
     /// until it was last seen.
     pub fn nic(&self) -> NicCounters {
@@ -558,6 +563,12 @@ impl Capture {
             Some(stamps) => format!(", clock {stamps}"),
             None => String::new(),
         };
+        let by_rules = self.config.rules.as_ref().is_some_and(|rules| rules.cuts_flows());
+        let cutoff = match self.config.cutoff {
+            Some(bytes) => format!(", {FLOWS_CUT_OFF} after {bytes} bytes"),
+            None if by_rules => format!(", {FLOWS_CUT_OFF} by rules"),
+            None => String::new(),
+        };
         let nrings = self.rings.len() as u32;
         let wanted = wanted_rings(&self.device.interface, self.config.hook);
         (0..nrings)
@@ -567,11 +578,11 @@ impl Capture {
                 name: self.device.interface.name.clone(),
                 description: if wanted > nrings {
                     format!(
-                        "hook {}, every {unit} n with n mod {nrings} = {ring}{clock}",
+                        "hook {}, every {unit} n with n mod {nrings} = {ring}{clock}{cutoff}",
                         self.config.hook
                     )
                 } else {
-                    format!("hook {}, {unit} {ring}{clock}", self.config.hook)
+                    format!("hook {}, {unit} {ring}{clock}{cutoff}", self.config.hook)
                 },
                 filter: self.config.filter.clone(),
                 hardware: self.device.interface.kind.clone(),

@@ -607,6 +607,7 @@ fn what_the_kernel_refuses_is_named_with_what_to_do() {
             stamps: crate::Stamps::Auto,
             filter: expression.map(str::to_owned),
             rules: None,
+            cutoff: None,
         };
         let filters = filters_for(&lo, &config).expect("it is an expression");
         let error = std::io::Error::from_raw_os_error(error);

@@ -33,9 +33,10 @@ pub(super) const SLOTS_BYTES: usize = SLOTS * 2;
 /// The places of words in `struct td_counts`, and how many it has.
 const SEEN: usize = 0;
 const FILTERED: usize = 1;
-const NO_MEMBER: usize = 2;
-const EXTRA: usize = 3;
-const COUNTS: usize = 4;
+const CUTOFF: usize = 2;
+const NO_MEMBER: usize = 3;
+const EXTRA: usize = 4;
+const COUNTS: usize = 5;
 /// The places of words in `struct td_taken`, and how many it has.
 const PACKETS: usize = 0;
 const BYTES: usize = 1;
@@ -90,6 +91,7 @@ impl Part {
 pub(super) struct Counts {
     pub seen: u64,
     pub filtered: u64,
+    pub cutoff: u64,
     pub no_member: u64,
     pub extra: u64,
 }
@@ -267,6 +269,7 @@ impl Maps {
         Ok(Counts {
             seen: words[SEEN],
             filtered: words[FILTERED],
+            cutoff: words[CUTOFF],
             no_member: words[NO_MEMBER],
             extra: words[EXTRA],
         })
@@ -362,8 +365,8 @@ mod tests {
     use std::mem::offset_of;
 
     use super::{
-        BYTES, COUNTS, EXTRA, FILTERED, GROUP, LISTED, MAX_MEMBERS, NO_MEMBER, PACKETS, PAUSED,
-        RULES, SEEN, SLOTS, SLOTS_BYTES, SNAPLEN, SOLE, STEERING, TAKEN,
+        BYTES, COUNTS, CUTOFF, EXTRA, FILTERED, GROUP, LISTED, MAX_MEMBERS, NO_MEMBER, PACKETS,
+        PAUSED, RULES, SEEN, SLOTS, SLOTS_BYTES, SNAPLEN, SOLE, STEERING, TAKEN,
     };
     use crate::sys::arithmetic::serve_layout;
     use crate::sys::params::{MAX_GROUPS, TdEntry, TdFlushMember, TdPort};
@@ -395,6 +398,7 @@ mod tests {
             COUNTS * 8,
             SEEN * 8,
             FILTERED * 8,
+            CUTOFF * 8,
             NO_MEMBER * 8,
             EXTRA * 8,
             TAKEN * 8,

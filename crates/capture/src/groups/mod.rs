@@ -254,6 +254,7 @@ impl Groups {
         let (maps, images, control) =
             shared.map_err(|e| kernel_error("map what the programs share", e))?;
         if is_new {
+            control.draw_seed();
             clock.share_with(control.clone());
         } else {
             clock.adopt(control.clone());
@@ -545,6 +546,9 @@ impl Privileged for Groups {
                 .make(*size as usize)
                 .map(|fd| Answer { value: 0, fds: vec![fd] })
                 .map_err(Fault::Place),
+            Request::MakeFlows => {
+                places.make_flows().map(|()| Answer::default()).map_err(Fault::Place)
+            }
             Request::PutRules { size } => places
                 .put(at as u32, size.map(|size| size as usize))
                 .map(|()| Answer::default())

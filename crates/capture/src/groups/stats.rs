@@ -13,7 +13,7 @@ use crate::ring::RingMemory;
 /// it has and has had:
 ///
 /// ```text
-/// seen + extra = filtered + no_member + captured + dropped_ring + dropped_other
+/// seen + extra = filtered + cutoff + no_member + captured + dropped_ring + dropped_other
 /// ```
 ///
 /// The equation is exact whenever no packet is on its way.
@@ -50,6 +50,8 @@ pub struct GroupStats {
     pub seen: u64,
     /// Packets of `seen` that the group's filter or its rules refused.
     pub filtered: u64,
+    /// Packets of `seen` whose flow had had the bytes that the group's rules let it have.
+    pub cutoff: u64,
     /// Packets of `seen` that no member took, for there was none.
     pub no_member: u64,
     /// Copies beyond the first of each packet, where several members get one.
@@ -127,6 +129,7 @@ impl Groups {
             let counts = self.maps.counts(*count)?;
             stats.seen += counts.seen;
             stats.filtered += counts.filtered;
+            stats.cutoff += counts.cutoff;
             stats.no_member += counts.no_member;
             stats.extra += counts.extra;
         }

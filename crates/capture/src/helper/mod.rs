@@ -286,6 +286,10 @@ impl Places for Seat {
         fd.ok_or_else(|| io::ErrorKind::InvalidData.into())
     }
 
+    fn make_flows(&mut self) -> io::Result<()> {
+        self.ask(&Request::MakeFlows).map(drop).map_err(Fault::into_error)
+    }
+
     fn put(&mut self, number: u32, size: Option<usize>) -> io::Result<()> {
         let request = Request::PutRules { size: size.map(|size| size as u32) };
         let put = self.helper.ask(self.interface + number, &request);

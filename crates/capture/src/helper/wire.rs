@@ -43,6 +43,11 @@ pub(crate) enum Request {
         program: Option<ClassicProgram>,
         snaplen: u32,
     },
+    /// Load the programs with another number of bytes that each flow may have, 0: as many as come;
+    /// and exchange them for those that stand.
+    SetCutoff {
+        bytes: u32,
+    },
     /// Load the programs that look for rules. They stand when [`Request::Exchange`] was done.
     BeginRules,
     Exchange,
@@ -56,6 +61,8 @@ pub(crate) enum Request {
     PutRules {
         size: Option<u32>,
     },
+    /// Make the table of flows that rules cut off, where there is none.
+    MakeFlows,
     /// Open the socket of this number, and hand it over, with the memory that it writes packets to
     /// if it has its own. Is answered by how many blocks or chunks it has room for.
     OpenSocket {
@@ -98,6 +105,8 @@ impl Request {
             Self::Prepare => 15,
             Self::MakeMember => 16,
             Self::Keep => 17,
+            Self::MakeFlows => 18,
+            Self::SetCutoff { .. } => 19,
         }
     }
 
@@ -106,6 +115,7 @@ impl Request {
         let value = match self {
             Self::Attach { ifindex } | Self::Load { ifindex } => *ifindex,
             Self::MakeRules { size } => *size,
+            Self::SetCutoff { bytes } => *bytes,
             Self::PutRules { size } => size.map_or(0, |size| size + 1),
             Self::SetFilter { snaplen, .. } => *snaplen,
             Self::OpenSocket { number } => *number,
@@ -153,6 +163,8 @@ impl Request {
             15 => Self::Prepare,
             16 => Self::MakeMember,
             17 => Self::Keep,
+            18 => Self::MakeFlows,
+            19 => Self::SetCutoff { bytes: value },
             _ => return None,
         };
         Some((interface as usize, request))
@@ -323,6 +335,8 @@ mod tests {
             Request::PutFilter { group: 0, program: Some(returning(64, 2)) },
             Request::Prepare,
             Request::Keep,
+            Request::MakeFlows,
+            Request::SetCutoff { bytes: 1 << 31 },
             Request::MakeMember,
         ] {
             let bytes = request.write(5);
@@ -340,7 +354,7 @@ mod tests {
             assert_eq!(Request::read(&good[..len]), None, "{len} bytes of it");
         }
         assert_eq!(Request::read(&[&good[..], &[0]].concat()), None, "a byte more");
-        for kind in [0u32, 18, u32::MAX] {
+        for kind in [0u32, 20, u32::MAX] {
             let bytes = [&kind.to_ne_bytes()[..], &[0; 12]].concat();
             assert_eq!(Request::read(&bytes), None, "{kind}");
         }

@@ -29,7 +29,7 @@ use crate::sys::mapping::Mapping;
 use crate::sys::pins;
 
 /// The form of the state and of all that is pinned beside it. Another number is never read.
-pub(crate) const LAYOUT: u32 = 2;
+pub(crate) const LAYOUT: u32 = 3;
 /// The first word of a state that is whole: "tapdeck" and a zero byte.
 const MARK: u64 = u64::from_le_bytes(*b"tapdeck\0");
 /// The same of a daemon's state, whose head is the same.

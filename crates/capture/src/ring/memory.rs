@@ -6,7 +6,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicU64, fence};
 
-use tapdeck_packet::ring::{BlockBytes, LastingMemory, PACKET_SHIFT, ReadMemory, Readable, layout};
+use tapdeck_packet::ring::{
+    BlockBytes, Cut, LastingMemory, PACKET_SHIFT, ReadMemory, Readable, layout,
+};
 
 use super::protocol::Memory;
 use crate::sys::arithmetic as word;
@@ -137,7 +139,13 @@ pub struct RingMemory {
     taken: Arc<Taken>,
     /// Where is counted what was shed; `None` at rings of which nothing ever is.
     shed: Option<Arc<Mapping>>,
+    /// Counters of what flows had beyond their bytes; `None` where nobody cuts flows off.
+    cuts: Option<Arc<Mapping>>,
 }
+
+/// `sizeof(struct td_cut)`, and where in it the bytes are.
+pub(crate) const CUT: usize = 64;
+const CUT_BYTES: usize = 8;
 
 impl RingMemory {
     /// Returns all rings of a set that lies in three mappings.
@@ -149,7 +157,16 @@ impl RingMemory {
     ) -> Vec<Self> {
         let (rings, data, release) = (rings.clone(), data.clone(), release.clone());
         let taken = || Arc::new(Taken::new(geometry.nblocks));
-        let first = Self { geometry, index: 0, rings, data, release, taken: taken(), shed: None };
+        let first = Self {
+            geometry,
+            index: 0,
+            rings,
+            data,
+            release,
+            taken: taken(),
+            shed: None,
+            cuts: None,
+        };
         let ring = |index| Self { index, taken: taken(), ..first.clone() };
         (0..geometry.nrings).map(ring).collect()
     }
@@ -165,9 +182,15 @@ impl RingMemory {
         set.into_iter().map(each).collect()
     }
 
-    /// Has a set of rings tell what was shed of their packets, as it is counted in a mapping.
-    pub(crate) fn shedding_in(set: Vec<Self>, shed: &Arc<Mapping>) -> Vec<Self> {
-        set.into_iter().map(|ring| Self { shed: Some(shed.clone()), ..ring }).collect()
+    /// Has a set of rings tell what was shed of their packets, and what was left out of flows, as
+    /// it is counted in two mappings of [`SHED`] and [`CUT`] bytes for each.
+    pub(crate) fn counting_in(
+        set: Vec<Self>,
+        shed: &Arc<Mapping>,
+        cuts: &Arc<Mapping>,
+    ) -> Vec<Self> {
+        let each = |ring| Self { shed: Some(shed.clone()), cuts: Some(cuts.clone()), ..ring };
+        set.into_iter().map(each).collect()
     }
 
     /// Takes note of how many packets readers before have taken out of the ring.
@@ -230,6 +253,13 @@ impl RingMemory {
     /// Returns how many packets the filter or the rules refused.
     pub fn filtered(&self) -> u64 {
         self.rings.u64(self.ring(layout::FILTERED)).load(Acquire)
+    }
+
+    /// Returns what was left out because its flow had had its bytes.
+    pub fn cut(&self) -> Cut {
+        let Some(cuts) = &self.cuts else { return Cut::default() };
+        let word = |offset| cuts.u64(self.index as usize * CUT + offset).load(Acquire);
+        Cut { packets: word(0), bytes: word(CUT_BYTES) }
     }
 
     /// Returns everything that was lost here, by cause.
@@ -430,6 +460,10 @@ impl BlockBytes for RingMemory {
     fn lost(&self) -> u64 {
         RingMemory::lost(self)
     }
+
+    fn cut(&self) -> Cut {
+        RingMemory::cut(self)
+    }
 }
 
 #[cfg(test)]
@@ -453,12 +487,15 @@ mod tests {
             layout::BLOCK as u32,
             layout::USED as u32,
             layout::EPOCH as u32,
+            super::CUT as u32,
+            super::CUT_BYTES as u32,
             layout::RELEASE as u32,
             layout::AWAKE as u32,
             control::CONTROL_BYTES as u32,
             control::SNAPLEN as u32,
             control::DEADLINE as u32,
             control::ABANDONED as u32,
+            control::SEED as u32,
             control::UTC_OFFSETS as u32,
             FRAME_SHIFT,
             PACKET_SHIFT,

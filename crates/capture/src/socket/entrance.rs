@@ -67,11 +67,13 @@ pub(super) fn perform(
             Ok(Answer { value: 0, fds: fd.into_iter().collect() })
         }
         Request::Load { .. }
+        | Request::SetCutoff { .. }
         | Request::BeginRules
         | Request::Exchange
         | Request::PutBack
         | Request::MakeRules { .. }
         | Request::PutRules { .. }
+        | Request::MakeFlows
         | Request::PutFilter { .. }
         | Request::Prepare
         | Request::Keep

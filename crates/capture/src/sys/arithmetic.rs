@@ -16,11 +16,11 @@ mod c {
         #[cfg(test)]
         pub safe fn tapdeck_shed_by_fill(used: u32, nblocks: u32, most: u32, now: u32) -> u32;
         #[cfg(test)]
-        pub safe static tapdeck_layout: [u32; 29];
+        pub safe static tapdeck_layout: [u32; 32];
         #[cfg(test)]
-        pub safe static tapdeck_params_layout: [u32; 27];
+        pub safe static tapdeck_params_layout: [u32; 30];
         #[cfg(test)]
-        pub safe static tapdeck_serve_layout: [u32; 33];
+        pub safe static tapdeck_serve_layout: [u32; 34];
     }
 }
 
@@ -85,19 +85,19 @@ pub fn shed_by_fill(used: u32, nblocks: u32, most: u32, now: u32) -> u32 {
 /// Sizes, offsets and constants as the C compiler has them, in the order of
 /// `bpf/ring_user.c`.
 #[cfg(test)]
-pub fn layout() -> [u32; 29] {
+pub fn layout() -> [u32; 32] {
     c::tapdeck_layout
 }
 
 /// Sizes and offsets of what programs are told, in the order of `bpf/ring_user.c`.
 #[cfg(test)]
-pub fn params_layout() -> [u32; 27] {
+pub fn params_layout() -> [u32; 30] {
     c::tapdeck_params_layout
 }
 
 /// Sizes and offsets of what programs of groups share with user space, in the order of
 /// `bpf/serve_user.c`.
 #[cfg(test)]
-pub fn serve_layout() -> [u32; 33] {
+pub fn serve_layout() -> [u32; 34] {
     c::tapdeck_serve_layout
 }

@@ -20,7 +20,6 @@ pub struct TdParams {
     pub first_interface: u32,
     pub ifindex: u32,
     pub consume: u32,
-    pub shed_to: u32,
     pub hardware_time: u32,
     pub hardware_vlan: u32,
     pub by_cpu: u32,
@@ -29,6 +28,10 @@ pub struct TdParams {
     pub clock_by_poll: u32,
     pub claims: u32,
     pub most_direct: u32,
+    pub shed_to: u32,
+    pub judged: u32,
+    pub cutoff: u32,
+    pub flow_mask: u32,
 }
 
 // SAFETY: integers alone; a test compares size and places with those of the C compiler, so that
@@ -140,7 +143,6 @@ mod tests {
             offset_of!(TdParams, first_interface),
             offset_of!(TdParams, ifindex),
             offset_of!(TdParams, consume),
-            offset_of!(TdParams, shed_to),
             offset_of!(TdParams, hardware_time),
             offset_of!(TdParams, hardware_vlan),
             offset_of!(TdParams, by_cpu),
@@ -149,6 +151,10 @@ mod tests {
             offset_of!(TdParams, clock_by_poll),
             offset_of!(TdParams, claims),
             offset_of!(TdParams, most_direct),
+            offset_of!(TdParams, shed_to),
+            offset_of!(TdParams, judged),
+            offset_of!(TdParams, cutoff),
+            offset_of!(TdParams, flow_mask),
             size_of::<TdFlush>(),
             offset_of!(TdFlush, ring),
             offset_of!(TdFlush, block),

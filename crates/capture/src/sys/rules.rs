@@ -13,6 +13,7 @@ pub mod action {
     pub const DROP: u32 = 2;
     pub const SNAPLEN: u32 = 3;
     pub const GROUP: u32 = 4;
+    pub const CUT_OFF: u32 = 5;
 }
 
 /// `struct td_tuple` of `bpf/judged.h`.
@@ -70,11 +71,12 @@ pub struct RawVerdict {
     pub snaplen: u32,
     pub group: u32,
     pub rule: u32,
+    pub cutoff: u32,
 }
 
 impl RawVerdict {
-    pub fn from_words([action, snaplen, group, rule]: [u32; 4]) -> Self {
-        Self { action, snaplen, group, rule }
+    pub fn from_words([action, snaplen, group, rule, cutoff]: [u32; 5]) -> Self {
+        Self { action, snaplen, group, rule, cutoff }
     }
 }
 
@@ -138,7 +140,7 @@ mod tests {
 
     mod c {
         unsafe extern "C" {
-            pub safe static tapdeck_rules_layout: [u32; 19];
+            pub safe static tapdeck_rules_layout: [u32; 21];
         }
     }
 
@@ -159,8 +161,16 @@ mod tests {
             offset_of!(RawVerdict, snaplen),
             offset_of!(RawVerdict, group),
             offset_of!(RawVerdict, rule),
+            offset_of!(RawVerdict, cutoff),
         ];
-        let actions = [action::NONE, action::ACCEPT, action::DROP, action::SNAPLEN, action::GROUP];
+        let actions = [
+            action::NONE,
+            action::ACCEPT,
+            action::DROP,
+            action::SNAPLEN,
+            action::GROUP,
+            action::CUT_OFF,
+        ];
         let places = here.map(|n| n as u32);
         assert_eq!([&places[..], &actions].concat(), c::tapdeck_rules_layout);
     }

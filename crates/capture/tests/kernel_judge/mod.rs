@@ -101,7 +101,7 @@ impl Runner {
             .map(|judged| {
                 let word =
                     |i: usize| u32::from_ne_bytes(judged[40 + i * 4..][..4].try_into().unwrap());
-                (word(4) == 1).then(|| Verdict::from_words(std::array::from_fn(word)))
+                (word(5) == 1).then(|| Verdict::from_words(std::array::from_fn(word)))
             })
             .collect()
     }

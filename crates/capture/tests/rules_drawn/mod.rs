@@ -5,7 +5,9 @@ use std::net::IpAddr;
 
 use tapdeck_capture::rules::{Hits, Verdict};
 use tapdeck_packet::rules::image::{Engine, Options};
-use tapdeck_packet::rules::{Action, Entry, Family, Pattern, Protocol, Rule, RuleSet, Tuple};
+use tapdeck_packet::rules::{
+    Action, Entry, Family, MAX_CUTOFF, Pattern, Protocol, Rule, RuleSet, Tuple,
+};
 use tapdeck_testkit::SplitMix64;
 
 /// How a set is drawn: the fewer values there are, the more rules overlap.
@@ -66,10 +68,11 @@ impl Style {
             2 => Some(Protocol::Icmp),
             _ => None,
         };
-        let action = match random.below(4) {
+        let action = match random.below(5) {
             0 => Action::Accept,
             1 => Action::Drop,
             2 => Action::Snaplen(64 + random.below(100) as u32),
+            3 => Action::Cutoff(1 + random.below(MAX_CUTOFF)),
             _ => Action::Group("ids".into()),
         };
         Rule { action, source, destination, source_port, destination_port, protocol }
@@ -155,6 +158,7 @@ pub fn expected(set: &RuleSet, rule: Option<u32>) -> Verdict {
         Action::Drop => Verdict::Drop { rule },
         Action::Snaplen(bytes) => Verdict::Snaplen { rule, bytes },
         Action::Group(_) => Verdict::Group { rule, group: 7 },
+        Action::Cutoff(bytes) => Verdict::Cutoff { rule, bytes },
     }
 }
 

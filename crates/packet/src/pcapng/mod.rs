@@ -36,6 +36,10 @@ pub const BYTE_ORDER_MAGIC: u32 = 0x1a2b_3c4d;
 /// Bytes of the smallest fill block: type, length, and length again.
 pub const MIN_FILL: usize = 12;
 
+/// What stands in the description of an interface of whose flows no more is recorded than the first
+/// bytes.
+pub const FLOWS_CUT_OFF: &str = "flows cut off";
+
 /// Bytes of an enhanced packet block without its frame and options: 28 bytes of header and the
 /// trailing length.
 pub const PACKET_OVERHEAD: usize = 32;

@@ -36,6 +36,28 @@ pub struct Contents {
     pub epoch: u8,
 }
 
+/// Packets that were left out because their flows had had their bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Cut {
+    pub packets: u64,
+    /// Bytes of their frames, at their full length.
+    pub bytes: u64,
+}
+
+impl std::ops::Add for Cut {
+    type Output = Self;
+
+    fn add(self, other: Self) -> Self {
+        Self { packets: self.packets + other.packets, bytes: self.bytes + other.bytes }
+    }
+}
+
+impl std::iter::Sum for Cut {
+    fn sum<I: Iterator<Item = Self>>(cuts: I) -> Self {
+        cuts.fold(Self::default(), |a, b| a + b)
+    }
+}
+
 /// A complete block: pcapng packet blocks, ready for a file as they lie.
 #[derive(Clone, Copy, Debug)]
 pub struct Block<'a> {
@@ -85,6 +107,11 @@ pub trait Ring: Send {
 
     /// Returns the number of packets that were dropped at this ring so far, whatever the cause.
     fn lost(&self) -> u64;
+
+    /// Returns what was left out of flows before this ring so far.
+    fn cut(&self) -> Cut {
+        Cut::default()
+    }
 
     /// Returns the epoch of the block that is open for writing. Blocks that are closed and not yet
     /// released may have an earlier epoch.

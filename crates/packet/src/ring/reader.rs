@@ -12,7 +12,7 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::{Block, Contents, Hold, Holds, Ring};
+use super::{Block, Contents, Cut, Hold, Holds, Ring};
 
 /// Lowest bit of the second of a commit counter's three fields, the frames' bytes
 /// (`TD_FRAME_SHIFT`). The first, the blocks' bytes, begins at bit 0.
@@ -148,6 +148,11 @@ pub trait BlockBytes: ReadMemory + Send + Sync + 'static {
 
     /// Returns the number of packets dropped at this ring so far, whatever the cause.
     fn lost(&self) -> u64;
+
+    /// Returns what was left out of flows before this ring so far.
+    fn cut(&self) -> Cut {
+        Cut::default()
+    }
 }
 
 /// Ends the hold of a block, and returns the blocks to the producers that only this hold kept from
@@ -420,6 +425,10 @@ impl<M: BlockBytes> Ring for RingReader<M> {
 
     fn lost(&self) -> u64 {
         self.reader.memory().lost()
+    }
+
+    fn cut(&self) -> Cut {
+        self.reader.memory().cut()
     }
 
     fn epoch(&self) -> u8 {

@@ -15,7 +15,7 @@ use std::str::{FromStr, SplitWhitespace};
 
 use ipnet::IpNet;
 
-use super::rule::{Action, MAX_GROUP_NAME, MAX_SNAPLEN, Protocol, Rule};
+use super::rule::{Action, MAX_CUTOFF, MAX_GROUP_NAME, MAX_SNAPLEN, Protocol, Rule, SIZE_UNITS};
 use super::set::{Entry, RuleSet};
 use crate::numbers::ip_protocol;
 
@@ -46,11 +46,14 @@ pub enum Fault {
     #[error("no rule: write {GRAMMAR}")]
     Empty,
     /// the first word is no action
-    #[error("`{0}` is no action: write accept, drop, snaplen=BYTES or group=NAME")]
+    #[error("`{0}` is no action: write accept, drop, snaplen=BYTES, cutoff=SIZE or group=NAME")]
     Action(String),
     /// the number of bytes to keep is none
     #[error("`{0}` is no number of bytes to keep: write snaplen=N, N from 1 to {MAX_SNAPLEN}")]
     Snaplen(String),
+    /// no size after which a flow can be cut off
+    #[error("`{0}` is no size: write cutoff=SIZE, as 4096, 10KiB or 1MiB, at most 2GiB")]
+    Cutoff(String),
     /// the group has no name, or one that cannot be
     #[error(
         "`{0}` is no name of a group: write group=NAME, of at most {MAX_GROUP_NAME} bytes and no control characters"
@@ -208,6 +211,12 @@ fn action(word: &str) -> Result<Action, Fault> {
             _ => Err(Fault::Snaplen(quote(bytes))),
         };
     }
+    if let Some(bytes) = word.strip_prefix("cutoff=") {
+        return match size(bytes) {
+            Some(bytes @ 1..=MAX_CUTOFF) => Ok(Action::Cutoff(bytes)),
+            _ => Err(Fault::Cutoff(quote(bytes))),
+        };
+    }
     if let Some(name) = word.strip_prefix("group=") {
         let is_name =
             !name.is_empty() && name.len() <= MAX_GROUP_NAME && !name.contains(char::is_control);
@@ -297,6 +306,13 @@ fn protocol(words: &mut SplitWhitespace) -> Result<Option<Protocol>, Fault> {
 fn number(word: &str) -> Option<u32> {
     let is_number = !word.is_empty() && word.bytes().all(|byte| byte.is_ascii_digit());
     if is_number { word.parse().ok() } else { None }
+}
+
+/// Reads a number of bytes, with or without a unit.
+fn size(word: &str) -> Option<u32> {
+    let of = |(name, unit): &(&str, u32)| Some((word.strip_suffix(name)?, *unit));
+    let (digits, unit) = SIZE_UNITS.iter().find_map(of).unwrap_or((word, 1));
+    number(digits)?.checked_mul(unit)
 }
 
 /// Repeats the user's text, at most as long as fits in a line, and without characters that move a

@@ -11,6 +11,11 @@ use crate::numbers::{ip_protocol, pcap_file};
 
 /// The most bytes of a frame that a rule's `snaplen=` can keep.
 pub const MAX_SNAPLEN: u32 = pcap_file::MAX_SNAPLEN;
+/// The most bytes of a flow that a rule's `cutoff=` can ask for.
+pub const MAX_CUTOFF: u32 = 1 << 31;
+/// The units that sizes in rules can have, the largest first.
+pub(super) const SIZE_UNITS: [(&str, u32); 3] =
+    [("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)];
 /// The most bytes that a group's name in a rule can have.
 pub const MAX_GROUP_NAME: usize = 64;
 
@@ -23,6 +28,8 @@ pub enum Action {
     Snaplen(u32),
     /// Accept, for the members of this group alone.
     Group(String),
+    /// Accept until the packet's flow has had so many bytes, from 1 to [`MAX_CUTOFF`].
+    Cutoff(u32),
 }
 
 /// An IP protocol as a rule names it.
@@ -127,7 +134,19 @@ impl fmt::Display for Action {
             Self::Drop => f.write_str("drop"),
             Self::Snaplen(bytes) => write!(f, "snaplen={bytes}"),
             Self::Group(name) => write!(f, "group={name}"),
+            Self::Cutoff(bytes) => write!(f, "cutoff={}", Size(*bytes)),
         }
+    }
+}
+
+/// Bytes in the largest unit of which they are a multiple, as a rule file has them.
+struct Size(u32);
+
+impl fmt::Display for Size {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let unit = SIZE_UNITS.iter().find(|(_, unit)| self.0.is_multiple_of(*unit));
+        let (name, unit) = unit.copied().unwrap_or(("", 1));
+        write!(f, "{}{name}", self.0 / unit)
     }
 }
 

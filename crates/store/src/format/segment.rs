@@ -248,7 +248,7 @@ pub(crate) fn blocks_backwards(bytes: &[u8]) -> impl Iterator<Item = &[u8]> {
     })
 }
 
-fn statistics_of(block: &[u8]) -> Option<Statistics> {
+pub(crate) fn statistics_of(block: &[u8]) -> Option<Statistics> {
     // The reader wants a section header first.
     let mut section = Vec::new();
     pcapng::section_header(&mut section, "", "", None);

@@ -12,6 +12,7 @@ use tapdeck_packet::pcapng::{self, InterfaceDescription, StatisticsBlock};
 
 use super::durability::Durability;
 use super::writer::InterfaceBlock;
+use crate::format::cutoff;
 use crate::format::name::SegmentName;
 use crate::format::segment::{APPLICATION, fill_up, filled};
 use crate::format::unseen::UnseenSpan;
@@ -187,6 +188,7 @@ impl<F: File> LiveSegment<F> {
 /// Returns how many bytes the statistics at a segment's end take on disk.
 pub(crate) fn statistics_disk_len(interfaces: usize) -> u64 {
     let mut one = Vec::new();
-    pcapng::statistics(&mut one, &StatisticsBlock::default());
+    let comment = Some(" ".repeat(cutoff::LONGEST));
+    pcapng::statistics(&mut one, &StatisticsBlock { comment, ..StatisticsBlock::default() });
     filled(one.len() * interfaces) as u64
 }

@@ -10,7 +10,9 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 use tapdeck_packet::pcapng::{InterfaceDescription, StatisticsBlock};
+use tapdeck_packet::ring::Cut;
 
+use crate::format::cutoff::tell_cut;
 use crate::format::name::SegmentName;
 use crate::format::segment::last_packet_ns;
 use crate::format::store::{NEXT, Store, Stored};
@@ -64,6 +66,8 @@ pub struct SegmentSink<I: Io> {
     lost: Vec<u64>,
     /// Packets lost as of the last segment's end, by interface.
     lost_before: Vec<u64>,
+    /// What had been left out of flows when the last segment ended, by interface.
+    cut_before: Vec<Cut>,
     was_full: bool,
     rotating_since: Option<Instant>,
     comment: Option<String>,
@@ -146,6 +150,7 @@ impl<I: Io> SegmentSink<I> {
             live: None,
             next_number,
             blocks_end,
+            cut_before: vec![Cut::default(); lost.len()],
             lost_before: lost.clone(),
             lost,
             was_full: false,
@@ -241,6 +246,9 @@ impl<I: Io> SegmentSink<I> {
         let Some(live) = self.live.take() else { return };
         let statistics = self.statistics(&live);
         self.lost_before.clone_from(&self.lost);
+        for (before, totals) in self.cut_before.iter_mut().zip(&self.totals.interfaces) {
+            *before = totals.cut();
+        }
         self.close(live, statistics);
     }
 
@@ -263,7 +271,9 @@ impl<I: Io> SegmentSink<I> {
                 let delivered = live.packets[i];
                 let dropped = self.lost[i] - self.lost_before[i];
                 let span = (live.began_ns, now);
-                StatisticsBlock::of_packets(i as u32, span, delivered, dropped)
+                let block = StatisticsBlock::of_packets(i as u32, span, delivered, dropped);
+                let (now, before) = (self.totals.interfaces[i].cut(), self.cut_before[i]);
+                tell_cut(block, now, before)
             })
             .collect()
     }

@@ -9,8 +9,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tapdeck_packet::pcapng::{self, InterfaceDescription, StatisticsBlock};
+use tapdeck_packet::ring::Cut;
 use tapdeck_packet::watch::waiting_for_disk;
 
+use crate::format::cutoff::tell_cut;
 use crate::format::segment::APPLICATION;
 use crate::format::unseen::UnseenSpan;
 use crate::io::Disk;
@@ -205,6 +207,8 @@ impl<W: Write + Send> StreamSink<W> {
             let span = (self.began_ns, now);
             let statistics = StatisticsBlock::of_packets(i as u32, span, delivered, lost);
             let statistics = StatisticsBlock { comment: self.comment.clone(), ..statistics };
+            let cut = self.totals.interfaces[i].cut();
+            let statistics = tell_cut(statistics, cut, Cut::default());
             pcapng::statistics(&mut tail, &statistics);
         }
         match waiting_for_disk(|| self.out.write_all(&tail).and_then(|()| self.out.flush())) {

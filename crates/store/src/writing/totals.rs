@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use rustix::time::{ClockId, clock_gettime};
 
+use tapdeck_packet::ring::Cut;
+
 /// Counts of one pcapng interface.
 #[derive(Debug, Default)]
 pub struct InterfaceTotals {
@@ -19,6 +21,17 @@ pub struct InterfaceTotals {
     pub durable: AtomicU64,
     /// Packets that the rings dropped, as the writer saw it last.
     pub lost: AtomicU64,
+    /// Packets that were left out of flows since the writer began, as it saw it last, and bytes of
+    /// their frames.
+    pub cut_packets: AtomicU64,
+    pub cut_bytes: AtomicU64,
+}
+
+impl InterfaceTotals {
+    /// Returns what was left out of flows.
+    pub fn cut(&self) -> Cut {
+        Cut { packets: self.cut_packets.load(Relaxed), bytes: self.cut_bytes.load(Relaxed) }
+    }
 }
 
 /// Counts of a recording. Each has one writer; readers may see them a moment apart.

@@ -11,7 +11,7 @@ use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use tapdeck_packet::pcapng::{ENHANCED_PACKET, InterfaceDescription};
-use tapdeck_packet::ring::{Block, Contents, Hold, Ring};
+use tapdeck_packet::ring::{Block, Contents, Cut, Hold, Ring};
 use tapdeck_packet::watch::{beat, waiting, watch};
 
 use crate::format::unseen::UnseenSpan;
@@ -298,6 +298,8 @@ pub struct Writer<S> {
     left: u64,
     ledger: Option<Box<dyn Ledger>>,
     pace: Pace,
+    /// What had been left out before each ring when the writer began.
+    cut_before: Vec<Cut>,
 }
 
 impl<S: Sink> Writer<S> {
@@ -311,7 +313,9 @@ impl<S: Sink> Writer<S> {
             rings.iter().map(|r| oldest(&**r)).reduce(|a, b| if before(b, a) { b } else { a });
         let epoch = epoch.unwrap_or(0);
         let pace = Pace::new(LONGEST_SLEEP);
-        Self { rings, sink, totals, epoch, first: 0, left: u64::MAX, ledger: None, pace }
+        let cut_before = rings.iter().map(|r| r.cut()).collect();
+        let (first, left, ledger) = (0, u64::MAX, None);
+        Self { rings, sink, totals, epoch, first, left, ledger, pace, cut_before }
     }
 
     /// Has the writer sleep for so long at most before it looks at the rings again: a ring must
@@ -483,7 +487,22 @@ impl<S: Sink> Writer<S> {
         for (totals, lost) in self.totals.interfaces.iter().zip(&lost) {
             totals.lost.store(*lost, Relaxed);
         }
+        self.note_cut();
         lost
+    }
+
+    /// Takes note of what was left out of flows.
+    fn note_cut(&self) {
+        let mut cut = vec![Cut::default(); self.totals.interfaces.len()];
+        for (ring, before) in self.rings.iter().zip(&self.cut_before) {
+            let (now, of) = (ring.cut(), &mut cut[ring.interface() as usize]);
+            of.packets += now.packets - before.packets;
+            of.bytes += now.bytes - before.bytes;
+        }
+        for (totals, cut) in self.totals.interfaces.iter().zip(&cut) {
+            totals.cut_packets.store(cut.packets, Relaxed);
+            totals.cut_bytes.store(cut.bytes, Relaxed);
+        }
     }
 
     fn turn(&mut self, stopping: bool) -> Turn {

@@ -48,13 +48,18 @@ pub fn second(before: &Value, now: &Value) -> String {
         Some(groups) => groups.iter().map(dropped::<GroupCounters>).sum(),
         None => dropped::<InterfaceCounters>(now),
     };
+    let cutoff = match sum(now, "cutoff") {
+        0 => String::new(),
+        packets => format!("{} cutoff, ", show_count(packets)),
+    };
     let paused = if now["paused"] == true { ", paused" } else { "" };
     format!(
-        "{}pkt/s {}bit/s, {} captured, {} filtered, {} dropped{paused}\n",
+        "{}pkt/s {}bit/s, {} captured, {} filtered, {}{} dropped{paused}\n",
         show_rate(rate("captured")),
         show_rate(rate("bytes_captured") * 8.0),
         show_count(sum(now, "captured")),
         show_count(sum(now, "filtered")),
+        cutoff,
         show_count(lost),
     )
 }
@@ -114,6 +119,7 @@ fn stats(answer: &Value) -> String {
         "seen",
         "captured",
         "filtered",
+        "cutoff",
         "dropped",
         "device dropped",
         "",
@@ -126,6 +132,7 @@ fn stats(answer: &Value) -> String {
             count(c, "seen"),
             count(c, "captured"),
             count(c, "filtered"),
+            count(c, "cutoff"),
             show_count(dropped::<InterfaceCounters>(c)),
             count(c, "nic_dropped"),
             how(c),
@@ -178,6 +185,7 @@ fn groups(answer: &Value) -> String {
         "seen",
         "captured",
         "filtered",
+        "cutoff",
         "dropped",
         "no member",
         "",
@@ -200,6 +208,7 @@ fn groups(answer: &Value) -> String {
             count(group, "seen"),
             count(group, "captured"),
             count(group, "filtered"),
+            count(group, "cutoff"),
             show_count(dropped::<GroupCounters>(group)),
             count(group, "no_member"),
             how(group),
@@ -295,7 +304,7 @@ mod tests {
     #[test]
     fn a_recorder_is_a_table() {
         let answer = json!({"ok": true, "elapsed_s": 61, "bytes_written": 2048, "segments": 2, "interfaces": {
-            "eth0": {"hook": "xdp", "seen": 1234, "captured": 1200, "filtered": 30, "dropped_ring": 3,
+            "eth0": {"hook": "xdp", "seen": 1239, "captured": 1200, "filtered": 30, "cutoff": 5, "dropped_ring": 3,
                 "dropped_other": 1, "nic_dropped": 0, "paused": true, "filter": "port 53"}
         }});
         let text = stats(&answer);
@@ -304,8 +313,8 @@ mod tests {
         assert_eq!(
             lines[2].split_whitespace().collect::<Vec<_>>(),
             [
-                "eth0", "xdp", "1,234", "1,200", "30", "4", "0", "paused,", "filter", "\"port",
-                "53\""
+                "eth0", "xdp", "1,239", "1,200", "30", "5", "4", "0", "paused,", "filter",
+                "\"port", "53\""
             ]
         );
         let later = json!({"captured": 2200, "bytes_captured": 1000, "filtered": 0});
@@ -314,9 +323,14 @@ mod tests {
             second(&before, &later),
             "1.0 kpkt/s 8.0 kbit/s, 2,200 captured, 0 filtered, 0 dropped\n"
         );
-        let later = json!({"captured": 2200, "bytes_captured": 1000, "filtered": 0, "elapsed_us": 3_000_000});
+        let later = json!({"captured": 2200, "bytes_captured": 1000, "filtered": 0, "cutoff": 7,
+            "elapsed_us": 3_000_000});
         let before = json!({"captured": 1200, "elapsed_us": 1_000_000});
-        assert!(second(&before, &later).starts_with("500 pkt/s 4.0 kbit/s, "), "two seconds");
+        assert_eq!(
+            second(&before, &later),
+            "500 pkt/s 4.0 kbit/s, 2,200 captured, 0 filtered, 7 cutoff, 0 dropped\n",
+            "two seconds"
+        );
     }
 
     #[test]

@@ -43,6 +43,7 @@ pub fn count(name: &str, length: Length, limits: &Limits, interrupt: &Interrupt)
         stamps: Stamps::Auto,
         filter: None,
         rules: None,
+        cutoff: None,
     };
     let mut capture = Capture::open(name, &config, 0, &Arc::new(Clock::default()))?;
     let mut counter = Counter::new(&capture, length, limits.count);

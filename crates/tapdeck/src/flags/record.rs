@@ -1,11 +1,13 @@
 //! Which flags does `record` have? They say what is taken and where, what of it is kept, where it
 //! goes and for how long.
 
+use std::num::NonZeroU32;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, ValueEnum};
+use tapdeck_capture::flows::{MAX_CUTOFF, MOST_FLOWS, TABLE_BYTES};
 use tapdeck_capture::groups::MAX_WEIGHT;
 use tapdeck_capture::{Hook, SHED_LEAST};
 use tapdeck_store::MinFree;
@@ -46,7 +48,7 @@ pub struct Record {
     pub interfaces: Vec<String>,
 
     /// Record as a member of this group of a running `tapdeck serve`, which has the hooks
-    #[arg(long, value_name = "NAME", conflicts_with_all = ["interfaces", "hook", "deliver", "snaplen", "filter", "rules", "rules_engine", "no_promiscuous", "expression", "no_device_bound", "clock", "on_overload", "shed_to", "ring_bytes", "block_bytes", "flush", "abandon"])]
+    #[arg(long, value_name = "NAME", conflicts_with_all = ["interfaces", "hook", "deliver", "snaplen", "filter", "rules", "rules_engine", "cutoff", "no_promiscuous", "expression", "no_device_bound", "clock", "on_overload", "shed_to", "ring_bytes", "block_bytes", "flush", "abandon"])]
     pub group: Option<String>,
 
     /// The share of the group's traffic, relative to its other members
@@ -107,6 +109,10 @@ pub struct Record {
     /// comparisons
     #[arg(long, value_enum, value_name = "ENGINE", default_value_t = EngineChoice::Candidates)]
     pub rules_engine: EngineChoice,
+
+    // The hooks are those that take rules.
+    #[arg(long, value_name = "SIZE|off", value_parser = cutoff_choice, help = cutoff_help())]
+    pub cutoff: Option<CutoffChoice>,
 
     /// Do not put the interfaces into promiscuous mode
     #[arg(short = 'p', long)]
@@ -247,6 +253,29 @@ impl Default for SyncChoice {
     fn default() -> Self {
         Self(Some(Duration::from_secs(5)))
     }
+}
+
+/// How many bytes each flow may have; none is as many as come.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CutoffChoice(pub Option<NonZeroU32>);
+
+/// Reads a size of at most [`MAX_CUTOFF`], or `off`.
+fn cutoff_choice(s: &str) -> Result<CutoffChoice, String> {
+    if s == "off" {
+        return Ok(CutoffChoice(None));
+    }
+    let bytes = u32::try_from(units::size(s)?).ok().filter(|bytes| *bytes <= MAX_CUTOFF);
+    let bytes = bytes.and_then(NonZeroU32::new).ok_or("must be at most 2GiB")?;
+    Ok(CutoffChoice(Some(bytes)))
+}
+
+fn cutoff_help() -> String {
+    format!(
+        "Record no more of a flow, its two directions together, than its first SIZE bytes and the packet that reaches them; what begins or ends a TCP connection is always recorded. A table of {} MiB for each interface knows the last {} flows, and of others all is recorded; hooks {} [default: off]",
+        TABLE_BYTES >> 20,
+        MOST_FLOWS,
+        Hook::list(Hook::takes_rules, "and")
+    )
 }
 
 /// The hook that the user names, or none: then the interface decides.

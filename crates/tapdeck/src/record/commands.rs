@@ -4,6 +4,7 @@
 //! report and writer. A command that takes long (rules that are compiled, a segment that is closed)
 //! is answered later, and recording does not wait for it.
 
+use std::num::NonZeroU32;
 use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -324,10 +325,7 @@ impl Recorder<'_> {
         // An interface takes again what it had a moment ago.
         self.change_all(set, |capture, before| drop(capture.set_filter(before.as_deref())))?;
         // Each segment says which filter its packets have passed.
-        if matches!(self.report.target(), Target::Store { .. }) {
-            let _ = self.source.flush_all();
-            self.writer_control.begin_segment(Some(self.source.descriptions()), Box::new(|| {}));
-        }
+        self.describe_anew();
         self.report.warn(&match filter {
             Some(filter) => format!("the filter is {filter:?} from now on"),
             None => "there is no filter from now on".into(),
@@ -335,10 +333,35 @@ impl Recorder<'_> {
         Ok(Answer::ok(json!({ "filter": filter })))
     }
 
+    /// Begins a segment whose interface descriptions are those of now.
+    fn describe_anew(&mut self) {
+        if matches!(self.report.target(), Target::Store { .. }) {
+            let _ = self.source.flush_all();
+            self.writer_control.begin_segment(Some(self.source.descriptions()), Box::new(|| {}));
+        }
+    }
+
+    /// Changes of all interfaces or, where one refuses, of none, how many bytes each flow may have.
+    pub fn set_cutoff(&mut self, cutoff: Option<NonZeroU32>) -> Result<(), String> {
+        let set = |capture: &mut Capture| {
+            let before = capture.config().cutoff;
+            capture.set_cutoff(cutoff).map(|()| before)
+        };
+        // An interface takes again what it had a moment ago.
+        self.change_all(set, |capture, before| drop(capture.set_cutoff(before)))?;
+        self.describe_anew();
+        self.report.warn(&match cutoff {
+            Some(bytes) => format!("flows are cut off after {bytes} bytes from now on"),
+            None => "flows are recorded whole from now on".into(),
+        });
+        Ok(())
+    }
+
     /// Exchanges the rules of all interfaces or, where one refuses, of none. Returns what the old
     /// rules have counted in the end.
     pub fn set_rules(&mut self, rules: Option<&Rules>) -> Result<Counted, Refused> {
         let mut last = Counted::default();
+        let described = self.source.descriptions();
         let set = |capture: &mut Capture| {
             let before = capture.config().rules.clone();
             last.add(capture.set_rules(rules.cloned())?.unwrap_or_default().into());
@@ -348,6 +371,10 @@ impl Recorder<'_> {
         let changed = self.change_all(set, |capture, before| drop(capture.set_rules(before)));
         if let Err(why) = changed {
             return Err(Refused { why, last });
+        }
+        // Each segment says whether there are flows of which it has the first bytes alone.
+        if self.source.descriptions() != described {
+            self.describe_anew();
         }
         self.report.warn(&match rules {
             Some(rules) => format!("{} rules judge from now on", show_count(rules.rules().into())),

@@ -2,10 +2,11 @@
 //! restart?
 //!
 //! Files are read, and rules compiled, on a thread beside. All is checked before anything changes;
-//! then filter, rules, snaplen and retention are those of the configuration, or, where the kernel
+//! then filter, rules, snaplen, cutoff and retention are those of the configuration, or, where the kernel
 //! refuses one of them, all are as they were. Of every other flag it is told that it stays.
 
 use std::ffi::OsString;
+use std::num::NonZeroU32;
 use std::thread::JoinHandle;
 
 use clap::Parser;
@@ -22,8 +23,16 @@ use crate::flags::{Cli, Command};
 use crate::units::show_bytes;
 
 /// The flags that change while packets come. Whether they have is seen by what is in force.
-const AT_ONCE: [&str; 7] =
-    ["filter", "rules", "snaplen", "keep-bytes", "keep-time", "keep-segments", "min-free"];
+const AT_ONCE: [&str; 8] = [
+    "filter",
+    "rules",
+    "snaplen",
+    "cutoff",
+    "keep-bytes",
+    "keep-time",
+    "keep-segments",
+    "min-free",
+];
 
 /// What a configuration says now.
 pub struct Wanted {
@@ -159,28 +168,45 @@ fn later(before: &Settings, now: &Settings) -> Vec<String> {
     all.into_iter().filter(is_later).filter(differs).cloned().collect()
 }
 
+/// What was in force before a change.
+struct Before {
+    filter: Option<String>,
+    snaplen: u32,
+    cutoff: Option<NonZeroU32>,
+}
+
 impl Recorder<'_> {
     /// Changes all that a configuration wants and that is not so yet; or, where something is
     /// refused, nothing. Returns the flags that were changed.
     fn put(&mut self, wanted: Changeable, books: &mut Books) -> Result<Vec<&'static str>, String> {
         let retention = self.check(&wanted)?;
-        let Changeable { filter, snaplen, rules, .. } = wanted;
+        let Changeable { filter, snaplen, cutoff, rules, .. } = wanted;
         let mut changed = Vec::new();
         let captures = self.source.captures();
         if let Some(first) = captures.first() {
-            let before = (first.config().filter.clone(), first.snaplen());
+            let before = Before {
+                filter: first.config().filter.clone(),
+                snaplen: first.snaplen(),
+                cutoff: first.config().cutoff,
+            };
             let most = captures.iter().map(|c| c.config().snaplen).min().unwrap_or(snaplen);
-            if before.0 != filter {
+            if before.filter != filter {
                 self.set_filter(None, filter.as_deref())?;
                 changed.push("filter");
             }
-            if before.1 != snaplen.min(most) {
-                let set = self.set_snaplen(None, snaplen.min(most));
-                if let Err(why) = set {
-                    self.undo_filter(&changed, before.0.as_deref());
+            if before.snaplen != snaplen.min(most) {
+                if let Err(why) = self.set_snaplen(None, snaplen.min(most)) {
+                    self.undo(&changed, &before);
                     return Err(why);
                 }
                 changed.push("snaplen");
+            }
+            if before.cutoff != cutoff {
+                if let Err(why) = self.set_cutoff(cutoff) {
+                    self.undo(&changed, &before);
+                    return Err(why);
+                }
+                changed.push("cutoff");
             }
             let (set, compiled) = rules.unzip();
             let [book] = books;
@@ -189,10 +215,7 @@ impl Recorder<'_> {
                     Ok(last) => book.put(set.zip(compiled), &last),
                     Err(refused) => {
                         book.count(&refused.last);
-                        if changed.contains(&"snaplen") {
-                            drop(self.set_snaplen(None, before.1));
-                        }
-                        self.undo_filter(&changed, before.0.as_deref());
+                        self.undo(&changed, &before);
                         return Err(refused.why);
                     }
                 }
@@ -209,10 +232,15 @@ impl Recorder<'_> {
         Ok(changed)
     }
 
-    fn undo_filter(&mut self, changed: &[&str], before: Option<&str>) {
+    fn undo(&mut self, changed: &[&str], before: &Before) {
         // An interface takes again what it had a moment ago.
-        if changed.contains(&"filter") {
-            drop(self.set_filter(None, before));
+        for change in changed {
+            match *change {
+                "filter" => drop(self.set_filter(None, before.filter.as_deref())),
+                "snaplen" => drop(self.set_snaplen(None, before.snaplen)),
+                "cutoff" => drop(self.set_cutoff(before.cutoff)),
+                _ => {}
+            }
         }
     }
 

@@ -3,7 +3,7 @@
 //! A [`RecordPlan`] that exists is a recording that can be tried: wrong usage has been refused.
 //! Making one looks at interfaces and reads the rule file, and changes nothing.
 
-use std::num::NonZeroUsize;
+use std::num::{NonZeroU32, NonZeroUsize};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -142,6 +142,7 @@ pub struct RecordPlan {
 pub struct Changeable {
     pub filter: Option<String>,
     pub snaplen: u32,
+    pub cutoff: Option<NonZeroU32>,
     pub rules: Option<Loaded>,
     pub retention: Retention,
 }
@@ -152,6 +153,7 @@ impl Changeable {
         Ok(Self {
             filter: f.filter.clone(),
             snaplen: f.snaplen,
+            cutoff: f.cutoff.unwrap_or_default().0,
             rules: f.rules.as_deref().map(|path| load(path, rules_options)).transpose()?,
             retention: retention(f),
         })
@@ -278,6 +280,7 @@ fn from_interfaces(f: &flags::Record, rules_options: &Options) -> Result<Origin>
             overload: choose_overload(f)?,
             filter: f.filter.clone(),
             rules: rules.as_ref().map(|(_, compiled)| compiled.clone()),
+            cutoff: f.cutoff.unwrap_or_default().0,
         };
         check_lasting(f, name, hook)?;
         interfaces.push((name.clone(), config));

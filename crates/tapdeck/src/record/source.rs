@@ -12,6 +12,7 @@ use anyhow::{Context, Result};
 use tapdeck_capture::filter::check_filter;
 use tapdeck_capture::interface::NicCounters;
 use tapdeck_capture::persist::Persist;
+use tapdeck_capture::ring::Cut;
 use tapdeck_capture::{Capture, Clock, Config, Event, Helper, Hook, Losses, Shed, Unseen};
 use tapdeck_packet::account::{Counters, InterfaceCounters};
 use tapdeck_packet::pcapng::InterfaceDescription;
@@ -324,8 +325,7 @@ fn of_membership(group: &Membership, totals: &Totals) -> InterfaceAccount {
         counters: counters(
             &totals.interfaces,
             losses,
-            Shed::default(),
-            0,
+            LeftOut::default(),
             group.missed(),
             NicCounters::default(),
         ),
@@ -342,8 +342,7 @@ fn of_capture(capture: &Capture, totals: &[InterfaceTotals]) -> InterfaceAccount
         counters: counters(
             totals,
             capture.losses(),
-            capture.shed(),
-            capture.filtered(),
+            LeftOut { filtered: capture.filtered(), cut: capture.cut(), shed: capture.shed() },
             capture.unseen(),
             capture.nic(),
         ),
@@ -356,13 +355,20 @@ fn of_capture(capture: &Capture, totals: &[InterfaceTotals]) -> InterfaceAccount
     }
 }
 
+/// What hooks left out because somebody asked for that, also where a ring was nearly full.
+#[derive(Clone, Copy, Default)]
+struct LeftOut {
+    filtered: u64,
+    cut: Cut,
+    shed: Shed,
+}
+
 /// Returns the account that follows from what the writer says of each ring, what the rings say, and
 /// what the device says.
 fn counters(
     totals: &[InterfaceTotals],
     losses: Losses,
-    shed: Shed,
-    filtered: u64,
+    left_out: LeftOut,
     unseen: u64,
     nic: NicCounters,
 ) -> InterfaceCounters {
@@ -373,7 +379,8 @@ fn counters(
     let mut counters = InterfaceCounters {
         seen: 0,
         captured: sum(|totals| &totals.packets),
-        filtered,
+        filtered: left_out.filtered,
+        cutoff: left_out.cut.packets,
         dropped_ring: losses.ring,
         dropped_other: losses.contended + losses.unreadable + unwritten,
         dropped_contended: losses.contended,
@@ -384,8 +391,9 @@ fn counters(
         unseen,
         nic_sent: nic.tx_packets,
         bytes_captured: sum(|totals| &totals.frame_bytes),
-        shed_packets: shed.packets,
-        shed_bytes: shed.bytes,
+        shed_packets: left_out.shed.packets,
+        shed_bytes: left_out.shed.bytes,
+        bytes_cutoff: left_out.cut.bytes,
     };
     counters.seen = counters.accounted();
     counters

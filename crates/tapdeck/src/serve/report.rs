@@ -150,6 +150,7 @@ impl DaemonState {
             counters: GroupCounters {
                 seen: stats.seen,
                 filtered: stats.filtered,
+                cutoff: stats.cutoff,
                 no_member: stats.no_member,
                 extra: stats.extra,
                 captured: stats.captured,

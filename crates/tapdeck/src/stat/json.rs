@@ -43,6 +43,12 @@ struct Json<'a> {
     /// Packets that interfaces received while their hooks were not shown them.
     unseen: u64,
     unseen_times: Vec<UnseenTime<'a>>,
+    /// Packets that were left out of flows, and bytes of their frames, as far as segments that are
+    /// closed tell it.
+    cutoff: u64,
+    bytes_cutoff: u64,
+    /// How many times as long the store lasts by that.
+    cutoff_lasts: f64,
     rate: Option<Rate>,
     top_hosts: Vec<Host>,
     top_ports: Vec<Port>,
@@ -123,6 +129,9 @@ pub fn write(out: &mut impl Write, flags: &flags::Stat, report: &Report) -> io::
         shed_times_omitted: report.shed.more,
         unseen: report.unseen.iter().map(|missing| missing.packets).sum(),
         unseen_times: report.unseen.iter().map(unseen_time).collect(),
+        cutoff: report.cutoff.cut.packets,
+        bytes_cutoff: report.cutoff.cut.bytes,
+        cutoff_lasts: rounded(report.cutoff.lasts()),
         rate: rate(report),
         top_hosts: top_hosts.collect(),
         top_ports: top_ports.collect(),

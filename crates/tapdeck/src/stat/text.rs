@@ -83,6 +83,15 @@ fn recorded(page: &mut String, report: &Report) -> std::fmt::Result {
         let times = in_times(report.unseen.len() as u64);
         line(page, "unseen", format!("{} packets: a hook was away {times}", show_count(packets)))?;
     }
+    let left_out = report.cutoff.cut;
+    if left_out.packets > 0 {
+        let (packets, bytes) = (show_count(left_out.packets), show_bytes(left_out.bytes));
+        let lasts = report.cutoff.lasts();
+        let text = format!(
+            "{packets} packets of {bytes} left out of flows: the store lasts {lasts:.1} times as long"
+        );
+        line(page, "cutoff", text)?;
+    }
     if report.not_indexed > 0 {
         let n = show_count(report.not_indexed);
         line(

@@ -123,8 +123,8 @@ impl Daemon {
 /// The law of a group: all that it saw is somewhere.
 pub fn assert_accounted(group: &Value) {
     let n = |key| number(group, key);
-    let kept =
-        n("captured") + n("filtered") + n("no_member") + n("dropped_ring") + n("dropped_other");
+    let left_out = n("filtered") + n("cutoff") + n("no_member");
+    let kept = n("captured") + left_out + n("dropped_ring") + n("dropped_other");
     assert_eq!(n("seen") + n("extra"), kept, "{group}");
 }
 

@@ -113,14 +113,14 @@ impl Recorder {
     }
 }
 
-/// `seen = captured + filtered + dropped`, for the whole and for each interface.
+/// `seen = captured + filtered + cutoff + dropped`, for the whole and for each interface.
 pub fn assert_accounted(stats: &Value) {
     let interfaces = stats["interfaces"].as_object().expect("a map");
     for s in interfaces.values().chain([stats]) {
         let n = |key| number(s, key);
         assert_eq!(
             n("seen"),
-            n("captured") + n("filtered") + n("dropped_ring") + n("dropped_other"),
+            n("captured") + n("filtered") + n("cutoff") + n("dropped_ring") + n("dropped_other"),
             "{s}"
         );
     }

@@ -126,6 +126,7 @@ const ACCEPT: u8 = 1;
 const DROP: u8 = 2;
 const SNAPLEN: u8 = 3;
 const GROUP: u8 = 4;
+const CUT_OFF: u8 = 5;
 
 fn outcome(action: &Action, rule: u32, priority: u32, options: &Options) -> Result<Outcome, Error> {
     let (action, value) = match action {
@@ -139,6 +140,7 @@ fn outcome(action: &Action, rule: u32, priority: u32, options: &Options) -> Resu
             };
             (GROUP, *number)
         }
+        Action::Cutoff(bytes) => (CUT_OFF, *bytes),
     };
     Ok(Outcome { rule, priority, value, stop: u16::MAX, action })
 }

@@ -23,7 +23,9 @@ use std::sync::Arc;
 use tapdeck_packet::key::Class;
 use tapdeck_packet::link::LinkType;
 use tapdeck_packet::pcapng::{self, Reader, Record};
+use tapdeck_packet::ring::Cut;
 
+use crate::format::cutoff;
 use crate::format::index::{Builder, Granule, Index, ShedOf, read_ahead};
 use crate::format::segment::{blocks_backwards, dropped_told, open_segment, statistics_told};
 use crate::io::{Access, Directory, Object, Storage};
@@ -84,6 +86,7 @@ pub struct Report {
     pub shed: Gaps<Shed>,
     /// Times in which packets went unseen, which are in no gap.
     pub unseen: Vec<Missing>,
+    pub cutoff: Cutoff,
     pub rate: Rate,
     pub hosts: Tops<IpAddr>,
     pub ports: Tops<u16>,
@@ -106,12 +109,31 @@ impl Report {
             gaps: Gaps::default(),
             shed: Gaps::default(),
             unseen: Vec::new(),
+            cutoff: Cutoff::default(),
             rate: Rate::new(),
             hosts: KeyTally::new().top(0),
             ports: KeyTally::new().top(0),
             notes: Vec::new(),
             unusable: Vec::new(),
         }
+    }
+}
+
+/// What was left out of flows that had had their bytes, as the statistics at the ends of segments
+/// tell that lie within the span as a whole.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Cutoff {
+    pub cut: Cut,
+    /// Bytes of these segments and of those without anything left out.
+    pub stored: u64,
+}
+
+impl Cutoff {
+    /// Returns how many times as long the store lasts by what was left out.
+    pub fn lasts(&self) -> f64 {
+        let packet = pcapng::PACKET_OVERHEAD as u64;
+        let left_out = self.cut.bytes + self.cut.packets * packet;
+        (self.stored + left_out) as f64 / self.stored.max(1) as f64
     }
 }
 
@@ -250,9 +272,28 @@ impl<'a> ReportBuilder<'a> {
         if self.question.span == Span::ALL {
             self.report.bytes_stored += segment.end;
         }
+        self.cutoff(segment, &*object);
         match indexed {
             Some((index, tables)) => self.by_index(segment, &*object, index, &tables, watch),
             None => self.without(segment, &*object, watch),
+        }
+    }
+
+    /// Takes in what was left out of a segment that lies within the span as a whole. Of recordings
+    /// that leave nothing out, the end is not read for this.
+    fn cutoff(&mut self, segment: &Segment, object: &dyn Object) {
+        let mark = pcapng::FLOWS_CUT_OFF.as_bytes();
+        let says_so = |number: &u32| {
+            let described = &self.snapshot.interfaces[*number as usize].block;
+            described.windows(mark.len()).any(|window| window == mark)
+        };
+        if !segment.head.interfaces.iter().any(says_so) {
+            self.report.cutoff.stored += segment.end;
+        } else if let Some(told) = self.statistics(segment, object) {
+            self.report.cutoff.stored += segment.end;
+            for cut in told.iter().filter_map(cutoff::cut_told) {
+                self.report.cutoff.cut = self.report.cutoff.cut + cut;
+            }
         }
     }
 
