@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, cast
 
-from . import interrupt, methods, nodrop, restart, samplers, slowdisk
+from . import cutoff, interrupt, methods, nodrop, restart, samplers, slowdisk
 from .build import Build
 from .capture import Capture
 from .methods import Context, Failed, Method, Missing, Refused
@@ -125,8 +125,12 @@ def _contradiction(s: Settings) -> str:
         return "only a limited disk can stop: set disk_limit_mib"
     if s["disk_limit_mib"] and (s["store"] != "disk" or s["load"] != "none" or s["apps"] > 1):
         return "a limited disk asks for one application that stores packets"
+    if s["cutoff"] != "off" and (s["store"] != "disk" or s["load"] != "none" or s["apps"] > 1):
+        return "flows are cut off for one application that stores packets"
     if s["interruption"] == "none":
         return ""
+    if s["cutoff"] != "off":
+        return "an interrupted capture keeps all of a flow: set cutoff to off"
     if s["disk_limit_mib"]:
         return "an interrupted capture has a disk as it is: set disk_limit_mib to 0"
     if asks:
@@ -234,6 +238,9 @@ def _cycle(
         elif disk:
             counts = capture.counts()
             judged = slowdisk.judge(capture, sent)
+        elif cutoff.is_wanted(settings):
+            counts = capture.counts()
+            judged = cutoff.judge(capture, sent)
         else:
             counts = capture.counts() or [methods.Counts(arrived, arrived)]
         if arrived == 0:
@@ -249,7 +256,7 @@ def _cycle(
         # What the samplers look at is the first process.
         for name in ("cpu_capture", "cpu_ms_per_mpkt", "switches_per_s", "rss_mib"):
             del metrics[name]
-    elif disk:
+    else:
         metrics |= judged
     metrics |= _asked(settings, sent, begin, asker)
     metrics |= _ask_for_a_flow(lab, settings, capture) if settings["flow_query"] else {}
@@ -303,6 +310,8 @@ def _generator(
     else:
         words += ["--duration", f"{round(1000 * (s['seconds'] + s['warmup_s']))}ms"]
     words += ["--flows", str(max(s["flows"], s["gen_threads"])), "--threads", str(s["gen_threads"])]
+    if s["zipf"]:
+        words += ["--zipf", str(s["zipf"])]
     # To the capturing host itself, since netfilter sees nothing else.
     words += ["--dst-mac", bed.mac, "--backend", s["backend"]]
     if s["signatures"]:

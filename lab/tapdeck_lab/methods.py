@@ -96,7 +96,7 @@ class Method:
     """Whether the program uses all of a CPU, whatever comes."""
     can: frozenset[str] = frozenset()
     """What the method can do of load, filter, snaplen, no-store, apps, gzip, rules, interruption,
-    persist, shed and disk-limit.
+    persist, shed, cutoff and disk-limit.
     """
 
     def __init__(self, name: str) -> None:
@@ -123,6 +123,7 @@ class Method:
             "interruption": s["interruption"] != "none",
             "persist": s["persist"],
             "shed": s["on_overload"] == "shed",
+            "cutoff": s["cutoff"] != "off",
             "disk-limit": bool(s["disk_limit_mib"]),
         }
         cannot = [what for what, wanted in asked.items() if wanted and what not in self.can]
@@ -281,8 +282,8 @@ class Tapdeck(Method):
         self.hook = hook
         self.native = TAPDECK_HOOKS[hook].native
         if TAPDECK_HOOKS[hook].lasts:
-            # Where programs write into rings, these outlive the process and can shed.
-            self.can = self.can | {"persist", "shed"}
+            # Where programs write into rings, these outlive the process, and can keep less.
+            self.can = self.can | {"persist", "shed", "cutoff"}
         if TAPDECK_HOOKS[hook].shared:
             self.can = self.can | {"apps"}
 
@@ -307,6 +308,8 @@ class Tapdeck(Method):
             words += ["--sync-interval", s["sync_interval"]]
         if s["on_overload"] != SETTINGS["on_overload"].default:
             words += ["--on-overload", s["on_overload"]]
+        if s["cutoff"] != SETTINGS["cutoff"].default:
+            words += ["--cutoff", s["cutoff"]]
         if s["snaplen"]:
             words += ["--snaplen", str(s["snaplen"])]
         if s["filter"]:

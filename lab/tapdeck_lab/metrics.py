@@ -76,6 +76,7 @@ METRICS: dict[str, Metric] = {
     "flows_seen": Metric("flows of which a packet is stored", "%", "more", 100),
     "bytes_kept": Metric("bytes of frames stored, of those sent", "%", "more", 100),
     "cut_short": Metric("packets cut short, of those stored", "%", "", 100),
+    "cut_off": Metric("packets left out of flows, of those seen", "%", "", 100),
     "ring_used": Metric("most that a ring was filled", "%", "less", 100),
     "unsynced_ms": Metric("longest time not durable", "ms", "less"),
     "seconds": Metric("time of sending", "s", ""),

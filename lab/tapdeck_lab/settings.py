@@ -40,6 +40,7 @@ RATE = re.compile(
 SIZE = re.compile(r"\d+|\d+-\d+|normal:\d+-\d+|imix|dist:[\w.-]+")
 LOAD = re.compile(r"none|copy:\d+|zlib:\d|gzip:\d")
 SYNC = re.compile(r"off|\d+(ms|s)")
+CUTOFF = re.compile(r"off|\d+((K|M|G)iB)?")
 CPUS = re.compile(r"(\d+(,\d+)*)?")
 
 
@@ -57,6 +58,7 @@ class Settings(TypedDict):
     seconds: float
     warmup_s: float
     flows: int
+    zipf: float
     backend: str
     gen_threads: int
     mark_every_s: float
@@ -76,6 +78,7 @@ class Settings(TypedDict):
     segment_mib: int
     sync_interval: str
     on_overload: str
+    cutoff: str
     disk_limit_mib: int
     disk_stop_s: float
     persist: bool
@@ -155,6 +158,9 @@ SETTINGS: dict[str, Setting] = {
         0.0, _number(0, 3600), "time at the beginning left out of rates and CPU, s"
     ),
     "flows": Setting(1, _number(1, 10**7, whole=True), "flows"),
+    "zipf": Setting(
+        0.0, _number(0, 10), "exponent of the flows' shares after Zipf; 0: all have the same"
+    ),
     "backend": Setting("auto", _one_of("auto", "xdp", "txring", "afxdp"), "how packets are sent"),
     "gen_threads": Setting(
         1, _number(1, 64, whole=True), "threads of the generator, each with flows of its own"
@@ -197,6 +203,9 @@ SETTINGS: dict[str, Setting] = {
     ),
     "on_overload": Setting(
         "drop", _one_of("drop", "shed"), "what goes first where tapdeck's rings are full"
+    ),
+    "cutoff": Setting(
+        "off", _pattern(CUTOFF, "a size like 16KiB, or off"), "bytes that tapdeck keeps of a flow"
     ),
     "disk_limit_mib": Setting(
         0, _number(0, 2**20, whole=True), "what the disk takes at most, MiB/s; 0: what it can"

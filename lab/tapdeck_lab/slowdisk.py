@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from . import restart
-from .methods import Capture, Failed, Refused, Tapdeck
+from .capture import Capture
+from .methods import Failed, Refused, Tapdeck
 from .settings import Settings
 
 CGROUPS = Path("/sys/fs/cgroup")

@@ -90,7 +90,7 @@ fn a_file_may_have_comments_empty_lines_and_any_ends_of_lines() {
 
 #[test]
 fn every_fault_names_line_cause_and_remedy() {
-    let cases: [(&[u8], &str); 22] = [
+    let cases: [(&[u8], &str); 26] = [
         (
             b"allow src any dst any sport any dport any proto any",
             "`allow` is no action: write accept",

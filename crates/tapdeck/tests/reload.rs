@@ -143,6 +143,33 @@ fn what_can_change_does_and_what_cannot_is_said() {
     assert_eq!((number(&stats, "captured"), number(&stats, "filtered")), (10, 7));
 }
 
+/// What a flow has had still counts when it may have more, and not when it has been recorded whole.
+#[test]
+fn flows_are_cut_off_from_one_moment_to_the_next() {
+    let c = Configured::start("hook = \"xdp\"\n", "--flush 200ms");
+    c.send(0..10);
+    c.recorder.wait_for_captured(10);
+    let mut sent = 10;
+    let mut reload_and_send = |lines: &str, cutoff: u64| {
+        c.write(&format!("hook = \"xdp\"\n{lines}"));
+        assert_eq!(c.reload(), json!({"ok": true, "changed": ["cutoff"], "restart": []}));
+        c.send(sent..sent + 20);
+        sent += 20;
+        wait_for("all packets", || {
+            let now = c.recorder.now();
+            number(&now, "seen") == u64::from(sent) && number(&now, "cutoff") == cutoff
+        });
+    };
+    // Frames have 200 bytes: the sixth reaches the limit.
+    reload_and_send("cutoff = \"1KiB\"\n", 14);
+    // 1200 bytes have come; the fifth from here on reaches it.
+    reload_and_send("cutoff = \"2KiB\"\n", 14 + 15);
+    reload_and_send("", 14 + 15);
+    let stats = c.recorder.stop();
+    assert_eq!(number(&stats, "captured"), 10 + 6 + 5 + 20);
+    assert_eq!(number(&stats, "bytes_cutoff"), 29 * 200);
+}
+
 #[test]
 fn what_is_wrong_changes_nothing() {
     let began = "hook = \"xdp\"\nfilter = \"udp port 9\"\nsnaplen = 150\nkeep-bytes = \"2GiB\"\n";
