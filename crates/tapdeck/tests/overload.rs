@@ -192,7 +192,7 @@ fn what_was_shed_is_told() {
             let out = tshark.output().expect("tshark is installed: make setup");
             let complaints = String::from_utf8_lossy(&out.stderr);
             assert!(complaints.lines().all(|l| l.starts_with("Running as user")), "{complaints}");
-            assert_eq!(out.stdout.iter().filter(|b| **b == b'\n').count(), 2);
+            assert_eq!(String::from_utf8_lossy(&out.stdout).lines().count(), 2);
         }
         let out = tapdeck(store, &["verify"]);
         assert!(out.status.success(), "{out:?}");

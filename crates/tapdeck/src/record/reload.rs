@@ -2,8 +2,8 @@
 //! restart?
 //!
 //! Files are read, and rules compiled, on a thread beside. All is checked before anything changes;
-//! then filter, rules, snaplen, cutoff and retention are those of the configuration, or, where the kernel
-//! refuses one of them, all are as they were. Of every other flag it is told that it stays.
+//! then filter, rules, snaplen, cutoff and retention are those of the configuration, or, where the
+//! kernel refuses one of them, all are as they were. Of every other flag it is told that it stays.
 
 use std::ffi::OsString;
 use std::num::NonZeroU32;
