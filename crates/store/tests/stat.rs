@@ -183,7 +183,7 @@ fn assert_tells(report: &Report, segments: &[Vec<Packet>], span: Span, what: &st
     }
     let mut shed = Shed::default();
     for p in &packets {
-        shed.add(p.shed);
+        shed.add_packet(p.shed);
     }
     assert_eq!(report.shed.lost(), shed, "{what}");
     for p in packets.iter().filter(|p| p.shed > 0) {
