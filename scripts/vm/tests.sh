@@ -48,9 +48,9 @@ equal() {
 
 not() { ! "$@"; }
 
-# wait_for COMMAND...: until it succeeds, at most 20 seconds.
+# wait_for COMMAND...: until it succeeds, at most 20 seconds, or as many as `patience` says.
 wait_for() {
-    local end=$((SECONDS + 20))
+    local end=$((SECONDS + ${patience:-20}))
     until "$@" >/dev/null 2>&1; do
         ((SECONDS < end)) || return 1
         sleep 0.05
@@ -125,12 +125,13 @@ send() {
 
 ping_b() { in_a ping -q -n -f -c "$1" -W 5 $ADDRESS_B >ping.out; }
 
-# record OPTION...: starts a recorder of vb and waits until it records.
+# record OPTION...: starts a recorder of vb and waits until it records. An emulated processor takes
+# its time to verify the larger programs.
 record() {
     rm -f tapdeck.log stats.json
     ip netns exec b tapdeck record -i vb --stats-json stats.json "$@" >tapdeck.out 2>tapdeck.log &
     recorder=$!
-    wait_for records_or_gone
+    patience=120 wait_for records_or_gone
 }
 
 runs() { [[ -d /proc/$recorder ]]; }

@@ -142,6 +142,7 @@ mod tests {
             frame: &frame,
             flags: 0,
             dropped: 0,
+            shed: 0,
         };
         let matches = |text: &str, other: &str| {
             let both = Every(vec![Filter(other.into()), Filter(text.into())]);

@@ -8,7 +8,7 @@ use tapdeck_packet::ring::Cut;
 /// The parts of the comment: packets and bytes stand between.
 const COMMENT: [&str; 3] = ["cutoff: ", " packets of ", " bytes"];
 /// The longest such comment.
-pub(crate) const LONGEST: usize = 64;
+pub(crate) const LONGEST: usize = 68;
 
 /// Returns the statistics with what was left out from `before` to `now`.
 pub(crate) fn tell_cut(block: StatisticsBlock, now: Cut, before: Cut) -> StatisticsBlock {

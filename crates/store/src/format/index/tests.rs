@@ -492,7 +492,9 @@ fn version_1_is_still_read() {
     fs::remove_file(name(false).index_path(dir.path())).unwrap();
     save_log(dir.path(), &[&old[..], second].concat());
     assert!(contents_of(dir.path(), true, &plans) == of_log);
-    assert!(close(dir.path(), 1 << 30) == image, "it becomes version 2");
+    // What version 1 has no class for is in no index of a log that it began.
+    let known = rewriting::with_classes(&image, |classes| classes.retain(|class| class.0 < 12));
+    assert!(close(dir.path(), 1 << 30) == known, "it becomes version 2");
 
     fs::write(name(false).index_path(dir.path()), rewriting::to_version_1(&image)).unwrap();
     assert!(contents_of(dir.path(), false, &plans) == of_index);
