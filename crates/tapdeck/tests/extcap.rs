@@ -95,7 +95,7 @@ impl Wireshark {
 fn take(mut command: Command, packets: usize, send: impl FnOnce()) -> Vec<u32> {
     let dir = tempfile::tempdir().expect("a directory");
     let file = dir.path().join("out.pcapng");
-    command.args(["-w", text(&file), "-c", &packets.to_string()]).stderr(Stdio::piped());
+    command.args(["-w", text(&file), "-c", &packets.to_string()]);
     let mut running = Running(command.spawn().expect("tshark is there"));
     // It has begun when it has written a packet, and there is one.
     let has_packets = || !numbers(&fs::read(&file).unwrap_or_default()).is_empty();
