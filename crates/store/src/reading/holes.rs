@@ -4,7 +4,7 @@
 
 use std::collections::BTreeSet;
 use std::io;
-use std::ops::RangeInclusive;
+use std::ops::{Range, RangeInclusive};
 
 use crate::format::name::SegmentName;
 use crate::io::Storage;
@@ -60,6 +60,19 @@ impl Numbers {
         let before = *self.all.range(self.first?..number).next_back()?;
         (before + 1 < number).then(|| before + 1..=number - 1)
     }
+}
+
+/// Returns the numbers of a range that are not among some numbers.
+pub(crate) fn gaps(
+    numbers: &BTreeSet<u64>,
+    within: Range<u64>,
+) -> impl Iterator<Item = RangeInclusive<u64>> {
+    let mut next = within.start;
+    let known = numbers.range(within.clone()).copied().chain([within.end]);
+    known.filter_map(move |number| {
+        let from = std::mem::replace(&mut next, number.saturating_add(1));
+        (from < number).then(|| from..=number - 1)
+    })
 }
 
 /// Segments that are missing in the middle of a store.
