@@ -271,6 +271,12 @@ fn several_places_are_asked_at_once() {
     assert_eq!(counted["packets"], 1000);
     let some = answer(&[&both[..], &["-w", "-", "--limit", "5"]].concat());
     assert_eq!(numbers(&some), [0, 1, 2, 3, 4]);
+    // A place that is named in several ways is one.
+    let again = path("other/../one");
+    std::os::unix::fs::symlink(&one, path("link")).expect("a link");
+    let link = path("link");
+    let same = ["query", "--dir", text(&one), "--dir", text(&again), "--dir", text(&link)];
+    assert_eq!(answer(&[&same[..], &["--count"]].concat()), b"500\n");
 }
 
 #[test]

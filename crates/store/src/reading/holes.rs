@@ -25,14 +25,10 @@ impl Numbers {
     pub fn list(storage: &dyn Storage) -> io::Result<Self> {
         let mut numbers = Self { all: BTreeSet::new(), first: None };
         for name in storage.list()? {
-            let Some(name) = name.to_str() else { continue };
-            let (name, is_there) = match name.strip_suffix(SET_ASIDE) {
-                Some(name) => (name, false),
-                None => (name, true),
-            };
-            let Some(SegmentName { number, .. }) = SegmentName::parse(name) else { continue };
+            let Some((name, is_aside)) = name.to_str().and_then(segment_of) else { continue };
+            let number = name.number;
             numbers.all.insert(number);
-            if is_there {
+            if !is_aside {
                 numbers.first = Some(numbers.first.map_or(number, |first| first.min(number)));
             }
         }
@@ -60,6 +56,12 @@ impl Numbers {
         let before = *self.all.range(self.first?..number).next_back()?;
         (before + 1 < number).then(|| before + 1..=number - 1)
     }
+}
+
+/// Returns the segment that a file name tells, and whether it was set aside.
+pub(crate) fn segment_of(file_name: &str) -> Option<(SegmentName, bool)> {
+    let aside = file_name.strip_suffix(SET_ASIDE);
+    SegmentName::parse(aside.unwrap_or(file_name)).map(|name| (name, aside.is_some()))
 }
 
 /// Returns the numbers of a range that are not among some numbers.
