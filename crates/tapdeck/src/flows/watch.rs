@@ -71,17 +71,16 @@ pub fn run(
                 ensure!(!interrupt.asked(), "stopped by a signal");
                 Ok(())
             };
-            match make(store, name, question, tables, &mut watch) {
+            let made = match make(store, name, question, tables, &mut watch) {
                 Err(_) if interrupt.asked() => break,
-                made => match made? {
-                    Some(made) => faults += made.tell(name),
-                    // The next look tells whether it is deleted or mended.
-                    None => {
-                        settled = None;
-                        continue;
-                    }
-                },
-            }
+                made => made?,
+            };
+            // The next look tells whether it is deleted or mended.
+            let Some(made) = made else {
+                settled = None;
+                continue;
+            };
+            faults += made.tell(name);
             expected.waiting.remove(&name.number);
             done.insert(name.stem());
         }
