@@ -88,9 +88,9 @@ impl FileAccess {
 
 /// What a store's directory is to be like.
 struct Wanted {
-    /// Its owner, where another one is to get it.
+    /// The owner, where another one is to get it.
     owner: Option<Uid>,
-    /// Its group, where it is to get another.
+    /// The group, where it is to get another.
     group: Option<Gid>,
     /// Permission bits that it has at least.
     bits: u32,

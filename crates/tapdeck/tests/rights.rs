@@ -454,17 +454,9 @@ fn a_service_makes_its_store_and_goes_on_with_it() {
         for (packets, flags) in [(10, first), (20, second)] {
             let mut command = as_unit(&net, "tapdeck-record@.service");
             command.env("TAPDECK_PERSIST", bpf.path().join("tapdeck")).stdout(Stdio::null());
-            command.args([
-                "record",
-                "-i",
-                "vb",
-                "--hook",
-                "tcx",
-                "--persist",
-                "vb",
-                "--user",
-                USER,
-            ]);
+            // As the unit for a VLAN's interface does.
+            command.args(["record", "-i", "vb", "--hook", "tcx", "--persist", "vb.1"]);
+            command.args(["--user", USER]);
             command.args(["--flush", "100ms", "--dir"]).arg(&store).args(flags);
             let recorder = Recorder::of(command, dir.path());
             send(&net, packets - 10..packets);

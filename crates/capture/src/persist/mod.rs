@@ -130,8 +130,8 @@ fn dir_of(root: &Path, name: &str) -> PathBuf {
     root.join(without_dots(name))
 }
 
-/// A BPF file system keeps names with dots for itself, and no name of an interface or of `--persist`
-/// has a colon.
+/// A BPF file system keeps names with dots for itself, and no name of an interface or of
+/// `--persist` has a colon.
 fn without_dots(name: &str) -> String {
     name.replace('.', ":")
 }
@@ -485,9 +485,8 @@ pub fn list() -> io::Result<Vec<Lasting>> {
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
         other => other?,
     };
-    let mut names: Vec<String> =
-        entries.flatten().filter_map(|entry| entry.file_name().into_string().ok()).collect();
-    names.iter_mut().for_each(|name| *name = with_dots(name));
+    let files = entries.flatten().filter_map(|entry| entry.file_name().into_string().ok());
+    let mut names: Vec<String> = files.map(|file| with_dots(&file)).collect();
     names.sort();
     let look = |name: String| {
         let status = status(&root, &name);
