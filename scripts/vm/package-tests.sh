@@ -227,11 +227,14 @@ test_daemon() {
     check "a member gets every packet" tapdeck check-traffic /tmp/ids.pcapng --sent /tmp/daemon.json
     check "the daemon reloads" systemctl reload tapdeck-serve
     check "the daemon stops" systemctl stop tapdeck-serve
+    check "the hooks that it left are dropped" tapdeck ctl persist drop deck
 }
 
 test_purge() {
     sed -i '/^snap-len/d' /etc/tapdeck/record.d/vb.100.toml
-    check "they record again" systemctl enable --now $UNIT tapdeck-record@vb.100
+    check "it records again" systemctl enable --now $UNIT
+    # XDP stands at no interface below another that has it, so this one is the second.
+    check "so does that of the VLAN" systemctl enable --now tapdeck-record@vb.100
     check "there is a hook" says "prog/xdp" ip -d link show vb
     check "there are pins" equal "$(pins)" "vb vb:100"
     check "it is removed while it records" lacks "stay" dpkg -r tapdeck

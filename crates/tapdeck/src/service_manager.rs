@@ -126,7 +126,7 @@ impl ServiceManager {
         match (trouble, full) {
             (Some(trouble), _) => self.tell(format!("STATUS={trouble}; {rates}")),
             (None, Some(e)) => {
-                self.tell(format!("STATUS=nothing can be written: {e}; {rates}{lives}"))
+                self.tell(format!("STATUS=nothing can be written: {e}; {rates}{lives}"));
             }
             (None, None) => self.tell(format!("STATUS={rates}{lives}")),
         }

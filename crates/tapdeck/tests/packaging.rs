@@ -89,7 +89,7 @@ fn the_units_may_do_little() {
     }
     for (unit, most) in [
         ("systemd/tapdeck-record@.service", 3.0),
-        ("systemd/tapdeck-serve.service", 2.5),
+        ("systemd/tapdeck-serve.service", 3.0),
         ("systemd/tapdeck-gateway.service", 1.5),
     ] {
         let exposure = exposure(unit);

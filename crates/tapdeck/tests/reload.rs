@@ -207,11 +207,11 @@ fn a_hangup_has_the_file_read_again_and_retention_is_that_of_the_file() {
 fn a_filter_of_the_command_line_stays_whatever_the_file_says() {
     for flags in ["udp port 9", "--filter udp"] {
         let c = Configured::start("hook = \"xdp\"\nfilter = \"tcp\"\n", flags);
-        let began = json!([flags.trim_start_matches("--filter "), 262_144, 0]);
-        assert_eq!(c.settings(), began);
+        let filter = flags.trim_start_matches("--filter ");
+        assert_eq!(c.settings()[0], filter);
         c.write("hook = \"xdp\"\nfilter = \"icmp\"\n");
         assert_eq!(c.reload(), json!({"ok": true, "changed": [], "restart": []}));
-        assert_eq!(c.settings(), began);
+        assert_eq!(c.settings()[0], filter);
         c.recorder.stop();
     }
 }

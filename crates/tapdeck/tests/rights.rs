@@ -14,7 +14,7 @@ use rustix::process::Signal;
 use serde_json::Value;
 use tapdeck_capture::interface::Interface;
 use tapdeck_testkit::process::number;
-use tapdeck_testkit::{Cable, Mount, Net, Sender, kernel, wait_for};
+use tapdeck_testkit::{Cable, Mount, Net, Sender, Talking, kernel, wait_for};
 use testbed::daemon::{Daemon, Member};
 use testbed::recorder::{Contents, Recorder, assert_accounted, frame, segments};
 
@@ -529,63 +529,199 @@ fn daemon_helper(daemon: &Daemon) -> u32 {
     children[0]
 }
 
-/// A daemon looks after its hooks, and changes them, by its helper; it may do none of it.
-#[test]
-fn no_thread_of_a_daemon_has_a_right_that_it_does_not_use() {
-    for hook in ["xdp", "xdp-generic", "tcx"] {
-        let (net, dir) = (Net::new(), directory());
+/// A daemon under test, whose programs and members' rings may outlive it.
+struct Deck {
+    net: Net,
+    config: String,
+    /// A BPF file system of its own, and where it is mounted.
+    bpf: Option<(Mount, tempfile::TempDir)>,
+}
+
+impl Deck {
+    fn new(hook: &str, lasts: bool) -> Self {
         let config = format!(
             "[serve]\nring-bytes = \"1MiB\"\nblock-bytes = \"128KiB\"\n[[group]]\nname = \"g\"\ninterfaces = [\"vb\"]\nhook = \"{hook}\"\nfilter = \"udp\"\n[[group]]\nname = \"h\"\ninterfaces = [\"vb\"]\nhook = \"{hook}\"\nsteering = \"copy\"\n"
         );
-        let mut daemon = Daemon::start_in(dir, &net, &format!("--user {USER}"), &config);
-        let pid = daemon.program.process.0.id();
-        let member = Member::start(&mut daemon, "g", "m", "");
-        send(&net, 0..100);
-        daemon.wait_seen("g", 100);
-        assert_no_rights(pid, USER_ID);
-        let helper = daemon_helper(&daemon);
-        let [status] = &threads(helper)[..] else { panic!("a helper has one thread") };
-        assert_eq!(status.value("Name"), "tapdeck-helper");
-        assert_eq!(status.capabilities("CapEff"), FOR_HOOKS);
-        assert_eq!(status.capabilities("CapBnd"), 0);
-        assert_eq!(status.value("NoNewPrivs"), "1");
-        if cfg!(target_arch = "x86_64") {
-            daemon_tries_in_vain(&daemon, helper);
-        }
+        let mounted = || {
+            let dir = directory();
+            (Mount::bpf(&dir.path().join("bpf")), dir)
+        };
+        Self { net: net_for(hook), config, bpf: lasts.then(mounted) }
+    }
 
-        let ctl = |words: &str| {
-            let out = daemon.ctl(words);
-            assert!(out.status.success(), "{words}: {}", said(&out));
-        };
-        let captured = |packets: u64| {
-            wait_for("packets", || number(&daemon.group("g"), "captured") == packets);
-        };
+    fn command(&self, dir: &Path) -> Command {
+        let mut command = Daemon::command(&self.net, dir, &self.config);
+        command.args(["--user", USER]);
+        if self.bpf.is_some() {
+            command.env("TAPDECK_PERSIST", self.pins()).args(["--persist", "deck"]);
+        }
+        command
+    }
+
+    fn start(&self, dir: tempfile::TempDir) -> Daemon {
+        let mut program = Talking::start(&mut self.command(dir.path()));
+        program.wait_to_say("serving at");
+        Daemon { program, dir }
+    }
+
+    /// Kills a daemon, if something outlives it, and starts the next, to which its member comes
+    /// back.
+    fn next(&self, daemon: Daemon) -> Daemon {
+        if self.bpf.is_none() {
+            return daemon;
+        }
+        let Daemon { mut program, dir } = daemon;
+        program.process.signal(Signal::KILL);
+        program.end();
+        let next = self.start(dir);
+        wait_for("the member to come back", || {
+            let group = next.group("g");
+            let members = group["members"].as_array().expect("members").clone();
+            members.len() == 1 && members.iter().all(|member| member["away"] == false)
+        });
+        next
+    }
+
+    fn is_promiscuous(&self) -> bool {
+        let words = ["-d", "link", "show", "vb"];
+        let shown = self.net.b.command("ip").args(words).output().expect("ip(8)");
+        let shown = String::from_utf8_lossy(&shown.stdout).into_owned();
+        assert!(shown.contains("promiscuity"), "{shown}");
+        !shown.contains("promiscuity 0 ")
+    }
+
+    /// The directory where everything is pinned.
+    fn pins(&self) -> PathBuf {
+        self.bpf.as_ref().expect("it lasts").0.path().join("tapdeck")
+    }
+
+    fn ctl_persist(&self, words: &[&str]) -> Output {
+        let mut command = self.net.b.command(env!("CARGO_BIN_EXE_tapdeck"));
+        command.env("TAPDECK_PERSIST", self.pins()).args(["ctl", "persist"]).args(words);
+        command.output().expect("it was built")
+    }
+}
+
+/// A daemon looks after its hooks, and changes them, by its helper; it may do none of it. One whose
+/// programs outlive it neither, also where it has taken over what another has left.
+fn daemon_has_no_right(hook: &str, lasts: bool) {
+    let deck = Deck::new(hook, lasts);
+    let net = &deck.net;
+    let mut daemon = deck.start(directory());
+    let member = Member::start(&mut daemon, "g", "m", "");
+    send(net, 0..50);
+    daemon.wait_seen("g", 50);
+    let mut daemon = deck.next(daemon);
+    send(net, 50..100);
+    daemon.wait_seen("g", 100);
+    let pid = daemon.program.process.0.id();
+    assert_no_rights(pid, USER_ID);
+    let helper = daemon_helper(&daemon);
+    let [status] = &threads(helper)[..] else { panic!("a helper has one thread") };
+    assert_eq!(status.value("Name"), "tapdeck-helper");
+    assert_eq!(status.capabilities("CapEff"), FOR_HOOKS);
+    assert_eq!(status.capabilities("CapBnd"), 0);
+    assert_eq!(status.value("NoNewPrivs"), "1");
+    if cfg!(target_arch = "x86_64") {
+        daemon_tries_in_vain(&daemon, helper);
+    }
+
+    let ctl = |words: &str| {
+        let out = daemon.ctl(words);
+        assert!(out.status.success(), "{words}: {}", said(&out));
+    };
+    let mut captured = 100;
+    let mut sent = 100;
+    let has_packets = |daemon: &Daemon, packets: u64| {
+        wait_for("packets", || number(&daemon.group("g"), "captured") == packets);
+    };
+    if hook != "netfilter" {
         ctl("filter --group g less 1");
-        send(&net, 100..120);
+        send(net, 100..120);
+        sent += 20;
         daemon.wait_seen("g", 120);
         assert_eq!(number(&daemon.group("g"), "captured"), 100, "no frame is so short");
         ctl("filter --group g --none");
-        let refused = daemon.ctl("filter --group g no such thing");
-        assert!(!refused.status.success());
-        let rules = daemon.path("rules");
-        let rule = "accept src any dst any sport any dport any proto any\n";
-        fs::write(&rules, rule).expect("written");
-        ctl(&format!("rules replace --group g {}", rules.display()));
-        send(&net, 120..140);
-        captured(120);
+    }
+    let refused = daemon.ctl("filter --group g no such thing");
+    assert!(!refused.status.success());
+    let rules = daemon.path("rules");
+    let rule = "accept src any dst any sport any dport any proto any\n";
+    fs::write(&rules, rule).expect("written");
+    ctl(&format!("rules replace --group g {}", rules.display()));
+    send(net, sent..sent + 20);
+    (sent, captured) = (sent + 20, captured + 20);
+    has_packets(&daemon, captured);
+    if hook != "netfilter" {
+        assert!(deck.is_promiscuous());
         net.b.run("ip link del vb");
         daemon.wait_to_say("is gone");
         net.plug(Cable::default());
         daemon.wait_to_say("is back");
-        let late = Member::start(&mut daemon, "h", "late", "");
-        send(&net, 140..150);
-        wait_for("packets", || number(&daemon.group("g"), "captured") == 130);
-        assert_eq!(late.stop().packets.len(), 10);
-        assert_eq!(member.stop().packets.len(), 130);
-        let last = daemon.stop();
-        assert_eq!(number(&last["groups"][0], "filtered"), 20, "{last}");
-        assert!(!Path::new(&format!("/proc/{helper}")).exists(), "the helper ended before it");
+        assert!(deck.is_promiscuous(), "the new interface is, too");
     }
+    let late = Member::start(&mut daemon, "h", "late", "");
+    send(net, sent..sent + 10);
+    captured += 10;
+    has_packets(&daemon, captured);
+    assert_eq!(late.stop().packets.len(), 10);
+    assert_eq!(member.stop().packets.len() as u64, captured);
+    let last = daemon.stop();
+    let refused = if hook == "netfilter" { 0 } else { 20 };
+    assert_eq!(number(&last["groups"][0], "filtered"), refused, "{last}");
+    assert!(!Path::new(&format!("/proc/{helper}")).exists(), "the helper ended before it");
+    if lasts {
+        let dropped = deck.ctl_persist(&["drop", "deck"]);
+        assert!(dropped.status.success(), "it was left: {}", said(&dropped));
+    }
+    assert!(!deck.is_promiscuous());
+}
+
+fn hooks_of_groups() -> impl Iterator<Item = &'static str> {
+    hooks().into_iter().filter(|hook| kernel_programs(hook))
+}
+
+#[test]
+fn no_thread_of_a_daemon_has_a_right_that_it_does_not_use() {
+    hooks_of_groups().for_each(|hook| daemon_has_no_right(hook, false));
+}
+
+#[test]
+fn no_thread_of_a_daemon_that_has_taken_over_has_a_right_either() {
+    hooks_of_groups().for_each(|hook| daemon_has_no_right(hook, true));
+}
+
+/// What is pinned and not begun to be served, the helper removes.
+#[test]
+fn lasting_groups_that_are_not_served_leave_nothing() {
+    for hook in ["xdp", "tcx"] {
+        let (deck, dir) = (Deck::new(hook, true), directory());
+        fs::create_dir(dir.path().join("s")).expect("a name that no socket can have");
+        let refused = deck.command(dir.path()).output().expect("it was built");
+        assert_eq!(refused.status.code(), Some(1), "{}", said(&refused));
+        wait_for("the pins to go", || {
+            fs::read_dir(deck.pins()).is_ok_and(|mut left| left.next().is_none())
+        });
+        assert!(!deck.is_promiscuous());
+    }
+}
+
+/// Programs that outlive the daemon outlive its helper as well.
+#[test]
+fn a_lasting_daemon_whose_helper_ends_leaves_all_to_the_next() {
+    let deck = Deck::new("tcx", true);
+    let mut daemon = deck.start(directory());
+    let member = Member::start(&mut daemon, "g", "m", "");
+    let helper = rustix::process::Pid::from_raw(daemon_helper(&daemon).cast_signed());
+    rustix::process::kill_process(helper.expect("a process"), Signal::KILL).expect("it is there");
+    let (status, lines) = daemon.program.end();
+    assert_eq!(status.code(), Some(1), "{lines:#?}");
+    assert!(lines.iter().any(|line| line.contains("the next one goes on")), "{lines:#?}");
+    send(&deck.net, 0..30);
+    let daemon = deck.start(daemon.dir);
+    wait_for("packets", || number(&daemon.group("g"), "captured") == 30);
+    assert_eq!(member.stop().packets.len(), 30);
+    daemon.stop();
 }
 
 /// What a daemon that was taken over tries in vain.

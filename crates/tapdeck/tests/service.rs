@@ -4,6 +4,7 @@
 mod testbed;
 
 use std::fs;
+use std::io::ErrorKind;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
@@ -50,7 +51,12 @@ impl Manager {
     /// Returns the next message, line by line.
     fn next(&self) -> Vec<String> {
         let mut bytes = [0; 4096];
-        let n = self.socket.recv(&mut bytes).expect("a message in time");
+        let n = loop {
+            match self.socket.recv(&mut bytes) {
+                Err(e) if e.kind() == ErrorKind::Interrupted => {}
+                received => break received.expect("a message in time"),
+            }
+        };
         let text = str::from_utf8(&bytes[..n]).expect("words");
         text.lines().map(str::to_owned).collect()
     }

@@ -19,6 +19,8 @@ use std::io;
 use std::os::fd::AsFd as _;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use rustix::rand::{GetRandomFlags, getrandom};
+
 use super::coming::{Leaving, owner};
 use super::config::Places;
 use super::hub::Sizes;
@@ -58,8 +60,8 @@ pub(super) struct Secret(String);
 
 impl Secret {
     fn new() -> io::Result<Self> {
-        let mut bytes = [0; 16];
-        io::Read::read_exact(&mut std::fs::File::open("/dev/urandom")?, &mut bytes)?;
+        let mut bytes = [0u8; 16];
+        getrandom(&mut bytes, GetRandomFlags::empty())?;
         Ok(Self(bytes.map(|byte| format!("{byte:02x}")).concat()))
     }
 
@@ -77,6 +79,16 @@ impl Secret {
 impl SharedRoster {
     fn lock(&self) -> MutexGuard<'_, LastingGroups> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns whether what is pinned outlives its owner: groups are served.
+    pub(super) fn stays(&self) -> bool {
+        self.lock().stays()
+    }
+
+    /// Removes what is pinned where no groups are served.
+    pub(super) fn clean(&self) {
+        self.lock().clean();
     }
 
     /// Takes note of a new member, of a group of this number, and returns its secret.
@@ -128,6 +140,10 @@ impl Lasting {
 
     pub(super) fn is_taken_over(&self) -> bool {
         self.roster.lock().is_taken_over()
+    }
+
+    pub(super) fn stays(&self) -> bool {
+        self.roster.stays()
     }
 }
 
@@ -239,17 +255,37 @@ impl Groups {
         (groups.collect(), ports.collect())
     }
 
-    /// Has all last that is pinned, where anything is to last: the programs stand.
-    pub(super) fn begin_to_last(&mut self) -> Result<(), Error> {
-        let Some(lasting) = &self.lasting else { return Ok(()) };
+    /// Does what of [`Groups::start`] takes privileges, where groups outlive their daemon: programs
+    /// stand from here on, and what a daemon before has left is taken over. Where there is no such
+    /// daemon, nothing is left behind before [`Groups::start`]. Without lasting groups, nothing is
+    /// done.
+    ///
+    /// # Errors
+    /// Where a program cannot be attached, or what is left cannot be taken over.
+    pub fn hold(&mut self) -> Result<(), Error> {
+        let is_taken_over = self.lasting.as_ref().map(Lasting::is_taken_over);
+        let Some(is_taken_over) = is_taken_over.filter(|_| !self.is_held) else { return Ok(()) };
+        self.is_held = true;
+        if is_taken_over {
+            return self.take_over();
+        }
+        self.begin_ports()?;
         let (groups, ports) = self.entries();
+        let Some(lasting) = &self.lasting else { return Ok(()) };
         let mut owned = lasting.roster.lock();
+        owned.prepare()?;
         owned.change(|roster| {
             roster.set_geometry(self.geometry);
             (roster.groups, roster.ports) = (groups, ports);
         })?;
-        owned.finish(self.accounts())?;
         Ok(())
+    }
+
+    /// Has all last that is pinned and held, where that is new.
+    pub(super) fn begin_to_last(&self) {
+        if let Some(lasting) = self.lasting.as_ref().filter(|lasting| !lasting.stays()) {
+            lasting.roster.lock().finish(self.accounts());
+        }
     }
 
     /// Goes on with what a daemon before has left.
@@ -284,7 +320,7 @@ impl Groups {
             roster.members.retain(|_, member| is_here(&member.group));
             roster.ports = ports;
         })?;
-        owned.finish(self.accounts())?;
+        owned.finish(self.accounts());
         Ok(())
     }
 

@@ -66,7 +66,7 @@ use crate::sys::mapping::Mapping;
 use crate::{Clock, Event, MAX_RINGS, Unseen};
 use config::{Places, check, ports_of};
 use hub::{CONTROL, Hub, PinnedMaps, Sizes};
-use lasting::Lasting;
+use lasting::{Lasting, SharedRoster};
 pub use maps::MAX_MEMBERS;
 use maps::Maps;
 use member::{Member, Parts};
@@ -156,6 +156,8 @@ pub struct Groups {
     helper: Option<Arc<Helper>>,
     /// What outlives the daemon, if anything does.
     lasting: Option<Lasting>,
+    /// Whether [`Groups::hold`] was called.
+    is_held: bool,
 }
 
 /// A place for a member.
@@ -277,6 +279,7 @@ impl Groups {
             places,
             helper,
             lasting,
+            is_held: false,
         };
         if is_new {
             for at in 0..groups.list.len() {
@@ -288,7 +291,8 @@ impl Groups {
 
     /// Divides from this process, which must have no other thread, the helper that does from now on
     /// what takes privileges. The helper runs `begin` before anything else, and `end` when all
-    /// programs are detached. Groups that outlive their daemon are not divided.
+    /// programs are detached, but for those of groups that outlive their daemon. For these
+    /// [`Groups::hold`] comes before.
     ///
     /// # Errors
     /// As fork(2), and `EBUSY` where there are other threads.
@@ -297,7 +301,13 @@ impl Groups {
         begin: impl FnOnce() -> io::Result<()>,
         end: impl FnOnce(),
     ) -> io::Result<Arc<Helper>> {
-        let helper = Helper::divide_from(self, begin, || false, end)?;
+        let lasting = self.lasting.as_ref().map(|lasting| lasting.roster.clone());
+        let stays = || lasting.as_ref().is_some_and(SharedRoster::stays);
+        let end = || {
+            lasting.iter().for_each(SharedRoster::clean);
+            end();
+        };
+        let helper = Helper::divide_from(self, begin, stays, end)?;
         for (number, port) in (0..).zip(&mut self.ports) {
             port.is_helped(&helper, number);
         }
@@ -331,9 +341,15 @@ impl Groups {
     pub fn start(&mut self) -> Result<(), Error> {
         let started = self.wakes.start(self.hub.object());
         started.map_err(|e| kernel_error("begin to wake members", e))?;
-        if self.lasting.as_ref().is_some_and(Lasting::is_taken_over) {
-            return self.take_over();
+        if self.lasting.is_none() {
+            return self.begin_ports();
         }
+        self.hold()?;
+        self.begin_to_last();
+        Ok(())
+    }
+
+    fn begin_ports(&mut self) -> Result<(), Error> {
         for i in 0..self.ports.len() {
             let port = &mut self.ports[i];
             let seen = self.maps.counts(port.list.port).map_or(0, |counts| counts.seen);
@@ -342,7 +358,7 @@ impl Groups {
                 return Err(e.into());
             }
         }
-        self.begin_to_last()
+        Ok(())
     }
 
     fn detach(&mut self) {
@@ -553,14 +569,14 @@ impl Privileged for Groups {
         })
     }
 
-    fn detach(&mut self, _stays: bool) {
-        self.ports.iter_mut().for_each(Port::detach_here);
+    fn detach(&mut self, stays: bool) {
+        self.ports.iter_mut().for_each(if stays { Port::leave } else { Port::detach_here });
     }
 }
 
 impl Drop for Groups {
     fn drop(&mut self) {
-        if self.lasting.is_some() {
+        if self.lasting.as_ref().is_some_and(Lasting::stays) {
             self.ports.iter_mut().for_each(Port::leave);
         } else {
             self.detach();

@@ -487,8 +487,12 @@ impl<L> Port<L> {
 impl Port {
     /// Leaves to a helper what takes privileges; it knows this port by the number.
     pub(super) fn is_helped(&mut self, helper: &Arc<Helper>, number: u32) {
-        // Who else is there takes privileges to ask, and this port has no programs there yet.
-        self.others = others_there(&self.device.interface, self.hook, &[]);
+        // Who else is there takes privileges to ask. Programs of this port that stand already stay
+        // the helper's.
+        let own =
+            self.ready.as_ref().map(|ready| self.links.program_ids(&|which| ready.program(which)));
+        self.others = others_there(&self.device.interface, self.hook, &own.unwrap_or_default());
+        self.leave();
         self.seat = Some(Seat { helper: helper.clone(), interface: number });
         if let Some(ready) = &mut self.ready {
             ready.loaded = None;

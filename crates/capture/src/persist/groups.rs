@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::roster::{DaemonState, GroupEntry, MOST_PORTS, Roster};
-use super::state::Unreadable;
+use super::state::{DAEMON, Unreadable};
 use super::{Error, LinkPins, Status, StatusOf, claim, monotonic_ns, remove_pins, unreadable};
 use crate::Hook;
 use crate::groups::fill_bytes;
@@ -30,8 +30,8 @@ pub struct LastingGroups {
     _lock: Option<OwnedFd>,
     state: Option<DaemonState>,
     roster: Roster,
-    /// Whether what is pinned stays when this value is dropped.
-    stays: bool,
+    /// Whether a daemon before has left what is pinned.
+    is_left: bool,
 }
 
 impl LastingGroups {
@@ -52,7 +52,7 @@ impl LastingGroups {
             name: name.to_owned(),
             dir,
             _lock: lock,
-            stays: state.is_some(),
+            is_left: state.is_some(),
             state,
             roster: Roster::default(),
         };
@@ -76,7 +76,21 @@ impl LastingGroups {
 
     /// Returns whether a daemon before has left something that is taken over.
     pub fn is_taken_over(&self) -> bool {
-        self.state.is_some()
+        self.is_left
+    }
+
+    /// Returns whether what is pinned outlives its owner: groups are served.
+    pub(crate) fn stays(&self) -> bool {
+        self.is_left || self.state.as_ref().is_some_and(|state| state.head.is_finished_as(DAEMON))
+    }
+
+    /// Removes what is pinned where no groups are served. That takes the privileges that
+    /// [`LastingGroups::open`] had.
+    pub(crate) fn clean(&self) {
+        if !self.stays() {
+            let _ = remove_pins(&self.dir);
+            let _ = fs::remove_dir(&self.dir);
+        }
     }
 
     /// Returns how often another daemon has come.
@@ -150,26 +164,24 @@ impl LastingGroups {
         Ok(())
     }
 
-    /// Has what is pinned last from here on: all programs stand, the roster is true, and these are
-    /// the accounts of the ports.
+    /// Makes the state of new groups, which counts from [`LastingGroups::finish`] on. This is the
+    /// last that takes privileges.
     ///
     /// # Errors
     /// Where the state cannot be made.
-    pub(crate) fn finish(&mut self, accounts: Vec<(u32, Vec<u64>)>) -> Result<(), Error> {
-        let takeovers = if let Some(state) = &self.state {
-            state.head.takeovers() + 1
-        } else {
-            let made = DaemonState::make(&self.dir.join("state"));
-            self.state = Some(made.map_err(|source| self.io("pin the state of", source))?);
-            self.change(|_| {})?;
-            0
-        };
+    pub(crate) fn prepare(&mut self) -> Result<(), Error> {
+        let made = DaemonState::make(&self.dir.join("state"));
+        self.state = Some(made.map_err(|source| self.io("pin the state of", source))?);
+        Ok(())
+    }
+
+    /// Has what is pinned last from here on: all programs stand, the roster is true, and these are
+    /// the accounts of the ports.
+    pub(crate) fn finish(&self, accounts: Vec<(u32, Vec<u64>)>) {
         self.note(accounts);
         if let Some(state) = &self.state {
-            state.finish(takeovers);
+            state.finish(if self.is_left { state.head.takeovers() + 1 } else { 0 });
         }
-        self.stays = true;
-        Ok(())
     }
 
     /// Returns the words that were noted of a port.
@@ -214,9 +226,6 @@ pub(super) fn status(name: &str, dir: &Path) -> Result<Status, Error> {
 
 impl Drop for LastingGroups {
     fn drop(&mut self) {
-        if !self.stays {
-            let _ = remove_pins(&self.dir);
-            let _ = fs::remove_dir(&self.dir);
-        }
+        self.clean();
     }
 }

@@ -249,7 +249,12 @@ impl State {
 
     /// Returns whether all is there: a recording has begun.
     pub(crate) fn is_finished(&self) -> bool {
-        self.memory.u64(0).load(Acquire) == MARK
+        self.is_finished_as(MARK)
+    }
+
+    /// The same for a state of this kind.
+    pub(super) fn is_finished_as(&self, mark: u64) -> bool {
+        self.memory.u64(0).load(Acquire) == mark
     }
 
     pub(crate) fn takeovers(&self) -> u64 {

@@ -1,6 +1,7 @@
 //! A second process of this program, which shares no memory that either writes.
 
 use std::io;
+use std::time::{Duration, Instant};
 
 /// Divides this process in two. Returns the number of the new one, and in that `None`.
 ///
@@ -8,8 +9,13 @@ use std::io;
 /// `EBUSY` where this process has several threads, of which the new one would have one alone, and
 /// whatever the others had locked locked for ever; and as fork(2).
 pub fn divide() -> io::Result<Option<rustix::process::Pid>> {
-    if std::fs::read_dir("/proc/self/task")?.count() != 1 {
-        return Err(io::Error::from_raw_os_error(libc::EBUSY));
+    // The kernel lists a thread for some time after it was joined.
+    let until = Instant::now() + Duration::from_secs(1);
+    while std::fs::read_dir("/proc/self/task")?.count() != 1 {
+        if Instant::now() > until {
+            return Err(io::Error::from_raw_os_error(libc::EBUSY));
+        }
+        std::thread::sleep(Duration::from_millis(1));
     }
     // SAFETY: this thread is the only one, so that nothing is half done in the copy of the memory.
     match unsafe { libc::fork() } {

@@ -61,7 +61,7 @@ impl Words {
         }
         let is_said = |id: &str| said.value_source(id) == Some(ValueSource::CommandLine);
         // The same flag in another form wins as well.
-        let kept = |key: &&Key| !is_said(&key.id) && !(key.id == "filter" && is_said("expression"));
+        let kept = |key: &&Key| !(is_said(&key.id) || key.id == "filter" && is_said("expression"));
         let words = file.keys.iter().filter(kept).flat_map(|key| key.words.iter().cloned());
         let (before, rest) = given.split_at(begin);
         let all = before.iter().cloned().chain(words).chain(rest.iter().cloned()).collect();
@@ -301,10 +301,11 @@ fn check(arg: &Arg, words: &[OsString]) -> Result<(), String> {
             Some(ContextValue::String(value)) => (format!("{value} "), format!("{value:?} ")),
             _ => (String::new(), String::new()),
         };
-        if std::error::Error::source(&e).is_some_and(|why| why.is::<ParseIntError>()) {
-            return format!("{invalid}is no whole number{}", range(arg).unwrap_or_default());
-        }
-        if let Some(why) = std::error::Error::source(&e).map(ToString::to_string) {
+        if let Some(why) = std::error::Error::source(&e) {
+            if why.is::<ParseIntError>() {
+                return format!("{invalid}is no whole number{}", range(arg).unwrap_or_default());
+            }
+            let why = why.to_string();
             return format!("{invalid}{}", why.strip_prefix(&value).unwrap_or(&why));
         }
         match e.get(ContextKind::ValidValue) {

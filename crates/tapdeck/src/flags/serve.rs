@@ -76,9 +76,8 @@ pub struct Serve {
     pub duration: Option<Duration>,
 
     /// The user that the daemon becomes, without capabilities: a process of its own keeps those
-    /// that hooks take. With --persist it keeps its rights [default: tapdeck, where root serves and
-    /// there is such a user]
-    #[arg(long, value_name = "NAME", conflicts_with = "persist")]
+    /// that hooks take [default: tapdeck, where root serves and there is such a user]
+    #[arg(long, value_name = "NAME")]
     pub user: Option<String>,
 
     /// Write one JSON object of counters a second, and a last one; - is standard output

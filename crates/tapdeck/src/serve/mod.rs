@@ -49,11 +49,6 @@ use report::Report;
 const TICK: Duration = Duration::from_millis(20);
 const SECOND: Duration = Duration::from_secs(1);
 
-/// What the user should know of a daemon that is not divided: to find what another has left, and to
-/// write down what is to be found again, takes rights for as long as it serves.
-const KEEPS_RIGHTS: &str =
-    "with --persist the daemon keeps all the rights that it was started with";
-
 /// Serves until something ends it.
 pub fn run(flags: &flags::Serve) -> Result<()> {
     let lasting = flags.persist.as_deref().map(LastingGroups::open).transpose()?;
@@ -73,22 +68,18 @@ pub fn run(flags: &flags::Serve) -> Result<()> {
         None => Groups::open(&plan.groups, &clock),
     }
     .with_context(config)?;
+    // Loading programs may have taken longer than they go on without a daemon.
+    clock.beat();
+    groups.hold()?;
     // From the division on, and as long as there is one thread, the order of steps matters.
-    let helper = match flags.persist {
-        None => Some(divide(&mut groups, &plan)?),
-        Some(_) => None,
-    };
+    let helper = divide(&mut groups, &plan)?;
     let socket = Socket::bind(&plan.socket, &plan.access)?;
     let statistics_out = StatsJson::begin(flags.stats_json.as_deref())?;
     let mut notes = Vec::new();
     let mut manager = ServiceManager::connect(&mut notes);
-    match helper {
-        Some(_) => notes.extend(rights.give_up(&Place::Users, &plan.read_again)?),
-        None => notes.push(KEEPS_RIGHTS.to_owned()),
-    }
+    notes.extend(rights.give_up(&Place::Users, &plan.read_again)?);
     hangs::watch_threads()?;
     let mut report = Report::new(statistics_out)?;
-    // Loading programs may have taken longer than they go on without a daemon.
     clock.beat();
     groups.start()?;
     clock.beat();
@@ -108,11 +99,10 @@ pub fn run(flags: &flags::Serve) -> Result<()> {
         Daemon::new(server, groups, report, rules, plan.allowed, comers, flags.abandon, reload);
     let end = flags.duration.and_then(|d| Instant::now().checked_add(d));
     let is_over = || end.is_some_and(|end| Instant::now() >= end);
-    let has_lost_helper = || helper.as_ref().is_some_and(|helper| helper.is_gone());
     let mut next_second = Instant::now() + SECOND;
     watch::watch("main");
     manager.ready();
-    while !interrupt.asked() && !daemon.stops() && !is_over() && !has_lost_helper() {
+    while !interrupt.asked() && !daemon.stops() && !is_over() && !helper.is_gone() {
         watch::beat();
         daemon.serve(Instant::now() + TICK);
         daemon.look_after(&clock);
@@ -130,15 +120,17 @@ pub fn run(flags: &flags::Serve) -> Result<()> {
         }
     }
     manager.stopping();
-    let has_lost_helper = has_lost_helper();
+    let has_lost_helper = helper.is_gone();
     daemon.end().context("cannot tell how it ended")?;
-    if let Some(helper) = &helper {
-        // It removes the socket, which nobody listens at any more.
-        helper.end();
-    }
+    // It removes the socket, which nobody listens at any more.
+    helper.end();
     anyhow::ensure!(
         !has_lost_helper,
-        "the process that has the hooks has ended, and the hooks with it: start the daemon again"
+        "the process that has the hooks has ended{}",
+        match flags.persist {
+            None => ", and the hooks with it: start the daemon again",
+            Some(_) => "; the hooks stand: start the daemon again, and the next one goes on",
+        }
     );
     Ok(())
 }
