@@ -17,7 +17,7 @@ use tapdeck_client::Options as Attach;
 use tapdeck_packet::rules::image::{Engine, Options};
 use tapdeck_store::Retention;
 
-use crate::control::{Loaded, load, recorder_path, remove_left};
+use crate::control::{Loaded, load, load_again, recorder_path, remove_left};
 use crate::flags::{self, ClockChoice, DeliverChoice, DirectChoice, EngineChoice, HookChoice};
 use crate::query::choice;
 use crate::rights::{FileAccess, Place, directory_of};
@@ -145,9 +145,9 @@ impl Changeable {
     pub fn new(f: &flags::Record, rules_options: &Options) -> Result<Self> {
         target(f)?;
         Ok(Self {
-            filter: f.filter.clone(),
+            filter: f.filter(),
             snaplen: f.snaplen,
-            rules: f.rules.as_deref().map(|path| load(path, rules_options)).transpose()?,
+            rules: f.rules.as_deref().map(|path| load_again(path, rules_options)).transpose()?,
             retention: retention(f),
         })
     }
@@ -155,9 +155,6 @@ impl Changeable {
 
 impl RecordPlan {
     pub fn new(mut f: flags::Record) -> Result<Self> {
-        if !f.expression.is_empty() {
-            f.filter = Some(f.expression.join(" "));
-        }
         if f.group.is_none() {
             f.interfaces = expand(&f.interfaces)?;
         }
@@ -270,7 +267,7 @@ fn from_interfaces(f: &flags::Record, rules_options: &Options) -> Result<Origin>
                 ClockChoice::Batch => Stamps::Batch,
                 ClockChoice::Hardware => Stamps::Hardware,
             },
-            filter: f.filter.clone(),
+            filter: f.filter(),
             rules: rules.as_ref().map(|(_, compiled)| compiled.clone()),
         };
         check_lasting(f, name, hook)?;
