@@ -66,7 +66,7 @@ fuzz: ## Run each fuzz target for FUZZ_SECONDS (60) with the address sanitizer, 
 
 # Pinned versions, which scripts/setup.sh --lint installs.
 LINT := scripts/lint/.venv/bin
-SHELL_SCRIPTS := .ci/run lab/lab scripts/*.sh scripts/vm/init scripts/vm/*.sh packaging/deb/*
+SHELL_SCRIPTS := .ci/run lab/lab scripts/*.sh scripts/vm/init scripts/vm/*.sh packaging/deb/* packaging/extcap/*
 C_FILES = $(shell find crates lab/load -name '*.[ch]')
 
 lint: ## Hold code, comments, documents and the licenses of dependencies to the rules

@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # Tests the package as its users meet it: installs it into a fresh Debian 12, boots that in a
 # virtual machine (QEMU) with systemd as its first process and Linux 6.1, and runs
-# scripts/vm/package-tests.sh there: enable, start, traffic, questions, kill -9, reload, an upgrade
-# under load, removal. Exits with 1 if a test failed, the machine came to no end, or took too long.
+# scripts/vm/package-tests.sh there: enable, start, traffic, questions, kill -9, reload, the
+# gateway, an upgrade under load, removal. Exits with 1 if a test failed, the machine came to no
+# end, or took too long.
 #
 #   scripts/test-package.sh [PROFILE]    of cargo; without, release
 #
@@ -13,11 +14,11 @@ cd "$(dirname "$0")/.."
 . scripts/vm/common.sh
 
 TIMEOUT=${TAPDECK_VM_TIMEOUT:-1800}
-MODULES=(veth loop ext4)
+MODULES=(veth loop ext4 8021q)
 SUITE=bookworm
 MIRROR=http://deb.debian.org/debian
 # What the package needs, and what the tests use.
-INCLUDE=systemd,systemd-sysv,libpcap0.8,libelf1,zlib1g,iproute2,kmod,procps
+INCLUDE=systemd,systemd-sysv,libpcap0.8,libelf1,zlib1g,iproute2,kmod,procps,curl
 NEEDED="
     qemu-system-x86  qemu-system-x86_64
     cpio             cpio

@@ -24,7 +24,7 @@ check() {
     else
         failed=$((failed + 1))
         echo "not ok $what"
-        { echo "$*"; tail -n 15 /tmp/check.out; journalctl -q -n 12 --no-pager -o cat -u $UNIT; } | note
+        { echo "$*"; tail -n 15 /tmp/check.out; journalctl -q -n 12 --no-pager -o cat -u "tapdeck-*"; } | note
     fi
 }
 
@@ -33,12 +33,24 @@ equal() {
     [[ "$1" == "$2" ]]
 }
 
-not() { ! "$@"; }
-
-contains() {
-    echo "$1"
-    [[ "$1" == *"$2"* ]]
+# says WHAT COMMAND...: whether a command succeeds and its output has WHAT in it; lacks: has not.
+says() {
+    local what=$1 said
+    shift
+    said=$("$@" 2>&1) || { echo "$said"; return 1; }
+    echo "$said"
+    [[ "$said" == *"$what"* ]]
 }
+
+lacks() {
+    local what=$1 said
+    shift
+    said=$("$@" 2>&1) || { echo "$said"; return 1; }
+    echo "$said"
+    [[ "$said" != *"$what"* ]]
+}
+
+nothing_runs() { [[ -z "$(pgrep tapdeck)" ]]; }
 
 # wait_for COMMAND...: until it succeeds, at most a minute.
 wait_for() {
@@ -51,9 +63,17 @@ wait_for() {
 
 property() { systemctl show --value --property "$1" "${2:-$UNIT}"; }
 
-begun_anew() { [[ $(property MainPID) != 0 && $(property MainPID) != "$1" && $(property ActiveState) == active ]]; }
+# begun_anew PID [UNIT]: whether a service runs, as another process than that.
+begun_anew() {
+    local now
+    now=$(property MainPID "${@:2}")
+    [[ $now != 0 && $now != "$1" && $(property ActiveState "${@:2}") == active ]]
+}
 
-# send NAME TIME: packets for so long, whose account is NAME.json, in the background.
+# The directories of what outlives its process.
+pins() { find /sys/fs/bpf/tapdeck -mindepth 1 -maxdepth 1 -type d -printf '%f\n' | sort | xargs; }
+
+# send NAME TIME SEED: packets for so long, whose account is NAME.json, in the background.
 send() {
     ip netns exec a tapdeck gen -i va --size 200 --rate 2kpps --duration "$2" --seed "$3" \
         --json "/tmp/$1.json" >"/tmp/$1.log" 2>&1 &
@@ -76,6 +96,8 @@ lay_cable() {
     ip netns exec a sysctl -qw net.ipv6.conf.all.disable_ipv6=1
     ip link set vb up
     ip -n a link set va up
+    ip link add link vb name vb.100 type vlan id 100
+    ip link set vb.100 up
 } >/tmp/setup.log 2>&1
 
 test_install() {
@@ -91,8 +113,12 @@ test_install() {
     check "stores are root's to make" equal "$(stat -c '%U:%G %a' /var/lib/tapdeck)" "root:tapdeck 750"
     check "there are manual pages" test -s /usr/share/man/man1/tapdeck-record.1.gz
     check "bash takes the completions" bash -n /usr/share/bash-completion/completions/tapdeck
-    check "libraries are where programs look" ldconfig -p
-    check "the units are sound" systemd-analyze verify --man=no $UNIT tapdeck-serve.service
+    for library in libtapdeck_pcap.so libtapdeck_client.so; do
+        check "$library is where programs look" says "-linux-gnu/$library" env LD_PRELOAD=$library cat /proc/self/maps
+    done
+    check "the units are sound" systemd-analyze verify --man=no $UNIT tapdeck-serve.service tapdeck-gateway.service
+    check "Wireshark finds it" says "extcap {version=" /usr/lib/x86_64-linux-gnu/wireshark/extcap/tapdeck --extcap-interfaces
+    check "Prometheus finds what to alarm at" test -s /usr/share/tapdeck/examples/prometheus/alerts.yml
 }
 
 test_start() {
@@ -102,7 +128,7 @@ test_start() {
     check "the example is usable" tapdeck config check /etc/tapdeck/record.d/vb.toml
     check "it is enabled and starts" systemctl enable --now $UNIT
     check "it is active once it is ready" equal "$(property ActiveState)" active
-    check "it says how fast" wait_for contains "$(sleep 2; property StatusText)" "pkt/s"
+    check "it says how fast" wait_for says "pkt/s" property StatusText
     local pid helper
     pid=$(property MainPID)
     helper=$(pgrep -P "$pid")
@@ -110,7 +136,7 @@ test_start() {
     check "the recorder is tapdeck" equal "$(stat -c %U "/proc/$pid")" tapdeck
     check "the helper has those of hooks" equal "$(awk '/^CapPrm/ { print $2 }' "/proc/$helper/status")" 000000c000003000
     check "the store is tapdeck's" equal "$(stat -c '%U %a' $STORE)" "tapdeck 750"
-    check "the writer goes first" contains "$(ps -L -o cls=,comm= -p "$pid")" "FF tapdeck-writer"
+    check "the writer goes first" says "FF tapdeck-writer" ps -L -o cls=,comm= -p "$pid"
 }
 
 test_record() {
@@ -118,6 +144,7 @@ test_record() {
     check "every packet is recorded" arrived steady
     local sent
     sent=$(grep -oE '"sent": *[0-9]+' /tmp/steady.json | head -n 1 | grep -oE '[0-9]+')
+    check "packets were sent" test "$sent" -gt 5000
     check "a question is answered" equal "$(tapdeck query --dir $STORE --count udp 2>/dev/null)" "$sent"
 }
 
@@ -134,38 +161,64 @@ test_kill() {
 test_reload() {
     echo 'filter = "udp"' >>/etc/tapdeck/record.d/vb.toml
     check "it is reloaded" systemctl reload $UNIT
-    check "the filter is in force" wait_for contains "$(sleep 3; tapdeck ctl --dir $STORE stats --json)" '"filter":"udp"'
+    check "the filter is in force" wait_for says '"filter":"udp"' tapdeck ctl --dir $STORE stats --json
+    sed -i '/^filter/d' /etc/tapdeck/record.d/vb.toml
     echo 'snap-len = 7' >>/etc/tapdeck/record.d/vb.toml
-    systemctl reload $UNIT
-    sleep 3
-    check "what is wrong changes nothing" contains "$(journalctl -q -u $UNIT --no-pager -o cat)" "the nearest is snaplen"
-    check "and it records on" equal "$(property ActiveState)" active
+    check "what is wrong is told" systemctl reload $UNIT
+    check "with the key that is near" wait_for says "the nearest is snaplen" journalctl -q -u $UNIT --no-pager -o cat
+    check "and changes nothing" says '"filter":"udp"' tapdeck ctl --dir $STORE stats --json
     sed -i '/^snap-len/d' /etc/tapdeck/record.d/vb.toml
 }
 
-test_upgrade() {
+# A VLAN's interface has a dot in its name, and so has its recorder.
+test_dotted() {
+    sed -e 's/"vb"/"vb.100"/; s#tapdeck/vb#tapdeck/vb.100#; s/^#hook = .*/hook = "xdp-generic"/' \
+        /etc/tapdeck/record.d/vb.toml >/etc/tapdeck/record.d/vb.100.toml
+    check "a VLAN is recorded" systemctl start tapdeck-record@vb.100
+    check "under its name" says vb.100 tapdeck ctl persist list
+}
+
+# get PATH: what the gateway answers.
+get() { curl -sS --max-time 10 "http://127.0.0.1:9670$1"; }
+
+test_gateway() {
+    sed 's/"example"/"vb"/; s#tapdeck/example"#tapdeck/vb"#' /usr/share/tapdeck/examples/gateway.toml >/etc/tapdeck/gateway.toml
+    check "the gateway starts" systemctl enable --now tapdeck-gateway
+    check "it serves what recorders count" wait_for says 'tapdeck_up{store="vb"} 1' get /metrics
+    check "and whether all is well" says '"healthy":true' get /healthz
     local pid
+    pid=$(property MainPID tapdeck-gateway)
+    check "it is a user of its own" equal "$(stat -c %U "/proc/$pid")" tapdeck-gateway
+    check "it has no capability" equal "$(awk '/^CapPrm|^CapBnd/ { print $2 }' "/proc/$pid/status" | sort -u)" 0000000000000000
+}
+
+test_upgrade() {
+    local pid gateway
     pid=$(property MainPID)
+    gateway=$(property MainPID tapdeck-gateway)
+    # One that cannot begin anew.
+    echo 'snap-len = 7' >>/etc/tapdeck/record.d/vb.100.toml
     send upgraded 20s 3
     sleep 2
-    check "a higher version installs under load" dpkg -i /tapdeck-2.deb
+    check "a higher version installs under load" says "tapdeck-record@vb.100.service loaded failed" dpkg -i /tapdeck-2.deb
     check "it is there" equal "$(dpkg-query -W -f '${Version}' tapdeck)" 99.0
     check "the recorder is another one" wait_for begun_anew "$pid"
+    check "so is the gateway" wait_for begun_anew "$gateway" tapdeck-gateway
     check "an upgrade under load loses nothing" arrived upgraded
     check "the store is sound" tapdeck verify --dir $STORE
 }
 
 test_daemon() {
     sed 's/"eth0"/"vb"/' /usr/share/tapdeck/examples/serve.toml >/etc/tapdeck/serve.toml
-    systemctl disable --now $UNIT 2>/dev/null
-    tapdeck ctl persist drop vb >/dev/null
+    check "the recorder stops" systemctl disable --now $UNIT
+    check "its hooks are dropped" tapdeck ctl persist drop vb
+    check "and of the VLAN" tapdeck ctl persist drop vb.100
     check "the daemon's example is usable" tapdeck config check /etc/tapdeck/serve.toml
     check "the daemon starts" systemctl start tapdeck-serve
     check "its socket is the group's" equal "$(stat -c '%G %a' /run/tapdeck/serve.sock)" "tapdeck 660"
     tapdeck attach --group ids -w /tmp/ids.pcapng >/tmp/attach.log 2>&1 &
     local member=$!
-    wait_for grep -q '"member"' <(tapdeck ctl groups --json)
-    sleep 2
+    check "a member attaches" wait_for says '"pid":'"$member" tapdeck ctl groups --json
     send daemon 2s 4
     wait "$sending"
     sleep 1
@@ -174,23 +227,29 @@ test_daemon() {
     check "a member gets every packet" tapdeck check-traffic /tmp/ids.pcapng --sent /tmp/daemon.json
     check "the daemon reloads" systemctl reload tapdeck-serve
     check "the daemon stops" systemctl stop tapdeck-serve
+    check "the hooks that it left are dropped" tapdeck ctl persist drop deck
 }
 
 test_purge() {
-    systemctl enable --now $UNIT 2>/dev/null
-    check "it is removed while it records" dpkg -r tapdeck
-    check "nothing runs any more" not pgrep -x tapdeck
-    check "no hook stays" not contains "$(ip -d link show vb)" "prog/xdp"
-    check "no pin stays" equal "$(find /sys/fs/bpf/tapdeck -mindepth 1 -maxdepth 1 2>/dev/null | wc -l)" 0
-    check "recordings stay" contains "$(ls $STORE)" ".pcapng"
+    sed -i '/^snap-len/d' /etc/tapdeck/record.d/vb.100.toml
+    check "it records again" systemctl enable --now $UNIT
+    # XDP stands at no interface below another that has it, so this one is the second.
+    check "so does that of the VLAN" systemctl enable --now tapdeck-record@vb.100
+    check "there is a hook" says "prog/xdp" ip -d link show vb
+    check "there are pins" equal "$(pins)" "vb vb:100"
+    check "it is removed while it records" lacks "stay" dpkg -r tapdeck
+    check "nothing runs any more" nothing_runs
+    check "no hook stays" lacks "prog/xdp" ip -d link show vb
+    check "no pin stays" equal "$(pins)" ""
+    check "recordings stay" says ".pcapng" ls $STORE
     check "it is purged" dpkg -P tapdeck
-    check "recordings stay after a purge" contains "$(ls $STORE)" ".pcapng"
+    check "recordings stay after a purge" says ".pcapng" ls $STORE
     check "no unit is wanted any more" equal "$(find /etc/systemd/system -name 'tapdeck*' | wc -l)" 0
 }
 
 echo "# Linux $(uname -r), $(systemctl --version | head -n 1)"
 grep -q tapdeck.only_boot /proc/cmdline && exit
 lay_cable
-for test in install start record kill reload upgrade daemon purge; do "test_$test"; done
+for test in install start record kill reload dotted gateway upgrade daemon purge; do "test_$test"; done
 echo "$passed passed, $failed failed"
 sync

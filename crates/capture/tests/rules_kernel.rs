@@ -90,18 +90,22 @@ fn no_packet_is_lost_or_judged_twice_while_sets_are_exchanged() {
         });
         let mut counted = Vec::new();
         let mut present = 0;
-        for i in 1..60 {
-            // Each set has judged something before it goes.
+        // Each set has judged something before it goes, the last one too.
+        let wait = || {
             let before = judged.load(Ordering::Acquire);
             while judged.load(Ordering::Acquire) < before + 2 * u64::from(BATCH)
                 && !thread.is_finished()
             {
                 std::thread::yield_now();
             }
+        };
+        for i in 1..60 {
+            wait();
             let hits = images.set(0, Some(&sets[i % sets.len()])).unwrap().unwrap();
             counted.push((present, hits));
             present = i % sets.len();
         }
+        wait();
         stop.store(true, Ordering::Release);
         assert!(thread.join().unwrap(), "every packet was judged by some set");
         counted.push((present, images.set(0, None).unwrap().unwrap()));

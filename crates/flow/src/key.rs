@@ -7,7 +7,7 @@
 use std::cmp::Ordering;
 
 use tapdeck_packet::header::innermost::{Innermost, IpPacket};
-use tapdeck_packet::numbers::ip_protocol;
+use tapdeck_packet::numbers::{icmp, ip_protocol};
 use tapdeck_packet::rules::Family;
 
 /// Stands where no VLAN tag is.
@@ -169,33 +169,5 @@ fn ports_of(ip: &IpPacket) -> Option<(u16, u16)> {
         return ip.ports;
     }
     let (kind, code) = ip.icmp?;
-    Some((kind.into(), answer(ip.family, kind).unwrap_or(code).into()))
-}
-
-/// Pairs of ICMP types that ask and answer: RFC 792, 950, 1256.
-const ICMP_PAIRS: [(u8, u8); 5] = [(8, 0), (13, 14), (15, 16), (17, 18), (10, 9)];
-/// Pairs of ICMPv6 types that ask and answer: RFC 4443, 2710, 4861, 4620, 6275.
-const ICMPV6_PAIRS: [(u8, u8); 6] =
-    [(128, 129), (130, 131), (133, 134), (135, 136), (139, 140), (144, 145)];
-
-const fn pairs(family: Family) -> &'static [(u8, u8)] {
-    match family {
-        Family::V4 => &ICMP_PAIRS,
-        Family::V6 => &ICMPV6_PAIRS,
-    }
-}
-
-/// Returns the type that answers a type of ICMP messages, or that it answers.
-fn answer(family: Family, kind: u8) -> Option<u8> {
-    pairs(family).iter().find_map(|(ask, answer)| match kind {
-        kind if kind == *ask => Some(*answer),
-        kind if kind == *answer => Some(*ask),
-        _ => None,
-    })
-}
-
-/// Returns whether messages of one ICMP type ask for those of another.
-pub fn asks(kind: Kind, one: u16, other: u16) -> bool {
-    let family = if kind == Kind::Ipv4 { Family::V4 } else { Family::V6 };
-    pairs(family).iter().any(|(ask, answer)| (u16::from(*ask), u16::from(*answer)) == (one, other))
+    Some((kind.into(), icmp::answer(ip.protocol, kind).unwrap_or(code).into()))
 }

@@ -10,7 +10,8 @@ use std::fmt::Write as _;
 use std::io::{self, Write};
 use std::net::IpAddr;
 
-use tapdeck_packet::numbers::ip_protocol;
+use tapdeck_packet::community_id::CommunityId;
+use tapdeck_packet::numbers::{icmp, ip_protocol};
 
 use crate::row::{EndReason, Row};
 use crate::text::put_address;
@@ -31,7 +32,7 @@ pub enum LineForm {
 }
 
 /// The columns of conn.log that are written, and their types.
-const ZEEK: [(&str, &str); 18] = [
+const ZEEK: [(&str, &str); 19] = [
     ("ts", "time"),
     ("uid", "string"),
     ("id.orig_h", "addr"),
@@ -47,12 +48,14 @@ const ZEEK: [(&str, &str); 18] = [
     ("resp_ip_bytes", "count"),
     ("vlan", "int"),
     ("ip_proto", "count"),
+    ("community_id", "string"),
     ("segment", "string"),
     ("offset", "count"),
     ("span", "count"),
 ];
 /// Which of them are text, for JSON.
-const ZEEK_TEXTS: [&str; 6] = ["uid", "id.orig_h", "id.resp_h", "proto", "conn_state", "segment"];
+const ZEEK_TEXTS: [&str; 7] =
+    ["uid", "id.orig_h", "id.resp_h", "proto", "conn_state", "community_id", "segment"];
 
 /// A file of lines.
 pub struct LineFile<W: Write> {
@@ -108,8 +111,7 @@ impl<W: Write> LineFile<W> {
     }
 
     fn zeek(&self, line: &mut String, row: &Row, ends: &[String; 2], protocol: u8, is_json: bool) {
-        let ports = row.ports.or(row.icmp.map(|(kind, code)| (kind.into(), code.into())));
-        let (from, to) = ports.unwrap_or_default();
+        let (from, to) = ports(row, protocol).unwrap_or_default();
         let is_more_than_one = row.packets[0] + row.packets[1] > 1;
         let duration_ns = row.end_ns.saturating_sub(row.start_ns).max(0);
         let name = match protocol {
@@ -135,6 +137,7 @@ impl<W: Write> LineFile<W> {
             Some(row.ip_bytes[1].to_string()),
             row.vlan.map(|vlan| vlan.to_string()),
             Some(protocol.to_string()),
+            community_id(row, protocol).map(|id| id.to_string()),
             Some(segment.to_owned()),
             Some(row.offset.to_string()),
             Some(row.span.to_string()),
@@ -174,7 +177,11 @@ impl<W: Write> LineFile<W> {
             let _ = write!(line, ",\"src_port\":{from},\"dest_port\":{to}");
         }
         if let Some((kind, code)) = row.icmp {
-            let _ = write!(line, ",\"icmp_type\":{kind},\"icmp_code\":{code}");
+            let of = if row.packets[0] > 0 { "" } else { "response_" };
+            let _ = write!(line, ",\"{of}icmp_type\":{kind},\"{of}icmp_code\":{code}");
+        }
+        if let Some(id) = community_id(row, protocol) {
+            let _ = write!(line, ",\"community_id\":\"{id}\"");
         }
         let age_s = row.end_ns.saturating_sub(row.start_ns).max(0) / 1_000_000_000;
         let state = match row.end_reason {
@@ -287,13 +294,28 @@ fn date(days: i64) -> (i64, i64, i64) {
     (year + era * 400 + i64::from(month <= 2), month, day)
 }
 
+/// Returns the ports of the source and the destination. Of ICMP these are, as Zeek has them, the
+/// type of what the source sends and that of the answer, or the code where there is no answer.
+fn ports(row: &Row, protocol: u8) -> Option<(u16, u16)> {
+    let Some((kind, code)) = row.icmp else { return row.ports };
+    let other = icmp::answer(protocol, kind).unwrap_or(code);
+    // Where the source sent nothing, the message is the other end's.
+    let (from, to) = if row.packets[0] > 0 { (kind, other) } else { (other, kind) };
+    Some((from.into(), to.into()))
+}
+
+fn community_id(row: &Row, protocol: u8) -> Option<CommunityId> {
+    CommunityId::of_flow(row.source?, row.destination?, protocol, ports(row, protocol))
+}
+
 /// Returns a number of a row's flow: FNV-1a over its ends, whichever is the source.
 fn identity(row: &Row, protocol: u8) -> u64 {
-    let (from, to) = row.ports.unwrap_or_default();
-    let icmp = row.icmp.map(|(kind, _)| kind);
+    let ports = ports(row, protocol);
+    let (from, to) = ports.unwrap_or_default();
     let mut ends = [(row.source, from), (row.destination, to)];
     ends.sort_unstable();
-    let text = format!("{ends:?}{protocol}{icmp:?}{:?}{:?}", row.vlan, row.tunnel);
+    let has_ports = ports.is_some();
+    let text = format!("{ends:?}{protocol}{has_ports}{:?}{:?}", row.vlan, row.tunnel);
     text.bytes().fold(0xcbf2_9ce4_8422_2325, |hash: u64, byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
     })

@@ -18,10 +18,10 @@ use std::ops::Range;
 
 use tapdeck_packet::header::innermost::{Innermost, InnermostReader, Tunnel};
 use tapdeck_packet::link::LinkType;
-use tapdeck_packet::numbers::ip_protocol;
+use tapdeck_packet::numbers::{icmp, ip_protocol};
 
 use crate::DAY_NS;
-use crate::key::{Key, Kind, Sender, asks};
+use crate::key::{Key, Kind, Sender};
 use crate::row::{EndReason, Row, Rows};
 use crate::runs::{Arena, Granules, put_runs};
 
@@ -344,8 +344,8 @@ impl Entry {
             }
             let [low, high] = [Sender::Low, Sender::High].map(|end| self.key.port(end));
             if self.key.is_icmp() {
-                let kind = self.key.kind();
-                return one_of(asks(kind, low, high), asks(kind, high, low));
+                let asks = |one, other| icmp::asks(self.key.protocol(), one, other);
+                return one_of(asks(low, high), asks(high, low));
             }
             one_of(high < SERVICE_PORTS, low < SERVICE_PORTS)
         };

@@ -18,7 +18,7 @@ use base64::engine::general_purpose::STANDARD as BASE64;
 use sha1::{Digest, Sha1};
 
 use crate::link::LinkType;
-use crate::numbers::ip_protocol;
+use crate::numbers::{icmp, ip_protocol};
 use crate::rules::Tuple;
 
 const VERSION: &str = "1:";
@@ -59,7 +59,8 @@ impl CommunityId {
             ip_protocol::TCP | ip_protocol::UDP | ip_protocol::SCTP => (Some(ports?), false),
             ip_protocol::ICMP | ip_protocol::ICMPV6 => {
                 let (kind, code) = ports?;
-                let answer = answer(protocol, kind);
+                let answer = u8::try_from(kind).ok().and_then(|kind| icmp::answer(protocol, kind));
+                let answer = answer.map(u16::from);
                 (Some((kind, answer.unwrap_or(code))), answer.is_none())
             }
             _ => (None, false),
@@ -84,20 +85,6 @@ impl CommunityId {
         }
         Some(Self(hash.finalize().into()))
     }
-}
-
-/// Returns the type of ICMP message that answers one, or that one answers.
-fn answer(protocol: u8, kind: u16) -> Option<u16> {
-    // RFC 792, 950 and 1256; RFC 4443, 4861, 2710, 4620 and 6275.
-    const ICMP: [(u16, u16); 5] = [(8, 0), (13, 14), (15, 16), (10, 9), (17, 18)];
-    const ICMPV6: [(u16, u16); 6] =
-        [(128, 129), (133, 134), (135, 136), (130, 131), (139, 140), (144, 145)];
-    let pairs = if protocol == ip_protocol::ICMP { &ICMP[..] } else { &ICMPV6[..] };
-    pairs.iter().find_map(|&(question, answer)| match kind {
-        _ if kind == question => Some(answer),
-        _ if kind == answer => Some(question),
-        _ => None,
-    })
 }
 
 impl fmt::Display for CommunityId {

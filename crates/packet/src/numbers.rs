@@ -62,6 +62,39 @@ pub mod ether_type {
     }
 }
 
+/// Types of ICMP and ICMPv6 messages (IANA), as far as one asks and another answers.
+pub mod icmp {
+    use super::ip_protocol;
+
+    /// RFC 792, 950, 1256.
+    const PAIRS: [(u8, u8); 5] = [(8, 0), (13, 14), (15, 16), (17, 18), (10, 9)];
+    /// RFC 4443, 2710, 4861, 4620, 6275.
+    const PAIRS_6: [(u8, u8); 6] =
+        [(128, 129), (130, 131), (133, 134), (135, 136), (139, 140), (144, 145)];
+
+    const fn pairs(protocol: u8) -> &'static [(u8, u8)] {
+        match protocol {
+            ip_protocol::ICMP => &PAIRS,
+            ip_protocol::ICMPV6 => &PAIRS_6,
+            _ => &[],
+        }
+    }
+
+    /// Returns the type of message that answers one, or that one answers.
+    pub fn answer(protocol: u8, kind: u8) -> Option<u8> {
+        pairs(protocol).iter().find_map(|&(question, answer)| match kind {
+            _ if kind == question => Some(answer),
+            _ if kind == answer => Some(question),
+            _ => None,
+        })
+    }
+
+    /// Returns whether messages of a type ask for those of another.
+    pub fn asks(protocol: u8, question: u16, answer: u16) -> bool {
+        pairs(protocol).iter().any(|(q, a)| (u16::from(*q), u16::from(*a)) == (question, answer))
+    }
+}
+
 /// IPv4's protocols, which are also IPv6's next headers (IANA "Assigned Internet Protocol
 /// Numbers"), the extension headers of IPv6 among them.
 pub mod ip_protocol {

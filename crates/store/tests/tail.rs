@@ -174,3 +174,59 @@ fn what_was_deleted_before_it_was_read_is_told() {
     assert_eq!(given.notes, [Note::Missed { first: 2, last: 3 }, deleted]);
     assert!(!given.notes.iter().any(Note::is_fault), "retention may do so");
 }
+
+#[test]
+fn a_torn_end_that_stays_as_it_is_is_read_once() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let dir = dir.path();
+    let (two, three) = (packets(0..2, 0), packets(2..3, 0));
+    append(dir, &name(1, true), &[&head("eth0")[..], &two, &three[..20]].concat());
+    let mut given = Given::default();
+    let mut tail = given.first(dir);
+    for _ in 0..3 {
+        assert!(tail.grown(Span::ALL).expect("a store").is_none(), "nothing has come");
+    }
+    append(dir, &name(1, true), &three[20..40]);
+    let snapshot = tail.grown(Span::ALL).expect("a store").expect("it has grown");
+    let everything = everything as Everything;
+    tail = given.round(Query::go_on(tail, snapshot, Span::ALL, Plan::All, everything));
+    assert!(tail.grown(Span::ALL).expect("a store").is_none(), "it is torn still");
+    append(dir, &name(1, true), &three[40..]);
+    tail = given.next(tail);
+    assert_eq!((&given.numbers[..], &given.notes[..]), (&[0, 1, 2][..], &[][..]));
+    // Whoever mends it cuts a torn end and may write as much in its place.
+    append(dir, &name(1, true), &[0xff; 52]);
+    tail = given.next(tail);
+    assert!(tail.grown(Span::ALL).expect("a store").is_none());
+    let path = name(1, true).path(dir);
+    let mut bytes = fs::read(&path).expect("it is there");
+    bytes.truncate(bytes.len() - 52);
+    pcapng::fill(&mut bytes, 52);
+    fs::write(&path, bytes).expect("room on the disk");
+    fs::rename(path, name(1, false).path(dir)).expect("it is there");
+    let mut tail = Some(tail);
+    append(dir, &name(2, true), &[head("eth0"), packets(3..4, 0)].concat());
+    wait_for("the segment behind", || {
+        tail = tail.take().map(|tail| given.next(tail));
+        given.numbers.len() == 4
+    });
+}
+
+#[test]
+fn what_was_set_aside_is_not_told_as_deleted() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let dir = dir.path();
+    let mut given = Given::default();
+    append(dir, &name(1, true), &[head("eth0"), packets(0..1, 0)].concat());
+    let mut tail = Some(given.first(dir));
+    for number in [3, 6] {
+        fs::write(dir.join(format!("{}.damaged", name(number, true))), []).expect("a file");
+    }
+    append(dir, &name(8, true), &[head("eth0"), packets(5..6, 0)].concat());
+    wait_for("the segment behind", || {
+        tail = tail.take().map(|tail| given.next(tail));
+        given.numbers.len() == 2
+    });
+    let missed = [(2, 2), (4, 5), (7, 7)].map(|(first, last)| Note::Missed { first, last });
+    assert_eq!(given.notes, missed);
+}

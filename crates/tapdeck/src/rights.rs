@@ -14,8 +14,8 @@ use landlock::{
     ABI, Access, AccessFs, AccessNet, BitFlags, Ruleset, RulesetAttr, RulesetCreatedAttr,
     RulesetStatus, Scope, path_beneath_rules,
 };
-use nix::unistd::{Group, Uid, User, setgroups, setresgid, setresuid};
-use rustix::fs::{Mode, OFlags};
+use nix::unistd::{Gid, Group, Uid, User, setfsgid, setfsuid, setgroups, setresgid, setresuid};
+use rustix::fs::{AtFlags, Mode, OFlags, Stat};
 use tapdeck_store::{Error as StoreError, Store};
 
 use crate::usage::usage;
@@ -71,42 +71,69 @@ pub struct FileAccess {
 }
 
 impl FileAccess {
-    /// Gives a store's directory its group, which all files made in it get, too, and the permission
-    /// that goes with that of the files.
-    fn give(&self, dir: &Path, is_new: bool) -> Result<()> {
+    /// Returns the group that a store's directory gets.
+    fn find_group(&self, is_new: bool) -> Result<Option<Group>> {
         let find = |name: &str| Group::from_name(name).context("cannot ask for groups");
-        let group = match &self.group {
+        match &self.group {
             Some(name) => match find(name)? {
-                Some(group) => Some(group),
-                None => return usage(format!("--file-group {name}: there is no such group here")),
+                None => usage(format!("--file-group {name}: there is no such group here")),
+                group => Ok(group),
             },
             // A store that is there stays as somebody has made it.
-            None if is_new && Uid::effective().is_root() => find(USER)?,
-            None => None,
-        };
-        // A store may be a symbolic link, as long as nothing about it is to be changed.
-        if group.is_none() && self.mode.is_none() {
-            return Ok(());
+            None if is_new && Uid::effective().is_root() => find(USER),
+            None => Ok(None),
         }
-        let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let given = || -> io::Result<()> {
-            let opened = rustix::fs::open(dir, flags, Mode::empty())?;
-            if let Some(group) = &group {
-                let gid = rustix::fs::Gid::from_raw(group.gid.as_raw());
-                rustix::fs::fchown(&opened, None, Some(gid))?;
-            }
-            let there = rustix::fs::fstat(&opened)?.st_mode & 0o7777;
-            // Who may read the files may look for them; whoever could do so before still can.
-            let reads = self.mode.unwrap_or(0) & 0o044;
-            let inherits = if group.is_some() { 0o2000 } else { 0 };
-            let mode = there | inherits | reads | (reads >> 2);
-            if mode != there {
-                rustix::fs::fchmod(&opened, Mode::from_raw_mode(mode))?;
-            }
-            Ok(())
-        };
-        given().with_context(|| format!("cannot say who may read {}", dir.display()))
     }
+}
+
+/// What a store's directory is to be like.
+struct Wanted {
+    /// The owner, where another one is to get it.
+    owner: Option<Uid>,
+    /// The group, where it is to get another.
+    group: Option<Gid>,
+    /// Permission bits that it has at least.
+    bits: u32,
+}
+
+impl Wanted {
+    /// Changes a directory where it is not so yet. A name that is a symbolic link is refused.
+    fn put(&self, dir: &Path) -> io::Result<()> {
+        // Who has no right to look into somebody else's directory can still refer to it.
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let place = rustix::fs::open(dir, flags, Mode::empty())?;
+        let there = rustix::fs::fstat(&place)?;
+        let mode = there.st_mode & 0o7777;
+        if mode | self.bits != mode {
+            as_owner(&there, || {
+                let flags = OFlags::DIRECTORY | OFlags::CLOEXEC;
+                let own = rustix::fs::openat(&place, ".", flags, Mode::empty())?;
+                rustix::fs::fchmod(&own, Mode::from_raw_mode(mode | self.bits))
+            })?;
+        }
+        // The owner goes last, for with it goes the right to change the rest.
+        let owner = self.owner.map(Uid::as_raw).filter(|uid| *uid != there.st_uid);
+        let group = self.group.map(Gid::as_raw).filter(|gid| *gid != there.st_gid);
+        if owner.is_some() || group.is_some() {
+            let owner = owner.map(rustix::fs::Uid::from_raw);
+            let group = group.map(rustix::fs::Gid::from_raw);
+            rustix::fs::chownat(&place, "", owner, group, AtFlags::EMPTY_PATH)?;
+        }
+        Ok(())
+    }
+}
+
+/// Does something with files as who owns one, as far as this process may: to change a directory
+/// and to have its group handed on takes to be its owner, and in its group, where root lacks
+/// CAP_FOWNER and CAP_FSETID.
+fn as_owner<T>(file: &Stat, act: impl FnOnce() -> T) -> T {
+    let (uid, gid) = (Uid::from_raw(file.st_uid), Gid::from_raw(file.st_gid));
+    setfsgid(gid);
+    setfsuid(uid);
+    let done = act();
+    setfsuid(Uid::effective());
+    setfsgid(Gid::effective());
+    done
 }
 
 /// The rights that a recorder or daemon goes on with.
@@ -121,20 +148,16 @@ impl Rights {
     /// unless another is named: the daemon asks who it is.
     pub fn find(named: Option<&str>, is_member: bool) -> Result<Self> {
         let may_change = caps::has_cap(None, CapSet::Effective, Capability::CAP_SETUID)?;
-        let find = |name: &str| User::from_name(name).context("cannot ask for users");
-        let user = match named {
-            Some(name) => match find(name)? {
-                None => return usage(format!("--user {name}: there is no such user here")),
-                Some(user) if user.uid == Uid::effective() => None,
-                Some(_) if !may_change => {
-                    return usage(format!("--user {name}: only root can become another user"));
-                }
-                user => user,
-            },
-            None if is_member || !may_change || !Uid::effective().is_root() => None,
-            None => find(USER)?,
-        };
-        Ok(Self { user })
+        if named.is_none() && !(may_change && Uid::effective().is_root()) {
+            return Ok(Self { user: None });
+        }
+        let Self { user } = Self::foresee(named, is_member)?;
+        match user.filter(|user| user.uid != Uid::effective()) {
+            Some(User { name, .. }) if !may_change => {
+                usage(format!("--user {name}: only root can become another user"))
+            }
+            user => Ok(Self { user }),
+        }
     }
 
     /// Finds the user that a recorder or daemon becomes which root starts, whoever asks.
@@ -188,8 +211,7 @@ impl Rights {
     /// Where a right stays that could be given up: nothing is recorded or served then.
     pub fn give_up(&self, place: &Place<'_>, read_again: &[PathBuf]) -> Result<Vec<String>> {
         if let Place::Store(dir, access) = place {
-            let is_new = self.make_store(dir)?;
-            access.give(dir, is_new)?;
+            self.make_store(dir, access)?;
         }
         self.give_up_all(place, read_again).context("cannot give up the rights that are not needed")
     }
@@ -222,20 +244,36 @@ impl Rights {
         Ok(notes)
     }
 
-    /// Makes a store that is not there, for the user who is to write in it. Returns whether it was
-    /// made.
-    fn make_store(&self, dir: &Path) -> Result<bool> {
+    /// Makes a store that is not there, for the user who is to write in it. Its group, which all
+    /// files made in it get, too, and its permission become those that go with its files.
+    fn make_store(&self, dir: &Path, access: &FileAccess) -> Result<()> {
         let is_new = Store::make(dir)?;
-        let Some(user) = self.user.as_ref().filter(|_| is_new) else { return Ok(is_new) };
-        let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let made = || -> io::Result<()> {
-            let made = rustix::fs::open(dir, flags, Mode::empty())?;
-            let (uid, gid) = (user.uid.as_raw(), user.gid.as_raw());
-            let (uid, gid) = (rustix::fs::Uid::from_raw(uid), rustix::fs::Gid::from_raw(gid));
-            Ok(rustix::fs::fchown(&made, Some(uid), Some(gid))?)
-        };
-        made().with_context(|| format!("cannot give {} to user {}", dir.display(), user.name))?;
-        Ok(is_new)
+        let user = self.user.as_ref().filter(|_| is_new);
+        let group = access.find_group(is_new)?.map(|group| group.gid);
+        let group = group.or(user.map(|user| user.gid));
+        // A store may be a symbolic link, as long as nothing about it is to be changed.
+        if group.is_none() && access.mode.is_none() {
+            return Ok(());
+        }
+        let own_group = self.user.as_ref().map_or_else(Gid::effective, |user| user.gid);
+        // Files of the recorder have its own group anyway.
+        let inherits = if group.is_some_and(|group| group != own_group) { 0o2000 } else { 0 };
+        // Who may read the files may look for them; whoever could do so before still can.
+        let reads = access.mode.unwrap_or(0) & 0o044;
+        let bits = inherits | reads | (reads >> 2);
+        let wanted = Wanted { owner: user.map(|user| user.uid), group, bits };
+        wanted.put(dir).with_context(|| {
+            if dir.is_symlink() {
+                return format!(
+                    "{} is a symbolic link, and what it leads to stays as it is: name that",
+                    dir.display()
+                );
+            }
+            match user {
+                Some(user) => format!("cannot give {} to user {}", dir.display(), user.name),
+                None => format!("cannot say who may read {}", dir.display()),
+            }
+        })
     }
 
     /// Says of an error that a store could not be written what would help, where it is that the

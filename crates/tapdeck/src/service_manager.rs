@@ -73,12 +73,22 @@ impl ServiceManager {
         self.tell("READY=1".into());
     }
 
-    /// Tells that the configuration is read again; [`ServiceManager::ready`] says that this is
-    /// over.
+    /// Tells that the configuration is read again, where the service has been ready;
+    /// [`ServiceManager::reloaded`] says that this is over.
     pub fn reloading(&mut self) {
+        if !self.is_ready {
+            return;
+        }
         let now = clock_gettime(ClockId::Monotonic);
         let us = now.tv_sec as u64 * 1_000_000 + now.tv_nsec as u64 / 1000;
         self.tell(format!("RELOADING=1\nMONOTONIC_USEC={us}"));
+    }
+
+    /// Tells that the configuration has been read again, which makes no service ready that was not.
+    pub fn reloaded(&mut self) {
+        if self.is_ready {
+            self.ready();
+        }
     }
 
     /// Tells that this process ends.
@@ -87,12 +97,21 @@ impl ServiceManager {
     }
 
     /// Tells the rates, and that all threads get on, if they do. Called once a second. `cannot` is
-    /// why nothing can be written at present.
+    /// why nothing can be written at present: a full disk is told, and any other reason is a hang
+    /// when it lasts.
     pub fn second(&mut self, rates: &str, cannot: Option<io::Error>) {
         if self.socket.is_none() {
             return;
         }
         let standing = self.watcher.look_for_progress(self.patience);
+        // On a full disk packets wait in rings, then are dropped and counted, and all goes on: that
+        // is no hang.
+        let is_full =
+            |e: &io::Error| matches!(e.kind(), ErrorKind::StorageFull | ErrorKind::QuotaExceeded);
+        let (full, cannot) = match cannot {
+            Some(e) if is_full(&e) => (Some(e), None),
+            other => (None, other),
+        };
         self.stalled = if cannot.is_some() { self.stalled.saturating_add(1) } else { 0 };
         let trouble = match (standing.first(), cannot) {
             (Some(thread), _) => {
@@ -103,10 +122,13 @@ impl ServiceManager {
             }
             _ => None,
         };
-        match trouble {
-            Some(trouble) => self.tell(format!("STATUS={trouble}; {rates}")),
-            None if self.is_watchdog => self.tell(format!("STATUS={rates}\nWATCHDOG=1")),
-            None => self.tell(format!("STATUS={rates}")),
+        let lives = if self.is_watchdog { "\nWATCHDOG=1" } else { "" };
+        match (trouble, full) {
+            (Some(trouble), _) => self.tell(format!("STATUS={trouble}; {rates}")),
+            (None, Some(e)) => {
+                self.tell(format!("STATUS=nothing can be written: {e}; {rates}{lives}"));
+            }
+            (None, None) => self.tell(format!("STATUS={rates}{lives}")),
         }
     }
 

@@ -142,6 +142,98 @@ fn a_compressed_file_that_is_cut_is_told() {
     }
 }
 
+/// Counts the packets of a file that is damaged, which must be told.
+fn count_damaged(path: &Path, what: &str) -> u32 {
+    let out = tapdeck(&["query", "--dir", text(path), "--count"]);
+    assert_eq!(out.status.code(), Some(1), "{what}: {}", said(&out));
+    assert!(said(&out).contains("is damaged at byte"), "{what}: {}", said(&out));
+    String::from_utf8_lossy(&out.stdout).trim().parse().expect("a number")
+}
+
+#[test]
+fn a_compressed_file_with_a_wrong_byte_is_told() {
+    for (program, end) in PROGRAMS {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("a.pcapng");
+        fs::write(&path, capture(0..300)).expect("a file");
+        compress(program, &path);
+        let path = dir.path().join(format!("a.pcapng.{end}"));
+        let bytes = fs::read(&path).expect("it was made");
+        for part in 2..14 {
+            let (mut bytes, at) = (bytes.clone(), bytes.len() * part / 16);
+            bytes[at] ^= 1;
+            fs::write(&path, bytes).expect("a file");
+            count_damaged(&path, &format!("{program}, byte {at}"));
+        }
+    }
+}
+
+/// A frame of Zstandard that holds something uncompressed, and asks for a window of 2^`log` bytes
+/// (RFC 8878, section 3.1.1).
+fn zstandard(log: u8, holds: &[u8]) -> Vec<u8> {
+    assert!(holds.len() < 100_000, "one block");
+    let block = (holds.len() as u32) << 3 | 1;
+    let head = [0x28, 0xb5, 0x2f, 0xfd, 0, (log - 10) << 3];
+    [&head[..], &block.to_le_bytes()[..3], holds].concat()
+}
+
+#[test]
+fn a_window_that_takes_too_much_memory_is_refused() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = dir.path().join("a.pcapng.zst");
+    fs::write(&path, zstandard(26, &capture(0..20))).expect("a file");
+    assert_eq!(answer(&["query", "--dir", text(&path), "--count"]), b"20\n");
+    for log in [27, 30, 41] {
+        fs::write(&path, zstandard(log, &capture(0..20))).expect("a file");
+        let out = tapdeck(&["query", "--dir", text(dir.path()), "--count"]);
+        assert_eq!(out.status.code(), Some(1), "2^{log}: {}", said(&out));
+        assert!(said(&out).contains("too much memory"), "2^{log}: {}", said(&out));
+        // The second frame, too.
+        let two = [zstandard(20, &capture(0..20)), zstandard(log, &capture(0..20))].concat();
+        fs::write(&path, two).expect("a file");
+        assert_eq!(count_damaged(&path, "the second frame"), 20);
+    }
+}
+
+#[test]
+fn frames_that_hold_nothing_are_passed_over() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = dir.path().join("a.pcapng.zst");
+    let nothing = [0x50, 0x2a, 0x4d, 0x18, 4, 0, 0, 0, 1, 2, 3, 4];
+    let (one, other) = (capture(0..20), capture(20..40));
+    let frames = [&nothing[..], &zstandard(20, &one), &nothing, &zstandard(20, &other), &nothing];
+    fs::write(&path, frames.concat()).expect("a file");
+    assert_eq!(answer(&["query", "--dir", text(&path), "--count"]), b"40\n");
+}
+
+#[test]
+fn an_lz4_file_that_is_cut_between_two_blocks_is_told() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = dir.path().join("a.pcapng");
+    fs::write(&path, capture(0..20_000)).expect("a file");
+    compress("lz4", &path);
+    let path = dir.path().join("a.pcapng.lz4");
+    let bytes = fs::read(&path).expect("it was made");
+    // The frame's head: 7 bytes, and 8 more with the length of what is in it; then a block behind
+    // its length, and 4 more bytes with a checksum.
+    let has = |flag: u8, len: usize| if bytes[4] & flag > 0 { len } else { 0 };
+    let first = 7 + has(0x08, 8);
+    let len = bytes[first..first + 4].try_into().expect("4 bytes");
+    let second = first + 4 + (u32::from_le_bytes(len) & 0x7fff_ffff) as usize + has(0x10, 4);
+    assert!(second + 4 < bytes.len(), "there is a second block");
+    for cut in [first, second] {
+        fs::write(&path, &bytes[..cut]).expect("a file");
+        let out = tapdeck(&["query", "--dir", text(&path), "--count"]);
+        assert_eq!(out.status.code(), Some(1), "{cut}: {}", said(&out));
+        assert!(said(&out).contains("a frame has no end"), "{cut}: {}", said(&out));
+    }
+    for part in [&bytes[..], &bytes.repeat(2)] {
+        fs::write(&path, part).expect("a file");
+        let count = answer(&["query", "--dir", text(&path), "--count"]);
+        assert_eq!(count.len(), 6, "20,000 or twice as many");
+    }
+}
+
 /// An answer that does not fit into memory is read a second time, from what is compressed.
 #[test]
 fn a_large_compressed_file_takes_little_memory() {
@@ -179,6 +271,12 @@ fn several_places_are_asked_at_once() {
     assert_eq!(counted["packets"], 1000);
     let some = answer(&[&both[..], &["-w", "-", "--limit", "5"]].concat());
     assert_eq!(numbers(&some), [0, 1, 2, 3, 4]);
+    // A place that is named in several ways is one.
+    let again = path("other/../one");
+    std::os::unix::fs::symlink(&one, path("link")).expect("a link");
+    let link = path("link");
+    let same = ["query", "--dir", text(&one), "--dir", text(&again), "--dir", text(&link)];
+    assert_eq!(answer(&[&same[..], &["--count"]].concat()), b"500\n");
 }
 
 #[test]

@@ -9,6 +9,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
 use rustix::process::Signal;
+use tapdeck_packet::link::LinkType;
+use tapdeck_packet::pcapng::{self, InterfaceDescription};
 use tapdeck_packet::trace;
 use tapdeck_testkit::frame::number_of;
 use tapdeck_testkit::{Net, Running, Sender, Talking, wait_for};
@@ -95,7 +97,7 @@ impl Wireshark {
 fn take(mut command: Command, packets: usize, send: impl FnOnce()) -> Vec<u32> {
     let dir = tempfile::tempdir().expect("a directory");
     let file = dir.path().join("out.pcapng");
-    command.args(["-w", text(&file), "-c", &packets.to_string()]).stderr(Stdio::piped());
+    command.args(["-w", text(&file), "-c", &packets.to_string()]);
     let mut running = Running(command.spawn().expect("tshark is there"));
     // It has begun when it has written a packet, and there is one.
     let has_packets = || !numbers(&fs::read(&file).unwrap_or_default()).is_empty();
@@ -226,6 +228,31 @@ fn a_query_is_answered_over_tcp() {
     server.process.signal(Signal::INT);
     assert!(server.end().0.success());
     recorder.stop();
+}
+
+#[test]
+fn an_answer_over_tcp_that_is_not_whole_is_in_the_exit_code() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let mut file = Vec::new();
+    pcapng::section_header(&mut file, "linux", "another", None);
+    let interface = InterfaceDescription {
+        link: LinkType::ETHERNET,
+        snaplen: 0,
+        name: "eth0".into(),
+        description: String::new(),
+        filter: None,
+        hardware: None,
+        mac: None,
+    };
+    pcapng::interface_description(&mut file, &interface);
+    file.extend([0xff; 64]);
+    fs::write(dir.path().join("a.pcapng"), file).expect("room on the disk");
+    let (mut server, address) = listening(&mut tapdeck(&["query", "--dir", text(dir.path())]));
+    let mut data = Vec::new();
+    TcpStream::connect(&address).and_then(|mut s| s.read_to_end(&mut data)).expect("an answer");
+    server.wait_to_say("the answer is not whole");
+    server.process.signal(Signal::INT);
+    assert_eq!(server.end().0.code(), Some(1));
 }
 
 #[test]

@@ -8,7 +8,7 @@ mod flow_tables;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use awkward::store::{Packet, SECOND, Store, write_closed};
@@ -29,9 +29,12 @@ struct Contained {
 }
 
 fn look(segment: &Path) -> Contained {
-    let bytes = fs::read(segment).expect("a segment");
+    look_in(&fs::read(segment).expect("a segment"))
+}
+
+fn look_in(bytes: &[u8]) -> Contained {
     let mut contained = Contained { packets: Vec::new(), delivered: 0 };
-    let mut reader = Reader::new(&bytes);
+    let mut reader = Reader::new(bytes);
     loop {
         let at = reader.offset();
         match reader.next() {
@@ -44,7 +47,7 @@ fn look(segment: &Path) -> Contained {
                 contained.delivered += told.delivered.unwrap_or(0);
             }
             Some(Ok(_)) => {}
-            Some(Err(e)) => panic!("{}: {e:?}", segment.display()),
+            Some(Err(e)) => panic!("{e:?}"),
             None => return contained,
         }
     }
@@ -100,6 +103,33 @@ fn the_same_segment_gives_the_same_bytes() {
 }
 
 #[test]
+fn other_files_in_the_directory_are_left_alone() {
+    let dir = tempfile::tempdir().unwrap();
+    let [store, out] = ["store", "out"].map(|name| dir.path().join(name));
+    fs::create_dir(&store).unwrap();
+    close(&store, 1);
+    fs::create_dir(&out).unwrap();
+    let stem = "tapdeck-00000001-20260102T030406Z";
+    let others = [
+        "tapdeck-notes.new".to_owned(),
+        format!("{stem}.index.new"),
+        format!("{stem}+20455.parquet.new"),
+        format!(".{stem}.parquet.new"),
+        format!(".{stem}+20455.parquet.old"),
+        format!(".{stem}+020455.parquet.new"),
+        ".tapdeck-mine+1.parquet.new".to_owned(),
+    ];
+    let drafts = ["+20455.parquet", "-1.parquet", "+0.conn.log"];
+    for name in others.iter().cloned().chain(drafts.map(|end| format!(".{stem}{end}.new"))) {
+        fs::write(out.join(name), "something").unwrap();
+    }
+    made(&store, &out, &[]);
+    let mut expected: BTreeSet<_> = others.iter().map(PathBuf::from).collect();
+    expected.insert(format!("{stem}.parquet").into());
+    assert_eq!(contents(&out).into_keys().collect::<BTreeSet<_>>(), expected);
+}
+
+#[test]
 fn an_expression_and_a_span_leave_the_packets_that_a_query_finds() {
     let store = Store::new(&mut SplitMix64(5), true);
     for entry in fs::read_dir(store.path()).unwrap().flatten() {
@@ -126,6 +156,9 @@ fn an_expression_and_a_span_leave_the_packets_that_a_query_finds() {
         assert!(counted > 0, "{args:?} asks for something");
         fs::remove_dir_all(out).unwrap();
     }
+    let out = store.dir.path().join("out");
+    made(&store.path(), &out, &["--after", "-10m"]);
+    assert_eq!(contents(&out).len(), 0, "nothing is so new");
     let refused = flows(&store.path(), &store.dir.path().join("no"), &["no such thing"]);
     assert_eq!(refused.status.code(), Some(2), "{}", said(&refused));
 }
@@ -187,6 +220,23 @@ fn a_damaged_segment_is_told_and_what_can_be_read_is_in_rows() {
     assert_eq!(done.status.code(), Some(1), "{}", said(&done));
     assert!(said(&done).contains("damaged") || said(&done).contains("Damaged"), "{}", said(&done));
     assert_eq!(sums(&read(&parquet_of(&out, &segment))).0, 60);
+}
+
+#[test]
+fn a_granule_that_is_not_what_was_indexed_is_told() {
+    let store = Store::new(&mut SplitMix64(3), true);
+    let out = store.dir.path().join("out");
+    let segment = segments(&store.path()).remove(0);
+    let (at, packet) = look(&segment).packets.swap_remove(20);
+    let mut bytes = fs::read(&segment).unwrap();
+    // The last byte of the frame, behind the block's head of 28 bytes.
+    bytes[at as usize + 27 + packet.frame.len()] ^= 1;
+    fs::write(&segment, bytes).unwrap();
+    let done = flows(&store.path(), &out, &[]);
+    assert_eq!(done.status.code(), Some(1), "{}", said(&done));
+    assert!(said(&done).contains("its checksum differs"), "{}", said(&done));
+    let packets = look(&segment).packets.len() as i64;
+    assert_eq!(sums(&read(&parquet_of(&out, &segment))).0, packets, "it can be read");
 }
 
 /// What is in a file of lines, by the names of its columns.
@@ -303,13 +353,26 @@ fn a_line_says_what_others_would_say() {
     assert_eq!((&event["host"], &event["proto"]), (&"here".into(), &"UDP".into()));
     assert_eq!(event["flow"]["bytes_toserver"], 2 * (14 + 58));
     assert_eq!((&event["event_type"], &event["dest_port"]), (&"flow".into(), &53.into()));
+    // What a query says of the same packets.
+    let query = ["query", "--json", "--limit", "1", "--dir", store.to_str().unwrap()];
+    let packet: Value = serde_json::from_slice(&tapdeck(&query).stdout).unwrap();
+    let id = packet["community_id"].as_str().expect("text");
+    assert_eq!((row["community_id"].as_str(), event["community_id"].as_str()), (id, Some(id)));
 }
 
 /// Puts a closed segment into a store, at once.
 fn close(store: &Path, number: u64) {
+    close_changed(store, number, |_| {});
+}
+
+/// Puts a closed segment into a store, at once, of which something was changed.
+fn close_changed(store: &Path, number: u64, change: impl FnOnce(&mut Vec<u8>)) {
     let aside = tempfile::tempdir_in(store.parent().unwrap()).unwrap();
     write_closed(aside.path(), number, &[datagram((1_767_323_045 + number as i64) * SECOND)]);
     let path = segments(aside.path()).remove(0);
+    let mut bytes = fs::read(&path).unwrap();
+    change(&mut bytes);
+    fs::write(&path, bytes).unwrap();
     fs::rename(&path, store.join(path.file_name().unwrap())).unwrap();
 }
 
@@ -362,4 +425,59 @@ fn watching_makes_each_file_and_goes_on_where_it_was_killed() {
     assert_eq!(after.len(), 4);
     assert!(before.iter().all(|(name, bytes)| after[name] == *bytes), "what was made stays");
     assert_eq!(sums(&after.keys().flat_map(|name| read(&out.join(name))).collect::<Vec<_>>()).0, 4);
+}
+
+#[test]
+fn watching_tells_what_is_missing_and_damaged() {
+    let dir = tempfile::tempdir().unwrap();
+    let [store, out] = ["store", "out"].map(|name| dir.path().join(name));
+    fs::create_dir(&store).unwrap();
+    for number in [1, 2, 4] {
+        close(&store, number);
+    }
+    let mut program = watch(&store, &out);
+    program.wait_to_say("segment 3 is missing before tapdeck-00000004-");
+    wait_for("the files of what is there", || out.is_dir() && contents(&out).len() == 3);
+    // Without statistics it ends within a block.
+    close_changed(&store, 5, |bytes| bytes.truncate(look_in(bytes).packets[0].0 as usize + 40));
+    program.wait_to_say("tapdeck-00000005-20260102T030410Z.pcapng is damaged at byte");
+    close(&store, 7);
+    program.wait_to_say("segment 6 is missing, and has no flow table");
+    program.process.signal(Signal::INT);
+    let (status, said) = program.end();
+    assert_eq!(status.code(), Some(1), "{said:#?}");
+    assert!(!said.iter().any(|line| line.contains("deleted")), "{said:#?}");
+}
+
+#[test]
+fn watching_waits_for_what_is_mended_and_for_nothing_that_was_set_aside() {
+    let dir = tempfile::tempdir().unwrap();
+    let [store, out] = ["store", "out"].map(|name| dir.path().join(name));
+    fs::create_dir(&store).unwrap();
+    let live = |path: &Path| PathBuf::from(format!("{}.live", path.display()));
+    for number in [1, 2, 3] {
+        close(&store, number);
+    }
+    let [first, crashed, _] = &segments(&store)[..] else { panic!("there are three") };
+    fs::rename(crashed, live(crashed)).unwrap();
+    let made = |count: usize| out.is_dir() && contents(&out).len() == count;
+    let mut program = watch(&store, &out);
+    wait_for("the files of what is closed", || made(2));
+    // A recovery makes a closed segment live while it is mended.
+    fs::rename(first, live(first)).unwrap();
+    fs::write(store.join("tapdeck-00000004-20260102T030409Z.pcapng.live"), []).unwrap();
+    close(&store, 5);
+    wait_for("the file of the next", || made(3));
+    let name = "tapdeck-00000004-20260102T030409Z.pcapng.live";
+    fs::rename(store.join(name), store.join(format!("{name}.damaged"))).unwrap();
+    close(&store, 6);
+    wait_for("the file of the next", || made(4));
+    for path in [first, crashed] {
+        fs::rename(live(path), path).unwrap();
+    }
+    wait_for("the file of what was mended", || made(5));
+    program.process.signal(Signal::INT);
+    let (status, said) = program.end();
+    assert!(status.success(), "{said:#?}");
+    assert_eq!(said.len(), 0, "{said:#?}");
 }

@@ -199,6 +199,11 @@ fn what_is_wrong_changes_nothing() {
     fs::remove_file(file(c.dir.path())).expect("it is ours");
     assert!(c.refused().contains("cannot read"));
     assert_eq!(c.settings(), before);
+    // Nobody writes into a pipe, and nothing waits for that.
+    let pipe = Command::new("mkfifo").arg(file(c.dir.path())).status().expect("it is there");
+    assert!(pipe.success());
+    assert!(c.refused().contains("this is no regular file"));
+    assert_eq!(c.settings(), before);
     c.send(0..10);
     c.recorder.wait_for_captured(10);
     c.recorder.stop();
@@ -223,6 +228,19 @@ fn a_hangup_has_the_file_read_again_and_retention_is_that_of_the_file() {
     c.recorder.wait_to_say("the configuration was not taken, all is as before: ");
     let stats = c.recorder.stop();
     assert_eq!(number(&stats, "captured"), 50);
+}
+
+#[test]
+fn a_filter_of_the_command_line_stays_whatever_the_file_says() {
+    for flags in ["udp port 9", "--filter udp"] {
+        let c = Configured::start("hook = \"xdp\"\nfilter = \"tcp\"\n", flags);
+        let filter = flags.trim_start_matches("--filter ");
+        assert_eq!(c.settings()[0], filter);
+        c.write("hook = \"xdp\"\nfilter = \"icmp\"\n");
+        assert_eq!(c.reload(), json!({"ok": true, "changed": [], "restart": []}));
+        assert_eq!(c.settings()[0], filter);
+        c.recorder.stop();
+    }
 }
 
 #[test]

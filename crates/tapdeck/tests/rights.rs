@@ -16,7 +16,7 @@ use tapdeck_capture::interface::Interface;
 use tapdeck_testkit::process::number;
 use tapdeck_testkit::{Cable, Mount, Net, Sender, Talking, kernel, wait_for};
 use testbed::daemon::{Daemon, Member};
-use testbed::recorder::{Contents, Recorder, assert_accounted, frame};
+use testbed::recorder::{Contents, Recorder, assert_accounted, frame, segments};
 
 /// A user that every machine has.
 const USER: &str = "nobody";
@@ -416,6 +416,84 @@ fn a_store_of_somebody_else_is_left_and_said() {
     chown(&store, Some(USER_ID), Some(USER_ID)).expect("root may");
     let kept = run(&net, &all);
     assert!(kept.status.success(), "{}", said(&kept));
+}
+
+/// Returns a command that runs another with the capabilities that a unit leaves root.
+fn as_unit(net: &Net, unit: &str) -> Command {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging/systemd").join(unit);
+    let text = fs::read_to_string(path).expect("the unit is there");
+    let line = text.lines().find_map(|line| line.strip_prefix("CapabilityBoundingSet="));
+    let names = line.expect("the unit bounds them").split(' ').map(|name| {
+        let name = name.strip_prefix("CAP_").expect("a capability's name").to_lowercase();
+        format!("+{name}")
+    });
+    let bounds: Vec<String> = std::iter::once("-all".to_owned()).chain(names).collect();
+    let mut command = net.b.command("setpriv");
+    command.arg(format!("--bounding-set={}", bounds.join(",")));
+    command.args(["--inh-caps=-all", "--ambient-caps=-all", "--clear-groups", "--no-new-privs"]);
+    command.arg(env!("CARGO_BIN_EXE_tapdeck"));
+    command
+}
+
+/// A service has few capabilities: neither to pass by permission nor to act as any file's owner.
+#[test]
+fn a_service_makes_its_store_and_goes_on_with_it() {
+    let daemon = nix::unistd::Group::from_name("daemon").expect("groups").expect("it is there");
+    let (others, daemon) = (["--file-group", "daemon", "--file-mode", "0644"], daemon.gid.as_raw());
+    // What was made without a group may get one, and what has one stays.
+    for (first, second) in [(&[][..], &[][..]), (&[], &others), (&others, &others), (&others, &[])]
+    {
+        let (net, dir) = (Net::new(), directory());
+        let bpf = Mount::bpf(&dir.path().join("bpf"));
+        // As /var/lib/tapdeck is.
+        let stores = dir.path().join("stores");
+        fs::create_dir(&stores).expect("a new directory");
+        fs::set_permissions(&stores, fs::Permissions::from_mode(0o750)).expect("it is ours");
+        chown(&stores, None, Some(USER_ID)).expect("root may");
+        let store = stores.join("vb");
+        for (packets, flags) in [(10, first), (20, second)] {
+            let mut command = as_unit(&net, "tapdeck-record@.service");
+            command.env("TAPDECK_PERSIST", bpf.path().join("tapdeck")).stdout(Stdio::null());
+            // As the unit for a VLAN's interface does.
+            command.args(["record", "-i", "vb", "--hook", "tcx", "--persist", "vb.1"]);
+            command.args(["--user", USER]);
+            command.args(["--flush", "100ms", "--dir"]).arg(&store).args(flags);
+            let recorder = Recorder::of(command, dir.path());
+            send(&net, packets - 10..packets);
+            recorder.wait_for_captured(packets.into());
+            recorder.stop();
+
+            let made = fs::metadata(&store).expect("a store");
+            assert_eq!(made.uid(), USER_ID);
+            let has_group = !first.is_empty() || !flags.is_empty();
+            if has_group {
+                assert_eq!(
+                    (made.gid(), made.mode() & 0o7777),
+                    (daemon, 0o2755),
+                    "{first:?} {flags:?}"
+                );
+            } else if nix::unistd::Group::from_name("tapdeck").expect("groups").is_none() {
+                assert_eq!((made.gid(), made.mode() & 0o7777), (USER_ID, 0o750));
+            }
+            let newest = segments(&store).pop().expect("a segment");
+            let newest = fs::metadata(newest).expect("a file");
+            let mode = if flags.is_empty() { 0o640 } else { 0o644 };
+            assert_eq!((newest.uid(), newest.mode() & 0o777), (USER_ID, mode), "{flags:?}");
+            assert_eq!(newest.gid(), made.gid(), "{first:?} {flags:?}");
+        }
+    }
+}
+
+#[test]
+fn a_store_that_is_a_link_and_would_change_is_said_to_be_one() {
+    let (net, dir) = (Net::new(), directory());
+    let (there, link) = (dir.path().join("there"), dir.path().join("link"));
+    fs::create_dir(&there).expect("a new directory");
+    std::os::unix::fs::symlink(&there, &link).expect("a new link");
+    let args = ["record", "-i", "vb", "--hook", "tcx", "--file-mode", "0644", "--dir"];
+    let refused = run(&net, &[&args[..], &[link.to_str().expect("letters")]].concat());
+    assert_eq!(refused.status.code(), Some(1), "{}", said(&refused));
+    assert!(said(&refused).contains("link is a symbolic link"), "{}", said(&refused));
 }
 
 #[test]

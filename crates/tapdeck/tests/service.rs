@@ -11,12 +11,13 @@ use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::path::Path;
 use std::process::Command;
 
+use rustix::process::Signal;
 use tapdeck_capture::interface::Interface;
 use tapdeck_testkit::process::number;
 use tapdeck_testkit::wait::LIMIT;
 use tapdeck_testkit::{Mount, Net, Sender, kernel};
 use testbed::daemon::Daemon;
-use testbed::recorder::{Recorder, frame};
+use testbed::recorder::{Recorder, assert_accounted, frame};
 
 /// A service manager, and how a service finds it.
 struct Manager {
@@ -153,21 +154,41 @@ fn a_manager_with_an_abstract_socket_is_heard_by_a_recorder_without_rights() {
 }
 
 #[test]
-fn a_store_on_a_full_disk_is_not_ready_until_there_is_room() {
+fn a_store_on_a_full_disk_is_not_ready_until_there_is_room_and_lives() {
     let (net, dir) = (Net::new(), directory());
-    let disk = Mount::tmpfs(&dir.path().join("disk"), "size=4M,mode=777");
-    let store = disk.path().join("tape");
+    let disk = Mount::tmpfs(&dir.path().join("disk"), "size=128k,mode=777");
+    let config = dir.path().join("vb.toml");
+    fs::write(&config, "snaplen = 200").expect("it is ours");
     let manager = Manager::in_dir(dir.path());
-    let mut command = record(&net, &store);
-    manager.manages(&mut command, None);
-    let recorder = Recorder::of(command, dir.path());
-    for _ in 0..3 {
-        let heard = manager.wait_for(|line| line.starts_with("STATUS="));
-        assert_eq!(says(&heard, "READY").count(), 0, "{heard:?}");
+    let mut command = record(&net, &disk.path().join("tape"));
+    command.arg("--config").arg(&config);
+    manager.manages(&mut command, Some(3));
+    let mut recorder = Recorder::of(command, dir.path());
+    recorder.wait_to_say("no room for a segment was found in ");
+    send(&net, 0..2000);
+    let heard = manager.wait_for(|line| line.starts_with("STATUS=nothing can be written: "));
+    assert_eq!(says(&heard, "READY").count(), 0, "{heard:?}");
+    // A reload makes nothing ready.
+    recorder.signal(Signal::HUP);
+    recorder.wait_to_say("the configuration was read again");
+    // For longer than a hang is waited for.
+    for _ in 0..5 {
+        let lines = manager.next();
+        assert!(
+            lines[0].starts_with("STATUS=") && lines.contains(&"WATCHDOG=1".into()),
+            "{lines:?}"
+        );
     }
     disk.remount("size=256M");
     manager.wait_for(|line| line == "READY=1");
-    recorder.stop();
+    recorder.signal(Signal::HUP);
+    let heard = manager.wait_for(|line| line == "READY=1");
+    assert_eq!(says(&heard, "RELOADING=1").count(), 1, "{heard:?}");
+    recorder.signal(Signal::INT);
+    let stats = recorder.finish_anyhow();
+    // They waited in rings.
+    assert_eq!(number(&stats, "captured"), 2000, "{stats}");
+    assert_accounted(&stats);
 }
 
 #[test]
@@ -226,7 +247,7 @@ fn a_daemon_is_ready_when_its_hooks_are_attached() {
         let heard = manager.wait_for(|line| line == "WATCHDOG=1");
         assert!(says(&heard, "pkt/s 0 bit/s to 0 members").count() > 0, "{heard:?}");
     }
-    program.process.signal(rustix::process::Signal::INT);
+    program.process.signal(Signal::INT);
     manager.wait_for(|line| line == "STOPPING=1");
     assert!(program.end().0.success());
 }

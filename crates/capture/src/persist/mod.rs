@@ -44,7 +44,7 @@ const ENDING: Duration = Duration::from_secs(5);
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// a name that cannot be a file's there
-    #[error("{0:?} is no name for --persist: take up to 64 letters, digits, - and _")]
+    #[error("{0:?} is no name for --persist: take up to 64 letters, digits, -, _ and dots")]
     Name(String),
     /// no directory to pin in
     #[error("nothing can be pinned in {}: mount a BPF file system there (mount -t bpf bpf /sys/fs/bpf)", dir.display())]
@@ -121,8 +121,24 @@ fn root() -> PathBuf {
 }
 
 fn is_name(name: &str) -> bool {
-    let is_plain = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
     (1..=64).contains(&name.len()) && name.chars().all(is_plain)
+}
+
+/// Returns the directory in which what has a name is pinned.
+fn dir_of(root: &Path, name: &str) -> PathBuf {
+    root.join(without_dots(name))
+}
+
+/// A BPF file system keeps names with dots for itself, and no name of an interface or of
+/// `--persist` has a colon.
+fn without_dots(name: &str) -> String {
+    name.replace('.', ":")
+}
+
+/// Returns the name that [`without_dots`] has made a file's.
+fn with_dots(file: &str) -> String {
+    file.replace(':', ".")
 }
 
 /// A lasting recording, owned by this process as long as this value lives.
@@ -354,7 +370,7 @@ fn claim(name: &str) -> Result<(PathBuf, Option<OwnedFd>), Error> {
     };
     make(&root).map_err(|source| Error::NoFileSystem { dir: root.clone(), source })?;
     let lock = lock_of(&root, name)?;
-    let dir = root.join(name);
+    let dir = dir_of(&root, name);
     make(&dir).map_err(|source| Error::NoFileSystem { dir: root.clone(), source })?;
     Ok((dir, lock))
 }
@@ -469,8 +485,8 @@ pub fn list() -> io::Result<Vec<Lasting>> {
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
         other => other?,
     };
-    let mut names: Vec<String> =
-        entries.flatten().filter_map(|entry| entry.file_name().into_string().ok()).collect();
+    let files = entries.flatten().filter_map(|entry| entry.file_name().into_string().ok());
+    let mut names: Vec<String> = files.map(|file| with_dots(&file)).collect();
     names.sort();
     let look = |name: String| {
         let status = status(&root, &name);
@@ -486,7 +502,7 @@ fn is_owned(root: &Path, name: &str) -> bool {
 }
 
 fn status(root: &Path, name: &str) -> Result<Status, Error> {
-    let dir = root.join(name);
+    let dir = dir_of(root, name);
     let own = Persist { name: name.to_owned(), dir, _lock: None, state: None, is_new: false };
     let state = match State::open(&own.dir.join("state")) {
         Err(Unreadable::OtherKind) => return groups::status(name, &own.dir),
@@ -553,7 +569,7 @@ pub enum Dropped {
 /// Where a recorder that runs owns it, or there is none.
 pub fn drop_lasting(name: &str) -> Result<Dropped, Error> {
     let (root, known) = (root(), is_name(name));
-    let dir = root.join(name);
+    let dir = dir_of(&root, name);
     if !known || !dir.is_dir() {
         return Err(Error::None(name.to_owned()));
     }

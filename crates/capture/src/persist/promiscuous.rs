@@ -8,6 +8,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use super::{with_dots, without_dots};
 use crate::sys::pins::{is_promiscuous, set_promiscuous};
 
 /// What stands between the owner of a note and its interface.
@@ -18,7 +19,7 @@ const MARK: &str = "-promiscuous-";
 /// # Errors
 /// Where nothing can be written down.
 pub(super) fn put(dir: &Path, of: &str, interface: &str, wants: bool) -> io::Result<()> {
-    let own = dir.join(format!("{of}{MARK}{}", escaped(interface)));
+    let own = dir.join(format!("{of}{MARK}{}", without_dots(interface)));
     if wants {
         if is_promiscuous(interface)? && notes(dir)?.all(|(name, _)| name != interface) {
             return Ok(());
@@ -52,11 +53,6 @@ fn notes(dir: &Path) -> io::Result<impl Iterator<Item = (String, PathBuf)>> {
     Ok(fs::read_dir(dir)?.flatten().filter_map(|entry| {
         let name = entry.file_name().into_string().ok()?;
         let (_, interface) = name.split_once(MARK)?;
-        Some((interface.replace(':', "."), entry.path()))
+        Some((with_dots(interface), entry.path()))
     }))
-}
-
-/// A BPF file system keeps names with dots for itself, and no interface's name has a colon.
-fn escaped(interface: &str) -> String {
-    interface.replace('.', ":")
 }

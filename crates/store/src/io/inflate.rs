@@ -6,8 +6,9 @@
 //! file once. How long the object is nobody knows before its end ([`Object::is_measured`]), and
 //! damage ends it ([`Object::fault`]).
 //!
-//! Memory: what each format needs (gzip 32 KiB, LZ4 some 8 MiB, Zstandard its window, of at most
-//! 100 MiB) and [`WINDOW`], for each of the [`OPEN`] files that were read last.
+//! Memory: what each format needs (gzip 32 KiB, LZ4 some 12 MiB, Zstandard its window, of at most
+//! 2^[`ZSTANDARD_WINDOW_LOG`] bytes) and twice [`WINDOW`], for each of the [`OPEN`] files that were
+//! read last.
 
 use std::ffi::{OsStr, OsString};
 use std::fmt;
@@ -18,7 +19,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use flate2::bufread::MultiGzDecoder;
 use lz4_flex::frame::FrameDecoder as Lz4;
-use ruzstd::decoding::StreamingDecoder;
+use zstd::stream::read::Decoder as Zstandard;
 
 use super::read::{Access, Object, State, Storage};
 
@@ -30,6 +31,12 @@ const OPEN: usize = 16;
 const BUFFER: usize = 256 << 10;
 /// How much is decompressed at once.
 const STEP: usize = 64 << 10;
+/// The largest window that a Zstandard frame may ask for, as a power of two: 64 MiB. A frame may
+/// declare any size, and none of its bytes need be there.
+const ZSTANDARD_WINDOW_LOG: u32 = 26;
+
+/// What is compressed.
+type Input = Box<dyn BufRead + Send>;
 
 /// A format of compression.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,18 +51,25 @@ impl Compression {
     fn of(head: &[u8]) -> Option<Self> {
         match head {
             [0x1f, 0x8b, 8, ..] => Some(Self::Gzip),
-            [0x28, 0xb5, 0x2f, 0xfd, ..] => Some(Self::Zstandard),
+            // What pzstd writes begins with a frame to be passed over (RFC 8878, section 3.1.2).
+            [0x28, 0xb5, 0x2f, 0xfd, ..] | [0x50..=0x5f, 0x2a, 0x4d, 0x18, ..] => {
+                Some(Self::Zstandard)
+            }
             [0x04, 0x22, 0x4d, 0x18, ..] => Some(Self::Lz4),
             _ => None,
         }
     }
 
-    fn decoder(self, input: Box<dyn BufRead + Send>) -> Box<dyn Read + Send> {
-        match self {
+    fn decoder(self, input: Input) -> Result<Box<dyn Read + Send>> {
+        Ok(match self {
             Self::Gzip => Box::new(MultiGzDecoder::new(input)),
-            Self::Zstandard => Box::new(Zstandard::Between(Some(input))),
-            Self::Lz4 => Box::new(Lz4Frames(Lz4::new(input))),
-        }
+            Self::Zstandard => {
+                let mut decoder = Zstandard::with_buffer(input)?;
+                decoder.window_log_max(ZSTANDARD_WINDOW_LOG)?;
+                Box::new(decoder)
+            }
+            Self::Lz4 => Box::new(Lz4Frames::new(input)),
+        })
     }
 }
 
@@ -69,76 +83,55 @@ pub fn inflate(mut input: impl Read + Send + 'static) -> Result<(Box<dyn Read + 
         None => (Box::new(input), false),
         Some(compression) => {
             let input = BufReader::with_capacity(BUFFER, input);
-            (compression.decoder(Box::new(input)), true)
+            (compression.decoder(Box::new(input))?, true)
         }
     })
 }
 
 /// The frames of an LZ4 file, one behind the other.
-struct Lz4Frames(Lz4<Box<dyn BufRead + Send>>);
+struct Lz4Frames {
+    decoder: Lz4<SeenToItsEnd>,
+    /// Whether all frames that began have ended.
+    is_between: bool,
+}
+
+/// An input that notes whether more was asked for than it has. To the decoder an input that ends
+/// between two blocks of a frame is as good as the frame's end.
+struct SeenToItsEnd {
+    input: Input,
+    has_ended: bool,
+}
+
+impl Read for SeenToItsEnd {
+    fn read(&mut self, buffer: &mut [u8]) -> Result<usize> {
+        let n = self.input.read(buffer)?;
+        self.has_ended |= n == 0 && !buffer.is_empty();
+        Ok(n)
+    }
+}
+
+impl Lz4Frames {
+    fn new(input: Input) -> Self {
+        let decoder = Lz4::new(SeenToItsEnd { input, has_ended: false });
+        Self { decoder, is_between: true }
+    }
+}
 
 impl Read for Lz4Frames {
     fn read(&mut self, buffer: &mut [u8]) -> Result<usize> {
         loop {
-            let n = self.0.read(buffer)?;
-            if n > 0 || buffer.is_empty() || self.0.get_mut().fill_buf()?.is_empty() {
+            if self.is_between && self.decoder.get_mut().input.fill_buf()?.is_empty() {
+                return Ok(0);
+            }
+            self.is_between = false;
+            let n = self.decoder.read(buffer)?;
+            if n > 0 || buffer.is_empty() {
                 return Ok(n);
             }
-        }
-    }
-}
-
-/// The frames of a Zstandard file, one behind the other.
-enum Zstandard {
-    /// The place before a frame, or the end. The input is away only while a frame begins.
-    Between(Option<Box<dyn BufRead + Send>>),
-    In(Box<StreamingDecoder<Box<dyn BufRead + Send>, ruzstd::decoding::FrameDecoder>>),
-}
-
-impl Read for Zstandard {
-    fn read(&mut self, buffer: &mut [u8]) -> Result<usize> {
-        loop {
-            match self {
-                Self::In(decoder) => {
-                    let n = decoder.read(buffer)?;
-                    if n > 0 || buffer.is_empty() {
-                        return Ok(n);
-                    }
-                    let Self::In(decoder) = std::mem::replace(self, Self::Between(None)) else {
-                        unreachable!("it was seen above");
-                    };
-                    *self = Self::Between(Some(decoder.into_inner()));
-                }
-                Self::Between(input) => {
-                    let Some(mut input) = input.take() else { return Ok(0) };
-                    if skip_frames(&mut *input)? {
-                        *self = Self::Between(Some(input));
-                        return Ok(0);
-                    }
-                    let decoder = StreamingDecoder::new(input);
-                    *self = Self::In(Box::new(decoder.map_err(Error::other)?));
-                }
+            if self.decoder.get_ref().has_ended {
+                return Err(Error::new(ErrorKind::UnexpectedEof, "a frame has no end"));
             }
-        }
-    }
-}
-
-/// Passes over frames that hold nothing of the file (RFC 8878, section 3.1.2). Returns whether the
-/// file has ended.
-fn skip_frames(input: &mut dyn BufRead) -> Result<bool> {
-    loop {
-        let head = input.fill_buf()?;
-        if head.is_empty() {
-            return Ok(true);
-        }
-        if head.len() < 4 || head[0] & 0xf0 != 0x50 || head[1..4] != [0x2a, 0x4d, 0x18] {
-            return Ok(false);
-        }
-        let mut head = [0; 8];
-        input.read_exact(&mut head)?;
-        let len = u64::from(u32::from_le_bytes([head[4], head[5], head[6], head[7]]));
-        if std::io::copy(&mut Read::take(&mut *input, len), &mut std::io::sink())? < len {
-            return Err(ErrorKind::UnexpectedEof.into());
+            self.is_between = true;
         }
     }
 }
@@ -245,27 +238,41 @@ impl Inflation {
         if self.has_ended {
             return false;
         }
-        let decoder = self.decoder.get_or_insert_with(|| {
-            let input = Forwards { object: object.clone(), at: 0 };
-            compression.decoder(Box::new(BufReader::with_capacity(BUFFER, input)))
-        });
         if self.window.len() >= 2 * WINDOW {
             self.window.drain(..self.window.len() - WINDOW);
         }
         let len = self.window.len();
         self.window.resize(len + STEP, 0);
-        let read = loop {
-            match decoder.read(&mut self.window[len..]) {
-                Err(e) if e.kind() == ErrorKind::Interrupted => {}
-                read => break read,
-            }
-        };
+        let read = self.read_on(object, compression, len);
         let n = *read.as_ref().unwrap_or(&0);
         self.window.truncate(len + n);
         self.end += n as u64;
         self.fault = read.err().map(|e| e.to_string());
         self.has_ended = n == 0;
         n > 0
+    }
+
+    /// Reads into the window, from a place in it on.
+    fn read_on(
+        &mut self,
+        object: &Arc<dyn Object>,
+        compression: Compression,
+        at: usize,
+    ) -> Result<usize> {
+        let decoder = match &mut self.decoder {
+            Some(decoder) => decoder,
+            none => {
+                let input = Forwards { object: object.clone(), at: 0 };
+                let input = BufReader::with_capacity(BUFFER, input);
+                none.insert(compression.decoder(Box::new(input))?)
+            }
+        };
+        loop {
+            match decoder.read(&mut self.window[at..]) {
+                Err(e) if e.kind() == ErrorKind::Interrupted => {}
+                read => return read,
+            }
+        }
     }
 }
 

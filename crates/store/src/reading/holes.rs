@@ -4,7 +4,7 @@
 
 use std::collections::BTreeSet;
 use std::io;
-use std::ops::RangeInclusive;
+use std::ops::{Range, RangeInclusive};
 
 use crate::format::name::SegmentName;
 use crate::io::Storage;
@@ -25,14 +25,10 @@ impl Numbers {
     pub fn list(storage: &dyn Storage) -> io::Result<Self> {
         let mut numbers = Self { all: BTreeSet::new(), first: None };
         for name in storage.list()? {
-            let Some(name) = name.to_str() else { continue };
-            let (name, is_there) = match name.strip_suffix(SET_ASIDE) {
-                Some(name) => (name, false),
-                None => (name, true),
-            };
-            let Some(SegmentName { number, .. }) = SegmentName::parse(name) else { continue };
+            let Some((name, is_aside)) = name.to_str().and_then(segment_of) else { continue };
+            let number = name.number;
             numbers.all.insert(number);
-            if is_there {
+            if !is_aside {
                 numbers.first = Some(numbers.first.map_or(number, |first| first.min(number)));
             }
         }
@@ -60,6 +56,25 @@ impl Numbers {
         let before = *self.all.range(self.first?..number).next_back()?;
         (before + 1 < number).then(|| before + 1..=number - 1)
     }
+}
+
+/// Returns the segment that a file name tells, and whether it was set aside.
+pub(crate) fn segment_of(file_name: &str) -> Option<(SegmentName, bool)> {
+    let aside = file_name.strip_suffix(SET_ASIDE);
+    SegmentName::parse(aside.unwrap_or(file_name)).map(|name| (name, aside.is_some()))
+}
+
+/// Returns the numbers of a range that are not among some numbers.
+pub(crate) fn gaps(
+    numbers: &BTreeSet<u64>,
+    within: Range<u64>,
+) -> impl Iterator<Item = RangeInclusive<u64>> {
+    let mut next = within.start;
+    let known = numbers.range(within.clone()).copied().chain([within.end]);
+    known.filter_map(move |number| {
+        let from = std::mem::replace(&mut next, number.saturating_add(1));
+        (from < number).then(|| from..=number - 1)
+    })
 }
 
 /// Segments that are missing in the middle of a store.

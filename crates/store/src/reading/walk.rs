@@ -5,19 +5,22 @@
 //! The granules are those of the segment's index. Without an index (there is none, or it cannot be
 //! used) the segment is cut into pieces by the same rule, which have no numbers that mean anything
 //! to others. Where a granule is damaged, its packets up to the damage are given and a note tells;
-//! without an index the segment ends there.
+//! without an index the segment ends there. A note also tells where a granule's checksum is not the
+//! one in the index.
 
+use std::collections::BTreeSet;
 use std::io;
-use std::ops::Range;
+use std::ops::{Range, RangeInclusive};
 use std::sync::Arc;
 
 use tapdeck_packet::pcapng::{Record, Statistics};
 
 use super::query::{Described, Note, Packet, Snapshot};
-use crate::format::index::{GRANULE, Index};
+use crate::format::index::{GRANULE, Granule, Index};
 use crate::format::name::SegmentName;
-use crate::format::segment::{body_end, read_beginning, segment_names, statistics_told};
+use crate::format::segment::{body_end, read_beginning, statistics_told};
 use crate::io::{Access, Object, Storage};
+use crate::reading::holes::{gaps, segment_of};
 use crate::reading::query::blocks::{Blocks, BrokenBlock, PieceEnd};
 use crate::reading::query::ends::{Begun, parse_begin};
 
@@ -42,9 +45,15 @@ pub struct Walk {
     /// Where the packets end.
     end: u64,
     /// Where the granules of the index lie; `None` without one.
-    granules: Option<Vec<Range<u64>>>,
+    granules: Option<Vec<Place>>,
     statistics: Option<Vec<Statistics>>,
     notes: Vec<Note>,
+}
+
+/// Where a granule lies, and the checksum that its index has.
+struct Place {
+    bytes: Range<u64>,
+    checksum: u32,
 }
 
 /// Returns the closed segments of a snapshot, oldest first.
@@ -119,25 +128,25 @@ impl Walk {
 
     fn by_granules<E: From<io::Error>>(
         &mut self,
-        granules: &[Range<u64>],
+        granules: &[Place],
         mut each: impl FnMut(Step<'_>) -> Result<(), E>,
     ) -> Result<(), E> {
         let mut blocks = Blocks::default();
-        let goes_on = |a: &Range<u64>, b: &Range<u64>| a.end == b.start;
+        let goes_on = |a: &Place, b: &Place| a.bytes.end == b.bytes.start;
         for run in granules.chunk_by(goes_on) {
             let mut rest = run;
             while let Some(first) = rest.first() {
-                let upto = first.start + PIECE;
-                let count = rest.partition_point(|granule| granule.end <= upto).max(1);
+                let upto = first.bytes.start + PIECE;
+                let count = rest.partition_point(|granule| granule.bytes.end <= upto).max(1);
                 let (now, later) = rest.split_at(count);
                 rest = later;
-                let place = first.start..now[count - 1].end;
+                let place = first.bytes.start..now[count - 1].bytes.end;
                 let len = (place.end - place.start) as usize;
                 blocks.load(&*self.object, &self.begun.section, place.start, len)?;
                 self.object.forget(place);
                 for granule in now {
                     self.granule(&mut blocks, granule, &mut each)?;
-                    each(Step::GranuleEnd(granule.clone()))?;
+                    each(Step::GranuleEnd(granule.bytes.clone()))?;
                 }
             }
         }
@@ -147,9 +156,10 @@ impl Walk {
     fn granule<E>(
         &mut self,
         blocks: &mut Blocks,
-        place: &Range<u64>,
+        Place { bytes: place, checksum }: &Place,
         each: &mut impl FnMut(Step<'_>) -> Result<(), E>,
     ) -> Result<(), E> {
+        let is_intact = crc32c::crc32c(blocks.bytes(place)) == *checksum;
         let mut failed = None;
         let Self { begun, .. } = &*self;
         let (good, fault) = blocks.parse(place, |_, record| {
@@ -166,6 +176,11 @@ impl Walk {
             Some(BrokenBlock::Damaged(what)) => what,
             Some(BrokenBlock::Short(_)) => "a block passes the end of what was indexed",
             None if good < place.end => "it is cut short",
+            None if !is_intact => {
+                let segment = self.name.to_string();
+                self.notes.push(Note::Changed { segment, at: place.start });
+                return Ok(());
+            }
             None => return Ok(()),
         };
         self.damaged(good, what);
@@ -232,13 +247,14 @@ fn granules(
     name: &SegmentName,
     len: u64,
     body: u64,
-) -> io::Result<Option<Vec<Range<u64>>>> {
+) -> io::Result<Option<Vec<Place>>> {
     let index = Index::open(storage, name, len)?;
     let Some(mut index) = index.filter(|index| index.summary().complete) else { return Ok(None) };
     let tables = index.tables()?;
-    let places: Vec<_> = tables.into_iter().flatten().map(|granule| granule.place).collect();
+    let place = |granule: Granule| Place { bytes: granule.place, checksum: granule.checksum };
+    let places: Vec<Place> = tables.into_iter().flatten().map(place).collect();
     let mut at = body;
-    for place in &places {
+    for Place { bytes: place, .. } in &places {
         if place.start < at || place.is_empty() || place.end > len {
             let why = "a granule is not where it should be";
             return Err(io::Error::new(io::ErrorKind::InvalidData, why));
@@ -275,11 +291,44 @@ fn packet<'a>(begun: &Begun, record: &Record<'a>) -> Result<Option<Packet<'a>>, 
     }))
 }
 
-/// Returns the names of all closed segments, oldest first. Nothing says what is in them.
-pub fn closed_names(storage: &dyn Storage) -> io::Result<Vec<SegmentName>> {
-    let mut names = segment_names(storage)?;
-    names.retain(|name| !name.live);
-    Ok(names)
+/// The segments that a store has at one moment, as their names tell. Nothing says what is in them.
+#[derive(Default)]
+pub struct Listing {
+    /// Closed segments, oldest first.
+    pub closed: Vec<SegmentName>,
+    /// The numbers of closed and of live ones.
+    pub numbers: BTreeSet<u64>,
+    /// The numbers of those that held nothing, and that recovery set aside.
+    pub aside: BTreeSet<u64>,
+}
+
+impl Listing {
+    /// Lists a store. A segment that is renamed meanwhile may be left out.
+    pub fn read(storage: &dyn Storage) -> io::Result<Self> {
+        let mut listing = Self::default();
+        for name in storage.list()? {
+            let Some((name, is_aside)) = name.to_str().and_then(segment_of) else { continue };
+            if is_aside {
+                listing.aside.insert(name.number);
+                continue;
+            }
+            listing.numbers.insert(name.number);
+            if !name.live {
+                listing.closed.push(name);
+            }
+        }
+        listing.closed.sort();
+        Ok(listing)
+    }
+
+    /// Returns the numbers of a range that no segment has.
+    pub fn missing(&self, within: Range<u64>) -> Vec<RangeInclusive<u64>> {
+        let known = |numbers: &BTreeSet<u64>| -> Vec<u64> {
+            numbers.range(within.clone()).copied().collect()
+        };
+        let known = [known(&self.numbers), known(&self.aside)].concat().into_iter().collect();
+        gaps(&known, within).collect()
+    }
 }
 
 /// Whether the index of a closed segment is still being made, or was when its recorder was killed.

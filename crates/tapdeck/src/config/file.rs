@@ -6,10 +6,11 @@
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
+use std::num::ParseIntError;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use clap::builder::ValueParser;
 use clap::error::{ContextKind, ContextValue};
 use clap::parser::ValueSource;
@@ -33,6 +34,8 @@ pub struct Words {
     pub all: Vec<OsString>,
     /// The file, where one was named.
     pub file: Option<RecordFile>,
+    /// Where the flags of the command begin.
+    begin: usize,
 }
 
 impl Words {
@@ -42,33 +45,33 @@ impl Words {
     /// Where the file cannot be read, or says what no flag could say. Whether flags make sense
     /// together is clap's to say of the words.
     pub fn read(given: Vec<OsString>) -> Result<Self> {
-        let is_record = given.get(1).is_some_and(|word| word == COMMAND);
-        if !is_record {
-            return Ok(Self { all: given, file: None });
-        }
+        let Some(begin) = begin_of_record(&given) else {
+            return Ok(Self { begin: given.len(), all: given, file: None });
+        };
         let flags = Flags::of_record();
-        let said = flags.said(&given[2..]);
+        let said = flags.said(&given[begin..]);
         let Some(path) = said.get_one::<OsString>(FLAG) else {
-            return Ok(Self { all: given, file: None });
+            return Ok(Self { all: given, file: None, begin });
         };
         let path = Path::new(path);
-        let text = std::fs::read_to_string(path)
-            .with_context(|| format!("cannot read {}", path.display()))?;
+        let text = super::text::read(path)?;
         let (file, faults) = flags.file(path, &text);
         if let Some(fault) = faults.into_iter().next() {
             return Err(Usage(fault).into());
         }
-        let kept = |key: &&Key| said.value_source(&key.id) != Some(ValueSource::CommandLine);
+        let is_said = |id: &str| said.value_source(id) == Some(ValueSource::CommandLine);
+        // The same flag in another form wins as well.
+        let kept = |key: &&Key| !(is_said(&key.id) || key.id == "filter" && is_said("expression"));
         let words = file.keys.iter().filter(kept).flat_map(|key| key.words.iter().cloned());
-        let (begin, rest) = given.split_at(2);
-        let all = begin.iter().cloned().chain(words).chain(rest.iter().cloned()).collect();
-        Ok(Self { all, file: Some(file) })
+        let (before, rest) = given.split_at(begin);
+        let all = before.iter().cloned().chain(words).chain(rest.iter().cloned()).collect();
+        Ok(Self { all, file: Some(file), begin })
     }
 
     /// Returns the flags of a recorder that are given, with their values as they were written.
     pub fn settings(&self) -> Settings {
         let flags = Flags::of_record();
-        let said = flags.said(self.all.get(2..).unwrap_or_default());
+        let said = flags.said(self.all.get(self.begin..).unwrap_or_default());
         let given = flags.keys().filter_map(|(name, arg)| {
             let id = arg.get_id().as_str();
             said.value_source(id).filter(|source| *source == ValueSource::CommandLine)?;
@@ -78,6 +81,20 @@ impl Words {
         });
         given.collect()
     }
+}
+
+/// Returns where the flags of a recorder begin, if the command line is one's: behind the command,
+/// which flags of the program may stand before.
+fn begin_of_record(given: &[OsString]) -> Option<usize> {
+    let cli = Cli::command();
+    let args = cli.get_arguments().filter(|arg| !only_tells(arg));
+    let args = args.map(|arg| alone(arg, value_parser!(OsString)));
+    let program = Command::new(cli.get_name().to_owned()).args(args).disable_help_flag(true);
+    let program = program.allow_external_subcommands(true).disable_help_subcommand(true);
+    let said = program.ignore_errors(true).try_get_matches_from(given).ok()?;
+    let (_, rest) = said.subcommand().filter(|(name, _)| *name == COMMAND)?;
+    let rest = rest.get_many::<OsString>("").map_or(0, Iterator::count);
+    given.len().checked_sub(rest)
 }
 
 /// What flags were given, by their names.
@@ -271,16 +288,25 @@ fn word(name: &str, value: Option<&OsStr>) -> OsString {
 }
 
 /// Has clap read a flag by itself, as it reads it on a command line.
-fn check(arg: &Arg, words: &[OsString]) -> Result<(), String> {
+fn read_alone(arg: &Arg, words: &[OsString]) -> Result<(), clap::Error> {
     let command = Command::new(COMMAND).arg(alone(arg, arg.get_value_parser().clone()));
     let read = command.no_binary_name(true).disable_help_flag(true).try_get_matches_from(words);
-    read.map(drop).map_err(|e| {
-        let invalid = match e.get(ContextKind::InvalidValue) {
-            Some(ContextValue::String(value)) => format!("{value:?} "),
-            _ => String::new(),
+    read.map(drop)
+}
+
+/// Says what is wrong with a flag's value, if anything is.
+fn check(arg: &Arg, words: &[OsString]) -> Result<(), String> {
+    read_alone(arg, words).map_err(|e| {
+        let (value, invalid) = match e.get(ContextKind::InvalidValue) {
+            Some(ContextValue::String(value)) => (format!("{value} "), format!("{value:?} ")),
+            _ => (String::new(), String::new()),
         };
         if let Some(why) = std::error::Error::source(&e) {
-            return format!("{invalid}{why}");
+            if why.is::<ParseIntError>() {
+                return format!("{invalid}is no whole number{}", range(arg).unwrap_or_default());
+            }
+            let why = why.to_string();
+            return format!("{invalid}{}", why.strip_prefix(&value).unwrap_or(&why));
         }
         match e.get(ContextKind::ValidValue) {
             Some(ContextValue::Strings(all)) if !all.is_empty() => {
@@ -288,6 +314,16 @@ fn check(arg: &Arg, words: &[OsString]) -> Result<(), String> {
             }
             _ => one_line(&e),
         }
+    })
+}
+
+/// Returns the range of the numbers that a flag takes, as clap tells it of one that is outside.
+fn range(arg: &Arg) -> Option<String> {
+    let outside = ["0".to_owned(), u64::MAX.to_string()];
+    outside.iter().find_map(|number| {
+        let wrong = read_alone(arg, &[word(arg.get_long()?, Some(number.as_ref()))]).err()?;
+        let why = std::error::Error::source(&wrong)?.to_string();
+        Some(format!(" in {}", why.split_once(" is not in ")?.1))
     })
 }
 
@@ -331,14 +367,14 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("eth0.toml");
         std::fs::write(&path, text).unwrap();
-        let given = ["tapdeck", "record"].into_iter().chain(given.split_whitespace());
+        let given = "tapdeck --log lines record".split(' ').chain(given.split_whitespace());
         let given = given.chain(["--config"]).map(OsString::from).chain([path.clone().into()]);
         let words = Words::read(given.collect()).unwrap();
         let file = words.file.expect("a file was named");
         assert_eq!(file.path, path);
         let dir = dir.path().display().to_string();
         let shown = words.all.iter().map(|word| word.to_str().unwrap().replace(&dir, "DIR"));
-        shown.take_while(|word| word != "--config").skip(2).collect()
+        shown.take_while(|word| word != "--config").skip(4).collect()
     }
 
     #[test]
@@ -366,6 +402,10 @@ mod tests {
             words("interface = \"eth0\"\nsnaplen = 96\nno-index = true\npersist = \"x\"", wins),
             ["--persist=x", "-i", "eth7", "--snaplen=60", "-p", "--no-index"]
         );
+        let form = |given| words("filter = \"tcp\"", given);
+        assert_eq!(form(""), ["--filter=tcp"]);
+        assert_eq!(form("udp port 53"), ["udp", "port", "53"]);
+        assert_eq!(form("--filter udp"), ["--filter", "udp"]);
         assert_eq!(words("", ""), [""; 0]);
     }
 
@@ -407,7 +447,10 @@ mod tests {
             ("\nkeep_bytes = \"1GiB\"", 2, "there is no key keep_bytes; the nearest is keep-bytes"),
             ("Interfaces = \"eth0\"", 1, "the nearest is interface"),
             ("config = \"x\"", 1, "there is no key config"),
-            ("# a\n# b\nsnaplen = 0", 3, "snaplen: \"0\" 0 is not in 1..=262144"),
+            ("# a\n# b\nsnaplen = 0", 3, "snaplen: \"0\" is not in 1..=262144"),
+            ("count = -1", 1, "count: \"-1\" is no whole number in 1.."),
+            ("snaplen = -1", 1, "snaplen: \"-1\" is not in 1..=262144"),
+            ("index-cpu = -1", 1, "index-cpu: \"-1\" is not in 0..=4294967295"),
             ("keep-time = \"soon\"", 1, "keep-time: \"soon\" is no time"),
             ("ring-bytes = \"lots\"", 1, "ring-bytes: \"lots\" is no size"),
             ("hook = \"pcap\"", 1, "hook: \"pcap\" is none of auto, xdp"),

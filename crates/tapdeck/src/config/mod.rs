@@ -9,12 +9,13 @@ mod days;
 pub mod file;
 mod record;
 mod serve;
+pub mod text;
 
 use std::fmt::{self, Write as _};
 use std::io::{Write as _, stdout};
 use std::path::Path;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use toml::de::{DeTable, DeValue};
 
 use crate::flags::{self, ConfigVerb};
@@ -48,31 +49,42 @@ pub fn run(flags: &flags::Config) -> Result<()> {
 enum Whose {
     Recorders,
     Daemons,
+    Gateways,
 }
 
 impl Whose {
-    /// A daemon's file has tables, a recorder's has none. Of text that is no TOML the file's name
-    /// tells.
+    /// The files of a daemon and of a gateway have tables, a recorder's has none. Of text that is
+    /// no TOML the file's name tells.
     fn of(path: &Path, text: &str) -> Self {
         let is_table = |value: &DeValue<'_>| value.is_table() || value.is_array();
-        let is_daemons = match DeTable::parse(text) {
-            Ok(table) => ["serve", "group"].iter().any(|key| {
-                table.get_ref().get(*key).is_some_and(|value| is_table(value.get_ref()))
-            }),
-            Err(_) => path.file_name().is_some_and(|name| name == "serve.toml"),
+        let parsed = DeTable::parse(text);
+        let has = |tables: &[&str], name: &str| match &parsed {
+            Ok(all) => tables
+                .iter()
+                .any(|key| all.get_ref().get(*key).is_some_and(|value| is_table(value.get_ref()))),
+            Err(_) => path.file_name().is_some_and(|file| file == name),
         };
-        if is_daemons { Self::Daemons } else { Self::Recorders }
+        if has(&["serve", "group"], "serve.toml") {
+            Self::Daemons
+        } else if has(&["listen", "store", "daemon", "role", "user"], "gateway.toml") {
+            Self::Gateways
+        } else {
+            Self::Recorders
+        }
     }
 }
 
 /// Returns what a file would do, or all that is wrong with it.
 fn check(path: &Path) -> Result<Page, Vec<String>> {
     let one = |e: anyhow::Error| vec![format!("{e:#}")];
-    let text = std::fs::read_to_string(path);
-    let text = text.with_context(|| format!("cannot read {}", path.display())).map_err(one)?;
+    let text = text::read(path).map_err(one)?;
     match Whose::of(path, &text) {
         Whose::Recorders => record::check(path, &text),
         Whose::Daemons => serve::check(path, &text).map_err(one),
+        Whose::Gateways => Err(vec![format!(
+            "{}: this configures tapdeck-gateway, which checks it when it starts",
+            path.display()
+        )]),
     }
 }
 
@@ -110,6 +122,9 @@ mod tests {
             ("a.toml", "[[group]]\nname = \"ids\"", Whose::Daemons),
             ("a.toml", "[[group]\n", Whose::Recorders),
             ("serve.toml", "[[group]\n", Whose::Daemons),
+            ("a.toml", "[[listen]]\naddress = \"[::1]:9670\"", Whose::Gateways),
+            ("a.toml", "[[store]]", Whose::Gateways),
+            ("gateway.toml", "[[store]\n", Whose::Gateways),
         ] {
             assert_eq!(Whose::of(Path::new(name), text), whose, "{name}: {text}");
         }

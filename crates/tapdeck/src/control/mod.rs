@@ -26,7 +26,7 @@ pub use answer::Answer;
 pub use book::{Book, Changes, Counted, Refused};
 pub use command::{Command, RulesCommand};
 pub use connection::{Connection, Request};
-pub use rules::{Loaded, compiler, load};
+pub use rules::{Loaded, compiler, load, load_again};
 pub use server::{Bell, ClientId, Event, Peer, Server};
 pub use socket::{Access, IN_STORE, Socket, recorder_path, remove_left};
 

@@ -9,7 +9,7 @@ use tapdeck_packet::rules::RuleSet;
 use tapdeck_packet::rules::image::Options;
 
 use super::book::{Compile, Counted};
-use crate::rules::read_rules;
+use crate::rules::{read_rules, read_rules_again};
 
 /// A set of rules and its form for the kernel.
 pub type Loaded = (RuleSet, Arc<Compiled>);
@@ -24,7 +24,15 @@ pub fn compiler(options: Options) -> Compile<Arc<Compiled>> {
 
 /// Reads a rule file and compiles its set.
 pub fn load(path: &Path, options: &Options) -> Result<Loaded> {
-    let set = read_rules(path)?;
+    compiled(path, read_rules(path)?, options)
+}
+
+/// The same while packets come.
+pub fn load_again(path: &Path, options: &Options) -> Result<Loaded> {
+    compiled(path, read_rules_again(path)?, options)
+}
+
+fn compiled(path: &Path, set: RuleSet, options: &Options) -> Result<Loaded> {
     let compiled = Compiled::new(&set, options).with_context(|| path.display().to_string())?;
     Ok((set, Arc::new(compiled)))
 }

@@ -40,6 +40,13 @@ impl Default for Access {
     }
 }
 
+impl Access {
+    /// Lets the group that the socket's file gets by itself connect as well.
+    pub fn of_group() -> Self {
+        Self { mode: 0o660, group: None }
+    }
+}
+
 /// A socket that listens. Dropping it removes its file.
 #[derive(Debug)]
 pub struct Socket {

@@ -17,13 +17,16 @@ use crate::query::time;
 /// statistics; 0 if it is deleted meanwhile.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "T: a time as 2026-01-02T03:04:05Z or 2026-01-02T04:04:05.678+01:00, or \"10m ago\", or seconds since 1970
+    after_help = concat!(
+        time::in_help!(),
+        "
 
 Examples:
   tapdeck flows --dir /var/tape -o /var/flows
   tapdeck flows --dir /var/tape -o /var/flows --watch
   tapdeck flows --dir /var/tape -o web --format zeek --after \"1h ago\" tcp port 443
   duckdb -c \"select src_ip, sum(fwd_bytes) from '/var/flows/*.parquet' group by 1 order by 2 desc\""
+    )
 )]
 pub struct Flows {
     /// The store, a directory that `tapdeck record --dir` wrote or is writing
@@ -49,11 +52,11 @@ pub struct Flows {
     pub expression: Vec<String>,
 
     /// Only packets from this time on
-    #[arg(long, value_name = "T", value_parser = time::point)]
+    #[arg(long, value_name = "T", value_parser = time::point, allow_hyphen_values = true)]
     pub after: Option<i64>,
 
     /// Only packets from before this time
-    #[arg(long, value_name = "T", value_parser = time::point)]
+    #[arg(long, value_name = "T", value_parser = time::point, allow_hyphen_values = true)]
     pub before: Option<i64>,
 
     /// What the column `sensor` says [the name of this machine]

@@ -237,6 +237,16 @@ pub struct Record {
     pub stats_json: Option<PathBuf>,
 }
 
+impl Record {
+    /// Returns the filter, in whichever form it is given.
+    pub fn filter(&self) -> Option<String> {
+        if self.expression.is_empty() {
+            return self.filter.clone();
+        }
+        Some(self.expression.join(" "))
+    }
+}
+
 /// How long what was written may take to be durable; none is for ever.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SyncChoice(pub Option<Duration>);

@@ -11,6 +11,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
+use clap::ValueEnum;
 use jiff::Timestamp;
 use rustix::fs::{FlockOperation, OFlags, flock};
 use tapdeck_flow::{LineFile, LineForm, ParquetFile, Row, Rows};
@@ -43,7 +44,7 @@ impl Tables {
             dir.display()
         );
         let tables = Self { dir: dir.to_owned(), format, open };
-        for name in tables.list()?.iter().filter(|name| name.ends_with(DRAFT)) {
+        for name in tables.list()?.iter().filter(|name| is_draft(name)) {
             let path = dir.join(name);
             fs::remove_file(&path).with_context(|| format!("cannot remove {}", path.display()))?;
         }
@@ -58,16 +59,12 @@ impl Tables {
         Ok(stems.filter(|stem| segment_named(stem).is_some()).map(str::to_owned).collect())
     }
 
-    /// Lists the files that may be flow tables, or parts of some.
+    /// Lists the files whose names are text.
     fn list(&self) -> Result<Vec<String>> {
         let cannot = || format!("cannot list {}", self.dir.display());
         let mut names = Vec::new();
         for entry in self.dir.read_dir().with_context(cannot)? {
-            let name = entry.with_context(cannot)?.file_name();
-            let name = name.to_str().unwrap_or_default();
-            if name.trim_start_matches('.').starts_with("tapdeck-") {
-                names.push(name.to_owned());
-            }
+            names.extend(entry.with_context(cannot)?.file_name().into_string().ok());
         }
         Ok(names)
     }
@@ -76,6 +73,19 @@ impl Tables {
 /// Returns the closed segment with a stem.
 pub fn segment_named(stem: &str) -> Option<SegmentName> {
     SegmentName::parse(&format!("{stem}.pcapng"))
+}
+
+/// Whether a name is one that [`SegmentFiles`] gives a file that is not whole.
+fn is_draft(name: &str) -> bool {
+    let parts = name.strip_prefix('.').and_then(|name| name.strip_suffix(DRAFT));
+    FlowsFormat::value_variants().iter().any(|format| {
+        let name = parts.and_then(|name| name.strip_suffix(ending(*format)));
+        let parts = name.and_then(|name| name.split_at_checked(name.rfind(['+', '-'])?));
+        parts.is_some_and(|(stem, day)| {
+            let number = day.parse::<i32>();
+            segment_named(stem).is_some() && number.is_ok_and(|number| format!("{number:+}") == day)
+        })
+    })
 }
 
 const fn ending(format: FlowsFormat) -> &'static str {

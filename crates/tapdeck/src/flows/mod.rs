@@ -14,7 +14,7 @@ use tapdeck_packet::link::LinkType;
 use tapdeck_store::SegmentName;
 use tapdeck_store::io::{Directory, Storage};
 use tapdeck_store::query::{Matcher, Note, Snapshot, Span};
-use tapdeck_store::walk::{Step, Walk, closed};
+use tapdeck_store::walk::{Listing, Step, Walk, closed};
 
 use crate::flags;
 use crate::interrupt::Interrupt;
@@ -32,7 +32,14 @@ pub fn run(flags: &flags::Flows) -> Result<()> {
     let tables = Tables::open(&flags.out, flags.format)?;
     let store = Directory::new(&flags.dir);
     if flags.watch {
-        return watch::run(&store, &question, &tables, &interrupt);
+        // Damage in a closed segment is told when its files are made.
+        let is_later = |note: &&Note| match note {
+            Note::Damaged { segment, .. } => SegmentName::parse(segment).is_some_and(|n| !n.live),
+            _ => false,
+        };
+        let notes = snapshot.notes().iter().filter(|note| !is_later(note)).cloned();
+        let faults = tell(&notes.collect::<Vec<_>>());
+        return watch::run(&store, &question, &tables, &interrupt, faults);
     }
     let names = closed(&snapshot);
     let mut total = Made::default();
@@ -46,7 +53,17 @@ pub fn run(flags: &flags::Flows) -> Result<()> {
         };
         let made = make(&store, name, &question, &tables, &mut watch)?;
         drop(progress);
-        faults += tell(&made.notes) + usize::from(made.tell_difference(name));
+        let Some(made) = made else {
+            let is_mended = Listing::read(&store)?.numbers.contains(&name.number);
+            if is_mended {
+                say(&format!("{name} is being mended, and has no flow table yet"));
+            } else {
+                say(&Note::Deleted(name.to_string()).to_string());
+            }
+            faults += usize::from(is_mended);
+            continue;
+        };
+        faults += made.tell(name);
         total.packets += made.packets;
         total.rows += made.rows;
         total.files += made.files;
@@ -110,6 +127,11 @@ struct Made {
 }
 
 impl Made {
+    /// Tells what the user should know. Returns how many times packets are missing.
+    fn tell(&self, name: &SegmentName) -> usize {
+        tell(&self.notes) + usize::from(self.tell_difference(name))
+    }
+
     /// Tells where rows and statistics differ. Returns whether they do.
     fn tell_difference(&self, name: &SegmentName) -> bool {
         let Some(told) = self.told else { return false };
@@ -119,22 +141,19 @@ impl Made {
     }
 }
 
-/// Makes the files of a segment. Where that is gone nothing is made, and a note tells.
+/// Makes the files of a segment; `None` where that is gone.
 fn make(
     store: &dyn Storage,
     name: &SegmentName,
     question: &Question,
     tables: &Tables,
     watch: &mut dyn FnMut(u64) -> Result<()>,
-) -> Result<Made> {
+) -> Result<Option<Made>> {
     let cannot = || format!("cannot read {}", store.location(name.to_string().as_ref()).display());
     let mut walk = match Walk::open(store, name) {
         Ok(Some(walk)) => walk,
-        Ok(None) => return Ok(Made::default()),
-        Err(e) if e.kind() == ErrorKind::NotFound => {
-            let notes = vec![Note::Deleted(name.to_string())];
-            return Ok(Made { notes, ..Made::default() });
-        }
+        Ok(None) => return Ok(Some(Made::default())),
+        Err(e) if e.kind() == ErrorKind::NotFound => return Ok(None),
         Err(e) => return Err(e).with_context(cannot),
     };
     let mut files = SegmentFiles::new(tables, name, &question.sensor);
@@ -172,5 +191,5 @@ fn make(
     made.files = files.finish()?;
     let is_whole = question.is_of_all() && !made.notes.iter().any(Note::is_fault);
     made.told = walk.packets_told().filter(|told| is_whole && *told != made.packets);
-    Ok(made)
+    Ok(Some(made))
 }

@@ -46,16 +46,21 @@ pub fn run(flags: &flags::Query) -> Result<()> {
         return once(flags, span, began, &interrupt, None);
     };
     let readers = Readers::listen(address)?;
+    let mut is_whole = true;
     while let Some(reader) = readers.next(&interrupt)? {
         match once(flags, span, Instant::now(), &interrupt, Some(&reader)) {
             Err(e) if usage::exit_code(&e) == 2 => return Err(e),
-            Err(e) if !is_of_reader(&e) => say(&format!("{}: {e:#}", reader.name)),
+            Err(e) if !is_of_reader(&e) => {
+                is_whole = false;
+                say(&format!("{}: {e:#}", reader.name));
+            }
             _ => say(&format!("{}: done", reader.name)),
         }
         if interrupt.ever_asked() {
             break;
         }
     }
+    anyhow::ensure!(is_whole, "not every answer was whole, as said above");
     Ok(())
 }
 

@@ -3,6 +3,7 @@
 //!
 //! Each place has its memory, its threads and its notes, as if it were asked alone.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use anyhow::Result;
@@ -45,7 +46,12 @@ impl Several {
     pub fn open(flags: &flags::Query, span: Span, search: Search<'_>) -> Result<Self> {
         let mut interfaces: Vec<Described> = Vec::new();
         let mut snapshots = Vec::new();
+        let mut seen = BTreeSet::new();
         for dir in &flags.dir {
+            // Named twice, in whichever way, a place would give each packet twice.
+            if dir.canonicalize().is_ok_and(|place| !seen.insert(place)) {
+                continue;
+            }
             let mut snapshot = Snapshot::open_any(dir, span, search)?;
             refuse_to_overwrite(flags.write.as_deref(), &snapshot)?;
             leave_out(flags, &mut snapshot);

@@ -7,7 +7,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::Result;
 use jiff::civil::{Date, DateTime, Time};
-use jiff::tz::{AmbiguousOffset, Offset};
+use jiff::tz::{AmbiguousOffset, Offset, TimeZone};
 use jiff::{Timestamp, ToSpan, Zoned};
 use tapdeck_store::query::Span;
 
@@ -17,7 +17,7 @@ use crate::usage::usage;
 macro_rules! times_in_help {
     () => {
         "T: a time as now, 14:02 (today's), \"today 14:02\", \"yesterday 14:02:30\", 2026-01-02, \"2026-01-02 03:04\", all of
-them local; 2026-01-02T03:04:05Z or 2026-01-02T04:04:05.678+01:00; -10m or \"10m ago\"; or seconds since 1970"
+them local, or of a place as \"14:02 [Europe/Berlin]\"; 2026-01-02T03:04:05Z or 2026-01-02T04:04:05.678+01:00; -10m or \"10m ago\"; or seconds since 1970"
     };
 }
 pub(crate) use times_in_help as in_help;
@@ -26,7 +26,8 @@ const FORMS: &str =
     "write 14:02, \"today 14:02\", 2026-01-02, 2026-01-02T03:04:05Z, -10m or seconds since 1970";
 
 /// Reads a point in time, as UTC nanoseconds: `now`, `14:02`, `yesterday 14:02`, `2026-01-02`,
-/// `2026-01-02T03:04:05Z`, `-10m`, `10m ago` or `1767323045.5`.
+/// `2026-01-02T03:04:05Z`, `-10m`, `10m ago` or `1767323045.5`. A time of a calendar or a clock may
+/// have its zone behind it: `14:02 [Europe/Berlin]`.
 pub fn point(text: &str) -> std::result::Result<i64, String> {
     at(text, &Zoned::now())
 }
@@ -34,6 +35,9 @@ pub fn point(text: &str) -> std::result::Result<i64, String> {
 /// Reads a point in time, said at a time and in its zone.
 fn at(text: &str, now: &Zoned) -> std::result::Result<i64, String> {
     let text = text.trim();
+    if let Some((text, zone)) = text.strip_suffix(']').and_then(|text| text.split_once('[')) {
+        return in_zone(text.trim_end(), zone, now);
+    }
     let ago = text.strip_suffix("ago").or_else(|| text.strip_prefix('-'));
     if let Some(ago) = ago {
         return before_now(ago.trim())
@@ -54,6 +58,21 @@ fn at(text: &str, now: &Zoned) -> std::result::Result<i64, String> {
         Some(clock) => local(clock, now),
         None => Err(none()),
     }
+}
+
+/// Reads a time in a zone that is named behind it.
+fn in_zone(text: &str, name: &str, now: &Zoned) -> std::result::Result<i64, String> {
+    let zone = TimeZone::get(name)
+        .map_err(|_| format!("names a time zone that this machine does not know: {name}"))?;
+    if text.parse::<Timestamp>().is_ok() {
+        // Its offset must be the zone's, or that of UTC, which says nothing of the zone.
+        let zoned = format!("{text}[{name}]").parse::<Zoned>();
+        let time =
+            zoned.map_err(|_| format!("has an offset that clocks in {name} have not then"))?;
+        return nanoseconds(time.timestamp()).ok_or_else(none);
+    }
+    let now = now.with_time_zone(zone);
+    clock(text, now.date()).map_or_else(|| Err(none()), |clock| local(clock, &now))
 }
 
 fn none() -> String {
@@ -139,6 +158,7 @@ fn epoch(text: &str) -> Option<i64> {
 
 #[cfg(test)]
 mod tests {
+    use jiff::Zoned;
     use jiff::civil::date;
     use jiff::tz::TimeZone;
 
@@ -185,9 +205,16 @@ mod tests {
             "today 14",
             "today now",
             "now 14:02",
+            "14:02 [",
+            "14:02 []]",
+            "[UTC]",
+            "soon [UTC]",
+            "-10m [UTC]",
+            "2026-01-02T03:04:05[UTC][UTC]",
         ] {
             let error = point(bad).expect_err(bad);
-            assert!(error.starts_with("is no "), "{bad}: {error}");
+            let is_told = ["is no ", "names a time zone"].iter().any(|a| error.starts_with(a));
+            assert!(is_told, "{bad}: {error}");
         }
     }
 
@@ -216,6 +243,30 @@ mod tests {
             ("2025-07-01 02:00", -185 * 24 * 60 + 60),
         ] {
             assert_eq!(in_berlin(text), Ok(MIDNIGHT + minutes * MINUTE), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_zone_in_brackets_is_that_of_the_time() {
+        const TOKYO: i64 = T - 9 * 60 * MINUTE;
+        for text in [
+            "2026-01-02T03:04:05[Asia/Tokyo]",
+            "2026-01-02 03:04:05 [Asia/Tokyo]",
+            "2026-01-02T03:04:05+09:00[Asia/Tokyo]",
+            "2026-01-01T18:04:05Z[Asia/Tokyo]",
+            "03:04:05 [Asia/Tokyo]",
+            "today 03:04:05 [Asia/Tokyo]",
+        ] {
+            assert_eq!(in_berlin(text), Ok(TOKYO), "{text}");
+        }
+        for (text, what) in [
+            ("2026-01-02T03:04:05+01:00[Asia/Tokyo]", "has an offset that clocks in Asia/Tokyo"),
+            ("2026-01-02 03:04:05 [Europe/Nowhere]", "names a time zone that this machine"),
+            ("2026-01-02T03:04:05Z[u-ca=japanese]", "names a time zone that this machine"),
+            ("2026-10-25 02:30 [Europe/Berlin]", "comes twice"),
+        ] {
+            let error = at(text, &Zoned::now()).expect_err(text);
+            assert!(error.starts_with(what), "{text}: {error}");
         }
     }
 

@@ -6,7 +6,6 @@
 
 use std::num::NonZeroU32;
 use std::os::fd::AsFd;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, TryRecvError, channel};
 use std::time::{Duration, Instant};
@@ -59,11 +58,11 @@ impl ControlSocket {
     /// Listens where the plan says. Where a socket that nobody named cannot be had, the recorder
     /// says so and records without one.
     pub fn open(plan: &RecordPlan, warn: impl Fn(&str)) -> anyhow::Result<Option<Self>> {
-        let bind = |path: &PathBuf| Socket::bind(path, &Access::default());
         let socket = match &plan.socket {
             SocketPlace::Nowhere => return Ok(None),
-            SocketPlace::At(path) => bind(path)?,
-            SocketPlace::InStore(path) => match bind(path) {
+            SocketPlace::At(path) => Socket::bind(path, &Access::default())?,
+            // Who may read what is recorded may also ask how it goes.
+            SocketPlace::InStore(path) => match Socket::bind(path, &Access::of_group()) {
                 Ok(socket) => socket,
                 Err(e) => {
                     warn(&format!("tapdeck ctl cannot control this recorder: {e:#}"));

@@ -493,14 +493,17 @@ impl Recording {
         let Some((clients, read)) = reload.take() else { return };
         let mut recorder = Recorder { source, report, writer_control };
         let (answer, said) = reload.put(read, &mut recorder, books);
-        report.warn(&said);
+        match &answer {
+            Ok(_) => report.inform(&said),
+            Err(_) => report.warn(&said),
+        }
         if let Some(socket) = control_socket {
             for client in clients {
                 let answer = answer.as_ref().map_or_else(|why| Answer::error(why), Answer::ok);
                 socket.answer(client, answer);
             }
         }
-        self.manager.ready();
+        self.manager.reloaded();
     }
 
     /// Looks once after flush, clock, interfaces and report.
@@ -532,6 +535,7 @@ impl Recording {
             if let Some(lasting) = &self.lasting {
                 lasting.persist().note(source.captures());
             }
+            report.look_for_room();
             let rates = report.second(source);
             manager.second(&rates, report.cannot_write());
             if let Some(control_socket) = &mut self.control_socket {

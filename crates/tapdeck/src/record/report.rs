@@ -122,6 +122,7 @@ pub struct Report {
     last: (InterfaceCounters, u64),
     stall: StallWatch,
     sync: Option<SyncWatch>,
+    has_looked_for_room: bool,
     faults: FaultLog,
     /// What could not be flushed since the last look at all interfaces.
     flush_faults: BTreeSet<String>,
@@ -146,6 +147,7 @@ impl Report {
             last: (InterfaceCounters::default(), 0),
             stall: StallWatch::default(),
             sync: plan.sync_interval.map(SyncWatch::new),
+            has_looked_for_room: false,
             faults: FaultLog::default(),
             flush_faults: BTreeSet::new(),
         })
@@ -166,7 +168,7 @@ impl Report {
     }
 
     /// Tells something that is as it should be.
-    fn inform(&self, text: &str) {
+    pub fn inform(&self, text: &str) {
         self.tell_as(Level::Info, text);
     }
 
@@ -430,6 +432,19 @@ impl Report {
     pub fn can_keep(&self) -> bool {
         !matches!(self.plan.target, Target::Store { .. })
             || self.totals.has_found_room.load(Relaxed)
+    }
+
+    /// Tells once, a second after the beginning, that there was no room to begin with.
+    pub fn look_for_room(&mut self) {
+        if std::mem::replace(&mut self.has_looked_for_room, true) || self.can_keep() {
+            return;
+        }
+        if let Target::Store { dir, .. } = &self.plan.target {
+            self.warn(&format!(
+                "no room for a segment was found in {} so far; packets wait in rings, and what finds these full is dropped and counted",
+                dir.display()
+            ));
+        }
     }
 
     /// Returns how long until the disk, or what retention allows of it, is full at this rate.

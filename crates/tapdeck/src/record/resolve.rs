@@ -17,7 +17,7 @@ use tapdeck_client::Options as Attach;
 use tapdeck_packet::rules::image::{Engine, Options};
 use tapdeck_store::Retention;
 
-use crate::control::{Loaded, load, recorder_path, remove_left};
+use crate::control::{Loaded, load, load_again, recorder_path, remove_left};
 use crate::flags::{
     self, ClockChoice, DeliverChoice, DirectChoice, EngineChoice, HookChoice, OverloadChoice,
 };
@@ -151,10 +151,10 @@ impl Changeable {
     pub fn new(f: &flags::Record, rules_options: &Options) -> Result<Self> {
         target(f)?;
         Ok(Self {
-            filter: f.filter.clone(),
+            filter: f.filter(),
             snaplen: f.snaplen,
             cutoff: f.cutoff.unwrap_or_default().0,
-            rules: f.rules.as_deref().map(|path| load(path, rules_options)).transpose()?,
+            rules: f.rules.as_deref().map(|path| load_again(path, rules_options)).transpose()?,
             retention: retention(f),
         })
     }
@@ -162,9 +162,6 @@ impl Changeable {
 
 impl RecordPlan {
     pub fn new(mut f: flags::Record) -> Result<Self> {
-        if !f.expression.is_empty() {
-            f.filter = Some(f.expression.join(" "));
-        }
         if f.group.is_none() {
             f.interfaces = expand(&f.interfaces)?;
         }
@@ -278,7 +275,7 @@ fn from_interfaces(f: &flags::Record, rules_options: &Options) -> Result<Origin>
                 ClockChoice::Hardware => Stamps::Hardware,
             },
             overload: choose_overload(f)?,
-            filter: f.filter.clone(),
+            filter: f.filter(),
             rules: rules.as_ref().map(|(_, compiled)| compiled.clone()),
             cutoff: f.cutoff.unwrap_or_default().0,
         };

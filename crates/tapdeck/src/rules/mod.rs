@@ -16,7 +16,7 @@ use anyhow::Result;
 use crate::flags::{self, RulesVerb};
 use crate::standard_input;
 
-pub use file::read as read_rules;
+pub use file::{read as read_rules, read_again as read_rules_again};
 
 pub fn run(flags: &flags::Rules) -> Result<()> {
     match &flags.verb {

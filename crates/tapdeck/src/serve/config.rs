@@ -18,7 +18,7 @@ use tapdeck_packet::rules::image::Options;
 use super::allow::{self, Allowed};
 use super::coming::Quota;
 use super::reload::{Keys, all_keys};
-use crate::control::{Access, Loaded, load};
+use crate::control::{Access, Loaded, load, load_again};
 use crate::flags;
 use crate::rights::directory_of;
 use crate::units;
@@ -242,8 +242,7 @@ impl ServePlan {
     /// Groups that outlive their daemon have the numbers that `lasting` says.
     pub fn read(flags: &flags::Serve, lasting: Option<&LastingGroups>) -> Result<Self> {
         let path = &flags.config;
-        let text = std::fs::read_to_string(path)
-            .with_context(|| format!("cannot read {}", path.display()))?;
+        let text = crate::config::text::read(path)?;
         let file = parse(path, &text)?;
         let serve = file.serve;
         let socket = flags.socket.clone().or(serve.socket);
@@ -316,7 +315,7 @@ impl File {
         let again = |group: Group| {
             let allowed = Arc::new(group.allowed()?);
             let name = group.name.0;
-            let rules = group.rules.map(|path| load(&beside.join(path), options)).transpose();
+            let rules = group.rules.map(|path| load_again(&beside.join(path), options)).transpose();
             Ok(GroupAgain {
                 rules: rules.with_context(|| format!("group {name}"))?,
                 filter: group.filter,

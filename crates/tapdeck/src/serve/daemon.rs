@@ -524,10 +524,10 @@ impl Daemon {
             },
             Next::Refuse(why) => Err(why),
         };
-        self.report.say(&match &done {
-            Ok((changed, restart)) => again::said(changed, restart),
-            Err(why) => again::refused(why),
-        });
+        match &done {
+            Ok((changed, restart)) => self.report.say(&again::said(changed, restart)),
+            Err(why) => self.report.warn(&again::refused(why)),
+        }
         for client in self.reload.take_clients() {
             let answer = match &done {
                 Ok((changed, restart)) => Answer::ok(again::answer(changed, restart)),
@@ -535,7 +535,7 @@ impl Daemon {
             };
             self.server.answer(client, answer);
         }
-        manager.ready();
+        manager.reloaded();
     }
 
     /// Puts in force what the configuration says besides filters, or nothing of it.

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use tapdeck_capture::groups::Groups;
 use tapdeck_packet::rules::image::Options;
 
@@ -19,6 +19,7 @@ use super::allow::Allowed;
 use super::config::{GroupAgain, parse};
 use super::daemon::explain;
 use super::filters::{FilterChanges, Wanted};
+use crate::config::text;
 use crate::control::{Bell, ClientId};
 
 /// The keys of a group that change while members read.
@@ -37,8 +38,7 @@ pub struct Again {
 impl Again {
     /// Reads a file as it is now.
     pub fn read(path: &Path, rules_options: &Options) -> Result<Self> {
-        let text = std::fs::read_to_string(path)
-            .with_context(|| format!("cannot read {}", path.display()))?;
+        let text = text::read(path)?;
         let file = parse(path, &text)?;
         let groups = file.again(path, rules_options)?;
         Ok(Self { keys: all_keys(&text), groups })

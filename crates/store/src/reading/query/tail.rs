@@ -24,7 +24,7 @@ use super::note::Note;
 use super::snapshot::{AT_ONCE, Contents, Missing, Segment, Snapshot, list};
 use crate::format::name::SegmentName;
 use crate::io::Storage;
-use crate::reading::holes::Numbers;
+use crate::reading::holes::{Numbers, gaps};
 use crate::span::Span;
 
 /// How often the directory is listed, at most, while nothing tells that it has changed. A new
@@ -39,7 +39,7 @@ pub struct Tail {
     interfaces: Vec<Described>,
     begun: Option<Arc<Begun>>,
     /// Segments that may grow, and that have not since the last round. Each begins where reading
-    /// goes on.
+    /// goes on, and ends where the file ended then.
     segments: Vec<Segment>,
     /// The highest number of a segment that was seen.
     newest: u64,
@@ -138,7 +138,9 @@ impl Tail {
         for mut segment in std::mem::take(&mut self.segments) {
             match self.storage.state(segment.name.to_string().as_ref()) {
                 Ok(state) => {
-                    if state.len > segment.begin {
+                    // What a dead recorder tore stays as it is until somebody mends it.
+                    let is_other = state.len != segment.end || !segment.name.live;
+                    if state.len > segment.begin && is_other {
                         segment.end = state.len;
                         grown.push(segment);
                     } else if segment.name.live {
@@ -171,11 +173,10 @@ impl Tail {
                     Some(all) => all,
                     none => none.insert(Numbers::list(&*self.storage)?.all),
                 };
-                let last = name.number - 1;
-                let first = all.range(before + 1..=last).next_back().map_or(before, |n| *n) + 1;
-                if first <= last {
-                    notes.push(Note::Missed { first, last });
-                }
+                notes.extend(gaps(all, before + 1..name.number).map(|gap| {
+                    let (first, last) = gap.into_inner();
+                    Note::Missed { first, last }
+                }));
             }
             before = name.number;
         }
