@@ -4,7 +4,8 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
 
-use super::answer::Answer;
+use super::answer::{Answer, Of};
+use super::store::{Minute, Whole};
 
 /// How many rates are remembered for the chart.
 pub const HISTORY: usize = 240;
@@ -18,6 +19,11 @@ pub struct Known {
     pub silence: Option<(Arc<str>, SystemTime)>,
     /// Packets in a second, one value for each answer, the latest last.
     pub history: Arc<Vec<f64>>,
+    /// What the store holds, if there is one that was looked at.
+    pub whole: Option<Arc<Whole>>,
+    pub minute: Option<Arc<Minute>>,
+    /// Why the store cannot be read.
+    pub store_fault: Option<Arc<str>>,
 }
 
 /// Where it is put.
@@ -47,6 +53,27 @@ impl Board {
         let mut known = self.lock();
         let since = known.silence.as_ref().map_or_else(SystemTime::now, |(_, since)| *since);
         known.silence = Some((why.into(), since));
+    }
+
+    pub fn store_is(&self, whole: Whole) {
+        self.lock().whole = Some(Arc::new(whole));
+    }
+
+    pub fn minute_is(&self, minute: Minute) {
+        let mut known = self.lock();
+        known.minute = Some(Arc::new(minute));
+        known.store_fault = None;
+    }
+
+    pub fn store_fails(&self, why: &str) {
+        self.lock().store_fault = Some(why.into());
+    }
+
+    /// Whether a recorder answers.
+    pub fn is_recording(&self) -> bool {
+        let known = self.lock();
+        let is_recorder = |answer: &Arc<Answer>| matches!(answer.of, Of::Recorder(_));
+        known.silence.is_none() && known.answer.as_ref().is_some_and(is_recorder)
     }
 
     fn lock(&self) -> MutexGuard<'_, Known> {

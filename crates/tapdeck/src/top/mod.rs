@@ -1,7 +1,8 @@
 //! `tapdeck top`: what goes on, on one screen?
 //!
-//! Threads ask the recorder or daemon over its control socket ([`asker`]) and put what they learn on
-//! a [`board`], so that the screen never waits for them. What is known becomes lines in [`page`], by
+//! Threads ask the recorder or daemon over its control socket ([`asker`]) and read the store
+//! ([`store`], [`tally`]), and put what they learn on a [`board`], so that the screen never waits for
+//! them. What is known becomes lines in [`page`], by
 //! way of [`tables`]; [`view`] has what the person at the screen wants to see of it, and
 //! [`terminal`] is the only place that knows how lines come to a screen. `--once` prints the same
 //! lines as plain text.
@@ -10,9 +11,11 @@ mod answer;
 mod asker;
 mod board;
 mod page;
+mod store;
 mod style;
 mod table;
 mod tables;
+mod tally;
 mod terminal;
 mod view;
 
@@ -27,6 +30,7 @@ use ratatui::crossterm::event::{Event, poll, read};
 
 use self::asker::Asker;
 use self::board::{Board, Known};
+use self::store::StoreReader;
 use self::terminal::Screen;
 use self::view::{Tab, View, Wish};
 use crate::control::recorder_path;
@@ -72,20 +76,46 @@ pub fn run(flags: &flags::Top) -> Result<()> {
     let mut asker = Asker::new(target.socket.clone());
     match asker.ask() {
         Ok(answer) => board.answered(answer),
+        // What the store holds can be told without its recorder.
+        Err(e) if target.dir.is_some() => board.silent(&format!("{e:#}")),
         Err(e) => return Err(e),
     }
+    let reader = target.dir.as_deref().map(StoreReader::new);
     if flags.once {
-        thread::sleep(flags.interval);
-        asker.ask_for(&board);
-        return print(&target, &board.known());
+        return once(&target, &board, asker, reader, flags.interval);
     }
     let interrupt = Interrupt::listen()?;
-    let (of_asker, interval) = (board.clone(), flags.interval);
-    thread::Builder::new()
-        .name("tapdeck-ask".into())
-        .spawn(move || asker.run(&of_asker, interval))
-        .context("cannot start a thread")?;
+    let interval = flags.interval;
+    let of_asker = board.clone();
+    start("tapdeck-ask", move || asker.run(&of_asker, interval))?;
+    if let Some(reader) = reader {
+        let of_reader = board.clone();
+        start("tapdeck-read", move || reader.run(&of_reader, interval))?;
+    }
     watch(&target, &board, flags.interval, &interrupt)
+}
+
+fn start(name: &str, run: impl FnOnce() + Send + 'static) -> Result<()> {
+    let thread = thread::Builder::new().name(name.into()).spawn(run);
+    thread.map(|_| ()).context("cannot start a thread")
+}
+
+/// Prints what an interval has brought.
+fn once(
+    target: &Target,
+    board: &Board,
+    mut asker: Asker,
+    reader: Option<StoreReader>,
+    interval: Duration,
+) -> Result<()> {
+    if board.known().answer.is_some() {
+        thread::sleep(interval);
+        asker.ask_for(board);
+    }
+    if let Some(mut reader) = reader {
+        reader.look(board)?;
+    }
+    print(target, &board.known())
 }
 
 fn print(target: &Target, known: &Known) -> Result<()> {

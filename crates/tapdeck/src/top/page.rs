@@ -1,25 +1,33 @@
 //! How does what is known become lines? The same lines are shown on the screen and printed as plain
 //! text.
 
+use std::fmt::Write as _;
 use std::time::{Duration, SystemTime};
 
+use jiff::tz::TimeZone;
 use jiff::{Timestamp, Zoned};
 use ratatui::style::Style;
 use ratatui::text::{Line, Span};
+use tapdeck_packet::printable;
 
 use super::answer::{Answer, Of, Recorder};
 use super::board::Known;
+use super::store::{Minute, Whole};
 use super::table::fitted;
 use super::tables::{columns, short, table};
 use super::view::{Tab, View};
 use super::{Target, style};
-use crate::chart::bars;
+use crate::chart::{area, bars};
+use crate::query::time;
 use crate::units::{show_bytes, show_count};
 
 /// Rows of each table in plain text.
 const PLAIN_ROWS: usize = 10;
 /// Columns in front of what a line tells.
 const LABEL: usize = 10;
+
+/// What a table has above its rows at most.
+const ABOVE: usize = 2;
 
 const HELP: &[&str] = &[
     "q, Esc      quit                    Tab, ->     the next table",
@@ -54,7 +62,13 @@ pub fn screen(
         let tabs = Tab::all(known);
         if let Some(tab) = view.tab(&tabs) {
             lines.push(tab_line(&tabs, tab, view));
-            lines.extend(body(view, tab, known, width, height.saturating_sub(lines.len() + 2)));
+            lines.extend(body(
+                view,
+                tab,
+                known,
+                width,
+                height.saturating_sub(lines.len() + 1 + ABOVE),
+            ));
         }
     }
     lines.resize(height.saturating_sub(1), Line::default());
@@ -70,7 +84,7 @@ pub fn screen(
 /// Returns how many rows of the table a screen of so many rows has.
 pub fn rows_shown(target: &Target, known: &Known, (width, height): (usize, usize)) -> usize {
     let head = head(target, known, SystemTime::now(), width).len();
-    height.saturating_sub(head + 3)
+    height.saturating_sub(head + 2 + ABOVE)
 }
 
 /// Makes a page of all there is, as it is printed.
@@ -86,11 +100,17 @@ pub fn plain(target: &Target, known: &Known, width: usize) -> Vec<Line<'static>>
 
 /// Returns a table as lines: its headings, and as many rows as there is room for.
 fn body(view: &View, tab: Tab, known: &Known, width: usize, rows: usize) -> Vec<Line<'static>> {
+    if tab == Tab::Store {
+        return known.whole.as_deref().map_or_else(Vec::new, |whole| store(whole, width, rows));
+    }
     let (mut table, order) = (table(tab, known), view.order(tab));
     table.sort(order);
     let first = view.first_row.min(table.rows.len().saturating_sub(rows));
     let upto = table.rows.len().min(first + rows);
     let mut lines = vec![table.head(width, order)];
+    if let (Tab::Flows | Tab::Hosts, Some(minute)) = (tab, known.minute.as_deref()) {
+        lines.push(of_minute(minute));
+    }
     lines.extend((first..upto).map(|row| table.row(row, width)));
     lines
 }
@@ -101,6 +121,9 @@ fn tab_line(tabs: &[Tab], shown: Tab, view: &View) -> Line<'static> {
         let style = if *tab == shown { style::chosen() } else { Style::new() };
         spans.push(Span::styled(format!("{} {}", number + 1, tab.name()), style));
         spans.push(Span::raw("   "));
+    }
+    if columns(shown).is_empty() {
+        return Line::from(spans);
     }
     let order = view.order(shown);
     let backwards = if order.backwards { ", backwards" } else { "" };
@@ -121,7 +144,7 @@ fn head(target: &Target, known: &Known, now: SystemTime, width: usize) -> Vec<Li
             let what = if answer.paused { "paused" } else { what };
             format!("{what} for {}, tapdeck {}", show_time(answer.running), answer.version)
         }
-        None => "no recorder".to_owned(),
+        None => "nobody records into it".to_owned(),
     };
     let name = target.name();
     let room = width.saturating_sub(clock.len() + 1);
@@ -147,6 +170,79 @@ fn head(target: &Target, known: &Known, now: SystemTime, width: usize) -> Vec<Li
         }
         lines.push(missing(answer));
     }
+    if let Some(why) = &known.store_fault {
+        let text = format!("the store cannot be read: {why}");
+        lines.push(Line::styled(fitted(&text, width, false), style::fault()));
+    } else if let Some(whole) = known.whole.as_deref() {
+        lines.push(store_line(whole));
+    }
+    lines
+}
+
+/// Returns how much the store holds, and since when.
+fn store_line(whole: &Whole) -> Line<'static> {
+    let (bytes, segments) = (show_bytes(whole.bytes), show_count(whole.segments));
+    let mut text = format!("{bytes} in {segments} segments");
+    if let Some((first_ns, last_ns)) = whole.times {
+        let first = Timestamp::from_nanosecond(first_ns.into()).unwrap_or(Timestamp::UNIX_EPOCH);
+        let first = Zoned::new(first, TimeZone::system());
+        let time = show_time(Duration::from_nanos(last_ns.abs_diff(first_ns)));
+        let _ = write!(text, " since {}, {time}", first.strftime("%Y-%m-%d %H:%M:%S"));
+    }
+    labelled("store", [Span::raw(text)])
+}
+
+/// Returns what the tables of flows and hosts are made of.
+fn of_minute(minute: &Minute) -> Line<'static> {
+    let sums = &minute.sums;
+    let seconds = minute.seconds.round();
+    let mut text = format!("{} packets in {seconds} s", show_count(sums.packets.round() as u64));
+    let to = u64::try_from(minute.to_ns).unwrap_or(0);
+    let _ = write!(text, " to {}", clock(SystemTime::UNIX_EPOCH + Duration::from_nanos(to)));
+    if sums.read < sums.pieces {
+        let (read, pieces) = (show_count(sums.read as u64), show_count(sums.pieces as u64));
+        let _ = write!(text, ", estimated from {read} of {pieces} pieces");
+    }
+    if minute.unread_bytes > 0 {
+        let _ = write!(text, "; {} not indexed yet", show_bytes(minute.unread_bytes));
+    }
+    if let Some(fault) = &minute.fault {
+        let _ = write!(text, "; {}", printable::name(fault));
+    }
+    Line::raw(text)
+}
+
+/// Returns what the store holds, with a chart of all of it.
+fn store(whole: &Whole, width: usize, rows: usize) -> Vec<Line<'static>> {
+    let mut lines = vec![
+        labelled("packets", [Span::raw(show_count(whole.packets))]),
+        labelled(
+            "stored",
+            [Span::raw(format!(
+                "{}, and {} of indexes",
+                show_bytes(whole.bytes),
+                show_bytes(whole.index_bytes)
+            ))],
+        ),
+    ];
+    let fault = |n: u64| if n > 0 { style::fault() } else { Style::new() };
+    for (label, n) in [("lost", whole.lost), ("unseen", whole.unseen)] {
+        lines.push(labelled(label, [Span::styled(show_count(n), fault(n))]));
+    }
+    let Some((first_ns, last_ns)) = whole.times.filter(|(first, last)| first < last) else {
+        return lines;
+    };
+    let high = rows.saturating_sub(lines.len() + 2).min(12);
+    let parts = whole.rate.parts(width, first_ns, last_ns);
+    let values: Vec<f64> = parts.iter().map(|amount| amount.packets).collect();
+    let part_s = (last_ns - first_ns) as f64 / 1e9 / width.max(1) as f64;
+    let most = values.iter().copied().fold(0.0, f64::max) / part_s;
+    lines.push(Line::raw(format!("packets, at most {}/s", short(most))));
+    let chart = area(&values, high, is_utf8());
+    lines.extend(chart.into_iter().map(|row| Line::styled(row, style::chart())));
+    let (first, last) = (time::show(first_ns), time::show(last_ns));
+    let room = width.saturating_sub(first.len());
+    lines.push(Line::raw(format!("{first}{last:>room$}")));
     lines
 }
 
@@ -224,8 +320,7 @@ fn missing(answer: &Answer) -> Line<'static> {
 /// Returns a time of day, local, to the second.
 fn clock(at: SystemTime) -> String {
     let at = Timestamp::try_from(at).unwrap_or(Timestamp::UNIX_EPOCH);
-    let zone = jiff::tz::TimeZone::system();
-    Zoned::new(at, zone).strftime("%H:%M:%S").to_string()
+    Zoned::new(at, TimeZone::system()).strftime("%H:%M:%S").to_string()
 }
 
 /// Returns a time span in whole seconds, in its two largest units.

@@ -1,16 +1,34 @@
 //! Which tables are there, and what stands in them? A row for each interface, group, member.
 
-use super::answer::{Answer, Of, Rate};
-use super::board::Known;
-use super::table::{Cell, Column, Table};
-use super::view::Tab;
-use crate::units::show_rate;
 use tapdeck_packet::account::Counters;
+
+use super::answer::{Answer, Group, Interface, Member, Of, Port, Rate};
+use super::board::Known;
+use super::store::Minute;
+use super::table::{Cell, Column, Table};
+use super::tally::Amounts;
+use super::view::Tab;
+use crate::units::{show_bytes, show_rate};
 
 const fn column(head: &'static str, width: usize) -> Column {
     Column { head, width }
 }
 
+const FLOWS: &[Column] = &[
+    column("flow", 0),
+    column("pkt/s", 7),
+    column("bit/s", 7),
+    column("bytes", 10),
+    column("protocol", 8),
+];
+const HOSTS: &[Column] = &[
+    column("host", 0),
+    column("pkt/s", 7),
+    column("bit/s", 7),
+    column("sent bit/s", 10),
+    column("received bit/s", 14),
+    column("bytes", 10),
+];
 const INTERFACES: &[Column] = &[
     column("interface", 0),
     column("hook", 9),
@@ -56,26 +74,58 @@ const PORTS: &[Column] = &[
 /// Returns the columns of a table.
 pub fn columns(tab: Tab) -> &'static [Column] {
     match tab {
+        Tab::Flows => FLOWS,
+        Tab::Hosts => HOSTS,
         Tab::Interfaces => INTERFACES,
         Tab::Groups => GROUPS,
         Tab::Members => MEMBERS,
         Tab::Ports => PORTS,
+        Tab::Store => &[],
     }
 }
 
 /// Makes a table of what is known, not sorted yet.
 pub fn table(tab: Tab, known: &Known) -> Table {
-    let rows = match (tab, known.answer.as_deref()) {
-        (_, Some(answer)) => counted(tab, answer),
-        (_, None) => Vec::new(),
+    let rows = match (tab, known.minute.as_deref(), known.answer.as_deref()) {
+        (Tab::Flows | Tab::Hosts, Some(minute), _) => talk(tab, minute),
+        (_, _, Some(answer)) => counted(tab, answer),
+        _ => Vec::new(),
     };
     Table { columns: columns(tab), rows }
+}
+
+fn talk(tab: Tab, minute: &Minute) -> Vec<Vec<Cell>> {
+    let s = minute.seconds;
+    let rates = |amounts: &Amounts| {
+        let (packets, bits) = (amounts.all_packets() / s, amounts.all_bytes() * 8.0 / s);
+        [per_second(Some(packets)), per_second(Some(bits))]
+    };
+    let bytes = |n: f64| Cell::number(n, show_bytes(n as u64));
+    match tab {
+        Tab::Flows => {
+            let rows = minute.sums.flows.iter().map(|(flow, amounts)| {
+                let [packets, bits] = rates(amounts);
+                let all = bytes(amounts.all_bytes());
+                vec![Cell::text(flow.ends()), packets, bits, all, Cell::text(flow.protocol())]
+            });
+            rows.collect()
+        }
+        _ => {
+            let rows = minute.sums.hosts.iter().map(|(host, amounts)| {
+                let [packets, bits] = rates(amounts);
+                let [sent, received] = amounts.bytes.map(|n| per_second(Some(n * 8.0 / s)));
+                let all = bytes(amounts.all_bytes());
+                vec![Cell::text(host.to_string()), packets, bits, sent, received, all]
+            });
+            rows.collect()
+        }
+    }
 }
 
 fn counted(tab: Tab, answer: &Answer) -> Vec<Vec<Cell>> {
     match (tab, &answer.of) {
         (Tab::Interfaces, Of::Recorder(recorder)) => {
-            let row = |interface: &super::answer::Interface| {
+            let row = |interface: &Interface| {
                 let c = &interface.counters;
                 let [packets, bits] = rate(interface.rate);
                 vec![
@@ -92,7 +142,7 @@ fn counted(tab: Tab, answer: &Answer) -> Vec<Vec<Cell>> {
             recorder.interfaces.iter().map(row).collect()
         }
         (Tab::Groups, Of::Daemon(daemon)) => {
-            let row = |group: &super::answer::Group| {
+            let row = |group: &Group| {
                 let c = &group.counters;
                 let [packets, bits] = rate(group.rate);
                 let state = if group.paused { "paused" } else { "" };
@@ -111,7 +161,7 @@ fn counted(tab: Tab, answer: &Answer) -> Vec<Vec<Cell>> {
             daemon.groups.iter().map(row).collect()
         }
         (Tab::Members, Of::Daemon(daemon)) => {
-            let row = |member: &super::answer::Member| {
+            let row = |member: &Member| {
                 let c = &member.counters;
                 let [packets, bits] = rate(member.rate);
                 let ring = member.ring_percent;
@@ -129,7 +179,7 @@ fn counted(tab: Tab, answer: &Answer) -> Vec<Vec<Cell>> {
             daemon.members.iter().map(row).collect()
         }
         (Tab::Ports, Of::Daemon(daemon)) => {
-            let row = |port: &super::answer::Port| {
+            let row = |port: &Port| {
                 let c = &port.counters;
                 vec![
                     Cell::text(with_state(&port.interface, port.state)),

@@ -12,36 +12,55 @@ use super::table::Order;
 /// A table of the screen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Tab {
+    Flows,
+    Hosts,
     Interfaces,
     Groups,
     Members,
     Ports,
+    Store,
 }
 
 impl Tab {
-    const COUNT: usize = 4;
+    const ALL: [Self; 7] = [
+        Self::Flows,
+        Self::Hosts,
+        Self::Interfaces,
+        Self::Groups,
+        Self::Members,
+        Self::Ports,
+        Self::Store,
+    ];
 
     pub fn name(self) -> &'static str {
         match self {
+            Self::Flows => "flows",
+            Self::Hosts => "hosts",
             Self::Interfaces => "interfaces",
             Self::Groups => "groups",
             Self::Members => "members",
             Self::Ports => "ports",
+            Self::Store => "store",
         }
     }
 
     /// Returns the tables that there are.
     pub fn all(known: &Known) -> Vec<Self> {
-        match known.answer.as_ref().map(|answer| &answer.of) {
-            Some(Of::Recorder(_)) => vec![Self::Interfaces],
-            Some(Of::Daemon(_)) => vec![Self::Groups, Self::Members, Self::Ports],
-            None => Vec::new(),
-        }
+        let has_store = known.whole.is_some() || known.store_fault.is_some();
+        let is_there = |tab: &Self| match (tab, known.answer.as_ref().map(|answer| &answer.of)) {
+            (Self::Flows | Self::Hosts | Self::Store, _) => has_store,
+            (Self::Interfaces, Some(Of::Recorder(_)))
+            | (Self::Groups | Self::Members | Self::Ports, Some(Of::Daemon(_))) => true,
+            _ => false,
+        };
+        Self::ALL.into_iter().filter(is_there).collect()
     }
 
     /// Returns by which column the table is sorted unless something else is wanted.
     pub fn usual_order(self) -> Order {
-        Order { column: 0, backwards: false }
+        // Flows and hosts by bits, the rest by name.
+        let column = if matches!(self, Self::Flows | Self::Hosts) { 2 } else { 0 };
+        Order { column, backwards: false }
     }
 }
 
@@ -57,7 +76,7 @@ pub enum Wish {
 /// What is wanted at the moment.
 pub struct View {
     tab: Option<Tab>,
-    orders: [Order; Tab::COUNT],
+    orders: [Order; Tab::ALL.len()],
     pub first_row: usize,
     pub is_help: bool,
     /// What was known when the view was paused, and when that was.
@@ -66,7 +85,7 @@ pub struct View {
 
 impl View {
     pub fn new() -> Self {
-        let orders = [Tab::Interfaces, Tab::Groups, Tab::Members, Tab::Ports].map(Tab::usual_order);
+        let orders = Tab::ALL.map(Tab::usual_order);
         Self { tab: None, orders, first_row: 0, is_help: false, paused: None }
     }
 
