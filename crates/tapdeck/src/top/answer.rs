@@ -36,7 +36,7 @@ pub struct Answer {
     pub of: Of,
 }
 
-/// Who answered.
+/// The program that answered.
 #[derive(Debug)]
 pub enum Of {
     Recorder(Box<Recorder>),
@@ -134,12 +134,12 @@ impl Answer {
                 }
                 unseen = daemon.ports.iter().map(|port| port.counters.unseen).sum();
                 nic_dropped = daemon.ports.iter().map(|port| port.counters.nic_dropped).sum();
-                let rates = daemon.groups.iter().map(|group| group.rate);
+                let mut rates = daemon.groups.iter().map(|group| group.rate);
                 let add = |a: Rate, b: Rate| Rate {
                     packets: a.packets + b.packets,
                     bits: a.bits + b.bits,
                 };
-                let rate = rates.fold(Some(Rate::default()), |a, b| Some(add(a?, b?)));
+                let rate = rates.try_fold(Rate::default(), |a, b| Some(add(a, b?)));
                 (accounting_line(&sum), sum.dropped(), rate)
             }
         };
@@ -332,7 +332,10 @@ mod tests {
         let (before, now) = (answer(1, 1000), answer(500_001, 2000));
         let answer = Answer::new(&now, Some(&before));
         assert_eq!(answer.rate.map(|rate| rate.packets), Some(4000.0), "of both groups");
-        assert_eq!(answer.accounting, "4,000 seen = 4,000 captured + 0 filtered + 0 dropped");
+        assert_eq!(
+            answer.accounting,
+            "4,000 seen = 4,000 captured + 0 filtered + 0 without a member + 0 dropped"
+        );
         assert_eq!(answer.unseen, 2);
         let Of::Daemon(daemon) = answer.of else { panic!("a daemon") };
         assert_eq!(daemon.ports[0].seen, Some(6000.0));

@@ -1,11 +1,10 @@
 //! `tapdeck top`: what goes on, on one screen?
 //!
 //! Threads ask the recorder or daemon over its control socket ([`asker`]) and read the store
-//! ([`store`], [`tally`]), and put what they learn on a [`board`], so that the screen never waits for
-//! them. What is known becomes lines in [`page`], by
-//! way of [`tables`]; [`view`] has what the person at the screen wants to see of it, and
-//! [`terminal`] is the only place that knows how lines come to a screen. `--once` prints the same
-//! lines as plain text.
+//! ([`store`], [`tally`]), and put what they learn on a [`board`], so that the screen never waits
+//! for them. What is known becomes lines in [`page`], by way of [`tables`]; [`view`] has what the
+//! person at the screen wants to see of it, and [`terminal`] is the only place that knows how lines
+//! come to a screen. `--once` prints the same lines as plain text.
 
 mod answer;
 mod asker;
@@ -41,7 +40,7 @@ use crate::standard_output;
 /// How often signals are looked at.
 const SIGNALS: Duration = Duration::from_millis(100);
 
-/// Who is watched.
+/// The recorder, daemon or store that is watched.
 pub struct Target {
     pub socket: PathBuf,
     pub dir: Option<PathBuf>,

@@ -107,10 +107,11 @@ fn body(view: &View, tab: Tab, known: &Known, width: usize, rows: usize) -> Vec<
     table.sort(order);
     let first = view.first_row.min(table.rows.len().saturating_sub(rows));
     let upto = table.rows.len().min(first + rows);
-    let mut lines = vec![table.head(width, order)];
+    let mut lines = Vec::new();
     if let (Tab::Flows | Tab::Hosts, Some(minute)) = (tab, known.minute.as_deref()) {
         lines.push(of_minute(minute));
     }
+    lines.push(table.head(width, order));
     lines.extend((first..upto).map(|row| table.row(row, width)));
     lines
 }
@@ -298,7 +299,7 @@ fn recorder_line(recorder: &Recorder, answer: &Answer) -> Line<'static> {
         }
         spans.push(part);
     }
-    labelled("now", spans)
+    labelled("recorder", spans)
 }
 
 /// Returns what is not in the recording.

@@ -46,7 +46,7 @@ impl Cell {
     }
 }
 
-/// By which column rows are sorted, and whether backwards.
+/// The column that rows are sorted by, and whether backwards.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Order {
     pub column: usize,

@@ -1,12 +1,14 @@
 //! Which tables are there, and what stands in them? A row for each interface, group, member.
 
+use std::net::IpAddr;
+
 use tapdeck_packet::account::Counters;
 
 use super::answer::{Answer, Group, Interface, Member, Of, Port, Rate};
 use super::board::Known;
 use super::store::Minute;
 use super::table::{Cell, Column, Table};
-use super::tally::Amounts;
+use super::tally::{Amounts, Flow};
 use super::view::Tab;
 use crate::units::{show_bytes, show_rate};
 
@@ -101,25 +103,21 @@ fn talk(tab: Tab, minute: &Minute) -> Vec<Vec<Cell>> {
         [per_second(Some(packets)), per_second(Some(bits))]
     };
     let bytes = |n: f64| Cell::number(n, show_bytes(n as u64));
-    match tab {
-        Tab::Flows => {
-            let rows = minute.sums.flows.iter().map(|(flow, amounts)| {
-                let [packets, bits] = rates(amounts);
-                let all = bytes(amounts.all_bytes());
-                vec![Cell::text(flow.ends()), packets, bits, all, Cell::text(flow.protocol())]
-            });
-            rows.collect()
-        }
-        _ => {
-            let rows = minute.sums.hosts.iter().map(|(host, amounts)| {
-                let [packets, bits] = rates(amounts);
-                let [sent, received] = amounts.bytes.map(|n| per_second(Some(n * 8.0 / s)));
-                let all = bytes(amounts.all_bytes());
-                vec![Cell::text(host.to_string()), packets, bits, sent, received, all]
-            });
-            rows.collect()
-        }
+    if tab == Tab::Flows {
+        let row = |(flow, amounts): &(Flow, Amounts)| {
+            let [packets, bits] = rates(amounts);
+            let all = bytes(amounts.all_bytes());
+            vec![Cell::text(flow.ends()), packets, bits, all, Cell::text(flow.protocol())]
+        };
+        return minute.sums.flows.iter().map(row).collect();
     }
+    let row = |(host, amounts): &(IpAddr, Amounts)| {
+        let [packets, bits] = rates(amounts);
+        let [sent, received] = amounts.bytes.map(|n| per_second(Some(n * 8.0 / s)));
+        let all = bytes(amounts.all_bytes());
+        vec![Cell::text(host.to_string()), packets, bits, sent, received, all]
+    };
+    minute.sums.hosts.iter().map(row).collect()
 }
 
 fn counted(tab: Tab, answer: &Answer) -> Vec<Vec<Cell>> {

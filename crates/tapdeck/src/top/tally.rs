@@ -6,7 +6,7 @@
 //! the packets of others are in the sums alone.
 
 use std::cmp::Ordering;
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::hash::Hash;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -47,7 +47,8 @@ pub struct Amounts {
 pub struct Tally {
     flows: HashMap<(Flow, i64), Counts>,
     hosts: HashMap<(IpAddr, i64), Counts>,
-    packets: u64,
+    /// Packets in each second.
+    seconds: BTreeMap<i64, u64>,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -74,7 +75,7 @@ impl Tally {
         let found = reader.read(packet.link, packet.frame, packet.time_ns);
         let second = packet.time_ns.div_euclid(1_000_000_000);
         let bytes = u64::from(packet.original_len);
-        self.packets += 1;
+        *self.seconds.entry(second).or_default() += 1;
         let Some(ip) = &found.ip else {
             let flow = Flow::Other(found.ether_type.unwrap_or(0));
             return add(&mut self.flows, (flow, second), 0, bytes);
@@ -124,16 +125,17 @@ impl Sums {
         let (mut sums, mut counted) = (Self::default(), 0.0);
         for piece in pieces {
             sums.pieces += 1;
-            let share = share(piece, from_s, to_s);
-            sums.packets += piece.packets as f64 * share;
-            let Some(tally) = &piece.tally else { continue };
+            let Some(tally) = &piece.tally else {
+                sums.packets += piece.packets as f64 * share(piece, from_s, to_s);
+                continue;
+            };
             sums.read += 1;
-            counted += tally.packets as f64 * share;
+            counted += tally.seconds.range(from_s..=to_s).map(|(_, n)| *n as f64).sum::<f64>();
             gather(&mut flows, &tally.flows, from_s, to_s);
             gather(&mut hosts, &tally.hosts, from_s, to_s);
         }
-        let scale =
-            if sums.read < sums.pieces && counted > 0.0 { sums.packets / counted } else { 1.0 };
+        sums.packets += counted;
+        let scale = if counted > 0.0 { sums.packets / counted } else { 1.0 };
         sums.flows = largest(flows, scale);
         sums.hosts = largest(hosts, scale);
         sums
@@ -142,9 +144,10 @@ impl Sums {
 
 /// Returns how much of a piece's time is within the seconds.
 fn share<T>(piece: &Piece<T>, from_s: i64, to_s: i64) -> f64 {
-    let (from, to) = (from_s as f64 * 1e9, (to_s + 1) as f64 * 1e9);
-    let (first, end) = (piece.first_ns as f64, piece.last_ns as f64 + 1.0);
-    ((end.min(to) - first.max(from)) / (end - first)).clamp(0.0, 1.0)
+    let (from, to) = (from_s * 1_000_000_000, (to_s + 1) * 1_000_000_000);
+    let (first, end) = (piece.first_ns, piece.last_ns + 1);
+    let within = end.min(to).saturating_sub(first.max(from)).max(0);
+    within as f64 / end.saturating_sub(first).max(1) as f64
 }
 
 fn gather<K: Copy + Eq + Hash>(

@@ -1,5 +1,5 @@
-//! What does the person at the screen want to see? Which table, how it is sorted, from which row on,
-//! and whether it stands still.
+//! What does the person at the screen want to see? Which table, how it is sorted, from which row
+//! on, and whether it stands still.
 
 use std::time::SystemTime;
 
