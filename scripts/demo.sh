@@ -306,6 +306,7 @@ generate() {
     on_client "$tapdeck" gen -i cable --size "dist:$dir/real.dist" "${WORKLOAD[@]}" "$@" \
         --json "$dir/$name.sent"
     wait_for "the last packet" has_seen_all "$name"
+    "$tapdeck" top --once --dir "$dir/$name" >"$dir/$name.top"
     stop_all
     grep ' seen = ' "$dir/$name.log"
 }
@@ -462,6 +463,15 @@ generate flat-out $FLAT_OUT_RING "${FLAT_OUT[@]}"
 check flat-out flat-out | sed -n 1p
 balance flat-out
 expect repeated 0 reordered 0 damaged 0
+
+title "Three pictures: tapdeck top for a second, while the steady pace was recorded"
+cat "$dir/paced.top"
+
+title "The store, over time"
+"$tapdeck" stat --dir "$dir/paced" --top 0
+
+title "The answer to a question: vlan $VLAN and host 198.18.0.77 and udp"
+"$tapdeck" query --dir "$dir/paced" vlan $VLAN and host 198.18.0.77 and udp | sed -n 1,8p
 
 title "Done"
 ((verdict == 0)) || fail "not all is as it must be: see NO above"

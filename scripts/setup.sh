@@ -54,6 +54,7 @@ NEEDED_FOR_TEST="
     prometheus           promtool
     softflowd            softflowd
     stenographer-client  stenoread
+    tmux                 tmux
 "
 NEEDED_FOR_LINT="
     python3-venv     /usr/share/doc/python3-venv

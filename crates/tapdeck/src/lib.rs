@@ -4,7 +4,7 @@
 //! together, and only then touches the system. What several commands do alike stands beside them:
 //! the control socket (`control`), counters (`statistics`), exit codes (`usage`), what is said
 //! (`progress_line`) and in which form (`messages`), faults that last (`fault_log`), inputs and
-//! outputs. Everything about
+//! outputs, charts (`chart`). Everything about
 //! packets is in other crates.
 //!
 //! It is a library so that fuzz targets can reach what it reads ([`fuzzing`]); `main.rs` is the
@@ -13,6 +13,7 @@
 
 mod attach;
 mod capture_file;
+mod chart;
 mod check_traffic;
 mod config;
 mod control;
@@ -46,6 +47,7 @@ mod standard_input;
 mod standard_output;
 mod stat;
 mod statistics;
+mod top;
 mod units;
 mod unseen;
 mod usage;
@@ -110,6 +112,7 @@ pub fn main() -> ExitCode {
         flags::Command::Recover(flags) => recover::run(&flags),
         flags::Command::Rules(flags) => rules::run(&flags),
         flags::Command::Stat(flags) => stat::run(&flags),
+        flags::Command::Top(flags) => top::run(&flags),
         flags::Command::Verify(flags) => verify::run(&flags),
         flags::Command::Gen(flags) => generate::run(&flags),
     };

@@ -79,6 +79,7 @@ impl About {
             Command::Recover(flags) => of_store("recover", &flags.dir),
             Command::Rules(_) => only("rules"),
             Command::Stat(flags) => of_store("stat", &flags.dir),
+            Command::Top(_) => only("top"),
             Command::Verify(flags) => of_store("verify", &flags.dir),
         }
     }

@@ -1,7 +1,8 @@
-//! Standard output, where `-` on the command line names it and packets go into it.
+//! Standard output: as a place for packets, where `-` on the command line names it, and how wide it
+//! is where it is a terminal.
 
 use std::fs::File;
-use std::io::stdout;
+use std::io::{IsTerminal, stdout};
 use std::os::fd::AsFd;
 
 use anyhow::{Context, Result, ensure};
@@ -14,6 +15,15 @@ pub const NAME: &str = "standard output";
 /// The size of a pipe that anybody may ask for (`pipe-max-size` in proc(5)). With the usual 64 KiB
 /// both sides would wait for each other more often.
 const PIPE_BYTES: usize = 1 << 20;
+/// Columns of a text where there is no terminal.
+const COLUMNS: usize = 80;
+
+/// Returns the columns of the terminal, or of a page where there is none.
+pub fn columns() -> usize {
+    let out = stdout();
+    let size = out.is_terminal().then(|| rustix::termios::tcgetwinsize(&out).ok()).flatten();
+    size.map(|size| usize::from(size.ws_col)).filter(|columns| *columns > 0).unwrap_or(COLUMNS)
+}
 
 pub fn refuse_terminal() -> Result<()> {
     if rustix::termios::isatty(stdout()) {

@@ -10,6 +10,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result};
 use serde::Serialize;
+use serde_json::Value;
 use tapdeck_packet::account::{Counters, Law};
 use tapdeck_store::Log;
 
@@ -82,6 +83,15 @@ pub fn statistics_dropped(log: Log) -> TellDropped {
     })
 }
 
+/// Returns the counters that an object of JSON has, those that it lacks as 0.
+pub fn counters_of<C: Counters + Default>(object: &Value) -> C {
+    let mut counters = C::default();
+    for (counter, value) in C::LIST.iter().zip(counters.values_mut()) {
+        *value = object[counter.name].as_u64().unwrap_or(0);
+    }
+    counters
+}
+
 /// Returns the law with numbers: "7 seen = 4 captured + 1 filtered + 2 dropped (2 ring full)".
 pub fn accounting_line<C: Counters>(counters: &C) -> String {
     let values = counters.values();
@@ -121,7 +131,18 @@ pub fn accounting_line<C: Counters>(counters: &C) -> String {
 mod tests {
     use tapdeck_packet::account::{GroupCounters, InterfaceCounters};
 
-    use super::accounting_line;
+    use serde_json::json;
+
+    use super::{accounting_line, counters_of};
+
+    #[test]
+    fn counters_are_read_back_from_json() {
+        let written = InterfaceCounters { seen: 7, captured: 4, unseen: 3, ..Default::default() };
+        let mut object = serde_json::to_value(written).expect("it is JSON");
+        assert_eq!(counters_of::<InterfaceCounters>(&object), written);
+        object["unseen"] = json!("many");
+        assert_eq!(counters_of::<InterfaceCounters>(&object).unseen, 0);
+    }
 
     #[test]
     fn the_accounting_line_is_the_law_with_numbers() {

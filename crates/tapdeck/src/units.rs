@@ -33,6 +33,15 @@ pub fn flush(s: &str) -> Result<Duration, String> {
     }
 }
 
+/// Reads how often something is looked at: each 100 ms at most, each hour at least.
+pub fn interval(s: &str) -> Result<Duration, String> {
+    match duration(s)? {
+        d if d < Duration::from_millis(100) => Err("must be at least 100ms".into()),
+        d if d > Duration::from_secs(3600) => Err("must be at most 1h".into()),
+        d => Ok(d),
+    }
+}
+
 /// Reads a time span of at least 3 s: three times as long as a recorder is silent when all is well.
 pub fn abandon(s: &str) -> Result<Duration, String> {
     match duration(s)? {

@@ -265,7 +265,10 @@ fn granules(
 }
 
 /// Returns the packet that a block is; `None` where it is none. An error says how it is damaged.
-fn packet<'a>(begun: &Begun, record: &Record<'a>) -> Result<Option<Packet<'a>>, &'static str> {
+pub(super) fn packet<'a>(
+    begun: &Begun,
+    record: &Record<'a>,
+) -> Result<Option<Packet<'a>>, &'static str> {
     let block = match record {
         Record::Packet(block) => block,
         Record::Statistics(_) | Record::Other(_) => return Ok(None),

@@ -19,6 +19,7 @@ mod recover;
 mod rules;
 mod serve;
 mod stat;
+mod top;
 mod verify;
 
 use clap::{Parser, Subcommand, ValueEnum};
@@ -45,6 +46,7 @@ pub use self::rules::{
 };
 pub use self::serve::Serve;
 pub use self::stat::Stat;
+pub use self::top::Top;
 pub use self::verify::Verify;
 
 /// Records the packets of network interfaces to disk and loses none silently.
@@ -88,5 +90,6 @@ pub enum Command {
     Recover(Recover),
     Rules(Rules),
     Stat(Stat),
+    Top(Top),
     Verify(Verify),
 }

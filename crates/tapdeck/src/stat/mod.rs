@@ -3,7 +3,6 @@
 //! `tapdeck_store::stat` answers from the store's indexes, or from the packets of files of other
 //! programs; this module shows the answer, and says on standard error where it is incomplete.
 
-mod chart;
 mod json;
 mod text;
 

@@ -1,7 +1,6 @@
 //! How do people read the report of `stat`? As a page of text, with a chart and tables.
 
 use std::fmt::{Display, Write};
-use std::io::{IsTerminal, stdout};
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -10,14 +9,13 @@ use tapdeck_store::Shed;
 use tapdeck_store::query::Missing;
 use tapdeck_store::stat::{Amount, Gap, Report, Tops};
 
-use super::chart::bars;
 use super::share;
+use crate::chart::bars;
 use crate::flags;
 use crate::query::time;
+use crate::standard_output;
 use crate::units::{show_bytes, show_count, show_rate};
 
-/// Columns of the page where there is no terminal.
-const WIDTH: usize = 80;
 /// Columns in front of the bars.
 const LABEL: usize = 11;
 /// The most gaps that are listed.
@@ -109,7 +107,7 @@ fn chart(page: &mut String, report: &Report) -> std::fmt::Result {
     let Some((first_ns, last_ns)) = report.times.filter(|(first, last)| first < last) else {
         return Ok(());
     };
-    let columns = width().saturating_sub(LABEL).clamp(20, 200);
+    let columns = standard_output::columns().saturating_sub(LABEL).clamp(20, 200);
     let parts = report.rate.parts(columns, first_ns, last_ns);
     if parts.iter().all(|amount| amount.packets <= 0.0) {
         return Ok(());
@@ -262,11 +260,4 @@ fn show_ns(ns: i64) -> String {
         _ => 1,
     };
     humantime::format_duration(Duration::from_nanos(ns / unit * unit)).to_string()
-}
-
-/// Returns the columns of the terminal.
-fn width() -> usize {
-    let out = stdout();
-    let size = out.is_terminal().then(|| rustix::termios::tcgetwinsize(&out).ok()).flatten();
-    size.map(|size| usize::from(size.ws_col)).filter(|columns| *columns > 0).unwrap_or(WIDTH)
 }
