@@ -11,12 +11,13 @@ use std::path::PathBuf;
 use bytes::Bytes;
 use tapdeck_packet::link::LinkType;
 use tapdeck_packet::numbers::pcap_file;
-use tapdeck_packet::pcapng::{self, StatisticsBlock};
+use tapdeck_packet::pcapng;
 use tapdeck_store::query::{Described, Error, Missing, Packet, Query, Snapshot};
 use tapdeck_store::{UnseenSpan, filter};
 use tokio::sync::mpsc::{Receiver, Sender, channel};
 
 use crate::condition::{Compiled, Condition};
+use crate::time;
 
 /// Bytes of a piece, about.
 const PIECE: usize = 64 << 10;
@@ -73,7 +74,7 @@ pub struct End {
     pub unseen: u64,
     /// Whether a limit ended the answer.
     pub is_limited: bool,
-    /// Packets that the recording had and the answer has not: a sentence each.
+    /// Packets that the recording had and the answer has not, or not in order: a sentence each.
     pub faults: Vec<String>,
 }
 
@@ -188,7 +189,7 @@ fn finish(query: &mut Query<Compiled>, until_ns: i64, end: &mut End) {
     let unseen = query.unseen().iter().filter(|missing| missing.first_ns <= until_ns);
     end.unseen = unseen.map(|missing| missing.packets).sum();
     let notes = query.take_notes().into_iter();
-    let notes = notes.filter(|note| note.concerns(until_ns) && note.is_fault());
+    let notes = notes.filter(|note| note.concerns(until_ns) && note.lacks_packets());
     end.faults = notes.map(|note| note.to_string()).collect();
 }
 
@@ -292,23 +293,18 @@ impl Output {
         if self.form != Form::Pcapng {
             return Ok(());
         }
-        let span = UnseenSpan {
-            interface: missing.number,
-            packets: missing.packets,
-            first_ns: missing.first_ns as u64,
-            last_ns: missing.last_ns as u64,
-            why: missing.why.clone(),
-        };
-        pcapng::statistics(&mut self.pending, &span.block());
+        pcapng::statistics(&mut self.pending, &UnseenSpan::from(missing).block());
         if self.pending.len() < PIECE { Ok(()) } else { self.flush() }
     }
 
-    /// Writes the last block of pcapng, which says how whole the answer is.
+    /// Writes the last block of pcapng, which says how whole the answer is. Where there is no
+    /// interface that it could be about, it is the header of another section.
     fn end(&mut self, end: &mut End, interfaces: &[Described]) -> Result<(), Failure> {
         if self.form == Form::Pcapng && !interfaces.is_empty() {
-            let comment = Some(end.line());
-            let block = StatisticsBlock { comment, ..StatisticsBlock::default() };
-            pcapng::statistics(&mut self.pending, &block);
+            pcapng::comment(&mut self.pending, 0, time::now_ns() as u64, &end.line());
+        } else if self.form == Form::Pcapng {
+            let os = std::env::consts::OS;
+            pcapng::section_header(&mut self.pending, os, APPLICATION, Some(&end.line()));
         }
         end.bytes = self.bytes();
         self.flush()

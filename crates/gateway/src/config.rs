@@ -272,6 +272,9 @@ fn user(entry: FileUser, roles: &BTreeMap<String, Arc<Role>>) -> Result<UserPlan
             "user {name}: token is the hash that `tapdeck-gateway token new {name}` prints"
         ));
     }
+    if certificate.as_deref() == Some("") {
+        return Err(format!("user {name}: certificate is a common name, and this is empty"));
+    }
     Ok(UserPlan { name, role, certificate, token })
 }
 
@@ -298,6 +301,10 @@ fn listen(entry: FileListen) -> Result<Listen, String> {
             Ok(Listen::Loopback { address, user })
         }
         (None, Some(path), None, None) => {
+            if client_ca.is_some() {
+                let shown = path.display();
+                return Err(format!("listen {shown}: client-ca is for a certificate and key"));
+            }
             let mode = mode.as_deref().unwrap_or("0660");
             let bits = u32::from_str_radix(mode, 8).ok().filter(|bits| *bits <= 0o777);
             let mode = bits.ok_or_else(|| format!("mode {mode:?}: three octal digits, as 0660"))?;
@@ -374,6 +381,14 @@ mod tests {
             (
                 format!("{listen}{store}{role}[[user]]\nname = 'a'\nrole = 'r'\ntoken = 'x'"),
                 "token new a",
+            ),
+            (
+                format!("{listen}{store}{role}[[user]]\nname = 'a'\nrole = 'r'\ncertificate = ''"),
+                "common name, and this is empty",
+            ),
+            (
+                format!("{store}[[listen]]\nunix = 'a'\nclient-ca = 'b'"),
+                "client-ca is for a certificate and key",
             ),
             (format!("{listen}user = 'u'\n{store}"), "no [[user]] u"),
             (format!("stenographer = 'b'\n{listen}{store}"), "no [[store]] b"),

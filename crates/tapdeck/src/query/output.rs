@@ -135,14 +135,7 @@ impl Output {
         if self.form != Form::Pcapng {
             return Ok(());
         }
-        let span = UnseenSpan {
-            interface: missing.number,
-            packets: missing.packets,
-            first_ns: missing.first_ns as u64,
-            last_ns: missing.last_ns as u64,
-            why: missing.why.clone(),
-        };
-        pcapng::statistics(&mut self.pending, &span.block());
+        pcapng::statistics(&mut self.pending, &UnseenSpan::from(missing).block());
         if self.pending.len() < BUFFER { Ok(()) } else { self.flush() }
     }
 
