@@ -10,7 +10,7 @@ use std::path::PathBuf;
 
 use bytes::Bytes;
 use tapdeck_packet::link::LinkType;
-use tapdeck_packet::numbers::pcap_file;
+use tapdeck_packet::pcap::{self, Unit};
 use tapdeck_packet::pcapng;
 use tapdeck_store::query::{Described, Error, Missing, Packet, Query, Snapshot};
 use tapdeck_store::{UnseenSpan, filter};
@@ -32,10 +32,7 @@ const APPLICATION: &str = concat!("tapdeck-gateway ", env!("CARGO_PKG_VERSION"))
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {
     Pcapng,
-    /// pcap with nanoseconds.
-    Pcap,
-    /// pcap with microseconds, which the oldest readers take.
-    PcapMicroseconds,
+    Pcap(Unit),
 }
 
 /// What is asked of a store.
@@ -230,25 +227,15 @@ impl Output {
                     self.pending.extend_from_slice(&interface.block);
                 }
             }
-            Form::Pcap | Form::PcapMicroseconds => {
-                let links: BTreeSet<u16> = interfaces.iter().map(|i| i.link.0).collect();
+            Form::Pcap(unit) => {
+                let links: BTreeSet<LinkType> = interfaces.iter().map(|i| i.link).collect();
                 if links.len() > 1 {
                     return Err(Failure::Form(
                         "the store has interfaces of several link types, and pcap has room for one: ask for pcapng".into(),
                     ));
                 }
-                let link = links.first().copied().unwrap_or(LinkType::ETHERNET.0);
-                let magic = if self.form == Form::Pcap {
-                    pcap_file::MAGIC_NANOSECONDS
-                } else {
-                    pcap_file::MAGIC
-                };
-                self.pending.extend(magic.to_ne_bytes());
-                self.pending.extend(pcap_file::MAJOR_VERSION.to_ne_bytes());
-                self.pending.extend(pcap_file::MINOR_VERSION.to_ne_bytes());
-                self.pending.extend([0; 8]);
-                self.pending.extend(pcap_file::MAX_SNAPLEN.to_ne_bytes());
-                self.pending.extend(u32::from(link).to_ne_bytes());
+                let link = links.first().copied().unwrap_or(LinkType::ETHERNET);
+                self.pending.extend(pcap::header(link, unit));
             }
         }
         self.send(Part::Begun)
@@ -258,30 +245,23 @@ impl Output {
     fn len(&self, packet: &Packet<'_>) -> u64 {
         let len = match self.form {
             Form::Pcapng => pcapng::packet_len(packet.frame.len(), packet.flags, packet.dropped),
-            Form::Pcap | Form::PcapMicroseconds => 16 + packet.frame.len(),
+            Form::Pcap(_) => pcap::packet_len(packet.frame.len()),
         };
         len as u64
     }
 
     fn packet(&mut self, p: &Packet<'_>) -> Result<(), Failure> {
         let time_ns = p.time_ns as u64;
-        let len = self.len(p) as usize;
         match self.form {
             Form::Pcapng => {
                 let start = self.pending.len();
-                self.pending.resize(start + len, 0);
+                self.pending.resize(start + self.len(p) as usize, 0);
                 let (out, frame) = (&mut self.pending[start..], [p.frame, &[], &[]]);
                 let (original, flags, dropped) = (p.original_len, p.flags, p.dropped);
                 pcapng::write_packet(out, p.interface, time_ns, frame, original, flags, dropped);
             }
-            Form::Pcap | Form::PcapMicroseconds => {
-                let (seconds, ns) = (time_ns / 1_000_000_000, time_ns % 1_000_000_000);
-                let fraction = if self.form == Form::Pcap { ns } else { ns / 1000 };
-                let length = p.frame.len() as u32;
-                for word in [seconds as u32, fraction as u32, length, p.original_len] {
-                    self.pending.extend(word.to_ne_bytes());
-                }
-                self.pending.extend(p.frame);
+            Form::Pcap(unit) => {
+                pcap::packet(&mut self.pending, unit, time_ns, p.original_len, p.frame);
             }
         }
         self.packets += 1;

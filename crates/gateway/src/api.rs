@@ -18,6 +18,7 @@ use axum::{Extension, Json};
 use bytes::Bytes;
 use http_body::Frame;
 use serde::Serialize;
+use tapdeck_packet::pcap::Unit;
 use tapdeck_store::query::Span;
 use tapdeck_store::stat::{self, Report};
 use tokio::sync::mpsc::Receiver;
@@ -321,12 +322,13 @@ impl http_body::Body for Packets {
     }
 }
 
-/// Refuses versions of HTTP in which an answer that breaks off looks like one that has ended.
+/// Refuses versions of HTTP in which an answer that breaks off looks like one that has ended, where
+/// the answer itself does not tell.
 fn refuse_old(version: Version) -> Result<(), Refusal> {
     if version >= Version::HTTP_11 {
         return Ok(());
     }
-    let text = "packets are given over HTTP/1.1, which shows where an answer broke off";
+    let text = "pcap is given over HTTP/1.1, which shows where an answer broke off";
     Err(Refusal::new(StatusCode::HTTP_VERSION_NOT_SUPPORTED, text))
 }
 
@@ -342,11 +344,13 @@ pub async fn packets(
     version: Version,
     headers: HeaderMap,
 ) -> Result<Response, Refusal> {
-    refuse_old(version)?;
     let known = ["store", "filter", "after", "before", "limit"];
     let parameters = Parameters::read(query.as_deref(), &known)?;
     let filter = parameters.get("filter").unwrap_or("").to_owned();
     let is_pcap = accepts(&headers, PCAP);
+    if is_pcap {
+        refuse_old(version)?;
+    }
     let wanted = Wanted {
         store: parameters.get("store").map(str::to_owned),
         condition: Condition::Every(vec![
@@ -354,7 +358,7 @@ pub async fn packets(
             Condition::Filter(filter.clone()),
         ]),
         words: filter,
-        form: if is_pcap { Form::Pcap } else { Form::Pcapng },
+        form: if is_pcap { Form::Pcap(Unit::Nanoseconds) } else { Form::Pcapng },
         packets: parameters.number("limit")?,
         bytes: None,
         content_type: if is_pcap { PCAP } else { PCAPNG },
@@ -387,7 +391,7 @@ pub async fn stenographer(
         store: gateway.stenographer.clone(),
         condition,
         words: words.to_owned(),
-        form: Form::PcapMicroseconds,
+        form: Form::Pcap(Unit::Microseconds),
         packets: limit("steno-limit-packets")?,
         bytes: limit("steno-limit-bytes")?,
         content_type: "application/octet-stream",

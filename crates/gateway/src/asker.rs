@@ -130,6 +130,9 @@ pub async fn operators(
     next: Next,
 ) -> Result<Response, Refusal> {
     let (head, body) = request.into_parts();
+    if peer.way == Way::Loopback && !is_asked_as_loopback(&head) {
+        return Err(led_here());
+    }
     if peer.way == Way::Tls {
         let asker = asker(&gateway, &peer, &head).await?;
         if asker.user.role.kind != Kind::Operator {
@@ -167,8 +170,7 @@ async fn asker(gateway: &Arc<Gateway>, peer: &Peer, head: &Parts) -> Result<Aske
         None => match (&peer.certificate, &peer.user) {
             (Some(name), _) => gateway.users.with_certificate(name).map(|u| (u, "certificate")),
             (None, Some(_)) if peer.way == Way::Loopback && !is_asked_as_loopback(head) => {
-                let text = "this listener answers to localhost, 127.0.0.1 and [::1] alone";
-                refusal = Refusal::new(StatusCode::FORBIDDEN, text);
+                refusal = led_here();
                 None
             }
             (None, Some(name)) => gateway.users.named(name).map(|user| (user, "listener")),
@@ -185,6 +187,11 @@ async fn asker(gateway: &Arc<Gateway>, peer: &Peer, head: &Parts) -> Result<Aske
         say(&format!("the audit cannot be written: {e}"));
     }
     Err(refusal)
+}
+
+fn led_here() -> Refusal {
+    let text = "this listener answers to localhost, 127.0.0.1 and [::1] alone";
+    Refusal::new(StatusCode::FORBIDDEN, text)
 }
 
 /// Returns whether a request names this machine as the one that it is for. A browser that was led

@@ -1,7 +1,7 @@
 //! May a filter be compiled? libpcap can take for ever over an expression, or all memory there is;
-//! so a process of its own tries first, with little time and memory. What could make libpcap ask for
-//! the address of a name is refused: the answer may take as long as it likes, and be another one
-//! each time, also when the gateway itself compiles the filter.
+//! so a process of its own tries first, with little time and memory. What could make libpcap ask
+//! for the address of a name is refused: the answer may take as long as it likes, and be another
+//! one each time, also when the gateway itself compiles the filter.
 //!
 //! The gateway runs itself for that, as `tapdeck-gateway check-filter`.
 
@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use rustix::process::{Resource, Rlimit, setrlimit};
 use tapdeck_packet::filter::asks_for_names;
-use tapdeck_store::filter::Filter;
+use tapdeck_store::filter::{self, Filter};
 use tokio::io::AsyncWriteExt as _;
 use tokio::process::Command;
 use tokio::time::timeout;
@@ -28,6 +28,10 @@ const MEMORY: u64 = 256 << 20;
 const PATIENCE: Duration = Duration::from_secs(5);
 /// Filters that are remembered as harmless.
 const REMEMBERED: usize = 256;
+
+/// What is said of a filter with the name of a host in it.
+pub const NO_NAMES: &str =
+    "it is not understood, or names a host: write addresses and numbers in place of names";
 
 /// Filters that were tried.
 #[derive(Debug, Default)]
@@ -105,12 +109,17 @@ pub fn main() -> ExitCode {
     }
     for filter in text.split('\0') {
         if asks_for_names(filter) {
-            println!("filter '{filter}': write addresses and numbers in place of names");
+            println!("filter '{filter}': {NO_NAMES}");
             return ExitCode::FAILURE;
         }
-        if let Err(e) = Filter::new(filter, &[], false) {
-            println!("{e}");
-            return ExitCode::FAILURE;
+        match Filter::new(filter, &[], false) {
+            Ok(_) => {}
+            // What libpcap says where it gets no more memory: whoever waits names the limits.
+            Err(filter::Error::Refused { why, .. }) if why == "malloc" => return ExitCode::FAILURE,
+            Err(e) => {
+                println!("{e}");
+                return ExitCode::FAILURE;
+            }
         }
     }
     ExitCode::SUCCESS

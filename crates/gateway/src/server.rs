@@ -2,9 +2,10 @@
 //!
 //! Plain HTTP is for those alone whom the machine itself keeps out of reach of others; else it is
 //! TLS. Each connection is a task, and there are at most [`CONNECTIONS`] of them at each listener:
-//! more wait in the kernel's queue, and keep nobody waiting at another listener. Who connects and says nothing is left after [`SILENCE`], and who reads nothing
-//! after [`PATIENCE`]. SIGTERM and SIGINT end
-//! the gateway in good order: nobody new is heard, and what is under way has [`LAST`] to finish.
+//! more wait in the kernel's queue, and keep nobody waiting at another listener. Who connects and
+//! says nothing is left after [`SILENCE`], and who reads nothing after [`PATIENCE`]. SIGTERM and
+//! SIGINT end the gateway in good order: nobody new is heard, and what is under way has [`LAST`] to
+//! finish.
 
 use std::io;
 use std::net::SocketAddr;

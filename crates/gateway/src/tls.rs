@@ -7,7 +7,8 @@
 //!
 //! Stenographer's tools make X.509 certificates of version 1, which rustls does not take. Such a
 //! one is believed if the authority itself has signed it, with keys and a hash as strong as rustls
-//! wants them (SHA-256; RSA of 2048 bits), if its time has come and not gone, and over TLS 1.3 alone.
+//! wants them (SHA-256; RSA of 2048 bits), if its time has come and not gone, and over
+//! TLS 1.3 alone.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError, RwLock};

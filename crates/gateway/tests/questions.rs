@@ -8,9 +8,11 @@ mod testbed;
 use std::fs;
 use std::io::{BufRead as _, Read as _, Write as _};
 use std::net::TcpStream;
+use std::os::unix::process::ExitStatusExt as _;
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
 
+use rustix::process::Signal;
 use serde_json::Value;
 use tapdeck_testkit::process::number;
 use tapdeck_testkit::{Talking, wait_for};
@@ -252,6 +254,11 @@ fn what_a_store_holds_is_told_from_its_indexes() {
     let request = b"GET /v1/stat HTTP/1.1\r\nHost: evil.example:8001\r\nConnection: close\r\n\r\n";
     led.write_all(request).expect("it reads");
     assert_eq!(testbed::answer(&mut led).status, 403);
+    let led = bed.net.b.inside(|| {
+        let mut stream = TcpStream::connect(&gateway.address).expect("it listens");
+        testbed::get_as(&mut stream, "evil.example", "/metrics", "")
+    });
+    assert_eq!(led.status, 403, "{}", led.text());
     let named = testbed::get_as(&mut connect(), "localhost:8001", "/v1/stat", "");
     assert_eq!(named.status, 200, "{}", named.text());
     assert_eq!(gateway.get("/readyz").status, 200);
@@ -457,7 +464,26 @@ fn slow_readers_and_many_at_once_keep_nobody_waiting_and_cost_bounded_memory() {
 }
 
 #[test]
-fn a_filter_that_takes_for_ever_to_compile_is_refused() {
+fn a_filter_that_takes_for_ever_or_all_memory_to_compile_is_refused() {
+    // Both are short enough to be tried. libpcap takes long over the first, in little memory, and
+    // gets no more memory for the second before it has taken long.
+    let hosts: Vec<String> =
+        (0..500).map(|i| format!("host 10.0.{}.{}", i / 250, i % 250)).collect();
+    let ports: Vec<String> = (1..=1000).map(|port| format!("port {port}")).collect();
+    let [slow, large] = [hosts.join(" or "), ports.join(" or ")];
+    let check = |filter: &str| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_tapdeck-gateway"));
+        let child = command.arg("check-filter").stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = child.spawn().expect("it was built");
+        child.stdin.take().expect("piped").write_all(filter.as_bytes()).expect("it reads");
+        let out = child.wait_with_output().expect("it ends");
+        assert!(out.stdout.is_empty(), "{out:?}");
+        out.status
+    };
+    assert_eq!(check("port 9").code(), Some(0));
+    assert_eq!(check(&slow).signal(), Some(Signal::KILL.as_raw()), "its second is over");
+    assert_eq!(check(&large).code(), Some(1), "there is no more memory for it");
+
     let mut bed = Bed::new();
     let _recorder = start(&mut bed);
     let gateway = bed.gateway(&format!(
@@ -469,11 +495,11 @@ fn a_filter_that_takes_for_ever_to_compile_is_refused() {
     let long = "port+9+or+".repeat(2000);
     let answer = get(&format!("/v1/packets?filter={long}port+9"));
     assert_eq!((answer.status, answer.text().contains("16384 bytes")), (400, true));
-    // Short, and libpcap takes long over it.
-    let slow: Vec<String> = (1..=600).map(|port| format!("port+{port}")).collect();
-    let answer = get(&format!("/v1/packets?filter={}", slow.join("+or+")));
-    assert_eq!(answer.status, 400, "{}", answer.text());
-    assert!(answer.text().contains("takes more than"), "{}", answer.text());
+    for filter in [slow, large] {
+        let answer = get(&format!("/v1/packets?filter={}", filter.replace(' ', "+")));
+        assert_eq!(answer.status, 400, "{}", answer.text());
+        assert!(answer.text().contains("takes more than"), "{}", answer.text());
+    }
     // Addresses of names are looked up neither there nor here.
     for name in ["host+localhost", "tcp+and+(10.0.0.1+or+ip6-localhost)", "net+x", "gateway+x"] {
         let answer = get(&format!("/v1/packets?filter={name}"));
@@ -552,6 +578,17 @@ fn whoever_is_not_known_keeps_nobody_waiting() {
     assert!(answer.windows(said.len()).any(|part| part == said));
     let old = testbed::answer(&mut post(&alice.token, "HTTP/1.0", "udp"));
     assert_eq!(old.status, 505, "{}", old.text());
+    // The last block of pcapng says it as well.
+    for (accept, status) in [("application/x-pcapng", 200), ("application/vnd.tcpdump.pcap", 505)] {
+        let mut stream =
+            bed.net.b.inside(|| TcpStream::connect(&gateway.address).expect("it listens"));
+        let request = format!(
+            "GET /v1/packets HTTP/1.0\r\nAuthorization: Bearer {}\r\nAccept: {accept}\r\n\r\n",
+            alice.token
+        );
+        stream.write_all(request.as_bytes()).expect("it reads the request");
+        assert_eq!(testbed::answer(&mut stream).status, status, "{accept}");
+    }
     let deep = format!("after1h ago{}", "&&tcp||tcp".repeat(1000));
     let refused = testbed::answer(&mut post(&alice.token, "HTTP/1.1", &deep));
     assert_eq!(refused.status, 400, "{}", refused.text());

@@ -23,8 +23,8 @@ use crate::numbers::{ether_type, ip_protocol};
 
 pub use parse::parse;
 
-/// Returns whether libpcap may look up the address of a name when it compiles a text. Names of ports
-/// and protocols stand in files; of a text that is not understood, any name may be a host's.
+/// Returns whether libpcap may look up the address of a name when it compiles a text. Names of
+/// ports and protocols stand in files; of a text that is not understood, any name may be a host's.
 pub fn asks_for_names(text: &str) -> bool {
     if text.trim().is_empty() {
         return false;

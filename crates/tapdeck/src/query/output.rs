@@ -12,6 +12,7 @@ use anyhow::Result;
 use serde::Serialize;
 use tapdeck_packet::community_id::CommunityId;
 use tapdeck_packet::link::LinkType;
+use tapdeck_packet::pcap::{self, Unit};
 use tapdeck_packet::{pcapng, printable};
 use tapdeck_store::query::{Described, Missing, Packet};
 use tapdeck_store::{SegmentName, UnseenSpan};
@@ -165,7 +166,7 @@ impl Output {
     }
 
     fn begin_pcap(&mut self, link: LinkType) {
-        self.pending.extend(listen::pcap_header(link));
+        self.pending.extend(pcap::header(link, Unit::Microseconds));
         self.link = Some(link);
     }
 
@@ -174,7 +175,13 @@ impl Output {
             self.begin_pcap(p.link);
         }
         if self.link == Some(p.link) {
-            listen::pcap_packet(&mut self.pending, p.time_ns as u64, p.original_len, p.frame);
+            pcap::packet(
+                &mut self.pending,
+                Unit::Microseconds,
+                p.time_ns as u64,
+                p.original_len,
+                p.frame,
+            );
         } else {
             self.left_out += 1;
         }
