@@ -55,6 +55,18 @@ pub struct User {
     pub role: Arc<Role>,
     /// Places for questions that are answered at once.
     pub places: Arc<Semaphore>,
+    /// Places to be told each second how a recorder does.
+    pub watches: Arc<Semaphore>,
+}
+
+/// How many times a user is told each second how a recorder does.
+const WATCHES: usize = 8;
+
+impl User {
+    pub fn new(name: String, role: Arc<Role>) -> Self {
+        let places = Arc::new(Semaphore::new(role.questions));
+        Self { name, role, places, watches: Arc::new(Semaphore::new(WATCHES)) }
+    }
 }
 
 /// All users, by what shows who they are.
@@ -134,8 +146,6 @@ pub fn new_token(name: &str) -> Result<(String, String), String> {
 mod tests {
     use std::sync::Arc;
 
-    use tokio::sync::Semaphore;
-
     use super::{Kind, Role, User, Users, is_hash, new_token};
 
     #[test]
@@ -155,9 +165,7 @@ mod tests {
         for name in ["alice", "bob"] {
             let (token, hash) = new_token(name).expect("there is chance");
             assert!(is_hash(&hash) && !hash.contains(token.rsplit_once('.').unwrap().1));
-            let places = Arc::new(Semaphore::new(1));
-            let user = User { name: name.into(), role: role.clone(), places };
-            users.add(user, None, Some(hash));
+            users.add(User::new(name.into(), role.clone()), None, Some(hash));
             tokens.push(token);
         }
         let whose = |token: &str| users.with_token(token).map(|user| user.name.clone());

@@ -10,13 +10,14 @@ use std::path::PathBuf;
 
 use bytes::Bytes;
 use tapdeck_packet::link::LinkType;
-use tapdeck_packet::numbers::pcap_file;
-use tapdeck_packet::pcapng::{self, StatisticsBlock};
+use tapdeck_packet::pcap::{self, Unit};
+use tapdeck_packet::pcapng;
 use tapdeck_store::query::{Described, Error, Missing, Packet, Query, Snapshot};
 use tapdeck_store::{UnseenSpan, filter};
 use tokio::sync::mpsc::{Receiver, Sender, channel};
 
 use crate::condition::{Compiled, Condition};
+use crate::time;
 
 /// Bytes of a piece, about.
 const PIECE: usize = 64 << 10;
@@ -31,10 +32,7 @@ const APPLICATION: &str = concat!("tapdeck-gateway ", env!("CARGO_PKG_VERSION"))
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {
     Pcapng,
-    /// pcap with nanoseconds.
-    Pcap,
-    /// pcap with microseconds, which the oldest readers take.
-    PcapMicroseconds,
+    Pcap(Unit),
 }
 
 /// What is asked of a store.
@@ -73,7 +71,7 @@ pub struct End {
     pub unseen: u64,
     /// Whether a limit ended the answer.
     pub is_limited: bool,
-    /// Packets that the recording had and the answer has not: a sentence each.
+    /// Packets that the recording had and the answer has not, or not in order: a sentence each.
     pub faults: Vec<String>,
 }
 
@@ -188,7 +186,7 @@ fn finish(query: &mut Query<Compiled>, until_ns: i64, end: &mut End) {
     let unseen = query.unseen().iter().filter(|missing| missing.first_ns <= until_ns);
     end.unseen = unseen.map(|missing| missing.packets).sum();
     let notes = query.take_notes().into_iter();
-    let notes = notes.filter(|note| note.concerns(until_ns) && note.is_fault());
+    let notes = notes.filter(|note| note.concerns(until_ns) && note.lacks_packets());
     end.faults = notes.map(|note| note.to_string()).collect();
 }
 
@@ -229,25 +227,15 @@ impl Output {
                     self.pending.extend_from_slice(&interface.block);
                 }
             }
-            Form::Pcap | Form::PcapMicroseconds => {
-                let links: BTreeSet<u16> = interfaces.iter().map(|i| i.link.0).collect();
+            Form::Pcap(unit) => {
+                let links: BTreeSet<LinkType> = interfaces.iter().map(|i| i.link).collect();
                 if links.len() > 1 {
                     return Err(Failure::Form(
                         "the store has interfaces of several link types, and pcap has room for one: ask for pcapng".into(),
                     ));
                 }
-                let link = links.first().copied().unwrap_or(LinkType::ETHERNET.0);
-                let magic = if self.form == Form::Pcap {
-                    pcap_file::MAGIC_NANOSECONDS
-                } else {
-                    pcap_file::MAGIC
-                };
-                self.pending.extend(magic.to_ne_bytes());
-                self.pending.extend(pcap_file::MAJOR_VERSION.to_ne_bytes());
-                self.pending.extend(pcap_file::MINOR_VERSION.to_ne_bytes());
-                self.pending.extend([0; 8]);
-                self.pending.extend(pcap_file::MAX_SNAPLEN.to_ne_bytes());
-                self.pending.extend(u32::from(link).to_ne_bytes());
+                let link = links.first().copied().unwrap_or(LinkType::ETHERNET);
+                self.pending.extend(pcap::header(link, unit));
             }
         }
         self.send(Part::Begun)
@@ -257,30 +245,23 @@ impl Output {
     fn len(&self, packet: &Packet<'_>) -> u64 {
         let len = match self.form {
             Form::Pcapng => pcapng::packet_len(packet.frame.len(), packet.flags, packet.dropped),
-            Form::Pcap | Form::PcapMicroseconds => 16 + packet.frame.len(),
+            Form::Pcap(_) => pcap::packet_len(packet.frame.len()),
         };
         len as u64
     }
 
     fn packet(&mut self, p: &Packet<'_>) -> Result<(), Failure> {
         let time_ns = p.time_ns as u64;
-        let len = self.len(p) as usize;
         match self.form {
             Form::Pcapng => {
                 let start = self.pending.len();
-                self.pending.resize(start + len, 0);
+                self.pending.resize(start + self.len(p) as usize, 0);
                 let (out, frame) = (&mut self.pending[start..], [p.frame, &[], &[]]);
                 let (original, flags, dropped) = (p.original_len, p.flags, p.dropped);
                 pcapng::write_packet(out, p.interface, time_ns, frame, original, flags, dropped);
             }
-            Form::Pcap | Form::PcapMicroseconds => {
-                let (seconds, ns) = (time_ns / 1_000_000_000, time_ns % 1_000_000_000);
-                let fraction = if self.form == Form::Pcap { ns } else { ns / 1000 };
-                let length = p.frame.len() as u32;
-                for word in [seconds as u32, fraction as u32, length, p.original_len] {
-                    self.pending.extend(word.to_ne_bytes());
-                }
-                self.pending.extend(p.frame);
+            Form::Pcap(unit) => {
+                pcap::packet(&mut self.pending, unit, time_ns, p.original_len, p.frame);
             }
         }
         self.packets += 1;
@@ -292,23 +273,18 @@ impl Output {
         if self.form != Form::Pcapng {
             return Ok(());
         }
-        let span = UnseenSpan {
-            interface: missing.number,
-            packets: missing.packets,
-            first_ns: missing.first_ns as u64,
-            last_ns: missing.last_ns as u64,
-            why: missing.why.clone(),
-        };
-        pcapng::statistics(&mut self.pending, &span.block());
+        pcapng::statistics(&mut self.pending, &UnseenSpan::from(missing).block());
         if self.pending.len() < PIECE { Ok(()) } else { self.flush() }
     }
 
-    /// Writes the last block of pcapng, which says how whole the answer is.
+    /// Writes the last block of pcapng, which says how whole the answer is. Where there is no
+    /// interface that it could be about, it is the header of another section.
     fn end(&mut self, end: &mut End, interfaces: &[Described]) -> Result<(), Failure> {
         if self.form == Form::Pcapng && !interfaces.is_empty() {
-            let comment = Some(end.line());
-            let block = StatisticsBlock { comment, ..StatisticsBlock::default() };
-            pcapng::statistics(&mut self.pending, &block);
+            pcapng::comment(&mut self.pending, 0, time::now_ns() as u64, &end.line());
+        } else if self.form == Form::Pcapng {
+            let os = std::env::consts::OS;
+            pcapng::section_header(&mut self.pending, os, APPLICATION, Some(&end.line()));
         }
         end.bytes = self.bytes();
         self.flush()

@@ -1,7 +1,7 @@
-//! Questions over HTTP: who asks is found out, ceilings are put on what they ask, the audit writes
-//! it down, and then the answer begins.
+//! Questions over HTTP: ceilings are put on what somebody asks, the audit writes it down, and then
+//! the answer begins. Who asks is found out before ([`crate::asker`]).
 
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 use std::io;
 use std::path::PathBuf;
 use std::pin::Pin;
@@ -9,28 +9,29 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
-use axum::Extension;
-use axum::Json;
-use axum::body::Body;
+use axum::body::{Body, to_bytes};
 use axum::extract::{RawQuery, State};
-use axum::http::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
-use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
+use axum::http::header::CONTENT_TYPE;
+use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, Version};
 use axum::response::{IntoResponse, Response};
+use axum::{Extension, Json};
 use bytes::Bytes;
 use http_body::Frame;
 use serde::Serialize;
+use tapdeck_packet::pcap::Unit;
 use tapdeck_store::query::Span;
 use tapdeck_store::stat::{self, Report};
 use tokio::sync::mpsc::Receiver;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 use tokio::time::timeout;
 
 use crate::access::User;
 use crate::answer::{self, End, Failure, Form, Part, Question};
+use crate::asker::{Asker, Parameters, Refusal, accepts};
 use crate::audit::{Asked, Ended};
 use crate::condition::Condition;
 use crate::config::SourceKind;
-use crate::report::{Histogram, Hosts, Losses, Stat};
+use crate::report::{self, Histogram, Hosts, Losses, Stat};
 use crate::routes::Gateway;
 use crate::{say, steno, time, watch};
 
@@ -40,168 +41,29 @@ const TURN: Duration = Duration::from_secs(60);
 const PARTS: usize = 10_000;
 /// Hosts and ports that are listed.
 const TOP: usize = 100;
+/// Bytes that a question has behind its head, and how long they may take.
+const BODY: usize = 64 << 10;
+const BODY_TIME: Duration = Duration::from_secs(10);
 
 const PCAPNG: &str = "application/x-pcapng";
 const PCAP: &str = "application/vnd.tcpdump.pcap";
 
-/// The one who has connected, as far as the connection tells.
-#[derive(Clone, Debug)]
-pub struct Peer {
-    /// An address, for the audit.
-    pub from: String,
-    /// The common name of a certificate that was believed.
-    pub certificate: Option<String>,
-    /// The user that everybody is who connects at the listener.
-    pub user: Option<String>,
-    /// Whether only this machine reaches the listener.
-    pub is_local: bool,
-}
-
-/// A refusal: what is answered instead.
-pub struct Refusal {
-    status: StatusCode,
-    text: String,
-}
-
-impl Refusal {
-    pub fn new(status: StatusCode, text: impl Into<String>) -> Self {
-        Self { status, text: text.into() }
-    }
-
-    fn question(text: impl Into<String>) -> Self {
-        Self::new(StatusCode::BAD_REQUEST, text)
-    }
-}
-
-impl IntoResponse for Refusal {
-    fn into_response(self) -> Response {
-        let mut response = (self.status, self.text + "\n").into_response();
-        let headers = response.headers_mut();
-        match self.status {
-            StatusCode::UNAUTHORIZED => {
-                headers.insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
-            }
-            StatusCode::SERVICE_UNAVAILABLE => {
-                headers.insert(RETRY_AFTER, HeaderValue::from_static("10"));
-            }
-            _ => {}
-        }
-        response
-    }
-}
-
-/// Somebody who asks, and how they showed who they are.
-pub struct Asker {
-    pub user: Arc<User>,
-    by: &'static str,
-    from: String,
-}
-
-/// Somebody who could not show who they are, as the audit has it.
-#[derive(Serialize)]
-struct Refused<'a> {
-    from: &'a str,
-    certificate: Option<&'a str>,
-}
-
-/// Finds out who asks.
-pub async fn asker(
-    gateway: &Arc<Gateway>,
-    peer: &Peer,
-    headers: &HeaderMap,
-) -> Result<Asker, Refusal> {
-    let found = match headers.get(AUTHORIZATION) {
-        Some(shown) => {
-            let token = shown.to_str().ok().and_then(|shown| shown.strip_prefix("Bearer "));
-            let token = token.unwrap_or_default().trim().to_owned();
-            by_token(gateway, token).await.map(|user| (user, "token"))
-        }
-        None => match (&peer.certificate, &peer.user) {
-            (Some(name), _) => gateway.users.with_certificate(name).map(|u| (u, "certificate")),
-            (None, Some(name)) => gateway.users.named(name).map(|user| (user, "listener")),
-            (None, None) => None,
-        },
-    };
-    if let Some((user, by)) = found {
-        return Ok(Asker { user, by, from: peer.from.clone() });
-    }
-    let refused = Refused { from: &peer.from, certificate: peer.certificate.as_deref() };
-    if let Some(audit) = &gateway.audit
-        && let Err(e) = audit.refused(&refused)
-    {
-        say(&format!("the audit cannot be written: {e}"));
-    }
-    Err(Refusal::new(StatusCode::UNAUTHORIZED, "who are you? show a certificate, or a token"))
-}
-
-async fn by_token(gateway: &Arc<Gateway>, token: String) -> Option<Arc<User>> {
-    // Each takes memory.
-    let _turn = gateway.hashes.acquire().await.ok()?;
-    let gateway = gateway.clone();
-    tokio::task::spawn_blocking(move || gateway.users.with_token(&token)).await.ok()?
-}
-
-/// The parameters of a question. Unknown ones are refused, and so are those that come twice.
-struct Parameters(BTreeMap<String, String>);
-
-impl Parameters {
-    fn read(query: Option<&str>, known: &[&str]) -> Result<Self, Refusal> {
-        let mut parameters = BTreeMap::new();
-        for (key, value) in form_urlencoded::parse(query.unwrap_or("").as_bytes()) {
-            if !known.contains(&&*key) {
-                let known = known.join(", ");
-                return Err(Refusal::question(format!(
-                    "unknown parameter {key:?}: there are {known}"
-                )));
-            }
-            if parameters.insert(key.to_string(), value.into_owned()).is_some() {
-                return Err(Refusal::question(format!("{key} is there twice")));
-            }
-        }
-        Ok(Self(parameters))
-    }
-
-    fn get(&self, key: &str) -> Option<&str> {
-        self.0.get(key).map(String::as_str)
-    }
-
-    fn span(&self) -> Result<Span, Refusal> {
-        let point = |key| {
-            let point = self.get(key).map(time::point).transpose();
-            point.map_err(|e| Refusal::question(format!("{key}: {e}")))
-        };
-        let after_ns = point("after")?.unwrap_or(Span::ALL.after_ns);
-        let before_ns = point("before")?.unwrap_or(Span::ALL.before_ns);
-        if after_ns > before_ns {
-            return Err(Refusal::question("after is later than before"));
-        }
-        Ok(Span { after_ns, before_ns })
-    }
-
-    fn number(&self, key: &str) -> Result<Option<u64>, Refusal> {
-        let number = |text: &str| {
-            text.parse().map_err(|_| Refusal::question(format!("{key}: {text:?} is no number")))
-        };
-        self.get(key).map(number).transpose()
-    }
-}
-
 pub async fn watch(
     State(gateway): State<Arc<Gateway>>,
-    Extension(peer): Extension<Peer>,
+    Extension(asker): Extension<Asker>,
     RawQuery(query): RawQuery,
-    headers: HeaderMap,
 ) -> Result<Response, Refusal> {
-    let asker = asker(&gateway, &peer, &headers).await?;
     let parameters = Parameters::read(query.as_deref(), &["store"])?;
     let (name, _) = store(&gateway, &asker, parameters.get("store"))?;
     refuse_filtered(&asker.user)?;
     let source = gateway.sources.iter().find(|source| source.name == name);
-    let place = gateway.watches.clone().try_acquire_owned().ok();
-    let (Some(source), Some(place)) = (source, place) else {
+    let places = [&asker.user.watches, &gateway.watches].map(|all| all.clone().try_acquire_owned());
+    let (Some(source), [Ok(of_user), Ok(of_all)]) = (source, places) else {
         return Err(Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "too many watch already"));
     };
-    Ok(watch::begin(&gateway, source.clone(), place))
+    let entry = Entry::write(&gateway, &asker, name, "", Span::ALL)?;
+    let places = Places { _of_user: of_user, _of_all: of_all };
+    Ok(watch::begin(&gateway, source.clone(), places, entry))
 }
 
 /// Refuses what is told of all packets to those who may see some of them only.
@@ -257,7 +119,7 @@ fn ceiling(user: &User) -> Vec<Condition> {
 }
 
 /// Places for a question, which it holds until its answer has ended.
-struct Places {
+pub struct Places {
     _of_user: OwnedSemaphorePermit,
     _of_all: OwnedSemaphorePermit,
 }
@@ -273,23 +135,78 @@ async fn places(gateway: &Gateway, user: &User) -> Result<Places, Refusal> {
     Ok(Places { _of_user: of_user, _of_all: of_all })
 }
 
-/// Writes down what is asked. Without, nothing is answered.
-fn write_down(gateway: &Gateway, asked: &Asked<'_>) -> Result<String, Refusal> {
-    let written = match &gateway.audit {
-        Some(audit) => audit.asked(asked),
-        None => Err(io::Error::other("there is none")),
-    };
-    written.map_err(|e| {
-        say(&format!("the audit cannot be written, so a question is refused: {e}"));
-        Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "the audit cannot be written")
-    })
+/// A question that stands in the audit, and whose end will stand there, too.
+pub struct Entry {
+    gateway: Arc<Gateway>,
+    id: String,
+    store: String,
+    what: String,
+    began: Instant,
+    is_ended: bool,
 }
 
-fn write_end(gateway: &Gateway, id: &str, ended: &Ended<'_>) {
-    if let Some(audit) = &gateway.audit
-        && let Err(e) = audit.ended(id, ended)
-    {
-        say(&format!("the audit cannot be written: how {id} ended is not in it: {e}"));
+impl Entry {
+    /// Writes down what is asked. Without, nothing is answered.
+    fn write(
+        gateway: &Arc<Gateway>,
+        asker: &Asker,
+        store: String,
+        filter: &str,
+        span: Span,
+    ) -> Result<Self, Refusal> {
+        let show = |ns: i64, open: i64| (ns != open).then(|| time::show(ns));
+        let asked = Asked {
+            who: &asker.user.name,
+            by: asker.by,
+            from: &asker.from,
+            what: &asker.what,
+            store: &store,
+            filter,
+            ceiling: &asker.user.role.filter,
+            after: show(span.after_ns, Span::ALL.after_ns),
+            before: show(span.before_ns, Span::ALL.before_ns),
+        };
+        let written = match &gateway.audit {
+            Some(audit) => audit.asked(&asked),
+            None => Err(io::Error::other("there is none")),
+        };
+        let id = written.map_err(|e| {
+            say(&format!("the audit cannot be written, so a question is refused: {e}"));
+            let text = "the audit cannot be written";
+            Refusal::new(StatusCode::SERVICE_UNAVAILABLE, text).written()
+        })?;
+        let (gateway, what, began) = (gateway.clone(), asker.what.clone(), Instant::now());
+        Ok(Self { gateway, id, store, what, began, is_ended: false })
+    }
+
+    /// Writes down how the answer ended, and counts how long it took.
+    fn answered(self, packets: u64, bytes: u64, result: &str) {
+        self.gateway.own.answered(&self.store, &self.what, result, self.began.elapsed());
+        self.ended(packets, bytes, result);
+    }
+
+    /// Writes down how it ended.
+    pub fn ended(mut self, packets: u64, bytes: u64, result: &str) {
+        self.write_end(&Ended { packets, bytes, result });
+    }
+
+    fn write_end(&mut self, ended: &Ended<'_>) {
+        self.is_ended = true;
+        if let Some(audit) = &self.gateway.audit
+            && let Err(e) = audit.ended(&self.id, ended)
+        {
+            let id = &self.id;
+            say(&format!("the audit cannot be written: how {id} ended is not in it: {e}"));
+        }
+    }
+}
+
+/// Whatever happens, there is an end.
+impl Drop for Entry {
+    fn drop(&mut self) {
+        if !self.is_ended {
+            self.write_end(&Ended { packets: 0, bytes: 0, result: "failed" });
+        }
     }
 }
 
@@ -302,41 +219,21 @@ struct Wanted {
     form: Form,
     packets: Option<u64>,
     bytes: Option<u64>,
-    what: &'static str,
     content_type: &'static str,
     wants_trailers: bool,
 }
 
 async fn give(gateway: Arc<Gateway>, asker: Asker, wanted: Wanted) -> Result<Response, Refusal> {
-    let began = Instant::now();
     let user = asker.user.clone();
     let (name, directory) = store(&gateway, &asker, wanted.store.as_deref())?;
-    for filter in wanted.condition.filters() {
-        let checked = gateway.checked.check(filter).await;
-        checked.map_err(Refusal::question)?;
-    }
-    let places = places(&gateway, &user).await?;
+    // The question's thread and the answer's body both hold them, whichever is there for longer.
+    let places = Arc::new(places(&gateway, &user).await?);
+    let filters: BTreeSet<&str> = wanted.condition.filters().into_iter().collect();
+    gateway.checked.check(&filters).await.map_err(Refusal::question)?;
     let mut parts = ceiling(&user);
     parts.push(wanted.condition);
     let condition = Condition::Every(parts);
-    let span = condition.span();
-    let show = |ns: i64, open: i64| (ns != open).then(|| time::show(ns));
-    let (after, before) =
-        (show(span.after_ns, Span::ALL.after_ns), show(span.before_ns, Span::ALL.before_ns));
-    let id = write_down(
-        &gateway,
-        &Asked {
-            who: &user.name,
-            by: asker.by,
-            from: &asker.from,
-            what: wanted.what,
-            store: &name,
-            filter: &wanted.words,
-            ceiling: &user.role.filter,
-            after,
-            before,
-        },
-    )?;
+    let entry = Entry::write(&gateway, &asker, name.clone(), &wanted.words, condition.span())?;
     let question = Question {
         directory,
         condition,
@@ -345,17 +242,15 @@ async fn give(gateway: Arc<Gateway>, asker: Asker, wanted: Wanted) -> Result<Res
         bytes: user.role.bytes.min(wanted.bytes.unwrap_or(u64::MAX)),
         comment: format!("from {name}, {}", wanted.words),
     };
-    let ended = {
-        let (gateway, what) = (gateway.clone(), wanted.what);
-        move |result: &Result<End, Failure>, packets: u64, bytes: u64| {
-            let word = match result {
-                Ok(end) => end.word(),
-                Err(Failure::Left) => "left",
-                Err(_) => "failed",
-            };
-            write_end(&gateway, &id, &Ended { packets, bytes, result: word });
-            gateway.own.answered(&name, what, word, began.elapsed());
-        }
+    let held = places.clone();
+    let ended = move |result: &Result<End, Failure>, packets: u64, bytes: u64| {
+        let word = match result {
+            Ok(end) => end.word(),
+            Err(Failure::Left) => "left",
+            Err(_) => "failed",
+        };
+        entry.answered(packets, bytes, word);
+        drop(held);
     };
     let mut receiver = answer::begin(question, ended);
     match receiver.recv().await {
@@ -363,7 +258,7 @@ async fn give(gateway: Arc<Gateway>, asker: Asker, wanted: Wanted) -> Result<Res
         Some(Part::Failed(failure)) => return Err(refused(failure)),
         other => {
             say(&format!("an answer that does not begin: {other:?}"));
-            return Err(Refusal::new(StatusCode::INTERNAL_SERVER_ERROR, "no answer"));
+            return Err(refused(Failure::Left));
         }
     }
     let body =
@@ -377,13 +272,15 @@ async fn give(gateway: Arc<Gateway>, asker: Asker, wanted: Wanted) -> Result<Res
     Ok(response)
 }
 
+/// Says what became of a question that stands in the audit.
 fn refused(failure: Failure) -> Refusal {
-    match failure {
+    let refusal = match failure {
         Failure::Question(text) => Refusal::question(text),
         Failure::Form(text) => Refusal::new(StatusCode::NOT_ACCEPTABLE, text),
         Failure::Store(text) => Refusal::new(StatusCode::SERVICE_UNAVAILABLE, text),
         Failure::Left => Refusal::new(StatusCode::INTERNAL_SERVER_ERROR, "no answer"),
-    }
+    };
+    refusal.written()
 }
 
 /// The trailer that says how whole an answer is.
@@ -393,7 +290,7 @@ const RESULT: &str = "tapdeck-result";
 struct Packets {
     receiver: Receiver<Part>,
     wants_trailers: bool,
-    _places: Places,
+    _places: Arc<Places>,
 }
 
 impl http_body::Body for Packets {
@@ -425,22 +322,35 @@ impl http_body::Body for Packets {
     }
 }
 
+/// Refuses versions of HTTP in which an answer that breaks off looks like one that has ended, where
+/// the answer itself does not tell.
+fn refuse_old(version: Version) -> Result<(), Refusal> {
+    if version >= Version::HTTP_11 {
+        return Ok(());
+    }
+    let text = "pcap is given over HTTP/1.1, which shows where an answer broke off";
+    Err(Refusal::new(StatusCode::HTTP_VERSION_NOT_SUPPORTED, text))
+}
+
+fn wants_trailers(headers: &HeaderMap) -> bool {
+    let te = headers.get("te").and_then(|te| te.to_str().ok()).unwrap_or("");
+    te.split(',').any(|one| one.trim() == "trailers")
+}
+
 pub async fn packets(
     State(gateway): State<Arc<Gateway>>,
-    Extension(peer): Extension<Peer>,
+    Extension(asker): Extension<Asker>,
     RawQuery(query): RawQuery,
+    version: Version,
     headers: HeaderMap,
 ) -> Result<Response, Refusal> {
-    let asker = asker(&gateway, &peer, &headers).await?;
     let known = ["store", "filter", "after", "before", "limit"];
     let parameters = Parameters::read(query.as_deref(), &known)?;
     let filter = parameters.get("filter").unwrap_or("").to_owned();
-    let accepts = |kind: &str| {
-        let accepted = headers.get_all(ACCEPT).iter().filter_map(|value| value.to_str().ok());
-        accepted.into_iter().any(|accept| accept.contains(kind))
-    };
-    let is_pcap = accepts(PCAP);
-    let te = headers.get("te").and_then(|te| te.to_str().ok()).unwrap_or("");
+    let is_pcap = accepts(&headers, PCAP);
+    if is_pcap {
+        refuse_old(version)?;
+    }
     let wanted = Wanted {
         store: parameters.get("store").map(str::to_owned),
         condition: Condition::Every(vec![
@@ -448,12 +358,11 @@ pub async fn packets(
             Condition::Filter(filter.clone()),
         ]),
         words: filter,
-        form: if is_pcap { Form::Pcap } else { Form::Pcapng },
+        form: if is_pcap { Form::Pcap(Unit::Nanoseconds) } else { Form::Pcapng },
         packets: parameters.number("limit")?,
         bytes: None,
-        what: "/v1/packets",
         content_type: if is_pcap { PCAP } else { PCAPNG },
-        wants_trailers: te.split(',').any(|one| one.trim() == "trailers"),
+        wants_trailers: wants_trailers(&headers),
     };
     give(gateway, asker, wanted).await
 }
@@ -461,11 +370,16 @@ pub async fn packets(
 /// Stenographer's protocol.
 pub async fn stenographer(
     State(gateway): State<Arc<Gateway>>,
-    Extension(peer): Extension<Peer>,
+    Extension(asker): Extension<Asker>,
+    version: Version,
     headers: HeaderMap,
-    query: Bytes,
+    body: Body,
 ) -> Result<Response, Refusal> {
-    let asker = asker(&gateway, &peer, &headers).await?;
+    refuse_old(version)?;
+    let query = timeout(BODY_TIME, to_bytes(body, BODY)).await;
+    let late = || Refusal::new(StatusCode::REQUEST_TIMEOUT, "the query did not come");
+    let long = |_| Refusal::new(StatusCode::PAYLOAD_TOO_LARGE, "the query has more than 64 KiB");
+    let query = query.map_err(|_| late())?.map_err(long)?;
     let words = std::str::from_utf8(&query).map_err(|_| Refusal::question("it is no text"))?;
     let condition = steno::parse(words, time::now_ns()).map_err(Refusal::question)?;
     let limit = |name: &str| -> Result<Option<u64>, Refusal> {
@@ -477,12 +391,11 @@ pub async fn stenographer(
         store: gateway.stenographer.clone(),
         condition,
         words: words.to_owned(),
-        form: Form::PcapMicroseconds,
+        form: Form::Pcap(Unit::Microseconds),
         packets: limit("steno-limit-packets")?,
         bytes: limit("steno-limit-bytes")?,
-        what: "/query",
         content_type: "application/octet-stream",
-        wants_trailers: false,
+        wants_trailers: wants_trailers(&headers),
     };
     give(gateway, asker, wanted).await
 }
@@ -491,96 +404,76 @@ pub async fn stenographer(
 async fn tell<T: Serialize + Send + 'static>(
     gateway: Arc<Gateway>,
     asker: Asker,
-    what: &'static str,
-    parameters: &Parameters,
+    parameters: Parameters,
     top: usize,
     make: impl FnOnce(&str, &Report) -> T + Send + 'static,
 ) -> Result<Response, Refusal> {
-    let user = asker.user.clone();
     let (name, directory) = store(&gateway, &asker, parameters.get("store"))?;
-    refuse_filtered(&user)?;
-    let mut parts = ceiling(&user);
+    refuse_filtered(&asker.user)?;
+    let mut parts = ceiling(&asker.user);
     parts.push(Condition::Times(parameters.span()?));
     let span = Condition::Every(parts).span();
-    let _places = places(&gateway, &user).await?;
-    let show = |ns: i64, open: i64| (ns != open).then(|| time::show(ns));
-    let id = write_down(
-        &gateway,
-        &Asked {
-            who: &user.name,
-            by: asker.by,
-            from: &asker.from,
-            what,
-            store: &name,
-            filter: "",
-            ceiling: "",
-            after: show(span.after_ns, Span::ALL.after_ns),
-            before: show(span.before_ns, Span::ALL.before_ns),
-        },
-    )?;
-    let began = Instant::now();
-    let made = {
-        let name = name.clone();
-        tokio::task::spawn_blocking(move || {
-            let report = stat::stat(&directory, stat::Question { span, top }, |_, _| ())?;
-            Ok::<_, tapdeck_store::query::Error>(make(&name, &report))
-        })
-        .await
-    };
-    let made = match made {
-        Ok(made) => made.map_err(|e| refused(Failure::from(e))),
-        Err(e) => Err(Refusal::new(StatusCode::INTERNAL_SERVER_ERROR, e.to_string())),
-    };
-    let word = if made.is_ok() { "complete" } else { "failed" };
-    write_end(&gateway, &id, &Ended { packets: 0, bytes: 0, result: word });
-    gateway.own.answered(&name, what, word, began.elapsed());
-    Ok(Json(made?).into_response())
+    let places = places(&gateway, &asker.user).await?;
+    let entry = Entry::write(&gateway, &asker, name.clone(), "", span)?;
+    // Its other end is gone when the client is.
+    let (sender, receiver) = oneshot::channel();
+    tokio::task::spawn_blocking(move || {
+        let question = stat::Question { span, top };
+        let report = stat::stat(&directory, question, |_, _| !sender.is_closed());
+        let word = match &report {
+            _ if sender.is_closed() => "left",
+            Ok(report) if report::faults(report).is_empty() => "complete",
+            Ok(_) => "incomplete",
+            Err(_) => "failed",
+        };
+        entry.answered(0, 0, word);
+        drop(places);
+        // Where the client is gone, nobody needs to know.
+        let _ = sender.send(report.map(|report| make(&name, &report)));
+    });
+    match receiver.await {
+        Ok(Ok(made)) => Ok(Json(made).into_response()),
+        Ok(Err(e)) => Err(refused(Failure::from(e))),
+        Err(_) => Err(refused(Failure::Left)),
+    }
 }
 
 pub async fn stat(
     State(gateway): State<Arc<Gateway>>,
-    Extension(peer): Extension<Peer>,
+    Extension(asker): Extension<Asker>,
     RawQuery(query): RawQuery,
-    headers: HeaderMap,
 ) -> Result<Response, Refusal> {
-    let asker = asker(&gateway, &peer, &headers).await?;
     let parameters = Parameters::read(query.as_deref(), &["store", "after", "before"])?;
-    tell(gateway, asker, "/v1/stat", &parameters, 0, Stat::new).await
+    tell(gateway, asker, parameters, 0, Stat::new).await
 }
 
 pub async fn histogram(
     State(gateway): State<Arc<Gateway>>,
-    Extension(peer): Extension<Peer>,
+    Extension(asker): Extension<Asker>,
     RawQuery(query): RawQuery,
-    headers: HeaderMap,
 ) -> Result<Response, Refusal> {
-    let asker = asker(&gateway, &peer, &headers).await?;
     let parameters = Parameters::read(query.as_deref(), &["store", "after", "before", "step"])?;
     let step = parameters.get("step").map(time::duration).transpose();
     let step = step.map_err(|e| Refusal::question(format!("step: {e}")))?;
     let step_ns = step.map(|step| i64::try_from(step.as_nanos()).unwrap_or(i64::MAX));
     let make = move |name: &str, report: &Report| Histogram::new(name, report, step_ns, PARTS);
-    tell(gateway, asker, "/v1/histogram", &parameters, 0, make).await
+    tell(gateway, asker, parameters, 0, make).await
 }
 
 pub async fn hosts(
     State(gateway): State<Arc<Gateway>>,
-    Extension(peer): Extension<Peer>,
+    Extension(asker): Extension<Asker>,
     RawQuery(query): RawQuery,
-    headers: HeaderMap,
 ) -> Result<Response, Refusal> {
-    let asker = asker(&gateway, &peer, &headers).await?;
     let parameters = Parameters::read(query.as_deref(), &["store", "after", "before"])?;
-    tell(gateway, asker, "/v1/hosts", &parameters, TOP, Hosts::new).await
+    tell(gateway, asker, parameters, TOP, Hosts::new).await
 }
 
 pub async fn losses(
     State(gateway): State<Arc<Gateway>>,
-    Extension(peer): Extension<Peer>,
+    Extension(asker): Extension<Asker>,
     RawQuery(query): RawQuery,
-    headers: HeaderMap,
 ) -> Result<Response, Refusal> {
-    let asker = asker(&gateway, &peer, &headers).await?;
     let parameters = Parameters::read(query.as_deref(), &["store", "after", "before"])?;
-    tell(gateway, asker, "/v1/losses", &parameters, 0, Losses::new).await
+    tell(gateway, asker, parameters, 0, Losses::new).await
 }

@@ -9,8 +9,10 @@ use std::sync::Arc;
 
 use anyhow::Result;
 use serde::Deserialize;
+use tapdeck_packet::filter::asks_for_names;
 
 use crate::access::{Kind, Role, is_hash};
+use crate::check::NO_NAMES;
 use crate::time;
 use crate::tls::Files;
 
@@ -256,6 +258,9 @@ fn role(entry: FileRole) -> Result<Role, String> {
     if questions == 0 {
         return Err(format!("role {name}: questions: at least 1"));
     }
+    if asks_for_names(&filter) {
+        return Err(format!("role {name}: filter: {NO_NAMES}"));
+    }
     tapdeck_store::filter::Filter::new(&filter, &[], false)
         .map_err(|e| format!("role {name}: {e}"))?;
     let most = |n: Option<u64>| n.unwrap_or(u64::MAX);
@@ -272,6 +277,9 @@ fn user(entry: FileUser, roles: &BTreeMap<String, Arc<Role>>) -> Result<UserPlan
             "user {name}: token is the hash that `tapdeck-gateway token new {name}` prints"
         ));
     }
+    if certificate.as_deref() == Some("") {
+        return Err(format!("user {name}: certificate is a common name, and this is empty"));
+    }
     Ok(UserPlan { name, role, certificate, token })
 }
 
@@ -281,6 +289,11 @@ fn listen(entry: FileListen) -> Result<Listen, String> {
         (Some(address), None, Some(certificate), Some(key)) => {
             if user.is_some() || mode.is_some() {
                 return Err(format!("listen {address}: user and mode are for plain HTTP"));
+            }
+            if [Some(&certificate), Some(&key), client_ca.as_ref()].contains(&Some(&PathBuf::new())) {
+                return Err(format!(
+                    "listen {address}: certificate and key are files, and so is client-ca; one is empty"
+                ));
             }
             Ok(Listen::Tls { address, files: Files { certificate, key, client_ca } })
         }
@@ -298,6 +311,10 @@ fn listen(entry: FileListen) -> Result<Listen, String> {
             Ok(Listen::Loopback { address, user })
         }
         (None, Some(path), None, None) => {
+            if client_ca.is_some() {
+                let shown = path.display();
+                return Err(format!("listen {shown}: client-ca is for a certificate and key"));
+            }
             let mode = mode.as_deref().unwrap_or("0660");
             let bits = u32::from_str_radix(mode, 8).ok().filter(|bits| *bits <= 0o777);
             let mode = bits.ok_or_else(|| format!("mode {mode:?}: three octal digits, as 0660"))?;
@@ -369,11 +386,26 @@ mod tests {
             (format!("{listen}{store}[[role]]\nname = 'r'\nkind = 'king'"), "unknown variant"),
             (format!("{listen}{store}{role}stores = ['b']"), "no [[store]] b"),
             (format!("{listen}{store}{role}filter = 'prot 80'"), "role r: "),
+            (format!("{listen}{store}{role}filter = 'host gate'"), "in place of names"),
+            (
+                format!(
+                    "{listen}{store}[[listen]]\naddress = '[::]:443'\nkey = ''\ncertificate = ''"
+                ),
+                "certificate and key are files",
+            ),
             (format!("{listen}{store}{role}history = '1 week'"), "history: "),
             (format!("{listen}{store}{role}[[user]]\nname = 'a'\nrole = 'r'"), "audit = "),
             (
                 format!("{listen}{store}{role}[[user]]\nname = 'a'\nrole = 'r'\ntoken = 'x'"),
                 "token new a",
+            ),
+            (
+                format!("{listen}{store}{role}[[user]]\nname = 'a'\nrole = 'r'\ncertificate = ''"),
+                "common name, and this is empty",
+            ),
+            (
+                format!("{store}[[listen]]\nunix = 'a'\nclient-ca = 'b'"),
+                "client-ca is for a certificate and key",
             ),
             (format!("{listen}user = 'u'\n{store}"), "no [[user]] u"),
             (format!("stenographer = 'b'\n{listen}{store}"), "no [[store]] b"),

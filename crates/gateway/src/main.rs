@@ -9,7 +9,7 @@
 //! - [`control`]: asks recorders and daemons for their statistics.
 //! - [`routes`]: what can be asked for, and what all requests share.
 //! - [`health`]: is a recorder as it should be?
-//! - [`tls`], [`access`]: who is it that asks, and what may they have?
+//! - [`tls`], [`asker`], [`access`]: who is it that asks, and what may they have?
 //! - [`api`]: questions for packets and for what stores hold; [`steno`]: those in stenographer's
 //!   language.
 //! - [`condition`], [`check`], [`answer`], [`report`]: how such a question is answered.
@@ -19,6 +19,7 @@
 mod access;
 mod answer;
 mod api;
+mod asker;
 mod audit;
 mod check;
 mod condition;
@@ -41,6 +42,7 @@ use std::sync::Arc;
 
 use anyhow::{Context as _, Result};
 use clap::{Parser, Subcommand};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tapdeck_packet::printable;
 
 use crate::config::{Config, Wrong};
@@ -127,6 +129,7 @@ fn new_token(name: &str) -> Result<()> {
 fn run(config: &Path) -> Result<()> {
     let config = Config::read(config)?;
     yield_to_recorders();
+    raise_descriptors();
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .max_blocking_threads(32)
@@ -140,8 +143,18 @@ fn run(config: &Path) -> Result<()> {
             say(&format!("listening at {address}"));
         }
         let ending = gateway.ending.clone();
-        server.run(routes::router(gateway), ending).await
+        let counting = gateway.clone();
+        let counting = tokio::spawn(async move { counting.count_strangers().await });
+        server.run(routes::router(gateway), ending).await?;
+        Ok(counting.await?)
     })
+}
+
+/// Takes as many descriptors as there may be: each connection is one.
+fn raise_descriptors() {
+    let limit = getrlimit(Resource::Nofile);
+    // Where this is refused, fewer connections are heard at once.
+    let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
 }
 
 /// Lets recorders go first, at the processor and at the disk. Threads that come later do the same.

@@ -33,6 +33,8 @@ pub struct Histogram {
     step_s: f64,
     packets: Vec<u64>,
     bytes: Vec<u64>,
+    /// Segments whose packets are in none of the parts.
+    segments_not_indexed: u64,
     faults: Vec<String>,
 }
 
@@ -46,6 +48,8 @@ pub struct Hosts {
     /// The share of the recording in which hosts were too many to be listed.
     hosts_unlisted: f64,
     ports_unlisted: f64,
+    /// Segments whose hosts and ports are not told.
+    segments_not_indexed: u64,
     faults: Vec<String>,
 }
 
@@ -82,8 +86,9 @@ struct Gap {
     why: Option<String>,
 }
 
-fn faults(report: &Report) -> Vec<String> {
-    let notes = report.notes.iter().filter(|note| Note::is_fault(note)).map(Note::to_string);
+/// Returns what of a store could not be told, a sentence each.
+pub fn faults(report: &Report) -> Vec<String> {
+    let notes = report.notes.iter().filter(|note| note.lacks_packets()).map(Note::to_string);
     let unusable = report.unusable.iter();
     let unusable =
         unusable.map(|u| format!("the index of {} cannot be used: {}", u.segment, u.why));
@@ -123,6 +128,7 @@ impl Histogram {
             step_s: 0.0,
             packets: Vec::new(),
             bytes: Vec::new(),
+            segments_not_indexed: report.not_indexed,
             faults: faults(report),
         };
         let Some((first_ns, last_ns)) = report.times else { return histogram };
@@ -171,6 +177,7 @@ impl Hosts {
             ports: shares(&report.ports),
             hosts_unlisted: unlisted(&report.hosts),
             ports_unlisted: unlisted(&report.ports),
+            segments_not_indexed: report.not_indexed,
             faults: faults(report),
         }
     }

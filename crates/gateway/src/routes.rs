@@ -2,13 +2,14 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::{Context as _, Result};
-use axum::Extension;
 use axum::Router;
-use axum::extract::{DefaultBodyLimit, State};
-use axum::http::header::{ACCEPT, CONTENT_TYPE};
+use axum::extract::State;
+use axum::http::header::CONTENT_TYPE;
 use axum::http::{HeaderMap, StatusCode};
+use axum::middleware::from_fn_with_state;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use serde::Serialize;
@@ -16,27 +17,28 @@ use serde_json::Value;
 use tapdeck_metrics::{Metrics, OPEN_METRICS, classic};
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
+use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
-use crate::access::{Kind, User, Users};
-use crate::api::{self, Peer, Refusal};
+use crate::access::{User, Users};
+use crate::asker::{self, accepts};
 use crate::audit::Audit;
 use crate::check::Checked;
 use crate::config::{Config, Source, SourceKind};
 use crate::own::Own;
-use crate::{control, health};
+use crate::{api, control, health, say};
 
 /// How many rounds of questions to all recorders are under way at once. More wait for their turn.
 const ROUNDS: usize = 4;
 
-/// Questions that are answered at once, whoever asks. Each takes some ten MiB of memory.
+/// Questions that are answered at once, whoever asks. Each takes some five MiB of memory.
 const QUESTIONS: usize = 8;
 /// Tokens that are held against their hashes at once. Each takes a MiB of memory, or a few.
 const HASHES: usize = 2;
+/// How often it is written down who was refused meanwhile.
+const EVERY: Duration = Duration::from_secs(1);
 /// Clients that are told each second how a recorder does.
 const WATCHES: usize = 64;
-/// Bytes that a request has behind its head.
-const BODY: usize = 64 << 10;
 
 /// What all requests share.
 #[derive(Debug)]
@@ -51,7 +53,7 @@ pub struct Gateway {
     /// Places for questions that are answered.
     pub places: Arc<Semaphore>,
     /// Places for tokens that are held against hashes.
-    pub hashes: Semaphore,
+    pub hashes: Arc<Semaphore>,
     /// Places for clients that are told each second how a recorder does.
     pub watches: Arc<Semaphore>,
     /// What the gateway counts itself.
@@ -73,8 +75,7 @@ impl Gateway {
     pub fn new(config: &Config) -> Result<Self> {
         let mut users = Users::default();
         for plan in &config.users {
-            let places = Arc::new(Semaphore::new(plan.role.questions));
-            let user = User { name: plan.name.clone(), role: plan.role.clone(), places };
+            let user = User::new(plan.name.clone(), plan.role.clone());
             users.add(user, plan.certificate.clone(), plan.token.clone());
         }
         let open = |path: &PathBuf| {
@@ -87,7 +88,7 @@ impl Gateway {
             stenographer: config.stenographer.clone(),
             checked: Checked::default(),
             places: Arc::new(Semaphore::new(QUESTIONS)),
-            hashes: Semaphore::new(HASHES),
+            hashes: Arc::new(Semaphore::new(HASHES)),
             watches: Arc::new(Semaphore::new(WATCHES)),
             own: Own::default(),
             ending: CancellationToken::new(),
@@ -110,9 +111,19 @@ impl Gateway {
         answers.sort_by_key(|(at, _)| *at);
         answers.into_iter().map(|(_, answered)| answered).collect()
     }
-}
 
-impl Gateway {
+    /// Writes down each second, and at the end, who was refused and how often.
+    pub async fn count_strangers(&self) {
+        let Some(audit) = &self.audit else { return };
+        let mut is_ending = false;
+        while !is_ending {
+            is_ending = timeout(EVERY, self.ending.cancelled()).await.is_ok();
+            if let Err(e) = audit.flush() {
+                say(&format!("the audit cannot be written: {e}"));
+            }
+        }
+    }
+
     /// Returns why questions cannot be answered, a sentence each.
     fn unready(&self) -> Vec<String> {
         let stores = self.sources.iter().filter_map(|source| match &source.kind {
@@ -130,10 +141,14 @@ impl Gateway {
 
 /// Returns all paths.
 pub fn router(gateway: Arc<Gateway>) -> Router {
-    Router::new()
+    let operators = from_fn_with_state(gateway.clone(), asker::operators);
+    let known = from_fn_with_state(gateway.clone(), asker::known);
+    let state = Router::new()
         .route("/metrics", get(metrics))
         .route("/healthz", get(healthz))
         .route("/readyz", get(readyz))
+        .route_layer(operators);
+    Router::new()
         .route("/v1/packets", get(api::packets))
         .route("/v1/stat", get(api::stat))
         .route("/v1/histogram", get(api::histogram))
@@ -141,27 +156,12 @@ pub fn router(gateway: Arc<Gateway>) -> Router {
         .route("/v1/losses", get(api::losses))
         .route("/v1/watch", get(api::watch))
         .route("/query", post(api::stenographer))
-        .layer(DefaultBodyLimit::max(BODY))
+        .route_layer(known)
+        .merge(state)
         .with_state(gateway)
 }
 
-/// Refuses those who come from elsewhere and are no operators.
-async fn admit(gateway: &Arc<Gateway>, peer: &Peer, headers: &HeaderMap) -> Result<(), Refusal> {
-    if peer.is_local {
-        return Ok(());
-    }
-    match api::asker(gateway, peer, headers).await?.user.role.kind {
-        Kind::Operator => Ok(()),
-        Kind::Reader => Err(Refusal::new(StatusCode::FORBIDDEN, "that is for operators")),
-    }
-}
-
-async fn metrics(
-    State(gateway): State<Arc<Gateway>>,
-    Extension(peer): Extension<Peer>,
-    headers: HeaderMap,
-) -> Result<Response, Refusal> {
-    admit(&gateway, &peer, &headers).await?;
+async fn metrics(State(gateway): State<Arc<Gateway>>, headers: HeaderMap) -> Response {
     let mut metrics = Metrics::default();
     metrics.add_build("gateway", env!("CARGO_PKG_VERSION"));
     for Answered { source, statistics } in gateway.ask_all().await {
@@ -172,14 +172,12 @@ async fn metrics(
         }
     }
     let text = metrics.open_metrics_with(gateway.own.registry());
-    let accepted = headers.get_all(ACCEPT).iter().filter_map(|value| value.to_str().ok());
     // Whoever does not ask for OpenMetrics may not know it.
-    let wants = accepted.into_iter().any(|accept| accept.contains("application/openmetrics-text"));
-    Ok(if wants {
+    if accepts(&headers, "application/openmetrics-text") {
         ([(CONTENT_TYPE, OPEN_METRICS)], text).into_response()
     } else {
         ([(CONTENT_TYPE, classic::CONTENT_TYPE)], classic::of(&text)).into_response()
-    })
+    }
 }
 
 #[derive(Serialize)]
@@ -197,27 +195,17 @@ struct SourceHealth {
 }
 
 /// Says whether the gateway can answer questions.
-async fn readyz(
-    State(gateway): State<Arc<Gateway>>,
-    Extension(peer): Extension<Peer>,
-    headers: HeaderMap,
-) -> Result<Response, Refusal> {
-    admit(&gateway, &peer, &headers).await?;
+async fn readyz(State(gateway): State<Arc<Gateway>>) -> Response {
     let faults = gateway.unready();
     let status = status_of(faults.is_empty());
-    Ok((status, faults.join("\n") + "\n").into_response())
+    (status, faults.join("\n") + "\n").into_response()
 }
 
 fn status_of(is_well: bool) -> StatusCode {
     if is_well { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE }
 }
 
-async fn healthz(
-    State(gateway): State<Arc<Gateway>>,
-    Extension(peer): Extension<Peer>,
-    headers: HeaderMap,
-) -> Result<Response, Refusal> {
-    admit(&gateway, &peer, &headers).await?;
+async fn healthz(State(gateway): State<Arc<Gateway>>) -> Response {
     let of = |Answered { source, statistics }: Answered| {
         let faults = health::faults(&statistics);
         SourceHealth { name: source.name.clone(), healthy: faults.is_empty(), faults }
@@ -226,5 +214,5 @@ async fn healthz(
     let healthy = sources.iter().all(|source| source.healthy);
     let text = serde_json::to_string(&Health { healthy, sources }).unwrap_or_default();
     let head = [(CONTENT_TYPE, "application/json")];
-    Ok((status_of(healthy), head, text + "\n").into_response())
+    (status_of(healthy), head, text + "\n").into_response()
 }

@@ -1,10 +1,11 @@
 //! Where does the gateway listen, and how long is a connection served?
 //!
 //! Plain HTTP is for those alone whom the machine itself keeps out of reach of others; else it is
-//! TLS. Each connection is a task, and there are at most [`CONNECTIONS`] of them: more wait in the
-//! kernel's queue. Who connects and says nothing is left after [`SILENCE`], and who reads nothing
-//! after [`PATIENCE`]. SIGTERM and SIGINT end
-//! the gateway in good order: nobody new is heard, and what is under way has [`LAST`] to finish.
+//! TLS. Each connection is a task, and there are at most [`CONNECTIONS`] of them at each listener:
+//! more wait in the kernel's queue, and keep nobody waiting at another listener. Who connects and
+//! says nothing is left after [`SILENCE`], and who reads nothing after [`PATIENCE`]. SIGTERM and
+//! SIGINT end the gateway in good order: nobody new is heard, and what is under way has [`LAST`] to
+//! finish.
 
 use std::io;
 use std::net::SocketAddr;
@@ -29,7 +30,7 @@ use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::api::Peer;
+use crate::asker::{Peer, Way};
 use crate::config::Listen;
 use crate::say;
 use crate::tls::{Tls, common_name};
@@ -38,7 +39,7 @@ use crate::tls::{Tls, common_name};
 const PATIENCE: Duration = Duration::from_secs(30);
 /// How often certificates are looked at.
 const LOOK: Duration = Duration::from_secs(2);
-/// Connections at a time.
+/// Connections of a listener at a time.
 const CONNECTIONS: usize = 512;
 /// How long a request's head may take.
 const SILENCE: Duration = Duration::from_secs(10);
@@ -57,6 +58,7 @@ impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
 /// What connections of a listener are told apart by.
 #[derive(Clone)]
 struct Kind {
+    way: Way,
     tls: Option<Arc<Tls>>,
     user: Option<String>,
 }
@@ -88,18 +90,19 @@ impl Server {
         for place in listen {
             listeners.push(match place {
                 Listen::Loopback { address, user } => {
-                    let kind = Kind { tls: None, user: user.clone() };
+                    let kind = Kind { way: Way::Loopback, tls: None, user: user.clone() };
                     Listener { socket: bind_tcp(*address).await?, kind }
                 }
                 Listen::Tls { address, files } => {
                     let tls = Some(Arc::new(Tls::new(files.clone())?));
-                    Listener { socket: bind_tcp(*address).await?, kind: Kind { tls, user: None } }
+                    let kind = Kind { way: Way::Tls, tls, user: None };
+                    Listener { socket: bind_tcp(*address).await?, kind }
                 }
                 Listen::Unix { path, mode, user } => {
                     let listener = bind_unix(path, *mode).await;
                     let shown = path.display();
                     let listener = listener.with_context(|| format!("cannot listen at {shown}"))?;
-                    let kind = Kind { tls: None, user: user.clone() };
+                    let kind = Kind { way: Way::Unix, tls: None, user: user.clone() };
                     Listener { socket: Socket::Unix(listener, path.clone()), kind }
                 }
             });
@@ -119,12 +122,7 @@ impl Server {
     /// Serves until a signal asks for the end, and then cancels `ending`.
     pub async fn run(self, router: Router, ending: CancellationToken) -> Result<()> {
         let Self { listeners, mut terminate, mut interrupt } = self;
-        let connections = Connections {
-            router,
-            slots: Arc::new(Semaphore::new(CONNECTIONS)),
-            ending,
-            under_way: TaskTracker::new(),
-        };
+        let connections = Connections { router, ending, under_way: TaskTracker::new() };
         let mut sockets = Vec::new();
         for listener in listeners {
             if let Socket::Unix(_, path) = &listener.socket {
@@ -156,16 +154,16 @@ impl Server {
 #[derive(Clone)]
 struct Connections {
     router: Router,
-    slots: Arc<Semaphore>,
     ending: CancellationToken,
     under_way: TaskTracker,
 }
 
 impl Connections {
     async fn accept(&self, listener: Listener) {
+        let slots = Arc::new(Semaphore::new(CONNECTIONS));
         while !self.ending.is_cancelled() {
             // Nobody closes the semaphore.
-            let Ok(slot) = self.slots.clone().acquire_owned().await else { return };
+            let Ok(slot) = slots.clone().acquire_owned().await else { return };
             let accepted = tokio::select! {
                 accepted = listener.socket.accept() => accepted,
                 () = self.ending.cancelled() => return,
@@ -185,23 +183,17 @@ impl Connections {
 
     /// Serves a connection, after the handshake where there is one.
     async fn greet(&self, stream: Box<dyn Stream>, from: String, kind: Kind) {
-        let Kind { tls, user } = kind;
+        let Kind { way, tls, user } = kind;
         let Some(tls) = tls else {
-            let peer = Peer { from, certificate: None, user, is_local: true };
+            let peer = Peer { from, certificate: None, user, way };
             return self.serve(stream, peer).await;
         };
         let greeting = TlsAcceptor::from(tls.config()).accept(stream);
         // Who does not speak TLS, or shows a certificate that is not believed, hears so from TLS.
         let Ok(Ok(stream)) = timeout(SILENCE, greeting).await else { return };
         let certificates = stream.get_ref().1.peer_certificates();
-        let certificate = certificates.and_then(|all| all.first()).map(common_name);
-        let peer = Peer {
-            from,
-            // A certificate without a name is nobody's, and not no certificate.
-            certificate: certificate.map(Option::unwrap_or_default),
-            user: None,
-            is_local: false,
-        };
+        let certificate = certificates.and_then(|all| all.first()).and_then(common_name);
+        let peer = Peer { from, certificate, user, way };
         self.serve(Box::new(stream), peer).await;
     }
 

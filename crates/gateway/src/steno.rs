@@ -12,6 +12,10 @@ use tapdeck_store::query::Span;
 
 use crate::condition::Condition;
 
+/// Words, values and signs that a query may have. Conditions may stand inside each other half as
+/// deep as there are of these, whether or not there are brackets, and so deep does a thread's stack
+/// hold them.
+const TOKENS: usize = 512;
 /// Brackets that may be open at once.
 const DEPTH: usize = 64;
 
@@ -60,6 +64,9 @@ fn tokens(text: &str) -> Result<Vec<Token>, String> {
                 _ => value(rest)?,
             }
         };
+        if tokens.len() == TOKENS {
+            return Err(format!("a query has at most {TOKENS} words, values and signs"));
+        }
         tokens.push(token);
         rest = rest[len..].trim_start();
     }
@@ -73,9 +80,9 @@ fn value(text: &str) -> Result<(Token, usize), String> {
     let (part, unit) = (&text[..len], text[len..].chars().next());
     let bad = || format!("{:?} is no word, address, number or time", first_word(text));
     if let Some(unit @ ('h' | 'm')) = unit {
-        let n: i64 = part.parse().map_err(|_| bad())?;
-        let seconds = n.checked_mul(if unit == 'h' { 3600 } else { 60 });
-        let ns = seconds.and_then(|s| s.checked_mul(1_000_000_000)).ok_or_else(bad)?;
+        let n: u32 = part.parse().map_err(|_| bad())?;
+        let seconds = i64::from(n) * if unit == 'h' { 3600 } else { 60 };
+        let ns = seconds.checked_mul(1_000_000_000).ok_or_else(bad)?;
         return Ok((Token::Duration(ns), len + 1));
     }
     let token = if part.contains(['-', '+', 'T', 'Z']) {
@@ -230,7 +237,10 @@ impl Parser<'_> {
     fn time(&mut self) -> Result<i64, String> {
         match self.next().cloned() {
             Some(Token::Time(ns)) => Ok(ns),
-            Some(Token::Duration(ns)) if self.is_next(&["ago"]) => Ok(self.now_ns - ns),
+            Some(Token::Duration(ns)) if self.is_next(&["ago"]) => {
+                let time = self.now_ns.checked_sub(ns);
+                time.ok_or_else(|| "so long ago there was no time".into())
+            }
             other => Err(format!("{} in place of a time", show(other.as_ref()))),
         }
     }
@@ -366,11 +376,28 @@ mod tests {
             "host 1.2.3.4.5",
             "port 99999999999",
             "before 99999999999999999999h ago",
+            "after -2562047h ago",
+            "after -1m ago",
+            "after + 1m ago",
+            "after 4294967295h ago",
             "host 10.0.0.1 é",
         ] {
             assert!(parse(text, NOW).is_err(), "{text}");
         }
         assert!(parse(&"(".repeat(100_000), NOW).is_err());
         assert!(parse(&"tcp and ".repeat(3), NOW).is_err());
+    }
+
+    #[test]
+    fn a_long_query_is_refused_before_it_nests_deeper_than_a_stack_holds() {
+        let nested = |n: usize| format!("after1h ago{}", "&&tcp||tcp".repeat(n));
+        let error = parse(&nested(1000), NOW).expect_err("it is too long");
+        assert_eq!(error, "a query has at most 512 words, values and signs");
+        // The longest that is taken is looked at in every way that an answer looks at it.
+        let longest = parse(&nested(127), NOW).expect("it is short enough");
+        assert_eq!(longest.span(), Span::ALL);
+        assert_eq!(longest.filters().len(), 254);
+        let compiled = longest.compile(&[]).expect("it compiles");
+        assert!(compiled.clone().plan() != tapdeck_packet::key::Plan::All);
     }
 }

@@ -6,8 +6,9 @@
 //! have a token.
 //!
 //! Stenographer's tools make X.509 certificates of version 1, which rustls does not take. Such a
-//! one is believed if the authority itself has signed it and its time has come and not gone, and
-//! over TLS 1.3 alone.
+//! one is believed if the authority itself has signed it, with keys and a hash as strong as rustls
+//! wants them (SHA-256; RSA of 2048 bits), if its time has come and not gone, and over
+//! TLS 1.3 alone.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError, RwLock};
@@ -25,10 +26,17 @@ use rustls::{
     CertificateError, DigitallySignedStruct, DistinguishedName, Error, RootCertStore, ServerConfig,
     SignatureScheme, server,
 };
+use x509_parser::asn1_rs::Oid;
 use x509_parser::certificate::X509Certificate;
+use x509_parser::oid_registry::{
+    OID_PKCS1_SHA256WITHRSA, OID_PKCS1_SHA384WITHRSA, OID_PKCS1_SHA512WITHRSA,
+    OID_SIG_ECDSA_WITH_SHA256, OID_SIG_ECDSA_WITH_SHA384, OID_SIG_ECDSA_WITH_SHA512,
+    OID_SIG_ED25519,
+};
 use x509_parser::prelude::FromDer as _;
+use x509_parser::public_key::PublicKey;
 use x509_parser::time::ASN1Time;
-use x509_parser::x509::X509Version;
+use x509_parser::x509::{SubjectPublicKeyInfo, X509Version};
 
 /// The files of a listener that speaks TLS.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -180,13 +188,38 @@ impl Clients {
         if now > old.validity().not_after {
             return Err(CertificateError::Expired);
         }
+        let is_strong = STRONG.contains(&old.signature_algorithm.algorithm);
+        if !is_strong || is_weak(old.public_key()) {
+            return Err(CertificateError::ApplicationVerificationFailure);
+        }
         let mut issuers = self.authorities.iter().filter_map(|authority| {
             let (_, authority) = X509Certificate::from_der(authority).ok()?;
-            (authority.subject().as_raw() == old.issuer().as_raw()).then_some(authority)
+            let is_issuer = authority.subject().as_raw() == old.issuer().as_raw();
+            (is_issuer && !is_weak(authority.public_key())).then_some(authority)
         });
         let is_signed =
             issuers.any(|authority| old.verify_signature(Some(authority.public_key())).is_ok());
         if is_signed { Ok(()) } else { Err(CertificateError::UnknownIssuer) }
+    }
+}
+
+/// How a certificate of version 1 may be signed.
+const STRONG: [Oid<'static>; 7] = [
+    OID_PKCS1_SHA256WITHRSA,
+    OID_PKCS1_SHA384WITHRSA,
+    OID_PKCS1_SHA512WITHRSA,
+    OID_SIG_ECDSA_WITH_SHA256,
+    OID_SIG_ECDSA_WITH_SHA384,
+    OID_SIG_ECDSA_WITH_SHA512,
+    OID_SIG_ED25519,
+];
+
+/// Returns whether a key is of RSA and shorter than anybody should have.
+fn is_weak(key: &SubjectPublicKeyInfo<'_>) -> bool {
+    match key.parsed() {
+        Ok(PublicKey::RSA(rsa)) => rsa.key_size() < 2048,
+        Ok(_) => false,
+        Err(_) => true,
     }
 }
 
@@ -256,4 +289,71 @@ pub fn common_name(certificate: &CertificateDer<'_>) -> Option<String> {
     let name = names.next()?.as_str().ok()?.to_owned();
     // With two of them it would be open whose certificate it is.
     names.next().is_none().then_some(name)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+    use std::process::Command;
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    use rustls::CertificateError::ApplicationVerificationFailure as Weak;
+    use rustls::CertificateError::{self, Expired, NotValidYet, UnknownIssuer};
+    use rustls::Error;
+    use rustls::crypto::ring;
+    use rustls::pki_types::UnixTime;
+    use rustls::server::danger::ClientCertVerifier as _;
+
+    use super::{Clients, certificates, common_name, old};
+
+    /// Makes two authorities of one name, and certificates of version 1 by the first.
+    fn make(dir: &Path) {
+        let script = format!(
+            "set -e; cd {}
+             for ca in ca other; do
+               openssl req -x509 -newkey rsa:2048 -nodes -keyout $ca.key -out $ca.pem -days 9 -subj /CN=ca
+             done
+             sign() {{
+               openssl req -newkey rsa:$2 -nodes -keyout $1.key -out $1.csr -subj $4
+               openssl x509 -req -in $1.csr -CA ca.pem -CAkey ca.key -CAcreateserial -out $1.pem -days 2 $3
+             }}
+             sign good 2048 -sha256 /CN=alice; sign short 1024 -sha256 /CN=alice
+             sign sha1 2048 -sha1 /CN=alice; sign nameless 2048 -sha256 /O=alice",
+            dir.display()
+        );
+        let out = Command::new("bash").args(["-c", &script]).output().expect("bash is there");
+        assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
+    }
+
+    #[test]
+    fn an_old_certificate_is_believed_in_its_time_from_its_authority_and_if_it_is_strong() {
+        let dir = tempfile::tempdir().expect("a directory");
+        make(dir.path());
+        let verify = |authority: &str, name: &str, now: UnixTime| {
+            let provider = Arc::new(ring::default_provider());
+            let clients = Clients::new(&dir.path().join(authority), &provider).expect("it is one");
+            let certificate = &certificates(&dir.path().join(name)).expect("it is one")[0];
+            assert!(old(certificate).is_some(), "{name} is of version 1");
+            clients.verify_client_cert(certificate, &[], now).map(drop)
+        };
+        let days = |days: u64| {
+            let later = UnixTime::now().as_secs() + days * 86_400;
+            UnixTime::since_unix_epoch(Duration::from_secs(later))
+        };
+        assert_eq!(verify("ca.pem", "good.pem", days(1)), Ok(()));
+        let refuses = |authority: &str, name: &str, now: UnixTime, why: CertificateError| {
+            let result = verify(authority, name, now);
+            assert_eq!(result, Err(Error::InvalidCertificate(why)), "{authority}, {name}");
+        };
+        refuses("ca.pem", "good.pem", days(3), Expired);
+        let early = UnixTime::since_unix_epoch(Duration::from_secs(1_000_000_000));
+        refuses("ca.pem", "good.pem", early, NotValidYet);
+        refuses("other.pem", "good.pem", days(1), UnknownIssuer);
+        refuses("ca.pem", "short.pem", days(1), Weak);
+        refuses("ca.pem", "sha1.pem", days(1), Weak);
+        let name =
+            |name: &str| common_name(&certificates(&dir.path().join(name)).expect("it is one")[0]);
+        assert_eq!((name("good.pem").as_deref(), name("nameless.pem")), (Some("alice"), None));
+    }
 }

@@ -14,9 +14,9 @@ use bytes::Bytes;
 use http_body::Frame;
 use serde::Serialize;
 use serde_json::Value;
-use tokio::sync::OwnedSemaphorePermit;
-use tokio::sync::mpsc::{Receiver, channel};
+use tokio::sync::mpsc::{Receiver, Sender, channel};
 
+use crate::api::{Entry, Places};
 use crate::config::Source;
 use crate::routes::Gateway;
 use crate::{control, time};
@@ -69,39 +69,45 @@ impl Rates {
 }
 
 /// Begins to tell of a source, until the client leaves or the gateway ends.
-pub fn begin(gateway: &Gateway, source: Arc<Source>, place: OwnedSemaphorePermit) -> Response {
+pub fn begin(gateway: &Gateway, source: Arc<Source>, places: Places, entry: Entry) -> Response {
     let (sender, receiver) = channel(1);
     let ending = gateway.ending.clone();
-    let tell = async move {
-        let mut before = control::statistics(&source.socket).await;
-        loop {
-            let next = Instant::now() + EVERY;
-            tokio::time::sleep_until(next.into()).await;
-            let now = control::statistics(&source.socket).await;
-            let rates = before.as_ref().ok().zip(now.as_ref().ok());
-            let rates = rates.and_then(|(before, now)| Rates::between(before, now));
-            let error = now.as_ref().err().cloned();
-            let event = Event { time: time::show(time::now_ns()), error, rates };
-            let text = serde_json::to_string(&event).unwrap_or_default();
-            if sender.send(Bytes::from(format!("data: {text}\n\n"))).await.is_err() {
-                return;
-            }
-            before = now;
-        }
-    };
-    tokio::spawn(async move { ending.run_until_cancelled(tell).await });
-    let mut response = Body::new(Events { receiver, _place: place }).into_response();
+    tokio::spawn(async move {
+        let mut bytes = 0;
+        let is_left = ending.run_until_cancelled(tell(&source, &sender, &mut bytes)).await;
+        entry.ended(0, bytes, if is_left.is_some() { "left" } else { "complete" });
+        drop(places);
+    });
+    let mut response = Body::new(Events(receiver)).into_response();
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
     response
 }
 
-/// The body of an answer that goes on.
-struct Events {
-    receiver: Receiver<Bytes>,
-    _place: OwnedSemaphorePermit,
+/// Tells of a source until the client leaves, and counts the bytes.
+async fn tell(source: &Source, sender: &Sender<Bytes>, bytes: &mut u64) {
+    let mut before = control::statistics(&source.socket).await;
+    loop {
+        let next = Instant::now() + EVERY;
+        tokio::time::sleep_until(next.into()).await;
+        let now = control::statistics(&source.socket).await;
+        let rates = before.as_ref().ok().zip(now.as_ref().ok());
+        let rates = rates.and_then(|(before, now)| Rates::between(before, now));
+        let error = now.as_ref().err().cloned();
+        let event = Event { time: time::show(time::now_ns()), error, rates };
+        let text = serde_json::to_string(&event).unwrap_or_default();
+        let event = Bytes::from(format!("data: {text}\n\n"));
+        *bytes += event.len() as u64;
+        if sender.send(event).await.is_err() {
+            return;
+        }
+        before = now;
+    }
 }
+
+/// The body of an answer that goes on.
+struct Events(Receiver<Bytes>);
 
 impl http_body::Body for Events {
     type Data = Bytes;
@@ -111,7 +117,7 @@ impl http_body::Body for Events {
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
-        self.receiver.poll_recv(context).map(|event| event.map(|bytes| Ok(Frame::data(bytes))))
+        self.0.poll_recv(context).map(|event| event.map(|bytes| Ok(Frame::data(bytes))))
     }
 }
 

@@ -2,11 +2,11 @@
 //!
 //! Bytes and their meaning: protocol numbers and link types ([`numbers`], [`link`]), the headers of
 //! a packet and the keys it can be found by ([`header`], [`key`]), the name that many programs give
-//! its flow ([`community_id`]), pcapng and capture files
-//! ([`pcapng`], [`trace`]), the filter language ([`filter`]), rule sets ([`rules`]), the reader's
-//! end of a ring ([`ring`]), what a generator sends ([`generate`]), the counters that account for
-//! every packet ([`account`]), how texts are shown that others wrote ([`printable`]), and how
-//! threads are found to hang ([`watch`]).
+//! its flow ([`community_id`]), pcapng, pcap and capture files
+//! ([`pcapng`], [`pcap`], [`trace`]), the filter language ([`filter`]), rule sets ([`rules`]), the
+//! reader's end of a ring ([`ring`]), what a generator sends ([`generate`]), the counters that
+//! account for every packet ([`account`]), how texts are shown that others wrote ([`printable`]),
+//! and how threads are found to hang ([`watch`]).
 //!
 //! Nothing here opens a file or a socket. `capture` and `store` both depend on this crate and never
 //! on each other.
@@ -20,6 +20,7 @@ pub mod header;
 pub mod key;
 pub mod link;
 pub mod numbers;
+pub mod pcap;
 pub mod pcapng;
 pub mod printable;
 pub mod ring;

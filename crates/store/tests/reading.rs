@@ -210,7 +210,7 @@ fn ask(storage: &Arc<dyn Storage>, span: Span) -> Result<Answer, Error> {
 }
 
 fn tell(storage: &Arc<dyn Storage>, span: Span) -> Result<Report, Error> {
-    stat_in(storage, Question { span, top: 3 }, |_, _| {})
+    stat_in(storage, Question { span, top: 3 }, |_, _| true)
 }
 
 fn judge(storage: &dyn Storage) -> Result<Vec<Verdict>, Error> {

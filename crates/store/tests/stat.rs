@@ -153,7 +153,7 @@ fn index(dir: &Path) {
 }
 
 fn ask(dir: &Path, span: Span) -> Report {
-    stat(dir, Question { span, top: 10 }, |_, _| {}).unwrap()
+    stat(dir, Question { span, top: 10 }, |_, _| true).unwrap()
 }
 
 /// Files of a store that end as told.
@@ -309,7 +309,7 @@ fn hosts_and_ports_are_counted_by_pieces() {
     let report = ask(&dir, span);
     assert!(report.hosts.of < of && report.hosts.of > of / 3);
     assert_eq!(report.hosts.list[2..], [(host(77), 1), (host(88), 1)]);
-    let none = stat(&dir, Question { span, top: 0 }, |_, _| {}).unwrap();
+    let none = stat(&dir, Question { span, top: 0 }, |_, _| true).unwrap();
     assert_eq!((none.hosts.list, none.hosts.of), (vec![], 0));
 }
 
@@ -373,6 +373,7 @@ fn segments_that_are_deleted_meanwhile_are_told() {
             fs::remove_file(&files(&dir, ".pcapng")[1]).unwrap();
             fs::remove_file(&files(&dir, ".index")[1]).unwrap();
         }
+        true
     };
     let gone = files(&dir, ".pcapng").remove(1);
     let report = stat(&dir, Question { span: Span::ALL, top: 1 }, watch).unwrap();
@@ -381,6 +382,9 @@ fn segments_that_are_deleted_meanwhile_are_told() {
     assert_eq!(report.segments, segments.len() as u64 - 1);
     let left = segments.iter().map(Vec::len).sum::<usize>() - segments[1].len();
     assert_eq!(report.packets, left as u64);
+    // Who wants no more gets what was told so far.
+    let first = stat(&dir, Question { span: Span::ALL, top: 1 }, |done, _| done == 0).unwrap();
+    assert_eq!((first.segments, first.packets), (1, segments[0].len() as u64));
 }
 
 #[test]
@@ -490,7 +494,7 @@ fn all_that_is_on_disk_is_told_while_it_is_recorded() {
 fn what_is_no_store_is_refused() {
     let (temp, dir) = directory();
     let question = Question { span: Span::ALL, top: 10 };
-    let fails = |path: &Path| stat(path, question, |_, _| {}).unwrap_err();
+    let fails = |path: &Path| stat(path, question, |_, _| true).unwrap_err();
     assert!(matches!(fails(&dir), Error::NotFound(path) if path == dir));
     fs::create_dir(&dir).unwrap();
     assert!(matches!(fails(&dir), Error::NotAStore(_)));

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use anyhow::{Context, Result};
 use tapdeck_client::{Member, Next, Options, Packet};
 use tapdeck_packet::link::LinkType;
+use tapdeck_packet::pcap::{self, Unit};
 use tapdeck_packet::pcapng::{self, StatisticsBlock};
 use tapdeck_store::query::{self, Matcher as _};
 
@@ -165,7 +166,7 @@ impl Tape {
             );
         }
         let (file, name) = (reader.stream.try_clone()?, reader.name.clone());
-        Self::of(file, name, listen::pcap_header(link).to_vec(), member, filter, true)
+        Self::of(file, name, pcap::header(link, Unit::Microseconds).to_vec(), member, filter, true)
     }
 
     fn of(
@@ -200,7 +201,7 @@ impl Tape {
         self.block.clear();
         let (time_ns, original_len) = (packet.timestamp_ns, packet.original_len);
         if self.is_pcap {
-            listen::pcap_packet(&mut self.block, time_ns, original_len, packet.bytes);
+            pcap::packet(&mut self.block, Unit::Microseconds, time_ns, original_len, packet.bytes);
         } else {
             let len = pcapng::packet_len(packet.bytes.len(), packet.flags, packet.dropped);
             self.block.resize(len, 0);

@@ -17,7 +17,6 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use rustix::event::{PollFd, PollFlags, Timespec};
-use tapdeck_packet::link::LinkType;
 
 use crate::interrupt::Interrupt;
 use crate::progress_line::say;
@@ -139,29 +138,6 @@ pub fn as_of_pipe(e: io::Error) -> io::Error {
         ErrorKind::ConnectionReset => ErrorKind::BrokenPipe.into(),
         _ => e,
     }
-}
-
-/// Returns the header of a pcap file.
-pub fn pcap_header(link: LinkType) -> [u8; 24] {
-    const MICROSECONDS: u32 = 0xa1b2_c3d4;
-    /// libpcap's own `MAXIMUM_SNAPLEN`.
-    const SNAPLEN: u32 = 262_144;
-    let mut header = [0; 24];
-    header[..4].copy_from_slice(&MICROSECONDS.to_ne_bytes());
-    header[4..6].copy_from_slice(&2_u16.to_ne_bytes());
-    header[6..8].copy_from_slice(&4_u16.to_ne_bytes());
-    header[16..20].copy_from_slice(&SNAPLEN.to_ne_bytes());
-    header[20..24].copy_from_slice(&u32::from(link.0).to_ne_bytes());
-    header
-}
-
-/// Adds a packet as it stands in a pcap file.
-pub fn pcap_packet(out: &mut Vec<u8>, time_ns: u64, original_len: u32, frame: &[u8]) {
-    let (seconds, rest) = (time_ns / 1_000_000_000, time_ns % 1_000_000_000);
-    for word in [seconds as u32, (rest / 1000) as u32, frame.len() as u32, original_len] {
-        out.extend(word.to_ne_bytes());
-    }
-    out.extend(frame);
 }
 
 #[cfg(test)]

@@ -122,14 +122,43 @@ impl Gateway<'_> {
 /// Asks somebody in this thread's namespace.
 pub fn get(address: &str, path: &str, head: &str) -> Answer {
     let mut stream = TcpStream::connect(address).expect("somebody listens");
-    let request = format!("GET {path} HTTP/1.0\r\nHost: {address}\r\n{head}\r\n");
+    get_as(&mut stream, address, path, head)
+}
+
+/// Asks somebody who is known under another name.
+pub fn get_as(stream: &mut TcpStream, host: &str, path: &str, head: &str) -> Answer {
+    let request = format!("GET {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n{head}\r\n");
     stream.write_all(request.as_bytes()).expect("it takes the request");
+    answer(stream)
+}
+
+/// Reads an answer up to the connection's end.
+pub fn answer(stream: &mut impl Read) -> Answer {
     let mut answer = Vec::new();
     stream.read_to_end(&mut answer).expect("it answers");
     let end = answer.windows(4).position(|four| four == b"\r\n\r\n").expect("a head ends");
     let head = String::from_utf8_lossy(&answer[..end]).into_owned();
     let status = head.split(' ').nth(1).and_then(|code| code.parse().ok()).expect("a status");
-    Answer { status, head, body: answer.split_off(end + 4) }
+    let mut body = answer.split_off(end + 4);
+    if head.to_ascii_lowercase().contains("\r\ntransfer-encoding: chunked") {
+        body = unchunked(&body);
+    }
+    Answer { status, head, body }
+}
+
+/// Returns the bytes of a body that came in chunks, which is whole.
+fn unchunked(mut rest: &[u8]) -> Vec<u8> {
+    let mut body = Vec::new();
+    loop {
+        let end = rest.windows(2).position(|two| two == b"\r\n").expect("a chunk's length");
+        let len = std::str::from_utf8(&rest[..end]).expect("a number");
+        let len = usize::from_str_radix(len, 16).expect("a number");
+        if len == 0 {
+            return body;
+        }
+        body.extend(&rest[end + 2..end + 2 + len]);
+        rest = &rest[end + 4 + len..];
+    }
 }
 
 /// Runs a program that must succeed, and returns what it has said on both outputs.

@@ -23,6 +23,29 @@ use crate::numbers::{ether_type, ip_protocol};
 
 pub use parse::parse;
 
+/// Returns whether libpcap may look up the address of a name when it compiles a text. Names of
+/// ports and protocols stand in files; of a text that is not understood, any name may be a host's.
+pub fn asks_for_names(text: &str) -> bool {
+    if text.trim().is_empty() {
+        return false;
+    }
+    parse(text).map_or_else(|_| scan::has_name(text), |expression| expression.0.asks_for_names())
+}
+
+impl Node {
+    fn asks_for_names(&self) -> bool {
+        match self {
+            Self::And(nodes) | Self::Or(nodes) => nodes.iter().any(Self::asks_for_names),
+            Self::Not(node) => node.asks_for_names(),
+            Self::Leaf(Leaf::Named { qualifiers, name }) => {
+                matches!(qualifiers.kind, Kind::Host | Kind::Net | Kind::Gateway)
+                    && name.starts_with('\\')
+            }
+            Self::Leaf(_) => false,
+        }
+    }
+}
+
 /// Why a text was not understood: it is no filter expression, or one of a form that is not known
 /// here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]

@@ -86,6 +86,12 @@ pub(super) fn tokens(text: &str) -> Result<Vec<Placed<'_>>, NotUnderstood> {
     }
 }
 
+/// Returns whether a text has a name in it, or something that may be one.
+pub(super) fn has_name(text: &str) -> bool {
+    let is_name = |(token, _): &Placed<'_>| matches!(token, Token::Name(_));
+    tokens(text).map_or(true, |tokens| tokens.iter().any(is_name))
+}
+
 /// Returns the token that `rest` begins with, and its length.
 fn token(rest: &str) -> Result<(Token<'_>, usize), &'static str> {
     if let Some(escaped) = rest.strip_prefix('\\') {

@@ -14,8 +14,8 @@ mod write;
 pub(crate) use read::{Blocks, HEAD};
 pub use read::{Error, Interface, PacketBlock, Reader, Record, Section, Statistics, nanoseconds};
 pub use write::{
-    InterfaceDescription, StatisticsBlock, comment_packet, fill, interface_description, packet_len,
-    section_header, shed_packet, statistics, write_packet,
+    InterfaceDescription, StatisticsBlock, comment, comment_packet, fill, interface_description,
+    packet_len, section_header, shed_packet, statistics, write_packet,
 };
 
 // Types of blocks (section 11.1).

@@ -115,13 +115,26 @@ pub fn interface_description(out: &mut Vec<u8>, interface: &InterfaceDescription
     });
 }
 
+/// Returns a time as statistics have it.
+fn time(ns: u64) -> [u8; 8] {
+    let mut time = [0; 8];
+    time[..4].copy_from_slice(&((ns >> 32) as u32).to_ne_bytes());
+    time[4..].copy_from_slice(&(ns as u32).to_ne_bytes());
+    time
+}
+
+/// Appends an interface statistics block that counts nothing and has a comment alone.
+pub fn comment(out: &mut Vec<u8>, interface: u32, time_ns: u64, text: &str) {
+    block(out, INTERFACE_STATISTICS, |b| {
+        b.extend(interface.to_ne_bytes());
+        b.extend(time(time_ns));
+        put(b, option::COMMENT, text.as_bytes());
+        put(b, option::END, &[]);
+    });
+}
+
 /// Appends an interface statistics block.
 pub fn statistics(out: &mut Vec<u8>, s: &StatisticsBlock) {
-    let time = |ns: u64| {
-        let mut v = ((ns >> 32) as u32).to_ne_bytes().to_vec();
-        v.extend((ns as u32).to_ne_bytes());
-        v
-    };
     block(out, INTERFACE_STATISTICS, |b| {
         b.extend(s.interface.to_ne_bytes());
         b.extend(time(s.time_ns));

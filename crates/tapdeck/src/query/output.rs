@@ -12,6 +12,7 @@ use anyhow::Result;
 use serde::Serialize;
 use tapdeck_packet::community_id::CommunityId;
 use tapdeck_packet::link::LinkType;
+use tapdeck_packet::pcap::{self, Unit};
 use tapdeck_packet::{pcapng, printable};
 use tapdeck_store::query::{Described, Missing, Packet};
 use tapdeck_store::{SegmentName, UnseenSpan};
@@ -135,14 +136,7 @@ impl Output {
         if self.form != Form::Pcapng {
             return Ok(());
         }
-        let span = UnseenSpan {
-            interface: missing.number,
-            packets: missing.packets,
-            first_ns: missing.first_ns as u64,
-            last_ns: missing.last_ns as u64,
-            why: missing.why.clone(),
-        };
-        pcapng::statistics(&mut self.pending, &span.block());
+        pcapng::statistics(&mut self.pending, &UnseenSpan::from(missing).block());
         if self.pending.len() < BUFFER { Ok(()) } else { self.flush() }
     }
 
@@ -172,7 +166,7 @@ impl Output {
     }
 
     fn begin_pcap(&mut self, link: LinkType) {
-        self.pending.extend(listen::pcap_header(link));
+        self.pending.extend(pcap::header(link, Unit::Microseconds));
         self.link = Some(link);
     }
 
@@ -181,7 +175,13 @@ impl Output {
             self.begin_pcap(p.link);
         }
         if self.link == Some(p.link) {
-            listen::pcap_packet(&mut self.pending, p.time_ns as u64, p.original_len, p.frame);
+            pcap::packet(
+                &mut self.pending,
+                Unit::Microseconds,
+                p.time_ns as u64,
+                p.original_len,
+                p.frame,
+            );
         } else {
             self.left_out += 1;
         }

@@ -31,6 +31,7 @@ pub fn run(flags: &flags::Stat) -> Result<()> {
         if flags.no_trust_index { Arc::new(WithoutIndexes::new(store)) } else { Arc::new(store) };
     let report = stat_in(&store, question, |done, total| {
         progress.show(|| format!("{done} of {total} segments"));
+        true
     });
     drop(progress);
     let report = match report {

@@ -25,7 +25,7 @@ use pcap::BpfProgram;
 use rustix::fd::AsRawFd;
 use tapdeck_packet::key::Plan;
 use tapdeck_packet::link::LinkType;
-use tapdeck_packet::numbers::pcap_file;
+use tapdeck_packet::pcap::Unit;
 use tapdeck_packet::{filter, header};
 
 use crate::reading::query::{Described, Matcher, Packet};
@@ -237,7 +237,8 @@ fn handle(link: LinkType) -> Result<pcap::Capture<pcap::Offline>, Error> {
     let unasked = |e: &dyn std::fmt::Display| Error::Unasked { link, why: e.to_string() };
     let flags = rustix::fs::MemfdFlags::CLOEXEC;
     let file = rustix::fs::memfd_create("tapdeck", flags).map_err(|e| unasked(&e))?;
-    rustix::io::write(&file, &file_header(link)).map_err(|e| unasked(&e))?;
+    rustix::io::write(&file, &tapdeck_packet::pcap::header(link, Unit::Microseconds))
+        .map_err(|e| unasked(&e))?;
     rustix::fs::seek(&file, rustix::fs::SeekFrom::Start(0)).map_err(|e| unasked(&e))?;
     let path = format!("/proc/self/fd/{}", file.as_raw_fd());
     pcap::Capture::from_file(path).map_err(|e| unasked(&e))
@@ -245,18 +246,6 @@ fn handle(link: LinkType) -> Result<pcap::Capture<pcap::Offline>, Error> {
 
 fn instructions(program: &BpfProgram) -> Option<Arc<[Instruction]>> {
     program.get_instructions().iter().map(|i| Instruction::parse(&i.to_string())).collect()
-}
-
-/// Returns a pcap file of a link type, without packets.
-fn file_header(link: LinkType) -> Vec<u8> {
-    let mut header = pcap_file::MAGIC.to_ne_bytes().to_vec();
-    header.extend(
-        [pcap_file::MAJOR_VERSION, pcap_file::MINOR_VERSION].iter().flat_map(|v| v.to_ne_bytes()),
-    );
-    header.extend([0; 8]);
-    header.extend(pcap_file::MAX_SNAPLEN.to_ne_bytes());
-    header.extend(u32::from(link.0).to_ne_bytes());
-    header
 }
 
 /// An instruction of the classic BPF machine (McCanne and Jacobson, USENIX Winter 1993).

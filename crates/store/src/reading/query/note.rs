@@ -52,6 +52,12 @@ impl Note {
         )
     }
 
+    /// Returns whether packets that the store had when it was asked are missing from the answer, or
+    /// out of order: by a fault, or because they were deleted meanwhile, as retention may.
+    pub fn lacks_packets(&self) -> bool {
+        self.is_fault() || matches!(self, Self::Deleted(_) | Self::Missed { .. })
+    }
+
     /// Returns whether the note concerns an answer that goes no further than a time.
     pub fn concerns(&self, until_ns: i64) -> bool {
         !matches!(self, Self::Hole { from_ns, .. } if *from_ns > until_ns)
@@ -159,5 +165,21 @@ impl fmt::Display for Note {
                 )
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Note;
+
+    #[test]
+    fn an_answer_lacks_what_was_deleted_meanwhile_and_no_disk_is_at_fault() {
+        for note in [Note::Deleted("a".into()), Note::Missed { first: 1, last: 2 }] {
+            assert!(note.lacks_packets() && !note.is_fault(), "{note}");
+        }
+        let damaged = Note::Damaged { segment: "a".into(), at: 1, what: "it is cut".into() };
+        assert!(damaged.lacks_packets() && damaged.is_fault());
+        let slow = Note::Index { segment: "a".into(), why: "its checksum differs".into() };
+        assert!(!slow.lacks_packets() && !slow.is_fault());
     }
 }

@@ -70,6 +70,18 @@ pub struct Missing {
     pub why: String,
 }
 
+impl From<&Missing> for UnseenSpan {
+    fn from(missing: &Missing) -> Self {
+        Self {
+            interface: missing.number,
+            packets: missing.packets,
+            first_ns: missing.first_ns as u64,
+            last_ns: missing.last_ns as u64,
+            why: missing.why.clone(),
+        }
+    }
+}
+
 /// The segments of a store, or the capture files of other recorders, that a span of time reaches
 /// into. Segments that come later are not in it, nor is what is written after it was made.
 pub struct Snapshot {

@@ -138,11 +138,11 @@ impl Cutoff {
 }
 
 /// Looks at the whole store, oldest segment first. `watch` is called with how many of the segments
-/// are done, and how many there are.
+/// are done, and how many there are, and ends it by `false`: what was told so far is told then.
 pub fn stat(
     dir: &Path,
     question: Question,
-    watch: impl FnMut(usize, usize),
+    watch: impl FnMut(usize, usize) -> bool,
 ) -> Result<Report, Error> {
     let directory: Arc<dyn Storage> = Arc::new(Directory::new(dir));
     stat_in(&directory, question, watch)
@@ -152,7 +152,7 @@ pub fn stat(
 pub fn stat_in(
     storage: &Arc<dyn Storage>,
     question: Question,
-    mut watch: impl FnMut(usize, usize),
+    mut watch: impl FnMut(usize, usize) -> bool,
 ) -> Result<Report, Error> {
     let mut snapshot = Snapshot::open_in(storage, question.span)?;
     let notes = std::mem::take(&mut snapshot.notes);
@@ -160,8 +160,15 @@ pub fn stat_in(
     let segments = snapshot.segments_to_read();
     // Bytes of the indexes that are read ahead, beginning with the segment that is looked at.
     let mut ahead = VecDeque::new();
+    let mut is_ended = false;
     for (done, segment) in segments.iter().enumerate() {
-        watch(done, segments.len());
+        let mut is_wanted = || {
+            is_ended = is_ended || !watch(done, segments.len());
+            !is_ended
+        };
+        if !is_wanted() {
+            break;
+        }
         if question.top > 0 {
             // While this segment is looked at, the disk reads the next ones' indexes.
             while ahead.len() < SEGMENTS_AHEAD
@@ -172,7 +179,8 @@ pub fn stat_in(
             }
             ahead.pop_front();
         }
-        match survey.segment(segment, &mut || watch(done, segments.len())) {
+        match survey.segment(segment, &mut is_wanted) {
+            Err(_) if is_ended => break,
             Err(e) if e.kind() == io::ErrorKind::NotFound => {
                 survey.report.notes.push(Note::Deleted(segment.name.to_string()));
             }
@@ -220,8 +228,8 @@ struct ReportBuilder<'a> {
     untold: Vec<(i64, u64)>,
 }
 
-/// Called while a segment is read.
-type Watch<'a> = dyn FnMut() + 'a;
+/// Called while a segment is read, which goes on as long as this says so.
+type Watch<'a> = dyn FnMut() -> bool + 'a;
 
 impl<'a> ReportBuilder<'a> {
     fn new(
@@ -538,7 +546,9 @@ impl<'a> ReportBuilder<'a> {
             segment.head.interfaces.iter().map(|i| interfaces[*i as usize].link).collect();
         let mut told = 0;
         let mut take = |builder: &mut Builder| {
-            watch();
+            if !watch() {
+                return Err(io::ErrorKind::Interrupted.into());
+            }
             let mut index = Index::of_chunk(builder.chunk())?;
             let tables = index.tables()?;
             told += self.tables(segment, object, &mut index, &tables)?;
