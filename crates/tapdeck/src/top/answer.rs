@@ -332,10 +332,7 @@ mod tests {
         let (before, now) = (answer(1, 1000), answer(500_001, 2000));
         let answer = Answer::new(&now, Some(&before));
         assert_eq!(answer.rate.map(|rate| rate.packets), Some(4000.0), "of both groups");
-        assert_eq!(
-            answer.accounting,
-            "4,000 seen = 4,000 captured + 0 filtered + 0 without a member + 0 dropped"
-        );
+        assert_eq!(answer.accounting, "4,000 seen = 4,000 captured + 0 filtered + 0 dropped");
         assert_eq!(answer.unseen, 2);
         let Of::Daemon(daemon) = answer.of else { panic!("a daemon") };
         assert_eq!(daemon.ports[0].seen, Some(6000.0));
