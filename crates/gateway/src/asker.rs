@@ -131,6 +131,7 @@ pub async fn operators(
 ) -> Result<Response, Refusal> {
     let (head, body) = request.into_parts();
     if peer.way == Way::Loopback && !is_asked_as_loopback(&head) {
+        write_stranger(&gateway, &peer);
         return Err(led_here());
     }
     if peer.way == Way::Tls {
@@ -181,12 +182,16 @@ async fn asker(gateway: &Arc<Gateway>, peer: &Peer, head: &Parts) -> Result<Aske
         let what = head.uri.path().to_owned();
         return Ok(Asker { user, by, from: peer.from.clone(), what });
     }
+    write_stranger(gateway, peer);
+    Err(refusal)
+}
+
+fn write_stranger(gateway: &Gateway, peer: &Peer) {
     if let Some(audit) = &gateway.audit
         && let Err(e) = audit.stranger(&peer.from, peer.certificate.as_deref())
     {
         say(&format!("the audit cannot be written: {e}"));
     }
-    Err(refusal)
 }
 
 fn led_here() -> Refusal {

@@ -260,6 +260,28 @@ fn rules_that_come_later_cut_flows_off_and_begin_a_segment() {
     assert!(description.contains("flows cut off by rules"), "{description}");
 }
 
+/// A recorder that looks at packets already takes rules as a plain one does.
+#[test]
+fn rules_come_later_also_where_less_is_recorded_already() {
+    for flags in ["--hook xdp --cutoff 1GiB", "--hook tcx --on-overload shed"] {
+        let net = Net::new();
+        let dir = tempfile::tempdir().expect("a directory");
+        let (store, rules) = (dir.path().join("store"), dir.path().join("r.rules"));
+        fs::write(&rules, RULES).expect("a file");
+        let flags = format!("{flags} --flush 100ms --dir {}", store.display());
+        let recorder = Recorder::start(&net, dir.path(), &flags);
+        let words = ["rules", "replace", rules.to_str().expect("letters")];
+        ctl(&words, &store.join(".tapdeck.sock"));
+        let packets = packets(mac(&net), 0..1000);
+        send(&net, &packets);
+        wait_seen(&recorder, packets.len());
+        let stats = recorder.stop();
+        assert_accounted(&stats);
+        assert_eq!(number(&stats, "captured"), chosen(&packets).len() as u64, "{flags}: {stats}");
+        assert_eq!(number(&stats, "filtered"), dropped(&packets), "{flags}: {stats}");
+    }
+}
+
 #[test]
 fn each_group_counts_the_flows_that_its_own_rules_cut_off() {
     for hook in ["xdp", "tcx"] {

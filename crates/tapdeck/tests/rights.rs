@@ -529,6 +529,12 @@ fn daemon_helper(daemon: &Daemon) -> u32 {
     children[0]
 }
 
+/// How many BPF maps a process has in its memory.
+fn maps_in_memory(pid: u32) -> usize {
+    let maps = fs::read_to_string(format!("/proc/{pid}/maps")).expect("the process is there");
+    maps.lines().filter(|line| line.contains("bpf-map")).count()
+}
+
 /// A daemon under test, whose programs and members' rings may outlive it.
 struct Deck {
     net: Net,
@@ -611,12 +617,14 @@ fn daemon_has_no_right(hook: &str, lasts: bool) {
     let member = Member::start(&mut daemon, "g", "m", "");
     send(net, 0..50);
     daemon.wait_seen("g", 50);
+    let mapped = maps_in_memory(daemon_helper(&daemon));
     let mut daemon = deck.next(daemon);
+    let helper = daemon_helper(&daemon);
+    assert!(maps_in_memory(helper) <= mapped, "the helper keeps no member's rings");
     send(net, 50..100);
     daemon.wait_seen("g", 100);
     let pid = daemon.program.process.0.id();
     assert_no_rights(pid, USER_ID);
-    let helper = daemon_helper(&daemon);
     let [status] = &threads(helper)[..] else { panic!("a helper has one thread") };
     assert_eq!(status.value("Name"), "tapdeck-helper");
     assert_eq!(status.capabilities("CapEff"), FOR_HOOKS);

@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread;
 use std::time::Duration;
 
+use rustix::process::Signal;
 use tapdeck_testkit::frame::UdpFrame;
 use tapdeck_testkit::wait::{LIMIT, is_done_within};
 use tapdeck_testkit::{Net, Sender, wait_for};
@@ -294,6 +295,22 @@ fn without_a_terminal_it_prints_once_or_says_why_not() {
     let out = out.expect("it runs");
     assert_eq!(out.status.code(), Some(1));
     assert!(said(&out).contains("nobody listens at /nowhere"), "{}", said(&out));
+}
+
+/// A recorder that hangs keeps nobody from its store.
+#[test]
+fn a_recorder_that_does_not_answer_is_told() {
+    let net = Net::new();
+    let dir = tempfile::tempdir().expect("a directory");
+    let (recorder, store) = recorder(&net, dir.path());
+    net.a.inside(|| Sender::on("va").send_all((0..30).map(|n| udp(1, 100, n))));
+    recorder.wait_for_captured(30);
+    recorder.signal(Signal::STOP);
+    let page = once(&["--dir", store.to_str().expect("text")]);
+    recorder.signal(Signal::CONT);
+    assert!(page.contains("no answer from"), "{page}");
+    assert!(page.contains("\n30 packets in "), "{page}");
+    recorder.stop();
 }
 
 #[test]

@@ -43,8 +43,11 @@ pub(crate) fn choose(object: &mut OpenObject, wanted: &[Program], ifindex: u32, 
     }
 }
 
+/// A map that holds nothing between packets, and of which each object has as much as it needs.
+const SCRATCH: &str = "scratch";
+
 /// Has the programs of an object that is loaded next work on the maps of one that is loaded, but
-/// for the constants, of which each object has its own.
+/// for the constants and the scratch memory, of which each object has its own.
 ///
 /// # Errors
 /// Where libbpf does not take a map for another.
@@ -52,7 +55,7 @@ pub(crate) fn reuse_maps(open: &mut OpenObject, loaded: &Object) -> io::Result<(
     for mut map in open.maps_mut() {
         let name = map.name().to_owned();
         let is_constant = name.to_str().is_some_and(|name| name.contains(".rodata"));
-        if is_constant || !map.autocreate() {
+        if is_constant || name == SCRATCH || !map.autocreate() {
             continue;
         }
         if let Some(shared) = loaded.maps().find(|shared| shared.name() == name) {

@@ -26,12 +26,13 @@ impl Capture {
         let config = Config { filter: expression.map(str::to_owned), ..self.config.clone() };
         check(&config)?;
         let interface = &self.device.interface;
+        let stands = self.stands();
         match &mut self.taking {
             Taking::Socket(hook) => {
                 let now = Config { snaplen: self.snaplen, ..config.clone() };
                 hook.set_filter(interface, &now)?;
             }
-            Taking::Kernel(_) if !config.hook.can_exchange_filter() && self.attached => {
+            Taking::Kernel(_) if !config.hook.can_exchange_filter() && stands => {
                 return Err(Error::FixedFilter(config.hook));
             }
             Taking::Kernel(hook) => {
@@ -48,6 +49,12 @@ impl Capture {
         Ok(())
     }
 
+    /// Whether programs are attached that stay what they are: also those that outlive their owner,
+    /// while it has paused, for the next owner asks what they were at the start.
+    fn stands(&self) -> bool {
+        self.attached || self.lasting.is_some()
+    }
+
     /// Changes how many bytes are captured of each flow, or captures all of them, while packets
     /// flow. What flows have had before still counts where they were cut off before.
     ///
@@ -61,8 +68,9 @@ impl Capture {
         let config = Config { cutoff, ..self.config.clone() };
         check(&config)?;
         let interface = &self.device.interface;
+        let stands = self.stands();
         if let Taking::Kernel(hook) = &mut self.taking {
-            if !config.hook.can_exchange_filter() && self.attached {
+            if !config.hook.can_exchange_filter() && stands {
                 return Err(Error::FixedCutoff(config.hook));
             }
             let request = Request::SetCutoff { bytes: cutoff.map_or(0, NonZeroU32::get) };
@@ -84,6 +92,7 @@ impl Capture {
         let config = Config { rules, ..self.config.clone() };
         check(&config)?;
         let interface = &self.device.interface;
+        let stands = self.stands();
         let Taking::Kernel(hook) = &mut self.taking else {
             self.config = config;
             return Ok(None);
@@ -93,7 +102,7 @@ impl Capture {
             (Some(images), rules) => hits = images.set(0, rules.as_ref())?,
             (None, None) => {}
             // Rules would need other programs.
-            (None, Some(_)) if !config.hook.can_exchange_filter() && self.attached => {
+            (None, Some(_)) if !config.hook.can_exchange_filter() && stands => {
                 return Err(Error::FixedRules(config.hook));
             }
             (None, Some(rules)) => {

@@ -509,6 +509,15 @@ impl Groups {
         }
     }
 
+    /// Notes what the programs were told that are attached now.
+    pub(super) fn note_ports(&self) {
+        if let Some(lasting) = &self.lasting {
+            let (_, ports) = self.entries();
+            // It grows by nothing that it has no room for.
+            let _ = lasting.roster.lock().change(|roster| roster.ports = ports);
+        }
+    }
+
     fn accounts(&self) -> Vec<(u32, Vec<u64>)> {
         self.ports.iter().map(|port| (port.list.port, port.account())).collect()
     }

@@ -475,6 +475,9 @@ impl Groups {
                 Err(e) => watched.faults.push(e.into()),
             }
         }
+        if watched.events.iter().any(|(_, event)| *event == Event::Back) {
+            self.note_ports();
+        }
         watched
     }
 
@@ -550,6 +553,9 @@ impl Privileged for Groups {
     fn forget(&mut self) {
         self.images.forget();
         self.ports.iter_mut().for_each(Port::forget_expressions);
+        // Members that were taken over before the division: their memory is to go when they leave.
+        self.places.iter_mut().for_each(|place| *place = MemberPlace::Free);
+        self.wakes = Wakes::new();
     }
 
     fn help(&mut self, at: usize, request: &Request) -> Option<Result<Answer, Fault>> {

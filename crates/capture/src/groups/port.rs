@@ -403,7 +403,7 @@ impl<L> Port<L> {
         self.params =
             Params { ifindex, hardware_time, hardware_vlan, clock_by_poll, ..self.params };
         let programs = self.set.bound.filter(|_| bound).unwrap_or(self.set.plain);
-        Ok(Ready { loaded: None, programs, told: 0 })
+        Ok(Ready { loaded: None, programs, told: self.told(&self.constants()) })
     }
 
     /// Sets a group's filter for the programs that are loaded next. Returns the filter before.

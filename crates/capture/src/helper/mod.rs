@@ -115,9 +115,9 @@ impl Helper {
             if apart.is_ok() {
                 let _ = rustix::thread::set_name(c"tapdeck-helper");
                 attend(what, its.as_fd());
-                what.detach(stays());
-                end();
             }
+            what.detach(stays());
+            end();
             process::end(0)
         };
         Ok(Arc::new(Self { socket: Mutex::new(Some(ours)), pid }))

@@ -3,6 +3,7 @@
 use std::io::{BufRead, BufReader, ErrorKind, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow};
 use serde::Serialize;
@@ -39,6 +40,16 @@ impl Connection {
         Ok(Self { stream: BufReader::new(stream), path: path.to_owned() })
     }
 
+    /// Has the other end answer within a time.
+    pub fn limited(self, time: Duration) -> Result<Self> {
+        let stream = self.stream.get_ref();
+        stream
+            .set_read_timeout(Some(time))
+            .and_then(|()| stream.set_write_timeout(Some(time)))
+            .with_context(|| format!("cannot ask at {}", self.path.display()))?;
+        Ok(self)
+    }
+
     /// Sends a request.
     pub fn send(&mut self, request: &Request) -> Result<()> {
         let mut line = serde_json::to_vec(request).context("cannot make the request")?;
@@ -58,6 +69,9 @@ impl Connection {
         let what = || format!("cannot read the answer of {}", self.path.display());
         match read {
             Err(e) if e.kind() == ErrorKind::ConnectionReset => Ok(None),
+            Err(e) if e.kind() == ErrorKind::WouldBlock => {
+                Err(anyhow!("no answer from {}", self.path.display()))
+            }
             Err(e) => Err(e).with_context(what),
             Ok(0) => Ok(None),
             Ok(_) => serde_json::from_str(&line).map(Some).with_context(what),

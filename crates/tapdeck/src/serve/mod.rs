@@ -81,6 +81,7 @@ pub fn run(flags: &flags::Serve) -> Result<()> {
     hangs::watch_threads()?;
     let mut report = Report::new(statistics_out)?;
     clock.beat();
+    anyhow::ensure!(!helper.is_gone(), "the process that has the hooks ended as it began");
     groups.start()?;
     clock.beat();
     report.started(&plan, &groups);

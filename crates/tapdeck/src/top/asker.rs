@@ -11,24 +11,35 @@ use super::answer::Answer;
 use super::board::Board;
 use crate::control::{Connection, Request};
 
+/// How long an answer may take: the screen says so then.
+const PATIENCE: Duration = Duration::from_secs(5);
+
 /// A recorder or daemon, asked from time to time.
 pub struct Asker {
     socket: PathBuf,
     connection: Option<Connection>,
     before: Option<Value>,
+    /// Whether somebody listened when it was last asked.
+    listens: bool,
 }
 
 impl Asker {
     pub fn new(socket: PathBuf) -> Self {
-        Self { socket, connection: None, before: None }
+        Self { socket, connection: None, before: None, listens: false }
+    }
+
+    /// Returns whether somebody listened when it was last asked.
+    pub fn is_heard(&self) -> bool {
+        self.listens
     }
 
     /// Asks once, and connects anew where the connection has ended.
     pub fn ask(&mut self) -> Result<Answer> {
-        let mut connection = match self.connection.take() {
-            Some(connection) => connection,
-            None => Connection::open(&self.socket)?,
-        };
+        let known = self.connection.take();
+        self.listens = known.is_some();
+        let open = || Connection::open(&self.socket).and_then(|new| new.limited(PATIENCE));
+        let mut connection = known.map_or_else(open, Ok)?;
+        self.listens = true;
         let now = connection.ask(&Request { verb: "stats", rest: Map::new() })?;
         self.connection = Some(connection);
         let answer = Answer::new(&now, self.before.as_ref());
@@ -40,7 +51,9 @@ impl Asker {
     pub fn ask_for(&mut self, board: &Board) {
         match self.ask() {
             Ok(answer) => board.answered(answer),
-            Err(e) => board.silent(&format!("{e:#}")),
+            Err(e) if self.listens || self.before.is_some() => board.silent(&format!("{e:#}")),
+            // Nobody records there.
+            Err(_) => {}
         }
     }
 

@@ -4,6 +4,8 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
 
+use tapdeck_packet::printable;
+
 use super::answer::{Answer, Of};
 use super::store::{Minute, Whole};
 
@@ -52,7 +54,7 @@ impl Board {
     pub fn silent(&self, why: &str) {
         let mut known = self.lock();
         let since = known.silence.as_ref().map_or_else(SystemTime::now, |(_, since)| *since);
-        known.silence = Some((why.into(), since));
+        known.silence = Some((printable::name(why).into(), since));
     }
 
     pub fn store_is(&self, whole: Whole) {
@@ -66,7 +68,7 @@ impl Board {
     }
 
     pub fn store_fails(&self, why: &str) {
-        self.lock().store_fault = Some(why.into());
+        self.lock().store_fault = Some(printable::name(why).into());
     }
 
     /// Whether a recorder answers.

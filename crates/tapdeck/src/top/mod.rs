@@ -76,14 +76,15 @@ pub fn run(flags: &flags::Top) -> Result<()> {
     match asker.ask() {
         Ok(answer) => board.answered(answer),
         // What the store holds can be told without its recorder.
-        Err(e) if target.dir.is_some() => board.silent(&format!("{e:#}")),
+        Err(e) if target.dir.is_some() && asker.is_heard() => board.silent(&format!("{e:#}")),
+        Err(_) if target.dir.is_some() => {}
         Err(e) => return Err(e),
     }
     let reader = target.dir.as_deref().map(StoreReader::new);
     if flags.once {
         return once(&target, &board, asker, reader, flags.interval);
     }
-    let interrupt = Interrupt::listen()?;
+    let interrupt = Interrupt::listen()?.and_hangup()?;
     let interval = flags.interval;
     let of_asker = board.clone();
     start("tapdeck-ask", move || asker.run(&of_asker, interval))?;
@@ -151,6 +152,9 @@ fn watch(target: &Target, board: &Board, every: Duration, interrupt: &Interrupt)
             };
             let columns = view.tab(&Tab::all(&known)).map_or(0, |tab| tables::columns(tab).len());
             let rows = page::rows_shown(target, &known, size);
+            let last =
+                view.tab(&Tab::all(&known)).map_or(0, |tab| page::last_first(tab, &known, rows));
+            view.first_row = view.first_row.min(last);
             match view.key(key, &board.known(), columns, rows) {
                 Wish::Nothing => continue,
                 Wish::Redraw => {}

@@ -98,6 +98,11 @@ pub fn plain(target: &Target, known: &Known, width: usize) -> Vec<Line<'static>>
     lines
 }
 
+/// Returns the last row that may be the first on the screen.
+pub fn last_first(tab: Tab, known: &Known, rows: usize) -> usize {
+    if tab == Tab::Store { 0 } else { table(tab, known).rows.len().saturating_sub(rows) }
+}
+
 /// Returns a table as lines: its headings, and as many rows as there is room for.
 fn body(view: &View, tab: Tab, known: &Known, width: usize, rows: usize) -> Vec<Line<'static>> {
     if tab == Tab::Store {
@@ -105,7 +110,7 @@ fn body(view: &View, tab: Tab, known: &Known, width: usize, rows: usize) -> Vec<
     }
     let (mut table, order) = (table(tab, known), view.order(tab));
     table.sort(order);
-    let first = view.first_row.min(table.rows.len().saturating_sub(rows));
+    let first = view.first_row.min(last_first(tab, known, rows));
     let upto = table.rows.len().min(first + rows);
     let mut lines = Vec::new();
     if let (Tab::Flows | Tab::Hosts, Some(minute)) = (tab, known.minute.as_deref()) {
@@ -145,15 +150,14 @@ fn head(target: &Target, known: &Known, now: SystemTime, width: usize) -> Vec<Li
             let what = if answer.paused { "paused" } else { what };
             format!("{what} for {}, tapdeck {}", show_time(answer.running), answer.version)
         }
+        None if known.silence.is_some() => "its recorder does not answer".to_owned(),
         None => "nobody records into it".to_owned(),
     };
     let name = target.name();
     let room = width.saturating_sub(clock.len() + 1);
     let title = format!("{} {clock}", fitted(&format!("{name}  {what}"), room, false));
     let mut lines = vec![Line::styled(title, style::title())];
-    if let Some((why, since)) = &known.silence
-        && (known.answer.is_some() || target.dir.is_none())
-    {
+    if let Some((why, since)) = &known.silence {
         let text = format!("no answer since {}: {why}", self::clock(*since));
         lines.push(Line::styled(fitted(&text, width, false), style::fault()));
     }

@@ -102,15 +102,15 @@ impl StoreReader {
 
     fn minute(&mut self, to_ns: i64) -> Result<Minute> {
         let to_s = to_ns.div_euclid(1_000_000_000);
-        let from_s = to_s - WINDOW_S + 1;
-        let span = Span { after_ns: from_s * 1_000_000_000, ..Span::ALL };
+        let from_s = to_s.saturating_sub(WINDOW_S - 1);
+        let span = Span { after_ns: from_s.saturating_mul(1_000_000_000), ..Span::ALL };
         let packets = &mut self.packets;
         let look = self.recent.look(span, |tally, packet| tally.add(packets, packet))?;
         let span = look.span;
         let from_s = from_s.max(span.after_ns.div_euclid(1_000_000_000));
         let sums = Sums::of(self.recent.pieces(span), from_s, to_s);
         let first_ns = self.times.map_or(span.after_ns, |times| times.0.max(span.after_ns));
-        let seconds = ((to_ns - first_ns) as f64 / 1e9).clamp(1.0, WINDOW_S as f64);
+        let seconds = (to_ns.saturating_sub(first_ns) as f64 / 1e9).clamp(1.0, WINDOW_S as f64);
         let fault = look.faults.into_iter().next();
         Ok(Minute { sums, seconds, to_ns, unread_bytes: look.unread_bytes, fault })
     }

@@ -144,8 +144,9 @@ impl Sums {
 
 /// Returns how much of a piece's time is within the seconds.
 fn share<T>(piece: &Piece<T>, from_s: i64, to_s: i64) -> f64 {
-    let (from, to) = (from_s * 1_000_000_000, (to_s + 1) * 1_000_000_000);
-    let (first, end) = (piece.first_ns, piece.last_ns + 1);
+    let ns = |s: i64| s.saturating_mul(1_000_000_000);
+    let (from, to) = (ns(from_s), ns(to_s.saturating_add(1)));
+    let (first, end) = (piece.first_ns, piece.last_ns.saturating_add(1));
     let within = end.min(to).saturating_sub(first.max(from)).max(0);
     within as f64 / end.saturating_sub(first).max(1) as f64
 }

@@ -1,6 +1,7 @@
 //! The terminal, taken for a full screen and given back as it was, however the program ends.
 
 use std::io::{self, BufWriter, IsTerminal, Stdout, stdout};
+use std::{process, thread};
 
 use anyhow::{Context, Result};
 use ratatui::Terminal;
@@ -15,6 +16,9 @@ use rustix::process::{Signal, getpid, kill_process};
 
 use super::style::uncolour;
 use crate::usage::usage;
+
+/// The exit code of a program that has panicked.
+const PANIC: i32 = 101;
 
 /// The screen while it is ours. What changes is sent in one go.
 pub struct Screen {
@@ -42,6 +46,10 @@ impl Screen {
         std::panic::set_hook(Box::new(move |info| {
             give_back();
             tell(info);
+            // Nobody draws on a terminal that was given back.
+            if thread::current().name() != Some("main") {
+                process::exit(PANIC);
+            }
         }));
         let has_colours = std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
         take().inspect_err(|_| give_back()).context("cannot use the terminal")?;
