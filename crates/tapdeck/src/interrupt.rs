@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use anyhow::{Context, Result};
-use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
+use signal_hook::consts::{SIGINT, SIGQUIT, SIGTERM};
 use signal_hook::flag;
 
 /// Whether somebody asked for the end, by SIGINT, SIGTERM or SIGQUIT. A second signal before the
@@ -28,15 +28,6 @@ impl Interrupt {
                 .context("cannot listen for signals")?;
         }
         Ok(Self { asked, ever: Cell::new(false) })
-    }
-
-    /// Hears SIGHUP, too: the terminal is gone, or somebody wants the end.
-    ///
-    /// # Errors
-    /// As sigaction(2).
-    pub fn and_hangup(self) -> Result<Self> {
-        flag::register(SIGHUP, self.asked.clone()).context("cannot listen for signals")?;
-        Ok(self)
     }
 
     pub fn asked(&self) -> bool {

@@ -297,6 +297,26 @@ fn without_a_terminal_it_prints_once_or_says_why_not() {
     assert!(said(&out).contains("nobody listens at /nowhere"), "{}", said(&out));
 }
 
+/// A terminal that is closed ends what ran in it.
+#[test]
+fn top_ends_with_its_terminal() {
+    let net = Net::new();
+    let dir = tempfile::tempdir().expect("a directory");
+    let (recorder, store) = recorder(&net, dir.path());
+    let tmux = Tmux::run(&format!("{TAPDECK} top --dir {}", store.display()));
+    tmux.wait("the recorder", |screen| screen.contains("recording for"));
+    let is_it = |process: &fs::DirEntry| {
+        let line = fs::read(process.path().join("cmdline")).unwrap_or_default();
+        let words = [TAPDECK, "top", "--dir", store.to_str().expect("text"), ""].join("\0");
+        line == words.as_bytes()
+    };
+    let runs = || fs::read_dir("/proc").expect("it is there").flatten().any(|p| is_it(&p));
+    assert!(runs());
+    drop(tmux);
+    wait_for("top to end", || !runs());
+    recorder.stop();
+}
+
 /// A recorder that hangs keeps nobody from its store.
 #[test]
 fn a_recorder_that_does_not_answer_is_told() {

@@ -26,6 +26,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use ratatui::crossterm::event::{Event, poll, read};
+use signal_hook::consts::SIGHUP;
+use signal_hook::iterator::Signals;
 
 use self::asker::Asker;
 use self::board::{Board, Known};
@@ -84,7 +86,14 @@ pub fn run(flags: &flags::Top) -> Result<()> {
     if flags.once {
         return once(&target, &board, asker, reader, flags.interval);
     }
-    let interrupt = Interrupt::listen()?.and_hangup()?;
+    let interrupt = Interrupt::listen()?;
+    let mut hangups = Signals::new([SIGHUP]).context("cannot listen for signals")?;
+    start("tapdeck-hangup", move || {
+        // Whoever reads from a terminal that is gone may not come back.
+        if hangups.forever().next().is_some() {
+            terminal::leave();
+        }
+    })?;
     let interval = flags.interval;
     let of_asker = board.clone();
     start("tapdeck-ask", move || asker.run(&of_asker, interval))?;

@@ -19,6 +19,8 @@ use crate::usage::usage;
 
 /// The exit code of a program that has panicked.
 const PANIC: i32 = 101;
+/// That of one that was hung up.
+const HANGUP: i32 = 129;
 
 /// The screen while it is ours. What changes is sent in one go.
 pub struct Screen {
@@ -91,6 +93,12 @@ impl Screen {
         take().context("cannot use the terminal")?;
         self.forget()
     }
+}
+
+/// Gives the terminal back and ends the program, as one that was hung up.
+pub fn leave() -> ! {
+    give_back();
+    process::exit(HANGUP);
 }
 
 impl Drop for Screen {
