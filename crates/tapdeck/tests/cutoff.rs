@@ -176,6 +176,10 @@ fn what_is_missing_of_generated_flows_is_what_is_counted_and_stat_tells_it() {
     assert!(full > 10 && full < flows.len(), "{full} of {}", flows.len());
     assert!(most < (48 << 10) + 594, "nothing beyond one packet more: {most}");
 
+    assert_sound(&store);
+    let mut recover = Command::new(env!("CARGO_BIN_EXE_tapdeck"));
+    let out = recover.args(["recover", "--all", "--dir"]).arg(&store).output().expect("it runs");
+    assert!(out.status.success(), "{out:?}");
     let mut stat = Command::new(env!("CARGO_BIN_EXE_tapdeck"));
     let told = stat.args(["stat", "--json", "--dir"]).arg(&store).output().expect("it runs");
     let told: Value = serde_json::from_slice(&told.stdout).expect("JSON");
@@ -279,7 +283,16 @@ fn rules_come_later_also_where_less_is_recorded_already() {
         assert_accounted(&stats);
         assert_eq!(number(&stats, "captured"), chosen(&packets).len() as u64, "{flags}: {stats}");
         assert_eq!(number(&stats, "filtered"), dropped(&packets), "{flags}: {stats}");
+        assert!(number(&stats, "cutoff") > 0, "{flags}: {stats}");
+        assert_sound(&store);
     }
+}
+
+/// What was left out is no fault of the store.
+fn assert_sound(store: &Path) {
+    let mut verify = Command::new(env!("CARGO_BIN_EXE_tapdeck"));
+    let out = verify.args(["verify", "--dir"]).arg(store).output().expect("it was built");
+    assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stdout));
 }
 
 #[test]

@@ -512,9 +512,13 @@ impl Groups {
     /// Notes what the programs were told that are attached now.
     pub(super) fn note_ports(&self) {
         if let Some(lasting) = &self.lasting {
-            let (_, ports) = self.entries();
+            let (_, mut ports) = self.entries();
+            // Of an interface that is gone, what was told last counts.
+            ports.retain(|number, _| {
+                self.ports.iter().any(|port| port.list.port == *number && port.is_loaded())
+            });
             // It grows by nothing that it has no room for.
-            let _ = lasting.roster.lock().change(|roster| roster.ports = ports);
+            let _ = lasting.roster.lock().change(|roster| roster.ports.extend(ports));
         }
     }
 

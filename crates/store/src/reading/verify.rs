@@ -14,6 +14,7 @@ use tapdeck_packet::pcapng::{
     self, Error as BlockError, Reader, Record, Statistics, section_header,
 };
 
+use crate::format::cutoff::adds_up;
 use crate::format::index::{self, Checker, Difference, Index, SegmentHead, checksum_outside};
 use crate::format::name::SegmentName;
 use crate::format::segment::segment_names;
@@ -459,7 +460,7 @@ impl Walk {
                     "the statistics of interface {interface} tell of {} packets, and there are {counted}",
                     s.delivered.map_or("no".into(), |n| n.to_string())
                 ),
-                [s] if s.received != s.delivered.zip(s.dropped).map(|(a, b)| a + b) => {
+                [s] if !adds_up(s) => {
                     format!("the statistics of interface {interface} do not add up")
                 }
                 [_] => continue,

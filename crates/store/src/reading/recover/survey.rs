@@ -13,6 +13,7 @@ use tapdeck_packet::pcapng::{
 use super::fault::Fault;
 use super::part::read_at;
 use super::resync::resync;
+use crate::format::cutoff::adds_up;
 use crate::format::segment::{APPLICATION_PREFIX, filled};
 use crate::format::unseen::UnseenSpan;
 use crate::io::{Object, PAGE};
@@ -273,8 +274,7 @@ impl Survey {
         let is_told = |(i, (_, tally)): (usize, &(Interface, InterfaceTally))| {
             let told = self.told.as_ref().and_then(|told| told.by_interface.get(&(i as u32)));
             let [told] = told.map_or(&[][..], Vec::as_slice) else { return false };
-            told.delivered == Some(tally.packets)
-                && told.received == told.delivered.zip(told.dropped).map(|(a, b)| a + b)
+            told.delivered == Some(tally.packets) && adds_up(told)
         };
         self.interfaces.iter().enumerate().all(is_told)
             && self.damage.is_empty()
