@@ -34,8 +34,8 @@ pub(crate) fn cut_told(statistics: &Statistics) -> Option<Cut> {
     Some(Cut { packets: packets.parse().ok()?, bytes: bytes.parse().ok()? })
 }
 
-/// Returns whether what an interface's statistics tell makes a sum: what was received was delivered,
-/// dropped, or left out.
+/// Returns whether what an interface's statistics tell makes a sum: what was received was
+/// delivered, dropped, or left out.
 pub(crate) fn adds_up(told: &Statistics) -> bool {
     let left_out = cut_told(told).map_or(0, |cut| cut.packets);
     let sum = |(delivered, dropped): (u64, u64)| {
