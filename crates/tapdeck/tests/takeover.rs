@@ -361,11 +361,25 @@ fn the_flag_of_promiscuous_mode_goes_with_what_is_left() {
 
     // Whoever is killed as soon as it is written down has left it as well.
     let left = bench.pins().join("tape");
-    fs::create_dir_all(left.join("0-promiscuous-vb")).expect("a BPF file system");
+    let words = ["-L", "-c", "%i", "/proc/self/ns/net"];
+    let number = bench.net.b.command("stat").args(words).output().expect("stat(1)").stdout;
+    let number: u64 = String::from_utf8_lossy(&number).trim().parse().expect("a number");
+    let note = left.join(format!("0-promiscuous-{number}-vb"));
+    fs::create_dir_all(&note).expect("a BPF file system");
     set("on");
     assert!(bench.ctl(&["drop", "tape"]).status.success());
     assert!(!is_promiscuous(), "{}", flags());
     assert!(!left.exists());
+
+    // Another network namespace's interface of that name is another interface.
+    fs::create_dir_all(left.join(format!("0-promiscuous-{}-vb", number + 1))).expect("as above");
+    set("on");
+    let dropped = bench.ctl(&["drop", "tape"]);
+    let said = String::from_utf8_lossy(&dropped.stdout);
+    assert!(said.contains("vb of another network namespace stays promiscuous"), "{said}");
+    assert!(is_promiscuous(), "{}", flags());
+    assert!(!left.exists());
+    set("off");
 }
 
 /// Where nobody says the hook, the interface decides; but the program that was left there must not

@@ -111,6 +111,9 @@ impl PinnedMaps {
     }
 }
 
+/// Programs in whose place others were loaded.
+pub struct Replaced(LoadedObject);
+
 /// Loaded programs and their rings.
 pub struct Loaded {
     programs: LoadedObject,
@@ -241,21 +244,25 @@ impl Loaded {
     }
 
     /// Loads the programs anew over the same rings, for a device that was made anew or with another
-    /// filter or cutoff.
+    /// filter or cutoff. Returns those before, which can be put back.
     pub fn reload(
         &mut self,
         programs: &[Program],
         params: &Params,
         filters: &Filters,
-    ) -> io::Result<()> {
+    ) -> io::Result<Replaced> {
         let mut open = open(programs, &[FLUSH], params)?;
         reuse_maps(&mut open, &self.programs.object)?;
         let loaded = load_filtered(open, programs, params.ifindex, filters)?;
         if params.cutoff > 0 {
             flows::make_of(&loaded.object)?;
         }
-        self.programs = loaded;
-        Ok(())
+        Ok(Replaced(std::mem::replace(&mut self.programs, loaded)))
+    }
+
+    /// Takes the programs again that [`Loaded::reload`] has replaced.
+    pub fn put_back(&mut self, before: Replaced) {
+        self.programs = before.0;
     }
 
     pub fn rings(&self) -> &[Arc<RingMemory>] {

@@ -4,7 +4,7 @@
 use std::io;
 
 use crate::attach::Links;
-use crate::bpf::loaded::Loaded;
+use crate::bpf::loaded::{Loaded, Replaced};
 use crate::bpf::params::Params;
 use crate::bpf::program::Program;
 use crate::filter::splice::Filters;
@@ -19,6 +19,8 @@ use crate::sys::kernel;
 /// Hook programs that write packets into rings.
 pub(super) struct KernelHook {
     pub(super) loaded: Loaded,
+    /// The programs that those with rules replace, until these stand.
+    pub(super) before: Option<Replaced>,
     pub(super) set: ProgramSet,
     /// The programs of the set that are loaded.
     pub(super) programs: &'static [Program],
@@ -97,19 +99,23 @@ impl KernelHook {
             }
             Request::BeginRules => {
                 let judged = Params { judged: true, ..self.params };
-                self.loaded.reload(self.programs, &judged, &self.filters).map_err(Fault::Load)?;
+                let replaced = self.loaded.reload(self.programs, &judged, &self.filters);
+                self.before = Some(replaced.map_err(Fault::Load)?);
                 self.images = Some(self.loaded.images().map_err(Fault::Place)?);
                 false
             }
             Request::Exchange => {
                 self.exchange().map_err(Fault::Place)?;
+                self.before = None;
                 self.params.judged = self.images.is_some();
                 kernel::wait_for_running_programs();
                 false
             }
             Request::PutBack => {
                 self.images = None;
-                self.put_back();
+                if let Some(before) = self.before.take() {
+                    self.put_back(before);
+                }
                 false
             }
             Request::MakeRules { size } => {
@@ -165,7 +171,7 @@ impl KernelHook {
     }
 
     fn reload(&mut self) -> io::Result<()> {
-        self.loaded.reload(self.programs, &self.params, &self.filters)
+        self.loaded.reload(self.programs, &self.params, &self.filters).map(drop)
     }
 
     fn exchange(&mut self) -> io::Result<()> {
@@ -174,9 +180,10 @@ impl KernelHook {
     }
 
     fn change(&mut self, changed: Params, filters: Filters) -> Result<(), Fault> {
-        self.loaded.reload(self.programs, &changed, &filters).map_err(Fault::Load)?;
+        let reloaded = self.loaded.reload(self.programs, &changed, &filters);
+        let before = reloaded.map_err(Fault::Load)?;
         if let Err(e) = self.exchange() {
-            self.put_back();
+            self.put_back(before);
             return Err(Fault::Place(e));
         }
         kernel::wait_for_running_programs();
@@ -184,14 +191,13 @@ impl KernelHook {
         Ok(())
     }
 
-    /// Loads the programs as they were before a change that failed, and puts them at those links
-    /// that took a changed program. The other links still have their old programs.
-    fn put_back(&mut self) {
-        // Where the device is gone neither can be done, and Capture::watch loads them anew.
-        if self.reload().is_ok() {
-            let _ = self.exchange();
-            kernel::wait_for_running_programs();
-        }
+    /// Puts programs back after a change that failed, also at those links that took a changed
+    /// program. The other links still have them.
+    fn put_back(&mut self, before: Replaced) {
+        self.loaded.put_back(before);
+        // Where a link takes no program, its device is gone, and Capture::watch loads them anew.
+        let _ = self.exchange();
+        kernel::wait_for_running_programs();
     }
 }
 

@@ -138,6 +138,7 @@ pub(super) fn open_programs(
         params,
         filters,
         images,
+        before: None,
         links: Links::default(),
         attached: Attached::default(),
         promiscuous: config.promiscuous,

@@ -61,7 +61,9 @@ impl LastingGroups {
                 let sound = state.roster().filter(|roster| roster.geometry().is_some());
                 own.roster = sound.ok_or_else(|| Error::Damaged(name.to_owned()))?;
             }
-            None => remove_pins(&own.dir).map_err(|e| own.io("remove what is left of", e))?,
+            None => {
+                remove_pins(&own.dir).map_err(|e| own.io("remove what is left of", e))?;
+            }
         }
         Ok(own)
     }

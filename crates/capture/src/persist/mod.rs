@@ -414,8 +414,8 @@ fn lock_of(root: &Path, name: &str) -> Result<Option<OwnedFd>, Error> {
 
 /// Removes the pins of a directory: links first, so that no program runs on maps that are gone for
 /// others, and the state before all, so that nobody takes the rest for whole. Flags of promiscuous
-/// mode go last.
-fn remove_pins(dir: &Path) -> io::Result<()> {
+/// mode go last; returns the interfaces of other network namespaces that keep theirs.
+fn remove_pins(dir: &Path) -> io::Result<Vec<String>> {
     let mut paths: Vec<PathBuf> = fs::read_dir(dir)?.flatten().map(|entry| entry.path()).collect();
     let rank = |path: &PathBuf| {
         let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
@@ -552,6 +552,14 @@ fn waiting_in_any_layout(dir: &Path) -> Option<u64> {
     head.counting()?.into_iter().enumerate().map(count).sum()
 }
 
+/// What became of what was dropped.
+#[derive(Debug)]
+pub struct DroppedLasting {
+    pub lost: Dropped,
+    /// Interfaces of other network namespaces that stay promiscuous.
+    pub still_promiscuous: Vec<String>,
+}
+
 /// What is gone with what was dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Dropped {
@@ -567,22 +575,23 @@ pub enum Dropped {
 ///
 /// # Errors
 /// Where a recorder that runs owns it, or there is none.
-pub fn drop_lasting(name: &str) -> Result<Dropped, Error> {
+pub fn drop_lasting(name: &str) -> Result<DroppedLasting, Error> {
     let (root, known) = (root(), is_name(name));
     let dir = dir_of(&root, name);
     if !known || !dir.is_dir() {
         return Err(Error::None(name.to_owned()));
     }
     let _lock = lock_of(&root, name)?;
-    let dropped = match status(&root, name).map(|status| status.of) {
+    let lost = match status(&root, name).map(|status| status.of) {
         Ok(StatusOf::Recorder { waiting_packets, .. }) => Dropped::Packets(waiting_packets),
         Ok(StatusOf::Daemon { members, .. }) => Dropped::Members(members),
         Err(Error::Layout { waiting: Some(packets), .. }) => Dropped::Packets(packets),
         Err(_) => Dropped::Unknown,
     };
-    let done = remove_pins(&dir).and_then(|()| fs::remove_dir(&dir));
-    done.map_err(|source| Error::Io { name: name.to_owned(), what: "remove", source })?;
-    Ok(dropped)
+    let done = remove_pins(&dir).and_then(|left| fs::remove_dir(&dir).map(|()| left));
+    let still_promiscuous =
+        done.map_err(|source| Error::Io { name: name.to_owned(), what: "remove", source })?;
+    Ok(DroppedLasting { lost, still_promiscuous })
 }
 
 /// Returns a hash (FNV-1a, which no release of anything changes).

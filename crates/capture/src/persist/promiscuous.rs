@@ -2,26 +2,37 @@
 //!
 //! The flag `IFF_PROMISC` stays until somebody takes it away. So whoever sets it writes it down
 //! first, as an empty directory beside the pins: it counts from the moment it is there, and goes
-//! with them. A flag that somebody else had set is neither written down nor taken away.
+//! with them. A flag that somebody else had set is neither written down nor taken away. The note
+//! says the network namespace, too: elsewhere an interface of that name is another's.
 
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
 use super::{with_dots, without_dots};
+use crate::lock::namespace;
 use crate::sys::pins::{is_promiscuous, set_promiscuous};
 
 /// What stands between the owner of a note and its interface.
 const MARK: &str = "-promiscuous-";
+
+/// An interface that was made promiscuous, and where that is written down.
+struct Note {
+    namespace: u64,
+    interface: String,
+    path: PathBuf,
+}
 
 /// Makes an interface promiscuous for `of`, or no longer.
 ///
 /// # Errors
 /// Where nothing can be written down.
 pub(super) fn put(dir: &Path, of: &str, interface: &str, wants: bool) -> io::Result<()> {
-    let own = dir.join(format!("{of}{MARK}{}", without_dots(interface)));
+    let here = namespace()?;
+    let is_its = |note: &Note| (note.namespace, note.interface.as_str()) == (here, interface);
+    let own = dir.join(format!("{of}{MARK}{here}-{}", without_dots(interface)));
     if wants {
-        if is_promiscuous(interface)? && notes(dir)?.all(|(name, _)| name != interface) {
+        if is_promiscuous(interface)? && !notes(dir)?.any(|note| is_its(&note)) {
             return Ok(());
         }
         return match fs::create_dir(&own) {
@@ -32,27 +43,35 @@ pub(super) fn put(dir: &Path, of: &str, interface: &str, wants: bool) -> io::Res
     if !own.is_dir() {
         return Ok(());
     }
-    if notes(dir)?.filter(|(name, _)| name == interface).count() == 1 {
+    if notes(dir)?.filter(is_its).count() == 1 {
         // An interface that is gone has no flag.
         let _ = set_promiscuous(interface, false);
     }
     fs::remove_dir(&own)
 }
 
-/// Takes all flags away that are written down.
-pub(super) fn take_away(dir: &Path) -> io::Result<()> {
-    notes(dir)?.try_for_each(|(interface, note)| {
-        // As above.
-        let _ = set_promiscuous(&interface, false);
-        fs::remove_dir(note)
-    })
+/// Takes all flags away that are written down. Returns the interfaces of other network namespaces,
+/// whose flags cannot be reached from here.
+pub(super) fn take_away(dir: &Path) -> io::Result<Vec<String>> {
+    let (here, mut elsewhere) = (namespace()?, Vec::new());
+    for note in notes(dir)? {
+        if note.namespace == here {
+            // As above.
+            let _ = set_promiscuous(&note.interface, false);
+        } else if !elsewhere.contains(&note.interface) {
+            elsewhere.push(note.interface);
+        }
+        fs::remove_dir(note.path)?;
+    }
+    Ok(elsewhere)
 }
 
-/// Returns the interface and the path of each note.
-fn notes(dir: &Path) -> io::Result<impl Iterator<Item = (String, PathBuf)>> {
+fn notes(dir: &Path) -> io::Result<impl Iterator<Item = Note>> {
     Ok(fs::read_dir(dir)?.flatten().filter_map(|entry| {
         let name = entry.file_name().into_string().ok()?;
-        let (_, interface) = name.split_once(MARK)?;
-        Some((with_dots(interface), entry.path()))
+        let (_, noted) = name.split_once(MARK)?;
+        let (namespace, interface) = noted.split_once('-')?;
+        let (namespace, interface) = (namespace.parse().ok()?, with_dots(interface));
+        Some(Note { namespace, interface, path: entry.path() })
     }))
 }

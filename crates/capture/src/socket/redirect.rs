@@ -123,11 +123,15 @@ impl Redirect {
     fn renew(&mut self, interface: &Interface, filters: &Filters) -> Result<(), Fault> {
         let Some(Standing { link, .. }) = &self.standing else { return Ok(()) };
         let loaded = &mut self.loaded;
-        loaded
+        let before = loaded
             .reload(&[Program::Redirect], &params(interface, filters), filters)
             .map_err(Fault::Load)?;
-        let program = loaded.program(Program::Redirect).map_err(Fault::Place)?;
-        kernel::exchange(link.as_fd(), program.as_fd()).map_err(Fault::Place)
+        let program = loaded.program(Program::Redirect);
+        let exchanged = program.and_then(|new| kernel::exchange(link.as_fd(), new.as_fd()));
+        if exchanged.is_err() {
+            loaded.put_back(before);
+        }
+        exchanged.map_err(Fault::Place)
     }
 }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use serde::Serialize;
-use tapdeck_capture::persist::{Dropped, Status, StatusOf, drop_lasting, list};
+use tapdeck_capture::persist::{Dropped, DroppedLasting, Status, StatusOf, drop_lasting, list};
 
 use crate::flags::CtlPersist;
 use crate::units::{show_bytes, show_count};
@@ -50,19 +50,31 @@ struct ListedInterface<'a> {
 pub fn run(verb: &CtlPersist, json: bool) -> Result<String> {
     match verb {
         CtlPersist::List => listed(json),
-        CtlPersist::Drop { name } => Ok(match drop_lasting(name)? {
-            Dropped::Packets(waiting) => format!(
-                "{name} is removed; {} packets that waited in its rings are lost\n",
-                show_count(waiting)
-            ),
-            Dropped::Members(members) => format!(
-                "{name} is removed; its {members} members get no more packets, and keep what is in their rings\n"
-            ),
-            Dropped::Unknown => {
-                format!("{name} is removed; what waited in its rings could not be read\n")
-            }
-        }),
+        CtlPersist::Drop { name } => dropped(name),
     }
+}
+
+fn dropped(name: &str) -> Result<String> {
+    let DroppedLasting { lost, still_promiscuous } = drop_lasting(name)?;
+    let mut text = match lost {
+        Dropped::Packets(waiting) => format!(
+            "{name} is removed; {} packets that waited in its rings are lost\n",
+            show_count(waiting)
+        ),
+        Dropped::Members(members) => format!(
+            "{name} is removed; its {members} members get no more packets, and keep what is in their rings\n"
+        ),
+        Dropped::Unknown => {
+            format!("{name} is removed; what waited in its rings could not be read\n")
+        }
+    };
+    for interface in still_promiscuous {
+        writeln!(
+            text,
+            "{interface} of another network namespace stays promiscuous: run there `ip link set {interface} promisc off`"
+        )?;
+    }
+    Ok(text)
 }
 
 fn listed(json: bool) -> Result<String> {
