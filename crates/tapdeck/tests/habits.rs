@@ -118,4 +118,26 @@ fn nobody_cuts_a_machine_off_unasked() {
     );
     let meant = [&consume[..], &["--yes-this-interface"]].concat();
     Recorder::start_with(&net, "vb", dir.path(), &meant).stop();
+
+    // A group of a daemon is refused alike, before anything is attached.
+    let config = dir.path().join("serve.toml");
+    let group = "[[group]]\nname = \"ids\"\ninterfaces = [\"vb\"]\nhook = \"xdp\"\n";
+    let told = "vb carries the default route (default via 10.213.0.1 dev vb): deliver = \"consume\" \
+                would cut this machine off; yes-this-interface = true if that is meant";
+    let tapdeck = |command: &[&str]| {
+        let mut program = net.b.command(env!("CARGO_BIN_EXE_tapdeck"));
+        let out = program.args(command).arg(&config).output().expect("it runs");
+        (out.status.code(), String::from_utf8_lossy(&out.stderr).into_owned())
+    };
+    fs::write(&config, format!("{group}deliver = \"consume\"\n")).expect("it is ours");
+    for (command, code) in [(&["serve", "--config"][..], 2), (&["config", "check"], 1)] {
+        let (ended, said) = tapdeck(command);
+        assert_eq!(ended, Some(code), "{said}");
+        assert!(said.contains("group ids: ") && said.contains(told), "{said}");
+    }
+    for meant in ["deliver = \"consume\"\nyes-this-interface = true\n", "deliver = \"pass\"\n"] {
+        fs::write(&config, format!("{group}{meant}")).expect("it is ours");
+        let (ended, said) = tapdeck(&["config", "check"]);
+        assert_eq!(ended, Some(0), "{said}");
+    }
 }

@@ -6,10 +6,10 @@ use anyhow::Result;
 use clap::Parser;
 use tapdeck_capture::Deliver;
 use tapdeck_capture::groups::Groups;
+use tapdeck_packet::config_fault::fault;
 use toml::de::DeTable;
 
 use super::Page;
-use super::file::fault;
 use crate::flags::{Cli, Command};
 use crate::rights::Rights;
 use crate::serve::config::ServePlan;

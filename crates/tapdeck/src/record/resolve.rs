@@ -25,6 +25,7 @@ use crate::query::choice;
 use crate::rights::{FileAccess, Place, directory_of};
 use crate::units::show_bytes;
 use crate::usage::usage;
+use crate::way_out;
 
 const DEFAULT_SEGMENT: u64 = 1 << 30;
 /// Bytes that are kept of a packet while payload is shed: Ethernet with a tag or two, IPv6, and TCP
@@ -252,13 +253,12 @@ fn from_interfaces(f: &flags::Record, rules_options: &Options) -> Result<Origin>
         }
         let (hook, reason) = choose_hook(f.hook, name, &left)?;
         let deliver = choose_deliver(f.deliver, hook, name)?;
-        if deliver == Deliver::Consume
-            && !f.yes_this_interface
-            && let Some(route) = default_route(name)?
-        {
-            return usage(format!(
-                "{name} carries the default route ({route}): --deliver consume would cut this machine off; --yes-this-interface if that is meant"
-            ));
+        if deliver == Deliver::Consume && !f.yes_this_interface {
+            way_out::keep(
+                &Interface::find(name)?,
+                "--deliver consume would cut this machine off",
+                "--yes-this-interface",
+            )?;
         }
         let config = Config {
             hook,
@@ -488,13 +488,6 @@ fn choose_hook(
     }
     let (hook, reason) = tapdeck_capture::probe::auto(&Interface::find(name)?)?;
     Ok((hook, Some(reason)))
-}
-
-/// Returns the default route that leads over an interface, if one does: whoever takes its packets
-/// cuts the machine off.
-fn default_route(name: &str) -> Result<Option<String>> {
-    let route = Interface::find(name)?.carries_default_route();
-    route.with_context(|| format!("cannot ask whether {name} has the default route"))
 }
 
 fn choose_deliver(choice: Option<DeliverChoice>, hook: Hook, name: &str) -> Result<Deliver> {
