@@ -352,8 +352,7 @@ impl Group {
         Allowed::find(names.as_deref()).with_context(|| format!("group {}", self.name.0))
     }
 
-    /// Refuses to take packets away from the interface by which this machine is reached, unless that
-    /// is meant.
+    /// Refuses to take packets away from the interface of the default route, unless that is meant.
     fn keep_way_out(&self) -> Result<()> {
         let takes_away = matches!(self.deliver, DeliverName::Consume);
         if !takes_away || self.yes_this_interface.unwrap_or(false) {
