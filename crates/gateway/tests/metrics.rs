@@ -46,6 +46,33 @@ fn promtool_finds_nothing_to_say() {
         gateway.get_with("/metrics", "Accept: application/openmetrics-text;version=1.0.0\r\n");
     assert!(asked.head.contains("content-type: application/openmetrics-text; version=1.0.0"));
     assert!(asked.text().ends_with("\n# EOF\n"));
+    for text in [ctl(&[]), asked.text().to_owned()] {
+        assert_openmetrics(&bed, &text);
+    }
+}
+
+/// Has Prometheus' own parser of OpenMetrics read a text: `promtool` has it for samples that are
+/// imported, each of which has a time.
+fn assert_openmetrics(bed: &Bed, text: &str) {
+    let with_time = |line: &str| {
+        let time = if line.starts_with('#') { "" } else { " 1767323045" };
+        format!("{line}{time}\n")
+    };
+    let samples = text.lines().filter(|line| !line.starts_with('#')).count();
+    assert!(samples > 20, "{text}");
+    let (file, blocks) = (bed.path("openmetrics.txt"), tempfile::tempdir().expect("a directory"));
+    fs::write(&file, text.lines().map(with_time).collect::<String>()).expect("it can be written");
+    let mut promtool = Command::new("promtool");
+    promtool.args(["tsdb", "create-blocks-from", "openmetrics"]).arg(&file).arg(blocks.path());
+    run(&mut promtool);
+    let listed = run(Command::new("promtool").args(["tsdb", "list"]).arg(blocks.path()));
+    // BLOCK ULID, MIN TIME, MAX TIME, DURATION, NUM SAMPLES
+    let stored = listed.lines().nth(1).and_then(|line| line.split_whitespace().nth(4));
+    assert_eq!(stored, Some(&*samples.to_string()), "{listed}");
+    // What is no OpenMetrics is found, so that the test can fail.
+    fs::write(&file, "# TYPE a counter\na 1 1767323045\n# EOF\n").expect("it can be written");
+    let wrong = promtool.output().expect("it runs");
+    assert!(!wrong.status.success(), "{wrong:?}");
 }
 
 #[test]

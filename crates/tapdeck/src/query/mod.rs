@@ -6,6 +6,8 @@
 //! it had and the answer has not (damage, missing segments) also make the exit code 1.
 
 pub mod choice;
+mod details;
+mod dns;
 mod explain;
 mod follow;
 mod output;
