@@ -6,7 +6,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
-use tapdeck_packet::printable::count;
+use tapdeck_packet::printable::{count, counted};
 use tapdeck_store::Store;
 
 use crate::access::{Kind, Role};
@@ -101,8 +101,7 @@ fn held(source: &Source) -> Result<(&'static str, String)> {
     };
     let shown = directory.display();
     let held = match Store::segments(directory) {
-        Ok(segments) if segments.len() == 1 => "1 segment".into(),
-        Ok(segments) => format!("{} segments", count(segments.len() as u64)),
+        Ok(segments) => counted(segments.len() as u64, "segment"),
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => "not there yet".into(),
         Err(e) => return Err(e).with_context(|| format!("store {name}: {shown}")),
     };

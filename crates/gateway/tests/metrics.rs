@@ -70,7 +70,7 @@ fn assert_openmetrics(bed: &Bed, text: &str) {
     let stored = listed.lines().nth(1).and_then(|line| line.split_whitespace().nth(4));
     assert_eq!(stored, Some(&*samples.to_string()), "{listed}");
     // What is no OpenMetrics is found, so that the test can fail.
-    fs::write(&file, "# TYPE a counter\na 1 1767323045\n# EOF\n").expect("it can be written");
+    fs::write(&file, "# TYPE a counter\na_total 1 1767323045\n").expect("it can be written");
     let wrong = promtool.output().expect("it runs");
     assert!(!wrong.status.success(), "{wrong:?}");
 }

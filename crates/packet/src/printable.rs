@@ -37,6 +37,11 @@ pub fn count(n: u64) -> String {
     out
 }
 
+/// Returns how many there are of something, as people read it: `1 packet`, `1,234 packets`.
+pub fn counted(n: u64, one: &str) -> String {
+    format!("{} {one}{}", count(n), if n == 1 { "" } else { "s" })
+}
+
 /// Whether a terminal does something else with a character than to show it.
 fn acts(c: char) -> bool {
     c.is_control()

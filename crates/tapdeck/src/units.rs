@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-pub use tapdeck_packet::printable::count as show_count;
+pub use tapdeck_packet::printable::{count as show_count, counted};
 use tapdeck_store::MinFree;
 
 /// Reads a size in bytes: `64MiB`, `1GB` (10^9), `1500`.

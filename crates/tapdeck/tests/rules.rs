@@ -213,14 +213,17 @@ fn faults_of_a_file_are_told_all_at_once() {
             lines[0].starts_with("tapdeck: ") && lines[0].contains("bad: line 1: the line ends"),
             "{told}"
         );
-        assert!(lines[1].contains("bad: line 3: `allow` is no action"), "{told}");
-        assert!(lines[2].ends_with("bad: 2 lines are no rules, as told above"), "{told}");
+        assert!(lines[1].contains("bad: line 3: \"allow\" is no action"), "{told}");
+        assert!(lines[2].ends_with("bad: faults in 2 lines, as told above"), "{told}");
         assert!(output.stdout.is_empty());
     }
     let rules = scratch.file("one", "allow\n");
     let output = tapdeck("explain").arg(&rules).output().unwrap();
     let told = String::from_utf8(output.stderr).unwrap();
-    assert!(told.lines().count() == 1 && told.contains("one: line 1: `allow`"), "{told}");
+    assert!(
+        told.lines().count() == 1 && told.contains("one: line 1: \"allow\" is no action"),
+        "{told}"
+    );
 }
 
 #[test]

@@ -53,27 +53,27 @@ pub enum Fault {
     #[error("no rule: write {GRAMMAR}")]
     Empty,
     /// the first word is no action
-    #[error("`{0}` is no action: write accept, drop, snaplen=BYTES, cutoff=SIZE or group=NAME")]
+    #[error("{0:?} is no action: write accept, drop, snaplen=BYTES, cutoff=SIZE or group=NAME")]
     Action(String),
     /// the number of bytes to keep is none
-    #[error("`{0}` is no number of bytes to keep: write snaplen=N, N from 1 to {MAX_SNAPLEN}")]
+    #[error("{0:?} is no number of bytes to keep: write snaplen=N, N from 1 to {MAX_SNAPLEN}")]
     Snaplen(String),
     /// no size after which a flow can be cut off
-    #[error("`{0}` is no size: write cutoff=SIZE, as 4096, 10KiB or 1MiB, at most 2GiB")]
+    #[error("{0:?} is no size: write cutoff=SIZE, as 4096, 10KiB or 1MiB, at most 2GiB")]
     Cutoff(String),
     /// the group has no name, or one that cannot be
     #[error(
-        "`{0}` is no name of a group: write group=NAME, of at most {MAX_GROUP_NAME} bytes and no control characters"
+        "{0:?} is no name of a group: write group=NAME, of at most {MAX_GROUP_NAME} bytes and no control characters"
     )]
     Group(String),
     /// another word where the name of a field must be
-    #[error("`{found}` where `{expected}` must stand: the order is {GRAMMAR}")]
+    #[error("{found:?} where {expected} must stand: the order is {GRAMMAR}")]
     Field { expected: &'static str, found: String },
     /// the line ends too early
     #[error("the line ends where {0} must stand: the order is {GRAMMAR}")]
     Missing(&'static str),
     /// no address
-    #[error("`{found}` behind `{field}` is no address: {why}")]
+    #[error("{found:?} behind {field} is no address: {why}")]
     Address { field: &'static str, found: String, why: &'static str },
     /// one address of IPv4 and one of IPv6
     #[error(
@@ -82,7 +82,7 @@ pub enum Fault {
     Families { source_net: IpNet, destination_net: IpNet },
     /// no port
     #[error(
-        "`{found}` behind `{field}` is no port: write a number from 0 to 65535, two of them as 8000-8100, or any"
+        "{found:?} behind {field} is no port: write a number from 0 to 65535, two of them as 8000-8100, or any"
     )]
     Port { field: &'static str, found: String },
     /// more ports than the kernel's tables shall hold for one rule
@@ -91,10 +91,10 @@ pub enum Fault {
     )]
     Ranges(u64),
     /// no protocol
-    #[error("`{0}` is no protocol: write tcp, udp, icmp, a number from 0 to 255, or any")]
+    #[error("{0:?} is no protocol: write tcp, udp, icmp, a number from 0 to 255, or any")]
     Protocol(String),
     /// words behind the end
-    #[error("`{0}` behind the end of the rule: write one rule a line, and # before a comment")]
+    #[error("{0:?} behind the end of the rule: write one rule a line, and # before a comment")]
     Extra(String),
     /// too many rules
     #[error(

@@ -6,7 +6,7 @@ use serde::Serialize;
 use tapdeck_traffic::check::{Report, Size};
 
 use super::input::RecordingNotes;
-use crate::units::{show_count, show_ns};
+use crate::units::{counted, show_count, show_ns};
 
 /// Classes of frame lengths as in RFC 2819 (RMON), from and to, without the frame check sequence,
 /// which is not recorded.
@@ -58,7 +58,7 @@ pub fn write_text(
 fn summary(out: &mut impl Write, r: &Report) -> io::Result<()> {
     let in_streams = match r.streams_with_loss {
         1 if r.streams > 1 => " (in 1 stream)".to_owned(),
-        n if n > 1 => format!(" (in {} streams)", show_count(n)),
+        n if n > 1 => format!(" (in {})", counted(n, "stream")),
         _ => String::new(),
     };
     let in_streams = if r.lost == 0 { String::new() } else { in_streams };

@@ -13,7 +13,7 @@ use super::Page;
 use crate::flags::{Cli, Command};
 use crate::rights::Rights;
 use crate::serve::config::ServePlan;
-use crate::units::{show_bytes, show_count};
+use crate::units::{counted, show_bytes};
 use crate::usage::Usage;
 
 /// Returns what is to be served.
@@ -61,7 +61,7 @@ fn foresee(path: &Path) -> Result<Page> {
         };
         let rules = rules
             .as_ref()
-            .map(|(set, _)| format!("; {} rules", show_count(set.entries().len() as u64)));
+            .map(|(set, _)| format!("; {}", counted(set.entries().len() as u64, "rule")));
         let filter = group.filter.as_ref().map(|filter| format!("; filter {filter}"));
         page.line(
             "group",

@@ -13,6 +13,7 @@ use serde::Serialize;
 use tapdeck_packet::community_id::CommunityId;
 use tapdeck_packet::link::LinkType;
 use tapdeck_packet::pcap::{self, Unit};
+use tapdeck_packet::printable::counted;
 use tapdeck_packet::{pcapng, printable};
 use tapdeck_store::query::{Described, Missing, Packet};
 use tapdeck_store::{SegmentName, UnseenSpan};
@@ -202,8 +203,10 @@ impl Output {
             pcapng::comment_packet(&mut self.pending, start, &text);
         }
         if p.dropped > 0 {
-            let text =
-                format!("{} packets of this interface were dropped before this one", p.dropped);
+            let text = format!(
+                "dropped before this one: {} of its interface",
+                counted(p.dropped, "packet")
+            );
             pcapng::comment_packet(&mut self.pending, start, &text);
         }
     }

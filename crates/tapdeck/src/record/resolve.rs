@@ -17,11 +17,11 @@ use tapdeck_client::Options as Attach;
 use tapdeck_packet::rules::image::{Engine, Options};
 use tapdeck_store::Retention;
 
+use super::newcomers::{expand, patterns};
 use crate::control::{Loaded, load, load_again, recorder_path, remove_left};
 use crate::flags::{
     self, ClockChoice, DeliverChoice, DirectChoice, EngineChoice, HookChoice, OverloadChoice,
 };
-use crate::query::choice;
 use crate::rights::{FileAccess, Place, directory_of};
 use crate::units::show_bytes;
 use crate::usage::usage;
@@ -113,6 +113,8 @@ impl Index {
 #[derive(Clone, Debug)]
 pub struct RecordPlan {
     pub origin: Origin,
+    /// What of `-i` are patterns.
+    pub patterns: Vec<String>,
     pub target: Target,
     /// How rules are compiled for the kernel.
     pub rules_options: Options,
@@ -163,6 +165,7 @@ impl Changeable {
 
 impl RecordPlan {
     pub fn new(mut f: flags::Record) -> Result<Self> {
+        let patterns = patterns(&f.interfaces);
         if f.group.is_none() {
             f.interfaces = expand(&f.interfaces)?;
         }
@@ -195,6 +198,7 @@ impl RecordPlan {
         };
         Ok(Self {
             origin,
+            patterns,
             target,
             rules_options,
             socket,
@@ -284,37 +288,6 @@ fn from_interfaces(f: &flags::Record, rules_options: &Options) -> Result<Origin>
         reasons.push(reason);
     }
     Ok(Origin::Interfaces { interfaces, reasons, rules })
-}
-
-/// Puts the interfaces that are up now in the place of patterns.
-fn expand(names: &[String]) -> Result<Vec<String>> {
-    let is_pattern = |name: &String| name == "any" || name.contains(['*', '?']);
-    if !names.iter().any(is_pattern) {
-        return Ok(names.to_vec());
-    }
-    let all = Interface::all()?;
-    let mut expanded: Vec<String> = Vec::new();
-    for name in names {
-        if !is_pattern(name) {
-            expanded.push(name.clone());
-            continue;
-        }
-        let fits = |other: &str| name == "any" || choice::fits(name, other);
-        let found = all
-            .iter()
-            .filter(|interface| interface.up && interface.link.is_some() && fits(&interface.name));
-        let before = expanded.len();
-        for interface in found {
-            if !names.contains(&interface.name) && !expanded.contains(&interface.name) {
-                expanded.push(interface.name.clone());
-            }
-        }
-        if expanded.len() == before && !names.iter().any(|other| other != name && fits(other)) {
-            let there: Vec<&str> = all.iter().map(|interface| interface.name.as_str()).collect();
-            anyhow::bail!("no interface that is up fits {name}; there are: {}", there.join(", "));
-        }
-    }
-    Ok(expanded)
 }
 
 /// Returns what goes first when packets come faster than they can be written.

@@ -3,7 +3,7 @@
 use super::super::bloom;
 use super::super::parse::MAX_RULES;
 use super::super::tuple::Family;
-use crate::printable::count;
+use crate::printable::{count, counted};
 
 /// The most signatures of one family that a set can have (`TD_MAX_SIGNATURES`).
 pub const MAX_SIGNATURES: usize = 4096;
@@ -16,7 +16,7 @@ pub const MAX_BYTES: u64 = 1 << 31;
 pub enum Error {
     /// too many masks
     #[error(
-        "the rules have {count} signatures for {}, and {MAX_SIGNATURES} can be judged: write them with fewer different prefix lengths (tapdeck rules compile finds which)", name(*.family)
+        "the rules have {} for {}, and {MAX_SIGNATURES} can be judged: write them with fewer different prefix lengths (tapdeck rules compile finds which)", counted(*.count as u64, "signature"), name(*.family)
     )]
     Signatures { family: Family, count: usize },
     /// a group that there is not
