@@ -12,7 +12,6 @@ use bytes::Bytes;
 use tapdeck_packet::link::LinkType;
 use tapdeck_packet::pcap::{self, Unit};
 use tapdeck_packet::pcapng;
-use tapdeck_packet::printable::counted;
 use tapdeck_store::query::{Described, Error, Missing, Packet, Query, Snapshot};
 use tapdeck_store::{UnseenSpan, filter};
 use tokio::sync::mpsc::{Receiver, Sender, channel};
@@ -90,8 +89,7 @@ impl End {
     pub fn line(&self) -> String {
         let Self { packets, dropped, unseen, faults, .. } = self;
         let word = self.word();
-        let packets = counted(*packets, "packet");
-        let line = format!("{word}: {packets}, {dropped} dropped, {unseen} unseen");
+        let line = format!("{word}: {packets} packets, {dropped} dropped, {unseen} unseen");
         [vec![line], faults.clone()].concat().join("; ")
     }
 }

@@ -301,7 +301,7 @@ impl<I: Io> Thread<I> {
                 self.work.totals.take_back(&unsure.packets, &unsure.frame_bytes);
                 let count: u64 = unsure.packets.iter().sum();
                 lost = format!(
-                    "of its {}, {count} may be lost and count as not written; ",
+                    "{count} of its {} may be lost and count as not written; ",
                     printable::counted(held, "packet")
                 );
                 held -= count;
