@@ -80,6 +80,7 @@ lint: ## Hold code, comments, documents and the licenses of dependencies to the 
 	$(LINT)/shellcheck $(SHELL_SCRIPTS)
 	lab/.venv/bin/python -m pytest -q scripts/lint
 	$(LINT)/python scripts/lint/comments.py
+	$(LINT)/python scripts/lint/messages.py
 	scripts/check-docs.sh
 	cargo deny check bans licenses sources
 	cargo clippy --workspace --all-targets -- -D warnings

@@ -246,7 +246,7 @@ fn rules() -> RuleSet {
         source: Some("10.213.0.1/32".parse().expect("an address")),
         destination: None,
         source_port: None,
-        destination_port: Some(9),
+        destination_port: Some(9.into()),
         protocol: None,
     };
     others.chain([ours]).collect()

@@ -15,7 +15,7 @@ use std::sync::Arc;
 use kernel_judge::KernelJudge;
 use tapdeck_capture::rules::Compiled;
 use tapdeck_packet::rules::image::{Engine, Options};
-use tapdeck_packet::rules::{Action, Family, Protocol, Rule, RuleSet, Tuple};
+use tapdeck_packet::rules::{Action, Family, PortRange, Protocol, Rule, RuleSet, Tuple};
 use tapdeck_testkit::SplitMix64;
 
 /// A rule of signature number `i` of the thesis' form: prefixes of 8 to 32 bits, ports and protocol
@@ -31,8 +31,8 @@ fn rule(random: &mut SplitMix64, i: u64) -> Rule {
         action: Action::Accept,
         source: net(random, source),
         destination: net(random, destination),
-        source_port: (rest & 1 != 0).then(|| random.draw() as u16),
-        destination_port: (rest & 2 != 0).then(|| random.draw() as u16),
+        source_port: (rest & 1 != 0).then(|| (random.draw() as u16).into()),
+        destination_port: (rest & 2 != 0).then(|| (random.draw() as u16).into()),
         protocol: (rest & 4 != 0).then_some(Protocol::Number(17)),
     }
 }
@@ -76,7 +76,9 @@ fn matching(random: &mut SplitMix64, set: &RuleSet, i: usize) -> Tuple {
             _ => rest,
         }
     };
-    let port = |random: &mut SplitMix64, port: Option<u16>| port.unwrap_or(random.draw() as u16);
+    let port = |random: &mut SplitMix64, ports: Option<PortRange>| {
+        ports.map_or(random.draw() as u16, |ports| ports.first)
+    };
     tuple(
         inside(random, rule.source),
         inside(random, rule.destination),

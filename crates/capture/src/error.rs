@@ -42,9 +42,14 @@ pub enum Error {
     Privilege { hook: Hook, needed: &'static str },
     /// another XDP program has the place
     #[error(
-        "{name} has an XDP program already (id {id}): remove it (ip link set {name} xdp off), or take --hook tcx"
+        "{name} has an XDP program already{}: remove it (ip link set {name} xdp off), or take --hook tcx", .id.map(|id| format!(" (id {id})")).unwrap_or_default()
     )]
-    XdpBusy { name: String, id: u32 },
+    XdpBusy { name: String, id: Option<u32> },
+    /// the kernel gives no place to XDP below a program of XDP
+    #[error(
+        "{name} can have no XDP program while {upper}, which sits on it, has one (id {id}): remove that (ip link set {upper} xdp off), or take --hook tcx"
+    )]
+    XdpAbove { name: String, upper: String, id: u32 },
     /// a hook that kernel, driver or interface do not have
     #[error("{name} has no hook {hook}: {why}; tapdeck probe -i {name} says what it has")]
     Unsupported { name: String, hook: Hook, why: String },
@@ -133,6 +138,7 @@ impl Error {
             | Self::LockedMemory { .. }
             | Self::Privilege { .. }
             | Self::XdpBusy { .. }
+            | Self::XdpAbove { .. }
             | Self::Unsupported { .. }
             | Self::LargeFilter { .. }
             | Self::Stamps { .. }

@@ -8,6 +8,7 @@ use std::io;
 
 use crate::interface::Interface;
 use crate::memory::available_memory;
+use crate::route::above;
 use crate::sys::kernel;
 use crate::{Error, Hook};
 
@@ -20,8 +21,12 @@ pub(crate) fn explain(interface: &Interface, hook: Hook, source: io::Error) -> E
     match source.raw_os_error() {
         Some(number @ (libc::EPERM | libc::EACCES)) => forbidden(interface, hook, number),
         Some(libc::EBUSY | libc::EEXIST) if hook.needs_xdp_place() => {
-            let state = kernel::xdp_state(interface.index).unwrap_or_default();
-            Error::XdpBusy { name, id: state.program().unwrap_or(0) }
+            let id = kernel::xdp_state(interface.index).unwrap_or_default().program();
+            match xdp_above(interface).filter(|_| id.is_none()) {
+                Some((upper, id)) => Error::XdpAbove { name, upper, id },
+                // One that has gone meanwhile has no number any more.
+                None => Error::XdpBusy { name, id },
+            }
         }
         Some(libc::EADDRINUSE) if facts.stand_in.is_some() => {
             unsupported("another recorder has its clsact filter there")
@@ -38,6 +43,15 @@ pub(crate) fn explain(interface: &Interface, hook: Hook, source: io::Error) -> E
         Some(libc::ENOSYS) => unsupported("the kernel has no BPF"),
         _ => Error::Kernel { name, hook, source },
     }
+}
+
+/// Returns an interface that sits on this one and has an XDP program, with the program's id.
+pub(crate) fn xdp_above(interface: &Interface) -> Option<(String, u32)> {
+    let uppers = above(interface).ok()?;
+    uppers.into_iter().find_map(|(name, index)| {
+        let id = kernel::xdp_state(index).ok()?.program()?;
+        Some((name, id))
+    })
 }
 
 /// Says what kernels lack that are too old for a hook; `None` for a hook that all kernels have.

@@ -10,7 +10,7 @@ use crate::bpf::driver::Questions;
 use crate::bpf::loaded::Loaded;
 use crate::bpf::params::Params;
 use crate::bpf::program::Program;
-use crate::explain::lacks;
+use crate::explain::{lacks, xdp_above};
 use crate::filter::splice::Filters;
 use crate::hook::{AttachPlace, Sockets, TakenBy};
 use crate::interface::{Error, Interface};
@@ -47,6 +47,9 @@ fn likely(interface: &Interface) -> Result<(Hook, &'static str), Error> {
     }
     if xdp_in_driver(interface) == Some(false) {
         return Ok((Hook::Tcx, "the driver has no XDP"));
+    }
+    if xdp_above(interface).is_some() {
+        return Ok((Hook::Tcx, "an interface that sits on it has an XDP program"));
     }
     Ok((Hook::Xdp, "the interface carries no IP address, and xdp is the fastest"))
 }

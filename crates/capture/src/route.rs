@@ -1,5 +1,5 @@
 //! Does this machine's own way out lead over an interface? The question is asked before flooding
-//! it.
+//! it, or taking its packets away. And which interfaces sit on it?
 //!
 //! The way out leads over an interface if a default route leaves by the interface, or by one that
 //! shares a wire with it. A bridge or bond shares the wires of its ports, a VLAN or macvlan
@@ -46,6 +46,14 @@ impl Interface {
             Some(format!("default {}dev {}{way}", hop.gateway, layers.name(device)))
         }))
     }
+}
+
+/// Returns the interfaces that sit on one, such as its VLANs, or the bridge that it is a port of:
+/// their names and indexes.
+pub(crate) fn above(interface: &Interface) -> io::Result<Vec<(String, u32)>> {
+    let layers = Layers::read()?;
+    let uppers = layers.edges.iter().filter(|edge| edge.lower == interface.index);
+    Ok(uppers.map(|edge| (layers.name(edge.upper), edge.upper)).collect())
 }
 
 fn is_default(route: &RouteMessage) -> bool {

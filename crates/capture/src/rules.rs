@@ -14,6 +14,7 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::Arc;
 
 use libbpf_rs::{MapCore, MapFlags, MapHandle, MapType, Object};
+use tapdeck_packet::printable::counted;
 use tapdeck_packet::rules::image::{self, Facts, Image, Lanes, Options};
 use tapdeck_packet::rules::{Action, Entry, RuleSet, Tuple};
 
@@ -40,16 +41,16 @@ pub enum Error {
     Image(#[from] image::Error),
     /// more than the largest map that programs have a place for
     #[error(
-        "{rules} rules need {mib} MiB of kernel memory, and a set can have {most_mib}: merge some (tapdeck rules compile), or split the set over several groups"
+        "{} need {mib} MiB of kernel memory, and a set can have {most_mib}: merge some (tapdeck rules compile), or split the set over several groups", counted((*.rules).into(), "rule")
     )]
     TooLarge { rules: u32, mib: u64, most_mib: u64 },
     /// no memory
     #[error(
-        "{rules} rules need {mib} MiB of kernel memory, which is not there: free some, or take fewer rules"
+        "{} need {mib} MiB of kernel memory, which is not there: free some, or take fewer rules", counted((*.rules).into(), "rule")
     )]
     Memory { rules: u32, mib: u64 },
     /// anything else the kernel refuses
-    #[error("cannot put {rules} rules into the kernel")]
+    #[error("cannot put {} into the kernel", counted((*.rules).into(), "rule"))]
     Kernel { rules: u32, source: io::Error },
 }
 

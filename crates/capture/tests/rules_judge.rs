@@ -106,7 +106,8 @@ fn too_many_signatures_are_refused_with_the_reason() {
     let lengths =
         (1..=32).flat_map(|source| (1..=32).map(move |destination| (source, destination)));
     let rules = lengths.flat_map(|(source, destination)| {
-        [(None, None), (Some(1), None), (None, Some(1)), (Some(1), Some(1))].map(|ports| Rule {
+        let one = Some(1.into());
+        [(None, None), (one, None), (None, one), (one, one)].map(|ports| Rule {
             source_port: ports.0,
             destination_port: ports.1,
             ..between(host(1 << 30, source), host(1 << 30, destination))
@@ -162,7 +163,7 @@ fn a_group_that_is_not_there_is_refused_by_name() {
 fn a_hundred_thousand_rules_fit_twice_into_64_mib() {
     let mut random = SplitMix64(2);
     let host4 = |random: &mut SplitMix64| host(random.draw() as u32, 32);
-    let ports = |random: &mut SplitMix64| Some(random.draw() as u16);
+    let ports = |random: &mut SplitMix64| Some((random.draw() as u16).into());
     let hosts: RuleSet = (0..100_000).map(|_| between(host4(&mut random), None)).collect();
     let flows: RuleSet = (0..100_000)
         .map(|_| Rule {

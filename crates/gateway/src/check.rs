@@ -109,7 +109,7 @@ pub fn main() -> ExitCode {
     }
     for filter in text.split('\0') {
         if asks_for_names(filter) {
-            println!("filter '{filter}': {NO_NAMES}");
+            println!("filter {filter:?}: {NO_NAMES}");
             return ExitCode::FAILURE;
         }
         match Filter::new(filter, &[], false) {

@@ -1,6 +1,7 @@
 //! The gateway's configuration: a TOML file that is read and checked before anything is touched.
 //!
-//! Unknown keys are refused, with the line. [`Config`] holds values that make sense together.
+//! Keys that are none are refused, with the line and the nearest. [`Config`] holds values that make
+//! sense together.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -9,6 +10,7 @@ use std::sync::Arc;
 
 use anyhow::Result;
 use serde::Deserialize;
+use tapdeck_packet::config_fault::fault;
 use tapdeck_packet::filter::asks_for_names;
 
 use crate::access::{Kind, Role, is_hash};
@@ -165,7 +167,8 @@ impl Config {
     pub fn read(path: &Path) -> Result<Self> {
         let wrong = |e: &dyn std::fmt::Display| Wrong(format!("{}: {e}", path.display()));
         let text = std::fs::read_to_string(path).map_err(|e| wrong(&e))?;
-        let file: File = toml::from_str(&text).map_err(|e| wrong(&e))?;
+        let parsed = toml::from_str(&text);
+        let file = parsed.map_err(|e| Wrong(fault(path, &text, e.span(), e.message())))?;
         Ok(Self::of(file).map_err(|e| wrong(&e))?)
     }
 

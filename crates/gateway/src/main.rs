@@ -5,6 +5,7 @@
 //! and can do nothing else. What faces the network shares no process with what faces the wire.
 //!
 //! - [`config`]: one TOML file, read and checked before anything is touched.
+//! - [`foresee`]: what a configuration would have the gateway do.
 //! - [`server`]: listeners and connections, each of them bounded.
 //! - [`control`]: asks recorders and daemons for their statistics.
 //! - [`routes`]: what can be asked for, and what all requests share.
@@ -25,6 +26,7 @@ mod check;
 mod condition;
 mod config;
 mod control;
+mod foresee;
 mod health;
 mod own;
 mod report;
@@ -57,6 +59,7 @@ use crate::routes::Gateway;
     subcommand_negates_reqs = true,
     after_help = "Examples:
   tapdeck-gateway --config /etc/tapdeck/gateway.toml
+  tapdeck-gateway check /etc/tapdeck/gateway.toml
   tapdeck-gateway token new alice
   curl http://127.0.0.1:9670/metrics"
 )]
@@ -71,6 +74,14 @@ struct Flags {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    /// Say what is wrong with a configuration, or what it would do: listeners, stores, who may have
+    /// what
+    ///
+    /// Nothing is served. The exit code is 1 where the file cannot be used.
+    Check {
+        /// A file for --config
+        file: PathBuf,
+    },
     /// Make tokens, by which users show who they are
     #[command(subcommand)]
     Token(Token),
@@ -105,6 +116,7 @@ fn main() -> ExitCode {
     };
     let result = match (&flags.command, &flags.config) {
         (Some(Command::CheckFilter), _) => return check::main(),
+        (Some(Command::Check { file }), _) => return check_file(file),
         (Some(Command::Token(Token::New { name })), _) => new_token(name),
         (None, Some(config)) => run(config),
         (None, None) => unreachable!("clap asks for one of them"),
@@ -114,6 +126,22 @@ fn main() -> ExitCode {
         Err(e) => {
             say(&format!("{e:#}"));
             ExitCode::from(if e.is::<Wrong>() { 2 } else { 1 })
+        }
+    }
+}
+
+/// Says what a configuration would do.
+fn check_file(file: &Path) -> ExitCode {
+    let said = foresee::foresee(file).and_then(|page| {
+        let mut out = io::stdout().lock();
+        out.write_all(printable::lines(&page).as_bytes())?;
+        Ok(out.flush()?)
+    });
+    match said {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(e) => {
+            say(&format!("{e:#}"));
+            ExitCode::FAILURE
         }
     }
 }

@@ -46,6 +46,33 @@ fn promtool_finds_nothing_to_say() {
         gateway.get_with("/metrics", "Accept: application/openmetrics-text;version=1.0.0\r\n");
     assert!(asked.head.contains("content-type: application/openmetrics-text; version=1.0.0"));
     assert!(asked.text().ends_with("\n# EOF\n"));
+    for text in [ctl(&[]), asked.text().to_owned()] {
+        assert_openmetrics(&bed, &text);
+    }
+}
+
+/// Has Prometheus' own parser of OpenMetrics read a text: `promtool` has it for samples that are
+/// imported, each of which has a time.
+fn assert_openmetrics(bed: &Bed, text: &str) {
+    let with_time = |line: &str| {
+        let time = if line.starts_with('#') { "" } else { " 1767323045" };
+        format!("{line}{time}\n")
+    };
+    let samples = text.lines().filter(|line| !line.starts_with('#')).count();
+    assert!(samples > 20, "{text}");
+    let (file, blocks) = (bed.path("openmetrics.txt"), tempfile::tempdir().expect("a directory"));
+    fs::write(&file, text.lines().map(with_time).collect::<String>()).expect("it can be written");
+    let mut promtool = Command::new("promtool");
+    promtool.args(["tsdb", "create-blocks-from", "openmetrics"]).arg(&file).arg(blocks.path());
+    run(&mut promtool);
+    let listed = run(Command::new("promtool").args(["tsdb", "list"]).arg(blocks.path()));
+    // BLOCK ULID, MIN TIME, MAX TIME, DURATION, NUM SAMPLES
+    let stored = listed.lines().nth(1).and_then(|line| line.split_whitespace().nth(4));
+    assert_eq!(stored, Some(&*samples.to_string()), "{listed}");
+    // What is no OpenMetrics is found, so that the test can fail.
+    fs::write(&file, "# TYPE a counter\na_total 1 1767323045\n").expect("it can be written");
+    let wrong = promtool.output().expect("it runs");
+    assert!(!wrong.status.success(), "{wrong:?}");
 }
 
 #[test]
@@ -169,5 +196,60 @@ fn a_configuration_that_is_wrong_is_usage() {
     let out = command.arg("--config").arg(&config).output().expect("it was built");
     let said = String::from_utf8_lossy(&out.stderr);
     assert_eq!(out.status.code(), Some(2), "{said}");
-    assert!(said.contains("unknown field `port`") && said.contains("line 3"), "{said}");
+    let told = format!("{}, line 3: there is no key port; the nearest is ", config.display());
+    assert!(said.contains(&told) && said.lines().count() == 1, "{said}");
+}
+
+#[test]
+fn check_says_what_a_configuration_would_do_or_what_is_wrong_with_it() {
+    let bed = Bed::new();
+    let config = bed.path("gateway.toml");
+    let check = |text: &str| {
+        fs::write(&config, text).expect("it is written");
+        let mut command = Command::new(env!("CARGO_BIN_EXE_tapdeck-gateway"));
+        let out = command.arg("check").arg(&config).output().expect("it was built");
+        let said = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        (out.status.code(), said(&out.stdout), said(&out.stderr))
+    };
+    let shown = config.display();
+    let listen = "[[listen]]\naddress = '127.0.0.1:9670'\n";
+    let store = "[[store]]\nname = 'edge'\ndirectory = '/nowhere/edge'\n";
+    let role = "[[role]]\nname = 'some'\nkind = 'reader'\nstores = ['edge']\n\
+                filter = 'tcp'\nhistory = '48h'\npackets = 1000000\n";
+    let user = "[[user]]\nname = 'alice'\nrole = 'some'\ncertificate = 'alice'\n";
+    let audit = format!("audit = {:?}\n", bed.path("audit.jsonl"));
+    let (code, page, said) = check(&format!("{audit}{listen}user = 'alice'\n{store}{role}{user}"));
+    assert_eq!(code, Some(0), "{said}");
+    assert_eq!(
+        page,
+        format!(
+            "{shown}: usable\n  \
+             listen    http://127.0.0.1:9670, from this machine; who shows no token is alice\n  \
+             store     edge: /nowhere/edge, not there yet; \
+             control socket /nowhere/edge/.tapdeck.sock\n  \
+             user      alice: reader of edge; only packets of tcp; the last 2 days; \
+             at most 1,000,000 packets an answer; 2 at once; known by certificate alice\n  \
+             audit     {}\n",
+            bed.path("audit.jsonl").display()
+        )
+    );
+    assert!(!bed.path("audit.jsonl").exists(), "it only looks");
+    let (code, page, _) = check(&format!("{listen}{store}"));
+    assert_eq!(code, Some(0));
+    assert!(page.contains("packets for nobody"), "{page}");
+
+    let tls = "[[listen]]\naddress = '0.0.0.0:8443'\ncertificate = '/nowhere/a'\nkey = '/b'\n";
+    for (text, place, part) in [
+        (format!("{listen}{store}sokcet = 'x'\n"), ", line 6: ", "the nearest is socket"),
+        (format!("{listen}{store}[[roles]]\n"), ", line 6: ", "the nearest is role"),
+        (listen.to_owned(), ": ", "nothing to serve"),
+        (format!("{tls}{store}"), ": ", "/nowhere/a"),
+        (format!("audit = '/nowhere/log/audit'\n{listen}{store}"), ": ", "/nowhere/log is not"),
+        (format!("{listen}[[store]]\nname = 'a'\ndirectory = '/etc/passwd'"), ": ", "store a"),
+    ] {
+        let (code, page, said) = check(&text);
+        assert_eq!((code, &*page), (Some(1), ""), "{text}{said}");
+        assert!(said.starts_with(&format!("tapdeck-gateway: {shown}{place}")), "{text}{said}");
+        assert!(said.contains(part) && said.lines().count() == 1, "{text}{said}");
+    }
 }

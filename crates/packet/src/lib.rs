@@ -6,7 +6,8 @@
 //! ([`pcapng`], [`pcap`], [`trace`]), the filter language ([`filter`]), rule sets ([`rules`]), the
 //! reader's end of a ring ([`ring`]), what a generator sends ([`generate`]), the counters that
 //! account for every packet ([`account`]), how texts are shown that others wrote ([`printable`]),
-//! and how threads are found to hang ([`watch`]).
+//! what is said of configuration files that are wrong ([`config_fault`]), and how threads are found
+//! to hang ([`watch`]).
 //!
 //! Nothing here opens a file or a socket. `capture` and `store` both depend on this crate and never
 //! on each other.
@@ -14,6 +15,7 @@
 
 pub mod account;
 pub mod community_id;
+pub mod config_fault;
 pub mod filter;
 pub mod generate;
 pub mod header;

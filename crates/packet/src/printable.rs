@@ -24,6 +24,24 @@ pub fn json(text: &str) -> Cow<'_, str> {
     escaped(text, acts, |c| format!("\\u{:04x}", u32::from(c)))
 }
 
+/// Returns a count as people read it: `1,234,567`.
+pub fn count(n: u64) -> String {
+    let digits = n.to_string();
+    let mut out = String::with_capacity(digits.len() * 4 / 3);
+    for (i, c) in digits.chars().enumerate() {
+        if i > 0 && (digits.len() - i).is_multiple_of(3) {
+            out.push(',');
+        }
+        out.push(c);
+    }
+    out
+}
+
+/// Returns how many there are of something, as people read it: `1 packet`, `1,234 packets`.
+pub fn counted(n: u64, one: &str) -> String {
+    format!("{} {one}{}", count(n), if n == 1 { "" } else { "s" })
+}
+
 /// Whether a terminal does something else with a character than to show it.
 fn acts(c: char) -> bool {
     c.is_control()

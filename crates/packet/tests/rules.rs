@@ -44,7 +44,7 @@ fn a_line_gives_its_rule() {
         source: Some("10.0.0.0/8".parse().unwrap()),
         destination: None,
         source_port: None,
-        destination_port: Some(443),
+        destination_port: Some(443.into()),
         protocol: Some(Protocol::Number(6)),
     };
     assert_eq!(parsed, expected);
@@ -68,6 +68,8 @@ fn rules_are_printed_as_they_are_written() {
         "cutoff=20KiB src any dst any sport any dport any proto any",
         "cutoff=2GiB src any dst any sport any dport any proto any",
         "accept src ::/0 dst any sport any dport any proto 255",
+        "drop src any dst any sport 0-65535 dport 8080 proto udp",
+        "accept src 10.0.0.0/8 dst any sport any dport 8000-8100 proto tcp",
     ] {
         assert_eq!(rule(text).to_string(), text);
     }
@@ -90,49 +92,58 @@ fn a_file_may_have_comments_empty_lines_and_any_ends_of_lines() {
 
 #[test]
 fn every_fault_names_line_cause_and_remedy() {
-    let cases: [(&[u8], &str); 26] = [
+    let cases: [(&[u8], &str); 29] = [
         (
             b"allow src any dst any sport any dport any proto any",
-            "`allow` is no action: write accept",
+            "\"allow\" is no action: write accept",
         ),
-        (b"Accept src any dst any sport any dport any proto any", "`Accept` is no action"),
+        (b"Accept src any dst any sport any dport any proto any", "\"Accept\" is no action"),
         (b"snaplen=0 src any dst any sport any dport any proto any", "write snaplen=N, N from 1"),
-        (b"snaplen=262145 src any dst any sport any dport any proto any", "`262145` is no number"),
+        (
+            b"snaplen=262145 src any dst any sport any dport any proto any",
+            "\"262145\" is no number",
+        ),
         (
             b"cutoff=0 src any dst any sport any dport any proto any",
-            "`0` is no size: write cutoff=",
+            "\"0\" is no size: write cutoff=",
         ),
-        (b"cutoff=3GiB src any dst any sport any dport any proto any", "`3GiB` is no size"),
+        (b"cutoff=3GiB src any dst any sport any dport any proto any", "\"3GiB\" is no size"),
         (b"cutoff=9999999GiB src any dst any sport any dport any proto any", "is no size"),
-        (b"cutoff=1kB src any dst any sport any dport any proto any", "`1kB` is no size"),
-        (b"snaplen=+9 src any dst any sport any dport any proto any", "`+9` is no number"),
+        (b"cutoff=1kB src any dst any sport any dport any proto any", "\"1kB\" is no size"),
+        (b"snaplen=+9 src any dst any sport any dport any proto any", "\"+9\" is no number"),
         (b"group= src any dst any sport any dport any proto any", "is no name of a group"),
         (b"accept", "the line ends where src must stand"),
         (b"accept src", "the line ends where an address behind src must stand"),
         (b"accept src any dst any sport any dport any", "the line ends where proto must stand"),
-        (b"accept dst any src any sport any dport any proto any", "`dst` where `src` must stand"),
+        (b"accept dst any src any sport any dport any proto any", "\"dst\" where src must stand"),
         (
             b"accept src host dst any sport any dport any proto any",
-            "`host` behind `src` is no address",
+            "\"host\" behind src is no address",
         ),
         (b"accept src 10.0.0.0/33 dst any sport any dport any proto any", "prefix is from 0 to 32"),
         (b"accept src any dst ::/129 sport any dport any proto any", "prefix is from 0 to 128"),
-        (b"accept src 10.0.0.0/ dst any sport any dport any proto any", "`10.0.0.0/` behind `src`"),
+        (b"accept src 10.0.0.0/ dst any sport any dport any proto any", "\"10.0.0.0/\" behind src"),
         (b"accept src 010.0.0.1 dst any sport any dport any proto any", "is no address"),
         (b"accept src any/8 dst any sport any dport any proto any", "is no address"),
         (b"accept src 10.0.0.1 dst ::1 sport any dport any proto any", "of two families"),
         (
             b"accept src any dst any sport 65536 dport any proto any",
-            "`65536` behind `sport` is no port",
+            "\"65536\" behind sport is no port",
         ),
         (
-            b"accept src any dst any sport 1-2 dport any proto any",
-            "a range takes one rule for each",
+            b"accept src any dst any sport 2-1 dport any proto any",
+            "\"2-1\" behind sport is no port",
         ),
-        (b"accept src any dst any sport any dport any proto 256", "`256` is no protocol"),
+        (b"accept src any dst any sport any dport 1- proto any", "\"1-\" behind dport is no port"),
+        (b"accept src any dst any sport any dport 1-2-3 proto any", "\"1-2-3\" behind dport"),
+        (
+            b"accept src any dst any sport 0-65535 dport 1-2 proto any",
+            "131,072 pairs of ports, and a rule has at most 65,536",
+        ),
+        (b"accept src any dst any sport any dport any proto 256", "\"256\" is no protocol"),
         (
             b"accept src any dst any sport any dport any proto any any",
-            "`any` behind the end of the rule",
+            "\"any\" behind the end of the rule",
         ),
         (b"accept src \xff dst any sport any dport any proto any", "not UTF-8 text"),
     ];
@@ -568,7 +579,7 @@ fn some_net(is_v4: bool) -> impl Strategy<Value = String> {
 fn some_rule() -> impl Strategy<Value = Rule> {
     let action = prop::sample::select(vec!["accept", "accept", "drop", "snaplen=64", "cutoff=64"]);
     let nets = prop::bool::weighted(0.7).prop_flat_map(|is_v4| (some_net(is_v4), some_net(is_v4)));
-    let port = || prop::sample::select(vec!["any", "any", "1", "2"]);
+    let port = || prop::sample::select(vec!["any", "any", "1", "2", "1-2", "0-1"]);
     let protocol = prop::sample::select(vec!["any", "any", "tcp", "udp", "icmp", "58"]);
     (action, nets, port(), port(), protocol).prop_map(
         |(action, (source, destination), sport, dport, proto)| {
@@ -633,8 +644,8 @@ proptest! {
             };
             within(rule.source, addresses.map(|a| a.0))
                 && within(rule.destination, addresses.map(|a| a.1))
-                && rule.source_port.is_none_or(|port| tuple.ports.is_some_and(|p| p.0 == port))
-                && rule.destination_port.is_none_or(|port| tuple.ports.is_some_and(|p| p.1 == port))
+                && rule.source_port.is_none_or(|of| tuple.ports.is_some_and(|p| of.contains(p.0)))
+                && rule.destination_port.is_none_or(|of| tuple.ports.is_some_and(|p| of.contains(p.1)))
                 && rule.protocol.is_none_or(|protocol| match protocol {
                     Protocol::Number(number) => tuple.family.is_some() && tuple.protocol == number,
                     Protocol::Icmp => {

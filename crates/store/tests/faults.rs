@@ -190,7 +190,7 @@ fn after_an_i_o_error_the_file_is_only_cut() {
         assert_eq!(stored(&segments), offered(&producers), "write {number}");
         let told: u64 = segments.iter().map(|s| s.1.dropped()).sum();
         let log = setup.log.lock().unwrap().join("\n");
-        if log.contains("could not be closed properly") {
+        if log.contains("cannot be closed properly") {
             // It was the statistics that could not be written.
             assert_eq!(run.totals.write_errors.load(SeqCst), 1, "write {number}");
         } else {

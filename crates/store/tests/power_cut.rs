@@ -18,6 +18,7 @@ use common::{
 };
 use rustix::io::Errno;
 use tapdeck_packet::pcapng::{Reader, Record};
+use tapdeck_packet::printable::counted;
 use tapdeck_store::{
     Action, ClosedScope, Fault, Finding, IndexAction, Scope, Store, StreamSink, Totals, verify,
 };
@@ -228,7 +229,7 @@ fn a_sync_that_fails_ends_the_segment_and_counts_what_may_be_lost() {
     assert_eq!(run.totals.write_errors.load(SeqCst), 1);
     let log = setup.log.lock().unwrap().join("\n");
     assert!(
-        log.contains(&format!("{unsure} of its {} packets may be lost", sure + unsure)),
+        log.contains(&format!("{unsure} of its {} may be lost", counted(sure + unsure, "packet"))),
         "{log}"
     );
 }

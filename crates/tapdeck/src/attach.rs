@@ -22,7 +22,7 @@ use crate::listen::{self, Reader, Readers};
 use crate::output_file::OutputFile;
 use crate::progress_line::say;
 use crate::standard_output;
-use crate::units::show_count;
+use crate::units::{counted, show_count};
 use crate::usage::usage;
 use tapdeck_store::filter::Filter;
 
@@ -110,7 +110,7 @@ fn pass_on(
     if !reader_left {
         tape.end(dropped)?;
     }
-    say(&format!("{} packets, {} dropped", show_count(tape.packets), show_count(dropped)));
+    say(&format!("{}, {} dropped", counted(tape.packets, "packet"), show_count(dropped)));
     anyhow::ensure!(
         !daemon_has_ended,
         "the daemon has ended, and packets after that are not in {}: attach again when it is back, or record --group, which waits for it",

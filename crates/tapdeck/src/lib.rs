@@ -52,6 +52,7 @@ mod units;
 mod unseen;
 mod usage;
 mod verify;
+mod way_out;
 
 use std::io;
 use std::io::ErrorKind::BrokenPipe;

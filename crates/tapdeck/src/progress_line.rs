@@ -10,7 +10,7 @@ use tapdeck_packet::printable;
 
 use crate::messages::{self, Level, Teller};
 use crate::outlet::{Outlet, PATIENCE};
-use crate::units::show_bytes;
+use crate::units::{counted, show_bytes};
 
 /// Tells something that stays. An error is left alone: the work goes on where nobody can be told.
 pub fn say(text: &str) {
@@ -50,7 +50,7 @@ impl LiveLine {
     /// Starts the thread that writes.
     pub fn new() -> io::Result<Self> {
         let tell_dropped = |lines: u64| {
-            say(&format!("{lines} lines were dropped here, as nobody read them"));
+            say(&format!("{} dropped here, as nobody read them", counted(lines, "line")));
         };
         let are_lines = messages::are_lines();
         let out: Box<dyn Write + Send> =

@@ -92,6 +92,15 @@ impl Recorded {
         }
     }
 
+    /// Returns where the file is; `None` is standard input.
+    pub fn path(&self) -> Option<PathBuf> {
+        match self {
+            Self::File(path) if standard_input::is_named_by(path) => None,
+            Self::File(path) => Some(path.clone()),
+            Self::Segment { dir, name } => Some(name.path(dir)),
+        }
+    }
+
     /// Returns whether the file may end anywhere, because it is being written.
     pub fn may_be_cut(&self) -> bool {
         matches!(self, Self::Segment { name, .. } if name.live)

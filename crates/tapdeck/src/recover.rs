@@ -11,7 +11,7 @@ use tapdeck_store::{Action, ClosedScope, Error, Finding, IndexAction, Scope, Sto
 
 use crate::flags;
 use crate::progress_line::Work;
-use crate::units::{show_bytes, show_count};
+use crate::units::{counted, show_bytes, show_count};
 
 #[derive(Serialize)]
 struct Json<'a> {
@@ -137,7 +137,7 @@ fn explain(e: Error) -> anyhow::Error {
 /// Returns one line about a segment, for `recover` and for `record` when it begins.
 pub fn describe(finding: &Finding, dry_run: bool) -> String {
     let name = &finding.name;
-    let whole = format!("{} packets", show_count(finding.packets));
+    let whole = counted(finding.packets, "packet");
     let would = if dry_run { "would be " } else { "" };
     let index = match &finding.index {
         IndexAction::None => String::new(),
@@ -210,5 +210,5 @@ fn summarise(flags: &flags::Recover, dir: &str, segments: &[Segment]) -> io::Res
     }
     let lost = json.bytes_cut + json.bytes_replaced;
     let lost = if lost == 0 { "nothing".to_owned() } else { show_bytes(lost) };
-    writeln!(out, "{dir}: {}; {} packets, {lost} lost", counts.join(", "), show_count(json.packets))
+    writeln!(out, "{dir}: {}; {}, {lost} lost", counts.join(", "), counted(json.packets, "packet"))
 }

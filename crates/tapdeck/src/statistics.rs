@@ -16,7 +16,7 @@ use tapdeck_store::Log;
 
 use crate::outlet::{Outlet, TellDropped};
 use crate::output_file;
-use crate::units::show_count;
+use crate::units::{counted, show_count};
 
 /// Where statistics go, if anybody wants them.
 pub type StatsOutput = Option<Box<dyn Write + Send>>;
@@ -79,7 +79,7 @@ impl StatsJson {
 /// Tells by `log` that objects of `--stats-json` were dropped.
 pub fn statistics_dropped(log: Log) -> TellDropped {
     Box::new(move |lines: u64| {
-        log(&format!("{lines} lines of --stats-json were dropped, as nobody read them"));
+        log(&format!("{} of --stats-json dropped, as nobody read them", counted(lines, "line")));
     })
 }
 

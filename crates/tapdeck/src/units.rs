@@ -4,6 +4,7 @@
 
 use std::time::Duration;
 
+pub use tapdeck_packet::printable::{count as show_count, counted};
 use tapdeck_store::MinFree;
 
 /// Reads a size in bytes: `64MiB`, `1GB` (10^9), `1500`.
@@ -106,19 +107,6 @@ pub fn show_bytes(n: u64) -> String {
         unit += 1;
     }
     if unit == 0 { format!("{n} B") } else { format!("{value:.1} {}", UNITS[unit]) }
-}
-
-/// Returns a count for a person: `1,234,567`.
-pub fn show_count(n: u64) -> String {
-    let digits = n.to_string();
-    let mut out = String::with_capacity(digits.len() * 4 / 3);
-    for (i, c) in digits.chars().enumerate() {
-        if i > 0 && (digits.len() - i).is_multiple_of(3) {
-            out.push(',');
-        }
-        out.push(c);
-    }
-    out
 }
 
 /// Returns a rate for a person, to be followed by its unit: `1.23 M`.

@@ -102,7 +102,7 @@ mod tests {
         ends_with(1, Capture::LinkType { name: name(), arphrd: 801 });
         ends_with(1, Capture::Memory { name: name(), available_mib: 1 });
         ends_with(1, Capture::Privilege { hook: Hook::Xdp, needed: "CAP_BPF" });
-        ends_with(1, Capture::XdpBusy { name: name(), id: 7 });
+        ends_with(1, Capture::XdpBusy { name: name(), id: Some(7) });
         let why = "no driver".into();
         ends_with(1, Capture::Unsupported { name: name(), hook: Hook::Xdp, why });
         let (expression, why) = ("port 80".into(), "it is too large".into());

@@ -9,7 +9,7 @@ use tapdeck_store::{Indexed, Store, Verdict};
 use crate::flags;
 use crate::interrupt::Interrupt;
 use crate::progress_line::Work;
-use crate::units::{show_bytes, show_count};
+use crate::units::{counted, show_bytes, show_count};
 
 #[derive(Serialize)]
 struct Json<'a> {
@@ -85,7 +85,7 @@ pub fn run(flags: &flags::Verify) -> Result<()> {
     });
     drop(progress);
     if !done? {
-        bail!("stopped by a signal: {} segments were looked at", segments.len());
+        bail!("stopped by a signal after {}", counted(segments.len() as u64, "segment"));
     }
     let faults: u64 = segments.iter().map(|s| s.faults).sum();
     let written = written.and_then(|()| summarise(flags.json, &dir, faults, &segments));
@@ -102,7 +102,7 @@ pub fn run(flags: &flags::Verify) -> Result<()> {
 }
 
 fn number(faults: u64) -> String {
-    if faults == 1 { "1 fault".into() } else { format!("{} faults", show_count(faults)) }
+    counted(faults, "fault")
 }
 
 fn tell(verdict: &Verdict) -> io::Result<()> {
@@ -113,8 +113,8 @@ fn tell(verdict: &Verdict) -> io::Result<()> {
         Indexed::No => "no index".to_owned(),
     };
     let sound = if verdict.count == 0 { "sound".into() } else { number(verdict.count) };
-    let packets = show_count(verdict.packets);
-    writeln!(out, "{}: {sound}, {packets} packets, {index}", verdict.name)?;
+    let packets = counted(verdict.packets, "packet");
+    writeln!(out, "{}: {sound}, {packets}, {index}", verdict.name)?;
     for flaw in &verdict.flaws {
         writeln!(out, "  {} at byte {}: {}", flaw.file, flaw.at, flaw.what)?;
     }
@@ -137,9 +137,9 @@ fn summarise(json: bool, dir: &str, faults: u64, segments: &[Segment]) -> io::Re
     let sound = if faults == 0 { "sound".into() } else { number(faults) };
     writeln!(
         out,
-        "{dir}: {sound}; {} segments, {} packets, {}",
-        show_count(segments.len() as u64),
-        show_count(packets),
+        "{dir}: {sound}; {}, {}, {}",
+        counted(segments.len() as u64, "segment"),
+        counted(packets, "packet"),
         show_bytes(bytes)
     )
 }

@@ -7,7 +7,7 @@ use std::process::{Command, Output, Stdio};
 use serde_json::Value;
 use tapdeck_packet::generate::Sizes;
 use tapdeck_packet::link::LinkType;
-use tapdeck_packet::pcapng::{self, InterfaceDescription};
+use tapdeck_packet::pcapng::{self, InterfaceDescription, StatisticsBlock};
 use tapdeck_store::UnseenSpan;
 use tapdeck_traffic::frame::Frames;
 use tapdeck_traffic::sent::Sent;
@@ -221,6 +221,41 @@ fn faults_are_told_and_the_exit_code_is_1() {
     let lost: Vec<u64> = periods.iter().map(|p| number(p, "lost")).collect();
     assert_eq!((number(&json, "period_ms"), lost.iter().sum::<u64>()), (100, 10));
     assert_eq!(lost[4], 10, "{lost:?}");
+}
+
+#[test]
+fn what_the_recorder_gave_up_is_told_beside_the_lost() {
+    let run = Run::new();
+    let mut bytes = run.pcapng(0..900, 0);
+    // The next ten were shed to their headers, and the last ninety left out.
+    for (i, frame) in run.frames.iter().enumerate().take(910).skip(900) {
+        let (start, kept) = (bytes.len(), &frame[..42]);
+        bytes.resize(start + pcapng::packet_len(kept.len(), 0, 0), 0);
+        let (len, pieces) = (frame.len() as u32, [kept, &[], &[]]);
+        pcapng::write_packet(&mut bytes[start..], 0, captured_ns(i), pieces, len, 0, 0);
+        pcapng::shed_packet(&mut bytes, start, len - 42);
+    }
+    let statistics = StatisticsBlock {
+        received: 1000,
+        delivered: 910,
+        comment: Some("cutoff: 90 packets of 9000 bytes".into()),
+        ..StatisticsBlock::default()
+    };
+    pcapng::statistics(&mut bytes, &statistics);
+    let file = run.write("a.pcapng", &bytes);
+    let link = run.path("link.pcapng");
+    std::os::unix::fs::symlink(&file, &link).expect("the directory is ours");
+    let (json, clean) = run.json(&[&link], &[]);
+    assert!(!clean);
+    let told = ["lost", "cut", "recording_cutoff", "recording_shed"].map(|key| number(&json, key));
+    assert_eq!(told, [90, 10, 90, 10], "{json}");
+    let text = String::from_utf8(run.check(&[&file], &[]).stdout).expect("text");
+    for words in [
+        "\n90 packets, of whatever traffic, the recorder left out of flows that were cut off",
+        "\n10 packets, of whatever traffic, the recorder kept in part",
+    ] {
+        assert!(text.contains(words), "{words:?} is not in {text}");
+    }
 }
 
 #[test]

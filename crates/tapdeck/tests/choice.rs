@@ -46,6 +46,62 @@ fn write_segment(dir: &Path, number: u64, interface: (&str, &str), packets: &[(u
     fs::write(name, file("tapdeck 0.1.0", interface, packets)).expect("room on the disk");
 }
 
+/// An IPv4 packet behind an Ethernet header, with a TCP segment of seven bytes, and padding.
+fn tcp() -> Vec<u8> {
+    let mut frame = [&[2; 6][..], &[2, 0, 0, 0, 0, 1], &[0x81, 0, 0x60, 5, 8, 0]].concat();
+    frame.extend([0x45, 0, 0, 47, 0, 0, 0, 0, 64, 6, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2]);
+    frame.extend([0x9c, 0x40, 0, 80, 0, 0, 0, 9, 0, 0, 0, 8, 0x50, 0x18, 1, 0, 0, 0, 0, 0]);
+    frame.resize(80, 0);
+    frame
+}
+
+fn arp() -> Vec<u8> {
+    let mut frame = [&[0xff; 6][..], &[2, 0, 0, 0, 0, 1], &[8, 6, 0, 1, 8, 0, 6, 4, 0, 1]].concat();
+    frame.extend([2, 0, 0, 0, 0, 1, 10, 0, 0, 1, 0, 0, 0, 0, 0, 0, 10, 0, 0, 2]);
+    frame
+}
+
+#[test]
+fn lines_and_objects_say_what_packets_say() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let dns = b"\x12\x34\x01\0\0\x01\0\0\0\0\0\0\x07example\x03org\0\0\x1c\0\x01";
+    let mut question = UdpFrame { to: [2; 6], len: 42 + dns.len(), ..UdpFrame::default() };
+    question.ports = [5000, 53];
+    let mut question = question.bytes();
+    question[42..].copy_from_slice(dns);
+    let packets = [(IN, tcp()), (OUT, arp()), (0, question)];
+    write_segment(dir.path(), 1, ("eth0", "hook tcx, CPU 0"), &packets);
+    let query = |flag: &str| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_tapdeck"));
+        command.args(["query", "--dir"]).arg(dir.path()).args(flag.split_whitespace());
+        let out = command.output().expect("it was built");
+        assert!(out.status.success(), "{out:?}");
+        String::from_utf8(out.stdout).expect("text")
+    };
+    let text = query("");
+    let lines: Vec<&str> = text.lines().map(|line| line.split_once("eth0 ").unwrap().1).collect();
+    assert_eq!(
+        lines[..2],
+        [
+            "in vlan 5 tcp 10.0.0.1:40000 > 10.0.0.2:80 flags [P.], seq 9, ack 8, win 256, \
+             payload 7 length 80",
+            "out arp 02:00:00:00:00:01 > ff:ff:ff:ff:ff:ff who-has 10.0.0.2 tell 10.0.0.1 length 42",
+        ]
+    );
+    assert!(lines[2].contains(":53 dns 4660 AAAA? example.org length 71"), "{}", lines[2]);
+    let objects: Vec<Value> =
+        query("--json").lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
+    let [tcp, arp, dns] = &objects[..] else { panic!("{objects:?}") };
+    let segment =
+        serde_json::json!({"flags": "P.", "seq": 9, "ack": 8, "window": 256, "payload": 7});
+    assert_eq!((&tcp["tcp"], &tcp["direction"]), (&segment, &"in".into()));
+    assert_eq!((&tcp["vlan"], &tcp["mac_src"]), (&[5].into(), &"02:00:00:00:00:01".into()));
+    assert_eq!((&arp["arp"]["target"], &arp["direction"]), (&"10.0.0.2".into(), &"out".into()));
+    assert_eq!(arp["info"], "who-has 10.0.0.2 tell 10.0.0.1");
+    assert_eq!((&dns["dns"]["name"], &dns["dns"]["type"]), (&"example.org".into(), &"AAAA".into()));
+    assert!(dns["direction"].is_null() && dns.get("tcp").is_none(), "{dns}");
+}
+
 fn udp(number: u32) -> Vec<u8> {
     UdpFrame { to: [2; 6], len: 100, number, ..UdpFrame::default() }.bytes()
 }

@@ -191,8 +191,10 @@ fn check_finds_what_the_machine_lacks() {
         (store("interface = \"vb\"\nblock-bytes = 100000"), None, &["power of two"]),
         (group("filter = \"florb\""), Some(6), &["florb", "ids"]),
         (group("rules = \"no-such-file\""), Some(6), &["ids", "no-such-file"]),
-        (group("colour = 7"), Some(9), &["unknown field `colour`"]),
+        (group("colour = 7"), Some(9), &["no key colour; the nearest is "]),
         (group("steering = \"left\""), Some(9), &["no steering"]),
+        (group("snap-len = 96"), Some(9), &["no key snap-len; the nearest is snaplen"]),
+        ("[[listen]]\naddress = \"127.0.0.1:1\"".into(), None, &["tapdeck-gateway check"]),
     ]
     .into_iter()
     .enumerate()

@@ -163,6 +163,7 @@ fn what_is_missing_of_generated_flows_is_what_is_counted_and_stat_tells_it() {
     let check = check.output().expect("it runs");
     let check: Value = serde_json::from_slice(&check.stdout).expect("JSON");
     assert_eq!(number(&check, "lost"), n("cutoff"), "{check}");
+    assert_eq!(number(&check, "recording_cutoff"), n("cutoff"), "{check}");
     assert_eq!((number(&check, "repeated"), number(&check, "damaged")), (0, 0), "{check}");
 
     let mut flows: HashMap<Vec<u8>, u64> = HashMap::new();

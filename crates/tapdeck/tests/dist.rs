@@ -107,8 +107,8 @@ fn frames_and_ip_packets_of_a_capture_file_are_counted() {
     assert_eq!(out, FRAMES);
     for words in [
         "6 packets, frame lengths: mean 384.7 bytes, 60 to 1514",
-        "     60               4   66.667%     66.667%",
-        "1514               1   16.667%    100.000%",
+        "     60               4   66.667 %   66.667 %",
+        "1514               1   16.667 %  100.000 %",
         "KS distance to the source 0.000",
     ] {
         assert!(said.contains(words), "{words:?}: {said}");

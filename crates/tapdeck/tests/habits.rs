@@ -7,7 +7,7 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-use tapdeck_testkit::{Net, Sender};
+use tapdeck_testkit::{Net, Sender, wait_for};
 use testbed::recorder::{Contents, Recorder, frame, number, segments};
 
 fn text(path: &Path) -> &str {
@@ -55,6 +55,16 @@ fn patterns_are_the_interfaces_that_are_up() {
     send(&net, "va", 0..10);
     send(&net, "vc", 0..20);
     recorder.wait_for_captured(30);
+    // One that comes later is told, each time that it comes.
+    for _ in 0..2 {
+        net.b.run("ip link add ve type veth peer name far0");
+        net.b.run("ip link set ve up");
+        recorder.wait_to_say("ve came up and fits -i v?: it is not recorded before");
+        net.b.run("ip link del ve");
+        // By the second number after this it was seen to be gone.
+        let seconds = number(&recorder.now(), "elapsed_s");
+        wait_for("two looks", || number(&recorder.now(), "elapsed_s") >= seconds + 2);
+    }
     let stats = recorder.stop();
     for (name, packets) in [("vb", 10), ("vd", 20)] {
         assert_eq!(number(&stats["interfaces"][name], "captured"), packets, "{stats}");
@@ -118,4 +128,26 @@ fn nobody_cuts_a_machine_off_unasked() {
     );
     let meant = [&consume[..], &["--yes-this-interface"]].concat();
     Recorder::start_with(&net, "vb", dir.path(), &meant).stop();
+
+    // A group of a daemon is refused alike, before anything is attached.
+    let config = dir.path().join("serve.toml");
+    let group = "[[group]]\nname = \"ids\"\ninterfaces = [\"vb\"]\nhook = \"xdp\"\n";
+    let told = "vb carries the default route (default via 10.213.0.1 dev vb): deliver = \"consume\" \
+                would cut this machine off; yes-this-interface = true if that is meant";
+    let tapdeck = |command: &[&str]| {
+        let mut program = net.b.command(env!("CARGO_BIN_EXE_tapdeck"));
+        let out = program.args(command).arg(&config).output().expect("it runs");
+        (out.status.code(), String::from_utf8_lossy(&out.stderr).into_owned())
+    };
+    fs::write(&config, format!("{group}deliver = \"consume\"\n")).expect("it is ours");
+    for (command, code) in [(&["serve", "--config"][..], 2), (&["config", "check"], 1)] {
+        let (ended, said) = tapdeck(command);
+        assert_eq!(ended, Some(code), "{said}");
+        assert!(said.contains("group ids: ") && said.contains(told), "{said}");
+    }
+    for meant in ["deliver = \"consume\"\nyes-this-interface = true\n", "deliver = \"pass\"\n"] {
+        fs::write(&config, format!("{group}{meant}")).expect("it is ours");
+        let (ended, said) = tapdeck(&["config", "check"]);
+        assert_eq!(ended, Some(0), "{said}");
+    }
 }

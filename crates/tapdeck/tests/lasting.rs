@@ -362,7 +362,7 @@ fn a_stop_leaves_all_in_place_and_what_does_not_fit_is_refused() {
     assert_eq!(listed["interfaces"][0], json!({"name": "vb", "hook": "tcx"}), "{listed}");
     let text = String::from_utf8(bench.ctl(&["list"]).stdout).expect("UTF-8");
     assert!(
-        text.contains("deck: vb at tcx; no daemon") && text.contains("1 members of g"),
+        text.contains("deck: vb at tcx; no daemon") && text.contains("1 member of g"),
         "{text}"
     );
 

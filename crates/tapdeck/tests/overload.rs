@@ -201,7 +201,7 @@ fn what_was_shed_is_told() {
         let out = tapdeck(store, &["query", "--json", "udp"]);
         answer = out.stdout;
         let said = String::from_utf8(out.stderr).expect("UTF-8");
-        assert!(said.contains("packets of this answer were cut short"), "{said}");
+        assert!(said.contains("packets of this answer cut short"), "{said}");
         let path = written.to_str().expect("UTF-8");
         assert!(tapdeck(store, &["query", "-w", path, "--limit", "2000"]).status.success());
         // An answer in front of it says nothing of it.

@@ -285,8 +285,8 @@ fn json_and_lines(recorded: &Recorded) {
     assert_eq!(lines.lines().count(), 3);
     for line in lines.lines() {
         let words: Vec<&str> = line.split(' ').collect();
-        assert_eq!(words[1..3], ["vd", "udp"], "{line}");
-        assert!(words[5].ends_with(":53") && words[6..] == ["length", "70"], "{line}");
+        assert_eq!(words[1..4], ["vd", "in", "udp"], "{line}");
+        assert!(words[6].ends_with(":53") && words[7..] == ["length", "70"], "{line}");
     }
 }
 

@@ -143,6 +143,26 @@ fn test_tells_what_each_rule_takes() {
 }
 
 #[test]
+fn a_range_of_ports_is_one_rule() {
+    let scratch = Scratch::new();
+    let rules = "accept src any dst any sport any dport 54-80 proto any\n\
+                 accept src any dst any sport any dport 53 proto any\n\
+                 drop src any dst any sport any dport 80 proto any\n";
+    let (rules, trace) = (scratch.file("r", rules), scratch.file("t.pcap", trace()));
+    let told = json(&tapdeck("test").args([&rules, &trace]).arg("--json").output().unwrap());
+    let hits = |n: usize| told["rules"][n]["hits"].as_u64();
+    assert_eq!([hits(0), hits(1), hits(2)], [Some(4), Some(5), Some(0)]);
+    assert_eq!(told["rules"][0]["rule"], "accept src any dst any sport any dport 54-80 proto any");
+    let told = json(&tapdeck("explain").arg(&rules).arg("--json").output().unwrap());
+    assert_eq!((&told["rules"], &told["signatures"][0]["rules"]), (&3.into(), &3.into()));
+    assert_eq!(told["bloom"]["patterns"], 2 * (27 + 1), "for both families");
+    assert_eq!(told["not_needed"][0]["line"], 3);
+    let compiled = tapdeck("compile").arg("--merge").arg(&rules).output().unwrap();
+    let compiled = String::from_utf8(compiled.stdout).unwrap();
+    assert!(compiled.contains("dport 54-80 proto any\n"), "{compiled}");
+}
+
+#[test]
 fn test_reads_standard_input_and_writes_for_people() {
     let scratch = Scratch::new();
     let rules = scratch.file("r", RULES);
@@ -193,14 +213,17 @@ fn faults_of_a_file_are_told_all_at_once() {
             lines[0].starts_with("tapdeck: ") && lines[0].contains("bad: line 1: the line ends"),
             "{told}"
         );
-        assert!(lines[1].contains("bad: line 3: `allow` is no action"), "{told}");
-        assert!(lines[2].ends_with("bad: 2 lines are no rules, as told above"), "{told}");
+        assert!(lines[1].contains("bad: line 3: \"allow\" is no action"), "{told}");
+        assert!(lines[2].ends_with("bad: faults in 2 lines, as told above"), "{told}");
         assert!(output.stdout.is_empty());
     }
     let rules = scratch.file("one", "allow\n");
     let output = tapdeck("explain").arg(&rules).output().unwrap();
     let told = String::from_utf8(output.stderr).unwrap();
-    assert!(told.lines().count() == 1 && told.contains("one: line 1: `allow`"), "{told}");
+    assert!(
+        told.lines().count() == 1 && told.contains("one: line 1: \"allow\" is no action"),
+        "{told}"
+    );
 }
 
 #[test]

@@ -75,7 +75,7 @@ const RULES: &str = "\
 accept      src 10.213.1.0/24 dst any          sport any  dport any proto udp
 drop        src 10.213.1.0/24 dst any          sport any  dport 53  proto udp
 snaplen=77  src 10.213.2.0/23 dst 10.213.0.0/16 sport any dport any proto any
-accept      src any           dst any          sport 1003 dport 443 proto any
+accept      src any           dst any          sport 1002-1003 dport 400-443 proto any
 drop        src 10.213.5.4    dst any          sport any  dport any proto any
 accept      src 2001:db8::/32 dst any          sport any  dport 54  proto 17
 snaplen=70  src any           dst any          sport any  dport 9   proto udp

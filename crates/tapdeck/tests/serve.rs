@@ -568,8 +568,8 @@ fn a_wrong_configuration_is_told_in_one_line() {
     };
     for (config, code, part) in [
         (String::new(), 2, "no group"),
-        ("[serve]\ncolour = 7".into(), 2, "line 2: unknown field `colour`"),
-        (group("g", "colour = 7"), 2, "line 5: unknown field `colour`"),
+        ("[serve]\ncolour = 7".into(), 2, "line 2: there is no key colour; the nearest is "),
+        (group("g", "colour = 7"), 2, "line 5: there is no key colour; the nearest is "),
         (group("g", "steering = \"left\""), 2, "line 5"),
         (group("g", "snaplen = 0"), 2, "snaplen of 0"),
         (group("g", "filter = \"no such thing\""), 2, "groups.toml: group g: "),

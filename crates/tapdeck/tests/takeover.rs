@@ -308,7 +308,7 @@ fn another_layout_is_refused_and_what_waits_in_it_is_counted() {
         assert!(done.expect("it was compiled").success());
     };
     as_layout("77");
-    let words = "has another layout (77); 30 packets wait in its rings: go on with that version";
+    let words = "has another layout (77); 30 packets waiting in its rings: go on with that version";
     refuses(bench.recorder("--hook xdp"), 1, words);
     let listed = bench.listed();
     assert!(listed["error"].as_str().is_some_and(|e| e.contains("30 packets wait")), "{listed}");
@@ -322,7 +322,7 @@ fn another_layout_is_refused_and_what_waits_in_it_is_counted() {
     wait_for("packets to wait", || bench.listed()["waiting_packets"] == 10);
     as_layout("77");
     let dropped = String::from_utf8(bench.ctl(&["drop", "tape"]).stdout).expect("UTF-8");
-    assert!(dropped.contains("10 packets that waited in its rings are lost"), "{dropped}");
+    assert!(dropped.contains("and with it 10 packets that waited in its rings"), "{dropped}");
     let flags = "--hook xdp --no-store";
     Recorder::start(&bench.net, bench.dir.path(), flags).stop();
 }

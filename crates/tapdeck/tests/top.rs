@@ -364,7 +364,7 @@ fn a_daemon_has_groups_members_and_ports() {
         wait_for("packets", || {
             let page = once(&["--socket", socket.to_str().expect("text"), "--interval", "300ms"]);
             let row = |begin: &str| page.lines().find(|l| l.starts_with(begin)).map(str::to_owned);
-            assert!(page.contains("serving for") && page.contains("1 groups with 1 members"));
+            assert!(page.contains("serving for") && page.contains("1 group with 1 member"));
             assert!(row("ids/0 ").is_some_and(|row| row.contains("tapdeck ")), "{page}");
             assert!(row("vb ").is_some_and(|row| row.contains(" xdp ")), "{page}");
             row("ids ").is_some_and(|row| row.contains(" flow ") && row.contains(" k "))

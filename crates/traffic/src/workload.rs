@@ -14,6 +14,7 @@ use tapdeck_packet::generate::{
 };
 use tapdeck_packet::header::field::vxlan;
 use tapdeck_packet::numbers::{ether_type, ip_protocol, udp_port};
+use tapdeck_packet::printable::counted;
 
 use crate::frame::{TCP_FLAGS_AND_WINDOW, echo_request};
 use crate::sampling::{Alias, SplitMix64, mix};
@@ -22,10 +23,10 @@ use crate::sampling::{Alias, SplitMix64, mix};
 #[derive(Debug, thiserror::Error, PartialEq)]
 pub enum Error {
     /// the ranges make fewer flows than were asked for
-    #[error("{asked} flows: the addresses and ports make only {there} different ones; widen them")]
+    #[error("{}: the addresses and ports make only {there} different ones; widen them", counted((*.asked).into(), "flow"))]
     FewFlows { asked: u32, there: u128 },
     /// a run cannot have so many flows
-    #[error("{0} flows: from 1 to {max} are possible", max = MAX_FLOWS)]
+    #[error("{}: from 1 to {max} are possible", counted((*.0).into(), "flow"), max = MAX_FLOWS)]
     Flows(u32),
     /// one end is IPv4, the other IPv6
     #[error("source {0} and destination {1} are not of the same IP version")]
@@ -34,7 +35,7 @@ pub enum Error {
     #[error("the mark's address {0} and the flows' addresses {1} are not of the same IP version")]
     MarkVersion(IpAddr, IpNet),
     /// fewer flows than senders
-    #[error("{flows} flows for {senders} senders: each needs one at least")]
+    #[error("{} for {senders} senders: each needs one at least", counted((*.flows).into(), "flow"))]
     Senders { flows: u32, senders: u32 },
     /// what no command line makes
     #[error(

@@ -5,6 +5,7 @@ use super::steering::MAX_WEIGHT;
 use crate::ring::GeometryError;
 use crate::sys::params::MAX_GROUPS;
 use crate::{Hook, interface};
+use tapdeck_packet::printable::counted;
 
 /// Why groups cannot do what was asked.
 #[derive(Debug, thiserror::Error)]
@@ -28,7 +29,7 @@ pub enum Error {
     #[error("no group is configured: name at least one")]
     NoGroups,
     /// more than the kernel half has places for
-    #[error("{0} groups are configured, and {MAX_GROUPS} are possible")]
+    #[error("{} are configured, and {MAX_GROUPS} are possible", counted(*.0 as u64, "group"))]
     TooManyGroups(usize),
     /// a name that two groups have
     #[error("two groups are named {0}: give each its own name")]

@@ -22,6 +22,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use rustix::time::{ClockId, clock_gettime};
+use tapdeck_packet::printable::counted;
 use tapdeck_packet::ring::{PACKET_SHIFT, ReadMemory as _};
 
 use crate::bpf::loaded::PinnedMaps;
@@ -55,7 +56,7 @@ pub enum Error {
     /// another form
     #[error(
         "what {name} left is of tapdeck {version} and has another layout ({layout}){}: go on with that version, or give it up by tapdeck ctl persist drop {name}",
-        waiting.map_or_else(String::new, |n| format!("; {n} packets wait in its rings"))
+        waiting.map_or_else(String::new, |n| format!("; {} waiting in its rings", counted(n, "packet")))
     )]
     Layout {
         name: String,

@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use tapdeck_capture::rules::{Hits, Verdict};
 use tapdeck_packet::rules::image::{Engine, Options};
 use tapdeck_packet::rules::{
-    Action, Entry, Family, MAX_CUTOFF, Pattern, Protocol, Rule, RuleSet, Tuple,
+    Action, Entry, Family, MAX_CUTOFF, Pattern, PortRange, Protocol, Rule, RuleSet, Tuple,
 };
 use tapdeck_testkit::SplitMix64;
 
@@ -60,7 +60,11 @@ impl Style {
             Some(ipnet::IpNet::new(self.address(random, family), length).unwrap().trunc())
         };
         let (source, destination) = (net(random), net(random));
-        let port = |random: &mut SplitMix64| random.one_in(3).then(|| random.one(&PORTS));
+        let port = |random: &mut SplitMix64| {
+            let first = random.one_in(3).then(|| random.one(&PORTS))?;
+            let more = if random.one_in(4) { random.one(&[1, 2, 30]) } else { 0 };
+            Some(PortRange { first, last: first.saturating_add(more) })
+        };
         let (source_port, destination_port) = (port(random), port(random));
         let protocol = match random.below(5) {
             0 => Some(Protocol::Number(6)),
@@ -117,7 +121,14 @@ impl Style {
             Some(Protocol::Icmp) => random.one(&[1, 58]),
             None => random.one(&[1, 6, 17, 47, 58]),
         };
-        let port = |random: &mut SplitMix64, port: Option<u16>| port.unwrap_or(random.one(&PORTS));
+        let port = |random: &mut SplitMix64, ports: Option<PortRange>| match ports {
+            // One behind the last, now and then.
+            Some(PortRange { first, last }) => {
+                let ends = [first, last, last, last.saturating_add(1)];
+                random.one(&ends)
+            }
+            None => random.one(&PORTS),
+        };
         let ports = (!random.one_in(5)).then(|| {
             (
                 port(random, near.and_then(|rule| rule.source_port)),

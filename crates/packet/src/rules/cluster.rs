@@ -297,7 +297,7 @@ impl Clustering {
         let mut stays = vec![true; order.len()];
         for (place, &number) in (0..).zip(order) {
             let rule = &set.entries()[number as usize].rule;
-            stays[place as usize] = !rule.patterns().any(|p| moved.contains(&p.signature));
+            stays[place as usize] = !rule.signatures().any(|signature| moved.contains(&signature));
             if stays[place as usize] {
                 lines.push((Reverse(rule.rank()), place, None));
             }
@@ -341,8 +341,8 @@ fn write(pattern: &Pattern, origin: &Rule) -> Rule {
         source: source.filter(|_| !is_any(signature.source_bits, origin.source)),
         destination: destination
             .filter(|_| !is_any(signature.destination_bits, origin.destination)),
-        source_port: signature.source_port.then_some(key.source_port),
-        destination_port: signature.destination_port.then_some(key.destination_port),
+        source_port: signature.source_port.then_some(key.source_port.into()),
+        destination_port: signature.destination_port.then_some(key.destination_port.into()),
         protocol: signature.protocol.then_some(Protocol::Number(key.protocol)),
     };
     if signature.family.is_some() && rule.family().is_none() {

@@ -40,7 +40,7 @@ pub(super) fn tables(set: &RuleSet, order: &[u32]) -> Vec<Table> {
         }
     }
     let mut tables: Vec<Table> = tables.into_values().collect();
-    // The two patterns of one rule are of two signatures, so no two tables compare equal.
+    // A rule has its patterns of one signature in one table, so no two tables compare equal.
     tables.sort_unstable_by_key(|table| (table.first, table.signature));
     tables
 }

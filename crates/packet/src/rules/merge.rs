@@ -77,7 +77,7 @@ struct Merger<'a> {
     actions: Vec<u32>,
     /// What is known of the patterns at each place.
     found: Vec<Found>,
-    /// Patterns that a later rule has too, where that rule stays because its other pattern is
+    /// Patterns that a later rule has too, where that rule stays because another of its patterns is
     /// needed.
     repeated: HashSet<Pattern>,
 }
@@ -85,8 +85,8 @@ struct Merger<'a> {
 /// What is known of a rule's patterns. The rule can go if all its patterns can.
 #[derive(Clone, Copy, Default)]
 struct Found {
-    patterns: u8,
-    needless: u8,
+    patterns: u32,
+    needless: u32,
     /// The place of a rule that makes a pattern unnecessary, and how.
     by: Option<(u32, Why)>,
 }
@@ -100,7 +100,8 @@ impl<'a> Merger<'a> {
             *numbers.entry(&set.entries()[number as usize].rule.action).or_insert(next)
         });
         let actions = actions.collect();
-        let patterns = |&number: &u32| set.entries()[number as usize].rule.patterns().count() as u8;
+        let patterns =
+            |&number: &u32| set.entries()[number as usize].rule.patterns().count() as u32;
         let found =
             order.iter().map(|number| Found { patterns: patterns(number), ..Found::default() });
         let found = found.collect();
@@ -126,7 +127,7 @@ impl<'a> Merger<'a> {
     fn note(&mut self, place: u32, by: u32, why: Why) {
         let found = &mut self.found[place as usize];
         found.needless += 1;
-        // If one of a rule's two patterns takes packets, that one says what the rule is.
+        // If one of a rule's patterns takes packets, that one says what the rule is.
         if found.by.is_none_or(|(_, known)| known != Why::Subset) {
             found.by = Some((by, why));
         }

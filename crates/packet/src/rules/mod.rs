@@ -29,8 +29,8 @@ pub mod tuple;
 
 pub use judge::Judge;
 pub use merge::{Merged, Why};
-pub use parse::{Fault, MAX_RULES, ParseError, ParseErrors};
-pub use rule::{Action, MAX_CUTOFF, MAX_GROUP_NAME, MAX_SNAPLEN, Protocol, Rule};
+pub use parse::{Fault, MAX_PORT_PAIRS, MAX_RULES, ParseError, ParseErrors};
+pub use rule::{Action, MAX_CUTOFF, MAX_GROUP_NAME, MAX_SNAPLEN, PortRange, Protocol, Rule};
 pub use set::{Entry, RuleSet};
 pub use signature::{Key, Pattern, Signature, prefix_mask};
 pub use tuple::{Family, Tuple};

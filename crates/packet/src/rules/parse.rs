@@ -3,11 +3,13 @@
 //! It has one rule a line, with all fields in this order. `#` begins a comment:
 //!
 //! ```text
-//! ACTION src ADDR[/N]|any dst ADDR[/N]|any sport N|any dport N|any proto tcp|udp|icmp|N|any
+//! ACTION src ADDR[/N]|any dst ADDR[/N]|any sport N[-N]|any dport N[-N]|any
+//!        proto tcp|udp|icmp|N|any
 //! ```
 //!
 //! An address with bits set behind its prefix is taken as the prefix: the mask is applied to it, as
-//! it is to packets. Names of hosts and services are not looked up.
+//! it is to packets. Two numbers are the first and the last of a range of ports. Names of hosts and
+//! services are not looked up.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -15,9 +17,12 @@ use std::str::{FromStr, SplitWhitespace};
 
 use ipnet::IpNet;
 
-use super::rule::{Action, MAX_CUTOFF, MAX_GROUP_NAME, MAX_SNAPLEN, Protocol, Rule, SIZE_UNITS};
+use super::rule::{
+    Action, MAX_CUTOFF, MAX_GROUP_NAME, MAX_SNAPLEN, PortRange, Protocol, Rule, SIZE_UNITS,
+};
 use super::set::{Entry, RuleSet};
 use crate::numbers::ip_protocol;
+use crate::printable::count;
 
 /// How many faults of a file are shown one by one.
 const SHOWN: usize = 20;
@@ -26,6 +31,8 @@ const QUOTED: usize = 40;
 /// The most rules that a set can have. Such a set takes 32 MiB in the kernel, the most that any set
 /// may.
 pub const MAX_RULES: usize = 1 << 20;
+/// The most pairs of a source and a destination port that the ranges of one rule can stand for.
+pub const MAX_PORT_PAIRS: u64 = 1 << 16;
 
 /// A fault in a line of a rule file.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -46,27 +53,27 @@ pub enum Fault {
     #[error("no rule: write {GRAMMAR}")]
     Empty,
     /// the first word is no action
-    #[error("`{0}` is no action: write accept, drop, snaplen=BYTES, cutoff=SIZE or group=NAME")]
+    #[error("{0:?} is no action: write accept, drop, snaplen=BYTES, cutoff=SIZE or group=NAME")]
     Action(String),
     /// the number of bytes to keep is none
-    #[error("`{0}` is no number of bytes to keep: write snaplen=N, N from 1 to {MAX_SNAPLEN}")]
+    #[error("{0:?} is no number of bytes to keep: write snaplen=N, N from 1 to {MAX_SNAPLEN}")]
     Snaplen(String),
     /// no size after which a flow can be cut off
-    #[error("`{0}` is no size: write cutoff=SIZE, as 4096, 10KiB or 1MiB, at most 2GiB")]
+    #[error("{0:?} is no size: write cutoff=SIZE, as 4096, 10KiB or 1MiB, at most 2GiB")]
     Cutoff(String),
     /// the group has no name, or one that cannot be
     #[error(
-        "`{0}` is no name of a group: write group=NAME, of at most {MAX_GROUP_NAME} bytes and no control characters"
+        "{0:?} is no name of a group: write group=NAME, of at most {MAX_GROUP_NAME} bytes and no control characters"
     )]
     Group(String),
     /// another word where the name of a field must be
-    #[error("`{found}` where `{expected}` must stand: the order is {GRAMMAR}")]
+    #[error("{found:?} where {expected} must stand: the order is {GRAMMAR}")]
     Field { expected: &'static str, found: String },
     /// the line ends too early
     #[error("the line ends where {0} must stand: the order is {GRAMMAR}")]
     Missing(&'static str),
     /// no address
-    #[error("`{found}` behind `{field}` is no address: {why}")]
+    #[error("{found:?} behind {field} is no address: {why}")]
     Address { field: &'static str, found: String, why: &'static str },
     /// one address of IPv4 and one of IPv6
     #[error(
@@ -75,24 +82,28 @@ pub enum Fault {
     Families { source_net: IpNet, destination_net: IpNet },
     /// no port
     #[error(
-        "`{found}` behind `{field}` is no port: write a number from 0 to 65535, or any; a range takes one rule for each port"
+        "{found:?} behind {field} is no port: write a number from 0 to 65535, two of them as 8000-8100, or any"
     )]
     Port { field: &'static str, found: String },
+    /// more ports than the kernel's tables shall hold for one rule
+    #[error(
+        "the ranges stand for {} pairs of ports, and a rule has at most {}: write any for one of the two", count(*.0), count(MAX_PORT_PAIRS)
+    )]
+    Ranges(u64),
     /// no protocol
-    #[error("`{0}` is no protocol: write tcp, udp, icmp, a number from 0 to 255, or any")]
+    #[error("{0:?} is no protocol: write tcp, udp, icmp, a number from 0 to 255, or any")]
     Protocol(String),
     /// words behind the end
-    #[error("`{0}` behind the end of the rule: write one rule a line, and # before a comment")]
+    #[error("{0:?} behind the end of the rule: write one rule a line, and # before a comment")]
     Extra(String),
     /// too many rules
     #[error(
-        "more than {MAX_RULES} rules: merge some into shorter prefixes, or split the set over several groups"
+        "more than {} rules, of which a range of ports is one for each port: merge some into shorter prefixes, or split the set over several groups", count(MAX_RULES as u64)
     )]
     TooMany,
 }
 
-const GRAMMAR: &str =
-    "ACTION src ADDR[/N]|any dst ADDR[/N]|any sport N|any dport N|any proto tcp|udp|icmp|N|any";
+const GRAMMAR: &str = "ACTION src ADDR[/N]|any dst ADDR[/N]|any sport N[-N]|any dport N[-N]|any proto tcp|udp|icmp|N|any";
 
 impl fmt::Display for ParseError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -140,15 +151,17 @@ impl RuleSet {
         let text = text.strip_prefix("\u{feff}".as_bytes()).unwrap_or(text);
         let mut set = Self::default();
         let mut faults = ParseErrors { errors: Vec::new(), count: 0 };
+        let mut size = 0;
         for (line, bytes) in (1..).zip(text.split(|&byte| byte == b'\n')) {
             match parse_line(bytes) {
                 Ok(None) => {}
-                Ok(Some(rule)) if set.len() < MAX_RULES => {
+                Ok(Some(rule)) => {
+                    size += rule.port_pairs();
+                    if size > MAX_RULES as u64 {
+                        faults.add(ParseError { line, fault: Fault::TooMany });
+                        break;
+                    }
                     set.push(Entry { rule, enabled: true, line });
-                }
-                Ok(Some(_)) => {
-                    faults.add(ParseError { line, fault: Fault::TooMany });
-                    break;
                 }
                 Err(fault) => faults.add(ParseError { line, fault }),
             }
@@ -200,6 +213,9 @@ fn parse_line(line: &[u8]) -> Result<Option<Rule>, Fault> {
         && source_net.addr().is_ipv4() != destination_net.addr().is_ipv4()
     {
         return Err(Fault::Families { source_net, destination_net });
+    }
+    if rule.port_pairs() > MAX_PORT_PAIRS {
+        return Err(Fault::Ranges(rule.port_pairs()));
     }
     Ok(Some(rule.truncated()))
 }
@@ -282,10 +298,13 @@ fn address(field: &'static str, words: &mut SplitWhitespace) -> Result<Option<Ip
     IpNet::new(address, bits).map(Some).map_err(|_| fault("its prefix is too long"))
 }
 
-fn port(field: &'static str, words: &mut SplitWhitespace) -> Result<Option<u16>, Fault> {
+fn port(field: &'static str, words: &mut SplitWhitespace) -> Result<Option<PortRange>, Fault> {
     let Some(word) = value(field, words)? else { return Ok(None) };
-    let port = number(word).and_then(|number| u16::try_from(number).ok());
-    port.map(Some).ok_or_else(|| Fault::Port { field, found: quote(word) })
+    let port = |word: &str| number(word).and_then(|number| u16::try_from(number).ok());
+    let (first, last) = word.split_once('-').unwrap_or((word, word));
+    let range = port(first).zip(port(last)).filter(|(first, last)| first <= last);
+    let range = range.map(|(first, last)| PortRange { first, last });
+    range.map(Some).ok_or_else(|| Fault::Port { field, found: quote(word) })
 }
 
 fn protocol(words: &mut SplitWhitespace) -> Result<Option<Protocol>, Fault> {

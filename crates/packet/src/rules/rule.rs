@@ -40,6 +40,30 @@ pub enum Protocol {
     Number(u8),
 }
 
+/// Ports of which a rule fits each.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct PortRange {
+    pub first: u16,
+    /// The last port, which is not below `first`.
+    pub last: u16,
+}
+
+impl From<u16> for PortRange {
+    fn from(port: u16) -> Self {
+        Self { first: port, last: port }
+    }
+}
+
+impl PortRange {
+    pub fn contains(&self, port: u16) -> bool {
+        (self.first..=self.last).contains(&port)
+    }
+
+    fn ports(range: Option<Self>) -> std::ops::RangeInclusive<u16> {
+        range.map_or(0..=0, |range| range.first..=range.last)
+    }
+}
+
 /// One line of a rule file. A field that is `None` fits everything.
 ///
 /// The parser makes sure that both addresses are of one family, and that prefixes have no bits set
@@ -49,8 +73,8 @@ pub struct Rule {
     pub action: Action,
     pub source: Option<IpNet>,
     pub destination: Option<IpNet>,
-    pub source_port: Option<u16>,
-    pub destination_port: Option<u16>,
+    pub source_port: Option<PortRange>,
+    pub destination_port: Option<PortRange>,
     pub protocol: Option<Protocol>,
 }
 
@@ -68,18 +92,44 @@ impl Rule {
         Some(if net.addr().is_ipv4() { Family::V4 } else { Family::V6 })
     }
 
-    /// Returns the patterns that the rule looks for. `proto icmp` without an address is two
-    /// patterns, one for each family; they are of the same rank, and no packet fits both. Any other
-    /// rule is one pattern.
+    /// Returns the patterns that the rule looks for, one for each pair of ports in its ranges, and
+    /// those for each family where it is `proto icmp` without an address. All are of the same rank,
+    /// and no packet fits two of them.
     pub fn patterns(&self) -> impl Iterator<Item = Pattern> + use<> {
+        let (sources, destinations) =
+            (PortRange::ports(self.source_port), PortRange::ports(self.destination_port));
+        self.firsts().flat_map(move |first| {
+            let destinations = destinations.clone();
+            sources.clone().flat_map(move |source_port| {
+                destinations.clone().map(move |destination_port| {
+                    let key = Key { source_port, destination_port, ..first.key };
+                    Pattern { key, ..first }
+                })
+            })
+        })
+    }
+
+    /// Returns the signatures of the rule's patterns, each once.
+    pub fn signatures(&self) -> impl Iterator<Item = Signature> + use<> {
+        self.firsts().map(|pattern| pattern.signature)
+    }
+
+    /// Returns how many pairs of ports the rule names.
+    pub fn port_pairs(&self) -> u64 {
+        let count = |range| PortRange::ports(range).len() as u64;
+        count(self.source_port) * count(self.destination_port)
+    }
+
+    /// Returns the pattern with the first port of each range, for each family that the rule is
+    /// about.
+    fn firsts(&self) -> impl Iterator<Item = Pattern> + use<> {
         let both = [Some(Family::V4), Some(Family::V6)];
         let families = match (self.family(), self.protocol) {
             (None, Some(Protocol::Icmp)) => both,
             (family, _) => [family, None],
         };
         let count = if families == both { 2 } else { 1 };
-        let patterns = families.map(|family| self.pattern(family));
-        patterns.into_iter().take(count)
+        families.map(|family| self.pattern(family)).into_iter().take(count)
     }
 
     fn pattern(&self, family: Option<Family>) -> Pattern {
@@ -102,8 +152,8 @@ impl Rule {
             key: Key {
                 source: address(self.source),
                 destination: address(self.destination),
-                source_port: self.source_port.unwrap_or(0),
-                destination_port: self.destination_port.unwrap_or(0),
+                source_port: *PortRange::ports(self.source_port).start(),
+                destination_port: *PortRange::ports(self.destination_port).start(),
                 protocol: protocol.unwrap_or(0),
             },
         }
@@ -147,6 +197,14 @@ impl fmt::Display for Size {
         let unit = SIZE_UNITS.iter().find(|(_, unit)| self.0.is_multiple_of(*unit));
         let (name, unit) = unit.copied().unwrap_or(("", 1));
         write!(f, "{}{name}", self.0 / unit)
+    }
+}
+
+/// Writes one port, or the first and the last.
+impl fmt::Display for PortRange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.first)?;
+        if self.last > self.first { write!(f, "-{}", self.last) } else { Ok(()) }
     }
 }
 

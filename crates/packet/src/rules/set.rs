@@ -82,7 +82,7 @@ impl RuleSet {
     pub fn signatures(&self) -> Vec<Signature> {
         let enabled = self.entries.iter().filter(|entry| entry.enabled);
         let mut signatures: Vec<Signature> =
-            enabled.flat_map(|entry| entry.rule.patterns()).map(|p| p.signature).collect();
+            enabled.flat_map(|entry| entry.rule.signatures()).collect();
         signatures.sort_unstable_by_key(|signature| (Reverse(signature.rank()), *signature));
         signatures.dedup();
         signatures

@@ -14,6 +14,7 @@ use std::time::Duration;
 
 use rustix::io::Errno;
 use tapdeck_packet::pcapng::StatisticsBlock;
+use tapdeck_packet::printable;
 use tapdeck_packet::watch::{beat, waiting, waiting_for_disk, watch};
 
 use crate::format::store::{NEXT, Stored, on_disk};
@@ -275,7 +276,7 @@ impl<I: Io> Thread<I> {
             if !is_full(e) {
                 Totals::add(&self.work.totals.write_errors, 1);
             }
-            (self.work.log)(&format!("{from}: could not be closed properly: {e}"));
+            (self.work.log)(&format!("{from}: cannot be closed properly: {e}"));
         }
         let mut held: u64 = packets.iter().sum();
         let dir = self.work.dir.clone();
@@ -299,8 +300,10 @@ impl<I: Io> Thread<I> {
                 let unsure = durability.unsure();
                 self.work.totals.take_back(&unsure.packets, &unsure.frame_bytes);
                 let count: u64 = unsure.packets.iter().sum();
-                lost =
-                    format!("{count} of its {held} packets may be lost and count as not written; ");
+                lost = format!(
+                    "{count} of its {} may be lost and count as not written; ",
+                    printable::counted(held, "packet")
+                );
                 held -= count;
             }
             (self.work.log)(&format!(

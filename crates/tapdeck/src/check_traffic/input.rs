@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use anyhow::{Context, Result, bail};
 use tapdeck_packet::link::LinkType;
 use tapdeck_store::query::{Error, Note, Snapshot, Span};
+use tapdeck_store::stat::left_out;
 use tapdeck_traffic::check::Check;
 
 use crate::capture_file::{self, OnDamage};
@@ -18,6 +19,10 @@ use crate::standard_input;
 pub struct RecordingNotes {
     /// Packets that the recording says it dropped, of whatever traffic.
     pub dropped: u64,
+    /// Packets that it says it left out of flows that had had their bytes.
+    pub cutoff: u64,
+    /// Packets that it says it kept in part, because a ring was nearly full.
+    pub shed: u64,
     /// Where files were damaged that were used up to the damage.
     pub damage: Vec<String>,
 }
@@ -62,9 +67,13 @@ pub fn read(
             );
         }
         notes.dropped += packet.dropped;
+        notes.shed += u64::from(packet.shed > 0);
         check.packet(packet.time_ns, packet.original_len, packet.frame);
         Ok(())
     })?;
     notes.damage.extend(damage);
+    // The file's end tells it; of one that cannot be read there nothing is known.
+    let left_out = recorded.path().and_then(|path| left_out(&path).ok());
+    notes.cutoff += left_out.unwrap_or_default().packets;
     Ok(())
 }

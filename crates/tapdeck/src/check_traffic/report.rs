@@ -6,7 +6,7 @@ use serde::Serialize;
 use tapdeck_traffic::check::{Report, Size};
 
 use super::input::RecordingNotes;
-use crate::units::{show_count, show_ns};
+use crate::units::{counted, show_count, show_ns};
 
 /// Classes of frame lengths as in RFC 2819 (RMON), from and to, without the frame check sequence,
 /// which is not recorded.
@@ -21,6 +21,10 @@ struct Json<'a> {
     report: &'a Report,
     /// Packets that the recording says it dropped, of whatever traffic.
     recording_dropped: u64,
+    /// Packets that it says it left out of flows that were cut off, of whatever traffic.
+    recording_cutoff: u64,
+    /// Packets that it says it kept in part, as rings were nearly full, of whatever traffic.
+    recording_shed: u64,
     /// Where files were damaged that were used up to there.
     recording_damaged: &'a [String],
 }
@@ -30,6 +34,8 @@ pub fn write_json(out: &mut impl Write, report: &Report, notes: &RecordingNotes)
         clean: report.is_clean(),
         report,
         recording_dropped: notes.dropped,
+        recording_cutoff: notes.cutoff,
+        recording_shed: notes.shed,
         recording_damaged: &notes.damage,
     };
     serde_json::to_writer_pretty(&mut *out, &json)?;
@@ -52,7 +58,7 @@ pub fn write_text(
 fn summary(out: &mut impl Write, r: &Report) -> io::Result<()> {
     let in_streams = match r.streams_with_loss {
         1 if r.streams > 1 => " (in 1 stream)".to_owned(),
-        n if n > 1 => format!(" (in {} streams)", show_count(n)),
+        n if n > 1 => format!(" (in {})", counted(n, "stream")),
         _ => String::new(),
     };
     let in_streams = if r.lost == 0 { String::new() } else { in_streams };
@@ -91,6 +97,14 @@ fn write_notes(out: &mut impl Write, r: &Report, notes: &RecordingNotes) -> io::
         (
             notes.dropped,
             "packets, of whatever traffic, the recorder dropped by its own account (not counting those after the last it kept)",
+        ),
+        (
+            notes.cutoff,
+            "packets, of whatever traffic, the recorder left out of flows that were cut off, by its own account: such packets are among the lost",
+        ),
+        (
+            notes.shed,
+            "packets, of whatever traffic, the recorder kept in part because rings were nearly full (shed): such packets may be too short to tell",
         ),
         (r.damaged_as_by_routing, routed),
         (r.unidentified, "damaged packets no longer tell which they were"),

@@ -15,7 +15,7 @@ use clap::builder::ValueParser;
 use clap::error::{ContextKind, ContextValue};
 use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, ArgMatches, Command, CommandFactory, ValueHint, value_parser};
-use tapdeck_packet::printable;
+use tapdeck_packet::config_fault::{fault, line, no_key};
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
@@ -190,8 +190,7 @@ impl Flags {
 
     fn key(&self, path: &Path, name: &str, value: &Spanned<DeValue<'_>>) -> Result<Key, String> {
         let Some((_, arg)) = self.keys().find(|(flag, _)| *flag == name) else {
-            let nearest = self.nearest(name);
-            return Err(format!("there is no key {name}; the nearest is {nearest}"));
+            return Err(no_key(name, self.keys().map(|(name, _)| name)));
         };
         let wrong = |why: String| format!("{name}: {why}");
         let values = values(arg, value).map_err(wrong)?;
@@ -199,13 +198,6 @@ impl Flags {
         let words: Vec<OsString> = values.map(|value| word(name, value.as_deref())).collect();
         check(arg, &words).map_err(wrong)?;
         Ok(Key { name: name.to_owned(), id: arg.get_id().to_string(), line: 0, words })
-    }
-
-    /// Returns the key whose name is most like a text.
-    fn nearest(&self, text: &str) -> &str {
-        let like = |name: &str| strsim::jaro_winkler(name, &text.to_lowercase());
-        let keys = self.keys().map(|(name, _)| name);
-        keys.max_by(|a, b| like(a).total_cmp(&like(b))).unwrap_or_default()
     }
 }
 
@@ -336,17 +328,6 @@ pub fn one_line(e: &clap::Error) -> String {
     said.strip_prefix("error: ").unwrap_or(&said).to_owned()
 }
 
-/// Returns the text of a fault in a file: one line, which names the line of the file.
-pub fn fault(path: &Path, text: &str, at: Option<Range<usize>>, why: &str) -> String {
-    let line = at.map(|at| format!(", line {}", line(text, &at)));
-    let why = why.lines().collect::<Vec<_>>().join(" ");
-    format!("{}{}: {}", path.display(), line.unwrap_or_default(), printable::name(&why))
-}
-
-fn line(text: &str, at: &Range<usize>) -> usize {
-    text.get(..at.start).unwrap_or(text).matches('\n').count() + 1
-}
-
 /// Returns an error of flags, some of which came from a file.
 pub fn explain(file: Option<&RecordFile>, e: anyhow::Error) -> anyhow::Error {
     match file {
@@ -430,7 +411,6 @@ mod tests {
             assert!(!keys.contains(&key), "{key}: {keys:?}");
         }
         for (name, arg) in flags.keys() {
-            assert_eq!(flags.nearest(name), name);
             let is_switch = !arg.get_action().takes_values();
             let value = if is_switch { "true" } else { "\"\"" };
             let (file, faults) = flags.file(Path::new("x.toml"), &format!("{name} = {value}"));

@@ -82,7 +82,8 @@ fn check(path: &Path) -> Result<Page, Vec<String>> {
         Whose::Recorders => record::check(path, &text),
         Whose::Daemons => serve::check(path, &text).map_err(one),
         Whose::Gateways => Err(vec![format!(
-            "{}: this configures tapdeck-gateway, which checks it when it starts",
+            "{0}: this configures tapdeck-gateway, which says what it would do: \
+             tapdeck-gateway check {0}",
             path.display()
         )]),
     }

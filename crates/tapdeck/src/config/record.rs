@@ -13,7 +13,7 @@ use super::file::{RecordFile, Words, one_line};
 use crate::flags::{Cli, Command};
 use crate::record::{Origin, RecordPlan, Target};
 use crate::rights::Rights;
-use crate::units::{show_bytes, show_count};
+use crate::units::{counted, show_bytes, show_count};
 
 /// Returns what is to be recorded where, or all that is wrong.
 pub fn check(path: &Path, text: &str) -> Result<Page, Vec<String>> {
@@ -103,8 +103,8 @@ fn target(plan: &RecordPlan, page: &mut Page) -> anyhow::Result<()> {
         None => page.line("store", format!("{}, which is made", dir.display())),
         Some(filling) => {
             let (bytes, segments) = (show_bytes(filling.bytes), filling.segments as u64);
-            let segments = show_count(segments);
-            page.line("store", format!("{}, {bytes} in {segments} segments", dir.display()));
+            let segments = counted(segments, "segment");
+            page.line("store", format!("{}, {bytes} in {segments}", dir.display()));
             page.line("keeps", filling.say(retention, space(dir)?));
         }
     }

@@ -6,14 +6,14 @@ use anyhow::Result;
 use clap::Parser;
 use tapdeck_capture::Deliver;
 use tapdeck_capture::groups::Groups;
+use tapdeck_packet::config_fault::fault;
 use toml::de::DeTable;
 
 use super::Page;
-use super::file::fault;
 use crate::flags::{Cli, Command};
 use crate::rights::Rights;
 use crate::serve::config::ServePlan;
-use crate::units::{show_bytes, show_count};
+use crate::units::{counted, show_bytes};
 use crate::usage::Usage;
 
 /// Returns what is to be served.
@@ -61,7 +61,7 @@ fn foresee(path: &Path) -> Result<Page> {
         };
         let rules = rules
             .as_ref()
-            .map(|(set, _)| format!("; {} rules", show_count(set.entries().len() as u64)));
+            .map(|(set, _)| format!("; {}", counted(set.entries().len() as u64, "rule")));
         let filter = group.filter.as_ref().map(|filter| format!("; filter {filter}"));
         page.line(
             "group",

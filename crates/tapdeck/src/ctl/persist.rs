@@ -8,7 +8,7 @@ use serde::Serialize;
 use tapdeck_capture::persist::{Dropped, DroppedLasting, Status, StatusOf, drop_lasting, list};
 
 use crate::flags::CtlPersist;
-use crate::units::{show_bytes, show_count};
+use crate::units::{counted, show_bytes};
 
 /// A line of `list --json`.
 #[derive(Serialize)]
@@ -58,14 +58,15 @@ fn dropped(name: &str) -> Result<String> {
     let DroppedLasting { lost, still_promiscuous } = drop_lasting(name)?;
     let mut text = match lost {
         Dropped::Packets(waiting) => format!(
-            "{name} is removed; {} packets that waited in its rings are lost\n",
-            show_count(waiting)
+            "{name} is removed, and with it {} that waited in its rings\n",
+            counted(waiting, "packet")
         ),
         Dropped::Members(members) => format!(
-            "{name} is removed; its {members} members get no more packets, and keep what is in their rings\n"
+            "{name} is removed; no more packets for {}, and what is in their rings stays\n",
+            counted(members as u64, "member")
         ),
         Dropped::Unknown => {
-            format!("{name} is removed; what waited in its rings could not be read\n")
+            format!("{name} is removed; what waited in its rings cannot be read\n")
         }
     };
     for interface in still_promiscuous {
@@ -134,12 +135,13 @@ fn shown(status: &Status, owned: bool) -> String {
     let (fill, all) = (show_bytes(status.fill_bytes), show_bytes(status.ring_bytes));
     match &status.of {
         StatusOf::Recorder { waiting_packets, store } => format!(
-            "{head}; {} packets wait, {fill} of {all}; {}",
-            show_count(*waiting_packets),
+            "{head}; {} waiting, {fill} of {all}; {}",
+            counted(*waiting_packets, "packet"),
             store.display()
         ),
         StatusOf::Daemon { groups, members } => format!(
-            "{head}; {members} members of {}, with {fill} of {all} in their rings",
+            "{head}; {} of {}, with {fill} of {all} in their rings",
+            counted(*members as u64, "member"),
             groups.join(", ")
         ),
     }

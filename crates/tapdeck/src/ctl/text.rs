@@ -8,7 +8,7 @@ use tapdeck_metrics::Metrics;
 use tapdeck_packet::account::{Counters, GroupCounters, InterfaceCounters, Law, MemberCounters};
 
 use crate::flags::{CtlRules, CtlVerb};
-use crate::units::{show_bytes, show_count, show_rate};
+use crate::units::{counted, show_bytes, show_count, show_rate};
 
 /// Returns an answer as text.
 pub fn of(verb: &CtlVerb, answer: &Value) -> String {
@@ -24,8 +24,8 @@ pub fn of(verb: &CtlVerb, answer: &Value) -> String {
         CtlVerb::Rules(CtlRules::List(_) | CtlRules::Hits(_)) => rules(answer),
         CtlVerb::Rules(_) => match (number(answer, "rules"), answer["enabled"] == true) {
             (0, _) => "no rules\n".into(),
-            (n, true) => format!("{} rules\n", show_count(n)),
-            (n, false) => format!("{} rules, switched off\n", show_count(n)),
+            (n, true) => format!("{}\n", counted(n, "rule")),
+            (n, false) => format!("{}, switched off\n", counted(n, "rule")),
         },
         CtlVerb::Rotate => "a new segment begins\n".into(),
         CtlVerb::Reload => reload(answer),
@@ -146,13 +146,13 @@ fn stats(answer: &Value) -> String {
     }
     let segments = number(answer, "segments");
     if segments > 0 {
-        let _ = write!(text, " in {} segments", show_count(segments));
+        let _ = write!(text, " in {}", counted(segments, "segment"));
     }
     let deleted = number(answer, "segments_deleted");
     if deleted > 0 {
-        let packets = count(answer, "packets_deleted");
+        let packets = counted(number(answer, "packets_deleted"), "packet");
         let deleted = show_count(deleted);
-        let _ = write!(text, ", of which retention deleted {deleted} with {packets} packets");
+        let _ = write!(text, ", of which retention deleted {deleted} with {packets}");
     }
     format!("{text}\n{}", table.text())
 }
@@ -167,7 +167,7 @@ fn how(of: &Value) -> String {
         parts.push(format!("filter {filter:?}"));
     }
     if number(of, "rules") > 0 {
-        parts.push(format!("{} rules", count(of, "rules")));
+        parts.push(counted(number(of, "rules"), "rule"));
     }
     if number(of, "shed_packets") > 0 {
         let bytes = show_bytes(number(of, "shed_bytes"));

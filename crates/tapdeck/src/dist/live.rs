@@ -16,7 +16,7 @@ use tapdeck_traffic::dist::{Length, Tally};
 
 use crate::interrupt::Interrupt;
 use crate::progress_line::{ProgressLine, say};
-use crate::units::show_count;
+use crate::units::{counted, show_count};
 
 const TICK: Duration = Duration::from_millis(20);
 const SECOND: Duration = Duration::from_secs(1);
@@ -68,7 +68,7 @@ pub fn count(name: &str, length: Length, limits: &Limits, interrupt: &Interrupt)
                 break;
             }
         }
-        progress.show(|| format!("{} packets", show_count(counter.tally.counts.packets())));
+        progress.show(|| counted(counter.tally.counts.packets(), "packet"));
         std::thread::sleep(TICK);
         capture.flush().with_context(|| format!("cannot read the ring of {name}"))?;
     }

@@ -5,7 +5,7 @@ use std::io::{self, Write, stderr};
 use tapdeck_traffic::dist::{LeftOut, TwoStage};
 
 use super::Gathered;
-use crate::units::show_count;
+use crate::units::{counted, show_count};
 
 /// Tells what was found, and how far the two-stage model is from it.
 pub fn summary(gathered: &Gathered, model: &TwoStage, top: usize) {
@@ -22,7 +22,7 @@ fn write_summary(
     let what = if gathered.is_model {
         "shares of a two-stage model".to_owned()
     } else {
-        format!("{} packets", show_count(counts.packets()))
+        counted(counts.packets(), "packet")
     };
     let assumed = if gathered.length_is_assumed { ", as no input says otherwise" } else { "" };
     writeln!(
@@ -36,12 +36,12 @@ fn write_summary(
     left_out(out, &gathered.left_out, gathered.above_max)?;
     let shares = counts.top(top);
     if !shares.is_empty() {
-        writeln!(out, "{:>7} {:>15} {:>9} {:>11}", "size", "packets", "share", "cumulative")?;
+        writeln!(out, "{:>7} {:>15} {:>10} {:>10}", "size", "packets", "share", "cumulative")?;
     }
     for s in shares {
         let packets = if gathered.is_model { "-".to_owned() } else { show_count(s.packets) };
         let (share, sum) = (s.share * 100.0, s.cumulative * 100.0);
-        writeln!(out, "{:>7} {packets:>15} {share:>8.3}% {sum:>10.3}%", s.size)?;
+        writeln!(out, "{:>7} {packets:>15} {share:>8.3} % {sum:>8.3} %", s.size)?;
     }
     let (outliers, bins) = (model.cells().outliers.len(), model.cells().bins.len());
     writeln!(

@@ -29,20 +29,21 @@ pub fn run(flags: &flags::Extcap) -> Result<()> {
     let what = || format!("cannot install {}", path.display());
     fs::create_dir_all(&dir).with_context(what)?;
     let program = std::env::current_exe().context("this program has no path")?;
-    let mut script = b"#!/bin/sh\n".to_vec();
-    script.extend(MARK);
-    script.extend(b"exec ");
-    script.extend(quoted(&program));
-    script.extend(b" extcap \"$@\"\n");
     if fs::symlink_metadata(&path).is_ok() {
         let is_ours = fs::read(&path).is_ok_and(|old| old.windows(MARK.len()).any(|w| w == MARK));
         anyhow::ensure!(is_ours, "{} is there, and is not this program's", path.display());
         fs::remove_file(&path).with_context(what)?;
     }
-    fs::write(&path, script).with_context(what)?;
+    fs::write(&path, script(&program)).with_context(what)?;
     fs::set_permissions(&path, PermissionsExt::from_mode(0o755)).with_context(what)?;
     writeln!(stdout(), "{}", path.display())?;
     Ok(())
+}
+
+/// Returns the script for a program. The package has the one for its own.
+fn script(program: &Path) -> Vec<u8> {
+    let program = quoted(program);
+    [b"#!/bin/sh\n", MARK, b"exec ", &program, b" extcap \"$@\"\n"].concat()
 }
 
 /// Returns the extcap folder of this user.
@@ -87,6 +88,13 @@ fn quoted(path: &Path) -> Vec<u8> {
 #[cfg(test)]
 mod tests {
     use std::path::Path;
+
+    #[test]
+    fn the_package_has_what_its_program_would_install() {
+        let packaged = include_str!("../../../../packaging/extcap/tapdeck");
+        let installed = super::script(Path::new("/usr/bin/tapdeck"));
+        assert_eq!(String::from_utf8(installed).unwrap(), packaged);
+    }
 
     #[test]
     fn a_path_is_one_word_of_the_shell() {

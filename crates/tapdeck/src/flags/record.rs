@@ -12,7 +12,7 @@ use tapdeck_capture::groups::MAX_WEIGHT;
 use tapdeck_capture::{Hook, SHED_LEAST};
 use tapdeck_store::MinFree;
 
-use crate::units;
+use crate::units::{self, counted};
 
 /// Record the packets of network interfaces, until Ctrl-C.
 ///
@@ -281,9 +281,9 @@ fn cutoff_choice(s: &str) -> Result<CutoffChoice, String> {
 
 fn cutoff_help() -> String {
     format!(
-        "Record no more of a flow, its two directions together, than its first SIZE bytes and the packet that reaches them; what begins or ends a TCP connection is always recorded. A table of {} MiB for each interface knows the last {} flows, and of others all is recorded; hooks {} [default: off]",
+        "Record no more of a flow, its two directions together, than its first SIZE bytes and the packet that reaches them; what begins or ends a TCP connection is always recorded. A table of {} MiB for each interface knows the last {}, and of others all is recorded; hooks {} [default: off]",
         TABLE_BYTES >> 20,
-        MOST_FLOWS,
+        counted(u64::from(MOST_FLOWS), "flow"),
         Hook::list(Hook::takes_rules, "and")
     )
 }

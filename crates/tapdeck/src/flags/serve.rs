@@ -30,6 +30,7 @@ use crate::units;
   interfaces = [\"eth1\"]
   hook = \"xdp\"                   # auto xdp xdp-generic tcx netfilter
   deliver = \"pass\"               # or consume
+  yes-this-interface = true      # consume even on the interface of the default route [false]
   filter = \"not port 22\"         # pcap-filter(7)
   rules = \"ids.rules\"            # a rule file, named as seen from this one
   snaplen = 65535

@@ -20,7 +20,7 @@ use crate::flags;
 use crate::interrupt::Interrupt;
 use crate::progress_line::{ProgressLine, say};
 use crate::query::time;
-use crate::units::{show_bytes, show_count};
+use crate::units::{counted, show_bytes, show_count};
 use files::{SegmentFiles, Tables};
 use tapdeck_store::filter::Filter;
 
@@ -48,7 +48,11 @@ pub fn run(flags: &flags::Flows) -> Result<()> {
         let mut progress = ProgressLine::new();
         let mut watch = |read: u64| {
             progress.show(|| format!("{done} of {} segments, {}", names.len(), show_bytes(read)));
-            ensure!(!interrupt.asked(), "stopped by a signal: {done} segments are done");
+            ensure!(
+                !interrupt.asked(),
+                "stopped by a signal after {}",
+                counted(done as u64, "segment")
+            );
             Ok(())
         };
         let made = make(&store, name, &question, &tables, &mut watch)?;
@@ -69,8 +73,8 @@ pub fn run(flags: &flags::Flows) -> Result<()> {
         total.files += made.files;
     }
     if stderr().is_terminal() {
-        let [packets, rows, files] = [total.packets, total.rows, total.files].map(show_count);
-        say(&format!("{packets} packets, {rows} rows, {files} files"));
+        let parts = [(total.packets, "packet"), (total.rows, "row"), (total.files, "file")];
+        say(&parts.map(|(n, one)| counted(n, one)).join(", "));
     }
     verdict(faults)
 }
@@ -135,8 +139,8 @@ impl Made {
     /// Tells where rows and statistics differ. Returns whether they do.
     fn tell_difference(&self, name: &SegmentName) -> bool {
         let Some(told) = self.told else { return false };
-        let [rows, told] = [self.packets, told].map(show_count);
-        say(&format!("{name}: its rows have {rows} packets, and its statistics tell of {told}"));
+        let (rows, told) = (counted(self.packets, "packet"), show_count(told));
+        say(&format!("{name}: its rows have {rows}, and its statistics tell of {told}"));
         true
     }
 }

@@ -1,12 +1,13 @@
 //! The interfaces to send by: are they there, can they send what is asked, and may they?
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use tapdeck_capture::interface::Interface;
 use tapdeck_traffic::sizes::Bounds;
 use tapdeck_traffic::workload::Workload;
 
 use crate::flags::Gen;
 use crate::usage::usage;
+use crate::way_out;
 
 /// Bytes of an Ethernet header without tags.
 pub const ETHERNET: u32 = 14;
@@ -29,12 +30,7 @@ pub fn find(f: &Gen) -> Result<Vec<Interface>> {
             anyhow::bail!("{name} has no link; its far end is down or unplugged");
         }
         if !f.yes_this_interface {
-            let route = interface.carries_default_route();
-            if let Some(route) = route.context("cannot ask the kernel for its routes")? {
-                return usage(format!(
-                    "{name} carries the default route ({route}): this would flood your own network; --yes-this-interface if that is meant"
-                ));
-            }
+            way_out::keep(&interface, "this would flood your own network", "--yes-this-interface")?;
         }
         found.push(interface);
     }

@@ -17,7 +17,7 @@ use super::names;
 use super::resolve::{Generation, Job, Load, Recording};
 use super::worker::{Done, Watch};
 use crate::progress_line::{ProgressLine, say};
-use crate::units::{show_count, show_ns, show_rate};
+use crate::units::{counted, show_count, show_ns, show_rate};
 
 /// The line on the terminal while a run goes on.
 pub struct Live {
@@ -43,7 +43,7 @@ impl Live {
             let bits = show_rate(bytes.saturating_sub(bytes_then) as f64 * 8.0 / seconds);
             let of =
                 if *packets > 0 { format!(" of {}", show_count(*packets)) } else { String::new() };
-            format!("{}{of} packets sent, {pps}packets/s, {bits}bit/s", show_count(sent))
+            format!("packets sent: {}{of}, {pps}packets/s, {bits}bit/s", show_count(sent))
         });
     }
 }
@@ -114,8 +114,8 @@ pub fn started(job: &Job) {
 fn summary(job: &Job, sent: &Sent) {
     let share = sent.sent as f64 / (sent.sent + sent.refused).max(1) as f64;
     say(&format!(
-        "sent {} packets, {} bytes in {:.3} s: {}packets/s, {}bit/s ({}bit/s on the wire)",
-        show_count(sent.sent),
+        "sent {}, {} bytes in {:.3} s: {}packets/s, {}bit/s ({}bit/s on the wire)",
+        counted(sent.sent, "packet"),
         show_count((sent.bytes as f64 * share).round() as u64),
         sent.elapsed_s,
         show_rate(sent.rate.pps),
@@ -141,8 +141,8 @@ fn summary(job: &Job, sent: &Sent) {
     }
     if sent.refused > 0 {
         say(&format!(
-            "{} packets more were made that {} did not take: its queue or its far end was full",
-            show_count(sent.refused),
+            "{} more than {} took: its queue or its far end was full",
+            counted(sent.refused, "packet"),
             names(&job.interfaces),
         ));
     }
@@ -187,9 +187,9 @@ fn started_generating(job: &Job, generation: &Generation, by: &str) {
 fn started_replaying(job: &Job, recording: &Recording, by: &str) {
     let round = &recording.contents.round;
     say(&format!(
-        "replaying {} by {by}: {} packets of {:.0} bytes in the mean, at a speed of {}",
+        "replaying {} by {by}: {} of {:.0} bytes in the mean, at a speed of {}",
         recording.path.display(),
-        show_count(round.packets),
+        counted(round.packets, "packet"),
         recording.contents.mean_bytes(),
         job.rate_text,
     ));
@@ -199,7 +199,7 @@ fn started_replaying(job: &Job, recording: &Recording, by: &str) {
 }
 
 fn flows(n: u32) -> String {
-    if n == 1 { "1 flow".into() } else { format!("{} flows", show_count(n.into())) }
+    counted(n.into(), "flow")
 }
 
 fn spread<'a>(times: impl Iterator<Item = &'a Histogram<u64>>) -> Option<Spread> {

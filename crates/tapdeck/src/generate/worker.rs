@@ -159,7 +159,7 @@ fn take_over(done: &mut Done, outcome: Outcome) {
     done.late_max_ns = outcome.late_max_ns;
     done.late_last_ns = outcome.late_last_ns;
     if outcome.progress.failed {
-        let error = io::Error::other("the program in the kernel could not make a packet");
+        let error = io::Error::other("the program in the kernel cannot make a packet");
         done.error = done.error.take().or(Some(error));
     }
 }

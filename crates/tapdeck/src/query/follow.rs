@@ -24,7 +24,7 @@ use crate::flags;
 use crate::interrupt::Interrupt;
 use crate::listen::Reader;
 use crate::progress_line::say;
-use crate::units::show_count;
+use crate::units::counted;
 use crate::usage::usage;
 
 /// How old a packet is when it goes out: the recorder's usual `--flush`, and half a second for the
@@ -259,16 +259,16 @@ impl<'a> Following<'a> {
         self.give_waiting(|_, _| true)?;
         self.output.flush().with_context(|| self.cannot())?;
         if self.dropped > 0 {
-            let dropped = show_count(self.dropped);
-            say(&format!("the recording dropped {dropped} packets before packets of this answer"));
+            let dropped = counted(self.dropped, "packet");
+            say(&format!("the recording dropped {dropped} before packets of this answer"));
         }
         say_shed(self.shed);
         if self.output.left_out > 0 {
-            let packets = show_count(self.output.left_out);
-            say(&format!("{packets} packets of other link types were left out"));
+            let packets = counted(self.output.left_out, "packet");
+            say(&format!("left out: {packets} of other link types"));
         }
         if stderr().is_terminal() {
-            say(&format!("{} packets", show_count(self.packets)));
+            say(&counted(self.packets, "packet"));
         }
         self.interrupt.heard();
         anyhow::ensure!(self.faults == 0, "the answer is not whole, as said above");

@@ -6,6 +6,8 @@
 //! it had and the answer has not (damage, missing segments) also make the exit code 1.
 
 pub mod choice;
+mod details;
+mod dns;
 mod explain;
 mod follow;
 mod output;
@@ -28,7 +30,7 @@ use crate::flags;
 use crate::interrupt::Interrupt;
 use crate::listen::{Reader, Readers};
 use crate::progress_line::{ProgressLine, Work, pace, say};
-use crate::units::{show_bytes, show_count};
+use crate::units::{counted, show_bytes};
 use crate::usage::{self, usage};
 use explain::Explanation;
 use output::Output;
@@ -252,8 +254,8 @@ impl Given {
 fn say_shed(shed: Shed) {
     if shed.packets > 0 {
         say(&format!(
-            "{} packets of this answer were cut short when a ring was nearly full: {} of them are not in the recording",
-            show_count(shed.packets),
+            "{} of this answer cut short when a ring was nearly full: {} of them are not in the recording",
+            counted(shed.packets, "packet"),
             show_bytes(shed.bytes)
         ));
     }
@@ -380,8 +382,8 @@ impl Answer<'_> {
         let dropped = if given.limited { given.dropped } else { progress.dropped };
         if dropped > 0 {
             say(&format!(
-                "the recording dropped {} packets in the span of this answer; each gap is told by the packet after it",
-                show_count(dropped)
+                "the recording dropped {} in the span of this answer; each gap is told by the packet after it",
+                counted(dropped, "packet")
             ));
         }
         let shed = if given.limited { given.shed } else { progress.shed };
@@ -395,7 +397,7 @@ impl Answer<'_> {
             say(&format!("stopped by a signal: {}", show(progress, given.packets)));
             self.interrupt.heard();
         } else if stderr().is_terminal() {
-            say(&format!("{} packets", show_count(given.packets)));
+            say(&counted(given.packets, "packet"));
         }
     }
 
@@ -417,8 +419,8 @@ impl Answer<'_> {
 pub fn describe_missing(missing: &Missing) -> String {
     let Missing { interface, packets, first_ns, last_ns, why, .. } = missing;
     format!(
-        "{interface}: {} packets went unseen from {} to {} ({why}) and are not in the recording",
-        show_count(*packets),
+        "{interface}: {} went unseen from {} to {} ({why}) and are not in the recording",
+        counted(*packets, "packet"),
         time::show(*first_ns),
         time::show(*last_ns)
     )
@@ -426,10 +428,10 @@ pub fn describe_missing(missing: &Missing) -> String {
 
 fn show_pace(progress: Progress, packets: u64, began: Instant) -> String {
     let pace = pace(progress.bytes, Some(progress.total_bytes), began.elapsed());
-    format!("{} packets, {pace}", show_count(packets))
+    format!("{}, {pace}", counted(packets, "packet"))
 }
 
 fn show(progress: Progress, packets: u64) -> String {
     let (bytes, total) = (show_bytes(progress.bytes), show_bytes(progress.total_bytes));
-    format!("{} packets, {bytes} of {total} looked through", show_count(packets))
+    format!("{}, {bytes} of {total} looked through", counted(packets, "packet"))
 }

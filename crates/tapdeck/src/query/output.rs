@@ -13,10 +13,13 @@ use serde::Serialize;
 use tapdeck_packet::community_id::CommunityId;
 use tapdeck_packet::link::LinkType;
 use tapdeck_packet::pcap::{self, Unit};
+use tapdeck_packet::printable::counted;
 use tapdeck_packet::{pcapng, printable};
 use tapdeck_store::query::{Described, Missing, Packet};
 use tapdeck_store::{SegmentName, UnseenSpan};
 
+use super::details::{Arp, Details, Icmp, Mac, Tcp};
+use super::dns::Dns;
 use super::summary::{Protocol, Summary};
 use super::time;
 use crate::flags;
@@ -200,8 +203,10 @@ impl Output {
             pcapng::comment_packet(&mut self.pending, start, &text);
         }
         if p.dropped > 0 {
-            let text =
-                format!("{} packets of this interface were dropped before this one", p.dropped);
+            let text = format!(
+                "dropped before this one: {} of its interface",
+                counted(p.dropped, "packet")
+            );
             pcapng::comment_packet(&mut self.pending, start, &text);
         }
     }
@@ -210,11 +215,25 @@ impl Output {
         let s = Summary::of(p.link, p.frame);
         let out = &mut self.pending;
         write!(out, "{} {}", time::show(p.time_ns), printable::name(interface))?;
+        if let Some(direction) = direction(p.flags) {
+            write!(out, " {direction}")?;
+        }
+        for vlan in &s.vlans {
+            write!(out, " vlan {vlan}")?;
+        }
+        for label in &s.labels {
+            write!(out, " mpls {label}")?;
+        }
         if let Some(protocol) = s.protocol {
             write!(out, " {protocol}")?;
         }
         if let (Some(src), Some(dst)) = (s.src, s.dst) {
             write!(out, " {} > {}", endpoint(src, s.sport), endpoint(dst, s.dport))?;
+        } else if let (Some(src), Some(dst)) = (s.mac_src, s.mac_dst) {
+            write!(out, " {src} > {dst}")?;
+        }
+        if let Some(details) = &s.details {
+            write!(out, " {details}")?;
         }
         write!(out, " length {}", p.original_len)?;
         if p.dropped > 0 {
@@ -231,6 +250,11 @@ impl Output {
         let object = Object {
             time: time::show(p.time_ns),
             interface,
+            direction: direction(p.flags),
+            mac_src: s.mac_src,
+            mac_dst: s.mac_dst,
+            vlan: s.vlans,
+            mpls: s.labels,
             src: s.src,
             dst: s.dst,
             sport: s.sport,
@@ -240,6 +264,23 @@ impl Output {
             length: p.original_len,
             dropped: p.dropped,
             shed: u64::from(p.shed),
+            info: s.details.as_ref().map(Details::to_string),
+            tcp: match &s.details {
+                Some(Details::Tcp(tcp)) => Some(tcp),
+                _ => None,
+            },
+            icmp: match &s.details {
+                Some(Details::Icmp(icmp)) => Some(icmp),
+                _ => None,
+            },
+            arp: match &s.details {
+                Some(Details::Arp(arp)) => Some(arp),
+                _ => None,
+            },
+            dns: match &s.details {
+                Some(Details::Dns(dns)) => Some(dns),
+                _ => None,
+            },
         };
         let text = serde_json::to_string(&object)?;
         self.pending.extend_from_slice(printable::json(&text).as_bytes());
@@ -253,6 +294,16 @@ impl Output {
 struct Object<'a> {
     time: String,
     interface: &'a str,
+    /// `in` or `out`, where the recording tells.
+    direction: Option<&'static str>,
+    mac_src: Option<Mac>,
+    mac_dst: Option<Mac>,
+    /// The key is left out where there is no tag.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    vlan: Vec<u16>,
+    /// The key is left out where there is no label.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    mpls: Vec<u32>,
     src: Option<IpAddr>,
     dst: Option<IpAddr>,
     sport: Option<u16>,
@@ -267,6 +318,25 @@ struct Object<'a> {
     /// where it was kept as usual.
     #[serde(skip_serializing_if = "is_zero")]
     shed: u64,
+    /// What the packet says, as in a line of text; and its parts, under the name of the protocol.
+    info: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tcp: Option<&'a Tcp>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    icmp: Option<&'a Icmp>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    arp: Option<&'a Arp>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    dns: Option<&'a Dns>,
+}
+
+/// Returns the direction that a packet's flags tell.
+fn direction(flags: u32) -> Option<&'static str> {
+    match flags & 3 {
+        pcapng::FLAG_INBOUND => Some("in"),
+        pcapng::FLAG_OUTBOUND => Some("out"),
+        _ => None,
+    }
 }
 
 #[allow(clippy::trivially_copy_pass_by_ref, reason = "serde calls it so")]

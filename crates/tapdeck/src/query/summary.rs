@@ -1,7 +1,8 @@
-//! What does a person want to know first of a packet? Who talks to whom, and by which protocol.
+//! What does a person want to know first of a packet? Who talks to whom, by which protocol, and
+//! what is said ([`Details`]).
 //!
-//! Ethernet with VLAN tags, IPv4 and IPv6 are read, and no tunnels. Of a packet that ends early
-//! everything up to there is told.
+//! Ethernet with VLAN tags, MPLS, IPv4 and IPv6 are read, and no tunnels. Of a packet that ends
+//! early everything up to there is told.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -9,14 +10,23 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use tapdeck_packet::link::LinkType;
 use tapdeck_packet::numbers::{ether_type, ip_protocol};
 
+use super::details::{Details, Mac, half};
+
 /// Addresses, ports and protocol, each as far as the packet has it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Summary {
+    pub mac_src: Option<Mac>,
+    pub mac_dst: Option<Mac>,
+    /// The numbers of VLANs, the outermost first.
+    pub vlans: Vec<u16>,
+    /// The labels of MPLS, the outermost first.
+    pub labels: Vec<u32>,
     pub src: Option<IpAddr>,
     pub dst: Option<IpAddr>,
     pub sport: Option<u16>,
     pub dport: Option<u16>,
     pub protocol: Option<Protocol>,
+    pub details: Option<Details>,
 }
 
 /// The protocol that the innermost header that was read names.
@@ -70,8 +80,11 @@ impl Summary {
     }
 
     fn ethernet(&mut self, frame: &[u8]) -> Option<()> {
+        let mac = |at: usize| frame.get(at..)?.first_chunk().map(|bytes| Mac(*bytes));
+        (self.mac_dst, self.mac_src) = (mac(0), mac(6));
         let mut at = 12;
         while ether_type::is_vlan_tag(half(frame, at)?) {
+            self.vlans.push(half(frame, at + 2)? & 0xfff);
             at += 4;
         }
         let payload = frame.get(at + 2..)?;
@@ -82,8 +95,31 @@ impl Summary {
                 let protocol =
                     if kind < ether_type::FIRST { Protocol::Llc } else { Protocol::Ether(kind) };
                 self.protocol = Some(protocol);
+                match kind {
+                    ether_type::ARP => self.details = Details::of_arp(payload),
+                    ether_type::MPLS | ether_type::MPLS_MULTICAST => return self.mpls(payload),
+                    _ => {}
+                }
                 Some(())
             }
+        }
+    }
+
+    /// Reads labels (RFC 3032), and the IP packet that most likely stands behind the last.
+    fn mpls(&mut self, mut packet: &[u8]) -> Option<()> {
+        loop {
+            let (entry, rest) = packet.split_first_chunk::<4>()?;
+            let entry = u32::from_be_bytes(*entry);
+            self.labels.push(entry >> 12);
+            packet = rest;
+            if entry & 0x100 != 0 {
+                break;
+            }
+        }
+        match packet.first()? >> 4 {
+            4 => self.ipv4(packet),
+            6 => self.ipv6(packet),
+            _ => None,
         }
     }
 
@@ -97,8 +133,13 @@ impl Summary {
         self.dst = address(16);
         self.protocol = Some(Protocol::Ip(header[9]));
         let offset = half(packet, 6)? & 0x1fff;
+        // Segments that the kernel has not cut yet may say no length.
+        let len = match half(packet, 2)? {
+            0 => packet.len(),
+            len => usize::from(len),
+        };
         if offset == 0 {
-            self.ports(header[9], packet, usize::from(header[0] & 0x0f) * 4)
+            self.inside(header[9], packet, usize::from(header[0] & 0x0f) * 4, len)
         } else {
             None
         }
@@ -113,6 +154,10 @@ impl Summary {
         self.src = address(8);
         self.dst = address(24);
         let (mut next, mut at) = (header[6], 40);
+        let len = match half(packet, 4)? {
+            0 => packet.len(),
+            len => at + usize::from(len),
+        };
         loop {
             self.protocol = Some(Protocol::Ip(next));
             // RFC 8200, section 4, and RFC 4302.
@@ -122,7 +167,7 @@ impl Summary {
                 | ip_protocol::DESTINATION_OPTIONS => 8 + 8 * usize::from(*packet.get(at + 1)?),
                 ip_protocol::AUTHENTICATION => 8 + 4 * usize::from(*packet.get(at + 1)?),
                 ip_protocol::FRAGMENT => 8,
-                _ => return self.ports(next, packet, at),
+                _ => return self.inside(next, packet, at, len),
             };
             let is_later_fragment =
                 next == ip_protocol::FRAGMENT && half(packet, at + 2)? & 0xfff8 != 0;
@@ -135,7 +180,8 @@ impl Summary {
         }
     }
 
-    fn ports(&mut self, protocol: u8, packet: &[u8], at: usize) -> Option<()> {
+    /// Reads what stands at a place of an IP packet of such a length.
+    fn inside(&mut self, protocol: u8, packet: &[u8], at: usize, len: usize) -> Option<()> {
         if matches!(
             protocol,
             ip_protocol::TCP | ip_protocol::UDP | ip_protocol::SCTP | ip_protocol::UDP_LITE
@@ -143,13 +189,9 @@ impl Summary {
             self.sport = Some(half(packet, at)?);
             self.dport = Some(half(packet, at + 2)?);
         }
+        self.details = Details::of_ip(protocol, packet.get(at..)?, len.saturating_sub(at));
         Some(())
     }
-}
-
-fn half(bytes: &[u8], at: usize) -> Option<u16> {
-    let bytes = bytes.get(at..at + 2)?;
-    Some(u16::from_be_bytes([bytes[0], bytes[1]]))
 }
 
 #[cfg(test)]
@@ -187,6 +229,12 @@ mod tests {
         Summary::of(LinkType::ETHERNET, &frame)
     }
 
+    /// What stands behind the Ethernet header.
+    fn inside(summary: Summary) -> Summary {
+        let (vlans, labels) = (Vec::new(), Vec::new());
+        Summary { mac_src: None, mac_dst: None, vlans, labels, ..summary }
+    }
+
     fn ports(s: &Summary) -> (Option<u16>, Option<u16>) {
         (s.sport, s.dport)
     }
@@ -198,14 +246,18 @@ mod tests {
         assert_eq!(plain.dst.map(|a| a.to_string()).as_deref(), Some("10.0.0.2"));
         assert_eq!(ports(&plain), (Some(80), Some(53)));
         assert_eq!(plain.protocol, Some(Protocol::Ip(ip_protocol::UDP)));
-        assert_eq!(
-            of_ethernet(
-                &[ether_type::SERVICE_VLAN, ether_type::VLAN, ether_type::IPV4],
-                &ipv4(ip_protocol::UDP, 0)
-            ),
-            plain
+        let tagged = of_ethernet(
+            &[ether_type::SERVICE_VLAN, ether_type::VLAN, ether_type::IPV4],
+            &ipv4(ip_protocol::UDP, 0),
         );
-        assert_eq!(Summary::of(LinkType::RAW, &ipv4(ip_protocol::UDP, 0)), plain);
+        assert_eq!(tagged.vlans, [7, 7]);
+        let labels = [0, 1, 0, 64, 0, 2, 0x01, 64];
+        let labelled = [&labels[..], &ipv4(ip_protocol::UDP, 0)].concat();
+        let labelled = of_ethernet(&[ether_type::MPLS], &labelled);
+        assert_eq!(labelled.labels, [16, 32]);
+        assert_eq!(inside(labelled), inside(plain.clone()));
+        assert_eq!(inside(tagged), inside(plain.clone()));
+        assert_eq!(Summary::of(LinkType::RAW, &ipv4(ip_protocol::UDP, 0)), inside(plain));
         assert_eq!(
             ports(&of_ethernet(&[ether_type::IPV4], &ipv4(ip_protocol::UDP, 1))),
             (None, None),
@@ -246,7 +298,7 @@ mod tests {
             assert_eq!(s.src.is_some(), len >= 20, "{len}");
             assert_eq!(s.sport.is_some(), len >= 26, "{len}");
         }
-        assert_eq!(Summary::of(LinkType::ETHERNET, &[0; 13]), Summary::default());
+        assert_eq!(inside(Summary::of(LinkType::ETHERNET, &[0; 13])), Summary::default());
         assert_eq!(of_ethernet(&[ether_type::ARP], &[]).protocol.unwrap().to_string(), "arp");
         assert_eq!(of_ethernet(&[0x88b5], &[]).protocol.unwrap().to_string(), "ethertype-88b5");
         assert_eq!(of_ethernet(&[0x0026], &[]).protocol, Some(Protocol::Llc));

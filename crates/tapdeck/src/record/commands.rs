@@ -25,7 +25,7 @@ use crate::control::{
     Access, Answer, Book, Changes, ClientId, Command, Counted, Event, Refused, RulesCommand,
     Server, Socket, compiler,
 };
-use crate::units::show_count;
+use crate::units::counted;
 
 type Rules = Arc<Compiled>;
 
@@ -376,8 +376,10 @@ impl Recorder<'_> {
             self.describe_anew();
         }
         self.report.warn(&match rules {
-            Some(rules) => format!("{} rules judge from now on", show_count(rules.rules().into())),
-            None => "no rules judge from now on".into(),
+            Some(rules) => {
+                format!("{} in force from now on", counted(rules.rules().into(), "rule"))
+            }
+            None => "no rules in force from now on".into(),
         });
         Ok(last)
     }

@@ -12,6 +12,7 @@ mod alarm;
 mod commands;
 mod lasting;
 mod membership;
+mod newcomers;
 mod output;
 mod recovery;
 mod reload;
@@ -38,11 +39,12 @@ use crate::control::Answer;
 use crate::rights::Rights;
 use crate::service_manager::ServiceManager;
 use crate::statistics::StatsJson;
-use crate::units::show_count;
+use crate::units::counted;
 use crate::{flags, hangs};
 use alarm::{Alarm, Bell};
 use commands::{Books, ControlSocket, Recorder, books};
 use lasting::Lasting;
+use newcomers::Newcomers;
 use output::{Output, Started, WriterSetup, WriterThread};
 use reload::Reload;
 use report::Report;
@@ -321,6 +323,7 @@ pub fn run(flags: flags::Record, words: &Words) -> Result<()> {
         schedule: Schedule::new(&plan),
         helper,
         reload: Reload::new(words, &plan, alarm.bell()),
+        newcomers: Newcomers::new(plan.patterns.clone()),
         alarm,
         manager,
         books: books(&plan),
@@ -347,8 +350,8 @@ pub fn run(flags: flags::Record, words: &Words) -> Result<()> {
     );
     anyhow::ensure!(
         !wanted || unwritten == 0,
-        "{} packets could not be written, or may be lost",
-        show_count(unwritten)
+        "not written, or maybe lost: {}",
+        counted(unwritten, "packet")
     );
     Ok(())
 }
@@ -390,6 +393,7 @@ struct Recording {
     alarm: Alarm,
     manager: ServiceManager,
     reload: Reload,
+    newcomers: Newcomers,
     /// The rules that are in force.
     books: Books,
 }
@@ -508,7 +512,7 @@ impl Recording {
 
     /// Looks once after flush, clock, interfaces and report.
     fn turn(&mut self) {
-        let Self { source, report, schedule, manager, .. } = self;
+        let Self { source, report, schedule, manager, newcomers, .. } = self;
         if manager.waits() && report.can_keep() {
             manager.ready();
         }
@@ -531,6 +535,8 @@ impl Recording {
         if schedule.is_a_second_over() {
             self.clock.beat();
             report.interfaces(source.watch(&self.clock));
+            let recorded = source.captures().iter().map(|capture| &*capture.interface().name);
+            newcomers.look(recorded).iter().for_each(|text| report.warn(text));
             tell_unseen(source, report, &self.writer_control);
             if let Some(lasting) = &self.lasting {
                 lasting.persist().note(source.captures());

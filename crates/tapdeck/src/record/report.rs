@@ -27,7 +27,7 @@ use crate::fault_log::FaultLog;
 use crate::messages::Level;
 use crate::progress_line::LiveLine;
 use crate::statistics::{StatsJson, StatsOutput, accounting_line, statistics_dropped};
-use crate::units::{show_bytes, show_count, show_rate};
+use crate::units::{counted, show_bytes, show_count, show_rate};
 use crate::unseen::describe;
 
 /// How far behind an index must be to be worth telling, bytes. Less is merely in flight.
@@ -505,18 +505,17 @@ impl Report {
         let deleted = t.segments_deleted.load(Relaxed);
         let place = match &self.plan.target {
             Target::Store { dir, .. } => format!(
-                "{} in {} segment{} in {}{}",
+                "{} in {} in {}{}",
                 show_bytes(t.bytes_written.load(Relaxed)),
-                show_count(t.segments.load(Relaxed)),
-                if t.segments.load(Relaxed) == 1 { "" } else { "s" },
+                counted(t.segments.load(Relaxed), "segment"),
                 dir.display(),
                 if deleted == 0 {
                     String::new()
                 } else {
                     format!(
-                        "; retention deleted {} with {} packets",
+                        "; retention deleted {} with {}",
                         show_count(deleted),
-                        show_count(t.packets_deleted.load(Relaxed))
+                        counted(t.packets_deleted.load(Relaxed), "packet")
                     )
                 },
             ),

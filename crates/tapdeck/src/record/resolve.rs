@@ -17,14 +17,15 @@ use tapdeck_client::Options as Attach;
 use tapdeck_packet::rules::image::{Engine, Options};
 use tapdeck_store::Retention;
 
+use super::newcomers::{expand, patterns};
 use crate::control::{Loaded, load, load_again, recorder_path, remove_left};
 use crate::flags::{
     self, ClockChoice, DeliverChoice, DirectChoice, EngineChoice, HookChoice, OverloadChoice,
 };
-use crate::query::choice;
 use crate::rights::{FileAccess, Place, directory_of};
 use crate::units::show_bytes;
 use crate::usage::usage;
+use crate::way_out;
 
 const DEFAULT_SEGMENT: u64 = 1 << 30;
 /// Bytes that are kept of a packet while payload is shed: Ethernet with a tag or two, IPv6, and TCP
@@ -112,6 +113,8 @@ impl Index {
 #[derive(Clone, Debug)]
 pub struct RecordPlan {
     pub origin: Origin,
+    /// What of `-i` are patterns.
+    pub patterns: Vec<String>,
     pub target: Target,
     /// How rules are compiled for the kernel.
     pub rules_options: Options,
@@ -162,6 +165,7 @@ impl Changeable {
 
 impl RecordPlan {
     pub fn new(mut f: flags::Record) -> Result<Self> {
+        let patterns = patterns(&f.interfaces);
         if f.group.is_none() {
             f.interfaces = expand(&f.interfaces)?;
         }
@@ -194,6 +198,7 @@ impl RecordPlan {
         };
         Ok(Self {
             origin,
+            patterns,
             target,
             rules_options,
             socket,
@@ -252,13 +257,12 @@ fn from_interfaces(f: &flags::Record, rules_options: &Options) -> Result<Origin>
         }
         let (hook, reason) = choose_hook(f.hook, name, &left)?;
         let deliver = choose_deliver(f.deliver, hook, name)?;
-        if deliver == Deliver::Consume
-            && !f.yes_this_interface
-            && let Some(route) = default_route(name)?
-        {
-            return usage(format!(
-                "{name} carries the default route ({route}): --deliver consume would cut this machine off; --yes-this-interface if that is meant"
-            ));
+        if deliver == Deliver::Consume && !f.yes_this_interface {
+            way_out::keep(
+                &Interface::find(name)?,
+                "--deliver consume would cut this machine off",
+                "--yes-this-interface",
+            )?;
         }
         let config = Config {
             hook,
@@ -284,37 +288,6 @@ fn from_interfaces(f: &flags::Record, rules_options: &Options) -> Result<Origin>
         reasons.push(reason);
     }
     Ok(Origin::Interfaces { interfaces, reasons, rules })
-}
-
-/// Puts the interfaces that are up now in the place of patterns.
-fn expand(names: &[String]) -> Result<Vec<String>> {
-    let is_pattern = |name: &String| name == "any" || name.contains(['*', '?']);
-    if !names.iter().any(is_pattern) {
-        return Ok(names.to_vec());
-    }
-    let all = Interface::all()?;
-    let mut expanded: Vec<String> = Vec::new();
-    for name in names {
-        if !is_pattern(name) {
-            expanded.push(name.clone());
-            continue;
-        }
-        let fits = |other: &str| name == "any" || choice::fits(name, other);
-        let found = all
-            .iter()
-            .filter(|interface| interface.up && interface.link.is_some() && fits(&interface.name));
-        let before = expanded.len();
-        for interface in found {
-            if !names.contains(&interface.name) && !expanded.contains(&interface.name) {
-                expanded.push(interface.name.clone());
-            }
-        }
-        if expanded.len() == before && !names.iter().any(|other| other != name && fits(other)) {
-            let there: Vec<&str> = all.iter().map(|interface| interface.name.as_str()).collect();
-            anyhow::bail!("no interface that is up fits {name}; there are: {}", there.join(", "));
-        }
-    }
-    Ok(expanded)
 }
 
 /// Returns what goes first when packets come faster than they can be written.
@@ -488,13 +461,6 @@ fn choose_hook(
     }
     let (hook, reason) = tapdeck_capture::probe::auto(&Interface::find(name)?)?;
     Ok((hook, Some(reason)))
-}
-
-/// Returns the default route that leads over an interface, if one does: whoever takes its packets
-/// cuts the machine off.
-fn default_route(name: &str) -> Result<Option<String>> {
-    let route = Interface::find(name)?.carries_default_route();
-    route.with_context(|| format!("cannot ask whether {name} has the default route"))
 }
 
 fn choose_deliver(choice: Option<DeliverChoice>, hook: Hook, name: &str) -> Result<Deliver> {

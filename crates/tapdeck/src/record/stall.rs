@@ -5,7 +5,7 @@
 use std::io::{Error, ErrorKind};
 use std::time::{Duration, Instant};
 
-use crate::units::show_count;
+use crate::units::counted;
 
 /// How often the user hears that the output still stalls.
 const AGAIN: Duration = Duration::from_secs(60);
@@ -36,9 +36,9 @@ impl StallWatch {
             }
             Some(stall) if errno == 0 => {
                 let text = format!(
-                    "writing goes on after {:.1} s; {} packets were dropped meanwhile",
+                    "writing goes on after {:.1} s; {} dropped meanwhile",
                     now.duration_since(stall.since).as_secs_f64(),
-                    show_count(lost().saturating_sub(stall.lost_before))
+                    counted(lost().saturating_sub(stall.lost_before), "packet")
                 );
                 self.0 = None;
                 Some(text)
@@ -46,10 +46,10 @@ impl StallWatch {
             Some(stall) if now.duration_since(stall.told) >= AGAIN => {
                 stall.told = now;
                 Some(format!(
-                    "still, since {} s: {}; {} packets were dropped meanwhile",
+                    "still, since {} s: {}; {} dropped meanwhile",
                     now.duration_since(stall.since).as_secs(),
                     what(errno),
-                    show_count(lost().saturating_sub(stall.lost_before))
+                    counted(lost().saturating_sub(stall.lost_before), "packet")
                 ))
             }
             Some(_) => None,

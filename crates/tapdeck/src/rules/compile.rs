@@ -10,7 +10,7 @@ use tapdeck_packet::rules::{Merged, RuleSet};
 use crate::dist::output::{Staged, Target};
 use crate::flags;
 use crate::progress_line::say;
-use crate::units::show_count;
+use crate::units::{counted, show_count};
 
 pub fn run(flags: &flags::RulesCompile) -> Result<()> {
     super::check(&flags.file, flags.sample.as_deref())?;
@@ -45,12 +45,12 @@ fn report(
     if flags.merge {
         say(&match merged.len() {
             1 => "merged: one rule was not needed".into(),
-            n => format!("merged: {} rules were not needed", show_count(n as u64)),
+            n => format!("merged: {} were not needed", counted(n as u64, "rule")),
         });
     } else if !merged.is_empty() {
         let are = match merged.len() {
             1 => "one rule is".into(),
-            n => format!("{} rules are", show_count(n as u64)),
+            n => format!("{} are", counted(n as u64, "rule")),
         };
         say(&format!("{are} not needed: --merge leaves out what `tapdeck rules explain` lists"));
     }

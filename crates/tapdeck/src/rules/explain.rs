@@ -145,8 +145,8 @@ fn groups(set: &RuleSet) -> BTreeMap<String, u32> {
 fn signatures(set: &RuleSet) -> Vec<SignatureReport> {
     let mut counts: HashMap<Signature, usize> = HashMap::new();
     for entry in set.entries() {
-        for pattern in entry.rule.patterns() {
-            *counts.entry(pattern.signature).or_default() += 1;
+        for signature in entry.rule.signatures() {
+            *counts.entry(signature).or_default() += 1;
         }
     }
     let report = |signature: Signature| SignatureReport {

@@ -10,6 +10,7 @@ use tapdeck_store::io::inflate;
 use crate::config::text::{at_most, open};
 use crate::progress_line::say;
 use crate::standard_input;
+use crate::units::counted;
 use crate::usage::usage;
 
 /// The most bytes of rules: several million lines.
@@ -53,5 +54,5 @@ fn parse(path: &Path, input: io::Result<Box<dyn Read>>) -> Result<RuleSet> {
         shown if shown < faults.count => format!("the first {shown} are told above"),
         _ => "as told above".into(),
     };
-    usage(format!("{name}: {} lines are no rules, {first}", faults.count))
+    usage(format!("{name}: faults in {}, {first}", counted(faults.count as u64, "line")))
 }

@@ -9,7 +9,7 @@ use serde::Serialize;
 use tapdeck_packet::rules::{Action, Judge, RuleSet, Tuple};
 
 use crate::flags;
-use crate::units::{show_bytes, show_count};
+use crate::units::{counted, show_bytes, show_count};
 
 /// The most flows whose rules are remembered.
 const FLOWS: usize = 1 << 16;
@@ -112,8 +112,9 @@ fn page(set: &RuleSet, tally: &Tally) -> String {
     }
     line(&tally.none, "-", "no rule: not captured");
     let header = format!("{:>15} {:>11} {:>7}  rule\n", "packets", "bytes", "line");
-    let [packets, accepted, dropped, none] = [packets, accepted, dropped, none].map(show_count);
+    let packets = counted(packets, "packet");
+    let [accepted, dropped, none] = [accepted, dropped, none].map(show_count);
     format!(
-        "{header}{page}\n{packets} packets: {accepted} accepted, {dropped} dropped, {none} that no rule takes\n"
+        "{header}{page}\n{packets}: {accepted} accepted, {dropped} dropped, {none} that no rule takes\n"
     )
 }

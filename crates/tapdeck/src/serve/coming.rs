@@ -16,6 +16,7 @@ use tapdeck_capture::groups::{Groups, Joined, Joining, Leaving, Left, Membership
 use super::allow::Allowed;
 use super::daemon::explain;
 use crate::control::{Bell, ClientId, Peer};
+use crate::units::counted;
 
 /// What one user may have at a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -224,7 +225,8 @@ impl Comers {
         let Quota { members: most, memory } = self.quota;
         if members >= u64::from(most) {
             return Err(format!(
-                "user {user} has {members} members and may have {most} (max-members of the daemon's configuration): let one leave first"
+                "user {user} has {} and may have {most} (max-members of the daemon's configuration): let one leave first",
+                counted(members, "member")
             ));
         }
         if (members + 1) * member_bytes > memory {

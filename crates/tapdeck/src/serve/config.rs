@@ -12,7 +12,7 @@ use tapdeck_capture::groups::{GroupConfig, GroupsConfig, MAX_MEMBERS, Steering};
 use tapdeck_capture::interface::Interface;
 use tapdeck_capture::persist::LastingGroups;
 use tapdeck_capture::{Deliver, Hook, Stamps, probe};
-use tapdeck_packet::printable;
+use tapdeck_packet::config_fault::fault;
 use tapdeck_packet::rules::image::Options;
 
 use super::allow::{self, Allowed};
@@ -23,6 +23,7 @@ use crate::flags;
 use crate::rights::directory_of;
 use crate::units;
 use crate::usage::Usage;
+use crate::way_out;
 
 /// All that a daemon is told at its start, checked.
 #[derive(Debug)]
@@ -81,6 +82,8 @@ struct Group {
     snaplen: Option<u32>,
     steering: Option<Checked<Steer>>,
     promiscuous: Option<bool>,
+    /// Whether packets may be taken from the interface of the default route.
+    yes_this_interface: Option<bool>,
     allow: Option<Vec<Checked<Allow>>>,
     max_members: Option<u32>,
     memory: Option<Checked<Size>>,
@@ -251,6 +254,7 @@ impl ServePlan {
         let (mut groups, mut files, mut allowed) = (Vec::new(), Vec::new(), Vec::new());
         for group in file.group {
             allowed.push(Arc::new(group.allowed()?));
+            group.keep_way_out()?;
             // It is named relative to the configuration.
             files.push(group.rules.as_ref().map(|path| beside.join(path)));
             groups.push(group.resolve(lasting)?);
@@ -336,15 +340,7 @@ fn default_memory() -> u64 {
 
 /// Reads a file's text. The error of a fault is one line, with the line of the file.
 pub(crate) fn parse(path: &Path, text: &str) -> Result<File> {
-    let explain = |e: toml::de::Error| {
-        let line = e.span().map(|span| {
-            let before = text.get(..span.start).unwrap_or(text);
-            format!(", line {}", before.matches('\n').count() + 1)
-        });
-        let why = e.message().lines().collect::<Vec<_>>().join(" ");
-        let why = printable::name(&why);
-        Usage(format!("{}{}: {why}", path.display(), line.unwrap_or_default()))
-    };
+    let explain = |e: toml::de::Error| Usage(fault(path, text, e.span(), e.message()));
     Ok(toml::from_str(text).map_err(explain)?)
 }
 
@@ -354,6 +350,19 @@ impl Group {
         let names = self.allow.as_ref();
         let names = names.map(|names| names.iter().map(|name| name.0.clone()).collect::<Vec<_>>());
         Allowed::find(names.as_deref()).with_context(|| format!("group {}", self.name.0))
+    }
+
+    /// Refuses to take packets away from the interface of the default route, unless that is meant.
+    fn keep_way_out(&self) -> Result<()> {
+        let takes_away = matches!(self.deliver, DeliverName::Consume);
+        if !takes_away || self.yes_this_interface.unwrap_or(false) {
+            return Ok(());
+        }
+        self.interfaces.iter().try_for_each(|name| {
+            let harm = "deliver = \"consume\" would cut this machine off";
+            way_out::keep(&Interface::find(name)?, harm, "yes-this-interface = true")
+                .with_context(|| format!("group {}", self.name.0))
+        })
     }
 
     /// Returns the group with its hook. Where none is named it is the one that a daemon before has
@@ -441,6 +450,7 @@ mod tests {
             snaplen = 128
             steering = "both-ends"
             promiscuous = false
+            yes-this-interface = true
             allow = ["user:root", "group:daemon"]
             max-members = 4
             memory = "64MiB"
@@ -463,9 +473,13 @@ mod tests {
     fn faults_are_told_with_their_line() {
         let group = "[[group]]\nname = \"ids\"\ninterfaces = [\"eth1\"]\n";
         for (text, line, part) in [
-            (format!("{group}colour = 7"), "line 4", "unknown field `colour`"),
-            ("[server]\n".into(), "line 1", "unknown field `server`"),
-            ("\n[serve]\nsocket-mod = 1".into(), "line 3", "unknown field `socket-mod`"),
+            (format!("{group}colour = 7"), "line 4", "there is no key colour; the nearest is "),
+            ("[server]\n".into(), "line 1", "there is no key server; the nearest is serve"),
+            (
+                "\n[serve]\nsocket-mod = 1".into(),
+                "line 3",
+                "no key socket-mod; the nearest is socket-mode",
+            ),
             ("[serve]\nsocket-mode = \"0999\"".into(), "line 2", "mode"),
             ("[serve]\nsocket-mode = 660".into(), "line 2", "as text"),
             ("[serve]\nring-bytes = \"lots\"".into(), "line 2", "size"),

@@ -29,7 +29,7 @@ use crate::control::{
 };
 use crate::fault_log::FaultLog;
 use crate::service_manager::ServiceManager;
-use crate::units::show_count;
+use crate::units::counted;
 
 type Rules = Arc<Compiled>;
 
@@ -622,9 +622,9 @@ fn set_rules(
     let last = groups.set_rules(&name, rules.cloned()).map_err(|e| Refused::from(explain(e)))?;
     report.say(&match rules {
         Some(rules) => {
-            format!("group {name}: {} rules judge from now on", show_count(rules.rules().into()))
+            format!("group {name}: {} in force from now on", counted(rules.rules().into(), "rule"))
         }
-        None => format!("group {name}: no rules judge from now on"),
+        None => format!("group {name}: no rules in force from now on"),
     });
     Ok(last.unwrap_or_default().into())
 }

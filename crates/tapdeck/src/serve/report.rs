@@ -24,7 +24,7 @@ use crate::control::Peer;
 use crate::messages::Level;
 use crate::progress_line::LiveLine;
 use crate::statistics::{StatsJson, StatsOutput, accounting_line, statistics_dropped};
-use crate::units::{show_bytes, show_count, show_rate};
+use crate::units::{counted, show_bytes, show_count, show_rate};
 use crate::unseen::describe;
 
 /// All counters at a moment.
@@ -325,9 +325,10 @@ impl Report {
         let members: usize = statistics.groups.iter().map(|group| group.members.len()).sum();
         let rates = (captured.saturating_sub(before), bytes.saturating_sub(bytes_before) * 8);
         let text = format!(
-            "{}pkt/s {}bit/s to {members} members, {} captured, {} dropped",
+            "{}pkt/s {}bit/s to {}, {} captured, {} dropped",
             show_rate(rates.0 as f64 / seconds),
             show_rate(rates.1 as f64 / seconds),
+            counted(members as u64, "member"),
             show_count(captured),
             show_count(dropped),
         );

@@ -14,7 +14,7 @@ use crate::chart::bars;
 use crate::flags;
 use crate::query::time;
 use crate::standard_output;
-use crate::units::{show_bytes, show_count, show_rate};
+use crate::units::{counted, show_bytes, show_count, show_rate};
 
 /// Columns in front of the bars.
 const LABEL: usize = 11;
@@ -65,8 +65,8 @@ fn recorded(page: &mut String, report: &Report) -> std::fmt::Result {
     let (lost, gaps) = (report.gaps.lost(), report.gaps.count());
     let lost = match gaps {
         0 => "nothing".into(),
-        1 => format!("{} packets in one gap", show_count(lost)),
-        _ => format!("{} packets in {} gaps", show_count(lost), show_count(gaps)),
+        1 => format!("{} in one gap", counted(lost, "packet")),
+        _ => format!("{} in {}", counted(lost, "packet"), counted(gaps, "gap")),
     };
     line(page, "lost", lost)?;
     let Shed { packets, bytes } = report.shed.lost();
@@ -79,14 +79,15 @@ fn recorded(page: &mut String, report: &Report) -> std::fmt::Result {
     if !report.unseen.is_empty() {
         let packets = report.unseen.iter().map(|missing| missing.packets).sum();
         let times = in_times(report.unseen.len() as u64);
-        line(page, "unseen", format!("{} packets: a hook was away {times}", show_count(packets)))?;
+        line(page, "unseen", format!("{}: a hook was away {times}", counted(packets, "packet")))?;
     }
     let left_out = report.cutoff.cut;
     if left_out.packets > 0 {
-        let (packets, bytes) = (show_count(left_out.packets), show_bytes(left_out.bytes));
+        let packets = counted(left_out.packets, "packet");
+        let bytes = show_bytes(left_out.bytes);
         let lasts = report.cutoff.lasts();
         let text = format!(
-            "{packets} packets of {bytes} left out of flows: the store lasts {lasts:.1} times as long"
+            "{packets} of {bytes} left out of flows: the store lasts {lasts:.1} times as long"
         );
         line(page, "cutoff", text)?;
     }
@@ -182,8 +183,8 @@ fn unseen(page: &mut String, report: &Report) -> std::fmt::Result {
     writeln!(page, "\n{which}:")?;
     for Missing { interface, packets, first_ns, last_ns, why, .. } in longest {
         let (first, last) = (clock(*first_ns), clock(*last_ns));
-        let packets = show_count(*packets);
-        writeln!(page, "{first} to {last}  {interface}: {packets} packets, {why}")?;
+        let packets = counted(*packets, "packet");
+        writeln!(page, "{first} to {last}  {interface}: {packets}, {why}")?;
     }
     Ok(())
 }
@@ -200,14 +201,14 @@ fn gaps(page: &mut String, report: &Report) -> std::fmt::Result {
     let which = if is_all { "The gaps" } else { "The largest gaps" };
     writeln!(page, "\n{which}:")?;
     for gap in largest {
-        let lost = show_count(gap.lost);
+        let lost = counted(gap.lost, "packet");
         let (first, last) = (clock(gap.first_ns), clock(gap.last_ns));
         match &gap.interface {
             Some(name) => {
                 let name = printable::name(name);
-                writeln!(page, "{first} to {last}  {name}: {lost} packets")?;
+                writeln!(page, "{first} to {last}  {name}: {lost}")?;
             }
-            None => writeln!(page, "{first}, at the end of a recording: {lost} packets")?,
+            None => writeln!(page, "{first}, at the end of a recording: {lost}")?,
         }
     }
     Ok(())

@@ -19,7 +19,7 @@ use super::view::{Tab, View};
 use super::{Target, style};
 use crate::chart::{area, bars};
 use crate::query::time;
-use crate::units::{show_bytes, show_count};
+use crate::units::{counted, show_bytes, show_count};
 
 /// Rows of each table in plain text.
 const PLAIN_ROWS: usize = 10;
@@ -168,7 +168,11 @@ fn head(target: &Target, known: &Known, now: SystemTime, width: usize) -> Vec<Li
             Of::Recorder(recorder) => lines.push(recorder_line(recorder, answer)),
             Of::Daemon(daemon) => {
                 let (ports, groups) = (daemon.ports.len(), daemon.groups.len());
-                let text = format!("{groups} groups with {} members", daemon.members.len());
+                let text = format!(
+                    "{} with {}",
+                    counted(groups as u64, "group"),
+                    counted(daemon.members.len() as u64, "member")
+                );
                 let parts = [Span::raw(text), Span::raw(format!(", {ports} ports"))];
                 lines.push(labelled("shared by", parts));
             }
@@ -186,8 +190,8 @@ fn head(target: &Target, known: &Known, now: SystemTime, width: usize) -> Vec<Li
 
 /// Returns how much the store holds, and since when.
 fn store_line(whole: &Whole) -> Line<'static> {
-    let (bytes, segments) = (show_bytes(whole.bytes), show_count(whole.segments));
-    let mut text = format!("{bytes} in {segments} segments");
+    let (bytes, segments) = (show_bytes(whole.bytes), counted(whole.segments, "segment"));
+    let mut text = format!("{bytes} in {segments}");
     if let Some((first_ns, last_ns)) = whole.times {
         let first = Timestamp::from_nanosecond(first_ns.into()).unwrap_or(Timestamp::UNIX_EPOCH);
         let first = Zoned::new(first, TimeZone::system());
@@ -201,7 +205,7 @@ fn store_line(whole: &Whole) -> Line<'static> {
 fn of_minute(minute: &Minute) -> Line<'static> {
     let sums = &minute.sums;
     let seconds = minute.seconds.round();
-    let mut text = format!("{} packets in {seconds} s", show_count(sums.packets.round() as u64));
+    let mut text = format!("{} in {seconds} s", counted(sums.packets.round() as u64, "packet"));
     let to = u64::try_from(minute.to_ns).unwrap_or(0);
     let _ = write!(text, " to {}", clock(SystemTime::UNIX_EPOCH + Duration::from_nanos(to)));
     if sums.read < sums.pieces {

@@ -24,6 +24,7 @@ use std::io::{self, Seek};
 use std::path::Path;
 
 use tapdeck_packet::generate::Limits;
+use tapdeck_packet::printable::counted;
 use tapdeck_packet::trace;
 
 use crate::pacing::Schedule;
@@ -263,7 +264,7 @@ impl PacketSource for Replay {
             (t.skipped_not_ip, "were left out: they have no link layer and are not IP"),
         ];
         let said = remarks.into_iter().filter(|(n, _)| *n > 0);
-        said.map(|(n, what)| format!("{n} packets {what}")).collect()
+        said.map(|(n, what)| format!("{} {what}", counted(n, "packet"))).collect()
     }
 }
 

@@ -1,7 +1,9 @@
 //! Why a rule set has no image, and the limits of an image.
 
 use super::super::bloom;
+use super::super::parse::MAX_RULES;
 use super::super::tuple::Family;
+use crate::printable::{count, counted};
 
 /// The most signatures of one family that a set can have (`TD_MAX_SIGNATURES`).
 pub const MAX_SIGNATURES: usize = 4096;
@@ -14,7 +16,7 @@ pub const MAX_BYTES: u64 = 1 << 31;
 pub enum Error {
     /// too many masks
     #[error(
-        "the rules have {count} signatures for {}, and {MAX_SIGNATURES} can be judged: write them with fewer different prefix lengths (tapdeck rules compile finds which)", name(*.family)
+        "the rules have {} for {}, and {MAX_SIGNATURES} can be judged: write them with fewer different prefix lengths (tapdeck rules compile finds which)", counted(*.count as u64, "signature"), name(*.family)
     )]
     Signatures { family: Family, count: usize },
     /// a group that there is not
@@ -28,6 +30,11 @@ pub enum Error {
         "no hash function tells these rules apart, which should never happen: report it, with the rules"
     )]
     Hashes,
+    /// more patterns than a set may have
+    #[error(
+        "more than {} rules, of which a range of ports is one for each port: narrow the ranges, or split the set over several groups", count(MAX_RULES as u64)
+    )]
+    TooMany,
     /// an image beyond all bounds
     #[error("the rules need more than {} MiB: merge some, or split the set over several groups", MAX_BYTES >> 20)]
     TooLarge,

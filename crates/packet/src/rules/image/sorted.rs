@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, HashSet};
 
+use super::super::parse::MAX_RULES;
 use super::super::rule::Action;
 use super::super::set::RuleSet;
 use super::super::signature::{Key, Pattern, Signature};
@@ -49,6 +50,11 @@ pub struct SortedFamily {
 
 impl Sorted {
     pub fn new(set: &RuleSet, options: &Options) -> Result<Self, Error> {
+        let enabled = set.entries().iter().filter(|entry| entry.enabled);
+        let size: u64 = enabled.map(|entry| entry.rule.port_pairs()).sum();
+        if size > MAX_RULES as u64 {
+            return Err(Error::TooMany);
+        }
         let mut any = None;
         let mut families = [Family::V4, Family::V6].map(Numbering::new);
         for (priority, number) in (0..).zip(set.order()) {

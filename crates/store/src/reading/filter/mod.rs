@@ -34,10 +34,10 @@ use crate::reading::query::{Described, Matcher, Packet};
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// libpcap refuses it
-    #[error("filter '{expression}': {why}")]
+    #[error("filter {expression:?}: {why}")]
     Refused { expression: String, why: String },
     /// libpcap makes a program of it that nobody here knows
-    #[error("filter '{0}': libpcap made an unknown instruction")]
+    #[error("filter {0:?}: libpcap made an unknown instruction")]
     Unknown(String),
     /// libpcap cannot be asked
     #[error("libpcap cannot be asked about link type {link}: {why}")]

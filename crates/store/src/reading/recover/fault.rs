@@ -2,6 +2,8 @@
 
 use std::io;
 
+use tapdeck_packet::printable::counted;
+
 /// Why a segment cannot be mended. It is then left as it was, or as a further attempt can use it.
 #[derive(Debug, thiserror::Error)]
 pub enum Fault {
@@ -31,5 +33,5 @@ pub enum Fault {
 }
 
 fn and_more(more: u64) -> String {
-    if more == 0 { String::new() } else { format!(", and {more} faults more") }
+    if more == 0 { String::new() } else { format!(", and {} more", counted(more, "fault")) }
 }

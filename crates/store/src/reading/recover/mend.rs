@@ -17,6 +17,7 @@ use std::fs;
 use std::path::Path;
 
 use tapdeck_packet::pcapng::{self, FILL, MIN_FILL};
+use tapdeck_packet::printable::counted;
 
 use super::fault::Fault;
 use super::part::read_at;
@@ -157,8 +158,8 @@ fn write_end<F: File>(
         pcapng::fill(&mut tail, survey.gap());
     }
     let comment = format!(
-        "recovered: {} packets were readable and {} are, {} damaged bytes were replaced with fill and {} cut",
-        survey.packets_before(),
+        "recovered: {} readable before and {} now, {} damaged bytes were replaced with fill and {} cut",
+        counted(survey.packets_before(), "packet"),
         survey.packets(),
         survey.bytes_replaced(),
         survey.bytes_cut,

@@ -137,6 +137,18 @@ impl Cutoff {
     }
 }
 
+/// Returns what the statistics at the end of a file tell that was left out of flows: of one that a
+/// recorder wrote, and has closed.
+pub fn left_out(file: &Path) -> io::Result<Cut> {
+    let file = file.canonicalize()?;
+    let (Some(dir), Some(name)) = (file.parent(), file.file_name()) else {
+        return Ok(Cut::default());
+    };
+    let object = Directory::new(dir).open(name, Access::Ranges)?;
+    let told = statistics_told(&*object).unwrap_or_default();
+    Ok(told.iter().filter_map(cutoff::cut_told).sum())
+}
+
 /// Looks at the whole store, oldest segment first. `watch` is called with how many of the segments
 /// are done, and how many there are, and ends it by `false`: what was told so far is told then.
 pub fn stat(
