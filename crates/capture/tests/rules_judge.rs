@@ -121,7 +121,7 @@ fn too_many_signatures_are_refused_with_the_reason() {
         set.push(tapdeck_packet::rules::Entry { rule, enabled: true, line: 0 });
     }
     let error = Image::build(&set, &Options::default()).unwrap_err();
-    assert!(error.to_string().contains("4097 signatures for IPv4, and 4096"), "{error}");
+    assert!(error.to_string().contains("4,097 signatures for IPv4, and 4,096"), "{error}");
 }
 
 /// The masked addresses of short prefixes differ in few bits, all of them high.
