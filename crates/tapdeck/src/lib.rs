@@ -19,6 +19,7 @@ mod config;
 mod control;
 mod ctl;
 mod dist;
+mod evidence;
 mod extcap;
 mod fault_log;
 mod flags;
@@ -106,6 +107,7 @@ pub fn main() -> ExitCode {
         flags::Command::Ctl(flags) => ctl::run(&flags),
         flags::Command::Query(flags) => query::run(&flags),
         flags::Command::Flows(flags) => flows::run(&flags),
+        flags::Command::Evidence(flags) => evidence::run(&flags),
         flags::Command::CheckTraffic(flags) => check_traffic::run(&flags),
         flags::Command::Extcap(flags) => extcap::run(&flags),
         flags::Command::Dist(flags) => dist::run(&flags),

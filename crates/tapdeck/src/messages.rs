@@ -73,6 +73,7 @@ impl About {
             Command::Extcap(_) => only("extcap"),
             Command::Config(_) => only("config"),
             Command::Flows(flags) => of_store("flows", &flags.dir),
+            Command::Evidence(_) => only("evidence"),
             Command::Dist(_) => only("dist"),
             Command::Gen(_) => only("gen"),
             Command::CheckTraffic(_) => only("check-traffic"),

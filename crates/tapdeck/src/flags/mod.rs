@@ -9,6 +9,7 @@ mod check_traffic;
 mod config;
 mod ctl;
 mod dist;
+mod evidence;
 mod extcap;
 mod flows;
 mod generate;
@@ -32,6 +33,7 @@ pub use self::ctl::{
     Verb as CtlVerb,
 };
 pub use self::dist::{Dist, FromChoice, LengthChoice, ToChoice};
+pub use self::evidence::{Evidence, EvidenceCheck, EvidenceExport, EvidenceKeyVerb, EvidenceVerb};
 pub use self::extcap::Extcap;
 pub use self::flows::{Flows, FlowsFormat};
 pub use self::generate::{BackendChoice, GapsChoice, Gen, MethodChoice, ProtoChoice, TunnelChoice};
@@ -83,6 +85,7 @@ pub enum Command {
     Ctl(Ctl),
     Query(Query),
     Flows(Flows),
+    Evidence(Evidence),
     Dist(Box<Dist>),
     Gen(Box<Gen>),
     CheckTraffic(CheckTraffic),
