@@ -19,6 +19,8 @@ use crate::account::Account;
 use crate::copy::{APPLICATION, Copied, Question, copy};
 use crate::error::Error;
 use crate::key::{PrivateKey, hex};
+use crate::pin::{Pin, State};
+use crate::pins::PinStore;
 use crate::time::Time;
 
 /// What the first field of a manifest says.
@@ -163,6 +165,36 @@ impl Bundle {
                 .collect(),
             files: vec![FileEntry { name: PACKETS.to_owned(), bytes, sha256 }],
             ..Manifest::empty(storage.place())
+        })
+    }
+
+    /// Adds a pin's packets, as far as they are copied. Returns a manifest that lacks the key.
+    ///
+    /// # Errors
+    /// [`Error::Changed`] where a file is not what was copied; and what the file system says.
+    pub fn add_pin(&self, pins: &PinStore, pin: &Pin) -> Result<Manifest, Error> {
+        let mut files = Vec::with_capacity(pin.files.len());
+        for file in &pin.files {
+            let from = pins.packets_of(pin.number).join(&file.name);
+            let copied = self.add_file(&from, &file.name)?;
+            if copied != *file {
+                return Err(Error::Changed(from));
+            }
+            files.push(copied);
+        }
+        let before = if pin.state == State::Open { pin.reached } else { pin.before };
+        let (after, before) = (Some(pin.after), Some(before));
+        Ok(Manifest {
+            reason: Some(pin.reason.clone()),
+            question: Question { after, before, ..pin.question.clone() },
+            packets: pin.packets,
+            first: pin.first,
+            last: pin.last,
+            account: pin.account.clone(),
+            clock: pin.clock.clone(),
+            interfaces: pin.interfaces.clone(),
+            files,
+            ..Manifest::empty(&pin.store)
         })
     }
 

@@ -49,6 +49,16 @@ impl Question {
         }
     }
 
+    /// Finds out whether the question can be asked of a store.
+    ///
+    /// # Errors
+    /// If there is no store, or the filter is none.
+    pub fn check(&self, storage: &Arc<dyn Storage>) -> Result<(), Error> {
+        let snapshot = Snapshot::open_in(storage, self.span())?;
+        Filter::new(&self.filter, snapshot.interfaces(), self.inner)?;
+        Ok(())
+    }
+
     fn comment(&self, place: &Path) -> String {
         let mut words = vec![format!("from {}", place.display())];
         words.extend((!self.filter.is_empty()).then(|| format!("filter {}", self.filter)));
@@ -66,6 +76,14 @@ struct Choice {
     filter: Filter,
     flow: Option<CommunityId>,
     inner: bool,
+}
+
+impl Choice {
+    fn new(question: &Question, interfaces: &[Described]) -> Result<Self, Error> {
+        let filter = Filter::new(&question.filter, interfaces, question.inner)?;
+        let flow = question.community_id.as_ref().and_then(|id| id.parse().ok());
+        Ok(Self { filter, flow, inner: question.inner })
+    }
 }
 
 impl Matcher for Choice {
@@ -136,9 +154,7 @@ pub fn copy(
     let span = question.span();
     let snapshot = Snapshot::open_in(storage, span)?;
     let interfaces = snapshot.interfaces().to_vec();
-    let filter = Filter::new(&question.filter, &interfaces, question.inner)?;
-    let flow = question.community_id.as_ref().and_then(|id| id.parse().ok());
-    let choice = Choice { filter, flow, inner: question.inner };
+    let choice = Choice::new(question, &interfaces)?;
     let mut copied = Copied {
         interfaces: interfaces.iter().map(name).collect(),
         clock_steps: clock_steps(&snapshot).into_iter().map(Time).collect(),
@@ -181,6 +197,27 @@ pub fn copy(
     let lacks = query.take_notes().into_iter().filter(tapdeck_store::query::Note::lacks_packets);
     copied.faults = lacks.map(|note| note.to_string()).collect();
     Ok(copied)
+}
+
+/// Counts the packets of a question. `watch` ends it by `false`.
+///
+/// # Errors
+/// As [`copy`].
+pub fn count(
+    storage: &Arc<dyn Storage>,
+    question: &Question,
+    mut watch: impl FnMut() -> bool,
+) -> Result<u64, Error> {
+    let span = question.span();
+    let snapshot = Snapshot::open_in(storage, span)?;
+    let choice = Choice::new(question, snapshot.interfaces())?;
+    let mut query = Query::new(snapshot, span, choice.filter.plan().clone(), choice);
+    let mut is_stopped = false;
+    query.count(|_| {
+        is_stopped = !watch();
+        !is_stopped
+    })?;
+    if is_stopped { Err(Error::Stopped) } else { Ok(query.progress().matches) }
 }
 
 fn name(interface: &Described) -> (String, String) {

@@ -26,6 +26,20 @@ pub enum Error {
     /// somebody else may read it
     #[error("{0} is a private key that others may read: `chmod 600` it")]
     OpenKey(PathBuf),
+    /// somebody wrote into a pin
+    #[error("{0} is not what was copied: its SHA-256 differs")]
+    Changed(PathBuf),
+    /// there is no directory of pins
+    #[error("{0} holds no pins: `tapdeck pin` makes the first")]
+    NoPins(PathBuf),
+    /// there is no such pin
+    #[error("there is no pin {number} in {dir}: `tapdeck pins` lists those that there are")]
+    NoPin { number: u64, dir: PathBuf },
+    /// a pin is never deleted for another
+    #[error(
+        "{dir} is full: it has {used_bytes} of {budget_bytes} bytes: remove pins (`tapdeck unpin`), or give more by --pin-bytes"
+    )]
+    Full { dir: PathBuf, used_bytes: u64, budget_bytes: u64 },
     /// somebody asked for the end
     #[error("stopped by a signal before all was read")]
     Stopped,

@@ -11,17 +11,22 @@
 #![forbid(unsafe_code)]
 
 mod account;
+pub mod alerts;
 pub mod bundle;
 pub mod check;
 mod copy;
 mod error;
 mod key;
+mod pin;
+mod pins;
 mod time;
 
 pub use account::{Account, Cutoff, Interval, Lost, Shed, Unseen};
-pub use bundle::{Bundle, Clock, FileEntry, Manifest};
+pub use bundle::{Bundle, Clock, FileEntry, Interface, Manifest};
 pub use check::{Checked, check};
 pub use copy::{Copied, Question};
 pub use error::Error;
 pub use key::{PrivateKey, PublicKey};
+pub use pin::{Pin, State, Wish};
+pub use pins::{BUDGET, PinStore};
 pub use time::Time;

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use anyhow::{Result, ensure};
 use tapdeck_evidence::{
-    Account, Bundle, Checked, Manifest, PrivateKey, PublicKey, Question, Time, check,
+    Account, Bundle, Checked, Manifest, PinStore, PrivateKey, PublicKey, Question, Time, check,
 };
 use tapdeck_packet::printable;
 use tapdeck_store::io::{Directory, Storage};
@@ -45,17 +45,23 @@ fn export(flags: &flags::EvidenceExport) -> Result<()> {
     let interrupt = Interrupt::listen()?;
     let key = PrivateKey::read(&flags.key)?;
     yield_to_recorder();
-    let question = Question {
-        filter: flags.expression.join(" "),
-        community_id: flags.community_id.map(|id| id.to_string()),
-        inner: flags.inner,
-        after: flags.after.map(Time),
-        before: Some(flags.before.map_or_else(Time::now, Time)),
-    };
-    let store: Arc<dyn Storage> =
-        Arc::new(Directory::new(&flags.dir.canonicalize().unwrap_or_else(|_| flags.dir.clone())));
+    let store = flags.dir.canonicalize().unwrap_or_else(|_| flags.dir.clone());
     let bundle = Bundle::begin(&flags.out)?;
-    let manifest = bundle.add_packets(&store, &question, || !interrupt.asked())?;
+    let manifest = if let Some(number) = flags.pin {
+        let dir = flags.evidence.clone().unwrap_or_else(|| PinStore::beside(&store));
+        let pins = PinStore::open(&dir)?;
+        bundle.add_pin(&pins, &pins.pin(number)?)?
+    } else {
+        let question = Question {
+            filter: flags.expression.join(" "),
+            community_id: flags.community_id.map(|id| id.to_string()),
+            inner: flags.inner,
+            after: flags.after.map(Time),
+            before: Some(flags.before.map_or_else(Time::now, Time)),
+        };
+        let store: Arc<dyn Storage> = Arc::new(Directory::new(&store));
+        bundle.add_packets(&store, &question, || !interrupt.asked())?
+    };
     let manifest = bundle.finish(manifest, &key)?;
     tell_account(&manifest.account);
     let (packets, out) = (show_count(manifest.packets), flags.out.display());

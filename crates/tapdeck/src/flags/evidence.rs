@@ -22,6 +22,7 @@ use crate::query::time;
 Examples:
   tapdeck evidence key new -o /etc/tapdeck/evidence.key
   tapdeck evidence export --dir /var/tape host 10.0.0.7 --after 14:02 --before 14:05 --key /etc/tapdeck/evidence.key -o case-7
+  tapdeck evidence export --dir /var/tape --pin 12 --key /etc/tapdeck/evidence.key -o case-8
   tapdeck evidence check case-7 --key evidence.key.pub"
     )
 )]
@@ -69,6 +70,19 @@ pub struct EvidenceExport {
     /// joined
     #[arg(value_name = "EXPR")]
     pub expression: Vec<String>,
+
+    /// The packets of a pin in place of the store's, as `tapdeck pins` numbers them, and what the
+    /// recording lacked when they were copied
+    #[arg(
+        long,
+        value_name = "NUMBER",
+        conflicts_with_all = ["expression", "community_id", "inner", "after", "before"]
+    )]
+    pub pin: Option<u64>,
+
+    /// The directory of pins [DIR.evidence]
+    #[arg(long, value_name = "PATH", requires = "pin")]
+    pub evidence: Option<PathBuf>,
 
     /// Only packets of the flow that Zeek, Suricata and others call so
     #[arg(long, value_name = "ID")]

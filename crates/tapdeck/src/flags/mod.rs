@@ -13,6 +13,7 @@ mod evidence;
 mod extcap;
 mod flows;
 mod generate;
+mod pin;
 mod probe;
 mod query;
 mod record;
@@ -37,6 +38,7 @@ pub use self::evidence::{Evidence, EvidenceCheck, EvidenceExport, EvidenceKeyVer
 pub use self::extcap::Extcap;
 pub use self::flows::{Flows, FlowsFormat};
 pub use self::generate::{BackendChoice, GapsChoice, Gen, MethodChoice, ProtoChoice, TunnelChoice};
+pub use self::pin::{Pin, PinPlace, Pins, Unpin, WatchAlerts};
 pub use self::probe::Probe;
 pub use self::query::Query;
 pub use self::record::{
@@ -85,6 +87,10 @@ pub enum Command {
     Ctl(Ctl),
     Query(Query),
     Flows(Flows),
+    Pin(Pin),
+    Pins(Pins),
+    Unpin(Unpin),
+    WatchAlerts(WatchAlerts),
     Evidence(Evidence),
     Dist(Box<Dist>),
     Gen(Box<Gen>),
