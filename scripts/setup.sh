@@ -50,6 +50,8 @@ NEEDED="
 # Programs that tests run beside tapdeck. Services of Debian's among them are not started.
 NEEDED_FOR_TEST="
     argus-server         argus
+    jq                   jq
+    openssl              openssl
     p0f                  p0f
     prometheus           promtool
     softflowd            softflowd

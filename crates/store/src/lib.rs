@@ -8,7 +8,8 @@
 //!   index what was written, set the next segment aside, and delete what retention lets go.
 //! - `reading`: [`query`] gives packets back in time order, those that match a [`filter`] or
 //!   something else, [`walk`] those of a segment as they lie there, [`recent`] tallies of the last
-//!   ones, [`stat`] tells what is in a store, [`verify()`] checks it, and [`Store::recover`] mends
+//!   ones, [`stat`] tells what is in a store, [`recorded`] when
+//!   somebody recorded, [`verify()`] checks it, and [`Store::recover`] mends
 //!   what a crash left.
 //! - `format`: what stands on disk, which both agree on: names, how segments begin and end,
 //!   indexes, and the directory with its lock.
@@ -38,7 +39,7 @@ pub use format::without_indexes::WithoutIndexes;
 pub use reading::recover::resync_anything;
 pub use reading::recover::{Action, ClosedScope, Fault, Finding, IndexAction, Scope};
 pub use reading::verify::{Flaw, Indexed, Verdict, verify, verify_in};
-pub use reading::{filter, query, recent, stat, walk};
+pub use reading::{filter, query, recent, recorded, stat, walk};
 pub use shed::Shed;
 pub use writing::indexer::Indexing;
 pub use writing::ledger::{Ledger, LedgerEntry, SegmentEnd};

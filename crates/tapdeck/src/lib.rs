@@ -19,6 +19,7 @@ mod config;
 mod control;
 mod ctl;
 mod dist;
+mod evidence;
 mod extcap;
 mod fault_log;
 mod flags;
@@ -33,6 +34,7 @@ mod messages;
 mod outlet;
 mod output_file;
 mod panics;
+mod pin;
 mod probe;
 mod progress_line;
 mod query;
@@ -52,6 +54,7 @@ mod units;
 mod unseen;
 mod usage;
 mod verify;
+mod watch_alerts;
 mod way_out;
 
 use std::io;
@@ -107,6 +110,11 @@ pub fn main() -> ExitCode {
         flags::Command::Ctl(flags) => ctl::run(&flags),
         flags::Command::Query(flags) => query::run(&flags),
         flags::Command::Flows(flags) => flows::run(&flags),
+        flags::Command::Pin(flags) => pin::run(&flags),
+        flags::Command::Pins(flags) => pin::list(&flags),
+        flags::Command::Unpin(flags) => pin::remove(&flags),
+        flags::Command::WatchAlerts(flags) => watch_alerts::run(&flags),
+        flags::Command::Evidence(flags) => evidence::run(&flags),
         flags::Command::CheckTraffic(flags) => check_traffic::run(&flags),
         flags::Command::Extcap(flags) => extcap::run(&flags),
         flags::Command::Dist(flags) => dist::run(&flags),

@@ -43,6 +43,7 @@ fn is_usage(cause: &(dyn Error + 'static)) -> bool {
         || is(cause, tapdeck_capture::rules::Error::is_usage)
         || is(cause, |_: &tapdeck_packet::rules::image::Error| true)
         || is(cause, tapdeck_store::filter::Error::is_usage)
+        || is(cause, tapdeck_evidence::Error::is_usage)
 }
 
 #[cfg(test)]

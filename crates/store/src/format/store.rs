@@ -72,6 +72,15 @@ fn open_lock(dir: impl AsFd, path: &Path, flags: OFlags) -> Result<OwnedFd, Errn
     rustix::fs::openat(dir, path, flags, Mode::from_raw_mode(0o640))
 }
 
+/// Returns whether a recorder is at work in a directory: it holds the lock as long as it is.
+pub(crate) fn is_in_use(dir: &Path) -> bool {
+    let Ok(lock) = open_lock(CWD, &dir.join(LOCK), OFlags::RDONLY | OFlags::NONBLOCK) else {
+        return false;
+    };
+    // A recorder that begins at this moment asks again: the lock is let go at once.
+    flock(&lock, FlockOperation::NonBlockingLockShared) == Err(Errno::WOULDBLOCK)
+}
+
 /// Says what an error of the file system means for a store.
 fn failed(dir: &Path, source: io::Error) -> Error {
     match source.kind() {

@@ -7,6 +7,7 @@ pub mod filter;
 pub mod holes;
 pub mod query;
 pub mod recent;
+pub mod recorded;
 pub mod recover;
 pub mod stat;
 pub mod verify;

@@ -9,9 +9,11 @@ mod check_traffic;
 mod config;
 mod ctl;
 mod dist;
+mod evidence;
 mod extcap;
 mod flows;
 mod generate;
+mod pin;
 mod probe;
 mod query;
 mod record;
@@ -32,9 +34,11 @@ pub use self::ctl::{
     Verb as CtlVerb,
 };
 pub use self::dist::{Dist, FromChoice, LengthChoice, ToChoice};
+pub use self::evidence::{Evidence, EvidenceCheck, EvidenceExport, EvidenceKeyVerb, EvidenceVerb};
 pub use self::extcap::Extcap;
 pub use self::flows::{Flows, FlowsFormat};
 pub use self::generate::{BackendChoice, GapsChoice, Gen, MethodChoice, ProtoChoice, TunnelChoice};
+pub use self::pin::{Pin, PinPlace, Pins, Unpin, WatchAlerts};
 pub use self::probe::Probe;
 pub use self::query::Query;
 pub use self::record::{
@@ -83,6 +87,11 @@ pub enum Command {
     Ctl(Ctl),
     Query(Query),
     Flows(Flows),
+    Pin(Pin),
+    Pins(Pins),
+    Unpin(Unpin),
+    WatchAlerts(WatchAlerts),
+    Evidence(Evidence),
     Dist(Box<Dist>),
     Gen(Box<Gen>),
     CheckTraffic(CheckTraffic),

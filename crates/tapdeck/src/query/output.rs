@@ -13,7 +13,6 @@ use serde::Serialize;
 use tapdeck_packet::community_id::CommunityId;
 use tapdeck_packet::link::LinkType;
 use tapdeck_packet::pcap::{self, Unit};
-use tapdeck_packet::printable::counted;
 use tapdeck_packet::{pcapng, printable};
 use tapdeck_store::query::{Described, Missing, Packet};
 use tapdeck_store::{SegmentName, UnseenSpan};
@@ -145,7 +144,7 @@ impl Output {
 
     pub fn packet(&mut self, interface: &str, packet: &Packet<'_>) -> io::Result<()> {
         match self.form {
-            Form::Pcapng => self.block(packet),
+            Form::Pcapng => packet.write_block(&mut self.pending),
             Form::Pcap => self.pcap(packet),
             Form::Text => self.line(interface, packet)?,
             Form::Json => self.object(interface, packet)?,
@@ -187,27 +186,6 @@ impl Output {
             );
         } else {
             self.left_out += 1;
-        }
-    }
-
-    fn block(&mut self, p: &Packet<'_>) {
-        let start = self.pending.len();
-        let len = pcapng::packet_len(p.frame.len(), p.flags, p.dropped);
-        self.pending.resize(start + len, 0);
-        let (out, frame) = (&mut self.pending[start..], [p.frame, &[], &[]]);
-        let time_ns = p.time_ns as u64;
-        pcapng::write_packet(out, p.interface, time_ns, frame, p.original_len, p.flags, p.dropped);
-        if p.shed > 0 {
-            pcapng::shed_packet(&mut self.pending, start, p.shed);
-            let text = format!("shed: {} bytes of this packet were not kept", p.shed);
-            pcapng::comment_packet(&mut self.pending, start, &text);
-        }
-        if p.dropped > 0 {
-            let text = format!(
-                "dropped before this one: {} of its interface",
-                counted(p.dropped, "packet")
-            );
-            pcapng::comment_packet(&mut self.pending, start, &text);
         }
     }
 

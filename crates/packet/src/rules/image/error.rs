@@ -16,7 +16,7 @@ pub const MAX_BYTES: u64 = 1 << 31;
 pub enum Error {
     /// too many masks
     #[error(
-        "the rules have {} for {}, and {} can be judged: write them with fewer different prefix lengths (tapdeck rules compile finds which)", counted(*.count as u64, "signature"), name(*.family), count(MAX_SIGNATURES as u64)
+        "the rules have {} for {}, and {} can be judged: write them with fewer different prefix lengths (tapdeck rules compile finds which)", counted(*.count as u64, "signature"), name(*.family), crate::printable::count(MAX_SIGNATURES as u64)
     )]
     Signatures { family: Family, count: usize },
     /// a group that there is not

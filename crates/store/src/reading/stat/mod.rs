@@ -126,6 +126,11 @@ pub struct Cutoff {
     pub cut: Cut,
     /// Bytes of these segments and of those without anything left out.
     pub stored: u64,
+    /// When the first began and the last ended of the segments that had something left out.
+    pub times: Option<(i64, i64)>,
+    /// Segments of recordings that leave something out which do not tell what of it is in the span:
+    /// a border goes through them, or they are being written.
+    pub untold: u64,
 }
 
 impl Cutoff {
@@ -311,9 +316,17 @@ impl<'a> ReportBuilder<'a> {
             self.report.cutoff.stored += segment.end;
         } else if let Some(told) = self.statistics(segment, object) {
             self.report.cutoff.stored += segment.end;
-            for cut in told.iter().filter_map(cutoff::cut_told) {
+            for statistics in &told {
+                let Some(cut) = cutoff::cut_told(statistics) else { continue };
                 self.report.cutoff.cut = self.report.cutoff.cut + cut;
+                let ns = |ns: u64| i64::try_from(ns).unwrap_or(i64::MAX);
+                let end_ns = ns(statistics.end.unwrap_or(statistics.timestamp));
+                let first_ns = statistics.start.map_or(end_ns, ns);
+                let times = self.report.cutoff.times.get_or_insert((first_ns, end_ns));
+                *times = (times.0.min(first_ns), times.1.max(end_ns));
             }
+        } else {
+            self.report.cutoff.untold += 1;
         }
     }
 

@@ -1,0 +1,404 @@
+//! A directory of pins beside a store, which has a budget of its own.
+//!
+//! Nothing in it is ever deleted to make room: a pin that finds the budget full is refused, and one
+//! that is under way keeps what it has and says so. Pins go by their time: one with an end of its
+//! own is removed when the next pin is made after that.
+//!
+//! A pin whose span is not over is **advanced** every minute, and a last time when the packets of
+//! its end are on disk: each time what came since is copied into another file, and then `pin.json`
+//! says so. What is not named there when a process ends is copied again by the next that advances
+//! the pin, whoever that is. Packets that come to disk later than those of their time were copied
+//! are not in the pin; in the end the whole span is counted, and that is told.
+//!
+//! Two locks: who changes what pins say holds one for a moment; who copies holds the other, so
+//! that one copies at a time and the budget holds.
+
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io::{self, ErrorKind};
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustix::fs::{FlockOperation, flock};
+use rustix::io::Errno;
+use serde::{Deserialize, Serialize};
+use tapdeck_store::io::{Directory, Storage};
+
+use crate::account::Account;
+use crate::bundle::{Clock, FileEntry, Interface};
+use crate::copy::{Copied, Question, copy, count};
+use crate::error::Error;
+use crate::pin::{self, PACKETS, Pin, State, Wish, replace, sync_parent};
+use crate::time::Time;
+
+/// The budget where none was set: 10 GiB.
+pub const BUDGET: u64 = 10 << 30;
+/// The file that holds the budget and the number of the next pin.
+const SETTINGS: &str = "settings.json";
+const LOCK: &str = ".lock";
+const COPY_LOCK: &str = ".lock-copy";
+/// What is kept free of the budget for what is told of pins.
+const RESERVE: u64 = 64 << 10;
+
+#[derive(Clone, Copy, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Settings {
+    budget_bytes: u64,
+    next: u64,
+}
+
+/// A directory of pins.
+#[derive(Clone, Debug)]
+pub struct PinStore {
+    dir: PathBuf,
+}
+
+impl PinStore {
+    /// Returns where the pins of a store lie, if nobody says otherwise: beside it.
+    pub fn beside(store: &Path) -> PathBuf {
+        let store = store.canonicalize().unwrap_or_else(|_| store.to_owned());
+        let mut name = store.into_os_string();
+        name.push(".evidence");
+        name.into()
+    }
+
+    /// Opens a directory of pins, making it if need be. A budget that is given replaces the one
+    /// that was.
+    ///
+    /// # Errors
+    /// What the file system says.
+    pub fn make(dir: &Path, budget_bytes: Option<u64>) -> Result<Self, Error> {
+        match DirBuilder::new().mode(0o750).create(dir) {
+            Err(e) if e.kind() != ErrorKind::AlreadyExists => {
+                return Err(Error::io("make", dir)(e));
+            }
+            _ => {}
+        }
+        let pins = Self { dir: dir.to_owned() };
+        let _lock = pins.lock(LOCK, || true)?;
+        let before = pins.settings();
+        let next = before.as_ref().map_or(1, |settings| settings.next);
+        let old = before.as_ref().map(|settings| settings.budget_bytes).ok();
+        if budget_bytes.is_some() || old.is_none() {
+            let budget_bytes = budget_bytes.or(old).unwrap_or(BUDGET);
+            pins.set(Settings { budget_bytes, next })?;
+        }
+        Ok(pins)
+    }
+
+    /// Opens a directory of pins that is there.
+    ///
+    /// # Errors
+    /// If it is none.
+    pub fn open(dir: &Path) -> Result<Self, Error> {
+        let pins = Self { dir: dir.to_owned() };
+        pins.settings().map_err(|_| Error::NoPins(dir.to_owned()))?;
+        Ok(pins)
+    }
+
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    fn settings(&self) -> Result<Settings, Error> {
+        let path = self.dir.join(SETTINGS);
+        let bytes = fs::read(&path).map_err(Error::io("read", &path))?;
+        serde_json::from_slice(&bytes).map_err(|e| Error::io("read", &path)(e.into()))
+    }
+
+    fn set(&self, settings: Settings) -> Result<(), Error> {
+        let path = self.dir.join(SETTINGS);
+        let text = serde_json::to_vec(&settings);
+        replace(&path, &text.map_err(|e| Error::io("write", &path)(e.into()))?)
+    }
+
+    /// Returns how many bytes pins may take.
+    ///
+    /// # Errors
+    /// If the directory cannot be read.
+    pub fn budget(&self) -> Result<u64, Error> {
+        Ok(self.settings()?.budget_bytes)
+    }
+
+    /// Returns how many bytes all files take.
+    ///
+    /// # Errors
+    /// If the directory cannot be read.
+    pub fn used(&self) -> Result<u64, Error> {
+        fn under(dir: &Path) -> io::Result<u64> {
+            let mut bytes = 0;
+            for entry in fs::read_dir(dir)? {
+                let entry = entry?;
+                match entry.metadata() {
+                    Ok(meta) if meta.is_dir() => bytes += under(&entry.path())?,
+                    Ok(meta) => bytes += meta.len(),
+                    Err(e) if e.kind() == ErrorKind::NotFound => {}
+                    Err(e) => return Err(e),
+                }
+            }
+            Ok(bytes)
+        }
+        under(&self.dir).map_err(Error::io("read", &self.dir))
+    }
+
+    /// Takes a lock, as soon as nobody has it. `watch` ends the waiting by `false`.
+    fn lock(&self, name: &str, mut watch: impl FnMut() -> bool) -> Result<File, Error> {
+        let path = self.dir.join(name);
+        let mut options = OpenOptions::new();
+        let options = options.write(true).create(true).truncate(false).mode(0o640);
+        let file = options.open(&path).map_err(Error::io("write", &path))?;
+        loop {
+            match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+                Ok(()) => return Ok(file),
+                Err(Errno::WOULDBLOCK | Errno::INTR) if !watch() => return Err(Error::Stopped),
+                Err(Errno::WOULDBLOCK | Errno::INTR) => {
+                    std::thread::sleep(Duration::from_millis(20));
+                }
+                Err(e) => return Err(Error::io("lock", &path)(e.into())),
+            }
+        }
+    }
+
+    /// Returns where a pin lies.
+    pub fn place(&self, number: u64) -> PathBuf {
+        self.dir.join(Pin::directory_name(number))
+    }
+
+    /// Returns where a pin's packets lie.
+    pub fn packets_of(&self, number: u64) -> PathBuf {
+        self.place(number).join(PACKETS)
+    }
+
+    /// Returns a pin.
+    ///
+    /// # Errors
+    /// [`Error::NoPin`] where there is none of that number.
+    pub fn pin(&self, number: u64) -> Result<Pin, Error> {
+        match Pin::read(&self.place(number)) {
+            Err(Error::Io { source, .. }) if source.kind() == ErrorKind::NotFound => {
+                Err(Error::NoPin { number, dir: self.dir.clone() })
+            }
+            pin => pin,
+        }
+    }
+
+    /// Returns all pins, by their numbers.
+    ///
+    /// # Errors
+    /// If the directory cannot be read.
+    pub fn list(&self) -> Result<Vec<Pin>, Error> {
+        let mut pins = Vec::new();
+        for entry in fs::read_dir(&self.dir).map_err(Error::io("read", &self.dir))? {
+            let name = entry.map_err(Error::io("read", &self.dir))?.file_name();
+            let Some(number) = name.to_str().and_then(Pin::number_of) else { continue };
+            match self.pin(number) {
+                Err(Error::NoPin { .. }) => {}
+                pin => pins.push(pin?),
+            }
+        }
+        pins.sort_by_key(|pin| pin.number);
+        Ok(pins)
+    }
+
+    /// Makes a pin, of which nothing is copied yet; those whose time is over go first.
+    ///
+    /// # Errors
+    /// [`Error::Full`] where the budget has no room for another.
+    pub fn add(&self, wish: Wish) -> Result<Pin, Error> {
+        let _lock = self.lock(LOCK, || true)?;
+        let now = Time::now();
+        for pin in self.list()? {
+            if pin.state != State::Open && pin.until.is_some_and(|until| until <= now) {
+                self.remove_locked(pin.number)?;
+            }
+        }
+        let settings = self.settings()?;
+        self.refuse_where_full(settings.budget_bytes)?;
+        let number = settings.next;
+        self.set(Settings { next: number + 1, ..settings })?;
+        let pin = Pin::new(number, wish);
+        let place = self.place(number);
+        let mut builder = DirBuilder::new();
+        builder.mode(0o750).recursive(true);
+        builder.create(place.join(PACKETS)).map_err(Error::io("make", &place))?;
+        pin.write(&place)?;
+        sync_parent(&place).map_err(Error::io("write", &self.dir))?;
+        Ok(pin)
+    }
+
+    fn refuse_where_full(&self, budget_bytes: u64) -> Result<u64, Error> {
+        let used_bytes = self.used()?;
+        match budget_bytes.checked_sub(used_bytes + RESERVE) {
+            Some(room) => Ok(room),
+            None => Err(Error::Full { dir: self.dir.clone(), used_bytes, budget_bytes }),
+        }
+    }
+
+    /// Lets a pin go on for longer; where it is done, another is made for the rest. Returns the pin
+    /// that goes on.
+    ///
+    /// # Errors
+    /// [`Error::NoPin`]; as [`PinStore::add`]; and what the file system says.
+    pub fn extend(&self, number: u64, before: Time) -> Result<Pin, Error> {
+        let lock = self.lock(LOCK, || true)?;
+        let mut pin = self.pin(number)?;
+        if before <= pin.before {
+            return Ok(pin);
+        }
+        let longer_ns = before.0 - pin.before.0;
+        let until = pin.until.map(|until| until.plus(longer_ns));
+        if pin.state == State::Open {
+            (pin.before, pin.until) = (before, until);
+            pin.write(&self.place(number))?;
+            return Ok(pin);
+        }
+        drop(lock);
+        let Pin { store, question, before: after, reason, rule, .. } = pin;
+        self.add(Wish { store, question, after, before, until, reason, rule })
+    }
+
+    /// Removes a pin and its packets.
+    ///
+    /// # Errors
+    /// [`Error::NoPin`]; and what the file system says.
+    pub fn remove(&self, number: u64) -> Result<Pin, Error> {
+        let _lock = self.lock(LOCK, || true)?;
+        let pin = self.pin(number)?;
+        self.remove_locked(number)?;
+        Ok(pin)
+    }
+
+    fn remove_locked(&self, number: u64) -> Result<(), Error> {
+        let place = self.place(number);
+        // Without this file it is no pin any more, whatever of the rest is left for a moment.
+        let file = place.join(pin::FILE);
+        fs::remove_file(&file).map_err(Error::io("remove", &file))?;
+        fs::remove_dir_all(&place).map_err(Error::io("remove", &place))
+    }
+
+    /// Copies what a pin wants of what has come since it was advanced the last time. `watch` ends
+    /// it by `false`; it is then as it was before.
+    ///
+    /// # Errors
+    /// [`Error::Full`] where the budget has no room for the first packets: the pin is refused, and
+    /// gone. Else as a query, and what the file system says.
+    pub fn advance(&self, number: u64, mut watch: impl FnMut() -> bool) -> Result<Pin, Error> {
+        let _copying = self.lock(COPY_LOCK, &mut watch)?;
+        let now = Time::now();
+        let pin = self.pin(number)?;
+        if pin.state != State::Open || pin.upto(now) <= pin.reached {
+            return self.finish(number, None);
+        }
+        let question = pin.part(now);
+        let storage: Arc<dyn Storage> = Arc::new(Directory::new(&pin.store));
+        let mut account = Account::of(&storage, question.span(), &mut watch)?;
+        let name = format!("part-{:05}.pcapng", pin.files.len() + 1);
+        let path = self.packets_of(number).join(&name);
+        let most = self.refuse_where_full(self.budget()?).unwrap_or(0);
+        let copied = {
+            let mut options = OpenOptions::new();
+            let options = options.write(true).create(true).truncate(true).mode(0o640);
+            let mut file = options.open(&path).map_err(Error::io("write", &path))?;
+            copy(&storage, &question, (&mut file, &path), most, &mut watch)
+        };
+        let copied = match copied {
+            Ok(copied) => copied,
+            Err(e) => {
+                let _ = fs::remove_file(&path);
+                return if is_full(&e) { self.give_up(&pin) } else { Err(e) };
+            }
+        };
+        if copied.packets == 0 {
+            fs::remove_file(&path).map_err(Error::io("remove", &path))?;
+        } else {
+            sync_parent(&path).map_err(Error::io("write", &path))?;
+        }
+        let Copied { packets, bytes, sha256, times, interfaces, clock_steps, faults } = copied;
+        for fault in faults {
+            account.add_fault(fault);
+        }
+        if question.before >= Some(pin.before) && pin.reached > pin.after {
+            // Retention may have taken what is pinned, so that there are fewer now.
+            let all = Question { after: Some(pin.after), ..question.clone() };
+            let late = count(&storage, &all, watch)?.saturating_sub(pin.packets + packets);
+            if late > 0 {
+                account.add_fault(format!(
+                    "{late} packets came to disk after the packets of their time were copied, and are not pinned"
+                ));
+            }
+        }
+        let clock = Clock::of(&*storage, &question, clock_steps)?;
+        let file = (packets > 0).then_some(FileEntry { name, bytes, sha256 });
+        let reached = question.before.unwrap_or(now);
+        self.finish(
+            number,
+            Some(Part { packets, file, times, interfaces, account, clock, reached }),
+        )
+    }
+
+    /// Takes down what was copied, and whether that was all.
+    fn finish(&self, number: u64, part: Option<Part>) -> Result<Pin, Error> {
+        let _lock = self.lock(LOCK, || true)?;
+        let mut pin = self.pin(number)?;
+        if pin.state != State::Open {
+            return Ok(pin);
+        }
+        if let Some(part) = part {
+            pin.packets += part.packets;
+            pin.bytes += part.file.as_ref().map_or(0, |file| file.bytes);
+            pin.files.extend(part.file);
+            pin.first = pin.first.or(part.times.map(|times| times.0));
+            pin.last = part.times.map(|times| times.1).or(pin.last);
+            pin.account.append(part.account);
+            pin.clock.append(part.clock);
+            for (name, description) in part.interfaces {
+                let interface = Interface { name, description };
+                if !pin.interfaces.contains(&interface) {
+                    pin.interfaces.push(interface);
+                }
+            }
+            pin.reached = part.reached;
+        }
+        if pin.reached >= pin.before {
+            pin.state = State::Done;
+        }
+        pin.write(&self.place(number))?;
+        Ok(pin)
+    }
+
+    /// Ends a pin that finds the budget full: it is refused where nothing is copied yet.
+    fn give_up(&self, pin: &Pin) -> Result<Pin, Error> {
+        let _lock = self.lock(LOCK, || true)?;
+        let mut pin = self.pin(pin.number)?;
+        let (used_bytes, budget_bytes) = (self.used()?, self.budget()?);
+        if pin.files.is_empty() {
+            self.remove_locked(pin.number)?;
+            return Err(Error::Full { dir: self.dir.clone(), used_bytes, budget_bytes });
+        }
+        pin.state = State::Full;
+        let reached = pin.reached;
+        pin.account.add_fault(format!(
+            "the budget of {budget_bytes} bytes was full: packets from {reached} on are not pinned"
+        ));
+        pin.write(&self.place(pin.number))?;
+        Ok(pin)
+    }
+}
+
+/// What was copied in one go.
+struct Part {
+    packets: u64,
+    file: Option<FileEntry>,
+    times: Option<(Time, Time)>,
+    interfaces: Vec<(String, String)>,
+    account: Account,
+    clock: Clock,
+    reached: Time,
+}
+
+/// Returns whether an error says that there is no room, by the budget or on the disk.
+fn is_full(error: &Error) -> bool {
+    let Error::Io { what: "write", source, .. } = error else { return false };
+    matches!(source.kind(), ErrorKind::QuotaExceeded | ErrorKind::StorageFull)
+}

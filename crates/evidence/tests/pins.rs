@@ -1,0 +1,230 @@
+//! Pins: what is copied, when, what is told of it, and that the budget holds.
+
+mod common;
+
+use std::fs;
+use std::path::Path;
+
+use common::{Made, SECOND, made, packets_of, question, recorders, segment};
+use tapdeck_evidence::{Bundle, Error, Pin, PinStore, PrivateKey, State, Time, Wish, check};
+use tempfile::TempDir;
+
+/// A store in which somebody recorded two packets a second from a time on; and no pins yet.
+struct Case {
+    dir: TempDir,
+    now_ns: i64,
+}
+
+impl Case {
+    /// A store of so many segments of ten seconds, the last of which ends so many seconds ago.
+    fn new(segments: i64, ago_s: i64) -> Self {
+        let now_ns = Time::now().0;
+        let case = Self { dir: tempfile::tempdir().expect("a directory"), now_ns };
+        fs::create_dir(case.store()).expect("a directory");
+        let begin_ns = now_ns - (ago_s + segments * 10) * SECOND;
+        for number in 0..segments {
+            let (from, to) =
+                (begin_ns + number * 10 * SECOND, begin_ns + (number + 1) * 10 * SECOND);
+            let packets: Vec<Made> =
+                (0..20).map(|i| made(from + i * SECOND / 2, 53 + (i % 2) as u16)).collect();
+            segment(&case.store(), number as u64 + 1, (from, to), &packets);
+        }
+        recorders(&case.store(), &[1]);
+        case
+    }
+
+    fn store(&self) -> std::path::PathBuf {
+        self.dir.path().join("store")
+    }
+
+    fn pins(&self, budget: u64) -> PinStore {
+        PinStore::make(&PinStore::beside(&self.store()), Some(budget)).expect("a directory")
+    }
+
+    /// A wish for packets to port 53 from `after` seconds ago until `before` seconds ago.
+    fn wish(&self, after_s: i64, before_s: i64) -> Wish {
+        let at = |ago_s: i64| Time(self.now_ns - ago_s * SECOND);
+        Wish {
+            store: self.store(),
+            question: question("port 53", 0, 0),
+            after: at(after_s),
+            before: at(before_s),
+            until: None,
+            reason: "a case".into(),
+            rule: None,
+        }
+    }
+}
+
+fn times(pins: &PinStore, pin: &Pin) -> Vec<i64> {
+    let paths = pin.files.iter().map(|file| pins.packets_of(pin.number).join(&file.name));
+    paths.flat_map(|path| packets_of(&path)).map(|(time, _)| time).collect()
+}
+
+#[test]
+fn a_pin_has_its_packets_and_outlives_the_store() {
+    let case = Case::new(4, 60);
+    let pins = case.pins(1 << 20);
+    let pin = pins.add(case.wish(95, 75)).unwrap();
+    assert_eq!((pin.number, pin.state), (1, State::Open));
+    let done = pins.advance(1, || true).unwrap();
+    assert_eq!((done.state, done.packets), (State::Done, 20));
+    assert!(done.account.complete, "{:?}", done.account);
+    assert_eq!(pins.advance(1, || true).unwrap(), done, "there is no more to be done");
+
+    fs::remove_dir_all(case.store()).unwrap();
+    let (key, out) = (PrivateKey::generate().unwrap(), case.dir.path().join("bundle"));
+    let bundle = Bundle::begin(&out).unwrap();
+    let manifest = bundle.add_pin(&pins, &pins.pin(1).unwrap()).unwrap();
+    let manifest = bundle.finish(manifest, &key).unwrap();
+    assert_eq!(manifest.reason.as_deref(), Some("a case"));
+    assert_eq!(check(&out, &key.public()).unwrap().faults, Vec::<String>::new());
+
+    let path = pins.packets_of(1).join(&done.files[0].name);
+    let mut bytes = fs::read(&path).unwrap();
+    bytes[100] ^= 1;
+    fs::write(&path, bytes).unwrap();
+    let bundle = Bundle::begin(&case.dir.path().join("other")).unwrap();
+    let refused = bundle.add_pin(&pins, &done).unwrap_err();
+    assert!(matches!(refused, Error::Changed(_)), "{refused}");
+
+    pins.remove(1).unwrap();
+    assert!(matches!(pins.pin(1), Err(Error::NoPin { .. })));
+    assert!(!pins.place(1).exists());
+    assert_eq!(pins.list().unwrap(), vec![]);
+}
+
+#[test]
+fn a_pin_whose_span_is_not_over_goes_on_where_it_was() {
+    let case = Case::new(4, 6);
+    let pins = case.pins(1 << 20);
+    // Its end is ten seconds ahead, and the store's end six seconds ago.
+    pins.add(case.wish(40, -10)).unwrap();
+    let begun = pins.advance(1, || true).unwrap();
+    assert_eq!(begun.state, State::Open);
+    assert!(begun.due().is_some_and(|due| due > Time::now()));
+    assert_eq!(begun.files.len(), 1);
+    let reached = begun.reached;
+
+    // Another process goes on; the recording has gone on, too. What a copy left that was never
+    // taken down is not believed.
+    fs::write(pins.packets_of(1).join("part-00002.pcapng"), b"half").unwrap();
+    let at = |ago_s: i64| case.now_ns - ago_s * SECOND;
+    let packets: Vec<Made> = (0..20).map(|i| made(at(4) + i * SECOND, 53)).collect();
+    segment(&case.store(), 5, (at(4), at(-20)), &packets);
+    let again = PinStore::open(pins.dir()).unwrap();
+    tapdeck_testkit::wait_for("all of the span to be on disk", || {
+        again.advance(1, || true).unwrap().state == State::Done
+    });
+    let done = again.pin(1).unwrap();
+    assert!(done.files.len() >= 2);
+    let found = times(&again, &done);
+    let mut expected: Vec<i64> = (0..40).map(|i| at(46) + i * SECOND).collect();
+    expected.extend((0..14).map(|i| at(4) + i * SECOND));
+    expected.retain(|ns| *ns >= at(40));
+    assert_eq!(found, expected, "each packet once, at first up to {reached}");
+    assert_eq!(done.packets, expected.len() as u64);
+    assert_eq!(done.account.faults, Vec::<String>::new());
+}
+
+#[test]
+fn packets_that_come_to_disk_too_late_are_told() {
+    let case = Case::new(4, 6);
+    let pins = case.pins(1 << 20);
+    pins.add(case.wish(40, -2)).unwrap();
+    assert_eq!(pins.advance(1, || true).unwrap().state, State::Open);
+    let at = |ago_s: i64| case.now_ns - ago_s * SECOND;
+    segment(&case.store(), 5, (at(6), at(-20)), &[made(at(20), 53), made(at(0), 53)]);
+    tapdeck_testkit::wait_for("all of the span to be on disk", || {
+        pins.advance(1, || true).unwrap().state == State::Done
+    });
+    let faults = pins.pin(1).unwrap().account.faults;
+    assert_eq!(faults.len(), 1, "{faults:?}");
+    assert!(faults[0].starts_with("1 packets"), "{faults:?}");
+}
+
+#[test]
+fn what_is_gone_before_it_is_copied_is_told() {
+    let case = Case::new(4, 60);
+    let pins = case.pins(1 << 20);
+    // Retention has taken the two oldest segments.
+    for entry in fs::read_dir(case.store()).unwrap() {
+        let path = entry.unwrap().path();
+        if ["00000001", "00000002"].iter().any(|n| path.to_string_lossy().contains(n)) {
+            fs::remove_file(path).unwrap();
+        }
+    }
+    pins.add(case.wish(95, 65)).unwrap();
+    let done = pins.advance(1, || true).unwrap();
+    assert_eq!((done.state, done.packets), (State::Done, 15));
+    assert!(!done.account.complete);
+    let unrecorded = &done.account.unrecorded;
+    assert_eq!(unrecorded.len(), 1, "{unrecorded:?}");
+    let lasted_s = (unrecorded[0].last.0 - unrecorded[0].first.unwrap().0) / SECOND;
+    assert_eq!(lasted_s, 15);
+}
+
+#[test]
+fn a_full_budget_refuses_and_evicts_nothing() {
+    let case = Case::new(6, 60);
+    let pins = case.pins(80 << 10);
+    pins.add(case.wish(115, 65)).unwrap();
+    let first = pins.advance(1, || true).unwrap();
+    assert_eq!(first.state, State::Done);
+    let used = pins.used().unwrap();
+    assert!(used < 80 << 10);
+
+    // A smaller budget has room for no other.
+    let pins = case.pins((64 << 10) + used - 1);
+    let refused = pins.add(case.wish(115, 65)).unwrap_err();
+    assert!(matches!(refused, Error::Full { .. }), "{refused}");
+    // And one that is just large enough for it to begin has none for its packets.
+    let pins = case.pins((64 << 10) + used + 4000);
+    pins.add(case.wish(115, 65)).unwrap();
+    let refused = pins.advance(2, || true).unwrap_err();
+    assert!(matches!(refused, Error::Full { .. }), "{refused}");
+    assert!(!pins.place(2).exists(), "nothing of it is left");
+    assert_eq!(pins.list().unwrap(), vec![first.clone()]);
+    assert_eq!(times(&pins, &first).len(), 50);
+
+    // A budget that is full later ends a pin, which keeps what it has and says so.
+    let pins = case.pins(1 << 20);
+    let open = pins.add(case.wish(115, -3600)).unwrap();
+    let open = pins.advance(open.number, || true).unwrap();
+    assert_eq!(open.state, State::Open);
+    let more: Vec<Made> = (0..400).map(|i| made(Time::now().0 + i * SECOND / 1000, 53)).collect();
+    segment(&case.store(), 7, (case.now_ns, case.now_ns + 60 * SECOND), &more);
+    let pins = case.pins((64 << 10) + pins.used().unwrap());
+    tapdeck_testkit::wait_for("packets that the budget has no room for", || {
+        pins.advance(open.number, || true).unwrap().state == State::Full
+    });
+    let full = pins.pin(open.number).unwrap();
+    assert_eq!(full.packets, open.packets);
+    assert!(full.account.faults[0].contains("budget"), "{:?}", full.account.faults);
+}
+
+#[test]
+fn a_pin_goes_when_its_time_is_over_and_numbers_do_not_come_again() {
+    let case = Case::new(2, 60);
+    let pins = case.pins(1 << 20);
+    let over = Wish { until: Some(Time(case.now_ns)), ..case.wish(70, 65) };
+    pins.add(over).unwrap();
+    assert_eq!(pins.advance(1, || true).unwrap().state, State::Done);
+    assert_eq!(pins.list().unwrap().len(), 1, "it goes when there is another");
+    let next = pins.add(case.wish(70, 65)).unwrap();
+    assert_eq!(next.number, 2);
+    assert_eq!(pins.list().unwrap(), vec![next]);
+    pins.remove(2).unwrap();
+    assert_eq!(pins.add(case.wish(70, 65)).unwrap().number, 3);
+    assert!(matches!(PinStore::open(Path::new("/nowhere")), Err(Error::NoPins(_))));
+}
+
+#[test]
+fn whoever_stops_it_leaves_a_pin_as_it_was() {
+    let case = Case::new(2, 60);
+    let pins = case.pins(1 << 20);
+    let pin = pins.add(case.wish(75, 65)).unwrap();
+    assert!(matches!(pins.advance(1, || false), Err(Error::Stopped)));
+    assert_eq!(pins.pin(1).unwrap(), pin);
+    assert_eq!(pins.advance(1, || true).unwrap().packets, 10);
+}
