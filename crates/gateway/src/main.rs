@@ -14,6 +14,7 @@
 //!   language.
 //! - [`condition`], [`check`], [`answer`], [`report`]: how such a question is answered.
 //! - [`audit`]: what was asked, by whom.
+//! - [`openapi`]: what can be asked, for programs.
 #![forbid(unsafe_code)]
 
 mod access;
@@ -26,6 +27,7 @@ mod condition;
 mod config;
 mod control;
 mod health;
+mod openapi;
 mod own;
 mod report;
 mod routes;
@@ -74,6 +76,8 @@ enum Command {
     /// Make tokens, by which users show who they are
     #[command(subcommand)]
     Token(Token),
+    /// Print openapi.json, which says for programs what can be asked
+    Openapi,
     /// Compile the filter on standard input: the gateway runs itself so
     #[command(hide = true)]
     CheckFilter,
@@ -105,6 +109,10 @@ fn main() -> ExitCode {
     };
     let result = match (&flags.command, &flags.config) {
         (Some(Command::CheckFilter), _) => return check::main(),
+        (Some(Command::Openapi), _) => {
+            print!("{}", openapi::text());
+            Ok(())
+        }
         (Some(Command::Token(Token::New { name })), _) => new_token(name),
         (None, Some(config)) => run(config),
         (None, None) => unreachable!("clap asks for one of them"),

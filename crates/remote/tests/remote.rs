@@ -50,6 +50,10 @@ fn two_sensors_give_what_one_query_over_both_stores_gives() {
     let out = fleet.ask(&urls, &["--json", "--limit", "1", "-i", "*1.2:8443/v?"]);
     let object: serde_json::Value = serde_json::from_slice(&out.stdout).expect("an object");
     assert_eq!(object["interface"], "10.77.1.2:8443/vb");
+    let flow = object["community_id"].as_str().expect("an id");
+    let out = fleet.ask(&urls, &["-w", to, "--community-id", flow]);
+    assert!(out.status.success(), "{}", said(&out));
+    assert_eq!(printed(&file), stores.queried(&[1], &[]));
     let out = fleet.ask(&urls, &["--count", "--before", "1000000000"]);
     assert_eq!((out.status.code(), &*out.stdout), (Some(0), &b"0\n"[..]), "{}", said(&out));
     assert_eq!(fleet.ask(&urls, &["--count", "--direction", "in"]).stdout, b"400\n");

@@ -48,7 +48,7 @@ pub fn run(flags: &flags::Query, interrupt: &Interrupt) -> Result<()> {
 /// How a stream ended.
 enum End {
     Whole,
-    /// It was left where there were as many packets as were asked for.
+    /// The stream was left where there were as many packets as were asked for.
     Limit,
     Short(trace::Error),
 }
