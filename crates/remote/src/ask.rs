@@ -19,11 +19,11 @@ use rustls::crypto::ring;
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{ClientConfig, RootCertStore};
-use tapdeck_remote::Query;
 use tokio::sync::mpsc::{Receiver, Sender, channel};
 use tokio::time::timeout;
 
 use crate::config::{Sensor, Shown};
+use crate::flags::Query;
 
 /// Pieces of an answer that wait to be read. None is larger than hyper's buffer, some 400 KiB.
 const PIECES: usize = 4;

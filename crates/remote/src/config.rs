@@ -11,7 +11,8 @@ use std::{fmt, io};
 use anyhow::{Context as _, Result};
 use reqwest::Url;
 use serde::Deserialize;
-use tapdeck_remote::Query;
+
+use crate::flags::Query;
 
 /// Sensors that can be asked at once. Each takes some memory ([`crate::ask`]).
 const SENSORS: usize = 64;

@@ -13,6 +13,7 @@
 mod answer;
 mod ask;
 mod config;
+mod flags;
 mod merge;
 
 use std::io::{self, Write as _};
@@ -21,9 +22,8 @@ use std::process::ExitCode;
 use clap::Parser;
 use tapdeck_packet::printable;
 
-use tapdeck_remote::{Flags, Verb};
-
 use crate::config::Wrong;
+use crate::flags::{Flags, Verb};
 
 /// Writes a line to standard error. Where nobody can be told, the answer goes on.
 fn say(text: &str) {

@@ -11,10 +11,10 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context as _, Result};
 use tapdeck_packet::pcapng::{self, InterfaceDescription, StatisticsBlock};
-use tapdeck_remote::Query;
 
 use crate::answer::{Answer, End, Packet, Taker};
 use crate::config::Sensor;
+use crate::flags::Query;
 use crate::{ask, say};
 
 /// Bytes that gather before they are written.
