@@ -29,6 +29,9 @@ mod control;
 mod health;
 mod openapi;
 mod own;
+#[cfg(test)]
+#[path = "../../../fuzz/checks/question.rs"]
+mod question;
 mod report;
 mod routes;
 mod server;
