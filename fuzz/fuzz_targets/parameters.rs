@@ -1,4 +1,5 @@
-//! Reads arbitrary bytes as a parameter of a gateway's questions: `cargo +nightly fuzz run parameters`.
+//! Reads arbitrary bytes as a parameter of a gateway's questions:
+//! `cargo +nightly fuzz run parameters`.
 #![no_main]
 #![allow(dead_code, reason = "modules of the gateway, of which this takes a part")]
 
