@@ -11,7 +11,8 @@ PROFILE=${1:-release}
 export CARGO_TARGET_DIR=$PWD/target
 
 version=$(sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -n 1)
-cargo build --profile "$PROFILE" -p tapdeck -p tapdeck-client -p tapdeck-pcap -p tapdeck-gateway >&2
+cargo build --profile "$PROFILE" -p tapdeck -p tapdeck-client -p tapdeck-pcap -p tapdeck-gateway \
+    -p tapdeck-remote >&2
 cargo run --quiet --profile "$PROFILE" -p tapdeck --example pages -- target/pages >&2
 fast=()
 [[ $PROFILE == release ]] || fast=(--fast) # to compress

@@ -118,6 +118,7 @@ test_install() {
     done
     check "the units are sound" systemd-analyze verify --man=no $UNIT tapdeck-serve.service tapdeck-gateway.service
     check "Wireshark finds it" says "extcap {version=" /usr/lib/x86_64-linux-gnu/wireshark/extcap/tapdeck --extcap-interfaces
+    check "tapdeck finds what asks others" says "no connection" sh -c "tapdeck query --count --remote http://127.0.0.1:1 || true"
     check "Prometheus finds what to alarm at" test -s /usr/share/tapdeck/examples/prometheus/alerts.yml
 }
 

@@ -18,6 +18,7 @@ use axum::{Extension, Json};
 use bytes::Bytes;
 use http_body::Frame;
 use serde::Serialize;
+use tapdeck_packet::community_id::CommunityId;
 use tapdeck_packet::pcap::Unit;
 use tapdeck_store::query::Span;
 use tapdeck_store::stat::{self, Report};
@@ -31,6 +32,7 @@ use crate::asker::{Asker, Parameters, Refusal, accepts};
 use crate::audit::{Asked, Ended};
 use crate::condition::Condition;
 use crate::config::SourceKind;
+use crate::openapi::Refusals;
 use crate::report::{self, Histogram, Hosts, Losses, Stat};
 use crate::routes::Gateway;
 use crate::{say, steno, time, watch};
@@ -48,6 +50,18 @@ const BODY_TIME: Duration = Duration::from_secs(10);
 const PCAPNG: &str = "application/x-pcapng";
 const PCAP: &str = "application/vnd.tcpdump.pcap";
 
+/// Tells each second what came and what was lost, as server-sent events.
+#[utoipa::path(
+    get,
+    path = "/v1/watch",
+    params(
+        ("store" = Option<String>, Query, description = "The store; may be left out where there is one"),
+    ),
+    responses(
+        (status = 200, description = "An event each second", body = watch::Event, content_type = "text/event-stream"),
+        Refusals,
+    )
+)]
 pub async fn watch(
     State(gateway): State<Arc<Gateway>>,
     Extension(asker): Extension<Asker>,
@@ -337,6 +351,23 @@ fn wants_trailers(headers: &HeaderMap) -> bool {
     te.split(',').any(|one| one.trim() == "trailers")
 }
 
+/// Gives packets in time order.
+#[utoipa::path(
+    get,
+    path = "/v1/packets",
+    params(
+        ("store" = Option<String>, Query, description = "The store; may be left out where there is one"),
+        ("filter" = Option<String>, Query, description = "pcap-filter(7), with addresses in place of names"),
+        ("community_id" = Option<String>, Query, description = "The flow, as Zeek and Suricata call it"),
+        ("after" = Option<String>, Query, description = "RFC 3339, or seconds since 1970"),
+        ("before" = Option<String>, Query, description = "RFC 3339, or seconds since 1970"),
+        ("limit" = Option<u64>, Query, description = "Packets, at most"),
+    ),
+    responses(
+        (status = 200, description = "Packets, whose last block says whether they are all", content((Vec<u8> = "application/x-pcapng"), (Vec<u8> = "application/vnd.tcpdump.pcap"))),
+        Refusals,
+    )
+)]
 pub async fn packets(
     State(gateway): State<Arc<Gateway>>,
     Extension(asker): Extension<Asker>,
@@ -344,20 +375,27 @@ pub async fn packets(
     version: Version,
     headers: HeaderMap,
 ) -> Result<Response, Refusal> {
-    let known = ["store", "filter", "after", "before", "limit"];
+    let known = ["store", "filter", "community_id", "after", "before", "limit"];
     let parameters = Parameters::read(query.as_deref(), &known)?;
     let filter = parameters.get("filter").unwrap_or("").to_owned();
+    let flow = parameters.get("community_id").map(str::parse::<CommunityId>).transpose();
+    let flow = flow.map_err(|e| Refusal::question(format!("community_id: {e}")))?;
     let is_pcap = accepts(&headers, PCAP);
     if is_pcap {
         refuse_old(version)?;
     }
     let wanted = Wanted {
         store: parameters.get("store").map(str::to_owned),
-        condition: Condition::Every(vec![
-            Condition::Times(parameters.span()?),
-            Condition::Filter(filter.clone()),
-        ]),
-        words: filter,
+        words: match flow {
+            Some(flow) => format!("{filter} community id {flow}").trim().to_owned(),
+            None => filter.clone(),
+        },
+        condition: Condition::Every(
+            [Condition::Times(parameters.span()?), Condition::Filter(filter)]
+                .into_iter()
+                .chain(flow.map(Condition::Flow))
+                .collect(),
+        ),
         form: if is_pcap { Form::Pcap(Unit::Nanoseconds) } else { Form::Pcapng },
         packets: parameters.number("limit")?,
         bytes: None,
@@ -368,6 +406,15 @@ pub async fn packets(
 }
 
 /// Stenographer's protocol.
+#[utoipa::path(
+    post,
+    path = "/query",
+    request_body(content = String, description = "In stenographer's language", content_type = "text/plain"),
+    responses(
+        (status = 200, description = "pcap", body = Vec<u8>, content_type = "application/octet-stream"),
+        Refusals,
+    )
+)]
 pub async fn stenographer(
     State(gateway): State<Arc<Gateway>>,
     Extension(asker): Extension<Asker>,
@@ -438,6 +485,20 @@ async fn tell<T: Serialize + Send + 'static>(
     }
 }
 
+/// Tells how much is in a store, when, and what was lost.
+#[utoipa::path(
+    get,
+    path = "/v1/stat",
+    params(
+        ("store" = Option<String>, Query, description = "The store; may be left out where there is one"),
+        ("after" = Option<String>, Query, description = "RFC 3339, or seconds since 1970"),
+        ("before" = Option<String>, Query, description = "RFC 3339, or seconds since 1970"),
+    ),
+    responses(
+        (status = 200, description = "Of the whole store", body = Stat),
+        Refusals,
+    )
+)]
 pub async fn stat(
     State(gateway): State<Arc<Gateway>>,
     Extension(asker): Extension<Asker>,
@@ -447,6 +508,21 @@ pub async fn stat(
     tell(gateway, asker, parameters, 0, Stat::new).await
 }
 
+/// Tells packets and bytes over time.
+#[utoipa::path(
+    get,
+    path = "/v1/histogram",
+    params(
+        ("store" = Option<String>, Query, description = "The store; may be left out where there is one"),
+        ("after" = Option<String>, Query, description = "RFC 3339, or seconds since 1970"),
+        ("before" = Option<String>, Query, description = "RFC 3339, or seconds since 1970"),
+        ("step" = Option<String>, Query, description = "As 1s, 5m, 1h; a sixtieth of the span where left out"),
+    ),
+    responses(
+        (status = 200, description = "Parts of the span", body = Histogram),
+        Refusals,
+    )
+)]
 pub async fn histogram(
     State(gateway): State<Arc<Gateway>>,
     Extension(asker): Extension<Asker>,
@@ -460,6 +536,20 @@ pub async fn histogram(
     tell(gateway, asker, parameters, 0, make).await
 }
 
+/// Lists the most common hosts and ports.
+#[utoipa::path(
+    get,
+    path = "/v1/hosts",
+    params(
+        ("store" = Option<String>, Query, description = "The store; may be left out where there is one"),
+        ("after" = Option<String>, Query, description = "RFC 3339, or seconds since 1970"),
+        ("before" = Option<String>, Query, description = "RFC 3339, or seconds since 1970"),
+    ),
+    responses(
+        (status = 200, description = "By the share of the recording", body = Hosts),
+        Refusals,
+    )
+)]
 pub async fn hosts(
     State(gateway): State<Arc<Gateway>>,
     Extension(asker): Extension<Asker>,
@@ -469,6 +559,20 @@ pub async fn hosts(
     tell(gateway, asker, parameters, TOP, Hosts::new).await
 }
 
+/// Tells when packets were lost, or went unseen.
+#[utoipa::path(
+    get,
+    path = "/v1/losses",
+    params(
+        ("store" = Option<String>, Query, description = "The store; may be left out where there is one"),
+        ("after" = Option<String>, Query, description = "RFC 3339, or seconds since 1970"),
+        ("before" = Option<String>, Query, description = "RFC 3339, or seconds since 1970"),
+    ),
+    responses(
+        (status = 200, description = "Gaps by their times", body = Losses),
+        Refusals,
+    )
+)]
 pub async fn losses(
     State(gateway): State<Arc<Gateway>>,
     Extension(asker): Extension<Asker>,

@@ -4,6 +4,7 @@
 //! role's ceilings are more conditions that must hold. They are joined here and not as text, so
 //! that no words of a question reach out of their own condition.
 
+use tapdeck_packet::community_id::CommunityId;
 use tapdeck_packet::key::Plan;
 use tapdeck_store::filter::{self, Filter};
 use tapdeck_store::query::{Described, Matcher, Packet, Span};
@@ -14,6 +15,8 @@ pub enum Condition {
     /// A filter, as pcap-filter(7) has them; empty takes every packet.
     Filter(String),
     Times(Span),
+    /// The packet is of a flow.
+    Flow(CommunityId),
     /// All of them hold.
     Every(Vec<Condition>),
     /// One of them holds.
@@ -24,7 +27,7 @@ impl Condition {
     /// Returns a span that no packet for which the condition holds is outside of.
     pub fn span(&self) -> Span {
         match self {
-            Self::Filter(_) => Span::ALL,
+            Self::Filter(_) | Self::Flow(_) => Span::ALL,
             Self::Times(span) => *span,
             Self::Every(all) => all.iter().map(Self::span).fold(Span::ALL, |a, b| Span {
                 after_ns: a.after_ns.max(b.after_ns),
@@ -45,7 +48,7 @@ impl Condition {
     pub fn filters(&self) -> Vec<&str> {
         match self {
             Self::Filter(text) => vec![text],
-            Self::Times(_) => Vec::new(),
+            Self::Times(_) | Self::Flow(_) => Vec::new(),
             Self::Every(parts) | Self::Any(parts) => parts.iter().flat_map(Self::filters).collect(),
         }
     }
@@ -58,6 +61,7 @@ impl Condition {
         Ok(match self {
             Self::Filter(text) => Compiled::Filter(Filter::new(text, interfaces, false)?),
             Self::Times(span) => Compiled::Times(*span),
+            Self::Flow(flow) => Compiled::Flow(*flow),
             Self::Every(parts) => Compiled::Every(all(parts)?),
             Self::Any(parts) => Compiled::Any(all(parts)?),
         })
@@ -69,6 +73,7 @@ impl Condition {
 pub enum Compiled {
     Filter(Filter),
     Times(Span),
+    Flow(CommunityId),
     Every(Vec<Compiled>),
     Any(Vec<Compiled>),
 }
@@ -78,7 +83,7 @@ impl Compiled {
     pub fn plan(&self) -> Plan {
         match self {
             Self::Filter(filter) => filter.plan().clone(),
-            Self::Times(_) => Plan::All,
+            Self::Times(_) | Self::Flow(_) => Plan::All,
             Self::Every(parts) => {
                 let plans = parts.iter().map(Self::plan).filter(|plan| *plan != Plan::All);
                 let mut plans: Vec<Plan> = plans.collect();
@@ -101,6 +106,7 @@ impl Matcher for Compiled {
         match self {
             Self::Filter(filter) => filter.matches(packet),
             Self::Times(span) => span.contains(packet.time_ns),
+            Self::Flow(flow) => CommunityId::of_packet(packet.link, packet.frame) == Some(*flow),
             Self::Every(parts) => parts.iter().all(|part| part.matches(packet)),
             Self::Any(parts) => parts.iter().any(|part| part.matches(packet)),
         }

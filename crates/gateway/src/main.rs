@@ -15,6 +15,7 @@
 //!   language.
 //! - [`condition`], [`check`], [`answer`], [`report`]: how such a question is answered.
 //! - [`audit`]: what was asked, by whom.
+//! - [`openapi`]: what can be asked, for programs.
 #![forbid(unsafe_code)]
 
 mod access;
@@ -28,7 +29,11 @@ mod config;
 mod control;
 mod foresee;
 mod health;
+mod openapi;
 mod own;
+#[cfg(test)]
+#[path = "../../../fuzz/checks/question.rs"]
+mod question;
 mod report;
 mod routes;
 mod server;
@@ -85,6 +90,8 @@ enum Command {
     /// Make tokens, by which users show who they are
     #[command(subcommand)]
     Token(Token),
+    /// Print openapi.json, which says for programs what can be asked
+    Openapi,
     /// Compile the filter on standard input: the gateway runs itself so
     #[command(hide = true)]
     CheckFilter,
@@ -117,6 +124,10 @@ fn main() -> ExitCode {
     let result = match (&flags.command, &flags.config) {
         (Some(Command::CheckFilter), _) => return check::main(),
         (Some(Command::Check { file }), _) => return check_file(file),
+        (Some(Command::Openapi), _) => {
+            print!("{}", openapi::text());
+            Ok(())
+        }
         (Some(Command::Token(Token::New { name })), _) => new_token(name),
         (None, Some(config)) => run(config),
         (None, None) => unreachable!("clap asks for one of them"),

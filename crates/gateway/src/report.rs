@@ -3,11 +3,12 @@
 use serde::Serialize;
 use tapdeck_store::query::{Missing, Note};
 use tapdeck_store::stat::{Report, Tops};
+use utoipa::ToSchema;
 
 use crate::time;
 
 /// What `GET /v1/stat` answers.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, ToSchema)]
 pub struct Stat {
     store: String,
     packets: u64,
@@ -26,7 +27,7 @@ pub struct Stat {
 }
 
 /// What `GET /v1/histogram` answers. Each part begins where the one before ends.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, ToSchema)]
 pub struct Histogram {
     store: String,
     first: Option<String>,
@@ -39,7 +40,7 @@ pub struct Histogram {
 }
 
 /// What `GET /v1/hosts` answers.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, ToSchema)]
 #[expect(clippy::struct_field_names, reason = "the names of the answer")]
 pub struct Hosts {
     store: String,
@@ -54,14 +55,14 @@ pub struct Hosts {
 }
 
 /// How much of the recording has a host or a port in it.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, ToSchema)]
 struct Share {
     name: String,
     share: f64,
 }
 
 /// What `GET /v1/losses` answers.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, ToSchema)]
 pub struct Losses {
     store: String,
     lost: u64,
@@ -72,7 +73,7 @@ pub struct Losses {
     faults: Vec<String>,
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, ToSchema)]
 struct Gap {
     /// Null at the end of a recording.
     interface: Option<String>,

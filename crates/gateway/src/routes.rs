@@ -11,7 +11,6 @@ use axum::http::header::CONTENT_TYPE;
 use axum::http::{HeaderMap, StatusCode};
 use axum::middleware::from_fn_with_state;
 use axum::response::{IntoResponse, Response};
-use axum::routing::{get, post};
 use serde::Serialize;
 use serde_json::Value;
 use tapdeck_metrics::{Metrics, OPEN_METRICS, classic};
@@ -19,6 +18,10 @@ use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
+use utoipa::ToSchema;
+use utoipa::openapi::OpenApi;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
 
 use crate::access::{User, Users};
 use crate::asker::{self, accepts};
@@ -26,7 +29,7 @@ use crate::audit::Audit;
 use crate::check::Checked;
 use crate::config::{Config, Source, SourceKind};
 use crate::own::Own;
-use crate::{api, control, health, say};
+use crate::{api, control, health, openapi, say};
 
 /// How many rounds of questions to all recorders are under way at once. More wait for their turn.
 const ROUNDS: usize = 4;
@@ -139,28 +142,45 @@ impl Gateway {
     }
 }
 
-/// Returns all paths.
-pub fn router(gateway: Arc<Gateway>) -> Router {
-    let operators = from_fn_with_state(gateway.clone(), asker::operators);
-    let known = from_fn_with_state(gateway.clone(), asker::known);
-    let state = Router::new()
-        .route("/metrics", get(metrics))
-        .route("/healthz", get(healthz))
-        .route("/readyz", get(readyz))
-        .route_layer(operators);
-    Router::new()
-        .route("/v1/packets", get(api::packets))
-        .route("/v1/stat", get(api::stat))
-        .route("/v1/histogram", get(api::histogram))
-        .route("/v1/hosts", get(api::hosts))
-        .route("/v1/losses", get(api::losses))
-        .route("/v1/watch", get(api::watch))
-        .route("/query", post(api::stenographer))
-        .route_layer(known)
-        .merge(state)
-        .with_state(gateway)
+/// Returns all paths, and what there is to say about each. What this names is in `openapi.json`:
+/// a path is said once, with its function.
+fn paths() -> (OpenApiRouter<Arc<Gateway>>, OpenApiRouter<Arc<Gateway>>) {
+    let known = OpenApiRouter::new()
+        .routes(routes!(api::packets))
+        .routes(routes!(api::stat))
+        .routes(routes!(api::histogram))
+        .routes(routes!(api::hosts))
+        .routes(routes!(api::losses))
+        .routes(routes!(api::watch))
+        .routes(routes!(api::stenographer))
+        .routes(routes!(openapi::document));
+    let state = OpenApiRouter::new()
+        .routes(routes!(metrics))
+        .routes(routes!(healthz))
+        .routes(routes!(readyz));
+    (known, state)
 }
 
+/// Returns what there is to say about all paths.
+pub fn described() -> OpenApi {
+    let (known, state) = paths();
+    openapi::complete(known.merge(state).into_openapi())
+}
+
+pub fn router(gateway: Arc<Gateway>) -> Router {
+    let operators = from_fn_with_state(gateway.clone(), asker::operators);
+    let only_known = from_fn_with_state(gateway.clone(), asker::known);
+    let (known, state) = paths();
+    let all = known.route_layer(only_known).merge(state.route_layer(operators));
+    Router::from(all).with_state(gateway)
+}
+
+#[utoipa::path(
+    get,
+    path = "/metrics",
+    responses((status = 200, description = "What recorders and daemons count, for Prometheus",
+        content((String = "application/openmetrics-text"), (String = "text/plain"))))
+)]
 async fn metrics(State(gateway): State<Arc<Gateway>>, headers: HeaderMap) -> Response {
     let mut metrics = Metrics::default();
     metrics.add_build("gateway", env!("CARGO_PKG_VERSION"));
@@ -180,13 +200,13 @@ async fn metrics(State(gateway): State<Arc<Gateway>>, headers: HeaderMap) -> Res
     }
 }
 
-#[derive(Serialize)]
+#[derive(Serialize, ToSchema)]
 struct Health {
     healthy: bool,
     sources: Vec<SourceHealth>,
 }
 
-#[derive(Serialize)]
+#[derive(Serialize, ToSchema)]
 struct SourceHealth {
     name: String,
     healthy: bool,
@@ -195,6 +215,14 @@ struct SourceHealth {
 }
 
 /// Says whether the gateway can answer questions.
+#[utoipa::path(
+    get,
+    path = "/readyz",
+    responses(
+        (status = 200, description = "Stores can be read, and the audit written", body = String),
+        (status = 503, description = "What is wrong", body = String),
+    )
+)]
 async fn readyz(State(gateway): State<Arc<Gateway>>) -> Response {
     let faults = gateway.unready();
     let status = status_of(faults.is_empty());
@@ -205,6 +233,15 @@ fn status_of(is_well: bool) -> StatusCode {
     if is_well { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE }
 }
 
+/// Says whether recorders and daemons are as they should be.
+#[utoipa::path(
+    get,
+    path = "/healthz",
+    responses(
+        (status = 200, description = "All is well", body = Health),
+        (status = 503, description = "What is wrong", body = Health),
+    )
+)]
 async fn healthz(State(gateway): State<Arc<Gateway>>) -> Response {
     let of = |Answered { source, statistics }: Answered| {
         let faults = health::faults(&statistics);

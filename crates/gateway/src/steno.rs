@@ -298,8 +298,11 @@ fn any(left: Condition, right: Condition) -> Condition {
 mod tests {
     use tapdeck_store::query::Span;
 
+    use tapdeck_testkit::SplitMix64;
+
     use super::parse;
     use crate::condition::Condition;
+    use crate::question;
 
     const NOW: i64 = 1_800_000_000_000_000_000;
 
@@ -399,5 +402,45 @@ mod tests {
         assert_eq!(longest.filters().len(), 254);
         let compiled = longest.compile(&[]).expect("it compiles");
         assert!(compiled.clone().plan() != tapdeck_packet::key::Plan::All);
+    }
+
+    /// Bytes that mean something to queries and parameters, and some that a terminal obeys.
+    const BYTES: &[u8] = b"()&|/:.-+ 0179TZahmsd\n\x1b\x00\xc2\x9b\xff";
+
+    /// Reads mutations of inputs. Returns how many were understood.
+    fn understood(inputs: &[&str], read: fn(&[u8]) -> bool) -> usize {
+        assert!(inputs.iter().all(|input| read(input.as_bytes())), "what is right is understood");
+        let mut rng = SplitMix64(1);
+        let mut mutated = || {
+            let mut bytes = inputs[rng.below(inputs.len())].as_bytes().to_vec();
+            for _ in 0..=rng.below(3) {
+                let (at, new) = (rng.below(bytes.len().max(1)), BYTES[rng.below(BYTES.len())]);
+                match rng.below(3) {
+                    0 if at < bytes.len() => bytes[at] = new,
+                    1 if at < bytes.len() => drop(bytes.remove(at)),
+                    _ => bytes.insert(at.min(bytes.len()), new),
+                }
+            }
+            bytes
+        };
+        (0..20_000).filter(|_| read(&mutated())).count()
+    }
+
+    #[test]
+    fn whatever_is_asked_is_understood_or_refused_in_a_line() {
+        let queries = [
+            "host 10.0.0.1 and (port 53 or icmp) and after 3h ago",
+            "net 10.1.2.3 mask 255.255.0.0 || net 2001:db8::/33",
+            "before 2026-01-02T03:04:05Z && ip proto 47",
+        ];
+        let parameters =
+            ["2026-01-02T03:04:05.5Z", "1767323045.25", "90s", "1:LQU9qZlK+B5F3KDmev6m5PMibrg="];
+        for (inputs, read) in [
+            (&queries[..], question::query as fn(&[u8]) -> bool),
+            (&parameters, question::parameter),
+        ] {
+            let understood = understood(inputs, read);
+            assert!((500..19_500).contains(&understood), "{understood} of {inputs:?}");
+        }
     }
 }

@@ -15,6 +15,7 @@ use http_body::Frame;
 use serde::Serialize;
 use serde_json::Value;
 use tokio::sync::mpsc::{Receiver, Sender, channel};
+use utoipa::ToSchema;
 
 use crate::api::{Entry, Places};
 use crate::config::Source;
@@ -25,8 +26,8 @@ use crate::{control, time};
 const EVERY: Duration = Duration::from_secs(1);
 
 /// One event.
-#[derive(Debug, Serialize)]
-struct Event {
+#[derive(Debug, Serialize, ToSchema)]
+pub struct Event {
     time: String,
     /// Why there are no numbers.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -36,7 +37,7 @@ struct Event {
 }
 
 /// What came since the event before, for each second.
-#[derive(Debug, Serialize, PartialEq)]
+#[derive(Debug, Serialize, PartialEq, ToSchema)]
 #[allow(clippy::struct_field_names, reason = "units come last")]
 struct Rates {
     seen_packets_per_s: f64,

@@ -594,3 +594,52 @@ fn whoever_is_not_known_keeps_nobody_waiting() {
     assert_eq!(refused.status, 400, "{}", refused.text());
     assert_eq!(refused.text(), "a query has at most 512 words, values and signs\n");
 }
+
+#[test]
+fn an_answer_whose_segments_are_deleted_meanwhile_says_so_and_ends_properly() {
+    let mut bed = Bed::new();
+    let mut recorder = bed.record("--segment-size 8MiB");
+    let sent = bed.send(60_000, 1400);
+    recorder.process.signal(Signal::INT);
+    assert!(recorder.end().0.success());
+    let alice = new_token("alice");
+    let log = bed.path("audit.jsonl");
+    let gateway = bed.gateway(&format!(
+        "audit = {log:?}\n[[role]]\nname = 'all'\nkind = 'reader'\n\
+         [[user]]\nname = 'alice'\nrole = 'all'\n{}\n",
+        alice.line
+    ));
+    let segments = || {
+        let names = fs::read_dir(bed.store()).expect("it is there").flatten();
+        names.filter(|entry| entry.file_name().to_string_lossy().ends_with(".pcapng")).count()
+    };
+    assert!(segments() > 8, "{}", segments());
+    // The answer is under way, and larger than what lies between it and its reader.
+    let mut reader = slow(&gateway, &bed, &alice.token);
+    let mut begun = [0; 15];
+    reader.read_exact(&mut begun).expect("an answer begins");
+    assert_eq!(&begun, b"HTTP/1.1 200 OK");
+    // Another recorder goes on in the store, and keeps less.
+    let _recorder = bed.record("--keep-segments 2");
+    wait_for("retention", || segments() <= 2);
+
+    let mut rest = Vec::new();
+    let mut piece = vec![0; 1 << 20];
+    // The last chunk of an answer has no bytes.
+    while !rest.ends_with(b"\r\n0\r\n\r\n") {
+        let len = reader.read(&mut piece).expect("it does not break off");
+        assert!(len > 0, "it broke off");
+        rest.extend_from_slice(&piece[..len]);
+    }
+    let text = String::from_utf8_lossy(&rest[rest.len() - 8192..]).into_owned();
+    let (_, end) = text.rsplit_once("incomplete: ").unwrap_or_else(|| panic!("{text}"));
+    let given: u64 = end.split(' ').next().and_then(|n| n.parse().ok()).expect("a number");
+    assert!(given > 0 && given < sent, "{given} of {sent} packets");
+    assert!(end.contains(" was deleted"), "{end}");
+    let result = || audit(&log).last().map(|line| line["result"].clone());
+    wait_for("the end in the audit", || result() == Some("incomplete".into()));
+    // The gateway goes on with what is left.
+    let answer = ask(&gateway, &alice.token, "/v1/packets?limit=1", "");
+    assert_eq!(answer.status, 200);
+    assert!(String::from_utf8_lossy(&answer.body).contains("limited: 1 packets"));
+}

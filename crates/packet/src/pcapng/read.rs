@@ -234,6 +234,12 @@ impl Blocks {
         Ok((self.u32(head), total))
     }
 
+    /// Returns how long the next block says it is, if that is there. Where the block begins a
+    /// section of another byte order, that is wrong.
+    pub(crate) fn len(&self, bytes: &[u8]) -> Option<usize> {
+        Some(self.u32(bytes.get(4..8)?) as usize)
+    }
+
     /// Checks the last 4 bytes of the block at `at`, which repeat its length.
     pub(crate) fn tail(&self, at: u64, total: usize, tail: &[u8]) -> Result<(), Error> {
         if self.u32(tail) as usize == total {

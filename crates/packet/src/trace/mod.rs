@@ -8,20 +8,22 @@
 //! Blocks of pcapng that no packet depends on are passed over however large they are.
 //!
 //! What is not a packet is not shown: no comments, statistics or names of interfaces.
-//! [`crate::pcapng::Reader`], for pcapng that lies in memory, shows every block. Both read a block
-//! with the same code.
+//! [`crate::pcapng::Reader`], for pcapng that lies in memory, shows every block, and so does
+//! [`PcapngBlocks`], from anything that can be read. All read a block with the same code.
 
 use std::io::Read;
 
 use crate::link::LinkType;
 use crate::pcapng::SECTION_HEADER;
 
+mod blocks;
 mod error;
 mod found;
 mod pcap;
 mod pcapng;
 mod window;
 
+pub use blocks::{PcapngBlock, PcapngBlocks};
 pub use error::Error;
 
 use pcap::Pcap;

@@ -11,6 +11,7 @@ mod dns;
 mod explain;
 mod follow;
 mod output;
+mod remote;
 mod several;
 mod summary;
 pub mod time;
@@ -40,6 +41,9 @@ pub fn run(flags: &flags::Query) -> Result<()> {
     let span = time::span(flags.after, flags.before)?;
     let began = Instant::now();
     let interrupt = Interrupt::listen()?;
+    if !flags.remote.is_empty() {
+        return remote::run(flags, &interrupt);
+    }
     yield_to_recorder();
     if flags.index {
         flags.dir.iter().try_for_each(|dir| make_indexes(dir, &interrupt))?;
@@ -199,7 +203,8 @@ pub fn yield_to_recorder() {
 
 /// Returns the comment of an answer's section header.
 fn comment(flags: &flags::Query) -> String {
-    let places: Vec<String> = flags.dir.iter().map(|dir| dir.display().to_string()).collect();
+    let dirs = flags.dir.iter().map(|dir| dir.display().to_string());
+    let places: Vec<String> = dirs.chain(flags.remote.iter().cloned()).collect();
     let store = places.join(" and ");
     let expression = flags.expression.join(" ");
     let mut words = vec![format!("from {store}")];

@@ -133,6 +133,14 @@ impl Output {
         listen::wait(file, time)
     }
 
+    /// Writes a pcapng block that somebody else made.
+    pub fn copy(&mut self, block: &[u8]) -> io::Result<()> {
+        if self.form == Form::Pcapng {
+            self.pending.extend_from_slice(block);
+        }
+        if self.pending.len() < BUFFER { Ok(()) } else { self.flush() }
+    }
+
     /// Tells in the file that packets went unseen.
     pub fn unseen(&mut self, missing: &Missing) -> io::Result<()> {
         if self.form != Form::Pcapng {
