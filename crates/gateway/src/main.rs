@@ -12,7 +12,8 @@
 //! - [`tls`], [`asker`], [`access`]: who is it that asks, and what may they have?
 //! - [`api`]: questions for packets and for what stores hold; [`steno`]: those in stenographer's
 //!   language.
-//! - [`condition`], [`check`], [`answer`], [`report`]: how such a question is answered.
+//! - [`condition`], [`check`], [`answer`], [`rows`], [`report`]: how such a question is answered.
+//! - [`console`]: the page for browsers; [`typing`]: what it asks before there is a question.
 //! - [`audit`]: what was asked, by whom.
 #![forbid(unsafe_code)]
 
@@ -24,15 +25,18 @@ mod audit;
 mod check;
 mod condition;
 mod config;
+mod console;
 mod control;
 mod health;
 mod own;
 mod report;
 mod routes;
+mod rows;
 mod server;
 mod steno;
 mod time;
 mod tls;
+mod typing;
 mod watch;
 
 use std::io::{self, Write as _};

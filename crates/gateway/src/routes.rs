@@ -9,7 +9,7 @@ use axum::Router;
 use axum::extract::State;
 use axum::http::header::CONTENT_TYPE;
 use axum::http::{HeaderMap, StatusCode};
-use axum::middleware::from_fn_with_state;
+use axum::middleware::{from_fn_with_state, map_response};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use serde::Serialize;
@@ -26,7 +26,7 @@ use crate::audit::Audit;
 use crate::check::Checked;
 use crate::config::{Config, Source, SourceKind};
 use crate::own::Own;
-use crate::{api, control, health, say};
+use crate::{api, console, control, health, say, typing};
 
 /// How many rounds of questions to all recorders are under way at once. More wait for their turn.
 const ROUNDS: usize = 4;
@@ -35,6 +35,8 @@ const ROUNDS: usize = 4;
 const QUESTIONS: usize = 8;
 /// Tokens that are held against their hashes at once. Each takes a MiB of memory, or a few.
 const HASHES: usize = 2;
+/// Filters that are tried at once while they are typed, each in a process of its own.
+const TYPING: usize = 2;
 /// How often it is written down who was refused meanwhile.
 const EVERY: Duration = Duration::from_secs(1);
 /// Clients that are told each second how a recorder does.
@@ -54,6 +56,8 @@ pub struct Gateway {
     pub places: Arc<Semaphore>,
     /// Places for tokens that are held against hashes.
     pub hashes: Arc<Semaphore>,
+    /// Places for filters that are tried while they are typed.
+    pub typing: Semaphore,
     /// Places for clients that are told each second how a recorder does.
     pub watches: Arc<Semaphore>,
     /// What the gateway counts itself.
@@ -89,6 +93,7 @@ impl Gateway {
             checked: Checked::default(),
             places: Arc::new(Semaphore::new(QUESTIONS)),
             hashes: Arc::new(Semaphore::new(HASHES)),
+            typing: Semaphore::new(TYPING),
             watches: Arc::new(Semaphore::new(WATCHES)),
             own: Own::default(),
             ending: CancellationToken::new(),
@@ -156,9 +161,13 @@ pub fn router(gateway: Arc<Gateway>) -> Router {
         .route("/v1/losses", get(api::losses))
         .route("/v1/watch", get(api::watch))
         .route("/query", post(api::stenographer))
+        .route("/v1/stores", get(typing::stores))
+        .route("/v1/filter", get(typing::filter))
         .route_layer(known)
         .merge(state)
         .with_state(gateway)
+        .merge(console::router())
+        .layer(map_response(console::no_sniffing))
 }
 
 async fn metrics(State(gateway): State<Arc<Gateway>>, headers: HeaderMap) -> Response {

@@ -10,7 +10,6 @@ mod explain;
 mod follow;
 mod output;
 mod several;
-mod summary;
 pub mod time;
 
 use std::io::{IsTerminal, Write, stderr, stdout};

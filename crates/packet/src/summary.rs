@@ -6,10 +6,10 @@
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use tapdeck_packet::link::LinkType;
-use tapdeck_packet::numbers::{ether_type, ip_protocol};
+use crate::link::LinkType;
+use crate::numbers::{ether_type, ip_protocol};
 
-/// Addresses, ports and protocol, each as far as the packet has it.
+/// Addresses, ports, protocol and flags, each as far as the packet has it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Summary {
     pub src: Option<IpAddr>,
@@ -17,6 +17,19 @@ pub struct Summary {
     pub sport: Option<u16>,
     pub dport: Option<u16>,
     pub protocol: Option<Protocol>,
+    pub tcp_flags: Option<TcpFlags>,
+}
+
+/// The flags of a TCP header (RFC 9293, section 3.1). They are shown as their names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TcpFlags(pub u8);
+
+impl fmt::Display for TcpFlags {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        const NAMES: [&str; 8] = ["FIN", "SYN", "RST", "PSH", "ACK", "URG", "ECE", "CWR"];
+        let names = NAMES.iter().enumerate().filter(|(bit, _)| self.0 & 1 << bit != 0);
+        f.write_str(&names.map(|(_, name)| *name).collect::<Vec<_>>().join(" "))
+    }
 }
 
 /// The protocol that the innermost header that was read names.
@@ -143,6 +156,9 @@ impl Summary {
             self.sport = Some(half(packet, at)?);
             self.dport = Some(half(packet, at + 2)?);
         }
+        if protocol == ip_protocol::TCP {
+            self.tcp_flags = packet.get(at + 13).copied().map(TcpFlags);
+        }
         Some(())
     }
 }
@@ -154,9 +170,9 @@ fn half(bytes: &[u8], at: usize) -> Option<u16> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Protocol, Summary};
-    use tapdeck_packet::link::LinkType;
-    use tapdeck_packet::numbers::{ether_type, ip_protocol};
+    use super::{Protocol, Summary, TcpFlags};
+    use crate::link::LinkType;
+    use crate::numbers::{ether_type, ip_protocol};
 
     fn ipv4(protocol: u8, offset: u16) -> Vec<u8> {
         let mut p = vec![0x46, 0, 0, 60, 0, 0];
@@ -236,6 +252,18 @@ mod tests {
             (later.protocol, ports(&later)),
             (Some(Protocol::Ip(ip_protocol::TCP)), (None, None))
         );
+    }
+
+    #[test]
+    fn flags_are_named_where_there_is_a_tcp_header() {
+        let mut packet = ipv4(ip_protocol::TCP, 0);
+        packet.extend([0, 0, 0, 0, 0x50, 0x12]);
+        let with = of_ethernet(&[ether_type::IPV4], &packet);
+        assert_eq!(with.tcp_flags.expect("they are there").to_string(), "SYN ACK");
+        packet.pop();
+        assert_eq!(of_ethernet(&[ether_type::IPV4], &packet).tcp_flags, None);
+        let udp = of_ethernet(&[ether_type::IPV4], &ipv4(ip_protocol::UDP, 0));
+        assert_eq!((udp.tcp_flags, TcpFlags(0).to_string()), (None, String::new()));
     }
 
     #[test]
