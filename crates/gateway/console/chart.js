@@ -8,6 +8,8 @@ const PLOT = 132;
 const LANE = 14;
 const AXIS = 20;
 const TOP = 16;
+// Room at the left for the names of lanes; console.css has it, too.
+const GUTTER = 48;
 // Steps of the sliders, over all of the time that is shown.
 const STEPS = 400;
 
@@ -34,15 +36,18 @@ let span = [null, null];
 let width = 600;
 let chosen = () => {};
 
-const x = (ns) => Number(ns - shown.start) / Number(shown.end - shown.start) * width;
+const share = (ns) => Number(ns - shown.start) / Number(shown.end - shown.start);
+const x = (ns) => GUTTER + share(ns) * (width - GUTTER);
 
-// Returns the time at a place, with no more digits than a place of its own has.
-function at(px) {
+// Returns the time at a part of the width, with no more digits than a place of its own has.
+function timeOf(part) {
   const all = Number(shown.end - shown.start);
   const step = 10n ** BigInt(Math.max(0, Math.floor(Math.log10(all / width))));
-  const ns = shown.start + BigInt(Math.round(all * Math.min(Math.max(px / width, 0), 1)));
+  const ns = shown.start + BigInt(Math.round(all * Math.min(Math.max(part, 0), 1)));
   return ns / step * step;
 }
+
+const at = (px) => timeOf((px - GUTTER) / (width - GUTTER));
 
 function tickStep() {
   const room = Number(shown.end - shown.start) / Math.max(width / 100, 1);
@@ -63,7 +68,7 @@ function axis() {
       : step >= 60n * S ? clock(ns).slice(0, 5) : clock(ns, digits);
     const px = x(ns);
     ticks.push(draw("line", { class: "tick", x1: px, x2: px, y1: TOP, y2: y }));
-    if (px > 24 && px < width - 24) ticks.push(draw("text", { class: "label", x: px, y: y + 14, "text-anchor": "middle" }, text));
+    if (px > GUTTER && px < width - 24) ticks.push(draw("text", { class: "label", x: px, y: y + 14, "text-anchor": "middle" }, text));
   }
   return ticks;
 }
@@ -71,7 +76,7 @@ function axis() {
 function bars() {
   const { values, first: from, step } = shown;
   const most = Math.max(...values, 1);
-  const w = Math.max(x(shown.start + step) - 1, 1);
+  const w = Math.max(x(shown.start + step) - GUTTER - 1, 1);
   const rects = values.map((value, i) => {
     if (!value) return "";
     // The least is seen, too.
@@ -81,7 +86,7 @@ function bars() {
   const each = `${shown.show(most)} in ${duration(Number(step))}`;
   return [
     draw("path", { class: "bars", d: rects.join("") }),
-    draw("text", { class: "label", x: 2, y: 11 }, `most: ${each}`),
+    draw("text", { class: "label", x: GUTTER, y: 11 }, `most: ${each}`),
   ];
 }
 
@@ -94,9 +99,9 @@ function lane([kind, name], row) {
   const y = TOP + PLOT + row * LANE;
   const runs = [];
   for (const gap of shown.gaps.filter((gap) => gap.kind === kind)) {
-    const from = Math.max(x(gap.first), 0);
+    const from = Math.max(x(gap.first), GUTTER);
     const to = Math.min(Math.max(x(gap.last), from + 3), width);
-    if (to <= 0 || from >= width) continue;
+    if (to <= GUTTER || from >= width) continue;
     const before = runs.at(-1);
     if (before && from <= before[1] + 1) before[1] = Math.max(before[1], to);
     else runs.push([from, to]);
@@ -126,17 +131,18 @@ export function duration(ns) {
 }
 
 function brush() {
-  const [from, to] = [span[0] === null ? 0 : x(span[0]), span[1] === null ? width : x(span[1])];
-  const [left, right] = [from, to].map((px) => Math.min(Math.max(px, 0), width));
+  const [from, to] = [span[0] === null ? GUTTER : x(span[0]), span[1] === null ? width : x(span[1])];
+  const [left, right] = [from, to].map((px) => Math.min(Math.max(px, GUTTER), width));
   const height = TOP + PLOT + lanes().length * LANE;
   svg.querySelector(".brush")?.remove();
   svg.append(draw("g", { class: "brush" },
-    draw("rect", { class: "outside", x: 0, y: TOP, width: left, height: height - TOP }),
+    draw("rect", { class: "outside", x: GUTTER, y: TOP, width: left - GUTTER, height: height - TOP }),
     draw("rect", { class: "outside", x: right, y: TOP, width: width - right, height: height - TOP }),
     draw("line", { x1: left, x2: left, y1: TOP - 4, y2: height }),
     draw("line", { x1: right, x2: right, y1: TOP - 4, y2: height })));
-  first.value = Math.round(left / width * STEPS);
-  last.value = Math.round(right / width * STEPS);
+  const step = (px) => Math.round((px - GUTTER) / (width - GUTTER) * STEPS);
+  first.value = step(left);
+  last.value = step(right);
   first.setAttribute("aria-valuetext", span[0] === null ? "the beginning" : showTime(span[0]));
   last.setAttribute("aria-valuetext", span[1] === null ? "the end" : showTime(span[1]));
 }
@@ -240,7 +246,7 @@ export function onChoice(each) {
 
 function finish() {
   const [from, to] = [Number(first.value), Number(last.value)];
-  const time = (step) => at(step / STEPS * width);
+  const time = (step) => timeOf(step / STEPS);
   chosen(from <= 0 ? null : time(from), to >= STEPS ? null : time(to));
 }
 
@@ -249,7 +255,7 @@ function slide(moved) {
   // The ends do not pass each other.
   if (moved === first) first.value = Math.min(first.value, last.value - 1);
   else last.value = Math.max(last.value, Number(first.value) + 1);
-  const time = (input) => at(input.value / STEPS * width);
+  const time = (input) => timeOf(input.value / STEPS);
   if (moved === first) span = [first.value <= 0 ? null : time(first), span[1]];
   else span = [span[0], last.value >= STEPS ? null : time(last)];
   brush();

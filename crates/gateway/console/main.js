@@ -185,7 +185,19 @@ async function live() {
   }
 }
 
+// Takes a token out of the address that `tapdeck-gateway --store` has printed. A link of somebody
+// else's changes no token that is there.
+function takeToken() {
+  const told = new URLSearchParams(location.hash.slice(1));
+  const given = told.get("token");
+  if (!given) return;
+  if (!token.get()) token.set(given);
+  told.delete("token");
+  history.replaceState(null, "", `#${told}`);
+}
+
 async function start() {
+  takeToken();
   trouble(null);
   try {
     known = await askJson("stores");

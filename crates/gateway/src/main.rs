@@ -60,14 +60,19 @@ use crate::routes::Gateway;
     args_conflicts_with_subcommands = true,
     subcommand_negates_reqs = true,
     after_help = "Examples:
+  tapdeck-gateway --store /var/tape
   tapdeck-gateway --config /etc/tapdeck/gateway.toml
   tapdeck-gateway token new alice
   curl http://127.0.0.1:9670/metrics"
 )]
 struct Flags {
     /// What is served, where and to whom: docs/GATEWAY.md has the keys
-    #[arg(long, value_name = "FILE", required = true)]
+    #[arg(long, value_name = "FILE", required_unless_present = "store")]
     config: Option<PathBuf>,
+
+    /// Serve one store to yourself alone, and print the address of its console
+    #[arg(long, value_name = "DIR", conflicts_with = "config")]
+    store: Option<PathBuf>,
 
     #[command(subcommand)]
     command: Option<Command>,
@@ -107,11 +112,12 @@ fn main() -> ExitCode {
             return ExitCode::from(code);
         }
     };
-    let result = match (&flags.command, &flags.config) {
-        (Some(Command::CheckFilter), _) => return check::main(),
-        (Some(Command::Token(Token::New { name })), _) => new_token(name),
-        (None, Some(config)) => run(config),
-        (None, None) => unreachable!("clap asks for one of them"),
+    let result = match (&flags.command, &flags.config, &flags.store) {
+        (Some(Command::CheckFilter), ..) => return check::main(),
+        (Some(Command::Token(Token::New { name })), ..) => new_token(name),
+        (None, Some(config), _) => Config::read(config).and_then(|config| run(&config, None)),
+        (None, None, Some(store)) => run_store(store),
+        (None, None, None) => unreachable!("clap asks for one of them"),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
@@ -130,8 +136,14 @@ fn new_token(name: &str) -> Result<()> {
     Ok(())
 }
 
-fn run(config: &Path) -> Result<()> {
-    let config = Config::read(config)?;
+fn run_store(directory: &Path) -> Result<()> {
+    std::fs::read_dir(directory).with_context(|| format!("{}", directory.display()))?;
+    let (config, token) = Config::of_store(directory).map_err(anyhow::Error::msg)?;
+    run(&config, Some(&token))
+}
+
+/// Serves until the end. Who has a token for the console gets its address with that.
+fn run(config: &Config, token: Option<&str>) -> Result<()> {
     yield_to_recorders();
     raise_descriptors();
     let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -141,10 +153,14 @@ fn run(config: &Path) -> Result<()> {
         .build()
         .context("cannot start threads")?;
     runtime.block_on(async {
-        let gateway = Arc::new(Gateway::new(&config)?);
+        let gateway = Arc::new(Gateway::new(config)?);
         let server = server::Server::bind(&config.listen).await?;
         for address in server.addresses() {
             say(&format!("listening at {address}"));
+            if let Some(token) = token {
+                // Where nobody reads it, the gateway goes on until it is ended.
+                let _ = writeln!(io::stdout(), "{address}/console/#token={token}");
+            }
         }
         let ending = gateway.ending.clone();
         let counting = gateway.clone();

@@ -25,7 +25,7 @@ PEER = "peer0"
 PAYLOAD = "<script>owned=1</script><img src=x onerror=owned=1>\x1b[2J\u202eexe.txt"
 # Frames that are dropped or lose payload while the recorder stands still, and those that come
 # while its hook is away.
-FLOOD = 3000
+FLOOD = 4000
 MISSED = 120
 
 T = TypeVar("T")
@@ -145,7 +145,7 @@ class Bed:
         """Start a recorder with rings so small that they can be filled."""
         command = ["ip", "netns", "exec", self.net, str(self.build / "tapdeck"), "record"]
         store = ["-i", INTERFACE, "--dir", str(self.store)]
-        rings = ["--ring-bytes", "512KiB", "--block-bytes", "64KiB", "--snaplen", "2000"]
+        rings = ["--ring-bytes", "2MiB", "--block-bytes", "64KiB", "--snaplen", "2000"]
         overload = ["--on-overload", "shed"]
         return self.start("recording ", *command, *store, *rings, *overload)[0]
 
