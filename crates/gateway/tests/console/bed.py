@@ -193,6 +193,14 @@ class Bed:
         self._run("ip", "netns", "del", self.net)
 
 
+def free_port() -> int:
+    """Return a port at which nobody listens."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+    return port
+
+
 def get(url: str) -> dict[str, Any]:
     """Return the JSON of an answer."""
     with urllib.request.urlopen(url, timeout=PATIENCE_S) as answer:

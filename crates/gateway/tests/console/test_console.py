@@ -10,7 +10,14 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import Browser, BrowserContext, Locator, Page, ViewportSize, expect
+from playwright.sync_api import (
+    Browser,
+    BrowserContext,
+    Locator,
+    Page,
+    ViewportSize,
+    expect,
+)
 
 import bed
 from conftest import Place
@@ -331,6 +338,45 @@ def test_a_token_is_asked_for_and_kept_in_the_tab(
     page.click("#forget")
     expect(page.locator("#login")).to_be_visible()
     assert page.evaluate("sessionStorage.length") == 0
+
+
+# A certificate authority, and certificates for the gateway and for alice.
+CERTIFICATES = """
+openssl req -x509 -newkey rsa:2048 -nodes -keyout ca.key -out ca.pem -days 2 -subj /CN=ca
+for name in gateway alice; do
+  openssl req -newkey rsa:2048 -nodes -keyout $name.key -out $name.csr -subj /CN=$name
+  echo 'extendedKeyUsage=clientAuth' >ext
+  [ $name = gateway ] &&
+    printf 'subjectAltName=IP:127.0.0.1\\nextendedKeyUsage=serverAuth\\n' >ext
+  openssl x509 -req -in $name.csr -CA ca.pem -CAkey ca.key -CAcreateserial -out $name.pem \\
+    -days 1 -extfile ext
+done
+"""
+
+
+def test_a_certificate_is_enough(place: Place, browser: Browser, tmp_path: Path) -> None:
+    """Over HTTPS the browser shows the certificate, and nobody types anything."""
+    subprocess.run(["bash", "-ec", CERTIFICATES], cwd=tmp_path, check=True, capture_output=True)
+    port = bed.free_port()
+    place.bed.gateway(
+        f'[[listen]]\naddress = "127.0.0.1:0"\n[[listen]]\naddress = "127.0.0.1:{port}"\n'
+        f'certificate = "{tmp_path}/gateway.pem"\nkey = "{tmp_path}/gateway.key"\n'
+        f'client-ca = "{tmp_path}/ca.pem"\n[[role]]\nname = "all"\nkind = "reader"\n'
+        '[[user]]\nname = "alice"\nrole = "all"\ncertificate = "alice"\n'
+    )
+    url = f"https://127.0.0.1:{port}"
+    cert, key = tmp_path / "alice.pem", tmp_path / "alice.key"
+    context = browser.new_context(
+        client_certificates=[{"origin": url, "certPath": cert, "keyPath": key}],
+        ignore_https_errors=True,
+    )
+    page = context.new_page()
+    page.goto(f"{url}/")
+    expect(page.locator("#packets-state")).to_contain_text("The first 1,000 packets")
+    expect(page.locator("#user")).to_have_text("alice")
+    page.click("#copy-wireshark")
+    expect(page.locator("#copied pre")).to_contain_text("curl -fsS --cert you.pem --key you.key")
+    context.close()
 
 
 def test_one_store_is_shown_without_a_configuration(
