@@ -29,12 +29,16 @@ BENCHES := record generate query sharing rules hook index flows
 # Ends a test program that hangs, long after any that works has ended.
 GUARD := --config 'target."cfg(unix)".runner = ["timeout", "--foreground", "--verbose", "20m"]'
 
+# The tests that drive a browser.
+CONSOLE := crates/gateway/tests/console
+
 # Documentation first and the tests last, so that their result is what stands at the end.
 test: setup ## Run every test, and the benchmarks once and tiny (root)
 	cargo build --workspace
 	cargo test --workspace --doc
 	cargo test $(GUARD) --workspace $(addprefix --bench ,$(BENCHES)) -- --test
 	lab/.venv/bin/python -m pytest -q lab/tests --build $(DEV)
+	$(CONSOLE)/.venv/bin/python -m pytest -q $(CONSOLE) --build $(DEV)
 	cargo test $(GUARD) --workspace --tests
 
 # Ten minutes of everything at once, ten thousand questions from a new seed, the planner against
@@ -73,10 +77,11 @@ lint: ## Hold code, comments, documents and the licenses of dependencies to the 
 	@scripts/setup.sh --lab --lint
 	cargo fmt --all --check
 	$(LINT)/clang-format --dry-run --Werror $(C_FILES)
-	$(LINT)/ruff format --check lab scripts
-	$(LINT)/ruff check lab scripts
+	$(LINT)/ruff format --check lab scripts $(CONSOLE)
+	$(LINT)/ruff check lab scripts $(CONSOLE)
 	cd lab && ../$(LINT)/mypy --python-executable .venv/bin/python
 	$(LINT)/mypy --strict --python-executable lab/.venv/bin/python scripts/lint
+	cd $(CONSOLE) && $(CURDIR)/$(LINT)/mypy --python-executable .venv/bin/python .
 	$(LINT)/shellcheck $(SHELL_SCRIPTS)
 	lab/.venv/bin/python -m pytest -q scripts/lint
 	$(LINT)/python scripts/lint/comments.py

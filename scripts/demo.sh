@@ -80,6 +80,23 @@ tcpdump_caught_up() {
 }
 has_link() { on_server cat /sys/class/net/cable/operstate | grep -q up; }
 
+# Starts the gateway as the demonstration's last line says, takes what a browser would, and ends it.
+look_at_console() {
+    local url token packets
+    "${tapdeck%/*}/tapdeck-gateway" --store "$dir/paced" >"$dir/console.log" 2>&1 </dev/null &
+    started+=($!)
+    wait_for "the console" says console '#token='
+    url=$(grep -o 'http://.*#token=.*' "$dir/console.log")
+    token=${url#*#token=}
+    echo "tapdeck-gateway --store $dir/paced"
+    echo "    $url"
+    curl -fsS "${url%#*}" | grep -q '<title>tapdeck</title>' || fail "the console gives no page"
+    packets=$(curl -fsS -H "Authorization: Bearer $token" "${url%console/*}v1/stat" \
+        | grep -o '"packets":[0-9]*')
+    echo "    its page tells of ${packets#*:} packets"
+    stop_all
+}
+
 # Ends what runs, newest first, and waits for it.
 stop_all() {
     local i
@@ -473,6 +490,9 @@ title "The store, over time"
 title "The answer to a question: vlan $VLAN and host 198.18.0.77 and udp"
 "$tapdeck" query --dir "$dir/paced" vlan $VLAN and host 198.18.0.77 and udp | sed -n 1,8p
 
+title "The same store in a browser: the gateway gives its console to who has the address"
+look_at_console
+
 title "Done"
 ((verdict == 0)) || fail "not all is as it must be: see NO above"
 cat <<END
@@ -486,4 +506,8 @@ until Ctrl-C, and keep at most 10 GiB:
 and to ask, meanwhile:
 
     target/release/tapdeck query --dir /var/tape host 192.0.2.1 and tcp port 443 --after "10m ago"
+
+and to look at it in a browser, which opens the address that this prints:
+
+    target/release/tapdeck-gateway --store /var/tape
 END

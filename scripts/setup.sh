@@ -214,6 +214,7 @@ for option in "$@"; do
         --lab)
             install_packages "$NEEDED_FOR_LAB"
             install_venv lab
+            install_venv crates/gateway/tests/console
             install_without_services "$NEEDED_FOR_TEST"
             ;;
         --bench) install_packages "$NEEDED_FOR_BENCH" ;;

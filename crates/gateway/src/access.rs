@@ -57,6 +57,8 @@ pub struct User {
     pub places: Arc<Semaphore>,
     /// Places to be told each second how a recorder does.
     pub watches: Arc<Semaphore>,
+    /// Room for one filter that is tried while it is typed.
+    pub typing: Arc<Semaphore>,
 }
 
 /// How many times a user is told each second how a recorder does.
@@ -65,7 +67,8 @@ const WATCHES: usize = 8;
 impl User {
     pub fn new(name: String, role: Arc<Role>) -> Self {
         let places = Arc::new(Semaphore::new(role.questions));
-        Self { name, role, places, watches: Arc::new(Semaphore::new(WATCHES)) }
+        let (watches, typing) = (Semaphore::new(WATCHES), Semaphore::new(1));
+        Self { name, role, places, watches: Arc::new(watches), typing: Arc::new(typing) }
     }
 }
 

@@ -9,6 +9,7 @@ use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 use bytes::Bytes;
+use serde::Serialize;
 use tapdeck_packet::link::LinkType;
 use tapdeck_packet::pcap::{self, Unit};
 use tapdeck_packet::pcapng;
@@ -17,7 +18,7 @@ use tapdeck_store::{UnseenSpan, filter};
 use tokio::sync::mpsc::{Receiver, Sender, channel};
 
 use crate::condition::{Compiled, Condition};
-use crate::time;
+use crate::{rows, time};
 
 /// Bytes of a piece, about.
 const PIECE: usize = 64 << 10;
@@ -33,6 +34,11 @@ const APPLICATION: &str = concat!("tapdeck-gateway ", env!("CARGO_PKG_VERSION"))
 pub enum Form {
     Pcapng,
     Pcap(Unit),
+    /// JSON ([`crate::rows`]).
+    Rows {
+        /// Whether each packet comes with its headers and bytes.
+        whole: bool,
+    },
 }
 
 /// What is asked of a store.
@@ -41,6 +47,8 @@ pub struct Question {
     pub directory: PathBuf,
     pub condition: Condition,
     pub form: Form,
+    /// Packets that would be the first of the answer, and are left out.
+    pub skip: u64,
     /// Packets of the answer, at most.
     pub packets: u64,
     /// Bytes of the answer, at most.
@@ -61,7 +69,7 @@ pub enum Part {
 }
 
 /// How an answer ended.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct End {
     pub packets: u64,
     pub bytes: u64,
@@ -150,6 +158,7 @@ fn answer(question: &Question, output: &mut Output) -> Result<End, Failure> {
     let mut query = Query::within(MEMORY, snapshot, span, plan, compiled);
     let mut end = End::default();
     let mut last_ns = i64::MIN;
+    let mut skip = question.skip;
     while !end.is_limited {
         let mut is_left = false;
         let time_ns = query.find_next(|_| {
@@ -163,6 +172,10 @@ fn answer(question: &Question, output: &mut Output) -> Result<End, Failure> {
             output.unseen(&missing)?;
         }
         let Some(packet) = query.packet() else { break };
+        if skip > 0 {
+            skip -= 1;
+            continue;
+        }
         if end.packets == *most || output.bytes() + output.len(&packet) > *most_bytes {
             end.is_limited = true;
             break;
@@ -195,6 +208,10 @@ struct Output {
     sender: Sender<Part>,
     form: Form,
     pending: Vec<u8>,
+    /// Names of interfaces, for rows.
+    interfaces: Vec<String>,
+    /// The packet that comes next, as a row.
+    row: Vec<u8>,
     /// Bytes that were handed on.
     sent: u64,
     packets: u64,
@@ -202,7 +219,9 @@ struct Output {
 
 impl Output {
     fn new(sender: Sender<Part>, form: Form) -> Self {
-        Self { sender, form, pending: Vec::with_capacity(PIECE * 2), sent: 0, packets: 0 }
+        let pending = Vec::with_capacity(PIECE * 2);
+        let (interfaces, row) = (Vec::new(), Vec::new());
+        Self { sender, form, pending, interfaces, row, sent: 0, packets: 0 }
     }
 
     fn send(&self, part: Part) -> Result<(), Failure> {
@@ -237,31 +256,49 @@ impl Output {
                 let link = links.first().copied().unwrap_or(LinkType::ETHERNET);
                 self.pending.extend(pcap::header(link, unit));
             }
+            Form::Rows { .. } => {
+                self.interfaces = interfaces.iter().map(|i| i.name.clone()).collect();
+                self.pending.extend_from_slice(rows::BEGIN);
+            }
         }
         self.send(Part::Begun)
     }
 
-    /// Returns how many bytes a packet takes.
-    fn len(&self, packet: &Packet<'_>) -> u64 {
+    /// Returns how many bytes the next packet takes.
+    fn len(&mut self, packet: &Packet<'_>) -> u64 {
         let len = match self.form {
             Form::Pcapng => pcapng::packet_len(packet.frame.len(), packet.flags, packet.dropped),
             Form::Pcap(_) => pcap::packet_len(packet.frame.len()),
+            Form::Rows { whole } => {
+                self.row.clear();
+                let name = self.interfaces.get(packet.interface as usize);
+                rows::write(&mut self.row, name.map_or("-", |name| name), packet, whole);
+                self.row.len()
+            }
         };
         len as u64
     }
 
+    /// Writes the packet of which [`Output::len`] was asked last.
     fn packet(&mut self, p: &Packet<'_>) -> Result<(), Failure> {
         let time_ns = p.time_ns as u64;
         match self.form {
             Form::Pcapng => {
                 let start = self.pending.len();
-                self.pending.resize(start + self.len(p) as usize, 0);
+                let len = self.len(p) as usize;
+                self.pending.resize(start + len, 0);
                 let (out, frame) = (&mut self.pending[start..], [p.frame, &[], &[]]);
                 let (original, flags, dropped) = (p.original_len, p.flags, p.dropped);
                 pcapng::write_packet(out, p.interface, time_ns, frame, original, flags, dropped);
             }
             Form::Pcap(unit) => {
                 pcap::packet(&mut self.pending, unit, time_ns, p.original_len, p.frame);
+            }
+            Form::Rows { .. } => {
+                if self.packets > 0 {
+                    self.pending.push(b',');
+                }
+                self.pending.extend_from_slice(&self.row);
             }
         }
         self.packets += 1;
@@ -285,6 +322,8 @@ impl Output {
         } else if self.form == Form::Pcapng {
             let os = std::env::consts::OS;
             pcapng::section_header(&mut self.pending, os, APPLICATION, Some(&end.line()));
+        } else if let Form::Rows { .. } = self.form {
+            rows::end(&mut self.pending, end);
         }
         end.bytes = self.bytes();
         self.flush()

@@ -35,12 +35,14 @@ use crate::config::SourceKind;
 use crate::openapi::Refusals;
 use crate::report::{self, Histogram, Hosts, Losses, Stat};
 use crate::routes::Gateway;
-use crate::{say, steno, time, watch};
+use crate::{rows, say, steno, time, watch};
 
 /// How long a question waits for its turn.
 const TURN: Duration = Duration::from_secs(60);
 /// Parts of a histogram, at most.
 const PARTS: usize = 10_000;
+/// Parts of a histogram, where neither their number nor their length is named.
+const USUAL_PARTS: usize = 61;
 /// Hosts and ports that are listed.
 const TOP: usize = 100;
 /// Bytes that a question has behind its head, and how long they may take.
@@ -89,17 +91,25 @@ fn refuse_filtered(user: &User) -> Result<(), Refusal> {
     Err(Refusal::new(StatusCode::FORBIDDEN, text))
 }
 
+/// Returns the stores that a user may see, with their directories.
+pub fn stores<'a>(
+    gateway: &'a Gateway,
+    user: &'a User,
+) -> impl Iterator<Item = (&'a String, &'a PathBuf)> {
+    let stores = gateway.sources.iter().filter_map(|source| match &source.kind {
+        SourceKind::Store { directory } => Some((&source.name, directory)),
+        SourceKind::Daemon => None,
+    });
+    stores.filter(|(name, _)| user.role.may_see(name))
+}
+
 /// Returns the store that is asked about: the one that is named, or the only one.
 fn store(
     gateway: &Gateway,
     asker: &Asker,
     name: Option<&str>,
 ) -> Result<(String, PathBuf), Refusal> {
-    let stores = gateway.sources.iter().filter_map(|source| match &source.kind {
-        SourceKind::Store { directory } => Some((&source.name, directory)),
-        SourceKind::Daemon => None,
-    });
-    let mut seen = stores.filter(|(name, _)| asker.user.role.may_see(name));
+    let mut seen = stores(gateway, &asker.user);
     let found = if let Some(name) = name {
         seen.find(|(known, _)| *known == name)
     } else {
@@ -231,6 +241,7 @@ struct Wanted {
     /// The question in its own words.
     words: String,
     form: Form,
+    skip: u64,
     packets: Option<u64>,
     bytes: Option<u64>,
     content_type: &'static str,
@@ -252,6 +263,7 @@ async fn give(gateway: Arc<Gateway>, asker: Asker, wanted: Wanted) -> Result<Res
         directory,
         condition,
         form: wanted.form,
+        skip: wanted.skip,
         packets: user.role.packets.min(wanted.packets.unwrap_or(u64::MAX)),
         bytes: user.role.bytes.min(wanted.bytes.unwrap_or(u64::MAX)),
         comment: format!("from {name}, {}", wanted.words),
@@ -362,9 +374,11 @@ fn wants_trailers(headers: &HeaderMap) -> bool {
         ("after" = Option<String>, Query, description = "RFC 3339, or seconds since 1970"),
         ("before" = Option<String>, Query, description = "RFC 3339, or seconds since 1970"),
         ("limit" = Option<u64>, Query, description = "Packets, at most"),
+        ("skip" = Option<u64>, Query, description = "How many of the first packets are left out"),
+        ("whole" = Option<bool>, Query, description = "Whether rows have headers and bytes"),
     ),
     responses(
-        (status = 200, description = "Packets, whose last block says whether they are all", content((Vec<u8> = "application/x-pcapng"), (Vec<u8> = "application/vnd.tcpdump.pcap"))),
+        (status = 200, description = "Packets, whose last block says whether they are all", content((Vec<u8> = "application/x-pcapng"), (Vec<u8> = "application/vnd.tcpdump.pcap"), (Object = "application/json"))),
         Refusals,
     )
 )]
@@ -375,15 +389,19 @@ pub async fn packets(
     version: Version,
     headers: HeaderMap,
 ) -> Result<Response, Refusal> {
-    let known = ["store", "filter", "community_id", "after", "before", "limit"];
+    let known = ["store", "filter", "community_id", "after", "before", "limit", "skip", "whole"];
     let parameters = Parameters::read(query.as_deref(), &known)?;
     let filter = parameters.get("filter").unwrap_or("").to_owned();
     let flow = parameters.get("community_id").map(str::parse::<CommunityId>).transpose();
     let flow = flow.map_err(|e| Refusal::question(format!("community_id: {e}")))?;
-    let is_pcap = accepts(&headers, PCAP);
-    if is_pcap {
+    let (form, content_type) = if accepts(&headers, PCAP) {
         refuse_old(version)?;
-    }
+        (Form::Pcap(Unit::Nanoseconds), PCAP)
+    } else if accepts(&headers, rows::CONTENT_TYPE) {
+        (Form::Rows { whole: parameters.yes("whole")? }, rows::CONTENT_TYPE)
+    } else {
+        (Form::Pcapng, PCAPNG)
+    };
     let wanted = Wanted {
         store: parameters.get("store").map(str::to_owned),
         words: match flow {
@@ -396,10 +414,11 @@ pub async fn packets(
                 .chain(flow.map(Condition::Flow))
                 .collect(),
         ),
-        form: if is_pcap { Form::Pcap(Unit::Nanoseconds) } else { Form::Pcapng },
+        form,
+        skip: parameters.number("skip")?.unwrap_or(0),
         packets: parameters.number("limit")?,
         bytes: None,
-        content_type: if is_pcap { PCAP } else { PCAPNG },
+        content_type,
         wants_trailers: wants_trailers(&headers),
     };
     give(gateway, asker, wanted).await
@@ -439,6 +458,7 @@ pub async fn stenographer(
         condition,
         words: words.to_owned(),
         form: Form::Pcap(Unit::Microseconds),
+        skip: 0,
         packets: limit("steno-limit-packets")?,
         bytes: limit("steno-limit-bytes")?,
         content_type: "application/octet-stream",
@@ -517,6 +537,7 @@ pub async fn stat(
         ("after" = Option<String>, Query, description = "RFC 3339, or seconds since 1970"),
         ("before" = Option<String>, Query, description = "RFC 3339, or seconds since 1970"),
         ("step" = Option<String>, Query, description = "As 1s, 5m, 1h; a sixtieth of the span where left out"),
+        ("parts" = Option<u64>, Query, description = "How many parts, in place of a step"),
     ),
     responses(
         (status = 200, description = "Parts of the span", body = Histogram),
@@ -528,11 +549,19 @@ pub async fn histogram(
     Extension(asker): Extension<Asker>,
     RawQuery(query): RawQuery,
 ) -> Result<Response, Refusal> {
-    let parameters = Parameters::read(query.as_deref(), &["store", "after", "before", "step"])?;
+    let parameters =
+        Parameters::read(query.as_deref(), &["store", "after", "before", "step", "parts"])?;
     let step = parameters.get("step").map(time::duration).transpose();
     let step = step.map_err(|e| Refusal::question(format!("step: {e}")))?;
     let step_ns = step.map(|step| i64::try_from(step.as_nanos()).unwrap_or(i64::MAX));
-    let make = move |name: &str, report: &Report| Histogram::new(name, report, step_ns, PARTS);
+    let parts = parameters.number("parts")?.map_or(USUAL_PARTS, |parts| parts as usize);
+    if parts == 0 || parts > PARTS || (step_ns.is_some() && parameters.get("parts").is_some()) {
+        return Err(Refusal::question(format!("parts: 1 to {PARTS}, and no step beside it")));
+    }
+    let make = move |name: &str, report: &Report| {
+        let most = if step_ns.is_some() { PARTS } else { parts };
+        Histogram::new(name, report, step_ns.unwrap_or(0), most)
+    };
     tell(gateway, asker, parameters, 0, make).await
 }
 

@@ -160,6 +160,11 @@ fn write_refusal(gateway: &Gateway, asker: &Asker, response: &Response) {
 
 /// Finds out who asks.
 async fn asker(gateway: &Arc<Gateway>, peer: &Peer, head: &Parts) -> Result<Asker, Refusal> {
+    if is_asked_by_another_page(&head.headers) {
+        write_stranger(gateway, peer);
+        let text = "a page of somebody else's may not ask here";
+        return Err(Refusal::new(StatusCode::FORBIDDEN, text));
+    }
     let mut refusal =
         Refusal::new(StatusCode::UNAUTHORIZED, "who are you? show a certificate, or a token");
     let found = match head.headers.get(AUTHORIZATION) {
@@ -197,6 +202,14 @@ fn write_stranger(gateway: &Gateway, peer: &Peer) {
 fn led_here() -> Refusal {
     let text = "this listener answers to localhost, 127.0.0.1 and [::1] alone";
     Refusal::new(StatusCode::FORBIDDEN, text)
+}
+
+/// Returns whether a browser asks on behalf of a page that the gateway has not given it.
+/// Certificates and listeners show who somebody is whatever page their browser shows, so such a
+/// page could ask in their name. Browsers always say so, and nothing else does.
+fn is_asked_by_another_page(headers: &HeaderMap) -> bool {
+    let mut sites = headers.get_all("sec-fetch-site").iter();
+    sites.any(|site| site != "same-origin" && site != "none")
 }
 
 /// Returns whether a request names this machine as the one that it is for. A browser that was led
@@ -265,6 +278,15 @@ impl Parameters {
             return Err(Refusal::question("after is later than before"));
         }
         Ok(Span { after_ns, before_ns })
+    }
+
+    /// Returns whether a parameter is `true`; without one, it is not.
+    pub fn yes(&self, key: &str) -> Result<bool, Refusal> {
+        match self.get(key) {
+            None | Some("false") => Ok(false),
+            Some("true") => Ok(true),
+            Some(other) => Err(Refusal::question(format!("{key}: true or false, not {other:?}"))),
+        }
     }
 
     pub fn number(&self, key: &str) -> Result<Option<u64>, Refusal> {

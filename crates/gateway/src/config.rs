@@ -13,7 +13,7 @@ use serde::Deserialize;
 use tapdeck_packet::config_fault::fault;
 use tapdeck_packet::filter::asks_for_names;
 
-use crate::access::{Kind, Role, is_hash};
+use crate::access::{Kind, Role, is_hash, new_token};
 use crate::check::NO_NAMES;
 use crate::time;
 use crate::tls::Files;
@@ -170,6 +170,43 @@ impl Config {
         let parsed = toml::from_str(&text);
         let file = parsed.map_err(|e| Wrong(fault(path, &text, e.span(), e.message())))?;
         Ok(Self::of(file).map_err(|e| wrong(&e))?)
+    }
+
+    /// Returns the configuration for one store, at a free port of loopback, and the token of who
+    /// started the gateway. The token alone is believed there: others on this machine may not be
+    /// allowed to read the store. What such a gateway is asked is written down nowhere.
+    pub fn of_store(directory: &Path) -> Result<(Self, String), String> {
+        let (token, hash) = new_token("you")?;
+        let role = Role {
+            kind: Kind::Reader,
+            stores: None,
+            filter: String::new(),
+            history: None,
+            packets: u64::MAX,
+            bytes: u64::MAX,
+            questions: QUESTIONS,
+        };
+        let user = UserPlan {
+            name: "you".into(),
+            role: Arc::new(role),
+            certificate: None,
+            token: Some(hash),
+        };
+        let directory = std::path::absolute(directory).map_err(|e| e.to_string())?;
+        let store = Source {
+            name: "store".into(),
+            socket: directory.join(".tapdeck.sock"),
+            kind: SourceKind::Store { directory },
+        };
+        let address = SocketAddr::from(([127, 0, 0, 1], 0));
+        let config = Self {
+            listen: vec![Listen::Loopback { address, user: None }],
+            sources: vec![store],
+            users: vec![user],
+            audit: Some("/dev/null".into()),
+            stenographer: None,
+        };
+        Ok((config, token))
     }
 
     fn of(file: File) -> Result<Self, String> {

@@ -13,7 +13,8 @@
 //! - [`tls`], [`asker`], [`access`]: who is it that asks, and what may they have?
 //! - [`api`]: questions for packets and for what stores hold; [`steno`]: those in stenographer's
 //!   language.
-//! - [`condition`], [`check`], [`answer`], [`report`]: how such a question is answered.
+//! - [`condition`], [`check`], [`answer`], [`rows`], [`report`]: how such a question is answered.
+//! - [`console`]: the page for browsers; [`typing`]: what it asks before there is a question.
 //! - [`audit`]: what was asked, by whom.
 //! - [`openapi`]: what can be asked, for programs.
 #![forbid(unsafe_code)]
@@ -26,6 +27,7 @@ mod audit;
 mod check;
 mod condition;
 mod config;
+mod console;
 mod control;
 mod foresee;
 mod health;
@@ -36,10 +38,12 @@ mod own;
 mod question;
 mod report;
 mod routes;
+mod rows;
 mod server;
 mod steno;
 mod time;
 mod tls;
+mod typing;
 mod watch;
 
 use std::io::{self, Write as _};
@@ -63,6 +67,7 @@ use crate::routes::Gateway;
     args_conflicts_with_subcommands = true,
     subcommand_negates_reqs = true,
     after_help = "Examples:
+  tapdeck-gateway --store /var/tape
   tapdeck-gateway --config /etc/tapdeck/gateway.toml
   tapdeck-gateway check /etc/tapdeck/gateway.toml
   tapdeck-gateway token new alice
@@ -70,8 +75,12 @@ use crate::routes::Gateway;
 )]
 struct Flags {
     /// What is served, where and to whom: docs/GATEWAY.md has the keys
-    #[arg(long, value_name = "FILE", required = true)]
+    #[arg(long, value_name = "FILE", required_unless_present = "store")]
     config: Option<PathBuf>,
+
+    /// Serve one store to yourself alone, and print the address of its console
+    #[arg(long, value_name = "DIR", conflicts_with = "config")]
+    store: Option<PathBuf>,
 
     #[command(subcommand)]
     command: Option<Command>,
@@ -121,16 +130,17 @@ fn main() -> ExitCode {
             return ExitCode::from(code);
         }
     };
-    let result = match (&flags.command, &flags.config) {
-        (Some(Command::CheckFilter), _) => return check::main(),
-        (Some(Command::Check { file }), _) => return check_file(file),
-        (Some(Command::Openapi), _) => {
+    let result = match (&flags.command, &flags.config, &flags.store) {
+        (Some(Command::CheckFilter), ..) => return check::main(),
+        (Some(Command::Check { file }), ..) => return check_file(file),
+        (Some(Command::Openapi), ..) => {
             print!("{}", openapi::text());
             Ok(())
         }
-        (Some(Command::Token(Token::New { name })), _) => new_token(name),
-        (None, Some(config)) => run(config),
-        (None, None) => unreachable!("clap asks for one of them"),
+        (Some(Command::Token(Token::New { name })), ..) => new_token(name),
+        (None, Some(config), _) => Config::read(config).and_then(|config| run(&config, None)),
+        (None, None, Some(store)) => run_store(store),
+        (None, None, None) => unreachable!("clap asks for one of them"),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
@@ -165,8 +175,14 @@ fn new_token(name: &str) -> Result<()> {
     Ok(())
 }
 
-fn run(config: &Path) -> Result<()> {
-    let config = Config::read(config)?;
+fn run_store(directory: &Path) -> Result<()> {
+    std::fs::read_dir(directory).with_context(|| format!("{}", directory.display()))?;
+    let (config, token) = Config::of_store(directory).map_err(anyhow::Error::msg)?;
+    run(&config, Some(&token))
+}
+
+/// Serves until the end. Who has a token for the console gets its address with that.
+fn run(config: &Config, token: Option<&str>) -> Result<()> {
     yield_to_recorders();
     raise_descriptors();
     let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -176,10 +192,14 @@ fn run(config: &Path) -> Result<()> {
         .build()
         .context("cannot start threads")?;
     runtime.block_on(async {
-        let gateway = Arc::new(Gateway::new(&config)?);
+        let gateway = Arc::new(Gateway::new(config)?);
         let server = server::Server::bind(&config.listen).await?;
         for address in server.addresses() {
             say(&format!("listening at {address}"));
+            if let Some(token) = token {
+                // Where nobody reads it, the gateway goes on until it is ended.
+                let _ = writeln!(io::stdout(), "{address}/console/#token={token}");
+            }
         }
         let ending = gateway.ending.clone();
         let counting = gateway.clone();

@@ -67,6 +67,8 @@ pub struct Losses {
     store: String,
     lost: u64,
     unseen: u64,
+    shed_packets: u64,
+    shed_bytes: u64,
     gaps: Vec<Gap>,
     /// How many smaller gaps are not in the list.
     gaps_omitted: u64,
@@ -80,8 +82,12 @@ struct Gap {
     first: String,
     last: String,
     packets: u64,
-    /// `lost` where packets were dropped, `unseen` where the hook was not shown them.
+    /// `lost` where packets were dropped, `unseen` where the hook was not shown them, `shed` where
+    /// they are there without all of their payload.
     kind: &'static str,
+    /// Bytes that were shed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    bytes: Option<u64>,
     /// Why they went unseen.
     #[serde(skip_serializing_if = "Option::is_none")]
     why: Option<String>,
@@ -122,7 +128,7 @@ impl Stat {
 impl Histogram {
     /// Divides the time of a report's packets into parts of so many nanoseconds, but no more than
     /// `most` of them.
-    pub fn new(store: &str, report: &Report, step_ns: Option<i64>, most: usize) -> Self {
+    pub fn new(store: &str, report: &Report, step_ns: i64, most: usize) -> Self {
         let mut histogram = Self {
             store: store.to_owned(),
             first: report.times.map(|times| time::show(times.0)),
@@ -134,8 +140,8 @@ impl Histogram {
         };
         let Some((first_ns, last_ns)) = report.times else { return histogram };
         let whole = (last_ns - first_ns).max(1);
-        let shortest = (whole / most as i64).max(1);
-        let step_ns = step_ns.unwrap_or(whole / 60).max(shortest);
+        let shortest = (whole / (most as i64 - 1).max(1)).max(1);
+        let step_ns = step_ns.max(shortest);
         let parts = (whole / step_ns + 1).min(most as i64);
         let end_ns = first_ns + (parts * step_ns - 1).max(1);
         let amounts = report.rate.parts(parts as usize, first_ns, end_ns.max(last_ns));
@@ -192,6 +198,16 @@ impl Losses {
             last: time::show(gap.last_ns),
             packets: gap.lost,
             kind: "lost",
+            bytes: None,
+            why: None,
+        });
+        let shed = report.shed.list.iter().map(|gap| Gap {
+            interface: gap.interface.clone(),
+            first: time::show(gap.first_ns),
+            last: time::show(gap.last_ns),
+            packets: gap.lost.packets,
+            kind: "shed",
+            bytes: Some(gap.lost.bytes),
             why: None,
         });
         let unseen_times = report.unseen.iter().map(|missing: &Missing| Gap {
@@ -200,16 +216,19 @@ impl Losses {
             last: time::show(missing.last_ns),
             packets: missing.packets,
             kind: "unseen",
+            bytes: None,
             why: Some(missing.why.clone()),
         });
-        let mut gaps: Vec<Gap> = lost.chain(unseen_times).collect();
+        let mut gaps: Vec<Gap> = lost.chain(unseen_times).chain(shed).collect();
         gaps.sort_by(|a, b| a.first.cmp(&b.first));
         Self {
             store: store.to_owned(),
             lost: report.gaps.lost(),
             unseen: unseen(report),
+            shed_packets: report.shed.lost().packets,
+            shed_bytes: report.shed.lost().bytes,
             gaps,
-            gaps_omitted: report.gaps.more,
+            gaps_omitted: report.gaps.more + report.shed.more,
             faults: faults(report),
         }
     }

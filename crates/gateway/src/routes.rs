@@ -9,7 +9,7 @@ use axum::Router;
 use axum::extract::State;
 use axum::http::header::CONTENT_TYPE;
 use axum::http::{HeaderMap, StatusCode};
-use axum::middleware::from_fn_with_state;
+use axum::middleware::{from_fn_with_state, map_response};
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 use serde_json::Value;
@@ -29,7 +29,7 @@ use crate::audit::Audit;
 use crate::check::Checked;
 use crate::config::{Config, Source, SourceKind};
 use crate::own::Own;
-use crate::{api, control, health, openapi, say};
+use crate::{api, console, control, health, openapi, say, typing};
 
 /// How many rounds of questions to all recorders are under way at once. More wait for their turn.
 const ROUNDS: usize = 4;
@@ -38,6 +38,8 @@ const ROUNDS: usize = 4;
 const QUESTIONS: usize = 8;
 /// Tokens that are held against their hashes at once. Each takes a MiB of memory, or a few.
 const HASHES: usize = 2;
+/// Filters that are tried at once while they are typed, each in a process of its own.
+const TYPING: usize = 2;
 /// How often it is written down who was refused meanwhile.
 const EVERY: Duration = Duration::from_secs(1);
 /// Clients that are told each second how a recorder does.
@@ -57,6 +59,8 @@ pub struct Gateway {
     pub places: Arc<Semaphore>,
     /// Places for tokens that are held against hashes.
     pub hashes: Arc<Semaphore>,
+    /// Places for filters that are tried while they are typed.
+    pub typing: Semaphore,
     /// Places for clients that are told each second how a recorder does.
     pub watches: Arc<Semaphore>,
     /// What the gateway counts itself.
@@ -92,6 +96,7 @@ impl Gateway {
             checked: Checked::default(),
             places: Arc::new(Semaphore::new(QUESTIONS)),
             hashes: Arc::new(Semaphore::new(HASHES)),
+            typing: Semaphore::new(TYPING),
             watches: Arc::new(Semaphore::new(WATCHES)),
             own: Own::default(),
             ending: CancellationToken::new(),
@@ -153,6 +158,8 @@ fn paths() -> (OpenApiRouter<Arc<Gateway>>, OpenApiRouter<Arc<Gateway>>) {
         .routes(routes!(api::losses))
         .routes(routes!(api::watch))
         .routes(routes!(api::stenographer))
+        .routes(routes!(typing::stores))
+        .routes(routes!(typing::filter))
         .routes(routes!(openapi::document));
     let state = OpenApiRouter::new()
         .routes(routes!(metrics))
@@ -172,7 +179,8 @@ pub fn router(gateway: Arc<Gateway>) -> Router {
     let only_known = from_fn_with_state(gateway.clone(), asker::known);
     let (known, state) = paths();
     let all = known.route_layer(only_known).merge(state.route_layer(operators));
-    Router::from(all).with_state(gateway)
+    let all = Router::from(all).with_state(gateway).merge(console::router());
+    all.layer(map_response(console::no_sniffing))
 }
 
 #[utoipa::path(

@@ -84,6 +84,9 @@ fn answers_are_as_the_document_says() {
         ("/v1/histogram?step=1s", "Histogram"),
         ("/v1/hosts", "Hosts"),
         ("/v1/losses", "Losses"),
+        ("/v1/stores", "Stores"),
+        ("/v1/filter?filter=port+53", "Meaning"),
+        ("/v1/filter?filter=prot+53", "Meaning"),
         ("/healthz", "Health"),
     ] {
         let answer = ask(path);
@@ -103,7 +106,7 @@ fn answers_are_as_the_document_says() {
 
     // Each path takes the parameters that it names, and no others.
     let paths = document["paths"].as_object().expect("paths");
-    assert_eq!(paths.len(), 11, "{:?}", paths.keys());
+    assert_eq!(paths.len(), 13, "{:?}", paths.keys());
     for (path, methods) in paths {
         let Some(method) = methods.get("get") else {
             assert!(methods.get("post").is_some(), "{path}");

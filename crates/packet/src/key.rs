@@ -10,6 +10,9 @@
 //! about either finds the packet. Keys say where it is worth looking; whether a packet is in an
 //! answer, libpcap's filter program decides.
 
+use std::fmt;
+use std::net::{Ipv4Addr, Ipv6Addr};
+
 /// A kind of key. Its number stands in files (`docs/FORMAT.md`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]
@@ -107,4 +110,117 @@ pub enum Plan {
     Every(Vec<Plan>),
     /// Packets that at least one of these plans admits; no packet if the list is empty.
     Any(Vec<Plan>),
+}
+
+/// The plan in words.
+impl fmt::Display for Plan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (plans, word) = match self {
+            Self::All => return f.write_str("anything"),
+            Self::Keys { class, first, last } => return keys(f, *class, *first, *last),
+            Self::Every(plans) if plans.is_empty() => return f.write_str("anything"),
+            Self::Any(plans) if plans.is_empty() => return f.write_str("nothing"),
+            Self::Every(plans) => (plans, " and "),
+            Self::Any(plans) => (plans, " or "),
+        };
+        for (i, plan) in plans.iter().enumerate() {
+            if i > 0 {
+                f.write_str(word)?;
+            }
+            match one(plan) {
+                Self::Every(inner) | Self::Any(inner) if inner.len() > 1 && plans.len() > 1 => {
+                    write!(f, "({plan})")?;
+                }
+                plan => write!(f, "{plan}")?,
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Returns the one member of a list that has one, instead of the list.
+fn one(plan: &Plan) -> &Plan {
+    match plan {
+        Plan::Every(plans) | Plan::Any(plans) if plans.len() == 1 => one(&plans[0]),
+        plan => plan,
+    }
+}
+
+/// Writes a key, or the keys from one to another; addresses as a network if they are one.
+fn keys(f: &mut fmt::Formatter<'_>, class: Class, first: u128, last: u128) -> fmt::Result {
+    write!(f, "{} {}", class.name(), show_key(class, first))?;
+    let differs = first ^ last;
+    let is_network = first & differs == 0 && differs & differs.wrapping_add(1) == 0;
+    match class {
+        _ if first == last => Ok(()),
+        Class::SourceIpv4 | Class::DestinationIpv4 | Class::SourceIpv6 | Class::DestinationIpv6
+            if is_network =>
+        {
+            write!(f, "/{}", 8 * class.width() as u32 - differs.count_ones())
+        }
+        _ => write!(f, " to {}", show_key(class, last)),
+    }
+}
+
+fn show_key(class: Class, key: u128) -> String {
+    match class {
+        Class::EtherType => format!("0x{key:04x}"),
+        Class::SourceIpv4 | Class::DestinationIpv4 => Ipv4Addr::from(key as u32).to_string(),
+        Class::SourceIpv6 | Class::DestinationIpv6 => Ipv6Addr::from(key).to_string(),
+        Class::SourceMac | Class::DestinationMac => {
+            let bytes: Vec<String> =
+                key.to_be_bytes()[10..].iter().map(|b| format!("{b:02x}")).collect();
+            bytes.join(":")
+        }
+        Class::SourcePort
+        | Class::DestinationPort
+        | Class::Protocol
+        | Class::Vlan
+        | Class::Mpls
+        | Class::Shed => key.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Class, Plan};
+
+    fn show(plan: &Plan) -> String {
+        plan.to_string()
+    }
+
+    fn range(class: Class, first: u128, last: u128) -> Plan {
+        Plan::Keys { class, first, last }
+    }
+
+    #[test]
+    fn plans_read_like_sentences() {
+        let host = |key| {
+            Plan::Any(vec![
+                range(Class::SourceIpv4, key, key),
+                range(Class::DestinationIpv4, key, key),
+            ])
+        };
+        let plan = Plan::Every(vec![host(0x0a00_0001), range(Class::Protocol, 6, 6)]);
+        assert_eq!(
+            show(&plan),
+            "(source address 10.0.0.1 or destination address 10.0.0.1) and protocol 6"
+        );
+        assert_eq!(show(&Plan::Every(vec![Plan::Any(vec![])])), "nothing");
+        assert_eq!(show(&Plan::Every(vec![])), "anything");
+    }
+
+    #[test]
+    fn ranges_of_addresses_are_networks_where_they_can_be() {
+        let net = range(Class::SourceIpv4, 0x0a00_0000, 0x0aff_ffff);
+        assert_eq!(show(&net), "source address 10.0.0.0/8");
+        let odd = range(Class::SourceIpv4, 0x0a00_0001, 0x0a00_0002);
+        assert_eq!(show(&odd), "source address 10.0.0.1 to 10.0.0.2");
+        let all = range(Class::DestinationIpv6, 0, u128::MAX);
+        assert_eq!(show(&all), "destination address ::/0");
+        assert_eq!(show(&range(Class::SourcePort, 80, 95)), "source port 80 to 95");
+        let mac = range(Class::SourceMac, 0x0200_0000_0009, 0x0200_0000_0009);
+        assert_eq!(show(&mac), "source MAC 02:00:00:00:00:09");
+        assert_eq!(show(&range(Class::EtherType, 0x0806, 0x0806)), "ether type 0x0806");
+    }
 }

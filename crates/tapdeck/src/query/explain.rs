@@ -1,11 +1,9 @@
 //! `query --explain`: how does a query find its packets, and what did it read for them?
 
 use std::fmt;
-use std::net::{Ipv4Addr, Ipv6Addr};
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
-use tapdeck_packet::key::{Class, Plan};
 use tapdeck_store::filter::Filter;
 use tapdeck_store::query::Progress;
 
@@ -53,7 +51,7 @@ impl Explanation {
         Self {
             expression: flags.expression.join(" "),
             is_understood: filter.is_understood(),
-            plan: Words(filter.plan()).to_string(),
+            plan: filter.plan().to_string(),
             after: flags.after.map(time::show),
             before: flags.before.map(time::show),
             began,
@@ -121,122 +119,5 @@ impl fmt::Display for Object<'_> {
             writeln!(f, "first packet after: {first_s:.3} s")?;
         }
         write!(f, "all after: {:.3} s", self.elapsed_s)
-    }
-}
-
-/// A plan in words.
-struct Words<'a>(&'a Plan);
-
-impl fmt::Display for Words<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (plans, word) = match self.0 {
-            Plan::All => return f.write_str("anything"),
-            Plan::Keys { class, first, last } => return keys(f, *class, *first, *last),
-            Plan::Every(plans) if plans.is_empty() => return f.write_str("anything"),
-            Plan::Any(plans) if plans.is_empty() => return f.write_str("nothing"),
-            Plan::Every(plans) => (plans, " and "),
-            Plan::Any(plans) => (plans, " or "),
-        };
-        for (i, plan) in plans.iter().enumerate() {
-            if i > 0 {
-                f.write_str(word)?;
-            }
-            match one(plan) {
-                Plan::Every(inner) | Plan::Any(inner) if inner.len() > 1 && plans.len() > 1 => {
-                    write!(f, "({})", Words(plan))?;
-                }
-                plan => write!(f, "{}", Words(plan))?,
-            }
-        }
-        Ok(())
-    }
-}
-
-/// Returns the one member of a list that has one, instead of the list.
-fn one(plan: &Plan) -> &Plan {
-    match plan {
-        Plan::Every(plans) | Plan::Any(plans) if plans.len() == 1 => one(&plans[0]),
-        plan => plan,
-    }
-}
-
-/// Writes a key, or the keys from one to another; addresses as a network if they are one.
-fn keys(f: &mut fmt::Formatter<'_>, class: Class, first: u128, last: u128) -> fmt::Result {
-    write!(f, "{} {}", class.name(), show_key(class, first))?;
-    let differs = first ^ last;
-    let is_network = first & differs == 0 && differs & differs.wrapping_add(1) == 0;
-    match class {
-        _ if first == last => Ok(()),
-        Class::SourceIpv4 | Class::DestinationIpv4 | Class::SourceIpv6 | Class::DestinationIpv6
-            if is_network =>
-        {
-            write!(f, "/{}", 8 * class.width() as u32 - differs.count_ones())
-        }
-        _ => write!(f, " to {}", show_key(class, last)),
-    }
-}
-
-fn show_key(class: Class, key: u128) -> String {
-    match class {
-        Class::EtherType => format!("0x{key:04x}"),
-        Class::SourceIpv4 | Class::DestinationIpv4 => Ipv4Addr::from(key as u32).to_string(),
-        Class::SourceIpv6 | Class::DestinationIpv6 => Ipv6Addr::from(key).to_string(),
-        Class::SourceMac | Class::DestinationMac => {
-            let bytes: Vec<String> =
-                key.to_be_bytes()[10..].iter().map(|b| format!("{b:02x}")).collect();
-            bytes.join(":")
-        }
-        Class::SourcePort
-        | Class::DestinationPort
-        | Class::Protocol
-        | Class::Vlan
-        | Class::Mpls
-        | Class::Shed => key.to_string(),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use tapdeck_packet::key::{Class, Plan};
-
-    use super::Words;
-
-    fn show(plan: &Plan) -> String {
-        Words(plan).to_string()
-    }
-
-    fn range(class: Class, first: u128, last: u128) -> Plan {
-        Plan::Keys { class, first, last }
-    }
-
-    #[test]
-    fn plans_read_like_sentences() {
-        let host = |key| {
-            Plan::Any(vec![
-                range(Class::SourceIpv4, key, key),
-                range(Class::DestinationIpv4, key, key),
-            ])
-        };
-        let plan = Plan::Every(vec![host(0x0a00_0001), range(Class::Protocol, 6, 6)]);
-        assert_eq!(
-            show(&plan),
-            "(source address 10.0.0.1 or destination address 10.0.0.1) and protocol 6"
-        );
-        assert_eq!(show(&Plan::Every(vec![Plan::Any(vec![])])), "nothing");
-        assert_eq!(show(&Plan::Every(vec![])), "anything");
-    }
-
-    #[test]
-    fn ranges_of_addresses_are_networks_where_they_can_be() {
-        let net = range(Class::SourceIpv4, 0x0a00_0000, 0x0aff_ffff);
-        assert_eq!(show(&net), "source address 10.0.0.0/8");
-        let odd = range(Class::SourceIpv4, 0x0a00_0001, 0x0a00_0002);
-        assert_eq!(show(&odd), "source address 10.0.0.1 to 10.0.0.2");
-        let all = range(Class::DestinationIpv6, 0, u128::MAX);
-        assert_eq!(show(&all), "destination address ::/0");
-        assert_eq!(show(&range(Class::SourcePort, 80, 95)), "source port 80 to 95");
-        let mac = range(Class::SourceMac, 0x0200_0000_0009, 0x0200_0000_0009);
-        assert_eq!(show(&mac), "source MAC 02:00:00:00:00:09");
-        assert_eq!(show(&range(Class::EtherType, 0x0806, 0x0806)), "ether type 0x0806");
     }
 }

@@ -6,14 +6,11 @@
 //! it had and the answer has not (damage, missing segments) also make the exit code 1.
 
 pub mod choice;
-mod details;
-mod dns;
 mod explain;
 mod follow;
 mod output;
 mod remote;
 mod several;
-mod summary;
 pub mod time;
 
 use std::io::{IsTerminal, Write, stderr, stdout};

@@ -13,13 +13,13 @@ use serde::Serialize;
 use tapdeck_packet::community_id::CommunityId;
 use tapdeck_packet::link::LinkType;
 use tapdeck_packet::pcap::{self, Unit};
+use tapdeck_packet::summary::details::{Arp, Details, Icmp, Mac, Tcp};
+use tapdeck_packet::summary::dns::Dns;
+use tapdeck_packet::summary::{Protocol, Summary};
 use tapdeck_packet::{pcapng, printable};
 use tapdeck_store::query::{Described, Missing, Packet};
 use tapdeck_store::{SegmentName, UnseenSpan};
 
-use super::details::{Arp, Details, Icmp, Mac, Tcp};
-use super::dns::Dns;
-use super::summary::{Protocol, Summary};
 use super::time;
 use crate::flags;
 use crate::listen::{self, Reader};

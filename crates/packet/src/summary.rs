@@ -4,15 +4,18 @@
 //! Ethernet with VLAN tags, MPLS, IPv4 and IPv6 are read, and no tunnels. Of a packet that ends
 //! early everything up to there is told.
 
+pub mod details;
+pub mod dns;
+
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use tapdeck_packet::link::LinkType;
-use tapdeck_packet::numbers::{ether_type, ip_protocol};
+use crate::link::LinkType;
+use crate::numbers::{ether_type, ip_protocol};
 
-use super::details::{Details, Mac, half};
+use self::details::{Details, Mac, half};
 
-/// Addresses, ports and protocol, each as far as the packet has it.
+/// Addresses, ports, protocol and what is said, each as far as the packet has it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Summary {
     pub mac_src: Option<Mac>,
@@ -197,8 +200,8 @@ impl Summary {
 #[cfg(test)]
 mod tests {
     use super::{Protocol, Summary};
-    use tapdeck_packet::link::LinkType;
-    use tapdeck_packet::numbers::{ether_type, ip_protocol};
+    use crate::link::LinkType;
+    use crate::numbers::{ether_type, ip_protocol};
 
     fn ipv4(protocol: u8, offset: u16) -> Vec<u8> {
         let mut p = vec![0x46, 0, 0, 60, 0, 0];

@@ -7,9 +7,9 @@ use std::fmt::{self, Write as _};
 use std::net::{Ipv4Addr, Ipv6Addr};
 
 use serde::Serialize;
-use tapdeck_packet::numbers::ip_protocol;
 
 use super::dns::{self, Dns};
+use crate::numbers::ip_protocol;
 
 /// What the innermost header that was read says.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -23,8 +23,7 @@ pub enum Details {
 /// A segment of TCP.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Tcp {
-    /// A letter for each flag, as tcpdump has them: `S.` is SYN and ACK.
-    pub flags: String,
+    pub flags: TcpFlags,
     pub seq: u32,
     /// Left out where the flag ACK is not set.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -33,6 +32,11 @@ pub struct Tcp {
     /// Bytes behind the header, on the wire.
     pub payload: usize,
 }
+
+/// The flags of a TCP header (RFC 9293, section 3.1). They are shown as their names, and as
+/// [`TcpFlags::letters`] in JSON.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TcpFlags(pub u8);
 
 /// A message of ICMP or ICMPv6.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -115,19 +119,41 @@ impl fmt::Display for Details {
     }
 }
 
-impl Tcp {
+impl TcpFlags {
     const ACK: u8 = 0x10;
-    /// The letters of the flags, from the lowest bit on.
-    const LETTERS: [char; 8] = ['F', 'S', 'R', 'P', '.', 'U', 'E', 'W'];
 
+    /// Returns what is said of the flags that are set; `all` is from the lowest bit on.
+    fn set<T: Copy>(self, all: [T; 8]) -> impl Iterator<Item = T> {
+        (0..8).zip(all).filter(move |(bit, _)| self.0 & 1 << bit != 0).map(|(_, one)| one)
+    }
+
+    /// Returns a letter for each flag, as tcpdump has them: `S.` is SYN and ACK.
+    pub fn letters(self) -> String {
+        self.set(['F', 'S', 'R', 'P', '.', 'U', 'E', 'W']).collect()
+    }
+}
+
+impl fmt::Display for TcpFlags {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let names = self.set(["FIN", "SYN", "RST", "PSH", "ACK", "URG", "ECE", "CWR"]);
+        f.write_str(&names.collect::<Vec<_>>().join(" "))
+    }
+}
+
+impl Serialize for TcpFlags {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(&self.letters())
+    }
+}
+
+impl Tcp {
     fn read(bytes: &[u8], on_the_wire: usize) -> Option<Self> {
         let header = bytes.first_chunk::<20>()?;
-        let bits = header[13];
-        let letters = (0..8).zip(Self::LETTERS).filter(|(bit, _)| bits & 1 << bit != 0);
+        let flags = TcpFlags(header[13]);
         Some(Self {
-            flags: letters.map(|(_, letter)| letter).collect(),
+            flags,
             seq: word(header, 4)?,
-            ack: if bits & Self::ACK == 0 { None } else { word(header, 8) },
+            ack: if flags.0 & TcpFlags::ACK == 0 { None } else { word(header, 8) },
             window: half(header, 14)?,
             payload: on_the_wire.saturating_sub(4 * usize::from(header[12] >> 4)),
         })
@@ -137,8 +163,8 @@ impl Tcp {
 impl fmt::Display for Tcp {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { flags, seq, ack, window, payload } = self;
-        let flags = if flags.is_empty() { "none" } else { flags };
-        write!(f, "flags [{flags}], seq {seq}")?;
+        let letters = if flags.0 == 0 { "none".to_owned() } else { flags.letters() };
+        write!(f, "flags [{letters}], seq {seq}")?;
         if let Some(ack) = ack {
             write!(f, ", ack {ack}")?;
         }
@@ -236,9 +262,9 @@ fn word(bytes: &[u8], at: usize) -> Option<u32> {
 
 #[cfg(test)]
 mod tests {
-    use tapdeck_packet::numbers::ip_protocol::{ICMP, ICMPV6, TCP, UDP};
+    use crate::numbers::ip_protocol::{ICMP, ICMPV6, TCP, UDP};
 
-    use super::Details;
+    use super::{Details, TcpFlags};
 
     fn said(protocol: u8, bytes: &[u8], on_the_wire: usize) -> Option<String> {
         Details::of_ip(protocol, bytes, on_the_wire).map(|details| details.to_string())
@@ -257,6 +283,10 @@ mod tests {
         header[13] = 0;
         assert!(said(TCP, &header, 24).unwrap().starts_with("flags [none], "));
         assert_eq!(said(TCP, &header[..19], 24), None, "cut short");
+        assert_eq!(
+            (TcpFlags(0x12).to_string(), TcpFlags(0).to_string()),
+            ("SYN ACK".into(), String::new())
+        );
         assert_eq!(said(TCP, &header, 19), None, "the rest is padding");
     }
 
