@@ -18,7 +18,7 @@ use crate::flags::{self, PinPlace};
 use crate::interrupt::Interrupt;
 use crate::progress_line::say;
 use crate::query::{time, yield_to_recorder};
-use crate::units::{duration, show_bytes, show_count};
+use crate::units::{counted, duration, show_bytes};
 use crate::usage::usage;
 
 /// How often it is looked whether a pin is due.
@@ -87,9 +87,9 @@ pub fn run(flags: &flags::Pin) -> Result<()> {
 /// Tells what became of a pin; an error where it lacks packets that were recorded.
 fn tell_done(pins: &PinStore, pin: &Pin) -> Result<()> {
     tell_account(&pin.account);
-    let (packets, bytes) = (show_count(pin.packets), show_bytes(pin.bytes));
+    let (packets, bytes) = (counted(pin.packets, "packet"), show_bytes(pin.bytes));
     let place = pins.packets_of(pin.number);
-    say(&format!("pin {}: {packets} packets, {bytes}, in {}", pin.number, place.display()));
+    say(&format!("pin {}: {packets}, {bytes}, in {}", pin.number, place.display()));
     let is_whole = pin.account.faults.is_empty();
     ensure!(is_whole, "pin {} does not have all that was recorded, as said above", pin.number);
     Ok(())
@@ -121,11 +121,11 @@ pub fn list(flags: &flags::Pins) -> Result<()> {
         }
         let Pin { number, state, after, before, reason, account, .. } = &pin;
         let lacks = if account.complete || *state == State::Open { "" } else { "  lacks packets" };
-        let (packets, bytes) = (show_count(pin.packets), show_bytes(pin.bytes));
+        let (packets, bytes) = (counted(pin.packets, "packet"), show_bytes(pin.bytes));
         let what = [&*pin.question.filter, pin.question.community_id.as_deref().unwrap_or("")];
         let what = printable::name(what.join(" ").trim()).into_owned();
         let (state, reason) = (state.word(), printable::name(reason));
-        writeln!(out, "{number:>4}  {state:<5} {packets:>12} packets {bytes:>10}{lacks}")?;
+        writeln!(out, "{number:>4}  {state:<5} {packets:>20} {bytes:>10}{lacks}")?;
         writeln!(out, "      {after} to {before}  {what}")?;
         writeln!(out, "      {reason}")?;
     }

@@ -82,8 +82,7 @@ impl Wireshark {
 
     /// The preference by which a flag of the store's interface is set.
     fn option(&self, flag: &str, value: &str) -> String {
-        let keep =
-            |c: char| if c.is_ascii_alphabetic() || ('1'..='9').contains(&c) { c } else { '_' };
+        let keep = |c: char| if c.is_ascii_alphanumeric() { c } else { '_' };
         let name: String = self.interface().chars().map(keep).collect();
         format!("extcap.{}.{flag}:{value}", name.to_lowercase())
     }

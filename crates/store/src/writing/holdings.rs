@@ -12,7 +12,7 @@
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::Ordering::{Acquire, Relaxed};
 use std::time::{Duration, Instant};
 
 use tapdeck_packet::watch::waiting_for_disk;
@@ -323,7 +323,8 @@ impl<I: Io> Holdings<I> {
     /// over. Returns which it was, and how many bytes it took (none where somebody else had deleted
     /// it), or nothing where none can go, or none may as not enough was written.
     fn delete_oldest(&mut self, bound: Bound) -> Option<(SegmentName, u64)> {
-        self.allowance.wrote(self.written());
+        let written = self.written();
+        self.allowance.wrote(written);
         while let Some(at) = self.oldest() {
             let (path, bytes) = {
                 let stored = &self.closed[at].stored;
@@ -340,7 +341,10 @@ impl<I: Io> Holdings<I> {
                 Ok(()) => {
                     Totals::add(&self.totals.segments_deleted, 1);
                     Totals::add(&self.totals.packets_deleted, packets);
-                    self.allowance.spend(bytes);
+                    // In this order: a write that ends meanwhile is counted twice and not missed.
+                    let in_flight = self.totals.bytes_in_flight.load(Acquire);
+                    let counted = self.written();
+                    self.allowance.spend(bytes, counted - written + in_flight);
                     bytes
                 }
                 // Somebody else deleted it.

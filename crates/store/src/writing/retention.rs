@@ -94,7 +94,11 @@ impl Allowance {
         bytes <= self.left
     }
 
-    pub fn spend(&mut self, bytes: u64) {
+    /// Takes note that so many bytes were deleted. Up to `uncounted` bytes may have been written
+    /// before that which [`Allowance::wrote`] was not told of: what would have been too much for
+    /// the allowance then is not given later either.
+    pub fn spend(&mut self, bytes: u64, uncounted: u64) {
+        self.written += self.left.saturating_add(uncounted).saturating_sub(self.most);
         self.left = self.left.saturating_sub(bytes);
     }
 }
@@ -150,13 +154,16 @@ mod tests {
         let mut history = vec![(0, 0)];
         for _ in 0..2000 {
             let (mut written, mut deleted) = *history.last().expect("it begins with one");
+            let before = written;
             if rng.per_mille(300) {
                 written += rng.draw() % 150;
-                allowance.wrote(written);
             }
+            // Half of what is written is counted late, after something was deleted.
+            let told = if rng.per_mille(500) { written } else { before };
+            allowance.wrote(told);
             let bytes = 1 + rng.draw() % 100;
             if allowance.allows(bytes) {
-                allowance.spend(bytes);
+                allowance.spend(bytes, written - told);
                 deleted += bytes;
             }
             history.push((written, deleted));
@@ -176,7 +183,7 @@ mod tests {
         allowance.know(1000);
         assert!(allowance.allows(2000) && !allowance.allows(2001));
         allowance.know(50);
-        allowance.spend(2000);
+        allowance.spend(2000, 0);
         allowance.wrote(99);
         assert!(allowance.allows(99) && !allowance.allows(100));
     }

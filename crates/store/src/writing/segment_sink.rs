@@ -6,7 +6,7 @@
 
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::Ordering::{Relaxed, Release};
 use std::time::{Duration, Instant};
 
 use tapdeck_packet::pcapng::{InterfaceDescription, StatisticsBlock};
@@ -317,6 +317,8 @@ impl<I: Io> Sink for SegmentSink<I> {
         let before = live.end();
         let is_first = live.packets.iter().all(|n| *n == 0);
         let fit = fit.clamp(1, self.at_once);
+        let bytes = batch[..fit].iter().map(LiveSegment::<I::File>::disk_len).sum();
+        self.totals.bytes_in_flight.store(bytes, Relaxed);
         let (written, result) = live.write(&batch[..fit]);
         if is_first
             && let Some(ns) = batch[..written].first().and_then(InterfaceBlock::first_packet_ns)
@@ -325,6 +327,7 @@ impl<I: Io> Sink for SegmentSink<I> {
         }
         live.written_at = (self.config.uptime.since_boot)();
         Totals::add(&self.totals.bytes_written, live.end() - before);
+        self.totals.bytes_in_flight.store(0, Release);
         if let Some(indexer) = &mut self.indexer {
             index::<I::File>(indexer, before, &batch[..written]);
         }

@@ -40,6 +40,8 @@ pub struct Totals {
     pub interfaces: Vec<InterfaceTotals>,
     /// Bytes written, with headers and filling.
     pub bytes_written: AtomicU64,
+    /// Bytes of blocks that are being written, and are not counted yet.
+    pub bytes_in_flight: AtomicU64,
     /// Segments begun.
     pub segments: AtomicU64,
     /// Segments that retention deleted.
