@@ -43,7 +43,7 @@ fn two_sensors_give_what_one_query_over_both_stores_gives() {
     let mut lines = text.lines();
     for (name, port) in [("10.77.0.2:8443/vb", 1000), ("10.77.1.2:8443/vb", 1001)] {
         let line = lines.next().expect("two lines");
-        let rest = format!(" {name} udp 10.213.0.1:{port} > 10.213.0.2:9 length 400");
+        let rest = format!(" {name} in udp 10.213.0.1:{port} > 10.213.0.2:9 length 400");
         assert!(line.ends_with(&rest), "{line}");
     }
     assert_eq!(lines.next(), None);
@@ -93,7 +93,7 @@ fn what_is_shown_to_sensors_stands_in_a_file_that_nobody_else_may_read() {
     let out = count("berlin");
     assert_eq!((out.status.code(), &*out.stdout), (Some(0), &b"10\n"[..]), "{}", said(&out));
     let out = fleet.query("berlin").args(["--limit", "1"]).output().expect("it was built");
-    assert!(String::from_utf8_lossy(&out.stdout).contains(" berlin/vb udp "), "{out:?}");
+    assert!(String::from_utf8_lossy(&out.stdout).contains(" berlin/vb in udp "), "{out:?}");
     // A token that is nobody's, and a store that is not there.
     write(&fleet.remote_toml(), &text.replace("ca =", "token = 'alice.00'\nca ="), 0o600);
     let out = count(&fleet.urls());
