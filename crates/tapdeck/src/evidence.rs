@@ -18,7 +18,7 @@ use crate::flags::{self, EvidenceKeyVerb, EvidenceVerb};
 use crate::interrupt::Interrupt;
 use crate::progress_line::say;
 use crate::query::{time, yield_to_recorder};
-use crate::units::show_count;
+use crate::units::counted;
 
 pub fn run(flags: &flags::Evidence) -> Result<()> {
     match &flags.verb {
@@ -64,8 +64,8 @@ fn export(flags: &flags::EvidenceExport) -> Result<()> {
     };
     let manifest = bundle.finish(manifest, &key)?;
     tell_account(&manifest.account);
-    let (packets, out) = (show_count(manifest.packets), flags.out.display());
-    say(&format!("{out}: {packets} packets, signed by the key {}", manifest.key));
+    let (packets, out) = (counted(manifest.packets, "packet"), flags.out.display());
+    say(&format!("{out}: {packets}, signed by the key {}", manifest.key));
     let faults = &manifest.account.faults;
     ensure!(faults.is_empty(), "the bundle does not have all that was recorded, as said above");
     Ok(())
