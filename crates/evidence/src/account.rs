@@ -8,6 +8,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
+use tapdeck_packet::printable::counted;
 use tapdeck_store::io::Storage;
 use tapdeck_store::query::Span;
 use tapdeck_store::recorded::recorded;
@@ -264,25 +265,31 @@ impl Account {
         };
         if self.lost.packets > 0 {
             let when = within(&self.lost.times);
-            lines.push(format!("the recorder dropped {} packets{when}", self.lost.packets));
+            lines.push(format!(
+                "the recorder dropped {}{when}",
+                counted(self.lost.packets, "packet")
+            ));
         }
         if self.shed.packets > 0 {
             let (Shed { packets, bytes, .. }, when) = (&self.shed, within(&self.shed.times));
-            lines.push(format!("{packets} packets lack {bytes} bytes that were shed{when}"));
+            let (bytes, packets) = (counted(*bytes, "byte"), counted(*packets, "packet"));
+            lines.push(format!("{bytes} of {packets} were shed{when}"));
         }
         if self.cutoff.packets > 0 {
             let Cutoff { packets, bytes, .. } = self.cutoff;
-            lines.push(format!("{packets} packets of {bytes} bytes were cut off long flows"));
+            let (bytes, packets) = (counted(bytes, "byte"), counted(packets, "packet"));
+            lines.push(format!("cut off long flows: {packets} of {bytes}"));
         }
         if self.cutoff.segments_untold > 0 {
-            let segments = self.cutoff.segments_untold;
+            let segments = counted(self.cutoff.segments_untold, "segment");
             lines.push(format!(
-                "flows were cut off, and {segments} segments do not tell how much of that is in the span"
+                "flows were cut off, and how much of that is in the span is not told by {segments}"
             ));
         }
         if !self.unseen.times.is_empty() {
-            let (packets, when) = (self.unseen.packets, within(&self.unseen.times));
-            lines.push(format!("{packets} packets went unseen{when}"));
+            let (packets, when) =
+                (counted(self.unseen.packets, "packet"), within(&self.unseen.times));
+            lines.push(format!("{packets} went unseen{when}"));
         }
         for Unrecorded { first, last, why } in &self.unrecorded {
             let from = first.map_or_else(String::new, |first| format!("from {first} "));

@@ -23,6 +23,7 @@ use std::time::Duration;
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
+use tapdeck_packet::printable::counted;
 use tapdeck_store::io::{Directory, Storage};
 
 use crate::account::Account;
@@ -324,7 +325,8 @@ impl PinStore {
             let late = count(&storage, &all, watch)?.saturating_sub(pin.packets + packets);
             if late > 0 {
                 account.add_fault(format!(
-                    "{late} packets came to disk after the packets of their time were copied, and are not pinned"
+                    "not pinned, as on disk after the packets of their time were copied: {}",
+                    counted(late, "packet")
                 ));
             }
         }

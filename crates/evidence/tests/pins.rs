@@ -140,7 +140,7 @@ fn packets_that_come_to_disk_too_late_are_told() {
     });
     let faults = pins.pin(1).unwrap().account.faults;
     assert_eq!(faults.len(), 1, "{faults:?}");
-    assert!(faults[0].starts_with("1 packets"), "{faults:?}");
+    assert!(faults[0].ends_with("copied: 1 packet"), "{faults:?}");
 }
 
 #[test]

@@ -6,6 +6,7 @@
 use tapdeck_packet::pcapng::{
     self, InterfaceDescription, PacketBlock, Record, Statistics, StatisticsBlock,
 };
+use tapdeck_packet::printable::counted;
 use tapdeck_packet::trace::{Error, PcapngBlocks};
 
 use crate::ask::Stream;
@@ -136,7 +137,7 @@ impl Answer {
     pub fn end(&self) -> Result<&End, String> {
         let came = || match self.state.packets {
             0 => String::new(),
-            packets => format!(" after {packets} packets"),
+            packets => format!(" after {}", counted(packets, "packet")),
         };
         match (&self.failure, &self.state.end) {
             (Some(why), _) => Err(format!("{why}{}", came())),
@@ -155,7 +156,8 @@ impl Answer {
         match &self.state.end {
             Some(end) if end.packets == came => Ok(None),
             Some(end) => {
-                Err(format!("it says that it sent {} packets, and not all came", end.packets))
+                let sent = counted(end.packets, "packet");
+                Err(format!("it says that it sent {sent}, and not all came"))
             }
             None => Err("the answer does not say how whole it is".into()),
         }

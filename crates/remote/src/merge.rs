@@ -11,6 +11,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context as _, Result};
 use tapdeck_packet::pcapng::{self, InterfaceDescription, StatisticsBlock};
+use tapdeck_packet::printable::{count, counted};
 
 use crate::answer::{Answer, End, Packet, Taker};
 use crate::config::Sensor;
@@ -120,10 +121,12 @@ impl Told {
 fn lacks(end: &End, limit: u64) -> impl Iterator<Item = String> {
     let End { is_limited, packets, dropped, unseen, faults, is_incomplete } = end;
     let gaps = (dropped + unseen > 0).then(|| {
-        format!("its recording has gaps here: {dropped} packets dropped, {unseen} unseen")
+        let (dropped, unseen) = (counted(*dropped, "packet"), count(*unseen));
+        format!("its recording has gaps here: {dropped} dropped, {unseen} unseen")
     });
-    let ceiling = (*is_limited && *packets < limit)
-        .then(|| format!("the answer ends at a limit of your role, after {packets} packets"));
+    let ceiling = (*is_limited && *packets < limit).then(|| {
+        format!("the answer ends at a limit of your role, after {}", counted(*packets, "packet"))
+    });
     let unknown =
         (*is_incomplete && faults.is_empty()).then(|| "the answer is incomplete".to_owned());
     gaps.into_iter().chain(ceiling).chain(unknown).chain(faults.iter().cloned())
