@@ -8,7 +8,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 use tapdeck_packet::community_id::CommunityId;
-use tapdeck_packet::{header, pcapng};
+use tapdeck_packet::pcapng;
 use tapdeck_store::UnseenSpan;
 use tapdeck_store::filter::Filter;
 use tapdeck_store::io::Storage;
@@ -31,7 +31,7 @@ pub struct Question {
     /// An expression of pcap-filter(7); empty for all packets.
     pub filter: String,
     /// The flow of the packets; `None` for any.
-    pub community_id: Option<String>,
+    pub community_id: Option<CommunityId>,
     /// Whether packets inside tunnels count, too.
     pub inner: bool,
     /// The earliest time of packets; `None` for the beginning.
@@ -81,23 +81,14 @@ struct Choice {
 impl Choice {
     fn new(question: &Question, interfaces: &[Described]) -> Result<Self, Error> {
         let filter = Filter::new(&question.filter, interfaces, question.inner)?;
-        let flow = question.community_id.as_ref().and_then(|id| id.parse().ok());
-        Ok(Self { filter, flow, inner: question.inner })
+        Ok(Self { filter, flow: question.community_id, inner: question.inner })
     }
 }
 
 impl Matcher for Choice {
     fn matches(&self, packet: &Packet<'_>) -> bool {
-        let is_of_flow = |flow| {
-            let mut found = CommunityId::of_packet(packet.link, packet.frame) == Some(flow);
-            if !found && self.inner {
-                header::inner_packets(packet.link, packet.frame, &mut |link, frame| {
-                    found = found || CommunityId::of_packet(link, frame) == Some(flow);
-                });
-            }
-            found
-        };
-        self.filter.matches(packet) && self.flow.is_none_or(is_of_flow)
+        let is_of = |flow: CommunityId| flow.takes(packet.link, packet.frame, self.inner);
+        self.filter.matches(packet) && self.flow.is_none_or(is_of)
     }
 }
 

@@ -214,6 +214,7 @@ impl PinStore {
                 self.remove_locked(pin.number)?;
             }
         }
+        self.sweep()?;
         let settings = self.settings()?;
         self.refuse_where_full(settings.budget_bytes)?;
         let number = settings.next;
@@ -226,6 +227,20 @@ impl PinStore {
         pin.write(&place)?;
         sync_parent(&place).map_err(Error::io("write", &self.dir))?;
         Ok(pin)
+    }
+
+    /// Removes what a process left that was killed while it made or removed a pin: it takes room,
+    /// and is no pin.
+    fn sweep(&self) -> Result<(), Error> {
+        for entry in fs::read_dir(&self.dir).map_err(Error::io("read", &self.dir))? {
+            let name = entry.map_err(Error::io("read", &self.dir))?.file_name();
+            let Some(number) = name.to_str().and_then(Pin::number_of) else { continue };
+            let place = self.place(number);
+            if !place.join(pin::FILE).exists() {
+                fs::remove_dir_all(&place).map_err(Error::io("remove", &place))?;
+            }
+        }
+        Ok(())
     }
 
     fn refuse_where_full(&self, budget_bytes: u64) -> Result<u64, Error> {

@@ -220,6 +220,20 @@ fn a_pin_goes_when_its_time_is_over_and_numbers_do_not_come_again() {
 }
 
 #[test]
+fn what_a_killed_process_left_of_a_pin_goes_with_the_next() {
+    let case = Case::new(2, 60);
+    let pins = case.pins(80 << 10);
+    let kept = pins.add(case.wish(70, 65)).unwrap();
+    // A pin that was being removed: its packets are there, and take the whole budget.
+    let left = pins.packets_of(7);
+    fs::create_dir_all(&left).unwrap();
+    fs::write(left.join("part-00001.pcapng"), vec![0; 80 << 10]).unwrap();
+    let next = pins.add(case.wish(70, 65)).unwrap();
+    assert!(!pins.place(7).exists(), "it is gone");
+    assert_eq!(pins.list().unwrap(), vec![kept, next]);
+}
+
+#[test]
 fn whoever_stops_it_leaves_a_pin_as_it_was() {
     let case = Case::new(2, 60);
     let pins = case.pins(1 << 20);

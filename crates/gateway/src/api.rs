@@ -32,7 +32,7 @@ use crate::asker::{Asker, Parameters, Refusal, accepts};
 use crate::audit::{Asked, Ended};
 use crate::condition::Condition;
 use crate::config::SourceKind;
-use crate::openapi::Refusals;
+use crate::openapi::{InSpan, Refusals};
 use crate::report::{self, Histogram, Hosts, Losses, Stat};
 use crate::routes::Gateway;
 use crate::{rows, say, steno, time, watch};
@@ -368,11 +368,9 @@ fn wants_trailers(headers: &HeaderMap) -> bool {
     get,
     path = "/v1/packets",
     params(
-        ("store" = Option<String>, Query, description = "The store; may be left out where there is one"),
+        InSpan,
         ("filter" = Option<String>, Query, description = "pcap-filter(7), with addresses in place of names"),
         ("community_id" = Option<String>, Query, description = "The flow, as Zeek and Suricata call it"),
-        ("after" = Option<String>, Query, description = "RFC 3339, or seconds since 1970"),
-        ("before" = Option<String>, Query, description = "RFC 3339, or seconds since 1970"),
         ("limit" = Option<u64>, Query, description = "Packets, at most"),
         ("skip" = Option<u64>, Query, description = "How many of the first packets are left out"),
         ("whole" = Option<bool>, Query, description = "Whether rows have headers and bytes"),
@@ -389,7 +387,7 @@ pub async fn packets(
     version: Version,
     headers: HeaderMap,
 ) -> Result<Response, Refusal> {
-    let known = ["store", "filter", "community_id", "after", "before", "limit", "skip", "whole"];
+    let known = ["store", "after", "before", "filter", "community_id", "limit", "skip", "whole"];
     let parameters = Parameters::read(query.as_deref(), &known)?;
     let filter = parameters.get("filter").unwrap_or("").to_owned();
     let flow = parameters.get("community_id").map(str::parse::<CommunityId>).transpose();
@@ -509,11 +507,7 @@ async fn tell<T: Serialize + Send + 'static>(
 #[utoipa::path(
     get,
     path = "/v1/stat",
-    params(
-        ("store" = Option<String>, Query, description = "The store; may be left out where there is one"),
-        ("after" = Option<String>, Query, description = "RFC 3339, or seconds since 1970"),
-        ("before" = Option<String>, Query, description = "RFC 3339, or seconds since 1970"),
-    ),
+    params(InSpan),
     responses(
         (status = 200, description = "Of the whole store", body = Stat),
         Refusals,
@@ -533,9 +527,7 @@ pub async fn stat(
     get,
     path = "/v1/histogram",
     params(
-        ("store" = Option<String>, Query, description = "The store; may be left out where there is one"),
-        ("after" = Option<String>, Query, description = "RFC 3339, or seconds since 1970"),
-        ("before" = Option<String>, Query, description = "RFC 3339, or seconds since 1970"),
+        InSpan,
         ("step" = Option<String>, Query, description = "As 1s, 5m, 1h; a sixtieth of the span where left out"),
         ("parts" = Option<u64>, Query, description = "How many parts, in place of a step"),
     ),
@@ -569,11 +561,7 @@ pub async fn histogram(
 #[utoipa::path(
     get,
     path = "/v1/hosts",
-    params(
-        ("store" = Option<String>, Query, description = "The store; may be left out where there is one"),
-        ("after" = Option<String>, Query, description = "RFC 3339, or seconds since 1970"),
-        ("before" = Option<String>, Query, description = "RFC 3339, or seconds since 1970"),
-    ),
+    params(InSpan),
     responses(
         (status = 200, description = "By the share of the recording", body = Hosts),
         Refusals,
@@ -592,11 +580,7 @@ pub async fn hosts(
 #[utoipa::path(
     get,
     path = "/v1/losses",
-    params(
-        ("store" = Option<String>, Query, description = "The store; may be left out where there is one"),
-        ("after" = Option<String>, Query, description = "RFC 3339, or seconds since 1970"),
-        ("before" = Option<String>, Query, description = "RFC 3339, or seconds since 1970"),
-    ),
+    params(InSpan),
     responses(
         (status = 200, description = "Gaps by their times", body = Losses),
         Refusals,

@@ -106,7 +106,7 @@ impl Matcher for Compiled {
         match self {
             Self::Filter(filter) => filter.matches(packet),
             Self::Times(span) => span.contains(packet.time_ns),
-            Self::Flow(flow) => CommunityId::of_packet(packet.link, packet.frame) == Some(*flow),
+            Self::Flow(flow) => flow.takes(packet.link, packet.frame, false),
             Self::Every(parts) => parts.iter().all(|part| part.matches(packet)),
             Self::Any(parts) => parts.iter().any(|part| part.matches(packet)),
         }

@@ -12,6 +12,19 @@ use utoipa::openapi::{
 
 use crate::routes;
 
+/// What most questions have in common: which store, and when.
+#[derive(utoipa::IntoParams)]
+#[into_params(parameter_in = Query)]
+#[expect(dead_code, reason = "what is read is in `Parameters`")]
+pub struct InSpan {
+    /// The store; may be left out where there is one
+    store: Option<String>,
+    /// RFC 3339, or seconds since 1970
+    after: Option<String>,
+    /// RFC 3339, or seconds since 1970
+    before: Option<String>,
+}
+
 /// The refusals that questions have in common: a sentence each.
 pub struct Refusals;
 

@@ -1,5 +1,5 @@
-//! Packets as JSON, for who shows them: each an object with what a person wants to know first, as
-//! `tapdeck query --json` has it, and on demand its headers and bytes.
+//! Packets as JSON, for who shows them: each an object with what a person wants to know first, by
+//! the names that `tapdeck query --json` has, and on demand its headers and bytes.
 //!
 //! An answer is one object: `packets`, in time order, and `end`, which says how whole it is. It is
 //! streamed, as all answers are: one that broke off is no JSON.

@@ -15,8 +15,10 @@ use std::str::FromStr;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 use sha1::{Digest, Sha1};
 
+use crate::header;
 use crate::link::LinkType;
 use crate::numbers::{icmp, ip_protocol};
 use crate::rules::Tuple;
@@ -42,6 +44,17 @@ impl CommunityId {
             _ => tuple.ports,
         };
         Self::of_flow(source, destination, tuple.protocol, ports)
+    }
+
+    /// Returns whether a packet is of this flow, or if `inner` is set, has one in it that is.
+    pub fn takes(self, link: LinkType, frame: &[u8], inner: bool) -> bool {
+        let mut found = Self::of_packet(link, frame) == Some(self);
+        if !found && inner {
+            header::inner_packets(link, frame, &mut |link, frame| {
+                found = found || Self::of_packet(link, frame) == Some(self);
+            });
+        }
+        found
     }
 
     /// Returns the name of a flow: of ICMP, `ports` are type and code of a message. `None` where
@@ -97,6 +110,18 @@ impl fmt::Display for CommunityId {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("is no Community ID; write it as 1:LQU9qZlK+B5F3KDmev6m5PMibrg=")]
 pub struct ParseError;
+
+impl Serialize for CommunityId {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for CommunityId {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        String::deserialize(deserializer)?.parse().map_err(de::Error::custom)
+    }
+}
 
 impl FromStr for CommunityId {
     type Err = ParseError;

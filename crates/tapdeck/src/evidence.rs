@@ -54,7 +54,7 @@ fn export(flags: &flags::EvidenceExport) -> Result<()> {
     } else {
         let question = Question {
             filter: flags.expression.join(" "),
-            community_id: flags.community_id.map(|id| id.to_string()),
+            community_id: flags.community_id,
             inner: flags.inner,
             after: flags.after.map(Time),
             before: Some(flags.before.map_or_else(Time::now, Time)),
@@ -107,7 +107,7 @@ fn page(manifest: &Manifest) -> String {
     ];
     rows.extend(manifest.reason.clone().map(|reason| ("reason", reason)));
     rows.push(("filter", question.filter.clone()));
-    rows.extend(question.community_id.clone().map(|id| ("community id", id)));
+    rows.extend(question.community_id.map(|id| ("community id", id.to_string())));
     rows.push(("span", format!("{} to {}", at(question.after), at(question.before))));
     rows.push(("packets", manifest.packets.to_string()));
     rows.push(("first, last", format!("{}, {}", at(manifest.first), at(manifest.last))));

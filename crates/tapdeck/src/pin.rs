@@ -44,7 +44,7 @@ pub fn run(flags: &flags::Pin) -> Result<()> {
     yield_to_recorder();
     let question = Question {
         filter: flags.expression.join(" "),
-        community_id: flags.community_id.map(|id| id.to_string()),
+        community_id: flags.community_id,
         inner: flags.inner,
         after: Some(Time(flags.after)),
         before: Some(Time(flags.before)),
@@ -122,8 +122,9 @@ pub fn list(flags: &flags::Pins) -> Result<()> {
         let Pin { number, state, after, before, reason, account, .. } = &pin;
         let lacks = if account.complete || *state == State::Open { "" } else { "  lacks packets" };
         let (packets, bytes) = (counted(pin.packets, "packet"), show_bytes(pin.bytes));
-        let what = [&*pin.question.filter, pin.question.community_id.as_deref().unwrap_or("")];
-        let what = printable::name(what.join(" ").trim()).into_owned();
+        let id = pin.question.community_id.map(|id| id.to_string()).unwrap_or_default();
+        let what = format!("{} {id}", pin.question.filter);
+        let what = printable::name(what.trim()).into_owned();
         let (state, reason) = (state.word(), printable::name(reason));
         writeln!(out, "{number:>4}  {state:<5} {packets:>20} {bytes:>10}{lacks}")?;
         writeln!(out, "      {after} to {before}  {what}")?;

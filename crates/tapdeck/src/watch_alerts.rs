@@ -20,7 +20,7 @@ use crate::interrupt::Interrupt;
 use crate::pin::Driver;
 use crate::progress_line::say;
 use crate::query::yield_to_recorder;
-use crate::units::show_count;
+use crate::units::{counted, show_count};
 use crate::usage::Usage;
 
 /// How often the file is looked at, and the pins.
@@ -170,19 +170,17 @@ impl<'a> Watcher<'a> {
         self.counts.unread += std::mem::take(&mut self.follow.skipped);
         let Counts { alerts, ignored, merged, pinned, limited, refused, unread } = self.counts;
         if alerts > 0 {
-            let [alerts, pinned, merged, ignored] =
-                [alerts, pinned, merged, ignored].map(show_count);
-            say(&format!(
-                "{alerts} alerts: {pinned} pins, {merged} of their flows, {ignored} without a rule"
-            ));
+            let (alerts, pinned) = (counted(alerts, "alert"), counted(pinned, "pin"));
+            let [merged, ignored] = [merged, ignored].map(show_count);
+            say(&format!("{alerts}: {pinned}, {merged} of their flows, {ignored} without a rule"));
         }
-        for (count, what) in [
-            (limited, "alerts were not pinned: there were too many (limits of the rules)"),
-            (refused, "alerts were not pinned: the budget is full"),
-            (unread, "lines were no events"),
+        for (count, what, of) in [
+            (limited, "not pinned as there were too many (limits of the rules)", "alert"),
+            (refused, "not pinned as the budget is full", "alert"),
+            (unread, "no events", "line"),
         ] {
             if count > 0 {
-                say(&format!("{} {what}", show_count(count)));
+                say(&format!("{what}: {}", counted(count, of)));
             }
         }
         (self.counts, self.told) = (Counts::default(), Time::now());

@@ -12,7 +12,6 @@ use anyhow::Result;
 use clap::ValueEnum;
 use tapdeck_capture::Hook;
 use tapdeck_packet::community_id::CommunityId;
-use tapdeck_packet::header;
 use tapdeck_packet::key::Plan;
 use tapdeck_packet::link::LinkType;
 use tapdeck_store::query::{Described, Matcher, Packet};
@@ -87,16 +86,6 @@ impl Choice {
     pub fn filter(&self) -> &Filter {
         &self.filter
     }
-
-    fn is_of_flow(&self, flow: CommunityId, packet: &Packet<'_>) -> bool {
-        let mut found = CommunityId::of_packet(packet.link, packet.frame) == Some(flow);
-        if !found && self.inner {
-            header::inner_packets(packet.link, packet.frame, &mut |link, frame| {
-                found = found || CommunityId::of_packet(link, frame) == Some(flow);
-            });
-        }
-        found
-    }
 }
 
 impl Matcher for Choice {
@@ -108,7 +97,7 @@ impl Matcher for Choice {
                 direction_of(packet).or(all_in) == Some(wanted)
             })
             && self.filter.matches(packet)
-            && self.flow.is_none_or(|flow| self.is_of_flow(flow, packet))
+            && self.flow.is_none_or(|flow| flow.takes(packet.link, packet.frame, self.inner))
     }
 }
 
