@@ -287,6 +287,45 @@ fn others_that_take_each_freed_byte_cost_two_segments_and_no_more() {
 }
 
 #[test]
+fn a_write_that_is_not_counted_yet_lets_no_more_go() {
+    let (_temp, dir) = directory();
+    let disk = Faulty::sound().with_budget(64 * SEGMENT);
+    let mut setup = Setup::new(SEGMENT);
+    let min_free = Some(MinFree::Bytes(8 * SEGMENT));
+    setup.retention = Retention { min_free, ..Retention::default() };
+    let (mut producer, end) = ring(0);
+    let run = setup.start(&dir, disk.clone(), vec![end]);
+    for _ in 0..12 {
+        producer.push(60_000);
+        wait_for("the block to be written", || producer.held() == 0);
+        run.begin_segment();
+    }
+    // The first block of a segment is alone, so that those behind it are one write.
+    disk.shut_gate(disk.writes() + 1);
+    producer.push(60_000);
+    wait_for("the segment to begin", || disk.is_waiting());
+    (0..3).for_each(|_| drop(producer.push(60_000)));
+    disk.hold_back(150_000);
+    disk.open_gate(None);
+    wait_for("the write", || disk.is_lingering());
+
+    disk.set_budget(disk.used());
+    let told = || setup.log.lock().unwrap().iter().any(|line| line.contains("no more are deleted"));
+    wait_for("as much to go as may", told);
+    let removed = disk.removed().len();
+    assert!((1..12).contains(&removed), "{removed}");
+    disk.bring_back();
+    wait_for("the write to be counted", || producer.held() == 0);
+    // The keeper answers when it has closed the segment, and looked what may go.
+    run.begin_segment();
+    assert_eq!(disk.removed().len(), removed);
+    assert!(disk.outran() <= 2 * SEGMENT, "{} bytes", disk.outran());
+    disk.set_budget(64 * SEGMENT);
+    run.stop().unwrap();
+    assert_eq!(disk.violations(), Vec::<String>::new());
+}
+
+#[test]
 fn a_deletion_that_brings_no_room_back_is_the_last() {
     for others in [Others::Take, Others::Hold] {
         let (_, setup, removed) = full_disk(others);

@@ -109,6 +109,9 @@ struct Plan {
     /// Writes from this one on wait.
     gate: Option<u64>,
     waiting: bool,
+    /// Writes of so many bytes are done and do not come back.
+    slow: Option<u64>,
+    lingering: bool,
 }
 
 struct State {
@@ -328,6 +331,22 @@ impl Faulty {
         let mut state = self.lock();
         state.segments.gate = next;
         state.segments.waiting = false;
+        self.state.1.notify_all();
+    }
+
+    /// Writes of so many bytes and more are done, and do not come back before
+    /// [`Faulty::bring_back`].
+    pub fn hold_back(&self, bytes: u64) {
+        self.lock().segments.slow = Some(bytes);
+    }
+
+    /// Returns whether a write is done that does not come back.
+    pub fn is_lingering(&self) -> bool {
+        self.lock().segments.lingering
+    }
+
+    pub fn bring_back(&self) {
+        self.lock().segments.slow = None;
         self.state.1.notify_all();
     }
 
@@ -565,6 +584,11 @@ impl File for FaultyFile {
         drop(state);
         self.put(pieces, offset, n)?;
         self.on.measure();
+        let mut state = mutex.lock().unwrap();
+        while state.plan(is_index).slow.is_some_and(|bytes| n as u64 >= bytes) {
+            state.plan(is_index).lingering = true;
+            state = changed.wait(state).unwrap();
+        }
         Ok(n)
     }
 
