@@ -304,7 +304,9 @@ fn a_write_that_is_not_counted_yet_lets_no_more_go() {
     disk.shut_gate(disk.writes() + 1);
     producer.push(60_000);
     wait_for("the segment to begin", || disk.is_waiting());
-    (0..3).for_each(|_| drop(producer.push(60_000)));
+    for _ in 0..3 {
+        producer.push(60_000);
+    }
     disk.hold_back(150_000);
     disk.open_gate(None);
     wait_for("the write", || disk.is_lingering());
