@@ -64,6 +64,7 @@ use crate::routes::Gateway;
 #[command(
     name = "tapdeck-gateway",
     version,
+    group = clap::ArgGroup::new("served").args(["config", "store"]).required(true),
     args_conflicts_with_subcommands = true,
     subcommand_negates_reqs = true,
     after_help = "Examples:
@@ -75,11 +76,11 @@ use crate::routes::Gateway;
 )]
 struct Flags {
     /// What is served, where and to whom: docs/GATEWAY.md has the keys
-    #[arg(long, value_name = "FILE", required_unless_present = "store")]
+    #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
 
     /// Serve one store to yourself alone, and print the address of its console
-    #[arg(long, value_name = "DIR", conflicts_with = "config")]
+    #[arg(long, value_name = "DIR")]
     store: Option<PathBuf>,
 
     #[command(subcommand)]
@@ -176,7 +177,7 @@ fn new_token(name: &str) -> Result<()> {
 }
 
 fn run_store(directory: &Path) -> Result<()> {
-    std::fs::read_dir(directory).with_context(|| format!("{}", directory.display()))?;
+    std::fs::read_dir(directory).with_context(|| format!("cannot read the store {}", directory.display()))?;
     let (config, token) = Config::of_store(directory).map_err(anyhow::Error::msg)?;
     run(&config, Some(&token))
 }
