@@ -177,7 +177,8 @@ fn new_token(name: &str) -> Result<()> {
 }
 
 fn run_store(directory: &Path) -> Result<()> {
-    std::fs::read_dir(directory).with_context(|| format!("cannot read the store {}", directory.display()))?;
+    std::fs::read_dir(directory)
+        .with_context(|| format!("cannot read the store {}", directory.display()))?;
     let (config, token) = Config::of_store(directory).map_err(anyhow::Error::msg)?;
     run(&config, Some(&token))
 }
