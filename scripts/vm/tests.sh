@@ -148,7 +148,7 @@ number() { tail -n 1 stats.json 2>/dev/null | grep -o "\"$1\":[0-9]*" | head -n 
 accounted() {
     tail -n 1 stats.json
     tail -n 1 stats.json | grep -q '"final":true' \
-        && (($(number seen) == $(number captured) + $(number filtered) + $(number dropped_ring) + $(number dropped_other)))
+        && (($(number seen) == $(number captured) + $(number filtered) + $(number cutoff) + $(number dropped_ring) + $(number dropped_other)))
 }
 
 # until_seen COUNT: waits until the recorder says that it has seen so many.
@@ -499,6 +499,28 @@ test_overload() {
         check "seen = captured + filtered + dropped" accounted
         check "the store is right" tapdeck verify --dir store
         check "tcpdump reads the segments without complaint" no_complaint
+    done
+}
+
+# Datagrams to one port are one flow, which is cut off behind its first 2000 bytes.
+test_cutoff() {
+    local hook sides
+    for hook in xdp tcx; do
+        begin "--cutoff at $hook"
+        sides=1
+        [[ $hook == xdp ]] || sides=2
+        record --hook $hook --cutoff 2000 --dir store
+        in_a bash -c '
+            exec 3>/dev/udp/$0/10000
+            for ((i = 0; i < 100; i++)); do printf "%500d" $i >&3; done' $NOBODY
+        ping_b 10
+        until_seen $((100 + 10 * sides))
+        stop
+        # Four frames of 542 bytes begin within 2000.
+        check "the flow's first bytes are there" equal "$(ports) $(dumped -t 'udp' | count)" "1 4"
+        check "what comes behind them is counted" equal "$(number cutoff)" 96
+        check "seen = captured + filtered + cutoff + dropped" accounted
+        check "the store is right" tapdeck verify --dir store
     done
 }
 

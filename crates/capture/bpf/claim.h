@@ -10,13 +10,10 @@
  * polls and whose programs nothing interrupts but what runs with interrupts off: a poll of
  * netpoll's, whose end must leave alone what is being written.
  *
- * A part of produce.h for those who define TD_CLAIMS, and `place_of(index, place)`, which finds a
- * ring and its blocks.
+ * A part of produce.h for those who define TD_CLAIMS and have one reader.
  */
 #ifndef TAPDECK_CLAIM_H
 #define TAPDECK_CLAIM_H
-
-static __always_inline bool place_of(__u32 index, struct place *place);
 
 /* Commits what was written into a claim, and ends it. */
 static __noinline void settle(struct td_clock *clock)
@@ -25,7 +22,7 @@ static __noinline void settle(struct td_clock *clock)
 	__u32 at = clock->at, end = clock->end, block = clock->block;
 	__u64 sums = clock->sums;
 
-	if (!place_of(clock->claimed - 1, &place))
+	if (!place_of(0, clock->claimed - 1, &place))
 		return;
 	if (at != end) {
 		__u64 whole = td_word(block, clock->epoch, end);

@@ -68,13 +68,66 @@ static __always_inline __u64 td_flow_end(__u64 seed, __u8 family, const __u32 *a
 	return x ^ x >> 29;
 }
 
+static __always_inline __u64 td_flow_join(__u64 source, __u64 destination, __u8 protocol)
+{
+	__u64 x = ((source + destination) ^ protocol) * 0xc2b2ae3d27d4eb4full;
+
+	return x ^ x >> 32;
+}
+
 static __always_inline __u64 td_flow_hash(const struct td_tuple *t, __u64 seed)
 {
-	__u64 x = td_flow_end(seed, t->family, t->source, t->source_port) +
-		  td_flow_end(seed, t->family, t->destination, t->destination_port);
+	return td_flow_join(td_flow_end(seed, t->family, t->source, t->source_port),
+			    td_flow_end(seed, t->family, t->destination, t->destination_port),
+			    t->protocol);
+}
 
-	x = (x ^ t->protocol) * 0xc2b2ae3d27d4eb4full;
-	return x ^ x >> 32;
+/* What is behind the IP header of a packet whose flow is read in place: TCP, or UDP that holds no
+ * tunnel. */
+static __always_inline bool td_flow_is_plain(const void *four, const void *end, __u8 protocol,
+					     __u32 *tcp_flags)
+{
+	if (protocol == TD_PROTO_UDP) {
+		*tcp_flags = 0;
+		return td_of_udp_port(td_half(four + 2)) == TD_NOTHING;
+	}
+	if (protocol != TD_PROTO_TCP || four + TD_TCP_FLAGS + 1 > end)
+		return false;
+	*tcp_flags = td_byte(four + TD_TCP_FLAGS);
+	return true;
+}
+
+/* The hash of most packets' flows and their TCP flags, read in place and written nowhere: what is
+ * found by the walk costs as much again as the table. False: the packet is not so simple. */
+static __always_inline bool td_flow_of_plain(const void *data, const void *end, bool has_link,
+					     __u64 seed, __u64 *hash, __u32 *tcp_flags)
+{
+	__u16 type;
+	const void *four, *ip = td_find_plain(data, end, has_link, &type);
+
+	if (!ip)
+		return false;
+	if (type == TD_ETHERTYPE_IPV4) {
+		four = ip + TD_IPV4_HEADER_BYTES;
+		if (four + 4 > end || td_byte(ip) != 0x45 ||
+		    td_half(ip + TD_IPV4_FRAGMENT) &
+			    (TD_IPV4_MORE_FRAGMENTS | TD_IPV4_OFFSET_MASK) ||
+		    !td_flow_is_plain(four, end, td_byte(ip + TD_IPV4_PROTOCOL), tcp_flags))
+			return false;
+		*hash = td_flow_join(
+			td_flow_end(seed, 4, ip + TD_IPV4_SOURCE, td_half(four)),
+			td_flow_end(seed, 4, ip + TD_IPV4_DESTINATION, td_half(four + 2)),
+			td_byte(ip + TD_IPV4_PROTOCOL));
+		return true;
+	}
+	four = ip + TD_IPV6_HEADER_BYTES;
+	if (type != TD_ETHERTYPE_IPV6 || four + 4 > end || td_byte(ip) >> 4 != 6 ||
+	    !td_flow_is_plain(four, end, td_byte(ip + TD_IPV6_NEXT_HEADER), tcp_flags))
+		return false;
+	*hash = td_flow_join(td_flow_end(seed, 6, ip + TD_IPV6_SOURCE, td_half(four)),
+			     td_flow_end(seed, 6, ip + TD_IPV6_DESTINATION, td_half(four + 2)),
+			     td_byte(ip + TD_IPV6_NEXT_HEADER));
+	return true;
 }
 
 /* The entry of a flow that has had so many bytes. */
@@ -83,26 +136,33 @@ static __always_inline __u64 td_flow_entry(__u64 hash, __u32 bytes)
 	return (hash & ~0xffffffffull) | bytes;
 }
 
-/* 1 where two entries are of the same flow, without a branch that could be guessed wrongly. */
-static __always_inline __u64 td_flow_is(__u64 entry, __u64 hash)
+/* Whether an entry is of a flow. */
+static __always_inline bool td_flow_is(__u64 entry, __u64 hash)
 {
-	return ((entry >> 32 ^ hash >> 32) - 1) >> 63;
+	return entry >> 32 == hash >> 32;
 }
 
-/* The place of a flow in its set, or TD_FLOW_WAYS. */
+/* The place of a flow in its set, or TD_FLOW_WAYS. Most flows have the first place of their set,
+ * where a free one is taken first. Among the others there is no branch that could be guessed
+ * wrongly. */
 static __always_inline __u32 td_flow_find(struct td_flow_set *set, __u64 hash)
 {
 	__u64 at = TD_FLOW_WAYS;
 
+	if (td_flow_is(TD_FLOW_NOW(set->entry[0]), hash))
+		return 0;
 	TD_UNROLL
-	for (__u64 i = 0; i < TD_FLOW_WAYS; i++)
-		at ^= (at ^ i) & -td_flow_is(TD_FLOW_NOW(set->entry[i]), hash);
+	for (__u64 i = 1; i < TD_FLOW_WAYS; i++) {
+		__u64 differs = TD_FLOW_NOW(set->entry[i]) >> 32 ^ hash >> 32;
+
+		at ^= (at ^ i) & ((__s64)(differs - 1) >> 63);
+	}
 	return at;
 }
 
-/* The place of a free entry, or of the flow that has been silent for longest. That is looked for
- * before a new flow is: two CPUs that have a packet of it each want one place then, and one gets
- * it. */
+/* The place of the first free entry, or of the flow that has been silent for longest. That is
+ * looked for before a new flow is: two CPUs that have a packet of it each want one place then, and
+ * one gets it. */
 static __always_inline __u32 td_flow_oldest(struct td_flow_set *set, __u16 now)
 {
 	__u64 oldest = 0;
@@ -110,12 +170,13 @@ static __always_inline __u32 td_flow_oldest(struct td_flow_set *set, __u16 now)
 	TD_UNROLL
 	for (__u64 i = 0; i < TD_FLOW_WAYS; i++) {
 		__u64 age = (__u16)(now - TD_FLOW_NOW(set->last[i]));
-		__u64 one = (TD_FLOW_NOW(set->entry[i]) ? age : 1 << 16) << 3 | i;
+		__u64 one =
+			(TD_FLOW_NOW(set->entry[i]) ? age : 1 << 16) << 3 | (TD_FLOW_WAYS - 1 - i);
 
 		if (one > oldest)
 			oldest = one;
 	}
-	return oldest & 7;
+	return TD_FLOW_WAYS - 1 - (oldest & 7);
 }
 
 /* Whether a packet of a connection begins it anew, whatever has come before: its ports are used
@@ -221,6 +282,16 @@ static __always_inline __u64 td_flow_seed(__u32 owner)
 	return (__u64)TD_FLOW_NOW(control.seed) * 0x9e3779b97f4a7c15ull + owner;
 }
 
+/* Accounts for a packet of a flow with that hash, of which so many bytes are its own. */
+static __always_inline int td_flow_count(__u64 hash, __u32 len, __u32 tcp_flags, __u32 limit)
+{
+	__u32 only = 0, number = hash & params.flow_mask;
+	void *sets = bpf_map_lookup_elem(&flows, &only);
+	struct td_flow_set *set = sets ? bpf_map_lookup_elem(sets, &number) : NULL;
+
+	return set && td_flow_is_cut(set, hash, len, tcp_flags, limit, td_flow_time());
+}
+
 /*
  * Whether a packet is cut off. What is counted for one `owner` does not count for another. Two
  * global functions, so that the verifier looks at the table's part once, and not for each way
@@ -230,18 +301,11 @@ static __always_inline __u64 td_flow_seed(__u32 owner)
 	__noinline int td_count_##name(type *ctx, struct td_tuple *t, __u32 len, __u32 limit,     \
 				       __u32 owner)                                               \
 	{                                                                                         \
-		__u32 only = 0;                                                                   \
-		void *sets = bpf_map_lookup_elem(&flows, &only);                                  \
-                                                                                                  \
-		if (!sets || !t || !t->family)                                                    \
+		if (!t || !t->family)                                                             \
 			return 0;                                                                 \
                                                                                                   \
-		__u64 hash = td_flow_hash(t, td_flow_seed(owner));                                \
-		__u32 number = hash & params.flow_mask;                                           \
-		struct td_flow_set *set = bpf_map_lookup_elem(sets, &number);                     \
-                                                                                                  \
-		return set && td_flow_is_cut(set, hash, len, td_tcp_flags(HOOK, ctx, t), limit,   \
-					     td_flow_time());                                     \
+		return td_flow_count(td_flow_hash(t, td_flow_seed(owner)), len,                   \
+				     td_tcp_flags(HOOK, ctx, t), limit);                          \
 	}                                                                                         \
 	__noinline int td_cut_##name(type *ctx, struct td_headers *h, struct td_flow_question *q) \
 	{                                                                                         \

@@ -253,35 +253,42 @@ static __always_inline bool td_read_plain_ip(struct td_tuple *t, const void *ip,
 	return false;
 }
 
+/* Where the outermost IP packet begins behind at most two tags, and its type; NULL: somebody has to
+ * look closer. */
+static __always_inline const void *td_find_plain(const void *data, const void *end, bool has_link,
+						 __u16 *type)
+{
+	__u32 at = TD_ETHERNET_HEADER_BYTES;
+
+	if (!has_link) {
+		if (data + 1 > end)
+			return NULL;
+		*type = td_byte(data) >> 4 == 4 ? TD_ETHERTYPE_IPV4 : TD_ETHERTYPE_IPV6;
+		return data;
+	}
+	/* No IPv4 packet with ports has less. */
+	if (data + (TD_ETHERNET_HEADER_BYTES + TD_IPV4_HEADER_BYTES + 4) > end)
+		return NULL;
+	*type = td_half(data + TD_ETHERNET_TYPE);
+	if (td_is_tag(*type)) {
+		*type = td_half(data + TD_ETHERNET_TYPE + TD_VLAN_TAG_BYTES);
+		at = TD_ETHERNET_HEADER_BYTES + TD_VLAN_TAG_BYTES;
+		if (td_is_tag(*type)) {
+			*type = td_half(data + TD_ETHERNET_TYPE + 2 * TD_VLAN_TAG_BYTES);
+			at = TD_ETHERNET_HEADER_BYTES + 2 * TD_VLAN_TAG_BYTES;
+		}
+	}
+	return data + at;
+}
+
 /* The outermost packet, where it is plain. False: somebody has to look closer. */
 static __always_inline bool td_read_plain(struct td_tuple *t, const void *data, const void *end,
 					  bool has_link)
 {
-	const void *ip = data;
-	__u32 at = 0;
 	__u16 type;
+	const void *ip = td_find_plain(data, end, has_link, &type);
 
-	if (has_link) {
-		/* No IPv4 packet with ports has less. */
-		if (data + (TD_ETHERNET_HEADER_BYTES + TD_IPV4_HEADER_BYTES + 4) > end)
-			return false;
-		type = td_half(data + TD_ETHERNET_TYPE);
-		at = TD_ETHERNET_HEADER_BYTES;
-		if (td_is_tag(type)) {
-			type = td_half(data + TD_ETHERNET_TYPE + TD_VLAN_TAG_BYTES);
-			at = TD_ETHERNET_HEADER_BYTES + TD_VLAN_TAG_BYTES;
-			if (td_is_tag(type)) {
-				type = td_half(data + TD_ETHERNET_TYPE + 2 * TD_VLAN_TAG_BYTES);
-				at = TD_ETHERNET_HEADER_BYTES + 2 * TD_VLAN_TAG_BYTES;
-			}
-		}
-		ip = data + at;
-	} else {
-		if (data + 1 > end)
-			return false;
-		type = td_byte(data) >> 4 == 4 ? TD_ETHERTYPE_IPV4 : TD_ETHERTYPE_IPV6;
-	}
-	return td_read_plain_ip(t, ip, end, type, at);
+	return ip && td_read_plain_ip(t, ip, end, type, ip - data);
 }
 
 /* What most tunnels hold, as above. Writes `to` only where it is. */

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: GPL-2.0 OR MIT */
-/* headers.h and steer.h over a plain buffer, for whoever wants to know what the hook programs find,
- * and for tests. */
+/* headers.h, steer.h and the flows of cutoff.h over a plain buffer, for whoever wants to know what
+ * the hook programs find, and for tests. */
 #define TD_USER
 #include "headers_found.h"
+#include "cutoff.h"
 
 /* In place of the kernel's maps: the fragments that this thread has seen, the oldest being
  * overwritten. */
@@ -97,6 +98,32 @@ void tapdeck_headers_find(const __u8 *bytes, __u32 linear, __u32 len, __u32 has_
 	td_find_all(CONTEXT_USER, &p, found);
 }
 
+/* A packet's flow, as found by the walk, and in place where that is possible. */
+struct td_flow_found {
+	__u64 hash;
+	__u64 plain_hash;
+	__u32 tcp_flags;
+	__u32 plain_tcp_flags;
+	__u32 is_ip;
+	__u32 is_plain;
+};
+
+void tapdeck_flow_find(const __u8 *bytes, __u32 linear, __u32 len, __u32 has_link, __u32 tag,
+		       __u64 seed, struct td_flow_found *found)
+{
+	struct td_frame frame = { .bytes = bytes, .linear = linear, .len = len };
+	struct packet p = { .ctx = &frame, .tag = tag, .link_header = has_link };
+	struct td_headers headers = { .have = 0 };
+	const struct td_tuple *t = td_get_innermost(CONTEXT_USER, &p, &headers);
+
+	memset(found, 0, sizeof(*found));
+	found->is_ip = t->family != 0;
+	found->hash = td_flow_hash(t, seed);
+	found->tcp_flags = td_tcp_flags(CONTEXT_USER, &frame, t);
+	found->is_plain = td_flow_of_plain(bytes, bytes + linear, has_link, seed,
+					   &found->plain_hash, &found->plain_tcp_flags);
+}
+
 /* Where C has what, in the order in which src/sys/headers.rs has it for Rust: a test compares them.
  */
 const __u32 tapdeck_headers_layout[] = {
@@ -117,4 +144,11 @@ const __u32 tapdeck_headers_layout[] = {
 	offsetof(struct td_found, headers.have),
 	offsetof(struct td_found, number),
 	offsetof(struct td_found, second),
+	sizeof(struct td_flow_found),
+	offsetof(struct td_flow_found, hash),
+	offsetof(struct td_flow_found, plain_hash),
+	offsetof(struct td_flow_found, tcp_flags),
+	offsetof(struct td_flow_found, plain_tcp_flags),
+	offsetof(struct td_flow_found, is_ip),
+	offsetof(struct td_flow_found, is_plain),
 };

@@ -4,11 +4,12 @@
  * Block (draft-ietf-opsawg-pcapng, section 4.3), commit. docs/ARCHITECTURE.md
  * describes the protocol.
  *
- * The including file defines `params` and `control` before it includes this, and
- * `released_of(place)` after or before: the number up to which the reader of that ring has
- * released blocks. It is the reader's to write: whatever it is, nothing outside its ring is harmed.
- * It also defines `completed(place, block)`, which is called once for each block, by the producer
- * whose commit has made that block complete, after a full barrier.
+ * The including file defines `params` and `control` before it includes this, and before or after:
+ * - `place_of(member, index, place)`, which finds a ring and its blocks;
+ * - `released_of(place)`: the number up to which the reader of that ring has released blocks. It is
+ *   the reader's to write: whatever it is, nothing outside its ring is harmed;
+ * - `completed(place, block)`, which is called once for each block, by the producer whose commit
+ *   has made that block complete, after a full barrier.
  */
 #ifndef TAPDECK_PRODUCE_H
 #define TAPDECK_PRODUCE_H
@@ -25,6 +26,7 @@ struct place {
 	__u32 member; /* whose ring it is, where there are several readers */
 };
 
+static __always_inline bool place_of(__u32 member, __u32 index, struct place *place);
 static __always_inline __u32 released_of(const struct place *place);
 static __always_inline void completed(const struct place *place, __u32 block);
 
@@ -128,40 +130,74 @@ static __always_inline void close_block(const struct place *place, __u64 word)
 	commit(place, td_word_block(word), td_commit(params.block_bytes - used, 0, 0));
 }
 
-/* Reserves len bytes. `at` is the word that they were reserved at: its byte field is their place
- * in the block. Returns false where the ring is full or other producers were faster. */
-static __always_inline bool reserve(const struct place *place, __u32 len, __u64 *at)
+/* In place of the word that bytes were reserved at: a ring had no room for them. */
+#define NOT_RESERVED ~0ull
+
+/* A reservation that takes another block, or more than one try. */
+struct reservation {
+	struct place place;
+	__u32 len;
+	bool is_over; /* as `at` says, which is NOT_RESERVED where the ring is full */
+	__u64 word;   /* the reservation word as it was last seen */
+	__u64 at;
+};
+
+/* Tries once. Returns 1 where another try would be of no use. */
+static long try_to_reserve(__u32 try, struct reservation *r)
 {
-	struct td_ring *ring = place->ring;
-	__u64 word = *(volatile __u64 *)&ring->word;
+	struct td_ring *ring = r->place.ring;
+	__u64 word = r->word, next;
+	bool fits = td_fits(word, r->len, params.block_bytes);
+	__u32 released = 0;
 
-	for (int i = 0; i < TD_TRIES; i++) {
-		bool fits = td_fits(word, len, params.block_bytes);
-		__u32 released = 0;
-		__u64 next, seen;
-
-		if (fits) {
-			next = word + len;
-		} else {
-			released = released_of(place);
-			if (!td_next_is_free(word, released, params.block_mask + 1))
-				return false;
-			next = td_next_block(
-				word, *(volatile __u32 *)&control.epoch & (TD_EPOCHS - 1), len);
+	if (fits) {
+		next = word + r->len;
+	} else {
+		released = released_of(&r->place);
+		if (!td_next_is_free(word, released, params.block_mask + 1)) {
+			r->is_over = true;
+			return 1;
 		}
-		seen = __sync_val_compare_and_swap(&ring->word, word, next);
-		if (seen == word) {
-			if (!fits) {
-				look_at_fill(ring, td_word_block(next), released);
-				close_block(place, word);
-			}
-			*at = fits ? word : next - len;
-			return true;
-		}
-		word = seen;
+		next = td_next_block(word, *(volatile __u32 *)&control.epoch & (TD_EPOCHS - 1),
+				     r->len);
 	}
-	__sync_fetch_and_add(&ring->contended, 1);
-	return false;
+	r->word = __sync_val_compare_and_swap(&ring->word, word, next);
+	if (r->word != word)
+		return 0;
+	if (!fits) {
+		look_at_fill(ring, td_word_block(next), released);
+		close_block(&r->place, word);
+	}
+	r->at = fits ? word : next - r->len;
+	r->is_over = true;
+	return 1;
+}
+
+/* Reserves len bytes where reserve() has not. A global function, and a loop that the kernel runs:
+ * the verifier looks at a try once, and not 64 times behind each way to it. */
+__noinline __u64 reserve_with_tries(__u32 member, __u32 index, __u32 len)
+{
+	struct reservation r = { .len = len, .at = NOT_RESERVED };
+
+	if (!place_of(member, index, &r.place))
+		return NOT_RESERVED;
+	r.word = *(volatile __u64 *)&r.place.ring->word;
+	bpf_loop(TD_TRIES, try_to_reserve, &r, 0);
+	if (!r.is_over)
+		__sync_fetch_and_add(&r.place.ring->contended, 1);
+	return r.at;
+}
+
+/* Reserves len bytes. Returns the word that they were reserved at, whose byte field is their place
+ * in the block, or NOT_RESERVED where the ring is full or other producers were faster. */
+static __always_inline __u64 reserve(const struct place *place, __u32 len)
+{
+	__u64 word = *(volatile __u64 *)&place->ring->word;
+
+	if (td_fits(word, len, params.block_bytes) &&
+	    __sync_val_compare_and_swap(&place->ring->word, word, word + len) == word)
+		return word;
+	return reserve_with_tries(place->member, place->index, len);
 }
 
 /* The packet's time in UTC. A NIC's is taken if its clock is set to UTC, for which it need not be
@@ -222,12 +258,10 @@ static __always_inline __u32 put(enum context context, struct packet *p, const s
 	if (p->flags || gap || options)
 		total += 4;
 
-	__u64 at;
 	struct td_clock *claim = params.claims ? claimed(place, total) : NULL;
+	__u64 at = claim ? td_word(claim->block, claim->epoch, claim->at) : reserve(place, total);
 
-	if (claim) {
-		at = td_word(claim->block, claim->epoch, claim->at);
-	} else if (!reserve(place, total, &at)) {
+	if (at == NOT_RESERVED) {
 		if (gap)
 			__sync_fetch_and_add(&ring->told, -gap);
 		untell_shed(place, kept);

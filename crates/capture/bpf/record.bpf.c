@@ -93,11 +93,12 @@ struct {
 	__uint(value_size, 64);
 } refused SEC(".maps");
 
-static __always_inline bool place_of(__u32 index, struct place *place)
+static __always_inline bool place_of(__u32 member, __u32 index, struct place *place)
 {
 	place->ring = bpf_map_lookup_elem(&rings, &index);
 	place->data = bpf_map_lookup_elem(&data, &index);
 	place->index = index;
+	place->member = member;
 	return place->ring && place->data;
 }
 
@@ -168,16 +169,13 @@ struct {
 struct scratch;
 #endif
 
-/* Where what is known of a packet has room; NULL where nobody asks. */
+/* Where what is known of a packet has room. */
 static __always_inline struct scratch *begin(void)
 {
 #ifdef TD_CUTOFF
 	__u32 only = 0;
-	struct scratch *s;
+	struct scratch *s = bpf_map_lookup_elem(&scratch, &only);
 
-	if (!params.cutoff && !params.judged)
-		return NULL;
-	s = bpf_map_lookup_elem(&scratch, &only);
 	if (s)
 		s->headers.have = 0;
 	return s;
@@ -209,17 +207,31 @@ static __always_inline bool is_cut(enum context context, struct packet *p, struc
 				   __u32 limit)
 {
 #ifdef TD_CUTOFF
-	if ((!params.cutoff && !params.judged) || limit == NO_LIMIT || !s)
+	if ((!params.cutoff && !params.judged) || limit == NO_LIMIT)
 		return false;
 
-	__u32 len = frame_len(p);
+	const void *end, *data = td_linear(context, p->ctx, &end);
+	__u32 len = frame_len(p), tcp_flags;
+	__u64 hash;
 
-	s->question.tag = p->tag;
-	s->question.len = len;
-	s->question.limit = limit;
-	s->question.owner = 0;
-	if (!TD_CALL(cut, context, p, &s->headers, &s->question))
-		return false;
+	/* Where rules have looked, the headers are known. */
+	if (!params.judged && data &&
+	    td_flow_of_plain(data, end, td_has_link(context, p), td_flow_seed(0), &hash,
+			     &tcp_flags)) {
+		if (!td_flow_count(hash, len, tcp_flags, limit))
+			return false;
+	} else {
+		if (!params.judged)
+			s = begin();
+		if (!s)
+			return false;
+		s->question.tag = p->tag;
+		s->question.len = len;
+		s->question.limit = limit;
+		s->question.owner = 0;
+		if (!TD_CALL(cut, context, p, &s->headers, &s->question))
+			return false;
+	}
 
 	struct td_cut *cut = bpf_map_lookup_elem(&cuts, &p->ring);
 
@@ -238,7 +250,7 @@ static __always_inline void take(enum context context, struct packet *p)
 	if (is_abandoned())
 		return;
 
-	struct scratch *s = begin();
+	struct scratch *s = params.judged ? begin() : NULL;
 	struct terms terms = {
 		.keep = snaplen(),
 		.limit = limit(),

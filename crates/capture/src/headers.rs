@@ -5,7 +5,7 @@
 //! decides can be foretold and tested. Fragments are remembered as in the kernel, though fewer, and
 //! for each thread by itself.
 
-pub use crate::sys::headers::{Found, Tuple, find, forget};
+pub use crate::sys::headers::{FlowFound, Found, Tuple, find, find_flow, forget};
 
 /// Flags of a [`Tuple`].
 pub const HAS_PORTS: u8 = 1;

@@ -1,5 +1,5 @@
 //! What do the hook programs find in a packet? Their code, compiled for user space from
-//! `bpf/headers.h` and `bpf/steer.h`.
+//! `bpf/headers.h`, `bpf/steer.h` and `bpf/cutoff.h`.
 
 use std::mem::transmute_copy;
 
@@ -59,8 +59,25 @@ impl Found {
     }
 }
 
+/// `struct td_flow_found`: the flow of a packet as those programs find it that cut flows off.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FlowFound {
+    /// The hash of the tuple that the walk through the headers finds; without `is_ip` it means
+    /// nothing.
+    pub hash: u64,
+    /// The hash of the header fields in place; without `is_plain` it means nothing.
+    pub plain_hash: u64,
+    pub tcp_flags: u32,
+    pub plain_tcp_flags: u32,
+    /// Other than 0: there is an IP packet.
+    pub is_ip: u32,
+    /// Other than 0: the packet is so simple that it is read in place.
+    pub is_plain: u32,
+}
+
 mod c {
-    use super::Found;
+    use super::{FlowFound, Found};
 
     unsafe extern "C" {
         pub safe fn tapdeck_headers_forget();
@@ -72,6 +89,15 @@ mod c {
             tag: u32,
             ns: u64,
             found: *mut Found,
+        );
+        pub fn tapdeck_flow_find(
+            bytes: *const u8,
+            linear: u32,
+            len: u32,
+            has_link: u32,
+            tag: u32,
+            seed: u64,
+            found: *mut FlowFound,
         );
     }
 }
@@ -105,15 +131,38 @@ pub fn find(frame: &[u8], linear: usize, has_link: bool, tag: u32, ns: u64) -> F
     found
 }
 
+/// Finds the flow of a frame in both ways. The arguments are those of [`find`]; `seed` is the
+/// hash's.
+///
+/// # Panics
+/// If `linear` is more than there are bytes.
+pub fn find_flow(frame: &[u8], linear: usize, has_link: bool, tag: u32, seed: u64) -> FlowFound {
+    assert!(linear <= frame.len(), "{linear} of {} bytes", frame.len());
+    let mut found = FlowFound::default();
+    // SAFETY: as in `find`, with one `td_flow_found`, whose layout the same test compares.
+    unsafe {
+        c::tapdeck_flow_find(
+            frame.as_ptr(),
+            linear as u32,
+            frame.len() as u32,
+            has_link.into(),
+            tag,
+            seed,
+            &raw mut found,
+        );
+    }
+    found
+}
+
 #[cfg(test)]
 mod tests {
     use std::mem::offset_of;
 
-    use super::{Found, Tuple};
+    use super::{FlowFound, Found, Tuple};
 
     mod c {
         unsafe extern "C" {
-            pub safe static tapdeck_headers_layout: [u32; 17];
+            pub safe static tapdeck_headers_layout: [u32; 24];
         }
     }
 
@@ -137,6 +186,13 @@ mod tests {
             offset_of!(Found, have),
             offset_of!(Found, number),
             offset_of!(Found, second),
+            size_of::<FlowFound>(),
+            offset_of!(FlowFound, hash),
+            offset_of!(FlowFound, plain_hash),
+            offset_of!(FlowFound, tcp_flags),
+            offset_of!(FlowFound, plain_tcp_flags),
+            offset_of!(FlowFound, is_ip),
+            offset_of!(FlowFound, is_plain),
         ];
         assert_eq!(here.map(|n| n as u32), c::tapdeck_headers_layout);
     }

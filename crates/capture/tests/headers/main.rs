@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use frames::{Build, ethernet};
 use proptest::prelude::*;
 use reference::{Reference, Seen};
-use tapdeck_capture::headers::{Found, HAS_PORTS, find, forget};
+use tapdeck_capture::headers::{Found, HAS_PORTS, find, find_flow, forget};
 use tapdeck_packet::link::LinkType;
 use tapdeck_packet::rules::Tuple;
 use tapdeck_testkit::SplitMix64;
@@ -60,6 +60,38 @@ fn compare(reference: &mut Reference, frame: &[u8], has_link: bool, tag: Option<
         assert_eq!(found.number[..=VLAN], expected.number, "numbers: {}", context());
         assert_eq!(found.second, expected.second, "second number: {}", context());
     }
+}
+
+/// Programs that cut flows off read most packets in place, and walk through the headers of the
+/// others: one flow has one hash either way. Returns whether the frame was read in place.
+fn one_flow_has_one_hash(frame: &[u8], linear: usize, has_link: bool, seed: u64) -> bool {
+    forget();
+    let found = find_flow(frame, linear, has_link, 0, seed);
+    if found.is_plain != 0 {
+        let context = || format!("seed {seed}, linear {linear}, {frame:02x?}");
+        assert_ne!(found.is_ip, 0, "{}", context());
+        assert_eq!(found.plain_hash, found.hash, "{}", context());
+        assert_eq!(found.plain_tcp_flags, found.tcp_flags, "{}", context());
+    }
+    found.is_plain != 0
+}
+
+#[test]
+fn a_flow_has_one_hash_however_it_is_read() {
+    let mut in_place = 0;
+    for seed in 0..20_000 {
+        let mut random = SplitMix64(seed ^ 0xf10);
+        let has_link = random.below(8) > 0;
+        let mut frame = Build::new(&mut random, false).frame(has_link);
+        for _ in 0..random.below(3) {
+            let at = random.below(frame.len() as u64) as usize;
+            frame[at] = random.draw() as u8;
+        }
+        in_place += usize::from(one_flow_has_one_hash(&frame, frame.len(), has_link, seed));
+        let linear = random.below(frame.len() as u64 + 1) as usize;
+        one_flow_has_one_hash(&frame, linear, has_link, seed);
+    }
+    assert!(in_place > 500, "{in_place} of 20,000 frames were read in place");
 }
 
 /// Whatever lies behind the frame makes no difference.
