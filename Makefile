@@ -29,6 +29,9 @@ BENCHES := record generate query sharing rules hook index flows
 # Ends a test program that hangs, long after any that works has ended.
 GUARD := --config 'target."cfg(unix)".runner = ["timeout", "--foreground", "--verbose", "20m"]'
 
+# Tests wait for other processes for most of their time.
+export RUST_TEST_THREADS ?= 4
+
 # The tests that drive a browser.
 CONSOLE := crates/gateway/tests/console
 
