@@ -52,6 +52,7 @@ impl Case {
             until: None,
             reason: "a case".into(),
             rule: None,
+            order: None,
         }
     }
 }
