@@ -217,7 +217,7 @@ END
     local wanted
     wanted="{\"after\":\"$(date -u -d '-1 hour' +%FT%TZ)\",\"before\":\"$(date -u +%FT%TZ)\",\"filter\":\"udp\",\"reason\":\"case 7\"}"
     check "packets are pinned over HTTP" wait_for says '"number":1' curl -sS --max-time 10 --json "$wanted" http://127.0.0.1:9670/v1/pins
-    check "they are copied" wait_for pin done
+    check "they are copied" wait_for pin "done"
     check "the group may read pins" equal "$(stat -c '%U:%G %a' /var/lib/tapdeck-evidence/vb/pin-00000001/pin.json)" "tapdeck-gateway:tapdeck 640"
     check "the audit is the gateway's" equal "$(stat -c '%U %a' /var/log/tapdeck/audit.jsonl)" "tapdeck-gateway 600"
     check "root leaves pins to their user" says "belongs to the user" sh -c "tapdeck unpin --dir $STORE --evidence /var/lib/tapdeck-evidence/vb 1 2>&1 || true"

@@ -131,7 +131,7 @@ pub struct Most {
 }
 
 impl Most {
-    /// As much as there is.
+    /// No bound: as much as there is.
     pub const ALL: Self = Self { packets: u64::MAX, bytes: u64::MAX };
 }
 

@@ -43,7 +43,7 @@ impl State {
     }
 }
 
-/// Who has had a pin made that asked from afar, and how much of it they may have.
+/// A user who has had a pin made from afar, and how much of it they may have.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Order {
@@ -67,7 +67,7 @@ pub struct Wish {
     pub reason: String,
     /// The rule that the pin is of, where alerts made it.
     pub rule: Option<String>,
-    /// Who asked, where that was from afar.
+    /// The user who asked, where that was from afar.
     pub order: Option<Order>,
 }
 
@@ -84,7 +84,7 @@ pub struct Pin {
     pub until: Option<Time>,
     pub reason: String,
     pub rule: Option<String>,
-    /// Who asked, where that was from afar.
+    /// The user who asked, where that was from afar.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub order: Option<Order>,
     pub made: Time,

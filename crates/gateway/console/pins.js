@@ -19,6 +19,7 @@ let mayPin = false;
 let asked = () => ({});
 // The pin that is asked about whether it is to be removed.
 let doubted = null;
+let shown = { pins: [] };
 let timer;
 
 const WORDS = { open: "under way", done: "done", full: "no room for all of it" };
@@ -74,8 +75,6 @@ function entry(pin) {
     mayPin ? remover(pin) : null);
 }
 
-let shown = { pins: [] };
-
 function show(told) {
   shown = told;
   const room = told.budget_bytes === null ? "" : `; ${bytes(told.used_bytes)} of ${bytes(told.budget_bytes)} are taken`;
@@ -91,6 +90,7 @@ async function load(said = "") {
   clearInterval(timer);
   doubted = null;
   const signal = latest.begin();
+  if (!shown.pins.length) state.textContent = "Asking …";
   try {
     const told = await askJson("pins", { store }, { signal });
     const before = document.activeElement?.closest("[data-pin]")?.dataset.pin;
@@ -137,7 +137,7 @@ function times(fields) {
     const ns = text ? readTime(text) : null;
     const isBad = text ? ns === null : needed;
     field.setAttribute("aria-invalid", isBad);
-    if (isBad) trouble(`${text || "Nothing"}: write a time as 2026-01-02T03:04:05Z`, field);
+    if (isBad) trouble(`${text || "A span is needed"}: write a time as 2026-01-02T03:04:05Z`, field);
     return isBad ? undefined : ns;
   });
   return read.includes(undefined) ? null : read.map((ns) => (ns === null ? undefined : showTime(ns)));
@@ -181,6 +181,7 @@ export function showPins(name, may, question) {
   place.hidden = false;
   if (isOther) {
     doubted = null;
+    shown = { pins: [] };
     list.replaceChildren();
     find("#pins-count").textContent = "";
   }

@@ -90,7 +90,7 @@ pub enum SourceKind {
 /// Where the pins of a store are, and how much they may take.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Pins {
-    /// Their directory; beside the store if none is named.
+    /// The directory of pins; beside the store if none is named.
     pub evidence: Option<PathBuf>,
     /// Bytes of all of them; what was said before if none are named, and then [`BUDGET`].
     ///

@@ -89,7 +89,7 @@ pub struct Pin {
     /// `open` until all of the span was copied, then `done`; `full` where there was no room for
     /// all of it.
     state: &'static str,
-    /// Who has had it made; null where that was not by way of the gateway.
+    /// The user who has had it made; null where that was not by way of the gateway.
     by: Option<String>,
     /// The rule that it is of, where an alert made it.
     rule: Option<String>,
@@ -109,8 +109,8 @@ pub struct Pin {
     /// Times of the first and the last packet; null where there is none.
     first: Option<String>,
     last: Option<String>,
-    /// Whether nothing is known to be lacking in the part that is copied; null where your role has
-    /// a filter.
+    /// Whether nothing is known to be lacking in the part that is copied; null where nothing is yet,
+    /// or your role has a filter.
     complete: Option<bool>,
     /// What is lacking, a sentence each.
     lacks: Vec<String>,
@@ -123,6 +123,7 @@ impl Pin {
         let more = lacks.len().saturating_sub(SENTENCES);
         lacks.truncate(SENTENCES);
         lacks.extend((more > 0).then(|| format!("{more} more of these are not listed")));
+        let is_begun = pin.reached > pin.after || pin.state != evidence::State::Open;
         let show = |time: &Time| time::show(time.0);
         Self {
             number: pin.number,
@@ -142,7 +143,7 @@ impl Pin {
             bytes: pin.bytes,
             first: pin.first.as_ref().map(show),
             last: pin.last.as_ref().map(show),
-            complete: tells.then_some(pin.account.complete),
+            complete: (tells && is_begun).then_some(pin.account.complete),
             lacks,
         }
     }
@@ -533,7 +534,9 @@ mod tests {
         let order = Order { by: "alice".into(), most: Most { packets: 10, bytes: 1000 } };
         assert_eq!(made.order, Some(order));
         assert!(wish(&alice, &place(), wanted(-5, -3)).is_err(), "all of it is too long ago");
-        assert!(wish(&alice, &place(), wanted(-1, -1)).is_err(), "no time");
+        let some = wanted(-1, 1);
+        let none = Wanted { before: some.after.clone(), ..some };
+        assert!(wish(&alice, &place(), none).is_err(), "no time");
         assert!(wish(&alice, &place(), wanted(-1, 25)).is_err(), "too far ahead");
         let blank = Wanted { reason: " ".into(), ..wanted(-1, 0) };
         assert!(wish(&alice, &place(), blank).is_err(), "no reason");

@@ -104,13 +104,11 @@ fn the_rules_for_alerts_are_usable_and_so_are_those_that_they_show() {
     let text = fs::read_to_string(packaging("etc/alerts.d/example.toml")).expect("it is there");
     let rules = |text: &str| tapdeck_evidence::alerts::Rules::parse(text).map(|_| ());
     assert_eq!(rules(&text), Ok(()));
-    let is_proposed = |line: &str| line.starts_with("# [[") || line.contains(" = ");
-    let proposed =
-        |line: &str| if is_proposed(line) { line.trim_start_matches("# ") } else { "" }.to_owned();
-    let all = text.lines().map(proposed).collect::<Vec<_>>().join("\n");
-    assert_eq!(all.matches("[[rule]]").count(), 2, "{all}");
-    // The tables that are not proposed stand in the text as they are.
-    assert_eq!(rules(&all.replacen("open-pins", "[limits]\nopen-pins", 1)), Ok(()), "{all}");
+    let is_proposed = |line: &&str| line.starts_with("# [[") || line.contains(" = ");
+    let shown = |line| if is_proposed(&line) { line.trim_start_matches("# ") } else { line };
+    let all = text.lines().map(shown).collect::<Vec<_>>().join("\n");
+    assert_eq!(all.matches("\n[[rule]]").count(), 2, "{all}");
+    assert_eq!(rules(&all), Ok(()), "{all}");
 }
 
 #[test]
