@@ -570,7 +570,7 @@ def test_each_view_is_for_everybody(
     pins = context.new_page()
     page.close()
     page = pins
-    open_pins(page, f"{url}/")
+    open_pins(page, f"{url}/console/#filter=port+6667")
     page.locator(".pin summary").first.click()
     page.locator(".pin .remove").nth(1).click()
     look("pins")
