@@ -43,7 +43,7 @@ function remover(pin) {
     }, "remove");
   }
   return make("span", { class: "doubt buttons", role: "group", "aria-label": `Remove pin ${pin.number}?` },
-    make("span", {}, "Its packets are gone then, for everybody."),
+    make("span", {}, `Remove pin ${pin.number}? Its packets are gone then, for everybody.`),
     button("Remove it", () => remove(pin.number), "remove"),
     button("Keep it", () => {
       doubted = null;
@@ -58,7 +58,7 @@ function entry(pin) {
   const whose = pin.by ?? (pin.rule ? `the rule ${pin.rule}` : "somebody at the sensor");
   const isPartly = pin.state !== "done" && pin.reached > pin.after;
   const lacks = pin.complete === false && pin.lacks.length
-    ? make("details", {}, make("summary", {}, `▼ What the recording lacks (${pin.lacks.length})`),
+    ? make("details", {}, make("summary", {}, `What the recording lacks (${pin.lacks.length})`),
       make("ul", {}, ...pin.lacks.map((lack) => make("li", {}, visible(lack)))))
     : null;
   return make("li", { "data-pin": pin.number, class: `pin ${pin.state}` },
