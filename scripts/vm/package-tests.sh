@@ -116,7 +116,7 @@ test_install() {
     for library in libtapdeck_pcap.so libtapdeck_client.so; do
         check "$library is where programs look" says "-linux-gnu/$library" env LD_PRELOAD=$library cat /proc/self/maps
     done
-    check "the units are sound" systemd-analyze verify --man=no $UNIT tapdeck-serve.service tapdeck-gateway.service
+    check "the units are sound" systemd-analyze verify --man=no $UNIT tapdeck-serve.service tapdeck-gateway.service tapdeck-pins@vb.service tapdeck-watch-alerts@vb.service
     check "Wireshark finds it" says "extcap {version=" /usr/lib/x86_64-linux-gnu/wireshark/extcap/tapdeck --extcap-interfaces
     check "tapdeck finds what asks others" says "no connection" sh -c "tapdeck query --count --remote http://127.0.0.1:1 || true"
     check "Prometheus finds what to alarm at" test -s /usr/share/tapdeck/examples/prometheus/alerts.yml
@@ -183,7 +183,7 @@ test_dotted() {
 get() { curl -sS --max-time 10 "http://127.0.0.1:9670$1"; }
 
 test_gateway() {
-    sed 's/"example"/"vb"/; s#tapdeck/example"#tapdeck/vb"#' /usr/share/tapdeck/examples/gateway.toml >/etc/tapdeck/gateway.toml
+    sed 's/"example"/"vb"/; s#/example"#/vb"#' /usr/share/tapdeck/examples/gateway.toml >/etc/tapdeck/gateway.toml
     check "the gateway starts" systemctl enable --now tapdeck-gateway
     check "it serves what recorders count" wait_for says 'tapdeck_up{store="vb"} 1' get /metrics
     check "and whether all is well" says '"healthy":true' get /healthz
@@ -191,6 +191,48 @@ test_gateway() {
     pid=$(property MainPID tapdeck-gateway)
     check "it is a user of its own" equal "$(stat -c %U "/proc/$pid")" tapdeck-gateway
     check "it has no capability" equal "$(awk '/^CapPrm|^CapBnd/ { print $2 }' "/proc/$pid/status" | sort -u)" 0000000000000000
+    test_pins
+}
+
+# pin STATE: whether the first pin, as the gateway has it, is so.
+pin() { says "\"state\":\"$1\"" get "/v1/pins/1"; }
+
+resumed() { [[ $(property ActiveState tapdeck-pins@vb) == inactive && $(property Result tapdeck-pins@vb) == success ]]; }
+
+# Packets that somebody has pinned over HTTP, with no other right than the service has.
+test_pins() {
+    cat >>/etc/tapdeck/gateway.toml <<END
+[[role]]
+name = "pins"
+kind = "pinner"
+[[user]]
+name = "alice"
+role = "pins"
+END
+    sed -i '1i audit = "/var/log/tapdeck/audit.jsonl"' /etc/tapdeck/gateway.toml
+    sed -i 's/^address = .*/&\nuser = "alice"/' /etc/tapdeck/gateway.toml
+    check "pins have a place" says "pins      vb: in /var/lib/tapdeck-evidence/vb, not there yet" \
+        runuser -u tapdeck-gateway -- tapdeck-gateway check /etc/tapdeck/gateway.toml
+    check "the gateway reads who may pin" systemctl restart tapdeck-gateway
+    local wanted
+    wanted="{\"after\":\"$(date -u -d '-1 hour' +%FT%TZ)\",\"before\":\"$(date -u +%FT%TZ)\",\"filter\":\"udp\",\"reason\":\"case 7\"}"
+    check "packets are pinned over HTTP" wait_for says '"number":1' curl -sS --max-time 10 --json "$wanted" http://127.0.0.1:9670/v1/pins
+    check "they are copied" wait_for pin "done"
+    check "the group may read pins" equal "$(stat -c '%U:%G %a' /var/lib/tapdeck-evidence/vb/pin-00000001/pin.json)" "tapdeck-gateway:tapdeck 640"
+    check "the audit is the gateway's" equal "$(stat -c '%U %a' /var/log/tapdeck/audit.jsonl)" "tapdeck-gateway 600"
+    check "root leaves pins to their user" says "belongs to the user" sh -c "tapdeck unpin --dir $STORE --evidence /var/lib/tapdeck-evidence/vb 1 2>&1 || true"
+    check "what is under way goes on" systemctl start tapdeck-pins@vb
+    check "and ends well" wait_for resumed
+    cp /usr/share/tapdeck/examples/alerts.d/example.toml /etc/tapdeck/alerts.d/vb.toml
+    mkdir -p /var/log/suricata
+    touch /var/log/suricata/eve.json
+    check "alerts are followed" systemctl start tapdeck-watch-alerts@vb
+    local alert
+    alert="{\"timestamp\":\"$(date -u +%FT%T.000000+0000)\",\"event_type\":\"alert\",\"src_ip\":\"10.0.0.1\",\"src_port\":9,\"dest_ip\":\"10.0.0.2\",\"dest_port\":9,\"proto\":\"UDP\",\"alert\":{\"signature_id\":1,\"signature\":\"x\",\"category\":\"y\",\"severity\":1}}"
+    wait_for says "following" journalctl -q -o cat -u tapdeck-watch-alerts@vb
+    echo "$alert" >>/var/log/suricata/eve.json
+    check "an alert pins" wait_for says '"rule":"severe"' get /v1/pins
+    check "they can be stopped" systemctl stop tapdeck-watch-alerts@vb
 }
 
 test_upgrade() {
@@ -245,6 +287,7 @@ test_purge() {
     check "recordings stay" says ".pcapng" ls $STORE
     check "it is purged" dpkg -P tapdeck
     check "recordings stay after a purge" says ".pcapng" ls $STORE
+    check "so do pins" test -e /var/lib/tapdeck-evidence/vb/pin-00000001/pin.json
     check "no unit is wanted any more" equal "$(find /etc/systemd/system -name 'tapdeck*' | wc -l)" 0
 }
 

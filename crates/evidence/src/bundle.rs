@@ -16,7 +16,7 @@ use tapdeck_store::io::Storage;
 use tapdeck_store::recorded::recorded;
 
 use crate::account::Account;
-use crate::copy::{APPLICATION, Copied, Question, copy};
+use crate::copy::{APPLICATION, Copied, Most, Question, copy};
 use crate::error::Error;
 use crate::key::{PrivateKey, hex};
 use crate::pin::{Pin, State};
@@ -147,7 +147,7 @@ impl Bundle {
         let mut account = Account::of(storage, question.span(), &mut watch)?;
         let path = self.draft.join(PACKETS);
         let mut file = create(&path)?;
-        let copied = copy(storage, question, (&mut file, &path), u64::MAX, watch)?;
+        let copied = copy(storage, question, (&mut file, &path), Most::ALL, watch)?;
         let Copied { packets, bytes, sha256, times, interfaces, clock_steps, faults } = copied;
         for fault in faults {
             account.add_fault(fault);

@@ -1,5 +1,6 @@
 //! Copies the packets that a question asks for out of a store, as a query finds and reads them.
 
+use std::fmt;
 use std::fs::File;
 use std::io::{self, Write};
 use std::path::Path;
@@ -8,7 +9,9 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 use tapdeck_packet::community_id::CommunityId;
+use tapdeck_packet::key::Plan;
 use tapdeck_packet::pcapng;
+use tapdeck_packet::printable::counted;
 use tapdeck_store::UnseenSpan;
 use tapdeck_store::filter::Filter;
 use tapdeck_store::io::Storage;
@@ -24,12 +27,19 @@ pub const APPLICATION: &str = concat!("tapdeck ", env!("CARGO_PKG_VERSION"));
 /// Bytes that gather before they are written.
 const BUFFER: usize = 256 << 10;
 
+/// Bytes of packets that are in memory at once, about: nobody waits for a copy.
+const MEMORY: usize = 4 << 20;
+
 /// Which packets are asked for.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Question {
     /// An expression of pcap-filter(7); empty for all packets.
     pub filter: String,
+    /// An expression that packets must match besides, whatever `filter` says: what may be given to
+    /// who asked. Empty for all packets.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub ceiling: String,
     /// The flow of the packets; `None` for any.
     pub community_id: Option<CommunityId>,
     /// Whether packets inside tunnels count, too.
@@ -55,13 +65,13 @@ impl Question {
     /// If there is no store, or the filter is none.
     pub fn check(&self, storage: &Arc<dyn Storage>) -> Result<(), Error> {
         let snapshot = Snapshot::open_in(storage, self.span())?;
-        Filter::new(&self.filter, snapshot.interfaces(), self.inner)?;
-        Ok(())
+        Choice::new(self, snapshot.interfaces()).map(drop)
     }
 
     fn comment(&self, place: &Path) -> String {
         let mut words = vec![format!("from {}", place.display())];
         words.extend((!self.filter.is_empty()).then(|| format!("filter {}", self.filter)));
+        words.extend((!self.ceiling.is_empty()).then(|| format!("within {}", self.ceiling)));
         words.extend(self.community_id.iter().map(|id| format!("community id {id}")));
         words.extend(self.inner.then(|| "also inside tunnels".to_owned()));
         words.extend(self.after.map(|time| format!("after {time}")));
@@ -74,6 +84,8 @@ impl Question {
 #[derive(Clone)]
 struct Choice {
     filter: Filter,
+    /// Where who asked may not have every packet.
+    ceiling: Option<Filter>,
     flow: Option<CommunityId>,
     inner: bool,
 }
@@ -81,14 +93,54 @@ struct Choice {
 impl Choice {
     fn new(question: &Question, interfaces: &[Described]) -> Result<Self, Error> {
         let filter = Filter::new(&question.filter, interfaces, question.inner)?;
-        Ok(Self { filter, flow: question.community_id, inner: question.inner })
+        let ceiling = (!question.ceiling.is_empty())
+            .then(|| Filter::new(&question.ceiling, interfaces, false))
+            .transpose()?;
+        Ok(Self { filter, ceiling, flow: question.community_id, inner: question.inner })
+    }
+
+    /// Returns which keys the packets have that are asked for.
+    fn plan(&self) -> Plan {
+        let plans = [Some(&self.filter), self.ceiling.as_ref()].into_iter().flatten();
+        let mut plans: Vec<Plan> =
+            plans.map(|filter| filter.plan().clone()).filter(|plan| *plan != Plan::All).collect();
+        match plans.len() {
+            0 => Plan::All,
+            1 => plans.remove(0),
+            _ => Plan::Every(plans),
+        }
     }
 }
 
 impl Matcher for Choice {
     fn matches(&self, packet: &Packet<'_>) -> bool {
         let is_of = |flow: CommunityId| flow.takes(packet.link, packet.frame, self.inner);
-        self.filter.matches(packet) && self.flow.is_none_or(is_of)
+        self.filter.matches(packet)
+            && self.ceiling.as_ref().is_none_or(|ceiling| ceiling.matches(packet))
+            && self.flow.is_none_or(is_of)
+    }
+}
+
+/// How much may be copied.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Most {
+    pub packets: u64,
+    /// Bytes of the files.
+    pub bytes: u64,
+}
+
+impl Most {
+    /// No bound: as much as there is.
+    pub const ALL: Self = Self { packets: u64::MAX, bytes: u64::MAX };
+}
+
+impl fmt::Display for Most {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let parts = [(self.packets, "packet"), (self.bytes, "byte")];
+        let bounded = parts.iter().filter(|(most, _)| *most < u64::MAX);
+        let words: Vec<String> = bounded.map(|(most, unit)| counted(*most, unit)).collect();
+        f.write_str(&words.join(" and "))
     }
 }
 
@@ -134,12 +186,13 @@ impl Summed<'_> {
 ///
 /// # Errors
 /// If the store cannot be read or the file not be written: of the kind
-/// [`io::ErrorKind::QuotaExceeded`] where it would be longer than `most`.
+/// [`io::ErrorKind::QuotaExceeded`] where it would be longer than `most`, and [`Error::TooMuch`]
+/// where it would have more packets.
 pub fn copy(
     storage: &Arc<dyn Storage>,
     question: &Question,
     (file, path): (&mut File, &Path),
-    most: u64,
+    most: Most,
     mut watch: impl FnMut() -> bool,
 ) -> Result<Copied, Error> {
     let span = question.span();
@@ -151,9 +204,8 @@ pub fn copy(
         clock_steps: clock_steps(&snapshot).into_iter().map(Time).collect(),
         ..Copied::default()
     };
-    let plan = choice.filter.plan().clone();
-    let mut query = Query::new(snapshot, span, plan, choice);
-    let mut out = Summed { file, sum: Sha256::new(), bytes: 0, most };
+    let mut query = Query::within(MEMORY, snapshot, span, choice.plan(), choice);
+    let mut out = Summed { file, sum: Sha256::new(), bytes: 0, most: most.bytes };
     let mut pending = Vec::with_capacity(BUFFER + (64 << 10));
     let cannot = || Error::io("write", path);
     let comment = question.comment(storage.place());
@@ -174,6 +226,9 @@ pub fn copy(
             pcapng::statistics(&mut pending, &UnseenSpan::from(&missing).block());
         }
         let Some(packet) = query.packet().filter(|_| found.is_some()) else { break };
+        if copied.packets == most.packets {
+            return Err(Error::TooMuch { most: counted(most.packets, "packet") });
+        }
         packet.write_block(&mut pending);
         copied.packets += 1;
         let time = Time(packet.time_ns);
@@ -202,7 +257,7 @@ pub fn count(
     let span = question.span();
     let snapshot = Snapshot::open_in(storage, span)?;
     let choice = Choice::new(question, snapshot.interfaces())?;
-    let mut query = Query::new(snapshot, span, choice.filter.plan().clone(), choice);
+    let mut query = Query::within(MEMORY, snapshot, span, choice.plan(), choice);
     let mut is_stopped = false;
     query.count(|_| {
         is_stopped = !watch();

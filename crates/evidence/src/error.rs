@@ -40,6 +40,14 @@ pub enum Error {
         "{dir} is full: it has {used_bytes} of {budget_bytes} bytes: remove pins (`tapdeck unpin`), or give more by --pin-bytes"
     )]
     Full { dir: PathBuf, used_bytes: u64, budget_bytes: u64 },
+    /// who asked may have no more
+    #[error("more than {most} are asked for: ask for a shorter span, or by a narrower filter")]
+    TooMuch { most: String },
+    /// the pins are somebody else's to change
+    #[error(
+        "{dir} belongs to the user with the number {uid}, who alone changes pins there: run this as that user (runuser -u NAME -- tapdeck ...)"
+    )]
+    NotOurs { dir: PathBuf, uid: u32 },
     /// somebody asked for the end
     #[error("stopped by a signal before all was read")]
     Stopped,

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::account::{Account, LAG_NS};
 use crate::bundle::{Clock, FileEntry, Interface};
-use crate::copy::Question;
+use crate::copy::{Most, Question};
 use crate::error::Error;
 use crate::time::Time;
 
@@ -43,6 +43,15 @@ impl State {
     }
 }
 
+/// A user who has had a pin made from afar, and how much of it they may have.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Order {
+    /// The user's name, as the gateway knows it.
+    pub by: String,
+    pub most: Most,
+}
+
 /// What somebody wants to be pinned.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Wish {
@@ -58,6 +67,8 @@ pub struct Wish {
     pub reason: String,
     /// The rule that the pin is of, where alerts made it.
     pub rule: Option<String>,
+    /// The user who asked, where that was from afar.
+    pub order: Option<Order>,
 }
 
 /// A pin.
@@ -73,6 +84,9 @@ pub struct Pin {
     pub until: Option<Time>,
     pub reason: String,
     pub rule: Option<String>,
+    /// The user who asked, where that was from afar.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub order: Option<Order>,
     pub made: Time,
     /// Packets from before this time are copied.
     pub reached: Time,
@@ -91,7 +105,7 @@ pub struct Pin {
 
 impl Pin {
     pub(crate) fn new(number: u64, wish: Wish) -> Self {
-        let Wish { store, question, after, before, until, reason, rule } = wish;
+        let Wish { store, question, after, before, until, reason, rule, order } = wish;
         Self {
             number,
             state: State::Open,
@@ -102,6 +116,7 @@ impl Pin {
             until,
             reason,
             rule,
+            order,
             made: Time::now(),
             reached: after,
             packets: 0,
@@ -142,6 +157,15 @@ impl Pin {
     pub(crate) fn part(&self, now: Time) -> Question {
         let (after, before) = (Some(self.reached), Some(self.upto(now)));
         Question { after, before, ..self.question.clone() }
+    }
+
+    /// Returns how much more the pin may have.
+    pub(crate) fn room(&self) -> Most {
+        let most = self.order.as_ref().map_or(Most::ALL, |order| order.most);
+        Most {
+            packets: most.packets.saturating_sub(self.packets),
+            bytes: most.bytes.saturating_sub(self.bytes),
+        }
     }
 
     pub(crate) fn read(dir: &Path) -> Result<Self, Error> {

@@ -15,22 +15,23 @@
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, ErrorKind};
-use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use rustix::fs::{FlockOperation, flock};
+use rustix::fs::{Access, FlockOperation, access, flock};
 use rustix::io::Errno;
+use rustix::process::geteuid;
 use serde::{Deserialize, Serialize};
 use tapdeck_packet::printable::counted;
 use tapdeck_store::io::{Directory, Storage};
 
 use crate::account::Account;
 use crate::bundle::{Clock, FileEntry, Interface};
-use crate::copy::{Copied, Question, copy, count};
+use crate::copy::{Copied, Most, Question, copy, count};
 use crate::error::Error;
-use crate::pin::{self, PACKETS, Pin, State, Wish, replace, sync_parent};
+use crate::pin::{self, Order, PACKETS, Pin, State, Wish, replace, sync_parent};
 use crate::time::Time;
 
 /// The budget where none was set: 10 GiB.
@@ -143,8 +144,28 @@ impl PinStore {
         under(&self.dir).map_err(Error::io("read", &self.dir))
     }
 
+    /// Finds out whether this process can make pins in a directory, which may not be there yet.
+    ///
+    /// # Errors
+    /// [`Error::NotOurs`]; and what the file system says of the directory, or of the one that it
+    /// would be made in.
+    pub fn check(dir: &Path) -> Result<(), Error> {
+        let can_write = |dir: &Path| {
+            access(dir, Access::WRITE_OK | Access::EXEC_OK)
+                .map_err(|e| Error::io("write into", dir)(e.into()))
+        };
+        match refuse_others(dir) {
+            Err(Error::Io { source, .. }) if source.kind() == ErrorKind::NotFound => {
+                let parent = dir.parent().filter(|parent| !parent.as_os_str().is_empty());
+                can_write(parent.unwrap_or(Path::new(".")))
+            }
+            found => found.and_then(|()| can_write(dir)),
+        }
+    }
+
     /// Takes a lock, as soon as nobody has it. `watch` ends the waiting by `false`.
     fn lock(&self, name: &str, mut watch: impl FnMut() -> bool) -> Result<File, Error> {
+        refuse_others(&self.dir)?;
         let path = self.dir.join(name);
         let mut options = OpenOptions::new();
         let options = options.write(true).create(true).truncate(false).mode(0o640);
@@ -190,16 +211,27 @@ impl PinStore {
     /// If the directory cannot be read.
     pub fn list(&self) -> Result<Vec<Pin>, Error> {
         let mut pins = Vec::new();
-        for entry in fs::read_dir(&self.dir).map_err(Error::io("read", &self.dir))? {
-            let name = entry.map_err(Error::io("read", &self.dir))?.file_name();
-            let Some(number) = name.to_str().and_then(Pin::number_of) else { continue };
+        for number in self.numbers()? {
             match self.pin(number) {
                 Err(Error::NoPin { .. }) => {}
                 pin => pins.push(pin?),
             }
         }
-        pins.sort_by_key(|pin| pin.number);
         Ok(pins)
+    }
+
+    /// Returns the numbers of all pins, also of one that is being made or removed.
+    ///
+    /// # Errors
+    /// If the directory cannot be read.
+    pub fn numbers(&self) -> Result<Vec<u64>, Error> {
+        let mut numbers = Vec::new();
+        for entry in fs::read_dir(&self.dir).map_err(Error::io("read", &self.dir))? {
+            let name = entry.map_err(Error::io("read", &self.dir))?.file_name();
+            numbers.extend(name.to_str().and_then(Pin::number_of));
+        }
+        numbers.sort_unstable();
+        Ok(numbers)
     }
 
     /// Makes a pin, of which nothing is copied yet; those whose time is over go first.
@@ -232,9 +264,7 @@ impl PinStore {
     /// Removes what a process left that was killed while it made or removed a pin: it takes room,
     /// and is no pin.
     fn sweep(&self) -> Result<(), Error> {
-        for entry in fs::read_dir(&self.dir).map_err(Error::io("read", &self.dir))? {
-            let name = entry.map_err(Error::io("read", &self.dir))?.file_name();
-            let Some(number) = name.to_str().and_then(Pin::number_of) else { continue };
+        for number in self.numbers()? {
             let place = self.place(number);
             if !place.join(pin::FILE).exists() {
                 fs::remove_dir_all(&place).map_err(Error::io("remove", &place))?;
@@ -270,8 +300,8 @@ impl PinStore {
             return Ok(pin);
         }
         drop(lock);
-        let Pin { store, question, before: after, reason, rule, .. } = pin;
-        self.add(Wish { store, question, after, before, until, reason, rule })
+        let Pin { store, question, before: after, reason, rule, order, .. } = pin;
+        self.add(Wish { store, question, after, before, until, reason, rule, order })
     }
 
     /// Removes a pin and its packets.
@@ -311,7 +341,8 @@ impl PinStore {
         let mut account = Account::of(&storage, question.span(), &mut watch)?;
         let name = format!("part-{:05}.pcapng", pin.files.len() + 1);
         let path = self.packets_of(number).join(&name);
-        let most = self.refuse_where_full(self.budget()?).unwrap_or(0);
+        let (free_bytes, room) = (self.refuse_where_full(self.budget()?).unwrap_or(0), pin.room());
+        let most = Most { bytes: free_bytes.min(room.bytes), ..room };
         let copied = {
             let mut options = OpenOptions::new();
             let options = options.write(true).create(true).truncate(true).mode(0o640);
@@ -322,7 +353,8 @@ impl PinStore {
             Ok(copied) => copied,
             Err(e) => {
                 let _ = fs::remove_file(&path);
-                return if is_full(&e) { self.give_up(&pin) } else { Err(e) };
+                let is_own = matches!(e, Error::TooMuch { .. }) || room.bytes < free_bytes;
+                return if is_full(&e) { self.give_up(number, is_own) } else { Err(e) };
             }
         };
         if copied.packets == 0 {
@@ -384,23 +416,35 @@ impl PinStore {
         Ok(pin)
     }
 
-    /// Ends a pin that finds the budget full: it is refused where nothing is copied yet.
-    fn give_up(&self, pin: &Pin) -> Result<Pin, Error> {
+    /// Ends a pin that has no more room, of the budget's or its own. Where nothing is copied yet it
+    /// is refused: it is gone, but for one that was asked for from afar, by somebody who does not
+    /// wait for it and is told by what stays of it.
+    fn give_up(&self, number: u64, is_own: bool) -> Result<Pin, Error> {
         let _lock = self.lock(LOCK, || true)?;
-        let mut pin = self.pin(pin.number)?;
+        let mut pin = self.pin(number)?;
         let (used_bytes, budget_bytes) = (self.used()?, self.budget()?);
-        if pin.files.is_empty() {
+        if pin.files.is_empty() && pin.order.is_none() {
             self.remove_locked(pin.number)?;
             return Err(Error::Full { dir: self.dir.clone(), used_bytes, budget_bytes });
         }
         pin.state = State::Full;
+        let why = match &pin.order {
+            Some(Order { most, .. }) if is_own => format!("the pin may have no more than {most}"),
+            _ => format!("the budget of {budget_bytes} bytes was full"),
+        };
         let reached = pin.reached;
-        pin.account.add_fault(format!(
-            "the budget of {budget_bytes} bytes was full: packets from {reached} on are not pinned"
-        ));
+        pin.account.add_fault(format!("{why}: packets from {reached} on are not pinned"));
         pin.write(&self.place(pin.number))?;
         Ok(pin)
     }
+}
+
+/// Refuses to change pins that belong to another user, also to root: they could make its files
+/// links to those of others, and what root had made there they could not read.
+fn refuse_others(dir: &Path) -> Result<(), Error> {
+    let uid = fs::metadata(dir).map_err(Error::io("read", dir))?.uid();
+    let dir = || dir.to_owned();
+    if uid == geteuid().as_raw() { Ok(()) } else { Err(Error::NotOurs { dir: dir(), uid }) }
 }
 
 /// What was copied in one go.
@@ -414,8 +458,13 @@ struct Part {
     reached: Time,
 }
 
-/// Returns whether an error says that there is no room, by the budget or on the disk.
+/// Returns whether an error says that there is no room: by the budget, of the pin, on the disk.
 fn is_full(error: &Error) -> bool {
-    let Error::Io { what: "write", source, .. } = error else { return false };
-    matches!(source.kind(), ErrorKind::QuotaExceeded | ErrorKind::StorageFull)
+    match error {
+        Error::Io { what: "write", source, .. } => {
+            matches!(source.kind(), ErrorKind::QuotaExceeded | ErrorKind::StorageFull)
+        }
+        Error::TooMuch { .. } => true,
+        _ => false,
+    }
 }

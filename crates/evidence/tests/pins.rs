@@ -6,7 +6,9 @@ use std::fs;
 use std::path::Path;
 
 use common::{Made, SECOND, made, packets_of, question, recorders, segment};
-use tapdeck_evidence::{Bundle, Error, Pin, PinStore, PrivateKey, State, Time, Wish, check};
+use tapdeck_evidence::{
+    Bundle, Driver, Error, Most, Order, Pin, PinStore, PrivateKey, State, Time, Wish, check,
+};
 use tempfile::TempDir;
 
 /// A store in which somebody recorded two packets a second from a time on; and no pins yet.
@@ -52,6 +54,7 @@ impl Case {
             until: None,
             reason: "a case".into(),
             rule: None,
+            order: None,
         }
     }
 }
@@ -241,4 +244,95 @@ fn whoever_stops_it_leaves_a_pin_as_it_was() {
     assert!(matches!(pins.advance(1, || false), Err(Error::Stopped)));
     assert_eq!(pins.pin(1).unwrap(), pin);
     assert_eq!(pins.advance(1, || true).unwrap().packets, 10);
+}
+
+#[test]
+fn a_pin_for_somebody_afar_keeps_to_what_they_may_have() {
+    let case = Case::new(4, 60);
+    let pins = case.pins(1 << 20);
+    let wish = |packets, bytes| {
+        let mut wish = case.wish(95, 75);
+        wish.question.filter = String::new();
+        wish.question.ceiling = "port 53".into();
+        wish.order = Some(Order { by: "alice".into(), most: Most { packets, bytes } });
+        wish
+    };
+    pins.add(wish(20, 1 << 20)).unwrap();
+    let done = pins.advance(1, || true).unwrap();
+    assert_eq!((done.state, done.packets), (State::Done, 20), "half of them");
+    let expected: Vec<i64> = (0..20).map(|i| case.now_ns - 95 * SECOND + i * SECOND).collect();
+    assert_eq!(times(&pins, &done), expected);
+
+    // A bundle says what the packets match besides.
+    let (key, out) = (PrivateKey::generate().unwrap(), case.dir.path().join("bundle"));
+    let bundle = Bundle::begin(&out).unwrap();
+    let manifest = bundle.add_pin(&pins, &done).unwrap();
+    bundle.finish(manifest, &key).unwrap();
+    let checked = check(&out, &key.public()).unwrap();
+    assert_eq!(checked.faults, Vec::<String>::new());
+    assert_eq!(checked.manifest.unwrap().question.ceiling, "port 53");
+
+    // Who asked from afar does not wait for it, and is told by what stays.
+    for (number, (packets, bytes), says) in
+        [(2, (19, 1 << 20), "no more than 19 packets"), (3, (20, 1000), "1,000 bytes")]
+    {
+        pins.add(wish(packets, bytes)).unwrap();
+        let full = pins.advance(number, || true).unwrap();
+        assert_eq!((full.state, full.packets, full.bytes), (State::Full, 0, 0));
+        assert!(full.account.faults[0].contains(says), "{:?}", full.account.faults);
+        assert_eq!(fs::read_dir(pins.packets_of(number)).unwrap().count(), 0);
+    }
+    assert_eq!(pins.list().unwrap().len(), 3);
+}
+
+#[test]
+fn a_driver_copies_what_it_takes_and_says_when_there_is_more() {
+    let case = Case::new(4, 60);
+    let pins = case.pins(1 << 20);
+    let mine = |wish: Wish| {
+        let order = Some(Order { by: "alice".into(), most: Most::ALL });
+        pins.add(Wish { order, ..wish }).unwrap()
+    };
+    pins.add(case.wish(95, 75)).unwrap();
+    mine(case.wish(95, 75));
+    mine(case.wish(95, -3600));
+    let mut driver = Driver::default();
+    let mut done = Vec::new();
+    let takes = |pin: &Pin| pin.order.is_some();
+    let told = |number, outcome: Result<&Pin, Error>| done.push((number, outcome.is_ok()));
+    let next = driver.drive(&pins, takes, told, || true).unwrap();
+    assert_eq!(done, [(2, true)]);
+    let wait_ns = next.unwrap().0 - Time::now().0;
+    assert!((50 * SECOND..70 * SECOND).contains(&wait_ns), "{wait_ns}");
+    let states: Vec<State> = pins.list().unwrap().iter().map(|pin| pin.state).collect();
+    assert_eq!(states, [State::Open, State::Done, State::Open]);
+
+    // One that cannot be copied waits, and keeps no other waiting.
+    pins.remove(3).unwrap();
+    mine(Wish { store: "/nowhere".into(), ..case.wish(95, 75) });
+    mine(case.wish(95, 75));
+    let mut done = Vec::new();
+    let told = |number, outcome: Result<&Pin, Error>| done.push((number, outcome.is_ok()));
+    let next = driver.drive(&pins, takes, told, || true).unwrap();
+    assert_eq!(done, [(4, false), (5, true)]);
+    assert!(next.unwrap() > Time::now());
+    let told = |number, _: Result<&Pin, Error>| panic!("pin {number} was to wait");
+    assert_eq!(driver.drive(&pins, takes, told, || true).unwrap(), next);
+}
+
+#[test]
+fn the_user_whose_the_directory_is_changes_pins_and_nobody_else() {
+    let case = Case::new(2, 60);
+    let pins = case.pins(1 << 20);
+    pins.add(case.wish(70, 65)).unwrap();
+    assert!(PinStore::check(pins.dir()).is_ok());
+    std::os::unix::fs::chown(pins.dir(), Some(65_534), None).expect("tests run as root");
+    let is_refused =
+        |result: Result<Pin, Error>| matches!(result, Err(Error::NotOurs { uid: 65_534, .. }));
+    assert!(is_refused(pins.add(case.wish(70, 65))));
+    assert!(is_refused(pins.advance(1, || true)));
+    assert!(is_refused(pins.remove(1)));
+    assert!(matches!(PinStore::make(pins.dir(), None), Err(Error::NotOurs { .. })));
+    assert!(matches!(PinStore::check(pins.dir()), Err(Error::NotOurs { .. })));
+    assert_eq!(pins.list().unwrap().len(), 1, "who may read may look");
 }

@@ -25,12 +25,16 @@ export function address(path, parameters = {}) {
   return url.href;
 }
 
-export async function ask(path, parameters, { signal, accept = "application/json" } = {}) {
+export async function ask(path, parameters, { signal, accept = "application/json", method = "GET", json } = {}) {
   const headers = { Accept: accept };
+  if (json) headers["Content-Type"] = "application/json";
   if (token.get()) headers.Authorization = `Bearer ${token.get()}`;
   let answer;
   try {
-    const how = { headers, signal, cache: "no-store", redirect: "error", referrerPolicy: "no-referrer" };
+    const how = {
+      method, headers, signal, body: json && JSON.stringify(json),
+      cache: "no-store", redirect: "error", referrerPolicy: "no-referrer",
+    };
     answer = await fetch(address(path, parameters), how);
   } catch (error) {
     if (signal?.aborted) throw error;

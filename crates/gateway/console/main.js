@@ -7,6 +7,7 @@ import { copy, queryLine, wiresharkLine } from "./copy.js";
 import { check } from "./filter.js";
 import { showHosts, showNoHosts } from "./hosts.js";
 import { showNoPackets, showPackets } from "./packets.js";
+import { showPins } from "./pins.js";
 import { bytes, count, draw, find, make, readTime, showTime, visible } from "./page.js";
 
 // Bars of the histogram.
@@ -52,6 +53,13 @@ const question = () => ({
 });
 
 const time = (text) => (text ? readTime(text) : null);
+
+// Returns the filter and the span that are shown, as far as they are told; where no span is chosen,
+// that of the chart.
+function pinnable() {
+  const { filter, after, before } = state;
+  return { filter, after: after || state.from, before: before || state.to };
+}
 
 // What is told of all packets is refused to who may see some of them only.
 const OF_ALL = "your role has a filter, and this is told of all packets.";
@@ -113,6 +121,7 @@ function showState() {
 
 async function load() {
   showState();
+  showPins(store().name, known.may_pin, pinnable);
   const chart = loadChart();
   select(time(state.after), time(state.before));
   await Promise.all([chart, loadAnswer()]);

@@ -20,7 +20,9 @@ use tokio::sync::Semaphore;
 pub enum Kind {
     /// Ask for packets, and what stores hold.
     Reader,
-    /// And ask from elsewhere how recorders do: metrics and health.
+    /// And keep packets from retention: make pins, and remove them.
+    Pinner,
+    /// Ask as a reader, and ask from elsewhere how recorders do: metrics and health.
     Operator,
 }
 

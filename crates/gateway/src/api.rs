@@ -29,7 +29,7 @@ use tokio::time::timeout;
 use crate::access::User;
 use crate::answer::{self, End, Failure, Form, Part, Question};
 use crate::asker::{Asker, Parameters, Refusal, accepts};
-use crate::audit::{Asked, Ended};
+use crate::audit::{Asked, Change, Ended};
 use crate::condition::Condition;
 use crate::config::SourceKind;
 use crate::openapi::{InSpan, Refusals};
@@ -97,14 +97,14 @@ pub fn stores<'a>(
     user: &'a User,
 ) -> impl Iterator<Item = (&'a String, &'a PathBuf)> {
     let stores = gateway.sources.iter().filter_map(|source| match &source.kind {
-        SourceKind::Store { directory } => Some((&source.name, directory)),
+        SourceKind::Store { directory, .. } => Some((&source.name, directory)),
         SourceKind::Daemon => None,
     });
     stores.filter(|(name, _)| user.role.may_see(name))
 }
 
 /// Returns the store that is asked about: the one that is named, or the only one.
-fn store(
+pub fn store(
     gateway: &Gateway,
     asker: &Asker,
     name: Option<&str>,
@@ -149,7 +149,7 @@ pub struct Places {
 }
 
 /// Waits for a question's turn: first among those of its user, then among all.
-async fn places(gateway: &Gateway, user: &User) -> Result<Places, Refusal> {
+pub async fn places(gateway: &Gateway, user: &User) -> Result<Places, Refusal> {
     let busy = || Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "too many questions: ask again");
     let wait = |places: Arc<Semaphore>| async move {
         timeout(TURN, places.acquire_owned()).await.ok()?.ok()
@@ -171,12 +171,24 @@ pub struct Entry {
 
 impl Entry {
     /// Writes down what is asked. Without, nothing is answered.
-    fn write(
+    pub fn write(
         gateway: &Arc<Gateway>,
         asker: &Asker,
         store: String,
         filter: &str,
         span: Span,
+    ) -> Result<Self, Refusal> {
+        Self::write_change(gateway, asker, store, filter, span, Change::default())
+    }
+
+    /// Writes down what is to be changed. Without, nothing is.
+    pub fn write_change(
+        gateway: &Arc<Gateway>,
+        asker: &Asker,
+        store: String,
+        filter: &str,
+        span: Span,
+        change: Change<'_>,
     ) -> Result<Self, Refusal> {
         let show = |ns: i64, open: i64| (ns != open).then(|| time::show(ns));
         let asked = Asked {
@@ -189,6 +201,7 @@ impl Entry {
             ceiling: &asker.user.role.filter,
             after: show(span.after_ns, Span::ALL.after_ns),
             before: show(span.before_ns, Span::ALL.before_ns),
+            change,
         };
         let written = match &gateway.audit {
             Some(audit) => audit.asked(&asked),
@@ -211,7 +224,12 @@ impl Entry {
 
     /// Writes down how it ended.
     pub fn ended(mut self, packets: u64, bytes: u64, result: &str) {
-        self.write_end(&Ended { packets, bytes, result });
+        self.write_end(&Ended { packets, bytes, result, pin: None });
+    }
+
+    /// Writes down that a pin was made.
+    pub fn made(mut self, pin: u64) {
+        self.write_end(&Ended { packets: 0, bytes: 0, result: "complete", pin: Some(pin) });
     }
 
     fn write_end(&mut self, ended: &Ended<'_>) {
@@ -229,7 +247,7 @@ impl Entry {
 impl Drop for Entry {
     fn drop(&mut self) {
         if !self.is_ended {
-            self.write_end(&Ended { packets: 0, bytes: 0, result: "failed" });
+            self.write_end(&Ended { packets: 0, bytes: 0, result: "failed", pin: None });
         }
     }
 }
@@ -422,6 +440,14 @@ pub async fn packets(
     give(gateway, asker, wanted).await
 }
 
+/// Reads what comes behind the head of a request.
+pub async fn read_body(body: Body) -> Result<Bytes, Refusal> {
+    let read = timeout(BODY_TIME, to_bytes(body, BODY)).await;
+    let late = || Refusal::new(StatusCode::REQUEST_TIMEOUT, "the query did not come");
+    let long = |_| Refusal::new(StatusCode::PAYLOAD_TOO_LARGE, "the query has more than 64 KiB");
+    read.map_err(|_| late())?.map_err(long)
+}
+
 /// Stenographer's protocol.
 #[utoipa::path(
     post,
@@ -440,10 +466,7 @@ pub async fn stenographer(
     body: Body,
 ) -> Result<Response, Refusal> {
     refuse_old(version)?;
-    let query = timeout(BODY_TIME, to_bytes(body, BODY)).await;
-    let late = || Refusal::new(StatusCode::REQUEST_TIMEOUT, "the query did not come");
-    let long = |_| Refusal::new(StatusCode::PAYLOAD_TOO_LARGE, "the query has more than 64 KiB");
-    let query = query.map_err(|_| late())?.map_err(long)?;
+    let query = read_body(body).await?;
     let words = std::str::from_utf8(&query).map_err(|_| Refusal::question("it is no text"))?;
     let condition = steno::parse(words, time::now_ns()).map_err(Refusal::question)?;
     let limit = |name: &str| -> Result<Option<u64>, Refusal> {

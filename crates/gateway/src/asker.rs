@@ -9,7 +9,7 @@ use axum::extract::{Request, State};
 use axum::http::header::{AUTHORIZATION, HOST, RETRY_AFTER, WWW_AUTHENTICATE};
 use axum::http::request::Parts;
 use axum::http::uri::Authority;
-use axum::http::{HeaderMap, HeaderValue, StatusCode};
+use axum::http::{HeaderMap, HeaderValue, Method, StatusCode};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
@@ -92,7 +92,7 @@ pub struct Asker {
     pub user: Arc<User>,
     pub by: &'static str,
     pub from: String,
-    /// The path: one of those that there are.
+    /// The path, one of those that there are; behind the method where something is changed.
     pub what: String,
 }
 
@@ -184,11 +184,18 @@ async fn asker(gateway: &Arc<Gateway>, peer: &Peer, head: &Parts) -> Result<Aske
         },
     };
     if let Some((user, by)) = found {
-        let what = head.uri.path().to_owned();
+        let what = what(head);
         return Ok(Asker { user, by, from: peer.from.clone(), what });
     }
     write_stranger(gateway, peer);
     Err(refusal)
+}
+
+/// Returns for what somebody asks. A question may come by POST, too, as stenographer's do.
+fn what(head: &Parts) -> String {
+    let path = head.uri.path();
+    let is_question = matches!(head.method, Method::GET | Method::HEAD) || path == "/query";
+    if is_question { path.to_owned() } else { format!("{} {path}", head.method) }
 }
 
 fn write_stranger(gateway: &Gateway, peer: &Peer) {
@@ -268,10 +275,7 @@ impl Parameters {
     }
 
     pub fn span(&self) -> Result<Span, Refusal> {
-        let point = |key| {
-            let point = self.get(key).map(time::point).transpose();
-            point.map_err(|e| Refusal::question(format!("{key}: {e}")))
-        };
+        let point = |key| self.get(key).map(|text| point(key, text)).transpose();
         let after_ns = point("after")?.unwrap_or(Span::ALL.after_ns);
         let before_ns = point("before")?.unwrap_or(Span::ALL.before_ns);
         if after_ns > before_ns {
@@ -295,6 +299,11 @@ impl Parameters {
         };
         self.get(key).map(number).transpose()
     }
+}
+
+/// Reads a point in time that a question names under a key.
+pub fn point(key: &str, text: &str) -> Result<i64, Refusal> {
+    time::point(text).map_err(|e| Refusal::question(format!("{key}: {e}")))
 }
 
 /// Returns whether somebody wants an answer of a kind, and says so.

@@ -67,11 +67,39 @@ pub struct Asked<'a> {
     pub ceiling: &'a str,
     pub after: Option<String>,
     pub before: Option<String>,
+    #[serde(flatten)]
+    pub change: Change<'a>,
+}
+
+/// What is to be changed of pins, where something is.
+#[derive(Debug, Default, Serialize)]
+pub struct Change<'a> {
+    /// The number of a pin that is to be removed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pin: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reason: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub until: Option<String>,
 }
 
 /// What became of a question.
 #[derive(Debug, Serialize)]
 pub struct Ended<'a> {
+    pub packets: u64,
+    pub bytes: u64,
+    pub result: &'a str,
+    /// The number of the pin that was made.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pin: Option<u64>,
+}
+
+/// A pin whose copying has ended.
+#[derive(Debug, Serialize)]
+pub struct Pinned<'a> {
+    pub who: &'a str,
+    pub store: &'a str,
+    pub pin: u64,
     pub packets: u64,
     pub bytes: u64,
     pub result: &'a str,
@@ -119,6 +147,11 @@ impl Audit {
     /// Writes down what became of a question.
     pub fn ended(&self, id: &str, ended: &Ended<'_>) -> io::Result<()> {
         self.line(id, "ended", ended)
+    }
+
+    /// Writes down what became of a pin.
+    pub fn pinned(&self, pinned: &Pinned<'_>) -> io::Result<()> {
+        self.line(&self.new_id(), "pinned", pinned)
     }
 
     /// Writes down that somebody who is known was refused.

@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use anyhow::Result;
 use serde::Deserialize;
+use tapdeck_evidence::PinStore;
 use tapdeck_packet::config_fault::fault;
 use tapdeck_packet::filter::asks_for_names;
 
@@ -81,8 +82,27 @@ pub enum SourceKind {
     /// The store in a directory, and whoever records into it.
     Store {
         directory: PathBuf,
+        pins: Pins,
     },
     Daemon,
+}
+
+/// Where the pins of a store are, and how much they may take.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Pins {
+    /// The directory of pins; beside the store if none is named.
+    pub evidence: Option<PathBuf>,
+    /// Bytes of all of them; what was said before if none are named, and then [`BUDGET`].
+    ///
+    /// [`BUDGET`]: tapdeck_evidence::BUDGET
+    pub bytes: Option<u64>,
+}
+
+impl Pins {
+    /// Returns the directory of a store's pins.
+    pub fn place(&self, store: &Path) -> PathBuf {
+        self.evidence.clone().unwrap_or_else(|| PinStore::beside(store))
+    }
 }
 
 impl SourceKind {
@@ -148,11 +168,13 @@ struct FileListen {
 }
 
 #[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
 struct FileStore {
     name: String,
     directory: PathBuf,
     socket: Option<PathBuf>,
+    evidence: Option<PathBuf>,
+    pin_bytes: Option<u64>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -196,7 +218,7 @@ impl Config {
         let store = Source {
             name: "store".into(),
             socket: directory.join(".tapdeck.sock"),
-            kind: SourceKind::Store { directory },
+            kind: SourceKind::Store { directory, pins: Pins::default() },
         };
         let address = SocketAddr::from(([127, 0, 0, 1], 0));
         let config = Self {
@@ -215,10 +237,14 @@ impl Config {
         if listen.is_empty() {
             return Err("nowhere to listen: [[listen]] with address = \"127.0.0.1:9670\"".into());
         }
-        let stores = file.store.into_iter().map(|FileStore { name, directory, socket }| Source {
-            name,
-            socket: socket.unwrap_or_else(|| directory.join(".tapdeck.sock")),
-            kind: SourceKind::Store { directory },
+        evidence_differs(&file.store)?;
+        let stores = file.store.into_iter().map(|entry| Source {
+            name: entry.name,
+            socket: entry.socket.unwrap_or_else(|| entry.directory.join(".tapdeck.sock")),
+            kind: SourceKind::Store {
+                directory: entry.directory,
+                pins: Pins { evidence: entry.evidence, bytes: entry.pin_bytes },
+            },
         });
         let daemons = file.daemon.into_iter().map(|FileDaemon { name, socket }| Source {
             name,
@@ -282,6 +308,26 @@ fn names_differ<'a>(names: impl Iterator<Item = &'a str>) -> Result<(), String> 
         }
         if !known.insert(name) {
             return Err(format!("the name {name} is there twice"));
+        }
+    }
+    Ok(())
+}
+
+/// Refuses directories of pins that are two stores', or in which retention deletes.
+fn evidence_differs(stores: &[FileStore]) -> Result<(), String> {
+    let mut known = BTreeSet::new();
+    for FileStore { name, evidence, .. } in stores {
+        let Some(evidence) = evidence else { continue };
+        let shown = evidence.display();
+        if !evidence.is_absolute() {
+            return Err(format!("store {name}: evidence {shown}: the whole path, from / on"));
+        }
+        if let Some(store) = stores.iter().find(|store| evidence.starts_with(&store.directory)) {
+            let store = store.directory.display();
+            return Err(format!("store {name}: evidence {shown}: outside of the store {store}"));
+        }
+        if !known.insert(evidence) {
+            return Err(format!("evidence {shown} is two stores': each has its own"));
         }
     }
     Ok(())
@@ -366,7 +412,7 @@ fn listen(entry: FileListen) -> Result<Listen, String> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Config, File, Listen, Source, SourceKind};
+    use super::{Config, File, Listen, Pins, Source, SourceKind};
 
     fn read(text: &str) -> Result<Config, String> {
         let file: File = toml::from_str(text).map_err(|e| e.to_string())?;
@@ -381,7 +427,7 @@ mod tests {
              [[daemon]]\nname = 'ids'\nsocket = '/run/tapdeck/serve.sock'",
         )
         .expect("it is right");
-        let kind = SourceKind::Store { directory: "/var/tape".into() };
+        let kind = SourceKind::Store { directory: "/var/tape".into(), pins: Pins::default() };
         let edge = Source { name: "edge".into(), kind, socket: "/var/tape/.tapdeck.sock".into() };
         assert_eq!(config.sources[0], edge);
         assert_eq!(config.sources[1].kind, SourceKind::Daemon);
@@ -413,12 +459,16 @@ mod tests {
     fn what_makes_no_sense_is_refused_and_named() {
         let listen = "[[listen]]\naddress = '127.0.0.1:0'\n";
         let store = "[[store]]\nname = 'a'\ndirectory = '/a'\n";
+        let other = "[[store]]\nname = 'b'\ndirectory = '/b'\n";
         let role = "[[role]]\nname = 'r'\nkind = 'reader'\n";
         for (text, names) in [
             (store.to_owned(), "nowhere to listen"),
             (listen.to_owned(), "nothing to serve"),
             (format!("{listen}{store}{store}"), "the name a is there twice"),
             (format!("{listen}{store}path = 'x'"), "unknown field `path`"),
+            (format!("{listen}{store}evidence = 'pins'"), "the whole path"),
+            (format!("{listen}{store}evidence = '/a/pins'"), "outside of the store /a"),
+            (format!("{listen}{store}evidence = '/p'\n{other}evidence = '/p'"), "two stores'"),
             (format!("{store}[[listen]]\naddress = '0.0.0.0:80'"), "plain HTTP is for loopback"),
             (format!("{store}[[listen]]\nunix = 'a'\naddress = '[::1]:80'"), "has an address"),
             (format!("{store}[[listen]]\naddress = '[::]:443'\nkey = 'a'"), "has an address"),

@@ -41,7 +41,7 @@ macro_rules! file {
 
 const PAGE: File = File { path: "/console/", ..file!("index.html", "text/html") };
 
-const FILES: [File; 11] = [
+const FILES: [File; 12] = [
     PAGE,
     file!("console.css", "text/css"),
     file!("icon.svg", "image/svg+xml"),
@@ -53,6 +53,7 @@ const FILES: [File; 11] = [
     file!("hosts.js", "text/javascript"),
     file!("packets.js", "text/javascript"),
     file!("page.js", "text/javascript"),
+    file!("pins.js", "text/javascript"),
 ];
 
 /// Returns the paths of the page's files. `/` leads to it.

@@ -2,10 +2,11 @@
 //! nothing.
 
 use std::fmt::{self, Write as _};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
+use tapdeck_evidence::{Error, PinStore};
 use tapdeck_packet::printable::{count, counted};
 use tapdeck_store::Store;
 
@@ -39,6 +40,9 @@ impl Page {
         for source in &config.sources {
             let (label, text) = held(source)?;
             page.line(label, text);
+            if let Some((place, state)) = pins_of(config, source) {
+                page.line("pins", told_of_pins(&source.name, &place, state));
+            }
         }
         for user in &config.users {
             page.line("user", may(user));
@@ -96,7 +100,7 @@ fn listening(listen: &Listen) -> Result<String> {
 fn held(source: &Source) -> Result<(&'static str, String)> {
     let Source { name, kind, socket } = source;
     let socket = socket.display();
-    let SourceKind::Store { directory } = kind else {
+    let SourceKind::Store { directory, .. } = kind else {
         return Ok((kind.label(), format!("{name}: control socket {socket}")));
     };
     let shown = directory.display();
@@ -108,12 +112,59 @@ fn held(source: &Source) -> Result<(&'static str, String)> {
     Ok((kind.label(), format!("{name}: {shown}, {held}; control socket {socket}")))
 }
 
+/// Returns the directory of a store's pins, and whether this process can make some; `None` where
+/// nobody may have any made.
+fn pins_of(config: &Config, source: &Source) -> Option<(PathBuf, Result<(), Error>)> {
+    let SourceKind::Store { directory, pins } = &source.kind else { return None };
+    let may_pin = |role: &Role| role.kind == Kind::Pinner && role.may_see(&source.name);
+    if !config.users.iter().any(|user| may_pin(&user.role)) {
+        return None;
+    }
+    let place = pins.place(directory);
+    let state = PinStore::check(&place);
+    Some((place, state))
+}
+
+/// Says where a store's pins go, or why none can be made.
+fn told_of_pins(store: &str, place: &Path, state: Result<(), Error>) -> String {
+    let shown = place.display();
+    // Root may write everywhere, and the gateway is another user.
+    let is_root = rustix::process::geteuid().is_root();
+    match state {
+        Ok(()) if place.exists() => format!("{store}: in {shown}"),
+        Ok(()) if is_root => {
+            format!("{store}: in {shown}, where the gateway's user has to be let make it")
+        }
+        Ok(()) => format!("{store}: in {shown}, not there yet"),
+        Err(Error::NotOurs { uid, .. }) if is_root => {
+            format!("{store}: in {shown}, if the gateway is the user with the number {uid}")
+        }
+        Err(e) => no_pins(store, e),
+    }
+}
+
+fn no_pins(store: &str, e: Error) -> String {
+    let why = anyhow::Error::from(e);
+    format!("{store}: no pin can be made: {why:#}; `evidence` names their directory")
+}
+
+/// Returns of which stores this process can make no pins though somebody may ask for them, and
+/// why.
+pub fn pin_faults(config: &Config) -> Vec<String> {
+    let fault = |source: &Source| {
+        let (_, state) = pins_of(config, source)?;
+        Some(no_pins(&source.name, state.err()?))
+    };
+    config.sources.iter().filter_map(fault).collect()
+}
+
 /// Says what a user may have.
 fn may(user: &UserPlan) -> String {
     let UserPlan { name, role, certificate, token } = user;
     let Role { kind, stores, filter, history, packets, bytes, questions } = &**role;
     let kind = match kind {
         Kind::Reader => "reader",
+        Kind::Pinner => "pinner",
         Kind::Operator => "operator",
     };
     let stores = stores.as_ref().map_or("all stores".into(), |names| names.join(", "));

@@ -14,6 +14,7 @@
 //! - [`api`]: questions for packets and for what stores hold; [`steno`]: those in stenographer's
 //!   language.
 //! - [`condition`], [`check`], [`answer`], [`rows`], [`report`]: how such a question is answered.
+//! - [`pins`]: packets that are kept from retention; [`copying`]: how their copies come to be.
 //! - [`console`]: the page for browsers; [`typing`]: what it asks before there is a question.
 //! - [`audit`]: what was asked, by whom.
 //! - [`openapi`]: what can be asked, for programs.
@@ -29,10 +30,12 @@ mod condition;
 mod config;
 mod console;
 mod control;
+mod copying;
 mod foresee;
 mod health;
 mod openapi;
 mod own;
+mod pins;
 #[cfg(test)]
 #[path = "../../../fuzz/checks/question.rs"]
 mod question;
@@ -193,22 +196,34 @@ fn run(config: &Config, token: Option<&str>) -> Result<()> {
         .enable_all()
         .build()
         .context("cannot start threads")?;
-    runtime.block_on(async {
-        let gateway = Arc::new(Gateway::new(config)?);
-        let server = server::Server::bind(&config.listen).await?;
-        for address in server.addresses() {
-            say(&format!("listening at {address}"));
-            if let Some(token) = token {
-                // Where nobody reads it, the gateway goes on until it is ended.
-                let _ = writeln!(io::stdout(), "{address}/console/#token={token}");
-            }
+    for fault in foresee::pin_faults(config) {
+        say(&fault);
+    }
+    let gateway = Arc::new(Gateway::new(config)?);
+    let copying = copying::start(gateway.clone()).context("cannot start a thread")?;
+    let served = runtime.block_on(serve(gateway.clone(), config, token));
+    gateway.ending.cancel();
+    gateway.pinned.ring();
+    let copied = copying.join();
+    served?;
+    copied.map_err(|_| anyhow::anyhow!("the thread that copies what pins want has failed"))
+}
+
+/// Serves until a signal asks for the end.
+async fn serve(gateway: Arc<Gateway>, config: &Config, token: Option<&str>) -> Result<()> {
+    let server = server::Server::bind(&config.listen).await?;
+    for address in server.addresses() {
+        say(&format!("listening at {address}"));
+        if let Some(token) = token {
+            // Where nobody reads it, the gateway goes on until it is ended.
+            let _ = writeln!(io::stdout(), "{address}/console/#token={token}");
         }
-        let ending = gateway.ending.clone();
-        let counting = gateway.clone();
-        let counting = tokio::spawn(async move { counting.count_strangers().await });
-        server.run(routes::router(gateway), ending).await?;
-        Ok(counting.await?)
-    })
+    }
+    let ending = gateway.ending.clone();
+    let counting = gateway.clone();
+    let counting = tokio::spawn(async move { counting.count_strangers().await });
+    server.run(routes::router(gateway), ending).await?;
+    Ok(counting.await?)
 }
 
 /// Takes as many descriptors as there may be: each connection is one.

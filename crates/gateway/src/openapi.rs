@@ -41,12 +41,15 @@ impl utoipa::IntoResponses for Refusals {
             ("400", "The question makes no sense"),
             ("401", "Nobody known asks"),
             ("403", "Not for this role"),
-            ("404", "No such store for this user"),
+            ("404", "No such store, or no such pin, for this user"),
             ("406", "pcap has room for one link type, and the store has several"),
             ("408", "The query did not come"),
             ("413", "The query is too long"),
-            ("503", "No turn, no store, or no audit"),
+            ("415", "A pin is asked for as JSON"),
+            ("429", "Too many pins of this user are under way"),
+            ("503", "No turn, no store, no audit, or pins cannot be written"),
             ("505", "pcap over HTTP/1.0"),
+            ("507", "There is no room for another pin"),
         ]
         .map(refusal)
         .into()

@@ -28,8 +28,9 @@ use crate::asker::{self, accepts};
 use crate::audit::Audit;
 use crate::check::Checked;
 use crate::config::{Config, Source, SourceKind};
+use crate::copying::Bell;
 use crate::own::Own;
-use crate::{api, console, control, health, openapi, say, typing};
+use crate::{api, console, control, health, openapi, pins, say, typing};
 
 /// How many rounds of questions to all recorders are under way at once. More wait for their turn.
 const ROUNDS: usize = 4;
@@ -65,6 +66,8 @@ pub struct Gateway {
     pub watches: Arc<Semaphore>,
     /// What the gateway counts itself.
     pub own: Own,
+    /// Wakes whoever copies what pins want.
+    pub pinned: Bell,
     /// Is cancelled when the gateway ends.
     pub ending: CancellationToken,
     rounds: Semaphore,
@@ -99,6 +102,7 @@ impl Gateway {
             typing: Semaphore::new(TYPING),
             watches: Arc::new(Semaphore::new(WATCHES)),
             own: Own::default(),
+            pinned: Bell::default(),
             ending: CancellationToken::new(),
             rounds: Semaphore::new(ROUNDS),
         })
@@ -135,7 +139,7 @@ impl Gateway {
     /// Returns why questions cannot be answered, a sentence each.
     fn unready(&self) -> Vec<String> {
         let stores = self.sources.iter().filter_map(|source| match &source.kind {
-            SourceKind::Store { directory } => Some(directory),
+            SourceKind::Store { directory, .. } => Some(directory),
             SourceKind::Daemon => None,
         });
         let unread = |directory: &PathBuf| {
@@ -157,6 +161,8 @@ fn paths() -> (OpenApiRouter<Arc<Gateway>>, OpenApiRouter<Arc<Gateway>>) {
         .routes(routes!(api::hosts))
         .routes(routes!(api::losses))
         .routes(routes!(api::watch))
+        .routes(routes!(pins::list, pins::make))
+        .routes(routes!(pins::one, pins::remove))
         .routes(routes!(api::stenographer))
         .routes(routes!(typing::stores))
         .routes(routes!(typing::filter))

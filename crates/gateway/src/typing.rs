@@ -15,6 +15,7 @@ use tapdeck_store::filter::Filter;
 use tokio::time::timeout;
 use utoipa::ToSchema;
 
+use crate::access::Kind;
 use crate::api;
 use crate::asker::{Asker, Parameters, Refusal};
 use crate::openapi::Refusals;
@@ -31,6 +32,8 @@ pub struct Stores {
     stores: Vec<Store>,
     /// What every packet must match besides; empty takes every packet.
     filter: String,
+    /// Whether they may make pins, and remove them.
+    may_pin: bool,
 }
 
 #[derive(Serialize, ToSchema)]
@@ -60,6 +63,7 @@ pub async fn stores(
         user: asker.user.name.clone(),
         stores: api::stores(&gateway, &asker.user).map(store).collect(),
         filter: asker.user.role.filter.clone(),
+        may_pin: asker.user.role.kind == Kind::Pinner,
     }))
 }
 

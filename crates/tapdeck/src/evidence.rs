@@ -56,6 +56,7 @@ fn export(flags: &flags::EvidenceExport) -> Result<()> {
             filter: flags.expression.join(" "),
             community_id: flags.community_id,
             inner: flags.inner,
+            ceiling: String::new(),
             after: flags.after.map(Time),
             before: Some(flags.before.map_or_else(Time::now, Time)),
         };
@@ -107,6 +108,7 @@ fn page(manifest: &Manifest) -> String {
     ];
     rows.extend(manifest.reason.clone().map(|reason| ("reason", reason)));
     rows.push(("filter", question.filter.clone()));
+    rows.extend((!question.ceiling.is_empty()).then(|| ("within", question.ceiling.clone())));
     rows.extend(question.community_id.map(|id| ("community id", id.to_string())));
     rows.push(("span", format!("{} to {}", at(question.after), at(question.before))));
     rows.push(("packets", manifest.packets.to_string()));

@@ -46,6 +46,7 @@ pub fn run(flags: &flags::Pin) -> Result<()> {
         filter: flags.expression.join(" "),
         community_id: flags.community_id,
         inner: flags.inner,
+        ceiling: String::new(),
         after: Some(Time(flags.after)),
         before: Some(Time(flags.before)),
     };
@@ -62,6 +63,7 @@ pub fn run(flags: &flags::Pin) -> Result<()> {
         until: flags.until.map(Time),
         reason: flags.reason.clone(),
         rule: None,
+        order: None,
     })?;
     let number = pin.number;
     if pin.before > Time::now() {
@@ -107,7 +109,7 @@ pub fn list(flags: &flags::Pins) -> Result<()> {
         let interrupt = Interrupt::listen()?;
         yield_to_recorder();
         let mut driver = Driver::new(&pins);
-        while driver.drive(|| !interrupt.asked())? > 0 && !interrupt.asked() {
+        while driver.drive(|| !interrupt.asked())? && !interrupt.asked() {
             thread::sleep(PAUSE);
         }
         ensure!(driver.faults == 0, "not all pins have all that was recorded, as said above");
@@ -128,7 +130,8 @@ pub fn list(flags: &flags::Pins) -> Result<()> {
         let (state, reason) = (state.word(), printable::name(reason));
         writeln!(out, "{number:>4}  {state:<5} {packets:>20} {bytes:>10}{lacks}")?;
         writeln!(out, "      {after} to {before}  {what}")?;
-        writeln!(out, "      {reason}")?;
+        let by = pin.order.as_ref().map(|order| format!(" (for {})", printable::name(&order.by)));
+        writeln!(out, "      {reason}{}", by.unwrap_or_default())?;
     }
     if !flags.json {
         let (used, budget) = (show_bytes(pins.used()?), show_bytes(pins.budget()?));
@@ -146,56 +149,32 @@ pub fn remove(flags: &flags::Unpin) -> Result<()> {
     Ok(())
 }
 
-/// Goes on with all pins of a directory that are not done.
+/// Goes on with all pins of a directory that are not done, and says what becomes of them.
 pub struct Driver<'a> {
     pins: &'a PinStore,
+    driver: tapdeck_evidence::Driver,
     /// How many pins were found to lack packets that were recorded, or could not be copied.
     pub faults: usize,
-    /// Pins that could not be copied, and when that is tried again.
-    failed: Vec<(u64, Time)>,
 }
-
-/// How long a pin waits that could not be copied.
-const RETRY_NS: i64 = 60_000_000_000;
 
 impl<'a> Driver<'a> {
     pub fn new(pins: &'a PinStore) -> Self {
-        Self { pins, faults: 0, failed: Vec::new() }
+        Self { pins, driver: tapdeck_evidence::Driver::default(), faults: 0 }
     }
 
-    /// Copies what is due. Returns how many pins are still under way.
-    pub fn drive(&mut self, mut watch: impl FnMut() -> bool) -> Result<usize> {
-        let mut open = 0;
-        for pin in self.pins.list()? {
-            let now = Time::now();
-            let Some(due) = pin.due() else { continue };
-            let is_failed = |(number, until): &(u64, Time)| *number == pin.number && *until > now;
-            if due > now || self.failed.iter().any(is_failed) {
-                open += 1;
-                continue;
+    /// Copies what is due. Returns whether pins are still under way.
+    pub fn drive(&mut self, watch: impl FnMut() -> bool) -> Result<bool> {
+        let Self { pins, driver, faults } = self;
+        let told = |number, outcome: std::result::Result<&Pin, Error>| {
+            let outcome = match outcome {
+                Ok(pin) => tell_done(pins, pin),
+                Err(e) => Err(anyhow::Error::from(e).context(format!("pin {number}"))),
+            };
+            if let Err(e) = outcome {
+                *faults += 1;
+                say(&format!("{e:#}"));
             }
-            self.failed.retain(|(number, _)| *number != pin.number);
-            match self.pins.advance(pin.number, &mut watch) {
-                Ok(pin) if pin.state == State::Open => open += 1,
-                Ok(pin) => {
-                    if let Err(e) = tell_done(self.pins, &pin) {
-                        self.faults += 1;
-                        say(&e.to_string());
-                    }
-                }
-                Err(Error::Stopped) => return Ok(open + 1),
-                // Somebody has removed it meanwhile.
-                Err(Error::NoPin { .. }) => {}
-                Err(e) => {
-                    self.faults += 1;
-                    say(&format!("pin {}: {:#}", pin.number, anyhow::Error::from(e)));
-                    if self.pins.pin(pin.number).is_ok() {
-                        self.failed.push((pin.number, now.plus(RETRY_NS)));
-                        open += 1;
-                    }
-                }
-            }
-        }
-        Ok(open)
+        };
+        Ok(driver.drive(pins, |_| true, told, watch)?.is_some())
     }
 }

@@ -91,10 +91,24 @@ fn the_units_may_do_little() {
         ("systemd/tapdeck-record@.service", 3.0),
         ("systemd/tapdeck-serve.service", 3.0),
         ("systemd/tapdeck-gateway.service", 1.5),
+        ("systemd/tapdeck-pins@.service", 1.0),
+        ("systemd/tapdeck-watch-alerts@.service", 1.0),
     ] {
         let exposure = exposure(unit);
         assert!(exposure < most, "{unit}: {exposure}");
     }
+}
+
+#[test]
+fn the_rules_for_alerts_are_usable_and_so_are_those_that_they_show() {
+    let text = fs::read_to_string(packaging("etc/alerts.d/example.toml")).expect("it is there");
+    let rules = |text: &str| tapdeck_evidence::alerts::Rules::parse(text).map(|_| ());
+    assert_eq!(rules(&text), Ok(()));
+    let is_proposed = |line: &&str| line.starts_with("# [[") || line.contains(" = ");
+    let shown = |line| if is_proposed(&line) { line.trim_start_matches("# ") } else { line };
+    let all = text.lines().map(shown).collect::<Vec<_>>().join("\n");
+    assert_eq!(all.matches("\n[[rule]]").count(), 2, "{all}");
+    assert_eq!(rules(&all), Ok(()), "{all}");
 }
 
 #[test]

@@ -109,6 +109,7 @@ impl Merger {
             until: rule.keep.map(|keep| before.plus(nanoseconds(keep))),
             reason,
             rule: Some(rule.name.clone()),
+            order: None,
         }))
     }
 

@@ -173,11 +173,11 @@ class Bed:
         seen = len(FRAMES) + FLOOD + 2
         wait_for("the last packets", lambda: self.statistics()["seen"] == seen)
 
-    def gateway(self, more: str) -> str:
+    def gateway(self, more: str, of_store: str = "") -> str:
         """Start a gateway with the store and more lines of configuration; return its address."""
         config = self.directory / f"gateway{len(self.processes)}.toml"
         audit = self.directory / "audit.jsonl"
-        store = f'[[store]]\nname = "edge"\ndirectory = "{self.store}"\n'
+        store = f'[[store]]\nname = "edge"\ndirectory = "{self.store}"\n{of_store}\n'
         config.write_text(f'audit = "{audit}"\n{more}\n{store}')
         program = str(self.build / "tapdeck-gateway")
         _, line = self.start("listening at http://", program, "--config", str(config))

@@ -7,11 +7,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
 
 import bed
 
 CHROMIUM = "/usr/bin/chromium"
+
+# A machine that does much else is slow, and no less right.
+expect.set_options(timeout=bed.PATIENCE_S * 1000)
 
 LOCAL = """
 [[listen]]

@@ -408,6 +408,108 @@ def test_one_store_is_shown_without_a_configuration(
         assert program.wait(bed.PATIENCE_S) == 0
 
 
+# Alice may pin, and whoever shows nothing may look.
+PINNERS = """
+[[listen]]
+address = "127.0.0.1:0"
+user = "alice"
+[[listen]]
+address = "127.0.0.1:{port}"
+user = "carol"
+[[role]]
+name = "pins"
+kind = "pinner"
+[[role]]
+name = "looks"
+kind = "reader"
+[[user]]
+name = "alice"
+role = "pins"
+[[user]]
+name = "carol"
+role = "looks"
+"""
+
+
+def pinning(place: Place, evidence: Path) -> tuple[str, str]:
+    """Start a gateway with pins of its own; return the addresses of a pinner and of a reader."""
+    port = bed.free_port()
+    url = place.bed.gateway(PINNERS.format(port=port), f'evidence = "{evidence}"')
+    return url, f"http://127.0.0.1:{port}"
+
+
+def open_pins(page: Page, url: str) -> None:
+    """Open the console and its pins."""
+    page.goto(url)
+    page.wait_for_selector("#hosts table")
+    page.locator("#pins > summary").click()
+    expect(page.locator("#pins-state")).to_have_text(re.compile(r"pinned|\d pins?\b"))
+
+
+def test_pins_are_made_and_removed_by_who_may(
+    place: Place, context: BrowserContext, said: list[str], tmp_path: Path
+) -> None:
+    """What is shown is pinned, with a reason; a reader sees it and has no button for it."""
+    alice, carol = pinning(place, tmp_path / "pins")
+    page = context.new_page()
+    filter = "src port 6666 or src port 443"
+    # A link fills in fields, and pins nothing.
+    span = "after=2020-01-01T00:00:00Z&before=2100-01-01T00:00:00Z"
+    open_pins(page, f"{alice}/console/#{span}&filter={filter.replace(' ', '+')}")
+    expect(page.locator("#pins-state")).to_contain_text("Nothing is pinned")
+    expect(page.locator("#pin-filter")).to_have_value(filter)
+    expect(page.locator("#pin-after")).to_have_value("2020-01-01T00:00:00Z")
+    # What the gateway refuses, and what is no time, is told beside the form.
+    page.fill("#pin-reason", "<b>case</b> \u202e7")
+    page.press("#pin-reason", "Enter")
+    trouble = page.locator("#pin-trouble")
+    expect(trouble).to_contain_text("no more than a day from now")
+    page.fill("#pin-before", "soon")
+    page.press("#pin-before", "Enter")
+    expect(trouble).to_contain_text("write a time as")
+    expect(page.locator("#pin-before")).to_be_focused()
+    expect(page.locator("#pin-before")).to_have_attribute("aria-invalid", "true")
+    assert not (tmp_path / "pins").exists()
+    ended = bed.get(f"{alice}/v1/stat")["last"]
+    page.fill("#pin-before", ended)
+    page.fill("#pin-until", "2100-01-01")
+    page.press("#pin-until", "Enter")
+    expect(page.locator("#pins-state")).to_contain_text("Pin 1 is made")
+    expect(trouble).to_be_hidden()
+    bed.wait_for("the copy", lambda: bed.get(f"{alice}/v1/pins/1")["state"] == "done")
+    page.click("#pins-refresh")
+    pin = page.locator(".pin")
+    expect(pin).to_have_count(1)
+    expect(pin.locator(".state")).to_have_text("done")
+    expect(pin).to_contain_text(f"{bed.WEB // 2 + 1} packets")
+    expect(pin).to_contain_text("until 2100-01-01T00:00:00Z")
+    expect(pin).to_contain_text("for alice")
+    # What somebody wrote stays text, and what the recording lacks is told.
+    expect(pin.locator(".reason")).to_have_text("<b>case</b> \\u{202e}7")
+    expect(page.locator("#pins b:not(.state)")).to_have_count(0)
+    pin.locator("summary").click()
+    expect(pin.locator("details li").first).to_contain_text("dropped")
+    # A reader sees the same, and can do nothing to it.
+    other = context.new_page()
+    open_pins(other, f"{carol}/")
+    expect(other.locator(".pin .reason")).to_have_text("<b>case</b> \\u{202e}7")
+    expect(other.locator("#new-pin")).to_be_hidden()
+    expect(other.locator(".pin button")).to_have_count(0)
+    other.close()
+    # It is removed by keys alone, after one question.
+    pin.get_by_role("button", name="Remove pin 1").press("Enter")
+    expect(pin.get_by_role("button", name="Remove it")).to_be_focused()
+    page.keyboard.press("Tab")
+    page.keyboard.press("Enter")
+    expect(pin.get_by_role("button", name="Remove pin 1")).to_be_focused()
+    page.keyboard.press("Enter")
+    page.keyboard.press("Enter")
+    expect(page.locator("#pins-state")).to_contain_text("Pin 1 is removed. Nothing is pinned")
+    expect(page.locator("#pins-state")).to_be_focused()
+    assert bed.get(f"{carol}/v1/pins")["pins"] == []
+    assert [text for text in said if "400 (Bad Request)" not in text] == []
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [1280, 400])
 def test_each_view_is_for_everybody(
@@ -416,6 +518,7 @@ def test_each_view_is_for_everybody(
     pytestconfig: pytest.Config,
     width: int,
     scheme: Literal["light", "dark"],
+    tmp_path: Path,
 ) -> None:
     """Axe finds nothing serious, and nothing is wider than the window, in any view."""
     viewport: ViewportSize = {"width": width, "height": 800}
@@ -450,6 +553,27 @@ def test_each_view_is_for_everybody(
     rows(page).first.locator(".time").click()
     page.locator(".field", has_text="Destination port").click()
     look("open")
+    url, _ = pinning(place, tmp_path / "pins")
+    ended = bed.get(f"{url}/v1/stat")["last"]
+    for reason, filter, before in [
+        (
+            "case 7: a reason of some length, which says why somebody wanted these packets",
+            "",
+            ended,
+        ),
+        ("case 8", "host 192.0.2.66 and udp port 6667", ended),
+    ]:
+        wanted = {"filter": filter, "after": "2020-01-01T00:00:00Z", "before": before}
+        answer = page.request.post(f"{url}/v1/pins", data={**wanted, "reason": reason})
+        assert answer.status == 201, answer.text()
+    bed.wait_for("the copies", lambda: bed.get(f"{url}/v1/pins/2")["state"] == "done")
+    pins = context.new_page()
+    page.close()
+    page = pins
+    open_pins(page, f"{url}/console/#filter=port+6667")
+    page.locator(".pin summary").first.click()
+    page.locator(".pin .remove").nth(1).click()
+    look("pins")
     login = context.new_page()
     page.close()
     page = login

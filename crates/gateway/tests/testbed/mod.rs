@@ -66,10 +66,15 @@ impl Bed {
     /// Starts a gateway in `b`, with a configuration that gets the store and more lines, and waits
     /// until it listens.
     pub fn gateway(&self, more: &str) -> Gateway<'_> {
+        self.gateway_with(more, "")
+    }
+
+    /// Starts a gateway as [`Bed::gateway`] does, with more lines for the store.
+    pub fn gateway_with(&self, more: &str, of_store: &str) -> Gateway<'_> {
         let config = self.path("gateway.toml");
         let store = self.store();
         let text = format!(
-            "{more}\n[[listen]]\naddress = \"127.0.0.1:0\"\n[[store]]\nname = \"edge\"\ndirectory = \"{}\"\n",
+            "{more}\n[[listen]]\naddress = \"127.0.0.1:0\"\n[[store]]\nname = \"edge\"\ndirectory = \"{}\"\n{of_store}",
             store.display()
         );
         fs::write(&config, text).expect("it can be written");
@@ -130,6 +135,18 @@ pub fn get_as(stream: &mut TcpStream, host: &str, path: &str, head: &str) -> Ans
     let request = format!("GET {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n{head}\r\n");
     stream.write_all(request.as_bytes()).expect("it takes the request");
     answer(stream)
+}
+
+/// Asks somebody in this thread's namespace by another method, and with a body.
+pub fn send(address: &str, method: &str, path: &str, head: &str, body: &str) -> Answer {
+    let mut stream = TcpStream::connect(address).expect("somebody listens");
+    let len = body.len();
+    let request = format!(
+        "{method} {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\
+         Content-Length: {len}\r\n{head}\r\n{body}"
+    );
+    stream.write_all(request.as_bytes()).expect("it takes the request");
+    answer(&mut stream)
 }
 
 /// Reads an answer up to the connection's end.
