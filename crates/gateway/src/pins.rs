@@ -72,6 +72,7 @@ pub struct Wanted {
 
 /// What `GET /v1/pins` answers.
 #[derive(Serialize, ToSchema)]
+#[expect(clippy::struct_field_names, reason = "the names of the answer")]
 pub struct Pins {
     store: String,
     /// Bytes that pins take, and how many they may; null where your role has a filter, or nothing
