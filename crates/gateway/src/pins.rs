@@ -110,8 +110,8 @@ pub struct Pin {
     /// Times of the first and the last packet; null where there is none.
     first: Option<String>,
     last: Option<String>,
-    /// Whether nothing is known to be lacking in the part that is copied; null where nothing is yet,
-    /// or your role has a filter.
+    /// Whether nothing is known to be lacking in the part that is copied; null where nothing is yet
+    /// and where your role has a filter.
     complete: Option<bool>,
     /// What is lacking, a sentence each.
     lacks: Vec<String>,
