@@ -40,23 +40,23 @@ impl Driver {
             };
             let Some(due) = pin.due().map(|due| due.max(self.retry(number))) else { continue };
             if due > Time::now() {
-                next = earlier(next, due);
+                next = Some(earlier(next, due));
                 continue;
             }
             self.failed.retain(|(failed, _)| *failed != number);
             match pins.advance(number, &mut watch) {
                 Ok(pin) if pin.state == State::Open => {
-                    next = earlier(next, pin.due().unwrap_or(due));
+                    next = Some(earlier(next, pin.due().unwrap_or(due)));
                 }
                 Ok(pin) => told(number, Ok(&pin)),
-                Err(Error::Stopped) => return Ok(earlier(next, due)),
+                Err(Error::Stopped) => return Ok(Some(earlier(next, due))),
                 Err(Error::NoPin { .. }) => {}
                 Err(e) => {
                     told(number, Err(e));
                     if pins.pin(number).is_ok() {
                         let again = Time::now().plus(RETRY_NS);
                         self.failed.push((number, again));
-                        next = earlier(next, again);
+                        next = Some(earlier(next, again));
                     }
                 }
             }
@@ -71,6 +71,6 @@ impl Driver {
     }
 }
 
-fn earlier(next: Option<Time>, other: Time) -> Option<Time> {
-    Some(next.map_or(other, |next| next.min(other)))
+fn earlier(next: Option<Time>, other: Time) -> Time {
+    next.map_or(other, |next| next.min(other))
 }

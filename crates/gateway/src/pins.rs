@@ -72,6 +72,7 @@ pub struct Wanted {
 
 /// What `GET /v1/pins` answers.
 #[derive(Serialize, ToSchema)]
+#[expect(clippy::struct_field_names, reason = "the names of the answer")]
 pub struct Pins {
     store: String,
     /// Bytes that pins take, and how many they may; null where your role has a filter, or nothing
@@ -109,8 +110,8 @@ pub struct Pin {
     /// Times of the first and the last packet; null where there is none.
     first: Option<String>,
     last: Option<String>,
-    /// Whether nothing is known to be lacking in the part that is copied; null where nothing is yet,
-    /// or your role has a filter.
+    /// Whether nothing is known to be lacking in the part that is copied; null where nothing is yet
+    /// and where your role has a filter.
     complete: Option<bool>,
     /// What is lacking, a sentence each.
     lacks: Vec<String>,
