@@ -9,7 +9,7 @@ export CARGO_TARGET_DIR ?= $(CURDIR)/target
 DEV := $(abspath $(CARGO_TARGET_DIR))/debug
 RELEASE := $(abspath $(CARGO_TARGET_DIR))/release
 
-.PHONY: help setup demo test nightly fuzz lint advisories bench lab lab-once lab-quick lab-test test-vm deb
+.PHONY: help setup demo test test-fleet test-lake nightly fuzz lint advisories bench lab lab-once lab-quick lab-test test-vm deb
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -41,6 +41,15 @@ test: setup ## Run every test, and the benchmarks once and tiny (root)
 	$(CONSOLE)/.venv/bin/python -m pytest -q $(CONSOLE) --build $(DEV)
 	cargo test $(GUARD) --workspace --tests
 
+# What needs engines that are no packages of Debian's: each part by itself, so that one can be run
+# alone.
+test-fleet: test-lake ## Run the tests that need engines for flow tables, which are set up at first
+
+test-lake:
+	@scripts/setup.sh --fleet
+	cargo build --workspace
+	lake/.venv/bin/python -m pytest -q lake --build $(DEV)
+
 # Ten minutes of everything at once, ten thousand questions from a new seed, the planner against
 # libpcap, a hundred recorders killed under load, and a minute of each fuzz target.
 nightly: setup ## Run the long tests: half an hour (root)
@@ -70,16 +79,17 @@ fuzz: ## Run each fuzz target for FUZZ_SECONDS (60) with the address sanitizer, 
 
 # Pinned versions, which scripts/setup.sh --lint installs.
 LINT := scripts/lint/.venv/bin
-SHELL_SCRIPTS := .ci/run lab/lab scripts/*.sh scripts/vm/init scripts/vm/*.sh packaging/deb/* packaging/extcap/*
+SHELL_SCRIPTS := .ci/run lab/lab lake/tapdeck-lake scripts/*.sh scripts/vm/init scripts/vm/*.sh packaging/deb/* packaging/extcap/*
 C_FILES = $(shell find crates lab/load -name '*.[ch]')
 
 lint: ## Hold code, comments, documents and the licenses of dependencies to the rules
-	@scripts/setup.sh --lab --lint
+	@scripts/setup.sh --lab --fleet --lint
 	cargo fmt --all --check
 	$(LINT)/clang-format --dry-run --Werror $(C_FILES)
-	$(LINT)/ruff format --check lab scripts $(CONSOLE)
-	$(LINT)/ruff check lab scripts $(CONSOLE)
+	$(LINT)/ruff format --check lab lake scripts $(CONSOLE)
+	$(LINT)/ruff check lab lake scripts $(CONSOLE)
 	cd lab && ../$(LINT)/mypy --python-executable .venv/bin/python
+	cd lake && ../$(LINT)/mypy --python-executable .venv/bin/python
 	$(LINT)/mypy --strict --python-executable lab/.venv/bin/python scripts/lint
 	cd $(CONSOLE) && $(CURDIR)/$(LINT)/mypy --python-executable .venv/bin/python .
 	$(LINT)/shellcheck $(SHELL_SCRIPTS)

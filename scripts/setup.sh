@@ -4,6 +4,7 @@
 #
 #   scripts/setup.sh            for `make demo`
 #   scripts/setup.sh --lab      and the lab and what tests run, for `make test` and `make lab`
+#   scripts/setup.sh --fleet    and the engines of flow tables, for `make test-fleet`
 #   scripts/setup.sh --bench    and what `make bench` compares with
 #   scripts/setup.sh --fuzz     and a nightly compiler with cargo-fuzz, for `make nightly`
 #   scripts/setup.sh --package  and what makes and tests the Debian package; cargo-deb takes minutes
@@ -64,6 +65,9 @@ NEEDED_FOR_LINT="
 NEEDED_FOR_PACKAGE="
     debootstrap      debootstrap
     dpkg-dev         dpkg-shlibdeps
+"
+NEEDED_FOR_FLEET="
+    python3-venv     /usr/share/doc/python3-venv
 "
 NEEDED_FOR_LAB="
     python3-venv     /usr/share/doc/python3-venv
@@ -217,6 +221,7 @@ for option in "$@"; do
             install_venv crates/gateway/tests/console
             install_without_services "$NEEDED_FOR_TEST"
             ;;
+        --fleet) install_packages "$NEEDED_FOR_FLEET" && install_venv lake ;;
         --bench) install_packages "$NEEDED_FOR_BENCH" ;;
         --fuzz) install_fuzz ;;
         --package) install_packages "$NEEDED_FOR_PACKAGE" && install_cargo_deb ;;

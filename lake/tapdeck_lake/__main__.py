@@ -1,0 +1,254 @@
+"""The command line of the lake."""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+
+import duckdb
+
+from . import ask, check, commit, compact, engine, expire, fetch, hosts, ship
+from .catalog import Lake
+from .community_id import FUNCTIONS
+from .errors import LakeError, counted
+
+DONE, FAILED, INTERRUPTED = 0, 1, 130
+WATCH_S = 1.0
+"""How often a watched directory is looked at."""
+
+
+Command = argparse.ArgumentParser
+
+
+def parser() -> argparse.ArgumentParser:
+    """Returns the flags of all commands."""
+    top = argparse.ArgumentParser(
+        prog="tapdeck-lake",
+        description="Flow tables of many sensors as one table. docs/FLEET.md tells all of it.",
+    )
+    commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
+
+    def command(name: str, run: Callable[[argparse.Namespace], int], says: str) -> Command:
+        one = commands.add_parser(name, help=says, description=says[0].upper() + says[1:] + ".")
+        one.set_defaults(run=run)
+        return one
+
+    one = command("init", run_init, "make a lake: a directory of its own")
+    one.add_argument("directory", type=Path, metavar="DIR")
+
+    one = command(
+        "ship", run_ship, "copy a sensor's flow tables into a lake, those that are not there yet"
+    )
+    one.add_argument("--flows", type=Path, required=True, metavar="DIR", help="of tapdeck flows -o")
+    of_lake(one)
+    one.add_argument(
+        "--segments",
+        type=Path,
+        metavar="STORE",
+        help="also copy the segments and their indexes, from this store",
+    )
+    one.add_argument("--watch", action="store_true", help="go on until Ctrl-C")
+
+    of_lake(
+        command("commit", run_commit, "take what was shipped into the table, each segment once")
+    )
+    of_lake(command("hosts", run_hosts, "add what is new to the table of hosts"))
+
+    one = command("compact", run_compact, "make few files of many, sorted by hour and source")
+    of_lake(one)
+    one.add_argument(
+        "--target-bytes",
+        type=positive,
+        default=compact.TARGET_BYTES,
+        metavar="N",
+        help="the size of files that is aimed at [512 MiB]",
+    )
+
+    one = command(
+        "expire", run_expire, "remove files that are no part of the table any more, and old rows"
+    )
+    of_lake(one)
+    one.add_argument(
+        "--grace", type=seconds, default=expire.GRACE_S, metavar="S",
+        help="keep files that were replaced less than so many seconds ago [3600]",
+    )  # fmt: skip
+    one.add_argument(
+        "--keep-days", type=positive, metavar="N", help="keep the rows of so many days [all]"
+    )
+
+    of_lake(
+        command("check", run_check, "count the table, and hold it against the segments' accounts")
+    )
+
+    one = command("sql", run_sql, "ask the table, or directories of flow tables, by DuckDB")
+    of_source(one)
+    one.add_argument("--format", choices=ask.FORMATS, default="table")
+    one.add_argument("-o", type=Path, dest="out", metavar="FILE", help="instead of standard output")
+    one.add_argument("query", metavar="SQL")
+
+    one = command("fetch", run_fetch, "write the packets behind an answer to a pcapng file")
+    of_source(one)
+    one.add_argument(
+        "--store",
+        metavar="PATH|URL",
+        help="where the packets are, as tapdeck fetch has it, where {sensor} stands for each row's "
+        "sensor [the lake's own segments]",
+    )
+    one.add_argument("-w", type=Path, dest="write", required=True, metavar="FILE")
+    one.add_argument("--tapdeck", default="tapdeck", metavar="FILE", help="the program [tapdeck]")
+    one.add_argument("query", metavar="SQL", help="select * from flows ...: whole rows")
+
+    command(
+        "functions", run_functions, "write community_id and its like as SQL, for DuckDB elsewhere"
+    )
+    return top
+
+
+def of_lake(command: Command) -> None:
+    """Adds the flag that names a lake."""
+    command.add_argument("--lake", type=Path, required=True, metavar="DIR", help="the lake")
+
+
+def of_source(command: Command) -> None:
+    """Adds the flags that name what is asked."""
+    source = command.add_mutually_exclusive_group(required=True)
+    source.add_argument("--lake", type=Path, metavar="DIR", help="the lake")
+    source.add_argument(
+        "--flows", type=Path, nargs="+", metavar="DIR", help="directories of tapdeck flows -o"
+    )
+
+
+def positive(text: str) -> int:
+    """Returns a number from 1 on."""
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError("is to be 1 or more")
+    return number
+
+
+def seconds(text: str) -> float:
+    """Returns seconds, from 0 on."""
+    number = float(text)
+    if not 0 <= number < 1e9:
+        raise argparse.ArgumentTypeError("is to be 0 or more")
+    return number
+
+
+def say(text: str) -> None:
+    """Tells what was done, on standard error."""
+    print(f"tapdeck-lake: {text}", file=sys.stderr)
+
+
+def run_init(options: argparse.Namespace) -> int:
+    Lake.init(options.directory)
+    return DONE
+
+
+def run_ship(options: argparse.Namespace) -> int:
+    lake = Lake(options.lake)
+    shipper = ship.Shipper(options.flows, lake, options.segments)
+    if not options.watch:
+        done = shipper.run()
+        say(ship.said(done))
+        return FAILED if done.faults else DONE
+    stop = threading.Event()
+
+    def ask_to_stop(_signal: int, _frame: FrameType | None) -> None:
+        stop.set()
+
+    signal.signal(signal.SIGINT, ask_to_stop)
+    signal.signal(signal.SIGTERM, ask_to_stop)
+    faults = 0
+    while not stop.is_set():
+        faults += shipper.run().faults
+        stop.wait(WATCH_S)
+    return FAILED if faults else DONE
+
+
+def run_commit(options: argparse.Namespace) -> int:
+    done = commit.commit(Lake(options.lake))
+    say(f"{counted(done.segments, 'segment')} committed, {counted(done.rows, 'row')}")
+    return FAILED if done.faults else DONE
+
+
+def run_hosts(options: argparse.Namespace) -> int:
+    done = hosts.hosts(Lake(options.lake))
+    say(f"hosts of {counted(done.segments, 'segment')}: {counted(done.rows, 'row')} added")
+    return DONE
+
+
+def run_compact(options: argparse.Namespace) -> int:
+    done = compact.compact(Lake(options.lake), options.target_bytes)
+    say(f"{counted(done.before, 'file')} became {done.after:,}")
+    return DONE
+
+
+def run_expire(options: argparse.Namespace) -> int:
+    done = expire.expire(Lake(options.lake), options.grace, options.keep_days)
+    files, size = counted(done.files, "file"), counted(done.bytes, "byte")
+    say(f"{files} removed, {size}; {counted(done.rows, 'row')} expired")
+    return DONE
+
+
+def run_check(options: argparse.Namespace) -> int:
+    done = check.check(Lake(options.lake))
+    for line in [*done.faults, *done.notes]:
+        print(line)
+    told = [f"{number:,} {name}" for name, number in done.totals.items()]
+    print(", ".join(told))
+    if done.faults:
+        say("the table is not what its segments have, as said above")
+    return FAILED if done.faults else DONE
+
+
+def source(options: argparse.Namespace) -> duckdb.DuckDBPyConnection:
+    """Returns DuckDB over what is asked."""
+    if options.lake is not None:
+        return engine.over_lake(Lake(options.lake))
+    return engine.over_directories(options.flows)
+
+
+def run_sql(options: argparse.Namespace) -> int:
+    ask.ask(source(options), options.query, options.format, options.out)
+    return DONE
+
+
+def run_fetch(options: argparse.Namespace) -> int:
+    store = options.store
+    if store is None:
+        if options.lake is None:
+            raise LakeError("where the packets are must be said: --store PATH|URL")
+        store = Lake(options.lake)
+    return fetch.fetch(source(options), options.query, store, options.write, options.tapdeck)
+
+
+def run_functions(_options: argparse.Namespace) -> int:
+    print(FUNCTIONS.strip())
+    return DONE
+
+
+def main() -> int:
+    """Runs one command. Returns its exit code."""
+    options = parser().parse_args()
+    try:
+        code: int = options.run(options)
+    except LakeError as error:
+        say(str(error))
+        return FAILED
+    except BrokenPipeError:
+        return DONE
+    except OSError as error:
+        say(f"{error.filename or options.command}: {error.strerror}")
+        return FAILED
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

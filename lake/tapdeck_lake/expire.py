@@ -1,0 +1,118 @@
+"""`tapdeck-lake expire`: removes files that are no part of the table any more, and old rows.
+
+Files that compaction replaced stay for an hour, so that a question that began before ends well.
+Files that nobody names are what a killed process left. With a number of days, whole days go: the
+account of each segment then says how many of its rows went, and `hosts` stays. Sensors are asked
+nothing and told nothing.
+"""
+
+from __future__ import annotations
+
+import shutil
+import time
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from . import durable, hosts, parts
+from .catalog import Lake, LakeFile, now_us
+from .engine import listed
+from .errors import LakeError
+
+GRACE_S = 3600
+"""How long a file that was replaced stays."""
+DRAFT_S = 86_400
+"""How old a draft of a sensor's is that nobody goes on with."""
+
+
+@dataclass
+class Expired:
+    """What was removed."""
+
+    files: int = 0
+    bytes: int = 0
+    rows: int = 0
+
+
+def expire(
+    lake: Lake, grace_s: float = GRACE_S, keep_days: int | None = None, today: str = ""
+) -> Expired:
+    """Removes what is not needed.
+
+    Parameters
+    ----------
+    lake
+        The lake.
+    grace_s
+        Seconds that a file stays after it was replaced.
+    keep_days
+        Rows of how many days stay, this one included; None keeps all.
+    today
+        The day (UTC) that counts as this one, as `2026-01-02`; the clock's if it is empty.
+    """
+    done = Expired()
+    if keep_days is not None and keep_days < 1:
+        raise LakeError("keep at least one day")
+    with lake.changed():
+        if keep_days is not None:
+            now = datetime.strptime(today, "%Y-%m-%d") if today else datetime.now(UTC)
+            # A host that was seen stays known.
+            hosts.roll_up(lake)
+            oldest = (now - timedelta(days=keep_days - 1)).strftime("%Y-%m-%d")
+            for file in lake.files("flows"):
+                if file.day < oldest:
+                    drop_rows(lake, file)
+                    done.rows += file.rows
+        remove_replaced(lake, grace_s, done)
+        remove_orphans(lake, done)
+    return done
+
+
+def drop_rows(lake: Lake, file: LakeFile) -> None:
+    """Takes a file's rows out of the table for good, and says so in the segments' accounts."""
+    with parts.maker(lake) as db:
+        query = f"""select count(*), sum(fwd_packets + rev_packets)::bigint, sensor, segment
+            from read_parquet({listed([lake.path(file)])}, hive_partitioning = false)
+            group by sensor, segment"""
+        counts = db.execute(query).fetchall()
+    with lake.transaction():
+        lake.db.executemany(
+            "update segments set rows_expired = rows_expired + ?, "
+            "packets_expired = packets_expired + ? where sensor = ? and segment = ?",
+            counts,
+        )
+        lake.replace([file])
+
+
+def remove_replaced(lake: Lake, grace_s: float, done: Expired) -> None:
+    """Removes files that were replaced long enough ago: from disk first, then from the catalog."""
+    before = now_us() - int(grace_s * 1e6)
+    query = "select path, bytes from files where replaced_us <= ?"
+    for path, size in lake.db.execute(query, (before,)).fetchall():
+        (lake.directory / path).unlink(missing_ok=True)
+        lake.db.execute("delete from files where path = ?", (path,))
+        done.files += 1
+        done.bytes += size
+
+
+def remove_orphans(lake: Lake, done: Expired) -> None:
+    """Removes what killed processes left. Nobody else changes the table meanwhile."""
+    for kind in ("flows", "hosts"):
+        for path in (lake.directory / kind).glob("day=*/*"):
+            if not lake.known(path.relative_to(lake.directory).as_posix()):
+                remove(path, done)
+    for scratch in lake.directory.glob(".scratch-*"):
+        shutil.rmtree(scratch, ignore_errors=True)
+    old = time.time() - DRAFT_S
+    for folder in (lake.landed, lake.segments):
+        for path in folder.glob("*/.*"):
+            if durable.is_draft(path) and path.stat().st_mtime < old:
+                remove(path, done)
+
+
+def remove(path: Path, done: Expired) -> None:
+    """Removes a file and counts it."""
+    size = path.stat().st_size
+    path.unlink(missing_ok=True)
+    done.files += 1
+    done.bytes += size
