@@ -40,6 +40,9 @@ def parser() -> argparse.ArgumentParser:
 
     one = command("init", run_init, "make a lake: a directory of its own")
     one.add_argument("directory", type=Path, metavar="DIR")
+    one.add_argument(
+        "--iceberg", action="store_true", help="with an Iceberg table, for Spark and other engines"
+    )
 
     one = command(
         "ship", run_ship, "copy a sensor's flow tables into a lake, those that are not there yet"
@@ -119,7 +122,11 @@ def of_source(command: Command) -> None:
     source = command.add_mutually_exclusive_group(required=True)
     source.add_argument("--lake", type=Path, metavar="DIR", help="the lake")
     source.add_argument(
-        "--flows", type=Path, nargs="+", metavar="DIR", help="directories of tapdeck flows -o"
+        "--flows",
+        action="append",
+        metavar="DIR",
+        help="a directory of tapdeck flows -o, or a pattern of such ('/srv/*/flows'); may come "
+        "several times",
     )
 
 
@@ -145,7 +152,7 @@ def say(text: str) -> None:
 
 
 def run_init(options: argparse.Namespace) -> int:
-    Lake.init(options.directory)
+    Lake.init(options.directory, "iceberg" if options.iceberg else "files")
     return DONE
 
 
@@ -210,7 +217,18 @@ def source(options: argparse.Namespace) -> duckdb.DuckDBPyConnection:
     """Returns DuckDB over what is asked."""
     if options.lake is not None:
         return engine.over_lake(Lake(options.lake))
-    return engine.over_directories(options.flows)
+    return engine.over_directories(directories(options.flows))
+
+
+def directories(names: list[str]) -> list[Path]:
+    """Returns the directories that names and patterns are of."""
+    found: list[Path] = []
+    for name in names:
+        path = Path(name).absolute()
+        pattern = str(path.relative_to(path.anchor))
+        matches = [] if path.is_dir() else sorted(Path(path.anchor).glob(pattern))
+        found += matches or [path]
+    return found
 
 
 def run_sql(options: argparse.Namespace) -> int:

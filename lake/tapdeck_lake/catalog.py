@@ -3,16 +3,17 @@
 A lake is a directory:
 
     catalog.db                       this catalog, SQLite
+    iceberg.db, iceberg/             of a lake with an Iceberg table (iceberg.py)
     landed/SENSOR/STEM.parquet       as sensors ship them
     flows/day=YYYY-MM-DD/*.parquet   made of those by compaction
     hosts/day=YYYY-MM-DD/*.parquet   the roll-up
     segments/SENSOR/STEM.pcapng      packets, where sensors ship these, too
 
-A file counts when the catalog names it, and what changes the table is one transaction there. So a
-process that is killed at any moment leaves the table as it was or as it was to become, and beside
-it at most files that nobody names, which `expire` removes. The rows of a segment are in the table
-if and only if the segment has a row in `segments`: that is the ledger which makes delivery exactly
-once, however often a file is shipped.
+The rows of a segment are in the table if and only if the segment has a row in `segments`: that is
+the ledger which makes delivery exactly once, however often a file is shipped. Which files are the
+table says `files` in a lake of plain files (table.py), and Iceberg's own metadata in the other kind
+(iceberg.py). A process that is killed at any moment leaves the table as it was or as it was to
+become, and beside it at most files that nobody names, which `expire` removes.
 
 One process at a time changes a lake (a lock on `.lock`). Readers take the list of files that is in
 force, and need no lock: files that went out of the table stay for a while.
@@ -24,7 +25,6 @@ import sqlite3
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote, unquote
 
@@ -32,12 +32,15 @@ import pyarrow as pa
 
 from . import durable
 from .errors import LakeError
-from .flow_files import Account, FlowFile
+from .flow_files import Account
+from .lake_file import LakeFile
+from .table import PlainTable, Table
 
 VERSION = 1
 NAME = "catalog.db"
 TABLES = """
-create table lake (version integer not null);
+create table lake (version integer not null, kind text not null);
+create table changes (id text primary key, what text not null) without rowid;
 create table segments (
     sensor text not null,
     segment text not null,
@@ -63,6 +66,7 @@ create table files (
     path text primary key,
     kind text not null check (kind in ('flows', 'hosts')),
     day text not null,
+    sensor text not null,
     bytes integer not null,
     rows integer not null,
     first_us integer,
@@ -73,23 +77,9 @@ create index files_in_force on files (kind, day) where replaced_us is null;
 """
 
 
-@dataclass(frozen=True)
-class LakeFile:
-    """A file of the table: its path from the lake's directory on, and what is in it."""
-
-    path: str
-    kind: str
-    day: str
-    bytes: int
-    rows: int
-    first_us: int | None
-    last_us: int | None
-
-    @property
-    def is_as_landed(self) -> bool:
-        """Whether it is a file that a sensor shipped."""
-        return self.path.startswith("landed/")
-
+FOLDERS = ("landed", "flows", "hosts", "segments")
+MADE = {*FOLDERS, "iceberg.db", "iceberg", durable.draft_of(Path(NAME)).name}
+"""What `Lake.init` makes before the catalog has its name."""
 
 COLUMNS = ", ".join(LakeFile.__annotations__)
 
@@ -115,8 +105,10 @@ def sensor_of(folder: str) -> str:
 class Lake:
     """A lake of plain files."""
 
+    table: Table
+
     def __init__(self, directory: Path) -> None:
-        self.directory = directory
+        self.directory = directory = directory.resolve()
         path = directory / NAME
         if not path.is_file():
             raise LakeError(f"{directory} is no lake: tapdeck-lake init {directory}")
@@ -125,28 +117,39 @@ class Lake:
         self.db = sqlite3.connect(path, timeout=60, isolation_level=None)
         self.db.execute("pragma synchronous = full")
         try:
-            version = self.db.execute("select version from lake").fetchone()[0]
+            version, kind = self.db.execute("select version, kind from lake").fetchone()
         except (sqlite3.DatabaseError, TypeError) as error:
             raise LakeError(f"{path} is no catalog of a lake: {error}") from None
         if version != VERSION:
             raise LakeError(f"{path} has version {version}, and {VERSION} is known here")
+        self.table = table_of(self, kind)
 
     @classmethod
-    def init(cls, directory: Path) -> Lake:
-        """Makes a lake. Raises LakeError where there is something else."""
+    def init(cls, directory: Path, kind: str = "files") -> Lake:
+        """Makes a lake. Raises LakeError where there is something else.
+
+        `kind` is `files` or `iceberg`.
+        """
         if (directory / NAME).exists():
             raise LakeError(f"{directory} is a lake already")
         durable.make_directory(directory)
-        others = [entry for entry in directory.iterdir() if not durable.is_draft(entry)]
-        if others:
-            raise LakeError(f"{directory} is not empty: name a directory of its own for the lake")
-        for name in ("landed", "flows", "hosts", "segments"):
-            (directory / name).mkdir()
         draft = durable.draft_of(directory / NAME)
-        draft.unlink(missing_ok=True)
+        # An attempt that was killed is followed by another.
+        is_begun = draft.exists()
+        others = [entry for entry in directory.iterdir() if entry.name not in MADE]
+        if others or (not is_begun and any(directory.iterdir())):
+            raise LakeError(f"{directory} is not empty: name a directory of its own for the lake")
+        draft.touch()
+        for name in FOLDERS:
+            (directory / name).mkdir(exist_ok=True)
+        if kind == "iceberg":
+            from . import iceberg
+
+            iceberg.create(directory)
+        draft.unlink()
         db = sqlite3.connect(draft)
         db.executescript(TABLES)
-        db.execute("insert into lake values (?)", (VERSION,))
+        db.execute("insert into lake values (?, ?)", (VERSION, kind))
         db.commit()
         db.close()
         durable.publish(directory / NAME)
@@ -188,18 +191,20 @@ class Lake:
         finally:
             self.db.execute("rollback")
 
-    def files(self, kind: str, day: str | None = None) -> list[LakeFile]:
-        """Returns the files in force, in the order of their rows' times."""
+    def files(self, kind: str) -> list[LakeFile]:
+        """Returns the files of a kind that are in force, in the order of their rows' times."""
+        if kind == "flows":
+            return self.table.files()
+        return self.named(kind)
+
+    def named(self, kind: str) -> list[LakeFile]:
+        """Returns the files of a kind that `files` has in force."""
         query = f"select {COLUMNS} from files where kind = ? and replaced_us is null"
-        order = " order by first_us, path"
-        if day is None:
-            found = self.db.execute(query + order, (kind,))
-        else:
-            found = self.db.execute(f"{query} and day = ?{order}", (kind, day))
+        found = self.db.execute(f"{query} order by first_us, path", (kind,))
         return [LakeFile(*row) for row in found]
 
-    def known(self, path: str) -> bool:
-        """Returns whether the catalog names a file, in force or replaced."""
+    def names(self, path: str) -> bool:
+        """Returns whether `files` has a file, in force or replaced."""
         return self.db.execute("select 1 from files where path = ?", (path,)).fetchone() is not None
 
     def is_committed(self, sensor: str, segment: str) -> bool:
@@ -215,30 +220,33 @@ class Lake:
         marks = ", ".join("?" * len(told))
         self.db.execute(f"insert into segments ({names}) values ({marks})", list(told.values()))
 
-    def add_file(self, kind: str, file: FlowFile) -> None:
-        """Takes a file with rows into the table."""
-        path = file.path.relative_to(self.directory).as_posix()
-        if file.day is None:
-            raise LakeError(f"{file.path} has no rows")
-        told = LakeFile(path, kind, file.day, file.bytes, file.rows, file.first_us, file.last_us)
-        self.insert(told)
-
     def insert(self, file: LakeFile) -> None:
-        """Takes a file into the table."""
+        """Names a file."""
         marks = ", ".join("?" * len(LakeFile.__annotations__))
         self.db.execute(
             f"insert into files ({COLUMNS}) values ({marks})", list(vars(file).values())
         )
 
     def replace(self, files: Iterable[LakeFile]) -> None:
-        """Takes files out of the table. They stay on disk until they expire."""
+        """Names files no more. They stay on disk until they expire."""
         at = now_us()
         self.db.executemany(
             "update files set replaced_us = ? where path = ?", [(at, file.path) for file in files]
         )
 
+    def expire_rows(self, counts: Iterable[tuple[int, int, str, str]]) -> None:
+        """Says of segments how many rows and packets went out of the table for good.
+
+        `counts` has rows, packets, sensor and segment of each.
+        """
+        self.db.executemany(
+            "update segments set rows_expired = rows_expired + ?, "
+            "packets_expired = packets_expired + ? where sensor = ? and segment = ?",
+            counts,
+        )
+
     def segments_table(self) -> pa.Table:
-        """Returns the accounts of all segments in the table."""
+        """Returns the accounts of all segments in the ledger."""
         found = self.db.execute("select * from segments order by sensor, number")
         names = [column[0] for column in found.description]
         texts = ("sensor", "segment")
@@ -255,3 +263,19 @@ class Lake:
     def path(self, file: LakeFile) -> Path:
         """Returns where a file lies."""
         return self.directory / file.path
+
+    def inside(self, path: Path) -> str:
+        """Returns a path from the lake's directory on."""
+        return path.relative_to(self.directory).as_posix()
+
+
+def table_of(lake: Lake, kind: str) -> Table:
+    """Returns the table of a lake of a kind. Raises LakeError where the kind is not known."""
+    if kind == "files":
+        return PlainTable(lake)
+    if kind == "iceberg":
+        # What it needs takes a while to be read.
+        from .iceberg import IcebergTable
+
+        return IcebergTable(lake)
+    raise LakeError(f"{lake.directory} is a lake of the kind {kind}, which is not known here")

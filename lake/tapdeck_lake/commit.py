@@ -1,8 +1,8 @@
 """`tapdeck-lake commit`: takes what sensors have shipped into the table, each segment once.
 
 A segment is taken when its first file has landed, since that comes last. Its rows and its account
-enter the catalog in one transaction, with those of up to a thousand others. What lands again is
-known by sensor and segment, and removed unless it is what the table already has.
+enter the table at once, with those of up to a thousand others. What lands again is
+known by sensor and segment, and left alone.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pathlib import Path
 
 from .catalog import Lake, sensor_of
 from .errors import LakeError
-from .flow_files import Account, FlowFile, files_of, read_segment, stems
+from .flow_files import Account, FlowFile, read_segment, stems
 
 BATCH = 1000
 """Segments of one transaction."""
@@ -32,11 +32,11 @@ def commit(lake: Lake) -> Committed:
     """Takes all that has landed. What cannot be taken is told on standard error, and counted."""
     done = Committed()
     with lake.changed():
+        lake.table.settle()
         batch: list[tuple[Account, list[FlowFile]]] = []
         for directory, stem in landed(lake):
             sensor = sensor_of(directory.name)
             if lake.is_committed(sensor, stem):
-                forget_repeated(lake, directory, stem)
                 continue
             try:
                 account, files = read_segment(directory, stem)
@@ -52,7 +52,8 @@ def commit(lake: Lake) -> Committed:
             batch.append((account, files))
             if len(batch) == BATCH:
                 take(lake, batch, done)
-        take(lake, batch, done)
+        if batch:
+            take(lake, batch, done)
     return done
 
 
@@ -64,19 +65,7 @@ def landed(lake: Lake) -> list[tuple[Path, str]]:
 
 def take(lake: Lake, batch: list[tuple[Account, list[FlowFile]]], done: Committed) -> None:
     """Takes segments into the table, all at once, and empties the batch."""
-    with lake.transaction():
-        for account, files in batch:
-            lake.add_segment(account)
-            for file in files:
-                if file.rows:
-                    lake.add_file("flows", file)
+    lake.table.append(batch)
     done.segments += len(batch)
     done.rows += sum(account.rows for account, _ in batch)
     batch.clear()
-
-
-def forget_repeated(lake: Lake, directory: Path, stem: str) -> None:
-    """Removes files of a segment whose rows the table has from elsewhere."""
-    for path in files_of(directory, stem):
-        if not lake.known(path.relative_to(lake.directory).as_posix()):
-            path.unlink(missing_ok=True)

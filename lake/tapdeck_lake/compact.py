@@ -3,7 +3,7 @@
 Each segment brings a file, and an engine opens every file that a question may be about. Of each day
 the files that are smaller than half of what is aimed at are put together, those whose times lie
 next to each other first, up to that size. A part must have as many rows and packets as what it is
-made of, or it is not taken; the exchange is one transaction, and the old files stay for readers
+made of, or it is not taken; the exchange is one commit, and the old files stay for readers
 until they expire.
 
 The roll-up of hosts comes first, so it never needs rows of files that are put together.
@@ -16,10 +16,11 @@ from dataclasses import dataclass
 import duckdb
 
 from . import hosts, parts, views
-from .catalog import Lake, LakeFile
+from .catalog import Lake
 from .engine import HOSTS_SCHEMA, listed, parquet
 from .errors import LakeError, counted
 from .flow_files import SCHEMA
+from .lake_file import LakeFile
 
 TARGET_BYTES = 512 << 20
 """The size of files that is aimed at."""
@@ -44,22 +45,23 @@ def compact(lake: Lake, target_bytes: int = TARGET_BYTES) -> Compacted:
     """Puts small files together, day by day."""
     done = Compacted()
     with lake.changed():
+        lake.table.settle()
         hosts.roll_up(lake)
         with parts.maker(lake) as db:
             for kind in ("flows", "hosts"):
-                for day, files in by_day(lake.files(kind)).items():
+                for of, files in by_day(lake.files(kind)).items():
                     for group in groups(files, target_bytes):
-                        put_together(lake, db, kind, day, group)
+                        put_together(lake, db, kind, of, group)
                         done.before += len(group)
                         done.after += 1
     return done
 
 
-def by_day(files: list[LakeFile]) -> dict[str, list[LakeFile]]:
-    """Returns files by their days, in order."""
-    days: dict[str, list[LakeFile]] = {}
+def by_day(files: list[LakeFile]) -> dict[tuple[str, str], list[LakeFile]]:
+    """Returns files by their days and sensors, in order."""
+    days: dict[tuple[str, str], list[LakeFile]] = {}
     for file in files:
-        days.setdefault(file.day, []).append(file)
+        days.setdefault((file.day, file.sensor), []).append(file)
     return days
 
 
@@ -79,7 +81,11 @@ def groups(files: list[LakeFile], target_bytes: int) -> list[list[LakeFile]]:
 
 
 def put_together(
-    lake: Lake, db: duckdb.DuckDBPyConnection, kind: str, day: str, group: list[LakeFile]
+    lake: Lake,
+    db: duckdb.DuckDBPyConnection,
+    kind: str,
+    of: tuple[str, str],
+    group: list[LakeFile],
 ) -> None:
     """Makes one file of several."""
     paths = [lake.path(file) for file in group]
@@ -88,16 +94,19 @@ def put_together(
     else:
         together = views.HOSTS_TOGETHER.format(parts=parquet(paths, HOSTS_SCHEMA))
         query = f"{together} {hosts.SORTED}"
-    part = parts.make(lake, db, kind, day, query)
+    part = parts.make(lake, db, kind, of, query)
     source = f"select {SUMS[kind]} from read_parquet({{}}, hive_partitioning = false)"
     before = db.execute(source.format(listed(paths))).fetchone()
     after = db.execute(source.format(listed([lake.path(part)]))).fetchone()
     if before != after:
         lake.path(part).unlink()
         raise LakeError(
-            f"{counted(len(group), 'file')} of {day} have {before} rows, packets and bytes, and "
+            f"{counted(len(group), 'file')} of {of[0]} have {before} rows, packets and bytes, and "
             f"the file made of them {after}: nothing was exchanged; see whether the disk is sound"
         )
+    if kind == "flows":
+        lake.table.exchange(group, part)
+        return
     with lake.transaction():
         lake.insert(part)
         lake.replace(group)

@@ -154,23 +154,21 @@ def no_segments() -> str:
 def over_lake(lake: Lake) -> duckdb.DuckDBPyConnection:
     """Returns DuckDB over a lake, as it is now."""
     db = engine()
-    # One transaction, so that the list of files and the accounts are of one moment.
-    with lake.reading():
-        files = lake.files("flows")
+    with lake.table.reading():
+        flows = [lake.path(file) for file in lake.files("flows")]
         hosts = [lake.path(file) for file in lake.files("hosts")]
         told = lake.segments_table()
         pending = lake.pending_hosts()
-    flows = [lake.path(file) for file in files]
+        of_pending = [lake.path(file) for file in lake.table.files_of(pending)] if pending else []
     db.execute(f"create view flows as {parquet(flows, SCHEMA)}")
     db.register("segments_told", told)
     db.execute(f"create view segments as {SEGMENTS} from segments_told")
     parts = parquet(hosts, HOSTS_SCHEMA)
     if pending:
-        # What the roll-up does not have yet is made here: of files as they landed, since compaction
-        # comes after the roll-up.
+        # What the roll-up does not have yet is made here.
         db.register("not_in_hosts", named(pending))
-        landed = parquet([lake.path(file) for file in files if file.is_as_landed], SCHEMA)
-        of_flows = f"(select * from ({landed}) semi join not_in_hosts using (sensor, segment))"
+        rows = parquet(of_pending, SCHEMA)
+        of_flows = f"(select * from ({rows}) semi join not_in_hosts using (sensor, segment))"
         parts = f"{parts} union all {views.HOSTS.format(flows=of_flows)}"
     db.execute(f"create view hosts as {views.HOSTS_TOGETHER.format(parts=parts)}")
     return with_views(db)

@@ -1,7 +1,8 @@
 """`tapdeck-lake expire`: removes files that are no part of the table any more, and old rows.
 
 Files that compaction replaced stay for an hour, so that a question that began before ends well.
-Files that nobody names are what a killed process left. With a number of days, whole days go: the
+Files that nobody names are what a killed process left, or came a
+second time. With a number of days, whole days go: the
 account of each segment then says how many of its rows went, and `hosts` stays. Sensors are asked
 nothing and told nothing.
 """
@@ -15,9 +16,11 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from . import durable, hosts, parts
-from .catalog import Lake, LakeFile, now_us
+from .catalog import Lake, now_us, sensor_of
 from .engine import listed
 from .errors import LakeError
+from .flow_files import STEM
+from .lake_file import LakeFile
 
 GRACE_S = 3600
 """How long a file that was replaced stays."""
@@ -54,34 +57,29 @@ def expire(
     if keep_days is not None and keep_days < 1:
         raise LakeError("keep at least one day")
     with lake.changed():
+        lake.table.settle()
         if keep_days is not None:
             now = datetime.strptime(today, "%Y-%m-%d") if today else datetime.now(UTC)
             # A host that was seen stays known.
             hosts.roll_up(lake)
             oldest = (now - timedelta(days=keep_days - 1)).strftime("%Y-%m-%d")
-            for file in lake.files("flows"):
-                if file.day < oldest:
-                    drop_rows(lake, file)
-                    done.rows += file.rows
+            files = [file for file in lake.files("flows") if file.day < oldest]
+            if files:
+                lake.table.drop(files, counts_of(lake, files))
+            done.rows = sum(file.rows for file in files)
+        lake.table.forget(grace_s)
         remove_replaced(lake, grace_s, done)
         remove_orphans(lake, done)
     return done
 
 
-def drop_rows(lake: Lake, file: LakeFile) -> None:
-    """Takes a file's rows out of the table for good, and says so in the segments' accounts."""
+def counts_of(lake: Lake, files: list[LakeFile]) -> list[tuple[int, int, str, str]]:
+    """Returns rows and packets of each segment in files, with its sensor and its name."""
     with parts.maker(lake) as db:
         query = f"""select count(*), sum(fwd_packets + rev_packets)::bigint, sensor, segment
-            from read_parquet({listed([lake.path(file)])}, hive_partitioning = false)
+            from read_parquet({listed([lake.path(f) for f in files])}, hive_partitioning = false)
             group by sensor, segment"""
-        counts = db.execute(query).fetchall()
-    with lake.transaction():
-        lake.db.executemany(
-            "update segments set rows_expired = rows_expired + ?, "
-            "packets_expired = packets_expired + ? where sensor = ? and segment = ?",
-            counts,
-        )
-        lake.replace([file])
+        return db.execute(query).fetchall()
 
 
 def remove_replaced(lake: Lake, grace_s: float, done: Expired) -> None:
@@ -99,8 +97,11 @@ def remove_orphans(lake: Lake, done: Expired) -> None:
     """Removes what killed processes left. Nobody else changes the table meanwhile."""
     for kind in ("flows", "hosts"):
         for path in (lake.directory / kind).glob("day=*/*"):
-            if not lake.known(path.relative_to(lake.directory).as_posix()):
+            is_part = lake.names(lake.inside(path)) if kind == "hosts" else lake.table.needs(path)
+            if not is_part:
                 remove(path, done)
+    for path in [*lake.table.orphans(), *repeated(lake)]:
+        remove(path, done)
     for scratch in lake.directory.glob(".scratch-*"):
         shutil.rmtree(scratch, ignore_errors=True)
     old = time.time() - DRAFT_S
@@ -108,6 +109,17 @@ def remove_orphans(lake: Lake, done: Expired) -> None:
         for path in folder.glob("*/.*"):
             if durable.is_draft(path) and path.stat().st_mtime < old:
                 remove(path, done)
+
+
+def repeated(lake: Lake) -> list[Path]:
+    """Returns files that have landed and whose rows the table has from elsewhere, or had."""
+    found = []
+    for path in lake.landed.glob("*/*.parquet"):
+        stem = STEM.match(path.name)
+        sensor = sensor_of(path.parent.name)
+        if stem and lake.is_committed(sensor, stem[0]) and not lake.table.needs(path):
+            found.append(path)
+    return found
 
 
 def remove(path: Path, done: Expired) -> None:

@@ -13,9 +13,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from . import parts, views
-from .catalog import Lake, LakeFile
+from .catalog import Lake
 from .engine import named, parquet
 from .flow_files import SCHEMA
+from .lake_file import LakeFile
 
 SORTED = "order by host_num, host, hour, sensor"
 
@@ -31,6 +32,7 @@ class RolledUp:
 def hosts(lake: Lake) -> RolledUp:
     """Adds what was committed since the last time."""
     with lake.changed():
+        lake.table.settle()
         return roll_up(lake)
 
 
@@ -40,9 +42,8 @@ def roll_up(lake: Lake) -> RolledUp:
     if not pending:
         return RolledUp()
     by_day: dict[str, list[LakeFile]] = {}
-    for file in lake.files("flows"):
-        if file.is_as_landed:
-            by_day.setdefault(file.day, []).append(file)
+    for file in lake.table.files_of(pending):
+        by_day.setdefault(file.day, []).append(file)
     made = []
     with parts.maker(lake) as db:
         db.register("pending", named(pending))
@@ -51,7 +52,7 @@ def roll_up(lake: Lake) -> RolledUp:
             flows = f"(select * from ({rows}) semi join pending using (sensor, segment))"
             several = views.HOSTS.format(flows=flows)
             query = f"{views.HOSTS_TOGETHER.format(parts=several)} {SORTED}"
-            part = parts.make(lake, db, "hosts", day, query)
+            part = parts.make(lake, db, "hosts", (day, ""), query)
             if part.rows:
                 made.append(part)
             else:

@@ -16,10 +16,11 @@ import duckdb
 import pyarrow.parquet as pq
 
 from . import durable
-from .catalog import Lake, LakeFile
+from .catalog import Lake
 from .engine import engine, quoted, scratch_of
 from .errors import LakeError
 from .flow_files import microseconds
+from .lake_file import LakeFile
 
 GROUP_ROWS = 250_000
 """Rows of a row group: what a question reads at least."""
@@ -41,8 +42,14 @@ def maker(lake: Lake) -> Iterator[duckdb.DuckDBPyConnection]:
         shutil.rmtree(scratch, ignore_errors=True)
 
 
-def make(lake: Lake, db: duckdb.DuckDBPyConnection, kind: str, day: str, query: str) -> LakeFile:
-    """Writes the rows of a query as a part of a day. The catalog does not name it yet."""
+def make(
+    lake: Lake, db: duckdb.DuckDBPyConnection, kind: str, of: tuple[str, str], query: str
+) -> LakeFile:
+    """Writes the rows of a query as a part, which is no part of the table yet.
+
+    `of` has its day, and its sensor; that is empty if there may be several.
+    """
+    day, _ = of
     folder = lake.directory / kind / f"day={day}"
     durable.make_directory(folder)
     path = folder / f"part-{uuid.uuid4().hex}.parquet"
@@ -52,11 +59,11 @@ def make(lake: Lake, db: duckdb.DuckDBPyConnection, kind: str, day: str, query: 
         f"(format parquet, compression zstd, row_group_size {GROUP_ROWS})"
     )
     durable.publish(path)
-    return described(lake, kind, day, path)
+    return described(lake, kind, of, path)
 
 
-def described(lake: Lake, kind: str, day: str, path: Path) -> LakeFile:
-    """Returns what the catalog is told of a part."""
+def described(lake: Lake, kind: str, of: tuple[str, str], path: Path) -> LakeFile:
+    """Returns what is in a part."""
     metadata = pq.read_metadata(path)
     first_us = last_us = None
     if metadata.num_rows:
@@ -67,6 +74,5 @@ def described(lake: Lake, kind: str, day: str, path: Path) -> LakeFile:
             raise LakeError(f"{path} does not tell the times of its rows")
         first_us = min(microseconds(group.statistics.min) for group in groups)
         last_us = max(microseconds(group.statistics.max) for group in groups)
-    name = path.relative_to(lake.directory).as_posix()
     size = path.stat().st_size
-    return LakeFile(name, kind, day, size, metadata.num_rows, first_us, last_us)
+    return LakeFile(lake.inside(path), kind, *of, size, metadata.num_rows, first_us, last_us)

@@ -82,7 +82,7 @@ def segment_bytes(segment: Segment) -> bytes:
         shed = segment.shed.get(number, 0)
         lengths = (len(frame), len(frame) + shed)
         head = struct.pack("=IIIII", 0, time >> 32, time & 0xFFFFFFFF, *lengths)
-        options = option(0xF464, struct.pack("=Q", shed)) + option(0, b"") if shed else b""
+        options = option(0xF464, struct.pack("=I", shed)) + option(0, b"") if shed else b""
         out += block(PACKET, head + padded(frame) + options)
     out += fill(len(out))
     delivered, cut = len(segment.packets), segment.cutoff[0]

@@ -24,6 +24,7 @@ from .synthetic import DAY_US, T0_US
 from .test_lake import Fleet, known_hosts
 
 KILLS = int(os.environ.get("TAPDECK_LAKE_KILLS", "40"))
+SEED = int(os.environ.get("TAPDECK_SEED", "7"))
 SENSORS = ("berlin", "hamburg")
 
 # Each process begins as a copy of one that has read all modules and has no threads.
@@ -73,9 +74,9 @@ def add(fleet: Fleet, rng: random.Random, number: int) -> None:
             (store / f"{stem}.{ending}").write_bytes(rng.randbytes(50_000))
 
 
-@pytest.mark.parametrize("seed", [7])
-def test_killed_at_any_moment_no_row_is_missing_or_double(tmp_path: Path, seed: int) -> None:
-    fleet, rng = Fleet(tmp_path, seed), random.Random(seed)
+@pytest.mark.parametrize("kind", ["files", "iceberg"])
+def test_killed_at_any_moment_no_row_is_missing_or_double(tmp_path: Path, kind: str) -> None:
+    fleet, rng = Fleet(tmp_path, SEED, kind), random.Random(SEED)
     names = ["ship", "commit", "hosts", "compact", "expire"]
     kills = dict.fromkeys(names, 0)
     lasts = dict.fromkeys(names, 1.0)
