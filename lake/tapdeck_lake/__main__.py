@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import signal
 import sys
 import threading
@@ -252,6 +253,8 @@ def run_functions(_options: argparse.Namespace) -> int:
 
 def main() -> int:
     """Runs one command. Returns its exit code."""
+    # Who may read what was recorded is for the owner to say, and for the group.
+    os.umask(os.umask(0o077) | 0o027)
     options = parser().parse_args()
     try:
         code: int = options.run(options)

@@ -10,7 +10,7 @@ A lake is a directory:
     segments/SENSOR/STEM.pcapng      packets, where sensors ship these, too
 
 The rows of a segment are in the table if and only if the segment has a row in `segments`: that is
-the ledger which makes delivery exactly once, however often a file is shipped. Which files are the
+the register which makes delivery exactly once, however often a file is shipped. Which files are the
 table says `files` in a lake of plain files (table.py), and Iceberg's own metadata in the other kind
 (iceberg.py). A process that is killed at any moment leaves the table as it was or as it was to
 become, and beside it at most files that nobody names, which `expire` removes.
@@ -213,7 +213,7 @@ class Lake:
         return self.db.execute(query, (sensor, segment)).fetchone() is not None
 
     def add_segment(self, account: Account) -> None:
-        """Enters a segment into the ledger. Raises sqlite3.IntegrityError where it is there."""
+        """Enters a segment into the register. Raises sqlite3.IntegrityError where it is there."""
         told = {name: getattr(account, name) for name in Account.__annotations__ if name != "files"}
         told |= {"number": account.number, "committed_us": now_us()}
         names = ", ".join(told)
@@ -246,7 +246,7 @@ class Lake:
         )
 
     def segments_table(self) -> pa.Table:
-        """Returns the accounts of all segments in the ledger."""
+        """Returns the accounts of all segments in the register."""
         found = self.db.execute("select * from segments order by sensor, number")
         names = [column[0] for column in found.description]
         texts = ("sensor", "segment")

@@ -4,10 +4,10 @@ The table is `tapdeck.flows`, version 2, by day and sensor. Files are adopted as
 copied: from then on they belong to the table, and whoever expires snapshots of it deletes them with
 its other files.
 
-Two things change here, the Iceberg table and the ledger in `catalog.db`, and a process can be
+Two things change here, the Iceberg table and the register in `catalog.db`, and a process can be
 killed between. So what is about to happen is written down first (`changes`), the Iceberg commit
-carries the number of that, and the ledger follows. Whoever comes next and finds something written
-down looks whether the table has a snapshot with that number: then the ledger follows now, else
+carries the number of that, and the register follows. Whoever comes next and finds something written
+down looks whether the table has a snapshot with that number: then the register follows now, else
 nothing has happened, and what is written down is dropped. So Iceberg's commit alone decides.
 """
 
@@ -124,7 +124,7 @@ def number_of(column: str) -> int:
 
 
 class IcebergTable:
-    """An Iceberg table, and the ledger that follows it."""
+    """An Iceberg table, and the register that follows it."""
 
     def __init__(self, lake: Lake) -> None:
         self.lake = lake
@@ -175,29 +175,29 @@ class IcebergTable:
     @contextmanager
     def reading(self) -> Iterator[None]:
         """Makes all that is read inside be of one moment."""
-        ledger = self.lake.db
+        register = self.lake.db
         while True:
             self.of_iceberg.refresh()
             before = self.of_iceberg.metadata.current_snapshot_id
             with self.lake.reading():
-                there = ledger.execute("select id, what from changes").fetchall()
-                # The ledger is of a moment between these two looks at the table.
+                there = register.execute("select id, what from changes").fetchall()
+                # The register is of a moment between these two looks at the table.
                 if self.catalog.load_table(TABLE).metadata.current_snapshot_id != before:
                     continue
                 behind = [json.loads(what) for change, what in there if self.has(change)]
                 if not behind:
                     yield
                     return
-                # Whoever reads may have no right to write: a copy of the ledger follows.
+                # Whoever reads may have no right to write: a copy of the register follows.
                 copy = sqlite3.connect(":memory:")
-                ledger.backup(copy)
+                register.backup(copy)
             self.lake.db = copy
             try:
                 for what in behind:
-                    self.to_ledger(what)
+                    self.to_register(what)
                 yield
             finally:
-                self.lake.db = ledger
+                self.lake.db = register
                 copy.close()
             return
 
@@ -207,21 +207,21 @@ class IcebergTable:
         return any(s.summary is not None and s.summary[CHANGE] == change for s in snapshots)
 
     def settle(self) -> None:
-        """Lets the ledger follow what a process that was killed has done to the table."""
+        """Lets the register follow what a process that was killed has done to the table."""
         self.needed = None
         self.of_iceberg.refresh()
         for change, what in self.lake.db.execute("select id, what from changes").fetchall():
             self.follow(change, json.loads(what) if self.has(change) else None)
 
     def follow(self, change: str, what: dict[str, Any] | None) -> None:
-        """Does to the ledger what a change has done to the table; nothing where it has not."""
+        """Does to the register what a change has done to the table; nothing where it has not."""
         with self.lake.transaction():
             if what is not None:
-                self.to_ledger(what)
+                self.to_register(what)
             self.lake.db.execute("delete from changes where id = ?", (change,))
 
-    def to_ledger(self, what: dict[str, Any]) -> None:
-        """Enters a change into the ledger."""
+    def to_register(self, what: dict[str, Any]) -> None:
+        """Enters a change into the register."""
         for account in what.get("segments", []):
             self.lake.add_segment(Account(**account))
         self.lake.expire_rows(what.get("expired", []))
@@ -229,7 +229,7 @@ class IcebergTable:
     def change(
         self, what: dict[str, Any], do: Callable[[Transaction, dict[str, str]], None]
     ) -> None:
-        """Changes the table and then the ledger."""
+        """Changes the table and then the register."""
         change = uuid.uuid4().hex
         text = json.dumps(what)
         self.lake.db.execute("insert into changes values (?, ?)", (change, text))
@@ -257,14 +257,14 @@ class IcebergTable:
 
         def do(transaction: Transaction, properties: dict[str, str]) -> None:
             if paths:
-                # The ledger knows what is there. Iceberg would read all of its metadata for that.
+                # The register knows what is there. Iceberg would read all of its metadata for that.
                 transaction.add_files(paths, properties, check_duplicate_files=False)
 
         told = {"segments": [vars(account) for account, _ in batch]}
         if paths:
             self.change(told, do)
             return
-        # Segments without rows change nothing but the ledger.
+        # Segments without rows change nothing but the register.
         with self.lake.transaction():
             for account, _ in batch:
                 self.lake.add_segment(account)

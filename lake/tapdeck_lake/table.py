@@ -33,7 +33,7 @@ class Table(Protocol):
         ...
 
     def reading(self) -> AbstractContextManager[None]:
-        """Makes all that is read inside, ledger and table, be of one moment."""
+        """Makes all that is read inside, register and table, be of one moment."""
         ...
 
     def settle(self) -> None:

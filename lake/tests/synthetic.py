@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from datetime import UTC, datetime
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,12 @@ def stem_of(number: int, begin_us: int) -> str:
     return f"tapdeck-{number:08d}-{began:%Y%m%dT%H%M%SZ}"
 
 
+@cache
+def addresses() -> pa.Array:
+    """All addresses that flows are between, by their numbers."""
+    return pa.array([f"10.{n >> 16 & 255}.{n >> 8 & 255}.{n & 255}" for n in range(1 << 18)])
+
+
 def rows_of(
     rng: np.random.Generator, sensor: str, stem: str, times: tuple[int, int], rows: int
 ) -> pa.Table:
@@ -30,10 +37,6 @@ def rows_of(
     start = rng.integers(*times, rows)
     lasted = rng.integers(0, 50_000_000, rows)
     ends = [np.minimum(rng.zipf(1.3, rows), 1 << 18) - 1 for _ in range(2)]
-    addresses = [
-        pa.array([f"10.{n >> 16 & 255}.{n >> 8 & 255}.{n & 255}" for n in end.tolist()])
-        for end in ends
-    ]
     proto = rng.choice(np.array([6, 17], np.int32), rows)
     packets, back = rng.integers(1, 1000, rows), rng.integers(0, 1000, rows)
     span = rng.integers(1 << 17, 1 << 22, rows)
@@ -47,8 +50,8 @@ def rows_of(
         "ip_version": pa.array(np.full(rows, 4, np.int32)),
         "proto": pa.array(proto),
         "ether_type": pa.array(np.full(rows, 0x0800, np.int32)),
-        "src_ip": addresses[0],
-        "dst_ip": addresses[1],
+        "src_ip": addresses().take(pa.array(ends[0])),
+        "dst_ip": addresses().take(pa.array(ends[1])),
         "src_num": pa.array(ends[0] + (10 << 24)),
         "dst_num": pa.array(ends[1] + (10 << 24)),
         "src_port": pa.array(rng.integers(1024, 65_536, rows).astype(np.int32)),

@@ -177,6 +177,7 @@ def test_the_commands_do_what_they_say(tables: Path, tmp_path: Path) -> None:
         assert done.returncode == 0, f"{name}: {done.stderr}"
         said[name] = done.stderr + done.stdout
     assert "4 segments shipped: 4 files" in said["ship"]
+    assert all(path.stat().st_mode & 0o007 == 0 for path in lake.rglob("*"))
     assert "4 segments committed" in said["commit"]
     assert "became 1" in said["compact"]
     assert "4 segments," in said["check"] and "1,600 packets" in said["check"]

@@ -1,7 +1,7 @@
 """Processes that are killed at any moment leave the table whole, and the next one goes on.
 
 Each round starts one command in a process of its own and kills it after a time that is drawn from
-how long such commands take. After each kill the table is what its ledger says; in the end it has
+how long such commands take. After each kill the table is what its register says; in the end it has
 every row that the sensors have, once.
 """
 
