@@ -9,7 +9,7 @@ export CARGO_TARGET_DIR ?= $(CURDIR)/target
 DEV := $(abspath $(CARGO_TARGET_DIR))/debug
 RELEASE := $(abspath $(CARGO_TARGET_DIR))/release
 
-.PHONY: help setup demo test test-fleet test-lake nightly fuzz lint advisories bench lab lab-once lab-quick lab-test test-vm deb
+.PHONY: help setup demo test test-fleet test-lake nightly fuzz lint advisories bench bench-lake lab lab-once lab-quick lab-test test-vm deb
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -115,6 +115,10 @@ bench: ## Measure against the peers; BENCH='--runs 3 --packets 1000000' changes 
 	cargo bench -p tapdeck-capture --bench hook
 	cargo bench -p tapdeck-store --bench index
 	cargo bench -p tapdeck-flow --bench flows
+
+bench-lake: ## Fill, compact and ask a lake of 100 million rows; BENCH='--rows 10000000' takes fewer
+	@scripts/setup.sh --fleet
+	lake/.venv/bin/python lake/bench.py $(BENCH)
 
 # Where the lab's results go: make lab-quick OUT=DIR
 OUT ?= lab-results

@@ -17,6 +17,7 @@ from . import ask, check, commit, compact, engine, expire, fetch, hosts, ship
 from .catalog import Lake
 from .community_id import FUNCTIONS
 from .errors import LakeError, counted
+from .views import HOUR_OF
 
 DONE, FAILED, INTERRUPTED = 0, 1, 130
 WATCH_S = 1.0
@@ -108,7 +109,7 @@ def parser() -> argparse.ArgumentParser:
     one.add_argument("query", metavar="SQL", help="select * from flows ...: whole rows")
 
     command(
-        "functions", run_functions, "write community_id and its like as SQL, for DuckDB elsewhere"
+        "functions", run_functions, "write community_id and hour_of as SQL, for DuckDB elsewhere"
     )
     return top
 
@@ -247,7 +248,7 @@ def run_fetch(options: argparse.Namespace) -> int:
 
 
 def run_functions(_options: argparse.Namespace) -> int:
-    print(FUNCTIONS.strip())
+    print(f"{FUNCTIONS}{HOUR_OF}".strip())
     return DONE
 
 

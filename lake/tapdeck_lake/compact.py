@@ -25,7 +25,7 @@ from .lake_file import LakeFile
 TARGET_BYTES = 512 << 20
 """The size of files that is aimed at."""
 
-SORTED = "order by date_trunc('hour', start), src_num, src_ip, start"
+SORTED = "order by hour_of(start), src_num, src_ip, start"
 
 SUMS = {
     "flows": "count(*), sum(fwd_packets + rev_packets)::bigint, sum(fwd_bytes + rev_bytes)::bigint",

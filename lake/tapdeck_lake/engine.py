@@ -108,7 +108,7 @@ def engine(scratch: Path | None = None, memory: str = "") -> duckdb.DuckDBPyConn
         db.execute(f"set temp_directory = {quoted(scratch)}")
     if memory:
         db.execute(f"set memory_limit = {quoted(memory)}")
-    db.execute(FUNCTIONS)
+    db.execute(FUNCTIONS + views.HOUR_OF)
     return db
 
 

@@ -5,8 +5,8 @@
 //! and neither when nor where. Rows that were taken out of a table together are one group, so a
 //! file of more than one group is one whose flows did not fit into memory at once.
 //!
-//! What the segment itself tells, of losses for one, stands as text in the metadata of the file that
-//! whoever makes a segment's files gives it to ([`ParquetFile::tell_segment`]).
+//! What the segment itself tells, of losses for one, stands as text in the metadata of one of its
+//! files ([`ParquetFile::tell_segment`]).
 //!
 //! Each page of 20,000 rows has its least and greatest value in the page index. Rows are sorted by
 //! source, so a search for a source finds its pages there; for destinations there is a Bloom
