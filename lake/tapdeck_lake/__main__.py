@@ -174,7 +174,7 @@ def run_ship(options: argparse.Namespace) -> int:
     signal.signal(signal.SIGTERM, ask_to_stop)
     faults = 0
     while not stop.is_set():
-        faults += shipper.run().faults
+        faults += shipper.look().faults
         stop.wait(WATCH_S)
     return FAILED if faults else DONE
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 import hashlib
 import os
 import sys
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,15 +24,18 @@ from .flow_files import Account, missing, number_of, read_segment, stems
 
 RECORD = ".tapdeck-lake-"
 """How the name of a list of what was delivered begins."""
+SETTLED_NS = 2_000_000_000
+"""A directory that was not changed for so long shows the next change by its time."""
 
 
 @dataclass
 class Shipped:
-    """What was delivered, and what could not be."""
+    """What was delivered, what is to be tried again, and what was found to be wrong."""
 
     segments: int = 0
     files: int = 0
     bytes: int = 0
+    waiting: int = 0
     faults: int = 0
 
 
@@ -43,7 +47,8 @@ class Shipper:
         name = hashlib.sha256(os.fsencode(lake.directory.resolve())).hexdigest()[:16]
         self.record = flows / f"{RECORD}{name}.shipped"
         self.delivered = self.read_record()
-        self.told: set[tuple[int, int]] = set()
+        self.told: set[str] = set()
+        self.settled_ns: int | None = None
 
     def read_record(self) -> set[str]:
         """Returns what was delivered before. A line that was cut short does not count."""
@@ -62,6 +67,25 @@ class Shipper:
             os.fsync(record.fileno())
         self.delivered.add(stem)
 
+    def tell(self, text: str) -> bool:
+        """Tells something on standard error, once. Returns whether it was new."""
+        if text in self.told:
+            return False
+        self.told.add(text)
+        print(f"tapdeck-lake: {text}", file=sys.stderr, flush=True)
+        return True
+
+    def look(self) -> Shipped:
+        """Does what `run` does, if there may be something new."""
+        changed_ns = self.flows.stat().st_mtime_ns if self.flows.is_dir() else 0
+        if changed_ns == self.settled_ns:
+            return Shipped()
+        # A directory that was changed just now may be changed again at the same time by its clock.
+        is_old = time.time_ns() - changed_ns > SETTLED_NS
+        done = self.run()
+        self.settled_ns = changed_ns if is_old and not done.waiting else None
+        return done
+
     def run(self) -> Shipped:
         """Delivers what is there and was not delivered. Tells on standard error what cannot be."""
         done = Shipped()
@@ -76,28 +100,25 @@ class Shipper:
                     try:
                         self.deliver(stem, done)
                     except LakeError as error:
-                        print(f"tapdeck-lake: {error}", file=sys.stderr)
-                        done.faults += 1
+                        done.faults += self.tell(str(error))
+                        done.waiting += 1
         return done
 
     def tell_missing(self, there: list[str]) -> None:
         """Tells which segments have no flow tables among those that have, or were delivered."""
         numbers = {number_of(stem) for stem in [*there, *self.delivered]}
         for first, last in missing(numbers):
-            if (first, last) in self.told:
-                continue
-            self.told.add((first, last))
             which = f"segment {first}" if first == last else f"segments {first} to {last}"
-            print(
-                f"tapdeck-lake: {which} of {self.flows} will not be in the lake: no flow table is "
-                "there, as where retention was faster",
-                file=sys.stderr,
+            self.tell(
+                f"{which} of {self.flows} will not be in the lake: no flow table is there, as "
+                "where retention was faster"
             )
 
     def deliver(self, stem: str, done: Shipped) -> None:
         """Delivers a segment's files, the first last, behind its packets."""
         account, files = read_segment(self.flows, stem)
         if self.store is not None and not self.deliver_packets(self.store, account, done):
+            done.waiting += 1
             return
         folder = self.lake.landed / folder_of(account.sensor)
         for file in files:
@@ -117,10 +138,9 @@ class Shipper:
                 self.copy(store / f"{stem}.index", folder / f"{stem}.index", done)
             self.copy(store / f"{stem}.pcapng", folder / f"{stem}.pcapng", done)
         except FileNotFoundError:
-            print(
-                f"tapdeck-lake: {stem}.pcapng was deleted from {store} before it was shipped: its "
-                "rows are in the lake, its packets are not",
-                file=sys.stderr,
+            self.tell(
+                f"{stem}.pcapng was deleted from {store} before it was shipped: its rows are in "
+                "the lake, its packets are not"
             )
         return True
 

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 import random
+import signal
 import subprocess
 import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -202,6 +205,46 @@ def test_the_commands_do_what_they_say(tables: Path, tmp_path: Path) -> None:
     out = tmp_path / "answer.parquet"
     sql("--lake", lake, "--format", "parquet", "-o", out, query)
     assert over_lake(Lake(lake)).sql(f"from '{out}'").shape == (len(rows), 2)
+
+
+def test_watching_ships_what_comes_and_ends_when_it_is_asked_to(
+    tables: Path, tmp_path: Path
+) -> None:
+    lake, flows = Lake.init(tmp_path / "lake"), tmp_path / "flows"
+    flows.mkdir()
+    store = tmp_path / "store"
+    store.mkdir()
+    command: list[str | Path] = [sys.executable, "-m", "tapdeck_lake", "ship", "--watch"]
+    command += ["--flows", flows, "--lake", lake.directory, "--segments", store]
+    with subprocess.Popen(command, cwd=LAKE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        landed = []
+        for number, stem in enumerate(stems(tables / "flows")):
+            for ending in ("index", "pcapng"):
+                copy = (tables / "store" / f"{stem}.{ending}").read_bytes()
+                (store / f"{stem}.{ending}").write_bytes(copy)
+            name = f"{stem}.parquet"
+            if number == 1:
+                # What is not whole is told once, and tried again.
+                (flows / name).write_bytes(b"PAR1, but no more")
+                assert stem in process.stderr.readline()
+            (flows / ".draft").write_bytes((tables / "flows" / name).read_bytes())
+            (flows / ".draft").rename(flows / name)
+            landed.append(lake.landed / "berlin" / name)
+            awaited(landed[-1].exists)
+        process.send_signal(signal.SIGINT)
+        assert process.stderr.read() == ""
+    assert process.returncode == 1, "something was wrong for a while"
+    assert commit.commit(lake).rows == len(over_directories([tables / "flows"]).sql("from flows"))
+    assert len(list((lake.segments / "berlin").glob("*.pcapng"))) == 4
+
+
+def awaited(condition: Callable[[], bool]) -> None:
+    """Waits until something is so."""
+    until = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < until, "it did not come about in a minute"
+        time.sleep(0.02)
 
 
 @pytest.mark.parametrize(
