@@ -13,10 +13,10 @@ from types import FrameType
 
 import duckdb
 
-from . import ask, check, commit, compact, engine, expire, fetch, hosts, ship
+from . import ask, check, commit, compact, engine, expire, fetch, hosts, serve, ship
 from .catalog import Lake
 from .community_id import FUNCTIONS
-from .errors import LakeError, counted
+from .errors import FAILURES, LakeError, counted, told
 from .views import HOUR_OF
 
 DONE, FAILED, INTERRUPTED = 0, 1, 130
@@ -88,6 +88,29 @@ def parser() -> argparse.ArgumentParser:
 
     of_lake(
         command("check", run_check, "count the table, and hold it against the segments' accounts")
+    )
+
+    one = command("serve", run_serve, "do all of it in a loop, and give metrics")
+    of_lake(one)
+    one.add_argument(
+        "--flows", type=Path, action="append", default=[], metavar="DIR",
+        help="also ship from this directory; may come several times",
+    )  # fmt: skip
+    plan = serve.Plan()
+    for task, each in [
+        ("commit", plan.commit_s),
+        ("hosts", plan.hosts_s),
+        ("compact", plan.compact_s),
+        ("expire", plan.expire_s),
+    ]:
+        one.add_argument(
+            f"--{task}-every", type=seconds, default=each, metavar="S", help=f"seconds [{each:.0f}]"
+        )
+    one.add_argument(
+        "--keep-days", type=positive, metavar="N", help="keep the rows of so many days [all]"
+    )
+    one.add_argument(
+        "--listen", default="", metavar="ADDR:PORT", help="give metrics at a loopback address"
     )
 
     one = command("sql", run_sql, "ask the table, or directories of flow tables, by DuckDB")
@@ -165,18 +188,39 @@ def run_ship(options: argparse.Namespace) -> int:
         done = shipper.run()
         say(ship.said(done))
         return FAILED if done.faults else DONE
-    stop = threading.Event()
-
-    def ask_to_stop(_signal: int, _frame: FrameType | None) -> None:
-        stop.set()
-
-    signal.signal(signal.SIGINT, ask_to_stop)
-    signal.signal(signal.SIGTERM, ask_to_stop)
+    stop = asked_to_stop()
     faults = 0
     while not stop.is_set():
         faults += shipper.look().faults
         stop.wait(WATCH_S)
     return FAILED if faults else DONE
+
+
+def asked_to_stop() -> threading.Event:
+    """Returns what is set when a signal asks the process to end."""
+    stop = threading.Event()
+
+    def ask(_signal: int, _frame: FrameType | None) -> None:
+        stop.set()
+
+    signal.signal(signal.SIGINT, ask)
+    signal.signal(signal.SIGTERM, ask)
+    return stop
+
+
+def run_serve(options: argparse.Namespace) -> int:
+    lake = Lake(options.lake)
+    plan = serve.Plan(
+        commit_s=options.commit_every,
+        hosts_s=options.hosts_every,
+        compact_s=options.compact_every,
+        expire_s=options.expire_every,
+        keep_days=options.keep_days,
+    )
+    shippers = [ship.Shipper(flows, lake, None) for flows in options.flows]
+    tasks = serve.tasks_of(lake, shippers, plan)
+    serve.serve(lake, tasks, options.listen, asked_to_stop())
+    return DONE
 
 
 def run_commit(options: argparse.Namespace) -> int:
@@ -259,13 +303,10 @@ def main() -> int:
     options = parser().parse_args()
     try:
         code: int = options.run(options)
-    except LakeError as error:
-        say(str(error))
-        return FAILED
     except BrokenPipeError:
         return DONE
-    except OSError as error:
-        say(f"{error.filename or options.command}: {error.strerror}")
+    except FAILURES as error:
+        say(told(error))
         return FAILED
     except KeyboardInterrupt:
         return INTERRUPTED
