@@ -67,7 +67,11 @@ def check(lake: Lake) -> Checked:
     if done.faults:
         return done
     db = over_lake(lake)
-    count_rows(db, done)
+    try:
+        count_rows(db, done)
+    except duckdb.Error as error:
+        done.faults.append(f"the table cannot be read: {error}")
+        return done
     for sensor, segment, packets, in_rows in db.execute(DAMAGED).fetchall():
         done.notes.append(
             f"{sensor}: {segment} has {counted(packets, 'packet')}, and {in_rows:,} of them could "

@@ -1,6 +1,7 @@
 """`tapdeck-lake commit`: takes what sensors have shipped into the table, each segment once.
 
-A segment is taken when its first file has landed, since that comes last. Its rows and its account
+A segment is taken when its first file has landed, since that comes last, and when its rows, counted
+by the engine that will read them, have the packets that its account tells. Its rows and its account
 enter the table at once, with those of up to a thousand others. What lands again is
 known by sensor and segment, and left alone.
 """
@@ -11,7 +12,10 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+import duckdb
+
 from .catalog import Lake, sensor_of
+from .engine import engine, listed
 from .errors import LakeError
 from .flow_files import Account, FlowFile, read_segment, stems
 
@@ -31,6 +35,7 @@ class Committed:
 def commit(lake: Lake) -> Committed:
     """Takes all that has landed. What cannot be taken is told on standard error, and counted."""
     done = Committed()
+    db = engine()
     with lake.changed():
         lake.table.settle()
         batch: list[tuple[Account, list[FlowFile]]] = []
@@ -45,6 +50,7 @@ def commit(lake: Lake) -> Committed:
                         f"{directory / stem}.parquet is of the sensor {account.sensor}, and lies "
                         f"in the folder of {sensor}: move it to where it belongs"
                     )
+                count(db, account, files)
             except LakeError as error:
                 print(f"tapdeck-lake: {error}", file=sys.stderr)
                 done.faults += 1
@@ -61,6 +67,28 @@ def landed(lake: Lake) -> list[tuple[Path, str]]:
     """Returns the segments whose files have landed, by folder and stem."""
     folders = sorted(entry for entry in lake.landed.iterdir() if entry.is_dir())
     return [(folder, stem) for folder in folders for stem in stems(folder)]
+
+
+COUNT = """
+select count(*), coalesce(sum(fwd_packets + rev_packets), 0)::bigint,
+    coalesce(bool_and(sensor = $sensor and segment = $segment), true)
+from read_parquet({files}, hive_partitioning = false)
+"""
+
+
+def count(db: duckdb.DuckDBPyConnection, account: Account, files: list[FlowFile]) -> None:
+    """Counts the rows of a segment. Raises LakeError where they are not what its account tells."""
+    query = COUNT.format(files=listed(file.path for file in files))
+    whose = {"sensor": account.sensor, "segment": account.segment}
+    first = files[-1].path
+    try:
+        found = db.execute(query, whose).fetchone()
+    except duckdb.Error as error:
+        raise LakeError(f"{first} cannot be read: {error}") from None
+    if found != (account.rows, account.packets_in_rows, True):
+        raise LakeError(
+            f"{first} is damaged: its rows are not those that its account tells; copy it again"
+        )
 
 
 def take(lake: Lake, batch: list[tuple[Account, list[FlowFile]]], done: Committed) -> None:

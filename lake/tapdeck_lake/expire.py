@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import shutil
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -107,8 +108,10 @@ def remove_orphans(lake: Lake, done: Expired) -> None:
     old = time.time() - DRAFT_S
     for folder in (lake.landed, lake.segments):
         for path in folder.glob("*/.*"):
-            if durable.is_draft(path) and path.stat().st_mtime < old:
-                remove(path, done)
+            # A sensor may be about to give one its name.
+            with suppress(FileNotFoundError):
+                if durable.is_draft(path) and path.stat().st_mtime < old:
+                    remove(path, done)
 
 
 def repeated(lake: Lake) -> list[Path]:

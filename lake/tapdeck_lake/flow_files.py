@@ -136,8 +136,10 @@ class FlowFile:
         try:
             with pq.ParquetFile(path) as file:
                 metadata, schema = file.metadata, file.schema_arrow
-        except pa.ArrowInvalid as error:
-            raise LakeError(f"{path} is no Parquet file: {error}") from None
+        except FileNotFoundError:
+            raise
+        except (pa.ArrowException, OSError) as error:
+            raise LakeError(f"{path} cannot be read as Parquet: {error}") from None
         told = metadata.metadata or {}
         if told.get(VERSION_KEY) != VERSION:
             raise LakeError(f"{path} is no flow table that is known here: see docs/FLEET.md")
@@ -149,7 +151,10 @@ class FlowFile:
         except ValueError as error:
             raise LakeError(f"{path} tells nothing of its segment: {error}") from None
         column = SCHEMA.names.index("start")
-        of_file = (metadata.row_group(i) for i in range(metadata.num_row_groups))
+        of_file = [metadata.row_group(i) for i in range(metadata.num_row_groups)]
+        for group in of_file:
+            if [group.column(i).path_in_schema for i in range(group.num_columns)] != SCHEMA.names:
+                raise LakeError(f"{path} is damaged: its columns have other names in places")
         groups = [group.column(column) for group in of_file if group.num_rows]
         if not all(group.is_stats_set for group in groups):
             raise LakeError(f"{path} does not tell the times of its rows")
@@ -217,7 +222,7 @@ def read_segment(directory: Path, stem: str) -> tuple[Account, list[FlowFile]]:
         raise LakeError(
             f"{first.path}: its segment has {counted(account.rows, 'row')} in "
             f"{counted(account.files, 'file')}, and there are {counted(rows, 'row')} in "
-            f"{counted(len(files), 'file')}: ship it again"
+            f"{counted(len(files), 'file')}: copy them again"
         )
     return account, files
 

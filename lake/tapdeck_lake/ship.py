@@ -99,6 +99,9 @@ class Shipper:
                 if stem not in self.delivered:
                     try:
                         self.deliver(stem, done)
+                    except FileNotFoundError:
+                        # Whoever wrote the tables has taken them away meanwhile.
+                        done.waiting += 1
                     except LakeError as error:
                         done.faults += self.tell(str(error))
                         done.waiting += 1

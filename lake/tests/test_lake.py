@@ -266,6 +266,35 @@ def test_files_that_are_not_whole_are_refused_and_named(
     assert fleet.sound()["rows"] == 50
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_no_damage_keeps_the_others_from_being_committed(
+    fleet: Fleet, seed: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rng = np.random.default_rng(seed)
+    folder = fleet.lake.landed / "berlin"
+    damaged = 0
+    for number in range(1, 31):
+        fleet.write("berlin", number, 20)
+    fleet.ship("berlin")
+    for path in sorted(folder.iterdir())[::2]:
+        data = bytearray(path.read_bytes())
+        # What stands at the end, where a file says what is in it.
+        for at in rng.integers(len(data) - 3000, len(data), rng.integers(1, 4)):
+            data[at] ^= 1 << int(rng.integers(8))
+        if rng.random() < 0.3:
+            del data[int(rng.integers(len(data))) :]
+        path.write_bytes(data)
+        damaged += 1
+    done = commit.commit(fleet.lake)
+    assert done.segments + done.faults == 30
+    assert done.segments >= 30 - damaged and done.faults > damaged // 3
+    said = capsys.readouterr().err
+    assert said.count("\n") >= done.faults and "Traceback" not in said
+    # The others are there.
+    whole = over_lake(fleet.lake).execute("select count(*) from segments where number % 2 = 0")
+    assert whole.fetchall() == [(15,)]
+
+
 def test_two_stores_with_one_name_are_told_apart(
     fleet: Fleet, capsys: pytest.CaptureFixture[str]
 ) -> None:
