@@ -23,7 +23,7 @@ from tapdeck_lake.catalog import Lake
 from .synthetic import DAY_US, T0_US
 from .test_lake import Fleet, known_hosts
 
-KILLS = int(os.environ.get("TAPDECK_LAKE_KILLS", "40"))
+KILLS = int(os.environ.get("TAPDECK_LAKE_KILLS", "30"))
 SEED = int(os.environ.get("TAPDECK_SEED", "7"))
 SENSORS = ("berlin", "hamburg")
 

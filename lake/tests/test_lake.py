@@ -363,6 +363,11 @@ def test_a_lake_is_made_once_and_nowhere_else(fleet: Fleet, tmp_path: Path) -> N
         Lake.init(tmp_path / "other")
     with pytest.raises(LakeError, match="is no lake"):
         Lake(tmp_path / "other")
+    # Whoever was killed while a lake was made left no lake, and is followed by others.
+    (tmp_path / "begun" / "landed").mkdir(parents=True)
+    (tmp_path / "begun" / ".catalog.db.new").write_bytes(b"half")
+    Lake.init(tmp_path / "begun", fleet.kind)
+    assert over_lake(Lake(tmp_path / "begun")).execute("from flows").fetchall() == []
 
 
 def test_an_empty_lake_answers(fleet: Fleet) -> None:
