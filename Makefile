@@ -9,7 +9,7 @@ export CARGO_TARGET_DIR ?= $(CURDIR)/target
 DEV := $(abspath $(CARGO_TARGET_DIR))/debug
 RELEASE := $(abspath $(CARGO_TARGET_DIR))/release
 
-.PHONY: help setup demo test test-fleet test-lake nightly fuzz lint advisories bench bench-lake lab lab-once lab-quick lab-test test-vm deb
+.PHONY: help setup demo test nightly fuzz lint advisories bench lab lab-once lab-quick lab-test test-vm deb
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -40,15 +40,6 @@ test: setup ## Run every test, and the benchmarks once and tiny (root)
 	lab/.venv/bin/python -m pytest -q lab/tests --build $(DEV)
 	$(CONSOLE)/.venv/bin/python -m pytest -q $(CONSOLE) --build $(DEV)
 	cargo test $(GUARD) --workspace --tests
-
-# What needs engines that are no packages of Debian's: each part by itself, so that one can be run
-# alone.
-test-fleet: test-lake ## Run the tests that need engines for flow tables, which are set up at first
-
-test-lake:
-	@scripts/setup.sh --fleet
-	cargo build --workspace
-	lake/.venv/bin/python -m pytest -q lake --build $(DEV)
 
 # Ten minutes of everything at once, ten thousand questions from a new seed, the planner against
 # libpcap, a hundred recorders killed under load, and a minute of each fuzz target.
@@ -83,15 +74,18 @@ SHELL_SCRIPTS := .ci/run lab/lab lake/tapdeck-lake scripts/*.sh scripts/vm/init 
 C_FILES = $(shell find crates lab/load -name '*.[ch]')
 
 lint: ## Hold code, comments, documents and the licenses of dependencies to the rules
-	@scripts/setup.sh --lab --fleet --lint
+	@scripts/setup.sh --lab --lint
 	cargo fmt --all --check
 	$(LINT)/clang-format --dry-run --Werror $(C_FILES)
-	$(LINT)/ruff format --check lab lake scripts $(CONSOLE)
-	$(LINT)/ruff check lab lake scripts $(CONSOLE)
+	$(LINT)/ruff format --check lab scripts $(CONSOLE)
+	$(LINT)/ruff check lab scripts $(CONSOLE)
 	cd lab && ../$(LINT)/mypy --python-executable .venv/bin/python
-	cd lake && ../$(LINT)/mypy --python-executable .venv/bin/python
 	$(LINT)/mypy --strict --python-executable lab/.venv/bin/python scripts/lint
 	cd $(CONSOLE) && $(CURDIR)/$(LINT)/mypy --python-executable .venv/bin/python .
+	@scripts/setup.sh --fleet
+	$(LINT)/ruff format --check lake
+	$(LINT)/ruff check lake
+	cd lake && ../$(LINT)/mypy --python-executable .venv/bin/python
 	$(LINT)/shellcheck $(SHELL_SCRIPTS)
 	lab/.venv/bin/python -m pytest -q scripts/lint
 	$(LINT)/python scripts/lint/comments.py
@@ -115,10 +109,6 @@ bench: ## Measure against the peers; BENCH='--runs 3 --packets 1000000' changes 
 	cargo bench -p tapdeck-capture --bench hook
 	cargo bench -p tapdeck-store --bench index
 	cargo bench -p tapdeck-flow --bench flows
-
-bench-lake: ## Fill, compact and ask a lake of 100 million rows; BENCH='--rows 10000000' takes fewer
-	@scripts/setup.sh --fleet
-	lake/.venv/bin/python lake/bench.py $(BENCH)
 
 # Where the lab's results go: make lab-quick OUT=DIR
 OUT ?= lab-results
@@ -151,3 +141,18 @@ test-vm: ## Run the tests on other kernels, and the package's in a fresh Debian,
 	scripts/test-vm.sh
 	@scripts/setup.sh --package
 	scripts/test-package.sh
+
+.PHONY: test-fleet test-lake bench-lake
+
+# What needs engines that are no packages of Debian's: each part by itself, so that one can be run
+# alone.
+test-fleet: test-lake ## Run the tests that need engines for flow tables, which are set up at first
+
+test-lake:
+	@scripts/setup.sh --fleet
+	cargo build --workspace
+	lake/.venv/bin/python -m pytest -q lake --build $(DEV)
+
+bench-lake: ## Fill, compact and ask a lake of 100 million rows; BENCH='--rows 10000000' takes fewer
+	@scripts/setup.sh --fleet
+	lake/.venv/bin/python lake/bench.py $(BENCH)

@@ -4,11 +4,11 @@
 #
 #   scripts/setup.sh            for `make demo`
 #   scripts/setup.sh --lab      and the lab and what tests run, for `make test` and `make lab`
-#   scripts/setup.sh --fleet    and the engines of flow tables, for `make test-fleet`
 #   scripts/setup.sh --bench    and what `make bench` compares with
 #   scripts/setup.sh --fuzz     and a nightly compiler with cargo-fuzz, for `make nightly`
 #   scripts/setup.sh --package  and what makes and tests the Debian package; cargo-deb takes minutes
 #   scripts/setup.sh --lint     and what `make lint` runs; cargo-deny takes minutes to compile
+#   scripts/setup.sh --fleet    and the engines of flow tables, for `make test-fleet`
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -221,10 +221,10 @@ for option in "$@"; do
             install_venv crates/gateway/tests/console
             install_without_services "$NEEDED_FOR_TEST"
             ;;
-        --fleet) install_packages "$NEEDED_FOR_FLEET" && install_venv lake ;;
         --bench) install_packages "$NEEDED_FOR_BENCH" ;;
         --fuzz) install_fuzz ;;
         --package) install_packages "$NEEDED_FOR_PACKAGE" && install_cargo_deb ;;
+        --fleet) install_packages "$NEEDED_FOR_FLEET" && install_venv lake ;;
         --lint) install_packages "$NEEDED_FOR_LINT" && install_venv scripts/lint && install_cargo_deny ;;
         *) fail "unknown option $option: see the top of scripts/setup.sh" ;;
     esac

@@ -119,6 +119,16 @@ impl Walk {
         self.statistics.as_ref()?.iter().map(|told| told.delivered).sum()
     }
 
+    /// Returns the segment's length up to its statistics.
+    pub fn bytes(&self) -> u64 {
+        self.end
+    }
+
+    /// Takes what the user should know, of damage for one.
+    pub fn take_notes(&mut self) -> Vec<Note> {
+        std::mem::take(&mut self.notes)
+    }
+
     /// Returns what the segment tells beside its packets.
     pub fn account(&self) -> Account {
         let told = self.statistics.as_deref().unwrap_or_default();
@@ -131,16 +141,6 @@ impl Walk {
             cut: told.iter().filter_map(cutoff::cut_told).sum(),
             unseen: self.begun.unseen.iter().map(|unseen| unseen.packets).sum(),
         }
-    }
-
-    /// Returns the segment's length up to its statistics.
-    pub fn bytes(&self) -> u64 {
-        self.end
-    }
-
-    /// Takes what the user should know, of damage for one.
-    pub fn take_notes(&mut self) -> Vec<Note> {
-        std::mem::take(&mut self.notes)
     }
 
     /// Reads the segment, and hands all there is to `each`, which may end the reading by an error.
