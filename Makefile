@@ -82,12 +82,12 @@ lint: ## Hold code, comments, documents and the licenses of dependencies to the 
 	cd lab && ../$(LINT)/mypy --python-executable .venv/bin/python
 	$(LINT)/mypy --strict --python-executable lab/.venv/bin/python scripts/lint
 	cd $(CONSOLE) && $(CURDIR)/$(LINT)/mypy --python-executable .venv/bin/python .
+	$(LINT)/shellcheck $(SHELL_SCRIPTS)
+	lab/.venv/bin/python -m pytest -q scripts/lint
 	@scripts/setup.sh --fleet
 	$(LINT)/ruff format --check lake
 	$(LINT)/ruff check lake
 	cd lake && ../$(LINT)/mypy --python-executable .venv/bin/python
-	$(LINT)/shellcheck $(SHELL_SCRIPTS)
-	lab/.venv/bin/python -m pytest -q scripts/lint
 	$(LINT)/python scripts/lint/comments.py
 	$(LINT)/python scripts/lint/messages.py
 	scripts/check-docs.sh
