@@ -70,7 +70,7 @@ fuzz: ## Run each fuzz target for FUZZ_SECONDS (60) with the address sanitizer, 
 
 # Pinned versions, which scripts/setup.sh --lint installs.
 LINT := scripts/lint/.venv/bin
-SHELL_SCRIPTS := .ci/run lab/lab lake/tapdeck-lake scripts/*.sh scripts/vm/init scripts/vm/*.sh packaging/deb/* packaging/extcap/*
+SHELL_SCRIPTS := .ci/run lab/lab scripts/*.sh scripts/vm/init scripts/vm/*.sh packaging/deb/* packaging/extcap/*
 C_FILES = $(shell find crates lab/load -name '*.[ch]')
 
 lint: ## Hold code, comments, documents and the licenses of dependencies to the rules
@@ -88,6 +88,7 @@ lint: ## Hold code, comments, documents and the licenses of dependencies to the 
 	$(LINT)/ruff format --check lake
 	$(LINT)/ruff check lake
 	cd lake && ../$(LINT)/mypy --python-executable .venv/bin/python
+	$(LINT)/shellcheck lake/tapdeck-lake
 	$(LINT)/python scripts/lint/comments.py
 	$(LINT)/python scripts/lint/messages.py
 	scripts/check-docs.sh
