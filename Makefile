@@ -87,6 +87,11 @@ lint: ## Hold code, comments, documents and the licenses of dependencies to the 
 	cd $(CONSOLE) && $(CURDIR)/$(LINT)/mypy --python-executable .venv/bin/python .
 	$(LINT)/shellcheck $(SHELL_SCRIPTS)
 	lab/.venv/bin/python -m pytest -q scripts/lint
+	@scripts/setup.sh --fleet
+	$(LINT)/ruff format --check lake
+	$(LINT)/ruff check lake
+	cd lake && ../$(LINT)/mypy --python-executable .venv/bin/python
+	$(LINT)/shellcheck lake/tapdeck-lake
 	$(LINT)/python scripts/lint/comments.py
 	$(LINT)/python scripts/lint/messages.py
 	scripts/check-docs.sh
@@ -140,3 +145,18 @@ test-vm: ## Run the tests on other kernels, and the package's in a fresh Debian,
 	scripts/test-vm.sh
 	@scripts/setup.sh --package
 	scripts/test-package.sh
+
+.PHONY: test-fleet test-lake bench-lake
+
+# What needs engines that are no packages of Debian's: each part by itself, so that one can be run
+# alone.
+test-fleet: test-lake ## Run the tests that need engines for flow tables, which are set up at first
+
+test-lake:
+	@scripts/setup.sh --fleet
+	cargo build --workspace
+	lake/.venv/bin/python -m pytest -q lake --build $(DEV)
+
+bench-lake: ## Fill, compact and ask a lake of 100 million rows; BENCH='--rows 10000000' takes fewer
+	@scripts/setup.sh --fleet
+	lake/.venv/bin/python lake/bench.py $(BENCH)

@@ -8,6 +8,7 @@
 #   scripts/setup.sh --fuzz     and a nightly compiler with cargo-fuzz, for `make nightly`
 #   scripts/setup.sh --package  and what makes and tests the Debian package; cargo-deb takes minutes
 #   scripts/setup.sh --lint     and what `make lint` runs; cargo-deny takes minutes to compile
+#   scripts/setup.sh --fleet    and the engines of flow tables, for `make test-fleet`
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -64,6 +65,9 @@ NEEDED_FOR_LINT="
 NEEDED_FOR_PACKAGE="
     debootstrap      debootstrap
     dpkg-dev         dpkg-shlibdeps
+"
+NEEDED_FOR_FLEET="
+    python3-venv     /usr/share/doc/python3-venv
 "
 NEEDED_FOR_LAB="
     python3-venv     /usr/share/doc/python3-venv
@@ -220,6 +224,7 @@ for option in "$@"; do
         --bench) install_packages "$NEEDED_FOR_BENCH" ;;
         --fuzz) install_fuzz ;;
         --package) install_packages "$NEEDED_FOR_PACKAGE" && install_cargo_deb ;;
+        --fleet) install_packages "$NEEDED_FOR_FLEET" && install_venv lake ;;
         --lint) install_packages "$NEEDED_FOR_LINT" && install_venv scripts/lint && install_cargo_deny ;;
         *) fail "unknown option $option: see the top of scripts/setup.sh" ;;
     esac

@@ -5,6 +5,9 @@
 //! and neither when nor where. Rows that were taken out of a table together are one group, so a
 //! file of more than one group is one whose flows did not fit into memory at once.
 //!
+//! What the segment itself tells, of losses for one, stands as text in the metadata of one of its
+//! files ([`ParquetFile::tell_segment`]).
+//!
 //! Each page of 20,000 rows has its least and greatest value in the page index. Rows are sorted by
 //! source, so a search for a source finds its pages there; for destinations there is a Bloom
 //! filter, as large as the number of different ones wants it.
@@ -36,6 +39,9 @@ const ZSTD_LEVEL: i32 = 3;
 const CREATED_BY: &str = concat!("tapdeck ", env!("CARGO_PKG_VERSION"));
 /// What a file says of the meaning of its columns, for readers of later ones.
 const VERSION: (&str, &str) = ("tapdeck.flows", "1");
+
+/// The key under which a file says what its segment tells.
+const SEGMENT: &str = "tapdeck.segment";
 
 const SCHEMA: &str = "message flows {
     required binary sensor (STRING);
@@ -119,6 +125,12 @@ impl<W: Write + Send> ParquetFile<W> {
         }
         group.close()?;
         Ok(())
+    }
+
+    /// Says in the file what its segment tells, as JSON (`docs/FLEET.md`).
+    pub fn tell_segment(&mut self, account: &str) {
+        let told = KeyValue::new(SEGMENT.to_owned(), account.to_owned());
+        self.writer.append_key_value_metadata(told);
     }
 
     /// Writes the file's end. Returns what it was written to.

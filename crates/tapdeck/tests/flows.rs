@@ -13,8 +13,8 @@ use std::process::Command;
 
 use awkward::store::{Packet, SECOND, Store, write_closed};
 use flow_tables::{
-    Row, contents, flows, is_null, made, number, parquet_of, read, said, segments, sums, tapdeck,
-    text,
+    Row, account, contents, flows, is_null, made, number, parquet_of, read, said, segments, sums,
+    tapdeck, text,
 };
 use rustix::process::Signal;
 use serde_json::Value;
@@ -26,6 +26,7 @@ use tapdeck_testkit::{SplitMix64, Talking, wait_for};
 struct Contained {
     packets: Vec<(u64, Packet)>,
     delivered: u64,
+    dropped: u64,
 }
 
 fn look(segment: &Path) -> Contained {
@@ -33,7 +34,7 @@ fn look(segment: &Path) -> Contained {
 }
 
 fn look_in(bytes: &[u8]) -> Contained {
-    let mut contained = Contained { packets: Vec::new(), delivered: 0 };
+    let mut contained = Contained { packets: Vec::new(), delivered: 0, dropped: 0 };
     let mut reader = Reader::new(bytes);
     loop {
         let at = reader.offset();
@@ -45,6 +46,7 @@ fn look_in(bytes: &[u8]) -> Contained {
             }
             Some(Ok(Record::Statistics(told))) => {
                 contained.delivered += told.delivered.unwrap_or(0);
+                contained.dropped += told.dropped.unwrap_or(0);
             }
             Some(Ok(_)) => {}
             Some(Err(e)) => panic!("{e:?}"),
@@ -87,6 +89,37 @@ fn every_packet_of_a_closed_segment_is_in_a_row() {
                 assert!(there as i64 >= packets, "seed {seed}: {row:?}");
             }
         }
+    }
+}
+
+#[test]
+fn the_first_file_tells_what_its_segment_has_and_lacks() {
+    let store = Store::new(&mut SplitMix64(3), true);
+    let out = store.dir.path().join("out");
+    made(&store.path(), &out, &[]);
+    let mut lost = 0;
+    for segment in segments(&store.path()) {
+        let path = parquet_of(&out, &segment);
+        let told: Value = serde_json::from_str(&account(&path).expect("an account")).unwrap();
+        let contained = look(&segment);
+        let stem = segment.file_stem().unwrap().to_str().unwrap();
+        assert_eq!((&told["sensor"], &told["segment"]), (&"here".into(), &stem.into()));
+        assert_eq!((&told["files"], &told["rows"]), (&1.into(), &read(&path).len().into()));
+        for packets in ["packets", "packets_in_rows"] {
+            assert_eq!(told[packets], contained.delivered);
+        }
+        assert_eq!(told["lost"], contained.dropped);
+        for none in ["unseen", "cutoff", "bytes_cutoff", "shed_packets", "shed_bytes"] {
+            assert_eq!(told[none], 0, "{none}");
+        }
+        lost += contained.dropped;
+    }
+    assert!(lost > 0, "the store tells of losses");
+    // Files of some packets tell nothing of the segment.
+    let some = store.dir.path().join("some");
+    made(&store.path(), &some, &["udp"]);
+    for name in contents(&some).keys() {
+        assert_eq!(account(&some.join(name)), None);
     }
 }
 
@@ -186,6 +219,9 @@ fn a_segment_over_midnight_gives_a_file_for_each_day() {
         contents(&out).keys().collect::<Vec<_>>(),
         days.iter().map(Path::new).collect::<Vec<_>>()
     );
+    let told = days.clone().map(|name| account(&out.join(name)));
+    assert_eq!(told[0], None, "the first file alone tells of the segment");
+    assert!(told[1].as_ref().is_some_and(|told| told.contains(r#""files":2,"rows":2"#)));
     let [later, first] = days.map(|name| read(&out.join(name)));
     let said = |rows: &[Row]| -> Vec<_> {
         let columns = ["start", "duration_ns", "fwd_packets", "end_reason", "proto", "dst_port"];

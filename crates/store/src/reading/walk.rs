@@ -14,8 +14,10 @@ use std::ops::{Range, RangeInclusive};
 use std::sync::Arc;
 
 use tapdeck_packet::pcapng::{Record, Statistics};
+use tapdeck_packet::ring::Cut;
 
 use super::query::{Described, Note, Packet, Snapshot};
+use crate::format::cutoff;
 use crate::format::index::{GRANULE, Granule, Index};
 use crate::format::name::SegmentName;
 use crate::format::segment::{body_end, read_beginning, statistics_told};
@@ -54,6 +56,22 @@ pub struct Walk {
 struct Place {
     bytes: Range<u64>,
     checksum: u32,
+}
+
+/// What a closed segment tells beside its packets: the time that it is of, and what is missing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Account {
+    /// When its interfaces began and ended to be counted, UTC nanoseconds; `None` without
+    /// statistics.
+    pub times_ns: Option<(u64, u64)>,
+    /// Packets in the segment; `None` without statistics.
+    pub packets: Option<u64>,
+    /// Packets that were dropped.
+    pub lost: u64,
+    /// What was left out of flows that had had their bytes.
+    pub cut: Cut,
+    /// Packets that went unseen before the segment.
+    pub unseen: u64,
 }
 
 /// Returns the closed segments of a snapshot, oldest first.
@@ -109,6 +127,20 @@ impl Walk {
     /// Takes what the user should know, of damage for one.
     pub fn take_notes(&mut self) -> Vec<Note> {
         std::mem::take(&mut self.notes)
+    }
+
+    /// Returns what the segment tells beside its packets.
+    pub fn account(&self) -> Account {
+        let told = self.statistics.as_deref().unwrap_or_default();
+        let begins = told.iter().filter_map(|told| told.start);
+        let ends = told.iter().map(|told| told.end.unwrap_or(told.timestamp));
+        Account {
+            times_ns: begins.min().zip(ends.max()),
+            packets: self.packets_told(),
+            lost: told.iter().filter_map(|told| told.dropped).sum(),
+            cut: told.iter().filter_map(cutoff::cut_told).sum(),
+            unseen: self.begun.unseen.iter().map(|unseen| unseen.packets).sum(),
+        }
     }
 
     /// Reads the segment, and hands all there is to `each`, which may end the reading by an error.

@@ -148,14 +148,25 @@ impl<'a> SegmentFiles<'a> {
         days.get_mut(&day).context("it was put there")
     }
 
-    /// Makes the files whole and durable, and gives them their names. Returns how many there are.
-    pub fn finish(mut self) -> Result<u64> {
+    /// Returns how many files there will be.
+    pub fn count(&self) -> u64 {
+        self.days.len().max(1) as u64
+    }
+
+    /// Makes the files whole and durable, and gives them their names. The first says what the
+    /// segment tells.
+    pub fn finish(mut self, told: Option<&str>) -> Result<()> {
         if self.days.is_empty() {
             self.draft(0)?;
         }
+        if let Some(told) = told
+            && let Some(draft) = self.days.values_mut().next()
+            && let Some(Writer::Parquet(first)) = &mut draft.writer
+        {
+            first.tell_segment(told);
+        }
         let ending = ending(self.tables.format);
         let first = self.days.first_key_value().map(|(day, _)| *day);
-        let files = self.days.len() as u64;
         for (day, mut draft) in std::mem::take(&mut self.days).into_iter().rev() {
             let name = if Some(day) == first {
                 format!("{}{ending}", self.stem)
@@ -166,7 +177,7 @@ impl<'a> SegmentFiles<'a> {
             draft.finish(&path).with_context(|| cannot_write(&path))?;
         }
         self.tables.open.sync_all().with_context(|| cannot_write(&self.tables.dir))?;
-        Ok(files)
+        Ok(())
     }
 }
 

@@ -9,12 +9,13 @@ mod watch;
 use std::io::{ErrorKind, IsTerminal, stderr};
 
 use anyhow::{Context, Result, ensure};
+use serde::Serialize;
 use tapdeck_flow::{FlowTable, Rows};
 use tapdeck_packet::link::LinkType;
-use tapdeck_store::SegmentName;
 use tapdeck_store::io::{Directory, Storage};
 use tapdeck_store::query::{Matcher, Note, Snapshot, Span};
 use tapdeck_store::walk::{Listing, Step, Walk, closed};
+use tapdeck_store::{SegmentName, Shed};
 
 use crate::flags;
 use crate::interrupt::Interrupt;
@@ -119,6 +120,51 @@ impl Question {
     }
 }
 
+/// What the first file of a segment says of it, for whoever has the files alone.
+#[derive(Serialize)]
+struct Told<'a> {
+    sensor: &'a str,
+    segment: String,
+    /// Files that hold the segment's rows, and how many rows and packets they have.
+    files: u64,
+    rows: u64,
+    packets_in_rows: u64,
+    /// Packets in the segment as its statistics tell; null without statistics.
+    packets: Option<u64>,
+    /// When the segment began and ended, UTC nanoseconds; null without statistics.
+    began_ns: Option<u64>,
+    ended_ns: Option<u64>,
+    lost: u64,
+    unseen: u64,
+    cutoff: u64,
+    bytes_cutoff: u64,
+    shed_packets: u64,
+    shed_bytes: u64,
+}
+
+impl<'a> Told<'a> {
+    fn new(walk: &Walk, (sensor, segment): (&'a str, String), made: &Made, shed: Shed) -> Self {
+        let account = walk.account();
+        let (began_ns, ended_ns) = account.times_ns.unzip();
+        Self {
+            sensor,
+            segment,
+            files: made.files,
+            rows: made.rows,
+            packets_in_rows: made.packets,
+            packets: account.packets,
+            began_ns,
+            ended_ns,
+            lost: account.lost,
+            unseen: account.unseen,
+            cutoff: account.cut.packets,
+            bytes_cutoff: account.cut.bytes,
+            shed_packets: shed.packets,
+            shed_bytes: shed.bytes,
+        }
+    }
+}
+
 /// What was made of a segment.
 #[derive(Default)]
 struct Made {
@@ -164,6 +210,7 @@ fn make(
     let mut made = Made::default();
     let mut table = FlowTable::new(walk.is_indexed());
     let mut lost = 0;
+    let mut shed = Shed::default();
     let mut put = |rows: &Rows, files: &mut SegmentFiles<'_>| -> Result<()> {
         made.packets += rows.rows.iter().map(|row| row.packets[0] + row.packets[1]).sum::<u64>();
         made.rows += files.write(rows)?;
@@ -173,6 +220,7 @@ fn make(
         match step {
             Step::Packet(packet) => {
                 lost += packet.dropped;
+                shed.add_packet(packet.shed);
                 let matches = || question.filter.as_ref().is_none_or(|f| f.matches(&packet));
                 if question.span.contains(packet.time_ns) && matches() {
                     let (link, len) = (packet.link, packet.original_len);
@@ -192,7 +240,10 @@ fn make(
     .with_context(cannot)?;
     put(&table.finish(), &mut files)?;
     made.notes = walk.take_notes();
-    made.files = files.finish()?;
+    made.files = files.count();
+    let whose = (&*question.sensor, name.stem());
+    let told = question.is_of_all().then(|| Told::new(&walk, whose, &made, shed));
+    files.finish(told.map(|told| serde_json::to_string(&told)).transpose()?.as_deref())?;
     let is_whole = question.is_of_all() && !made.notes.iter().any(Note::is_fault);
     made.told = walk.packets_told().filter(|told| is_whole && *told != made.packets);
     Ok(Some(made))

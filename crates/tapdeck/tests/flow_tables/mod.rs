@@ -37,6 +37,13 @@ pub fn read(path: &Path) -> Vec<Row> {
     rows.map(|row| row.expect("a row").into_columns().into_iter().collect()).collect()
 }
 
+/// What a file tells of its segment.
+pub fn account(path: &Path) -> Option<String> {
+    let reader = SerializedFileReader::new(File::open(path).expect("a file")).expect("Parquet");
+    let told = reader.metadata().file_metadata().key_value_metadata().expect("metadata");
+    told.iter().find(|told| told.key == "tapdeck.segment")?.value.clone()
+}
+
 pub fn number(row: &Row, column: &str) -> i64 {
     match &row[column] {
         Field::Long(n) | Field::TimestampMicros(n) => *n,

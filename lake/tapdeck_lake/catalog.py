@@ -1,0 +1,281 @@
+"""The catalog: which files are the table, and which segments are in it.
+
+A lake is a directory:
+
+    catalog.db                       this catalog, SQLite
+    iceberg.db, iceberg/             of a lake with an Iceberg table (iceberg.py)
+    landed/SENSOR/STEM.parquet       as sensors ship them
+    flows/day=YYYY-MM-DD/*.parquet   made of those by compaction
+    hosts/day=YYYY-MM-DD/*.parquet   the roll-up
+    segments/SENSOR/STEM.pcapng      packets, where sensors ship these, too
+
+The rows of a segment are in the table if and only if the segment has a row in `segments`: that is
+the register which makes delivery exactly once, however often a file is shipped. Which files are the
+table says `files` in a lake of plain files (table.py), and Iceberg's own metadata in the other kind
+(iceberg.py). A process that is killed at any moment leaves the table as it was or as it was to
+become, and beside it at most files that nobody names, which `expire` removes.
+
+One process at a time changes a lake (a lock on `.lock`). Readers take the list of files that is in
+force, and need no lock: files that went out of the table stay for a while.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from urllib.parse import quote, unquote
+
+import pyarrow as pa
+
+from . import durable
+from .errors import LakeError
+from .flow_files import Account
+from .lake_file import LakeFile
+from .table import PlainTable, Table
+
+VERSION = 1
+NAME = "catalog.db"
+TABLES = """
+create table lake (version integer not null, kind text not null);
+create table changes (id text primary key, what text not null) without rowid;
+create table segments (
+    sensor text not null,
+    segment text not null,
+    number integer not null,
+    began_ns integer,
+    ended_ns integer,
+    packets integer,
+    packets_in_rows integer not null,
+    rows integer not null,
+    lost integer not null,
+    unseen integer not null,
+    cutoff integer not null,
+    bytes_cutoff integer not null,
+    shed_packets integer not null,
+    shed_bytes integer not null,
+    rows_expired integer not null default 0,
+    packets_expired integer not null default 0,
+    in_hosts integer not null default 0,
+    committed_us integer not null,
+    primary key (sensor, segment)
+) without rowid;
+create table files (
+    path text primary key,
+    kind text not null check (kind in ('flows', 'hosts')),
+    day text not null,
+    sensor text not null,
+    bytes integer not null,
+    rows integer not null,
+    first_us integer,
+    last_us integer,
+    replaced_us integer
+) without rowid;
+create index files_in_force on files (kind, day) where replaced_us is null;
+"""
+
+
+FOLDERS = ("landed", "flows", "hosts", "segments")
+MADE = {*FOLDERS, "iceberg.db", "iceberg", durable.draft_of(Path(NAME)).name}
+"""What `Lake.init` makes before the catalog has its name."""
+
+COLUMNS = ", ".join(LakeFile.__annotations__)
+
+
+def now_us() -> int:
+    """Returns the time, UTC microseconds since 1970."""
+    return time.time_ns() // 1000
+
+
+def folder_of(sensor: str) -> str:
+    """Returns the name of a sensor's folder. Raises LakeError where it cannot have one."""
+    name = quote(sensor, safe=" ")
+    if not name.strip(".") or len(name) > 200:
+        raise LakeError(f"{sensor!r} cannot be the name of a sensor in a lake: name it otherwise")
+    return name
+
+
+def sensor_of(folder: str) -> str:
+    """Returns the sensor that has a folder."""
+    return unquote(folder)
+
+
+class Lake:
+    """A lake of plain files."""
+
+    table: Table
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory = directory.resolve()
+        path = directory / NAME
+        if not path.is_file():
+            raise LakeError(f"{directory} is no lake: tapdeck-lake init {directory}")
+        # Whoever only reads needs no right to write, but for a journal that somebody left who was
+        # killed: that is rolled back first.
+        self.db = sqlite3.connect(path, timeout=60, isolation_level=None)
+        self.db.execute("pragma synchronous = full")
+        try:
+            version, kind = self.db.execute("select version, kind from lake").fetchone()
+        except (sqlite3.DatabaseError, TypeError) as error:
+            raise LakeError(f"{path} is no catalog of a lake: {error}") from None
+        if version != VERSION:
+            raise LakeError(f"{path} has version {version}, and {VERSION} is known here")
+        self.table = table_of(self, kind)
+
+    @classmethod
+    def init(cls, directory: Path, kind: str = "files") -> Lake:
+        """Makes a lake. Raises LakeError where there is something else.
+
+        `kind` is `files` or `iceberg`.
+        """
+        if (directory / NAME).exists():
+            raise LakeError(f"{directory} is a lake already")
+        durable.make_directory(directory)
+        draft = durable.draft_of(directory / NAME)
+        # An attempt that was killed is followed by another.
+        is_begun = draft.exists()
+        others = [entry for entry in directory.iterdir() if entry.name not in MADE]
+        if others or (not is_begun and any(directory.iterdir())):
+            raise LakeError(f"{directory} is not empty: name a directory of its own for the lake")
+        draft.touch()
+        for name in FOLDERS:
+            (directory / name).mkdir(exist_ok=True)
+        if kind == "iceberg":
+            from . import iceberg
+
+            iceberg.create(directory)
+        draft.unlink()
+        db = sqlite3.connect(draft)
+        db.executescript(TABLES)
+        db.execute("insert into lake values (?, ?)", (VERSION, kind))
+        db.commit()
+        db.close()
+        durable.publish(directory / NAME)
+        return cls(directory)
+
+    @property
+    def landed(self) -> Path:
+        """Where sensors' files arrive."""
+        return self.directory / "landed"
+
+    @property
+    def segments(self) -> Path:
+        """Where sensors' segments arrive."""
+        return self.directory / "segments"
+
+    @contextmanager
+    def changed(self) -> Iterator[None]:
+        """Holds the lock of whoever changes the table."""
+        with durable.locked(self.directory / ".lock"):
+            yield
+
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        """Makes all that is done inside take effect at once, or nothing of it."""
+        self.db.execute("begin immediate")
+        try:
+            yield
+        except BaseException:
+            self.db.execute("rollback")
+            raise
+        self.db.execute("commit")
+
+    @contextmanager
+    def reading(self) -> Iterator[None]:
+        """Makes all that is read inside be of one moment."""
+        self.db.execute("begin")
+        try:
+            yield
+        finally:
+            self.db.execute("rollback")
+
+    def files(self, kind: str) -> list[LakeFile]:
+        """Returns the files of a kind that are in force, in the order of their rows' times."""
+        if kind == "flows":
+            return self.table.files()
+        return self.named(kind)
+
+    def named(self, kind: str) -> list[LakeFile]:
+        """Returns the files of a kind that `files` has in force."""
+        query = f"select {COLUMNS} from files where kind = ? and replaced_us is null"
+        found = self.db.execute(f"{query} order by first_us, path", (kind,))
+        return [LakeFile(*row) for row in found]
+
+    def names(self, path: str) -> bool:
+        """Returns whether `files` has a file, in force or replaced."""
+        return self.db.execute("select 1 from files where path = ?", (path,)).fetchone() is not None
+
+    def is_committed(self, sensor: str, segment: str) -> bool:
+        """Returns whether a segment's rows are in the table, or were until they expired."""
+        query = "select 1 from segments where sensor = ? and segment = ?"
+        return self.db.execute(query, (sensor, segment)).fetchone() is not None
+
+    def add_segment(self, account: Account) -> None:
+        """Enters a segment into the register. Raises sqlite3.IntegrityError where it is there."""
+        told = {name: getattr(account, name) for name in Account.__annotations__ if name != "files"}
+        told |= {"number": account.number, "committed_us": now_us()}
+        names = ", ".join(told)
+        marks = ", ".join("?" * len(told))
+        self.db.execute(f"insert into segments ({names}) values ({marks})", list(told.values()))
+
+    def insert(self, file: LakeFile) -> None:
+        """Names a file."""
+        marks = ", ".join("?" * len(LakeFile.__annotations__))
+        self.db.execute(
+            f"insert into files ({COLUMNS}) values ({marks})", list(vars(file).values())
+        )
+
+    def replace(self, files: Iterable[LakeFile]) -> None:
+        """Names files no more. They stay on disk until they expire."""
+        at = now_us()
+        self.db.executemany(
+            "update files set replaced_us = ? where path = ?", [(at, file.path) for file in files]
+        )
+
+    def expire_rows(self, counts: Iterable[tuple[int, int, str, str]]) -> None:
+        """Says of segments how many rows and packets went out of the table for good.
+
+        `counts` has rows, packets, sensor and segment of each.
+        """
+        self.db.executemany(
+            "update segments set rows_expired = rows_expired + ?, "
+            "packets_expired = packets_expired + ? where sensor = ? and segment = ?",
+            counts,
+        )
+
+    def segments_table(self) -> pa.Table:
+        """Returns the accounts of all segments in the register."""
+        found = self.db.execute("select * from segments order by sensor, number")
+        names = [column[0] for column in found.description]
+        texts = ("sensor", "segment")
+        types = [pa.string() if name in texts else pa.int64() for name in names]
+        columns = list(zip(*found, strict=True)) or [()] * len(names)
+        arrays = [pa.array(list(column), kind) for column, kind in zip(columns, types, strict=True)]
+        return pa.Table.from_arrays(arrays, names)
+
+    def pending_hosts(self) -> list[tuple[str, str]]:
+        """Returns the segments that the roll-up does not have yet, by sensor and name."""
+        query = "select sensor, segment from segments where in_hosts = 0"
+        return self.db.execute(query).fetchall()
+
+    def path(self, file: LakeFile) -> Path:
+        """Returns where a file lies."""
+        return self.directory / file.path
+
+    def inside(self, path: Path) -> str:
+        """Returns a path from the lake's directory on."""
+        return path.relative_to(self.directory).as_posix()
+
+
+def table_of(lake: Lake, kind: str) -> Table:
+    """Returns the table of a lake of a kind. Raises LakeError where the kind is not known."""
+    if kind == "files":
+        return PlainTable(lake)
+    if kind == "iceberg":
+        # What it needs takes a while to be read.
+        from .iceberg import IcebergTable
+
+        return IcebergTable(lake)
+    raise LakeError(f"{lake.directory} is a lake of the kind {kind}, which is not known here")

@@ -1,0 +1,133 @@
+"""`tapdeck-lake expire`: removes files that are no part of the table any more, and old rows.
+
+Files that compaction replaced stay for an hour, so that a question that began before ends well.
+Files that nobody names are what a killed process left, or came a
+second time. With a number of days, whole days go: the
+account of each segment then says how many of its rows went, and `hosts` stays. Sensors are asked
+nothing and told nothing.
+"""
+
+from __future__ import annotations
+
+import shutil
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from . import durable, hosts, parts
+from .catalog import Lake, now_us, sensor_of
+from .engine import listed
+from .errors import LakeError
+from .flow_files import STEM
+from .lake_file import LakeFile
+
+GRACE_S = 3600
+"""How long a file that was replaced stays."""
+DRAFT_S = 86_400
+"""How old a draft of a sensor's is that nobody goes on with."""
+
+
+@dataclass
+class Expired:
+    """What was removed."""
+
+    files: int = 0
+    bytes: int = 0
+    rows: int = 0
+
+
+def expire(
+    lake: Lake, grace_s: float = GRACE_S, keep_days: int | None = None, today: str = ""
+) -> Expired:
+    """Removes what is not needed.
+
+    Parameters
+    ----------
+    lake
+        The lake.
+    grace_s
+        Seconds that a file stays after it was replaced.
+    keep_days
+        Rows of how many days stay, this one included; None keeps all.
+    today
+        The day (UTC) that counts as this one, as `2026-01-02`; the clock's if it is empty.
+    """
+    done = Expired()
+    if keep_days is not None and keep_days < 1:
+        raise LakeError("keep at least one day")
+    with lake.changed():
+        lake.table.settle()
+        if keep_days is not None:
+            now = datetime.strptime(today, "%Y-%m-%d") if today else datetime.now(UTC)
+            # A host that was seen stays known.
+            hosts.roll_up(lake)
+            oldest = (now - timedelta(days=keep_days - 1)).strftime("%Y-%m-%d")
+            files = [file for file in lake.files("flows") if file.day < oldest]
+            if files:
+                lake.table.drop(files, counts_of(lake, files))
+            done.rows = sum(file.rows for file in files)
+        lake.table.forget(grace_s)
+        remove_replaced(lake, grace_s, done)
+        remove_orphans(lake, done)
+    return done
+
+
+def counts_of(lake: Lake, files: list[LakeFile]) -> list[tuple[int, int, str, str]]:
+    """Returns rows and packets of each segment in files, with its sensor and its name."""
+    with parts.maker(lake) as db:
+        query = f"""select count(*), sum(fwd_packets + rev_packets)::bigint, sensor, segment
+            from read_parquet({listed([lake.path(f) for f in files])}, hive_partitioning = false)
+            group by sensor, segment"""
+        return db.execute(query).fetchall()
+
+
+def remove_replaced(lake: Lake, grace_s: float, done: Expired) -> None:
+    """Removes files that were replaced long enough ago: from disk first, then from the catalog."""
+    before = now_us() - int(grace_s * 1e6)
+    query = "select path, bytes from files where replaced_us <= ?"
+    for path, size in lake.db.execute(query, (before,)).fetchall():
+        (lake.directory / path).unlink(missing_ok=True)
+        lake.db.execute("delete from files where path = ?", (path,))
+        done.files += 1
+        done.bytes += size
+
+
+def remove_orphans(lake: Lake, done: Expired) -> None:
+    """Removes what killed processes left. Nobody else changes the table meanwhile."""
+    for kind in ("flows", "hosts"):
+        for path in (lake.directory / kind).glob("day=*/*"):
+            is_part = lake.names(lake.inside(path)) if kind == "hosts" else lake.table.needs(path)
+            if not is_part:
+                remove(path, done)
+    for path in [*lake.table.orphans(), *repeated(lake)]:
+        remove(path, done)
+    for scratch in lake.directory.glob(".scratch-*"):
+        shutil.rmtree(scratch, ignore_errors=True)
+    old = time.time() - DRAFT_S
+    for folder in (lake.landed, lake.segments):
+        for path in folder.glob("*/.*"):
+            # A sensor may be about to give one its name.
+            with suppress(FileNotFoundError):
+                if durable.is_draft(path) and path.stat().st_mtime < old:
+                    remove(path, done)
+
+
+def repeated(lake: Lake) -> list[Path]:
+    """Returns files that have landed and whose rows the table has from elsewhere, or had."""
+    found = []
+    for path in lake.landed.glob("*/*.parquet"):
+        stem = STEM.match(path.name)
+        sensor = sensor_of(path.parent.name)
+        if stem and lake.is_committed(sensor, stem[0]) and not lake.table.needs(path):
+            found.append(path)
+    return found
+
+
+def remove(path: Path, done: Expired) -> None:
+    """Removes a file and counts it."""
+    size = path.stat().st_size
+    path.unlink(missing_ok=True)
+    done.files += 1
+    done.bytes += size

@@ -1,0 +1,234 @@
+"""What `tapdeck flows` leaves in a directory: files of rows, and what they tell of their segments.
+
+A segment `STEM` has the file `STEM.parquet`, and `STEM-YYYY-MM-DD.parquet` for each later day that
+it has packets of. `STEM.parquet` gets its name last, so where that is, all are. Its metadata has an
+account under the key `tapdeck.segment`: how many rows and packets the files have, how many packets
+the segment has, and what it lacks. Files of chosen packets (`tapdeck flows` with an expression or
+times) have none: they can be asked, but are no part of a lake.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from .errors import LakeError, counted
+
+ACCOUNT_KEY = b"tapdeck.segment"
+VERSION_KEY = b"tapdeck.flows"
+VERSION = b"1"
+
+STEM = re.compile(r"tapdeck-(\d{8,19})-\d{8}T\d{6}Z")
+FIRST = re.compile(rf"({STEM.pattern})\.parquet")
+
+UTC_US = pa.timestamp("us", "UTC")
+
+SCHEMA = pa.schema(
+    [
+        pa.field("sensor", pa.string(), nullable=False),
+        pa.field("segment", pa.string(), nullable=False),
+        pa.field("start", UTC_US, nullable=False),
+        pa.field("end", UTC_US, nullable=False),
+        pa.field("duration_ns", pa.int64(), nullable=False),
+        pa.field("ip_version", pa.int32()),
+        pa.field("proto", pa.int32()),
+        pa.field("ether_type", pa.int32()),
+        pa.field("vlan", pa.int32()),
+        pa.field("tunnel", pa.int32()),
+        pa.field("src_ip", pa.string()),
+        pa.field("dst_ip", pa.string()),
+        pa.field("src_num", pa.int64()),
+        pa.field("dst_num", pa.int64()),
+        pa.field("src_port", pa.int32()),
+        pa.field("dst_port", pa.int32()),
+        pa.field("icmp_type_code", pa.int32()),
+        pa.field("fwd_packets", pa.int64(), nullable=False),
+        pa.field("rev_packets", pa.int64(), nullable=False),
+        pa.field("fwd_bytes", pa.int64(), nullable=False),
+        pa.field("rev_bytes", pa.int64(), nullable=False),
+        pa.field("fwd_tcp_flags", pa.int16()),
+        pa.field("rev_tcp_flags", pa.int16()),
+        pa.field("end_reason", pa.int8(), nullable=False),
+        pa.field("lost_near", pa.int32(), nullable=False),
+        pa.field("offset", pa.int64(), nullable=False),
+        pa.field("span", pa.int64(), nullable=False),
+        pa.field("granules", pa.int32()),
+        pa.field("runs", pa.binary()),
+    ]
+)
+"""The columns of a flow table, as docs/FLEET.md has them."""
+
+
+@dataclass(frozen=True)
+class Account:
+    """What a segment's first file tells of the segment.
+
+    Times are UTC nanoseconds since 1970, None of a segment without statistics, and so is `packets`.
+    """
+
+    sensor: str
+    segment: str
+    files: int
+    rows: int
+    packets_in_rows: int
+    packets: int | None
+    began_ns: int | None
+    ended_ns: int | None
+    lost: int
+    unseen: int
+    cutoff: int
+    bytes_cutoff: int
+    shed_packets: int
+    shed_bytes: int
+
+    @classmethod
+    def parse(cls, text: bytes) -> Account:
+        """Returns the account that a text is. Raises ValueError where the text is none."""
+        told: Any = json.loads(text)
+        if not isinstance(told, dict):
+            raise ValueError("no JSON object")
+        values: dict[str, Any] = {}
+        for name in cls.__annotations__:
+            value = told.get(name)
+            is_text = name in ("sensor", "segment")
+            may_lack = name in ("packets", "began_ns", "ended_ns")
+            if not (isinstance(value, str if is_text else int) or (value is None and may_lack)):
+                raise ValueError(f"no {name}")
+            values[name] = value
+        return cls(**values)
+
+    @property
+    def number(self) -> int:
+        """The segment's number in its store."""
+        return number_of(self.segment)
+
+
+@dataclass(frozen=True)
+class FlowFile:
+    """One file of flow rows.
+
+    `first_us` and `last_us` are when the earliest and the latest row begin, UTC microseconds since
+    1970; None where there are no rows.
+    """
+
+    path: Path
+    bytes: int
+    rows: int
+    first_us: int | None
+    last_us: int | None
+    account: Account | None
+
+    @classmethod
+    def read(cls, path: Path) -> FlowFile:
+        """Reads a file's end.
+
+        Raises LakeError where the file is no flow table, and FileNotFoundError where it is gone.
+        """
+        try:
+            with pq.ParquetFile(path) as file:
+                metadata, schema = file.metadata, file.schema_arrow
+        except FileNotFoundError:
+            raise
+        except (pa.ArrowException, OSError) as error:
+            raise LakeError(f"{path} cannot be read as Parquet: {error}") from None
+        told = metadata.metadata or {}
+        if told.get(VERSION_KEY) != VERSION:
+            raise LakeError(f"{path} is no flow table that is known here: see docs/FLEET.md")
+        if not schema.equals(SCHEMA):
+            raise LakeError(f"{path} has other columns than a flow table has")
+        account = told.get(ACCOUNT_KEY)
+        try:
+            parsed = Account.parse(account) if account is not None else None
+        except ValueError as error:
+            raise LakeError(f"{path} tells nothing of its segment: {error}") from None
+        column = SCHEMA.names.index("start")
+        of_file = [metadata.row_group(i) for i in range(metadata.num_row_groups)]
+        for group in of_file:
+            if [group.column(i).path_in_schema for i in range(group.num_columns)] != SCHEMA.names:
+                raise LakeError(f"{path} is damaged: its columns have other names in places")
+        groups = [group.column(column) for group in of_file if group.num_rows]
+        if not all(group.is_stats_set for group in groups):
+            raise LakeError(f"{path} does not tell the times of its rows")
+        starts = [microseconds(group.statistics.min) for group in groups]
+        lasts = [microseconds(group.statistics.max) for group in groups]
+        first_us, last_us = min(starts, default=None), max(lasts, default=None)
+        size = path.stat().st_size
+        return cls(path, size, metadata.num_rows, first_us, last_us, parsed)
+
+    @property
+    def day(self) -> str | None:
+        """The day of all its rows (UTC), as `2026-01-02`."""
+        return None if self.first_us is None else day_of(self.first_us)
+
+
+def microseconds(time: datetime) -> int:
+    """Returns a time as UTC microseconds since 1970."""
+    since = time - datetime(1970, 1, 1, tzinfo=UTC)
+    return (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds
+
+
+def day_of(time_us: int) -> str:
+    """Returns the day (UTC) of a time, as `2026-01-02`."""
+    return datetime.fromtimestamp(time_us // 1_000_000, UTC).strftime("%Y-%m-%d")
+
+
+def number_of(stem: str) -> int:
+    """Returns the number of a segment in its store. Raises ValueError where that is no segment."""
+    match = STEM.fullmatch(stem)
+    if match is None:
+        raise ValueError(f"{stem} is no segment's name")
+    return int(match[1])
+
+
+def stems(directory: Path) -> list[str]:
+    """Returns the segments that have all their files in a directory, oldest first."""
+    names = (FIRST.fullmatch(entry.name) for entry in directory.iterdir())
+    return sorted((match[1] for match in names if match), key=number_of)
+
+
+def files_of(directory: Path, stem: str) -> list[Path]:
+    """Returns the files of a segment in a directory, the first of them last."""
+    day = re.compile(rf"{re.escape(stem)}-\d{{4,}}-\d\d-\d\d\.parquet")
+    days = sorted(path for path in directory.glob(f"{stem}-*.parquet") if day.fullmatch(path.name))
+    return [*days, directory / f"{stem}.parquet"]
+
+
+def read_segment(directory: Path, stem: str) -> tuple[Account, list[FlowFile]]:
+    """Reads the ends of a segment's files.
+
+    Raises LakeError where they are not those of one whole segment.
+    """
+    files = [FlowFile.read(path) for path in files_of(directory, stem)]
+    first = files[-1]
+    account = first.account
+    if account is None:
+        raise LakeError(
+            f"{first.path} does not tell what its segment has, so nobody could say whether all is "
+            "there: make it by `tapdeck flows` without an expression or times"
+        )
+    if account.segment != stem:
+        raise LakeError(f"{first.path} is of {account.segment}: names have been changed")
+    rows = sum(file.rows for file in files)
+    if len(files) != account.files or rows != account.rows:
+        raise LakeError(
+            f"{first.path}: its segment has {counted(account.rows, 'row')} in "
+            f"{counted(account.files, 'file')}, and there are {counted(rows, 'row')} in "
+            f"{counted(len(files), 'file')}: copy them again"
+        )
+    return account, files
+
+
+def missing(numbers: Iterable[int]) -> list[tuple[int, int]]:
+    """Returns the ranges of numbers that are missing between others, first and last of each."""
+    ordered = sorted(numbers)
+    pairs = itertools.pairwise(ordered)
+    return [(one + 1, other - 1) for one, other in pairs if other > one + 1]

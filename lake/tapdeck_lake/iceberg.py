@@ -1,0 +1,339 @@
+"""The table of flows as an Iceberg table, which Spark, Trino, ClickHouse and others read as well.
+
+The table is `tapdeck.flows`, version 2, by day and sensor. Files are adopted as they land, not
+copied: from then on they belong to the table, and whoever expires snapshots of it deletes them with
+its other files.
+
+Two things change here, the Iceberg table and the register in `catalog.db`, and a process can be
+killed between. So what is about to happen is written down first (`changes`), the Iceberg commit
+carries the number of that, and the register follows. Whoever comes next and finds something written
+down looks whether the table has a snapshot with that number: then the register follows now, else
+nothing has happened, and what is written down is dropped. So Iceberg's commit alone decides.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import time
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+import pyarrow as pa
+from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.exceptions import CommitFailedException, NoSuchTableError
+from pyiceberg.io.pyarrow import parquet_files_to_data_files
+from pyiceberg.manifest import DataFile
+from pyiceberg.partitioning import PartitionField, PartitionSpec
+from pyiceberg.schema import Schema
+from pyiceberg.table import Table as OfIceberg
+from pyiceberg.table import Transaction
+from pyiceberg.transforms import DayTransform, IdentityTransform
+from pyiceberg.types import (
+    BinaryType,
+    IcebergType,
+    IntegerType,
+    LongType,
+    NestedField,
+    StringType,
+    TimestamptzType,
+)
+
+from .errors import LakeError
+from .flow_files import SCHEMA, UTC_US, Account, FlowFile
+from .lake_file import LakeFile
+from .table import Counts
+
+if TYPE_CHECKING:
+    from .catalog import Lake
+
+CATALOG = "tapdeck"
+"""The catalog's name, which stands in its tables: other engines must use it, too."""
+NAMESPACE = "tapdeck"
+TABLE = "tapdeck.flows"
+CHANGE = "tapdeck.change"
+"""The property of a snapshot that has the number of a change."""
+TRIES = 5
+"""How often a commit is tried while others commit, too."""
+METADATA_S = 86_400
+"""How old a file of Iceberg's metadata is that nobody is about to name."""
+
+TYPES: dict[pa.DataType, IcebergType] = {
+    pa.string(): StringType(),
+    UTC_US: TimestamptzType(),
+    pa.int64(): LongType(),
+    pa.int32(): IntegerType(),
+    pa.int16(): IntegerType(),
+    pa.int8(): IntegerType(),
+    pa.binary(): BinaryType(),
+}
+
+PROPERTIES = {
+    "write.parquet.compression-codec": "zstd",
+    "write.metadata.delete-after-commit.enabled": "true",
+    "write.metadata.previous-versions-max": "100",
+}
+
+
+def catalog_of(directory: Path) -> SqlCatalog:
+    """Returns the Iceberg catalog of a lake."""
+    uri = f"sqlite:///{directory / 'iceberg.db'}"
+    return SqlCatalog(CATALOG, uri=uri, warehouse=uri_of(directory / "iceberg"))
+
+
+def uri_of(path: Path) -> str:
+    """Returns the URI of a file, as Iceberg's metadata has it."""
+    return f"file://{path}"
+
+
+def path_of(uri: str) -> Path:
+    """Returns the path of a file. Raises LakeError where it lies on no disk."""
+    parts = urlsplit(uri)
+    if parts.scheme not in ("", "file"):
+        raise LakeError(f"{uri} lies on no disk of this machine")
+    return Path(uri.removeprefix("file://").removeprefix("file:"))
+
+
+def create(directory: Path) -> None:
+    """Makes the table of a lake, unless an attempt that was killed has made it."""
+    directory = directory.resolve()
+    if any(c in str(directory) for c in "?#%"):
+        raise LakeError(f"{directory} has a ?, # or %, which URIs have another use for: rename it")
+    (directory / "iceberg").mkdir(exist_ok=True)
+    catalog = catalog_of(directory)
+    catalog.create_namespace_if_not_exists(NAMESPACE)
+    # Engines that write files anew need not say that a column has no null.
+    schema = Schema(
+        *(NestedField(number_of(field.name), field.name, TYPES[field.type]) for field in SCHEMA)
+    )
+    spec = PartitionSpec(
+        PartitionField(number_of("start"), 1000, DayTransform(), "day"),
+        PartitionField(number_of("sensor"), 1001, IdentityTransform(), "of_sensor"),
+    )
+    catalog.create_table_if_not_exists(TABLE, schema, partition_spec=spec, properties=PROPERTIES)
+
+
+def number_of(column: str) -> int:
+    """Returns the number of a column, which is the same in each lake."""
+    return int(SCHEMA.names.index(column)) + 1
+
+
+class IcebergTable:
+    """An Iceberg table, and the register that follows it."""
+
+    def __init__(self, lake: Lake) -> None:
+        self.lake = lake
+        self.catalog = catalog_of(lake.directory)
+        try:
+            self.of_iceberg: OfIceberg = self.catalog.load_table(TABLE)
+        except NoSuchTableError:
+            raise LakeError(
+                f"{lake.directory} has lost its table {TABLE}: see iceberg.db"
+            ) from None
+        self.needed: set[Path] | None = None
+
+    def files(self) -> list[LakeFile]:
+        """Returns the files of the table, in the order of their rows' times."""
+        tasks = self.of_iceberg.scan().plan_files()
+        for task in tasks:
+            if task.delete_files:
+                raise LakeError(
+                    f"{TABLE} has rows that were deleted one by one, which is not read here: "
+                    "rewrite its files by the engine that did it"
+                )
+        found = [self.lake_file(task.file) for task in tasks]
+        return sorted(found, key=lambda file: (file.first_us or 0, file.path))
+
+    def lake_file(self, file: DataFile) -> LakeFile:
+        """Returns a file of Iceberg's as the lake knows files."""
+        path = path_of(file.file_path)
+        directory = self.lake.directory
+        name = path.relative_to(directory).as_posix() if path.is_relative_to(directory) else path
+        day, sensor = file.partition[0], file.partition[1]
+        day = (datetime(1970, 1, 1, tzinfo=UTC) + timedelta(days=day)).strftime("%Y-%m-%d")
+        start = number_of("start")
+        first_us, last_us = (
+            int.from_bytes(bounds[start], "little", signed=True) if start in bounds else None
+            for bounds in (file.lower_bounds or {}, file.upper_bounds or {})
+        )
+        size, rows = file.file_size_in_bytes, file.record_count
+        return LakeFile(str(name), "flows", day, sensor, size, rows, first_us, last_us)
+
+    def files_of(self, segments: Sequence[tuple[str, str]]) -> list[LakeFile]:
+        """Returns files that have all rows of segments which the roll-up does not have.
+
+        Others may have put files together meanwhile, so these are all files of the sensors.
+        """
+        sensors = {sensor for sensor, _ in segments}
+        return [file for file in self.files() if file.sensor in sensors]
+
+    @contextmanager
+    def reading(self) -> Iterator[None]:
+        """Makes all that is read inside be of one moment."""
+        register = self.lake.db
+        while True:
+            self.of_iceberg.refresh()
+            before = self.of_iceberg.metadata.current_snapshot_id
+            with self.lake.reading():
+                there = register.execute("select id, what from changes").fetchall()
+                # The register is of a moment between these two looks at the table.
+                if self.catalog.load_table(TABLE).metadata.current_snapshot_id != before:
+                    continue
+                behind = [json.loads(what) for change, what in there if self.has(change)]
+                if not behind:
+                    yield
+                    return
+                # Whoever reads may have no right to write: a copy of the register follows.
+                copy = sqlite3.connect(":memory:")
+                register.backup(copy)
+            self.lake.db = copy
+            try:
+                for what in behind:
+                    self.to_register(what)
+                yield
+            finally:
+                self.lake.db = register
+                copy.close()
+            return
+
+    def has(self, change: str) -> bool:
+        """Returns whether the table has a snapshot of a change."""
+        snapshots = self.of_iceberg.metadata.snapshots
+        return any(s.summary is not None and s.summary[CHANGE] == change for s in snapshots)
+
+    def settle(self) -> None:
+        """Lets the register follow what a process that was killed has done to the table."""
+        self.needed = None
+        self.of_iceberg.refresh()
+        for change, what in self.lake.db.execute("select id, what from changes").fetchall():
+            self.follow(change, json.loads(what) if self.has(change) else None)
+
+    def follow(self, change: str, what: dict[str, Any] | None) -> None:
+        """Does to the register what a change has done to the table; nothing where it has not."""
+        with self.lake.transaction():
+            if what is not None:
+                self.to_register(what)
+            self.lake.db.execute("delete from changes where id = ?", (change,))
+
+    def to_register(self, what: dict[str, Any]) -> None:
+        """Enters a change into the register."""
+        for account in what.get("segments", []):
+            self.lake.add_segment(Account(**account))
+        self.lake.expire_rows(what.get("expired", []))
+
+    def change(
+        self, what: dict[str, Any], do: Callable[[Transaction, dict[str, str]], None]
+    ) -> None:
+        """Changes the table and then the register."""
+        change = uuid.uuid4().hex
+        text = json.dumps(what)
+        self.lake.db.execute("insert into changes values (?, ?)", (change, text))
+        for tried in range(1, TRIES + 1):
+            try:
+                with self.of_iceberg.transaction() as transaction:
+                    do(transaction, {CHANGE: change})
+                break
+            except CommitFailedException as error:
+                self.of_iceberg.refresh()
+                # Whether a commit failed whose answer was lost is what the table says.
+                if self.has(change):
+                    break
+                if tried == TRIES:
+                    self.follow(change, None)
+                    raise LakeError(
+                        f"{TABLE} is being changed by others all the time: {error}"
+                    ) from None
+        self.follow(change, what)
+        self.needed = None
+
+    def append(self, batch: Sequence[tuple[Account, Sequence[FlowFile]]]) -> None:
+        """Takes in segments that have landed: their files become the table's own."""
+        paths = [uri_of(file.path) for _, files in batch for file in files if file.rows]
+
+        def do(transaction: Transaction, properties: dict[str, str]) -> None:
+            if paths:
+                # The register knows what is there. Iceberg would read all of its metadata for that.
+                transaction.add_files(paths, properties, check_duplicate_files=False)
+
+        told = {"segments": [vars(account) for account, _ in batch]}
+        if paths:
+            self.change(told, do)
+            return
+        # Segments without rows change nothing but the register.
+        with self.lake.transaction():
+            for account, _ in batch:
+                self.lake.add_segment(account)
+
+    def exchange(self, before: Sequence[LakeFile], after: LakeFile) -> None:
+        """Puts a file in the place of others that have the same rows."""
+        self.overwrite({}, before, [uri_of(self.lake.path(after))])
+
+    def drop(self, files: Sequence[LakeFile], counts: Counts) -> None:
+        """Takes files out for good, and says so in the accounts of their segments."""
+        self.overwrite({"expired": list(counts)}, files, [])
+
+    def overwrite(
+        self, what: dict[str, Any], before: Sequence[LakeFile], after: Sequence[str]
+    ) -> None:
+        """Takes files out of the table and others in, at once."""
+        wanted = {self.lake.path(file) for file in before}
+
+        def do(transaction: Transaction, properties: dict[str, str]) -> None:
+            tasks = self.of_iceberg.scan().plan_files()
+            there = [task.file for task in tasks if path_of(task.file.file_path) in wanted]
+            if len(there) != len(wanted):
+                raise LakeError(
+                    f"others have changed {TABLE} meanwhile, nothing was exchanged: run it again"
+                )
+            metadata = transaction.table_metadata
+            new = parquet_files_to_data_files(self.of_iceberg.io, metadata, iter(after))
+            with transaction.update_snapshot(snapshot_properties=properties).overwrite() as update:
+                for file in there:
+                    update.delete_data_file(file)
+                for file in new:
+                    update.append_data_file(file)
+
+        try:
+            self.change(what, do)
+        except LakeError:
+            self.settle()
+            raise
+
+    def needs(self, path: Path) -> bool:
+        """Returns whether a file is named by a snapshot that is kept."""
+        if self.needed is None:
+            self.needed = self.named_files()
+        return path in self.needed
+
+    def named_files(self) -> set[Path]:
+        """Returns all files of rows and of metadata that snapshots name."""
+        io, named = self.of_iceberg.io, set()
+        for snapshot in self.of_iceberg.metadata.snapshots:
+            named.add(path_of(snapshot.manifest_list))
+            for manifest in snapshot.manifests(io):
+                path = path_of(manifest.manifest_path)
+                if path in named:
+                    continue
+                named.add(path)
+                entries = manifest.fetch_manifest_entry(io, discard_deleted=True)
+                named.update(path_of(entry.data_file.file_path) for entry in entries)
+        return named
+
+    def forget(self, grace_s: float) -> None:
+        """Expires snapshots that were replaced longer ago."""
+        before = datetime.now(UTC) - timedelta(seconds=grace_s)
+        self.of_iceberg.maintenance.expire_snapshots().older_than(before).commit()
+        self.of_iceberg.refresh()
+        self.needed = None
+
+    def orphans(self) -> list[Path]:
+        """Returns files of metadata that nobody needs."""
+        old = time.time() - METADATA_S
+        folder = path_of(self.of_iceberg.location()) / "metadata"
+        files = folder.glob("*.avro")
+        return [path for path in files if path.stat().st_mtime < old and not self.needs(path)]

@@ -1,0 +1,175 @@
+"""`tapdeck-lake ship`: copies a sensor's flow tables, and if asked its segments, into a lake.
+
+It runs at the sensor, reads what is finished, and asks nothing of the recorder: retention does not
+wait. What retention took first is told. A file arrives under a hidden name and gets its own when it
+is whole and durable; of a segment's files the first comes last, behind its packets, so that what
+the lake sees is complete. What was delivered stands in a list beside the flow tables. Whoever was
+killed goes on behind it, and what arrives twice counts once, because the lake knows segments by
+name.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from . import durable
+from .catalog import Lake, folder_of
+from .errors import LakeError, counted
+from .flow_files import Account, missing, number_of, read_segment, stems
+
+RECORD = ".tapdeck-lake-"
+"""How the name of a list of what was delivered begins."""
+SETTLED_NS = 2_000_000_000
+"""A directory that was not changed for so long shows the next change by its time."""
+
+
+@dataclass
+class Shipped:
+    """What was delivered, what is to be tried again, and what was found to be wrong."""
+
+    segments: int = 0
+    files: int = 0
+    bytes: int = 0
+    waiting: int = 0
+    faults: int = 0
+
+
+class Shipper:
+    """Delivers from one directory of flow tables into one lake."""
+
+    def __init__(self, flows: Path, lake: Lake, store: Path | None) -> None:
+        self.flows, self.lake, self.store = flows, lake, store
+        name = hashlib.sha256(os.fsencode(lake.directory.resolve())).hexdigest()[:16]
+        self.record = flows / f"{RECORD}{name}.shipped"
+        self.delivered = self.read_record()
+        self.told: set[str] = set()
+        self.settled_ns: int | None = None
+
+    def read_record(self) -> set[str]:
+        """Returns what was delivered before. A line that was cut short does not count."""
+        try:
+            lines = self.record.read_text().splitlines(keepends=True)
+        except FileNotFoundError:
+            return set()
+        return {line[:-1] for line in lines if line.endswith("\n")}
+
+    def note(self, stem: str) -> None:
+        """Enters a segment that was delivered."""
+        is_whole = not self.record.exists() or self.record.read_bytes()[-1:] in (b"", b"\n")
+        with self.record.open("a") as record:
+            record.write(stem + "\n" if is_whole else f"\n{stem}\n")
+            record.flush()
+            os.fsync(record.fileno())
+        self.delivered.add(stem)
+
+    def tell(self, text: str) -> bool:
+        """Tells something on standard error, once. Returns whether it was new."""
+        if text in self.told:
+            return False
+        self.told.add(text)
+        print(f"tapdeck-lake: {text}", file=sys.stderr, flush=True)
+        return True
+
+    def look(self) -> Shipped:
+        """Does what `run` does, if there may be something new."""
+        changed_ns = self.flows.stat().st_mtime_ns if self.flows.is_dir() else 0
+        if changed_ns == self.settled_ns:
+            return Shipped()
+        # A directory that was changed just now may be changed again at the same time by its clock.
+        is_old = time.time_ns() - changed_ns > SETTLED_NS
+        done = self.run()
+        self.settled_ns = changed_ns if is_old and not done.waiting else None
+        return done
+
+    def run(self) -> Shipped:
+        """Delivers what is there and was not delivered. Tells on standard error what cannot be."""
+        done = Shipped()
+        with durable.locked(self.record.with_suffix(".lock")):
+            try:
+                there = stems(self.flows)
+            except FileNotFoundError:
+                raise LakeError(f"{self.flows} is not there: tapdeck flows -o makes it") from None
+            self.tell_missing(there)
+            for stem in there:
+                if stem not in self.delivered:
+                    try:
+                        self.deliver(stem, done)
+                    except FileNotFoundError:
+                        # Whoever wrote the tables has taken them away meanwhile.
+                        done.waiting += 1
+                    except LakeError as error:
+                        done.faults += self.tell(str(error))
+                        done.waiting += 1
+        return done
+
+    def tell_missing(self, there: list[str]) -> None:
+        """Tells which segments have no flow tables among those that have, or were delivered."""
+        numbers = {number_of(stem) for stem in [*there, *self.delivered]}
+        for first, last in missing(numbers):
+            which = f"segment {first}" if first == last else f"segments {first} to {last}"
+            self.tell(
+                f"{which} of {self.flows} will not be in the lake: no flow table is there, as "
+                "where retention was faster"
+            )
+
+    def deliver(self, stem: str, done: Shipped) -> None:
+        """Delivers a segment's files, the first last, behind its packets."""
+        account, files = read_segment(self.flows, stem)
+        if self.store is not None and not self.deliver_packets(self.store, account, done):
+            done.waiting += 1
+            return
+        folder = self.lake.landed / folder_of(account.sensor)
+        for file in files:
+            self.copy(file.path, folder / file.path.name, done)
+        self.note(stem)
+        done.segments += 1
+
+    def deliver_packets(self, store: Path, account: Account, done: Shipped) -> bool:
+        """Delivers a segment and its index. Returns whether its rows are to follow now."""
+        stem = account.segment
+        if (store / f"{stem}.index.live").exists() and not (store / f"{stem}.index").exists():
+            return False
+        folder = self.lake.segments / folder_of(account.sensor)
+        try:
+            # An index without a segment means nothing, so it comes first.
+            if (store / f"{stem}.index").exists():
+                self.copy(store / f"{stem}.index", folder / f"{stem}.index", done)
+            self.copy(store / f"{stem}.pcapng", folder / f"{stem}.pcapng", done)
+        except FileNotFoundError:
+            self.tell(
+                f"{stem}.pcapng was deleted from {store} before it was shipped: its rows are in "
+                "the lake, its packets are not"
+            )
+        return True
+
+    def copy(self, source: Path, path: Path, done: Shipped) -> None:
+        """Copies a file, unless a copy is there."""
+        size = source.stat().st_size
+        if path.exists():
+            if path.stat().st_size != size:
+                raise LakeError(
+                    f"{path} is there and has another length than {source}: another store has the "
+                    "same name of a sensor, or the table was made anew; name sensors differently"
+                )
+            return
+        durable.copy(source, path)
+        done.files += 1
+        done.bytes += size
+
+
+def ship(flows: Path, lake: Lake, store: Path | None) -> Shipped:
+    """Delivers once what is there."""
+    return Shipper(flows, lake, store).run()
+
+
+def said(done: Shipped) -> str:
+    """Returns in words what was delivered."""
+    return (
+        f"{counted(done.segments, 'segment')} shipped: {counted(done.files, 'file')}, "
+        f"{counted(done.bytes, 'byte')}"
+    )

@@ -1,0 +1,26 @@
+"""What all tests of the lake share: the build that they test, and the program of the lake."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--build", type=Path, metavar="DIR", help="the build that is tested, as cargo left it"
+    )
+
+
+@pytest.fixture(scope="session")
+def tapdeck(pytestconfig: pytest.Config) -> Path:
+    """The program `tapdeck` of the build that whoever started the tests has named."""
+    directory = pytestconfig.getoption("--build")
+    if directory is None:
+        pytest.fail("no build is named: run `make test-fleet`, or give --build DIR", pytrace=False)
+    program: Path = directory.resolve() / "tapdeck"
+    if not os.access(program, os.X_OK):
+        pytest.fail(f"{program} is not there: cargo build --workspace", pytrace=False)
+    return program
