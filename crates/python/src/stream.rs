@@ -396,7 +396,7 @@ pub struct Packet {
     link_type: u16,
     /// "in" if the interface received it, "out" if that sent it; None where nothing tells.
     direction: Option<Py<PyString>>,
-    /// Its length in bytes on the wire, of which `data` is what was recorded.
+    /// The length in bytes on the wire, of which `data` is what was recorded.
     original_length: u32,
     /// Packets that the recorder dropped since the packet before it of the same interface in the
     /// answer.
