@@ -279,7 +279,9 @@ fn column(values: Values, rows: &[Row], of: &Rows, sensor: &str, segment: &str) 
         }
         Values::Runs => {
             let mut lists = BinaryBuilder::new();
-            rows.iter().for_each(|row| lists.append_option(of.runs(row)));
+            for row in rows {
+                lists.append_option(of.runs(row));
+            }
             Arc::new(lists.finish())
         }
     }
