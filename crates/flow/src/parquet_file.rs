@@ -104,7 +104,7 @@ impl<W: Write + Send> ParquetFile<W> {
                 Some(Values::Sensor) => constant(&mut column, rows, &self.sensor)?,
                 Some(Values::Segment) => constant(&mut column, rows, &self.segment)?,
                 Some(Values::Time(value) | Values::Number(value)) => {
-                    numbers::<Int64Type>(&mut column, rows, *value)?
+                    numbers::<Int64Type>(&mut column, rows, *value)?;
                 }
                 Some(Values::Small(value) | Values::Tiny(value)) => {
                     numbers::<Int32Type>(&mut column, rows, *value)?;

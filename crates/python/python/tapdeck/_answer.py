@@ -128,9 +128,7 @@ class Answer:
             The answer was read to its end.
         """
         self._refuse_what_was_read()
-        reader: pyarrow.RecordBatchReader = _needed(
-            "pyarrow", "arrow"
-        ).RecordBatchReader.from_stream(self)
+        reader: pyarrow.RecordBatchReader = _needed("pyarrow").RecordBatchReader.from_stream(self)
         return reader
 
     def to_pandas(self) -> pandas.DataFrame:
@@ -152,7 +150,7 @@ class Answer:
         StoreError
             The store cannot be read any more.
         """
-        of_pandas, of_arrow = _needed("pandas", "pandas"), _needed("pyarrow", "pandas")
+        of_pandas, of_arrow = _needed("pandas"), _needed("pyarrow")
         types = {
             of_arrow.binary(): of_pandas.ArrowDtype(of_arrow.binary()),
             of_arrow.int8(): of_pandas.Int8Dtype(),
@@ -180,7 +178,7 @@ class Answer:
         StoreError
             The store cannot be read any more.
         """
-        of_polars = _needed("polars", "polars")
+        of_polars = _needed("polars")
         self._refuse_what_was_read()
         frame: polars.DataFrame = self._whole(lambda: of_polars.DataFrame(self))
         return frame
@@ -251,11 +249,9 @@ class Flows(Answer):
     """Rows of flows: see `Store.flows`."""
 
 
-def _needed(name: str, extra: str) -> ModuleType:
+def _needed(name: str) -> ModuleType:
     """Import a library that the module can do without."""
     try:
         return importlib.import_module(name)
     except ImportError as error:
-        raise ImportError(
-            f"this needs {name}: pip install {name}, or tapdeck[{extra}]", name=name
-        ) from error
+        raise ImportError(f"this needs {name}: pip install {name}", name=name) from error
