@@ -72,7 +72,7 @@ def measure(name: str, program: Program, store: Path, runs: int) -> None:
                 passed[way].append(time.perf_counter() - began)
                 used[way].append(processor_s() - before)
     base_s, base_used = (statistics.median(of["tapdeck query -w -"]) for of in (passed, used))
-    print(f"\n{name}, {runs} runs\n\n| | s | of query | processor, s | of query |")
+    print(f"\n{name}, medians of {runs}\n\n| | s | of query | processor, s | of query |")
     print("| --- | --- | --- | --- | --- |")
     for way in ways:
         seconds, cpu = statistics.median(passed[way]), statistics.median(used[way])
