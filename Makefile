@@ -9,7 +9,7 @@ export CARGO_TARGET_DIR ?= $(CURDIR)/target
 DEV := $(abspath $(CARGO_TARGET_DIR))/debug
 RELEASE := $(abspath $(CARGO_TARGET_DIR))/release
 
-.PHONY: help setup demo test nightly fuzz lint advisories bench lab lab-once lab-quick lab-test test-vm deb
+.PHONY: help setup demo test python test-python nightly fuzz lint advisories bench bench-python lab lab-once lab-quick lab-test test-vm deb
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -44,6 +44,21 @@ test: setup ## Run every test, and the benchmarks once and tiny (root)
 	$(CONSOLE)/.venv/bin/python -m pytest -q $(CONSOLE) --build $(DEV)
 	cargo test $(GUARD) --workspace --tests
 
+# The Python module has a workspace of its own, so nothing above builds it, and its virtual
+# environment has what builds and tests it.
+PYTHON := crates/python/.venv/bin/python
+MATURIN = cd crates/python && VIRTUAL_ENV=$$PWD/.venv .venv/bin/maturin
+
+python: ## Build the Python module tapdeck: target/wheels/tapdeck-VERSION-cp311-abi3-*.whl
+	@scripts/setup.sh --python
+	$(MATURIN) build --release --locked --out $(CURDIR)/target/wheels
+
+test-python: ## Run the tests of the Python module, and the notebook (root)
+	@scripts/setup.sh --python
+	cargo build -p tapdeck
+	$(MATURIN) develop --locked
+	$(PYTHON) -m pytest -q crates/python/tests --build $(DEV)
+
 # Ten minutes of everything at once, ten thousand questions from a new seed, the planner against
 # libpcap, a hundred recorders killed under load, and a minute of each fuzz target.
 nightly: setup ## Run the long tests: half an hour (root)
@@ -73,18 +88,21 @@ fuzz: ## Run each fuzz target for FUZZ_SECONDS (60) with the address sanitizer, 
 
 # Pinned versions, which scripts/setup.sh --lint installs.
 LINT := scripts/lint/.venv/bin
+PYTHON_CODE := crates/python docs/python.ipynb
 SHELL_SCRIPTS := .ci/run lab/lab scripts/*.sh scripts/vm/init scripts/vm/*.sh packaging/deb/* packaging/extcap/*
 C_FILES = $(shell find crates lab/load -name '*.[ch]')
 
 lint: ## Hold code, comments, documents and the licenses of dependencies to the rules
-	@scripts/setup.sh --lab --lint
+	@scripts/setup.sh --lab --lint --python
 	cargo fmt --all --check
+	cargo fmt --manifest-path crates/python/Cargo.toml --check
 	$(LINT)/clang-format --dry-run --Werror $(C_FILES)
-	$(LINT)/ruff format --check lab scripts $(CONSOLE)
-	$(LINT)/ruff check lab scripts $(CONSOLE)
+	$(LINT)/ruff format --check lab scripts $(CONSOLE) $(PYTHON_CODE)
+	$(LINT)/ruff check lab scripts $(CONSOLE) $(PYTHON_CODE)
 	cd lab && ../$(LINT)/mypy --python-executable .venv/bin/python
 	$(LINT)/mypy --strict --python-executable lab/.venv/bin/python scripts/lint
 	cd $(CONSOLE) && $(CURDIR)/$(LINT)/mypy --python-executable .venv/bin/python .
+	cd crates/python && $(CURDIR)/$(LINT)/mypy --python-executable .venv/bin/python
 	$(LINT)/shellcheck $(SHELL_SCRIPTS)
 	lab/.venv/bin/python -m pytest -q scripts/lint
 	@scripts/setup.sh --fleet
@@ -96,12 +114,15 @@ lint: ## Hold code, comments, documents and the licenses of dependencies to the 
 	$(LINT)/python scripts/lint/messages.py
 	scripts/check-docs.sh
 	cargo deny check bans licenses sources
+	cd crates/python && cargo deny check --config ../../deny.toml bans licenses sources
 	cargo clippy --workspace --all-targets -- -D warnings
+	cd crates/python && cargo clippy --locked --all-targets -- -D warnings
 
 # Not a part of lint: what is known against a dependency changes while the code stays.
 advisories: ## Check the dependencies for known vulnerabilities (needs the network)
 	@scripts/setup.sh --lint
 	cargo deny check advisories
+	cd crates/python && cargo deny check --config ../../deny.toml advisories
 
 bench: ## Measure against the peers; BENCH='--runs 3 --packets 1000000' changes how (root)
 	@scripts/setup.sh --bench
@@ -113,6 +134,12 @@ bench: ## Measure against the peers; BENCH='--runs 3 --packets 1000000' changes 
 	cargo bench -p tapdeck-capture --bench hook
 	cargo bench -p tapdeck-store --bench index
 	cargo bench -p tapdeck-flow --bench flows
+
+bench-python: ## Measure the Python module beside `tapdeck query` (root)
+	@scripts/setup.sh --python
+	cargo build --release -p tapdeck
+	$(MATURIN) develop --release --locked
+	$(PYTHON) crates/python/benches/query.py --build $(RELEASE)
 
 # Where the lab's results go: make lab-quick OUT=DIR
 OUT ?= lab-results

@@ -5,6 +5,7 @@
 #   scripts/setup.sh            for `make demo`
 #   scripts/setup.sh --lab      and the lab and what tests run, for `make test` and `make lab`
 #   scripts/setup.sh --bench    and what `make bench` compares with
+#   scripts/setup.sh --python   and what builds and tests the Python module
 #   scripts/setup.sh --fuzz     and a nightly compiler with cargo-fuzz, for `make nightly`
 #   scripts/setup.sh --package  and what makes and tests the Debian package; cargo-deb takes minutes
 #   scripts/setup.sh --lint     and what `make lint` runs; cargo-deny takes minutes to compile
@@ -60,6 +61,9 @@ NEEDED_FOR_TEST="
     tmux                 tmux
 "
 NEEDED_FOR_LINT="
+    python3-venv     /usr/share/doc/python3-venv
+"
+NEEDED_FOR_PYTHON="
     python3-venv     /usr/share/doc/python3-venv
 "
 NEEDED_FOR_PACKAGE="
@@ -221,6 +225,7 @@ for option in "$@"; do
             install_venv crates/gateway/tests/console
             install_without_services "$NEEDED_FOR_TEST"
             ;;
+        --python) install_packages "$NEEDED_FOR_PYTHON" && install_venv crates/python ;;
         --bench) install_packages "$NEEDED_FOR_BENCH" ;;
         --fuzz) install_fuzz ;;
         --package) install_packages "$NEEDED_FOR_PACKAGE" && install_cargo_deb ;;

@@ -3,8 +3,8 @@
 //! A **row** is a slice of a biflow (RFC 5103): the packets between two ends, both ways, that lie
 //! in one segment and on one day. [`FlowTable`] takes a segment's packets in any order and gives
 //! rows; every packet is in exactly one of them, also one that is no IP packet, a fragment, cut or
-//! damaged. [`ParquetFile`] writes rows, and [`LineFile`] as lines that other programs know.
-//! `docs/FLEET.md` says what each column means.
+//! damaged. [`ParquetFile`] writes rows, and [`LineFile`] as lines that other programs know;
+//! [`COLUMNS`] are for other writers. `docs/FLEET.md` says what each column means.
 //!
 //! Rows are a pure function of the packets and the granules that they lie in, and a file is one of
 //! its rows: nothing here reads a clock, a machine's name or a random number that could show. That
@@ -14,6 +14,7 @@
 //! can ask it. Which packets lie inside others is [`tapdeck_packet::header::innermost`]'s business.
 #![forbid(unsafe_code)]
 
+mod columns;
 mod key;
 mod lines;
 mod parquet_file;
@@ -22,10 +23,12 @@ mod runs;
 mod table;
 mod text;
 
+pub use columns::{COLUMNS, Values};
 pub use lines::{LineFile, LineForm};
 pub use parquet_file::{Error, ParquetFile};
 pub use row::{EndReason, Row, Rows};
 pub use table::{FlowTable, MAX_ROWS};
+pub use text::put_address;
 
 /// Nanoseconds of a day; leap seconds are not in UTC's count.
 pub const DAY_NS: i64 = 86_400_000_000_000;

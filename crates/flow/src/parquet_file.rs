@@ -13,7 +13,6 @@
 //! filter, as large as the number of different ones wants it.
 
 use std::io::Write;
-use std::net::IpAddr;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -26,6 +25,7 @@ use parquet::file::writer::{SerializedColumnWriter, SerializedFileWriter};
 use parquet::schema::parser::parse_message_type;
 use parquet::schema::types::{ColumnPath, TypePtr};
 
+use crate::columns::{COLUMNS, Values};
 use crate::row::{Row, Rows};
 use crate::text::put_address;
 
@@ -109,10 +109,16 @@ impl<W: Write + Send> ParquetFile<W> {
             match values {
                 Some(Values::Sensor) => constant(&mut column, rows, &self.sensor)?,
                 Some(Values::Segment) => constant(&mut column, rows, &self.segment)?,
-                Some(Values::Number(value)) => numbers::<Int64Type>(&mut column, rows, *value)?,
-                Some(Values::Small(value)) => numbers::<Int32Type>(&mut column, rows, *value)?,
+                Some(Values::Time(value) | Values::Number(value)) => {
+                    numbers::<Int64Type>(&mut column, rows, *value)?;
+                }
+                Some(Values::Small(value) | Values::Tiny(value)) => {
+                    numbers::<Int32Type>(&mut column, rows, *value)?;
+                }
                 Some(Values::MaybeNumber(value)) => maybe::<Int64Type>(&mut column, rows, *value)?,
-                Some(Values::MaybeSmall(value)) => maybe::<Int32Type>(&mut column, rows, *value)?,
+                Some(Values::MaybeSmall(value) | Values::MaybeShort(value)) => {
+                    maybe::<Int32Type>(&mut column, rows, *value)?;
+                }
                 Some(Values::Address(value)) => texts(&mut column, rows, |row, out| {
                     value(row).map(|address| put_address(out, address)).is_some()
                 })?,
@@ -139,73 +145,8 @@ impl<W: Write + Send> ParquetFile<W> {
     }
 }
 
-/// How a column's values are made of rows.
-enum Values {
-    Sensor,
-    Segment,
-    Number(fn(&Row) -> i64),
-    Small(fn(&Row) -> i32),
-    MaybeNumber(fn(&Row) -> Option<i64>),
-    MaybeSmall(fn(&Row) -> Option<i32>),
-    Address(fn(&Row) -> Option<IpAddr>),
-    Runs,
-}
-
-/// The columns, in the order of the schema.
-const COLUMNS: [(&str, Values); 29] = [
-    ("sensor", Values::Sensor),
-    ("segment", Values::Segment),
-    ("start", Values::Number(|row| row.start_ns.div_euclid(1000))),
-    ("end", Values::Number(|row| row.end_ns.div_euclid(1000))),
-    ("duration_ns", Values::Number(|row| row.end_ns.saturating_sub(row.start_ns))),
-    ("ip_version", Values::MaybeSmall(|row| row.ip_version.map(i32::from))),
-    ("proto", Values::MaybeSmall(|row| row.protocol.map(i32::from))),
-    ("ether_type", Values::MaybeSmall(|row| row.ether_type.map(i32::from))),
-    ("vlan", Values::MaybeSmall(|row| row.vlan.map(i32::from))),
-    ("tunnel", Values::MaybeSmall(|row| row.tunnel.map(|tunnel| tunnel as i32))),
-    ("src_ip", Values::Address(|row| row.source)),
-    ("dst_ip", Values::Address(|row| row.destination)),
-    ("src_num", Values::MaybeNumber(|row| row.source.map(number))),
-    ("dst_num", Values::MaybeNumber(|row| row.destination.map(number))),
-    ("src_port", Values::MaybeSmall(|row| row.ports.map(|(port, _)| port.into()))),
-    ("dst_port", Values::MaybeSmall(|row| row.ports.map(|(_, port)| port.into()))),
-    (
-        "icmp_type_code",
-        Values::MaybeSmall(|row| {
-            row.icmp.map(|(kind, code)| i32::from(kind) << 8 | i32::from(code))
-        }),
-    ),
-    ("fwd_packets", Values::Number(|row| signed(row.packets[0]))),
-    ("rev_packets", Values::Number(|row| signed(row.packets[1]))),
-    ("fwd_bytes", Values::Number(|row| signed(row.bytes[0]))),
-    ("rev_bytes", Values::Number(|row| signed(row.bytes[1]))),
-    ("fwd_tcp_flags", Values::MaybeSmall(|row| row.tcp_flags.map(|flags| flags[0].into()))),
-    ("rev_tcp_flags", Values::MaybeSmall(|row| row.tcp_flags.map(|flags| flags[1].into()))),
-    ("end_reason", Values::Small(|row| row.end_reason as i32)),
-    ("lost_near", Values::Small(|row| i32::try_from(row.lost).unwrap_or(i32::MAX))),
-    ("offset", Values::Number(|row| signed(row.offset))),
-    ("span", Values::Number(|row| signed(row.span))),
-    (
-        "granules",
-        Values::MaybeSmall(|row| row.granules.map(|n| i32::try_from(n).unwrap_or(i32::MAX))),
-    ),
-    ("runs", Values::Runs),
-];
-
 /// Columns whose values hardly ever come again: differences are shorter than a dictionary.
 const DIFFERENT: [&str; 4] = ["start", "end", "duration_ns", "offset"];
-
-fn signed(n: u64) -> i64 {
-    i64::try_from(n).unwrap_or(i64::MAX)
-}
-
-/// Returns an IPv4 address as a number, of an IPv6 address the upper 64 bits.
-fn number(address: IpAddr) -> i64 {
-    match address {
-        IpAddr::V4(address) => address.to_bits().into(),
-        IpAddr::V6(address) => ((address.to_bits() >> 64) as u64).cast_signed(),
-    }
-}
 
 fn properties() -> Result<WriterPropertiesPtr, ParquetError> {
     let path = |name: &str| ColumnPath::from(name);

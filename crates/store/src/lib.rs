@@ -6,11 +6,11 @@
 //! - `writing`: from rings into segments. [`Writer`] empties rings into a [`Sink`]: a
 //!   [`SegmentSink`] (a store), a [`StreamSink`] (one file or pipe), or nothing. Beside it threads
 //!   index what was written, set the next segment aside, and delete what retention lets go.
-//! - `reading`: [`query`] gives packets back in time order, those that match a [`filter`] or
-//!   something else, [`walk`] those of a segment as they lie there, [`recent`] tallies of the last
-//!   ones, [`stat`] tells what is in a store, [`recorded`] when
-//!   somebody recorded, [`verify()`] checks it, and [`Store::recover`] mends
-//!   what a crash left.
+//! - `reading`: [`query`] gives packets back in time order, those that match a [`filter`], a whole
+//!   [`choice`] or something else, [`walk`] those of a segment as they lie there, [`recent`]
+//!   tallies of the last ones, [`stat`] tells what is in a store, [`recorded`] when somebody
+//!   recorded, [`verify()`] checks it, and [`Store::recover`] mends what a crash left. [`time`]
+//!   reads points in time as people write them.
 //! - `format`: what stands on disk, which both agree on: names, how segments begin and end,
 //!   indexes, and the directory with its lock.
 //! - [`io`]: the place where a store lies, as traits that tests can make fail: [`io::Io`] for
@@ -24,6 +24,7 @@ pub mod io;
 mod reading;
 mod shed;
 mod span;
+pub mod time;
 #[doc(hidden)]
 pub mod trial;
 mod writing;
@@ -39,7 +40,7 @@ pub use format::without_indexes::WithoutIndexes;
 pub use reading::recover::resync_anything;
 pub use reading::recover::{Action, ClosedScope, Fault, Finding, IndexAction, Scope};
 pub use reading::verify::{Flaw, Indexed, Verdict, verify, verify_in};
-pub use reading::{filter, query, recent, recorded, stat, walk};
+pub use reading::{choice, filter, query, recent, recorded, stat, walk};
 pub use shed::Shed;
 pub use writing::indexer::Indexing;
 pub use writing::ledger::{Ledger, LedgerEntry, SegmentEnd};

@@ -3,6 +3,7 @@
 //! All but mending reads through [`Storage`](crate::io::Storage) alone, changes nothing, and needs
 //! no leave of a recorder that writes meanwhile.
 
+pub mod choice;
 pub mod filter;
 pub mod holes;
 pub mod query;

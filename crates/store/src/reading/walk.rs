@@ -119,6 +119,12 @@ impl Walk {
         self.statistics.as_ref()?.iter().map(|told| told.delivered).sum()
     }
 
+    /// Returns how many packets were lost as the segment's statistics tell, which may be more than
+    /// its packets do; `None` where it has none.
+    pub fn dropped_told(&self) -> Option<u64> {
+        Some(self.statistics.as_ref()?.iter().filter_map(|told| told.dropped).sum())
+    }
+
     /// Returns the segment's length up to its statistics.
     pub fn bytes(&self) -> u64 {
         self.end

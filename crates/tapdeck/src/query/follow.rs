@@ -12,9 +12,10 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use anyhow::{Context, Result};
 use tapdeck_packet::link::LinkType;
 use tapdeck_store::Shed;
+use tapdeck_store::choice::Choice;
 use tapdeck_store::query::{Described, Packet, Query, Search, Snapshot, Span, Tail};
 
-use super::choice::Choice;
+use super::choice::wanted;
 use super::output::Output;
 use super::{
     comment, describe_missing, leave_out, refuse_several_links, refuse_to_overwrite, say_shed,
@@ -80,7 +81,7 @@ pub fn run(
         return usage(format!("--follow is for stores, and {path} holds files of other programs"));
     }
     refuse_to_overwrite(flags.write.as_deref(), &snapshot)?;
-    let mut choice = Choice::new(flags, snapshot.interfaces())?;
+    let mut choice = Choice::new(&wanted(flags), snapshot.interfaces())?;
     leave_out(flags, &mut snapshot);
     tell_absent(flags, snapshot.interfaces());
     refuse_several_links(flags, snapshot.interfaces())?;
@@ -95,7 +96,7 @@ pub fn run(
         let Some(mut snapshot) = following.wait(&mut tail, span)? else { break };
         if snapshot.interfaces().len() > following.interfaces.len() {
             following.describe(snapshot.interfaces())?;
-            choice = Choice::new(flags, snapshot.interfaces())?;
+            choice = Choice::new(&wanted(flags), snapshot.interfaces())?;
         }
         leave_out(flags, &mut snapshot);
         query = Query::go_on(tail, snapshot, span, choice.plan().clone(), choice.clone());

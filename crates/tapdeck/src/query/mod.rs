@@ -14,14 +14,14 @@ mod several;
 pub mod time;
 
 use std::io::{IsTerminal, Write, stderr, stdout};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Instant;
 
 use anyhow::{Context, Result};
 use tapdeck_packet::link::LinkType;
 use tapdeck_store::Shed;
 use tapdeck_store::query::{
-    Described, Error, Missing, Progress, Search, Snapshot, Span, index_captures,
+    Described, Error, Missing, Progress, Search, Snapshot, Span, index_captures, user_cache,
 };
 
 use crate::flags;
@@ -102,7 +102,7 @@ fn attempt(
     reader: Option<&Reader>,
     whole: bool,
 ) -> Result<()> {
-    let cache = cache();
+    let cache = user_cache();
     let ignores_indexes = flags.no_trust_index;
     let search = Search { whole, cache: cache.as_deref(), ignores_indexes };
     let query = Several::open(flags, span, search)?;
@@ -119,8 +119,9 @@ fn attempt(
 
 /// Refuses packets of several link types where only one can be told.
 fn refuse_several_links(flags: &flags::Query, interfaces: &[Described]) -> Result<()> {
-    let wanted = interfaces.iter().filter(|interface| choice::is_wanted(flags, interface));
-    let mut links: Vec<LinkType> = wanted.map(|interface| interface.link).collect();
+    let wanted = choice::wanted(flags);
+    let taken = interfaces.iter().filter(|interface| wanted.takes(interface));
+    let mut links: Vec<LinkType> = taken.map(|interface| interface.link).collect();
     links.sort_unstable();
     links.dedup();
     if flags.listen.is_some() && links.len() > 1 {
@@ -136,24 +137,18 @@ fn refuse_several_links(flags: &flags::Query, interfaces: &[Described]) -> Resul
 /// Leaves out of a snapshot what has none of the interfaces that are asked for.
 fn leave_out(flags: &flags::Query, snapshot: &mut Snapshot) {
     if !flags.interfaces.is_empty() {
-        snapshot.want_interfaces(|interface| choice::is_wanted(flags, interface));
+        let wanted = choice::wanted(flags);
+        snapshot.want_interfaces(|interface| wanted.takes(interface));
     }
 }
 
 /// Tells which of the interfaces that are asked for are not there, where others are.
 fn tell_absent(flags: &flags::Query, interfaces: &[Described]) {
-    for pattern in choice::absent(flags, interfaces) {
+    for pattern in choice::wanted(flags).absent(interfaces) {
         let mut there: Vec<&str> = interfaces.iter().map(|i| i.name.as_str()).collect();
         there.dedup();
         say(&format!("no interface is named {pattern} here; there are {}", there.join(", ")));
     }
-}
-
-/// Returns the directory of indexes whose files lie where this user may not write.
-fn cache() -> Option<PathBuf> {
-    let dir = |name| std::env::var_os(name).map(PathBuf::from).filter(|dir| dir.is_absolute());
-    let cache = dir("XDG_CACHE_HOME").or_else(|| Some(dir("HOME")?.join(".cache")));
-    cache.map(|cache| cache.join("tapdeck"))
 }
 
 /// Makes indexes of files of other programs that have none.
@@ -170,7 +165,7 @@ fn make_indexes(path: &Path, interrupt: &Interrupt) -> Result<()> {
         }
     }
     let mut line = Work::new(None);
-    let notes = index_captures(path, cache().as_deref(), |bytes| {
+    let notes = index_captures(path, user_cache().as_deref(), |bytes| {
         line.show(bytes, || "indexing".to_owned());
         !interrupt.asked()
     })?;

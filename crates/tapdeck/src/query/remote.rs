@@ -11,9 +11,10 @@ use std::process::{Child, Command, Stdio};
 use anyhow::{Context, Result, bail, ensure};
 use tapdeck_packet::pcapng::{self, PacketBlock, Record};
 use tapdeck_packet::trace::{self, PcapngBlocks};
+use tapdeck_store::choice::Choice;
 use tapdeck_store::query::{Described, Matcher, Packet};
 
-use super::choice::Choice;
+use super::choice::wanted;
 use super::output::Output;
 use super::{comment, tell_absent, time};
 use crate::flags;
@@ -210,7 +211,7 @@ impl Answer<'_> {
                 direction: self.flags.direction,
                 ..flags::Query::of(PathBuf::new())
             };
-            self.choice = Some(Choice::new(&flags, &self.interfaces)?);
+            self.choice = Some(Choice::new(&wanted(&flags), &self.interfaces)?);
         }
         Ok(())
     }

@@ -7,11 +7,12 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use anyhow::Result;
+use tapdeck_store::choice::Choice;
 use tapdeck_store::query::{
     Described, Error, Missing, Note, Packet, Progress, Query, Search, Snapshot, Span,
 };
 
-use super::choice::Choice;
+use super::choice::wanted;
 use super::{leave_out, refuse_several_links, refuse_to_overwrite, tell_absent};
 use crate::flags;
 
@@ -67,7 +68,7 @@ impl Several {
         }
         refuse_several_links(flags, &interfaces)?;
         // An expression is refused where it means nothing for any interface, of whichever place.
-        let choice = Choice::new(flags, &interfaces)?;
+        let choice = Choice::new(&wanted(flags), &interfaces)?;
         tell_absent(flags, &interfaces);
         let mut places = Vec::new();
         for (dir, snapshot, numbers) in snapshots {

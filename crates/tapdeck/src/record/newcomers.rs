@@ -6,8 +6,7 @@ use std::collections::BTreeSet;
 
 use anyhow::Result;
 use tapdeck_capture::interface::Interface;
-
-use crate::query::choice;
+use tapdeck_store::choice;
 
 /// Interfaces that fit a pattern and are not recorded.
 #[derive(Debug)]

@@ -3,7 +3,6 @@
 //! `tapdeck_store::stat` answers from the store's indexes, or from the packets of files of other
 //! programs; this module shows the answer, and says on standard error where it is incomplete.
 
-mod json;
 mod text;
 
 use std::io::{Write, stdout};
@@ -40,7 +39,7 @@ pub fn run(flags: &flags::Stat) -> Result<()> {
     };
     let mut out = stdout().lock();
     if flags.json {
-        json::write(&mut out, flags, &report)?;
+        writeln!(out, "{}", report.json(&flags.dir))?;
     } else {
         out.write_all(text::page(flags, &report).as_bytes())?;
     }

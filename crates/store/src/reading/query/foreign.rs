@@ -19,7 +19,7 @@ use std::ffi::OsStr;
 use std::fs;
 use std::io;
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use tapdeck_packet::printable;
@@ -91,6 +91,13 @@ impl Search<'_> {
     fn seen(self, place: impl Storage + 'static) -> Arc<dyn Storage> {
         if self.ignores_indexes { Arc::new(WithoutIndexes::new(place)) } else { Arc::new(place) }
     }
+}
+
+/// Returns the directory of indexes whose files lie where this user may not write.
+pub fn user_cache() -> Option<PathBuf> {
+    let dir = |name| std::env::var_os(name).map(PathBuf::from).filter(|dir| dir.is_absolute());
+    let cache = dir("XDG_CACHE_HOME").or_else(|| Some(dir("HOME")?.join(".cache")));
+    cache.map(|cache| cache.join("tapdeck"))
 }
 
 impl Snapshot {

@@ -70,7 +70,7 @@ mod tests;
 pub use crate::span::Span;
 pub use ends::SLACK_NS;
 pub use error::Error;
-pub use foreign::Search;
+pub use foreign::{Search, user_cache};
 pub use interface::Described;
 pub use make::index_captures;
 pub use merge::Query;

@@ -10,6 +10,7 @@
 
 mod captures;
 mod gaps;
+mod json;
 mod rate;
 mod tops;
 
@@ -96,6 +97,11 @@ pub struct Report {
 }
 
 impl Report {
+    /// Returns the report as a JSON object, which says that it is of what is at `dir`.
+    pub fn json(&self, dir: &Path) -> String {
+        json::json(dir, self)
+    }
+
     fn empty() -> Self {
         Self {
             is_foreign: false,

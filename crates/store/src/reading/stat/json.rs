@@ -1,16 +1,14 @@
 //! How do programs read the report of `stat`? As one JSON object, whose fields are documented here.
 
-use std::io::{self, Write};
+use std::path::Path;
 
 use serde::Serialize;
 use tapdeck_packet::printable;
-use tapdeck_store::Shed;
-use tapdeck_store::query::Missing;
-use tapdeck_store::stat::{self, Report, Tops};
 
-use super::share;
-use crate::flags;
-use crate::query::time;
+use super::{Report, Tops};
+use crate::reading::query::Missing;
+use crate::shed::Shed;
+use crate::time;
 
 /// The number of parts of the span for which rates are told.
 const PARTS: usize = 60;
@@ -106,12 +104,13 @@ struct Port {
     share: f64,
 }
 
-pub fn write(out: &mut impl Write, flags: &flags::Stat, report: &Report) -> io::Result<()> {
+/// Returns the report of what is at a place.
+pub(super) fn json(dir: &Path, report: &Report) -> String {
     let top_hosts =
         listed(&report.hosts).map(|(host, share)| Host { host: host.to_string(), share });
     let top_ports = listed(&report.ports).map(|(port, share)| Port { port, share });
     let json = Json {
-        dir: flags.dir.display().to_string(),
+        dir: dir.display().to_string(),
         segments: report.segments,
         segments_live: report.live,
         segments_not_indexed: report.not_indexed,
@@ -138,7 +137,8 @@ pub fn write(out: &mut impl Write, flags: &flags::Stat, report: &Report) -> io::
         hosts_unlisted: rounded(share(report.hosts.unlisted, report.hosts.of)),
         ports_unlisted: rounded(share(report.ports.unlisted, report.ports.of)),
     };
-    writeln!(out, "{}", printable::json(&serde_json::to_string_pretty(&json)?))
+    // Numbers and text alone are never refused.
+    printable::json(&serde_json::to_string_pretty(&json).unwrap_or_default()).into_owned()
 }
 
 fn listed<K: Copy>(tops: &Tops<K>) -> impl Iterator<Item = (K, f64)> {
@@ -156,7 +156,7 @@ fn gaps(report: &Report) -> Vec<Gap<'_>> {
     .collect()
 }
 
-fn shed_time(gap: &stat::Gap<Shed>) -> ShedTime<'_> {
+fn shed_time(gap: &super::Gap<Shed>) -> ShedTime<'_> {
     ShedTime {
         interface: gap.interface.as_deref(),
         first: time::show(gap.first_ns),
@@ -186,6 +186,10 @@ fn rate(report: &Report) -> Option<Rate> {
         packets_per_s: parts.iter().map(|a| per_s(a.packets)).collect(),
         bytes_per_s: parts.iter().map(|a| per_s(a.bytes)).collect(),
     })
+}
+
+fn share(part: u64, whole: u64) -> f64 {
+    part as f64 / whole.max(1) as f64
 }
 
 /// Returns a value with as many digits as it is worth.
