@@ -156,6 +156,12 @@ impl Clock {
         controls.push(control);
     }
 
+    /// Lets go of the copies of hooks that are gone.
+    pub(crate) fn forget_gone(&self) {
+        let mut controls = self.controls.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        controls.retain(Control::is_shared);
+    }
+
     /// Goes on with the epochs of a hook that was there before, of which packets may be waiting,
     /// where they are ahead of this clock's; and keeps that hook's copy up to date.
     pub(crate) fn adopt(&self, control: Control) {

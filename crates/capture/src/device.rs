@@ -32,7 +32,11 @@ pub(crate) struct Device {
 impl Device {
     /// Looks an interface up, which must be up and have frames that can be recorded.
     pub(crate) fn open(name: &str) -> Result<Self, Error> {
-        let interface = Interface::find(name)?;
+        Self::of(Interface::find(name)?)
+    }
+
+    /// Takes an interface that was looked up, as [`Device::open`] does.
+    pub(crate) fn of(interface: Interface) -> Result<Self, Error> {
         if !interface.up {
             return Err(Error::Down(interface.name));
         }
@@ -49,6 +53,14 @@ impl Device {
         self.note_queues();
         // So that the first look tells if there is no link.
         self.interface.running = true;
+        Ok(())
+    }
+
+    /// Begins to count from `before` on, or from nothing where that was another device's.
+    pub(crate) fn begin_from(&mut self, before: NicCounters) -> Result<(), Error> {
+        self.begin()?;
+        let is_another = self.start.are_of_another(before);
+        self.start = if is_another { NicCounters::default() } else { before };
         Ok(())
     }
 

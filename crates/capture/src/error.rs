@@ -109,6 +109,12 @@ pub enum Error {
         "somebody has detached the hook of {name}, which is tried again every second; until then packets go unseen: {why}"
     )]
     Detached { name: String, why: Box<Error> },
+    /// an interface that came later and that the helper cannot open
+    #[error("{0}")]
+    Later(String),
+    /// an interface that does not fit where one that is gone was recorded
+    #[error("{0} has another number of rings than the interface in whose place it would be")]
+    NoPlace(String),
     /// anything else the kernel refuses
     #[error("cannot capture on {name} at hook {hook}")]
     Kernel { name: String, hook: Hook, source: io::Error },
@@ -142,6 +148,8 @@ impl Error {
             | Self::Unsupported { .. }
             | Self::LargeFilter { .. }
             | Self::Stamps { .. }
+            | Self::Later(_)
+            | Self::NoPlace(_)
             | Self::Kernel { .. } => false,
         }
     }

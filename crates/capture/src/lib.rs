@@ -41,12 +41,12 @@ pub mod trial;
 mod unseen;
 mod warnings;
 
-pub use capture::Capture;
+pub use capture::{Capture, LaterPlace};
 pub use clock::{Clock, Step, SystemClock, WallClock};
 pub use config::Config;
 pub use error::Error;
 pub use event::Event;
-pub use helper::Helper;
+pub use helper::{Helper, Later};
 pub use hook::{Deliver, Hook, Linux, RingUnit};
 pub use losses::{Losses, Shed};
 pub use overload::{LEAST as SHED_LEAST, Overload};

@@ -36,6 +36,8 @@ pub enum Cause {
     Detached,
     /// The interface was deleted and made anew, or was in another network namespace.
     Away,
+    /// The interface came up while others were recorded, and was not recorded yet.
+    Late,
     /// A receive queue was switched on, and the hook was not shown its packets yet.
     Queue,
     /// The owner of the hook was not heard of for so long that the hook let packets pass.
@@ -53,6 +55,7 @@ impl fmt::Display for Cause {
         f.write_str(match self {
             Self::Detached => "the hook was detached",
             Self::Away => "the interface was away",
+            Self::Late => "the interface had come up, and was not recorded yet",
             Self::Queue => "a receive queue was switched on",
             Self::Abandoned => "nothing was heard of the recorder, and the hook let them pass",
             Self::Daemon => "the hooks of the daemon were not shown them",
@@ -333,6 +336,11 @@ impl Presence {
         self.away = None;
     }
 
+    /// Takes note that the interface is one that came later, and since when.
+    pub(crate) fn begins_late(&mut self, since_ns: u64) {
+        self.stood_ns = since_ns;
+    }
+
     /// Takes note that the hook stands.
     pub(crate) fn stands(&mut self, now: Counted) {
         let packets = self.watch.look(now);
@@ -399,6 +407,9 @@ impl Presence {
     }
 
     fn tell(&mut self, packets: u64, first_ns: u64, cause: Cause) {
+        if packets == 0 && cause == Cause::Late {
+            return;
+        }
         let last_ns = self.clock.now_ns();
         self.untold.push(Unseen { packets, first_ns: first_ns.min(last_ns), last_ns, cause });
     }

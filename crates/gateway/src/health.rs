@@ -23,7 +23,7 @@ pub fn faults(statistics: &Result<Value, String>) -> Vec<String> {
     for (name, interface) in recorded.chain(served) {
         if interface["paused"] == true {
             faults.push(format!("{name} is paused"));
-        } else if interface["attached"] != true {
+        } else if interface["attached"] == false {
             faults.push(format!("{name}: the hook is not attached"));
         }
     }

@@ -237,8 +237,8 @@ counters! {
         nic_dropped: Packets, DeviceLost,
             "drivers differ; some count drops elsewhere (`ethtool -S`)";
         /// Packets that the network device received while the hook was not shown them: it had been
-        /// detached, the interface was away, or another program stood before it. The device's
-        /// counters less what was seen, held against each other once a second.
+        /// detached, the interface was away or had just come, or another program stood before it.
+        /// The device's counters less what was seen, held against each other once a second.
         unseen: Packets, NotShown,
             "where frames are joined before the hook, those of the second in which it was detached count as they came to the device";
         /// Packets that the network device sent: `tx_packets`. Hooks that see both directions see

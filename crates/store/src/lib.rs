@@ -50,5 +50,5 @@ pub use writing::segment_sink::{SegmentSink, SegmentSinkConfig};
 pub use writing::stream::StreamSink;
 pub use writing::totals::{InterfaceTotals, Totals};
 pub use writing::writer::{
-    Done, Ending, InterfaceBlock, Nothing, Sink, SinkOutcome, Writer, WriterControl,
+    Done, Ending, InterfaceBlock, Nothing, RingsChange, Sink, SinkOutcome, Writer, WriterControl,
 };

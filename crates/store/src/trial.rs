@@ -16,7 +16,7 @@ use tapdeck_packet::ring::Hold;
 use crate::format::index::Builder;
 use crate::format::name::SegmentName;
 use crate::io::{Disk, PAGE};
-use crate::writing::indexer::{Indexer, IndexerSetup, Indexing, SegmentEnd, Sizes};
+use crate::writing::indexer::{Indexer, IndexerSetup, Indexing, Links, SegmentEnd, Sizes};
 use crate::writing::totals::Totals;
 use crate::writing::writer::WriterControl;
 
@@ -59,7 +59,7 @@ pub fn index(dir: &Path, blocks: &[Arc<Vec<u8>>], threads: NonZeroUsize) -> io::
     let setup = IndexerSetup {
         dir: dir.to_owned(),
         indexing: Indexing { threads, cpu: None, control: Arc::new(WriterControl::default()) },
-        links: vec![LinkType::ETHERNET],
+        links: Links::of(vec![LinkType::ETHERNET]),
         totals: Arc::new(Totals::new(1)),
         sizes: Arc::new(Sizes::default()),
         log: Arc::new(|_| {}),

@@ -3,6 +3,7 @@
 mod common;
 
 use std::io::{Error, ErrorKind, Write};
+use std::ops::Range;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
@@ -20,7 +21,8 @@ use tapdeck_packet::pcapng::Record;
 use tapdeck_packet::ring::Ring;
 use tapdeck_store::io::{Disk, PAGE};
 use tapdeck_store::{
-    Ending, Error as StoreError, Nothing, Retention, SegmentName, Store, StreamSink, Totals,
+    Ending, Error as StoreError, Nothing, Retention, RingsChange, SegmentName, Store, StreamSink,
+    Totals, UnseenSpan,
 };
 use tapdeck_testkit::{SplitMix64, wait_for};
 
@@ -559,6 +561,101 @@ fn a_stream_that_breaks_off_is_counted_to_the_packet() {
         let file = read_bytes("stream", &data[..told]);
         assert_eq!(file.packets.len() as u64, run.packets(), "{takes} bytes");
     }
+}
+
+fn change(gone: Range<u32>, come: Vec<Box<dyn Ring>>, interfaces: u32) -> RingsChange {
+    let interfaces = common::interfaces(interfaces);
+    RingsChange { gone, come, interfaces, sleep: Duration::from_millis(8) }
+}
+
+/// Rings come while others are written, and one takes the place of one that is gone: every segment
+/// describes the interfaces that its packets name, and losses add up.
+#[test]
+fn rings_that_come_are_described_before_their_packets() {
+    for indexed in [false, true] {
+        let (_temp, dir) = directory();
+        let (mut first, end) = ring(0);
+        first.push(5000);
+        let setup = Setup { indexed, room: 2, ..Setup::new(SEGMENT) };
+        let run = setup.start(&dir, disk(), vec![end]);
+        wait_for("the first ring's packets", || first.held() == 0);
+        let (mut second, end) = ring(1);
+        // A part of it comes before the writer knows of it.
+        second.push(7000);
+        second.lose(3);
+        run.control.change_rings(change(0..0, vec![end], 2));
+        wait_for("the second ring's packets", || second.held() == 0);
+        second.push(3000);
+        first.push(2000);
+        wait_for("all packets", || first.held() + second.held() == 0);
+        second.lose(2);
+        let (mut third, end) = ring(1);
+        third.push(4000);
+        third.lose(10);
+        let (mut fourth, last) = ring(2);
+        fourth.push(1000);
+        run.control.change_rings(change(1..2, vec![end, last], 3));
+        wait_for("their packets", || third.held() + fourth.held() == 0);
+        run.stop().unwrap();
+        let segments = read_store(&dir);
+        let described: Vec<usize> = segments.iter().map(|s| s.1.interfaces).collect();
+        assert_eq!(described, [1, 2, 3]);
+        let producers = [first, second, third, fourth];
+        let mut there: Vec<Id> =
+            segments.iter().flat_map(|s| s.1.packets.iter().copied()).collect();
+        there.sort_unstable();
+        assert_eq!(there, offered(&producers));
+        let dropped = |at: usize| segments[at].1.statistics[&1].1;
+        assert_eq!((dropped(1), dropped(2)), (5, 10));
+        assert_eq!(segments.iter().map(|s| s.1.dropped()).sum::<u64>(), lost(&producers));
+        assert_eq!(run.totals.interfaces[1].lost.load(SeqCst), 15);
+        assert_eq!(run.packets(), there.len() as u64);
+    }
+}
+
+/// A segment that holds no packets gives way to one that describes the rings that came.
+#[test]
+fn rings_that_come_to_a_store_without_packets_are_described() {
+    let (_temp, dir) = directory();
+    let (first, end) = ring(0);
+    let setup = Setup { room: 1, ..Setup::new(SEGMENT) };
+    let run = setup.start(&dir, disk(), vec![end]);
+    let span =
+        UnseenSpan { interface: 0, packets: 4, first_ns: 1, last_ns: 2, why: "a test".into() };
+    run.control.tell_unseen(vec![span]);
+    wait_for("a segment", || names(&dir).len() == 1);
+    let (mut second, end) = ring(1);
+    second.push(7000);
+    run.control.change_rings(change(0..0, vec![end], 2));
+    wait_for("its packets", || second.held() == 0);
+    run.stop().unwrap();
+    let bytes = std::fs::read(dir.join(names(&dir).pop().unwrap())).unwrap();
+    let last = read_bytes("the last segment", &bytes);
+    assert_eq!((last.interfaces, last.packets), (2, offered(&[first, second])));
+}
+
+#[test]
+fn a_stream_describes_rings_that_come() {
+    let (mut first, end) = ring(0);
+    first.push(5000);
+    let out = Output::default();
+    let totals = Arc::new(Totals::new(2));
+    let clock = FakeClock::new();
+    let now_ns = Box::new(move || clock.now_ns());
+    let sink = StreamSink::new(out.clone(), &interfaces(1), totals.clone(), now_ns).unwrap();
+    let run = Run::start(vec![end], sink, totals, None);
+    wait_for("the first ring's packets", || first.held() == 0);
+    let (mut second, end) = ring(1);
+    second.push(7000);
+    second.lose(3);
+    run.control.change_rings(change(0..0, vec![end], 2));
+    wait_for("the second ring's packets", || second.held() == 0);
+    run.stop().unwrap();
+    let file = read_bytes("stream", &out.bytes());
+    let mut there = file.packets.clone();
+    there.sort_unstable();
+    assert_eq!((there, file.dropped()), (offered(&[first, second]), 3));
+    assert_eq!(file.delivered(), run.packets());
 }
 
 #[test]

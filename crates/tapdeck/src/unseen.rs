@@ -15,6 +15,9 @@ pub fn describe(unseen: &Unseen) -> String {
             "somebody had detached the hook; it is attached again, and {packets} went unseen {when}"
         ),
         Cause::Away => format!("the interface was away {when}; {packets} went unseen"),
+        Cause::Late => {
+            format!("it had come up, and {packets} went unseen {when}, before it was recorded")
+        }
         Cause::Abandoned => format!(
             "the recorder did not run for longer than --abandon, and packets passed by; {packets} went unseen {when}"
         ),

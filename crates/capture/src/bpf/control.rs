@@ -26,6 +26,11 @@ impl Control {
         Self(mapping)
     }
 
+    /// Returns whether somebody else has this place mapped in this process by the same mapping.
+    pub(crate) fn is_shared(&self) -> bool {
+        Arc::strong_count(&self.0) > 1
+    }
+
     /// Stores an epoch's offset, then makes it the epoch of blocks opened from now on.
     pub(crate) fn set(&self, epoch: u32, utc_offset_ns: i64) {
         self.0.i64(UTC_OFFSETS + epoch as usize * 8).store(utc_offset_ns, Release);

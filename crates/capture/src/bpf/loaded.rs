@@ -1,7 +1,7 @@
 //! The programs of `bpf/record.bpf.c` in the kernel, and the rings they write.
 
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use libbpf_rs::{Object, ObjectBuilder, OpenObject};
@@ -17,10 +17,11 @@ use crate::overload::Overload;
 use crate::persist::{Place, pin_anew};
 use crate::ring::{CUT, Geometry, RingMemory, SHED};
 use crate::rules::Images;
-use crate::sys::libbpf::{io_error, map, quiet_libbpf};
+use crate::sys::libbpf::{io_error, map, program, quiet_libbpf};
 use crate::sys::mapping::Mapping;
 use crate::sys::params::TdFlush;
 use crate::sys::pins;
+use crate::sys::program::run_on;
 
 static RECORD: &Aligned<[u8]> =
     &Aligned(*include_bytes!(concat!(env!("OUT_DIR"), "/record.bpf.o")));
@@ -43,7 +44,8 @@ pub(crate) struct PinnedMaps {
     noted: OwnedFd,
 }
 
-/// The names under which maps of the object are pinned, and their names there.
+/// The maps that hold the rings and what is said of them: the names under which they are pinned,
+/// and their names in the object.
 const PINNED: [(&str, &str); 6] = [
     ("rings", "rings"),
     ("data", "data"),
@@ -111,12 +113,48 @@ impl PinnedMaps {
     }
 }
 
+/// What a process needs that reads rings which programs of its helper fill.
+pub(crate) struct HandedOver([OwnedFd; 7]);
+
+impl HandedOver {
+    /// How many descriptors there are.
+    pub(crate) const COUNT: usize = 7;
+
+    /// Returns the descriptors, for the other process.
+    pub(crate) fn into_fds(self) -> Vec<OwnedFd> {
+        self.0.into()
+    }
+
+    /// Takes the descriptors that came; `None` where they are not as many.
+    pub(crate) fn of(fds: Vec<OwnedFd>) -> Option<Self> {
+        fds.try_into().ok().map(Self)
+    }
+}
+
 /// Programs in whose place others were loaded.
 pub struct Replaced(LoadedObject);
 
+/// Where the programs are that fill the rings.
+enum Programs {
+    Here(LoadedObject),
+    /// The helper has loaded them. This one closes part-filled blocks.
+    Helped {
+        flush: OwnedFd,
+    },
+}
+
+impl Programs {
+    fn here(&self) -> io::Result<&LoadedObject> {
+        match self {
+            Self::Here(object) => Ok(object),
+            Self::Helped { .. } => Err(io::Error::other("the programs are another process's")),
+        }
+    }
+}
+
 /// Loaded programs and their rings.
 pub struct Loaded {
-    programs: LoadedObject,
+    programs: Programs,
     rings: Vec<Arc<RingMemory>>,
     control: Control,
     /// What keeps the first object's program at the end of polls. It and the hook programs of all
@@ -159,6 +197,27 @@ fn open(programs: &[Program], others: &[&str], params: &Params) -> io::Result<Op
     Ok(object)
 }
 
+/// Maps rings and their control, of the maps in the order of [`PINNED`].
+fn mapped(
+    g: Geometry,
+    [rings, data, release, control, shed, cuts]: [BorrowedFd<'_>; 6],
+) -> io::Result<(Vec<Arc<RingMemory>>, Control)> {
+    let n = g.nrings as usize;
+    let mapped = |fd: BorrowedFd<'_>, len: usize, writable: bool| -> io::Result<Arc<Mapping>> {
+        Ok(Arc::new(Mapping::of_fd(fd, len, writable)?))
+    };
+    let rings = mapped(rings, n * g.ring_stride(), false)?;
+    let data = mapped(data, n * g.data_stride(), false)?;
+    let release = mapped(release, n * layout::RELEASE, true)?;
+    let control = Control::new(mapped(control, CONTROL_BYTES, true)?);
+    control.set_snaplen(g.snaplen);
+    let shed = mapped(shed, n * SHED, false)?;
+    let cuts = mapped(cuts, n * CUT, false)?;
+    let rings = RingMemory::set(g, &rings, &data, &release);
+    let rings = RingMemory::counting_in(rings, &shed, &cuts);
+    Ok((rings.into_iter().map(Arc::new).collect(), control))
+}
+
 impl Loaded {
     /// Loads programs with rings of their own.
     ///
@@ -178,24 +237,40 @@ impl Loaded {
             flows::make_of(&loaded.object)?;
         }
         let polls = params.clock_by_poll.then(|| loaded.hear_of_polls()).transpose()?;
-        let g = params.geometry;
-        let n = g.nrings as usize;
-        let mapped = |name: &str, len: usize, writable: bool| -> io::Result<Arc<Mapping>> {
-            let map = map(&loaded.object, name)?;
-            Ok(Arc::new(Mapping::of_fd(map.as_fd(), len, writable)?))
-        };
-        let rings = mapped("rings", n * g.ring_stride(), false)?;
-        let data = mapped("data", n * g.data_stride(), false)?;
-        let release = mapped("release", n * layout::RELEASE, true)?;
-        let control = Control::new(mapped(".data.control", CONTROL_BYTES, true)?);
-        control.set_snaplen(g.snaplen);
+        let maps = PINNED.map(|(_, name)| map(&loaded.object, name));
+        let [rings, data, release, control, shed, cuts] = maps;
+        let (rings, data, release) = (rings?, data?, release?);
+        let (control, shed, cuts) = (control?, shed?, cuts?);
+        let maps = [&rings, &data, &release, &control, &shed, &cuts].map(AsFd::as_fd);
+        let (rings, control) = mapped(params.geometry, maps)?;
         control.draw_seed();
-        let shed = mapped("shed", n * SHED, false)?;
-        let cuts = mapped("cuts", n * CUT, false)?;
-        let rings = RingMemory::set(g, &rings, &data, &release);
-        let rings = RingMemory::counting_in(rings, &shed, &cuts);
-        let rings = rings.into_iter().map(Arc::new).collect();
-        Ok((Self { programs: loaded, rings, control: control.clone(), _polls: polls }, control))
+        let programs = Programs::Here(loaded);
+        Ok((Self { programs, rings, control: control.clone(), _polls: polls }, control))
+    }
+
+    /// Takes what a helper has handed over, whose programs fill rings of this form.
+    ///
+    /// # Errors
+    /// Where a map cannot be mapped.
+    pub(crate) fn handed_over(
+        handed: HandedOver,
+        geometry: Geometry,
+    ) -> io::Result<(Self, Control)> {
+        let HandedOver([rings, data, release, control, shed, cuts, flush]) = handed;
+        let maps = [&rings, &data, &release, &control, &shed, &cuts].map(AsFd::as_fd);
+        let (rings, control) = mapped(geometry, maps)?;
+        let programs = Programs::Helped { flush };
+        Ok((Self { programs, rings, control: control.clone(), _polls: None }, control))
+    }
+
+    /// Returns what another process needs that is to read the rings.
+    pub(crate) fn hand_over(&self) -> io::Result<HandedOver> {
+        let object = &self.programs.here()?.object;
+        let fd = |name| -> io::Result<OwnedFd> { map(object, name)?.as_fd().try_clone_to_owned() };
+        let maps = PINNED.map(|(_, name)| fd(name));
+        let [rings, data, release, control, shed, cuts] = maps;
+        let flush = program(object, FLUSH)?.as_fd().try_clone_to_owned();
+        Ok(HandedOver([rings?, data?, release?, control?, shed?, cuts?, flush?]))
     }
 
     /// Loads programs over the maps of a lasting recording. Those of its owner before are taken
@@ -240,7 +315,8 @@ impl Loaded {
             control.set_snaplen(params.geometry.snaplen);
             control.draw_seed();
         }
-        Ok((Self { programs: loaded, rings, control: control.clone(), _polls: None }, control))
+        let programs = Programs::Here(loaded);
+        Ok((Self { programs, rings, control: control.clone(), _polls: None }, control))
     }
 
     /// Loads the programs anew over the same rings, for a device that was made anew or with another
@@ -252,17 +328,20 @@ impl Loaded {
         filters: &Filters,
     ) -> io::Result<Replaced> {
         let mut open = open(programs, &[FLUSH], params)?;
-        reuse_maps(&mut open, &self.programs.object)?;
+        reuse_maps(&mut open, &self.programs.here()?.object)?;
         let loaded = load_filtered(open, programs, params.ifindex, filters)?;
         if params.cutoff > 0 {
             flows::make_of(&loaded.object)?;
         }
-        Ok(Replaced(std::mem::replace(&mut self.programs, loaded)))
+        match std::mem::replace(&mut self.programs, Programs::Here(loaded)) {
+            Programs::Here(before) => Ok(Replaced(before)),
+            Programs::Helped { .. } => unreachable!("their maps were found here"),
+        }
     }
 
     /// Takes the programs again that [`Loaded::reload`] has replaced.
     pub fn put_back(&mut self, before: Replaced) {
-        self.programs = before.0;
+        self.programs = Programs::Here(before.0);
     }
 
     pub fn rings(&self) -> &[Arc<RingMemory>] {
@@ -276,7 +355,7 @@ impl Loaded {
 
     /// Returns a loaded program's descriptor.
     pub fn program(&self, program: Program) -> io::Result<OwnedFd> {
-        self.programs.program(program)
+        self.programs.here()?.program(program)
     }
 
     /// Keeps at most so many bytes of a packet from now on, and never more than the rings were made
@@ -303,17 +382,21 @@ impl Loaded {
     }
 
     fn map(&self, name: &str) -> io::Result<OwnedFd> {
-        map(&self.programs.object, name)?.as_fd().try_clone_to_owned()
+        map(&self.programs.here()?.object, name)?.as_fd().try_clone_to_owned()
     }
 
     /// Returns the places for rule sets, which exist where the parameters say that there may be
     /// rules.
     pub fn images(&self) -> io::Result<Images> {
-        Images::of(&self.programs.object)
+        Images::of(&self.programs.here()?.object)
     }
 
     /// Closes `block` of a ring if it is still open and holds something.
     pub fn flush(&self, ring: u32, block: u32) -> io::Result<()> {
-        self.programs.flush(TdFlush { ring, block }.bytes())
+        let args = TdFlush { ring, block };
+        match &self.programs {
+            Programs::Here(object) => object.flush(args.bytes()),
+            Programs::Helped { flush } => run_on(flush.as_fd(), args.bytes()),
+        }
     }
 }

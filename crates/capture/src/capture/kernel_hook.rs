@@ -48,6 +48,7 @@ impl KernelHook {
             Request::Attach { .. } => self.attached = Attached::of(value),
             Request::BeginRules => self.images = Some(Images::at(Box::new(seat.clone()), 1)),
             Request::PutBack => self.images = None,
+            Request::SetFilter { program, .. } => self.filters = Filters::of(program.as_ref()),
             _ => {}
         }
         Ok(value)
@@ -85,10 +86,7 @@ impl KernelHook {
                 false
             }
             Request::SetFilter { program, .. } => {
-                let mut filters = Filters::new();
-                if let Some(program) = program {
-                    filters.add(program.clone());
-                }
+                let filters = Filters::of(program.as_ref());
                 let filtered = !filters.is_empty();
                 self.change(Params { filtered, ..self.params }, filters)?;
                 false
@@ -139,7 +137,8 @@ impl KernelHook {
             | Request::PutFilter { .. }
             | Request::Prepare
             | Request::Keep
-            | Request::MakeMember => {
+            | Request::MakeMember
+            | Request::Open { .. } => {
                 return Err(Fault::Place(io::ErrorKind::InvalidInput.into()));
             }
         };

@@ -11,19 +11,22 @@ use super::Taking;
 use super::kernel_hook::KernelHook;
 use crate::attach::Links;
 use crate::bpf::driver::{Questions, load_best};
-use crate::bpf::loaded::Loaded;
+use crate::bpf::loaded::{HandedOver, Loaded};
 use crate::bpf::params::{Params, most_direct};
 use crate::bpf::program::Program;
 use crate::explain::explain;
-use crate::filter::{explain_load, filters_for};
+use crate::filter::explain_load;
+use crate::filter::splice::Filters;
 use crate::flows;
-use crate::helper::wire::{Attached, Fault};
+use crate::helper::Seat;
+use crate::helper::wire::{Attached, Fault, Made};
 use crate::hook::{ProgramSet, RingUnit, Sockets, TakenBy};
 use crate::interface::Interface;
 use crate::persist::{self, Place, fnv};
 use crate::ring::{Geometry, GeometryError, Reader, RingMemory};
 use crate::ring_count::wanted_rings;
 use crate::rules::{self, Compiled, Images};
+use crate::socket::SocketHook;
 use crate::stamps::why_each_packet;
 use crate::{Clock, Config, Deliver, Error, MAX_RINGS, Overload, Stamps};
 
@@ -53,7 +56,11 @@ pub(super) fn check(config: &Config) -> Result<(), Error> {
 
 /// Divides the memory for the rings among the queues, CPUs or sockets of the hook.
 pub(super) fn geometry(interface: &Interface, config: &Config) -> Result<Geometry, GeometryError> {
-    let nrings = wanted_rings(interface, config.hook).min(MAX_RINGS);
+    geometry_of(config, wanted_rings(interface, config.hook).min(MAX_RINGS))
+}
+
+/// Divides the memory among so many rings.
+pub(super) fn geometry_of(config: &Config, nrings: u32) -> Result<Geometry, GeometryError> {
     let ring_bytes = match config.hook.facts().taken_by {
         TakenBy::Programs(_) | TakenBy::Sockets(Sockets::Packet(_)) => config.ring_bytes,
         // Each AF_XDP socket has a ring to itself.
@@ -65,44 +72,110 @@ pub(super) fn geometry(interface: &Interface, config: &Config) -> Result<Geometr
     Geometry::new(ring_bytes, config.block_bytes, nrings, config.snaplen)
 }
 
+/// An interface that is being opened, and how.
+pub(super) struct Opening<'a> {
+    pub(super) interface: &'a Interface,
+    pub(super) config: &'a Config,
+    pub(super) geometry: Geometry,
+    /// Bytes that are kept of a packet at first; the rings are made for `config.snaplen`.
+    pub(super) snaplen: u32,
+    pub(super) first_interface: u32,
+    pub(super) filters: Filters,
+    pub(super) clock: &'a Arc<Clock>,
+}
+
+impl Opening<'_> {
+    /// Returns what programs are told that ask the driver these questions.
+    fn params(&self, questions: Questions, clock_by_poll: bool) -> Params {
+        let Self { interface, config, .. } = self;
+        Params {
+            geometry: self.geometry,
+            first_interface: self.first_interface,
+            ifindex: interface.index,
+            consume: config.deliver == Deliver::Consume,
+            overload: config.overload,
+            hardware_time: questions.time,
+            hardware_vlan: questions.vlan_tag,
+            by_cpu: config.hook.ring_unit() == RingUnit::Cpu,
+            link_header: interface.link.is_some_and(LinkType::has_header),
+            filtered: !self.filters.is_empty(),
+            judged: config.rules.is_some(),
+            cutoff: config.cutoff.map_or(0, NonZeroU32::get),
+            flow_sets: flows::SETS,
+            clock_by_poll,
+            claims: clock_by_poll && config.hook.ring_unit() == RingUnit::Queue,
+            most_direct: most_direct(),
+        }
+    }
+
+    /// Returns the programs of a hook, nowhere attached yet.
+    fn hook(self, loaded: Loaded, set: ProgramSet, params: Params) -> KernelHook {
+        KernelHook {
+            loaded,
+            set,
+            programs: set.plain,
+            params,
+            filters: self.filters,
+            images: None,
+            before: None,
+            links: Links::default(),
+            attached: Attached::default(),
+            promiscuous: self.config.promiscuous,
+            place: None,
+            seat: None,
+        }
+    }
+}
+
+/// Takes the programs of a hook that a helper has loaded, with their rings.
+pub(super) fn take_programs(
+    opening: Opening<'_>,
+    set: ProgramSet,
+    made: Made,
+    handed: HandedOver,
+    seat: Seat,
+) -> Result<(Vec<Arc<RingMemory>>, Taking), Error> {
+    let Opening { interface, config, geometry, clock, .. } = opening;
+    let (loaded, control) =
+        Loaded::handed_over(handed, geometry).map_err(|e| explain(interface, config.hook, e))?;
+    clock.share_with(control);
+    let rings = loaded.rings().to_vec();
+    let questions = Questions { time: made.hardware_time, vlan_tag: made.hardware_vlan };
+    let params = opening.params(questions, made.clock_by_poll);
+    let programs = set.bound.filter(|_| made.bound).unwrap_or(set.plain);
+    let hook = opening.hook(loaded, set, params);
+    Ok((rings, Taking::Kernel(KernelHook { programs, seat: Some(seat), ..hook })))
+}
+
+/// Returns what programs that were loaded are like.
+pub(super) fn made(hook: &KernelHook) -> Made {
+    let KernelHook { params, programs, .. } = hook;
+    Made {
+        bound: programs.iter().any(|which| which.is_bound()),
+        hardware_time: params.hardware_time,
+        hardware_vlan: params.hardware_vlan,
+        clock_by_poll: params.clock_by_poll,
+    }
+}
+
 /// Loads the programs of a hook with their filter, their rules and their rings.
 pub(super) fn open_programs(
-    interface: &Interface,
-    config: &Config,
+    opening: Opening<'_>,
     set: ProgramSet,
-    (geometry, snaplen): (Geometry, u32),
-    first_interface: u32,
-    clock: &Arc<Clock>,
     place: Option<&Place>,
 ) -> Result<(Vec<Arc<RingMemory>>, Taking), Error> {
+    let Opening { interface, config, geometry, snaplen, clock, .. } = opening;
+    let filters = &opening.filters;
     let driver = Questions::to(interface, &set, config.device_bound);
     let why = why_each_packet(interface, config.hook, geometry.nrings, place.is_some());
     let (questions, clock_by_poll) = config.stamps.choose(driver, why).map_err(|why| {
         Error::Stamps { name: interface.name.clone(), stamps: config.stamps, why }
     })?;
-    let filters = filters_for(interface, config)?;
-    let params = Params {
-        geometry,
-        first_interface,
-        ifindex: interface.index,
-        consume: config.deliver == Deliver::Consume,
-        overload: config.overload,
-        hardware_time: questions.time,
-        hardware_vlan: questions.vlan_tag,
-        by_cpu: config.hook.ring_unit() == RingUnit::Cpu,
-        link_header: interface.link.is_some_and(LinkType::has_header),
-        filtered: !filters.is_empty(),
-        judged: config.rules.is_some(),
-        cutoff: config.cutoff.map_or(0, NonZeroU32::get),
-        flow_sets: flows::SETS,
-        clock_by_poll,
-        claims: clock_by_poll && config.hook.ring_unit() == RingUnit::Queue,
-        most_direct: most_direct(),
-    };
+    let params = opening.params(questions, clock_by_poll);
     let load = |params: Params| {
         let load = |programs: &[Program]| match place {
-            Some(place) => Loaded::lasting(programs, &params, &filters, place),
-            None => Loaded::new(programs, &params, &filters),
+            Some(place) => Loaded::lasting(programs, &params, filters, place),
+            None => Loaded::new(programs, &params, filters),
         };
         load_best(&set, &params, load).map(|(loaded, programs)| (params, loaded, programs))
     };
@@ -114,7 +187,7 @@ pub(super) fn open_programs(
         _ => Err(e),
     });
     let (params, (loaded, control), programs) =
-        loaded.map_err(|e| explain_load(interface, config, &filters, e))?;
+        loaded.map_err(|e| explain_load(interface, config, filters, e))?;
     match place.and_then(|place| place.found.as_ref()) {
         Some(found) => {
             clock.adopt(control);
@@ -131,21 +204,20 @@ pub(super) fn open_programs(
     let images = config.rules.as_ref().map(|rules| images_with(&loaded, rules));
     let images = images.transpose().map_err(|e| explain_rules(interface, config, e))?;
     let rings = loaded.rings().to_vec();
-    let hook = KernelHook {
-        loaded,
-        set,
-        programs,
-        params,
-        filters,
-        images,
-        before: None,
-        links: Links::default(),
-        attached: Attached::default(),
-        promiscuous: config.promiscuous,
-        place: place.cloned(),
-        seat: None,
-    };
+    let hook = opening.hook(loaded, set, params);
+    let hook = KernelHook { programs, images, place: place.cloned(), ..hook };
     Ok((rings, Taking::Kernel(hook)))
+}
+
+/// Prepares the sockets of a hook with their filter and their rings.
+pub(super) fn open_sockets(
+    opening: Opening<'_>,
+    sockets: Sockets,
+) -> Result<(Vec<Arc<RingMemory>>, Taking), Error> {
+    let Opening { interface, config, geometry, first_interface, filters, clock, .. } = opening;
+    let to = (first_interface, clock);
+    let hook = SocketHook::open(interface, config, sockets, geometry, filters, to)?;
+    Ok((hook.rings().to_vec(), Taking::Socket(hook)))
 }
 
 /// Returns a hash of what the programs of a capture are told: the same number for the same

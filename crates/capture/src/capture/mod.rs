@@ -3,13 +3,15 @@
 //! A [`Capture`] takes packets in one of two ways. Hook programs write packets into rings inside
 //! the kernel; the socket hooks have threads that do the same in this process (`socket`). Both end
 //! in rings that others read: nothing here looks at a packet. `change` is what can be exchanged
-//! while packets flow.
+//! while packets flow, and `later` opens interfaces that come while others are recorded.
 
 mod change;
 mod kernel_hook;
+mod later;
 mod load;
 
 use std::io;
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -18,6 +20,7 @@ use tapdeck_packet::pcapng::{FLOWS_CUT_OFF, InterfaceDescription};
 
 use crate::device::{Device, Meanwhile};
 use crate::explain::explain;
+use crate::filter::splice::Filters;
 use crate::filter::{explain_load, filters_for};
 use crate::helper::wire::{Answer, Fault, Request};
 use crate::helper::{Helper, Seat};
@@ -33,7 +36,8 @@ use crate::unseen::{Cause, Counted, Presence, Unseen};
 use crate::warnings::{lost_tags, others_there, stays_behind, takes_nothing};
 use crate::{Clock, Config, Error, Event, Losses, Shed, Stamps};
 use kernel_hook::KernelHook;
-use load::{check, geometry, open_programs, told};
+pub use later::LaterPlace;
+use load::{Opening, check, geometry, open_programs, open_sockets, told};
 
 /// How long the helper of a recorder that was killed may still have the place of a hook.
 const ENDING: Duration = Duration::from_millis(500);
@@ -43,6 +47,8 @@ pub struct Capture {
     config: Config,
     device: Device,
     first_interface: u32,
+    /// How many rings there are, also where this process, a helper, has none of their memory.
+    nrings: u32,
     rings: Vec<Arc<RingMemory>>,
     taking: Taking,
     /// For each ring, the part-filled block that [`Capture::flush`] saw last.
@@ -103,7 +109,7 @@ impl Capture {
     /// # Errors
     /// Where the interface or what is wanted of it cannot be, as far as that is known beforehand.
     pub fn foresee(name: &str, config: &Config) -> Result<Geometry, Error> {
-        let (device, config, geometry) = prepare(name, config)?;
+        let (device, config, geometry) = prepare(Device::open(name)?, config)?;
         filters_for(&device.interface, &config)?;
         Ok(geometry)
     }
@@ -115,7 +121,20 @@ impl Capture {
         clock: &Arc<Clock>,
         place: Option<Place>,
     ) -> Result<Self, Error> {
-        let (device, config, wanted) = prepare(name, config)?;
+        let (device, config, wanted) = prepare(Device::open(name)?, config)?;
+        let filters = filters_for(&device.interface, &config)?;
+        let wanted = (wanted, filters);
+        Self::open_prepared(device, config, wanted, first_interface, clock, place)
+    }
+
+    fn open_prepared(
+        device: Device,
+        config: Config,
+        (wanted, filters): (Geometry, Filters),
+        first_interface: u32,
+        clock: &Arc<Clock>,
+        place: Option<Place>,
+    ) -> Result<Self, Error> {
         let interface = &device.interface;
         let found = place.as_ref().and_then(|place| place.found.as_ref());
         let geometry = found.map_or(wanted, |found| found.entry.geometry);
@@ -124,45 +143,51 @@ impl Capture {
         if found.is_none() {
             check_memory(&interface.name, geometry.memory_bytes())?;
         }
-        let (rings, taking) = match config.hook.facts().taken_by {
-            TakenBy::Programs(set) => {
-                let asked = (geometry, asked);
-                open_programs(
-                    interface,
-                    &config,
-                    set,
-                    asked,
-                    first_interface,
-                    clock,
-                    place.as_ref(),
-                )?
-            }
-            TakenBy::Sockets(sockets) => {
-                let hook = SocketHook::open(
-                    interface,
-                    &config,
-                    sockets,
-                    geometry,
-                    first_interface,
-                    clock,
-                )?;
-                (hook.rings().to_vec(), Taking::Socket(hook))
-            }
+        let (config_of, snaplen) = (&config, asked);
+        let opening = Opening {
+            interface,
+            config: config_of,
+            geometry,
+            snaplen,
+            first_interface,
+            filters,
+            clock,
         };
-        Ok(Self {
+        let (rings, taking) = match config.hook.facts().taken_by {
+            TakenBy::Programs(set) => open_programs(opening, set, place.as_ref())?,
+            TakenBy::Sockets(sockets) => open_sockets(opening, sockets)?,
+        };
+        let lasting = place.map(|place| Lasting { told: told(&taking, &config), place });
+        let parts = (rings, taking);
+        let mut capture = Self::of_parts(device, config, geometry, parts, first_interface, clock);
+        (capture.snaplen, capture.lasting) = (asked, lasting);
+        Ok(capture)
+    }
+
+    /// Makes a capture of rings and what fills them.
+    fn of_parts(
+        device: Device,
+        config: Config,
+        geometry: Geometry,
+        (rings, taking): (Vec<Arc<RingMemory>>, Taking),
+        first_interface: u32,
+        clock: &Arc<Clock>,
+    ) -> Self {
+        Self {
             waiting: vec![None; rings.len()],
-            snaplen: asked,
+            snaplen: config.snaplen,
             others: others_there(&device.interface, config.hook, &[]),
-            lasting: place.map(|place| Lasting { told: told(&taking, &config), place }),
+            lasting: None,
             presence: Presence::new(config.hook, clock),
             config,
             device,
             first_interface,
+            nrings: geometry.nrings,
             rings,
             taking,
             attached: false,
             paused: false,
-        })
+        }
     }
 
     /// Attaches the hook. The device's counters count from here, or go on where an owner before has
@@ -467,6 +492,16 @@ impl Capture {
         self.attached && !self.presence.has_gone()
     }
 
+    /// Returns whether the interface is gone, as of the last look.
+    pub fn is_gone(&self) -> bool {
+        !self.attached && !self.paused
+    }
+
+    /// Returns whether the interface is gone, and all that was captured there is out of the rings.
+    pub fn is_over(&self) -> bool {
+        self.is_gone() && self.rings.iter().all(|ring| ring.fill_bytes() == 0)
+    }
+
     /// Looks a last time after the hook, detaches it as [`Capture::stop`] does, and reads the
     /// device's counters a last time.
     pub fn finish(&mut self) {
@@ -601,6 +636,11 @@ impl Capture {
         &self.rings
     }
 
+    /// Returns the pcapng interface ids of the rings' packets.
+    pub fn interfaces(&self) -> Range<u32> {
+        self.first_interface..self.first_interface + self.nrings
+    }
+
     pub fn interface(&self) -> &Interface {
         &self.device.interface
     }
@@ -651,9 +691,8 @@ impl Drop for Capture {
     }
 }
 
-/// Finds an interface, and what of it can be had of what is wanted.
-fn prepare(name: &str, config: &Config) -> Result<(Device, Config, Geometry), Error> {
-    let device = Device::open(name)?;
+/// Returns an interface with what of it can be had of what is wanted.
+fn prepare(device: Device, config: &Config) -> Result<(Device, Config, Geometry), Error> {
     check(config)?;
     let snaplen = config.snaplen.min(config.hook.facts().most_snaplen);
     let config = Config { snaplen, ..config.clone() };

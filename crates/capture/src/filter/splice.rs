@@ -69,6 +69,11 @@ impl Filters {
         Self::default()
     }
 
+    /// Makes the one filter that there is, or none.
+    pub fn of(program: Option<&ClassicProgram>) -> Self {
+        Self(program.into_iter().cloned().collect())
+    }
+
     /// Adds a filter. Returns its number, which the hook program passes to `td_filter_accepts`.
     pub fn add(&mut self, program: ClassicProgram) -> u32 {
         let known = self.0.iter().position(|other| *other == program);

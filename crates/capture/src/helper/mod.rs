@@ -3,11 +3,11 @@
 //! The [`Helper`] is a second process. It is divided from the recorder after the programs were
 //! loaded and before there is another thread, a file of the output, or a packet. It has the loaded
 //! objects, holds the links, and does a handful of things that the recorder asks for ([`wire`]): it
-//! attaches and detaches, and loads the programs again for a device that was made anew or with
-//! another filter. It reads nothing of a packet and nothing that a user wrote: a filter comes as
-//! classic BPF, which can do nothing but judge a frame, and both the translation here and the
-//! kernel's verifier check it. It attaches to the interfaces alone that the recorder was started
-//! for.
+//! attaches and detaches, loads the programs again for a device that was made anew or with another
+//! filter, and opens interfaces that come later. It reads nothing of a packet and nothing that a
+//! user wrote: a filter comes as classic BPF, which can do nothing but judge a frame, and both the
+//! translation here and the kernel's verifier check it. It attaches to the interfaces alone that
+//! the recorder was started for, by name or by a pattern ([`Later`]).
 //!
 //! When the recorder is gone, however it ended, the helper sees the end of their socket, takes the
 //! programs away, and ends. When the helper is gone, so are the links, and the recorder ends. (What
@@ -29,15 +29,18 @@ use rustix::net::{
 use rustix::process::{Pid, WaitOptions, waitpid};
 use tapdeck_packet::watch::waiting;
 
-use crate::Capture;
+use crate::bpf::loaded::HandedOver;
+use crate::filter::cbpf::ClassicProgram;
+use crate::interface::Interface;
 use crate::rules::Places;
 use crate::sys::process;
+use crate::{Capture, Config};
 use wire::{Answer, Fault, MOST_BYTES, Request};
 
 /// How long the helper may take for an answer: the kernel may verify a large program for seconds.
 const ANSWER: Duration = Duration::from_secs(120);
 /// The most descriptors that come with an answer.
-const MOST_DESCRIPTORS: usize = 3;
+const MOST_DESCRIPTORS: usize = HandedOver::COUNT;
 /// How long the helper may take to end.
 const END: Duration = Duration::from_secs(10);
 
@@ -54,17 +57,71 @@ pub(crate) trait Privileged {
     fn detach(&mut self, stays: bool);
 }
 
-impl Privileged for &mut [Capture] {
+/// Says how an interface is recorded, or why it is not to be.
+type Admit = Box<dyn Fn(&Interface) -> Result<Config, String>>;
+
+/// Which interfaces may be opened after the helper was divided, and how.
+pub struct Later {
+    /// Returns how an interface is recorded, or why it is not to be.
+    pub admit: Admit,
+    /// How many interfaces may be open, those from the start among them.
+    pub most: usize,
+}
+
+/// The captures of a recorder, and those that may come later.
+struct Captures<'a> {
+    captures: &'a mut Vec<Capture>,
+    later: Option<Later>,
+}
+
+impl Captures<'_> {
+    /// Opens an interface at a place that is there, where the one before is given up, or behind
+    /// all.
+    fn open(
+        &mut self,
+        at: usize,
+        ifindex: u32,
+        program: Option<&ClassicProgram>,
+    ) -> Result<Answer, Fault> {
+        let refused = |number| Fault::Place(io::Error::from_raw_os_error(number));
+        let later = self.later.as_ref().filter(|later| at < later.most);
+        let later = later.filter(|_| at <= self.captures.len());
+        let later = later.ok_or_else(|| refused(libc::EPERM))?;
+        let found = Interface::by_index(ifindex).map_err(|e| Fault::Place(io::Error::other(e)))?;
+        let interface = found.ok_or_else(|| refused(libc::ENODEV))?;
+        let config = (later.admit)(&interface);
+        let config = config.map_err(|why| Fault::Place(io::Error::other(why)))?;
+        let ids = self.captures.get(at).map(Capture::interfaces);
+        let end = self.captures.last().map_or(0, |last| last.interfaces().end);
+        let first = ids.as_ref().map_or(end, |ids| ids.start);
+        let (capture, answer) = Capture::open_for_recorder(interface, &config, first, program)?;
+        // The ids of those behind stay what they are.
+        let is_last = at + 1 == self.captures.len();
+        if !is_last && ids.is_some_and(|ids| ids != capture.interfaces()) {
+            return Err(refused(libc::EXFULL));
+        }
+        match self.captures.get_mut(at) {
+            Some(place) => std::mem::replace(place, capture).detach_here(false),
+            None => self.captures.push(capture),
+        }
+        Ok(answer)
+    }
+}
+
+impl Privileged for Captures<'_> {
     fn forget(&mut self) {
-        self.iter_mut().for_each(Capture::forget_rings);
+        self.captures.iter_mut().for_each(Capture::forget_rings);
     }
 
     fn help(&mut self, at: usize, request: &Request) -> Option<Result<Answer, Fault>> {
-        Some(self.get_mut(at)?.help(request))
+        if let Request::Open { ifindex, program } = request {
+            return Some(self.open(at, *ifindex, program.as_ref()));
+        }
+        Some(self.captures.get_mut(at)?.help(request))
     }
 
     fn detach(&mut self, stays: bool) {
-        self.iter_mut().for_each(|capture| capture.detach_here(stays));
+        self.captures.iter_mut().for_each(|capture| capture.detach_here(stays));
     }
 }
 
@@ -78,19 +135,21 @@ pub struct Helper {
 
 impl Helper {
     /// Divides the helper of these captures from this process, which must have no other thread. The
-    /// captures leave to it what takes privileges. The helper runs `begin` before anything else. In
-    /// the end it detaches the programs, but for those of a recording that outlives its process
-    /// (`stays`), and runs `end`.
+    /// captures leave to it what takes privileges, and it opens those that come `later`. The helper
+    /// runs `begin` before anything else. In the end it detaches the programs, but for those of a
+    /// recording that outlives its process (`stays`), and runs `end`.
     ///
     /// # Errors
     /// As fork(2), and `EBUSY` where there are other threads.
     pub fn divide(
-        mut captures: &mut [Capture],
+        captures: &mut Vec<Capture>,
+        later: Option<Later>,
         begin: impl FnOnce() -> io::Result<()>,
         stays: impl FnOnce() -> bool,
         end: impl FnOnce(),
     ) -> io::Result<Arc<Self>> {
-        let helper = Self::divide_from(&mut captures, begin, stays, end)?;
+        let mut divided = Captures { captures, later };
+        let helper = Self::divide_from(&mut divided, begin, stays, end)?;
         for (number, capture) in (0..).zip(captures) {
             capture.is_helped(&helper, number);
         }
@@ -263,6 +322,12 @@ fn leave_standard_streams() -> io::Result<()> {
     rustix::stdio::dup2_stdin(&null)?;
     rustix::stdio::dup2_stdout(&null)?;
     Ok(())
+}
+
+impl std::fmt::Debug for Later {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Later").field("most", &self.most).finish_non_exhaustive()
+    }
 }
 
 /// A helper, and by which number it knows an interface.

@@ -10,6 +10,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 
 use crate::filter::cbpf::{ClassicProgram, MAX_INSTRUCTIONS};
+use crate::{Hook, MAX_RINGS};
 
 /// The longest message there is.
 pub(super) const MOST_BYTES: usize = 16 + 8 * MAX_INSTRUCTIONS;
@@ -83,6 +84,13 @@ pub(crate) enum Request {
     /// Hand over the counters of the packets that filters have kept from sockets, where there are
     /// such.
     TakeRefused,
+    /// Open the interface of this index, which came later, with this filter and without rules: at
+    /// the place of one that is gone, or behind all. Is answered by [`Opened`], and by the maps and
+    /// the program of [`HandedOver`](crate::bpf::loaded::HandedOver) where programs fill rings.
+    Open {
+        ifindex: u32,
+        program: Option<ClassicProgram>,
+    },
 }
 
 impl Request {
@@ -107,13 +115,16 @@ impl Request {
             Self::Keep => 17,
             Self::MakeFlows => 18,
             Self::SetCutoff { .. } => 19,
+            Self::Open { .. } => 20,
         }
     }
 
     /// Writes the request about an interface.
     pub(super) fn write(&self, interface: u32) -> Vec<u8> {
         let value = match self {
-            Self::Attach { ifindex } | Self::Load { ifindex } => *ifindex,
+            Self::Attach { ifindex } | Self::Load { ifindex } | Self::Open { ifindex, .. } => {
+                *ifindex
+            }
             Self::MakeRules { size } => *size,
             Self::SetCutoff { bytes } => *bytes,
             Self::PutRules { size } => size.map_or(0, |size| size + 1),
@@ -124,7 +135,8 @@ impl Request {
         };
         let words = match self {
             Self::SetFilter { program: Some(program), .. }
-            | Self::PutFilter { program: Some(program), .. } => program.words(),
+            | Self::PutFilter { program: Some(program), .. }
+            | Self::Open { program: Some(program), .. } => program.words(),
             _ => &[],
         };
         let head = [self.kind(), interface, value, words.len() as u32];
@@ -140,7 +152,7 @@ impl Request {
         if rest.len() != 8 * count as usize {
             return None;
         }
-        let is_filter = matches!(kind, 6 | 14);
+        let is_filter = matches!(kind, 6 | 14 | 20);
         if count > 0 && !is_filter {
             return None;
         }
@@ -165,6 +177,7 @@ impl Request {
             17 => Self::Keep,
             18 => Self::MakeFlows,
             19 => Self::SetCutoff { bytes: value },
+            20 => Self::Open { ifindex: value, program: filter },
             _ => return None,
         };
         Some((interface as usize, request))
@@ -246,6 +259,29 @@ impl Made {
     }
 }
 
+/// An interface that was opened later.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Opened {
+    pub(crate) hook: Hook,
+    pub(crate) rings: u32,
+    /// What its programs are like, where it has such.
+    pub(crate) made: Made,
+}
+
+impl Opened {
+    pub(crate) fn word(self) -> u32 {
+        let Self { hook, rings, made } = self;
+        made.word() | (hook as u32) << 8 | rings << 16
+    }
+
+    /// Reads the word; `None` for one that no helper writes.
+    pub(crate) fn of(word: u32) -> Option<Self> {
+        let hook = *Hook::ALL.get((word >> 8 & 0xff) as usize)?;
+        let rings = Some(word >> 16).filter(|rings| (1..=MAX_RINGS).contains(rings))?;
+        Some(Self { hook, rings, made: Made::of(word & 0xff) })
+    }
+}
+
 /// Which step of a request failed, and why.
 #[derive(Debug)]
 pub(crate) enum Fault {
@@ -304,8 +340,11 @@ mod tests {
 
     use libc::sock_filter;
 
-    use super::{Answer, Attached, Fault, MOST_BYTES, Made, Request, read_answer, write_answer};
+    use super::{
+        Answer, Attached, Fault, MOST_BYTES, Made, Opened, Request, read_answer, write_answer,
+    };
     use crate::filter::cbpf::ClassicProgram;
+    use crate::{Hook, MAX_RINGS};
 
     fn returning(k: u32, instructions: usize) -> ClassicProgram {
         let code = vec![sock_filter { code: 6, jt: 0, jf: 0, k }; instructions];
@@ -338,6 +377,8 @@ mod tests {
             Request::MakeFlows,
             Request::SetCutoff { bytes: 1 << 31 },
             Request::MakeMember,
+            Request::Open { ifindex: 9, program: None },
+            Request::Open { ifindex: u32::MAX, program: Some(returning(96, 2)) },
         ] {
             let bytes = request.write(5);
             assert!(bytes.len() <= MOST_BYTES);
@@ -354,7 +395,7 @@ mod tests {
             assert_eq!(Request::read(&good[..len]), None, "{len} bytes of it");
         }
         assert_eq!(Request::read(&[&good[..], &[0]].concat()), None, "a byte more");
-        for kind in [0u32, 20, u32::MAX] {
+        for kind in [0u32, 21, u32::MAX] {
             let bytes = [&kind.to_ne_bytes()[..], &[0; 12]].concat();
             assert_eq!(Request::read(&bytes), None, "{kind}");
         }
@@ -382,6 +423,18 @@ mod tests {
         for word in 0..16 {
             assert_eq!(Made::of(word).word(), word);
         }
+    }
+
+    #[test]
+    fn what_was_opened_later_is_one_word() {
+        for hook in Hook::ALL {
+            for (rings, made) in [(1, 0), (MAX_RINGS, 15)] {
+                let opened = Opened { hook, rings, made: Made::of(made) };
+                assert_eq!(Opened::of(opened.word()), Some(opened));
+            }
+        }
+        assert_eq!(Opened::of(0), None, "no rings");
+        assert_eq!(Opened::of(u32::MAX), None, "no hook");
     }
 
     #[test]

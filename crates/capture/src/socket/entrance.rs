@@ -55,11 +55,7 @@ pub(super) fn perform(
         Request::Restore => entrance.restore(interface).map(Answer::from).map_err(Fault::Place),
         Request::TakeQueues => entrance.take_queues(interface).map(Answer::from),
         Request::SetFilter { program, snaplen } => {
-            let mut filters = Filters::new();
-            if let Some(program) = program {
-                filters.add(program.clone());
-            }
-            entrance.set_filter(interface, filters, *snaplen)?;
+            entrance.set_filter(interface, Filters::of(program.as_ref()), *snaplen)?;
             Ok(Answer::default())
         }
         Request::TakeRefused => {
@@ -77,6 +73,7 @@ pub(super) fn perform(
         | Request::PutFilter { .. }
         | Request::Prepare
         | Request::Keep
-        | Request::MakeMember => Err(Fault::Place(io::ErrorKind::InvalidInput.into())),
+        | Request::MakeMember
+        | Request::Open { .. } => Err(Fault::Place(io::ErrorKind::InvalidInput.into())),
     }
 }

@@ -107,16 +107,16 @@ enum By {
 }
 
 impl SocketHook {
-    /// Prepares the rings. A bad filter and a missing privilege show here already.
+    /// Prepares the rings, whose packets carry interface ids from the first one on. A missing
+    /// privilege shows here already.
     pub fn open(
         interface: &Interface,
         config: &Config,
         sockets: Sockets,
         geometry: Geometry,
-        first_interface: u32,
-        clock: &Arc<Clock>,
+        filters: Filters,
+        to: (u32, &Arc<Clock>),
     ) -> Result<Self, Error> {
-        let filters = filters_for(interface, config)?;
         let most = geometry.nrings as usize;
         let entrance = match sockets {
             Sockets::Packet(reading) => {
@@ -127,19 +127,45 @@ impl SocketHook {
                 .map(|entrance| Box::new(entrance) as Box<dyn Entrance>),
         };
         let entrance = entrance.map_err(|fault| why(interface, config, &filters, fault))?;
+        Self::behind(Door::Here(entrance), sockets, geometry, filters, to)
+            .map_err(|e| explain(interface, config.hook, e))
+    }
+
+    /// Prepares the rings where a helper has opened the hook with these filters.
+    pub fn helped(
+        seat: Seat,
+        sockets: Sockets,
+        geometry: Geometry,
+        filters: Filters,
+        to: (u32, &Arc<Clock>),
+    ) -> io::Result<Self> {
+        Self::behind(Door::Helped(seat), sockets, geometry, filters, to)
+    }
+
+    fn behind(
+        door: Door,
+        sockets: Sockets,
+        geometry: Geometry,
+        filters: Filters,
+        (first_interface, clock): (u32, &Arc<Clock>),
+    ) -> io::Result<Self> {
         Ok(Self {
-            rings: socket_ring(geometry).map_err(|e| explain(interface, config.hook, e))?,
+            rings: socket_ring(geometry)?,
             clock: clock.clone(),
             first_interface,
             sockets,
             filters,
-            door: Door::Here(entrance),
+            door,
             running: None,
         })
     }
 
     pub fn rings(&self) -> &[Arc<RingMemory>] {
         &self.rings
+    }
+
+    pub fn filters(&self) -> &Filters {
+        &self.filters
     }
 
     /// Leaves to a helper what takes privileges.

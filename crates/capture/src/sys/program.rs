@@ -128,6 +128,24 @@ pub fn decide(code: &[libc::sock_filter], frame: &[u8]) -> bool {
     unsafe { bpf_filter(code.as_ptr(), frame.as_ptr(), len, len) != 0 }
 }
 
+/// Runs a program of the kind that a system call runs once, on a context.
+///
+/// # Errors
+/// As bpf(2), `BPF_PROG_TEST_RUN`.
+pub fn run_on(program: BorrowedFd<'_>, context: &[u8]) -> io::Result<()> {
+    // The kernel writes back what the program has left there.
+    let mut context = context.to_vec();
+    // SAFETY: a structure of integers and pointers, for which all zeros are valid.
+    let mut opts: bpf::bpf_test_run_opts = unsafe { std::mem::zeroed() };
+    opts.sz = size_of_val(&opts) as _;
+    opts.ctx_in = context.as_mut_ptr().cast();
+    opts.ctx_size_in = context.len() as u32;
+    // SAFETY: the descriptor is open; `opts` has the size it states, and the context, which nobody
+    // else has, outlives the call.
+    let rc = unsafe { bpf::bpf_prog_test_run_opts(program.as_raw_fd(), &raw mut opts) };
+    if rc < 0 { Err(io::Error::from_raw_os_error(-rc)) } else { Ok(()) }
+}
+
 /// Runs a program on a frame so many times, with a context if that is not empty. Returns what the
 /// program returned, and the mean time of a run in nanoseconds.
 ///

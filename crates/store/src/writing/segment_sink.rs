@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::{Relaxed, Release};
 use std::time::{Duration, Instant};
 
+use tapdeck_packet::link::LinkType;
 use tapdeck_packet::pcapng::{InterfaceDescription, StatisticsBlock};
 use tapdeck_packet::ring::Cut;
 
@@ -21,7 +22,7 @@ use crate::io::{Directory, File, Io, Uptime};
 use crate::writing::ages::{Ages, Newest};
 use crate::writing::durability::{Durability, Syncer, sync_directory};
 use crate::writing::holdings::{Holdings, Inventory};
-use crate::writing::indexer::{self, Indexer, Indexing, Sizes};
+use crate::writing::indexer::{self, Indexer, Indexing, Links, Sizes};
 use crate::writing::keeper::{Job, Keeper, KeeperSetup, ROOM, is_full, is_too_large};
 use crate::writing::ledger::SegmentEnd;
 use crate::writing::live::{LiveSegment, statistics_disk_len};
@@ -57,6 +58,7 @@ pub struct SegmentSink<I: Io> {
     totals: Arc<Totals>,
     keeper: Keeper<I::File>,
     indexer: Option<Indexer>,
+    links: Links,
     syncer: Option<Syncer>,
     live: Option<LiveSegment<I::File>>,
     next_number: u64,
@@ -99,8 +101,7 @@ impl<I: Io> SegmentSink<I> {
     ) -> io::Result<Self> {
         let closed = std::mem::take(&mut store.found);
         let next_number = store.next_number();
-        let tail = statistics_disk_len(config.interfaces.len());
-        let blocks_end = config.segment_bytes.saturating_sub(tail);
+        let blocks_end = blocks_end(&config);
         let io = Arc::new(io);
         let index_sizes = Arc::new(Sizes::default());
         let inventory = Inventory {
@@ -124,11 +125,12 @@ impl<I: Io> SegmentSink<I> {
             log: config.log.clone(),
         };
         let keeper = Keeper::start(io.clone(), work)?;
+        let links_of_ids = Links::of(links(&config.interfaces));
         let start = |indexing| {
             let work = indexer::IndexerSetup {
                 dir: store.dir().to_owned(),
                 indexing,
-                links: config.interfaces.iter().map(|i| i.link).collect(),
+                links: links_of_ids.clone(),
                 totals: totals.clone(),
                 sizes: index_sizes,
                 log: config.log.clone(),
@@ -146,6 +148,7 @@ impl<I: Io> SegmentSink<I> {
             totals,
             keeper,
             indexer,
+            links: links_of_ids,
             syncer,
             live: None,
             next_number,
@@ -239,6 +242,21 @@ impl<I: Io> SegmentSink<I> {
         let (file, io, dir) = (file.clone(), self.io.clone(), self.store.dir().to_owned());
         let sync_name = move || sync_directory(&*io, &dir);
         Durability::new(Box::new(move || file.sync()), Box::new(sync_name), self.totals.clone())
+    }
+
+    /// Has the segments from now on begin with these interfaces.
+    ///
+    /// # Panics
+    /// If there are fewer than before.
+    fn describe(&mut self, interfaces: Vec<InterfaceDescription>) {
+        let count = interfaces.len();
+        assert!(count >= self.lost.len(), "rings keep their ids");
+        self.lost.resize(count, 0);
+        self.lost_before.resize(count, 0);
+        self.cut_before.resize(count, Cut::default());
+        self.links.set(links(&interfaces));
+        self.config.interfaces = interfaces;
+        self.blocks_end = blocks_end(&self.config);
     }
 
     /// Closes the segment being written, if there is one.
@@ -384,12 +402,13 @@ impl<I: Io> Sink for SegmentSink<I> {
 
     fn begin_segment(&mut self, interfaces: Option<Vec<InterfaceDescription>>, done: Done) {
         self.settle();
-        if let Some(interfaces) = interfaces {
-            assert_eq!(interfaces.len(), self.config.interfaces.len(), "rings keep their ids");
-            self.config.interfaces = interfaces;
-        }
-        if self.live.as_ref().is_some_and(|live| live.packets.iter().any(|n| *n > 0)) {
+        // One that holds nothing goes on, unless more interfaces are to stand at its beginning.
+        let more = interfaces.as_ref().is_some_and(|i| i.len() > self.config.interfaces.len());
+        if self.live.as_ref().is_some_and(|live| more || live.packets.iter().any(|n| *n > 0)) {
             self.end();
+        }
+        if let Some(interfaces) = interfaces {
+            self.describe(interfaces);
         }
         // The keeper does this after the segment before is closed, if there was one.
         self.keeper.send(Job::Tell(done));
@@ -447,6 +466,15 @@ impl<I: Io> Sink for SegmentSink<I> {
         self.syncer = None;
         Ok(())
     }
+}
+
+fn links(interfaces: &[InterfaceDescription]) -> Vec<LinkType> {
+    interfaces.iter().map(|interface| interface.link).collect()
+}
+
+/// Returns where blocks end in a segment at most, so that the statistics still fit.
+fn blocks_end(config: &SegmentSinkConfig) -> u64 {
+    config.segment_bytes.saturating_sub(statistics_disk_len(config.interfaces.len()))
 }
 
 /// Goes on with the ages of a store's segments.

@@ -18,7 +18,7 @@ use crate::format::unseen::UnseenSpan;
 use crate::io::Disk;
 use crate::writing::durability::{Durability, SyncCall, Syncer, sync_directory};
 use crate::writing::totals::Totals;
-use crate::writing::writer::{InterfaceBlock, Sink, SinkOutcome};
+use crate::writing::writer::{Done, InterfaceBlock, Sink, SinkOutcome};
 
 /// Writes a single pcapng section to anything that takes bytes.
 pub struct StreamSink<W> {
@@ -35,6 +35,8 @@ pub struct StreamSink<W> {
     now_ns: Box<dyn Fn() -> u64 + Send>,
     failed: bool,
     comment: Option<String>,
+    /// Descriptions of interfaces that came, to stand before the next block.
+    descriptions: Vec<u8>,
 }
 
 impl<W: Write + Send> StreamSink<W> {
@@ -64,6 +66,7 @@ impl<W: Write + Send> StreamSink<W> {
             now_ns,
             failed: false,
             comment: None,
+            descriptions: Vec::new(),
         })
     }
 }
@@ -137,12 +140,15 @@ impl<W: Write + Send> Sink for StreamSink<W> {
         {
             return SinkOutcome::Failed(0, e);
         }
+        if let Err(e) = self.write_descriptions() {
+            self.failed = true;
+            return ended_by(0, e);
+        }
         for (i, piece) in batch.iter().enumerate() {
             if let Err(e) = waiting_for_disk(|| self.out.write_all(piece.block.bytes)) {
                 // A part of a block may have been written; nothing can follow it.
                 self.failed = true;
-                let ended = e.kind() == io::ErrorKind::BrokenPipe;
-                return if ended { SinkOutcome::Ended(i) } else { SinkOutcome::Failed(i, e) };
+                return ended_by(i, e);
             }
             let durability = self.durability.as_ref().map(|(durability, _)| durability);
             piece.each_interface(|interface, packets, frame_bytes| {
@@ -166,17 +172,27 @@ impl<W: Write + Send> Sink for StreamSink<W> {
         if self.failed {
             return;
         }
-        let mut blocks = Vec::new();
+        let described = std::mem::take(&mut self.descriptions);
+        let mut blocks = described.clone();
         for span in &spans {
             pcapng::statistics(&mut blocks, &span.block());
         }
-        match waiting_for_disk(|| self.out.write_all(&blocks)) {
-            Ok(()) => {
-                self.wrote(blocks.len());
-            }
+        if waiting_for_disk(|| self.out.write_all(&blocks)).is_ok() {
+            self.wrote(blocks.len());
+        } else {
             // The next packet finds what is wrong with the output.
-            Err(_) => self.failed = !self.mend(),
+            self.failed = !self.mend();
+            self.descriptions = described;
         }
+    }
+
+    /// Describes interfaces that came behind what was written: a file has no segments.
+    fn begin_segment(&mut self, interfaces: Option<Vec<InterfaceDescription>>, done: Done) {
+        for interface in interfaces.iter().flatten().skip(self.packets.len()) {
+            pcapng::interface_description(&mut self.descriptions, interface);
+            self.packets.push(0);
+        }
+        done();
     }
 
     fn tick(&mut self, _: &[u64]) {}
@@ -188,6 +204,16 @@ impl<W: Write + Send> Sink for StreamSink<W> {
 }
 
 impl<W: Write + Send> StreamSink<W> {
+    /// Describes the interfaces that came and are not described yet.
+    fn write_descriptions(&mut self) -> io::Result<()> {
+        let blocks = std::mem::take(&mut self.descriptions);
+        if !blocks.is_empty() {
+            waiting_for_disk(|| self.out.write_all(&blocks))?;
+            self.wrote(blocks.len());
+        }
+        Ok(())
+    }
+
     /// Takes note of bytes that were written.
     fn wrote(&mut self, bytes: usize) {
         self.end += bytes as u64;
@@ -202,7 +228,7 @@ impl<W: Write + Send> StreamSink<W> {
             return Ok(());
         }
         let now = (self.now_ns)();
-        let mut tail = Vec::new();
+        let mut tail = std::mem::take(&mut self.descriptions);
         for (i, (&delivered, &lost)) in self.packets.iter().zip(lost).enumerate() {
             let span = (self.began_ns, now);
             let statistics = StatisticsBlock::of_packets(i as u32, span, delivered, lost);
@@ -221,5 +247,14 @@ impl<W: Write + Send> StreamSink<W> {
             }
             Ok(()) => Ok(()),
         }
+    }
+}
+
+/// Says that a write has ended the output after so many blocks.
+fn ended_by(written: usize, e: io::Error) -> SinkOutcome {
+    if e.kind() == io::ErrorKind::BrokenPipe {
+        SinkOutcome::Ended(written)
+    } else {
+        SinkOutcome::Failed(written, e)
     }
 }

@@ -4,7 +4,9 @@
 //! It keeps epochs of the clock apart, ends to the packet where a limit was set, and waits where a
 //! sink cannot write at present. What becomes of the blocks is the sink's business.
 
+use std::collections::BTreeMap;
 use std::fmt;
+use std::ops::Range;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
@@ -83,7 +85,8 @@ pub trait Sink: Send {
     fn tick(&mut self, lost: &[u64]);
 
     /// Begins another segment, where there are such: blocks from now on go there, described by
-    /// `interfaces` if they have changed. Calls `done` when the segment before can be taken away.
+    /// `interfaces` if they have changed; there may be more of them. Calls `done` when the segment
+    /// before can be taken away.
     fn begin_segment(&mut self, interfaces: Option<Vec<InterfaceDescription>>, done: Done) {
         let _ = interfaces;
         done();
@@ -166,11 +169,26 @@ impl WriterControl {
     /// same. `done` is called when the one before has its final name.
     ///
     /// # Panics
-    /// The writer does if there are not as many interfaces as before.
+    /// The writer does if there are fewer interfaces than before.
     pub fn begin_segment(&self, interfaces: Option<Vec<InterfaceDescription>>, done: Done) {
         let mut asked = self.segments_asked.lock().unwrap_or_else(PoisonError::into_inner);
         let since = Some(Instant::now());
         asked.add(SegmentsAsked { interfaces, waiting: vec![done], since, ..Default::default() });
+        drop(asked);
+        self.wake();
+    }
+
+    /// Has the writer read other rings, too, from the next segment on. There, or in a file that has
+    /// no segments before their first packet, stand these interfaces, those of the other rings
+    /// among them.
+    ///
+    /// # Panics
+    /// The writer does if there are fewer interfaces than before, or more than [`Totals`] counts.
+    pub fn change_rings(&self, change: RingsChange) {
+        let mut asked = self.segments_asked.lock().unwrap_or_else(PoisonError::into_inner);
+        let (interfaces, since) = (Some(change.interfaces.clone()), Some(Instant::now()));
+        let changes = vec![change];
+        asked.add(SegmentsAsked { changes, interfaces, since, ..Default::default() });
         drop(asked);
         self.wake();
     }
@@ -278,6 +296,17 @@ impl WriterControl {
     }
 }
 
+/// Rings that come while a writer writes, and those whose place they take.
+pub struct RingsChange {
+    /// The ids of rings that get no packets any more, and whose packets are written.
+    pub gone: Range<u32>,
+    pub come: Vec<Box<dyn Ring>>,
+    /// The interfaces of all rings.
+    pub interfaces: Vec<InterfaceDescription>,
+    /// How long the writer may sleep at most, for these rings.
+    pub sleep: Duration,
+}
+
 /// Why a writer came to its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ending {
@@ -298,13 +327,17 @@ pub struct Writer<S> {
     left: u64,
     ledger: Option<Box<dyn Ledger>>,
     pace: Pace,
-    /// What had been left out before each ring when the writer began.
+    /// What had been left out before each ring when the writer began to read it.
     cut_before: Vec<Cut>,
+    /// How many interface ids are in use.
+    interfaces: usize,
+    /// What rings that are gone had lost and left out, by interface.
+    gone: BTreeMap<u32, (u64, Cut)>,
 }
 
 impl<S: Sink> Writer<S> {
     /// Makes a writer that was not started. `totals` has an entry for every interface id of the
-    /// rings.
+    /// rings, those that may come among them.
     pub fn new(rings: Vec<Box<dyn Ring>>, sink: S, totals: Arc<Totals>) -> Self {
         let oldest = |r: &dyn Ring| r.peek(0).map_or(r.epoch(), |b| b.contents.epoch);
         // Counted modulo 256, and a writer begins before that many have passed.
@@ -315,7 +348,15 @@ impl<S: Sink> Writer<S> {
         let pace = Pace::new(LONGEST_SLEEP);
         let cut_before = rings.iter().map(|r| r.cut()).collect();
         let (first, left, ledger) = (0, u64::MAX, None);
-        Self { rings, sink, totals, epoch, first, left, ledger, pace, cut_before }
+        let (interfaces, gone) = (totals.interfaces.len(), BTreeMap::new());
+        Self { rings, sink, totals, epoch, first, left, ledger, pace, cut_before, interfaces, gone }
+    }
+
+    /// Leaves the interface ids behind the first so many to rings that come later.
+    #[must_use]
+    pub fn begin_with(mut self, interfaces: usize) -> Self {
+        self.interfaces = interfaces;
+        self
     }
 
     /// Has the writer sleep for so long at most before it looks at the rings again: a ring must
@@ -377,7 +418,7 @@ impl<S: Sink> Writer<S> {
                 break;
             }
             if asked.is_time(matches!(turn, Turn::Idle)) {
-                asked.perform(&mut self.sink);
+                self.perform(&mut asked);
             }
             let is_at_work = matches!(turn, Turn::Wrote);
             if leaves_since.is_some_and(|since| !is_at_work || since.elapsed() > LAST_PACKETS) {
@@ -420,14 +461,42 @@ impl<S: Sink> Writer<S> {
         control.tell();
         // What is left in rings that live on is another writer's.
         if self.ledger.is_none() {
-            self.discard(control);
+            self.discard(control, &mut asked);
         }
         asked.add(control.take_segments_asked());
-        asked.perform(&mut self.sink);
+        self.perform(&mut asked);
         let lost = self.lost();
         self.sink.finish(&lost)?;
         self.note(&[], true);
         ending
+    }
+
+    /// Does what was asked for with the next segment.
+    fn perform(&mut self, asked: &mut SegmentsAsked) {
+        for change in std::mem::take(&mut asked.changes) {
+            self.change_rings(change);
+        }
+        asked.perform(&mut self.sink);
+    }
+
+    fn change_rings(&mut self, change: RingsChange) {
+        let RingsChange { gone, come, interfaces, sleep } = change;
+        let all =
+            std::mem::take(&mut self.rings).into_iter().zip(std::mem::take(&mut self.cut_before));
+        for (ring, before) in all {
+            if !gone.contains(&ring.interface()) {
+                self.rings.push(ring);
+                self.cut_before.push(before);
+                continue;
+            }
+            let (lost, cut) = self.gone.entry(ring.interface()).or_default();
+            *lost += ring.lost();
+            *cut = *cut + less(ring.cut(), before);
+        }
+        self.cut_before.extend(come.iter().map(|ring| ring.cut()));
+        self.rings.extend(come);
+        self.interfaces = self.interfaces.max(interfaces.len());
+        self.pace.longest = self.pace.longest.min(sleep);
     }
 
     /// Sleeps until it is woken or something lies in a ring, but not for much longer than
@@ -446,7 +515,7 @@ impl<S: Sink> Writer<S> {
     }
 
     /// Empties the rings into nothing until the recording has ended.
-    fn discard(&mut self, control: &WriterControl) {
+    fn discard(&mut self, control: &WriterControl, asked: &mut SegmentsAsked) {
         // Packets after the last one that was asked for are no loss.
         let counts = self.left > 0;
         let totals = self.totals.clone();
@@ -458,6 +527,10 @@ impl<S: Sink> Writer<S> {
         loop {
             beat();
             let closed = control.blocks_are_closed();
+            asked.add(control.take_segments_asked());
+            for change in std::mem::take(&mut asked.changes) {
+                self.change_rings(change);
+            }
             for ring in &mut self.rings {
                 if closed {
                     ring.end();
@@ -480,9 +553,12 @@ impl<S: Sink> Writer<S> {
     }
 
     fn lost(&self) -> Vec<u64> {
-        let mut lost = vec![0; self.totals.interfaces.len()];
+        let mut lost = vec![0; self.interfaces];
         for ring in &self.rings {
             lost[ring.interface() as usize] += ring.lost();
+        }
+        for (interface, (more, _)) in &self.gone {
+            lost[*interface as usize] += more;
         }
         for (totals, lost) in self.totals.interfaces.iter().zip(&lost) {
             totals.lost.store(*lost, Relaxed);
@@ -493,11 +569,14 @@ impl<S: Sink> Writer<S> {
 
     /// Takes note of what was left out of flows.
     fn note_cut(&self) {
-        let mut cut = vec![Cut::default(); self.totals.interfaces.len()];
+        let mut cut = vec![Cut::default(); self.interfaces];
         for (ring, before) in self.rings.iter().zip(&self.cut_before) {
-            let (now, of) = (ring.cut(), &mut cut[ring.interface() as usize]);
-            of.packets += now.packets - before.packets;
-            of.bytes += now.bytes - before.bytes;
+            let of = &mut cut[ring.interface() as usize];
+            *of = *of + less(ring.cut(), *before);
+        }
+        for (interface, (_, more)) in &self.gone {
+            let of = &mut cut[*interface as usize];
+            *of = *of + *more;
         }
         for (totals, cut) in self.totals.interfaces.iter().zip(&cut) {
             totals.cut_packets.store(cut.packets, Relaxed);
@@ -606,9 +685,15 @@ impl<S: Sink> Writer<S> {
     }
 }
 
+fn less(now: Cut, before: Cut) -> Cut {
+    Cut { packets: now.packets - before.packets, bytes: now.bytes - before.bytes }
+}
+
 /// Requests for another segment: who waits, and since when.
 #[derive(Default)]
 struct SegmentsAsked {
+    /// Rings that come with it.
+    changes: Vec<RingsChange>,
     interfaces: Option<Vec<InterfaceDescription>>,
     waiting: Vec<Done>,
     /// What is to be told at the beginning of the next segment.
@@ -620,6 +705,7 @@ struct SegmentsAsked {
 
 impl SegmentsAsked {
     fn add(&mut self, new: Self) {
+        self.changes.extend(new.changes);
         self.interfaces = new.interfaces.or(self.interfaces.take());
         self.waiting.extend(new.waiting);
         self.unseen.extend(new.unseen);

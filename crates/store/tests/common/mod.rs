@@ -369,6 +369,8 @@ pub struct Setup {
     pub limit: Option<u64>,
     pub indexed: bool,
     pub sync_interval: Option<Duration>,
+    /// How many interface ids there are for rings that come later.
+    pub room: usize,
     /// Lines for the user.
     pub log: Arc<Mutex<Vec<String>>>,
     /// Where the writer notes what it does, if it does.
@@ -385,6 +387,7 @@ impl Setup {
             limit: None,
             indexed: false,
             sync_interval: None,
+            room: 0,
             log: Arc::default(),
             ledger: Mutex::default(),
         }
@@ -397,7 +400,7 @@ impl Setup {
 
     /// Begins to record the rings into a store that is open.
     pub fn start_in<I: Io>(&self, store: Store, io: I, rings: Vec<Box<dyn Ring>>) -> Run {
-        let totals = Arc::new(Totals::new(rings.len()));
+        let totals = Arc::new(Totals::new(rings.len() + self.room));
         let clock = self.clock.clone();
         let log = self.log.clone();
         let control = Arc::new(WriterControl::default());
@@ -416,7 +419,7 @@ impl Setup {
         };
         let sink = SegmentSink::new(io, store, config, totals.clone()).unwrap();
         let ledger = self.ledger.lock().unwrap().take();
-        Run::start_on(control, rings, sink, totals, (self.limit, ledger))
+        Run::start_on(control, rings, sink, totals, (self.limit, ledger, self.room))
     }
 
     /// Records all that the rings hold and ends.
@@ -441,7 +444,7 @@ impl Run {
         totals: Arc<Totals>,
         limit: Option<u64>,
     ) -> Self {
-        Self::start_on(Arc::default(), rings, sink, totals, (limit, None))
+        Self::start_on(Arc::default(), rings, sink, totals, (limit, None, 0))
     }
 
     fn start_on<S: Sink + 'static>(
@@ -449,9 +452,10 @@ impl Run {
         rings: Vec<Box<dyn Ring>>,
         sink: S,
         totals: Arc<Totals>,
-        (limit, ledger): (Option<u64>, Option<Box<dyn Ledger>>),
+        (limit, ledger, room): (Option<u64>, Option<Box<dyn Ledger>>, usize),
     ) -> Self {
-        let mut writer = Writer::new(rings, sink, totals.clone());
+        let interfaces = totals.interfaces.len() - room;
+        let mut writer = Writer::new(rings, sink, totals.clone()).begin_with(interfaces);
         if let Some(n) = limit {
             writer = writer.limit(n);
         }

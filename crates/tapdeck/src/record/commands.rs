@@ -240,7 +240,7 @@ impl Recorder<'_> {
             ));
         }
         match self.source {
-            RecordSource::Interfaces(_) => Ok(()),
+            RecordSource::Interfaces(..) => Ok(()),
             RecordSource::Group(_) => {
                 Err("this recorder is a member of a group: ask the daemon that has the hooks"
                     .into())

@@ -9,11 +9,13 @@
 //! is once a second: the writer, which looks at them anyway, tells of the first packet.
 
 mod alarm;
+mod coming;
 mod commands;
 mod lasting;
 mod membership;
 mod newcomers;
 mod output;
+mod past;
 mod recovery;
 mod reload;
 mod report;
@@ -29,7 +31,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
 use tapdeck_capture::interface::Interface;
-use tapdeck_capture::{Capture, Clock, Helper};
+use tapdeck_capture::{Capture, Clock, Helper, Later};
 use tapdeck_packet::watch;
 use tapdeck_store::io::go_first_with_threads;
 use tapdeck_store::{Ending, Totals, UnseenSpan, WriterControl};
@@ -42,9 +44,10 @@ use crate::statistics::StatsJson;
 use crate::units::counted;
 use crate::{flags, hangs};
 use alarm::{Alarm, Bell};
+use coming::Coming;
 use commands::{Books, ControlSocket, Recorder, books};
 use lasting::Lasting;
-use newcomers::Newcomers;
+use newcomers::{MOST_LATER, MOST_LATER_RINGS};
 use output::{Output, Started, WriterSetup, WriterThread};
 use reload::Reload;
 use report::Report;
@@ -256,7 +259,7 @@ pub fn run(flags: flags::Record, words: &Words) -> Result<()> {
     let interfaces = source.descriptions();
     let sleep = longest_sleep(&plan, &source);
     // From the division on, and as long as there is one thread, the order of steps matters.
-    let helper = source.divide(lasting.as_ref(), || plan.remove_socket())?;
+    let (helper, room) = divide(&mut source, &plan, lasting.as_ref())?;
     let statistics = StatsJson::begin(plan.stats_json.as_deref())?;
     let opened = Opened::with_rights(&plan)?;
     let _ = go_first_with_threads();
@@ -270,7 +273,7 @@ pub fn run(flags: flags::Record, words: &Words) -> Result<()> {
         alarm.watch(helper).context("cannot watch the process that has the hooks")?;
     }
     let signals = Signals::listen(caught, words.file.is_some(), alarm.bell())?;
-    let totals = Arc::new(Totals::new(interfaces.len()));
+    let totals = Arc::new(Totals::new(interfaces.len() + room));
     if let Some(lasting) = &lasting {
         lasting.go_on(&totals);
     }
@@ -299,7 +302,7 @@ pub fn run(flags: flags::Record, words: &Words) -> Result<()> {
         rings: source.take_rings(),
         sleep,
         interfaces,
-        totals,
+        totals: totals.clone(),
         clock: clock.clone(),
         writer_control: writer_control.clone(),
         log: report.log(),
@@ -313,6 +316,7 @@ pub fn run(flags: flags::Record, words: &Words) -> Result<()> {
     }
 
     let mut recording = Recording {
+        coming: Coming::new(&plan, &clock, &source, totals),
         source,
         lasting,
         clock,
@@ -323,7 +327,6 @@ pub fn run(flags: flags::Record, words: &Words) -> Result<()> {
         schedule: Schedule::new(&plan),
         helper,
         reload: Reload::new(words, &plan, alarm.bell()),
-        newcomers: Newcomers::new(plan.patterns.clone()),
         alarm,
         manager,
         books: books(&plan),
@@ -354,6 +357,30 @@ pub fn run(flags: flags::Record, words: &Words) -> Result<()> {
         counted(unwritten, "packet")
     );
     Ok(())
+}
+
+/// Divides the helper from this process. Returns it, and how many numbers are to be kept for the
+/// rings of interfaces that come later.
+fn divide(
+    source: &mut RecordSource,
+    plan: &RecordPlan,
+    lasting: Option<&Lasting>,
+) -> Result<(Option<Arc<Helper>>, usize)> {
+    let later = later(plan, source.captures().len());
+    let room = later.as_ref().map_or(0, |_| MOST_LATER_RINGS);
+    Ok((source.divide(lasting, later, || plan.remove_socket())?, room))
+}
+
+/// Returns what the helper may open later; `None` where that is nothing.
+fn later(plan: &RecordPlan, first_captures: usize) -> Option<Later> {
+    let pattern = plan.later.clone().filter(|pattern| !pattern.lasts)?;
+    let admit = move |interface: &Interface| {
+        if pattern.of(interface).is_none() {
+            return Err("it fits no pattern of -i, or is down".to_owned());
+        }
+        pattern.how.best(interface).map_err(|e| format!("{e:#}"))
+    };
+    Some(Later { admit: Box::new(admit), most: first_captures + MOST_LATER })
 }
 
 /// Tells the user, and the recording itself, what went unseen since the last call.
@@ -393,7 +420,7 @@ struct Recording {
     alarm: Alarm,
     manager: ServiceManager,
     reload: Reload,
-    newcomers: Newcomers,
+    coming: Coming,
     /// The rules that are in force.
     books: Books,
 }
@@ -401,15 +428,18 @@ struct Recording {
 /// Returns how long the writer may sleep: a third of `--flush` at most, since it is the writer who
 /// finds the first packet in an empty ring.
 fn longest_sleep(plan: &RecordPlan, source: &RecordSource) -> Duration {
-    let fills = |capture: &Capture| {
-        let bytes = capture.rings().iter().map(|ring| ring.geometry().ring_bytes()).min();
-        let bits = u64::from(bytes.unwrap_or(0)) * 8 * 3 / 4;
-        // Bits divided by bits a microsecond.
-        Duration::from_micros(bits / (link_rate(capture.interface()) / 1_000_000))
-    };
     // What a member's rings outlast is the daemon's affair.
-    let fills = source.captures().iter().map(fills).min().unwrap_or(SHORT_SLEEP);
-    fills.clamp(SHORT_SLEEP, LONGEST_SLEEP).min(plan.flush / 3)
+    let fills = source.captures().iter().map(longest_sleep_of).min().unwrap_or(SHORT_SLEEP);
+    fills.min(plan.flush / 3)
+}
+
+/// Returns how long the writer may sleep for the rings of one interface.
+fn longest_sleep_of(capture: &Capture) -> Duration {
+    let bytes = capture.rings().iter().map(|ring| ring.geometry().ring_bytes()).min();
+    let bits = u64::from(bytes.unwrap_or(0)) * 8 * 3 / 4;
+    // Bits divided by bits a microsecond.
+    let fills = Duration::from_micros(bits / (link_rate(capture.interface()) / 1_000_000));
+    fills.clamp(SHORT_SLEEP, LONGEST_SLEEP)
 }
 
 /// Returns how many bits a second a link may bring: what its device tells, as far as that is known
@@ -512,7 +542,7 @@ impl Recording {
 
     /// Looks once after flush, clock, interfaces and report.
     fn turn(&mut self) {
-        let Self { source, report, schedule, manager, newcomers, .. } = self;
+        let Self { source, report, schedule, manager, .. } = self;
         if manager.waits() && report.can_keep() {
             manager.ready();
         }
@@ -533,20 +563,26 @@ impl Recording {
             self.writer_control.wake();
         }
         if schedule.is_a_second_over() {
-            self.clock.beat();
-            report.interfaces(source.watch(&self.clock));
-            let recorded = source.captures().iter().map(|capture| &*capture.interface().name);
-            newcomers.look(recorded).iter().for_each(|text| report.warn(text));
-            tell_unseen(source, report, &self.writer_control);
-            if let Some(lasting) = &self.lasting {
-                lasting.persist().note(source.captures());
-            }
-            report.look_for_room();
-            let rates = report.second(source);
-            manager.second(&rates, report.cannot_write());
-            if let Some(control_socket) = &mut self.control_socket {
-                control_socket.second(source, report);
-            }
+            self.second();
+        }
+    }
+
+    /// Does what is done once a second.
+    fn second(&mut self) {
+        self.clock.beat();
+        self.report.interfaces(self.source.watch(&self.clock));
+        tell_unseen(&mut self.source, &self.report, &self.writer_control);
+        self.take_newcomers();
+        let Self { source, report, manager, .. } = self;
+        tell_unseen(source, report, &self.writer_control);
+        if let Some(lasting) = &self.lasting {
+            lasting.persist().note(source.captures());
+        }
+        report.look_for_room();
+        let rates = report.second(source);
+        manager.second(&rates, report.cannot_write());
+        if let Some(control_socket) = &mut self.control_socket {
+            control_socket.second(source, report);
         }
     }
 

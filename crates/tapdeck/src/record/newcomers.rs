@@ -1,57 +1,185 @@
-//! Which interfaces does a pattern of `-i` mean, and which have come since? What is recorded is
-//! settled at the start. An interface that comes later and fits is told, so that nobody takes the
-//! recording for whole.
+//! Which interfaces does a pattern of `-i` mean, and which have come since the start?
+//!
+//! [`expand`] settles what is recorded at the start. [`Newcomers`] looks once a second for
+//! interfaces that came up later and fit; `coming` records them. What their devices had counted at
+//! the look before is remembered, so that packets are not forgotten that came before the hook.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, Instant};
 
 use anyhow::Result;
-use tapdeck_capture::interface::Interface;
+use tapdeck_capture::interface::{Interface, NicCounters};
+use tapdeck_capture::{Capture, Clock};
 use tapdeck_store::choice;
 
-/// Interfaces that fit a pattern and are not recorded.
-#[derive(Debug)]
+use super::resolve::How;
+
+/// How many interfaces that came later are recorded at one time.
+pub const MOST_LATER: usize = 64;
+/// How many numbers there are for their rings: each ring has one of its own in the recording.
+pub const MOST_LATER_RINGS: usize = 2048;
+/// How long an interface waits for the next attempt that could not be recorded, at first and at
+/// most.
+const SOON: Duration = Duration::from_secs(1);
+const LATEST: Duration = Duration::from_secs(64);
+
+/// Which interfaces are recorded that come later, and how.
+#[derive(Clone, Debug)]
+pub struct Pattern {
+    /// What of `-i` are patterns, and what are names.
+    pub patterns: Vec<String>,
+    pub names: Vec<String>,
+    pub how: How,
+    /// Whether the recording outlives its process: what is pinned is settled at the start, and so
+    /// newcomers are only told.
+    pub lasts: bool,
+}
+
+impl Pattern {
+    /// Returns whether an interface may go for good: no one has asked for it by its name.
+    pub fn comes_and_goes(&self, name: &str) -> bool {
+        !self.lasts && !self.names.iter().any(|named| named == name)
+    }
+
+    /// Returns the pattern that means an interface, if one does.
+    pub fn of(&self, interface: &Interface) -> Option<&str> {
+        let pattern = self.patterns.iter().find(|pattern| fits(pattern, &interface.name));
+        pattern.filter(|_| is_recordable(interface)).map(String::as_str)
+    }
+}
+
+/// An interface that came up, fits, and is not recorded.
+pub struct Newcomer {
+    pub interface: Interface,
+    pub pattern: String,
+    /// What its device had counted when it was last known that nobody wanted its packets.
+    pub before: Known,
+}
+
+/// What a device had counted at a time, UTC nanoseconds.
+#[derive(Clone, Copy, Debug)]
+pub struct Known {
+    pub counters: NicCounters,
+    pub at_ns: u64,
+}
+
+/// When an interface is tried again.
+struct Attempt {
+    next: Instant,
+    wait: Duration,
+}
+
+/// Looks for interfaces that fit a pattern and are not recorded.
 pub struct Newcomers {
-    patterns: Vec<String>,
+    plan: Option<Pattern>,
+    /// The counters of all interfaces at the last look, by index; of those that wait, when they
+    /// began to.
+    known: BTreeMap<u32, Known>,
+    /// When the last look was, UTC nanoseconds.
+    looked_ns: u64,
     told: BTreeSet<String>,
+    failed: BTreeMap<String, Attempt>,
 }
 
 impl Newcomers {
-    pub fn new(patterns: Vec<String>) -> Self {
-        Self { patterns, told: BTreeSet::new() }
+    /// Begins to look. What is up by now and not recorded came after the start, too.
+    pub fn new(plan: Option<Pattern>, clock: &Clock) -> Self {
+        let looked_ns = clock.now_ns();
+        let all = plan.as_ref().and_then(|_| Interface::all().ok()).unwrap_or_default();
+        let (told, failed) = (BTreeSet::new(), BTreeMap::new());
+        Self { plan, known: known(&all, looked_ns), looked_ns, told, failed }
     }
 
-    /// Looks at all interfaces, and says of those that came up since the last look. Where there are
+    /// Returns how newcomers are recorded; `None` where they are not.
+    pub fn how(&self) -> Option<&How> {
+        self.plan.as_ref().filter(|plan| !plan.lasts).map(|plan| &plan.how)
+    }
+
+    /// Returns whether an interface may go for good.
+    pub fn comes_and_goes(&self, name: &str) -> bool {
+        self.plan.as_ref().is_some_and(|plan| plan.comes_and_goes(name))
+    }
+
+    /// Looks at all interfaces. Returns those that came and are to be recorded now. Where there are
     /// no patterns, nothing is asked of the kernel.
-    pub fn look<'a>(&mut self, recorded: impl Iterator<Item = &'a str>) -> Vec<String> {
-        if self.patterns.is_empty() {
-            return Vec::new();
-        }
+    pub fn look(&mut self, captures: &[Capture], clock: &Clock) -> Vec<Newcomer> {
+        let Some(plan) = &self.plan else { return Vec::new() };
+        let now_ns = clock.now_ns();
         // What the kernel does not tell now it tells a second later.
         let Ok(all) = Interface::all() else { return Vec::new() };
-        let recorded: BTreeSet<&str> = recorded.collect();
-        let up = all.iter().filter(|interface| is_recordable(interface));
-        let mut there = BTreeSet::new();
-        let mut said = Vec::new();
-        for name in up.map(|interface| &interface.name) {
-            let pattern = self.patterns.iter().find(|pattern| fits(pattern, name));
-            let Some(pattern) = pattern.filter(|_| !recorded.contains(name.as_str())) else {
-                continue;
+        let is_recorded = |interface: &Interface| {
+            let is_it = |capture: &Capture| {
+                let its = capture.interface();
+                its.name == interface.name || capture.is_attached() && its.index == interface.index
             };
-            there.insert(name.clone());
-            if !self.told.contains(name) {
-                said.push(format!(
-                    "{name} came up and fits -i {pattern}: it is not recorded before the recorder is started again"
-                ));
-            }
+            captures.iter().any(is_it)
+        };
+        let mut newcomers = Vec::new();
+        for interface in all.iter().filter(|interface| !is_recorded(interface)) {
+            let Some(pattern) = plan.of(interface) else { continue };
+            let before = self.known.get(&interface.index).copied();
+            newcomers.push(Newcomer {
+                interface: interface.clone(),
+                pattern: pattern.to_owned(),
+                before: before.unwrap_or_else(|| Known {
+                    counters: counted_before(interface),
+                    at_ns: self.looked_ns,
+                }),
+            });
         }
-        self.told = there;
-        said
+        let there = |name: &str| newcomers.iter().any(|newcomer| newcomer.interface.name == name);
+        self.told.retain(|name| there(name));
+        self.failed.retain(|name, _| there(name));
+        // Who waits for the next attempt goes on missing packets, which count.
+        let waits = newcomers.iter().map(|one| (one.interface.index, one.before));
+        self.known = known(&all, now_ns);
+        self.known.extend(waits);
+        self.looked_ns = now_ns;
+        let now = Instant::now();
+        let is_due = |one: &Newcomer| {
+            self.failed.get(&one.interface.name).is_none_or(|attempt| attempt.next <= now)
+        };
+        newcomers.retain(is_due);
+        newcomers
+    }
+
+    /// Takes note that packets of an interface are not wanted for now.
+    pub fn is_unwanted(&mut self, newcomer: &Newcomer) {
+        let Interface { index, counters, .. } = newcomer.interface;
+        self.known.insert(index, Known { counters, at_ns: self.looked_ns });
+    }
+
+    /// Takes note that the user is told that an interface is not recorded. Returns whether that was
+    /// not so before, since it came up.
+    pub fn is_untold(&mut self, name: &str) -> bool {
+        self.told.insert(name.to_owned())
+    }
+
+    /// Takes note that an interface cannot be recorded for now.
+    pub fn cannot(&mut self, name: &str) {
+        let attempt = self.failed.get(name);
+        let wait = attempt.map_or(SOON, |attempt| (attempt.wait * 2).min(LATEST));
+        self.failed.insert(name.to_owned(), Attempt { next: Instant::now() + wait, wait });
     }
 }
 
-/// Returns those of the names of `-i` that are patterns.
-pub fn patterns(names: &[String]) -> Vec<String> {
-    names.iter().filter(|name| is_pattern(name)).cloned().collect()
+fn known(all: &[Interface], at_ns: u64) -> BTreeMap<u32, Known> {
+    let known = |interface: &Interface| Known { counters: interface.counters, at_ns };
+    all.iter().map(|interface| (interface.index, known(interface))).collect()
+}
+
+/// Returns what a device had counted that was not there at the last look, before packets were
+/// missed: one that the kernel has made counts from nothing, and a card may come from elsewhere.
+fn counted_before(interface: &Interface) -> NicCounters {
+    match interface.kind {
+        Some(_) => NicCounters::default(),
+        None => interface.counters,
+    }
+}
+
+/// Divides the names of `-i` into patterns and others.
+pub fn patterns(names: &[String]) -> (Vec<String>, Vec<String>) {
+    names.iter().cloned().partition(|name| is_pattern(name))
 }
 
 /// Puts the interfaces that are up now in the place of patterns.

@@ -198,7 +198,9 @@ fn spawn(
     sink: impl Sink + 'static,
     goes_first: bool,
 ) -> Result<JoinHandle<Result<Ending>>> {
+    let interfaces = job.interfaces.len();
     let mut writer = Writer::new(job.rings, sink, job.totals).sleep_at_most(job.sleep);
+    writer = writer.begin_with(interfaces);
     if let Some(count) = plan.count {
         writer = writer.limit(count);
     }

@@ -69,7 +69,8 @@ struct InterfaceStatistics<'a> {
     #[serde(flatten)]
     counters: InterfaceCounters,
     hook: &'static str,
-    attached: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    attached: Option<bool>,
     paused: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     snaplen: Option<u32>,
@@ -186,20 +187,25 @@ impl Report {
             ));
         }
         for (capture, reason) in source.captures().iter().zip(self.plan.origin.reasons()) {
-            let g = capture.rings()[0].geometry();
             let reason = reason.map(|r| format!(" (auto: {r})")).unwrap_or_default();
-            self.inform(&format!(
-                "recording {} at hook {}{reason}, {} ring{} of {}, {} of memory",
-                capture.interface().name,
-                capture.config().hook,
-                g.nrings,
-                if g.nrings == 1 { "" } else { "s" },
-                show_bytes(u64::from(g.ring_bytes())),
-                show_bytes(capture.memory_bytes()),
-            ));
-            for warning in capture.warnings() {
-                self.warn(&warning);
-            }
+            self.records(capture, &reason);
+        }
+    }
+
+    /// Tells that an interface is recorded from now on, for a `reason`, and how.
+    pub fn records(&self, capture: &Capture, reason: &str) {
+        let g = capture.rings()[0].geometry();
+        self.inform(&format!(
+            "recording {} at hook {}{reason}, {} ring{} of {}, {} of memory",
+            capture.interface().name,
+            capture.config().hook,
+            g.nrings,
+            if g.nrings == 1 { "" } else { "s" },
+            show_bytes(u64::from(g.ring_bytes())),
+            show_bytes(capture.memory_bytes()),
+        ));
+        for warning in capture.warnings() {
+            self.warn(&warning);
         }
     }
 
@@ -493,7 +499,7 @@ impl Report {
 
     /// Tells the account of each interface and of all, and where the packets are.
     fn summary(&self, source: &RecordSource, accounts: &[InterfaceAccount]) {
-        let devices = matches!(source, RecordSource::Interfaces(_));
+        let devices = matches!(source, RecordSource::Interfaces(..));
         for InterfaceAccount { name, counters, outbound, .. } in accounts {
             self.inform(&format!("{name}: {}", accounting(counters, devices, *outbound)));
         }
@@ -603,7 +609,7 @@ mod tests {
             name: "eth0".into(),
             hook: "xdp",
             outbound: false,
-            attached: true,
+            attached: Some(true),
             counters,
             settings: Settings { paused: false, snaplen: Some(65_535), filter: None, rules: 0 },
         };

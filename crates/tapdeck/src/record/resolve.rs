@@ -17,7 +17,7 @@ use tapdeck_client::Options as Attach;
 use tapdeck_packet::rules::image::{Engine, Options};
 use tapdeck_store::Retention;
 
-use super::newcomers::{expand, patterns};
+use super::newcomers::{Pattern, expand, patterns};
 use crate::control::{Loaded, load, load_again, recorder_path, remove_left};
 use crate::flags::{
     self, ClockChoice, DeliverChoice, DirectChoice, EngineChoice, HookChoice, OverloadChoice,
@@ -113,8 +113,8 @@ impl Index {
 #[derive(Clone, Debug)]
 pub struct RecordPlan {
     pub origin: Origin,
-    /// What of `-i` are patterns.
-    pub patterns: Vec<String>,
+    /// Which interfaces are recorded that come later, and how.
+    pub later: Option<Pattern>,
     pub target: Target,
     /// How rules are compiled for the kernel.
     pub rules_options: Options,
@@ -165,7 +165,7 @@ impl Changeable {
 
 impl RecordPlan {
     pub fn new(mut f: flags::Record) -> Result<Self> {
-        let patterns = patterns(&f.interfaces);
+        let (patterns, names) = patterns(&f.interfaces);
         if f.group.is_none() {
             f.interfaces = expand(&f.interfaces)?;
         }
@@ -191,6 +191,11 @@ impl RecordPlan {
             }
             None => from_interfaces(&f, &rules_options)?,
         };
+        let later = if patterns.is_empty() {
+            None
+        } else {
+            Some(Pattern { patterns, names, how: How::of(&f)?, lasts: f.persist.is_some() })
+        };
         let socket = match (&f.group, f.socket, &target) {
             (None, Some(path), _) => SocketPlace::At(path),
             (_, _, Target::Store { dir, .. }) => SocketPlace::InStore(recorder_path(dir)),
@@ -198,7 +203,7 @@ impl RecordPlan {
         };
         Ok(Self {
             origin,
-            patterns,
+            later,
             target,
             rules_options,
             socket,
@@ -249,6 +254,7 @@ impl RecordPlan {
 fn from_interfaces(f: &flags::Record, rules_options: &Options) -> Result<Origin> {
     let rules = f.rules.as_deref().map(|path| load(path, rules_options)).transpose()?;
     let left = f.persist.as_deref().map(hooks_left).unwrap_or_default();
+    let how = How::of(f)?;
     let mut interfaces: Vec<(String, Config)> = Vec::new();
     let mut reasons = Vec::new();
     for name in &f.interfaces {
@@ -256,17 +262,32 @@ fn from_interfaces(f: &flags::Record, rules_options: &Options) -> Result<Origin>
             return usage(format!("{name} is named twice"));
         }
         let (hook, reason) = choose_hook(f.hook, name, &left)?;
-        let deliver = choose_deliver(f.deliver, hook, name)?;
-        if deliver == Deliver::Consume && !f.yes_this_interface {
-            way_out::keep(
-                &Interface::find(name)?,
-                "--deliver consume would cut this machine off",
-                "--yes-this-interface",
-            )?;
-        }
+        how.check_deliver(hook, name)?;
+        let rules = rules.as_ref().map(|(_, compiled)| compiled.clone());
+        let config = Config { rules, ..how.config(hook) };
+        check_lasting(f, name, hook)?;
+        interfaces.push((name.clone(), config));
+        reasons.push(reason);
+    }
+    Ok(Origin::Interfaces { interfaces, reasons, rules })
+}
+
+/// How interfaces are recorded: what the flags say of all of them.
+#[derive(Clone, Debug)]
+pub struct How {
+    hook: HookChoice,
+    deliver: Option<Deliver>,
+    /// Whether the interface of the default route may be cut off.
+    may_cut_off: bool,
+    /// For whatever hook, and without rules.
+    config: Config,
+}
+
+impl How {
+    fn of(f: &flags::Record) -> Result<Self> {
         let config = Config {
-            hook,
-            deliver,
+            hook: Hook::Tcx,
+            deliver: Deliver::Pass,
             snaplen: f.snaplen,
             ring_bytes: f.ring_bytes,
             block_bytes: f.block_bytes,
@@ -280,14 +301,53 @@ fn from_interfaces(f: &flags::Record, rules_options: &Options) -> Result<Origin>
             },
             overload: choose_overload(f)?,
             filter: f.filter(),
-            rules: rules.as_ref().map(|(_, compiled)| compiled.clone()),
+            rules: None,
             cutoff: f.cutoff.unwrap_or_default().0,
         };
-        check_lasting(f, name, hook)?;
-        interfaces.push((name.clone(), config));
-        reasons.push(reason);
+        let deliver = f.deliver.map(|choice| match choice {
+            DeliverChoice::Pass => Deliver::Pass,
+            DeliverChoice::Consume => Deliver::Consume,
+        });
+        Ok(Self { hook: f.hook, deliver, may_cut_off: f.yes_this_interface, config })
     }
-    Ok(Origin::Interfaces { interfaces, reasons, rules })
+
+    /// Returns how an interface is recorded at a hook, without rules.
+    pub fn config(&self, hook: Hook) -> Config {
+        Config { hook, deliver: self.deliver(hook), ..self.config.clone() }
+    }
+
+    /// Returns how an interface is recorded at the hook that is best for it, without rules.
+    pub fn best(&self, interface: &Interface) -> Result<Config> {
+        let (hook, _) = choose_hook(self.hook, &interface.name, &[])?;
+        self.check_deliver(hook, &interface.name)?;
+        Ok(self.config(hook))
+    }
+
+    fn deliver(&self, hook: Hook) -> Deliver {
+        let unasked = if hook.can(Deliver::Pass) { Deliver::Pass } else { Deliver::Consume };
+        self.deliver.unwrap_or(unasked)
+    }
+
+    /// Refuses to take packets away where nobody may have meant that.
+    fn check_deliver(&self, hook: Hook, name: &str) -> Result<()> {
+        if self.deliver(hook) == Deliver::Pass {
+            return Ok(());
+        }
+        // A hook that always takes packets away must not cut anybody off unasked.
+        if self.deliver.is_none() && Interface::find(name)?.has_address()? {
+            return usage(format!(
+                "hook {hook} takes packets away from the host, and {name} carries an IP address: say --deliver consume if that is meant"
+            ));
+        }
+        if self.may_cut_off {
+            return Ok(());
+        }
+        way_out::keep(
+            &Interface::find(name)?,
+            "--deliver consume would cut this machine off",
+            "--yes-this-interface",
+        )
+    }
 }
 
 /// Returns what goes first when packets come faster than they can be written.
@@ -461,20 +521,4 @@ fn choose_hook(
     }
     let (hook, reason) = tapdeck_capture::probe::auto(&Interface::find(name)?)?;
     Ok((hook, Some(reason)))
-}
-
-fn choose_deliver(choice: Option<DeliverChoice>, hook: Hook, name: &str) -> Result<Deliver> {
-    let choice = choice.map(|c| match c {
-        DeliverChoice::Pass => Deliver::Pass,
-        DeliverChoice::Consume => Deliver::Consume,
-    });
-    match choice {
-        Some(deliver) => Ok(deliver),
-        None if hook.can(Deliver::Pass) => Ok(Deliver::Pass),
-        // A hook that always takes packets away must not cut anybody off unasked.
-        None if Interface::find(name)?.has_address()? => usage(format!(
-            "hook {hook} takes packets away from the host, and {name} carries an IP address: say --deliver consume if that is meant"
-        )),
-        None => Ok(Deliver::Consume),
-    }
 }

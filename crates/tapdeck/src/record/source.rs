@@ -5,15 +5,16 @@
 //! with hooks alone (pause, filter, rules) is done on [`RecordSource::captures`].
 
 use std::io;
+use std::iter::Sum;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::Ordering::Relaxed;
 
 use anyhow::{Context, Result};
 use tapdeck_capture::filter::check_filter;
 use tapdeck_capture::interface::NicCounters;
 use tapdeck_capture::persist::Persist;
 use tapdeck_capture::ring::Cut;
-use tapdeck_capture::{Capture, Clock, Config, Event, Helper, Hook, Losses, Shed, Unseen};
+use tapdeck_capture::{Capture, Clock, Config, Event, Helper, Hook, Later, Losses, Shed, Unseen};
 use tapdeck_packet::account::{Counters, InterfaceCounters};
 use tapdeck_packet::pcapng::InterfaceDescription;
 use tapdeck_packet::ring::Ring;
@@ -21,28 +22,32 @@ use tapdeck_store::{InterfaceTotals, Totals};
 
 use super::lasting::Lasting;
 use super::membership::Membership;
+use super::past::Past;
 use super::resolve::{Origin, RecordPlan};
 use crate::rights::keep_for_hooks;
 
 /// What fills the rings of a recording.
 pub enum RecordSource {
-    Interfaces(Vec<Capture>),
+    Interfaces(Vec<Capture>, Past),
     Group(Box<Membership>),
 }
 
 /// The account of one interface, or of a membership.
+#[derive(Clone)]
 pub struct InterfaceAccount {
     pub name: String,
     pub hook: &'static str,
     /// Whether the hook sees what the device sends.
     pub outbound: bool,
-    /// Whether the hook is attached; it is not while the interface is gone.
-    pub attached: bool,
+    /// Whether the hook is attached; it is not while the interface is gone, and `None` where that
+    /// is as it should be.
+    pub attached: Option<bool>,
     pub counters: InterfaceCounters,
     pub settings: Settings,
 }
 
 /// How an interface is set. Settings can change while it is recorded.
+#[derive(Clone)]
 pub struct Settings {
     pub paused: bool,
     /// Bytes kept of each packet; `None` where the daemon decides.
@@ -78,7 +83,7 @@ impl RecordSource {
                 if let Some((_, Config { filter: Some(expression), .. })) = interfaces.first() {
                     check_filter(expression, captures.iter().map(Capture::interface))?;
                 }
-                Ok(Self::Interfaces(captures))
+                Ok(Self::Interfaces(captures, Past::new(plan.later.clone())))
             }
             Origin::Group { name, options } => {
                 let mut group = Membership::join(name, options)?;
@@ -88,21 +93,24 @@ impl RecordSource {
         }
     }
 
-    /// Divides from this process the helper that does from now on what takes privileges: it runs
-    /// `end` when the recorder is gone. There is none for a group, whose daemon has the hooks.
+    /// Divides from this process the helper that does from now on what takes privileges, also for
+    /// interfaces that come `later`: it runs `end` when the recorder is gone. There is none for a
+    /// group, whose daemon has the hooks.
     ///
     /// # Errors
     /// Where there is no room for another process, or this one has several threads.
     pub fn divide(
         &mut self,
         lasting: Option<&Lasting>,
+        later: Option<Later>,
         end: impl FnOnce(),
     ) -> Result<Option<Arc<Helper>>> {
-        let Self::Interfaces(captures) = self else { return Ok(None) };
+        let Self::Interfaces(captures, _) = self else { return Ok(None) };
         let locks_memory = captures.iter().any(|capture| capture.config().hook == Hook::AfXdp);
         let persist = lasting.map(Lasting::persist);
         let helper = Helper::divide(
             captures,
+            later,
             || keep_for_hooks(locks_memory),
             || persist.is_some_and(Persist::stays),
             || {
@@ -115,7 +123,7 @@ impl RecordSource {
 
     /// Attaches the hooks: from now on packets come.
     pub fn start(&mut self) -> Result<()> {
-        if let Self::Interfaces(captures) = self {
+        if let Self::Interfaces(captures, _) = self {
             for capture in captures {
                 capture.start()?;
             }
@@ -126,7 +134,7 @@ impl RecordSource {
     /// Returns the readers of all rings. Each ring has one reader, so this is called once.
     pub fn take_rings(&mut self) -> Vec<Box<dyn Ring>> {
         match self {
-            Self::Interfaces(captures) => {
+            Self::Interfaces(captures, _) => {
                 let readers = captures.iter().flat_map(Capture::readers);
                 readers.map(|reader| Box::new(reader) as Box<dyn Ring>).collect()
             }
@@ -137,14 +145,16 @@ impl RecordSource {
     /// Returns the pcapng interfaces that packets name.
     pub fn descriptions(&self) -> Vec<InterfaceDescription> {
         match self {
-            Self::Interfaces(captures) => captures.iter().flat_map(Capture::descriptions).collect(),
+            Self::Interfaces(captures, _) => {
+                captures.iter().flat_map(Capture::descriptions).collect()
+            }
             Self::Group(group) => group.interfaces().to_vec(),
         }
     }
 
     pub fn memory_bytes(&self) -> u64 {
         match self {
-            Self::Interfaces(captures) => captures.iter().map(Capture::memory_bytes).sum(),
+            Self::Interfaces(captures, _) => captures.iter().map(Capture::memory_bytes).sum(),
             Self::Group(group) => group.memory_bytes(),
         }
     }
@@ -152,15 +162,27 @@ impl RecordSource {
     /// Returns the interfaces whose hooks are the recorder's own; none for a membership.
     pub fn captures(&self) -> &[Capture] {
         match self {
-            Self::Interfaces(captures) => captures,
+            Self::Interfaces(captures, _) => captures,
             Self::Group(_) => &[],
         }
     }
 
     pub fn captures_mut(&mut self) -> &mut [Capture] {
         match self {
-            Self::Interfaces(captures) => captures,
+            Self::Interfaces(captures, _) => captures,
             Self::Group(_) => &mut [],
+        }
+    }
+
+    /// Takes in an interface that came later: at this place, which is behind all or that of one
+    /// that is over.
+    pub fn put(&mut self, place: usize, capture: Capture, totals: &Totals) {
+        let Self::Interfaces(captures, past) = self else { return };
+        if place == captures.len() {
+            captures.push(capture);
+        } else {
+            past.note(&captures[place], totals);
+            captures[place] = capture;
         }
     }
 
@@ -200,7 +222,7 @@ impl RecordSource {
     /// Returns whether no packet lies in any ring. Of a membership that is not known here.
     pub fn is_empty(&self) -> bool {
         match self {
-            Self::Interfaces(captures) => {
+            Self::Interfaces(captures, _) => {
                 captures.iter().flat_map(Capture::rings).all(|ring| ring.fill_bytes() == 0)
             }
             Self::Group(_) => false,
@@ -210,7 +232,7 @@ impl RecordSource {
     /// Closes every part-filled block.
     pub fn flush_all(&mut self) -> Result<()> {
         match self {
-            Self::Interfaces(captures) => {
+            Self::Interfaces(captures, _) => {
                 for capture in captures {
                     let name = &capture.interface().name.clone();
                     capture.flush_all().with_context(|| format!("{name}: cannot flush"))?;
@@ -246,12 +268,10 @@ impl RecordSource {
             let name = device(group.name());
             return group.take_missed().into_iter().map(|one| (name.clone(), 0, one)).collect();
         }
-        let mut id = 0;
         let mut unseen = Vec::new();
         for capture in self.captures_mut() {
-            let name = &capture.interface().name.clone();
+            let (name, id) = (capture.interface().name.clone(), capture.interfaces().start);
             unseen.extend(capture.take_unseen().into_iter().map(|one| (name.clone(), id, one)));
-            id += capture.rings().len() as u32;
         }
         unseen
     }
@@ -259,7 +279,7 @@ impl RecordSource {
     /// Detaches the hooks. When this returns no packet comes any more; blocks may still be open.
     pub fn stop(&mut self, clock: &Clock) {
         match self {
-            Self::Interfaces(captures) => {
+            Self::Interfaces(captures, _) => {
                 for capture in captures {
                     capture.finish();
                 }
@@ -294,15 +314,9 @@ impl RecordSource {
     /// Returns the account of each interface, or of the membership.
     pub fn account(&self, totals: &Totals) -> Vec<InterfaceAccount> {
         match self {
-            Self::Interfaces(captures) => {
-                let mut id = 0;
-                let mut accounts = Vec::new();
-                for capture in captures {
-                    let ids = id..id + capture.rings().len();
-                    id = ids.end;
-                    accounts.push(of_capture(capture, &totals.interfaces[ids]));
-                }
-                accounts
+            Self::Interfaces(captures, past) => {
+                let now = captures.iter().map(|capture| past.account_of(capture, totals));
+                past.with_gone(now.collect())
             }
             Self::Group(group) => vec![of_membership(group, totals)],
         }
@@ -321,9 +335,9 @@ fn of_membership(group: &Membership, totals: &Totals) -> InterfaceAccount {
         name: device(group.name()),
         hook: "group",
         outbound: false,
-        attached: group.is_attached(),
+        attached: Some(group.is_attached()),
         counters: counters(
-            &totals.interfaces,
+            totals.interfaces.iter().map(Written::of).sum(),
             losses,
             LeftOut::default(),
             group.missed(),
@@ -333,14 +347,14 @@ fn of_membership(group: &Membership, totals: &Totals) -> InterfaceAccount {
     }
 }
 
-fn of_capture(capture: &Capture, totals: &[InterfaceTotals]) -> InterfaceAccount {
+pub fn of_capture(capture: &Capture, written: Written) -> InterfaceAccount {
     InterfaceAccount {
         name: capture.interface().name.clone(),
         hook: capture.config().hook.name(),
         outbound: capture.config().hook.sees_outbound(),
-        attached: capture.is_attached(),
+        attached: Some(capture.is_attached()),
         counters: counters(
-            totals,
+            written,
             capture.losses(),
             LeftOut { filtered: capture.filtered(), cut: capture.cut(), shed: capture.shed() },
             capture.unseen(),
@@ -355,6 +369,44 @@ fn of_capture(capture: &Capture, totals: &[InterfaceTotals]) -> InterfaceAccount
     }
 }
 
+/// What the writer says of rings.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Written {
+    packets: u64,
+    frame_bytes: u64,
+    unwritten: u64,
+}
+
+impl Written {
+    pub fn of(totals: &InterfaceTotals) -> Self {
+        Self {
+            packets: totals.packets.load(Relaxed),
+            frame_bytes: totals.frame_bytes.load(Relaxed),
+            unwritten: totals.unwritten.load(Relaxed),
+        }
+    }
+
+    /// Returns what came since then.
+    pub fn since(self, before: Self) -> Self {
+        // A segment that could not be made durable takes packets back.
+        Self {
+            packets: self.packets.saturating_sub(before.packets),
+            frame_bytes: self.frame_bytes.saturating_sub(before.frame_bytes),
+            unwritten: self.unwritten.saturating_sub(before.unwritten),
+        }
+    }
+}
+
+impl Sum for Written {
+    fn sum<I: Iterator<Item = Self>>(all: I) -> Self {
+        all.fold(Self::default(), |a, b| Self {
+            packets: a.packets + b.packets,
+            frame_bytes: a.frame_bytes + b.frame_bytes,
+            unwritten: a.unwritten + b.unwritten,
+        })
+    }
+}
+
 /// What hooks left out because somebody asked for that, also where a ring was nearly full.
 #[derive(Clone, Copy, Default)]
 struct LeftOut {
@@ -366,19 +418,16 @@ struct LeftOut {
 /// Returns the account that follows from what the writer says of each ring, what the rings say, and
 /// what the device says.
 fn counters(
-    totals: &[InterfaceTotals],
+    written: Written,
     losses: Losses,
     left_out: LeftOut,
     unseen: u64,
     nic: NicCounters,
 ) -> InterfaceCounters {
-    let sum = |of: fn(&InterfaceTotals) -> &AtomicU64| {
-        totals.iter().map(|totals| of(totals).load(Relaxed)).sum::<u64>()
-    };
-    let unwritten = sum(|totals| &totals.unwritten);
+    let unwritten = written.unwritten;
     let mut counters = InterfaceCounters {
         seen: 0,
-        captured: sum(|totals| &totals.packets),
+        captured: written.packets,
         filtered: left_out.filtered,
         cutoff: left_out.cut.packets,
         dropped_ring: losses.ring,
@@ -390,7 +439,7 @@ fn counters(
         nic_dropped: nic.rx_missed,
         unseen,
         nic_sent: nic.tx_packets,
-        bytes_captured: sum(|totals| &totals.frame_bytes),
+        bytes_captured: written.frame_bytes,
         shed_packets: left_out.shed.packets,
         shed_bytes: left_out.shed.bytes,
         bytes_cutoff: left_out.cut.bytes,

@@ -5,11 +5,10 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::sync::mpsc::{Receiver, SyncSender, TryRecvError};
 
-use tapdeck_packet::link::LinkType;
 use tapdeck_packet::ring::Hold;
 use tapdeck_packet::watch::{beat, waiting, watch};
 
-use super::task::{BlockPlace, IndexerSetup, Indexing, SegmentEnd, Task, Work};
+use super::task::{BlockPlace, IndexerSetup, Indexing, Links, SegmentEnd, Task, Work};
 use crate::format::index::Builder;
 use crate::format::name::SegmentName;
 use crate::writing::totals::Totals;
@@ -26,7 +25,7 @@ pub(super) enum Job {
 
 pub(super) struct IndexThread {
     indexing: Indexing,
-    links: Vec<LinkType>,
+    links: Links,
     totals: Arc<Totals>,
     /// Bytes of the blocks that this thread has yet to deal with.
     queued: Arc<AtomicU64>,
@@ -92,7 +91,7 @@ impl IndexThread {
             return;
         };
         let links = &self.links;
-        let builder = self.builder.get_or_insert_with(|| Builder::new(segment, links.clone()));
+        let builder = self.builder.get_or_insert_with(|| Builder::new(segment, links.get()));
         builder.add(place.offset, bytes, place.on_disk);
         // The block is let go before anything that may have to wait.
         drop(hold);

@@ -143,7 +143,7 @@ impl<I: Io> MergeThread<I> {
             }
             let file =
                 open_segment(&Directory::new(&self.work.dir), &segment.name, Access::Ranges)?;
-            let mut builder = Builder::new(&segment.name, self.work.links.clone());
+            let mut builder = Builder::new(&segment.name, self.work.links.get());
             let mut bytes = Vec::new();
             for place in missed {
                 if self.is_hurried() {

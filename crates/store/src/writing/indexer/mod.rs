@@ -51,7 +51,7 @@ use merge_thread::MergeThread;
 use overview_thread::OverviewThread;
 pub(crate) use sizes::Sizes;
 pub use task::Indexing;
-pub(crate) use task::{BlockPlace, IndexerSetup, SegmentEnd};
+pub(crate) use task::{BlockPlace, IndexerSetup, Links, SegmentEnd};
 
 /// Tasks that may wait for the merge thread: with the chunks of up to 32 MiB of packets that is
 /// little memory, and enough for it to close a segment meanwhile.

@@ -3,8 +3,8 @@
 
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::mpsc::Receiver;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use tapdeck_packet::link::LinkType;
 
@@ -26,13 +26,31 @@ pub struct Indexing {
     pub control: Arc<WriterControl>,
 }
 
+/// The link types, by interface id: those that are there stay what they are, and others may come.
+#[derive(Clone)]
+pub(crate) struct Links(Arc<Mutex<Vec<LinkType>>>);
+
+impl Links {
+    pub fn of(links: Vec<LinkType>) -> Self {
+        Self(Arc::new(Mutex::new(links)))
+    }
+
+    /// Takes in interfaces that came, before any of their packets.
+    pub fn set(&self, links: Vec<LinkType>) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = links;
+    }
+
+    pub fn get(&self) -> Vec<LinkType> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
 /// What the index threads, the merge thread and the overview thread work with.
 #[derive(Clone)]
 pub(crate) struct IndexerSetup {
     pub dir: PathBuf,
     pub indexing: Indexing,
-    /// The link types, by interface id.
-    pub links: Vec<LinkType>,
+    pub links: Links,
     pub totals: Arc<Totals>,
     pub sizes: Arc<Sizes>,
     pub log: Log,

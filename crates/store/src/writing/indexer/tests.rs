@@ -18,7 +18,7 @@ use tapdeck_packet::ring::Hold;
 use tapdeck_testkit::frame::{IPV4, UDP, ethernet, ipv4, udp};
 use tapdeck_testkit::{SplitMix64, wait_for};
 
-use super::{Indexer, IndexerSetup, Indexing, SegmentEnd, Sizes};
+use super::{Indexer, IndexerSetup, Indexing, Links, SegmentEnd, Sizes};
 use crate::format::index::Index;
 use crate::format::name::SegmentName;
 use crate::format::segment::fill_up;
@@ -84,7 +84,7 @@ impl Scene {
                 cpu: None,
                 control: control.clone(),
             },
-            links: vec![LinkType::ETHERNET],
+            links: Links::of(vec![LinkType::ETHERNET]),
             totals: totals.clone(),
             sizes: sizes.clone(),
             log: Arc::new(move |line| lines.lock().unwrap().push(line.into())),

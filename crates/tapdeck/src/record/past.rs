@@ -1,0 +1,82 @@
+//! What is counted of interfaces that are gone, and whose places others have?
+//!
+//! The rings of a place are made anew for the interface that gets it, but the writer goes on
+//! counting by interface id. So what it had counted by then is kept for each place, and the account
+//! of the interface that was there by name. A name that comes again goes on with its account. Names
+//! are kept up to a bound; the accounts of those beyond it are added up, so the sums stay true.
+
+use std::collections::BTreeMap;
+
+use tapdeck_capture::Capture;
+use tapdeck_store::Totals;
+
+use super::newcomers::Pattern;
+use super::source::{InterfaceAccount, Settings, Written, of_capture};
+
+/// How many names are kept of interfaces that are gone.
+const MOST_NAMES: usize = 256;
+/// The name under which the others are added up, which no interface can have.
+const OTHERS: &str = "others that are gone";
+
+/// The accounts of interfaces that are gone for good.
+#[derive(Default)]
+pub struct Past {
+    later: Option<Pattern>,
+    gone: BTreeMap<String, InterfaceAccount>,
+    /// What the writer had counted when an id got another interface.
+    before: BTreeMap<u32, Written>,
+}
+
+impl Past {
+    pub fn new(later: Option<Pattern>) -> Self {
+        Self { later, ..Self::default() }
+    }
+
+    /// Returns the account of an interface that has a place.
+    pub fn account_of(&self, capture: &Capture, totals: &Totals) -> InterfaceAccount {
+        let since = |id: u32| {
+            let before = self.before.get(&id).copied().unwrap_or_default();
+            written(totals, id).since(before)
+        };
+        let account = of_capture(capture, capture.interfaces().map(since).sum());
+        let comes_and_goes =
+            || self.later.as_ref().is_some_and(|later| later.comes_and_goes(&account.name));
+        let attached = account.attached.filter(|_| !capture.is_gone() || !comes_and_goes());
+        InterfaceAccount { attached, ..account }
+    }
+
+    /// Keeps the account of an interface whose place another one gets.
+    pub fn note(&mut self, capture: &Capture, totals: &Totals) {
+        let account = self.account_of(capture, totals);
+        self.before.extend(capture.interfaces().map(|id| (id, written(totals, id))));
+        let is_known = self.gone.contains_key(&account.name);
+        let name = if is_known || self.gone.len() < MOST_NAMES {
+            account.name.clone()
+        } else {
+            OTHERS.to_owned()
+        };
+        let settings = Settings { paused: false, snaplen: None, filter: None, rules: 0 };
+        match self.gone.get_mut(&name) {
+            Some(before) => before.counters.add(&account.counters),
+            None => drop(self.gone.insert(
+                name.clone(),
+                InterfaceAccount { name, attached: None, settings, ..account },
+            )),
+        }
+    }
+
+    /// Adds the accounts of those that are gone to those of the others.
+    pub fn with_gone(&self, mut accounts: Vec<InterfaceAccount>) -> Vec<InterfaceAccount> {
+        for gone in self.gone.values() {
+            match accounts.iter_mut().find(|account| account.name == gone.name) {
+                Some(account) => account.counters.add(&gone.counters),
+                None => accounts.push(gone.clone()),
+            }
+        }
+        accounts
+    }
+}
+
+fn written(totals: &Totals, id: u32) -> Written {
+    totals.interfaces.get(id as usize).map(Written::of).unwrap_or_default()
+}
