@@ -42,6 +42,12 @@ pub trait Storage: Debug + Send + Sync {
         self.open(name, Access::Ranges)?.state()
     }
 
+    /// Says that ranges of an object will be read soon. A place that is far away begins to read
+    /// them, all at once.
+    fn expect(&self, name: &OsStr, parts: &[Range<u64>]) {
+        let _ = (name, parts);
+    }
+
     /// Returns what messages call an object.
     fn location(&self, name: &OsStr) -> PathBuf {
         self.place().join(name)
