@@ -9,7 +9,7 @@ export CARGO_TARGET_DIR ?= $(CURDIR)/target
 DEV := $(abspath $(CARGO_TARGET_DIR))/debug
 RELEASE := $(abspath $(CARGO_TARGET_DIR))/release
 
-.PHONY: help setup demo test nightly fuzz lint advisories bench lab lab-once lab-quick lab-test test-vm deb
+.PHONY: help setup demo test test-fleet test-s3 nightly fuzz lint advisories bench lab lab-once lab-quick lab-test test-vm deb
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -40,6 +40,16 @@ test: setup ## Run every test, and the benchmarks once and tiny (root)
 	lab/.venv/bin/python -m pytest -q lab/tests --build $(DEV)
 	$(CONSOLE)/.venv/bin/python -m pytest -q $(CONSOLE) --build $(DEV)
 	cargo test $(GUARD) --workspace --tests
+
+# What needs servers and engines that are no packages of Debian's: each part by itself, so that one
+# can be run alone.
+test-fleet: test-s3 ## Run the tests that need a server for S3, which is built at first (root)
+
+test-s3:
+	@scripts/setup.sh --lab
+	cargo build --workspace
+	TAPDECK_S3_SERVER=$$(scripts/setup-s3.sh) \
+		cargo test $(GUARD) -p tapdeck-remote --test s3 -- --ignored
 
 # Ten minutes of everything at once, ten thousand questions from a new seed, the planner against
 # libpcap, a hundred recorders killed under load, and a minute of each fuzz target.

@@ -35,6 +35,7 @@ mod outlet;
 mod output_file;
 mod panics;
 mod pin;
+mod place;
 mod probe;
 mod progress_line;
 mod query;

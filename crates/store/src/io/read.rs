@@ -54,6 +54,32 @@ pub trait Storage: Debug + Send + Sync {
     }
 }
 
+impl<S: Storage + ?Sized> Storage for Arc<S> {
+    fn place(&self) -> &Path {
+        (**self).place()
+    }
+
+    fn list(&self) -> Result<Vec<OsString>> {
+        (**self).list()
+    }
+
+    fn open(&self, name: &OsStr, access: Access) -> Result<Arc<dyn Object>> {
+        (**self).open(name, access)
+    }
+
+    fn state(&self, name: &OsStr) -> Result<State> {
+        (**self).state(name)
+    }
+
+    fn expect(&self, name: &OsStr, parts: &[Range<u64>]) {
+        (**self).expect(name, parts);
+    }
+
+    fn location(&self, name: &OsStr) -> PathBuf {
+        (**self).location(name)
+    }
+}
+
 /// How an object will be read, so that reading is fast and in nobody's way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {

@@ -20,6 +20,7 @@ mod record;
 mod recover;
 mod rules;
 mod serve;
+mod shown;
 mod stat;
 mod top;
 mod verify;
@@ -49,6 +50,7 @@ pub use self::rules::{
     Compile as RulesCompile, Explain as RulesExplain, Rules, RulesVerb, Test as RulesTest,
 };
 pub use self::serve::Serve;
+pub use self::shown::Shown;
 pub use self::stat::Stat;
 pub use self::top::Top;
 pub use self::verify::Verify;
