@@ -48,8 +48,8 @@ test-fleet: test-s3 ## Run the tests that need a server for S3, which is built a
 test-s3:
 	@scripts/setup.sh --lab
 	cargo build --workspace
-	TAPDECK_S3_SERVER=$$(scripts/setup-s3.sh) \
-		cargo test $(GUARD) -p tapdeck-remote --test s3 -- --ignored
+	server=$$(scripts/setup-s3.sh) && TAPDECK_S3_SERVER=$$server \
+		cargo test $(GUARD) --workspace --test s3 -- --ignored
 
 # Ten minutes of everything at once, ten thousand questions from a new seed, the planner against
 # libpcap, a hundred recorders killed under load, and a minute of each fuzz target.
@@ -61,6 +61,7 @@ nightly: setup ## Run the long tests: half an hour (root)
 	cargo test --release -p tapdeck --test crashes -- --nocapture
 	TAPDECK_KILLS=25 cargo test --release -p tapdeck --test takeover -- --nocapture
 	TAPDECK_STEERED_PACKETS=10000000 cargo test --release -p tapdeck --test steering -- --nocapture
+	TAPDECK_FETCH_ROWS=10000 cargo test --release -p tapdeck --test fetch -- --nocapture
 	TAPDECK_FILTER_PROGRAMS=20000 cargo test --release -p tapdeck-capture --lib filter -- --nocapture
 	$(MAKE) fuzz
 

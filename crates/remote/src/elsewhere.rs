@@ -152,7 +152,14 @@ fn begin(
         for part in shared.extents.begin(name, at..end, is_ahead) {
             let (shared, name) = (shared.clone(), name.clone());
             runtime.spawn(async move {
-                let outcome = shared.get_unchanged(&name, &part).await;
+                let get = {
+                    let (shared, name, part) = (shared.clone(), name.clone(), part.clone());
+                    async move { shared.get_unchanged(&name, &part).await }
+                };
+                // However this ends, somebody may wait for it.
+                let outcome = tokio::spawn(get).await;
+                let outcome =
+                    outcome.unwrap_or_else(|e| Err(Failed::new(ErrorKind::Other, e.to_string())));
                 shared.extents.end(&name, &part, outcome);
             });
         }
