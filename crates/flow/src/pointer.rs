@@ -13,7 +13,7 @@ use std::ops::Range;
 use jiff::Timestamp;
 use parquet::errors::ParquetError;
 use parquet::file::reader::{ChunkReader, FileReader as _, SerializedFileReader};
-use parquet::record::Field;
+use parquet::record::{Field, Row};
 use serde::{Deserialize, Deserializer};
 use tapdeck_packet::header::innermost::InnermostReader;
 use tapdeck_packet::link::LinkType;
@@ -242,31 +242,31 @@ fn named(protocol: u8, ends: [Option<IpAddr>; 2], ports: Option<(u16, u16)>) -> 
     }
 }
 
-/// Reads the rows of a flow table, or of any Parquet file with its columns.
+/// Reads the rows of a flow table, or of any Parquet file with its columns, up to `most` of each
+/// group and one more.
 pub fn pointers<R: ChunkReader + 'static>(
     file: R,
+    most: usize,
 ) -> Result<impl Iterator<Item = Result<Pointer, PointerError>>, PointerError> {
     let reader = SerializedFileReader::new(file)?;
-    let rows: Vec<usize> = (0..reader.num_row_groups()).collect();
-    let reader = std::sync::Arc::new(reader);
     // A group at a time, so that a file takes the memory of one.
-    let groups = rows.into_iter().map(move |number| -> Result<Vec<_>, PointerError> {
+    let groups = (0..reader.num_row_groups()).map(move |number| {
         let group = reader.get_row_group(number)?;
-        let rows = group.get_row_iter(None)?;
-        rows.map(|row| -> Result<Pointer, PointerError> {
-            let mut columns = Columns::default();
-            for (name, field) in row?.into_columns() {
-                columns.put(&name, field);
-            }
-            columns.pointer()
-        })
-        .map(Ok)
-        .collect()
+        let rows = group.get_row_iter(None)?.take(most.saturating_add(1));
+        Ok(rows.map(pointer_of).collect::<Vec<_>>())
     });
-    Ok(groups.flat_map(|group| match group {
+    Ok(groups.flat_map(|group: Result<_, PointerError>| match group {
         Ok(rows) => rows,
         Err(e) => vec![Err(e)],
     }))
+}
+
+fn pointer_of(row: Result<Row, ParquetError>) -> Result<Pointer, PointerError> {
+    let mut columns = Columns::default();
+    for (name, field) in row?.into_columns() {
+        columns.put(&name, field);
+    }
+    columns.pointer()
 }
 
 impl Columns {

@@ -101,7 +101,7 @@ impl Rows {
                 format!("cannot read {name} twice: JSON lines of a pipe are `--flows -`")
             })?;
             if first == PARQUET {
-                rows.add(flags, file, pointers(open).with_context(cannot)?)?;
+                rows.add(flags, file, pointers(open, MOST_ROWS).with_context(cannot)?)?;
             } else {
                 rows.add(flags, file, pointers_of_lines(BufReader::new(open)))?;
             }
