@@ -170,7 +170,7 @@ impl Columns {
         let offset: u64 = needed("offset", self.offset)?;
         let span: u64 = needed("span", self.span)?;
         let wrong = || PointerError::Value { column: "span", value: span.to_string() };
-        let end = offset.checked_add(span).filter(|end| *end <= i64::MAX as u64);
+        let end = offset.checked_add(span).filter(|end| i64::try_from(*end).is_ok());
         let place = offset..end.ok_or_else(wrong)?;
         let (key, name) = self.key(start_us, fwd)?;
         let granules: Option<u32> = small("granules", self.granules)?;

@@ -102,13 +102,11 @@ impl Bucket {
             }
             Ok(())
         };
-        match timeout(whole, all).await {
-            Ok(outcome) => outcome.map(|()| listed),
-            Err(_) => {
-                let why = format!("its listing took more than {} s", whole.as_secs());
-                Err(Failed::new(ErrorKind::TimedOut, why))
-            }
+        if let Ok(outcome) = timeout(whole, all).await {
+            return outcome.map(|()| listed);
         }
+        let why = format!("its listing took more than {} s", whole.as_secs());
+        Err(Failed::new(ErrorKind::TimedOut, why))
     }
 
     pub async fn get(&self, name: &str, range: Range<u64>) -> Result<Part, Failed> {

@@ -263,7 +263,8 @@ impl Server {
         let _ = self;
         to.write_all(bytes)?;
         to.flush()?;
-        to.read(&mut [0; 1])?;
+        // Nothing comes that is a request, so this ends when the client goes.
+        to.read_exact(&mut [0; 1])?;
         Err(std::io::ErrorKind::ConnectionAborted.into())
     }
 }

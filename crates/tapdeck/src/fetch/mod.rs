@@ -153,13 +153,12 @@ impl Rows {
         let mut stores: BTreeMap<&str, Arc<dyn Storage>> = BTreeMap::new();
         let mut segments = Vec::new();
         for ((store, name), pointers) in by_place {
-            let storage = match stores.get(store) {
-                Some(storage) => storage.clone(),
-                None => {
-                    let storage = place::open(Path::new(store), &flags.shown)?;
-                    stores.insert(store, storage.clone());
-                    storage
-                }
+            let storage = if let Some(storage) = stores.get(store) {
+                storage.clone()
+            } else {
+                let storage = place::open(Path::new(store), &flags.shown)?;
+                stores.insert(store, storage.clone());
+                storage
             };
             segments.push(Segment::new(storage, name, pointers));
         }

@@ -117,8 +117,8 @@ impl<'a> Segment<'a> {
     fn open(&mut self) -> io::Result<bool> {
         let walk = match Walk::open_some(&*self.storage, &self.name) {
             Ok(Some(walk)) => walk,
-            Ok(None) => return self.gone(),
-            Err(e) if e.kind() == io::ErrorKind::NotFound => return self.gone(),
+            Ok(None) => return Ok(self.gone()),
+            Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(self.gone()),
             Err(e) => return Err(e),
         };
         let parts = if walk.is_indexed() { self.granules(&walk) } else { self.stretches() };
@@ -130,9 +130,10 @@ impl<'a> Segment<'a> {
         Ok(has_parts)
     }
 
-    fn gone(&mut self) -> io::Result<bool> {
+    /// Notes that the segment is gone, so that there is no more of it.
+    fn gone(&mut self) -> bool {
         self.is_gone = true;
-        Ok(false)
+        false
     }
 
     /// Returns the granules that rows name.
@@ -207,7 +208,7 @@ impl<'a> Segment<'a> {
         };
         notes.extend(walk.take_notes());
         match read {
-            Err(e) if e.kind() == io::ErrorKind::NotFound => return self.gone(),
+            Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(self.gone()),
             read => read?,
         }
         *next += 1;
