@@ -45,7 +45,8 @@ fn line(row: &Row) -> String {
                 Value::from(format!("{}.{:06}", date.trim(), us.rem_euclid(1_000_000)))
             }
             Field::Bytes(bytes) => {
-                Value::from(bytes.data().iter().map(|b| format!("\\x{b:02X}")).collect::<String>())
+                let escaped = bytes.data().iter().map(|byte| format!("\\x{byte:02X}"));
+                Value::from(escaped.collect::<String>())
             }
             _ => Value::from(number(row, name)),
         };
@@ -118,7 +119,7 @@ fn rows_of_awkward_traffic_give_each_packet_once() {
         let [dir, answer_name] = [&store.path(), &answer].map(|path| path.display().to_string());
         let mut words = vec!["fetch", "--store", &dir, "-w", &answer_name];
         let names: Vec<String> = files.iter().map(|file| file.display().to_string()).collect();
-        names.iter().for_each(|name| words.extend(["--flows", name]));
+        words.extend(names.iter().flat_map(|name| ["--flows", name]));
         let done = tapdeck(&words);
         assert!(done.status.success(), "seed {seed}: {}", said(&done));
         let fetched = packets(&fs::read(&answer).expect("an answer"));
@@ -268,7 +269,7 @@ fn what_is_missing_is_named() {
     let names: Vec<&str> = files.iter().map(|file| file.to_str().unwrap()).collect();
     let mut words = vec!["fetch", "--store", store.to_str().unwrap()];
     words.extend(["-w", answer.to_str().unwrap()]);
-    names.iter().for_each(|name| words.extend(["--flows", name]));
+    words.extend(names.iter().flat_map(|name| ["--flows", name]));
     let gone = tapdeck(&words);
     assert_eq!(gone.status.code(), Some(1));
     let text = said(&gone);
