@@ -55,7 +55,7 @@ python: ## Build the Python module tapdeck: target/wheels/tapdeck-VERSION-cp311-
 
 test-python: ## Run the tests of the Python module, and the notebook (root)
 	@scripts/setup.sh --python
-	cargo build -p tapdeck
+	cargo build --workspace
 	$(MATURIN) develop --locked
 	$(PYTHON) -m pytest -q crates/python/tests --build $(DEV)
 
@@ -69,6 +69,7 @@ nightly: setup ## Run the long tests: half an hour (root)
 	cargo test --release -p tapdeck --test crashes -- --nocapture
 	TAPDECK_KILLS=25 cargo test --release -p tapdeck --test takeover -- --nocapture
 	TAPDECK_STEERED_PACKETS=10000000 cargo test --release -p tapdeck --test steering -- --nocapture
+	TAPDECK_FETCH_ROWS=10000 cargo test --release -p tapdeck --test fetch -- --nocapture
 	TAPDECK_FILTER_PROGRAMS=20000 cargo test --release -p tapdeck-capture --lib filter -- --nocapture
 	$(MAKE) fuzz
 
@@ -173,11 +174,17 @@ test-vm: ## Run the tests on other kernels, and the package's in a fresh Debian,
 	@scripts/setup.sh --package
 	scripts/test-package.sh
 
-.PHONY: test-fleet test-lake bench-lake
+.PHONY: test-fleet test-lake test-s3 bench-lake
 
 # What needs engines that are no packages of Debian's: each part by itself, so that one can be run
 # alone.
-test-fleet: test-lake ## Run the tests that need engines for flow tables, which are set up at first
+test-fleet: test-s3 test-lake ## Run the tests that need engines for flow tables and a server for S3 (root)
+
+test-s3:
+	@scripts/setup.sh --lab
+	cargo build --workspace
+	server=$$(scripts/setup-s3.sh) && TAPDECK_S3_SERVER=$$server \
+		cargo test $(GUARD) --workspace --test s3 -- --ignored
 
 test-lake:
 	@scripts/setup.sh --fleet

@@ -26,8 +26,20 @@ pub enum Kind {
 }
 
 /// A flow's key, on one day.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Key([u64; 6]);
+
+/// What a key has beside its ends.
+#[derive(Clone, Copy, Debug)]
+pub struct Around {
+    pub ether_type: Option<u16>,
+    pub vlan: Option<u16>,
+    /// The number of a [`tapdeck_packet::header::innermost::Tunnel`]; 0 where there is none.
+    pub tunnel: u8,
+    pub protocol: u8,
+    /// The day, counted from 1970.
+    pub day: i32,
+}
 
 /// Which end of a key a packet came from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,6 +74,24 @@ impl Key {
             }
             (None, None) => (Kind::Nothing, [0; 2], [0; 2], None, 0),
         };
+        let around = Around {
+            ether_type: found.ether_type,
+            vlan: found.vlan,
+            tunnel: found.tunnel.map_or(0, |tunnel| tunnel as u8),
+            protocol,
+            day,
+        };
+        Self::between(kind, [source, destination], ports, around)
+    }
+
+    /// Returns the key of what goes from one end to another, and which of the two sends.
+    #[inline]
+    pub fn between(
+        kind: Kind,
+        [source, destination]: [[u64; 2]; 2],
+        ports: Option<(u16, u16)>,
+        around: Around,
+    ) -> (Self, Sender) {
         let (from, to) = ports.unwrap_or_default();
         let sender = match source.cmp(&destination).then(from.cmp(&to)) {
             Ordering::Greater => Sender::High,
@@ -70,12 +100,11 @@ impl Key {
         let is_low = sender == Sender::Low;
         let (low, high) = if is_low { (source, destination) } else { (destination, source) };
         let (low_port, high_port) = if is_low { (from, to) } else { (to, from) };
-        let vlan = found.vlan.unwrap_or(NO_VLAN);
-        let tunnel = found.tunnel.map_or(0, |tunnel| tunnel as u8);
+        let Around { ether_type, vlan, tunnel, protocol, day } = around;
         let around = u64::from(low_port)
             | u64::from(high_port) << 16
-            | u64::from(found.ether_type.unwrap_or(0)) << 32
-            | u64::from(vlan) << 48;
+            | u64::from(ether_type.unwrap_or(0)) << 32
+            | u64::from(vlan.unwrap_or(NO_VLAN)) << 48;
         let what = u64::from(protocol)
             | u64::from(kind as u8) << 8
             | u64::from(tunnel) << 16
@@ -158,7 +187,7 @@ impl Key {
 }
 
 #[inline]
-fn halves(address: [u8; 16]) -> [u64; 2] {
+pub fn halves(address: [u8; 16]) -> [u64; 2] {
     let bits = u128::from_be_bytes(address);
     [(bits >> 64) as u64, bits as u64]
 }

@@ -10,6 +10,9 @@
 //! its rows: nothing here reads a clock, a machine's name or a random number that could show. That
 //! is what makes delivering them twice harmless.
 //!
+//! The way back is a [`Pointer`], which is what a row says of where its packets are, and a
+//! [`Chooser`], which knows them by the same key that put them into the row.
+//!
 //! This crate opens no file and knows no store: whoever has packets and the places where they lie
 //! can ask it. Which packets lie inside others is [`tapdeck_packet::header::innermost`]'s business.
 #![forbid(unsafe_code)]
@@ -18,6 +21,7 @@ mod columns;
 mod key;
 mod lines;
 mod parquet_file;
+mod pointer;
 mod row;
 mod runs;
 mod table;
@@ -26,6 +30,7 @@ mod text;
 pub use columns::{COLUMNS, Values};
 pub use lines::{LineFile, LineForm};
 pub use parquet_file::{Error, ParquetFile};
+pub use pointer::{Chooser, Pointer, PointerError, pointers, pointers_of_lines};
 pub use row::{EndReason, Row, Rows};
 pub use table::{FlowTable, MAX_ROWS};
 pub use text::put_address;

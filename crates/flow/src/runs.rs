@@ -127,6 +127,36 @@ pub fn put_runs(out: &mut Vec<u8>, runs: &[(u32, u32)]) {
     }
 }
 
+/// Takes what [`put_runs`] puts; `None` where it is something else. Runs ascend and hold at least a
+/// granule each.
+pub fn take_runs(mut bytes: &[u8]) -> Option<Vec<(u32, u32)>> {
+    let mut left = take(&mut bytes)?;
+    let (mut runs, mut next) = (Vec::new(), 0_u64);
+    while left > 0 {
+        let head = take(&mut bytes)?;
+        let length = if head & 1 == 1 { take(&mut bytes)?.checked_add(2)? } else { 1 };
+        let from = next.checked_add(head >> 1)?;
+        next = from.checked_add(length)?;
+        left = left.checked_sub(length)?;
+        runs.push((u32::try_from(from).ok()?, u32::try_from(next).ok()?));
+    }
+    bytes.is_empty().then_some(runs)
+}
+
+/// Takes a number that is LEB128.
+fn take(bytes: &mut &[u8]) -> Option<u64> {
+    let mut n = 0;
+    for shift in (0..63).step_by(7) {
+        let (first, rest) = bytes.split_first()?;
+        *bytes = rest;
+        n |= u64::from(first & 0x7f) << shift;
+        if first & 0x80 == 0 {
+            return Some(n);
+        }
+    }
+    None
+}
+
 /// Puts a number as LEB128.
 fn put(out: &mut Vec<u8>, mut n: u64) {
     while n >= 0x80 {
@@ -138,7 +168,7 @@ fn put(out: &mut Vec<u8>, mut n: u64) {
 
 #[cfg(test)]
 mod tests {
-    use super::{Arena, Granules, put_runs};
+    use super::{Arena, Granules, put_runs, take_runs};
 
     #[test]
     fn runs_are_those_of_the_granules_that_were_added() {
@@ -183,5 +213,14 @@ mod tests {
         out.clear();
         put_runs(&mut out, &[(100, 101)]);
         assert_eq!(out, [1, 200, 1]);
+        for runs in [&[(3, 6), (9, 10), (12, 14)][..], &[(100, 101)], &[(0, 1_000_000)], &[]] {
+            out.clear();
+            put_runs(&mut out, runs);
+            assert_eq!(take_runs(&out).unwrap(), runs);
+            assert_eq!(take_runs(&[&out[..], &[0]].concat()), None);
+            assert_eq!(take_runs(&out[..out.len() - 1]), None);
+        }
+        assert_eq!(take_runs(&[0xff; 20]), None);
+        assert_eq!(take_runs(&[1, 1, 0]), None, "more than it says");
     }
 }

@@ -2,33 +2,24 @@
 //! own, which waits where [`PIECES`] of it are not read yet; so however large answers are, and
 //! however far one is ahead of another, a sensor takes no more than some 3 MiB of memory.
 //!
-//! A gateway that does not answer in time is given up: one that cannot be reached after
-//! [`CONNECT`], one that sends nothing after the sensor's patience.
+//! A gateway that does not answer in time is given up: one that cannot be reached, and
+//! one that sends nothing for as long as the sensor's patience.
 
 use std::io::{self, Read};
-use std::path::Path;
-use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result};
 use bytes::Bytes;
 use reqwest::header::{ACCEPT, AUTHORIZATION, HeaderValue};
-use reqwest::redirect::Policy;
-use reqwest::{Client, Response, Url};
-use rustls::crypto::ring;
-use rustls::pki_types::pem::PemObject as _;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
-use rustls::{ClientConfig, RootCertStore};
+use reqwest::{Response, Url};
 use tokio::sync::mpsc::{Receiver, Sender, channel};
 use tokio::time::timeout;
 
-use crate::config::{Sensor, Shown};
+use crate::config::Sensor;
 use crate::flags::Query;
 
 /// Pieces of an answer that wait to be read. None is larger than hyper's buffer, some 400 KiB.
 const PIECES: usize = 4;
-/// How long it may take to reach a gateway.
-const CONNECT: Duration = Duration::from_secs(10);
 /// Bytes of a refusal that are read.
 const REFUSAL: usize = 1024;
 
@@ -61,7 +52,7 @@ impl Read for Stream {
 /// # Errors
 /// Where certificates cannot be read.
 pub fn begin(runtime: &tokio::runtime::Runtime, sensor: &Sensor, query: &Query) -> Result<Stream> {
-    let client = client(&sensor.shown).context("cannot prepare TLS")?;
+    let client = sensor.shown.client(sensor.patience)?;
     let mut request = client.get(address(sensor, query)).header(ACCEPT, "application/x-pcapng");
     if let Some(token) = &sensor.shown.token {
         let mut value = HeaderValue::from_str(&format!("Bearer {token}"))
@@ -143,51 +134,4 @@ fn address(sensor: &Sensor, query: &Query) -> Url {
     }
     drop(pairs);
     address
-}
-
-fn client(shown: &Shown) -> Result<Client> {
-    let config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
-        .with_safe_default_protocol_versions()?
-        .with_root_certificates(roots(shown.ca.as_deref())?);
-    let config = match (&shown.cert, &shown.key) {
-        (Some(cert), Some(key)) => {
-            let pair = key.display();
-            let key = PrivateKeyDer::from_pem_file(key)
-                .with_context(|| format!("{pair}: no private key can be read"))?;
-            let chain = certificates(cert)?;
-            config.with_client_auth_cert(chain, key).with_context(|| format!("{pair}"))?
-        }
-        _ => config.with_no_client_auth(),
-    };
-    Ok(Client::builder()
-        .tls_backend_preconfigured(config)
-        .user_agent(concat!("tapdeck-remote/", env!("CARGO_PKG_VERSION")))
-        .connect_timeout(CONNECT)
-        // What is shown to a sensor is for that sensor alone.
-        .redirect(Policy::none())
-        .no_proxy()
-        .build()?)
-}
-
-/// Returns the authorities that are believed: those of a file, or the machine's.
-fn roots(file: Option<&Path>) -> Result<RootCertStore> {
-    let mut roots = RootCertStore::empty();
-    let Some(file) = file else {
-        // One that makes no sense keeps nobody from the others.
-        roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
-        return Ok(roots);
-    };
-    for certificate in certificates(file)? {
-        roots.add(certificate).with_context(|| format!("{}", file.display()))?;
-    }
-    Ok(roots)
-}
-
-fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>> {
-    let shown = path.display();
-    let chain: Result<Vec<_>, _> =
-        CertificateDer::pem_file_iter(path).with_context(|| format!("{shown}"))?.collect();
-    let chain = chain.with_context(|| format!("{shown}"))?;
-    ensure!(!chain.is_empty(), "{shown} holds no certificate");
-    Ok(chain)
 }

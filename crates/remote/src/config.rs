@@ -11,14 +11,18 @@ use std::{fmt, io};
 use anyhow::{Context as _, Result};
 use reqwest::Url;
 use serde::Deserialize;
+use tapdeck_remote::{Shown, is_loopback};
 
-use crate::flags::Query;
+use crate::flags::{Query, Relay};
 
 /// Sensors that can be asked at once. Each takes some memory ([`crate::ask`]).
 const SENSORS: usize = 64;
 /// How long a sensor may send nothing, if nothing else is said. A gateway lets questions wait for
 /// their turn for a minute.
 const PATIENCE: Duration = Duration::from_secs(90);
+
+/// How long a server of a store may send nothing, if nothing else is said.
+const STORE_PATIENCE: Duration = Duration::from_secs(30);
 
 /// Wrong usage: the command as it was called cannot work.
 #[derive(Debug)]
@@ -49,40 +53,6 @@ pub struct Sensor {
     pub patience: Duration,
 }
 
-/// What is shown to sensors, and what they have to show.
-#[derive(Debug, Clone, Default, Deserialize)]
-#[serde(deny_unknown_fields, rename_all = "kebab-case")]
-pub struct Shown {
-    pub cert: Option<PathBuf>,
-    pub key: Option<PathBuf>,
-    pub ca: Option<PathBuf>,
-    pub token: Option<String>,
-}
-
-impl Shown {
-    /// Returns what is said here, and where nothing is, what is said elsewhere.
-    fn or(&self, other: &Self) -> Self {
-        let (cert, key) = match (&self.cert, &self.token) {
-            (None, None) => (&other.cert, &other.key),
-            _ => (&self.cert, &self.key),
-        };
-        let token = match (&self.cert, &self.token) {
-            (None, None) => &other.token,
-            _ => &self.token,
-        };
-        let ca = self.ca.as_ref().or(other.ca.as_ref());
-        let [cert, key] = [cert, key].map(Clone::clone);
-        Self { cert, key, ca: ca.cloned(), token: token.clone() }
-    }
-
-    /// Takes relative paths as those of a directory.
-    fn lies_in(&mut self, dir: &Path) {
-        for path in [&mut self.cert, &mut self.key, &mut self.ca].into_iter().flatten() {
-            *path = dir.join(&*path);
-        }
-    }
-}
-
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 struct Config {
@@ -110,8 +80,7 @@ struct Named {
 /// # Errors
 /// Where a sensor, or the file, makes no sense.
 pub fn resolve(query: &Query) -> Result<Vec<Sensor>> {
-    let path = query.config.clone().or_else(|| usual().filter(|path| path.exists()));
-    let config = path.map(|path| read(&path)).transpose()?.unwrap_or_default();
+    let config = configured(query.config.as_deref())?;
     let flags = Shown {
         cert: query.cert.clone(),
         key: query.key.clone(),
@@ -145,6 +114,25 @@ pub fn resolve(query: &Query) -> Result<Vec<Sensor>> {
     Ok(sensors)
 }
 
+/// Returns what is shown to the server of a store, and how long it may be silent. Tokens are those
+/// of gateways, and no other server is shown them.
+///
+/// # Errors
+/// Where the file makes no sense.
+pub fn of_store(relay: &Relay) -> Result<(Shown, Duration)> {
+    let config = configured(relay.config.as_deref())?;
+    let (cert, key, ca) = (relay.cert.clone(), relay.key.clone(), relay.ca.clone());
+    let shown = Shown { cert, key, ca, token: None }.or(&config.all);
+    let patience = config.patience_s.map_or(STORE_PATIENCE, Duration::from_secs);
+    Ok((Shown { token: None, ..shown }, patience))
+}
+
+/// Returns what a file says, or the usual one if that is there.
+fn configured(file: Option<&Path>) -> Result<Config> {
+    let path = file.map(Path::to_owned).or_else(|| usual().filter(|path| path.exists()));
+    Ok(path.map(|path| read(&path)).transpose()?.unwrap_or_default())
+}
+
 /// Returns the place of a gateway, and the store.
 fn parse(url: &str, asked: &str) -> Result<(Url, Option<String>)> {
     let known = || {
@@ -153,13 +141,13 @@ fn parse(url: &str, asked: &str) -> Result<(Url, Option<String>)> {
         ))
     };
     let Ok(mut url) = url.parse::<Url>() else { return known() };
-    let Some(host) = url.host_str() else { return known() };
-    let is_loopback = host == "localhost"
-        || host.trim_matches(['[', ']']).parse().is_ok_and(|ip: std::net::IpAddr| ip.is_loopback());
+    if url.host_str().is_none() {
+        return known();
+    }
     match url.scheme() {
         "https" => {}
         // Nothing of it leaves this machine.
-        "http" if is_loopback => {}
+        "http" if is_loopback(&url) => {}
         "http" => {
             return wrong(format!("--remote {asked}: without TLS only this machine is asked"));
         }

@@ -1,13 +1,16 @@
-//! The program `tapdeck-remote`: packets of many sensors, asked over HTTPS, as one answer.
+//! The program `tapdeck-remote`: what `tapdeck` asks of networks.
 //!
 //! `tapdeck` records and links no HTTP and no TLS. So what asks others is this program, without any
-//! rights, which `tapdeck query --remote` runs; it writes pcapng to standard output and says on
-//! standard error which sensors do not answer, or not in full.
+//! rights, which `tapdeck` runs. For `query --remote` it asks gateways of many sensors, writes
+//! pcapng to standard output and says on standard error which sensors do not answer, or not in
+//! full. For a store at a URL it reads objects and ranges, and knows nothing of packets.
 //!
 //! - [`config`]: which sensors, and what is shown to each.
 //! - [`ask`]: one sensor's gateway, and its answer as a stream of bounded size.
 //! - [`answer`]: that stream, packet by packet, up to its end, which says how whole it is.
 //! - [`merge`]: all of them by time.
+//! - [`relay`]: a store elsewhere for whoever started this program. How it is read is the library's
+//!   business ([`tapdeck_remote`]).
 #![forbid(unsafe_code)]
 
 mod answer;
@@ -15,6 +18,7 @@ mod ask;
 mod config;
 mod flags;
 mod merge;
+mod relay;
 
 use std::io::{self, Write as _};
 use std::process::ExitCode;
@@ -40,8 +44,13 @@ fn main() -> ExitCode {
             return ExitCode::from(code);
         }
     };
-    let Verb::Query(query) = flags.verb;
-    match config::resolve(&query).and_then(|sensors| merge::run(&query, sensors)) {
+    let outcome = match flags.verb {
+        Verb::Query(query) => {
+            config::resolve(&query).and_then(|sensors| merge::run(&query, sensors))
+        }
+        Verb::Relay(flags) => relay::run(&flags).map(|()| true),
+    };
+    match outcome {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
         // The reader of our output has seen enough, which is no failure.

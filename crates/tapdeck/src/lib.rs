@@ -22,6 +22,7 @@ mod dist;
 mod evidence;
 mod extcap;
 mod fault_log;
+mod fetch;
 mod flags;
 mod flows;
 #[doc(hidden)]
@@ -35,6 +36,7 @@ mod outlet;
 mod output_file;
 mod panics;
 mod pin;
+mod place;
 mod probe;
 mod progress_line;
 mod query;
@@ -110,6 +112,7 @@ pub fn main() -> ExitCode {
         flags::Command::Ctl(flags) => ctl::run(&flags),
         flags::Command::Query(flags) => query::run(&flags),
         flags::Command::Flows(flags) => flows::run(&flags),
+        flags::Command::Fetch(flags) => fetch::run(&flags),
         flags::Command::Pin(flags) => pin::run(&flags),
         flags::Command::Pins(flags) => pin::list(&flags),
         flags::Command::Unpin(flags) => pin::remove(&flags),

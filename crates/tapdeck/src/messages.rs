@@ -73,6 +73,7 @@ impl About {
             Command::Extcap(_) => only("extcap"),
             Command::Config(_) => only("config"),
             Command::Flows(flags) => of_store("flows", &flags.dir),
+            Command::Fetch(_) => only("fetch"),
             Command::Pin(flags) => of_store("pin", &flags.place.dir),
             Command::Pins(flags) => of_store("pins", &flags.place.dir),
             Command::Unpin(flags) => of_store("unpin", &flags.place.dir),

@@ -4,10 +4,11 @@ use std::io::{self, ErrorKind, Write, stdout};
 
 use anyhow::{Context, Result, bail};
 use serde::Serialize;
-use tapdeck_store::{Indexed, Store, Verdict};
+use tapdeck_store::{Indexed, Store, Verdict, verify_in};
 
 use crate::flags;
 use crate::interrupt::Interrupt;
+use crate::place;
 use crate::progress_line::Work;
 use crate::units::{counted, show_bytes, show_count};
 
@@ -69,6 +70,7 @@ pub fn run(flags: &flags::Verify) -> Result<()> {
     crate::query::yield_to_recorder();
     // What a recorder writes meanwhile comes to that.
     let sizes = Store::segments(&flags.dir).map(|all| all.iter().map(|s| s.bytes).sum());
+    let store = place::open(&flags.dir, &flags.shown)?;
     let mut progress = Work::new(sizes.ok());
     let mut segments = Vec::new();
     let mut written = Ok(());
@@ -76,7 +78,7 @@ pub fn run(flags: &flags::Verify) -> Result<()> {
         progress.show(bytes, String::new);
         !interrupt.asked()
     };
-    let done = tapdeck_store::verify(&flags.dir, watch, |verdict| {
+    let done = verify_in(&*store, watch, |verdict| {
         if !flags.json && written.is_ok() {
             // A reader that has gone does not stop the work.
             written = tell(verdict);

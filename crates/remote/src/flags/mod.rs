@@ -4,7 +4,8 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 
-/// Ask gateways of several sensors over HTTPS, and make one answer of theirs
+/// Ask gateways of several sensors over HTTPS, and make one answer of theirs; read stores on S3 and
+/// on web servers
 #[derive(Debug, Parser)]
 #[command(
     name = "tapdeck-remote",
@@ -21,6 +22,35 @@ pub struct Flags {
 #[derive(Debug, Subcommand)]
 pub enum Verb {
     Query(Query),
+    Relay(Relay),
+}
+
+/// Read a store elsewhere for the program that started this one, over the socket at standard input
+///
+/// `tapdeck query`, `stat`, `verify` and `fetch` run this where a store is a URL.
+#[derive(Debug, Args)]
+pub struct Relay {
+    /// The store: s3://BUCKET[/PREFIX], or https://HOST[:PORT][/PATH/] with a listing as nginx makes
+    /// it with `autoindex_format json`
+    #[arg(value_name = "URL")]
+    pub url: String,
+
+    /// What is shown to servers
+    /// [default: ~/.config/tapdeck/remote.toml, if it is there]
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+
+    /// The certificate that is shown to the server
+    #[arg(long, value_name = "FILE", requires = "key")]
+    pub cert: Option<PathBuf>,
+
+    /// The private key of that certificate
+    #[arg(long, value_name = "FILE", requires = "cert")]
+    pub key: Option<PathBuf>,
+
+    /// The authority of the server's certificate [default: those that this machine believes]
+    #[arg(long, value_name = "FILE")]
+    pub ca: Option<PathBuf>,
 }
 
 /// Write the packets of all sensors to standard output as pcapng, merged by time

@@ -42,9 +42,41 @@ pub trait Storage: Debug + Send + Sync {
         self.open(name, Access::Ranges)?.state()
     }
 
+    /// Says that ranges of an object will be read soon. A place that is far away begins to read
+    /// them, all at once.
+    fn expect(&self, name: &OsStr, parts: &[Range<u64>]) {
+        let _ = (name, parts);
+    }
+
     /// Returns what messages call an object.
     fn location(&self, name: &OsStr) -> PathBuf {
         self.place().join(name)
+    }
+}
+
+impl<S: Storage + ?Sized> Storage for Arc<S> {
+    fn place(&self) -> &Path {
+        (**self).place()
+    }
+
+    fn list(&self) -> Result<Vec<OsString>> {
+        (**self).list()
+    }
+
+    fn open(&self, name: &OsStr, access: Access) -> Result<Arc<dyn Object>> {
+        (**self).open(name, access)
+    }
+
+    fn state(&self, name: &OsStr) -> Result<State> {
+        (**self).state(name)
+    }
+
+    fn expect(&self, name: &OsStr, parts: &[Range<u64>]) {
+        (**self).expect(name, parts);
+    }
+
+    fn location(&self, name: &OsStr) -> PathBuf {
+        (**self).location(name)
     }
 }
 

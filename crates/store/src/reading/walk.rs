@@ -1,6 +1,6 @@
-//! All packets of one closed segment, as they lie there: not in the order of time, granule by
+//! The packets of one closed segment, as they lie there: not in the order of time, granule by
 //! granule. For whoever has to see each packet once and can do with any order, this is the fastest
-//! way, and it needs next to no memory.
+//! way, and it needs next to no memory. Who knows where packets lie reads some granules alone.
 //!
 //! The granules are those of the segment's index. Without an index (there is none, or it cannot be
 //! used) the segment is cut into pieces by the same rule, which have no numbers that mean anything
@@ -21,13 +21,17 @@ use crate::format::cutoff;
 use crate::format::index::{GRANULE, Granule, Index};
 use crate::format::name::SegmentName;
 use crate::format::segment::{body_end, read_beginning, statistics_told};
-use crate::io::{Access, Object, Storage};
+use crate::io::{Access, Object, PAGE, Storage};
 use crate::reading::holes::{gaps, segment_of};
-use crate::reading::query::blocks::{Blocks, BrokenBlock, PieceEnd};
+use crate::reading::query::blocks::{Blocks, BrokenBlock, LONGEST, PieceEnd};
 use crate::reading::query::ends::{Begun, parse_begin};
 
 /// About how many bytes are read at a time.
 const PIECE: u64 = 1 << 20;
+
+/// What is expected to be read of a segment's beginning, and of its index.
+const HEAD: u64 = 64 << 10;
+const INDEX: u64 = 512 << 10;
 
 /// What comes next in a segment.
 #[derive(Clone, Debug)]
@@ -52,10 +56,12 @@ pub struct Walk {
     notes: Vec<Note>,
 }
 
-/// Where a granule lies, and the checksum that its index has.
+/// Where a granule lies, and what its index has of it.
 struct Place {
     bytes: Range<u64>,
     checksum: u32,
+    /// The earliest time of its packets.
+    first_ns: i64,
 }
 
 /// What a closed segment tells beside its packets: the time that it is of, and what is missing.
@@ -102,6 +108,117 @@ impl Walk {
             notes.push(Note::Damaged { segment: name.to_string(), at, what: what.to_owned() });
         }
         Ok(Some(Self { name: name.clone(), begun, object, end, granules, statistics, notes }))
+    }
+
+    /// Says to a storage that parts of a closed segment will be read ([`Walk::open_some`]).
+    pub fn expect(storage: &dyn Storage, name: &SegmentName, parts: &[Range<u64>]) {
+        let parts: Vec<Range<u64>> =
+            std::iter::once(0..HEAD).chain(parts.iter().map(paged)).collect();
+        storage.expect(name.to_string().as_ref(), &parts);
+        storage.expect(name.index_name().as_ref(), std::slice::from_ref(&(0..INDEX)));
+    }
+
+    /// Opens a closed segment to read some of its granules ([`Walk::read`]); `None` where another
+    /// program wrote the file. Its end is not looked at.
+    ///
+    /// # Errors
+    /// `NotFound` where the segment is gone.
+    pub fn open_some(storage: &dyn Storage, name: &SegmentName) -> io::Result<Option<Self>> {
+        let object = storage.open(name.to_string().as_ref(), Access::Once)?;
+        let end = object.length()?;
+        let Some(begun) = read_beginning(&*object, &mut Vec::new(), parse_begin)? else {
+            return Ok(None);
+        };
+        let mut notes = Vec::new();
+        let granules = granules(storage, name, end, begun.end).unwrap_or_else(|e| {
+            notes.push(Note::Index { segment: name.to_string(), why: e.to_string() });
+            None
+        });
+        Ok(Some(Self { name: name.clone(), begun, object, end, granules, statistics: None, notes }))
+    }
+
+    /// Returns where a granule lies, and the earliest time of its packets; `None` where there is no
+    /// granule of that number, or no index.
+    pub fn granule_at(&self, number: u32) -> Option<(Range<u64>, i64)> {
+        let place = self.granules.as_ref()?.get(number as usize)?;
+        Some((place.bytes.clone(), place.first_ns))
+    }
+
+    /// Says to the segment's storage that granules will be read.
+    pub fn expect_granules(&self, storage: &dyn Storage, numbers: impl Iterator<Item = u32>) {
+        let places = numbers.filter_map(|number| self.granule_at(number));
+        let parts: Vec<Range<u64>> = places.map(|(place, _)| paged(&place)).collect();
+        storage.expect(self.name.to_string().as_ref(), &parts);
+    }
+
+    /// Returns the numbers of the granules that lie in a part of the segment; none where there is
+    /// no index.
+    pub fn within(&self, part: &Range<u64>) -> Range<u32> {
+        let places = self.granules.as_deref().unwrap_or_default();
+        let first = places.partition_point(|place| place.bytes.start < part.start);
+        let end = places.partition_point(|place| place.bytes.end <= part.end);
+        first as u32..end.max(first) as u32
+    }
+
+    /// Reads a granule, and hands its packets to `each`. What is wrong with it a note tells.
+    pub fn read(&mut self, number: u32, mut each: impl FnMut(&Packet<'_>)) -> io::Result<()> {
+        let Some(granules) = self.granules.take() else { return Ok(()) };
+        let mut outcome = Ok(());
+        if let Some(granule) = granules.get(number as usize) {
+            let mut blocks = Blocks::default();
+            let Range { start, end } = granule.bytes;
+            let len = (end - start) as usize;
+            outcome = blocks
+                .load(&*self.object, &self.begun.section, start, len)
+                .map(|_| self.object.forget(start..end));
+            if outcome.is_ok() {
+                outcome = self.granule(&mut blocks, granule, &mut |step| {
+                    if let Step::Packet(packet) = step {
+                        each(&packet);
+                    }
+                    Ok(())
+                });
+            }
+        }
+        self.granules = Some(granules);
+        outcome
+    }
+
+    /// Reads a part of the segment that begins and ends between two blocks, without an index, and
+    /// hands the packets to `each`, with the places of their blocks. Where it is damaged, that is
+    /// all of it, and a note tells.
+    pub fn read_part(
+        &mut self,
+        part: Range<u64>,
+        mut each: impl FnMut(u64, &Packet<'_>),
+    ) -> io::Result<()> {
+        let mut blocks = Blocks::default();
+        let mut at = part.start.max(self.begun.end);
+        let end = part.end.min(self.end);
+        while at < end {
+            let Self { begun, object, .. } = &*self;
+            let piece = at..end;
+            let read =
+                blocks.read(&**object, &begun.section, piece, PIECE as usize, |at, record| {
+                    if let Some(packet) = packet(begun, &record)? {
+                        each(at, &packet);
+                    }
+                    Ok(())
+                })?;
+            at += read.bytes;
+            let what = match read.stop {
+                PieceEnd::More => continue,
+                PieceEnd::End => return Ok(()),
+                PieceEnd::Cut => "it is cut short",
+                PieceEnd::Damaged(what) => what,
+            };
+            self.damaged(at, what);
+            return Ok(());
+        }
+        if part.end > self.end {
+            self.damaged(self.end, "it is cut short");
+        }
+        Ok(())
     }
 
     /// Returns the interfaces that the segment describes, by their ids.
@@ -194,7 +311,7 @@ impl Walk {
     fn granule<E>(
         &mut self,
         blocks: &mut Blocks,
-        Place { bytes: place, checksum }: &Place,
+        Place { bytes: place, checksum, .. }: &Place,
         each: &mut impl FnMut(Step<'_>) -> Result<(), E>,
     ) -> Result<(), E> {
         let is_intact = crc32c::crc32c(blocks.bytes(place)) == *checksum;
@@ -278,6 +395,12 @@ impl Walk {
     }
 }
 
+/// Returns the pages that a part lies in, which is what is read of it.
+fn paged(part: &Range<u64>) -> Range<u64> {
+    let page = PAGE as u64;
+    part.start / page * page..part.end.checked_next_multiple_of(page).unwrap_or(u64::MAX)
+}
+
 /// Returns where the granules of a segment's index lie; `None` where there is no whole index. An
 /// error says why there is one that cannot be used.
 fn granules(
@@ -289,11 +412,15 @@ fn granules(
     let index = Index::open(storage, name, len)?;
     let Some(mut index) = index.filter(|index| index.summary().complete) else { return Ok(None) };
     let tables = index.tables()?;
-    let place = |granule: Granule| Place { bytes: granule.place, checksum: granule.checksum };
+    let place = |granule: Granule| {
+        let Granule { place: bytes, checksum, first_ns, .. } = granule;
+        Place { bytes, checksum, first_ns }
+    };
     let places: Vec<Place> = tables.into_iter().flatten().map(place).collect();
     let mut at = body;
     for Place { bytes: place, .. } in &places {
-        if place.start < at || place.is_empty() || place.end > len {
+        let is_long = place.end.saturating_sub(place.start) > LONGEST as u64;
+        if place.start < at || place.is_empty() || place.end > len || is_long {
             let why = "a granule is not where it should be";
             return Err(io::Error::new(io::ErrorKind::InvalidData, why));
         }

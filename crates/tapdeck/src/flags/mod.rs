@@ -11,6 +11,7 @@ mod ctl;
 mod dist;
 mod evidence;
 mod extcap;
+mod fetch;
 mod flows;
 mod generate;
 mod pin;
@@ -20,6 +21,7 @@ mod record;
 mod recover;
 mod rules;
 mod serve;
+mod shown;
 mod stat;
 mod top;
 mod verify;
@@ -36,6 +38,7 @@ pub use self::ctl::{
 pub use self::dist::{Dist, FromChoice, LengthChoice, ToChoice};
 pub use self::evidence::{Evidence, EvidenceCheck, EvidenceExport, EvidenceKeyVerb, EvidenceVerb};
 pub use self::extcap::Extcap;
+pub use self::fetch::Fetch;
 pub use self::flows::{Flows, FlowsFormat};
 pub use self::generate::{BackendChoice, GapsChoice, Gen, MethodChoice, ProtoChoice, TunnelChoice};
 pub use self::pin::{Pin, PinPlace, Pins, Unpin, WatchAlerts};
@@ -49,6 +52,7 @@ pub use self::rules::{
     Compile as RulesCompile, Explain as RulesExplain, Rules, RulesVerb, Test as RulesTest,
 };
 pub use self::serve::Serve;
+pub use self::shown::Shown;
 pub use self::stat::Stat;
 pub use self::top::Top;
 pub use self::verify::Verify;
@@ -87,6 +91,7 @@ pub enum Command {
     Ctl(Ctl),
     Query(Query),
     Flows(Flows),
+    Fetch(Fetch),
     Pin(Pin),
     Pins(Pins),
     Unpin(Unpin),

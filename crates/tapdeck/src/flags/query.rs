@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use clap::Args;
 use tapdeck_packet::community_id::CommunityId;
 
+use super::Shown;
 use crate::listen;
 use crate::query::choice::Direction;
 use crate::query::time;
@@ -37,14 +38,16 @@ Examples:
   tapdeck query --dir /var/tape --community-id 1:LQU9qZlK+B5F3KDmev6m5PMibrg= -w alert.pcapng
   tapdeck query --dir /var/tape --inner host 172.16.5.4
   tapdeck query --remote https://a.example.org:8443,https://b.example.org:8443 port 53
+  tapdeck query --dir s3://tape/berlin --after \"1h ago\" port 53
   tapdeck query --dir /var/log/dumpcap -w merged.pcapng host 10.0.0.7
   tapdeck query --dir /var/tape --explain net 10.0.0.0/8 and not port 22"
     )
 )]
 pub struct Query {
-    /// The store, a directory that `tapdeck record --dir` wrote or is writing; or a pcap or pcapng
-    /// file, also one that gzip, zstd or lz4 compressed, or a directory of such files and of
-    /// directories with such files; several are asked as one
+    /// The store, a directory that `tapdeck record --dir` wrote or is writing, or a copy of one at
+    /// s3://BUCKET/PREFIX or https://HOST/PATH/; or a pcap or pcapng file, also one that gzip, zstd
+    /// or lz4 compressed, or a directory of such files and of directories with such files; several
+    /// are asked as one
     #[arg(short = 'r', long, value_name = "PATH", required_unless_present = "remote")]
     pub dir: Vec<PathBuf>,
 
@@ -57,17 +60,8 @@ pub struct Query {
     #[arg(long, value_name = "URL[,URL]", value_delimiter = ',', conflicts_with_all = ["dir", "inner", "follow", "listen", "index", "no_trust_index", "explain"])]
     pub remote: Vec<String>,
 
-    /// The certificate that is shown to sensors
-    #[arg(long, value_name = "FILE", requires_all = ["remote", "key"])]
-    pub cert: Option<PathBuf>,
-
-    /// The private key of that certificate
-    #[arg(long, value_name = "FILE", requires_all = ["remote", "cert"])]
-    pub key: Option<PathBuf>,
-
-    /// The authority of sensors' certificates [default: those that this machine believes]
-    #[arg(long, value_name = "FILE", requires = "remote")]
-    pub ca: Option<PathBuf>,
+    #[command(flatten)]
+    pub shown: Shown,
 
     /// Only packets that match, as in pcap-filter(7) and for `tcpdump -r`; several words are
     /// joined
@@ -173,9 +167,7 @@ impl Query {
         Self {
             dir: vec![dir],
             remote: Vec::new(),
-            cert: None,
-            key: None,
-            ca: None,
+            shown: Shown::default(),
             n: false,
             expression: Vec::new(),
             inner: false,

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 
+use super::Shown;
 use crate::query::time;
 
 /// Tell what is in a store, also while it is being recorded: how much, from when, what was lost,
@@ -31,10 +32,14 @@ Examples:
     )
 )]
 pub struct Stat {
-    /// The store, a directory that `tapdeck record --dir` wrote or is writing; or a pcap or pcapng
-    /// file, or a directory of such files, which are read from end to end
+    /// The store, a directory that `tapdeck record --dir` wrote or is writing, or a copy of one at
+    /// s3://BUCKET/PREFIX or https://HOST/PATH/; or a pcap or pcapng file, or a directory of such
+    /// files, which are read from end to end
     #[arg(short = 'r', long, value_name = "PATH")]
     pub dir: PathBuf,
+
+    #[command(flatten)]
+    pub shown: Shown,
 
     /// Only what was recorded from this time on
     #[arg(long, value_name = "T", value_parser = time::point, allow_hyphen_values = true)]

@@ -4,6 +4,8 @@ use std::path::PathBuf;
 
 use clap::Args;
 
+use super::Shown;
+
 /// Check everything in a store: every block, length, counter, checksum and entry of an index.
 ///
 /// Nothing is changed, and recorders and queries may run meanwhile. Each fault is told with its
@@ -14,9 +16,12 @@ use clap::Args;
   tapdeck verify --dir /var/tape
   tapdeck verify --dir /mnt/copy --json | jq '.segments[] | select(.faults > 0)'")]
 pub struct Verify {
-    /// The store
+    /// The store, a directory, or a copy of one at s3://BUCKET/PREFIX or https://HOST/PATH/
     #[arg(long, value_name = "DIR")]
     pub dir: PathBuf,
+
+    #[command(flatten)]
+    pub shown: Shown,
 
     /// Write one JSON object to standard output instead of text
     #[arg(long)]

@@ -27,17 +27,19 @@ use tapdeck_store::query::{
 use crate::flags;
 use crate::interrupt::Interrupt;
 use crate::listen::{Reader, Readers};
+use crate::place;
 use crate::progress_line::{ProgressLine, Work, pace, say};
 use crate::units::{counted, show_bytes};
 use crate::usage::{self, usage};
 use explain::Explanation;
-use output::Output;
+pub use output::Output;
 use several::Several;
 
 pub fn run(flags: &flags::Query) -> Result<()> {
     let span = time::span(flags.after, flags.before)?;
     let began = Instant::now();
     let interrupt = Interrupt::listen()?;
+    refuse_elsewhere(flags)?;
     if !flags.remote.is_empty() {
         return remote::run(flags, &interrupt);
     }
@@ -64,6 +66,28 @@ pub fn run(flags: &flags::Query) -> Result<()> {
         }
     }
     anyhow::ensure!(is_whole, "not every answer was whole, as said above");
+    Ok(())
+}
+
+/// Refuses what cannot be done where a store lies, or makes no sense there.
+fn refuse_elsewhere(flags: &flags::Query) -> Result<()> {
+    let elsewhere = flags.dir.iter().find(|dir| place::is_elsewhere(dir));
+    let Some(store) = elsewhere else {
+        return match flags.shown.given() {
+            Some(flag) if flags.remote.is_empty() => {
+                usage(format!("{flag} is for --remote, and for a --dir that is a URL"))
+            }
+            _ => Ok(()),
+        };
+    };
+    for (flag, is_there) in [("--follow", flags.follow), ("--index", flags.index)] {
+        if is_there {
+            return usage(format!(
+                "{flag} is for files of this machine, and not for {}",
+                store.display()
+            ));
+        }
+    }
     Ok(())
 }
 

@@ -8,7 +8,7 @@ use std::io::{Read, Write, stdout};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, bail};
 use tapdeck_packet::pcapng::{self, PacketBlock, Record};
 use tapdeck_packet::trace::{self, PcapngBlocks};
 use tapdeck_store::choice::Choice;
@@ -19,9 +19,9 @@ use super::output::Output;
 use super::{comment, tell_absent, time};
 use crate::flags;
 use crate::interrupt::Interrupt;
+use crate::place::{PROGRAM, program};
 use crate::usage::usage;
 
-const PROGRAM: &str = "tapdeck-remote";
 /// The longest block: a packet as long as libpcap has any, with options.
 const MOST: usize = 1 << 20;
 
@@ -56,13 +56,9 @@ enum End {
 
 /// Returns how the sensors are asked.
 fn command(flags: &flags::Query) -> Result<Command> {
-    let mut command = Command::new(program()?);
+    let mut command = Command::new(program("--remote")?);
     command.args(["query", "--remote", &flags.remote.join(",")]);
-    for (flag, file) in [("--cert", &flags.cert), ("--key", &flags.key), ("--ca", &flags.ca)] {
-        if let Some(file) = file {
-            command.arg(flag).arg(file);
-        }
-    }
+    flags.shown.pass_to(&mut command);
     for (flag, time_ns) in [("--after", flags.after), ("--before", flags.before)] {
         if let Some(time_ns) = time_ns {
             command.args([flag, &time::show(time_ns)]);
@@ -82,18 +78,6 @@ fn command(flags: &flags::Query) -> Result<Command> {
 /// Returns whether not all packets that come are in the answer.
 fn chooses_here(flags: &flags::Query) -> bool {
     !flags.interfaces.is_empty() || flags.direction.is_some()
-}
-
-/// Finds the program beside this one.
-fn program() -> Result<PathBuf> {
-    let here = std::env::current_exe().context("cannot find the directory of tapdeck")?;
-    let program = here.with_file_name(PROGRAM);
-    let dir = here.parent().unwrap_or(&here).display();
-    ensure!(
-        program.exists(),
-        "--remote is the work of the program {PROGRAM}, which is not in {dir}: install it there"
-    );
-    Ok(program)
 }
 
 /// The program that asks, which ends with this one.

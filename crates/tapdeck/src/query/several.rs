@@ -14,7 +14,8 @@ use tapdeck_store::query::{
 
 use super::choice::wanted;
 use super::{leave_out, refuse_several_links, refuse_to_overwrite, tell_absent};
-use crate::flags;
+use crate::place::without_indexes;
+use crate::{flags, place};
 
 /// The answers of several places as one.
 pub struct Several {
@@ -50,10 +51,17 @@ impl Several {
         let mut seen = BTreeSet::new();
         for dir in &flags.dir {
             // Named twice, in whichever way, a place would give each packet twice.
-            if dir.canonicalize().is_ok_and(|place| !seen.insert(place)) {
+            let is_elsewhere = place::is_elsewhere(dir);
+            let place = if is_elsewhere { Ok(dir.clone()) } else { dir.canonicalize() };
+            if place.is_ok_and(|place| !seen.insert(place)) {
                 continue;
             }
-            let mut snapshot = Snapshot::open_any(dir, span, search)?;
+            let mut snapshot = if is_elsewhere {
+                let store = place::open(dir, &flags.shown)?;
+                Snapshot::open_in(&without_indexes(store, search.ignores_indexes), span)?
+            } else {
+                Snapshot::open_any(dir, span, search)?
+            };
             refuse_to_overwrite(flags.write.as_deref(), &snapshot)?;
             leave_out(flags, &mut snapshot);
             let number = |described: &Described| {

@@ -6,17 +6,15 @@
 mod text;
 
 use std::io::{Write, stdout};
-use std::sync::Arc;
 use std::time::Instant;
 
 use anyhow::{Result, ensure};
-use tapdeck_store::WithoutIndexes;
-use tapdeck_store::io::{Directory, Storage};
 use tapdeck_store::query::Error;
 use tapdeck_store::stat::{Question, Report, stat_captures, stat_in};
 
 use crate::flags;
 use crate::interrupt::Interrupt;
+use crate::place;
 use crate::progress_line::{ProgressLine, pace, say};
 use crate::query::time;
 
@@ -25,16 +23,17 @@ pub fn run(flags: &flags::Stat) -> Result<()> {
         Question { span: time::span(flags.after, flags.before)?, top: usize::from(flags.top) };
     crate::query::yield_to_recorder();
     let mut progress = ProgressLine::new();
-    let store = Directory::new(&flags.dir);
-    let store: Arc<dyn Storage> =
-        if flags.no_trust_index { Arc::new(WithoutIndexes::new(store)) } else { Arc::new(store) };
+    let store = place::open(&flags.dir, &flags.shown)?;
+    let store = place::without_indexes(store, flags.no_trust_index);
     let report = stat_in(&store, question, |done, total| {
         progress.show(|| format!("{done} of {total} segments"));
         true
     });
     drop(progress);
     let report = match report {
-        Err(Error::NotAStore(_) | Error::NotADirectory(_)) => of_captures(flags, question)?,
+        Err(Error::NotAStore(_) | Error::NotADirectory(_)) if !place::is_elsewhere(&flags.dir) => {
+            of_captures(flags, question)?
+        }
         report => report?,
     };
     let mut out = stdout().lock();

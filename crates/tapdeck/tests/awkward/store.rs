@@ -219,11 +219,18 @@ fn statistics(bytes: &mut Vec<u8>, packets: &[Held]) {
 fn build_index(dir: &Path) {
     let entries = || fs::read_dir(dir).expect("a store").count();
     let segments = entries();
-    let mut command = Command::new(env!("CARGO_BIN_EXE_tapdeck"));
+    let mut command = Command::new(built());
     let out = command.args(["recover", "--dir"]).arg(dir).output().expect("the program was built");
     assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
     // And the lock.
     assert!(entries() >= 2 * segments, "an index for each segment");
+}
+
+/// Returns the program, which cargo builds beside the directory of tests, of whichever crate.
+fn built() -> PathBuf {
+    let test = std::env::current_exe().expect("a test has a program");
+    let dir = test.parent().and_then(Path::parent).expect("it lies in a directory");
+    dir.join("tapdeck")
 }
 
 /// As pcap in nanoseconds, which has no place for interfaces and drops.

@@ -1,0 +1,329 @@
+//! `tapdeck fetch`: each row of a flow table gives its packets and no others, as many and as long
+//! as the row tells; what is missing is said.
+
+#[allow(dead_code)]
+mod awkward;
+mod flow_tables;
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::Write as _;
+use std::net::{Ipv4Addr, Ipv6Addr};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+use awkward::store::{Packet, SECOND, Store, write_closed};
+use flow_tables::{Row, is_null, made, number, parquet_of, read, said, segments, tapdeck, text};
+use parquet::record::Field;
+use serde_json::{Map, Value};
+use tapdeck_packet::pcapng::{Reader, Record};
+use tapdeck_testkit::SplitMix64;
+use tapdeck_testkit::frame::{IPV4, IPV6, TCP, UDP, ethernet, ipv4, ipv6, tcp, udp};
+
+const T0: i64 = 1_767_323_045 * SECOND;
+
+/// How many rows are fetched one by one, of a test that does that.
+fn rows_asked() -> usize {
+    std::env::var("TAPDECK_FETCH_ROWS").map_or(100, |n| n.parse().expect("a number"))
+}
+
+/// Returns a row as DuckDB writes it in JSON.
+fn line(row: &Row) -> String {
+    let mut object = Map::new();
+    for (name, field) in row {
+        let value = match field {
+            Field::Null => Value::Null,
+            Field::Str(text) => Value::from(text.as_str()),
+            Field::TimestampMicros(_) => {
+                let us = number(row, name);
+                let seconds = us.div_euclid(1_000_000);
+                let date = Command::new("date")
+                    .args(["-u", "+%F %T", "-d", &format!("@{seconds}")])
+                    .output()
+                    .expect("date");
+                let date = String::from_utf8(date.stdout).expect("text");
+                Value::from(format!("{}.{:06}", date.trim(), us.rem_euclid(1_000_000)))
+            }
+            Field::Bytes(bytes) => {
+                let escaped = bytes.data().iter().map(|byte| format!("\\x{byte:02X}"));
+                Value::from(escaped.collect::<String>())
+            }
+            _ => Value::from(number(row, name)),
+        };
+        object.insert(name.clone(), value);
+    }
+    Value::from(object).to_string() + "\n"
+}
+
+/// Fetches the packets behind lines of JSON.
+fn fetch_lines(lines: &str, store: &Path, more: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tapdeck"));
+    command.args(["fetch", "--flows", "-", "-w", "-", "--store"]).arg(store).args(more);
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().expect("the program was built");
+    // It may end before it has read all.
+    let _ = child.stdin.take().expect("a pipe").write_all(lines.as_bytes());
+    child.wait_with_output().expect("its end")
+}
+
+/// The packets of a capture file, in its order.
+fn packets(bytes: &[u8]) -> Vec<Packet> {
+    let mut packets = Vec::new();
+    for record in Reader::new(bytes) {
+        if let Record::Packet(packet) = record.expect("a whole file") {
+            packets.push(Packet {
+                time_ns: packet.timestamp as i64,
+                original_len: packet.original_len,
+                frame: packet.frame.to_vec(),
+            });
+        }
+    }
+    packets
+}
+
+/// Packets as a bag.
+fn sorted(packets: &[Packet]) -> Vec<(i64, &[u8])> {
+    let mut all: Vec<_> = packets.iter().map(|p| (p.time_ns, &p.frame[..])).collect();
+    all.sort_unstable();
+    all
+}
+
+fn is_in_order(packets: &[Packet]) -> bool {
+    packets.is_sorted_by_key(|packet| packet.time_ns)
+}
+
+/// Every row of every table of a store, and the files they are in.
+fn all_rows(store: &Path, out: &Path) -> (Vec<Row>, Vec<PathBuf>) {
+    made(store, out, &[]);
+    let mut files: Vec<PathBuf> =
+        fs::read_dir(out).expect("tables").map(|entry| entry.expect("an entry").path()).collect();
+    files.sort();
+    (files.iter().flat_map(|file| read(file)).collect(), files)
+}
+
+/// What lies in the closed segments of a store.
+fn closed_packets(store: &Path) -> Vec<Packet> {
+    let paths = segments(store);
+    paths.iter().flat_map(|path| packets(&fs::read(path).expect("a segment"))).collect()
+}
+
+#[test]
+fn rows_of_awkward_traffic_give_each_packet_once() {
+    for (seed, is_indexed) in [(0, true), (1, false), (2, true)] {
+        let store = Store::new(&mut SplitMix64(seed), is_indexed);
+        let out = store.dir.path().join("out");
+        let (rows, files) = all_rows(&store.path(), &out);
+        let closed = closed_packets(&store.path());
+        // All tables at once, as they are.
+        let answer = store.dir.path().join("answer.pcapng");
+        let [dir, answer_name] = [&store.path(), &answer].map(|path| path.display().to_string());
+        let mut words = vec!["fetch", "--store", &dir, "-w", &answer_name];
+        let names: Vec<String> = files.iter().map(|file| file.display().to_string()).collect();
+        words.extend(names.iter().flat_map(|name| ["--flows", name]));
+        let done = tapdeck(&words);
+        assert!(done.status.success(), "seed {seed}: {}", said(&done));
+        let fetched = packets(&fs::read(&answer).expect("an answer"));
+        assert!(is_in_order(&fetched), "seed {seed}");
+        assert_eq!(sorted(&fetched), sorted(&closed), "seed {seed}");
+        // And rows one by one, each with what it tells.
+        let mut rng = SplitMix64(seed);
+        let mut checked = 0;
+        while checked < rows_asked().min(rows.len()) {
+            let row = &rows[rng.below(rows.len())];
+            let one = fetch_lines(&line(row), &store.path(), &[]);
+            assert!(one.status.success(), "seed {seed}, {row:?}: {}", said(&one));
+            let one = packets(&one.stdout);
+            let bytes: i64 = one.iter().map(|packet| i64::from(packet.original_len)).sum();
+            let sum = |columns: [&str; 2]| number(row, columns[0]) + number(row, columns[1]);
+            assert_eq!(one.len() as i64, sum(["fwd_packets", "rev_packets"]), "{row:?}");
+            assert_eq!(bytes, sum(["fwd_bytes", "rev_bytes"]), "{row:?}");
+            assert_eq!(one[0].time_ns / 1000, number(row, "start"), "{row:?}");
+            assert_eq!(one[one.len() - 1].time_ns / 1000, number(row, "end"), "{row:?}");
+            checked += 1;
+        }
+    }
+}
+
+/// Flows of some hosts, over two segments of a store.
+fn plain(dir: &Path, rng: &mut SplitMix64, count: usize) {
+    let v4 = |n: u8| Ipv4Addr::new(10, 0, 0, n);
+    let v6 = |n: u8| Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, n.into());
+    let mut time_ns = T0;
+    for number in 1..=2 {
+        let mut packets = Vec::new();
+        for n in 0..count {
+            time_ns += 1 + rng.below(2_000_000_i64);
+            let (a, b) = (1 + rng.below(6_u8), 1 + rng.below(6_u8));
+            let ports = [rng.below(4_u16) + 1000, [53, 443, 1001][rng.below(3)]];
+            let payload = vec![n as u8; rng.below(400)];
+            let (segment, protocol) = match rng.below(2) {
+                0 => (udp(ports, &payload), UDP),
+                _ => (tcp(ports, n as u32, &payload), TCP),
+            };
+            let (kind, packet) = match rng.below(2) {
+                0 => (IPV4, ipv4(v4(a), v4(b), protocol, &segment)),
+                _ => (IPV6, ipv6(v6(a), v6(b), protocol, &segment)),
+            };
+            let frame = ethernet([2, 0, 0, 0, 0, b], [2, 0, 0, 0, 0, a], &[], kind, &packet);
+            packets.push(Packet { time_ns, original_len: frame.len() as u32, frame });
+        }
+        write_closed(dir, number, &packets);
+    }
+}
+
+/// Returns what `tcpdump -r` gives of a segment for a row's ends, as a capture file's packets.
+fn by_tcpdump(segment: &Path, row: &Row) -> String {
+    let (source, destination) = (text(row, "src_ip"), text(row, "dst_ip"));
+    let (from, to) = (number(row, "src_port"), number(row, "dst_port"));
+    let protocol = if number(row, "proto") == i64::from(TCP) { "tcp" } else { "udp" };
+    let one_way = |a: &str, b: &str, from: i64, to: i64| {
+        format!("(src host {a} and src port {from} and dst host {b} and dst port {to})")
+    };
+    let filter = format!(
+        "{protocol} and ({} or {})",
+        one_way(source, destination, from, to),
+        one_way(destination, source, to, from)
+    );
+    printed(segment, &filter)
+}
+
+/// Returns packets as tcpdump prints them, to the byte and the nanosecond.
+fn printed(file: &Path, filter: &str) -> String {
+    let words = ["-nn", "-tt", "-xx", "-q", "--time-stamp-precision=nano", "-r"];
+    let out = Command::new("tcpdump").args(words).arg(file).arg(filter).output().expect("tcpdump");
+    assert!(out.status.success(), "{filter}: {}", String::from_utf8_lossy(&out.stderr));
+    String::from_utf8(out.stdout).expect("text")
+}
+
+#[test]
+fn random_rows_give_what_tcpdump_finds() {
+    let dir = tempfile::tempdir().unwrap();
+    let [store, out, one] = ["store", "out", "one.pcapng"].map(|name| dir.path().join(name));
+    fs::create_dir(&store).unwrap();
+    let mut rng = SplitMix64(11);
+    plain(&store, &mut rng, 4000);
+    let done = tapdeck(&["recover", "--dir", store.to_str().unwrap()]);
+    assert!(done.status.success(), "{}", said(&done));
+    let (rows, _) = all_rows(&store, &out);
+    assert!(rows.len() > 1000, "{} rows", rows.len());
+    assert!(rows.iter().any(|row| !is_null(row, "runs")), "some lie in several runs");
+    for _ in 0..rows_asked() {
+        let row = &rows[rng.below(rows.len())];
+        let answer = fetch_lines(&line(row), &store, &[]);
+        assert!(answer.status.success(), "{row:?}: {}", said(&answer));
+        fs::write(&one, &answer.stdout).unwrap();
+        let segment = store.join(format!("{}.pcapng", text(row, "segment")));
+        let found = by_tcpdump(&segment, row);
+        assert!(!found.is_empty());
+        assert_eq!(printed(&one, ""), found, "{row:?}");
+    }
+}
+
+#[test]
+fn what_is_missing_is_named() {
+    let dir = tempfile::tempdir().unwrap();
+    let [store, out] = ["store", "out"].map(|name| dir.path().join(name));
+    fs::create_dir(&store).unwrap();
+    plain(&store, &mut SplitMix64(12), 500);
+    let done = tapdeck(&["recover", "--dir", store.to_str().unwrap()]);
+    assert!(done.status.success(), "{}", said(&done));
+    let (rows, files) = all_rows(&store, &out);
+    let paths = segments(&store);
+    let first: Vec<&Row> = rows
+        .iter()
+        .filter(|row| paths[0].ends_with(format!("{}.pcapng", text(row, "segment"))))
+        .collect();
+    let lines: String = first.iter().map(|row| line(row)).collect();
+    let whole = fetch_lines(&lines, &store, &[]);
+    assert!(whole.status.success() && whole.stderr.is_empty(), "{}", said(&whole));
+    // Twice the same rows are the same packets.
+    let twice = fetch_lines(&(lines.clone() + &lines), &store, &[]);
+    assert!(twice.status.success(), "{}", said(&twice));
+    assert_eq!(packets(&twice.stdout), packets(&whole.stdout));
+    // A row that tells of more than there is.
+    let mut more = first[0].clone();
+    more.insert("fwd_packets".into(), Field::Long(1_000_000));
+    let out_of = fetch_lines(&line(&more), &store, &[]);
+    assert_eq!(out_of.status.code(), Some(1));
+    assert!(said(&out_of).contains("were found"), "{}", said(&out_of));
+    // A byte of a frame that changed.
+    let sound = fs::read(&paths[0]).unwrap();
+    let wanted = packets(&whole.stdout)[7].frame.clone();
+    let at = sound.windows(wanted.len()).position(|bytes| bytes == wanted).unwrap();
+    let mut changed = sound.clone();
+    changed[at + wanted.len() - 1] ^= 1;
+    fs::write(&paths[0], &changed).unwrap();
+    let damaged = fetch_lines(&lines, &store, &[]);
+    assert_eq!(damaged.status.code(), Some(1), "{}", said(&damaged));
+    let stem = paths[0].file_stem().unwrap().to_str().unwrap();
+    assert!(said(&damaged).contains(stem), "{}", said(&damaged));
+    // Without its index the segment has no checksums, and gives its packets all the same.
+    fs::write(&paths[0], &sound).unwrap();
+    fs::remove_file(paths[0].with_extension("index")).unwrap();
+    let bare = fetch_lines(&lines, &store, &[]);
+    assert!(bare.status.success(), "{}", said(&bare));
+    assert_eq!(packets(&bare.stdout), packets(&whole.stdout));
+    // A segment that is gone; what lies in the other is given.
+    fs::remove_file(&paths[0]).unwrap();
+    let answer = dir.path().join("answer.pcapng");
+    let names: Vec<&str> = files.iter().map(|file| file.to_str().unwrap()).collect();
+    let mut words = vec!["fetch", "--store", store.to_str().unwrap()];
+    words.extend(["-w", answer.to_str().unwrap()]);
+    words.extend(names.iter().flat_map(|name| ["--flows", name]));
+    let gone = tapdeck(&words);
+    assert_eq!(gone.status.code(), Some(1));
+    let text = said(&gone);
+    assert!(text.contains(stem) && text.contains("is gone"), "{text}");
+    let rest = packets(&fs::read(&answer).unwrap());
+    assert_eq!(sorted(&rest), sorted(&closed_packets(&store)));
+}
+
+#[test]
+fn what_leads_nowhere_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = dir.path().join("berlin");
+    fs::create_dir(&store).unwrap();
+    plain(&store, &mut SplitMix64(13), 50);
+    let out = dir.path().join("out");
+    let (rows, files) = all_rows(&store, &out);
+    let row = line(&rows[0]);
+    let changed = |column: &str, value: Value| {
+        let mut object: BTreeMap<String, Value> = serde_json::from_str(&row).unwrap();
+        object.insert(column.into(), value);
+        serde_json::to_string(&object).unwrap()
+    };
+    for (lines, code, what) in [
+        (changed("segment", "../berlin/x".into()), 2, "is no segment's name"),
+        (changed("src_ip", "ten".into()), 1, "src_ip is ten"),
+        (changed("offset", Value::Null), 1, "the row has no offset"),
+        ("{".into(), 1, "row 1"),
+    ] {
+        let answer = fetch_lines(&lines, &store, &[]);
+        assert_eq!(answer.status.code(), Some(code), "{lines}: {}", said(&answer));
+        assert!(said(&answer).contains(what), "{lines}: {}", said(&answer));
+        assert!(answer.stdout.is_empty());
+    }
+    // The sensor may say where its store is, and lead to no other place.
+    let template = dir.path().join("{sensor}");
+    let of_sensor = |sensor: &str| fetch_lines(&changed("sensor", sensor.into()), &template, &[]);
+    assert!(of_sensor("berlin").status.success(), "{}", said(&of_sensor("berlin")));
+    for sensor in ["..", "", "a/b", ".", "a b"] {
+        assert_eq!(of_sensor(sensor).status.code(), Some(2), "{sensor}");
+    }
+    let missing = of_sensor("hamburg");
+    assert_eq!(missing.status.code(), Some(1));
+    assert!(said(&missing).contains("is gone"), "{}", said(&missing));
+    // Without --store it is the directory of the file.
+    let beside = store.join("rows.parquet");
+    let table = parquet_of(&out, &segments(&store)[0]);
+    assert!(files.contains(&table));
+    fs::copy(&table, &beside).unwrap();
+    let answer = dir.path().join("answer.pcapng");
+    let [beside, answer_name] = [&beside, &answer].map(|path| path.to_str().unwrap());
+    let done = tapdeck(&["fetch", "--flows", beside, "-w", answer_name]);
+    assert!(done.status.success(), "{}", said(&done));
+    let first = packets(&fs::read(&segments(&store)[0]).unwrap());
+    assert_eq!(sorted(&packets(&fs::read(&answer).unwrap())), sorted(&first));
+    let nothing = tapdeck(&["fetch", "--flows", "-", "-w", answer_name]);
+    assert!(nothing.status.success(), "no row needs no store: {}", said(&nothing));
+}
