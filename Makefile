@@ -91,7 +91,7 @@ fuzz: ## Run each fuzz target for FUZZ_SECONDS (60) with the address sanitizer, 
 LINT := scripts/lint/.venv/bin
 PYTHON_CODE := crates/python docs/python.ipynb
 SHELL_SCRIPTS := .ci/run lab/lab scripts/*.sh scripts/vm/init scripts/vm/*.sh packaging/deb/* packaging/extcap/*
-C_FILES = $(shell find crates lab/load -name '*.[ch]')
+C_FILES = $(shell git ls-files -co --exclude-standard 'crates/*.[ch]' 'lab/load/*.[ch]')
 
 lint: ## Hold code, comments, documents and the licenses of dependencies to the rules
 	@scripts/setup.sh --lab --lint --python
