@@ -115,7 +115,7 @@ lint: ## Hold code, comments, documents and the licenses of dependencies to the 
 	$(LINT)/python scripts/lint/messages.py
 	scripts/check-docs.sh
 	cargo deny check bans licenses sources
-	cd crates/python && cargo deny check --config ../../deny.toml bans licenses sources
+	cd crates/python && cargo deny --config ../../deny.toml check bans licenses sources
 	cargo clippy --workspace --all-targets -- -D warnings
 	cd crates/python && cargo clippy --locked --all-targets -- -D warnings
 
@@ -123,7 +123,7 @@ lint: ## Hold code, comments, documents and the licenses of dependencies to the 
 advisories: ## Check the dependencies for known vulnerabilities (needs the network)
 	@scripts/setup.sh --lint
 	cargo deny check advisories
-	cd crates/python && cargo deny check --config ../../deny.toml advisories
+	cd crates/python && cargo deny --config ../../deny.toml check advisories
 
 bench: ## Measure against the peers; BENCH='--runs 3 --packets 1000000' changes how (root)
 	@scripts/setup.sh --bench
