@@ -152,19 +152,19 @@ pub fn remove(flags: &flags::Unpin) -> Result<()> {
 /// Goes on with all pins of a directory that are not done, and says what becomes of them.
 pub struct Driver<'a> {
     pins: &'a PinStore,
-    driver: tapdeck_evidence::Driver,
+    copying: tapdeck_evidence::Driver,
     /// How many pins were found to lack packets that were recorded, or could not be copied.
     pub faults: usize,
 }
 
 impl<'a> Driver<'a> {
     pub fn new(pins: &'a PinStore) -> Self {
-        Self { pins, driver: tapdeck_evidence::Driver::default(), faults: 0 }
+        Self { pins, copying: tapdeck_evidence::Driver::default(), faults: 0 }
     }
 
     /// Copies what is due. Returns whether pins are still under way.
     pub fn drive(&mut self, watch: impl FnMut() -> bool) -> Result<bool> {
-        let Self { pins, driver, faults } = self;
+        let Self { pins, copying, faults } = self;
         let told = |number, outcome: std::result::Result<&Pin, Error>| {
             let outcome = match outcome {
                 Ok(pin) => tell_done(pins, pin),
@@ -175,6 +175,6 @@ impl<'a> Driver<'a> {
                 say(&format!("{e:#}"));
             }
         };
-        Ok(driver.drive(pins, |_| true, told, watch)?.is_some())
+        Ok(copying.drive(pins, |_| true, told, watch)?.is_some())
     }
 }
